@@ -1,1 +1,1 @@
-"""Kernels of NVIDIA GPUs: loops -> TIR -> text (by TVM) -> cubin (by NVRTC) -> launch (by the driver)."""
+"""CUDA backend: loop IR -> TIR -> CUDA C++ (by TVM) -> cubin (by NVRTC or nvcc) -> launch (by the driver)."""

@@ -1,4 +1,4 @@
-"""Updates of elements that other threads update, too."""
+"""Lowers atomic stores to calls of device functions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TIR = Any
 
 
 def update(e: Expressions, s: Store, memory: TIR, at: TIR, value: TIR) -> TIR:
-    """A call that updates an element in one step; TargetError for types that have none."""
+    """The call that updates an element atomically; TargetError for types without atomics."""
     t = dtype_of(s.value)
     if t.bytes < 4 or t == bool_:
         raise TargetError(

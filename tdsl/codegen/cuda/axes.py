@@ -1,4 +1,4 @@
-"""The numbers of a thread, of its block and of that in its cluster, on the axes of a launch."""
+"""Thread, block and cluster indices of a launch as TIR variables."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ TIR = Any
 
 
 def numbers_of(launch: Launch) -> tuple[dict[str, TIR], dict[str, TIR]]:
-    """The number on each axis, and CUDA's own variables that a kernel has, by their names.
+    """The index of a thread on each axis of a launch, and the CUDA variables that the kernel uses, by name.
 
-    The blocks of a cluster are neighbours on blockIdx.x.
+    The blocks of a cluster are adjacent on blockIdx.x.
     """
     own = {a: T.Var(a, "int32") for a, n in _sizes(launch) if n > 1 or a.endswith("Idx.x")}
     zero, count = T.const(0, "int32"), T.const(launch.cluster, "int32")
@@ -28,14 +28,14 @@ def numbers_of(launch: Launch) -> tuple[dict[str, TIR], dict[str, TIR]]:
 
 
 def _sizes(launch: Launch) -> list[tuple[str, int]]:
-    """How many numbers there are on each of CUDA's axes, or at most."""
+    """The extent of each CUDA axis; an upper bound if only a call tells the extent."""
     sizes = {axis: launch.extent(axis) for axis in AXES if axis != CLUSTER}
     sizes["blockIdx.x"] *= launch.cluster
     return list(sizes.items())
 
 
 def on_axes(body: TIR, own: dict[str, TIR], launch: Launch) -> TIR:
-    """A body in which CUDA's variables have their ranges."""
+    """`body` inside thread_extent attributes, which give the CUDA variables `own` their ranges."""
     sizes = dict(_sizes(launch))
     for axis in reversed(own):
         extent = T.const(sizes[axis], "int32")

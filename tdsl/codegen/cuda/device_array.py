@@ -1,4 +1,4 @@
-"""Arrays in the memory of a GPU: those of calls, and those that other libraries lend."""
+"""Arrays in GPU memory: `DeviceArray`, and arrays of other libraries imported without a copy."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ CUDA = 2  # kDLCUDA
 
 
 class DeviceArray:
-    """A row-major array on a GPU: what a call gives that was given such arrays.
+    """A row-major array in GPU memory: the type of the results of calls with arrays in GPU memory.
 
     Other libraries take it without a copy (`torch.as_tensor(x, device="cuda")`, `cupy.asarray(x)`); `numpy()`
-    waits for it and copies it. `owner` keeps the memory, `stream` is the one on which it is written; arrays
-    whose `like` is equal can stand for each other.
+    waits for its values and copies them. `owner` keeps the memory alive, `stream` is the stream that writes
+    the array. Arrays with equal `like` (shape, dtype, device) can be passed to the same variant.
     """
 
     __slots__ = ("device", "dtype", "like", "owner", "pointer", "shape", "stream")
@@ -58,18 +58,18 @@ class DeviceArray:
 
     @property
     def nbytes(self) -> int:
-        """The size in memory."""
+        """The size in bytes."""
         return prod(self.shape) * int(self.dtype.itemsize)
 
     def numpy(self) -> np.ndarray[Any, Any]:
-        """The values, when all has run that writes them."""
+        """A copy of the values in CPU memory; waits for the work on `stream`."""
         made = np.empty(self.shape, self.dtype)
         read(self.device, self.pointer, made, self.stream)
         return made
 
 
 def is_on_a_gpu(value: Any) -> bool:
-    """True for an array that only a GPU can read."""
+    """True for an array in GPU memory, which the CPU cannot read."""
     if isinstance(value, DeviceArray):
         return True
     if isinstance(value, np.ndarray | np.generic | int | float):
@@ -80,21 +80,21 @@ def is_on_a_gpu(value: Any) -> bool:
 
 
 def stream_of(value: Any, device: Device) -> int | None:
-    """The stream on which an array on a GPU is made, where that is told."""
+    """The stream on which a GPU array is written; None if its library does not tell."""
     if isinstance(value, DeviceArray):
         return value.stream
     table = exchange(value.__class__)
     if table is not None:
         return table.stream(CUDA, device.ordinal) or DEFAULT_STREAM
     if hasattr(value, "__dlpack__") or not hasattr(value, "__cuda_array_interface__"):
-        return None  # `__dlpack__` is told of ours
+        return None  # `__dlpack__` gets the stream of the call instead
     told: int | None = value.__cuda_array_interface__.get("stream")
     return told
 
 
 @dataclass(frozen=True, slots=True)
 class _Lent:
-    """What is known of an array of another library; strides in bytes, None for a dense one."""
+    """An array of another library: `strides` in bytes, None if row-major; `here` if on the call's GPU."""
 
     pointer: int
     shape: tuple[int, ...]
@@ -104,10 +104,10 @@ class _Lent:
 
 
 def device_array(arg: ArrayArg, value: Any, device: Device, stream: int) -> DeviceArray:
-    """`value` for what runs on a stream: as it is where it is on the GPU, or a copy of one on the CPU.
+    """`value` as an array that work on `stream` may use: without a copy if it is in GPU memory, else copied.
 
-    Raises TypeMismatch for another element type or another GPU, and for memory that is not row-major and
-    aligned.
+    Raises TypeMismatch for another element type or another GPU, and for memory that is not row-major or
+    not aligned to 16 bytes.
     """
     if not is_on_a_gpu(value):
         array = np.ascontiguousarray(as_array(arg, value)).reshape(np.shape(value))
@@ -165,7 +165,7 @@ def _is_dense(lent: _Lent) -> bool:
 
 
 def refused(arg: ArrayArg, what: str, hint: str) -> TypeMismatch:
-    """The error of an array that a call does not take."""
+    """The TypeMismatch for an array argument that a call does not accept."""
     return TypeMismatch(
         f"{arg.name} {what}", loc=here(), label="this call", related=declared(arg), hint=hint
     )

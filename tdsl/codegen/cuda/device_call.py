@@ -1,12 +1,12 @@
-"""Calls with arrays that are on a GPU already: those of PyTorch, CuPy, JAX, or of an earlier call.
+"""Calls with arrays in GPU memory: those of PyTorch, CuPy, JAX, or results of an earlier call.
 
-Kernels are started and not waited for, as these libraries do. They run on the stream that `tdsl.cuda.stream`
-says; without it on the one on which the first array's library works, or else on the default stream. What
-other streams have begun to write is waited for on the GPU.
+Launches are asynchronous, as in these libraries. They run on the stream that `tdsl.cuda.stream` selects,
+else on the current stream of the first array's library, else on the legacy default stream. That stream waits
+(on the GPU) for the other streams on which arrays of the call are written.
 
-A call takes one of two ways. The quick one is for arguments like those of an earlier call: it checks what it
-must and writes addresses into a block that is laid out already (`launcher.py`). The slow one says what is
-wrong, and prepares the quick one.
+A call takes one of two paths. The fast path serves arguments like those of an earlier call: it performs only
+the indispensable checks and writes addresses into a prepared argument block (`launcher.py`). The slow path
+reports errors, and prepares the fast path.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ from tdsl.codegen.runtime.binding import bind, bind_outputs, bind_sizes, check_s
 from tdsl.codegen.runtime.call import Entry
 from tdsl.codegen.runtime.signature import ArrayArg, Specialisation, dense
 
-_KEPT = 4  # variants tried by the quick way
+_KEPT = 4  # variants tried on the fast path
 
 
 def uses_a_gpu(args: Sequence[Any], kwargs: dict[str, Any], out: Any) -> bool:
-    """True for a call with some array that only a GPU can read."""
+    """True for a call with at least one array in GPU memory."""
     outs = out.values() if isinstance(out, dict) else out if isinstance(out, tuple) else (out,)
     return any(map(is_on_a_gpu, (*args, *kwargs.values(), *outs)))
 
 
 class DeviceCalls:
-    """The calls of a program with arrays on a GPU; `find` gives the GPU of this thread."""
+    """Calls of a program with arrays in GPU memory; `find` returns the GPU of the current thread."""
 
     def __init__(self, entry: Entry, find: Callable[[], Device] | None = None) -> None:
         self._entry, self._find = entry, find or (lambda: driver().device())
@@ -50,7 +50,7 @@ class DeviceCalls:
         self._recent: tuple[Quick, ...] = ()
 
     def again(self, args: tuple[Any, ...], out: Any) -> Any:
-        """The results of a call like an earlier one; None for another."""
+        """The results of a call on the fast path; None if the call is like no recent one."""
         for quick in self._recent:
             found = quick(args, out)
             if found is not None:
@@ -58,7 +58,7 @@ class DeviceCalls:
         return None
 
     def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Any:
-        """The results of a call that is like none before; None where all arrays are on the CPU."""
+        """The results of a call on the slow path; None if all arrays are in CPU memory."""
         return self._slow(args, kwargs, out) if uses_a_gpu(args, kwargs, out) else None
 
     def _slow(self, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Any:
@@ -113,7 +113,7 @@ class DeviceCalls:
 
 
 def _stream(device: Device, values: Sequence[Any]) -> int:
-    """The stream of a call, which waits for those on which its arrays are made."""
+    """The stream of a call, after it was made to wait for the streams on which its arrays are written."""
     own = [s for x in values if is_on_a_gpu(x) and (s := stream_of(x, device))]
     asked = chosen.get()
     stream = asked if asked is not None else own[0] if own else DEFAULT_STREAM

@@ -1,6 +1,6 @@
-"""Device functions for what CUDA does otherwise than tdsl's arithmetic, or has no operator for.
+"""Source text of the CUDA device functions that kernels call.
 
-They are templates: `call` names one, with its type arguments in the name; a module holds those it uses.
+They implement what CUDA lacks or defines otherwise than tdsl. Names of templates include type arguments.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _COPY_TILE = "cp.async.bulk.tensor.{rank}d.shared::cluster.global.tile.mbarrier:
 
 
 def _copy_tile(*, cluster: bool = False) -> str:
-    """A function for boxes of 1 to 5 axes, to one block or to all of a cluster."""
+    """The function that copies boxes of 1 to 5 axes by TMA, to one block or, multicast, to a cluster."""
     name = "tdsl_copy_tile_to" if cluster else "tdsl_copy_tile"
     made = f"""
 template <{"int Blocks, " * cluster}class... I> __device__ __forceinline__
@@ -432,7 +432,7 @@ template <int N> __device__ __forceinline__ void tdsl_wgmma_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" :: "n"(N) : "memory");
 }
 """,
-}  # in an order in which each needs only those before
+}  # in an order in which each function calls only earlier ones
 
 _NEEDS = {
     "tdsl_add": ("tdsl_unsigned",), "tdsl_sub": ("tdsl_unsigned",), "tdsl_neg": ("tdsl_unsigned",),
@@ -450,7 +450,7 @@ _NEEDS = {
 
 
 def functions_text(used: Iterable[str]) -> str:
-    """The text of the functions that a module uses, by name without type arguments.
+    """The source of the functions `used` and those they call; type arguments in the names are ignored.
 
     >>> print(functions_text(["tdsl_max"]).strip().splitlines()[0])
     template <class T> __device__ __forceinline__ T tdsl_max(T x, T y) { return x >= y || x != x ? x : y; }

@@ -1,4 +1,4 @@
-"""What a compiler has against a CUDA text: the first error, and the lines of the text that it is about."""
+"""Errors for CUDA source that a compiler rejects: its first messages and an excerpt of the source."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from tdsl.core.source import here
 from tdsl.errors import TargetError
 
 _AT = re.compile(r"kernels\.cu\((\d+)\)")
-_AROUND = 2  # lines before and after one that is wrong
-_LISTED = 5  # errors in the note
+_AROUND = 2  # lines shown before and after the line of the error
+_LISTED = 5  # errors listed in the note
 
 
 def rejected(compiler: str, log: str, arch: str, text: str) -> TargetError:
-    """The error for a text that a compiler rejects, with a note of its first errors and of the lines there.
+    """The error for CUDA source that `compiler` rejects, with a note: its first messages, a source excerpt.
 
     >>> text = "int f() {\\n  return x;\\n}"
     >>> error = rejected("NVRTC", "kernels.cu(2): error: no such name", "sm_80", text)
@@ -41,7 +41,7 @@ def rejected(compiler: str, log: str, arch: str, text: str) -> TargetError:
 
 
 def _excerpt(error: str, text: str) -> list[str]:
-    """The line that an error is about, and its neighbours."""
+    """The source line that an error message names, and the lines around it."""
     at = _AT.search(error)
     if at is None:
         return []

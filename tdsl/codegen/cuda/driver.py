@@ -1,4 +1,4 @@
-"""The CUDA driver, as much of it as a launch needs: devices, modules, memory, streams, events."""
+"""The part of the CUDA driver API that launches need (ctypes): devices, modules, memory, streams, events."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tdsl.core.source import here
 from tdsl.errors import TargetError
 
 Handle = ctypes.c_void_p
-DEFAULT_STREAM = 1  # CU_STREAM_LEGACY: what libraries use that have been told of no other
+DEFAULT_STREAM = 1  # CU_STREAM_LEGACY: the stream of libraries that have not been given another
 
 # attributes by the names of cuda.h
 MOST_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
@@ -21,12 +21,12 @@ _KEEP_UP_TO = 4  # CU_MEMPOOL_ATTR_RELEASE_THRESHOLD
 _ORDINAL_OF_POINTER = 9  # CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
 _NO_CONTEXT = 201  # CUDA_ERROR_INVALID_CONTEXT
 
-# After these a context is of no more use, and with it the GPU to this process.
+# Errors after which the context is unusable, and with it the GPU in this process.
 _LASTING = frozenset({214, 700, 702, 710, 714, 715, 716, 717, 718, 719, 721})
 
 
 class Driver:
-    """libcuda, initialised. Every call that fails is a TargetError with the driver's own words."""
+    """libcuda, initialised. Every failing call raises TargetError with the driver's message."""
 
     def __init__(self, library: str = "libcuda.so.1") -> None:
         try:
@@ -42,13 +42,13 @@ class Driver:
         self._devices: dict[int, Device] = {}
 
     def call(self, name: str, *arguments: Any, doing: str = "") -> None:
-        """Call a function of the driver."""
+        """Call a function of the driver; TargetError if it fails."""
         status = getattr(self.library, name)(*arguments)
         if status:
             self.failed(status, doing or name)
 
     def failed(self, status: int, doing: str) -> NoReturn:
-        """Raise what an error of the driver means."""
+        """Raise the TargetError for an error code of the driver."""
         text = ctypes.c_char_p()
         self.library.cuGetErrorString(status, ctypes.byref(text))
         reason = (text.value or b"unknown").decode()
@@ -62,22 +62,22 @@ class Driver:
         )
 
     def number(self, name: str, *arguments: Any) -> int:
-        """An int that a function gives by its first argument."""
+        """The int that a function of the driver writes through its first argument."""
         value = ctypes.c_int()
         self.call(name, ctypes.byref(value), *arguments)
         return value.value
 
     def version(self) -> str:
-        """The version of CUDA that the driver knows."""
+        """The newest CUDA version that the driver supports."""
         told = self.number("cuDriverGetVersion")
         return f"{told // 1000}.{told % 1000 // 10}"
 
     def device_count(self) -> int:
-        """How many GPUs there are."""
+        """The number of GPUs."""
         return self.number("cuDeviceGetCount")
 
     def device(self) -> Device:
-        """The GPU whose context is current in this thread; that of the first one where none is yet."""
+        """The GPU whose context is current in this thread; if none is, GPU 0, made current."""
         context = Handle()
         self.call("cuCtxGetCurrent", ctypes.byref(context))
         ordinal = self.number("cuCtxGetDevice") if context.value else 0
@@ -95,7 +95,7 @@ class Driver:
 
 
 class Device:
-    """A GPU: its name and architecture."""
+    """A GPU: its name, architecture, memory and streams."""
 
     def __init__(self, driver: Driver, ordinal: int) -> None:
         self.driver, self.ordinal = driver, ordinal
@@ -108,28 +108,28 @@ class Device:
         if self._has_pool:
             pool, most = Handle(), ctypes.c_uint64(2**64 - 1)
             driver.call("cuDeviceGetDefaultMemPool", ctypes.byref(pool), self._handle)
-            # else memory goes back to the system at each synchronisation
+            # otherwise the pool returns memory to the system at each synchronisation
             driver.call("cuMemPoolSetAttribute", pool, _KEEP_UP_TO, ctypes.byref(most))
             self._get, self._put = driver.library.cuMemAllocAsync, driver.library.cuMemFreeAsync
             self._get.argtypes = [ctypes.c_void_p, ctypes.c_size_t, Handle]
             self._put.argtypes = [ctypes.c_uint64, Handle]
 
     def attribute(self, which: int) -> int:
-        """One of CU_DEVICE_ATTRIBUTE_*."""
+        """The value of an attribute, `which` of CU_DEVICE_ATTRIBUTE_*."""
         return self.driver.number("cuDeviceGetAttribute", which, self._handle)
 
     def make_current(self) -> None:
-        """Make its main context the one of this thread."""
+        """Make the primary context of the GPU current in this thread."""
         context = Handle()
         self.driver.call("cuDevicePrimaryCtxRetain", ctypes.byref(context), self._handle)
         self.driver.call("cuCtxSetCurrent", context)
 
     def runs(self, arch: str) -> bool:
-        """True when code for an architecture runs here: the same major version, at least its minor one."""
+        """True if code for `arch` runs on this GPU, see `runs_on`."""
         return runs_on(arch, self.arch)
 
     def load(self, cubin: bytes, names: Sequence[str]) -> tuple[Handle, ...]:
-        """The kernels of a cubin, by name; they stay as long as the process."""
+        """The kernels of a cubin with these names; they stay loaded until the process ends."""
         module, found = Handle(), []
         self.driver.call("cuModuleLoadData", ctypes.byref(module), cubin)
         for name in names:
@@ -139,7 +139,7 @@ class Device:
         return tuple(found)
 
     def allocate(self, count: int, stream: int = DEFAULT_STREAM) -> Memory:
-        """Bytes on the GPU for what runs on a stream from now on; they go with the object."""
+        """Allocate `count` bytes of GPU memory in stream order; freed when the returned object is deleted."""
         pointer = ctypes.c_uint64()
         if self._has_pool:
             status = self._get(ctypes.byref(pointer), count or 1, stream)
@@ -151,14 +151,14 @@ class Device:
         return Memory(self, pointer.value, count, stream)
 
     def release(self, memory: Memory) -> None:
-        """Give memory back when all has run that is on its stream now."""
+        """Free memory after the work enqueued on its stream so far."""
         if self._has_pool:
             self._put(memory.pointer, memory.stream)
         else:
-            self.driver.library.cuMemFree_v2(ctypes.c_uint64(memory.pointer))  # waits for all
+            self.driver.library.cuMemFree_v2(ctypes.c_uint64(memory.pointer))  # synchronises
 
     def has(self, pointer: int) -> bool:
-        """True for an address that kernels of this GPU read by the usual rules: it belongs to this GPU."""
+        """True for an address in the memory of this GPU, according to the driver."""
         ordinal = ctypes.c_int(-1)
         status = self.driver.library.cuPointerGetAttribute(
             ctypes.byref(ordinal), _ORDINAL_OF_POINTER, ctypes.c_uint64(pointer)
@@ -166,18 +166,18 @@ class Device:
         return not status and ordinal.value == self.ordinal
 
     def wait(self, doing: str, stream: int = DEFAULT_STREAM) -> None:
-        """Until all has run that is on a stream."""
+        """Wait for all work on a stream."""
         self.driver.call("cuStreamSynchronize", Handle(stream), doing=doing)
 
     def follow(self, stream: int, other: int) -> None:
-        """Let what comes on a stream run after all that is on another one now."""
+        """Make later work on `stream` wait for the work enqueued on `other` so far."""
         event = Event(self)
         event.record(other)
         self.driver.call("cuStreamWaitEvent", Handle(stream), event.handle, 0)
 
 
 class Memory:
-    """Bytes on a GPU, for the work of a stream."""
+    """Allocated GPU memory of `count` bytes, for the work of a stream; freed when the object is deleted."""
 
     __slots__ = ("count", "device", "pointer", "stream")
 
@@ -185,11 +185,11 @@ class Memory:
         self.device, self.pointer, self.count, self.stream = device, pointer, count, stream
 
     def __del__(self) -> None:
-        # failures are left alone: the context may be gone, with all of its memory
+        # errors are ignored: the context may be destroyed, with all of its memory
         self.device.release(self)
 
     def fill(self, array: Any) -> None:
-        """Copy a contiguous array here."""
+        """Copy a contiguous NumPy array into this memory, and wait for the copy."""
         if self.count:
             source, size = Handle(array.ctypes.data), ctypes.c_size_t(self.count)
             place, stream = ctypes.c_uint64(self.pointer), Handle(self.stream)
@@ -198,7 +198,7 @@ class Memory:
 
 
 def read(device: Device, pointer: int, array: Any, stream: int) -> None:
-    """Copy bytes of a GPU to a contiguous array, after all that is on a stream."""
+    """Copy GPU memory at `pointer` into a contiguous NumPy array, after all work on a stream."""
     if array.nbytes:
         target, size = Handle(array.ctypes.data), ctypes.c_size_t(array.nbytes)
         place = ctypes.c_uint64(pointer)
@@ -207,7 +207,7 @@ def read(device: Device, pointer: int, array: Any, stream: int) -> None:
 
 
 class Event:
-    """A point of a stream, which can be waited for, and has a time."""
+    """A CUDA event: a point of a stream that can be waited for and has a time stamp."""
 
     def __init__(self, device: Device) -> None:
         self.device, self.handle = device, Handle()
@@ -217,11 +217,11 @@ class Event:
         self.device.driver.library.cuEventDestroy_v2(self.handle)
 
     def record(self, stream: int = DEFAULT_STREAM) -> None:
-        """Set it behind all that is on a stream."""
+        """Record the event after the work enqueued on a stream so far."""
         self.device.driver.call("cuEventRecord", self.handle, Handle(stream))
 
     def milliseconds_since(self, start: Event) -> float:
-        """The time between two events; waits for this one."""
+        """The milliseconds from the event `start` to this event; waits for this event."""
         passed = ctypes.c_float()
         call = self.device.driver.call
         call("cuEventSynchronize", self.handle)
@@ -230,7 +230,7 @@ class Event:
 
 
 def runs_on(arch: str, own: str) -> bool:
-    """True when code for an architecture runs on a GPU of another one.
+    """True if code for `arch` runs on a GPU of `own`: same major version, minor at most; equal for "a".
 
     >>> runs_on("sm_80", "sm_86"), runs_on("sm_80", "sm_90"), runs_on("sm_90a", "sm_90")
     (True, False, True)

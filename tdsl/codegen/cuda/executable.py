@@ -1,4 +1,4 @@
-"""Compiled kernels as a callable: NumPy arrays are copied to the GPU and back."""
+"""Compiled kernels as a callable that copies NumPy arrays to the GPU and results back."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from tdsl.lang.expr import dtype_of
 
 
 def this_gpu() -> Device:
-    """The GPU that kernels run on; TargetError where there is none, or no driver."""
+    """The GPU that kernels run on; TargetError if there is no GPU or no driver."""
     return driver().device()
 
 
 class CudaExecutable:
-    """The kernels of a module. `find` gives the GPU: nothing of CUDA is loaded before the first run."""
+    """A compiled module as a callable. `find` returns the GPU; CUDA is not loaded before the first run."""
 
     fast: Callable[..., Any] | None = None
 
@@ -39,15 +39,15 @@ class CudaExecutable:
 
     @property
     def kernel(self) -> Kernel:
-        """The loops that were compiled."""
+        """The loop IR that was compiled."""
         if self._kernel is None:
             self._kernel = self._make()
         return self._kernel
 
     def run(self, arguments: Sequence[Any]) -> None:
-        """Run on arrays and scalars in the order of `params`.
+        """Run the kernels on arrays and scalars in the order of `params`.
 
-        Raises TargetError where there is no GPU, it is of another architecture, or a launch fails.
+        Raises TargetError if there is no GPU, the GPU has another architecture, or a launch fails.
         """
         device = self._find()
         launcher, stream = self.launcher(device), chosen.get() or DEFAULT_STREAM
@@ -71,9 +71,9 @@ class CudaExecutable:
                     value[...] = array
 
     def launcher(self, device: Device) -> Launcher:
-        """The kernels on a device, loaded when they are asked for first.
+        """The launcher of the kernels on a device, loaded at the first request.
 
-        TargetError where it is of another architecture.
+        TargetError if the device has another architecture.
         """
         found = self._launchers.get(device.ordinal)
         if found is None:
@@ -84,7 +84,7 @@ class CudaExecutable:
         return found
 
     def _failure(self, site: int, values: bytes) -> TdslError:
-        """The error of a check that a kernel has noted."""
+        """The error of a failed check that a kernel recorded; `values` has 8 bytes for each value shown."""
         check = next(s for s in walk(self.kernel.body) if isinstance(s, Check) and s.site == site)
         types = [dtype_of(v).numpy for v in check.values]
         shown = [np.frombuffer(values, t, 1, 8 * n)[0] for n, t in enumerate(types)]

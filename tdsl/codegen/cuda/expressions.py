@@ -1,6 +1,6 @@
-"""Expressions of loops as TIR, with tdsl's arithmetic.
+"""Lowers scalar expressions of the loop IR to TIR, with tdsl's arithmetic.
 
-Indices are i64 in the loops and 32 bits wide here wherever the ranges of their variables allow it.
+Indices are i64 in the loop IR, and 32 bits wide in TIR wherever the ranges of their variables allow it.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ from tdsl.lang.types import DType, bf16, bool_, f8e4m3, f8e5m2, f16, f32, i64, u
 
 TIR = Any
 
-_MUCH = 200  # nodes of an expression as text, from which on its parts may be variables
-_SEVERAL = 8  # nodes of such a part
-_DEEP = 60  # operators inside each other
+_MUCH = 200  # nodes of an expression written out, from which on shared parts are bound to variables
+_SEVERAL = 8  # fewest nodes of a shared part that is bound
+_DEEP = 60  # nested operators after which a part is bound
 
 BYTES = (f8e4m3, f8e5m2)
 _NAMES = {"b": "bool", "i": "int", "u": "uint", "f": "float"}
@@ -76,7 +76,7 @@ _FUNCTIONS = {
 
 
 def tir_type(t: DType) -> str:
-    """The name of an element type in TIR; floats of 8 bits are bits there.
+    """The name of an element type in TIR; 8-bit floats are stored as uint8.
 
     >>> tir_type(f16), tir_type(bf16), tir_type(f8e5m2), tir_type(bool_)
     ('float16', 'bfloat16', 'uint8', 'bool')
@@ -97,12 +97,12 @@ def tir_type(t: DType) -> str:
 
 
 def c_type(t: DType) -> str:
-    """The name of an element type in CUDA."""
+    """The name of an element type in CUDA C++."""
     return _C_TYPES[tir_type(t)]
 
 
 def in_int32(e: Expr, facts: Facts) -> bool:
-    """True when an index and all that it is made of certainly fit into 32 bits."""
+    """True if an index and all of its subexpressions certainly fit into 32 bits."""
     global _narrow
     if _narrow[0] is not facts:
         _narrow = facts, {}
@@ -115,7 +115,7 @@ def in_int32(e: Expr, facts: Facts) -> bool:
 _narrow: tuple[Facts, dict[Node, bool]] = (
     NOTHING,
     {},
-)  # for the latest facts, the integers that fit in 32 bits
+)  # cache of `in_int32` for the latest facts
 
 
 def _indices(n: Node) -> tuple[Node, ...]:
@@ -130,7 +130,7 @@ def _fits(n: Expr, facts: Facts) -> bool:
 
 
 def _is_place(e: Expr) -> bool:
-    """True for an index of loop variables and sizes alone, whose parts no memory is too large for."""
+    """True for an index of loop variables, sizes and small constants, which cannot overflow 64 bits."""
     return all(
         isinstance(n, Var | Size | Binary) or (isinstance(n, Const) and abs(n.value) < 2**31)
         for n in post_order(e)
@@ -139,41 +139,41 @@ def _is_place(e: Expr) -> bool:
 
 @dataclass(slots=True)
 class Expressions:
-    """Writes expressions: `scalars` are what names stand for, `buffers` flat memories and their strides."""
+    """Lowers expressions; `scalars` has TIR values by name, `buffers` flat TIR buffers and their strides."""
 
     scalars: dict[str, TIR] = field(default_factory=dict)
     buffers: dict[str, tuple[TIR, Strides]] = field(default_factory=dict)
     used: set[str] = field(default_factory=set)
     facts: Facts = NOTHING
-    loops: Facts = NOTHING  # without what conditions say, which hides how far loops run
+    loops: Facts = NOTHING  # `facts` without conditions, which would hide the extents of loops
     fragments: Mapping[str, Fragment] = field(default_factory=dict)
     swizzles: Mapping[str, Swizzle] = field(default_factory=dict)
-    fast: bool = False  # arithmetic may be less exact
-    names: int = 0  # variables that have been bound
-    bound: dict[Expr, TIR] = field(default_factory=dict)  # variables, by what they are the value of
+    fast: bool = False  # approximate arithmetic is allowed
+    names: int = 0  # count of variables bound so far
+    bound: dict[Expr, TIR] = field(default_factory=dict)  # variables, by the expression they hold
     binds: list[TIR] = field(default_factory=list)  # the statements that bind them
 
     @contextmanager
     def statement(self) -> Iterator[list[TIR]]:
-        """The statements that have to be before those that are written inside: values read several times."""
+        """Collect the bindings of shared values, which have to precede the statements lowered inside."""
         outer = self.bound, self.binds
         self.bound, self.binds = {}, []
         yield self.binds
         self.bound, self.binds = outer
 
     def call(self, name: str, dtype: str, *args: TIR) -> TIR:
-        """A call of a function of CUDA or of `device_functions`."""
+        """A call of a function of CUDA or of `device_functions`; the latter is added to `used`."""
         if name.startswith("tdsl_"):
             self.used.add(name)
         return T.call_pure_extern(dtype, name, *args)
 
     def value(self, e: Expr) -> TIR:
-        """A scalar expression, of its own type."""
+        """The TIR of a scalar expression, in its own type."""
         self.bind_shared(e)
         return self.node(e, {})
 
     def bind_shared(self, e: Expr) -> None:
-        """Bind variables to what an expression that shares much reads in several places, or deep inside."""
+        """Bind variables to parts of a large expression that it uses several times or nests deeply."""
         if written_nodes(e) < _MUCH and height(e) < _DEEP:
             return
         distinct = [n for n in dict.fromkeys(post_order(e)) if isinstance(n, Expr)]
@@ -187,7 +187,7 @@ class Expressions:
                 narrow = dtype_of(n) == i64 and in_int32(n, self.facts)
                 value = self.index(n) if narrow else self.node(n, {})
                 kind = dtype_text(value)
-                if "int" in kind:  # TVM would put the value into what uses the variable
+                if "int" in kind:  # TVM would inline the value into the uses of the variable
                     value = T.call_extern(kind, f"({_C_TYPES[kind]})", value)
                 variable = T.Var(f"shared_{self.names}", kind)
                 self.names += 1
@@ -195,13 +195,13 @@ class Expressions:
                 self.bound[n] = variable
 
     def node(self, e: Expr, done: dict[Expr, TIR]) -> TIR:
-        """An expression, each part of it made once."""
+        """The TIR of an expression; `done` caches its parts, each of which is lowered once."""
         if e not in done:
             done[e] = self.made(e, done)
         return done[e]
 
     def made(self, e: Expr, done: dict[Expr, TIR]) -> TIR:
-        """An expression from its parts."""
+        """The TIR of an expression from the TIR of its operands."""
         if e in self.bound:
             return as_type(tir_type(dtype_of(e)), self.bound[e])
         if dtype_of(e) == i64 and not isinstance(e, Const) and in_int32(e, self.facts):
@@ -238,7 +238,7 @@ class Expressions:
                 raise AssertionError(f"no scalar expression of loops is a {type(e).__name__}")
 
     def index(self, e: Expr) -> TIR:
-        """An index, in 32 bits where it fits."""
+        """The TIR of an index, in 32 bits if it fits."""
         if e in self.bound:
             return as_type(dtype_text(self.bound[e]), self.bound[e])
         if not in_int32(e, self.facts):
@@ -260,7 +260,7 @@ class Expressions:
                 return as_type("int32", self.general(e))
 
     def long_index(self, e: Expr) -> TIR:
-        """A place in memory in 64 bits, by operators of TIR, which sees from them what is aligned."""
+        """An offset in 64 bits, in operators of TIR, from which TVM infers the alignment of accesses."""
         if in_int32(e, self.facts):
             return as_type("int64", self.index(e))
         match e:
@@ -273,12 +273,12 @@ class Expressions:
                 return self.node(e, {})
 
     def is_natural(self, e: Expr) -> bool:
-        """True for an index that is certainly not negative."""
+        """True if an index is certainly not negative."""
         low = value_range(e, self.facts)[0]
         return low is not None and low >= 0
 
     def general(self, e: Expr) -> TIR:
-        """Arithmetic of indices that has no operator of TIR."""
+        """Index arithmetic for which `index` uses no operator of TIR, computed in 64 bits."""
         match e:
             case Binary(op, x, y):
                 return self.binary(
@@ -290,14 +290,14 @@ class Expressions:
                 raise AssertionError(f"no index is a {type(e).__name__}")
 
     def quotient(self, op: str, x: Expr, y: Expr) -> TIR:
-        """floordiv or mod of indices: plain division where nothing is negative."""
+        """floordiv or mod of indices: truncating division if the operands are not negative."""
         if isinstance(y, Const) and y.value > 0 and self.is_natural(x):
             divide = T.truncdiv if op == "floordiv" else T.truncmod
             return divide(self.index(x), self.index(y))
         return self.call(f"tdsl_{op}", "int32", self.index(x), self.index(y))
 
     def offset(self, buffer: str, index: tuple[Expr, ...], *, certain: bool = True) -> TIR:
-        """The offset of an element in the flat memory of a buffer; `certain` if it is inside in any case."""
+        """The offset of an element in a flat buffer; `certain` if its index may be computed in any case."""
         swizzle = self.swizzles.get(buffer)
         if swizzle is None:
             place = self.flat(buffer, index)
@@ -309,19 +309,19 @@ class Expressions:
         own = self.index(inner)
         order = T.truncmod(T.truncdiv(own, line), T.const(swizzle.count, "int32"))
         if simplify(Binary("mod", inner, integer(swizzle.chunk)), self.facts) == integer(0):
-            # a multiple of a chunk, as the compiler has to see of an access as wide as one
+            # a multiple of a chunk, in a form that shows the compiler the alignment of chunk-wide accesses
             at = T.Mul(T.bitwise_xor(T.truncdiv(own, chunk), order), chunk)
         else:
             at = T.bitwise_xor(own, T.Mul(order, chunk))
         return T.Add(at, self.index(outer))
 
     def in_panels(self, buffer: str, index: tuple[Expr, ...]) -> Expr:
-        """Where an element of a swizzled memory would lie without the order of its chunks."""
+        """The offset of an element of a swizzled buffer before its chunks are permuted."""
         strides = tuple(n for n in self.buffers[buffer][1] if isinstance(n, int))
         return simplify(self.swizzles[buffer].in_panels(index, strides), self.facts)
 
     def flat(self, buffer: str, index: tuple[Expr, ...]) -> Expr:
-        """The same in the language of loops."""
+        """The offset as a loop-IR expression; of a fragment's element, the number of its register."""
         fragment = self.fragments.get(buffer)
         if fragment is not None:
             return fragment.register(index, self.loops)
@@ -334,19 +334,19 @@ class Expressions:
         return total
 
     def wide(self, t: DType, x: TIR) -> TIR:
-        """A value in the type in which it is computed, which for narrow floats is f32."""
+        """A value converted to the type of its arithmetic, which is f32 for narrow floats."""
         if t in BYTES:
             return self.call(f"tdsl_from_{t.name}", "float32", x)
         return as_type("float32", x) if t.is_narrow else x
 
     def rounded(self, t: DType, x: TIR) -> TIR:
-        """What is computed of `wide` values as the type of these."""
+        """A result computed from `wide` values, rounded to type `t`."""
         if t in BYTES:
             return self.call(f"tdsl_to_{t.name}", "uint8", x)
         return as_type(tir_type(t), x)
 
     def unary(self, op: str, t: DType, x: TIR) -> TIR:
-        """An operator on a value of a type."""
+        """The TIR of a unary operator on a value of type `t`."""
         if t == bool_:
             return T.Not(x)
         if op == "not":
@@ -359,7 +359,7 @@ class Expressions:
         return self.rounded(t, T.Mul(T.const(-1.0, _wide_type(t)), wide))
 
     def binary(self, op: str, t: DType, x: TIR, y: TIR) -> TIR:
-        """An operator on two values of a type."""
+        """The TIR of a binary operator on two values of type `t`."""
         if op in COMPARISONS:
             return _COMPARE[op](self.wide(t, x), self.wide(t, y))
         if t == bool_:
@@ -384,7 +384,7 @@ class Expressions:
         return self.rounded(t, made)
 
     def cast(self, x: TIR, of: DType, to: DType, *, saturate: bool) -> TIR:
-        """A value as another type."""
+        """The value `x` of type `of` converted to type `to`."""
         if of == to:
             return x
         name = tir_type(to)
@@ -392,7 +392,7 @@ class Expressions:
             return T.NE(self.wide(of, x), T.const(0, _wide_type(of)))
         if to.is_float or of == bool_:
             wide = self.wide(of, x)
-            # all reach narrow floats by way of f32
+            # conversions to narrow floats go through f32
             return self.rounded(to, as_type("float32", wide) if to.is_narrow else wide)
         if of.is_float:
             return self.call(f"tdsl_to_integer<{c_type(to)}>", name, self.wide(of, x))
@@ -401,7 +401,7 @@ class Expressions:
         return as_type(name, x)
 
     def function(self, fn: str, args: list[TIR], given: tuple[Expr, ...], dtype: DType) -> TIR:
-        """A function of `lang.expr.FUNCTIONS`; `given` are its arguments in the loops."""
+        """A call of a function of `lang.expr.FUNCTIONS`; `given` are its arguments in the loop IR."""
         of = dtype_of(given[0])
         if fn in ("popcount", "clz", "ctz"):
             made = self.call(f"tdsl_{fn}<{c_type(of)}>", tir_type(of), args[0])
@@ -411,7 +411,7 @@ class Expressions:
         if fn == "random":
             return self.random(args, dtype)
         wide, name = [self.wide(of, a) for a in args], _wide_type(of)
-        if fn in ("isnan", "isinf", "isfinite"):  # by name: TVM takes x != x for false
+        if fn in ("isnan", "isinf", "isfinite"):  # calls, since TVM folds x != x to false
             return self.call(f"tdsl_{fn}", "bool", wide[0])
         if fn == "rsqrt":
             root = self.call("sqrt", name, wide[0])
@@ -421,7 +421,7 @@ class Expressions:
         return self.rounded(dtype, self.call(_FUNCTIONS[fn], name, *wide))
 
     def random(self, keys: list[TIR], dtype: DType) -> TIR:
-        """A hash of integers."""
+        """A random float in [0, 1), from a hash of integers."""
         seed, *rest = (as_type("uint64", as_type("int64", k)) for k in keys)
         h = seed
         for k in (T.const(1, "uint64"), *rest):
@@ -431,7 +431,7 @@ class Expressions:
 
 
 def bytes_of(kind: str) -> int:
-    """The size of an element of one of TVM's types.
+    """The size in bytes of an element of a TVM type.
 
     >>> bytes_of("bool"), bytes_of("bfloat16")
     (1, 2)
@@ -442,9 +442,7 @@ def bytes_of(kind: str) -> int:
 def _constant(value: Any, dtype: DType) -> TIR:
     if dtype in BYTES:
         return T.const(int(dtype.numpy.type(value).view("u1")), "uint8")
-    if (
-        dtype == bf16
-    ):  # TVM writes infinities of a cast that it has folded by names that CUDA does not have
+    if dtype == bf16:  # TVM folds a cast of infinity to a name that CUDA does not have
         return T.call_pure_extern(
             "bfloat16", "__float2bfloat16_rn", T.const(float(value), "float32")
         )
@@ -456,25 +454,25 @@ def _constant(value: Any, dtype: DType) -> TIR:
         return T.const(float(value), tir_type(dtype))
     whole = int(value) % 2**dtype.bits
     signed = whole - 2**dtype.bits if whole >= 2 ** (dtype.bits - 1) else whole
-    if dtype == u64 and signed < 0:  # TVM holds numbers of 64 bits with a sign
+    if dtype == u64 and signed < 0:  # TVM stores 64-bit constants signed
         return as_type("uint64", T.const(signed, "int64"))
     return T.const(whole if dtype.kind == "u" else signed, tir_type(dtype))
 
 
 def as_type(name: str, x: TIR) -> TIR:
-    """A TIR expression as another type."""
+    """A TIR expression cast to the type `name`, unless it has it."""
     own = dtype_text(x)
     if own == name:
         return x
     if own.startswith("int") and name.startswith(
         "uint"
-    ):  # TVM fails to fold this cast of a number below 0
+    ):  # TVM fails to fold this cast of a negative constant
         return T.call_pure_extern(name, f"({_C_TYPES[name]})", x)
     return T.Cast(name, x)
 
 
 def dtype_text(x: TIR) -> str:
-    """The type of a TIR expression."""
+    """The name of the type of a TIR expression."""
     return str(x.ty)
 
 

@@ -1,4 +1,4 @@
-"""Instructions that threads run together, as calls of their device functions."""
+"""Lowers instructions that a group of threads runs together (mma, wgmma) to calls of device functions."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from tdsl.schedule.instructions.layout import point
 
 TIR = Any
 
-_KINDS = {128: 1, 64: 2, 32: 3}  # of swizzles, in the descriptor of a matrix
+_KINDS = {128: 1, 64: 2, 32: 3}  # swizzle modes of wgmma matrix descriptors, by bytes
 
 
 def invoke(e: Expressions, s: Invoke, number: TIR) -> TIR:
-    """The device function of an instruction, on the registers of a thread and on what it points at.
+    """The call of an instruction's device function with pointers to, or descriptors of, its operands.
 
-    `number` is that of the thread in its group.
+    `number` is the index of the thread in its group.
     """
     chosen = INSTRUCTIONS[s.instruction]
     points, given = dict(chosen.points), []
@@ -45,7 +45,7 @@ def invoke(e: Expressions, s: Invoke, number: TIR) -> TIR:
 
 
 def _descriptor(e: Expressions, o: Operand) -> TIR:
-    """The descriptor of a matrix in shared memory: its first element, and how far apart its panels are."""
+    """The wgmma descriptor of a matrix in shared memory: address, strides in bytes and swizzle mode."""
     (memory, _), swizzle = e.buffers[o.buffer], e.swizzles[o.buffer]
     pitch = 16 // swizzle.chunk * swizzle.width
     numbers = (swizzle.height * pitch, 8 * pitch, _KINDS[pitch])
@@ -57,7 +57,7 @@ def _descriptor(e: Expressions, o: Operand) -> TIR:
 
 
 def stores_for_descriptors(body: Stmt) -> bool:
-    """True where threads store what instructions read past the accesses of threads."""
+    """True if threads store what instructions read by descriptors, that is, through the async proxy."""
     read, stored = set(), set()
     for s in walk(body):
         if isinstance(s, Invoke):

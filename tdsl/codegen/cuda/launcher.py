@@ -1,7 +1,7 @@
-"""The kernels of a module on one GPU, ready to be started again and again.
+"""Launches the kernels of a module on one GPU, repeatedly and at low cost.
 
-All that a launch needs is laid out once: a call writes its arguments into a block of memory and hands the
-driver addresses. Calls of several threads have a block each.
+Launch configurations and parameter arrays are prepared once: a call writes its arguments into a block of
+memory and passes addresses to the driver. Concurrent calls of several threads use one block each.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _POINTER = struct.Struct(f"={POINTER}")
 
 
 def code_of(dtype: str) -> str:
-    """The format of `struct` for a scalar, filled up to a slot.
+    """The `struct` format of a scalar, padded to a slot of 8 bytes.
 
     >>> code_of("f32"), code_of("i64")
     ('f4x', 'q')
@@ -45,7 +45,7 @@ def code_of(dtype: str) -> str:
 
 
 def plain(value: Any) -> Any:
-    """What `struct` takes for a NumPy scalar: a number, or the bits of a float of ml_dtypes."""
+    """A NumPy scalar as `struct` packs it: a Python number, or the bits of an ml_dtypes float."""
     t = from_numpy(value.dtype)
     return int(value.view(f"u{t.bytes}")) if t.kind == "e" else value.item()
 
@@ -63,7 +63,7 @@ class _Config(ctypes.Structure):
 
 
 class _Block:
-    """Memory for the arguments of one call, and of each launch what the driver wants to know."""
+    """Memory for the arguments of one call, and the launch configurations and parameter arrays."""
 
     def __init__(
         self, kernels: Sequence[KernelRecord], functions: Sequence[Handle], places: dict[str, int]
@@ -72,7 +72,7 @@ class _Block:
         first = ctypes.addressof(self.values)
         self.launches: list[tuple[_Config, int, int | None, int, str]] = []
         self._kept = []
-        self.maps: list[tuple[TensorMap, int]] = []  # and where the address of its array is
+        self.maps: list[tuple[TensorMap, int]] = []  # with the offset of its array's address
         for k, function in zip(kernels, functions, strict=True):
             grid = (n if isinstance(n, int) else 1 for n in k.grid)
             config = _Config(*grid, *k.block, k.shared, None, None, 0)
@@ -87,9 +87,9 @@ class _Block:
 
 
 class Launcher:
-    """The kernels of a module, loaded on a device; `formats` has the code of each argument by name.
+    """The kernels of a module, loaded on a device; `formats` has the `struct` formats of arguments by name.
 
-    `failure` makes the error of a check from its site and the values that its message shows, 8 bytes each.
+    `failure` returns the error of a failed check for its site and the values of its message, 8 bytes each.
     """
 
     def __init__(
@@ -115,18 +115,18 @@ class Launcher:
         self._launch.argtypes = [Handle] * 4
         self._blocks: list[_Block] = []
         counts = [*(n for k in module.kernels for n in k.grid), *(n for _, n in module.temporaries)]
-        self._open = any(not isinstance(n, int) for n in counts)  # only a call tells some
+        self._open = any(not isinstance(n, int) for n in counts)  # some depend on sizes
         names = [name for name, _ in module.temporaries]
         self._record = names.index(FAILED_CHECK) if FAILED_CHECK in names else None
         self._failure = failure
 
     def start(self, values: Sequence[Any], stream: int, *, wait: bool = False) -> None:
-        """Start the kernels on a stream, on addresses and numbers in the order of `formats`.
+        """Launch the kernels on a stream, with addresses and numbers in the order of `formats`.
 
-        `wait` waits for each, so that one that fails is named. Raises TargetError where the driver refuses a
-        launch, and struct.error for a number that its type does not hold.
+        `wait` synchronises after each kernel, so that an error names the kernel that failed. Raises
+        TargetError if the driver refuses a launch, and struct.error for a number out of its type's range.
         """
-        # memory between kernels goes back behind the kernels that use it
+        # temporaries are freed in stream order, after the kernels that use them
         sizes = sizes_among(dict(zip(self._places, values, strict=False))) if self._open else {}
         between = [
             self.device.allocate(number(n, sizes), stream) for _, n in self.module.temporaries
@@ -157,9 +157,9 @@ class Launcher:
             self._raise_failure(between[self._record], stream)
 
     def _sized(self, config: _Config, kernel: KernelRecord, sizes: dict[str, int]) -> bool:
-        """Tell a launch how many blocks it has; False where there are none.
+        """Set the grid of a launch for the sizes of a call; False if the grid has no blocks.
 
-        TargetError for more than a launch takes.
+        TargetError for a grid that exceeds the limits of a launch.
         """
         grid = [number(n, sizes) for n in kernel.grid]
         check_grid(kernel.name, grid)
@@ -167,7 +167,7 @@ class Launcher:
         return all(grid)
 
     def _raise_failure(self, record: Memory, stream: int) -> None:
-        """The error of the first check that has failed; waits for all kernels."""
+        """Raise the error of the first check that failed, if any; waits for all kernels."""
         found = np.empty(record.count, np.uint8)
         read(self.device, record.pointer, found, stream)
         site, values = int(found[:_SLOT].view(np.int64)[0]), found[_SLOT:].tobytes()
@@ -180,7 +180,7 @@ class Launcher:
             )  # fmt: skip
 
     def _again(self, status: int, arguments: tuple[Any, ...], name: str) -> None:
-        """Launch where a thread has had no context, which it gets by its first call."""
+        """Handle a failed launch: if this thread had no CUDA context, make it current and launch again."""
         if status == _NO_CONTEXT:
             self.device.make_current()
             status = self._launch(*arguments)

@@ -1,11 +1,11 @@
-"""What a bundle of kernels is: a folder that a machine with a GPU runs and checks without a compiler.
+"""Bundles of kernels: folders that a machine with a GPU runs and checks without a compiler.
 
-    manifest.json      a `Program` for each, and when and by what it was made
+    manifest.json      a `Program` for each computation; when and by what the bundle was written
     NAME.cubin         machine code
-    NAME.cu            the text that it was made of, to be read
-    NAME.npz           expected results: all elements of small ones, some of large ones; inputs that are given
+    NAME.cu            the CUDA source of the cubin, to be read
+    NAME.npz           expected results: all elements of small arrays, a sample of large ones; stored inputs
 
-Other inputs are made anew from a number, by arithmetic that is the same everywhere.
+Other inputs are generated from a seed, by arithmetic that gives the same values on every machine.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True, slots=True)
 class Argument:
-    """An argument of a program: an input made from `seed`, one that is stored (`seed` 0), or a result."""
+    """An argument of a program: an input generated from `seed`, a stored input (`seed` 0), or a result."""
 
     name: str
     dtype: str
@@ -44,9 +44,9 @@ class Argument:
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """Kernels, what they take in the order of their launcher, and how far results may be off.
+    """Kernels, their arguments in the order of the launcher, and the tolerated error of each result.
 
-    `flops` is the arithmetic that the computation cannot avoid, or 0 where that is not known.
+    `flops` is the number of operations that the computation needs at least, 0 if unknown.
     """
 
     name: str
@@ -59,25 +59,25 @@ class Program:
 
     @property
     def bytes(self) -> int:
-        """The size of what is read and written at least."""
+        """The bytes of all arrays, which the computation reads or writes at least once."""
         return sum(prod(a.shape) * BY_NAME[a.dtype].bytes for a in self.arguments if not a.scalar)
 
     def module(self, folder: str) -> Module:
-        """The kernels with their machine code."""
+        """The module of the kernels, with machine code read from the bundle in `folder`."""
         with open(os.path.join(folder, f"{self.name}.cubin"), "rb") as file:
             cubin = file.read()
         return Module("", self.arch, self.kernels, self.temporaries, (), cubin)
 
 
 def store(folder: str, about: dict[str, Any], programs: list[Program]) -> None:
-    """Write the manifest; `about` tells when and by what the bundle was made."""
+    """Write the manifest; `about` tells when and by what the bundle was written."""
     listed = [asdict(p) for p in programs]
     with open(os.path.join(folder, MANIFEST), "w") as file:
         json.dump({"format": FORMAT, **about, "programs": listed}, file, indent=1)
 
 
 def load(folder: str) -> tuple[dict[str, Any], list[Program]]:
-    """What `store` wrote; a TdslError where there is none, or one of another version."""
+    """The manifest that `store` wrote; TdslError if it is missing, unreadable or of another format."""
     path = os.path.join(folder, MANIFEST)
     try:
         with open(path) as file:
@@ -103,7 +103,7 @@ def _program(p: dict[str, Any]) -> Program:
 
 
 def numbers(shape: tuple[int, ...], dtype: str, seed: int) -> Array:
-    """An array that is the same wherever it is made: floats from -1 to 1, whole numbers from -3 to 3, bools.
+    """A pseudorandom array, equal on all machines: floats from -1 to 1, integers from -3 to 3, bools.
 
     >>> numbers((3,), "f32", 1)
     array([-0.21574974, -0.26424897, -0.9345484 ], dtype=float32)
@@ -126,17 +126,17 @@ def numbers(shape: tuple[int, ...], dtype: str, seed: int) -> Array:
 
 
 def places(count: int) -> Array:
-    """Which elements of a result are compared: all of a small one, as many as `KEPT` of a large one."""
+    """The flat indices of the elements of a result that are compared, at most `KEPT`."""
     if count <= KEPT:
         return np.arange(count)
     return np.arange(KEPT, dtype=np.int64) * 2654435761 % count
 
 
 def tolerance(dtype: str, inputs: tuple[str, ...]) -> float:
-    """How far a result may be off, as a part of its largest magnitude.
+    """The tolerated error of a result, relative to its largest magnitude.
 
-    Sums are taken in another order than where the results were expected, in the precision of the inputs or
-    better; whole numbers are exact.
+    It allows for sums in another order than that of the expected results, in the precision of the inputs or
+    better; integers have to be exact.
     """
     if not BY_NAME[dtype].is_float:
         return 0.0
@@ -145,7 +145,7 @@ def tolerance(dtype: str, inputs: tuple[str, ...]) -> float:
 
 
 def error_of(got: Array, expected: Array) -> float:
-    """The largest difference as a part of the largest magnitude expected; inf where only one is a number.
+    """The largest difference, relative to the largest magnitude expected; inf if NaNs or infinities differ.
 
     >>> error_of(np.array([1.0, 2.5]), np.array([1.0, 2.0]))
     0.25

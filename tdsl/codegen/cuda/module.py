@@ -1,4 +1,4 @@
-"""Launches as a compiled module: text, machine code, and what is known of each kernel."""
+"""Compiles launches to a `Module`: CUDA source, cubin and resource usage of each kernel; cached on disk."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from tdsl.lang.simplify import simplify
 
 
 def load_or_build(program: str, make: Callable[[], Kernel], arch: str) -> Module:
-    """The module of `make()` for an architecture, from the disk cache where it is there.
+    """The module of the kernel `make()` for an architecture, loaded from the disk cache or built and stored.
 
-    `program` is the fingerprint of all that the kernel is made of.
+    `program` is the fingerprint of everything that determines the kernel.
     """
     key = cache.key("cuda program", *_made_by(), arch, program)
     payload = None if looks_inside() else cache.load(key)
@@ -36,9 +36,9 @@ def load_or_build(program: str, make: Callable[[], Kernel], arch: str) -> Module
 
 
 def build(launches: Launches, arch: str) -> Module:
-    """Text and machine code of launches.
+    """Generate and compile the CUDA source of launches.
 
-    Raises ScheduleError for a launch that no GPU of the architecture takes, TargetError where a tool is
+    Raises ScheduleError for a launch that exceeds the limits of the architecture, TargetError if a tool is
     missing or rejects the code.
     """
     check_limits(launches, arch)
@@ -74,7 +74,7 @@ def _bytes(t: BufferParam) -> Count:
 
 
 def require_tvm() -> None:
-    """TargetError, with the way to get it, unless the version of TVM that is known to work is installed."""
+    """Raise TargetError with the install command unless the supported version of TVM is installed."""
     wanted, found = "0.27.0.post1", tvm_version()
     if found != wanted:
         raise TargetError(
@@ -87,7 +87,7 @@ def require_tvm() -> None:
 
 
 def tvm_version() -> str:
-    """The version of TVM that is installed, or nothing."""
+    """The installed version of TVM, or ""."""
     if importlib.util.find_spec("tvm") is None:
         return ""
     try:
@@ -97,7 +97,7 @@ def tvm_version() -> str:
 
 
 def _made_by() -> tuple[str, ...]:
-    """What decides the code besides the program; also where some of it is not installed."""
+    """The versions of the tools that determine the code, "" for those that are not installed."""
     compiler = nvcc.chosen()
     if compiler != "nvrtc":
         return (tvm_version(), nvcc.version(compiler))

@@ -1,10 +1,10 @@
-"""Device functions that make floats of 8 bits from others, and others from these."""
+"""Source text of the device functions that convert 8-bit floats to f32 and back."""
 
 from __future__ import annotations
 
 
 def float_of_bytes(name: str, fraction: int, bias: int, kind: str, over: str) -> dict[str, str]:
-    """To and from a float of 8 bits; `over` holds for what the last of its numbers does not stand for."""
+    """Two device functions, from and to an 8-bit float; `over` is the C condition on |x| for overflow."""
     kept, dropped, last = 1 << fraction, 23 - fraction, {"e4m3": 0x7F, "e5m2": 0x7C}[kind]
     return {
         f"tdsl_from_{name}": f"""

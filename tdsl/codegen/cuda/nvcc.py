@@ -1,4 +1,4 @@
-"""CUDA text to machine code by the nvcc of a toolkit, for those who ask for it: `TDSL_CUDA_COMPILER=nvcc`."""
+"""Compiles CUDA source by the nvcc of a CUDA toolkit, if `TDSL_CUDA_COMPILER=nvcc` selects it."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ COMPILERS = ("nvrtc", "nvcc")
 
 
 def chosen() -> str:
-    """What makes machine code: "nvrtc", or the path of an nvcc.
+    """The compiler to use: "nvrtc", or the path of an nvcc.
 
-    `TDSL_CUDA_COMPILER` is "nvrtc" (the default), "nvcc" or the path of one. TargetError where it is none.
+    `TDSL_CUDA_COMPILER` is "nvrtc" (the default), "nvcc" or a path; TargetError if no such program exists.
     """
     asked = os.environ.get("TDSL_CUDA_COMPILER", "") or "nvrtc"
     if asked == "nvrtc":
@@ -39,14 +39,14 @@ def chosen() -> str:
 
 @functools.cache
 def version(path: str) -> str:
-    """The version of an nvcc."""
+    """The version of the nvcc at `path`."""
     told = subprocess.run([path, "--version"], capture_output=True, text=True, check=False).stdout
     found = re.search(r"release .*", told)
     return found[0] if found else told
 
 
 def made(path: str, text: str, architecture: str, kind: str) -> tuple[bytes, str]:
-    """The "CUBIN" or "PTX" of a text, and the log; TargetError, as of NVRTC, for a wrong text."""
+    """The cubin or PTX (`kind` "CUBIN" or "PTX") of CUDA source, and the log; errors as for NVRTC."""
     arch = architecture.removeprefix("sm_").removeprefix("compute_")
     code = f"sm_{arch}" if kind == "CUBIN" else f"compute_{arch}"
     with tempfile.TemporaryDirectory() as folder:

@@ -1,4 +1,4 @@
-"""CUDA text to machine code by NVRTC, for which no toolkit, driver or GPU is needed, or by nvcc."""
+"""Compiles CUDA source to a cubin or PTX by NVRTC, which needs no toolkit, driver or GPU, or by nvcc."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _ENTRY = re.compile(r"Compiling entry function '(\w+)'")
 _USED = re.compile(r"Used (\d+) registers")
 _SPILLS = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
 _SHARED = re.compile(r"(\d+) bytes smem")
-_SERIAL = re.compile(r"\b(?:C7507|C7510|C7515)\b")  # registers as they are, products in turn
+_SERIAL = re.compile(r"\b(?:C7507|C7510|C7515)\b")  # ptxas: wgmma is serialised
 
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What a kernel uses, as ptxas says: registers, bytes of stack and spills of a thread, shared bytes."""
+    """Usage of a kernel by ptxas: registers, stack and spill bytes of a thread, shared bytes of a block."""
 
     registers: int
     stack: int
@@ -33,7 +33,7 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class Compiled:
-    """A cubin, what each kernel uses by name, and warnings of what tensor instructions lose."""
+    """A cubin, the resource usage of each kernel by name, and warnings of serialised tensor instructions."""
 
     cubin: bytes
     usage: tuple[tuple[str, Usage], ...]
@@ -41,9 +41,9 @@ class Compiled:
 
 
 def compile_text(text: str, arch: str) -> Compiled:
-    """The machine code of a CUDA text for an architecture.
+    """The machine code of CUDA source for an architecture.
 
-    Raises TargetError, with the lines in question as a note, where the compiler is missing or rejects it.
+    Raises TargetError if the compiler is missing or rejects the source, with a note that shows where.
     """
     cubin, log = _made(text, f"--gpu-architecture={arch}", "CUBIN")
     usage, warnings = read_log(log)
@@ -51,13 +51,13 @@ def compile_text(text: str, arch: str) -> Compiled:
 
 
 def ptx(text: str, arch: str) -> str:
-    """The PTX of a CUDA text for an architecture; errors as `compile_text`."""
+    """The PTX of CUDA source for an architecture; errors as `compile_text`."""
     made, _ = _made(text, f"--gpu-architecture={arch.replace('sm_', 'compute_')}", "PTX")
     return made.rstrip(b"\0").decode()
 
 
 def _made(text: str, architecture: str, kind: str) -> tuple[bytes, str]:
-    """The CUBIN or PTX of a text, and the log."""
+    """The cubin or PTX of CUDA source, and the compiler's log."""
     compiler = nvcc.chosen()
     if compiler != "nvrtc":
         return nvcc.made(compiler, text, architecture.partition("=")[2], kind)
@@ -80,7 +80,7 @@ def _made(text: str, architecture: str, kind: str) -> tuple[bytes, str]:
 
 
 def require_nvrtc() -> None:
-    """TargetError, with the way to get it, unless NVRTC and its headers are installed."""
+    """Raise TargetError with the install command unless NVRTC and its headers are installed."""
     missing = [m for m in ("cuda.bindings", "nvidia.cu13") if not _is_there(m)]
     if missing:
         raise TargetError(
@@ -106,7 +106,7 @@ def _include_folders() -> tuple[str, ...]:
 
 
 def _filled(size: Any, get: Any, program: Any) -> bytes:
-    """What one function gives into memory of the size that another has told."""
+    """The bytes that `get` writes for a program; `size` is the result of the matching size query."""
     _, count = size
     data = b" " * int(count)
     get(program, data)
@@ -114,7 +114,7 @@ def _filled(size: Any, get: Any, program: Any) -> bytes:
 
 
 def read_log(log: str) -> tuple[tuple[tuple[str, Usage], ...], tuple[str, ...]]:
-    """What `ptxas -v` tells of each kernel, and its warnings.
+    """The resource usage of each kernel in a log of `ptxas -v`, and the warnings of serialised wgmma.
 
     >>> log = '''ptxas info    : Compiling entry function 'k' for 'sm_90a'
     ... ptxas info    : Function properties for k

@@ -1,4 +1,4 @@
-"""How many blocks of a kernel run at once on a multiprocessor, and what stops more of them."""
+"""Occupancy: how many blocks of a kernel are resident on a multiprocessor, and which resource limits them."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from math import prod
 
 _WARP = 32
 _REGISTERS = 64 << 10  # of a multiprocessor
-_REGISTER_UNIT = 256  # registers that a warp gets at a time
-_SHARED_UNIT = 128  # bytes that a block gets at a time
-_OWN_SHARED = 1024  # bytes of a block that are the system's
-_PARTS = 4  # of a multiprocessor, each with warps and registers of its own
+_REGISTER_UNIT = 256  # allocation granularity of registers, for each warp
+_SHARED_UNIT = 128  # allocation granularity of shared memory in bytes, for each block
+_OWN_SHARED = 1024  # bytes of shared memory that the system reserves in each block
+_PARTS = 4  # partitions of a multiprocessor, each with its own warps and registers
 
 
 @dataclass(frozen=True, slots=True)
 class Multiprocessor:
-    """What the blocks on a multiprocessor share."""
+    """Limits of a multiprocessor: resident warps, resident blocks, bytes of shared memory."""
 
     warps: int
     blocks: int
@@ -33,7 +33,7 @@ MULTIPROCESSORS = {
 
 @dataclass(frozen=True, slots=True)
 class Occupancy:
-    """Blocks that fit, by what they need; `warps` of `most` run at once.
+    """The resident `warps` of at most `most`, and the number of blocks that each resource would allow.
 
     >>> print(Occupancy(warps=64, most=64, threads=8, registers=16, shared=30, blocks=32))
     64 of 64 warps of a multiprocessor: 8 blocks by threads, 16 by registers, 30 by shared bytes, 32 at most
@@ -54,7 +54,7 @@ class Occupancy:
 
 
 def occupancy(arch: str, block: tuple[int, int, int], registers: int, shared: int) -> Occupancy:
-    """The occupancy of a kernel by the registers of its threads and the shared bytes of its blocks.
+    """The occupancy of a kernel with `registers` for each thread and `shared` bytes for each block.
 
     >>> occupancy("sm_90a", (256, 1, 1), 128, 0).warps
     16

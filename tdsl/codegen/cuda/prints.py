@@ -1,4 +1,4 @@
-"""What kernels print: a call of CUDA's printf, with the thread that made it."""
+"""Lowers print statements to calls of CUDA's printf, prefixed with the block and thread index."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TIR = Any
 
 
 def printed(e: Expressions, axes: Mapping[str, TIR], s: Print, message: Message) -> TIR:
-    """A statement that prints, under its condition; `axes` are the numbers of block and thread."""
+    """The TIR of a print statement under its condition; `axes` has the block and thread indices."""
     forms, values = zip(*(_shown(e, x) for x in s.values), strict=True) if s.values else ((), ())
     parts = [part.replace("%", "%%") for part in message.parts]
     text = THREAD.format(*["%d"] * len(AXES[1:])) + "".join(
@@ -31,7 +31,7 @@ def printed(e: Expressions, axes: Mapping[str, TIR], s: Print, message: Message)
 
 
 def _shown(e: Expressions, x: Expr) -> tuple[str, TIR]:
-    """How printf shows a value, and the value as the type that this takes."""
+    """The printf format of a value, and the value cast to the type that this format takes."""
     t, value = dtype_of(x), e.value(x)
     if t == bool_:
         return "%s", e.call("tdsl_word", "handle", value)

@@ -1,8 +1,8 @@
-"""The quick way of a call with arrays on a GPU, as a Python function written for one variant.
+"""Generates the fast path of calls with GPU arrays: a Python function for one variant.
 
-It hands the driver what `launcher.py` has laid out, after the checks that no call can do without. Each loop
-over arguments would take a part of the few microseconds that this may cost; so, as in `quick_call.py`, the
-function is made as text, with the arguments spelt out.
+The function passes to the driver what `launcher.py` has prepared, after the checks that no call can omit. It
+may cost only a few microseconds, of which each loop over arguments would take a part; therefore, as in
+`quick_call.py`, it is generated as text in which the loops over arguments are unrolled.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tdsl.codegen.runtime.signature import ArrayArg, ScalarArg, Signature
 Shape = tuple[int, ...]
 Quick = Callable[[tuple[Any, ...], Any], Any]
 
-# What `struct` takes as it is, by kinds of element types; a float of ml_dtypes is left to the slow way.
+# The Python types that `struct` packs directly, by kind of element type; ml_dtypes take the slow path.
 _PLAIN = {"f": float, "i": int, "u": int, "b": bool, "e": None}
 
 _HEAD = """\
@@ -76,9 +76,10 @@ _TAIL = """\
 def quick_launch(
     signature: Signature, shapes: Mapping[str, Shape], device: Device, start: Callable[..., None]
 ) -> Quick:
-    """A function of the inputs and `out=` of a call: the results, or None where the slow way has to look.
+    """The fast path of a variant: a function of a call's inputs and `out=` that returns the results.
 
-    `shapes` are those of the variant's arrays, `start` takes addresses and numbers, and a stream.
+    It returns None if the call needs the slow path. `shapes` has the shapes of the variant's arrays; `start`
+    launches the kernels, given addresses and numbers, and a stream.
     """
     namespace: dict[str, Any] = {
         "chosen": chosen.get, "spare": _spare, "Lent": Lent, "exchange": exchange, "start": start,
@@ -101,7 +102,7 @@ def quick_launch(
     return call
 
 
-_spare: list[Lent] = []  # one for each thread that is in the midst of a call
+_spare: list[Lent] = []  # reusable, one for each call in progress
 
 
 def _text(signature: Signature, shapes: Mapping[str, Shape], device: Device) -> str:
@@ -143,7 +144,7 @@ def _check(n: int, arg: ArrayArg | ScalarArg, shapes: Mapping[str, Shape], devic
 
 
 def _overlaps(signature: Signature, shapes: Mapping[str, Shape]) -> list[str]:
-    """Conditions under which an output shares memory with what stands before it."""
+    """Conditions, as text, under which an output shares memory with an earlier array argument."""
     known = [
         (n, prod(shapes[arg.name]) * arg.dtype.bytes)
         for n, arg in enumerate((*signature.inputs, *signature.outputs))
@@ -166,6 +167,6 @@ def _indented(text: str) -> str:
 
 
 def made(device: Device, shape: Shape, dtype: Any, stream: int) -> DeviceArray:
-    """An array that a stream's work may fill."""
+    """A new array, allocated in the order of a stream, whose work may write it."""
     memory = device.allocate(prod(shape) * dtype.itemsize, stream)
     return DeviceArray(device, memory.pointer, shape, dtype, memory, stream)

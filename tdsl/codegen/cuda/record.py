@@ -1,6 +1,6 @@
-"""A compiled module as a plain record: what a launch needs, without any of the tools that made it.
+"""A compiled module as plain data: what a launch needs, without the tools that compiled it.
 
-In the disk cache it is a cubin behind JSON:
+In the disk cache it is JSON followed by the cubin:
 
     length of the JSON | {"source": ..., "arch": ..., "kernels": [...], "temporaries": [...], ...} | cubin
 """
@@ -22,11 +22,11 @@ _LENGTH = struct.Struct("<I")
 
 @dataclass(frozen=True, slots=True)
 class KernelRecord:
-    """One launch: `arguments` are names of arrays and scalars, `shared` the bytes to ask for at the launch.
+    """One launch: names of its arguments, its grid and block, and the dynamic `shared` bytes to request.
 
-    `maps` are arguments behind these; `cluster` is the number of blocks that run at one time.
+    `maps` are the tensor maps, passed after `arguments`; `cluster` is the number of blocks of a cluster.
 
-    `registers`, `stack` and `spills` are those of a thread, `used_shared` the shared bytes of a block in all.
+    `registers`, `stack` and `spills` (bytes) are per thread, `used_shared` the shared bytes of a block.
     """
 
     name: str
@@ -55,7 +55,7 @@ class KernelRecord:
 
 @dataclass(frozen=True, slots=True)
 class Module:
-    """The kernels of a program in running order, and memory between them by name and bytes.
+    """The kernels of a program in launch order, and temporary buffers between them by name and bytes.
 
     >>> kernel = KernelRecord("k", ("a", "b"), (7, 1, 1), (256, 1, 1), 0, 1024, 12, 0, 0)
     >>> print(Module("", "sm_80", (kernel,), (("t", 4096),), (), b""))
@@ -79,12 +79,12 @@ class Module:
         return "\n".join([*kernels, *between, *self.warnings])
 
     def occupancy(self, kernel: KernelRecord) -> Occupancy:
-        """How many blocks of a kernel run at once, by what each needs."""
+        """The occupancy of a kernel of the module."""
         return occupancy(self.arch, kernel.block, kernel.registers, kernel.used_shared)
 
 
 def pack(module: Module) -> bytes:
-    """The bytes of a module.
+    """Serialise a module to bytes.
 
     >>> module = Module("text", "sm_80", (), (("t", 8),), (), b"code")
     >>> unpack(pack(module)) == module
@@ -97,7 +97,7 @@ def pack(module: Module) -> bytes:
 
 
 def unpack(payload: bytes) -> Module:
-    """The module in bytes of `pack`."""
+    """The module that `pack` serialised."""
     (length,) = _LENGTH.unpack_from(payload)
     start = _LENGTH.size + length
     about: dict[str, Any] = json.loads(payload[_LENGTH.size : start])
@@ -109,7 +109,7 @@ def unpack(payload: bytes) -> Module:
 
 
 def kernel_of(fields: dict[str, Any]) -> KernelRecord:
-    """The record of a kernel from the fields that JSON keeps."""
+    """The record of a kernel from its fields as JSON returns them."""
     plain = {name: _tuples(value) for name, value in fields.items() if name != "maps"}
     maps = (TileMap(**{k: _tuples(v) for k, v in x.items()}) for x in fields["maps"])
     return KernelRecord(**plain, maps=tuple(maps))

@@ -1,4 +1,4 @@
-"""Registers moved from threads that only ask for tiles to those that use them."""
+"""Register reallocation (setmaxnreg) from producer threads, which issue tile copies, to consumer threads."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from tdsl.codegen.ir.loops import THREADS, Beside
 from tdsl.codegen.ir.statements import walk
 
 _REGISTERS = 65_536  # of a multiprocessor
-_UNIT = 8  # registers of a thread that are given together
-_MOST = 240  # that a thread is given
-_ASKING = 40  # enough for indices of tiles
-_GROUP = 128  # threads that change the number of their registers together
+_UNIT = 8  # granularity of setmaxnreg, in registers of a thread
+_MOST = 240  # most registers of a consumer thread
+_ASKING = 40  # registers of a producer thread, enough for indices of tiles
+_GROUP = 128  # threads of a warp group, which execute setmaxnreg together
 
 
 def registers_of(launch: Launch, s: Beside) -> tuple[int, int] | None:
-    """The registers of each thread that asks for tiles, and of each other; None to leave them as they are.
+    """The registers of each producer and each consumer thread; None to leave the allocation unchanged.
 
-    The threads of a launch have equally many at first, as many as its bounds leave them.
+    At the start of a launch all threads have equally many, the most that its launch bounds allow.
 
     >>> from tdsl.codegen.ir.loops import Block
     >>> from tdsl.codegen.gpu.shared_memory import SharedMemory
@@ -35,7 +35,7 @@ def registers_of(launch: Launch, s: Beside) -> tuple[int, int] | None:
 
 
 def share(launch: Launch, using: int) -> tuple[int, int] | None:
-    """The same where so many threads use tiles."""
+    """The registers of each producer and each consumer thread if `using` threads are consumers, or None."""
     total = prod(launch.block)
     each = _REGISTERS // (total * launch.resident) // _UNIT * _UNIT
     left = each * total - _ASKING * (total - using)

@@ -1,4 +1,4 @@
-"""Numbers of blocks and bytes as data: numbers, or what makes them of the sizes of a call."""
+"""Numbers of blocks and bytes as plain data: integers, or formulas in the sizes of a call."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _SIZE = "size "  # arrays and scalars may have the name of a size
 
 
 def argument_name(p: Argument) -> str:
-    """What an argument of a kernel is called, differently from all others.
+    """The unique name of an argument of a kernel: sizes get a prefix that other arguments do not have.
 
     >>> argument_name(SizeParam("N"))
     'size N'
@@ -28,7 +28,7 @@ def argument_name(p: Argument) -> str:
 
 
 def sizes_among(arguments: Mapping[str, Any]) -> dict[str, int]:
-    """The sizes of a call among its arguments by `argument_name`.
+    """The sizes of a call, out of its arguments by `argument_name`.
 
     >>> sizes_among({"N": 1234, "size N": 10})
     {'N': 10}
@@ -37,7 +37,7 @@ def sizes_among(arguments: Mapping[str, Any]) -> dict[str, int]:
 
 
 def stored(e: int | Expr) -> Count:
-    """A number, or an expression in sizes as nested tuples; TargetError where it is more than that.
+    """An integer, or an expression in sizes as nested tuples; TargetError for any other expression.
 
     >>> from tdsl.lang.expr import Binary, Size, const
     >>> stored(const(3)), stored(Binary("mul", Size("N"), const(4)))
@@ -58,7 +58,7 @@ def stored(e: int | Expr) -> Count:
 
 
 def number(count: Count, sizes: Mapping[str, int]) -> int:
-    """The number for the sizes of a call.
+    """The value of a count for the sizes of a call.
 
     >>> number(("mul", ("size", "N"), ("const", 4, "i64")), {"N": 10})
     40
@@ -67,7 +67,7 @@ def number(count: Count, sizes: Mapping[str, int]) -> int:
 
 
 def shown(count: Count) -> str:
-    """The text of a number.
+    """The text of a count.
 
     >>> shown(7), shown(("mul", ("size", "N"), ("const", 4, "i64")))
     ('7', 'N * 4')

@@ -1,7 +1,7 @@
-"""Statements of a kernel as TIR.
+"""Lowers the statements of a kernel to TIR.
 
-Loops over blocks and threads become conditions on the numbers of both, where not all take part. Vectors
-become copies of 16 bytes at most; arithmetic between them is done lane by lane in registers.
+Loops over blocks and threads become conditions on block and thread indices if not all of them take part.
+Vectors become accesses of at most 16 bytes; arithmetic between accesses is done lane by lane in registers.
 """
 
 from __future__ import annotations
@@ -77,12 +77,12 @@ from tdsl.lang.types import i64, u64
 
 TIR = Any
 
-AT_ONCE = 8  # iterations that a compiler makes of one, of long loops over arrays
-_ALIGN_FRAGMENT = 16  # bytes, so that device functions take registers of several elements from it
+AT_ONCE = 8  # unroll factor of long loops over arrays
+_ALIGN_FRAGMENT = 16  # bytes, so that device functions can read several elements as one register
 
 
 def device_function(launch: Launch, target: Any, used: set[str]) -> Any:
-    """The TIR function of a launch; the device functions that it calls are added to `used`."""
+    """The TIR function of a launch; adds the names of the device functions that it calls to `used`."""
     expressions = Expressions(
         used=used, fragments=launch.fragments, swizzles=launch.memory.swizzles
     )
@@ -136,7 +136,7 @@ class _Writer:
         return pointer
 
     def shared_memory(self) -> None:
-        """All shared memory of the kernel, at its head: one dynamic memory where it is large."""
+        """Allocate all shared memory at the head of the kernel; dynamic if it exceeds the static limit."""
         found = {s.name: s for s in walk(self.launch.body) if _is_shared(s)}
         memories, align = self.launch.memory, 1024 if self.launch.memory.swizzles else 128
         dynamic = memories.size > STATIC_SHARED
@@ -162,7 +162,7 @@ class _Writer:
             self.e.buffers[name] = memory, row_major(extents)
 
     def statement(self, s: Stmt, bound: frozenset[str]) -> list[TIR]:
-        """The statements of one of the loops, inside loops over some axes."""
+        """The TIR of a loop-IR statement; loops over the axes `bound` enclose it."""
         with self.e.statement() as values:
             body = self.alone(s, bound)
         return [*values, *body]
@@ -220,7 +220,7 @@ class _Writer:
                 return [self.meeting(s)]
 
     def meeting(self, s: Meeting) -> TIR:
-        """Where threads wait for each other, or have something copied."""
+        """The TIR of synchronisation, shuffles and tile copies."""
         match s:
             case Barrier(group):
                 meet = self.together() if group else _all_together()
@@ -248,7 +248,7 @@ class _Writer:
                 assert_never(s)
 
     def within(self, s: Stmt, body: Stmt, bound: frozenset[str]) -> list[TIR]:
-        """A part of a statement, where more is known."""
+        """The TIR of `body`, a part of the statement `s`, with the facts that hold inside `s`."""
         facts, loops = self.e.facts, self.e.loops
         self.e.facts = inside(facts, s)
         self.e.loops = loops if isinstance(s, If) else inside(loops, s)
@@ -285,9 +285,9 @@ class _Writer:
         )
 
     def unrolling(self, s: For) -> dict[str, bool] | None:
-        """What the compiler is told of a loop: all iterations, or, of long ones over arrays, AT_ONCE.
+        """The unroll annotation of a loop: full, or for long loops over arrays by AT_ONCE; else None.
 
-        It makes all of a known number otherwise, and has what they load in registers before any is used.
+        Otherwise the compiler unrolls loops of constant extent fully, and issues all of their loads first.
         """
         if s.kind == UNROLLED:
             return {"pragma_unroll": True}
@@ -318,7 +318,7 @@ class _Writer:
         return [made if s.mask is None else T.IfThenElse(self.e.value(s.mask), made, None)]
 
     def vector(self, s: Store) -> list[TIR]:
-        """A store of all lanes, as few accesses as memory allows."""
+        """A vector store, in as few accesses as contiguity and alignment allow."""
         count, made = stored_at_once(self.e, s), []
         for start in range(0, count_of_lanes(s), count):
             made += self.store(lane_of(s, start)) if count == 1 else piece(self.e, s, start, count)
@@ -332,7 +332,7 @@ class _Writer:
         return T.BufferStore(memory, got, [T.const(0, "int32")])
 
     def check(self, cond: Expr, site: int, values: tuple[Expr, ...]) -> TIR:
-        """What a thread notes whose condition does not hold; it goes on, since others may wait for it."""
+        """Record a failed check; its thread continues, since others may wait for it at barriers."""
         memory, _ = self.e.buffers[FAILED_CHECK]
         record = T.address_of(T.BufferLoad(memory, [T.const(0, "int32")]))
         shown = [self.e.value(v) for v in values]
@@ -340,12 +340,12 @@ class _Writer:
         return T.IfThenElse(T.Not(self.e.value(cond)), noted, None)
 
     def call(self, name: str, *args: TIR) -> TIR:
-        """A call of a device function for what it does."""
+        """A call statement of a device function without result."""
         self.e.used.add(name)
         return T.Evaluate(T.call_extern("void", name, *args))
 
     def together(self) -> TIR:
-        """The threads of a group meet, at a barrier of their own."""
+        """A barrier of the threads along threadIdx.x, with a barrier number of their own (bar.sync)."""
         rows, number = self.launch.block[1], T.const(1, "int32")
         row = T.Add(
             T.Mul(self.axes["threadIdx.z"], T.const(rows, "int32")), self.axes["threadIdx.y"]
@@ -353,7 +353,7 @@ class _Writer:
         return self.call("tdsl_meet", T.Add(row, number), T.const(self.launch.block[0], "int32"))
 
     def beside(self, s: Beside, bound: frozenset[str]) -> TIR:
-        """Threads that only ask for tiles, which may have less registers, and the others."""
+        """Warp specialisation: producer threads, perhaps with fewer registers, and consumer threads."""
         asks, uses = (self.statement(part, bound) for part in s.parts)
         found = registers_of(self.launch, s)
         if found is not None:
@@ -363,12 +363,12 @@ class _Writer:
         return T.IfThenElse(behind, _sequence(asks), _sequence(uses))
 
     def slot(self, phases: str, slot: Expr) -> TIR:
-        """The address of a barrier."""
+        """The address of the mbarrier of a slot."""
         memory, _ = self.e.buffers[phases]
         return T.address_of(T.BufferLoad(memory, [self.e.index(slot)]))
 
     def with_phases(self, s: Phases, bound: frozenset[str]) -> list[TIR]:
-        """Barriers made ready by one thread before the others go on; in a loop, made void again."""
+        """Thread 0 initialises the mbarriers, then all synchronise; in a loop they are invalidated after."""
         place, slots = self.slot(s.name, ZERO), T.const(s.slots, "int32")
         first = [
             T.EQ(self.axes[x], T.const(0, "int32")) for x in THREADS if self.launch.extent(x) > 1
@@ -381,13 +381,13 @@ class _Writer:
         ready = alone(self.call("tdsl_phases", place, slots, T.const(s.arrivals, "uint32")))
         made = [ready, together, *self.statement(s.body, bound)]
         if s.blocks > 1 and not self.in_loop:
-            made.append(together)  # until then others come to phases of this block
+            made.append(together)  # until then other blocks arrive at this block's mbarriers
         if self.in_loop:
             made += [together, alone(self.call("tdsl_no_phases", place, slots))]
         return made
 
     def copy_tile(self, s: CopyTile) -> TIR:
-        """A request for a box, or for each of its panels; a corner is named fastest axis first."""
+        """The TMA copy of a box, one for each panel if swizzled; coordinates go innermost axis first."""
         memory, _ = self.e.buffers[s.buffer]
         params = {p.name: p for p in self.launch.params if isinstance(p, BufferParam)}
         swizzle = next(x.swizzle for x in walk(self.launch.body) if _is_memory(x, s.buffer))
@@ -405,7 +405,7 @@ class _Writer:
         return _sequence(made)
 
     def copy(self, s: Store) -> list[TIR]:
-        """An asynchronous store, in pieces as wide as memory allows."""
+        """An asynchronous store (cp.async), in pieces as wide as contiguity and alignment allow."""
         (memory, to), size = self.e.buffers[s.buffer], dtype_of(s.value).bytes
         assert isinstance(s.value, Load)
         source, of = self.e.buffers[s.value.buffer]
@@ -428,7 +428,7 @@ class _Writer:
         return made
 
     def in_group(self, s: Stmt, bound: frozenset[str]) -> list[TIR]:
-        """Invocations that go on while the threads do; what these have in registers is ready for them."""
+        """Asynchronous instructions (wgmma), after a fence that orders earlier writes to registers."""
         self.grouped = True
         made = self.statement(s, bound)
         self.grouped = False
@@ -463,6 +463,6 @@ def _sequence(parts: Iterable[TIR]) -> TIR:
 
 
 def _plain(name: str, number: int | None = None) -> str:
-    """A name of letters that CUDA knows; arguments are numbered, and so differ from all words of C."""
+    """A valid C identifier for a name; prefixes avoid C keywords, numbers make arguments unique."""
     text = "".join(c if c.isascii() and (c.isalnum() or c == "_") else "_" for c in name)
     return f"v_{text}" if number is None else f"a{number}_{text}"

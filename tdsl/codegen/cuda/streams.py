@@ -1,4 +1,4 @@
-"""Which stream of a GPU the next calls run on."""
+"""The context manager `stream`, which selects the CUDA stream of calls."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _HANDLES = ("cuda_stream", "ptr", "handle")  # of PyTorch, CuPy, numba and other
 
 
 class stream:
-    """A context in which calls of compiled programs run on a stream.
+    """A context manager in which calls of compiled programs run on a given CUDA stream.
 
-    It is given as an object of PyTorch, CuPy, or another library (what has `__cuda_stream__`), or as the
-    number that the driver knows it by. TypeMismatch for anything else.
+    The stream is an object of PyTorch, CuPy, or another library (with `__cuda_stream__`), or the CUstream
+    handle as an integer. TypeMismatch for anything else.
 
     >>> with stream(7):
     ...     chosen.get()
@@ -36,7 +36,7 @@ class stream:
 
 
 def handle_of(which: Any) -> int:
-    """The number of a stream, the default one's being 1.
+    """The CUstream handle of a stream as an integer; 1 (legacy) for the default stream 0.
 
     >>> handle_of(0), handle_of(12)
     (1, 12)

@@ -1,4 +1,4 @@
-"""Tensor maps: how the GPU's unit for tiles finds boxes of an array, made by the driver before a launch."""
+"""Tensor maps (CUtensorMap): TMA descriptors of boxes of an array, encoded by the driver."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tdsl.codegen.ir.loops import row_major
 from tdsl.lang.types import BY_NAME
 
 _BYTES, _ALIGN = 128, 64  # of a CUtensorMap
-# CUtensorMapDataType; what is only copied needs its size
+# CUtensorMapDataType; copies depend only on the size of the type
 _TYPES = {
     "u8": 0, "i8": 0, "bool_": 0, "u16": 1, "i16": 1, "u32": 2, "i32": 3, "u64": 4, "i64": 5, "f16": 6,
     "f32": 7, "f64": 8, "bf16": 9, "f8e4m3": 0, "f8e5m2": 0,
@@ -20,7 +20,7 @@ _L2_128B = 2  # CU_TENSOR_MAP_L2_PROMOTION_L2_128B
 
 
 class TensorMap:
-    """The map of an array for boxes of one extent, at an address that stays."""
+    """The tensor map of an array for boxes of one shape, at a fixed aligned `address`."""
 
     def __init__(self, tile: TileMap) -> None:
         self.tile, self._of = tile, 0
@@ -29,7 +29,7 @@ class TensorMap:
         self.address = first + -first % _ALIGN
 
     def point_to(self, driver: Driver, array: int) -> None:
-        """Make it one of the array at an address, if it is not yet."""
+        """Encode the map for the array at an address, unless it already is."""
         if array == self._of:
             return
         tile, rank = self.tile, len(self.tile.shape)

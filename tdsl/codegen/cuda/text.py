@@ -1,4 +1,4 @@
-"""Launches as one CUDA text, by TVM."""
+"""Generates the CUDA source of launches by TVM."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tdsl.codegen.cuda.statements import AT_ONCE, device_function
 from tdsl.codegen.gpu.launches import Launch, Launches
 from tdsl.schedule.instructions.instruction import INSTRUCTIONS
 
-DEVICE_CODE = "// device functions and kernels"  # after what depends on the compiler
+DEVICE_CODE = "// device functions and kernels"  # follows TVM's head, which depends on the compiler
 _KERNEL = 'extern "C" __global__'
 _SO_MANY = re.compile(r"#pragma unroll 1\n(\s*for )")
 _STANDARD = re.compile(r"  #include <cuda/std/cstdint>\n.*?\n(?=\n  // NVRTC uses asm)", re.DOTALL)
@@ -25,14 +25,14 @@ _INTEGERS = "".join(
 
 
 def cuda_text(launches: Launches, arch: str) -> str:
-    """The text of a module with a kernel for each launch, the same for equal launches."""
+    """The CUDA source of a module with one kernel for each launch; deterministic."""
     target = tvm.target.Target({"kind": "cuda", "arch": arch})
     used: set[str] = set()
     functions = {x.name: device_function(x, target, used) for x in launches.launches}
     module = _passes()(tvm.IRModule(functions))
     text: str = tvm.get_global_func("target.build.cuda")(module, target).inspect_source()
     for launch in launches.launches:
-        # without a number of blocks, some registers are spilled so that more blocks have room
+        # without the number of resident blocks, ptxas may spill registers to make more blocks fit
         bounds = rf"__launch_bounds__\((\d+)\) {launch.name}\("
         wanted = rf"{_cluster(launch)}__launch_bounds__(\1, {launch.resident}) {launch.name}("
         text = re.sub(bounds, wanted, text)
@@ -44,9 +44,9 @@ def cuda_text(launches: Launches, arch: str) -> str:
 
 
 def _without_standard_library(head: str, text: str) -> str:
-    """The head that TVM writes, with integer types in place of the headers from which NVRTC would have these.
+    """TVM's head with definitions of integer types in place of the standard headers that it includes.
 
-    NVRTC takes far longer for these headers than for a kernel. They stay where something else uses them.
+    NVRTC takes far longer for these headers than for a kernel. They are kept if the source uses `std::`.
     """
     lean = _STANDARD.sub(_INTEGERS, head)
     return head if "std::" in lean + text else lean

@@ -1,4 +1,4 @@
-"""How long something takes on a GPU, by its own clock."""
+"""Measures run times on a GPU by CUDA events, with cold caches."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from collections.abc import Callable
 
 from tdsl.codegen.cuda.driver import DEFAULT_STREAM, Device, Event, Handle, Memory
 
-_FLUSHED = 256 << 20  # bytes, more than any second-level cache has
-_WARM = 3
+_FLUSHED = 256 << 20  # bytes written to flush the L2 cache, more than any GPU has
+_WARM = 3  # warm-up runs
 
 
 class Clock:
-    """Times what is started on a stream of a device, each run with cold caches."""
+    """Measures the time of work on a stream of a device, each run with cold caches."""
 
     def __init__(self, device: Device, stream: int = DEFAULT_STREAM) -> None:
         self.device, self.stream = device, stream
         self._spare = device.allocate(_FLUSHED, stream)
 
     def times(self, start: Callable[[], object], count: int) -> list[float]:
-        """Milliseconds of `count` runs, after a few that are not counted."""
+        """The milliseconds of each of `count` runs of `start`, after some warm-up runs."""
         events = []
         for n in range(_WARM + count):
             fill(self._spare, n % 2, self.stream)
@@ -31,14 +31,14 @@ class Clock:
         return [after.milliseconds_since(before) for before, after in events[_WARM:]]
 
     def copy_bandwidth(self, count: int = 20) -> float:
-        """Bytes read and written in a second by a copy of the driver's own."""
+        """The bandwidth of a device-to-device memcpy, in bytes read and written per second."""
         to = self.device.allocate(_FLUSHED, self.stream)
         best = min(self.times(lambda: copy(self._spare, to, self.stream), count))
         return 2 * _FLUSHED / best * 1e3
 
 
 def fill(memory: Memory, byte: int, stream: int) -> None:
-    """Set all bytes of a piece of memory."""
+    """Set all bytes of GPU memory to a value (an asynchronous memset)."""
     memory.device.driver.call(
         "cuMemsetD8Async", ctypes.c_uint64(memory.pointer), ctypes.c_ubyte(byte),
         ctypes.c_size_t(memory.count), Handle(stream),
@@ -46,7 +46,7 @@ def fill(memory: Memory, byte: int, stream: int) -> None:
 
 
 def copy(source: Memory, target: Memory, stream: int) -> None:
-    """Copy one piece of memory to another of the same size."""
+    """Copy GPU memory to GPU memory of at least the same size, asynchronously."""
     source.device.driver.call(
         "cuMemcpyDtoDAsync_v2", ctypes.c_uint64(target.pointer), ctypes.c_uint64(source.pointer),
         ctypes.c_size_t(source.count), Handle(stream),

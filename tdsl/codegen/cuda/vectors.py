@@ -1,4 +1,4 @@
-"""Stores of several lanes as TIR, in pieces as wide as memory allows."""
+"""Lowers vector stores to TIR, with accesses as wide as memory allows."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from tdsl.lang.types import DType
 
 
 def stored_at_once(e: Expressions, s: Store) -> int:
-    """How many lanes of a store are one access."""
+    """The number of lanes of a store that one access writes."""
     return 1 if s.mask is not None or s.atomic else _width(e, s.buffer, s.index, count_of_lanes(s))
 
 
 def piece(e: Expressions, s: Store, start: int, count: int) -> list[TIR]:
-    """The store of `count` lanes from one on as one access; what it reads is read so where it can be."""
+    """The store of `count` lanes from lane `start` as one access; its loads are vectorised where possible."""
     made: list[TIR] = []
     near: dict[Expr, tuple[str, DType]] = {}
     for n in post_order(s.value):
@@ -54,7 +54,7 @@ def piece(e: Expressions, s: Store, start: int, count: int) -> list[TIR]:
 
 
 def _zeros(e: Expressions, dtype: DType, part: TIR, count: int) -> TIR:
-    """Zeros in all of a part; of vectors of more than 4, TVM has text for those of halves only."""
+    """Store zeros to all of `part`; beyond 4 lanes, TVM can print vector constants of halves only."""
     zero = e.value(Const(0, dtype))
     if count <= 4 or str(part.dtype).endswith("float16"):
         return T.BufferStore(
@@ -65,7 +65,7 @@ def _zeros(e: Expressions, dtype: DType, part: TIR, count: int) -> TIR:
 
 
 def _width(e: Expressions, buffer: str, index: tuple[Expr, ...], lanes: int) -> int:
-    """How many lanes are one access: neighbours, where the first lies at a multiple of so many."""
+    """The number of lanes that one access covers: contiguous ones, aligned to their total size."""
     memory, strides = e.buffers[buffer]
     kind = str(memory.dtype)
     if kind == "bool" or buffer in e.fragments:
@@ -74,7 +74,7 @@ def _width(e: Expressions, buffer: str, index: tuple[Expr, ...], lanes: int) -> 
 
 
 def _is_near(e: Expressions, n: Load, count: int) -> bool:
-    """True for neighbours that are loaded at once: all of them, or none."""
+    """True for a load of `count` contiguous lanes that one access covers, with one mask for all lanes."""
     same = n.mask is None or isinstance(n.mask, Broadcast)
     return same and _width(e, n.buffer, n.index, count) == count
 
@@ -86,7 +86,7 @@ def _write(e: Expressions, s: Store, start: int, count: int, value: TIR) -> TIR:
 
 
 def _in_parts(e: Expr, near: dict[Expr, Any], which: int, n: int) -> Expr:
-    """A lane of an expression, some loads of which are the n-th element of a part in registers."""
+    """Lane `which` of an expression, with the loads in `near` replaced by element n of their registers."""
 
     def loaded(x: Any) -> Any:
         if x in near:

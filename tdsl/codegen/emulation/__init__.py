@@ -1,1 +1,1 @@
-"""Kernels of a GPU run on the CPU, all threads at once, with every access watched."""
+"""Emulates kernels of a GPU on the CPU: runs threads in lockstep and checks every access for races."""

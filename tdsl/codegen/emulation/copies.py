@@ -1,4 +1,4 @@
-"""Copies to shared memory that threads have begun and not yet waited for."""
+"""Emulates asynchronous copies to shared memory (cp.async), which complete when their thread waits."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tdsl.errors import Hazard
 
 @dataclass(slots=True)
 class _Begun:
-    """Elements on their way: places, values, and for each its thread and the group that it belongs to."""
+    """Elements of a pending copy: offsets, values, and for each its thread and its commit group."""
 
     memory: Memory
     at: Array
@@ -23,7 +23,7 @@ class _Begun:
 
 @dataclass(slots=True)
 class Copies:
-    """The copies of a crew; `groups` counts what each of its threads has committed."""
+    """The pending copies of a crew; `groups` counts the groups that each thread has committed."""
 
     crew: Crew
     begun: list[_Begun] = field(default_factory=list)
@@ -33,16 +33,16 @@ class Copies:
         self.groups = np.zeros(self.crew.size, np.int64)
 
     def begin(self, memory: Memory, index: list[Array], value: Array, mask: Array | None) -> None:
-        """Copy values to elements, which must not be touched before they are there."""
+        """Start to copy values to elements, which must not be accessed before the copy completes."""
         at, rows, values = memory.begin(index, value, mask, self.crew)
         self.begun.append(_Begun(memory, at, rows, values, self.groups[rows]))
 
     def commit(self, mask: Array | None) -> None:
-        """Each thread's copies since its last commit are a group."""
+        """Close the current group of each thread in `mask`: its copies since its last commit."""
         self.groups[slice(None) if mask is None else mask[:, 0]] += 1
 
     def wait(self, pending: int, mask: Array | None) -> None:
-        """The copies of all groups of a thread but the last ones are there."""
+        """Complete the copies of each thread in `mask`, except its last `pending` groups."""
         came = np.ones(self.crew.size, bool) if mask is None else mask[:, 0]
         left: list[_Begun] = []
         for x in self.begun:
@@ -55,7 +55,7 @@ class Copies:
         self.begun = left
 
     def finish(self) -> None:
-        """Raise Hazard where a thread has ended before its copies."""
+        """Raise Hazard if a copy is still pending when its thread ends."""
         for x in self.begun:
             raise Hazard(
                 f"{self.crew.kernel}: thread {self.crew.number[x.rows[0]]} of block "

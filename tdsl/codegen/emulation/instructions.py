@@ -1,4 +1,4 @@
-"""Instructions of groups of threads, by their meaning, on whole tiles."""
+"""Emulates instructions of thread groups (such as mma) by their definitions, on whole tiles."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from tdsl.schedule.instructions.instruction import Instruction
 Tile = tuple[
     Memory, list[Array], tuple[int, ...]
 ]  # memory, first element, axes that the tile spans
-_GROUP = Var("group of threads")  # the axis in front of the others
+_GROUP = Var("group of threads")  # the leading axis of all tiles
 
 
 def run_instruction(chosen: Instruction, operands: Sequence[Tile], live: Array, crew: Crew) -> None:
-    """Run an instruction in the groups whose threads are live, all at once."""
+    """Run an instruction in all groups whose threads are live, vectorised over the groups."""
     first = np.flatnonzero(live[:: chosen.threads, 0]) * chosen.threads
-    # any thread of a group may touch any element of its tile, so the group counts as one thread more
+    # any thread of a group may access any element of its tile, so the group gets a thread number of its own
     number = crew.threads + crew.number[first] // chosen.threads
     groups = replace(crew.of(first), number=number)
     tiles: dict[str, Array] = {}
@@ -43,7 +43,7 @@ def run_instruction(chosen: Instruction, operands: Sequence[Tile], live: Array, 
 
 
 def elements(tile: Tile, shape: tuple[int, ...], first: Array) -> tuple[Memory, list[Array]]:
-    """Memory as the first threads of groups see it, and the index of all elements of their tiles."""
+    """A tile's memory for the `first` threads of groups, and its elements' indices, a row for each group."""
     memory, start, axes = tile
     index = [np.broadcast_to(i, (len(i), 1))[first] if len(i) > 1 else i for i in start]
     inside = np.indices(shape).reshape(len(shape), -1)
@@ -54,7 +54,7 @@ def elements(tile: Tile, shape: tuple[int, ...], first: Array) -> tuple[Memory, 
 
 
 def _computed(chosen: Instruction, d: Definition, tiles: dict[str, Array], count: int) -> Array:
-    """The output tiles: the points of the ranges in order, all free variables and groups at once."""
+    """The output tiles: serial over the points of the ranges, vectorised over free variables and groups."""
     names = chosen.operands()
     shape = chosen.shapes()[0]
     rank = len(d.free)
@@ -89,7 +89,7 @@ def _stored(tile: Array) -> Stored:
 
 
 def _with_group(e: Expr) -> Expr:
-    """Each group reads its own tiles."""
+    """The expression with the group's index in front of the indices of each read."""
 
     def read(n: object) -> object:
         return replace(n, index=(_GROUP, *n.index)) if isinstance(n, Read) else n

@@ -1,4 +1,4 @@
-"""Memory of a GPU with a record of who touched each element last."""
+"""Emulated memory of a GPU, which records the last accesses of each element and raises `Hazard` for races."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from tdsl.errors import Hazard
 
 Array = np.ndarray[Any, Any]
 
-NOBODY, SEVERAL, UNIT = -1, -2, -3  # the last is the GPU's own unit for tiles
-SEVERAL_OF = -4  # of the first group, and so on
+NOBODY, SEVERAL, UNIT = -1, -2, -3  # for a thread: none, several of different groups, the TMA unit
+SEVERAL_OF = -4  # several threads of group 0; SEVERAL_OF - n for group n
 
 
 @dataclass(slots=True)
 class Crew:
-    """The threads that run side by side: for each its block, its number in the launch, and what it has seen.
+    """The threads that run in lockstep, and what each has synchronised with; arrays have a row per thread.
 
-    All are columns, of a row for each thread. `epochs` are the clocks of the blocks of the launch, which go
-    on where threads meet. A thread has `seen` what others of its block touched before a time, what those of
-    its group did before `near`, and has `awaited` what was copied as a whole before another. Of the blocks
-    of its cluster, a column for each, it has seen by their clocks what is `abroad`. A group has so many
-    threads, and a block so many.
+    `block` is the block of a thread, `number` its index there. `epochs` are the clocks of the blocks of the
+    launch, which advance when threads synchronise. An access at epoch t is ordered before a thread's next one
+    if t < `seen` (by a thread of its block), t < `near` (by a thread of its group) or t < `awaited` (by a
+    tile copy). `abroad` is `seen` of each block of the cluster (columns), by that block's clock. `group` and
+    `threads` are the numbers of threads of a group and of a block.
     """
 
     kernel: str
@@ -43,7 +43,7 @@ class Crew:
         kernel: str, block: Array, number: Array, epochs: Array, group: int, threads: int,
         cluster: int = 1,
     ) -> Crew:  # fmt: skip
-        """Threads that have just met."""
+        """A crew whose threads have just synchronised."""
         seen, near, awaited = (epochs[block].copy() for _ in range(3))
         first = block // cluster * cluster
         abroad = epochs[first[:, None] + np.arange(cluster)]
@@ -51,11 +51,11 @@ class Crew:
 
     @property
     def size(self) -> int:
-        """How many threads there are."""
+        """The number of threads."""
         return len(self.number)
 
     def of(self, rows: Array) -> Crew:
-        """Some of the threads."""
+        """The crew of some of the threads."""
         columns = self.block, self.number, self.seen, self.near, self.awaited, self.abroad
         block, number, seen, near, awaited, abroad = (x[rows] for x in columns)
         return replace(
@@ -63,28 +63,28 @@ class Crew:
         )
 
     def met(self, rows: Array) -> None:
-        """Threads have come to a barrier of their blocks."""
+        """Synchronise threads at a barrier of their blocks."""
         self.epochs[np.unique(self.block[rows])] += 1
         self.seen[rows] = self.near[rows] = self.awaited[rows] = self.epoch[rows]
 
     def met_in_groups(self, rows: Array) -> None:
-        """Threads have come to a barrier of their groups."""
+        """Synchronise threads at a barrier of their groups."""
         self.epochs[np.unique(self.block[rows])] += 1
         self.near[rows] = self.epoch[rows]
 
     def group_of(self, thread: Array) -> Array:
-        """The group of threads, of several of one group, or of one that counts as a thread; -1 for none."""
+        """The group of each recorded thread, of several of one group, or of a whole group; else -1."""
         several = np.where(thread <= SEVERAL_OF, SEVERAL_OF - thread, -1)
         alone = np.where(thread < self.threads, thread // self.group, thread - self.threads)
         return np.where(thread >= 0, alone, several)
 
     @property
     def cluster(self) -> int:
-        """How many blocks a cluster has."""
+        """The number of blocks of a cluster."""
         return int(self.abroad.shape[1])
 
     def in_block(self, rows: Array, rank: int) -> tuple[Crew, Array]:
-        """Threads as they are to another block of their clusters, and those with their numbers there."""
+        """The threads `rows` as if in block `rank` of their clusters, and the rows of their numbers there."""
         own, there = self.of(rows), rows + (rank - self.block[rows] % self.cluster) * self.threads
         known = np.where(there == rows, own.seen, own.abroad[:, rank])
         awaited = np.where(there == rows, own.awaited, known)
@@ -94,15 +94,15 @@ class Crew:
 
     @property
     def epoch(self) -> Array:
-        """The time for each thread."""
+        """The clock of each thread's block."""
         return self.epochs[self.block]
 
 
 @dataclass(slots=True)
 class _Log:
-    """The last touch of each element, of one kind: thread, the time, and the block.
+    """The last read, or the last write, of each element: its thread, epoch and block.
 
-    Memory of a block needs no `block`: no other one sees it.
+    `block` is None for the memory of a block, which no other block accesses.
     """
 
     thread: Array
@@ -115,7 +115,7 @@ class _Log:
         return _Log(thread, epoch, None if of_a_block else block)
 
     def others(self, at: Array, crew: Crew, rows: Array) -> Array:
-        """Where someone else touched an element, unseen; other blocks never wait."""
+        """True where another thread's last access is unordered; those of other blocks always are."""
         thread, number, epoch = self.thread[at], crew.number[rows], self.epoch[at]
         seen, awaited = crew.seen[rows], crew.awaited[rows]
         near: Array = (thread != number) & (epoch >= np.minimum(seen, awaited))
@@ -129,13 +129,13 @@ class _Log:
         return np.asarray(((block == own) & near) | ((block != NOBODY) & (block != own)))
 
     def enter(self, at: Array, crew: Crew, rows: Array, *, together: bool) -> None:
-        """Note a touch; with `together`, readers of one element are remembered as several."""
+        """Record accesses; with `together`, unordered readers of one element are recorded as several."""
         number, now = crew.number[rows], crew.epoch[rows]
         last, touched = self.thread[at], self.epoch[at]
         self.thread[at], self.epoch[at] = number, now
         if together:
             several = (touched >= crew.seen[rows]) & (last != number)
-            lost = self.thread[at] != number  # to another one that reads the element now
+            lost = self.thread[at] != number  # overwritten by another reader of this access
             if lost.any() or several.any():
                 group = crew.group_of(number)
                 mixed = several & (crew.group_of(last) != group)
@@ -153,12 +153,12 @@ class _Log:
 
 @dataclass(slots=True)
 class Memory:
-    """A buffer: `data` has a row for each instance, which `row_of` finds for each thread.
+    """A buffer: `data` has a row for each instance; `row_of` has the row of each thread, None if all use one.
 
-    `writes` and `reads` are there where several threads see an element and one of them may write; `private`
-    is memory of which each thread has an instance. `coming` are elements that are being copied, to hold
-    `values`. `owners` says for each element of a fragment which threads of the group have it, row by row;
-    the rows of `copies` threads in turn hold the same.
+    `writes` and `reads` are logs of accesses, None unless several threads share elements and may write;
+    `private` memory has an instance for each thread. `coming` marks elements of pending copies, which will
+    hold `values`. `owners` tells which threads of a group (rows) hold which elements of a fragment (columns);
+    `copies` consecutive instances of a fragment hold the same elements.
     """
 
     name: str
@@ -180,13 +180,13 @@ class Memory:
         self.strides = tuple(tail)
 
     def watch(self) -> None:
-        """Start to note who touches what."""
+        """Start to record the accesses of elements."""
         size, inner = self.data.size, self.row_of is not None
         self.writes = _Log.of(size, of_a_block=inner)
         self.reads = _Log.of(size, of_a_block=inner)
 
     def load(self, index: list[Array], mask: Array | None, crew: Crew) -> Array:
-        """The elements at an index, 0 where the mask does not hold: as many columns as lanes."""
+        """The elements at an index, a row per thread and a column per lane; 0 where the mask is false."""
         own = self._own_column(index)
         if own is not None and self.written[:, own].all():
             known = self.data[:, own, None]
@@ -211,7 +211,7 @@ class Memory:
         return result
 
     def store(self, index: list[Array], value: Array, mask: Array | None, crew: Crew) -> None:
-        """Write elements; a race of equal values is none."""
+        """Write elements; Hazard for a race, unless it writes equal values."""
         own = self._own_column(index)
         if own is not None and (mask is None or mask.shape[1] == 1) and value.shape[1] == 1:
             who: Any = slice(None) if mask is None else np.broadcast_to(mask, (crew.size, 1))[:, 0]
@@ -236,7 +236,7 @@ class Memory:
             self._check_copies(at, rows, crew)
 
     def _check_copies(self, at: Array, rows: Array, crew: Crew) -> None:
-        """Raise Hazard where threads that keep one element have stored different values of it."""
+        """Raise Hazard if the threads that hold copies of one element have stored different values."""
         size = self.data.shape[1]
         first = at // size // self.copies * self.copies * size + at % size
         for n in range(self.copies):
@@ -248,7 +248,7 @@ class Memory:
                 self._fail("and another one keep different values of", at[bad], rows[bad], crew)
 
     def _check_alone(self, at: Array, rows: Array, new: Array, crew: Crew) -> None:
-        """Raise Hazard where another thread uses what is written; two may write one value."""
+        """Raise Hazard if a write races with an access of another thread, unless it writes an equal value."""
         if self.writes is None or self.reads is None:
             return
         bad = self.reads.others(at, crew, rows)
@@ -259,7 +259,7 @@ class Memory:
             self._fail("writes what another thread writes", at[bad], rows[bad], crew)
 
     def _check_arrived(self, does: str, at: Array, rows: Array, crew: Crew) -> None:
-        """Raise Hazard where a copy is on its way that nobody has waited for."""
+        """Raise Hazard for an access to an element that a pending copy or instruction writes."""
         if self.coming is not None and self.coming[at].any():
             bad, what = self.coming[at], "made" if self.values is None else "copied"
             self._fail(f"{does}, with no wait, what is being {what}", at[bad], rows[bad], crew)
@@ -267,7 +267,7 @@ class Memory:
     def begin(
         self, index: list[Array], value: Array, mask: Array | None, crew: Crew
     ) -> tuple[Array, Array, Array]:
-        """Begin to copy values to elements; places, threads and values for `end`."""
+        """Start to copy values to elements; the offsets, threads and values to pass to `end`."""
         at, rows, shape = self._places(index, mask, crew)
         new = np.broadcast_to(value, shape)
         new = new.ravel() if mask is None else new[np.broadcast_to(mask, shape)]
@@ -277,7 +277,7 @@ class Memory:
     def begin_at(
         self, index: list[Array], values: Array, rows: Array, crew: Crew, rank: int = -1
     ) -> tuple[Array, Array, Array]:
-        """The same by some threads, to the blocks with a rank: a row of `index` and `values` for each."""
+        """As `begin`, by the threads `rows` only; into block `rank` of their clusters unless it is -1."""
         own, there = crew.in_block(rows, rank) if rank >= 0 else (crew.of(rows), rows)
         view = replace(self, row_of=None if self.row_of is None else self.row_of[there])
         at, local, _ = view._places(index, None, own)
@@ -296,11 +296,11 @@ class Memory:
         self.coming[at], self.values[at] = True, new
 
     def places(self, index: list[Array], crew: Crew) -> Array:
-        """Where the elements at an index are in `data`, one after the other."""
+        """The offsets in `data` of the elements at an index, as a flat array."""
         return self._places(index, None, crew)[0]
 
     def announce(self, at: Array, *, coming: bool) -> None:
-        """Elements are on their way from now on, or there."""
+        """Mark elements as pending, or as complete."""
         if self.coming is None:
             self.coming = np.zeros(self.data.size, bool)
         self.coming[at] = coming
@@ -308,7 +308,7 @@ class Memory:
     def end(
         self, at: Array, rows: Array, values: Array, crew: Crew, *, by_unit: bool = False
     ) -> None:
-        """Copies are there, as if their threads, or the unit for tiles, had written them now."""
+        """Complete copies, as if their threads, or the TMA unit, wrote the values now."""
         assert self.coming is not None
         self.coming[at] = False
         self.data.ravel()[at] = values
@@ -321,7 +321,7 @@ class Memory:
     def update(
         self, index: list[Array], value: Array, mask: Array | None, crew: Crew, function: Any
     ) -> None:
-        """Indivisible updates, which no order of threads disturbs."""
+        """Update elements atomically; updates do not race with each other."""
         at, rows, shape = self._places(index, mask, crew)
         known = self.written.ravel()[at]
         if not known.all():
@@ -331,22 +331,22 @@ class Memory:
         function.at(self.data.reshape(-1), at, new)
 
     def forget(self, rows: Array | None) -> None:
-        """The contents are undefined from now on, in some instances or all."""
+        """Mark the contents of some instances, or of all, as undefined."""
         self.written[slice(None) if rows is None else rows] = False
 
     def _own_column(self, index: list[Array]) -> int | None:
-        """The element of each thread's own memory at an index that is one for all; None elsewhere."""
+        """The offset of an element of private memory if all threads have the same index; else None."""
         if not self.private or any(i.size != 1 for i in index):
             return None
         at = [int(i.item()) for i in index]
         if any(not 0 <= i < n for i, n in zip(at, self.extents, strict=True)):
-            return None  # `_places` says what is wrong
+            return None  # `_places` raises the error
         return sum(i * step for i, step in zip(at, self.strides, strict=True))
 
     def _places(
         self, index: list[Array], mask: Array | None, crew: Crew
     ) -> tuple[Array, Array, tuple[int, int]]:
-        """The places in `data`, the threads, and the shape of all lanes; only where the mask holds."""
+        """Offsets in `data` and threads where the mask is true, flat, and the shape (threads, lanes)."""
         lanes = max((x.shape[1] for x in (*index, mask) if x is not None), default=1)
         mask = None if mask is None or mask.all() else mask
         shape = (crew.size, lanes)
@@ -393,5 +393,5 @@ class Memory:
 
 
 def _same(a: Array, b: Array) -> Array:
-    """Equal values, NaN with NaN."""
+    """True where values are equal, or both NaN."""
     return np.asarray((a == b) | ((a != a) & (b != b)))

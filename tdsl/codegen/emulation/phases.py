@@ -1,4 +1,4 @@
-"""Barriers of phases, and the tiles whose copies end them."""
+"""Emulates mbarriers, and the bulk tile copies (TMA) that complete their phases."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _NEVER = np.iinfo(np.int64).max
 
 @dataclass(slots=True)
 class _Tile:
-    """A box on its way: places and values of its elements, and for each the block and the slot it ends in."""
+    """A pending tile copy: offsets, threads and values of elements, and block and slot of the mbarrier."""
 
     memory: Memory
     at: Array
@@ -28,9 +28,9 @@ class _Tile:
 
 @dataclass(slots=True)
 class PhaseBarriers:
-    """The barriers of each block: phases that have ended, and what the current ones wait for.
+    """The mbarriers of each block: the number of completed phases, and what the current phases wait for.
 
-    Copies are as late as can be: they end when a thread waits for them.
+    Copies are as late as possible: they complete when a thread waits for them.
     """
 
     name: str
@@ -41,8 +41,8 @@ class PhaseBarriers:
     ended: Array = field(init=False)
     missing: Array = field(init=False)
     bytes: Array = field(init=False)
-    came: Array = field(init=False)  # when the first thread of each block came to the current phase
-    seen: Array = field(init=False)  # what those have seen who await the last phase that has ended
+    came: Array = field(init=False)  # epoch of each block's first arrival at the phase
+    seen: Array = field(init=False)  # the same of the last completed phase
     tiles: list[_Tile] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -54,7 +54,7 @@ class PhaseBarriers:
         self.seen = np.zeros((blocks, self.slots, self.crew.cluster), np.int64)
 
     def places(self, slot: Array, mask: Array | None) -> tuple[Array, Array, Array]:
-        """The threads of a mask, their blocks in this group, and their slots."""
+        """The threads in `mask`, their blocks relative to `first`, and their slots."""
         rows = np.arange(self.crew.size) if mask is None else np.flatnonzero(mask[:, 0])
         slots = np.broadcast_to(slot, (self.crew.size, 1))[rows, 0]
         if ((slots < 0) | (slots >= self.slots)).any():
@@ -62,7 +62,7 @@ class PhaseBarriers:
         return rows, self.crew.block[rows] - self.first, slots
 
     def arrive(self, slot: Array, count: int, mask: Array | None, blocks: int = 1) -> None:
-        """Threads come to phases, of all blocks of a cluster maybe, and announce `count` bytes each."""
+        """Arrive at phases, of all `blocks` of the cluster if several; announce `count` bytes per thread."""
         rows, own, slots = self.places(slot, mask)
         rank = self.crew.block[rows] % self.crew.cluster
         now = self.crew.epoch[rows] + 1
@@ -77,7 +77,7 @@ class PhaseBarriers:
         self.crew.epochs[np.unique(self.crew.block[rows])] += 1
 
     def end(self, block: Array, slots: Array) -> None:
-        """End the phases that wait for nothing any more."""
+        """Complete the phases that lack no arrivals and no bytes."""
         done = (self.missing[block, slots] == 0) & (self.bytes[block, slots] == 0)
         pairs = np.unique(np.stack([block[done], slots[done]]), axis=1)
         b, s = pairs
@@ -90,7 +90,7 @@ class PhaseBarriers:
         self, memory: Memory, corner: Sequence[Array], source: Memory, start: Sequence[Array],
         extents: tuple[int, ...], slot: Array, mask: Array | None, blocks: int = 1,
     ) -> None:  # fmt: skip
-        """Begin to copy a box, 0 where it reaches beyond its source; to all blocks of a cluster maybe."""
+        """Start to copy a box, with 0 outside of its source, to all `blocks` of the cluster if several."""
         rows, _, slots = self.places(slot, mask)
         each = np.indices(extents).reshape(len(extents), 1, -1)
 
@@ -114,7 +114,7 @@ class PhaseBarriers:
             self.tiles.append(_Tile(memory, at, owners, new, to, slots[spread]))
 
     def wait(self, slot: Array, parity: Array, mask: Array | None) -> bool:
-        """True when the phases of all threads of a mask have ended; copies of these end first."""
+        """Complete the copies of the awaited phases; True if then all phases of the mask have completed."""
         rows, block, slots = self.places(slot, mask)
         wanted = np.broadcast_to(parity, (self.crew.size, 1))[rows, 0]
         waits = self.ended[block, slots] % 2 == wanted
@@ -155,7 +155,7 @@ class PhaseBarriers:
         self.end(block, slots)
 
     def stuck(self, slot: Array, parity: Array, mask: Array | None) -> Hazard:
-        """What is said where threads wait for ever."""
+        """The Hazard for threads that wait forever."""
         rows, block, slots = self.places(slot, mask)
         wanted = np.broadcast_to(parity, (self.crew.size, 1))[rows, 0]
         n = int(np.argmax(self.ended[block, slots] % 2 == wanted))
@@ -167,13 +167,13 @@ class PhaseBarriers:
         )
 
     def finish(self) -> None:
-        """Raise Hazard where tiles are on their way at the end."""
+        """Raise Hazard if tile copies are still pending at the end."""
         for x in self.tiles:
             self.fail(
                 x.rows[0], f"ends before its copy to {x.memory.name!r}, for which there is no wait"
             )
 
     def fail(self, row: int, what: str) -> None:
-        """Raise Hazard for a thread."""
+        """Raise Hazard with a message about the thread of a row."""
         who = f"thread {self.crew.number[row]} of block {self.crew.block[row]}"
         raise Hazard(f"{self.crew.kernel}: {who} {what}")

@@ -1,4 +1,4 @@
-"""Asynchronous instructions that groups of threads have begun and not yet waited for."""
+"""Emulates asynchronous instructions of thread groups (wgmma), which execute when their threads wait."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tdsl.schedule.instructions.instruction import Instruction
 
 @dataclass(slots=True)
 class _Begun:
-    """An instruction on its way: the threads that run it, the group of each, and what its operands were."""
+    """A pending instruction: its threads, the commit group of each, and its operands' values at issue."""
 
     chosen: Instruction
     tiles: Sequence[Tile]
@@ -25,12 +25,12 @@ class _Begun:
 
     @property
     def first(self) -> Array:
-        """The first threads of the groups."""
+        """The first thread of each group of threads that runs the instruction."""
         threads = self.chosen.threads
         return np.asarray(np.flatnonzero(self.live[::threads, 0]) * threads)
 
     def part(self, live: Array) -> _Begun:
-        """The same in some of its groups of threads."""
+        """The same instruction in some of its groups of threads."""
         among = live[self.first, 0]
         taken = [x if len(x) == 1 else x[among] for x in self.taken]
         return replace(self, live=live, taken=taken)
@@ -38,10 +38,10 @@ class _Begun:
 
 @dataclass(slots=True)
 class Products:
-    """The asynchronous instructions of a crew; `groups` counts what each of its threads has committed.
+    """The pending instructions of a crew; `groups` counts the commit groups of each thread.
 
-    They are made as late as can be, when threads wait for them; what they read must be as it was until then,
-    and what they write is not touched by threads.
+    Instructions execute as late as possible, when threads wait for them; until then their operands must not
+    change, and threads must not access their results.
     """
 
     crew: Crew
@@ -52,28 +52,28 @@ class Products:
         self.groups = np.zeros(self.crew.size, np.int64)
 
     def begin(self, chosen: Instruction, tiles: Sequence[Tile], live: Array) -> None:
-        """Begin an instruction in the groups of threads that are live."""
+        """Issue an instruction in the groups of threads that are live."""
         begun = _Begun(chosen, tiles, live, self.groups.copy(), [])
         begun.taken = [self.read(begun, n) for n in range(1, len(tiles))]
         self.begun.append(begun)
         self.mark(begun, coming=True)
 
     def read(self, x: _Begun, n: int) -> Array:
-        """An operand of the groups that are live, a row for each."""
+        """The values of operand `n`, a row for each group of threads."""
         memory, index = elements(x.tiles[n], x.chosen.shapes()[n], x.first)
         return memory.load(index, None, self.crew.of(x.first))
 
     def mark(self, x: _Begun, *, coming: bool) -> None:
-        """Note that results are on their way, or there."""
+        """Mark the results of an instruction as pending, or as complete."""
         memory, index = elements(x.tiles[0], x.chosen.shapes()[0], x.first)
         x.tiles[0][0].announce(memory.places(index, self.crew.of(x.first)), coming=coming)
 
     def commit(self, mask: Array | None) -> None:
-        """The instructions of each thread since its last commit are a group."""
+        """Close the current group of each thread in `mask`: its instructions since its last commit."""
         self.groups[slice(None) if mask is None else mask[:, 0]] += 1
 
     def wait(self, pending: int, mask: Array | None) -> None:
-        """The instructions of all groups of a thread but the last ones are made."""
+        """Execute the instructions of each thread in `mask`, except its last `pending` groups."""
         came = np.ones(self.crew.size, bool) if mask is None else mask[:, 0]
         left: list[_Begun] = []
         for x in self.begun:
@@ -87,7 +87,7 @@ class Products:
             self.mark(x, coming=True)
 
     def make(self, x: _Begun) -> None:
-        """Run an instruction; Hazard where an operand is not what it was."""
+        """Execute an instruction; Hazard if an operand has changed since the issue."""
         self.mark(x, coming=False)
         for n, before in enumerate(x.taken, 1):
             now = self.read(x, n)
@@ -98,7 +98,7 @@ class Products:
         run_instruction(x.chosen, x.tiles, x.live, self.crew)
 
     def finish(self) -> None:
-        """Raise Hazard where threads have ended before their instructions."""
+        """Raise Hazard if an instruction is still pending when its threads end."""
         for x in self.begun:
             raise Hazard(
                 f"{self.crew.kernel}: threads end before {x.chosen.name}, for which there is no wait"

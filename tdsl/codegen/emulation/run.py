@@ -1,8 +1,8 @@
-"""The statements of a kernel on all of its threads at once: the meaning of loops on a GPU.
+"""Emulates a kernel of a GPU: runs its statements on all threads at once, as the reference of GPU loops.
 
-A value has a row for each thread, or one for all, and a column for each vector lane, or one. Threads go side
-by side from statement to statement; where they do not all take part, a mask says who does. What depends on
-the order of threads between two barriers is found by `memory.Memory`.
+A value has a row for each thread, or one for all, and a column for each vector lane, or one. Threads run in
+lockstep, statement by statement; a mask says which of them take part if not all do. `memory.Memory` detects
+results that depend on the order of threads between two barriers.
 """
 
 from __future__ import annotations
@@ -78,13 +78,13 @@ from tdsl.lang.expr import (
 )  # fmt: skip
 from tdsl.schedule.instructions.instruction import INSTRUCTIONS
 
-_MOST_THREADS = 1 << 17  # that run side by side: more cost memory and save no time
+_MOST_THREADS = 1 << 17  # that run in lockstep: more cost memory and save no time
 
 
 class EmulatedExecutable:
-    """A kernel of a GPU as a callable that runs on the CPU; `Hazard` where threads disturb each other.
+    """A kernel of a GPU as a callable that runs on the CPU; raises `Hazard` for races and deadlocks.
 
-    What a GPU of the architecture does not take is refused as it is for code.
+    Launches that exceed the limits of the architecture are refused with the errors of compilation.
     """
 
     fast = None
@@ -108,7 +108,7 @@ class EmulatedExecutable:
 
 
 def run_launches(launches: Launches, arguments: Sequence[Any]) -> None:
-    """All kernels, one after the other, on copies of the arrays; results are written back at the end."""
+    """Run all launches in order, on copies of the arrays; results are written back at the end."""
     memories: dict[str, Memory] = {}
     scalars: dict[str, Array] = {}
     for p, value in zip(launches.kernel.params, arguments, strict=True):
@@ -148,7 +148,7 @@ def _fresh(
 def _launch(
     launch: Launch, memories: dict[str, Memory], scalars: dict[str, Array], messages: tuple[Message, ...]
 ) -> None:  # fmt: skip
-    """Blocks in groups that fit; what is noted of one group is known to the next."""
+    """Run a launch in batches of blocks; the access records of one batch are kept for the next."""
     written, alone = stored_in(launch.body), is_alone(launch)
     for name, memory in memories.items():
         memory.private = alone
@@ -172,7 +172,7 @@ def _launch(
 
 @dataclass(slots=True)
 class _Group:
-    """Some blocks of a launch: `axes` are the numbers of each thread, by axis; `bound` has a loop around."""
+    """A batch of blocks of a launch; `axes` has each thread's indices. `bound`: axes of enclosing loops."""
 
     launch: Launch
     crew: Crew
@@ -191,7 +191,7 @@ class _Group:
         self.copies, self.products = Copies(self.crew), Products(self.crew)
 
     def run(self) -> None:
-        """The whole body."""
+        """Run the body of the launch."""
         rest, block = self.crew.number, self.crew.block
         for axis in AXES:
             which = block if axis in BLOCKS else rest
@@ -207,9 +207,9 @@ class _Group:
         self.products.finish()
 
     def statement(self, s: Stmt, mask: Array | None, bound: frozenset[str]) -> Iterator[Hazard]:
-        """A statement for the threads of a mask, inside loops on some axes.
+        """Run a statement for the threads in `mask`, inside loops over the axes `bound`.
 
-        Gives what to say, again and again, while they wait for other threads.
+        While its threads wait for other threads, yields the Hazard to raise if they wait forever.
         """
         match s:
             case Block(body):
@@ -244,7 +244,7 @@ class _Group:
                 self.at_once(s, mask, bound)
 
     def at_once(self, s: Stmt, mask: Array | None, bound: frozenset[str]) -> None:
-        """A statement that waits for no other thread."""
+        """Run a statement that never yields to other threads."""
         match s:
             case Store():
                 self.store(s, _both(mask, self.first_of_others(bound)))
@@ -277,7 +277,7 @@ class _Group:
     def beside(
         self, parts: Sequence[Stmt], mask: Array | None, bound: frozenset[str]
     ) -> Iterator[Hazard]:
-        """Each part in turns, as far as it goes before it waits for another one."""
+        """Run warp-specialised parts in turns, each until it waits for another part."""
         running = []
         for part in parts:
             own = copy.copy(self)
@@ -287,7 +287,7 @@ class _Group:
             before = int(self.crew.epochs.sum())
             waiting = [(x, why) for x in running if (why := next(x, None)) is not None]
             stuck = len(waiting) == len(running) and before == int(self.crew.epochs.sum())
-            if stuck:  # those around may know more
+            if stuck:  # enclosing parts may make progress
                 yield waiting[0][1]
             running = [x for x, _ in waiting]
 
@@ -321,7 +321,7 @@ class _Group:
                 yield from self.inside(s.body, n < extent, mask, bound)
 
     def first_of_others(self, bound: frozenset[str]) -> Array | None:
-        """The threads with number 0 on the axes that no loop around runs on."""
+        """The mask of the threads with index 0 on all axes that no enclosing loop runs over."""
         if bound not in self.alone:
             chosen: Array | None = None
             for axis in AXES:
@@ -331,7 +331,7 @@ class _Group:
         return self.alone[bound]
 
     def alloc(self, s: Alloc, mask: Array | None) -> None:
-        """Memory of a block or a thread: the same each time, with contents that are not known again."""
+        """Allocate memory of blocks or threads: the same at each execution, with undefined contents."""
         made = self.own.get(id(s))
         if made is None:
             extents = _numbers(s.extents)
@@ -369,7 +369,7 @@ class _Group:
             memory.store(index, value, mask, self.crew)
 
     def of_warps(self, mask: Array | None) -> Array:
-        """The first threads of warps, all of whose threads come."""
+        """The mask of the first threads of warps; Hazard if only a part of a warp is in `mask`."""
         came = np.ones(self.crew.size, bool) if mask is None else mask[:, 0]
         some = came.reshape(-1, WARP).any(axis=1) & ~came.reshape(-1, WARP).all(axis=1)
         if some.any():
@@ -404,7 +404,7 @@ class _Group:
             self.crew.met(rows)
 
     def check(self, s: Check, mask: Array | None) -> None:
-        """The first thread for which a condition does not hold ends everything."""
+        """Raise the error of a check for the first thread whose condition is false."""
         failed = np.broadcast_to(~self.value(s.cond, mask), (self.crew.size, 1))
         failed = failed if mask is None else failed & mask
         if failed.any():
@@ -413,7 +413,7 @@ class _Group:
             raise check_error(self.messages[s.site], tuple(v[row, 0] for v in shown))
 
     def print(self, s: Print, mask: Array | None) -> None:
-        """A line for each thread for which the condition holds."""
+        """Print a line for each thread whose condition is true."""
         shape = self.crew.size, 1
         holds = np.broadcast_to(self.value(s.cond, mask), shape)
         holds = holds if mask is None else holds & mask
@@ -424,7 +424,7 @@ class _Group:
             print(thread + text)  # noqa: T201  # what td.debug_print asks for
 
     def shuffle(self, s: Shuffle, mask: Array | None, using: Array | None) -> None:
-        """Each thread gets the value of its partner; all of a group have to come, some of them for it."""
+        """Give each thread in `using` its partner's value; `mask` must contain groups of lanes as a whole."""
         if mask is not None:
             came = mask[:, 0].reshape(-1, s.width)
             some = came.any(axis=1) & ~came.all(axis=1)
@@ -439,7 +439,7 @@ class _Group:
         self.memories[s.buffer].store([], value[partner], using, self.crew)
 
     def invoke(self, s: Invoke, mask: Array | None, bound: frozenset[str]) -> None:
-        """An instruction that groups of threads run together, each group on tiles of its own."""
+        """Run or issue an instruction in groups of threads, each group on its own tiles."""
         threads = INSTRUCTIONS[s.instruction].threads
         everywhere = np.ones((self.crew.size, 1), bool)
         live = _both(_both(mask, self.first_of_others(bound | {LANES})), everywhere)
@@ -461,7 +461,7 @@ class _Group:
                 run_instruction(chosen, operands, live, self.crew)
 
     def value(self, e: Expr, mask: Array | None) -> Array:
-        """An expression for all threads; loads only where the mask holds."""
+        """The values of an expression for all threads; loads only where the mask is true."""
         order, done = in_order(e), dict[int, Array]()
         for n in order:
             done[id(n)] = self.node(n, done, mask)

@@ -1,4 +1,4 @@
-"""Serial loops, where a statement runs once for each iteration and not once for many threads."""
+"""Support for serial kernels, whose statements run once per iteration: detection, cached evaluation order."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tdsl.lang.expr import Expr
 
 
 def is_alone(launch: Launch) -> bool:
-    """Whether a launch has one thread and copies nothing beside it: what it does has no other order."""
+    """True if a launch has one thread and nothing asynchronous, so that its accesses have one order only."""
     if prod(launch.block) * prod(map(launch.extent, BLOCKS)) != 1:
         return False
     return not any(
@@ -24,5 +24,5 @@ def is_alone(launch: Launch) -> bool:
 
 @functools.lru_cache(maxsize=1024)
 def in_order(e: Expr) -> tuple[Expr, ...]:
-    """The nodes of an expression as they are evaluated, itself the last one."""
+    """The nodes of an expression in the order of evaluation, the expression itself last."""
     return tuple(post_order(e))  # type: ignore[arg-type]  # expressions hold only such

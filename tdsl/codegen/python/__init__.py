@@ -1,1 +1,1 @@
-"""Kernels as readable Python: run plainly (the meaning of the loops) or compiled by numba."""
+"""Kernels as readable Python: run by CPython (the reference semantics of loops) or compiled by numba."""

@@ -1,9 +1,9 @@
-"""The bytes that a kernel moves between caches, counted while its loops run as Python.
+"""Counts the bytes that a kernel moves between caches, by running its loops as Python.
 
-Each access goes through caches that hold whole lines and give up the one used longest ago. A line that is
-written is not fetched first, and goes out when its place is needed, or at the end. Memory of the kernel's own
-is in one place each time; what is left of it at the end is not written back. Loops of threads run one after
-another, in one set of caches.
+Each access goes through simulated caches of whole lines with LRU replacement. A write does not fetch its line
+first; the line is written back when it is evicted, or at the end. A local buffer of the kernel has the same
+address each time it is allocated; its lines are not written back at the end. Parallel loops run serially,
+through one set of caches.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from tdsl.errors import TargetError
 from tdsl.schedule.cost.machine import MemoryLevel
 
 MOST = 30_000_000  # accesses: about a minute
-WHOLE = 1.25  # times so many, where what ends beyond an array is taken as whole
-PAGE = 4096  # bytes to which arrays are laid out
+WHOLE = 1.25  # tolerance of the estimate, which counts partial iterations (tails) as whole
+PAGE = 4096  # alignment of arrays in bytes
 
 
 class Cache:
-    """Lines that were used last, what it counts, and the cache behind it, None for memory."""
+    """An LRU cache of lines; `moved` counts bytes, `behind` is the next level, None for main memory."""
 
     def __init__(self, level: MemoryLevel, behind: Cache | None) -> None:
         assert level.bytes is not None
@@ -38,11 +38,11 @@ class Cache:
         self.lines, self.behind = level.bytes // level.line, behind
         self.there: OrderedDict[int, bool] = (
             OrderedDict()
-        )  # by address of a line, whether it was written
+        )  # line number -> dirty; least recently used first
         self.moved = 0
 
     def use(self, line: int, *, write: bool) -> None:
-        """An access to a line."""
+        """Access the line with this number."""
         known = self.there.pop(line, None)
         self.there[line] = bool(known) or write
         if known is not None:
@@ -61,32 +61,32 @@ class Cache:
                 self.behind.use(line, write=True)
 
     def flush(self, kept: Sequence[range]) -> None:
-        """Write back what is left of arrays that stay."""
+        """Write back the dirty lines in `kept`, the lines of the kernel's arguments."""
         for line, written in self.there.items():
             if any(line in lines for lines in kept):
                 self._give_up(line, written)
 
 
 class _TooMany(Exception):
-    """A kernel makes more accesses than are counted."""
+    """Raised when a kernel makes more than `MOST` accesses."""
 
 
 class _Memory:
-    """Where arrays lie, and the nearest cache."""
+    """The addresses of arrays, the innermost cache, and the number of accesses left."""
 
     def __init__(self, caches: list[Cache]) -> None:
         self.near, self.line, self.next, self.left = caches[0], caches[0].line, 0, MOST
         self.places: dict[object, int] = {}
 
     def place(self, key: object, size: int) -> int:
-        """The first address of an array: the same for the same key."""
+        """The address of an array of `size` bytes; the same for the same key."""
         if key not in self.places:
             self.places[key] = self.next
             self.next += -(-max(size, 1) // PAGE) * PAGE
         return self.places[key]
 
     def watched(self, name: str, shape: tuple[int, ...], dtype: Any) -> _Watched:
-        """New memory of the kernel's own."""
+        """A new local array of the kernel, whose accesses are counted."""
         return _Watched(self, np.empty(shape, dtype), (name, shape))
 
     def use(self, address: int, *, write: bool) -> None:
@@ -97,7 +97,7 @@ class _Memory:
 
 
 class _Watched:
-    """An array whose elements go through the caches."""
+    """An array whose accesses go through the simulated caches."""
 
     def __init__(self, memory: _Memory, array: Any, key: object) -> None:
         self.memory, self.array = memory, array
@@ -119,7 +119,7 @@ class _Watched:
         self.array[at] = value
 
     def tile(self, at: Any, *, write: bool) -> Any:
-        """A view of some elements, each line of which is accessed once."""
+        """A view of some elements; accesses each of their cache lines once."""
         view = self.array[at]
         first = self.origin + view.ctypes.data - self.array.ctypes.data
         places = np.full((1,) * view.ndim, first)
@@ -136,10 +136,10 @@ class _Watched:
 
 
 class _Emitter(Emitter):
-    """Memory of the kernel's own is watched, too, and the tiles of instructions are."""
+    """Emits local arrays and instruction tiles whose accesses are counted, too."""
 
     def alloc(self, s: Alloc) -> None:
-        """An array whose accesses are counted."""
+        """Emit the allocation of an array whose accesses are counted."""
         extents = self.expressions.values(*s.extents)
         name = self.expressions.buffers.setdefault(s.name, self.names.fresh(s.name))
         shape = tuple_text(v.text for v in extents)
@@ -147,7 +147,7 @@ class _Emitter(Emitter):
         self.writer.line(f"{name} = {made.text}")
 
     def statement(self, s: Stmt) -> None:
-        """What an instruction has made is written to its first operand."""
+        """Emit a statement; an instruction counts as a write of its first operand."""
         super().statement(s)
         if isinstance(s, Invoke):
             to, shape = s.operands[0], self.instructions[s.instruction].shapes()[0]
@@ -155,17 +155,17 @@ class _Emitter(Emitter):
             self.writer.line(f"{name}.tile(np.s_[{at}], write=True)")
 
     def tile(self, buffer: str, subscripts: str) -> str:
-        """A view of some elements, whose lines are counted."""
+        """The text of a view whose reads are counted."""
         return f"{buffer}.tile(np.s_[{subscripts}], write=False)"
 
 
 def count_bytes(
     kernel: Kernel, values: Mapping[str, Any], levels: Sequence[MemoryLevel]
 ) -> dict[str, int]:
-    """The bytes that each cache exchanges with what is behind it while a kernel of scalar loops runs.
+    """The bytes that each cache exchanges with the next level while a kernel of scalar loops runs, by name.
 
     An instruction reads each line of its tiles, and writes those of the first. TargetError for kernels that
-    make too many accesses, or call an instruction that has no meaning in Python.
+    make too many accesses, or invoke an instruction without Python code.
     """
     about = accesses(kernel.body)
     if about > WHOLE * MOST:

@@ -1,6 +1,6 @@
-"""A kernel as a standalone Python module: readable, NumPy only, running all of the loop IR plainly.
+"""Emits a kernel as a standalone Python module: readable, NumPy only, a plain reading of the loop IR.
 
-Parallel, vectorized and unrolled loops are ordinary loops here, and vectors are NumPy arrays.
+Parallel, vectorized and unrolled loops become ordinary loops, and vectors NumPy arrays.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ from tdsl.core.text import Names, Piece, Writer, call, infix, prefix
 from tdsl.lang.expr import TRUE, Binary, Expr, Load, dtype_of, lanes_of
 from tdsl.lang.types import ML_DTYPES, DType, bool_, i64
 
-# Python refuses more than 20 loops inside each other; deeper ones go into a local function.
+# Python refuses more than 20 nested loops; deeper ones go into a local function.
 _DEEPEST = 16
 RESERVED = {*keyword.kwlist, *dir(builtins), *SUPPORT, "np", "math", *ML_DTYPES, "Fraction"}
 _UFUNC = {
@@ -67,10 +67,10 @@ _UFUNC = {
 def emit(kernel: Kernel, *, checked: bool = False, emitter: type[Emitter] | None = None) -> str:
     """The text of a module that defines the kernel as a function of arrays, scalars and sizes.
 
-    Arguments stand in the order of `kernel.params`. A failed check raises the module's `CheckFailed(site,
-    values)`. Instructions are called by name: who runs the text defines them. `checked` adds an assertion
-    to each access and fills new memory with values that show when they are used. An `emitter` of one's own
-    writes some statements in another way.
+    Arguments are in the order of `kernel.params`. A failed check raises the module's `CheckFailed(site,
+    values)`. Instructions are called by names that the caller of the text has to define. `checked` adds a
+    bounds assertion to each access and fills new memory with NaN, 99 or True. `emitter`, a subclass of
+    `Emitter`, may emit some statements in another way.
 
     >>> from tdsl.codegen.ir.loops import row_major
     >>> from tdsl.lang.expr import Const, Var, const
@@ -97,7 +97,7 @@ def emit(kernel: Kernel, *, checked: bool = False, emitter: type[Emitter] | None
 
 
 class Emitter:
-    """Writes statements; the expressions inside them are made by `Expressions`."""
+    """Emits statements; `Expressions` emits the expressions in them."""
 
     def __init__(
         self, kernel: Kernel, writer: Writer, names: Names, expressions: Expressions
@@ -108,7 +108,7 @@ class Emitter:
         self.decorator = '@np.errstate(all="ignore")'
 
     def kernel(self, function: str) -> None:
-        """The function of the kernel: its arguments made ready, then its loops."""
+        """Emit the function of the kernel: conversions of scalar arguments, then the loops."""
         coercions, arguments = [], []
         for p in self.source.params:
             name = self.names.fresh(p.name)
@@ -131,7 +131,7 @@ class Emitter:
             self.statement(self.source.body)
 
     def scalar(self, name: str, dtype: DType) -> tuple[Value, str]:
-        """A scalar argument and the statement that gives it its type."""
+        """The value of a scalar argument, and the statement that converts it to its type."""
         if dtype == i64:
             return integer(Piece(name), i64.low, i64.high), f"{name} = int({name})"
         if dtype == bool_:
@@ -141,7 +141,7 @@ class Emitter:
 
     @contextmanager
     def body(self, header: str) -> Iterator[None]:
-        """A block that is never empty."""
+        """An indented block below a header, with `pass` if nothing else is emitted in it."""
         with self.writer.block(header):
             before = len(self.writer.lines)
             yield
@@ -149,7 +149,7 @@ class Emitter:
                 self.writer.line("pass")
 
     def statement(self, s: Stmt) -> None:
-        """The lines of a statement."""
+        """Emit a statement."""
         match s:
             case For():
                 self.loop(s)
@@ -175,7 +175,7 @@ class Emitter:
             case Print():
                 self.print(s)
             case Prefetch():
-                pass  # NumPy has no say in what the caches hold
+                pass  # NumPy has no prefetch
             case Invoke(instruction, operands):
                 shapes = self.instructions[instruction].shapes()
                 views = map(self.view, operands, shapes)
@@ -188,7 +188,7 @@ class Emitter:
                 assert_never(s)
 
     def loop(self, s: For) -> None:
-        """A loop; where too many are nested for Python, in a function of its own."""
+        """Emit a loop, in a local function if too many loops are nested for Python."""
         if self.depth and self.depth % _DEEPEST == 0:
             name = self.names.fresh("nest")
             with self.writer.block(f"def {name}():"):
@@ -198,7 +198,7 @@ class Emitter:
             self.nest(s)
 
     def nest(self, s: For) -> None:
-        """A loop with its body."""
+        """Emit a loop with its body."""
         lo, extent = (self.expressions.fit(v) for v in self.expressions.values(s.lo, s.extent))
         name = self.scalar_name(s.name)
         self.expressions.scalars[s.name] = _loop_variable(name, lo, extent)
@@ -217,14 +217,14 @@ class Emitter:
         return known.text if known is not None else self.names.fresh(name)
 
     def let(self, name: str, e: Expr) -> None:
-        """An assignment of a named value."""
+        """Emit the assignment of a let."""
         value = self.expressions.settled(self.expressions.value(e), dtype_of(e))
         target = self.scalar_name(name)
         self.writer.line(f"{target} = {value.text}")
         self.expressions.scalars[name] = Value(Piece(target), value.kind, value.lo, value.hi)
 
     def alloc(self, s: Alloc) -> None:
-        """The array of a buffer; its elements have no values yet."""
+        """Emit the allocation of a buffer, uninitialised, or poisoned if `checked`."""
         extents = self.expressions.values(*s.extents)
         name = self.expressions.buffers.setdefault(s.name, self.names.fresh(s.name))
         dtype = self.expressions.scalar_type(s.dtype)
@@ -236,7 +236,7 @@ class Emitter:
         self.writer.line(f"{name} = {text}")
 
     def store(self, s: Store) -> None:
-        """An assignment to an element, or to those of all lanes."""
+        """Emit a store to an element, or to the elements of all lanes."""
         if s.mask is None:
             self.unmasked(s)
         elif lanes_of(s.mask) == 1:
@@ -247,7 +247,7 @@ class Emitter:
             self.scatter(s, index, self.expressions.settled(value, dtype_of(s.value)), mask.text)
 
     def unmasked(self, s: Store) -> None:
-        """A store whose mask holds, or that has none."""
+        """Emit a store without regard to its mask."""
         dtype, value = dtype_of(s.value), s.value
         if s.atomic:
             value = Binary(s.atomic, Load(s.buffer, s.index, dtype), s.value)
@@ -259,7 +259,7 @@ class Emitter:
             self.writer.line(f"{target} = {self.expressions.fit(stored).text}")
 
     def scatter(self, s: Store, index: list[Value], value: Value, mask: str) -> None:
-        """Lanes one by one: where a mask holds, or where several may meet in one element."""
+        """Emit a masked vector store, or an atomic one, several lanes of which may update one element."""
         where = tuple_text(v.text for v in index)
         buffer = self.expressions.buffers[s.buffer]
         if s.atomic:
@@ -270,7 +270,7 @@ class Emitter:
         self.writer.line(piece.text)
 
     def check(self, cond: Expr, site: int, values: tuple[Expr, ...]) -> None:
-        """Raise CheckFailed where a condition does not hold."""
+        """Emit a check, which raises CheckFailed if its condition is false."""
         condition = self.expressions.value(cond)
         with self.writer.block(f"if {prefix('not', condition.piece)}:"):
             shown = [v.text for v in self.expressions.values(*values)]
@@ -283,7 +283,7 @@ class Emitter:
         return f"  # {text}"
 
     def print(self, s: Print) -> None:
-        """A call of print, under its condition."""
+        """Emit a print statement under its condition."""
         if s.cond == TRUE:
             self.say(s)
         else:
@@ -291,12 +291,12 @@ class Emitter:
                 self.say(s)
 
     def say(self, s: Print) -> None:
-        """The line that prints."""
+        """Emit the line that prints."""
         values = [v.text for v in self.expressions.values(*s.values)]
         self.writer.line(self.message(s, values))
 
     def message(self, s: Print, values: list[str]) -> str:
-        """A call of print with the text of the site."""
+        """The text of a call of print with the message of the site."""
         formats = [
             f"{{float({v}):.8g}}" if dtype_of(e).is_float else f"{{{v}}}"
             for e, v in zip(s.values, values, strict=True)
@@ -308,7 +308,7 @@ class Emitter:
         return f'print(f"{"".join(pieces)}")'
 
     def view(self, o: Operand, shape: tuple[int, ...]) -> str:
-        """A view of a tile, with its axes in their order."""
+        """The text of a view of a tile, transposed to the order of the operand's axes."""
         view = self.tile(self.expressions.buffers[o.buffer], self.subscripts(o, shape))
         order = tuple(sorted(o.axes).index(axis) for axis in o.axes)
         return (
@@ -318,11 +318,11 @@ class Emitter:
         )
 
     def tile(self, buffer: str, subscripts: str) -> str:
-        """A view of some elements of an array."""
+        """The text of a view of some elements of an array."""
         return f"{buffer}[{subscripts}]"
 
     def subscripts(self, o: Operand, shape: tuple[int, ...]) -> str:
-        """Where a tile lies."""
+        """The text of the subscripts of a tile."""
         starts = self.expressions.values(*o.index)
         found = [v.text for v in starts]
         for axis, extent in zip(o.axes, shape, strict=True):

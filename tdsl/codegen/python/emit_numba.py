@@ -1,7 +1,7 @@
-"""A kernel as a Python module for numba: the same statements, with types that numba can infer.
+"""Emits a kernel as a Python module for numba: the statements of `emit.py`, with types that numba infers.
 
-Parallel loops are `prange`, except around what needs the order of a plain loop there: atomic stores, checks
-and prints.
+Parallel loops become `prange`, except those that contain atomic stores, checks or prints, which need the
+order of a serial loop.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from tdsl.lang.types import ALL
 
 
 def emit_numba(kernel: Kernel) -> str:
-    """The text of a module whose last function is the kernel, which numba compiles when it is called.
+    """The text of a module whose last function is the kernel, which numba compiles at the first call.
 
-    Raises TargetError for element types that numba cannot compute with. The kernel has no vectors.
+    Raises TargetError for element types that numba cannot compute with. The kernel must not have vectors.
     """
     _require_numba_types(kernel)
     names = Names({*RESERVED, *SUPPORT, "njit", "prange", "objmode", "intrinsic", "mix"})
@@ -78,7 +78,7 @@ def _head(emitter: _NumbaEmitter) -> str:
 
 
 def is_parallel(kernel: Kernel) -> bool:
-    """Whether some loop of the kernel becomes a prange."""
+    """True if some loop of the kernel becomes a prange."""
     return any(map(_runs_in_parallel, post_order(kernel.body)))
 
 
@@ -92,7 +92,7 @@ def _runs_in_parallel(s: Node) -> bool:
 
 
 class _NumbaEmitter(Emitter):
-    """Writes the statements that numba needs otherwise."""
+    """Emits loops and prints for numba, other statements as `Emitter`."""
 
     def __init__(
         self, kernel: Kernel, writer: Writer, names: Names, expressions: Expressions
@@ -123,7 +123,7 @@ class _NumbaEmitter(Emitter):
             self.inside_prange = False
 
     def say(self, s: Print) -> None:
-        """Numba has no formatting: the message is a function that it calls back."""
+        """Emit a print as a call of a Python function in object mode, since numba lacks formatting."""
         function = self.names.fresh("message")
         parameters = [f"v{k}" for k in range(len(s.values))]
         self.messages.append(

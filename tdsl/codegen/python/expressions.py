@@ -1,9 +1,9 @@
-"""Expressions as Python over NumPy, exact to the bit.
+"""Emits expressions as Python over NumPy, with bit-exact results.
 
-An i64 that comes from loop variables, sizes and constants is a Python integer, which does not wrap; its
-range is followed, and only where it may leave i64 does the text say `wrap(...)`. Everything else is a NumPy
-scalar, or an array for a vector: those wrap and round as the definition says. Constants beside them stay
-plain literals, which take the dtype of their neighbour.
+An i64 computed from loop variables, sizes and constants is a Python integer, which does not wrap; its range
+is tracked, and `wrap(...)` is emitted only where it may leave i64. Other values are NumPy scalars, or arrays
+for vectors, which wrap and round as the definition says. Constant operands remain plain literals, which take
+the dtype of the other operand.
 """
 
 from __future__ import annotations
@@ -48,13 +48,13 @@ FOREIGN = tuple(t for t in ALL if t.kind == "e")  # of ml_dtypes
 LONG, LONGEST = (
     60,
     2000,
-)  # parts of an expression on a line, and of what is computed in some cases only
+)  # most nodes of an expression on a line, and of one inside a select's branch
 LARGEST_SIZE = 1 << 40  # no array has more elements along an axis
 
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """Text of an expression, what Python holds for it, and for a Python integer its range."""
+    """The text of an expression of `size` nodes, the kind of its Python value, the range of an integer."""
 
     piece: Piece
     kind: str
@@ -69,12 +69,12 @@ class Value:
 
 
 def integer(piece: Piece, lo: float, hi: float) -> Value:
-    """A Python integer."""
+    """A value that is a Python integer from `lo` to `hi`."""
     return Value(piece, INT, lo, hi)
 
 
 def _always(roots: Iterable[Expr]) -> set[Node]:
-    """The parts of expressions that are computed whatever their conditions choose."""
+    """The nodes of expressions that are evaluated unconditionally: those outside of select branches."""
     found, stack = set[Node](), list[Node](roots)
     while stack:
         n = stack.pop()
@@ -86,10 +86,10 @@ def _always(roots: Iterable[Expr]) -> set[Node]:
 
 @dataclass(slots=True)
 class Expressions:
-    """Makes the text of expressions.
+    """Emits expressions as text.
 
-    `scalars`, `sizes` and `buffers` are what names stand for; `used` gathers support functions; `line`
-    writes a statement before the current one; `checked` adds bounds checks to each access.
+    `scalars`, `sizes` and `buffers` map names to values and identifiers; `used` collects the names of support
+    functions; `line` emits a statement before the current one; `checked` adds a bounds check to each access.
     """
 
     names: Names
@@ -101,9 +101,9 @@ class Expressions:
     used: set[str] = field(default_factory=set)
 
     def values(self, *roots: Expr) -> list[Value]:
-        """The texts of expressions; what they share and would make them long is named first.
+        """The texts of expressions; shared and long parts are assigned to variables first.
 
-        What a condition chooses is not: nobody loads what is not chosen.
+        Long parts inside of select branches are not (up to LONGEST): loads that are not chosen do not run.
         """
         parents: dict[Node, int] = {}
         order = list(post_order(*roots))
@@ -128,7 +128,7 @@ class Expressions:
         return self.values(e)[0]
 
     def hoist(self, v: Value) -> Value:
-        """The value under a name, which a line before gives it."""
+        """The value as a new variable, assigned on a line before; literals are returned unchanged."""
         if v.kind == LITERAL:
             return v
         name = self.names.fresh("t")
@@ -136,12 +136,12 @@ class Expressions:
         return replace(v, piece=Piece(name), size=1)
 
     def support(self, name: str, *args: object) -> Piece:
-        """A call of a support function."""
+        """A call of a support function, which is added to `used`."""
         self.used.add(name)
         return call(name, *args)
 
     def scalar_type(self, t: DType) -> str:
-        """The name of the NumPy type."""
+        """The name of the NumPy or ml_dtypes scalar type."""
         if t in FOREIGN:
             self.used.add(t.numpy.name)
             return t.numpy.name
@@ -150,24 +150,24 @@ class Expressions:
     # Forms of a value
 
     def fit(self, v: Value) -> Value:
-        """The value within the range of i64, wrapped where it may leave it."""
+        """The value within the range of i64: a Python integer that may leave it is wrapped."""
         if v.kind != INT or (v.lo >= i64.low and v.hi <= i64.high):
             return v
         return integer(self.support("wrap", v.text), i64.low, i64.high)
 
     def typed(self, v: Value, t: DType) -> Value:
-        """The value as a NumPy scalar or array of `t`, the dtype it has in the loops."""
+        """The value as a NumPy scalar or array of `t`, its type in the loop IR."""
         v = self.fit(v)
         if v.kind in (SCALAR, ARRAY):
             return v
         return Value(call(self.scalar_type(t), v.text), SCALAR)
 
     def settled(self, v: Value, t: DType) -> Value:
-        """The value where nothing beside it gives a literal its dtype."""
+        """The value for a context in which no other operand gives a literal its dtype."""
         return self.typed(v, t) if v.kind == LITERAL else self.fit(v)
 
     def up(self, v: Value, t: DType, narrow: tuple[DType, ...] = FOREIGN) -> Value:
-        """f32 for narrow floats, which are computed in it; NumPy's operators do so for f16 themselves."""
+        """Narrow floats converted to f32 for arithmetic; NumPy's operators do so for f16 themselves."""
         if t not in narrow or v.kind == LITERAL:
             return v
         return Value(call("np.float32", v.text), v.kind)
@@ -248,7 +248,7 @@ class Expressions:
         return self.down(Value(piece, kind), t, narrow)
 
     def of_integers(self, op: str, a: Value, b: Value) -> Value:
-        """Two Python integers; + - * need not wrap before something else looks at the result."""
+        """`a op b` of Python integers; results of + - * are wrapped where they are used, if at all."""
         if op in ("add", "sub", "mul"):
             return integer(_infix(op, a, b), *_range(op, a, b))
         a, b = self.fit(a), self.fit(b)
@@ -276,7 +276,7 @@ class Expressions:
         return Value(_infix(op, a, b), SCALAR)
 
     def select(self, cond: Value, yes: Value, no: Value, t: DType) -> Value:
-        """`yes` where a condition holds, else `no`."""
+        """`yes` if a condition is true, else `no`; lane by lane for a vector condition."""
         yes, no = self.fit(yes), self.fit(no)
         if cond.kind == ARRAY:
             if LITERAL in (yes.kind, no.kind) and (yes.kind == no.kind or t in FOREIGN):
@@ -291,7 +291,7 @@ class Expressions:
         return Value(ternary(cond.piece, yes.piece, no.piece), kind)
 
     def cast(self, x: Value, source: DType, target: DType, saturate: bool) -> Value:
-        """A value as another type."""
+        """A value of type `source` converted to `target`."""
         if source == target:
             return x
         x = self.fit(x)
@@ -321,7 +321,7 @@ class Expressions:
         return Value(call(name, x.text), kind)
 
     def clip(self, x: Value, source: DType, target: DType) -> Value:
-        """An integer limited to what both types hold."""
+        """An integer clipped to the values that both types represent."""
         lo, hi = max(int(source.low), int(target.low)), min(int(source.high), int(target.high))
         if x.kind == INT:
             return integer(call("min", call("max", x.text, lo), hi), lo, hi)
@@ -350,7 +350,7 @@ class Expressions:
     # Memory
 
     def load(self, e: Load, memo: dict[Node, Value]) -> Value:
-        """A load; 0 in lanes where its mask does not hold."""
+        """A load; 0 in lanes whose mask is false."""
         index = [memo[i] for i in e.index]
         vector = any(v.kind == ARRAY for v in index)
         kind = ARRAY if vector else BOOL if e.dtype == bool_ else SCALAR
@@ -365,7 +365,7 @@ class Expressions:
         return Value(self.support("load", self.buffers[e.buffer], where, mask.text), ARRAY)
 
     def element(self, buffer: str, index: tuple[Expr, ...], values: list[Value]) -> Piece:
-        """buffer[index]: a slice where one axis holds a ramp that goes up."""
+        """buffer[index], with a slice if the only vector index is a ramp of positive stride."""
         texts = [v.text for v in values]
         name = self.buffers[buffer]
         if self.checked:
@@ -378,7 +378,7 @@ class Expressions:
         return Piece(f"{name}[{', '.join(texts) or '()'}]")
 
     def slice(self, base: Value, stride: int, lanes: int) -> str:
-        """The subscript for lanes that stand `stride` apart, from `base` on."""
+        """The slice of `lanes` elements with a stride, from `base` on."""
         last = stride * (lanes - 1) + 1
         constant = base.lo == base.hi and base.kind == INT
         end = number(int(base.lo) + last) if constant else infix("+", base.piece, number(last))
@@ -404,7 +404,7 @@ def _infix(op: str, a: Value, b: Value) -> Piece:
 
 
 def _of_bools(op: str, a: Value, b: Value) -> Value:
-    """Two scalar truth values. Both operands are safe to evaluate, and so is only the first."""
+    """`a op b` of scalar bools; `and` and `or` may short-circuit: operands are safe to skip."""
     symbol = {"and": "and", "or": "or", "min": "and", "max": "or", "xor": "!="}.get(op)
     return Value(infix(symbol or SYMBOLS[op], a.piece, b.piece), BOOL)
 

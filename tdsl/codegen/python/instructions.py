@@ -1,4 +1,4 @@
-"""What an instruction of the user is in Python: a function of views, one for each tile."""
+"""Looks up the Python function of a user-declared instruction, which takes one view per tile."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def instructions_of(kernel: Kernel) -> dict[str, Instruction]:
 
 
 def python_code(instruction: Instruction) -> Callable[..., None]:
-    """The function that runs the instruction; TargetError where the user gave none."""
+    """The Python function that runs the instruction; TargetError if its declaration has none."""
     if instruction.python is None:
         raise TargetError(
             f"instruction {instruction.name!r} has no Python code",

@@ -1,4 +1,4 @@
-"""About how many elements a kernel loads and stores, without running it."""
+"""Estimates how many elements a kernel loads and stores, without running it."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from tdsl.lang.simplify import simplify, substitute
 
 
 def accesses(s: Stmt, at: dict[str, Expr] | None = None) -> float:
-    """Those of a statement where variables have the values `at`: loops are run in the midst of those around.
+    """The estimated loads and stores of a statement, for variables with the values `at`.
 
-    Tails of loops, where a condition holds for some points only, count as whole.
+    The body of a loop counts as in its middle iteration; guarded tails count as whole.
 
     >>> from tdsl.codegen.ir.loops import For, Store
     >>> from tdsl.lang.expr import ONE, ZERO, Var, const
@@ -39,7 +39,7 @@ def accesses(s: Stmt, at: dict[str, Expr] | None = None) -> float:
 
 
 def _loads(e: Node) -> int:
-    """The loads of an expression, of a choice those of the longer branch."""
+    """The number of loads of an expression; of a select, those of the branch with more."""
     match e:
         case Select(cond, yes, no):
             return _loads(cond) + max(_loads(yes), _loads(no))
@@ -48,6 +48,6 @@ def _loads(e: Node) -> int:
 
 
 def _value(e: Expr, at: dict[str, Expr]) -> int:
-    """The value of an index or extent, or the most that it can be; 1 where that is not known."""
+    """The value of an index or extent, or its upper bound; 1 if neither is known."""
     most = upper(simplify(substitute(e, at)))
     return 1 if most is None else most

@@ -1,4 +1,4 @@
-"""Kernels as callables: their Python text run as it is, or compiled by numba."""
+"""Kernels as callables: their emitted Python run by CPython, or compiled by numba."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _PARALLEL = threading.Lock()
 
 
 class PythonExecutable:
-    """A kernel as plain Python: slow, exact, for any kernel.
+    """A kernel run as plain Python: slow, exact, for any kernel.
 
-    `source` is the text of the module. With `checked`, an index outside its buffer is an AssertionError and
-    memory that was never written holds NaN or 99: what the tests of passes want.
+    `source` is the text of the module. With `checked`, for tests, an index outside its buffer raises
+    AssertionError and memory that was never written holds NaN, 99 or True.
 
     >>> import numpy as np
     >>> from tdsl.codegen.ir.loops import BufferParam, Store
@@ -38,7 +38,7 @@ class PythonExecutable:
     array([0., 5.], dtype=float32)
     """
 
-    fast: Callable[..., Any] | None = None  # no entry that takes a call's arguments as they are
+    fast: Callable[..., Any] | None = None  # no entry that takes a call's arguments unconverted
 
     def __init__(self, kernel: Kernel, *, checked: bool = False) -> None:
         self.kernel, self.params = kernel, kernel.params
@@ -46,9 +46,9 @@ class PythonExecutable:
         self._function, self._failed = _load(self.source, kernel)
 
     def run(self, arguments: Sequence[Any]) -> None:
-        """Run on arrays, scalars and sizes in the order of `kernel.params`.
+        """Run the kernel on arrays, scalars and sizes in the order of `kernel.params`.
 
-        Raises RequireError or IndexBoundError where a check of the kernel fails.
+        Raises RequireError or IndexBoundError if a check of the kernel fails.
         """
         try:
             self._function(*arguments)
@@ -60,9 +60,9 @@ class PythonExecutable:
 class NumbaExecutable:
     """A kernel compiled by numba, at its first call for each layout of its arrays.
 
-    The kernel is one before vectorization. Raises TargetError where numba is missing, cannot compute with an
-    element type, or rejects the text. Kernels with parallel loops run one at a time: not every threading
-    layer of numba survives two callers. Nor do all survive a fork after the first parallel loop.
+    The kernel must not be vectorized yet. Raises TargetError if numba is missing, cannot compute with an
+    element type, or rejects the text. Kernels with parallel loops run one at a time: some threading layers of
+    numba do not support concurrent callers. Nor do all support a fork after the first parallel loop.
     """
 
     fast: Callable[..., Any] | None = None
@@ -95,7 +95,7 @@ class NumbaExecutable:
 
 
 def require_numba() -> None:
-    """TargetError, with the way to get it, unless numba is installed."""
+    """Raise TargetError with the install command unless numba is installed."""
     if importlib.util.find_spec("numba") is None:
         raise TargetError(
             "numba is not installed",
@@ -106,7 +106,7 @@ def require_numba() -> None:
 
 
 def _numpy_scalar(p: Argument, value: Any) -> Any:
-    """A scalar of the parameter's dtype: numba compiles anew for each type that it is given."""
+    """A scalar as the parameter's dtype, since numba compiles anew for each argument type."""
     if isinstance(p, ScalarParam):
         return p.dtype.numpy.type(value)
     return int(value) if isinstance(p, SizeParam) else value
@@ -116,7 +116,7 @@ Loaded = tuple[Callable[..., None], tuple[type[Exception], ...]]
 
 
 def _load(source: str, kernel: Kernel, compiled: bool = False) -> Loaded:
-    """The kernel, which is the last function of the text, and its exception for a failed check."""
+    """Execute the text; the kernel, its last function, and the exception class of failed checks."""
     tell("python", source)
     dump(f"{kernel.name}.py", source)
     module: dict[str, Any] = {}

@@ -1,7 +1,7 @@
-"""The small functions that emitted Python may call; a module holds those that it uses, no others.
+"""Support functions that emitted Python may call; a module contains only those that it uses.
 
-All take NumPy scalars and arrays alike. Where several backends could differ (a cast out of range, a random
-number), these texts are the definition.
+All take NumPy scalars and arrays alike. Where backends could differ (a cast out of range, a random number),
+these texts are the reference.
 """
 
 from __future__ import annotations
@@ -149,7 +149,7 @@ _IMPORTS = {"erf": "import math", "fma_f64": "from fractions import Fraction"}
 
 
 def support_text(used: Iterable[str], floats: Iterable[str] = ()) -> str:
-    """The head of a module that uses these functions, and floats of ml_dtypes: imports, then the functions.
+    """The imports and the source of the functions `used`; `floats` are names of ml_dtypes to import.
 
     >>> print(support_text({"sigmoid"}))
     import numpy as np

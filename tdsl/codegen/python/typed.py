@@ -1,8 +1,9 @@
-"""Scalar expressions for numba, which gives each operator a type of its own choice.
+"""Emits scalar expressions for numba, whose types of results differ from NumPy's.
 
-An operator on integers narrower than 64 bits gives 64 bits there, and a Python literal is an i64 or f64. So
-each constant is typed and each narrow result is cast back; what numba would compute otherwise than the
-definition (division by zero, wide shifts, casts out of range) is a function of `SUPPORT`.
+In numba an operator on integers narrower than 64 bits gives 64 bits, and a Python literal is an i64 or f64.
+Therefore each constant gets an explicit type and each narrow result is cast back; operations that numba
+computes otherwise than the definition (division by zero, wide shifts, casts out of range) are functions of
+`SUPPORT`.
 """
 
 from __future__ import annotations
@@ -177,18 +178,18 @@ CALLS = {"signed_power": ("power",)}
 
 
 class TypedExpressions(Expressions):
-    """Makes the text of scalar expressions in which numba infers the types of the loops."""
+    """Emits scalar expressions as text in which numba infers the types of the loop IR."""
 
     def fit(self, v: Value) -> Value:
-        """The value as it is: 64-bit integers wrap."""
+        """The value unchanged: 64-bit integers wrap."""
         return v  # 64-bit integers wrap
 
     def typed(self, v: Value, t: DType) -> Value:
-        """The value as it is: every text has its type."""
+        """The value unchanged: every text has its type."""
         return v  # every text has its type
 
     def node(self, e: Expr, memo: dict[Node, Value]) -> Value:
-        """The text of a node; division and shifts by constants need no test."""
+        """The text of a node; division and shifts by valid constants need no support function."""
         match e:
             case Const():
                 return self.constant(e)
@@ -201,7 +202,7 @@ class TypedExpressions(Expressions):
                 return Expressions.node(self, e, memo)
 
     def constant(self, c: Const) -> Value:
-        """A number with the type that numba has to take it for."""
+        """A constant as text from which numba infers its type."""
         t = c.dtype
         if t == bool_:
             return Value(Piece(str(bool(c.value))), BOOL)
@@ -214,7 +215,7 @@ class TypedExpressions(Expressions):
         return Value(literal if t == f64 else call(self.scalar_type(t), literal), SCALAR)
 
     def narrow(self, piece: Piece, t: DType) -> Value:
-        """A result cast back to `t`, unless numba keeps it."""
+        """A result cast back to `t`, unless `t` is a 64-bit type, which numba preserves."""
         if t in (i64, u64, f64):
             return Value(piece, SCALAR)
         return Value(call(self.scalar_type(t), piece), SCALAR)
@@ -259,11 +260,11 @@ class TypedExpressions(Expressions):
         return Value(infix(SYMBOLS[op], a.piece, b.piece), SCALAR)
 
     def select(self, cond: Value, yes: Value, no: Value, t: DType) -> Value:
-        """`yes` where a condition holds, else `no`."""
+        """`yes` if a condition is true, else `no`."""
         return Value(ternary(cond.piece, yes.piece, no.piece), BOOL if t == bool_ else SCALAR)
 
     def cast(self, x: Value, source: DType, target: DType, saturate: bool) -> Value:
-        """A value as another type."""
+        """A value of type `source` converted to `target`."""
         if source == target:
             return x
         if target == bool_:
@@ -278,7 +279,7 @@ class TypedExpressions(Expressions):
         return Value(call(self.scalar_type(target), x.text), SCALAR)
 
     def clip(self, x: Value, source: DType, target: DType) -> Value:
-        """An integer limited to what both types hold."""
+        """An integer clipped to the values that both types represent."""
         lo, hi = max(int(source.low), int(target.low)), min(int(source.high), int(target.high))
         limits = [self.constant(Const(v, source)).text for v in (lo, hi)]
         return Value(call("min", call("max", x.text, limits[0]), limits[1]), SCALAR)
@@ -304,7 +305,7 @@ class TypedExpressions(Expressions):
         return Value(piece, BOOL) if result == bool_ else self.narrow(piece, result)
 
     def count(self, fn: str, x: Piece, bits: int) -> Piece:
-        """A number of bits of an unsigned integer."""
+        """The popcount, clz or ctz of an unsigned integer that has `bits` significant bits."""
         if fn == "popcount":
             return self.support("popcount", x)
         if fn == "clz":
@@ -313,7 +314,7 @@ class TypedExpressions(Expressions):
         return call("min", self.support("popcount", below), bits)
 
     def random(self, texts: list[str], result: DType) -> Value:
-        """The hash of a seed and keys as a float."""
+        """A random float in [0, 1), from a hash of a seed and keys."""
         seed, *keys = (call("np.uint64", t).text for t in texts)
         h = self.support("random", seed, tuple_text(["np.uint64(1)", *keys]))
         name = self.scalar_type(result)
