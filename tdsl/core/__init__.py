@@ -1,1 +1,1 @@
-"""What every intermediate representation shares: nodes, places in the user's source, text, debug output."""
+"""Shared by all intermediate representations: nodes, source locations, text output, debug output."""

@@ -1,7 +1,7 @@
-"""Looking inside while the compiler works: two environment variables, read whenever they are needed.
+"""Debug output of the compiler, by two environment variables that are read at each use, and the pass runner.
 
-TDSL_DEBUG=topic,topic    what to tell on stderr; the topics are in TOPICS
-TDSL_DUMP=folder          where to keep what is made: NAME.00.PASS.txt, NAME.ll, NAME.s, NAME.py
+TDSL_DEBUG=topic,topic    topics to write to stderr; they are in TOPICS
+TDSL_DUMP=folder          where to write intermediate code: NAME.00.PASS.txt, NAME.ll, NAME.s, NAME.py
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ TOPICS = {
 }
 
 always_verify = (
-    False  # as TDSL_DEBUG=verify does: set by the tests, whose kernels may be in the cache
+    False  # as by TDSL_DEBUG=verify, but cached kernels are still used: set by the tests
 )
 
 
@@ -55,13 +55,13 @@ def topics() -> frozenset[str]:
 
 
 def asked_for(topic: str) -> bool:
-    """Whether TDSL_DEBUG names the topic."""
+    """True if TDSL_DEBUG names the topic."""
     assert topic in TOPICS, topic
     return topic in topics()
 
 
 def looks_inside() -> bool:
-    """Whether someone looks at what the compiler does: then it is done, though its result is stored.
+    """True if debug output of compilation is requested: then kernels are compiled even if they are cached.
 
     >>> looks_inside()
     False
@@ -70,13 +70,13 @@ def looks_inside() -> bool:
 
 
 def tell(topic: str, text: Callable[[], str] | str) -> None:
-    """Write to stderr when TDSL_DEBUG names the topic; a costly text is given as a function."""
+    """Write to stderr if TDSL_DEBUG names the topic; a text costly to build is passed as a function."""
     if asked_for(topic):
         sys.stderr.write((text() if callable(text) else text).rstrip("\n") + "\n")
 
 
 def dump(file: str, text: Callable[[], str] | str) -> None:
-    """Keep a text in the folder TDSL_DUMP, when that is set; a TdslError where it cannot be written."""
+    """Write a text to a file in the folder TDSL_DUMP, if that is set; TdslError if it cannot be written."""
     folder = os.environ.get("TDSL_DUMP")
     if not folder:
         return
@@ -94,7 +94,7 @@ def dump(file: str, text: Callable[[], str] | str) -> None:
 
 @contextmanager
 def timed(stage: str) -> Iterator[None]:
-    """Tell how long a stage took, under the topic time."""
+    """Write the duration of a stage to stderr, under the topic time."""
     start = time.perf_counter()
     yield
     tell("time", lambda: f"{stage}: {1e3 * (time.perf_counter() - start):.1f} ms")
@@ -108,9 +108,9 @@ def run_passes(
     verify: Callable[[T], None] | None = None,
     name: str = "",
 ) -> T:
-    """`x` after all passes, in order; TDSL_DEBUG=passes shows it after each, TDSL_DUMP keeps each text.
+    """`x` after all passes, in order; TDSL_DEBUG=passes writes it after each to stderr, TDSL_DUMP to files.
 
-    `verify` raises an AssertionError for what no pass may make. It is called after each pass under
+    `verify` raises an AssertionError for an invalid `x`. It is called after each pass under
     TDSL_DEBUG=verify, and the error then names the pass.
 
     >>> def double(n):

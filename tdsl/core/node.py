@@ -1,4 +1,4 @@
-"""What every IR node is: a frozen, slotted dataclass with a cached hash, and how to walk a tree of them."""
+"""IR nodes: frozen slotted dataclasses with a cached hash, and traversals of their trees."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ V = TypeVar("V")
 
 @dataclass_transform(frozen_default=True, field_specifiers=(field,))
 def frozen(cls: C) -> C:
-    """Make a class of values: slots that nothing changes, made, compared, hashed and shown by its fields.
+    """A class decorator for immutable values with slots, compared, hashed and printed by their fields.
 
-    As `dataclass(frozen=True, slots=True)`, whose functions work on it, in a third of the time: an object
-    gets its fields while it is of a class that lets them be set, and methods are shared.
+    As `dataclass(frozen=True, slots=True)`, whose functions work on it, but construction takes a third of the
+    time: fields are set while the object is of a mutable subclass, and methods are shared.
 
     >>> @frozen
     ... class Point:
@@ -50,7 +50,7 @@ def frozen(cls: C) -> C:
 
 
 def _maker(fields: tuple[Any, ...], unset: type) -> Any:
-    """The `__new__` of a class with these fields; `unset` is the class that lets them be set."""
+    """The `__new__` of a class with these fields; `unset` is its mutable subclass."""
     names = {"__name__": __name__, "new": object.__new__, "unset": unset}
     places, named = ["cls"], ["*"]
     for f in fields:
@@ -106,17 +106,17 @@ def _refuse(self: Any, name: str, value: object = None) -> None:
 
 @frozen
 class Node:
-    """The base of all IR nodes. `loc` is where the user wrote it; it takes no part in equality."""
+    """The base of all IR nodes. `loc` is the location in the user's source; equality ignores it."""
 
     loc: Loc | None = field(default=None, kw_only=True, compare=False, repr=False)
-    _hash: int | None = field(default=None, init=False, compare=False, repr=False)  # found once
+    _hash: int | None = field(default=None, init=False, compare=False, repr=False)  # computed once
     # An object that only nodes of equal structure share, once they have been compared.
     _kind: object = field(default=None, init=False, compare=False, repr=False)
 
 
 @dataclass_transform(frozen_default=True, field_specifiers=(field,))
 def node(cls: C) -> C:
-    """Make a class a node: frozen, slotted, structural equality, hash computed once.
+    """A class decorator for IR nodes: frozen, slotted, structural equality, hash computed once.
 
     Without the cache the hash of a shared DAG costs time exponential in its depth.
     """
@@ -151,11 +151,11 @@ def node(cls: C) -> C:
 
 
 class _Row(int):
-    """The place of a node in the rows of a pickled graph."""
+    """The index of a node in the rows of a pickled graph."""
 
 
 def _reduce_graph(root: Any) -> tuple[Any, ...]:
-    """How pickle makes a graph: of rows, children before parents, so that it does not recurse by node."""
+    """Pickle a graph as a list of rows, children before parents, so that pickle does not recurse."""
     rows: list[tuple[Any, ...]] = []
     places: dict[int, _Row] = {}
     for n in post_order(root):
@@ -174,14 +174,14 @@ def _from_rows(rows: list[tuple[Any, ...]]) -> Node:
 
 
 def _replaced(value: Any, cls: type, new: Callable[[Any], Any]) -> Any:
-    """The value of a field with `new` of everything of a class that is in it."""
+    """The value of a field with every instance `x` of `cls` in it, also in tuples, replaced by `new(x)`."""
     if isinstance(value, cls):
         return new(value)
     return tuple([_replaced(x, cls, new) for x in value]) if isinstance(value, tuple) else value
 
 
 def _hash_below(n: Any) -> None:
-    """Compute the hashes of all nodes below `n`, children first, so that none is found by recursion."""
+    """Compute the hashes of all nodes below `n`, children first, without recursion."""
     stack = [c for c in n._children(n) if c._hash is None]
     while stack:
         missing = [c for c in stack[-1]._children(stack[-1]) if c._hash is None]
@@ -192,16 +192,15 @@ def _hash_below(n: Any) -> None:
 
 
 def _values_of(names: list[str]) -> Callable[[Any], tuple[Any, ...]]:
-    """The function that gives the values of these fields as a tuple."""
+    """The function that returns the values of these fields as a tuple."""
     get = _getter(names)
     return get if len(names) != 1 else lambda n: (get(n),)
 
 
 def _same(a: Any, b: Any) -> bool:
-    """True for nodes of one class, one hash and equal structure; each pair inside is compared once.
+    """True if two nodes of one class and one hash have equal structure; each pair inside is compared once.
 
-    There is no recursion. What has been found equal is marked, so it is never compared again: neither are
-    its parents' parts.
+    There is no recursion. Equal nodes get the same `_kind`, so they are never compared again.
     """
     mark = Node._kind.__set__  # type: ignore[attr-defined]  # of a slot
     if a._equal is not None:
@@ -211,7 +210,7 @@ def _same(a: Any, b: Any) -> bool:
         mark(b, kind)
         return True
     pairs: dict[tuple[int, int], tuple[Any, Any]] = {}
-    stack = [((a,), (b,))]  # of tuples of one length
+    stack = [((a,), (b,))]  # pairs of tuples of equal length
     while stack:
         for x, y in zip(*stack.pop(), strict=True):
             if x is y:
@@ -241,7 +240,7 @@ def _same(a: Any, b: Any) -> bool:
 
 
 def _same_by_parts(a: Any, b: Any) -> bool:
-    """True for nodes whose parts are known to be equal, as those of most are."""
+    """True if the fields of two nodes are known to be equal: a fast path that covers most nodes."""
     for x, y in zip(a._values(a), b._values(b), strict=True):
         if x is y:
             continue
@@ -254,7 +253,7 @@ def _same_by_parts(a: Any, b: Any) -> bool:
 
 
 def _children_of(cls: Any) -> Callable[[Any], tuple[Node, ...]]:
-    """The function that gives the nodes directly inside a node of a class: walks live on its speed."""
+    """The function that returns the children of a node of a class; the speed of traversals depends on it."""
     types = {name: str(cls.__annotations__[name]) for name in cls._fields}
     holders = [name for name, t in types.items() if _may_hold_nodes(t)]
     if not holders:
@@ -278,7 +277,7 @@ def _children_of(cls: Any) -> Callable[[Any], tuple[Node, ...]]:
     return found
 
 
-# How the nodes of a field are written out in a tuple, by its annotation.
+# The text that adds the nodes of a field to a tuple display, by the annotation of the field.
 _HOLDERS = {
     "Expr": "{0}",
     "Stmt": "{0}",
@@ -334,7 +333,7 @@ def post_order(*roots: Node) -> Iterator[Node]:
     stack: list[Node | None] = list(reversed(roots))
     while stack:
         n = stack.pop()
-        if n is None:  # the children of the node below are done
+        if n is None:  # the children of the next node on the stack are done
             n = stack.pop()
             if id(n) not in seen:
                 seen.add(id(n))
@@ -349,7 +348,7 @@ def post_order(*roots: Node) -> Iterator[Node]:
 
 
 class Memo(dict[K, V]):
-    """Results by what they follow from; forgets all when there are very many."""
+    """A cache as a dict, cleared when it reaches `_MOST` entries."""
 
     __slots__ = ()
 
@@ -366,7 +365,7 @@ def remembered(
     memo: dict[K, V], root: K, value: Callable[[Any], V],
     parts: Callable[[Any], Iterable[Any]] = children,
 ) -> V:  # fmt: skip
-    """`value(root)`, kept in `memo`: that of a node after those of its `parts`, so that none recurses."""
+    """`value(root)`, cached in `memo`; values of `parts` come first, so that `value` does not recurse."""
     if root in memo:
         return memo[root]
     if len(memo) >= _MOST:
@@ -398,15 +397,15 @@ def pre_order(*roots: Node, inside: Callable[[Node], Sequence[Node]] = children)
 
 
 def outermost(root: Node, wanted: Callable[[Node], bool]) -> Iterator[Node]:
-    """Each distinct node that is wanted and not only inside of such a node, in the order written."""
+    """Each distinct node with `wanted(node)` that is reached through no other such node, in pre-order."""
     return filter(wanted, pre_order(root, inside=lambda n: () if wanted(n) else children(n)))
 
 
 def transform(root: N, f: Callable[[Node], Node], done: dict[int, Node] | None = None) -> N:
     """Rebuild a tree bottom-up: `f` sees each node after its children were replaced.
 
-    A node shared by several parents is visited once. What several roots share is shared by what they become
-    if the same `done` is given for each, by the `id` of old nodes, which have to live as long.
+    A node shared by several parents is visited once. Nodes shared by several roots remain shared in the
+    results if the same `done` is passed for each; its keys are `id`s of old nodes, which must live as long.
     """
     made: dict[int, Node] = {} if done is None else done
     for n in post_order(root):

@@ -1,4 +1,4 @@
-"""How things show themselves where someone looks at them: in a terminal, and in a notebook."""
+"""Display of objects in a terminal and in a notebook: text listings and HTML."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 
 class Listing(str):
-    """Text that is shown as it is, line by line.
+    """A string whose repr is its text, line by line.
 
     >>> Listing("for i in range(0, 4):")
     for i in range(0, 4):
@@ -22,7 +22,7 @@ class Listing(str):
 
 
 def page(title: str, texts: Iterable[tuple[str, str]]) -> str:
-    """HTML of a title and texts under headings: the first is open, the others open at a click.
+    """HTML of a title and texts under headings: the first is open, the others are collapsed.
 
     >>> page("f", [("program", "a < b")])
     '<div><b>f</b><details open><summary>program</summary><pre>a &lt; b</pre></details></div>'

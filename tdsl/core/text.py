@@ -1,6 +1,6 @@
-"""What every printer shares: lines with indentation, names that are free, parentheses only where needed.
+"""Tools for printers of code: indented lines, fresh names, parentheses only where needed, tables, units.
 
-A printer builds `Piece`s: text that knows how tightly it binds, by Python's table of operators.
+A printer builds `Piece`s: text of an expression with its precedence in Python's table of operators.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-# How tightly text binds, loosest first; a number of Python's own table of operators.
+# Precedence levels, loosest first, as in Python's table of operators.
 TERNARY, OR, AND, NOT, COMPARE, BIT_OR, BIT_XOR, BIT_AND, SHIFT, SUM, PRODUCT, SIGN, POWER, ATOM = (
     range(14)
 )
@@ -25,7 +25,7 @@ _BINDING = {
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Text of an expression and how tightly it binds."""
+    """Text of an expression and its precedence, `binding`."""
 
     text: str
     binding: int = ATOM
@@ -80,7 +80,7 @@ def number(value: float) -> Piece:
 
 @dataclass(slots=True)
 class Writer:
-    """Lines under indentation.
+    """Collects indented lines of text.
 
     >>> w = Writer("  ")
     >>> with w.block("for i in range(0, 3):"):
@@ -100,7 +100,7 @@ class Writer:
 
     @contextmanager
     def block(self, header: str) -> Iterator[None]:
-        """The lines written inside stand one step to the right, under `header`."""
+        """Write `header`; lines written within the context are indented one step more."""
         self.line(header)
         self.depth += 1
         yield
@@ -111,7 +111,7 @@ class Writer:
 
 
 def columns(rows: Sequence[Sequence[str]]) -> str:
-    """A table without lines: the first column to the left, the others to the right.
+    """A table without rules: the first column left-aligned, the others right-aligned.
 
     >>> print(columns([("stage", "ms"), ("blur", "0.125")]))
     stage     ms
@@ -126,7 +126,7 @@ def columns(rows: Sequence[Sequence[str]]) -> str:
 
 
 class Names:
-    """Identifiers given out once each.
+    """Generates fresh identifiers.
 
     >>> names = Names({"for"})
     >>> names.fresh("x"), names.fresh("x"), names.fresh("a.b"), names.fresh("for")
@@ -137,7 +137,7 @@ class Names:
         self.taken = set(taken)
 
     def fresh(self, wanted: str) -> str:
-        """An identifier like `wanted` that was not given out before."""
+        """An identifier similar to `wanted` that is not taken; it is taken from then on."""
         base = name = re.sub(r"\W", "_", wanted, flags=re.ASCII) or "_"
         if base[0].isdigit():
             base = name = f"_{base}"

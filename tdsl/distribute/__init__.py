@@ -1,17 +1,17 @@
-"""Who does what on a grid of ranks: plans of messages and tasks, their proof, and running them.
+"""Distributed programs over MPI: plans of messages and tasks for a grid of ranks, verified and executed.
 
-stages.py     the distributed funcs, and the boxes that their iterations touch, by the region function
+stages.py     the distributed funcs, and the boxes that their iterations access, by the region function
 rank.py       the steps of one rank
-collective.py which messages are together a broadcast, a gathering or a reduction
-plan.py       plans as data, with what they cost
-formula.py    what a rank receives, as an expression of the sizes
-check.py      the proof that messages match, nothing waits for ever, and memory suffices
-emit.py       a plan as a module of its own; rank_text.py: the steps of a rank in it
-task.py       what a rank computes, as an ordinary program
-engine.py     running the steps of a rank
-simulate.py   all ranks in one process
-mpi.py        what all ranks of a run agree on; carry.py: their messages as calls of MPI
-clock.py      when steps would run: a model of links
+collective.py which messages together are a broadcast, an all-gather, an all-to-all or a reduction
+plan.py       plans as data, with their costs
+formula.py    the bytes that a rank receives, as an expression of the sizes
+check.py      verification: messages match, no deadlock, memory is allocated and values are complete
+emit.py       a plan as a standalone module; rank_text.py: the steps of a rank in it
+task.py       the computation of a step, as an ordinary program
+engine.py     execution of the steps of a rank
+simulate.py   execution of all ranks in one process
+mpi.py        the communicator, agreement of ranks before a call, deadlines; carry.py: messages as MPI calls
+clock.py      a discrete-event model of the time of steps and messages
 trace.py      traces of runs and of that model
-program.py    what `td.compile` gives for a schedule with distributed funcs
+program.py    the result of `td.compile` for a schedule with distributed funcs
 """

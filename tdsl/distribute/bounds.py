@@ -1,4 +1,4 @@
-"""What no plan can go below: lower bounds of communication, where they are known."""
+"""Lower bounds of the communication volume of a plan, known for matrix products."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tdsl.schedule.recipes.strategies import product_bound
 def bound_of(
     stages: Sequence[Stage], homes: Sequence[Home], ranks: int
 ) -> Callable[[float], float] | None:
-    """The bound in bytes for some bytes of memory, where it is known: of one stage that is a product."""
+    """A lower bound of bytes received, by bytes of memory; None unless the only stage is a matrix product."""
     if len(stages) != 1:
         return None
     known, size = _product(stages[0], ranks), min((h.bytes for h in homes), default=1)
@@ -23,7 +23,7 @@ def bound_of(
 
 
 def _product(stage: Stage, ranks: int) -> Callable[[float], float] | None:
-    """The bound of a product of two matrices, for some elements of memory; None for any other stage."""
+    """The lower bound in elements, by memory in elements; None unless `stage` is a matrix product."""
     d = stage.definition
     touched: dict[str, set[str]] = {}
     for r in reads_in(d.values):

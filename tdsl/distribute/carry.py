@@ -1,8 +1,8 @@
-"""Carrying out the steps of a rank with the calls of MPI.
+"""Executes the steps of a rank with MPI calls, and counts the bytes that they carry.
 
-Bytes are counted at these calls, by the arrays that they are given: what a rank receives is what others hand
-over for it; a broadcast or gathering counts as its messages from rank to rank would, a reduction by the
-convention of `plan.reduced`. How an MPI passes things on inside of a call is its own business.
+Bytes are counted by the arrays passed to the calls: a broadcast or gather counts as its point-to-point
+messages would, a reduction by the convention of `steps.reduced`. Forwarding within an MPI call is not
+counted.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ OPERATORS = {"add": "SUM", "mul": "PROD", "min": "MIN", "max": "MAX", "or": "LOR
 
 @dataclass(slots=True)
 class Carried:
-    """What one rank received and sent in bytes, and the messages it received."""
+    """The bytes that one rank received and sent, and the number of messages that it received."""
 
     received: int = 0
     sent: int = 0
@@ -38,9 +38,9 @@ class Carried:
 
 @dataclass(frozen=True, slots=True)
 class Pending:
-    """Calls that were started: what each is for, and what is left to do when all are done.
+    """Nonblocking MPI calls: their requests, a text for each, and a function to call when all are complete.
 
-    `read` is memory that has to be there until then.
+    `read` keeps alive the memory that MPI reads until then.
     """
 
     requests: list[Any]
@@ -50,10 +50,10 @@ class Pending:
 
 
 def run(worker: Worker, comm: Any) -> Carried:
-    """Go through the steps of this rank; what went through the calls of MPI.
+    """Execute the steps of this rank; returns the bytes and messages that MPI calls carried.
 
-    An error of a step gets a note that says which step of which rank it was, and no call can follow; leaving
-    the program in one ends all ranks.
+    An exception gets a note with its rank and step, and this rank refuses later distributed calls; one that
+    is no `Exception` (SystemExit, KeyboardInterrupt) aborts all ranks.
     """
     try:
         return _run(worker, comm)
@@ -67,13 +67,13 @@ def run(worker: Worker, comm: Any) -> Carried:
 
 
 def step_text(plan: RankPlan, number: int) -> str:
-    """A step of a rank, counted from 1, in a line."""
+    """One line of text for a step of a rank; `number` counts from 1."""
     step = show_step(plan.steps[number - 1]).partition("\n")[0]
     return f"rank {plan.rank}, step {number}: {step}"
 
 
 def last_steps(plan: RankPlan) -> str:
-    """The steps of a rank behind its last message."""
+    """A text that names the steps of a rank after its last communication."""
     met = [n for n, s in enumerate(plan.steps, 1) if isinstance(s, Exchange | Finish | Reduce)]
     first = max(met, default=0) + 1
     if first > len(plan.steps):
@@ -101,7 +101,7 @@ def _run(worker: Worker, comm: Any) -> Carried:
 
 
 def wait(pending: Pending, worker: Worker) -> None:
-    """Wait until calls are done; TargetError at the deadline."""
+    """Wait until all calls of `pending` are complete, then run its `finish`; TargetError at the deadline."""
     left = mpi.wait(pending.requests)
     if left is not None:
         raise _late(worker, pending.what[left])
@@ -118,7 +118,7 @@ def _late(worker: Worker, what: str) -> TargetError:
 
 
 def begin(transfer: Transfer, worker: Worker, comm: Any, carried: Carried) -> Pending:
-    """Start an exchange: by the call for its collective, or message by message."""
+    """Start an exchange by the nonblocking call for its collective, or message by message."""
     carried.received += sum(array.nbytes for _, array in transfer.receives)
     carried.sent += sum(array.nbytes for _, array in transfer.sends)
     came = len(transfer.receives)
@@ -145,9 +145,9 @@ def begin(transfer: Transfer, worker: Worker, comm: Any, carried: Carried) -> Pe
 
 
 def _shared_bytes(transfer: Transfer) -> int:
-    """The bytes of what all ranks of a broadcast or gathering have at its end: each of them finds the same.
+    """The bytes that every rank of a broadcast or gather has at its end: all ranks compute the same number.
 
-    0 for all-to-all, where ranks have more and less: they could not tell alike that it is too large.
+    0 for all-to-all, whose sizes differ by rank: ranks could not agree on whether it is too large for a call.
     """
     if transfer.step.collective == "all-to-all":
         return 0
@@ -164,7 +164,7 @@ def _listed(ranks: tuple[int, ...]) -> str:
     return ", ".join(map(str, ranks))
 
 
-Started = tuple[Any, Callable[[], None]]  # a request, and what is to be done when it is done
+Started = tuple[Any, Callable[[], None]]  # a request, and a function to call when it is complete
 
 
 def _broadcast(transfer: Transfer, me: int, group: Any) -> Started:
@@ -198,20 +198,20 @@ COLLECTIVES = {"broadcast": _broadcast, "all-gather": _gather, "all-to-all": _ex
 
 
 def _room(counts: list[int]) -> tuple[Array, list[int], list[int]]:
-    """Memory for some bytes of each rank, these numbers, and where they begin."""
+    """A buffer for `counts` bytes of each rank, the counts, and the displacements."""
     starts = list(itertools.accumulate(counts, initial=0))
     return np.empty(starts[-1], np.uint8), counts, starts[:-1]
 
 
 def _take(transfer: Transfer, room: Array, starts: list[int]) -> None:
-    """Bring what a collective gave to where it was to be received."""
+    """Copy the packed result of a collective into the receive arrays of `transfer`."""
     for m, array in transfer.receives:
         lo = starts[transfer.step.ranks.index(m.rank)]
         mpi.as_bytes(array)[...] = room[lo : lo + array.nbytes]
 
 
 def _reduce(own: Reduction, worker: Worker, comm: Any) -> Pending:
-    """Start a reduction; one that is larger than a call can be, in pieces."""
+    """Start a reduction, in several calls if its bytes exceed the count of one."""
     step, kind = own.step, own.step.collective
     tensor = worker.buffers[step.source].tensor
     what = f"{kind} {tensor}[{show_box(step.box)}] among ranks {_listed(step.ranks)}"
@@ -231,7 +231,7 @@ def _reduce(own: Reduction, worker: Worker, comm: Any) -> Pending:
             counts[n] = part.size
         whole = np.concatenate(parts)
         request = group.Ireduce_scatter(whole, result, counts, op=op)
-        return Pending([request], [what], read=(whole,))  # mpi4py does not keep it alive
+        return Pending([request], [what], read=(whole,))  # mpi4py keeps no reference to it
     requests = []
     for n, part in zip(owners, parts, strict=False):
         mine = kind == "all-reduce" or step.ranks[n] == worker.plan.rank

@@ -1,17 +1,17 @@
-"""The proof that a plan is right, made from the plan alone.
+"""Verification of a plan, from the plan alone, by executing all ranks without data.
 
-All ranks are run without data. A buffer is a list of boxes with the points of the reduction that their
-elements hold so far, themselves as boxes: none after a fill; a run makes those of its ranges, a merge adds
-those of its source, none of which may be there. Proven is that
+A buffer is abstracted to a list of boxes with the points of the reduction that their elements have combined
+so far, themselves as boxes: none after a fill; a run gives the points of its ranges, a merge adds those of
+its source, which must be disjoint from those of its target. It is verified that
 
-1. every send has one receive, of the same box of the same tensor and tag, and is of the same collective;
-2. the order of exchanges lets all ranks come to their end, even if a send waits for its receive, and a
-   collective for all of its ranks, each of which has to name the same ones;
-3. steps use memory that is there, inside of the boxes that it holds; tasks read complete values only, from
-   buffers that hold all they need; none touches what is on its way between a start and its finish, but to
-   read what is sent;
-4. in the end each owner of an output has every point of every element once;
-5. no rank holds more memory than the plan says.
+1. every send matches one receive, of the same box of the same tensor, with the same tag and collective;
+2. exchanges do not deadlock, even if every send is synchronous and a collective is a barrier of its ranks,
+   all of which must name the same ranks;
+3. steps access allocated buffers only, inside of their boxes; tasks read complete values only, from buffers
+   that contain all that they read; between a start and its finish no step accesses the boxes that are
+   received, nor writes those that are sent;
+4. at the end each owner of an output has every point of every element exactly once;
+5. the peak memory of each rank is what the plan states.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from tdsl.placement.ownership import (
 
 
 def check(plan: Plan) -> None:
-    """Raise PlanFault unless a plan is right, and costs what it says."""
+    """Raise PlanFault unless a plan is correct and its ranks have the peak memory that its costs state."""
     points = {h.name: points_of(h) for h in plan.homes}
     sizes = {h.name: h.bytes for h in plan.homes}
     homes = {h.name: h for h in plan.homes}
@@ -67,7 +67,7 @@ def check(plan: Plan) -> None:
 
 
 def _check_gather(tag: int, here: Mapping[int, Exchange | Reduce]) -> None:
-    """Raise PlanFault unless the messages of all ranks of a collective are what it is called."""
+    """Raise PlanFault unless the messages of all ranks of a collective have the pattern of its kind."""
     ranks, kinds = set(here), {x.collective for x in here.values()}
     given: dict[int, list[Message]] = {}
     for rank, x in here.items():
@@ -94,7 +94,10 @@ def _check_gather(tag: int, here: Mapping[int, Exchange | Reduce]) -> None:
 
 
 def _check_parts(plan: Plan, home: Home, ranks: list[RankCheck]) -> None:
-    """Raise PlanFault unless the parts of an output that lie along an axis have every point once together."""
+    """Raise PlanFault unless the partial results of an output together have every point once.
+
+    Ranks whose coordinates differ only along partial axes of the placement have parts of one block.
+    """
     together: dict[tuple[int, ...], Held] = {}
     for rank in ranks:
         if home.name in rank.buffers:
@@ -114,24 +117,24 @@ def _check_parts(plan: Plan, home: Home, ranks: list[RankCheck]) -> None:
                 raise PlanFault(f"the parts of {home.name!r}{box} have the points {points} only")
 
 
-HERE = -1  # the handle of what is waited for where it starts
-Started = tuple[bool, Message, tuple[Exchange, int]]  # whether it is sent, and as part of what
-Part = tuple[Exchange | Reduce, int]  # what a rank brings to a collective, and its handle
+HERE = -1  # the handle of a blocking step
+Started = tuple[bool, Message, tuple[Exchange, int]]  # is it a send; exchange, handle
+Part = tuple[Exchange | Reduce, int]  # the step by which a rank joins a collective, and its handle
 
 
 class Post:
-    """Messages that were started on one side only, and what each rank still waits for."""
+    """Matches sends with receives, and tracks the handle that each rank waits for."""
 
     def __init__(self, ranks: list[RankCheck]) -> None:
         self.ranks = ranks
         self.started: dict[tuple[int, int, int], Started] = {}
         self.done: set[tuple[int, int, int]] = set()
-        self.open: dict[tuple[int, int], int] = {}  # messages on their way, by rank and handle
+        self.open: dict[tuple[int, int], int] = {}  # messages in flight, by rank and handle
         self.waits: dict[int, int] = {}  # the handle that a rank waits for
         self.joined: dict[tuple[int, tuple[int, ...]], dict[int, Part]] = {}
 
     def carry(self) -> None:
-        """Run all ranks to their end."""
+        """Execute all ranks to their end; PlanFault for unmatched messages and incomplete collectives."""
         ready = list(range(len(self.ranks)))
         while ready:
             rank = ready.pop()
@@ -159,7 +162,7 @@ class Post:
             raise PlanFault(f"ranks {missing} never join the collective with tag {tag}")
 
     def _begin(self, rank: int, x: Exchange, handle: int) -> list[int]:
-        """Start all messages of an exchange; the ranks that go on."""
+        """Start all messages of an exchange; returns the ranks that can continue."""
         if (rank, handle) in self.open:
             raise PlanFault(f"rank {rank} starts {handle} twice")
         tags = {m.tag for m in x.sends + x.receives}
@@ -182,7 +185,7 @@ class Post:
         return ready
 
     def _done(self, rank: int, handle: int, count: int = 1) -> list[int]:
-        """Some messages of a rank are done; the rank, if it has waited for the last of them."""
+        """Complete `count` messages of a handle; returns the rank if it waited for the last of them."""
         self.open[rank, handle] -= count
         if self.open[rank, handle] or self.waits.get(rank) != handle:
             return []
@@ -191,7 +194,7 @@ class Post:
         return [rank]
 
     def _join(self, rank: int, tag: int, part: Part) -> list[int]:
-        """One rank comes to a collective; the ranks that go on, if it is the last."""
+        """Add a rank to a collective; the last rank completes it. Returns the ranks that can continue."""
         step, _ = part
         if rank not in step.ranks or tuple(sorted(set(step.ranks))) != step.ranks:
             raise PlanFault(f"rank {rank} is none of {step.ranks}, or they are not in order")
@@ -210,7 +213,7 @@ class Post:
         return [r for other, (_, handle) in here.items() for r in self._done(other, handle)]
 
     def _reduce(self, here: Mapping[int, Exchange | Reduce], like: Reduce) -> None:
-        """Combine what all ranks of a reduction bring, for those who get parts of it."""
+        """Combine the boxes of all ranks of a reduction, and store each rank's part of the result."""
         total: Held | None = None
         for rank, step in sorted(here.items()):
             if not isinstance(step, Reduce) or (step.box, step.parts) != (like.box, like.parts):
@@ -240,7 +243,7 @@ class Post:
     def _start(
         self, key: tuple[int, int, int], sends: bool, m: Message, part: tuple[Exchange, int]
     ) -> list[int]:
-        """Start one side of a message; the ranks whose exchanges end with it."""
+        """Start one side of a message; the second delivers it. Returns the ranks that can continue."""
         source, target, tag = key
         if not (0 <= m.rank < len(self.ranks)) or source == target or key in self.done:
             raise PlanFault(f"a message from {source} to {target} with tag {tag} cannot be")
@@ -262,7 +265,7 @@ class Post:
 
 @dataclass(slots=True)
 class RankCheck:
-    """One rank, step by step."""
+    """The execution of one rank without data: its buffers, its exchanges in flight, its peak memory."""
 
     plan: RankPlan
     points: Mapping[str, Points]
@@ -288,7 +291,7 @@ class RankCheck:
         return PlanFault(f"step {self.at} of rank {self.plan.rank}: {why}")
 
     def buffer(self, name: str, box: Box) -> Held:
-        """A buffer that has to be there and to hold a box."""
+        """The buffer `name`; PlanFault unless it is allocated and contains `box`."""
         if name not in self.buffers:
             raise self._fault(f"there is no buffer {name!r}")
         held = self.buffers[name]
@@ -297,14 +300,14 @@ class RankCheck:
         return held
 
     def values(self, name: str, box: Box) -> list[Piece]:
-        """What a buffer has in a box, all of whose elements must have values."""
+        """The pieces of a buffer within a box; PlanFault unless all elements of the box have values."""
         found = self.buffer(name, box).get(box)
         if sum(elements(part) for part, _ in found) < elements(box):
             raise self._fault(f"{name!r} has no values in all of {box}")
         return found
 
     def advance(self) -> Exchange | Start | Finish | Reduce | None:
-        """Go on to the next step that others take part in; None at the end."""
+        """Execute local steps; returns the next communication step, None at the end of the plan."""
         while self.at < len(self.plan.steps):
             step = self.plan.steps[self.at]
             self.at += 1
@@ -314,7 +317,7 @@ class RankCheck:
         return None
 
     def check_still(self, name: str, box: Box | None, *, written: bool) -> None:
-        """Raise PlanFault where a step touches what is on its way; a box of None is all of a buffer."""
+        """Raise PlanFault if an access conflicts with an exchange in flight; None is the whole buffer."""
         for x in self.flying.values():
             for m in (*x.receives, *(x.sends if written else ())):
                 if m.buffer == name and (box is None or common(m.box, box) is not None):
@@ -386,18 +389,18 @@ class RankCheck:
         self.buffer(step.target, step.box).put([(step.box, (each,))])
 
     def complete(self, name: str, box: Box) -> None:
-        """Raise PlanFault unless every element of a box has all of its points."""
+        """Raise PlanFault unless every element of a box has all points of its reduction."""
         wanted = count_of(self.points[self.buffer(name, box).tensor])
         for part, points in self.values(name, box):
             if count_of(points) != wanted:
                 raise self._fault(f"{part} of {name!r} has the points {points} only")
 
     def send(self, m: Message) -> tuple[str, Box, list[Piece]]:
-        """What a message carries: tensor, box, values."""
+        """The contents of a message: tensor, box, pieces."""
         return self.buffer(m.buffer, m.box).tensor, m.box, self.values(m.buffer, m.box)
 
     def receive(self, m: Message, tensor: str, box: Box, pieces: list[Piece]) -> None:
-        """Take what a message carries."""
+        """Store the pieces of a message in its buffer; PlanFault unless tensor and box match."""
         held = self.buffer(m.buffer, m.box)
         if held.tensor != tensor or m.box != box:
             raise self._fault(
@@ -406,9 +409,10 @@ class RankCheck:
         held.put(pieces)
 
     def check_end(self, outputs: Mapping[str, Box | None], whole: AbstractSet[str]) -> None:
-        """Raise PlanFault unless the rank has all of its own of the outputs, and nothing else was left.
+        """Raise PlanFault unless the rank has its blocks of the outputs, and nothing else is left.
 
-        Elements of the outputs in `whole` have all of their points.
+        No exchange may be in flight, and no other buffer be allocated. Elements of the outputs in `whole`
+        must have all of their points.
         """
         for name, box in outputs.items():
             if box is not None:

@@ -1,11 +1,11 @@
-"""When the steps of a plan would run: a model of ranks, their links, and what waits for what.
+"""A discrete-event model of the time of a plan: its steps, its messages and the links that they occupy.
 
-A message takes a latency and its bytes over a bandwidth (the alpha-beta model). A rank sends one message at a
-time, and receives one at a time; where a grid has levels, all ranks of a node share its link for what leaves
-it, and latency and bandwidth are those of the outermost level that a message crosses. A message begins when
-both sides are ready and their links free; of those that could, what became ready first, or stands first in
-the plans. Broadcasts and reductions to one rank are trees, other reductions rings. Tasks take operations over
-a rate, copies bytes.
+A message takes a latency plus its bytes over a bandwidth (the alpha-beta model). A rank sends one message at
+a time and receives one at a time; if the grid has levels, all ranks of a node share the node's link for the
+messages that leave it, and latency and bandwidth are those of the outermost level that a message crosses. A
+message begins when both sides are ready and their links free; among several, the one that became ready first,
+or comes first in the plans. Broadcasts and reductions to one rank are trees, other reductions rings. Tasks
+take their operations over a rate, copies their bytes.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ Key = tuple[int, int, int]  # of a message: source, target, tag
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """What a rank does on a track from one second to another; `flow` is the message, where it is one."""
+    """An activity of a rank on a track, with its begin and end in seconds; `flow` is the key of a message."""
 
     rank: int
     track: str
@@ -53,7 +53,7 @@ class Slice:
 
 @dataclass(frozen=True, slots=True)
 class Port:
-    """A link in one direction: of a rank, or of a node with the place where that stands."""
+    """A link in one direction, of a rank or of a node; `of` identifies the rank or node, as in `ports`."""
 
     track: str
     of: tuple[int, ...]
@@ -61,7 +61,7 @@ class Port:
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """Seconds of latency and bytes a second by level of the grid; operations and copied bytes a second."""
+    """Latency in s and bandwidth in bytes/s by level of the grid; operations/s; `memory`: copied bytes/s."""
 
     latency: tuple[float, ...]
     bandwidth: tuple[float, ...]
@@ -71,7 +71,7 @@ class Machine:
 
 @dataclass(slots=True)
 class Link:
-    """A message: what it carries, when its sides are ready, for which handles, and what begins before it."""
+    """A message: its tensor and bytes, when each side is ready with which handle, and its priority."""
 
     tensor: str
     bytes: int
@@ -81,17 +81,17 @@ class Link:
 
 @dataclass(slots=True)
 class Meeting:
-    """A broadcast or reduction whose members are to be ready."""
+    """A broadcast or reduction, which begins when all of its members are ready."""
 
     name: str
     ranks: tuple[int, ...]
-    hops: int  # of all that is carried, one after the other
-    bytes: dict[int, tuple[int, int]]  # what each member sends and receives
+    hops: int  # the depth of its tree; 0 for a ring
+    bytes: dict[int, tuple[int, int]]  # sent and received by each member
     ready: dict[int, tuple[float, int]] = field(default_factory=dict)
 
 
 class Clock:
-    """Runs the steps of all ranks without data; `operations` says how many a point of each func takes."""
+    """Simulates the steps of all ranks without data; `operations` is the number for a point of each func."""
 
     def __init__(self, plan: Plan, machine: Machine, operations: Mapping[str, float]) -> None:
         self.plan, self.machine, self.operations = plan, machine, operations
@@ -100,22 +100,22 @@ class Clock:
         self.steps = [iter(plan.rank(r).steps) for r in ranks]
         self.tensors = [{name: name for name, _ in plan.rank(r).owned} for r in ranks]
         self.now = [0.0] * len(ranks)
-        self.left: dict[tuple[int, int], int] = {}  # messages that a rank's handle still waits for
+        self.left: dict[tuple[int, int], int] = {}  # incomplete communications, by handle
         self.ends: dict[tuple[int, int], float] = {}
         self.blocked: dict[int, int] = {}  # the handle that a rank waits for
         self.links: dict[Key, Link] = {}
         self.meetings: dict[tuple[int, tuple[int, ...]], Meeting] = {}
-        self.posted = [0] * len(ranks)  # how many messages each rank was ready for so far
-        self.free: dict[Port, float] = {}  # when a link can be used again
+        self.posted = [0] * len(ranks)  # messages started so far by each rank
+        self.free: dict[Port, float] = {}  # the time at which a link becomes free
         self.waiting: dict[
             Port, set[Key]
-        ] = {}  # what both sides are ready for, but its links are not free
+        ] = {}  # messages with both sides ready that wait for free links
         self.slices: list[Slice] = []
         self._due: list[tuple[float, int, Key | tuple[int, tuple[int, ...]] | Port]] = []
         self._count = itertools.count()
 
     def run(self) -> list[Slice]:
-        """All slices, those of a track in the order of time."""
+        """Simulate the plan; returns all slices, those of a track in the order of time."""
         for rank in range(self.plan.grid.size):
             self._advance(rank)
         while self._due:
@@ -138,13 +138,13 @@ class Clock:
     # -- one rank
 
     def _advance(self, rank: int) -> None:
-        """Go on until the rank waits, or is at its end."""
+        """Execute the steps of a rank until it blocks or ends."""
         for step in self.steps[rank]:
             match step:
                 case Make(buffer, tensor, _):
                     self.tensors[rank][buffer] = tensor
                 case Fill(buffer):
-                    pass  # beside what runs
+                    pass  # negligible
                 case Copy(source, _, box) | Merge(source, _, box):
                     size = elements(box) * self.sizes[self.tensors[rank][source]]
                     what = f"{type(step).__name__.lower()} {self.tensors[rank][source]}"
@@ -174,7 +174,7 @@ class Clock:
         self.slices.append(Slice(rank, COMPUTE, name, begin, self.now[rank], size))
 
     def _waits(self, rank: int, handle: int) -> bool:
-        """Whether a rank must wait for a handle; where not, it is done with."""
+        """True if a rank must wait for a handle; otherwise the handle is retired."""
         if self.left.get((rank, handle), 0):
             self.blocked[rank] = handle
             return True
@@ -183,7 +183,7 @@ class Clock:
         return False
 
     def _post(self, rank: int, step: Exchange, handle: int) -> None:
-        """Let the messages of an exchange be ready on this side."""
+        """Mark the messages of an exchange as ready on this side; a broadcast joins its collective."""
         if step.collective == "broadcast":
             m = (step.sends or step.receives)[0]
             root = rank if step.sends else m.rank
@@ -219,7 +219,7 @@ class Clock:
         )
 
     def _join(self, rank: int, tag: int, meeting: Meeting, handle: int) -> None:
-        """Let a member be ready for what all do together."""
+        """Mark a member of a collective as ready; the last one schedules the collective."""
         found = self.meetings.setdefault((tag, meeting.ranks), meeting)
         self.left[rank, handle] = 1
         found.ready[rank] = (self.now[rank], handle)
@@ -235,21 +235,21 @@ class Clock:
     # -- links
 
     def _ports(self, key: Key) -> list[Port]:
-        """What a message uses: the links by which it leaves, and those by which it arrives."""
+        """The links that a message occupies: of its source for sending, of its target for receiving."""
         source, target, _ = key
         level = crossed(self.plan.grid, (source, target))
         out = [Port(SEND, p) for p in ports(self.plan.grid, source, level)]
         return out + [Port(RECEIVE, p) for p in ports(self.plan.grid, target, level)]
 
     def _wait(self, key: Key) -> list[Port]:
-        """Let a message wait for its links."""
+        """Queue a message at its links, and return these links."""
         needed = self._ports(key)
         for p in needed:
             self.waiting.setdefault(p, set()).add(key)
         return needed
 
     def _carry(self, key: Key, begin: float) -> None:
-        """Carry a message whose links are free."""
+        """Transfer a message whose links are free."""
         source, target, _ = key
         link = self.links.pop(key)
         level = crossed(self.plan.grid, (source, target))
@@ -269,7 +269,7 @@ class Clock:
         self._schedule(until, port)
 
     def _meet(self, key: tuple[int, tuple[int, ...]], at: float) -> None:
-        """Do what all members are ready for."""
+        """Execute a collective whose members are all ready, from the time at which their links are free."""
         meeting = self.meetings.pop(key)
         level = crossed(self.plan.grid, meeting.ranks)
         latency, bandwidth = self.machine.latency[level], self.machine.bandwidth[level]
@@ -290,7 +290,7 @@ class Clock:
             self._done(rank, handle, end)
 
     def _done(self, rank: int, handle: int, at: float) -> None:
-        """Note that something that a handle waits for is done."""
+        """Record that a message or collective of a handle is complete; the last one resumes the rank."""
         self.left[rank, handle] -= 1
         self.ends[rank, handle] = max(self.ends.get((rank, handle), 0.0), at)
         if self.left[rank, handle] == 0 and self.blocked.get(rank) == handle:
@@ -300,7 +300,7 @@ class Clock:
 
 
 def crossed(grid: Grid, ranks: tuple[int, ...]) -> int:
-    """The outermost level of a grid in which some ranks are apart.
+    """The outermost level of a grid in which the coordinates of some ranks differ.
 
     >>> machine = Grid.of([Grid(node=2), Grid(x=2)])
     >>> crossed(machine, (0, 1)), crossed(machine, (1, 2))
@@ -312,7 +312,10 @@ def crossed(grid: Grid, ranks: tuple[int, ...]) -> int:
 
 
 def ports(grid: Grid, rank: int, level: int) -> Iterator[tuple[int, ...]]:
-    """The links that a message of a rank uses which crosses a level: its own, and those of what it leaves."""
+    """The links of a rank for a message that crosses `level`: its own, and those of the nodes around it.
+
+    A rank is `(rank,)`; a node is the number of its coordinates, followed by these coordinates.
+    """
     at = grid.coordinates(rank)
     yield (rank,)
     for behind in list(itertools.accumulate(grid.depths))[level:-1]:

@@ -1,8 +1,8 @@
-"""Collectives: which of the messages of a step are together a broadcast, a gathering or a reduction.
+"""Detects collectives: messages of a step that together are a broadcast, all-gather, all-to-all or reduction.
 
-A group is a line, plane, ... of ranks: all with the same coordinates along the other axes. What its members
-do together follows from the boxes that all of them need, make and own, so each member finds the same. Fewer
-than three ranks exchange messages, as do those whose boxes fit no collective.
+A group is a line, plane, ... of ranks: all with the same coordinates along the other axes. Its collective
+follows from the boxes that its members read, compute and own, so each member derives the same one. Groups of
+fewer than three ranks exchange messages, as do those whose boxes fit no collective.
 """
 
 from __future__ import annotations
@@ -30,34 +30,34 @@ from tdsl.placement.ownership import (
 )  # fmt: skip
 
 FEWEST = 3  # ranks of a collective: two send each other messages
-MOST_PAIRS = 64  # ranks up to which an exchange of all with all is looked for
+MOST_PAIRS = 64  # ranks of a group up to which an all-to-all is looked for
 
-Parts = tuple[tuple[int, Box], ...]  # ranks, each with the box that it brings
+Parts = tuple[tuple[int, Box], ...]  # ranks, each with the box that it contributes
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Where everything lives: the grid, the placement and the whole box of each tensor."""
+    """The distribution of all tensors: the grid, and the placement and the whole box of each tensor."""
 
     grid: Grid
     placements: Mapping[str, Placement]
     wholes: Mapping[str, Box]
 
     def owned(self, tensor: str, at: Coordinates) -> Box | None:
-        """The box that the rank at some coordinates owns."""
+        """The box of a tensor that the rank at coordinates `at` owns; None for no elements."""
         return owned(self.placements[tensor], self.grid, self.wholes[tensor], at)
 
     def pieces(self, tensor: str, box: Box, near: Coordinates) -> Iterator[tuple[Coordinates, Box]]:
-        """A box cut along the blocks, each piece with the coordinates of the owner nearest."""
+        """A box cut at the borders of blocks, each piece with the coordinates of the nearest owner."""
         whole = self.wholes[tensor]
         return pieces(self.placements[tensor], self.grid, whole, box, near)
 
     def copies(self, tensor: str, at: Coordinates) -> Iterator[Coordinates]:
-        """All ranks that own the same of a tensor as that at some coordinates."""
+        """The coordinates of all ranks that own the same block of a tensor as the rank at `at`."""
         return copies(self.placements[tensor], self.grid, at)
 
     def line(self, at: Coordinates, axes: Iterable[int]) -> Iterator[Coordinates]:
-        """All ranks that differ from that at some coordinates along some axes only."""
+        """The coordinates of all ranks that differ from the rank at `at` along `axes` only."""
         free = set(axes)
         shape = enumerate(zip(at, self.grid.shape, strict=True))
         return itertools.product(*(range(size) if n in free else (p,) for n, (p, size) in shape))
@@ -65,7 +65,7 @@ class Layout:
 
 @dataclass(frozen=True, slots=True)
 class Gather:
-    """A collective that brings `parts` of a tensor, each from a rank, to all `ranks`."""
+    """A broadcast or all-gather: brings `parts` of a tensor, each from one rank, to all `ranks`."""
 
     kind: str
     ranks: tuple[int, ...]
@@ -74,7 +74,7 @@ class Gather:
 
 @dataclass(slots=True)
 class Groups:
-    """The collectives of a stage; each is found once in an iteration, whoever asks."""
+    """The collectives of a stage, cached by iteration and group."""
 
     layout: Layout
     stage: Stage
@@ -84,7 +84,7 @@ class Groups:
     )
 
     def fetched(self, source: str, reader: Coordinates, inner: Spans) -> Gather | None:
-        """The collective by which a rank gets what it needs of a source, in an iteration `inner`."""
+        """The broadcast or all-gather of the box of a source that a rank reads in an iteration, or None."""
         placement = self.layout.placements[source]
         axes = [n for n in self.stage.alike(source)
                 if not isinstance(placement.entries[n], Copies)]  # fmt: skip
@@ -123,7 +123,7 @@ class Groups:
     def _busy(
         self, at: Coordinates, inner: Spans, axes: list[int]
     ) -> tuple[frozenset[Coordinates], tuple[int, ...]]:
-        """The ranks of a line that have iterations; mostly the same ones for all steps."""
+        """The ranks along `axes` through `at` that have points to compute: their coordinates and numbers."""
         stage = self.stage
         line, steps = {stage.outer[n] for n in axes}, set(stage.outer[stage.fixed :])
         differ = any(part.loops & line and part.loops & steps for part in stage.parts)
@@ -139,7 +139,10 @@ class Groups:
         return self._members[key]
 
     def exchanged(self, tensor: str, at: Coordinates, inner: Spans) -> tuple[int, ...]:
-        """The ranks that exchange parts of a source, or of what they made, all with all; one is at `at`."""
+        """The ranks of an all-to-all that includes the rank at `at`; () if there is none.
+
+        It exchanges parts of a source, or the results of the stage where `tensor` is its own func.
+        """
         mine = self._partners(tensor, at, inner)
         axes = [n for n, p in enumerate(at) if any(other[n] != p for other in mine)]
         group = set(itertools.islice(self.layout.line(at, axes), MOST_PAIRS + 1))
@@ -149,14 +152,14 @@ class Groups:
             return ()
         grid = self.layout.grid
         others = set() if len(group) == grid.size else set(map(grid.coordinates, range(grid.size)))
-        if len(others) > MOST_PAIRS:  # too many to ask whether one of them takes part
+        if len(others) > MOST_PAIRS:  # too many to test whether one of them takes part
             return ()
         if any(group & self._partners(tensor, other, inner) for other in others - group):
             return ()
         return _ranks(grid, group)
 
     def _partners(self, tensor: str, at: Coordinates, inner: Spans) -> set[Coordinates]:
-        """Who gives a rank what it reads of a source, or gets what it made."""
+        """The other ranks that send a rank its box of a source, or receive the results that it computed."""
         spans, home = ranked(at, inner), self.layout.owned(tensor, at)
         own = tensor == self.stage.name
         box = self.stage.writes(spans) if own else self.stage.box(tensor, spans)
@@ -164,14 +167,14 @@ class Groups:
             return set()
         kept = None if home is None else common(home, box)
         if kept is not None and 2 * elements(kept) > elements(box):
-            return set()  # borders of what the rank has: messages to neighbours
+            return set()  # the rank owns most of the box: a halo exchange with neighbours
         firsts = (first for first, _ in self.layout.pieces(tensor, box, at))
         if own:
             firsts = (other for first in firsts for other in self.layout.copies(tensor, first))
         return set(firsts) - {at}
 
     def made(self, maker: Coordinates, inner: Spans, tag: int) -> Gather | Reduce | None:
-        """The collective by which what a rank made comes to its owners; its buffers are left open."""
+        """The collective that brings the results of `maker` to their owners, or None; buffers are not set."""
         name, combine = self.stage.name, self.stage.combine
         placement = self.layout.placements[name]
         if combine is None:
@@ -192,7 +195,7 @@ class Groups:
         return self._known[key]
 
     def _shared(self, boxes: Mapping[Coordinates, Box | None]) -> Gather | None:
-        """A gathering of boxes that all ranks of a line own: each makes some of them."""
+        """An all-gather or broadcast of boxes that all ranks of a line own, each computed by one of them."""
         grid, name = self.layout.grid, self.stage.name
         home = self.layout.owned(name, next(iter(boxes)))
         parts = [(grid.rank(at), box) for at, box in boxes.items() if box is not None]
@@ -200,14 +203,14 @@ class Groups:
             return None
         if any(not contains(home, box) for _, box in parts):
             return None
-        # what several of them make would come twice
+        # a box computed by several ranks would be sent twice
         if len({box for _, box in parts}) < len(parts):
             return None
         kind = "broadcast" if len(parts) == 1 else "all-gather"
         return Gather(kind, _ranks(grid, boxes), tuple(parts))
 
     def _combined(self, boxes: Mapping[Coordinates, Box | None], tag: int) -> Reduce | None:
-        """A reduction of one box that all ranks of a line make, to those of them who own it."""
+        """A reduction of one box, of which all ranks of a line have partial results, to its owners."""
         layout, name = self.layout, self.stage.name
         members = sorted((layout.grid.rank(at), at) for at, box in boxes.items() if box is not None)
         made = {box for box in boxes.values() if box is not None}
@@ -223,7 +226,7 @@ class Groups:
         idle = [at for at in parts if boxes[at] is None]
         if idle and set(parts.values()) != made:
             return None
-        # those that make nothing take part where whoever gets anything gets all: no more moves so
+        # ranks without partial results take part if each receiver gets the whole box: no more is moved
         members = sorted(members + [(layout.grid.rank(at), at) for at in idle])
         if len(members) < FEWEST:
             return None
@@ -235,7 +238,7 @@ class Groups:
 
 
 def is_of_mpi(combine: Combine | None, dtypes: tuple[DType, ...], *, in_order: bool) -> bool:
-    """Whether MPI has an operator that combines parts, with the same values for NaN."""
+    """True if MPI has a predefined operator for `combine`, with the same results for NaN."""
     if combine is None or in_order or len(dtypes) > 1:
         return False
     (dtype,) = dtypes
@@ -249,7 +252,7 @@ def is_of_mpi(combine: Combine | None, dtypes: tuple[DType, ...], *, in_order: b
 
 
 def ranked(at: Coordinates, inner: Spans) -> Spans:
-    """The spans of the outer loops for one rank, in an iteration of those that it steps through."""
+    """The spans of the outer loops: the coordinates of the rank at `at`, then the iteration `inner`."""
     return (*((p, p + 1) for p in at), *inner)
 
 

@@ -1,6 +1,6 @@
-"""A plan as a standalone Python module: mpi4py for messages, NumPy for memory, its tasks as functions.
+"""Emits a plan as a standalone Python module: mpi4py for messages, NumPy for memory, its tasks as functions.
 
-Each rank has a function of its own with its steps in order; `run(*blocks)` calls that of this process.
+Each rank has a function with its steps in order; `run(*blocks)` calls the function of this process's rank.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def among(comm, *ranks):
 
 
 def emit(plan: Plan, tasks: Tasks, parameters: tuple[str, ...], text: Text) -> str:
-    """The text of the module. TargetError where parts are combined by what NumPy has no form for."""
+    """The text of the module. TargetError if parts are combined by an expression with no NumPy form."""
     kernels = Kernels(tasks, text)
     count, names = plan.grid.size + plan.idle, Names(RESERVED)
     called = {p: names.fresh(p) for p in parameters}
@@ -51,7 +51,7 @@ def emit(plan: Plan, tasks: Tasks, parameters: tuple[str, ...], text: Text) -> s
 
 
 def _rank(plan: RankPlan, whole: Plan, parameters: Mapping[str, str], kernels: Kernels) -> str:
-    """The function of one rank."""
+    """The text of the function of one rank."""
     body = RankText(kernels, parameters, plan.rank)
     w = body.writer
     at = "idle"

@@ -1,4 +1,4 @@
-"""Running the steps of one rank on NumPy arrays. Who carries the messages is the caller's business."""
+"""Executes the steps of one rank on NumPy arrays; communication is yielded to the caller, who performs it."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ Task = Callable[..., Any]
 
 @dataclass(frozen=True, slots=True)
 class Transfer:
-    """An exchange: what is sent, packed, and memory for what is received."""
+    """An exchange with its arrays: packed ones to send, and memory for those to receive."""
 
     step: Exchange
     sends: tuple[Parcel, ...]
@@ -50,7 +50,7 @@ class Transfer:
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """A transfer that is to be started, and finished when its number comes again."""
+    """A transfer to start; an `Ended` with the same handle follows."""
 
     transfer: Transfer
     handle: int
@@ -58,14 +58,14 @@ class Begun:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """A transfer that was begun must be done."""
+    """The transfer that was started with this handle must be completed."""
 
     handle: int
 
 
 @dataclass(frozen=True, slots=True)
 class Reduction:
-    """A reduction: what this rank brings, packed, each part of the result apart, and memory for its own."""
+    """A reduction: this rank's operand, packed by parts of the result, and memory for its own part."""
 
     step: Reduce
     parts: tuple[Array, ...]
@@ -73,12 +73,12 @@ class Reduction:
     combine: Combine
 
 
-Event = Transfer | Begun | Ended | Reduction  # what a rank leaves to those that carry messages
+Event = Transfer | Begun | Ended | Reduction  # communication, which the caller performs
 
 
 @dataclass(slots=True)
 class Tasks:
-    """The compiled programs of the tasks of all ranks; equal ones are one."""
+    """The compiled programs of the tasks of all ranks; equal tasks share one program."""
 
     stages: Mapping[str, Stage]
     dtypes: Mapping[str, tuple[DType, ...]]
@@ -87,7 +87,7 @@ class Tasks:
     _known: dict[object, Task] = field(default_factory=dict)
 
     def get(self, run: Run, boxes: Mapping[str, Box]) -> Task:
-        """The program of a step that reads buffers which hold these boxes."""
+        """The program of a step; `boxes` has the box of the buffer that it reads for each tensor."""
         key = (run.func, run.ranges, tuple(boxes.items()))
         if key not in self._known:
             state = task(self.stages[run.func], run, boxes)
@@ -99,25 +99,25 @@ class Tasks:
 
 @dataclass(slots=True)
 class Buffer:
-    """A box of a tensor in memory; a func of several values has an array for each."""
+    """A box of a tensor in memory; a func of several values has one array for each value."""
 
     tensor: str
     box: Box
     arrays: tuple[Array, ...]
 
     def part(self, box: Box) -> tuple[Array, ...]:
-        """A box in it, as views; copies where it has gaps that the whole does not have."""
+        """The arrays of `box`: views of the buffer, or copies if `box` has gaps that the buffer has not."""
         return tuple(array[within(box, self.box)] for array in self.arrays)
 
     def put(self, box: Box, values: tuple[Array, ...]) -> None:
-        """Have values in a box of it; nothing is done for those that are views of it already."""
+        """Store values in a box of the buffer; arrays that are views of the buffer are skipped."""
         for array, new in zip(self.arrays, values, strict=True):
             if not np.may_share_memory(array, new):
                 array[within(box, self.box)] = new
 
 
 class Worker:
-    """One rank: its plan, its buffers, its scalars."""
+    """The execution of one rank: its plan, its buffers, its scalars."""
 
     def __init__(
         self, plan: RankPlan, tasks: Tasks, inputs: Mapping[str, Array], scalars: Mapping[str, Any],
@@ -126,11 +126,11 @@ class Worker:
         self.plan, self.tasks, self.scalars = plan, tasks, scalars
         self.at = 0  # the number of the step, from 1
         self.reached = reached
-        self.marks: list[float] = []  # when each step began, and at last when all were done
+        self.marks: list[float] = []  # the times at which each step began, then that of the end
         self.buffers = {name: Buffer(name, box, (inputs[name],)) for name, box in plan.owned}
 
     def run(self) -> Iterator[Event]:
-        """Go through the steps; what is yielded must be done, or begun, before the next is asked for."""
+        """Execute the steps; the caller performs (or starts) each event before it asks for the next one."""
         begun: dict[int, Transfer] = {}
         for number, step in enumerate(self.plan.steps, 1):
             self.reached(number)
@@ -195,7 +195,7 @@ class Worker:
         boxes = [part for part in step.parts if part is not None]
         if step.collective == "all-reduce":
             boxes = [step.box]
-        # copies: the result may be written where the part of this rank is
+        # copies: the result may be written to the memory of this rank's operand
         parts = tuple(pack(self._part(step.source, box)).copy() for box in boxes)
         mine = step.parts[step.ranks.index(self.plan.rank)]
         place = None if mine is None or step.target is None else self._part(step.target, mine)
@@ -222,7 +222,7 @@ class Worker:
 
 
 def fill(combine: Combine, arrays: tuple[Array, ...], scalars: Mapping[str, Any]) -> None:
-    """Set all elements to the identity of a combiner."""
+    """Set all elements to the identity of `combine`."""
     params = {name: np.asarray(value) for name, value in scalars.items()}
     for array, init in zip(arrays, combine.init, strict=True):
         array[...] = Evaluator({}, {}, [], params)(init)
@@ -231,7 +231,7 @@ def fill(combine: Combine, arrays: tuple[Array, ...], scalars: Mapping[str, Any]
 def merge(
     combine: Combine, so_far: tuple[Array, ...], new: tuple[Array, ...], scalars: Mapping[str, Any]
 ) -> None:
-    """Combine elements with what comes later in the order of the reduction."""
+    """Combine `so_far` in place with `new`, which comes later in the order of the reduction."""
     match combine.exprs:
         case (Binary("add" | "mul" as op, Param("a0"), Param("b0")),):
             IN_PLACE[op](so_far[0], new[0], out=so_far[0])
@@ -247,7 +247,7 @@ def merge(
 
 
 def room_for(place: tuple[Array, ...]) -> Array:
-    """Memory without gaps for what is received: the place itself where it has none."""
+    """Contiguous memory to receive into: the array of `place` itself if it is one and contiguous."""
     (first, *more) = place
     if more:
         return np.empty(sum(p.nbytes for p in place), np.uint8)
@@ -255,7 +255,7 @@ def room_for(place: tuple[Array, ...]) -> Array:
 
 
 def pack(parts: tuple[Array, ...]) -> Array:
-    """Elements as one array without gaps; of several values, the bytes of one after the other."""
+    """The elements of `parts` as one contiguous array; of several parts, their bytes one after the other."""
     whole = [np.ascontiguousarray(p) for p in parts]
     return (
         whole[0]
@@ -265,7 +265,7 @@ def pack(parts: tuple[Array, ...]) -> Array:
 
 
 def unpack(array: Array, place: tuple[Array, ...]) -> None:
-    """Put what was received where it belongs."""
+    """Copy a received array into `place`: the inverse of `pack`."""
     if len(place) == 1:
         if place[0] is not array:
             place[0][...] = array

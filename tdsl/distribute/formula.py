@@ -1,8 +1,8 @@
-"""What a rank receives as a formula of the sizes: the boxes of its steps with named ends.
+"""The bytes that a rank receives, as a formula of the sizes: the boxes of its steps with symbolic ends.
 
-The region function is asked as for a plan, of a program whose sizes are symbols; what a rank owns is the
-arithmetic of `placement.ownership` on expressions. The result is exact for all sizes, also where blocks are
-short or empty.
+The boxes come from the region function, as for a plan, for a program whose sizes are symbols; owned blocks
+are computed as in `placement.ownership`, on expressions. The result is exact for all sizes, also where blocks
+are short or empty.
 """
 
 from __future__ import annotations
@@ -39,19 +39,19 @@ from tdsl.placement.notation import Copies, Fixed, Partial, Placement
 from tdsl.schedule.facts import rest_at_root, root_boxes
 from tdsl.schedule.nest import Split, State
 
-RangesAt = Callable[[Coordinates], dict[str, Interval]]  # of the variables on a rank, in a step
-Ends = tuple[tuple[Expr, Expr], ...]  # a box: first and behind the last
+RangesAt = Callable[[Coordinates], dict[str, Interval]]  # of variables on a rank in a step
+Ends = tuple[tuple[Expr, Expr], ...]  # a box: half-open intervals
 Turns = tuple[
     int, int, Expr
-]  # of what is dealt out: the size of a block, the period, where a block begins
-Own = tuple[tuple[Expr, Expr, Turns | None], ...]  # a box some of whose dimensions may be dealt out
+]  # of a block-cyclic dimension: the size of a block, the period, the begin of a block
+Own = tuple[tuple[Expr, Expr, Turns | None], ...]  # a box whose dimensions may be block-cyclic
 
 
 def formula(state: State, rank: int, *, even: bool = False) -> Any:
     """The bytes that a rank receives, as a sympy expression of the sizes.
 
-    With `even`, as if every block were whole: short, as in the literature. TypeMismatch where the number of
-    steps depends on sizes.
+    With `even`, for sizes that every block divides: short, as in the literature. TypeMismatch where the
+    number of steps depends on sizes.
     """
     assert state.grid is not None
     total: Expr = ZERO
@@ -64,7 +64,7 @@ def formula(state: State, rank: int, *, even: bool = False) -> Any:
 
 
 def _unit(state: State) -> int:
-    """A number whose multiples all blocks divide, and blocks of blocks."""
+    """A number whose multiples, as sizes, divide into whole blocks, and blocks of blocks."""
     assert state.grid is not None
     relations = (r for _, plan in state.plans for nest in plan.nests for r in nest.relations)
     splits = [r.parts or r.factor or 1 for r in relations if isinstance(r, Split)]
@@ -78,7 +78,7 @@ def _unit(state: State) -> int:
 
 @dataclass(frozen=True, slots=True)
 class StageFormula:
-    """The formulas of one distributed func; `boxes` is what is computed of each."""
+    """The formulas of one distributed func; `boxes` has the box that is computed of each func."""
 
     state: State
     grid: Grid
@@ -123,12 +123,12 @@ class StageFormula:
         return total
 
     def _parts_of(self, tensor: str) -> int:
-        """In how many parts, all of which are fetched, ranks have each element of a tensor."""
+        """The number of partial results of each element of a tensor, all of which are fetched."""
         placement = dict(self.state.placed)[tensor]
         return math.prod(self.grid.shape[n] for n in placement.partial)
 
     def _check_ends(self, tensor: str) -> None:
-        """TypeMismatch where a rank needs what runs around the ends of a dimension."""
+        """TypeMismatch if reads of a tensor wrap around the ends of a dimension."""
         for d in self.func.definitions:
             for r in d.reads:
                 if r.name == tensor and any(_runs_around(e) for e in r.index):
@@ -137,7 +137,7 @@ class StageFormula:
                     )
 
     def _results(self, at: Coordinates, ranges: RangesAt) -> Expr:
-        """The elements that a rank gets of what all ranks made in a step."""
+        """The number of elements that a rank receives of the results that all ranks compute in a step."""
         placement = dict(self.state.placed)[self.func.name]
         home = self._owned(self.func.name, at)
         messages: Expr = ZERO
@@ -158,7 +158,7 @@ class StageFormula:
         return messages
 
     def _levels(self, axes: list[int]) -> list[list[int]]:
-        """Those of some axes along which there are ranks, of each level with any, inner levels first."""
+        """The axes of more than one rank, grouped by level of the grid, innermost first; no empty groups."""
         found, last = [], len(self.grid.shape)
         for depth in reversed(self.grid.depths):
             found.append([n for n in axes if last - depth <= n < last and self.grid.shape[n] > 1])
@@ -169,7 +169,7 @@ class StageFormula:
         self, at: Coordinates, levels: list[list[int]], placement: Placement, ranges: RangesAt,
         messages: Expr,
     ) -> Expr:  # fmt: skip
-        """The elements of a reduction to one rank by one of each node; of messages, if some make none."""
+        """The elements of a hierarchical reduction to one rank; `messages` if some ranks compute none."""
         got: Expr = ZERO
         whole, going_on = _volume(self._made(ranges(at))), True
         for axes in levels:
@@ -190,12 +190,12 @@ class StageFormula:
         return Select(all_make, got, messages)
 
     def _line(self, at: Coordinates, axes: list[int]) -> list[Coordinates]:
-        """All ranks that differ from that at some coordinates along some axes only."""
+        """The coordinates of all ranks that differ from the rank at `at` along `axes` only."""
         shape = enumerate(zip(at, self.grid.shape, strict=True))
         return list(itertools.product(*(range(n) if k in axes else (p,) for k, (p, n) in shape)))
 
     def _made(self, ranges: Mapping[str, Interval]) -> Ends:
-        """The box that iterations make."""
+        """The box that is computed where the variables have some ranges."""
         plan = self.state.plan(self.func.name)
         d, whole = self.func.definitions[plan.shared], self.boxes[self.func.name]
         return _ends(
@@ -206,7 +206,7 @@ class StageFormula:
         )
 
     def _reduced_axes(self, placement: Placement) -> list[int]:
-        """The axes along which ranks make parts of one box that MPI combines."""
+        """The axes along which ranks have partial results of one box, which MPI can combine."""
         f, plan = self.func, self.state.plan(self.func.name)
         d, nest = f.definitions[plan.shared], plan.nests[plan.shared]
         combine = d.combine if plan.shared + 1 == len(f.definitions) else None
@@ -221,7 +221,7 @@ class StageFormula:
     def _all_reduce(
         self, at: Coordinates, axes: list[int], ranges: RangesAt, messages: Expr
     ) -> Expr:
-        """The elements of an all-reduce along some axes; of messages, where one rank at most makes any."""
+        """The elements of an all-reduce along some axes; `messages` if at most one rank computes any."""
         line = self._line(at, axes)
         whole, members, n = _volume(self._made(ranges(at))), len(line), line.index(at)
         each = ceildiv(whole, const(members))
@@ -290,7 +290,7 @@ def _iterations(loop: str, run: Interval) -> range:
 def _ranges(
     parts: Sequence[Part], runs: Mapping[str, Interval], given: Mapping[str, int]
 ) -> dict[str, Interval]:
-    """Where the variables run while some loops stand at some iterations."""
+    """The ranges of the variables while the loops of `given` are at those iterations."""
     at: dict[str, Expr] = {loop: const(n) for loop, n in given.items()}
     found = {}
     for part in parts:
@@ -309,7 +309,7 @@ def _ends(box: Sequence[Interval]) -> Ends:
 
 
 def _shared(box: Ends, own: Own | None) -> Expr:
-    """How many elements of a box are a rank's own."""
+    """The number of elements of a box that a rank owns."""
     if own is None:
         return ZERO
     found: Expr = ONE
@@ -321,7 +321,7 @@ def _shared(box: Ends, own: Own | None) -> Expr:
 
 
 def _before(at: Expr, turns: Turns | None) -> Expr:
-    """How many elements lie before a place, up to a constant."""
+    """The number of owned elements before an index, up to a constant."""
     if turns is None:
         return at
     block, period, start = turns
@@ -338,11 +338,11 @@ def _volume(box: Ends) -> Expr:
 
 
 def _if_any(ranges: Mapping[str, Interval], elements: Expr) -> Expr:
-    """A number of elements where all of some ranges have points, else none."""
+    """`elements` where no range is empty, else 0."""
     return Select(conjunction(_some(ranges)), elements, ZERO)
 
 
 def _some(ranges: Mapping[str, Interval]) -> Iterator[Expr]:
-    """That each of some ranges has points."""
+    """A condition for each range: that it is not empty."""
     for lo, hi in _ends(list(ranges.values())):
         yield Binary("lt", lo, hi)

@@ -1,4 +1,4 @@
-"""What the proof of a plan knows of a buffer: boxes of it, and the points of a reduction they hold."""
+"""Contents of buffers in the verification of a plan: boxes, and the points of a reduction in them."""
 
 from __future__ import annotations
 
@@ -11,41 +11,41 @@ from tdsl.placement.spans import clip, count
 
 Points = tuple[
     Box, ...
-]  # of a reduction, as boxes that do not meet; what is not reduced has one of no axes
-Piece = tuple[Box, Points]  # a box, and the points that each of its elements holds
+]  # of a reduction, as disjoint boxes; one box of no axes without a reduction
+Piece = tuple[Box, Points]  # a box, and the points that each of its elements combines
 
 
-class PlanFault(AssertionError):  # an error of whoever made the plan, not of the user
-    """What is wrong with a plan, and where."""
+class PlanFault(AssertionError):  # an error of this package, not of the user
+    """A plan is incorrect; the message says where."""
 
 
 @dataclass(slots=True)
 class Held:
-    """What is known of a buffer: disjoint boxes whose elements have values."""
+    """The contents of a buffer: disjoint boxes whose elements have values, with their points."""
 
     tensor: str
     box: Box
     pieces: list[Piece] = field(default_factory=list)
 
     def put(self, new: list[Piece]) -> None:
-        """Overwrite boxes."""
+        """Overwrite the boxes of `new`."""
         for box, points in new:
             kept = [(rest, p) for old, p in self.pieces for rest in without(old, box)]
             self.pieces = [*kept, (box, points)]
 
     def get(self, box: Box) -> list[Piece]:
-        """What is in a box; fewer elements than it has where some have no value."""
+        """The pieces within a box, which do not cover it if some elements have no value."""
         found = ((common(own, box), points) for own, points in self.pieces)
         return [(part, points) for part, points in found if part is not None]
 
     def add(self, new: list[Piece]) -> None:
-        """Combine boxes with what is there; PlanFault where points would be there twice."""
+        """Combine pieces with the contents; PlanFault if an element would combine a point twice."""
         for box, points in new:
             self.put([(own, joined(p, points)) for own, p in self.get(box)])
 
 
 def joined(a: Points, b: Points) -> Points:
-    """All points of both, boxes that lie side by side as one; PlanFault where they meet.
+    """The union of two sets of points, adjacent boxes merged; PlanFault where they overlap.
 
     >>> joined((((0, 2), (0, 9)),), (((4, 6), (0, 9)), ((2, 4), (0, 9))))
     (((0, 6), (0, 9)),)
@@ -58,7 +58,7 @@ def joined(a: Points, b: Points) -> Points:
 
 
 def _beside(points: Points, box: Box) -> Points:
-    """Points with a box more, made one with those that it lies beside."""
+    """`points` with one more box, merged with those adjacent to it."""
     for n, own in enumerate(points):
         differ = [axis for axis, (x, y) in enumerate(zip(own, box, strict=True)) if x != y]
         if len(differ) == 1:
@@ -71,17 +71,17 @@ def _beside(points: Points, box: Box) -> Points:
 
 
 def points_of(home: Home) -> Points:
-    """All points that an element combines."""
+    """All points of the reduction that each element of a tensor combines."""
     return (tuple(span for _, span in home.points),)
 
 
 def count_of(points: Points) -> int:
-    """How many points these are."""
+    """The number of points."""
     return sum(map(elements, points))
 
 
 def without(box: Box, hole: Box) -> Iterator[Box]:
-    """A box less another one, as disjoint boxes.
+    """The set difference of two boxes, as disjoint boxes.
 
     >>> list(without(((0, 3), (0, 3)), ((1, 9), (0, 2))))
     [((0, 1), (0, 3)), ((1, 3), (2, 3))]
@@ -91,7 +91,7 @@ def without(box: Box, hole: Box) -> Iterator[Box]:
         yield box
         return
     spans = list(zip(box, shared, strict=True))
-    if any(count(clip(span, *part)) > count(part) for span, part in spans):  # gaps of the hole only
+    if any(count(clip(span, *part)) > count(part) for span, part in spans):  # only `hole` has gaps
         rest = list(whole_boxes(box))
         for part in whole_boxes(shared):
             rest = [left for own in rest for left in without(own, part)]

@@ -1,4 +1,4 @@
-"""Running a program on ranks by mpiexec, and saying where they were when that ends badly."""
+"""Runs a program on several ranks by mpiexec, and reports the step of each rank if the run fails."""
 
 from __future__ import annotations
 
@@ -15,14 +15,15 @@ from tdsl.core.source import here
 from tdsl.distribute.places import FOLDER, processes, whereabouts
 from tdsl.errors import TargetError
 
-LOOK_S = 0.1  # how often processes are looked for that have begun
+LOOK_S = 0.1  # the interval of looking for processes that have started
 
 
 def launch(ranks: int, script: str, arguments: list[str]) -> int:
-    """Run a program on some ranks, all of which end when one raises; the exit code.
+    """Run a program on some ranks, all of which end when one raises; returns the exit code.
 
-    When it is not 0, what each rank did is said, the first whose process ended before all others: whoever
-    kills a rank leaves it no time to say so itself. TargetError where mpi4py or mpiexec is missing.
+    If it is not 0, the step in which each rank ended is written to stderr, beginning with the rank whose
+    process ended first: a rank that is killed cannot report itself. TargetError if mpi4py or mpiexec is
+    missing.
     """
     with tempfile.TemporaryDirectory(prefix="tdsl_run_") as folder:
         env = os.environ | {FOLDER: folder}
@@ -34,7 +35,7 @@ def launch(ranks: int, script: str, arguments: list[str]) -> int:
 
 
 def command(ranks: int, script: str, arguments: list[str]) -> list[str]:
-    """The command for mpiexec, which is looked for in the environment of this process first."""
+    """The mpiexec command; an mpiexec in the folder of this Python interpreter precedes the PATH."""
     beside = os.path.join(os.path.dirname(sys.executable), "mpiexec")
     found = beside if os.path.exists(beside) else shutil.which("mpiexec")
     if found is None or importlib.util.find_spec("mpi4py") is None:
@@ -48,9 +49,9 @@ def command(ranks: int, script: str, arguments: list[str]) -> list[str]:
 
 
 def _watch(process: subprocess.Popen[bytes], folder: str) -> int | None:
-    """Wait for mpiexec; the rank on this machine whose process ended first, if the system can tell."""
+    """Wait for mpiexec; returns the rank on this machine whose process ended first, None if unknown."""
     poll, first = select.poll(), None
-    watched: dict[int, int] = {}  # ranks by what stands for their process
+    watched: dict[int, int] = {}  # ranks by the pidfd of their process
     seen: set[int] = set()
     while process.poll() is None:
         for rank, pid in processes(folder).items():

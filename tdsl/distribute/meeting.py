@@ -1,4 +1,4 @@
-"""Which ranks touch a box: found by halving the grid, so that far ranks cost nothing."""
+"""Finds the ranks that access a box by bisection of the grid, without a visit to each rank."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from tdsl.distribute.stages import Spans
 from tdsl.placement.grid import Coordinates
 from tdsl.placement.ownership import Box, common
 
-Touched = Callable[[Spans], Box | None]  # the box that ranks with these spans of coordinates touch
+Touched = Callable[[Spans], Box | None]  # the box that ranks with these spans of coordinates access
 
 
 def meeting(ranks: Spans, box: Box, touched: Touched) -> Iterator[tuple[Coordinates, Box]]:
-    """Which ranks of some spans of coordinates touch a box, and where.
+    """The ranks within spans of coordinates that access a box, each with the part of it that it accesses.
 
     >>> def halo(ranks):
     ...     (lo, hi), = ranks
@@ -34,7 +34,7 @@ def meeting(ranks: Spans, box: Box, touched: Touched) -> Iterator[tuple[Coordina
         for axis in wide[1:]:
             if len(halves) < 2:
                 break
-            # an axis of which one half can be left out is better than the widest; it is tried first next time
+            # an axis of which one half drops out is better than the widest; it is tried first next time
             other = _alive(_halves(at, axis), box, touched)
             if len(other) < 2 or widths[axis] > widths[cut]:
                 halves, cut = other, axis
@@ -42,7 +42,7 @@ def meeting(ranks: Spans, box: Box, touched: Touched) -> Iterator[tuple[Coordina
 
 
 def _alive(parts: tuple[Spans, ...], box: Box, touched: Touched) -> list[tuple[Spans, Box]]:
-    """Those spans of coordinates of which some rank may touch a box, the last ones first."""
+    """The spans of coordinates in which a rank may access a box, with the part of it; the last ones first."""
     found = [(ranks, touched(ranks)) for ranks in reversed(parts)]
     shared = [(ranks, common(part, box)) for ranks, part in found if part is not None]
     return [(ranks, part) for ranks, part in shared if part is not None]

@@ -1,8 +1,8 @@
-"""One rank of a distributed program under MPI, through mpi4py, which is imported here only and when needed.
+"""The MPI run of this process, through mpi4py, which is imported in this file only and when needed.
 
-A call agrees with all ranks on what is run before the first message, and waits for none longer than a
-deadline: a rank that fails, stalls or runs something else ends the whole run. At its end each rank tells the
-next one, who looks for it before it calls again, or ends.
+Before its first message a call agrees with all ranks on the program, and no rank waits longer than a
+deadline: a rank that fails, stalls or runs another program ends the whole run. At the end of a call each rank
+notifies the next one, which waits for that notice before its next call, or before it exits.
 """
 
 from __future__ import annotations
@@ -27,36 +27,36 @@ from tdsl.errors import TargetError
 LAUNCHED = (
     "PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "PMIX_SIZE", "MV2_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS",
 )  # fmt: skip
-# MPI promises four more; messages of a pair keep their order, so tags may come again
+# MPI guarantees tags below 1 << 15; messages of a pair keep their order, so tags may be reused
 TAGS = (1 << 15) - 4
-# tags of what is no step of a plan: being there, gathering, the end of a call, waiting for one
+# tags of messages outside of plans: joining a communicator, gathering, end of a call, waiting for a call
 WORD, WHOLE, DONE, WAITING = range(TAGS, TAGS + 4)
-LARGEST = (1 << 31) - 1  # bytes of one message: what a count of MPI can say before its version 4
-SPINS = 100  # tests before a rank that waits leaves its core to others
+LARGEST = (1 << 31) - 1  # bytes of one message: the largest count before MPI 4
+SPINS = 100  # tests before a waiting rank sleeps between tests
 PAUSE_S = 50e-6
-LISTEN_S = 1.0  # for who else waits for a call, when somebody is missing
-DIGEST, TEXT = 32, 224  # bytes that a rank says of itself before a call
+LISTEN_S = 1.0  # to learn which other ranks wait for a call, if one is missing
+DIGEST, TEXT = 32, 224  # bytes of the digest and the error that a rank sends before a call
 
 
 def size() -> int:
     """The number of ranks of this run; 1 without mpi4py.
 
-    Raises TargetError in a run of several ranks each of which would think that it is alone: without mpi4py,
-    or launched by another MPI than that of mpi4py.
+    Raises TargetError in a run of several ranks if mpi4py is missing, or belongs to another MPI than the
+    launcher: each rank would then see a run of one.
     """
     comm = communicator()
     return 1 if comm is None else int(comm.size)
 
 
 def rank() -> int:
-    """Which rank this process is; 0 without mpi4py."""
+    """The rank of this process; 0 without mpi4py."""
     comm = communicator()
     return 0 if comm is None else int(comm.rank)
 
 
 @cache
 def communicator() -> Any:
-    """The ranks of this run, with messages of their own; None without mpi4py."""
+    """A duplicate of MPI.COMM_WORLD; None without mpi4py. TargetError as in `size`."""
     several = any(os.environ.get(name, "1") != "1" for name in LAUNCHED)
     try:
         from mpi4py import MPI
@@ -87,7 +87,7 @@ Hook = Callable[[type[BaseException], BaseException, TracebackType | None], Any]
 
 
 def _end_all(shown: Hook) -> Hook:
-    """A hook for what no one catches: it is shown, and no rank waits for this one."""
+    """An excepthook: calls the hook `shown`, then aborts all ranks."""
 
     def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         shown(kind, error, trace)
@@ -98,14 +98,14 @@ def _end_all(shown: Hook) -> Hook:
 
 
 def end_all(why: str) -> None:
-    """Say why, and end all ranks."""
+    """Write `why` to stderr and abort all ranks."""
     sys.stderr.write(f"{why}\n")
     sys.stderr.flush()
     communicator().Abort(1)
 
 
 def _check_end() -> None:
-    """End all ranks where the one before this has not come to the end of the last call."""
+    """Abort all ranks if the previous rank has not reached the end of the last call."""
     from mpi4py import MPI
 
     late = "" if MPI.Is_finalized() else _late()
@@ -115,9 +115,9 @@ def _check_end() -> None:
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """A call that has ended here: what tells the next rank, and is heard of the one before.
+    """A call that has ended on this rank: the requests of the notices to the next and from the previous rank.
 
-    `last` says which steps that one has behind its last message.
+    `before` is the previous rank; `last` gives a text with its steps after its last message.
     """
 
     requests: tuple[Any, ...]
@@ -129,7 +129,7 @@ _left: list[Left] = []
 
 
 def leave(comm: Any, last: Callable[[int], str]) -> None:
-    """Tell the next rank that a call has ended here; `last` says what a rank does behind its last message."""
+    """Notify the next rank that a call has ended here; `last(r)` names the last steps of rank r."""
     if comm is None or comm.size == 1:
         return
     before, word = (comm.rank - 1) % comm.size, np.zeros(0, np.uint8)
@@ -139,7 +139,7 @@ def leave(comm: Any, last: Callable[[int], str]) -> None:
 
 
 def _late() -> str:
-    """What is wrong if the rank before this does not come to the end of the last call; "" if it does."""
+    """An error message if the previous rank does not reach the end of the last call in time, else ""."""
     while _left:
         call = _left.pop()
         if wait(list(call.requests)) is not None:
@@ -151,9 +151,9 @@ def _late() -> str:
 
 
 def deadline() -> float:
-    """How many seconds a rank waits for another: TDSL_MPI_DEADLINE, by default 300.
+    """The seconds that a rank waits for another: TDSL_MPI_DEADLINE, by default 300.
 
-    TargetError where that is no positive number.
+    TargetError unless the variable is a positive number.
     """
     said = os.environ.get("TDSL_MPI_DEADLINE", "300")
     with contextlib.suppress(ValueError):
@@ -168,7 +168,7 @@ def deadline() -> float:
 
 
 def ranks_of(grid_size: int, idle: int = 0) -> Any:
-    """The communicator, which must have as many ranks as a grid, and those that are idle."""
+    """The communicator; TargetError unless it has the ranks of the grid and the idle ones."""
     if size() != grid_size + idle:
         count = f"grid has {grid_size} ranks"
         if idle:
@@ -184,9 +184,9 @@ def ranks_of(grid_size: int, idle: int = 0) -> Any:
 
 
 def agree(comm: Any, what: str, error: str) -> None:
-    """Raise TargetError on all ranks where one has an error, or runs something else than another.
+    """Raise TargetError on all ranks if one has an error, or their digests `what` differ.
 
-    And on this one, where an earlier call ended half way: it would take messages of that one for its own.
+    Also on this rank if an earlier call was interrupted: its messages could match those of this call.
     """
     if _half_way:
         raise TargetError(
@@ -214,7 +214,7 @@ def agree(comm: Any, what: str, error: str) -> None:
 
 
 def half_way(comm: Any, why: str) -> None:
-    """Let no call follow one that ended before its last message; alone, a rank has no messages."""
+    """Refuse later calls after one that was interrupted; not in a run of one rank, which has no messages."""
     if comm is not None and comm.size > 1:
         _half_way.append(why)
 
@@ -227,7 +227,7 @@ def _pack(what: str, error: str) -> bytes:
 
 
 def _tell(comm: Any, mine: bytes) -> list[bytes]:
-    """What each rank says."""
+    """The bytes `mine` of each rank, by an all-gather; TargetError if a rank is missing at the deadline."""
     said = np.empty((comm.size, len(mine)), np.uint8)
     late = _late()
     if not late:
@@ -252,7 +252,7 @@ def _tell(comm: Any, mine: bytes) -> list[bytes]:
 
 
 def _wait_aloud(comm: Any) -> dict[int, Any]:
-    """Tell all others that this rank waits for a call; what is heard of each of them that does, too."""
+    """Notify all other ranks that this one waits for a call; returns a receive of their notices."""
     word = np.zeros(0, np.uint8)
     others = [r for r in range(comm.size) if r != comm.rank]
     heard = {r: comm.Irecv(word, source=r, tag=WAITING) for r in others}
@@ -260,7 +260,7 @@ def _wait_aloud(comm: Any) -> dict[int, Any]:
     return heard
 
 
-_told: list[Any] = []  # messages that nobody may be there to take
+_told: list[Any] = []  # sends that may never be received
 
 
 def _named(ranks: list[int]) -> str:
@@ -268,11 +268,11 @@ def _named(ranks: list[int]) -> str:
 
 
 def among(comm: Any, ranks: tuple[int, ...]) -> Any:
-    """The communicator of some ranks, made when they all first meet; None where one does not come."""
+    """The communicator of some ranks, created at its first use; None if one of them is late."""
     if comm is None or len(ranks) == comm.size:
         return comm
     if ranks not in _groups:
-        # making one waits without a deadline, so they first tell each other that they are there
+        # Create_group blocks without a deadline, so the ranks first notify each other
         word = np.zeros(0, np.uint8)
         others = [r for r in ranks if r != comm.rank]
         told = [comm.Irecv(word, source=r, tag=WORD) for r in others]
@@ -287,14 +287,14 @@ _groups: dict[tuple[int, ...], Any] = {}
 
 
 def constant(name: str) -> Any:
-    """A constant of MPI: an operator or a type."""
+    """A constant of MPI: an operator or a datatype."""
     from mpi4py import MPI
 
     return getattr(MPI, name)
 
 
 def wait(requests: list[Any], seconds: float | None = None) -> int | None:
-    """Wait for requests, at most until the deadline; the first that is not done then, or None."""
+    """Wait for requests until the deadline; returns the index of the first incomplete one, or None."""
     until = time.monotonic() + (deadline() if seconds is None else seconds)
     tries = 0
     while True:
@@ -309,19 +309,19 @@ def wait(requests: list[Any], seconds: float | None = None) -> int | None:
 
 
 def as_bytes(array: Array) -> Array:
-    """The bytes of an array without gaps."""
+    """A contiguous array as a flat view of its bytes."""
     return array.reshape(-1).view(np.uint8)
 
 
 def start(call: Callable[..., Any], array: Array, tag: int, **other: int) -> list[Any]:
-    """Start to send or receive an array, in several messages where it is larger than one may be."""
+    """Start to send or receive an array, in several messages if it is larger than `LARGEST`."""
     whole = as_bytes(array)
     cuts = range(0, max(whole.size, 1), LARGEST)
     return [call(whole[lo : lo + LARGEST], tag=tag, **other) for lo in cuts]
 
 
 def collect(comm: Any, parts: dict[int, Array], mine: Array | None, root: int) -> None:
-    """Bring arrays to one rank: `parts` has memory for what each sends; there, its own is copied."""
+    """Gather arrays on rank `root`, where `parts` has memory for each source; TargetError if one is late."""
     if comm is None or comm.rank == root:
         requests = []
         for source, array in parts.items():

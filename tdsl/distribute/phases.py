@@ -1,10 +1,11 @@
-"""Reductions level by level of a grid: first inside of each node, then over nodes.
+"""Hierarchical reductions, by the levels of a grid: first within each node, then across nodes.
 
-    reduce            to one rank of each node, then to one of these
-    reduce-scatter    inside of a node to those with whatever the ranks in the same place of all nodes get
-    all-reduce        shared out inside of a node, all-reduced over nodes part by part, gathered in the node
+    reduce            to one rank of each node, then to one of these ranks
+    reduce-scatter    within a node, each rank getting the parts of its peers in all nodes; then among peers
+    all-reduce        reduce-scatter within a node, all-reduce of each part across nodes, all-gather within it
 
-What a rank receives is the same, up to what is left over where parts are uneven; over nodes goes less of it.
+Peers are the ranks with the same position in their nodes. A rank receives as many bytes as in a flat
+reduction, up to the remainders of uneven parts, but fewer of them cross nodes.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ Phases = list[Reduce | Gather]
 
 
 def phases(grid: Grid, group: Reduce, at: Coordinates) -> Phases:
-    """The collectives of a reduction that a rank takes part in; one where it is not more than that."""
+    """A reduction by levels, as steps of the rank at `at`; `[group]` for one level or no full subgrid."""
     members = [grid.coordinates(rank) for rank in group.ranks]
     free = [n for n in range(len(at)) if len({c[n] for c in members}) > 1]
     inner = _innermost(grid, free)
@@ -44,7 +45,7 @@ def phases(grid: Grid, group: Reduce, at: Coordinates) -> Phases:
 
 
 def _innermost(grid: Grid, free: Sequence[int]) -> list[int]:
-    """Those of some axes that belong to the innermost level with any of them."""
+    """The axes among `free` of the innermost level that has any of them."""
     last = len(grid.shape)
     for depth in reversed(grid.depths):
         found = [n for n in free if last - depth <= n < last]
@@ -57,7 +58,7 @@ def _innermost(grid: Grid, free: Sequence[int]) -> list[int]:
 def _reduced(
     grid: Grid, group: Reduce, within: Reduce, over: Reduce, at: Coordinates, inner: list[int]
 ) -> Phases:
-    """To the ranks of all nodes that stand in their nodes where the one does that gets all."""
+    """A reduce within each node, to the rank with the position of the root, then across nodes to the root."""
     root = next(grid.coordinates(r) for r, part in _parts(group) if part is not None)
     first = grid.rank(root[n] if n in inner else p for n, p in enumerate(at))
     found: Phases = [
@@ -70,10 +71,10 @@ def _reduced(
 
 
 def _all_reduced(grid: Grid, within: Reduce, over: Reduce, at: Coordinates) -> Phases:
-    """Each rank of a node gets a part of the box, that of all nodes, and then the others' parts."""
+    """A reduce-scatter within the node, an all-reduce across nodes, an all-gather within the node."""
     box, members = within.box, len(within.ranks)
     longest = max(range(len(box)), key=lambda n: count(box[n]), default=None)
-    if longest is None:  # a scalar: one for each node, then for all, then for all of the node
+    if longest is None:  # a scalar: reduce in the node, all-reduce across, broadcast in it
         cut: list[Box | None] = [box, *[None] * (members - 1)]
     else:
         spans = [block(box[longest], members, n) for n in range(members)]
@@ -90,7 +91,10 @@ def _all_reduced(grid: Grid, within: Reduce, over: Reduce, at: Coordinates) -> P
 def _scattered(
     grid: Grid, group: Reduce, within: Reduce, over: Reduce, at: Coordinates, inner: list[int]
 ) -> Phases:
-    """Each rank of a node gets what all ranks get that stand in their nodes where it does."""
+    """A reduce-scatter within the node, of the parts of each rank's peers, then one among peers.
+
+    `[group]` where the parts of peers are not together a box.
+    """
     whole = dict(_parts(group))
     made: list[Box] = []
     for rank in within.ranks:

@@ -1,7 +1,7 @@
-"""What a message takes between two ranks of MPI: run on both, the first prints latency and bandwidth.
+"""Measures the latency and bandwidth of messages between two MPI ranks: run on both, rank 0 prints them.
 
-Half of a round trip of one byte is the latency; what a large message takes longer gives the bandwidth. Both
-are those of the fastest of several.
+The latency is half the round-trip time of one byte; the additional time of a large message gives the
+bandwidth. Each time is the minimum of several.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ import numpy as np
 from tdsl.codegen.runtime.arrays import Array
 from tdsl.distribute import mpi
 
-LARGE = 1 << 23  # bytes of a message in which a latency is lost
+LARGE = 1 << 23  # bytes of a message for which the latency is negligible
 
 
 def ping_pong(comm: Any, seconds: float) -> tuple[float, float]:
-    """(seconds, bytes a second) of messages between ranks 0 and 1, sent back and forth for some seconds."""
+    """Latency in s and bandwidth in bytes/s between ranks 0 and 1; takes `seconds` for each of two sizes."""
     small, large = (_one_way(comm, np.zeros(n, np.uint8), seconds) for n in (1, LARGE))
     return small, LARGE / max(large - small, 1e-12)
 
@@ -38,7 +38,7 @@ def _one_way(comm: Any, message: Array, seconds: float) -> float:
                 comm.Recv(message, sender)
         now = time.perf_counter()
         best, go_on[0] = min(best, (now - start) / 2), now < end
-        comm.Bcast(go_on)  # both stop in the same turn
+        comm.Bcast(go_on)  # both stop in the same iteration
     return best
 
 

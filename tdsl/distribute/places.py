@@ -1,7 +1,7 @@
-"""Where ranks are in their plans, in files that whoever launched them reads when a run ends badly.
+"""The progress of ranks in their plans, in files that the launcher reads if a run fails.
 
-Each rank of such a run has two: the steps of its plan as text, a line each, and 24 bytes that it keeps up to
-date: its process, the number of the step from 1, and whether it is in a call.
+Each rank of such a run has two files: the steps of its plan as text, one a line, and 24 bytes that it keeps
+up to date: its process id, the number of its step from 1, and whether it is in a call.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tdsl.codegen.runtime.arrays import Array
 from tdsl.distribute.show import show_step
 from tdsl.distribute.steps import RankPlan
 
-FOLDER = "TDSL_RUN_FOLDER"  # the variable that says where these files are
+FOLDER = "TDSL_RUN_FOLDER"  # the environment variable with the folder of these files
 
 
 _COUNT = itertools.count()
@@ -26,13 +26,13 @@ _COUNT = itertools.count()
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """Of one rank in one program: nothing is written where nobody reads it."""
+    """The progress of one rank in one program; `at` is None if no launcher reads it."""
 
     at: Array | None = None
 
     @staticmethod
     def of_run(plan: RankPlan) -> Places:
-        """The files for calls that run a plan."""
+        """Create the files for calls that run a plan, if the run has a folder for them."""
         folder = os.environ.get(FOLDER)
         if folder is None or not os.path.isdir(folder):
             return Places()
@@ -44,23 +44,23 @@ class Places:
         return Places(at)
 
     def reach(self, step: int) -> None:
-        """The rank comes to a step; 0 is the start of a call."""
+        """Record that the rank begins a step; 0 is the start of a call."""
         if self.at is not None:
             self.at[1:] = step, 1
 
     def leave(self) -> None:
-        """The call has ended."""
+        """Record that the call has ended."""
         if self.at is not None:
             self.at[2] = 0
 
 
 def processes(folder: str) -> dict[int, int]:
-    """The process of each rank that has made a call."""
+    """The process id of each rank that has made a call."""
     return {rank: pid for rank, (pid, _, _), _ in _files(folder)}
 
 
 def whereabouts(folder: str) -> dict[int, str]:
-    """Where each rank that has made a call is, or was when it ended."""
+    """A text for each rank that has made a call: the step that it is in, or was in when it ended."""
     found: dict[int, str] = {}
     for rank, (_, step, inside), path in _files(folder):
         if inside:

@@ -1,4 +1,4 @@
-"""The plan of a distributed program: the steps of every rank, what they cost, and their text."""
+"""The plan of a distributed program: the steps of every rank, their costs, and their text."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ SHOWN = 16  # ranks in a table
 
 
 class Plan:
-    """The plans of all ranks, each made when it is asked for.
+    """The plans of all ranks, each computed at its first use.
 
-    `received`, `sent`, `messages` and `peak_memory` have a number for each rank; bytes, but for messages.
-    `least` is how many bytes the busiest rank receives at least in any plan that shares everything out
-    evenly, by the memory of a rank, where that is known. `idle` is how many ranks of a run the grid does
-    not need.
+    `received`, `sent`, `messages` and `peak_memory` have a number for each rank, in bytes except `messages`.
+    `least` maps a rank's memory in bytes to a lower bound of the bytes that the busiest rank receives in any
+    plan with an even distribution; None if no bound is known. `idle` is the number of ranks of a run that are
+    not in the grid.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class Plan:
 
     @functools.cached_property
     def costs(self) -> tuple[Cost, ...]:
-        """What each rank's steps cost."""
+        """The cost of each rank's steps."""
         return tuple(cost(p, self.sizes) for p in self)
 
     @property
@@ -94,12 +94,12 @@ class Plan:
 
     @property
     def peak_memory(self) -> tuple[int, ...]:
-        """The most bytes of buffers that each rank has at a time, those that it owns included."""
+        """The most bytes of buffers allocated at a time on each rank, its own blocks included."""
         return tuple(c.peak_memory for c in self.costs)
 
     @functools.cached_property
     def bound(self) -> float | None:
-        """The bytes that the busiest rank receives at least in any plan of as much memory, if known."""
+        """A lower bound of the bytes that the busiest rank receives with this memory; None if unknown."""
         return None if self.least is None else self.least(max(self.peak_memory))
 
     @property
@@ -111,8 +111,8 @@ class Plan:
         """The bytes that a rank receives, as a sympy expression of the sizes that have names.
 
         It holds for all sizes; with `even` for those that every block divides, and is short. TypeMismatch
-        where the number of steps depends on sizes, for reductions level by level to several ranks, and around
-        the ends of a dimension.
+        where the number of steps depends on sizes, for hierarchical reductions to several ranks, and for
+        reads that wrap around the ends of a dimension.
         """
         from tdsl.distribute.formula import formula
 
@@ -135,7 +135,7 @@ class Plan:
 
 
 def summary(plan: Plan) -> str:
-    """One line of what the ranks of a plan receive, and need."""
+    """One line with the bytes received, the messages and the peak memory of the ranks of a plan."""
     least = ""
     if plan.bound is not None:
         far = f", {max(plan.received) / plan.bound:.2f} times that" if plan.bound > 0 else ""
@@ -153,7 +153,7 @@ def _range(numbers: tuple[int, ...]) -> str:
 
 
 def show_plan(plan: Plan) -> str:
-    """A table with a line for each rank, and what was decided without being said."""
+    """A table with a line for each rank, after the notes on decisions that no directive made."""
     lines = [summary(plan), *moves(plan), *plan.notes]
     header = ("rank", "at", "received", "sent", "messages", "peak memory", "steps")
     rows: list[tuple[str, ...]] = [header]
@@ -180,7 +180,7 @@ def show_plan(plan: Plan) -> str:
 
 
 def moves(plan: Plan) -> list[str]:
-    """A line of what the first ranks do together, and with which tensors."""
+    """A line with the kinds of communication of the first ranks, and the tensors of each; [] if none."""
     found: dict[str, dict[str, None]] = {}
     for rank in range(min(plan.grid.size, SHOWN)):
         own = plan.rank(rank)
@@ -201,7 +201,7 @@ def moves(plan: Plan) -> list[str]:
 
 
 def _kind(x: Exchange, tag: int, held: Mapping[str, tuple[str, Box]]) -> str:
-    """What the messages of a tag are: a collective, a shift of whole blocks from rank to rank, or neither."""
+    """The kind of the messages with a tag: a collective, a "shift" of whole blocks, or "messages"."""
     sends, receives = ([m for m in side if m.tag == tag] for side in (x.sends, x.receives))
     blocks = len(sends) <= 1 and all(m.box == held[m.buffer][1] for m in receives)
     return x.collective or ("shift" if blocks and len(receives) == 1 else "messages")

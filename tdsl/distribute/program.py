@@ -1,4 +1,4 @@
-"""What `td.compile` gives for a schedule with distributed funcs: plans, and ways to run them."""
+"""The compiled form of a schedule with distributed funcs: its plans and their execution."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ from tdsl.schedule.bind import bind_state
 from tdsl.schedule.nest import State
 
 EXTRA = "outputs are returned: pass the inputs only"
-PROVED_BY_ALL = 64  # ranks up to which each one proves the plans of all of them before a run
+PROVED_BY_ALL = 64  # ranks up to which each one verifies the plans of all of them before a run
 
 
 class Distributed(Suggesting):
-    """A distributed program: `plan` says what ranks do, `simulate` runs all of them in this process."""
+    """A distributed program: a call runs this rank under MPI, `simulate` all ranks, `plan` lists steps."""
 
     def __init__(
         self, state: State, signature: Signature, sizes: Mapping[str, int],
@@ -58,7 +58,7 @@ class Distributed(Suggesting):
         self._marks: Array | None = None  # of the last call under MPI
 
     def _work(self, sizes: Mapping[str, int], method: str = "") -> Work:
-        """The plan for sizes; `method` is what may be given those that are missing."""
+        """The plan and tasks for sizes; `method` is the method that takes missing sizes, for the error."""
         missing = [n for n in self.signature.sizes if n not in sizes]
         if missing:
             example = ", ".join(f"{n}=100" for n in missing)
@@ -77,9 +77,9 @@ class Distributed(Suggesting):
         return self._works[key]
 
     def plan(self, *, memory: int | None = None, **sizes: int) -> Plan:
-        """Who sends what to whom, and what it costs; sizes by name where they are not fixed.
+        """The messages and tasks of all ranks, with their costs; sizes by name where they are not fixed.
 
-        ScheduleError where a rank needs more than `memory` bytes, a TypeMismatch unless that is an integer.
+        ScheduleError if a rank needs more than `memory` bytes; TypeMismatch unless that is an integer.
         """
         if memory is not None and (not hasattr(memory, "__index__") or memory < 0):
             raise TypeMismatch(
@@ -106,7 +106,7 @@ class Distributed(Suggesting):
     def simulate(self, *args: Any, count: bool = False, **kwargs: Any) -> Any:
         """The outputs for whole arrays, with every rank run in this process.
 
-        With `count` also the `Traffic` that was carried, counted message by message.
+        With `count` also the `Traffic`, counted message by message.
         """
         values = dict(
             zip((a.name for a in self.signature.inputs), self._bound(args, kwargs), strict=True)
@@ -131,7 +131,7 @@ class Distributed(Suggesting):
         return (result, traffic) if count else result
 
     def block(self, name: str, array: Any, rank: int | None = None) -> Array | None:
-        """What a rank, by default this one, owns of a whole array; None for no elements."""
+        """The block of a whole array that a rank owns, by default this one; None for no elements."""
         work, arg = self._work(self.sizes), self._argument(name)
         if rank is not None:
             check_rank(rank, work.plan.grid.size + work.plan.idle)
@@ -145,9 +145,9 @@ class Distributed(Suggesting):
     def __call__(self, *args: Any, count: bool = False, **kwargs: Any) -> Any:
         """Run this rank of an MPI program: blocks of inputs in, blocks of outputs out.
 
-        All ranks call it, each with what it owns (`block`), None for nothing. With `count` also what this
-        rank carried, counted at the calls of MPI. Raises TargetError on all of
-        them where the grid has another size than the run, blocks are wrong, or ranks differ in what they run.
+        All ranks call it, each with the blocks that it owns (`block`), None for no elements. With `count`
+        also the bytes and messages of this rank, counted at the MPI calls. Raises TargetError on all ranks if
+        the grid has another size than the run, blocks are wrong, or ranks run different programs.
         """
         work = self._work(self.sizes)
         comm = mpi.ranks_of(work.plan.grid.size, work.plan.idle)
@@ -177,7 +177,7 @@ class Distributed(Suggesting):
     def _blocks(
         self, plan: RankPlan, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[dict[str, Any], TdslError | None]:
-        """The arguments of this rank's call by name, and what is wrong with them."""
+        """The arguments of this rank's call by name, and the error if they are wrong."""
         names = [a.name for a in self.signature.inputs]
         boxes = dict(plan.owned)
         try:
@@ -204,12 +204,12 @@ class Distributed(Suggesting):
         memory: float = 1e10,
         **sizes: int,
     ) -> float:
-        """Write a trace for ui.perfetto.dev: what ranks compute, send and receive, and when; its seconds.
+        """Write a timeline of computation and messages for ui.perfetto.dev; returns its length in seconds.
 
-        In a run of several ranks, which all call this, it is that of the last call, written by rank 0. Else
-        it is a model: a message takes `latency` seconds and its bytes over `bandwidth` a second, one number
-        or one for each level of the grid, and waits while a link is in use; tasks take their `operations` and
-        copies their bytes over `memory` a second.
+        In a run of several ranks, which all call this, the trace is that of the last call, written by rank 0.
+        Otherwise it is a model: a message takes `latency` seconds plus its bytes over `bandwidth` a second,
+        each one number or one for each level of the grid, and waits while a link is in use; tasks take their
+        operations over `operations` a second, copies their bytes over `memory` a second.
         """
         known = self._known(sizes)
         work = self._work({**self.sizes, **known})
@@ -227,7 +227,7 @@ class Distributed(Suggesting):
     def source(self, kind: str = "mpi", **sizes: int) -> Listing:
         """The plan of all ranks as a standalone Python module for mpi4py, its tasks as code for numba.
 
-        `run(...)` of the module takes and gives blocks, as a call does. TargetError for another kind.
+        `run(...)` of the module takes and returns blocks, as a call does. TargetError for another kind.
         """
         if not is_one_of(kind, ("mpi",)):
             raise TargetError(
@@ -243,9 +243,9 @@ class Distributed(Suggesting):
         return Listing(emit(work.plan, work.tasks, names, self._text))
 
     def gather(self, name: str, block: Array | None, root: int = 0) -> Any:
-        """A whole input or output on one rank, from the blocks of all; None on the others.
+        """Gather a whole input or output on rank `root` from the blocks of all ranks; None on the others.
 
-        TypeMismatch or ShapeError for another block than that of this rank, None for nothing.
+        `block` is None on a rank without elements; TypeMismatch or ShapeError if it is not this rank's block.
         """
         work, arg = self._work(self.sizes), self._argument(name)
         comm = mpi.ranks_of(work.plan.grid.size, work.plan.idle)
@@ -284,7 +284,7 @@ class Distributed(Suggesting):
         )
 
     def _known(self, sizes: dict[str, int]) -> dict[str, int]:
-        """Sizes that a call gives by name, by their own names."""
+        """The sizes that a call passes by name, checked against those that are fixed."""
         program = self.state.program
         return check_sizes(
             self.signature.name, self.signature.sizes, sizes, fixed=self.sizes, equal=program.equal,
@@ -296,7 +296,7 @@ class Distributed(Suggesting):
 
 
 def check_rank(rank: int, count: int) -> None:
-    """ShapeError unless a run of some ranks has one of this number."""
+    """ShapeError unless 0 <= rank < count."""
     if rank not in range(count):
         raise ShapeError(
             f"there is no rank {rank!r} of {counted(count, 'rank')}",
@@ -307,7 +307,7 @@ def check_rank(rank: int, count: int) -> None:
 
 
 def check_placed(state: State) -> None:
-    """ScheduleError unless every output is distributed, and what stages read and make has a place."""
+    """ScheduleError unless every output is distributed, and inputs and distributed funcs have a placement."""
     program, placed = state.program, dict(state.placed)
     for name in program.outputs:
         if not state.plan(name).distributed:

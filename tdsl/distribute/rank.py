@@ -1,14 +1,14 @@
-"""The steps of one rank.
+"""Generates the steps of one rank.
 
-For each stage, and in it for each iteration of the loops that are stepped through:
-1. fetch what is communicated at a loop: the needed box, less what the rank owns, from its owners; and send
-   to the others what they need of the rank's own;
-2. run the task, where the iteration has points;
-3. send what was made to its owners, and take what others made of the rank's own box.
+For each stage, and in it for each iteration of the loops that ranks step through:
+1. fetch the sources communicated at a loop: the box that is read, less what the rank owns, from its owners;
+   and send to other ranks the parts of this rank's blocks that they read;
+2. run the task, if the iteration has points;
+3. send the results to their owners, and receive the results of other ranks for this rank's block.
 
-What of this is a collective is one; the rest are messages from rank to rank, all in flight together.
-Every rank goes through the same iterations and counts the same communications, so the number of one is the
-tag of its messages. A rank finds those who need something of it by halving the grid.
+Messages that form a collective become one; the rest are point-to-point messages, all in flight together.
+Every rank goes through the same iterations and counts the same communications; this number is the tag of
+their messages. A rank finds the readers of its blocks by bisection of the grid.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ from tdsl.placement.grid import Coordinates
 from tdsl.placement.notation import Copies
 from tdsl.placement.ownership import Box, common, contains, is_empty, is_whole
 
-Meetings = dict[Spans, list[tuple[Coordinates, Box]]]  # by the iteration of the loops inside
+Meetings = dict[Spans, list[tuple[Coordinates, Box]]]  # other ranks and boxes, by iteration
 
 
 def plan_rank(
     layout: Layout, stages: tuple[Stage, ...], inputs: tuple[str, ...], outputs: tuple[str, ...], rank: int
 ) -> RankPlan:  # fmt: skip
-    """The plan of one rank. Memory of a stage that is no output is given back behind its last reader."""
+    """The plan of one rank. The block of a stage that is no output is freed after its last reader."""
     at = layout.grid.coordinates(rank)
     boxes = ((name, layout.owned(name, at)) for name in inputs)
     mine = tuple((name, box) for name, box in boxes if box is not None)
@@ -65,7 +65,7 @@ def plan_rank(
 
 @dataclass(slots=True)
 class Fetched:
-    """What is fetched for an iteration: buffers that were made, which to read, messages, what is copied."""
+    """The fetches of an iteration: buffers allocated, the buffer of each source, exchanges, later copies."""
 
     made: list[str] = field(default_factory=list)
     held: dict[str, str] = field(default_factory=dict)
@@ -84,7 +84,7 @@ class StageSteps:
     tag: int
     steps: list[Step] = field(default_factory=list)
     held: dict[str, str] = field(default_factory=dict)  # the buffer to read for each source
-    added: set[Box] = field(default_factory=set)  # what was made of the target so far
+    added: set[Box] = field(default_factory=set)  # boxes of the target computed so far
     handles: int = 0
     readers: dict[tuple[str, int], Meetings] = field(default_factory=dict)
     makers: Meetings | None = None
@@ -94,7 +94,7 @@ class StageSteps:
         self.groups = Groups(self.layout, self.stage)
 
     def run(self) -> None:
-        """All iterations."""
+        """Append the steps of all iterations."""
         name = self.stage.name
         home = self.layout.owned(name, self.at)
         if home is not None:
@@ -104,7 +104,7 @@ class StageSteps:
             self._fill(name, home, 1)
 
     def _fill(self, buffer: str, box: Box | None, start: int) -> None:
-        """Fill a buffer before the steps from `start` on, unless what comes first into it is all of it."""
+        """Insert a fill of a buffer at step `start`, unless its first later write covers `box`."""
         if self.stage.combine is None:
             return
         for step in self.steps[start:]:
@@ -122,7 +122,7 @@ class StageSteps:
         self.steps.insert(start, Fill(buffer))
 
     def _iterate(self, spans: Spans, ahead: Sequence[Fetched] = ()) -> None:
-        """One iteration of the loops outside; what was fetched `ahead` for it is on its way."""
+        """Append one iteration of the loops outside; its prefetches, `ahead`, are in flight."""
         stage, depth = self.stage, len(spans)
         now = self._fetch(self._sources(depth, 0), spans)
         self.steps += [*now.exchanges, *(Finish(handle) for f in ahead for handle in f.handles)]
@@ -142,7 +142,7 @@ class StageSteps:
         self.steps += [Drop(name) for f in (now, *ahead) for name in f.made]
 
     def _loop(self, spans: Spans) -> None:
-        """All iterations of a loop; what is fetched ahead of one starts when one before it does."""
+        """Append all iterations of a loop; prefetches of an iteration start in earlier iterations."""
         stage, depth = self.stage, len(spans)
         first, count = stage.loops[stage.outer[depth]][0], stage.counts[depth]
         distances = sorted({stage.ahead.get(s, 0) for s in stage.sources} - {0})
@@ -155,17 +155,17 @@ class StageSteps:
                     coming.setdefault(m, []).append(self._start(sources, at, m % (a + 1)))
             self._iterate((*spans, (first + n, first + n + 1)), coming.pop(n, ()))
 
-    # -- what is read
+    # -- fetches
 
     def _sources(self, depth: int, ahead: int) -> list[str]:
-        """What is communicated inside of some loops, so many iterations ahead."""
+        """The sources communicated inside of `depth` loops and prefetched by `ahead` iterations."""
         stage = self.stage
         return [
             s for s in stage.sources if (stage.levels[s], stage.ahead.get(s, 0)) == (depth, ahead)
         ]
 
     def _start(self, sources: list[str], spans: Spans, slot: int) -> Fetched:
-        """Start to fetch sources for an iteration to come, into the buffers of a slot."""
+        """Start to fetch sources for a later iteration, into the buffers of a slot."""
         fetched = self._fetch(sources, spans, f" ({slot})")
         for exchange in fetched.exchanges:
             self.handles += 1
@@ -174,7 +174,7 @@ class StageSteps:
         return fetched
 
     def _fetch(self, sources: list[str], spans: Spans, slot: str = "") -> Fetched:
-        """Memory for the needed box of each source, and how it is filled."""
+        """Append allocations for the box of each source that is read; returns how the boxes are fetched."""
         found = Fetched()
         messages = Exchange((), ())
         for source in sources:
@@ -211,13 +211,13 @@ class StageSteps:
         return found
 
     def _is_partial(self, source: str) -> bool:
-        """Whether ranks have parts of a source that nobody has combined."""
+        """True if ranks have partial results of a source, not yet combined."""
         return bool(self.layout.placements[source].partial)
 
     def _parts(
         self, source: str, buffer: str, box: Box | None, spans: Spans, joins: list[Step]
     ) -> Exchange:
-        """The messages with parts of a source; `joins` gets what combines them, in the order of ranks."""
+        """The messages with partial results of a source; appends to `joins` merges in the order of ranks."""
         grid, axes = self.layout.grid, self.layout.placements[source].partial
         found: list[tuple[int, Box]] = []
         if box is not None:
@@ -240,7 +240,7 @@ class StageSteps:
     def _messages(
         self, source: str, buffer: str, box: Box | None, spans: Spans
     ) -> Iterator[Exchange]:
-        """What is received of a source for a box that is not the rank's own, and sent to others."""
+        """The exchanges that receive a box of a source, and send parts of this rank's block to others."""
         inner, grid = spans[self.stage.fixed :], self.layout.grid
         receives: list[Message] = []
         groups: dict[Gather, tuple[list[Message], list[Message]]] = {}
@@ -262,13 +262,13 @@ class StageSteps:
         yield Exchange(tuple(sends), tuple(receives), kind, together)
 
     def _wanted(self, source: str, spans: Spans) -> Iterator[tuple[Coordinates, Box]]:
-        """Who needs what of the own box of a source, in this iteration of all ranks."""
+        """The parts of this rank's block of `source` that others read in an iteration, and by whom."""
         if (source, len(spans)) not in self.readers:
             self.readers[source, len(spans)] = self._readers(source, len(spans))
         yield from self.readers[source, len(spans)].get(spans[self.stage.fixed :], ())
 
     def _readers(self, source: str, depth: int) -> Meetings:
-        """Who needs what of the own box of a source, in all iterations."""
+        """The parts of this rank's block of `source` that others read, and by whom, by iteration."""
         home, grid = self.layout.owned(source, self.at), self.layout.grid
         entries = self.layout.placements[source].entries
         nearest = tuple(
@@ -292,7 +292,7 @@ class StageSteps:
     def _meeting(
         self, ranks: Spans, depth: int, box: Box | None, touched: Touched
     ) -> Iterator[tuple[Coordinates, Spans, Box]]:
-        """Which ranks touch a box in which iterations of the loops they step through, and where."""
+        """The ranks that access a box, with the iteration and the part of the box."""
         if box is None:
             return
         fixed = self.stage.fixed
@@ -304,12 +304,12 @@ class StageSteps:
         for at, shared in meeting((*ranks, *steps), box, touched):
             yield at[:fixed], tuple((n, n + 1) for n in at[fixed:]), shared
 
-    # -- what is made
+    # -- results
 
     def _target(self, spans: Spans) -> str | None:
-        """The buffer for what the iterations inside make; None where they make nothing.
+        """Allocate the buffer for the results of the iterations inside; None if there are no results.
 
-        What the rank owns itself is made in place, if nothing else is to be combined with it before.
+        Results within the rank's own block are computed in place, unless others are combined with them first.
         """
         stage = self.stage
         box = stage.writes(spans)
@@ -346,13 +346,13 @@ class StageSteps:
         ]  # fmt: skip
 
     def _flush(self, spans: Spans, target: str | None) -> None:
-        """Bring what was made to its owners; without a collective it is combined in the order of ranks."""
+        """Append the messages or the collective that bring results to owners; merges are in rank order."""
         name, inner = self.stage.name, spans[self.stage.fixed :]
         group = self.groups.made(self.at, inner, self.tag)
         reduced = False
         if isinstance(group, Reduce) and self.layout.grid.rank(self.at) in group.ranks:
             own, once = target, len(spans) == self.stage.fixed
-            if own is None:  # a rank that makes nothing gets what others made
+            if own is None:  # a rank without results receives those of others
                 own = f"{name} of nothing"
                 self.steps += [Make(own, name, group.box), Fill(own)]
             self._reduce(replace(group, source=own), once)
@@ -383,7 +383,7 @@ class StageSteps:
             self.steps.append(Drop(target))
 
     def _reduce(self, group: Reduce, once: bool) -> None:
-        """Combine what a group made, if that is not all, with what is there of other iterations."""
+        """Append a reduction of results; unless `once`, merge it with those of other iterations."""
         name, me = self.stage.name, self.layout.grid.rank(self.at)
         steps = phases(self.layout.grid, group, self.at)
         last = max(n for n, step in enumerate(steps) if isinstance(step, Reduce))
@@ -411,7 +411,7 @@ class StageSteps:
         self.steps += [Drop(buffer) for buffer in made]
 
     def _gathered(self, group: Gather, buffer: str) -> Exchange:
-        """The messages by which each rank of a group gets all parts into a buffer."""
+        """The exchange by which each rank of a group receives all parts in a buffer."""
         me = self.layout.grid.rank(self.at)
         mine = [part for rank, part in group.parts if rank == me]
         sends = [
@@ -423,7 +423,7 @@ class StageSteps:
     def _given(
         self, spans: Spans, target: str | None, joins: list[tuple[int, Step]]
     ) -> Iterator[Message]:
-        """What was made for others; what was made of the own box elsewhere is added to `joins`."""
+        """The messages with results for other ranks; `joins` gets copies or merges into the own block."""
         name, grid = self.stage.name, self.layout.grid
         if target is None:
             return
@@ -438,7 +438,7 @@ class StageSteps:
                     joins.append((grid.rank(self.at), join(target, name, piece)))
 
     def _taken(self, inner: Spans, joins: list[tuple[int, Step]]) -> Iterator[Message]:
-        """What others made of the own box and no reduction brings, and how it is combined."""
+        """The messages with others' results for this rank's block, except reductions; `joins` gets merges."""
         name, combine = self.stage.name, self.stage.combine
         if self.makers is None:
             self.makers = self._makers()
@@ -452,7 +452,7 @@ class StageSteps:
             yield Message(rank, self.tag, buffer, box)
 
     def _makers(self) -> Meetings:
-        """Who makes what of the own box, in all iterations."""
+        """The parts of this rank's block that each rank computes, by iteration."""
         name, found = self.stage.name, Meetings()
         parts = self.layout.placements[name].partial  # each rank keeps its own
         everyone = tuple(

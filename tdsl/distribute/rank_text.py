@@ -1,4 +1,4 @@
-"""The steps of one rank as the statements of a Python function."""
+"""Emits the steps of one rank as the statements of a Python function."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tdsl.lang.reduction import Combine
 from tdsl.placement.ownership import Box, elements, extents
 from tdsl.placement.spans import is_around, standing
 
-Text = Callable[..., str]  # the module of a task, by its state
+Text = Callable[..., str]  # from the state of a task to the text of its module
 RESERVED = {"np", "MPI", "comm", "requests", "run", "RANKS", "GROUPS", "among", "prange", "njit"}
 INFIX = {
     "add": "+", "sub": "-", "mul": "*", "or": "|", "and": "&", "xor": "^", "eq": "==", "ne": "!=", "lt": "<",
@@ -39,18 +39,18 @@ INFIX = {
 
 
 class Kernels:
-    """The functions of tasks; equal tasks are one function."""
+    """The functions of tasks; equal tasks share one function."""
 
     def __init__(self, tasks: Tasks, text: Text) -> None:
         self.tasks, self.text = tasks, text
         self.imports: dict[str, None] = {}
         self.support: dict[str, None] = {}
         self.functions: dict[str, str] = {}  # the text of each, and its name
-        self.grouped = False  # whether some ranks need a communicator of their own
+        self.grouped = False  # whether there is a communicator of some ranks only
         self._known: dict[object, tuple[str, tuple[str, ...]]] = {}
 
     def call(self, step: Run, boxes: dict[str, Box]) -> tuple[str, tuple[str, ...]]:
-        """The function for a step, and the names of what it takes before the result."""
+        """The name of the function for a step, and its parameters before those of the result."""
         state = task(self.tasks.stages[step.func], step, boxes)
         if state not in self._known:
             self._known[state] = (self._add(step.func, self.text(state)), state.program.parameters)
@@ -70,7 +70,7 @@ class Kernels:
 
 
 class RankText:
-    """The steps of one rank as statements; `parameters` says what its function calls its arguments."""
+    """Writes the steps of one rank as statements; `parameters` has the name of each of its arguments."""
 
     def __init__(self, kernels: Kernels, parameters: Mapping[str, str], rank: int) -> None:
         self.kernels, self.writer, self.rank = kernels, Writer("    "), rank
@@ -82,7 +82,7 @@ class RankText:
         self.tensors: dict[str, str] = {}
 
     def arrays(self, buffer: str) -> list[str]:
-        """The variables of a buffer: one for each value of what it holds."""
+        """The variables of a buffer: one for each value of its tensor or func."""
         if buffer not in self.known:
             count = len(self.kernels.tasks.dtypes[self.tensors.get(buffer, buffer)])
             stem = re.sub(r"\W+", "_", buffer)
@@ -91,7 +91,7 @@ class RankText:
         return self.known[buffer]
 
     def parts(self, buffer: str, box: Box) -> list[str]:
-        """A box of a buffer, as views; or as elements that are written one by one where it has gaps."""
+        """Expressions for a box of a buffer: slices, or `np.ix_` indices where it has gaps."""
         held = self.boxes[buffer]
         parts = [standing(span, around) for span, around in zip(box, held, strict=True)]
         texts = [", ".join(f"{lo}:{hi}" for lo, hi in part) for part in parts]
@@ -145,7 +145,7 @@ class RankText:
         return combine
 
     def _merge(self, combine: Combine, so_far: list[str], later: list[str]) -> None:
-        """Combine parts with what comes later, value by value at once."""
+        """Write the merge of parts with later ones; all values are computed before one is stored."""
         names = {f"a{n}": part for n, part in enumerate(so_far)}
         names |= {f"b{n}": part for n, part in enumerate(later)}
         values = [numpy_text(e, names) for e in combine.exprs]
@@ -158,19 +158,19 @@ class RankText:
             self.writer.line(f"{self._whole(part)} = {merged}[{n}]")
 
     def group(self, ranks: tuple[int, ...]) -> str:
-        """The communicator of some ranks."""
+        """An expression for the communicator of some ranks."""
         self.kernels.grouped = True
         return f"among(comm, {', '.join(map(str, ranks))})"
 
     def pack(self, parts: list[str]) -> str:
-        """Parts of buffers in one array without gaps."""
+        """An expression for parts of buffers in one contiguous array."""
         flat = ", ".join(f"{part}.ravel()" for part in parts)
         return (
             f"np.concatenate([{flat}])" if len(parts) > 1 else f"np.ascontiguousarray({parts[0]})"
         )
 
     def room(self, shape: tuple[int, ...], like: str) -> str:
-        """Memory of the element type of a buffer."""
+        """Write the allocation of an array with the element type of `like`; returns its name."""
         name = self.names.fresh("received")
         self.writer.line(f"{name} = np.empty({shape}, {like.partition('[')[0]}.dtype)")
         return name
@@ -205,13 +205,13 @@ class RankText:
             w.line(f"{self._whole(place)} = {into}.reshape({extents(part)})")
 
     def _start(self, step: Exchange, requests: str) -> list[str]:
-        """Write calls that start an exchange, and give the statements that finish it."""
+        """Write the calls that start an exchange; returns the statements that finish it."""
         self.writer.line(f"{requests} = []")
         finish = STARTS[step.collective](self, step, requests)
         return [f"MPI.Request.Waitall({requests})", *finish]
 
     def messages(self, step: Exchange, requests: str) -> list[str]:
-        """Messages from rank to rank."""
+        """Write point-to-point messages; returns the copies that follow them."""
         w, copies = self.writer, []
         for m in step.receives:
             for part in self.parts(m.buffer, m.box):
@@ -231,7 +231,7 @@ class RankText:
         return copies
 
     def broadcast(self, step: Exchange, requests: str) -> list[str]:
-        """One rank gives the others a box."""
+        """Write a broadcast; returns the copies that follow it."""
         (m, *_) = step.sends or step.receives
         root = step.ranks.index(self.rank if step.sends else m.rank)
         copies = []
@@ -245,7 +245,7 @@ class RankText:
         return copies
 
     def gather(self, step: Exchange, requests: str) -> list[str]:
-        """Each rank gives all others its box."""
+        """Write an all-gather; returns the copies that follow it."""
         mine, copies = step.sends[0] if step.sends else None, []
         for n, like in enumerate(self.arrays((step.sends or step.receives)[0].buffer)):
             given = f"{like}[:0].ravel()"
@@ -261,7 +261,7 @@ class RankText:
         return copies
 
     def exchange_all(self, step: Exchange, requests: str) -> list[str]:
-        """Each rank gives each other one a box."""
+        """Write an all-to-all; returns the copies that follow it."""
         copies: list[str] = []
         for n, _ in enumerate(self.arrays(step.sends[0].buffer)):
             out = {m.rank: m for m in step.sends}
@@ -276,7 +276,7 @@ class RankText:
         return copies
 
     def _spread(self, step: Exchange, room: str, counts: list[int], n: int) -> list[str]:
-        """Bring what a collective gave to where it belongs."""
+        """The copies from the packed result of a collective into buffers."""
         copies = []
         for m in step.receives:
             at = step.ranks.index(m.rank)
@@ -307,14 +307,14 @@ STARTS = {
 
 
 def numpy_text(e: Expr, names: Mapping[str, str]) -> str:
-    """An expression of a combiner as NumPy; what it calls a parameter may have another name.
+    """An expression of a combine as NumPy text; `names` replaces its parameters.
 
     >>> from tdsl.lang.types import f64
     >>> x, y = Param("a0", f64), Param("b0", f64)
     >>> numpy_text(Select(Binary("gt", y, x), y, Binary("min", x, y)), {"a0": "old", "b0": "new[2:4]"})
     'np.where((new[2:4] > old), new[2:4], np.minimum(old, new[2:4]))'
 
-    TargetError for what has no such form.
+    TargetError for an expression with no NumPy form.
     """
 
     def of(x: Expr) -> str:

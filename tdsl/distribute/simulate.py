@@ -1,4 +1,4 @@
-"""All ranks in one process: each runs until what it waits for has been sent."""
+"""Executes all ranks in one process: each runs until it waits for a message or a collective."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tdsl.distribute.steps import reduced, share
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """What was carried: bytes that each rank received and sent, and the number of messages it received."""
+    """The bytes that each rank received and sent, and the number of messages that it received."""
 
     received: tuple[int, ...]
     sent: tuple[int, ...]
@@ -20,7 +20,7 @@ class Traffic:
 
 
 def simulate(workers: Sequence[Worker]) -> Traffic:
-    """Run all ranks to their end; the traffic as counted at each message."""
+    """Run all ranks to their end; returns the traffic as counted at each message."""
     runs = [w.run() for w in workers]
     waiting: dict[int, Transfer | Reduction] = {}
     begun: dict[tuple[int, int], Transfer] = {}
@@ -86,7 +86,7 @@ def simulate(workers: Sequence[Worker]) -> Traffic:
 def _reduce(
     own: Reduction, rank: int, groups: Mapping[int, Transfer | Reduction], workers: Sequence[Worker]
 ) -> None:
-    """What a rank gets of a reduction, in the order of ranks."""
+    """Compute a rank's result of a reduction, combined in the order of ranks."""
     if own.result is None:
         return
     kind, given = (
@@ -107,9 +107,9 @@ def _reduce(
 
 
 def volume(own: Reduction, rank: int) -> tuple[int, int]:
-    """The bytes that a rank sends and receives in a reduction, by the arrays that it hands over.
+    """The bytes that a rank sends and receives in a reduction, by the sizes of its arrays.
 
-    The convention is that of `plan.reduced`.
+    The convention is that of `steps.reduced`.
     """
     kind, members = own.step.collective, len(own.step.ranks)
     whole, each = sum(part.nbytes for part in own.parts), own.parts[0].itemsize

@@ -1,9 +1,10 @@
-"""The distributed funcs of a program, and which boxes their iterations read and write.
+"""The distributed funcs of a program, and the boxes that their iterations read and write.
 
-A stage is a distributed func, with the definition whose loops ranks share: the first one, which the updates
-follow on each rank, or an update, of which each rank makes a part. Its outer loops are those that the rank
-fixes and those that it steps through, down to the innermost communicate; the rest of its nest is a task.
-Funcs that are not distributed belong to the stages that read them. All boxes come from the region function.
+A stage is a distributed func, with the definition whose loops are distributed: the first one, followed by the
+updates on each rank, or an update, of which each rank computes a partial result. Its outer loops are those
+that the coordinates of the rank fix and those that the rank steps through, down to the innermost communicate;
+the rest of its nest is a task. Funcs that are not distributed are computed in the tasks of the stages that
+read them. All boxes come from the region function.
 """
 
 from __future__ import annotations
@@ -36,13 +37,13 @@ from tdsl.schedule.nest import Nest, State
 from tdsl.schedule.relate import relate
 from tdsl.schedule.required import bounds_of, definition_ranges, grown
 
-Ranges = Mapping[str, Span]  # of variables and loops: first, behind the last
+Ranges = Mapping[str, Span]  # of variables and loops: half-open intervals
 Spans = tuple[Span, ...]  # of the first outer loops, in their order
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """How a variable of a definition follows from loops: its value, what holds of it, its own bounds."""
+    """A variable of a definition in terms of loops: its value `root`, its guard `where`, its bounds."""
 
     name: str
     root: Expr
@@ -55,11 +56,11 @@ class Part:
 class Stage:
     """A distributed func.
 
-    `outer` are the loops that are fixed or stepped through, the first `fixed` of them by the rank, and
-    `counts` how often each runs. `levels` says for the func and each of its `sources` (inputs and other
-    stages) inside of how many of these loops it is communicated, `ahead` how many iterations of the last of
-    them a source is fetched before. `inside` are the funcs that its tasks
-    compute, too, consumers first.
+    `outer` are the loops around its tasks, the first `fixed` of them fixed by the coordinates of the rank,
+    and `counts` their extents. `levels` is, for the func and each of its `sources` (inputs and other stages),
+    the number of these loops inside of which it is communicated; `ahead` is the number of iterations of the
+    last of them by which a source is prefetched. `inside` are the funcs computed in its tasks, consumers
+    first.
     """
 
     state: State
@@ -82,7 +83,7 @@ class Stage:
     _spans: dict[object, Span] = field(default_factory=dict)
     _reads: dict[str, tuple[Read, ...] | None] = field(
         default_factory=dict
-    )  # None: followed further
+    )  # None: read by updates or inner funcs, too
 
     @property
     def name(self) -> str:
@@ -91,22 +92,22 @@ class Stage:
 
     @property
     def definition(self) -> Definition:
-        """The definition whose loops are shared out."""
+        """The definition whose loops are distributed."""
         return self.func.definitions[self.number]
 
     @property
     def combine(self) -> Combine | None:
-        """What combines parts that iterations make; None where each makes whole values."""
+        """The combine of the partial results of iterations; None if each computes complete values."""
         return self.definition.combine if self.number + 1 == len(self.func.definitions) else None
 
     @property
     def in_order(self) -> bool:
-        """Whether parts are combined in the order of ranks, so that each run gives the same bits."""
+        """True if parts are combined in the order of ranks, so that results are bitwise reproducible."""
         return self.state.plan(self.name).deterministic
 
     @property
     def dims(self) -> tuple[str | None, ...]:
-        """The variable along each dimension of what is made; None where all of it may be touched."""
+        """The variable of each dimension of the results; None where an iteration may write all of it."""
         free = self.definition.free
         return tuple(
             e.name if isinstance(e, Var) and e.name in free else None for e in self.definition.index
@@ -114,11 +115,11 @@ class Stage:
 
     @property
     def points(self) -> tuple[tuple[str, Span], ...]:
-        """The ranges whose points each element combines."""
+        """The ranges of the reduction, whose points each element combines."""
         return tuple((n, self.bounds[n]) for n, _, _ in self.definition.ranges)
 
     def ranges(self, spans: Spans) -> Ranges | None:
-        """Where the variables run while the first outer loops have these spans; None for nowhere."""
+        """The ranges of the variables while the first outer loops have these spans; None if one is empty."""
         given = dict(zip(self.outer, spans, strict=False))
         found: dict[str, Span] = {}
         for part in self.parts:
@@ -137,7 +138,7 @@ class Stage:
         return max(number(lo), first), min(number(hi) + 1, behind)
 
     def writes(self, spans: Spans) -> Box | None:
-        """The box of the func that is made while the first outer loops have these spans."""
+        """The box of the func that is computed while the first outer loops have these spans."""
         ranges = self.ranges(spans)
         if ranges is None:
             return None
@@ -175,7 +176,7 @@ class Stage:
         return self._boxes[key]
 
     def _axes(self, tensor: str, reads: tuple[Read, ...], ranges: dict[str, Interval]) -> Box:
-        """The box that some reads touch, axis by axis: ranks beside each other have most in common."""
+        """The box that some reads access, cached axis by axis: neighbouring ranks share most axes."""
         where, made = self.definition.where, []
         for n in range(len(reads[0].index)):
             indices = dict.fromkeys(r.index[n] for r in reads)
@@ -208,7 +209,7 @@ class Stage:
         return self._decides[tensor]
 
     def alike(self, tensor: str) -> tuple[int, ...]:
-        """The axes along which all ranks touch one box of a tensor, if they have iterations at all."""
+        """The grid axes along which all ranks with iterations access the same box of a tensor."""
         names = self.decides(tensor)
         loops = {x for part in self.parts if part.name in names for x in part.loops}
         return tuple(n for n in range(self.fixed) if self.outer[n] not in loops)
@@ -217,7 +218,7 @@ class Stage:
 def _touched(
     indices: list[Expr], ranges: dict[str, Interval], where: Expr, *, around_ends: bool
 ) -> Span:
-    """What of a dimension some indices touch: one span, or one that runs around the ends of the dimension."""
+    """The span of a dimension that some indices access, which may wrap around the ends of the dimension."""
     ((first, behind),) = numbers(
         (functools.reduce(union, (interval_where(e, ranges, where) for e in indices)),)
     )
@@ -236,7 +237,7 @@ def _touched(
 def stages_of(state: State, boxes: Mapping[str, Box]) -> tuple[Stage, ...]:
     """The stages of a state whose sizes are numbers, producers first.
 
-    `boxes` is what is computed of each func; one of which nothing is needed has none, and is no stage.
+    `boxes` has the box that is computed of each func; a func that is not needed has none, and is no stage.
     """
     return tuple(
         _stage(state, f, boxes[f.name])
@@ -257,7 +258,7 @@ def _stage(state: State, f: FuncDef, whole: Box) -> Stage:
     at = {tensor: nest.position(loop) + 1 for tensor, loop in plan.communicated}
     for name in at.keys() - {*sources, f.name}:
         if not state.program.has_func(name) or state.plan(name).distributed:
-            continue  # known sizes left no read of it
+            continue  # simplification with known sizes removed all reads of it
         raise ScheduleError(
             f"{f.name!r} communicates {name!r}, which each rank computes for itself",
             loc=plan.loc,
@@ -288,7 +289,7 @@ def _stage(state: State, f: FuncDef, whole: Box) -> Stage:
 def parts_of_nest(
     f: FuncDef, definition: int, nest: Nest, box: Region
 ) -> tuple[tuple[Part, ...], dict[str, Interval]]:
-    """How the variables of a definition follow from loops where a box is computed; where those run."""
+    """The variables of a definition in terms of its loops where a box is computed, and the loops' ranges."""
     bounds = bounds_of(f, f.definitions[definition], box)
     related = relate(nest, bounds)
     ends: dict[str, Interval] = {
@@ -309,7 +310,7 @@ def _span_of(i: Interval) -> Span:
 
 
 def members_of(state: State, f: FuncDef) -> tuple[tuple[FuncDef, ...], tuple[str, ...]]:
-    """The funcs that the tasks of a stage compute besides it, consumers first; what all of them read."""
+    """The other funcs that the tasks of a stage compute, consumers first, and the sources that all read."""
     own = {f.name}
     sources: dict[str, None] = {}
     inside = []
@@ -330,9 +331,9 @@ def members_of(state: State, f: FuncDef) -> tuple[tuple[FuncDef, ...], tuple[str
 def needed_by(
     f: FuncDef, number: int, inside: Iterable[FuncDef], ranges: dict[str, Interval]
 ) -> dict[str, Region]:
-    """The boxes of all that a definition reads, and updates that follow it, where its variables have ranges.
+    """The boxes of all tensors that a definition and its later updates read, for ranges of its variables.
 
-    What is read of the funcs `inside`, consumers first, is followed to what those read.
+    Reads of the funcs `inside`, consumers first, are followed to the tensors that these funcs read.
     """
     d = f.definitions[number]
     boxes: dict[str, Region] = {}
@@ -365,16 +366,16 @@ def _is_empty(i: Interval) -> bool:
 
 
 def number(e: Expr | None) -> int:
-    """The value of an end that does not depend on anything."""
+    """The value of a constant end of an interval."""
     assert isinstance(e, Const), f"not a number: {e}"
     return int(e.value)
 
 
 def numbers(box: Region) -> Box:
-    """A box of the region function as spans of integers."""
+    """A box of the region function, both ends inclusive, as half-open spans of integers."""
     return tuple((number(lo), number(hi) + 1) for lo, hi in box)
 
 
 def intervals(ranges: Ranges) -> dict[str, Interval]:
-    """Spans of variables as the region function takes them."""
+    """Half-open spans of variables as inclusive intervals of the region function."""
     return {name: (const(lo), const(hi - 1)) for name, (lo, hi) in ranges.items()}

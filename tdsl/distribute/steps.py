@@ -1,9 +1,9 @@
-"""Plans: for each rank a list of steps on buffers, and what they cost. Plain data, made by `rank.py`.
+"""The steps of a rank on buffers, as plain data, and their costs; `rank.py` generates them.
 
     Step = Make | Fill | Copy | Merge | Exchange | Start | Finish | Reduce | Run | Drop
 
-A buffer holds a box of a tensor or func; the one named like the tensor itself is what the rank owns of it.
-Buffers of inputs are there at the start, all others are made; those of outputs are left at the end.
+A buffer holds a box of a tensor or func; the buffer with the name of the tensor is the block that the rank
+owns. Buffers of inputs exist at the start, `Make` allocates others; those of outputs remain at the end.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from tdsl.placement.ownership import Box, block, elements
 if TYPE_CHECKING:
     pass
 
-Ranges = tuple[tuple[str, tuple[int, int]], ...]  # variables, each with where it runs
+Ranges = tuple[tuple[str, tuple[int, int]], ...]  # variables, each with a half-open interval
 
 
 @dataclass(frozen=True, slots=True)
 class Make:
-    """Get memory for a box of a tensor."""
+    """Allocate a buffer for a box of a tensor."""
 
     buffer: str
     tensor: str
@@ -32,14 +32,14 @@ class Make:
 
 @dataclass(frozen=True, slots=True)
 class Fill:
-    """Set all elements to the identity of the combiner of the func that the buffer holds."""
+    """Set all elements of a buffer to the identity of its func's combine."""
 
     buffer: str
 
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """Take over a box from one buffer into another."""
+    """Copy a box from one buffer to another."""
 
     source: str
     target: str
@@ -57,7 +57,7 @@ class Merge:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A box of a buffer, to or from a rank; the two messages of a pair have one tag."""
+    """A box of a buffer, sent to or received from `rank`; a send and its receive have the same tag."""
 
     rank: int
     tag: int
@@ -69,8 +69,8 @@ class Message:
 class Exchange:
     """Start all messages, then wait for all of them.
 
-    A `collective` is what all messages among `ranks` with one tag are together: "broadcast", "all-gather" or
-    "all-to-all".
+    `collective` is "broadcast", "all-gather" or "all-to-all" if all messages among `ranks` with one tag
+    together are that collective, else "".
     """
 
     sends: tuple[Message, ...]
@@ -81,7 +81,7 @@ class Exchange:
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Start all messages of an exchange; until its `Finish` nobody touches what they carry."""
+    """Start all messages of an exchange; no step may access their boxes until its `Finish`."""
 
     exchange: Exchange
     handle: int
@@ -96,9 +96,9 @@ class Finish:
 
 @dataclass(frozen=True, slots=True)
 class Reduce:
-    """Combine a box of what each of `ranks` has in its buffer `source`.
+    """Combine a box of the buffers `source` of all `ranks`.
 
-    Each of them gets the part of the result that `parts` says into its buffer `target`, None for nothing.
+    Each rank receives its entry of `parts`, a box of the result or None, in its buffer `target`.
     """
 
     ranks: tuple[int, ...]
@@ -110,7 +110,7 @@ class Reduce:
 
     @property
     def collective(self) -> str:
-        """What this is called."""
+        """The kind: "reduce", "all-reduce" or "reduce-scatter"."""
         given = [part for part in self.parts if part is not None]
         if len(given) == 1:
             return "reduce"
@@ -118,10 +118,10 @@ class Reduce:
 
 
 def reduced(kind: str, members: int, whole: int, part: int) -> tuple[int, int]:
-    """What a member of a reduction sends and receives, if `whole` is reduced and it gets `part` of it.
+    """The volume that a member of a reduction of `whole` sends and receives, if it gets `part` of the result.
 
-    That of point to point messages; but an all-reduce is counted as reduce-scatter and all-gather of parts
-    as even as can be, `part` that of the member.
+    Counted as point-to-point messages; but an all-reduce as a reduce-scatter and an all-gather of parts that
+    are as even as possible, `part` being that of the member.
 
     >>> reduced("reduce", 4, 100, 100), reduced("reduce", 4, 100, 0)
     ((0, 300), (100, 0))
@@ -135,16 +135,16 @@ def reduced(kind: str, members: int, whole: int, part: int) -> tuple[int, int]:
 
 
 def share(whole: int, members: int, n: int) -> int:
-    """The part of member n where something is shared out evenly."""
+    """The size of the part of member `n` if `whole` is divided evenly."""
     first, behind = block((0, whole), members, n)
     return behind - first
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Compute a func where its variables have the spans of `ranges`; the result is the box of `target`.
+    """Run a task: compute a func for the `ranges` of its variables, and store it in `box` of `target`.
 
-    `reads` gives the buffer to read for each tensor.
+    `reads` has the buffer to read for each tensor.
     """
 
     func: str
@@ -156,7 +156,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Drop:
-    """Give the memory back."""
+    """Free a buffer."""
 
     buffer: str
 
@@ -166,11 +166,11 @@ Step = Make | Fill | Copy | Merge | Exchange | Start | Finish | Reduce | Run | D
 
 @dataclass(frozen=True, slots=True)
 class Home:
-    """A tensor that is placed: the bytes of an element, the box of the whole of it, and where it lives.
+    """A placed tensor: the bytes of an element, its whole box, and its placement.
 
-    `points` are the ranges of a reduction whose points each element combines; none for what is not reduced.
-    `dims` are the variables that run along the dimensions of a func when it is made, None where each run
-    makes all; `needs` gives the boxes of all that is read where its variables have some ranges.
+    `points` are the ranges of its reduction, whose points each element combines; () without a reduction.
+    `dims` are the variables of the dimensions of a func, None where each run writes all of the dimension;
+    `needs` maps ranges of its variables to the boxes of all tensors that are read.
     """
 
     name: str
@@ -184,7 +184,7 @@ class Home:
 
 @dataclass(frozen=True, slots=True)
 class RankPlan:
-    """What one rank does. `owned` is what it has at the start: its boxes of the inputs."""
+    """The steps of one rank. `owned` are its blocks of the inputs, which exist at the start."""
 
     rank: int
     owned: tuple[tuple[str, Box], ...]
@@ -193,10 +193,10 @@ class RankPlan:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What a rank sends and receives in bytes, the messages it receives, the most memory that it holds.
+    """The bytes that a rank sends and receives, the number of messages received, its peak memory in bytes.
 
-    A collective that gives it something is one message. `peak_step` is the step from which on it holds most,
-    counted from 1; 0 is the start.
+    A collective in which it receives data counts as one message. `moved` has the bytes received by tensor.
+    `peak_step` is the step, counted from 1, at which the peak is first reached; 0 is the start.
     """
 
     sent: int
@@ -208,7 +208,7 @@ class Cost:
 
 
 def carried(step: Reduce, rank: int) -> tuple[int, int]:
-    """The elements that a rank sends and receives in a reduction."""
+    """The numbers of elements that a rank sends and receives in a reduction."""
     whole, members, n = elements(step.box), len(step.ranks), step.ranks.index(rank)
     if step.collective == "all-reduce":
         return reduced("all-reduce", members, whole, share(whole, members, n))

@@ -1,11 +1,11 @@
-"""What a rank computes at a time, as an ordinary program on the buffers that it has.
+"""Builds a task: the computation of a step as an ordinary program on the buffers of a rank.
 
     C[i, j] = sum(A[i, k] * B[k, j])      where 51 <= i < 101, 0 <= k < 45, ...
     -> C[i, j] = sum(A[i, k] * B[k, j])   where 0 <= i < 50, 0 <= k < 45, ...: indices of the buffers
 
-Its variables count from 0, and reads are moved by the first index of the buffer, so that the tasks of many
-ranks are one program. Of the nest stays what is inside of the loops that are fixed: a split by one of
-these is a renaming of its inner loop. A nest without directives of its own is left to the default schedule.
+Its variables count from 0, and reads are offset by the first index of the buffer, so that many ranks share
+one program. Its nest is that inside of the fixed loops, the outer loops of the stage: a split whose outer
+loop is fixed becomes a renaming of the inner loop. A nest without directives gets the default schedule.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ NOWHERE: Ranges = {}
 
 
 def task(stage: Stage, run: Run, boxes: Mapping[str, Box]) -> State:
-    """The state of the program that a step runs; `boxes` is what the buffer for each of its reads holds."""
+    """The state of the program that a step runs; `boxes` has the box of the buffer of each tensor."""
     f, state, program = stage.func, stage.state, stage.state.program
     ranges = dict(run.ranges)
     starts = {name: const(lo) for name, (lo, _) in ranges.items()}
     names = {name: components(program, name) for name in boxes}
 
-    known = NOTHING  # of the variables: what is within a tensor needs no padding, so inner blocks are alike
+    known = NOTHING  # ranges of variables: they simplify padding away, so interior blocks share a program
     if len(f.definitions) == 1:
         for name, (lo, hi) in ranges.items():
             known = known.knowing(name, ZERO, const(hi - lo - 1))
@@ -61,7 +61,7 @@ def task(stage: Stage, run: Run, boxes: Mapping[str, Box]) -> State:
         return simplify(_read_buffers(e, boxes, names))
 
     def own(d: Definition) -> Definition:
-        """A definition of the func itself, whose box begins at 0."""
+        """A definition of the stage's own func, offset such that its box begins at 0."""
         moved = {n: add(Var(n), lo) for n, lo in starts.items() if n in d.variables}
         runs = {n: (ZERO, const(hi - lo - 1)) for n, (lo, hi) in ranges.items()}
         for e, span in zip(d.index, run.box, strict=True):
@@ -101,7 +101,7 @@ def task(stage: Stage, run: Run, boxes: Mapping[str, Box]) -> State:
 def _read_buffers(
     e: Expr, boxes: Mapping[str, Box], names: Mapping[str, tuple[str, ...]], ranges: Ranges = NOWHERE
 ) -> Expr:  # fmt: skip
-    """Reads of buffers, at their own indices; `names` has the arrays of those that a task takes."""
+    """`e` with reads of tensors replaced by reads of buffers; `names` has the parameters of the task."""
 
     def visit(n: Node) -> Node:
         if isinstance(n, Read) and n.name in boxes:
@@ -116,7 +116,7 @@ def _read_buffers(
 
 
 def _place_in(index: Expr, span: Span, ranges: Ranges) -> Expr:
-    """Where an index stands in a buffer that holds a span; without a modulo where it stays in one turn."""
+    """The position of an index in a buffer of a span; without a modulo where `ranges` stay in one period."""
     turned = runs_around(index)
     if turned is None and not isinstance(span, Dealt):
         return subtract(index, const(span[0]))
@@ -134,7 +134,7 @@ def _place_in(index: Expr, span: Span, ranges: Ranges) -> Expr:
 
 
 def components(program: Program, name: str) -> tuple[str, ...]:
-    """What a task calls the arrays of a tensor or func: one, or one for each value."""
+    """The parameters of a task for a tensor or func: one, or one for each of its values."""
     count = len(dtypes_of(program, name))
     if count == 1:
         return (name,)
@@ -150,7 +150,7 @@ def dtypes_of(program: Program, name: str) -> tuple[DType, ...]:
 
 
 def _inner_plan(stage: Stage, plan: FuncPlan) -> FuncPlan:
-    """The plan of a func inside of a stage: what is computed at a fixed loop is computed first."""
+    """The plan of a func inside of a stage; computed or stored at a fixed loop becomes at the root."""
     if isinstance(plan.place, At) and _is_fixed(
         stage, plan.place.level.func, plan.place.level.loop
     ):
@@ -186,7 +186,7 @@ def _own_plan(stage: Stage, made: FuncDef) -> FuncPlan:
 
 
 def inner_nest(nest: Nest, fixed: tuple[str, ...], variables: tuple[str, ...]) -> Nest:
-    """The loops inside of those that are fixed, the outermost ones.
+    """The nest inside of the outermost loops `fixed`.
 
     >>> from tdsl.schedule.nest import Loop, Split
     >>> nest = Nest((Loop("i_o"), Loop("i_i")), (Split("i", "i_o", "i_i", None, 4, "guard"),))
@@ -220,8 +220,8 @@ def inner_nest(nest: Nest, fixed: tuple[str, ...], variables: tuple[str, ...]) -
     return Nest((*ones, *nest.loops[len(fixed) :]), tuple(reversed(kept)), nest.aliases)
 
 
-class Strided(Exception):  # made a ScheduleError where the schedule is known
-    """The inner loop of a split is fixed and its outer one is not: what is left is no box."""
+class Strided(Exception):  # converted to a ScheduleError by `check_nest`
+    """The inner loop of a split is fixed and its outer one is not: the remaining points are no box."""
 
     def __init__(self, outer: str, inner: str) -> None:
         Exception.__init__(self)
@@ -229,7 +229,7 @@ class Strided(Exception):  # made a ScheduleError where the schedule is known
 
 
 def check_nest(stage: Stage) -> None:
-    """ScheduleError where the iterations inside of the fixed loops are no box."""
+    """ScheduleError if the iterations inside of the fixed loops are no box."""
     plan = stage.state.plan(stage.name)
     try:
         inner_nest(plan.nests[stage.number], stage.outer, stage.definition.variables)

@@ -1,5 +1,5 @@
-"""Traces of a run, for ui.perfetto.dev and chrome://tracing: a process for each rank, with tracks of what it
-computes, sends and receives."""
+"""Writes traces for ui.perfetto.dev and chrome://tracing: a process for each rank, with tracks for
+computation, sends and receives."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def machine(
     grid: Grid, latency: float | Sequence[float], bandwidth: float | Sequence[float],
     operations: float, memory: float,
 ) -> Machine:  # fmt: skip
-    """What the model is told: one number for all levels of the grid, or one for each; else TypeMismatch."""
+    """The parameters of the model; latency and bandwidth are one number, or one for each grid level."""
     found: list[tuple[float, ...]] = []
     for name, value in (("latency", latency), ("bandwidth", bandwidth)):
         levels = len(grid.depths)
@@ -71,13 +71,13 @@ def machine(
 
 
 def operations_of(stage: Stage) -> float:
-    """How many operations a point of a stage takes, with those of funcs that it computes for itself."""
+    """The operations for a point of a stage, with those of the funcs computed in its tasks."""
     definitions = [stage.definition, *(d for f in stage.inside for d in f.definitions)]
     return float(sum(cost(d) + (d.combine is not None) for d in definitions)) or 1.0
 
 
 def measured(plan: Plan, marks: Iterable[Array]) -> list[Slice]:
-    """The slices of a run: of each rank when its steps began, in seconds, and when the last ended."""
+    """The slices of a run; `marks` has for each rank the times of its steps in s, and the end of the last."""
     return [s for own, when in zip(plan, marks, strict=True) for s in _rank(plan, own, when)]
 
 
@@ -117,7 +117,7 @@ def _rank(plan: Plan, own: RankPlan, marks: Array) -> Iterator[Slice]:
 
 
 def write(path: str | os.PathLike[str], plan: Plan, slices: list[Slice]) -> float:
-    """Write slices as JSON of Chrome's trace events; the seconds until the last one ends."""
+    """Write slices in Chrome's trace event format (JSON); returns the end of the last one in seconds."""
     events: list[dict[str, Any]] = []
     for rank in range(plan.grid.size):
         at = " ".join(map(str, plan.grid.coordinates(rank)))

@@ -1,4 +1,4 @@
-"""A distributed program for known sizes: stages, where everything lives, the plan, and the tasks so far."""
+"""A distributed program specialised to known sizes: its stages, layout, plan and compiled tasks."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ from tdsl.schedule.nest import State
 
 
 class Work:
-    """What ranks do, of a state whose sizes are numbers; `symbolic` is the same with named sizes.
+    """The plan and tasks of a state whose sizes are numbers; `symbolic` is the same state with named sizes.
 
-    `outputs` are what a call names the arrays of the outputs.
+    `outputs` are the names of the output arrays in calls.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class Work:
         self.plan = self._plan(symbolic)
         self._proved = False
         self.tasks = Tasks({s.name: s for s in self.stages}, self.dtypes, build)
-        self.arrays = {name: (name, 0) for name in self.inputs}  # by what a call names them
+        self.arrays = {name: (name, 0) for name in self.inputs}  # by name in calls
         values = ((name, n) for name in self.outputs for n in range(len(self.dtypes[name])))
         self.arrays |= dict(zip(outputs, values, strict=True))
 
@@ -86,9 +86,9 @@ class Work:
         return plan_rank(self.layout, self.stages, self.inputs, self.outputs, rank)
 
     def prove(self) -> None:
-        """Raise IndexBoundError where a stage reads outside of a tensor.
+        """Verify the plan once: IndexBoundError if a stage reads outside of a tensor.
 
-        Else PlanFault where the plan is wrong, which is an error of tdsl.
+        PlanFault if the plan is incorrect otherwise, which is an internal error.
         """
         if not self._proved:
             try:
@@ -99,7 +99,7 @@ class Work:
             self._proved = True
 
     def _check_reads(self) -> None:
-        """IndexBoundError where the box that a stage reads is not all in the tensor."""
+        """IndexBoundError if the box that a stage reads exceeds the tensor."""
         for stage in self.stages:
             for name, box in stage.needs(stage.bounds.items()).items():
                 axes = enumerate(zip(box, self.wholes[name], strict=True))
@@ -115,7 +115,7 @@ class Work:
 
     @functools.cached_property
     def digest(self) -> str:
-        """The same on all ranks that run this program and schedule, for these sizes, in these versions."""
+        """A hash of program, schedule, sizes and versions, which ranks compare before a call."""
         try:
             version = metadata.version("tdsl")
         except metadata.PackageNotFoundError:  # run from its sources
@@ -124,7 +124,7 @@ class Work:
 
     @functools.cached_property
     def places(self) -> Places:
-        """Where this rank says how far it is."""
+        """The progress record of this rank, for the launcher."""
         return Places.of_run(self.plan.rank(mpi.rank()))
 
     def part(self, name: str, array: Array, rank: int) -> Array | None:
@@ -133,7 +133,7 @@ class Work:
         return None if box is None else array[within(box, self.wholes[name])]
 
     def shares(self, name: str) -> dict[int, Box]:
-        """The ranks whose blocks are the whole, and these; of several copies the first."""
+        """The ranks whose blocks together are the whole tensor, with their boxes; the first of copies."""
         assert self.state.grid is not None
         grid, placement = self.state.grid, dict(self.state.placed)[name]
         firsts = itertools.product(
@@ -146,9 +146,9 @@ class Work:
         return {rank: box for rank, box in owned if box is not None}
 
     def whole(self, name: str, blocks: Mapping[int, tuple[Array, ...]]) -> tuple[Any, ...]:
-        """The arrays of a tensor, from the blocks of the ranks that share it; parts are combined.
+        """The whole arrays of a tensor, from the blocks of the ranks of `shares`; partial ones are combined.
 
-        Of a func of several values, blocks may have those of one only.
+        For a func of several values, `blocks` may have the arrays of one value only.
         """
         shares = self.shares(name)
         dtypes = (t.numpy for t in self.dtypes[name])
@@ -171,7 +171,7 @@ class Work:
 
 
 def _given(program: Program, made: Mapping[str, Box]) -> dict[str, Box]:
-    """The boxes of the inputs, and of the outputs that are empty, so that nothing makes them."""
+    """The boxes of the inputs, and of the empty outputs, which no stage computes."""
     boxes: dict[str, Box] = {
         t.name: tuple((0, extent(e, {})) for e in t.shape) for t in program.inputs
     }

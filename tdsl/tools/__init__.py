@@ -1,1 +1,1 @@
-"""The command `tdsl`, and what it runs: a check of the machine, a demonstration, measurements, bundles."""
+"""The command `tdsl` and its subcommands: machine checks, a demonstration, measurements, GPU bundles."""

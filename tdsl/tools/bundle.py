@@ -1,4 +1,4 @@
-"""Bundles: kernels compiled here, run and checked on another machine (`tdsl bundle`, `tdsl.run_bundle`)."""
+"""Writes bundles: GPU kernels compiled here, to run and check on another machine with `tdsl.run_bundle`."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ from tdsl.target import Target
 
 @dataclass(frozen=True)
 class Job:
-    """A program for a bundle: kernels, inputs by name where made-up numbers will not do, and known results.
+    """A program for a bundle: its kernels, inputs by name, and expected results.
 
-    Results that are not given are those of the CPU. `flops` is the arithmetic that the computation cannot
-    avoid, for rates.
+    Inputs that are not given are generated numbers; results that are not given are computed on the CPU.
+    `flops` is the number of floating-point operations of the computation, for rates.
     """
 
     name: str
@@ -42,9 +42,10 @@ class Job:
 
 
 def write(folder: str, jobs: Iterable[Job]) -> list[manifest.Program]:
-    """Make a bundle of programs that are compiled for a GPU, in a folder that is made where it is missing.
+    """Write a bundle of programs that are compiled for a GPU to a folder, which is created if it is missing.
 
-    Raises ShapeError for a program whose sizes are not known, TargetError for one of another target.
+    Returns the programs. Raises ShapeError if the sizes of a program are not known, TargetError if its target
+    is no GPU or the folder cannot be created.
     """
     try:
         os.makedirs(folder, exist_ok=True)
@@ -124,7 +125,7 @@ def _arguments(job: Job, executable: CudaExecutable) -> tuple[manifest.Argument,
 
 
 def _expected(job: Job, variant: Specialisation, given: dict[str, Any]) -> tuple[Any, ...]:
-    """The results: those that are given, or what the same program gives on the CPU."""
+    """The expected results: those of the job, or the results of the same program on the CPU."""
     results = job.expected
     if results is None:
         program = Schedule.of_program(job.compiled.schedule.program)
@@ -135,17 +136,17 @@ def _expected(job: Job, variant: Specialisation, given: dict[str, Any]) -> tuple
 
 
 def _bits(array: Any) -> Any:
-    """An array as NumPy stores it, without element types of other packages."""
+    """A contiguous copy or view that NumPy can store: element types of ml_dtypes as unsigned integers."""
     plain = np.ascontiguousarray(array)
     return plain.view(f"u{plain.itemsize}") if plain.dtype.name in ML_DTYPES else plain
 
 
 def collect(words: Iterable[str]) -> list[Job]:
-    """The programs that words of a command line name.
+    """The jobs that words of a command line name.
 
-    `program.py` stands for all that the program has at its top which is compiled for a GPU (or is a `Job`);
-    `module:name` for such an object, or for what a function of that name gives: one of them, or several.
-    TypeMismatch where there is none.
+    `program.py` names all module-level objects of the program that are compiled for a GPU, or are a `Job`;
+    `module:name` names such an object, or a function that returns one or several of them. TypeMismatch if
+    a word names none.
     """
     jobs: list[Job] = []
     for word in words:

@@ -1,5 +1,5 @@
-"""The command `tdsl`: what works here (doctor), a demonstration (demo), kernels for another machine (bundle),
-the disk cache (cache), and what schedules know of the machine (machine).
+"""The command `tdsl`: checks of this machine (doctor), a demonstration (demo), GPU kernels for another
+machine (bundle), runs under MPI (run), the disk cache (cache), and the machine of schedules (machine).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ COLOURS = {"PASS": "green", "SKIP": "yellow", "FAIL": "red"}
 
 
 def main() -> None:
-    """Run the command line; an error of tdsl is its message, its hint and exit code 1."""
+    """Run the command line; for an error of tdsl, print its message and hint, and exit with code 1."""
     try:
         app()
     except TdslError as error:
@@ -49,7 +49,7 @@ def run(
     script: Annotated[str, typer.Argument(help="a program in Python")],
     ranks: Annotated[int, typer.Option("-n", help="how many ranks")] = 1,
 ) -> None:
-    """Run a program on several ranks under MPI; an error on one of them ends all."""
+    """Run a program on several ranks under MPI; an error on one rank ends all."""
     raise typer.Exit(launch(ranks, script, context.args))
 
 
@@ -57,7 +57,7 @@ def run(
 def doctor(
     as_json: Annotated[bool, typer.Option("--json", help="for programs and bug reports")] = False,
 ) -> None:
-    """Say of each part whether it works on this machine; exit code 1 if one fails."""
+    """Check whether each component works on this machine; exit code 1 if one fails."""
     found = []
     console = Console(soft_wrap=True, highlight=False)
     for check in checks.check_all():
@@ -117,7 +117,7 @@ def demo(
 
 @cache_app.command("info")
 def cache_info() -> None:
-    """Where the cache is, and what it holds."""
+    """Show the folder of the cache, its number of entries and its size."""
     state = cache.info()
     typer.echo(f"folder   {state.path or '(turned off)'}")
     typer.echo(f"entries  {state.entries}")
@@ -129,7 +129,7 @@ def cache_info() -> None:
 
 @cache_app.command("verify")
 def cache_verify() -> None:
-    """Read every entry and put damaged ones aside; exit code 1 if there are any."""
+    """Read every entry and move damaged ones away; exit code 1 if there are any."""
     bad = cache.verify()
     for name in bad:
         typer.echo(f"damaged  {name}")
@@ -149,7 +149,7 @@ def machine_measure(
     quick: Annotated[bool, typer.Option("--quick", help="seconds, with larger errors")] = False,
     to: Annotated[str, typer.Option(help="the file; by default the one that is read")] = "",
 ) -> None:
-    """Measure bandwidths, rates and launch cost by kernels, and write them for later schedules."""
+    """Measure bandwidths, rates and launch cost by kernels, and write them to a file for later schedules."""
     from tdsl.tools.measure import measure
 
     file = to or description.path()
@@ -166,7 +166,7 @@ def machine_measure(
 def machine_show(
     as_json: Annotated[bool, typer.Option("--json", help="the form of the file")] = False,
 ) -> None:
-    """The levels and rates that schedules for this processor get, measured or built in."""
+    """Show the memory levels and rates that schedules for this processor use, measured or built in."""
     from tdsl.codegen.cpu.machine import host
 
     machine = machine_of(Target("cpu"))
@@ -192,7 +192,7 @@ def machine_show(
 
 
 def machine_tables(machine: Machine) -> list[Table]:
-    """The levels of a machine, and its rates where they are known."""
+    """A table of the memory levels of a machine, and one of its rates if they are known."""
     levels = Table(title="levels", title_justify="left")
     counts = sorted({threads for level in machine.levels for threads, _ in level.bandwidth})
     levels.add_column("level")
@@ -222,7 +222,7 @@ def machine_tables(machine: Machine) -> list[Table]:
 
 
 def _short(size: int) -> str:
-    """A number of bytes with a binary unit, where it is a multiple of one."""
+    """A number of bytes in the largest binary unit of which it is a multiple."""
     for shift, unit in ((30, "GiB"), (20, "MiB"), (10, "KiB")):
         if size % (1 << shift) == 0:
             return f"{size >> shift} {unit}"

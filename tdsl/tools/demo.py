@@ -1,7 +1,7 @@
-"""Five programs on real data: what `tdsl demo` shows, the benchmarks time and the tests run.
+"""Five programs on real data, for `tdsl demo`, the benchmarks and the tests.
 
 A case holds a program, its input, a schedule by hand, and the same computation in NumPy. A result is
-right when it lies within the error bound of its arithmetic around NumPy's result in double precision.
+right if it differs from NumPy's in double precision by at most the error bound of its arithmetic.
 """
 
 import statistics
@@ -14,7 +14,7 @@ import numpy as np
 
 import tdsl as td
 
-Array = Any  # of NumPy: what arithmetic on arrays of any dtype gives is not typed
+Array = Any  # of NumPy: results of arithmetic on arrays of any dtype are not typed
 Kernel = Callable[..., Array]
 
 EPS = float(np.finfo(np.float32).eps)
@@ -22,11 +22,11 @@ EPS = float(np.finfo(np.float32).eps)
 
 @dataclass(frozen=True)
 class Case:
-    """A program that can be built in two ways and checked.
+    """A program with two schedules and a reference in NumPy.
 
-    `default` and `hand` compile the program for the shapes of the arrays that `inputs` makes;
-    `numpy` computes the same; `bound(expected, *arrays)` is the largest difference that rounding
-    explains, 0 for integers.
+    `default` and `hand` compile the program for the shapes of the arrays that `inputs` returns, with the
+    default schedule and with one by hand; `numpy` is the reference; `bound(expected, *arrays)` is the bound
+    of the absolute rounding error, 0 for integers.
     """
 
     name: str
@@ -43,7 +43,7 @@ class Case:
         return self.numpy(*wide)
 
     def is_right(self, result: Array, arrays: tuple[Array, ...]) -> bool:
-        """Whether `result` is within the bound of the expected one everywhere."""
+        """True if `result` differs from the expected one by at most the error bound everywhere."""
         expected = self.expected(arrays)
         if result.shape != expected.shape:
             return False
@@ -211,7 +211,7 @@ def softmax_by_hand() -> Kernel:
 
 
 def softmax_in_numpy(x: Array) -> Array:
-    """The usual four lines."""
+    """Softmax with NumPy reductions along the rows."""
     e = np.exp(x - x.max(1, keepdims=True))
     return e / e.sum(1, keepdims=True)
 
@@ -264,7 +264,7 @@ def conv_by_hand() -> Kernel:
 
 
 def _as_tile(stage: Any, rows: Any, several: Any, one: Any) -> None:
-    """Write out the innermost three loops of a stage: `several` vectors of `one` in each of `rows`."""
+    """Unroll the innermost three loops of a stage: `several` vectors of `one` in each of `rows`."""
     stage.vectorize(one)
     stage.unroll(several)
     stage.unroll(rows)
@@ -360,7 +360,7 @@ CASES = (
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one case gave: whether both results were right, and times in milliseconds."""
+    """The result of one case: whether both schedules were right, and times in milliseconds."""
 
     case: Case
     default_right: bool

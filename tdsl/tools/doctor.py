@@ -1,4 +1,4 @@
-"""What works on this machine: one `Check` for each part, with the way to enable what is missing."""
+"""Checks which components work on this machine: a `Check` for each, with a hint to enable missing ones."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Status = Literal["PASS", "SKIP", "FAIL"]
 
 @dataclass(frozen=True)
 class Check:
-    """One line of the report: SKIP is for what can be done without; `hint` says how to enable it."""
+    """One line of the report: SKIP means an optional component is missing; `hint` says how to enable it."""
 
     name: str
     status: Status
@@ -30,7 +30,7 @@ def check_all() -> Iterator[Check]:
     for name, check in CHECKS.items():
         try:
             status, detail, hint = check()
-        except Exception as fault:  # noqa: BLE001  # whatever is broken here is what is asked for
+        except Exception as fault:  # noqa: BLE001  # any failure is a finding
             status, detail, hint = "FAIL", f"{type(fault).__name__}: {fault}", ""
         yield Check(name, status, detail, hint)
 

@@ -1,9 +1,9 @@
-"""What this machine can do, measured by kernels of tdsl: `tdsl machine measure`.
+"""Measures bandwidths, rates and latencies of this machine by kernels of tdsl: `tdsl machine measure`.
 
-A bandwidth is that of sums over an array which fits into a level and into no nearer one. A rate is that of
-sums of products whose operands come from the nearest cache and whose sums stay in registers. Each figure is
-that of the fastest of several runs: whatever else runs here can only make one slower. Where there is MPI, two
-ranks on this machine send each other messages: the last level is the network.
+A bandwidth is measured by sums over an array that fits into a memory level and into no nearer one. A rate is
+measured by sums of products with operands in the nearest cache and accumulators in registers. Each figure is
+the best of several runs, as other load only slows a run down. With MPI, a ping-pong between two ranks on this
+machine measures the link to other ranks, the level "network".
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ from tdsl.schedule.cost.description import BUILT_IN, Description
 from tdsl.schedule.cost.machine import MemoryLevel, Rate
 from tdsl.schedule.instructions.dots import DOTS, Dot
 
-ROWS = 6  # of the register tile whose rate is measured
-SUMS = 16  # vectors in registers while memory is read
-BEYOND = 4  # times the last cache is an array that counts as memory
-LARGEST = 1 << 30  # bytes of such an array
-SIDE = 512  # of the matrices whose product takes instructions for small numbers
-MPI_S = 60  # for two ranks to begin, and to send each other messages
-TASKS = 256  # of the loop whose launch is measured: some 50 us of work
+ROWS = 6  # rows of the register tile whose rate is measured
+SUMS = 16  # accumulator vectors in registers while memory is read
+BEYOND = 4  # size of the array that measures memory, in sizes of the last cache
+LARGEST = 1 << 30  # the maximum of its bytes
+SIDE = 512  # rows of the square matrices that measure dot-product instructions
+MPI_S = 60  # time limit in seconds of the run of two ranks
+TASKS = 256  # iterations of the loop whose launch is measured: some 50 us of work
 
 
 @contextmanager
 def _built_in() -> Iterator[None]:
-    """Kernels do not ask for the description that is being made."""
+    """A context in which kernels use the built-in machine description, not a measured one."""
     before = os.environ.get("TDSL_MACHINE")
     os.environ["TDSL_MACHINE"] = BUILT_IN
     try:
@@ -62,14 +62,14 @@ def _threads(count: int) -> Iterator[None]:
 
 
 class Measurement:
-    """Takes figures one by one; `seconds` is how long each is run, `tell` hears what comes next."""
+    """Measures the figures one by one, each for `seconds`; `tell` is called with the name of the next one."""
 
     def __init__(self, seconds: float, tell: Callable[[str], None]) -> None:
         self.seconds, self.tell = seconds, tell
         self.machine = replace(describe(host()), threads=num_threads())
 
     def describe(self) -> Description:
-        """All figures of this machine."""
+        """Measure all figures of this machine."""
         machine = replace(
             self.machine,
             levels=self.levels(),
@@ -81,7 +81,7 @@ class Measurement:
         return Description(machine, host().cpu, now)
 
     def levels(self) -> tuple[MemoryLevel, ...]:
-        """The levels, with the bandwidth of all but the registers."""
+        """The memory levels with their measured bandwidths by number of threads; registers have none."""
         found, nearer = [], 0
         for level in self.machine.levels:
             if level.name == "registers":
@@ -99,13 +99,13 @@ class Measurement:
         return tuple(found)
 
     def _set(self, level: MemoryLevel, nearer: int, threads: int) -> int:
-        """The bytes for each thread that lie in a level, and do not in the one before."""
+        """The bytes for each thread that fit into a level, and not into the next nearer one."""
         if level.bytes is None:
             return min(BEYOND * nearer, LARGEST) // threads
         return max(level.bytes // min(threads, level.shared_by) // 2, 2 * nearer)
 
     def bandwidth(self, size: int, threads: int) -> float:
-        """The bytes a second that some threads read together, each from `size` bytes of its own."""
+        """The bytes/s that `threads` threads read together, each from `size` bytes of its own."""
         width = SUMS * self.machine.vector_bytes // 4
         rows = max(size // (4 * width), 1)
         repeat = max((1 << 23) // size, 1)
@@ -118,7 +118,7 @@ class Measurement:
         return array.nbytes * repeat / self.time(kernel, array)
 
     def rates(self) -> tuple[Rate, ...]:
-        """The rates of one thread."""
+        """The rates of one thread by unit and element type."""
         wide = self.machine.vector_bytes
         found = []
         with _threads(1):
@@ -135,7 +135,7 @@ class Measurement:
         return tuple(found)
 
     def products(self, dtype: td.DType, lanes: int) -> float:
-        """The multiplications and additions a second of a tile of sums in registers."""
+        """The multiplications and additions per second on a tile of accumulators in registers."""
         rows, vectors = ROWS, 4 if lanes > 1 and self.machine.registers >= 32 else 2
         width = vectors * lanes
         depth = max(self.machine.nearest_bytes // 2 // ((rows + width) * dtype.bytes), 1)
@@ -150,9 +150,9 @@ class Measurement:
         return 2 * repeat * depth * rows * width / self.time(kernel, *arrays)
 
     def narrow_products(self, dot: Dot) -> float:
-        """The multiplications and additions a second by an instruction that sums several terms.
+        """The multiplications and additions per second of a dot-product instruction.
 
-        They are those of a product of matrices, with the copy of its panels.
+        They are measured in a matrix product, including the copy of its panels.
         """
         i, j, k = td.vars("i j k")
         a, b = td.Tensor("a", (SIDE, SIDE), dot.left), td.Tensor("b", (SIDE, SIDE), dot.right)
@@ -167,7 +167,7 @@ class Measurement:
         return 2 * SIDE**3 / self.time(td.compile(s), *arrays)
 
     def exponentials(self, lanes: int) -> float:
-        """The values of exp a second, of an array in the nearest cache."""
+        """The values of exp per second, for an array in the nearest cache."""
         width = 4 * lanes
         depth = max(self.machine.nearest_bytes // 2 // (4 * width), 1)
         repeat = max((1 << 20) // (depth * width), 1)
@@ -180,7 +180,7 @@ class Measurement:
         return repeat * array.size / self.time(kernel, array)
 
     def launch(self) -> float:
-        """What a loop shared by all threads takes beyond its even share of the work, in seconds."""
+        """The overhead of a parallel loop in seconds: its time less the serial time over the threads."""
         self.tell("launch of a parallel loop")
         t, i = td.vars("t i")
         a = td.Tensor("a", (TASKS, 1024), td.f32)
@@ -210,7 +210,7 @@ class Measurement:
         return (link,)
 
     def time(self, kernel: td.Compiled, *arrays: Any) -> float:
-        """The seconds of the fastest call."""
+        """The seconds of the fastest call of a kernel, repeated for `self.seconds`."""
         out = kernel(*arrays)
         best, end = float("inf"), time.perf_counter() + self.seconds
         while True:
@@ -225,7 +225,7 @@ class Measurement:
 def _compiled(
     total: td.Func, task: Any, terms: tuple[Any, ...], *kept: Any, lanes: int
 ) -> td.Compiled:
-    """Tasks by threads, whose sums over `terms` stay in registers: vectors along the last of `kept`."""
+    """Compile sums over `terms`, accumulated in registers: `task` parallel, the last of `kept` vectorised."""
     s = td.Schedule(total)
     stage = s[total]
     stage.reorder(task, *terms, *kept)
@@ -241,7 +241,7 @@ def _compiled(
 
 
 def _counts(threads: int) -> list[int]:
-    """The numbers of threads that are tried: powers of two, and all.
+    """The numbers of threads to measure: powers of two, and `threads`.
 
     >>> _counts(6)
     [1, 2, 4, 6]
@@ -252,7 +252,7 @@ def _counts(threads: int) -> list[int]:
 def measure(*, quick: bool = False, tell: Callable[[str], None] = lambda _: None) -> Description:
     """Measure this machine: takes about a minute, `quick` a few seconds, with larger errors.
 
-    `tell` hears what is measured next. The number of threads that kernels use changes meanwhile.
+    `tell` is called with the name of each measurement. The number of threads of kernels changes meanwhile.
     """
     with _built_in():
         return Measurement(0.02 if quick else 0.5, tell).describe()
