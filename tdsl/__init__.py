@@ -1,4 +1,4 @@
-"""tdsl: write what to compute, how it runs, and where data lives, apart from each other."""
+"""tdsl: a tensor DSL with separate descriptions of the algorithm, its schedule, and the placement of data."""
 
 from dataclasses import is_dataclass
 from types import FunctionType
@@ -250,7 +250,7 @@ __all__ = [
 
 if TYPE_CHECKING:
     from tdsl.schedule import recipes
-else:  # a type checker sees which names there are, and what they take
+else:  # a type checker reports unknown names and wrong arguments itself
     for _name in {*__all__}.intersection(globals()):
         _public = globals()[_name]
         if isinstance(_public, FunctionType):

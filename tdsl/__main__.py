@@ -1,4 +1,4 @@
-"""`python -m tdsl` is the command `tdsl`."""
+"""Entry point of `python -m tdsl`, the same as the command `tdsl`."""
 
 from tdsl.tools.cli import main
 

@@ -1,12 +1,12 @@
-"""Program + schedule + target -> callable. The file to read first: the whole way is `build`.
+"""`td.compile`: from program, schedule and target to a callable. Read this file first, beginning at `build`.
 
-    program     what is reachable from the outputs, ranges inferred       lang/program.py, lang/infer.py
-    schedule    directives; what was left open gets a default             schedule/
+    program     the funcs that the outputs depend on, ranges inferred     lang/program.py, lang/infer.py
+    schedule    directives; funcs without any get the default schedule    schedule/
     loops       inlining, lowering, passes                                pipeline.py
-    backend     code                                                      codegen/cpu/, codegen/python/
+    backend     code generation                                           codegen/cpu/, codegen/python/
 
-Sizes are bound first: a program is compiled for the sizes of a call, and again for others, unless they are
-named in `dynamic`.
+Sizes are bound first: a program is compiled for the sizes of a call, and again for other sizes, unless these
+are named in `dynamic`.
 """
 
 from __future__ import annotations
@@ -68,13 +68,13 @@ def compile(
     arguments: str = "created",
     **sizes: int,
 ) -> Any:
-    """A callable for funcs, or for a schedule of them.
+    """Compiles funcs, or a schedule of funcs, to a callable.
 
-    `what` is a func, a tuple of funcs, or a `Schedule`. The result takes arrays and scalars in the order in
-    which these tensors and scalars were created, operands of `td.einsum` in the order given there (or all by
-    name), and returns the outputs; `out=` gives memory for these. It is compiled for the sizes of each call,
-    and remembered; `sizes` fixes some before, sizes named in `dynamic` may differ from call to call without
-    compiling again.
+    `what` is a func, a tuple of funcs, or a `Schedule`. The callable takes arrays and scalars in the order in
+    which these tensors and scalars were created, operands of `td.einsum` in their order there (or all by
+    name), and returns the outputs; `out=` takes output arrays. It is compiled on the first call for each
+    combination of sizes, and the code is cached; `sizes` fixes sizes in advance, and sizes named in `dynamic`
+    may vary between calls without recompilation.
 
     >>> import numpy as np, tdsl as td
     >>> i = td.vars("i")
@@ -83,12 +83,12 @@ def compile(
     >>> td.compile(f)(np.arange(3, dtype=np.float32))
     array([0., 2., 4.], dtype=float32)
 
-    `arguments="reads"` is the order of version 0.1, in which the program reads them; it is deprecated.
+    `arguments="reads"` is the argument order of version 0.1, that of first reads in the program; deprecated.
 
-    A schedule with funcs that are distributed over ranks gives a `Distributed` instead, which has plans,
-    runs them all in this process, or one of them under MPI.
+    A schedule with funcs that are distributed over ranks compiles to a `Distributed` instead, which has the
+    plans of the ranks, and runs all ranks in this process, or one of them under MPI.
 
-    Raises a TdslError of the kind that fits for a program, schedule or target that cannot be compiled.
+    Raises a subclass of TdslError for a program, schedule or target that cannot be compiled.
     """
     schedule = _schedule_of(what)
     program = schedule.program
@@ -115,7 +115,7 @@ def compile(
 
 
 def _refuse_out_of_range(compiled: Compiled) -> None:
-    """IndexBoundError where every call with arrays that are not empty would leave a tensor."""
+    """Raises IndexBoundError if every call with non-empty arrays would access a tensor out of bounds."""
     from tdsl.codegen.lowering.access import check_every_call
 
     def lower(size: int) -> None:
@@ -160,7 +160,7 @@ def _distributed(
             hint="leave dynamic= away; another size makes another plan",
         )
     check_all(state)
-    named = state = all_terms(state)  # ranks share out all of them; kernels find masks of their own
+    named = state = all_terms(state)  # ranks divide masked terms, too; kernels find their masks
     if sizes:
         state = replace(state, program=bind_sizes(state.program, sizes))
 
@@ -179,9 +179,9 @@ def _distributed(
 
 
 class Compiled(Entry, Suggesting):
-    """A compiled program: call it with arrays; `loops`, `source` and `profile` look inside.
+    """A compiled program: call it with arrays; `loops`, `source` and `profile` inspect its code.
 
-    `schedule` is the one that it was compiled with, `target` what it was compiled for.
+    `schedule` and `target` are those that it was compiled with.
     """
 
     _internal = (
@@ -212,7 +212,7 @@ class Compiled(Entry, Suggesting):
             if done is not None:
                 return done
         for array in (*args, *kwargs.values()):
-            if hasattr(array, "__tdsl_call__"):  # what stands for an array where a graph is traced
+            if hasattr(array, "__tdsl_call__"):  # a symbol: a graph is being traced
                 return array.__tdsl_call__(self, args, kwargs, out)
         done = None if self._device_calls is None else self._device_calls(args, kwargs, out)
         return Entry._general(self, args, kwargs, out) if done is None else done
@@ -223,7 +223,7 @@ class Compiled(Entry, Suggesting):
         if self.target.name == "cuda" and not self.executables:
             from tdsl.codegen.cuda.executable import this_gpu
 
-            this_gpu()  # where there is none, it is not compiled for seconds first
+            this_gpu()  # fails at once if there is no GPU, not after seconds of compilation
         Entry._run(self, inputs, outputs, sizes)
 
     def _build(self, specialisation: Specialisation) -> Executable:
@@ -231,7 +231,7 @@ class Compiled(Entry, Suggesting):
         return build(self.variant(specialisation))
 
     def variant(self, specialisation: Specialisation) -> Variant:
-        """All that decides what the code for a specialisation is."""
+        """The variant for a specialisation: all that determines its code."""
         machine = machine_of(self.target)
         return Variant(self.state, self.target, machine, self.signature, specialisation)
 
@@ -251,10 +251,10 @@ class Compiled(Entry, Suggesting):
         return compiled_page(title, self.schedule, self.signature, self.loops() if known else "")
 
     def loops(self, stage: str = "scheduled", **sizes: int) -> Listing:
-        """The loops as readable text: those of the last variant, or for the sizes given by name.
+        """The loop IR as text: of the variant used last, or for the sizes given by name.
 
-        `stage` is "scheduled" for the loops as the schedule has them, simplified, or "final" for what the
-        backend gets, with vector code. ShapeError where sizes are not known and no call has been made.
+        `stage` is "scheduled" for the loops of the schedule, simplified, or "final" for the loops that the
+        backend compiles, with vector code. ShapeError if sizes are unknown and no call has been made.
 
         >>> import tdsl as td
         >>> i, a, f = td.vars("i"), td.Tensor("a", ("N",), td.f32), td.Func("f")
@@ -270,11 +270,11 @@ class Compiled(Entry, Suggesting):
         return loops(self.variant(wanted), self.executables.get(wanted), stage)
 
     def source(self, kind: str = "", **sizes: int) -> Listing:
-        """The code as text, of the variant that `loops` shows.
+        """The generated code as text, of the same variant as `loops`.
 
         `kind` is "llvm" (before LLVM's own passes) or "asm" for the target cpu, "cuda" or "ptx" for a GPU,
-        and "python" for any other: the loops as a module of Python. By default the first of these that the
-        target has. TargetError for a kind that the target does not have.
+        and "python" for any target but a GPU: the loops as a Python module. By default the first of these
+        that the target has. TargetError for a kind that the target does not have.
         """
         from tdsl.inspection import source
 
@@ -282,9 +282,9 @@ class Compiled(Entry, Suggesting):
         return source(self.variant(wanted), lambda: self.executable(wanted), kind)
 
     def explain(self, **sizes: int) -> Listing:
-        """Which recipe schedules each func, with what it chose, and why: of the variant that `loops` shows.
+        """The recipe that schedules each func, its choices and the reasons, for the same variant as `loops`.
 
-        For a GPU, what its kernels use follows, as `launch` has it.
+        For a GPU the launches of its kernels and their resources follow, as in `launch`.
 
         >>> import tdsl as td
         >>> i, k, a = td.vars("i"), td.vars("k"), td.Tensor("a", ("N", 8), td.f32)
@@ -299,7 +299,7 @@ class Compiled(Entry, Suggesting):
           i: independent iterations, left serial
           k: a reduction in order
 
-        ShapeError where sizes are not known and no call has been made.
+        ShapeError if sizes are unknown and no call has been made.
         """
         from tdsl.inspection import launch
         from tdsl.pipeline import decided
@@ -314,10 +314,10 @@ class Compiled(Entry, Suggesting):
 
     @property
     def launch(self) -> Module:
-        """The kernels of a GPU: grid, block, shared bytes, order of arguments; registers as ptxas counts.
+        """The GPU kernels of the variant used last: grid, block, shared bytes, arguments, registers by ptxas.
 
-        They are those of the last variant, which is compiled for it where it has not been: that takes no GPU.
-        TargetError for another target, ShapeError where sizes are not known and no call has been made.
+        The variant is compiled first if necessary, which needs no GPU.
+        TargetError for another target, ShapeError if sizes are unknown and no call has been made.
         """
         from tdsl.inspection import check_launches, launch
 
@@ -328,11 +328,11 @@ class Compiled(Entry, Suggesting):
     def profile(
         self, *args: Any, out: Any = None, repeat: int = 5, counters: bool = False, **kwargs: Any
     ) -> Profile:
-        """Where the time goes in a call with these arguments; see `profiling.Profile`.
+        """The time of each root stage in a call with these arguments; see `profiling.Profile`.
 
-        `repeat` is the number of timed rounds. With `counters` the bytes beyond each cache are counted, too,
-        beside those that are predicted: the loops run once more, in Python, access by access. Raises what the
-        call raises, and TargetError for kernels that cannot be counted.
+        `repeat` is the number of timed rounds. With `counters` the traffic beyond each cache is counted as
+        well, for comparison with the prediction: a cache simulation runs the loops once more in Python.
+        Raises the errors of the call, and TargetError for kernels that cannot be simulated.
         """
         from tdsl.profiling import arguments_of, profile
 
@@ -342,9 +342,9 @@ class Compiled(Entry, Suggesting):
         return profile(self.variant(exact), whole, values, repeat, counters)
 
     def specialisation(self, sizes: Mapping[str, int], method: str = "") -> Specialisation:
-        """The variant for dense arrays of these sizes, or without any the one built or emulated last.
+        """The specialisation for dense arrays of these sizes; without sizes the one built or emulated last.
 
-        `method` is what has been given the sizes; without it they can only be told before.
+        `method` is the name of the method that was called with the sizes, for hints of errors.
         """
         sizes = check_sizes(
             self.signature.name, self.signature.sizes, sizes, fixed=self.sizes,
@@ -386,7 +386,7 @@ Compiled._leads_to += [
 
 
 def signature_of(program: Program) -> Signature:
-    """What a call of a program takes and gives."""
+    """The signature of a program: its inputs in the order of the parameters, and its outputs."""
     names = Names(program)
     inputs: list[ArrayArg | ScalarArg] = []
     for p in program.parameters:
@@ -404,7 +404,7 @@ def signature_of(program: Program) -> Signature:
 
 
 def check_decided(program: Program, signature: Signature) -> None:
-    """ShapeError unless every size in the definitions is the extent of an array of a call, or given."""
+    """Raises ShapeError for a size in the definitions that no array argument determines."""
     for name in program.sizes:
         if name in signature.sizes:
             continue
@@ -424,10 +424,10 @@ def check_decided(program: Program, signature: Signature) -> None:
 
 @told
 def build(variant: Variant) -> Executable:
-    """Everything from the state of a schedule to an executable."""
+    """Lowers a variant and generates its code, or loads the code from the cache; returns an executable."""
 
     def kernel() -> Kernel:
-        # Lowering and its passes: needed neither to import tdsl nor to run what has been compiled before.
+        # Lowering and its passes: imported neither with tdsl nor for code that is loaded from the cache.
         from tdsl.pipeline import make_kernel
 
         return make_kernel(variant)

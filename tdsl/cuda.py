@@ -1,4 +1,4 @@
-"""What there is of CUDA on this machine."""
+"""`td.cuda`: queries of the GPU of this machine, and the stream that kernels are launched on."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from tdsl.errors import TargetError, suggesting
 
 
 def is_available() -> bool:
-    """True when compiled kernels can run here: there is a CUDA driver, and a GPU."""
+    """True if compiled kernels can run on this machine: it has a CUDA driver and a GPU."""
     return device_name() != ""
 
 
 def device_name() -> str:
-    """The name of the GPU, or nothing where there is none."""
+    """The name of the GPU, or an empty string if this machine has none."""
     from tdsl.codegen.cuda.driver import driver
 
     try:
@@ -23,5 +23,5 @@ def device_name() -> str:
         return ""
 
 
-if not TYPE_CHECKING:  # a type checker sees which names there are
+if not TYPE_CHECKING:  # a type checker reports unknown names itself
     __getattr__ = suggesting("td.cuda", ("device_name", "is_available", "stream"))

@@ -1,4 +1,4 @@
-"""`emulate`: the kernels of a GPU on the CPU, each access watched."""
+"""`td.emulate`: runs GPU kernels on the CPU and checks each memory access, as compute-sanitizer does."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tdsl.variant import Variant
 
 
 class Compiled(Protocol):
-    """What `compile` makes."""
+    """The part of `tdsl.compile.Compiled` that `emulate` uses."""
 
     signature: Signature
     dynamic: frozenset[str]
@@ -22,16 +22,16 @@ class Compiled(Protocol):
     latest: Specialisation | None
 
     def variant(self, specialisation: Specialisation) -> Variant:
-        """All that decides what the code for a specialisation is."""
+        """The variant for a specialisation: all that determines its code."""
 
 
 def emulate(compiled: Compiled) -> Entry:
-    """What a program compiled for "cuda" does, run on the CPU; call it as the program.
+    """An emulator on the CPU of a program compiled for "cuda"; call it as the program.
 
-    All blocks and threads run side by side on NumPy arrays. What could depend on their order (a race, a
-    barrier that some threads do not reach), a read of memory that was never written, and an index outside
-    are Hazards: the compiler must not make such kernels. A launch that a GPU of the target does not take is
-    the ScheduleError or TargetError of its compilation. No GPU and nothing of CUDA is needed.
+    All blocks and threads run in lockstep on NumPy arrays. Results that depend on the order of threads (a
+    race, a barrier that some threads do not reach), reads of uninitialised memory, and indices out of bounds
+    raise Hazard: the compiler must not generate such kernels. A launch beyond the limits of the target's GPU
+    raises the ScheduleError or TargetError of its compilation. Neither a GPU nor CUDA software is needed.
 
     >>> import numpy as np, tdsl as td
     >>> i, a, f = td.vars("i"), td.Tensor("a", ("N",), td.f32), td.Func("f")
@@ -42,7 +42,7 @@ def emulate(compiled: Compiled) -> Entry:
     >>> td.emulate(td.compile(s, target="cuda"))(np.arange(3, dtype=np.float32))
     array([0., 2., 4.], dtype=float32)
 
-    TypeMismatch for anything that is not compiled for "cuda".
+    TypeMismatch if `compiled` is not compiled for "cuda".
     """
     given: object = compiled
     if isinstance(given, Schedule):

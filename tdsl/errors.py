@@ -1,4 +1,4 @@
-"""Everything a user can cause is a `TdslError`: a message, the user's line, related lines, a way out."""
+"""Exceptions for errors of users: a `TdslError` has a message, the user's source line, and a hint."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ Related = tuple[Loc | None, str]
 
 
 class TdslError(Exception):
-    """A mistake in a tdsl program or call, shown with its place in the user's source.
+    """An error in a tdsl program or call, shown with its location in the user's source.
 
-    `code` is stable from release to release; `loc`, `label`, `related` and `hint` are what the text is
-    drawn from.
+    `code` is stable from release to release; the text is rendered from the message, `loc`, `label`, `related`
+    and `hint`.
     """
 
     code = "tdsl"
@@ -53,25 +53,25 @@ class ShapeError(TdslError, ValueError):
 
 
 class TypeMismatch(TdslError, TypeError):
-    """A dtype, or the kind of an argument, is not what is needed."""
+    """An argument or expression has the wrong type or dtype."""
 
     code = "type"
 
 
 class IndexBoundError(TdslError, IndexError, ValueError):
-    """An access may leave its tensor."""
+    """An access may be out of bounds of its tensor."""
 
     code = "bounds"
 
 
 class ScheduleError(TdslError, ValueError):
-    """A directive would change the meaning of the program, or names something that is not there."""
+    """A directive would change the meaning of the program, or names an unknown func, loop or variable."""
 
     code = "schedule"
 
 
 class TargetError(TdslError, RuntimeError):
-    """The chosen backend cannot do what is asked, or its tools failed."""
+    """The chosen backend does not support a request, or its tools failed."""
 
     code = "target"
 
@@ -83,9 +83,9 @@ class RequireError(TdslError, ValueError):
 
 
 class Hazard(TdslError, AssertionError):
-    """Under `td.emulate` a kernel did what depends on the order of threads, or touched what it must not.
+    """Under `td.emulate` a kernel had a race between threads, or an invalid memory access.
 
-    A bug of the compiler, or of an instruction that `td.instruction` declares.
+    The cause is a bug of the compiler, or of an instruction that `td.instruction` declares.
     """
 
     code = "hazard"
@@ -102,13 +102,13 @@ class Hazard(TdslError, AssertionError):
 
 
 class InternalError(TdslError, AssertionError):
-    """A fault of tdsl itself, to be reported; `__cause__` is the exception that was raised in it."""
+    """A bug of tdsl itself, to be reported; `__cause__` is the original exception."""
 
     code = "internal"
 
 
 class UnknownAttribute(TdslError, AttributeError):
-    """A method or attribute that something of tdsl does not have."""
+    """An object or module of tdsl has no such method or attribute."""
 
     code = "attribute"
 
@@ -118,7 +118,7 @@ class CacheWarning(UserWarning):
 
 
 class CompileWarning(UserWarning):
-    """Machine code took too long to generate; simpler code runs instead."""
+    """Code generation exceeded its time limit; simpler code runs instead."""
 
 
 def render(error: TdslError) -> str:
@@ -158,20 +158,20 @@ def _characters(source: str, column: int | None, default: int) -> int:
 
 
 def is_one_of(name: object, known: Iterable[str]) -> bool:
-    """Whether what a user passed is one of the names that are known; it may be anything."""
+    """True if a value that a user passed, of any type, is one of the known names."""
     return isinstance(name, str) and name in known
 
 
-_MANY = 50  # names to list beside the nearest
+_MANY = 50  # maximal number of names listed after the most similar one
 
 
 def did_you_mean(name: object, known: Iterable[str]) -> str:
-    """A hint that names the nearest known name, or lists what there is.
+    """A hint with the most similar known name, and a list of the known names.
 
     >>> did_you_mean("jj", ["i", "j"])
     "did you mean 'j'? There are: i, j"
     """
-    import difflib  # for those who mistype only
+    import difflib  # imported only when a name is wrong
 
     names = list(known)
     listed = f"There are: {', '.join(names)}" if names else "there are none"
@@ -183,7 +183,7 @@ def did_you_mean(name: object, known: Iterable[str]) -> str:
 
 
 def counted(number: int, noun: str, plural: str = "") -> str:
-    """A number of things in words.
+    """A number with its noun in singular or plural.
 
     >>> counted(1, "update"), counted(2, "update"), counted(2, "entry", "entries")
     ('1 update', '2 updates', '2 entries')
@@ -195,9 +195,9 @@ Called = TypeVar("Called", bound=Callable[..., Any])
 
 
 def told(function: Called) -> Called:
-    """A function that is a TypeMismatch where it is called with other arguments than it has.
+    """Decorator: raises TypeMismatch if the function is called with arguments that its signature lacks.
 
-    An exception that only a fault of tdsl can raise in it is an InternalError, and a RecursionError a
+    An exception that only a bug of tdsl can cause becomes an InternalError, and a RecursionError becomes a
     DefinitionError.
 
     >>> @told
@@ -236,7 +236,7 @@ _LIBRARIES = (os.path.dirname(os.__file__) + os.sep, os.path.dirname(np.__file__
 
 
 def _fault(error: Exception) -> TdslError | None:
-    """What is said of an exception that was raised in this package; None for one of code that it calls."""
+    """The error to raise for an exception raised in this package; None if code that it calls raised it."""
     frames, at = list[tuple[FrameType, int]](), error.__traceback__
     while at is not None:
         frames.insert(0, (at.tb_frame, at.tb_lineno))  # the innermost first
@@ -252,7 +252,7 @@ def _fault(error: Exception) -> TdslError | None:
         return None
     asked = raised.f_code.co_name.startswith("__") or raised.f_code.co_filename == __file__
     if asked and not own[first + 1]:
-        return None  # what a protocol of Python asks for
+        return None  # an exception that a protocol of Python expects
     place = f"{raised.f_code.co_filename.removeprefix(_PACKAGE)}:{line}"
     steps = [f.f_locals["step"] for f, _ in frames if f.f_code.co_name == "run_passes"]
     step = f", pass {getattr(steps[0], '__name__', steps[0])}" if steps else ""
@@ -280,7 +280,7 @@ def _fault(error: Exception) -> TdslError | None:
 
 
 def _func_in(values: list[Any]) -> Any:
-    """The first func among values of variables, else the output of the first program; None without any."""
+    """The first func among values of variables, else the output of the first program, else None."""
     for x in values:
         if type(x).__name__ == "FuncDef":
             return x
@@ -310,9 +310,9 @@ def _wrong_arguments(
 
 
 class Suggesting:
-    """Raises UnknownAttribute for a public name that an object does not have.
+    """Base class whose objects raise UnknownAttribute with a hint for an unknown public attribute.
 
-    And TypeMismatch for a public method that is called with other arguments than it has.
+    Public methods raise TypeMismatch if they are called with arguments that their signature lacks.
 
     >>> class Lamp(Suggesting):
     ...     def light(self): ...
@@ -327,10 +327,10 @@ class Suggesting:
     _internal: ClassVar[tuple[str, ...]] = ()  # names that only other parts of tdsl use
     _leads_to: ClassVar[
         list[tuple[type, str]]
-    ] = []  # what has other names, and what to write for them
+    ] = []  # classes that have other attributes, with the expression that leads to an object of them
 
     def __dir__(self) -> list[str]:
-        """The names that there are for users."""
+        """The attribute names for users."""
         return sorted({*object.__dir__(self)}.difference(type(self)._internal))
 
     def __init_subclass__(cls) -> None:
@@ -340,7 +340,7 @@ class Suggesting:
             if isinstance(method, FunctionType) and public:
                 setattr(cls, name, told(method))
 
-    if not TYPE_CHECKING:  # a type checker sees which attributes there are
+    if not TYPE_CHECKING:  # a type checker reports unknown attributes itself
 
         def __getattr__(self, name: str) -> NoReturn:
             hidden = name.startswith("_")
@@ -349,7 +349,7 @@ class Suggesting:
             raise _no_attribute(type(self).__name__, name, known, hint)
 
     def _found_elsewhere(self, name: str) -> str:
-        """What to write for an attribute that something made of this has; "" for any other."""
+        """The hint for an attribute of an object that can be derived from this object; "" for any other."""
         for other, way in self._leads_to:
             # hasattr would say yes for names of `object` and `Suggesting`, too
             defined = any(name in vars(c) for c in other.__mro__ if c not in (object, Suggesting))
@@ -358,16 +358,16 @@ class Suggesting:
         return ""
 
     def _func_name(self) -> str:
-        """The func that such a hint is about."""
+        """The name of the func to write in the hint."""
         return ""
 
 
 def suggesting(
     module: str, known: Iterable[str], later: Mapping[str, str] | None = None
 ) -> Callable[[str], Any]:
-    """The `__getattr__` of a module with these public names, which raises UnknownAttribute for others.
+    """A `__getattr__` for a module with the public names `known`; raises UnknownAttribute for other names.
 
-    `later` has names of modules that are imported when they are asked for.
+    `later` maps attribute names to modules that are imported on first access.
     """
 
     def find(name: str) -> Any:
@@ -380,7 +380,7 @@ def suggesting(
 
 def _no_attribute(owner: str, name: str, known: Iterable[str], hint: str = "") -> AttributeError:
     text = f"{owner} has no attribute {name!r}"
-    if name.startswith("_"):  # protocols are asked for by others, not by the user
+    if name.startswith("_"):  # requested by protocols, not by the user
         return AttributeError(text, name=name)
     public = [n for n in known if not n.startswith("_")]
     return UnknownAttribute(

@@ -1,4 +1,4 @@
-"""Looking inside a compiled program: its loops and its code as text."""
+"""The loop IR, source code and signature of a compiled program as text."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def source(variant: Variant, built: Callable[[], Executable], kind: str) -> List
 
 
 def launch(variant: Variant, built: Callable[[], Executable]) -> Module:
-    """What a variant runs on a GPU; see `Compiled.launch`."""
+    """The kernels and launches of a variant on a GPU; see `Compiled.launch`."""
     check_launches(variant.target)
     from tdsl.codegen.cuda.executable import CudaExecutable
 
@@ -82,7 +82,7 @@ def launch(variant: Variant, built: Callable[[], Executable]) -> Module:
 
 
 def check_launches(target: Target) -> None:
-    """TargetError for a target that is no GPU."""
+    """Raises TargetError for a target that is no GPU."""
     if target.name != "cuda":
         raise TargetError(
             f"the target {target.name} launches no kernels",
@@ -93,7 +93,7 @@ def check_launches(target: Target) -> None:
 
 
 def _code(variant: Variant, kind: str) -> str:
-    """The code for a level of the CPU, which this machine may not be able to run."""
+    """The LLVM IR or assembly for a CPU level that this machine may not be able to run."""
     from tdsl.codegen.cpu import jit
     from tdsl.codegen.cpu.executable import text_of
     from tdsl.codegen.cpu.machine import processor
@@ -104,7 +104,7 @@ def _code(variant: Variant, kind: str) -> str:
 
 
 def _python(variant: Variant) -> str:
-    """The loops as Python; those of the CPU without vector code, which Python cannot say."""
+    """The loops as Python source; for the CPU before vectorisation, which Python cannot express."""
     if variant.target.name == "numba":
         from tdsl.codegen.python.emit_numba import emit_numba
 
@@ -115,7 +115,7 @@ def _python(variant: Variant) -> str:
 
 
 def compiled_page(title: str, schedule: Schedule, signature: Signature, loops: str) -> str:
-    """HTML for a notebook; `loops` is empty where no variant is known."""
+    """HTML of a compiled program for a notebook; `loops` is empty if no variant is known."""
     texts = [
         ("program", str(schedule.state.program)),
         ("schedule", str(schedule) or "no directives: the default schedule"),
@@ -125,7 +125,7 @@ def compiled_page(title: str, schedule: Schedule, signature: Signature, loops: s
 
 
 def show_signature(signature: Signature) -> str:
-    """What a call takes and gives, an argument a line.
+    """The inputs and outputs of a call as text, one argument on each line.
 
     >>> from tdsl.lang.expr import Size
     >>> from tdsl.lang.types import f32

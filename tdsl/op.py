@@ -1,4 +1,4 @@
-"""Operators: functions of tensors, compiled for the shapes they are called with."""
+"""`td.op` and `Operator`: functions of tensors, compiled for the shapes of the arrays of each call."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ from tdsl.target import Target, as_target
 
 
 class Operator(Suggesting):
-    """A function whose annotated parameters are inputs and which returns funcs.
+    """A function from tensors, its annotated parameters, to funcs.
 
-    Calling it compiles it for the shapes of the arrays, once, and runs it. `schedule` gives a schedule of
-    one's own for sizes by name, `compile` a compiled program.
+    A call compiles the operator for the shapes of the arrays, once, and runs it. `schedule` returns an empty
+    schedule to be edited, `compile` a compiled program.
     """
 
     _internal = ("function", "loc")
@@ -47,7 +47,7 @@ class Operator(Suggesting):
 
     @property
     def program(self) -> Program:
-        """The program, built on first use."""
+        """The program of the operator, built on first use."""
         if self._program is None:
             self._program = self._build()
         return self._program
@@ -105,7 +105,7 @@ class Operator(Suggesting):
         return build_program(tuple(outputs), self._parameters, self.name)
 
     def schedule(self, *, target: Target | str | None = None, **sizes: int) -> Schedule:
-        """An empty schedule for sizes given by name; those left out stay open."""
+        """An empty schedule for sizes given by name; other sizes remain symbolic."""
         return Schedule.of_program(self.program, sizes, target)
 
     def compile(
@@ -122,21 +122,21 @@ class Operator(Suggesting):
         self, *args: Any, target: Target | str | None = None, pin: object = None, measure: int = 0,
         seconds: float = 60.0, **given: Any,
     ) -> Schedule:  # fmt: skip
-        """A schedule that a search has found, for arrays, or for sizes by name: to print, edit and compile.
+        """Searches for a schedule, for arrays or for sizes by name; returns it to print, edit and compile.
 
-        Types stand for arrays: `td.f32[49, 83]`, or `td.f32` for a number.
+        Types may replace arrays: `td.f32[49, 83]`, or `td.f32` for a number.
 
-        Which funcs share tiles, and how, is decided by what they move between levels of memory and by the
-        operations that this takes; `explain()` of the schedule says where everything lives and why. The
-        same program, sizes and machine give the same schedule.
+        The search chooses which funcs share tiles, and the tile sizes, by the predicted traffic between
+        levels of memory and the number of operations; `explain()` of the schedule shows the level of each
+        func, and reasons. The result is deterministic for the same program, sizes and machine.
 
-        `pin={"score": "L2"}` keeps a func at a level of memory, `{("score", "p"): "memory"}` what one reads
-        of another; "inline" is a level, too. With `measure=10` the ten most promising candidates are compiled
-        and run in processes of their own for `seconds` in all, and the fastest is taken; what fails, hangs or
-        is wrong is dropped. What was measured is remembered.
+        `pin={"score": "L2"}` stores a func at a level of memory, `{("score", "p"): "memory"}` the part of one
+        func that another reads; "inline" is a level, too. With `measure=10` the ten best candidates are
+        compiled and run in separate processes, for `seconds` seconds in all, and the fastest is returned;
+        candidates that fail, hang or compute wrong results are dropped. The measured choice is cached.
 
-        ShapeError for a size that is unknown or missing, TypeMismatch for sizes beside arrays, ScheduleError
-        for a pin that nothing keeps to, TargetError for `measure=` where there is no device.
+        ShapeError for an unknown or missing size, TypeMismatch for both sizes and arrays, ScheduleError for a
+        pin that no candidate satisfies, TargetError for `measure=` without a device.
         """
         from tdsl.tuning import autoschedule, check_measure, random_values
 
@@ -152,7 +152,7 @@ class Operator(Suggesting):
     def _sizes_of(
         self, args: tuple[Any, ...], given: dict[str, Any]
     ) -> tuple[dict[str, int], dict[str, Any] | None]:
-        """The sizes of arrays, and these, or the sizes given by name."""
+        """The sizes, and the arguments by name if arrays are given; None for these if sizes or types are."""
         if not args and not set(given).intersection(t.name for t in self.program.inputs):
             sizes = check_sizes(
                 self.name,
@@ -182,7 +182,7 @@ class Operator(Suggesting):
         return dict(exact.sizes), values
 
     def _check_extents(self, args: tuple[Any, ...], given: Mapping[str, Any]) -> None:
-        """ShapeError for the type of a number in the place of an array."""
+        """Raises ShapeError for the type of a number in place of an array."""
         named = {**dict(zip(self.program.parameters, args, strict=False)), **given}
         for t in self.program.inputs:
             x = named.get(t.name)
@@ -207,12 +207,12 @@ class Operator(Suggesting):
             )
 
     def _by_sizes(self, given: Mapping[str, Any]) -> str:
-        """A search by sizes as it is called, for hints."""
+        """An example call of `autoschedule` by sizes, for hints."""
         sizes = ", ".join(f"{n}={given.get(n, 100)}" for n in self.program.sizes)
         return f"{self.name}.autoschedule({sizes})"
 
     def __call__(self, *args: Any, out: Any = None, **kwargs: Any) -> Any:
-        """The outputs for arrays and numbers; see `td.compile`."""
+        """Runs the operator, compiled if necessary, on arrays and numbers; see `td.compile`."""
         if self._compiled is None:
             self._compiled = self.compile()
         return self._compiled(*args, out=out, **kwargs)
@@ -237,7 +237,7 @@ Func._leads_to += [
 
 
 def op(function: Callable[..., Any]) -> Operator:
-    """Make an operator of a function of tensors.
+    """Decorator: turns a function of tensors into an operator.
 
     >>> import numpy as np, tdsl as td
     >>> @td.op

@@ -1,11 +1,12 @@
-"""From the state of a schedule to the loops that a backend compiles.
+"""The compilation pipeline from the state of a schedule to the loop IR that a backend compiles.
 
-bind      named sizes become the numbers of a specialisation     schedule/bind.py
-separate  outputs that are needed beyond their array             codegen/lowering/outputs.py
-complete  what the schedule left open gets a default; inlined    schedule/default.py
-          funcs go into their readers
-lower     loops                                                  codegen/lowering/lower.py
-passes    the same loops, faster                                 codegen/passes/
+bind      replaces named sizes by the numbers of a variant       schedule/bind.py
+separate  stores outputs that are computed beyond their array    codegen/lowering/outputs.py
+          in separate buffers
+complete  adds the default schedule; substitutes inlined funcs   schedule/default.py
+          into their readers
+lower     generates loop IR                                      codegen/lowering/lower.py
+passes    optimises the loop IR                                  codegen/passes/
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
 
 
 def make_kernel(variant: Variant, vectors: bool = True) -> Kernel:
-    """The loops that a backend gets; without `vectors` those of the CPU are serial or parallel only."""
+    """The loop IR that a backend compiles; with `vectors=False` CPU loops are serial or parallel only."""
     with timed("lower"):
         kernel = lowered(variant)
     kernel = after_passes(kernel if vectors else _without_vectors(kernel), variant.target, vectors)
@@ -59,7 +60,7 @@ def _without_vectors(kernel: Kernel) -> Kernel:
 
 
 def plainer(variant: Variant) -> list[Way]:
-    """The fallbacks at the time limit of LLVM: the default schedule of a lower level, then no vectors."""
+    """Fallbacks if LLVM exceeds its time limit: a default schedule for a lower level, then scalar code."""
     from tdsl.codegen.cpu.cached_kernel import Way
     from tdsl.codegen.cpu.machine import lower_level, processor
 
@@ -74,9 +75,9 @@ def plainer(variant: Variant) -> list[Way]:
 
 
 def after_passes(kernel: Kernel, target: Target, vectors: bool = True) -> Kernel:
-    """A kernel as `lowered` gives it, made ready for the backend of a target.
+    """Runs the passes of a target's backend on a kernel from `lowered`.
 
-    TargetError for loops on axes of a GPU where the target is none, and on threads of a CPU where it is one.
+    TargetError for loops bound to axes of a GPU if the target is no GPU, and for parallel loops if it is one.
     """
     _refuse_kinds(kernel, target)
     chosen = {"cpu": PASSES, "cuda": CUDA_PASSES} if vectors else {}
@@ -104,7 +105,7 @@ def _refuse_kinds(kernel: Kernel, target: Target) -> None:
 
 
 def backend(kernel: Kernel, target: Target) -> Executable:
-    """The code of a target for loops that are ready for it."""
+    """Generates code for a kernel to which all passes of the target have been applied."""
     with timed("backend"):
         match target.name:
             case "cpu":
@@ -123,23 +124,23 @@ def backend(kernel: Kernel, target: Target) -> Executable:
 
 
 def scheduled(variant: Variant) -> Kernel:
-    """The loops as the schedule has them, simplified, before loops are unrolled and vector code is made."""
+    """The loops of the schedule, simplified, before unrolling and vectorisation."""
     return bound_loops(simplify_loops(lowered(variant)))
 
 
 def lowered(variant: Variant) -> Kernel:
-    """The loops of the schedule as it stands, before any pass."""
+    """The loops of the completed schedule, before any pass."""
     bound = _bound(variant)
     return lower(complete(bound, variant.machine), variant.params, check_declared(bound))
 
 
 def ready(variant: Variant) -> State:
-    """The state that is lowered: sizes bound, every func placed, none inlined."""
+    """The state that is lowered: sizes bound, a place for every func, inlined funcs substituted."""
     return complete(_bound(variant), variant.machine)
 
 
 def decided(variant: Variant) -> tuple[State, tuple[Decision, ...]]:
-    """The state that is `ready`, and what was decided for each func on the way."""
+    """The state as from `ready`, and the decisions of the default schedule for each func."""
     return decide(_bound(variant), variant.machine)
 
 
@@ -147,5 +148,5 @@ def _bound(variant: Variant) -> State:
     bound = bind_state(variant.state, dict(variant.specialisation.sizes))
     arrays = [p for p in variant.params if isinstance(p, BufferParam) and not p.written]
     apart = tuple(p.name for p in arrays if p.strides and p.strides[-1] != 1)
-    program = keep_ranges(bound.program)  # of what directives have added, too
+    program = keep_ranges(bound.program)  # also ranges of funcs that directives have added
     return separate_outputs(replace(bound, apart=apart, program=program))

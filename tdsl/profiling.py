@@ -1,4 +1,4 @@
-"""Where the time of a call goes: each root stage of a program run and timed on its own."""
+"""`Profile`: time and memory traffic of a call by root stage, each compiled and timed as its own kernel."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ Run = Callable[[], object]
 
 @dataclass(frozen=True, slots=True)
 class StageTime:
-    """One root stage: median seconds, and bytes that it reads and writes outside of itself.
+    """One root stage: median seconds, and the bytes of arrays outside the stage that it reads and writes.
 
-    `inside` are the funcs that are computed in its loops, with the bytes of all that they make; their time
-    is part of its own, and their bytes stay inside.
+    `inside` has the funcs that are computed in its loops, with the bytes of their values; their time is part
+    of `seconds`, and their bytes are in neither `read` nor `written`.
     """
 
     name: str
@@ -48,7 +48,7 @@ class StageTime:
 
 @dataclass(frozen=True, slots=True)
 class CacheBytes:
-    """What a cache exchanges with the memory behind it, as the schedule predicts it and as it was counted."""
+    """The traffic in bytes between a cache and the next level, as predicted and as counted by simulation."""
 
     name: str
     predicted: float
@@ -57,18 +57,17 @@ class CacheBytes:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Profile:
-    """Time and bytes of a call, by stage. Sizes are fixed to those of the call, dynamic ones too.
+    """Time and bytes of a call, by root stage. All sizes are fixed to those of the call, also dynamic ones.
 
-    Each func at the root is compiled as a kernel of its own, with what is computed in its loops, and the
-    kernels run one after the other on the arguments of the call, with the arrays between them as memory
-    that is already there. `seconds` of a stage is the median over `repeat` such rounds, after one that is
-    not counted. Bytes are those of the boxes that the stage reads and writes outside of itself, each
-    element once. `total` is the median time in seconds of the program as it is compiled, in one kernel
-    with its outputs given; it differs from the sum by what it takes to allocate memory, and by what
-    LLVM makes of several stages in one function.
+    Each func at the root is compiled as a separate kernel, with the funcs computed in its loops, and the
+    kernels run one after the other on the arguments of the call, with preallocated intermediate arrays.
+    `seconds` of a stage is the median over `repeat` such rounds, after one warm-up round. Bytes are those of
+    the boxes that the stage reads and writes outside of itself, each element counted once. `total` is the
+    median time in seconds of the complete program in one kernel, with outputs preallocated; it differs from
+    the sum of the stages by the allocation of intermediate arrays, and by LLVM's optimisations across stages.
 
-    With counters, `caches` has the bytes beyond each cache for one thread, predicted and counted, and
-    `misses` says what the processor itself has counted.
+    With counters, `caches` has the traffic beyond each cache for one thread, predicted and counted, and
+    `misses` the cache misses from the hardware counters as text.
     """
 
     name: str
@@ -112,7 +111,7 @@ class Profile:
 def profile(
     variant: Variant, whole: Executable, values: dict[str, Any], repeat: int, counters: bool = False
 ) -> Profile:
-    """Time a variant, of which `whole` is the code, on arguments by name; see `Profile`."""
+    """Profiles a variant on arguments by name; `whole` is its executable. See `Profile`."""
     if not _is_count(repeat):
         raise TypeMismatch(
             f"repeat must be a positive integer, not {repeat!r}",
@@ -122,7 +121,7 @@ def profile(
         )
     caches = (
         count_caches(variant, values) if counters else ()
-    )  # or an error before anything is timed
+    )  # first, so that its errors are raised before anything is timed
     state = ready(variant)
     runs: dict[str, Run] = {}
     for name, part in stage_kernels(lowered(variant), state):
@@ -141,7 +140,7 @@ def profile(
 
 
 def count_caches(variant: Variant, values: Mapping[str, Any]) -> tuple[CacheBytes, ...]:
-    """The bytes beyond each cache, predicted and counted while the loops of a variant run one by one."""
+    """The traffic beyond each cache for one thread, predicted and counted by running the loops in Python."""
     kernel = after_passes(lowered(variant), Target("python"))
     machine = replace(variant.machine, threads=1)
     counted = count_bytes(kernel, values, machine.caches)
@@ -153,7 +152,7 @@ def count_caches(variant: Variant, values: Mapping[str, Any]) -> tuple[CacheByte
 
 
 def _is_count(x: object) -> bool:
-    """Whether what a user passed is a positive integer."""
+    """True if a value that a user passed is a positive integer."""
     return isinstance(x, int) and not isinstance(x, bool) and x > 0
 
 
@@ -164,9 +163,9 @@ def _timed(s: RootStage, seconds: float) -> StageTime:
 def arguments_of(
     signature: Signature, args: Sequence[Any], kwargs: Mapping[str, Any], out: Any
 ) -> tuple[dict[str, Any], Specialisation]:
-    """Every argument and output by name, and the variant for exactly these.
+    """All inputs and outputs by name, and the specialisation for exactly these arrays.
 
-    An input that shares memory with an output is copied, so that all rounds compute the same.
+    An input that shares memory with an output is copied, so that all rounds compute the same results.
     """
     written = {
         arg.name: output_array(arg, given)
@@ -189,7 +188,7 @@ def arguments_of(
 def sizes_of(
     signature: Signature, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> dict[str, int]:
-    """The sizes that the arguments of a call have, all of which are checked."""
+    """The sizes that follow from the arguments of a call; checks all arguments."""
     return _inputs_of(signature, args, kwargs)[1]
 
 
@@ -208,7 +207,7 @@ def _inputs_of(
 
 
 def _run(executable: Executable, arguments: list[Any]) -> Run:
-    """The quicker entry of an executable that takes these arguments."""
+    """A function that runs an executable on fixed arguments, by its fast entry if that accepts them."""
     fast = executable.fast
     if fast is not None and fast(*arguments) is True:
         return lambda: fast(*arguments)
@@ -216,7 +215,7 @@ def _run(executable: Executable, arguments: list[Any]) -> Run:
 
 
 def _medians(runs: Mapping[str, Run], repeat: int) -> dict[str, float]:
-    """Seconds of each, running all of them in turns."""
+    """The median seconds of each run over `repeat` rounds of all runs, after one warm-up round."""
     times: dict[str, list[float]] = {name: [] for name in runs}
     for _ in range(repeat + 1):
         for name, run in runs.items():

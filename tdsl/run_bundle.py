@@ -1,7 +1,8 @@
 """Run a bundle of kernels on the GPU of this machine: `python -m tdsl.run_bundle FOLDER`.
 
-Every program of the bundle (made by `tdsl bundle`, with or without a GPU) is run, compared with the results
-that were expected, and timed. No compiler is needed: neither TVM nor llvmlite nor a CUDA toolkit is loaded.
+Every program of the bundle (written by `tdsl bundle`, with or without a GPU) is run, compared with the
+expected results of the bundle, and timed. No compiler is needed: neither TVM nor llvmlite nor a CUDA toolkit
+is loaded.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from tdsl.lang.types import BY_NAME
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of a program: `note` says why it was not timed, `error` how far results were off."""
+    """The outcome of a program: `note` says why it was not timed, `error` is its largest error."""
 
     name: str
     note: str = ""
@@ -38,12 +39,12 @@ class Outcome:
 
     @property
     def median_ms(self) -> float:
-        """The time of a run."""
+        """The median time of a run in milliseconds; NaN if the program was not timed."""
         return statistics.median(self.turns_ms) if self.turns_ms else float("nan")
 
 
 def run_program(folder: str, program: Program, device: Device, clock: Clock, count: int) -> Outcome:
-    """Run, check and time a program; a TdslError of the driver becomes a note."""
+    """Runs, checks and times a program; an error of the driver becomes the note of the outcome."""
     try:
         return _checked(folder, program, device, clock, count)
     except TdslError as error:
@@ -82,19 +83,19 @@ def _checked(folder: str, program: Program, device: Device, clock: Clock, count:
 
 
 def formats(arguments: tuple[Argument, ...]) -> dict[str, str]:
-    """The codes of arguments for a launcher."""
+    """The type code of each argument for a `Launcher`, by name."""
     return {a.name: code_of(a.dtype) if a.scalar else POINTER for a in arguments}
 
 
 def _input(a: Argument, kept: dict[str, Array]) -> Array:
-    """An input, made from its seed or taken from the bundle."""
+    """An input array, generated from its seed or loaded from the bundle."""
     if a.seed:
         return numbers(a.shape, a.dtype, a.seed)
     return kept[f"input_{a.name}"].view(BY_NAME[a.dtype].numpy).reshape(a.shape)
 
 
 def table(outcomes: list[Outcome], bandwidth: float) -> str:
-    """A line for each program; rates as parts of the measured bandwidth of a copy, too."""
+    """The outcomes as a table, with each rate also as a fraction of the measured copy bandwidth."""
     rows: list[tuple[str, ...]] = [
         ("program", "result", "error", "median ms", "TFLOP/s", "GB/s", "of copy")
     ]
@@ -116,7 +117,7 @@ def table(outcomes: list[Outcome], bandwidth: float) -> str:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the bundle that the command line names; 1 where a result is wrong or a program does not run."""
+    """Runs the bundle named on the command line; returns 1 if a result is wrong or a program fails."""
     parser = argparse.ArgumentParser(
         prog="python -m tdsl.run_bundle", description="Run, check and time a bundle of kernels."
     )

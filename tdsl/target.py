@@ -1,4 +1,4 @@
-"""What a program is compiled for."""
+"""`Target`: the backend, and the CPU level or GPU architecture, that a program is compiled for."""
 
 from __future__ import annotations
 
@@ -37,14 +37,16 @@ ARCHS = {
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A backend by name; one of LEVELS instead of all that this CPU has; one of ARCHS for a GPU.
+    """A backend by name, with an instruction-set level for the CPU or an architecture for a GPU.
+
+    `level` is one of LEVELS, by default all features of this CPU; `arch` is one of ARCHS, by default sm_90a.
 
     >>> Target("cpu"), Target("cuda", arch="sm_80")
     (Target(name='cpu', level='', arch=''), Target(name='cuda', level='', arch='sm_80'))
 
-    Code for a level of another architecture, or for a GPU that is not here, can be looked at and not run.
-    Without `arch` code for a GPU is for sm_90a. Raises TargetError for a name that is not in TARGETS, and for
-    a level or architecture that it does not have.
+    Code for a level of another architecture, or for a GPU that this machine lacks, can be printed but not
+    run. Raises TargetError for a name that is not in TARGETS, and for a level or architecture that the
+    backend does not have.
     """
 
     name: str
@@ -61,10 +63,10 @@ class Target:
             _check(self.arch, known, f"architecture of {self.name}", "only cuda has architectures")
 
     def capacity(self, level: str) -> int | None:
-        """The bytes that one instance of a level of memory holds; None where there is no limit.
+        """The size in bytes of one instance of a level of memory; None if the level has no limit.
 
-        Of a GPU these are "registers", "shared" for a block, "L2" and "global", as its data sheet has them;
-        of the CPU "registers", "L1" and so on, and "memory". TargetError for another level.
+        Levels of a GPU are "registers", "shared" (of a block), "L2" and "global", with sizes from its data
+        sheet; levels of the CPU are "registers", "L1" and so on, and "memory". TargetError for another level.
 
         >>> Target("cuda", arch="sm_80").capacity("shared") >> 10
         163
@@ -80,7 +82,7 @@ _capacities: list[Callable[[Target, str], int | None]] = []
 
 
 def capacities_by(capacity: Callable[[Target, str], int | None]) -> None:
-    """Say who knows the memory of a target: descriptions of machines do, which come later."""
+    """Registers the function behind `Target.capacity`; `schedule.cost.machine` calls this when imported."""
     _capacities[:] = [capacity]
 
 
@@ -93,7 +95,7 @@ def _check(name: object, known: dict[str, str], kind: str, none: str) -> None:
 
 
 def as_target(target: Target | str | None) -> Target:
-    """The target for its text, "cpu", "cpu:avx2" or "cuda:sm_80"; by default that of TDSL_TARGET, or the CPU.
+    """Parses a target such as "cpu", "cpu:avx2" or "cuda:sm_80"; None means TDSL_TARGET, else the CPU.
 
     >>> as_target("cpu:avx2")
     Target(name='cpu', level='avx2', arch='')

@@ -1,7 +1,7 @@
-"""Candidate schedules measured in processes of their own: one that crashes, hangs or is wrong is dropped.
+"""Autoscheduling with measurements: each candidate schedule runs in its own process, so that it may crash.
 
-A process gets a pickle of what to run, from this process alone, and answers in a line of JSON:
-`python -m tdsl.tuning FILE`.
+The child process, `python -m tdsl.tuning FILE`, reads a pickle with schedule and inputs that only the parent
+process writes, and prints its measured time as a line of JSON.
 """
 
 from __future__ import annotations
@@ -41,19 +41,19 @@ from tdsl.tilegraph.pins import read_pins
 from tdsl.tilegraph.reasons import reasons_of
 from tdsl.tilegraph.search import candidates, notes_of
 
-ROUNDS = 0.3  # seconds in which a schedule is run again and again
-LEAST = 1.0  # seconds that a process gets, however little time is left
-MOST = 86_400.0  # seconds that a process gets, however much time is left
-OF_A_FUNCTION = 16  # roundings that an exponential counts for
+ROUNDS = 0.3  # seconds for which a schedule is run repeatedly
+LEAST = 1.0  # minimal time limit of a process in seconds
+MOST = 86_400.0  # maximal time limit of a process in seconds
+OF_A_FUNCTION = 16  # rounding errors that a call of a function such as exp counts for
 
 
 def autoschedule(
     program: Program, sizes: Mapping[str, int], target: Target, values: Mapping[str, Any],
     *, pin: object, tries: int, seconds: float, results: Collection[str] = (),
 ) -> Schedule:  # fmt: skip
-    """The schedule that a search finds; of the first `tries` candidates the fastest, if there are any.
+    """The best schedule of the search: by prediction, or by measurement of the first `tries` candidates.
 
-    `results` are funcs that calls of operators give, for a program of several.
+    For a graph `results` are the funcs whose values groups of operator calls pass to each other.
     """
     empty = Schedule.of_program(program, sizes, target)
     known = remembered(empty, tries) if tries and not pin else None
@@ -65,7 +65,7 @@ def autoschedule(
     try:
         found = candidates(program, sizes, target, pin, results)
     except ScheduleError:
-        _refuse_reads_outside(empty, empty)  # a fault of the program comes before one of a pin
+        _refuse_reads_outside(empty, empty)  # errors of the program come before errors of a pin
         raise
     _refuse_reads_outside(empty, found[0].schedule)
     pinned = read_pins(program, machine_for(target), pin).far
@@ -88,15 +88,15 @@ def autoschedule(
 
 
 def _refuse_reads_outside(empty: Schedule, schedule: Schedule) -> None:
-    """IndexBoundError where a schedule that was found cannot be compiled for reads outside of an array."""
+    """Raises IndexBoundError if a schedule cannot be compiled because it reads an array out of bounds."""
     try:
         check_reads(bind_state(empty.state, empty.sizes))
     except IndexBoundError:
-        compiled(schedule).loops(**empty.sizes)  # knows what is inlined
+        compiled(schedule).loops(**empty.sizes)  # a precise check, after inlining
 
 
 def check_measure(measure: object, seconds: object, target: Target) -> None:
-    """TypeMismatch for a count or a time that is none, TargetError where nothing here can run it."""
+    """Raises TypeMismatch for an invalid `measure` or `seconds`, TargetError if no device can run it."""
     count = isinstance(measure, int) and not isinstance(measure, bool) and measure >= 0
     time_ = isinstance(seconds, int | float) and not isinstance(seconds, bool) and seconds > 0
     if not count or not time_:
@@ -143,9 +143,9 @@ def _summary(trials: list[Trial], wanted: int, seconds: float) -> list[str]:
 
 
 def random_values(program: Program, sizes: Mapping[str, int]) -> dict[str, Any]:
-    """Inputs of a program for sizes: floats around 0, small integers; the same each time.
+    """Inputs of a program from a fixed seed: normally distributed floats, integers 0 and 1, scalars 1.
 
-    ShapeError where there is no memory for them.
+    ShapeError if the arrays exceed memory.
     """
     rng = np.random.default_rng(0)
     bound = bind_sizes(program, sizes)
@@ -169,7 +169,7 @@ def random_values(program: Program, sizes: Mapping[str, int]) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """What became of a schedule: the seconds of its fastest run, or why there are none."""
+    """The measurement of a schedule: the seconds of its fastest run, or the reason why it was dropped."""
 
     label: str
     seconds: float | None
@@ -182,10 +182,10 @@ def measure(
     values: Mapping[str, Any],
     seconds: float,
 ) -> list[Trial]:
-    """Run schedules of one program on the same inputs, one after another, for so many seconds in all.
+    """Runs schedules of one program on the same inputs, one after another, for `seconds` seconds in all.
 
-    `default` gives the results that all must give, and is no candidate itself: where it fails, all are
-    dropped. A schedule gets half of the time that is left. What is not reached in time is left out.
+    `default` computes the reference results, and is no candidate itself: if it fails, all are dropped. The
+    time limit of a schedule is half of the remaining time. Schedules not reached in time have no trial.
     """
     end = time.monotonic() + seconds
     trials: list[Trial] = []
@@ -241,7 +241,7 @@ def _run(label: str, job: object, file: str, limit: float) -> Trial:
 
 
 def _work(file: str) -> dict[str, Any]:
-    """What a process does: compile, run, compare, run again."""
+    """The work of the child process: compiles and times a schedule, and compares its results."""
     with open(file, "rb") as job:
         state, sizes, target, values, file, bound = pickle.load(job)  # written by `_run`
     schedule = Schedule.of_state(state)
@@ -270,12 +270,12 @@ def _work(file: str) -> dict[str, Any]:
 
 
 def rounding(program: Program, sizes: Mapping[str, int]) -> float:
-    """The largest difference of two right results relative to their largest value: 0 without floats.
+    """The tolerance between two correct results, relative to the largest value: 0 without floats.
 
-    An element has been rounded at most once for each operation of each definition, at each point of its
-    ranges, as much as the coarsest type that is computed in rounds. That bounds the error of sums in any
-    order whose terms do not cancel, and of others with near certainty: their errors cancel, too. Results of
-    which half of the digits differ are wrong in any case.
+    An element is rounded at most once for each operation of each definition at each point of its ranges, by
+    at most the unit roundoff of the coarsest type used. The product bounds the error of sums in any order if
+    their terms do not cancel, and almost certainly if they do, as rounding errors cancel, too. The tolerance
+    is at most the square root of the unit roundoff: results that differ in half of their digits are wrong.
 
     >>> from tdsl.lang.build_program import build_program
     >>> from tdsl.lang.reduction import sum
@@ -307,7 +307,7 @@ def rounding(program: Program, sizes: Mapping[str, int]) -> float:
 
 
 def is_close(result: Any, wanted: Any, bound: float) -> bool:
-    """Whether results agree: integers exactly, floats but for a part of the largest.
+    """True if results agree: integers exactly, floats up to `bound` times the largest magnitude.
 
     >>> is_close(np.float32([1, np.nan]), np.float32([1.1, np.nan]), 0.2), is_close(np.int8(1), np.int8(2), 2)
     (True, False)
@@ -332,7 +332,7 @@ def _key(schedule: Schedule) -> str:
 
 
 def remembered(schedule: Schedule, tried: int) -> tuple[str, str, float] | None:
-    """(directives, label, seconds) of the best of at least so many that were measured before, or None."""
+    """The cached (directives, label, seconds) of the best of at least `tried` candidates, or None."""
     payload = cache.load(_key(schedule))
     if payload is None:
         return None
@@ -343,7 +343,7 @@ def remembered(schedule: Schedule, tried: int) -> tuple[str, str, float] | None:
 
 
 def remember(schedule: Schedule, tried: int, label: str, seconds: float) -> None:
-    """Keep the best schedule of a program in the cache, for the same sizes and machine."""
+    """Stores the best schedule of a program in the cache, for its sizes and this machine."""
     empty = Schedule.of_program(schedule.program, schedule.sizes, schedule.target)
     found = {"directives": schedule.to_json(), "label": label, "seconds": seconds, "tried": tried}
     cache.store(_key(empty), json.dumps(found).encode(), {"kind": "measured schedule"})

@@ -1,4 +1,4 @@
-"""What one compilation is made of."""
+"""`Variant`: all inputs of one compilation: state, target, machine, signature and specialisation."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """A scheduled program for a target and a specialisation; equal ones give the same code."""
+    """A scheduled program for a target and a specialisation; equal variants compile to the same code."""
 
     state: State
     target: Target
@@ -33,11 +33,11 @@ class Variant:
 
     @property
     def params(self) -> tuple[Argument, ...]:
-        """What its kernel takes."""
+        """The parameters of its kernel."""
         return parameters(self.signature, self.specialisation)
 
     def fingerprint(self) -> str:
-        """The same in every process for equal variants, as long as the package stays what it is."""
+        """A hash of the variant and of the package's code, equal in all processes: the key in caches."""
         used = instructions_of(self.state)
         return fingerprint(
             PACKAGE, self.state, used, self.target, self.machine, self.specialisation
@@ -45,9 +45,9 @@ class Variant:
 
 
 def machine_of(target: Target) -> Machine:
-    """What a default schedule may use: vectors and threads only where the backend makes them.
+    """The machine model of a target: it has vectors and threads only if the backend generates code for them.
 
-    Caches and times are those of the machine's description, where there is one of this processor.
+    Caches and rates are those of the stored machine description, if it describes this processor.
     """
     if target.name == "cuda":
         return describe_gpu(target.arch)
@@ -77,7 +77,7 @@ described_by(machine_of)
 def _better(state: State, machine: Machine, by_recipes: State) -> Found:
     if len(state.program.funcs) == 1 or not machine.vector_bytes:
         return (
-            None  # a search takes longer to load than such a program to compile, and finds nothing
+            None  # importing a search takes longer than compiling such a program, and finds nothing
         )
     from tdsl.tilegraph.unasked import better_unasked  # not needed to import tdsl
 

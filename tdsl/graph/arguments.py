@@ -1,4 +1,4 @@
-"""Arguments of NumPy's functions on the arrays of a graph: by name, as NumPy names them."""
+"""Checks and normalisation of the arguments of NumPy's functions that are called on symbols."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _INSTEAD = {
 
 
 def name_of(function: Callable[..., Any]) -> str:
-    """How users write it.
+    """The name of a NumPy function as users write it.
 
     >>> name_of(np.linalg.norm), name_of(np.sum)
     ('np.linalg.norm', 'np.sum')
@@ -33,7 +33,7 @@ def name_of(function: Callable[..., Any]) -> str:
 def bound(
     function: Callable[..., Any], args: tuple[Any, ...], options: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """The arguments that are given by name; TypeMismatch where NumPy's function takes no such ones."""
+    """The arguments of a call by parameter name; TypeMismatch if NumPy's function does not accept them."""
     try:
         given = inspect.signature(function).bind(*args, **options).arguments
     except TypeError as error:
@@ -42,7 +42,7 @@ def bound(
 
 
 def wrong(function: Callable[..., Any], own: Callable[..., Any], error: TypeError) -> TypeMismatch:
-    """The error for arguments that a function does not have, of which graphs know those of `own`."""
+    """The TypeMismatch for a call of `function`; its hint lists the supported parameters, those of `own`."""
     return TypeMismatch(
         f"{name_of(function)}: {error}",
         loc=here(),
@@ -60,7 +60,7 @@ def _shown(own: Callable[..., Any]) -> list[str]:
 
 
 def refuse(function: Callable[..., Any], given: Mapping[str, Any]) -> None:
-    """TypeMismatch for the first of these arguments that says anything."""
+    """Raises TypeMismatch for the first of these unsupported arguments that is not None or the default."""
     for name, x in given.items():
         if x is None or (name == "where" and x is True):
             continue
@@ -75,7 +75,7 @@ def refuse(function: Callable[..., Any], given: Mapping[str, Any]) -> None:
 
 
 def symbol(function: Callable[..., Any], x: Any) -> Symbol:
-    """An argument that is an array of a graph; TypeMismatch for anything else."""
+    """Returns `x` if it is a symbol; raises TypeMismatch otherwise."""
     if isinstance(x, Symbol):
         return x
     raise TypeMismatch(
@@ -87,12 +87,12 @@ def symbol(function: Callable[..., Any], x: Any) -> Symbol:
 
 
 def trace_of(*arrays: Any) -> Recorder:
-    """The trace of the symbols among arrays, of which there is one at least."""
+    """The trace of the first symbol among `arrays`, at least one of which is a symbol."""
     return next(x.trace for x in arrays if isinstance(x, Symbol))
 
 
 def axes_of(function: Callable[..., Any], axis: Any, rank: int) -> tuple[int, ...]:
-    """The axes that are meant, in order: all of them for None; ShapeError as NumPy's AxisError."""
+    """The axes as sorted non-negative numbers, all axes for None; ShapeError for NumPy's AxisError."""
     if axis is None:
         return tuple(range(rank))
     try:
@@ -108,7 +108,7 @@ def axes_of(function: Callable[..., Any], axis: Any, rank: int) -> tuple[int, ..
 
 
 def axis_of(function: Callable[..., Any], axis: Any, rank: int) -> int:
-    """One axis; ShapeError as NumPy's AxisError."""
+    """One axis as a non-negative number; TypeMismatch for several, ShapeError for NumPy's AxisError."""
     if isinstance(axis, tuple | list):
         raise TypeMismatch(
             f"{name_of(function)} goes along one axis, not {axis!r}",

@@ -1,4 +1,4 @@
-"""NumPy's functions that put elements elsewhere: arrays side by side, in parts, and with more around them."""
+"""NumPy's concatenate, stack, split and pad on the arrays of a graph."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def concatenate(
     arrays: Sequence[Any], axis: Any = 0, out: Any = None, *, dtype: Any = None, casting: Any = None,
     function: Callable[..., Any] = np.concatenate,
 ) -> Symbol:  # fmt: skip
-    """Arrays one after the other: a where-chain over the axis."""
+    """`np.concatenate`, as a chain of `where` over the index along the axis; also the body of `stack`."""
     refuse(function, {"out": out, "casting": casting})
     parts = [p if isinstance(p, Symbol) else np.asarray(p) for p in arrays]
     if axis is None:
@@ -62,7 +62,7 @@ def concatenate(
 def stack(
     arrays: Sequence[Any], axis: Any = 0, out: Any = None, *, dtype: Any = None, casting: Any = None
 ) -> Symbol:
-    """`np.stack`: arrays of one shape along an axis of their own."""
+    """`np.stack`: arrays of equal shape along a new axis."""
     parts = [p if isinstance(p, Symbol) else np.asarray(p) for p in arrays]
     if len({p.shape for p in parts}) > 1:
         raise ShapeError(
@@ -78,14 +78,14 @@ def stack(
 
 
 def hstack(tup: Sequence[Any], *, dtype: Any = None, casting: Any = None) -> Symbol:
-    """`np.hstack`: along the second axis, or the first of vectors."""
+    """`np.hstack`: concatenation along the second axis, or along the first for vectors."""
     parts = [_at_least(p, 1) for p in tup]
     axis = 0 if parts[0].ndim == 1 else 1
     return concatenate(parts, axis, dtype=dtype, casting=casting, function=np.hstack)
 
 
 def vstack(tup: Sequence[Any], *, dtype: Any = None, casting: Any = None) -> Symbol:
-    """`np.vstack`: rows below each other."""
+    """`np.vstack`: concatenation along the first axis, with a vector as one row."""
     parts = [_at_least(p, 2) for p in tup]
     return concatenate(parts, 0, dtype=dtype, casting=casting, function=np.vstack)
 
@@ -96,7 +96,7 @@ def _at_least(part: Any, rank: int) -> Any:
 
 
 def in_parts(function: Callable[..., Any], ary: Any, *args: Any, **options: Any) -> list[Symbol]:
-    """`np.split`, `np.array_split` and their like: a list of views."""
+    """`np.split`, `np.array_split`, `np.hsplit`, `np.vsplit` and `np.dsplit`: a list of views."""
     x = symbol(function, ary)
     memory = np.broadcast_to(np.empty((), x.dtype), x.shape)
     try:
@@ -116,7 +116,7 @@ def in_parts(function: Callable[..., Any], ary: Any, *args: Any, **options: Any)
 
 
 def pad(array: Any, pad_width: Any, mode: Any = "constant", **options: Any) -> Symbol:
-    """`np.pad` in the modes of `td.pad`: constant with one value, edge, reflect, symmetric, wrap."""
+    """`np.pad` in the modes of `td.pad`: constant with a single value, edge, reflect, symmetric, wrap."""
     x = symbol(np.pad, array)
     value = options.pop("constant_values", 0)
     refuse(np.pad, options)
@@ -140,7 +140,7 @@ def pad(array: Any, pad_width: Any, mode: Any = "constant", **options: Any) -> S
 
 
 def _widths(given: Any, x: Symbol) -> list[tuple[int, int]]:
-    """What stands before and behind each axis."""
+    """The numbers of elements added before and after each axis, from the forms that `np.pad` accepts."""
     if isinstance(given, dict):
         named = {axis_of(np.pad, axis, x.ndim): w for axis, w in given.items()}
         given = [np.broadcast_to(named.get(n, 0), 2) for n in range(x.ndim)]
@@ -159,7 +159,7 @@ def _widths(given: Any, x: Symbol) -> list[tuple[int, int]]:
 
 
 def _filled(x: Symbol, mode: Any, shape: tuple[int, ...], value: Any) -> Symbol:
-    """What an array without elements is padded to."""
+    """The padding of an array without elements; ShapeError if the mode needs elements along a padded axis."""
     for axis, (before, after) in enumerate(zip(x.shape, shape, strict=True)):
         if mode != "constant" and not before and after:
             raise ShapeError(
@@ -174,7 +174,7 @@ def _filled(x: Symbol, mode: Any, shape: tuple[int, ...], value: Any) -> Symbol:
 def filled(
     trace: Recorder, name: str, shape: tuple[int, ...], value: Any, element: DType
 ) -> Symbol:
-    """An array of one value."""
+    """An array of the given shape with all elements equal to `value`, computed by a kernel."""
     out = Func(name, shape=shape)
     out[tensor_index(len(shape))] = cast(value, element)
     return made_of(trace, out, {})

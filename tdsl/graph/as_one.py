@@ -1,4 +1,4 @@
-"""All that a graph calls as one program, for a search over the whole."""
+"""The calls of a graph merged into one program, so that the autoscheduler can search over all of them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tdsl.lang.types import from_numpy
 
 @dataclass(frozen=True, slots=True)
 class Whole:
-    """The program of a graph, what it is given, and the funcs that its groups of calls give to others."""
+    """The merged program of a graph, its arguments by name, and the funcs whose results groups exchange."""
 
     program: Program
     values: dict[str, Any]
@@ -31,10 +31,10 @@ class Whole:
 
 
 def as_one(plan: Plan, arrays: Sequence[Array]) -> Whole:
-    """Everything that a graph calls as one program, where `arrays` are the arguments.
+    """Merges all calls of a graph into one program; `arrays` are the arguments of the graph.
 
-    Its parameters are arguments in order, then constants, then numbers; its outputs are those of the graph.
-    DefinitionError where there is no such program.
+    The parameters are the arguments in order, then constants, then numbers; the outputs are those of the
+    graph. DefinitionError if the user has scheduled one of the calls.
     """
     trace, outputs = _with_copies(plan)
     kept = sorted(needed(trace.calls, outputs))
@@ -55,7 +55,7 @@ def as_one(plan: Plan, arrays: Sequence[Array]) -> Whole:
 
 
 def _with_copies(plan: Plan) -> tuple[Trace, list[Result]]:
-    """The calls, and a copy for every output that is not just what a func gives; and the outputs."""
+    """The trace with a copy added for each output that is not the complete result of a func; the outputs."""
     trace, outputs = plan.trace.copy(), list[Result]()
     while len(outputs) < len(plan.sources):
         source = plan.sources[len(outputs)]
@@ -71,7 +71,7 @@ def _with_copies(plan: Plan) -> tuple[Trace, list[Result]]:
 
 
 def _of_its_func(trace: Trace, result: Result) -> tuple[Result, ...]:
-    """The values of the func that a result is the first of; nothing where it is no first one."""
+    """The results of all values of a func, if `result` is its first value; empty otherwise."""
     program = trace.calls[result.call].compiled.state.program
     first = 0
     for name in program.outputs:
@@ -83,7 +83,7 @@ def _of_its_func(trace: Trace, result: Result) -> tuple[Result, ...]:
 
 
 def _apart(plan: Plan, trace: Trace, outputs: Sequence[Result]) -> set[Result]:
-    """What a group of calls of the plan gives to others."""
+    """The results that one group of the plan computes and another group reads."""
     group_of = {n: group for group in plan.groups for n in group}
     kept = sorted(needed(trace.calls, outputs))
     read = {(group_of.get(n), base_of(s)) for n in kept for s in sources(trace.calls[n])}
@@ -93,7 +93,7 @@ def _apart(plan: Plan, trace: Trace, outputs: Sequence[Result]) -> set[Result]:
 
 
 def _unread(plan: Plan, trace: Trace, program: Program, given: dict[str, Given]) -> list[Input]:
-    """Inputs for the arguments that nothing reads, which are entered in `given`: a call passes them, too."""
+    """Program inputs for arguments that nothing reads, since calls pass these, too; adds them to `given`."""
     used = {*given, *program.sizes, *(f.name for f in program.funcs)}
     made = list[Input]()
     for position, arg in enumerate(plan.signature.inputs):
@@ -112,7 +112,7 @@ def _unread(plan: Plan, trace: Trace, program: Program, given: dict[str, Given])
 
 
 def _place(x: Given) -> tuple[int, int]:
-    """Arguments before constants before numbers."""
+    """The sort key of a parameter: arguments before constants before numbers."""
     match x:
         case Argument(position):
             return 0, position

@@ -1,4 +1,4 @@
-"""NumPy's element-wise functions and `@` on the arrays of a graph: each call is a small operator."""
+"""NumPy's element-wise functions on the arrays of a graph: each call is a small, broadcasting operator."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from tdsl.lang.value import vars
 def elementwise(
     trace: Recorder, ufunc: np.ufunc, method: str, args: tuple[Any, ...], options: Mapping[str, Any]
 ) -> Symbol:
-    """The result of an element-wise ufunc of NumPy on arrays of a graph, other arrays and numbers.
+    """Calls an element-wise ufunc of NumPy on symbols, other arrays and numbers.
 
-    Shapes and types join as NumPy has it. ShapeError where shapes do not fit, TypeMismatch where tdsl has no
-    such function.
+    Broadcasting and type promotion are NumPy's. ShapeError if the shapes do not broadcast, TypeMismatch if
+    tdsl has no such function.
     """
     return of_elements(
         trace, ufunc, args, lambda *values: call_ufunc(ufunc, method, values, options)
@@ -34,7 +34,7 @@ def elementwise(
 def of_elements(
     trace: Recorder, function: Callable[..., Any], args: Sequence[Any], value: Callable[..., Any]
 ) -> Symbol:
-    """What `value` makes of elements of arrays that broadcast, in the type that NumPy's function gives."""
+    """Applies `value` to elements of arrays that broadcast, and casts to the result type of `function`."""
     arrays = [a for a in args if isinstance(a, Symbol | np.ndarray)]
     shape = joined(function, [a.shape for a in arrays], 0)
     tensors = {
@@ -53,18 +53,18 @@ def of_elements(
 
 
 def made_of(trace: Recorder, out: Func, given: Mapping[Tensor, Any]) -> Symbol:
-    """What a func gives as an operator of tensors, called with arrays for these."""
+    """Compiles the func `out` as an operator, and records its call with the given array for each tensor."""
     made: Symbol = trace.call(compile(out), (), {t.name: x for t, x in given.items()})
     return made
 
 
 def _empty(a: Any) -> Any:
-    """What has the type of an operand, and no elements."""
+    """An array without elements of the operand's type; numbers unchanged."""
     return np.empty(0, a.dtype) if isinstance(a, Symbol | np.ndarray) else a
 
 
 def element_type(dtype: Any) -> DType:
-    """The element type that NumPy means: its "i8" has 8 bytes, that of the language 8 bits.
+    """The element type for NumPy's name or type: "i8" has 8 bytes in NumPy, 8 bits in the language.
 
     >>> element_type("i8"), element_type("f4"), element_type("bf16")
     (i64, f32, bf16)
@@ -79,7 +79,7 @@ def element_type(dtype: Any) -> DType:
 
 
 def of_type(x: Symbol, dtype: Any) -> Symbol:
-    """The elements in another type."""
+    """The elements converted to another type."""
     wanted = element_type(dtype)
 
     def astype(a: Any) -> Any:
@@ -91,7 +91,7 @@ def of_type(x: Symbol, dtype: Any) -> Symbol:
 def joined(
     function: Callable[..., Any], shapes: list[tuple[int, ...]], inner: int
 ) -> tuple[int, ...]:
-    """The shape that shapes join to, but for `inner` last dimensions."""
+    """The broadcast shape of `shapes` without their last `inner` dimensions; ShapeError if they disagree."""
     try:
         if inner and (min(map(len, shapes)) < inner or shapes[0][-1] != shapes[1][-2]):
             raise ValueError
@@ -108,7 +108,7 @@ def joined(
 
 
 def copied(x: Symbol) -> Symbol:
-    """The elements in an array of their own."""
+    """Records a copy of an array."""
     source, out, index = (
         Tensor("a", x.shape, from_numpy(x.dtype)),
         Func("copy"),
@@ -120,7 +120,7 @@ def copied(x: Symbol) -> Symbol:
 
 
 def tensor_index(rank: int) -> tuple[Any, ...]:
-    """A variable for each dimension."""
+    """A variable for each dimension: i0, i1, ..."""
     return tuple(vars(f"i{n}") for n in range(rank))
 
 
@@ -131,7 +131,10 @@ def value_at(
     index: tuple[Any, ...],
     inner: tuple[Any, ...] = (),
 ) -> Any:
-    """A tensor at the point of the whole: an axis that it repeats is read at 0; `inner` are further axes."""
+    """The element of a tensor of shape `own` that broadcasts to the point `index` of the shape `whole`.
+
+    Broadcast axes are read at 0; `inner` are indices of further, last axes.
+    """
     left = len(whole) - len(own)
     at = zip(own, whole[left:], index[left:], strict=True)
     return tensor[(*(0 if mine != theirs else i for mine, theirs, i in at), *inner)]

@@ -1,11 +1,11 @@
-"""NumPy's functions on the arrays of a graph, and what each of them is made by.
+"""Dispatch of NumPy's functions on the symbols of a graph: which function of tdsl implements each of them.
 
-views          functions of an array that give views of it                    VIEWS
-elements       results of the extents that their arguments join to            elementwise.py
-reductions     sums, extremes, places, moments, norms, running sums           reductions.py
-products       sums of products                                               products.py
-arrangement    arrays side by side, in parts, padded                          arrangement.py
-gather         elements chosen by integers                                    gather.py
+views          functions that return a view of their argument                 VIEWS
+elements       element-wise functions of arguments that broadcast             elementwise.py
+reductions     sums, extrema, argmax, moments, norms, cumulative sums         reductions.py
+products       contractions: matmul, dot, einsum                              products.py
+arrangement    concatenate, stack, split, pad                                 arrangement.py
+gather         advanced indexing by arrays of integers                        gather.py
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ FUNCTIONS: Mapping[Known, Known] = {
 
 
 def numpy_function(function: Known, args: tuple[Any, ...], options: Mapping[str, Any]) -> Any:
-    """What a function of NumPy gives for arrays of a graph; TypeMismatch for one that graphs do not know."""
+    """Calls a function of NumPy on arrays of a graph; TypeMismatch for a function without implementation."""
     own = FUNCTIONS.get(function)
     if own is None:
         raise TypeMismatch(
@@ -134,7 +134,7 @@ def numpy_function(function: Known, args: tuple[Any, ...], options: Mapping[str,
 
 
 def _instead(function: Known) -> str:
-    """The known functions that are named most like one, and where all of them are listed."""
+    """The hint for an unsupported function: supported ones with similar names, and where all are listed."""
     known = {name_of(f): f for f in FUNCTIONS}
     close = difflib.get_close_matches(name_of(function), known, n=3, cutoff=0.75)
     nearest = f"did you mean {' or '.join(close)}? " if close else ""
@@ -146,7 +146,7 @@ def _instead(function: Known) -> str:
 def numpy_ufunc(
     trace: Recorder, ufunc: np.ufunc, method: str, args: tuple[Any, ...], options: Mapping[str, Any]
 ) -> Symbol:
-    """What a ufunc of NumPy, or its `reduce` or `accumulate`, gives for arrays of a graph."""
+    """Calls a ufunc of NumPy, or its `reduce` or `accumulate`, on arrays of a graph."""
     if method != "__call__":
         return reductions.of_ufunc(ufunc, method, args, options)
     if not options and ufunc is np.matmul:

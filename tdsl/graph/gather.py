@@ -1,7 +1,7 @@
-"""Elements chosen by arrays of integers: `x[at]`, `x[rows, columns]`, `np.take`.
+"""Advanced indexing by arrays of integers on the arrays of a graph: `x[at]`, `x[rows, columns]`, `np.take`.
 
-An index from the end counts back. Indices that are known, constants of the graph, are checked when it is
-traced; those that are not are checked by the kernel, as `td.require` does.
+A negative index counts from the end. Index arrays that are constants of the graph are bounds-checked while
+it is traced; all others are checked by the kernel, as by `td.require`.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def indexed(x: Symbol, parts: Sequence[Any]) -> Symbol:
 
 
 def take(a: Any, indices: Any, axis: Any = None, out: Any = None, mode: Any = "raise") -> Symbol:
-    """`np.take`: along one axis, or of all elements in order."""
+    """`np.take`: elements along one axis, or of the flattened array."""
     refuse(np.take, {"out": out})
     if not is_one_of(mode, MODES):
         raise TypeMismatch(
@@ -59,7 +59,7 @@ def take(a: Any, indices: Any, axis: Any = None, out: Any = None, mode: Any = "r
 
 
 def _without_mask(part: Any, x: Symbol, axis: int) -> Any:
-    """What is chosen along an axis by a mask that is known; any other part as it is."""
+    """The indices selected by a constant one-dimensional boolean mask; any other part unchanged."""
     if not isinstance(part, np.ndarray) or part.dtype != bool or part.ndim != 1:
         return part
     if part.size != x.shape[axis]:
@@ -87,7 +87,7 @@ def _integers(at: Any) -> Any:
 
 
 def _with_all_axes(x: Symbol, parts: list[Any]) -> list[Any]:
-    """The parts with slices for the axes that none is for."""
+    """The parts of an index with the ellipsis, or missing last parts, replaced by full slices."""
     missing = x.ndim - sum(p is not None and p is not Ellipsis for p in parts)
     if missing < 0:
         raise IndexBoundError(
@@ -102,7 +102,7 @@ def _with_all_axes(x: Symbol, parts: list[Any]) -> list[Any]:
 
 
 def _chosen(x: Symbol, arrays: dict[int, Any], first: int, mode: str) -> Symbol:
-    """Elements at the indices that arrays say for some axes; the axes of these stand at `first`."""
+    """The elements of `x` at the indices in `arrays`, by axis; the index axes begin at axis `first`."""
     shape = joined(np.take, [np.shape(a) for a in arrays.values()], 0)
     rest = [n for axis, n in enumerate(x.shape) if axis not in arrays]
     wanted = (*rest[:first], *shape, *rest[first:])
@@ -130,7 +130,7 @@ def _chosen(x: Symbol, arrays: dict[int, Any], first: int, mode: str) -> Symbol:
 
 
 def _checked(at: Any, axis: int, extent: int) -> Any:
-    """Indices that are known, counted from the first; IndexBoundError for one that is not inside."""
+    """Constant indices made non-negative, symbols unchanged; IndexBoundError for an index out of bounds."""
     if isinstance(at, Symbol):
         if at.size and not extent:
             raise _outside("cannot do a non-empty take from an empty axes.")
@@ -157,7 +157,7 @@ def _outside(message: str) -> IndexBoundError:
 
 
 def _inside(n: Any, axis: int, extent: int, mode: str) -> Any:
-    """An index as the mode has it."""
+    """An index within the axis: wrapped, clipped, or checked in the kernel with `require`, by the mode."""
     match mode:
         case "wrap":
             return n % extent

@@ -12,28 +12,28 @@ from tdsl.errors import ShapeError, Suggesting, TargetError, TypeMismatch, told
 from tdsl.graph.traced_function import TracedFunction
 from tdsl.target import Target, as_target
 
-if TYPE_CHECKING:  # what traces and plans is not needed to import tdsl
+if TYPE_CHECKING:  # importing tdsl does not import tracing and planning
     from tdsl.graph.memory import Memory
     from tdsl.graph.plan import Plan
     from tdsl.graph.planned_function import PlannedFunction
     from tdsl.graph.values import Array, Result
     from tdsl.schedule.schedule import Schedule
 
-_KEPT = 16  # plans; each holds memory for its results
-_TRIED = 4  # of these, before arguments are looked at closely
+_KEPT = 16  # plans in the cache; each owns memory for its results
+_TRIED = 4  # plans used last, which a call tries before it looks up its arguments in the cache
 
 
 class Graph(TracedFunction, Suggesting):
     """A function of arrays that calls operators, as one callable.
 
-    A call runs the function once for the shapes and types of its arguments, on symbols in the place of
-    arrays, and makes a plan of what was called: operators that occur again are compiled once, element-wise
-    calls are compiled together with what they follow, and results share memory that later ones use again.
-    Further calls with such arguments run the plan. The results are those of the function itself, in arrays
-    of their own.
+    The first call for given shapes and types of arguments traces the function on symbols in place of arrays,
+    and compiles the recorded calls to a plan: equal operators are compiled once, element-wise calls are fused
+    with the calls whose results they read, and intermediate results reuse memory. Further calls with such
+    arguments run the plan. The results are those of the function itself, in newly allocated arrays.
 
-    Arguments are arrays, in tuples, lists and dicts as well; everything else, such as numbers, is part of
-    the plan. Arrays that the function takes from elsewhere are constants: they must not be changed.
+    Arguments are arrays, also nested in tuples, lists and dicts; all other values, such as numbers, are part
+    of the plan, as static arguments are in JAX. Arrays that the function captures are constants: they must
+    not be changed.
 
     >>> import numpy as np, tdsl as td
     >>> @td.op
@@ -45,9 +45,9 @@ class Graph(TracedFunction, Suggesting):
     >>> graph(np.arange(3, dtype=np.float32))
     array([ 0.,  5., 10.], dtype=float32)
 
-    `target` is that of `td.compile`, any but cuda: for a GPU there is `autoschedule`. Without `fuse`
-    every call has a kernel of its own. Several threads may call one graph at once. `print` shows the plan
-    made last.
+    `target` is that of `td.compile`, any but cuda: for a GPU use `autoschedule`. With `fuse=False` every call
+    is compiled to a separate kernel. Several threads may call one graph at once. `print` shows the newest
+    plan.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class Graph(TracedFunction, Suggesting):
         self._lock = threading.RLock()  # the function may call this graph
 
     def __call__(self, *args: Any, out: Any = None, **kwargs: Any) -> Any:
-        """What the function gives, for arrays; `out=` is memory for the results, in the order of these."""
+        """The results of the function for arrays; `out=` has output arrays in the order of the results."""
         if out is None:
             for known in self._recent:
                 leaves = known.read(args, kwargs)
@@ -84,10 +84,10 @@ class Graph(TracedFunction, Suggesting):
 
     @told
     def _other(self, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Any:
-        """A call that is not like the last ones."""
+        """The slow path of a call: looks up or makes the plan for the arguments, and handles `out=`."""
         from tdsl.graph.structure import has_symbols, is_array
 
-        if has_symbols((args, kwargs)):  # this graph is a part of another one
+        if has_symbols((args, kwargs)):  # called while another graph is traced
             return self.run(args, kwargs)
         known, arrays = self._planned(args, kwargs, is_array)
         with self._lock:
@@ -99,18 +99,18 @@ class Graph(TracedFunction, Suggesting):
         return results[0] if len(results) == 1 else results
 
     def plan(self, *args: Any, **kwargs: Any) -> Plan:
-        """The plan for arguments as a call takes them; `td.f32[64, 128]` may stand for an array."""
+        """The plan for the arguments of a call; types such as `td.f32[64, 128]` may replace arrays."""
         from tdsl.graph.structure import is_declared
 
         return self._planned(args, kwargs, is_declared)[0].plan
 
     def tune(self, *args: Any, seconds: float = 10.0, **kwargs: Any) -> Plan:
-        """A better plan for arguments as a call takes them, which later calls use.
+        """Tunes the plan for the arguments of a call by measurement; returns the plan that later calls use.
 
-        Groups of which one reads what the other makes are compiled as one, and timed on these arrays beside
-        the two; then groups get schedules that the tile graph finds promising. What is clearly faster is
-        kept. It takes about so many seconds, or less. `print` of the plan shows what was tried. Raises what
-        the call raises.
+        Pairs of groups that share data are fused, and timed on these arrays against the separate kernels;
+        then the promising schedules of the tile-graph search are timed for each group.
+        Clearly faster kernels are kept. Takes about `seconds` seconds, or less. `print` of the plan shows the
+        measurements. Raises the errors of the call.
         """
         from tdsl.graph.planned_function import tuned
         from tdsl.graph.structure import is_array
@@ -127,16 +127,15 @@ class Graph(TracedFunction, Suggesting):
         self, *args: Any, target: Target | str | None = None, pin: object = None, measure: int = 0,
         seconds: float = 60.0, **kwargs: Any,
     ) -> Schedule:  # fmt: skip
-        """A schedule of the whole graph as one program, for arguments as a call takes them.
+        """A schedule of the whole graph as one program, for the arguments of a call.
 
-        It is what `Operator.autoschedule` finds for an operator that computes all of it, to be compiled,
-        printed and edited like that. The program takes the arrays that it reads in the order of the
-        arguments, then those that the function takes from elsewhere and the numbers that it passes, and gives
-        the results of the function. Views are read where their elements lie. What others must beat are the
-        schedules that the calls have apart. `td.f32[64, 128]` may stand for an array where nothing
-        is measured.
-        `target` is that of the graph unless one is named; it may be cuda.
-        DefinitionError where a call has its own schedule.
+        The result is a schedule as from `Operator.autoschedule`, to be compiled, printed and edited in the
+        same way. The program takes the array arguments in order, then the captured arrays and the numbers
+        passed to operators, and returns the results of the function. Views are read by index from their base
+        arrays, without copies. The baseline of the search is the graph with each call scheduled separately.
+        Types such as `td.f32[64, 128]` may replace arrays if `measure` is 0.
+        `target` is by default that of the graph; it may be cuda.
+        Raises DefinitionError if a call has its own schedule.
         """
         from tdsl.graph.as_one import as_one
         from tdsl.graph.structure import is_declared
@@ -155,7 +154,7 @@ class Graph(TracedFunction, Suggesting):
 
     @property
     def memory(self) -> Memory[Result]:
-        """Where the results of the plan made last lie; ShapeError where there is none."""
+        """The memory plan of the newest plan: offsets of results, and sizes; ShapeError if no plan exists."""
         return self._last().memory
 
     def _last(self) -> Plan:
@@ -183,7 +182,7 @@ class Graph(TracedFunction, Suggesting):
     def _planned(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], is_leaf: Callable[[Any], bool]
     ) -> tuple[PlannedFunction, tuple[Array, ...]]:
-        """The plan for arguments, and the arrays in them."""
+        """The plan for the arguments, made if it is not in the cache, and the arrays in the arguments."""
         from tdsl.graph.planned_function import as_array, trace
         from tdsl.graph.structure import is_array, take_apart
         from tdsl.graph.values import Spec
@@ -203,7 +202,7 @@ class Graph(TracedFunction, Suggesting):
 
 
 def _check_arrays(given: Any, done: str, otherwise: str) -> None:
-    """TypeMismatch for a type that stands for an array, where something is done on arrays."""
+    """Raises TypeMismatch if the arguments contain a type in place of an array."""
     from tdsl.graph.structure import is_array, is_declared, take_apart
 
     leaves: list[Any] = []

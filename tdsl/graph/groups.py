@@ -1,14 +1,13 @@
-"""Which calls of a graph become one kernel.
+"""Operator fusion by rule: which calls of a graph are compiled into one kernel.
 
-A group is what the compiler gets as one program, so that its schedules can keep what flows inside of it near.
-A call joins the group of the array that it reads element by element, of all of these the one that is made
-last, where
+A group is compiled as one program, so that a schedule can keep intermediate results in cache or registers.
+A call joins a group that computes an array which the call reads element by element, the last such group, if
 
-- it is element-wise: no reduction, no update, every read at the point that is computed, or at a part of it;
-- nothing else reads that array, and neither of the two has a schedule of the user's;
-- what else it reads is there before the group runs.
+- the call is element-wise: no reduction, no update, each read indexed by plain variables and constants;
+- nothing else reads that array, and the user has scheduled neither the call nor the call that computes it;
+- everything else that the call reads is computed before the group runs.
 
-Every other call begins a group.
+Every other call starts a new group.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ Groups = tuple[tuple[int, ...], ...]
 
 
 def needed(calls: Sequence[Call], outputs: Iterable[Source]) -> set[int]:
-    """The calls that the outputs depend on, and those that check or print."""
+    """The numbers of the calls that the outputs depend on, and of calls with effects, such as `require`."""
     found = {b.call for b in map(base_of, outputs) if isinstance(b, Result)}
     for n in reversed(range(len(calls))):
         if n in found or _has_effects(calls[n].compiled.state.program):
@@ -36,17 +35,17 @@ def needed(calls: Sequence[Call], outputs: Iterable[Source]) -> set[int]:
 
 
 def sources(call: Call) -> list[Source]:
-    """The arrays that a call reads."""
+    """The arrays that a call reads, in the order of its inputs."""
     return [x for x in call.inputs if isinstance(x, Source)]
 
 
 def each_alone(calls: Sequence[Call], outputs: Sequence[Source]) -> Groups:
-    """A group for every call."""
+    """The groups of a graph without fusion: one for each call that is needed."""
     return tuple((n,) for n in sorted(needed(calls, outputs)))
 
 
 def join_elementwise(calls: Sequence[Call], outputs: Sequence[Source]) -> Groups:
-    """The groups of a graph, in an order in which they can run."""
+    """The groups of a graph with element-wise calls fused into their producers, in an executable order."""
     kept = sorted(needed(calls, outputs))
     read = [base_of(s) for n in kept for s in set(sources(calls[n]))] + [
         base_of(s) for s in outputs
@@ -67,7 +66,7 @@ def join_elementwise(calls: Sequence[Call], outputs: Sequence[Source]) -> Groups
 def _host(
     calls: Sequence[Call], n: int, group_of: dict[int, int], uses: Counter[Base]
 ) -> int | None:
-    """The group that a call can join."""
+    """The number of the group that call `n` can join; None if it starts a new group."""
     read = [s for s in sources(calls[n]) if isinstance(base_of(s), Result)]
     last = max((group_of[base_of(s).call] for s in read), default=None)  # type: ignore[union-attr]  # Results
     if (
@@ -90,7 +89,7 @@ def _host(
 
 
 def is_open(call: Call) -> bool:
-    """True where the user has scheduled nothing."""
+    """True if the user has given no directives for the operator of the call."""
     return not call.compiled.schedule.directives
 
 
@@ -105,7 +104,7 @@ def _is_elementwise(program: Program) -> bool:
 
 
 def _point_by_point(call: Call, source: Source) -> bool:
-    """True where each point of the outputs reads its own element of an array, and no other."""
+    """True if each point of the outputs reads the element of `source` at the same index, and no other."""
     names = {
         arg.name
         for arg, given in zip(call.compiled.signature.inputs, call.inputs, strict=True)

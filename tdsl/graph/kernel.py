@@ -1,4 +1,4 @@
-"""A kernel of a graph: what runs in each call, and what is made once, of arrays that never change."""
+"""`Kernel`: the compiled program of a group, and programs that run once for its constant arrays."""
 
 from __future__ import annotations
 
@@ -24,14 +24,15 @@ from tdsl.target import Target
 T = TypeVar("T")
 
 
-Making = tuple[State, tuple[object, ...]]  # a program that runs once, and the arrays that it takes
+Making = tuple[State, tuple[object, ...]]  # cache key: a program and its input arrays
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Kernel:
-    """A compiled program, and others: `once` make of constants what `each` takes after the other arguments.
+    """The compiled code of a group: `each` runs in every call, the programs in `once` only once.
 
-    `parameters` are those of the program.
+    `once` compute arrays from constants (packed weights, for example), which `each` takes after its other
+    arguments. `parameters` are the parameter names of the original program.
     """
 
     parameters: tuple[str, ...]
@@ -39,11 +40,11 @@ class Kernel:
     once: tuple[Compiled, ...] = ()
 
     def taken(self, given: Sequence[T]) -> tuple[T, ...]:
-        """What `each` takes of what is given for the parameters."""
+        """The arguments of `each` among the values `given` for the parameters."""
         return _chosen(self.each, self.parameters, given)
 
     def made(self, given: Sequence[Any]) -> dict[Making, int]:
-        """The bytes of what is made once of the arrays that are given; another kernel may make the same."""
+        """The bytes of the outputs of each program in `once`, by cache key; kernels may share keys."""
         return {
             self._making(once, given): sum(prod(s) * d.itemsize for s, d in _results(once))
             for once in self.once
@@ -52,7 +53,10 @@ class Kernel:
     def prepared(
         self, given: Sequence[Any], known: dict[Making, tuple[Array, ...]] | None = None
     ) -> tuple[Array, ...]:
-        """What is made once of the arrays that are given for the parameters; `known` has it for others."""
+        """Runs `once` on the arrays given for the parameters, and returns the arrays that `each` takes.
+
+        `known` is a cache of results that kernels share.
+        """
         known, found = {} if known is None else known, dict[str, Array]()
         for once in self.once:
             key = self._making(once, given)
@@ -73,7 +77,7 @@ _PLACE = ("data", "shape", "typestr")
 
 
 def _results(once: Compiled) -> list[tuple[tuple[int, ...], np.dtype[Any]]]:
-    """Shapes and types of what is made once."""
+    """Shapes and types of the outputs of a program that runs once."""
     signature = once.signature
     return [(output_shape(signature, arg, {}), arg.dtype.numpy) for arg in signature.outputs]
 
@@ -85,7 +89,7 @@ def _chosen(compiled: Compiled, parameters: Sequence[str], given: Sequence[T]) -
 
 
 def kernel_of(program: Program, known: Compiled | None, target: Target) -> Kernel:
-    """The kernel of a program of known sizes; `known` is compiled of it without its constants."""
+    """The kernel of a program with bound sizes; `known` is compiled with constants as plain inputs."""
     if any(t.constant for t in program.inputs):
         made = split(compile(Schedule.of_program(program), target=target))
         if made.once:
@@ -95,7 +99,7 @@ def kernel_of(program: Program, known: Compiled | None, target: Target) -> Kerne
 
 
 def as_scheduled(call: Call) -> Kernel:
-    """The kernel of a call whose schedule the user has written."""
+    """The kernel of a call that the user has scheduled, with that schedule."""
     state = bind_state(call.compiled.state, call.sizes)
     state = replace(state, program=with_constants(state.program, call.inputs))
     made = split(compile(Schedule.of_state(state), target=call.compiled.target))
@@ -103,7 +107,7 @@ def as_scheduled(call: Call) -> Kernel:
 
 
 def split(compiled: Compiled) -> Kernel:
-    """The kernel of a compiled program whose sizes are known, with what is made of constants apart."""
+    """The kernel of a compiled program with bound sizes; funcs of constants only are moved into `once`."""
     program = compiled.state.program
     if any(t.constant for t in program.inputs):
         found = split_constants(ready(compiled.variant(compiled.specialisation({}))))
@@ -117,7 +121,7 @@ def split(compiled: Compiled) -> Kernel:
 
 
 def with_constants(program: Program, given: Sequence[Given]) -> Program:
-    """The program with what never changes declared so; with nothing given, none."""
+    """The program with the inputs that are given constants marked as constant, and no others."""
     never = {
         name
         for name, x in zip(program.parameters, given, strict=False)

@@ -1,7 +1,7 @@
-"""Where results lie while they are needed: places in one block of memory, used again and again.
+"""Static memory planning: offsets of intermediate results in one block, shared by results not live at once.
 
-Every result has a first and a last step in which its memory is needed. The largest gets its place first; each
-goes to the lowest place that no other of its time has.
+Every result is live from a first to a last step. Offsets are assigned greedily, largest result first: each
+gets the lowest offset at which it overlaps no result that is live at the same time.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Key = TypeVar("Key")
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """Bytes that are needed from step `first` to step `last`, both included."""
+    """The size in bytes of a result, and its live range: steps `first` to `last`, both inclusive."""
 
     nbytes: int
     first: int
@@ -26,10 +26,10 @@ class Need:
 
 @dataclass(frozen=True, slots=True)
 class Memory(Generic[Key]):
-    """The offset in bytes of each result, a multiple of 64, and the size of the block.
+    """The offset in bytes of each result, a multiple of 64, and the size `peak` of the block.
 
-    `least` is what no placement can do without: the most that is needed in one step. `apart` would be the
-    size if every result had memory of its own.
+    `least` is a lower bound of the size: the maximum over all steps of the bytes live in the step. `apart`
+    is the size without sharing, the sum over all results.
     """
 
     offsets: Mapping[Key, int]
@@ -45,7 +45,7 @@ class Memory(Generic[Key]):
 
 
 def place(needs: Mapping[Key, Need]) -> Memory[Key]:
-    """Places for what is needed.
+    """Assigns an offset to each result such that results with overlapping live ranges do not overlap.
 
     >>> made = place({"a": Need(100, 0, 1), "b": Need(64, 1, 2), "c": Need(128, 2, 3)})
     >>> dict(made.offsets), made.peak, made.apart

@@ -1,6 +1,6 @@
-"""The programs of several calls as one: what one call makes and another reads becomes a func between them.
+"""Merges the programs of several calls into one: a result that another call reads becomes an inner func.
 
-A view of that is read where its elements lie, so that no func stands for it.
+A view of such a result is read by an index into the func, and needs no separate func.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from tdsl.lang.simplify import add
 
 @dataclass(frozen=True, slots=True)
 class Merged:
-    """A program; for each of its parameters what is passed; for each output array the result that it is.
+    """The merged program, the value passed for each parameter, and the result in each output array.
 
-    A result that nothing reads, one of several values of a func, is there as well. `funcs` has the func of
-    every result of a call.
+    For a func of several values `outputs` has the results of all its values, read or not. `funcs` maps each
+    result of a merged call to the name of its func.
     """
 
     program: Program
@@ -39,11 +39,11 @@ def merge(
     name: str,
     arrays: Callable[[Base], Spec] | None = None,
 ) -> Merged:
-    """The program that computes the `wanted` results of a group of calls.
+    """Merges a group of calls into one program that computes the `wanted` results.
 
-    Sizes are bound. Equal groups, of the same operators on the same shapes, give equal programs. With
-    `arrays`, the shapes of what is no view, views of other arrays are read in these; without, they are
-    inputs of their own.
+    Sizes are bound. Groups of the same operators on the same shapes give equal programs. `arrays` returns the
+    spec of a base array: with it, views are read by index from their base arrays; without it, a view of an
+    array that is computed outside the group is a separate input.
     """
     merger = _Merger(calls, arrays)
     for n in group:
@@ -66,7 +66,7 @@ def merge(
 
 
 class _Merger:
-    """Collects programs under names that differ."""
+    """Collects the inputs and funcs of several programs under unique names."""
 
     def __init__(self, calls: Sequence[Call], arrays: Callable[[Base], Spec] | None) -> None:
         self._calls, self._arrays = calls, arrays
@@ -80,7 +80,7 @@ class _Merger:
         self._of_result: dict[Base, tuple[FuncDef, int]] = {}
 
     def add(self, number: int, call: Call) -> None:
-        """The program of a call; what it reads of calls that are here already is read of their funcs."""
+        """Adds the program of a call; reads of results of calls added before become reads of their funcs."""
         program = bind_sizes(call.compiled.state.program, call.sizes)
         given = dict(zip(program.parameters, call.inputs, strict=True))
         names: dict[str, str] = {}
@@ -116,7 +116,7 @@ class _Merger:
         return self._of_source[source]
 
     def _is_taken_apart(self, source: Source) -> TypeGuard[View]:
-        """True for a view that is read in what it is a view of."""
+        """True for a view that is read by index from its base array."""
         known = self._arrays is not None or base_of(source) in self._of_result
         return isinstance(source, View) and known
 
@@ -145,7 +145,7 @@ class _Merger:
         return name
 
     def _rewrite(self, names: dict[str, str], given: dict[str, Given]) -> Callable[[Expr], Expr]:
-        """What makes an expression of a call's program one of the merged program."""
+        """A function that rewrites an expression of the call's program for the merged program."""
 
         def read(name: str, index: tuple[Expr, ...], n: Read | Param) -> Expr:
             source, found = given.get(name), None

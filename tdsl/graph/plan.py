@@ -1,4 +1,4 @@
-"""A graph for arrays of known shapes: kernels, their order, and where everything lies."""
+"""`Plan`: a graph compiled for known shapes: kernels in execution order, and the memory of each result."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ KernelOf = Callable[[lang.Program, Compiled | None], Kernel]
 def steps_of(
     calls: Sequence[Call], outputs: Sequence[Source], groups: Groups, kernel_of: KernelOf
 ) -> tuple[Step, ...]:
-    """A step for each group.
+    """The steps of a plan, one for each group.
 
-    `kernel_of` compiles a program, once for equal ones, or takes what the user compiled of it. What is
-    scheduled by the user is taken as it is.
+    `kernel_of` returns the kernel of a program, compiled once for equal programs, or the user's compilation
+    of that program. A call that the user has scheduled keeps its schedule.
     """
     steps = []
     group_of = {n: group for group in groups for n in group}
@@ -66,7 +66,11 @@ def _joined(calls: Sequence[Call], group: Sequence[int]) -> str:
 
 
 def outputs_of(trace: Trace, outputs: Sequence[Source]) -> Outputs:
-    """Which results are made in the memory of an output: the first that is the result, or holds it whole."""
+    """Decides which results kernels write directly to the memory of an output, and which outputs are copied.
+
+    A result is written to the first output that is the result, or else that is a view of all its elements
+    in their order.
+    """
     direct: dict[Result, int] = {}
     specs = tuple(s.spec if isinstance(s, View) else trace.spec_of(s) for s in outputs)
     for views in (False, True):
@@ -89,7 +93,7 @@ def _is_whole(view: Source, spec: Spec) -> bool:
 def memory_of(
     steps: Sequence[Step], results: Mapping[Result, Spec], outputs: Outputs
 ) -> Memory[Result]:
-    """Places for the results that are no output."""
+    """The memory plan of the results that are not written directly to an output."""
     first = {r: n for n, step in enumerate(steps) for r in step.outputs}
     last = dict(first)
     for n, step in enumerate(steps):
@@ -107,11 +111,11 @@ def memory_of(
 
 
 class Plan:
-    """What a graph does for arguments of some shapes.
+    """A graph compiled for arguments of fixed shapes and types.
 
-    `print` shows a line for each group of calls that share a kernel: what it reads and writes, and where its
-    results lie. `memory` says how much memory these take in all; `groups` has the calls by number, `trials`
-    what `Graph.tune` measured and chose.
+    `print` shows a line for each group of calls that share a kernel: the arrays that it reads and writes, and
+    the offsets of its results. `memory` is the memory plan of the intermediate results; `groups` has the
+    numbers of the calls in each group, `trials` the measurements and choices of `Graph.tune`.
     """
 
     def __init__(
@@ -142,11 +146,11 @@ class Plan:
         self._quick = quick_call(self.signature, {}, self._entry)
 
     def call(self, arrays: tuple[Any, ...]) -> Any:
-        """The outputs for NumPy arrays in the order of the arguments; None where shapes or types differ."""
+        """The outputs for NumPy arrays in the order of the arguments; None if shapes or types differ."""
         return self._quick(arrays)
 
     def write(self, arrays: Sequence[Any], out: Any) -> tuple[Any, ...]:
-        """The outputs, written to the arrays that `out` gives; see `td.compile`."""
+        """The outputs, written to the arrays in `out`; see `td.compile`."""
         signature = self.signature
         inputs = [as_array(a, x) for a, x in zip(signature.inputs, arrays, strict=True)]  # type: ignore[arg-type]  # all arrays
         given = bind_outputs(signature, out)
@@ -167,7 +171,7 @@ class Plan:
             else new_output(shapes[arg.name], arg.dtype.numpy)
             for arg in signature.outputs
         ]
-        # a result may be made in the memory of an output of another shape, which has to be one run
+        # a result may be written to the memory of an output of another shape, which must be contiguous
         targets = [x if x.flags.c_contiguous else np.empty_like(x, order="C") for x in arrays_out]
         assert self._entry(*apart(inputs, [array for _, array in written]), *targets)
         for array, target in zip(arrays_out, targets, strict=True):
@@ -198,9 +202,9 @@ def _signature(trace: Trace, paths: Sequence[str], outputs: Sequence[Spec]) -> S
 
 
 def _entry(arguments: Sequence[Spec], bind: Callable[[], Run]) -> Callable[..., bool]:
-    """A function of inputs and outputs that runs the steps, if the inputs are of these shapes and types.
+    """A function of inputs and outputs that runs the steps; it returns False if the inputs have other specs.
 
-    Each call that runs at the same time has memory of its own, which later calls use again.
+    Concurrent calls use separate blocks of memory, which are kept for later calls.
     """
     inputs = [f"p{n}" for n in range(len(arguments))]
     lines = [f"def fits({', '.join([*inputs, '*outputs'])}):"]
@@ -229,7 +233,7 @@ def _entry(arguments: Sequence[Spec], bind: Callable[[], Run]) -> Callable[..., 
 
 
 def show_plan(plan: Plan) -> str:
-    """A table of the groups, in the order in which they run."""
+    """A table of the groups in execution order."""
     kernels = [(id(step.kernel), step.program) for step in plan.steps]
     rows = [("", "calls", "writes", "reads", "lies at", "")]
     for n, (group, step) in enumerate(zip(plan.groups, plan.steps, strict=True)):
@@ -273,7 +277,7 @@ def _place(plan: Plan, result: Result) -> str:
 
 
 def _bytes_read(plan: Plan, step: Step) -> int:
-    """The bytes of the arrays that a step reads, each once."""
+    """The bytes of the arrays that a step reads, each array counted once."""
     read = {x for x in step.inputs if isinstance(x, Source)}
     specs = [x.spec if isinstance(x, View) else plan.trace.spec_of(base_of(x)) for x in read]
     return sum(spec.nbytes for spec in specs)

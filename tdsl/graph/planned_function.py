@@ -1,4 +1,4 @@
-"""A plan of a graph with what leads to it from arguments, and back from its outputs."""
+"""`PlannedFunction`: a plan, with the flattening of its arguments and the nesting of its outputs."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ from tdsl.tilegraph.search import candidates
 
 @dataclass(frozen=True, slots=True)
 class PlannedFunction:
-    """A plan, how its arrays are read from arguments, and the structure of what the function gives.
+    """A plan, the function that extracts its arrays from arguments, and the structure of its results.
 
-    `plain` says that this is what the plan gives: an array, or a tuple of several.
+    `plain` is True if the function returns an array or a flat tuple of arrays, as the plan does.
     """
 
     plan: Plan
@@ -55,7 +55,7 @@ class PlannedFunction:
     plain: bool
 
     def results(self, made: Any) -> Any:
-        """The outputs of the plan as the function gives them."""
+        """The outputs of the plan, nested as the function returns them."""
         if self.plain:
             return made
         single = len(self.plan.outputs.specs) == 1
@@ -65,7 +65,7 @@ class PlannedFunction:
 def trace(
     graph: TracedFunction, args: Structure, kwargs: Structure, specs: tuple[Spec, ...]
 ) -> PlannedFunction:
-    """Run the function of a graph on symbols for arrays of these shapes and types, and plan what it calls."""
+    """Traces the function of a graph on symbols of these specs, and compiles the recorded calls to a plan."""
     made = Trace(graph.name, specs, NUMPY)
     symbols = iter([made.argument(n) for n in range(len(specs))])
     result = graph.run(put_together(args, symbols), put_together(kwargs, symbols))
@@ -84,10 +84,10 @@ def trace(
 def tuned(
     graph: TracedFunction, known: PlannedFunction, arrays: tuple[Array, ...], seconds: float
 ) -> PlannedFunction:
-    """`known` with groups and schedules that are faster on these arrays.
+    """`known` with groups and schedules that are measured to be faster on these arrays.
 
-    Kernels are timed by themselves, with what they read in a cache; so in the end calls of the whole graph
-    are timed, and the old plan stays where what was found makes them no faster.
+    Single kernels are timed with warm caches, which can mislead; so in the end calls of the whole graph are
+    timed, and the old plan is kept unless a new plan is faster.
     """
     plan = known.plan
     made = plan.trace
@@ -126,7 +126,7 @@ def tuned(
 
 
 def _promising(program: Program, target: Target) -> list[tuple[str, Kernel]]:
-    """Kernels by the schedules that the tile graph finds promising; none where the target has no vectors."""
+    """Kernels for the best schedules of the tile-graph search, with labels; none if the target is not cpu."""
     if target.name != "cpu":
         return []
     found = candidates(program, {}, target)[:SCHEDULES]
@@ -148,7 +148,7 @@ def _check(result: Any, outputs: list[Any], made: Trace) -> None:
 
 
 def _paths(graph: TracedFunction, args: Structure, kwargs: Structure) -> list[str]:
-    """How each array of the arguments is written."""
+    """The name of each array in the arguments as an access path, such as `p[0]`."""
     assert isinstance(args, Nested) and isinstance(kwargs, Nested)
     parameters = [*inspect.signature(graph.function).parameters]
     parameters += [f"argument {n}" for n in range(len(parameters), len(args.parts))]
@@ -158,6 +158,6 @@ def _paths(graph: TracedFunction, args: Structure, kwargs: Structure) -> list[st
 
 
 def as_array(x: Any) -> Array:
-    """An array as one of NumPy over the same memory; one in the memory of an element for a type."""
+    """A NumPy array over the memory of `x`; for a type an array of its shape in the memory of one element."""
     array = stand_in(x)
     return array if type(array) is np.ndarray else view_of(ArrayArg("an argument", f32, ()), array)

@@ -1,7 +1,7 @@
-"""NumPy's sums of products on the arrays of a graph: `@`, `np.dot`, `np.einsum` and their like.
+"""NumPy's tensor contractions on the arrays of a graph: `@`, `np.dot`, `np.einsum` and similar functions.
 
-All are contractions: `@` of matrices is written as one, the others are subscripts for the `einsum` of the
-language. Floats of 16 bits and fewer are summed in f32.
+`@` of matrices is defined directly, as one func with a sum; the others become subscripts for `td.einsum`.
+Floats of 16 bits and fewer are summed in f32.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from tdsl.lang.value import vars
 
 
 def matmul(x: Any, y: Any) -> Symbol:
-    """The product of two matrices, or of each pair where there are more dimensions."""
+    """`np.matmul`: the product of two matrices, or of a batch of matrices; vectors as in NumPy."""
     x, y = _arrays(x, y)
     if x.ndim and y.ndim == 1:
         return matmul(x, y[:, None])[..., 0]
@@ -47,7 +47,7 @@ def matmul(x: Any, y: Any) -> Symbol:
 
 
 def dot(a: Any, b: Any, out: Any = None) -> Symbol:
-    """`np.dot`: the last axis of the first with the last but one of the second."""
+    """`np.dot`: contracts the last axis of `a` with the second-to-last axis of `b`."""
     refuse(np.dot, {"out": out})
     a, b = _arrays(a, b)
     if not a.ndim or not b.ndim:
@@ -58,7 +58,7 @@ def dot(a: Any, b: Any, out: Any = None) -> Symbol:
 
 
 def inner(a: Any, b: Any) -> Symbol:
-    """`np.inner`: the last axes with each other."""
+    """`np.inner`: contracts the last axes of both arrays."""
     a, b = _arrays(a, b)
     if not a.ndim or not b.ndim:
         return _elements(a * b)
@@ -66,14 +66,14 @@ def inner(a: Any, b: Any) -> Symbol:
 
 
 def outer(a: Any, b: Any, out: Any = None) -> Symbol:
-    """`np.outer`: every element with every other."""
+    """`np.outer`: the products of all pairs of elements, as a matrix."""
     refuse(np.outer, {"out": out})
     a, b = _arrays(a, b)
     return _elements(a.reshape(-1, 1) * b.reshape(1, -1))
 
 
 def tensordot(a: Any, b: Any, axes: Any = 2) -> Symbol:
-    """`np.tensordot`: the axes that are named, or so many last ones with as many first ones."""
+    """`np.tensordot`: contracts the axes in `axes`, or the last n axes of `a` with the first n of `b`."""
     a, b = _arrays(a, b)
     try:
         mine, theirs = axes
@@ -97,7 +97,7 @@ VECTORS = {"vecdot": "...k,...k->...", "matvec": "...ik,...k->...i", "vecmat": "
 
 
 def of_vectors(name: str, x: Any, y: Any) -> Symbol:
-    """`np.vecdot`, `np.matvec` and `np.vecmat`: of the last axes; those in front broadcast."""
+    """`np.vecdot`, `np.matvec` and `np.vecmat`: products over the last axes; the leading axes broadcast."""
     arrays = _arrays(x, y)
     function = getattr(np, name)
     parsed = parse(VECTORS[name], tuple(x.ndim for x in arrays), here())
@@ -112,7 +112,7 @@ def einsum(
     dtype: Any = None,
     **others: Any,
 ) -> Symbol:
-    """`np.einsum` with subscripts as text; three operands or more are multiplied in pairs, as `td.einsum`."""
+    """`np.einsum` with subscripts as text; three or more operands are contracted in pairs, as `td.einsum`."""
     refuse(np.einsum, {"out": out, **others})
     arrays = _arrays(*operands)
     parsed = parse(subscripts, tuple(x.ndim for x in arrays), here())
@@ -123,7 +123,7 @@ def einsum(
 def _of_axes(
     function: Callable[..., Any], a: Any, b: Any, mine: Sequence[int], theirs: Sequence[int]
 ) -> Symbol:
-    """Axes of one array with axes of the other; what is left are the axes of the result."""
+    """Contracts axes `mine` of `a` with `theirs` of `b`; the result has the other axes, `a` first."""
     left, right = [f"a{n}" for n in range(a.ndim)], [f"b{n}" for n in range(b.ndim)]
     for n, m in zip(mine, theirs, strict=True):
         right[m] = left[n]
@@ -139,7 +139,7 @@ def _contracted(
     repeated: Collection[str] = (),
     dtype: Any = None,
 ) -> Symbol:
-    """The sum of products of arrays whose axes have names; an array of extent 1 is `repeated` along some."""
+    """The contraction of arrays with named axes `terms`; arrays may have extent 1 along `repeated` axes."""
     extents = _extents(function, terms, arrays, repeated)
     letters = dict(zip(extents, ascii_letters, strict=False))
     tensors, texts = dict[Tensor, Any](), []
@@ -166,7 +166,7 @@ def _extents(
     arrays: Sequence[Any],
     repeated: Collection[str],
 ) -> dict[str, int]:
-    """The extent of each axis by name; ShapeError where arrays disagree."""
+    """The extent of each axis by name; ShapeError if arrays disagree."""
     found: dict[str, set[int]] = {}
     for names, x in zip(terms, arrays, strict=True):
         for name, extent in zip(names, x.shape, strict=True):
@@ -185,7 +185,7 @@ def _extents(
 
 
 def _arrays(*given: Any) -> list[Any]:
-    """Arrays of the graph as they are, everything else as NumPy takes it."""
+    """The operands with symbols unchanged, and everything else converted to NumPy arrays."""
     return [x if isinstance(x, Symbol) else np.asarray(x) for x in given]
 
 

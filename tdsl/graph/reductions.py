@@ -1,7 +1,7 @@
-"""NumPy's reductions and running sums on the arrays of a graph: each call is a small operator.
+"""NumPy's reductions and cumulative sums on the arrays of a graph: each call is a small operator.
 
-`RULES` says what each is as an expression of the language. Types, axes and errors are NumPy's: the type of a
-result is asked of NumPy itself, on one element.
+`RULES` defines each reduction as an expression of the language. Types, axes and errors are NumPy's: the type
+of a result is that of NumPy's own function on an array of one element.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ Value = Any  # of the index language
 
 @dataclass(frozen=True, slots=True)
 class Over:
-    """What a call reduces over: variables and the number of their points; the other variables are `kept`.
+    """The domain of a reduction: the variables reduced over, their number of points, the variables `kept`.
 
-    `less` is what a variance subtracts from that number.
+    `less` is subtracted from the number of points for a variance (`ddof` of NumPy).
     """
 
     axes: tuple[Any, ...]
@@ -42,18 +42,18 @@ class Over:
     less: float = 0
 
     def of(self, kind: str, x: Value) -> Value:
-        """A reduction of the language; of nothing it is the value itself."""
+        """The reduction `kind` of `td` over the axes; `x` itself if there are none."""
         if not self.axes:
             return x
         exact = {"dtype": x.dtype} if kind in ("sum", "prod") else {}
         return getattr(reduction, kind)(x, axis=self.axes, **exact)
 
     def mean(self, x: Value) -> Value:
-        """The sum by the number of points."""
+        """The sum divided by the number of points."""
         return self.of("sum", x) / self.points
 
     def variance(self, x: Value) -> Value:
-        """The mean square of what is left without the mean."""
+        """The sum of squared deviations from the mean, divided by the number of points less `less`."""
         mean = Func("mean")
         mean[self.kept] = self.mean(x)
         left = x - mean[self.kept]
@@ -62,9 +62,10 @@ class Over:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A reduction as an expression, the type of its terms, and what NumPy says where there are none.
+    """A reduction as an expression, the type of its terms, and NumPy's error message for an empty domain.
 
-    Terms are of the type of the result, of the elements, or bools; sums of narrow floats are made in f32.
+    `terms` is "result", "elements" or "bools": the type to which elements are converted first; sums of narrow
+    floats are accumulated in f32. An empty `nothing` means that an empty domain is no error.
     """
 
     value: Callable[[Value, Over], Value]
@@ -116,12 +117,12 @@ OF_UFUNC: Mapping[Any, Any] = {
 }  # fmt: skip
 
 
-NO_FRACTIONS = (np.var, np.std)  # of which an integer type is none
+NO_FRACTIONS = (np.var, np.std)  # reductions that refuse an integer result type
 PLACES = (np.argmax, np.argmin)
 
 
 def reduced(function: Callable[..., Any], *args: Any, **options: Any) -> Symbol:
-    """What a reduction of NumPy gives for an array of a graph, called with NumPy's arguments."""
+    """Calls a reduction of NumPy, with NumPy's arguments, on an array of a graph."""
     given = bound(function, args, options)
     function = ALIASES.get(function, function)
     x, rule = symbol(function, given.pop("a")), RULES[function]
@@ -138,7 +139,7 @@ def reduced(function: Callable[..., Any], *args: Any, **options: Any) -> Symbol:
 
 
 def _result(function: Callable[..., Any], x: Symbol, typed: dict[str, Any]) -> DType:
-    """The type that NumPy's function gives."""
+    """The element type of the result of NumPy's function for the type of `x`."""
     try:
         found = from_numpy(np.asarray(function(np.ones(1, x.dtype), axis=0, **typed)).dtype)
     except TypeError as error:
@@ -163,7 +164,7 @@ def _result(function: Callable[..., Any], x: Symbol, typed: dict[str, Any]) -> D
 def of_ufunc(
     ufunc: np.ufunc, method: str, args: tuple[Any, ...], options: Mapping[str, Any]
 ) -> Symbol:
-    """`np.add.reduce(x)` and its like, which go along the first axis by default."""
+    """`np.add.reduce(x)` and similar ufunc methods, along the first axis by default."""
     known: Mapping[Any, Any] = {"reduce": OF_UFUNC, "accumulate": RUNNING_OF_UFUNC}.get(method, {})
     if ufunc not in known:
         raise TypeMismatch(
@@ -223,7 +224,7 @@ def _by_rule(
 
 
 def _term(element: Value, rule: Rule, result: DType) -> Value:
-    """An element as the rule takes it."""
+    """An element converted to the type that the rule takes."""
     match rule.terms:
         case "elements":
             return element
@@ -241,7 +242,7 @@ RUNNING_OF_UFUNC: Mapping[Any, Any] = {np.add: np.cumsum, np.multiply: np.cumpro
 
 
 def running(function: Callable[..., Any], *args: Any, **options: Any) -> Symbol:
-    """`np.cumsum` or `np.cumprod`, called with NumPy's arguments: an update in order along the axis."""
+    """`np.cumsum` or `np.cumprod`, with NumPy's arguments: an update over an ordered range along the axis."""
     given = bound(function, args, options)
     x, axis, dtype = (
         symbol(function, given.pop("a")),

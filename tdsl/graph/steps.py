@@ -1,13 +1,13 @@
-"""The steps of a plan as one Python function: kernels called one after the other on memory placed before.
+"""The steps of a plan as the source of one Python function, which calls the kernels on preallocated memory.
 
     def run(p0, p1, r0):
         v0 = view0(p0)
         if f0(v0, p1, b0_0) is not True: again(0, (v0, p1), (b0_0,))
         if f1(b0_0, p1, r0) is not True: again(1, (b0_0, p1), (r0,))
 
-`p` are arguments, `c` constants, `k` what a kernel makes of constants once, `n` numbers, `r` outputs, `b`
-results in the block of memory, `v` views. `f` is the machine code of a kernel, which says True when it ran;
-`again` calls the kernel with all checks.
+`p` are arguments, `c` constants, `k` arrays that a kernel computes once from constants, `n` numbers, `r`
+outputs, `b` results in the block of memory, `v` views. `f` is the machine code of a kernel, which returns
+True if it ran; `again` calls the kernel with all checks.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Run = Callable[..., None]
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A kernel, the program of known sizes that it runs, its inputs, and the results that it writes."""
+    """One kernel call of a plan: the kernel, its program with sizes bound, its inputs, and its results."""
 
     kernel: Kernel
     program: lang.Program
@@ -42,10 +42,10 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Outputs:
-    """How the outputs of a graph get their values.
+    """Specs of the outputs of a graph, and how they are written.
 
-    `direct` has the number of the output whose memory a result is written to, in the shape of the result;
-    `copied` what is copied to an output in the end.
+    `direct` maps a result to the number of the output whose memory a kernel writes it to, in the shape of the
+    result; `copied` maps the number of any other output to the array that is copied to it after all kernels.
     """
 
     specs: tuple[Spec, ...]
@@ -54,7 +54,7 @@ class Outputs:
 
 
 class Program:
-    """The steps of a plan, ready to be bound to memory."""
+    """The generated Python code of the steps of a plan; `bind` allocates memory for it."""
 
     def __init__(
         self,
@@ -83,7 +83,7 @@ class Program:
         self._code: CodeType = compile(self.text, "<steps of a graph>", "exec")
 
     def bind(self) -> Run:
-        """The function, with a block of memory of its own."""
+        """A function that runs the steps, with a newly allocated block for the intermediate results."""
         block = aligned_empty((self.memory.peak,), np.dtype(np.uint8))
         names = {**self._bound, **self._prepared(), "copyto": np.copyto}
         for result, offset in self.memory.offsets.items():
@@ -108,7 +108,7 @@ class Program:
         return run
 
     def _prepared(self) -> dict[str, Array]:
-        """What kernels make of constants, made when it is needed first; the same is made once."""
+        """The arrays that kernels compute from constants, by name; computed on first use, equal ones once."""
         if self._once is None:
             known: dict[Making, tuple[Array, ...]] = {}
             self._once = {}
@@ -119,14 +119,14 @@ class Program:
 
     @property
     def made_once(self) -> int:
-        """The bytes of what kernels make of constants."""
+        """The bytes of the arrays that kernels compute once from constants."""
         made: dict[Making, int] = {}
         for step in self.steps:
             made |= step.kernel.made([*map(self._value, step.inputs)])
         return sum(made.values())
 
     def _value(self, x: Given) -> Array | None:
-        """The array of a constant, or of a view of one."""
+        """The array of a constant or of a view of a constant; None for any other input."""
         base = base_of(x) if isinstance(x, Source) else None
         if not isinstance(base, Constant):
             return None
@@ -166,7 +166,7 @@ class Program:
         return self._views[view]
 
     def _is_fixed(self, view: View) -> bool:
-        """True for a view of memory that is the same in every call."""
+        """True for a view of a constant or an intermediate result, whose address is the same in all calls."""
         return not isinstance(view.base, Argument) and view.base not in self._direct
 
 

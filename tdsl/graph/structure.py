@@ -1,4 +1,4 @@
-"""Arrays inside of tuples, lists and dicts: taken out in order, and put back."""
+"""Flattening and unflattening of nested tuples, lists and dicts of arrays, as JAX does with pytrees."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from tdsl.lang.types import TensorType
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """An array."""
+    """An array in a structure."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fixed:
-    """Anything else. Equal values that differ otherwise, as 0.0 and -0.0 do, are told apart by `text`."""
+    """A value that is no array; `text` distinguishes values that compare equal, such as 0.0 and -0.0."""
 
     kind: type
     value: Any
@@ -29,7 +29,7 @@ class Fixed:
 
 @dataclass(frozen=True, slots=True)
 class Nested:
-    """A tuple, a list, or a dict with these keys."""
+    """A tuple, a list, or a dict with the keys `keys`."""
 
     kind: type
     keys: tuple[Hashable, ...]
@@ -41,9 +41,9 @@ Read = Callable[[tuple[Any, ...], dict[str, Any]], tuple[Any, ...] | None]
 
 
 def take_apart(x: Any, is_leaf: Callable[[Any], bool], leaves: list[Any]) -> Structure:
-    """The structure of `x`, with the arrays in it appended to `leaves`.
+    """The structure of `x`; appends the arrays in `x` to `leaves`.
 
-    Equal structures have their arrays in equal places, and equal values of everything else.
+    Equal structures have arrays at the same positions, and equal values at all other positions.
 
     >>> leaves = []
     >>> take_apart({"w": 7, "b": (8, True)}, lambda x: type(x) is int, leaves).keys, leaves
@@ -70,7 +70,7 @@ def take_apart(x: Any, is_leaf: Callable[[Any], bool], leaves: list[Any]) -> Str
 
 
 def put_together(structure: Structure, leaves: Iterator[Any]) -> Any:
-    """What has this structure, with arrays taken from `leaves`."""
+    """The value with this structure and the arrays from `leaves`: the inverse of `take_apart`."""
     match structure:
         case Leaf():
             return next(leaves)
@@ -82,7 +82,7 @@ def put_together(structure: Structure, leaves: Iterator[Any]) -> Any:
 
 
 def paths(structure: Structure, name: str) -> list[str]:
-    """How each array of a structure is written that has a name.
+    """The access path of each array in a structure that is named `name`.
 
     >>> paths(Nested(tuple, (), (Leaf(), Nested(dict, ("w",), (Leaf(),)))), "p")
     ['p[0]', "p[1]['w']"]
@@ -102,9 +102,10 @@ def paths(structure: Structure, name: str) -> list[str]:
 
 
 def reader(args: Structure, kwargs: Structure) -> Read:
-    """A function of args and kwargs: the arrays in them, or None where they have another structure.
+    """A function from args and kwargs to the arrays in them, or to None if their structure differs.
 
-    It is written as text for this structure: a walk over any structure takes a microsecond an array.
+    The function is generated as source code for this structure: a generic traversal takes a microsecond for
+    each array.
     """
     writer = _Writer()
     writer.write(args, "args")
@@ -154,7 +155,7 @@ class _Writer:
 
 
 def is_array(x: Any) -> bool:
-    """Whether an argument is an array, of NumPy or of anything that lends its memory."""
+    """True for a NumPy array, and for an object with DLPack, the array interface or the buffer protocol."""
     if isinstance(x, np.ndarray):
         return True
     if isinstance(
@@ -167,12 +168,12 @@ def is_array(x: Any) -> bool:
 
 
 def is_declared(x: Any) -> bool:
-    """Whether an argument is an array, or an element type with extents in the place of one."""
+    """True for an array, and for a tensor type such as `td.f32[64, 128]` in place of an array."""
     return isinstance(x, TensorType) or is_array(x)
 
 
 def has_symbols(x: Any) -> bool:
-    """Whether what stands for an array of a graph is among arguments."""
+    """True if the arguments contain a symbol, at any depth."""
     if isinstance(x, tuple | list):
         return any(map(has_symbols, x))
     return any(map(has_symbols, x.values())) if isinstance(x, dict) else hasattr(x, "__tdsl_call__")

@@ -1,4 +1,4 @@
-"""`Symbol`: an array of a graph while its function is traced. It has a shape and a type, and no values."""
+"""`Symbol`: the tracer that replaces an array while a graph is traced; it has shape and type, no values."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _unary(ufunc: np.ufunc) -> Callable[[Symbol], Symbol]:
 
 
 def _method(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The method that is NumPy's function of the array."""
+    """A method of `Symbol` that calls NumPy's function with the symbol as its first argument."""
 
     def method(self: Symbol, *args: Any, **options: Any) -> Any:
         return self.trace.numpy.function(function, (self, *args), options)
@@ -36,11 +36,11 @@ def _method(function: Callable[..., Any]) -> Callable[..., Any]:
 
 @dataclass(frozen=True, slots=True)
 class NumpyFunctions:
-    """What NumPy's functions are on symbols: `functions.py` has them, and a trace is given them.
+    """The implementations of NumPy's functions on symbols; `functions.py` passes an instance to each trace.
 
-    `ufunc` takes the trace and what `__array_ufunc__` is given, `function` a function of NumPy, its arguments
-    and its options; `copy` takes a symbol, `astype` a symbol and a type, `take` a symbol and the parts of an
-    index among which are arrays.
+    `ufunc` takes the trace and the arguments of `__array_ufunc__`, `function` a function of NumPy, its
+    arguments and its options; `copy` takes a symbol, `astype` a symbol and a type, `take` a symbol and the
+    parts of an index, at least one of which is an array.
     """
 
     ufunc: Callable[..., Any]
@@ -51,24 +51,24 @@ class NumpyFunctions:
 
 
 class Recorder(Protocol):
-    """What records the calls that a function makes with symbols: a `Trace`."""
+    """The interface of `Trace` that symbols use: it records the operator calls of the traced function."""
 
     name: str
     numpy: NumpyFunctions
 
     def spec_of(self, base: Base) -> Spec:
-        """Shape and type of what is no view."""
+        """The shape and type of an argument, constant or result."""
 
     def call(self, compiled: Compiled, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Record a call of an operator; its results are symbols."""
 
 
 class Symbol(Suggesting):
-    """What stands for an array while the function of a graph runs once to be traced.
+    """The tracer of an array: passed to the function of a graph in place of the array while it is traced.
 
-    Operators of tdsl take it, Python's operators and NumPy's functions of elements, reductions, products and
-    views, too, as functions and as methods; `tdsl.graph.functions` lists them. It has no values: what depends
-    on them, such as a condition, is refused with a DefinitionError.
+    Operators of tdsl accept symbols, and so do Python's operators and NumPy's element-wise functions,
+    reductions, products and views, as functions and as methods; `tdsl.graph.functions` lists them. A symbol
+    has no values: an operation that needs values, such as a condition, raises DefinitionError.
     """
 
     __slots__ = ("source", "spec", "trace")
@@ -155,42 +155,42 @@ class Symbol(Suggesting):
     diagonal, clip, round = _method(np.diagonal), _method(np.clip), _method(np.round)
 
     def reshape(self, *shape: Any) -> Symbol:
-        """The same elements in another shape; copied first where they do not lie in one run."""
+        """The same elements in another shape; a copy if strides cannot express that shape, as in NumPy."""
         wanted = shape[0] if len(shape) == 1 and not isinstance(shape[0], int) else shape
         return self.changed(lambda array: array.reshape(wanted))
 
     def transpose(self, *axes: Any) -> Symbol:
-        """The dimensions in another order."""
+        """A view with the dimensions permuted, reversed by default."""
         return self.changed(lambda array: array.transpose(*axes))
 
     @property
     def mT(self) -> Symbol:
-        """The last two dimensions exchanged."""
+        """A view with the last two dimensions exchanged."""
         return self.swapaxes(-1, -2)
 
     def ravel(self) -> Symbol:
-        """The elements in one dimension."""
+        """The elements in one dimension, as a view if possible."""
         return self.reshape(-1)
 
     def flatten(self) -> Symbol:
-        """The elements in one dimension, in memory of their own."""
+        """A one-dimensional copy of the elements."""
         return self.ravel().copy()
 
     def copy(self) -> Symbol:
-        """The elements in memory of their own."""
+        """A contiguous copy of the array."""
         return self.trace.numpy.copy(self)
 
     def astype(self, dtype: Any) -> Symbol:
-        """The elements in another type, converted as `td.cast` does."""
+        """The elements converted to another type, as by `td.cast`."""
         return self.trace.numpy.astype(self, dtype)
 
     def swapaxes(self, one: int, other: int) -> Symbol:
-        """Two dimensions exchanged."""
+        """A view with two dimensions exchanged."""
         return self.changed(lambda array: array.swapaxes(one, other))
 
     @property
     def T(self) -> Symbol:
-        """The dimensions in reverse order."""
+        """A view with the dimensions in reverse order."""
         return self.transpose()
 
     def __getitem__(self, index: Any) -> Symbol:
@@ -219,7 +219,10 @@ class Symbol(Suggesting):
         return (self[n] for n in range(len(self)))
 
     def changed(self, change: Change) -> Symbol:
-        """A view, as a function makes it of an array; of a copy where the elements lie too far apart."""
+        """The view that the function `change` returns for this array; of a copy if NumPy would have to copy.
+
+        ShapeError if `change` raises for an array of this shape.
+        """
         base = base_of(self.source)
         before = self.source.changes if isinstance(self.source, View) else ()
         memory = np.empty(self.trace.spec_of(base).shape, self.dtype)  # never touched

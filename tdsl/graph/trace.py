@@ -1,4 +1,4 @@
-"""A function of arrays, run once on symbols: the calls of operators that it makes, in order."""
+"""`Trace`: the operator calls of a function, in order, recorded while it runs once on symbols."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from tdsl.graph.values import Argument, Array, Base, Call, Constant, Given, Resu
 
 
 class Trace:
-    """The calls that a function makes, and the arrays that it takes from elsewhere.
+    """The recorded operator calls of a function, and the arrays that it captures as constants.
 
-    `numpy` is what NumPy's functions are on its symbols.
+    `arguments` are the specs of its array arguments; `numpy` implements NumPy's functions on its symbols.
     """
 
     def __init__(self, name: str, arguments: Sequence[Spec], numpy: NumpyFunctions) -> None:
@@ -29,21 +29,21 @@ class Trace:
         self.constants: list[Array] = []
         self._numbers: dict[
             int, tuple[int, Any]
-        ] = {}  # with what is numbered, so that its id stays its own
+        ] = {}  # by id, with a reference to the object, so that no other object gets the id
 
     def copy(self) -> Trace:
-        """The same calls, to which others can be added."""
+        """A copy of the trace; calls recorded in the copy do not change the original."""
         made = Trace(self.name, self.arguments, self.numpy)
         made.calls, made.constants = [*self.calls], [*self.constants]
         made._numbers = dict(self._numbers)
         return made
 
     def argument(self, position: int) -> Symbol:
-        """The symbol of an argument."""
+        """The symbol of the array argument at a position."""
         return Symbol(self, Argument(position), self.arguments[position])
 
     def spec_of(self, base: Base) -> Spec:
-        """Shape and type of what is no view."""
+        """The shape and type of an argument, constant or result."""
         match base:
             case Argument(position):
                 return self.arguments[position]
@@ -54,7 +54,7 @@ class Trace:
                 return self.calls[call].results[output]
 
     def call(self, compiled: Compiled, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """Record a call of an operator; its results are symbols. Raises what a call with arrays raises."""
+        """Record an operator call and return symbols for its results; raises the errors of a normal call."""
         signature = compiled.signature
         given = tuple(zip(signature.inputs, bind(signature, args, kwargs), strict=True))
         taken = [
@@ -100,7 +100,7 @@ class Trace:
         return self._constant(value, as_array(arg, value))
 
     def known(self, array: Array) -> Symbol:
-        """The symbol of an array that the function takes from elsewhere."""
+        """The symbol of an array that the function captures."""
         return Symbol(self, self._constant(array, array), Spec(array.shape, array.dtype))
 
     def _constant(self, given: Any, array: Array) -> Constant:
@@ -110,7 +110,7 @@ class Trace:
         return Constant(number)
 
     def check_own(self, value: Symbol) -> None:
-        """DefinitionError for a symbol of another graph."""
+        """Raises DefinitionError for a symbol of another trace."""
         if value.trace is not self:
             raise DefinitionError(
                 f"an array of graph {value.trace.name!r} is used outside of it",
@@ -121,7 +121,7 @@ class Trace:
 
 
 def _stand_in(value: Any) -> Any:
-    """What is checked in the place of a symbol; else the value itself."""
+    """For a symbol an array of its shape and type without values, for checks; any other value unchanged."""
     return (
         without_values(value.spec.shape, value.spec.dtype) if isinstance(value, Symbol) else value
     )

@@ -1,4 +1,4 @@
-"""The function of a graph, run on symbols, and the kernels that its calls need."""
+"""`TracedFunction`: the user's function of a graph, and a cache of the kernels compiled for its calls."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from tdsl.core.source import here
 from tdsl.errors import TypeMismatch
 from tdsl.target import Target
 
-if TYPE_CHECKING:  # what compiles is not needed to import tdsl
+if TYPE_CHECKING:  # importing tdsl does not import the compiler
     from tdsl.compile import Compiled
     from tdsl.graph.kernel import Kernel
     from tdsl.lang.program import Program
 
 
 class TracedFunction:
-    """A function of arrays that calls operators, its name, its target, and its kernels by program.
+    """A function of arrays that calls operators, with its target and a cache of its kernels by program.
 
-    Without `fuse` every call of an operator has a kernel of its own.
+    With `fuse=False` every operator call is compiled to a separate kernel.
     """
 
     def __init__(self, function: Callable[..., Any], target: Target, fuse: bool) -> None:
@@ -29,11 +29,11 @@ class TracedFunction:
         self._kernels: dict[Program, Kernel] = {}
 
     def run(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """What the function gives for symbols; TypeMismatch for arguments that it does not take."""
+        """The result of the function for symbols; TypeMismatch for arguments outside its signature."""
         try:
             inspect.signature(self.function).bind(*args, **kwargs)
         except ValueError:
-            pass  # a function written in C need not say what it takes
+            pass  # a function written in C may have no signature
         except TypeError as error:
             raise TypeMismatch(
                 f"{self.name}: {error}",
@@ -44,11 +44,11 @@ class TracedFunction:
         return self.function(*args, **kwargs)
 
     def use(self, kernels: Mapping[Program, Kernel]) -> None:
-        """Take these kernels for the programs of groups from now on."""
+        """Store kernels in the cache; later plans use them for these programs."""
         self._kernels.update(kernels)
 
     def kernel(self, program: Program, known: Compiled | None) -> Kernel:
-        """The kernel of a group, once for equal programs; of `known` where it has the same target."""
+        """The kernel of a program, compiled once for equal programs; reuses `known` for the same target."""
         from tdsl.graph.kernel import kernel_of
 
         if program not in self._kernels:

@@ -1,15 +1,16 @@
-"""Which groups of a graph are better one kernel, and which schedules are better, by measuring.
+"""Empirical tuning of a graph: fuses groups, and selects their schedules, by measured times.
 
-1. Every pair of groups of which one reads what the other makes, or that read the same, which no cache holds,
-   may be joined, unless a third one has to run between them, or the user has scheduled one of them.
-2. Pairs are tried in the order of the bytes that flow between them, or that both read. Both groups are
-   compiled as one program, and timed on the arrays of the call beside the two.
-3. What is clearly faster is kept, and takes part in further pairs; until all are tried, or half of the time
-   is over.
-4. The groups get the schedules that the tile graph finds promising: each that gives what the default gives is
-   timed beside it.
-5. Calls of the whole graph are timed: as it was, with the groups, and with the schedules, too. The fastest
-   plan stays.
+1. Candidates for fusion are pairs of groups of which one reads a result of the other, or that read the same
+   array, if that array exceeds the last-level cache; unless a third group must run between the two, or the
+   user has scheduled one of them.
+2. Pairs are tried in descending order of the bytes that one passes to the other or that both read. The fused
+   group is compiled as one program, and timed against the two separate kernels on the arrays of the call.
+3. A fused group that is clearly faster is kept, and is a candidate for further pairs, until all pairs are
+   tried or half of the time budget is used.
+4. For each group the most promising schedules of the tile-graph search are compiled; those whose results
+   agree with the default schedule are timed against it.
+5. Calls of the whole graph are timed: before tuning, with the fused groups, and with the new schedules as
+   well. The fastest plan is kept.
 """
 
 from __future__ import annotations
@@ -31,15 +32,15 @@ from tdsl.graph.values import Argument, Array, Call, Constant, Given, Result, So
 from tdsl.lang.program import Program
 from tdsl.tuning import is_close, rounding
 
-CLEARLY = 0.95  # of the time of two kernels, below which one is taken instead
-SCHEDULES = 6  # of a group that are timed, the most promising ones
-ROUNDS = 5  # of calls, of which the fastest counts
+CLEARLY = 0.95  # a kernel replaces another if it takes less than this part of its time
+SCHEDULES = 6  # schedules timed for each group, the most promising ones
+ROUNDS = 5  # rounds of calls; the fastest round counts
 ROUND_S = 2e-3  # seconds of a round
 
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """Two groups by the names of their calls, and the seconds of their kernels alone and joined."""
+    """A measured fusion: two groups (the names of their calls), and seconds of separate and fused kernels."""
 
     first: str
     second: str
@@ -48,7 +49,7 @@ class Trial:
 
     @property
     def kept(self) -> bool:
-        """Whether they are one group now."""
+        """True if the groups were fused."""
         return self.joined_s < CLEARLY * self.apart_s
 
     def __str__(self) -> str:
@@ -58,7 +59,7 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A schedule for a group by the names of its calls, and the seconds by default and with it."""
+    """A schedule chosen for a group (the names of its calls), and the seconds with and without it."""
 
     calls: str
     label: str
@@ -72,14 +73,14 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Whole:
-    """The seconds of a call of the whole graph: as it was, and with what is kept of what was found."""
+    """The seconds of a call of the whole graph before tuning, and with the fastest plan."""
 
     before_s: float
     after_s: float
 
     @property
     def kept(self) -> bool:
-        """Whether anything is."""
+        """True if a tuned plan was faster and replaced the old plan."""
         return self.after_s < self.before_s
 
     def __str__(self) -> str:
@@ -98,7 +99,10 @@ def better_kernels(
     clock: Clock,
     deadline: float,
 ) -> tuple[dict[Program, Kernel], tuple[Choice, ...]]:
-    """Kernels that are faster than those of the steps; `others` gives some for a program, with labels."""
+    """Kernels that are clearly faster than those of the steps, by program, and the choices.
+
+    `others` returns candidate kernels of a program, with labels.
+    """
     found: dict[Program, Kernel] = {}
     choices: list[Choice] = []
     tried: set[Program] = set()
@@ -131,9 +135,10 @@ def better_groups(
     deadline: float,
     far: int,
 ) -> tuple[Groups, tuple[Trial, ...]]:
-    """Groups that are faster, and what was tried until a time of `time.perf_counter`.
+    """Fuses pairs of groups while a fused kernel is clearly faster; returns the groups and the measurements.
 
-    More than `far` bytes are in no cache when they are read again.
+    Stops at `deadline`, a time of `time.perf_counter`. An array that two groups read counts as shared data
+    only if it has more than `far` bytes, the size of the last-level cache.
     """
     for step in steps_of(calls, outputs, groups, kernel_of):
         clock.run(step)
@@ -155,7 +160,7 @@ Pair = tuple[tuple[int, ...], tuple[int, ...]]
 
 
 def _pairs(calls: Sequence[Call], groups: Groups, clock: Clock, far: int) -> Iterator[Pair]:
-    """Groups that may be joined, those first between which most flows, or that read most of the same."""
+    """The pairs of groups that may be fused, in descending order of the bytes that they share."""
     found: list[tuple[int, int, Pair]] = []
     for n, second in enumerate(groups):
         for first in groups[:n]:
@@ -183,7 +188,7 @@ def _try(
     kernel_of: KernelOf,
     clock: Clock,
 ) -> tuple[Groups, Trial] | None:
-    """The groups with a pair joined, and the times; None where they cannot be, or the kernel fails."""
+    """The groups with a pair fused, and the times; None if the pair cannot be fused or its kernel fails."""
     one = tuple(sorted((*pair[0], *pair[1])))
     joined = in_order(calls, (*(g for g in groups if g not in pair), one))
     if joined is None:
@@ -198,7 +203,7 @@ def _try(
 
 
 def in_order(calls: Sequence[Call], groups: Groups) -> Groups | None:
-    """The groups in an order in which they can run; None where two need each other."""
+    """The groups in topological order; None if their dependences have a cycle."""
     group_of = {c: n for n, group in enumerate(groups) for c in group}
     needs = [
         {
@@ -219,7 +224,7 @@ def in_order(calls: Sequence[Call], groups: Groups) -> Groups | None:
 
 
 def in_turns(calls: Sequence[Callable[[], object]]) -> list[float]:
-    """The seconds of calls, of which the fastest counts: whatever slows the machine down slows all."""
+    """The seconds of each call in its fastest round; rounds alternate, so that slow phases hit all."""
     counts, best = [1] * len(calls), [float("inf")] * len(calls)
     for _ in range(ROUNDS):
         for n, call in enumerate(calls):
@@ -232,9 +237,9 @@ def in_turns(calls: Sequence[Callable[[], object]]) -> list[float]:
 
 
 class Clock:
-    """The values that flow through a graph, and the times of kernels on them.
+    """Holds the arrays of a graph, inputs and computed results, and times kernels on them.
 
-    `given` are the arrays of a call, and those that the function takes from elsewhere.
+    `given` returns the array of an argument or of a constant.
     """
 
     def __init__(self, given: Callable[[Argument | Constant], Array]) -> None:
@@ -242,17 +247,17 @@ class Clock:
         self._made: dict[Result, Array] = {}
 
     def value(self, source: Source) -> Array:
-        """The array that a source stands for."""
+        """The array of an argument, constant, computed result or view."""
         base = base_of(source)
         array = self._made[base] if isinstance(base, Result) else self._given(base)
         return source.of(array) if isinstance(source, View) else array
 
     def run(self, step: Step) -> None:
-        """Keep what a kernel gives."""
+        """Run the kernel of a step and store its results."""
         self._made |= dict(zip(step.outputs, self._results(step), strict=True))
 
     def right(self, step: Step, others: Sequence[tuple[str, Kernel]]) -> list[tuple[str, Kernel]]:
-        """Those of other kernels, with labels, that give what the kernel of a step gives."""
+        """The kernels among `others`, with labels, whose results agree with those of the step's kernel."""
         wanted, bound = self._results(step), rounding(step.program, {})
         return [
             (label, kernel)
@@ -271,11 +276,11 @@ class Clock:
         return made if len(step.outputs) > 1 else (made,)
 
     def seconds(self, steps: Sequence[Step]) -> list[float]:
-        """The times of calls of kernels, taken in turns: whatever slows the machine down slows all."""
+        """The seconds of a call of each step's kernel, measured in alternating rounds."""
         return in_turns([self._call(step) for step in steps])
 
     def _call(self, step: Step) -> Callable[[], object]:
-        """A call of the machine code of a kernel; of the kernel where it has none for these arrays."""
+        """A function that calls the machine code of a kernel, or the kernel if no code fits these arrays."""
         inputs, kernel = self._inputs(step), step.kernel.each
         made = kernel(*inputs)
         several = made if len(step.outputs) > 1 else (made,)
@@ -287,7 +292,7 @@ class Clock:
         return lambda: kernel(*inputs, out=out)
 
     def _inputs(self, step: Step) -> list[Any]:
-        """What a kernel takes in each call."""
+        """The arguments of the step's kernel, those computed once from constants included."""
         given = [self._input(x) for x in step.inputs]
         return [*step.kernel.taken(given), *step.kernel.prepared(given)]
 

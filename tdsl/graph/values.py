@@ -1,4 +1,4 @@
-"""What flows through a graph: arguments, constants, results of calls, and views of these."""
+"""The values of a graph: arguments, constants, results of operator calls, and views of these arrays."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Spec:
 
     @property
     def nbytes(self) -> int:
-        """The bytes of its elements."""
+        """The size of an array of this shape and type in bytes."""
         return prod(self.shape) * self.dtype.itemsize
 
     def __str__(self) -> str:
@@ -34,21 +34,21 @@ class Spec:
 
 @dataclass(frozen=True, slots=True)
 class Argument:
-    """An array that a call of the graph passes, by position."""
+    """An array argument of the graph, by its position among the arrays in the arguments."""
 
     position: int
 
 
 @dataclass(frozen=True, slots=True)
 class Constant:
-    """An array that the function knows without being passed it, by its number in the graph."""
+    """An array that the function captures instead of taking it as an argument, by its number in the trace."""
 
     number: int
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """An output of a call of an operator: the number of the call, and of the output."""
+    """An output of an operator call: the number of the call in the trace, and of the output in the call."""
 
     call: int
     output: int
@@ -56,14 +56,14 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """Another shape of the same memory: `changes` are functions that give views, in order."""
+    """A NumPy view of an array: `changes` are the functions that return views, in order of application."""
 
     base: Argument | Constant | Result
     changes: tuple[Change, ...]
     spec: Spec
 
     def of(self, array: Array) -> Array:
-        """The view of an array that lies as the base does."""
+        """The view of an array that has the shape and layout of the base."""
         for change in self.changes:
             array = change(array)
         return array
@@ -75,13 +75,13 @@ Given = Source | np.generic
 
 
 def base_of(source: Source) -> Base:
-    """What a source is a view of, or itself."""
+    """The array that a view refers to; `source` itself if it is not a view."""
     return source.base if isinstance(source, View) else source
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Call:
-    """A call of an operator: what it was given for each input, and what it gives."""
+    """A recorded operator call: the value passed for each input, its sizes, and the specs of its results."""
 
     compiled: Compiled
     inputs: tuple[Given, ...]

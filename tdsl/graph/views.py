@@ -1,4 +1,4 @@
-"""Views as indices: where each element of a view lies in what it is a view of."""
+"""Views as index expressions: from the index of an element of a view to its index in the base array."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from tdsl.lang.simplify import simplify, substitute
 
 
 def index_of_base(view: View, base: Spec, index: Sequence[Expr]) -> tuple[Expr, ...]:
-    """The index into an array of the spec `base` at which the element of a view at `index` lies.
+    """The index into the base array, of spec `base`, of the element of `view` at `index`.
 
-    A view of an array without gaps has a step for each of its axes, in elements: all of NumPy's views are
-    such, and their index is the place of the element, taken apart by the extents of the base.
+    A NumPy view of a contiguous array is an offset and a stride for each axis. The linear offset of the
+    element is computed from the strides, then delinearised by the extents of the base.
 
     >>> from tdsl.graph.values import Argument
     >>> from tdsl.lang.show import show_expr
@@ -26,7 +26,7 @@ def index_of_base(view: View, base: Spec, index: Sequence[Expr]) -> tuple[Expr, 
     >>> [show_expr(e) for e in index_of_base(view, whole, (Var("i"), Var("j"), Var("k")))]
     ['j * 2 + k', 'i']
     """
-    memory = np.empty(base.shape, base.dtype)  # never touched
+    memory = np.empty(base.shape, base.dtype)  # only address and strides are used
     made = view.of(memory)
     if not made.size:
         return (ZERO,) * len(base.shape)

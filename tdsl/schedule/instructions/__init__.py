@@ -1,1 +1,1 @@
-"""Instructions on tiles: how they are declared, and those of processors that are known."""
+"""Tensorised instructions: how a user declares an instruction on tiles, and the tables of built-in ones."""

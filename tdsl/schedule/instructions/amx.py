@@ -1,8 +1,8 @@
-"""AMX: eight registers of 16 rows of 64 bytes, and products of such tiles.
+"""The tile registers of Intel AMX: eight registers of 16 rows of 64 bytes, for products of such tiles.
 
-    total[i, j] += sum of left[i, q, t] * right[q, j, t] over q = 0 .. 15 and the neighbours t
+    total[i, j] += sum of left[i, q, t] * right[q, j, t] over q = 0 .. 15 and the contiguous terms t
 
-A row of `right` has the terms t of a sum side by side for each of its columns.
+A row of `right` stores the terms t contiguously for each of its columns (the VNNI layout).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from tdsl.schedule.instructions.instruction import RegisterFile
 
 ROWS = 16
 COUNT = 8  # registers
-# What ldtilecfg reads: palette 1, from byte 16 on the bytes of a row of each tile, from 48 on its rows.
+# The operand of ldtilecfg: palette 1; from byte 16 on the bytes per row of each tile, from byte 48 its rows.
 _SHAPES = bytearray(64)
 _SHAPES[0] = 1
 for _tile in range(COUNT):
@@ -27,7 +27,7 @@ TILES = RegisterFile(
         "call void @llvm.x86.sttilecfg(ptr {state})",
         "call void @llvm.x86.ldtilecfg(ptr @amx.shapes)",
     ),
-    # the shapes of the caller, or none: that gives the tiles back to the system
+    # restores the tile configuration of the caller; an empty one releases the tile registers
     end=("call void @llvm.x86.ldtilecfg(ptr {state})",),
     declarations=(
         '@amx.shapes = internal constant [64 x i8] c"'

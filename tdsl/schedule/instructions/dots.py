@@ -1,10 +1,10 @@
-"""Instructions of processors that add several products of small numbers to each lane at once.
+"""Dot-product instructions of x86 (VNNI, AVX512-BF16, AMX), which add several narrow products to each lane.
 
     total[j] += sum of left[k] * right[j, k] over k = 0 .. terms-1          j = 0 .. lanes-1
 
-`left` is broadcast; `right` has the terms of a lane side by side, which is how a panel is packed for it.
-Others do this for several rows of `left` and some terms side by side at a time (`amx.py`).
-They are rows of a table; `declare` makes the instruction of a row, for `tensorize`.
+`left` is broadcast; `right` stores the terms of a lane contiguously, the order in which its panel is packed.
+AMX instructions compute several rows of `left` at once on tiles (`amx.py`).
+The instructions are rows of a table; `declare` returns the `Instruction` of a row, for `tensorize`.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ _SUM = "%sum = " + _VNNI
 
 @dataclass(frozen=True, slots=True)
 class Dot:
-    """An instruction: what the processor must have, its shape, its types, and its code in LLVM's words.
+    """A dot-product instruction: the CPU feature that it needs, its shape, its types, and its LLVM code.
 
-    The body makes %sum of the vectors %total, %left and %right by calls of the intrinsic. With several
-    `rows` the operands are tiles in registers of their own; `beside` of the terms lie side by side in them.
+    `body` computes %sum from the vectors %total, %left and %right by calls of the intrinsic. If `rows` > 1,
+    the operands are tiles in AMX registers, with `beside` of the terms contiguous in memory.
     """
 
     name: str
@@ -50,7 +50,7 @@ class Dot:
 
     @property
     def packed(self) -> int:
-        """The terms that lie side by side for each lane in a panel."""
+        """The number of terms that are contiguous for each lane in a packed panel."""
         return self.beside or self.terms
 
 
@@ -94,7 +94,7 @@ _LLVM = {bf16: "bfloat", f32: "float", i8: "i8", u8: "i8", i16: "i16", i32: "i32
 def find_dots(value: Expr, moving: Read, machine: Machine) -> list[Dot]:
     """The instructions for a product of two reads, each cast to the type of the sum, best first.
 
-    `moving` is the read that gives each lane a value of its own. It may have to be read as unsigned.
+    `moving` is the read that differs between lanes; some instructions need its operand as unsigned.
     """
     match value:
         case Binary("mul", Cast(Read() as x, total), Cast(Read() as y, _)):
@@ -109,7 +109,7 @@ def find_dots(value: Expr, moving: Read, machine: Machine) -> list[Dot]:
 
 @functools.cache
 def declare(dot: Dot) -> Instruction:
-    """The instruction of a row of the table."""
+    """The `Instruction` of a row of the table, declared on first use."""
     return _declare_tile(dot) if dot.rows > 1 else _declare_vector(dot)
 
 

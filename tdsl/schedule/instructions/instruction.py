@@ -1,4 +1,4 @@
-"""Instructions: a small computation on tiles, with its meaning as a program and its code per backend."""
+"""`Instruction`: an intrinsic on tiles, with its semantics as a program and its code for each backend."""
 
 from __future__ import annotations
 
@@ -20,11 +20,12 @@ from tdsl.schedule.nest import State
 
 @dataclass(frozen=True, slots=True)
 class RegisterFile:
-    """Registers of a kind of their own, each of which holds a tile, and the LLVM code to use them.
+    """A file of tile registers, such as AMX's, and the LLVM code to use it.
 
     `load` and `store` are instructions with {register} (0 .. count-1), {pointer} and {stride}, the bytes
     from one row of the tile to the next. A function that uses the file runs `begin` first and `end` last,
-    with {state} for a pointer to `state` bytes of its own. `declarations` are those that all these need.
+    with {state} for a pointer to `state` bytes of its stack. `declarations` are the global declarations that
+    this code needs.
     """
 
     name: str
@@ -39,20 +40,20 @@ class RegisterFile:
 
 @dataclass(frozen=True, slots=True)
 class Instruction:
-    """`meaning` is a program with one update whose loops are all constant.
+    """A tensor intrinsic: its semantics `meaning`, a program of one func with constant extents, and its code.
 
     The operands are the output tile, then the input tiles in the order of the meaning's inputs. `llvm` is
     the text of a function `define void @NAME(...)` with, for each operand, a pointer to its first element
     and one i64 stride in elements for each of its axes. `python` does the same on array views. `strides`
-    has what the text takes for granted: for an operand, its stride along each axis, None where any will do.
-    With `registers` the operands are in registers of a file, and `llvm` is one instruction on these.
+    has the strides that the text assumes: for an operand, its stride along each axis, None for any stride.
+    With `registers` the operands are in registers of that file, and `llvm` is one instruction on registers.
 
-    `cuda` is the text of a device function that `threads` threads call together, on GPUs from `arch` on, or
-    on those of `arch` alone where it ends in "a". It takes a pointer for each operand: to the thread's
-    registers where the operand is a fragment, laid out as `fragments` says, or else into memory, to the
-    element that `points` names for the thread. In the place of the pointer to one of `descriptors` it takes
-    the descriptor of a matrix in swizzled shared memory. An `asynchronous` one goes on while its threads do:
-    they wait for it before they touch its operands.
+    `cuda` is the text of a device function that `threads` threads call collectively, for GPUs of `arch` and
+    later, or of `arch` alone if it ends in "a". It takes a pointer for each operand: to the thread's
+    registers if the operand is a fragment, with the layout in `fragments`; otherwise into memory, to the
+    element that `points` gives for the thread. For an operand in `descriptors` it takes the descriptor of a
+    matrix in swizzled shared memory instead of a pointer. An `asynchronous` instruction runs concurrently
+    with its threads, which must wait for it before they access its operands.
     """
 
     name: str
@@ -101,24 +102,25 @@ def instruction(
     `meaning` is a func over tensors of constant shape: `acc[i, j] += a[i, k] * b[k, j]`, or a pure
     definition. `llvm` is a function that takes, for each operand (the output first), a pointer and the
     stride in elements along each axis. `strides={"b": (None, 1)}` are strides that the text relies on:
-    tensorize refuses tiles that have others. With `registers` the operands are tiles in registers of a file,
-    their rows contiguous in memory, and sums stay there in the loops that add to them; `llvm` is then one
-    call of an intrinsic, with {a}, {b}, ... for the registers of operands by name.
+    tensorize refuses tiles with other strides. With `registers` the operands are tiles in registers of that
+    file, their rows contiguous in memory, and accumulators stay in registers throughout the reduction loops;
+    `llvm` is then one call of an intrinsic, with {a}, {b}, ... for the registers of operands by name.
 
-    `cuda` is a device function called NAME for GPUs from sm_`arch` on (sm_90a alone for "90a"), with a
-    pointer for each operand, which `threads` threads call together. `fragments` has those operands whose
-    elements are in registers of these threads: a function from the index of an element to the lane that keeps
-    it and its register, on NumPy arrays. Of an operand in memory, `points` says which element each thread's
-    pointer is to, a function of the lane; the first one where it says nothing.
+    `cuda` is a device function called NAME for GPUs of sm_`arch` and later (sm_90a alone for "90a"), with a
+    pointer for each operand, which `threads` threads call collectively. `fragments` has the operands that are
+    distributed over registers of these threads: a function from the index of an element to its lane and its
+    register, on NumPy arrays. For an operand in memory, `points` is a function from the lane to the index of
+    the element that the thread's pointer refers to; by default the first element.
 
         fragments={"acc": lambda i, j: (i % 8 * 4 + j // 2, i // 8 * 2 + j % 2)}
         points={"tile": lambda lane: (lane % 16, lane // 16 * 8)}
 
-    Operands among `descriptors` are given as descriptors of matrices (`wgmma`) in swizzled shared memory.
-    With `asynchronous` the compiler begins, commits and waits for groups of invocations.
+    Operands in `descriptors` are passed as matrix descriptors (`wgmma`) of swizzled shared memory.
+    With `asynchronous` the compiler inserts the fence, commit and wait of groups of invocations.
 
-    Raises DefinitionError where extents of the meaning are not constants, a name is used twice, strides are
-    given for what is no operand, or a layout is no sum of digits of the index with a place for each element.
+    Raises DefinitionError if extents of the meaning are not constants, a name is used twice, strides are
+    given for a name that is no operand, or a layout is not a weighted sum of digits of the index that is
+    one-to-one.
     """
     loc = here()
     check_name(name, loc)
@@ -237,7 +239,7 @@ def _check_call(made: Instruction) -> None:
 
 
 def _rows(shape: tuple[int, ...]) -> tuple[int | None, ...]:
-    """The strides of a tile whose rows, along its first axis, lie anywhere and are contiguous."""
+    """The strides of a tile with contiguous rows: any stride along the first axis, dense along the others."""
     return (None, *(prod(shape[n + 1 :]) for n in range(1, len(shape))))
 
 
@@ -256,7 +258,7 @@ def _check_strides(made: Instruction) -> None:
 
 
 def instructions_of(state: State) -> tuple[tuple[object, ...], ...]:
-    """What decides the code of the instructions that a schedule uses."""
+    """The properties of the instructions that a schedule uses, for the fingerprint of its code."""
     names = sorted({t.instruction for _, plan in state.plans for t in plan.tensorizations})
     used = (INSTRUCTIONS[n] for n in names)
     return tuple((i.name, i.meaning, i.llvm, i.registers, *_on_gpu(i)) for i in used)

@@ -1,11 +1,11 @@
-"""Layouts: which thread keeps an element of a tile in its registers, and in which of them.
+"""`Layout`: which thread holds an element of a fragment, and in which of its registers.
 
-A layout is a sum over digits of the element's index. Of the sums of `mma.sync` for 16 x 8 elements,
+A layout is a weighted sum of digits of the element's index. For the 16 x 8 accumulators of `mma.sync`,
 
     lane = i % 8 * 4 + j // 2            register = i // 8 * 2 + j % 2
 
-i has the digits i % 8 (for the lane) and i // 8 (for the register), j has j % 2 and j // 2. So it can be
-read both ways: from an element to its place, and from a lane and a register to the element.
+i has the digits i % 8 (for the lane) and i // 8 (for the register), j has j % 2 (for the register) and j // 2
+(for the lane). The map is invertible: it also gives the element for a lane and a register.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True, slots=True)
 class Digit:
-    """index // step % radix of an axis counts `weight` in the lane, or else in the register."""
+    """A digit of the index of `axis`: index // step % radix * weight is a term of the lane or register."""
 
     axis: int
     step: int
@@ -37,10 +37,10 @@ class Digit:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Where the elements of a tile are: each in one register of one of `threads` threads.
+    """The distribution of the elements of a tile over registers of `threads` threads.
 
-    Or in one register of each of several: of all those that differ in the digits of their number which are
-    `copies`, pairs of weight and radix.
+    Without `copies` each element is in one register of one thread. `copies` are digits of the lane, as pairs
+    of weight and radix: each element is replicated in all lanes that differ only in these digits.
     """
 
     shape: tuple[int, ...]
@@ -50,44 +50,44 @@ class Layout:
 
     @property
     def count(self) -> int:
-        """The registers, in elements, that each thread has of the tile."""
+        """The number of elements of the tile that each thread holds."""
         return prod(self.shape) * self.kept // self.threads
 
     @property
     def kept(self) -> int:
-        """How many threads have each element."""
+        """The number of threads that hold a copy of each element."""
         return prod(radix for _, radix in self.copies)
 
     def distances(self) -> tuple[int, ...]:
-        """The bits of a thread's number in which those differ that have the same elements."""
+        """The bits in which lanes with copies of the same elements differ: powers of two, largest first."""
         bits = (weight << n for weight, radix in self.copies for n in range(radix.bit_length() - 1))
         return tuple(sorted(bits, reverse=True))
 
     def copy(self, lane: Expr) -> Expr:
-        """What a thread's number has in the digits of copies."""
+        """The part of a lane's number in the digits of copies; 0 for the lanes with the first copy."""
         total: Expr = ZERO
         for weight, radix in self.copies:
             total = add(total, multiply(_digit(lane, weight, radix), const(weight)))
         return total
 
     def copy_of(self, lane: Array) -> Array:
-        """Which of the copies a thread has, as a number."""
+        """The number of the copy that each lane holds, from 0 on."""
         number, weight = np.zeros_like(lane), 1
         for step, radix in self.copies:
             number, weight = number + lane // step % radix * weight, weight * radix
         return number
 
     def owned_by(self, extents: tuple[int, ...]) -> Array:
-        """Whether a thread, by row, has an element of an array of tiles, by column."""
+        """A matrix of bools: True if the thread (row) holds the element (column) of an array of tiles."""
         lane = np.arange(self.threads)
         first = lane - sum((lane // step % radix * step for step, radix in self.copies), lane * 0)
         return np.asarray(first[:, None] == self.places(extents)[0].ravel())
 
     def along(self, axes: Sequence[int | None], rank: int) -> Layout:
-        """The layout of what has the element of another axis, or None, for each axis.
+        """The layout of a tensor of `rank` axes, such as row sums, aligned with this layout.
 
-        What is left out of a thread's number is kept by all threads that differ there; what is left out
-        of registers is one register.
+        `axes` has for each axis of the tile the axis of the tensor, or None for a reduced axis. Lane digits
+        of reduced axes become copies; register digits of reduced axes are dropped.
 
         >>> acc = layout_of((16, 8), 32, lambda i, j: (i % 8 * 4 + j // 2, i // 8 * 2 + j % 2))
         >>> rows = acc.along((0, None), 1)
@@ -109,15 +109,15 @@ class Layout:
         return Layout(tuple(shape), self.threads, tuple(digits), tuple(copies))
 
     def lane(self, index: Sequence[Expr], facts: Facts = NOTHING) -> Expr:
-        """The thread that keeps an element."""
+        """The lane that holds an element."""
         return self._sum(index, facts, in_lane=True)
 
     def register(self, index: Sequence[Expr], facts: Facts = NOTHING) -> Expr:
-        """The register that holds an element."""
+        """The register of its lane that holds an element."""
         return self._sum(index, facts, in_lane=False)
 
     def tile(self, axis: int, i: Expr, facts: Facts = NOTHING) -> Expr:
-        """The number of the tile, along an axis, that an index of an array of tiles is in."""
+        """The number of the tile along an axis that contains an index of an array of tiles."""
         last = max((d for d in self.digits if d.axis == axis), key=lambda d: d.step, default=None)
         if last is None:
             return i
@@ -133,7 +133,7 @@ class Layout:
         return simplify(total, facts)
 
     def element(self, lane: Expr, register: Expr, facts: Facts = NOTHING) -> tuple[Expr, ...]:
-        """The index of the element that a thread has in a register."""
+        """The index of the element in a register of a lane: the inverse of `lane` and `register`."""
         index: list[Expr] = [ZERO] * len(self.shape)
         for d in self.digits:
             most = self.threads if d.in_lane else self.count
@@ -143,7 +143,7 @@ class Layout:
         return tuple(simplify(e, facts) for e in index)
 
     def places(self, extents: tuple[int, ...]) -> tuple[Array, Array]:
-        """Lane and register of each element of an array of tiles, row by row.
+        """The lane and the register of each element of an array of tiles; tiles are numbered row-major.
 
         >>> lanes, registers = layout_of((2, 4), 4, lambda i, j: (j, i)).places((2, 8))
         >>> lanes.tolist()
@@ -172,9 +172,9 @@ def _digit(e: Expr, step: int, radix: int | None) -> Expr:
 
 
 def layout_of(shape: tuple[int, ...], threads: int, rule: Callable[..., Any]) -> Layout | None:
-    """The layout that a rule from the index of an element to (lane, register) describes.
+    """The layout for a rule, a function from the index of an element to (lane, register).
 
-    None where it is no sum of digits, or not each place is taken by one element.
+    None if the rule is not a weighted sum of digits, or not one-to-one.
 
     >>> acc = layout_of((16, 8), 32, lambda i, j: (i % 8 * 4 + j // 2, i // 8 * 2 + j % 2))
     >>> from tdsl.lang.expr import Var
@@ -201,7 +201,7 @@ def layout_of(shape: tuple[int, ...], threads: int, rule: Callable[..., Any]) ->
 
 
 def _digits(axis: int, extent: int, lane: Array, register: Array) -> Iterator[Digit]:
-    """The digits along one axis, lowest first: factors of the extent, neighbours as one where they can be."""
+    """The digits along one axis, lowest first, from the factors of its extent; adjacent digits are merged."""
     step = 1
     while step < extent:
         radix, rest = 1, extent // step
@@ -218,8 +218,8 @@ def _digits(axis: int, extent: int, lane: Array, register: Array) -> Iterator[Di
 
 
 def points_of(threads: int, rank: int, rule: Callable[[Array], Any]) -> tuple[Digit, ...]:
-    """The element of a tile that each thread points at, by digits of its number: `step` and `radix` are of
-    the number, `weight` is what a digit counts along `axis`.
+    """The index of the element that each lane's pointer refers to, as digits of the lane: `step` and `radix`
+    select a digit of the lane, `weight` is its factor in the index along `axis`.
 
     >>> for d in points_of(32, 2, lambda lane: (lane % 16, lane // 16 * 8)):
     ...     print(d)
@@ -240,7 +240,7 @@ def points_of(threads: int, rank: int, rule: Callable[[Array], Any]) -> tuple[Di
 
 
 def point(digits: Sequence[Digit], start: Sequence[Expr], lane: Expr) -> tuple[Expr, ...]:
-    """The element that a thread points at in a tile that begins at `start`."""
+    """The index of the element that the pointer of `lane` refers to, in a tile that begins at `start`."""
     index = list(start)
     for d in digits:
         part = _digit(lane, d.step, d.radix)

@@ -1,10 +1,11 @@
-"""Instructions of tensor cores that a warp runs together: products of tiles, and loads of tiles for them.
+"""Warp-level instructions of tensor cores: `mma.sync`, and the `ldmatrix` loads of its operands.
 
-    acc[i, j] += a[i, k] * b[k, j]         mma.sync: 16 x 8 sums of 32 bytes of terms of each row and column
-    fragment[i, j] = tile[i, j]            ldmatrix: from shared memory, turned where the tile needs it
+    acc[i, j] += a[i, k] * b[k, j]         mma.sync: 16 x 8 sums; k runs over 32 bytes of a row of `a`
+    fragment[i, j] = tile[i, j]            ldmatrix: from shared memory, transposed if the tile needs it
 
-A register of 4 bytes has neighbours along k. Both operands may lie either way in memory: `ldmatrix` turns
-elements of two bytes while it loads them. They are rows of tables; `find` makes the instruction of a name.
+A register of 4 bytes holds consecutive elements along k. Operands of two-byte types may be row-major or
+column-major in memory: `ldmatrix` transposes them while it loads. The instructions are rows of tables; `find`
+returns the `Instruction` of a name.
 """
 
 from __future__ import annotations
@@ -23,13 +24,13 @@ from tdsl.schedule.instructions.instruction import INSTRUCTIONS, Instruction, in
 from tdsl.schedule.instructions.warpgroups import C_TYPES, PTX_TYPES, Wgmma, declare_wgmma
 from tdsl.schedule.instructions.warpgroups import rows as wgmma_rows
 
-ROWS, COLUMNS = 16, 8  # of the sums
-_BYTES = 32  # of terms in a row of `a` and a column of `b`
+ROWS, COLUMNS = 16, 8  # of the accumulators
+_BYTES = 32  # of a row of `a` and of a column of `b`
 
 
 @dataclass(frozen=True, slots=True)
 class Mma:
-    """A product of tiles: its types, and the name of the operands' type in PTX where it is another."""
+    """A row for `mma.sync`: the types of operands and accumulators; `kind` is the PTX type if it differs."""
 
     left: DType
     right: DType
@@ -38,12 +39,12 @@ class Mma:
 
     @property
     def terms(self) -> int:
-        """How many terms are added to each sum."""
+        """The extent of k: the number of products added to each accumulator."""
         return _BYTES // self.left.bytes
 
     @property
     def arch(self) -> int:
-        """The first architecture that has it."""
+        """The lowest compute capability with the instruction, as in sm_80."""
         return 89 if self.left in (f8e4m3, f8e5m2) else 80
 
     @property
@@ -63,7 +64,7 @@ MMAS = (
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """A load of so many 8 x 8 matrices at once: for which operand, of which type, turned or not."""
+    """A row for `ldmatrix`: the operand, its type, whether it is transposed, the number of 8 x 8 matrices."""
 
     operand: str
     dtype: DType
@@ -78,7 +79,7 @@ class Load:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """The tile as it lies in memory: rows of terms, or for a turned one columns."""
+        """The shape of the tile in memory: k is the last axis, or the first if the load transposes."""
         terms = _BYTES // self.dtype.bytes
         other = ROWS if self.matrices == 4 else COLUMNS
         return (terms, other) if self.turned else (other, terms)
@@ -97,7 +98,7 @@ LOADS = (
 
 
 def find(name: str) -> Instruction | None:
-    """The instruction of a name, declared by the user or of tensor cores.
+    """The instruction of a name, declared by the user or built in; None for an unknown name.
 
     >>> find("mma_m16n8k16_f16_f16").shapes()
     ((16, 8), (16, 16), (16, 8))
@@ -107,14 +108,14 @@ def find(name: str) -> Instruction | None:
 
 
 def nearest(name: str) -> str:
-    """A hint for a name that no instruction has: those of its kind."""
+    """The hint for an unknown name: similar names of instructions with the same prefix."""
     known = {**INSTRUCTIONS, **_rows()}
     kind = name.partition("_")[0]
     return did_you_mean(name, [n for n in known if n.startswith(kind)] or INSTRUCTIONS)
 
 
 def is_built_in(name: str) -> bool:
-    """True for an instruction of tensor cores, which no line of a user declares."""
+    """True for an instruction of the tables of tensor cores; False for one that a user declares."""
     return name in _rows()
 
 
@@ -126,7 +127,7 @@ def _rows() -> dict[str, Mma | Load | Wgmma]:
 
 @functools.cache
 def declare(row: Mma | Load | Wgmma) -> Instruction:
-    """The instruction of a row."""
+    """The `Instruction` of a row of the tables, declared on first use."""
     if isinstance(row, Wgmma):
         return declare_wgmma(row)
     return _product(row) if isinstance(row, Mma) else _load(row)
@@ -157,7 +158,7 @@ def _layout_of_a(t: DType) -> Callable[[Any, Any], tuple[Any, Any]]:
 
 
 def _layout_of_b(t: DType) -> Callable[[Any, Any], tuple[Any, Any]]:
-    """Of a row of 8 columns, or of two side by side."""
+    """The layout of `b` for one tile of 8 columns, or for two adjacent tiles."""
     near, half = 4 // t.bytes, 16 // t.bytes
     return lambda k, j: (
         j % 8 * 4 + k % half // near,
@@ -203,7 +204,7 @@ def _load(row: Load) -> Instruction:
     of = _layout_of_a(row.dtype) if row.operand == "a" else _layout_of_b(row.dtype)
     straight = row.turned == (
         row.operand == "b"
-    )  # whether the tile has the axes in the operand's order
+    )  # True if the axes of the tile are in the operand's order
     rule = of if straight else lambda i, j: of(j, i)
     half = 16 // row.dtype.bytes
     if row.operand == "a":

@@ -1,10 +1,10 @@
-"""Products of tiles that the 128 threads of a warpgroup make together, on Hopper: wgmma.
+"""Warpgroup-level matrix products of Hopper (128 threads): `wgmma.mma_async`.
 
-    acc[i, j] += a[i, k] * b[k, j]         64 x n sums of 32 bytes of terms of each row and column
+    acc[i, j] += a[i, k] * b[k, j]         64 x n sums; k runs over 32 bytes of a row of `a`
 
-The sums are a fragment of 128 threads. Operands are read from swizzled shared memory by a descriptor, either
-way in memory where they have two bytes, or `a` from a fragment. They are rows of a table; `find` of
-`tensor_cores.py` makes the instruction of a name.
+The accumulators are a fragment of 128 threads. Operands are read from swizzled shared memory by a descriptor,
+row-major or column-major if their type has two bytes; `a` may be a fragment instead. The instructions are
+rows of a table; `find` of `tensor_cores.py` returns the `Instruction` of a name.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from tdsl.lang.types import DType, bf16, f8e4m3, f8e5m2, f16, f32, i8, i32, u8
 from tdsl.lang.value import vars
 from tdsl.schedule.instructions.instruction import Instruction, instruction
 
-ROWS = 64  # of the sums
+ROWS = 64  # of the accumulators
 COLUMNS = (*range(256, 32, -16), 32, 24, 16, 8)
 THREADS = 128
-_BYTES = 32  # of terms
+_BYTES = 32  # of a row of `a` and of a column of `b`
 C_TYPES = {
     f16: "half", bf16: "nv_bfloat16", f32: "float", f8e4m3: "unsigned char", f8e5m2: "unsigned char",
     i8: "signed char", u8: "unsigned char", i32: "int",
@@ -33,9 +33,9 @@ PTX_TYPES = {
 
 @dataclass(frozen=True, slots=True)
 class Wgmma:
-    """A product of tiles: types, columns, and how the operands lie.
+    """A row for `wgmma`: types, number of columns, and the storage order of the operands.
 
-    `a` is "mk" (neighbours are terms), "km" (neighbours are rows) or "rk" (in registers), `b` "nk" or "kn".
+    `a` is "mk" (k contiguous), "km" (m contiguous) or "rk" (in registers); `b` is "nk" or "kn".
     """
 
     operand: DType
@@ -46,7 +46,7 @@ class Wgmma:
 
     @property
     def terms(self) -> int:
-        """How many terms are added to each sum."""
+        """The extent of k: the number of products added to each accumulator."""
         return _BYTES // self.operand.bytes
 
     @property
@@ -57,7 +57,7 @@ class Wgmma:
 
 
 def rows() -> Iterator[Wgmma]:
-    """All that there are."""
+    """All instructions of the table: every combination of types, columns and storage orders in hardware."""
     for n in COLUMNS:
         for t in (f16, bf16):
             for a in ("mk", "km", "rk"):
@@ -67,7 +67,7 @@ def rows() -> Iterator[Wgmma]:
 
 
 def declare_wgmma(row: Wgmma) -> Instruction:
-    """The instruction of a row."""
+    """The `Instruction` of a row of the table."""
     i, j, k = vars("i j k")
     n, near, half = row.columns, 4 // row.operand.bytes, 16 // row.operand.bytes
     a, b = Tensor("a", (ROWS, row.terms), row.operand), Tensor("b", (row.terms, n), row.operand)
