@@ -19,6 +19,7 @@ from tdsl.codegen.runtime.cache_misses import last_level_misses
 from tdsl.codegen.runtime.call import Executable
 from tdsl.codegen.runtime.result_memory import new_output
 from tdsl.codegen.runtime.signature import ArrayArg, Signature, Specialisation, extent
+from tdsl.core.node import frozen
 from tdsl.core.source import here
 from tdsl.core.text import columns
 from tdsl.errors import TypeMismatch
@@ -31,7 +32,7 @@ from tdsl.variant import Variant
 Run = Callable[[], object]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class StageTime:
     """One root stage: median seconds, and the bytes of arrays outside the stage that it reads and writes.
 
@@ -46,7 +47,7 @@ class StageTime:
     written: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class CacheBytes:
     """The traffic in bytes between a cache and the next level, as predicted and as counted by simulation."""
 

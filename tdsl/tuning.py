@@ -15,7 +15,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -25,7 +25,7 @@ from tdsl.codegen.runtime import cache
 from tdsl.codegen.runtime.fingerprint import PACKAGE, fingerprint
 from tdsl.compile import Compiled
 from tdsl.compile import compile as compiled
-from tdsl.core.node import post_order
+from tdsl.core.node import frozen, post_order
 from tdsl.core.source import here
 from tdsl.core.text import in_seconds
 from tdsl.errors import IndexBoundError, ScheduleError, ShapeError, TargetError, TypeMismatch
@@ -167,7 +167,7 @@ def random_values(program: Program, sizes: Mapping[str, int]) -> dict[str, Any]:
     return found | {x.name: x.dtype.numpy.type(1) for x in bound.scalars}
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Trial:
     """The measurement of a schedule: the seconds of its fastest run, or the reason why it was dropped."""
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tdsl.codegen.ir.loops import Argument
 from tdsl.codegen.runtime.fingerprint import PACKAGE, fingerprint
 from tdsl.codegen.runtime.signature import Signature, Specialisation, parameters
+from tdsl.core.node import frozen
 from tdsl.schedule.cost.description import read
 from tdsl.schedule.cost.devices import describe_gpu
 from tdsl.schedule.cost.machine import Machine, described_by
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from tdsl.schedule.searched import Found
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Variant:
     """A scheduled program for a target and a specialisation; equal variants compile to the same code."""
 

@@ -36,9 +36,9 @@ def frozen(cls: C) -> C:
     own = cls.__dict__
     new: Any = dataclass(init=False, repr=False, eq=False, slots=True)(cls)
     fields = dataclasses.fields(new)
-    new._compared = _getter([f.name for f in fields if f.compare])
+    new._compared = staticmethod(_getter([f.name for f in fields if f.compare]))
     new._shown = tuple(f.name for f in fields if f.repr)
-    new._all = _getter([f.name for f in fields])
+    new._all = staticmethod(_getter([f.name for f in fields]))
     shared = {"__eq__": _equal, "__hash__": _hash, "__repr__": _repr, "__reduce__": _reduce}
     for name, method in shared.items():
         if name not in own or own[name] is None:
@@ -51,7 +51,7 @@ def frozen(cls: C) -> C:
 
 def _maker(fields: tuple[Any, ...], unset: type) -> Any:
     """The `__new__` of a class with these fields; `unset` is its mutable subclass."""
-    names = {"__name__": __name__, "new": object.__new__, "unset": unset}
+    names = {"__name__": __name__, "__new": object.__new__, "__unset": unset}
     places, named = ["cls"], ["*"]
     for f in fields:
         names[f"{f.name}_"] = f.default
@@ -60,8 +60,9 @@ def _maker(fields: tuple[Any, ...], unset: type) -> Any:
             (named if f.kw_only else places).append(f"{f.name}{default}")
     head = ", ".join(places + named if len(named) > 1 else places)
     body = "; ".join([f"self.{f.name} = {f.name}{'' if f.init else '_'}" for f in fields])
+    body = f"{body}; " if body else ""
     exec(
-        f"def __new__({head}):\n  self = new(unset); {body}; self.__class__ = cls\n  return self\n",
+        f"def __new__({head}):\n  self = __new(__unset); {body}self.__class__ = cls\n  return self\n",
         names,
     )
     return names["__new__"]

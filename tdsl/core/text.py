@@ -10,6 +10,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+from tdsl.core.node import frozen
+
 # Precedence levels, loosest first, as in Python's table of operators.
 TERNARY, OR, AND, NOT, COMPARE, BIT_OR, BIT_XOR, BIT_AND, SHIFT, SUM, PRODUCT, SIGN, POWER, ATOM = (
     range(14)
@@ -23,7 +25,7 @@ _BINDING = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Piece:
     """Text of an expression and its precedence, `binding`."""
 

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from tdsl.codegen.runtime.arrays import Array
+from tdsl.core.node import frozen
 from tdsl.core.source import here
 from tdsl.distribute import mpi
 from tdsl.distribute.engine import Begun, Ended, Parcel, Reduction, Transfer, Worker
@@ -36,7 +37,7 @@ class Carried:
     messages: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Pending:
     """Nonblocking MPI calls: their requests, a text for each, and a function to call when all are complete.
 

@@ -16,6 +16,7 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
+from tdsl.core.node import frozen
 from tdsl.distribute.plan import Plan
 from tdsl.distribute.steps import (
     Copy,
@@ -38,7 +39,7 @@ COMPUTE, SEND, RECEIVE = "compute", "send", "receive"
 Key = tuple[int, int, int]  # of a message: source, target, tag
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Slice:
     """An activity of a rank on a track, with its begin and end in seconds; `flow` is the key of a message."""
 
@@ -51,7 +52,7 @@ class Slice:
     flow: Key | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Port:
     """A link in one direction, of a rank or of a node; `of` identifies the rank or node, as in `ports`."""
 
@@ -59,7 +60,7 @@ class Port:
     of: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Machine:
     """Latency in s and bandwidth in bytes/s by level of the grid; operations/s; `memory`: copied bytes/s."""
 

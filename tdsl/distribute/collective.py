@@ -11,6 +11,7 @@ import itertools
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
+from tdsl.core.node import frozen
 from tdsl.distribute.stages import Spans, Stage
 from tdsl.distribute.steps import Reduce
 from tdsl.lang.expr import Binary, Param
@@ -35,7 +36,7 @@ MOST_PAIRS = 64  # ranks of a group up to which an all-to-all is looked for
 Parts = tuple[tuple[int, Box], ...]  # ranks, each with the box that it contributes
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Layout:
     """The distribution of all tensors: the grid, and the placement and the whole box of each tensor."""
 
@@ -63,7 +64,7 @@ class Layout:
         return itertools.product(*(range(size) if n in free else (p,) for n, (p, size) in shape))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Gather:
     """A broadcast or all-gather: brings `parts` of a tensor, each from one rank, to all `ranks`."""
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from tdsl.codegen.runtime.arrays import Array
 from tdsl.codegen.runtime.result_memory import new_output
+from tdsl.core.node import frozen
 from tdsl.distribute.stages import Stage
 from tdsl.distribute.steps import (
     Copy,
@@ -39,7 +40,7 @@ Parcel = tuple[Message, Array]
 Task = Callable[..., Any]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Transfer:
     """An exchange with its arrays: packed ones to send, and memory for those to receive."""
 
@@ -48,7 +49,7 @@ class Transfer:
     receives: tuple[Parcel, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Begun:
     """A transfer to start; an `Ended` with the same handle follows."""
 
@@ -56,14 +57,14 @@ class Begun:
     handle: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Ended:
     """The transfer that was started with this handle must be completed."""
 
     handle: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Reduction:
     """A reduction: this rank's operand, packed by parts of the result, and memory for its own part."""
 

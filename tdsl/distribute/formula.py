@@ -10,9 +10,9 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
+from tdsl.core.node import frozen
 from tdsl.core.source import here
 from tdsl.distribute.collective import FEWEST, is_of_mpi
 from tdsl.distribute.stages import Part, members_of, needed_by, parts_of_nest
@@ -76,7 +76,7 @@ def _unit(state: State) -> int:
     return math.lcm(*parts) ** 2
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class StageFormula:
     """The formulas of one distributed func; `boxes` has the box that is computed of each func."""
 

@@ -13,7 +13,6 @@ import os
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cache
 from types import TracebackType
 from typing import Any
@@ -21,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from tdsl.codegen.runtime.arrays import Array
+from tdsl.core.node import frozen
 from tdsl.core.source import here
 from tdsl.errors import TargetError
 
@@ -113,7 +113,7 @@ def _check_end() -> None:
         end_all(late)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Left:
     """A call that has ended on this rank: the requests of the notices to the next and from the previous rank.
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from tdsl.codegen.runtime.arrays import Array
+from tdsl.core.node import frozen
 from tdsl.distribute.show import show_step
 from tdsl.distribute.steps import RankPlan
 
@@ -24,7 +24,7 @@ FOLDER = "TDSL_RUN_FOLDER"  # the environment variable with the folder of these 
 _COUNT = itertools.count()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Places:
     """The progress of one rank in one program; `at` is None if no launcher reads it."""
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from tdsl.codegen.runtime.arrays import Array
+from tdsl.core.node import frozen
 from tdsl.distribute.engine import Begun, Ended, Reduction, Transfer, Worker, merge
 from tdsl.distribute.steps import reduced, share
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Traffic:
     """The bytes that each rank received and sent, and the number of messages that it received."""
 

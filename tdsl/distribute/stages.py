@@ -13,6 +13,7 @@ import functools
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from tdsl.core.node import frozen
 from tdsl.errors import ScheduleError
 from tdsl.lang.affine import variables
 from tdsl.lang.bounds import NOTHING
@@ -41,7 +42,7 @@ Ranges = Mapping[str, Span]  # of variables and loops: half-open intervals
 Spans = tuple[Span, ...]  # of the first outer loops, in their order
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Part:
     """A variable of a definition in terms of loops: its value `root`, its guard `where`, its bounds."""
 

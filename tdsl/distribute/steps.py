@@ -9,9 +9,9 @@ owns. Buffers of inputs exist at the start, `Make` allocates others; those of ou
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from tdsl.core.node import frozen
 from tdsl.placement.notation import Placement
 from tdsl.placement.ownership import Box, block, elements
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 Ranges = tuple[tuple[str, tuple[int, int]], ...]  # variables, each with a half-open interval
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Make:
     """Allocate a buffer for a box of a tensor."""
 
@@ -30,14 +30,14 @@ class Make:
     box: Box
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Fill:
     """Set all elements of a buffer to the identity of its func's combine."""
 
     buffer: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Copy:
     """Copy a box from one buffer to another."""
 
@@ -46,7 +46,7 @@ class Copy:
     box: Box
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Merge:
     """Combine a box of `target` with that of `source`, which comes later in the order of the reduction."""
 
@@ -55,7 +55,7 @@ class Merge:
     box: Box
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Message:
     """A box of a buffer, sent to or received from `rank`; a send and its receive have the same tag."""
 
@@ -65,7 +65,7 @@ class Message:
     box: Box
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Exchange:
     """Start all messages, then wait for all of them.
 
@@ -79,7 +79,7 @@ class Exchange:
     ranks: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Start:
     """Start all messages of an exchange; no step may access their boxes until its `Finish`."""
 
@@ -87,14 +87,14 @@ class Start:
     handle: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Finish:
     """Wait for all messages that were started with a handle."""
 
     handle: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Reduce:
     """Combine a box of the buffers `source` of all `ranks`.
 
@@ -140,7 +140,7 @@ def share(whole: int, members: int, n: int) -> int:
     return behind - first
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Run:
     """Run a task: compute a func for the `ranges` of its variables, and store it in `box` of `target`.
 
@@ -154,7 +154,7 @@ class Run:
     box: Box
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Drop:
     """Free a buffer."""
 
@@ -164,7 +164,7 @@ class Drop:
 Step = Make | Fill | Copy | Merge | Exchange | Start | Finish | Reduce | Run | Drop
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Home:
     """A placed tensor: the bytes of an element, its whole box, and its placement.
 
@@ -182,7 +182,7 @@ class Home:
     needs: Callable[[Ranges], Mapping[str, Box]] | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RankPlan:
     """The steps of one rank. `owned` are its blocks of the inputs, which exist at the start."""
 
@@ -191,7 +191,7 @@ class RankPlan:
     steps: tuple[Step, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Cost:
     """The bytes that a rank sends and receives, the number of messages received, its peak memory in bytes.
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import count
 from typing import Any
 
+from tdsl.core.node import frozen
 from tdsl.errors import DefinitionError
 from tdsl.graph.elementwise import copied
 from tdsl.graph.groups import is_open, needed, sources
@@ -21,7 +22,7 @@ from tdsl.lang.program import Input, Program
 from tdsl.lang.types import from_numpy
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Whole:
     """The merged program of a graph, its arguments by name, and the funcs whose results groups exchange."""
 

@@ -7,15 +7,15 @@ gets the lowest offset at which it overlaps no result that is live at the same t
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from tdsl.codegen.runtime.signature import ALIGN
+from tdsl.core.node import frozen
 
 Key = TypeVar("Key")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Need:
     """The size in bytes of a result, and its live range: steps `first` to `last`, both inclusive."""
 
@@ -24,7 +24,7 @@ class Need:
     last: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Memory(Generic[Key]):
     """The offset in bytes of each result, a multiple of 64, and the size `peak` of the block.
 

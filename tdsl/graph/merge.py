@@ -6,10 +6,10 @@ A view of such a result is read by an index into the func, and needs no separate
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TypeGuard
 
-from tdsl.core.node import Node, transform
+from tdsl.core.node import Node, frozen, transform
 from tdsl.graph.values import Base, Call, Given, Result, Source, Spec, View, base_of
 from tdsl.graph.views import index_of_base
 from tdsl.lang.definition import Definition
@@ -18,7 +18,7 @@ from tdsl.lang.program import FuncDef, Input, Program, ScalarInput, bind_sizes, 
 from tdsl.lang.simplify import add
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Merged:
     """The merged program, the value passed for each parameter, and the result in each output array.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -14,6 +14,7 @@ import numpy as np
 from tdsl.codegen.runtime.arrays import stand_in, view_of
 from tdsl.codegen.runtime.signature import ArrayArg
 from tdsl.compile import Compiled, compile
+from tdsl.core.node import frozen
 from tdsl.core.source import here
 from tdsl.errors import DefinitionError
 from tdsl.graph.functions import NUMPY
@@ -42,7 +43,7 @@ from tdsl.target import Target
 from tdsl.tilegraph.search import candidates
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PlannedFunction:
     """A plan, the function that extracts its arrays from arguments, and the structure of its results.
 

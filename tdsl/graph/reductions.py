@@ -7,13 +7,13 @@ of a result is that of NumPy's own function on an array of one element.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from math import prod
 from operator import add, mul
 from typing import Any
 
 import numpy as np
 
+from tdsl.core.node import frozen
 from tdsl.core.source import here
 from tdsl.errors import ShapeError, TypeMismatch, counted
 from tdsl.graph.arguments import axes_of, axis_of, bound, name_of, refuse, symbol
@@ -29,7 +29,7 @@ from tdsl.lang.types import DType, as_dtype, bool_, from_numpy
 Value = Any  # of the index language
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Over:
     """The domain of a reduction: the variables reduced over, their number of points, the variables `kept`.
 
@@ -60,7 +60,7 @@ class Over:
         return self.of("sum", left * left) / max(self.points - self.less, 0)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Rule:
     """A reduction as an expression, the type of its terms, and NumPy's error message for an empty domain.
 

@@ -13,7 +13,6 @@ True if it ran; `again` calls the kernel with all checks.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from types import CodeType
 from typing import Any
 
@@ -22,6 +21,7 @@ import numpy as np
 from tdsl.codegen.runtime.arrays import aligned_empty
 from tdsl.codegen.runtime.call import quick_entries
 from tdsl.codegen.runtime.signature import ScalarArg
+from tdsl.core.node import frozen
 from tdsl.graph.kernel import Kernel, Making
 from tdsl.graph.memory import Memory
 from tdsl.graph.values import Argument, Array, Constant, Given, Result, Source, Spec, View, base_of
@@ -30,7 +30,7 @@ from tdsl.lang import program as lang
 Run = Callable[..., None]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Step:
     """One kernel call of a plan: the kernel, its program with sizes bound, its inputs, and its results."""
 
@@ -40,7 +40,7 @@ class Step:
     outputs: tuple[Result, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Outputs:
     """Specs of the outputs of a graph, and how they are written.
 

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from tdsl.core.node import frozen
 from tdsl.core.source import here
 from tdsl.errors import TypeMismatch
 from tdsl.lang.types import TensorType
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Leaf:
     """An array in a structure."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Fixed:
     """A value that is no array; `text` distinguishes values that compare equal, such as 0.0 and -0.0."""
 
@@ -27,7 +27,7 @@ class Fixed:
     text: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Nested:
     """A tuple, a list, or a dict with the keys `keys`."""
 

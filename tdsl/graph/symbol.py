@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any, NoReturn, Protocol
 
 import numpy as np
 
 from tdsl.compile import Compiled
+from tdsl.core.node import frozen
 from tdsl.core.source import here
 from tdsl.errors import DefinitionError, ShapeError, Suggesting, TypeMismatch
 from tdsl.graph.values import Base, Change, Source, Spec, View, base_of
@@ -34,7 +34,7 @@ def _method(function: Callable[..., Any]) -> Callable[..., Any]:
     return method
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class NumpyFunctions:
     """The implementations of NumPy's functions on symbols; `functions.py` passes an instance to each trace.
 

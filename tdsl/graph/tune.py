@@ -17,12 +17,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from tdsl.codegen.runtime.call import quick_entries
 from tdsl.codegen.runtime.result_memory import new_output
+from tdsl.core.node import frozen
 from tdsl.errors import TdslError
 from tdsl.graph.groups import Groups, is_open, sources
 from tdsl.graph.kernel import Kernel
@@ -38,7 +39,7 @@ ROUNDS = 5  # rounds of calls; the fastest round counts
 ROUND_S = 2e-3  # seconds of a round
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Trial:
     """A measured fusion: two groups (the names of their calls), and seconds of separate and fused kernels."""
 
@@ -57,7 +58,7 @@ class Trial:
         return f"{'joined' if self.kept else 'apart'}: {self.first} | {self.second}, {change}"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Choice:
     """A schedule chosen for a group (the names of its calls), and the seconds with and without it."""
 
@@ -71,7 +72,7 @@ class Choice:
         return f"scheduled: {self.calls}, {self.label}, {change}"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Whole:
     """The seconds of a call of the whole graph before tuning, and with the fastest plan."""
 

@@ -10,13 +10,14 @@ from typing import Any
 import numpy as np
 
 from tdsl.compile import Compiled
+from tdsl.core.node import frozen
 from tdsl.core.source import Loc
 
 Array = np.ndarray[Any, Any]
 Change = Callable[[Array], Array]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Spec:
     """Shape and element type of an array."""
 
@@ -32,21 +33,21 @@ class Spec:
         return f"{self.dtype.name}[{', '.join(map(str, self.shape))}]"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Argument:
     """An array argument of the graph, by its position among the arrays in the arguments."""
 
     position: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Constant:
     """An array that the function captures instead of taking it as an argument, by its number in the trace."""
 
     number: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Result:
     """An output of an operator call: the number of the call in the trace, and of the output in the call."""
 
@@ -54,7 +55,7 @@ class Result:
     output: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class View:
     """A NumPy view of an array: `changes` are the functions that return views, in order of application."""
 

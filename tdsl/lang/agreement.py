@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
-from tdsl.core.node import post_order
+from tdsl.core.node import frozen, post_order
 from tdsl.core.source import Loc
 from tdsl.lang.expr import TRUE, Binary, Expr, Size
 from tdsl.lang.simplify import simplify
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Agreement:
     """Two axes indexed by one loop variable, so that their extents must be equal in each call.
 

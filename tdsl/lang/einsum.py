@@ -9,7 +9,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import reduce as fold
 from itertools import chain
 from operator import mul
@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from tdsl.core.node import post_order
+from tdsl.core.node import frozen, post_order
 from tdsl.core.source import Loc, here
 from tdsl.errors import DefinitionError, TypeMismatch
 from tdsl.lang.casts import cast
@@ -35,7 +35,7 @@ from tdsl.lang.value import Value, Variable, lift
 UNKNOWN = 1000  # the value assumed for an unknown extent when the contraction order is chosen
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Term:
     """An operand: its value, indexed by the variables `names`."""
 

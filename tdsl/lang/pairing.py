@@ -9,9 +9,10 @@ cheapest pair is contracted first (greedily) until MOST are left.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import combinations
 from math import prod
+
+from tdsl.core.node import frozen
 
 MOST = 8  # the number of operands up to which the order is optimal
 STORED = 16  # the cost of storing and reading an element of an intermediate, in multiplications
@@ -36,7 +37,7 @@ def pairs(terms: Sequence[Names], result: Names, sizes: Mapping[str, int]) -> li
     return found + _in_positions(_best(left, result, sizes), len(left))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Tree:
     """A contraction tree: the position of one operand, or two subtrees whose products are multiplied."""
 

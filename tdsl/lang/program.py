@@ -11,7 +11,7 @@ import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from tdsl.core.node import Node, post_order, transform
+from tdsl.core.node import Node, frozen, post_order, transform
 from tdsl.core.source import Loc
 from tdsl.errors import ShapeError
 from tdsl.lang.agreement import Agreement
@@ -25,7 +25,7 @@ from tdsl.lang.types import DType
 Numbers = tuple[tuple[str, int], ...]  # (name of a size, value), sorted
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Input:
     """An input array; if `constant`, it is the same array in every call."""
 
@@ -36,7 +36,7 @@ class Input:
     constant: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ScalarInput:
     """A scalar input."""
 
@@ -45,7 +45,7 @@ class ScalarInput:
     loc: Loc | None = field(default=None, compare=False)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Axis:
     """An axis of an output array, at position index[dim] // step % extent; no modulo if `extent` is None."""
 

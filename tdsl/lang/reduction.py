@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
-from tdsl.core.node import post_order
+from tdsl.core.node import frozen, post_order
 from tdsl.core.source import Loc, here
 from tdsl.errors import DefinitionError, TypeMismatch, counted
 from tdsl.lang.casts import cast
@@ -32,7 +31,7 @@ from tdsl.lang.types import DType, as_dtype, bool_, f64, i64, u64
 from tdsl.lang.value import Value, Variable, as_index, binary, check_name, convert, lift
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Combine:
     """The combiner of a reduction: how two values (or tuples of values) become one, and the identity `init`.
 

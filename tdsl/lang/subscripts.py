@@ -7,16 +7,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import chain
 
+from tdsl.core.node import frozen
 from tdsl.core.source import Loc
 from tdsl.errors import DefinitionError, ShapeError, TypeMismatch, counted
 
 DOTS = "..."
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Subscripts:
     """The names of the axes of each operand, and of the result.
 

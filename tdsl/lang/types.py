@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from tdsl.core.node import frozen
 from tdsl.core.source import here
 from tdsl.errors import TypeMismatch, did_you_mean
 
@@ -110,7 +111,7 @@ class DType:
         return (1 << (self.bits - (self.kind == "i"))) - 1
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TensorType:
     """The annotation of a tensor parameter: an element type and extents (names or integers)."""
 

@@ -17,11 +17,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import assert_never
 
+from tdsl.core.node import frozen
 from tdsl.errors import counted
 from tdsl.placement.grid import Grid
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Blocks:
     """Entry of an axis over which dimension `dim` is cut into blocks, after the axes of lower `level`.
 
@@ -33,19 +34,19 @@ class Blocks:
     size: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Copies:
     """Entry of an axis of which every coordinate has a copy of the same data."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Fixed:
     """Entry of an axis of which only ranks at this coordinate own data."""
 
     coordinate: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Partial:
     """Entry of an axis of which every coordinate has a partial result, still to be combined with `op`."""
 

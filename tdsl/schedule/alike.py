@@ -13,9 +13,7 @@ The narrowed value is updated last, since the other values of the step read its 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-from tdsl.core.node import post_order
+from tdsl.core.node import frozen, post_order
 from tdsl.lang.affine import variables
 from tdsl.lang.definition import Definition
 from tdsl.lang.expr import Param
@@ -38,7 +36,7 @@ from tdsl.schedule.nest import (
 _IN_ORDER = (SERIAL, UNROLLED, VECTORIZED)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Alike:
     """The `components` of a func that are constant `along` variables, whose loops are at `depth` or inner."""
 

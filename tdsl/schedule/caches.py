@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from tdsl.core.node import Node, transform
+from tdsl.core.node import Node, frozen, transform
 from tdsl.errors import did_you_mean
 from tdsl.lang.definition import Definition
 from tdsl.lang.expr import ONE, TRUE, ZERO, Binary, Const, Expr, Read, Select, Var, const, dtype_of
@@ -102,7 +102,7 @@ def cache_read(
     return insert(state, first, f, plan)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Content:
     """A copy: its index for each expression that it replaces, its values, and the limits of its indices."""
 

@@ -8,9 +8,9 @@ complete state; those of their funcs that the rest reads become inputs of the re
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from tdsl.core.node import Node, post_order, transform
+from tdsl.core.node import Node, frozen, post_order, transform
 from tdsl.lang.bounds import upper
 from tdsl.lang.definition import Definition
 from tdsl.lang.expr import Param, Read, const
@@ -21,7 +21,7 @@ from tdsl.schedule.facts import extent, has_effects, root_boxes, shape_of
 from tdsl.schedule.nest import After, At, State, With
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Once:
     """`once`, the state that computes constants; `each`, that of a call, with constants as last inputs."""
 

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from itertools import islice, product
 
-from tdsl.core.node import post_order
+from tdsl.core.node import frozen, post_order
 from tdsl.core.source import Loc
 from tdsl.lang.affine import Sum, as_sum, variables
 from tdsl.lang.definition import Definition
@@ -372,7 +372,7 @@ class _Pair:
         ]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Touch:
     """An access of the func that is updated: its index, and the read, None for the write."""
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any, Protocol
 
+from tdsl.core.node import frozen
 from tdsl.core.source import Loc
 from tdsl.errors import ScheduleError, did_you_mean
 from tdsl.schedule import (
@@ -47,7 +48,7 @@ DIRECTIVES: dict[str, Callable[..., State]] = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Directive:
     """One step of a schedule. `arguments` are JSON values by name."""
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 
+from tdsl.core.node import frozen
 from tdsl.lang.program import FuncDef
 from tdsl.schedule.dependence import is_independent
 from tdsl.schedule.nest import (
@@ -26,7 +26,7 @@ INDEPENDENT = "independent iterations, left serial"
 BY_HAND, INLINE, GENERAL, ROOT = "by hand", "inline", "general schedule", "root"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Decision:
     """The recipe that schedules a func, the funcs `inside` of it, and reductions `beside` it in its loops.
 

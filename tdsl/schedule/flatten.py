@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from tdsl.core.node import Node, transform
+from tdsl.core.node import Node, frozen, transform
 from tdsl.lang.expr import ONE, ZERO, Binary, Expr, Read, Var
 from tdsl.lang.program import Axis, FuncDef
 from tdsl.lang.regions import Interval
@@ -22,7 +22,7 @@ from tdsl.schedule.nest import (
 )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Flat:
     """Variables with (first, extent) of each, and the variable that replaces all of them."""
 

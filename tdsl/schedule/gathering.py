@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-from tdsl.core.node import Node
+from tdsl.core.node import Node, frozen
 from tdsl.lang.affine import variables
 from tdsl.lang.definition import Definition
 from tdsl.lang.expr import ONE, Expr, Read, Select, Var
@@ -16,7 +14,7 @@ from tdsl.schedule.nest import Illegal, State
 from tdsl.schedule.padding import reads_or_padding
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Gathered:
     """A gathered copy: the index in the copy for each read that it replaces, its value over d0, d1, ..., and
     the interval of each dimension."""

@@ -10,6 +10,7 @@ import functools
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
+from tdsl.core.node import frozen
 from tdsl.core.source import Loc
 from tdsl.lang.definition import Definition
 from tdsl.lang.expr import Expr
@@ -51,7 +52,7 @@ class Illegal(Exception):  # converted to a ScheduleError where the directive is
         self.reason, self.hint, self.related = reason, hint, related
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Loop:
     """A loop of a nest; a pipelined one has the tiles of `stages` iterations in memory at a time.
 
@@ -66,7 +67,7 @@ class Loop:
     early: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Split:
     """parent = outer * factor + inner. With `parts` instead of `factor`, the outer loop has that extent."""
 
@@ -78,7 +79,7 @@ class Split:
     tail: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Fuse:
     """outer, inner = divmod(fused, extent of inner)."""
 
@@ -87,7 +88,7 @@ class Fuse:
     inner: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Rename:
     """old = new."""
 
@@ -95,7 +96,7 @@ class Rename:
     new: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Rotate:
     """old = (new + the loops of `by`) modulo the extent of both."""
 
@@ -107,7 +108,7 @@ class Rotate:
 Relation = Split | Fuse | Rename | Rotate
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Nest:
     """Loops, outermost first, and the relations between them and the variables of the definition.
 
@@ -193,7 +194,7 @@ def parts_of(nest: Nest, name: str) -> frozenset[str]:
     return frozenset(parts & set(nest.names()))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Level:
     """The body of a loop of one definition of a func (Halide LoopLevel)."""
 
@@ -202,31 +203,31 @@ class Level:
     loop: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Root:
     """Place outside all loops, before all consumers."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Inline:
     """Place at every read: the definition replaces the read."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class At:
     """Place inside a loop of a consumer, before the stages that read the func."""
 
     level: Level
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class After:
     """Place inside a loop of the producer, after the points of it that the loop's body computes."""
 
     level: Level
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class With:
     """Place in the loops of another stage, shared down to and including `level.loop`."""
 
@@ -236,7 +237,7 @@ class With:
 Place = Root | Inline | At | After | With
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PrefetchPlan:
     """Prefetch the region of `source` that the body of `loop` reads `offset` iterations of `of` later."""
 
@@ -247,7 +248,7 @@ class PrefetchPlan:
     of: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Specialization:
     """Use `nest` for a definition if a condition on sizes and scalars holds."""
 
@@ -256,7 +257,7 @@ class Specialization:
     nest: Nest
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Tensorization:
     """Replace the body of a loop by an instruction."""
 
@@ -266,7 +267,7 @@ class Tensorization:
     loc: Loc | None = field(default=None, compare=False, repr=False)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class FuncPlan:
     """The schedule of one func. `place` None leaves the place to the default schedule.
 

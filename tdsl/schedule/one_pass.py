@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from tdsl.core.node import Node, post_order, transform
+from tdsl.core.node import Node, frozen, post_order, transform
 from tdsl.lang.affine import difference, variables
 from tdsl.lang.expr import (
     TRUE,
@@ -40,7 +40,7 @@ ORDERED = ("max", "min", "argmax")  # reductions whose choice a positive factor 
 NONE = Separated()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Power:
     """A term (a(x) + b(m)) ** k: `part` is b(m), `lower` the members that sum the powers 0 to k - 1."""
 
@@ -48,7 +48,7 @@ class Power:
     lower: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Member:
     """A reduction of the pass, its terms inlined and over the variables of the leading func.
 

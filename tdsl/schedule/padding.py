@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
-from tdsl.core.node import Node, map_children, outermost
+from tdsl.core.node import Node, frozen, map_children, outermost
 from tdsl.lang.affine import variables
 from tdsl.lang.definition import Definition
 from tdsl.lang.expr import Binary, Call, Const, Expr, Read, Select, Var
 from tdsl.lang.simplify import conjuncts
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Lifted:
     """An expression that a new stage can store: `value` over the variables d0, d1, ..., read at `index`.
 

@@ -11,8 +11,9 @@ scaled or masked products, row sums of products (c is 1) and batches are cases o
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from tdsl.core.node import frozen
 from tdsl.errors import did_you_mean
 from tdsl.lang.affine import variables
 from tdsl.lang.definition import Definition, has_effects
@@ -123,7 +124,7 @@ def _is_elementwise(program: Program, name: str) -> bool:
     return single and d.combine is None and not d.ranges and not has_effects(d)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Both:
     """Two nested sums as one: the ranges of the inner sum, and the factors of its terms.
 

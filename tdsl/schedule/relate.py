@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from tdsl.core.node import frozen
 from tdsl.lang.bounds import NOTHING, Facts, at_most
 from tdsl.lang.expr import ZERO, Binary, Const, Expr, Var, const
 from tdsl.lang.simplify import (
@@ -19,7 +18,7 @@ from tdsl.lang.simplify import (
 from tdsl.schedule.nest import PEEL, SHIFT, Fuse, Nest, Rename, Rotate, Split, parts_of
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Related:
     """`roots`: each variable as an expression of the loops' names; `extents`: the extent of every loop;
     `guards`: conditions under which a point of the loops is a point of the definition; `peels`: the outer

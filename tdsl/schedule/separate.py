@@ -19,16 +19,15 @@ the sums of lower powers give the correction for another m, by the binomial theo
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
-from tdsl.core.node import post_order
+from tdsl.core.node import frozen, post_order
 from tdsl.lang.expr import Binary, Call, Cast, Expr, Read, Unary, dtype_of
 
 Holds = Callable[[Expr], bool]
 _EXPONENTIALS = ("exp", "exp2")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Separated:
     """The factors of a term that depend on results of other reductions.
 

@@ -8,9 +8,9 @@ however many of them have it. Where no more partitions are possible than the bea
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from math import inf
 
+from tdsl.core.node import frozen
 from tdsl.tilegraph.graph import TileGraph
 from tdsl.tilegraph.tiling import Group, Needs, Place, Tiling, grow
 
@@ -20,7 +20,7 @@ Members = tuple[str, ...]
 Priced = tuple[Group, Tiling]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Partition:
     """Groups by owner, each with its members, consumers first; what they take together."""
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from xml.sax.saxutils import escape
+
+from tdsl.core.node import frozen
 
 WIDE, HIGH, APART, BELOW = 110, 30, 30, 58  # of a node, and between nodes, in pixels
 COLOURS = ("#d9ead3", "#cfe2f3", "#fff2cc", "#f4cccc", "#d9d2e9", "#fce5cd")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Arrow:
     """An edge: what is read, by whom, the words beside the arrow, and whether its colour stands out."""
 
@@ -19,7 +20,7 @@ class Arrow:
     coloured: bool
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Drawing:
     """What is drawn of a graph: nodes by name with their captions, inputs first, and arrows between them.
 

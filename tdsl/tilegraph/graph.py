@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 
+from tdsl.core.node import frozen
 from tdsl.core.source import here
 from tdsl.errors import ScheduleError, ShapeError, did_you_mean
 from tdsl.lang.bounds import NOTHING, upper
@@ -32,7 +33,7 @@ from tdsl.tilegraph.drawing import Arrow, Drawing, svg
 ALIGNED = 32  # bytes to which tiles in memory are rounded up
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Edge:
     """What `consumer` reads of `producer`, which lives at a level: 0 is the last, larger ones are nearer."""
 
@@ -41,7 +42,7 @@ class Edge:
     level: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Tile:
     """A group that computes a tile: the box of each of its members and of all that they read.
 
@@ -58,7 +59,7 @@ class Tile:
         return shape_of(self.boxes[name])
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Traffic:
     """The bytes that a group moves: those of a full tile, the number of tiles, and those of all."""
 
@@ -67,7 +68,7 @@ class Traffic:
     total: float
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TileGraph:
     """The funcs of a program for known sizes, with edges at levels; `boxes` is what is needed in all."""
 

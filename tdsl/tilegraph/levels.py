@@ -7,9 +7,10 @@ level depends on its own tiles only, so levels are decided one after the other.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
 
+from tdsl.core.node import frozen
 from tdsl.lang.regions import Box
 from tdsl.schedule.cost.machine import Machine
 from tdsl.schedule.facts import volume
@@ -20,7 +21,7 @@ from tdsl.tilegraph.tiling import FULL, Place, Shape
 MOST = 3  # partitions at the outermost level that are followed inwards
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Part:
     """Funcs that a level keeps together: tiles of their owner have a `shape`, inside of which are `parts`.
 

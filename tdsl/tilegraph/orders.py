@@ -10,11 +10,10 @@ sum and one below it at a time, until the one that comes last is on top. Sums of
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from itertools import combinations
 from math import prod
 
-from tdsl.core.node import post_order
+from tdsl.core.node import frozen, post_order
 from tdsl.lang.affine import difference, variables
 from tdsl.lang.expr import Expr, Param, Read, Var
 from tdsl.lang.program import Program
@@ -34,7 +33,7 @@ STORED = 16  # what an element that is stored and read again costs, in multiplic
 LESS = 0.8  # of the operations, from which another order is worth a look
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Reordered:
     """The steps to another order of products, and the part of a program's operations that is left by them."""
 
@@ -91,7 +90,7 @@ def _trees(state: State) -> dict[str, list[str]]:
     return found
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Tree:
     """A tree of sums as one: the variables of each factor, those of each sum, all their extents.
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
+from tdsl.core.node import frozen
 from tdsl.core.source import here
 from tdsl.errors import ScheduleError, TargetError, TypeMismatch, did_you_mean
 from tdsl.lang.program import Program, bind_sizes
@@ -16,7 +16,7 @@ from tdsl.tilegraph.graph import TileGraph
 INLINE = "inline"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Pins:
     """The level of memory at which each of some funcs has to be kept, or "inline"."""
 

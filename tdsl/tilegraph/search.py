@@ -18,10 +18,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from copy import copy
-from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 
+from tdsl.core.node import frozen
 from tdsl.core.source import here
 from tdsl.errors import ScheduleError
 from tdsl.lang.program import Program
@@ -73,7 +73,7 @@ TRIED = 64  # terms of a tile, to see whether a sum has such a form
 BANDS = (16, 32, 64)  # rows that are tried, beside what the recipe chooses
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Candidate:
     """A schedule, what it is, and the seconds that the roofline gives it."""
 
@@ -82,7 +82,7 @@ class Candidate:
     seconds: float
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Found:
     """What a search has tried: the candidate to take first, the others by their price.
 

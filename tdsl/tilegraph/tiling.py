@@ -14,6 +14,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from math import ceil, inf, log2, prod
 
+from tdsl.core.node import frozen
 from tdsl.lang.affine import variables
 from tdsl.lang.expr import Var
 from tdsl.schedule.cost.machine import Machine, MemoryLevel
@@ -88,7 +89,7 @@ class Place:
         return not self.level.managed and self.behind is self.machine.levels[-1]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Tiling:
     """A shape of tiles, the bytes that one holds and that all move into the level, and the seconds of all."""
 
@@ -98,7 +99,7 @@ class Tiling:
     seconds: float
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Needs:
     """What is needed of funcs and inputs in all: first points and extents; and the bytes of an element.
 
@@ -124,7 +125,7 @@ class Needs:
         return Needs(graph, first, most, {n: graph.element_bytes(n) for n in most}, seconds, lanes)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Group:
     """Funcs that are computed tile by tile of their owner, in the order of the program.
 

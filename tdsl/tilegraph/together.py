@@ -9,8 +9,7 @@ What they read is larger than any cache, so that it would come from memory again
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from tdsl.core.node import frozen
 from tdsl.lang.affine import variables
 from tdsl.lang.program import FuncDef
 from tdsl.lang.regions import Box, reads_in
@@ -27,7 +26,7 @@ FULL = 0.5  # of the cache next to the first, that the rows of a block fill
 EACH = 8  # blocks for each thread at least
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Together:
     """Funcs whose loops over rows run together, so many `rows` at a time, because of a `source`."""
 

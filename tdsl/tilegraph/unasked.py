@@ -7,9 +7,9 @@ time is spent on them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import prod
 
+from tdsl.core.node import frozen
 from tdsl.errors import ScheduleError
 from tdsl.lang.program import FuncDef
 from tdsl.lang.regions import Box
@@ -32,7 +32,7 @@ MOST = 12  # funcs
 MUCH = 2e8  # operations: a millisecond or so
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class NestedTiles:
     """Tiles of a func with those inside, the outermost level first: their extents and their level."""
 

@@ -8,8 +8,9 @@ for tiles of the owner (threads):
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from tdsl.core.node import frozen
 from tdsl.lang.expr import Var
 from tdsl.lang.regions import Box, Interval
 from tdsl.lang.simplify import add
@@ -37,7 +38,7 @@ from tdsl.tilegraph.levels import Part
 EVEN = 0.8  # of the threads that are busy on average, from which a loop is shared out by itself
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Open:
     """A stage in tiles: its loops over tiles so far, and the loop of each variable within."""
 

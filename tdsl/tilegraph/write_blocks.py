@@ -12,9 +12,10 @@ for tiles of the owner (blocks):
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 
+from tdsl.core.node import frozen
 from tdsl.lang.affine import variables
 from tdsl.lang.definition import Definition
 from tdsl.lang.expr import Var
@@ -47,7 +48,7 @@ TERMS = 16  # of a step, of which a block fetches the operands
 UNROLLED = 512  # operations of a thread without a loop
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Block:
     """A block that is being written: the tile of `own`, inside its loop `at` over blocks."""
 

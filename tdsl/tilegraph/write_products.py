@@ -9,9 +9,9 @@ for tiles of the sums (warps), in registers:
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from math import prod
 
+from tdsl.core.node import frozen
 from tdsl.lang.expr import Var
 from tdsl.schedule.fluent import Stage
 from tdsl.schedule.instructions.tensor_cores import COLUMNS, ROWS, Mma
@@ -27,7 +27,7 @@ HELD = 64  # sums of a thread, at most
 TERMS = 32  # terms, of which a block fetches the operands
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class WarpTiles:
     """A product by tensor cores: its operands along rows and columns, the instruction, and a warp's tile."""
 
@@ -66,7 +66,7 @@ def find_warp_tiles(stage: Stage, sizes: Mapping[str, int], warps: int) -> WarpT
     return WarpTiles(stage.func, left, right, form, min(tiles, key=lambda t: (prod(t), sum(t))))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class WarpLoops:
     """Where a product stands: the loops of its rows and columns in a tile, those outside, and the block's."""
 

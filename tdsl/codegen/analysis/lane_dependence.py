@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from tdsl.codegen.analysis.scope import inside
 from tdsl.codegen.ir.fresh_names import Renaming
 from tdsl.codegen.ir.loops import Alloc, For, Let, Stmt, Store
 from tdsl.codegen.ir.statements import exprs_of, loads_of, rebuilt, stored_in, walk
-from tdsl.core.node import post_order
+from tdsl.core.node import frozen, post_order
 from tdsl.lang.affine import Sum, as_expr, as_sum, variables
 from tdsl.lang.bounds import Facts, lower, upper
 from tdsl.lang.expr import Binary, Const, Expr, Load, Var, const, dtype_of
@@ -68,7 +67,7 @@ def _accesses(s: Stmt, buffers: frozenset[str]) -> Iterator[tuple[str, Index, bo
                         yield n.buffer, n.index, False
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Pair:
     """Two iterations of a loop; the variables of the second one are renamed, and lets are expanded."""
 

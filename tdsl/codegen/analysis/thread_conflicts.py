@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from tdsl.codegen.ir.loops import LANES, CopyTile, Invoke, Stmt, Store
 from tdsl.codegen.ir.statements import exprs_of
-from tdsl.core.node import Node, post_order, transform
+from tdsl.core.node import Node, frozen, post_order, transform
 from tdsl.lang.affine import Sum, as_expr, as_sum, variables
 from tdsl.lang.bounds import Facts, lower, upper
 from tdsl.lang.expr import (
@@ -26,7 +26,7 @@ from tdsl.lang.simplify import add, simplify, substitute
 from tdsl.schedule.instructions.instruction import INSTRUCTIONS
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Access:
     """The elements that a statement reads or writes in memory shared by threads.
 

@@ -14,6 +14,7 @@ from tdsl.codegen.cpu.builder import Builder
 from tdsl.codegen.cpu.context import Buffer, Context
 from tdsl.codegen.cpu.ir_types import memory
 from tdsl.codegen.cpu.values import Value, full, splat
+from tdsl.core.node import frozen
 from tdsl.lang.affine import Sum, as_expr, as_sum
 from tdsl.lang.bounds import lower, upper, value_range
 from tdsl.lang.expr import Binary, Broadcast, Const, Expr, Ramp, Unary, lanes_of
@@ -61,7 +62,7 @@ def lane_sum(e: Expr, minus: Expr | None = None) -> LaneSum:
     return total
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Address:
     """The addresses of the lanes of an access.
 

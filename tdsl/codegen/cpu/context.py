@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from tdsl.codegen.cpu.builder import Builder
 from tdsl.codegen.cpu.values import Value
 from tdsl.codegen.ir.loops import Kernel, Operand
+from tdsl.core.node import frozen
 from tdsl.lang.bounds import NOTHING, Facts
 from tdsl.lang.expr import Expr
 from tdsl.lang.types import DType
@@ -16,7 +17,7 @@ from tdsl.schedule.instructions.instruction import RegisterFile
 LARGEST_INDEX = 1 << 40
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Buffer:
     """A buffer: a pointer, and for each axis a stride: an int in elements, or the name of an i64 in bytes.
 

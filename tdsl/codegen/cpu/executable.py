@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import functools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,7 +16,7 @@ from tdsl.codegen.ir.loops import Argument, BufferParam, Check, Kernel, Print, S
 from tdsl.codegen.ir.show import message_text
 from tdsl.codegen.runtime.failure import CHECK_SLOTS, TOUCHED, beyond_memory, check_error
 from tdsl.core.debug import dump, tell
-from tdsl.core.node import post_order
+from tdsl.core.node import frozen, post_order
 from tdsl.errors import TargetError, TdslError
 from tdsl.lang.expr import dtype_of
 from tdsl.lang.types import DType
@@ -36,7 +35,7 @@ class _PyMethodDef(ctypes.Structure):
     )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ObjectCode:
     """An object file that defines `@NAME`, and `@NAME_call` if `quick`; `params` are those of the kernel."""
 

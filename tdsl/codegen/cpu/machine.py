@@ -9,17 +9,17 @@ from __future__ import annotations
 import functools
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import llvmlite.binding as llvm
 
 from tdsl.codegen.cpu.amx_permission import may_use_tiles
+from tdsl.core.node import frozen
 from tdsl.core.source import here
 from tdsl.errors import TargetError, did_you_mean
 from tdsl.target import Target
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class CpuTarget:
     """A CPU as LLVM describes it; `vector_bytes` is the widest vector register worth using, in bytes.
 

@@ -35,6 +35,7 @@ from tdsl.codegen.ir.loops import (
     row_major,
 )
 from tdsl.codegen.runtime.failure import CHECK_SLOTS
+from tdsl.core.node import frozen
 from tdsl.lang.expr import Binary, Const, Expr, Size
 from tdsl.lang.types import DType
 
@@ -236,7 +237,7 @@ def _run(w: _Writer, kernel: Kernel) -> None:
     w.do(f"ret ptr {w.v(f'call ptr @PyLong_FromLongLong(i64 {status})')}")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Array:
     """An array argument: the names of its fields as i64 values, and of its flags as i32."""
 

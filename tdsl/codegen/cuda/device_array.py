@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from math import prod
 from typing import Any
 
@@ -16,6 +15,7 @@ from tdsl.codegen.runtime.arrays import as_array, declared
 from tdsl.codegen.runtime.dlpack import device_of, exported
 from tdsl.codegen.runtime.dlpack_exchange import exchange
 from tdsl.codegen.runtime.signature import ArrayArg
+from tdsl.core.node import frozen
 from tdsl.core.source import here
 from tdsl.errors import TypeMismatch
 
@@ -92,7 +92,7 @@ def stream_of(value: Any, device: Device) -> int | None:
     return told
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Lent:
     """An array of another library: `strides` in bytes, None if row-major; `here` if on the call's GPU."""
 

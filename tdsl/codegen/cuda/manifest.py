@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from math import prod
 from typing import Any
 
@@ -20,6 +20,7 @@ import numpy as np
 
 from tdsl.codegen.cuda.record import KernelRecord, Module, kernel_of
 from tdsl.codegen.cuda.size_formulas import Count
+from tdsl.core.node import frozen
 from tdsl.core.source import here
 from tdsl.errors import TdslError
 from tdsl.lang.types import BY_NAME
@@ -30,7 +31,7 @@ MANIFEST = "manifest.json"
 Array = np.ndarray[Any, Any]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Argument:
     """An argument of a program: an input generated from `seed`, a stored input (`seed` 0), or a result."""
 
@@ -42,7 +43,7 @@ class Argument:
     seed: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Program:
     """Kernels, their arguments in the order of the launcher, and the tolerated error of each result.
 

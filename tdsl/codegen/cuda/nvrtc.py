@@ -5,11 +5,11 @@ from __future__ import annotations
 import importlib.util
 import os
 import re
-from dataclasses import dataclass
 from typing import Any
 
 from tdsl.codegen.cuda import nvcc
 from tdsl.codegen.cuda.diagnostics import rejected
+from tdsl.core.node import frozen
 from tdsl.core.source import here
 from tdsl.errors import TargetError
 
@@ -21,7 +21,7 @@ _SHARED = re.compile(r"(\d+) bytes smem")
 _SERIAL = re.compile(r"\b(?:C7507|C7510|C7515)\b")  # ptxas: wgmma is serialised
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Usage:
     """Usage of a kernel by ptxas: registers, stack and spill bytes of a thread, shared bytes of a block."""
 
@@ -31,7 +31,7 @@ class Usage:
     shared: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Compiled:
     """A cubin, the resource usage of each kernel by name, and warnings of serialised tensor instructions."""
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import prod
+
+from tdsl.core.node import frozen
 
 _WARP = 32
 _REGISTERS = 64 << 10  # of a multiprocessor
@@ -13,7 +14,7 @@ _OWN_SHARED = 1024  # bytes of shared memory that the system reserves in each bl
 _PARTS = 4  # partitions of a multiprocessor, each with its own warps and registers
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Multiprocessor:
     """Limits of a multiprocessor: resident warps, resident blocks, bytes of shared memory."""
 
@@ -31,7 +32,7 @@ MULTIPROCESSORS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Occupancy:
     """The resident `warps` of at most `most`, and the number of blocks that each resource would allow.
 

@@ -9,18 +9,19 @@ from __future__ import annotations
 
 import json
 import struct
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from typing import Any
 
 from tdsl.codegen.cuda.occupancy import Occupancy, occupancy
 from tdsl.codegen.cuda.size_formulas import Count, shown
 from tdsl.codegen.gpu.tensor_boxes import TileMap
+from tdsl.core.node import frozen
 
 Extents = tuple[int, int, int]
 _LENGTH = struct.Struct("<I")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class KernelRecord:
     """One launch: names of its arguments, its grid and block, and the dynamic `shared` bytes to request.
 
@@ -53,7 +54,7 @@ class KernelRecord:
         ) + (f"\n  tiles by tensor maps (TMA): {tiles}" if tiles else "")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Module:
     """The kernels of a program in launch order, and temporary buffers between them by name and bytes.
 

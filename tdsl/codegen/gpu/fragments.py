@@ -8,14 +8,14 @@ Any other statement may access an element only in the thread that owns it, prova
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 
 from tdsl.codegen.analysis.scope import inside
 from tdsl.codegen.analysis.thread_conflicts import plain_index
 from tdsl.codegen.ir.loops import FRAGMENT, LANES, Alloc, For, If, Invoke, Operand, Stmt, Store
 from tdsl.codegen.ir.statements import exprs_of, parts_of, walk
-from tdsl.core.node import post_order
+from tdsl.core.node import frozen, post_order
 from tdsl.errors import ScheduleError
 from tdsl.lang.bounds import NOTHING, Facts
 from tdsl.lang.expr import ZERO, Const, Expr, Load, Var, const
@@ -24,7 +24,7 @@ from tdsl.schedule.instructions.instruction import INSTRUCTIONS
 from tdsl.schedule.instructions.layout import Layout
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Fragment:
     """A register buffer of `extents` elements, an array of tiles with `layout`, distributed over a group."""
 

@@ -32,6 +32,7 @@ from tdsl.codegen.ir.loops import (
 )  # fmt: skip
 from tdsl.codegen.ir.statements import is_empty, rebuilt, stored_in, walk
 from tdsl.codegen.lowering.root_stages import used_params
+from tdsl.core.node import frozen
 from tdsl.core.source import here
 from tdsl.errors import ScheduleError, TargetError
 from tdsl.lang.expr import Const, Expr, Unary, const
@@ -86,7 +87,7 @@ class Launch:
         return (self.cluster, x // self.cluster, y, z, *self.block)[AXES.index(axis)]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Launches:
     """The launches of a program in execution order, and the temporaries in global memory between them."""
 

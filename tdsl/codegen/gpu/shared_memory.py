@@ -9,11 +9,11 @@ that equal columns of neighbouring rows are in different banks: the swizzle mode
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import prod
 
 from tdsl.codegen.ir.loops import SHARED, Alloc, Phases, Stmt
 from tdsl.codegen.ir.statements import walk
+from tdsl.core.node import frozen
 from tdsl.errors import ScheduleError
 from tdsl.lang.affine import Sum, as_expr, as_sum
 from tdsl.lang.bounds import Facts, lower
@@ -26,7 +26,7 @@ LINE = 128  # bytes that touch each of the 32 banks once
 _ROWS = 8  # after which the permutations of chunks repeat
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Swizzle:
     """A swizzle of panels with `width` columns and `height` rows: an XOR of the offset of each element.
 
@@ -77,7 +77,7 @@ class Swizzle:
         return inner, as_expr(outer)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SharedMemory:
     """The `starts` of buffers in bytes by name, their total `size`, and the swizzles of swizzled buffers."""
 

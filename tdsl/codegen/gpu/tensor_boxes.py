@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from math import prod
 
 from tdsl.codegen.ir.loops import Alloc, Argument, BufferParam, CopyTile, Stmt, row_major
 from tdsl.codegen.ir.statements import walk
+from tdsl.core.node import frozen
 from tdsl.core.source import Loc
 from tdsl.errors import ScheduleError
 from tdsl.lang.expr import Const
@@ -17,7 +17,7 @@ _MOST_EXTENT = 256
 _MOST_AXES = 5
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TileMap:
     """A tensor map: the shape of a row-major array, the shape of the boxes that are copied, and the swizzle.
 

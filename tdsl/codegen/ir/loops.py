@@ -14,9 +14,8 @@ Indices are i64 and multi-dimensional: a buffer has extents and strides, and the
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
-from tdsl.core.node import Node, node
+from tdsl.core.node import Node, frozen, node
 from tdsl.lang.expr import ZERO, Expr
 from tdsl.lang.types import DType
 from tdsl.schedule.instructions.layout import Layout
@@ -319,7 +318,7 @@ def as_stmt(statements: Sequence[Stmt]) -> Stmt:
     return statements[0] if len(statements) == 1 else Block(tuple(statements))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class BufferParam:
     """An array argument. `extents` are constants or sizes.
 
@@ -336,7 +335,7 @@ class BufferParam:
     align: int = 1
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ScalarParam:
     """A scalar argument (a `Param` of the body)."""
 
@@ -344,7 +343,7 @@ class ScalarParam:
     dtype: DType
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SizeParam:
     """A named size, an i64 argument of each call (a `Size` of the body)."""
 
@@ -354,7 +353,7 @@ class SizeParam:
 Argument = BufferParam | ScalarParam | SizeParam
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Message:
     """The text of a `Check` or `Print` site: `parts` with the values between them; `where` is file:line."""
 
@@ -363,7 +362,7 @@ class Message:
     where: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Kernel:
     """A function of buffers, scalars and sizes, which a backend compiles.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from tdsl.core.node import frozen
 from tdsl.errors import ScheduleError
 from tdsl.lang.affine import difference, variables
 from tdsl.lang.bounds import Facts, upper
@@ -20,7 +21,7 @@ from tdsl.schedule.pipelines import whole_rows
 from tdsl.schedule.sliding import ring_size
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Buffer:
     """The storage of a func: `names` has one buffer for each component, `order` the axes, outermost first.
 

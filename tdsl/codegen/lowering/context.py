@@ -12,6 +12,7 @@ from tdsl.codegen.lowering.buffers import (
     Buffer,
     Ring,
 )  # fmt: skip
+from tdsl.core.node import frozen
 from tdsl.lang.bounds import NOTHING, Facts
 from tdsl.lang.expr import ZERO, Binary, Expr
 from tdsl.lang.program import Program
@@ -28,7 +29,7 @@ from tdsl.schedule.nest import (
 from tdsl.schedule.tree import Tree
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Planes:
     """The dimension `axis` along which the last update of a func steps: it writes index `step` + `ahead`.
 
@@ -41,7 +42,7 @@ class Planes:
     alive: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Open:
     """The loops open at the statement being lowered, with the facts known of their variables.
 

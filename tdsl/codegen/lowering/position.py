@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from tdsl.core.node import frozen
 from tdsl.lang.expr import ZERO, Expr
 from tdsl.schedule.relate import Related
 
@@ -11,7 +10,7 @@ FULL, INIT, UPDATE = "full", "init", "update"
 GATHER, PART = "gather", "part"  # a reduction over threads, and the part of one thread in it
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Guard:
     """A condition on points, over the `loops` of the nest; a predicate does not restrict initialisation."""
 
@@ -20,7 +19,7 @@ class Guard:
     predicate: bool
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Spot:
     """A position in a nest: `depth` of the next loop, values of the `opened` loops, `guards` not tested yet.
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from tdsl.codegen.ir.loops import (
     Alloc,
@@ -26,7 +26,7 @@ from tdsl.codegen.ir.loops import (
 )  # fmt: skip
 from tdsl.codegen.ir.names import Names
 from tdsl.codegen.runtime.signature import extent
-from tdsl.core.node import post_order
+from tdsl.core.node import frozen, post_order
 from tdsl.lang.bounds import NOTHING
 from tdsl.lang.expr import ONE, Const, Load
 from tdsl.lang.program import FuncDef
@@ -37,7 +37,7 @@ from tdsl.schedule.required import inside, read_by, required
 from tdsl.schedule.tree import ROOT, Tree, build_tree
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RootStage:
     """A func computed at the root.
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from tdsl.codegen.analysis.asynchronous import is_asynchronous
 from tdsl.codegen.analysis.thread_conflicts import is_other_slot
@@ -38,6 +37,7 @@ from tdsl.codegen.ir.statements import (
     substituted,
     walk,
 )  # fmt: skip
+from tdsl.core.node import frozen
 from tdsl.lang.affine import as_sum
 from tdsl.lang.expr import ONE, Binary, Expr, Var
 from tdsl.lang.simplify import subtract
@@ -74,7 +74,7 @@ def group_products(kernel: Kernel) -> Kernel:
     return dataclasses.replace(kernel, body=sequence([body, *_waits(left)]))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Group:
     """A committed group: the asynchronous instructions of the statement `code`, which may be unfinished."""
 
@@ -99,7 +99,7 @@ class _Group:
 Groups = tuple[_Group, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Groups:
     """Inserts commits and waits. `guards`: by name of mbarriers, the buffers that they free for writing."""
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Collection
-from dataclasses import dataclass
 from math import copysign
 
 from tdsl.codegen.analysis.scope import inside
 from tdsl.codegen.ir.loops import Alloc, For, Kernel, Stmt
 from tdsl.codegen.ir.statements import loads_of, map_exprs, map_parts
-from tdsl.core.node import Node, children, map_children, transform
+from tdsl.core.node import Node, children, frozen, map_children, transform
 from tdsl.lang.affine import as_expr, as_sum
 from tdsl.lang.bounds import NOTHING, Facts, at_most
 from tdsl.lang.expr import ONE, ZERO, Binary, Call, Const, Expr, Load, Select, dtype_of
@@ -94,7 +93,7 @@ def _parts(e: Expr) -> tuple[Expr, ...]:
     return children(e)  # type: ignore[return-value]  # an expression holds expressions only
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Holds:
     """Proofs of inequalities where a condition holds."""
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from tdsl.codegen.ir.fresh_names import Fresh
 from tdsl.codegen.ir.loops import (
@@ -23,7 +22,7 @@ from tdsl.codegen.ir.loops import (
 from tdsl.codegen.ir.statements import exprs_of, map_parts, rebuilt, sequence, walk
 from tdsl.codegen.transforms.one_lane import one_lane
 from tdsl.codegen.transforms.partial_results import combined
-from tdsl.core.node import post_order
+from tdsl.core.node import frozen, post_order
 from tdsl.lang.expr import ZERO, Binary, Const, Expr, Load, Var, const, lanes_of
 from tdsl.lang.simplify import add, simplify
 
@@ -99,7 +98,7 @@ def _tree(s: For, scopes: Mapping[str, str], fresh: Fresh, around: _Around) -> S
     return rebuilt(s, body=body, merges=())
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Tree:
     """The reduction of a loop; `names`: the registers of a result for the own value and a received one."""
 

@@ -40,6 +40,7 @@ from tdsl.codegen.ir.statements import (
     walk,
 )  # fmt: skip
 from tdsl.codegen.transforms.around_barriers import around_barriers
+from tdsl.core.node import frozen
 from tdsl.errors import ScheduleError
 from tdsl.lang.bounds import NOTHING, Facts, lower
 from tdsl.lang.expr import ONE, ZERO, Binary, Expr, Var
@@ -129,7 +130,7 @@ class _Place:
         return dataclasses.replace(self, differing=differing, in_warp=in_warp)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Done:
     """Code with its barriers, and its accesses before the first and after the last barrier.
 

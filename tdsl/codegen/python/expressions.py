@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import assert_never
 
 from tdsl.codegen.python.support import SUPPORT
-from tdsl.core.node import Node, children, post_order
+from tdsl.core.node import Node, children, frozen, post_order
 from tdsl.core.text import ATOM, SIGN, Names, Piece, call, infix, number, prefix, ternary
 from tdsl.lang.expr import (
     COMPARISONS,
@@ -52,7 +52,7 @@ LONG, LONGEST = (
 LARGEST_SIZE = 1 << 40  # no array has more elements along an axis
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Value:
     """The text of an expression of `size` nodes, the kind of its Python value, the range of an integer."""
 

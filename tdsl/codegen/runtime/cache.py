@@ -22,8 +22,8 @@ import threading
 import time
 import warnings
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 
+from tdsl.core.node import frozen
 from tdsl.errors import CacheWarning
 
 SCHEMA = 1
@@ -36,7 +36,7 @@ _FLAGS = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 
 _CLOEXEC = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class CacheInfo:
     """The contents of the cache (`entries` files, `bytes` in all) and its statistics in this process.
 
@@ -58,7 +58,7 @@ class _RefusedError(Exception):
     """The folder or an entry must not be used; the message has the reason."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Folder:
     """An open folder; by descriptor if the system supports it, so that nobody can swap the folder."""
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field
+from dataclasses import field
 from math import prod
 
 from tdsl.codegen.ir.loops import Argument, BufferParam, ScalarParam, SizeParam, row_major
-from tdsl.core.node import post_order
+from tdsl.core.node import frozen, post_order
 from tdsl.core.source import Loc
 from tdsl.lang.agreement import Agreement
 from tdsl.lang.expr import Binary, Cast, Const, Expr, Select, Size, Unary
@@ -17,7 +17,7 @@ from tdsl.lang.program import bind_expr
 from tdsl.lang.types import DType
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ArrayArg:
     """An array argument or output. Extents are `Const`, `Size`, or any integer expression of these. `loc` is
     the source location of its declaration.
@@ -29,7 +29,7 @@ class ArrayArg:
     loc: Loc | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ScalarArg:
     """A scalar argument."""
 
@@ -38,7 +38,7 @@ class ScalarArg:
     loc: Loc | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Signature:
     """The inputs of a compiled program in the order of a call, and its outputs in the order of the result.
 
@@ -66,7 +66,7 @@ ALIGN = 64  # bytes: a cache line, and the widest vector
 LARGE = 1 << 20  # bytes from which an output is allocated aligned and from a pool
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Specialisation:
     """The sizes, strides and alignment that one variant of a program is compiled for.
 

@@ -39,7 +39,7 @@ from tdsl.codegen.ir.statements import (
     stored_in,
     walk,
 )  # fmt: skip
-from tdsl.core.node import Node, post_order, transform
+from tdsl.core.node import Node, frozen, post_order, transform
 from tdsl.lang.affine import Sum, as_expr, as_sum, variables
 from tdsl.lang.bounds import Facts, lower, upper
 from tdsl.lang.expr import ONE, ZERO, Const, Expr, Load, Ramp, Var, const, lanes_of
@@ -91,7 +91,7 @@ class _Place:
     merges: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Digit:
     """The thread number in an index: it is a term with factor `step` in dimension `dim`."""
 
@@ -99,7 +99,7 @@ class _Digit:
     step: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Axis:
     """Privatises the memory `name` along one thread axis with `count` threads."""
 

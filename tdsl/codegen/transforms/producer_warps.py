@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from math import prod
 
 from tdsl.codegen.analysis.launch_axes import is_whole, launch_extents
@@ -22,6 +21,7 @@ from tdsl.codegen.ir.loops import (
     Stmt,
 )  # fmt: skip
 from tdsl.codegen.ir.statements import exprs_of, rebuilt, scalars_of, walk
+from tdsl.core.node import frozen
 from tdsl.errors import ScheduleError
 from tdsl.lang.expr import ONE, ZERO, Binary, Const, Expr, Var, const
 from tdsl.lang.simplify import add, conjunction, simplify, subtract
@@ -30,7 +30,7 @@ _WARP = 32  # threads
 _ROWS = 8  # rows of a tile after which its swizzle repeats
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Producer:
     """The producer loop `asks` of a pipelined `loop`: it issues the copies of tiles into the rings `memory`.
 

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf, prod
 
+from tdsl.core.node import frozen
 from tdsl.lang.affine import variables
 from tdsl.lang.bounds import NOTHING, Facts, upper
 from tdsl.lang.expr import ONE, ZERO, Const, Expr, Read, Var
@@ -45,7 +46,7 @@ WORD = 8  # bytes of a barrier that waits for copies
 WARP = 32
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Memory:
     """Some bytes of a func, or of what stands at a loop, that begin at a multiple of others.
 

@@ -7,9 +7,8 @@ data chooses is read always.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 
-from tdsl.core.node import children
+from tdsl.core.node import children, frozen
 from tdsl.lang.bounds import lower, upper
 from tdsl.lang.definition import Definition
 from tdsl.lang.expr import ONE, TRUE, Binary, Expr, Read, Select, const
@@ -21,7 +20,7 @@ _MOST = 5000  # parts, each under its conditions; beyond them, conditions on sha
 Branches = dict[str, tuple["Branch", ...]]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Held:
     """So many values of a variable, from a first one on, of so many."""
 
@@ -30,7 +29,7 @@ class Held:
     whole: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Branch:
     """A read at an index that is made where some variables run over few of their values: by variable."""
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from math import ceil, prod
 
+from tdsl.core.node import frozen
 from tdsl.lang.bounds import NOTHING, lower, upper
 from tdsl.lang.regions import Box, Interval, reads_in, union_box
 from tdsl.schedule.cost.branches import Branches, branches_of
@@ -43,7 +44,7 @@ class Body:
     again: Bytes = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class CacheModel:
     """A cache of some bytes in lines; threads that run parallel loops have so many of them."""
 

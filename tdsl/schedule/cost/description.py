@@ -16,9 +16,10 @@ from __future__ import annotations
 import functools
 import json
 import os
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
+from tdsl.core.node import frozen
 from tdsl.core.source import here
 from tdsl.errors import TargetError
 from tdsl.schedule.cost.machine import Machine, MemoryLevel, Rate
@@ -27,7 +28,7 @@ SCHEMA = 1
 BUILT_IN = "builtin"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Description:
     """A machine with the name of its processor, and when it was measured (ISO 8601)."""
 

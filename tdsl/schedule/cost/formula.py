@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
+from tdsl.core.node import frozen
 from tdsl.lang.symbolic import product
 from tdsl.schedule.facts import cost, rest_at_root, root_boxes
 from tdsl.schedule.nest import State
 from tdsl.schedule.required import bounds_of
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Formula:
     """sympy expressions of the sizes of a program.
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from math import inf, prod
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
+from tdsl.core.node import frozen
 from tdsl.errors import IndexBoundError
 from tdsl.lang.bounds import NOTHING, upper
 from tdsl.lang.expr import ONE, TRUE, Expr, Var, const
@@ -65,7 +66,7 @@ def remembered(f: Callable[Concatenate[O, P], R]) -> Callable[Concatenate[O, P],
     return asked
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Window:
     """What slides along an axis: so many `new` elements at a time, in `part` of the iterations."""
 

@@ -7,14 +7,14 @@ to other machines have the same fields and stand in the same list.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
+from tdsl.core.node import frozen
 from tdsl.core.source import here
 from tdsl.errors import TargetError, did_you_mean
 from tdsl.target import Target, capacities_by
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class MemoryLevel:
     """A level of the memory hierarchy.
 
@@ -49,7 +49,7 @@ class MemoryLevel:
         return min(self.bandwidth, key=lambda pair: (abs(pair[0] - threads), pair[0]))[1]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Rate:
     """The operations a second of one thread; a multiplication and its addition are two.
 
@@ -66,7 +66,7 @@ class Rate:
 CACHES = (MemoryLevel("L1", 32 << 10), MemoryLevel("L2", 512 << 10), MemoryLevel("L3", 16 << 20))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Machine:
     """Vectors, threads and memory of what code runs on.
 

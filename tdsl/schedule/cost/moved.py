@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from math import gcd, prod
+
+from tdsl.core.node import frozen
 
 Bytes = dict[str, "Moved"]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Moved:
     """The bytes of a tensor or func that a level of memory gets from further out, and gives there."""
 

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from math import ceil, inf
 
+from tdsl.core.node import frozen
 from tdsl.schedule.cost.devices import typical
 from tdsl.schedule.cost.machine import Machine, MemoryLevel
 from tdsl.schedule.nest import State
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Received:
     """What a rank of so many receives: bytes by tensor, in so many messages at least.
 

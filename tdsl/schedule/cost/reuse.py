@@ -7,9 +7,10 @@ all that is touched meanwhile fits: of these two steps themselves what comes aft
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from math import inf, prod
 
+from tdsl.core.node import frozen
 from tdsl.schedule.cost.moved import Bytes, Moved
 
 RARE = 0.5  # of the iterations of a loop, below which a step is seldom between others
@@ -18,7 +19,7 @@ Points = tuple[tuple[float, float], ...]  # of each axis the first, and the firs
 Shift = tuple[float, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Touch:
     """The points of an array that are touched, and their bytes in whole lines.
 
@@ -35,7 +36,7 @@ class Touch:
 Touched = dict[str, Touch]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Sweep:
     """A way through what is touched of an array: along some of its axes, beside so many bytes of others.
 
@@ -50,7 +51,7 @@ class Sweep:
 Sweeps = Callable[[str], Sweep]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Step:
     """What is done at a time: what it touches, and what it moves where nothing of that is in the cache.
 
@@ -166,7 +167,7 @@ def _kept(
     return float(high <= room) if high <= room or low > room else (room - low) / (high - low)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Beside:
     """What two steps touch beside an array after its last use in the one and before its first in the other.
 

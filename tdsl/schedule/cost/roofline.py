@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import ceil, inf, prod
 
-from tdsl.core.node import Node, post_order, transform
+from tdsl.core.node import Node, frozen, post_order, transform
 from tdsl.lang.affine import variables
 from tdsl.lang.definition import Definition
 from tdsl.lang.expr import TRUE, Call, Const, Expr, Param, Select
@@ -36,7 +36,7 @@ KNOWN = 1 << 10  # definitions that are looked at once: each candidate of a sear
 LAUNCH = 3e-6  # seconds of a kernel of a GPU, where it has not been measured
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Work:
     """Operations by unit: "vector" and "scalar" ones, and values of functions such as exp.
 
@@ -59,7 +59,7 @@ class Work:
         return Work(n * self.vector, n * self.scalar, n * self.exp, n * self.tensor)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class NestTime:
     """The seconds of a nest at the root: by level of memory, by unit, and for its launch.
 

@@ -10,10 +10,10 @@ The instructions are rows of a table; `declare` returns the `Instruction` of a r
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
 
 import numpy as np
 
+from tdsl.core.node import frozen
 from tdsl.lang.casts import cast
 from tdsl.lang.expr import Binary, Cast, Expr, Read
 from tdsl.lang.tensor import Func, Tensor
@@ -28,7 +28,7 @@ _VNNI = "call <16 x i32> @llvm.x86.avx512.vpdpbusd.512(<16 x i32> {}, <64 x i8> 
 _SUM = "%sum = " + _VNNI
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Dot:
     """A dot-product instruction: the CPU feature that it needs, its shape, its types, and its LLVM code.
 

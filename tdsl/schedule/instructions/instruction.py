@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any
 
+from tdsl.core.node import frozen
 from tdsl.core.source import Loc, here
 from tdsl.errors import DefinitionError, TypeMismatch, did_you_mean
 from tdsl.lang.build_program import build_program
@@ -38,7 +39,7 @@ class RegisterFile:
     declarations: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Instruction:
     """A tensor intrinsic: its semantics `meaning`, a program of one func with constant extents, and its code.
 

@@ -11,12 +11,13 @@ i has the digits i % 8 (for the lane) and i // 8 (for the register), j has j % 2
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 from typing import Any
 
 import numpy as np
 
+from tdsl.core.node import frozen
 from tdsl.lang.bounds import NOTHING, Facts
 from tdsl.lang.expr import ZERO, Binary, Expr, const
 from tdsl.lang.simplify import add, multiply, simplify
@@ -24,7 +25,7 @@ from tdsl.lang.simplify import add, multiply, simplify
 Array = np.ndarray[Any, Any]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Digit:
     """A digit of the index of `axis`: index // step % radix * weight is a term of the lane or register."""
 
@@ -35,7 +36,7 @@ class Digit:
     in_lane: bool
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Layout:
     """The distribution of the elements of a tile over registers of `threads` threads.
 

@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
+from tdsl.core.node import frozen
 from tdsl.errors import did_you_mean
 from tdsl.lang.casts import cast
 from tdsl.lang.tensor import Func, Tensor
@@ -28,7 +28,7 @@ ROWS, COLUMNS = 16, 8  # of the accumulators
 _BYTES = 32  # of a row of `a` and of a column of `b`
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Mma:
     """A row for `mma.sync`: the types of operands and accumulators; `kind` is the PTX type if it differs."""
 
@@ -62,7 +62,7 @@ MMAS = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Load:
     """A row for `ldmatrix`: the operand, its type, whether it is transposed, the number of 8 x 8 matrices."""
 

@@ -10,8 +10,8 @@ rows of a table; `find` of `tensor_cores.py` returns the `Instruction` of a name
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
+from tdsl.core.node import frozen
 from tdsl.lang.casts import cast
 from tdsl.lang.tensor import Func, Tensor
 from tdsl.lang.types import DType, bf16, f8e4m3, f8e5m2, f16, f32, i8, i32, u8
@@ -31,7 +31,7 @@ PTX_TYPES = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Wgmma:
     """A row for `wgmma`: types, number of columns, and the storage order of the operands.
 

@@ -7,9 +7,9 @@ and how many rows a band has so that all of it stays in the cache. `recipes/band
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from math import prod
 
+from tdsl.core.node import frozen
 from tdsl.lang.program import FuncDef
 from tdsl.lang.regions import Box
 from tdsl.schedule.cost.machine import Machine
@@ -23,7 +23,7 @@ LEAST, MOST = 8, 128  # rows of a band: fewer use a panel too seldom, more bring
 SPILLED = 2  # near caches that its intermediates may fill, before bands are lower than tiles like
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Bands:
     """How a chain runs: `rows` of `row` at a time, one loop shared by threads, "" for none."""
 
@@ -32,7 +32,7 @@ class Bands:
     parallel: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Chain:
     """What is computed in a band: funcs, consumers first; `boxes` are what a band needs of each."""
 

@@ -12,8 +12,7 @@ rows run in parts.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from tdsl.core.node import frozen
 from tdsl.lang.definition import Definition
 from tdsl.lang.expr import Read, Var
 from tdsl.lang.program import FuncDef
@@ -28,7 +27,7 @@ from tdsl.schedule.patterns.parts import count_parts, is_of_few, outermost, redu
 from tdsl.schedule.patterns.rows import free_vector, vectors_of
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Beside:
     """`names` reduce over the rows of a chain, in parts of `part` rows; both read rows of `shared`.
 

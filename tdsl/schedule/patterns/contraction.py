@@ -14,10 +14,11 @@ broadcast. `across` uses each of these vectors again. `recipes/matmul.py` writes
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import partial
 from math import prod
 
+from tdsl.core.node import frozen
 from tdsl.lang.affine import variables
 from tdsl.lang.expr import Expr, Read, Var
 from tdsl.lang.program import FuncDef
@@ -55,7 +56,7 @@ WHOLE = 0.9  # of the products, that whole tiles of an instruction must have
 AHEAD = 8  # iterations from a request for a row to its use
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Contraction:
     """`func` reduces; `owner` is it, or an element-wise func that alone reads it.
 
@@ -276,7 +277,7 @@ def _fills(read: Read, along: str, extent: int) -> bool:
     return stride_of(read, along) == 1 and even
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Tiles:
     """How a contraction runs.
 

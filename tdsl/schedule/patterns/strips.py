@@ -20,9 +20,10 @@ directives. The lines that two strips need are computed in both: a strip is so h
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 
+from tdsl.core.node import frozen
 from tdsl.lang.expr import Const, Expr, Var, const
 from tdsl.lang.program import FuncDef
 from tdsl.lang.regions import Box, reads_in
@@ -52,7 +53,7 @@ MANY = 16  # terms of a sum, whose operands should be used again
 MOST_TWICE = 1.5  # how often each point may be computed instead of being kept in memory
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Strips:
     """How a group runs inside the loops of its last func, the owner.
 
@@ -152,7 +153,7 @@ def _is_better(a: Strips, b: Strips, f: FuncDef) -> bool:
     return len(a.inside) > len(b.inside)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Group:
     """A group, the box of each func in all, and a variable of the owner along which lines are counted.
 

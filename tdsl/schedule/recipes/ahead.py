@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import prod
 
+from tdsl.core.node import frozen
 from tdsl.lang.expr import Read, Select
 from tdsl.schedule.bind import bind_state
 from tdsl.schedule.cost.block_memory import Memory, in_all, is_ahead, memories
@@ -19,7 +19,7 @@ STAGES = 3  # tiles that are there at a time, at most: one in use and two on the
 SYSTEM = 1 << 10  # bytes of each block that are not its own
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Steps:
     """A loop that runs so often, and the bytes that each iteration fetches."""
 

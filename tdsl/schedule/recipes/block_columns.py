@@ -8,10 +8,10 @@ the parts put together by another kernel, where there are several
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import prod
 from typing import Any
 
+from tdsl.core.node import frozen
 from tdsl.lang.affine import variables
 from tdsl.lang.definition import Definition
 from tdsl.lang.expr import Var
@@ -30,7 +30,7 @@ _BLOCKS = 264  # that keep a GPU busy
 _ROWS = 512  # of a part, at least
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class BlockColumns:
     """A block has `columns` times `lines` threads; the rows are in so many `parts`."""
 

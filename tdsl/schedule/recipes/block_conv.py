@@ -10,10 +10,10 @@ for tiles of filters and points (blocks):
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import prod
 from typing import Any
 
+from tdsl.core.node import frozen
 from tdsl.lang.affine import variables
 from tdsl.lang.definition import Definition
 from tdsl.lang.expr import Binary, Read, Var
@@ -32,7 +32,7 @@ _LEAST = 16  # filters and points of a line that are worth tiles
 _UNROLLED = 512  # products of a thread without a loop
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class BlockConv:
     """The tile of a block (filters, lines, points of a line), and that of a thread.
 
@@ -46,7 +46,7 @@ class BlockConv:
     epilogue: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Conv:
     """The variables of a convolution: `line` is empty where points have one dimension."""
 

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any
 
+from tdsl.core.node import frozen
 from tdsl.errors import counted
 from tdsl.lang.affine import variables
 from tdsl.lang.expr import ZERO, Read, Var
@@ -44,7 +45,7 @@ _WARPS = 8  # of a block whose rows read the same
 _MANY = 264 * _WARPS  # rows that keep a GPU busy with a warp for each
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class BlockRows:
     """The variables that count the rows of a func, and the funcs that are computed `inside` of these.
 
@@ -114,7 +115,7 @@ def _with_inlined(stage: Stage, chain: _Chain) -> _Chain:
         return chain
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Chain:
     """Funcs that one row of the first needs, consumers first, and the boxes of these and what they read.
 

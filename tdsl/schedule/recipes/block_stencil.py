@@ -11,10 +11,10 @@ What two tiles need of the funcs inside is made in both: tiles are so large that
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from math import prod
 from typing import Any
 
+from tdsl.core.node import frozen
 from tdsl.lang.affine import variables
 from tdsl.lang.definition import Definition
 from tdsl.lang.expr import Const, Var, const
@@ -38,7 +38,7 @@ _TERMS = 64  # of a filter whose sums one thread adds up
 _LEAST = 32  # rows and columns that are worth tiles
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class BlockStencil:
     """The tile of a block (rows, columns) and its threads (along rows, along columns).
 

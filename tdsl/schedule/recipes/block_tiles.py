@@ -14,10 +14,11 @@ added up by another kernel, or, where that is asked for, by atomic updates of th
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 from typing import Any
 
+from tdsl.core.node import frozen
 from tdsl.errors import ScheduleError
 from tdsl.lang.affine import as_sum, variables
 from tdsl.lang.definition import Definition
@@ -53,7 +54,7 @@ _SIDE = 64  # rows or columns of a tile, with which few are compared
 _WASTE = 1.1  # times the points that tiles of a run of variables may have
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class BlockTiles:
     """The tile of a block (rows, columns, terms), and that of a thread (rows, columns).
 

@@ -10,9 +10,9 @@ in different banks, as those of a row do.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
+from tdsl.core.node import frozen
 from tdsl.lang.affine import variables
 from tdsl.lang.definition import Definition
 from tdsl.lang.expr import Var
@@ -27,7 +27,7 @@ from tdsl.schedule.recipes.conv import known
 _LEAST = 16  # elements on both sides that are worth tiles
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class BlockTranspose:
     """Square tiles of `rows` and `columns` of what is written; along `rows` the `sources` are read.
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from copy import copy
-from dataclasses import dataclass
 from math import prod
 
+from tdsl.core.node import frozen
 from tdsl.lang.definition import Definition
 from tdsl.lang.expr import Var
 from tdsl.lang.regions import reads_in
@@ -44,7 +44,7 @@ _MANY_COLUMNS = 1 << 16  # results that keep a GPU busy with a thread for each
 _EACH = 16  # terms of a thread where many blocks reduce to one element
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class BlockSums:
     """A block for each result, whose threads sum over `along`."""
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
 from math import prod
 
-from tdsl.core.node import post_order
+from tdsl.core.node import frozen, post_order
 from tdsl.lang.affine import as_sum, has_data, variables
 from tdsl.lang.bounds import upper
 from tdsl.lang.definition import Definition
@@ -21,7 +20,7 @@ from tdsl.schedule.recipes.choices import Unsuited, recipe
 from tdsl.schedule.recipes.conv import known
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Elements:
     """Blocks of so many threads, and the elements that each of them makes at once."""
 

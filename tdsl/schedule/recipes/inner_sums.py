@@ -8,9 +8,9 @@ for rows (threads):
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import prod
 
+from tdsl.core.node import frozen
 from tdsl.lang.expr import Read, Var
 from tdsl.lang.program import FuncDef
 from tdsl.schedule.cost.machine import Machine, machine_for
@@ -25,7 +25,7 @@ from tdsl.target import as_target
 NEAR = 0.5  # of the cache next to the first, that the sums of a row may fill
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class InnerSums:
     """The sums `inside` are made for each value of `row`, whose loop threads share."""
 

@@ -8,9 +8,10 @@ for others, bands of rows (one of them by threads):
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
+from tdsl.core.node import frozen
 from tdsl.lang.bounds import upper
 from tdsl.lang.definition import Definition
 from tdsl.lang.expr import Expr, Var, const
@@ -35,7 +36,7 @@ BAND = 24  # rows of which products still make register tiles
 NEAR = 0.5  # of the cache, for scores and weights: keys and values pass by
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class OnlineBands:
     """Bands of `rows` go over tiles of `terms`; one loop is shared by threads, "" for none."""
 

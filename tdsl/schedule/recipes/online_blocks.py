@@ -11,10 +11,10 @@ for batches, blocks of rows (and parts of all terms): blocks
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from math import prod
 from typing import Any
 
+from tdsl.core.node import frozen
 from tdsl.lang.affine import variables
 from tdsl.lang.expr import Binary, Expr, Var
 from tdsl.lang.program import FuncDef
@@ -40,7 +40,7 @@ MOST_SHARED = 0.9  # of the shared memory, since copies may be laid out with gap
 COPIED = 16  # bytes that a thread fetches at once
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class OnlineBlocks:
     """Blocks of `rows` go over tiles of `terms`, in so many `parts` of all terms that are merged in the end.
 
@@ -53,7 +53,7 @@ class OnlineBlocks:
     parts: int = 1
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class OnlineChain:
     """The sum that leads, what ends the chain (itself, or an element-wise reader), and their extents."""
 
@@ -286,7 +286,7 @@ def _share_out(own: Stage, chain: OnlineChain, plan: OnlineBlocks, whole: str, t
     return tx.name
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Block:
     """A block that is being filled: its loops over threads are those of `own`, tiles those of `running`."""
 

@@ -13,11 +13,11 @@ for batches, blocks of rows:                   on blocks
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 from typing import Any
 
-from tdsl.core.node import post_order
+from tdsl.core.node import frozen, post_order
 from tdsl.errors import counted
 from tdsl.lang.affine import variables
 from tdsl.lang.definition import Definition
@@ -73,7 +73,7 @@ _GROUP_EARLY = 96  # columns of two groups up to which registers hold the next s
 _OWN = {"warp", "held"}  # choices of warps alone
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class OnlineTensorCores:
     """Blocks of `rows`, each warp having `warp` of them, go over tiles of `terms`.
 
@@ -94,7 +94,7 @@ class OnlineTensorCores:
     early: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Product:
     """A sum of products in a tile: rows times terms, or weights times columns."""
 

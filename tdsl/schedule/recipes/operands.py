@@ -8,8 +8,9 @@ convolution has points for rows, and the places of the window times channels for
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from tdsl.core.node import frozen
 from tdsl.lang.affine import as_sum, variables
 from tdsl.lang.bounds import NOTHING
 from tdsl.lang.definition import Definition
@@ -31,7 +32,7 @@ from tdsl.schedule.recipes.epilogue import reader_of
 from tdsl.schedule.required import bounds_of
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Operand:
     """What is read along the terms and one other variable, rows or columns; `axes` are those of both.
 
@@ -56,7 +57,7 @@ class Operand:
         return self.along in variables(self.read.index[self.axes[1]])
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Matrices:
     """The variables of rows, of columns and of terms; all others are batches."""
 

@@ -13,9 +13,9 @@ The pairs are recognised by what they read: something that moves with p alone, a
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
+from tdsl.core.node import frozen
 from tdsl.lang.affine import variables
 from tdsl.lang.definition import Definition
 from tdsl.lang.expr import Read, Var
@@ -33,7 +33,7 @@ TILE = 16  # partners at a time: each has a vector of sums in a register
 SQUARE = 8  # the side of blocks that are turned in registers
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PairReduction:
     """`best`, which the owner reads at its row, reduces over `partner` what `pair` is for it and `row`.
 
@@ -51,7 +51,7 @@ class PairReduction:
     moving: Read
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Pairs:
     """The choices: rows of a block, partners of a tile, lanes of a vector."""
 

@@ -10,8 +10,7 @@ With `prefetch`, the first three fetch so many steps ahead.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from tdsl.core.node import frozen
 from tdsl.core.source import here
 from tdsl.errors import ScheduleError
 from tdsl.lang.expr import Const, Expr, Var
@@ -23,7 +22,7 @@ from tdsl.schedule.naming import check_grid
 from tdsl.schedule.recipes.choices import recipe
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Product:
     """The loops of a product, and its tensors with the letters of their dimensions: m, n and k."""
 

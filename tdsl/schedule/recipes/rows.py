@@ -11,10 +11,10 @@ too, in parts.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from math import inf, prod
 from typing import Any
 
+from tdsl.core.node import frozen
 from tdsl.lang.affine import variables
 from tdsl.lang.program import FuncDef
 from tdsl.lang.regions import Box, reads_in
@@ -36,7 +36,7 @@ from tdsl.target import as_target
 _MUCH = 16  # points of a row that are worth vectors
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RowChain:
     """Funcs (consumers first) that are computed in the rows of an owner, inside its variables `outer`.
 
@@ -63,7 +63,7 @@ class RowChain:
         return RowChain(owner, found.outer, row, count, found.inside, near, each)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Rows:
     """The choices: rows at a time, the variable that threads share, and stores past the caches.
 

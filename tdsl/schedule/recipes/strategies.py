@@ -7,15 +7,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
+
+from tdsl.core.node import frozen
 
 Triple = tuple[int, int, int]  # of m, n and k
 PUBLISHED_LEAST = 200  # elements of a rank along each dimension, by default of the library COSMA
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Strategy:
     """Ranks along m, n and k, and in how many steps each rank goes along them; k innermost."""
 
@@ -172,7 +174,7 @@ def _within(s: Strategy, m: int, n: int, k: int, memory: int | None) -> Strategy
     return replace(s, steps=(sm, sn, enough))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Published:
     """A strategy as the library COSMA makes it: its splits in order, and the memory that it counts."""
 

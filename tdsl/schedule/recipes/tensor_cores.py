@@ -10,10 +10,11 @@ for tiles of the result:                on blocks
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from math import prod
 from typing import Any
 
+from tdsl.core.node import frozen
 from tdsl.core.source import here
 from tdsl.errors import ScheduleError
 from tdsl.lang.definition import Definition
@@ -70,7 +71,7 @@ SHARED_BYTES = 227 << 10  # bytes of a block on the GPUs that have wgmma
 PHASE_BYTES = 1 << 10  # bytes of barriers, at most
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Choices:
     """What the user may choose; see `tensor_core_matmul`."""
 
@@ -84,7 +85,7 @@ class Choices:
     cluster: int = field(default=1, metadata={"among": range(1, MOST_IN_CLUSTER + 1)})
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TensorCoreMatmul:
     """The tile of a block (rows, columns, terms), that of a warp (rows, columns), tiles fetched ahead.
 
