@@ -19,12 +19,13 @@ from typing import Any
 import numpy as np
 from scipy import special
 
-from tdsl.codegen.cpu import jit, machine
+from tdsl.codegen.cpu import jit
 from tdsl.codegen.cpu.builder import Builder, Module
 from tdsl.codegen.cpu.ir_types import register, vector
 from tdsl.codegen.cpu.vecmath import ULP, math_call
 from tdsl.lang.expr import FUNCTIONS
 from tdsl.lang.types import DType, f32, f64
+from tdsl.machine import cpu as machine
 
 PREDICATES = ("isnan", "isinf", "isfinite")
 NAMES = (

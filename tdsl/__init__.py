@@ -119,11 +119,11 @@ from tdsl.lang.types import (
     u64,
 )
 from tdsl.lang.value import vars
+from tdsl.machine.instructions.instruction import RegisterFile, instruction
 from tdsl.op import Operator, op
 from tdsl.placement.grid import Grid
-from tdsl.schedule.instructions.instruction import RegisterFile, instruction
-from tdsl.schedule.schedule import Schedule
 from tdsl.target import Target
+from tdsl.tilegraph.schedule import Schedule
 
 __version__ = "0.1.0"
 
@@ -249,7 +249,7 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from tdsl.schedule import recipes
+    from tdsl.autoschedule import recipes
 else:  # a type checker reports unknown names and wrong arguments itself
     for _name in {*__all__}.intersection(globals()):
         _public = globals()[_name]
@@ -257,7 +257,7 @@ else:  # a type checker reports unknown names and wrong arguments itself
             globals()[_name] = told(_public)
         elif isinstance(_public, type) and is_dataclass(_public):
             _public.__init__ = told(_public.__init__)
-    __getattr__ = suggesting("tdsl", __all__, later={"recipes": "tdsl.schedule.recipes"})
+    __getattr__ = suggesting("tdsl", __all__, later={"recipes": "tdsl.autoschedule.recipes"})
 
     def __dir__() -> list[str]:
         return sorted({*globals(), *__all__})

@@ -30,9 +30,9 @@ from tdsl.schedule.fluent import Stage
 from tdsl.schedule.legality import check_all
 from tdsl.schedule.masked import all_terms
 from tdsl.schedule.nest import State
-from tdsl.schedule.schedule import Schedule
 from tdsl.target import Target, as_target
-from tdsl.variant import Variant, machine_of
+from tdsl.tilegraph.schedule import Schedule
+from tdsl.variant import Variant
 
 if TYPE_CHECKING:
     from tdsl.codegen.cpu.cached_kernel import Way
@@ -232,7 +232,7 @@ class Compiled(Entry, Suggesting):
 
     def variant(self, specialisation: Specialisation) -> Variant:
         """The variant for a specialisation: all that determines its code."""
-        machine = machine_of(self.target)
+        machine = self.target.machine()
         return Variant(self.state, self.target, machine, self.signature, specialisation)
 
     def _found_elsewhere(self, name: str) -> str:
@@ -301,9 +301,9 @@ class Compiled(Entry, Suggesting):
 
         ShapeError if sizes are unknown and no call has been made.
         """
+        from tdsl.autoschedule.explain import explain
         from tdsl.inspection import launch
         from tdsl.pipeline import decided
-        from tdsl.schedule.explain import explain
 
         wanted = self.specialisation(sizes, "explain")
         state, decisions = decided(self.variant(wanted))
@@ -439,9 +439,9 @@ def build(variant: Variant) -> Executable:
 
     if variant.target.name == "cpu":
         from tdsl.codegen.cpu.cached_kernel import load_or_build
-        from tdsl.codegen.cpu.machine import processor
+        from tdsl.machine.cpu import processor
 
-        cpu = processor(variant.target)
+        cpu = processor(variant.target.level)
         return load_or_build(variant.fingerprint(), variant.params, kernel, cpu, plainer)
     if variant.target.name == "cuda":
         from tdsl.codegen.cuda import module

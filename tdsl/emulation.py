@@ -8,8 +8,8 @@ from tdsl.codegen.runtime.call import Entry, Executable
 from tdsl.codegen.runtime.signature import Signature, Specialisation
 from tdsl.core.source import here
 from tdsl.errors import TypeMismatch
-from tdsl.schedule.schedule import Schedule
 from tdsl.target import Target
+from tdsl.tilegraph.schedule import Schedule
 from tdsl.variant import Variant
 
 

@@ -13,8 +13,8 @@ from tdsl.core.source import here
 from tdsl.errors import TargetError, did_you_mean, is_one_of
 from tdsl.lang.show import show_expr
 from tdsl.pipeline import after_passes, lowered, make_kernel, scheduled
-from tdsl.schedule.schedule import Schedule
 from tdsl.target import Target
+from tdsl.tilegraph.schedule import Schedule
 from tdsl.variant import Variant
 
 if TYPE_CHECKING:
@@ -96,9 +96,9 @@ def _code(variant: Variant, kind: str) -> str:
     """The LLVM IR or assembly for a CPU level that this machine may not be able to run."""
     from tdsl.codegen.cpu import jit
     from tdsl.codegen.cpu.executable import text_of
-    from tdsl.codegen.cpu.machine import processor
+    from tdsl.machine.cpu import processor
 
-    cpu, kernel = processor(variant.target), make_kernel(variant)
+    cpu, kernel = processor(variant.target.level), make_kernel(variant)
     text = text_of(kernel, cpu)
     return text if kind == "llvm" else jit.assembly(text, cpu, kernel.name)
 

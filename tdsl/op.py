@@ -24,8 +24,8 @@ from tdsl.lang.sizes import check_sizes
 from tdsl.lang.tensor import Func, Scalar, Tensor, tensor_from_annotation
 from tdsl.lang.types import DType, TensorType
 from tdsl.schedule.fluent import Stage
-from tdsl.schedule.schedule import Schedule
 from tdsl.target import Target, as_target
+from tdsl.tilegraph.schedule import Schedule
 
 
 class Operator(Suggesting):

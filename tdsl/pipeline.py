@@ -3,7 +3,7 @@
 bind      replaces named sizes by the numbers of a variant       schedule/bind.py
 separate  stores outputs that are computed beyond their array    codegen/lowering/outputs.py
           in separate buffers
-complete  adds the default schedule; substitutes inlined funcs   schedule/default.py
+complete  adds the default schedule; substitutes inlined funcs   autoschedule/by_recipes.py
           into their readers
 lower     generates loop IR                                      codegen/lowering/lower.py
 passes    optimises the loop IR                                  codegen/passes/
@@ -14,6 +14,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from tdsl.autoschedule.explain import Decision
 from tdsl.codegen.ir.loops import AXES, PARALLEL, SERIAL, BufferParam, For, Kernel, Stmt
 from tdsl.codegen.ir.show import show
 from tdsl.codegen.ir.statements import map_parts, walk
@@ -31,11 +32,10 @@ from tdsl.errors import TargetError
 from tdsl.lang.bounds import forget
 from tdsl.lang.stored_range import keep_ranges
 from tdsl.schedule.bind import bind_state
-from tdsl.schedule.default import complete, decide
-from tdsl.schedule.explain import Decision
 from tdsl.schedule.nest import State
 from tdsl.target import Target
-from tdsl.variant import Variant, machine_of
+from tdsl.tilegraph.default import complete, decide
+from tdsl.variant import Variant
 
 if TYPE_CHECKING:
     from tdsl.codegen.cpu.cached_kernel import Way
@@ -62,15 +62,17 @@ def _without_vectors(kernel: Kernel) -> Kernel:
 def plainer(variant: Variant) -> list[Way]:
     """Fallbacks if LLVM exceeds its time limit: a default schedule for a lower level, then scalar code."""
     from tdsl.codegen.cpu.cached_kernel import Way
-    from tdsl.codegen.cpu.machine import lower_level, processor
+    from tdsl.machine.cpu import lower_level, processor
 
-    cpu = processor(variant.target)
+    cpu = processor(variant.target.level)
     ways = [Way(lambda: make_kernel(variant, vectors=False), cpu, "without vectors")]
     below = lower_level(cpu)
     if below and not any(plan.touched for _, plan in variant.state.plans):
         target = Target("cpu", below)
-        lower = replace(variant, target=target, machine=machine_of(target))
-        ways.insert(0, Way(lambda: make_kernel(lower), processor(target), f"for {target} instead"))
+        lower = replace(variant, target=target, machine=target.machine())
+        ways.insert(
+            0, Way(lambda: make_kernel(lower), processor(target.level), f"for {target} instead")
+        )
     return ways
 
 
@@ -110,9 +112,9 @@ def backend(kernel: Kernel, target: Target) -> Executable:
         match target.name:
             case "cpu":
                 from tdsl.codegen.cpu.executable import build as build_cpu
-                from tdsl.codegen.cpu.machine import processor
+                from tdsl.machine.cpu import processor
 
-                return build_cpu(kernel, processor(target))
+                return build_cpu(kernel, processor(target.level))
             case "numba":
                 from tdsl.codegen.python.run import NumbaExecutable
 

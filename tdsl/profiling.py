@@ -22,10 +22,10 @@ from tdsl.codegen.runtime.signature import ArrayArg, Signature, Specialisation, 
 from tdsl.core.node import frozen
 from tdsl.core.source import here
 from tdsl.core.text import columns
+from tdsl.cost.moved import total
+from tdsl.cost.predict import Prediction
 from tdsl.errors import TypeMismatch
 from tdsl.pipeline import after_passes, backend, lowered, ready
-from tdsl.schedule.cost.moved import total
-from tdsl.schedule.cost.predict import Prediction
 from tdsl.target import Target
 from tdsl.variant import Variant
 
@@ -145,7 +145,7 @@ def count_caches(variant: Variant, values: Mapping[str, Any]) -> tuple[CacheByte
     kernel = after_passes(lowered(variant), Target("python"))
     machine = replace(variant.machine, threads=1)
     counted = count_bytes(kernel, values, machine.caches)
-    predicted = Prediction(ready(variant), machine, ())
+    predicted = Prediction(ready(variant), machine)
     return tuple(
         CacheBytes(level.name, total(predicted.moved(level.name)), counted[level.name])
         for level in machine.caches

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from tdsl.core.source import here
 from tdsl.errors import TargetError, did_you_mean, is_one_of
+
+if TYPE_CHECKING:
+    from tdsl.machine.model import Machine
 
 TARGETS = {
     "cpu": "LLVM, for the processor of this machine",
@@ -71,19 +74,17 @@ class Target:
         >>> Target("cuda", arch="sm_80").capacity("shared") >> 10
         163
         """
-        return _capacities[0](self, level)
+        return self.machine().level(level).bytes
+
+    def machine(self) -> Machine:
+        """The machine model of this target: vectors, threads, levels of memory, and rates if known."""
+        from tdsl.machine.of_target import machine_of
+
+        return machine_of(self.name, self.level, self.arch)
 
     def __str__(self) -> str:
         part = self.level or self.arch
         return f"{self.name}:{part}" if part else self.name
-
-
-_capacities: list[Callable[[Target, str], int | None]] = []
-
-
-def capacities_by(capacity: Callable[[Target, str], int | None]) -> None:
-    """Registers the function behind `Target.capacity`; `schedule.cost.machine` calls this when imported."""
-    _capacities[:] = [capacity]
 
 
 def _check(name: object, known: dict[str, str], kind: str, none: str) -> None:

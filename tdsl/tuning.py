@@ -34,11 +34,10 @@ from tdsl.lang.expr import Binary, Call, Cast, dtype_of
 from tdsl.lang.program import Program, bind_sizes
 from tdsl.lang.simplify import subtract
 from tdsl.schedule.bind import bind_state
-from tdsl.schedule.cost.machine import machine_for
-from tdsl.schedule.schedule import Schedule
 from tdsl.target import Target, as_target
 from tdsl.tilegraph.pins import read_pins
 from tdsl.tilegraph.reasons import reasons_of
+from tdsl.tilegraph.schedule import Schedule
 from tdsl.tilegraph.search import candidates, notes_of
 
 ROUNDS = 0.3  # seconds for which a schedule is run repeatedly
@@ -68,7 +67,7 @@ def autoschedule(
         _refuse_reads_outside(empty, empty)  # errors of the program come before errors of a pin
         raise
     _refuse_reads_outside(empty, found[0].schedule)
-    pinned = read_pins(program, machine_for(target), pin).far
+    pinned = read_pins(program, target.machine(), pin).far
     if not tries:
         found[0].schedule.notes = notes_of(found)
         found[0].schedule.reasons = reasons_of(found[0], found, pinned)
@@ -115,9 +114,9 @@ def check_measure(measure: object, seconds: object, target: Target) -> None:
                 "there is no GPU here to measure on", loc=here(), label="this call", hint=decides
             )
     if measure and target.level:
-        from tdsl.codegen.cpu.machine import check_runs_here, processor
+        from tdsl.machine.cpu import check_runs_here, processor
 
-        check_runs_here(processor(target), decides)
+        check_runs_here(processor(target.level), decides)
 
 
 def _taken(t: Trial, predicted: float) -> str:
@@ -325,7 +324,7 @@ def is_close(result: Any, wanted: Any, bound: float) -> bool:
 
 
 def _key(schedule: Schedule) -> str:
-    machine = machine_for(as_target(schedule.target))
+    machine = as_target(schedule.target).machine()
     sizes = tuple(sorted(schedule.sizes.items()))
     parts = (PACKAGE, schedule.program, sizes, as_target(schedule.target), machine)
     return cache.key("measured schedule", fingerprint(*parts))

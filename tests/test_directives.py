@@ -13,7 +13,7 @@ import pytest
 import tdsl as td
 from tdsl.lang.interp import interpret
 from tdsl.schedule.directive import DIRECTIVES
-from tdsl.schedule.schedule import Schedule
+from tdsl.tilegraph.schedule import Schedule
 
 SHAPES = {1: ((0,), (1,), (13,), (20,)), 2: ((0, 5), (13, 1), (20, 13))}
 

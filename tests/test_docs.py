@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 import tdsl
-from tdsl.schedule.recipes.block_tiles import BlockTiles
-from tdsl.schedule.recipes.online_tensor_cores import OnlineTensorCores
-from tdsl.schedule.recipes.tensor_cores import Choices
+from tdsl.autoschedule.recipes.block_tiles import BlockTiles
+from tdsl.autoschedule.recipes.online_tensor_cores import OnlineTensorCores
+from tdsl.autoschedule.recipes.tensor_cores import Choices
 
 ROOT = Path(__file__).parent.parent
 

@@ -11,13 +11,13 @@ import pytest
 
 import tdsl as td
 from tdsl import pipeline
+from tdsl.autoschedule.explain import explain
 from tdsl.codegen.cpu.executable import text_of
-from tdsl.codegen.cpu.machine import processor
 from tdsl.codegen.ir.show import show
 from tdsl.codegen.runtime.signature import dense
 from tdsl.distribute.show import show_rank
-from tdsl.schedule.cost.devices import describe_gpu, typical
-from tdsl.schedule.explain import explain
+from tdsl.machine.cpu import processor
+from tdsl.machine.devices import describe_gpu, typical
 from tdsl.target import as_target
 from tdsl.variant import Variant
 
@@ -30,7 +30,7 @@ def described(schedule: Any, target: td.Target = AVX2) -> Variant:
     compiled = td.compile(schedule, target=target)
     variant = compiled.variant(dense(compiled.signature, {}, frozenset()))
     if target is AVX2:
-        cpu = processor(AVX2)
+        cpu = processor(AVX2.level)
         machine = replace(typical(cpu.vector_bytes), features=cpu.has, threads=4)
     else:
         machine = describe_gpu(HOPPER.arch)
@@ -44,7 +44,7 @@ def text_of_stages(schedule: Any, target: td.Target = AVX2) -> str:
     kernel = pipeline.make_kernel(variant)
     lines = [f"{len(show(kernel).splitlines())} lines of loops"]
     if target is AVX2:
-        lines.append(f"{len(text_of(kernel, processor(AVX2)).splitlines())} lines of LLVM IR")
+        lines.append(f"{len(text_of(kernel, processor(AVX2.level)).splitlines())} lines of LLVM IR")
     parts = [
         str(schedule) if isinstance(schedule, td.Schedule) else "",
         explain(decisions, state),

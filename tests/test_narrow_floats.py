@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 
 import tdsl as td
+from tdsl.autoschedule.explain import explain
 from tdsl.core.node import post_order
 from tdsl.lang import arithmetic
 from tdsl.lang.build_program import build_program
 from tdsl.lang.interp import interpret
 from tdsl.lang.types import ALL
 from tdsl.pipeline import decided
-from tdsl.schedule.explain import explain
 
 i, j, k = td.vars("i j k")
 NARROW = [t for t in ALL if t.is_narrow]

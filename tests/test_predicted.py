@@ -10,11 +10,9 @@ from benchmarks.__main__ import app
 from benchmarks.predicted.command import summary
 from benchmarks.predicted.figures import MACHINES, Figure, described, figures
 from benchmarks.predicted.schedules import SCHEDULES
-from tdsl.schedule.cost.machine import machine_for
-from tdsl.schedule.cost.predict import Prediction
 from tdsl.schedule.legality import check_all
 from tdsl.target import Target
-from tdsl.variant import machine_of
+from tdsl.tilegraph.predict import predict
 
 QUICK = ("unsharp mask, by hand", "blur, by hand", "jacobi, default", "softmax, default")
 
@@ -48,9 +46,10 @@ def test_an_error_is_a_part_of_what_is_counted() -> None:
 
 def test_another_machine_is_described_only_meanwhile() -> None:
     target = Target("cpu")
+    before = target.machine()
     with described(MACHINES[0]):
-        assert machine_for(target) == MACHINES[0]
-    assert machine_for(target) == machine_of(target)
+        assert target.machine() == MACHINES[0]
+    assert target.machine() == before
 
 
 def test_the_command_prints_a_table_and_writes_a_record(tmp_path) -> None:
@@ -73,4 +72,4 @@ def test_tiles_that_are_taken_unasked_are_legal() -> None:
     with described(MACHINES[1]):
         program = chain.build()
         assert program is not None
-        check_all(Prediction.of(program.state, program.sizes, MACHINES[1]).state)
+        check_all(predict(program.state, program.sizes, MACHINES[1])[0].state)

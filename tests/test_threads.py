@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 import tdsl as td
-from tdsl.codegen.cpu.runtime import num_threads, set_num_threads
+from tdsl.codegen.cpu.runtime import set_num_threads
+from tdsl.machine.threads import num_threads
 
 i, j, k = td.vars("i j k")
 x = td.Tensor("x", ("R", "C"), td.f32)

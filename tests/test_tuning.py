@@ -9,8 +9,8 @@ import pytest
 
 import tdsl as td
 from tdsl import tuning
-from tdsl.codegen.cpu.machine import host
 from tdsl.codegen.runtime import cache
+from tdsl.machine.cpu import host
 
 
 @td.op

@@ -3,15 +3,16 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from unittest.mock import patch
 
 import numpy as np
 
 import tdsl as td
 from benchmarks.predicted.schedules import Counted
+from tdsl.machine.model import Machine, MemoryLevel
 from tdsl.profiling import arguments_of, count_caches
 from tdsl.schedule.bind import bind_state
-from tdsl.schedule.cost.machine import Machine, MemoryLevel, described_by
-from tdsl.variant import machine_of
+from tdsl.target import Target
 
 
 def machine(l1: int, l2: int) -> Machine:
@@ -43,11 +44,8 @@ class Figure:
 @contextmanager
 def described(made: Machine) -> Iterator[None]:
     """Schedules are made for a machine meanwhile."""
-    described_by(lambda _: made)
-    try:
+    with patch.object(Target, "machine", lambda _: made):
         yield
-    finally:
-        described_by(machine_of)
 
 
 def figures(counted: Counted, made: Machine) -> list[Figure]:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Sequence
 
+from tdsl.autoschedule.recipes.strategies import product_bound
 from tdsl.distribute.stages import Stage
 from tdsl.distribute.steps import Home
 from tdsl.lang.expr import Var
 from tdsl.lang.regions import reads_in
-from tdsl.schedule.recipes.strategies import product_bound
 
 
 def bound_of(

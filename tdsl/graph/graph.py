@@ -17,7 +17,7 @@ if TYPE_CHECKING:  # importing tdsl does not import tracing and planning
     from tdsl.graph.plan import Plan
     from tdsl.graph.planned_function import PlannedFunction
     from tdsl.graph.values import Array, Result
-    from tdsl.schedule.schedule import Schedule
+    from tdsl.tilegraph.schedule import Schedule
 
 _KEPT = 16  # plans in the cache; each owns memory for its results
 _TRIED = 4  # plans used last, which a call tries before it looks up its arguments in the cache
@@ -168,7 +168,7 @@ class Graph(TracedFunction, Suggesting):
         return list(self._plans.values())[-1].plan
 
     def _found_elsewhere(self, name: str) -> str:
-        from tdsl.schedule.schedule import Schedule
+        from tdsl.tilegraph.schedule import Schedule
 
         found = "schedules have it: autoschedule of a graph gives one for all of it"
         return found if hasattr(Schedule, name) else ""

@@ -18,8 +18,8 @@ from tdsl.pipeline import ready
 from tdsl.schedule.bind import bind_state
 from tdsl.schedule.constants import in_parts, split_constants
 from tdsl.schedule.nest import State
-from tdsl.schedule.schedule import Schedule
 from tdsl.target import Target
+from tdsl.tilegraph.schedule import Schedule
 
 T = TypeVar("T")
 

@@ -38,7 +38,6 @@ from tdsl.graph.tune import SCHEDULES, Clock, Whole, better_groups, better_kerne
 from tdsl.graph.values import Argument, Array, Constant, Spec
 from tdsl.lang.program import Program
 from tdsl.lang.types import f32
-from tdsl.schedule.cost.machine import machine_for
 from tdsl.target import Target
 from tdsl.tilegraph.search import candidates
 
@@ -97,7 +96,7 @@ def tuned(
         return arrays[base.position] if isinstance(base, Argument) else made.constants[base.number]
 
     start, clock = time.perf_counter(), Clock(given)
-    far = machine_for(graph.target).last_bytes
+    far = graph.target.machine().last_bytes
     groups, trials = better_groups(
         made.calls, plan.sources, plan.groups, graph.kernel, clock, start + seconds / 2, far
     )

@@ -136,6 +136,11 @@ _FLOATS = {
 }  # fmt: skip
 _NAMES_THERE = {"bf16": "bfloat16", "f8e4m3": "float8_e4m3fn", "f8e5m2": "float8_e5m2"}
 
+UNSIGNED = {
+    i8: u8,
+    i16: u16,
+    i32: u32,
+}  # for signed integers that are offset by half of their range
 ALL = (bool_, i8, i16, i32, i64, u8, u16, u32, u64, f8e4m3, f8e5m2, f16, bf16, f32, f64)
 BY_NAME = {t.name: t for t in ALL}
 _BY_NUMPY = {(t.kind, t.bits // 8): t for t in ALL if t.kind != "e"}

@@ -148,6 +148,15 @@ def operations(state: State, free: Collection[str] = ()) -> int | None:
     return total
 
 
+def work_of_a_point(f: FuncDef) -> float:
+    """Operations and reads for a point of all definitions together, with the terms of their reductions."""
+    total = 0.0
+    for d in f.definitions:
+        terms = prod(max(upper(subtract(hi, lo)) or 1, 1) for _, lo, hi in d.ranges if lo and hi)
+        total += (cost(d) + len(list(reads_in(d.values)))) * terms
+    return total
+
+
 def widest(d: Definition) -> int:
     """The size in bytes of the largest element type that a definition reads or computes."""
     sizes = [dtype_of(v).bytes for v in d.values]

@@ -10,8 +10,8 @@ from tdsl.lang.affine import as_sum, variables
 from tdsl.lang.definition import Definition
 from tdsl.lang.expr import Expr, Read, Var
 from tdsl.lang.regions import reads_in
-from tdsl.schedule.instructions.instruction import INSTRUCTIONS, Instruction
-from tdsl.schedule.instructions.layout import Layout
+from tdsl.machine.instructions.instruction import INSTRUCTIONS, Instruction
+from tdsl.machine.instructions.layout import Layout
 from tdsl.schedule.nest import (
     FRAGMENT,
     Illegal,

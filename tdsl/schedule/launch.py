@@ -7,8 +7,8 @@ from dataclasses import replace
 from tdsl.errors import did_you_mean
 from tdsl.lang.expr import Read, Var
 from tdsl.lang.program import FuncDef
+from tdsl.machine.instructions.instruction import INSTRUCTIONS
 from tdsl.schedule.dependence import is_independent
-from tdsl.schedule.instructions.instruction import INSTRUCTIONS
 from tdsl.schedule.legality import loops_around
 from tdsl.schedule.loops import (
     check_concurrent,

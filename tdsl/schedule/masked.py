@@ -36,7 +36,7 @@ from tdsl.lang.program import FuncDef, Program
 from tdsl.lang.regions import reads_in, tighten
 from tdsl.lang.simplify import add, conjunction, simplify, substitute, subtract
 from tdsl.lang.types import i64
-from tdsl.schedule.cost.machine import Machine
+from tdsl.machine.model import Machine
 from tdsl.schedule.decided import Decided, Ranges, Written, may_decide
 from tdsl.schedule.nest import SERIAL, UNROLLED, Illegal, Nest, Rotate, State, With, roots_of
 from tdsl.schedule.new_stage import replace_func

@@ -23,9 +23,9 @@ from tdsl.lang.expr import (
     dtype_of,
 )  # fmt: skip
 from tdsl.lang.types import BY_NAME, bool_
+from tdsl.machine.instructions.tensor_cores import find, nearest
 from tdsl.schedule import loops as directives
 from tdsl.schedule.arguments import check_arguments
-from tdsl.schedule.instructions.tensor_cores import find, nearest
 from tdsl.schedule.loops import find_loop
 from tdsl.schedule.nest import Illegal, Specialization, State, Tensorization
 from tdsl.schedule.vectorize import vectorize

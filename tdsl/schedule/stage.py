@@ -11,9 +11,9 @@ from tdsl.errors import ScheduleError, Suggesting, TypeMismatch, counted, is_one
 from tdsl.lang.program import FuncDef
 from tdsl.lang.tensor import Func, Tensor
 from tdsl.lang.value import Value, Variable
+from tdsl.machine.instructions.instruction import Instruction
 from tdsl.placement.grid import Grid
 from tdsl.schedule.directive import Directive, Recorder
-from tdsl.schedule.instructions.instruction import Instruction
 from tdsl.schedule.naming import (
     Loop,
     LoopLike,

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from tdsl.machine.instructions.layout import Digit, Layout
 from tdsl.schedule.fragment_layouts import (
     axes_of,
     fragments_of,
     known_layout,
     widest_read,
 )
-from tdsl.schedule.instructions.layout import Digit, Layout
 from tdsl.schedule.loops import fused, iterations_of, mark, reorder, split
 from tdsl.schedule.nest import (
     FRAGMENT,

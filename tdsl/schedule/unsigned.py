@@ -11,12 +11,10 @@ from tdsl.lang.definition import Definition
 from tdsl.lang.expr import TRUE, Binary, Cast, Const, Expr, Read, Var
 from tdsl.lang.program import FuncDef
 from tdsl.lang.regions import Interval, reads_in
-from tdsl.lang.types import i8, i16, i32, u8, u16, u32
+from tdsl.lang.types import UNSIGNED
 from tdsl.schedule.caches import source_of
 from tdsl.schedule.nest import Illegal, State, fresh_plan
 from tdsl.schedule.new_stage import insert, new_func, replace_func
-
-UNSIGNED = {i8: u8, i16: u16, i32: u32}
 
 
 def unsigned(state: State, func: str, definition: int, *, source: str) -> State:

@@ -6,10 +6,10 @@ recipe for products takes what lies side by side in memory, which has few column
 
 from __future__ import annotations
 
-from tdsl.schedule.cost.machine import Machine
+from tdsl.autoschedule.patterns.contraction import Contraction, recognize
+from tdsl.machine.model import Machine
 from tdsl.schedule.facts import rest_at_root, root_boxes
 from tdsl.schedule.nest import State
-from tdsl.schedule.patterns.contraction import Contraction, recognize
 
 BETTER = 1.2  # times the lanes that are used
 

@@ -13,24 +13,33 @@ import itertools
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from math import prod
+from typing import Protocol
 
 from tdsl.core.node import frozen
 from tdsl.core.source import here
+from tdsl.cost.moved import bytes_in_runs
+from tdsl.cost.predict import Prediction
 from tdsl.errors import ScheduleError, ShapeError, did_you_mean
 from tdsl.lang.bounds import NOTHING, upper
 from tdsl.lang.expr import const
 from tdsl.lang.program import FuncDef, Program, bind_sizes
 from tdsl.lang.regions import Box, boxes_at, is_empty, union_box
 from tdsl.lang.sizes import check_sizes
-from tdsl.schedule.cost.moved import bytes_in_runs
 from tdsl.schedule.facts import extent, rest_at_root, root_boxes, shape_of, volume
+from tdsl.schedule.needed_boxes import with_own_reads
 from tdsl.schedule.nest import State, initial_state
-from tdsl.schedule.patterns.groups import with_own_reads
 from tdsl.schedule.required import definition_ranges
-from tdsl.schedule.schedule import Schedule
 from tdsl.tilegraph.drawing import Arrow, Drawing, svg
 
 ALIGNED = 32  # bytes to which tiles in memory are rounded up
+
+
+class Predicted(Protocol):
+    """A schedule whose memory levels can be predicted, such as `td.Schedule`."""
+
+    def prediction(self) -> Prediction:
+        """The prediction for the completed schedule."""
+        ...
 
 
 @frozen
@@ -109,7 +118,7 @@ class TileGraph:
         return TileGraph(state, tuple(edges), root_boxes(rest_at_root(state)))
 
     @staticmethod
-    def of_schedule(schedule: Schedule) -> TileGraph:
+    def of_schedule(schedule: Predicted) -> TileGraph:
         """What a schedule makes of its program: inlined funcs are gone, edges are where their funcs live.
 
         >>> import tdsl as td

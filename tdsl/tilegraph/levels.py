@@ -12,7 +12,7 @@ from itertools import pairwise
 
 from tdsl.core.node import frozen
 from tdsl.lang.regions import Box
-from tdsl.schedule.cost.machine import Machine
+from tdsl.machine.model import Machine
 from tdsl.schedule.facts import volume
 from tdsl.tilegraph.cuts import Partition, Priced, partitions
 from tdsl.tilegraph.graph import TileGraph
@@ -71,7 +71,7 @@ def _places(machine: Machine) -> list[Place]:
 
     Those of a GPU are what a block and a thread have of their own; its cache serves all.
 
-    >>> from tdsl.schedule.cost.devices import describe_gpu
+    >>> from tdsl.machine.devices import describe_gpu
     >>> [(p.level.name, p.behind.name) for p in _places(describe_gpu("sm_80"))]
     [('shared', 'global'), ('registers', 'shared')]
     """

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from tdsl.cost.network import Received
 from tdsl.lang.bounds import upper
 from tdsl.lang.expr import const
 from tdsl.lang.regions import Box
 from tdsl.placement.ownership import Box as Spans
 from tdsl.placement.ownership import common, elements, owned
-from tdsl.schedule.cost.network import Received
 from tdsl.schedule.nest import State
 from tdsl.tilegraph.graph import TileGraph
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from tdsl.autoschedule.edges import REGISTER_BYTES
 from tdsl.core.node import frozen
 from tdsl.core.source import here
 from tdsl.errors import ScheduleError, TargetError, TypeMismatch, did_you_mean
 from tdsl.lang.program import Program, bind_sizes
-from tdsl.schedule.cost.edges import REGISTER_BYTES
-from tdsl.schedule.cost.machine import Machine, MemoryLevel
-from tdsl.schedule.schedule import Schedule
+from tdsl.machine.model import Machine, MemoryLevel
 from tdsl.tilegraph.graph import TileGraph
+from tdsl.tilegraph.schedule import Schedule
 
 INLINE = "inline"
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from tdsl.schedule.cost.edges import copied
-from tdsl.schedule.cost.predict import Prediction
+from tdsl.autoschedule.edges import copied
+from tdsl.cost.predict import Prediction
 from tdsl.schedule.tree import ROOT
 from tdsl.tilegraph.search import Candidate
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from math import ceil
 
 from tdsl.lang.regions import Box
-from tdsl.schedule.cost.machine import Machine
+from tdsl.machine.model import Machine
 from tdsl.schedule.facts import extent, volume
 from tdsl.tilegraph.graph import Tile, TileGraph
 
@@ -25,7 +25,7 @@ def score(
     """Bytes of a tile times waves, lower is better; None where a tile fits no block.
 
     >>> import tdsl as td
-    >>> from tdsl.schedule.cost.devices import describe_gpu
+    >>> from tdsl.machine.devices import describe_gpu
     >>> i, j, a, f = *td.vars("i j"), td.Tensor("a", (4096, 128), td.f32), td.Func("f")
     >>> f[i, j] = td.exp(a[i, j])
     >>> graph, gpu = TileGraph.of(td.Schedule(f).program), describe_gpu("sm_80")

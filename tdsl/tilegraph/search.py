@@ -21,48 +21,48 @@ from copy import copy
 from functools import partial
 from itertools import islice
 
-from tdsl.core.node import frozen
-from tdsl.core.source import here
-from tdsl.errors import ScheduleError
-from tdsl.lang.program import Program
-from tdsl.lang.regions import Box
-from tdsl.schedule.bind import bind_state
-from tdsl.schedule.cost.machine import Machine, machine_for
-from tdsl.schedule.cost.moved import total
-from tdsl.schedule.default import (
+from tdsl.autoschedule.by_recipes import (
     by_recipe,
     choose_inline,
     complete_by_recipes,
     read_in_tiles,
 )  # fmt: skip
+from tdsl.autoschedule.patterns.groups import group_of
+from tdsl.autoschedule.recipes.bands import bands
+from tdsl.autoschedule.recipes.blocks import on_blocks
+from tdsl.autoschedule.recipes.choices import if_suited
+from tdsl.autoschedule.recipes.matmul import matmul
+from tdsl.autoschedule.recipes.online_bands import online_bands
+from tdsl.autoschedule.recipes.online_blocks import online_blocks
+from tdsl.autoschedule.recipes.online_tensor_cores import online_tensor_cores
+from tdsl.autoschedule.recipes.rows import write_vectors
+from tdsl.autoschedule.recipes.tensor_cores import on_tensor_cores
+from tdsl.core.node import frozen
+from tdsl.core.source import here
+from tdsl.cost.moved import total
+from tdsl.errors import ScheduleError
+from tdsl.lang.program import Program
+from tdsl.lang.regions import Box
+from tdsl.machine.model import Machine
+from tdsl.schedule.bind import bind_state
 from tdsl.schedule.facts import rest_at_root, root_boxes
 from tdsl.schedule.fluent import Stage
 from tdsl.schedule.inlining import inline_funcs
 from tdsl.schedule.legality import check_all
 from tdsl.schedule.masked import masked_in
 from tdsl.schedule.nest import State
-from tdsl.schedule.patterns.groups import group_of
-from tdsl.schedule.recipes.bands import bands
-from tdsl.schedule.recipes.blocks import on_blocks
-from tdsl.schedule.recipes.choices import if_suited
-from tdsl.schedule.recipes.matmul import matmul
-from tdsl.schedule.recipes.online_bands import online_bands
-from tdsl.schedule.recipes.online_blocks import online_blocks
-from tdsl.schedule.recipes.online_tensor_cores import online_tensor_cores
-from tdsl.schedule.recipes.rows import write_vectors
-from tdsl.schedule.recipes.tensor_cores import on_tensor_cores
-from tdsl.schedule.schedule import Schedule
 from tdsl.target import Target
 from tdsl.tilegraph.exchange import exchanged
 from tdsl.tilegraph.graph import TileGraph
 from tdsl.tilegraph.levels import Part, nested_tiles
 from tdsl.tilegraph.orders import fewer_operations
 from tdsl.tilegraph.pins import Pins, impossible, read_pins
+from tdsl.tilegraph.schedule import Schedule
 from tdsl.tilegraph.together import find_together, write_together
+from tdsl.tilegraph.unasked import CLEARLY
 from tdsl.tilegraph.write import write_tiles
 from tdsl.tilegraph.write_blocks import write_blocks
 
-CLEARLY = 0.8  # of the default's time, from which another candidate is taken
 ON_GPUS = 0.9  # of it on GPUs, where recipes are not tuned by measurements either
 CALMER = 0.5  # of the bytes beyond the nearest cache, from which an equal price is enough
 CALLS = "calls apart"  # what other candidates must beat in a small program of several calls
@@ -112,7 +112,7 @@ def search(
     `pin` says for funcs, by name or as (producer, consumer), at which level they live, or "inline".
     ScheduleError where nothing keeps to that, or a pin makes no sense.
     """
-    machine = machine_for(target)
+    machine = target.machine()
     pins = read_pins(program, machine, pin)
     found: list[Candidate] = []
     broken: list[tuple[str, str, Schedule]] = []

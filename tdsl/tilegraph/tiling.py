@@ -14,13 +14,12 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from math import ceil, inf, log2, prod
 
+from tdsl.autoschedule.patterns.rows import vectors_of
+from tdsl.autoschedule.recipes.operands import is_for_tensor_cores
 from tdsl.core.node import frozen
-from tdsl.lang.affine import variables
-from tdsl.lang.expr import Var
-from tdsl.schedule.cost.machine import Machine, MemoryLevel
-from tdsl.schedule.cost.moved import bytes_in_runs
-from tdsl.schedule.cost.reach import Reach, Values, moving_with
-from tdsl.schedule.cost.roofline import (
+from tdsl.cost.moved import bytes_in_runs
+from tdsl.cost.reach import Reach, Values, moving_with
+from tdsl.cost.roofline import (
     HALF,
     Work,
     bytes_per_second,
@@ -28,11 +27,12 @@ from tdsl.schedule.cost.roofline import (
     unit_seconds,
     work_of_point,
 )
+from tdsl.lang.affine import variables
+from tdsl.lang.expr import Var
+from tdsl.machine.instructions.tensor_cores import ROWS
+from tdsl.machine.model import Machine, MemoryLevel
 from tdsl.schedule.facts import extents, shape_of, widest
-from tdsl.schedule.instructions.tensor_cores import ROWS
 from tdsl.schedule.nest import is_ordered
-from tdsl.schedule.patterns.rows import vectors_of
-from tdsl.schedule.recipes.operands import is_for_tensor_cores
 from tdsl.tilegraph.graph import TileGraph
 
 FULL = 0.5  # of a level, which tiles may fill: other data passes through it

@@ -9,18 +9,26 @@ What they read is larger than any cache, so that it would come from memory again
 
 from __future__ import annotations
 
+from tdsl.autoschedule.patterns.rows import vectors_of
+from tdsl.autoschedule.patterns.streaming import pays_to_stream
+from tdsl.autoschedule.recipes.rows import write_vectors
 from tdsl.core.node import frozen
 from tdsl.lang.affine import variables
 from tdsl.lang.program import FuncDef
 from tdsl.lang.regions import Box, reads_in
-from tdsl.schedule.cost.machine import Machine
-from tdsl.schedule.facts import extent, extents, has_effects, rest_at_root, root_boxes, volume
+from tdsl.machine.model import Machine
+from tdsl.schedule.facts import (
+    extent,
+    extents,
+    has_effects,
+    rest_at_root,
+    root_boxes,
+    volume,
+    work_of_a_point,
+)
+from tdsl.schedule.fluent import BaseSchedule
 from tdsl.schedule.legality import depends
 from tdsl.schedule.nest import Root, State, levels_of
-from tdsl.schedule.patterns.rows import vectors_of
-from tdsl.schedule.patterns.streaming import pays_to_stream, work_of_a_point
-from tdsl.schedule.recipes.rows import write_vectors
-from tdsl.schedule.schedule import Schedule
 
 FULL = 0.5  # of the cache next to the first, that the rows of a block fill
 EACH = 8  # blocks for each thread at least
@@ -99,7 +107,7 @@ def _bytes(state: State, name: str, boxes: dict[str, Box]) -> int:
     return (volume(boxes[name]) or 0) * sum(t.bytes for t in types) if name in boxes else 0
 
 
-def write_together(schedule: Schedule, plan: Together, machine: Machine) -> None:
+def write_together(schedule: BaseSchedule, plan: Together, machine: Machine) -> None:
     """Write shared loops as directives; the sizes of the schedule are known."""
     state, first = schedule.state, schedule[plan.funcs[0]]
     boxes, block = root_boxes(rest_at_root(state)), None

@@ -9,26 +9,26 @@ from __future__ import annotations
 
 from math import prod
 
+from tdsl.autoschedule.by_recipes import choose_inline, complete_by_recipes
+from tdsl.autoschedule.explain import Decision
 from tdsl.core.node import frozen
+from tdsl.cost.predict import Prediction
 from tdsl.errors import ScheduleError
 from tdsl.lang.program import FuncDef
 from tdsl.lang.regions import Box
-from tdsl.schedule.cost.machine import Machine
-from tdsl.schedule.cost.predict import Prediction
-from tdsl.schedule.default import choose_inline, complete_by_recipes
-from tdsl.schedule.explain import Decision
+from tdsl.machine.model import Machine
 from tdsl.schedule.facts import cost, extents, has_effects, rest_at_root, root_boxes, volume
+from tdsl.schedule.fluent import BaseSchedule
 from tdsl.schedule.inlining import inline_funcs
 from tdsl.schedule.legality import check_all
 from tdsl.schedule.nest import Root, State
-from tdsl.schedule.schedule import Schedule
 from tdsl.tilegraph.graph import TileGraph
 from tdsl.tilegraph.levels import Part, nested_tiles
-from tdsl.tilegraph.search import CLEARLY
 from tdsl.tilegraph.together import find_together, write_together
 from tdsl.tilegraph.write import write_tiles
 
 MOST = 12  # funcs
+CLEARLY = 0.8  # of the time of another schedule, from which a schedule is taken instead
 MUCH = 2e8  # operations: a millisecond or so
 
 
@@ -58,7 +58,7 @@ def together_unasked(
     if touched or not machine.vector_bytes or state.program.sizes:
         return None
     found = find_together(state, by_recipes, machine)
-    schedule = Schedule.of_state(state)
+    schedule = BaseSchedule.of_state(state)
     try:
         for plan in found:
             write_together(schedule, plan, machine)
@@ -86,7 +86,7 @@ def nested_tiles_unasked(
     if not _may_gain(state, machine, by_recipes):
         return None
     inlined = choose_inline(state)[0]
-    schedule = Schedule.of_state(state)
+    schedule = BaseSchedule.of_state(state)
     for name, plan in inlined.plans:
         if plan.place is not None:
             schedule[name].inline()
@@ -105,7 +105,7 @@ def nested_tiles_unasked(
 
 
 def _is_faster(state: State, other: State, machine: Machine) -> bool:
-    seconds, others = (Prediction.of_calls(s, machine).seconds for s in (state, other))
+    seconds, others = (Prediction.of(s, machine).seconds for s in (state, other))
     return seconds < CLEARLY * others
 
 

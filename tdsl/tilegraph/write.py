@@ -10,29 +10,28 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tdsl.core.node import frozen
-from tdsl.lang.expr import Var
-from tdsl.lang.regions import Box, Interval
-from tdsl.lang.simplify import add
-from tdsl.schedule.bind import bind_state
-from tdsl.schedule.cost.machine import Machine
-from tdsl.schedule.facts import extent, extents
-from tdsl.schedule.fluent import Stage
-from tdsl.schedule.inlining import inline_funcs
-from tdsl.schedule.naming import Loop
-from tdsl.schedule.nest import is_ordered
-from tdsl.schedule.patterns.bands import Chain
-from tdsl.schedule.patterns.contraction import (
+from tdsl.autoschedule.patterns.bands import Chain
+from tdsl.autoschedule.patterns.contraction import (
     find_contraction,
     find_window,
     plan_tiles,
     share,
 )
-from tdsl.schedule.patterns.crowded import further_apart
-from tdsl.schedule.patterns.rows import vectors_of
-from tdsl.schedule.recipes.bands import tile_product, write_parts
-from tdsl.schedule.recipes.matmul import tile
-from tdsl.schedule.schedule import Schedule
+from tdsl.autoschedule.patterns.crowded import further_apart
+from tdsl.autoschedule.patterns.rows import vectors_of
+from tdsl.autoschedule.recipes.bands import tile_product, write_parts
+from tdsl.autoschedule.recipes.matmul import tile
+from tdsl.core.node import frozen
+from tdsl.lang.expr import Var
+from tdsl.lang.regions import Box, Interval
+from tdsl.lang.simplify import add
+from tdsl.machine.model import Machine
+from tdsl.schedule.bind import bind_state
+from tdsl.schedule.facts import extent, extents
+from tdsl.schedule.fluent import BaseSchedule, Stage
+from tdsl.schedule.inlining import inline_funcs
+from tdsl.schedule.naming import Loop
+from tdsl.schedule.nest import is_ordered
 from tdsl.tilegraph.levels import Part
 
 EVEN = 0.8  # of the threads that are busy on average, from which a loop is shared out by itself
@@ -47,7 +46,7 @@ class _Open:
     inner: dict[str, Loop | str]
 
 
-def write_tiles(schedule: Schedule, part: Part, machine: Machine) -> None:
+def write_tiles(schedule: BaseSchedule, part: Part, machine: Machine) -> None:
     """Write a part at the root, its outermost loop over tiles shared by threads."""
     own = schedule[part.owner]
     variables = schedule.state.program.func(part.owner).variables
@@ -57,7 +56,7 @@ def write_tiles(schedule: Schedule, part: Part, machine: Machine) -> None:
         _share_out(own, made.tiles, part, machine)
 
 
-def _write(schedule: Schedule, part: Part, machine: Machine, open_: _Open) -> _Open:
+def _write(schedule: BaseSchedule, part: Part, machine: Machine, open_: _Open) -> _Open:
     """The tiles of a part in an open stage, which is its owner, and all that is in them."""
     open_ = _split(part, open_, schedule)
     own = open_.stage
@@ -86,7 +85,7 @@ def _write(schedule: Schedule, part: Part, machine: Machine, open_: _Open) -> _O
     return open_
 
 
-def _spread(schedule: Schedule, name: str, box: Box) -> None:
+def _spread(schedule: BaseSchedule, name: str, box: Box) -> None:
     """Let what a reduction reads of a func in a tile lie apart where its terms share few sets of a cache."""
     state = inline_funcs(schedule.state)
     f, shape = state.program.func(name), [extent(box, axis) or 1 for axis in range(len(box))]
@@ -100,7 +99,7 @@ def _spread(schedule: Schedule, name: str, box: Box) -> None:
                     return
 
 
-def _ends_sum(schedule: Schedule, name: str, within: list[str], boxes: dict[str, Box]) -> bool:
+def _ends_sum(schedule: BaseSchedule, name: str, within: list[str], boxes: dict[str, Box]) -> bool:
     """True for what is made of one sum alone, whose register tiles need no smaller tiles around them."""
     state = inline_funcs(bind_state(schedule.state, schedule.sizes))
     found = find_contraction(state, name, within, boxes) or find_window(state, name, within, boxes)
@@ -108,7 +107,7 @@ def _ends_sum(schedule: Schedule, name: str, within: list[str], boxes: dict[str,
 
 
 def _member(
-    schedule: Schedule, name: str, others: list[str], chain: Chain, machine: Machine
+    schedule: BaseSchedule, name: str, others: list[str], chain: Chain, machine: Machine
 ) -> str:
     """The loops of a func in a tile; that of the others which it takes into its register tiles, or ""."""
     state = inline_funcs(bind_state(schedule.state, schedule.sizes))
@@ -126,7 +125,7 @@ def _member(
     return ""
 
 
-def _split(part: Part, open_: _Open, schedule: Schedule) -> _Open:
+def _split(part: Part, open_: _Open, schedule: BaseSchedule) -> _Open:
     """Split the loops whose tiles are smaller than what is needed, tiles outside."""
     own, tiles, inner = open_.stage, list(open_.tiles), dict(open_.inner)
     f = schedule.state.program.func(part.owner)
@@ -145,7 +144,7 @@ def _split(part: Part, open_: _Open, schedule: Schedule) -> _Open:
 
 
 def _register_tiles(
-    schedule: Schedule, open_: _Open, part: Part, machine: Machine, boxes: dict[str, Box]
+    schedule: BaseSchedule, open_: _Open, part: Part, machine: Machine, boxes: dict[str, Box]
 ) -> bool:
     """Register tiles in what is left of the loops of an owner that is a sum of products."""
     state, own = inline_funcs(bind_state(schedule.state, schedule.sizes)), part.owner
@@ -162,7 +161,7 @@ def _register_tiles(
     return True
 
 
-def _vectors(schedule: Schedule, open_: _Open, part: Part, machine: Machine) -> None:
+def _vectors(schedule: BaseSchedule, open_: _Open, part: Part, machine: Machine) -> None:
     """Vectors for the points of a tile."""
     f = bind_state(schedule.state, schedule.sizes).program.func(part.owner)
     d = f.definitions[0]

@@ -15,25 +15,24 @@ from collections.abc import Iterable
 from dataclasses import replace
 from math import prod
 
+from tdsl.autoschedule.recipes.ahead import fetch_ahead
+from tdsl.autoschedule.recipes.block_rows import fused, reduce_by_threads
+from tdsl.autoschedule.recipes.elements import apart, definition_of, fetched, vector_of
+from tdsl.autoschedule.recipes.epilogue import write_neighbours
+from tdsl.autoschedule.recipes.operands import is_for_tensor_cores
 from tdsl.core.node import frozen
 from tdsl.lang.affine import variables
 from tdsl.lang.definition import Definition
 from tdsl.lang.expr import Var
 from tdsl.lang.program import FuncDef
 from tdsl.lang.regions import reads_in
+from tdsl.machine.model import Machine
 from tdsl.schedule.bind import bind_state
-from tdsl.schedule.cost.machine import Machine
 from tdsl.schedule.facts import extent, extents, shape_of
-from tdsl.schedule.fluent import Stage
+from tdsl.schedule.fluent import BaseSchedule, Stage
 from tdsl.schedule.inlining import inline_funcs
 from tdsl.schedule.naming import Loop
 from tdsl.schedule.nest import REGISTER, SHARED, SWIZZLES, After, At, Inline
-from tdsl.schedule.recipes.ahead import fetch_ahead
-from tdsl.schedule.recipes.block_rows import fused, reduce_by_threads
-from tdsl.schedule.recipes.elements import apart, definition_of, fetched, vector_of
-from tdsl.schedule.recipes.epilogue import write_neighbours
-from tdsl.schedule.recipes.operands import is_for_tensor_cores
-from tdsl.schedule.schedule import Schedule
 from tdsl.tilegraph.levels import Part
 from tdsl.tilegraph.tiling import Shape
 from tdsl.tilegraph.write_products import (
@@ -52,7 +51,7 @@ UNROLLED = 512  # operations of a thread without a loop
 class _Block:
     """A block that is being written: the tile of `own`, inside its loop `at` over blocks."""
 
-    schedule: Schedule
+    schedule: BaseSchedule
     part: Part
     machine: Machine
     own: Stage
@@ -63,13 +62,13 @@ class _Block:
         return _sizes(self.schedule, self.part, name)
 
 
-def _sizes(schedule: Schedule, part: Part, name: str) -> dict[str, int]:
+def _sizes(schedule: BaseSchedule, part: Part, name: str) -> dict[str, int]:
     f = bind_state(schedule.state, schedule.sizes).program.func(name)
     found = extents(f, f.definitions[0], part.tile[name])
     return {v: n or 1 for v, n in found.items()}
 
 
-def write_blocks(schedule: Schedule, part: Part, machine: Machine) -> None:
+def write_blocks(schedule: BaseSchedule, part: Part, machine: Machine) -> None:
     """Write a group of several funcs as one kernel."""
     last = next(p for p in part.parts if p.owner == part.owner)
     product = _leading(schedule, part, last, machine)
@@ -109,7 +108,7 @@ def write_blocks(schedule: Schedule, part: Part, machine: Machine) -> None:
     fetch_ahead(own, machine.level("shared").bytes or 0)
 
 
-def _leading(schedule: Schedule, part: Part, last: Part, machine: Machine) -> WarpTiles | None:
+def _leading(schedule: BaseSchedule, part: Part, last: Part, machine: Machine) -> WarpTiles | None:
     """The product by tensor cores whose loops are those of the block: the owner, or what the owner ends.
 
     The owner has its number of points in whole tiles, and reads the product there alone.
@@ -148,7 +147,7 @@ def _member(block: _Block, p: Part) -> None:
         _bound(made)
 
 
-def _product(schedule: Schedule, part: Part, p: Part, machine: Machine) -> WarpTiles | None:
+def _product(schedule: BaseSchedule, part: Part, p: Part, machine: Machine) -> WarpTiles | None:
     """The sum of a part within that tensor cores make, by itself or with what is made of it alone."""
     program = schedule.state.program
     names = [n for n in p.members if is_for_tensor_cores(program.func(n))]
@@ -163,7 +162,7 @@ def _product(schedule: Schedule, part: Part, p: Part, machine: Machine) -> WarpT
     return find_warp_tiles(schedule[name], _sizes(schedule, part, name), warps)
 
 
-def _as_read(schedule: Schedule, name: str) -> FuncDef:
+def _as_read(schedule: BaseSchedule, name: str) -> FuncDef:
     """A func with what it reads through inlined ones."""
     return inline_funcs(schedule.state).program.func(name)
 

@@ -11,16 +11,16 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from math import prod
 
+from tdsl.autoschedule.recipes.choices import Unsuited, reduction_of
+from tdsl.autoschedule.recipes.elements import definition_of
+from tdsl.autoschedule.recipes.operands import Operand, matrices_of, operands_of, vector_of
+from tdsl.autoschedule.recipes.tensor_cores import load_by, load_of, mma_of, spread
 from tdsl.core.node import frozen
 from tdsl.lang.expr import Var
+from tdsl.machine.instructions.tensor_cores import COLUMNS, ROWS, Mma
 from tdsl.schedule.fluent import Stage
-from tdsl.schedule.instructions.tensor_cores import COLUMNS, ROWS, Mma
 from tdsl.schedule.naming import Loop
 from tdsl.schedule.nest import FRAGMENT, SHARED
-from tdsl.schedule.recipes.choices import Unsuited, reduction_of
-from tdsl.schedule.recipes.elements import definition_of
-from tdsl.schedule.recipes.operands import Operand, matrices_of, operands_of, vector_of
-from tdsl.schedule.recipes.tensor_cores import load_by, load_of, mma_of, spread
 
 LANES = 32  # threads of a warp
 HELD = 64  # sums of a thread, at most

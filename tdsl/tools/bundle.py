@@ -22,8 +22,8 @@ from tdsl.core.source import here
 from tdsl.errors import TargetError, TypeMismatch, told
 from tdsl.lang.expr import Const
 from tdsl.lang.types import ML_DTYPES
-from tdsl.schedule.schedule import Schedule
 from tdsl.target import Target
+from tdsl.tilegraph.schedule import Schedule
 
 
 @dataclass(frozen=True)

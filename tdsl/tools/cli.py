@@ -16,12 +16,11 @@ from rich.table import Table
 from tdsl.codegen.runtime import cache
 from tdsl.distribute.launch import launch
 from tdsl.errors import TdslError
-from tdsl.schedule.cost import description
-from tdsl.schedule.cost.machine import Machine
+from tdsl.machine import description
+from tdsl.machine.model import Machine
 from tdsl.target import Target
 from tdsl.tools import bundle as bundles
 from tdsl.tools import doctor as checks
-from tdsl.variant import machine_of
 
 app = typer.Typer(
     add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, help=__doc__
@@ -167,9 +166,9 @@ def machine_show(
     as_json: Annotated[bool, typer.Option("--json", help="the form of the file")] = False,
 ) -> None:
     """Show the memory levels and rates that schedules for this processor use, measured or built in."""
-    from tdsl.codegen.cpu.machine import host
+    from tdsl.machine.cpu import host
 
-    machine = machine_of(Target("cpu"))
+    machine = Target("cpu").machine()
     found = description.read()
     used = found is not None and found.cpu == host().cpu
     date = found.date if found is not None and used else ""

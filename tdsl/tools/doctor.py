@@ -50,15 +50,16 @@ def _numpy() -> Finding:
 
 
 def _llvm() -> Finding:
-    from tdsl.codegen.cpu import machine
+    from tdsl.codegen.cpu.target_machine import target_machine
+    from tdsl.machine import cpu
 
-    target = machine.target_machine(machine.host())
+    target = target_machine(cpu.host())
     version = importlib.metadata.version("llvmlite")
-    return "PASS", f"LLVM {machine.llvm_version()} in llvmlite {version}, {target.triple}", ""
+    return "PASS", f"LLVM {cpu.llvm_version()} in llvmlite {version}, {target.triple}", ""
 
 
 def _cpu() -> Finding:
-    from tdsl.codegen.cpu import machine
+    from tdsl.machine import cpu as machine
 
     host = machine.host()
     shown = ("avx2", "fma", "avx512f", "avx512bf16", "avx512fp16", "amx-bf16", "neon", "sve")

@@ -21,14 +21,15 @@ from typing import Any
 import numpy as np
 
 import tdsl as td
-from tdsl.codegen.cpu.hierarchy import describe
-from tdsl.codegen.cpu.machine import host
-from tdsl.codegen.cpu.runtime import num_threads, set_num_threads
+from tdsl.codegen.cpu.runtime import set_num_threads
 from tdsl.distribute.launch import command
 from tdsl.errors import TargetError
-from tdsl.schedule.cost.description import BUILT_IN, Description
-from tdsl.schedule.cost.machine import MemoryLevel, Rate
-from tdsl.schedule.instructions.dots import DOTS, Dot
+from tdsl.machine.cpu import host
+from tdsl.machine.cpu_caches import describe
+from tdsl.machine.description import BUILT_IN, Description
+from tdsl.machine.instructions.dots import DOTS, Dot
+from tdsl.machine.model import MemoryLevel, Rate
+from tdsl.machine.threads import num_threads
 
 ROWS = 6  # rows of the register tile whose rate is measured
 SUMS = 16  # accumulator vectors in registers while memory is read

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import tdsl as td
+from tdsl.autoschedule.recipes.strategies import Strategy
 from tdsl.distribute.check import check
-from tdsl.schedule.recipes.strategies import Strategy
 from tests.distribute.matmuls import matmul, place
 
 i, j, k = td.vars("i j k")

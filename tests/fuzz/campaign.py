@@ -14,8 +14,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import tdsl as td
-from tdsl.codegen.cpu.machine import host, level
 from tdsl.lang.value import Value
+from tdsl.machine.cpu import host, level
 from tdsl.target import as_target
 from tdsl.tilegraph.search import search
 from tests.fuzz.cases import Case, Meaning, Outcome, run_case

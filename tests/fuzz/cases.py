@@ -23,7 +23,7 @@ from tdsl.pipeline import make_kernel
 from tdsl.schedule.bind import bind_state
 from tdsl.schedule.legality import check_all
 from tdsl.target import as_target
-from tdsl.variant import Variant, machine_of
+from tdsl.variant import Variant
 from tests.fuzz.errors import Bounded, mismatch, reference
 from tests.fuzz.made import Made
 from tests.fuzz.placed import Placed
@@ -292,7 +292,7 @@ def _checked(s: td.Schedule, case: Case, arguments: dict[str, Any]) -> tuple[np.
     check_all(s.state)
     state = bind_state(s.state, sizes)
     target = as_target("cpu")
-    variant = Variant(state, target, machine_of(target), signature, dense(signature, sizes))
+    variant = Variant(state, target, target.machine(), signature, dense(signature, sizes))
     kernel = make_kernel(variant)
     verify(kernel)
     outputs = [

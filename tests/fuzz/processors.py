@@ -24,11 +24,11 @@ from dataclasses import replace
 from tdsl.codegen.cpu import jit
 from tdsl.codegen.cpu.executable import text_of
 from tdsl.codegen.cpu.forked import GivenUp, limited
-from tdsl.codegen.cpu.machine import CpuTarget, flatten, level
 from tdsl.codegen.ir.loops import Kernel
 from tdsl.codegen.runtime.signature import Specialisation
 from tdsl.compile import Compiled
 from tdsl.errors import TargetError, TdslError
+from tdsl.machine.cpu import CpuTarget, flatten, level
 from tdsl.pipeline import make_kernel
 from tdsl.target import Target
 from tests.fuzz.campaign import program_of, scheduled

@@ -20,7 +20,7 @@ from tdsl.schedule.fluent import Stage
 from tdsl.schedule.legality import depends
 from tdsl.schedule.masked import masked_in
 from tdsl.schedule.nest import SCOPES, TAILS, TOGETHER, At, Level, is_reduction, levels_of
-from tdsl.schedule.schedule import Schedule
+from tdsl.tilegraph.schedule import Schedule
 from tests.fuzz.choices import Choices
 
 FACTORS = (1, 2, 3, 4, 5, 8, 16)

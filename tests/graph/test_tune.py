@@ -7,7 +7,7 @@ import tdsl as td
 from tdsl.errors import RequireError, TypeMismatch
 from tdsl.graph import planned_function
 from tdsl.graph.tune import Trial, Whole, in_order
-from tdsl.schedule.cost.machine import Machine, MemoryLevel
+from tdsl.machine.model import Machine, MemoryLevel
 from tests.graph.test_random_graphs import STEPS, Matrix, N, low, product, running
 
 
@@ -69,7 +69,7 @@ def test_groups_that_read_the_same_are_joined_where_no_cache_holds_it(arrays, mo
         return rows(x), low(x), rows(y[1:])
 
     for machine, groups in ((Machine(), 3), (small, 2)):
-        monkeypatch.setattr(planned_function, "machine_for", lambda _, machine=machine: machine)
+        monkeypatch.setattr(td.Target, "machine", lambda _, machine=machine: machine)
         graph = td.Graph(both, target="python")
         assert len(graph.tune(*arrays, seconds=1000).groups) == groups
         for made, wanted in zip(graph(*arrays), both(*arrays), strict=True):

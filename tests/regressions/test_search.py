@@ -7,7 +7,7 @@ import pytest
 
 import tdsl as td
 from tdsl.lang.interp import interpret
-from tdsl.schedule.cost.devices import describe_gpu
+from tdsl.machine.devices import describe_gpu
 from tdsl.target import Target
 from tdsl.tilegraph.drawing import dot
 from tdsl.tilegraph.graph import TileGraph

@@ -13,11 +13,11 @@ import pytest
 
 import tdsl as td
 from benchmarks.growth import FAMILIES
+from tdsl.autoschedule.by_recipes import choose_inline
 from tdsl.core.node import post_order, pre_order
 from tdsl.errors import TdslError
 from tdsl.lang.expr import Binary, Expr, Var, const
 from tdsl.lang.interp import interpret
-from tdsl.schedule.default import choose_inline
 from tdsl.schedule.inlining import inline_funcs, work_inlined
 from tdsl.schedule.nest import State
 

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 import tdsl as td
-from tdsl.codegen.cpu import machine
 from tdsl.codegen.python.run import PythonExecutable
 from tdsl.codegen.runtime.call import Entry
+from tdsl.machine import cpu as machine
 from tdsl.pipeline import make_kernel
 
 i, j, m = td.vars("i j m")

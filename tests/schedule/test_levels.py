@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import tdsl as td
-from tdsl.codegen.cpu.machine import check_runs_here, level
 from tdsl.errors import TargetError
+from tdsl.machine.cpu import check_runs_here, level
 from tdsl.target import LEVELS
 
 i, j, k, y, x = td.vars("i j k y x")

@@ -5,11 +5,10 @@ from dataclasses import replace
 import pytest
 
 import tdsl as td
-from tdsl.schedule.cost.devices import describe_gpu
+from tdsl.autoschedule.recipes.ahead import STAGES, SYSTEM, fetch_ahead
+from tdsl.machine.devices import describe_gpu
 from tdsl.schedule.nest import PIPELINED
-from tdsl.schedule.recipes.ahead import STAGES, SYSTEM, fetch_ahead
 from tdsl.target import Target
-from tdsl.tilegraph import search
 from tests.tilegraph.test_blocks import check, products, tiled
 
 i, j, k = td.vars("i j k")
@@ -39,7 +38,7 @@ def test_steps_of_any_number_are_fetched_ahead(terms, stages):
 @pytest.mark.parametrize("terms", [32, 48, 96])
 def test_operands_of_tensor_cores_are_fetched_ahead(monkeypatch, terms):
     few = replace(describe_gpu("sm_80"), threads=2)  # so that tiles are large
-    monkeypatch.setattr(search, "machine_for", lambda _: few)
+    monkeypatch.setattr(td.Target, "machine", lambda _: few)
     program = td.Schedule(products(250, terms, 128, 64, td.f16)).program
     schedule = tiled(program, Target("cuda", arch="sm_80"))
     assert stages_of(schedule).get("a", 1) == min(-(-terms // 32), STAGES)

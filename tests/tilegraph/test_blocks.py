@@ -8,9 +8,8 @@ import pytest
 
 import tdsl as td
 from tdsl.lang.interp import interpret
-from tdsl.schedule.cost.devices import describe_gpu
+from tdsl.machine.devices import describe_gpu
 from tdsl.target import Target
-from tdsl.tilegraph import search
 from tdsl.tilegraph.graph import TileGraph
 from tdsl.tilegraph.levels import nested_tiles
 from tdsl.tilegraph.search import candidates
@@ -109,7 +108,7 @@ def test_what_is_made_in_shared_memory_is_not_copied_there_again():
 
 def test_products_of_half_floats_in_tiles_are_made_by_tensor_cores(monkeypatch):
     few = replace(describe_gpu("sm_80"), threads=2)  # so that tiles are large
-    monkeypatch.setattr(search, "machine_for", lambda _: few)
+    monkeypatch.setattr(td.Target, "machine", lambda _: few)
     program = td.Schedule(products(256, 64, 128, 64, td.f16)).program
     schedule = tiled(program, Target("cuda", arch="sm_80"))
     text = str(td.compile(schedule, target="cuda:sm_80").loops())
@@ -149,7 +148,7 @@ def between_products(made, rows=256, terms=64, inner=128, columns=64):
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
 def test_what_is_between_a_product_and_its_end_keeps_tensor_cores(monkeypatch, made, arch):
     few = replace(describe_gpu(arch), threads=2)  # so that tiles are large
-    monkeypatch.setattr(search, "machine_for", lambda _: few)
+    monkeypatch.setattr(td.Target, "machine", lambda _: few)
     program = td.Schedule(between_products(made)).program
     found = candidates(program, {}, Target("cuda", arch=arch))
     for label in ("no cuts, tiles", "default"):

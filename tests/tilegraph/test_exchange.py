@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import tdsl as td
-from tdsl.schedule.cost.machine import Machine, machine_for
+from tdsl.machine.model import Machine
 from tdsl.target import Target
 from tdsl.tilegraph.exchange import exchanged
 from tdsl.tilegraph.search import candidates
@@ -91,6 +91,6 @@ def test_short_vectors_take_as_long_as_longer_ones() -> None:
         (nest,) = s.prediction().times
         return dict(nest.units)["vector"]
 
-    full = machine_for(Target("cpu")).vector_bytes // 4
+    full = Target("cpu").machine().vector_bytes // 4
     assert seconds(full) == seconds(full // 2)
     assert seconds(full // 4) == pytest.approx(2 * seconds(full))

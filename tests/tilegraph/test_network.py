@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 import tdsl as td
+from tdsl.cost.network import link_of
 from tdsl.distribute.steps import Exchange
+from tdsl.machine.devices import describe_gpu
 from tdsl.schedule.bind import bind_state
-from tdsl.schedule.cost.devices import describe_gpu
-from tdsl.schedule.cost.network import link_of
 from tdsl.tilegraph.network import busiest_rank, received
 
 i, j, k = td.vars("i j k")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tdsl.schedule.cost.devices import describe_gpu
+from tdsl.machine.devices import describe_gpu
 from tdsl.tilegraph.score import coalesced, score
 from tests.tilegraph.test_graph import attention_scores, conv_and_pool
 

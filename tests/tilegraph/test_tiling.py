@@ -7,7 +7,7 @@ import pytest
 
 import tdsl as td
 from tdsl.lang.interp import interpret
-from tdsl.schedule.cost.machine import Machine, MemoryLevel, machine_for
+from tdsl.machine.model import Machine, MemoryLevel
 from tdsl.schedule.legality import check_all
 from tdsl.target import Target
 from tdsl.tilegraph.cuts import partitions
@@ -160,7 +160,7 @@ def test_nested_tiles_of_small_levels_are_right(name: str) -> None:
 @pytest.mark.parametrize("name", CHAINS)
 def test_tiles_of_every_cut_can_be_scheduled(name: str) -> None:
     program, target = td.Schedule(*CHAINS[name](64)).program, Target("cpu")
-    pins = read_pins(program, machine_for(target), None)
+    pins = read_pins(program, target.machine(), None)
     for label, schedule, make in _makers(program, {}, target, pins, set()):
         if label.endswith("tiles"):  # a search leaves out what cannot be, and says nothing
             assert make(schedule)

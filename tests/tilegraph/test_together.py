@@ -6,13 +6,14 @@ import numpy as np
 import pytest
 
 import tdsl as td
+from tdsl.autoschedule.by_recipes import complete_by_recipes
+from tdsl.autoschedule.explain import explain
+from tdsl.cost.moved import total
+from tdsl.cost.predict import Prediction
 from tdsl.lang.interp import interpret
+from tdsl.machine.model import Machine, MemoryLevel
 from tdsl.schedule.bind import bind_state
-from tdsl.schedule.cost.machine import Machine, MemoryLevel
-from tdsl.schedule.cost.moved import total
-from tdsl.schedule.cost.predict import Prediction
-from tdsl.schedule.default import complete_by_recipes, decide
-from tdsl.schedule.explain import explain
+from tdsl.tilegraph.default import decide
 from tdsl.tilegraph.together import find_together, write_together
 
 i, j, k = td.vars("i j k")
@@ -93,8 +94,8 @@ def test_the_default_reads_once_what_several_funcs_need() -> None:
     ]
     assert "rows at a time of x, which high, total read, too" in explain(decisions)
     once = 4 * 512 * 256
-    assert Prediction(made, SMALL, ()).moved("L2")["x"].read == once
-    before = Prediction(complete_by_recipes(state, SMALL)[0], SMALL, ())
+    assert Prediction(made, SMALL).moved("L2")["x"].read == once
+    before = Prediction(complete_by_recipes(state, SMALL)[0], SMALL)
     assert before.moved("L2")["x"].read == 3 * once
     assert total(before.moved("L2")) == 4 * 512 * (3 * 256 + 3)
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import numpy as np
 
 import tdsl as td
+from tdsl.autoschedule.by_recipes import complete_by_recipes
+from tdsl.autoschedule.explain import explain
+from tdsl.cost.predict import Prediction
 from tdsl.lang.interp import interpret
+from tdsl.machine.model import Machine, MemoryLevel
 from tdsl.schedule.bind import bind_state
-from tdsl.schedule.cost.machine import Machine, MemoryLevel
-from tdsl.schedule.cost.predict import Prediction
-from tdsl.schedule.default import complete_by_recipes, decide
-from tdsl.schedule.explain import explain
+from tdsl.tilegraph.default import decide
 from tests.tilegraph.chains import CHAINS
 
 LEVELS = (
@@ -25,8 +26,8 @@ def test_a_chain_that_recipes_leave_in_memory_gets_tiles() -> None:
     made, decisions = decide(state, SMALL)
     assert [(d.func, d.how) for d in decisions if d.how != "inline"] == [("out", "tiles")]
     assert "in L2" in explain(decisions)
-    before = Prediction(complete_by_recipes(state, SMALL)[0], SMALL, ()).seconds
-    assert Prediction(made, SMALL, ()).seconds < 0.8 * before
+    before = Prediction(complete_by_recipes(state, SMALL)[0], SMALL).seconds
+    assert Prediction(made, SMALL).seconds < 0.8 * before
     rng = np.random.default_rng(0)
     given = {
         t.name: rng.random([n.value for n in t.shape], dtype=np.float32) for t in s.program.inputs

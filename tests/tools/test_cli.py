@@ -9,8 +9,8 @@ from typer.testing import CliRunner
 
 from tdsl.codegen.cuda.driver import Driver
 from tdsl.codegen.runtime import cache
-from tdsl.schedule.cost import description
-from tdsl.schedule.cost.machine import Machine, Rate
+from tdsl.machine import description
+from tdsl.machine.model import Machine, Rate
 from tdsl.tools import doctor
 from tdsl.tools.cli import app, main
 from tests.codegen.cuda.fake_driver import FakeDriver

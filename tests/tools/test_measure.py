@@ -4,10 +4,10 @@ import dataclasses
 
 import pytest
 
-from tdsl.codegen.cpu.runtime import num_threads
-from tdsl.schedule.cost.description import from_text, to_text
-from tdsl.schedule.cost.machine import MemoryLevel
-from tdsl.schedule.instructions.dots import DOTS
+from tdsl.machine.description import from_text, to_text
+from tdsl.machine.instructions.dots import DOTS
+from tdsl.machine.model import MemoryLevel
+from tdsl.machine.threads import num_threads
 from tdsl.tools.measure import Measurement, measure
 from tests.distribute.test_mpi import needs_mpi
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tdsl.codegen.ir.loops import AXES, Block, For, If, Invoke, Stmt
-from tdsl.schedule.instructions.instruction import INSTRUCTIONS
+from tdsl.machine.instructions.instruction import INSTRUCTIONS
 
 
 def is_asynchronous(s: Stmt) -> bool:

@@ -12,7 +12,7 @@ from tdsl.lang.affine import variables
 from tdsl.lang.bounds import NOTHING, Facts, upper
 from tdsl.lang.expr import Binary, Const, Expr, const
 from tdsl.lang.simplify import simplify
-from tdsl.schedule.instructions.instruction import INSTRUCTIONS
+from tdsl.machine.instructions.instruction import INSTRUCTIONS
 from tdsl.schedule.launch import MOST_BLOCKS
 
 

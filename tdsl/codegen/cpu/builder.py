@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from tdsl.codegen.cpu.machine import CpuTarget
+from tdsl.machine.cpu import CpuTarget
 
 _NAME = re.compile(r"%[\w.]+")
 _SYMBOL = re.compile(r"@([\w.$]+)|^!\d+")

@@ -21,12 +21,12 @@ import numpy as np
 
 from tdsl.codegen.cpu import jit
 from tdsl.codegen.cpu.executable import CpuExecutable, ObjectCode, text_of
-from tdsl.codegen.cpu.machine import CpuTarget, check_runs_here
 from tdsl.codegen.ir.loops import Argument, Kernel
 from tdsl.codegen.runtime import cache
 from tdsl.core.debug import asked_for, looks_inside, tell, timed
 from tdsl.core.source import here
 from tdsl.errors import CompileWarning
+from tdsl.machine.cpu import CpuTarget, check_runs_here
 
 _LENGTH = struct.Struct("<I")
 _CALLER = (sys.version, np.__version__)  # versions whose objects the entry point for Python reads

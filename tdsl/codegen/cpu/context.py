@@ -11,7 +11,7 @@ from tdsl.core.node import frozen
 from tdsl.lang.bounds import NOTHING, Facts
 from tdsl.lang.expr import Expr
 from tdsl.lang.types import DType
-from tdsl.schedule.instructions.instruction import RegisterFile
+from tdsl.machine.instructions.instruction import RegisterFile
 
 # The largest loop variable or size, so that sums and small multiples of them do not wrap.
 LARGEST_INDEX = 1 << 40

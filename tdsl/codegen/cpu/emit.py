@@ -27,7 +27,6 @@ from tdsl.codegen.cpu.function import (
     restore,
 )  # fmt: skip
 from tdsl.codegen.cpu.ir_types import memory
-from tdsl.codegen.cpu.machine import CpuTarget
 from tdsl.codegen.cpu.register_file import entering
 from tdsl.codegen.cpu.values import Value
 from tdsl.codegen.ir.loops import BufferParam, Kernel, ScalarParam, SizeParam, Store
@@ -35,12 +34,13 @@ from tdsl.core.debug import asked_for
 from tdsl.core.node import post_order
 from tdsl.lang.expr import Const
 from tdsl.lang.types import DType, i64
+from tdsl.machine.cpu import CpuTarget
 
 
 def emit(kernel: Kernel, target: CpuTarget) -> str:
     """The LLVM IR text of a kernel whose loops are all serial or parallel.
 
-    >>> from tdsl.codegen.cpu.machine import level
+    >>> from tdsl.machine.cpu import level
     >>> from tdsl.lang.expr import Load, const
     >>> from tdsl.lang.types import f32
     >>> x = BufferParam("x", f32, (const(2),), (1,), written=True)

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from tdsl.codegen.cpu import jit
-from tdsl.codegen.cpu.machine import CpuTarget, host
 from tdsl.codegen.cpu.runtime import Structure, runtime
 from tdsl.codegen.ir.loops import Argument, BufferParam, Check, Kernel, Print, SizeParam
 from tdsl.codegen.ir.show import message_text
@@ -20,6 +19,7 @@ from tdsl.core.node import frozen, post_order
 from tdsl.errors import TargetError, TdslError
 from tdsl.lang.expr import dtype_of
 from tdsl.lang.types import DType
+from tdsl.machine.cpu import CpuTarget, host
 
 _FASTCALL = 0x0080
 

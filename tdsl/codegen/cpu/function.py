@@ -8,7 +8,7 @@ from tdsl.codegen.cpu.builder import Builder, Module
 from tdsl.codegen.cpu.context import Context
 from tdsl.codegen.cpu.early_exit import leave
 from tdsl.codegen.cpu.register_file import entering
-from tdsl.schedule.instructions.instruction import RegisterFile
+from tdsl.machine.instructions.instruction import RegisterFile
 
 _FLUSH = 0x8040  # x86: flush subnormal results to zero, take subnormal operands as zero
 

@@ -27,10 +27,11 @@ import llvmlite.binding as llvm
 from llvmlite.binding import ffi
 
 from tdsl.codegen.cpu.forked import GivenUp, limited
-from tdsl.codegen.cpu.machine import CpuTarget, host, llvm_version, target_machine
+from tdsl.codegen.cpu.target_machine import target_machine
 from tdsl.codegen.runtime import cache
 from tdsl.core.source import here
 from tdsl.errors import TargetError
+from tdsl.machine.cpu import CpuTarget, host, llvm_version
 
 PIPELINE = "always-inline,function<O2>(no vectorize, no unroll)"
 _LINES_OF_A_MESSAGE = 4

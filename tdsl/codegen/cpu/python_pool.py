@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
-MOST_THREADS = 4096
+from tdsl.machine.threads import MOST_THREADS
 
 
 class PythonPool:

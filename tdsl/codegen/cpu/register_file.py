@@ -23,7 +23,7 @@ from tdsl.codegen.cpu.emit_expr import access
 from tdsl.codegen.ir.loops import Block, For, Invoke, Operand, Prefetch, Stmt
 from tdsl.core.node import post_order
 from tdsl.lang.affine import difference, variables
-from tdsl.schedule.instructions.instruction import Instruction, RegisterFile
+from tdsl.machine.instructions.instruction import Instruction, RegisterFile
 
 _FREE = 2  # the fewest registers that the accumulators of a loop leave for operands
 

@@ -21,11 +21,12 @@ import threading
 from collections.abc import Callable
 
 from tdsl.codegen.cpu import jit, memory_text, parallel_text
-from tdsl.codegen.cpu.machine import host
 from tdsl.codegen.cpu.openmp import OpenMP, find_openmp
-from tdsl.codegen.cpu.python_pool import MOST_THREADS, PythonPool
+from tdsl.codegen.cpu.python_pool import PythonPool
 from tdsl.core.source import here
 from tdsl.errors import TargetError, did_you_mean
+from tdsl.machine.cpu import host
+from tdsl.machine.threads import keep_num_threads, num_threads
 
 _CHOICES = ("pool", "openmp", "threads", "serial")
 _POSIX = os.name == "posix"
@@ -58,7 +59,7 @@ class Runtime:
         self._print = _PRINT(_report)
         self._python: PythonPool | None = None
         self._library: OpenMP | None = None
-        self.threads = default_threads()
+        self.threads = num_threads()
         self.backend = "serial"
         if _POSIX:
             self._call("tdsl_pool_start")
@@ -166,41 +167,10 @@ def runtime() -> Runtime:
     return _made[0]
 
 
-def num_threads() -> int:
-    """The number of threads that a parallel loop requests."""
-    return runtime().threads
-
-
 def set_num_threads(count: int) -> None:
     """Set the number of threads that parallel loops request, at least 1. Running kernels are not affected."""
-    if type(count) is not int or not 1 <= count <= MOST_THREADS:
-        raise TargetError(
-            f"{count!r} is not a number of threads",
-            loc=here(),
-            label="this call",
-            hint=f"give an int from 1 to {MOST_THREADS}",
-        )
+    keep_num_threads(count)
     runtime().threads = count
-
-
-def default_threads() -> int:
-    """The number of threads set in the environment, else the number of cores that this process may use."""
-    asked = os.environ.get("TDSL_NUM_THREADS", "").strip()
-    if asked:
-        if not asked.isdecimal() or not 1 <= int(asked) <= MOST_THREADS:
-            raise TargetError(
-                f"TDSL_NUM_THREADS={asked!r} is not a number of threads",
-                loc=here(),
-                label="this call",
-                hint=f"set it to 1 to {MOST_THREADS}, or leave it unset",
-            )
-        return int(asked)
-    outermost = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
-    if outermost.isdecimal() and 1 <= int(outermost) <= MOST_THREADS:
-        return int(outermost)
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 _PRINT = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p)

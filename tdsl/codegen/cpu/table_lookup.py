@@ -9,7 +9,7 @@ from __future__ import annotations
 from tdsl.codegen.cpu.address import Address
 from tdsl.codegen.cpu.builder import Builder
 from tdsl.codegen.cpu.ir_types import vector
-from tdsl.codegen.cpu.machine import CpuTarget
+from tdsl.machine.cpu import CpuTarget
 
 # (type, lanes) -> the permutations of one register and of two, and the features that they need
 _PICKS = {

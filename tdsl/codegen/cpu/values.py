@@ -60,7 +60,7 @@ def splat(b: Builder, element: str, name: str, lanes: int) -> str:
     """Broadcast the scalar `name` to a vector.
 
     >>> from tdsl.codegen.cpu.builder import Module
-    >>> from tdsl.codegen.cpu.machine import level
+    >>> from tdsl.machine.cpu import level
     >>> splat(Builder(Module(level("avx2")), "define void @f()"), "i64", "3", 4)
     'splat (i64 3)'
     """

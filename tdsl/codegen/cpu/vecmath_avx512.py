@@ -9,8 +9,8 @@ from collections.abc import Callable
 
 from tdsl.codegen.cpu.builder import Builder
 from tdsl.codegen.cpu.ir_types import constants, register
-from tdsl.codegen.cpu.machine import CpuTarget
 from tdsl.lang.types import DType, f32
+from tdsl.machine.cpu import CpuTarget
 
 _CURRENT_ROUNDING = 4
 _THREE_QUARTERS_TO_THREE_HALVES = 3  # getmant's interval; the sign is kept

@@ -10,8 +10,8 @@ from tdsl.codegen.cuda.expressions import Expressions
 from tdsl.codegen.ir.loops import Invoke, Operand, Stmt, Store
 from tdsl.codegen.ir.statements import walk
 from tdsl.lang.expr import ZERO, Var, const
-from tdsl.schedule.instructions.instruction import INSTRUCTIONS
-from tdsl.schedule.instructions.layout import point
+from tdsl.machine.instructions.instruction import INSTRUCTIONS
+from tdsl.machine.instructions.layout import point
 
 TIR = Any
 

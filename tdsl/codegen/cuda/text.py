@@ -11,7 +11,7 @@ from tvm.tirx import transform
 from tdsl.codegen.cuda.device_functions import functions_text
 from tdsl.codegen.cuda.statements import AT_ONCE, device_function
 from tdsl.codegen.gpu.launches import Launch, Launches
-from tdsl.schedule.instructions.instruction import INSTRUCTIONS
+from tdsl.machine.instructions.instruction import INSTRUCTIONS
 
 DEVICE_CODE = "// device functions and kernels"  # follows TVM's head, which depends on the compiler
 _KERNEL = 'extern "C" __global__'

@@ -14,7 +14,7 @@ from tdsl.core.node import transform
 from tdsl.lang.definition import Definition
 from tdsl.lang.expr import Const, Expr, Read, Var
 from tdsl.lang.interp import Evaluator, Stored
-from tdsl.schedule.instructions.instruction import Instruction
+from tdsl.machine.instructions.instruction import Instruction
 
 Tile = tuple[
     Memory, list[Array], tuple[int, ...]

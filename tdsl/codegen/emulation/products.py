@@ -10,7 +10,7 @@ import numpy as np
 from tdsl.codegen.emulation.instructions import Tile, elements, run_instruction
 from tdsl.codegen.emulation.memory import Array, Crew
 from tdsl.errors import Hazard
-from tdsl.schedule.instructions.instruction import Instruction
+from tdsl.machine.instructions.instruction import Instruction
 
 
 @dataclass(slots=True)

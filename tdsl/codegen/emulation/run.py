@@ -76,7 +76,7 @@ from tdsl.lang.expr import (
     Unary,
     Var,
 )  # fmt: skip
-from tdsl.schedule.instructions.instruction import INSTRUCTIONS
+from tdsl.machine.instructions.instruction import INSTRUCTIONS
 
 _MOST_THREADS = 1 << 17  # that run in lockstep: more cost memory and save no time
 

@@ -1,6 +1,6 @@
 """Register fragments: the thread and the register of each element, and a check of every access to them.
 
-An instruction declares the register layout of its tiles (`schedule/instructions/layout.py`). A fragment is
+An instruction declares the register layout of its tiles (`machine/instructions/layout.py`). A fragment is
 an array of such tiles in consecutive registers, so its layout follows from the instructions that use it.
 Any other statement may access an element only in the thread that owns it, provably by its indices.
 """
@@ -20,8 +20,8 @@ from tdsl.errors import ScheduleError
 from tdsl.lang.bounds import NOTHING, Facts
 from tdsl.lang.expr import ZERO, Const, Expr, Load, Var, const
 from tdsl.lang.simplify import add, multiply, simplify
-from tdsl.schedule.instructions.instruction import INSTRUCTIONS
-from tdsl.schedule.instructions.layout import Layout
+from tdsl.machine.instructions.instruction import INSTRUCTIONS
+from tdsl.machine.instructions.layout import Layout
 
 
 @frozen

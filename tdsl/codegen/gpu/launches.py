@@ -38,7 +38,7 @@ from tdsl.errors import ScheduleError, TargetError
 from tdsl.lang.expr import Const, Expr, Unary, const
 from tdsl.lang.simplify import simplify
 from tdsl.lang.types import i64
-from tdsl.schedule.instructions.instruction import INSTRUCTIONS
+from tdsl.machine.instructions.instruction import INSTRUCTIONS
 from tdsl.schedule.launch import MOST_BLOCKS
 
 FAILED_CHECK = "failed check"  # a buffer; no name of a program has a space

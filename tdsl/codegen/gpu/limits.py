@@ -11,7 +11,7 @@ from tdsl.codegen.ir.statements import walk
 from tdsl.core.source import here
 from tdsl.errors import ScheduleError, TargetError
 from tdsl.lang.expr import Expr
-from tdsl.schedule.instructions.instruction import INSTRUCTIONS
+from tdsl.machine.instructions.instruction import INSTRUCTIONS
 from tdsl.schedule.launch import MOST_BLOCKS, MOST_IN_CLUSTER, MOST_THREADS
 
 STATIC_SHARED = 48 << 10  # bytes of a block; more has to be requested by the launch

@@ -14,13 +14,13 @@ from math import prod
 from tdsl.codegen.ir.loops import SHARED, Alloc, Phases, Stmt
 from tdsl.codegen.ir.statements import walk
 from tdsl.core.node import frozen
+from tdsl.cost.block_memory import ALIGN, ALIGN_SWIZZLED, WORD
+from tdsl.cost.block_memory import CHUNK as CHUNK
 from tdsl.errors import ScheduleError
 from tdsl.lang.affine import Sum, as_expr, as_sum
 from tdsl.lang.bounds import Facts, lower
 from tdsl.lang.expr import Binary, Const, Expr, const
 from tdsl.lang.simplify import simplify
-from tdsl.schedule.cost.block_memory import ALIGN, ALIGN_SWIZZLED, WORD
-from tdsl.schedule.cost.block_memory import CHUNK as CHUNK
 
 LINE = 128  # bytes that touch each of the 32 banks once
 _ROWS = 8  # after which the permutations of chunks repeat

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from tdsl.core.node import Node, frozen, node
 from tdsl.lang.expr import ZERO, Expr
 from tdsl.lang.types import DType
-from tdsl.schedule.instructions.layout import Layout
+from tdsl.machine.instructions.layout import Layout
 from tdsl.schedule.nest import AUTO as AUTO  # loop kinds and scopes are defined there
 from tdsl.schedule.nest import AXES as AXES
 from tdsl.schedule.nest import BLOCKS as BLOCKS

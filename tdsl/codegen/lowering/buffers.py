@@ -14,8 +14,8 @@ from tdsl.lang.program import Axis, FuncDef
 from tdsl.lang.regions import Box
 from tdsl.lang.simplify import add, ceildiv, maximum, multiply, simplify, subtract
 from tdsl.lang.types import DType
+from tdsl.machine.instructions.layout import Layout
 from tdsl.schedule.alike import Alike
-from tdsl.schedule.instructions.layout import Layout
 from tdsl.schedule.nest import FuncPlan
 from tdsl.schedule.pipelines import whole_rows
 from tdsl.schedule.sliding import ring_size

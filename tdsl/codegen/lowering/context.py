@@ -21,7 +21,7 @@ from tdsl.lang.simplify import (
     conjunction,
     simplify,
 )  # fmt: skip
-from tdsl.schedule.instructions.layout import Layout
+from tdsl.machine.instructions.layout import Layout
 from tdsl.schedule.nest import (
     Level,
     State,

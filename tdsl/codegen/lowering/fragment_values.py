@@ -34,7 +34,7 @@ from tdsl.codegen.lowering.position import Spot
 from tdsl.codegen.lowering.values import ValueWriter
 from tdsl.lang.expr import ZERO, Load, Var, const
 from tdsl.lang.simplify import add
-from tdsl.schedule.instructions.layout import Layout
+from tdsl.machine.instructions.layout import Layout
 from tdsl.schedule.nest import FRAGMENT
 
 MakeStatements = Callable[[Spot, Open], list[Stmt]]

@@ -49,9 +49,9 @@ from tdsl.lang.simplify import (
     substitute,
     subtract,
 )  # fmt: skip
+from tdsl.machine.instructions.instruction import INSTRUCTIONS
 from tdsl.schedule.alike import find_alike
 from tdsl.schedule.fragment_layouts import layout_of_fragment
-from tdsl.schedule.instructions.instruction import INSTRUCTIONS
 from tdsl.schedule.nest import (
     FRAGMENT,
     REGISTER,

@@ -24,9 +24,9 @@ from tdsl.lang.program import Program
 from tdsl.lang.regions import reads_in
 from tdsl.lang.show import show_expr
 from tdsl.lang.simplify import add, conjuncts, simplify, substitute, subtract
-from tdsl.schedule.instructions.instruction import INSTRUCTIONS, Instruction
-from tdsl.schedule.instructions.layout import Layout
-from tdsl.schedule.instructions.tensor_cores import is_built_in
+from tdsl.machine.instructions.instruction import INSTRUCTIONS, Instruction
+from tdsl.machine.instructions.layout import Layout
+from tdsl.machine.instructions.tensor_cores import is_built_in
 from tdsl.schedule.nest import State, Tensorization
 from tdsl.schedule.required import Active
 from tdsl.schedule.whole import is_whole

@@ -55,7 +55,7 @@ def group_products(kernel: Kernel) -> Kernel:
     >>> from tdsl.codegen.ir.show import show
     >>> from tdsl.lang.expr import ZERO, Load, const
     >>> from tdsl.lang.types import f32
-    >>> from tdsl.schedule.instructions.tensor_cores import find
+    >>> from tdsl.machine.instructions.tensor_cores import find
     >>> wgmma = find("wgmma_m64n8k16_f16_mk_nk").name
     >>> operands = (Operand("acc", (ZERO, ZERO), (0, 1)), *(Operand(x, (ZERO, ZERO), (0, 1)) for x in "ab"))
     >>> steps = For("k", ZERO, const(4), SERIAL, Invoke(wgmma, operands))

@@ -22,7 +22,7 @@ from tdsl.codegen.python.much import accesses
 from tdsl.core.source import here
 from tdsl.core.text import call
 from tdsl.errors import TargetError
-from tdsl.schedule.cost.machine import MemoryLevel
+from tdsl.machine.model import MemoryLevel
 
 MOST = 30_000_000  # accesses: about a minute
 WHOLE = 1.25  # tolerance of the estimate, which counts partial iterations (tails) as whole

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from tdsl.codegen.ir.loops import Kernel
 from tdsl.errors import TargetError
-from tdsl.schedule.instructions.instruction import Instruction
+from tdsl.machine.instructions.instruction import Instruction
 
 
 def instructions_of(kernel: Kernel) -> dict[str, Instruction]:

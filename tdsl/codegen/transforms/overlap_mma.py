@@ -36,7 +36,7 @@ def begin_early(
     >>> from tdsl.codegen.ir.show import show
     >>> from tdsl.lang.expr import Load, const
     >>> from tdsl.lang.types import f32
-    >>> from tdsl.schedule.instructions.tensor_cores import find
+    >>> from tdsl.machine.instructions.tensor_cores import find
     >>> name = find("wgmma_m64n8k16_f16_mk_nk").name
     >>> operands = [Operand(x, (ZERO, ZERO), (0, 1)) for x in ("acc", "rows", "tile")]
     >>> taken = Store("b", (Var("t"),), Load("acc", (Var("t"),), f32))

@@ -12,9 +12,10 @@ import numpy as np
 
 import tdsl as td
 from tdsl.codegen.cpu.executable import CpuExecutable, text_of
-from tdsl.codegen.cpu.machine import host, level
-from tdsl.codegen.cpu.runtime import num_threads, set_num_threads
+from tdsl.codegen.cpu.runtime import set_num_threads
 from tdsl.codegen.ir.loops import BufferParam
+from tdsl.machine.cpu import host, level
+from tdsl.machine.threads import num_threads
 from tdsl.pipeline import make_kernel
 
 NEEDED = level("amx").has - {"amx-tile", "amx-bf16", "amx-int8"}

@@ -17,7 +17,7 @@ import threading
 import numpy as np
 
 from tdsl.codegen.cpu import jit, runtime
-from tdsl.codegen.cpu.machine import host
+from tdsl.machine.cpu import host
 
 # @flat visits 0..n: adds 1 to each counter. @nest runs a loop over 0..m for each of 0..n.
 IR = """

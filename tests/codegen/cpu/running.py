@@ -12,11 +12,11 @@ import pytest
 from tdsl.codegen.cpu import jit
 from tdsl.codegen.cpu.emit import emit
 from tdsl.codegen.cpu.executable import CpuExecutable
-from tdsl.codegen.cpu.machine import CpuTarget, host
 from tdsl.codegen.cpu.runtime import runtime
 from tdsl.codegen.ir.loops import Block, BufferParam, For, Kernel, Stmt, Store, row_major
 from tdsl.lang.expr import Binary, Broadcast, Expr, Load, Ramp, Var, const, dtype_of
 from tdsl.lang.types import DType, from_numpy
+from tdsl.machine.cpu import CpuTarget, host
 
 i = Var("i")
 _ENTRY = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p)

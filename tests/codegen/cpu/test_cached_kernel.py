@@ -7,12 +7,12 @@ import pytest
 
 from tdsl.codegen.cpu import cached_kernel as stored
 from tdsl.codegen.cpu.cached_kernel import load_or_build
-from tdsl.codegen.cpu.machine import host
 from tdsl.codegen.ir.loops import Block, BufferParam, Check, Kernel, Message, Print, Store
 from tdsl.codegen.runtime import cache
 from tdsl.errors import RequireError
 from tdsl.lang.expr import TRUE, Binary, Load, const
 from tdsl.lang.types import i64
+from tdsl.machine.cpu import host
 
 X = BufferParam("x", i64, (const(2),), (1,), written=True)
 FIRST = Load("x", (const(0),), i64)

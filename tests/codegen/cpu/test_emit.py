@@ -13,7 +13,6 @@ import pytest
 from tdsl.codegen.cpu import jit
 from tdsl.codegen.cpu.emit import emit
 from tdsl.codegen.cpu.executable import CpuExecutable
-from tdsl.codegen.cpu.machine import host, level
 from tdsl.codegen.ir.loops import (
     Alloc,
     Block,
@@ -36,6 +35,7 @@ from tdsl.codegen.ir.loops import (
 from tdsl.errors import RequireError
 from tdsl.lang.expr import Binary, Call, Cast, Const, Expr, Load, Param, Ramp, Size, Var, const
 from tdsl.lang.types import bf16, bool_, f16, f32, f64, i32, i64, u8
+from tdsl.machine.cpu import host, level
 from tests.codegen.cpu.plain import run_plain
 from tests.codegen.cpu.running import assembly, at, dense, i, run, wide
 

@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 
 from tdsl.codegen.cpu.executable import CpuExecutable
-from tdsl.codegen.cpu.machine import host, level
 from tdsl.codegen.cpu.wrapper import wrapper
 from tdsl.codegen.ir.loops import (
     Block,
@@ -30,6 +29,7 @@ from tdsl.core.source import Loc
 from tdsl.errors import IndexBoundError, RequireError, TargetError
 from tdsl.lang.expr import Const, Param, Size, Var
 from tdsl.lang.types import bf16, bool_, f16, f32, f64, i8, i64, u8, u64
+from tdsl.machine.cpu import host, level
 
 RETURN_0 = "  ret i64 0\n}\n"
 

@@ -12,9 +12,9 @@ import threading
 import pytest
 
 from tdsl.codegen.cpu import jit
-from tdsl.codegen.cpu.machine import host, level
 from tdsl.codegen.runtime import cache
 from tdsl.errors import TargetError
+from tdsl.machine.cpu import host, level
 
 ANSWER = "define i64 @k() {\n  ret i64 42\n}\n"
 

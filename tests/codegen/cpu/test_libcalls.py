@@ -6,10 +6,10 @@ import pytest
 
 from tdsl.codegen.cpu import jit
 from tdsl.codegen.cpu.emit import emit
-from tdsl.codegen.cpu.machine import level
 from tdsl.codegen.ir.loops import Block, For, Kernel, Store
 from tdsl.lang.expr import Binary, Call, Cast, Load, Select, Unary, const
 from tdsl.lang.types import ALL, bf16, bool_, f8e4m3, f8e5m2, f16, f32, f64, i32, i64, u64
+from tdsl.machine.cpu import level
 from tests.codegen.cpu.running import at, dense, i
 
 # "floor" and so on where the processor has no instruction, "fmod" everywhere

@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tdsl.codegen.cpu.machine import host, level
 from tdsl.codegen.ir.loops import (
     Block,
     BufferParam,
@@ -39,6 +38,7 @@ from tdsl.lang.expr import (
     lanes_of,
 )  # fmt: skip
 from tdsl.lang.types import ALL, DType, bf16, bool_, f16, f32, f64, i8, i16, i32, i64, u8, u16
+from tdsl.machine.cpu import host, level
 from tests.codegen.cpu.plain import run_plain
 from tests.codegen.cpu.running import assembly, at, dense, i, run, wide
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import pytest
 
 from tdsl.codegen.cpu import jit, memory_text
-from tdsl.codegen.cpu.machine import host
+from tdsl.machine.cpu import host
 
 MIB = 1 << 20
 LEAST, MOST = memory_text.KEPT

@@ -11,10 +11,10 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from tdsl.codegen.cpu.machine import host, level
 from tdsl.lang import arithmetic
 from tdsl.lang.expr import Binary, Call, Cast, Const, Select, Unary
 from tdsl.lang.types import ALL, DType, bf16, bool_, f16, f32, f64, i8, i16, i32, i64, u8, u32, u64
+from tdsl.machine.cpu import host, level
 from tests.codegen.cpu.running import pointwise, wide
 
 Array = np.ndarray[Any, Any]

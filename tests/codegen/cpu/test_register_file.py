@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 import tdsl as td
-from tdsl.codegen.cpu import amx_permission as permission
-from tdsl.codegen.cpu import machine
-from tdsl.codegen.cpu.machine import host
-from tdsl.schedule.cost.machine import Machine
-from tdsl.schedule.instructions.dots import DOTS, declare
+from tdsl.machine import amx_permission as permission
+from tdsl.machine import cpu as machine
+from tdsl.machine.cpu import host
+from tdsl.machine.instructions.dots import DOTS, declare
+from tdsl.machine.model import Machine
 from tests.codegen.cpu.emulated_amx import NEEDED, run_emulated
 
 i, j, k = td.vars("i j k")

@@ -13,9 +13,10 @@ from pathlib import Path
 import pytest
 
 from tdsl.codegen.cpu import jit, openmp, parallel_text, runtime
-from tdsl.codegen.cpu.machine import host
 from tdsl.codegen.cpu.python_pool import PythonPool
 from tdsl.errors import TargetError
+from tdsl.machine import threads
+from tdsl.machine.cpu import host
 
 SCENARIOS = ["covers", "nested", "concurrent", "forked", "with_numpy", "printing", "at_exit"]
 BACKENDS = ["pool", "openmp", "threads", "serial"]
@@ -148,20 +149,20 @@ def test_interrupt_waits_for_the_end_of_the_loop():
 
 
 def test_number_of_threads_can_be_set_and_is_checked():
-    before = runtime.num_threads()
+    before = threads.num_threads()
     try:
         runtime.set_num_threads(3)
-        assert runtime.num_threads() == 3
+        assert threads.num_threads() == 3
         for wrong in (0, -1, 10**9, 2.0, True, "2"):
             with pytest.raises(TargetError, match="not a number of threads"):
                 runtime.set_num_threads(wrong)
-        assert runtime.num_threads() == 3
+        assert threads.num_threads() == 3
     finally:
         runtime.set_num_threads(before)
 
 
 @pytest.mark.parametrize(
-    "environment, threads",
+    "environment, number",
     [
         ({"TDSL_NUM_THREADS": "3", "OMP_NUM_THREADS": "5"}, 3),
         ({"OMP_NUM_THREADS": "5"}, 5),
@@ -170,20 +171,20 @@ def test_number_of_threads_can_be_set_and_is_checked():
         ({}, None),
     ],
 )
-def test_environment_gives_the_number_of_threads(monkeypatch, environment, threads):
+def test_environment_gives_the_number_of_threads(monkeypatch, environment, number):
     monkeypatch.delenv("TDSL_NUM_THREADS", raising=False)
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    assert runtime.default_threads() == (threads or cores)
+    assert threads.default_threads() == (number or cores)
 
 
 @pytest.mark.parametrize("value", ["0", "-2", "two", "1e3", "99999"])
 def test_wrong_number_of_threads_in_the_environment_is_named(monkeypatch, value):
     monkeypatch.setenv("TDSL_NUM_THREADS", value)
     with pytest.raises(TargetError, match=f"TDSL_NUM_THREADS='{value}'"):
-        runtime.default_threads()
+        threads.default_threads()
 
 
 def test_settings_of_openmp_do_not_reach_child_processes():

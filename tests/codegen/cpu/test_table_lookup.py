@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tdsl.codegen.cpu.machine import host, level
 from tdsl.codegen.ir.loops import Kernel, Store
 from tdsl.lang.expr import Binary, Broadcast, Cast, Const, Expr, Load, Ramp, const
 from tdsl.lang.types import f32, f64, i32, i64
+from tdsl.machine.cpu import host, level
 from tests.codegen.cpu.plain import run_plain
 from tests.codegen.cpu.running import assembly, at, dense, run
 

@@ -7,7 +7,7 @@ import pytest
 
 import tdsl as td
 from tdsl.codegen.cpu.executable import text_of
-from tdsl.codegen.cpu.machine import processor
+from tdsl.machine.cpu import processor
 from tdsl.pipeline import make_kernel
 
 i, j = td.vars("i j")
@@ -136,7 +136,7 @@ def test_shuffles_are_of_powers_of_two_within_registers(level, register, dtype, 
         variant = compiled.variant(
             compiled.specialisation(dict.fromkeys(compiled.signature.sizes, 80))
         )
-        text = text_of(make_kernel(variant), processor(variant.target))
+        text = text_of(make_kernel(variant), processor(variant.target.level))
         shuffles = re.findall(r"shufflevector <(\d+) x .*<(\d+) x i32> <", text)
         assert shuffles
         for operand, result in shuffles:

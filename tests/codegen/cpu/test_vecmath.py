@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 from benchmarks import ulp
-from tdsl.codegen.cpu import jit, machine
+from tdsl.codegen.cpu import jit
 from tdsl.codegen.cpu.vecmath import ULP
 from tdsl.lang.types import BY_NAME, f32, f64
+from tdsl.machine import cpu as machine
 
 WIDER_THAN_F64 = np.finfo(np.longdouble).nmant > 60
 OWN = [n for n in ulp.NAMES if n not in (*ulp.PREDICATES, "fma")]

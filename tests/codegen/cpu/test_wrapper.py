@@ -13,13 +13,14 @@ import pytest
 from hypothesis import assume, given, settings
 
 from tdsl.codegen.cpu.executable import CpuExecutable
-from tdsl.codegen.cpu.machine import host, target_machine
+from tdsl.codegen.cpu.target_machine import target_machine
 from tdsl.codegen.cpu.wrapper import arrays_are_known, wrapper
 from tdsl.codegen.ir.loops import Block, BufferParam, Kernel, ScalarParam, SizeParam
 from tdsl.codegen.runtime.call import Entry
 from tdsl.codegen.runtime.signature import ArrayArg, ScalarArg, Signature
 from tdsl.lang.expr import Binary, Size, const
 from tdsl.lang.types import ALL, bool_, f16, f32, f64, i8, i64, u8, u64
+from tdsl.machine.cpu import host
 
 R, C = Size("R"), Size("C")
 SLOTS = 12

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 
-from tdsl.schedule.instructions.instruction import INSTRUCTIONS
+from tdsl.machine.instructions.instruction import INSTRUCTIONS
 
 TOGETHER = r"""
 #include <functional>

@@ -1,7 +1,7 @@
 """Products scheduled by hand for tensor cores, for the tests beside this file."""
 
 import tdsl as td
-from tdsl.schedule.instructions import tensor_cores
+from tdsl.machine.instructions import tensor_cores
 
 i, j, k = td.vars("i j k")
 

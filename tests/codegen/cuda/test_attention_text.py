@@ -7,8 +7,8 @@ import pytest
 
 import tdsl as td
 from tdsl.codegen.gpu.launches import launches_of
+from tests.autoschedule.recipes.test_online_tensor_cores import attention, expected, operands
 from tests.codegen.cuda import programs
-from tests.schedule.recipes.test_online_tensor_cores import attention, expected, operands
 
 pytest.importorskip("tvm", reason='pip install "tdsl[cuda]"')
 from tdsl.codegen.cuda import module

@@ -10,8 +10,8 @@ from tdsl.codegen.emulation.run import EmulatedExecutable
 from tdsl.codegen.ir.loops import For, Invoke, Kernel, Store
 from tdsl.codegen.ir.statements import walk
 from tdsl.lang.expr import Binary, const
-from tdsl.schedule.instructions import tensor_cores
-from tdsl.schedule.instructions.instruction import INSTRUCTIONS
+from tdsl.machine.instructions import tensor_cores
+from tdsl.machine.instructions.instruction import INSTRUCTIONS
 from tests.codegen.cuda import programs
 from tests.codegen.cuda.tensor_products import by_warps, product
 

@@ -16,11 +16,11 @@ import tdsl as td
 from tdsl.codegen.cuda import module, nvrtc
 from tdsl.codegen.gpu.launches import launches_of
 from tdsl.lang.types import ALL
+from tests.autoschedule.recipes.test_block_conv import PROGRAMS as CONVOLUTIONS
+from tests.autoschedule.recipes.test_block_rows import scheduled, times_a_vector
+from tests.autoschedule.recipes.test_block_stencil import PROGRAMS as WINDOWS
+from tests.autoschedule.recipes.test_blocks import dense_layer
 from tests.codegen.cuda import programs
-from tests.schedule.recipes.test_block_conv import PROGRAMS as CONVOLUTIONS
-from tests.schedule.recipes.test_block_rows import scheduled, times_a_vector
-from tests.schedule.recipes.test_block_stencil import PROGRAMS as WINDOWS
-from tests.schedule.recipes.test_blocks import dense_layer
 
 tvm = pytest.importorskip("tvm", reason='pip install "tdsl[cuda]"')
 

@@ -13,14 +13,14 @@ from tests.codegen.cuda import programs
 from tests.codegen.cuda.test_tiles import batches
 
 pytest.importorskip("tvm", reason='pip install "tdsl[cuda]"')
+from tests.autoschedule.recipes.test_block_columns import columns
+from tests.autoschedule.recipes.test_block_conv import PROGRAMS as CONVOLUTIONS
+from tests.autoschedule.recipes.test_block_rows import scheduled
+from tests.autoschedule.recipes.test_block_stencil import PROGRAMS as WINDOWS
+from tests.autoschedule.recipes.test_blocks import dense_layer, layered
 from tests.codegen.cuda.shim import HAS_COMPILER, run_text  # imports tvm
 from tests.fuzz.cases import Meaning
 from tests.fuzz.gpu import outcome_of
-from tests.schedule.recipes.test_block_columns import columns
-from tests.schedule.recipes.test_block_conv import PROGRAMS as CONVOLUTIONS
-from tests.schedule.recipes.test_block_rows import scheduled
-from tests.schedule.recipes.test_block_stencil import PROGRAMS as WINDOWS
-from tests.schedule.recipes.test_blocks import dense_layer, layered
 
 pytestmark = pytest.mark.skipif(not HAS_COMPILER, reason="g++ runs the text")
 

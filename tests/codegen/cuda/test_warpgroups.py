@@ -8,7 +8,7 @@ import pytest
 
 import tdsl as td
 from tdsl.codegen.gpu.launches import launches_of
-from tdsl.schedule.instructions import tensor_cores
+from tdsl.machine.instructions import tensor_cores
 from tests.codegen.cuda import programs
 from tests.codegen.cuda.tensor_products import i, j, k, product
 

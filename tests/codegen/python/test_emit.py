@@ -45,7 +45,7 @@ from tdsl.lang.expr import (
 from tdsl.lang.tensor import Func, Tensor
 from tdsl.lang.types import bf16, bool_, f32, i32, i64, u8
 from tdsl.lang.value import vars as variables
-from tdsl.schedule.instructions.instruction import Instruction
+from tdsl.machine.instructions.instruction import Instruction
 from tests.codegen.python.kernels import buffer, out
 
 i, j, y, x = map(Var, "ijyx")

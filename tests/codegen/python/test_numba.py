@@ -45,7 +45,7 @@ from tdsl.lang.expr import (
 from tdsl.lang.tensor import Func
 from tdsl.lang.types import bf16, bool_, f8e4m3, f16, f32, f64, i8, i32, i64, u8, u64
 from tdsl.lang.value import vars as variables
-from tdsl.schedule.instructions.instruction import Instruction
+from tdsl.machine.instructions.instruction import Instruction
 from tests.codegen.python.kernels import buffer, element, out
 
 pytest.importorskip("numba")

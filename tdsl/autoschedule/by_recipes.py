@@ -1,0 +1,416 @@
+"""The default schedule by recipes: directives for all stages that the user did not schedule.
+
+1. Funcs that are cheap, or read in one place only, are inlined.
+2. A contraction (a sum over products, with reuse in two directions) gets register tiles.
+3. Row-wise chains and stencils are computed inside the loops of their last stage.
+4. The rest is computed at the root.
+Then every nest is vectorised along contiguous memory, and its outer loops run on threads. Funcs that would
+still be stored whole in main memory may get nested tiles instead (`tilegraph.default`). On a GPU each func
+is a kernel of its own, together with the funcs that only its rows read.
+
+Results change in the last bits of float reductions only, whose order changes with lanes and partial results.
+Stages that a directive names are left as they are.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
+from itertools import chain
+
+from tdsl.autoschedule.best_block import in_best_block
+from tdsl.autoschedule.explain import BY_HAND, GENERAL, INLINE, ROOT, Decision
+from tdsl.autoschedule.patterns.bands import plan_bands
+from tdsl.autoschedule.patterns.beside import find_beside, sum_together
+from tdsl.autoschedule.patterns.contraction import Contraction, find_window, plan_tiles, recognize
+from tdsl.autoschedule.patterns.groups import group_of
+from tdsl.autoschedule.patterns.parts import count_parts, in_parts
+from tdsl.autoschedule.patterns.rows import shape_nest
+from tdsl.autoschedule.patterns.streaming import pays_to_stream
+from tdsl.autoschedule.patterns.strips import Strips, plan_strips, products_apart
+from tdsl.autoschedule.recipes.bands import write_bands
+from tdsl.autoschedule.recipes.blocks import on_blocks
+from tdsl.autoschedule.recipes.choices import if_suited
+from tdsl.autoschedule.recipes.conv import convolve
+from tdsl.autoschedule.recipes.inner_sums import inner_sums
+from tdsl.autoschedule.recipes.matmul import tile
+from tdsl.autoschedule.recipes.online_bands import LEAST as FEW_ROWS
+from tdsl.autoschedule.recipes.online_bands import OnlineBands, needs_tiles, online_bands
+from tdsl.autoschedule.recipes.online_tensor_cores import online_tensor_cores
+from tdsl.autoschedule.recipes.pairs import pairs
+from tdsl.autoschedule.recipes.rows import RowChain, plan_rows, write_rows
+from tdsl.autoschedule.recipes.stencil import write_strips
+from tdsl.autoschedule.recipes.tensor_cores import on_tensor_cores
+from tdsl.errors import ScheduleError
+from tdsl.lang.affine import variables
+from tdsl.lang.expr import Const, Expr
+from tdsl.lang.program import FuncDef
+from tdsl.lang.regions import Box, reads_in
+from tdsl.machine.model import Machine
+from tdsl.schedule.bind import bind_state
+from tdsl.schedule.facts import (
+    cost,
+    extents,
+    has_effects,
+    rest_at_root,
+    root_boxes,
+    volume,
+    work_of_a_point,
+)
+from tdsl.schedule.fluent import BaseSchedule
+from tdsl.schedule.inlining import inline_funcs, work_inlined
+from tdsl.schedule.masked import masks_left_out, with_masks, without_masks
+from tdsl.schedule.nest import Inline, State, levels_of
+from tdsl.schedule.places import stream_stores
+
+FEW_OPERATIONS = 6  # the most operations of a func that is recomputed at each of its reads
+
+
+def complete_by_recipes(state: State, machine: Machine) -> tuple[State, tuple[Decision, ...]]:
+    """The state with a place and loops for every func by recipes, without the search; the decisions."""
+    asked, state = state, with_masks(state)
+    order: dict[str, float] = {f.name: n for n, f in enumerate(state.program.funcs)}
+    made_online: list[Decision] = []
+    if machine.block_threads:  # on a GPU weights are a separate stage
+        state, made_online = _online_on_a_gpu(state, machine)
+    state, decisions = choose_inline(state, products_read_values=machine.block_threads > 0)
+    state = inline_funcs(state)
+    if not machine.block_threads:
+        state, made_online = _long_rows(state, machine)
+    if machine.vector_bytes and not machine.block_threads:
+        state = in_best_block(state, machine, _hosts(state))
+        order = _with_new(order, state)
+    decisions += made_online
+    decided = {name for d in made_online for name in (d.func, *d.inside)}
+    open_ = {name for name, plan in state.plans if not plan.touched} - _hosts(state)
+    decisions += [
+        Decision(name, BY_HAND, (plan,))
+        for name, plan in state.plans
+        if name not in open_ and name not in decided
+    ]
+    if machine.vector_bytes:
+        boxes = root_boxes(rest_at_root(state))
+        done: set[str] = set()
+        apart = {name for name in open_ if name in boxes and _has_parts(state, name, boxes[name])}
+        for name in _in_order(state, open_):
+            if name in done:
+                continue
+            if name not in boxes:
+                decisions.append(Decision(name, ROOT, why=("none of its values is needed",)))
+                continue
+            group = group_of(state, name, open_ - done - apart)
+            state, made = _schedule_group(state, name, group, boxes, machine)
+            done |= {name, *made.inside, *made.beside}
+            decisions.append(made)
+            beside = (f"reduced in parts in the loops of {name}",)
+            decisions += [Decision(x, made.how, why=beside) for x in made.beside]
+    elif machine.block_threads:
+        state = rest_at_root(state)
+        for name in [f.name for f in state.program.funcs if f.name in open_]:
+            schedule = BaseSchedule.of_state(state)
+            plan = on_tensor_cores(schedule[name], hopper="wgmma" in machine.features)
+            if plan is not None:
+                decisions.append(_by_recipe(state, schedule.state, name, "tensor cores", plan))
+                state = schedule.state
+        for name in [f.name for f in reversed(state.program.funcs) if f.name in open_]:
+            if not state.plan(name).touched:
+                state, made = _on_a_gpu(state, name, machine)
+                decisions.append(made)
+    else:
+        decisions += [Decision(name, ROOT, why=("the target has no vectors",)) for name in open_]
+    decisions.sort(key=lambda d: order[d.func])
+    state = inline_funcs(rest_at_root(state))  # recipes may have inlined some, too
+    whole = without_masks(state, machine)
+    left_out = dict(masks_left_out(asked, whole, machine))
+    return whole, tuple(_with_masks_left_out(decisions, left_out))
+
+
+def _with_new(order: dict[str, float], state: State) -> dict[str, float]:
+    """The order of funcs, each func that was added since just before the func it was added for."""
+    found, at = dict(order), float(len(order))
+    for f in reversed(state.program.funcs):
+        at = order.get(f.name, at)
+        found.setdefault(f.name, at - 0.5)
+    return found
+
+
+def _with_masks_left_out(
+    decisions: Iterable[Decision], left_out: Mapping[str, str]
+) -> Iterator[Decision]:
+    """The decisions, with a reason for each `skip_masked` that has no effect."""
+    for d in decisions:
+        names = [n for n in (d.func, *d.inside, *d.beside) if n in left_out]
+        told = (f"skip_masked of {n}: all terms are computed, {left_out[n]}" for n in names)
+        yield replace(d, why=(*d.why, *told)) if names else d
+
+
+def read_in_tiles(schedule: BaseSchedule, machine: Machine) -> list[tuple[str, OnlineBands]]:
+    """Apply `online_bands` to sums over rows too long for the caches whose weights read other reductions.
+
+    Does nothing if any func has directives, since these sums change the funcs that they read. Returns the
+    sums with their plans.
+    """
+    made: list[tuple[str, OnlineBands]] = []
+    if not machine.vector_bytes or any(plan.touched for _, plan in schedule.state.plans):
+        return made
+    state = bind_state(schedule.state, schedule.sizes)
+    open_ = {g.name for g in state.program.funcs}
+    for f in state.program.funcs:
+        d = f.definitions[0]
+        single = len(f.definitions) == 1 and d.init is not None and len(d.free) > 1
+        if not single or not schedule.state.program.has_func(f.name):
+            continue
+        group = map(state.program.func, group_of(state, f.name, open_))
+        # scores, weights and funcs between them; others have one value per row
+        arrays = max(sum(len(g.variables) >= len(f.variables) for g in group), 2)
+        if not needs_tiles(d, arrays, machine):
+            continue
+        if (extents(f, d, f.natural)[d.free[-2]] or 0) < FEW_ROWS:
+            continue
+        try:
+            with schedule.all_or_nothing():
+                plan = online_bands(schedule[f.name], machine=machine)
+        except ScheduleError:
+            continue  # its terms need nothing, or nothing that can be corrected
+        made.append((f.name, plan))
+    return made
+
+
+def _long_rows(state: State, machine: Machine) -> tuple[State, list[Decision]]:
+    schedule, decisions = BaseSchedule.of_state(state), []
+    for name, plan in read_in_tiles(schedule, machine):
+        inside = tuple(n for n, p in schedule.state.plans if p.touched and n != name)
+        decisions.append(Decision(name, "online_bands", (plan,), inside))
+    return schedule.state, decisions
+
+
+def _online_on_a_gpu(state: State, machine: Machine) -> tuple[State, list[Decision]]:
+    """The state with tensor-core schedules for sums whose weights read other reductions; the decisions."""
+    decisions: list[Decision] = []
+    if any(plan.touched for _, plan in state.plans):
+        return state, decisions
+    for name in [f.name for f in state.program.funcs if f.definitions[0].init is not None]:
+        schedule = BaseSchedule.of_state(state)
+        if not state.program.has_func(name) or state.plan(name).touched:
+            continue
+        try:
+            plan = if_suited(online_tensor_cores, schedule[name], machine=machine)
+        except ScheduleError:
+            continue  # its terms need nothing, or nothing that can be corrected
+        if plan is not None:
+            state = schedule.state
+            inside = tuple(n for n, p in state.plans if p.touched and n != name)
+            decisions.append(Decision(name, "tensor cores, in one pass", (plan,), inside))
+    return state, decisions
+
+
+def _on_a_gpu(state: State, name: str, machine: Machine) -> tuple[State, Decision]:
+    """The state with a func at the root as a kernel, with funcs that only its rows read; the decision."""
+    schedule = BaseSchedule.of_state(state)
+    plan = on_blocks(schedule[name], threads=machine.block_threads)
+    if plan is None:
+        return state, Decision(name, ROOT, why=("it has one point",))
+    return schedule.state, _by_recipe(state, schedule.state, name, "blocks", plan)
+
+
+def _in_order(state: State, open_: set[str]) -> list[str]:
+    """Consumers before producers; last the reductions that may run in the loops of other funcs."""
+    names = [f.name for f in reversed(state.program.funcs) if f.name in open_]
+    return sorted(names, key=lambda name: _is_lone_sum(state, name, open_))
+
+
+def _has_parts(state: State, name: str, box: Box) -> bool:
+    """True for a reduction of many rows to few values, which is computed in parts (`count_parts`)."""
+    f = state.program.func(name)
+    return len(f.definitions) == 1 and count_parts(f, 0, box) > 0
+
+
+def _is_lone_sum(state: State, name: str, open_: set[str]) -> bool:
+    """True for a reduction that no func reads, of inputs or of funcs that other funcs read, too."""
+    reduces = state.program.func(name).definitions[0].init is not None
+    read = any(True for _ in state.consumers(name))
+    return reduces and not read and not group_of(state, name, open_)
+
+
+def _hosts(state: State) -> set[str]:
+    """Funcs at whose loops other funcs are placed; they count as scheduled by the user, too."""
+    return {level.func for _, plan in state.plans for level in levels_of(plan)}
+
+
+def choose_inline(
+    state: State, *, products_read_values: bool = False
+) -> tuple[State, list[Decision]]:
+    """The state with the place `Inline` for funcs that are worth inlining, and the decisions.
+
+    With `products_read_values`, a factor of a sum of products that is computed from another func is not
+    inlined, since matrix instructions read it from memory; the kernel of its producer may compute it.
+    """
+    hosts, decisions = _hosts(state), []
+    boxes = functools.cache(functools.partial(root_boxes, rest_at_root(state)))
+    for f in state.program.funcs:
+        plan = state.plan(f.name)
+        if (
+            plan.touched
+            or f.name in hosts
+            or plan.place is not None
+            or f.name in state.program.outputs
+        ):
+            continue
+        if len(f.definitions) > 1 or f.definitions[0].init is not None:
+            continue
+        if any(state.plan(c.name).bulk for c, _ in state.consumers(f.name)):
+            continue  # its reader is a bulk copy, from memory
+        if products_read_values and _is_operand(state, f):
+            continue
+        reason = _why_inline(state, f, boxes)
+        if reason:
+            state = state.with_plan(f.name, replace(plan, place=Inline()))
+            decisions.append(Decision(f.name, INLINE, why=(reason,)))
+    return state, decisions
+
+
+def _is_operand(state: State, f: FuncDef) -> bool:
+    """True for a func that reads another func and is a factor of the terms of a sum."""
+    made = any(state.program.has_func(r.name) for r in f.definitions[0].reads)
+    readers = [c.definitions[n] for c, n in state.consumers(f.name)]
+    return made and any(d.init and len({*d.reads}) > 1 for d in readers)
+
+
+def _why_inline(state: State, f: FuncDef, boxes: Callable[[], dict[str, Box]]) -> str:
+    """The reason to inline a func, empty if there is none. `boxes()` returns the boxes of all funcs."""
+    d = f.definitions[0]
+    if has_effects(d):
+        return ""
+    light = cost(d) <= 1 and work_inlined(state, d, FEW_OPERATIONS) <= FEW_OPERATIONS
+    sites, chosen = 0, False
+    for c, n in state.consumers(f.name):
+        reader = c.definitions[n]
+        found = {r.index for r in reader.reads if r.name == f.name}
+        sites += _most_alike(found)
+        for index in found:
+            used = {v for e in index for v in variables(e)}
+            if any(v not in used for v in reader.variables) and not light:
+                return ""  # it would be recomputed for each value of the other variables
+            if any(True for _ in reads_in(index)) and not light:
+                if _is_larger(boxes(), c, f):
+                    return ""  # a lookup table: elements are read several times
+                chosen = True
+    if light:
+        return "it is one operation or less"
+    if sites <= 1:
+        return "it is read in one place"
+    readers = list(state.consumers(f.name))
+    if chosen and len(readers) == 1 and _is_larger(boxes(), f, readers[0][0], sites):
+        return "data chooses few of its values"
+    return ""
+
+
+def _is_larger(boxes: dict[str, Box], f: FuncDef, other: FuncDef, times: int = 1) -> bool:
+    """True if a func provably has more than `times` times the points of another."""
+    points, others = (volume(boxes[g.name]) if g.name in boxes else 0 for g in (f, other))
+    return others is not None and (points is None or points > times * others)
+
+
+def _most_alike(indices: set[tuple[Expr, ...]]) -> int:
+    """How many of the indices may be one element: those with different constants never are."""
+    planes = Counter(tuple(e if isinstance(e, Const) else None for e in index) for index in indices)
+    apart = len({tuple(e is None for e in plane) for plane in planes}) <= 1
+    return max(planes.values(), default=0) if apart else len(indices)
+
+
+def by_recipe(
+    schedule: BaseSchedule, state: State, owner: str, group: list[str], boxes: dict[str, Box],
+    machine: Machine,
+) -> Decision | None:  # fmt: skip
+    """Apply the recipe that fits a func and its group, the funcs that it alone reads; the decision.
+
+    `state` is that of the schedule with known sizes. Returns None if no recipe fits.
+    """
+    before = schedule.state
+    bands = plan_bands(state, owner, group, boxes, machine)
+    if bands is not None:
+        write_bands(schedule, *bands, machine)
+        return _by_recipe(before, schedule.state, owner, "bands", *bands[1:])
+    contraction = recognize(state, owner, group, boxes)
+    if isinstance(contraction, Contraction):
+        how, tiled = "conv", convolve(schedule, contraction, machine)
+        if not tiled:
+            tiled, how = [(contraction, plan_tiles(contraction, machine))], "matmul"
+            tile(schedule, *tiled[0])
+        return _by_recipe(before, schedule.state, owner, how, *chain.from_iterable(tiled))
+    apart = products_apart(state, owner, group, boxes, machine)
+    if apart:
+        group = group_of(state, owner, {*group} - apart)
+    sums = if_suited(inner_sums, schedule[owner], machine=machine) if group else None
+    if sums is not None:
+        return _by_recipe(before, schedule.state, owner, "inner_sums", sums)
+    near = if_suited(pairs, schedule[owner], machine=machine) if group else None
+    if near is not None:
+        return _by_recipe(before, schedule.state, owner, "pairs", near)
+    window = find_window(state, owner, group, boxes) if len(group) <= 1 else None
+    tiled = [] if window is None else convolve(schedule, window, machine)
+    if tiled:
+        return _by_recipe(before, schedule.state, owner, "conv", *chain.from_iterable(tiled))
+    f = state.program.func(owner)
+    if len(f.definitions) == 1 and f.definitions[0].init is None:
+        return _fuse_group(schedule, state, owner, group, boxes, machine)
+    return None
+
+
+def _schedule_group(
+    state: State, owner: str, group: list[str], boxes: dict[str, Box], machine: Machine
+) -> tuple[State, Decision]:
+    schedule = BaseSchedule.of_state(state)
+    decision = by_recipe(schedule, state, owner, group, boxes, machine)
+    if decision is not None:
+        return schedule.state, decision
+    f = state.program.func(owner)
+    together = sum_together(state, owner, boxes, machine)
+    if together is not None:
+        made, beside = together
+        return made, Decision(owner, GENERAL, (made.plan(owner),), beside=beside)
+    for n in range(len(f.definitions)):
+        parted = in_parts(state, owner, n, boxes[owner], machine.vector_bytes)
+        if parted is not None:
+            state = parted
+        else:
+            state = shape_nest(state, owner, n, boxes[owner], machine.vector_bytes, outer=True)
+    if pays_to_stream(state, owner, boxes, work_of_a_point(f), machine):
+        state = stream_stores(state, owner, 0)
+    alone = "nothing that it alone reads stays near along its lines"
+    reasons = (
+        f"not matmul: {recognize(state, owner, group, boxes)}",
+        f"not strips: {alone if group else 'it alone reads no func'}",
+    )
+    return state, Decision(owner, GENERAL, (state.plan(owner),), why=reasons)
+
+
+def _by_recipe(before: State, after: State, owner: str, how: str, *plan: object) -> Decision:
+    """The decision of a recipe; `inside` are the funcs that it scheduled besides the owner."""
+    mentioned = {name for name, plan in after.plans if plan.touched}
+    inside = tuple(n for n, p in before.plans if n in mentioned and not p.touched and n != owner)
+    return Decision(owner, how, plan, inside)
+
+
+def _fuse_group(
+    schedule: BaseSchedule, state: State, owner: str, group: list[str], boxes: dict[str, Box],
+    machine: Machine,
+) -> Decision | None:  # fmt: skip
+    """Compute a group inside the loops of its owner, by rows or strips; None if that gives no locality."""
+    plan = plan_strips(state, owner, group, boxes, machine)
+    row, *columns = state.program.func(owner).variables or ("",)
+    if plan is None and columns and find_beside(state, owner, row, boxes, machine):
+        plan = Strips(row, (), row, 0, ())
+    if plan is None:
+        return None
+    if plan.height:
+        write_strips(schedule, owner, plan, boxes, machine)
+        return Decision(owner, "strips", (plan,), plan.inside)
+    row_chain = RowChain.of(state, owner, plan, boxes)
+    rows = plan_rows(state, row_chain, boxes, machine)
+    write_rows(schedule, row_chain, rows, boxes, machine)
+    beside = rows.beside.names if rows.beside else ()
+    plan = replace(plan, stream=rows.stream)
+    return Decision(owner, "rows", (plan,), plan.inside, beside=beside)

@@ -1,0 +1,284 @@
+"""Each edge of a schedule in words: where what is read lives, what that saves and costs, or why it is far.
+
+An input, and a func that is there as a whole, has a line for each nest at the root that reads it, with the
+bytes which this nest gets; what stays near has one for all of its readers. A func that stays near saves what
+it would move as a whole, a copy loads of what it copies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from math import ceil, prod
+
+from tdsl.autoschedule.by_recipes import choose_inline
+from tdsl.autoschedule.explain import INLINE, Decision
+from tdsl.core.text import in_bytes, in_seconds
+from tdsl.cost.moved import Moved, total
+from tdsl.cost.network import link_of
+from tdsl.cost.predict import Prediction
+from tdsl.cost.traffic import of_stages
+from tdsl.errors import counted
+from tdsl.lang.affine import variables
+from tdsl.lang.expr import TRUE, Expr, Read, Select
+from tdsl.lang.program import FuncDef
+from tdsl.lang.regions import reads_in
+from tdsl.machine.instructions.instruction import INSTRUCTIONS
+from tdsl.machine.model import MemoryLevel
+from tdsl.schedule.facts import extents, rest_at_root, root_boxes, volume
+from tdsl.schedule.masked import masks_left_out
+from tdsl.schedule.nest import FRAGMENT, GROUP, THREADS, State, initial_state, roots_of
+from tdsl.schedule.tree import ROOT
+
+REGISTER_BYTES = 4  # of each of the registers that a thread of a GPU has
+WARP = 32  # threads
+ONCE = 1.005  # times that are said to be one
+
+
+def explained(
+    p: Prediction,
+    given: State,
+    decisions: Sequence[Decision] = (),
+    notes: Sequence[str] = (),
+    reasons: Mapping[str, str] | None = None,
+) -> str:
+    """Each edge with where it lives and why, then what a search has to say, bytes by level, and the time.
+
+    `given` is the state that was completed by these `decisions`; `reasons` say of funcs why a search left
+    them as a whole.
+    """
+    program = p.state.program
+    lines = [*_inlined(p, given, decisions), *_made_once(p)]
+    for name in (*(t.name for t in program.inputs), *(f.name for f in program.funcs)):
+        if p.readers(name) and name in p.nests.whole:
+            lines += _edges(p, name, (reasons or {}).get(name, ""))
+    lines += [
+        f"skip_masked of {name}: all terms are computed, {why}"
+        for name, why in masks_left_out(given, p.state, p.machine)
+    ]
+    lines += notes
+    lines.append(f"bytes: {'; '.join(_levels(p))}; least {in_bytes(p.least)}")
+    if p.received is not None:
+        r = p.received
+        lines.append(
+            f"{link_of(p.machine).name}: {in_bytes(r.bytes)} to rank {r.rank}, the busiest of {r.ranks}, "
+            f"in {counted(r.messages, 'message')}: {in_seconds(p.network)}"
+        )
+    parts = (f"{t.func} {in_seconds(t.seconds)}, waiting for {t.waits_for}" for t in p.times)
+    lines.append(f"time: {in_seconds(p.seconds)} ({'; '.join(parts)})")
+    return "\n".join(lines)
+
+
+def _levels(p: Prediction) -> list[str]:
+    names = ["global"] if p.machine.block_threads else [x.name for x in p.machine.caches]
+    return [f"{n} {in_bytes(total(p.moved(n)))}" for n in names]
+
+
+def _made_once(p: Prediction) -> Iterator[str]:
+    if p.once is not None:
+        once = Prediction(p.once, p.machine)
+        for t in once.state.program.inputs:
+            made = ", ".join(once.readers(t.name))
+            yield f"{t.name} -> {made}: once, before any call, {in_bytes(once.whole(t.name))}"
+
+
+def _inlined(p: Prediction, given: State, decisions: Sequence[Decision]) -> Iterator[str]:
+    """The funcs that have no values of their own: computed where they are read, or part of one pass."""
+    made = {f.name for s in (p.state, p.once) if s is not None for f in s.program.funcs}
+    fresh = initial_state(given.program)
+    told = choose_inline(fresh, products_read_values=p.machine.block_threads > 0)[1]
+    why = {d.func: "; ".join(d.why) for d in (*told, *decisions) if d.how == INLINE}
+    whole = root_boxes(rest_at_root(fresh))
+    for f in given.program.funcs:
+        if f.name in made or f.name not in whole:
+            continue
+        readers = ", ".join(dict.fromkeys(c.name for c, _ in given.consumers(f.name)))
+        again = _paid(_times_inlined(p, given, f))
+        yield f"{f.name} -> {readers}: inline, {why.get(f.name, 'as the schedule says')}{again}"
+
+
+def _times_inlined(p: Prediction, given: State, f: FuncDef) -> float:
+    """How often each point of a func is computed by those that read it."""
+    whole = root_boxes(rest_at_root(initial_state(given.program)))
+    points = 0.0
+    for c, n in given.consumers(f.name):
+        if c.name not in whole:
+            continue
+        again = p.again.get(c.name)
+        again = _times_inlined(p, given, c) if again is None else again
+        d = c.definitions[n]
+        sizes = extents(c, d, whole[c.name])
+        for index in {r.index for r in reads_in(d.values) if r.name == f.name}:
+            used = {v for e in index for v in variables(e)}
+            points += again * prod(sizes[v] or 1 for v in c.definitions[n].variables if v in used)
+    return points / max(volume(whole[f.name]) or 1, 1)
+
+
+def _edges(p: Prediction, name: str, reason: str) -> Iterator[str]:
+    """The lines of what reads an input or func."""
+    level, whole = p.home(name), in_bytes(p.whole(name))
+    if level is not p.machine.levels[-1]:
+        yield f"{name} -> {', '.join(p.readers(name))}: {_near(p, name, level)}"
+        return
+    program, moved = p.state.program, p.moved(level.name).get(name, Moved())
+    for root, readers, size in _reads(p, name):
+        edge, read = f"{name} -> {', '.join(readers)}", in_bytes(size)
+        if not program.has_func(name) or name in program.outputs:
+            result = ", a result" if name in program.outputs else ""
+            yield f"{edge}: from {level.name}, {read}, of {whole}{result}{_again(p, name)}"
+        else:
+            flow = f"{in_bytes(moved.written)} written, {read} read"
+            why = "; ".join(x for x in (_why_far(p, name, root, size), reason) if x)
+            yield f"{edge}: through {level.name}, {flow}{_again(p, name)}: {why}"
+
+
+def _reads(p: Prediction, name: str) -> Iterator[tuple[str, list[str], float]]:
+    """The funcs at the root in whose loops something is read, who reads it there, and its bytes."""
+    nests = p.nests
+    roots = nests.roots()
+    found: dict[str, list[str]] = {}
+    for reader in p.readers(name):
+        root = next((s.func.name for s in roots if reader in s.made(0)), reader)
+        found.setdefault(root, []).append(reader)
+    if p.machine.block_threads:
+        stages = of_stages(nests)
+        for root, readers in found.items():
+            for reader in readers:
+                moved = stages.get(reader, {}).get(name)
+                yield root, [reader], 0.0 if moved is None else moved.read
+        return
+    by_nest = list(zip(roots, p.by_nest(), strict=True))
+    for root, readers in found.items():
+        size = sum(m[name].read for s, m in by_nest if s.func.name == root and name in m)
+        yield root, readers, size
+
+
+def _why_far(p: Prediction, name: str, root: str, size: float) -> str:
+    """Why a func is in the last level before one at the root reads it."""
+    makers = [s.func.name for s in p.nests.roots() if name in s.made(0)]
+    maker = makers[0] if makers else name
+    if p.machine.block_threads:
+        if maker != root:
+            return f"the kernel of {maker} makes all of it before that of {root} begins"
+        return f"{root} makes and reads it there"
+    cache, whole = p.machine.caches[-1], p.whole(name)
+    room = cache.bytes or 0
+    if not size:
+        return f"{root} finds it in {cache.name}, which writes it back"
+    kept = f"{cache.name} keeps {in_bytes(room)}"
+    if name not in p.nests.tree.stored.get(ROOT, ()):
+        return f"{kept}, and the loops of {root} touch more until they read it"
+    first = f"all of it is made before {root} begins"
+    if whole > room:
+        return f"{first}, {in_bytes(whole - room)} more than {cache.name} keeps"
+    return f"{first}, {kept}, and what else is touched in between is more"
+
+
+def _near(p: Prediction, name: str, level: MemoryLevel) -> str:
+    """What is kept in a level that it never leaves."""
+    whole = p.whole(name)
+    text = f"kept in {level.name}, {_room(p, name, level)}"
+    source, readers = copied(p.state.program.func(name)), p.readers(name)
+    if all(_is_written_copy(p, r) for r in readers):
+        return f"{text}{_again(p, name)}: {', '.join(readers)} gets it once, when it is done"
+    if not source or _is_written_copy(p, name):
+        less = in_bytes((1 + len(readers)) * whole)
+        return f"{text}{_again(p, name)}: {less} less at the last level"
+    uses = _uses(p, name)
+    text = f"{text}, a copy of {source}{_again(p, name)}: each used {_number(uses)} times"
+    if not p.machine.block_threads:
+        return text
+    saved = max(uses - 1, 0.0) * p.again.get(name, 1.0) * whole
+    return f"{text}, {in_bytes(saved)} of loads from {p.home(source).name} saved"
+
+
+def _room(p: Prediction, name: str, level: MemoryLevel) -> str:
+    """The bytes that a func has in a level, and those that there are: of registers, those of a thread."""
+    held = p.kept(name)
+    if p.machine.block_threads and level.name == "registers":
+        room = REGISTER_BYTES * p.machine.registers
+        element = p.nests.element_bytes(name)
+        held = element * ceil(held / element / _threads_of(p, name))
+        return f"{in_bytes(held)} of {in_bytes(room)} of a thread"
+    each = " for a row of threads" if p.state.plan(name).scope == GROUP else ""
+    return f"{in_bytes(held)}{f' of {in_bytes(level.bytes)}' if level.bytes else ''}{each}"
+
+
+def _threads_of(p: Prediction, name: str) -> float:
+    """The threads over whose registers a func is spread: those of an instruction, or those that make it."""
+    plan = p.state.plan(name)
+    if plan.scope == FRAGMENT:
+        used = (t for n in (name, *p.readers(name)) for t in p.state.plan(n).tensorizations)
+        return max((INSTRUCTIONS[t.instruction].threads for t in used), default=WARP)
+    spot = next(s for s in p.nests.every() if s.func.name == name)
+    names = spot.nest.names()
+    if plan.store is not None and plan.store.func == name:
+        names = names[names.index(plan.store.loop) + 1 :]
+    free = {*spot.func.definitions[0].free}
+    own = (x for x in names if spot.kind(x) in THREADS and roots_of(spot.nest, x) <= free)
+    return prod(spot.counts()[x] for x in own)
+
+
+def copied(f: FuncDef) -> str:
+    """What a func is a copy of, element by element, with zeros beyond its edges or not; empty for others.
+
+    >>> import tdsl as td
+    >>> i, a, f = td.vars("i"), td.Tensor("a", (8,), td.f32), td.Func("f")
+    >>> f[i] = a[7 - i]
+    >>> copied(td.Schedule(f).program.func("f"))
+    'a'
+    """
+    d = f.definitions[0]
+    if len(f.definitions) > 1 or d.init is not None or d.where != TRUE:
+        return ""
+    names = {_read(v) for v in d.values}
+    return names.pop() if len(names) == 1 else ""
+
+
+def _read(e: Expr) -> str:
+    match e:
+        case Read(name):
+            return name
+        case Select(_, yes, _):
+            return _read(yes)
+        case _:
+            return ""
+
+
+def _is_written_copy(p: Prediction, name: str) -> bool:
+    """Whether a func has what another one has made, which nothing else reads, no nearer than that."""
+    source = copied(p.state.program.func(name))
+    if not p.state.program.has_func(source) or p.readers(source) != (name,):
+        return False
+    order = [x.name for x in p.machine.levels]
+    return order.index(p.home(name).name) >= order.index(p.home(source).name)
+
+
+def _uses(p: Prediction, name: str) -> float:
+    """How often each value that a copy gets is used: by all points that read it, each time anew."""
+    used = made = 0.0
+    for spot in p.nests.every():
+        points = spot.times * prod(spot.points())
+        reads = spot.func.definitions[spot.definition].reads
+        used += points * len({r.index for r in reads if r.name == name})
+        made += points if spot.func.name == name else 0.0
+    return used / max(made, 1.0)
+
+
+def _again(p: Prediction, name: str) -> str:
+    if not p.state.program.has_func(name):
+        return ""
+    verb = "copied" if copied(p.state.program.func(name)) else "computed"
+    return _paid(p.again.get(name, 1.0), verb)
+
+
+def _paid(times: float, verb: str = "computed") -> str:
+    return f", each point {verb} {_number(times)} times" if times > ONCE else ""
+
+
+def _number(n: float) -> str:
+    """A number with two digits behind the point, where there are any.
+
+    >>> _number(1.144), _number(65536.0)
+    ('1.14', '65,536')
+    """
+    return f"{n:,.2f}".rstrip("0").rstrip(".")

@@ -1,0 +1,158 @@
+"""Reductions over the rows of a chain that read what it reads: the column sums of a gradient.
+
+    for parts of the rows (threads):
+      for rows of a part:
+        the row
+        its terms, added to the sums of the part
+    the sums of the parts, merged in order
+
+`find_beside` recognises them by what they read at the row; `run_beside` writes them as directives, once the
+rows run in parts.
+"""
+
+from __future__ import annotations
+
+from tdsl.autoschedule.patterns.parts import count_parts, is_of_few, outermost, reduce_in_parts
+from tdsl.autoschedule.patterns.rows import free_vector, vectors_of
+from tdsl.core.node import frozen
+from tdsl.lang.definition import Definition
+from tdsl.lang.expr import Read, Var
+from tdsl.lang.program import FuncDef
+from tdsl.lang.regions import Box, reads_in
+from tdsl.machine.model import Machine
+from tdsl.schedule.facts import extents, volume
+from tdsl.schedule.fluent import BaseSchedule, Stage
+from tdsl.schedule.legality import depends
+from tdsl.schedule.naming import Loop
+from tdsl.schedule.nest import State, is_ordered
+
+
+@frozen
+class Beside:
+    """`names` reduce over the rows of a chain, in parts of `part` rows; both read rows of `shared`.
+
+    With `columns` their vectors go along the same columns, and share that loop, too.
+    """
+
+    names: tuple[str, ...]
+    part: int
+    shared: tuple[str, ...]
+    columns: bool
+
+
+def find_beside(
+    state: State, owner: str, row: str, boxes: dict[str, Box], machine: Machine
+) -> Beside | None:
+    """The open results that can be reduced in the rows of `owner` and read the same; None without any.
+
+    What both read is more than the caches of the threads hold: it would come from memory again. All have as
+    many parts as each has alone, so that sums do not depend on what runs together.
+    """
+    f = state.program.func(owner)
+    d = f.definitions[0]
+    count = extents(f, d, boxes[owner])[row]
+    own = {r for r in _rows_read(d, row) if _is_far(state, r[0], boxes, machine)}
+    parts, names = count_parts(f, 0, boxes[owner]), list[str]()
+    for name, plan in state.plans:
+        g = state.program.func(name)
+        apart = not plan.touched and name in boxes and name in state.program.outputs
+        if not apart or not _sums_rows(g, own, count, boxes[name], machine):
+            continue
+        alone = count_parts(g, 0, boxes[name])
+        others = (owner, *names)
+        if parts in (0, alone) and not any(
+            depends(state, name, x) or depends(state, x, name) for x in others
+        ):
+            names.append(name)
+            parts = alone
+    if not names or count is None:
+        return None
+    sums = [state.program.func(name) for name in names]
+    part = -(-count // parts)
+    shared = {x for x, _ in own if any(x == r.name for g in sums for r in _reads(g))}
+    columns = {_columns(g, boxes[g.name], machine) for g in (f, *sums)}
+    return Beside(
+        tuple(names), part, tuple(sorted(shared)), len(columns) == 1 and None not in columns
+    )
+
+
+def _sums_rows(
+    g: FuncDef, own: set[tuple[str, int]], count: int | None, box: Box, machine: Machine
+) -> bool:
+    """True for a reduction over `count` rows of what is read by row in `own`, to few values."""
+    d = g.definitions[0]
+    if len(g.definitions) > 1 or len(d.ranges) != 1 or d.init is None or is_ordered(g, 0):
+        return False
+    if is_of_few(g, box, machine.vector_bytes):
+        return False  # its rows are in lanes
+    row = d.ranges[0][0]
+    along = bool(own & _rows_read(d, row)) and extents(g, d, box)[row] == count
+    return (
+        along and free_vector(g, 0, extents(g, d, box)) is not None and count_parts(g, 0, box) > 0
+    )
+
+
+def _columns(f: FuncDef, box: Box, machine: Machine) -> tuple[int | None, int] | None:
+    """(how many, lanes) of the only variable beside that of the rows; None where there are others."""
+    d = f.definitions[0]
+    sizes = extents(f, d, box)
+    found = vectors_of(f, 0, sizes, machine.vector_bytes)
+    return (sizes[found[0]], found[1]) if found and len(d.variables) == 2 else None
+
+
+def _reads(f: FuncDef) -> list[Read]:
+    return list(reads_in(f.definitions[0].values))
+
+
+def _rows_read(d: Definition, row: str) -> set[tuple[str, int]]:
+    """What a definition reads at a row alone, and along which dimension rows lie."""
+    return {
+        (r.name, axis)
+        for r in reads_in(d.values)
+        for axis, e in enumerate(r.index)
+        if e == Var(row)
+    }
+
+
+def _is_far(state: State, name: str, boxes: dict[str, Box], machine: Machine) -> bool:
+    program = state.program
+    if name not in boxes:
+        return False
+    types = program.func(name).dtypes if program.has_func(name) else (program.input(name).dtype,)
+    size = (volume(boxes[name]) or 0) * sum(t.bytes for t in types)
+    return size > machine.near_bytes * machine.threads
+
+
+def run_beside(
+    own: Stage, row: Loop | str, plan: Beside, boxes: dict[str, Box], vector_bytes: int, *, far: bool
+) -> None:  # fmt: skip
+    """Reduce in parts in the loops of `own`, of which `row` are the rows of a part.
+
+    With `far`, what is read comes from memory, and is asked for a row ahead.
+    """
+    at = own.loops[-2] if plan.columns else row
+    for name in plan.names:
+        partial = reduce_in_parts(own.schedule[name], plan.part, boxes[name], vector_bytes)
+        partial.compute_with(own, at)
+    for name in plan.shared if far and plan.columns else ():
+        own.prefetch(name, own.loops[-2], of=row)
+
+
+def sum_together(
+    state: State, owner: str, boxes: dict[str, Box], machine: Machine
+) -> tuple[State, tuple[str, ...]] | None:
+    """A reduction in parts, on threads, and the results that are reduced in its loops; None without any."""
+    f = state.program.func(owner)
+    if len(f.definitions) > 1 or not f.definitions[0].ranges or not count_parts(f, 0, boxes[owner]):
+        return None
+    if is_of_few(f, boxes[owner], machine.vector_bytes):
+        return None
+    plan = find_beside(state, owner, outermost(f.definitions[0]), boxes, machine)
+    if plan is None:
+        return None
+    stage = BaseSchedule.of_state(state)[owner]
+    partial = reduce_in_parts(stage, plan.part, boxes[owner], machine.vector_bytes)
+    part, row = partial.loops[:2]
+    partial.parallel(part)
+    run_beside(partial, row, plan, boxes, machine.vector_bytes, far=False)
+    return stage.schedule.state, plan.names

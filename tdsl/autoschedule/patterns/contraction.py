@@ -1,0 +1,497 @@
+"""Contractions: sums of products in which each operand is reused along another axis.
+
+`find_contraction` recognises them by their indices, `plan_tiles` decides how they run:
+
+    for others, [bands of `across`,] blocks of `along`:                  one of them by threads
+      [copy the panel of what moves along]
+      for rows of `across`:
+        for the terms:  rows of `across` x vectors of `along`, in registers
+
+`along` is the variable of the vectors: what moves with it is loaded as vectors, everything else is
+broadcast. `across` uses each of these vectors again. `recipes/matmul.py` writes the plan as directives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import field, replace
+from functools import partial
+from math import prod
+
+from tdsl.autoschedule.patterns.crowded import ROWS, WAYS, is_crowded
+from tdsl.autoschedule.patterns.parts import is_of_few
+from tdsl.autoschedule.patterns.rows import vector_variable
+from tdsl.autoschedule.patterns.streaming import LARGE
+from tdsl.autoschedule.patterns.windows import UNKNOWN, are_digits, slides, window_variables
+from tdsl.core.node import frozen
+from tdsl.lang.affine import variables
+from tdsl.lang.expr import Expr, Read, Var
+from tdsl.lang.program import FuncDef
+from tdsl.lang.regions import Box, reads_in
+from tdsl.machine.instructions.dots import DOTS, Dot, find_dots
+from tdsl.machine.model import Machine
+from tdsl.schedule.constants import constants
+from tdsl.schedule.facts import extents, step, stride_of, widest
+from tdsl.schedule.inlining import inline_funcs
+from tdsl.schedule.nest import State, is_ordered
+
+LEAST_TERMS = 8  # of a sum, below which tiles do not pay
+REUSE = 64  # rows and terms from which copying a panel pays
+SERIAL_WORK = 1 << 20  # multiplications that take less time than waking other threads
+MEMORY = 4  # multiplications in the time of one whose operands are not used again
+APART = 0.25  # of the cache next to the first: larger rows that lie apart are asked for in time
+WIDE = 16  # elements of a vector, more than which a window should move along
+FULL = 0.9  # of the lanes of vectors of a window, which are used
+ROWS_APART = 6  # of a tile: room in a set of the cache where all their elements lie in one
+CROWDED = 1.03  # times as long as others count tiles with more rows
+MOST_ROWS = 8  # of a tile: they would fill that set
+EVEN = 0.01  # of the time that tiles without smaller ones at each end may take longer
+MOST_VECTORS = 4  # of a tile
+SHORT = 8  # whole vectors of a row, beyond which the lanes that a last one wastes do not count
+PIXELS = 4  # windows without reuse across channels that are summed side by side
+PRODUCTS = 100  # of such a tile that stand one after the other: windows of 5 x 5
+THIN = 64  # terms of sums that are written more slowly than computed
+FEW = 4  # tiles in the rows of such a result that are written together
+WHOLE = 0.9  # of the products, that whole tiles of an instruction must have
+AHEAD = 8  # iterations from a request for a row to its use
+
+
+@frozen
+class Contraction:
+    """`func` reduces; `owner` is it, or an element-wise func that alone reads it.
+
+    `names` gives the owner's variable for each of the func's; `value` is what is summed, `moving` the operand
+    of the vectors in it. `final` says that the owner is a result that no func reads. `apart` stands for a
+    sum over a window in which nothing is used again along another variable, such as that of each channel.
+    What moves is `constant` where it is the same in every call: a copy of it at the root is made once.
+    `crowded` says that the rows of the vectors lie in the same sets of a cache, `spread` that what is
+    broadcast does not lie side by side along its last dimension.
+    """
+
+    func: str
+    owner: str
+    along: str
+    across: str
+    names: dict[str, str]
+    sizes: dict[str, int]
+    element: int
+    value: Expr
+    moving: Read
+    ranges: tuple[str, ...]
+    final: bool = False
+    apart: bool = False
+    constant: bool = False
+    crowded: bool = False
+    spread: bool = False
+
+    @property
+    def slides(self) -> bool:
+        """True where the vectors are those of a window: they begin anywhere, and overlap."""
+        along = (e for e in self.moving.index if self.along in variables(e))
+        return not all(are_digits(e, self.sizes) for e in along)
+
+    @property
+    def terms(self) -> int:
+        """The number of products in a sum."""
+        return prod(self.sizes[name] for name in self.ranges)
+
+    @property
+    def others(self) -> tuple[str, ...]:
+        """The free variables that are neither `along` nor `across`."""
+        return tuple(v for v in self.names if v not in (self.along, self.across))
+
+
+def find_contraction(
+    state: State, owner: str, group: list[str], boxes: dict[str, Box]
+) -> Contraction | None:
+    """The contraction that `owner` is, or that it reads element by element."""
+    found = recognize(state, owner, group, boxes)
+    return found if isinstance(found, Contraction) else None
+
+
+def recognize(
+    state: State, owner: str, group: list[str], boxes: dict[str, Box], *, along: str = ""
+) -> Contraction | str:
+    """The contraction that `owner` is, or that it reads element by element; or why there is none.
+
+    With `along` the vectors are those along this variable of the owner: of the operands of a product of
+    matrices the one is broadcast that would be loaded as vectors along the other variable.
+    """
+    found = _recognize(state, owner, group, boxes, partial(_contraction, wanted=along))
+    return _final(state, owner, found)
+
+
+def contraction(f: FuncDef, boxes: dict[str, Box]) -> Contraction | None:
+    """The contraction that a func is where these boxes are needed."""
+    found = _contraction(f, f, {v: v for v in f.variables}, boxes)
+    return found if isinstance(found, Contraction) else None
+
+
+def find_window(
+    state: State, owner: str, group: list[str], boxes: dict[str, Box]
+) -> Contraction | None:
+    """The sum over a window that `owner` is, or that it reads element by element."""
+    found = _final(state, owner, _recognize(state, owner, group, boxes, _window))
+    return found if isinstance(found, Contraction) else None
+
+
+def _final(state: State, owner: str, found: Contraction | str) -> Contraction | str:
+    if not isinstance(found, Contraction):
+        return found
+    # what is inlined is no operand in memory: products are those of what it is made of
+    (value,) = inline_funcs(state).program.func(found.func).definitions[0].values
+    if found.moving not in reads_in((value,)):
+        return f"{found.moving.name!r} is inlined"
+    final = owner in state.program.outputs and not any(True for _ in state.consumers(owner))
+    constant = found.moving.name in constants(state.program)
+    crowded = is_crowded(state.program, found.moving, found.ranges[-1], found.element)
+    spread = any(r.name in state.apart for r in reads_in((value,)) if r != found.moving)
+    return replace(
+        found, value=value, final=final, constant=constant, crowded=crowded, spread=spread
+    )
+
+
+_Find = Callable[[FuncDef, FuncDef, dict[str, str], dict[str, Box]], Contraction | str]
+
+
+def _recognize(
+    state: State, owner: str, group: list[str], boxes: dict[str, Box], find: _Find
+) -> Contraction | str:
+    f = state.program.func(owner)
+    if len(f.definitions) > 1:
+        return "it has updates"
+    if f.definitions[0].ranges:
+        return find(f, f, {v: v for v in f.variables}, boxes)
+    for name in group:
+        g = state.program.func(name)
+        places = {r.index for r in f.definitions[0].reads if r.name == name}
+        if len(places) != 1 or {c.name for c, _ in state.consumers(name)} != {owner}:
+            continue
+        (index,) = places
+        bare = [e.name for e in index if isinstance(e, Var)]
+        if len(bare) < len(index):
+            continue
+        if len(g.definitions) == 1 and sorted(bare) == sorted(f.variables):
+            found = find(g, f, dict(zip(g.variables, bare, strict=True)), boxes)
+            same = tuple(bare) == f.variables  # the sum alone would be written in the same order
+            if isinstance(found, Contraction) and (
+                same or found.names[found.along] == f.variables[-1]
+            ):
+                return found
+    return "it is no sum of products, and reads none element by element"
+
+
+def _contraction(
+    f: FuncDef, owner: FuncDef, names: dict[str, str], boxes: dict[str, Box], wanted: str = ""
+) -> Contraction | str:
+    sizes = _sizes_of_sum(f, boxes)
+    if isinstance(sizes, str):
+        return sizes
+    d = f.definitions[0]
+    ranges = tuple(name for name, _, _ in d.ranges)
+    if prod(sizes[name] for name in ranges) < LEAST_TERMS:
+        return f"its sums have fewer than {LEAST_TERMS} terms"
+    if is_of_few(f, boxes[f.name], WIDE * widest(d)):
+        return "its values are so few that the terms are the vectors, and shared out"
+    best: tuple[int, Contraction] | None = None
+    for along in d.free:
+        if wanted not in ("", names[along]):
+            continue
+        scored = _candidate(f, along, sizes)
+        if scored is None:
+            continue
+        score, across, moving = scored
+        made = Contraction(
+            f.name, owner.name, along, across, names, sizes, widest(d), d.values[0], moving, ranges
+        )
+        if best is None or score > best[0]:
+            best = score, made
+    if best is None and wanted:
+        return f"no operand alone moves along {wanted!r}, and is used again along another variable"
+    return "no operand is used again along a variable of another one" if best is None else best[1]
+
+
+def _sizes_of_sum(f: FuncDef, boxes: dict[str, Box]) -> dict[str, int] | str:
+    """The extents of the variables of a sum in two dimensions or more; or why it is none."""
+    d = f.definitions[0]
+    if d.init is None or f.name not in boxes:
+        return "it is no reduction"
+    if is_ordered(f, 0):
+        return "its terms are taken in order"
+    if len(f.dtypes) > 1 or len(d.free) < 2:
+        return "it has no two variables for a tile of single values"
+    return {n: UNKNOWN if e is None else e for n, e in extents(f, d, boxes[f.name]).items()}
+
+
+def _window(
+    f: FuncDef, owner: FuncDef, names: dict[str, str], boxes: dict[str, Box]
+) -> Contraction | str:
+    """Vectors along memory; of the other variables one along which the window moves, if there is any."""
+    sizes = _sizes_of_sum(f, boxes)
+    if isinstance(sizes, str):
+        return sizes
+    d = f.definitions[0]
+    along, windows = vector_variable(d), window_variables(d)
+    moving = [r for r in reads_in(d.values) if along and stride_of(r, along)]
+    if along is None or not windows or not moving or sizes[along] < 4:
+        return "it is no sum over a window along memory"
+    others = [v for v in d.free if v != along]
+    several = [v for v in others if sizes[v] > 1]
+    across = next((v for v in windows if v in several), others[-1])
+    ranges = tuple(name for name, _, _ in d.ranges)
+    return Contraction(
+        f.name, owner.name, along, across, names, sizes, widest(d), d.values[0], moving[0], ranges, apart=True
+    )  # fmt: skip
+
+
+def _candidate(f: FuncDef, along: str, sizes: dict[str, int]) -> tuple[int, str, Read] | None:
+    """(how good, the variable across, what moves) for vectors along a variable."""
+    d = f.definitions[0]
+    reads = list(dict.fromkeys(reads_in(d.values)))
+    moving = [r for r in reads if any(along in variables(e) for e in r.index)]
+    if len(moving) != 1 or sizes[along] < 4:
+        return None
+    (read,) = moving
+    axes = [e for e in read.index if along in variables(e)]
+    column = len(axes) == 1 and step(axes[0], along) == 1 and are_digits(axes[0], sizes)
+    if not column and not _fills(read, along, sizes[along]):
+        return None
+    for across in reversed(d.free):
+        again = any(across in variables(e) for e in read.index)
+        used = any(across in variables(e) for r in reads if r != read for e in r.index)
+        if across != along and not again and used and sizes[across] >= 2:
+            adjacent = stride_of(read, along) == 1
+            last = d.index[-1] == Var(along)
+            plain = all(are_digits(e, sizes) for e in read.index)
+            if not (adjacent or plain):
+                return None
+            lanes = (sizes[along] >= WIDE) - 2 * (sizes[along] < WIDE // 2)
+            return 2 * adjacent + last + lanes + plain, across, read
+    return None
+
+
+def _fills(read: Read, along: str, extent: int) -> bool:
+    """True where vectors of a window lie in memory as they are, and most of their lanes are used."""
+    half = WIDE // 2
+    even = extent > WIDE and extent >= FULL * -(-extent // half) * half
+    return stride_of(read, along) == 1 and even
+
+
+@frozen
+class Tiles:
+    """How a contraction runs.
+
+    A register tile has `rows` of `across` and `vectors` vectors of `lanes` elements of `along`. `terms` are
+    summed before the next panel is copied; 0 means all. `panel` says where what moves along is copied:
+    "no", in the "block" that uses it, or all of it at the "root". `parallel` is the loop for threads: a
+    variable of the owner, or "" for none; for `across` these are bands of `band` rows. `ahead` iterations
+    before its use memory that is not copied is asked for; 0 leaves that to the processor. What is broadcast
+    is asked for, too, in pieces of `fetch` terms. `dot` names the row of `dots.DOTS` whose instruction sums
+    several terms at once, "" for none. `stream` writes the result past the caches. `unroll` are ranges, the
+    inner ones, whose terms stand one after the other. `short` makes a last vector of half or a quarter of
+    the lanes a vector of these, not one with a mask.
+    """
+
+    lanes: int
+    rows: int
+    vectors: int
+    terms: int = 0
+    panel: str = field(default="no", metadata={"among": ("no", "block", "root")})
+    parallel: str = ""
+    band: int = 0
+    ahead: int = 0
+    dot: str = field(default="", metadata={"among": ("", *(d.name for d in DOTS))})
+    fetch: int = 0
+    stream: bool = False
+    unroll: tuple[str, ...] = ()
+    short: bool = False
+
+    @property
+    def width(self) -> int:
+        """The elements of `along` in a tile."""
+        return self.lanes * self.vectors
+
+
+def plan_tiles(c: Contraction, machine: Machine) -> Tiles:
+    """The tiles that fit the shape: few loads, little waste at the ends, work for every thread."""
+    tiles = _plan_window(c, machine) if c.apart else _plan_product(c, machine)
+    whole, rest = divmod(c.sizes[c.along], tiles.lanes)
+    halved = rest >= 4 and rest in (tiles.lanes // 2, tiles.lanes // 4)
+    return replace(tiles, short=halved and whole < SHORT and not tiles.dot)
+
+
+def _plan_product(c: Contraction, machine: Machine) -> Tiles:
+    dot = _dot(c, machine)
+    lanes = dot.lanes if dot else _lanes(c, machine)
+    rows_of, columns = c.sizes[c.across], c.sizes[c.along]
+    rows, vectors = tile_shape(rows_of, columns, lanes, machine.registers)
+    if dot and dot.rows > 1:  # two by two tiles of sums, and as many of operands
+        rows, vectors = (min(2, n // side) for n, side in ((rows_of, dot.rows), (columns, lanes)))
+        rows *= dot.rows
+    width = vectors * lanes
+    adjacent = stride_of(c.moving, c.along) == 1
+    again = rows_of >= REUSE and c.terms >= REUSE and not c.slides
+    crowded = c.crowded and rows_of >= ROWS and c.terms > WAYS and not c.slides
+    copied = dot is not None or not adjacent or again or crowded or c.constant
+    parallel, band = _for_threads(c, rows, width, machine.threads)
+    moves = {v for e in c.moving.index for v in variables(e)}
+    whole = c.constant or parallel == c.names[c.across] or not moves.issuperset(c.others)
+    terms = 0
+    panel = width * c.terms * c.element  # bytes, which should stay in the cache next to the first
+    if copied and len(c.ranges) == 1 and c.terms < UNKNOWN and panel > machine.near_bytes:
+        blocks = -(-panel // machine.near_bytes)
+        terms = -(-c.terms // blocks)
+        terms += -terms % (dot.terms if dot else 1)
+    large = c.element * prod(c.sizes[v] for v in moves) > APART * machine.near_bytes
+    apart = adjacent and large and not c.slides and not c.constant
+    if _is_outer(c, machine):
+        across = c.names[c.across] if parallel else ""
+        return Tiles(
+            lanes, rows, vectors, panel="root", parallel=across, band=FEW * rows,
+            dot=dot.name if dot else "", stream=True,
+        )  # fmt: skip
+    return Tiles(
+        lanes, rows, vectors, terms, "no" if not copied else "root" if whole else "block", parallel, band,
+        AHEAD if apart else 0, dot.name if dot else "",
+        0 if dot or terms or columns > width else _fetch(c, machine),
+    )  # fmt: skip
+
+
+def _lanes(c: Contraction, machine: Machine) -> int:
+    lanes = max(machine.vector_bytes // c.element, 1)
+    while lanes > 1 and lanes > c.sizes[c.along]:
+        lanes //= 2
+    return lanes
+
+
+def _plan_window(c: Contraction, machine: Machine) -> Tiles:
+    """Some windows side by side, which share what they read, or some vectors of one; few enough to unroll."""
+    lanes = _lanes(c, machine)
+    shared = [v for v in c.ranges if slides(c.across, (c.value,), {v})]
+    rows = min(PIXELS, c.sizes[c.across]) if shared else 1
+    vectors = 1 if shared else min(-(-c.sizes[c.along] // lanes), MOST_VECTORS)
+    unroll: tuple[str, ...] = ()
+    for v in (*shared, *(v for v in reversed(c.ranges) if v not in shared)):
+        if rows * vectors * prod(c.sizes[n] for n in (v, *unroll)) > PRODUCTS:
+            break
+        unroll = (v, *unroll)
+    parallel, band = _for_threads(c, rows, lanes * vectors, machine.threads)
+    return Tiles(lanes, rows, vectors, parallel=parallel, band=band, unroll=unroll)
+
+
+def _is_outer(c: Contraction, machine: Machine) -> bool:
+    """True for a large result of short sums, which takes longer to write than to compute.
+
+    It is then written by few rows at a time: a row of it is a page of memory or more.
+    """
+    free = prod(c.sizes[v] for v in c.names)
+    known = max(c.sizes.values()) < UNKNOWN
+    large = known and free * c.element >= LARGE * machine.last_bytes
+    return large and c.final and c.terms <= THIN and not c.others and len(c.ranges) == 1
+
+
+def _fetch(c: Contraction, machine: Machine) -> int:
+    """The terms in a line of the cache, where what is broadcast comes from memory, line by line."""
+    for r in reads_in((c.value,)):
+        plain = r != c.moving and all(isinstance(e, Var) for e in r.index)
+        if not plain or stride_of(r, c.ranges[-1]) != 1:
+            continue
+        if c.element * prod(c.sizes[v] for e in r.index for v in variables(e)) > machine.last_bytes:
+            return machine.levels[0].line // c.element
+    return 0
+
+
+def _dot(c: Contraction, machine: Machine) -> Dot | None:
+    """The instruction that sums several terms at once, where the operands can be copied for it."""
+    last = c.ranges[-1]
+    dots = find_dots(c.value, c.moving, machine)
+    dot = next((d for d in dots if _is_filled(c, d)), None)
+    if dot is None:
+        return None
+    (left,) = (r for r in reads_in((c.value,)) if r != c.moving)
+    if left.name == c.moving.name and dot.right != c.moving.dtype:
+        return None  # both would be read as unsigned
+    if dot.rows > 1:
+        beside = _is_paired(left, last) and _is_paired(left, c.across)
+    else:
+        beside = lies_along(c, left, last) or _is_paired(left, last)
+    return dot if beside and _is_paired(c.moving, last) else None
+
+
+def lies_along(c: Contraction, left: Read, variable: str) -> bool:
+    """True when what is broadcast has what lies along a variable side by side as it is."""
+    return stride_of(left, variable) == 1 and not c.spread
+
+
+def _is_filled(c: Contraction, dot: Dot) -> bool:
+    """True for enough work in each direction, and little beyond whole tiles, which runs in loops."""
+    last = c.sizes[c.ranges[-1]]
+    if dot.rows == 1:  # so many rows pay for the copy of a panel
+        return (
+            c.sizes[c.along] >= dot.lanes and last >= dot.terms and c.sizes[c.across] >= dot.terms
+        )
+    sides = ((c.sizes[c.across], dot.rows), (c.sizes[c.along], dot.lanes), (last, dot.terms))
+    return prod(n - n % side for n, side in sides) >= WHOLE * prod(n for n, _ in sides) > 0
+
+
+def _is_paired(r: Read, variable: str) -> bool:
+    """True when a copy of what is read can have what lies along a variable side by side."""
+    return sum(variable in variables(e) for e in r.index) == 1 and Var(variable) in r.index
+
+
+def _for_threads(c: Contraction, rows: int, width: int, threads: int) -> tuple[str, int]:
+    """(the variable whose loop all threads share evenly, the rows in a band where that is `across`)."""
+    work = prod(c.sizes.values()) * (MEMORY if c.apart else 1)
+    if threads == 1 or work < SERIAL_WORK:
+        return "", 0
+    blocks = {c.names[v]: c.sizes[v] for v in c.others}
+    blocks[c.names[c.along]] = -(-c.sizes[c.along] // width)
+    for enough in (0.95, 0.8):
+        for name, n in blocks.items():
+            if share(n, threads) > enough:
+                return name, 0
+    tiles = -(-c.sizes[c.across] // rows)
+    band = -(-tiles // threads)
+    best = max(blocks, key=lambda name: share(blocks[name], threads))
+    if share(tiles, threads) > share(blocks[best], threads):
+        return c.names[c.across], band * rows
+    return best, 0
+
+
+def share(n: int, threads: int) -> float:
+    """The part of the time in which a thread has work, when n equal parts are shared out."""
+    return n / (-(-n // threads) * threads)
+
+
+def tile_shape(rows: int, columns: int, lanes: int, registers: int) -> tuple[int, int]:
+    """(rows, vectors) of a register tile: the least time for all tiles, with those at the ends.
+
+    Of about equal shapes one without smaller tiles at the ends has less code.
+
+    >>> tile_shape(512, 1024, 16, 32), tile_shape(1000, 1000, 16, 32), tile_shape(28, 64, 8, 16)
+    ((4, 4), (5, 3), (4, 2))
+    """
+    best, shape = 0.0, (1, 1)
+    for r in range(1, min(rows, MOST_ROWS) + 1):
+        for v in range(1, MOST_VECTORS + 1):
+            if r * v + v + 1 > registers or (v > 1 and (v - 1) * lanes >= columns):
+                continue
+            over, beyond = divmod(rows, r), divmod(-(-columns // lanes), v)
+            time = sum(
+                n * m * _cycles(height, across)
+                for n, height in ((over[0], r), (1, over[1]))
+                for m, across in ((beyond[0], v), (1, beyond[1]))
+            )
+            time *= 1 + EVEN * (bool(over[1]) + bool(beyond[1]))
+            if not best or time <= best:  # rows are read from nearer by than vectors
+                best, shape = time, (r, v)
+    return shape
+
+
+def _cycles(rows: int, vectors: int) -> float:
+    """About the time of a term of a tile: two multiplications or loads at a time, four to wait for one."""
+    if not rows or not vectors:
+        return 0.0
+    loads = rows + vectors
+    crowded = CROWDED if rows > ROWS_APART else 1
+    return crowded * (max(rows * vectors, loads, 8) / 2 + loads / 64)

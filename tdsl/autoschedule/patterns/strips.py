@@ -1,0 +1,309 @@
+"""Strips: a group of funcs that is computed line by line inside the loops of the last one.
+
+    for strips of lines (threads):
+      for line:
+        the lines of each producer that this line is the first to need, in a ring
+        the line
+
+or, where that takes few operations, some lines at a time, with nothing kept in memory:
+
+    for strips of lines (threads):
+      for some lines:
+        for some vectors of them:
+          what they need of each producer, in registers
+          the lines
+
+`plan_strips` finds the group and decides the height of a strip; `recipes/stencil.py` writes the plan as
+directives. The lines that two strips need are computed in both: a strip is so high that they are few.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from math import prod
+
+from tdsl.autoschedule.patterns.contraction import contraction, find_contraction
+from tdsl.autoschedule.patterns.lookups import lookup_axes
+from tdsl.autoschedule.patterns.rows import vectors_of
+from tdsl.autoschedule.patterns.streaming import is_bound_by_memory, pays_to_stream
+from tdsl.core.node import frozen
+from tdsl.cost.price import MOST_AGAIN, too_dear
+from tdsl.lang.expr import Const, Expr, Var, const
+from tdsl.lang.program import FuncDef
+from tdsl.lang.regions import Box, reads_in
+from tdsl.lang.simplify import add
+from tdsl.machine.model import Machine
+from tdsl.schedule.facts import extent, extents, volume, work_of_a_point
+from tdsl.schedule.needed_boxes import boxes_within
+from tdsl.schedule.nest import State
+
+LONGEST = 32  # funcs of a group that are computed together, the nearest to the owner
+HEIGHTS = (32, 64, 128, 256, 512, 1024)
+AGAIN = 1.1  # how often each point may be computed for strips to be high enough
+LEAST_LINES = 16  # of the whole, from which strips pay
+EVEN = 8  # lines, of which a strip has a multiple
+COARSE = 8  # times the points of a func that the owner has, from which it is computed first
+MIDST = 1 << 12  # a place between the ends of a dimension whose extent is not known
+FAR = 64  # lines that show how much each further line costs
+TOGETHER = (4, 8)  # lines whose needs may be held in registers
+REGISTERS = 16  # vectors for that
+LEAST_BLOCKS = 4  # of such vectors in a line
+MANY = 16  # terms of a sum, whose operands should be used again
+MOST_TWICE = 1.5  # how often each point may be computed instead of being kept in memory
+
+
+@frozen
+class Strips:
+    """How a group runs inside the loops of its last func, the owner.
+
+    `line` is the variable of the owner that its lines are counted by; `outer` those that stay outside of
+    it. Threads share the loop over `parallel`: one of those, or the line itself, by strips. A strip has
+    `height` lines; 0 means that each line is computed apart, and nothing is kept for the
+    next. `inside` are the funcs of the group, consumers first. `last` gives funcs whose elements along a
+    variable lie side by side, since they are looked up along it. `stream` writes past the caches.
+    `lines` above 1 are computed together, `vectors` of each at a time, and what they need of the funcs
+    inside is computed for them alone.
+    """
+
+    line: str
+    outer: tuple[str, ...]
+    parallel: str
+    height: int
+    inside: tuple[str, ...]
+    last: tuple[tuple[str, str], ...] = ()
+    stream: bool = False
+    lines: int = 1
+    vectors: int = 1
+
+
+def plan_strips(
+    state: State, owner: str, group: Sequence[str], boxes: dict[str, Box], machine: Machine
+) -> Strips | None:
+    """The strips that compute most of a group; None where none of it moves with the lines of its owner."""
+    f = state.program.func(owner)
+    if not group or len(f.definitions) > 1 or f.definitions[0].init is not None:
+        return None
+    sizes = extents(f, f.definitions[0], boxes[owner])
+    best: Strips | None = None
+    for n, line in enumerate(f.variables):
+        e = sizes[line]
+        steps = FAR if e is None else max(min(FAR, e // 4), 1)
+        names = _not_coarse(state, f, group, boxes, e)
+        near = _Group(state, f, names[:LONGEST], boxes, line, steps)
+        found = _priced(near, machine, n + 1)
+        if found is not None and (best is None or _is_better(found, best, f)):
+            best = found
+        if best is not None and best.height:
+            break
+    return best
+
+
+def products_apart(
+    state: State, owner: str, group: Sequence[str], boxes: dict[str, Box], machine: Machine
+) -> set[str]:
+    """The sums of products in a group that are tiles by themselves and not within lines of the owner.
+
+    In a line no operand would be used again, and all would come from afar. Only those of inputs: what is
+    computed for the sums may be near. What is done to each sum is named, too.
+    """
+    sums = {
+        name: found
+        for name in group
+        if (found := contraction(state.program.func(name), boxes))
+        and found.terms >= MANY
+        and not any(state.program.has_func(r.name) for r in reads_in((found.value,)))
+    }
+    plan = plan_strips(state, owner, group, boxes, machine) if sums else None
+    if plan is None:
+        return set()
+    f = state.program.func(owner)
+    near = _Group(state, f, plan.inside, boxes, plan.line, 1).near(max(plan.height, plan.lines))
+    lost = {n for n in plan.inside if n in sums and not contraction(state.program.func(n), near)}
+    readers = {
+        c.name
+        for name in lost
+        for c, _ in state.consumers(name)
+        if c.name in plan.inside and find_contraction(state, c.name, [name], boxes)
+    }
+    return lost | readers
+
+
+def _not_coarse(
+    state: State, owner: FuncDef, group: Sequence[str], boxes: dict[str, Box], lines: int | None
+) -> tuple[str, ...]:
+    """The funcs of a group without the levels far down a pyramid, which take little of the whole time."""
+    whole, kept = volume(boxes[owner.name]), [owner.name]
+    for name in group:
+        readers = {c.name for c, _ in state.consumers(name)}
+        if name not in boxes or not readers <= {*kept}:
+            continue
+        points = volume(boxes[name])
+        sides = [extent(boxes[name], axis) for axis in range(len(boxes[name]))]
+        less = points is not None and whole is not None and points * COARSE <= whole
+        if not less or not lines or any(n is None or 2 * n > lines for n in sides):
+            kept.append(name)
+    return tuple(kept[1:])
+
+
+def _is_better(a: Strips, b: Strips, f: FuncDef) -> bool:
+    """True when `a`, whose lines are inside of those of `b`, has more in them, or needs less for each."""
+    if len(a.inside) == len(b.inside):
+        return not a.height and not b.height and a.line != f.variables[-1]
+    return len(a.inside) > len(b.inside)
+
+
+@frozen
+class _Group:
+    """A group, the box of each func in all, and a variable of the owner along which lines are counted.
+
+    `steps` is a number of lines from whose cost that of any number follows.
+    """
+
+    state: State
+    owner: FuncDef
+    names: tuple[str, ...]
+    boxes: dict[str, Box]
+    line: str
+    steps: int
+
+    def near(self, lines: int = 1, moved: str = "", columns: int = 0) -> dict[str, Box]:
+        """What some lines in the midst of the owner need, or only some columns of them.
+
+        `moved` is a variable to go on along.
+        """
+        f, box = self.owner, list(self.boxes[self.owner.name])
+        for axis, v in enumerate(f.variables):
+            place = self.place(axis)
+            first = add(place, const(self.steps)) if v == moved else place
+            box[axis] = (first, add(first, const(lines - 1)) if v == self.line else first)
+            if v == self.line:
+                break
+        if columns:
+            first = self.place(len(box) - 1)
+            box[-1] = (first, add(first, const(columns - 1)))
+        return boxes_within(self.state, f.name, tuple(box), self.names)
+
+    def place(self, axis: int) -> Expr:
+        """A place along a dimension of the owner that is not near its ends."""
+        lo, hi = self.boxes[self.owner.name][axis]
+        if not isinstance(lo, Const):
+            return Var(f"{self.owner.variables[axis]} of the owner")  # no variable has spaces
+        inside = (int(hi.value) - int(lo.value)) // 4 if isinstance(hi, Const) else MIDST
+        return const(int(lo.value) + inside)
+
+    def moving(self, near: dict[str, Box], further: dict[str, Box]) -> frozenset[str]:
+        """The funcs of which another part is needed further on."""
+        return frozenset(
+            name
+            for name in self.names
+            if name in self.boxes and name in near and near[name] != further.get(name, near[name])
+        )
+
+    def inside(self, near: dict[str, Box], further: dict[str, Box], room: int) -> tuple[str, ...]:
+        """The funcs that move with the lines and are read inside only, as far as there is room."""
+        kept: list[str] = []
+        moving = self.moving(near, further)
+        for name in self.names:
+            f = self.state.program.func(name)
+            readers = {c.name for c, _ in self.state.consumers(name)}
+            if name in moving and readers <= {self.owner.name, *kept}:
+                room -= (volume(near[name]) or 0) * sum(t.bytes for t in f.dtypes)
+                if room < 0:
+                    break
+                kept.append(name)
+        return tuple(kept)
+
+    def work(self, near: dict[str, Box], inside: tuple[str, ...]) -> float | None:
+        """Operations that the funcs inside take for what is near."""
+        total = 0.0
+        for name in inside:
+            points = volume(near[name])
+            if points is None:
+                return None
+            total += points * work_of_a_point(self.state.program.func(name))
+        return total
+
+
+def _priced(g: _Group, machine: Machine, depth: int) -> Strips | None:
+    """The strips without the funcs that would be computed too often, and what only those need."""
+    plan = _along(g, machine, depth)
+    while plan is not None:
+        height = max(plan.height, 1)
+        dear = too_dear(g.state, g.owner.name, plan.outer, plan.line, plan.inside, g.boxes, height)
+        if not dear:
+            return plan
+        g = replace(g, names=tuple(name for name in g.names if name not in dear))
+        plan = _along(g, machine, depth)
+    return None
+
+
+def _along(g: _Group, machine: Machine, depth: int) -> Strips | None:
+    f, near, further = g.owner, g.near(), g.near(1 + g.steps)
+    inside = g.inside(near, further, machine.near_bytes)
+    sizes = extents(f, f.definitions[0], g.boxes[f.name])
+    lines = sizes[g.line]
+    if not inside or lines == 1:
+        return None
+    one, far = g.work(near, inside), g.work(further, inside)
+    each = None if one is None or far is None else (far - one) / g.steps
+    if one is None or not each:
+        return None
+    before = f.variables[: depth - 1]
+    outer = tuple(v for v in before if g.moving(near, g.near(moved=v)) & {*inside})
+    above = prod(sizes[v] or 1 for v in outer)
+    points = (volume(g.boxes[f.name]) or 1) / (above * (lines or 1))  # of a line
+    own_work = work_of_a_point(f)
+    if g.line == f.variables[-1] and points > 1 and each < points * own_work:
+        return None  # the owner would run across its memory for little
+    work = each / points + own_work
+    stream = pays_to_stream(g.state, f.name, g.boxes, work, machine)
+    last = lookup_axes(g.state, (f.name, *inside), g.boxes, machine.vector_bytes)
+    if one <= AGAIN * each and not last:
+        return Strips(g.line, outer, g.line, 0, inside, stream=stream)
+    if depth == len(f.variables) or (lines is not None and lines < LEAST_LINES):
+        return None
+    own = outer[0] if outer and above >= 2 * machine.threads else g.line
+    threads = machine.threads if own == g.line else 1
+    twice = one / each - 1  # lines that a strip computes although another does, too
+    height = _height(lines, threads, twice)
+    if twice > (MOST_AGAIN - 1) * height:
+        return None
+    plan = Strips(g.line, outer, own, height, inside, tuple(last.items()), stream)
+    return plan if last or not is_bound_by_memory(f, work) else _together(g, plan, each, machine)
+
+
+def _together(g: _Group, plan: Strips, each: float, machine: Machine) -> Strips:
+    """Several lines at a time, if what they need of the funcs inside fits into registers."""
+    f, sizes = g.owner, extents(g.owner, g.owner.definitions[0], g.boxes[g.owner.name])
+    first, across = vectors_of(f, 0, sizes, machine.vector_bytes) or ("", 1)
+    funcs = [g.state.program.func(name) for name in plan.inside]
+    plain = all(len(h.definitions) == 1 and h.definitions[0].init is None for h in funcs)
+    if f.variables[-2:] != (g.line, first) or not plain:
+        return plan
+    if any(t.bytes * across != machine.vector_bytes for h in (f, *funcs) for t in h.dtypes):
+        return plan
+    for lines in (n for n in TOGETHER if n <= plan.height):
+        near = g.near(lines, columns=across)
+        points = sum(volume(near[name]) or 0 for name in plan.inside)
+        aligned = all(extent(near[name], -1) == across for name in plan.inside)
+        again = (g.work(near, plan.inside) or 0) / (lines * across) * (sizes[first] or 0) / each
+        vectors = min(REGISTERS * across // max(points, 1), 2)
+        enough = (sizes[first] or 0) >= LEAST_BLOCKS * vectors * across
+        if aligned and vectors and enough and again <= MOST_TWICE:
+            return replace(plan, lines=lines, vectors=vectors)
+    return plan
+
+
+def _height(lines: int | None, threads: int, twice: float) -> int:
+    """The lines of a strip: enough that few are computed twice, and a strip or two for every thread."""
+    height = next((h for h in HEIGHTS if twice <= (AGAIN - 1) * h), HEIGHTS[-1])
+    if lines is None:
+        return height
+    strips = max(-(-lines // height), 2 * threads)
+    if strips >= 8 * threads:
+        return -(-height // EVEN) * EVEN
+    strips = -(-strips // threads) * threads  # each thread gets as many as the others
+    height = max(-(-lines // strips), 1)
+    even = -(-height // EVEN) * EVEN
+    return even if -(-lines // even) == strips else height

@@ -1,0 +1,92 @@
+"""Loops of a kernel that fetch tiles of memory, made to fetch them ahead where there is room for that."""
+
+from __future__ import annotations
+
+from math import prod
+
+from tdsl.core.node import frozen
+from tdsl.cost.block_memory import Memory, in_all, is_ahead, memories
+from tdsl.lang.expr import Read, Select
+from tdsl.schedule.bind import bind_state
+from tdsl.schedule.facts import rest_at_root, root_boxes
+from tdsl.schedule.fluent import Stage
+from tdsl.schedule.inlining import inline_funcs
+from tdsl.schedule.nest import SERIAL, VECTORIZED, Level, Split, State
+from tdsl.schedule.tree import ROOT, Tree, build_tree
+
+COPIED = 4  # bytes that a GPU copies to shared memory by itself, at least
+STAGES = 3  # tiles that are there at a time, at most: one in use and two on their way
+SYSTEM = 1 << 10  # bytes of each block that are not its own
+
+
+@frozen
+class _Steps:
+    """A loop that runs so often, and the bytes that each iteration fetches."""
+
+    level: Level
+    runs: int
+    bytes: float
+
+
+def fetch_ahead(stage: Stage, capacity: int) -> None:
+    """Pipeline the loops of a kernel that fetch tiles of memory, of a block with so many bytes to share.
+
+    `stage` is the one whose loops are those of blocks. Loops that fetch the most come first; each has as many
+    stages as there is room for beside what the kernel holds anyway, and no more than iterations. Where two
+    blocks have room on a multiprocessor, they still do: one works while the other waits.
+
+    >>> import tdsl as td
+    >>> i, j, k = td.vars("i j k")
+    >>> a, b, c = td.Tensor("a", (64, 64), td.f32), td.Tensor("b", (64, 64), td.f32), td.Func("c")
+    >>> c[i, j] = td.sum(a[i, k] * b[k, j], axis=k)
+    >>> s = td.Schedule(c, target="cuda")
+    >>> _ = td.recipes.block_tiles(s[c], stages=1)
+    >>> fetch_ahead(s[c], 99 << 10)
+    >>> print(str(s).splitlines()[-1])
+    s["c"].pipeline("k_o", 3)
+    """
+    schedule = stage.schedule
+    state = inline_funcs(rest_at_root(bind_state(schedule.state, schedule.sizes)))
+    tree = build_tree(state)
+    found = memories(state, tree, root_boxes(state), stage.func)
+    held, half = in_all(found), (capacity - SYSTEM) // 2
+    room = half if held <= half else capacity
+    for x in sorted(_steps(state, tree, found), key=lambda x: -x.runs * x.bytes):
+        stages = min(STAGES, x.runs, 1 + int((room - held) // x.bytes))
+        if stages > 1:
+            held += (stages - 1) * x.bytes
+            own = schedule[x.level.func]
+            own = own.update(x.level.definition - 1) if x.level.definition else own
+            own.pipeline(x.level.loop, stages)
+
+
+def _steps(state: State, tree: Tree, found: list[Memory]) -> list[_Steps]:
+    """The serial loops with tiles that can be fetched ahead, some of which a GPU copies by itself."""
+    fetched: dict[Level, list[Memory]] = {}
+    for m in found:
+        if m.loop is not None and is_ahead(state, tree, m.name):
+            fetched.setdefault(m.loop, []).append(m)
+    steps = []
+    for level, tiles in fetched.items():
+        kind, runs = state.plan(level.func).nests[level.definition].kind(level.loop), tiles[0].runs
+        if (
+            kind == SERIAL
+            and runs
+            and runs > 1
+            and any(_is_copied(state, tree, m.name) for m in tiles)
+        ):
+            steps.append(_Steps(level, runs, sum(-(-m.bytes // m.align) * m.align for m in tiles)))
+    return steps
+
+
+def _is_copied(state: State, tree: Tree, name: str) -> bool:
+    """True for a copy of an array, as many bytes at a time as a GPU fetches by itself."""
+    f, plan = state.program.func(name), state.plan(name)
+    nest, (value, *others) = plan.nests[0], f.definitions[0].values
+    read = value.yes if isinstance(value, Select) else value
+    if not isinstance(read, Read) or others or len(f.definitions) > 1 or plan.bulk:
+        return False
+    last = (r for r in nest.relations if isinstance(r, Split) and r.inner in nest.names())
+    lanes = prod(r.factor or 1 for r in last if nest.kind(r.inner) == VECTORIZED)
+    is_far = not state.program.has_func(read.name) or read.name in tree.stored.get(ROOT, ())
+    return is_far and lanes * read.dtype.bytes >= COPIED

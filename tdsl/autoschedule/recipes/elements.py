@@ -1,0 +1,197 @@
+"""Points of a stage shared out among the threads of a GPU, and what other recipes ask of its definition."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from math import prod
+
+from tdsl.autoschedule.recipes.block_rows import ACCESS, fused
+from tdsl.autoschedule.recipes.choices import Unsuited, recipe
+from tdsl.autoschedule.recipes.conv import known
+from tdsl.core.node import frozen, post_order
+from tdsl.lang.affine import as_sum, has_data, variables
+from tdsl.lang.bounds import upper
+from tdsl.lang.definition import Definition
+from tdsl.lang.expr import TRUE, ZERO, Read, Select, Var
+from tdsl.lang.regions import Box, reads_in
+from tdsl.schedule.facts import extent, extents, has_effects
+from tdsl.schedule.fluent import Stage
+from tdsl.schedule.gathering import moves_along
+from tdsl.schedule.nest import State
+
+
+@frozen
+class Elements:
+    """Blocks of so many threads, and the elements that each of them makes at once."""
+
+    threads: int
+    vector: int
+
+
+@recipe
+def elements(stage: Stage, *, threads: int = 256, vector: int | None = None) -> Elements:
+    """Share the points of a stage out among threads, each definition by itself.
+
+    `vector` neighbours are made by one thread; by default as many as 16 bytes hold, where they divide the
+    last extent, or those of the last two, where a point is made of the same one of arrays whose rows
+    follow each other. Returns what was chosen; a stage of one point has none.
+
+    >>> import tdsl as td
+    >>> i, j, a, f = *td.vars("i j"), td.Tensor("a", (100, 64), td.f32), td.Func("f")
+    >>> f[i, j] = a[i, j] * 2
+    >>> s = td.Schedule(f)
+    >>> td.recipes.elements(s[f])
+    Elements(threads=256, vector=4)
+    """
+    f = stage.schedule.state.program.func(stage.func)
+    if not any(d.free for d in f.definitions):
+        raise Unsuited("it has one point")
+    found = 1
+    for n, d in enumerate(f.definitions):
+        own = stage if n == 0 else stage.update(n - 1)
+        width = vector_of(own) if vector is None else vector
+        rows = 1
+        if vector is None:
+            width, rows = max((width, 1), _beyond_rows(own, threads), key=lambda x: x[0])
+        if share_points(own, d, threads, width, rows):
+            found = max(found, width)
+    return Elements(threads, found)
+
+
+def share_points(stage: Stage, d: Definition, threads: int, vector: int, rows: int = 1) -> bool:
+    """One loop over blocks and one over threads of the free loops that stand outside of all others.
+
+    Neighbours that a thread makes are those of the last loop, or of the last few as one.
+    """
+    free = [x.name for x in stage.loops]
+    while free and not set(d.free).issuperset(free):
+        free.pop()
+    if not free:
+        return False
+    free[-rows:] = [fused(stage, free[-rows:])]
+    if vector > 1:
+        outer, lanes = stage.split(free[-1], vector)
+        stage.vectorize(lanes)
+        free[-1] = outer.name
+    block, thread = stage.split(fused(stage, free), threads)
+    stage.bind(block, "blockIdx.x").bind(thread, "threadIdx.x")
+    return True
+
+
+def vector_of(stage: Stage) -> int:
+    """How many neighbours 16 bytes hold, where the last dimension has a multiple of so many."""
+    d = definition_of(stage)
+    if d.ranges or not d.index or has_effects(d):
+        return 1
+    last = d.index[-1]
+    if not isinstance(last, Var) or last.name != d.free[-1]:
+        return 1
+    return even_width(_most(stage, d), sizes_of(stage).get(last.name))
+
+
+def _most(stage: Stage, d: Definition) -> int:
+    """How many of the widest elements that a definition reads or makes 16 bytes hold."""
+    f = stage.schedule.state.program.func(stage.func)
+    return ACCESS // max(t.bytes for t in (*f.dtypes, *(r.dtype for r in reads_in(d.values))))
+
+
+def _beyond_rows(stage: Stage, threads: int) -> tuple[int, int]:
+    """How many neighbours 16 bytes hold, and in how many loops, where rows of what is large have no gaps.
+
+    What a point is made of beside the same point of other arrays does not move with all variables, such as
+    a bias: a thread reads that element by element.
+    """
+    d, (state, boxes), sizes = definition_of(stage), known(stage.schedule), sizes_of(stage)
+    shape = [n for v in d.free if (n := sizes.get(v)) is not None]
+    plain = not d.ranges and d.where == TRUE and not has_effects(d) and len(shape) == len(d.free)
+    if not plain or len(shape) < 2 or not shape[-1] or d.index != tuple(map(Var, d.free)):
+        return 1, 1
+    moving = {v for v, n in sizes.items() if n != 1}
+    for r in d.reads:
+        if r.index == d.index:
+            if _shape_of(state, boxes, r.name)[1:] != shape[1:]:
+                return 1, 1
+        elif any(map(has_data, r.index)) or moving <= {v for e in r.index for v in variables(e)}:
+            return 1, 1
+    if any(isinstance(n, Select) for n in post_order(*d.values)):
+        return 1, 1
+    last, width = shape[-1], even_width(_most(stage, d), prod(shape[-2:]))
+    # a row that divides what a block has is counted from the block on: neighbours are no longer seen as such
+    return (width, 2) if last == 1 or threads * width % last else (1, 1)
+
+
+def _shape_of(state: State, boxes: Mapping[str, Box], name: str) -> list[int | None]:
+    """The extents of an array, or of a func in memory of its own; none of what begins elsewhere than at 0."""
+    if not state.program.has_func(name):
+        return [upper(n) for n in state.program.input(name).shape]
+    box = boxes.get(name, ())
+    begins = all(lo == ZERO for lo, _ in box)
+    return [extent(box, a) if begins else None for a in range(len(box))]
+
+
+def definition_of(stage: Stage) -> Definition:
+    """The definition that a stage schedules."""
+    return stage.schedule.state.program.func(stage.func).definitions[stage.definition]
+
+
+def sizes_of(stage: Stage) -> dict[str, int | None]:
+    """The extent of each variable of a definition that the schedule knows."""
+    state, boxes = known(stage.schedule)
+    f = state.program.func(stage.func)
+    return extents(f, f.definitions[stage.definition], boxes[f.name]) if f.name in boxes else {}
+
+
+def known_sizes(stage: Stage, *needed: str) -> dict[str, int]:
+    """The extents of variables of a definition; Unsuited where the schedule does not know one that is needed.
+
+    Without names all are.
+    """
+    sizes = sizes_of(stage)
+    unknown = [v for v in needed or definition_of(stage).variables if sizes.get(v) is None]
+    if unknown:
+        raise Unsuited(
+            f"the schedule does not know how far {', '.join(unknown)} goes",
+            "td.Schedule(f, sizes={...}) tells it",
+        )
+    return {v: n for v, n in sizes.items() if n is not None}
+
+
+def even_width(most: int, extent: int | None) -> int:
+    """The largest power of two up to `most` that divides an extent; 1 where that is not known."""
+    width = max(most, 1)
+    while width > 1 and (extent is None or extent % width):
+        width //= 2
+    return width
+
+
+def apart(reads: Iterable[Read], free: Collection[str]) -> list[tuple[str, str | None]]:
+    """Arrays that are read, each with the variable along which a copy of its own has it; None for all of it.
+
+    Reads of one array that move with different free variables are different operands, such as those of
+    `x[k, i] * x[k, j]`: one box around both would have all that is between them.
+    """
+    found: dict[str, dict[frozenset[str], None]] = {}
+    for r in reads:
+        used = {v for e in r.index for v in variables(e)}
+        found.setdefault(r.name, {})[frozenset(used.intersection(free))] = None
+    made: list[tuple[str, str | None]] = []
+    for name, sets in found.items():
+        own = [sorted(s.difference(*(t for t in sets if t != s))) for s in sets]
+        made += [(name, v[0]) for v in own] if len(own) > 1 and all(own) else [(name, None)]
+    return made
+
+
+def fetched(stage: Stage, source: str, along: str | None = None) -> int:
+    """How many elements of an operand 16 bytes hold, where its last index has a multiple of so many.
+
+    With a variable `along` which it is read, of that alone.
+    """
+    sizes, width = sizes_of(stage), ACCESS
+    for r in reads_in(definition_of(stage).values):
+        if r.name == source and moves_along(r, along):
+            last = as_sum(r.index[-1])
+            near = [a.name for a, c in last.terms.items() if c == 1 and isinstance(a, Var)]
+            steps = [last.constant, *(c for c in last.terms.values() if c != 1)]
+            for step in (*steps, *(sizes.get(v) for v in near), *[None] * (len(near) != 1)):
+                width = min(width, even_width(ACCESS // r.dtype.bytes, step))
+    return width

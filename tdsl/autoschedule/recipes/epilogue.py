@@ -1,0 +1,78 @@
+"""What is made of a stage's values alone, as soon as these are there."""
+
+from __future__ import annotations
+
+from tdsl.errors import ScheduleError
+from tdsl.machine.instructions.warpgroups import THREADS as WARPGROUP
+from tdsl.schedule.fluent import Stage
+from tdsl.schedule.inlining import readers_of
+from tdsl.schedule.naming import Loop
+from tdsl.schedule.nest import GROUP
+
+ROW_BYTES = 128  # of a row of a tile in which threads of a group pass results to each other
+_ACCESS = 16  # bytes
+
+
+def reader_of(stage: Stage, at: Loop | None = None) -> Stage | None:
+    """The only reader of a stage, if it can follow what a loop makes and no directive has mentioned it."""
+    schedule = stage.schedule
+    readers = {f.name for f in readers_of(schedule.state, stage.func)}
+    if stage.func in schedule.state.program.outputs or len(readers) != 1 or not stage.loops:
+        return None
+    reader = schedule[min(readers)]
+    if schedule.state.plan(reader.func).touched:
+        return None
+    before = schedule.state, schedule.origins, schedule.directives
+    try:
+        stage.compute_root()
+        reader.reverse_compute_at(stage, stage.loops[0] if at is None else at)
+    except ScheduleError:
+        return None
+    finally:
+        schedule.state, schedule.origins, schedule.directives = before
+    return reader
+
+
+def following(stage: Stage, at: Loop, scope: str, reader: Stage | None = None) -> Stage:
+    """What takes the values of a loop's body out of their memory: the only reader, or a copy.
+
+    A `reader` that is given may have been mentioned by directives.
+    """
+    reader = reader or reader_of(stage, at)
+    if reader is None:
+        return stage.schedule.cache_write(stage.func, at=at, scope=scope)
+    stage.compute_root()
+    reader.reverse_compute_at(stage, at)
+    stage.store_at(stage, at).set_scope(scope)
+    return reader
+
+
+def store_by_groups(out: Stage, size: int) -> None:
+    """Take values of so many bytes out of a fragment through shared memory, to write 16 bytes at a time.
+
+    The threads of a group put some columns of their rows there, ROW_BYTES of each, wait for each other, and
+    write them row by row.
+    """
+    rows, columns = out.loops[-2:]
+    part, inner = out.split(columns, ROW_BYTES // size)
+    out.reorder(part, rows, inner)
+    out.cooperate(2)
+    copy = out.schedule.cache_write(out.func, at=part, scope=GROUP)
+    out.swizzle(ROW_BYTES).unroll(part)
+    rows, columns = copy.loops[-2:]
+    pieces, lanes = copy.split(columns, _ACCESS // size)
+    turns, threads = copy.split(copy.fuse(rows, pieces), WARPGROUP)
+    copy.bind(threads, "threadIdx.x").vectorize(lanes).unroll(turns)
+
+
+def write_neighbours(out: Stage, each: int, lanes: int) -> None:
+    """Unroll the loops of what takes values out of registers, with `lanes` of `each` neighbours at a time.
+
+    Loops that an edge cuts short become copies with tests: indices of registers are constant.
+    """
+    if lanes > 1 and each % lanes == 0:
+        out.vectorize(out.loops[-1], lanes)
+    else:
+        out.unroll(out.loops[-1])
+    for x in out.loops[:-1]:
+        out.unroll(x)

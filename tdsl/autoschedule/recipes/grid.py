@@ -1,0 +1,37 @@
+"""Loops of a stage on the axes of the blocks of a launch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tdsl.autoschedule.recipes.block_rows import fused
+from tdsl.autoschedule.recipes.elements import sizes_of
+from tdsl.schedule.fluent import Stage
+from tdsl.schedule.launch import MOST_BLOCKS
+from tdsl.schedule.loops import iterations_of
+
+_MOST_BESIDE = MOST_BLOCKS["blockIdx.y"]
+
+
+def bind_blocks(stage: Stage, loops: Sequence[str]) -> None:
+    """Up to three neighbouring loops, outermost first, on axes of blocks, the last on blockIdx.x.
+
+    A loop with more iterations than another axis has blocks is one with those inside of it.
+
+    >>> import tdsl as td
+    >>> i, j, a, f = *td.vars("i j"), td.Tensor("a", (100_000, 64), td.f32), td.Func("f")
+    >>> f[i, j] = a[i, j] * 2
+    >>> s = td.Schedule(f)
+    >>> bind_blocks(s[f], ["i", "j"])
+    >>> print(s)
+    s["f"].fuse("i", "j")
+    s["f"].bind("i_j", "blockIdx.x")
+    """
+    state, sizes = stage.schedule.state, sizes_of(stage)
+    counts = [iterations_of(state, stage.func, stage.definition, x, sizes) for x in loops]
+    first = next(
+        (n for n, count in enumerate(counts) if (count or 0) > _MOST_BESIDE), len(loops) - 1
+    )
+    beside = [*loops[:first], fused(stage, [*loops[first:]])]
+    for loop, axis in zip(reversed(beside), "xyz", strict=False):
+        stage.bind(loop, f"blockIdx.{axis}")

@@ -1,0 +1,400 @@
+"""Attention and its like on a GPU: blocks of rows go over tiles of terms, whose weights stay in the block.
+
+for batches, blocks of rows (and parts of all terms): blocks
+  what only the rows need, fetched once
+  for tiles of the terms:
+    what the tile needs, fetched together, ahead of its use where there is room
+    scores, their maxima, weights and sums: in shared memory
+    products with the weights: in the registers of each thread, corrected as the maxima grow
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import prod
+from typing import Any
+
+from tdsl.autoschedule.recipes.ahead import fetch_ahead
+from tdsl.autoschedule.recipes.block_rows import fused
+from tdsl.autoschedule.recipes.choices import Unsuited, choose, recipe
+from tdsl.autoschedule.recipes.conv import known
+from tdsl.autoschedule.recipes.elements import elements, even_width, known_sizes
+from tdsl.autoschedule.recipes.epilogue import write_neighbours
+from tdsl.core.node import frozen
+from tdsl.lang.affine import variables
+from tdsl.lang.expr import Binary, Expr, Var
+from tdsl.lang.program import FuncDef
+from tdsl.lang.regions import reads_in
+from tdsl.machine.model import Machine
+from tdsl.schedule.caches import source_of
+from tdsl.schedule.facts import extent, extents
+from tdsl.schedule.fluent import BaseSchedule, Stage
+from tdsl.schedule.nest import REGISTER, SHARED, State
+from tdsl.target import as_target
+
+LARGEST = (128, 64)  # rows and terms of a tile
+LEAST = 8
+THREADS = (64, 512)  # of a block
+FILLED = 1  # blocks for each multiprocessor, from which terms are not shared out
+MOST_SHARED = 0.9  # of the shared memory, since copies may be laid out with gaps
+COPIED = 16  # bytes that a thread fetches at once
+
+
+@frozen
+class OnlineBlocks:
+    """Blocks of `rows` go over tiles of `terms`, in so many `parts` of all terms that are merged in the end.
+
+    `each` are the rows and columns of a thread.
+    """
+
+    rows: int
+    terms: int
+    each: tuple[int, int]
+    parts: int = 1
+
+
+@frozen
+class OnlineChain:
+    """The sum that leads, what ends the chain (itself, or an element-wise reader), and their extents."""
+
+    lead: FuncDef
+    end: str
+    row: str
+    column: str
+    term: str
+    sizes: Mapping[str, int]
+
+    @property
+    def batches(self) -> int:
+        """The extent of all variables but rows and columns."""
+        return prod(self.sizes[v] for v in self.lead.variables[:-2])
+
+
+BATCH, ROW, TERM, TILE, INNER = "batch", "row", "term", "tile", "inner"
+Roles = Mapping[str, str]
+
+
+def inside_tiles(state: State, running: str, row: str, tile: str) -> dict[str, Roles]:
+    """The funcs that a tile of rows and terms computes, consumers first, and what their variables are.
+
+    Those that do not differ from row to row are computed before: each block would compute them again. So are
+    those that are read elsewhere, too.
+    """
+    program = state.program
+    found: dict[str, Roles] = {}
+    start = program.func(running)
+    stack: list[tuple[FuncDef, Roles]] = [(start, {row: ROW, tile: TILE})]
+    while stack:
+        f, roles = stack.pop(0)
+        for r in (r for d in f.definitions for r in reads_in(d.values)):
+            if r.name == f.name or r.name in found or not program.has_func(r.name):
+                continue
+            g = program.func(r.name)
+            own = {v: role_of(e, roles) for v, e in zip(g.variables, r.index, strict=True)}
+            if ROW in own.values() and {TERM, TILE} & set(own.values()):
+                ranges = {
+                    v: INNER for d in g.definitions for v, _, _ in d.ranges if TILE in own.values()
+                }
+                found[g.name] = {**own, **ranges}
+                stack.append((g, found[g.name]))
+    kept, near = dict[str, Roles](), {running}
+    for f in reversed(program.funcs):
+        read_here = {g.name for g, _ in state.consumers(f.name)} <= near
+        if f.name in found and read_here and f.name not in program.outputs:
+            kept[f.name] = found[f.name]
+            near.add(f.name)
+    return kept
+
+
+def role_of(e: Expr, roles: Roles) -> str:
+    """What an index is: a row, a term, the number of a tile, a place in one, or something else, ""."""
+    used = {roles.get(v, "") for v in variables(e)}
+    if isinstance(e, Var):
+        return roles.get(e.name, "")
+    if isinstance(e, Binary) and e.op == "floordiv" and used == {TERM}:
+        return TILE
+    if used >= {TILE, INNER} or TERM in used:
+        return TERM
+    return next((role for role in (TILE, ROW, BATCH) if role in used), "")
+
+
+@recipe
+def online_blocks(stage: Stage, *, machine: Machine | None = None, **choices: Any) -> OnlineBlocks:
+    """Schedule a sum whose terms need other reductions over them, with what it ends in, on a GPU.
+
+    `stage` is the sum, with rows and columns as the last two of its variables; the schedule has to know
+    all sizes. `choices` replace what is chosen: the fields of `OnlineBlocks`. Returns the choices. Float
+    sums are made in another order.
+
+    >>> import tdsl as td
+    >>> i, j, d, e = td.vars("i j d e")
+    >>> q, k, v = (td.Tensor(n, (256, 64), td.f32) for n in "qkv")
+    >>> score, top, p, total, out = (td.Func(n) for n in ("score", "top", "p", "total", "out"))
+    >>> score[i, j] = td.sum(q[i, d] * k[j, d], axis=d)
+    >>> top[i] = td.max(score[i, j], axis=j)
+    >>> p[i, j] = td.exp(score[i, j] - top[i])
+    >>> total[i] = td.sum(p[i, j], axis=j)
+    >>> out[i, e] = td.sum(p[i, j] * v[j, e], axis=j) / total[i]
+    >>> s = td.Schedule(out, target="cuda")
+    >>> td.recipes.online_blocks(s["out_sum"])
+    OnlineBlocks(rows=128, terms=64, each=(4, 4), parts=1)
+    """
+    schedule = stage.schedule
+    machine = machine or as_target(schedule.target).machine()
+    chain = find_online_chain(stage)
+    plan = choose(plan_online(known(schedule)[0], chain, machine), choices)
+    fetch_ahead(_write(stage, chain, plan), machine.level("shared").bytes or 0)
+    return plan
+
+
+def find_online_chain(stage: Stage) -> OnlineChain:
+    """The chain that a sum of products with weights leads; Unsuited for another stage, or sizes not known."""
+    state, _ = known(stage.schedule)
+    f = state.program.func(stage.func)
+    d = f.definitions[0]
+    if len(d.free) < 2 or len(d.ranges) != 1 or d.init is None:
+        raise Unsuited("it is no sum over one variable for rows and columns, its last two")
+    found = known_sizes(stage)
+    row, column, term = *d.free[-2:], d.ranges[0][0]
+    weights = any({row, term} <= _used(r.index) for r in reads_in(d.values))
+    values = any({column, term} <= _used(r.index) for r in reads_in(d.values))
+    if not (weights and values):
+        raise Unsuited(
+            f"its terms have no weight for each {row!r} and {term!r}, "
+            f"times a value for each {column!r} and {term!r}"
+        )
+    readers = [c for c, _ in state.consumers(f.name)]
+    end = f.name
+    if f.name not in state.program.outputs and len(readers) == 1:
+        (reader,) = readers
+        own = reader.definitions[0]
+        if len(reader.definitions) == 1 and own.init is None and own.free == d.free:
+            end = reader.name
+    return OnlineChain(f, end, row, column, term, found)
+
+
+def _used(index: tuple[Any, ...]) -> set[str]:
+    return {v for e in index for v in variables(e)}
+
+
+def plan_online(state: State, chain: OnlineChain, machine: Machine) -> OnlineBlocks:
+    """The largest tiles that fit into shared memory, and enough blocks for all multiprocessors."""
+    rows, terms = (
+        _power(most, chain.sizes[v])
+        for most, v in zip(LARGEST, (chain.row, chain.term), strict=True)
+    )
+    capacity = int(MOST_SHARED * (machine.level("shared").bytes or 0))
+    while max(rows, terms) > LEAST and _shared(state, chain, rows, terms) > capacity:
+        rows, terms = (rows // 2, terms) if rows > terms else (rows, terms // 2)
+    columns = chain.sizes[chain.column]
+    each = [4, next(n for n in (4, 2, 1) if columns % n == 0)]
+    while each[0] > 1 and rows // each[0] * (columns // each[1]) < THREADS[0]:
+        each[0] //= 2
+    while rows > each[0] and rows // each[0] * (columns // each[1]) > THREADS[1]:
+        rows //= 2
+    blocks = -(-chain.sizes[chain.row] // rows) * chain.batches
+    tiles = -(-chain.sizes[chain.term] // terms)
+    parts = min(-(-FILLED * machine.threads // blocks), max(tiles // LEAST, 1))
+    return OnlineBlocks(rows, terms, (each[0], each[1]), parts)
+
+
+def _power(most: int, extent: int) -> int:
+    """The largest power of two up to `most` that does not reach far beyond an extent."""
+    n = most
+    while n > LEAST and n // 2 >= extent:
+        n //= 2
+    return n
+
+
+def _shared(state: State, chain: OnlineChain, rows: int, terms: int) -> int:
+    """The bytes of what a tile fetches, and of the scores and weights in it."""
+    *batches, _, column = chain.lead.variables
+    own = {**dict.fromkeys(batches, BATCH), chain.row: ROW, chain.term: TERM}
+    counts, sizes = {BATCH: 1, ROW: rows, TERM: terms}, dict[str, int]()
+    stack: list[tuple[FuncDef, Roles]] = [(chain.lead, own)]
+    while stack:
+        f, roles = stack.pop()
+        for r in (r for d in f.definitions for r in reads_in(d.values)):
+            found = [role_of(e, roles) for e in r.index]
+            if r.name in sizes or not {ROW, TERM} & set(found):
+                continue
+            _, limits = source_of(state.program, r.name)
+            whole = (extent(limits, n) or chain.sizes[column] for n in range(len(found)))
+            sizes[r.name] = r.dtype.bytes * prod(
+                counts.get(role, n) for role, n in zip(found, whole, strict=True)
+            )
+            if state.program.has_func(r.name) and TERM in found:
+                g = state.program.func(r.name)
+                stack.append((g, dict(zip(g.variables, found, strict=True))))
+    return sum(sizes.values())
+
+
+def check_ends(state: State, running: str, chain: OnlineChain) -> None:
+    """Unsuited where results of the one pass are for more than what the chain ends in."""
+    near = [running]
+    for name in near:  # grows
+        for reader in dict.fromkeys(f for f, _ in state.consumers(name)):
+            if reader.name in (chain.lead.name, chain.end, *near):
+                continue
+            if reader.name in state.program.outputs or reader.definitions[0].init is not None:
+                raise Unsuited(f"{reader.name!r} is made of the results of its pass, too")
+            near.append(reader.name)
+
+
+def _write(stage: Stage, chain: OnlineChain, plan: OnlineBlocks) -> Stage:
+    schedule = stage.schedule
+    running, own, whole = stage.online(chain.term, plan.terms), schedule[chain.end], ""
+    check_ends(schedule.state, running.func, chain)
+    tile = running.loops[-1].name
+    if chain.end != chain.lead.name:
+        schedule[chain.lead.name].inline()
+    if plan.parts > 1:
+        part, _ = running.split(tile, nparts=plan.parts)
+        merged, whole, own = own, part.name, running.rfactor(part)
+        elements(merged, vector=1)
+        running.compute_at(merged, merged.loops[-1]).set_scope(REGISTER)
+        tile = own.loops[-1].name
+    thread = _share_out(own, chain, plan, whole, tile)
+    if whole:
+        out = schedule.cache_write(own, at=thread, scope=REGISTER)
+        write_neighbours(out, 1, 1)
+        running = own
+    else:
+        running.compute_at(own, thread).set_scope(REGISTER)
+        outside = [v for v in chain.lead.variables if v not in (chain.row, chain.column)]
+        running.reorder(*outside, tile, chain.row, chain.column)
+    for made in {own.func: own, running.func: running}.values():
+        for x in made.loops[-2:]:  # a mask may cut them short: indices of registers are constant
+            made.unroll(x)
+    _fill(_Block(schedule, chain, plan, own, thread, running, tile))
+    return own
+
+
+def _share_out(own: Stage, chain: OnlineChain, plan: OnlineBlocks, whole: str, tile: str) -> str:
+    """Blocks of rows, and parts of the terms, on blocks; the innermost loop over threads."""
+    outside = [v for v in chain.lead.variables if v not in (chain.row, chain.column)]
+    block, rows = own.split(chain.row, plan.rows)
+    column, inner = own.split(chain.column, chain.sizes[chain.column])
+    ty, row = own.split(rows, plan.each[0])
+    tx, lane = own.split(inner, plan.each[1])
+    parts, tiles = ([whole], [tile]) if whole else ([], [])
+    own.reorder(*outside, block, column, *parts, ty, tx, *tiles, row, lane)
+    own.bind(fused(own, [*outside, block.name, column.name]), "blockIdx.x")
+    if whole:
+        own.bind(whole, "blockIdx.y")
+    own.bind(ty, "threadIdx.y").bind(tx, "threadIdx.x")
+    return tx.name
+
+
+@frozen
+class _Block:
+    """A block that is being filled: its loops over threads are those of `own`, tiles those of `running`."""
+
+    schedule: BaseSchedule
+    chain: OnlineChain
+    plan: OnlineBlocks
+    own: Stage
+    thread: str
+    running: Stage
+    tile: str
+
+    @property
+    def threads(self) -> tuple[int, int]:
+        """Along y and x."""
+        columns = self.chain.sizes[self.chain.column]
+        return self.plan.rows // self.plan.each[0], columns // self.plan.each[1]
+
+
+def _fill(b: _Block) -> None:
+    """What a tile needs, from the sum that leads back to what is fetched."""
+    inside = inside_tiles(b.schedule.state, b.running.func, b.chain.row, b.tile)
+    lead = f"{b.chain.lead.name}_tile"
+    held = {name for name in inside if _is_held(b.schedule.state, name, inside)}
+    for name, roles in inside.items():
+        stage = b.schedule[name]
+        d = b.schedule.state.program.func(name).definitions[0]
+        row = next(v for v, role in roles.items() if role == ROW)
+        if name == lead:
+            stage.compute_at(b.running, b.tile).set_scope(REGISTER)
+            last = (row, b.chain.column)
+            stage.reorder(*[v for v in d.variables if v not in last], *last)
+            stage.unroll(row).unroll(b.chain.column)
+        elif TERM not in roles.values():
+            stage.compute_at(b.running, b.tile).set_scope(SHARED)
+            _rows_on_threads(b, stage, row)
+        elif name not in held:
+            _weights(b, name, roles, held & {r.name for r in reads_in(d.values)})
+    for name, roles in inside.items():
+        _fetch(b, name, roles)
+
+
+def _rows_on_threads(b: _Block, stage: Stage, row: str) -> None:
+    """A row for each thread, or several."""
+    y, x = b.threads
+    each = -(-b.plan.rows // (y * x))
+    if each > 1:
+        row = stage.split(row, each)[0].name
+    ty, tx = stage.split(row, x)
+    stage.bind(ty, "threadIdx.y").bind(tx, "threadIdx.x")
+
+
+def _is_held(state: State, name: str, inside: Mapping[str, Roles]) -> bool:
+    """True for sums that one element-wise func in a tile reads: a thread keeps those of its elements."""
+    if state.program.func(name).definitions[0].init is None or TERM not in inside[name].values():
+        return False
+    readers = [c for c, _ in state.consumers(name)]
+    return (
+        len(readers) == 1 and readers[0].definitions[0].init is None and readers[0].name in inside
+    )
+
+
+def _weights(b: _Block, name: str, roles: Roles, held: set[str]) -> None:
+    """Scores or weights: products by tiles in the registers of threads, the rest element by element."""
+    stage, d = b.schedule[name], b.schedule.state.program.func(name).definitions[0]
+    stage.compute_at(b.running, b.tile).set_scope(SHARED)
+    if d.init is None and not held:
+        stage.cooperate()
+        return
+    row, term = (next(v for v, role in roles.items() if role == r) for r in (ROW, TERM))
+    ty, inner = stage.split(row, b.plan.each[0])
+    tx, few = stage.split(term, -(-b.plan.terms // b.threads[1]))
+    rest = [v for v in d.variables if v not in (row, term)]
+    batches, sums = [v for v in rest if v in d.free], [v for v in rest if v not in d.free]
+    stage.reorder(*batches, ty, tx, *sums, inner, few)
+    stage.bind(ty, "threadIdx.y").bind(tx, "threadIdx.x")
+    stage.unroll(inner).unroll(few)
+    for product in held:
+        own = b.schedule[product]
+        f = b.schedule.state.program.func(product)
+        own.compute_at(stage, tx).set_scope(REGISTER)
+        read = next(r for r in reads_in(d.values) if r.name == product)
+        last = [
+            v for v, e in zip(f.variables, read.index, strict=True) if e in (Var(row), Var(term))
+        ]
+        own.reorder(*[v for v in f.definitions[0].variables if v not in last], *last)
+        for v in last:
+            own.unroll(v)
+
+
+def _fetch(b: _Block, name: str, roles: Roles) -> None:
+    """Copies of what comes from outside: once for all rows of a block, or for each tile of terms."""
+    program = b.schedule.state.program
+    f = program.func(name)
+    d, inside = (
+        f.definitions[0],
+        inside_tiles(b.schedule.state, b.running.func, b.chain.row, b.tile),
+    )
+    sources = {r.name: r for r in reads_in(d.values) if r.name not in inside and r.index}
+    for source, read in sources.items():
+        found = {role_of(e, roles) for e in read.index}
+        if found >= {ROW, TERM} or not found & {ROW, TERM, INNER}:
+            continue
+        copy = b.schedule.cache_read(source, name, scope=SHARED)
+        if ROW in found:
+            copy.compute_at(b.own, b.thread)
+        else:
+            copy.compute_at(b.running, b.tile)
+        own = extents(f, d, f.natural)
+        last = read.index[-1]
+        count = own.get(last.name) if isinstance(last, Var) and role_of(last, roles) == "" else None
+        copy.cooperate(even_width(COPIED // read.dtype.bytes, count))

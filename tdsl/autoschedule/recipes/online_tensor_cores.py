@@ -1,0 +1,360 @@
+"""Attention and its like by the tensor cores of a GPU: scores, weights and results stay in registers.
+
+for batches, blocks of rows:                   on blocks
+  for warps, or groups of four:                16 rows of the block or more, 64 of a group; fetched once
+    for tiles of terms:                        both operands in shared memory, fetched ahead
+      scores, by tensor cores                  in fragments
+      their maxima, weights, sums of these     each thread for what it has, then by shuffles
+      for parts of the columns:
+        weights times values, by tensor cores
+        results, corrected as the maxima grow
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from math import prod
+from typing import Any
+
+from tdsl.autoschedule.recipes.block_rows import ACCESS, fused
+from tdsl.autoschedule.recipes.choices import Unsuited, choose, recipe
+from tdsl.autoschedule.recipes.elements import definition_of, fetched, sizes_of
+from tdsl.autoschedule.recipes.online_blocks import (
+    INNER,
+    ROW,
+    TERM,
+    TILE,
+    OnlineChain,
+    Roles,
+    check_ends,
+    find_online_chain,
+    inside_tiles,
+)  # fmt: skip
+from tdsl.autoschedule.recipes.operands import Operand, plain_operands
+from tdsl.autoschedule.recipes.tensor_cores import (
+    PHASE_BYTES,
+    SHARED_BYTES,
+    Form,
+    form_of_groups,
+    load_by,
+    load_of,
+    mma_of,
+    shape_of,
+    spread,
+)
+from tdsl.core.node import frozen, post_order
+from tdsl.errors import counted
+from tdsl.lang.affine import variables
+from tdsl.lang.definition import Definition
+from tdsl.lang.expr import TRUE, Cast, Read
+from tdsl.machine.instructions.tensor_cores import ROWS, Mma
+from tdsl.machine.instructions.warpgroups import ROWS as GROUP_ROWS
+from tdsl.machine.model import Machine
+from tdsl.schedule.fluent import Stage
+from tdsl.schedule.mapping import rounded_part
+from tdsl.schedule.nest import FRAGMENT, GROUP, SHARED, SWIZZLES
+from tdsl.target import as_target
+
+_STEP = 16  # what rows of operands are a multiple of
+_LARGEST = (128, 64)  # rows and terms of a block's tile
+_AT_ONCE = 128  # columns of the result whose products are made before they are added
+_FEWER = 32  # of wider results, since registers hold these, too
+_HELD = 64  # columns up to which registers hold the rows' operand, too
+_GROUPS = range(1, 8)  # of four warps in a block, beside the one that fetches
+_GROUP_TERMS = (
+    128,
+    64,
+)  # of a tile: for so many columns that registers hold them twice, and for more
+_GROUP_PART = 64  # of more columns
+_GROUP_COLUMNS = 256  # that registers hold at all
+_MOST_AXES = 5  # of an array of which the GPU fetches tiles as wholes
+_GROUP_EARLY = 96  # columns of two groups up to which registers hold the next scores, too
+_OWN = {"warp", "held"}  # choices of warps alone
+
+
+@frozen
+class OnlineTensorCores:
+    """Blocks of `rows`, each warp having `warp` of them, go over tiles of `terms`.
+
+    `stages` of these are in shared memory at a time. Products with weights are made for `columns` at once.
+    With `held` the rows' operand stays in registers; otherwise each tile loads it from shared memory.
+    With `hopper` products are made by groups of four warps, by `wgmma` from shared memory, and weights are
+    taken from registers; a group of its own fetches the tiles of terms. With `early` the scores of the next
+    tile are made while weights are made of those of this one.
+    """
+
+    rows: int
+    warp: int
+    terms: int
+    columns: int
+    stages: int = 2
+    held: bool = True
+    hopper: bool = False
+    early: bool = False
+
+
+@frozen
+class _Product:
+    """A sum of products in a tile: rows times terms, or weights times columns."""
+
+    stage: Stage
+    d: Definition
+    roles: Roles
+    left: Operand
+    right: Operand
+    form: Form
+
+
+@recipe
+def online_tensor_cores(
+    stage: Stage, *, machine: Machine | None = None, **choices: Any
+) -> OnlineTensorCores:
+    """Schedule a sum whose terms need other reductions over them with tensor cores, on a GPU (from sm_80 on).
+
+    `stage` is a sum of products of weights and values, with rows and columns as the last two of its
+    variables; the weights are of f16 or bf16, as the values, and made of a sum of products of such operands.
+    The schedule has to know all sizes. `choices` replace what is chosen: the fields of `OnlineTensorCores`.
+    With `hopper`, on sm_90a, products are those of `wgmma`; where it is not given, they are where their
+    blocks keep half of the GPU busy and the operands can be fetched in tiles for them.
+    Returns the choices; ScheduleError for a stage of another kind. Float sums are made in another order.
+
+    >>> import tdsl as td
+    >>> i, j, d, e = td.vars("i j d e")
+    >>> q, k, v = (td.Tensor(n, (4096, 64), td.f16) for n in "qkv")
+    >>> score, top, p, total, out = (td.Func(n) for n in ("score", "top", "p", "total", "out"))
+    >>> score[i, j] = td.sum(td.cast(q[i, d], td.f32) * td.cast(k[j, d], td.f32), axis=d)
+    >>> top[i] = td.max(score[i, j], axis=j)
+    >>> p[i, j] = td.exp(score[i, j] - top[i])
+    >>> total[i] = td.sum(p[i, j], axis=j)
+    >>> weight = td.cast(td.cast(p[i, j], td.f16), td.f32)
+    >>> out[i, e] = td.sum(weight * td.cast(v[j, e], td.f32), axis=j) / total[i]
+    >>> s = td.Schedule(out, target="cuda:sm_80")
+    >>> td.recipes.online_tensor_cores(s["out_sum"])
+    OnlineTensorCores(rows=32, warp=16, terms=64, columns=64, stages=2, held=True, hopper=False, early=False)
+    """
+    machine = machine or as_target(stage.schedule.target).machine()
+    chain = find_online_chain(stage)
+    columns = chain.sizes[chain.column]
+    if columns % _STEP:
+        raise Unsuited(
+            f"its results have {columns} columns, which are no multiple of {_STEP}",
+            f"pad the values to a multiple of {_STEP}, or take online_blocks",
+        )
+    if choices.get("hopper") is True and "wgmma" not in machine.features:
+        raise Unsuited(
+            f"wgmma needs sm_90a, and the schedule is for {as_target(stage.schedule.target).arch}",
+            'leave hopper= out, or td.Schedule(..., target="cuda:sm_90a")',
+        )
+    if choices.get("hopper", _is_for_groups(chain, machine) and _OWN.isdisjoint(choices)) is True:
+        try:
+            with stage.schedule.all_or_nothing():
+                return _write(stage, chain, _plan_of_groups(chain, machine, choices))
+        except Unsuited:
+            if "hopper" in choices:
+                raise
+    return _write(stage, chain, choose(_plan(chain, machine), choices))
+
+
+def _is_for_groups(chain: OnlineChain, machine: Machine) -> bool:
+    """True where blocks of 64 rows are as many as half of the multiprocessors that have wgmma."""
+    rows = chain.sizes[chain.row]
+    blocks = rows // GROUP_ROWS * chain.batches
+    return "wgmma" in machine.features and 2 * blocks >= machine.threads
+
+
+def _plan_of_groups(
+    chain: OnlineChain, machine: Machine, choices: Mapping[str, Any]
+) -> OnlineTensorCores:
+    """Two groups where all multiprocessors have work then, and terms for which there are registers."""
+    columns = chain.sizes[chain.column]
+    if columns > _GROUP_COLUMNS:
+        raise Unsuited(
+            f"its results have {columns} columns, and registers hold {_GROUP_COLUMNS} at most",
+            "leave hopper= out",
+        )
+    blocks = -(-chain.sizes[chain.row] // (2 * GROUP_ROWS)) * chain.batches
+    groups = 2 if blocks >= machine.threads else 1
+    wide = columns > _AT_ONCE
+    parts = [n for n in range(_STEP, columns + 1, _STEP) if columns % n == 0]
+    best = OnlineTensorCores(
+        groups * GROUP_ROWS, GROUP_ROWS, _GROUP_TERMS[wide],
+        max(n for n in parts if n <= (_GROUP_PART if wide else _AT_ONCE)), held=False, hopper=True,
+    )  # fmt: skip
+    plan = choose(
+        best, choices, rows=[n * GROUP_ROWS for n in _GROUPS], warp=[GROUP_ROWS], held=[False],
+        terms=range(_STEP, _GROUP_COLUMNS + 1, _STEP), columns=parts,
+    )  # fmt: skip
+    if "early" in choices:
+        return plan
+    few = plan.rows == GROUP_ROWS or plan.columns <= _GROUP_EARLY
+    return replace(plan, early=few and plan.stages > 1)
+
+
+def _plan(chain: OnlineChain, machine: Machine) -> OnlineTensorCores:
+    """The largest blocks of rows with which all multiprocessors have work."""
+    rows, terms = _LARGEST
+    columns = chain.sizes[chain.column]
+    while rows > ROWS and (
+        chain.sizes[chain.row] <= rows // 2
+        or -(-chain.sizes[chain.row] // rows) * chain.batches < machine.threads
+    ):
+        rows //= 2
+    at_once = columns if columns <= _AT_ONCE else _FEWER
+    return OnlineTensorCores(rows, ROWS, terms, at_once, held=columns <= _HELD)
+
+
+def _write(stage: Stage, chain: OnlineChain, plan: OnlineTensorCores) -> OnlineTensorCores:
+    schedule = stage.schedule
+    running, own = stage.online(chain.term, plan.terms), schedule[chain.end]
+    check_ends(schedule.state, running.func, chain)
+    tile, part = running.loops[-1].name, running.loops[-1].name
+    if chain.end != chain.lead.name:
+        schedule[chain.lead.name].inline()
+    outside = [v for v in chain.lead.variables if v not in (chain.row, chain.column)]
+    block, rows = own.split(chain.row, plan.rows)
+    warp, row = own.split(rows, plan.warp)
+    own.reorder(*outside, block, warp, row, chain.column)
+    own.bind(fused(own, [*outside, block.name]), "blockIdx.x").bind(warp, "threadIdx.y")
+    running.compute_at(own, warp).set_scope(FRAGMENT)
+    running.reorder(*outside, tile, chain.row, chain.column)
+    if plan.columns < chain.sizes[chain.column]:
+        outer, _ = running.split(chain.column, plan.columns)
+        running.reorder(outer, chain.row)
+        running.unroll(outer)
+        part = outer.name
+    lead_tile = f"{chain.lead.name}_tile"
+    for name in _rounded(definition_of(schedule[lead_tile])):
+        schedule.cache_read(name, lead_tile, mapped=True)
+    inside = inside_tiles(schedule.state, running.func, chain.row, tile)
+    products = []
+    for name, roles in inside.items():
+        d = definition_of(schedule[name])
+        lead = name == lead_tile
+        if d.init is None and TERM not in roles.values():
+            schedule[name].inline()
+            continue
+        schedule[name].compute_at(running, part if lead else tile).set_scope(FRAGMENT)
+        if d.init is not None and (lead or TERM in roles.values()):
+            products.append(_product(schedule[name], d, roles, plan, inside))
+    if plan.hopper:
+        _check_shared(products, plan, inside)
+    for product in reversed(products):  # what they are made of first
+        _multiply(product, plan, inside, (own, warp.name), (running, tile))
+    for name in reversed(list(inside)):
+        if (
+            not schedule.state.plan(name).tensorizations
+            and schedule.state.plan(name).scope == FRAGMENT
+        ):
+            schedule[name].cooperate()
+    running.cooperate()
+    own.cooperate(2)
+    if plan.stages > 1:
+        running.pipeline(tile, plan.stages, apart=plan.hopper, early=plan.early)
+    return plan
+
+
+def _rounded(d: Definition) -> list[str]:
+    """The funcs of which a sum reads elements that it rounds to another type first."""
+    found = (n for n in post_order(*d.values) if isinstance(n, Cast) and rounded_part(n) != n)
+    return [x.name for n in found for x in post_order(n) if isinstance(x, Read)]
+
+
+def _product(
+    stage: Stage, d: Definition, roles: Roles, plan: OnlineTensorCores, inside: Mapping[str, Roles]
+) -> _Product:
+    """A sum of products by the rows' operand and another; Unsuited where tensor cores do not make it."""
+    if len(d.ranges) != 1:
+        raise Unsuited(f"{stage.func!r} sums over {counted(len(d.ranges), 'variable')}")
+    found = plain_operands(replace(d, where=TRUE))
+    left, right = sorted(found, key=lambda x: roles.get(x.along) != ROW)
+    form: Form | None
+    if plan.hopper:
+        columns = plan.terms if roles.get(right.along) == TERM else plan.columns
+        form = form_of_groups(left, right, "f32", columns, held=left.read.name in inside)
+    else:
+        form = mma_of(left, right, "f32")
+    if roles.get(left.along) != ROW or form is None:
+        types = f"{left.read.dtype.name} and {right.read.dtype.name}"
+        raise Unsuited(
+            f"{stage.func!r} multiplies {types}, for which there is no instruction with sums in f32",
+            "round weights to the type of the values, f16 or bf16: td.cast(td.cast(p, td.f16), td.f32)",
+        )
+    return _Product(stage, d, roles, left, right, form)
+
+
+def _multiply(
+    p: _Product, plan: OnlineTensorCores, inside: Mapping[str, Roles], rows: tuple[Stage, str],
+    tiles: tuple[Stage, str],
+) -> None:  # fmt: skip
+    """Products by tensor cores, and the tiles of what they are made of; `rows` and `tiles` are places."""
+    stage, schedule, (term, _, _) = p.stage, p.stage.schedule, p.d.ranges[0]
+    mi, nj, i1, j1 = stage.tile((p.left.along, p.right.along), shape_of(p.form)[:2])
+    ko, k1 = stage.split(term, p.form.terms)
+    others = [v for v in p.d.free if v not in (p.left.along, p.right.along)]
+    stage.reorder(*others, ko, mi, nj, i1, j1, k1).tensorize(i1, p.form.name)
+    stage.unroll(mi).unroll(nj).unroll(ko)
+    if p.left.read.name not in inside:
+        near = _fetched(p, p.left, plan, rows)
+        if isinstance(p.form, Mma):
+            copy = schedule.cache_read(near.func, stage.func, scope=FRAGMENT)
+            copy.compute_at(*(rows if plan.held else (stage, ko)))
+            load_by(copy, p.left, load_of(p.left, "a", plan.warp))
+    elif p.d.where != TRUE:
+        held = schedule.cache_read(p.left.read.name, stage.func, scope=FRAGMENT, filled=True)
+        held.compute_at(*tiles).cooperate()
+    near = _fetched(p, p.right, plan, tiles)
+    if isinstance(p.form, Mma):
+        copy = schedule.cache_read(near.func, stage.func, at=ko, scope=FRAGMENT)
+        load_by(copy, p.right, load_of(p.right, "b", _STEP))
+
+
+def _fetched(p: _Product, x: Operand, plan: OnlineTensorCores, place: tuple[Stage, str]) -> Stage:
+    """A tile of an operand in shared memory: of rows for a group that has them alone."""
+    of_rows, size = p.roles.get(x.along) == ROW, x.read.dtype.bytes
+    vector, row = fetched(p.stage, x.read.name, x.apart), size * _tile_of(p, x, plan)[1]
+    whole = plan.hopper and plan.stages > 1 and not of_rows
+    refused = plan.hopper and (row % min(SWIZZLES) or x.axes[1] + 1 < len(x.read.index))
+    if refused or (whole and (vector * size < ACCESS or len(x.read.index) > _MOST_AXES)):
+        raise Unsuited(
+            f"{x.read.name!r} cannot be fetched in tiles that wgmma reads",
+            f"leave hopper= out, or let rows of it be a multiple of {min(SWIZZLES)} bytes",
+        )
+    scope = GROUP if plan.hopper and of_rows else SHARED
+    tile = p.stage.schedule.cache_read(
+        x.read.name, p.stage.func, scope=scope, filled=True, along=x.apart
+    )
+    tile.compute_at(*place)
+    if not whole:
+        tile.cooperate(vector)
+    spread(tile, x, row)
+    if whole:
+        tile.bulk_copy()
+    return tile
+
+
+def _tile_of(p: _Product, x: Operand, plan: OnlineTensorCores) -> tuple[int, int]:
+    """How many elements a tile of an operand has along its axes."""
+    along = {ROW: plan.warp if plan.hopper else plan.rows, TERM: plan.terms, INNER: plan.terms}
+    sizes, found = sizes_of(p.stage), []
+    for axis in x.axes:
+        near = [v for v in variables(x.read.index[axis]) if p.roles.get(v) != TILE]
+        found.append(along.get(p.roles.get(near[0], "")) or sizes[near[0]] or 0)
+    return found[0], found[1]
+
+
+def _check_shared(
+    products: list[_Product], plan: OnlineTensorCores, inside: Mapping[str, Roles]
+) -> None:
+    """The tiles of all operands fit into the shared memory of a block."""
+    total = 0
+    for p in products:
+        for x in (p.left, p.right):
+            times = plan.rows // plan.warp if x is p.left else plan.stages
+            if x.read.name not in inside:
+                total += prod(_tile_of(p, x, plan)) * x.read.dtype.bytes * times
+    if total + PHASE_BYTES > SHARED_BYTES:
+        raise Unsuited(
+            f"its tiles take {total} bytes of shared memory, and a block has {SHARED_BYTES}",
+            "choose fewer rows, terms or stages, or leave hopper= out",
+        )

@@ -1,0 +1,333 @@
+"""The operands of a sum of products as matrices: rows, or columns, by terms.
+
+A sum over several ranges, of what is read along several variables or in a window, is a product of
+matrices, too: variables that one operand alone moves with are flattened to its rows, ranges to its terms. A
+convolution has points for rows, and the places of the window times channels for terms.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from tdsl.autoschedule.recipes.block_rows import ACCESS
+from tdsl.autoschedule.recipes.choices import Unsuited
+from tdsl.autoschedule.recipes.conv import known
+from tdsl.autoschedule.recipes.elements import definition_of, even_width, fetched, sizes_of
+from tdsl.autoschedule.recipes.epilogue import reader_of
+from tdsl.core.node import frozen
+from tdsl.lang.affine import as_sum, variables
+from tdsl.lang.bounds import NOTHING
+from tdsl.lang.definition import Definition
+from tdsl.lang.expr import ONE, TRUE, ZERO, Binary, Cast, Const, Expr, Read, Select, Var, const
+from tdsl.lang.program import FuncDef, bind_expr
+from tdsl.lang.regions import reads_in
+from tdsl.lang.show import show_expr
+from tdsl.lang.simplify import add, conjuncts, simplify, substitute, subtract
+from tdsl.machine.instructions.tensor_cores import MMAS
+from tdsl.schedule.bind import bind_state
+from tdsl.schedule.caches import source_of
+from tdsl.schedule.fluent import BaseSchedule, Stage
+from tdsl.schedule.gathering import moving
+from tdsl.schedule.required import bounds_of
+
+
+@frozen
+class Operand:
+    """What is read along the terms and one other variable, rows or columns; `axes` are those of both.
+
+    Of one that is `gathered` this is its copy, which has a dimension for each of its variables. What is read
+    `twice` is both operands.
+    """
+
+    read: Read
+    along: str
+    axes: tuple[int, int]
+    gathered: bool = False
+    twice: bool = False
+
+    @property
+    def apart(self) -> str | None:
+        """The variable that tells this operand from the other one, where both are of one array."""
+        return self.along if self.twice else None
+
+    @property
+    def turned(self) -> bool:
+        """True where the terms lie further apart in memory than rows or columns."""
+        return self.along in variables(self.read.index[self.axes[1]])
+
+
+@frozen
+class Matrices:
+    """The variables of rows, of columns and of terms; all others are batches."""
+
+    rows: tuple[str, ...]
+    columns: tuple[str, ...]
+    terms: tuple[str, ...]
+
+    def fitting(
+        self, d: Definition, sizes: Mapping[str, int | None], tile: tuple[int, int, int]
+    ) -> Matrices:
+        """One variable for rows or columns, where it fills tiles and its operand lies as it is multiplied.
+
+        The others are batches then.
+        """
+        if len(self.terms) > 1:
+            return self
+        sides = []
+        for names, size in zip((self.rows, self.columns), tile, strict=False):
+            found = _plain_one(d, names, self.terms[0])
+            fills = found is not None and (sizes.get(found.along) or 0) % size == 0
+            sides.append((found.along,) if found is not None and fills else names)
+        return Matrices(sides[0], sides[1], self.terms)
+
+    def extents(self, sizes: Mapping[str, int | None]) -> tuple[int, int, int]:
+        """How many rows, columns and terms there are; 0 where that is not known."""
+        found = []
+        for names in (self.rows, self.columns, self.terms):
+            total = 1
+            for v in names:
+                total *= sizes.get(v) or 0
+            found.append(total)
+        return found[0], found[1], found[2]
+
+
+def matrices_of(d: Definition) -> Matrices:
+    """The matrices that a sum of products multiplies, rows of the result first; Unsuited for others."""
+    parts = _factors(d)
+    if d.combine is None or d.combine.kind != "sum":
+        raise Unsuited("it does not add its terms up")
+    if not all(isinstance(e, Var) for e in d.index):
+        raise Unsuited("its sums are not made at plain variables")
+    own = []
+    for part, other in zip(parts, reversed(parts), strict=True):
+        name = _source(part).name
+        own.append(tuple(v for v in d.free if v in variables(part) - variables(other)))
+        if not own[-1]:
+            raise Unsuited(f"no variable of the result is that of {name!r} alone")
+        for v, _, _ in d.ranges:
+            if v not in variables(part):
+                raise Unsuited(f"{name!r} does not move along {v!r}, which is summed over")
+    last = [max(d.index.index(Var(v)) for v in names) for names in own]
+    rows, columns = own if last[0] < last[1] else own[::-1]
+    return Matrices(rows, columns, tuple(v for v, _, _ in d.ranges))
+
+
+def operands_of(stage: Stage, m: Matrices) -> tuple[Operand, Operand]:
+    """The operands along rows and along columns, one variable each, as they are read or gathered."""
+    d = definition_of(stage)
+    parts = _factors(d)
+    (row,), (column,), (term,) = m.rows, m.columns, m.terms
+    found = {}
+    for part in parts:
+        along = row if row in variables(part) else column
+        plain = _plain(part, along, term) if isinstance(part, Read) else None
+        found[along] = plain or _gathered(d, part, along, term)
+    return _pair(found[row], found[column])
+
+
+def check_terms(stage: Stage, operands: tuple[Operand, Operand], step: int) -> bool:
+    """Whether all steps of so many terms are whole; Unsuited where others have more that is not 0."""
+    schedule, d = stage.schedule, definition_of(stage)
+    state, boxes = known(schedule)
+    f, facts = state.program.func(stage.func), NOTHING
+    box = boxes.get(f.name)  # none where nothing of it is needed
+    if box is not None and all(None not in ends for ends in box):
+        for v, (first, n) in bounds_of(f, f.definitions[stage.definition], box).items():
+            facts = facts.knowing(v, first, subtract(add(first, n), ONE))
+    open_ends = [
+        c for c in conjuncts(d.where) if simplify(bind_expr(c, schedule.sizes), facts) != TRUE
+    ]
+    for c in open_ends:
+        if not (
+            isinstance(c, Binary)
+            and c.op == "lt"
+            and all(_ends(schedule, x, c.left, c.right) for x in operands)
+        ):
+            raise Unsuited(
+                f"it adds up its terms only where {show_expr(c)}",
+                "parts of as many terms each need no such condition, where sizes={...} tells how many "
+                "there are; others can be 0: td.where(condition, factor, 0)",
+            )
+    ((term, _, end),) = d.ranges
+    count = sizes_of(stage).get(term)
+    if count is None or count % step == 0 or end is None:
+        return count is not None and not open_ends
+    if not any(x.gathered or _ends(schedule, x, Var(term), end) for x in operands):
+        raise Unsuited(
+            f"its operands go on beyond its {count} terms, which are no multiple of the {step} of a block",
+            f"choose block=(rows, columns, terms) with terms that divide {count}, or sum over a multiple",
+        )
+    return False
+
+
+def _ends(schedule: BaseSchedule, x: Operand, at: Expr, end: Expr) -> bool:
+    """True for an operand that ends where an index of its elements comes to an end."""
+    if x.gathered:
+        return False
+    _, limits = source_of(schedule.state.program, x.read.name)
+    return any(
+        e == at
+        and last is not None
+        and bind_expr(subtract(add(last, ONE), end), schedule.sizes) == ZERO
+        for e, (_, last) in zip(x.read.index, limits, strict=True)
+    )
+
+
+def plain_operands(d: Definition) -> tuple[Operand, Operand]:
+    """The operands of a sum over one variable as they lie in memory; Unsuited where one does not.
+
+    Of several variables of an operand the last is taken that it moves along one by one.
+    """
+    m, found = matrices_of(d), []
+    for names in (m.rows, m.columns):
+        one = _plain_one(d, names, m.terms[0])
+        if one is None:
+            raise Unsuited(
+                f"an operand does not move one by one along {m.terms[0]!r} and {names[-1]!r}, "
+                "each in an axis of its own"
+            )
+        found.append(one)
+    return _pair(*found)
+
+
+def _pair(left: Operand, right: Operand) -> tuple[Operand, Operand]:
+    twice = left.read.name == right.read.name
+    return replace(left, twice=twice), replace(right, twice=twice)
+
+
+def flattened(stage: Stage, m: Matrices) -> tuple[Matrices, Stage | None]:
+    """Make one variable of all rows, one of all columns and one of all terms.
+
+    So does what alone reads the sums; this stage is given, too.
+    """
+    reader = reader_of(stage) if max(len(m.rows), len(m.columns)) > 1 else None
+    d = definition_of(stage)
+    own: dict[str, str] = {}
+    if reader is not None:
+        at = next(r for r in reads_in(definition_of(reader).values) if r.name == stage.func)
+        own = {v: e.name for v, e in zip(d.free, at.index, strict=True) if isinstance(e, Var)}
+    made = []
+    for names in (m.rows, m.columns):
+        made.append(names if len(names) == 1 else (stage.flatten(*names).name,))
+        if reader is not None and len(names) > 1:
+            reader.flatten(*(own[v] for v in names))
+    terms = m.terms
+    if len(terms) > 1:
+        terms = (stage.flatten(*sorted(terms, key=_places(d).__getitem__)).name,)
+    return Matrices(made[0], made[1], terms), reader
+
+
+def vector_of(stage: Stage, x: Operand) -> int:
+    """How many elements of an operand's rows one access of 16 bytes at most has."""
+    if not x.gathered:
+        return fetched(stage, x.read.name, x.apart)
+    state = bind_state(stage.schedule.state, stage.schedule.sizes)
+    d = state.program.func(stage.func).definitions[0]
+    (part,) = (p for p in _factors(d) if x.along in variables(p))
+    v = moving(d, part)[-1]
+    width = even_width(ACCESS // x.read.dtype.bytes, sizes_of(stage).get(v))
+    while width > 1 and not _are_neighbours(part, v, width):
+        width //= 2
+    return width
+
+
+def _are_neighbours(part: Expr, v: str, width: int) -> bool:
+    """True where `width` values of a variable, from a multiple on, read neighbours from a multiple on."""
+    lane, first = Var("lane of a copy"), Var("first of a copy")
+    facts = NOTHING.knowing(lane.name, ZERO, const(width - 1))
+    at: Expr = Binary("add", Binary("mul", first, const(width)), lane)
+    read = _source(part)
+    *outer, last = (simplify(substitute(e, {v: at}), facts) for e in read.index)
+    tests = [part.cond] if isinstance(part, Select) else []
+    outer += [simplify(substitute(e, {v: at}), facts) for e in tests]
+    rest = as_sum(subtract(last, lane, facts))
+    if any(lane.name in variables(e) for e in (*outer, *rest.terms)):
+        return False
+    return not any(n % width for n in (rest.constant, *rest.terms.values()))
+
+
+def _factors(d: Definition) -> tuple[Expr, Expr]:
+    """The two factors of each term, without conversions: reads of tensors or funcs, or 0 in their place."""
+    match d.values:
+        case (Binary("mul", x, y),):
+            left, right = _factor(x), _factor(y)
+        case (Cast(Binary("mul"), dtype),):
+            raise Unsuited(
+                f"it adds products up in {dtype}",
+                "the instructions do in f32, and those of bytes in i32",
+            )
+        case _:
+            raise Unsuited("its terms are no products of two factors")
+    return left, right
+
+
+def _factor(e: Expr) -> Expr:
+    """The element that a factor is, perhaps of another type, perhaps 0 beyond edges."""
+    while isinstance(e, Cast):
+        e = e.x
+    match e:
+        case Read(name, index) | Select(_, Read(name, index), Const()):
+            pass
+        case _:
+            raise Unsuited(
+                f"a factor of its terms is {e}, not an element of an array",
+                "make a td.Func of what is computed of it, and multiply with that",
+            )
+    if any(True for _ in reads_in(index)):
+        raise Unsuited(f"data choose which elements of {name!r} it reads")
+    return e
+
+
+def _source(part: Expr) -> Read:
+    read = part.yes if isinstance(part, Select) else part
+    assert isinstance(read, Read)
+    return read
+
+
+def _plain(read: Read, along: str, term: str) -> Operand | None:
+    """An operand that moves one by one along both variables, in an axis for each; None for another."""
+    axes = []
+    for v in (along, term):
+        holders = [n for n, e in enumerate(read.index) if v in variables(e)]
+        if len(holders) != 1 or as_sum(read.index[holders[0]]).terms.get(Var(v)) != 1:
+            return None
+        axes += holders
+    return None if axes[0] == axes[1] else Operand(read, along, (min(axes), max(axes)))
+
+
+def _plain_one(d: Definition, names: tuple[str, ...], term: str) -> Operand | None:
+    """The operand that alone moves with some variables, along the last that it moves along one by one."""
+    (part,) = (p for p in _factors(d) if variables(p).issuperset(names))
+    found = [_plain(part, v, term) for v in names] if isinstance(part, Read) else []
+    return next((x for x in reversed(found) if x is not None), None)
+
+
+def _gathered(d: Definition, part: Expr, along: str, term: str) -> Operand:
+    names, read = moving(d, part), _source(part)
+    axes = sorted(names.index(v) for v in (along, term))
+    copy = Read(read.name, tuple(map(Var, names)), 0, read.dtype)
+    return Operand(copy, along, (axes[0], axes[1]), gathered=True)
+
+
+def _places(d: Definition) -> dict[str, tuple[int, int]]:
+    """Where each range moves an operand: the axis of that which it moves alone in more axes."""
+    ranges = [v for v, _, _ in d.ranges]
+    alone = max(
+        ([*_source(p).index] for p in _factors(d)),
+        key=lambda index: sum(Var(v) in index for v in ranges),
+    )
+    return {v: (alone.index(Var(v)) if Var(v) in alone else -1, n) for n, v in enumerate(ranges)}
+
+
+def is_for_tensor_cores(f: FuncDef) -> bool:
+    """True for a sum of products of two matrices whose types tensor cores multiply."""
+    if len(f.definitions) > 1 or len(f.definitions[0].ranges) != 1:
+        return False
+    try:
+        m = matrices_of(f.definitions[0])
+    except Unsuited:
+        return False
+    types = {r.dtype for r in f.definitions[0].reads}
+    known = (x for x in MMAS if x.kind != "tf32" and x.total == f.dtypes[0])
+    return len(m.rows) == len(m.columns) == 1 and any(types == {x.left, x.right} for x in known)

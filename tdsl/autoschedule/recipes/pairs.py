@@ -1,0 +1,200 @@
+"""Reductions over all partners of an element, where each pair is a reduction itself: the nearest of centres.
+
+    best[p] = argmin over q of distance[p, q], where distance[p, q] = sum over d of (a[p, d] - b[q, d]) ** 2
+
+    for blocks of p (threads):
+      copy the block of a, so that the p of a vector lie side by side
+      for tiles of q:
+        for d:  tile x vector terms, their sums in registers
+        merge the tile into the best of each p, by vectors of p
+
+The pairs are recognised by what they read: something that moves with p alone, and something with q alone.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tdsl.autoschedule.patterns.groups import group_of
+from tdsl.autoschedule.patterns.rows import lanes_for
+from tdsl.autoschedule.recipes.choices import Unsuited, choose, recipe
+from tdsl.core.node import frozen
+from tdsl.lang.affine import variables
+from tdsl.lang.definition import Definition
+from tdsl.lang.expr import Read, Var
+from tdsl.lang.program import FuncDef
+from tdsl.machine.model import Machine
+from tdsl.schedule.bind import bind_state
+from tdsl.schedule.fluent import BaseSchedule, Stage
+from tdsl.schedule.nest import State, is_ordered
+from tdsl.target import as_target
+
+TILE = 16  # partners at a time: each has a vector of sums in a register
+SQUARE = 8  # the side of blocks that are turned in registers
+
+
+@frozen
+class PairReduction:
+    """`best`, which the owner reads at its row, reduces over `partner` what `pair` is for it and `row`.
+
+    `moving` is what a pair reads that moves with the row; it has an axis for each of the pair's ranges at
+    most.
+    """
+
+    owner: str
+    best: str
+    row: str
+    partner: str
+    pair: str
+    pair_row: str
+    pair_partner: str
+    moving: Read
+
+
+@frozen
+class Pairs:
+    """The choices: rows of a block, partners of a tile, lanes of a vector."""
+
+    rows: int
+    partners: int
+    lanes: int
+
+
+@recipe
+def pairs(stage: Stage, *, machine: Machine | None = None, **choices: Any) -> Pairs:
+    """Schedule a reduction over reductions of pairs, such as the nearest of some centres.
+
+    `choices` replace what is chosen by shape; they are the fields of `Pairs`. Returns the choices that were
+    made.
+
+    >>> import tdsl as td
+    >>> p, q, d = td.vars("p q d")
+    >>> a, b = td.Tensor("a", ("P", 32), td.f32), td.Tensor("b", (64, 32), td.f32)
+    >>> distance, best = td.Func("distance"), td.Func("best")
+    >>> distance[p, q] = td.sum((a[p, d] - b[q, d]) ** 2, axis=d)
+    >>> best[p] = td.argmin(distance[p, q], axis=q)
+    >>> s = td.Schedule(best)
+    >>> td.recipes.pairs(s[best], machine=Machine(vector_bytes=64, registers=32))
+    Pairs(rows=16, partners=16, lanes=16)
+    """
+    schedule = stage.schedule
+    if not _is_choice(schedule.state.program.func(stage.func)):
+        raise Unsuited("it has not one variable, updates, or sums of its own")
+    machine = machine or as_target(schedule.target).machine()
+    state = bind_state(schedule.state, schedule.sizes)
+    open_ = {name for name, plan in state.plans if not plan.touched}
+    found = find_pairs(state, stage.func, group_of(state, stage.func, open_))
+    plan = None if found is None else plan_pairs(state, found, machine)
+    if found is None:
+        raise Unsuited(
+            "it takes no result, for each of its points, of a reduction over reductions of pairs"
+        )
+    if plan is None:
+        raise Unsuited("the target has no vectors of what a pair is reduced to")
+    plan = choose(plan, choices)
+    write_pairs(schedule, found, plan)
+    return plan
+
+
+def _is_choice(f: FuncDef) -> bool:
+    """True for a func of one dimension, which may take what a reduction over pairs has found."""
+    return len(f.definitions) == 1 and not f.definitions[0].ranges and len(f.variables) == 1
+
+
+def find_pairs(state: State, owner: str, group: list[str]) -> PairReduction | None:
+    """The reduction over pairs that a func of one dimension reads at its own index."""
+    f = state.program.func(owner)
+    for name in group:
+        best = state.program.func(name)
+        at = _only_read(f.definitions[0], name)
+        if at is None or at.index != (Var(f.variables[0]),) or not _reduces(best):
+            continue
+        d = best.definitions[0]
+        read = list(d.reads)
+        if len(d.free) != 1 or len(d.ranges) != 1 or len({(r.name, r.index) for r in read}) != 1:
+            continue
+        if read[0].name not in group or not _reduces(state.program.func(read[0].name)):
+            continue
+        pair = state.program.func(read[0].name)
+        found = _pair(pair, read[0], d)
+        if found is not None and {c.name for c, _ in state.consumers(pair.name)} == {name}:
+            row, partner, moving = found
+            partners = d.ranges[0][0]
+            return PairReduction(owner, name, d.free[0], partners, pair.name, row, partner, moving)
+    return None
+
+
+def _only_read(d: Definition, name: str) -> Read | None:
+    found = [r for r in d.reads if r.name == name]
+    return found[0] if len({r.index for r in found}) == 1 else None
+
+
+def _reduces(f: FuncDef) -> bool:
+    d = f.definitions[0]
+    return len(f.definitions) == 1 and d.init is not None and not is_ordered(f, 0)
+
+
+def _pair(pair: FuncDef, read: Read, best: Definition) -> tuple[str, str, Read] | None:
+    """(row, partner, what moves with the row) of a pair; None where an operand moves with both."""
+    names = {
+        e.name: v for e, v in zip(read.index, pair.variables, strict=True) if isinstance(e, Var)
+    }
+    if set(names) != {best.free[0], best.ranges[0][0]} or len(read.index) != 2:
+        return None
+    row, partner = names[best.free[0]], names[best.ranges[0][0]]
+    d = pair.definitions[0]
+    if len(pair.dtypes) > 1 or d.index != tuple(map(Var, pair.variables)):
+        return None
+    used = {(r.name, r.index): r for r in d.reads}
+    moving = [r for r in used.values() if any(row in variables(e) for e in r.index)]
+    others = [r for r in used.values() if any(partner in variables(e) for e in r.index)]
+    if len(moving) != 1 or not others or moving[0] in others or Var(row) not in moving[0].index:
+        return None
+    return row, partner, moving[0]
+
+
+def plan_pairs(state: State, found: PairReduction, machine: Machine) -> Pairs | None:
+    """Choose by the machine's vectors; None where there are none."""
+    d = state.program.func(found.pair).definitions[0]
+    lanes = lanes_for(d, None, machine.vector_bytes)
+    if lanes < 2:
+        return None
+    return Pairs(lanes, min(TILE, machine.registers - 4), lanes)
+
+
+def write_pairs(schedule: BaseSchedule, found: PairReduction, plan: Pairs) -> None:
+    """Write the choices as directives."""
+    own, best, pair = (schedule[name] for name in (found.owner, found.best, found.pair))
+    (row,) = schedule.state.program.func(found.owner).variables
+    block, some = own.split(row, plan.rows)
+    own.vectorize(some, plan.lanes)
+    own.parallel(block)
+    best.compute_at(own, block)
+    tile, one = best.split(found.partner, plan.partners, tail="peel")
+    best.reorder(tile, one, found.row)
+    best.vectorize(found.row, plan.lanes)
+    pair.compute_at(best, tile)
+    ranges = [n for n, _, _ in schedule.state.program.func(found.pair).definitions[0].ranges]
+    pair.reorder(*ranges, found.pair_partner, found.pair_row)
+    pair.vectorize(found.pair_row, plan.lanes)
+    pair.unroll(found.pair_row)
+    pair.unroll(found.pair_partner)
+    pair.reorder_storage(found.pair_partner, found.pair_row)
+    index = found.moving.index
+    axis = index.index(Var(found.pair_row))
+    if axis != len(index) - 1:
+        _turn(schedule, found, axis, own, block)
+
+
+def _turn(schedule: BaseSchedule, found: PairReduction, axis: int, own: Stage, block: Any) -> None:
+    """Copy a block of what moves with the rows, so that the rows lie side by side."""
+    copy = schedule.cache_read(found.moving.name, found.pair)
+    names = [loop.name for loop in copy.loops]
+    dims = [n for n in range(len(names)) if n != axis]
+    copy.reorder_storage(*dims, axis)
+    copy.compute_at(own, block)
+    rows, one = copy.split(names[axis], SQUARE, tail="peel")
+    vectors, lane = copy.split(names[-1], SQUARE, tail="peel")
+    copy.reorder(*(names[n] for n in dims[:-1]), rows, vectors, one, lane)
+    copy.vectorize(lane)
+    copy.unroll(one)

@@ -1,0 +1,229 @@
+"""Chains of row operations: softmax, layer norm, and others whose stages need one row of each other.
+
+    for i in rows (threads):
+      what a row needs, stage by stage, in the nearest cache:
+      element-wise stages by vectors, reductions along memory by several vectors of partial results
+
+A large result is written past the caches. Reductions over the rows that read the same run in these loops,
+too, in parts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import inf, prod
+from typing import Any
+
+from tdsl.autoschedule.patterns.beside import Beside, find_beside, run_beside
+from tdsl.autoschedule.patterns.groups import boxes_of_rows, group_of
+from tdsl.autoschedule.patterns.rows import SCANS, lanes_for, scanned_row, vectors_of
+from tdsl.autoschedule.patterns.streaming import pays_to_stream
+from tdsl.autoschedule.patterns.strips import Strips, plan_strips
+from tdsl.autoschedule.recipes.choices import Unsuited, choose, recipe
+from tdsl.core.node import frozen
+from tdsl.lang.affine import variables
+from tdsl.lang.program import FuncDef
+from tdsl.lang.regions import Box, reads_in
+from tdsl.machine.model import Machine
+from tdsl.schedule.bind import bind_state
+from tdsl.schedule.facts import cost, extents, rest_at_root, root_boxes, volume
+from tdsl.schedule.fluent import BaseSchedule, Stage
+from tdsl.schedule.inlining import inline_funcs
+from tdsl.schedule.naming import Loop
+from tdsl.schedule.nest import State, is_ordered
+from tdsl.target import as_target
+
+_MUCH = 16  # points of a row that are worth vectors
+
+
+@frozen
+class RowChain:
+    """Funcs (consumers first) that are computed in the rows of an owner, inside its variables `outer`.
+
+    `count` is the number of rows where it is known, `boxes` are those that one row needs of the owner, the
+    funcs and what they read. `work` are the operations for a point of the owner with all that it needs.
+    """
+
+    owner: str
+    outer: tuple[str, ...]
+    row: str
+    count: int | None
+    inside: tuple[str, ...]
+    boxes: Mapping[str, Box]
+    work: float
+
+    @staticmethod
+    def of(state: State, owner: str, found: Strips, boxes: dict[str, Box]) -> RowChain:
+        """The chain that lines without strips are."""
+        f, row = state.program.func(owner), found.line
+        count = extents(f, f.definitions[0], boxes[owner])[row]
+        near = boxes_of_rows(state, owner, row, list(found.inside), boxes, 1, found.outer)
+        work = sum(_work(state.program.func(name), near[name]) for name in (owner, *found.inside))
+        each = work / max(volume(near[owner]) or 1, 1)
+        return RowChain(owner, found.outer, row, count, found.inside, near, each)
+
+
+@frozen
+class Rows:
+    """The choices: rows at a time, the variable that threads share, and stores past the caches.
+
+    `beside` are reductions over the rows that run with them.
+    """
+
+    together: int
+    parallel: str
+    stream: bool
+    beside: Beside | None = None
+
+
+@recipe
+def rows(stage: Stage, *, machine: Machine | None = None, **choices: Any) -> Rows:
+    """Schedule a func and what only its rows read, row by row.
+
+    `choices` replace what is chosen; they are the fields of `Rows`. The schedule has to know what a row
+    takes: `td.Schedule(f, sizes=...)`. Returns the choices that were made.
+
+    >>> import tdsl as td
+    >>> i, j = td.vars("i j")
+    >>> x = td.Tensor("x", ("R", "C"), td.f32)
+    >>> total, y = td.Func("total"), td.Func("y")
+    >>> total[i] = td.sum(x[i, j], axis=j)
+    >>> y[i, j] = x[i, j] / total[i]
+    >>> s = td.Schedule(y, sizes={"R": 500, "C": 500})
+    >>> td.recipes.rows(s[y], machine=Machine(vector_bytes=64))
+    Rows(together=1, parallel='i', stream=False, beside=None)
+    >>> print(s)
+    s["y"].reorder("i", "j")
+    s["y"].vectorize("j", 16)
+    s["total"].vectorize("j", 64)
+    s["total"].compute_at(s["y"], "i")
+    s["y"].parallel("i")
+    """
+    schedule = stage.schedule
+    machine = machine or as_target(schedule.target).machine()
+    state = bind_state(schedule.state, schedule.sizes)
+    boxes = root_boxes(rest_at_root(state))
+    open_ = {name for name, plan in state.plans if not plan.touched}
+    found = plan_strips(state, stage.func, group_of(state, stage.func, open_), boxes, machine)
+    if found is None or found.height:
+        raise Unsuited(
+            "nothing that it alone reads can be computed row by row, for rows of an extent that is known",
+            "td.Schedule(f, sizes={...}) tells extents; td.recipes.strips slides windows along lines",
+        )
+    chain = RowChain.of(state, stage.func, found, boxes)
+    plan = choose(plan_rows(state, chain, boxes, machine), choices)
+    write_rows(schedule, chain, plan, boxes, machine)
+    return plan
+
+
+def plan_rows(state: State, group: RowChain, boxes: dict[str, Box], machine: Machine) -> Rows:
+    """Choose by shape; `boxes` are what the outputs need in all."""
+    f = state.program.func(group.owner)
+    lanes = lanes_for(f.definitions[0], group.count, machine.vector_bytes)
+    across = any(_is_across(state.program.func(n), group, boxes, machine) for n in group.inside)
+    size = sum(_bytes(state, name, group.boxes[name]) or 0 for name in group.inside)
+    together = lanes if across and lanes * size <= machine.near_bytes else 1
+    if together == 1 and _scans(state, group) and SCANS * size <= machine.near_bytes:
+        together = SCANS if (group.count or 0) >= 2 * SCANS else 1
+    sizes = extents(f, f.definitions[0], boxes[group.owner])
+    shared = [v for v in group.outer[:1] if (sizes[v] or 0) >= 2 * machine.threads] or [group.row]
+    stream = pays_to_stream(state, f.name, boxes, group.work, machine, most=inf)
+    alone = together > 1 or group.outer
+    beside = None if alone else find_beside(state, f.name, group.row, boxes, machine)
+    return Rows(together, shared[0], stream, beside)
+
+
+def _is_across(f: FuncDef, group: RowChain, boxes: dict[str, Box], machine: Machine) -> bool:
+    """True when a func has vectors only across several rows, and enough to do in each."""
+    for n, d in enumerate(f.definitions):
+        here = extents(f, d, group.boxes[f.name])
+        if vectors_of(f, n, here, machine.vector_bytes) or _points(here) < _MUCH:
+            continue
+        if vectors_of(f, n, extents(f, d, boxes[f.name]), machine.vector_bytes):
+            return True
+    return False
+
+
+def _scans(state: State, group: RowChain) -> bool:
+    """True when rows are scanned inside: several of them side by side do not wait for each other."""
+    funcs = map(state.program.func, group.inside)
+    return any(scanned_row(f, n) for f in funcs for n in range(len(f.definitions)))
+
+
+def _work(f: FuncDef, box: Box) -> int:
+    """Operations and reads for a box; those that stay the same along its innermost loop are not counted."""
+    total = 0
+    for d in f.definitions:
+        sizes = extents(f, d, box)
+        inner = next((v for v in reversed(d.variables) if sizes[v] != 1), None)
+        reads = sum(any(inner in variables(e) for e in r.index) for r in reads_in(d.values))
+        total += (cost(d, inner) + reads) * _points(sizes) if inner is not None else 0
+    return total
+
+
+def _points(sizes: dict[str, int | None]) -> int:
+    return prod(1000 if n is None else max(n, 0) for n in sizes.values())
+
+
+def _bytes(state: State, name: str, box: Box) -> int | None:
+    count = volume(box)
+    if count is None:
+        return None
+    return count * sum(t.bytes for t in state.program.func(name).dtypes)
+
+
+def write_rows(
+    schedule: BaseSchedule, group: RowChain, plan: Rows, boxes: dict[str, Box], machine: Machine
+) -> None:
+    """Write the choices as directives; `boxes` are what the outputs need in all."""
+    own = schedule[group.owner]
+    state = inline_funcs(bind_state(schedule.state, schedule.sizes))  # as the group was found
+    inside, owner = list(group.inside), state.program.func(group.owner)
+    first = (*group.outer, group.row)
+    near = dict(group.boxes)
+    if plan.together > 1:
+        near = boxes_of_rows(state, owner.name, group.row, inside, near, plan.together, group.outer)
+    own.reorder(*first, *(v for v in owner.variables if v not in first))
+    threads: Loop | str = group.row
+    loop: Loop | str = group.row
+    if plan.beside:
+        threads, loop = own.split(group.row, plan.beside.part)
+    if plan.together > 1 and owner.variables[-1] == group.row:
+        own.vectorize(group.row, plan.together)
+    else:
+        if plan.together > 1:
+            threads, _ = own.split(group.row, plan.together, tail="peel")
+            loop = threads
+        write_vectors(own, owner, 0, near[owner.name], machine)
+    for name in group.inside:
+        f = state.program.func(name)
+        for n in range(len(f.definitions)):
+            stage = schedule[name] if n == 0 else schedule[name].update(n - 1)
+            write_vectors(stage, f, n, near[name], machine)
+            _scan_side_by_side(stage, f, n, near[name], plan.together)
+        schedule[name].compute_at(own, loop)
+    own.parallel(threads if plan.parallel == group.row else plan.parallel)
+    if plan.stream:
+        own.stream_stores()
+    if plan.beside:
+        run_beside(own, loop, plan.beside, boxes, machine.vector_bytes, far=plan.stream)
+
+
+def _scan_side_by_side(stage: Stage, f: FuncDef, definition: int, box: Box, rows: int) -> None:
+    """An element of each of some rows in turn, where a definition scans just these."""
+    d, row = f.definitions[definition], scanned_row(f, definition)
+    if row is not None and rows > 1 and extents(f, d, box)[row] == rows:
+        stage.reorder(d.ranges[0][0], row)
+        stage.unroll(row)
+
+
+def write_vectors(stage: Stage, f: FuncDef, definition: int, box: Box, machine: Machine) -> None:
+    """Vectors for a definition, with its reductions outside of them where their order is free."""
+    d = f.definitions[definition]
+    found = vectors_of(f, definition, extents(f, d, box), machine.vector_bytes)
+    if found is None:
+        return
+    variable, lanes = found
+    if variable in d.free and d.ranges and not is_ordered(f, definition):
+        stage.reorder(*(v for v in d.variables if v != variable), variable)
+    stage.vectorize(variable, lanes)

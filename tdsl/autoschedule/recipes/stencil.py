@@ -1,0 +1,179 @@
+"""Stencils and pipelines of pictures, in strips of lines.
+
+    blur[y, x] = rows[y - 1, x] + rows[y, x] + rows[y + 1, x], where rows[y, x] is such a sum, too
+
+    for strips of lines (threads):
+      for y:
+        the lines of rows that this line is the first to need, in a ring of four
+        for x, by vectors:  the sum
+
+All funcs that only the stage and each other read are computed in its loops, whatever they do: sums over
+windows, updates that scatter, changes of the resolution.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from tdsl.autoschedule.patterns.groups import group_of
+from tdsl.autoschedule.patterns.rows import lanes_for, vector_variable
+from tdsl.autoschedule.patterns.strips import Strips, plan_strips
+from tdsl.autoschedule.recipes.choices import Unsuited, choose, recipe
+from tdsl.core.node import post_order
+from tdsl.lang.affine import variables
+from tdsl.lang.definition import Definition
+from tdsl.lang.expr import Read, Var
+from tdsl.lang.regions import Box, reads_in
+from tdsl.machine.model import Machine
+from tdsl.schedule.bind import bind_state
+from tdsl.schedule.facts import extent, extents, rest_at_root, root_boxes, widest
+from tdsl.schedule.fluent import BaseSchedule, Stage
+from tdsl.schedule.naming import Loop
+from tdsl.schedule.nest import is_ordered
+from tdsl.target import as_target
+
+SETS = 2048  # bytes after which lines of the caches share a set with earlier ones
+LINE = 64  # bytes of a line of the caches
+FEW = 4  # values of a variable whose loop is unrolled around an update that scatters
+
+
+@recipe
+def strips(stage: Stage, *, machine: Machine | None = None, **choices: Any) -> Strips:
+    """Compute what a stage needs line by line inside its loops, in strips of lines for the threads.
+
+    `choices` replace what is chosen by shape; they are the fields of `Strips`. Funcs that a directive has
+    mentioned are left alone. Returns the choices that were made.
+
+    >>> import tdsl as td
+    >>> y, x = td.vars("y x")
+    >>> a = td.Tensor("a", (1002, 1000), td.f32)
+    >>> rows, blur = td.Func("rows"), td.Func("blur")
+    >>> rows[y, x] = a[y, x] + a[y, x + 1] + a[y, x + 2]
+    >>> blur[y, x] = rows[y, x] + rows[y + 1, x] + rows[y + 2, x]
+    >>> s = td.Schedule(blur)
+    >>> plan = td.recipes.strips(s[blur], height=50)
+    >>> plan.line, plan.inside
+    ('y', ('rows',))
+    >>> print(s.to_json().splitlines()[0])
+    [{"do": "split", "func": "blur", "definition": 0, "loop": "y", "factor": 50},
+    """
+    schedule = stage.schedule
+    state = bind_state(schedule.state, schedule.sizes)
+    boxes = root_boxes(rest_at_root(state))
+    open_ = {name for name, plan in state.plans if not plan.touched}
+    machine = machine or as_target(schedule.target).machine()
+    plan = plan_strips(state, stage.func, group_of(state, stage.func, open_), boxes, machine)
+    plan = None if plan is None else choose(plan, choices)
+    if plan is None or not plan.height:
+        raise Unsuited("nothing that it alone reads slides along with its lines")
+    write_strips(schedule, stage.func, plan, boxes, machine)
+    return plan
+
+
+def write_strips(
+    schedule: BaseSchedule, owner: str, plan: Strips, boxes: dict[str, Box], machine: Machine
+) -> None:
+    """Write strips as directives."""
+    own = schedule[owner]
+    names = [loop.name for loop in own.loops]
+    strip, line = own.split(plan.line, plan.height)
+    inner = [v for v in names if v != plan.line and v not in plan.outer]
+    own.reorder(*plan.outer, strip, line, *inner)
+    own.parallel(strip if plan.parallel == plan.line else plan.parallel)
+    if plan.stream:
+        own.stream_stores()
+    if plan.lines > 1:
+        _write_blocks(schedule, own, line, plan, machine)
+        return
+    last = dict(plan.last)
+    _vectors(own, boxes[owner], machine, last)
+    for name in plan.inside:
+        stage = schedule[name]
+        stage.store_at(own, strip)
+        stage.compute_at(own, line)
+        if name in last:
+            all_ = schedule.state.program.func(name).variables
+            stage.reorder_storage(*(v for v in all_ if v != last[name]), last[name])
+        else:
+            _spread(stage, boxes[name])
+        for n in range(len(schedule.state.program.func(name).definitions)):
+            definition = stage.update(n - 1) if n else stage
+            _vectors(definition, boxes[name], machine, last)
+
+
+def _write_blocks(
+    schedule: BaseSchedule, own: Stage, line: Loop, plan: Strips, machine: Machine
+) -> None:
+    """Some lines at a time, by a vector or two of each, with all that they need in registers."""
+    f = schedule.state.program.func(own.func)
+    lanes = machine.vector_bytes // max(t.bytes for t in f.dtypes)
+    _, line = own.split(line, plan.lines)
+    block, inner = own.split(f.variables[-1], lanes * plan.vectors)
+    own.reorder(block, line, inner)
+    for stage in (own, *(schedule[name] for name in plan.inside)):
+        if stage is not own:
+            stage.compute_at(own, block)
+            line, inner = stage.loops[-2:]
+        stage.unroll(line)
+        stage.vectorize(inner, lanes)
+        stage.unroll(inner)
+
+
+def _spread(stage: Stage, box: Box) -> None:
+    """Lines that do not all begin in the same sets of the cache."""
+    f = stage.schedule.state.program.func(stage.func)
+    size = max(t.bytes for t in f.dtypes)
+    elements = extent(box, len(box) - 1)
+    if elements and elements * size % SETS == 0:
+        stage.align_storage(f.variables[-1], elements + LINE // size)
+
+
+def _vectors(stage: Stage, box: Box, machine: Machine, last: Mapping[str, str]) -> None:
+    """Vectors along memory, inside of what is reduced over; updates that scatter share their index."""
+    f = stage.schedule.state.program.func(stage.func)
+    d = f.definitions[stage.definition]
+    sizes = extents(f, d, box)
+    names = [loop.name for loop in stage.loops]
+    first = stage.func in last
+    along = last[stage.func] if first and _is_plain(d, last[stage.func]) else None
+    if not first:
+        along = vector_variable(d) or _looking_up(d, last)
+    if along is None:
+        _share_index(stage, d, sizes)
+        return
+    size, full = sizes[along], max(machine.vector_bytes // widest(d), 1)
+    whole = first and size is not None and full < 2 * size
+    lanes = full if whole else lanes_for(d, size, machine.vector_bytes)
+    if lanes <= 1 or along not in names:
+        return
+    if (d.ranges or first) and not is_ordered(f, stage.definition):
+        stage.reorder(*(v for v in names if v != along), along)
+    stage.vectorize(along, lanes)
+
+
+def _looking_up(d: Definition, last: Mapping[str, str]) -> str | None:
+    """The last variable of what reads funcs that are looked up: its vectors find them in registers."""
+    lane = d.index[-1] if d.index else None
+    looks = any(r.name in last for r in reads_in(d.values))
+    return lane.name if looks and isinstance(lane, Var) and lane.name in d.free else None
+
+
+def _is_plain(d: Definition, variable: str) -> bool:
+    """True where a variable is one axis of what is written, and in no other."""
+    return variable in d.free and [e for e in d.index if variable in variables(e)] == [
+        Var(variable)
+    ]
+
+
+def _share_index(stage: Stage, d: Definition, sizes: dict[str, int | None]) -> None:
+    """for the others: for the ranges: the few elements whose place is the same, one after the other."""
+    placed = [e for e in d.index if any(isinstance(n, Read) for n in post_order(e))]
+    if not placed or is_ordered(stage.schedule.state.program.func(stage.func), stage.definition):
+        return
+    chosen = {v for e in placed for v in variables(e)}
+    few = [v for v in d.free if (sizes[v] or FEW + 1) <= FEW and v not in chosen]
+    ranges = [name for name, _, _ in d.ranges]
+    stage.reorder(*(v for v in d.free if v not in few), *ranges, *few)
+    for v in few:
+        stage.unroll(v)

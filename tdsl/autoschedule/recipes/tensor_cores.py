@@ -1,0 +1,494 @@
+"""Sums of products by the tensor cores of a GPU.
+
+for tiles of the result:                on blocks
+  for tiles of that:                    on warps, whose registers hold the sums
+    for steps along the terms:          tiles of both operands in shared memory, fetched ahead
+      for steps of an instruction:      ldmatrix into registers, then mma.sync for each 16 x 8 sums
+    results, and what is made of them alone, from registers to memory
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import field, replace
+from math import prod
+from typing import Any
+
+from tdsl.autoschedule.recipes.block_tiles import on_grid
+from tdsl.autoschedule.recipes.choices import Unsuited, choose, if_suited, recipe, reduction_of
+from tdsl.autoschedule.recipes.elements import definition_of, sizes_of
+from tdsl.autoschedule.recipes.epilogue import ROW_BYTES, following, store_by_groups
+from tdsl.autoschedule.recipes.operands import (
+    Operand,
+    check_terms,
+    flattened,
+    matrices_of,
+    operands_of,
+    vector_of,
+)
+from tdsl.core.node import frozen
+from tdsl.core.source import here
+from tdsl.errors import ScheduleError
+from tdsl.lang.definition import Definition
+from tdsl.lang.expr import Var
+from tdsl.lang.regions import reads_in
+from tdsl.lang.types import f8e4m3, f8e5m2, f32
+from tdsl.machine.instructions.tensor_cores import COLUMNS, LOADS, MMAS, ROWS, Load, Mma
+from tdsl.machine.instructions.warpgroups import ROWS as GROUP_ROWS
+from tdsl.machine.instructions.warpgroups import Wgmma
+from tdsl.machine.instructions.warpgroups import rows as wgmma_rows
+from tdsl.schedule.fluent import BaseSchedule, Stage
+from tdsl.schedule.launch import MOST_IN_CLUSTER
+from tdsl.schedule.nest import FRAGMENT, SHARED, SWIZZLES
+from tdsl.target import as_target
+
+Form = Mma | Wgmma
+Tiles = tuple[tuple[int, int], tuple[int, int]]  # rows and columns of a block, and of a warp
+
+_MOST_WARPS = 32  # of a block
+_COPIED = 4  # bytes that a GPU copies to shared memory asynchronously, at least
+_SMALLEST = 64  # rows, columns and terms of a product that is worth tiles
+_OPEN = 1024  # taken for rows, columns or terms whose number only a call tells
+_BLOCKS = 96  # that keep a GPU busy
+_PROCESSORS = 132  # of the GPUs that have wgmma
+_TILES = (
+    ((128, 128), (64, 32)),
+    ((128, 64), (64, 32)),
+    ((64, 64), (32, 32)),
+    ((32, 64), (16, 32)),
+)  # of a block, of a warp
+_GROUP_TILES = (
+    ((128, 256), (64, 256)),
+    ((128, 128), (64, 128)),
+    ((128, 64), (64, 64)),
+)  # of groups of four warps
+_WASTE = 1.3  # times the products that other tiles make
+_GROUP_STAGES = 4
+_GROUP = 8  # rows of tiles
+_ROW_BYTES = 64  # of terms in a tile
+SHARED_BYTES = 227 << 10  # bytes of a block on the GPUs that have wgmma
+PHASE_BYTES = 1 << 10  # bytes of barriers, at most
+
+
+@frozen
+class Choices:
+    """What the user may choose; see `tensor_core_matmul`."""
+
+    block: tuple[int, int, int] = (128, 128, 32)
+    warp: tuple[int, int] = (64, 32)
+    stages: int = 3
+    tf32: bool = False
+    hopper: bool = False
+    group: int = 1
+    blocks: int = 0
+    cluster: int = field(default=1, metadata={"among": range(1, MOST_IN_CLUSTER + 1)})
+
+
+@frozen
+class TensorCoreMatmul:
+    """The tile of a block (rows, columns, terms), that of a warp (rows, columns), tiles fetched ahead.
+
+    Blocks go down `group` rows of tiles before the next column; with `blocks` above 0 there are only so many.
+    It has been applied to `stage`; calling it with another schedule of the same program applies it there.
+    """
+
+    stage: str
+    block: tuple[int, int, int]
+    warp: tuple[int, int]
+    stages: int
+    instruction: str
+    group: int = 1
+    blocks: int = 0
+    cluster: int = 1
+
+    def __call__(self, schedule: BaseSchedule) -> None:
+        """Apply the same choices, unless they have been."""
+        if not schedule.state.plan(self.stage).tensorizations:
+            tensor_core_matmul(
+                schedule[self.stage], block=self.block, warp=self.warp, stages=self.stages,
+                tf32="tf32" in self.instruction, hopper=self.instruction.startswith("wgmma"),
+                group=self.group, blocks=self.blocks, cluster=self.cluster,
+            )  # fmt: skip
+
+
+@recipe
+def tensor_core_matmul(stage: Stage, **choices: Any) -> TensorCoreMatmul:
+    """Make a sum of products of f16, bf16, floats (in f32) or integers (in i32) of 8 bits by `mma.sync`.
+
+    `choices` are `block`, the tile of a block (rows, columns, terms; 128, 128, 32), `warp`, that of a warp
+    (64, 32), and how many `stages` of tiles of the operands are in shared memory, fetched with cp.async (3).
+    Operands may lie either way in memory; other free variables are batches, also those that one operand alone
+    has: of these its rows or columns are the last. An element-wise stage that alone
+    reads the sums is made of them in registers. With `tf32` products of f32 are made of 10 bits of each
+    factor.
+
+    With `hopper` products are made by `wgmma`, from shared memory; `warp` is the tile of a group of four
+    warps (64, 256; of a block 128, 256, and 128 bytes of terms, in 4 stages). Tiles that divide the operands,
+    with rows of a multiple of 32 bytes, are fetched as wholes (TMA).
+    Blocks go down `group` rows of tiles before the next column, which keeps operands in the cache; with
+    `blocks` there are only so many, of several tiles each. A `cluster` of blocks has neighbouring rows, and
+    each of them fetches a part of the columns' operand for all.
+
+    Returns what was chosen; ScheduleError for a stage of another kind, for sums of no terms, for choices that
+    there are not, and for tiles that do not fit each other or the instruction.
+
+    >>> import tdsl as td
+    >>> i, j, k = td.vars("i j k")
+    >>> a, b, c = td.Tensor("a", (256, 64), td.f16), td.Tensor("b", (64, 256), td.f16), td.Func("c")
+    >>> c[i, j] = td.sum(td.cast(a[i, k], td.f32) * td.cast(b[k, j], td.f32), axis=k)
+    >>> s = td.Schedule(c)
+    >>> plan = td.recipes.tensor_core_matmul(s[c], block=(64, 64, 32), warp=(32, 32))
+    >>> plan.instruction, plan.stages
+    ('mma_m16n8k16_f16_f16', 3)
+    """
+    chosen = choose(Choices(), choices)
+    target = as_target(stage.schedule.target)
+    if chosen.hopper and target.name == "cuda" and "wgmma" not in target.machine().features:
+        raise Unsuited(
+            f"wgmma needs sm_90a, and the schedule is for {target.arch}",
+            'leave hopper= out, or td.Schedule(..., target="cuda:sm_90a")',
+        )
+    d = reduction_of(stage)
+    m, sizes = matrices_of(d), sizes_of(stage)
+    if chosen.hopper:
+        chosen = _for_groups(choices, max(r.dtype.bytes for r in reads_in(d.values)))
+    if chosen.blocks % chosen.cluster:
+        raise _refused(
+            f"blocks={chosen.blocks} are no whole clusters of {chosen.cluster}",
+            f"choose blocks= as a multiple of {chosen.cluster}, or 0 for one for each tile",
+        )
+    if 0 in (sizes.get(v) for v in m.terms):
+        raise Unsuited("its sums have no terms")
+    m, reader = flattened(stage, m.fitting(d, sizes, chosen.block))
+    left, right = operands_of(stage, m)
+    even = check_terms(stage, (left, right), chosen.block[2])
+    total = stage.schedule.state.program.func(stage.func).dtypes[0].name
+    form: Form | None
+    if chosen.hopper:
+        form = form_of_groups(left, right, total, chosen.warp[1], tf32=chosen.tf32)
+    else:
+        form = mma_of(left, right, total, tf32=chosen.tf32)
+    if form is None:
+        raise _no_instruction(left, right, total, chosen)
+    _check_tiles(chosen.block, chosen.warp, form)
+    if isinstance(form, Wgmma):
+        _check_rows(chosen.block, (left, right))
+    plan = TensorCoreMatmul(
+        stage.func, chosen.block, chosen.warp, chosen.stages, form.name, chosen.group, chosen.blocks,
+        chosen.cluster,
+    )  # fmt: skip
+    _schedule(stage, (left, right), form, plan, reader, even)
+    return plan
+
+
+def _for_groups(choices: dict[str, Any], size: int) -> Choices:
+    """What is chosen for wgmma of operands of so many bytes, and what is best where nothing is."""
+    (rows, columns), warp = _GROUP_TILES[0]
+    best = Choices(block=(rows, columns, 2 * _ROW_BYTES // size), warp=warp, stages=_GROUP_STAGES)
+    chosen = choose(best, choices)
+    if "warp" in choices:
+        return chosen
+    return replace(chosen, warp=(warp[0], min(warp[1], chosen.block[1])))
+
+
+def on_tensor_cores(stage: Stage, *, hopper: bool = False) -> TensorCoreMatmul | None:
+    """The recipe with tiles for the sizes of a stage; None where these are small, or it does not apply.
+
+    Products of floats of 8 bits are left out: tensor cores add them with fewer bits than f32 has.
+    With `hopper` large products are made by wgmma, by one block for each multiprocessor at most. A size that
+    only a call tells counts as a large one.
+    """
+    d = definition_of(stage)
+    try:
+        m = matrices_of(reduction_of(stage))
+    except Unsuited:
+        return None
+    types = [r.dtype for r in reads_in(d.values)]
+    if any(t in (f8e4m3, f8e5m2) for t in types):
+        return None
+    sizes = sizes_of(stage)
+    if 0 in sizes.values():
+        return None
+    open_ = 0 in m.extents(sizes)
+    rows, columns, terms = (n or _OPEN for n in m.extents(sizes))
+    if min(rows, columns, terms) < _SMALLEST:
+        return None
+    batches = prod(sizes.get(v) or 1 for v in d.free if v not in (*m.rows, *m.columns))
+    step = _ROW_BYTES // max(t.bytes for t in types)
+    enough = _keeping_busy(_GROUP_TILES, rows, columns, batches)
+    if hopper and enough:
+        tile, warp = enough[0]
+        tiles = _blocks(rows, columns, tile) * batches
+        rounds = -(-tiles // _PROCESSORS)
+        blocks = -(-tiles // rounds)
+        plan = if_suited(
+            tensor_core_matmul, stage, block=(*tile, 2 * step), warp=warp, stages=_GROUP_STAGES, hopper=True,
+            group=_group(rows, columns, tile), blocks=blocks if rounds > 1 and not open_ else 0,
+            cluster=2 if rows % (2 * tile[0]) == 0 and blocks % 2 == 0 and not open_ else 1,
+        )  # fmt: skip
+        if plan is not None:
+            return plan
+    enough = _keeping_busy(_TILES, rows, columns, batches)
+    tile, warp = (enough or _TILES[-1:])[0]
+    group = _group(rows, columns, tile)
+    return if_suited(tensor_core_matmul, stage, block=(*tile, step), warp=warp, group=group)
+
+
+def _keeping_busy(known: Sequence[Tiles], rows: int, columns: int, batches: int) -> list[Tiles]:
+    """The tiles that are many enough, and make few products that are none of the result."""
+    made = [_blocks(rows, columns, tile) * prod(tile) for tile, _ in known]
+    busy = [_blocks(rows, columns, tile) * batches >= _BLOCKS for tile, _ in known]
+    return [
+        x
+        for x, n, enough in zip(known, made, busy, strict=True)
+        if enough and n <= _WASTE * min(made)
+    ]
+
+
+def _group(rows: int, columns: int, tile: tuple[int, int]) -> int:
+    """Rows of tiles whose blocks run one after the other, where there are many."""
+    down, across = -(-rows // tile[0]), -(-columns // tile[1])
+    return _GROUP if min(down, across) >= 2 * _GROUP and down % _GROUP == 0 else 1
+
+
+def _blocks(rows: int, columns: int, tile: tuple[int, int]) -> int:
+    return -(-rows // tile[0]) * -(-columns // tile[1])
+
+
+def _no_instruction(left: Operand, right: Operand, total: str, chosen: Choices) -> Unsuited:
+    """What the instructions multiply, and what they are asked for."""
+    types = f"{left.read.dtype} and {right.read.dtype} in {total}"
+    if "f32" == left.read.dtype.name == right.read.dtype.name == total and not chosen.tf32:
+        return Unsuited(
+            "tensor cores count 10 bits of factors in f32 only",
+            "tf32=True, where that is enough; else td.recipes.block_tiles",
+        )
+    if chosen.hopper:
+        return _no_product_of_groups(left, right, total, chosen.warp[1], types)
+    known = dict.fromkeys(f"{m.left} and {m.right} in {m.total}" for m in MMAS)
+    return Unsuited(f"no instruction multiplies {types}", f"td.cast: there are {', '.join(known)}")
+
+
+def _no_product_of_groups(
+    left: Operand, right: Operand, total: str, columns: int, types: str
+) -> Unsuited:
+    """What wgmma does not have: the types, how operands lie, or the columns of a group."""
+    forms = [
+        x
+        for x in wgmma_rows()
+        if x.operand == left.read.dtype == right.read.dtype and x.total.name == total
+    ]
+    if not forms:
+        return Unsuited(f"wgmma does not multiply {types}", "leave hopper= out")
+    if all((x.a, x.b) != _layout(left, right) for x in forms):
+        turned = " and ".join(repr(x.read.name) for x in (left, right) if x.turned)
+        return Unsuited(
+            f"wgmma multiplies {types} only where terms lie side by side in memory (K-major), and those of "
+            f"{turned} lie apart",
+            "make the terms the last dimension, x[i, k] and w[j, k], or leave hopper= out",
+        )
+    least = min(x.columns for x in forms)
+    return Unsuited(
+        f"wgmma makes a multiple of {least} columns, not {columns}",
+        f"choose warp=(64, n) with a multiple of {least}, or leave hopper= out",
+    )
+
+
+def _layout(left: Operand, right: Operand) -> tuple[str, str]:
+    return "km" if left.turned else "mk", "kn" if right.turned else "nk"
+
+
+def form_of_groups(
+    left: Operand,
+    right: Operand,
+    total: str,
+    columns: int,
+    *,
+    tf32: bool = False,
+    held: bool = False,
+) -> Wgmma | None:
+    """The product of warpgroups for these operands, with as many columns as divide those of a group.
+
+    Registers have the left operand where it is `held`.
+    """
+    a, b = _layout(left, right)
+    a = "rk" if held else a
+    for form in wgmma_rows():
+        same = form.operand == left.read.dtype == right.read.dtype and form.total.name == total
+        if same and (form.a, form.b) == (a, b) and columns % form.columns == 0:
+            return form if tf32 or form.operand != f32 else None
+    return None
+
+
+def mma_of(left: Operand, right: Operand, total: str, *, tf32: bool = False) -> Mma | None:
+    """The product of warps for these operands, if there is one."""
+    types = left.read.dtype, right.read.dtype, total
+    for form in MMAS:
+        if (form.left, form.right, form.total.name) == types and (tf32 or form.kind != "tf32"):
+            return form
+    return None
+
+
+def shape_of(form: Form) -> tuple[int, int, int]:
+    """Rows, columns and terms of a product of tiles."""
+    if isinstance(form, Wgmma):
+        return GROUP_ROWS, form.columns, form.terms
+    return ROWS, COLUMNS, form.terms
+
+
+def _check_tiles(block: tuple[int, int, int], warp: tuple[int, int], form: Form) -> None:
+    steps = shape_of(form)
+    most = _MOST_WARPS if isinstance(form, Mma) else _MOST_WARPS // 4
+    for what, size, step in (
+        ("rows of a warp", warp[0], steps[0]), ("columns of a warp", warp[1], steps[1]),
+        ("terms of a block", block[2], steps[2]), ("rows of a block", block[0], warp[0]),
+        ("columns of a block", block[1], warp[1]),
+    ):  # fmt: skip
+        if size <= 0 or size % step:
+            raise _refused(
+                f"{size} {what} are no multiple of {step}",
+                f"{form.name} makes {' x '.join(map(str, steps))} products at once",
+            )
+    warps = block[0] // warp[0] * (block[1] // warp[1])
+    if warps > most:
+        raise _refused(
+            f"tiles of {warp} make {warps} warps of a block, which has {most} at most",
+            "choose larger tiles of a warp",
+        )
+
+
+def _check_rows(block: tuple[int, int, int], operands: tuple[Operand, Operand]) -> None:
+    """The rows of tiles that wgmma reads are a multiple of a swizzle."""
+    for x, along in zip(operands, block[:2], strict=True):
+        elements, size, least = along if x.turned else block[2], x.read.dtype.bytes, min(SWIZZLES)
+        if elements * size % least:
+            what = ("rows", "columns")[x is operands[1]] if x.turned else "terms"
+            raise _refused(
+                f"rows of {elements * size} bytes of tiles of {x.read.name!r} are no multiple of {least}",
+                f"wgmma reads swizzled tiles: choose a multiple of {least // size} {what} of a block",
+            )
+
+
+def _schedule(
+    stage: Stage, operands: tuple[Operand, Operand], form: Form, plan: TensorCoreMatmul,
+    reader: Stage | None, even: bool,
+) -> None:  # fmt: skip
+    left, right = operands
+    block, warp, stages = plan.block, plan.warp, plan.stages
+    schedule, d = stage.schedule, definition_of(stage)
+    term = d.ranges[0][0]
+    batch = [v for v in d.free if v not in (left.along, right.along)]
+    vectors, sizes = [vector_of(stage, x) for x in operands], sizes_of(stage)
+    io, jo, ii, ji = stage.tile((left.along, right.along), block[:2])
+    wi, wj, ii, ji = stage.tile((ii, ji), warp)
+    mi, nj, i1, j1 = stage.tile((ii, ji), shape_of(form)[:2])
+    ko, ki = stage.split(term, block[2])
+    ki, k1 = stage.split(ki, form.terms)
+    stage.reorder(*batch, io, jo, wi, wj, ko, ki, mi, nj, i1, j1, k1)
+    on_grid(
+        stage, batch, io.name, jo.name, group=plan.group, blocks=plan.blocks, cluster=plan.cluster
+    )
+    stage.bind(wi, "threadIdx.z").bind(wj, "threadIdx.y")
+    stage.tensorize(i1, form.name)
+    out = following(stage, wj, FRAGMENT, reader)
+    size = out.schedule.state.program.func(out.func).dtypes[0].bytes
+    if isinstance(form, Wgmma) and _is_stored_whole(out, plan, d, (left, right), sizes, size):
+        store_by_groups(out, size)
+    else:
+        out.cooperate(2 if _is_row_major(out, d, right.along) else 1)
+    tiles = [block[:1] + block[2:], block[1:]]
+    whole = isinstance(form, Wgmma) and stages > 1 and even
+    whole = whole and all(
+        _is_fetched_whole(x, tile, sizes.get(x.along))
+        for x, tile in zip(operands, tiles, strict=True)
+    )
+    for x, vector, (along, terms) in zip((left, right), vectors, (tiles[0], tiles[1]), strict=True):
+        tile = schedule.cache_read(
+            x.read.name, stage.func, at=ko, scope=SHARED, filled=not whole, gathered=x.gathered,
+            along=x.apart,
+        )  # fmt: skip
+        spread(tile, x, x.read.dtype.bytes * (along if x.turned else terms))
+        if whole:
+            tile.bulk_copy()
+        else:
+            tile.cooperate(vector)
+        if isinstance(form, Mma):
+            fragment = schedule.cache_read(tile.func, stage.func, at=ki, scope=FRAGMENT)
+            rows = warp[0] if x is left else warp[1]
+            load_by(fragment, x, load_of(x, "a" if x is left else "b", rows))
+    copied = any(
+        n * x.read.dtype.bytes >= _COPIED for n, x in zip(vectors, (left, right), strict=True)
+    )
+    if stages > 1 and (whole or copied):
+        stage.pipeline(ko, stages, apart=whole)
+    stage.unroll(mi).unroll(nj).unroll(ki)
+
+
+def _is_fetched_whole(x: Operand, tile: tuple[int, ...], extent: int | None) -> bool:
+    """True where rows of a tile are a multiple of a swizzle, and tiles divide rows or columns, so many."""
+    near = (tile[0] if x.turned else tile[1]) * x.read.dtype.bytes
+    return (
+        not x.gathered
+        and near % min(SWIZZLES) == 0
+        and x.axes[1] == len(x.read.index) - 1
+        and extent is not None
+        and extent % tile[0] == 0
+    )
+
+
+def _is_stored_whole(
+    out: Stage, plan: TensorCoreMatmul, d: Definition, operands: tuple[Operand, Operand],
+    sizes: Mapping[str, int | None], size: int,
+) -> bool:  # fmt: skip
+    """True where rows of whole tiles go to memory, and there is shared memory for them besides the ring's."""
+    along, (rows, columns, terms) = [x.along for x in operands], plan.block
+    divided = all((sizes.get(v) or 1) % n == 0 for v, n in zip(along, (rows, columns), strict=True))
+    if plan.blocks:
+        count = prod(sizes.get(v) or 1 for v in d.free) // (rows * columns)
+        divided = divided and count % plan.blocks == 0
+    near = definition_of(out)
+    same = all(r.index == near.index for r in reads_in(near.values) if r.name == plan.stage)
+    rings = (
+        plan.stages
+        * terms
+        * sum(n * x.read.dtype.bytes for n, x in zip((rows, columns), operands, strict=True))
+    )
+    tiles = prod(plan.block[:2]) // prod(plan.warp) * plan.warp[0] * ROW_BYTES
+    fits = plan.warp[1] * size % ROW_BYTES == 0 and rings + tiles + PHASE_BYTES <= SHARED_BYTES
+    return divided and same and fits and d.index[-2:] == tuple(map(Var, along))
+
+
+def _is_row_major(out: Stage, d: Definition, columns: str) -> bool:
+    """True when neighbours of a column lie side by side in the result."""
+    return d.index[-1] == Var(columns)
+
+
+def spread(tile: Stage, x: Operand, row: int) -> None:
+    """Swizzle a tile with rows of so many bytes."""
+    wide = [n for n in SWIZZLES if row % n == 0]
+    if wide and x.axes[1] == len(x.read.index) - 1:
+        tile.swizzle(max(wide))
+
+
+def load_of(x: Operand, operand: str, rows: int) -> Load | None:
+    """The instruction that loads an operand for rows or columns of a warp, if there is one."""
+    matrices = 4 if operand == "a" or rows % 16 == 0 else 2
+    wanted = (operand, x.read.dtype, x.turned, matrices)
+    rows_of = {(r.operand, r.dtype, r.turned, r.matrices): r for r in LOADS}
+    return rows_of.get(wanted)
+
+
+def load_by(fragment: Stage, x: Operand, load: Load | None) -> None:
+    """Have a stage of an operand's tile in registers made by an instruction, or each thread load its part."""
+    if load is None:
+        fragment.cooperate()
+        return
+    loops = fragment.loops
+    rows, columns, tile, inner = fragment.tile([loops[axis] for axis in x.axes], load.shape)
+    others = [loop for n, loop in enumerate(loops) if n not in x.axes]
+    fragment.reorder(*others, rows, columns, tile, inner)
+    fragment.tensorize(tile, load.name).unroll(rows).unroll(columns)
+
+
+def _refused(message: str, hint: str) -> ScheduleError:
+    return ScheduleError(message, loc=here(), label="this recipe", hint=hint)

@@ -1,0 +1,179 @@
+"""What instructions load into registers and store from there, by the time that the nearest cache has for it.
+
+A cache serves so many accesses in a time, each of a vector at most. A vector of elements side by side is one
+access, one of elements a few apart as many as these lie in, and one of elements anywhere as many as it has.
+What a tile of unrolled loops and vectors reads is loaded once for the tile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from math import prod
+
+from tdsl.cost.loopnests import NestSpot
+from tdsl.lang.affine import variables
+from tdsl.lang.bounds import upper
+from tdsl.lang.definition import Definition
+from tdsl.lang.expr import Binary, Const, Expr
+from tdsl.schedule.facts import FEW_APART, step
+from tdsl.schedule.nest import UNROLLED, VECTORIZED, Split
+from tdsl.schedule.tree import ROOT
+
+ONE = 0.5  # of the time of a vector takes an access of a single element: there are two at a time
+
+
+def accessed(spot: NestSpot, d: Definition, vector_bytes: int, near: int) -> float:
+    """The bytes that could be loaded as vectors side by side in the time of all accesses of a nest.
+
+    `d` is its definition, without what no iteration reads; funcs of up to `near` bytes are in registers.
+    """
+    counts, loops = spot.counts(), variable_of(spot)
+    tile = _tile(spot)
+    runs = spot.times * prod(n for x, n in counts.items() if x not in tile) * partly_filled(spot)
+    lanes = prod(n for x, n in spot.extents().items() if spot.kind(x) == VECTORIZED)
+    along = {loops[x] for x in tile if spot.kind(x) == VECTORIZED}
+    unrolled: dict[str, float] = {}
+    for x, n in counts.items():
+        if x in tile and spot.kind(x) != VECTORIZED:
+            unrolled[loops[x]] = unrolled.get(loops[x], 1.0) * n
+    total = 0.0
+    for name, index, size in {(r.name, r.index, r.dtype.bytes): None for r in d.reads}:
+        if _in_registers(spot, name, near):
+            continue
+        one = _one(_in_order(spot, name, index), along, lanes, size, vector_bytes)
+        total += one * _different(index, unrolled, along)
+    return runs * total
+
+
+def variable_of(spot: NestSpot) -> dict[str, str]:
+    """The variable of the definition that each loop belongs to."""
+    _, related = spot.related()
+    found = {x: v for v, e in related.roots.items() for x in variables(e)}
+    return {x: found.get(x, x) for x in spot.nest.names()}
+
+
+def partly_filled(spot: NestSpot, loops: Collection[str] | None = None) -> float:
+    """How many times as many lanes vectors have as they are filled: the last one of a row may be short.
+
+    With some loops, of rows whose vectors these loops go through.
+
+    >>> import tdsl as td
+    >>> from tdsl.cost.loopnests import Nests
+    >>> from tdsl.schedule.facts import rest_at_root
+    >>> i, x, f = td.vars("i"), td.Tensor("x", (20,), td.f32), td.Func("f")
+    >>> f[i] = x[i] + 1
+    >>> s = td.Schedule(f)
+    >>> _ = s[f].vectorize(i, 16)
+    >>> (spot,) = Nests.of(rest_at_root(s.state)).roots()
+    >>> partly_filled(spot)
+    1.6
+    """
+    lanes = {x: n for x, n in spot.extents().items() if spot.kind(x) == VECTORIZED}
+    if not lanes:
+        return 1.0
+    splits = {r.parent: r for r in spot.nest.relations if isinstance(r, Split)}
+    found, variables_ = 1.0, spot.func.definitions[spot.definition].variables
+    for v, n in zip(variables_, spot.points(), strict=True):
+        parts = [*_parts(v, splits)]
+        inner = parts[-1].inner if parts else v
+        if inner in lanes and n and (loops is None or any(r.outer in loops for r in parts)):
+            found *= _vectors(n, [*_lengths(spot, parts)]) * lanes[inner] / n
+    return found
+
+
+def _parts(loop: str, splits: Mapping[str, Split]) -> Iterator[Split]:
+    """The splits of a loop from which the innermost one comes."""
+    while loop in splits:
+        yield splits[loop]
+        loop = splits[loop].inner
+
+
+def _lengths(spot: NestSpot, parts: Iterable[Split]) -> Iterator[int]:
+    _, related = spot.related_in_midst()
+    yield from (max(upper(related.extents[r.inner]) or 1, 1) for r in parts)
+
+
+def _vectors(n: int, lengths: Sequence[int]) -> int:
+    """How many iterations of the innermost of parts of such lengths so many points are.
+
+    >>> _vectors(100, [64, 16]), _vectors(20, [])
+    (7, 1)
+    """
+    if not lengths:
+        return 1
+    first, *others = lengths
+    many, rest = divmod(n, first)
+    return many * _vectors(first, others) + (_vectors(rest, others) if rest else 0)
+
+
+def _tile(spot: NestSpot) -> set[str]:
+    """The loops whose iterations are one piece of code: vectors, and unrolled ones inside of all others."""
+    found = {x for x in spot.nest.names() if spot.kind(x) == VECTORIZED}
+    for x, n in reversed(spot.counts().items()):
+        if spot.kind(x) not in (UNROLLED, VECTORIZED) and n > 1:
+            break
+        found.add(x)
+    return found
+
+
+def _in_registers(spot: NestSpot, name: str, near: int) -> bool:
+    """Whether a func is so small, and made so near, that it never comes to memory."""
+    nests = spot.nests
+    if not nests.state.program.has_func(name) or name in nests.tree.stored.get(ROOT, ()):
+        return False
+    return (nests.stored(name) or 0.0) <= near
+
+
+def _in_order(spot: NestSpot, name: str, index: tuple[Expr, ...]) -> tuple[Expr, ...]:
+    """An index with what lies side by side in memory last."""
+    program = spot.nests.state.program
+    order = spot.nests.state.plan(name).order if program.has_func(name) else None
+    return tuple(index[a] for a in order) if order else index
+
+
+def _one(
+    index: tuple[Expr, ...], along: set[str], lanes: int, size: int, vector_bytes: int
+) -> float:
+    """The bytes of vectors side by side that are loaded in the time of one access."""
+    own = {v for e in index for v in variables(e)} & along
+    if lanes == 1 or not own:
+        return ONE * vector_bytes
+    if len(own) == 1:
+        (v,) = own
+        *outer, last = (_apart(e, v, lanes) for e in index)
+        if not any(outer) and None not in outer and last is not None and abs(last) <= FEW_APART:
+            return max(abs(last), 1) * lanes * size
+    return lanes * vector_bytes
+
+
+def _apart(e: Expr, v: str, lanes: int) -> int | None:
+    """By how much an index moves from lane to lane; None where that is not even.
+
+    Blocks of a packed array are whole vectors.
+    """
+    if v not in variables(e):
+        return 0
+    if isinstance(e, Binary) and e.op in ("floordiv", "mod") and isinstance(e.right, Const):
+        inner = step(e.left, v)
+        if inner and int(e.right.value) % (inner * lanes) == 0:
+            return inner if e.op == "mod" else 0
+    return step(e, v)
+
+
+def _different(index: tuple[Expr, ...], unrolled: Mapping[str, float], along: set[str]) -> float:
+    """How many accesses at an index a tile makes that are not the same.
+
+    Rows of windows that lie over each other are loaded once.
+    """
+    moving = {v: n for v, n in unrolled.items() if any(v in variables(e) for e in index)}
+    found = 1.0
+    for e in index:
+        own = {v: n for v, n in moving.items() if v in variables(e)}
+        many = prod(own.values())
+        if len(own) > 1 and along.isdisjoint(variables(e)):
+            steps = [step(e, v) for v in own]
+            if None not in steps:
+                reach = sum(abs(k or 0) * (n - 1) for k, n in zip(steps, own.values(), strict=True))
+                many = min(many, reach + 1)
+        found *= many
+    return min(found, prod(moving.values()))

@@ -1,0 +1,500 @@
+"""The nests of a complete schedule as a tree, with what is touched between their loops.
+
+A `NestSpot` is the nest of one definition where it stands: the loops around it are looked at in one iteration
+in their midst, so that every box has a size. What an iteration of its first k loops needs is `boxes(k)`; of
+what slides forward with a loop only the new part is computed, in a ring that holds what is in use at a time.
+All of it comes from `required`, and so from the region function.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from math import inf, prod
+from typing import Any, Concatenate, ParamSpec, TypeVar
+
+from tdsl.core.node import frozen
+from tdsl.cost.gathers import within_inputs
+from tdsl.cost.midst import aside, middle
+from tdsl.errors import IndexBoundError
+from tdsl.lang.bounds import NOTHING, upper
+from tdsl.lang.expr import ONE, TRUE, Expr, Var, const
+from tdsl.lang.program import FuncDef
+from tdsl.lang.regions import Box, Interval, box_of, boxes_at, is_empty, tighten, union_box
+from tdsl.lang.simplify import add, conjuncts, subtract
+from tdsl.schedule.facts import extent, volume
+from tdsl.schedule.nest import (
+    BLOCKS,
+    SERIAL,
+    SHARED,
+    THREADS,
+    Fuse,
+    Level,
+    Nest,
+    Rename,
+    Rotate,
+    Split,
+    State,
+    roots_of,
+)  # fmt: skip
+from tdsl.schedule.relate import Related, relate
+from tdsl.schedule.required import Active, bounds_of, inside, required
+from tdsl.schedule.sliding import ring_size, window_axis
+from tdsl.schedule.tree import ROOT, Tree, build_tree
+
+P = ParamSpec("P")
+R = TypeVar("R")
+O = TypeVar("O", "Nests", "NestSpot")
+Extents = tuple[int | None, ...]
+
+
+def remembered(f: Callable[Concatenate[O, P], R]) -> Callable[Concatenate[O, P], R]:
+    """A function of nests or of a spot whose answers are kept there; they are not to be changed.
+
+    Each level of memory, and each way to look at a nest, asks the same.
+    """
+
+    @functools.wraps(f)
+    def asked(of: O, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        key = (f, args, *kwargs.items())
+        if key not in of.known:
+            of.known[key] = f(of, *args, **kwargs)
+        found: R = of.known[key]
+        return found
+
+    return asked
+
+
+@frozen
+class Window:
+    """What slides along an axis: so many `new` elements at a time, in `part` of the iterations."""
+
+    axis: int
+    new: int
+    part: float
+
+    def newest(self, box: Box) -> Box:
+        """The part of a box that earlier iterations have not computed."""
+        _, hi = box[self.axis]
+        if hi is None:
+            return box
+        new = (subtract(hi, const(self.new - 1)), hi)
+        return (*box[: self.axis], new, *box[self.axis + 1 :])
+
+
+@dataclass(slots=True)
+class Nests:
+    """A complete state, its tree, and what is needed in all.
+
+    `memory` has the extents of each func where it is stored.
+    """
+
+    state: State
+    whole: dict[str, Box]
+    tree: Tree
+    memory: dict[str, Extents] = field(default_factory=dict)
+    masked: bool = False  # whether how often loops run differs from iteration to iteration
+    cut: bool = False  # whether predicates do that to tiles of blocks
+    known: dict[object, Any] = field(default_factory=dict)  # what was asked before
+
+    @staticmethod
+    def of(state: State) -> Nests:
+        """The nests of a state whose funcs all have places, for sizes that are known."""
+        start: dict[str, Box] = {}
+        for name in state.program.outputs:
+            f = state.program.func(name)
+            f.output_box(None)
+            start[name] = f.natural
+        tree = build_tree(state)
+        needed = required(tree, state, (ROOT,), start, [], NOTHING)
+        made = Nests(state, within_inputs(state.program, needed), tree)
+        every = [d for f in state.program.funcs for d in f.definitions]
+        in_blocks = any(x.kind in BLOCKS for _, p in state.plans for n in p.nests for x in n.loops)
+        made.masked = any(d.mask != TRUE for d in every)
+        made.cut = in_blocks and any(d.where != TRUE for d in every)
+        for name in tree.stored.get(ROOT, ()):
+            if name in made.whole:
+                made.hold(name, made.whole[name])
+        for spot in made.roots():
+            made._store(spot)
+        return made
+
+    @remembered
+    def roots(self) -> list[NestSpot]:
+        """The nests outside of all loops, in running order."""
+        return list(self.spots(ROOT, self.whole, self.whole, 1, 1))
+
+    def spots(
+        self,
+        at: Level,
+        boxes: Mapping[str, Box],
+        wide: Mapping[str, Box],
+        times: float,
+        blocks: float,
+    ) -> Iterator[NestSpot]:
+        """The nests at a place, of which so much is needed by an iteration, and by all threads around."""
+        places = (self.tree.computed, self.tree.after, self.tree.joined)
+        for name in (name for found in places for name in found.get(at, ())):
+            box = boxes.get(name, self.whole.get(name))
+            if box is None or any(is_empty(i) for i in box):
+                continue
+            often = times
+            if self.is_shared(name):
+                box, often = wide.get(name, box), blocks
+            f = self.state.program.func(name)
+            if any(lo is None or hi is None for lo, hi in box):
+                raise IndexBoundError(
+                    f"how much of {name!r} is needed has no bounds",
+                    loc=f.loc,
+                    label="defined here",
+                    hint="limit the index at which it is read: td.clip(index, 0, n - 1)",
+                )
+            for n in range(len(f.definitions)):
+                yield NestSpot(self, f, n, box, wide.get(name, box), often, blocks)
+
+    def _store(self, spot: NestSpot) -> None:
+        for k, loop in enumerate(spot.nest.names(), 1):
+            here = Level(spot.func.name, spot.definition, loop)
+            if not self.tree.at(here):
+                continue
+            for name in self.tree.stored.get(here, ()):
+                box = spot.boxes(k).get(name)
+                if box is not None:
+                    self.hold(name, box)
+            for child in spot.children(k):
+                self._store(child)
+
+    def hold(self, name: str, box: Box) -> None:
+        """Remember the memory of a func for a box, with the rings that the schedule asks for."""
+        folds = dict(self.state.plan(name).fold)
+        self.memory[name] = tuple(folds.get(a, extent(box, a)) for a in range(len(box)))
+
+    def stored(self, name: str) -> float | None:
+        """The bytes of a func where it is stored; None for what has no memory of its own."""
+        extents = self.memory.get(name)
+        if extents is None or None in extents:
+            return None if extents is None else inf
+        # a thread beyond a tile needs less than nothing
+        return prod(max(n or 0, 0) for n in extents) * self.element_bytes(name)
+
+    def is_shared(self, name: str) -> bool:
+        """True for a func in memory that the threads of a block share: they make it together."""
+        return self.state.program.has_func(name) and self.state.plan(name).scope == SHARED
+
+    def every(self) -> Iterator[NestSpot]:
+        """All nests, those inside of others included."""
+        stack = [*self.roots()]
+        while stack:
+            spot = stack.pop()
+            yield spot
+            for k in range(1, len(spot.nest.loops) + 1):
+                stack += spot.children(k)
+
+    def bytes_of(self, name: str, box: Box) -> float:
+        """The bytes of a box of an input or func."""
+        points = volume(box)
+        return inf if points is None else float(points * self.element_bytes(name))
+
+    def extents_in_memory(self, name: str, box: Box) -> tuple[int, ...]:
+        """How long each dimension of an input or func is where it is stored, of which a box is needed."""
+        if not self.state.program.has_func(name):
+            return tuple(upper(n) or 0 for n in self.state.program.input(name).shape)
+        whole = self.whole.get(name, box)
+        found = self.memory.get(name) or tuple(extent(whole, a) for a in range(len(box)))
+        return tuple(max(n or 0, 0) for n in found)
+
+    def element_bytes(self, name: str) -> int:
+        """The bytes of an element of an input or func, of which all components count."""
+        if self.state.program.has_func(name):
+            return sum(t.bytes for t in self.state.program.func(name).dtypes)
+        return self.state.program.input(name).dtype.bytes
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class NestSpot:
+    """The nest of a definition on a box, inside open loops of others.
+
+    `wide` is the box of all threads of a block together. It runs so many `times`; for what a block makes
+    together there are `blocks` times.
+    """
+
+    nests: Nests
+    func: FuncDef
+    definition: int
+    box: Box
+    wide: Box
+    times: float
+    blocks: float
+    known: dict[object, Any] = field(default_factory=dict, repr=False)  # what was asked before
+
+    @property
+    def nest(self) -> Nest:
+        """Its loops."""
+        return self.nests.state.plan(self.func.name).nests[self.definition]
+
+    @remembered
+    def related(self, *, wide: bool = False) -> tuple[dict[str, tuple[Expr, Expr]], Related]:
+        """The bounds of its variables, and how its loops make these."""
+        box = self.wide if wide else self.box
+        bounds = bounds_of(self.func, self.func.definitions[self.definition], box)
+        return bounds, relate(self.nest, bounds)
+
+    @remembered
+    def related_in_midst(self) -> tuple[dict[str, tuple[Expr, Expr]], Related]:
+        """As `related`, over the terms that are left in the midst of the loops around them."""
+        bounds, related = self.related()
+        d, names = self.func.definitions[self.definition], self.nest.names()
+        if d.mask == TRUE == d.where:
+            return bounds, related
+        for v, _, _ in d.ranges:
+            own = [n for n, x in enumerate(names) if v in roots_of(self.nest, x)]
+            around = names[: min(own)]
+            lo, hi = tighten(self.ranges(around, wide=False), d.where)[v]
+            if lo is not None and hi is not None:
+                bounds = {**bounds, v: (lo, add(subtract(hi, lo), ONE))}
+        return bounds, relate(self.nest, bounds)
+
+    @remembered
+    def extents(self) -> dict[str, int]:
+        """The iterations of each loop, outermost first."""
+        _, related = self.related_in_midst()
+        return {x: max(upper(related.extents[x]) or 1, 0) for x in self.nest.names()}
+
+    @remembered
+    def counts(self) -> dict[str, float]:
+        """As `extents`; of a split that leaves a tail, as many outer iterations as the tail is worth."""
+        bounds, related = self.related_in_midst()
+        found = {n: float(upper(e) or 1) for n, (_, e) in bounds.items()}
+        for r in self.nest.relations:
+            match r:
+                case Split(parent, outer, inner):
+                    found[inner] = min(float(upper(related.extents[inner]) or 1), found[parent])
+                    found[outer] = found[parent] / max(found[inner], 1.0)
+                case Fuse(fused, outer, inner):
+                    found[fused] = found[outer] * found[inner]
+                case Rename(old, new) | Rotate(old, new):
+                    found[new] = found[old]
+        return {x: max(found[x], 0.0) for x in self.nest.names()}
+
+    @remembered
+    def points(self) -> tuple[int, ...]:
+        """The extent of each variable of the definition."""
+        bounds, _ = self.related_in_midst()
+        return tuple(max(upper(e) or 1, 0) for _, e in bounds.values())
+
+    @remembered
+    def opened(self, loops: tuple[str, ...], *, wide: bool = False) -> Active:
+        """The nest with some loops in one iteration in their midst, not the last one, which may be short."""
+        bounds, related = self.related(wide=wide)
+        extents = {x: upper(e) or 1 for x, e in related.extents.items()}
+        if self.nests.masked:
+            at = middle(self.nest, extents)
+        else:
+            d = self.func.definitions[self.definition]
+            terms = {v for v, _, _ in d.ranges} if self.nests.cut else None
+            at = aside(self.nest, extents, terms)
+        midst = {x: add(bounds[x][0] if x in bounds else const(0), const(at[x])) for x in loops}
+        return Active(
+            self.func, self.definition, self.nest, related.roots, related.extents, bounds, midst
+        )
+
+    def first(self, k: int) -> tuple[str, ...]:
+        """Its first k loops."""
+        return self.nest.names()[:k]
+
+    @remembered
+    def boxes(self, k: int) -> dict[str, Box]:
+        """What one iteration of the first k loops needs, by name; that of its func is what is written.
+
+        What threads share is needed by all of them.
+        """
+        found = dict(self._needs(self.first(k), k, wide=False))
+        if any(map(self.nests.is_shared, found)):
+            wide = self.block_boxes(k)
+            found |= {n: wide[n] for n in found if n in wide and self.nests.is_shared(n)}
+        return found
+
+    @remembered
+    def block_boxes(self, k: int) -> dict[str, Box]:
+        """What one iteration of the first k loops needs for all threads of a block together.
+
+        A loop that has one iteration in each thread is at another one in each.
+        """
+        one = {x for x, n in self.extents().items() if n == 1}
+        loops = tuple(x for x in self.first(k) if self.kind(x) not in THREADS and x not in one)
+        return self._needs(loops, k, wide=True)
+
+    def rest_boxes(self, k: int) -> dict[str, Box]:
+        """What one iteration of the first k loops needs without what is computed at the k-th itself."""
+        return self._needs(self.first(k), k + 1, wide=False)
+
+    @remembered
+    def _needs(self, loops: tuple[str, ...], k: int, *, wide: bool) -> dict[str, Box]:
+        nests, active = self.nests, self.opened(loops, wide=wide)
+        levels = self._levels(k)
+        found = required(nests.tree, nests.state, levels, {}, [active], NOTHING, limits=nests.whole)
+        for level in levels:  # what runs in these loops, too, is needed by nobody in them
+            for other in nests.tree.joined.get(level, ()):
+                f, whole = nests.state.program.func(other), nests.whole[other]
+                spot = NestSpot(nests, f, 0, whole, whole, 1, 1)
+                for name, box in spot._needs(spot.first(k), k, wide=wide).items():
+                    found[name] = union_box(found.get(name), box)
+        index = self.func.definitions[self.definition].index
+        # loops over empty ranges read nothing, though an iteration in their midst would
+        found = {name: box for name, box in found.items() if name in nests.whole}
+        return {**found, self.func.name: box_of(index, self.ranges(loops, wide=wide))}
+
+    @remembered
+    def ranges(self, loops: tuple[str, ...], *, wide: bool) -> dict[str, Interval]:
+        """Where the variables of the definition run in one iteration of some loops."""
+        return self.opened(loops, wide=wide).ranges(NOTHING)
+
+    def _levels(self, k: int) -> tuple[Level, ...]:
+        """The bodies of its loops from the k-th on."""
+        inner = self.nest.names()[max(k - 1, 0) :] or ("",)
+        return tuple(Level(self.func.name, self.definition, x) for x in inner)
+
+    @remembered
+    def windows(self, k: int) -> dict[str, Window]:
+        """What slides forward with the k-th loop, by name: it is stored further out."""
+        loop, d = self.nest.names()[k - 1], self.func.definitions[self.definition]
+        here = Level(self.func.name, self.definition, loop)
+        computed = self.nests.tree.computed.get(here, ())
+        names = [n for n in computed if self._is_stored_around(n, here)]
+        if not names or self.kind(loop) != SERIAL or conjuncts(d.where):
+            return {}
+        return self._windows(k, names)
+
+    def _is_stored_around(self, name: str, here: Level) -> bool:
+        store = self.nests.state.plan(name).store
+        return store not in (None, here) and store.func != name
+
+    def _windows(self, k: int, names: list[str]) -> dict[str, Window]:
+        nests, loop = self.nests, self.nest.names()[k - 1]
+        active = self.opened(self.first(k))
+        first = active.first_of(loop)
+        last = subtract(add(first, active.extents[loop]), ONE)
+        active = replace(active, opened={**active.opened, loop: Var(_ITERATION)})
+        facts = NOTHING.knowing(_ITERATION, first, last)
+        found = required(nests.tree, nests.state, self._levels(k), {}, [active], facts)
+        one, all_, count = self.boxes(k), self.boxes(k - 1), self.counts()[loop]
+        windows: dict[str, Window] = {}
+        for name in names:
+            f = nests.state.program.func(name)
+            axis = window_axis(f, found[name], _ITERATION) if name in found else None
+            if axis is None:
+                continue
+            held, made = extent(one[name], axis), extent(all_[name], axis)
+            if held is None or made is None:
+                continue
+            new = min(max(round((made - held) / max(count - 1, 1)), 1), max(held, 1))
+            windows[name] = Window(axis, new, made / (new * max(count, 1)))
+            memory = nests.memory.get(name)
+            if memory is not None:
+                ring = min(ring_size(held), memory[axis] or ring_size(held))
+                nests.memory[name] = (*memory[:axis], ring, *memory[axis + 1 :])
+        return windows
+
+    @remembered
+    def internal(self, k: int) -> set[str]:
+        """The funcs whose memory is inside of the first k loops."""
+        names = self.nest.names()[max(k - 1, 0) :]
+        levels = [Level(self.func.name, self.definition, x) for x in names]
+        here, stores = self.made(k), self.nests.tree.stored
+        every = (*levels, *_levels(self.nests.state, here - {self.func.name}))
+        return {g for x in every for g in stores.get(x, ())} & here
+
+    @remembered
+    def made(self, k: int) -> set[str]:
+        """Its func, and those that are computed inside of its first k loops."""
+        names = self.nest.names()[max(k - 1, 0) :]
+        levels = [Level(self.func.name, self.definition, x) for x in names]
+        return inside(self.nests.tree, self.nests.state, levels) | {self.func.name}
+
+    @remembered
+    def children(self, k: int) -> list[NestSpot]:
+        """The nests that stand in the body of its k-th loop."""
+        here = Level(self.func.name, self.definition, self.nest.names()[k - 1])
+        if not self.nests.tree.at(here):
+            return []
+        counts, loops = self.counts(), self.first(k)
+        times = self.times * prod(counts[x] for x in loops)
+        blocks = self.blocks * prod(counts[x] for x in loops if self.kind(x) not in THREADS)
+        boxes = self.boxes(k)
+        wide = self.block_boxes(k) if times != blocks else boxes
+        joined, windows = self.nests.tree.joined.get(here, ()), self.windows(k)
+        found = []
+        for spot in self.nests.spots(here, boxes, wide, times, blocks):
+            name = spot.func.name
+            spot = spot.continued(k) if name in joined else spot
+            found.append(spot.sliding(windows[name]) if name in windows else spot)
+        return found
+
+    def continued(self, k: int) -> NestSpot:
+        """The nest as it goes on inside of its first k loops, which another one has opened."""
+        loops = self.first(k)
+        box, wide = (self.opened(loops, wide=w).written(NOTHING) for w in (False, True))
+        inner = replace(self, box=box, wide=wide, known={})
+        again = prod(inner.counts()[x] for x in loops)  # those that it reduces over are still there
+        return replace(inner, times=self.times / again, blocks=self.blocks / again, known={})
+
+    def sliding(self, window: Window) -> NestSpot:
+        """The same where only the new part of a window is computed."""
+        return replace(
+            self,
+            box=window.newest(self.box),
+            wide=window.newest(self.wide),
+            times=self.times * window.part,
+            blocks=self.blocks * window.part,
+            known={},
+        )
+
+    @remembered
+    def own_reads(self, loops: tuple[str, ...]) -> dict[str, Box]:
+        """What the definition itself reads in one iteration of some loops, all threads together."""
+        d = self.func.definitions[self.definition]
+        ranges = tighten(self.ranges(loops, wide=True), d.where)
+        return boxes_at(d.indices, ranges, NOTHING, d.where)
+
+    def filled(self, k: int, boxes: Mapping[str, Box]) -> dict[str, float]:
+        """Which part of some boxes the definition itself reads in one iteration of the first k loops.
+
+        It is below 1 where reads are far apart, as those of two halves of the channels.
+        """
+        d = self.func.definitions[self.definition]
+        reads: dict[str, dict[tuple[Expr, ...], None]] = {}
+        for r in d.reads:
+            reads.setdefault(r.name, {})[r.index] = None
+        several = {name: [*found] for name, found in reads.items() if len(found) > 1}
+        if not several:
+            return {}
+        ranges = tighten(self.ranges(self.first(k), wide=True), d.where)
+        parts: dict[str, float] = {}
+        for name, found in several.items():
+            around = volume(boxes[name]) if name in boxes else None
+            one = volume(box_of(found[0], ranges, NOTHING, d.where))
+            if not around or one is None or len(found) * one >= around:
+                continue
+            points = [volume(box_of(index, ranges, NOTHING, d.where)) for index in found]
+            if all(n is not None for n in points):
+                parts[name] = min(sum(n or 0 for n in points) / around, 1.0)
+        return parts
+
+    def own_writes(self, loops: tuple[str, ...]) -> Box:
+        """What the definition itself writes in one iteration of some loops, all threads together."""
+        index = self.func.definitions[self.definition].index
+        return box_of(index, self.ranges(loops, wide=True))
+
+    def kind(self, loop: str) -> str:
+        """How a loop runs."""
+        return self.nest.kind(loop)
+
+
+_ITERATION = "iteration"  # of the loop with which windows slide
+
+
+def _levels(state: State, names: set[str]) -> Iterator[Level]:
+    for name in sorted(names):
+        for n, nest in enumerate(state.plan(name).nests):
+            yield from (Level(name, n, x) for x in nest.names())

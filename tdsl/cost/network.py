@@ -1,0 +1,45 @@
+"""The last level of memory: what a rank needs and does not own, and how long the network takes for it."""
+
+from __future__ import annotations
+
+from math import ceil, inf
+
+from tdsl.core.node import frozen
+from tdsl.machine.devices import typical
+from tdsl.machine.model import Machine, MemoryLevel
+
+
+@frozen
+class Received:
+    """What a rank of so many receives: bytes by tensor, in so many messages at least.
+
+    `made` is how many points of each func are computed by the rank that computes the most of it.
+    """
+
+    rank: int
+    ranks: int
+    moved: tuple[tuple[str, float], ...]
+    messages: int
+    made: tuple[tuple[str, int], ...] = ()
+
+    @property
+    def bytes(self) -> float:
+        """Those of all tensors."""
+        return sum(size for _, size in self.moved)
+
+
+def link_of(machine: Machine) -> MemoryLevel:
+    """The outermost link of a machine, or that of a processor which was measured."""
+    return (machine.links or typical().links)[-1]
+
+
+def network_seconds(received: Received, link: MemoryLevel) -> float:
+    """A latency for each message, and the bytes, in whole granules, over the bandwidth of a link.
+
+    >>> link = MemoryLevel("network", None, 64, bandwidth=((1, 1e9),), latency=1e-6)
+    >>> round(1e6 * network_seconds(Received(0, 4, (("a", 6400.0),), 2), link), 3)
+    8.4
+    """
+    whole = link.line * ceil(received.bytes / link.line)
+    speed = link.bytes_per_second(link.shared_by) or inf
+    return received.messages * (link.latency or 0.0) + whole / speed

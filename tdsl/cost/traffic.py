@@ -1,0 +1,106 @@
+"""The bytes that a schedule moves between levels of memory, and those that it keeps in one.
+
+What a cache moves follows from what is used again and when (`caches.py`). Of a GPU's memory, each stage that
+reads or writes it moves the box that its threads and its loops touch, once for each block and each iteration
+of the loops around: what is in shared memory and registers is what the schedule put there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import prod
+
+from tdsl.cost.caches import CacheModel
+from tdsl.cost.gathers import points_asked
+from tdsl.cost.loopnests import Nests, NestSpot
+from tdsl.cost.moved import Bytes, Moved, add_up
+from tdsl.lang.regions import Box, tighten
+from tdsl.machine.model import Machine, MemoryLevel
+from tdsl.schedule.nest import BLOCKS, REGISTER, TOGETHER, Level
+from tdsl.schedule.tree import ROOT
+
+
+def beyond_cache(nests: Nests, level: MemoryLevel, machine: Machine) -> Bytes:
+    """What a cache exchanges with the memory behind it, by tensor and func.
+
+    Threads run the parallel loops; a cache of its own for each fetches for itself what all of them read.
+    """
+    moved: Bytes = {}
+    for own in CacheModel.of(nests, level, machine).by_nest():
+        add_up(moved, own)
+    return moved
+
+
+def of_blocks(nests: Nests) -> Bytes:
+    """What the kernels of a GPU load from its memory and store there, by tensor and func."""
+    moved: Bytes = {}
+    for spot in nests.roots():
+        add_up(moved, of_block(spot))
+    return moved
+
+
+def of_block(spot: NestSpot) -> Bytes:
+    """What one kernel loads and stores; not what lives in shared memory and registers."""
+    moved: Bytes = {}
+    for _, own in _of_stages(spot):
+        add_up(moved, own)
+    return moved
+
+
+def of_stages(nests: Nests) -> dict[str, Bytes]:
+    """What each stage of the kernels of a GPU loads from its memory and stores there, by name."""
+    found: dict[str, Bytes] = {}
+    for spot in nests.roots():
+        for name, own in _of_stages(spot):
+            add_up(found.setdefault(name, {}), own)
+    return found
+
+
+def _of_stages(spot: NestSpot) -> Iterator[tuple[str, Bytes]]:
+    nests = spot.nests
+    inner = {n for n, plan in nests.state.plans if plan.scope in (REGISTER, *TOGETHER)}
+    inner |= {n for n, home in nests.tree.home.items() if _is_inside_threads(nests, n, home)}
+    yield from _of_block(spot, inner)
+
+
+def _is_inside_threads(nests: Nests, name: str, home: Level) -> bool:
+    """True for what a thread keeps for itself: it is stored in the loops of a kernel."""
+    return home != ROOT and name not in nests.tree.stored.get(ROOT, ())
+
+
+def _of_block(spot: NestSpot, inner: set[str]) -> Iterator[tuple[str, Bytes]]:
+    nests, extents, moved = spot.nests, spot.counts(), dict[str, Moved]()
+    own = tuple(x for x in extents if spot.kind(x) in BLOCKS)
+    count = spot.blocks * prod(extents[x] for x in own)
+    for name, box in spot.own_reads(own).items():
+        if name not in inner and name != spot.func.name:
+            add_up(moved, {name: Moved(read=count * _read(spot, own, name, box))})
+    if spot.func.name not in inner:
+        size = count * nests.bytes_of(spot.func.name, spot.own_writes(own))
+        add_up(moved, {spot.func.name: Moved(written=size)})
+    yield spot.func.name, moved
+    for k in range(1, len(extents) + 1):
+        for child in spot.children(k):
+            yield from _of_block(child, inner)
+
+
+def _read(spot: NestSpot, loops: tuple[str, ...], name: str, box: Box) -> float:
+    """The bytes of a box that a stage reads in an iteration of some loops; of a table the rows asked for."""
+    nests, d = spot.nests, spot.func.definitions[spot.definition]
+    found = nests.bytes_of(name, box)
+    asked = points_asked(d, name, tighten(spot.ranges(loops, wide=True), d.where))
+    if asked is None:
+        return found
+    there = prod(nests.extents_in_memory(name, box))
+    return min(found, float(min(asked, there) * nests.element_bytes(name)))
+
+
+def kept_in_blocks(nests: Nests, scope: str) -> float:
+    """The bytes of a scope that one block of a kernel holds, or one thread; the most of all kernels."""
+    return max((_kept(spot, scope) for spot in nests.roots()), default=0.0)
+
+
+def _kept(spot: NestSpot, scope: str) -> float:
+    names = spot.internal(0)
+    nests = spot.nests
+    return sum(nests.stored(n) or 0.0 for n in names if nests.state.plan(n).scope == scope)

@@ -1,0 +1,242 @@
+"""Warp-level instructions of tensor cores: `mma.sync`, and the `ldmatrix` loads of its operands.
+
+    acc[i, j] += a[i, k] * b[k, j]         mma.sync: 16 x 8 sums; k runs over 32 bytes of a row of `a`
+    fragment[i, j] = tile[i, j]            ldmatrix: from shared memory, transposed if the tile needs it
+
+A register of 4 bytes holds consecutive elements along k. Operands of two-byte types may be row-major or
+column-major in memory: `ldmatrix` transposes them while it loads. The instructions are rows of tables; `find`
+returns the `Instruction` of a name.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from tdsl.core.node import frozen
+from tdsl.errors import did_you_mean
+from tdsl.lang.casts import cast
+from tdsl.lang.tensor import Func, Tensor
+from tdsl.lang.types import DType, bf16, f8e4m3, f8e5m2, f16, f32, i8, i32, u8
+from tdsl.lang.value import vars
+from tdsl.machine.instructions.instruction import INSTRUCTIONS, Instruction, instruction
+from tdsl.machine.instructions.warpgroups import C_TYPES, PTX_TYPES, Wgmma, declare_wgmma
+from tdsl.machine.instructions.warpgroups import rows as wgmma_rows
+
+ROWS, COLUMNS = 16, 8  # of the accumulators
+_BYTES = 32  # of a row of `a` and of a column of `b`
+
+
+@frozen
+class Mma:
+    """A row for `mma.sync`: the types of operands and accumulators; `kind` is the PTX type if it differs."""
+
+    left: DType
+    right: DType
+    total: DType
+    kind: str = ""
+
+    @property
+    def terms(self) -> int:
+        """The extent of k: the number of products added to each accumulator."""
+        return _BYTES // self.left.bytes
+
+    @property
+    def arch(self) -> int:
+        """The lowest compute capability with the instruction, as in sm_80."""
+        return 89 if self.left in (f8e4m3, f8e5m2) else 80
+
+    @property
+    def name(self) -> str:
+        """The name of the instruction."""
+        return (
+            f"mma_m16n8k{self.terms}_{self.kind or self.left.name}_{self.kind or self.right.name}"
+        )
+
+
+MMAS = (
+    Mma(f16, f16, f32), Mma(bf16, bf16, f32), Mma(f32, f32, f32, "tf32"),
+    *(Mma(x, y, f32) for x in (f8e4m3, f8e5m2) for y in (f8e4m3, f8e5m2)),
+    *(Mma(x, y, i32) for x in (i8, u8) for y in (i8, u8)),
+)  # fmt: skip
+
+
+@frozen
+class Load:
+    """A row for `ldmatrix`: the operand, its type, whether it is transposed, the number of 8 x 8 matrices."""
+
+    operand: str
+    dtype: DType
+    turned: bool
+    matrices: int = 4
+
+    @property
+    def name(self) -> str:
+        """The name of the instruction."""
+        turned = "_trans" if self.turned else ""
+        return f"ldmatrix_x{self.matrices}{turned}_{self.operand}_{self.dtype.name}"
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """The shape of the tile in memory: k is the last axis, or the first if the load transposes."""
+        terms = _BYTES // self.dtype.bytes
+        other = ROWS if self.matrices == 4 else COLUMNS
+        return (terms, other) if self.turned else (other, terms)
+
+
+LOADS = (
+    *(Load("a", t, turned=False) for t in (f16, bf16, f32, f8e4m3, f8e5m2, i8, u8)),
+    *(
+        Load("b", t, turned=False, matrices=n)
+        for t in (f16, bf16, f32, f8e4m3, f8e5m2, i8, u8)
+        for n in (4, 2)
+    ),
+    *(Load("a", t, turned=True) for t in (f16, bf16)),
+    *(Load("b", t, turned=True, matrices=n) for t in (f16, bf16) for n in (4, 2)),
+)
+
+
+def find(name: str) -> Instruction | None:
+    """The instruction of a name, declared by the user or built in; None for an unknown name.
+
+    >>> find("mma_m16n8k16_f16_f16").shapes()
+    ((16, 8), (16, 16), (16, 8))
+    """
+    rows = _rows()
+    return declare(rows[name]) if name in rows else INSTRUCTIONS.get(name)
+
+
+def nearest(name: str) -> str:
+    """The hint for an unknown name: similar names of instructions with the same prefix."""
+    known = {**INSTRUCTIONS, **_rows()}
+    kind = name.partition("_")[0]
+    return did_you_mean(name, [n for n in known if n.startswith(kind)] or INSTRUCTIONS)
+
+
+def is_built_in(name: str) -> bool:
+    """True for an instruction of the tables of tensor cores; False for one that a user declares."""
+    return name in _rows()
+
+
+@functools.cache
+def _rows() -> dict[str, Mma | Load | Wgmma]:
+    listed: list[Mma | Load | Wgmma] = [*MMAS, *LOADS, *wgmma_rows()]
+    return {row.name: row for row in listed}
+
+
+@functools.cache
+def declare(row: Mma | Load | Wgmma) -> Instruction:
+    """The `Instruction` of a row of the tables, declared on first use."""
+    if isinstance(row, Wgmma):
+        return declare_wgmma(row)
+    return _product(row) if isinstance(row, Mma) else _load(row)
+
+
+def _product(row: Mma) -> Instruction:
+    i, j, k = vars("i j k")
+    a, b = Tensor("a", (ROWS, row.terms), row.left), Tensor("b", (row.terms, COLUMNS), row.right)
+    acc = Func("acc")
+    left, right = a[i, k], b[k, j]
+    if row.left != row.total:
+        left, right = cast(left, row.total), cast(right, row.total)
+    acc[i, j] += left * right
+    rules = {
+        "acc": lambda i, j: (i % 8 * 4 + j // 2, i // 8 * 2 + j % 2),
+        "a": _layout_of_a(row.left),
+        "b": _layout_of_b(row.right),
+    }
+    return instruction(row.name, acc, cuda=_product_text(row), fragments=rules, arch=row.arch)
+
+
+def _layout_of_a(t: DType) -> Callable[[Any, Any], tuple[Any, Any]]:
+    near, half = 4 // t.bytes, 16 // t.bytes
+    return lambda i, k: (
+        i % 8 * 4 + k % half // near,
+        k // half * 2 * near + i // 8 * near + k % near,
+    )
+
+
+def _layout_of_b(t: DType) -> Callable[[Any, Any], tuple[Any, Any]]:
+    """The layout of `b` for one tile of 8 columns, or for two adjacent tiles."""
+    near, half = 4 // t.bytes, 16 // t.bytes
+    return lambda k, j: (
+        j % 8 * 4 + k % half // near,
+        j // 8 * 2 * near + k // half * near + k % near,
+    )
+
+
+def _product_text(row: Mma) -> str:
+    left, right = PTX_TYPES[row.left], PTX_TYPES[row.right]
+    total = "f32" if row.total == f32 else "s32"
+    constraint = "f" if row.total == f32 else "r"
+    ready = [f"x[{n}]" for n in range(4)] + [f"y[{n}]" for n in range(2)]
+    acc, a, b = (C_TYPES[t] for t in (row.total, row.left, row.right))
+    lines = []
+    if row.kind == "tf32":
+        lines.append("  unsigned z[6];")
+        for n, x in enumerate(ready):
+            lines.append(
+                f'  asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(z[{n}]) : "f"(__uint_as_float({x})));'
+            )
+        ready = [f"z[{n}]" for n in range(6)]
+    sums = ", ".join(f'"+{constraint}"(acc[{n}])' for n in range(4))
+    given = ", ".join(f'"r"({x})' for x in ready)
+    return "\n".join(
+        [
+            "",
+            f"__device__ __forceinline__ void {row.name}({acc} *acc, const {a} *a, const {b} *b) {{",
+            "  const unsigned *x = (const unsigned *)a, *y = (const unsigned *)b;",
+            *lines,
+            f'  asm volatile("mma.sync.aligned.m16n8k{row.terms}.row.col.{total}.{left}.{right}.{total} "',
+            '    "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"',
+            f"    : {sums} : {given});",
+            "}",
+            "",
+        ]
+    )
+
+
+def _load(row: Load) -> Instruction:
+    i, j = vars("i j")
+    tile, fragment = Tensor("tile", row.shape, row.dtype), Func("fragment")
+    fragment[i, j] = tile[i, j]
+    of = _layout_of_a(row.dtype) if row.operand == "a" else _layout_of_b(row.dtype)
+    straight = row.turned == (
+        row.operand == "b"
+    )  # True if the axes of the tile are in the operand's order
+    rule = of if straight else lambda i, j: of(j, i)
+    half = 16 // row.dtype.bytes
+    if row.operand == "a":
+        points = lambda x: (x % 16, x // 16 * half)
+        turned = lambda x: (x % 8 + x // 16 * 8, x // 8 % 2 * 8)
+    else:
+        points = lambda x: (x % 8 + x // 16 * 8, x // 8 % 2 * half)
+        turned = lambda x: (x % 16, x // 16 * 8)
+        if row.matrices == 2:
+            points = lambda x: (x % 8, x // 8 % 2 * half)
+            turned = lambda x: (x % 16, x * 0)
+    return instruction(
+        row.name, fragment, cuda=_load_text(row), fragments={"fragment": rule},
+        points={"tile": turned if row.turned else points}, strides={"tile": (None, 1)}, arch=80,
+    )  # fmt: skip
+
+
+def _load_text(row: Load) -> str:
+    count = row.matrices
+    registers = ", ".join(f"%{n}" for n in range(count))
+    results = ", ".join(f'"=r"(r[{n}])' for n in range(count))
+    turned = ".trans" if row.turned else ""
+    c = C_TYPES[row.dtype]
+    return "\n".join(
+        [
+            "",
+            f"__device__ __forceinline__ void {row.name}({c} *fragment, const {c} *tile) {{",
+            "  unsigned *r = (unsigned *)fragment;",
+            f'  asm volatile("ldmatrix.sync.aligned.m8n8.x{count}{turned}.shared.b16 "',
+            f'    "{{{registers}}}, [%{count}];"',
+            f'    : {results} : "r"((unsigned)__cvta_generic_to_shared(tile)));',
+            "}",
+            "",
+        ]
+    )

@@ -1,0 +1,131 @@
+"""What a schedule knows of the machine: vectors, threads, and one memory hierarchy from registers outwards.
+
+Levels are data: those of a processor are its registers, caches and memory; those of a GPU and the network
+to other machines have the same fields and stand in the same list.
+"""
+
+from __future__ import annotations
+
+from tdsl.core.node import frozen
+from tdsl.core.source import here
+from tdsl.errors import TargetError, did_you_mean
+
+
+@frozen
+class MemoryLevel:
+    """A level of the memory hierarchy.
+
+    One instance holds `bytes` (None: as much as is asked for), moves `line` bytes at a time and serves
+    `shared_by` threads. A level is `managed` if it holds what a program puts there, otherwise it is a cache.
+    `bandwidth` pairs numbers of threads, rising, with the bytes a second that they read together; it is
+    empty where that has not been measured. A link to other ranks has a `latency`, too, in seconds; 0 is that
+    of a data sheet which does not say it.
+    """
+
+    name: str
+    bytes: int | None
+    line: int = 64
+    shared_by: int = 1
+    managed: bool = False
+    bandwidth: tuple[tuple[int, float], ...] = ()
+    latency: float | None = None
+
+    @property
+    def share(self) -> int | None:
+        """The bytes of an instance for each of the threads that share it."""
+        return None if self.bytes is None else self.bytes // self.shared_by
+
+    def bytes_per_second(self, threads: int) -> float | None:
+        """What this many threads read together: that of the nearest number which was measured, or None.
+
+        >>> MemoryLevel("memory", None, bandwidth=((1, 20e9), (4, 50e9))).bytes_per_second(3)
+        50000000000.0
+        """
+        if not self.bandwidth:
+            return None
+        return min(self.bandwidth, key=lambda pair: (abs(pair[0] - threads), pair[0]))[1]
+
+
+@frozen
+class Rate:
+    """The operations a second of one thread; a multiplication and its addition are two.
+
+    `unit` is what computes them: "scalar" or "vector" for sums of products, "exp" for that function, or the
+    name of a tensor instruction; `dtype` is that of the sums.
+    """
+
+    unit: str
+    dtype: str
+    per_second: float
+
+
+# What stands here where nothing says more: any processor of the last years has about as much.
+CACHES = (MemoryLevel("L1", 32 << 10), MemoryLevel("L2", 512 << 10), MemoryLevel("L3", 16 << 20))
+
+
+@frozen
+class Machine:
+    """Vectors, threads and memory of what code runs on.
+
+    `vector_bytes` are the bytes of a vector (0: the backend makes no vectors), `features` are LLVM's names of
+    what the processor can do beyond its architecture, `registers` is the number of vector registers. `levels`
+    go from the nearest to the farthest, and are those of one rank; `links` go on from there, to what other
+    ranks have. `launch` is the time that a parallel loop takes beyond its work, in
+    seconds; it and `rates` are there only where they have been measured. `block_threads` are those of a block
+    on a GPU, by default (0: it is none).
+    """
+
+    vector_bytes: int = 0
+    threads: int = 1
+    features: frozenset[str] = frozenset()
+    registers: int = 16
+    levels: tuple[MemoryLevel, ...] = (*CACHES, MemoryLevel("memory", None, managed=True))
+    rates: tuple[Rate, ...] = ()
+    launch: float | None = None
+    block_threads: int = 0
+    links: tuple[MemoryLevel, ...] = ()
+
+    @property
+    def caches(self) -> tuple[MemoryLevel, ...]:
+        """The levels that hold what was used last, nearest first."""
+        return tuple(x for x in self.levels if not x.managed and x.bytes is not None)
+
+    @property
+    def nearest_bytes(self) -> int:
+        """The bytes of the nearest cache that one thread may count on."""
+        return self.caches[0].share or 0
+
+    @property
+    def near_bytes(self) -> int:
+        """The bytes that one thread may count on in the cache behind the nearest.
+
+        >>> Machine().near_bytes >> 10
+        512
+        """
+        return self.caches[min(1, len(self.caches) - 1)].share or 0
+
+    @property
+    def last_bytes(self) -> int:
+        """The bytes of the cache before memory, for all threads that share it."""
+        return self.caches[-1].bytes or 0
+
+    def level(self, name: str) -> MemoryLevel:
+        """The level of a name, in capital letters or not; TargetError where there is none.
+
+        >>> Machine().level("l2").bytes >> 10
+        512
+        """
+        found = next((x for x in self.levels if x.name.lower() == str(name).lower()), None)
+        if found is None:
+            raise TargetError(
+                f"the memory of this machine has no level {name!r}",
+                loc=here(),
+                label="this level",
+                hint=did_you_mean(name, [x.name for x in self.levels]),
+            )
+        return found
+
+    def rate(self, unit: str, dtype: str = "f32") -> float | None:
+        """The operations a second of one thread by a unit; those of another type where this has none."""
+        same = [r for r in self.rates if r.unit == unit]
+        return next((r.per_second for r in (*(r for r in same if r.dtype == dtype), *same)), None)

@@ -1,0 +1,121 @@
+"""Reductions across rows on a GPU: right at every size, contiguous, in parts where columns are few."""
+
+import numpy as np
+import pytest
+
+import tdsl as td
+from tdsl.autoschedule.recipes.block_columns import BlockColumns
+from tdsl.autoschedule.recipes.blocks import on_blocks
+from tdsl.lang.interp import interpret
+from tests.codegen.cuda.conflicts import conflicts, strides
+from tests.codegen.cuda.programs import kernel_of
+
+i, j, k = td.vars("i j k")
+
+
+def columns(rows: int, length: int, kind=td.sum):
+    a, f = td.Tensor("a", (rows, length), td.f32), td.Func("f")
+    f[j] = kind(a[k, j], axis=k)
+    return f
+
+
+def layers(rows: int, length: int):
+    """Of several matrices."""
+    a, f = td.Tensor("a", (3, rows, length), td.f32), td.Func("f")
+    f[i, j] = td.max(a[i, k, j] * 2, axis=k)
+    return f
+
+
+PROGRAMS = {"sums": columns, "largest": lambda m, n: columns(m, n, td.max), "layers": layers}
+
+
+def agrees(s: td.Schedule, rng) -> None:
+    (source,) = s.program.inputs
+    a = rng.integers(-3, 4, [e.value for e in source.shape]).astype(np.float32)
+    got = td.emulate(td.compile(s, target="cuda"))(a)
+    (want,) = interpret(s.program, {"a": a})
+    np.testing.assert_array_equal(got, want, strict=True)
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize("parts", [1, 3])
+@pytest.mark.parametrize(
+    "m, n, wide", [(64, 1, 4), (65, 33, 32), (131, 64, 32), (300, 3, 4), (70, 8, 8), (64, 17, 32)]
+)
+def test_columns_at_any_size(rng, name, parts, m, n, wide):
+    f = PROGRAMS[name](m, n)
+    s = td.Schedule(f)
+    assert td.recipes.block_columns(s[f], parts=parts) == BlockColumns(wide, 256 // wide, parts)
+    agrees(s, rng)
+
+
+@pytest.mark.parametrize("n", [3, 4, 8])
+def test_threads_of_few_columns_read_neighbours(n):
+    """A warp reads several rows: with a thread for each of 32 columns, most would have none."""
+    f = columns(100_000, n)
+    s = td.Schedule(f)
+    plan = td.recipes.block_columns(s[f])
+    kernel = kernel_of(s)
+    assert plan.columns < 2 * n
+    assert strides(kernel, "a") == [1]
+    assert set(conflicts(kernel)) == {1}
+
+
+def test_neighbours_are_read_by_neighbours_and_parts_keep_a_gpu_busy():
+    f = columns(100_000, 64)
+    s = td.Schedule(f)
+    assert td.recipes.block_columns(s[f]).parts == 128
+    kernel = kernel_of(s)
+    assert strides(kernel, "a") == [1]
+    assert set(conflicts(kernel)) == {1}
+
+
+@pytest.mark.parametrize("m, n, plan", [(4096, 64, True), (10, 64, False), (4096, 100_000, False)])
+def test_the_default_schedule_takes_it_where_it_pays(m, n, plan):
+    f = columns(m, n)
+    assert isinstance(on_blocks(td.Schedule(f)[f]), BlockColumns) == plan
+
+
+def times_a_vector(rows: int, length: int, dtype=td.f32):
+    """x^T a: what all columns read lies along the terms."""
+    a, x, f = td.Tensor("a", (rows, length), dtype), td.Tensor("x", (rows,), dtype), td.Func("f")
+    f[j] = td.sum(td.cast(a[k, j], td.f32) * td.cast(x[k], td.f32), axis=k)
+    return f
+
+
+@pytest.mark.parametrize("m, n", [(64, 1), (67, 37)])
+def test_columns_times_a_vector_at_any_size(rng, m, n):
+    s = td.Schedule(times_a_vector(m, n))
+    td.recipes.block_columns(s["f"])
+    a, x = (rng.integers(-3, 4, shape).astype(np.float32) for shape in ((m, n), (m,)))
+    np.testing.assert_array_equal(td.emulate(td.compile(s, target="cuda"))(a, x), x @ a)
+
+
+def test_columns_times_batches_of_vectors(rng):
+    a, x, f = td.Tensor("a", (2, 67, 37), td.f32), td.Tensor("x", (2, 67), td.f32), td.Func("f")
+    f[i, j] = td.sum(a[i, k, j] * x[i, k], axis=k)
+    s = td.Schedule(f)
+    td.recipes.block_columns(s[f])
+    p, q = (rng.integers(-3, 4, shape).astype(np.float32) for shape in ((2, 67, 37), (2, 67)))
+    got = td.emulate(td.compile(s, target="cuda"))(p, q)
+    np.testing.assert_array_equal(got, np.einsum("ikj,ik->ij", p, q))
+
+
+def test_a_turned_matrix_times_a_vector_is_read_once_by_neighbours():
+    s = td.Schedule(times_a_vector(4096, 4096), target="cuda")
+    assert isinstance(on_blocks(td.Schedule(times_a_vector(4096, 4096))["f"]), BlockColumns)
+    least = 4 * (4096 * 4096 + 2 * 4096)
+    assert s.traffic("global") < 1.05 * least
+    kernel = kernel_of(td.Schedule(times_a_vector(512, 64)))
+    assert set(strides(kernel, "a")) == {1} and set(strides(kernel, "x")) == {0}
+
+
+def test_rows_and_products_are_left_as_they_are():
+    a, f, g = td.Tensor("a", (200, 200), td.f32), td.Func("f"), td.Func("g")
+    f[i] = td.sum(a[i, k], axis=k)
+    g[i, j] = td.sum(a[i, k] * a[k, j], axis=k)
+    for func in (f, g):
+        s = td.Schedule(func)
+        with pytest.raises(td.ScheduleError, match="block_columns is not for"):
+            td.recipes.block_columns(s[func])
+        assert not s.directives

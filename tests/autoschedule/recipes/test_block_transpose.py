@@ -1,0 +1,107 @@
+"""Transposes on a GPU: right at every size, neighbours by neighbours on both sides, no bank conflicts."""
+
+import numpy as np
+import pytest
+
+import tdsl as td
+from tdsl.autoschedule.recipes.block_transpose import BlockTranspose
+from tdsl.lang.interp import interpret
+from tests.codegen.cuda.conflicts import conflicts, strides
+from tests.codegen.cuda.programs import barriers, kernel_of
+
+b, c, i, j, k = td.vars("b c i j k")
+
+
+def turned(dtype=td.f32):
+    a, f = td.Tensor("a", ("M", "N"), dtype), td.Func("f")
+    f[i, j] = a[j, i] + 1
+    return f
+
+
+def added():
+    """One operand is turned, the other is not."""
+    a, other, f = (
+        td.Tensor("a", ("M", "N"), td.f32),
+        td.Tensor("o", ("N", "M"), td.f32),
+        td.Func("f"),
+    )
+    f[i, j] = a[j, i] * 2 + other[i, j]
+    return f
+
+
+def permuted():
+    a, f = td.Tensor("a", (2, "M", 3, "N"), td.f32), td.Func("f")
+    f[c, i, b, j] = a[b, j, c, i]
+    return f
+
+
+PROGRAMS = {"turned": turned, "added": added, "permuted": permuted}
+
+
+def agrees(s: td.Schedule, rng, m: int, n: int) -> None:
+    known = {"M": m, "N": n}
+    arrays = {}
+    for t in s.program.inputs:
+        shape = [known.get(getattr(e, "name", ""), getattr(e, "value", 0)) for e in t.shape]
+        arrays[t.name] = rng.integers(-9, 9, shape).astype(t.dtype.numpy)
+    got = td.emulate(td.compile(s, target="cuda"))(**arrays)
+    (want,) = interpret(s.program, arrays)
+    np.testing.assert_array_equal(got, want, strict=True)
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize("m, n", [(0, 5), (1, 1), (31, 33), (32, 64), (67, 40)])
+def test_transposes_at_any_size(rng, name, m, n):
+    f = PROGRAMS[name]()
+    s = td.Schedule(f)
+    plan = td.recipes.block_transpose(s[f])
+    assert plan == BlockTranspose("i", "j", ("a",))
+    agrees(s, rng, m, n)
+
+
+@pytest.mark.parametrize("dtype", [td.f16, td.f32, td.f64, td.i8], ids=str)
+def test_both_sides_are_contiguous_and_banks_differ(dtype):
+    f = turned(dtype)
+    s = td.Schedule(f)
+    td.recipes.block_transpose(s[f])
+    kernel = kernel_of(s, M=96, N=128)
+    assert strides(kernel, "a") == strides(kernel, "f") == [1]
+    assert set(conflicts(kernel)) == {1}
+    assert barriers(kernel) == 1
+
+
+def test_a_pitch_that_is_not_odd_has_conflicts():
+    f = turned()
+    s = td.Schedule(f)
+    td.recipes.block_transpose(s[f])
+    s["a_cache"].align_storage(1, 32)
+    assert max(conflicts(kernel_of(s, M=96, N=128))) == 32
+
+
+def test_the_default_schedule_takes_it_where_both_sides_are_long(rng):
+    for shape, stride in (((64, 80), 1), ((64, 3), 64)):
+        a, f = td.Tensor("a", shape, td.f32), td.Func("f")
+        f[i, j] = a[j, i]
+        kernel = kernel_of(td.Schedule(f))
+        assert strides(kernel, "f") == [1] or stride == 64
+        assert (max(strides(kernel, "a"), default=1) == 1) == (stride == 1)
+    agrees(td.Schedule(turned()), rng, 40, 50)
+
+
+def test_choices_replace_what_is_chosen(rng):
+    f = turned()
+    s = td.Schedule(f)
+    plan = td.recipes.block_transpose(s[f], tile=16, lines=4)
+    assert (plan.tile, plan.lines) == (16, 4)
+    agrees(s, rng, 50, 37)
+
+
+def test_what_reads_along_its_own_rows_is_left_as_it_is():
+    a, f, g = td.Tensor("a", (64, 64), td.f32), td.Func("f"), td.Func("g")
+    f[i, j] = a[i, j] + a[i, 63 - j]
+    g[i] = td.sum(a[k, i], axis=k)
+    for func in (f, g):
+        s = td.Schedule(func)
+        with pytest.raises(td.ScheduleError, match="block_transpose is not for"):
+            td.recipes.block_transpose(s[func])
+        assert not s.directives
