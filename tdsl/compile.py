@@ -29,13 +29,13 @@ from tdsl.lang.tensor import Func
 from tdsl.schedule.fluent import Stage
 from tdsl.schedule.legality import check_all
 from tdsl.schedule.masked import all_terms
-from tdsl.schedule.nest import State
+from tdsl.schedule.state import State
 from tdsl.target import Target, as_target
 from tdsl.tilegraph.schedule import Schedule
 from tdsl.variant import Variant
 
 if TYPE_CHECKING:
-    from tdsl.codegen.cpu.cached_kernel import Way
+    from tdsl.codegen.cpu.cached_kernel import Fallback
     from tdsl.codegen.cuda.device_call import DeviceCalls
     from tdsl.codegen.cuda.record import Module
     from tdsl.distribute.program import Distributed
@@ -432,7 +432,7 @@ def build(variant: Variant) -> Executable:
 
         return make_kernel(variant)
 
-    def plainer() -> list[Way]:
+    def plainer() -> list[Fallback]:
         from tdsl.pipeline import plainer
 
         return plainer(variant)

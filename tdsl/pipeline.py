@@ -32,13 +32,13 @@ from tdsl.errors import TargetError
 from tdsl.lang.bounds import forget
 from tdsl.lang.stored_range import keep_ranges
 from tdsl.schedule.bind import bind_state
-from tdsl.schedule.nest import State
+from tdsl.schedule.state import State
 from tdsl.target import Target
 from tdsl.tilegraph.default import complete, decide
 from tdsl.variant import Variant
 
 if TYPE_CHECKING:
-    from tdsl.codegen.cpu.cached_kernel import Way
+    from tdsl.codegen.cpu.cached_kernel import Fallback
 
 
 def make_kernel(variant: Variant, vectors: bool = True) -> Kernel:
@@ -59,19 +59,20 @@ def _without_vectors(kernel: Kernel) -> Kernel:
     return replace(kernel, body=plain(kernel.body))
 
 
-def plainer(variant: Variant) -> list[Way]:
+def plainer(variant: Variant) -> list[Fallback]:
     """Fallbacks if LLVM exceeds its time limit: a default schedule for a lower level, then scalar code."""
-    from tdsl.codegen.cpu.cached_kernel import Way
+    from tdsl.codegen.cpu.cached_kernel import Fallback
     from tdsl.machine.cpu import lower_level, processor
 
     cpu = processor(variant.target.level)
-    ways = [Way(lambda: make_kernel(variant, vectors=False), cpu, "without vectors")]
+    ways = [Fallback(lambda: make_kernel(variant, vectors=False), cpu, "without vectors")]
     below = lower_level(cpu)
     if below and not any(plan.touched for _, plan in variant.state.plans):
         target = Target("cpu", below)
         lower = replace(variant, target=target, machine=target.machine())
         ways.insert(
-            0, Way(lambda: make_kernel(lower), processor(target.level), f"for {target} instead")
+            0,
+            Fallback(lambda: make_kernel(lower), processor(target.level), f"for {target} instead"),
         )
     return ways
 

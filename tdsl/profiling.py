@@ -12,7 +12,7 @@ import numpy as np
 
 from tdsl.codegen.ir.loops import BufferParam
 from tdsl.codegen.lowering.root_stages import RootStage, root_stages, stage_kernels
-from tdsl.codegen.python.counted import count_bytes
+from tdsl.codegen.python.simulated_caches import count_bytes
 from tdsl.codegen.runtime.arrays import apart, as_array, as_scalar, layout_of, well_placed
 from tdsl.codegen.runtime.binding import bind, bind_outputs, bind_sizes, output_array, output_shape
 from tdsl.codegen.runtime.cache_misses import last_level_misses

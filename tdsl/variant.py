@@ -8,7 +8,7 @@ from tdsl.codegen.runtime.signature import Signature, Specialisation, parameters
 from tdsl.core.node import frozen
 from tdsl.machine.instructions.instruction import INSTRUCTIONS
 from tdsl.machine.model import Machine
-from tdsl.schedule.nest import State
+from tdsl.schedule.state import State
 from tdsl.target import Target
 
 

@@ -394,3 +394,16 @@ def test_the_uses_of_a_directive_hold_it(name: str) -> None:
     for use in USES[name]:
         s = use(Programs(td.Tensor("a", ("M", "N"), td.i32), td.vars("i j")))
         assert name in {d.name for d in s.directives}
+
+
+def test_arguments_of_pipeline_have_their_old_names_for_one_version() -> None:
+    from tests.codegen.cuda import programs
+
+    new = programs.matmul(td.f32, stages=3, bulk=True, apart=True)
+    old = programs.matmul(td.f32, bulk=True)
+    with pytest.warns(DeprecationWarning, match="apart=.* is deprecated: producer_warps="):
+        old["c"].pipeline("k_o", 3, apart=True)
+    assert old.state.plan("c").nests == new.state.plan("c").nests
+    text = new.to_json()
+    fresh = programs.matmul(td.f32).of_program(new.program)
+    assert fresh.replay(text.replace("producer_warps", "apart")).to_json() == text

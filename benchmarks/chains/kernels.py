@@ -15,7 +15,7 @@ import tdsl as td
 from benchmarks import report
 from benchmarks.chains.chain import Chain
 from benchmarks.chains.table import CHAINS
-from tdsl.graph.as_one import Whole, as_one
+from tdsl.graph.merged_program import Whole, as_one
 from tdsl.target import Target
 from tdsl.tilegraph.search import Candidate, candidates
 

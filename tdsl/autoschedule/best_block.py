@@ -25,9 +25,9 @@ from tdsl.lang.regions import Interval, reads_in
 from tdsl.lang.simplify import add, multiply, substitute
 from tdsl.lang.types import bool_, i64
 from tdsl.machine.model import Machine
-from tdsl.schedule.facts import extents, rest_at_root, root_boxes
-from tdsl.schedule.nest import State, fresh_plan
 from tdsl.schedule.new_stage import fresh_func, insert, replace_func
+from tdsl.schedule.properties import extents, rest_at_root, root_boxes
+from tdsl.schedule.state import State, fresh_plan
 
 KINDS = {"argmax": "max", "argmin": "min"}
 LEAST = 64  # least terms of a block: a few vectors

@@ -50,7 +50,11 @@ from tdsl.lang.program import FuncDef
 from tdsl.lang.regions import Box, reads_in
 from tdsl.machine.model import Machine
 from tdsl.schedule.bind import bind_state
-from tdsl.schedule.facts import (
+from tdsl.schedule.fluent import BaseSchedule
+from tdsl.schedule.inlining import inline_funcs, work_inlined
+from tdsl.schedule.masked import masks_left_out, with_masks, without_masks
+from tdsl.schedule.places import stream_stores
+from tdsl.schedule.properties import (
     cost,
     extents,
     has_effects,
@@ -59,11 +63,7 @@ from tdsl.schedule.facts import (
     volume,
     work_of_a_point,
 )
-from tdsl.schedule.fluent import BaseSchedule
-from tdsl.schedule.inlining import inline_funcs, work_inlined
-from tdsl.schedule.masked import masks_left_out, with_masks, without_masks
-from tdsl.schedule.nest import Inline, State, levels_of
-from tdsl.schedule.places import stream_stores
+from tdsl.schedule.state import Inline, State, levels_of
 
 FEW_OPERATIONS = 6  # the most operations of a func that is recomputed at each of its reads
 

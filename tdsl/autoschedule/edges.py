@@ -24,9 +24,9 @@ from tdsl.lang.program import FuncDef
 from tdsl.lang.regions import reads_in
 from tdsl.machine.instructions.instruction import INSTRUCTIONS
 from tdsl.machine.model import MemoryLevel
-from tdsl.schedule.facts import extents, rest_at_root, root_boxes, volume
 from tdsl.schedule.masked import masks_left_out
-from tdsl.schedule.nest import FRAGMENT, GROUP, THREADS, State, initial_state, roots_of
+from tdsl.schedule.properties import extents, rest_at_root, root_boxes, volume
+from tdsl.schedule.state import FRAGMENT, GROUP, THREADS, State, initial_state, roots_of
 from tdsl.schedule.tree import ROOT
 
 REGISTER_BYTES = 4  # of each of the registers that a thread of a GPU has

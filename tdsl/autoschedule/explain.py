@@ -11,7 +11,7 @@ from tdsl.autoschedule.patterns.strips import Strips
 from tdsl.core.node import frozen
 from tdsl.lang.program import FuncDef
 from tdsl.schedule.dependence import is_independent
-from tdsl.schedule.nest import (
+from tdsl.schedule.state import (
     SERIAL,
     After,
     At,

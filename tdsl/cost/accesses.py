@@ -15,8 +15,8 @@ from tdsl.lang.affine import variables
 from tdsl.lang.bounds import upper
 from tdsl.lang.definition import Definition
 from tdsl.lang.expr import Binary, Const, Expr
-from tdsl.schedule.facts import FEW_APART, step
-from tdsl.schedule.nest import UNROLLED, VECTORIZED, Split
+from tdsl.schedule.properties import FEW_APART, step
+from tdsl.schedule.state import UNROLLED, VECTORIZED, Split
 from tdsl.schedule.tree import ROOT
 
 ONE = 0.5  # of the time of a vector takes an access of a single element: there are two at a time
@@ -59,7 +59,7 @@ def partly_filled(spot: NestSpot, loops: Collection[str] | None = None) -> float
 
     >>> import tdsl as td
     >>> from tdsl.cost.loopnests import Nests
-    >>> from tdsl.schedule.facts import rest_at_root
+    >>> from tdsl.schedule.properties import rest_at_root
     >>> i, x, f = td.vars("i"), td.Tensor("x", (20,), td.f32), td.Func("f")
     >>> f[i] = x[i] + 1
     >>> s = td.Schedule(f)

@@ -18,8 +18,12 @@ from tdsl.lang.expr import ONE, ZERO, Const, Expr, Read, Var
 from tdsl.lang.program import FuncDef
 from tdsl.lang.regions import Box, Interval, is_empty, tighten
 from tdsl.lang.simplify import add, conjunction, simplify, substitute, subtract
-from tdsl.schedule.alike import find_alike
-from tdsl.schedule.nest import (
+from tdsl.schedule.bounds_inference import Active, Threads, bounds_of, inside, required
+from tdsl.schedule.full_tiles import is_whole
+from tdsl.schedule.loop_relations import relate
+from tdsl.schedule.narrow import find_alike
+from tdsl.schedule.pipelines import whole_rows
+from tdsl.schedule.state import (
     GROUP,
     LANES,
     PIPELINED,
@@ -33,11 +37,7 @@ from tdsl.schedule.nest import (
     is_reduction,
     levels_of,
 )  # fmt: skip
-from tdsl.schedule.pipelines import whole_rows
-from tdsl.schedule.relate import relate
-from tdsl.schedule.required import Active, Threads, bounds_of, inside, required
 from tdsl.schedule.tree import ROOT, Tree
-from tdsl.schedule.whole import is_whole
 
 CHUNK = 16  # bytes that stay together
 ALIGN = 128  # bytes, at a multiple of which a memory of as many begins
@@ -233,7 +233,7 @@ class _Kernel:
                 continue
             runs = int(extent.value) if isinstance(extent, Const) else None
             count = 1 if runs == 1 and not plan.bulk else stages_of(state, self.tree, name)
-            apart = count > 1 and loop.apart
+            apart = count > 1 and loop.producer_warps
             if plan.scope == GROUP:
                 count = prod(n for axis, n in around.counts.items() if axis != LANES)
             for one in self.bytes_of(name, boxes[name], around.facts):
@@ -241,9 +241,9 @@ class _Kernel:
                 self.found.append(Memory(name, count * one, align, apart, here, runs))
         copied = self.tree.computed.get(here, ())
         if loop.kind == PIPELINED and any(state.plan(n).bulk for n in copied):
-            for what in ("copied", "used")[: 1 + loop.apart]:
+            for what in ("copied", "used")[: 1 + loop.producer_warps]:
                 size = WORD * loop.stages
-                self.found.append(Memory(f"{loop.name} {what}", size, CHUNK, loop.apart))
+                self.found.append(Memory(f"{loop.name} {what}", size, CHUNK, loop.producer_warps))
 
     def bytes_of(self, name: str, box: Box, facts: Facts) -> list[float]:
         """The bytes of each component of a box of a func as it is stored; infinite where that is open."""

@@ -23,8 +23,8 @@ from tdsl.cost.sweeps import SAME, passes, sweep
 from tdsl.lang.bounds import NOTHING, lower, upper
 from tdsl.lang.regions import Box, Interval, reads_in, union_box
 from tdsl.machine.model import Machine, MemoryLevel
-from tdsl.schedule.nest import PARALLEL, Level
-from tdsl.schedule.required import definition_ranges
+from tdsl.schedule.bounds_inference import definition_ranges
+from tdsl.schedule.state import PARALLEL, Level
 from tdsl.schedule.tree import ROOT
 
 

@@ -6,9 +6,9 @@ from typing import Any
 
 from tdsl.core.node import frozen
 from tdsl.lang.symbolic import product
-from tdsl.schedule.facts import cost, rest_at_root, root_boxes
-from tdsl.schedule.nest import State
-from tdsl.schedule.required import bounds_of
+from tdsl.schedule.bounds_inference import bounds_of
+from tdsl.schedule.properties import cost, rest_at_root, root_boxes
+from tdsl.schedule.state import State
 
 
 @frozen

@@ -11,7 +11,7 @@ from tdsl.lang.definition import Definition
 from tdsl.lang.expr import ZERO, Expr, const
 from tdsl.lang.program import Program
 from tdsl.lang.regions import Box, Interval, box_of
-from tdsl.schedule.facts import extent, volume
+from tdsl.schedule.properties import extent, volume
 
 
 def points_asked(d: Definition, name: str, ranges: Mapping[str, Interval]) -> int | None:

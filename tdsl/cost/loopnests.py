@@ -16,15 +16,18 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from tdsl.core.node import frozen
 from tdsl.cost.gathers import within_inputs
-from tdsl.cost.midst import aside, middle
+from tdsl.cost.typical_iterations import aside, middle
 from tdsl.errors import IndexBoundError
 from tdsl.lang.bounds import NOTHING, upper
 from tdsl.lang.expr import ONE, TRUE, Expr, Var, const
 from tdsl.lang.program import FuncDef
 from tdsl.lang.regions import Box, Interval, box_of, boxes_at, is_empty, tighten, union_box
 from tdsl.lang.simplify import add, conjuncts, subtract
-from tdsl.schedule.facts import extent, volume
-from tdsl.schedule.nest import (
+from tdsl.schedule.bounds_inference import Active, bounds_of, inside, required
+from tdsl.schedule.loop_relations import Related, relate
+from tdsl.schedule.properties import extent, volume
+from tdsl.schedule.sliding import ring_size, window_axis
+from tdsl.schedule.state import (
     BLOCKS,
     SERIAL,
     SHARED,
@@ -38,9 +41,6 @@ from tdsl.schedule.nest import (
     State,
     roots_of,
 )  # fmt: skip
-from tdsl.schedule.relate import Related, relate
-from tdsl.schedule.required import Active, bounds_of, inside, required
-from tdsl.schedule.sliding import ring_size, window_axis
 from tdsl.schedule.tree import ROOT, Tree, build_tree
 
 P = ParamSpec("P")

@@ -20,8 +20,8 @@ from tdsl.errors import TargetError
 from tdsl.lang.regions import tighten
 from tdsl.machine.model import Machine, MemoryLevel
 from tdsl.schedule.constants import split_constants
-from tdsl.schedule.facts import volume
-from tdsl.schedule.nest import GROUP, REGISTER, SHARED, State
+from tdsl.schedule.properties import volume
+from tdsl.schedule.state import GROUP, REGISTER, SHARED, State
 from tdsl.schedule.tree import ROOT
 
 

@@ -12,9 +12,9 @@ from math import inf, prod
 from tdsl.cost.reach import SIZE, Reach, point_of, points_of, value
 from tdsl.lang.expr import Expr
 from tdsl.lang.regions import Box, Interval
-from tdsl.schedule.facts import volume, work_of_a_point
-from tdsl.schedule.nest import State
+from tdsl.schedule.properties import volume, work_of_a_point
 from tdsl.schedule.sliding import sliding_axis
+from tdsl.schedule.state import State
 
 PLACES = (0.13, 0.37, 0.61, 0.83)  # of a loop, where iterations are looked at
 BESIDE = 0.29  # between these places in one loop and in the next: they are on no diagonal
@@ -51,7 +51,7 @@ def times_computed(
     infinitely often.
 
     >>> import tdsl as td
-    >>> from tdsl.schedule.facts import rest_at_root, root_boxes
+    >>> from tdsl.schedule.properties import rest_at_root, root_boxes
     >>> i, j = td.vars("i j")
     >>> x, a, o = td.Tensor("x", (100,), td.f32), td.Func("a"), td.Func("o")
     >>> a[i] = td.exp(x[i])

@@ -19,7 +19,7 @@ from tdsl.lang.program import FuncDef
 from tdsl.lang.regions import Box, Interval
 from tdsl.lang.simplify import simplify
 from tdsl.schedule.needed_boxes import boxes_within, with_reads_of
-from tdsl.schedule.nest import State
+from tdsl.schedule.state import State
 
 SIZE = 1 << 12  # stands for a size that is not known
 Values = Mapping[str, int]
@@ -33,7 +33,7 @@ class Reach:
     Each point of its other variables is computed in an iteration. `boxes` are in terms of `around`.
 
     >>> import tdsl as td
-    >>> from tdsl.schedule.facts import rest_at_root, root_boxes
+    >>> from tdsl.schedule.properties import rest_at_root, root_boxes
     >>> i, j = td.vars("i j")
     >>> x, f, g = td.Tensor("x", (100, 50), td.f32), td.Func("f"), td.Func("g", shape=(49, 50))
     >>> f[i, j] = td.exp(x[i, j])

@@ -25,8 +25,8 @@ from tdsl.lang.regions import reads_in
 from tdsl.machine.devices import typical
 from tdsl.machine.instructions.instruction import INSTRUCTIONS
 from tdsl.machine.model import Machine, MemoryLevel
-from tdsl.schedule.facts import cost, weight, widest
-from tdsl.schedule.nest import BLOCKS, PARALLEL, THREADS, VECTORIZED
+from tdsl.schedule.properties import cost, weight, widest
+from tdsl.schedule.state import BLOCKS, PARALLEL, THREADS, VECTORIZED
 
 _CHEAP = ("fma", "isnan", "isinf", "isfinite", "floor", "ceil", "trunc", "sqrt", "absolute")
 WARM = 0.5  # of the last cache, in which the arrays of a small program stay from call to call
@@ -97,7 +97,7 @@ def roofline(nests: Nests, machine: Machine) -> tuple[NestTime, ...]:
     """The time of each nest at the root, in running order.
 
     >>> import tdsl as td
-    >>> from tdsl.schedule.facts import rest_at_root
+    >>> from tdsl.schedule.properties import rest_at_root
     >>> i, a, f = td.vars("i"), td.Tensor("a", (1 << 26,), td.f32), td.Func("f")
     >>> f[i] = a[i] + 1
     >>> (time,) = roofline(Nests.of(rest_at_root(td.Schedule(f).state)), Machine(vector_bytes=64))

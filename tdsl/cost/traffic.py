@@ -16,7 +16,7 @@ from tdsl.cost.loopnests import Nests, NestSpot
 from tdsl.cost.moved import Bytes, Moved, add_up
 from tdsl.lang.regions import Box, tighten
 from tdsl.machine.model import Machine, MemoryLevel
-from tdsl.schedule.nest import BLOCKS, REGISTER, TOGETHER, Level
+from tdsl.schedule.state import BLOCKS, REGISTER, TOGETHER, Level
 from tdsl.schedule.tree import ROOT
 
 

@@ -20,7 +20,7 @@ from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
-from tdsl.distribute.held import Held, Piece, PlanFault, Points, count_of, points_of
+from tdsl.distribute.buffer_contents import Held, Piece, PlanFault, Points, count_of, points_of
 from tdsl.distribute.plan import Plan
 from tdsl.distribute.steps import (
     Copy,

@@ -33,7 +33,7 @@ from tdsl.lang.interp import Evaluator
 from tdsl.lang.reduction import Combine
 from tdsl.lang.types import DType
 from tdsl.placement.ownership import Box, extents, within
-from tdsl.schedule.nest import State
+from tdsl.schedule.state import State
 
 IN_PLACE = {"add": np.add, "mul": np.multiply}
 Parcel = tuple[Message, Array]

@@ -36,8 +36,8 @@ from tdsl.lang.simplify import (
 from tdsl.lang.symbolic import as_sympy, for_multiples
 from tdsl.placement.grid import Coordinates, Grid
 from tdsl.placement.notation import Copies, Fixed, Partial, Placement
-from tdsl.schedule.facts import rest_at_root, root_boxes
-from tdsl.schedule.nest import Split, State
+from tdsl.schedule.properties import rest_at_root, root_boxes
+from tdsl.schedule.state import Split, State
 
 RangesAt = Callable[[Coordinates], dict[str, Interval]]  # of variables on a rank in a step
 Ends = tuple[tuple[Expr, Expr], ...]  # a box: half-open intervals

@@ -12,7 +12,7 @@ import sys
 import tempfile
 
 from tdsl.core.source import here
-from tdsl.distribute.places import FOLDER, processes, whereabouts
+from tdsl.distribute.progress import FOLDER, processes, whereabouts
 from tdsl.errors import TargetError
 
 LOOK_S = 0.1  # the interval of looking for processes that have started

@@ -14,7 +14,7 @@ from tdsl.placement.grid import Grid
 from tdsl.placement.ownership import Box, owned
 
 if TYPE_CHECKING:
-    from tdsl.schedule.nest import State
+    from tdsl.schedule.state import State
 
 SHOWN = 16  # ranks in a table
 

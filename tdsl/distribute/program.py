@@ -13,15 +13,16 @@ from tdsl.codegen.runtime.binding import bind, bind_sizes, check_shape
 from tdsl.codegen.runtime.signature import ArrayArg, ScalarArg, Signature
 from tdsl.core.notebook import Listing
 from tdsl.core.source import here
-from tdsl.distribute import carry, mpi
-from tdsl.distribute.clock import Clock
+from tdsl.distribute import mpi
+from tdsl.distribute import mpi_execution as carry
 from tdsl.distribute.engine import Task, Worker
 from tdsl.distribute.plan import Plan
 from tdsl.distribute.show import show_step
 from tdsl.distribute.simulate import simulate
+from tdsl.distribute.specialised_program import Work
 from tdsl.distribute.steps import RankPlan
+from tdsl.distribute.time_model import Clock
 from tdsl.distribute.trace import machine, measured, operations_of, write
-from tdsl.distribute.work import Work
 from tdsl.errors import (
     ScheduleError,
     ShapeError,
@@ -37,7 +38,7 @@ from tdsl.errors import (
 from tdsl.lang.sizes import check_sizes
 from tdsl.placement.ownership import extents, within
 from tdsl.schedule.bind import bind_state
-from tdsl.schedule.nest import State
+from tdsl.schedule.state import State
 
 EXTRA = "outputs are returned: pass the inputs only"
 PROVED_BY_ALL = 64  # ranks up to which each one verifies the plans of all of them before a run

@@ -17,8 +17,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from tdsl.distribute.collective import Gather, Groups, Layout, ranked
-from tdsl.distribute.meeting import Touched, meeting
-from tdsl.distribute.phases import phases
+from tdsl.distribute.hierarchical_reduce import phases
+from tdsl.distribute.overlap import Touched, meeting
 from tdsl.distribute.stages import Spans, Stage
 from tdsl.distribute.steps import (
     Copy,

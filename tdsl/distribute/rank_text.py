@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping
 
 from tdsl.core.source import here
 from tdsl.core.text import Names, Writer
-from tdsl.distribute.carry import OPERATORS
 from tdsl.distribute.engine import Tasks
 from tdsl.distribute.mpi import TAGS
+from tdsl.distribute.mpi_execution import OPERATORS
 from tdsl.distribute.steps import (
     Copy,
     Drop,

@@ -19,7 +19,7 @@ from tdsl.distribute.steps import (
     Step,
 )
 from tdsl.placement.ownership import Box
-from tdsl.placement.spans import Dealt, Span
+from tdsl.placement.spans import PeriodicSpan, Span
 
 
 def show_rank(plan: RankPlan) -> str:
@@ -39,7 +39,7 @@ def show_box(box: Box) -> str:
 
 
 def _span(span: Span) -> str:
-    gaps = f" ({span.block} of {span.period})" if isinstance(span, Dealt) else ""
+    gaps = f" ({span.block} of {span.period})" if isinstance(span, PeriodicSpan) else ""
     return f"{span[0]}:{span[1]}{gaps}"
 
 

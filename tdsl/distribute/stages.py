@@ -34,9 +34,9 @@ from tdsl.lang.regions import (
 from tdsl.lang.simplify import add, conjunction, subtract
 from tdsl.placement.ownership import Box, is_empty
 from tdsl.placement.spans import Span, around
-from tdsl.schedule.nest import Nest, State
-from tdsl.schedule.relate import relate
-from tdsl.schedule.required import bounds_of, definition_ranges, grown
+from tdsl.schedule.bounds_inference import bounds_of, definition_ranges, grown
+from tdsl.schedule.loop_relations import relate
+from tdsl.schedule.state import Nest, State
 
 Ranges = Mapping[str, Span]  # of variables and loops: half-open intervals
 Spans = tuple[Span, ...]  # of the first outer loops, in their order

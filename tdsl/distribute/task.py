@@ -25,8 +25,8 @@ from tdsl.lang.regions import Ranges, interval_of, runs_around
 from tdsl.lang.simplify import add, simplify, substitute, subtract
 from tdsl.lang.types import DType
 from tdsl.placement.ownership import Box, extents
-from tdsl.placement.spans import Dealt, Span, is_around
-from tdsl.schedule.nest import (
+from tdsl.placement.spans import PeriodicSpan, Span, is_around
+from tdsl.schedule.state import (
     SERIAL,
     At,
     FuncPlan,
@@ -118,17 +118,17 @@ def _read_buffers(
 def _place_in(index: Expr, span: Span, ranges: Ranges) -> Expr:
     """The position of an index in a buffer of a span; without a modulo where `ranges` stay in one period."""
     turned = runs_around(index)
-    if turned is None and not isinstance(span, Dealt):
+    if turned is None and not isinstance(span, PeriodicSpan):
         return subtract(index, const(span[0]))
     x, n = turned or (index, 0)
     start = span[0]
-    if isinstance(span, Dealt):
+    if isinstance(span, PeriodicSpan):
         assert is_around(span) and n in (0, span.period), "a buffer has no other gaps"
         start, n = span.start, span.period
     turns = [(int(e.value) - start) // n for e in interval_of(x, ranges) if isinstance(e, Const)]
     if len(turns) == 2 and turns[0] == turns[1]:
         return subtract(x, const(start + n * turns[0]))
-    if isinstance(span, Dealt):
+    if isinstance(span, PeriodicSpan):
         return Binary("mod", subtract(x, const(start)), const(n))
     return subtract(index, const(start))
 
@@ -188,7 +188,7 @@ def _own_plan(stage: Stage, made: FuncDef) -> FuncPlan:
 def inner_nest(nest: Nest, fixed: tuple[str, ...], variables: tuple[str, ...]) -> Nest:
     """The nest inside of the outermost loops `fixed`.
 
-    >>> from tdsl.schedule.nest import Loop, Split
+    >>> from tdsl.schedule.state import Loop, Split
     >>> nest = Nest((Loop("i_o"), Loop("i_i")), (Split("i", "i_o", "i_i", None, 4, "guard"),))
     >>> inner_nest(nest, ("i_o",), ("i",)).relations
     (Rename(old='i', new='i_i'),)

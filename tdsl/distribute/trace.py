@@ -13,7 +13,6 @@ from typing import Any
 
 from tdsl.codegen.runtime.arrays import Array
 from tdsl.core.source import here
-from tdsl.distribute.clock import COMPUTE, RECEIVE, SEND, Machine, Slice
 from tdsl.distribute.plan import Plan
 from tdsl.distribute.stages import Stage
 from tdsl.distribute.steps import (
@@ -28,10 +27,11 @@ from tdsl.distribute.steps import (
     Start,
     carried,
 )
+from tdsl.distribute.time_model import COMPUTE, RECEIVE, SEND, Machine, Slice
 from tdsl.errors import TypeMismatch
 from tdsl.placement.grid import Grid
 from tdsl.placement.ownership import Box, elements
-from tdsl.schedule.facts import cost
+from tdsl.schedule.properties import cost
 
 TRACKS = (COMPUTE, SEND, RECEIVE)
 MICRO = 1e6

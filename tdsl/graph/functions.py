@@ -21,7 +21,9 @@ from numpy.lib.stride_tricks import sliding_window_view
 
 from tdsl.core.source import here
 from tdsl.errors import TypeMismatch
-from tdsl.graph import arrangement, gather, products, reductions
+from tdsl.graph import advanced_indexing as gather
+from tdsl.graph import concatenate as arrangement
+from tdsl.graph import products, reductions
 from tdsl.graph.arguments import name_of, refuse, symbol, trace_of, wrong
 from tdsl.graph.elementwise import copied, elementwise, of_elements, of_type
 from tdsl.graph.symbol import NumpyFunctions, Recorder, Symbol

@@ -137,7 +137,7 @@ class Graph(TracedFunction, Suggesting):
         `target` is by default that of the graph; it may be cuda.
         Raises DefinitionError if a call has its own schedule.
         """
-        from tdsl.graph.as_one import as_one
+        from tdsl.graph.merged_program import as_one
         from tdsl.graph.structure import is_declared
         from tdsl.tuning import autoschedule, check_measure
 

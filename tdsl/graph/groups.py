@@ -19,7 +19,7 @@ from tdsl.graph.values import Base, Call, Result, Source, View, base_of
 from tdsl.lang.expr import Const, Var
 from tdsl.lang.program import Program
 from tdsl.lang.regions import reads_in
-from tdsl.schedule.facts import has_effects
+from tdsl.schedule.properties import has_effects
 
 Groups = tuple[tuple[int, ...], ...]
 

@@ -9,13 +9,13 @@ import numpy as np
 
 from tdsl.codegen.runtime.arrays import apart, as_array
 from tdsl.codegen.runtime.binding import bind_outputs, check_shape, output_array, refuse_overlap
-from tdsl.codegen.runtime.quick_call import quick_call
+from tdsl.codegen.runtime.fast_call import fast_call
 from tdsl.codegen.runtime.result_memory import new_output
 from tdsl.codegen.runtime.signature import ArrayArg, Signature
 from tdsl.compile import Compiled
 from tdsl.errors import counted
+from tdsl.graph.folded_kernel import Kernel, as_scheduled, with_constants
 from tdsl.graph.groups import Groups, is_open, sources
-from tdsl.graph.kernel import Kernel, as_scheduled, with_constants
 from tdsl.graph.memory import Memory, Need, place
 from tdsl.graph.merge import merge
 from tdsl.graph.steps import Outputs, Program, Run, Step
@@ -143,7 +143,7 @@ class Plan:
             self.memory,
         )
         self._entry = _entry(trace.arguments, self.program.bind)
-        self._quick = quick_call(self.signature, {}, self._entry)
+        self._quick = fast_call(self.signature, {}, self._entry)
 
     def call(self, arrays: tuple[Any, ...]) -> Any:
         """The outputs for NumPy arrays in the order of the arguments; None if shapes or types differ."""

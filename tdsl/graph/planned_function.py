@@ -17,9 +17,9 @@ from tdsl.compile import Compiled, compile
 from tdsl.core.node import frozen
 from tdsl.core.source import here
 from tdsl.errors import DefinitionError
+from tdsl.graph.folded_kernel import Kernel, split
 from tdsl.graph.functions import NUMPY
 from tdsl.graph.groups import each_alone, join_elementwise
-from tdsl.graph.kernel import Kernel, split
 from tdsl.graph.plan import Plan, steps_of
 from tdsl.graph.structure import (
     Leaf,

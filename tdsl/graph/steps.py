@@ -22,7 +22,7 @@ from tdsl.codegen.runtime.arrays import aligned_empty
 from tdsl.codegen.runtime.call import quick_entries
 from tdsl.codegen.runtime.signature import ScalarArg
 from tdsl.core.node import frozen
-from tdsl.graph.kernel import Kernel, Making
+from tdsl.graph.folded_kernel import Kernel, Making
 from tdsl.graph.memory import Memory
 from tdsl.graph.values import Argument, Array, Constant, Given, Result, Source, Spec, View, base_of
 from tdsl.lang import program as lang

@@ -12,7 +12,7 @@ from tdsl.target import Target
 
 if TYPE_CHECKING:  # importing tdsl does not import the compiler
     from tdsl.compile import Compiled
-    from tdsl.graph.kernel import Kernel
+    from tdsl.graph.folded_kernel import Kernel
     from tdsl.lang.program import Program
 
 
@@ -49,7 +49,7 @@ class TracedFunction:
 
     def kernel(self, program: Program, known: Compiled | None) -> Kernel:
         """The kernel of a program, compiled once for equal programs; reuses `known` for the same target."""
-        from tdsl.graph.kernel import kernel_of
+        from tdsl.graph.folded_kernel import kernel_of
 
         if program not in self._kernels:
             same = known if known is not None and known.target == self.target else None

@@ -25,8 +25,8 @@ from tdsl.codegen.runtime.call import quick_entries
 from tdsl.codegen.runtime.result_memory import new_output
 from tdsl.core.node import frozen
 from tdsl.errors import TdslError
+from tdsl.graph.folded_kernel import Kernel
 from tdsl.graph.groups import Groups, is_open, sources
-from tdsl.graph.kernel import Kernel
 from tdsl.graph.plan import KernelOf, steps_of
 from tdsl.graph.steps import Step
 from tdsl.graph.values import Argument, Array, Call, Constant, Given, Result, Source, View, base_of

@@ -24,8 +24,8 @@ def build_program(
     disagree.
     """
     from tdsl.lang.collector import Collector
-    from tdsl.lang.counts import known_counts
     from tdsl.lang.infer import infer
+    from tdsl.lang.known_counts import known_counts
 
     collected = Collector()
     for p in parameters:

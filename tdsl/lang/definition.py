@@ -271,7 +271,7 @@ def check_update(name: str, handle: object, definition: Definition, loc: Loc | N
         )
 
 
-def check_apart(name: str, handle: object, definition: Definition, loc: Loc | None) -> None:
+def check_acyclic(name: str, handle: object, definition: Definition, loc: Loc | None) -> None:
     """Raise DefinitionError if an update reads a func computed from the updated one (a cyclic dependence)."""
     bounds = [b for _, lo, hi in definition.ranges for b in (lo, hi) if b is not None]
     for n in post_order(*definition.expressions(), *bounds):

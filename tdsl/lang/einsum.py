@@ -21,10 +21,10 @@ from tdsl.core.node import frozen, post_order
 from tdsl.core.source import Loc, here
 from tdsl.errors import DefinitionError, TypeMismatch
 from tdsl.lang.casts import cast
+from tdsl.lang.contraction_order import pairs
 from tdsl.lang.definition import loop_variables
 from tdsl.lang.expr import ONE, ZERO, Access, Const, Expr, Var
 from tdsl.lang.pad import Padded
-from tdsl.lang.pairing import pairs
 from tdsl.lang.reduction import sum as sum_over
 from tdsl.lang.show import show_expr
 from tdsl.lang.subscripts import Subscripts, parse

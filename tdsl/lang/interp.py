@@ -41,8 +41,14 @@ from tdsl.lang.expr import (
     Var,
     const,
 )  # fmt: skip
+from tdsl.lang.interpreted_boxes import (
+    Bounds,
+    number_of,
+    ranges_at,
+    realised_boxes,
+    split_conditions,
+)
 from tdsl.lang.program import FuncDef, Input, Program, map_expressions
-from tdsl.lang.realised import Bounds, number_of, ranges_at, realised_boxes, split_conditions
 from tdsl.lang.regions import Box, Interval
 from tdsl.lang.show import show_expr
 from tdsl.lang.simplify import simplify

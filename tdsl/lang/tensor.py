@@ -23,7 +23,7 @@ from tdsl.errors import (
 )  # fmt: skip
 from tdsl.lang.definition import (
     Definition,
-    check_apart,
+    check_acyclic,
     check_pure,
     check_update,
     define,
@@ -330,7 +330,7 @@ class Func(Handle, Suggesting):
         if update.ranges and read_of_another_point(self, update) is not None:
             update = free_inside(update, self._domain())
         check_update(self.name, self, update, loc)
-        check_apart(self.name, self, update, loc)
+        check_acyclic(self.name, self, update, loc)
         if combine is None and not update.ranges and not any(reads(v, self) for v in values):
             whole = all(isinstance(e, Var) for e in index) and len(set(index)) == len(index)
             if whole:

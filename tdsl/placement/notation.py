@@ -104,7 +104,7 @@ def _text(e: Entry, dims: str) -> str:
             assert_never(e)
 
 
-class Unreadable(Exception):  # converted to a ScheduleError where the directive is known
+class PlacementSyntaxError(Exception):  # converted to a ScheduleError where the directive is known
     """A text is not a valid placement; `reason` says why, `hint` how to correct it."""
 
     def __init__(self, reason: str, hint: str) -> None:
@@ -120,7 +120,7 @@ def read_placement(text: str | Sequence[str], ndim: int, grid: Grid) -> Placemen
     >>> print(read_placement("->*  0", 0, Grid(x=2, y=2)))
     -> * 0
 
-    Raises Unreadable for an invalid text.
+    Raises PlacementSyntaxError for an invalid text.
     """
     if not isinstance(text, str):
         text = _joined(text, grid)
@@ -128,21 +128,21 @@ def read_placement(text: str | Sequence[str], ndim: int, grid: Grid) -> Placemen
     dims, words = dims.strip(), rest.split()
     twice = [letter for letter in dims if dims.count(letter) > 1]
     if arrow and dims.isalpha() and twice:
-        raise Unreadable(
+        raise PlacementSyntaxError(
             f"{text!r} calls two dimensions {twice[0]!r}", "write another letter for each dimension"
         )
     if not arrow or not (dims.isalpha() or not dims):
-        raise Unreadable(
+        raise PlacementSyntaxError(
             f"{text!r} is no placement",
             'write a letter for each dimension, an arrow, an entry for each axis: "rc -> r c"',
         )
     if len(dims) != ndim:
-        raise Unreadable(
+        raise PlacementSyntaxError(
             f"{text!r} names {counted(len(dims), 'dimension')}, the tensor has {ndim}",
             "write one letter for each dimension of the tensor",
         )
     if len(words) != len(grid.axes):
-        raise Unreadable(
+        raise PlacementSyntaxError(
             f"{text!r} has {counted(len(words), 'entry', 'entries')}, the grid {len(grid.axes)}: {grid}",
             "write one entry for each axis: a dimension, * for copies, or a coordinate",
         )
@@ -150,7 +150,7 @@ def read_placement(text: str | Sequence[str], ndim: int, grid: Grid) -> Placemen
     made = Placement(dims, tuple(_entry(word, dims, *axis) for word, axis in entries))
     for dim, letter in enumerate(dims):
         if made.dealt(dim) is not None and len(made.axes_of(dim)) > 1:
-            raise Unreadable(
+            raise PlacementSyntaxError(
                 f"{letter!r} is dealt out along one axis and cut along another",
                 "cut a dimension that is dealt out in turn along one axis only",
             )
@@ -160,19 +160,19 @@ def read_placement(text: str | Sequence[str], ndim: int, grid: Grid) -> Placemen
 def _joined(texts: Sequence[str], grid: Grid) -> str:
     """The texts of all levels joined to one: inner levels cut the blocks of outer levels."""
     if len(texts) != len(grid.depths):
-        raise Unreadable(
+        raise PlacementSyntaxError(
             f"{counted(len(texts), 'notation')} for the {counted(len(grid.depths), 'level')} of {grid}",
             "write one for each level, or one for the axes of all",
         )
     parts = [text.partition("->") for text in texts]
     for text, (dims, _, words), depth in zip(texts, parts, grid.depths, strict=True):
         if dims.strip() != parts[0][0].strip():
-            raise Unreadable(
+            raise PlacementSyntaxError(
                 f"{texts[0]!r} and {text!r} name the dimensions differently",
                 "use the same letters for all levels",
             )
         if len(words.split()) != depth:
-            raise Unreadable(
+            raise PlacementSyntaxError(
                 f"{text!r} has {counted(len(words.split()), 'entry', 'entries')}, its level {depth}",
                 "write one entry for each axis: a dimension, * for copies, or a coordinate",
             )
@@ -184,19 +184,21 @@ def _entry(word: str, dims: str, axis: str, size: int) -> Entry:
         return Copies()
     if word.isdecimal():
         if int(word) >= size:
-            raise Unreadable(f"axis {axis!r} has no coordinate {word}", f"it has 0 to {size - 1}")
+            raise PlacementSyntaxError(
+                f"axis {axis!r} has no coordinate {word}", f"it has 0 to {size - 1}"
+            )
         return Fixed(int(word))
     if word.startswith("partial(") and word.endswith(")"):
         return Partial(word[len("partial(") : -1])
     found = re.fullmatch(r"(\w)('*)(?:/(\d+))?", word)
     if found is not None and found[1] in dims:
         if found[3] is not None and not int(found[3]):
-            raise Unreadable(
+            raise PlacementSyntaxError(
                 f"{word!r} deals blocks of no elements out", f"blocks have 1 or more: {found[1]}/1"
             )
         turns = None if found[3] is None else int(found[3])
         return Blocks(dims.index(found[1]), len(found[2]), turns)
-    raise Unreadable(
+    raise PlacementSyntaxError(
         f"{word!r} is no dimension of {dims!r}" if dims else f"{word!r} is no entry of a scalar",
         "an entry is one of the letters on the left, * for copies, a coordinate, or partial(sum)",
     )

@@ -17,7 +17,17 @@ import numpy as np
 
 from tdsl.placement.grid import Coordinates, Grid
 from tdsl.placement.notation import Copies, Fixed, Placement
-from tdsl.placement.spans import Dealt, Span, clip, count, covers, dealt, meet, runs, standing
+from tdsl.placement.spans import (
+    PeriodicSpan,
+    Span,
+    clip,
+    count,
+    covers,
+    dealt,
+    meet,
+    runs,
+    standing,
+)
 
 Box = tuple[Span, ...]
 
@@ -145,7 +155,7 @@ def contains(outer: Box, inner: Box) -> bool:
 
 def is_whole(box: Box) -> bool:
     """True if a box is contiguous in every dimension (has no gaps)."""
-    return not any(isinstance(span, Dealt) for span in box)
+    return not any(isinstance(span, PeriodicSpan) for span in box)
 
 
 def whole_boxes(box: Box) -> Iterator[Box]:

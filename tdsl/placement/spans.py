@@ -1,8 +1,9 @@
 """Spans: half-open intervals of integers, contiguous or block-cyclic (periodic blocks with gaps).
 
-A contiguous span is (first, last + 1). A `Dealt` span has gaps: the elements of a block-cyclic dimension that
-one rank owns, counted and stored without the gaps. An interval that wraps around the end of a dimension is a
-`Dealt` span with one block, whose period is the extent: it is stored from the first element of the block.
+A contiguous span is (first, last + 1). A `PeriodicSpan` has gaps: the elements of a block-cyclic dimension
+that one rank owns, counted and stored without the gaps. An interval that wraps around the end of a dimension
+is a `PeriodicSpan` with one block, whose period is the extent: it is stored from the first element of the
+block.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections.abc import Iterator, Sequence
 Span = tuple[int, int]
 
 
-class Dealt(tuple[int, int]):
+class PeriodicSpan(tuple[int, int]):
     """A periodic span: blocks of `block` elements at distance `period`, with gaps. Constructed by `dealt`.
 
     `start` is where a block begins, modulo `period`; the first and last element of the span are in blocks.
@@ -24,7 +25,7 @@ class Dealt(tuple[int, int]):
     start: int
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Dealt) and _parts(self) == _parts(other)
+        return isinstance(other, PeriodicSpan) and _parts(self) == _parts(other)
 
     def __ne__(self, other: object) -> bool:
         return not self == other
@@ -36,7 +37,7 @@ class Dealt(tuple[int, int]):
         return f"dealt({tuple(self)}, {self.block}, {self.period}, {self.start})"
 
 
-def _parts(span: Dealt) -> tuple[int, ...]:
+def _parts(span: PeriodicSpan) -> tuple[int, ...]:
     return (*span, span.block, span.period, span.start)
 
 
@@ -53,7 +54,7 @@ def dealt(span: Span, block: int, period: int, start: int) -> Span:
     hi = hi if into < block else hi - 1 - into + block
     if hi - lo <= block - (lo - start) % period:
         return lo, max(lo, hi)
-    made = Dealt((lo, hi))
+    made = PeriodicSpan((lo, hi))
     made.block, made.period, made.start = block, period, start % period
     return made
 
@@ -84,7 +85,7 @@ def united(spans: Sequence[Span]) -> Span | None:
 
 def is_around(span: Span) -> bool:
     """True if a span is one block that wraps around the end of a dimension."""
-    return isinstance(span, Dealt) and span[1] - span[0] == span.period
+    return isinstance(span, PeriodicSpan) and span[1] - span[0] == span.period
 
 
 def clip(span: Span, lo: int, hi: int) -> Span:
@@ -95,16 +96,16 @@ def clip(span: Span, lo: int, hi: int) -> Span:
     """
     lo = max(lo, span[0])
     hi = max(lo, min(hi, span[1]))
-    if isinstance(span, Dealt) and lo < hi:
+    if isinstance(span, PeriodicSpan) and lo < hi:
         return dealt((lo, hi), span.block, span.period, span.start)
     return lo, hi
 
 
 def meet(a: Span, b: Span) -> Span:
     """The intersection of two spans; two with gaps must have equal periods and equal or disjoint blocks."""
-    if not isinstance(b, Dealt):
+    if not isinstance(b, PeriodicSpan):
         return clip(a, b[0], b[1])
-    if not isinstance(a, Dealt):
+    if not isinstance(a, PeriodicSpan):
         return clip(b, a[0], a[1])
     assert (a.block, a.period) == (b.block, b.period), "spans that are dealt out differently"
     if a.start == b.start:
@@ -117,9 +118,13 @@ def covers(outer: Span, inner: Span) -> bool:
     """True if `outer` has all elements of `inner`."""
     if not (outer[0] <= inner[0] and inner[1] <= outer[1]):
         return False
-    if isinstance(outer, Dealt) and isinstance(inner, Dealt) and outer.period == inner.period:
+    if (
+        isinstance(outer, PeriodicSpan)
+        and isinstance(inner, PeriodicSpan)
+        and outer.period == inner.period
+    ):
         return (inner.start - outer.start) % outer.period + inner.block <= outer.block
-    return not isinstance(outer, Dealt) or count(meet(outer, inner)) == count(inner)
+    return not isinstance(outer, PeriodicSpan) or count(meet(outer, inner)) == count(inner)
 
 
 def count(span: Span) -> int:
@@ -129,7 +134,7 @@ def count(span: Span) -> int:
     (4, 2)
     """
     lo, hi = span
-    return place(span, hi) if isinstance(span, Dealt) else max(hi - lo, 0)
+    return place(span, hi) if isinstance(span, PeriodicSpan) else max(hi - lo, 0)
 
 
 def place(span: Span, at: int) -> int:
@@ -138,12 +143,12 @@ def place(span: Span, at: int) -> int:
     >>> place(dealt((0, 10), 2, 6, 0), 7)
     3
     """
-    if not isinstance(span, Dealt):
+    if not isinstance(span, PeriodicSpan):
         return at - span[0]
     return _up_to(span, at) - _up_to(span, span[0])
 
 
-def _up_to(span: Dealt, at: int) -> int:
+def _up_to(span: PeriodicSpan, at: int) -> int:
     blocks, into = divmod(at - span.start, span.period)
     return blocks * span.block + min(into, span.block)
 
@@ -155,7 +160,7 @@ def runs(span: Span) -> Iterator[Span]:
     [(1, 2), (6, 8)]
     """
     lo, hi = span
-    if not isinstance(span, Dealt):
+    if not isinstance(span, PeriodicSpan):
         yield span
         return
     at = lo - (lo - span.start) % span.period
@@ -170,10 +175,10 @@ def standing(span: Span, whole: Span) -> list[Span]:
     >>> standing((0, 2), around(-1, 2, 9)), standing(around(-1, 1, 9), around(-1, 2, 9))
     ([(1, 3)], [(1, 2), (0, 1)])
     """
-    if isinstance(whole, Dealt) and is_around(whole):
+    if isinstance(whole, PeriodicSpan) and is_around(whole):
         firsts = (((lo - whole.start) % whole.period, hi - lo) for lo, hi in runs(span))
         return [(first, first + length) for first, length in firsts]
-    if isinstance(span, Dealt) and not isinstance(whole, Dealt):
+    if isinstance(span, PeriodicSpan) and not isinstance(whole, PeriodicSpan):
         return [(lo - whole[0], hi - whole[0]) for lo, hi in runs(span)]
     first = place(whole, span[0])
     assert place(whole, span[1]) - first == count(span), "gaps of another kind"

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tdsl.errors import counted, did_you_mean
-from tdsl.schedule.nest import SCOPES, Illegal, State
+from tdsl.schedule.state import SCOPES, Illegal, State
 
 
 def plain(value: Any) -> Any:

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from tdsl.lang.definition import Definition
 from tdsl.lang.expr import TRUE, Var
-from tdsl.schedule.nest import ROUND_UP, SHIFT, At, Illegal, Split, State, fresh_nest, is_ordered
 from tdsl.schedule.new_stage import replace_func
+from tdsl.schedule.state import ROUND_UP, SHIFT, At, Illegal, Split, State, fresh_nest, is_ordered
 
 KINDS = ("sum", "prod", "min", "max", "any", "all")
 

@@ -10,7 +10,7 @@ from tdsl.lang.expr import FALSE, TRUE, Const, Size
 from tdsl.lang.program import bind_sizes
 from tdsl.lang.simplify import simplify
 from tdsl.lang.types import i64
-from tdsl.schedule.nest import FuncPlan, State
+from tdsl.schedule.state import FuncPlan, State
 
 
 def bind_state(state: State, sizes: Mapping[str, int]) -> State:

@@ -14,12 +14,15 @@ from tdsl.lang.regions import Interval
 from tdsl.lang.simplify import conjunction, substitute, subtract
 from tdsl.lang.types import DType
 from tdsl.schedule.arguments import check_scope
+from tdsl.schedule.full_tiles import is_whole
 from tdsl.schedule.gathering import gathered_reads, moves_along
 from tdsl.schedule.inlining import is_inlined, with_reads
 from tdsl.schedule.legality import loops_around
 from tdsl.schedule.loops import find_loop, positive
 from tdsl.schedule.mapping import mapped_reads
-from tdsl.schedule.nest import (
+from tdsl.schedule.new_stage import insert, new_func, replace_func
+from tdsl.schedule.padding import Lifted, padded_reads
+from tdsl.schedule.state import (
     After,
     At,
     Illegal,
@@ -29,9 +32,6 @@ from tdsl.schedule.nest import (
     fresh_plan,
     is_reduction,
 )  # fmt: skip
-from tdsl.schedule.new_stage import insert, new_func, replace_func
-from tdsl.schedule.padding import Lifted, padded_reads
-from tdsl.schedule.whole import is_whole
 
 
 def _of_reads(name: str, new: Callable[[Read], Expr]) -> Callable[[Expr], Expr]:

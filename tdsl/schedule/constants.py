@@ -17,8 +17,8 @@ from tdsl.lang.expr import Param, Read, const
 from tdsl.lang.program import Axis, FuncDef, Input, Program
 from tdsl.lang.regions import Box, reads_in
 from tdsl.lang.simplify import subtract
-from tdsl.schedule.facts import extent, has_effects, root_boxes, shape_of
-from tdsl.schedule.nest import After, At, State, With
+from tdsl.schedule.properties import extent, has_effects, root_boxes, shape_of
+from tdsl.schedule.state import After, At, State, With
 
 
 @frozen
@@ -59,7 +59,7 @@ def split_constants(state: State) -> Once | None:
 
     >>> import tdsl as td
     >>> from dataclasses import replace
-    >>> from tdsl.schedule.facts import rest_at_root
+    >>> from tdsl.schedule.properties import rest_at_root
     >>> i, a, w, f, g = td.vars("i"), *(td.Tensor(n, (8,), td.f32) for n in "aw"), td.Func("f"), td.Func("g")
     >>> f[i] = td.exp(w[i])
     >>> g[i] = a[i] * f[i]

@@ -24,7 +24,8 @@ from tdsl.lang.integers import Linear, Name, Point, Unknown, find_point
 from tdsl.lang.program import FuncDef
 from tdsl.lang.regions import differences
 from tdsl.lang.simplify import subtract
-from tdsl.schedule.nest import (
+from tdsl.schedule.loop_relations import relate
+from tdsl.schedule.state import (
     CONCURRENT,
     PARALLEL,
     THREADS,
@@ -40,7 +41,6 @@ from tdsl.schedule.nest import (
     is_reduction,
     roots_of,
 )  # fmt: skip
-from tdsl.schedule.relate import relate
 
 _A, _B = 0, 1  # sides of a pair: the earlier and the later iteration
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Mapping
 from dataclasses import field, replace
 from typing import Any, Protocol
 
@@ -27,7 +28,7 @@ from tdsl.schedule import (
 )
 from tdsl.schedule.arguments import check_arguments, check_stage, plain
 from tdsl.schedule.legality import recheck
-from tdsl.schedule.nest import Illegal, State
+from tdsl.schedule.state import Illegal, State
 
 DIRECTIVES: dict[str, Callable[..., State]] = {
     **specialize.LOOP_DIRECTIVES, "atomic": atomics.atomic,
@@ -138,6 +139,16 @@ def _no_schedule(why: str, loc: Loc | None) -> ScheduleError:
 
 _KEYS = {"do": (str, "a name"), "func": (str, "a name"), "definition": (int, "a number")}
 
+_RENAMED = {"apart": "producer_warps", "early": "overlap_mma"}  # arguments of version 0.1
+
+
+def current_names(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Arguments that a call gives by their names in version 0.1, by their current names, with a warning."""
+    for old, new in _RENAMED.items():
+        if old in arguments:
+            warnings.warn(f"{old}=... is deprecated: {new}=...", DeprecationWarning, stacklevel=3)
+    return {_RENAMED.get(name, name): value for name, value in arguments.items()}
+
 
 def _directive(row: Any, loc: Loc | None) -> Directive:
     if not isinstance(row, dict):
@@ -145,7 +156,7 @@ def _directive(row: Any, loc: Loc | None) -> Directive:
     for key, (kind, words) in _KEYS.items():
         if not isinstance(row.get(key), kind):
             raise _no_schedule(f"{key!r} of {row!r} must be {words}", loc)
-    rest = {key: value for key, value in row.items() if key not in _KEYS}
+    rest = {_RENAMED.get(key, key): value for key, value in row.items() if key not in _KEYS}
     return Directive(row["do"], row["func"], row["definition"], tuple(plain(rest).items()), loc)
 
 

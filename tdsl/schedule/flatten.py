@@ -10,9 +10,9 @@ from tdsl.lang.expr import ONE, ZERO, Binary, Expr, Read, Var
 from tdsl.lang.program import Axis, FuncDef
 from tdsl.lang.regions import Interval
 from tdsl.lang.simplify import add, maximum, multiply, substitute, subtract
-from tdsl.schedule.facts import needed_box
 from tdsl.schedule.loops import change, find_loop, new_name
-from tdsl.schedule.nest import (
+from tdsl.schedule.properties import needed_box
+from tdsl.schedule.state import (
     SERIAL,
     FuncPlan,
     Illegal,

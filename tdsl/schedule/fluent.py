@@ -31,9 +31,9 @@ from tdsl.schedule.naming import (
     check_recipe,
     name_of_source,
 )
-from tdsl.schedule.nest import State, initial_state
 from tdsl.schedule.show import show_nests, show_schedule
 from tdsl.schedule.stage import StageDirectives
+from tdsl.schedule.state import State, initial_state
 from tdsl.target import Target, as_target
 
 EDITED = "directives were given since this schedule was found; when it was:"

@@ -12,7 +12,7 @@ from tdsl.lang.expr import Expr, Read, Var
 from tdsl.lang.regions import reads_in
 from tdsl.machine.instructions.instruction import INSTRUCTIONS, Instruction
 from tdsl.machine.instructions.layout import Layout
-from tdsl.schedule.nest import (
+from tdsl.schedule.state import (
     FRAGMENT,
     Illegal,
     Nest,

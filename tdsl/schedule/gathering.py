@@ -9,9 +9,9 @@ from tdsl.lang.expr import ONE, Expr, Read, Select, Var
 from tdsl.lang.program import FuncDef
 from tdsl.lang.regions import Interval
 from tdsl.lang.simplify import substitute, subtract
-from tdsl.schedule.facts import needed_box
-from tdsl.schedule.nest import Illegal, State
 from tdsl.schedule.padding import reads_or_padding
+from tdsl.schedule.properties import needed_box
+from tdsl.schedule.state import Illegal, State
 
 
 @frozen

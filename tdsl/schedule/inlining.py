@@ -13,8 +13,8 @@ from tdsl.lang.expr import Expr, Read, Var
 from tdsl.lang.program import FuncDef, Program
 from tdsl.lang.regions import reads_in
 from tdsl.lang.simplify import substitute
-from tdsl.schedule.facts import cost
-from tdsl.schedule.nest import Inline, State
+from tdsl.schedule.properties import cost
+from tdsl.schedule.state import Inline, State
 
 MOST_COPIES = 10_000  # values of inlined funcs at different indices in one func
 

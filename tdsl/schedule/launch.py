@@ -19,7 +19,8 @@ from tdsl.schedule.loops import (
     positive,
     split,
 )  # fmt: skip
-from tdsl.schedule.nest import (
+from tdsl.schedule.rfactor import reduce_beside
+from tdsl.schedule.state import (
     AXES,
     CLUSTER,
     GROUP,
@@ -34,7 +35,6 @@ from tdsl.schedule.nest import (
     is_ordered,
     is_reduction,
 )  # fmt: skip
-from tdsl.schedule.rfactor import reduce_beside
 from tdsl.schedule.thread_shares import by_layout
 from tdsl.schedule.tree import placed_in
 from tdsl.schedule.vectorize import vectorize

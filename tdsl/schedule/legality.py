@@ -13,9 +13,12 @@ from graphlib import CycleError
 from tdsl.errors import ScheduleError, counted
 from tdsl.lang.program import FuncDef
 from tdsl.schedule.dependence import check_dependences
-from tdsl.schedule.following import check_after
 from tdsl.schedule.inlining import inlined_into
-from tdsl.schedule.nest import (
+from tdsl.schedule.pipelines import check_pipelined
+from tdsl.schedule.predicates import check_predicates
+from tdsl.schedule.reverse_compute_at import check_after
+from tdsl.schedule.rfactor import check_merged
+from tdsl.schedule.state import (
     AXES,
     BLOCKS,
     CONCURRENT,
@@ -40,9 +43,6 @@ from tdsl.schedule.nest import (
     levels_of,
     parts_of,
 )  # fmt: skip
-from tdsl.schedule.pipelines import check_pipelined
-from tdsl.schedule.predicates import check_predicates
-from tdsl.schedule.rfactor import check_merged
 from tdsl.schedule.tree import ordered, placed_in
 
 AT_ROOT = -1  # the definition number of a store level that means the whole kernel

@@ -10,7 +10,7 @@ from typing import TypeVar
 from tdsl.errors import did_you_mean
 from tdsl.lang.affine import difference
 from tdsl.schedule.dependence import check_dependences
-from tdsl.schedule.nest import (
+from tdsl.schedule.state import (
     GUARD,
     PARALLEL,
     ROUND_UP,

@@ -37,10 +37,10 @@ from tdsl.lang.regions import reads_in, tighten
 from tdsl.lang.simplify import add, conjunction, simplify, substitute, subtract
 from tdsl.lang.types import i64
 from tdsl.machine.model import Machine
-from tdsl.schedule.decided import Decided, Ranges, Written, may_decide
-from tdsl.schedule.nest import SERIAL, UNROLLED, Illegal, Nest, Rotate, State, With, roots_of
+from tdsl.schedule.implied_values import Decided, Ranges, Written, may_decide
 from tdsl.schedule.new_stage import replace_func
 from tdsl.schedule.one_pass import Pass
+from tdsl.schedule.state import SERIAL, UNROLLED, Illegal, Nest, Rotate, State, With, roots_of
 
 KINDS = ("sum", "prod", "max", "min", "any", "all")  # whose initial value is the identity
 _MOST = 8  # the largest number of comparisons that are tried

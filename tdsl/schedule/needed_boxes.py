@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping
 from tdsl.lang.bounds import NOTHING, Facts
 from tdsl.lang.program import FuncDef
 from tdsl.lang.regions import Box, boxes_at, is_empty, union_box
-from tdsl.schedule.nest import State
-from tdsl.schedule.required import definition_ranges
+from tdsl.schedule.bounds_inference import definition_ranges
+from tdsl.schedule.state import State
 
 
 def boxes_within(

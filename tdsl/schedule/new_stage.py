@@ -6,7 +6,7 @@ import keyword
 from dataclasses import replace
 
 from tdsl.lang.program import FuncDef, Program
-from tdsl.schedule.nest import (
+from tdsl.schedule.state import (
     FuncPlan,
     Illegal,
     State,

@@ -30,9 +30,9 @@ from tdsl.lang.simplify import substitute
 from tdsl.lang.types import DType
 from tdsl.schedule.inlining import value_at
 from tdsl.schedule.legality import depends
-from tdsl.schedule.nest import Illegal, State, fresh_nest
 from tdsl.schedule.new_stage import fresh_func
-from tdsl.schedule.separate import Holds, Separated, separate, shift_of
+from tdsl.schedule.rescaling import Holds, Separated, separate, shift_of
+from tdsl.schedule.state import Illegal, State, fresh_nest
 
 ORDERED = ("max", "min", "argmax")  # reductions whose choice a positive factor does not change
 

@@ -51,10 +51,10 @@ from tdsl.lang.types import bool_
 from tdsl.schedule.inlining import value_at
 from tdsl.schedule.loops import find_loop
 from tdsl.schedule.masked import needs_tile
-from tdsl.schedule.nest import Illegal, State, fresh_plan
 from tdsl.schedule.new_stage import fresh_func, insert, new_func, replace_func, without_unread
 from tdsl.schedule.one_pass import ORDERED, Member, Pass, Power, find_pass
-from tdsl.schedule.separate import Separated
+from tdsl.schedule.rescaling import Separated
+from tdsl.schedule.state import Illegal, State, fresh_plan
 from tdsl.schedule.tree import ordered
 
 

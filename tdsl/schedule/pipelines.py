@@ -9,13 +9,14 @@ from math import prod
 from tdsl.lang.expr import Binary, Const, Expr, Read, Select, Var
 from tdsl.lang.program import FuncDef
 from tdsl.schedule.loops import find_loop, positive
-from tdsl.schedule.nest import (
+from tdsl.schedule.state import (
     PIPELINED,
     SERIAL,
     SHARED,
     At,
     Illegal,
     Level,
+    Loop,
     State,
     fresh_nest,
 )  # fmt: skip
@@ -25,8 +26,8 @@ LINE = 128  # the tiles of a bulk copy are a multiple of this number of bytes
 
 
 def pipeline(
-    state: State, func: str, definition: int, *, loop: str, stages: int, apart: bool = False,
-    early: bool = False,
+    state: State, func: str, definition: int, *, loop: str, stages: int,
+    producer_warps: bool = False, overlap_mma: bool = False,
 ) -> State:  # fmt: skip
     """Fetch the shared-memory tiles of a loop's body ahead, with `stages` buffers for each tile.
 
@@ -36,12 +37,14 @@ def pipeline(
                                           begin to fetch tile(ko + stages - 1)
                                           use tile(ko)
 
-    With `apart` a producer warp fetches the tiles, each by a bulk copy. With `early`, asynchronous products
+    With `producer_warps` a warp of its own fetches the tiles, each by a bulk copy. With `overlap_mma`, MMAs
     of tiles and loop-invariant operands are issued before the consumers of the products of the previous
     iteration run.
     """
-    if early and not apart:
-        raise Illegal("products begin early beside a warp that fetches tiles", "apart=True")
+    if overlap_mma and not producer_warps:
+        raise Illegal(
+            "MMAs are issued early only where producer warps fetch the tiles", "producer_warps=True"
+        )
     name = find_loop(state, func, definition, loop)
     if positive(stages, "the number of stages") < 2:
         raise Illegal(
@@ -51,11 +54,8 @@ def pipeline(
     kind = state.plan(func).nests[definition].kind(name)
     if kind not in (SERIAL, PIPELINED):
         raise Illegal(f"loop {name!r} is {kind} already", "pipeline a serial loop")
-    nest = (
-        state.plan(func)
-        .nests[definition]
-        .with_kind(name, PIPELINED, stages, apart=apart, early=early)
-    )
+    pipelined = Loop(name, PIPELINED, stages, producer_warps, overlap_mma)
+    nest = state.plan(func).nests[definition].with_loop(pipelined)
     state = state.with_plan(
         func, replace(state.plan(func).with_nest(definition, nest), touched=True)
     )
@@ -134,11 +134,11 @@ def check_pipelined(state: State, func: str) -> None:
                     "at it",
                     f'cache_read(..., at={x.name!r}, scope="shared") first',
                 )
-            if x.apart:
-                _check_apart(state, Level(func, n, x.name))
+            if x.producer_warps:
+                _check_producer_warps(state, Level(func, n, x.name))
 
 
-def _check_apart(state: State, level: Level) -> None:
+def _check_producer_warps(state: State, level: Level) -> None:
     here = ((n, p) for n, p in state.plans if isinstance(p.place, At) and p.place.level == level)
     for name, plan in here:
         if plan.scope == SHARED and not plan.bulk:

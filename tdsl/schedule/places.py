@@ -9,7 +9,7 @@ from tdsl.schedule.arguments import check_scope
 from tdsl.schedule.inlining import inlined_into, with_reads
 from tdsl.schedule.legality import AT_ROOT
 from tdsl.schedule.loops import find_loop, positive
-from tdsl.schedule.nest import (
+from tdsl.schedule.state import (
     GROUP,
     SHARED,
     SWIZZLES,

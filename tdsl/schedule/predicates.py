@@ -16,7 +16,7 @@ from tdsl.lang.definition import Definition
 from tdsl.lang.expr import TRUE, Expr, Read
 from tdsl.lang.simplify import conjuncts
 from tdsl.schedule.inlining import inlined_into
-from tdsl.schedule.nest import AXES, SHARED, Illegal, Level, State, is_reduction, parts_of
+from tdsl.schedule.state import AXES, SHARED, Illegal, Level, State, is_reduction, parts_of
 
 
 def check_predicates(state: State, func: str, level: Level, *, final: bool) -> None:

@@ -13,9 +13,9 @@ from tdsl.errors import did_you_mean
 from tdsl.lang.expr import Var
 from tdsl.lang.program import FuncDef
 from tdsl.placement.grid import Axes, Grid
-from tdsl.placement.notation import Partial, Placement, Unreadable, read_placement
+from tdsl.placement.notation import Partial, Placement, PlacementSyntaxError, read_placement
 from tdsl.schedule.loops import find_loop, reorder, split
-from tdsl.schedule.nest import (
+from tdsl.schedule.state import (
     SERIAL,
     Illegal,
     Loop,
@@ -49,7 +49,7 @@ def place(
     assert state.grid is not None
     try:
         placement = read_placement(notation, ndim, state.grid)
-    except Unreadable as error:
+    except PlacementSyntaxError as error:
         raise Illegal(str(error), error.hint) from None
     _check_partial(state, tensor, placement)
     return replace(state, placed=(*state.placed, (tensor, placement)))

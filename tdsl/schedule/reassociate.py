@@ -21,10 +21,10 @@ from tdsl.lang.expr import ONE, TRUE, Binary, Expr, Read, Var
 from tdsl.lang.program import FuncDef, Program
 from tdsl.lang.regions import reads_in
 from tdsl.lang.simplify import conjunction, conjuncts, substitute, subtract
-from tdsl.schedule.factors import Factor, factors_of, product_of
 from tdsl.schedule.inlining import value_at
-from tdsl.schedule.nest import Illegal, State, fresh_nest, fresh_plan
 from tdsl.schedule.new_stage import fresh_func, insert, new_func, replace_func, without_unread
+from tdsl.schedule.state import Illegal, State, fresh_nest, fresh_plan
+from tdsl.schedule.sum_factors import Factor, factors_of, product_of
 from tdsl.schedule.tree import placed_in
 
 

@@ -9,8 +9,10 @@ from tdsl.lang.expr import ONE, TRUE, ZERO, Expr, Read, Var
 from tdsl.lang.program import FuncDef, map_expressions
 from tdsl.lang.simplify import add, conjunction, substitute, subtract
 from tdsl.lang.types import DType
+from tdsl.schedule.loop_relations import relate
 from tdsl.schedule.loops import find_loop, split
-from tdsl.schedule.nest import (
+from tdsl.schedule.new_stage import fresh_func, insert, new_func, replace_func
+from tdsl.schedule.state import (
     FRAGMENT,
     THREADS,
     VECTORIZED,
@@ -32,8 +34,6 @@ from tdsl.schedule.nest import (
     is_reduction,
     roots_of,
 )  # fmt: skip
-from tdsl.schedule.new_stage import fresh_func, insert, new_func, replace_func
-from tdsl.schedule.relate import relate
 
 
 def rfactor(

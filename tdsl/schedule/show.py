@@ -7,7 +7,7 @@ from typing import Any, assert_never
 
 from tdsl.placement.grid import grid_text
 from tdsl.schedule.directive import Directive
-from tdsl.schedule.nest import SERIAL, After, At, Inline, Place, Root, State, With
+from tdsl.schedule.state import SERIAL, After, At, Inline, Place, Root, State, With
 
 
 def show_schedule(directives: tuple[Directive, ...]) -> str:
@@ -27,7 +27,7 @@ def show_nests(state: State) -> str:
     >>> from tdsl.lang.build_program import build_program
     >>> from tdsl.lang.tensor import Func
     >>> from tdsl.lang.value import vars
-    >>> from tdsl.schedule.nest import initial_state
+    >>> from tdsl.schedule.state import initial_state
     >>> x, f = vars("x"), Func("f", (8,))
     >>> f[x] = x * 2
     >>> print(show_nests(initial_state(build_program((f,)))))

@@ -27,7 +27,7 @@ from tdsl.machine.instructions.tensor_cores import find, nearest
 from tdsl.schedule import loops as directives
 from tdsl.schedule.arguments import check_arguments
 from tdsl.schedule.loops import find_loop
-from tdsl.schedule.nest import Illegal, Specialization, State, Tensorization
+from tdsl.schedule.state import Illegal, Specialization, State, Tensorization
 from tdsl.schedule.vectorize import vectorize
 
 # Directives on the loops of one stage, which may be part of a specialization.

@@ -13,7 +13,8 @@ from tdsl.lang.tensor import Func, Tensor
 from tdsl.lang.value import Value, Variable
 from tdsl.machine.instructions.instruction import Instruction
 from tdsl.placement.grid import Grid
-from tdsl.schedule.directive import Directive, Recorder
+from tdsl.schedule.directive import Directive, Recorder, current_names
+from tdsl.schedule.distribute_onto import blocks_of
 from tdsl.schedule.naming import (
     Loop,
     LoopLike,
@@ -23,10 +24,9 @@ from tdsl.schedule.naming import (
     name_of_dim,
     name_of_loop,
 )
-from tdsl.schedule.nest import Illegal
 from tdsl.schedule.online import online_name
-from tdsl.schedule.onto import blocks_of
 from tdsl.schedule.specialize import encode
+from tdsl.schedule.state import Illegal
 
 TensorLike = Tensor | Func | str
 
@@ -183,15 +183,22 @@ class StageDirectives(Suggesting):
         return self
 
     def pipeline(
-        self, loop: LoopLike, stages: int, apart: bool = False, early: bool = False
+        self,
+        loop: LoopLike,
+        stages: int,
+        producer_warps: bool = False,
+        overlap_mma: bool = False,
+        **old: bool,
     ) -> Self:
         """Software-pipeline a loop: fetch the shared-memory tiles of its body some iterations ahead.
 
-        Each tile has `stages` buffers, 2 or more: one in use while the others are filled. With `apart` a
-        producer warp issues bulk copies of the tiles, and consumer threads do not synchronise with each other
-        between tiles. With `early` as well, products of tiles alone are issued one iteration early.
+        Each tile has `stages` buffers, 2 or more: one in use while the others are filled. With
+        `producer_warps` warps of their own issue bulk copies of the tiles, and consumer threads do not
+        synchronise with each other between tiles. With `overlap_mma` as well, asynchronous MMAs of tiles
+        alone are issued one iteration early. (`apart` and `early` are the names of both in version 0.1.)
         """
-        options = {n: True for n, on in (("apart", apart), ("early", early)) if on}
+        options = _given(producer_warps=producer_warps or None, overlap_mma=overlap_mma or None)
+        options |= current_names(old)
         self.do("pipeline", loop=self.loop_name(loop), stages=stages, **options)
         return self
 

@@ -10,7 +10,7 @@ from tdsl.schedule.fragment_layouts import (
     widest_read,
 )
 from tdsl.schedule.loops import fused, iterations_of, mark, reorder, split
-from tdsl.schedule.nest import (
+from tdsl.schedule.state import (
     FRAGMENT,
     LANES,
     UNROLLED,

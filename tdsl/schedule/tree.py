@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from graphlib import TopologicalSorter
 
 from tdsl.lang.program import Program
-from tdsl.schedule.nest import After, At, Level, State, With
+from tdsl.schedule.state import After, At, Level, State, With
 
 ROOT = Level("", 0, "")
 

@@ -13,8 +13,8 @@ from tdsl.lang.program import FuncDef
 from tdsl.lang.regions import Interval, reads_in
 from tdsl.lang.types import UNSIGNED
 from tdsl.schedule.caches import source_of
-from tdsl.schedule.nest import Illegal, State, fresh_plan
 from tdsl.schedule.new_stage import insert, new_func, replace_func
+from tdsl.schedule.state import Illegal, State, fresh_plan
 
 
 def unsigned(state: State, func: str, definition: int, *, source: str) -> State:

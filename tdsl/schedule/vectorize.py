@@ -8,7 +8,6 @@ from tdsl.errors import ShapeError
 from tdsl.lang.definition import Definition
 from tdsl.lang.expr import Const, Var
 from tdsl.schedule.dependence import check_dependences, is_independent
-from tdsl.schedule.facts import extent, needed_box
 from tdsl.schedule.loops import (
     find_loop,
     inner_part,
@@ -16,14 +15,15 @@ from tdsl.schedule.loops import (
     mark,
     positive,
 )
-from tdsl.schedule.nest import (
+from tdsl.schedule.properties import extent, needed_box
+from tdsl.schedule.rfactor import vectorize_reduction
+from tdsl.schedule.state import (
     VECTORIZED,
     Illegal,
     State,
     is_ordered,
     is_reduction,
 )  # fmt: skip
-from tdsl.schedule.rfactor import vectorize_reduction
 
 MAX_LANES = 1024
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tdsl.autoschedule.by_recipes import complete_by_recipes
 from tdsl.autoschedule.explain import BY_HAND, INLINE, Decision
 from tdsl.machine.model import Machine
-from tdsl.schedule.nest import State
+from tdsl.schedule.state import State
 
 
 def complete(state: State, machine: Machine) -> State:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from tdsl.autoschedule.patterns.contraction import Contraction, recognize
 from tdsl.machine.model import Machine
-from tdsl.schedule.facts import rest_at_root, root_boxes
-from tdsl.schedule.nest import State
+from tdsl.schedule.properties import rest_at_root, root_boxes
+from tdsl.schedule.state import State
 
 BETTER = 1.2  # times the lanes that are used
 

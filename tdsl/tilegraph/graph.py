@@ -25,10 +25,10 @@ from tdsl.lang.expr import const
 from tdsl.lang.program import FuncDef, Program, bind_sizes
 from tdsl.lang.regions import Box, boxes_at, is_empty, union_box
 from tdsl.lang.sizes import check_sizes
-from tdsl.schedule.facts import extent, rest_at_root, root_boxes, shape_of, volume
+from tdsl.schedule.bounds_inference import definition_ranges
 from tdsl.schedule.needed_boxes import with_own_reads
-from tdsl.schedule.nest import State, initial_state
-from tdsl.schedule.required import definition_ranges
+from tdsl.schedule.properties import extent, rest_at_root, root_boxes, shape_of, volume
+from tdsl.schedule.state import State, initial_state
 from tdsl.tilegraph.drawing import Arrow, Drawing, svg
 
 ALIGNED = 32  # bytes to which tiles in memory are rounded up

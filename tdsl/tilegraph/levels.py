@@ -13,7 +13,7 @@ from itertools import pairwise
 from tdsl.core.node import frozen
 from tdsl.lang.regions import Box
 from tdsl.machine.model import Machine
-from tdsl.schedule.facts import volume
+from tdsl.schedule.properties import volume
 from tdsl.tilegraph.cuts import Partition, Priced, partitions
 from tdsl.tilegraph.graph import TileGraph
 from tdsl.tilegraph.tiling import FULL, Place, Shape

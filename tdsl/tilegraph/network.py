@@ -15,7 +15,7 @@ from tdsl.lang.expr import const
 from tdsl.lang.regions import Box
 from tdsl.placement.ownership import Box as Spans
 from tdsl.placement.ownership import common, elements, owned
-from tdsl.schedule.nest import State
+from tdsl.schedule.state import State
 from tdsl.tilegraph.graph import TileGraph
 
 

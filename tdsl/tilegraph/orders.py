@@ -21,11 +21,11 @@ from tdsl.lang.regions import reads_in
 from tdsl.lang.simplify import substitute
 from tdsl.schedule.bind import bind_state
 from tdsl.schedule.constants import constants
-from tdsl.schedule.factors import factors_of
-from tdsl.schedule.facts import operations
 from tdsl.schedule.inlining import value_at
-from tdsl.schedule.nest import Illegal, State, initial_state
+from tdsl.schedule.properties import operations
 from tdsl.schedule.reassociate import between, reassociate, sums_in
+from tdsl.schedule.state import Illegal, State, initial_state
+from tdsl.schedule.sum_factors import factors_of
 
 Step = tuple[str, str]  # a sum, and the one in its terms that is to be summed over last
 MOST = 7  # sums of a tree, whose orders are compared

@@ -10,7 +10,7 @@ from tdsl.cost.predict import Prediction
 from tdsl.errors import ShapeError
 from tdsl.machine.model import Machine
 from tdsl.schedule.bind import bind_state
-from tdsl.schedule.nest import State
+from tdsl.schedule.state import State
 from tdsl.tilegraph.default import decide
 
 

@@ -11,7 +11,7 @@ from math import ceil
 
 from tdsl.lang.regions import Box
 from tdsl.machine.model import Machine
-from tdsl.schedule.facts import extent, volume
+from tdsl.schedule.properties import extent, volume
 from tdsl.tilegraph.graph import Tile, TileGraph
 
 READ, WRITTEN = 128, 32  # bytes of a transaction

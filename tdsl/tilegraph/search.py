@@ -45,12 +45,12 @@ from tdsl.lang.program import Program
 from tdsl.lang.regions import Box
 from tdsl.machine.model import Machine
 from tdsl.schedule.bind import bind_state
-from tdsl.schedule.facts import rest_at_root, root_boxes
 from tdsl.schedule.fluent import Stage
 from tdsl.schedule.inlining import inline_funcs
 from tdsl.schedule.legality import check_all
 from tdsl.schedule.masked import masked_in
-from tdsl.schedule.nest import State
+from tdsl.schedule.properties import rest_at_root, root_boxes
+from tdsl.schedule.state import State
 from tdsl.target import Target
 from tdsl.tilegraph.exchange import exchanged
 from tdsl.tilegraph.graph import TileGraph

@@ -31,8 +31,8 @@ from tdsl.lang.affine import variables
 from tdsl.lang.expr import Var
 from tdsl.machine.instructions.tensor_cores import ROWS
 from tdsl.machine.model import Machine, MemoryLevel
-from tdsl.schedule.facts import extents, shape_of, widest
-from tdsl.schedule.nest import is_ordered
+from tdsl.schedule.properties import extents, shape_of, widest
+from tdsl.schedule.state import is_ordered
 from tdsl.tilegraph.graph import TileGraph
 
 FULL = 0.5  # of a level, which tiles may fill: other data passes through it

@@ -17,7 +17,9 @@ from tdsl.lang.affine import variables
 from tdsl.lang.program import FuncDef
 from tdsl.lang.regions import Box, reads_in
 from tdsl.machine.model import Machine
-from tdsl.schedule.facts import (
+from tdsl.schedule.fluent import BaseSchedule
+from tdsl.schedule.legality import depends
+from tdsl.schedule.properties import (
     extent,
     extents,
     has_effects,
@@ -26,9 +28,7 @@ from tdsl.schedule.facts import (
     volume,
     work_of_a_point,
 )
-from tdsl.schedule.fluent import BaseSchedule
-from tdsl.schedule.legality import depends
-from tdsl.schedule.nest import Root, State, levels_of
+from tdsl.schedule.state import Root, State, levels_of
 
 FULL = 0.5  # of the cache next to the first, that the rows of a block fill
 EACH = 8  # blocks for each thread at least

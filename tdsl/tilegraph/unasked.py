@@ -17,11 +17,11 @@ from tdsl.errors import ScheduleError
 from tdsl.lang.program import FuncDef
 from tdsl.lang.regions import Box
 from tdsl.machine.model import Machine
-from tdsl.schedule.facts import cost, extents, has_effects, rest_at_root, root_boxes, volume
 from tdsl.schedule.fluent import BaseSchedule
 from tdsl.schedule.inlining import inline_funcs
 from tdsl.schedule.legality import check_all
-from tdsl.schedule.nest import Root, State
+from tdsl.schedule.properties import cost, extents, has_effects, rest_at_root, root_boxes, volume
+from tdsl.schedule.state import Root, State
 from tdsl.tilegraph.graph import TileGraph
 from tdsl.tilegraph.levels import Part, nested_tiles
 from tdsl.tilegraph.together import find_together, write_together

@@ -27,11 +27,11 @@ from tdsl.lang.regions import Box, Interval
 from tdsl.lang.simplify import add
 from tdsl.machine.model import Machine
 from tdsl.schedule.bind import bind_state
-from tdsl.schedule.facts import extent, extents
 from tdsl.schedule.fluent import BaseSchedule, Stage
 from tdsl.schedule.inlining import inline_funcs
 from tdsl.schedule.naming import Loop
-from tdsl.schedule.nest import is_ordered
+from tdsl.schedule.properties import extent, extents
+from tdsl.schedule.state import is_ordered
 from tdsl.tilegraph.levels import Part
 
 EVEN = 0.8  # of the threads that are busy on average, from which a loop is shared out by itself

@@ -28,11 +28,11 @@ from tdsl.lang.program import FuncDef
 from tdsl.lang.regions import reads_in
 from tdsl.machine.model import Machine
 from tdsl.schedule.bind import bind_state
-from tdsl.schedule.facts import extent, extents, shape_of
 from tdsl.schedule.fluent import BaseSchedule, Stage
 from tdsl.schedule.inlining import inline_funcs
 from tdsl.schedule.naming import Loop
-from tdsl.schedule.nest import REGISTER, SHARED, SWIZZLES, After, At, Inline
+from tdsl.schedule.properties import extent, extents, shape_of
+from tdsl.schedule.state import REGISTER, SHARED, SWIZZLES, After, At, Inline
 from tdsl.tilegraph.levels import Part
 from tdsl.tilegraph.tiling import Shape
 from tdsl.tilegraph.write_products import (

@@ -20,7 +20,7 @@ from tdsl.lang.expr import Var
 from tdsl.machine.instructions.tensor_cores import COLUMNS, ROWS, Mma
 from tdsl.schedule.fluent import Stage
 from tdsl.schedule.naming import Loop
-from tdsl.schedule.nest import FRAGMENT, SHARED
+from tdsl.schedule.state import FRAGMENT, SHARED
 
 LANES = 32  # threads of a warp
 HELD = 64  # sums of a thread, at most

@@ -10,7 +10,7 @@ import tdsl as td
 from tdsl.autoschedule.by_recipes import Machine
 from tdsl.autoschedule.patterns.contraction import tile_shape
 from tdsl.schedule.bind import bind_state
-from tdsl.schedule.nest import At, Root, State
+from tdsl.schedule.state import At, Root, State
 from tdsl.tilegraph.default import complete
 
 WIDE = Machine(vector_bytes=64, threads=2, registers=32)

@@ -13,7 +13,7 @@ from tdsl.errors import ShapeError
 from tdsl.machine.model import Machine
 from tdsl.pipeline import ready
 from tdsl.schedule.bind import bind_state
-from tdsl.schedule.nest import At
+from tdsl.schedule.state import At
 from tdsl.tilegraph.default import complete, decide
 from tdsl.tools import demo
 from tests.fuzz.choices import Seeded

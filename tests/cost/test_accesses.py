@@ -7,7 +7,7 @@ from tdsl.cost.accesses import partly_filled
 from tdsl.cost.loopnests import Nests
 from tdsl.cost.roofline import loaded_of, roofline
 from tdsl.machine.model import Machine, MemoryLevel
-from tdsl.schedule.facts import rest_at_root
+from tdsl.schedule.properties import rest_at_root
 
 ROWS, WIDTH, LANES, VECTOR = 24, 96, 16, 64
 MEMORY = MemoryLevel("memory", None, managed=True, bandwidth=((1, 1e12),))

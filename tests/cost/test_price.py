@@ -9,8 +9,8 @@ import tdsl as td
 from tdsl.autoschedule.by_recipes import Machine
 from tdsl.cost.price import times_computed
 from tdsl.schedule.bind import bind_state
-from tdsl.schedule.facts import rest_at_root, root_boxes
-from tdsl.schedule.nest import Root, State
+from tdsl.schedule.properties import rest_at_root, root_boxes
+from tdsl.schedule.state import Root, State
 from tdsl.tilegraph.default import complete
 
 WIDE = Machine(vector_bytes=64, threads=2, registers=32)

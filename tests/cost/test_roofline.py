@@ -6,7 +6,7 @@ import tdsl as td
 from tdsl.cost.loopnests import Nests
 from tdsl.cost.roofline import Work, roofline, work_of
 from tdsl.machine.model import Machine, MemoryLevel
-from tdsl.schedule.facts import rest_at_root
+from tdsl.schedule.properties import rest_at_root
 
 i, j, k = td.vars("i j k")
 ROWS, TERMS, COLUMNS, TILE = 8, 96, 16, 32

@@ -12,7 +12,7 @@ import pytest
 import tdsl as td
 from tdsl.codegen.ir.loops import BufferParam, For, If, Stmt, Store
 from tdsl.codegen.ir.statements import parts_of
-from tdsl.codegen.python.counted import count_bytes
+from tdsl.codegen.python.simulated_caches import count_bytes
 from tdsl.codegen.runtime.signature import dense
 from tdsl.core.node import post_order
 from tdsl.cost.moved import total
@@ -20,7 +20,7 @@ from tdsl.lang.expr import Const, Load, dtype_of, lanes_of
 from tdsl.machine.model import Machine, MemoryLevel
 from tdsl.pipeline import make_kernel
 from tdsl.profiling import arguments_of
-from tdsl.schedule.nest import AXES
+from tdsl.schedule.state import AXES
 from tdsl.tilegraph.predict import predict
 
 b, i, j, d, e, k = td.vars("b i j d e k")

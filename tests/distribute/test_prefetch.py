@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import tdsl as td
+from tdsl.distribute.buffer_contents import PlanFault
 from tdsl.distribute.check import check
-from tdsl.distribute.held import PlanFault
 from tdsl.distribute.plan import Plan
 from tdsl.distribute.steps import Copy, Exchange, Finish, Run, Start
 from tests.distribute.matmuls import matmul

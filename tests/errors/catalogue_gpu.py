@@ -332,10 +332,14 @@ def pipeline_of_too_many_stages():
     td.compile(s, target="cuda:sm_80").source()  # here
 
 
-@wrong(td.ScheduleError, "products begin early beside a warp that fetches", hint="apart=True")
+@wrong(
+    td.ScheduleError,
+    "MMAs are issued early only where producer warps fetch",
+    hint="producer_warps=True",
+)
 def products_early_without_threads_that_fetch():
     s = summed()
-    s["f"].pipeline("k_o", 2, early=True)  # here
+    s["f"].pipeline("k_o", 2, overlap_mma=True)  # here
 
 
 @wrong(td.ScheduleError, "'a_cache' is not in shared memory", hint='set_scope("shared")')
@@ -381,12 +385,12 @@ def whole(t, tile=16):
     return s
 
 
-@wrong(td.ScheduleError, "no product of loop 'f_k_o' is made of its tiles alone", hint="early out")
+@wrong(td.ScheduleError, "no MMA of loop 'f_k_o' reads tiles alone", hint="leave overlap_mma out")
 def products_early_of_a_loop_that_has_none():
     t = td.Tensor("t", (64, 256), td.f32)
     s = whole(t, tile=32)
     s["t_cache"].bulk_copy()  # here
-    s["f"].pipeline("k_o", 2, apart=True, early=True)
+    s["f"].pipeline("k_o", 2, producer_warps=True, overlap_mma=True)
     td.compile(s, target="cuda").source()
 
 
@@ -420,14 +424,14 @@ def copy_as_a_whole_by_a_gpu_without_the_unit():
 @wrong(td.ScheduleError, "'a_cache' is copied by the threads that use it", hint="bulk_copy()")
 def warp_of_its_own_without_copies_as_a_whole():
     s = summed()
-    s["f"].pipeline("k_o", 2, apart=True)  # here
+    s["f"].pipeline("k_o", 2, producer_warps=True)  # here
 
 
 @wrong(td.ScheduleError, "apart: 16 threads are no whole warps", hint="multiple of 32")
 def warp_of_its_own_beside_a_part_of_a_warp():
     s = whole(a)
     s["a_cache"].bulk_copy()  # here
-    s["f"].pipeline("k_o", 2, apart=True)
+    s["f"].pipeline("k_o", 2, producer_warps=True)
     td.compile(s, target="cuda").source()
 
 

@@ -42,8 +42,8 @@ from tdsl.lang.expr import (
     dtype_of,
 )
 from tdsl.lang.interp import Evaluator, Run, bound
+from tdsl.lang.interpreted_boxes import Bounds
 from tdsl.lang.program import FuncDef, Program
-from tdsl.lang.realised import Bounds
 from tdsl.lang.regions import Box
 from tdsl.lang.types import DType, f64
 

@@ -20,7 +20,7 @@ import tdsl as td
 from tdsl.lang.regions import reads_in
 from tdsl.schedule.fluent import Stage
 from tdsl.schedule.legality import loops_around
-from tdsl.schedule.nest import BLOCKS, PARALLEL, SERIAL, SHARED, THREADS, At, Root, is_reduction
+from tdsl.schedule.state import BLOCKS, PARALLEL, SERIAL, SHARED, THREADS, At, Root, is_reduction
 from tests.fuzz.campaign import conditions, program_of
 from tests.fuzz.cases import Case, Meaning, Outcome, run_case
 from tests.fuzz.choices import Choices, Seeded

@@ -21,8 +21,8 @@ import tdsl as td
 from tdsl.errors import IndexBoundError, ShapeError
 from tdsl.lang.build_program import build_program
 from tdsl.lang.expr import ONE, ZERO, const
+from tdsl.lang.interpreted_boxes import Bounds, number_of, realised_boxes, touched_boxes
 from tdsl.lang.program import Program, bind_sizes
-from tdsl.lang.realised import Bounds, number_of, realised_boxes, touched_boxes
 from tdsl.lang.simplify import subtract
 from tdsl.lang.types import DType
 from tests.fuzz.choices import Choices

@@ -19,7 +19,7 @@ from tdsl.lang.regions import reads_in
 from tdsl.schedule.fluent import Stage
 from tdsl.schedule.legality import depends
 from tdsl.schedule.masked import masked_in
-from tdsl.schedule.nest import SCOPES, TAILS, TOGETHER, At, Level, is_reduction, levels_of
+from tdsl.schedule.state import SCOPES, TAILS, TOGETHER, At, Level, is_reduction, levels_of
 from tdsl.tilegraph.schedule import Schedule
 from tests.fuzz.choices import Choices
 

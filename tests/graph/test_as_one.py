@@ -9,7 +9,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 
 import tdsl as td
 from tdsl.errors import DefinitionError, ScheduleError, TypeMismatch
-from tdsl.graph.as_one import as_one
+from tdsl.graph.merged_program import as_one
 
 
 @td.op

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import tdsl as td
-from tdsl.graph.kernel import Kernel
+from tdsl.graph.folded_kernel import Kernel
 
 
 @td.op

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tdsl as td
-from tdsl.graph.as_one import as_one
+from tdsl.graph.merged_program import as_one
 from tdsl.lang.interp import interpret
 
 N = 3

@@ -8,8 +8,8 @@ import pytest
 
 import tdsl as td
 from tdsl.lang.build_program import build_program
+from tdsl.lang.contraction_order import pairs
 from tdsl.lang.interp import interpret
-from tdsl.lang.pairing import pairs
 
 SUBSCRIPTS = [
     "ij,jk->ik", "ij,jk", "ij,kj->ik", "ij->ji", "ij->", "ii", "ii->i", "iij->j", "i,i->i", "i,j->ij",

@@ -5,11 +5,12 @@ import pytest
 
 import tdsl as td
 from tdsl.errors import IndexBoundError, RequireError, ShapeError, TypeMismatch
-from tdsl.lang import interp, realised
+from tdsl.lang import interp
+from tdsl.lang import interpreted_boxes as realised
 from tdsl.lang.build_program import build_program
 from tdsl.lang.interp import interpret
+from tdsl.lang.interpreted_boxes import realised_boxes
 from tdsl.lang.program import bind_sizes
-from tdsl.lang.realised import realised_boxes
 from tests.lang.meaning import counted, run
 
 i, j, k = td.vars("i j k")

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tdsl.placement.grid import Grid
-from tdsl.placement.notation import Unreadable, read_placement
+from tdsl.placement.notation import PlacementSyntaxError, read_placement
 from tdsl.placement.ownership import (
     Box,
     contains,
@@ -125,7 +125,7 @@ def test_levels_of_a_machine_are_axes_of_one_grid() -> None:
     ],
 )
 def test_an_unreadable_placement_of_levels_says_why(texts: tuple[str, ...], says: str) -> None:
-    with pytest.raises(Unreadable, match=says):
+    with pytest.raises(PlacementSyntaxError, match=says):
         read_placement(texts, 2, Grid.of([Grid(node=2), Grid(x=3)]))
 
 
@@ -146,7 +146,7 @@ def test_an_unreadable_placement_of_levels_says_why(texts: tuple[str, ...], says
     ],
 )
 def test_an_unreadable_placement_says_why(text: str, says: str) -> None:
-    with pytest.raises(Unreadable, match=says):
+    with pytest.raises(PlacementSyntaxError, match=says):
         read_placement(text, 2, Grid(x=2, y=2))
 
 

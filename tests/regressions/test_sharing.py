@@ -19,7 +19,7 @@ from tdsl.errors import TdslError
 from tdsl.lang.expr import Binary, Expr, Var, const
 from tdsl.lang.interp import interpret
 from tdsl.schedule.inlining import inline_funcs, work_inlined
-from tdsl.schedule.nest import State
+from tdsl.schedule.state import State
 
 N = 100
 i = td.vars("i")

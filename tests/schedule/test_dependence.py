@@ -9,7 +9,7 @@ import pytest
 import tdsl as td
 from tdsl.errors import ScheduleError
 from tdsl.lang.interp import interpret
-from tdsl.schedule.nest import PARALLEL, VECTORIZED, Split
+from tdsl.schedule.state import PARALLEL, VECTORIZED, Split
 
 S, OFF = 60, 30  # extent of a dimension, and what keeps indices inside of it
 

@@ -8,7 +8,7 @@ from tdsl.errors import ScheduleError
 from tdsl.lang.expr import TRUE
 from tdsl.lang.interp import interpret
 from tdsl.lang.show import show_expr
-from tdsl.schedule.decided import Written
+from tdsl.schedule.implied_values import Written
 from tdsl.schedule.masked import mask_of
 from tdsl.tilegraph.search import candidates
 

@@ -188,7 +188,7 @@ def test_a_block_of_a_gpu_keeps_its_rows() -> None:
 
 def test_what_separates_is_found_by_structure() -> None:
     from tdsl.lang.expr import Read, Var
-    from tdsl.schedule.separate import separate
+    from tdsl.schedule.rescaling import separate
 
     def shifts_of(make: Callable[[td.Func, td.Func], object]) -> int | None:
         m, f = td.Func("m"), td.Func("f")

@@ -7,7 +7,7 @@ import pytest
 import tdsl as td
 from tdsl.autoschedule.recipes.ahead import STAGES, SYSTEM, fetch_ahead
 from tdsl.machine.devices import describe_gpu
-from tdsl.schedule.nest import PIPELINED
+from tdsl.schedule.state import PIPELINED
 from tdsl.target import Target
 from tests.tilegraph.test_blocks import check, products, tiled
 

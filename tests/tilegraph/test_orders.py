@@ -8,7 +8,7 @@ import pytest
 
 import tdsl as td
 from tdsl.lang.interp import interpret
-from tdsl.schedule.facts import operations, root_boxes, volume
+from tdsl.schedule.properties import operations, root_boxes, volume
 from tdsl.tilegraph.orders import STORED, fewer_operations
 
 

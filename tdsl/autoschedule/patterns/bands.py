@@ -16,8 +16,8 @@ from tdsl.core.node import frozen
 from tdsl.lang.program import FuncDef
 from tdsl.lang.regions import Box
 from tdsl.machine.model import Machine
-from tdsl.schedule.facts import extents, volume
-from tdsl.schedule.nest import State
+from tdsl.schedule.properties import extents, volume
+from tdsl.schedule.state import State
 
 LEAST, MOST = 8, 128  # rows of a band: fewer use a panel too seldom, more bring nothing
 SPILLED = 2  # near caches that its intermediates may fill, before bands are lower than tiles like

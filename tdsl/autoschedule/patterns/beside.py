@@ -20,11 +20,11 @@ from tdsl.lang.expr import Read, Var
 from tdsl.lang.program import FuncDef
 from tdsl.lang.regions import Box, reads_in
 from tdsl.machine.model import Machine
-from tdsl.schedule.facts import extents, volume
 from tdsl.schedule.fluent import BaseSchedule, Stage
 from tdsl.schedule.legality import depends
 from tdsl.schedule.naming import Loop
-from tdsl.schedule.nest import State, is_ordered
+from tdsl.schedule.properties import extents, volume
+from tdsl.schedule.state import State, is_ordered
 
 
 @frozen

@@ -31,9 +31,9 @@ from tdsl.lang.regions import Box, reads_in
 from tdsl.machine.instructions.dots import DOTS, Dot, find_dots
 from tdsl.machine.model import Machine
 from tdsl.schedule.constants import constants
-from tdsl.schedule.facts import extents, step, stride_of, widest
 from tdsl.schedule.inlining import inline_funcs
-from tdsl.schedule.nest import State, is_ordered
+from tdsl.schedule.properties import extents, step, stride_of, widest
+from tdsl.schedule.state import State, is_ordered
 
 LEAST_TERMS = 8  # of a sum, below which tiles do not pay
 REUSE = 64  # rows and terms from which copying a panel pays

@@ -7,7 +7,7 @@ from tdsl.lang.expr import Var, const
 from tdsl.lang.regions import Box
 from tdsl.lang.simplify import subtract
 from tdsl.schedule.needed_boxes import boxes_within
-from tdsl.schedule.nest import State
+from tdsl.schedule.state import State
 
 
 def group_of(state: State, owner: str, open_: set[str]) -> list[str]:

@@ -14,8 +14,8 @@ from tdsl.lang.affine import as_sum, variables
 from tdsl.lang.definition import Definition
 from tdsl.lang.expr import Binary, Const, Expr, Read, Var
 from tdsl.lang.regions import Box
-from tdsl.schedule.facts import extent
-from tdsl.schedule.nest import State
+from tdsl.schedule.properties import extent
+from tdsl.schedule.state import State
 
 LEAST = 4  # elements, below which a vector of them is mostly empty
 SLOW = 4  # lanes for which another index must stay the same

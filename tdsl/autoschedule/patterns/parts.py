@@ -9,9 +9,9 @@ from tdsl.lang.affine import variables
 from tdsl.lang.definition import Definition
 from tdsl.lang.program import FuncDef
 from tdsl.lang.regions import Box, reads_in
-from tdsl.schedule.facts import extents, volume
 from tdsl.schedule.fluent import BaseSchedule, Stage
-from tdsl.schedule.nest import State, is_ordered
+from tdsl.schedule.properties import extents, volume
+from tdsl.schedule.state import State, is_ordered
 
 MOST = 64  # parts
 WORK = 1 << 16  # terms that are worth a part

@@ -8,8 +8,8 @@ from tdsl.lang.program import FuncDef
 from tdsl.lang.regions import Box, reads_in
 from tdsl.schedule import loops
 from tdsl.schedule.dependence import is_independent
-from tdsl.schedule.facts import Sizes, cost, extents, is_near, step, stride_of, widest
-from tdsl.schedule.nest import PARALLEL, PEEL, SERIAL, State, is_ordered, roots_of
+from tdsl.schedule.properties import Sizes, cost, extents, is_near, step, stride_of, widest
+from tdsl.schedule.state import PARALLEL, PEEL, SERIAL, State, is_ordered, roots_of
 from tdsl.schedule.vectorize import vectorize
 
 PARALLEL_WORK = 30_000  # operations below which threads cost more than they bring

@@ -5,8 +5,8 @@ from __future__ import annotations
 from tdsl.lang.program import FuncDef
 from tdsl.lang.regions import Box
 from tdsl.machine.model import Machine
-from tdsl.schedule.facts import volume
-from tdsl.schedule.nest import State
+from tdsl.schedule.properties import volume
+from tdsl.schedule.state import State
 
 LARGE = 0.5  # of the last cache: a larger result will not be there when it is read
 # Of the last cache: where all arrays are larger, most of them are gone in the next call.

@@ -34,9 +34,9 @@ from tdsl.lang.program import FuncDef
 from tdsl.lang.regions import Box, reads_in
 from tdsl.lang.simplify import add
 from tdsl.machine.model import Machine
-from tdsl.schedule.facts import extent, extents, volume, work_of_a_point
 from tdsl.schedule.needed_boxes import boxes_within
-from tdsl.schedule.nest import State
+from tdsl.schedule.properties import extent, extents, volume, work_of_a_point
+from tdsl.schedule.state import State
 
 LONGEST = 32  # funcs of a group that are computed together, the nearest to the owner
 HEIGHTS = (32, 64, 128, 256, 512, 1024)

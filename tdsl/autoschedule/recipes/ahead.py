@@ -8,10 +8,10 @@ from tdsl.core.node import frozen
 from tdsl.cost.block_memory import Memory, in_all, is_ahead, memories
 from tdsl.lang.expr import Read, Select
 from tdsl.schedule.bind import bind_state
-from tdsl.schedule.facts import rest_at_root, root_boxes
 from tdsl.schedule.fluent import Stage
 from tdsl.schedule.inlining import inline_funcs
-from tdsl.schedule.nest import SERIAL, VECTORIZED, Level, Split, State
+from tdsl.schedule.properties import rest_at_root, root_boxes
+from tdsl.schedule.state import SERIAL, VECTORIZED, Level, Split, State
 from tdsl.schedule.tree import ROOT, Tree, build_tree
 
 COPIED = 4  # bytes that a GPU copies to shared memory by itself, at least

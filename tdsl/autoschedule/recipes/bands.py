@@ -23,9 +23,9 @@ from tdsl.lang.affine import variables
 from tdsl.lang.regions import Box
 from tdsl.machine.model import Machine
 from tdsl.schedule.bind import bind_state
-from tdsl.schedule.facts import rest_at_root, root_boxes, stride_of
 from tdsl.schedule.fluent import BaseSchedule, Stage
-from tdsl.schedule.nest import Root, State
+from tdsl.schedule.properties import rest_at_root, root_boxes, stride_of
+from tdsl.schedule.state import Root, State
 from tdsl.target import as_target
 
 

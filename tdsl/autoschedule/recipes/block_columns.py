@@ -20,7 +20,7 @@ from tdsl.lang.definition import Definition
 from tdsl.lang.expr import Var
 from tdsl.lang.regions import reads_in
 from tdsl.schedule.fluent import Stage
-from tdsl.schedule.nest import SHARED
+from tdsl.schedule.state import SHARED
 
 _WARP = 32
 _THREADS = 256  # of a block

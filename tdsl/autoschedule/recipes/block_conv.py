@@ -24,7 +24,7 @@ from tdsl.lang.definition import Definition
 from tdsl.lang.expr import Binary, Read, Var
 from tdsl.machine.devices import least_shared
 from tdsl.schedule.fluent import Stage
-from tdsl.schedule.nest import REGISTER, SHARED
+from tdsl.schedule.state import REGISTER, SHARED
 
 _SHARED = 40 << 10  # bytes of the tiles of both operands
 _CHANNELS = 8  # of a step, at most

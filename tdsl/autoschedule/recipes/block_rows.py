@@ -26,11 +26,11 @@ from tdsl.lang.expr import ZERO, Read, Var
 from tdsl.lang.program import FuncDef
 from tdsl.lang.regions import Box, reads_in
 from tdsl.schedule.bind import bind_state
-from tdsl.schedule.facts import cost, extents, has_effects, rest_at_root, root_boxes, volume
+from tdsl.schedule.bounds_inference import bounds_of
 from tdsl.schedule.fluent import Stage
 from tdsl.schedule.inlining import inline_funcs
-from tdsl.schedule.nest import State, is_ordered
-from tdsl.schedule.required import bounds_of
+from tdsl.schedule.properties import cost, extents, has_effects, rest_at_root, root_boxes, volume
+from tdsl.schedule.state import State, is_ordered
 
 ACCESS = 16  # bytes that a thread can load or store at once
 _WARP = 32

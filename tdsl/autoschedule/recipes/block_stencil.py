@@ -27,11 +27,11 @@ from tdsl.lang.expr import Const, Var, const
 from tdsl.lang.program import FuncDef
 from tdsl.lang.regions import Box, reads_in
 from tdsl.schedule.bind import bind_state
-from tdsl.schedule.facts import extents, has_effects, rest_at_root, root_boxes, volume
 from tdsl.schedule.fluent import Stage
 from tdsl.schedule.inlining import inline_funcs
 from tdsl.schedule.needed_boxes import boxes_within
-from tdsl.schedule.nest import REGISTER, SHARED, State, is_ordered
+from tdsl.schedule.properties import extents, has_effects, rest_at_root, root_boxes, volume
+from tdsl.schedule.state import REGISTER, SHARED, State, is_ordered
 
 _SHARED = 48 << 10  # bytes of a block, which every GPU has
 _AGAIN = 1.6  # how often points of the funcs inside may be made

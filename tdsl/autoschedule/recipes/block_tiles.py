@@ -43,7 +43,7 @@ from tdsl.lang.regions import reads_in
 from tdsl.schedule.fluent import Stage
 from tdsl.schedule.gathering import moves_along
 from tdsl.schedule.naming import Loop
-from tdsl.schedule.nest import CLUSTER, REGISTER, SHARED
+from tdsl.schedule.state import CLUSTER, REGISTER, SHARED
 
 _COPIED = 4  # bytes, the least that a GPU copies to shared memory by itself
 _BLOCKS = 132  # that a GPU runs at a time

@@ -20,9 +20,9 @@ from tdsl.lang.affine import variables
 from tdsl.lang.definition import Definition
 from tdsl.lang.expr import Var
 from tdsl.lang.regions import reads_in
-from tdsl.schedule.facts import extents, has_effects, step
 from tdsl.schedule.fluent import Stage
-from tdsl.schedule.nest import SHARED
+from tdsl.schedule.properties import extents, has_effects, step
+from tdsl.schedule.state import SHARED
 
 _LEAST = 16  # elements on both sides that are worth tiles
 

@@ -17,7 +17,7 @@ from tdsl.lang.regions import reads_in
 from tdsl.machine.model import Machine
 from tdsl.schedule.arguments import fits, plain, words
 from tdsl.schedule.fluent import Stage
-from tdsl.schedule.nest import is_ordered
+from tdsl.schedule.state import is_ordered
 
 Rule = TypeVar("Rule", bound=Callable[..., Any])
 Plan = TypeVar("Plan")

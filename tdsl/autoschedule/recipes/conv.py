@@ -34,11 +34,11 @@ from tdsl.lang.program import FuncDef
 from tdsl.lang.regions import Box, reads_in
 from tdsl.machine.model import Machine
 from tdsl.schedule.bind import bind_state
-from tdsl.schedule.facts import extents, rest_at_root, root_boxes
 from tdsl.schedule.fluent import BaseSchedule, Stage
 from tdsl.schedule.mapping import mapped_reads
-from tdsl.schedule.nest import State, is_ordered
 from tdsl.schedule.padding import padded_reads
+from tdsl.schedule.properties import extents, rest_at_root, root_boxes
+from tdsl.schedule.state import State, is_ordered
 from tdsl.target import as_target
 
 Tiled = tuple[Contraction, Tiles]

@@ -14,10 +14,10 @@ from tdsl.lang.bounds import upper
 from tdsl.lang.definition import Definition
 from tdsl.lang.expr import TRUE, ZERO, Read, Select, Var
 from tdsl.lang.regions import Box, reads_in
-from tdsl.schedule.facts import extent, extents, has_effects
 from tdsl.schedule.fluent import Stage
 from tdsl.schedule.gathering import moves_along
-from tdsl.schedule.nest import State
+from tdsl.schedule.properties import extent, extents, has_effects
+from tdsl.schedule.state import State
 
 
 @frozen

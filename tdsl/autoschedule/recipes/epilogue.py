@@ -7,7 +7,7 @@ from tdsl.machine.instructions.warpgroups import THREADS as WARPGROUP
 from tdsl.schedule.fluent import Stage
 from tdsl.schedule.inlining import readers_of
 from tdsl.schedule.naming import Loop
-from tdsl.schedule.nest import GROUP
+from tdsl.schedule.state import GROUP
 
 ROW_BYTES = 128  # of a row of a tile in which threads of a group pass results to each other
 _ACCESS = 16  # bytes

@@ -17,9 +17,9 @@ from tdsl.core.node import frozen
 from tdsl.lang.expr import Read, Var
 from tdsl.lang.program import FuncDef
 from tdsl.machine.model import Machine
-from tdsl.schedule.facts import extents
 from tdsl.schedule.fluent import BaseSchedule, Stage
-from tdsl.schedule.nest import State, is_ordered
+from tdsl.schedule.properties import extents
+from tdsl.schedule.state import State, is_ordered
 from tdsl.target import as_target
 
 NEAR = 0.5  # of the cache next to the first, that the sums of a row may fill

@@ -33,9 +33,9 @@ from tdsl.lang.regions import reads_in
 from tdsl.machine.instructions.dots import DOTS, Dot, declare
 from tdsl.machine.model import Machine
 from tdsl.schedule.bind import bind_state
-from tdsl.schedule.facts import rest_at_root, root_boxes, stride_of
 from tdsl.schedule.fluent import BaseSchedule, Stage
 from tdsl.schedule.naming import Loop, LoopLike, name_of_loop
+from tdsl.schedule.properties import rest_at_root, root_boxes, stride_of
 from tdsl.target import as_target
 
 # The side of blocks that are turned in registers; larger ones only take longer to compile.

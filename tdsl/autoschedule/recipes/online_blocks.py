@@ -27,9 +27,9 @@ from tdsl.lang.program import FuncDef
 from tdsl.lang.regions import reads_in
 from tdsl.machine.model import Machine
 from tdsl.schedule.caches import source_of
-from tdsl.schedule.facts import extent, extents
 from tdsl.schedule.fluent import BaseSchedule, Stage
-from tdsl.schedule.nest import REGISTER, SHARED, State
+from tdsl.schedule.properties import extent, extents
+from tdsl.schedule.state import REGISTER, SHARED, State
 from tdsl.target import as_target
 
 LARGEST = (128, 64)  # rows and terms of a tile

@@ -53,7 +53,7 @@ from tdsl.machine.instructions.warpgroups import ROWS as GROUP_ROWS
 from tdsl.machine.model import Machine
 from tdsl.schedule.fluent import Stage
 from tdsl.schedule.mapping import rounded_part
-from tdsl.schedule.nest import FRAGMENT, GROUP, SHARED, SWIZZLES
+from tdsl.schedule.state import FRAGMENT, GROUP, SHARED, SWIZZLES
 from tdsl.target import as_target
 
 _STEP = 16  # what rows of operands are a multiple of
@@ -250,7 +250,7 @@ def _write(stage: Stage, chain: OnlineChain, plan: OnlineTensorCores) -> OnlineT
     running.cooperate()
     own.cooperate(2)
     if plan.stages > 1:
-        running.pipeline(tile, plan.stages, apart=plan.hopper, early=plan.early)
+        running.pipeline(tile, plan.stages, producer_warps=plan.hopper, overlap_mma=plan.early)
     return plan
 
 

@@ -26,10 +26,10 @@ from tdsl.lang.show import show_expr
 from tdsl.lang.simplify import add, conjuncts, simplify, substitute, subtract
 from tdsl.machine.instructions.tensor_cores import MMAS
 from tdsl.schedule.bind import bind_state
+from tdsl.schedule.bounds_inference import bounds_of
 from tdsl.schedule.caches import source_of
 from tdsl.schedule.fluent import BaseSchedule, Stage
 from tdsl.schedule.gathering import moving
-from tdsl.schedule.required import bounds_of
 
 
 @frozen

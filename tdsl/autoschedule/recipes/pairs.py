@@ -26,7 +26,7 @@ from tdsl.lang.program import FuncDef
 from tdsl.machine.model import Machine
 from tdsl.schedule.bind import bind_state
 from tdsl.schedule.fluent import BaseSchedule, Stage
-from tdsl.schedule.nest import State, is_ordered
+from tdsl.schedule.state import State, is_ordered
 from tdsl.target import as_target
 
 TILE = 16  # partners at a time: each has a vector of sums in a register

@@ -26,11 +26,11 @@ from tdsl.lang.program import FuncDef
 from tdsl.lang.regions import Box, reads_in
 from tdsl.machine.model import Machine
 from tdsl.schedule.bind import bind_state
-from tdsl.schedule.facts import cost, extents, rest_at_root, root_boxes, volume
 from tdsl.schedule.fluent import BaseSchedule, Stage
 from tdsl.schedule.inlining import inline_funcs
 from tdsl.schedule.naming import Loop
-from tdsl.schedule.nest import State, is_ordered
+from tdsl.schedule.properties import cost, extents, rest_at_root, root_boxes, volume
+from tdsl.schedule.state import State, is_ordered
 from tdsl.target import as_target
 
 _MUCH = 16  # points of a row that are worth vectors

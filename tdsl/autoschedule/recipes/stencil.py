@@ -27,10 +27,10 @@ from tdsl.lang.expr import Read, Var
 from tdsl.lang.regions import Box, reads_in
 from tdsl.machine.model import Machine
 from tdsl.schedule.bind import bind_state
-from tdsl.schedule.facts import extent, extents, rest_at_root, root_boxes, widest
 from tdsl.schedule.fluent import BaseSchedule, Stage
 from tdsl.schedule.naming import Loop
-from tdsl.schedule.nest import is_ordered
+from tdsl.schedule.properties import extent, extents, rest_at_root, root_boxes, widest
+from tdsl.schedule.state import is_ordered
 from tdsl.target import as_target
 
 SETS = 2048  # bytes after which lines of the caches share a set with earlier ones

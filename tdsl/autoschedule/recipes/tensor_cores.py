@@ -39,7 +39,7 @@ from tdsl.machine.instructions.warpgroups import Wgmma
 from tdsl.machine.instructions.warpgroups import rows as wgmma_rows
 from tdsl.schedule.fluent import BaseSchedule, Stage
 from tdsl.schedule.launch import MOST_IN_CLUSTER
-from tdsl.schedule.nest import FRAGMENT, SHARED, SWIZZLES
+from tdsl.schedule.state import FRAGMENT, SHARED, SWIZZLES
 from tdsl.target import as_target
 
 Form = Mma | Wgmma
@@ -420,7 +420,7 @@ def _schedule(
         n * x.read.dtype.bytes >= _COPIED for n, x in zip(vectors, (left, right), strict=True)
     )
     if stages > 1 and (whole or copied):
-        stage.pipeline(ko, stages, apart=whole)
+        stage.pipeline(ko, stages, producer_warps=whole)
     stage.unroll(mi).unroll(nj).unroll(ki)
 
 

@@ -32,7 +32,7 @@ _LENGTH = struct.Struct("<I")
 _CALLER = (sys.version, np.__version__)  # versions whose objects the entry point for Python reads
 
 
-class Way(NamedTuple):
+class Fallback(NamedTuple):
     """A kernel, built by `make`, and the CPU to compile it for; `about` describes both in a warning."""
 
     make: Callable[[], Kernel]
@@ -45,7 +45,7 @@ def load_or_build(
     params: tuple[Argument, ...],
     make: Callable[[], Kernel],
     target: CpuTarget,
-    plainer: Callable[[], Sequence[Way]] = tuple,
+    plainer: Callable[[], Sequence[Fallback]] = tuple,
 ) -> CpuExecutable:
     """The machine code of `make()` for this machine or a level of it, from the disk cache if it has an entry.
 
@@ -70,7 +70,7 @@ def load_or_build(
             _warn(reason, way)
             return CpuExecutable.of_object(code, way.make, way.target)
     try:
-        kernel, code = _compiled(Way(make, target, ""), params)
+        kernel, code = _compiled(Fallback(make, target, ""), params)
         taken, reason = 0, ""
     except jit.CompileLimit as error:
         ways = plainer()
@@ -83,7 +83,9 @@ def load_or_build(
     return CpuExecutable.of_object(code, lambda: kernel, target)
 
 
-def _plain(ways: Sequence[Way], params: tuple[Argument, ...]) -> tuple[int, Kernel, ObjectCode]:
+def _plain(
+    ways: Sequence[Fallback], params: tuple[Argument, ...]
+) -> tuple[int, Kernel, ObjectCode]:
     """The number, from 1, of the first fallback that LLVM compiles in time, with its kernel and code."""
     for taken, way in enumerate(ways[:-1], 1):
         with suppress(jit.CompileLimit):
@@ -91,7 +93,7 @@ def _plain(ways: Sequence[Way], params: tuple[Argument, ...]) -> tuple[int, Kern
     return len(ways), *_compiled(ways[-1], params)
 
 
-def _compiled(way: Way, params: tuple[Argument, ...]) -> tuple[Kernel, ObjectCode]:
+def _compiled(way: Fallback, params: tuple[Argument, ...]) -> tuple[Kernel, ObjectCode]:
     kernel = way.make()
     assert kernel.params == params, "a kernel takes what its signature says"
     with timed("emit"):
@@ -101,7 +103,7 @@ def _compiled(way: Way, params: tuple[Argument, ...]) -> tuple[Kernel, ObjectCod
     return kernel, ObjectCode(kernel.name, params, f"@{kernel.name}_call(" in text, file)
 
 
-def _warn(reason: str, way: Way) -> None:
+def _warn(reason: str, way: Fallback) -> None:
     text, loc = f"{reason}: it is compiled {way.about} (TDSL_COMPILE_LIMIT)", here()
     if loc is None:
         warnings.warn(text, CompileWarning, stacklevel=4)

@@ -10,8 +10,8 @@ import math
 import struct
 
 from tdsl.codegen.cpu.builder import Builder
-from tdsl.codegen.cpu.halves import narrow, odd, widen
 from tdsl.codegen.cpu.ir_types import literal, register, suffix
+from tdsl.codegen.cpu.narrow_floats import narrow, odd, widen
 from tdsl.codegen.cpu.values import Value, full, select, splat
 from tdsl.lang.types import DType, f16, f32, f64, i32
 

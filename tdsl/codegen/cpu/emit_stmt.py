@@ -20,8 +20,7 @@ from tdsl.codegen.ir.loops import (
     PARALLEL,
     SERIAL,
     Alloc,
-    Arrive,
-    Await,
+    ArriveBarrier,
     Barrier,
     Beside,
     Block,
@@ -30,15 +29,16 @@ from tdsl.codegen.ir.loops import (
     CopyTile,
     For,
     If,
+    InitBarriers,
     Invoke,
     Let,
-    Phases,
     Prefetch,
     Print,
     Shuffle,
     Stmt,
     Store,
     Wait,
+    WaitBarrier,
 )  # fmt: skip
 from tdsl.lang.expr import Binary, Const, Expr, const, dtype_of, lanes_of
 from tdsl.lang.simplify import simplify
@@ -81,10 +81,10 @@ def _compound(
     | Shuffle
     | Commit
     | Wait
-    | Phases
+    | InitBarriers
     | Beside
-    | Arrive
-    | Await
+    | ArriveBarrier
+    | WaitBarrier
     | CopyTile,
 ) -> None:
     """Write a statement that needs basic blocks of its own, or whose effects on memory are not tracked."""
@@ -125,7 +125,7 @@ def _compound(
                 invoke(cx, s)
         case Barrier() | Shuffle() | Commit() | Wait():
             raise AssertionError("only a GPU has threads that meet")
-        case Phases() | Beside() | Arrive() | Await() | CopyTile():
+        case InitBarriers() | Beside() | ArriveBarrier() | WaitBarrier() | CopyTile():
             raise AssertionError("only a GPU has threads that meet")
         case _:
             assert_never(s)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tdsl.codegen.cpu.builder import Builder
-from tdsl.codegen.cpu.halves import narrow, widen
 from tdsl.codegen.cpu.ir_types import literal, register, scalar, suffix, vector
+from tdsl.codegen.cpu.narrow_floats import narrow, widen
 from tdsl.codegen.cpu.values import Value, full, select, splat
 from tdsl.codegen.cpu.vecmath import math_call
 from tdsl.lang.types import DType, f32

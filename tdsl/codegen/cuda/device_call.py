@@ -23,8 +23,8 @@ from tdsl.codegen.cuda.device_array import (
 )
 from tdsl.codegen.cuda.driver import DEFAULT_STREAM, Device, driver
 from tdsl.codegen.cuda.executable import CudaExecutable
+from tdsl.codegen.cuda.fast_launch import FastCall, fast_launch, made
 from tdsl.codegen.cuda.launcher import plain
-from tdsl.codegen.cuda.quick_launch import Quick, made, quick_launch
 from tdsl.codegen.cuda.streams import chosen
 from tdsl.codegen.ir.loops import SizeParam
 from tdsl.codegen.runtime.arrays import as_scalar
@@ -46,8 +46,8 @@ class DeviceCalls:
 
     def __init__(self, entry: Entry, find: Callable[[], Device] | None = None) -> None:
         self._entry, self._find = entry, find or (lambda: driver().device())
-        self._known: dict[tuple[Specialisation, int, tuple[int, ...]], Quick] = {}
-        self._recent: tuple[Quick, ...] = ()
+        self._known: dict[tuple[Specialisation, int, tuple[int, ...]], FastCall] = {}
+        self._recent: tuple[FastCall, ...] = ()
 
     def again(self, args: tuple[Any, ...], out: Any) -> Any:
         """The results of a call on the fast path; None if the call is like no recent one."""
@@ -101,7 +101,7 @@ class DeviceCalls:
         key = variant, device.ordinal, tuple(open_)
         if key not in self._known:
             shapes = {name: x.shape for name, x in held.items() if isinstance(x, DeviceArray)}
-            self._known[key] = quick_launch(
+            self._known[key] = fast_launch(
                 signature, shapes, device, start if open_ else launcher.start
             )
             self._recent = tuple(self._known.values())[: -_KEPT - 1 : -1]

@@ -11,8 +11,8 @@ from tdsl.core.source import here
 from tdsl.errors import TargetError
 from tdsl.lang.expr import Const, Expr
 from tdsl.lang.show import show_expr
-from tdsl.schedule.nest import Illegal
 from tdsl.schedule.specialize import decode, encode
+from tdsl.schedule.state import Illegal
 
 Count = int | tuple[Any, ...]
 _SIZE = "size "  # arrays and scalars may have the name of a size

@@ -43,8 +43,7 @@ from tdsl.codegen.ir.loops import (
     THREADS,
     UNROLLED,
     Alloc,
-    Arrive,
-    Await,
+    ArriveBarrier,
     Barrier,
     Beside,
     Block,
@@ -54,10 +53,10 @@ from tdsl.codegen.ir.loops import (
     CopyTile,
     For,
     If,
+    InitBarriers,
     Invoke,
     Let,
     Meeting,
-    Phases,
     Prefetch,
     Print,
     ScalarParam,
@@ -65,6 +64,7 @@ from tdsl.codegen.ir.loops import (
     Stmt,
     Store,
     Wait,
+    WaitBarrier,
     row_major,
 )  # fmt: skip
 from tdsl.codegen.ir.statements import read_in, walk
@@ -146,7 +146,9 @@ class _Writer:
         if dynamic:
             self.head.append(T.AllocBuffer(whole))
         for name, s in found.items():
-            extents, dtype = ((s.slots,), u64) if isinstance(s, Phases) else (_extents(s), s.dtype)
+            extents, dtype = (
+                ((s.slots,), u64) if isinstance(s, InitBarriers) else (_extents(s), s.dtype)
+            )
             count, kind = max(prod(extents), 1), tir_type(dtype)
             if dynamic:
                 memory = T.decl_buffer(
@@ -206,8 +208,8 @@ class _Writer:
                 return made
             case Beside():
                 return [self.beside(s, bound)]
-            case Phases():
-                return self.with_phases(s, bound)
+            case InitBarriers():
+                return self.with_barriers(s, bound)
             case Prefetch():
                 return []
             case Check(cond, site, values):
@@ -233,13 +235,13 @@ class _Writer:
                 return self.call("tdsl_wgmma_commit" if products else "tdsl_commit")
             case Wait(pending, products):
                 return self.call(f"{'tdsl_wgmma_wait' if products else 'tdsl_wait'}<{pending}>")
-            case Arrive(phases, slot, together=True):
+            case ArriveBarrier(phases, slot, together=True):
                 count = T.const(s.blocks, "int32")
                 return self.call("tdsl_arrive_together", self.slot(phases, slot), count)
-            case Arrive(phases, slot, count):
+            case ArriveBarrier(phases, slot, count):
                 announced = (T.const(count, "uint32"),) if count else ()
                 return self.call("tdsl_arrive", self.slot(phases, slot), *announced)
-            case Await(phases, slot, parity):
+            case WaitBarrier(phases, slot, parity):
                 wanted = T.Cast("uint32", self.e.index(parity))
                 return self.call("tdsl_await", self.slot(phases, slot), wanted)
             case CopyTile():
@@ -367,7 +369,7 @@ class _Writer:
         memory, _ = self.e.buffers[phases]
         return T.address_of(T.BufferLoad(memory, [self.e.index(slot)]))
 
-    def with_phases(self, s: Phases, bound: frozenset[str]) -> list[TIR]:
+    def with_barriers(self, s: InitBarriers, bound: frozenset[str]) -> list[TIR]:
         """Thread 0 initialises the mbarriers, then all synchronise; in a loop they are invalidated after."""
         place, slots = self.slot(s.name, ZERO), T.const(s.slots, "int32")
         first = [
@@ -440,13 +442,13 @@ def _all_together() -> TIR:
 
 
 def _needs_all(s: Stmt) -> bool:
-    meets = isinstance(s, Barrier | Shuffle | Commit | Wait | Invoke | Phases | Await)
-    meets = meets or (isinstance(s, Arrive) and s.together)
+    meets = isinstance(s, Barrier | Shuffle | Commit | Wait | Invoke | InitBarriers | WaitBarrier)
+    meets = meets or (isinstance(s, ArriveBarrier) and s.together)
     return meets or (isinstance(s, For) and s.kind in AXES)
 
 
-def _is_shared(s: Stmt) -> TypeGuard[Alloc | Phases]:
-    return isinstance(s, Phases) or (isinstance(s, Alloc) and s.scope == SHARED)
+def _is_shared(s: Stmt) -> TypeGuard[Alloc | InitBarriers]:
+    return isinstance(s, InitBarriers) or (isinstance(s, Alloc) and s.scope == SHARED)
 
 
 def _is_memory(s: Stmt, name: str) -> TypeGuard[Alloc]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from tdsl.codegen.emulation.memory import Array, Crew, Memory
+from tdsl.codegen.emulation.memory import Array, LockstepThreads, Memory
 from tdsl.errors import Hazard
 
 
@@ -25,7 +25,7 @@ class _Begun:
 class Copies:
     """The pending copies of a crew; `groups` counts the groups that each thread has committed."""
 
-    crew: Crew
+    crew: LockstepThreads
     begun: list[_Begun] = field(default_factory=list)
     groups: Array = field(init=False)
 

@@ -9,7 +9,7 @@ from math import prod
 
 import numpy as np
 
-from tdsl.codegen.emulation.memory import Array, Crew, Memory
+from tdsl.codegen.emulation.memory import Array, LockstepThreads, Memory
 from tdsl.core.node import transform
 from tdsl.lang.definition import Definition
 from tdsl.lang.expr import Const, Expr, Read, Var
@@ -22,7 +22,9 @@ Tile = tuple[
 _GROUP = Var("group of threads")  # the leading axis of all tiles
 
 
-def run_instruction(chosen: Instruction, operands: Sequence[Tile], live: Array, crew: Crew) -> None:
+def run_instruction(
+    chosen: Instruction, operands: Sequence[Tile], live: Array, crew: LockstepThreads
+) -> None:
     """Run an instruction in all groups whose threads are live, vectorised over the groups."""
     first = np.flatnonzero(live[:: chosen.threads, 0]) * chosen.threads
     # any thread of a group may access any element of its tile, so the group gets a thread number of its own

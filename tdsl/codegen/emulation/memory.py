@@ -17,7 +17,7 @@ SEVERAL_OF = -4  # several threads of group 0; SEVERAL_OF - n for group n
 
 
 @dataclass(slots=True)
-class Crew:
+class LockstepThreads:
     """The threads that run in lockstep, and what each has synchronised with; arrays have a row per thread.
 
     `block` is the block of a thread, `number` its index there. `epochs` are the clocks of the blocks of the
@@ -42,19 +42,21 @@ class Crew:
     def of_threads(
         kernel: str, block: Array, number: Array, epochs: Array, group: int, threads: int,
         cluster: int = 1,
-    ) -> Crew:  # fmt: skip
+    ) -> LockstepThreads:  # fmt: skip
         """A crew whose threads have just synchronised."""
         seen, near, awaited = (epochs[block].copy() for _ in range(3))
         first = block // cluster * cluster
         abroad = epochs[first[:, None] + np.arange(cluster)]
-        return Crew(kernel, block, number, epochs, seen, near, awaited, abroad, group, threads)
+        return LockstepThreads(
+            kernel, block, number, epochs, seen, near, awaited, abroad, group, threads
+        )
 
     @property
     def size(self) -> int:
         """The number of threads."""
         return len(self.number)
 
-    def of(self, rows: Array) -> Crew:
+    def of(self, rows: Array) -> LockstepThreads:
         """The crew of some of the threads."""
         columns = self.block, self.number, self.seen, self.near, self.awaited, self.abroad
         block, number, seen, near, awaited, abroad = (x[rows] for x in columns)
@@ -83,7 +85,7 @@ class Crew:
         """The number of blocks of a cluster."""
         return int(self.abroad.shape[1])
 
-    def in_block(self, rows: Array, rank: int) -> tuple[Crew, Array]:
+    def in_block(self, rows: Array, rank: int) -> tuple[LockstepThreads, Array]:
         """The threads `rows` as if in block `rank` of their clusters, and the rows of their numbers there."""
         own, there = self.of(rows), rows + (rank - self.block[rows] % self.cluster) * self.threads
         known = np.where(there == rows, own.seen, own.abroad[:, rank])
@@ -114,7 +116,7 @@ class _Log:
         thread, epoch, block = (np.full(size, NOBODY, np.int64) for _ in range(3))
         return _Log(thread, epoch, None if of_a_block else block)
 
-    def others(self, at: Array, crew: Crew, rows: Array) -> Array:
+    def others(self, at: Array, crew: LockstepThreads, rows: Array) -> Array:
         """True where another thread's last access is unordered; those of other blocks always are."""
         thread, number, epoch = self.thread[at], crew.number[rows], self.epoch[at]
         seen, awaited = crew.seen[rows], crew.awaited[rows]
@@ -128,7 +130,7 @@ class _Log:
         block, own = self.block[at], crew.block[rows]
         return np.asarray(((block == own) & near) | ((block != NOBODY) & (block != own)))
 
-    def enter(self, at: Array, crew: Crew, rows: Array, *, together: bool) -> None:
+    def enter(self, at: Array, crew: LockstepThreads, rows: Array, *, together: bool) -> None:
         """Record accesses; with `together`, unordered readers of one element are recorded as several."""
         number, now = crew.number[rows], crew.epoch[rows]
         last, touched = self.thread[at], self.epoch[at]
@@ -185,7 +187,7 @@ class Memory:
         self.writes = _Log.of(size, of_a_block=inner)
         self.reads = _Log.of(size, of_a_block=inner)
 
-    def load(self, index: list[Array], mask: Array | None, crew: Crew) -> Array:
+    def load(self, index: list[Array], mask: Array | None, crew: LockstepThreads) -> Array:
         """The elements at an index, a row per thread and a column per lane; 0 where the mask is false."""
         own = self._own_column(index)
         if own is not None and self.written[:, own].all():
@@ -210,7 +212,9 @@ class Memory:
         result[np.broadcast_to(mask, shape)] = values
         return result
 
-    def store(self, index: list[Array], value: Array, mask: Array | None, crew: Crew) -> None:
+    def store(
+        self, index: list[Array], value: Array, mask: Array | None, crew: LockstepThreads
+    ) -> None:
         """Write elements; Hazard for a race, unless it writes equal values."""
         own = self._own_column(index)
         if own is not None and (mask is None or mask.shape[1] == 1) and value.shape[1] == 1:
@@ -235,7 +239,7 @@ class Memory:
         if self.copies > 1:
             self._check_copies(at, rows, crew)
 
-    def _check_copies(self, at: Array, rows: Array, crew: Crew) -> None:
+    def _check_copies(self, at: Array, rows: Array, crew: LockstepThreads) -> None:
         """Raise Hazard if the threads that hold copies of one element have stored different values."""
         size = self.data.shape[1]
         first = at // size // self.copies * self.copies * size + at % size
@@ -247,7 +251,7 @@ class Memory:
             if bad.any():
                 self._fail("and another one keep different values of", at[bad], rows[bad], crew)
 
-    def _check_alone(self, at: Array, rows: Array, new: Array, crew: Crew) -> None:
+    def _check_alone(self, at: Array, rows: Array, new: Array, crew: LockstepThreads) -> None:
         """Raise Hazard if a write races with an access of another thread, unless it writes an equal value."""
         if self.writes is None or self.reads is None:
             return
@@ -258,14 +262,14 @@ class Memory:
         if bad.any():
             self._fail("writes what another thread writes", at[bad], rows[bad], crew)
 
-    def _check_arrived(self, does: str, at: Array, rows: Array, crew: Crew) -> None:
+    def _check_arrived(self, does: str, at: Array, rows: Array, crew: LockstepThreads) -> None:
         """Raise Hazard for an access to an element that a pending copy or instruction writes."""
         if self.coming is not None and self.coming[at].any():
             bad, what = self.coming[at], "made" if self.values is None else "copied"
             self._fail(f"{does}, with no wait, what is being {what}", at[bad], rows[bad], crew)
 
     def begin(
-        self, index: list[Array], value: Array, mask: Array | None, crew: Crew
+        self, index: list[Array], value: Array, mask: Array | None, crew: LockstepThreads
     ) -> tuple[Array, Array, Array]:
         """Start to copy values to elements; the offsets, threads and values to pass to `end`."""
         at, rows, shape = self._places(index, mask, crew)
@@ -275,7 +279,7 @@ class Memory:
         return at, rows, new
 
     def begin_at(
-        self, index: list[Array], values: Array, rows: Array, crew: Crew, rank: int = -1
+        self, index: list[Array], values: Array, rows: Array, crew: LockstepThreads, rank: int = -1
     ) -> tuple[Array, Array, Array]:
         """As `begin`, by the threads `rows` only; into block `rank` of their clusters unless it is -1."""
         own, there = crew.in_block(rows, rank) if rank >= 0 else (crew.of(rows), rows)
@@ -285,7 +289,7 @@ class Memory:
         self._begin(at, local, new, own)
         return at, there[local], new
 
-    def _begin(self, at: Array, rows: Array, new: Array, crew: Crew) -> None:
+    def _begin(self, at: Array, rows: Array, new: Array, crew: LockstepThreads) -> None:
         if self.coming is None or self.values is None:
             self.coming = np.zeros(self.data.size, bool)
             self.values = np.zeros(self.data.size, self.data.dtype)
@@ -295,7 +299,7 @@ class Memory:
         self._check_alone(at, rows, new, crew)
         self.coming[at], self.values[at] = True, new
 
-    def places(self, index: list[Array], crew: Crew) -> Array:
+    def places(self, index: list[Array], crew: LockstepThreads) -> Array:
         """The offsets in `data` of the elements at an index, as a flat array."""
         return self._places(index, None, crew)[0]
 
@@ -306,7 +310,7 @@ class Memory:
         self.coming[at] = coming
 
     def end(
-        self, at: Array, rows: Array, values: Array, crew: Crew, *, by_unit: bool = False
+        self, at: Array, rows: Array, values: Array, crew: LockstepThreads, *, by_unit: bool = False
     ) -> None:
         """Complete copies, as if their threads, or the TMA unit, wrote the values now."""
         assert self.coming is not None
@@ -319,7 +323,12 @@ class Memory:
                 self.writes.thread[at] = UNIT
 
     def update(
-        self, index: list[Array], value: Array, mask: Array | None, crew: Crew, function: Any
+        self,
+        index: list[Array],
+        value: Array,
+        mask: Array | None,
+        crew: LockstepThreads,
+        function: Any,
     ) -> None:
         """Update elements atomically; updates do not race with each other."""
         at, rows, shape = self._places(index, mask, crew)
@@ -344,7 +353,7 @@ class Memory:
         return sum(i * step for i, step in zip(at, self.strides, strict=True))
 
     def _places(
-        self, index: list[Array], mask: Array | None, crew: Crew
+        self, index: list[Array], mask: Array | None, crew: LockstepThreads
     ) -> tuple[Array, Array, tuple[int, int]]:
         """Offsets in `data` and threads where the mask is true, flat, and the shape (threads, lanes)."""
         lanes = max((x.shape[1] for x in (*index, mask) if x is not None), default=1)
@@ -374,7 +383,7 @@ class Memory:
         chosen = np.broadcast_to(mask, shape)
         return offset[chosen], np.broadcast_to(rows[:, None], shape)[chosen], shape
 
-    def _check_owners(self, element: Array, mask: Array | None, crew: Crew) -> None:
+    def _check_owners(self, element: Array, mask: Array | None, crew: LockstepThreads) -> None:
         assert self.owners is not None
         wrong = ~self.owners[(crew.number % len(self.owners))[:, None], element]
         if mask is not None:
@@ -384,7 +393,7 @@ class Memory:
             at, rows = element[row, lane][None], np.asarray([row])
             self._fail("touches what another thread has in its registers", at, rows, crew)
 
-    def _fail(self, what: str, at: Array, rows: Array, crew: Crew) -> None:
+    def _fail(self, what: str, at: Array, rows: Array, crew: LockstepThreads) -> None:
         place = np.unravel_index(int(at[0]) % max(prod(self.extents), 1), self.extents or (1,))
         index = ", ".join(map(str, map(int, place))) if self.extents else "()"
         row = int(rows[0])

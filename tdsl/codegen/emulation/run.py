@@ -15,11 +15,11 @@ from typing import Any
 
 import numpy as np
 
+from tdsl.codegen.emulation.asynchronous import Products
 from tdsl.codegen.emulation.copies import Copies
 from tdsl.codegen.emulation.instructions import run_instruction
-from tdsl.codegen.emulation.memory import Array, Crew, Memory
-from tdsl.codegen.emulation.phases import PhaseBarriers
-from tdsl.codegen.emulation.products import Products
+from tdsl.codegen.emulation.mbarriers import PhaseBarriers
+from tdsl.codegen.emulation.memory import Array, LockstepThreads, Memory
 from tdsl.codegen.emulation.serial import in_order, is_alone
 from tdsl.codegen.gpu.launches import THREAD, Launch, Launches, launches_of
 from tdsl.codegen.gpu.limits import DEFAULT_ARCH, check_grid, check_limits
@@ -31,8 +31,7 @@ from tdsl.codegen.ir.loops import (
     WARP,
     Alloc,
     Argument,
-    Arrive,
-    Await,
+    ArriveBarrier,
     Barrier,
     Beside,
     Block,
@@ -42,11 +41,11 @@ from tdsl.codegen.ir.loops import (
     CopyTile,
     For,
     If,
+    InitBarriers,
     Invoke,
     Kernel,
     Let,
     Message,
-    Phases,
     Prefetch,
     Print,
     ScalarParam,
@@ -55,6 +54,7 @@ from tdsl.codegen.ir.loops import (
     Stmt,
     Store,
     Wait,
+    WaitBarrier,
 )  # fmt: skip
 from tdsl.codegen.ir.show import message_text
 from tdsl.codegen.ir.statements import stored_in
@@ -161,7 +161,7 @@ def _launch(
         count = min(step, blocks - first)
         block = np.repeat(np.arange(first, first + count), threads)
         number = np.tile(np.arange(threads), count)
-        crew = Crew.of_threads(
+        crew = LockstepThreads.of_threads(
             launch.name, block, number, epochs, launch.block[0], threads, launch.cluster
         )
         with np.errstate(all="ignore"):
@@ -175,7 +175,7 @@ class _Group:
     """A batch of blocks of a launch; `axes` has each thread's indices. `bound`: axes of enclosing loops."""
 
     launch: Launch
-    crew: Crew
+    crew: LockstepThreads
     first: int
     memories: dict[str, Memory]
     scalars: dict[str, Array]
@@ -228,13 +228,13 @@ class _Group:
                 yield from self.inside(then, holds, mask, bound)
                 if orelse is not None:
                     yield from self.inside(orelse, ~holds, mask, bound)
-            case Phases():
+            case InitBarriers():
                 self.barrier(mask)
                 made = PhaseBarriers(s.name, s.slots, s.arrivals, self.crew, self.first)
                 self.phases[s.name] = made
                 yield from self.statement(s.body, mask, bound)
                 made.finish()
-            case Await(phases, slot, parity):
+            case WaitBarrier(phases, slot, parity):
                 where = self.value(slot, mask), self.value(parity, mask), mask
                 while not self.phases[phases].wait(*where):
                     yield self.phases[phases].stuck(*where)
@@ -252,7 +252,7 @@ class _Group:
                 self.barrier(mask, of_groups=group)
             case Shuffle():
                 self.shuffle(s, mask, _both(mask, self.first_of_others(bound)))
-            case Arrive(phases, slot, count):
+            case ArriveBarrier(phases, slot, count):
                 who = _both(mask, self.first_of_others(bound)) if count else mask
                 if s.together:
                     who = self.of_warps(mask)

@@ -6,7 +6,7 @@ import functools
 from math import prod
 
 from tdsl.codegen.gpu.launches import Launch
-from tdsl.codegen.ir.loops import BLOCKS, CopyTile, Invoke, Phases, Store
+from tdsl.codegen.ir.loops import BLOCKS, CopyTile, InitBarriers, Invoke, Store
 from tdsl.codegen.ir.statements import walk
 from tdsl.core.node import post_order
 from tdsl.lang.expr import Expr
@@ -17,7 +17,7 @@ def is_alone(launch: Launch) -> bool:
     if prod(launch.block) * prod(map(launch.extent, BLOCKS)) != 1:
         return False
     return not any(
-        isinstance(s, CopyTile | Invoke | Phases) or (isinstance(s, Store) and s.asynchronous)
+        isinstance(s, CopyTile | Invoke | InitBarriers) or (isinstance(s, Store) and s.asynchronous)
         for s in walk(launch.body)
     )
 

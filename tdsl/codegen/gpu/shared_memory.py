@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from math import prod
 
-from tdsl.codegen.ir.loops import SHARED, Alloc, Phases, Stmt
+from tdsl.codegen.ir.loops import SHARED, Alloc, InitBarriers, Stmt
 from tdsl.codegen.ir.statements import walk
 from tdsl.core.node import frozen
 from tdsl.cost.block_memory import ALIGN, ALIGN_SWIZZLED, WORD
@@ -107,7 +107,7 @@ def shared_memory(body: Stmt) -> SharedMemory:
             end = starts[s.name] + -(-_size(s) // CHUNK) * CHUNK
             if s.swizzle:
                 swizzles[s.name] = _swizzle(s)
-        elif isinstance(s, Phases):
+        elif isinstance(s, InitBarriers):
             starts[s.name] = end
             end += -(-s.slots * WORD // CHUNK) * CHUNK
     return SharedMemory(starts, end, swizzles)

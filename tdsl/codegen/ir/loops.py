@@ -1,8 +1,8 @@
 """The nodes of the loop IR: typed statements between schedules and backends (Halide's Stmt, TVM's TIR).
 
     Kernel = name, params, body
-    Stmt   = For | Let | Alloc | Store | If | Block | Check | Print | Prefetch | Invoke | Phases
-           | Beside | Barrier | Shuffle | Commit | Wait | Arrive | Await | CopyTile
+    Stmt   = For | Let | Alloc | Store | If | Block | Check | Print | Prefetch | Invoke | InitBarriers
+           | Beside | Barrier | Shuffle | Commit | Wait | ArriveBarrier | WaitBarrier | CopyTile
     Expr   = lang.expr without Access, Read, Reduce and Range, and without the pad_* calls
 
 Indices are i64 and multi-dimensional: a buffer has extents and strides, and the backend computes addresses.
@@ -19,25 +19,25 @@ from tdsl.core.node import Node, frozen, node
 from tdsl.lang.expr import ZERO, Expr
 from tdsl.lang.types import DType
 from tdsl.machine.instructions.layout import Layout
-from tdsl.schedule.nest import AUTO as AUTO  # loop kinds and scopes are defined there
-from tdsl.schedule.nest import AXES as AXES
-from tdsl.schedule.nest import BLOCKS as BLOCKS
-from tdsl.schedule.nest import CLUSTER as CLUSTER
-from tdsl.schedule.nest import CONCURRENT as CONCURRENT
-from tdsl.schedule.nest import FRAGMENT as FRAGMENT
-from tdsl.schedule.nest import GROUP as GROUP
-from tdsl.schedule.nest import HEAP as HEAP
-from tdsl.schedule.nest import LANES as LANES
-from tdsl.schedule.nest import PARALLEL as PARALLEL
-from tdsl.schedule.nest import PIPELINED as PIPELINED
-from tdsl.schedule.nest import REGISTER as REGISTER
-from tdsl.schedule.nest import SERIAL as SERIAL
-from tdsl.schedule.nest import SHARED as SHARED
-from tdsl.schedule.nest import STACK as STACK
-from tdsl.schedule.nest import THREADS as THREADS
-from tdsl.schedule.nest import TOGETHER as TOGETHER
-from tdsl.schedule.nest import UNROLLED as UNROLLED
-from tdsl.schedule.nest import VECTORIZED as VECTORIZED
+from tdsl.schedule.state import AUTO as AUTO  # loop kinds and scopes are defined there
+from tdsl.schedule.state import AXES as AXES
+from tdsl.schedule.state import BLOCKS as BLOCKS
+from tdsl.schedule.state import CLUSTER as CLUSTER
+from tdsl.schedule.state import CONCURRENT as CONCURRENT
+from tdsl.schedule.state import FRAGMENT as FRAGMENT
+from tdsl.schedule.state import GROUP as GROUP
+from tdsl.schedule.state import HEAP as HEAP
+from tdsl.schedule.state import LANES as LANES
+from tdsl.schedule.state import PARALLEL as PARALLEL
+from tdsl.schedule.state import PIPELINED as PIPELINED
+from tdsl.schedule.state import REGISTER as REGISTER
+from tdsl.schedule.state import SERIAL as SERIAL
+from tdsl.schedule.state import SHARED as SHARED
+from tdsl.schedule.state import STACK as STACK
+from tdsl.schedule.state import THREADS as THREADS
+from tdsl.schedule.state import TOGETHER as TOGETHER
+from tdsl.schedule.state import UNROLLED as UNROLLED
+from tdsl.schedule.state import VECTORIZED as VECTORIZED
 
 WARP = 32  # threads of a warp
 
@@ -51,8 +51,8 @@ class For(Node):
     an axis are run by block or thread 0 of the axis.
 
     A pipelined loop exists only until `passes/pipeline_loops.py`, which allocates `stages` buffers for each
-    of its tiles (multiple buffering). With `apart`, separate producer warps issue the copies; with `early`,
-    the asynchronous MMAs of an iteration that read tiles only are issued one iteration early.
+    of its tiles (multiple buffering). With `producer_warps`, warps of their own issue the copies; with
+    `overlap_mma`, the asynchronous MMAs of an iteration that read tiles only are issued one iteration early.
 
     `merges` are pairs (result, lanes) of buffers: the body combines an element of each result with the
     element of lanes whose last index is the loop variable. The iterations then may run in any order or as a
@@ -66,8 +66,8 @@ class For(Node):
     body: Stmt
     merges: tuple[tuple[str, str], ...] = ()
     stages: int = 0
-    apart: bool = False
-    early: bool = False
+    producer_warps: bool = False
+    overlap_mma: bool = False
 
 
 @node
@@ -234,7 +234,7 @@ class Wait(Node):
 
 
 @node
-class Phases(Node):
+class InitBarriers(Node):
     """Allocates `slots` mbarriers in shared memory for `body` and initialises them; each runs through phases.
 
     A phase completes after `arrivals` threads have arrived and the bytes that they expect are copied. All
@@ -262,7 +262,7 @@ class Beside(Node):
 
 
 @node
-class Arrive(Node):
+class ArriveBarrier(Node):
     """Arrives at an mbarrier, for its current phase, and adds `bytes` to the bytes to copy in the phase.
 
     With `together`, all threads of a warp execute the statement and count as one arrival. With `blocks` > 1,
@@ -277,7 +277,7 @@ class Arrive(Node):
 
 
 @node
-class Await(Node):
+class WaitBarrier(Node):
     """Waits until the phase of this parity of an mbarrier has completed; the first phase has parity 0."""
 
     phases: str
@@ -290,8 +290,8 @@ class CopyTile(Node):
     """Issues an asynchronous TMA copy of a box of global to shared memory, 0 beyond the edges of the array.
 
     The box begins at `start` of `source`, the tile at `index` of `buffer`, whose last axes it fills. The
-    thread does not wait; threads may access the elements after an `Await` of the phase that the mbarrier was
-    in. With `blocks` > 1 the tile is multicast to the shared memory of all `blocks` blocks of the cluster.
+    thread does not wait; threads may access the elements after a `WaitBarrier` of the phase that the mbarrier
+    was in. With `blocks` > 1 the tile is multicast to the shared memory of all blocks of the cluster.
     """
 
     buffer: str
@@ -305,10 +305,10 @@ class CopyTile(Node):
 
 
 # synchronisation of the threads of a block, and asynchronous copies
-Meeting = Barrier | Shuffle | Commit | Wait | Arrive | Await | CopyTile
+Meeting = Barrier | Shuffle | Commit | Wait | ArriveBarrier | WaitBarrier | CopyTile
 
 Stmt = (
-    For | Let | Alloc | Store | If | Block | Check | Print | Prefetch | Invoke | Phases | Beside
+    For | Let | Alloc | Store | If | Block | Check | Print | Prefetch | Invoke | InitBarriers | Beside
     | Meeting
 )  # fmt: skip
 

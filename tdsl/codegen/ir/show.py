@@ -14,8 +14,7 @@ from tdsl.codegen.ir.loops import (
     SERIAL,
     Alloc,
     Argument,
-    Arrive,
-    Await,
+    ArriveBarrier,
     Barrier,
     Beside,
     Block,
@@ -25,13 +24,13 @@ from tdsl.codegen.ir.loops import (
     CopyTile,
     For,
     If,
+    InitBarriers,
     Invoke,
     Kernel,
     Let,
     Meeting,
     Message,
     Operand,
-    Phases,
     Prefetch,
     Print,
     ScalarParam,
@@ -40,6 +39,7 @@ from tdsl.codegen.ir.loops import (
     Stmt,
     Store,
     Wait,
+    WaitBarrier,
 )  # fmt: skip
 from tdsl.core.text import Writer, call
 from tdsl.lang.expr import TRUE, Expr, const
@@ -98,7 +98,9 @@ def _statement(s: Stmt, w: Writer, messages: tuple[Message, ...]) -> None:
     match s:
         case For(name, lo, extent, kind, body):
             stages = (
-                f", {s.stages} stages{' apart' * s.apart}{' early' * s.early}" if s.stages else ""
+                f", {s.stages} stages{' by producer warps' * s.producer_warps}{' overlapped' * s.overlap_mma}"
+                if s.stages
+                else ""
             )
             note = "" if kind == SERIAL else f"  # {kind}{stages}"
             with w.block(
@@ -140,7 +142,7 @@ def _statement(s: Stmt, w: Writer, messages: tuple[Message, ...]) -> None:
             for part in parts:
                 with w.block("beside:"):
                     _statement(part, w, messages)
-        case Phases(name, slots, arrivals, body):
+        case InitBarriers(name, slots, arrivals, body):
             cluster = f", blocks={s.blocks}" if s.blocks > 1 else ""
             w.line(f"{name} = phases({slots}, arrivals={arrivals}{cluster})")
             _statement(body, w, messages)
@@ -158,11 +160,11 @@ def _meeting(s: Meeting) -> str:
             return f"commit({'products' * products})"
         case Wait(pending, products):
             return f"wait({pending}{', products' * products})"
-        case Arrive(phases, slot, count):
+        case ArriveBarrier(phases, slot, count):
             announced = f", {count} bytes" if count else ", as a warp" * s.together
             announced += f", in {s.blocks} blocks" if s.blocks > 1 else ""
             return f"arrive({phases}[{show_expr(slot)}]{announced})"
-        case Await(phases, slot, parity):
+        case WaitBarrier(phases, slot, parity):
             return f"wait({phases}[{show_expr(slot)}], {show_expr(parity)})"
         case CopyTile():
             return _copy_tile(s)

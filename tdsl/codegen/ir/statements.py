@@ -8,8 +8,7 @@ from typing import TypeVar, assert_never
 
 from tdsl.codegen.ir.loops import (
     Alloc,
-    Arrive,
-    Await,
+    ArriveBarrier,
     Barrier,
     Beside,
     Block,
@@ -18,16 +17,17 @@ from tdsl.codegen.ir.loops import (
     CopyTile,
     For,
     If,
+    InitBarriers,
     Invoke,
     Let,
     Operand,
-    Phases,
     Prefetch,
     Print,
     Shuffle,
     Stmt,
     Store,
     Wait,
+    WaitBarrier,
 )  # fmt: skip
 from tdsl.core.node import Memo, Node, remembered
 from tdsl.lang.affine import union_of
@@ -64,7 +64,7 @@ def rebuilt(s: S, **changes: object) -> S:
 def parts_of(s: Stmt) -> tuple[Stmt, ...]:
     """The statements directly inside a statement."""
     match s:
-        case For() | Let() | Alloc() | Phases():
+        case For() | Let() | Alloc() | InitBarriers():
             return (s.body,)
         case If(_, then, orelse):
             return (then,) if orelse is None else (then, orelse)
@@ -96,11 +96,11 @@ def exprs_of(s: Stmt) -> tuple[Expr, ...]:
             return (*index, value) if mask is None else (*index, value, mask)
         case If(cond):
             return (cond,)
-        case Block() | Beside() | Barrier() | Commit() | Wait() | Phases():
+        case Block() | Beside() | Barrier() | Commit() | Wait() | InitBarriers():
             return ()
-        case Arrive(_, slot):
+        case ArriveBarrier(_, slot):
             return (slot,)
-        case Await(_, slot, parity):
+        case WaitBarrier(_, slot, parity):
             return slot, parity
         case CopyTile(_, index, _, start):
             return (*index, *start, s.slot)
@@ -128,11 +128,11 @@ def map_exprs(s: Stmt, f: Callable[[Expr], Expr]) -> Stmt:
             return rebuilt(s, index=_each(index, f), value=f(value), mask=new_mask)
         case If(cond):
             return rebuilt(s, cond=f(cond))
-        case Block() | Beside() | Barrier() | Commit() | Wait() | Phases():
+        case Block() | Beside() | Barrier() | Commit() | Wait() | InitBarriers():
             return s
-        case Arrive(_, slot):
+        case ArriveBarrier(_, slot):
             return rebuilt(s, slot=f(slot))
-        case Await(_, slot, parity):
+        case WaitBarrier(_, slot, parity):
             return rebuilt(s, slot=f(slot), parity=f(parity))
         case CopyTile(_, index, _, start):
             return rebuilt(s, index=_each(index, f), start=_each(start, f), slot=f(s.slot))
@@ -149,7 +149,7 @@ def map_exprs(s: Stmt, f: Callable[[Expr], Expr]) -> Stmt:
 def map_parts(s: Stmt, f: Callable[[Stmt], Stmt]) -> Stmt:
     """`s` with `f` applied to the statements directly inside; EMPTY if a loop, let or branch gets no body."""
     match s:
-        case For() | Let() | Alloc() | Phases():
+        case For() | Let() | Alloc() | InitBarriers():
             body = f(s.body)
             return EMPTY if is_empty(body) else rebuilt(s, body=body)
         case If(cond, then, orelse):

@@ -33,8 +33,7 @@ from tdsl.codegen.ir.loops import (
     TOGETHER,
     WARP,
     Alloc,
-    Arrive,
-    Await,
+    ArriveBarrier,
     Barrier,
     Beside,
     Block,
@@ -44,13 +43,13 @@ from tdsl.codegen.ir.loops import (
     CopyTile,
     For,
     If,
+    InitBarriers,
     Invoke,
     Kernel,
     Let,
     Meeting,
     Message,
     Operand,
-    Phases,
     Prefetch,
     Print,
     ScalarParam,
@@ -59,11 +58,12 @@ from tdsl.codegen.ir.loops import (
     Stmt,
     Store,
     Wait,
+    WaitBarrier,
 )  # fmt: skip
 from tdsl.core.node import children, post_order
 from tdsl.lang.expr import Const, Expr, Load, Param, Size, Var
 from tdsl.lang.types import DType, bool_, i64
-from tdsl.schedule.nest import KINDS, SCOPES
+from tdsl.schedule.state import KINDS, SCOPES
 
 T = TypeVar("T")
 
@@ -211,8 +211,8 @@ class _Scope:
                     self.require(known, "the kernel declares no such instruction")
                     for operand in operands:
                         self.operand(operand)
-            case Phases(name, slots, arrivals, body):
-                with self.within(f"Phases {name}"):
+            case InitBarriers(name, slots, arrivals, body):
+                with self.within(f"InitBarriers {name}"):
                     self.require(name not in self.phases, f"{name!r} is bound twice")
                     self.require(slots > 0 < arrivals, f"{slots} slots, {arrivals} arrivals")
                     self.phases.add(name)
@@ -230,9 +230,9 @@ class _Scope:
                 self.shuffle(s)
             case Wait(pending):
                 self.require(pending >= 0, f"waits for all groups but {pending}")
-            case Arrive(phases, slot):
+            case ArriveBarrier(phases, slot):
                 self.slot(phases, slot)
-            case Await(phases, slot, parity):
+            case WaitBarrier(phases, slot, parity):
                 self.slot(phases, slot)
                 self.indices((parity,), scalar=True)
             case CopyTile():

@@ -32,9 +32,9 @@ from tdsl.lang.regions import Box, Interval, Ranges, interval_where, is_empty, r
 from tdsl.lang.show import show_expr
 from tdsl.lang.simplify import add, simplify, subtract
 from tdsl.lang.types import i64
-from tdsl.schedule.facts import root_boxes
-from tdsl.schedule.nest import Root, State
-from tdsl.schedule.required import definition_ranges
+from tdsl.schedule.bounds_inference import definition_ranges
+from tdsl.schedule.properties import root_boxes
+from tdsl.schedule.state import Root, State
 from tdsl.schedule.tree import Tree
 
 

@@ -15,10 +15,10 @@ from tdsl.lang.regions import Box
 from tdsl.lang.simplify import add, ceildiv, maximum, multiply, simplify, subtract
 from tdsl.lang.types import DType
 from tdsl.machine.instructions.layout import Layout
-from tdsl.schedule.alike import Alike
-from tdsl.schedule.nest import FuncPlan
+from tdsl.schedule.narrow import Alike
 from tdsl.schedule.pipelines import whole_rows
 from tdsl.schedule.sliding import ring_size
+from tdsl.schedule.state import FuncPlan
 
 
 @frozen

@@ -22,7 +22,7 @@ from tdsl.lang.simplify import (
     simplify,
 )  # fmt: skip
 from tdsl.machine.instructions.layout import Layout
-from tdsl.schedule.nest import (
+from tdsl.schedule.state import (
     Level,
     State,
 )

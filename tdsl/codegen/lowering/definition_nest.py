@@ -7,14 +7,14 @@ from tdsl.codegen.ir.loops import (
     SHARED,
 )  # fmt: skip
 from tdsl.codegen.lowering.context import Lowering
-from tdsl.codegen.lowering.position import Spot
+from tdsl.codegen.lowering.position import NestPosition
 from tdsl.lang.expr import Expr
 from tdsl.lang.program import FuncDef
 from tdsl.lang.simplify import substitute
-from tdsl.schedule.alike import find_alike
-from tdsl.schedule.nest import Level, Nest, is_reduction
-from tdsl.schedule.required import Active, inside
-from tdsl.schedule.whole import is_whole
+from tdsl.schedule.bounds_inference import Active, inside
+from tdsl.schedule.full_tiles import is_whole
+from tdsl.schedule.narrow import find_alike
+from tdsl.schedule.state import Level, Nest, is_reduction
 
 
 class DefinitionNest:
@@ -63,7 +63,7 @@ class DefinitionNest:
             default=0,
         )
 
-    def active(self, spot: Spot) -> Active:
+    def active(self, spot: NestPosition) -> Active:
         """The nest with the loops that are open at a spot."""
         related = spot.related
         return Active(
@@ -72,7 +72,7 @@ class DefinitionNest:
             related.guards,
         )  # fmt: skip
 
-    def free_values(self, spot: Spot) -> dict[str, Expr]:
+    def free_values(self, spot: NestPosition) -> dict[str, Expr]:
         """The values of the definition's free variables in the loop IR; reduction loops need not be open."""
         roots = self.active(spot).roots
         return {n: substitute(v, spot.opened) for n, v in roots.items() if n in self.d.free}

@@ -30,14 +30,14 @@ from tdsl.codegen.ir.loops import (
 )
 from tdsl.codegen.lowering.context import Open
 from tdsl.codegen.lowering.definition_nest import DefinitionNest
-from tdsl.codegen.lowering.position import Spot
+from tdsl.codegen.lowering.position import NestPosition
 from tdsl.codegen.lowering.values import ValueWriter
 from tdsl.lang.expr import ZERO, Load, Var, const
 from tdsl.lang.simplify import add
 from tdsl.machine.instructions.layout import Layout
-from tdsl.schedule.nest import FRAGMENT
+from tdsl.schedule.state import FRAGMENT
 
-MakeStatements = Callable[[Spot, Open], list[Stmt]]
+MakeStatements = Callable[[NestPosition, Open], list[Stmt]]
 
 
 def is_gathered(builder: DefinitionNest, loop: str) -> bool:
@@ -46,7 +46,9 @@ def is_gathered(builder: DefinitionNest, loop: str) -> bool:
     return builder.plan.scope == FRAGMENT and nest.kind(loop) == LANES and loop in builder.reduced
 
 
-def gather(builder: DefinitionNest, spot: Spot, around: Open, part: MakeStatements) -> list[Stmt]:
+def gather(
+    builder: DefinitionNest, spot: NestPosition, around: Open, part: MakeStatements
+) -> list[Stmt]:
     """Reduces one point over the threads of a group and stores the result in each thread that owns a copy.
 
     All loops but the reduction loops are open. `part` emits the reduction of a thread's own elements.
@@ -81,7 +83,7 @@ def gather(builder: DefinitionNest, spot: Spot, around: Open, part: MakeStatemen
 
 
 def start_together(
-    builder: DefinitionNest, spot: Spot, around: Open, layout: Layout, loops: tuple[str, ...],
+    builder: DefinitionNest, spot: NestPosition, around: Open, layout: Layout, loops: tuple[str, ...],
     point: MakeStatements,
 ) -> list[Stmt]:  # fmt: skip
     """Initialises a fragment tile before a reduction: each thread initialises the elements that it owns.

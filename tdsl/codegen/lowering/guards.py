@@ -7,15 +7,15 @@ from dataclasses import replace
 from itertools import pairwise
 
 from tdsl.codegen.lowering.definition_nest import DefinitionNest
-from tdsl.codegen.lowering.position import FULL, GATHER, INIT, Guard, Spot
+from tdsl.codegen.lowering.position import FULL, GATHER, INIT, Guard, NestPosition
 from tdsl.lang.affine import variables
 from tdsl.lang.bounds import Facts
 from tdsl.lang.expr import ONE, TRUE, Expr
 from tdsl.lang.regions import reads_in, tighten
 from tdsl.lang.simplify import add, conjunction, conjuncts, simplify, substitute, subtract
-from tdsl.schedule.nest import Level
+from tdsl.schedule.loop_relations import Related, relate
 from tdsl.schedule.predicates import read_of
-from tdsl.schedule.relate import Related, relate
+from tdsl.schedule.state import Level
 
 
 def guards_of(
@@ -57,7 +57,7 @@ def _guard(builder: DefinitionNest, cond: Expr, related: Related, *, predicate: 
     return Guard(over_loops, needed, predicate)
 
 
-def has_guards(builder: DefinitionNest, spot: Spot, facts: Facts) -> bool:
+def has_guards(builder: DefinitionNest, spot: NestPosition, facts: Facts) -> bool:
     """True if a guard that depends on loops not open yet may be false in one of their iterations."""
     for x in builder.nest.names()[spot.depth :]:
         first = spot.first_of(x)
@@ -66,7 +66,7 @@ def has_guards(builder: DefinitionNest, spot: Spot, facts: Facts) -> bool:
     return any(simplify(c, facts) != TRUE for c in conditions)
 
 
-def ready_guards(builder: DefinitionNest, spot: Spot) -> tuple[list[Expr], Spot]:
+def ready_guards(builder: DefinitionNest, spot: NestPosition) -> tuple[list[Expr], NestPosition]:
     """The guards to test here, all of whose loops are open, as loop IR; and the spot without them."""
     if spot.depth < max(builder.shared_depth, builder.common_depth):
         return [], spot  # other nests in these loops have points of their own
@@ -80,7 +80,7 @@ def ready_guards(builder: DefinitionNest, spot: Spot) -> tuple[list[Expr], Spot]
     return [substitute(g.cond, spot.opened) for g in used], replace(spot, guards=left)
 
 
-def deferred_guards(builder: DefinitionNest, spot: Spot) -> list[Expr]:
+def deferred_guards(builder: DefinitionNest, spot: NestPosition) -> list[Expr]:
     """Guards whose loops are all open but that are tested further inside, around the nest's own points."""
     if spot.depth >= builder.common_depth:
         return []
@@ -91,7 +91,7 @@ def deferred_guards(builder: DefinitionNest, spot: Spot) -> list[Expr]:
     ]
 
 
-def with_new_guards(builder: DefinitionNest, spot: Spot, facts: Facts) -> Spot:
+def with_new_guards(builder: DefinitionNest, spot: NestPosition, facts: Facts) -> NestPosition:
     """The spot with loop extents and guards recomputed from its bounds and tails, without tested guards."""
     related = relate(builder.nest, spot.bounds, facts, spot.tails)
     late = max(builder.shared_depth, builder.common_depth)

@@ -31,7 +31,7 @@ from tdsl.codegen.lowering.guards import (
     ready_guards,
     with_new_guards,
 )
-from tdsl.codegen.lowering.position import FULL, GATHER, INIT, PART, UPDATE, Guard, Spot
+from tdsl.codegen.lowering.position import FULL, GATHER, INIT, PART, UPDATE, Guard, NestPosition
 from tdsl.codegen.lowering.prefetch import prefetch_box
 from tdsl.codegen.lowering.reduction_ranges import needed_run, never_reads, with_terms_left
 from tdsl.codegen.lowering.tensorize import fits, invoke, kept_tile, may_read_beyond
@@ -42,10 +42,10 @@ from tdsl.lang.bounds import Facts, upper
 from tdsl.lang.expr import ONE, TRUE, Binary, Const, Expr, Read, Var, const
 from tdsl.lang.regions import Box, common_box, reads_in
 from tdsl.lang.simplify import add, conjuncts, simplify, subtract
-from tdsl.schedule.alike import Alike
-from tdsl.schedule.nest import Level, Nest, Tensorization, is_ordered, is_reduction, roots_of
-from tdsl.schedule.relate import is_inside, relate
-from tdsl.schedule.required import Active, Threads, bounds_of, required
+from tdsl.schedule.bounds_inference import Active, Threads, bounds_of, required
+from tdsl.schedule.loop_relations import is_inside, relate
+from tdsl.schedule.narrow import Alike
+from tdsl.schedule.state import Level, Nest, Tensorization, is_ordered, is_reduction, roots_of
 
 
 class NestBuilder(DefinitionNest):
@@ -106,9 +106,9 @@ class NestBuilder(DefinitionNest):
         if self.plan.scope in TOGETHER:
             around = replace(around, held=())
         guards += tuple(Guard(c, frozenset(), predicate=False) for c in around.held)
-        return self._open(Spot(len(opened), mode, opened, guards, bounds, related), around)
+        return self._open(NestPosition(len(opened), mode, opened, guards, bounds, related), around)
 
-    def _open(self, spot: Spot, around: Open) -> list[Stmt]:
+    def _open(self, spot: NestPosition, around: Open) -> list[Stmt]:
         """The statements from the loop at `spot.depth` inwards."""
         loops = self.nest.loops
         while (
@@ -148,24 +148,24 @@ class NestBuilder(DefinitionNest):
             return [*start, *self._open(replace(spot, mode=UPDATE), around)]
         return [*self._starts(spot, around), *self._loops(spot, around)]
 
-    def _in_parts(self, spot: Spot, around: Open, alike: Alike) -> list[Stmt]:
+    def _in_parts(self, spot: NestPosition, around: Open, alike: Alike) -> list[Stmt]:
         """The components that vary along all variables, then those computed once, which the former read."""
         every = range(len(self.d.values))
         others = tuple(n for n in every if n not in alike.components)
         parts = (replace(spot, components=x) for x in (others, alike.components))
         return [s for part in parts for s in self._open(part, around)]
 
-    def _is_once(self, spot: Spot, loop: str) -> bool:
+    def _is_once(self, spot: NestPosition, loop: str) -> bool:
         """True for a loop along which the computed components do not vary: one iteration is enough."""
         if self.alike is None or spot.components != self.alike.components:
             return False
         return roots_of(self.nest, loop) <= self.alike.along
 
-    def part(self, spot: Spot, around: Open) -> list[Stmt]:
+    def part(self, spot: NestPosition, around: Open) -> list[Stmt]:
         """The part of one thread in a reduction over threads."""
         return self._open(replace(spot, mode=PART), around)
 
-    def _loops(self, spot: Spot, around: Open) -> list[Stmt]:
+    def _loops(self, spot: NestPosition, around: Open) -> list[Stmt]:
         """The next loop; two loops, full iterations and tail, if its split is peeled."""
         loop = self.nest.loops[spot.depth]
         spot = with_terms_left(self, spot, around)
@@ -182,7 +182,7 @@ class NestBuilder(DefinitionNest):
             return [*main, *self._loop(tail, around, begin, rest)]
         return self._loop(spot, around, first, extent)
 
-    def _starts(self, spot: Spot, around: Open) -> Iterator[Stmt]:
+    def _starts(self, spot: NestPosition, around: Open) -> Iterator[Stmt]:
         """The initialisations of joined reductions for which the next loop is the first reduction loop."""
         for level in self._levels_from(spot.depth) if spot.mode != INIT else ():
             for name in self.low.tree.joined.get(level, ()):
@@ -196,7 +196,13 @@ class NestBuilder(DefinitionNest):
                     )
 
     def _shared_out(
-        self, spot: Spot, tail: Spot, around: Open, first: Expr, begin: Expr, extent: Expr
+        self,
+        spot: NestPosition,
+        tail: NestPosition,
+        around: Open,
+        first: Expr,
+        begin: Expr,
+        extent: Expr,
     ) -> list[Stmt]:
         """One parallel loop over the full iterations of a peeled split and the tail, from `begin` on."""
         loop = self.nest.loops[spot.depth]
@@ -210,7 +216,7 @@ class NestBuilder(DefinitionNest):
         chosen = If(Binary("lt", Var(variable), begin), as_stmt(main), as_stmt(rest))
         return _for(variable, first, extent, loop.kind, [chosen])
 
-    def _tail(self, spot: Spot, outer: str, around: Open) -> Spot:
+    def _tail(self, spot: NestPosition, outer: str, around: Open) -> NestPosition:
         """The spot in the partial iteration of a peeled split."""
         if not is_inside(self.nest, outer):
             return spot
@@ -222,14 +228,14 @@ class NestBuilder(DefinitionNest):
                 return t
         return None
 
-    def _is_invoked(self, t: Tensorization, spot: Spot, around: Open) -> bool:
+    def _is_invoked(self, t: Tensorization, spot: NestPosition, around: Open) -> bool:
         """False for the initialisation of a sum, and in a tail that is too short for the instruction."""
         if spot.mode == INIT or not spot.tails:
             return spot.mode != INIT
         guarded = has_guards(self, spot, around.facts)
         return not guarded and fits(self.active(spot), t, around.facts)
 
-    def _makes_more(self, spot: Spot) -> bool:
+    def _makes_more(self, spot: NestPosition) -> bool:
         """True if an instruction may also compute points outside of the definition's ranges and predicate.
 
         Such results are in registers and not used; such terms of a sum are 0.
@@ -241,7 +247,7 @@ class NestBuilder(DefinitionNest):
         ranges = [(name, hi) for name, _, hi in self.d.ranges if name in own]
         return may_read_beyond(self.low.state, self.d, ranges)
 
-    def _loop(self, spot: Spot, around: Open, first: Expr, extent: Expr) -> list[Stmt]:
+    def _loop(self, spot: NestPosition, around: Open, first: Expr, extent: Expr) -> list[Stmt]:
         loop = self.nest.loops[spot.depth]
         variable = self.low.names.fresh(f"{self.f.name}_{loop.name}")
         kind, limit = loop.kind, None
@@ -269,9 +275,17 @@ class NestBuilder(DefinitionNest):
         made = _for(variable, first, extent, kind, body)
         merges = self._merges(loop.name)
         stages = loop.stages if kind == PIPELINED else 0
-        apart, early = loop.apart and stages > 0, loop.early and stages > 0
+        producer_warps = loop.producer_warps and stages > 0
+        overlap_mma = loop.overlap_mma and stages > 0
         return [
-            replace(x, merges=merges, stages=stages, apart=apart, early=early, loc=self.plan.loc)
+            replace(
+                x,
+                merges=merges,
+                stages=stages,
+                producer_warps=producer_warps,
+                overlap_mma=overlap_mma,
+                loc=self.plan.loc,
+            )
             for x in made
             if isinstance(x, For)
         ]
@@ -293,7 +307,7 @@ class NestBuilder(DefinitionNest):
         return tuple(zip(into, of, strict=True))
 
     def _iteration(
-        self, spot: Spot, around: Open, variable: str, first: Expr, end: Expr
+        self, spot: NestPosition, around: Open, variable: str, first: Expr, end: Expr
     ) -> list[Stmt]:
         """The body of the next loop, for any of its iterations from `first` up to `end`."""
         loop = self.nest.loops[spot.depth]
@@ -323,7 +337,7 @@ class NestBuilder(DefinitionNest):
             made = If(cond, made if made is not None else as_stmt(body))
         return body if made is None else [made]
 
-    def _inside(self, loop: str, ready: list[Expr], spot: Spot, around: Open) -> list[Stmt]:
+    def _inside(self, loop: str, ready: list[Expr], spot: NestPosition, around: Open) -> list[Stmt]:
         """The body of a loop under its guards, with the funcs that the schedule computes or stores there."""
         here = Level(self.f.name, self.n, loop)
         tree = self.low.tree
@@ -382,7 +396,7 @@ class NestBuilder(DefinitionNest):
     def _levels_from(self, depth: int) -> tuple[Level, ...]:
         return tuple(Level(self.f.name, self.n, x) for x in self.nest.names()[depth:])
 
-    def _shared(self, spot: Spot) -> list[tuple[str, Expr, Expr]]:
+    def _shared(self, spot: NestPosition) -> list[tuple[str, Expr, Expr]]:
         made = []
         for x in self.nest.names()[: spot.depth]:
             variable = spot.opened[x]
@@ -390,7 +404,7 @@ class NestBuilder(DefinitionNest):
             made.append((variable.name, spot.first_of(x), spot.related.extents[x]))
         return made
 
-    def _joined_actives(self, spot: Spot, around: Open) -> list[Active]:
+    def _joined_actives(self, spot: NestPosition, around: Open) -> list[Active]:
         """The nests that share the open loops (compute_with), whose reads count as needed in these loops."""
         made = []
         for level in self._levels_from(spot.depth - 1):
@@ -408,7 +422,7 @@ class NestBuilder(DefinitionNest):
                 made.append(Active(f, 0, nest, related.roots, related.extents, bounds, opened))
         return made
 
-    def point(self, spot: Spot, around: Open) -> list[Stmt]:
+    def point(self, spot: NestPosition, around: Open) -> list[Stmt]:
         """The statements at one point of the definition; none if its guards are never true."""
         if spot.mode != INIT and never_reads(self, spot):
             return []

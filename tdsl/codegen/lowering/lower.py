@@ -50,9 +50,12 @@ from tdsl.lang.simplify import (
     subtract,
 )  # fmt: skip
 from tdsl.machine.instructions.instruction import INSTRUCTIONS
-from tdsl.schedule.alike import find_alike
+from tdsl.schedule.bounds_inference import required
 from tdsl.schedule.fragment_layouts import layout_of_fragment
-from tdsl.schedule.nest import (
+from tdsl.schedule.narrow import find_alike
+from tdsl.schedule.pipelines import copied
+from tdsl.schedule.sliding import ring_size, window_axis
+from tdsl.schedule.state import (
     FRAGMENT,
     REGISTER,
     SHARED,
@@ -66,9 +69,6 @@ from tdsl.schedule.nest import (
     State,
     With,
 )
-from tdsl.schedule.pipelines import copied
-from tdsl.schedule.required import required
-from tdsl.schedule.sliding import ring_size, window_axis
 from tdsl.schedule.tree import ROOT, build_tree
 
 

@@ -9,9 +9,9 @@ from tdsl.lang.definition import Definition
 from tdsl.lang.expr import TRUE, Read, Var
 from tdsl.lang.program import FuncDef
 from tdsl.lang.regions import Box
-from tdsl.schedule.nest import Inline, Root, State, fresh_plan
+from tdsl.schedule.bounds_inference import required
 from tdsl.schedule.new_stage import fresh_func
-from tdsl.schedule.required import required
+from tdsl.schedule.state import Inline, Root, State, fresh_plan
 from tdsl.schedule.tree import ROOT, build_tree
 
 

@@ -25,8 +25,8 @@ from tdsl.lang.expr import ONE, Binary, Expr, Var, const
 from tdsl.lang.program import FuncDef
 from tdsl.lang.regions import Box, boxes_at, is_empty
 from tdsl.lang.simplify import add, minimum, simplify, subtract
-from tdsl.schedule.nest import AUTO, AXES, HEAP, Nest
-from tdsl.schedule.required import definition_ranges
+from tdsl.schedule.bounds_inference import definition_ranges
+from tdsl.schedule.state import AUTO, AXES, HEAP, Nest
 from tdsl.schedule.tree import ROOT
 
 

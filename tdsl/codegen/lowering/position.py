@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tdsl.core.node import frozen
 from tdsl.lang.expr import ZERO, Expr
-from tdsl.schedule.relate import Related
+from tdsl.schedule.loop_relations import Related
 
 FULL, INIT, UPDATE = "full", "init", "update"
 GATHER, PART = "gather", "part"  # a reduction over threads, and the part of one thread in it
@@ -20,7 +20,7 @@ class Guard:
 
 
 @frozen
-class Spot:
+class NestPosition:
     """A position in a nest: `depth` of the next loop, values of the `opened` loops, `guards` not tested yet.
 
     `mode` tells what is emitted: initialisation and update (FULL), or one of them. `bounds` are (first,

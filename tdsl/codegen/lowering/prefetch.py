@@ -10,8 +10,8 @@ from tdsl.lang.bounds import upper
 from tdsl.lang.expr import ONE, Binary, Const, Expr, Var, const, dtype_of
 from tdsl.lang.regions import box_of, reads_in, union_box
 from tdsl.lang.simplify import add, ceildiv, multiply, simplify, substitute, subtract
-from tdsl.schedule.nest import PrefetchPlan
-from tdsl.schedule.required import Active
+from tdsl.schedule.bounds_inference import Active
+from tdsl.schedule.state import PrefetchPlan
 
 LINE = 64  # bytes
 MOST = 1024  # lines; a larger box would evict its own lines

@@ -20,15 +20,15 @@ from tdsl.codegen.ir.loops import PIPELINED, SERIAL
 from tdsl.codegen.lowering.context import Open
 from tdsl.codegen.lowering.definition_nest import DefinitionNest
 from tdsl.codegen.lowering.guards import with_new_guards
-from tdsl.codegen.lowering.position import INIT, Spot
+from tdsl.codegen.lowering.position import INIT, NestPosition
 from tdsl.core.node import children, pre_order
 from tdsl.lang.expr import ONE, TRUE, Const, Expr, Read, Select
 from tdsl.lang.regions import interval_of, tighten
 from tdsl.lang.simplify import add, simplify, subtract
-from tdsl.schedule.nest import Level, parts_of, roots_of
+from tdsl.schedule.state import Level, parts_of, roots_of
 
 
-def _skips(builder: DefinitionNest, spot: Spot, loop: str) -> bool:
+def _skips(builder: DefinitionNest, spot: NestPosition, loop: str) -> bool:
     """True for a reduction loop with other stages inside, if a predicate excludes some of its terms."""
     inside = builder.low.tree.at(Level(builder.f.name, builder.n, loop))
     plain = loop in spot.bounds and builder.nest.kind(loop) in (SERIAL, PIPELINED)
@@ -36,7 +36,7 @@ def _skips(builder: DefinitionNest, spot: Spot, loop: str) -> bool:
     return plain and terms and inside
 
 
-def never_reads(builder: DefinitionNest, spot: Spot) -> bool:
+def never_reads(builder: DefinitionNest, spot: NestPosition) -> bool:
     """True if a func that each point reads has no buffer, since the guards of the points are never true."""
     low, values = builder.low, builder.d.values
     if spot.components is not None:
@@ -49,7 +49,7 @@ def never_reads(builder: DefinitionNest, spot: Spot) -> bool:
 
 
 def needed_run(
-    builder: DefinitionNest, spot: Spot, around: Open, loop: str, run: tuple[Expr, Expr]
+    builder: DefinitionNest, spot: NestPosition, around: Open, loop: str, run: tuple[Expr, Expr]
 ) -> tuple[Expr, Expr]:
     """(first, extent) of a loop: the iterations in which the predicate may be true for one of the threads.
 
@@ -68,7 +68,7 @@ def needed_run(
     return lo, simplify(add(subtract(hi, lo), ONE), around.facts)
 
 
-def with_terms_left(builder: DefinitionNest, spot: Spot, around: Open) -> Spot:
+def with_terms_left(builder: DefinitionNest, spot: NestPosition, around: Open) -> NestPosition:
     """The spot before the next loop, with reduction bounds narrowed to the terms whose mask may be true.
 
     The bounds of each variable are narrowed once, before the first of its loops opens.

@@ -32,8 +32,8 @@ from tdsl.lang.expr import ONE, Const, Load
 from tdsl.lang.program import FuncDef
 from tdsl.lang.regions import Box, union_box
 from tdsl.lang.simplify import add, subtract
-from tdsl.schedule.nest import Level, State
-from tdsl.schedule.required import inside, read_by, required
+from tdsl.schedule.bounds_inference import inside, read_by, required
+from tdsl.schedule.state import Level, State
 from tdsl.schedule.tree import ROOT, Tree, build_tree
 
 

@@ -27,9 +27,9 @@ from tdsl.lang.simplify import add, conjuncts, simplify, substitute, subtract
 from tdsl.machine.instructions.instruction import INSTRUCTIONS, Instruction
 from tdsl.machine.instructions.layout import Layout
 from tdsl.machine.instructions.tensor_cores import is_built_in
-from tdsl.schedule.nest import State, Tensorization
-from tdsl.schedule.required import Active
-from tdsl.schedule.whole import is_whole
+from tdsl.schedule.bounds_inference import Active
+from tdsl.schedule.full_tiles import is_whole
+from tdsl.schedule.state import State, Tensorization
 
 
 class _Mismatch(Exception):  # with the reason; `invoke` turns it into a ScheduleError

@@ -21,20 +21,20 @@ from tdsl.codegen.ir.loops import (
     THREADS,
     UNROLLED,
     Alloc,
-    Arrive,
-    Await,
+    ArriveBarrier,
     Barrier,
     BufferParam,
     Commit,
     CopyTile,
     For,
     If,
+    InitBarriers,
     Kernel,
     Let,
-    Phases,
     Stmt,
     Store,
     Wait,
+    WaitBarrier,
 )  # fmt: skip
 from tdsl.codegen.ir.statements import (
     exprs_of,
@@ -52,7 +52,7 @@ from tdsl.codegen.ir.statements import (
 from tdsl.codegen.ir.strides import dense_strides, known
 from tdsl.codegen.passes.simplify_loops import simplify_loops
 from tdsl.codegen.transforms.buffer_slots import in_slot
-from tdsl.codegen.transforms.overlap_mma import begin_early
+from tdsl.codegen.transforms.overlap_mma import overlap_mma
 from tdsl.codegen.transforms.producer_warps import Producer, beside, count_of, rounds_of, shared_out
 from tdsl.errors import ScheduleError
 from tdsl.lang.expr import (
@@ -191,7 +191,7 @@ class _Pipelines:
         for name in rings:
             extents = (const(s.stages), *tiles[name].extents)
             self.note(name, tiles[name].dtype, extents)
-        if s.apart:
+        if s.producer_warps:
             return self.fetched_apart(s, around, ahead, [p for p in parts if p not in ahead])
         boxes = sum(isinstance(x, CopyTile) for p in ahead for x in walk(p))
         full = self.fresh.name(f"{s.name}_copied") if boxes else ""
@@ -218,14 +218,14 @@ class _Pipelines:
         if any(isinstance(x, Store) and x.asynchronous for x in walk(later)):
             commit, wait = [Commit()], [Wait(s.stages - 2)]
         if boxes:
-            wait.append(Await(full, Binary("mod", begun, stages), _parity(begun, stages)))
+            wait.append(WaitBarrier(full, Binary("mod", begun, stages), _parity(begun, stages)))
         if wait:  # after the barrier, no thread reads the slot that is filled next
             wait.append(Barrier())
         prologue = For(first.name, ZERO, distance, UNROLLED, sequence([before, *commit]))
         body = sequence([*wait, later, *commit, own])
         whole = sequence([prologue, rebuilt(s, kind=SERIAL, stages=0, body=body)])
         if boxes:
-            whole = Phases(full, s.stages, boxes, whole)
+            whole = InitBarriers(full, s.stages, boxes, whole)
         for name, a in reversed(tiles.items()):
             if name in rings:
                 whole = rebuilt(a, extents=(stages, *a.extents), body=whole)
@@ -247,8 +247,8 @@ class _Pipelines:
             for x, box in zip(shared, boxes, strict=True)
         )
         blocks = max(x.blocks for x in shared)
-        before = Await(empty, slot, subtract(ONE, parity))
-        loop = rebuilt(s, kind=SERIAL, stages=0, apart=False, early=False)
+        before = WaitBarrier(empty, slot, subtract(ONE, parity))
+        loop = rebuilt(s, kind=SERIAL, stages=0, producer_warps=False, overlap_mma=False)
         tiles = [a for a in around if isinstance(a, Alloc)]
         memory = [rebuilt(a, extents=(stages, *a.extents)) for a in tiles if a.name in rings]
         asks = rebuilt(loop, body=sequence([before, _within(lets, asked)]))
@@ -260,19 +260,22 @@ class _Pipelines:
             s, asks, tuple(memory), full, empty, s.stages, len(boxes), self.between, blocks
         )
         self.producers.append(made)
-        filled, used = Await(full, slot, parity), Arrive(empty, slot, together=True, blocks=blocks)
-        if s.early:
+        filled, used = (
+            WaitBarrier(full, slot, parity),
+            ArriveBarrier(empty, slot, together=True, blocks=blocks),
+        )
+        if s.overlap_mma:
             inside = [a for a in tiles if a.name not in rings]
             uses = [in_slot(_within(lets, p), rings, slot) for p in rest]
-            early = begin_early(loop, filled, inside, uses, used, self.fresh)
-            if early is None:
+            overlapped = overlap_mma(loop, filled, inside, uses, used, self.fresh)
+            if overlapped is None:
                 raise ScheduleError(
-                    f"no product of loop {s.name!r} is made of its tiles alone, to begin early",
+                    f"no MMA of loop {s.name!r} reads tiles alone, so that none can be issued early",
                     loc=next((a.loc for a in tiles), s.loc),
                     label="scheduled here",
-                    hint="leave early out",
+                    hint="leave overlap_mma out",
                 )
-            return early
+            return overlapped
         if not is_asynchronous(own):
             return rebuilt(loop, body=sequence([filled, own, used]))
         # an instruction that is pending into the next iteration frees its slot only there
@@ -299,7 +302,9 @@ class _Pipelines:
         """
         if isinstance(s, CopyTile):
             count = (whole or prod(s.extents)) * self.memories[s.buffer][0].bytes
-            return sequence([Arrive(phases, slot, count), rebuilt(s, phases=phases, slot=slot)])
+            return sequence(
+                [ArriveBarrier(phases, slot, count), rebuilt(s, phases=phases, slot=slot)]
+            )
         return map_parts(s, lambda part: self.announced(part, phases, slot))
 
     def is_copied(self, s: Store, load: Load) -> bool:
@@ -339,7 +344,7 @@ def _ahead(parts: Sequence[Stmt], tiles: Collection[str], lets: list[Let]) -> li
     late: set[str] = set()
     for p in parts:
         made = written_in(p)
-        waits = any(isinstance(x, Barrier | Commit | Wait | Phases) for x in walk(p))
+        waits = any(isinstance(x, Barrier | Commit | Wait | InitBarriers) for x in walk(p))
         together = own[min(made)] if made else frozenset()
         if waits or not made <= set(tiles) or read_in(_within(lets, p)) & written - together:
             late |= together

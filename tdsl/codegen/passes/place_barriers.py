@@ -23,9 +23,9 @@ from tdsl.codegen.ir.loops import (
     BufferParam,
     For,
     If,
+    InitBarriers,
     Kernel,
     Let,
-    Phases,
     Shuffle,
     Stmt,
 )  # fmt: skip
@@ -179,7 +179,7 @@ class _Kernel:
                 done = [self.part(part, at) for part in parts]
                 accesses = tuple(a for x in done for a in (*x.first, *x.last))
                 return _Done(rebuilt(s, parts=tuple(x.code for x in done)), accesses, accesses)
-            case Phases():  # all threads wait until the mbarriers are initialised
+            case InitBarriers():  # all threads wait until the mbarriers are initialised
                 inner = self.visit(s.body, at)
                 return _Done(rebuilt(s, body=inner.code), (), inner.last, parted=True)
             case _:
@@ -333,7 +333,7 @@ def _where(cond: Expr, at: _Place) -> _Place:
 
 def _has_barrier(s: Stmt, *, of_groups: bool = True) -> bool:
     return any(
-        isinstance(x, Phases) or (isinstance(x, Barrier) and (of_groups or not x.group))
+        isinstance(x, InitBarriers) or (isinstance(x, Barrier) and (of_groups or not x.group))
         for x in walk(s)
     )
 

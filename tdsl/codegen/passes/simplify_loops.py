@@ -16,9 +16,9 @@ from tdsl.codegen.ir.loops import (
     Check,
     For,
     If,
+    InitBarriers,
     Kernel,
     Let,
-    Phases,
     Print,
     Stmt,
 )  # fmt: skip
@@ -111,7 +111,7 @@ class _Scope:
                 return EMPTY if self.expr(cond) == TRUE else map_exprs(s, self.expr)
             case Print(cond):
                 return EMPTY if self.expr(cond) == FALSE else map_exprs(s, self.expr)
-            case Alloc() | Phases() | Beside():
+            case Alloc() | InitBarriers() | Beside():
                 return map_parts(map_exprs(s, self.expr), self.statement)
             case _:
                 return map_exprs(s, self.expr)

@@ -12,8 +12,7 @@ from tdsl.codegen.ir.loops import (
     SERIAL,
     VECTORIZED,
     Alloc,
-    Arrive,
-    Await,
+    ArriveBarrier,
     Barrier,
     Beside,
     Block,
@@ -23,16 +22,17 @@ from tdsl.codegen.ir.loops import (
     CopyTile,
     For,
     If,
+    InitBarriers,
     Invoke,
     Kernel,
     Let,
-    Phases,
     Prefetch,
     Print,
     Shuffle,
     Stmt,
     Store,
     Wait,
+    WaitBarrier,
 )  # fmt: skip
 from tdsl.codegen.ir.statements import (
     conditional,
@@ -164,7 +164,7 @@ class _Vector:
                 return rebuilt(s, index=tuple(self.scalar(substitute(i, first)) for i in index))
             case Check() | Print() | Invoke() | Barrier() | Shuffle() | Commit() | Wait():
                 raise _Serial
-            case Phases() | Beside() | Arrive() | Await() | CopyTile():
+            case InitBarriers() | Beside() | ArriveBarrier() | WaitBarrier() | CopyTile():
                 raise _Serial
 
     def within(self, **changes: object) -> _Vector:

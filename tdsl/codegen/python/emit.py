@@ -13,8 +13,7 @@ from typing import assert_never
 
 from tdsl.codegen.ir.loops import (
     Alloc,
-    Arrive,
-    Await,
+    ArriveBarrier,
     Barrier,
     Beside,
     Block,
@@ -24,11 +23,11 @@ from tdsl.codegen.ir.loops import (
     CopyTile,
     For,
     If,
+    InitBarriers,
     Invoke,
     Kernel,
     Let,
     Operand,
-    Phases,
     Prefetch,
     Print,
     ScalarParam,
@@ -37,6 +36,7 @@ from tdsl.codegen.ir.loops import (
     Stmt,
     Store,
     Wait,
+    WaitBarrier,
 )  # fmt: skip
 from tdsl.codegen.python.expressions import (
     ARRAY,
@@ -182,7 +182,7 @@ class Emitter:
                 self.writer.line(call(instruction, *views).text)
             case Barrier() | Shuffle() | Commit() | Wait():
                 raise AssertionError("only a GPU has threads that meet")
-            case Phases() | Beside() | Arrive() | Await() | CopyTile():
+            case InitBarriers() | Beside() | ArriveBarrier() | WaitBarrier() | CopyTile():
                 raise AssertionError("only a GPU has threads that meet")
             case _:
                 assert_never(s)

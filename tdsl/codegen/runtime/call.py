@@ -37,7 +37,7 @@ from tdsl.codegen.runtime.binding import (
     output_shape,
     refuse_overlap,
 )
-from tdsl.codegen.runtime.quick_call import Quick, quick_call
+from tdsl.codegen.runtime.fast_call import FastCall, fast_call
 from tdsl.codegen.runtime.result_memory import new_output
 from tdsl.codegen.runtime.signature import ArrayArg, Signature, Specialisation, names, places
 
@@ -109,9 +109,9 @@ class Entry:
         self._executables: dict[Specialisation, Executable] = {}
         self._lock = threading.Lock()
         _entries.add(self)
-        self._recent: list[tuple[Specialisation, Fast, Quick]] = []
+        self._recent: list[tuple[Specialisation, Fast, FastCall]] = []
         self._fast: tuple[Fast, ...] = ()
-        self._quick: tuple[Quick, ...] = ()
+        self._quick: tuple[FastCall, ...] = ()
 
     def __call__(self, *args: Any, out: Any = None, **kwargs: Any) -> Any:
         """Run the program on arrays and numbers; compiles a variant first for new sizes or layouts."""
@@ -253,7 +253,7 @@ class Entry:
         if self._recent and self._recent[0][0] == specialisation:
             return
         fixed = {name: sizes[name] for name in self._fixed}
-        quick = quick_call(self.signature, fixed, fast)
+        quick = fast_call(self.signature, fixed, fast)
         with self._lock:
             others = [entry for entry in self._recent if entry[0] != specialisation]
             self._recent = [(specialisation, fast, quick), *others][:_KEPT]

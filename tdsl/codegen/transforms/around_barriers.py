@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from tdsl.codegen.ir.loops import Alloc, Barrier, Block, For, If, Let, Phases, Stmt
+from tdsl.codegen.ir.loops import Alloc, Barrier, Block, For, If, InitBarriers, Let, Stmt
 from tdsl.codegen.ir.statements import loads_of, rebuilt, sequence, walk
 from tdsl.lang.expr import Expr
 
@@ -31,7 +31,7 @@ def around_barriers(cond: Expr, s: Stmt) -> Stmt | None:
     """
     if isinstance(s, Barrier):
         return s
-    if not any(isinstance(x, Barrier | Phases) for x in walk(s)):
+    if not any(isinstance(x, Barrier | InitBarriers) for x in walk(s)):
         return If(cond, s)
     match s:
         case Block(parts):
@@ -60,7 +60,7 @@ def _runs(parts: Iterable[Stmt]) -> list[Stmt]:
     made: list[list[Stmt]] = []
     open_ = False
     for part in parts:
-        waits = any(isinstance(x, Barrier | Phases) for x in walk(part))
+        waits = any(isinstance(x, Barrier | InitBarriers) for x in walk(part))
         if open_ and not waits:
             made[-1].append(part)
         else:

@@ -12,7 +12,7 @@ from tdsl.lang.expr import ONE, ZERO, Binary, Expr, Var
 from tdsl.lang.simplify import add, subtract
 
 
-def begin_early(
+def overlap_mma(
     loop: For,
     filled: Stmt,
     memory: Sequence[Alloc],
@@ -32,7 +32,8 @@ def begin_early(
     Each iteration is `parts` nested in the allocations `memory`, after `filled`, which waits for its tile,
     and before `used`, which frees its slot. None if no accumulator is computed from tiles alone.
 
-    >>> from tdsl.codegen.ir.loops import FRAGMENT, Arrive, Await, Block, Invoke, Kernel, Operand, Store
+    >>> from tdsl.codegen.ir.loops import FRAGMENT, ArriveBarrier, WaitBarrier
+    >>> from tdsl.codegen.ir.loops import Block, Invoke, Kernel, Operand, Store
     >>> from tdsl.codegen.ir.show import show
     >>> from tdsl.lang.expr import Load, const
     >>> from tdsl.lang.types import f32
@@ -42,9 +43,9 @@ def begin_early(
     >>> taken = Store("b", (Var("t"),), Load("acc", (Var("t"),), f32))
     >>> take = For("t", ZERO, const(128), "threadIdx.x", taken)
     >>> loop = For("n", ZERO, const(9), "serial", Block(()))
-    >>> meets = Await("full", ZERO, ZERO), Arrive("empty", ZERO, together=True)
+    >>> meets = WaitBarrier("full", ZERO, ZERO), ArriveBarrier("empty", ZERO, together=True)
     >>> acc = Alloc("acc", f32, (const(64), const(8)), FRAGMENT, Block(()))
-    >>> made = begin_early(
+    >>> made = overlap_mma(
     ...     loop, meets[0], [acc], [Invoke(name, tuple(operands)), take], meets[1],
     ...     Fresh(Kernel("k", (), loop)),
     ... )

@@ -16,8 +16,8 @@ from tdsl.codegen.ir.loops import (
     CopyTile,
     For,
     If,
+    InitBarriers,
     Let,
-    Phases,
     Stmt,
 )  # fmt: skip
 from tdsl.codegen.ir.statements import exprs_of, rebuilt, scalars_of, walk
@@ -58,10 +58,10 @@ def beside(body: Stmt, found: list[Producer], fresh: Fresh) -> Stmt:
     in rounds, tiles of the next round are prefetched as soon as slots are free. Raises ScheduleError if the
     consumers are not all threads of the block, or if the number of iterations differs between rounds.
 
-    >>> from tdsl.codegen.ir.loops import Arrive, Kernel, Store
+    >>> from tdsl.codegen.ir.loops import ArriveBarrier, Kernel, Store
     >>> from tdsl.codegen.ir.show import show
     >>> use = For("x", ZERO, const(32), "threadIdx.x", Store("b", (Var("x"),), Var("x")))
-    >>> p = Producer(use, Arrive("full", ZERO, 8), (), "full", "empty", 2, 1, (use,))
+    >>> p = Producer(use, ArriveBarrier("full", ZERO, 8), (), "full", "empty", 2, 1, (use,))
     >>> print(show(beside(use, [p], Fresh(Kernel("k", (), use)))))
     full = phases(2, arrivals=1)
     empty = phases(2, arrivals=1)
@@ -116,8 +116,8 @@ def beside(body: Stmt, found: list[Producer], fresh: Fresh) -> Stmt:
         body = For(name, ZERO, const(1 + more), axis, If(Binary("lt", Var(name), ONE), body))
     asking = _asking(fresh.copy(asks), axis, extents, more, fresh)
     whole: Stmt = Beside((asking, body), axis, extents[axis])
-    whole = Phases(p.empty, p.stages, count // _WARP * p.blocks, whole, p.blocks)
-    whole = Phases(p.full, p.stages, p.copies, whole, p.blocks)
+    whole = InitBarriers(p.empty, p.stages, count // _WARP * p.blocks, whole, p.blocks)
+    whole = InitBarriers(p.full, p.stages, p.copies, whole, p.blocks)
     for a in reversed(p.memory):
         whole = rebuilt(a, body=whole)
     return whole

@@ -8,7 +8,7 @@ import pytest
 import tdsl as td
 from tdsl.autoschedule.recipes.inner_sums import InnerSums
 from tdsl.machine.model import Machine, MemoryLevel
-from tdsl.schedule.nest import Root
+from tdsl.schedule.state import Root
 from tdsl.tilegraph.default import complete
 
 WIDE = Machine(vector_bytes=64, threads=2)

@@ -7,7 +7,7 @@ import tdsl as td
 from tdsl.autoschedule.patterns.beside import Beside, sum_together
 from tdsl.autoschedule.recipes.choices import if_suited
 from tdsl.machine.model import Machine
-from tdsl.schedule.facts import root_boxes
+from tdsl.schedule.properties import root_boxes
 
 i, j = td.vars("i j")
 WIDE = Machine(vector_bytes=64, threads=2)

@@ -271,8 +271,8 @@ def test_results_of_one_stream_are_waited_for_on_another(f, fake):
 
 def test_calls_on_another_stream_are_prepared_once(f, monkeypatch):
     made = []
-    real = device_call.quick_launch
-    monkeypatch.setattr(device_call, "quick_launch", lambda *a: made.append(1) or real(*a))
+    real = device_call.fast_launch
+    monkeypatch.setattr(device_call, "fast_launch", lambda *a: made.append(1) or real(*a))
     x = Lent(filled())
     for _ in range(3):
         with td.cuda.stream(

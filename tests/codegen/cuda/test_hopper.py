@@ -8,7 +8,7 @@ import pytest
 import tdsl as td
 from tdsl.codegen.cuda import module
 from tdsl.codegen.gpu.launches import launches_of
-from tdsl.codegen.ir.loops import Barrier, Phases
+from tdsl.codegen.ir.loops import Barrier, InitBarriers
 from tdsl.codegen.ir.statements import walk
 from tests.codegen.cuda import programs
 
@@ -27,7 +27,7 @@ def product(
     s = td.Schedule(c)
     td.recipes.tensor_core_matmul(s[c], block=block, warp=warp, stages=stages, hopper=True)
     (ahead,) = (dict(d.arguments)["loop"] for d in s.directives if d.name == "pipeline")
-    s[c].pipeline(ahead, stages, apart=True)
+    s[c].pipeline(ahead, stages, producer_warps=True)
     return s
 
 
@@ -43,7 +43,7 @@ def test_a_warpgroup_more_asks_and_warps_give_back():
     kernel = programs.kernel_of(product(128, 256, 128))
     (launch,) = launches_of(kernel).launches
     assert launch.block == (128, 1, 2 + 1)
-    assert [s.arrivals for s in walk(kernel.body) if isinstance(s, Phases)] == [2, 8]
+    assert [s.arrivals for s in walk(kernel.body) if isinstance(s, InitBarriers)] == [2, 8]
     assert all(s.group for s in walk(kernel.body) if isinstance(s, Barrier))
 
 

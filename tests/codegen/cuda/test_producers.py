@@ -13,16 +13,16 @@ from tdsl.codegen.ir.fresh_names import Fresh
 from tdsl.codegen.ir.loops import (
     BLOCKS,
     SERIAL,
-    Arrive,
-    Await,
+    ArriveBarrier,
     Beside,
     Block,
     For,
     If,
+    InitBarriers,
     Kernel,
-    Phases,
     Stmt,
     Store,
+    WaitBarrier,
 )
 from tdsl.codegen.ir.show import show
 from tdsl.codegen.ir.statements import map_exprs, scalars_of, walk
@@ -96,7 +96,7 @@ def test_a_block_has_a_warp_more_and_no_barriers():
     (launch,) = launches_of(made).launches
     assert launch.block == (8, 8 + 4, 1)
     assert programs.barriers(made) == 0
-    assert [s.arrivals for s in walk(made.body) if isinstance(s, Phases)] == [2, 2]
+    assert [s.arrivals for s in walk(made.body) if isinstance(s, InitBarriers)] == [2, 2]
     assert sum(isinstance(s, Beside) for s in walk(made.body)) == 1
 
 
@@ -144,7 +144,7 @@ def dropped(kind: type) -> Callable[[Stmt], Stmt]:
 )
 def test_a_wrong_number_of_arrivals_is_found(more, says):
     def change(s: Stmt) -> Stmt:
-        used = isinstance(s, Phases) and s.name == "c_k_o_used"
+        used = isinstance(s, InitBarriers) and s.name == "c_k_o_used"
         return replace(s, arrivals=s.arrivals + more) if used else s
 
     with pytest.raises(td.Hazard, match=says):
@@ -153,24 +153,28 @@ def test_a_wrong_number_of_arrivals_is_found(more, says):
 
 def test_slots_that_are_never_free_again_are_found():
     with pytest.raises(td.Hazard, match="waits for ever at slot 0 of 'c_k_o_used': 2 arrivals"):
-        broken(in_part(1, dropped(Arrive)))
+        broken(in_part(1, dropped(ArriveBarrier)))
 
 
 def test_a_producer_that_does_not_wait_for_free_slots_is_found():
     with pytest.raises(td.Hazard, match=r"with no wait, what is being copied|come to"):
-        broken(in_part(0, dropped(Await)))
+        broken(in_part(0, dropped(WaitBarrier)))
 
 
 def test_a_consumer_that_does_not_wait_for_its_tile_is_found():
     with pytest.raises(
         td.Hazard, match=r"reads, with no wait, what is being copied|reads what nobody wrote"
     ):
-        broken(in_part(1, dropped(Await)))
+        broken(in_part(1, dropped(WaitBarrier)))
 
 
 def test_a_producer_that_waits_for_the_wrong_phase_is_found():
     def change(s: Stmt) -> Stmt:
-        return replace(s, parity=Binary("sub", const(1), s.parity)) if isinstance(s, Await) else s
+        return (
+            replace(s, parity=Binary("sub", const(1), s.parity))
+            if isinstance(s, WaitBarrier)
+            else s
+        )
 
     with pytest.raises(td.Hazard, match="waits for ever at slot 0 of 'c_k_o_used'"):
         broken(in_part(0, change))
@@ -179,7 +183,7 @@ def test_a_producer_that_waits_for_the_wrong_phase_is_found():
 @pytest.mark.parametrize("part", [0, 1])
 def test_counting_anew_in_each_round_is_found(part):
     def change(s: Stmt) -> Stmt:
-        return map_exprs(s, anew) if isinstance(s, Await | Arrive) else s
+        return map_exprs(s, anew) if isinstance(s, WaitBarrier | ArriveBarrier) else s
 
     def anew(e: Expr) -> Expr:
         return substitute(e, {n: const(0) for n in scalars_of(e) if n.startswith("c_j_o")})
@@ -190,7 +194,7 @@ def test_counting_anew_in_each_round_is_found(part):
 
 def test_a_slot_given_back_before_it_is_read_is_found():
     def change(s: Stmt) -> Stmt:
-        if isinstance(s, Block) and isinstance(s.body[0], Await):
+        if isinstance(s, Block) and isinstance(s.body[0], WaitBarrier):
             first, *rest, last = s.body
             return Block((first, last, *rest))
         return s
@@ -201,7 +205,7 @@ def test_a_slot_given_back_before_it_is_read_is_found():
 
 def test_wrong_bytes_are_found():
     def change(s: Stmt) -> Stmt:
-        return replace(s, bytes=s.bytes - 4) if isinstance(s, Arrive) and s.bytes else s
+        return replace(s, bytes=s.bytes - 4) if isinstance(s, ArriveBarrier) and s.bytes else s
 
     with pytest.raises(td.Hazard, match="waits for ever at slot 0"):
         broken(change)

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from tdsl.codegen.emulation.run import EmulatedExecutable
-from tdsl.codegen.ir.loops import Arrive, Block, Commit, If, Kernel, Stmt, Wait
+from tdsl.codegen.ir.loops import ArriveBarrier, Block, Commit, If, Kernel, Stmt, Wait
 from tdsl.codegen.ir.show import show
 from tdsl.codegen.ir.statements import map_exprs
-from tdsl.codegen.passes.group_products import group_products
+from tdsl.codegen.passes.commit_mma_groups import commit_mma_groups
 from tdsl.errors import Hazard
 from tdsl.lang.expr import ONE, Var
 from tdsl.lang.simplify import add, substitute
@@ -60,12 +60,12 @@ def test_a_slot_given_back_in_its_own_step_is_waited_for():
     def change(s: Stmt) -> Stmt:
         if isinstance(s, Commit | Wait) and s.products:
             return Block(())
-        if isinstance(s, If) and isinstance(s.then, Arrive) and s.then.together:
+        if isinstance(s, If) and isinstance(s.then, ArriveBarrier) and s.then.together:
             return map_exprs(s.then, lambda e: substitute(e, {"c_k_o": add(Var("c_k_o"), ONE)}))
         return s
 
     made = kernel()
-    again = group_products(replace(made, body=programs.rewritten(made.body, change)))
+    again = commit_mma_groups(replace(made, body=programs.rewritten(made.body, change)))
     assert "wait(1, products)" not in show(again.body)
     assert show(again.body).count("wait(0, products)") == 1
 
@@ -86,7 +86,7 @@ def test_waits_and_commits_left_out_are_found():
 
 def test_a_slot_given_back_a_step_too_early_is_found():
     def change(s: Stmt) -> Stmt:
-        if isinstance(s, If) and isinstance(s.then, Arrive) and s.then.together:
+        if isinstance(s, If) and isinstance(s.then, ArriveBarrier) and s.then.together:
             return map_exprs(s.then, lambda e: substitute(e, {"c_k_o": add(Var("c_k_o"), ONE)}))
         return s
 

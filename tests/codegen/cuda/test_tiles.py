@@ -8,7 +8,16 @@ import pytest
 
 import tdsl as td
 from tdsl.codegen.emulation.run import EmulatedExecutable
-from tdsl.codegen.ir.loops import Arrive, Await, Barrier, Block, CopyTile, Phases, Stmt, Store
+from tdsl.codegen.ir.loops import (
+    ArriveBarrier,
+    Barrier,
+    Block,
+    CopyTile,
+    InitBarriers,
+    Stmt,
+    Store,
+    WaitBarrier,
+)
 from tdsl.codegen.ir.statements import walk
 from tdsl.lang.expr import Binary, Const, const
 from tdsl.lang.interp import interpret
@@ -56,10 +65,10 @@ def test_tiles_of_every_type(dtype):
 def test_one_thread_asks_for_tiles_and_all_wait_once_an_iteration():
     kernel = programs.kernel_of(programs.matmul(stages=3, bulk=True), M=32, K=64, N=64)
     found = list(walk(kernel.body))
-    assert [s.arrivals for s in found if isinstance(s, Phases)] == [2]
+    assert [s.arrivals for s in found if isinstance(s, InitBarriers)] == [2]
     assert sum(isinstance(s, CopyTile) for s in found) == 4
-    assert sum(isinstance(s, Await) for s in found) == programs.barriers(kernel) == 1
-    announced = {s.bytes for s in found if isinstance(s, Arrive)}
+    assert sum(isinstance(s, WaitBarrier) for s in found) == programs.barriers(kernel) == 1
+    announced = {s.bytes for s in found if isinstance(s, ArriveBarrier)}
     assert announced == {16 * 8 * 4, 8 * 32 * 4}
 
 
@@ -120,12 +129,16 @@ def broken(change: Callable[[Stmt], Stmt], stages: int = 3) -> None:
 
 def test_a_wait_that_is_left_out_is_found():
     with pytest.raises(td.Hazard, match="reads, with no wait, what is being copied: a_cache"):
-        broken(lambda s: Block(()) if isinstance(s, Await) else s)
+        broken(lambda s: Block(()) if isinstance(s, WaitBarrier) else s)
 
 
 def test_a_wait_for_the_wrong_phase_is_found():
     def change(s: Stmt) -> Stmt:
-        return replace(s, parity=Binary("sub", const(1), s.parity)) if isinstance(s, Await) else s
+        return (
+            replace(s, parity=Binary("sub", const(1), s.parity))
+            if isinstance(s, WaitBarrier)
+            else s
+        )
 
     with pytest.raises(td.Hazard, match="reads, with no wait, what is being copied: a_cache"):
         broken(change)
@@ -133,7 +146,7 @@ def test_a_wait_for_the_wrong_phase_is_found():
 
 def test_a_phase_that_is_never_the_second_is_found():
     def change(s: Stmt) -> Stmt:
-        return replace(s, parity=const(0)) if isinstance(s, Await) else s
+        return replace(s, parity=const(0)) if isinstance(s, WaitBarrier) else s
 
     with pytest.raises(td.Hazard, match="with no wait, what is being copied"):
         broken(change)
@@ -141,7 +154,7 @@ def test_a_phase_that_is_never_the_second_is_found():
 
 def test_an_arrival_too_many_that_is_waited_for_is_found():
     def change(s: Stmt) -> Stmt:
-        return replace(s, arrivals=3) if isinstance(s, Phases) else s
+        return replace(s, arrivals=3) if isinstance(s, InitBarriers) else s
 
     with pytest.raises(
         td.Hazard, match="waits for ever at slot 0 of 'c_k_o_copied': 1 arrivals and 0 bytes"
@@ -151,7 +164,7 @@ def test_an_arrival_too_many_that_is_waited_for_is_found():
 
 def test_an_arrival_too_few_that_is_waited_for_is_found():
     def change(s: Stmt) -> Stmt:
-        return replace(s, arrivals=1) if isinstance(s, Phases) else s
+        return replace(s, arrivals=1) if isinstance(s, InitBarriers) else s
 
     with pytest.raises(td.Hazard, match="comes to a phase that 1 have come to"):
         broken(change)
@@ -160,7 +173,7 @@ def test_an_arrival_too_few_that_is_waited_for_is_found():
 @pytest.mark.parametrize("more", [-4, 4])
 def test_wrong_bytes_are_found(more):
     def change(s: Stmt) -> Stmt:
-        return replace(s, bytes=s.bytes + more) if isinstance(s, Arrive) else s
+        return replace(s, bytes=s.bytes + more) if isinstance(s, ArriveBarrier) else s
 
     with pytest.raises(
         td.Hazard, match=f"waits for ever at .* 0 arrivals and {2 * more} bytes are missing"
@@ -170,7 +183,7 @@ def test_wrong_bytes_are_found(more):
 
 def test_a_copy_without_an_arrival_is_found():
     with pytest.raises(td.Hazard, match="waits for ever at slot 0"):
-        broken(lambda s: Block(()) if isinstance(s, Arrive) else s)
+        broken(lambda s: Block(()) if isinstance(s, ArriveBarrier) else s)
 
 
 def test_a_barrier_left_out_behind_a_wait_is_found():

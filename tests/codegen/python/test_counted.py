@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import tdsl as td
-from tdsl.codegen.python import counted
-from tdsl.codegen.python.much import accesses
+from tdsl.codegen.python import simulated_caches as counted
+from tdsl.codegen.python.estimate_accesses import accesses
 from tdsl.codegen.runtime.cache_misses import count_event, last_level_misses
 from tests.tilegraph.chains import CHAINS
 

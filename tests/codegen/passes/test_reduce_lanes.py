@@ -6,7 +6,7 @@ import pytest
 
 from tdsl.codegen.ir.loops import For
 from tdsl.codegen.ir.statements import walk
-from tdsl.codegen.passes.merge_lanes import merge_lanes
+from tdsl.codegen.passes.reduce_lanes import reduce_lanes
 from tdsl.codegen.passes.vectorize import vectorize
 from tests.codegen.passes.written import kernel, same
 
@@ -14,7 +14,7 @@ from tests.codegen.passes.written import kernel, same
 def merged(text: str) -> bool:
     """Whether the pass changes a kernel, which computes the same before, after, and as vectors."""
     before = kernel("a[8, 16], b[16], out[8]", text)
-    after = merge_lanes(before)
+    after = reduce_lanes(before)
     same(before, after)
     same(before, vectorize(after))
     return after != before
@@ -61,7 +61,7 @@ def test_no_loop_over_lanes_is_left():
         for x in vectorized(0, 16):
             out[y] = out[y] + a[y, x]
     """
-    after = vectorize(merge_lanes(kernel("a[8, 16], b[16], out[8]", text)))
+    after = vectorize(reduce_lanes(kernel("a[8, 16], b[16], out[8]", text)))
     assert [s.name for s in walk(after.body) if isinstance(s, For)] == ["y"]
 
 
@@ -76,7 +76,7 @@ def test_a_loop_that_says_what_it_merges_may_combine_in_any_way(value):
     before = kernel("a[8, 16], b[16], out[8]", text)
     outer = before.body
     stated = replace(outer, body=replace(outer.body, merges=(("out", "a"),)))
-    after = merge_lanes(replace(before, body=stated))
+    after = reduce_lanes(replace(before, body=stated))
     same(before, after)
     same(before, vectorize(after))
     assert [s.name for s in walk(vectorize(after).body) if isinstance(s, For)] == ["y"]

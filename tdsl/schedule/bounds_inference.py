@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
+from tdsl.lang.access_boxes import read_at, with_updates
 from tdsl.lang.affine import ends_as_numbers, variables
 from tdsl.lang.bounds import Facts, at_most, upper
 from tdsl.lang.definition import Definition
 from tdsl.lang.expr import ONE, TRUE, Expr, Var, const
-from tdsl.lang.needed import read_at, with_updates
 from tdsl.lang.program import FuncDef
 from tdsl.lang.regions import (
     Box,
@@ -40,7 +40,8 @@ from tdsl.lang.simplify import (
     substitute,
     subtract,
 )
-from tdsl.schedule.nest import (
+from tdsl.schedule.full_tiles import is_whole, whole_box
+from tdsl.schedule.state import (
     FRAGMENT,
     ROUND_UP,
     SHARED,
@@ -52,7 +53,6 @@ from tdsl.schedule.nest import (
     State,
 )
 from tdsl.schedule.tree import Tree
-from tdsl.schedule.whole import is_whole, whole_box
 
 
 @dataclass(frozen=True, slots=True)

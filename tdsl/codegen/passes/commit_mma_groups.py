@@ -10,20 +10,20 @@ from tdsl.codegen.analysis.thread_conflicts import is_other_slot
 from tdsl.codegen.ir.loops import (
     AXES,
     Alloc,
-    Arrive,
-    Await,
+    ArriveBarrier,
     Barrier,
     Block,
     Commit,
     CopyTile,
     For,
+    InitBarriers,
     Invoke,
     Kernel,
     Let,
     Operand,
-    Phases,
     Stmt,
     Wait,
+    WaitBarrier,
 )  # fmt: skip
 from tdsl.codegen.ir.statements import (
     EMPTY,
@@ -45,7 +45,7 @@ from tdsl.lang.simplify import subtract
 Guards = Mapping[str, frozenset[str]]
 
 
-def group_products(kernel: Kernel) -> Kernel:
+def commit_mma_groups(kernel: Kernel) -> Kernel:
     """Commit each run of asynchronous instructions as a group, and wait for the group as late as possible.
 
     The wait comes before the first statement that accesses the results of the group, writes its operands, or
@@ -60,7 +60,7 @@ def group_products(kernel: Kernel) -> Kernel:
     >>> operands = (Operand("acc", (ZERO, ZERO), (0, 1)), *(Operand(x, (ZERO, ZERO), (0, 1)) for x in "ab"))
     >>> steps = For("k", ZERO, const(4), SERIAL, Invoke(wgmma, operands))
     >>> take = Store("c", (ZERO,), Load("acc", (ZERO, ZERO), f32))
-    >>> print(show(group_products(Kernel("k", (), Block((steps, Store("d", (ZERO,), ZERO), take)))).body))
+    >>> print(show(commit_mma_groups(Kernel("k", (), Block((steps, Store("d", (ZERO,), ZERO), take)))).body))
     for k in range(0, 4):
       wgmma_m64n8k16_f16_mk_nk(acc[0:, 0:], a[0:, 0:], b[0:, 0:])
     commit(products)
@@ -166,9 +166,9 @@ class _Groups:
     def frees(self, s: Stmt, o: Operand) -> bool:
         """True if `s` writes the operand `o`, or lets other threads write it."""
         match s:
-            case Barrier() | Phases():
+            case Barrier() | InitBarriers():
                 return True
-            case Arrive(phases, slot):
+            case ArriveBarrier(phases, slot):
                 known = self.guards.get(phases)
                 return known is None or (o.buffer in known and not _apart(o.index[0], slot))
             case CopyTile(buffer, index):
@@ -206,7 +206,7 @@ def _guards(body: Stmt) -> Guards:
     for s in walk(body):
         awaited: set[str] = set()
         for part in s.body if isinstance(s, Block) else ():
-            if isinstance(part, Await):
+            if isinstance(part, WaitBarrier):
                 awaited = {part.phases}
                 found.setdefault(part.phases, set())
             for name in awaited:

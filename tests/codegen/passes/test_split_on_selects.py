@@ -1,6 +1,6 @@
 """A body for each part of a loop that reads another array."""
 
-from tdsl.codegen.passes.cut_choices import cut_choices
+from tdsl.codegen.passes.split_on_selects import split_on_selects
 from tests.codegen.passes.written import becomes
 
 SIDE_BY_SIDE = """
@@ -12,7 +12,7 @@ SIDE_BY_SIDE = """
 
 def test_arrays_side_by_side_are_read_one_by_one():
     becomes(
-        cut_choices,
+        split_on_selects,
         "a[3, 4], b[3, 4], d[2, 4], out[8, 4]",
         SIDE_BY_SIDE,
         """
@@ -33,7 +33,7 @@ def test_arrays_side_by_side_are_read_one_by_one():
 
 def test_a_condition_may_count_down():
     becomes(
-        cut_choices,
+        split_on_selects,
         "a[8], b[8], out[8]",
         """
         for x in serial(0, 8):
@@ -55,7 +55,7 @@ def test_what_is_a_constant_elsewhere_is_left_to_masks():
             for x in vectorized(0, 4):
                 out[c, x] = where(c < 3, a[min(c, 2), x], 0)
         """
-    becomes(cut_choices, "a[3, 4], out[8, 4]", text, text)
+    becomes(split_on_selects, "a[3, 4], out[8, 4]", text, text)
 
 
 def test_vectors_stay_whole():
@@ -63,4 +63,4 @@ def test_vectors_stay_whole():
         for x in vectorized(0, 8):
             out[x] = where(x < 3, a[x], b[x])
         """
-    becomes(cut_choices, "a[8], b[8], out[8]", text, text)
+    becomes(split_on_selects, "a[8], b[8], out[8]", text, text)

@@ -14,7 +14,7 @@ import numpy as np
 from tdsl.core.source import here
 from tdsl.errors import IndexBoundError, TypeMismatch, is_one_of
 from tdsl.graph.arguments import axis_of, refuse, symbol
-from tdsl.graph.arrangement import filled
+from tdsl.graph.concatenate import filled
 from tdsl.graph.elementwise import joined, made_of, tensor_index, value_at
 from tdsl.graph.symbol import Symbol
 from tdsl.lang.casts import cast

@@ -56,15 +56,15 @@ class Illegal(Exception):  # converted to a ScheduleError where the directive is
 class Loop:
     """A loop of a nest; a pipelined one has the tiles of `stages` iterations in memory at a time.
 
-    With `apart`, producer threads issue the copies of these tiles; with `early`, products of tiles alone are
-    issued one iteration early.
+    With `producer_warps`, warps of their own issue the copies of these tiles; with `overlap_mma`, MMAs of
+    tiles alone are issued one iteration early.
     """
 
     name: str
     kind: str = SERIAL
     stages: int = 0
-    apart: bool = False
-    early: bool = False
+    producer_warps: bool = False
+    overlap_mma: bool = False
 
 
 @frozen
@@ -152,12 +152,13 @@ class Nest:
             name = f"{wanted}_{count}"
         return name
 
-    def with_kind(
-        self, name: str, kind: str, stages: int = 0, *, apart: bool = False, early: bool = False
-    ) -> Nest:
+    def with_kind(self, name: str, kind: str) -> Nest:
         """The nest with another kind for one loop."""
-        new = Loop(name, kind, stages, apart, early)
-        loops = tuple(new if x.name == name else x for x in self.loops)
+        return self.with_loop(Loop(name, kind))
+
+    def with_loop(self, new: Loop) -> Nest:
+        """The nest with `new` in place of the loop of the same name."""
+        loops = tuple(new if x.name == new.name else x for x in self.loops)
         return replace(self, loops=loops)
 
     def replaced(self, name: str, *new: Loop) -> Nest:

@@ -8,7 +8,7 @@ from math import prod
 
 import numpy as np
 
-from tdsl.codegen.emulation.memory import Array, Crew, Memory
+from tdsl.codegen.emulation.memory import Array, LockstepThreads, Memory
 from tdsl.errors import Hazard
 
 _NEVER = np.iinfo(np.int64).max
@@ -36,7 +36,7 @@ class PhaseBarriers:
     name: str
     slots: int
     arrivals: int
-    crew: Crew
+    crew: LockstepThreads
     first: int
     ended: Array = field(init=False)
     missing: Array = field(init=False)
@@ -62,7 +62,7 @@ class PhaseBarriers:
         return rows, self.crew.block[rows] - self.first, slots
 
     def arrive(self, slot: Array, count: int, mask: Array | None, blocks: int = 1) -> None:
-        """Arrive at phases, of all `blocks` of the cluster if several; announce `count` bytes per thread."""
+        """Arrive at barriers, of all `blocks` of the cluster if several; expect `count` bytes per thread."""
         rows, own, slots = self.places(slot, mask)
         rank = self.crew.block[rows] % self.crew.cluster
         now = self.crew.epoch[rows] + 1

@@ -9,7 +9,7 @@ from tdsl.lang.program import FuncDef
 from tdsl.lang.regions import Box
 from tdsl.lang.simplify import add, simplify, subtract
 from tdsl.schedule.fragment_layouts import layout_of_fragment
-from tdsl.schedule.nest import FRAGMENT, State
+from tdsl.schedule.state import FRAGMENT, State
 
 
 def is_whole(state: State, name: str) -> bool:

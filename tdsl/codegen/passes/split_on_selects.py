@@ -24,7 +24,7 @@ _LARGEST_BODY = 4000  # nodes of expressions in all copies
 _BEGINS = {"lt": {1: 0, -1: 1}, "ge": {1: 0, -1: 1}, "le": {1: 1, -1: 0}, "gt": {1: 1, -1: 0}}
 
 
-def cut_choices(kernel: Kernel) -> Kernel:
+def split_on_selects(kernel: Kernel) -> Kernel:
     """Split the body of a loop by ranges of its variable, so that no select on it chooses between loads.
 
     >>> from tdsl.codegen.ir.loops import Store
@@ -34,7 +34,7 @@ def cut_choices(kernel: Kernel) -> Kernel:
     >>> x = Var("x")
     >>> first, other = Load("a", (x,), i64), Load("b", (Binary("sub", x, const(4)),), i64)
     >>> store = Store("c", (x,), Select(Binary("lt", x, const(4)), first, other))
-    >>> print(show(cut_choices(Kernel("k", (), For("x", ZERO, const(10), SERIAL, store))).body))
+    >>> print(show(split_on_selects(Kernel("k", (), For("x", ZERO, const(10), SERIAL, store))).body))
     for x in range(0, 10):
       if x < 4:
         c[x] = a[x]

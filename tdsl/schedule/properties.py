@@ -29,8 +29,8 @@ from tdsl.lang.expr import (
 from tdsl.lang.program import FuncDef
 from tdsl.lang.regions import Box, interval_of, reads_in
 from tdsl.lang.simplify import add, subtract
-from tdsl.schedule.nest import Root, State
-from tdsl.schedule.required import bounds_of, required
+from tdsl.schedule.bounds_inference import bounds_of, required
+from tdsl.schedule.state import Root, State
 from tdsl.schedule.tree import ROOT, build_tree
 
 FEW_APART = 4  # the largest stride, in elements, of accesses that still use vector loads

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from tdsl.schedule.nest import Fuse, Nest, Rename, Rotate, Split, roots_of
+from tdsl.schedule.state import Fuse, Nest, Rename, Rotate, Split, roots_of
 
 ASIDE = (
     0.4  # of the iterations of a loop through several dimensions, where one stands for the others
@@ -15,7 +15,7 @@ BEFORE = 0.3  # the same of terms, of which the results there have some where pr
 def middle(nest: Nest, extents: Mapping[str, int]) -> dict[str, int]:
     """The iteration of each loop in which all variables of a nest are in the middle of their ranges.
 
-    >>> from tdsl.schedule.nest import Loop
+    >>> from tdsl.schedule.state import Loop
     >>> nest = Nest((Loop("i_o"), Loop("i_i")), (Split("i", "i_o", "i_i", 256, None, "guard"),))
     >>> middle(nest, {"i": 512, "i_o": 2, "i_i": 256})
     {'i': 256, 'i_o': 1, 'i_i': 0}
@@ -38,7 +38,7 @@ def aside(nest: Nest, extents: Mapping[str, int], terms: Collection[str] | None)
     Of loops through several dimensions it is a little before that, where no outer dimension goes on. Where a
     predicate leaves `terms` to some results only, it is among those that the results of the midst have.
 
-    >>> from tdsl.schedule.nest import Loop
+    >>> from tdsl.schedule.state import Loop
     >>> nest = Nest((Loop("k"), Loop("i_j")), (Fuse("i_j", "i", "j"),))
     >>> aside(nest, {"i_j": 101, "k": 11}, None), aside(nest, {"i_j": 101, "k": 11}, {"k"})
     ({'i_j': 40, 'k': 5}, {'i_j': 40, 'k': 3})

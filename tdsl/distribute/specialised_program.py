@@ -15,22 +15,22 @@ from tdsl.codegen.runtime.fingerprint import fingerprint
 from tdsl.codegen.runtime.signature import extent
 from tdsl.distribute import mpi
 from tdsl.distribute.bounds import bound_of
+from tdsl.distribute.buffer_contents import PlanFault
 from tdsl.distribute.check import check
 from tdsl.distribute.collective import Layout
 from tdsl.distribute.engine import Buffer, Task, Tasks, fill, merge
-from tdsl.distribute.held import PlanFault
-from tdsl.distribute.places import Places
 from tdsl.distribute.plan import Plan
+from tdsl.distribute.progress import Places
 from tdsl.distribute.rank import plan_rank
 from tdsl.distribute.stages import Stage, stages_of
 from tdsl.distribute.steps import Home, RankPlan
 from tdsl.distribute.task import check_nest, dtypes_of
 from tdsl.errors import IndexBoundError
+from tdsl.lang.interpreted_boxes import realised_boxes
 from tdsl.lang.program import Program
-from tdsl.lang.realised import realised_boxes
 from tdsl.placement.notation import Copies
 from tdsl.placement.ownership import Box, extents, within
-from tdsl.schedule.nest import State
+from tdsl.schedule.state import State
 
 
 class Work:

@@ -29,18 +29,19 @@ from tdsl.lang.simplify import add, simplify
 _Around = tuple[tuple[Expr, Expr], ...]  # for each thread axis around: thread number and count
 
 
-def merge_threads(kernel: Kernel) -> Kernel:
+def reduce_threads(kernel: Kernel) -> Kernel:
     """Reduce partial results of threads by shuffles, first within each warp, then over the warps of a block.
 
     Results in registers are then in every thread; others are written by thread 0. Memory must have the scopes
-    of a GPU (`place_memory`), and loops with `merges` must be those that `order_merges` leaves.
+    of a GPU (`place_memory`), and loops with `merges` must be those that `serialize_thread_reductions`
+    leaves.
 
     >>> from tdsl.codegen.ir.show import show
     >>> from tdsl.lang.types import f32
     >>> total, part = Load("s", (ZERO,), f32), Load("p", (Var("t"),), f32)
     >>> body = Store("s", (ZERO,), Binary("add", total, part))
     >>> loop = For("t", ZERO, const(4), "threadIdx.x", body, (("s", "p"),))
-    >>> print(show(merge_threads(Kernel("k", (), loop)).body))
+    >>> print(show(reduce_threads(Kernel("k", (), loop)).body))
     for t in range(0, 4):  # threadIdx.x
       p_own = alloc(f32, [])  # register
       p_other = alloc(f32, [])  # register

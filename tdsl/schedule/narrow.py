@@ -19,7 +19,7 @@ from tdsl.lang.definition import Definition
 from tdsl.lang.expr import Param
 from tdsl.lang.program import FuncDef
 from tdsl.lang.regions import reads_in
-from tdsl.schedule.nest import (
+from tdsl.schedule.state import (
     FRAGMENT,
     LANES,
     SERIAL,

@@ -17,7 +17,7 @@ from tdsl.lang.program import Program
 from tdsl.pipeline import ready
 from tdsl.schedule.bind import bind_state
 from tdsl.schedule.constants import in_parts, split_constants
-from tdsl.schedule.nest import State
+from tdsl.schedule.state import State
 from tdsl.target import Target
 from tdsl.tilegraph.schedule import Schedule
 

@@ -4,8 +4,8 @@ import pytest
 
 from tdsl.codegen.ir.loops import Alloc, Store
 from tdsl.codegen.ir.statements import exprs_of, walk
+from tdsl.codegen.passes.pad_rows import pad_rows
 from tdsl.codegen.passes.vectorize import vectorize
-from tdsl.codegen.passes.whole_vectors import whole_vectors
 from tdsl.core.node import post_order
 from tdsl.lang.expr import Load
 from tests.codegen.passes.written import kernel, same
@@ -14,7 +14,7 @@ from tests.codegen.passes.written import kernel, same
 def after(arrays: str, text: str):
     """The kernel after the pass, which computes the same; its masked accesses of `t`; extents of `t`."""
     before = vectorize(kernel(arrays, text))
-    made = whole_vectors(before)
+    made = pad_rows(before)
     same(before, made)
     masked = 0
     for s in walk(made.body):

@@ -18,7 +18,7 @@ from tdsl.lang.types import DType
 _ASSOCIATIVE = ("add", "mul", "min", "max", "and", "or", "xor")
 
 
-def merge_lanes(kernel: Kernel) -> Kernel:
+def reduce_lanes(kernel: Kernel) -> Kernel:
     """Reduce the lanes of vectorized loops by a tree: halves of the lanes are combined until one is left.
 
     This applies to vectorized loops over 4, 8, 16, ... lanes that have `merges`, or whose body is
@@ -28,7 +28,7 @@ def merge_lanes(kernel: Kernel) -> Kernel:
     >>> from tdsl.lang.types import f32
     >>> total, lane = Load("t", (ZERO,), f32), Load("x", (Var("i"),), f32)
     >>> loop = For("i", ZERO, const(4), VECTORIZED, Store("t", (ZERO,), Binary("add", total, lane)))
-    >>> print(show(merge_lanes(Kernel("k", (), loop)).body))
+    >>> print(show(reduce_lanes(Kernel("k", (), loop)).body))
     t_half = alloc(f32, [2])  # register
     t_half_1 = alloc(f32, [1])  # register
     for i_1 in range(0, 2):  # vectorized

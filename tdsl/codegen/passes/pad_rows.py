@@ -32,7 +32,7 @@ _LANE = "lane of a vector"  # a variable; no name of a loop has spaces
 _MOST_ROOM = 1 << 16  # elements up to which padded memory may be more than twice as large
 
 
-def whole_vectors(kernel: Kernel) -> Kernel:
+def pad_rows(kernel: Kernel) -> Kernel:
     """Drop masks that only disable lanes beyond the rows of allocated memory, and pad these rows.
 
     The padding is never used, so its contents are arbitrary: accumulators of partial tiles fill registers.
@@ -42,7 +42,7 @@ def whole_vectors(kernel: Kernel) -> Kernel:
     >>> five = Binary("lt", Ramp(ZERO, 1, 8), Broadcast(const(5), 8))
     >>> row = (Ramp(ZERO, 1, 8),)
     >>> nest = Alloc("t", f32, (const(5),), "auto", Store("t", row, Load("a", row, f32, five), five))
-    >>> print(show(whole_vectors(Kernel("k", (), nest)).body))
+    >>> print(show(pad_rows(Kernel("k", (), nest)).body))
     t = alloc(f32, [8])  # auto
     t[0:8] = a[0:8] if ramp(8) < 5 else 0
     """

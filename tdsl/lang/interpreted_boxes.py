@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from tdsl.core.source import here
 from tdsl.errors import IndexBoundError, ShapeError
+from tdsl.lang.access_boxes import read_at, with_updates
 from tdsl.lang.definition import Definition
 from tdsl.lang.expr import Const, Expr, const
-from tdsl.lang.needed import read_at, with_updates
 from tdsl.lang.program import FuncDef, Program
 from tdsl.lang.regions import (
     Box,

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from tdsl.codegen.emulation.instructions import Tile, elements, run_instruction
-from tdsl.codegen.emulation.memory import Array, Crew
+from tdsl.codegen.emulation.memory import Array, LockstepThreads
 from tdsl.errors import Hazard
 from tdsl.machine.instructions.instruction import Instruction
 
@@ -44,7 +44,7 @@ class Products:
     change, and threads must not access their results.
     """
 
-    crew: Crew
+    crew: LockstepThreads
     begun: list[_Begun] = field(default_factory=list)
     groups: Array = field(init=False)
 

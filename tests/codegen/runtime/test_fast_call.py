@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tdsl.codegen.runtime.quick_call import quick_call
+from tdsl.codegen.runtime.fast_call import fast_call
 from tdsl.codegen.runtime.signature import ArrayArg, ScalarArg, Signature, extent
 from tdsl.lang.expr import Binary, Cast, Select, Size, Unary, const
 from tdsl.lang.types import bf16, f32, i64
@@ -28,7 +28,7 @@ SIGNATURE = Signature(
 def test_outputs_have_the_extents_of_the_declaration(fixed):
     for r, c in ((3, 4), (4, 4), (9, 1), (0, 6), (5, 0)):
         sizes = {"R": r, "C": c}
-        call = quick_call(SIGNATURE, {n: sizes[n] for n in fixed}, lambda *given: True)
+        call = fast_call(SIGNATURE, {n: sizes[n] for n in fixed}, lambda *given: True)
         y, z, t = call((1.0, np.zeros((r, c))))
         assert y.shape == tuple(extent(e, sizes) for e in EXTENTS)
         assert z.shape == (4,)
@@ -39,7 +39,7 @@ def test_outputs_have_the_extents_of_the_declaration(fixed):
 def test_inputs_and_outputs_are_handed_over_in_order():
     seen = []
     x = np.zeros((2, 3))
-    y, z, _ = quick_call(SIGNATURE, {}, lambda *given: seen.extend(given) or True)((1.0, x))
+    y, z, _ = fast_call(SIGNATURE, {}, lambda *given: seen.extend(given) or True)((1.0, x))
     assert seen[:2] == [1.0, x]
     assert seen[2] is y
     assert seen[3] is z
@@ -48,11 +48,11 @@ def test_inputs_and_outputs_are_handed_over_in_order():
 
 @pytest.mark.parametrize("answer", [False, 3, None])
 def test_only_true_is_success(answer):
-    assert quick_call(SIGNATURE, {}, lambda *given: answer)((1.0, np.zeros((2, 3)))) is None
+    assert fast_call(SIGNATURE, {}, lambda *given: answer)((1.0, np.zeros((2, 3)))) is None
 
 
 def test_arguments_that_give_no_shape_are_left_to_the_slow_way():
-    call = quick_call(SIGNATURE, {}, lambda *given: True)
+    call = fast_call(SIGNATURE, {}, lambda *given: True)
     small = Signature(
         "h", (ArrayArg("x", f32, (R,)),), (ArrayArg("y", f32, (Binary("sub", R, const(5)),)),)
     )
@@ -60,10 +60,10 @@ def test_arguments_that_give_no_shape_are_left_to_the_slow_way():
     odd = Signature("h", (ArrayArg("x", f32, (R,)),), (ArrayArg("y", f32, (divided,)),))
     for args in ((), (1.0,), (1.0, [[1]]), (1.0, np.zeros(3)), (1.0, np.zeros((2, 2)), 3)):
         assert call(args) is None
-    assert quick_call(small, {}, lambda *given: True)((np.zeros(3),)) is None
-    assert quick_call(odd, {}, lambda *given: True)((np.zeros(0),)) is None
+    assert fast_call(small, {}, lambda *given: True)((np.zeros(3),)) is None
+    assert fast_call(odd, {}, lambda *given: True)((np.zeros(0),)) is None
 
 
 def test_programs_without_inputs():
     signature = Signature("ones", (), (ArrayArg("y", f32, (const(3),)),))
-    assert quick_call(signature, {}, lambda out: True)(()).shape == (3,)
+    assert fast_call(signature, {}, lambda out: True)(()).shape == (3,)

@@ -20,10 +20,10 @@ from tdsl.placement.grid import Coordinates, Grid
 from tdsl.placement.ownership import Box, block
 from tdsl.placement.spans import count, united
 
-Phases = list[Reduce | Gather]
+InitBarriers = list[Reduce | Gather]
 
 
-def phases(grid: Grid, group: Reduce, at: Coordinates) -> Phases:
+def phases(grid: Grid, group: Reduce, at: Coordinates) -> InitBarriers:
     """A reduction by levels, as steps of the rank at `at`; `[group]` for one level or no full subgrid."""
     members = [grid.coordinates(rank) for rank in group.ranks]
     free = [n for n in range(len(at)) if len({c[n] for c in members}) > 1]
@@ -57,11 +57,11 @@ def _innermost(grid: Grid, free: Sequence[int]) -> list[int]:
 
 def _reduced(
     grid: Grid, group: Reduce, within: Reduce, over: Reduce, at: Coordinates, inner: list[int]
-) -> Phases:
+) -> InitBarriers:
     """A reduce within each node, to the rank with the position of the root, then across nodes to the root."""
     root = next(grid.coordinates(r) for r, part in _parts(group) if part is not None)
     first = grid.rank(root[n] if n in inner else p for n, p in enumerate(at))
-    found: Phases = [
+    found: InitBarriers = [
         replace(within, parts=tuple(group.box if r == first else None for r in within.ranks))
     ]
     if first == grid.rank(at):
@@ -70,7 +70,7 @@ def _reduced(
     return found
 
 
-def _all_reduced(grid: Grid, within: Reduce, over: Reduce, at: Coordinates) -> Phases:
+def _all_reduced(grid: Grid, within: Reduce, over: Reduce, at: Coordinates) -> InitBarriers:
     """A reduce-scatter within the node, an all-reduce across nodes, an all-gather within the node."""
     box, members = within.box, len(within.ranks)
     longest = max(range(len(box)), key=lambda n: count(box[n]), default=None)
@@ -80,7 +80,7 @@ def _all_reduced(grid: Grid, within: Reduce, over: Reduce, at: Coordinates) -> P
         spans = [block(box[longest], members, n) for n in range(members)]
         cut = [(*box[:longest], s, *box[longest + 1 :]) if s[0] < s[1] else None for s in spans]
     mine = cut[within.ranks.index(grid.rank(at))]
-    found: Phases = [replace(within, parts=tuple(cut))]
+    found: InitBarriers = [replace(within, parts=tuple(cut))]
     if mine is not None:
         found += phases(grid, replace(over, box=mine, parts=(mine,) * len(over.ranks)), at)
     parts = tuple((r, p) for r, p in zip(within.ranks, cut, strict=True) if p is not None)
@@ -90,7 +90,7 @@ def _all_reduced(grid: Grid, within: Reduce, over: Reduce, at: Coordinates) -> P
 
 def _scattered(
     grid: Grid, group: Reduce, within: Reduce, over: Reduce, at: Coordinates, inner: list[int]
-) -> Phases:
+) -> InitBarriers:
     """A reduce-scatter within the node, of the parts of each rank's peers, then one among peers.
 
     `[group]` where the parts of peers are not together a box.

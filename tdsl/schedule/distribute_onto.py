@@ -7,7 +7,7 @@ from tdsl.errors import ScheduleError, did_you_mean
 from tdsl.lang.expr import Expr, Var
 from tdsl.placement.grid import Axes
 from tdsl.placement.notation import Blocks
-from tdsl.schedule.nest import Illegal, State
+from tdsl.schedule.state import Illegal, State
 
 
 def blocks_of(

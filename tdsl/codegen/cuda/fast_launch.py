@@ -2,7 +2,7 @@
 
 The function passes to the driver what `launcher.py` has prepared, after the checks that no call can omit. It
 may cost only a few microseconds, of which each loop over arguments would take a part; therefore, as in
-`quick_call.py`, it is generated as text in which the loops over arguments are unrolled.
+`fast_call.py`, it is generated as text in which the loops over arguments are unrolled.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tdsl.codegen.runtime.dlpack_exchange import Lent, device_word, exchange, ki
 from tdsl.codegen.runtime.signature import ArrayArg, ScalarArg, Signature
 
 Shape = tuple[int, ...]
-Quick = Callable[[tuple[Any, ...], Any], Any]
+FastCall = Callable[[tuple[Any, ...], Any], Any]
 
 # The Python types that `struct` packs directly, by kind of element type; ml_dtypes take the slow path.
 _PLAIN = {"f": float, "i": int, "u": int, "b": bool, "e": None}
@@ -73,9 +73,9 @@ _TAIL = """\
 """
 
 
-def quick_launch(
+def fast_launch(
     signature: Signature, shapes: Mapping[str, Shape], device: Device, start: Callable[..., None]
-) -> Quick:
+) -> FastCall:
     """The fast path of a variant: a function of a call's inputs and `out=` that returns the results.
 
     It returns None if the call needs the slow path. `shapes` has the shapes of the variant's arrays; `start`
@@ -98,7 +98,7 @@ def quick_launch(
                 f"bytes{n}": prod(shape) * arg.dtype.bytes,
             }  # fmt: skip
     exec(_text(signature, shapes, device), namespace)
-    call: Quick = namespace["call"]
+    call: FastCall = namespace["call"]
     return call
 
 

@@ -13,7 +13,7 @@ from tdsl.lang.expr import ZERO, Const
 _MOST = WARP * WARP  # threads: one warp reduces the results of at most so many warps
 
 
-def order_merges(kernel: Kernel) -> Kernel:
+def serialize_thread_reductions(kernel: Kernel) -> Kernel:
     """Make serial each loop that combines partial results of threads and cannot do so by shuffles.
 
     The loops left to threads run on all threads of threadIdx.x, whose number is a power of 2, at most 1024.
@@ -25,7 +25,7 @@ def order_merges(kernel: Kernel) -> Kernel:
     >>> total, part = Load("s", (ZERO,), i64), Load("p", (Var("t"),), i64)
     >>> body = Store("s", (ZERO,), Binary("add", total, part))
     >>> loop = For("t", ZERO, const(24), "threadIdx.x", body, (("s", "p"),))
-    >>> print(show(order_merges(Kernel("k", (), loop)).body))
+    >>> print(show(serialize_thread_reductions(Kernel("k", (), loop)).body))
     for t in range(0, 24):
       s[0] = s[0] + p[t]
     """

@@ -15,7 +15,7 @@ from tdsl.lang.simplify import (
     simplify,
     subtract,
 )
-from tdsl.schedule.nest import PEEL, SHIFT, Fuse, Nest, Rename, Rotate, Split, parts_of
+from tdsl.schedule.state import PEEL, SHIFT, Fuse, Nest, Rename, Rotate, Split, parts_of
 
 
 @frozen

@@ -16,9 +16,9 @@ import numpy as np
 
 from tdsl.codegen.ir.loops import Alloc, BufferParam, Invoke, Kernel, Stmt
 from tdsl.codegen.python.emit import Emitter, emit
+from tdsl.codegen.python.estimate_accesses import accesses
 from tdsl.codegen.python.expressions import tuple_text
 from tdsl.codegen.python.instructions import instructions_of, python_code
-from tdsl.codegen.python.much import accesses
 from tdsl.core.source import here
 from tdsl.core.text import call
 from tdsl.errors import TargetError

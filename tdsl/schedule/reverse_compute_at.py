@@ -5,7 +5,7 @@ from __future__ import annotations
 from tdsl.lang.expr import Var
 from tdsl.lang.program import FuncDef
 from tdsl.schedule.inlining import readers_of
-from tdsl.schedule.nest import (
+from tdsl.schedule.state import (
     Fuse,
     Illegal,
     Level,

@@ -20,10 +20,12 @@ from tdsl.lang.program import bind_expr
 from tdsl.lang.show import show_expr
 from tdsl.lang.types import BY_NAME
 
-Quick = Callable[[tuple[Any, ...]], Any]
+FastCall = Callable[[tuple[Any, ...]], Any]
 
 
-def quick_call(signature: Signature, fixed: Mapping[str, int], entry: Callable[..., Any]) -> Quick:
+def fast_call(
+    signature: Signature, fixed: Mapping[str, int], entry: Callable[..., Any]
+) -> FastCall:
     """A function that maps a tuple of inputs to the result, or to None if `entry` does not accept them.
 
     `entry(*inputs, *outputs)` returns True if it ran. The inputs must determine every size that is not
@@ -35,12 +37,12 @@ def quick_call(signature: Signature, fixed: Mapping[str, int], entry: Callable[.
     for k, arg in enumerate(signature.outputs):
         namespace[f"t{k}"] = arg.dtype.numpy
     exec(quick_text(signature, fixed), namespace)
-    made: Quick = namespace["call"]
+    made: FastCall = namespace["call"]
     return made
 
 
 def quick_text(signature: Signature, fixed: Mapping[str, int]) -> str:
-    """The Python source of the function that `quick_call` returns.
+    """The Python source of the function that `fast_call` returns.
 
     >>> from tdsl.codegen.runtime.signature import ArrayArg
     >>> from tdsl.lang.types import f32
