@@ -13,7 +13,7 @@ import json
 import os
 import statistics
 import sys
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -22,11 +22,12 @@ from tdsl.codegen.cuda.driver import DEFAULT_STREAM, Device, Driver, Memory, dri
 from tdsl.codegen.cuda.launcher import POINTER, Launcher, code_of, plain
 from tdsl.codegen.cuda.manifest import Argument, Array, Program, error_of, load, numbers, places
 from tdsl.codegen.cuda.timing import Clock
+from tdsl.core.node import frozen
 from tdsl.errors import TdslError
 from tdsl.lang.types import BY_NAME
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Outcome:
     """The outcome of a program: `note` says why it was not timed, `error` is its largest error."""
 

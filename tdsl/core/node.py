@@ -17,11 +17,11 @@ V = TypeVar("V")
 
 
 @dataclass_transform(frozen_default=True, field_specifiers=(field,))
-def frozen(cls: C) -> C:
-    """A class decorator for immutable values with slots, compared, hashed and printed by their fields.
+def frozen(cls: C | None = None, *, slots: bool = True) -> Any:
+    """A class decorator for immutable values, compared, hashed and printed by their fields.
 
-    As `dataclass(frozen=True, slots=True)`, whose functions work on it, but construction takes a third of the
-    time: fields are set while the object is of a mutable subclass, and methods are shared.
+    As `dataclass(frozen=True, slots=slots)`, whose functions work on it, but construction takes a third of
+    the time: fields are set while the object is of a mutable subclass, and methods are shared.
 
     >>> @frozen
     ... class Point:
@@ -33,38 +33,63 @@ def frozen(cls: C) -> C:
     Traceback (most recent call last):
     dataclasses.FrozenInstanceError: cannot assign to field 'x'
     """
-    own = cls.__dict__
-    new: Any = dataclass(init=False, repr=False, eq=False, slots=True)(cls)
+    if cls is None:
+        return lambda cls: frozen(cls, slots=slots)
+    given = cls.__dict__
+    cls.__doc__ = cls.__doc__ or cls.__name__  # a dataclass would derive one from the signature
+    new: Any = dataclass(init=False, repr=False, eq=False, slots=slots)(cls)
     fields = dataclasses.fields(new)
     new._compared = staticmethod(_getter([f.name for f in fields if f.compare]))
     new._shown = tuple(f.name for f in fields if f.repr)
-    new._all = staticmethod(_getter([f.name for f in fields]))
     shared = {"__eq__": _equal, "__hash__": _hash, "__repr__": _repr, "__reduce__": _reduce}
     for name, method in shared.items():
-        if name not in own or own[name] is None:
+        if name not in given or given[name] is None:
             setattr(new, name, method)
     new.__setattr__, new.__delattr__ = _refuse, _refuse
-    unset = {"__slots__": (), "__setattr__": object.__setattr__, "__delattr__": object.__delattr__}
-    new.__new__ = _maker(fields, type(new.__name__, (new,), unset))
-    return new  # type: ignore[no-any-return]  # the same class, remade with slots
+    new.__new__ = _compile_on_first_use(new, fields)
+    return new  # the same class, remade if it has slots
 
 
-def _maker(fields: tuple[Any, ...], unset: type) -> Any:
-    """The `__new__` of a class with these fields; `unset` is its mutable subclass."""
-    names = {"__name__": __name__, "__new": object.__new__, "__unset": unset}
-    places, named = ["cls"], ["*"]
+def _compile_on_first_use(new: Any, fields: tuple[Any, ...]) -> Any:
+    """A `__new__` that compiles the one for these fields, of which most programs use a few, and sets it."""
+
+    def __new__(cls: Any, *arguments: Any, **named: Any) -> Any:
+        mutable = {"__slots__": (), "__setattr__": object.__setattr__}
+        new.__new__ = _constructor(fields, type(new.__name__, (new,), mutable), new)
+        return new.__new__(cls, *arguments, **named)
+
+    return __new__
+
+
+def _constructor(fields: tuple[Any, ...], mutable: type, cls: type) -> Any:
+    """The `__new__` of a class with these fields; `mutable` is its mutable subclass."""
+    names = {
+        "__name__": __name__,
+        "__new": object.__new__,
+        "__mutable": mutable,
+        "__missing": MISSING,
+    }
+    positional, keyword, sets = ["cls"], ["*"], []
     for f in fields:
-        names[f"{f.name}_"] = f.default
+        default, value = "", f.name
+        if f.default_factory is not MISSING:
+            names[f"{f.name}_"], default = f.default_factory, "=__missing"
+            value = (
+                f"{f.name}_() if {f.name} is __missing else {f.name}" if f.init else f"{f.name}_()"
+            )
+        elif f.default is not MISSING:
+            names[f"{f.name}_"], default = f.default, f"={f.name}_"
+            value = f.name if f.init else f"{f.name}_"
         if f.init:
-            default = "" if f.default is MISSING else f"={f.name}_"
-            (named if f.kw_only else places).append(f"{f.name}{default}")
-    head = ", ".join(places + named if len(named) > 1 else places)
-    body = "; ".join([f"self.{f.name} = {f.name}{'' if f.init else '_'}" for f in fields])
-    body = f"{body}; " if body else ""
-    exec(
-        f"def __new__({head}):\n  self = __new(__unset); {body}self.__class__ = cls\n  return self\n",
-        names,
-    )
+            (keyword if f.kw_only else positional).append(f"{f.name}{default}")
+        if f.init or default:  # others are set by __post_init__
+            sets.append(f"self.{f.name} = {value}")
+    sets.append("self.__class__ = cls")
+    if hasattr(cls, "__post_init__"):
+        sets.append("self.__post_init__()")
+    head = ", ".join(positional + keyword if len(keyword) > 1 else positional)
+    body = f"self = __new(__mutable); {'; '.join(sets)}; return self"
+    exec(f"def __new__({head}): {body}\n", names)
     return names["__new__"]
 
 

@@ -108,7 +108,7 @@ def _places(state: State) -> dict[str, set[Level]]:
     return found
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Around:
     """What is around a nest: the loops over threads, how many there are on each axis, boxes further out.
 

@@ -10,7 +10,7 @@ says what a step finds of what others have touched. So are the nests at the root
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import partial
 from math import ceil, prod
 
@@ -28,7 +28,7 @@ from tdsl.schedule.state import PARALLEL, Level
 from tdsl.schedule.tree import ROOT
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Body:
     """What the body of a loop touches, and moves the first time and later on.
 

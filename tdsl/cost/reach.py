@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from math import inf
 
-from tdsl.core.node import Node, transform
+from tdsl.core.node import Node, frozen, transform
 from tdsl.lang.affine import as_sum, variables
 from tdsl.lang.bounds import NOTHING, Facts, upper
 from tdsl.lang.expr import Expr, Size, Var, const
@@ -26,7 +26,7 @@ Values = Mapping[str, int]
 Length = tuple[int, tuple[tuple[str, int, int], ...]]  # a number; factors of first and last values
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Reach:
     """What one iteration of an owner's variables `around` needs of a group and of what this reads.
 

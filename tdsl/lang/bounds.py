@@ -6,9 +6,9 @@ are bounded operand by operand, so `min(16 * t + 18, n) - max(16 * t, 1)` is at 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
-from tdsl.core.node import Memo, children, remembered
+from tdsl.core.node import Memo, children, frozen, remembered
 from tdsl.lang.affine import Sum, as_sum, height, may_wrap
 from tdsl.lang.expr import (
     COMPARISONS,
@@ -37,7 +37,7 @@ _ATOMS = 16  # nested quotients and remainders that are bounded in terms of thei
 _ARMS = 64  # min/max combinations tried before each atom is bounded independently
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Facts:
     """Inclusive ranges of variables, outermost first: a range refers only to variables before it.
 

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
-from tdsl.core.node import Node, children, post_order, pre_order, transform
+from tdsl.core.node import Node, children, frozen, post_order, pre_order, transform
 from tdsl.core.source import Loc
 from tdsl.errors import DefinitionError, TypeMismatch
 from tdsl.lang.expr import (
@@ -38,7 +38,7 @@ from tdsl.lang.types import DType
 from tdsl.lang.value import Value, convert
 
 
-@dataclass(frozen=True, slots=False)
+@frozen(slots=False)
 class Definition:
     """f[index] = values, for all `free` variables and, in order, all points of `ranges`.
 

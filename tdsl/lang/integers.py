@@ -8,8 +8,10 @@ where the search exceeds its budget: `UNKNOWN`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from math import gcd
+
+from tdsl.core.node import frozen
 
 Name = tuple[object, ...]
 Point = dict[Name, int]
@@ -18,7 +20,7 @@ _TRIES = 2000  # values that a search tries, of all variables together
 _FROM_END = 8  # values that a search tries of a half-bounded variable
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Linear:
     """constant + the sum of coefficient * variable; no coefficient is 0."""
 

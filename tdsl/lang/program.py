@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import operator
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from tdsl.core.node import Node, frozen, post_order, transform
 from tdsl.core.source import Loc
@@ -60,7 +60,7 @@ class Axis:
         return whole if self.extent is None else Binary("mod", whole, self.extent)
 
 
-@dataclass(frozen=True, slots=False)
+@frozen(slots=False)
 class FuncDef:
     """A func of a program: its definitions, and two ranges for each dimension.
 
@@ -120,7 +120,7 @@ class FuncDef:
         return tuple(box[a.dim][1] if a.extent is None else a.extent for a in self.axes())
 
 
-@dataclass(frozen=True, slots=False)
+@frozen(slots=False)
 class Program:
     """Inputs, scalars, and funcs with producers before consumers; `outputs` are names of funcs.
 

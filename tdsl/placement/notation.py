@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import assert_never
 
 from tdsl.core.node import frozen
@@ -56,7 +56,7 @@ class Partial:
 Entry = Blocks | Copies | Fixed | Partial
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Placement:
     """The distribution of a tensor: a letter for each of its dimensions, an entry for each axis of a grid."""
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
+from tdsl.core.node import frozen
 from tdsl.lang.access_boxes import read_at, with_updates
 from tdsl.lang.affine import ends_as_numbers, variables
 from tdsl.lang.bounds import Facts, at_most, upper
@@ -55,7 +56,7 @@ from tdsl.schedule.state import (
 from tdsl.schedule.tree import Tree
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Threads:
     """The open loops over threads of a GPU and their ranges, outermost first.
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from tdsl.core.node import frozen
 from tdsl.core.source import Loc
@@ -322,7 +322,7 @@ def levels_of(plan: FuncPlan) -> Iterator[Level]:
         yield plan.store
 
 
-@dataclass(frozen=True, slots=False)
+@frozen(slots=False)
 class State:
     """A program, the plan of each of its funcs, and the placement of tensors and funcs on a grid of ranks.
 

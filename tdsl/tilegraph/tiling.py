@@ -11,7 +11,6 @@ from __future__ import annotations
 import functools
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
 from math import ceil, inf, log2, prod
 
 from tdsl.autoschedule.patterns.rows import vectors_of
@@ -43,7 +42,7 @@ WAIT = 3e-7  # seconds in which threads of a block wait for each other and for w
 Shape = tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=False)
+@frozen(slots=False)
 class Place:
     """A level of memory that holds tiles, what is behind it, and whether processors share the tiles out.
 

@@ -6,7 +6,7 @@ Kernel (loop IR)  ->  Launches: the temporaries in global memory, and the launch
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from tdsl.codegen.analysis.launch_axes import grid_of, launch_extents
 from tdsl.codegen.gpu.fragments import Fragment, fragments_of
@@ -47,7 +47,7 @@ Extents = tuple[int, int, int]
 Grid = tuple[int | Expr, ...]  # an expression if the extent is known only in a call
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Launch:
     """One GPU kernel launch; `params` are the arguments that its body uses.
 

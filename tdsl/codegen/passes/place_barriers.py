@@ -96,7 +96,7 @@ def _at_root(s: Stmt, common: frozenset[str]) -> Stmt:
             return _Kernel(common, launch_extents(s)).visit(s, _Place()).code
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Place:
     """The loops, lets and conditions around a statement.
 

@@ -11,7 +11,7 @@ A single element that is computed outside of the loops over threads is computed 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from math import prod
 
 from tdsl.codegen.analysis.scope import inside
@@ -78,7 +78,7 @@ def uses(body: Stmt, name: str) -> bool:
     )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Place:
     """The facts and lets at a statement; `thread` is the variable of the enclosing loop on the axis, or "".
 
