@@ -10,8 +10,7 @@ HEAD = """# Performance
 
 Written by `python -m benchmarks page` from the records of the runs below. A ratio is the time of a peer over
 that of tdsl with its default schedule, so it is above 1 where tdsl is faster; [benchmarks.md](benchmarks.md)
-says how times are taken. Ratios hold for this machine and these versions; absolute times vary from run
-to run.
+describes the method. Ratios hold for this machine and these versions; absolute times vary from run to run.
 """
 
 
@@ -26,20 +25,20 @@ CHAINS = """# Chains of operators
 
 Written by `python -m benchmarks page` from the records of the runs below: the chains that papers on fusion
 measure, in f32, scaled down in batches, heads or rows where they take long on two cores. tdsl compiles each
-as one program by the schedule that the search finds (`Graph.autoschedule`); `tdsl-unfused` gives each
-operator a kernel of its own with the default schedule, as `td.Graph(f, fuse=False)` does; `torch-compile` is
-PyTorch's compiler on the same operators. All are checked against NumPy in double precision. A ratio is the
-time of a peer over that of tdsl, so it is above 1 where the fused program is faster. `chain-43-*` are single
-operators, which nothing can be fused with. Rates count operations as the chain has them, although products of
-three matrices may be made in another order. Nothing else of weight ran on the machine, which shares its
-processor with others. The run of chain-14 to chain-42 was made twice, and the second stands, since chain-31
-had been 0.86 of the same kernels by calls in the first; `chain-30-8`, 0.93 in the second, and
-`chain-25-16x224` are those of a run of their own: where 100 MB of weights lie in memory differs from process
-to process. The time to compile has the search in it, and what such a machine adds to it.
+as one program by the schedule of the search (`Graph.autoschedule`); `tdsl-unfused` gives each operator a
+kernel of its own with the default schedule, as `td.Graph(f, fuse=False)` does; `torch-compile` is PyTorch's
+compiler on the same operators. All are checked against NumPy in double precision. A ratio is the time of a
+peer over that of tdsl, so it is above 1 where the fused program is faster. `chain-43-*` are single operators,
+with nothing to fuse. Rates count the operations of the chain as written, although products of three matrices
+may be computed in another order. The machine was otherwise idle, but it shares its processor with others. The
+run of chain-14 to chain-42 was repeated, and the second run counts, since in the first chain-31 had a ratio of
+0.86 to the same kernels as separate calls. `chain-30-8`, 0.93 in the second run, and `chain-25-16x224` were
+measured in another run as well: the placement of 100 MB of weights in memory differs from process to process.
+Compile times include the search, on such a machine.
 
-`python -m benchmarks kernels` compiles what the search finds for these chains on GPUs of sm_80 and sm_90a;
-it needs no GPU and runs nothing. `benchmarks/results/chains-cuda.json` has the registers, spills and shared
-bytes of every kernel, and predicted bytes of global memory beside those of the calls by themselves.
+`python -m benchmarks kernels` compiles the results of the search for these chains for sm_80 and sm_90a; it
+needs no GPU and runs nothing. `benchmarks/results/chains-cuda.json` has the registers, spills and shared bytes
+of every kernel, and its predicted bytes of global memory, fused and unfused.
 """
 
 
@@ -50,7 +49,8 @@ def markdown(records: list[dict[str, Any]]) -> str:
     head = HEAD
     if all(case["group"] == "chains" for case in cases):
         whole = sum(case.group == "chains" for case in ALL.values())
-        head = f"{CHAINS}\nThe records have {len(cases)} of the {whole} chains of the group.\n"
+        measured = len({case["case"] for case in cases})
+        head = f"{CHAINS}\nThe records have {measured} of the {whole} chains of the group.\n"
     parts = [head, _runs(records), _goals(lines), _losses(cases)]
     parts += [_group(name, cases) for name in dict.fromkeys(case["group"] for case in cases)]
     return "\n".join(parts)

@@ -7,8 +7,8 @@ HEAD = """# Performance on ranks
 Written by `python -m benchmarks page` from the records of the runs below. `tdsl` multiplies by the recipe
 `cosma`; `scalapack` is PDGEMM on blocks of 64 and the grid on which it moves least. Both have the same ranks,
 one thread each, and take turns. Bytes are those that all ranks send in a call, counted at the calls of
-MPI. A ratio is the time of ScaLAPACK over that of tdsl. More ranks than cores share the cores, too: then only
-bytes say much.
+MPI. A ratio is the time of ScaLAPACK over that of tdsl. With more ranks than cores, ranks share cores, and
+only the bytes are meaningful.
 """
 
 
@@ -54,8 +54,8 @@ def _ms(peer: dict[str, Any]) -> str:
 def _simulated(results: list[dict[str, Any]]) -> list[str]:
     lines = [
         "## Planning and simulating", "",
-        "A step of a stencil (`heat`) and a product by `cosma`, of arrays of 512 x 512, in one process:",
-        "seconds of the processor. To compile what the ranks compute is part of the run.",
+        "A step of a stencil (`heat`) and a product by `cosma`, of arrays of 512 x 512, in one process,",
+        "in seconds of processor time. The run includes the compilation of the ranks' tasks.",
         "",
         "| program | ranks | plan of one rank s | of all s | proof and run s | memory MB | bytes received |",
         "| --- | --- | --- | --- | --- | --- | --- |",
