@@ -15,8 +15,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, overload
 
+from tdsl.codegen.ir.kernel_names import KernelNames
 from tdsl.codegen.ir.loops import Kernel
-from tdsl.codegen.ir.names import Names
 from tdsl.codegen.runtime.arrays import Array
 from tdsl.codegen.runtime.call import Entry, Executable
 from tdsl.codegen.runtime.signature import ArrayArg, ScalarArg, Signature, Specialisation, dense
@@ -116,7 +116,7 @@ def compile(
 
 def _refuse_out_of_range(compiled: Compiled) -> None:
     """Raises IndexBoundError if every call with non-empty arrays would access a tensor out of bounds."""
-    from tdsl.codegen.lowering.access import check_every_call
+    from tdsl.codegen.lowering.bounds_checks import check_every_call
 
     def lower(size: int) -> None:
         from tdsl.pipeline import lowered
@@ -387,7 +387,7 @@ Compiled._leads_to += [
 
 def signature_of(program: Program) -> Signature:
     """The signature of a program: its inputs in the order of the parameters, and its outputs."""
-    names = Names(program)
+    names = KernelNames(program)
     inputs: list[ArrayArg | ScalarArg] = []
     for p in program.parameters:
         inputs += [ArrayArg(p, t.dtype, t.shape, t.loc) for t in program.inputs if t.name == p]

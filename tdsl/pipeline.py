@@ -19,7 +19,7 @@ from tdsl.codegen.ir.loops import AXES, PARALLEL, SERIAL, BufferParam, For, Kern
 from tdsl.codegen.ir.show import show
 from tdsl.codegen.ir.statements import map_parts, walk
 from tdsl.codegen.ir.verify import Verifier
-from tdsl.codegen.lowering.access import check_declared
+from tdsl.codegen.lowering.bounds_checks import check_declared
 from tdsl.codegen.lowering.lower import lower
 from tdsl.codegen.lowering.outputs import separate_outputs
 from tdsl.codegen.passes import CUDA_PASSES, PASSES, SCALAR_PASSES

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from tdsl.codegen.lowering.access import check_reads
+from tdsl.codegen.lowering.bounds_checks import check_reads
 from tdsl.codegen.runtime import cache
 from tdsl.codegen.runtime.fingerprint import PACKAGE, fingerprint
 from tdsl.compile import Compiled

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import tdsl as td
-from tdsl.codegen.ir.fresh_names import Fresh
+from tdsl.codegen.ir.fresh_names import FreshNames
 from tdsl.codegen.ir.loops import REGISTER, Alloc, Kernel, Shuffle
 from tdsl.lang.expr import Const
 from tdsl.lang.interp import interpret
@@ -299,7 +299,7 @@ def test_a_copy_of_a_shuffle_writes_memory_of_the_copy():
     # it wrote that of the statement which was copied
     one = Const(1.0, td.f32)
     code = Alloc("own", td.f32, (), REGISTER, Shuffle("own", one, 1, 32))
-    assert Fresh(Kernel("k", (), code)).copy(code) == Alloc(
+    assert FreshNames(Kernel("k", (), code)).copy(code) == Alloc(
         "own_1", td.f32, (), REGISTER, Shuffle("own_1", one, 1, 32)
     )
 

@@ -7,80 +7,80 @@ from collections.abc import Sequence
 from tdsl.lang.affine import Sum, as_sum
 from tdsl.lang.expr import ZERO, Binary, Broadcast, Const, Expr, Ramp, const, lanes_of
 
-MOST_BYTES = 16
+_MAX_BYTES = 16
 
 
-def width(index: tuple[Expr, ...], strides: Sequence[int], lanes: int, size: int) -> int:
+def access_width(index: tuple[Expr, ...], strides: Sequence[int], lanes: int, size: int) -> int:
     """The number of elements, of `size` bytes each, that a vector access transfers at once: 16 bytes at most.
 
     The elements are consecutive in memory, and the offset of the first one is a multiple of their number.
 
     >>> from tdsl.lang.expr import Binary, Var, const
     >>> row, column = Var("i"), Ramp(Binary("mul", Var("j"), const(4)), 1, 8)
-    >>> width((row, column), (64, 1), 8, 4), width((row, column), (63, 1), 8, 4)
+    >>> access_width((row, column), (64, 1), 8, 4), access_width((row, column), (63, 1), 8, 4)
     (4, 1)
 
     Adjacent rows of a dense array count as consecutive:
 
     >>> each, at = Broadcast(const(3), 8), Ramp(Binary("mul", Var("i"), const(8)), 1, 8)
-    >>> width((Binary("floordiv", at, each), Binary("mod", at, each)), (3, 1), 8, 2)
+    >>> access_width((Binary("floordiv", at, each), Binary("mod", at, each)), (3, 1), 8, 2)
     8
     """
-    index, strides = _in_one(index, strides)
+    index, strides = _fuse_dimensions(index, strides)
     *outer, last = index or (ZERO,)
-    near = isinstance(last, Ramp) and last.stride == 1 and all(_is_scalar(i) for i in outer)
-    if not near:
+    consecutive = isinstance(last, Ramp) and last.stride == 1 and all(_is_scalar(i) for i in outer)
+    if not consecutive:
         return 1
     first = Sum()
     for i, stride in zip(index, strides, strict=True):
-        first = first.plus(as_sum(_first(i)), stride)
-    most = max(1, MOST_BYTES // size)
-    while most > 1 and (
-        lanes % most or any(n % most for n in (first.constant, *first.terms.values()))
+        first = first.plus(as_sum(_first_lane(i)), stride)
+    count = max(1, _MAX_BYTES // size)
+    while count > 1 and (
+        lanes % count or any(n % count for n in (first.constant, *first.terms.values()))
     ):
-        most //= 2
-    return most
+        count //= 2
+    return count
 
 
-def _in_one(
+def _fuse_dimensions(
     index: tuple[Expr, ...], strides: Sequence[int]
 ) -> tuple[tuple[Expr, ...], tuple[int, ...]]:
     """The index and strides with dimensions x // n and x % n, where contiguous, fused into x."""
-    made: list[tuple[Expr, int]] = []
+    dimensions: list[tuple[Expr, int]] = []
     for i, stride in zip(index, strides, strict=True):
-        made.append((i, stride))
-        while len(made) > 1:
-            joined = _joined(*made[-2], *made[-1])
-            if joined is None:
+        dimensions.append((i, stride))
+        while len(dimensions) > 1:
+            fused = _fused_index(*dimensions[-2], *dimensions[-1])
+            if fused is None:
                 break
-            made[-2:] = [(joined, made[-1][1])]
-    return tuple(i for i, _ in made), tuple(stride for _, stride in made)
+            dimensions[-2:] = [(fused, dimensions[-1][1])]
+    return tuple(i for i, _ in dimensions), tuple(stride for _, stride in dimensions)
 
 
-def _joined(outer: Expr, far: int, inner: Expr, near: int) -> Expr | None:
+def _fused_index(outer: Expr, outer_stride: int, inner: Expr, inner_stride: int) -> Expr | None:
     """x for x // n and x % n, x % (m * n) for (x // n) % m and x % n, if the strides have far = n * near."""
     match inner:
         case Binary("mod", x, by):
-            n = _number(by)
+            n = _constant_value(by)
         case _:
             return None
-    if n is None or far != n * near:
+    if n is None or outer_stride != n * inner_stride:
         return None
     match outer:
-        case Binary("floordiv", y, by) if y == x and _number(by) == n:
+        case Binary("floordiv", y, by) if y == x and _constant_value(by) == n:
             return x
-        case Binary("mod", Binary("floordiv", y, by), again) if y == x and _number(by) == n:
-            m = _number(again)
-            return None if m is None else Binary("mod", x, _like(again, m * n))
+        case Binary("mod", Binary("floordiv", y, by), again) if y == x and _constant_value(by) == n:
+            m = _constant_value(again)
+            return None if m is None else Binary("mod", x, _constant_like(again, m * n))
         case _:
             return None
 
 
-def _like(e: Expr, n: int) -> Expr:
+def _constant_like(e: Expr, n: int) -> Expr:
     return Broadcast(const(n), e.lanes) if isinstance(e, Broadcast) else const(n)
 
 
-def _number(e: Expr) -> int | None:
+def _constant_value(e: Expr) -> int | None:
     match e:
         case Const(n) | Broadcast(Const(n)):
             return int(n)
@@ -92,7 +92,7 @@ def _is_scalar(i: Expr) -> bool:
     return lanes_of(i) == 1 or isinstance(i, Broadcast)
 
 
-def _first(i: Expr) -> Expr:
+def _first_lane(i: Expr) -> Expr:
     match i:
         case Ramp(base):
             return base

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tdsl.codegen.analysis.scope import inside
+from tdsl.codegen.analysis.facts import facts_inside
 from tdsl.codegen.ir.fresh_names import Renaming
 from tdsl.codegen.ir.loops import Alloc, For, Let, Stmt, Store
 from tdsl.codegen.ir.statements import exprs_of, loads_of, rebuilt, stored_in, walk
@@ -38,7 +38,7 @@ def lanes_are_independent(loop: For, facts: Facts) -> bool:
     written = stored_in(loop.body) - private
     if not written:
         return True
-    pair = _Pair.of(loop, facts, written)
+    pair = _IterationPair.create(loop, facts, written)
     stores: dict[str, dict[Index, None]] = {}
     touched: dict[str, dict[Index, None]] = {}
     for buffer, index, is_store in _accesses(loop.body, written):
@@ -48,9 +48,9 @@ def lanes_are_independent(loop: For, facts: Facts) -> bool:
         if is_store:
             stores.setdefault(buffer, {})[index] = None
     return all(
-        pair.apart(store, other)
-        for buffer, found in stores.items()
-        for store in found
+        pair.are_disjoint(store, other)
+        for buffer, indices in stores.items()
+        for store in indices
         for other in touched[buffer]
     )
 
@@ -68,7 +68,7 @@ def _accesses(s: Stmt, buffers: frozenset[str]) -> Iterator[tuple[str, Index, bo
 
 
 @frozen
-class _Pair:
+class _IterationPair:
     """Two iterations of a loop; the variables of the second one are renamed, and lets are expanded."""
 
     lane: str
@@ -78,39 +78,39 @@ class _Pair:
     lets: dict[str, Expr]
 
     @staticmethod
-    def of(loop: For, facts: Facts, written: frozenset[str]) -> _Pair:
+    def create(loop: For, facts: Facts, written: frozenset[str]) -> _IterationPair:
         assert isinstance(loop.extent, Const)
         bound = [loop, *(s for s in walk(loop.body) if isinstance(s, For | Let))]
-        second = Renaming({s.name: Var(_twin(s.name)) for s in bound})
+        second = Renaming({s.name: Var(_primed(s.name)) for s in bound})
         lets: dict[str, Expr] = {}
         for s in bound:
             if isinstance(s, For):
                 lo, extent = substitute(s.lo, lets), substitute(s.extent, lets)
-                facts = inside(facts, rebuilt(s, lo=lo, extent=extent))
+                facts = facts_inside(facts, rebuilt(s, lo=lo, extent=extent))
                 if s.name in facts.ranges:
                     lo, hi = facts.ranges[s.name]
-                    facts = facts.knowing(_twin(s.name), second.expr(lo), second.expr(hi))
+                    facts = facts.knowing(_primed(s.name), second.expr(lo), second.expr(hi))
             elif dtype_of(s.value) == i64 and not loads_of(s.value) & written:
                 lets[s.name] = substitute(s.value, lets)
-        return _Pair(loop.name, int(loop.extent.value), facts, second, lets)
+        return _IterationPair(loop.name, int(loop.extent.value), facts, second, lets)
 
-    def apart(self, a: Index, b: Index) -> bool:
+    def are_disjoint(self, a: Index, b: Index) -> bool:
         """True if two different iterations are proved never to have equal indices `a` and `b`."""
         first = [substitute(i, self.lets) for i in a]
         other = [self.second.expr(substitute(i, self.lets)) for i in b]
         axes = list(zip(first, other, strict=True))
-        return any(self.differ(x, y) for x, y in (*axes, *_joined(axes)))
+        return any(self.indices_differ(x, y) for x, y in (*axes, *_fused_axes(axes)))
 
-    def differ(self, x: Expr, y: Expr) -> bool:
+    def indices_differ(self, x: Expr, y: Expr) -> bool:
         match x, y:
             case Binary("mod", e, Const(k)), Binary("mod", f, Const(m)) if k == m > 0:
-                return self.far(as_sum(e).plus(as_sum(f), -1), int(k))
+                return self.is_nonzero(as_sum(e).plus(as_sum(f), -1), int(k))
             case _:
-                return self.far(as_sum(x).plus(as_sum(y), -1), None)
+                return self.is_nonzero(as_sum(x).plus(as_sum(y), -1), None)
 
-    def far(self, d: Sum, period: int | None) -> bool:
+    def is_nonzero(self, d: Sum, period: int | None) -> bool:
         """True if 0 < |d| < `period` (no limit for None) is proved for any two different lanes."""
-        one, two = Var(self.lane), Var(_twin(self.lane))
+        one, two = Var(self.lane), Var(_primed(self.lane))
         step = d.terms.get(one, 0)
         if step == 0 or d.terms.get(two, 0) != -step:
             return False
@@ -121,16 +121,16 @@ class _Pair:
         lo, hi = lower(rest, self.facts), upper(rest, self.facts)
         if lo is None or hi is None:
             return False
-        off = max(abs(lo), abs(hi))
-        span = abs(step) * (self.count - 1) + off
-        return off < abs(step) and (period is None or span < period)
+        largest_rest = max(abs(lo), abs(hi))
+        span = abs(step) * (self.count - 1) + largest_rest
+        return largest_rest < abs(step) and (period is None or span < period)
 
 
-def _twin(name: str) -> str:
+def _primed(name: str) -> str:
     return f"{name}'"
 
 
-def _joined(axes: list[tuple[Expr, Expr]]) -> Iterator[tuple[Expr, Expr]]:
+def _fused_axes(axes: list[tuple[Expr, Expr]]) -> Iterator[tuple[Expr, Expr]]:
     """For each two axes x // k and x % k, the x that they determine together."""
     for x, y in axes:
         match x, y:

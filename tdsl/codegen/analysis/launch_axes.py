@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tdsl.codegen.analysis.scope import inside
+from tdsl.codegen.analysis.facts import facts_inside
 from tdsl.codegen.ir.loops import AXES, CLUSTER, LANES, Alloc, Block, For, If, Invoke, Let, Stmt
 from tdsl.codegen.ir.statements import map_parts, parts_of
 from tdsl.errors import ScheduleError
@@ -29,34 +29,34 @@ def launch_extents(body: Stmt) -> dict[str, int]:
     The threads that run an instruction together are along threadIdx.x. If the number of blocks depends on the
     sizes of a call, it is the largest number that a launch allows.
     """
-    found = _extents(body)
-    return {a: e.value if isinstance(e, Const) else MOST_BLOCKS[a] for a, e in found.items()}
+    extents = _extents(body)
+    return {a: e.value if isinstance(e, Const) else MOST_BLOCKS[a] for a, e in extents.items()}
 
 
 def grid_of(body: Stmt) -> tuple[Expr, ...]:
     """The grid of a kernel: its blocks along x, y, z, in terms of sizes; x includes those of a cluster."""
-    found = _extents(body)
-    x, y, z = (found[axis] for axis in MOST_BLOCKS)
-    return simplify(Binary("mul", x, found[CLUSTER])), y, z
+    extents = _extents(body)
+    x, y, z = (extents[axis] for axis in MOST_BLOCKS)
+    return simplify(Binary("mul", x, extents[CLUSTER])), y, z
 
 
 def _extents(body: Stmt) -> dict[str, Expr]:
     extents: dict[str, Expr] = dict.fromkeys(AXES, const(1))
-    _grow(body, NOTHING, extents)
+    _collect_extents(body, NOTHING, extents)
     return extents
 
 
-def _grow(s: Stmt, facts: Facts, extents: dict[str, Expr]) -> None:
+def _collect_extents(s: Stmt, facts: Facts, extents: dict[str, Expr]) -> None:
     if isinstance(s, Invoke):
-        extents[LANES] = _longer(extents[LANES], const(INSTRUCTIONS[s.instruction].threads), s)
+        extents[LANES] = _max_extent(extents[LANES], const(INSTRUCTIONS[s.instruction].threads), s)
     if isinstance(s, For) and s.kind in AXES:
-        extents[s.kind] = _longer(extents[s.kind], _most(s, facts), s)
-    facts = inside(facts, s)
+        extents[s.kind] = _max_extent(extents[s.kind], _extent_bound(s, facts), s)
+    facts = facts_inside(facts, s)
     for part in parts_of(s):
-        _grow(part, facts, extents)
+        _collect_extents(part, facts, extents)
 
 
-def _longer(a: Expr, b: Expr, s: Stmt) -> Expr:
+def _max_extent(a: Expr, b: Expr, s: Stmt) -> Expr:
     if isinstance(a, Const) and isinstance(b, Const):
         return a if a.value >= b.value else b
     if a in (b, const(1)):
@@ -69,7 +69,7 @@ def _longer(a: Expr, b: Expr, s: Stmt) -> Expr:
     )
 
 
-def _most(s: For, facts: Facts) -> Expr:
+def _extent_bound(s: For, facts: Facts) -> Expr:
     most = upper(s.extent, facts)
     if most is not None:
         return const(most)
@@ -83,7 +83,7 @@ def _most(s: For, facts: Facts) -> Expr:
     )
 
 
-def is_whole(s: For, extents: dict[str, int]) -> bool:
+def covers_axis(s: For, extents: dict[str, int]) -> bool:
     """True if every block or thread along the axis of a loop runs an iteration of it."""
     if isinstance(s.extent, Const):
         return bool(s.extent.value == extents[s.kind])

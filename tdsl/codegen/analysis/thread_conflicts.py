@@ -40,7 +40,7 @@ class Access:
     axes: frozenset[str]
     facts: Facts
 
-    def only(self, axis: str) -> Expr | None:
+    def single_thread(self, axis: str) -> Expr | None:
         """The number on an axis of the only thread that makes this access; None if several do, or unknown."""
         if axis not in self.axes:
             return ZERO
@@ -52,16 +52,16 @@ class Access:
 
         `same` are variables with the same value in both threads; `threads` is the number on each axis.
         """
-        return self.meets(other, same, threads) is not None
+        return self.conflicting_axes(other, same, threads) is not None
 
-    def meets(
+    def conflicting_axes(
         self, other: Access, same: frozenset[str], threads: Mapping[str, int]
     ) -> set[str] | None:
         """The axes on which the threads of conflicting accesses may differ; None if there is no conflict."""
         if self.buffer != other.buffer or self.kind == other.kind != "write":
             return None
-        pair = _Pair.of(self, other, same, threads)
-        return None if pair.apart() else pair.left
+        pair = _ThreadPair.create(self, other, same, threads)
+        return None if pair.are_disjoint() else pair.unequal_axes
 
 
 def accesses(
@@ -69,47 +69,47 @@ def accesses(
 ) -> Iterator[Access]:
     """The accesses of a statement itself, without those nested in it, to the buffers `shared`."""
     if isinstance(s, Invoke):
-        yield from _of_instruction(s, shared, lets, axes, facts)
+        yield from _instruction_accesses(s, shared, lets, axes, facts)
         return
     if isinstance(s, Store) and s.buffer in shared:
-        index, known = plain_index(s.index, lets, facts)
+        index, known = scalar_index(s.index, lets, facts)
         yield Access(s.buffer, index, s.atomic or "write", axes, known)
     if isinstance(s, CopyTile) and s.buffer in shared:
         last = range(len(s.index) - len(s.extents), len(s.index))
-        index, known = _tile(s.index, last, s.extents, lets, facts)
+        index, known = _tile_index(s.index, last, s.extents, lets, facts)
         yield Access(s.buffer, index, "write", axes, known)
     for n in post_order(*exprs_of(s)):
         if isinstance(n, Load) and n.buffer in shared:
-            index, known = plain_index(n.index, lets, facts)
+            index, known = scalar_index(n.index, lets, facts)
             yield Access(n.buffer, index, "read", axes, known)
 
 
-def _of_instruction(
+def _instruction_accesses(
     s: Invoke, shared: frozenset[str], lets: dict[str, Expr], axes: frozenset[str], facts: Facts
 ) -> Iterator[Access]:
     """The tiles of an instruction, any element of which any thread that runs it may access."""
     chosen = INSTRUCTIONS[s.instruction]
     for n, (operand, shape) in enumerate(zip(s.operands, chosen.shapes(), strict=True)):
         if operand.buffer in shared:
-            index, known = _tile(operand.index, operand.axes, shape, lets, facts)
+            index, known = _tile_index(operand.index, operand.axes, shape, lets, facts)
             kind = "write" if n == 0 else "read"
             yield Access(operand.buffer, index, kind, axes | {LANES}, known)
 
 
-def _tile(
+def _tile_index(
     index: tuple[Expr, ...], axes: Sequence[int], shape: Sequence[int], lets: dict[str, Expr],
     facts: Facts,
 ) -> tuple[tuple[Expr, ...], Facts]:  # fmt: skip
     """The index of any element of a tile: its position in the tile along each axis is a variable."""
-    made = [substitute(i, lets) for i in index]
+    element = [substitute(i, lets) for i in index]
     for axis, extent in zip(axes, shape, strict=True):
         name = f"tile {axis}"
         facts = facts.knowing(name, ZERO, const(extent - 1))
-        made[axis] = add(made[axis], Var(name))
-    return tuple(made), facts
+        element[axis] = add(element[axis], Var(name))
+    return tuple(element), facts
 
 
-def plain_index(
+def scalar_index(
     index: tuple[Expr, ...], lets: dict[str, Expr], facts: Facts
 ) -> tuple[tuple[Expr, ...], Facts]:
     """An index with lets substituted and with scalars for vectors, of a variable `lane`; and the facts."""
@@ -130,55 +130,63 @@ def plain_index(
 
 
 @dataclass(slots=True)
-class _Pair:
+class _ThreadPair:
     """Proof that two threads that access the same element are the same thread.
 
     The variables of the second thread are renamed (`twins`) unless both have the same value. `differences`
-    are the sums that are 0 at equal indices; `alike` the atoms proved equal in both threads; `left` the axes
-    on which the threads may still have different numbers.
+    are the sums that are 0 at equal indices; `equal_atoms` the atoms proved equal in both threads;
+    `unequal_axes` the axes on which the threads may still have different numbers.
     """
 
     differences: list[Sum]
     facts: Facts
     twins: dict[str, Expr]
-    left: set[str]
-    alike: set[Expr] = field(default_factory=set)
+    unequal_axes: set[str]
+    equal_atoms: set[Expr] = field(default_factory=set)
 
     @staticmethod
-    def of(a: Access, b: Access, same: frozenset[str], threads: Mapping[str, int]) -> _Pair:
-        own = {v for i in b.index for v in variables(i)} | set(b.facts.ranges)
-        twins: dict[str, Expr] = {v: Var(f"{v}'") for v in own - same}
+    def create(
+        a: Access, b: Access, same: frozenset[str], threads: Mapping[str, int]
+    ) -> _ThreadPair:
+        names = {v for i in b.index for v in variables(i)} | set(b.facts.ranges)
+        twins: dict[str, Expr] = {v: Var(f"{v}'") for v in names - same}
         facts = a.facts
         for name, (lo, hi) in b.facts.ranges.items():
             if name in twins:
                 facts = facts.knowing(f"{name}'", substitute(lo, twins), substitute(hi, twins))
-        left = {
-            x for x, n in threads.items() if n > 1 and (a.only(x) is None or a.only(x) != b.only(x))
+        unequal_axes = {
+            x
+            for x, n in threads.items()
+            if n > 1 and (a.single_thread(x) is None or a.single_thread(x) != b.single_thread(x))
         }
         differences = []
         for x, y in zip(a.index, b.index, strict=True):
             differences.append(as_sum(x).plus(as_sum(substitute(y, twins)), -1))
         # outside of loops bound to an axis, only its thread 0 runs
         for side, name in ((a, "{}"), (b, "{}'")):
-            for axis in left - side.axes:
+            for axis in unequal_axes - side.axes:
                 facts = facts.knowing(name.format(axis), ZERO, ZERO)
                 differences.append(Sum({Var(name.format(axis)): 1}))
-        return _Pair(differences, facts, twins, left)
+        return _ThreadPair(differences, facts, twins, unequal_axes)
 
-    def apart(self) -> bool:
+    def are_disjoint(self) -> bool:
         """True if it is proved that the indices of two different threads are never equal."""
-        while self.left:
+        while self.unequal_axes:
             if any(self.never_zero(d) for d in self.differences):
                 return True
-            if not (self.split() or self.join()):
+            if not (self.equate_variable() or self.equate_dividend()):
                 return False
         return True
 
     def never_zero(self, d: Sum) -> bool:
         lo, hi = self.limits(d)
-        return (lo is not None and lo > 0) or (hi is not None and hi < 0) or is_other_slot(d)
+        return (
+            (lo is not None and lo > 0)
+            or (hi is not None and hi < 0)
+            or is_nonzero_slot_difference(d)
+        )
 
-    def split(self) -> bool:
+    def equate_variable(self) -> bool:
         """Deduce x = x' and rest = 0 from c * x - c * x' + rest = 0, |rest| < c; False if no sum does."""
         for n, d in enumerate(self.differences):
             for x, c in d.terms.items():
@@ -189,20 +197,20 @@ class _Pair:
                 lo, hi = self.limits(rest)
                 if lo is not None and hi is not None and max(abs(lo), abs(hi)) < abs(c):
                     self.differences[n] = rest
-                    self.alike.add(x)
+                    self.equal_atoms.add(x)
                     if isinstance(x, Var):
-                        self.left.discard(x.name)
-                        self.differences = [self.unified(x, twin, e) for e in self.differences]
+                        self.unequal_axes.discard(x.name)
+                        self.differences = [self.unify(x, twin, e) for e in self.differences]
                     return True
         return False
 
-    def unified(self, x: Var, twin: Expr, d: Sum) -> Sum:
+    def unify(self, x: Var, twin: Expr, d: Sum) -> Sum:
         assert isinstance(twin, Var)
         return as_sum(substitute(as_expr(d), {twin.name: x}))
 
-    def join(self) -> bool:
+    def equate_dividend(self) -> bool:
         """Deduce x = x' from x // k = x' // k and x % k = x' % k; False if no atoms allow it."""
-        for m in list(self.alike):
+        for m in list(self.equal_atoms):
             match m:
                 case Binary("mod", x, k) if self.is_period(k):
                     quotients = [Binary("floordiv", x, k)]
@@ -212,9 +220,10 @@ class _Pair:
                         case _:
                             pass
                     if any(
-                        q in self.alike or simplify(q, self.facts) in self.alike for q in quotients
+                        q in self.equal_atoms or simplify(q, self.facts) in self.equal_atoms
+                        for q in quotients
                     ):
-                        self.alike.discard(m)
+                        self.equal_atoms.discard(m)
                         twin = substitute(x, self.twins)
                         self.differences.append(as_sum(x).plus(as_sum(twin), -1))
                         return True
@@ -233,17 +242,17 @@ class _Pair:
         return lower(e, self.facts), upper(e, self.facts)
 
 
-def is_other_slot(d: Sum) -> bool:
+def is_nonzero_slot_difference(d: Sum) -> bool:
     """True for x % k - y % k if x - y is a constant and no multiple of k: two different slots of a ring.
 
     >>> i, three = Var("i"), const(3)
     >>> later = Binary("mod", Binary("add", i, const(2)), three)
-    >>> is_other_slot(as_sum(Binary("sub", later, Binary("mod", i, three))))
+    >>> is_nonzero_slot_difference(as_sum(Binary("sub", later, Binary("mod", i, three))))
     True
     """
     match sorted(d.terms.items(), key=lambda term: term[1]):
         case [(Binary("mod", x, Const(k)), -1), (Binary("mod", y, Const(m)), 1)] if k == m:
-            apart = as_sum(x).plus(as_sum(y), -1)
-            return not (apart.terms or d.constant) and apart.constant % k != 0
+            distance = as_sum(x).plus(as_sum(y), -1)
+            return not (distance.terms or d.constant) and distance.constant % k != 0
         case _:
             return False

@@ -22,7 +22,6 @@ from tdsl.codegen.ir.loops import (
     Alloc,
     ArriveBarrier,
     Barrier,
-    Beside,
     Block,
     Check,
     Commit,
@@ -39,6 +38,7 @@ from tdsl.codegen.ir.loops import (
     Store,
     Wait,
     WaitBarrier,
+    WarpSpecialize,
 )  # fmt: skip
 from tdsl.lang.expr import Binary, Const, Expr, const, dtype_of, lanes_of
 from tdsl.lang.simplify import simplify
@@ -82,7 +82,7 @@ def _compound(
     | Commit
     | Wait
     | InitBarriers
-    | Beside
+    | WarpSpecialize
     | ArriveBarrier
     | WaitBarrier
     | CopyTile,
@@ -125,7 +125,7 @@ def _compound(
                 invoke(cx, s)
         case Barrier() | Shuffle() | Commit() | Wait():
             raise AssertionError("only a GPU has threads that meet")
-        case InitBarriers() | Beside() | ArriveBarrier() | WaitBarrier() | CopyTile():
+        case InitBarriers() | WarpSpecialize() | ArriveBarrier() | WaitBarrier() | CopyTile():
             raise AssertionError("only a GPU has threads that meet")
         case _:
             assert_never(s)

@@ -22,7 +22,7 @@ from tdsl.codegen.cpu.ir_types import constants, scalar, vector
 from tdsl.codegen.cpu.values import Value, full, spread
 from tdsl.codegen.ir.loops import Stmt, Store
 from tdsl.codegen.ir.statements import loads_of
-from tdsl.codegen.transforms.one_lane import lanes as part
+from tdsl.codegen.transforms.extract_lanes import extract_lanes as part
 from tdsl.lang.affine import difference
 from tdsl.lang.expr import Ramp, const, dtype_of, lanes_of
 from tdsl.lang.simplify import add

@@ -304,7 +304,7 @@ class Expressions:
             if certain:
                 self.bind_shared(place)
             return self.index(place)
-        inner, outer = swizzle.parts(self.in_panels(buffer, index), self.facts)
+        inner, outer = swizzle.split_offset(self.in_panels(buffer, index), self.facts)
         chunk, line = (T.const(n, "int32") for n in (swizzle.chunk, swizzle.line))
         own = self.index(inner)
         order = T.truncmod(T.truncdiv(own, line), T.const(swizzle.count, "int32"))
@@ -318,7 +318,7 @@ class Expressions:
     def in_panels(self, buffer: str, index: tuple[Expr, ...]) -> Expr:
         """The offset of an element of a swizzled buffer before its chunks are permuted."""
         strides = tuple(n for n in self.buffers[buffer][1] if isinstance(n, int))
-        return simplify(self.swizzles[buffer].in_panels(index, strides), self.facts)
+        return simplify(self.swizzles[buffer].panel_offset(index, strides), self.facts)
 
     def flat(self, buffer: str, index: tuple[Expr, ...]) -> Expr:
         """The offset as a loop-IR expression; of a fragment's element, the number of its register."""

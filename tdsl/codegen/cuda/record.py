@@ -14,7 +14,7 @@ from typing import Any
 
 from tdsl.codegen.cuda.occupancy import Occupancy, occupancy
 from tdsl.codegen.cuda.size_formulas import Count, shown
-from tdsl.codegen.gpu.tensor_boxes import TileMap
+from tdsl.codegen.gpu.tensor_map_specs import TensorMapSpec
 from tdsl.core.node import frozen
 
 Extents = tuple[int, int, int]
@@ -39,7 +39,7 @@ class KernelRecord:
     registers: int
     stack: int
     spills: int
-    maps: tuple[TileMap, ...] = ()
+    maps: tuple[TensorMapSpec, ...] = ()
     cluster: int = 1
 
     def __str__(self) -> str:
@@ -112,7 +112,7 @@ def unpack(payload: bytes) -> Module:
 def kernel_of(fields: dict[str, Any]) -> KernelRecord:
     """The record of a kernel from its fields as JSON returns them."""
     plain = {name: _tuples(value) for name, value in fields.items() if name != "maps"}
-    maps = (TileMap(**{k: _tuples(v) for k, v in x.items()}) for x in fields["maps"])
+    maps = (TensorMapSpec(**{k: _tuples(v) for k, v in x.items()}) for x in fields["maps"])
     return KernelRecord(**plain, maps=tuple(maps))
 
 

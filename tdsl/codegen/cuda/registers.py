@@ -6,7 +6,7 @@ from math import prod
 
 from tdsl.codegen.analysis.asynchronous import is_asynchronous
 from tdsl.codegen.gpu.launches import Launch
-from tdsl.codegen.ir.loops import THREADS, Beside
+from tdsl.codegen.ir.loops import THREADS, WarpSpecialize
 from tdsl.codegen.ir.statements import walk
 
 _REGISTERS = 65_536  # of a multiprocessor
@@ -16,7 +16,7 @@ _ASKING = 40  # registers of a producer thread, enough for indices of tiles
 _GROUP = 128  # threads of a warp group, which execute setmaxnreg together
 
 
-def registers_of(launch: Launch, s: Beside) -> tuple[int, int] | None:
+def registers_of(launch: Launch, s: WarpSpecialize) -> tuple[int, int] | None:
     """The registers of each producer and each consumer thread; None to leave the allocation unchanged.
 
     At the start of a launch all threads have equally many, the most that its launch bounds allow.

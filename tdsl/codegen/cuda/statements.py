@@ -17,8 +17,8 @@ from tvm import tirx as T  # noqa: N812  # as its own documentation calls it
 from tvm.ir import PointerType, PrimType
 
 from tdsl.codegen.analysis.asynchronous import is_asynchronous
-from tdsl.codegen.analysis.launch_axes import is_whole
-from tdsl.codegen.analysis.scope import inside
+from tdsl.codegen.analysis.facts import facts_inside
+from tdsl.codegen.analysis.launch_axes import covers_axis
 from tdsl.codegen.cuda.atomics import update
 from tdsl.codegen.cuda.axes import numbers_of, on_axes
 from tdsl.codegen.cuda.expressions import (
@@ -35,7 +35,7 @@ from tdsl.codegen.cuda.size_formulas import argument_name
 from tdsl.codegen.cuda.vectors import piece, stored_at_once
 from tdsl.codegen.gpu.launches import FAILED_CHECK, Launch
 from tdsl.codegen.gpu.limits import STATIC_SHARED
-from tdsl.codegen.gpu.tensor_boxes import TileMap, map_of
+from tdsl.codegen.gpu.tensor_map_specs import TensorMapSpec, tensor_map_spec
 from tdsl.codegen.ir.loops import (
     AXES,
     LANES,
@@ -45,7 +45,6 @@ from tdsl.codegen.ir.loops import (
     Alloc,
     ArriveBarrier,
     Barrier,
-    Beside,
     Block,
     BufferParam,
     Check,
@@ -56,21 +55,22 @@ from tdsl.codegen.ir.loops import (
     InitBarriers,
     Invoke,
     Let,
-    Meeting,
     Prefetch,
     Print,
     ScalarParam,
     Shuffle,
     Stmt,
     Store,
+    Synchronization,
     Wait,
     WaitBarrier,
+    WarpSpecialize,
     row_major,
 )  # fmt: skip
 from tdsl.codegen.ir.statements import read_in, walk
-from tdsl.codegen.ir.strides import count_of, dense_strides, known
-from tdsl.codegen.passes.pipeline_loops import copied_at_once
-from tdsl.codegen.transforms.one_lane import count_of_lanes, lane_of
+from tdsl.codegen.ir.strides import constant_strides, dense_strides, element_count
+from tdsl.codegen.passes.pipeline_loops import copy_width
+from tdsl.codegen.transforms.extract_lanes import lane_count, lane_store
 from tdsl.lang.expr import ZERO, Const, Expr, Load, const, dtype_of
 from tdsl.lang.simplify import add
 from tdsl.lang.types import i64, u64
@@ -95,7 +95,7 @@ class _Writer:
     e: Expressions
     axes: dict[str, TIR] = field(default_factory=dict)
     head: list[TIR] = field(default_factory=list)
-    maps: dict[TileMap, TIR] = field(default_factory=dict)
+    maps: dict[TensorMapSpec, TIR] = field(default_factory=dict)
     in_loop: bool = False
     grouped: bool = False
 
@@ -129,7 +129,7 @@ class _Writer:
         name = _plain(p.name, n)
         pointer = T.Var(name, PointerType(PrimType(tir_type(p.dtype)), "global"))
         memory = T.decl_buffer(
-            (max(count_of(p.extents), 1),), tir_type(p.dtype), f"{name}_", data=pointer
+            (max(element_count(p.extents), 1),), tir_type(p.dtype), f"{name}_", data=pointer
         )
         self.head.append(T.DeclBuffer(memory, data=pointer))
         self.e.buffers[p.name] = memory, dense_strides(p.extents)
@@ -203,10 +203,10 @@ class _Writer:
                 if s.asynchronous:
                     return self.copy(s)
                 self.e.fast = s.fast
-                made = self.vector(s) if count_of_lanes(s) > 1 else self.store(s)
+                made = self.vector(s) if lane_count(s) > 1 else self.store(s)
                 self.e.fast = False
                 return made
-            case Beside():
+            case WarpSpecialize():
                 return [self.beside(s, bound)]
             case InitBarriers():
                 return self.with_barriers(s, bound)
@@ -221,7 +221,7 @@ class _Writer:
             case _:
                 return [self.meeting(s)]
 
-    def meeting(self, s: Meeting) -> TIR:
+    def meeting(self, s: Synchronization) -> TIR:
         """The TIR of synchronisation, shuffles and tile copies."""
         match s:
             case Barrier(group):
@@ -235,7 +235,7 @@ class _Writer:
                 return self.call("tdsl_wgmma_commit" if products else "tdsl_commit")
             case Wait(pending, products):
                 return self.call(f"{'tdsl_wgmma_wait' if products else 'tdsl_wait'}<{pending}>")
-            case ArriveBarrier(phases, slot, together=True):
+            case ArriveBarrier(phases, slot, per_warp=True):
                 count = T.const(s.blocks, "int32")
                 return self.call("tdsl_arrive_together", self.slot(phases, slot), count)
             case ArriveBarrier(phases, slot, count):
@@ -252,8 +252,8 @@ class _Writer:
     def within(self, s: Stmt, body: Stmt, bound: frozenset[str]) -> list[TIR]:
         """The TIR of `body`, a part of the statement `s`, with the facts that hold inside `s`."""
         facts, loops = self.e.facts, self.e.loops
-        self.e.facts = inside(facts, s)
-        self.e.loops = loops if isinstance(s, If) else inside(loops, s)
+        self.e.facts = facts_inside(facts, s)
+        self.e.loops = loops if isinstance(s, If) else facts_inside(loops, s)
         made = self.statement(body, bound)
         self.e.facts, self.e.loops = facts, loops
         return made
@@ -268,7 +268,7 @@ class _Writer:
             body = self.within(s, s.body, bound | {s.kind})
             if not body:
                 return []
-            whole = is_whole(s, {s.kind: self.launch.extent(s.kind)})
+            whole = covers_axis(s, {s.kind: self.launch.extent(s.kind)})
             taken = T.LT(as_type(dtype_text(extent), number), extent)
             return body if whole else [T.IfThenElse(taken, _sequence(body), None)]
         lo, extent = self.e.index(s.lo), self.e.index(s.extent)
@@ -322,8 +322,10 @@ class _Writer:
     def vector(self, s: Store) -> list[TIR]:
         """A vector store, in as few accesses as contiguity and alignment allow."""
         count, made = stored_at_once(self.e, s), []
-        for start in range(0, count_of_lanes(s), count):
-            made += self.store(lane_of(s, start)) if count == 1 else piece(self.e, s, start, count)
+        for start in range(0, lane_count(s), count):
+            made += (
+                self.store(lane_store(s, start)) if count == 1 else piece(self.e, s, start, count)
+            )
         return made
 
     def shuffle(self, s: Shuffle) -> TIR:
@@ -354,7 +356,7 @@ class _Writer:
         )
         return self.call("tdsl_meet", T.Add(row, number), T.const(self.launch.block[0], "int32"))
 
-    def beside(self, s: Beside, bound: frozenset[str]) -> TIR:
+    def beside(self, s: WarpSpecialize, bound: frozenset[str]) -> TIR:
         """Warp specialisation: producer threads, perhaps with fewer registers, and consumer threads."""
         asks, uses = (self.statement(part, bound) for part in s.parts)
         found = registers_of(self.launch, s)
@@ -393,8 +395,8 @@ class _Writer:
         memory, _ = self.e.buffers[s.buffer]
         params = {p.name: p for p in self.launch.params if isinstance(p, BufferParam)}
         swizzle = next(x.swizzle for x in walk(self.launch.body) if _is_memory(x, s.buffer))
-        at = map_of(s, params[s.source], swizzle)
-        ends, made = self.slot(s.phases, s.slot), []
+        at = tensor_map_spec(s, params[s.source], swizzle)
+        ends, made = self.slot(s.mbarriers, s.slot), []
         for first in range(0, s.extents[-1], at.box[-1]):
             index, start = (
                 (*x[:-1], add(x[-1], const(first), self.e.facts)) for x in (s.index, s.start)
@@ -411,9 +413,9 @@ class _Writer:
         (memory, to), size = self.e.buffers[s.buffer], dtype_of(s.value).bytes
         assert isinstance(s.value, Load)
         source, of = self.e.buffers[s.value.buffer]
-        count, made = copied_at_once(s, s.value, known(to), known(of), size), []
-        for start in range(0, count_of_lanes(s), count):
-            one = lane_of(s, start)
+        count, made = copy_width(s, s.value, constant_strides(to), constant_strides(of), size), []
+        for start in range(0, lane_count(s), count):
+            one = lane_store(s, start)
             assert isinstance(one.value, Load)
             places = [
                 T.address_of(T.BufferLoad(m, [self.e.offset(name, index)]))
@@ -443,7 +445,7 @@ def _all_together() -> TIR:
 
 def _needs_all(s: Stmt) -> bool:
     meets = isinstance(s, Barrier | Shuffle | Commit | Wait | Invoke | InitBarriers | WaitBarrier)
-    meets = meets or (isinstance(s, ArriveBarrier) and s.together)
+    meets = meets or (isinstance(s, ArriveBarrier) and s.per_warp)
     return meets or (isinstance(s, For) and s.kind in AXES)
 
 

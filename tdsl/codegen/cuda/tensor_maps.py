@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 
 from tdsl.codegen.cuda.driver import Driver
-from tdsl.codegen.gpu.tensor_boxes import TileMap
+from tdsl.codegen.gpu.tensor_map_specs import TensorMapSpec
 from tdsl.codegen.ir.loops import row_major
 from tdsl.lang.types import BY_NAME
 
@@ -22,7 +22,7 @@ _L2_128B = 2  # CU_TENSOR_MAP_L2_PROMOTION_L2_128B
 class TensorMap:
     """The tensor map of an array for boxes of one shape, at a fixed aligned `address`."""
 
-    def __init__(self, tile: TileMap) -> None:
+    def __init__(self, tile: TensorMapSpec) -> None:
         self.tile, self._of = tile, 0
         self._memory = ctypes.create_string_buffer(_BYTES + _ALIGN)
         first = ctypes.addressof(self._memory)

@@ -6,11 +6,11 @@ from typing import Any
 
 from tvm import tirx as T  # noqa: N812  # as its own documentation calls it
 
-from tdsl.codegen.analysis.access_widths import width
+from tdsl.codegen.analysis.access_widths import access_width
 from tdsl.codegen.cuda.expressions import TIR, Expressions, bytes_of
 from tdsl.codegen.ir.loops import Store
-from tdsl.codegen.ir.strides import known
-from tdsl.codegen.transforms.one_lane import count_of_lanes, lane
+from tdsl.codegen.ir.strides import constant_strides
+from tdsl.codegen.transforms.extract_lanes import extract_lane, lane_count
 from tdsl.core.node import post_order, transform
 from tdsl.lang.expr import Broadcast, Const, Expr, Load, const
 from tdsl.lang.types import DType
@@ -18,7 +18,7 @@ from tdsl.lang.types import DType
 
 def stored_at_once(e: Expressions, s: Store) -> int:
     """The number of lanes of a store that one access writes."""
-    return 1 if s.mask is not None or s.atomic else _width(e, s.buffer, s.index, count_of_lanes(s))
+    return 1 if s.mask is not None or s.atomic else _width(e, s.buffer, s.index, lane_count(s))
 
 
 def piece(e: Expressions, s: Store, start: int, count: int) -> list[TIR]:
@@ -28,7 +28,9 @@ def piece(e: Expressions, s: Store, start: int, count: int) -> list[TIR]:
     for n in post_order(s.value):
         if isinstance(n, Load) and _is_near(e, n, count):
             source, _ = e.buffers[n.buffer]
-            at = T.Ramp(e.offset(n.buffer, tuple(lane(i, start) for i in n.index)), 1, count)
+            at = T.Ramp(
+                e.offset(n.buffer, tuple(extract_lane(i, start) for i in n.index)), 1, count
+            )
             loaded = T.BufferLoad(source, [at])
             if n is s.value and n.mask is None:
                 return [_write(e, s, start, count, loaded)]
@@ -37,7 +39,7 @@ def piece(e: Expressions, s: Store, start: int, count: int) -> list[TIR]:
             kept = T.BufferStore(part, loaded, [whole])
             if n.mask is not None:
                 other = _zeros(e, n.dtype, part, count)
-                kept = T.IfThenElse(e.value(lane(n.mask, start)), kept, other)
+                kept = T.IfThenElse(e.value(extract_lane(n.mask, start)), kept, other)
             made += [T.AllocBuffer(part), kept]
             name = f"part {len(near)}"
             e.buffers[name] = part, (1,)
@@ -70,7 +72,7 @@ def _width(e: Expressions, buffer: str, index: tuple[Expr, ...], lanes: int) -> 
     kind = str(memory.dtype)
     if kind == "bool" or buffer in e.fragments:
         return 1
-    return width(index, known(strides), lanes, bytes_of(kind))
+    return access_width(index, constant_strides(strides), lanes, bytes_of(kind))
 
 
 def _is_near(e: Expressions, n: Load, count: int) -> bool:
@@ -81,7 +83,7 @@ def _is_near(e: Expressions, n: Load, count: int) -> bool:
 
 def _write(e: Expressions, s: Store, start: int, count: int, value: TIR) -> TIR:
     target, _ = e.buffers[s.buffer]
-    at = e.offset(s.buffer, tuple(lane(i, start) for i in s.index))
+    at = e.offset(s.buffer, tuple(extract_lane(i, start) for i in s.index))
     return T.BufferStore(target, value, [T.Ramp(at, 1, count)])
 
 
@@ -94,4 +96,4 @@ def _in_parts(e: Expr, near: dict[Expr, Any], which: int, n: int) -> Expr:
             return Load(name, (const(n),), dtype)
         return x
 
-    return lane(transform(e, loaded), which)
+    return extract_lane(transform(e, loaded), which)

@@ -33,7 +33,6 @@ from tdsl.codegen.ir.loops import (
     Argument,
     ArriveBarrier,
     Barrier,
-    Beside,
     Block,
     BufferParam,
     Check,
@@ -55,6 +54,7 @@ from tdsl.codegen.ir.loops import (
     Store,
     Wait,
     WaitBarrier,
+    WarpSpecialize,
 )  # fmt: skip
 from tdsl.codegen.ir.show import message_text
 from tdsl.codegen.ir.statements import stored_in
@@ -238,7 +238,7 @@ class _Group:
                 where = self.value(slot, mask), self.value(parity, mask), mask
                 while not self.phases[phases].wait(*where):
                     yield self.phases[phases].stuck(*where)
-            case Beside(parts):
+            case WarpSpecialize(parts):
                 yield from self.beside(parts, mask, bound)
             case _:
                 self.at_once(s, mask, bound)
@@ -254,7 +254,7 @@ class _Group:
                 self.shuffle(s, mask, _both(mask, self.first_of_others(bound)))
             case ArriveBarrier(phases, slot, count):
                 who = _both(mask, self.first_of_others(bound)) if count else mask
-                if s.together:
+                if s.per_warp:
                     who = self.of_warps(mask)
                 self.phases[phases].arrive(self.value(slot, mask), count, who, s.blocks)
             case CopyTile():
@@ -384,7 +384,7 @@ class _Group:
         index, start = ([self.value(i, mask) for i in part] for part in (s.index, s.start))
         to, source = self.memories[s.buffer], self.memories[s.source]
         slot = self.value(s.slot, mask)
-        self.phases[s.phases].copy(to, index, source, start, s.extents, slot, mask, s.blocks)
+        self.phases[s.mbarriers].copy(to, index, source, start, s.extents, slot, mask, s.blocks)
 
     def barrier(self, mask: Array | None, *, of_groups: bool = False) -> None:
         rows = np.arange(self.crew.size) if mask is None else np.flatnonzero(mask[:, 0])

@@ -11,8 +11,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from math import prod
 
-from tdsl.codegen.analysis.scope import inside
-from tdsl.codegen.analysis.thread_conflicts import plain_index
+from tdsl.codegen.analysis.facts import facts_inside
+from tdsl.codegen.analysis.thread_conflicts import scalar_index
 from tdsl.codegen.ir.loops import FRAGMENT, LANES, Alloc, For, If, Invoke, Operand, Stmt, Store
 from tdsl.codegen.ir.statements import exprs_of, parts_of, walk
 from tdsl.core.node import frozen, post_order
@@ -44,10 +44,10 @@ class Fragment:
         """The number of the register that stores an element in its thread."""
         tile: Expr = ZERO
         for n, extent in enumerate(self.extents):
-            own = self.layout.tile(n, index[n], facts)
-            tile = add(multiply(tile, const(extent // self.layout.shape[n])), own)
-        own_register = self.layout.register(index, facts)
-        return simplify(add(multiply(tile, const(self.layout.count)), own_register), facts)
+            tile_position = self.layout.tile(n, index[n], facts)
+            tile = add(multiply(tile, const(extent // self.layout.shape[n])), tile_position)
+        in_tile = self.layout.register(index, facts)
+        return simplify(add(multiply(tile, const(self.layout.count)), in_tile), facts)
 
 
 def fragments_of(body: Stmt) -> dict[str, Fragment]:
@@ -56,25 +56,25 @@ def fragments_of(body: Stmt) -> dict[str, Fragment]:
     Raises ScheduleError if no instruction determines the layout of a fragment, if two determine different
     ones, and if a statement accesses an element in a thread that does not own it.
     """
-    made = {s.name: s for s in walk(body) if isinstance(s, Alloc) and s.scope == FRAGMENT}
-    if not made:
+    allocs = {s.name: s for s in walk(body) if isinstance(s, Alloc) and s.scope == FRAGMENT}
+    if not allocs:
         return {}
-    found: dict[str, tuple[Fragment, str]] = {}
+    layouts: dict[str, tuple[Fragment, str]] = {}
     for s in walk(body):
         for instruction, operand, layout in _layouts(s):
-            if operand.buffer in made:
-                _enter(found, made[operand.buffer], f"instruction {instruction!r}", layout)
-    for s in made.values():
-        if s.layout is not None and s.name not in found:
-            _enter(found, s, "what it is made of", s.layout)
-    for name, s in made.items():
-        if name not in found:
+            if operand.buffer in allocs:
+                _set_layout(layouts, allocs[operand.buffer], f"instruction {instruction!r}", layout)
+    for s in allocs.values():
+        if s.layout is not None and s.name not in layouts:
+            _set_layout(layouts, s, "what it is made of", s.layout)
+    for name, s in allocs.items():
+        if name not in layouts:
             raise _error(
                 s, "is used by no instruction, so nothing says which thread has which element",
                 "tensorize what computes with it, or keep it in a thread's own memory",
             )  # fmt: skip
-    fragments = {name: fragment for name, (fragment, _) in found.items()}
-    _check_owners(body, fragments, made, NOTHING, None)
+    fragments = {name: fragment for name, (fragment, _) in layouts.items()}
+    _check_owners(body, fragments, allocs, NOTHING, None)
     return fragments
 
 
@@ -82,30 +82,32 @@ def _layouts(s: Stmt) -> Iterator[tuple[str, Operand, Layout]]:
     """The fragment operands of an instruction, each with its layout over the axes of the buffer."""
     if not isinstance(s, Invoke):
         return
-    chosen = INSTRUCTIONS[s.instruction]
-    layouts = dict(chosen.fragments)
-    for operand, called in zip(s.operands, chosen.operands(), strict=True):
-        if called not in layouts:
+    instruction = INSTRUCTIONS[s.instruction]
+    layouts = dict(instruction.fragments)
+    for operand, operand_name in zip(s.operands, instruction.operands(), strict=True):
+        if operand_name not in layouts:
             continue
-        own = layouts[called]
+        layout = layouts[operand_name]
         shape = [1] * len(operand.index)
-        for axis, extent in zip(operand.axes, own.shape, strict=True):
+        for axis, extent in zip(operand.axes, layout.shape, strict=True):
             shape[axis] = extent
-        digits = tuple(replace(d, axis=operand.axes[d.axis]) for d in own.digits)
-        yield s.instruction, operand, Layout(tuple(shape), own.threads, digits)
+        digits = tuple(replace(d, axis=operand.axes[d.axis]) for d in layout.digits)
+        yield s.instruction, operand, Layout(tuple(shape), layout.threads, digits)
 
 
-def _enter(found: dict[str, tuple[Fragment, str]], s: Alloc, by: str, layout: Layout) -> None:
+def _set_layout(
+    layouts: dict[str, tuple[Fragment, str]], s: Alloc, by: str, layout: Layout
+) -> None:
     extents = tuple(int(e.value) for e in s.extents if isinstance(e, Const))
-    for extent, own in zip(extents, layout.shape, strict=True):
-        if extent % own:
+    for extent, tile_extent in zip(extents, layout.shape, strict=True):
+        if extent % tile_extent:
             shape, tile = (" x ".join(map(str, x)) for x in (extents, layout.shape))
             raise _error(
                 s, f"has {shape} elements, which {tile} tiles of {by} do not divide",
                 f"split the loops so that the stage has a multiple of {tile} elements there",
             )  # fmt: skip
-    made = Fragment(extents, layout)
-    known, other = found.setdefault(s.name, (made, by))
+    fragment = Fragment(extents, layout)
+    known, other = layouts.setdefault(s.name, (fragment, by))
     if known.layout != layout and (
         known.layout.copies != layout.copies
         or any(
@@ -120,27 +122,31 @@ def _enter(found: dict[str, tuple[Fragment, str]], s: Alloc, by: str, layout: La
 
 
 def _check_owners(
-    s: Stmt, fragments: dict[str, Fragment], made: dict[str, Alloc], facts: Facts, lane: Var | None
+    s: Stmt,
+    fragments: dict[str, Fragment],
+    allocs: dict[str, Alloc],
+    facts: Facts,
+    lane: Var | None,
 ) -> None:
     """ScheduleError if a thread accesses an element it does not own; `lane` is the loop over the threads."""
-    for buffer, index in _touched(s, fragments):
-        flat, known = plain_index(index, {}, facts)
-        own, fragment = ZERO if lane is None else lane, fragments[buffer]
-        owner = simplify(add(fragment.lane(flat, known), fragment.layout.copy(own)), known)
-        if owner != own:
+    for buffer, index in _accesses(s, fragments):
+        flat, known = scalar_index(index, {}, facts)
+        thread, fragment = ZERO if lane is None else lane, fragments[buffer]
+        owner = simplify(add(fragment.lane(flat, known), fragment.layout.copy(thread)), known)
+        if owner != thread:
             raise _error(
-                made[buffer], "is touched by a thread that does not have the element",
+                allocs[buffer], "is touched by a thread that does not have the element",
                 "share the points of the stage that reads or writes it out by its layout: cooperate()",
             )  # fmt: skip
     if isinstance(s, For) and s.kind == LANES:
         lane = Var(s.name)
     # the bounds that a condition implies are in terms of other variables and would hide the loop's own range
-    within = facts if isinstance(s, If) else inside(facts, s)
+    within = facts if isinstance(s, If) else facts_inside(facts, s)
     for part in parts_of(s):
-        _check_owners(part, fragments, made, within, lane)
+        _check_owners(part, fragments, allocs, within, lane)
 
 
-def _touched(s: Stmt, fragments: dict[str, Fragment]) -> Iterator[tuple[str, tuple[Expr, ...]]]:
+def _accesses(s: Stmt, fragments: dict[str, Fragment]) -> Iterator[tuple[str, tuple[Expr, ...]]]:
     """The accesses (fragment, index) of a statement itself, without the operands of instructions."""
     if isinstance(s, Store) and s.buffer in fragments:
         yield s.buffer, s.index

@@ -11,7 +11,7 @@ from dataclasses import field
 from tdsl.codegen.analysis.launch_axes import grid_of, launch_extents
 from tdsl.codegen.gpu.fragments import Fragment, fragments_of
 from tdsl.codegen.gpu.shared_memory import SharedMemory, shared_memory
-from tdsl.codegen.gpu.tensor_boxes import TileMap, tile_maps
+from tdsl.codegen.gpu.tensor_map_specs import TensorMapSpec, tensor_map_specs
 from tdsl.codegen.ir.loops import (
     AXES,
     CLUSTER,
@@ -64,7 +64,7 @@ class Launch:
     memory: SharedMemory
     body: Stmt
     fragments: Mapping[str, Fragment] = field(default_factory=dict)
-    maps: tuple[TileMap, ...] = ()
+    maps: tuple[TensorMapSpec, ...] = ()
     resident: int = 1
     messages: tuple[Message, ...] = ()
     cluster: int = 1
@@ -109,13 +109,13 @@ def launches_of(kernel: Kernel) -> Launches:
     ('k', (3, 1, 1), (40, 1, 1))
     """
     temporaries: list[BufferParam] = []
-    bodies = [s for s in _at_root(kernel.body, temporaries) if not is_empty(s)]
+    bodies = [s for s in _outermost_statements(kernel.body, temporaries) if not is_empty(s)]
     known = (*kernel.params, *temporaries)
-    record = _record(bodies)
+    record = _failure_record(bodies)
     temporaries += record
-    made = []
+    launches = []
     for n, body in enumerate(bodies):
-        _refuse_others(body)
+        _check_gpu_code(body)
         name = kernel.name if len(bodies) == 1 else f"{kernel.name}_{n}"
         extents = launch_extents(body)
         cluster, blocks = extents[CLUSTER], grid_of(body)
@@ -125,16 +125,16 @@ def launches_of(kernel: Kernel) -> Launches:
         used, shared = used_params(known, body), shared_memory(body)
         used += tuple(record if any(isinstance(s, Check) for s in walk(body)) else ())
         _check_descriptors(body, shared)
-        fragments, maps = fragments_of(body), tile_maps(body, known)
+        fragments, maps = fragments_of(body), tensor_map_specs(body, known)
         written = stored_in(body)
         resident = max((count for b, count in kernel.resident if b in written), default=1)
-        made.append(
+        launches.append(
             Launch(
-                name, used, grid, _three(block), shared, body, fragments, maps, resident,
+                name, used, grid, _extents_xyz(block), shared, body, fragments, maps, resident,
                 kernel.messages, cluster,
             )
         )  # fmt: skip
-    return Launches(kernel, tuple(temporaries), tuple(made))
+    return Launches(kernel, tuple(temporaries), tuple(launches))
 
 
 def _check_groups(body: Stmt, threads: int) -> None:
@@ -168,7 +168,7 @@ def _check_descriptors(body: Stmt, memory: SharedMemory) -> None:
                 )
 
 
-def _record(bodies: list[Stmt]) -> list[BufferParam]:
+def _failure_record(bodies: list[Stmt]) -> list[BufferParam]:
     """The buffer for the first check that fails: its site, counted from 1, and its values."""
     checks = [s for body in bodies for s in walk(body) if isinstance(s, Check)]
     if not checks:
@@ -177,7 +177,7 @@ def _record(bodies: list[Stmt]) -> list[BufferParam]:
     return [BufferParam(FAILED_CHECK, i64, extents, (1,), written=True)]
 
 
-def _refuse_others(body: Stmt) -> None:
+def _check_gpu_code(body: Stmt) -> None:
     for s in walk(body):
         if isinstance(s, Invoke) and not INSTRUCTIONS[s.instruction].cuda:
             raise TargetError(
@@ -188,32 +188,32 @@ def _refuse_others(body: Stmt) -> None:
             )
 
 
-def _three(extents: tuple[int, ...]) -> Extents:
+def _extents_xyz(extents: tuple[int, ...]) -> Extents:
     x, y, z = extents
     return x, y, z
 
 
-def _at_root(s: Stmt, temporaries: list[BufferParam]) -> Iterator[Stmt]:
+def _outermost_statements(s: Stmt, temporaries: list[BufferParam]) -> Iterator[Stmt]:
     """The outermost statements, each in its lets and conditions; heap buffers are added to `temporaries`."""
     match s:
         case Block(parts):
             for part in parts:
-                yield from _at_root(part, temporaries)
+                yield from _outermost_statements(part, temporaries)
         case Alloc(name, dtype, extents, scope, body) if scope == HEAP:
             shape = tuple(int(e.value) for e in extents if isinstance(e, Const))
             strides: tuple[int | None, ...] = (*(None,) * (len(extents) - 1), 1)[: len(extents)]
             if len(shape) == len(extents):
                 strides = row_major(shape)
             temporaries.append(BufferParam(name, dtype, extents, strides, written=True))
-            yield from _at_root(body, temporaries)
+            yield from _outermost_statements(body, temporaries)
         case Let():
-            for part in _at_root(s.body, temporaries):
+            for part in _outermost_statements(s.body, temporaries):
                 yield rebuilt(s, body=part)
         case If(cond, then, orelse):
-            for part in _at_root(then, temporaries):
+            for part in _outermost_statements(then, temporaries):
                 yield rebuilt(s, then=part, orelse=None)
             if orelse is not None:
-                for part in _at_root(orelse, temporaries):
+                for part in _outermost_statements(orelse, temporaries):
                     yield rebuilt(s, cond=simplify(Unary("not", cond)), then=part, orelse=None)
         case _:
             yield s

@@ -17,7 +17,7 @@ from tdsl.schedule.launch import MOST_BLOCKS, MOST_IN_CLUSTER, MOST_THREADS
 STATIC_SHARED = 48 << 10  # bytes of a block; more has to be requested by the launch
 
 DEFAULT_ARCH = "sm_90a"
-_COPIES_TILES = 90  # the first architecture with TMA
+_TMA_ARCH = 90  # the first architecture with TMA
 MOST_SHARED = {
     "sm_80": 163 << 10, "sm_86": 99 << 10, "sm_89": 99 << 10, "sm_90": 227 << 10, "sm_90a": 227 << 10,
 }  # fmt: skip
@@ -52,10 +52,10 @@ def check_limits(launches: Launches, arch: str) -> None:
                 for n, (axis, most) in zip(grid, MOST_BLOCKS.items(), strict=True)
             ),
         )
-        for asked, most, what, hint in limits:
-            if asked > most:
+        for count, most, what, hint in limits:
+            if count > most:
                 raise ScheduleError(
-                    f"kernel {launch.name!r} has {asked} {what}; {arch} has {most} at most",
+                    f"kernel {launch.name!r} has {count} {what}; {arch} has {most} at most",
                     loc=here(),
                     label="compiled here",
                     hint=hint,
@@ -64,16 +64,16 @@ def check_limits(launches: Launches, arch: str) -> None:
 
 def _check_instructions(launch: Launch, arch: str) -> None:
     have = int("".join(c for c in arch if c.isdigit()))
-    if launch.maps and have < _COPIES_TILES:
+    if launch.maps and have < _TMA_ARCH:
         raise TargetError(
-            f"{arch} has no unit that copies tiles as a whole, which sm_{_COPIES_TILES} has",
+            f"{arch} has no unit that copies tiles as a whole, which sm_{_TMA_ARCH} has",
             loc=here(),
             label="compiled here",
             hint="copy by threads: cooperate() instead of bulk_copy()",
         )
-    if launch.cluster > 1 and have < _COPIES_TILES:
+    if launch.cluster > 1 and have < _TMA_ARCH:
         raise TargetError(
-            f"{arch} has no clusters of blocks, which sm_{_COPIES_TILES} has",
+            f"{arch} has no clusters of blocks, which sm_{_TMA_ARCH} has",
             loc=here(),
             label="compiled here",
             hint='bind the loop to "blockIdx.x" or another axis',

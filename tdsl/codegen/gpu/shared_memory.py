@@ -44,15 +44,15 @@ class Swizzle:
         """The number of different permutations of the chunks of a row."""
         return self.width // self.chunk
 
-    def place(self, n: int) -> int:
+    def swizzled(self, n: int) -> int:
         """The swizzled offset of the element at offset n of the panels.
 
-        >>> [Swizzle(32, 64, 64, 8).place(n) for n in (0, 8, 64, 72, 128)]
+        >>> [Swizzle(32, 64, 64, 8).swizzled(n) for n in (0, 8, 64, 72, 128)]
         [0, 8, 72, 64, 144]
         """
         return n ^ (n // self.line % self.count * self.chunk)
 
-    def in_panels(self, index: tuple[Expr, ...], strides: tuple[int, ...]) -> Expr:
+    def panel_offset(self, index: tuple[Expr, ...], strides: tuple[int, ...]) -> Expr:
         """The offset in the panels, before the swizzle, of an element of a buffer with these strides.
 
         Axes of one element may lie between the axis of rows and that of columns.
@@ -64,8 +64,8 @@ class Swizzle:
         total = total.plus(as_sum(Binary("floordiv", column, width)), self.width * self.height)
         return as_expr(total.plus(as_sum(Binary("mod", column, width))))
 
-    def parts(self, at: Expr, facts: Facts) -> tuple[Expr, Expr]:
-        """Splits an offset into a sum (inner, outer): place(inner) + outer is the swizzled offset."""
+    def split_offset(self, at: Expr, facts: Facts) -> tuple[Expr, Expr]:
+        """Splits an offset into a sum (inner, outer): swizzled(inner) + outer is the swizzled offset."""
         whole, s = self.line * self.count, as_sum(simplify(at, facts))
         outer = Sum(
             {a: c for a, c in s.terms.items() if c % whole == 0}, s.constant // whole * whole
@@ -93,8 +93,8 @@ def shared_memory(body: Stmt) -> SharedMemory:
     >>> from tdsl.lang.expr import const
     >>> from tdsl.lang.types import f16
     >>> tile = Alloc("t", f16, (const(64), const(32)), SHARED, Block(()), swizzle=64)
-    >>> found = shared_memory(Alloc("s", f16, (const(3),), SHARED, tile))
-    >>> found.starts, found.size, found.swizzles["t"]
+    >>> layout = shared_memory(Alloc("s", f16, (const(3),), SHARED, tile))
+    >>> layout.starts, layout.size, layout.swizzles["t"]
     ({'s': 0, 't': 1024}, 5120, Swizzle(width=32, height=64, line=64, chunk=8))
     """
     starts: dict[str, int] = {}

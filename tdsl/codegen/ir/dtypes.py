@@ -35,7 +35,7 @@ from tdsl.lang.expr import (
 )  # fmt: skip
 from tdsl.lang.types import DType, bool_, i64
 
-_OF_INTEGERS = ("popcount", "clz", "ctz", "random")
+_INTEGER_FUNCTIONS = ("popcount", "clz", "ctz", "random")
 _TESTS = ("isnan", "isinf", "isfinite")
 SCALAR, SIZE, BUFFER = "scalar", "size", "buffer"  # kinds of names
 
@@ -44,8 +44,8 @@ class BadIR(AssertionError):
     """Ill-formed loop IR: a bug of the compiler. The message has the path to the node."""
 
 
-Names = frozenset[tuple[Any, ...]]  # (kind of name, name, dtype, rank of a buffer)
-_NONE: Names = frozenset()
+FreeNames = frozenset[tuple[Any, ...]]  # (kind of name, name, dtype, rank of a buffer)
+_NONE: FreeNames = frozenset()
 
 
 class Typed(NamedTuple):
@@ -54,7 +54,7 @@ class Typed(NamedTuple):
     expr: Expr
     dtype: DType
     lanes: int
-    names: Names
+    names: FreeNames
 
 
 def typed(e: Expr, parts: tuple[Typed, ...]) -> Typed:
@@ -64,7 +64,7 @@ def typed(e: Expr, parts: tuple[Typed, ...]) -> Typed:
     >>> typed(Binary("lt", one.expr, one.expr), (one, one)).dtype
     bool_
     """
-    names = _together(parts)
+    names = _union_of_names(parts)
     match e:
         case Const(value, dtype):
             fits = dtype.is_float or dtype.low <= value <= dtype.high
@@ -77,9 +77,9 @@ def typed(e: Expr, parts: tuple[Typed, ...]) -> Typed:
         case Size(name):
             return Typed(e, i64, 1, frozenset([(SIZE, name)]))
         case Unary():
-            return Typed(e, _unary(e, *parts), parts[0].lanes, names)
+            return Typed(e, _unary_dtype(e, *parts), parts[0].lanes, names)
         case Binary():
-            return Typed(e, _binary(e, *parts), parts[0].lanes, names)
+            return Typed(e, _binary_dtype(e, *parts), parts[0].lanes, names)
         case Select():
             cond, yes, no = parts
             require(cond.dtype == bool_, f"a condition of dtype {cond.dtype}")
@@ -90,7 +90,7 @@ def typed(e: Expr, parts: tuple[Typed, ...]) -> Typed:
         case Cast(_, dtype):
             return Typed(e, dtype, parts[0].lanes, names)
         case Call(_, _, dtype):
-            _function(e, parts)
+            _check_call(e, parts)
             return Typed(e, dtype, parts[0].lanes, names)
         case Load(buffer, index, dtype, mask):
             lanes = lanes_of_index(parts[: len(index)], f"{buffer}: ")
@@ -114,14 +114,14 @@ def typed(e: Expr, parts: tuple[Typed, ...]) -> Typed:
             assert_never(e)
 
 
-def _unary(e: Unary, x: Typed) -> DType:
+def _unary_dtype(e: Unary, x: Typed) -> DType:
     require(e.op in UNARY, f"no operator is called {e.op!r}")
     fits = not x.dtype.is_float if e.op == "not" else x.dtype != bool_
     require(fits, f"{e.op} of {x.dtype}")
     return x.dtype
 
 
-def _binary(e: Binary, left: Typed, right: Typed) -> DType:
+def _binary_dtype(e: Binary, left: Typed, right: Typed) -> DType:
     compares = e.op in COMPARISONS
     known = compares or e.op in ARITHMETIC or e.op in BITWISE
     require(known, f"no operator is called {e.op!r}")
@@ -138,7 +138,7 @@ def _binary(e: Binary, left: Typed, right: Typed) -> DType:
     return bool_ if compares else t
 
 
-def _function(e: Call, args: tuple[Typed, ...]) -> None:
+def _check_call(e: Call, args: tuple[Typed, ...]) -> None:
     known = e.fn in FUNCTIONS and e.fn != "extent"
     require(known, f"no function of loops is called {e.fn!r}")
     within, arity = f"{e.fn}: ", FUNCTIONS[e.fn]
@@ -151,7 +151,7 @@ def _function(e: Call, args: tuple[Typed, ...]) -> None:
     elif e.fn == "reinterpret":
         same_size = types[0].bits == e.dtype.bits and bool_ not in (types[0], e.dtype)
         require(same_size, f"{within}{types[0]} as {e.dtype}")
-    elif e.fn in _OF_INTEGERS:
+    elif e.fn in _INTEGER_FUNCTIONS:
         require(all(t.is_integer for t in types), f"{within}arguments of {types}")
         fits = e.dtype.is_float if e.fn == "random" else e.dtype.is_integer
         require(fits, f"{within}result of {e.dtype}")
@@ -171,10 +171,10 @@ def require(holds: bool, reason: str) -> None:
         raise BadIR(reason)
 
 
-def require_lanes(wanted: int, e: Typed, within: str = "") -> None:
-    """Raise BadIR unless an expression has `wanted` lanes."""
-    if e.lanes != wanted:
-        raise BadIR(f"{within}{e.lanes} lanes where {wanted} are needed")
+def require_lanes(lanes: int, e: Typed, within: str = "") -> None:
+    """Raise BadIR unless an expression has `lanes` lanes."""
+    if e.lanes != lanes:
+        raise BadIR(f"{within}{e.lanes} lanes where {lanes} are needed")
 
 
 def require_mask(e: Typed, lanes: int) -> None:
@@ -193,7 +193,7 @@ def lanes_of_index(parts: tuple[Typed, ...], within: str = "") -> int:
     return max(lanes)
 
 
-def _together(parts: tuple[Typed, ...]) -> Names:
+def _union_of_names(parts: tuple[Typed, ...]) -> FreeNames:
     """The union of the free names of several expressions; one of the sets is reused if it is the union."""
     names = _NONE
     for part in parts:

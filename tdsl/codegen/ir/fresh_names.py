@@ -51,41 +51,41 @@ class Renaming:
         return done[id(e)][1]  # type: ignore[return-value]  # an Expr stays one
 
 
-class Fresh:
+class FreshNames:
     """Generates names that a kernel does not use.
 
     >>> from tdsl.codegen.ir.loops import SERIAL
     >>> from tdsl.codegen.ir.show import show
     >>> from tdsl.lang.expr import const
     >>> loop = For("i", const(0), const(4), SERIAL, Store("a", (Var("i"),), Var("j")))
-    >>> print(show(Fresh(Kernel("k", (), loop)).copy(loop, {"j": const(7)})))
+    >>> print(show(FreshNames(Kernel("k", (), loop)).copy(loop, {"j": const(7)})))
     for i_1 in range(0, 4):
       a[i_1] = 7
     """
 
     def __init__(self, kernel: Kernel) -> None:
-        self.taken = {p.name for p in kernel.params}
+        self.used = {p.name for p in kernel.params}
         self.count: dict[str, int] = {}
         for s in walk(kernel.body):
             if isinstance(s, For | Let | Alloc):
-                self.taken.add(s.name)
+                self.used.add(s.name)
 
-    def name(self, wanted: str) -> str:
-        """`wanted` if the kernel does not use it, else `wanted` with a numeric suffix."""
-        if wanted not in self.taken:
-            self.taken.add(wanted)
-            return wanted
-        base, _, number = wanted.rpartition("_")
+    def name(self, preferred: str) -> str:
+        """`preferred` if the kernel does not use it, else `preferred` with a numeric suffix."""
+        if preferred not in self.used:
+            self.used.add(preferred)
+            return preferred
+        base, _, number = preferred.rpartition("_")
         if not base or not number.isdigit():
-            base = wanted
+            base = preferred
         count = self.count.get(base, 0)
         while True:
             count += 1
             name = f"{base}_{count}"
-            if name not in self.taken:
+            if name not in self.used:
                 break
         self.count[base] = count
-        self.taken.add(name)
+        self.used.add(name)
         return name
 
     def copy(self, s: Stmt, values: Mapping[str, Expr] | None = None) -> Stmt:
@@ -133,17 +133,17 @@ def renamed(s: Stmt, renaming: Renaming, names: Mapping[str, str]) -> Stmt:
     return copied(s)
 
 
-def with_bounds_read_once(loop: For, fresh: Fresh, then: Callable[[For], Stmt]) -> Stmt:
+def bind_loaded_bounds(loop: For, fresh: FreshNames, then: Callable[[For], Stmt]) -> Stmt:
     """`then(loop)`, with bounds that load data evaluated in lets before the body can overwrite the data."""
     lets: list[tuple[str, Expr]] = []
 
-    def settled(e: Expr) -> Expr:
+    def bind_if_loaded(e: Expr) -> Expr:
         if not loads_of(e):
             return e
         lets.append((fresh.name(f"{loop.name}_bound"), e))
         return Var(lets[-1][0])
 
-    result = then(rebuilt(loop, lo=settled(loop.lo), extent=settled(loop.extent)))
+    result = then(rebuilt(loop, lo=bind_if_loaded(loop.lo), extent=bind_if_loaded(loop.extent)))
     for name, value in reversed(lets):
         result = Let(name, value, result)
     return result

@@ -219,18 +219,18 @@ class Shuffle(Node):
 class Commit(Node):
     """Commits the asynchronous stores of a thread since its last `Commit` as a group (cp.async.commit_group).
 
-    With `products`, the asynchronous instructions since the last such `Commit` (wgmma.commit_group).
+    With `mma`, the asynchronous instructions since the last such `Commit` (wgmma.commit_group).
     """
 
-    products: bool = False
+    mma: bool = False
 
 
 @node
 class Wait(Node):
-    """Waits until at most the last `pending` groups of the thread (with `products`, of MMAs) are pending."""
+    """Waits until at most the last `pending` groups of the thread (with `mma`, of MMAs) are pending."""
 
     pending: int
-    products: bool = False
+    mma: bool = False
 
 
 @node
@@ -250,7 +250,7 @@ class InitBarriers(Node):
 
 
 @node
-class Beside(Node):
+class WarpSpecialize(Node):
     """Warp specialisation: two statements that disjoint sets of threads of a block run at the same time.
 
     The threads whose number on `axis` is `first` or more run the first statement, the others the second one.
@@ -265,14 +265,14 @@ class Beside(Node):
 class ArriveBarrier(Node):
     """Arrives at an mbarrier, for its current phase, and adds `bytes` to the bytes to copy in the phase.
 
-    With `together`, all threads of a warp execute the statement and count as one arrival. With `blocks` > 1,
+    With `per_warp`, all threads of a warp execute the statement and count as one arrival. With `blocks` > 1,
     it arrives at the mbarriers of all `blocks` blocks of the cluster.
     """
 
-    phases: str
+    mbarriers: str
     slot: Expr
     bytes: int = 0
-    together: bool = False
+    per_warp: bool = False
     blocks: int = 1
 
 
@@ -280,7 +280,7 @@ class ArriveBarrier(Node):
 class WaitBarrier(Node):
     """Waits until the phase of this parity of an mbarrier has completed; the first phase has parity 0."""
 
-    phases: str
+    mbarriers: str
     slot: Expr
     parity: Expr
 
@@ -299,17 +299,17 @@ class CopyTile(Node):
     source: str
     start: tuple[Expr, ...]
     extents: tuple[int, ...]
-    phases: str = ""
+    mbarriers: str = ""
     slot: Expr = ZERO
     blocks: int = 1
 
 
 # synchronisation of the threads of a block, and asynchronous copies
-Meeting = Barrier | Shuffle | Commit | Wait | ArriveBarrier | WaitBarrier | CopyTile
+Synchronization = Barrier | Shuffle | Commit | Wait | ArriveBarrier | WaitBarrier | CopyTile
 
 Stmt = (
-    For | Let | Alloc | Store | If | Block | Check | Print | Prefetch | Invoke | InitBarriers | Beside
-    | Meeting
+    For | Let | Alloc | Store | If | Block | Check | Print | Prefetch | Invoke | InitBarriers | WarpSpecialize
+    | Synchronization
 )  # fmt: skip
 
 

@@ -16,7 +16,6 @@ from tdsl.codegen.ir.loops import (
     Argument,
     ArriveBarrier,
     Barrier,
-    Beside,
     Block,
     BufferParam,
     Check,
@@ -28,7 +27,6 @@ from tdsl.codegen.ir.loops import (
     Invoke,
     Kernel,
     Let,
-    Meeting,
     Message,
     Operand,
     Prefetch,
@@ -38,8 +36,10 @@ from tdsl.codegen.ir.loops import (
     SizeParam,
     Stmt,
     Store,
+    Synchronization,
     Wait,
     WaitBarrier,
+    WarpSpecialize,
 )  # fmt: skip
 from tdsl.core.text import Writer, call
 from tdsl.lang.expr import TRUE, Expr, const
@@ -138,7 +138,7 @@ def _statement(s: Stmt, w: Writer, messages: tuple[Message, ...]) -> None:
             w.line(f"prefetch {buffer}[{show_index(index)}]")
         case Invoke(instruction, operands):
             w.line(call(instruction, *map(_operand, operands)).text)
-        case Beside(parts):
+        case WarpSpecialize(parts):
             for part in parts:
                 with w.block("beside:"):
                     _statement(part, w, messages)
@@ -147,25 +147,25 @@ def _statement(s: Stmt, w: Writer, messages: tuple[Message, ...]) -> None:
             w.line(f"{name} = phases({slots}, arrivals={arrivals}{cluster})")
             _statement(body, w, messages)
         case _:
-            w.line(_meeting(s))
+            w.line(_synchronization(s))
 
 
-def _meeting(s: Meeting) -> str:
+def _synchronization(s: Synchronization) -> str:
     match s:
         case Barrier(group):
             return f"barrier({'group' * group})"
         case Shuffle(buffer, value, distance):
             return f"{buffer}[()] = shuffle({show_expr(value)}, {distance})"
-        case Commit(products):
-            return f"commit({'products' * products})"
-        case Wait(pending, products):
-            return f"wait({pending}{', products' * products})"
-        case ArriveBarrier(phases, slot, count):
-            announced = f", {count} bytes" if count else ", as a warp" * s.together
+        case Commit(mma):
+            return f"commit({'products' * mma})"
+        case Wait(pending, mma):
+            return f"wait({pending}{', products' * mma})"
+        case ArriveBarrier(mbarriers, slot, count):
+            announced = f", {count} bytes" if count else ", as a warp" * s.per_warp
             announced += f", in {s.blocks} blocks" if s.blocks > 1 else ""
-            return f"arrive({phases}[{show_expr(slot)}]{announced})"
-        case WaitBarrier(phases, slot, parity):
-            return f"wait({phases}[{show_expr(slot)}], {show_expr(parity)})"
+            return f"arrive({mbarriers}[{show_expr(slot)}]{announced})"
+        case WaitBarrier(mbarriers, slot, parity):
+            return f"wait({mbarriers}[{show_expr(slot)}], {show_expr(parity)})"
         case CopyTile():
             return _copy_tile(s)
         case _:
@@ -179,7 +179,7 @@ def _copy_tile(s: CopyTile) -> str:
         f"{show_expr(i)}:{show_expr(add(i, const(n)))}"
         for i, n in zip(s.start, s.extents, strict=True)
     ]
-    ends = f"  # ends in {s.phases}[{show_expr(s.slot)}]" if s.phases else ""
+    ends = f"  # ends in {s.mbarriers}[{show_expr(s.slot)}]" if s.mbarriers else ""
     cluster = f", to {s.blocks} blocks" if s.blocks > 1 else ""
     return f"copy_tile({s.buffer}[{', '.join(tile)}], {s.source}[{', '.join(box)}]{cluster}){ends}"
 

@@ -10,7 +10,6 @@ from tdsl.codegen.ir.loops import (
     Alloc,
     ArriveBarrier,
     Barrier,
-    Beside,
     Block,
     Check,
     Commit,
@@ -28,6 +27,7 @@ from tdsl.codegen.ir.loops import (
     Store,
     Wait,
     WaitBarrier,
+    WarpSpecialize,
 )  # fmt: skip
 from tdsl.core.node import Memo, Node, remembered
 from tdsl.lang.affine import union_of
@@ -68,7 +68,7 @@ def parts_of(s: Stmt) -> tuple[Stmt, ...]:
             return (s.body,)
         case If(_, then, orelse):
             return (then,) if orelse is None else (then, orelse)
-        case Block(body) | Beside(body):
+        case Block(body) | WarpSpecialize(body):
             return body
         case _:
             return ()
@@ -96,7 +96,7 @@ def exprs_of(s: Stmt) -> tuple[Expr, ...]:
             return (*index, value) if mask is None else (*index, value, mask)
         case If(cond):
             return (cond,)
-        case Block() | Beside() | Barrier() | Commit() | Wait() | InitBarriers():
+        case Block() | WarpSpecialize() | Barrier() | Commit() | Wait() | InitBarriers():
             return ()
         case ArriveBarrier(_, slot):
             return (slot,)
@@ -128,7 +128,7 @@ def map_exprs(s: Stmt, f: Callable[[Expr], Expr]) -> Stmt:
             return rebuilt(s, index=_each(index, f), value=f(value), mask=new_mask)
         case If(cond):
             return rebuilt(s, cond=f(cond))
-        case Block() | Beside() | Barrier() | Commit() | Wait() | InitBarriers():
+        case Block() | WarpSpecialize() | Barrier() | Commit() | Wait() | InitBarriers():
             return s
         case ArriveBarrier(_, slot):
             return rebuilt(s, slot=f(slot))
@@ -154,7 +154,7 @@ def map_parts(s: Stmt, f: Callable[[Stmt], Stmt]) -> Stmt:
             return EMPTY if is_empty(body) else rebuilt(s, body=body)
         case If(cond, then, orelse):
             return conditional(cond, f(then), None if orelse is None else f(orelse), s)
-        case Beside(parts):
+        case WarpSpecialize(parts):
             return rebuilt(s, parts=_each(parts, f))
         case Block(body):
             parts = _each(body, f)
@@ -188,8 +188,8 @@ def _each(items: tuple[T, ...], f: Callable[[T], T]) -> tuple[T, ...]:
 
 def loads_of(e: Expr) -> frozenset[str]:
     """The buffers that an expression loads from."""
-    found = _LOADS.get(e)
-    return remembered(_LOADS, e, _loads_of) if found is None else found
+    buffers = _LOADS.get(e)
+    return remembered(_LOADS, e, _loads_of) if buffers is None else buffers
 
 
 def _loads_of(n: Node) -> frozenset[str]:
@@ -199,8 +199,8 @@ def _loads_of(n: Node) -> frozenset[str]:
 
 def scalars_of(e: Expr) -> frozenset[str]:
     """The loop variables, lets and parameters in an expression."""
-    found = _SCALARS.get(e)
-    return remembered(_SCALARS, e, _scalars_of) if found is None else found
+    names = _SCALARS.get(e)
+    return remembered(_SCALARS, e, _scalars_of) if names is None else names
 
 
 def _scalars_of(n: Node) -> frozenset[str]:
@@ -227,8 +227,8 @@ def written_in(s: Stmt) -> frozenset[str]:
     only_read = {o.buffer for x in walk(s) if isinstance(x, Invoke) for o in x.operands[1:]}
     results = {x.operands[0].buffer for x in walk(s) if isinstance(x, Invoke)}
     stored = frozenset(x.buffer for x in walk(s) if isinstance(x, Store))
-    own = {x.name for x in walk(s) if isinstance(x, Alloc)}
-    return (stored_in(s) - (only_read - results - stored)) - own
+    allocated = {x.name for x in walk(s) if isinstance(x, Alloc)}
+    return (stored_in(s) - (only_read - results - stored)) - allocated
 
 
 def read_in(s: Stmt) -> set[str]:

@@ -29,12 +29,12 @@ def dense_strides(extents: tuple[Expr, ...]) -> Strides:
     return tuple(reversed(strides))
 
 
-def count_of(extents: tuple[Expr, ...]) -> int:
+def element_count(extents: tuple[Expr, ...]) -> int:
     """The number of elements, or an upper limit if an extent is not known."""
-    known = [int(e.value) for e in extents if isinstance(e, Const)]
-    return prod(known) if len(known) == len(extents) else _MOST
+    constant = [int(e.value) for e in extents if isinstance(e, Const)]
+    return prod(constant) if len(constant) == len(extents) else _MOST
 
 
-def known(strides: Strides) -> tuple[int, ...]:
+def constant_strides(strides: Strides) -> tuple[int, ...]:
     """Strides for alignment analysis: 1 for a stride that is known only in a call."""
     return tuple(n if isinstance(n, int) else 1 for n in strides)

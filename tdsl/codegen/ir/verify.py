@@ -35,7 +35,6 @@ from tdsl.codegen.ir.loops import (
     Alloc,
     ArriveBarrier,
     Barrier,
-    Beside,
     Block,
     BufferParam,
     Check,
@@ -47,7 +46,6 @@ from tdsl.codegen.ir.loops import (
     Invoke,
     Kernel,
     Let,
-    Meeting,
     Message,
     Operand,
     Prefetch,
@@ -57,8 +55,10 @@ from tdsl.codegen.ir.loops import (
     SizeParam,
     Stmt,
     Store,
+    Synchronization,
     Wait,
     WaitBarrier,
+    WarpSpecialize,
 )  # fmt: skip
 from tdsl.core.node import children, post_order
 from tdsl.lang.expr import Const, Expr, Load, Param, Size, Var
@@ -104,17 +104,17 @@ class _Scope:
     sizes: set[str] = field(default_factory=set)
     names: set[tuple[Any, ...]] = field(default_factory=set)  # of scalars, buffers and sizes
     shared: set[str] = field(default_factory=set)
-    phases: set[str] = field(default_factory=set)
+    mbarriers: set[str] = field(default_factory=set)
     path: list[str] = field(default_factory=list)
     messages: tuple[Message, ...] = ()
     instructions: set[str] = field(default_factory=set)
 
-    def bad(self, reason: str) -> BadIR:
+    def error(self, reason: str) -> BadIR:
         return BadIR(f"{': '.join(self.path)}: {reason}")
 
     def require(self, holds: bool, reason: str) -> None:
         if not holds:
-            raise self.bad(reason)
+            raise self.error(reason)
 
     @contextmanager
     def within(self, node: str) -> Iterator[None]:
@@ -123,7 +123,7 @@ class _Scope:
         self.path.pop()
 
     @contextmanager
-    def binding(self, name: str, dtype: DType) -> Iterator[None]:
+    def binding_scalar(self, name: str, dtype: DType) -> Iterator[None]:
         """A context in which `name` is bound to a scalar."""
         self.require(
             name not in self.scalars and name not in self.sizes, f"{name!r} is bound twice"
@@ -135,7 +135,7 @@ class _Scope:
         del self.scalars[name]
 
     @contextmanager
-    def holding(self, name: str, dtype: DType, rank: int) -> Iterator[None]:
+    def binding_buffer(self, name: str, dtype: DType, rank: int) -> Iterator[None]:
         """A context in which `name` is bound to a buffer."""
         self.require(name not in self.buffers, f"buffer {name!r} is bound twice")
         self.buffers[name] = (dtype, rank)
@@ -177,10 +177,10 @@ class _Scope:
                     fits = s.stages > 1 if kind == PIPELINED else not s.stages
                     self.require(fits, f"a {kind} loop of {s.stages} stages")
                     self.indices((lo, extent), scalar=True)
-                    with self.binding(name, i64):
+                    with self.binding_scalar(name, i64):
                         self.statement(body)
             case Let(name, value, body):
-                with self.within(f"Let {name}"), self.binding(name, self.scalar(value)):
+                with self.within(f"Let {name}"), self.binding_scalar(name, self.scalar(value)):
                     self.statement(body)
             case Alloc():
                 self.alloc(s)
@@ -193,7 +193,7 @@ class _Scope:
                     self.statement(then)
                     if orelse is not None:
                         self.statement(orelse)
-            case Block(body) | Beside(body):
+            case Block(body) | WarpSpecialize(body):
                 for inner in body:
                     self.statement(inner)
             case Check(cond, site, values) | Print(cond, site, values):
@@ -213,16 +213,16 @@ class _Scope:
                         self.operand(operand)
             case InitBarriers(name, slots, arrivals, body):
                 with self.within(f"InitBarriers {name}"):
-                    self.require(name not in self.phases, f"{name!r} is bound twice")
+                    self.require(name not in self.mbarriers, f"{name!r} is bound twice")
                     self.require(slots > 0 < arrivals, f"{slots} slots, {arrivals} arrivals")
-                    self.phases.add(name)
+                    self.mbarriers.add(name)
                     self.statement(body)
-                    self.phases.remove(name)
+                    self.mbarriers.remove(name)
             case _:
                 with self.within(type(s).__name__):
-                    self.meeting(s)
+                    self.synchronization(s)
 
-    def meeting(self, s: Meeting) -> None:
+    def synchronization(self, s: Synchronization) -> None:
         match s:
             case Barrier() | Commit():
                 pass
@@ -230,10 +230,10 @@ class _Scope:
                 self.shuffle(s)
             case Wait(pending):
                 self.require(pending >= 0, f"waits for all groups but {pending}")
-            case ArriveBarrier(phases, slot):
-                self.slot(phases, slot)
-            case WaitBarrier(phases, slot, parity):
-                self.slot(phases, slot)
+            case ArriveBarrier(mbarriers, slot):
+                self.slot(mbarriers, slot)
+            case WaitBarrier(mbarriers, slot, parity):
+                self.slot(mbarriers, slot)
                 self.indices((parity,), scalar=True)
             case CopyTile():
                 self.copy_tile(s)
@@ -264,7 +264,7 @@ class _Scope:
                 self.require(constant, f"{a.scope} memory needs constant extents")
             if a.scope in (SHARED, GROUP):
                 self.shared.add(a.name)
-            with self.holding(a.name, a.dtype, len(a.extents)):
+            with self.binding_buffer(a.name, a.dtype, len(a.extents)):
                 self.statement(a.body)
 
     def store(self, s: Store) -> None:
@@ -281,8 +281,8 @@ class _Scope:
                 self.require(isinstance(s.value, Load), "an asynchronous store of no load")
                 self.require(s.buffer in self.shared, "an asynchronous store to memory of a thread")
 
-    def slot(self, phases: str, slot: Expr) -> None:
-        self.require(phases in self.phases, f"no phases are called {phases!r}")
+    def slot(self, mbarriers: str, slot: Expr) -> None:
+        self.require(mbarriers in self.mbarriers, f"no mbarriers are called {mbarriers!r}")
         self.indices((slot,), scalar=True)
 
     def copy_tile(self, s: CopyTile) -> None:
@@ -292,8 +292,8 @@ class _Scope:
         rank = len(s.extents)
         self.require(len(s.start) == rank <= len(s.index), f"a box of {rank} axes")
         self.require(s.buffer in self.shared, "a copied tile in memory of a thread")
-        if s.phases:
-            self.slot(s.phases, s.slot)
+        if s.mbarriers:
+            self.slot(s.mbarriers, s.slot)
 
     def operand(self, o: Operand) -> None:
         self.access(o.buffer, o.index, scalar=True)
@@ -332,7 +332,7 @@ class _Scope:
         try:
             return rule(*args)
         except BadIR as e:
-            raise self.bad(str(e)) from None
+            raise self.error(str(e)) from None
 
     def expression(self, root: Expr) -> Typed:
         """The type of an expression; BadIR unless its free names are bound here."""
@@ -348,17 +348,17 @@ class _Scope:
         if not known.names <= self.names:
             for n in post_order(root):
                 self.path.append(type(n).__name__)
-                self.bound(n)  # type: ignore[arg-type]  # as above
+                self.check_bound(n)  # type: ignore[arg-type]  # as above
                 self.path.pop()
         return known
 
-    def bound(self, e: Expr) -> None:
+    def check_bound(self, e: Expr) -> None:
         """Raise BadIR unless the name of a node is bound here with its dtype and rank."""
         match e:
             case Var(name):
-                self.named(name, i64)
+                self.check_scalar(name, i64)
             case Param(name, dtype):
-                self.named(name, dtype)
+                self.check_scalar(name, dtype)
             case Size(name):
                 self.require(name in self.sizes, f"no size is called {name!r}")
             case Load(buffer, index, dtype):
@@ -367,7 +367,7 @@ class _Scope:
             case _:
                 pass
 
-    def named(self, name: str, dtype: DType) -> None:
+    def check_scalar(self, name: str, dtype: DType) -> None:
         of = self.scalars.get(name)
         self.require(of is not None, f"{name!r} is used outside its loop or let")
         self.require(of == dtype, f"{name!r} is {of}, not {dtype}")

@@ -195,7 +195,7 @@ def _too_few(
     )
 
 
-def asked_folds(f: FuncDef, plan: FuncPlan, box: Box, facts: Facts) -> dict[int, int]:
+def fold_sizes(f: FuncDef, plan: FuncPlan, box: Box, facts: Facts) -> dict[int, int]:
     """The ring sizes of fold_storage directives by axis; ScheduleError if one is too small for the box."""
     for axis, extent in plan.fold:
         needed = elements(box, axis, facts)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
+from tdsl.codegen.ir.kernel_names import KernelNames
 from tdsl.codegen.ir.loops import Stmt
-from tdsl.codegen.ir.names import Names
-from tdsl.codegen.lowering.access import Messages
+from tdsl.codegen.lowering.bounds_checks import Messages
 from tdsl.codegen.lowering.buffers import (
     Buffer,
     Ring,
@@ -98,7 +98,7 @@ class Lowering:
 
     state: State
     tree: Tree
-    names: Names
+    names: KernelNames
     messages: Messages
     boxes: dict[str, Box]  # of each func, what the whole program needs
     buffers: dict[str, Buffer] = field(default_factory=dict)

@@ -40,7 +40,7 @@ from tdsl.schedule.state import FRAGMENT
 MakeStatements = Callable[[NestPosition, Open], list[Stmt]]
 
 
-def is_gathered(builder: DefinitionNest, loop: str) -> bool:
+def is_thread_reduction(builder: DefinitionNest, loop: str) -> bool:
     """True if `loop` is a reduction loop over the threads of a group, in a stage stored in a fragment."""
     nest = builder.nest
     return builder.plan.scope == FRAGMENT and nest.kind(loop) == LANES and loop in builder.reduced
@@ -82,7 +82,7 @@ def gather(
     return [made]
 
 
-def start_together(
+def initialise_tile(
     builder: DefinitionNest, spot: NestPosition, around: Open, layout: Layout, loops: tuple[str, ...],
     point: MakeStatements,
 ) -> list[Stmt]:  # fmt: skip

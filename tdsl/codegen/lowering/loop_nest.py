@@ -23,7 +23,7 @@ from tdsl.codegen.ir.loops import (
 )  # fmt: skip
 from tdsl.codegen.lowering.context import Open
 from tdsl.codegen.lowering.definition_nest import DefinitionNest
-from tdsl.codegen.lowering.fragment_values import gather, is_gathered, start_together
+from tdsl.codegen.lowering.fragment_values import gather, initialise_tile, is_thread_reduction
 from tdsl.codegen.lowering.guards import (
     deferred_guards,
     guards_of,
@@ -33,8 +33,12 @@ from tdsl.codegen.lowering.guards import (
 )
 from tdsl.codegen.lowering.position import FULL, GATHER, INIT, PART, UPDATE, Guard, NestPosition
 from tdsl.codegen.lowering.prefetch import prefetch_box
-from tdsl.codegen.lowering.reduction_ranges import needed_run, never_reads, with_terms_left
-from tdsl.codegen.lowering.tensorize import fits, invoke, kept_tile, may_read_beyond
+from tdsl.codegen.lowering.reduction_ranges import (
+    contributing_iterations,
+    is_unreachable,
+    narrow_reductions,
+)
+from tdsl.codegen.lowering.tensorize import fits, fragment_tile, invoke, may_read_beyond
 from tdsl.codegen.lowering.values import ValueWriter
 from tdsl.errors import ScheduleError
 from tdsl.lang.affine import variables
@@ -136,10 +140,10 @@ class NestBuilder(DefinitionNest):
                 return [*self._open(replace(spot, mode=INIT), around), made]
             return [made]
         if instruction is not None and spot.mode == INIT:
-            kept = kept_tile(self.active(spot), instruction)
+            kept = fragment_tile(self.active(spot), instruction)
             if kept is not None:
-                return start_together(self, spot, around, *kept, self.point)
-        if spot.mode == FULL and is_gathered(self, loop.name):
+                return initialise_tile(self, spot, around, *kept, self.point)
+        if spot.mode == FULL and is_thread_reduction(self, loop.name):
             return self._loops(replace(spot, mode=GATHER), around)
         if spot.mode == GATHER and loop.name in self.reduced:
             return gather(self, spot, around, self.part)
@@ -168,10 +172,10 @@ class NestBuilder(DefinitionNest):
     def _loops(self, spot: NestPosition, around: Open) -> list[Stmt]:
         """The next loop; two loops, full iterations and tail, if its split is peeled."""
         loop = self.nest.loops[spot.depth]
-        spot = with_terms_left(self, spot, around)
+        spot = narrow_reductions(self, spot, around)
         first = spot.first_of(loop.name)
         extent = simplify(spot.related.extents[loop.name], around.facts)
-        first, extent = needed_run(self, spot, around, loop.name, (first, extent))
+        first, extent = contributing_iterations(self, spot, around, loop.name, (first, extent))
         if loop.name in spot.related.peels:
             full = simplify(spot.related.peels[loop.name], around.facts)
             rest = simplify(subtract(extent, full), around.facts)
@@ -424,7 +428,7 @@ class NestBuilder(DefinitionNest):
 
     def point(self, spot: NestPosition, around: Open) -> list[Stmt]:
         """The statements at one point of the definition; none if its guards are never true."""
-        if spot.mode != INIT and never_reads(self, spot):
+        if spot.mode != INIT and is_unreachable(self, spot):
             return []
         values = self.free_values(spot) if spot.mode == INIT else self.active(spot).values()
         writer = ValueWriter(self.low, self.f, values, around.facts)

@@ -14,22 +14,22 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
+from tdsl.codegen.ir.kernel_names import KernelNames
 from tdsl.codegen.ir.loops import Alloc, Argument, CopyTile, For, If, Kernel, Let, Stmt, as_stmt
-from tdsl.codegen.ir.names import Names
 from tdsl.codegen.ir.statements import map_parts, rebuilt, walk
-from tdsl.codegen.lowering.access import Condition, Messages, check_boxes
+from tdsl.codegen.lowering.bounds_checks import Condition, Messages, check_boxes
 from tdsl.codegen.lowering.buffers import (
     Buffer,
     Ring,
-    asked_folds,
     check_extents,
     elements,
+    fold_sizes,
     make_buffer,
     shorter,
 )  # fmt: skip
 from tdsl.codegen.lowering.context import Lowering, Open
 from tdsl.codegen.lowering.loop_nest import NestBuilder
-from tdsl.codegen.lowering.planes import find_planes, keep_planes, step_planes
+from tdsl.codegen.lowering.planes import find_planes, fold_planes, lower_planes
 from tdsl.codegen.lowering.tensorize import check_strides
 from tdsl.codegen.lowering.values import ValueWriter
 from tdsl.core.node import Node, post_order, transform
@@ -99,7 +99,7 @@ class _Places(Lowering):
             planes = find_planes(self, f, boxes[f.name], around.facts)
             if planes is not None:
                 self.planes[f.name] = planes
-                keep_planes(self, f, planes)
+                fold_planes(self, f, planes)
             elif plan.fold and (here == self.tree.home[f.name] or here.func == f.name):
                 self._fold(f, boxes[f.name], None, around.facts)
         before, self.around = self.around, {**self.around, **boxes}
@@ -211,7 +211,7 @@ class _Places(Lowering):
             box = common_box(box, self.needed[name], around.facts)
             box = self._bit_by_bit(f, box, around)
         if name in self.planes:
-            return step_planes(self, f, box, around, self.planes[name])
+            return lower_planes(self, f, box, around, self.planes[name])
         if self.state.plan(name).bulk:
             return self._once(f, 0, around, [self._tile(f, box, around)])
         new, start, box, facts = self._named_start(f, box, around.facts)
@@ -316,7 +316,7 @@ class _Places(Lowering):
         """
         buffer = self.buffers[f.name]
         folds: dict[int, Expr] = {
-            a: const(n) for a, n in asked_folds(f, self.state.plan(f.name), box, facts).items()
+            a: const(n) for a, n in fold_sizes(f, self.state.plan(f.name), box, facts).items()
         }
         rings = self.rings.setdefault(f.name, {})
         if buffer.folds is None:
@@ -354,7 +354,7 @@ def lower(state: State, params: tuple[Argument, ...], declared: list[Condition])
     these sizes.
     """
     program = state.program
-    names = Names(program)
+    names = KernelNames(program)
     tree = build_tree(state)
     start = {name: _output_box(program.func(name)) for name in program.outputs}
     boxes = required(tree, state, (ROOT,), start, [], NOTHING)
@@ -383,7 +383,7 @@ def lower(state: State, params: tuple[Argument, ...], declared: list[Condition])
     return kernel
 
 
-def _residents(state: State, names: Names) -> tuple[tuple[str, int], ...]:
+def _residents(state: State, names: KernelNames) -> tuple[tuple[str, int], ...]:
     """(buffer, n) for funcs whose directives ask for n resident blocks on a multiprocessor."""
     asked = ((f, state.plan(f.name).resident) for f in state.program.funcs)
     return tuple((buffer, n) for f, n in asked if n for buffer in names.components(f))

@@ -98,7 +98,7 @@ def _first_read(low: Lowering, f: FuncDef, axis: int, facts: Facts) -> Expr | No
     return first
 
 
-def keep_planes(low: Lowering, f: FuncDef, planes: Planes) -> None:
+def fold_planes(low: Lowering, f: FuncDef, planes: Planes) -> None:
     """Fold the buffer of a func to the planes alive at a time, or to the size of its fold_storage."""
     buffer, plan = low.buffers[f.name], low.state.plan(f.name)
     size = dict(plan.fold).get(planes.axis, planes.alive)
@@ -115,7 +115,7 @@ def keep_planes(low: Lowering, f: FuncDef, planes: Planes) -> None:
     low.buffers[f.name] = replace(buffer, folds=folds, extents=extents)
 
 
-def step_planes(low: Lowering, f: FuncDef, box: Box, around: Open, planes: Planes) -> list[Stmt]:
+def lower_planes(low: Lowering, f: FuncDef, box: Box, around: Open, planes: Planes) -> list[Stmt]:
     """The nests of all definitions of a func, interleaved plane by plane."""
     axis = planes.axis
     first, end = box[axis]

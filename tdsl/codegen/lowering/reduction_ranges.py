@@ -36,7 +36,7 @@ def _skips(builder: DefinitionNest, spot: NestPosition, loop: str) -> bool:
     return plain and terms and inside
 
 
-def never_reads(builder: DefinitionNest, spot: NestPosition) -> bool:
+def is_unreachable(builder: DefinitionNest, spot: NestPosition) -> bool:
     """True if a func that each point reads has no buffer, since the guards of the points are never true."""
     low, values = builder.low, builder.d.values
     if spot.components is not None:
@@ -48,7 +48,7 @@ def never_reads(builder: DefinitionNest, spot: NestPosition) -> bool:
     return not funcs <= low.buffers.keys()
 
 
-def needed_run(
+def contributing_iterations(
     builder: DefinitionNest, spot: NestPosition, around: Open, loop: str, run: tuple[Expr, Expr]
 ) -> tuple[Expr, Expr]:
     """(first, extent) of a loop: the iterations in which the predicate may be true for one of the threads.
@@ -68,7 +68,7 @@ def needed_run(
     return lo, simplify(add(subtract(hi, lo), ONE), around.facts)
 
 
-def with_terms_left(builder: DefinitionNest, spot: NestPosition, around: Open) -> NestPosition:
+def narrow_reductions(builder: DefinitionNest, spot: NestPosition, around: Open) -> NestPosition:
     """The spot before the next loop, with reduction bounds narrowed to the terms whose mask may be true.
 
     The bounds of each variable are narrowed once, before the first of its loops opens.

@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
+from tdsl.codegen.ir.kernel_names import KernelNames
 from tdsl.codegen.ir.loops import (
     Alloc,
     Argument,
@@ -24,7 +25,6 @@ from tdsl.codegen.ir.loops import (
     Store,
     row_major,
 )  # fmt: skip
-from tdsl.codegen.ir.names import Names
 from tdsl.codegen.runtime.signature import extent
 from tdsl.core.node import frozen, post_order
 from tdsl.lang.bounds import NOTHING
@@ -112,7 +112,7 @@ def stage_kernels(kernel: Kernel, state: State) -> Iterator[tuple[str, Kernel]]:
     The temporaries between stages, which the kernel allocates around them, become row-major arguments of the
     same names. Checks at the root belong to the stage after them.
     """
-    tree, names = build_tree(state), Names(state.program)
+    tree, names = build_tree(state), KernelNames(state.program)
     for n in tree.stored.get(ROOT, ()):  # in the order in which `lower` named them
         names.components(state.program.func(n))
     roots = {

@@ -70,7 +70,7 @@ def invoke(
     return Invoke(chosen.name, operands)
 
 
-def kept_tile(active: Active, plan: Tensorization) -> tuple[Layout, tuple[str, ...]] | None:
+def fragment_tile(active: Active, plan: Tensorization) -> tuple[Layout, tuple[str, ...]] | None:
     """The layout of an instruction's output and the loop along each axis; None if it is no fragment."""
     chosen = INSTRUCTIONS[plan.instruction]
     meaning = chosen.meaning.funcs[0].definitions[-1]

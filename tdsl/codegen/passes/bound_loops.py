@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping
 
-from tdsl.codegen.analysis.scope import inside, last_of, narrowed, where
+from tdsl.codegen.analysis.facts import facts_inside, facts_where, last_value, narrow_range
 from tdsl.codegen.ir.loops import (
     PARALLEL,
     PIPELINED,
@@ -63,18 +63,18 @@ def bound_loops(kernel: Kernel) -> Kernel:
 def _bound(s: Stmt, facts: Facts, arrays: Arrays) -> Stmt:
     match s:
         case For():
-            body = _bound(s.body, inside(facts, s), arrays)
+            body = _bound(s.body, facts_inside(facts, s), arrays)
             return _narrow(rebuilt(s, body=body), facts, arrays)
         case If(cond, then, orelse):
-            yes = _bound(then, where(facts, cond), arrays)
+            yes = _bound(then, facts_where(facts, cond), arrays)
             no = None
             if orelse is not None:
-                no = _bound(orelse, where(facts, simplify(Unary("not", cond))), arrays)
+                no = _bound(orelse, facts_where(facts, simplify(Unary("not", cond))), arrays)
             return conditional(cond, yes, no, s)
         case Alloc(name, extents=extents):
             return rebuilt(s, body=_bound(s.body, facts, {**arrays, name: extents}))
         case _:
-            return map_parts(s, lambda part: _bound(part, inside(facts, s), arrays))
+            return map_parts(s, lambda part: _bound(part, facts_inside(facts, s), arrays))
 
 
 def _narrow(loop: For, facts: Facts, arrays: Arrays) -> Stmt:
@@ -85,16 +85,16 @@ def _narrow(loop: For, facts: Facts, arrays: Arrays) -> Stmt:
     if not around:
         return loop
     outside, used = [], []
-    lo, hi = loop.lo, last_of(loop, facts)
+    lo, hi = loop.lo, last_value(loop, facts)
     for c in around:
         if loads_of(c) and not _may_move(c, loop, facts, arrays):
             continue
-        limits = limits_of(c, loop.name) if bounded else []
+        limits = upper_sums(c, loop.name) if bounded else []
         if loop.name not in variables(c):
             outside.append(c)
         elif limits:
             for limit in limits:
-                lo, hi = narrowed(limit, loop.name, lo, hi, facts)
+                lo, hi = narrow_range(limit, loop.name, lo, hi, facts)
         else:
             continue
         used.append(c)
@@ -112,9 +112,9 @@ def _narrow(loop: For, facts: Facts, arrays: Arrays) -> Stmt:
 
 def _with_some(loop: For, facts: Facts, arrays: Arrays) -> For:
     """The loop over those iterations in which loaded bounds leave the loop nested in it any iterations."""
-    lo, hi = first, last = loop.lo, last_of(loop, facts)
+    lo, hi = first, last = loop.lo, last_value(loop, facts)
     for d in _limits_inside(loop.body, loop, lambda c: _is_there(c, facts, arrays)):
-        lo, hi = narrowed(d, loop.name, lo, hi, facts)
+        lo, hi = narrow_range(d, loop.name, lo, hi, facts)
     if (lo, hi) == (first, last):
         return loop
     return rebuilt(loop, lo=lo, extent=add(subtract(hi, lo, facts), ONE, facts))
@@ -125,13 +125,13 @@ def _limits_inside(s: Stmt, loop: For, there: Callable[[Expr], bool]) -> list[Su
     match s:
         case For(name):
             found = _limits_inside(s.body, loop, there)
-            least = (_least(d, name, s.lo, last_of(s, NOTHING)) for d in found)
+            least = (_least(d, name, s.lo, last_value(s, NOTHING)) for d in found)
             return [d for d in least if d is not None and Var(loop.name) in d.terms]
         case If():
             # if the loop runs, those nested in it need not: only loads that are in bounds may be hoisted
             known = [c for c in guards(s, there) if loads_of(c) and there(c)]
             data = [c for c in known if not loads_of(c) & stored_in(loop.body)]
-            return [d for c in data for d in limits_of(c, loop.name)]
+            return [d for c in data for d in upper_sums(c, loop.name)]
         case _:
             return []
 
@@ -194,14 +194,14 @@ def without_guards(s: Stmt, gone: list[Expr]) -> Stmt:
             return s
 
 
-def limits_of(c: Expr, name: str) -> list[Sum]:
+def upper_sums(c: Expr, name: str) -> list[Sum]:
     """Sums, linear in a variable, that are all at most 0 exactly where `c` holds; [] if there are none.
 
     >>> from tdsl.lang.affine import as_expr
     >>> from tdsl.lang.expr import const
     >>> from tdsl.lang.show import show_expr
     >>> c = Binary("lt", Binary("floordiv", Var("f"), const(4)), Var("n"))
-    >>> [show_expr(as_expr(d)) for d in limits_of(c, "f")]
+    >>> [show_expr(as_expr(d)) for d in upper_sums(c, "f")]
     ['f - n * 4 + 1']
     """
     match c:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 
-from tdsl.codegen.analysis.scope import inside
-from tdsl.codegen.ir.fresh_names import Fresh
+from tdsl.codegen.analysis.facts import facts_inside
+from tdsl.codegen.ir.fresh_names import FreshNames
 from tdsl.codegen.ir.loops import REGISTER, Alloc, For, If, Kernel, Stmt, Store
 from tdsl.codegen.ir.statements import loads_of, map_parts, rebuilt, sequence
 from tdsl.core.node import post_order, transform
@@ -36,10 +36,10 @@ def carry_values(kernel: Kernel) -> Kernel:
       s_last[0] = s[r] + s_last[0]
       s[r] = s_last[0]
     """
-    return dataclasses.replace(kernel, body=_carried(kernel.body, Fresh(kernel), NOTHING))
+    return dataclasses.replace(kernel, body=_carried(kernel.body, FreshNames(kernel), NOTHING))
 
 
-def _carried(s: Stmt, fresh: Fresh, facts: Facts) -> Stmt:
+def _carried(s: Stmt, fresh: FreshNames, facts: Facts) -> Stmt:
     match s:
         case For(kind="serial", body=Store() as store):
             before = _element_before(s.name, store)
@@ -51,7 +51,7 @@ def _carried(s: Stmt, fresh: Fresh, facts: Facts) -> Stmt:
                 return _with_registers(s, store, before, several, fresh, facts)
         case _:
             pass
-    return map_parts(s, lambda part: _carried(part, fresh, inside(facts, s)))
+    return map_parts(s, lambda part: _carried(part, fresh, facts_inside(facts, s)))
 
 
 def _element_before(loop: str, s: Store) -> Load | None:
@@ -80,7 +80,7 @@ def _are_apart(several: For, store: Store, loop: str) -> bool:
 
 
 def _with_registers(
-    s: For, store: Store, before: Load, several: For | None, fresh: Fresh, facts: Facts
+    s: For, store: Store, before: Load, several: For | None, fresh: FreshNames, facts: Facts
 ) -> Stmt:
     """The loop with its stored values carried in registers, one for each iteration of the inner `several`."""
     name = fresh.name(f"{store.buffer}_last")

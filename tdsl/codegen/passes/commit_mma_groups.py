@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 
 from tdsl.codegen.analysis.asynchronous import is_asynchronous
-from tdsl.codegen.analysis.thread_conflicts import is_other_slot
+from tdsl.codegen.analysis.thread_conflicts import is_nonzero_slot_difference
 from tdsl.codegen.ir.loops import (
     AXES,
     Alloc,
@@ -109,7 +109,7 @@ class _Groups:
         """`s` with its waits, and the groups that may be unfinished after it, the oldest first."""
         if is_asynchronous(s):
             wait, pending = self.before(s, pending)
-            return sequence([*wait, s, Commit(products=True)]), (*pending, _Group(s))
+            return sequence([*wait, s, Commit(mma=True)]), (*pending, _Group(s))
         if not any(map(is_asynchronous, walk(s))):
             wait, pending = self.before(s, pending)
             return sequence([*wait, s]), pending
@@ -146,7 +146,7 @@ class _Groups:
         """The wait for groups that conflict with `s`, if any, and the groups still pending after it."""
         for later, g in enumerate(reversed(pending)):
             if self.disturbs(s, g):
-                return [Wait(later, products=True)], pending[len(pending) - later :]
+                return [Wait(later, mma=True)], pending[len(pending) - later :]
         return [], pending
 
     def disturbs(self, s: Stmt, g: _Group) -> bool:
@@ -168,8 +168,8 @@ class _Groups:
         match s:
             case Barrier() | InitBarriers():
                 return True
-            case ArriveBarrier(phases, slot):
-                known = self.guards.get(phases)
+            case ArriveBarrier(mbarriers, slot):
+                known = self.guards.get(mbarriers)
                 return known is None or (o.buffer in known and not _apart(o.index[0], slot))
             case CopyTile(buffer, index):
                 return buffer == o.buffer and not _apart(o.index[0], index[0])
@@ -193,11 +193,11 @@ def _apart(a: Expr, b: Expr) -> bool:
         case _:
             pass
     apart = as_sum(a).plus(as_sum(b), -1)
-    return is_other_slot(apart) or (not apart.terms and apart.constant != 0)
+    return is_nonzero_slot_difference(apart) or (not apart.terms and apart.constant != 0)
 
 
 def _waits(pending: Groups) -> list[Stmt]:
-    return [Wait(0, products=True)] if pending else []
+    return [Wait(0, mma=True)] if pending else []
 
 
 def _guards(body: Stmt) -> Guards:
@@ -207,8 +207,8 @@ def _guards(body: Stmt) -> Guards:
         awaited: set[str] = set()
         for part in s.body if isinstance(s, Block) else ():
             if isinstance(part, WaitBarrier):
-                awaited = {part.phases}
-                found.setdefault(part.phases, set())
+                awaited = {part.mbarriers}
+                found.setdefault(part.mbarriers, set())
             for name in awaited:
                 found[name] |= {x.buffer for x in walk(part) if isinstance(x, CopyTile)}
     return {name: frozenset(tiles) for name, tiles in found.items()}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator
 
-from tdsl.codegen.analysis.scope import inside
+from tdsl.codegen.analysis.facts import facts_inside
 from tdsl.codegen.ir.loops import Kernel, Stmt
 from tdsl.codegen.ir.statements import exprs_of, map_exprs, map_parts, walk
 from tdsl.core.node import Node, map_children, post_order
@@ -45,7 +45,7 @@ def _exprs(kernel: Kernel) -> Iterator[Expr]:
 def _expand(s: Stmt, facts: Facts) -> Stmt:
     memo: dict[int, tuple[Node, Node]] = {}
     s = map_exprs(s, lambda e: _expr(e, facts, memo))
-    return map_parts(s, lambda part: _expand(part, inside(facts, s)))
+    return map_parts(s, lambda part: _expand(part, facts_inside(facts, s)))
 
 
 def _expr(e: Expr, facts: Facts, memo: dict[int, tuple[Node, Node]]) -> Expr:

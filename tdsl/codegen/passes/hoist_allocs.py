@@ -6,7 +6,7 @@ import dataclasses
 from dataclasses import dataclass, field
 from math import prod
 
-from tdsl.codegen.analysis.scope import inside
+from tdsl.codegen.analysis.facts import facts_inside
 from tdsl.codegen.ir.loops import (
     AUTO,
     HEAP,
@@ -78,18 +78,18 @@ class _Hoist:
                 return self.loop(s, facts)
             case Let():
                 outer, self.pending = self.pending, []
-                body = self.placed(s, inside(facts, s))
+                body = self.placed(s, facts_inside(facts, s))
                 self.pending = _merged(outer, self.pending)
                 return rebuilt(s, body=body)
             case Alloc():
                 return self.alloc(s, facts)
             case _:
-                return map_parts(s, lambda part: self.statement(part, inside(facts, s)))
+                return map_parts(s, lambda part: self.statement(part, facts_inside(facts, s)))
 
     def loop(self, s: For, facts: Facts) -> Stmt:
         depth, outer = self.depth, self.pending
         self.depth, self.pending = (depth + 1 if s.kind == SERIAL else 0), []
-        body = self.placed(s, inside(facts, s))
+        body = self.placed(s, facts_inside(facts, s))
         loop: Stmt = rebuilt(s, body=body)
         self.depth = depth
         if depth:

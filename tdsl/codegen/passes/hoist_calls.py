@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator
 
-from tdsl.codegen.ir.fresh_names import Fresh
+from tdsl.codegen.ir.fresh_names import FreshNames
 from tdsl.codegen.ir.loops import (
     FRAGMENT,
     REGISTER,
@@ -50,10 +50,12 @@ def hoist_calls(kernel: Kernel) -> Kernel:
         for s in walk(kernel.body)
         if isinstance(s, Alloc) and s.scope in (REGISTER, FRAGMENT)
     }
-    return dataclasses.replace(kernel, body=_hoisted(kernel.body, frozenset(near), Fresh(kernel)))
+    return dataclasses.replace(
+        kernel, body=_hoisted(kernel.body, frozenset(near), FreshNames(kernel))
+    )
 
 
-def _hoisted(s: Stmt, near: frozenset[str], fresh: Fresh) -> Stmt:
+def _hoisted(s: Stmt, near: frozenset[str], fresh: FreshNames) -> Stmt:
     if (
         isinstance(s, For)
         and s.kind in _KINDS

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Collection
 from math import copysign
 
-from tdsl.codegen.analysis.scope import inside
+from tdsl.codegen.analysis.facts import facts_inside
 from tdsl.codegen.ir.loops import Alloc, For, Kernel, Stmt
 from tdsl.codegen.ir.statements import loads_of, map_exprs, map_parts
 from tdsl.core.node import Node, children, frozen, map_children, transform
@@ -69,7 +69,9 @@ def _masked(s: Stmt, outside: Collection[str], facts: Facts) -> Stmt:
     def expr(e: Expr) -> Expr:
         return transform(e, step) if loads_of(e) else e
 
-    return map_parts(map_exprs(s, expr), lambda part: _masked(part, outside, inside(facts, s)))
+    return map_parts(
+        map_exprs(s, expr), lambda part: _masked(part, outside, facts_inside(facts, s))
+    )
 
 
 def _within(e: Expr, cond: Expr, facts: Facts) -> Expr:

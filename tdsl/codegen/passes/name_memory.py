@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tdsl.codegen.ir.fresh_names import Fresh, Renaming, renamed
+from tdsl.codegen.ir.fresh_names import FreshNames, Renaming, renamed
 from tdsl.codegen.ir.loops import Alloc, Kernel, Stmt
 from tdsl.codegen.ir.statements import map_parts
 
@@ -25,7 +25,7 @@ def name_memory(kernel: Kernel) -> Kernel:
     x_1 = alloc(i32, [2])  # shared
     x_1[0] = 7
     """
-    fresh, seen = Fresh(kernel), set[str]()
+    fresh, seen = FreshNames(kernel), set[str]()
 
     def named(s: Stmt) -> Stmt:
         if isinstance(s, Alloc):

@@ -6,10 +6,10 @@ import dataclasses
 from dataclasses import dataclass, field
 from math import prod
 
-from tdsl.codegen.analysis.scope import inside
+from tdsl.codegen.analysis.facts import facts_inside
 from tdsl.codegen.ir.loops import Alloc, Kernel, Stmt, Store
 from tdsl.codegen.ir.statements import exprs_of, map_exprs, map_parts, rebuilt, walk
-from tdsl.codegen.passes.bound_loops import limits_of
+from tdsl.codegen.passes.bound_loops import upper_sums
 from tdsl.core.node import map_children, post_order
 from tdsl.lang.affine import Sum, as_expr, as_sum
 from tdsl.lang.bounds import NOTHING, Facts, at_most
@@ -72,11 +72,11 @@ class _Rows:
         if isinstance(s, Alloc):
             return self.alloc(s)
         if not self.rows:
-            return map_parts(s, _Rows(self.lanes, {}, inside(self.facts, s)).statement)
+            return map_parts(s, _Rows(self.lanes, {}, facts_inside(self.facts, s)).statement)
         s = map_exprs(s, self.expr)
         if isinstance(s, Store) and self.is_whole(s.buffer, s.index, s.mask):
             s = rebuilt(s, mask=None)
-        facts = inside(self.facts, s)
+        facts = facts_inside(self.facts, s)
         inner = self if facts is self.facts else _Rows(self.lanes, self.rows, facts)
         return map_parts(s, inner.statement)
 
@@ -126,7 +126,7 @@ class _Rows:
     def holds(self, c: Expr, last: Sum) -> bool:
         """True if a condition on vector lanes certainly holds for the lanes 0, 1, ..., last."""
         one = _of_a_lane(c)
-        needs = [] if one is None else limits_of(one, _LANE)
+        needs = [] if one is None else upper_sums(one, _LANE)
         for need in needs:
             lane = Var(_LANE)
             times = need.terms.get(lane, 0)

@@ -12,9 +12,9 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass, field
 
-from tdsl.codegen.analysis.scope import inside, last_of, narrowed
-from tdsl.codegen.analysis.typical_value import sample
-from tdsl.codegen.ir.fresh_names import Fresh
+from tdsl.codegen.analysis.facts import facts_inside, last_value, narrow_range
+from tdsl.codegen.analysis.typical_values import typical_values
+from tdsl.codegen.ir.fresh_names import FreshNames
 from tdsl.codegen.ir.loops import (
     PARALLEL,
     SERIAL,
@@ -79,7 +79,7 @@ def partition(kernel: Kernel) -> Kernel:
     moving = _moving(kernel.body)
     if not moving:
         return kernel
-    body, cut = _Partition(Fresh(kernel), moving).visit(kernel.body, NOTHING)
+    body, cut = _Partition(FreshNames(kernel), moving).visit(kernel.body, NOTHING)
     return simplify_loops(dataclasses.replace(kernel, body=body)) if cut else kernel
 
 
@@ -89,7 +89,7 @@ def _moving(s: Stmt) -> frozenset[str]:
     moving: set[str] = set()
     roots = (e for x in walk(s) if not isinstance(x, For | Alloc) for e in exprs_of(x))
     for n in post_order(*roots):
-        if isinstance(n, Binary | Call) and decides(n):
+        if isinstance(n, Binary | Call) and is_clamp_or_test(n):
             used = variables(n)
             if not lanes.isdisjoint(used):
                 moving |= used
@@ -98,14 +98,14 @@ def _moving(s: Stmt) -> frozenset[str]:
 
 @dataclass(slots=True)
 class _Partition:
-    fresh: Fresh
+    fresh: FreshNames
     moving: frozenset[str]
 
     def visit(self, s: Stmt, facts: Facts) -> tuple[Stmt, bool]:
         """The statement with loops cut, and whether any loop has been cut."""
         if isinstance(s, For):
             return self.loop(s, facts)
-        facts = inside(facts, s)
+        facts = facts_inside(facts, s)
         cuts = []
 
         def part(inner: Stmt) -> Stmt:
@@ -122,7 +122,7 @@ class _Partition:
         steady = _Steady.of(s, facts) if worth else None
         if steady is not None and steady.share() >= _MOSTLY:
             return self.cut(s, steady), True
-        body, done = self.visit(s.body, inside(facts, s))
+        body, done = self.visit(s.body, facts_inside(facts, s))
         if not done and steady is not None and steady.share() >= _SOMEWHAT:
             return self.cut(s, steady), True
         return rebuilt(s, body=body), done
@@ -135,7 +135,7 @@ class _Partition:
             tests: list[Expr] = []
             if first != lo:
                 tests.append(Binary("le", first, Var(s.name)))
-            if last != last_of(s, facts):
+            if last != last_value(s, facts):
                 tests.append(Binary("le", Var(s.name), last))
             return rebuilt(s, body=conditional(conjunction(tests), inner, self.fresh.copy(s.body)))
         begin = minimum(first, end, facts)
@@ -175,7 +175,7 @@ class _Steady:
     @staticmethod
     def of(s: For, facts: Facts) -> _Steady | None:
         """The interior of the loop; None if nothing is decided in it, or its body is too large to copy."""
-        last = last_of(s, facts)
+        last = last_value(s, facts)
         steady = _Steady(s.name, facts, s.lo, last, (s.lo, last))
         for part in walk(s.body):
             for e in exprs_of(part):
@@ -213,7 +213,7 @@ class _Steady:
 
     def choose(self, old: Expr, e: Expr) -> Expr | None:
         """The replacement of `e` in most of the loop, to which the interior is narrowed; None without one."""
-        if not decides(e) or loads_of(old) or variables(old).isdisjoint(self.lanes):
+        if not is_clamp_or_test(e) or loads_of(old) or variables(old).isdisjoint(self.lanes):
             return None
         best: tuple[float, Expr, Expr, Expr] | None = None
         for result, needs in _decisions(e):
@@ -240,7 +240,7 @@ class _Steady:
             own = Var(self.name)
             if own not in most.terms or self.name in variables(as_expr(most.without(own))):
                 return None
-            first, last = narrowed(most, self.name, first, last, self.facts)
+            first, last = narrow_range(most, self.name, first, last, self.facts)
         return first, last
 
     def strides_over_lanes(self, s: Sum) -> bool:
@@ -268,7 +268,7 @@ class _Steady:
 
     def share_of(self, first: Expr, last: Expr) -> float:
         """The share of iterations from `first` to `last`, for typical values of the outer variables."""
-        lo, hi, first_at, last_at = sample((*self.whole, first, last), self.facts)
+        lo, hi, first_at, last_at = typical_values((*self.whole, first, last), self.facts)
         return max(last_at - first_at + 1, 0) / max(hi - lo + 1, 1)
 
     def decide(self, s: Stmt) -> Stmt:
@@ -284,7 +284,7 @@ _DECIDED = ("min", "max", "lt", "le", "gt", "ge", "eq", "ne")
 Decision = tuple[Expr, list[Sum]]
 
 
-def decides(e: Expr) -> bool:
+def is_clamp_or_test(e: Expr) -> bool:
     """True for a min, max or comparison of integers and a padding call, which `partition` may decide."""
     match e:
         case Binary(op, a):

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from math import copysign, prod
 
-from tdsl.codegen.analysis.access_widths import width
+from tdsl.codegen.analysis.access_widths import access_width
 from tdsl.codegen.analysis.asynchronous import is_asynchronous
-from tdsl.codegen.ir.fresh_names import Fresh, with_bounds_read_once
+from tdsl.codegen.ir.fresh_names import FreshNames, bind_loaded_bounds
 from tdsl.codegen.ir.loops import (
     BLOCKS,
     CLUSTER,
@@ -49,11 +49,17 @@ from tdsl.codegen.ir.statements import (
     walk,
     written_in,
 )  # fmt: skip
-from tdsl.codegen.ir.strides import dense_strides, known
+from tdsl.codegen.ir.strides import constant_strides, dense_strides
 from tdsl.codegen.passes.simplify_loops import simplify_loops
-from tdsl.codegen.transforms.buffer_slots import in_slot
+from tdsl.codegen.transforms.buffer_slots import index_by_slot
 from tdsl.codegen.transforms.overlap_mma import overlap_mma
-from tdsl.codegen.transforms.producer_warps import Producer, beside, count_of, rounds_of, shared_out
+from tdsl.codegen.transforms.producer_warps import (
+    Producer,
+    beside,
+    count_of,
+    round_loops,
+    shared_out,
+)
 from tdsl.errors import ScheduleError
 from tdsl.lang.expr import (
     ONE,
@@ -109,7 +115,7 @@ def pipeline_loops(kernel: Kernel) -> Kernel:
     """
     if not any(isinstance(s, For) and s.kind == PIPELINED for s in walk(kernel.body)):
         return kernel
-    made = _Pipelines(Fresh(kernel))
+    made = _Pipelines(FreshNames(kernel))
     for p in kernel.params:
         if isinstance(p, BufferParam):
             made.note(p.name, p.dtype, p.extents, is_global=True)
@@ -121,7 +127,7 @@ def pipeline_loops(kernel: Kernel) -> Kernel:
 class _Pipelines:
     """`memories`: element type and strides of each buffer; `outside`: the names of those in global memory."""
 
-    fresh: Fresh
+    fresh: FreshNames
     memories: dict[str, tuple[DType, tuple[int, ...]]] = field(default_factory=dict)
     outside: set[str] = field(default_factory=set)
     between: tuple[Stmt, ...] = ()  # enclosing statements, inside of the loops over blocks
@@ -131,7 +137,7 @@ class _Pipelines:
     def note(
         self, name: str, dtype: DType, extents: tuple[Expr, ...], *, is_global: bool = False
     ) -> None:
-        self.memories[name] = dtype, known(dense_strides(extents))
+        self.memories[name] = dtype, constant_strides(dense_strides(extents))
         if is_global:
             self.outside.add(name)
 
@@ -148,7 +154,7 @@ class _Pipelines:
         s = map_parts(s, self.statement)
         self.between = around
         if isinstance(s, For) and s.kind == PIPELINED:
-            return with_bounds_read_once(s, self.fresh, self.pipelined)
+            return bind_loaded_bounds(s, self.fresh, self.pipelined)
         if isinstance(s, For) and in_blocks and self.producers:
             found, self.producers = self.producers, []
             return rebuilt(s, body=beside(s.body, found, self.fresh))
@@ -200,7 +206,9 @@ class _Pipelines:
 
         def fetch(n: Expr, slot: Expr) -> Stmt:
             copied = self.fresh.copy(_within(lets, sequence(ahead)), {s.name: n})
-            copied = self.asynchronous(in_slot(copied, rings, slot), copies, self.outside - fixed)
+            copied = self.asynchronous(
+                index_by_slot(copied, rings, slot), copies, self.outside - fixed
+            )
             copied = self.announced(copied, full, slot)
             return If(simplify(Binary("lt", n, last)), copied)
 
@@ -209,7 +217,7 @@ class _Pipelines:
         begun = subtract(Var(s.name), s.lo)
         later = fetch(add(Var(s.name), distance), Binary("mod", add(begun, distance), stages))
         rest = [p for p in parts if p not in ahead]
-        own = in_slot(_within(lets, sequence(rest)), rings, Binary("mod", begun, stages))
+        own = index_by_slot(_within(lets, sequence(rest)), rings, Binary("mod", begun, stages))
         for a in reversed(around):
             if isinstance(a, Alloc) and a.name not in rings:
                 own = rebuilt(a, body=own)
@@ -238,9 +246,11 @@ class _Pipelines:
         lets = [x for x in around if isinstance(x, Let)]
         rings = {name for p in ahead for name in written_in(p)}
         full, empty = (self.fresh.name(f"{s.name}_{x}") for x in ("copied", "used"))
-        begun, stages = count_of([*rounds_of(self.between), s]), const(s.stages)
+        begun, stages = count_of([*round_loops(self.between), s]), const(s.stages)
         slot, parity = Binary("mod", begun, stages), _parity(begun, stages)
-        boxes = [x for p in ahead for x in walk(in_slot(p, rings, slot)) if isinstance(x, CopyTile)]
+        boxes = [
+            x for p in ahead for x in walk(index_by_slot(p, rings, slot)) if isinstance(x, CopyTile)
+        ]
         shared = [shared_out(x, self.cluster, lets) for x in boxes]
         asked = sequence(
             self.announced(x, full, slot, whole=prod(box.extents))
@@ -252,7 +262,7 @@ class _Pipelines:
         tiles = [a for a in around if isinstance(a, Alloc)]
         memory = [rebuilt(a, extents=(stages, *a.extents)) for a in tiles if a.name in rings]
         asks = rebuilt(loop, body=sequence([before, _within(lets, asked)]))
-        own = in_slot(_within(lets, sequence(rest)), rings, slot)
+        own = index_by_slot(_within(lets, sequence(rest)), rings, slot)
         for a in reversed(tiles):
             if a.name not in rings:
                 own = rebuilt(a, body=own)
@@ -262,12 +272,12 @@ class _Pipelines:
         self.producers.append(made)
         filled, used = (
             WaitBarrier(full, slot, parity),
-            ArriveBarrier(empty, slot, together=True, blocks=blocks),
+            ArriveBarrier(empty, slot, per_warp=True, blocks=blocks),
         )
         if s.overlap_mma:
-            inside = [a for a in tiles if a.name not in rings]
-            uses = [in_slot(_within(lets, p), rings, slot) for p in rest]
-            overlapped = overlap_mma(loop, filled, inside, uses, used, self.fresh)
+            iteration_memory = [a for a in tiles if a.name not in rings]
+            uses = [index_by_slot(_within(lets, p), rings, slot) for p in rest]
+            overlapped = overlap_mma(loop, filled, iteration_memory, uses, used, self.fresh)
             if overlapped is None:
                 raise ScheduleError(
                     f"no MMA of loop {s.name!r} reads tiles alone, so that none can be issued early",
@@ -295,7 +305,7 @@ class _Pipelines:
                 return rebuilt(s, value=load, asynchronous=True)
         return map_parts(s, lambda part: self.asynchronous(part, copies, sources))
 
-    def announced(self, s: Stmt, phases: str, slot: Expr, whole: int = 0) -> Stmt:
+    def announced(self, s: Stmt, mbarriers: str, slot: Expr, whole: int = 0) -> Stmt:
         """`s` with an arrival before each copy of a tile that tells the mbarrier how many bytes to expect.
 
         `whole` is the number of elements of the tile if other blocks of the cluster copy parts of it, or 0.
@@ -303,26 +313,24 @@ class _Pipelines:
         if isinstance(s, CopyTile):
             count = (whole or prod(s.extents)) * self.memories[s.buffer][0].bytes
             return sequence(
-                [ArriveBarrier(phases, slot, count), rebuilt(s, phases=phases, slot=slot)]
+                [ArriveBarrier(mbarriers, slot, count), rebuilt(s, mbarriers=mbarriers, slot=slot)]
             )
-        return map_parts(s, lambda part: self.announced(part, phases, slot))
+        return map_parts(s, lambda part: self.announced(part, mbarriers, slot))
 
     def is_copied(self, s: Store, load: Load) -> bool:
         """True if the access width of the copy is one that a GPU copies asynchronously."""
         lanes = max(map(lanes_of, s.index), default=1)
         dtype, strides = self.memories[s.buffer]
-        count = copied_at_once(s, load, strides, self.memories[load.buffer][1], dtype.bytes)
+        count = copy_width(s, load, strides, self.memories[load.buffer][1], dtype.bytes)
         return not s.atomic and count * dtype.bytes in _COPIED_BYTES and lanes % count == 0
 
 
-def copied_at_once(
-    s: Store, load: Load, to: tuple[int, ...], of: tuple[int, ...], size: int
-) -> int:
+def copy_width(s: Store, load: Load, to: tuple[int, ...], of: tuple[int, ...], size: int) -> int:
     """The number of elements of `size` bytes that one instruction copies; `to` and `of` are the strides."""
     lanes = max(map(lanes_of, s.index), default=1)
     if any(m is not None and not isinstance(m, Broadcast) for m in (s.mask, load.mask)):
         return 1
-    return min(width(s.index, to, lanes, size), width(load.index, of, lanes, size))
+    return min(access_width(s.index, to, lanes, size), access_width(load.index, of, lanes, size))
 
 
 def _opened(s: Stmt) -> tuple[list[Let | Alloc], tuple[Stmt, ...]]:

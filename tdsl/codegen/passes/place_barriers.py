@@ -6,8 +6,8 @@ import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from tdsl.codegen.analysis.launch_axes import is_whole, launch_extents
-from tdsl.codegen.analysis.scope import where
+from tdsl.codegen.analysis.facts import facts_where
+from tdsl.codegen.analysis.launch_axes import covers_axis, launch_extents
 from tdsl.codegen.analysis.thread_conflicts import Access, accesses
 from tdsl.codegen.ir.loops import (
     AXES,
@@ -18,7 +18,6 @@ from tdsl.codegen.ir.loops import (
     WARP,
     Alloc,
     Barrier,
-    Beside,
     Block,
     BufferParam,
     For,
@@ -28,6 +27,7 @@ from tdsl.codegen.ir.loops import (
     Let,
     Shuffle,
     Stmt,
+    WarpSpecialize,
 )  # fmt: skip
 from tdsl.codegen.ir.statements import (
     exprs_of,
@@ -39,7 +39,7 @@ from tdsl.codegen.ir.statements import (
     stored_in,
     walk,
 )  # fmt: skip
-from tdsl.codegen.transforms.around_barriers import around_barriers
+from tdsl.codegen.transforms.guard_between_barriers import guard_between_barriers
 from tdsl.core.node import frozen
 from tdsl.errors import ScheduleError
 from tdsl.lang.bounds import NOTHING, Facts, lower
@@ -149,7 +149,9 @@ class _Kernel:
 
     shared: frozenset[str]
     extents: dict[str, int]
-    beside: list[Access] | None = None  # all accesses of the part of a `Beside` being visited
+    beside: list[Access] | None = (
+        None  # all accesses of the part of a `WarpSpecialize` being visited
+    )
 
     @property
     def threads(self) -> dict[str, int]:
@@ -175,7 +177,7 @@ class _Kernel:
                 return self.let(s, at)
             case Barrier():
                 return _Done(s, parted=True)
-            case Beside(parts):  # its parts synchronise by mbarriers
+            case WarpSpecialize(parts):  # its parts synchronise by mbarriers
                 done = [self.part(part, at) for part in parts]
                 accesses = tuple(a for x in done for a in (*x.first, *x.last))
                 return _Done(rebuilt(s, parts=tuple(x.code for x in done)), accesses, accesses)
@@ -193,18 +195,18 @@ class _Kernel:
         return found
 
     def part(self, s: Stmt, at: _Place) -> _Done:
-        """One part of a `Beside`: its barriers are those of a group of threads, not of the block."""
+        """One part of a `WarpSpecialize`: its barriers are those of a group of threads, not of the block."""
         self.beside = []
         done = self.visit(s, at)
         found, self.beside = self.beside, None
         if _has_barrier(done.code):
-            met = (a.meets(b, at.alike, self.threads) for a in found for b in found)
+            met = (a.conflicting_axes(b, at.alike, self.threads) for a in found for b in found)
             if any(axes is not None and axes - {LANES} for axes in met):
                 raise _no_place(s)
         return done
 
     def barrier(self, s: Stmt) -> Barrier:
-        """A barrier before `s`: of all threads of the block, or inside a `Beside`, of a group of threads."""
+        """A barrier before `s`: of all threads of the block; in a `WarpSpecialize`, of a group of threads."""
         rows = self.extents["threadIdx.y"] * self.extents["threadIdx.z"]
         if self.beside is not None and (self.extents[LANES] % WARP or rows > _MOST_BARRIERS):
             raise _no_place(s)
@@ -246,7 +248,7 @@ class _Kernel:
         orelse = _Done(Block(())) if s.orelse is None else self.visit(s.orelse, at)
         sides = (then, orelse)
         if self.waits_apart(s, at, then):
-            code = around_barriers(s.cond, then.code)
+            code = guard_between_barriers(s.cond, then.code)
             if code is not None:
                 return _Done(code, then.first, then.last, then.parted)
         self.check_alike(s, at, s.cond, code=sides)
@@ -306,7 +308,7 @@ class _Kernel:
         )
         done = self.visit(s.body, inner)
         alone = s.kind == LANES or _has_barrier(done.code, of_groups=False)
-        if alone and not is_whole(s, self.extents) and _has_barrier(done.code):
+        if alone and not covers_axis(s, self.extents) and _has_barrier(done.code):
             raise _no_place(s)
         return dataclasses.replace(done, code=rebuilt(s, body=done.code))
 
@@ -328,7 +330,7 @@ def _where(cond: Expr, at: _Place) -> _Place:
                 at = dataclasses.replace(at, axes=at.axes - {axis}, lets=lets)
             case _:
                 pass
-    return dataclasses.replace(at, facts=where(at.facts, substitute(cond, at.lets)))
+    return dataclasses.replace(at, facts=facts_where(at.facts, substitute(cond, at.lets)))
 
 
 def _has_barrier(s: Stmt, *, of_groups: bool = True) -> bool:

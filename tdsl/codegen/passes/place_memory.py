@@ -6,9 +6,9 @@ import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from tdsl.codegen.analysis.facts import facts_inside
 from tdsl.codegen.analysis.launch_axes import launch_extents
-from tdsl.codegen.analysis.scope import inside
-from tdsl.codegen.ir.fresh_names import Fresh
+from tdsl.codegen.ir.fresh_names import FreshNames
 from tdsl.codegen.ir.loops import (
     AUTO,
     BLOCKS,
@@ -30,8 +30,8 @@ from tdsl.codegen.ir.loops import (
     Stmt,
 )  # fmt: skip
 from tdsl.codegen.ir.statements import map_parts, parts_of, rebuilt, walk
-from tdsl.codegen.transforms.buffer_slots import in_slot
-from tdsl.codegen.transforms.privatize import own_part, uses
+from tdsl.codegen.transforms.buffer_slots import index_by_slot
+from tdsl.codegen.transforms.privatize import privatize, uses
 from tdsl.errors import ScheduleError
 from tdsl.lang.bounds import NOTHING, Facts, upper
 from tdsl.lang.expr import ONE, ZERO, Binary, Const, Expr, Var, const
@@ -69,10 +69,10 @@ def place_memory(kernel: Kernel) -> Kernel:
       for t in range(0, 8):  # threadIdx.x
         all[t] = tile[7 - t]
     """
-    return dataclasses.replace(kernel, body=_at_root(kernel.body, Fresh(kernel)))
+    return dataclasses.replace(kernel, body=_at_root(kernel.body, FreshNames(kernel)))
 
 
-def _at_root(s: Stmt, fresh: Fresh) -> Stmt:
+def _at_root(s: Stmt, fresh: FreshNames) -> Stmt:
     """`s` with heap memory outside of kernels, and with memory placed inside of each kernel."""
     match s:
         case Alloc():
@@ -91,7 +91,7 @@ class _Kernel:
     """
 
     extents: dict[str, int]
-    fresh: Fresh
+    fresh: FreshNames
     own: set[str] = field(default_factory=set)
     arrays: frozenset[str] = frozenset()
 
@@ -113,7 +113,9 @@ class _Kernel:
             s = self.memory(s, facts, around, last=last)
         elif isinstance(s, For) and s.kind in THREADS:
             around = {**around, s.kind: subtract(Var(s.name), s.lo)}
-        return map_parts(s, lambda part: self.visit(part, inside(facts, s), around, last=last))
+        return map_parts(
+            s, lambda part: self.visit(part, facts_inside(facts, s), around, last=last)
+        )
 
     def memory(self, s: Alloc, facts: Facts, around: Mapping[str, Expr], *, last: bool) -> Alloc:
         if s.scope == HEAP:
@@ -134,7 +136,7 @@ class _Kernel:
         axes = {x.kind for x in loops if uses(x.body, s.name)}
         axes |= {LANES for x in walk(s.body) if isinstance(x, Invoke) and uses(x, s.name)}
         if axes and s.scope != SHARED and axes.isdisjoint(around.keys()):
-            made = own_part(s, facts, self.extents, self.arrays - self.own, self.fresh)
+            made = privatize(s, facts, self.extents, self.arrays - self.own, self.fresh)
             if made is not None:
                 self.own.add(s.name)
                 return made
@@ -157,7 +159,7 @@ class _Kernel:
                 row = add(simplify(Binary("mul", row, const(self.extents[axis]))), around[axis])
                 count *= self.extents[axis]
         extents = (const(count), *s.extents)
-        return rebuilt(s, scope=SHARED, extents=extents, body=in_slot(s.body, {s.name}, row))
+        return rebuilt(s, scope=SHARED, extents=extents, body=index_by_slot(s.body, {s.name}, row))
 
 
 def _is_torn(s: Alloc) -> bool:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from tdsl.codegen.ir.fresh_names import Fresh
+from tdsl.codegen.ir.fresh_names import FreshNames
 from tdsl.codegen.ir.loops import REGISTER, VECTORIZED, Alloc, For, Kernel, Stmt, Store
 from tdsl.codegen.ir.statements import (
     map_parts,
     sequence,
 )  # fmt: skip
-from tdsl.codegen.transforms.partial_results import combined, merged_lanes
+from tdsl.codegen.transforms.partial_results import combined, partial_loads
 from tdsl.lang.expr import ZERO, Binary, Const, Expr, Load, Var, const
 from tdsl.lang.simplify import add
 from tdsl.lang.types import DType
@@ -36,15 +36,15 @@ def reduce_lanes(kernel: Kernel) -> Kernel:
     t_half_1[0] = t_half[0] + t_half[1]
     t[0] = t[0] + t_half_1[0]
     """
-    fresh = Fresh(kernel)
+    fresh = FreshNames(kernel)
     return replace(kernel, body=_merged(kernel.body, fresh))
 
 
-def _merged(s: Stmt, fresh: Fresh) -> Stmt:
+def _merged(s: Stmt, fresh: FreshNames) -> Stmt:
     match s:
         case For(name, lo, Const(count), "vectorized", body, merges) if _is_power(int(count)):
             pairs = merges or _pair(body)
-            found = merged_lanes(body, pairs, name)
+            found = partial_loads(body, pairs, name)
             if pairs and len(found) == len(pairs):
                 return _Tree(body, name, found, fresh).build(lo, int(count))
         case _:
@@ -74,7 +74,7 @@ class _Tree:
     body: Stmt
     loop: str
     lanes: dict[str, Load]
-    fresh: Fresh
+    fresh: FreshNames
 
     def build(self, lo: Expr, count: int) -> Stmt:
         """Steps that each halve the number of partial results, then the update of the results themselves."""

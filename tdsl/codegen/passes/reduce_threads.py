@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 
-from tdsl.codegen.ir.fresh_names import Fresh
+from tdsl.codegen.ir.fresh_names import FreshNames
 from tdsl.codegen.ir.loops import (
     REGISTER,
     SHARED,
@@ -20,7 +20,7 @@ from tdsl.codegen.ir.loops import (
     Store,
 )  # fmt: skip
 from tdsl.codegen.ir.statements import exprs_of, map_parts, rebuilt, sequence, walk
-from tdsl.codegen.transforms.one_lane import one_lane
+from tdsl.codegen.transforms.extract_lanes import lane_statement
 from tdsl.codegen.transforms.partial_results import combined
 from tdsl.core.node import frozen, post_order
 from tdsl.lang.expr import ZERO, Binary, Const, Expr, Load, Var, const, lanes_of
@@ -54,10 +54,10 @@ def reduce_threads(kernel: Kernel) -> Kernel:
         s[0] = s[0] + p_own[()]
     """
     scopes = {s.name: s.scope for s in walk(kernel.body) if isinstance(s, Alloc)}
-    return dataclasses.replace(kernel, body=_merged(kernel.body, scopes, Fresh(kernel), ()))
+    return dataclasses.replace(kernel, body=_merged(kernel.body, scopes, FreshNames(kernel), ()))
 
 
-def _merged(s: Stmt, scopes: Mapping[str, str], fresh: Fresh, around: _Around) -> Stmt:
+def _merged(s: Stmt, scopes: Mapping[str, str], fresh: FreshNames, around: _Around) -> Stmt:
     if isinstance(s, For) and s.kind in THREADS:
         if s.merges:
             return sequence([_tree(x, scopes, fresh, around) for x in _lanes(s, fresh)])
@@ -65,15 +65,15 @@ def _merged(s: Stmt, scopes: Mapping[str, str], fresh: Fresh, around: _Around) -
     return map_parts(s, lambda part: _merged(part, scopes, fresh, around))
 
 
-def _lanes(s: For, fresh: Fresh) -> list[For]:
+def _lanes(s: For, fresh: FreshNames) -> list[For]:
     """The loop, once for each lane if its results are vectors, as shuffles exchange scalars."""
     count = max(lanes_of(n) for x in walk(s.body) for n in exprs_of(x))
     if count == 1:
         return [s]
-    return [rebuilt(s, body=fresh.copy(one_lane(s.body, n))) for n in range(count)]
+    return [rebuilt(s, body=fresh.copy(lane_statement(s.body, n))) for n in range(count)]
 
 
-def _tree(s: For, scopes: Mapping[str, str], fresh: Fresh, around: _Around) -> Stmt:
+def _tree(s: For, scopes: Mapping[str, str], fresh: FreshNames, around: _Around) -> Stmt:
     assert isinstance(s.extent, Const), "the loops that stay have a constant extent"
     lanes: dict[str, Load] = {}
     for result, name in s.merges:
@@ -106,7 +106,7 @@ class _Tree:
     loop: For
     lanes: Mapping[str, Load]
     names: Mapping[str, tuple[str, str]]
-    fresh: Fresh
+    fresh: FreshNames
 
     def loads(self, which: int) -> dict[str, Load]:
         return {t: Load(self.names[t][which], (), x.dtype) for t, x in self.lanes.items()}

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 
-from tdsl.codegen.analysis.launch_axes import is_whole, launch_extents, map_kernels
+from tdsl.codegen.analysis.launch_axes import covers_axis, launch_extents, map_kernels
 from tdsl.codegen.ir.loops import SERIAL, THREADS, WARP, For, Kernel, Stmt
 from tdsl.codegen.ir.statements import map_parts, rebuilt
-from tdsl.codegen.transforms.partial_results import merged_lanes
+from tdsl.codegen.transforms.partial_results import partial_loads
 from tdsl.lang.expr import ZERO, Const
 
 _MOST = WARP * WARP  # threads: one warp reduces the results of at most so many warps
@@ -47,5 +47,5 @@ def _can_shuffle(s: For, extents: dict[str, int]) -> bool:
     if s.kind != "threadIdx.x" or s.lo != ZERO or not isinstance(s.extent, Const):
         return False
     count = int(s.extent.value)
-    fits = 1 < count <= _MOST and count & (count - 1) == 0 and is_whole(s, extents)
-    return fits and len(merged_lanes(s.body, s.merges, s.name)) == len(s.merges)
+    fits = 1 < count <= _MOST and count & (count - 1) == 0 and covers_axis(s, extents)
+    return fits and len(partial_loads(s.body, s.merges, s.name)) == len(s.merges)

@@ -5,13 +5,12 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass, field
 
-from tdsl.codegen.analysis.scope import inside, where
+from tdsl.codegen.analysis.facts import facts_inside, facts_where
 from tdsl.codegen.ir.loops import (
     AXES,
     BLOCKS,
     PIPELINED,
     Alloc,
-    Beside,
     Block,
     Check,
     For,
@@ -21,6 +20,7 @@ from tdsl.codegen.ir.loops import (
     Let,
     Print,
     Stmt,
+    WarpSpecialize,
 )  # fmt: skip
 from tdsl.codegen.ir.statements import (
     EMPTY,
@@ -111,7 +111,7 @@ class _Scope:
                 return EMPTY if self.expr(cond) == TRUE else map_exprs(s, self.expr)
             case Print(cond):
                 return EMPTY if self.expr(cond) == FALSE else map_exprs(s, self.expr)
-            case Alloc() | InitBarriers() | Beside():
+            case Alloc() | InitBarriers() | WarpSpecialize():
                 return map_parts(map_exprs(s, self.expr), self.statement)
             case _:
                 return map_exprs(s, self.expr)
@@ -132,13 +132,13 @@ class _Scope:
                 return self.replacing(s.name, lo).statement(s.body)
             return self.let(Let(s.name, lo, s.body, loc=s.loc), s.name, lo, s.body)
         loop = rebuilt(s, lo=lo, extent=extent)
-        body = self.knowing(inside(self.facts, loop)).within(s.kind).statement(s.body)
+        body = self.knowing(facts_inside(self.facts, loop)).within(s.kind).statement(s.body)
         return EMPTY if is_empty(body) else rebuilt(loop, body=body)
 
     def let(self, s: Let, name: str, value: Expr, body: Stmt) -> Stmt:
         if isinstance(value, Const | Var | Size | Param):
             return self.replacing(name, value).statement(body)
-        scope = self.knowing(inside(self.facts, rebuilt(s, value=value)))
+        scope = self.knowing(facts_inside(self.facts, rebuilt(s, value=value)))
         inner = scope.statement(body)
         return EMPTY if is_empty(inner) else rebuilt(s, value=value, body=inner)
 
@@ -148,9 +148,9 @@ class _Scope:
             return self.statement(s.then)
         if cond == FALSE:
             return EMPTY if s.orelse is None else self.statement(s.orelse)
-        then = self.knowing(where(self.facts, cond)).statement(s.then)
+        then = self.knowing(facts_where(self.facts, cond)).statement(s.then)
         if s.orelse is None:
             return conditional(cond, then, None, s)
         unless = simplify(Unary("not", cond))
-        orelse = self.knowing(where(self.facts, unless)).statement(s.orelse)
+        orelse = self.knowing(facts_where(self.facts, unless)).statement(s.orelse)
         return conditional(cond, then, orelse, s)

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import dataclasses
 
-from tdsl.codegen.analysis.scope import inside
-from tdsl.codegen.ir.fresh_names import Fresh
+from tdsl.codegen.analysis.facts import facts_inside
+from tdsl.codegen.ir.fresh_names import FreshNames
 from tdsl.codegen.ir.loops import PARALLEL, SERIAL, For, Kernel, Stmt
 from tdsl.codegen.ir.statements import conditional, exprs_of, loads_of, map_parts, rebuilt, walk
 from tdsl.codegen.passes.simplify_loops import simplify_loops
@@ -44,7 +44,7 @@ def split_on_selects(kernel: Kernel) -> Kernel:
     cuts = _cuts(kernel.body)
     if not cuts:
         return kernel
-    body = _cut(kernel.body, cuts, NOTHING, Fresh(kernel))
+    body = _cut(kernel.body, cuts, NOTHING, FreshNames(kernel))
     if body is kernel.body:
         return kernel
     return simplify_loops(dataclasses.replace(kernel, body=body))
@@ -67,8 +67,8 @@ def _cuts(s: Stmt) -> dict[str, set[int]]:
     return found
 
 
-def _cut(s: Stmt, cuts: dict[str, set[int]], facts: Facts, fresh: Fresh) -> Stmt:
-    within = inside(facts, s)
+def _cut(s: Stmt, cuts: dict[str, set[int]], facts: Facts, fresh: FreshNames) -> Stmt:
+    within = facts_inside(facts, s)
     if isinstance(s, For) and s.kind in (SERIAL, PARALLEL) and s.name in cuts:
         lo, hi = lower(Var(s.name), within), upper(Var(s.name), within)
         if lo is not None and hi is not None:
@@ -78,7 +78,7 @@ def _cut(s: Stmt, cuts: dict[str, set[int]], facts: Facts, fresh: Fresh) -> Stmt
     return map_parts(s, lambda part: _cut(part, cuts, within, fresh))
 
 
-def _chosen(s: For, cuts: list[int], fresh: Fresh) -> Stmt:
+def _chosen(s: For, cuts: list[int], fresh: FreshNames) -> Stmt:
     """The body of a loop, copied for the values of its variable below each of `cuts`, and for the rest."""
     *parts, body = s.body, *(fresh.copy(s.body) for _ in cuts)
     for at, part in zip(reversed(cuts), reversed(parts), strict=True):

@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Set as AbstractSet
 
-from tdsl.codegen.analysis.scope import inside
-from tdsl.codegen.ir.fresh_names import Fresh, with_bounds_read_once
+from tdsl.codegen.analysis.facts import facts_inside
+from tdsl.codegen.ir.fresh_names import FreshNames, bind_loaded_bounds
 from tdsl.codegen.ir.loops import SERIAL, UNROLLED, For, Kernel, Stmt
 from tdsl.codegen.ir.statements import (
     conditional,
@@ -52,11 +52,13 @@ def unroll_some(kernel: Kernel, loops: AbstractSet[str]) -> Kernel:
     """As `unroll`, for the loops with these names alone."""
     if not loops:
         return kernel
-    return dataclasses.replace(kernel, body=_unroll(kernel.body, loops, NOTHING, Fresh(kernel)))
+    return dataclasses.replace(
+        kernel, body=_unroll(kernel.body, loops, NOTHING, FreshNames(kernel))
+    )
 
 
-def _unroll(s: Stmt, loops: AbstractSet[str], facts: Facts, fresh: Fresh) -> Stmt:
-    new = map_parts(s, lambda part: _unroll(part, loops, inside(facts, s), fresh))
+def _unroll(s: Stmt, loops: AbstractSet[str], facts: Facts, fresh: FreshNames) -> Stmt:
+    new = map_parts(s, lambda part: _unroll(part, loops, facts_inside(facts, s), fresh))
     if isinstance(new, For) and new.name in loops:
         return _copies(new, _most(new, facts), facts, fresh)
     return new
@@ -74,13 +76,13 @@ def _most(loop: For, facts: Facts) -> int:
     return most
 
 
-def _copies(loop: For, most: int, facts: Facts, fresh: Fresh) -> Stmt:
+def _copies(loop: For, most: int, facts: Facts, fresh: FreshNames) -> Stmt:
     if most * _statements(loop.body) > _MOST_COPIES:
         return rebuilt(loop, kind=SERIAL)
-    return with_bounds_read_once(loop, fresh, lambda whole: _guarded(whole, most, facts, fresh))
+    return bind_loaded_bounds(loop, fresh, lambda whole: _guarded(whole, most, facts, fresh))
 
 
-def _guarded(loop: For, most: int, facts: Facts, fresh: Fresh) -> Stmt:
+def _guarded(loop: For, most: int, facts: Facts, fresh: FreshNames) -> Stmt:
     copies = []
     for k in range(most):
         value: Expr = add(loop.lo, const(k))

@@ -5,10 +5,10 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Set as AbstractSet
 
-from tdsl.codegen.analysis.scope import inside
+from tdsl.codegen.analysis.facts import facts_inside
 from tdsl.codegen.ir.loops import SERIAL, UNROLLED, VECTORIZED, For, Kernel, Let, Stmt
 from tdsl.codegen.ir.statements import exprs_of, map_parts, rebuilt, walk
-from tdsl.codegen.passes.partition import decides
+from tdsl.codegen.passes.partition import is_clamp_or_test
 from tdsl.codegen.passes.simplify_loops import simplify_loops
 from tdsl.codegen.passes.unroll import unroll_some
 from tdsl.core.node import post_order
@@ -51,7 +51,7 @@ def unroll_clipped(kernel: Kernel) -> Kernel:
 
 def _one_level(s: Stmt, facts: Facts) -> Stmt:
     """`s` with each vectorized loop that contains another one unrolled, or serial if it is long."""
-    new = map_parts(s, lambda part: _one_level(part, inside(facts, s)))
+    new = map_parts(s, lambda part: _one_level(part, facts_inside(facts, s)))
     if isinstance(new, For) and new.kind == VECTORIZED and any(map(_is_vectorized, walk(new.body))):
         most = upper(new.extent, facts)
         few = most is not None and most <= _MOST_VECTORS
@@ -97,4 +97,4 @@ def _is_uneven(e: Expr) -> bool:
         case Binary("floordiv" | "mod", x):
             return dtype_of(x) == i64
         case _:
-            return decides(e)
+            return is_clamp_or_test(e)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 
+from tdsl.codegen.analysis.facts import facts_inside, facts_where
 from tdsl.codegen.analysis.lane_dependence import lanes_are_independent
-from tdsl.codegen.analysis.scope import inside, where
-from tdsl.codegen.ir.fresh_names import Fresh, with_bounds_read_once
+from tdsl.codegen.ir.fresh_names import FreshNames, bind_loaded_bounds
 from tdsl.codegen.ir.loops import (
     REGISTER,
     SERIAL,
@@ -14,7 +14,6 @@ from tdsl.codegen.ir.loops import (
     Alloc,
     ArriveBarrier,
     Barrier,
-    Beside,
     Block,
     BufferParam,
     Check,
@@ -33,6 +32,7 @@ from tdsl.codegen.ir.loops import (
     Store,
     Wait,
     WaitBarrier,
+    WarpSpecialize,
 )  # fmt: skip
 from tdsl.codegen.ir.statements import (
     conditional,
@@ -87,7 +87,7 @@ def vectorize(kernel: Kernel) -> Kernel:
     """
     extents = {p.name: p.extents for p in kernel.params if isinstance(p, BufferParam)}
     return dataclasses.replace(
-        kernel, body=_Pass(extents, Fresh(kernel)).statement(kernel.body, NOTHING)
+        kernel, body=_Pass(extents, FreshNames(kernel)).statement(kernel.body, NOTHING)
     )
 
 
@@ -96,13 +96,13 @@ class _Serial(Exception):
 
 
 class _Pass:
-    def __init__(self, extents: dict[str, tuple[Expr, ...]], fresh: Fresh) -> None:
+    def __init__(self, extents: dict[str, tuple[Expr, ...]], fresh: FreshNames) -> None:
         self.extents, self.fresh = extents, fresh
 
     def statement(self, s: Stmt, facts: Facts) -> Stmt:
         match s:
             case For():
-                loop = rebuilt(s, body=self.statement(s.body, inside(facts, s)))
+                loop = rebuilt(s, body=self.statement(s.body, facts_inside(facts, s)))
                 if s.kind != VECTORIZED:
                     return loop
                 inner = any(isinstance(x, For) and x.kind == VECTORIZED for x in walk(s.body))
@@ -111,7 +111,7 @@ class _Pass:
                 self.extents[name] = extents
             case _:
                 pass
-        return map_parts(s, lambda part: self.statement(part, inside(facts, s)))
+        return map_parts(s, lambda part: self.statement(part, facts_inside(facts, s)))
 
     def loop(self, s: For, facts: Facts) -> Stmt:
         serial = rebuilt(s, kind=SERIAL)
@@ -121,7 +121,7 @@ class _Pass:
         if not lanes_are_independent(rebuilt(s, extent=const(count)), facts):
             return serial
         try:
-            return with_bounds_read_once(s, self.fresh, lambda x: self.vectors(x, count, facts))
+            return bind_loaded_bounds(s, self.fresh, lambda x: self.vectors(x, count, facts))
         except _Serial:
             return serial
 
@@ -131,7 +131,7 @@ class _Pass:
             place = subtract(Var(s.name), s.lo)
             body = If(Binary("lt", place, s.extent), body)
         whole = rebuilt(s, extent=const(count), body=body)
-        known = inside(facts, whole)
+        known = facts_inside(facts, whole)
         vectors: dict[str, Expr] = {s.name: Ramp(s.lo, 1, count)}
         lanes = Lanes(s.name, s.lo, count, known, vectors, self.extents)
         return _Vector(lanes, self.fresh).statement(body)
@@ -140,7 +140,7 @@ class _Pass:
 class _Vector:
     """Replaces statements by vector code over all lanes."""
 
-    def __init__(self, lanes: Lanes, fresh: Fresh) -> None:
+    def __init__(self, lanes: Lanes, fresh: FreshNames) -> None:
         self.lanes, self.fresh = lanes, fresh
 
     def statement(self, s: Stmt) -> Stmt:
@@ -153,7 +153,7 @@ class _Vector:
                 return self.branch(s)
             case For(_, lo, extent):
                 loop = rebuilt(s, lo=self.scalar(lo), extent=self.scalar(extent))
-                inner = self.within(facts=inside(self.lanes.facts, s)).statement(s.body)
+                inner = self.within(facts=facts_inside(self.lanes.facts, s)).statement(s.body)
                 return inner if is_empty(inner) else rebuilt(loop, body=inner)
             case Alloc():
                 return self.alloc(s)
@@ -164,7 +164,7 @@ class _Vector:
                 return rebuilt(s, index=tuple(self.scalar(substitute(i, first)) for i in index))
             case Check() | Print() | Invoke() | Barrier() | Shuffle() | Commit() | Wait():
                 raise _Serial
-            case InitBarriers() | Beside() | ArriveBarrier() | WaitBarrier() | CopyTile():
+            case InitBarriers() | WarpSpecialize() | ArriveBarrier() | WaitBarrier() | CopyTile():
                 raise _Serial
 
     def within(self, **changes: object) -> _Vector:
@@ -202,7 +202,7 @@ class _Vector:
             return sequence((self.branch(If(s.cond, s.then)), self.branch(If(negated, s.orelse))))
         inner = self
         if same:
-            inner = self.within(facts=where(lanes.facts, conjunction(same)))
+            inner = self.within(facts=facts_where(lanes.facts, conjunction(same)))
         masks = [(c, wide) for c, wide in tests if lanes_of(wide) > 1]
         if masks:
             mask = inner.lanes.mask
@@ -229,11 +229,13 @@ class _Vector:
         lanes, t = self.lanes, dtype_of(s.value)
         wide = lanes.wide(s.value)
         if lanes_of(wide) == 1:
-            body = self.within(facts=inside(lanes.facts, s)).statement(s.body)
+            body = self.within(facts=facts_inside(lanes.facts, s)).statement(s.body)
             return body if is_empty(body) else rebuilt(s, value=wide, body=body)
         if t == i64 and not loads_of(s.value):
             vectors = {**lanes.vectors, s.name: wide}
-            return self.within(vectors=vectors, facts=inside(lanes.facts, s)).statement(s.body)
+            return self.within(vectors=vectors, facts=facts_inside(lanes.facts, s)).statement(
+                s.body
+            )
         lane = (Ramp(const(0), 1, lanes.count),)
         vectors = {**lanes.vectors, s.name: Load(s.name, lane, t)}
         body = self.within(vectors=vectors).statement(s.body)

@@ -15,7 +15,6 @@ from tdsl.codegen.ir.loops import (
     Alloc,
     ArriveBarrier,
     Barrier,
-    Beside,
     Block,
     BufferParam,
     Check,
@@ -37,6 +36,7 @@ from tdsl.codegen.ir.loops import (
     Store,
     Wait,
     WaitBarrier,
+    WarpSpecialize,
 )  # fmt: skip
 from tdsl.codegen.python.expressions import (
     ARRAY,
@@ -182,7 +182,7 @@ class Emitter:
                 self.writer.line(call(instruction, *views).text)
             case Barrier() | Shuffle() | Commit() | Wait():
                 raise AssertionError("only a GPU has threads that meet")
-            case InitBarriers() | Beside() | ArriveBarrier() | WaitBarrier() | CopyTile():
+            case InitBarriers() | WarpSpecialize() | ArriveBarrier() | WaitBarrier() | CopyTile():
                 raise AssertionError("only a GPU has threads that meet")
             case _:
                 assert_never(s)

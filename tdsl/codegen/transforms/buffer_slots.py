@@ -12,11 +12,11 @@ from tdsl.core.node import Node, transform
 from tdsl.lang.expr import Expr, Load
 
 
-def in_slot(s: Stmt, rings: Collection[str], slot: Expr) -> Stmt:
+def index_by_slot(s: Stmt, rings: Collection[str], slot: Expr) -> Stmt:
     """The statement with `slot` as a new first index of all accesses to the buffers `rings`."""
     s = map_parts(
         map_exprs(s, partial(_loads_in_slot, rings=rings, slot=slot)),
-        lambda part: in_slot(part, rings, slot),
+        lambda part: index_by_slot(part, rings, slot),
     )
     match s:
         case Store(buffer, index) | Prefetch(buffer, index) | CopyTile(buffer, index) if (

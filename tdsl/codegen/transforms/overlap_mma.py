@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tdsl.codegen.analysis.asynchronous import is_asynchronous
-from tdsl.codegen.ir.fresh_names import Fresh
+from tdsl.codegen.ir.fresh_names import FreshNames
 from tdsl.codegen.ir.loops import Alloc, For, If, Stmt
 from tdsl.codegen.ir.statements import read_in, rebuilt, sequence, substituted, written_in
 from tdsl.lang.expr import ONE, ZERO, Binary, Expr, Var
@@ -18,7 +18,7 @@ def overlap_mma(
     memory: Sequence[Alloc],
     parts: Sequence[Stmt],
     used: Stmt,
-    fresh: Fresh,
+    fresh: FreshNames,
 ) -> Stmt | None:
     """The loop software-pipelined: the MMAs of the next tile are issued when their accumulator is free.
 
@@ -43,11 +43,11 @@ def overlap_mma(
     >>> taken = Store("b", (Var("t"),), Load("acc", (Var("t"),), f32))
     >>> take = For("t", ZERO, const(128), "threadIdx.x", taken)
     >>> loop = For("n", ZERO, const(9), "serial", Block(()))
-    >>> meets = WaitBarrier("full", ZERO, ZERO), ArriveBarrier("empty", ZERO, together=True)
+    >>> meets = WaitBarrier("full", ZERO, ZERO), ArriveBarrier("empty", ZERO, per_warp=True)
     >>> acc = Alloc("acc", f32, (const(64), const(8)), FRAGMENT, Block(()))
     >>> made = overlap_mma(
     ...     loop, meets[0], [acc], [Invoke(name, tuple(operands)), take], meets[1],
-    ...     Fresh(Kernel("k", (), loop)),
+    ...     FreshNames(Kernel("k", (), loop)),
     ... )
     >>> print(show(made))
     acc = alloc(f32, [64, 8])  # fragment

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from tdsl.codegen.ir.fresh_names import Fresh
+from tdsl.codegen.ir.fresh_names import FreshNames
 from tdsl.codegen.ir.loops import Alloc, Block, Stmt, Store
 from tdsl.codegen.ir.statements import exprs_of, map_exprs, map_parts, rebuilt, walk
 from tdsl.core.node import Node, post_order, transform
@@ -12,7 +12,7 @@ from tdsl.lang.affine import variables
 from tdsl.lang.expr import ZERO, Load, Var
 
 
-def merged_lanes(body: Stmt, pairs: tuple[tuple[str, str], ...], loop: str) -> dict[str, Load]:
+def partial_loads(body: Stmt, pairs: tuple[tuple[str, str], ...], loop: str) -> dict[str, Load]:
     """For each result, the load of its partial result; empty if the variable `loop` is used anywhere else."""
     results = {x: t for t, x in pairs}
     stored = {s.name for s in walk(body) if isinstance(s, Alloc)} | {*results.values()}
@@ -45,7 +45,7 @@ def _mapped(s: Stmt, f: Callable[[Node], Node]) -> Stmt:
 
 def combined(
     body: Stmt,
-    fresh: Fresh,
+    fresh: FreshNames,
     lanes: Mapping[str, Load],
     low: Mapping[str, Load],
     high: Mapping[str, Load],

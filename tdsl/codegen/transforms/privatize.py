@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import field, replace
 from math import prod
 
-from tdsl.codegen.analysis.scope import inside
-from tdsl.codegen.ir.fresh_names import Fresh
+from tdsl.codegen.analysis.facts import facts_inside
+from tdsl.codegen.ir.fresh_names import FreshNames
 from tdsl.codegen.ir.loops import (
     REGISTER,
     SERIAL,
@@ -54,8 +54,8 @@ class _Shared(Exception):  # for control flow: the allocation is left as it is
     """Raised if several threads access one element, or a thread's part does not fit in registers."""
 
 
-def own_part(
-    s: Alloc, facts: Facts, extents: Mapping[str, int], arrays: frozenset[str], fresh: Fresh
+def privatize(
+    s: Alloc, facts: Facts, extents: Mapping[str, int], arrays: frozenset[str], fresh: FreshNames
 ) -> Alloc | None:
     """The allocation `s` around loops over threads as registers of each thread; None if threads share it.
 
@@ -107,7 +107,7 @@ class _Axis:
     axis: str
     count: int
     arrays: frozenset[str]
-    fresh: Fresh
+    fresh: FreshNames
 
     def of(self, s: Alloc, facts: Facts) -> Alloc:
         """The memory without the digit of the axis in its indices, or computed by all threads of the axis."""
@@ -127,7 +127,7 @@ class _Axis:
 
     def within(self, s: Stmt, at: _Place) -> _Place:
         """The place inside of a statement."""
-        at = replace(at, facts=inside(at.facts, s))
+        at = replace(at, facts=facts_inside(at.facts, s))
         match s:
             case Let(name, value) if not loads_of(value):
                 return replace(at, lets={**at.lets, name: substitute(value, at.lets)})

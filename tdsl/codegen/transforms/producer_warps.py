@@ -6,19 +6,19 @@ import functools
 from collections.abc import Iterable, Sequence
 from math import prod
 
-from tdsl.codegen.analysis.launch_axes import is_whole, launch_extents
-from tdsl.codegen.ir.fresh_names import Fresh
+from tdsl.codegen.analysis.launch_axes import covers_axis, launch_extents
+from tdsl.codegen.ir.fresh_names import FreshNames
 from tdsl.codegen.ir.loops import (
     AXES,
     THREADS,
     Alloc,
-    Beside,
     CopyTile,
     For,
     If,
     InitBarriers,
     Let,
     Stmt,
+    WarpSpecialize,
 )  # fmt: skip
 from tdsl.codegen.ir.statements import exprs_of, rebuilt, scalars_of, walk
 from tdsl.core.node import frozen
@@ -50,7 +50,7 @@ class Producer:
     blocks: int = 1
 
 
-def beside(body: Stmt, found: list[Producer], fresh: Fresh) -> Stmt:
+def beside(body: Stmt, found: list[Producer], fresh: FreshNames) -> Stmt:
     """The body of a block with one more warp, the producer, whose first thread issues the copies of tiles.
 
     The producer fills a slot of the ring after all consumers have arrived at its `empty` mbarrier; the
@@ -62,7 +62,7 @@ def beside(body: Stmt, found: list[Producer], fresh: Fresh) -> Stmt:
     >>> from tdsl.codegen.ir.show import show
     >>> use = For("x", ZERO, const(32), "threadIdx.x", Store("b", (Var("x"),), Var("x")))
     >>> p = Producer(use, ArriveBarrier("full", ZERO, 8), (), "full", "empty", 2, 1, (use,))
-    >>> print(show(beside(use, [p], Fresh(Kernel("k", (), use)))))
+    >>> print(show(beside(use, [p], FreshNames(Kernel("k", (), use)))))
     full = phases(2, arrivals=1)
     empty = phases(2, arrivals=1)
     beside:
@@ -81,7 +81,7 @@ def beside(body: Stmt, found: list[Producer], fresh: Fresh) -> Stmt:
     (p,) = found
     extents = launch_extents(body)
     around = [s for s in p.between if isinstance(s, For) and s.kind in AXES]
-    rounds = rounds_of(p.between)
+    rounds = round_loops(p.between)
     asks = p.asks
     for s in reversed(p.between):
         if s in rounds or (isinstance(s, Let) and s.name in _names_in(asks)):
@@ -94,7 +94,7 @@ def beside(body: Stmt, found: list[Producer], fresh: Fresh) -> Stmt:
     # the warp is added on the slowest axis: rows keep their length, unbound code still runs on all threads
     slowest = [x for x in reversed(THREADS[1:]) if x in used and x in bound]
     axis = next((x for x in (*slowest, *THREADS[1:]) if x not in used or x in bound), "")
-    if others or not axis or not all(is_whole(s, extents) for s in around):
+    if others or not axis or not all(covers_axis(s, extents) for s in around):
         raise _error(
             p,
             "a pipeline apart runs in all threads of a block, and as long each time",
@@ -115,7 +115,7 @@ def beside(body: Stmt, found: list[Producer], fresh: Fresh) -> Stmt:
         name = fresh.name(f"using_{axis[-1]}")
         body = For(name, ZERO, const(1 + more), axis, If(Binary("lt", Var(name), ONE), body))
     asking = _asking(fresh.copy(asks), axis, extents, more, fresh)
-    whole: Stmt = Beside((asking, body), axis, extents[axis])
+    whole: Stmt = WarpSpecialize((asking, body), axis, extents[axis])
     whole = InitBarriers(p.empty, p.stages, count // _WARP * p.blocks, whole, p.blocks)
     whole = InitBarriers(p.full, p.stages, p.copies, whole, p.blocks)
     for a in reversed(p.memory):
@@ -123,7 +123,7 @@ def beside(body: Stmt, found: list[Producer], fresh: Fresh) -> Stmt:
     return whole
 
 
-def _asking(asks: Stmt, axis: str, extents: dict[str, int], more: int, fresh: Fresh) -> Stmt:
+def _asking(asks: Stmt, axis: str, extents: dict[str, int], more: int, fresh: FreshNames) -> Stmt:
     """`asks` run by the thread with number `extents[axis]` on `axis`, 0 on the others; `more` are added."""
     loops = []
     tests: list[Expr] = []
@@ -164,7 +164,7 @@ def shared_out(s: CopyTile, cluster: For | None, lets: Sequence[Let]) -> CopyTil
     return rebuilt(s, index=tuple(index), start=tuple(start), extents=tuple(extents), blocks=count)
 
 
-def rounds_of(between: Iterable[Stmt]) -> list[For]:
+def round_loops(between: Iterable[Stmt]) -> list[For]:
     """The loops of `between` that are bound to no axis, so that each thread runs all of their iterations."""
     return [s for s in between if isinstance(s, For) and s.kind not in AXES]
 

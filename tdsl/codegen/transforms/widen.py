@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass, field
 
-from tdsl.codegen.transforms.one_lane import lane
+from tdsl.codegen.transforms.extract_lanes import extract_lane
 from tdsl.core.node import children, map_children, post_order
 from tdsl.lang.affine import Sum, as_expr, as_sum
 from tdsl.lang.bounds import Facts, at_most
@@ -110,7 +110,9 @@ class Lanes:
                     # for all lanes alike: base + lane <= 0 if base <= 1 - count, base - lane if base <= 0
                     start = int(op in ("lt", "gt")) - (turn * apart.stride == 1)
                     if self.fits(as_sum(apart.base).times(turn).plus(Sum({}, start))):
-                        return Binary(op, lane(self.memo[x], 0), lane(self.memo[y], 0))
+                        return Binary(
+                            op, extract_lane(self.memo[x], 0), extract_lane(self.memo[y], 0)
+                        )
             case _:
                 pass
         return None

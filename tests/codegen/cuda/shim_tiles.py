@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 
-from tdsl.codegen.gpu.tensor_boxes import TileMap
+from tdsl.codegen.gpu.tensor_map_specs import TensorMapSpec
 from tdsl.codegen.ir.loops import row_major
 from tdsl.lang.types import BY_NAME
 
@@ -144,7 +144,7 @@ class Map(ctypes.Structure):
     )  # fmt: skip
 
 
-def map_for(tile: TileMap, array: int) -> Map:
+def map_for(tile: TensorMapSpec, array: int) -> Map:
     """The map of an array at an address."""
     made = Map(array, len(tile.shape), BY_NAME[tile.dtype].bytes, tile.swizzle)
     for n, axis in enumerate(reversed(range(len(tile.shape)))):

@@ -116,7 +116,7 @@ def test_a_slot_that_another_block_still_reads_is_found():
     """Consumers say only to their own block that they have used a slot, and that waits for no others."""
 
     def change(s):
-        if isinstance(s, ArriveBarrier) and s.together:
+        if isinstance(s, ArriveBarrier) and s.per_warp:
             return replace(s, blocks=1)
         if isinstance(s, InitBarriers) and s.name == "c_k_o_used":
             return replace(s, arrivals=s.arrivals // 2)
@@ -128,7 +128,7 @@ def test_a_slot_that_another_block_still_reads_is_found():
 
 def test_arrivals_of_one_block_where_two_are_waited_for_are_found():
     with pytest.raises(Hazard, match="waits for ever at slot 0 of 'c_k_o_used': 4 arrivals"):
-        broken(lambda s: replace(s, blocks=1) if isinstance(s, ArriveBarrier) and s.together else s)
+        broken(lambda s: replace(s, blocks=1) if isinstance(s, ArriveBarrier) and s.per_warp else s)
 
 
 def test_a_tile_that_goes_to_one_block_alone_is_found():

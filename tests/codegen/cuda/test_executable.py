@@ -13,7 +13,7 @@ from tdsl.codegen.cuda.driver import Driver, runs_on
 from tdsl.codegen.cuda.executable import CudaExecutable
 from tdsl.codegen.cuda.launcher import code_of, plain
 from tdsl.codegen.cuda.occupancy import occupancy
-from tdsl.codegen.gpu.tensor_boxes import TileMap
+from tdsl.codegen.gpu.tensor_map_specs import TensorMapSpec
 from tdsl.lang.types import ALL
 from tests.codegen.cuda import programs
 from tests.codegen.cuda.fake_driver import FakeDriver
@@ -60,7 +60,7 @@ def test_large_shared_memory_is_asked_for_once(fake):
 
 
 def test_tensor_maps_are_made_for_the_arrays_of_a_call(fake):
-    tile = TileMap("a", "f32", (10, 12), (8, 4))
+    tile = TensorMapSpec("a", "f32", (10, 12), (8, 4))
     with_map = replace(MODULE, kernels=(replace(RECORD, maps=(tile,)),))
     made = executable(fake, with_map)
     for _ in range(2):

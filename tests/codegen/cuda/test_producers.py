@@ -9,12 +9,11 @@ import pytest
 import tdsl as td
 from tdsl.codegen.emulation.run import EmulatedExecutable
 from tdsl.codegen.gpu.launches import launches_of
-from tdsl.codegen.ir.fresh_names import Fresh
+from tdsl.codegen.ir.fresh_names import FreshNames
 from tdsl.codegen.ir.loops import (
     BLOCKS,
     SERIAL,
     ArriveBarrier,
-    Beside,
     Block,
     For,
     If,
@@ -23,6 +22,7 @@ from tdsl.codegen.ir.loops import (
     Stmt,
     Store,
     WaitBarrier,
+    WarpSpecialize,
 )
 from tdsl.codegen.ir.show import show
 from tdsl.codegen.ir.statements import map_exprs, scalars_of, walk
@@ -70,7 +70,7 @@ def test_a_block_that_makes_tiles_in_rounds_is_right(m, n, p, stages):
 def test_the_ring_is_made_once_for_all_rounds():
     made = kernel(3, rounds=2)
     outside = made.body
-    while not isinstance(outside, Beside):
+    while not isinstance(outside, WarpSpecialize):
         assert not isinstance(outside, For) or outside.kind in BLOCKS
         outside = outside.body
     slots = [line.partition("[")[2] for line in show(outside).splitlines() if "_used[" in line]
@@ -88,7 +88,7 @@ def test_a_pipeline_apart_is_as_long_each_time(around):
     use = For("x", ZERO, const(32), "threadIdx.x", Store("b", (Var("x"),), Var("x")))
     wrong = Producer(inner, inner, (), "full", "empty", 2, 1, (around, use))
     with pytest.raises(td.ScheduleError, match="as long each time"):
-        beside(use, [wrong], Fresh(Kernel("k", (), use)))
+        beside(use, [wrong], FreshNames(Kernel("k", (), use)))
 
 
 def test_a_block_has_a_warp_more_and_no_barriers():
@@ -97,7 +97,7 @@ def test_a_block_has_a_warp_more_and_no_barriers():
     assert launch.block == (8, 8 + 4, 1)
     assert programs.barriers(made) == 0
     assert [s.arrivals for s in walk(made.body) if isinstance(s, InitBarriers)] == [2, 2]
-    assert sum(isinstance(s, Beside) for s in walk(made.body)) == 1
+    assert sum(isinstance(s, WarpSpecialize) for s in walk(made.body)) == 1
 
 
 def test_the_directive_is_written_and_read():
@@ -122,7 +122,7 @@ def in_part(n: int, change: Callable[[Stmt], Stmt]) -> Callable[[Stmt], Stmt]:
     """The change in one of the statements that run side by side: 0 asks for tiles, 1 uses them."""
 
     def both(s: Stmt) -> Stmt:
-        if not isinstance(s, Beside):
+        if not isinstance(s, WarpSpecialize):
             return s
         parts = list(s.parts)
         parts[n] = programs.rewritten(parts[n], change)

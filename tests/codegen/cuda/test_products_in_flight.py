@@ -58,9 +58,9 @@ def test_a_slot_given_back_in_its_own_step_is_waited_for():
     """The pass finds the wait that a program needs."""
 
     def change(s: Stmt) -> Stmt:
-        if isinstance(s, Commit | Wait) and s.products:
+        if isinstance(s, Commit | Wait) and s.mma:
             return Block(())
-        if isinstance(s, If) and isinstance(s.then, ArriveBarrier) and s.then.together:
+        if isinstance(s, If) and isinstance(s.then, ArriveBarrier) and s.then.per_warp:
             return map_exprs(s.then, lambda e: substitute(e, {"c_k_o": add(Var("c_k_o"), ONE)}))
         return s
 
@@ -72,21 +72,21 @@ def test_a_slot_given_back_in_its_own_step_is_waited_for():
 
 def test_waits_that_are_too_weak_are_found():
     with pytest.raises(Hazard, match=r"what is being copied|while wgmma_\w+ reads it"):
-        broken(lambda s: Wait(2, products=True) if s == Wait(1, products=True) else s, stages=2)
+        broken(lambda s: Wait(2, mma=True) if s == Wait(1, mma=True) else s, stages=2)
     with pytest.raises(Hazard, match="reads, with no wait, what is being made: c_1"):
-        broken(lambda s: Wait(1, products=True) if s == Wait(0, products=True) else s)
+        broken(lambda s: Wait(1, mma=True) if s == Wait(0, mma=True) else s)
 
 
 def test_waits_and_commits_left_out_are_found():
     with pytest.raises(Hazard, match="with no wait, what is being made"):
-        broken(lambda s: Block(()) if s == Wait(0, products=True) else s)
+        broken(lambda s: Block(()) if s == Wait(0, mma=True) else s)
     with pytest.raises(Hazard, match=r"what is being (copied|made)"):
-        broken(lambda s: Block(()) if isinstance(s, Commit) and s.products else s)
+        broken(lambda s: Block(()) if isinstance(s, Commit) and s.mma else s)
 
 
 def test_a_slot_given_back_a_step_too_early_is_found():
     def change(s: Stmt) -> Stmt:
-        if isinstance(s, If) and isinstance(s.then, ArriveBarrier) and s.then.together:
+        if isinstance(s, If) and isinstance(s.then, ArriveBarrier) and s.then.per_warp:
             return map_exprs(s.then, lambda e: substitute(e, {"c_k_o": add(Var("c_k_o"), ONE)}))
         return s
 

@@ -18,7 +18,7 @@ _MOST_AXES = 5
 
 
 @frozen
-class TileMap:
+class TensorMapSpec:
     """A tensor map: the shape of a row-major array, the shape of the boxes that are copied, and the swizzle.
 
     The swizzle, in bytes, is at least as wide as the rows of a box; 0 for none. A launch has one tensor map
@@ -32,18 +32,18 @@ class TileMap:
     swizzle: int = 0
 
 
-def tile_maps(body: Stmt, params: Iterable[Argument]) -> tuple[TileMap, ...]:
+def tensor_map_specs(body: Stmt, params: Iterable[Argument]) -> tuple[TensorMapSpec, ...]:
     """The tensor maps of a kernel in order of first use; ScheduleError for a box that TMA cannot copy.
 
     >>> from tdsl.lang.expr import ZERO, const
     >>> from tdsl.lang.types import f32
     >>> a = BufferParam("a", f32, (const(100), const(64)), (64, 1), False)
-    >>> tile_maps(CopyTile("t", (ZERO, ZERO), "a", (ZERO, ZERO), (8, 32)), (a,))
-    (TileMap(array='a', dtype='f32', shape=(100, 64), box=(8, 32), swizzle=0),)
+    >>> tensor_map_specs(CopyTile("t", (ZERO, ZERO), "a", (ZERO, ZERO), (8, 32)), (a,))
+    (TensorMapSpec(array='a', dtype='f32', shape=(100, 64), box=(8, 32), swizzle=0),)
     """
     arrays = {p.name: p for p in params if isinstance(p, BufferParam)}
     swizzles = {s.name: s.swizzle for s in walk(body) if isinstance(s, Alloc)}
-    found: dict[TileMap, None] = {}
+    specs: dict[TensorMapSpec, None] = {}
     for s in walk(body):
         if isinstance(s, CopyTile):
             if s.source not in arrays:
@@ -53,11 +53,11 @@ def tile_maps(body: Stmt, params: Iterable[Argument]) -> tuple[TileMap, ...]:
                     label="scheduled here",
                     hint="compute_root() what is copied, or copy by threads: cooperate()",
                 )
-            found[map_of(s, arrays[s.source], swizzles.get(s.buffer, 0))] = None
-    return tuple(found)
+            specs[tensor_map_spec(s, arrays[s.source], swizzles.get(s.buffer, 0))] = None
+    return tuple(specs)
 
 
-def map_of(s: CopyTile, p: BufferParam, swizzle: int) -> TileMap:
+def tensor_map_spec(s: CopyTile, p: BufferParam, swizzle: int) -> TensorMapSpec:
     """The tensor map of a copy; for a swizzled tile with longer rows, the one of each of its panels."""
     shape = tuple(int(e.value) for e in p.extents if isinstance(e, Const))
     if len(shape) < len(p.extents):
@@ -99,15 +99,15 @@ def map_of(s: CopyTile, p: BufferParam, swizzle: int) -> TileMap:
             f"a multiple of {UNIT}",
         ),
     )
-    for wrong, what, wanted in checks:
+    for wrong, what, requirement in checks:
         if wrong:
-            raise _refused(what, wanted, s.loc)
-    return TileMap(p.name, p.dtype.name, shape, box, swizzle)
+            raise _tma_error(what, requirement, s.loc)
+    return TensorMapSpec(p.name, p.dtype.name, shape, box, swizzle)
 
 
-def _refused(what: str, wanted: str, loc: Loc | None) -> ScheduleError:
+def _tma_error(what: str, requirement: str, loc: Loc | None) -> ScheduleError:
     return ScheduleError(
-        f"{what}; copies as a whole need {wanted}",
+        f"{what}; copies as a whole need {requirement}",
         loc=loc,
         label="scheduled here",
         hint="choose other tiles or sizes, or copy by threads: cooperate() instead of bulk_copy()",

@@ -9,7 +9,7 @@ from tdsl.codegen.ir.statements import loads_of, rebuilt, sequence, walk
 from tdsl.lang.expr import Expr
 
 
-def around_barriers(cond: Expr, s: Stmt) -> Stmt | None:
+def guard_between_barriers(cond: Expr, s: Stmt) -> Stmt | None:
     """The statement under a condition, with its barriers unconditional: the code between them is guarded.
 
     None if loops, conditions or lets around a barrier read memory, since that read may be invalid where the
@@ -21,7 +21,7 @@ def around_barriers(cond: Expr, s: Stmt) -> Stmt | None:
     >>> i = Var("i")
     >>> store = lambda name: Store(name, (i,), i)
     >>> nest = For("i", ZERO, const(4), "serial", Block((store("a"), Barrier(), store("b"))))
-    >>> print(show(around_barriers(Binary("lt", Var("row"), const(7)), nest)))
+    >>> print(show(guard_between_barriers(Binary("lt", Var("row"), const(7)), nest)))
     for i in range(0, 4):
       if row < 7:
         a[i] = i
@@ -35,17 +35,17 @@ def around_barriers(cond: Expr, s: Stmt) -> Stmt | None:
         return If(cond, s)
     match s:
         case Block(parts):
-            made = [around_barriers(cond, part) for part in _runs(parts)]
+            made = [guard_between_barriers(cond, part) for part in _runs(parts)]
             known = [x for x in made if x is not None]
             return sequence(known) if len(known) == len(made) else None
         case Alloc():
-            return _with_body(s, around_barriers(cond, s.body))
+            return _with_body(s, guard_between_barriers(cond, s.body))
         case Let() if not loads_of(s.value):
-            return _with_body(s, around_barriers(cond, s.body))
+            return _with_body(s, guard_between_barriers(cond, s.body))
         case For() if not (loads_of(s.lo) | loads_of(s.extent)):
-            return _with_body(s, around_barriers(cond, s.body))
+            return _with_body(s, guard_between_barriers(cond, s.body))
         case If(inner, then, None) if not loads_of(inner):
-            body = around_barriers(cond, then)
+            body = guard_between_barriers(cond, then)
             return None if body is None else rebuilt(s, then=body)
         case _:
             return None

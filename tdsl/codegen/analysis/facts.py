@@ -12,22 +12,22 @@ from tdsl.lang.simplify import add, ceildiv, conjuncts, floordiv, maximum, minim
 from tdsl.lang.types import i64
 
 
-def inside(facts: Facts, s: Stmt) -> Facts:
+def facts_inside(facts: Facts, s: Stmt) -> Facts:
     """The facts in the body of a statement: of a loop, a let, an `If` without `else`."""
     match s:
         case For():
-            return _inside_loop(facts, s)
+            return _facts_in_loop(facts, s)
         case Let(name, value) if dtype_of(value) == i64 and not loads_of(value):
             return facts.knowing(name, value, value)
         case If(cond, _, None):
-            return where(facts, cond)
+            return facts_where(facts, cond)
         case _:
             return facts
 
 
-def _inside_loop(facts: Facts, loop: For) -> Facts:
+def _facts_in_loop(facts: Facts, loop: For) -> Facts:
     """The facts in a loop; bounds that load memory, which may change, are replaced by constant limits."""
-    first, last = loop.lo, last_of(loop, facts)
+    first, last = loop.lo, last_value(loop, facts)
     if loads_of(first):
         bound = lower(first, facts)
         if bound is None:
@@ -41,14 +41,14 @@ def _inside_loop(facts: Facts, loop: For) -> Facts:
     return facts.knowing(loop.name, first, last)
 
 
-def last_of(loop: For, facts: Facts) -> Expr:
+def last_value(loop: For, facts: Facts) -> Expr:
     """The last value of a loop variable."""
     if isinstance(loop.lo, Const) and isinstance(loop.extent, Const):
         return const(loop.lo.value + loop.extent.value - 1)
     return subtract(add(loop.lo, loop.extent, facts), ONE, facts)
 
 
-def narrowed(d: Sum, name: str, lo: Expr, hi: Expr, facts: Facts) -> tuple[Expr, Expr]:
+def narrow_range(d: Sum, name: str, lo: Expr, hi: Expr, facts: Facts) -> tuple[Expr, Expr]:
     """The subrange of lo..hi of variable `name` in which `d`, linear in it, is at most 0."""
     c, rest = d.terms[Var(name)], as_expr(d.without(Var(name)))
     if c > 0:
@@ -56,7 +56,7 @@ def narrowed(d: Sum, name: str, lo: Expr, hi: Expr, facts: Facts) -> tuple[Expr,
     return maximum(lo, ceildiv(rest, const(-c), facts), facts), hi
 
 
-def where(facts: Facts, cond: Expr) -> Facts:
+def facts_where(facts: Facts, cond: Expr) -> Facts:
     """The facts where a condition holds.
 
     Each affine comparison bounds each of its variables: the innermost one in terms of the others, an outer
@@ -66,7 +66,7 @@ def where(facts: Facts, cond: Expr) -> Facts:
     >>> from tdsl.lang.expr import ZERO, Binary, Var
     >>> i, j = Var("i"), Var("j")
     >>> facts = NOTHING.knowing("i", ZERO, const(9)).knowing("j", ZERO, const(9))
-    >>> some = where(facts, Binary("lt", Binary("add", Binary("mul", const(10), i), j), const(25)))
+    >>> some = facts_where(facts, Binary("lt", Binary("add", Binary("mul", const(10), i), j), const(25)))
     >>> upper(i, some), upper(Binary("add", Binary("mul", const(10), i), j), some)
     (2, 24)
     """
@@ -80,12 +80,12 @@ def where(facts: Facts, cond: Expr) -> Facts:
             lo, hi = tighten(here, c, facts, name)[name]
             if (lo, hi) == here[name] or lo is None or hi is None:
                 continue
-            if _only_outer(facts, name, lo) and _only_outer(facts, name, hi):
+            if _uses_outer_only(facts, name, lo) and _uses_outer_only(facts, name, hi):
                 facts = facts.knowing(name, lo, hi)
     return facts
 
 
-def _only_outer(facts: Facts, name: str, bound: Expr) -> bool:
+def _uses_outer_only(facts: Facts, name: str, bound: Expr) -> bool:
     """True if a bound of variable `name` depends only on variables whose ranges come before its own."""
     if loads_of(bound):
         return False

@@ -11,13 +11,13 @@ from tdsl.lang.expr import Binary, Cast, Const, Expr, Select, Size, Unary, Var
 _SIZE = 4096
 
 
-def sample(exprs: Iterable[Expr], facts: Facts) -> list[int]:
+def typical_values(exprs: Iterable[Expr], facts: Facts) -> list[int]:
     """The value of each expression with all sizes 4096, and loop variables in the middle of their ranges.
 
     >>> from tdsl.lang.bounds import NOTHING
     >>> from tdsl.lang.expr import const
     >>> facts = NOTHING.knowing("i", const(0), Binary("sub", Size("n"), const(1)))
-    >>> sample([Var("i"), Binary("mul", Var("i"), const(2))], facts)
+    >>> typical_values([Var("i"), Binary("mul", Var("i"), const(2))], facts)
     [2047, 4094]
     """
     values: dict[str, int] = {}
