@@ -10,18 +10,7 @@ from tdsl.codegen.ir.statements import exprs_of
 from tdsl.core.node import Node, frozen, post_order, transform
 from tdsl.lang.affine import Sum, as_expr, as_sum, variables
 from tdsl.lang.bounds import Facts, lower, upper
-from tdsl.lang.expr import (
-    ZERO,
-    Binary,
-    Broadcast,
-    Const,
-    Expr,
-    Load,
-    Ramp,
-    Var,
-    const,
-    lanes_of,
-)  # fmt: skip
+from tdsl.lang.expr import ZERO, Binary, Broadcast, Const, Expr, Load, Ramp, Var, const, lanes_of
 from tdsl.lang.simplify import add, simplify, substitute
 from tdsl.machine.instructions.instruction import INSTRUCTIONS
 

@@ -13,19 +13,7 @@ from tdsl.errors import IndexBoundError, TdslError
 from tdsl.lang.affine import as_sum, variables, whole_steps
 from tdsl.lang.bounds import NOTHING, at_most
 from tdsl.lang.definition import Definition
-from tdsl.lang.expr import (
-    FALSE,
-    ONE,
-    TRUE,
-    ZERO,
-    Binary,
-    Const,
-    Expr,
-    Read,
-    Size,
-    Var,
-    dtype_of,
-)  # fmt: skip
+from tdsl.lang.expr import FALSE, ONE, TRUE, ZERO, Binary, Const, Expr, Read, Size, Var, dtype_of
 from tdsl.lang.message import message_parts
 from tdsl.lang.program import FuncDef, Program
 from tdsl.lang.regions import Box, Interval, Ranges, interval_where, is_empty, reads_in
@@ -39,21 +27,25 @@ from tdsl.schedule.tree import Tree
 
 
 @dataclass(slots=True)
-class Messages:
+class KernelMessages:
     """The messages of a kernel's checks and prints, and the instructions that it invokes."""
 
-    made: list[Message] = field(default_factory=list)
+    sites: list[Message] = field(default_factory=list)
     instructions: dict[str, None] = field(default_factory=dict)
 
     def site(self, kind: str, text: str, count: int, loc: Loc | None) -> int:
         """Adds a message and returns its number; `{}` in the text stands for a value."""
         where = "" if loc is None else f"{loc.file}:{loc.line}"
-        self.made.append(Message(kind, message_parts(text, count), where))
-        return len(self.made) - 1
+        self.sites.append(Message(kind, message_parts(text, count), where))
+        return len(self.sites) - 1
 
 
 def check_boxes(
-    tree: Tree, state: State, boxes: dict[str, Box], messages: Messages, declared: list[Condition]
+    tree: Tree,
+    state: State,
+    boxes: dict[str, Box],
+    messages: KernelMessages,
+    declared: list[Condition],
 ) -> list[Stmt]:
     """Prove that reads and writes are in bounds; returns the checks left for a call, `declared` included.
 
@@ -61,16 +53,16 @@ def check_boxes(
     becomes a `Check`; IndexBoundError for an access that is out of bounds or, by data, may be.
     """
     program, limits = state.program, _limits(state.program)
-    open_: list[Condition] = []
+    unproved: list[Condition] = []
     for name in tree.order:
         f = program.func(name)
-        nests = _nests(f, boxes)
+        nests = _nonempty_definitions(f, boxes)
         if name in program.outputs or f.declared:
             for d, ranges in nests:  # before reads: an update extends the box of all definitions
-                open_ += _writes_left_open(f, d, ranges)
-        open_ += _reads_left_open(f, boxes, limits)
+                unproved += _unproved_writes(f, d, ranges)
+        unproved += _unproved_reads(f, boxes, limits)
     checks: dict[tuple[str, Expr], Stmt] = {}
-    for cond, text, loc in (*open_, *declared):
+    for cond, text, loc in (*unproved, *declared):
         if cond != TRUE and (text, cond) not in checks:
             checks[text, cond] = Check(cond, messages.site("bounds", text, 0, loc), ())
     return list(checks.values())
@@ -85,10 +77,12 @@ def check_declared(state: State) -> list[Condition]:
     To be called before inlining, which removes the reads of inlined funcs.
     """
     declared = {f.name: f.limits for f in state.program.funcs if f.declared}
-    return [] if declared.keys() <= {*state.program.outputs} else _at_root(state, declared)
+    return [] if declared.keys() <= {*state.program.outputs} else _unproved_at_root(state, declared)
 
 
-SAMPLE = 64  # the value of each unknown size; an access that is wrong for all sizes is wrong for this one
+SAMPLE_SIZE = (
+    64  # the value of each unknown size; an access wrong for all sizes is wrong for this one
+)
 
 
 def check_every_call(state: State, lower: Callable[[int], None], *, known: bool) -> None:
@@ -103,7 +97,7 @@ def check_every_call(state: State, lower: Callable[[int], None], *, known: bool)
         check_reads(state)
     except IndexBoundError as error:
         try:
-            lower(SAMPLE)
+            lower(SAMPLE_SIZE)
         except IndexBoundError as exact:
             if exact.loc == error.loc:
                 raise (exact if known else error) from None
@@ -116,7 +110,7 @@ def check_reads(state: State) -> None:
 
     With another schedule the access may be in bounds: an inlined func may be read on a smaller box.
     """
-    _at_root(state, _limits(state.program), writes=True)
+    _unproved_at_root(state, _limits(state.program), writes=True)
 
 
 def _limits(program: Program) -> dict[str, Box]:
@@ -125,44 +119,46 @@ def _limits(program: Program) -> dict[str, Box]:
     return inputs | {f.name: f.limits for f in program.funcs}
 
 
-def _at_root(state: State, limits: Mapping[str, Box], *, writes: bool = False) -> list[Condition]:
+def _unproved_at_root(
+    state: State, limits: Mapping[str, Box], *, writes: bool = False
+) -> list[Condition]:
     """The conditions left open for reads of names in `limits`, and `writes`, with all funcs at the root."""
-    open_: list[Condition] = []
+    unproved: list[Condition] = []
     plans = tuple((n, replace(p, place=Root(), store=None)) for n, p in state.plans)
     boxes = root_boxes(State(state.program, plans))
     for f in state.program.funcs:
         if writes and (f.name in state.program.outputs or f.declared):
-            for d, ranges in _nests(f, boxes):
-                open_ += _writes_left_open(f, d, ranges)
-        open_ += _reads_left_open(f, boxes, limits)
-    return open_
+            for d, ranges in _nonempty_definitions(f, boxes):
+                unproved += _unproved_writes(f, d, ranges)
+        unproved += _unproved_reads(f, boxes, limits)
+    return unproved
 
 
-def _nests(f: FuncDef, boxes: Mapping[str, Box]) -> list[tuple[Definition, Ranges]]:
+def _nonempty_definitions(f: FuncDef, boxes: Mapping[str, Box]) -> list[tuple[Definition, Ranges]]:
     """The definitions of a func with nonempty ranges, each with the ranges of its variables."""
-    found = [
+    ranges_of = [
         (d, definition_ranges(f, d, boxes[f.name], NOTHING))
         for d in (f.definitions if f.name in boxes else ())
     ]
-    return [(d, ranges) for d, ranges in found if not any(map(is_empty, ranges.values()))]
+    return [(d, ranges) for d, ranges in ranges_of if not any(map(is_empty, ranges.values()))]
 
 
-def _reads_left_open(
+def _unproved_reads(
     f: FuncDef, boxes: Mapping[str, Box], limits: Mapping[str, tuple[Interval, ...]]
 ) -> Iterator[Condition]:
     """Conditions to check in a call for the reads of names in `limits`; IndexBoundError if one is outside."""
-    for d, ranges in _nests(f, boxes):
-        yield from _sites_left_open(f, d, d.reads, ranges, limits)
+    for d, ranges in _nonempty_definitions(f, boxes):
+        yield from _unproved_accesses(f, d, d.reads, ranges, limits)
     for d in f.definitions if f.name in boxes else ():
         if d.tested:  # conditions with reads are evaluated only where those without reads are true
             plain = replace(d, where=d.tested[0])
             ranges = definition_ranges(f, plain, boxes[f.name], NOTHING)
             if not any(map(is_empty, ranges.values())):
                 reads = tuple(reads_in((d.where,)))
-                yield from _sites_left_open(f, plain, reads, ranges, limits)
+                yield from _unproved_accesses(f, plain, reads, ranges, limits)
 
 
-def _sites_left_open(
+def _unproved_accesses(
     f: FuncDef,
     d: Definition,
     reads: Iterable[Read],
@@ -175,27 +171,27 @@ def _sites_left_open(
             if e not in intervals:
                 intervals[e] = interval_where(e, ranges, d.where)
             touched = intervals[e]
-            for cond in _outside(f, r, axis, touched, limits[r.name][axis], d):
-                text = f"{r.name!r} {_certainly(e, d)} read out of range in axis {axis}"
+            for cond in _unproved_read(f, r, axis, touched, limits[r.name][axis], d):
+                text = f"{r.name!r} {_verb(e, d)} read out of range in axis {axis}"
                 yield _unless_empty(cond, ranges), text, r.loc or d.loc
 
 
-def _writes_left_open(f: FuncDef, d: Definition, ranges: Ranges) -> Iterator[Condition]:
+def _unproved_writes(f: FuncDef, d: Definition, ranges: Ranges) -> Iterator[Condition]:
     """The same for the writes of a definition; a free variable as an index is in bounds by construction."""
     for axis, e in enumerate(d.index):
         if not (isinstance(e, Var) and e.name in d.free):
             touched = interval_where(e, ranges, d.where)
-            for cond in _written_outside(f, d, axis, touched):
-                text = f"{f.name!r} {_certainly(e, d)} written out of range in axis {axis}"
+            for cond in _unproved_write(f, d, axis, touched):
+                text = f"{f.name!r} {_verb(e, d)} written out of range in axis {axis}"
                 yield _unless_empty(cond, ranges), text, d.loc or f.loc
 
 
-def _certainly(index: Expr, d: Definition) -> str:
+def _verb(index: Expr, d: Definition) -> str:
     """The verb of a message: "may be" if the index is not known to attain its bounds or has a predicate."""
-    return "is" if d.where == TRUE and _reaches_its_bounds(index) else "may be"
+    return "is" if d.where == TRUE and _attains_bounds(index) else "may be"
 
 
-def _reaches_its_bounds(e: Expr) -> bool:
+def _attains_bounds(e: Expr) -> bool:
     """True if an expression attains its bounds: sums, quotients and clips of parts that share no variable."""
     atoms = [*whole_steps(as_sum(e)).terms] if dtype_of(e) == i64 else [e]
     names = [variables(a) for a in atoms]
@@ -205,24 +201,24 @@ def _reaches_its_bounds(e: Expr) -> bool:
         match atom:
             case Var() | Size() | Const():
                 pass
-            case Binary("floordiv", x, Const(k)) if k > 0 and _reaches_its_bounds(x):
+            case Binary("floordiv", x, Const(k)) if k > 0 and _attains_bounds(x):
                 pass
             case Binary("min" | "max", x, y) if variables(x).isdisjoint(variables(y)):
-                if not (_reaches_its_bounds(x) and _reaches_its_bounds(y)):
+                if not (_attains_bounds(x) and _attains_bounds(y)):
                     return False
             case _:
                 return False
     return True
 
 
-def _written_outside(f: FuncDef, d: Definition, axis: int, touched: Interval) -> list[Expr]:
+def _unproved_write(f: FuncDef, d: Definition, axis: int, touched: Interval) -> list[Expr]:
     """Conditions to check in a call; none if the write is certainly in bounds."""
     limit = f.limits[axis] if f.declared else f.natural[axis]
 
     def error(_: Expr | None) -> IndexBoundError:
         return IndexBoundError(
-            f"axis {axis} of {f.name!r} runs over {_shown(limit)}, "
-            f"but {_shown(touched)} {_certainly(d.index[axis], d)} written",
+            f"axis {axis} of {f.name!r} runs over {_interval_text(limit)}, "
+            f"but {_interval_text(touched)} {_verb(d.index[axis], d)} written",
             loc=d.loc or f.loc,
             label="written here",
             related=((f.loc, f"{f.name!r} is made here"),),
@@ -231,10 +227,10 @@ def _written_outside(f: FuncDef, d: Definition, axis: int, touched: Interval) ->
 
     if None in touched:
         raise error(None)
-    return _left_open(touched, limit, error)
+    return _unproved_conditions(touched, limit, error)
 
 
-def _outside(
+def _unproved_read(
     f: FuncDef, r: Read, axis: int, touched: Interval, limit: Interval, d: Definition
 ) -> list[Expr]:
     """Conditions to check in a call; none if the read is certainly in bounds."""
@@ -245,12 +241,12 @@ def _outside(
             label=f"axis {axis} of this access",
             hint="limit it: td.clip(index, 0, n - 1)",
         )
-    return _left_open(
+    return _unproved_conditions(
         touched,
         limit,
         lambda wrong: IndexBoundError(
-            f"{r.name!r} {_certainly(r.index[axis], d)} read at {show_expr(wrong)} in axis {axis}, "
-            f"outside of {_shown(limit)}",
+            f"{r.name!r} {_verb(r.index[axis], d)} read at {show_expr(wrong)} in axis {axis}, "
+            f"outside of {_interval_text(limit)}",
             loc=r.loc or d.loc,
             label="this access",
             related=((f.loc, f"{f.name!r} is computed on a range that needs it"),),
@@ -259,12 +255,12 @@ def _outside(
     )
 
 
-def _left_open(
+def _unproved_conditions(
     touched: Interval, limit: Interval, error: Callable[[Expr], IndexBoundError]
 ) -> list[Expr]:
     """Conditions on sizes under which `touched` is inside `limit`; raises `error` if no size can decide."""
     (lo, hi), (first, last) = touched, limit
-    open_: list[Expr] = []
+    unproved: list[Expr] = []
     for small, large, wrong in ((first, lo, lo), (hi, last, hi)):
         if small is None or large is None or wrong is None or at_most(small, large):
             continue
@@ -273,14 +269,14 @@ def _left_open(
             raise error(wrong)
         ends = product(_operands("max", small), _operands("min", large))
         parts = [simplify(Binary("le", a, b)) for a, b in ends]
-        open_ += [cond] if FALSE in parts else parts
-    return open_
+        unproved += [cond] if FALSE in parts else parts
+    return unproved
 
 
 def _operands(op: str, e: Expr) -> tuple[Expr, ...]:
     """The operands of nested calls of min or max (`op`); the expression alone if it is none."""
     match e:
-        case Binary(own, x, y) if own == op:
+        case Binary(operator, x, y) if operator == op:
             return (*_operands(op, x), *_operands(op, y))
         case _:
             return (e,)
@@ -298,7 +294,7 @@ def _unless_empty(cond: Expr, ranges: Ranges) -> Expr:
     return cond
 
 
-def _shown(interval: Interval) -> str:
+def _interval_text(interval: Interval) -> str:
     lo, hi = interval
     first = "..." if lo is None else show_expr(lo)
     last = "..." if hi is None else show_expr(simplify(add(hi, ONE)))

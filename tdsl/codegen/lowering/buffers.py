@@ -40,19 +40,19 @@ class Buffer:
 
     def index(self, at: Sequence[Expr], component: int = 0) -> tuple[Expr, ...]:
         """The index, in the buffer of a component, of a point of the func."""
-        made: list[Expr] = []
+        position: list[Expr] = []
         folds = self.folds or (None,) * len(self.origin)
         single = self.single_axes(component)
         for axis, (e, lo, fold) in enumerate(zip(at, self.origin, folds, strict=True)):
             if axis in single:
-                made.append(ZERO)
+                position.append(ZERO)
             elif fold is not None:
-                made.append(Binary("mod", e, fold))
+                position.append(Binary("mod", e, fold))
             else:
-                made.append(e if lo == ZERO else Binary("sub", e, lo))
+                position.append(e if lo == ZERO else Binary("sub", e, lo))
         if self.axes:
-            return tuple(axis.place(made) for axis in self.axes)
-        return tuple(made[axis] for axis in self.order)
+            return tuple(axis.place(position) for axis in self.axes)
+        return tuple(position[axis] for axis in self.order)
 
     def load(self, at: Sequence[Expr], component: int, dtype: DType) -> Load:
         """A load of a component at a point of the func."""
@@ -74,7 +74,7 @@ class Buffer:
         return layout.along(axes, rank)
 
 
-_FEW = 1 << 16  # up to this extent a dimension is allocated with its constant upper bound
+_SMALL_EXTENT = 1 << 16  # up to this extent a dimension is allocated with its constant upper bound
 
 
 def make_buffer(
@@ -83,7 +83,7 @@ def make_buffer(
     names: tuple[str, ...],
     box: Box,
     facts: Facts,
-    alike: Alike | None,
+    invariant: Alike | None,
 ) -> Buffer:
     """The buffer for a box, not folded. An extent with a constant upper bound is that constant.
 
@@ -96,34 +96,34 @@ def make_buffer(
         assert lo is not None and hi is not None, f"{f.name} is unbounded"
         origin.append(lo)
         extent = simplify(add(subtract(hi, lo), ONE), facts)
-        most = upper(extent, facts)
-        if most is not None and (most <= _FEW or variables(extent)):
-            extent = const(max(most, 0))
+        bound = upper(extent, facts)
+        if bound is not None and (bound <= _SMALL_EXTENT or variables(extent)):
+            extent = const(max(bound, 0))
         else:
             extent = maximum(extent, ZERO, facts)
-        for own, multiple in plan.align:
-            if own == axis:
+        for aligned_axis, multiple in plan.align:
+            if aligned_axis == axis:
                 extent = multiply(ceildiv(extent, const(multiple)), const(multiple))
         extents.append(extent)
     if plan.bulk:
-        extents[-1] = _whole(extents, f.dtypes[0].bytes)
+        extents[-1] = _padded_row(extents, f.dtypes[0].bytes)
     rank = len(box)
     order = plan.order if plan.order is not None else tuple(range(rank))
     single: tuple[frozenset[int], ...] = ()
-    if alike is not None:
+    if invariant is not None:
         index = f.definitions[0].index
         axes = frozenset(
-            n for n, e in enumerate(index) if isinstance(e, Var) and e.name in alike.along
+            n for n, e in enumerate(index) if isinstance(e, Var) and e.name in invariant.along
         )
-        kept = range(len(names))
-        single = tuple(axes if n in alike.components else frozenset() for n in kept)
+        components = range(len(names))
+        single = tuple(axes if n in invariant.components else frozenset() for n in components)
     return Buffer(f.name, names, tuple(origin), tuple(extents), order, None, single)
 
 
-def _whole(extents: Sequence[Expr], size: int) -> Expr:
+def _padded_row(extents: Sequence[Expr], size: int) -> Expr:
     """The last extent, rounded up to rows that a TMA copy accepts.
 
-    >>> _whole((const(3), const(5)), 4).value, _whole((Var("n"),), 4).name
+    >>> _padded_row((const(3), const(5)), 4).value, _padded_row((Var("n"),), 4).name
     (32, 'n')
     """
     known = [int(e.value) for e in extents if isinstance(e, Const)]
@@ -136,15 +136,15 @@ def _whole(extents: Sequence[Expr], size: int) -> Expr:
 class Ring:
     """A folded dimension (circular buffer), as large as the largest part of it in use at a time.
 
-    `name` is a placeholder for its size until all nests that compute the func are lowered. `whole` is the
+    `name` is a placeholder for its size until all nests that compute the func are lowered. `extent` is the
     extent without folding.
     """
 
     name: str
-    whole: Expr
+    extent: Expr
     needed: int | None = 0
 
-    def hold(self, needed: int | None) -> None:
+    def require(self, needed: int | None) -> None:
         """Raise the size to at least `needed` elements; None for an unknown number."""
         if self.needed is None or needed is None:
             self.needed = None
@@ -152,43 +152,43 @@ class Ring:
             self.needed = max(self.needed, needed)
 
     def size(self) -> Expr:
-        """The number of elements: a power of two, or `whole` if that is not larger or the need is unknown."""
-        if self.needed is None or shorter(self.whole, ring_size(self.needed)):
-            return self.whole
+        """The number of elements: a power of two; `extent` if that is not larger or the need is unknown."""
+        if self.needed is None or fits_in_ring(self.extent, ring_size(self.needed)):
+            return self.extent
         return const(ring_size(self.needed))
 
 
-def shorter(extent: Expr, ring: int) -> bool:
+def fits_in_ring(extent: Expr, ring: int) -> bool:
     """True if an extent is a constant of at most `ring` elements, so that folding saves nothing."""
     return isinstance(extent, Const) and extent.value <= ring
 
 
-def elements(box: Box, axis: int, facts: Facts) -> int | None:
+def max_elements(box: Box, axis: int, facts: Facts) -> int | None:
     """The maximal number of elements of a box along an axis; None without a constant upper bound."""
     lo, hi = box[axis]
     assert lo is not None and hi is not None
-    apart = difference(hi, lo)
-    return upper(add(subtract(hi, lo), ONE), facts) if apart is None else apart + 1
+    distance = difference(hi, lo)
+    return upper(add(subtract(hi, lo), ONE), facts) if distance is None else distance + 1
 
 
 def check_extents(f: FuncDef, plan: FuncPlan, box: Box, whole: Box, facts: Facts) -> None:
     """ScheduleError if a box has more elements in a dimension than the user's bound_extent."""
     for axis, extent in plan.extents:
-        needed = elements(box, axis, facts)
+        needed = max_elements(box, axis, facts)
         if extent is None or box[axis] == whole[axis]:
             continue
         if needed is None or needed > extent:
             hint = "give that number or more, or leave it out"
-            raise _too_few("bound_extent", f, plan, axis, needed, "", extent, hint)
+            raise _extent_error("bound_extent", f, plan, axis, needed, "", extent, hint)
 
 
-def _too_few(
-    directive: str, f: FuncDef, plan: FuncPlan, axis: int, needed: int | None, when: str, asked: int,
+def _extent_error(
+    directive: str, f: FuncDef, plan: FuncPlan, axis: int, needed: int | None, when: str, given: int,
     hint: str,
 ) -> ScheduleError:  # fmt: skip
     return ScheduleError(
         f"{directive} of {f.name!r}: dimension {f.variables[axis]!r} needs "
-        f"{'an unknown number of' if needed is None else needed} elements{when}, not {asked}",
+        f"{'an unknown number of' if needed is None else needed} elements{when}, not {given}",
         loc=plan.loc,
         label="the last directive of this func",
         hint=hint,
@@ -198,8 +198,8 @@ def _too_few(
 def fold_sizes(f: FuncDef, plan: FuncPlan, box: Box, facts: Facts) -> dict[int, int]:
     """The ring sizes of fold_storage directives by axis; ScheduleError if one is too small for the box."""
     for axis, extent in plan.fold:
-        needed = elements(box, axis, facts)
+        needed = max_elements(box, axis, facts)
         if needed is None or needed > extent:
             hint = "fold to that number or more, or leave it to store_at"
-            raise _too_few("fold_storage", f, plan, axis, needed, " at a time", extent, hint)
+            raise _extent_error("fold_storage", f, plan, axis, needed, " at a time", extent, hint)
     return dict(plan.fold)

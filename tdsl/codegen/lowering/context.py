@@ -7,25 +7,16 @@ from dataclasses import dataclass, field, replace
 
 from tdsl.codegen.ir.kernel_names import KernelNames
 from tdsl.codegen.ir.loops import Stmt
-from tdsl.codegen.lowering.bounds_checks import Messages
-from tdsl.codegen.lowering.buffers import (
-    Buffer,
-    Ring,
-)  # fmt: skip
+from tdsl.codegen.lowering.bounds_checks import KernelMessages
+from tdsl.codegen.lowering.buffers import Buffer, Ring
 from tdsl.core.node import frozen
 from tdsl.lang.bounds import NOTHING, Facts
 from tdsl.lang.expr import ZERO, Binary, Expr
 from tdsl.lang.program import Program
 from tdsl.lang.regions import Box, Interval, interval_of, tighten
-from tdsl.lang.simplify import (
-    conjunction,
-    simplify,
-)  # fmt: skip
+from tdsl.lang.simplify import conjunction, simplify
 from tdsl.machine.instructions.layout import Layout
-from tdsl.schedule.state import (
-    Level,
-    State,
-)
+from tdsl.schedule.state import Level, State
 from tdsl.schedule.tree import Tree
 
 
@@ -43,47 +34,49 @@ class Planes:
 
 
 @frozen
-class Open:
+class LoopContext:
     """The loops open at the statement being lowered, with the facts known of their variables.
 
-    `loop` is the variable of the innermost loop, `first` its first value; `steady`: the loop is serial and
+    `loop` is the variable of the innermost loop, `first` its first value; `in_order`: the loop is serial and
     only the tails of splits skip iterations of it. `threads` has (kind, variable, (first, last)) of the open
-    loops over GPU threads, and of loops whose range differs from thread to thread. `held` are guards that are
-    not tested around the statement yet: a thread has points to compute only if all of them are true.
+    loops over GPU threads, and of loops whose range differs from thread to thread. `pending_guards` are not
+    tested around the statement yet: a thread has points to compute only if all of them are true.
     Statements that threads execute collectively are run by all threads, others under these guards.
     """
 
     facts: Facts = NOTHING
     loop: str | None = None
     first: Expr = ZERO
-    steady: bool = False
+    in_order: bool = False
     threads: tuple[tuple[str, str, Interval], ...] = ()
-    held: tuple[Expr, ...] = ()
+    pending_guards: tuple[Expr, ...] = ()
 
-    def where_held(self) -> Open:
-        """The context of the threads that have points: their ranges narrowed by the `held` guards."""
-        if not self.held:
+    def narrowed(self) -> LoopContext:
+        """The context of the threads that have points: their ranges narrowed by `pending_guards`."""
+        if not self.pending_guards:
             return self
-        runs = {name: run for _, name, run in self.threads}
-        runs = tighten(runs, conjunction(self.held), self.facts)
+        intervals = {name: interval for _, name, interval in self.threads}
+        intervals = tighten(intervals, conjunction(self.pending_guards), self.facts)
         facts = self.facts
-        for name, (lo, hi) in runs.items():
+        for name, (lo, hi) in intervals.items():
             if lo is not None and hi is not None:
                 facts = facts.knowing(name, lo, hi)
-        threads = tuple((kind, name, runs[name]) for kind, name, _ in self.threads)
+        threads = tuple((kind, name, intervals[name]) for kind, name, _ in self.threads)
         return replace(self, facts=facts, threads=threads)
 
     def some_thread_has_points(self) -> Expr:
-        """The condition, equal in all threads, under which the ranges of `where_held` are not empty.
+        """The condition, equal in all threads, under which the ranges of `narrowed` are not empty.
 
         Boxes computed from these ranges are valid in iterations in which the condition is true.
         """
-        runs: dict[str, Interval] = {}
+        intervals: dict[str, Interval] = {}
         conditions: list[Expr] = []
-        for _, name, (first, last) in self.where_held().threads if self.held else ():
+        for _, name, (first, last) in self.narrowed().threads if self.pending_guards else ():
             if first is not None and last is not None:
-                lo, hi = (interval_of(e, runs, self.facts)[n] for n, e in enumerate((first, last)))
-                runs[name] = lo, hi
+                lo, hi = (
+                    interval_of(e, intervals, self.facts)[n] for n, e in enumerate((first, last))
+                )
+                intervals[name] = lo, hi
                 if lo is not None and hi is not None:
                     conditions.append(Binary("le", lo, hi))
         return simplify(conjunction(conditions), self.facts)
@@ -93,37 +86,43 @@ class Open:
 class Lowering:
     """The state being lowered, the boxes needed of its funcs, and the buffers and names assigned so far.
 
-    The subclass in `lower.py` implements `place`.
+    The subclass in `lower.py` implements `lower_level`.
     """
 
     state: State
     tree: Tree
     names: KernelNames
-    messages: Messages
+    messages: KernelMessages
     boxes: dict[str, Box]  # of each func, what the whole program needs
     buffers: dict[str, Buffer] = field(default_factory=dict)
     stored_at: dict[str, Level] = field(default_factory=dict)
-    needed: dict[str, Box] = field(default_factory=dict)  # of each stored func, where it is stored
+    stored_boxes: dict[str, Box] = field(
+        default_factory=dict
+    )  # of each stored func, where it is stored
     rings: dict[str, dict[int, Ring]] = field(default_factory=dict)  # of each func, by axis
     layouts: dict[str, Layout] = field(default_factory=dict)  # of fragments no instruction lays out
     sizes: dict[str, Expr] = field(default_factory=dict)  # of rings whose funcs are lowered
     planes: dict[str, Planes] = field(default_factory=dict)  # of funcs computed plane by plane
-    around: dict[str, Box] = field(
+    level_boxes: dict[str, Box] = field(
         default_factory=dict
     )  # what is needed inside of the enclosing levels
 
     @property
-    def most(self) -> dict[str, Box]:
+    def limits(self) -> dict[str, Box]:
         """The box needed of each func at the innermost enclosing level that has one, or in the program."""
-        return {**self.boxes, **self.around}
+        return {**self.boxes, **self.level_boxes}
 
     @property
     def program(self) -> Program:
         """The program being lowered, with the stages that directives have added."""
         return self.state.program
 
-    def place(
-        self, here: Level, boxes: dict[str, Box], around: Open, body: Callable[[], Sequence[Stmt]]
+    def lower_level(
+        self,
+        level: Level,
+        boxes: dict[str, Box],
+        ctx: LoopContext,
+        body: Callable[[], Sequence[Stmt]],
     ) -> list[Stmt]:
         """Allocate and compute the funcs of a level, then its body; `boxes` are the boxes needed inside."""
         raise NotImplementedError

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from tdsl.codegen.ir.loops import (
-    FRAGMENT,
-    SHARED,
-)  # fmt: skip
+from tdsl.codegen.ir.loops import FRAGMENT, SHARED
 from tdsl.codegen.lowering.context import Lowering
 from tdsl.codegen.lowering.position import NestPosition
 from tdsl.lang.expr import Expr
@@ -31,12 +28,12 @@ class DefinitionNest:
         self.low, self.f, self.n = lowering, f, definition
         self.d = f.definitions[definition]
         self.plan = lowering.state.plan(f.name)
-        self.own: tuple[str, ...] = ()  # registers of a thread's partial results
-        self.alike = find_alike(lowering.state, f)
-        self.whole = self.plan.scope == FRAGMENT and is_whole(lowering.state, f.name)
-        self.first = nest or self.plan.nests[definition]
+        self.partial_results: tuple[str, ...] = ()  # registers of a thread's partial results
+        self.invariant = find_alike(lowering.state, f)
+        self.full_tiles = self.plan.scope == FRAGMENT and is_whole(lowering.state, f.name)
+        self.plan_nest = nest or self.plan.nests[definition]
 
-    def select(self, nest: Nest) -> None:
+    def select_nest(self, nest: Nest) -> None:
         """Set the nest to lower: that of the definition, or of one of its specializations."""
         self.nest = nest
         self.reduced = {x for x in nest.names() if is_reduction(self.f, self.n, nest, x)}
@@ -63,16 +60,16 @@ class DefinitionNest:
             default=0,
         )
 
-    def active(self, spot: NestPosition) -> Active:
-        """The nest with the loops that are open at a spot."""
-        related = spot.related
+    def active(self, pos: NestPosition) -> Active:
+        """The nest with the loops that are open at a position."""
+        related = pos.related
         return Active(
-            self.f, self.n, self.nest, related.roots, related.extents, spot.bounds, spot.opened,
-            self.whole or (self.plan.scope == FRAGMENT and bool(self.plan.tensorizations)),
+            self.f, self.n, self.nest, related.roots, related.extents, pos.bounds, pos.opened,
+            self.full_tiles or (self.plan.scope == FRAGMENT and bool(self.plan.tensorizations)),
             related.guards,
         )  # fmt: skip
 
-    def free_values(self, spot: NestPosition) -> dict[str, Expr]:
+    def free_values(self, pos: NestPosition) -> dict[str, Expr]:
         """The values of the definition's free variables in the loop IR; reduction loops need not be open."""
-        roots = self.active(spot).roots
-        return {n: substitute(v, spot.opened) for n, v in roots.items() if n in self.d.free}
+        roots = self.active(pos).roots
+        return {n: substitute(v, pos.opened) for n, v in roots.items() if n in self.d.free}

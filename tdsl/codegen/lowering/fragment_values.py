@@ -28,7 +28,7 @@ from tdsl.codegen.ir.loops import (
     Store,
     as_stmt,
 )
-from tdsl.codegen.lowering.context import Open
+from tdsl.codegen.lowering.context import LoopContext
 from tdsl.codegen.lowering.definition_nest import DefinitionNest
 from tdsl.codegen.lowering.position import NestPosition
 from tdsl.codegen.lowering.values import ValueWriter
@@ -37,7 +37,7 @@ from tdsl.lang.simplify import add
 from tdsl.machine.instructions.layout import Layout
 from tdsl.schedule.state import FRAGMENT
 
-MakeStatements = Callable[[NestPosition, Open], list[Stmt]]
+MakeStatements = Callable[[NestPosition, LoopContext], list[Stmt]]
 
 
 def is_thread_reduction(builder: DefinitionNest, loop: str) -> bool:
@@ -46,58 +46,58 @@ def is_thread_reduction(builder: DefinitionNest, loop: str) -> bool:
     return builder.plan.scope == FRAGMENT and nest.kind(loop) == LANES and loop in builder.reduced
 
 
-def gather(
-    builder: DefinitionNest, spot: NestPosition, around: Open, part: MakeStatements
+def reduce_over_threads(
+    builder: DefinitionNest, pos: NestPosition, ctx: LoopContext, lower_local: MakeStatements
 ) -> list[Stmt]:
     """Reduces one point over the threads of a group and stores the result in each thread that owns a copy.
 
-    All loops but the reduction loops are open. `part` emits the reduction of a thread's own elements.
+    All loops but the reduction loops are open. `lower_local` emits the reduction of a thread's own elements.
     """
     low, f, d = builder.low, builder.f, builder.d
     assert d.init is not None and d.combine is not None
     buffer = low.buffers[f.name]
-    own, other = (
+    partial, received = (
         tuple(low.names.fresh(f"{name}_{what}") for name in buffer.names)
         for what in ("own", "other")
     )
-    writer = ValueWriter(low, f, builder.free_values(spot), around.facts)
+    writer = ValueWriter(low, f, builder.free_values(pos), ctx.facts)
     steps: list[Stmt] = [
-        Store(name, (), writer.convert(e)) for name, e in zip(own, d.init, strict=True)
+        Store(name, (), writer.convert(e)) for name, e in zip(partial, d.init, strict=True)
     ]
-    builder.own = own
-    steps += part(spot, around)
-    theirs = tuple(Load(name, (), t) for name, t in zip(other, f.dtypes, strict=True))
+    builder.partial_results = partial
+    steps += lower_local(pos, ctx)
+    received_values = tuple(Load(name, (), t) for name, t in zip(received, f.dtypes, strict=True))
     layout = builder.low.layouts[f.name]
     for distance in layout.distances():
-        for name, mine in zip(other, own, strict=True):
-            value = Load(mine, (), f.dtypes[own.index(mine)])
+        for name, accumulator in zip(received, partial, strict=True):
+            value = Load(accumulator, (), f.dtypes[partial.index(accumulator)])
             steps.append(Shuffle(name, value, distance, min(layout.threads, WARP)))
-        steps += writer.accumulate(d, own, theirs)
+        steps += writer.accumulate(d, partial, received_values)
     at = tuple(writer.convert(e) for e in d.index)
-    for n, (name, mine, t) in enumerate(zip(buffer.names, own, f.dtypes, strict=True)):
-        steps.append(Store(name, buffer.index(at, n), Load(mine, (), t)))
-    made = as_stmt(steps)
-    for name, t in zip((*own, *other), (*f.dtypes, *f.dtypes), strict=True):
-        made = Alloc(name, t, (), REGISTER, made)
-    return [made]
+    for n, (name, accumulator, t) in enumerate(zip(buffer.names, partial, f.dtypes, strict=True)):
+        steps.append(Store(name, buffer.index(at, n), Load(accumulator, (), t)))
+    body = as_stmt(steps)
+    for name, t in zip((*partial, *received), (*f.dtypes, *f.dtypes), strict=True):
+        body = Alloc(name, t, (), REGISTER, body)
+    return [body]
 
 
 def initialise_tile(
-    builder: DefinitionNest, spot: NestPosition, around: Open, layout: Layout, loops: tuple[str, ...],
-    point: MakeStatements,
+    builder: DefinitionNest, pos: NestPosition, ctx: LoopContext, layout: Layout, loops: tuple[str, ...],
+    lower_point: MakeStatements,
 ) -> list[Stmt]:  # fmt: skip
     """Initialises a fragment tile before a reduction: each thread initialises the elements that it owns.
 
-    `point` emits the initialisation of one point.
+    `lower_point` emits the initialisation of one point.
     """
     low, name = builder.low, builder.f.name
     lane, register = (low.names.fresh(f"{name}_{n}") for n in ("lane", "register"))
-    facts = around.facts.knowing(lane, ZERO, const(layout.threads - 1))
+    facts = ctx.facts.knowing(lane, ZERO, const(layout.threads - 1))
     facts = facts.knowing(register, ZERO, const(layout.count - 1))
     element = layout.element(Var(lane), Var(register), facts)
-    first = builder.active(spot).first_of
+    first = builder.active(pos).first_of
     at = {x: add(first(x), e) for x, e in zip(loops, element, strict=True)}
-    spot = replace(spot, opened={**spot.opened, **at})
-    body = as_stmt(point(spot, replace(around, facts=facts)))
-    each = For(register, ZERO, const(layout.count), UNROLLED, body)
-    return [For(lane, ZERO, const(layout.threads), LANES, each)]
+    pos = replace(pos, opened={**pos.opened, **at})
+    body = as_stmt(lower_point(pos, replace(ctx, facts=facts)))
+    registers = For(register, ZERO, const(layout.count), UNROLLED, body)
+    return [For(lane, ZERO, const(layout.threads), LANES, registers)]

@@ -7,7 +7,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 from tdsl.codegen.lowering.definition_nest import DefinitionNest
-from tdsl.codegen.lowering.position import FULL, GATHER, INIT, Guard, NestPosition
+from tdsl.codegen.lowering.position import FULL, INIT, SHUFFLE, Guard, NestPosition
 from tdsl.lang.affine import variables
 from tdsl.lang.bounds import Facts
 from tdsl.lang.expr import ONE, TRUE, Expr
@@ -25,27 +25,27 @@ def guards_of(
 
     Conditions that read funcs come last: these funcs are computed only where the other conditions are true.
     """
-    tails = [_guard(builder, c, related, predicate=False) for c in related.guards]
-    if builder.whole:  # guards restrict the terms, not the results, which cover whole tiles
+    tails = [_make_guard(builder, c, related, predicate=False) for c in related.guards]
+    if builder.full_tiles:  # guards restrict the terms, not the results, which cover whole tiles
         tails = [g for g in tails if g.loops & builder.reduced]
     conditions = conjuncts(builder.d.where)
-    where = [(c, _guard(builder, c, related, predicate=True)) for c in conditions]
+    where = [(c, _make_guard(builder, c, related, predicate=True)) for c in conditions]
     if builder.d.tested is None:
         return (*tails, *(g for _, g in where))
     plain = [(c, g) for c, g in where if not any(reads_in((c,)))]
     reading = [(c, g) for c, g in where if any(reads_in((c,)))]
     ranges = {v: (lo, subtract(add(lo, n), ONE)) for v, (lo, n) in bounds.items()}
     narrow = tighten(ranges, builder.d.tested[0])
-    waiting = []
+    delayed = []
     for c, g in reading:
         early = tighten(ranges, conjunction(p for p, h in plain if h.loops <= g.loops))
         if any(early[v] != narrow[v] for v in variables(c) & ranges.keys()):
             g = replace(g, loops=g.loops.union(*(h.loops for _, h in plain)))
-        waiting.append(g)
-    return (*tails, *(g for _, g in plain), *waiting)
+        delayed.append(g)
+    return (*tails, *(g for _, g in plain), *delayed)
 
 
-def _guard(builder: DefinitionNest, cond: Expr, related: Related, *, predicate: bool) -> Guard:
+def _make_guard(builder: DefinitionNest, cond: Expr, related: Related, *, predicate: bool) -> Guard:
     over_loops = substitute(cond, related.roots)
     names = builder.nest.names()
     needed = variables(over_loops) & frozenset(names)
@@ -57,46 +57,46 @@ def _guard(builder: DefinitionNest, cond: Expr, related: Related, *, predicate: 
     return Guard(over_loops, needed, predicate)
 
 
-def has_guards(builder: DefinitionNest, spot: NestPosition, facts: Facts) -> bool:
+def has_guards(builder: DefinitionNest, pos: NestPosition, facts: Facts) -> bool:
     """True if a guard that depends on loops not open yet may be false in one of their iterations."""
-    for x in builder.nest.names()[spot.depth :]:
-        first = spot.first_of(x)
-        facts = facts.knowing(x, first, subtract(add(first, spot.related.extents[x]), ONE))
-    conditions = (substitute(g.cond, spot.opened) for g in spot.guards)
+    for x in builder.nest.names()[pos.depth :]:
+        first = pos.first_of(x)
+        facts = facts.knowing(x, first, subtract(add(first, pos.related.extents[x]), ONE))
+    conditions = (substitute(g.cond, pos.opened) for g in pos.guards)
     return any(simplify(c, facts) != TRUE for c in conditions)
 
 
-def ready_guards(builder: DefinitionNest, spot: NestPosition) -> tuple[list[Expr], NestPosition]:
-    """The guards to test here, all of whose loops are open, as loop IR; and the spot without them."""
-    if spot.depth < max(builder.shared_depth, builder.common_depth):
-        return [], spot  # other nests in these loops have points of their own
+def ready_guards(builder: DefinitionNest, pos: NestPosition) -> tuple[list[Expr], NestPosition]:
+    """The guards to test here, all of whose loops are open, as loop IR; and the position without them."""
+    if pos.depth < max(builder.shared_depth, builder.common_depth):
+        return [], pos  # other nests in these loops have points of their own
     # every element is initialised, also one without terms
-    starts = spot.mode in (FULL, GATHER) and builder.d.init is not None
+    initialises = pos.mode in (FULL, SHUFFLE) and builder.d.init is not None
     ready = [
-        g for g in spot.guards if g.loops <= spot.opened.keys() and not (g.predicate and starts)
+        g for g in pos.guards if g.loops <= pos.opened.keys() and not (g.predicate and initialises)
     ]
-    left = tuple(g for g in spot.guards if g not in ready)
-    used = [g for g in ready if not (g.predicate and spot.mode == INIT)]
-    return [substitute(g.cond, spot.opened) for g in used], replace(spot, guards=left)
+    remaining = tuple(g for g in pos.guards if g not in ready)
+    tests = [g for g in ready if not (g.predicate and pos.mode == INIT)]
+    return [substitute(g.cond, pos.opened) for g in tests], replace(pos, guards=remaining)
 
 
-def deferred_guards(builder: DefinitionNest, spot: NestPosition) -> list[Expr]:
+def deferred_guards(builder: DefinitionNest, pos: NestPosition) -> list[Expr]:
     """Guards whose loops are all open but that are tested further inside, around the nest's own points."""
-    if spot.depth >= builder.common_depth:
+    if pos.depth >= builder.common_depth:
         return []
     return [
-        substitute(g.cond, spot.opened)
-        for g in spot.guards
-        if g.loops <= spot.opened.keys() and not g.predicate
+        substitute(g.cond, pos.opened)
+        for g in pos.guards
+        if g.loops <= pos.opened.keys() and not g.predicate
     ]
 
 
-def with_new_guards(builder: DefinitionNest, spot: NestPosition, facts: Facts) -> NestPosition:
-    """The spot with loop extents and guards recomputed from its bounds and tails, without tested guards."""
-    related = relate(builder.nest, spot.bounds, facts, spot.tails)
+def with_new_guards(builder: DefinitionNest, pos: NestPosition, facts: Facts) -> NestPosition:
+    """The position with loop extents and guards recomputed from its bounds and tails, without tested guards."""
+    related = relate(builder.nest, pos.bounds, facts, pos.tails)
     late = max(builder.shared_depth, builder.common_depth)
-    tested = spot.opened.keys() if spot.depth >= late else set()
+    tested = pos.opened.keys() if pos.depth >= late else set()
     guards = (
-        g for g in guards_of(builder, related, spot.bounds) if g.predicate or not g.loops <= tested
+        g for g in guards_of(builder, related, pos.bounds) if g.predicate or not g.loops <= tested
     )
-    return replace(spot, related=related, guards=tuple(guards))
+    return replace(pos, related=related, guards=tuple(guards))

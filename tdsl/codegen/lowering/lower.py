@@ -17,17 +17,17 @@ from functools import partial
 from tdsl.codegen.ir.kernel_names import KernelNames
 from tdsl.codegen.ir.loops import Alloc, Argument, CopyTile, For, If, Kernel, Let, Stmt, as_stmt
 from tdsl.codegen.ir.statements import map_parts, rebuilt, walk
-from tdsl.codegen.lowering.bounds_checks import Condition, Messages, check_boxes
+from tdsl.codegen.lowering.bounds_checks import Condition, KernelMessages, check_boxes
 from tdsl.codegen.lowering.buffers import (
     Buffer,
     Ring,
     check_extents,
-    elements,
+    fits_in_ring,
     fold_sizes,
     make_buffer,
-    shorter,
+    max_elements,
 )  # fmt: skip
-from tdsl.codegen.lowering.context import Lowering, Open
+from tdsl.codegen.lowering.context import LoopContext, Lowering
 from tdsl.codegen.lowering.loop_nest import NestBuilder
 from tdsl.codegen.lowering.planes import find_planes, fold_planes, lower_planes
 from tdsl.codegen.lowering.tensorize import check_strides
@@ -72,114 +72,123 @@ from tdsl.schedule.state import (
 from tdsl.schedule.tree import ROOT, build_tree
 
 
-class _Places(Lowering):
+class _ProgramLowering(Lowering):
     """Emits the statements of each level: allocations, the nests of the funcs computed there, and a body."""
 
-    def place(
-        self, here: Level, boxes: dict[str, Box], around: Open, body: Callable[[], Sequence[Stmt]]
+    def lower_level(
+        self,
+        level: Level,
+        boxes: dict[str, Box],
+        ctx: LoopContext,
+        body: Callable[[], Sequence[Stmt]],
     ) -> list[Stmt]:
         """Allocate and compute the funcs of a level, then its body; `boxes` are the boxes needed inside."""
         stored = [
             self.program.func(name)
-            for name in self.tree.stored.get(here, ())
+            for name in self.tree.stored.get(level, ())
             if name in boxes and name not in self.program.outputs
         ]
-        starts, around = self._steady_starts(here, boxes, around)
+        starts, ctx = self._name_box_origins(level, boxes, ctx)
         for f in stored:
             components = self.names.components(f)
             plan = self.state.plan(f.name)
             self.buffers[f.name] = make_buffer(
-                f, plan, components, boxes[f.name], around.facts, find_alike(self.state, f)
+                f, plan, components, boxes[f.name], ctx.facts, find_alike(self.state, f)
             )
-            self.stored_at[f.name] = here
+            self.stored_at[f.name] = level
             layout = layout_of_fragment(self.state, f.name) if plan.scope == FRAGMENT else None
             if layout is not None:
                 self.layouts[f.name] = layout
-            self.needed[f.name] = boxes[f.name]
-            planes = find_planes(self, f, boxes[f.name], around.facts)
+            self.stored_boxes[f.name] = boxes[f.name]
+            planes = find_planes(self, f, boxes[f.name], ctx.facts)
             if planes is not None:
                 self.planes[f.name] = planes
                 fold_planes(self, f, planes)
-            elif plan.fold and (here == self.tree.home[f.name] or here.func == f.name):
-                self._fold(f, boxes[f.name], None, around.facts)
-        before, self.around = self.around, {**self.around, **boxes}
+            elif plan.fold and (level == self.tree.home[f.name] or level.func == f.name):
+                self._fold(f, boxes[f.name], None, ctx.facts)
+        saved_boxes, self.level_boxes = self.level_boxes, {**self.level_boxes, **boxes}
         statements: list[Stmt] = []
-        for name in self.tree.computed.get(here, ()):
+        for name in self.tree.computed.get(level, ()):
             if name in boxes and self._has_memory(name):
-                statements += self.produce(name, boxes[name], around)
+                statements += self.lower_func(name, boxes[name], ctx)
             else:
                 self.check_joined_empty(name)
         statements += body()
-        self.around = before
+        self.level_boxes = saved_boxes
         for f in reversed(stored):
             buffer, plan = self.buffers[f.name], self.state.plan(f.name)
             scope, swizzle = plan.scope, plan.swizzle
             self.sizes |= {r.name: r.size() for r in self.rings.pop(f.name, {}).values()}
-            self._check_scope(f, around.facts)
+            self._check_scope(f, ctx.facts)
             layout = self.layouts.get(f.name)
             for n, (component, t) in enumerate(zip(buffer.names, f.dtypes, strict=True)):
-                body_, loc = as_stmt(statements), self.state.plan(f.name).loc
+                inner, loc = as_stmt(statements), self.state.plan(f.name).loc
                 extents = buffer.memory_extents(n)
                 statements = [
                     Alloc(
-                        component, t, extents, scope, body_, swizzle=swizzle, loc=loc,
+                        component, t, extents, scope, inner, swizzle=swizzle, loc=loc,
                         layout=None if layout is None else buffer.layout(layout, n),
                     )
                 ]  # fmt: skip
-            del self.buffers[f.name], self.needed[f.name], self.stored_at[f.name]
+            del self.buffers[f.name], self.stored_boxes[f.name], self.stored_at[f.name]
         for start, name in reversed(starts.items()):
             statements = [Let(name, start, as_stmt(statements))]
         return statements
 
-    def _steady_starts(
-        self, here: Level, boxes: dict[str, Box], around: Open
-    ) -> tuple[dict[Expr, str], Open]:
+    def _name_box_origins(
+        self, level: Level, boxes: dict[str, Box], ctx: LoopContext
+    ) -> tuple[dict[Expr, str], LoopContext]:
         """Bind the clamped origins of boxes of fixed extents (bound_extent) to names, used in `boxes`.
 
         An origin is a constant times its name, so that vector loads see its alignment. An origin that differs
         between threads gets no name, which would hide the box that all threads together need.
         """
-        starts: dict[Expr, str] = {}
-        own, facts, most = {name for _, name, _ in around.threads}, around.facts, self.most
+        origins: dict[Expr, str] = {}
+        varying, facts, limits = {name for _, name, _ in ctx.threads}, ctx.facts, self.limits
         for name in boxes:
             plan = self.state.plan(name) if self.program.has_func(name) else None
-            if plan is None or not plan.extents or here == ROOT or here != self._made_at(name):
+            if (
+                plan is None
+                or not plan.extents
+                or level == ROOT
+                or level != self._compute_level(name)
+            ):
                 continue
             if name not in self.boxes:  # the program needs no point of it
                 continue
             f = self.program.func(name)
-            check_extents(f, plan, boxes[name], self.boxes[name], around.facts)
+            check_extents(f, plan, boxes[name], self.boxes[name], ctx.facts)
             for axis, _ in plan.extents:
-                (lo, hi), (first, last) = boxes[name][axis], most[name][axis]
-                extent = elements(boxes[name], axis, facts)
+                (lo, hi), (first, last) = boxes[name][axis], limits[name][axis]
+                extent = max_elements(boxes[name], axis, facts)
                 if lo is None or hi is None or first is None or last is None or extent is None:
                     continue
-                if difference(hi, lo) != extent - 1 or not own.isdisjoint(variables(lo)):
+                if difference(hi, lo) != extent - 1 or not varying.isdisjoint(variables(lo)):
                     continue
-                end, extreme = subtract(last, const(extent - 1)), map(_is_extreme, post_order(lo))
-                if not any(extreme) or not at_most(first, end, facts):
+                end, clamps = subtract(last, const(extent - 1)), map(_is_min_or_max, post_order(lo))
+                if not any(clamps) or not at_most(first, end, facts):
                     continue
                 step = divisor(lo)
                 value = simplify(floordiv(lo, const(step)), facts)
-                if value not in starts:
-                    starts[value] = self.names.fresh(f"{name}_{f.variables[axis]}_first")
+                if value not in origins:
+                    origins[value] = self.names.fresh(f"{name}_{f.variables[axis]}_first")
                     ends = (simplify(floordiv(e, const(step))) for e in (first, end))
-                    facts = facts.knowing(starts[value], *ends)
-                start = multiply(Var(starts[value]), const(step))
-                moved = start, add(start, const(extent - 1))
-                boxes[name] = (*boxes[name][:axis], moved, *boxes[name][axis + 1 :])
-        return starts, replace(around, facts=facts)
+                    facts = facts.knowing(origins[value], *ends)
+                origin = multiply(Var(origins[value]), const(step))
+                interval = origin, add(origin, const(extent - 1))
+                boxes[name] = (*boxes[name][:axis], interval, *boxes[name][axis + 1 :])
+        return origins, replace(ctx, facts=facts)
 
     def _has_memory(self, name: str) -> bool:
         """False for a func stored at an outer level that did not allocate it, as nothing there needs it."""
         store = self.state.plan(name).store
         return name in self.buffers or store is None or store.func == name
 
-    def _made_at(self, name: str) -> Level:
+    def _compute_level(self, name: str) -> Level:
         """The level where a func is computed; for a func placed after a producer, the producer's level."""
         match self.state.plan(name).place:
             case After(level):
-                return self._made_at(level.func)
+                return self._compute_level(level.func)
             case _:
                 return self.tree.home[name]
 
@@ -199,53 +208,53 @@ class _Places(Lowering):
                     else 'leave the scope to the compiler, or take "heap"',
                 )
 
-    def produce(self, name: str, box: Box, around: Open) -> list[Stmt]:
+    def lower_func(self, name: str, box: Box, ctx: LoopContext) -> list[Stmt]:
         """The nests that compute a func on a box, one for each definition in order."""
         f = self.program.func(name)
-        if any(is_empty(i, around.facts) for i in box):
+        if any(is_empty(i, ctx.facts) for i in box):
             self.check_joined_empty(name)
             return []
         home = self.tree.home[name]
         if self.stored_at.get(name, home) != home:
             # bounds inferred at an inner level may be looser than those of the allocation
-            box = common_box(box, self.needed[name], around.facts)
-            box = self._bit_by_bit(f, box, around)
+            box = common_box(box, self.stored_boxes[name], ctx.facts)
+            box = self._sliding_window(f, box, ctx)
         if name in self.planes:
-            return lower_planes(self, f, box, around, self.planes[name])
+            return lower_planes(self, f, box, ctx, self.planes[name])
         if self.state.plan(name).bulk:
-            return self._once(f, 0, around, [self._tile(f, box, around)])
-        new, start, box, facts = self._named_start(f, box, around.facts)
+            return self._guard_shared_nest(f, 0, ctx, [self._tma_copy(f, box, ctx)])
+        new, start, box, facts = self._name_window_start(f, box, ctx.facts)
         statements: list[Stmt] = []
         for n in range(len(f.definitions)):
-            made = NestBuilder(self, f, n).build(box, replace(around, facts=facts))
-            statements += self._once(f, n, around, made)
+            nest = NestBuilder(self, f, n).build(box, replace(ctx, facts=facts))
+            statements += self._guard_shared_nest(f, n, ctx, nest)
         return [Let(new, start, as_stmt(statements))] if new and statements else statements
 
-    def _is_made_beside(self, f: FuncDef, value: Expr) -> bool:
+    def _shares_root_nest(self, f: FuncDef, value: Expr) -> bool:
         """True if `value` reads a func that is computed in the same root nest as `f`."""
         match value:
             case Read(name) if self.state.program.has_func(name):
-                return self._nest_of(name) == self._nest_of(f.name)
+                return self._root_func(name) == self._root_func(f.name)
             case _:
                 return False
 
-    def _nest_of(self, name: str) -> str:
+    def _root_func(self, name: str) -> str:
         """The func at the root whose nest a func is computed in; the func itself if it is at the root."""
         match self.state.plan(name).place:
             case At(level) | After(level) | With(level):
-                return self._nest_of(level.func)
+                return self._root_func(level.func)
             case _:
                 return name
 
-    def _tile(self, f: FuncDef, box: Box, around: Open) -> Stmt:
+    def _tma_copy(self, f: FuncDef, box: Box, ctx: LoopContext) -> Stmt:
         """A TMA copy of a box, which may extend beyond the needed points and the edges of its source."""
         buffer = self.buffers[f.name]
         start = {v: lo for v, (lo, _) in zip(f.variables, box, strict=True) if lo is not None}
         value = copied(self.state, f)
         # no Load if a func with other values has been inlined into it
-        load = value and ValueWriter(self, f, start, around.facts).convert(value)
+        load = value and ValueWriter(self, f, start, ctx.facts).convert(value)
         loc = self.state.plan(f.name).loc
-        if value is None or not isinstance(load, Load) or self._is_made_beside(f, value):
+        if value is None or not isinstance(load, Load) or self._shares_root_nest(f, value):
             raise ScheduleError(
                 f"{f.name!r} is copied as a whole, but what it copies is computed in the same kernel",
                 loc=loc,
@@ -257,21 +266,23 @@ class _Places(Lowering):
         index = buffer.index(tuple(start.values()))
         return CopyTile(buffer.names[0], index, load.buffer, load.index, extents, loc=loc)
 
-    def _once(self, f: FuncDef, n: int, around: Open, made: list[Stmt]) -> list[Stmt]:
+    def _guard_shared_nest(
+        self, f: FuncDef, n: int, ctx: LoopContext, nest: list[Stmt]
+    ) -> list[Stmt]:
         """The nest of a func in shared memory, guarded: run if some thread has points, and only by the first
         thread on each axis that no loop of the nest is bound to."""
         plan = self.state.plan(f.name)
-        if plan.scope != SHARED or not made:
-            return made
-        points = around.some_thread_has_points()
-        made = made if points == TRUE else [If(points, as_stmt(made))]
-        own = {x.kind for x in plan.nests[n].loops}
+        if plan.scope != SHARED or not nest:
+            return nest
+        points = ctx.some_thread_has_points()
+        nest = nest if points == TRUE else [If(points, as_stmt(nest))]
+        bound_axes = {x.kind for x in plan.nests[n].loops}
         tests: dict[str, Expr] = {
             axis: Binary("eq", Var(name), first)
-            for axis, name, (first, _) in around.threads
-            if axis in THREADS and axis not in own and first is not None
+            for axis, name, (first, _) in ctx.threads
+            if axis in THREADS and axis not in bound_axes and first is not None
         }
-        return [_by_first(as_stmt(made), tests)] if tests else made
+        return [_run_by_first_thread(as_stmt(nest), tests)] if tests else nest
 
     def check_joined_empty(self, name: str) -> None:
         """ScheduleError for an empty func whose loops are shared by one with points (compute_with)."""
@@ -285,7 +296,9 @@ class _Places(Lowering):
                         hint="share only loops over equal ranges",
                     )
 
-    def _named_start(self, f: FuncDef, box: Box, facts: Facts) -> tuple[str, Expr, Box, Facts]:
+    def _name_window_start(
+        self, f: FuncDef, box: Box, facts: Facts
+    ) -> tuple[str, Expr, Box, Facts]:
         """Bind the first index of a sliding window, used in many bounds, to a name; "" without a window."""
         for axis, (lo, hi) in enumerate(box):
             if isinstance(lo, Select) and hi is not None:
@@ -294,18 +307,18 @@ class _Places(Lowering):
                 return name, lo, named, facts.knowing(name, lo.yes, add(hi, ONE))
         return "", ZERO, box, facts
 
-    def _bit_by_bit(self, f: FuncDef, box: Box, around: Open) -> Box:
+    def _sliding_window(self, f: FuncDef, box: Box, ctx: LoopContext) -> Box:
         """The part of a box that earlier iterations of the loop have not stored yet (sliding window)."""
-        t = around.loop if around.steady else None
+        t = ctx.loop if ctx.in_order else None
         axis = None if t is None else window_axis(f, box, t)
-        self._fold(f, box, axis, around.facts)
+        self._fold(f, box, axis, ctx.facts)
         if axis is None or t is None:
             return box
         lo, hi = box[axis]
         assert lo is not None and hi is not None
-        before = simplify(substitute(hi, {t: subtract(Var(t), ONE)}), around.facts)
-        new = maximum(lo, add(before, ONE), around.facts)
-        start = Select(Binary("eq", Var(t), around.first), lo, new)
+        before = simplify(substitute(hi, {t: subtract(Var(t), ONE)}), ctx.facts)
+        new = maximum(lo, add(before, ONE), ctx.facts)
+        start = Select(Binary("eq", Var(t), ctx.first), lo, new)
         return (*box[:axis], (start, hi), *box[axis + 1 :])
 
     def _fold(self, f: FuncDef, box: Box, axis: int | None, facts: Facts) -> None:
@@ -320,20 +333,20 @@ class _Places(Lowering):
         }
         rings = self.rings.setdefault(f.name, {})
         if buffer.folds is None:
-            needed = None if axis is None else elements(box, axis, facts)
+            needed = None if axis is None else max_elements(box, axis, facts)
             if axis is not None and needed is not None and axis not in folds:
-                whole = buffer.extents[axis]
-                if not shorter(whole, ring_size(needed)):
-                    rings[axis] = Ring(self.names.fresh(f"{f.name}_ring"), whole)
+                extent = buffer.extents[axis]
+                if not fits_in_ring(extent, ring_size(needed)):
+                    rings[axis] = Ring(self.names.fresh(f"{f.name}_ring"), extent)
                     folds[axis] = Var(rings[axis].name)
             extents = tuple(folds.get(a, e) for a, e in enumerate(buffer.extents))
-            decided = tuple(folds.get(a) for a in range(len(box)))
-            self.buffers[f.name] = replace(buffer, folds=decided, extents=extents)
+            chosen = tuple(folds.get(a) for a in range(len(box)))
+            self.buffers[f.name] = replace(buffer, folds=chosen, extents=extents)
         for a, ring in rings.items():
-            ring.hold(elements(box, a, facts))
+            ring.require(max_elements(box, a, facts))
 
 
-def _with_hosts(state: State, boxes: Mapping[str, Box]) -> State:
+def _move_to_root(state: State, boxes: Mapping[str, Box]) -> State:
     """The state with each func placed after a producer that does not run (empty box) moved to the root."""
     for name, plan in state.plans:
         if name in boxes and isinstance(plan.place, After):
@@ -343,7 +356,7 @@ def _with_hosts(state: State, boxes: Mapping[str, Box]) -> State:
     return state
 
 
-def _is_extreme(n: Node) -> bool:
+def _is_min_or_max(n: Node) -> bool:
     return isinstance(n, Binary) and n.op in ("min", "max")
 
 
@@ -356,40 +369,40 @@ def lower(state: State, params: tuple[Argument, ...], declared: list[Condition])
     program = state.program
     names = KernelNames(program)
     tree = build_tree(state)
-    start = {name: _output_box(program.func(name)) for name in program.outputs}
-    boxes = required(tree, state, (ROOT,), start, [], NOTHING)
-    while (hosted := _with_hosts(state, boxes)) is not state:
-        state, tree = hosted, build_tree(hosted)
-        boxes = required(tree, state, (ROOT,), start, [], NOTHING)
-    lowering = _Places(state, tree, names, Messages(), boxes)
+    output_boxes = {name: _output_box(program.func(name)) for name in program.outputs}
+    boxes = required(tree, state, (ROOT,), output_boxes, [], NOTHING)
+    while (moved := _move_to_root(state, boxes)) is not state:
+        state, tree = moved, build_tree(moved)
+        boxes = required(tree, state, (ROOT,), output_boxes, [], NOTHING)
+    lowering = _ProgramLowering(state, tree, names, KernelMessages(), boxes)
     for name in program.outputs:
         f = program.func(name)
         lowering.buffers[name] = _output_buffer(f, names.components(f))
-        lowering.needed[name] = start[name]
+        lowering.stored_boxes[name] = output_boxes[name]
     exact = boxes
     if any(plan.scope == FRAGMENT for _, plan in state.plans):
-        exact = required(tree, state, (ROOT,), start, [], NOTHING, exact=True)
+        exact = required(tree, state, (ROOT,), output_boxes, [], NOTHING, exact=True)
     checks = check_boxes(lowering.tree, state, exact, lowering.messages, declared)
-    body = as_stmt([*checks, *lowering.place(ROOT, boxes, Open(), lambda: ())])
+    body = as_stmt([*checks, *lowering.lower_level(ROOT, boxes, LoopContext(), lambda: ())])
     if lowering.sizes:
-        body = transform(body, partial(_sized, lowering.sizes))
+        body = transform(body, partial(_replace_size, lowering.sizes))
     kernel = Kernel(
         names.kernel, params, body,
-        tuple(lowering.messages.made), all(f.fast_math for f in program.funcs),
+        tuple(lowering.messages.sites), all(f.fast_math for f in program.funcs),
         tuple(INSTRUCTIONS[n] for n in lowering.messages.instructions),
-        _residents(state, names),
+        _resident_blocks(state, names),
     )  # fmt: skip
     check_strides(kernel)
     return kernel
 
 
-def _residents(state: State, names: KernelNames) -> tuple[tuple[str, int], ...]:
+def _resident_blocks(state: State, names: KernelNames) -> tuple[tuple[str, int], ...]:
     """(buffer, n) for funcs whose directives ask for n resident blocks on a multiprocessor."""
-    asked = ((f, state.plan(f.name).resident) for f in state.program.funcs)
-    return tuple((buffer, n) for f, n in asked if n for buffer in names.components(f))
+    residents = ((f, state.plan(f.name).resident) for f in state.program.funcs)
+    return tuple((buffer, n) for f, n in residents if n for buffer in names.components(f))
 
 
-def _sized(sizes: dict[str, Expr], n: Node) -> Node:
+def _replace_size(sizes: dict[str, Expr], n: Node) -> Node:
     return sizes.get(n.name, n) if isinstance(n, Var) else n
 
 
@@ -405,12 +418,12 @@ def _output_buffer(f: FuncDef, names: tuple[str, ...]) -> Buffer:
     return Buffer(f.name, names, starts, extents, tuple(range(len(box))), None, axes=f.axes())
 
 
-def _by_first(s: Stmt, tests: Mapping[str, Expr]) -> Stmt:
+def _run_by_first_thread(s: Stmt, tests: Mapping[str, Expr]) -> Stmt:
     """A statement run only by the first thread on each axis of `tests`, except loops bound to the axis."""
     loops = {x.kind for x in walk(s) if isinstance(x, For)}
     if loops.isdisjoint(tests):
         return If(conjunction(list(tests.values())), s)
     if isinstance(s, For) and s.kind in tests:
         others = {axis: test for axis, test in tests.items() if axis != s.kind}
-        return rebuilt(s, body=_by_first(s.body, others)) if others else s
-    return map_parts(s, lambda part: _by_first(part, tests))
+        return rebuilt(s, body=_run_by_first_thread(s.body, others)) if others else s
+    return map_parts(s, lambda part: _run_by_first_thread(part, tests))

@@ -23,7 +23,7 @@ def separate_outputs(state: State) -> State:
     suspects = [n for n in program.outputs if n in read or len(program.func(n).definitions) > 1]
     if not suspects:
         return state
-    start: dict[str, Box] = {n: _box(program.func(n)) for n in program.outputs}
+    start: dict[str, Box] = {n: _natural_box(program.func(n)) for n in program.outputs}
     rooted = State(
         program,
         tuple(
@@ -39,17 +39,17 @@ def separate_outputs(state: State) -> State:
     boxes = required(build_tree(rooted), rooted, (ROOT,), start, [], NOTHING)
     for name in suspects:
         f = program.func(name)
-        if not f.declared and not _inside(boxes[name], f):
-            state = _separate(state, f)
+        if not f.declared and not _is_within(boxes[name], f):
+            state = _add_copy(state, f)
     return state
 
 
-def _box(f: FuncDef) -> Box:
+def _natural_box(f: FuncDef) -> Box:
     f.output_box(None)
     return f.natural
 
 
-def _inside(box: Box, f: FuncDef) -> bool:
+def _is_within(box: Box, f: FuncDef) -> bool:
     for (lo, hi), (first, last) in zip(box, f.natural, strict=True):
         if lo is None or hi is None or first is None or last is None:
             return True  # `check_boxes` reports an unbounded index
@@ -58,16 +58,18 @@ def _inside(box: Box, f: FuncDef) -> bool:
     return True
 
 
-def _separate(state: State, f: FuncDef) -> State:
+def _add_copy(state: State, f: FuncDef) -> State:
     program = state.program
-    made = fresh_func(program, f"{f.name}_out")
+    copy_name = fresh_func(program, f"{f.name}_out")
     index = tuple(Var(v) for v in f.variables)
     values = tuple(Read(f.name, index, c, t) for c, t in enumerate(f.dtypes))
     copy = replace(
-        f, name=made, definitions=(Definition(index, f.variables, (), TRUE, values, None, None),)
+        f,
+        name=copy_name,
+        definitions=(Definition(index, f.variables, (), TRUE, values, None, None),),
     )
     at = program.funcs.index(f)
     funcs = (*program.funcs[: at + 1], copy, *program.funcs[at + 1 :])
-    outputs = tuple(made if o == f.name else o for o in program.outputs)
+    outputs = tuple(copy_name if o == f.name else o for o in program.outputs)
     changed = replace(program, funcs=funcs, outputs=outputs)
-    return replace(state, program=changed, plans=(*state.plans, (made, fresh_plan(copy))))
+    return replace(state, program=changed, plans=(*state.plans, (copy_name, fresh_plan(copy))))

@@ -14,8 +14,8 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from tdsl.codegen.ir.loops import PARALLEL, SERIAL, For, If, Stmt, as_stmt
-from tdsl.codegen.lowering.buffers import elements, shorter
-from tdsl.codegen.lowering.context import Lowering, Open, Planes
+from tdsl.codegen.lowering.buffers import fits_in_ring, max_elements
+from tdsl.codegen.lowering.context import LoopContext, Lowering, Planes
 from tdsl.codegen.lowering.loop_nest import NestBuilder
 from tdsl.errors import ScheduleError
 from tdsl.lang.affine import difference, variables
@@ -33,13 +33,13 @@ from tdsl.schedule.tree import ROOT
 def find_planes(low: Lowering, f: FuncDef, box: Box, facts: Facts) -> Planes | None:
     """The planes of a root func whose last update steps along a dimension; None if it cannot be folded."""
     plan, last = low.state.plan(f.name), f.definitions[-1]
-    places = {level.func for level in (*low.tree.after, *low.tree.joined)}
+    shared_levels = {level.func for level in (*low.tree.after, *low.tree.joined)}
     if (
         low.tree.home[f.name] != ROOT
         or plan.store is not None
         or plan.specializations
         or plan.scope not in (AUTO, HEAP)
-        or f.name in places
+        or f.name in shared_levels
         or any(x.kind in AXES for nest in plan.nests for x in nest.loops)
         or (len(f.variables) < 2 and not plan.fold)
         or len(f.definitions) < 2
@@ -56,11 +56,11 @@ def find_planes(low: Lowering, f: FuncDef, box: Box, facts: Facts) -> Planes | N
     ahead = difference(last.index[axis], Var(step))
     behind = [difference(last.index[axis], r.index[axis]) for r in last.reads if r.name == f.name]
     first, end = box[axis]
-    if ahead is None or first is None or end is None or not all(_in_one_plane(f, axis)):
+    if ahead is None or first is None or end is None or not all(_stays_in_one_plane(f, axis)):
         return None
     last_plane = add(subtract(hi, ONE), const(ahead))
-    read = _first_read(low, f, axis, facts)
-    window = None if read is None else elements(((read, end),), 0, facts)
+    read = _first_plane_read(low, f, axis, facts)
+    window = None if read is None else max_elements(((read, end),), 0, facts)
     if (
         window is None
         or difference(end, last_plane) != 0
@@ -69,11 +69,13 @@ def find_planes(low: Lowering, f: FuncDef, box: Box, facts: Facts) -> Planes | N
         return None
     alive = max(window, 1, *(n + 1 for n in behind if n is not None))
     return (
-        None if shorter(add(subtract(end, first), ONE), alive) else Planes(axis, step, ahead, alive)
+        None
+        if fits_in_ring(add(subtract(end, first), ONE), alive)
+        else Planes(axis, step, ahead, alive)
     )
 
 
-def _in_one_plane(f: FuncDef, axis: int) -> Iterable[bool]:
+def _stays_in_one_plane(f: FuncDef, axis: int) -> Iterable[bool]:
     """For each update but the last one: whether it writes one plane and reads only this one of its func."""
     for d in f.definitions[1:-1]:
         plane = d.index[axis]
@@ -81,7 +83,7 @@ def _in_one_plane(f: FuncDef, axis: int) -> Iterable[bool]:
         yield not variables(plane) and all(difference(e, plane) == 0 for e in read)
 
 
-def _first_read(low: Lowering, f: FuncDef, axis: int, facts: Facts) -> Expr | None:
+def _first_plane_read(low: Lowering, f: FuncDef, axis: int, facts: Facts) -> Expr | None:
     """The first plane that other funcs read; None if no func reads one, or without a lower bound."""
     first: Expr | None = None
     for c, n in low.state.consumers(f.name):
@@ -115,40 +117,42 @@ def fold_planes(low: Lowering, f: FuncDef, planes: Planes) -> None:
     low.buffers[f.name] = replace(buffer, folds=folds, extents=extents)
 
 
-def lower_planes(low: Lowering, f: FuncDef, box: Box, around: Open, planes: Planes) -> list[Stmt]:
+def lower_planes(
+    low: Lowering, f: FuncDef, box: Box, ctx: LoopContext, planes: Planes
+) -> list[Stmt]:
     """The nests of all definitions of a func, interleaved plane by plane."""
     axis = planes.axis
     first, end = box[axis]
     assert first is not None and end is not None
     _, lo, _ = f.definitions[-1].ranges[0]
     assert lo is not None
-    starts = minimum(add(lo, const(planes.ahead)), add(end, ONE), around.facts)
+    starts = minimum(add(lo, const(planes.ahead)), add(end, ONE), ctx.facts)
 
     def loop(begin: Expr, stop: Expr, *, steps: bool) -> list[Stmt]:
-        extent = simplify(subtract(stop, begin), around.facts)
+        extent = simplify(subtract(stop, begin), ctx.facts)
         name = low.names.fresh(f"{f.name}_{f.variables[axis]}")
         plane = Var(name)
-        facts = around.facts.knowing(name, begin, subtract(stop, ONE))
-        here = replace(around, facts=facts, loop=name, first=begin, steady=False)
-        one = (*box[:axis], (plane, plane), *box[axis + 1 :])
-        body = NestBuilder(low, f, 0, _threads_inside(low.state.plan(f.name).nests[0])).build(
-            one, here
-        )
+        facts = ctx.facts.knowing(name, begin, subtract(stop, ONE))
+        inner = replace(ctx, facts=facts, loop=name, first=begin, in_order=False)
+        plane_box = (*box[:axis], (plane, plane), *box[axis + 1 :])
+        body = NestBuilder(
+            low, f, 0, _move_parallel_inwards(low.state.plan(f.name).nests[0])
+        ).build(plane_box, inner)
         for n, d in enumerate(f.definitions[1:-1], 1):
-            update = NestBuilder(low, f, n).build(box, here)
+            update = NestBuilder(low, f, n).build(box, inner)
             body.append(If(Binary("eq", plane, d.index[axis]), as_stmt(update)))
         if steps:
             last = f.definitions[-1]
             at = subtract(plane, const(planes.ahead))
             ranges = ((planes.step, at, add(at, ONE)), *last.ranges[1:])
             stepped = replace(f, definitions=(*f.definitions[:-1], replace(last, ranges=ranges)))
-            body += NestBuilder(low, stepped, len(f.definitions) - 1).build(box, here)
+            body += NestBuilder(low, stepped, len(f.definitions) - 1).build(box, inner)
         return [For(name, begin, extent, SERIAL, as_stmt(body))] if body else []
 
     return [*loop(first, starts, steps=False), *loop(starts, add(end, ONE), steps=True)]
 
 
-def _threads_inside(nest: Nest) -> Nest:
+def _move_parallel_inwards(nest: Nest) -> Nest:
     """The nest with its parallel outermost loop, of one iteration, serial and the next loop parallel."""
     if len(nest.loops) < 2 or nest.loops[0].kind != PARALLEL or nest.loops[1].kind != SERIAL:
         return nest

@@ -7,7 +7,7 @@ from tdsl.lang.expr import ZERO, Expr
 from tdsl.schedule.loop_relations import Related
 
 FULL, INIT, UPDATE = "full", "init", "update"
-GATHER, PART = "gather", "part"  # a reduction over threads, and the part of one thread in it
+SHUFFLE, LOCAL = "gather", "part"  # a reduction over threads, and the part of one thread in it
 
 
 @frozen

@@ -17,7 +17,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tdsl.codegen.ir.loops import PIPELINED, SERIAL
-from tdsl.codegen.lowering.context import Open
+from tdsl.codegen.lowering.context import LoopContext
 from tdsl.codegen.lowering.definition_nest import DefinitionNest
 from tdsl.codegen.lowering.guards import with_new_guards
 from tdsl.codegen.lowering.position import INIT, NestPosition
@@ -28,19 +28,19 @@ from tdsl.lang.simplify import add, simplify, subtract
 from tdsl.schedule.state import Level, parts_of, roots_of
 
 
-def _skips(builder: DefinitionNest, spot: NestPosition, loop: str) -> bool:
+def _skips_iterations(builder: DefinitionNest, pos: NestPosition, loop: str) -> bool:
     """True for a reduction loop with other stages inside, if a predicate excludes some of its terms."""
     inside = builder.low.tree.at(Level(builder.f.name, builder.n, loop))
-    plain = loop in spot.bounds and builder.nest.kind(loop) in (SERIAL, PIPELINED)
-    terms = spot.mode != INIT and loop in builder.reduced and builder.d.where != TRUE
+    plain = loop in pos.bounds and builder.nest.kind(loop) in (SERIAL, PIPELINED)
+    terms = pos.mode != INIT and loop in builder.reduced and builder.d.where != TRUE
     return plain and terms and inside
 
 
-def is_unreachable(builder: DefinitionNest, spot: NestPosition) -> bool:
+def is_unreachable(builder: DefinitionNest, pos: NestPosition) -> bool:
     """True if a func that each point reads has no buffer, since the guards of the points are never true."""
     low, values = builder.low, builder.d.values
-    if spot.components is not None:
-        values = tuple(values[n] for n in spot.components)
+    if pos.components is not None:
+        values = tuple(values[n] for n in pos.components)
     always = pre_order(
         *values, inside=lambda n: (n.cond,) if isinstance(n, Select) else children(n)
     )
@@ -49,39 +49,43 @@ def is_unreachable(builder: DefinitionNest, spot: NestPosition) -> bool:
 
 
 def contributing_iterations(
-    builder: DefinitionNest, spot: NestPosition, around: Open, loop: str, run: tuple[Expr, Expr]
+    builder: DefinitionNest,
+    pos: NestPosition,
+    ctx: LoopContext,
+    loop: str,
+    iterations: tuple[Expr, Expr],
 ) -> tuple[Expr, Expr]:
     """(first, extent) of a loop: the iterations in which the predicate may be true for one of the threads.
 
-    `run` is the pair without a predicate; it is returned if no other stages are inside the loop.
+    `iterations` is the pair without a predicate; it is returned if no other stages are inside the loop.
     """
-    none = isinstance(run[1], Const) and run[1].value <= 0
-    if none or not _skips(builder, spot, loop):
-        return run
-    ranges = builder.active(spot).ranges(around.facts)
-    lo, hi = tighten(ranges, builder.d.where, around.facts)[loop]
-    for _, name, threads in around.threads:
-        lo = None if lo is None else interval_of(lo, {name: threads}, around.facts)[0]
-        hi = None if hi is None else interval_of(hi, {name: threads}, around.facts)[1]
+    is_empty = isinstance(iterations[1], Const) and iterations[1].value <= 0
+    if is_empty or not _skips_iterations(builder, pos, loop):
+        return iterations
+    ranges = builder.active(pos).ranges(ctx.facts)
+    lo, hi = tighten(ranges, builder.d.where, ctx.facts)[loop]
+    for _, name, threads in ctx.threads:
+        lo = None if lo is None else interval_of(lo, {name: threads}, ctx.facts)[0]
+        hi = None if hi is None else interval_of(hi, {name: threads}, ctx.facts)[1]
     if lo is None or hi is None:
-        return run
-    return lo, simplify(add(subtract(hi, lo), ONE), around.facts)
+        return iterations
+    return lo, simplify(add(subtract(hi, lo), ONE), ctx.facts)
 
 
-def narrow_reductions(builder: DefinitionNest, spot: NestPosition, around: Open) -> NestPosition:
-    """The spot before the next loop, with reduction bounds narrowed to the terms whose mask may be true.
+def narrow_reductions(builder: DefinitionNest, pos: NestPosition, ctx: LoopContext) -> NestPosition:
+    """The position before the next loop, with reduction bounds narrowed to the terms whose mask may be true.
 
     The bounds of each variable are narrowed once, before the first of its loops opens.
     """
-    if builder.d.mask == TRUE or spot.mode == INIT:
-        return spot
+    if builder.d.mask == TRUE or pos.mode == INIT:
+        return pos
     nest = builder.nest
-    here = roots_of(nest, nest.loops[spot.depth].name)
+    here = roots_of(nest, nest.loops[pos.depth].name)
     for name in [n for n, _, _ in builder.d.ranges if n in here]:
-        if parts_of(nest, name).isdisjoint(spot.opened):
-            lo, hi = builder.active(spot).ranges(around.facts)[name]
+        if parts_of(nest, name).isdisjoint(pos.opened):
+            lo, hi = builder.active(pos).ranges(ctx.facts)[name]
             if lo is not None and hi is not None:
-                extent = simplify(add(subtract(hi, lo), ONE), around.facts)
-                spot = replace(spot, bounds={**spot.bounds, name: (lo, extent)})
-                spot = with_new_guards(builder, spot, around.facts)
-    return spot
+                extent = simplify(add(subtract(hi, lo), ONE), ctx.facts)
+                pos = replace(pos, bounds={**pos.bounds, name: (lo, extent)})
+                pos = with_new_guards(builder, pos, ctx.facts)
+    return pos

@@ -62,17 +62,17 @@ def root_stages(state: State) -> tuple[RootStage, ...]:
 def _stage(state: State, tree: Tree, boxes: dict[str, Box], name: str) -> RootStage:
     nests = state.plan(name).nests
     levels = [Level(name, n, loop) for n, nest in enumerate(nests) for loop in nest.names()]
-    within = inside(tree, state, levels)
-    members = [n for n in tree.order if n in within and n in boxes]
-    own = {name, *members}
+    inner_funcs = inside(tree, state, levels)
+    members = [n for n in tree.order if n in inner_funcs and n in boxes]
+    funcs = {name, *members}
     read: dict[str, Box] = {}
-    for f in (state.program.func(n) for n in own if n in boxes):
+    for f in (state.program.func(n) for n in funcs if n in boxes):
         for source, box in _reads(f, boxes[f.name]).items():
-            if source not in own:
+            if source not in funcs:
                 read[source] = union_box(read.get(source), box)
-    outside = {r for f in state.program.funcs if f.name not in own for r in _sources(f)}
+    outside = {r for f in state.program.funcs if f.name not in funcs for r in _sources(f)}
     outside |= set(state.program.outputs)
-    written = [n for n in own if n in boxes and n in outside]
+    written = [n for n in funcs if n in boxes and n in outside]
     return RootStage(
         name,
         tuple((n, bytes_of(state, n, boxes[n])) for n in members),
@@ -121,12 +121,12 @@ def stage_kernels(kernel: Kernel, state: State) -> Iterator[tuple[str, Kernel]]:
     between: list[BufferParam] = []
     bodies: dict[str, list[Stmt]] = {}
     checks: list[Stmt] = []
-    for s in _at_root(kernel.body, between):
-        found = {roots[b] for b in _written(s) if b in roots}
-        if not found:
+    for s in _outermost_statements(kernel.body, between):
+        stages = {roots[b] for b in _written(s) if b in roots}
+        if not stages:
             checks.append(s)
             continue
-        (name,) = found
+        (name,) = stages
         bodies.setdefault(name, []).extend([*checks, s])
         checks = []
     for name, body in bodies.items():
@@ -135,17 +135,17 @@ def stage_kernels(kernel: Kernel, state: State) -> Iterator[tuple[str, Kernel]]:
         yield name, replace(kernel, name=f"{kernel.name}_{name}", params=params, body=block)
 
 
-def _at_root(body: Stmt, between: list[BufferParam]) -> Iterator[Stmt]:
+def _outermost_statements(body: Stmt, between: list[BufferParam]) -> Iterator[Stmt]:
     """The statements outside of all loops; buffers allocated around them are added to `between`."""
     match body:
         case Block(parts):
             for part in parts:
-                yield from _at_root(part, between)
+                yield from _outermost_statements(part, between)
         case Alloc(name, dtype, extents, _, inner):
             shape = [e.value for e in extents if isinstance(e, Const)]
             assert len(shape) == len(extents), "sizes are numbers"
             between.append(BufferParam(name, dtype, extents, row_major(tuple(shape)), True))
-            yield from _at_root(inner, between)
+            yield from _outermost_statements(inner, between)
         case _:
             yield body
 

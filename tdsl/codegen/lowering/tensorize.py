@@ -32,19 +32,19 @@ from tdsl.schedule.full_tiles import is_whole
 from tdsl.schedule.state import State, Tensorization
 
 
-class _Mismatch(Exception):  # with the reason; `invoke` turns it into a ScheduleError
+class _Mismatch(Exception):  # with the reason; `emit_invoke` turns it into a ScheduleError
     pass
 
 
-def fits(active: Active, plan: Tensorization, facts: Facts) -> bool:
+def extents_match(active: Active, plan: Tensorization, facts: Facts) -> bool:
     """True if the loops from `plan.loop` inwards have the extents of the instruction."""
     chosen = INSTRUCTIONS[plan.instruction]
     inner = [x for x in active.nest.names() if x not in active.opened]
-    have = [simplify(active.extents[x], facts) for x in inner]
-    return have == [e for _, e in _loops(chosen, chosen.meaning.funcs[0].definitions[-1])]
+    actual = [simplify(active.extents[x], facts) for x in inner]
+    return actual == [e for _, e in _spec_loops(chosen, chosen.meaning.funcs[0].definitions[-1])]
 
 
-def invoke(
+def emit_invoke(
     low: Lowering, active: Active, plan: Tensorization, facts: Facts, *, guarded: bool
 ) -> Invoke:
     """The call of the instruction that replaces the loops from `plan.loop` inwards.
@@ -53,7 +53,7 @@ def invoke(
     """
     chosen = INSTRUCTIONS[plan.instruction]
     try:
-        operands = _match(low, active, chosen, active.opened, facts)
+        operands = _match_definition(low, active, chosen, active.opened, facts)
         if guarded:
             raise _Mismatch("not all iterations of the loops inside run; split with tail='peel'")
     except _Mismatch as reason:
@@ -73,14 +73,14 @@ def invoke(
 def fragment_tile(active: Active, plan: Tensorization) -> tuple[Layout, tuple[str, ...]] | None:
     """The layout of an instruction's output and the loop along each axis; None if it is no fragment."""
     chosen = INSTRUCTIONS[plan.instruction]
-    meaning = chosen.meaning.funcs[0].definitions[-1]
+    spec = chosen.meaning.funcs[0].definitions[-1]
     layout = dict(chosen.fragments).get(chosen.operands()[0])
     if layout is None:
         return None
     inner = active.nest.names()[active.nest.position(plan.loop) :]
-    names = [name for name, _ in _loops(chosen, meaning)]
+    names = [name for name, _ in _spec_loops(chosen, spec)]
     matched = dict(zip(names, inner, strict=False))
-    return layout, tuple(matched[e.name] for e in meaning.index if isinstance(e, Var))
+    return layout, tuple(matched[e.name] for e in spec.index if isinstance(e, Var))
 
 
 def may_read_beyond(state: State, d: Definition, ranges: Sequence[tuple[str, Expr | None]]) -> bool:
@@ -89,13 +89,13 @@ def may_read_beyond(state: State, d: Definition, ranges: Sequence[tuple[str, Exp
     Terms that its predicate excludes must be 0, too, since all their factors are 0 there.
     """
     program, reads = state.program, list(reads_in(d.values))
-    everywhere = all(
+    all_whole = all(
         is_whole(state, r.name)
         or (program.has_func(r.name) and set(program.func(r.name).limits) == {(None, None)})
         for r in reads
     )
     ends = [c for c in conjuncts(d.where) if c != TRUE]
-    left_out = _is_product(d.values[0]) and all(
+    zero_terms = _is_product(d.values[0]) and all(
         isinstance(c, Binary)
         and c.op == "lt"
         and len(at := [(r, n) for r in reads for n, e in enumerate(r.index) if e == c.left])
@@ -104,8 +104,8 @@ def may_read_beyond(state: State, d: Definition, ranges: Sequence[tuple[str, Exp
         for c in ends
     )
     return (
-        everywhere
-        and (left_out or not ends)
+        all_whole
+        and (zero_terms or not ends)
         and all(
             _is_product(d.values[0])
             and any(
@@ -159,100 +159,97 @@ def check_strides(kernel: Kernel) -> None:
 def _check_strides(s: Node, known: Mapping[str, tuple[int | None, ...]]) -> None:
     match s:
         case Alloc(name, _, extents, _, body):
-            _check_strides(body, {**known, name: s.strides or _dense(extents)})
+            _check_strides(body, {**known, name: s.strides or _dense_strides(extents)})
         case Invoke(name, operands):
             chosen = INSTRUCTIONS[name]
-            wanted = dict(chosen.strides)
+            required = dict(chosen.strides)
             fragments = dict(chosen.fragments)
-            for operand, called in zip(operands, chosen.operands(), strict=True):
-                if called in fragments:
+            for operand, name_in_spec in zip(operands, chosen.operands(), strict=True):
+                if name_in_spec in fragments:
                     continue
-                have = tuple(known[operand.buffer][axis] for axis in operand.axes)
-                _check_tile(chosen, operand.buffer, called, have, wanted.get(called))
+                actual = tuple(known[operand.buffer][axis] for axis in operand.axes)
+                _check_tile(
+                    chosen, operand.buffer, name_in_spec, actual, required.get(name_in_spec)
+                )
         case _:
             for child in children(s):
                 if isinstance(child, Stmt):
                     _check_strides(child, known)
 
 
-def _dense(extents: tuple[Expr, ...]) -> tuple[int | None, ...]:
+def _dense_strides(extents: tuple[Expr, ...]) -> tuple[int | None, ...]:
     """The row-major strides of a dense array, None for those that depend on an unknown extent."""
-    made: list[int | None] = [1]
+    strides: list[int | None] = [1]
     for e in reversed(extents[1:]):
-        step = made[-1]
-        made.append(step * max(int(e.value), 1) if isinstance(e, Const) and step else None)
-    return tuple(reversed(made))
+        step = strides[-1]
+        strides.append(step * max(int(e.value), 1) if isinstance(e, Const) and step else None)
+    return tuple(reversed(strides))
 
 
 def _check_tile(
-    chosen: Instruction, buffer: str, operand: str, have: tuple[int | None, ...],
-    wanted: tuple[int | None, ...] | None,
+    chosen: Instruction, buffer: str, operand: str, actual: tuple[int | None, ...],
+    required: tuple[int | None, ...] | None,
 ) -> None:  # fmt: skip
-    for axis, (a, b) in enumerate(zip(have, wanted or have, strict=True)):
+    for axis, (a, b) in enumerate(zip(actual, required or actual, strict=True)):
         if b is not None and a != b:
-            found = "a stride that is known at a call only" if a is None else f"stride {a}"
+            actual_text = "a stride that is known at a call only" if a is None else f"stride {a}"
             raise ScheduleError(
                 f"instruction {chosen.name!r} takes {operand!r} with stride {b} in axis {axis}, "
-                f"{buffer!r} has {found}",
+                f"{buffer!r} has {actual_text}",
                 loc=chosen.loc,
                 label="declared here",
                 hint=f"copy {buffer!r} into the layout of the instruction: cache_read and reorder_storage",
             )
 
 
-def _match(
+def _match_definition(
     low: Lowering, active: Active, chosen: Instruction, opened: dict[str, Expr], facts: Facts
 ) -> tuple[Operand, ...]:
-    meaning = chosen.meaning.funcs[0].definitions[-1]
-    own = active.d
+    spec = chosen.meaning.funcs[0].definitions[-1]
+    d = active.d
     inner = [x for x in active.nest.names() if x not in opened]
-    theirs = _loops(chosen, meaning)
-    if len(inner) != len(theirs):
-        raise _Mismatch(f"{len(inner)} loops stand inside, the instruction has {len(theirs)}")
-    for mine, (name, extent) in zip(inner, theirs, strict=True):
-        have = simplify(active.extents[mine], facts)
-        if have != extent:
+    spec_loops = _spec_loops(chosen, spec)
+    if len(inner) != len(spec_loops):
+        raise _Mismatch(f"{len(inner)} loops stand inside, the instruction has {len(spec_loops)}")
+    for loop, (name, extent) in zip(inner, spec_loops, strict=True):
+        actual = simplify(active.extents[loop], facts)
+        if actual != extent:
             raise _Mismatch(
-                f"loop {mine!r} has {show_expr(have)} iterations, {name!r} of the instruction "
+                f"loop {loop!r} has {show_expr(actual)} iterations, {name!r} of the instruction "
                 f"{show_expr(extent)}"
             )
-    if meaning.where not in (
-        own.where,
-        TRUE,
-    ):  # a predicate of the definition alone is tested by guards
+    if spec.where not in (d.where, TRUE):  # a predicate of the definition alone is tested by guards
         raise _Mismatch("the definition lacks the predicate of the instruction")
-    if (own.combine is None) != (meaning.combine is None) or (
-        own.combine is not None
-        and meaning.combine is not None
-        and own.combine.exprs != meaning.combine.exprs
+    if (d.combine is None) != (spec.combine is None) or (
+        d.combine is not None and spec.combine is not None and d.combine.exprs != spec.combine.exprs
     ):
         raise _Mismatch("the definition combines in another way")
     values = {n: substitute(v, opened) for n, v in active.roots.items()}
-    matched = dict(zip((name for name, _ in theirs), inner, strict=True))
+    matched = dict(zip((name for name, _ in spec_loops), inner, strict=True))
     starts = {x: active.first_of(x) for x in inner}
-    for x, (_, extent) in zip(inner, theirs, strict=True):
+    for x, (_, extent) in zip(inner, spec_loops, strict=True):
         last = add(starts[x], subtract(extent, ONE))
         facts = facts.knowing(x, starts[x], last)
-    writer = _Operands(low, values, matched, starts, facts)
-    writer.tile(
+    writer = _OperandMatcher(low, values, matched, starts, facts)
+    writer.add_tile(
         low.buffers[active.func.name].names[0],
-        low.buffers[active.func.name].index(tuple(substitute(e, values) for e in own.index)),
-        meaning.index,
+        low.buffers[active.func.name].index(tuple(substitute(e, values) for e in d.index)),
+        spec.index,
     )
-    for value, theirs_value in zip(own.values, meaning.values, strict=True):
-        writer.same(value, theirs_value)
-    return tuple(writer.ordered(chosen))
+    for value, spec_value in zip(d.values, spec.values, strict=True):
+        writer.match_expr(value, spec_value)
+    return tuple(writer.in_order(chosen))
 
 
-def _loops(chosen: Instruction, meaning: Definition) -> list[tuple[str, Expr]]:
+def _spec_loops(chosen: Instruction, spec: Definition) -> list[tuple[str, Expr]]:
     f = chosen.meaning.funcs[0]
     natural = dict(zip(f.variables, f.output_box(None), strict=True))
-    made = [(name, natural[name][1]) for name in meaning.free]
-    made += [(name, hi) for name, _, hi in meaning.ranges if hi is not None]
-    return made
+    loops = [(name, natural[name][1]) for name in spec.free]
+    loops += [(name, hi) for name, _, hi in spec.ranges if hi is not None]
+    return loops
 
 
-class _Operands:
+class _OperandMatcher:
     """Matches a definition with that of an instruction, and collects the tile of each operand."""
 
     def __init__(
@@ -269,11 +266,13 @@ class _Operands:
         self.output: Operand | None = None
         self.inputs: dict[str, Operand] = {}
 
-    def tile(self, buffer: str, index: tuple[Expr, ...], theirs: tuple[Expr, ...]) -> Operand:
+    def add_tile(
+        self, buffer: str, index: tuple[Expr, ...], spec_index: tuple[Expr, ...]
+    ) -> Operand:
         """The tile that an access covers: its start, and the buffer's axis along each axis of the operand."""
         axes = []
         index = tuple(simplify(at, self.facts) for at in index)
-        for e in theirs:
+        for e in spec_index:
             if not isinstance(e, Var):
                 raise _Mismatch("an operand of the instruction is indexed by more than a variable")
             loop = self.matched[e.name]
@@ -281,48 +280,48 @@ class _Operands:
             if len(moving) != 1 or as_sum(index[moving[0]]).terms.get(Var(loop)) != 1:
                 raise _Mismatch(f"{buffer!r} does not move one by one along loop {loop!r}")
             axes.append(moving[0])
-        used = {self.matched[e.name] for e in theirs if isinstance(e, Var)}
+        used = {self.matched[e.name] for e in spec_index if isinstance(e, Var)}
         for x in self.matched.values():
             if x not in used and any(x in variables(at) for at in index):
                 raise _Mismatch(f"{buffer!r} moves along loop {x!r}, its operand does not")
         start = tuple(simplify(substitute(at, self.starts), self.facts) for at in index)
-        made = Operand(buffer, start, tuple(axes))
+        tile = Operand(buffer, start, tuple(axes))
         if self.output is None:
-            self.output = made
-        return made
+            self.output = tile
+        return tile
 
-    def same(self, mine: Expr, their: Expr) -> None:
+    def match_expr(self, value: Expr, spec: Expr) -> None:
         """Raise _Mismatch unless two value expressions agree, with reads in the place of operands."""
-        if isinstance(mine, Read) and isinstance(their, Read):
-            buffer = self.low.buffers.get(mine.name)
-            at = tuple(substitute(e, self.values) for e in mine.index)
-            name = mine.name if buffer is None else buffer.names[mine.component]
-            made = self.tile(name, at if buffer is None else buffer.index(at), their.index)
-            if mine.dtype != their.dtype or self.inputs.setdefault(their.name, made) != made:
-                raise _Mismatch(f"{mine.name!r} does not fit operand {their.name!r}")
+        if isinstance(value, Read) and isinstance(spec, Read):
+            buffer = self.low.buffers.get(value.name)
+            at = tuple(substitute(e, self.values) for e in value.index)
+            name = value.name if buffer is None else buffer.names[value.component]
+            tile = self.add_tile(name, at if buffer is None else buffer.index(at), spec.index)
+            if value.dtype != spec.dtype or self.inputs.setdefault(spec.name, tile) != tile:
+                raise _Mismatch(f"{value.name!r} does not fit operand {spec.name!r}")
             return
-        if type(mine) is not type(their) or _label(mine) != _label(their):
-            raise _Mismatch(f"{show_expr(mine)} is not {show_expr(their)}")
+        if type(value) is not type(spec) or _node_fields(value) != _node_fields(spec):
+            raise _Mismatch(f"{show_expr(value)} is not {show_expr(spec)}")
         known = dict(self.inputs)
         try:
-            self.all_same(children(mine), children(their))
+            self.match_all(children(value), children(spec))
         except _Mismatch:
-            if not (isinstance(mine, Binary) and mine.op in ("add", "mul")):
+            if not (isinstance(value, Binary) and value.op in ("add", "mul")):
                 raise
             self.inputs = known
-            self.all_same((mine.right, mine.left), children(their))
+            self.match_all((value.right, value.left), children(spec))
 
-    def all_same(self, mine: Sequence[Node], theirs: Sequence[Node]) -> None:
+    def match_all(self, es: Sequence[Node], specs: Sequence[Node]) -> None:
         """Raise _Mismatch unless two lists of expressions agree pairwise."""
-        for a, b in zip(mine, theirs, strict=True):
-            self.same(a, b)  # type: ignore[arg-type]  # children of an Expr are Exprs
+        for a, b in zip(es, specs, strict=True):
+            self.match_expr(a, b)  # type: ignore[arg-type]  # children of an Expr are Exprs
 
-    def ordered(self, chosen: Instruction) -> list[Operand]:
+    def in_order(self, chosen: Instruction) -> list[Operand]:
         assert self.output is not None
         return [self.output, *(self.inputs[t.name] for t in chosen.meaning.inputs)]
 
 
-def _label(n: Node) -> tuple[object, ...]:
+def _node_fields(n: Node) -> tuple[object, ...]:
     """The fields of a node that take part in comparison and are not child nodes or tuples."""
     values = (getattr(n, f.name) for f in fields(n) if f.compare)
     return tuple(value for value in values if not isinstance(value, Node | tuple))

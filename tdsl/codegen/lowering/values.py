@@ -56,27 +56,27 @@ class ValueWriter:
         """Stores f[index] = terms, or with `combine` combine(f[index], terms), of `components` or of all."""
         buffer = self.low.buffers[self.f.name]
         at = tuple(self.convert(e) for e in d.index)
-        every = range(len(terms))
-        index = [buffer.index(at, n) for n in every]
+        all_components = range(len(terms))
+        index = [buffer.index(at, n) for n in all_components]
         new = tuple(self.convert(t) for t in terms)
         fast = self.f.fast_math
         if combine and d.combine is not None:
             if atomic:
                 op = ATOMIC[d.combine.kind]
-                made = Store(buffer.names[0], index[0], new[0], atomic=op, fast=fast)
-                return [*self.effects, made]
+                statement = Store(buffer.names[0], index[0], new[0], atomic=op, fast=fast)
+                return [*self.effects, statement]
             old = tuple(
                 Load(name, i, t)
                 for name, i, t in zip(buffer.names, index, self.f.dtypes, strict=True)
             )
-            new = _combined(d.combine.exprs, old, new)
-        chosen = every if components is None else components
-        if len(chosen) == 1:
-            (n,) = chosen
-            made = Store(buffer.names[n], index[n], new[n], streaming=streaming, fast=fast)
-            return [*self.effects, made]
-        targets = [(buffer.names[n], index[n], new[n]) for n in chosen]
-        return [*self.effects, self._together(targets, streaming)]
+            new = _combine(d.combine.exprs, old, new)
+        components_ = all_components if components is None else components
+        if len(components_) == 1:
+            (n,) = components_
+            statement = Store(buffer.names[n], index[n], new[n], streaming=streaming, fast=fast)
+            return [*self.effects, statement]
+        targets = [(buffer.names[n], index[n], new[n]) for n in components_]
+        return [*self.effects, self._store_all(targets, streaming)]
 
     def accumulate(
         self, d: Definition, names: tuple[str, ...], new: tuple[Expr, ...]
@@ -84,34 +84,34 @@ class ValueWriter:
         """Stores names = combine(names, new), where `names` are registers of one thread."""
         assert d.combine is not None
         old = tuple(Load(name, (), t) for name, t in zip(names, self.f.dtypes, strict=True))
-        made = _combined(d.combine.exprs, old, new)
-        if len(made) == 1:
-            return [*self.effects, Store(names[0], (), made[0], fast=self.f.fast_math)]
+        combined = _combine(d.combine.exprs, old, new)
+        if len(combined) == 1:
+            return [*self.effects, Store(names[0], (), combined[0], fast=self.f.fast_math)]
         return [
             *self.effects,
-            self._together([(n, (), v) for n, v in zip(names, made, strict=True)]),
+            self._store_all([(n, (), v) for n, v in zip(names, combined, strict=True)]),
         ]
 
-    def _together(
+    def _store_all(
         self, targets: Sequence[tuple[str, tuple[Expr, ...], Expr]], streaming: bool = False
     ) -> Stmt:
         """Stores several values that may read the targets: all are computed before the first is stored."""
         temporaries = tuple(self.low.names.fresh(f"{name}_new") for name, _, _ in targets)
-        made = [
+        values = [
             (t, name, index, v) for t, (name, index, v) in zip(temporaries, targets, strict=True)
         ]
-        first = [Store(t, (), v, fast=self.f.fast_math) for t, _, _, v in made]
-        then = [
+        evaluations = [Store(t, (), v, fast=self.f.fast_math) for t, _, _, v in values]
+        stores = [
             Store(name, index, Load(t, (), dtype_of(v)), streaming=streaming)
-            for t, name, index, v in made
+            for t, name, index, v in values
         ]
-        body: Stmt = Block((*first, *then))
-        for t, _, _, v in made:
+        body: Stmt = Block((*evaluations, *stores))
+        for t, _, _, v in values:
             body = Alloc(t, dtype_of(v), (), REGISTER, body)
         return body
 
 
-def _combined(
+def _combine(
     exprs: tuple[Expr, ...], old: tuple[Expr, ...], new: tuple[Expr, ...]
 ) -> tuple[Expr, ...]:
     """A combiner's expressions with a0, a1, ... replaced by `old` and b0, b1, ... by `new`, sharing kept."""

@@ -15,15 +15,7 @@ from tdsl.codegen.ir.loops import (
     Stmt,
     Store,
 )
-from tdsl.codegen.ir.statements import (
-    EMPTY,
-    exprs_of,
-    is_empty,
-    loads_of,
-    map_parts,
-    rebuilt,
-    walk,
-)  # fmt: skip
+from tdsl.codegen.ir.statements import EMPTY, exprs_of, is_empty, loads_of, map_parts, rebuilt, walk
 from tdsl.core.node import post_order
 from tdsl.lang.expr import Expr, Param, Var
 

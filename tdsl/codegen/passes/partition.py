@@ -15,16 +15,7 @@ from dataclasses import dataclass, field
 from tdsl.codegen.analysis.facts import facts_inside, last_value, narrow_range
 from tdsl.codegen.analysis.typical_values import typical_values
 from tdsl.codegen.ir.fresh_names import FreshNames
-from tdsl.codegen.ir.loops import (
-    PARALLEL,
-    SERIAL,
-    VECTORIZED,
-    Alloc,
-    For,
-    Kernel,
-    Let,
-    Stmt,
-)  # fmt: skip
+from tdsl.codegen.ir.loops import PARALLEL, SERIAL, VECTORIZED, Alloc, For, Kernel, Let, Stmt
 from tdsl.codegen.ir.statements import (
     conditional,
     exprs_of,
@@ -42,13 +33,7 @@ from tdsl.lang.affine import Sum, as_expr, as_sum, variables
 from tdsl.lang.bounds import NOTHING, Facts, upper
 from tdsl.lang.expr import FALSE, ONE, TRUE, Binary, Call, Const, Expr, Var, dtype_of
 from tdsl.lang.regions import interval_of
-from tdsl.lang.simplify import (
-    add,
-    conjunction,
-    maximum,
-    minimum,
-    subtract,
-)  # fmt: skip
+from tdsl.lang.simplify import add, conjunction, maximum, minimum, subtract
 from tdsl.lang.types import i64
 
 _LARGEST_BODY = 4000  # nodes of expressions in a body that may be copied

@@ -6,10 +6,7 @@ from dataclasses import dataclass, replace
 
 from tdsl.codegen.ir.fresh_names import FreshNames
 from tdsl.codegen.ir.loops import REGISTER, VECTORIZED, Alloc, For, Kernel, Stmt, Store
-from tdsl.codegen.ir.statements import (
-    map_parts,
-    sequence,
-)  # fmt: skip
+from tdsl.codegen.ir.statements import map_parts, sequence
 from tdsl.codegen.transforms.partial_results import combined, partial_loads
 from tdsl.lang.expr import ZERO, Binary, Const, Expr, Load, Var, const
 from tdsl.lang.simplify import add

@@ -8,14 +8,7 @@ from collections.abc import Set as AbstractSet
 from tdsl.codegen.analysis.facts import facts_inside
 from tdsl.codegen.ir.fresh_names import FreshNames, bind_loaded_bounds
 from tdsl.codegen.ir.loops import SERIAL, UNROLLED, For, Kernel, Stmt
-from tdsl.codegen.ir.statements import (
-    conditional,
-    map_parts,
-    parts_of,
-    rebuilt,
-    sequence,
-    walk,
-)  # fmt: skip
+from tdsl.codegen.ir.statements import conditional, map_parts, parts_of, rebuilt, sequence, walk
 from tdsl.errors import ScheduleError
 from tdsl.lang.bounds import NOTHING, Facts, at_most, upper
 from tdsl.lang.expr import Binary, Const, Expr, const
