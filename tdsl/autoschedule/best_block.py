@@ -42,11 +42,11 @@ def in_best_block(state: State, machine: Machine, hosts: Collection[str] = ()) -
     """
     plans = [(name, plan) for name, plan in state.plans if name not in hosts]
     open_ = [name for name, plan in plans if not plan.touched and plan.place is None]
-    found = [name for name in open_ if _is_place(state, state.program.func(name))]
-    if not found:
+    candidates = [name for name in open_ if _is_place(state, state.program.func(name))]
+    if not candidates:
         return state
     boxes = root_boxes(rest_at_root(state))
-    for name in found:
+    for name in candidates:
         f = state.program.func(name)
         if name in boxes:
             sizes = extents(f, f.definitions[0], boxes[name])
@@ -108,9 +108,9 @@ def _in_blocks(state: State, f: FuncDef, sizes: Mapping[str, int | None]) -> Sta
 
 def _block_size(extent: int) -> int:
     """A divisor of an extent near its square root, a multiple of vectors if possible; 0 if there is none."""
-    near = [n for n in range(LEAST, max(isqrt(extent), 4 * LEAST) + 1) if extent % n == 0]
-    near = [n for n in near if extent >= FEWEST * n]
-    return max(near, key=lambda n: (min(n & -n, LEAST), -abs(n - isqrt(extent))), default=0)
+    divisors = [n for n in range(LEAST, max(isqrt(extent), 4 * LEAST) + 1) if extent % n == 0]
+    divisors = [n for n in divisors if extent >= FEWEST * n]
+    return max(divisors, key=lambda n: (min(n & -n, LEAST), -abs(n - isqrt(extent))), default=0)
 
 
 def _is_in_order(place: Expr, sizes: Mapping[str, int]) -> bool:
@@ -126,10 +126,10 @@ def _is_in_order(place: Expr, sizes: Mapping[str, int]) -> bool:
     )
 
 
-def _fresh(wanted: str, d: Definition) -> str:
-    while wanted in d.variables:
-        wanted += "_"
-    return wanted
+def _fresh(name: str, d: Definition) -> str:
+    while name in d.variables:
+        name += "_"
+    return name
 
 
 def _ranges(terms: list[tuple[str, int]]) -> tuple[tuple[str, Expr, Expr], ...]:
@@ -138,11 +138,11 @@ def _ranges(terms: list[tuple[str, int]]) -> tuple[tuple[str, Expr, Expr], ...]:
 
 def _digits(number: Expr, sizes: list[int]) -> list[Expr]:
     """The coordinates of a block along the outer variables, from its linear number."""
-    found: list[Expr] = []
+    digits: list[Expr] = []
     for n in reversed(sizes[1:]):
-        found.append(Binary("mod", number, const(n)))
+        digits.append(Binary("mod", number, const(n)))
         number = Binary("floordiv", number, const(n))
-    return [number, *reversed(found)]
+    return [number, *reversed(digits)]
 
 
 def _best(
@@ -153,13 +153,13 @@ def _best(
     assert d.combine is not None
     combine = builtin(KINDS[d.combine.kind], f.dtypes[:1])
     free = (*d.free, *(n for n, _ in outer))
-    made = replace(
+    definition = replace(
         d, index=tuple(map(Var, free)), free=free, ranges=_ranges(ranges), values=(value,),
         combine=combine, init=combine.init,
     )  # fmt: skip
     boxes: tuple[Interval, ...] = tuple((ZERO, const(n - 1)) for _, n in outer)
     return replace(
-        f, name=name, dtypes=f.dtypes[:1], definitions=(made,), limits=(*f.limits, *boxes),
+        f, name=name, dtypes=f.dtypes[:1], definitions=(definition,), limits=(*f.limits, *boxes),
         natural=(*f.natural, *boxes), declared=False, array=(),
     )  # fmt: skip
 
@@ -171,5 +171,5 @@ def _block(name: str, f: FuncDef, best: FuncDef, outer: list[tuple[str, int]]) -
     for variable, n in outer:
         number = add(multiply(number, const(n)), Var(variable))
     value = Read(best.name, best.definitions[0].index, 0, best.dtypes[0], loc=d.loc)
-    made = replace(d, ranges=_ranges(outer), values=(value, number))
-    return replace(f, name=name, definitions=(made,), declared=False, array=())
+    definition = replace(d, ranges=_ranges(outer), values=(value, number))
+    return replace(f, name=name, definitions=(definition,), declared=False, array=())

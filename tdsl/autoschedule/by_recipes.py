@@ -23,13 +23,13 @@ from itertools import chain
 from tdsl.autoschedule.best_block import in_best_block
 from tdsl.autoschedule.explain import BY_HAND, GENERAL, INLINE, ROOT, Decision
 from tdsl.autoschedule.patterns.bands import plan_bands
-from tdsl.autoschedule.patterns.beside import find_beside, sum_together
 from tdsl.autoschedule.patterns.contraction import Contraction, find_window, plan_tiles, recognize
 from tdsl.autoschedule.patterns.groups import group_of
 from tdsl.autoschedule.patterns.parts import count_parts, in_parts
 from tdsl.autoschedule.patterns.rows import shape_nest
+from tdsl.autoschedule.patterns.sibling_reductions import find_sibling_reductions, reduce_siblings
 from tdsl.autoschedule.patterns.streaming import pays_to_stream
-from tdsl.autoschedule.patterns.strips import Strips, plan_strips, products_apart
+from tdsl.autoschedule.patterns.strips import Strips, plan_strips, separate_products
 from tdsl.autoschedule.recipes.bands import write_bands
 from tdsl.autoschedule.recipes.blocks import on_blocks
 from tdsl.autoschedule.recipes.choices import if_suited
@@ -70,20 +70,20 @@ FEW_OPERATIONS = 6  # the most operations of a func that is recomputed at each o
 
 def complete_by_recipes(state: State, machine: Machine) -> tuple[State, tuple[Decision, ...]]:
     """The state with a place and loops for every func by recipes, without the search; the decisions."""
-    asked, state = state, with_masks(state)
+    given, state = state, with_masks(state)
     order: dict[str, float] = {f.name: n for n, f in enumerate(state.program.funcs)}
-    made_online: list[Decision] = []
+    online: list[Decision] = []
     if machine.block_threads:  # on a GPU weights are a separate stage
-        state, made_online = _online_on_a_gpu(state, machine)
+        state, online = _online_on_a_gpu(state, machine)
     state, decisions = choose_inline(state, products_read_values=machine.block_threads > 0)
     state = inline_funcs(state)
     if not machine.block_threads:
-        state, made_online = _long_rows(state, machine)
+        state, online = _long_rows(state, machine)
     if machine.vector_bytes and not machine.block_threads:
         state = in_best_block(state, machine, _hosts(state))
         order = _with_new(order, state)
-    decisions += made_online
-    decided = {name for d in made_online for name in (d.func, *d.inside)}
+    decisions += online
+    decided = {name for d in online for name in (d.func, *d.inside)}
     open_ = {name for name, plan in state.plans if not plan.touched} - _hosts(state)
     decisions += [
         Decision(name, BY_HAND, (plan,))
@@ -93,19 +93,19 @@ def complete_by_recipes(state: State, machine: Machine) -> tuple[State, tuple[De
     if machine.vector_bytes:
         boxes = root_boxes(rest_at_root(state))
         done: set[str] = set()
-        apart = {name for name in open_ if name in boxes and _has_parts(state, name, boxes[name])}
+        parted = {name for name in open_ if name in boxes and _has_parts(state, name, boxes[name])}
         for name in _in_order(state, open_):
             if name in done:
                 continue
             if name not in boxes:
                 decisions.append(Decision(name, ROOT, why=("none of its values is needed",)))
                 continue
-            group = group_of(state, name, open_ - done - apart)
-            state, made = _schedule_group(state, name, group, boxes, machine)
-            done |= {name, *made.inside, *made.beside}
-            decisions.append(made)
-            beside = (f"reduced in parts in the loops of {name}",)
-            decisions += [Decision(x, made.how, why=beside) for x in made.beside]
+            group = group_of(state, name, open_ - done - parted)
+            state, decision = _schedule_group(state, name, group, boxes, machine)
+            done |= {name, *decision.inside, *decision.siblings}
+            decisions.append(decision)
+            reason = (f"reduced in parts in the loops of {name}",)
+            decisions += [Decision(x, decision.how, why=reason) for x in decision.siblings]
     elif machine.block_threads:
         state = rest_at_root(state)
         for name in [f.name for f in state.program.funcs if f.name in open_]:
@@ -116,24 +116,24 @@ def complete_by_recipes(state: State, machine: Machine) -> tuple[State, tuple[De
                 state = schedule.state
         for name in [f.name for f in reversed(state.program.funcs) if f.name in open_]:
             if not state.plan(name).touched:
-                state, made = _on_a_gpu(state, name, machine)
-                decisions.append(made)
+                state, decision = _on_a_gpu(state, name, machine)
+                decisions.append(decision)
     else:
         decisions += [Decision(name, ROOT, why=("the target has no vectors",)) for name in open_]
     decisions.sort(key=lambda d: order[d.func])
     state = inline_funcs(rest_at_root(state))  # recipes may have inlined some, too
     whole = without_masks(state, machine)
-    left_out = dict(masks_left_out(asked, whole, machine))
+    left_out = dict(masks_left_out(given, whole, machine))
     return whole, tuple(_with_masks_left_out(decisions, left_out))
 
 
 def _with_new(order: dict[str, float], state: State) -> dict[str, float]:
     """The order of funcs, each func that was added since just before the func it was added for."""
-    found, at = dict(order), float(len(order))
+    extended, at = dict(order), float(len(order))
     for f in reversed(state.program.funcs):
         at = order.get(f.name, at)
-        found.setdefault(f.name, at - 0.5)
-    return found
+        extended.setdefault(f.name, at - 0.5)
+    return extended
 
 
 def _with_masks_left_out(
@@ -141,9 +141,9 @@ def _with_masks_left_out(
 ) -> Iterator[Decision]:
     """The decisions, with a reason for each `skip_masked` that has no effect."""
     for d in decisions:
-        names = [n for n in (d.func, *d.inside, *d.beside) if n in left_out]
-        told = (f"skip_masked of {n}: all terms are computed, {left_out[n]}" for n in names)
-        yield replace(d, why=(*d.why, *told)) if names else d
+        names = [n for n in (d.func, *d.inside, *d.siblings) if n in left_out]
+        reasons = (f"skip_masked of {n}: all terms are computed, {left_out[n]}" for n in names)
+        yield replace(d, why=(*d.why, *reasons)) if names else d
 
 
 def read_in_tiles(schedule: BaseSchedule, machine: Machine) -> list[tuple[str, OnlineBands]]:
@@ -152,9 +152,9 @@ def read_in_tiles(schedule: BaseSchedule, machine: Machine) -> list[tuple[str, O
     Does nothing if any func has directives, since these sums change the funcs that they read. Returns the
     sums with their plans.
     """
-    made: list[tuple[str, OnlineBands]] = []
+    applied: list[tuple[str, OnlineBands]] = []
     if not machine.vector_bytes or any(plan.touched for _, plan in schedule.state.plans):
-        return made
+        return applied
     state = bind_state(schedule.state, schedule.sizes)
     open_ = {g.name for g in state.program.funcs}
     for f in state.program.funcs:
@@ -174,8 +174,8 @@ def read_in_tiles(schedule: BaseSchedule, machine: Machine) -> list[tuple[str, O
                 plan = online_bands(schedule[f.name], machine=machine)
         except ScheduleError:
             continue  # its terms need nothing, or nothing that can be corrected
-        made.append((f.name, plan))
-    return made
+        applied.append((f.name, plan))
+    return applied
 
 
 def _long_rows(state: State, machine: Machine) -> tuple[State, list[Decision]]:
@@ -273,9 +273,9 @@ def choose_inline(
 
 def _is_operand(state: State, f: FuncDef) -> bool:
     """True for a func that reads another func and is a factor of the terms of a sum."""
-    made = any(state.program.has_func(r.name) for r in f.definitions[0].reads)
+    reads_funcs = any(state.program.has_func(r.name) for r in f.definitions[0].reads)
     readers = [c.definitions[n] for c, n in state.consumers(f.name)]
-    return made and any(d.init and len({*d.reads}) > 1 for d in readers)
+    return reads_funcs and any(d.init and len({*d.reads}) > 1 for d in readers)
 
 
 def _why_inline(state: State, f: FuncDef, boxes: Callable[[], dict[str, Box]]) -> str:
@@ -287,9 +287,9 @@ def _why_inline(state: State, f: FuncDef, boxes: Callable[[], dict[str, Box]]) -
     sites, chosen = 0, False
     for c, n in state.consumers(f.name):
         reader = c.definitions[n]
-        found = {r.index for r in reader.reads if r.name == f.name}
-        sites += _most_alike(found)
-        for index in found:
+        indices = {r.index for r in reader.reads if r.name == f.name}
+        sites += _most_overlapping(indices)
+        for index in indices:
             used = {v for e in index for v in variables(e)}
             if any(v not in used for v in reader.variables) and not light:
                 return ""  # it would be recomputed for each value of the other variables
@@ -313,11 +313,11 @@ def _is_larger(boxes: dict[str, Box], f: FuncDef, other: FuncDef, times: int = 1
     return others is not None and (points is None or points > times * others)
 
 
-def _most_alike(indices: set[tuple[Expr, ...]]) -> int:
-    """How many of the indices may be one element: those with different constants never are."""
+def _most_overlapping(indices: set[tuple[Expr, ...]]) -> int:
+    """The most indices that may be the same element: those with different constants never are."""
     planes = Counter(tuple(e if isinstance(e, Const) else None for e in index) for index in indices)
-    apart = len({tuple(e is None for e in plane) for plane in planes}) <= 1
-    return max(planes.values(), default=0) if apart else len(indices)
+    disjoint = len({tuple(e is None for e in plane) for plane in planes}) <= 1
+    return max(planes.values(), default=0) if disjoint else len(indices)
 
 
 def by_recipe(
@@ -340,15 +340,15 @@ def by_recipe(
             tiled, how = [(contraction, plan_tiles(contraction, machine))], "matmul"
             tile(schedule, *tiled[0])
         return _by_recipe(before, schedule.state, owner, how, *chain.from_iterable(tiled))
-    apart = products_apart(state, owner, group, boxes, machine)
-    if apart:
-        group = group_of(state, owner, {*group} - apart)
+    separate = separate_products(state, owner, group, boxes, machine)
+    if separate:
+        group = group_of(state, owner, {*group} - separate)
     sums = if_suited(inner_sums, schedule[owner], machine=machine) if group else None
     if sums is not None:
         return _by_recipe(before, schedule.state, owner, "inner_sums", sums)
-    near = if_suited(pairs, schedule[owner], machine=machine) if group else None
-    if near is not None:
-        return _by_recipe(before, schedule.state, owner, "pairs", near)
+    pair_plan = if_suited(pairs, schedule[owner], machine=machine) if group else None
+    if pair_plan is not None:
+        return _by_recipe(before, schedule.state, owner, "pairs", pair_plan)
     window = find_window(state, owner, group, boxes) if len(group) <= 1 else None
     tiled = [] if window is None else convolve(schedule, window, machine)
     if tiled:
@@ -367,10 +367,10 @@ def _schedule_group(
     if decision is not None:
         return schedule.state, decision
     f = state.program.func(owner)
-    together = sum_together(state, owner, boxes, machine)
+    together = reduce_siblings(state, owner, boxes, machine)
     if together is not None:
-        made, beside = together
-        return made, Decision(owner, GENERAL, (made.plan(owner),), beside=beside)
+        new_state, siblings = together
+        return new_state, Decision(owner, GENERAL, (new_state.plan(owner),), siblings=siblings)
     for n in range(len(f.definitions)):
         parted = in_parts(state, owner, n, boxes[owner], machine.vector_bytes)
         if parted is not None:
@@ -401,7 +401,7 @@ def _fuse_group(
     """Compute a group inside the loops of its owner, by rows or strips; None if that gives no locality."""
     plan = plan_strips(state, owner, group, boxes, machine)
     row, *columns = state.program.func(owner).variables or ("",)
-    if plan is None and columns and find_beside(state, owner, row, boxes, machine):
+    if plan is None and columns and find_sibling_reductions(state, owner, row, boxes, machine):
         plan = Strips(row, (), row, 0, ())
     if plan is None:
         return None
@@ -411,6 +411,6 @@ def _fuse_group(
     row_chain = RowChain.of(state, owner, plan, boxes)
     rows = plan_rows(state, row_chain, boxes, machine)
     write_rows(schedule, row_chain, rows, boxes, machine)
-    beside = rows.beside.names if rows.beside else ()
+    siblings = rows.beside.names if rows.beside else ()
     plan = replace(plan, stream=rows.stream)
-    return Decision(owner, "rows", (plan,), plan.inside, beside=beside)
+    return Decision(owner, "rows", (plan,), plan.inside, siblings=siblings)

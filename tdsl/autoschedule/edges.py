@@ -47,7 +47,7 @@ def explained(
     them as a whole.
     """
     program = p.state.program
-    lines = [*_inlined(p, given, decisions), *_made_once(p)]
+    lines = [*_inlined(p, given, decisions), *_computed_once(p)]
     for name in (*(t.name for t in program.inputs), *(f.name for f in program.funcs)):
         if p.readers(name) and name in p.nests.whole:
             lines += _edges(p, name, (reasons or {}).get(name, ""))
@@ -73,23 +73,23 @@ def _levels(p: Prediction) -> list[str]:
     return [f"{n} {in_bytes(total(p.moved(n)))}" for n in names]
 
 
-def _made_once(p: Prediction) -> Iterator[str]:
+def _computed_once(p: Prediction) -> Iterator[str]:
     if p.once is not None:
         once = Prediction(p.once, p.machine)
         for t in once.state.program.inputs:
-            made = ", ".join(once.readers(t.name))
-            yield f"{t.name} -> {made}: once, before any call, {in_bytes(once.whole(t.name))}"
+            readers = ", ".join(once.readers(t.name))
+            yield f"{t.name} -> {readers}: once, before any call, {in_bytes(once.whole(t.name))}"
 
 
 def _inlined(p: Prediction, given: State, decisions: Sequence[Decision]) -> Iterator[str]:
     """The funcs that have no values of their own: computed where they are read, or part of one pass."""
-    made = {f.name for s in (p.state, p.once) if s is not None for f in s.program.funcs}
+    computed = {f.name for s in (p.state, p.once) if s is not None for f in s.program.funcs}
     fresh = initial_state(given.program)
-    told = choose_inline(fresh, products_read_values=p.machine.block_threads > 0)[1]
-    why = {d.func: "; ".join(d.why) for d in (*told, *decisions) if d.how == INLINE}
+    inlined = choose_inline(fresh, products_read_values=p.machine.block_threads > 0)[1]
+    why = {d.func: "; ".join(d.why) for d in (*inlined, *decisions) if d.how == INLINE}
     whole = root_boxes(rest_at_root(fresh))
     for f in given.program.funcs:
-        if f.name in made or f.name not in whole:
+        if f.name in computed or f.name not in whole:
             continue
         readers = ", ".join(dict.fromkeys(c.name for c, _ in given.consumers(f.name)))
         again = _paid(_times_inlined(p, given, f))
@@ -117,7 +117,7 @@ def _edges(p: Prediction, name: str, reason: str) -> Iterator[str]:
     """The lines of what reads an input or func."""
     level, whole = p.home(name), in_bytes(p.whole(name))
     if level is not p.machine.levels[-1]:
-        yield f"{name} -> {', '.join(p.readers(name))}: {_near(p, name, level)}"
+        yield f"{name} -> {', '.join(p.readers(name))}: {_kept_nearer(p, name, level)}"
         return
     program, moved = p.state.program, p.moved(level.name).get(name, Moved())
     for root, readers, size in _reads(p, name):
@@ -135,26 +135,26 @@ def _reads(p: Prediction, name: str) -> Iterator[tuple[str, list[str], float]]:
     """The funcs at the root in whose loops something is read, who reads it there, and its bytes."""
     nests = p.nests
     roots = nests.roots()
-    found: dict[str, list[str]] = {}
+    by_root: dict[str, list[str]] = {}
     for reader in p.readers(name):
-        root = next((s.func.name for s in roots if reader in s.made(0)), reader)
-        found.setdefault(root, []).append(reader)
+        root = next((s.func.name for s in roots if reader in s.computed(0)), reader)
+        by_root.setdefault(root, []).append(reader)
     if p.machine.block_threads:
         stages = of_stages(nests)
-        for root, readers in found.items():
+        for root, readers in by_root.items():
             for reader in readers:
                 moved = stages.get(reader, {}).get(name)
                 yield root, [reader], 0.0 if moved is None else moved.read
         return
     by_nest = list(zip(roots, p.by_nest(), strict=True))
-    for root, readers in found.items():
+    for root, readers in by_root.items():
         size = sum(m[name].read for s, m in by_nest if s.func.name == root and name in m)
         yield root, readers, size
 
 
 def _why_far(p: Prediction, name: str, root: str, size: float) -> str:
     """Why a func is in the last level before one at the root reads it."""
-    makers = [s.func.name for s in p.nests.roots() if name in s.made(0)]
+    makers = [s.func.name for s in p.nests.roots() if name in s.computed(0)]
     maker = makers[0] if makers else name
     if p.machine.block_threads:
         if maker != root:
@@ -173,7 +173,7 @@ def _why_far(p: Prediction, name: str, root: str, size: float) -> str:
     return f"{first}, {kept}, and what else is touched in between is more"
 
 
-def _near(p: Prediction, name: str, level: MemoryLevel) -> str:
+def _kept_nearer(p: Prediction, name: str, level: MemoryLevel) -> str:
     """What is kept in a level that it never leaves."""
     whole = p.whole(name)
     text = f"kept in {level.name}, {_room(p, name, level)}"
@@ -193,14 +193,14 @@ def _near(p: Prediction, name: str, level: MemoryLevel) -> str:
 
 def _room(p: Prediction, name: str, level: MemoryLevel) -> str:
     """The bytes that a func has in a level, and those that there are: of registers, those of a thread."""
-    held = p.kept(name)
+    needed = p.kept(name)
     if p.machine.block_threads and level.name == "registers":
         room = REGISTER_BYTES * p.machine.registers
         element = p.nests.element_bytes(name)
-        held = element * ceil(held / element / _threads_of(p, name))
-        return f"{in_bytes(held)} of {in_bytes(room)} of a thread"
+        needed = element * ceil(needed / element / _threads_of(p, name))
+        return f"{in_bytes(needed)} of {in_bytes(room)} of a thread"
     each = " for a row of threads" if p.state.plan(name).scope == GROUP else ""
-    return f"{in_bytes(held)}{f' of {in_bytes(level.bytes)}' if level.bytes else ''}{each}"
+    return f"{in_bytes(needed)}{f' of {in_bytes(level.bytes)}' if level.bytes else ''}{each}"
 
 
 def _threads_of(p: Prediction, name: str) -> float:
@@ -214,8 +214,8 @@ def _threads_of(p: Prediction, name: str) -> float:
     if plan.store is not None and plan.store.func == name:
         names = names[names.index(plan.store.loop) + 1 :]
     free = {*spot.func.definitions[0].free}
-    own = (x for x in names if spot.kind(x) in THREADS and roots_of(spot.nest, x) <= free)
-    return prod(spot.counts()[x] for x in own)
+    thread_loops = (x for x in names if spot.kind(x) in THREADS and roots_of(spot.nest, x) <= free)
+    return prod(spot.counts()[x] for x in thread_loops)
 
 
 def copied(f: FuncDef) -> str:
@@ -255,13 +255,13 @@ def _is_written_copy(p: Prediction, name: str) -> bool:
 
 def _uses(p: Prediction, name: str) -> float:
     """How often each value that a copy gets is used: by all points that read it, each time anew."""
-    used = made = 0.0
+    used = computed = 0.0
     for spot in p.nests.every():
         points = spot.times * prod(spot.points())
         reads = spot.func.definitions[spot.definition].reads
         used += points * len({r.index for r in reads if r.name == name})
-        made += points if spot.func.name == name else 0.0
-    return used / max(made, 1.0)
+        computed += points if spot.func.name == name else 0.0
+    return used / max(computed, 1.0)
 
 
 def _again(p: Prediction, name: str) -> str:

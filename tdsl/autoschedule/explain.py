@@ -28,7 +28,7 @@ BY_HAND, INLINE, GENERAL, ROOT = "by hand", "inline", "general schedule", "root"
 
 @frozen
 class Decision:
-    """The recipe that schedules a func, the funcs `inside` of it, and reductions `beside` it in its loops.
+    """The recipe that schedules a func, the funcs `inside` it, and its `siblings`, reductions in its loops.
 
     `how` is the name of the recipe, or one of BY_HAND, INLINE, GENERAL and ROOT. `plan` are the patterns and
     numbers of the recipe, as frozen dataclasses. `why` are the reasons, also those against other recipes.
@@ -39,7 +39,7 @@ class Decision:
     plan: tuple[object, ...] = ()
     inside: tuple[str, ...] = ()
     why: tuple[str, ...] = ()
-    beside: tuple[str, ...] = ()
+    siblings: tuple[str, ...] = ()
 
 
 def explain(decisions: Iterable[Decision], state: State | None = None) -> str:
@@ -52,7 +52,7 @@ def explain(decisions: Iterable[Decision], state: State | None = None) -> str:
       6 x 64 register tiles (4 vectors of 16), all terms at once, nothing copied, threads over j
       a reason
     """
-    lines, told = [], set[str]()
+    lines, listed = [], set[str]()
     for d in decisions:
         inside = f", with {', '.join(d.inside)} inside" if d.inside else ""
         lines += [f"{d.func}: {d.how}{inside}"]
@@ -60,10 +60,10 @@ def explain(decisions: Iterable[Decision], state: State | None = None) -> str:
         if state is not None and d.how != INLINE:
             every = d.how in (BY_HAND, GENERAL, ROOT)
             lines += [f"  {text}" for text in _serial(state, d.func, every=every)]
-            for name in (*d.inside, *d.beside):
+            for name in (*d.inside, *d.siblings):
                 lines += [f"  in {name}, {text}" for text in _serial(state, name, every=False)]
-        told |= {d.func, *d.inside, *d.beside}
-    added = () if state is None else [f.name for f in state.program.funcs if f.name not in told]
+        listed |= {d.func, *d.inside, *d.siblings}
+    added = () if state is None else [f.name for f in state.program.funcs if f.name not in listed]
     for name in added:
         assert state is not None
         plan = state.plan(name)
@@ -114,7 +114,7 @@ def plan_text(plan: object) -> str:
     match plan:
         case Contraction():
             vectors = f"vectors along {plan.along} of {plan.moving.name}"
-            if plan.apart:
+            if plan.windowed:
                 return f"windows of {plan.terms} terms: {vectors}, some side by side along {plan.across}"
             return f"a sum of {plan.terms} products: {vectors}, each used again along {plan.across}"
         case Tiles():

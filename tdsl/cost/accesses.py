@@ -22,10 +22,10 @@ from tdsl.schedule.tree import ROOT
 ONE = 0.5  # of the time of a vector takes an access of a single element: there are two at a time
 
 
-def accessed(spot: NestSpot, d: Definition, vector_bytes: int, near: int) -> float:
+def accessed(spot: NestSpot, d: Definition, vector_bytes: int, register_bytes: int) -> float:
     """The bytes that could be loaded as vectors side by side in the time of all accesses of a nest.
 
-    `d` is its definition, without what no iteration reads; funcs of up to `near` bytes are in registers.
+    `d` is its definition, without what no iteration reads; funcs of up to `register_bytes` are in registers.
     """
     counts, loops = spot.counts(), variable_of(spot)
     tile = _tile(spot)
@@ -38,7 +38,7 @@ def accessed(spot: NestSpot, d: Definition, vector_bytes: int, near: int) -> flo
             unrolled[loops[x]] = unrolled.get(loops[x], 1.0) * n
     total = 0.0
     for name, index, size in {(r.name, r.index, r.dtype.bytes): None for r in d.reads}:
-        if _in_registers(spot, name, near):
+        if _in_registers(spot, name, register_bytes):
             continue
         one = _one(_in_order(spot, name, index), along, lanes, size, vector_bytes)
         total += one * _different(index, unrolled, along)
@@ -48,8 +48,8 @@ def accessed(spot: NestSpot, d: Definition, vector_bytes: int, near: int) -> flo
 def variable_of(spot: NestSpot) -> dict[str, str]:
     """The variable of the definition that each loop belongs to."""
     _, related = spot.related()
-    found = {x: v for v, e in related.roots.items() for x in variables(e)}
-    return {x: found.get(x, x) for x in spot.nest.names()}
+    root_variable = {x: v for v, e in related.roots.items() for x in variables(e)}
+    return {x: root_variable.get(x, x) for x in spot.nest.names()}
 
 
 def partly_filled(spot: NestSpot, loops: Collection[str] | None = None) -> float:
@@ -72,13 +72,13 @@ def partly_filled(spot: NestSpot, loops: Collection[str] | None = None) -> float
     if not lanes:
         return 1.0
     splits = {r.parent: r for r in spot.nest.relations if isinstance(r, Split)}
-    found, variables_ = 1.0, spot.func.definitions[spot.definition].variables
+    ratio, variables_ = 1.0, spot.func.definitions[spot.definition].variables
     for v, n in zip(variables_, spot.points(), strict=True):
         parts = [*_parts(v, splits)]
         inner = parts[-1].inner if parts else v
         if inner in lanes and n and (loops is None or any(r.outer in loops for r in parts)):
-            found *= _vectors(n, [*_lengths(spot, parts)]) * lanes[inner] / n
-    return found
+            ratio *= _vectors(n, [*_lengths(spot, parts)]) * lanes[inner] / n
+    return ratio
 
 
 def _parts(loop: str, splits: Mapping[str, Split]) -> Iterator[Split]:
@@ -89,7 +89,7 @@ def _parts(loop: str, splits: Mapping[str, Split]) -> Iterator[Split]:
 
 
 def _lengths(spot: NestSpot, parts: Iterable[Split]) -> Iterator[int]:
-    _, related = spot.related_in_midst()
+    _, related = spot.typical_related()
     yield from (max(upper(related.extents[r.inner]) or 1, 1) for r in parts)
 
 
@@ -108,20 +108,20 @@ def _vectors(n: int, lengths: Sequence[int]) -> int:
 
 def _tile(spot: NestSpot) -> set[str]:
     """The loops whose iterations are one piece of code: vectors, and unrolled ones inside of all others."""
-    found = {x for x in spot.nest.names() if spot.kind(x) == VECTORIZED}
+    tile = {x for x in spot.nest.names() if spot.kind(x) == VECTORIZED}
     for x, n in reversed(spot.counts().items()):
         if spot.kind(x) not in (UNROLLED, VECTORIZED) and n > 1:
             break
-        found.add(x)
-    return found
+        tile.add(x)
+    return tile
 
 
-def _in_registers(spot: NestSpot, name: str, near: int) -> bool:
-    """Whether a func is so small, and made so near, that it never comes to memory."""
+def _in_registers(spot: NestSpot, name: str, register_bytes: int) -> bool:
+    """Whether a func computed in a loop is so small that it stays in registers."""
     nests = spot.nests
     if not nests.state.program.has_func(name) or name in nests.tree.stored.get(ROOT, ()):
         return False
-    return (nests.stored(name) or 0.0) <= near
+    return (nests.stored(name) or 0.0) <= register_bytes
 
 
 def _in_order(spot: NestSpot, name: str, index: tuple[Expr, ...]) -> tuple[Expr, ...]:
@@ -135,19 +135,19 @@ def _one(
     index: tuple[Expr, ...], along: set[str], lanes: int, size: int, vector_bytes: int
 ) -> float:
     """The bytes of vectors side by side that are loaded in the time of one access."""
-    own = {v for e in index for v in variables(e)} & along
-    if lanes == 1 or not own:
+    moving = {v for e in index for v in variables(e)} & along
+    if lanes == 1 or not moving:
         return ONE * vector_bytes
-    if len(own) == 1:
-        (v,) = own
-        *outer, last = (_apart(e, v, lanes) for e in index)
+    if len(moving) == 1:
+        (v,) = moving
+        *outer, last = (_lane_stride(e, v, lanes) for e in index)
         if not any(outer) and None not in outer and last is not None and abs(last) <= FEW_APART:
             return max(abs(last), 1) * lanes * size
     return lanes * vector_bytes
 
 
-def _apart(e: Expr, v: str, lanes: int) -> int | None:
-    """By how much an index moves from lane to lane; None where that is not even.
+def _lane_stride(e: Expr, v: str, lanes: int) -> int | None:
+    """The step of an index from lane to lane; None where it varies.
 
     Blocks of a packed array are whole vectors.
     """
@@ -166,14 +166,16 @@ def _different(index: tuple[Expr, ...], unrolled: Mapping[str, float], along: se
     Rows of windows that lie over each other are loaded once.
     """
     moving = {v: n for v, n in unrolled.items() if any(v in variables(e) for e in index)}
-    found = 1.0
+    count = 1.0
     for e in index:
-        own = {v: n for v, n in moving.items() if v in variables(e)}
-        many = prod(own.values())
-        if len(own) > 1 and along.isdisjoint(variables(e)):
-            steps = [step(e, v) for v in own]
+        factors = {v: n for v, n in moving.items() if v in variables(e)}
+        many = prod(factors.values())
+        if len(factors) > 1 and along.isdisjoint(variables(e)):
+            steps = [step(e, v) for v in factors]
             if None not in steps:
-                reach = sum(abs(k or 0) * (n - 1) for k, n in zip(steps, own.values(), strict=True))
+                reach = sum(
+                    abs(k or 0) * (n - 1) for k, n in zip(steps, factors.values(), strict=True)
+                )
                 many = min(many, reach + 1)
-        found *= many
-    return min(found, prod(moving.values()))
+        count *= many
+    return min(count, prod(moving.values()))

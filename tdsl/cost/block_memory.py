@@ -48,10 +48,10 @@ WARP = 32
 
 @frozen
 class Memory:
-    """Some bytes of a func, or of what stands at a loop, that begin at a multiple of others.
+    """An allocation in shared memory: bytes of a func or of a loop's barriers, and their alignment.
 
-    Those of a warp of its own are made outside of all loops of the block, `first` of all. A func is stored in
-    a `loop`, which `runs` so often, None where that differs.
+    Those of producer warps are allocated `first`, outside of all loops of the block. A func is stored in a
+    `loop`, which `runs` so often, None where that differs.
     """
 
     name: str
@@ -66,13 +66,13 @@ def shared_bytes(state: State, tree: Tree, whole: Mapping[str, Box]) -> float:
     """The bytes of shared memory of a block, of the kernel that has the most; `whole` is needed in all."""
     funcs = map(state.program.func, tree.computed.get(ROOT, ()))
     roots = ((f.name, n) for f in funcs for n in range(len(f.definitions)))
-    return max((in_all(memories(state, tree, whole, *x)) for x in roots), default=0.0)
+    return max((total_bytes(memories(state, tree, whole, *x)) for x in roots), default=0.0)
 
 
-def in_all(found: Sequence[Memory]) -> float:
-    """The bytes of some memories, one behind the other."""
+def total_bytes(allocations: Sequence[Memory]) -> float:
+    """The bytes of allocations one behind the other, each aligned."""
     end = 0.0
-    for m in sorted(found, key=lambda m: not m.first):
+    for m in sorted(allocations, key=lambda m: not m.first):
         end = -(-end // m.align) * m.align + -(-m.bytes // CHUNK) * CHUNK
     return end
 
@@ -83,43 +83,43 @@ def memories(
     """The shared memories of a block of the kernel that a definition at the root is, as they are made."""
     kernel, box = _Kernel(state, tree, whole, _places(state)), whole.get(name)
     if name in kernel.places and box is not None and not any(map(is_empty, box)):
-        kernel.nest(state.program.func(name), definition, box, _Around(near=whole))
-    return kernel.found
+        kernel.nest(state.program.func(name), definition, box, _Around(enclosing=whole))
+    return kernel.allocations
 
 
 def _places(state: State) -> dict[str, set[Level]]:
     """By func, its loops inside of which something is shared; funcs whose warps pass something on, too."""
-    found: dict[str, set[Level]] = {}
+    places: dict[str, set[Level]] = {}
     stack = []
     for name, plan in state.plans:
         f, nests = state.program.func(name), enumerate(plan.nests)
         loops = ((n, nest, x) for n, nest in nests for x in nest.loops if x.kind == LANES)
         if any(is_reduction(f, n, nest, x.name) for n, nest, x in loops):
-            found[name] = set()
+            places[name] = set()
             stack.append(name)
         elif plan.scope in (SHARED, GROUP):
             stack.append(name)
     while stack:
         for level in levels_of(state.plan(stack.pop())):
-            own = found.setdefault(level.func, set())
-            if level not in own:
-                own.add(level)
+            shared = places.setdefault(level.func, set())
+            if level not in shared:
+                shared.add(level)
                 stack.append(level.func)
-    return found
+    return places
 
 
 @frozen
 class _Around:
-    """What is around a nest: the loops over threads, how many there are on each axis, boxes further out.
+    """The loops around a nest: those over threads, how many there are on each axis, boxes further out.
 
-    Only where all `held` conditions do, threads have points.
+    Only where all `tests` hold, threads have points.
     """
 
     facts: Facts = NOTHING
     runs: Mapping[str, Interval] = field(default_factory=dict)
     counts: Mapping[str, int] = field(default_factory=dict)
-    near: Mapping[str, Box] = field(default_factory=dict)
-    held: tuple[Expr, ...] = ()
+    enclosing: Mapping[str, Box] = field(default_factory=dict)
+    tests: tuple[Expr, ...] = ()
 
     def opened(self, variable: str, run: Interval, kind: str, count: int) -> _Around:
         """The same in a loop."""
@@ -133,11 +133,11 @@ class _Around:
         facts = self.facts.knowing(variable, first, last)
         return replace(self, facts=facts, runs=runs, counts=counts)
 
-    def where_held(self) -> _Around:
-        """The same of threads that have points."""
-        if not self.held:
+    def of_active_threads(self) -> _Around:
+        """The same with facts and ranges of the threads for which the `tests` hold."""
+        if not self.tests:
             return self
-        runs, facts = tighten({**self.runs}, conjunction(self.held), self.facts), self.facts
+        runs, facts = tighten({**self.runs}, conjunction(self.tests), self.facts), self.facts
         for name, (lo, hi) in runs.items():
             if lo is not None and hi is not None:
                 facts = facts.knowing(name, lo, hi)
@@ -152,7 +152,7 @@ class _Kernel:
     tree: Tree
     whole: Mapping[str, Box]
     places: dict[str, set[Level]]
-    found: list[Memory] = field(default_factory=list)
+    allocations: list[Memory] = field(default_factory=list)
 
     def placed(self, name: str, box: Box | None, around: _Around) -> None:
         """What stands in the nests of a func, of which a box is needed."""
@@ -169,7 +169,7 @@ class _Kernel:
         related = relate(nest, bounds, around.facts)
         guards = [substitute(c, related.roots) for c in related.guards]
         if state.plan(f.name).scope in TOGETHER:
-            around = replace(around, held=())
+            around = replace(around, tests=())
         opened: dict[str, Expr] = {}
         for x in nest.loops:
             here = Level(f.name, n, x.name)
@@ -179,21 +179,21 @@ class _Kernel:
             count = upper(extent, around.facts) or 1
             if x.kind == LANES and count > WARP:
                 rows = prod(around.counts.values())
-                self.found += self.passed_on(f, n, x.name, count // WARP, rows)
+                self.allocations += self.passed_on(f, n, x.name, count // WARP, rows)
             run = first, simplify(subtract(add(first, extent), ONE), around.facts)
             around = around.opened(variable.name, run, x.kind, count)
             opened = {**opened, x.name: variable}
             if here not in self.places[f.name]:
                 continue
             ready = [g for g in guards if variables(g) & {*nest.names()} <= opened.keys()]
-            held = dict.fromkeys((*around.held, *(substitute(g, opened) for g in ready)))
-            around = replace(around, held=tuple(held))
+            tests = dict.fromkeys((*around.tests, *(substitute(g, opened) for g in ready)))
+            around = replace(around, tests=tuple(tests))
             active = Active(
                 f, n, nest, related.roots, related.extents, bounds, opened, is_whole(state, f.name),
                 related.guards,
             )  # fmt: skip
-            boxes = self.needed(here, active, around.where_held())
-            within = replace(around, near={**around.near, **boxes})
+            boxes = self.needed(here, active, around.of_active_threads())
+            within = replace(around, enclosing={**around.enclosing, **boxes})
             self.stored(here, x, extent, boxes, within)
             for places in (tree.computed, tree.after):
                 for name in places.get(here, ()):
@@ -203,23 +203,23 @@ class _Kernel:
 
     def needed(self, here: Level, active: Active, around: _Around) -> dict[str, Box]:
         """The boxes that are needed at a place."""
-        state, tree, whole, own = self.state, self.tree, self.whole, active.func
+        state, tree, whole, func = self.state, self.tree, self.whole, active.func
         filled = {name for name, plan in state.plans if plan.filled}
-        known, near = (
-            {n: b for n, b in x.items() if n not in filled} for x in (whole, around.near)
+        known, enclosing = (
+            {n: b for n, b in x.items() if n not in filled} for x in (whole, around.enclosing)
         )
         names = active.nest.names()
         levels = tuple(
-            Level(own.name, active.definition, x) for x in names[names.index(here.loop) :]
+            Level(func.name, active.definition, x) for x in names[names.index(here.loop) :]
         )
-        threads = Threads(around.runs, known, near)
+        threads = Threads(around.runs, known, enclosing)
         boxes = required(
-            tree, state, levels, {}, [active], around.facts, threads, limits=around.near
+            tree, state, levels, {}, [active], around.facts, threads, limits=around.enclosing
         )
-        if own.name in tree.stored.get(here, ()):
-            boxes[own.name] = active.written(around.facts)
-            if state.plan(own.name).scope == SHARED:
-                boxes[own.name] = threads.need(own.name, boxes[own.name], around.facts)
+        if func.name in tree.stored.get(here, ()):
+            boxes[func.name] = active.written(around.facts)
+            if state.plan(func.name).scope == SHARED:
+                boxes[func.name] = threads.need(func.name, boxes[func.name], around.facts)
         return boxes
 
     def stored(
@@ -233,17 +233,19 @@ class _Kernel:
                 continue
             runs = int(extent.value) if isinstance(extent, Const) else None
             count = 1 if runs == 1 and not plan.bulk else stages_of(state, self.tree, name)
-            apart = count > 1 and loop.producer_warps
+            first = count > 1 and loop.producer_warps
             if plan.scope == GROUP:
                 count = prod(n for axis, n in around.counts.items() if axis != LANES)
             for one in self.bytes_of(name, boxes[name], around.facts):
                 align = ALIGN_SWIZZLED if plan.swizzle else _align(count * one)
-                self.found.append(Memory(name, count * one, align, apart, here, runs))
+                self.allocations.append(Memory(name, count * one, align, first, here, runs))
         copied = self.tree.computed.get(here, ())
         if loop.kind == PIPELINED and any(state.plan(n).bulk for n in copied):
             for what in ("copied", "used")[: 1 + loop.producer_warps]:
                 size = WORD * loop.stages
-                self.found.append(Memory(f"{loop.name} {what}", size, CHUNK, loop.producer_warps))
+                self.allocations.append(
+                    Memory(f"{loop.name} {what}", size, CHUNK, loop.producer_warps)
+                )
 
     def bytes_of(self, name: str, box: Box, facts: Facts) -> list[float]:
         """The bytes of each component of a box of a func as it is stored; infinite where that is open."""
@@ -260,12 +262,12 @@ class _Kernel:
             extents.append(min(most, folds.get(axis, most)))
         if plan.bulk:
             extents[-1] = whole_rows(extents, f.dtypes[0].bytes)
-        alike, sizes = find_alike(self.state, f), list[float]()
+        uniform, sizes = find_alike(self.state, f), list[float]()
         for n, t in enumerate(f.dtypes):
-            once = alike.along if alike is not None and n in alike.components else frozenset()
+            once = uniform.along if uniform is not None and n in uniform.components else frozenset()
             kept = zip(f.definitions[0].index, extents, strict=True)
-            own = [1 if isinstance(e, Var) and e.name in once else m for e, m in kept]
-            sizes.append(prod(own) * t.bytes)
+            stored = [1 if isinstance(e, Var) and e.name in once else m for e, m in kept]
+            sizes.append(prod(stored) * t.bytes)
         return sizes
 
     def passed_on(self, f: FuncDef, n: int, loop: str, warps: int, rows: int) -> Iterator[Memory]:
@@ -300,8 +302,8 @@ def is_ahead(state: State, tree: Tree, name: str) -> bool:
     if level is None or plan.scope != SHARED or plan.store not in (None, level):
         return False
     loops = [Level(name, n, x) for n, nest in enumerate(plan.nests) for x in nest.names()]
-    own = inside(tree, state, loops) | {name}
-    made = inside(tree, state, [level]) | {level.func}
+    stage = inside(tree, state, loops) | {name}
+    body = inside(tree, state, [level]) | {level.func}
     return not any(
-        r.name in made - own for g in own for d in program.func(g).definitions for r in d.reads
+        r.name in body - stage for g in stage for d in program.func(g).definitions for r in d.reads
     )

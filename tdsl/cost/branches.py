@@ -1,4 +1,4 @@
-"""How often a read is made that conditions on indices choose, as where arrays stand side by side.
+"""How often a read is done that conditions on indices choose, as where arrays are concatenated.
 
 Each iteration of some loops makes its reads in the part of them in which these may hold. What a condition on
 data chooses is read always.
@@ -21,7 +21,7 @@ Branches = dict[str, tuple["Branch", ...]]
 
 
 @frozen
-class Held:
+class Subrange:
     """So many values of a variable, from a first one on, of so many."""
 
     first: int
@@ -31,27 +31,27 @@ class Held:
 
 @frozen
 class Branch:
-    """A read at an index that is made where some variables run over few of their values: by variable."""
+    """A read at an index that is done in `subranges` of some variables only."""
 
     index: tuple[Expr, ...]
-    held: Mapping[str, Held]
+    subranges: Mapping[str, Subrange]
 
     def part(self, ranges: Ranges) -> float:
-        """In which part of the iterations it is made whose variables have such ranges.
+        """In which part of the iterations over such ranges of the variables it is done.
 
-        >>> branch = Branch((), {"c": Held(0, 16, 64)})
+        >>> branch = Branch((), {"c": Subrange(0, 16, 64)})
         >>> [branch.part({"c": (const(0), const(n - 1))}) for n in (1, 16, 32)]
         [0.25, 0.25, 0.5]
         """
-        found = 1.0
-        for v, h in self.held.items():
-            found *= min(max(_count(ranges[v]) or h.whole, h.count) / h.whole, 1.0)
-        return found
+        fraction = 1.0
+        for v, h in self.subranges.items():
+            fraction *= min(max(_count(ranges[v]) or h.whole, h.count) / h.whole, 1.0)
+        return fraction
 
     def box(self, ranges: Ranges) -> Box:
         """What is read in an iteration that makes the read, where others have such ranges."""
         inside = dict(ranges)
-        for v, h in self.held.items():
+        for v, h in self.subranges.items():
             n = min(_count(ranges[v]) or h.count, h.count)
             inside[v] = const(h.first), const(h.first + max(n, 1) - 1)
         return box_of(self.index, inside)
@@ -67,26 +67,26 @@ def branches_of(d: Definition, ranges: Ranges) -> Branches:
     >>> f[i] = td.where(i < 4, a[i], b[i]) * c[i]
     >>> (d,) = td.Schedule(f).program.func("f").definitions
     >>> for name, (branch,) in branches_of(d, {"i": (ZERO, const(11))}).items():
-    ...     print(name, branch.held["i"])
-    a Held(first=0, count=4, whole=12)
-    b Held(first=4, count=8, whole=12)
+    ...     print(name, branch.subranges["i"])
+    a Subrange(first=0, count=4, whole=12)
+    b Subrange(first=4, count=8, whole=12)
     """
-    found: dict[str, list[Branch]] = {}
+    branches: dict[str, list[Branch]] = {}
     always = {r.name for r in reads_in((*d.index, d.where))}
     for value in d.values:
         for read, where in _chosen(value, (), set()):
-            held = _held(where, ranges)
-            if held:
-                found.setdefault(read.name, []).append(Branch(read.index, held))
+            subranges = _subranges(where, ranges)
+            if subranges:
+                branches.setdefault(read.name, []).append(Branch(read.index, subranges))
             else:
                 always.add(read.name)
-    return {name: tuple(made) for name, made in found.items() if name not in always}
+    return {name: tuple(several) for name, several in branches.items() if name not in always}
 
 
 def _chosen(
     e: Expr, where: tuple[Expr, ...], seen: set[tuple[int, tuple[Expr, ...]]]
 ) -> Iterator[tuple[Read, tuple[Expr, ...]]]:
-    """The reads of an expression, each with what holds where it is made."""
+    """The reads of an expression, each with the conditions under which it is done."""
     if (id(e), where) in seen:
         return
     seen.add((id(e), where))
@@ -106,18 +106,18 @@ def _not(cond: Expr) -> Expr:
     return TRUE
 
 
-def _held(where: tuple[Expr, ...], ranges: Ranges) -> dict[str, Held]:
-    """The values that variables have where conditions hold: of those that these limit."""
+def _subranges(where: tuple[Expr, ...], ranges: Ranges) -> dict[str, Subrange]:
+    """The values of the variables that some conditions limit."""
     inside = dict(ranges)
     for cond in where:
         inside = tighten(inside, cond)
-    found = {}
+    subranges = {}
     for v, all_ in ranges.items():
-        own, most, (lo, _) = _count(inside[v]), _count(all_), inside[v]
+        count, most, (lo, _) = _count(inside[v]), _count(all_), inside[v]
         first = None if lo is None else lower(lo)
-        if own is not None and most and own < most and first is not None:
-            found[v] = Held(first, max(own, 0), most)
-    return found
+        if count is not None and most and count < most and first is not None:
+            subranges[v] = Subrange(first, max(count, 0), most)
+    return subranges
 
 
 def _count(interval: Interval) -> int | None:

@@ -16,7 +16,7 @@ from math import ceil, prod
 
 from tdsl.core.node import frozen
 from tdsl.cost.branches import Branches, branches_of
-from tdsl.cost.loopnests import Nests, NestSpot, remembered
+from tdsl.cost.loopnests import Nests, NestSpot, memoised
 from tdsl.cost.moved import Bytes, Moved, bytes_in_lines
 from tdsl.cost.reuse import Shift, Step, Sweeps, Touch, Touched, all_of, reused, volume
 from tdsl.cost.sweeps import SAME, passes, sweep
@@ -51,7 +51,7 @@ class CacheModel:
     nests: Nests
     capacity: float
     line: int
-    apart: int
+    instances: int
 
     @staticmethod
     def of(nests: Nests, level: MemoryLevel, machine: Machine) -> CacheModel:
@@ -60,11 +60,11 @@ class CacheModel:
         What is written comes here when the nearer cache gives it up: it has room for so much more.
         """
         assert level.bytes is not None
-        apart = min(machine.threads, max(machine.threads // level.shared_by, 1))
+        instances = min(machine.threads, max(machine.threads // level.shared_by, 1))
         at = [x.name for x in machine.caches].index(level.name)
         nearer = machine.caches[at - 1].bytes or 0 if at else 0
         room = level.bytes + (nearer and nearer * _written(nests, level.line))
-        return CacheModel(nests, room, level.line, apart)
+        return CacheModel(nests, room, level.line, instances)
 
     def by_nest(self, *, freed: bool = True) -> list[Bytes]:
         """What each nest at the root moves, in running order.
@@ -72,16 +72,16 @@ class CacheModel:
         What is left in the cache when memory is freed at the end never goes out, but for calls that follow.
         """
         steps = [self._nest(spot) for spot in self.nests.roots()]
-        found = [dict[str, Moved]() for _ in steps]
+        by_step = [dict[str, Moved]() for _ in steps]
         program = self.nests.state.program
         inner = {f.name for f in program.funcs} - {*program.outputs}
         for name in dict.fromkeys(n for s in steps for n in s.touched):
             moved, _ = reused(steps, name, self.capacity)
             left = self._freed(steps, name, moved) if freed and name in inner else 0.0
             for at, m in reversed(moved):
-                found[at][name] = Moved(m.read, max(m.written - left, 0.0))
+                by_step[at][name] = Moved(m.read, max(m.written - left, 0.0))
                 left = max(left - m.written, 0.0)
-        return found
+        return by_step
 
     def _freed(self, steps: Sequence[Step], name: str, moved: Sequence[tuple[int, Moved]]) -> float:
         """The bytes of memory that are still there when it is freed: at the end of all, or of its nest."""
@@ -91,60 +91,60 @@ class CacheModel:
         end, after = steps[last], 0.0
         if name in self.nests.tree.stored.get(ROOT, ()):
             after = sum(all_of(steps[last + 1 :]).values())
-        most = min(end.sweeps(name).beside + end.touched[name].size, _size(end.touched))
+        most = min(end.sweeps(name).other_bytes + end.touched[name].size, _size(end.touched))
         stays = min(max((self.capacity - after) / most, 0.0), 1.0) if most else 1.0
         return end.touched[name].size * stays * max(1 - lost, 0.0)
 
-    def held(self) -> float:
-        """The most bytes that it holds at a time, of what is used again from there."""
+    def peak_bytes(self) -> float:
+        """The most bytes that the cache holds at a time of what is read from it again."""
         return max((_size(self._levels(spot)[-1]) for spot in self.nests.roots()), default=0.0)
 
     def _nest(self, spot: NestSpot) -> Step:
-        """What a nest, and what stands in its loops, moves."""
+        """The bytes that a nest, and the nests in its loops, move."""
         names, counts, inner = spot.nest.names(), spot.counts(), self._levels(spot)
-        near = len(inner) - 1
-        touched, moved = inner[near], _visited(spot, inner[near], near)
+        innermost = len(inner) - 1
+        touched, moved = inner[innermost], _visited(spot, inner[innermost], innermost)
         all_ = _size(touched)
         steady, again = {n: all_ - t.size for n, t in touched.items()}, dict[str, Moved]()
-        for k in range(near - 1, -1, -1):
+        for k in range(innermost - 1, -1, -1):
             outer, count = self._rest(spot, k), counts[names[k]]
-            within = inner[k + 2] if k + 2 <= near else {}
+            within = inner[k + 2] if k + 2 <= innermost else {}
             body = Body(touched, moved, moved, steady, within, again)
-            children = spot.children(k + 1) if k + 1 < near else []
+            children = spot.children(k + 1) if k + 1 < innermost else []
             if children:
                 rest = Step(touched, moved, self._sweeps(spot, k + 1, touched))
                 steps = self._steps(spot, k + 1, rest, children)
                 whole = {n: t for s in steps for n, t in s.touched.items()} | inner[k + 1]
                 outer = {n: inner[k].get(n, t) for n, t in whole.items()} | outer
                 body = Body(whole, *self._together(spot, k + 1, steps, whole, outer, count), within)
-            apart = self.apart if spot.kind(names[k]) == PARALLEL else 1
-            moved, steady = _in_loop(body, outer, count, apart, self.capacity)
+            instances = self.instances if spot.kind(names[k]) == PARALLEL else 1
+            moved, steady = _in_loop(body, outer, count, instances, self.capacity)
             again = _again(body.touched, outer, moved, count, self.capacity)
             touched = outer
-        return Step(touched, _of_its_own(spot, moved, touched), self._sweeps(spot, 0, touched))
+        return Step(touched, _with_sums(spot, moved, touched), self._sweeps(spot, 0, touched))
 
     def _levels(self, spot: NestSpot) -> list[Touched]:
         """What an iteration of the first loops touches, from none of them to so many that it stays."""
-        found, depth = [self._touched(spot, 0)], len(spot.nest.loops)
-        while len(found) <= depth and _size(found[-1]) > self.capacity:
-            found.append(self._touched(spot, len(found)))
+        levels, depth = [self._touched(spot, 0)], len(spot.nest.loops)
+        while len(levels) <= depth and _size(levels[-1]) > self.capacity:
+            levels.append(self._touched(spot, len(levels)))
         counts = list(spot.counts().values())
-        while 1 < len(found) <= depth:
-            at, (around, body) = len(found) - 1, found[-2:]
+        while 1 < len(levels) <= depth:
+            at, (around, body) = len(levels) - 1, levels[-2:]
             left, new = self.capacity - _size(body), _new(around, body, counts[at - 1])
             if sum(new.values()) <= left:
                 break
             if sum(x for n, x in new.items() if not self._passes(spot, at, n)) <= left:
                 break
-            found.append(self._touched(spot, at + 1))
-        return found
+            levels.append(self._touched(spot, at + 1))
+        return levels
 
     def _touched(self, spot: NestSpot, k: int) -> Touched:
         """What one iteration of the first k loops touches."""
-        found = _in_lines(spot, k, "all", self.line)
-        if k and _size(found) > self.capacity and spot.windows(k):
+        touched = _in_lines(spot, k, "all", self.line)
+        if k and _size(touched) > self.capacity and spot.windows(k):
             return _in_lines(spot, k, "new", self.line)
-        return found
+        return touched
 
     def _rest(self, spot: NestSpot, k: int) -> Touched:
         """What is touched in the body of the k-th loop without the nests that stand there."""
@@ -155,9 +155,9 @@ class CacheModel:
     def _passes(self, spot: NestSpot, k: int, name: str) -> bool:
         return passes(self._touched, self._rest, spot, k, name)
 
-    def _sweeps(self, spot: NestSpot, k: int, own: Touched) -> Sweeps:
-        """How the first k loops, which touch their own, go through each array."""
-        return partial(sweep, self._touched, spot, k, own)
+    def _sweeps(self, spot: NestSpot, k: int, touched: Touched) -> Sweeps:
+        """How the first k loops, which touch `touched`, go through each array."""
+        return partial(sweep, self._touched, spot, k, touched)
 
     def _steps(
         self, spot: NestSpot, k: int, rest: Step, children: Sequence[NestSpot]
@@ -180,27 +180,27 @@ class CacheModel:
         first, later, steady = dict[str, Moved](), dict[str, Moved](), dict[str, float]()
         inside, new = spot.internal(k), _new(outer, touched, count)
         for name in dict.fromkeys(n for s in steps for n in s.touched):
-            own = name in inside or _stands(touched[name], outer[name])
-            shift = _shift(touched[name], None if own else outer[name], count)
+            same_memory = name in inside or _is_same_memory(touched[name], outer[name])
+            shift = _shift(touched[name], None if same_memory else outer[name], count)
             moved, lost = reused(steps, name, self.capacity, shift, new)
             later[name] = _sum(moved)
-            made = any(s.moved[name].written for s in steps if name in s.moved)
-            first[name] = later[name] if made else _sum(reused(steps, name, self.capacity)[0])
+            computed = any(s.moved[name].written for s in steps if name in s.moved)
+            first[name] = later[name] if computed else _sum(reused(steps, name, self.capacity)[0])
             if not lost and not later[name].total:
                 steady[name] = _size(touched) - touched[name].size
         return first, later, steady
 
 
-@remembered
+@memoised
 def _written(nests: Nests, line: int) -> float:
-    """Which part of the bytes that nests touch they make themselves."""
-    made = all_ = 0.0
+    """The part of the bytes that nests touch which they compute themselves."""
+    written = all_ = 0.0
     for spot in nests.roots():
-        own = spot.made(0)
+        computed = spot.computed(0)
         for name, touch in _in_lines(spot, 0, "all", line).items():
             all_ += touch.size
-            made += touch.size if name in own else 0.0
-    return made / all_ if all_ else 0.0
+            written += touch.size if name in computed else 0.0
+    return written / all_ if all_ else 0.0
 
 
 def _new(around: Touched, body: Touched, count: float) -> dict[str, float]:
@@ -212,7 +212,7 @@ def _new(around: Touched, body: Touched, count: float) -> dict[str, float]:
     }
 
 
-@remembered
+@memoised
 def _in_lines(spot: NestSpot, k: int, part: str, line: int) -> Touched:
     """What is touched in one iteration of the first k loops.
 
@@ -224,46 +224,46 @@ def _in_lines(spot: NestSpot, k: int, part: str, line: int) -> Touched:
     for child in spot.children(k) if part == "new" else ():
         for name, box in child.boxes(0).items():
             boxes[name] = union_box(boxes.get(name), box)
-    found = {n: _touch(nests, n, box, line) for n, box in boxes.items()}
+    touched = {n: _touch(nests, n, box, line) for n, box in boxes.items()}
     filled = spot.filled(k, boxes)
-    inner = spot.made(k) - {spot.func.name} if filled else set()
+    inner = spot.computed(k) - {spot.func.name} if filled else set()
     for name, full in filled.items():
         readers = {c.name for c, _ in nests.state.consumers(name)}
-        if name in found and not readers & inner:
-            found[name] = replace(found[name], size=full * found[name].size)
-    return found | _chosen(spot, k, boxes, line)
+        if name in touched and not readers & inner:
+            touched[name] = replace(touched[name], size=full * touched[name].size)
+    return touched | _chosen(spot, k, boxes, line)
 
 
 def _chosen(spot: NestSpot, k: int, boxes: Mapping[str, Box], line: int) -> Touched:
     """What branches alone read in some iterations of the first k loops, in the mean of all."""
     nests, always = spot.nests, set[str]()
-    found: dict[str, list[tuple[float, Touch]]] = {}
-    for name in spot.made(k) & boxes.keys() & nests.whole.keys():
-        f, own = nests.state.program.func(name), name == spot.func.name
-        for n in [spot.definition] if own else range(len(f.definitions)):
+    by_name: dict[str, list[tuple[float, Touch]]] = {}
+    for name in spot.computed(k) & boxes.keys() & nests.whole.keys():
+        f, is_owner = nests.state.program.func(name), name == spot.func.name
+        for n in [spot.definition] if is_owner else range(len(f.definitions)):
             d, branches = f.definitions[n], _branches(nests, name, n)
             always |= d.indices.keys() - branches.keys()
             if branches:
                 box = boxes[name]
-                runs = spot.ranges(spot.first(k), wide=True) if own else None
+                runs = spot.ranges(spot.first(k), wide=True) if is_owner else None
                 ranges = runs or definition_ranges(f, d, box, NOTHING)
                 for read, several in branches.items():
                     if read not in boxes:
                         continue  # loops over empty ranges read nothing
-                    made = [
+                    weighted = [
                         (b.part(ranges), _touch(nests, read, b.box(ranges), line)) for b in several
                     ]
-                    found.setdefault(read, []).extend(made)
+                    by_name.setdefault(read, []).extend(weighted)
     means = dict[str, Touch]()
-    for name, made in found.items():
-        part = sum(p for p, _ in made)
+    for name, weighted in by_name.items():
+        part = sum(p for p, _ in weighted)
         if name in boxes and name not in always and part < 1:
-            _, touch = made[0]
-            means[name] = Touch(touch.points, sum(p * t.size for p, t in made), part)
+            _, touch = weighted[0]
+            means[name] = Touch(touch.points, sum(p * t.size for p, t in weighted), part)
     return means
 
 
-@remembered
+@memoised
 def _branches(nests: Nests, name: str, definition: int) -> Branches:
     """What a definition reads in branches, of all that is needed of its func."""
     f = nests.state.program.func(name)
@@ -275,9 +275,9 @@ def _touch(nests: Nests, name: str, box: Box, line: int) -> Touch:
     """The points of a box, and its bytes in lines: no more than there is memory."""
     program, whole = nests.state.program, nests.extents_in_memory(name, box)
     points = tuple(_ends(i, n) for i, n in zip(box, whole, strict=True))
-    own = program.has_func(name)
-    types = program.func(name).dtypes if own else (program.input(name).dtype,)
-    order = (nests.state.plan(name).order if own else None) or range(len(box))
+    is_func = program.has_func(name)
+    types = program.func(name).dtypes if is_func else (program.input(name).dtype,)
+    order = (nests.state.plan(name).order if is_func else None) or range(len(box))
     shape = [min(int(points[a][1] - points[a][0]), whole[a]) for a in order]
     memory = [whole[a] for a in order]
     first = [_first(nests, name, a, points[a]) for a in order]
@@ -305,7 +305,7 @@ def _first(nests: Nests, name: str, axis: int, points: tuple[float, float]) -> i
 
 
 def _in_loop(
-    body: Body, outer: Touched, count: float, apart: int, capacity: float
+    body: Body, outer: Touched, count: float, instances: int, capacity: float
 ) -> tuple[Bytes, dict[str, float]]:
     """What a loop moves, all iterations together; and what is used in all of them where it is."""
     moved, steady = dict[str, Moved](), dict[str, float]()
@@ -322,10 +322,10 @@ def _in_loop(
             disjoint = _times(body.touched, outer, name) * SAME >= count  # but for lines at ends
             goes_on = disjoint and _size(body.touched) <= capacity
             goes_on = goes_on or _goes_on(body, outer, name, count, capacity)
-            most = grown if apart == 1 and goes_on else times
+            most = grown if instances == 1 and goes_on else times
             moved[name] = min(all_, first.times(most), key=lambda m: m.total)
         elif grown <= SAME:
-            moved[name] = first if first.written else first.times(min(count, apart))
+            moved[name] = first if first.written else first.times(min(count, instances))
             steady[name] = body.steady[name]
         elif first.written and outer[name].ring:
             if _stays(body.touched, outer, name, count, capacity):
@@ -341,13 +341,13 @@ def _in_loop(
 def _again(body: Touched, outer: Touched, moved: Bytes, count: float, capacity: float) -> Bytes:
     """What a loop moves that has just run: parts that several of its iterations touch may still be there."""
     new, beyond = _new(outer, body, count), _size(outer) - capacity
-    all_, found = sum(new.values()), dict[str, Moved]()
+    all_, moved_again = sum(new.values()), dict[str, Moved]()
     for name, n in new.items():
         before = ceil(beyond / all_) if all_ else 0  # iterations back, in which it was touched last
         if name in moved and 0 < before < count and not moved[name].written:
             stays = (count - before) * min(max(body[name].size - before * n, 0.0), n)
-            found[name] = Moved(max(moved[name].read - stays, 0.0))
-    return found
+            moved_again[name] = Moved(max(moved[name].read - stays, 0.0))
+    return moved_again
 
 
 def _times(body: Touched, outer: Touched, name: str) -> float:
@@ -362,12 +362,12 @@ def _goes_on(body: Body, outer: Touched, name: str, count: float, capacity: floa
     """
     if name not in body.inner:
         return False
-    own, wide, narrow = body.touched[name], outer[name], body.inner[name]
-    axes = [n for n, (a, b) in enumerate(zip(wide.points, own.points, strict=True)) if a != b]
-    same = [n for n, (a, b) in enumerate(zip(own.points, narrow.points, strict=True)) if a != b]
-    if len(axes) != 1 or axes != same or count <= 1 or not own.size:
+    touch, wide, narrow = body.touched[name], outer[name], body.inner[name]
+    axes = [n for n, (a, b) in enumerate(zip(wide.points, touch.points, strict=True)) if a != b]
+    same = [n for n, (a, b) in enumerate(zip(touch.points, narrow.points, strict=True)) if a != b]
+    if len(axes) != 1 or axes != same or count <= 1 or not touch.size:
         return False
-    both = 1 - (wide.size - own.size) / (count - 1) / own.size
+    both = 1 - (wide.size - touch.size) / (count - 1) / touch.size
     return 2 * both * _size(body.touched) <= capacity
 
 
@@ -381,7 +381,7 @@ def _stays(body: Touched, outer: Touched, name: str, count: float, capacity: flo
     return sum(sizes) <= capacity
 
 
-def _stands(inner: Touch, outer: Touch) -> bool:
+def _is_same_memory(inner: Touch, outer: Touch) -> bool:
     """Whether all iterations use the same memory for an array: a ring that holds no more than one of them."""
     return outer.ring and outer.size <= SAME * inner.size
 
@@ -401,25 +401,25 @@ def _shift(inner: Touch, outer: Touch | None, count: float) -> Shift:
 
 
 def _visited(spot: NestSpot, touched: Touched, k: int) -> Bytes:
-    """What an iteration of the first k loops moves where it finds nothing; what it makes it only writes."""
-    made, own = spot.made(k), spot.func.name
-    found = {n: Moved(written=t.size) if n in made else Moved(t.size) for n, t in touched.items()}
+    """What an iteration of the first k loops moves with a cold cache; what it computes it only writes."""
+    inner, owner = spot.computed(k), spot.func.name
+    moved = {n: Moved(written=t.size) if n in inner else Moved(t.size) for n, t in touched.items()}
     if _updates(spot):
-        found[own] = Moved(touched[own].size, touched[own].size)
-    return found
+        moved[owner] = Moved(touched[owner].size, touched[owner].size)
+    return moved
 
 
-def _of_its_own(spot: NestSpot, moved: Bytes, touched: Touched) -> Bytes:
-    """What a nest moves, and reads of its own result: sums are read again where loops come back to them."""
-    found, own = dict(moved), spot.func.name
+def _with_sums(spot: NestSpot, moved: Bytes, touched: Touched) -> Bytes:
+    """What a nest moves, with the partial sums that it reads again where loops come back to them."""
+    total, owner = dict(moved), spot.func.name
     if spot.func.definitions[spot.definition].combine is not None and not _updates(spot):
-        m = found[own]
-        found[own] = Moved(m.read + max(m.written - touched[own].size, 0.0), m.written)
-    return found
+        m = total[owner]
+        total[owner] = Moved(m.read + max(m.written - touched[owner].size, 0.0), m.written)
+    return total
 
 
 def _updates(spot: NestSpot) -> bool:
-    """Whether a definition reads what one before it has made of the same func."""
+    """Whether a definition reads what one before it has written of the same func."""
     d = spot.func.definitions[spot.definition]
     reads = any(r.name == spot.func.name for r in reads_in(d.expressions()))
     return spot.definition > 0 and (reads or d.combine is not None)

@@ -1,4 +1,4 @@
-"""What is read at most where data says which elements: as many rows as are asked for."""
+"""The most elements that gathers read: as many rows as there are indices."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from tdsl.lang.regions import Box, Interval, box_of
 from tdsl.schedule.properties import extent, volume
 
 
-def points_asked(d: Definition, name: str, ranges: Mapping[str, Interval]) -> int | None:
-    """How many points a definition asks an array for, where data says which; None where none does.
+def gathered_points(d: Definition, name: str, ranges: Mapping[str, Interval]) -> int | None:
+    """How many points of an array a definition gathers, with indices from data; None without such a read.
 
-    Each iteration may ask for others: those over the variables of the data make as many different rows at
+    Each iteration may gather others: those over the variables of the data make as many different rows at
     most.
 
     >>> import tdsl as td
@@ -27,38 +27,38 @@ def points_asked(d: Definition, name: str, ranges: Mapping[str, Interval]) -> in
     >>> f[i, j] = x[at[i], j]
     >>> d = td.Schedule(f).program.func("f").definitions[0]
     >>> ranges = {"i": (ZERO, const(7)), "j": (ZERO, const(31))}
-    >>> points_asked(d, "x", ranges), points_asked(d, "at", ranges)
+    >>> gathered_points(d, "x", ranges), points_asked(d, "at", ranges)
     (256, None)
     """
     indices = dict.fromkeys(r.index for r in d.reads if r.name == name)
     if not any(map(has_data, (e for index in indices for e in index))):
         return None
-    found = [_points(index, d, ranges) for index in indices]
-    return None if None in found else sum(n or 0 for n in found)
+    counts = [_points(index, d, ranges) for index in indices]
+    return None if None in counts else sum(n or 0 for n in counts)
 
 
 def _points(index: tuple[Expr, ...], d: Definition, ranges: Mapping[str, Interval]) -> int | None:
     chosen = [e for e in index if has_data(e)]
-    own = {v: volume((ranges[v],)) for e in chosen for v in variables(e)}
+    counts = {v: volume((ranges[v],)) for e in chosen for v in variables(e)}
     plain = volume(box_of([e for e in index if not has_data(e)], ranges, NOTHING, d.where))
-    if plain is None or None in own.values():
+    if plain is None or None in counts.values():
         return None
-    return prod(n or 0 for n in own.values()) * plain
+    return prod(n or 0 for n in counts.values()) * plain
 
 
 def within_inputs(program: Program, boxes: Mapping[str, Box]) -> dict[str, Box]:
     """Boxes that have no more of an input than there is: data may be any number, but no index outside."""
-    found = dict(boxes)
+    clipped = dict(boxes)
     for t in program.inputs:
         sizes = [upper(n) for n in t.shape]
         if t.name in boxes:
-            found[t.name] = tuple(
-                (ZERO, const(n - 1)) if n is not None and _is_more(boxes[t.name], a, n) else own
-                for a, (n, own) in enumerate(zip(sizes, boxes[t.name], strict=True))
+            clipped[t.name] = tuple(
+                (ZERO, const(n - 1)) if n is not None and _is_more(boxes[t.name], a, n) else old
+                for a, (n, old) in enumerate(zip(sizes, boxes[t.name], strict=True))
             )
-    return found
+    return clipped
 
 
 def _is_more(box: Box, axis: int, n: int) -> bool:
-    found = extent(box, axis)
-    return found is None or found > n
+    length = extent(box, axis)
+    return length is None or length > n

@@ -1,7 +1,7 @@
 """The nests of a complete schedule as a tree, with what is touched between their loops.
 
-A `NestSpot` is the nest of one definition where it stands: the loops around it are looked at in one iteration
-in their midst, so that every box has a size. What an iteration of its first k loops needs is `boxes(k)`; of
+A `NestSpot` is the nest of one definition at its place: the loops around it are at one typical iteration,
+so that every box has a size. What an iteration of its first k loops needs is `boxes(k)`; of
 what slides forward with a loop only the new part is computed, in a ring that holds what is in use at a time.
 All of it comes from `required`, and so from the region function.
 """
@@ -49,21 +49,21 @@ O = TypeVar("O", "Nests", "NestSpot")
 Extents = tuple[int | None, ...]
 
 
-def remembered(f: Callable[Concatenate[O, P], R]) -> Callable[Concatenate[O, P], R]:
-    """A function of nests or of a spot whose answers are kept there; they are not to be changed.
+def memoised(f: Callable[Concatenate[O, P], R]) -> Callable[Concatenate[O, P], R]:
+    """A function of nests or of a spot, memoised in its `known`; callers must not change the results.
 
-    Each level of memory, and each way to look at a nest, asks the same.
+    Each level of memory queries the same boxes and counts.
     """
 
     @functools.wraps(f)
-    def asked(of: O, /, *args: P.args, **kwargs: P.kwargs) -> R:
+    def wrapper(of: O, /, *args: P.args, **kwargs: P.kwargs) -> R:
         key = (f, args, *kwargs.items())
         if key not in of.known:
             of.known[key] = f(of, *args, **kwargs)
-        found: R = of.known[key]
-        return found
+        result: R = of.known[key]
+        return result
 
-    return asked
+    return wrapper
 
 
 @frozen
@@ -96,7 +96,7 @@ class Nests:
     memory: dict[str, Extents] = field(default_factory=dict)
     masked: bool = False  # whether how often loops run differs from iteration to iteration
     cut: bool = False  # whether predicates do that to tiles of blocks
-    known: dict[object, Any] = field(default_factory=dict)  # what was asked before
+    known: dict[object, Any] = field(default_factory=dict)  # memoised results
 
     @staticmethod
     def of(state: State) -> Nests:
@@ -108,19 +108,19 @@ class Nests:
             start[name] = f.natural
         tree = build_tree(state)
         needed = required(tree, state, (ROOT,), start, [], NOTHING)
-        made = Nests(state, within_inputs(state.program, needed), tree)
+        nests = Nests(state, within_inputs(state.program, needed), tree)
         every = [d for f in state.program.funcs for d in f.definitions]
         in_blocks = any(x.kind in BLOCKS for _, p in state.plans for n in p.nests for x in n.loops)
-        made.masked = any(d.mask != TRUE for d in every)
-        made.cut = in_blocks and any(d.where != TRUE for d in every)
+        nests.masked = any(d.mask != TRUE for d in every)
+        nests.cut = in_blocks and any(d.where != TRUE for d in every)
         for name in tree.stored.get(ROOT, ()):
-            if name in made.whole:
-                made.hold(name, made.whole[name])
-        for spot in made.roots():
-            made._store(spot)
-        return made
+            if name in nests.whole:
+                nests.hold(name, nests.whole[name])
+        for spot in nests.roots():
+            nests._store(spot)
+        return nests
 
-    @remembered
+    @memoised
     def roots(self) -> list[NestSpot]:
         """The nests outside of all loops, in running order."""
         return list(self.spots(ROOT, self.whole, self.whole, 1, 1))
@@ -133,9 +133,9 @@ class Nests:
         times: float,
         blocks: float,
     ) -> Iterator[NestSpot]:
-        """The nests at a place, of which so much is needed by an iteration, and by all threads around."""
+        """The nests at a place: one iteration needs `boxes`, all threads around it together `wide`."""
         places = (self.tree.computed, self.tree.after, self.tree.joined)
-        for name in (name for found in places for name in found.get(at, ())):
+        for name in (name for by_level in places for name in by_level.get(at, ())):
             box = boxes.get(name, self.whole.get(name))
             if box is None or any(is_empty(i) for i in box):
                 continue
@@ -201,8 +201,8 @@ class Nests:
         if not self.state.program.has_func(name):
             return tuple(upper(n) or 0 for n in self.state.program.input(name).shape)
         whole = self.whole.get(name, box)
-        found = self.memory.get(name) or tuple(extent(whole, a) for a in range(len(box)))
-        return tuple(max(n or 0, 0) for n in found)
+        sizes = self.memory.get(name) or tuple(extent(whole, a) for a in range(len(box)))
+        return tuple(max(n or 0, 0) for n in sizes)
 
     def element_bytes(self, name: str) -> int:
         """The bytes of an element of an input or func, of which all components count."""
@@ -226,66 +226,66 @@ class NestSpot:
     wide: Box
     times: float
     blocks: float
-    known: dict[object, Any] = field(default_factory=dict, repr=False)  # what was asked before
+    known: dict[object, Any] = field(default_factory=dict, repr=False)  # memoised results
 
     @property
     def nest(self) -> Nest:
         """Its loops."""
         return self.nests.state.plan(self.func.name).nests[self.definition]
 
-    @remembered
+    @memoised
     def related(self, *, wide: bool = False) -> tuple[dict[str, tuple[Expr, Expr]], Related]:
         """The bounds of its variables, and how its loops make these."""
         box = self.wide if wide else self.box
         bounds = bounds_of(self.func, self.func.definitions[self.definition], box)
         return bounds, relate(self.nest, bounds)
 
-    @remembered
-    def related_in_midst(self) -> tuple[dict[str, tuple[Expr, Expr]], Related]:
-        """As `related`, over the terms that are left in the midst of the loops around them."""
+    @memoised
+    def typical_related(self) -> tuple[dict[str, tuple[Expr, Expr]], Related]:
+        """As `related`, over the terms that masks leave in a typical iteration of the loops around them."""
         bounds, related = self.related()
         d, names = self.func.definitions[self.definition], self.nest.names()
         if d.mask == TRUE == d.where:
             return bounds, related
         for v, _, _ in d.ranges:
-            own = [n for n, x in enumerate(names) if v in roots_of(self.nest, x)]
-            around = names[: min(own)]
+            positions = [n for n, x in enumerate(names) if v in roots_of(self.nest, x)]
+            around = names[: min(positions)]
             lo, hi = tighten(self.ranges(around, wide=False), d.where)[v]
             if lo is not None and hi is not None:
                 bounds = {**bounds, v: (lo, add(subtract(hi, lo), ONE))}
         return bounds, relate(self.nest, bounds)
 
-    @remembered
+    @memoised
     def extents(self) -> dict[str, int]:
         """The iterations of each loop, outermost first."""
-        _, related = self.related_in_midst()
+        _, related = self.typical_related()
         return {x: max(upper(related.extents[x]) or 1, 0) for x in self.nest.names()}
 
-    @remembered
+    @memoised
     def counts(self) -> dict[str, float]:
         """As `extents`; of a split that leaves a tail, as many outer iterations as the tail is worth."""
-        bounds, related = self.related_in_midst()
-        found = {n: float(upper(e) or 1) for n, (_, e) in bounds.items()}
+        bounds, related = self.typical_related()
+        counts = {n: float(upper(e) or 1) for n, (_, e) in bounds.items()}
         for r in self.nest.relations:
             match r:
                 case Split(parent, outer, inner):
-                    found[inner] = min(float(upper(related.extents[inner]) or 1), found[parent])
-                    found[outer] = found[parent] / max(found[inner], 1.0)
+                    counts[inner] = min(float(upper(related.extents[inner]) or 1), counts[parent])
+                    counts[outer] = counts[parent] / max(counts[inner], 1.0)
                 case Fuse(fused, outer, inner):
-                    found[fused] = found[outer] * found[inner]
+                    counts[fused] = counts[outer] * counts[inner]
                 case Rename(old, new) | Rotate(old, new):
-                    found[new] = found[old]
-        return {x: max(found[x], 0.0) for x in self.nest.names()}
+                    counts[new] = counts[old]
+        return {x: max(counts[x], 0.0) for x in self.nest.names()}
 
-    @remembered
+    @memoised
     def points(self) -> tuple[int, ...]:
         """The extent of each variable of the definition."""
-        bounds, _ = self.related_in_midst()
+        bounds, _ = self.typical_related()
         return tuple(max(upper(e) or 1, 0) for _, e in bounds.values())
 
-    @remembered
+    @memoised
     def opened(self, loops: tuple[str, ...], *, wide: bool = False) -> Active:
-        """The nest with some loops in one iteration in their midst, not the last one, which may be short."""
+        """The nest with some loops at a typical iteration, not the last one, which may be short."""
         bounds, related = self.related(wide=wide)
         extents = {x: upper(e) or 1 for x, e in related.extents.items()}
         if self.nests.masked:
@@ -294,28 +294,28 @@ class NestSpot:
             d = self.func.definitions[self.definition]
             terms = {v for v, _, _ in d.ranges} if self.nests.cut else None
             at = aside(self.nest, extents, terms)
-        midst = {x: add(bounds[x][0] if x in bounds else const(0), const(at[x])) for x in loops}
+        iteration = {x: add(bounds[x][0] if x in bounds else const(0), const(at[x])) for x in loops}
         return Active(
-            self.func, self.definition, self.nest, related.roots, related.extents, bounds, midst
+            self.func, self.definition, self.nest, related.roots, related.extents, bounds, iteration
         )
 
     def first(self, k: int) -> tuple[str, ...]:
         """Its first k loops."""
         return self.nest.names()[:k]
 
-    @remembered
+    @memoised
     def boxes(self, k: int) -> dict[str, Box]:
         """What one iteration of the first k loops needs, by name; that of its func is what is written.
 
         What threads share is needed by all of them.
         """
-        found = dict(self._needs(self.first(k), k, wide=False))
-        if any(map(self.nests.is_shared, found)):
+        boxes = dict(self._needs(self.first(k), k, wide=False))
+        if any(map(self.nests.is_shared, boxes)):
             wide = self.block_boxes(k)
-            found |= {n: wide[n] for n in found if n in wide and self.nests.is_shared(n)}
-        return found
+            boxes |= {n: wide[n] for n in boxes if n in wide and self.nests.is_shared(n)}
+        return boxes
 
-    @remembered
+    @memoised
     def block_boxes(self, k: int) -> dict[str, Box]:
         """What one iteration of the first k loops needs for all threads of a block together.
 
@@ -329,23 +329,23 @@ class NestSpot:
         """What one iteration of the first k loops needs without what is computed at the k-th itself."""
         return self._needs(self.first(k), k + 1, wide=False)
 
-    @remembered
+    @memoised
     def _needs(self, loops: tuple[str, ...], k: int, *, wide: bool) -> dict[str, Box]:
         nests, active = self.nests, self.opened(loops, wide=wide)
         levels = self._levels(k)
-        found = required(nests.tree, nests.state, levels, {}, [active], NOTHING, limits=nests.whole)
+        boxes = required(nests.tree, nests.state, levels, {}, [active], NOTHING, limits=nests.whole)
         for level in levels:  # what runs in these loops, too, is needed by nobody in them
             for other in nests.tree.joined.get(level, ()):
                 f, whole = nests.state.program.func(other), nests.whole[other]
                 spot = NestSpot(nests, f, 0, whole, whole, 1, 1)
                 for name, box in spot._needs(spot.first(k), k, wide=wide).items():
-                    found[name] = union_box(found.get(name), box)
+                    boxes[name] = union_box(boxes.get(name), box)
         index = self.func.definitions[self.definition].index
-        # loops over empty ranges read nothing, though an iteration in their midst would
-        found = {name: box for name, box in found.items() if name in nests.whole}
-        return {**found, self.func.name: box_of(index, self.ranges(loops, wide=wide))}
+        # loops over empty ranges read nothing, though a typical iteration would
+        boxes = {name: box for name, box in boxes.items() if name in nests.whole}
+        return {**boxes, self.func.name: box_of(index, self.ranges(loops, wide=wide))}
 
-    @remembered
+    @memoised
     def ranges(self, loops: tuple[str, ...], *, wide: bool) -> dict[str, Interval]:
         """Where the variables of the definition run in one iteration of some loops."""
         return self.opened(loops, wide=wide).ranges(NOTHING)
@@ -355,7 +355,7 @@ class NestSpot:
         inner = self.nest.names()[max(k - 1, 0) :] or ("",)
         return tuple(Level(self.func.name, self.definition, x) for x in inner)
 
-    @remembered
+    @memoised
     def windows(self, k: int) -> dict[str, Window]:
         """What slides forward with the k-th loop, by name: it is stored further out."""
         loop, d = self.nest.names()[k - 1], self.func.definitions[self.definition]
@@ -377,42 +377,42 @@ class NestSpot:
         last = subtract(add(first, active.extents[loop]), ONE)
         active = replace(active, opened={**active.opened, loop: Var(_ITERATION)})
         facts = NOTHING.knowing(_ITERATION, first, last)
-        found = required(nests.tree, nests.state, self._levels(k), {}, [active], facts)
+        boxes = required(nests.tree, nests.state, self._levels(k), {}, [active], facts)
         one, all_, count = self.boxes(k), self.boxes(k - 1), self.counts()[loop]
         windows: dict[str, Window] = {}
         for name in names:
             f = nests.state.program.func(name)
-            axis = window_axis(f, found[name], _ITERATION) if name in found else None
+            axis = window_axis(f, boxes[name], _ITERATION) if name in boxes else None
             if axis is None:
                 continue
-            held, made = extent(one[name], axis), extent(all_[name], axis)
-            if held is None or made is None:
+            length, total = extent(one[name], axis), extent(all_[name], axis)
+            if length is None or total is None:
                 continue
-            new = min(max(round((made - held) / max(count - 1, 1)), 1), max(held, 1))
-            windows[name] = Window(axis, new, made / (new * max(count, 1)))
+            new = min(max(round((total - length) / max(count - 1, 1)), 1), max(length, 1))
+            windows[name] = Window(axis, new, total / (new * max(count, 1)))
             memory = nests.memory.get(name)
             if memory is not None:
-                ring = min(ring_size(held), memory[axis] or ring_size(held))
+                ring = min(ring_size(length), memory[axis] or ring_size(length))
                 nests.memory[name] = (*memory[:axis], ring, *memory[axis + 1 :])
         return windows
 
-    @remembered
+    @memoised
     def internal(self, k: int) -> set[str]:
         """The funcs whose memory is inside of the first k loops."""
         names = self.nest.names()[max(k - 1, 0) :]
         levels = [Level(self.func.name, self.definition, x) for x in names]
-        here, stores = self.made(k), self.nests.tree.stored
+        here, stores = self.computed(k), self.nests.tree.stored
         every = (*levels, *_levels(self.nests.state, here - {self.func.name}))
         return {g for x in every for g in stores.get(x, ())} & here
 
-    @remembered
-    def made(self, k: int) -> set[str]:
-        """Its func, and those that are computed inside of its first k loops."""
+    @memoised
+    def computed(self, k: int) -> set[str]:
+        """The nest's func, and those that are computed inside of its first k loops."""
         names = self.nest.names()[max(k - 1, 0) :]
         levels = [Level(self.func.name, self.definition, x) for x in names]
         return inside(self.nests.tree, self.nests.state, levels) | {self.func.name}
 
-    @remembered
+    @memoised
     def children(self, k: int) -> list[NestSpot]:
         """The nests that stand in the body of its k-th loop."""
         here = Level(self.func.name, self.definition, self.nest.names()[k - 1])
@@ -424,12 +424,12 @@ class NestSpot:
         boxes = self.boxes(k)
         wide = self.block_boxes(k) if times != blocks else boxes
         joined, windows = self.nests.tree.joined.get(here, ()), self.windows(k)
-        found = []
+        children = []
         for spot in self.nests.spots(here, boxes, wide, times, blocks):
             name = spot.func.name
             spot = spot.continued(k) if name in joined else spot
-            found.append(spot.sliding(windows[name]) if name in windows else spot)
-        return found
+            children.append(spot.sliding(windows[name]) if name in windows else spot)
+        return children
 
     def continued(self, k: int) -> NestSpot:
         """The nest as it goes on inside of its first k loops, which another one has opened."""
@@ -450,8 +450,8 @@ class NestSpot:
             known={},
         )
 
-    @remembered
-    def own_reads(self, loops: tuple[str, ...]) -> dict[str, Box]:
+    @memoised
+    def definition_reads(self, loops: tuple[str, ...]) -> dict[str, Box]:
         """What the definition itself reads in one iteration of some loops, all threads together."""
         d = self.func.definitions[self.definition]
         ranges = tighten(self.ranges(loops, wide=True), d.where)
@@ -466,22 +466,22 @@ class NestSpot:
         reads: dict[str, dict[tuple[Expr, ...], None]] = {}
         for r in d.reads:
             reads.setdefault(r.name, {})[r.index] = None
-        several = {name: [*found] for name, found in reads.items() if len(found) > 1}
+        several = {name: [*indices] for name, indices in reads.items() if len(indices) > 1}
         if not several:
             return {}
         ranges = tighten(self.ranges(self.first(k), wide=True), d.where)
         parts: dict[str, float] = {}
-        for name, found in several.items():
+        for name, indices in several.items():
             around = volume(boxes[name]) if name in boxes else None
-            one = volume(box_of(found[0], ranges, NOTHING, d.where))
-            if not around or one is None or len(found) * one >= around:
+            one = volume(box_of(indices[0], ranges, NOTHING, d.where))
+            if not around or one is None or len(indices) * one >= around:
                 continue
-            points = [volume(box_of(index, ranges, NOTHING, d.where)) for index in found]
+            points = [volume(box_of(index, ranges, NOTHING, d.where)) for index in indices]
             if all(n is not None for n in points):
                 parts[name] = min(sum(n or 0 for n in points) / around, 1.0)
         return parts
 
-    def own_writes(self, loops: tuple[str, ...]) -> Box:
+    def definition_writes(self, loops: tuple[str, ...]) -> Box:
         """What the definition itself writes in one iteration of some loops, all threads together."""
         index = self.func.definitions[self.definition].index
         return box_of(index, self.ranges(loops, wide=True))

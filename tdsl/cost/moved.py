@@ -48,9 +48,9 @@ def bytes_in_runs(shape: Sequence[int], whole: Sequence[int], size: int, granule
     (256.0, 128.0)
     """
     run = size
-    for own, most in zip(reversed(shape), reversed(whole), strict=True):
-        run *= max(own, 1)
-        if own < most:
+    for length, most in zip(reversed(shape), reversed(whole), strict=True):
+        run *= max(length, 1)
+        if length < most:
             break
     return prod(shape) * size / run * (-(-run // granule) * granule)
 
@@ -67,12 +67,12 @@ def bytes_in_lines(
     (256.0, 384.0)
     """
     run, begin, step, stride, broken = size, 0, 0, size, False
-    for lo, own, most in reversed([*zip(first, shape, whole, strict=True)]):
-        if broken and (lo or own > 1):
+    for lo, length, most in reversed([*zip(first, shape, whole, strict=True)]):
+        if broken and (lo or length > 1):
             step = gcd(step, stride)
         elif not broken:
-            run *= max(own, 1)
-            begin, broken = lo * stride, own < most
+            run *= max(length, 1)
+            begin, broken = lo * stride, length < most
         stride *= max(most, 1)
     step = gcd(step, line)
     places = [at % line for at in range(begin, begin + line, step)]

@@ -13,14 +13,14 @@ from tdsl.machine.model import Machine, MemoryLevel
 class Received:
     """What a rank of so many receives: bytes by tensor, in so many messages at least.
 
-    `made` is how many points of each func are computed by the rank that computes the most of it.
+    `computed` has how many points of each func are computed by the rank that computes the most of it.
     """
 
     rank: int
     ranks: int
     moved: tuple[tuple[str, float], ...]
     messages: int
-    made: tuple[tuple[str, int], ...] = ()
+    computed: tuple[tuple[str, int], ...] = ()
 
     @property
     def bytes(self) -> float:

@@ -10,7 +10,7 @@ from tdsl.core.source import here
 from tdsl.core.text import in_seconds
 from tdsl.cost.block_memory import shared_bytes, stages_of
 from tdsl.cost.caches import CacheModel
-from tdsl.cost.gathers import points_asked
+from tdsl.cost.gathers import gathered_points
 from tdsl.cost.loopnests import Nests
 from tdsl.cost.moved import Bytes, Moved
 from tdsl.cost.network import Received, link_of, network_seconds
@@ -44,10 +44,10 @@ class Prediction:
     @staticmethod
     def of(state: State, machine: Machine, received: Received | None = None) -> Prediction:
         """The prediction for a complete state of known sizes; what runs once is separated from the calls."""
-        apart = split_constants(state)
-        if apart is None:
+        split = split_constants(state)
+        if split is None:
             return Prediction(state, machine, received=received)
-        return Prediction(apart.each, machine, apart.once, received)
+        return Prediction(split.each, machine, split.once, received)
 
     @cached_property
     def nests(self) -> Nests:
@@ -60,12 +60,12 @@ class Prediction:
         return tuple(t.times(self._part(t.func)) for t in roofline(self.nests, self.machine))
 
     def _part(self, name: str) -> float:
-        """Which part of a func a rank computes: what is not in the program, as much as of its readers."""
+        """The part of a func that a rank computes; if it is not in the program, that of its readers."""
         if self.received is None:
             return 1.0
-        made, whole = dict(self.received.made), self.nests.whole
-        if name in made and name in whole:
-            return made[name] / max(volume(whole[name]) or 1, 1)
+        computed, whole = dict(self.received.computed), self.nests.whole
+        if name in computed and name in whole:
+            return computed[name] / max(volume(whole[name]) or 1, 1)
         return max((self._part(reader) for reader in self.readers(name)), default=1.0)
 
     @property
@@ -88,18 +88,18 @@ class Prediction:
         """
         if self.received is not None and level == link_of(self.machine).name:
             return {n: Moved(read=size) for n, size in self.received.moved}
-        found = self.machine.level(level)
+        memory = self.machine.level(level)
         if self.machine.block_threads:
-            if found.name == "registers":
+            if memory.name == "registers":
                 raise TargetError(
                     "what threads load into registers is not predicted",
                     loc=here(),
                     label="this level",
                     hint='ask for "shared", "L2" or "global"',
                 )
-            if found.managed:
+            if memory.managed:
                 return of_blocks(self.nests)
-        return beyond_cache(self.nests, self._cache(found), self.machine)
+        return beyond_cache(self.nests, self._cache(memory), self.machine)
 
     def by_nest(self) -> list[Bytes]:
         """What each nest at the root exchanges with the memory of a processor, by tensor and func."""
@@ -109,16 +109,16 @@ class Prediction:
     def _cache(self, level: MemoryLevel) -> MemoryLevel:
         return self.machine.caches[-1] if level.bytes is None else level
 
-    def held(self, level: str) -> float:
-        """The bytes that one instance of a level holds at a time, of what is used again from there."""
-        found = self.machine.level(level)
-        if self.machine.block_threads and found.name in ("registers", "shared"):
-            if found.name == "registers":
+    def footprint(self, level: str) -> float:
+        """The bytes that one instance of a level holds at a time of what is read from it again."""
+        memory = self.machine.level(level)
+        if self.machine.block_threads and memory.name in ("registers", "shared"):
+            if memory.name == "registers":
                 return kept_in_blocks(self.nests, REGISTER)
             return shared_bytes(self.state, self.nests.tree, self.nests.whole)
-        if found is self.machine.levels[-1]:
+        if memory is self.machine.levels[-1]:
             return sum(self.whole(n) for n in self.nests.whole if self._is_array(n))
-        return CacheModel.of(self.nests, found, self.machine).held()
+        return CacheModel.of(self.nests, memory, self.machine).peak_bytes()
 
     def _is_array(self, name: str) -> bool:
         return not self.state.program.has_func(name) or name in {
@@ -139,18 +139,18 @@ class Prediction:
         """Each input read once, of tables the rows that are asked for, each output written once."""
         program = self.state.program
         names = [t.name for t in program.inputs if t.name in self.nests.whole]
-        return sum(map(self._asked, names)) + sum(map(self.whole, program.outputs))
+        return sum(map(self._gathered_bytes, names)) + sum(map(self.whole, program.outputs))
 
-    def _asked(self, name: str) -> float:
-        found = 0.0
+    def _gathered_bytes(self, name: str) -> float:
+        total = 0.0
         for spot in self.nests.every():
             d = spot.func.definitions[spot.definition]
             if any(r.name == name for r in d.reads):
-                points = points_asked(d, name, tighten(spot.ranges((), wide=False), d.where))
+                points = gathered_points(d, name, tighten(spot.ranges((), wide=False), d.where))
                 if points is None:
                     return self.whole(name)
-                found += spot.times * points
-        return min(self.whole(name), found * self.nests.element_bytes(name))
+                total += spot.times * points
+        return min(self.whole(name), total * self.nests.element_bytes(name))
 
     @cached_property
     def again(self) -> dict[str, float]:
@@ -174,8 +174,8 @@ class Prediction:
         if self.machine.block_threads:
             scope = self.state.plan(name).scope
             inner = name not in of_blocks(self.nests)
-            near = "shared" if scope in (SHARED, GROUP) else "registers"
-            return self.machine.level(near) if inner else levels[-1]
+            nearest = "shared" if scope in (SHARED, GROUP) else "registers"
+            return self.machine.level(nearest) if inner else levels[-1]
         for level in self.machine.caches:
             moved = self._moved_by_cache[level.name]
             if name not in moved or not moved[name].total:
@@ -197,13 +197,13 @@ class Prediction:
         stored = (at for at, names in nests.tree.stored.items() if name in names)
         at = next(stored, ROOT)
         if at == ROOT:
-            found = [s.boxes(0) for s in nests.roots() if name in s.boxes(0)]
+            touched = [s.boxes(0) for s in nests.roots() if name in s.boxes(0)]
         else:
             spots = (
                 s for s in nests.every() if (s.func.name, s.definition) == (at.func, at.definition)
             )
-            found = [s.boxes(s.nest.names().index(at.loop) + 1) for s in spots]
-        return max(sum(map(nests.bytes_of, boxes, boxes.values())) for boxes in found)
+            touched = [s.boxes(s.nest.names().index(at.loop) + 1) for s in spots]
+        return max(sum(map(nests.bytes_of, boxes, boxes.values())) for boxes in touched)
 
     def readers(self, name: str) -> tuple[str, ...]:
         """The funcs that read an input or func."""

@@ -17,7 +17,7 @@ from tdsl.schedule.sliding import sliding_axis
 from tdsl.schedule.state import State
 
 PLACES = (0.13, 0.37, 0.61, 0.83)  # of a loop, where iterations are looked at
-BESIDE = 0.29  # between these places in one loop and in the next: they are on no diagonal
+SHIFT = 0.29  # between these places in one loop and in the next: they are on no diagonal
 MOST_AGAIN = 2.5  # times each point may be computed: above, all of a func is better computed first
 
 
@@ -31,11 +31,11 @@ def too_dear(
     is far smaller, such as the next level of a pyramid.
     """
     f = state.program.func(owner)
-    own = (volume(boxes[owner]) or 0) * work_of_a_point(f)
+    owner_work = (volume(boxes[owner]) or 0) * work_of_a_point(f)
     dear = set()
     for name, n in times_computed(state, owner, outer, line, group, boxes, height).items():
         points, work = volume(boxes[name]), work_of_a_point(state.program.func(name))
-        if n > MOST_AGAIN and (points is None or (n - 1) * points * work > own):
+        if n > MOST_AGAIN and (points is None or (n - 1) * points * work > owner_work):
             dear.add(name)
     return dear
 
@@ -65,7 +65,7 @@ def times_computed(
     counts = {v: _count(runs[v]) for v in around}
     starts = {v: _first(runs[v][0]) for v in around}
     reach = Reach.of(state, owner, around, group, boxes)
-    found: dict[str, float] = {}
+    times: dict[str, float] = {}
     for name in group:
         if name not in reach.boxes or name not in boxes:
             continue
@@ -77,24 +77,24 @@ def times_computed(
             points += weight * reach.points(name, at, last)
         points *= prod(counts[v] for v in around) / several
         once = points_of(boxes[name])
-        found[name] = inf if inf in (points, once) else points / max(once, 1)
-    return found
+        times[name] = inf if inf in (points, once) else points / max(once, 1)
+    return times
 
 
 def _iterations(counts: Mapping[str, int]) -> list[tuple[float, dict[str, int]]]:
     """Iterations of some loops, each with the part of all that it stands for: ends of loops, and others."""
-    midst = [
-        {v: int((place + n * BESIDE) % 1 * count) for n, (v, count) in enumerate(counts.items())}
+    interior = [
+        {v: int((place + n * SHIFT) % 1 * count) for n, (v, count) in enumerate(counts.items())}
         for place in PLACES
     ]
     ends = [
-        (1 / count, {**midst[n], v: end})
+        (1 / count, {**interior[n], v: end})
         for v, count in counts.items()
         if count > len(PLACES)
         for n, end in enumerate((0, count - 1))
     ]
-    rest = max(1 - sum(weight for weight, _ in ends), 0.0) / len(midst)
-    return [*((rest, first) for first in midst), *ends]
+    rest = max(1 - sum(weight for weight, _ in ends), 0.0) / len(interior)
+    return [*((rest, first) for first in interior), *ends]
 
 
 def _count(interval: Interval) -> int:

@@ -62,8 +62,8 @@ class Reach:
             if v in around and lo is not None and hi is not None:
                 facts = facts.knowing(point_of(v), lo, hi)
                 box[axis] = (Var(point_of(v)), Var(point_of(v)))
-        found = boxes_within(state, owner, tuple(box), group, facts)
-        return Reach(found, around, facts, {n: _lengths(b, around) for n, b in found.items()})
+        needed = boxes_within(state, owner, tuple(box), group, facts)
+        return Reach(needed, around, facts, {n: _lengths(b, around) for n, b in needed.items()})
 
     def joined(self, f: FuncDef) -> Reach:
         """The reach with one more func in the group, of which no other one in it is made."""
@@ -76,16 +76,16 @@ class Reach:
 
     def extents(self, name: str, first: Values, last: Values) -> tuple[int | None, ...]:
         """The extents of what iterations from the first to the last need; None where there are no bounds."""
-        found: list[int | None] = []
+        extents: list[int | None] = []
         for axis, length in enumerate(self.lengths[name]):
             if length is None:
-                found.append(self._by_corners(self.boxes[name][axis], first, last))
+                extents.append(self._by_corners(self.boxes[name][axis], first, last))
                 continue
             n, terms = length
             for v, low, high in terms:
                 n += low * first[v] + high * last[v]
-            found.append(max(n, 0))
-        return tuple(found)
+            extents.append(max(n, 0))
+        return tuple(extents)
 
     def points(self, name: str, first: Values, last: Values) -> float:
         """As many points; infinitely many where there are no bounds."""
@@ -125,12 +125,12 @@ def _length(interval: Interval, around: tuple[str, ...]) -> Length | None:
     least, most = as_sum(lo), as_sum(hi)
     if not all(isinstance(x, Var | Size) for x in (*least.terms, *most.terms)):
         return None
-    own: dict[Expr, str] = {Var(point_of(v)): v for v in around}
+    names: dict[Expr, str] = {Var(point_of(v)): v for v in around}
     n, terms = most.constant - least.constant + 1, dict[str, list[int]]()
     for sum_, sign in ((least, -1), (most, 1)):
         for x, k in sum_.terms.items():
-            if x in own:  # the lower end is where what raises it has its first value
-                factors = terms.setdefault(own[x], [0, 0])
+            if x in names:  # the lower end is where what raises it has its first value
+                factors = terms.setdefault(names[x], [0, 0])
                 factors[(k > 0) == (sign > 0)] += sign * k
             else:
                 n += sign * k * SIZE

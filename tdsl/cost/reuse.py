@@ -38,12 +38,12 @@ Touched = dict[str, Touch]
 
 @frozen
 class Sweep:
-    """A way through what is touched of an array: along some of its axes, beside so many bytes of others.
+    """A pass over what is touched of an array along `axes`, while `other_bytes` of others are touched.
 
     It is the only one of `once`; otherwise others follow.
     """
 
-    beside: float
+    other_bytes: float
     axes: frozenset[int] = frozenset()
     once: bool = True
 
@@ -89,14 +89,14 @@ def reused(
     for n in (*uses, *uses):
         known = sum(part * dirty[m] for m, part in there[n][0])
         dirty[n] = 1.0 if steps[n].moved.get(name, Moved()).written else known
-    found = []
+    bytes_moved = []
     for n in uses:
         m, size = steps[n].moved.get(name, Moved()), steps[n].touched[name].size
         hits = there[n][0]
         read = max(m.read - size * sum(part for _, part in hits), 0.0)
         written = max(m.written - size * sum(part * dirty[k] for k, part in hits), 0.0)
-        found.append((n, Moved(read, written).times(steps[n].part)))
-    return found, any(lost for _, lost in there.values())
+        bytes_moved.append((n, Moved(read, written).times(steps[n].part)))
+    return bytes_moved, any(lost for _, lost in there.values())
 
 
 def all_of(steps: Sequence[Step]) -> dict[str, float]:
@@ -114,7 +114,7 @@ def _there(
 ) -> tuple[list[tuple[int, float]], bool]:  # fmt: skip
     """Which part of what a step touches of an array others have left in the cache; whether some has gone."""
     here, lost = steps[at], False
-    left, found = [here.touched[name].points], list[tuple[int, float]]()
+    left, hits = [here.touched[name].points], list[tuple[int, float]]()
     whole = volume(left[0]) or 1.0
     for n, back in _before(steps, uses, at):
         points = steps[n].touched[name].points
@@ -128,12 +128,12 @@ def _there(
         same = sum(volume(_common(x, points)) for x in left)
         if same:
             kept = _kept(steps, (n, at), name, capacity, new if back else None)
-            found.append((n, kept * same / whole))
+            hits.append((n, kept * same / whole))
             lost = lost or kept < 1
             left = [y for x in left for y in _without(x, points)]
         if not left:
             break
-    return found, lost
+    return hits, lost
 
 
 def _kept(
@@ -156,20 +156,20 @@ def _kept(
     room = capacity - sum(sizes.values()) - sum(new.get(x, 0.0) for x in twice)
     if room + sizes[name] <= 0:
         return 0.0
-    beside = _Beside(tail, head, name, sizes, {n: x for n, x in new.items() if n not in twice})
-    if beside.most <= room:
+    between = _Between(tail, head, name, sizes, {n: x for n, x in new.items() if n not in twice})
+    if between.most <= room:
         return 1.0
-    first, last = beside.size(1.0, 0.0), beside.size(0.0, 1.0)
-    if beside.crosses:
-        own, none, both = sizes[name], beside.size(0.0, 0.0), beside.size(1.0, 1.0)
-        return _within(room + own, none, first + own, last + own, both + own)
+    first, last = between.size(1.0, 0.0), between.size(0.0, 1.0)
+    if between.crosses:
+        size, none, both = sizes[name], between.size(0.0, 0.0), between.size(1.0, 1.0)
+        return _within(room + size, none, first + size, last + size, both + size)
     low, high = min(first, last), max(first, last)
     return float(high <= room) if high <= room or low > room else (room - low) / (high - low)
 
 
 @frozen
-class _Beside:
-    """What two steps touch beside an array after its last use in the one and before its first in the other.
+class _Between:
+    """The other arrays that two steps touch between the last use of an array and its next one.
 
     `sizes` are counted already, but for what is `new` of them.
     """
@@ -182,7 +182,7 @@ class _Beside:
 
     @property
     def others(self) -> set[str]:
-        """The arrays that they touch beside it."""
+        """The names of these arrays."""
         return (self.tail.touched.keys() | self.head.touched.keys()) - {self.name}
 
     @property
@@ -198,15 +198,15 @@ class _Beside:
 
     def size(self, left: float, done: float) -> float:
         """The bytes of so much of the last sweep of the one and of the first sweep of the other."""
-        found, once = 0.0, [_once(s, self.name) for s in (self.tail, self.head)]
+        total, once = 0.0, [_once(s, self.name) for s in (self.tail, self.head)]
         for x in self.others:
             part = once[0] * _part(self.tail, x, left) + once[1] * _part(self.head, x, done)
             here, again = self._size(x), self.new.get(x, 0.0)
             if x in self.sizes:
-                found += min(part, 1.0) * again
+                total += min(part, 1.0) * again
             else:
-                found += min(part, 1.0) * here + max(part - 1.0, 0.0) * again
-        return found
+                total += min(part, 1.0) * here + max(part - 1.0, 0.0) * again
+        return total
 
     def _size(self, x: str) -> float:
         if x in self.sizes:
@@ -215,9 +215,9 @@ class _Beside:
 
 
 def _once(step: Step, name: str) -> float:
-    """Which part of what a step touches beside an array it touches in one sweep through that."""
+    """The part of the other arrays of a step that it touches in one sweep over an array."""
     others = sum(t.size for n, t in step.touched.items() if n != name)
-    return min(step.sweeps(name).beside / others, 1.0) if others else 0.0
+    return min(step.sweeps(name).other_bytes / others, 1.0) if others else 0.0
 
 
 def _part(step: Step, name: str, time: float) -> float:
@@ -268,15 +268,15 @@ def _without(a: Points, b: Points) -> list[Points]:
     >>> _without(((0, 4), (0, 2)), ((1, 9), (0, 9)))
     [((0, 1), (0, 2))]
     """
-    common, found = _common(a, b), list[Points]()
+    common, pieces = _common(a, b), list[Points]()
     if not volume(common):
         return [a]
     for axis, (lo, hi) in enumerate(common):
         first, last = a[axis]
-        found += [
+        pieces += [
             (*a[:axis], part, *a[axis + 1 :])
             for part in ((first, lo), (hi, last))
             if part[0] < part[1]
         ]
         a = (*a[:axis], (lo, hi), *a[axis + 1 :])
-    return found
+    return pieces

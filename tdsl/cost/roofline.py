@@ -76,8 +76,8 @@ class NestTime:
     def seconds(self) -> float:
         """The slowest of what is done at the same time, the level that nothing hides, and the launch."""
         together = (s for name, s in (*self.memory, *self.units) if name != self.far)
-        apart = sum(s for name, s in self.memory if name == self.far)
-        return max(together, default=0.0) + apart + self.launch
+        exposed = sum(s for name, s in self.memory if name == self.far)
+        return max(together, default=0.0) + exposed + self.launch
 
     def times(self, part: float) -> NestTime:
         """That of a part of its iterations."""
@@ -141,21 +141,21 @@ def _on_cpu(spot: NestSpot, machine: Machine, moved: Mapping[str, Bytes]) -> Nes
 
 def _loading(spot: NestSpot, machine: Machine, threads: int) -> tuple[str, float]:
     """The time in which the nearest cache gives registers what a nest loads."""
-    near = machine.caches[0]
+    cache = machine.caches[0]
     size = loaded_of(spot, machine)
-    return near.name, size / bytes_per_second(near, machine, threads)
+    return cache.name, size / bytes_per_second(cache, machine, threads)
 
 
 def loaded_of(spot: NestSpot, machine: Machine) -> float:
     """What a nest loads with all that stands in its loops, in bytes of vectors side by side."""
     definition = _without_tests_of_indices(spot.func.definitions[spot.definition])
     wide = machine.vector_bytes or widest(definition)
-    found = accessed(spot, definition, wide, wide * machine.registers)
+    bytes_loaded = accessed(spot, definition, wide, wide * machine.registers)
     for k in range(1, len(spot.nest.loops) + 1):
         children = spot.children(k)
         short = partly_filled(spot, spot.first(k)) if children else 1.0
-        found += sum(short * loaded_of(child, machine) for child in children)
-    return found
+        bytes_loaded += sum(short * loaded_of(child, machine) for child in children)
+    return bytes_loaded
 
 
 def _filled(spot: NestSpot, name: str, moved: Moved) -> float:
@@ -230,13 +230,13 @@ def work_of(spot: NestSpot, vector_bytes: int = 0) -> Work:
     With the bytes of vectors, those on less than half of one count as those on half: as long as they take
     where processors make whole vectors in two halves.
     """
-    found = _of_point(spot, vector_bytes).times(spot.times * prod(spot.points()))
+    work = _of_point(spot, vector_bytes).times(spot.times * prod(spot.points()))
     for k in range(1, len(spot.nest.loops) + 1):
         children = spot.children(k)
         short = partly_filled(spot, spot.first(k)) if vector_bytes and children else 1.0
         for child in children:
-            found += work_of(child, vector_bytes).times(short)
-    return found
+            work += work_of(child, vector_bytes).times(short)
+    return work
 
 
 def _of_point(spot: NestSpot, vector_bytes: int) -> Work:
@@ -255,8 +255,8 @@ def _of_point(spot: NestSpot, vector_bytes: int) -> Work:
 
 def _lanes(spot: NestSpot) -> int:
     """The threads that run an instruction of a GPU together, in the place of loops of a stage."""
-    made = spot.nests.state.plan(spot.func.name).tensorizations
-    known = (INSTRUCTIONS[t.instruction] for t in made if t.definition == spot.definition)
+    instructions = spot.nests.state.plan(spot.func.name).tensorizations
+    known = (INSTRUCTIONS[t.instruction] for t in instructions if t.definition == spot.definition)
     return max((x.threads for x in known if x.cuda), default=1)
 
 
@@ -273,33 +273,33 @@ def _of_merge(spot: NestSpot, *, wide: bool) -> Work:
     differ = [variables(v) for v in d.values]
     for _ in exprs:  # a value depends on those that it is corrected by, and on what these depend on
         differ = [
-            own
+            needs
             | frozenset().union(*(x for n, x in enumerate(differ) if {f"a{n}", f"b{n}"} & names))
-            for own, names in zip(differ, used, strict=True)
+            for needs, names in zip(differ, used, strict=True)
         ]
     inner = _inside_reduction(spot, d)
-    found = Work(-len(exprs) if wide else 0.0, 0.0 if wide else -len(exprs))
+    work = Work(-len(exprs) if wide else 0.0, 0.0 if wide else -len(exprs))
     for n in post_order(*exprs):
         names = {x.name for x in post_order(n) if isinstance(x, Param)}
-        own = frozenset().union(*(x for c, x in enumerate(differ) if {f"a{c}", f"b{c}"} & names))
-        part = 1 / prod(count for v, count in inner if v not in own)
+        needs = frozenset().union(*(x for c, x in enumerate(differ) if {f"a{c}", f"b{c}"} & names))
+        part = 1 / prod(count for v, count in inner if v not in needs)
         if isinstance(n, Call) and n.fn not in _CHEAP:
-            found += Work(exp=part)
+            work += Work(exp=part)
         else:
             plain = part * weight(n)
-            found += Work(plain if wide else 0.0, 0.0 if wide else plain)
-    return found
+            work += Work(plain if wide else 0.0, 0.0 if wide else plain)
+    return work
 
 
 def _inside_reduction(spot: NestSpot, d: Definition) -> list[tuple[str, int]]:
     """The loops inside of all that reduce: the variable that each belongs to, and its iterations."""
     variable = variable_of(spot)
     ranges = {name for name, _, _ in d.ranges}
-    found: list[tuple[str, int]] = []
+    inner: list[tuple[str, int]] = []
     for x, count in spot.extents().items():
         v = variable[x]
-        found = [] if v in ranges or spot.kind(x) in THREADS else [*found, (v, count)]
-    return found
+        inner = [] if v in ranges or spot.kind(x) in THREADS else [*inner, (v, count)]
+    return inner
 
 
 @functools.lru_cache(KNOWN)

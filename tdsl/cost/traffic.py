@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from math import prod
 
 from tdsl.cost.caches import CacheModel
-from tdsl.cost.gathers import points_asked
+from tdsl.cost.gathers import gathered_points
 from tdsl.cost.loopnests import Nests, NestSpot
 from tdsl.cost.moved import Bytes, Moved, add_up
 from tdsl.lang.regions import Box, tighten
@@ -26,8 +26,8 @@ def beyond_cache(nests: Nests, level: MemoryLevel, machine: Machine) -> Bytes:
     Threads run the parallel loops; a cache of its own for each fetches for itself what all of them read.
     """
     moved: Bytes = {}
-    for own in CacheModel.of(nests, level, machine).by_nest():
-        add_up(moved, own)
+    for of_nest in CacheModel.of(nests, level, machine).by_nest():
+        add_up(moved, of_nest)
     return moved
 
 
@@ -42,18 +42,18 @@ def of_blocks(nests: Nests) -> Bytes:
 def of_block(spot: NestSpot) -> Bytes:
     """What one kernel loads and stores; not what lives in shared memory and registers."""
     moved: Bytes = {}
-    for _, own in _of_stages(spot):
-        add_up(moved, own)
+    for _, of_stage in _of_stages(spot):
+        add_up(moved, of_stage)
     return moved
 
 
 def of_stages(nests: Nests) -> dict[str, Bytes]:
     """What each stage of the kernels of a GPU loads from its memory and stores there, by name."""
-    found: dict[str, Bytes] = {}
+    by_stage: dict[str, Bytes] = {}
     for spot in nests.roots():
-        for name, own in _of_stages(spot):
-            add_up(found.setdefault(name, {}), own)
-    return found
+        for name, of_stage in _of_stages(spot):
+            add_up(by_stage.setdefault(name, {}), of_stage)
+    return by_stage
 
 
 def _of_stages(spot: NestSpot) -> Iterator[tuple[str, Bytes]]:
@@ -70,13 +70,13 @@ def _is_inside_threads(nests: Nests, name: str, home: Level) -> bool:
 
 def _of_block(spot: NestSpot, inner: set[str]) -> Iterator[tuple[str, Bytes]]:
     nests, extents, moved = spot.nests, spot.counts(), dict[str, Moved]()
-    own = tuple(x for x in extents if spot.kind(x) in BLOCKS)
-    count = spot.blocks * prod(extents[x] for x in own)
-    for name, box in spot.own_reads(own).items():
+    block_loops = tuple(x for x in extents if spot.kind(x) in BLOCKS)
+    count = spot.blocks * prod(extents[x] for x in block_loops)
+    for name, box in spot.definition_reads(block_loops).items():
         if name not in inner and name != spot.func.name:
-            add_up(moved, {name: Moved(read=count * _read(spot, own, name, box))})
+            add_up(moved, {name: Moved(read=count * _read(spot, block_loops, name, box))})
     if spot.func.name not in inner:
-        size = count * nests.bytes_of(spot.func.name, spot.own_writes(own))
+        size = count * nests.bytes_of(spot.func.name, spot.definition_writes(block_loops))
         add_up(moved, {spot.func.name: Moved(written=size)})
     yield spot.func.name, moved
     for k in range(1, len(extents) + 1):
@@ -87,12 +87,12 @@ def _of_block(spot: NestSpot, inner: set[str]) -> Iterator[tuple[str, Bytes]]:
 def _read(spot: NestSpot, loops: tuple[str, ...], name: str, box: Box) -> float:
     """The bytes of a box that a stage reads in an iteration of some loops; of a table the rows asked for."""
     nests, d = spot.nests, spot.func.definitions[spot.definition]
-    found = nests.bytes_of(name, box)
-    asked = points_asked(d, name, tighten(spot.ranges(loops, wide=True), d.where))
-    if asked is None:
-        return found
+    box_bytes = nests.bytes_of(name, box)
+    gathered = gathered_points(d, name, tighten(spot.ranges(loops, wide=True), d.where))
+    if gathered is None:
+        return box_bytes
     there = prod(nests.extents_in_memory(name, box))
-    return min(found, float(min(asked, there) * nests.element_bytes(name)))
+    return min(box_bytes, float(min(gathered, there) * nests.element_bytes(name)))
 
 
 def kept_in_blocks(nests: Nests, scope: str) -> float:

@@ -20,16 +20,16 @@ def middle(nest: Nest, extents: Mapping[str, int]) -> dict[str, int]:
     >>> middle(nest, {"i": 512, "i_o": 2, "i_i": 256})
     {'i': 256, 'i_o': 1, 'i_i': 0}
     """
-    made = {x: n // 2 for x, n in extents.items()}
+    index = {x: n // 2 for x, n in extents.items()}
     for r in nest.relations:
         match r:
             case Split(parent, outer, inner):
-                made[outer], made[inner] = divmod(made[parent], max(extents[inner], 1))
+                index[outer], index[inner] = divmod(index[parent], max(extents[inner], 1))
             case Fuse(fused, outer, inner):
-                made[fused] = made[outer] * extents[inner] + made[inner]
+                index[fused] = index[outer] * extents[inner] + index[inner]
             case Rename(old, new) | Rotate(old, new):
-                made[new] = made[old]
-    return made
+                index[new] = index[old]
+    return index
 
 
 def aside(nest: Nest, extents: Mapping[str, int], terms: Collection[str] | None) -> dict[str, int]:
@@ -56,8 +56,8 @@ def _mixed_loops(nest: Nest) -> set[str]:
 
     Half of all that these go through is often where an outer dimension goes on.
     """
-    found = {r.fused for r in nest.relations if isinstance(r, Fuse)}
+    mixed = {r.fused for r in nest.relations if isinstance(r, Fuse)}
     for r in nest.relations:
-        if isinstance(r, Split) and r.parent in found:
-            found |= {r.outer, r.inner}
-    return found
+        if isinstance(r, Split) and r.parent in mixed:
+            mixed |= {r.outer, r.inner}
+    return mixed

@@ -57,8 +57,8 @@ def partitions(
             group = Group.of(needs, owner) if known is None else known[0].joined(name)
             tiling = grow(group, place)
             priced[key] = None if tiling is None else (group, tiling)
-        found = priced[key]
-        return inf if found is None else found[1].seconds
+        tiled = priced[key]
+        return inf if tiled is None else tiled[1].seconds
 
     beam = [Partition((), 0.0)]
     for name in reversed(order):
@@ -69,8 +69,8 @@ def partitions(
             following.append(_with(p, name, (name,), seconds_of, joined=False))
             if free and len(owners) == 1:
                 (owner,) = owners
-                own = dict(p.groups)[owner]
-                following.append(_with(p, owner, (*own, name), seconds_of, joined=True))
+                in_group = dict(p.groups)[owner]
+                following.append(_with(p, owner, (*in_group, name), seconds_of, joined=True))
         possible = [p for p in following if p.seconds < inf]
         beam = sorted(possible, key=lambda p: p.seconds)[:WIDTH]
     return beam, priced

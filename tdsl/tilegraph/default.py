@@ -19,9 +19,9 @@ def decide(state: State, machine: Machine) -> tuple[State, tuple[Decision, ...]]
     if len(state.program.funcs) == 1 or not machine.vector_bytes:
         return completed, decisions
     # importing the search takes longer than compiling a program of one func, for which it has nothing
-    from tdsl.tilegraph.unasked import better_unasked
+    from tdsl.tilegraph.alternatives import faster_alternative
 
-    better = better_unasked(state, machine, completed)
+    better = faster_alternative(state, machine, completed)
     if better is None:
         return completed, decisions
     tiled, of_tiles = better

@@ -25,23 +25,23 @@ def exchanged(state: State, machine: Machine) -> list[tuple[str, str]]:
     >>> exchanged(td.Schedule(c).state, Machine(vector_bytes=64))
     [('c', 'i')]
     """
-    boxes, found = root_boxes(rest_at_root(state)), list[tuple[str, str]]()
+    boxes, better = root_boxes(rest_at_root(state)), list[tuple[str, str]]()
     names = [f.name for f in state.program.funcs if f.name in boxes]
     inside: set[str] = set()
     for owner in reversed(names):
         group = [n for n in names if n != owner]
-        own = recognize(state, owner, group, boxes)
-        if owner in inside or not isinstance(own, Contraction):
+        default = recognize(state, owner, group, boxes)
+        if owner in inside or not isinstance(default, Contraction):
             continue
-        inside.add(own.func)
-        for v in own.names.values():
+        inside.add(default.func)
+        for v in default.names.values():
             other = recognize(state, owner, group, boxes, along=v)
             if not isinstance(other, Contraction):
                 continue
-            if _filled(other, machine) > BETTER * _filled(own, machine):
-                found.append((owner, v))
+            if _filled(other, machine) > BETTER * _filled(default, machine):
+                better.append((owner, v))
                 break
-    return found
+    return better
 
 
 def _filled(c: Contraction, machine: Machine) -> float:

@@ -186,11 +186,11 @@ class TileGraph:
 
     def follows(self, later: str, first: str) -> bool:
         """Whether a func is another one, or is made from it."""
-        made = {first}
+        dependents = {first}
         for f in self.program.funcs:  # producers first
-            if any(e.consumer == f.name and e.producer in made for e in self.edges):
-                made.add(f.name)
-        return later in made
+            if any(e.consumer == f.name and e.producer in dependents for e in self.edges):
+                dependents.add(f.name)
+        return later in dependents
 
     def groups(self, level: int = 1) -> list[tuple[str, ...]]:
         """The nodes as they are seen from below a level: those joined at it or further in are one.
@@ -214,10 +214,10 @@ class TileGraph:
         for e in self.edges:
             if e.level >= level and e.producer in leader:
                 leader[find(e.producer)] = find(e.consumer)
-        found: dict[str, list[str]] = {}
+        groups: dict[str, list[str]] = {}
         for f in self.program.funcs:
-            found.setdefault(find(f.name), []).append(f.name)
-        return [tuple(names) for names in found.values()]
+            groups.setdefault(find(f.name), []).append(f.name)
+        return [tuple(names) for names in groups.values()]
 
     def propagate(
         self, group: Iterable[str], tile: Mapping[str, Box], steps: Mapping[str, int] | None = None
@@ -240,7 +240,7 @@ class TileGraph:
         return Tile(needed, boxes, reads, self._given(needed))
 
     def _reads(self, f: FuncDef, box: Box, steps: Mapping[str, int]) -> dict[str, Box]:
-        found: dict[str, Box] = {}
+        reads: dict[str, Box] = {}
         for d in f.definitions:
             ranges = definition_ranges(f, d, box, NOTHING, every=True)
             for name, _, _ in d.ranges:
@@ -253,8 +253,8 @@ class TileGraph:
                 continue
             for source, touched in boxes_at(d.indices, ranges, where=d.where).items():
                 if source != f.name:
-                    found[source] = union_box(found.get(source), touched)
-        return found
+                    reads[source] = union_box(reads.get(source), touched)
+        return reads
 
     def _in_order(self, group: Iterable[str]) -> tuple[str, ...]:
         """The funcs of a group in the order of the program; ScheduleError for what is none."""
@@ -285,8 +285,8 @@ class TileGraph:
             n = max(min(want, whole), 1)
             full, rest = divmod(whole, n)
             at = lo + (full // 2) * n
-            own = [((at, at + n - 1), full)] if full else []
-            kinds.append(own + ([((lo + full * n, lo + whole - 1), 1)] if rest else []))
+            full_tiles = [((at, at + n - 1), full)] if full else []
+            kinds.append(full_tiles + ([((lo + full * n, lo + whole - 1), 1)] if rest else []))
         return [
             (tuple((const(a), const(b)) for (a, b), _ in parts), prod(c for _, c in parts))
             for parts in itertools.product(*kinds)
@@ -301,9 +301,9 @@ class TileGraph:
         needed = {n: shape_of(self.boxes[n]) for n in names if n in self.boxes}
         good = [
             name in needed
-            and len(own) == len(needed[name])
-            and all(n > 0 or not most for n, most in zip(own, needed[name], strict=True))
-            for name, own in shape.items()
+            and len(tile_shape) == len(needed[name])
+            and all(n > 0 or not most for n, most in zip(tile_shape, needed[name], strict=True))
+            for name, tile_shape in shape.items()
         ]
         if good != [True]:
             raise ScheduleError(
@@ -312,14 +312,14 @@ class TileGraph:
                 label="this call",
                 hint=f"{dict([*needed.items()][-1:])} is one tile for all",
             )
-        ((name, own),) = shape.items()
-        return names, name, own
+        ((name, tile_shape),) = shape.items()
+        return names, name, tile_shape
 
     def traffic(self, group: Iterable[str], shape: Mapping[str, tuple[int, ...]]) -> Traffic:
         """The bytes that a group reads of others and gives them, tile by tile of one of its funcs."""
-        members, name, own = self.tiled(group, shape)
+        members, name, tile_shape = self.tiled(group, shape)
         total, count, one = 0.0, 0, 0.0
-        for n, (box, times) in enumerate(self.tiles(name, own)):
+        for n, (box, times) in enumerate(self.tiles(name, tile_shape)):
             moved = self.moved(self.propagate(members, {name: box}))
             one = moved if n == 0 else one
             total, count = total + times * moved, count + times
@@ -377,9 +377,9 @@ class TileGraph:
         self, group: Iterable[str], shape: Mapping[str, tuple[int, ...]]
     ) -> dict[str, float]:
         """How often each point of the members is computed, tiles of one of them by themselves."""
-        members, name, own = self.tiled(group, shape)
+        members, name, tile_shape = self.tiled(group, shape)
         points = dict[str, float]()
-        for box, times in self.tiles(name, own):
+        for box, times in self.tiles(name, tile_shape):
             tile = self.propagate(members, {name: box})
             for n in tile.members:
                 points[n] = points.get(n, 0.0) + times * (volume(tile.boxes[n]) or 0)

@@ -62,8 +62,8 @@ def nested_tiles(
     room = [FULL * (p.level.bytes or 0) for p in places]
     full = (n for n, p in enumerate(places) if p.level.managed or size > room[n])
     at = next(full, len(places) - 1)
-    found, priced = partitions(graph, names, places[at], together=together)
-    return [_parts(graph, p, priced, places[at], places[at + 1 :]) for p in found[:MOST]]
+    best, priced = partitions(graph, names, places[at], together=together)
+    return [_parts(graph, p, priced, places[at], places[at + 1 :]) for p in best[:MOST]]
 
 
 def _places(machine: Machine) -> list[Place]:
@@ -78,8 +78,8 @@ def _places(machine: Machine) -> list[Place]:
     levels = machine.levels
     if machine.block_threads:
         levels = tuple(x for x in levels if x.managed)
-    near = levels[:-1] if machine.block_threads else machine.caches
-    pairs = [(a, b) for a, b in pairwise(levels) if a in near]
+    tiled_levels = levels[:-1] if machine.block_threads else machine.caches
+    pairs = [(a, b) for a, b in pairwise(levels) if a in tiled_levels]
     return [Place(machine, level, behind, outermost=True) for level, behind in reversed(pairs)]
 
 
@@ -92,34 +92,34 @@ def _parts(
 ) -> tuple[Part, ...]:
     """The groups of a partition, producers first, each tiled further for the levels within."""
     order = {f.name: n for n, f in enumerate(graph.program.funcs)}
-    found = []
+    result = []
     for owner, members in sorted(p.groups, key=lambda g: order[g[0]]):
-        made = priced[owner, frozenset(members)]
-        assert made is not None
-        group, tiling = made
+        entry = priced[owner, frozenset(members)]
+        assert entry is not None
+        group, tiling = entry
         parts: tuple[Part, ...] = ()
         tile: dict[str, Box] = {}
         if len(members) > 1:
             box = graph.tiles(owner, tiling.shape)[0][0]
             tile = dict(graph.propagate(group.members, {owner: box}).boxes)
             smaller = replace(graph, boxes=tile)
-            parts = _within(smaller, group.members, tiling.held, inner)
+            parts = _within(smaller, group.members, tiling.footprint, inner)
         level = place.level.name
         boxes = {n: graph.boxes[n] for n in group.members}
-        found.append(Part(owner, group.members, level, tiling.shape, boxes, tile, parts))
-    return tuple(found)
+        result.append(Part(owner, group.members, level, tiling.shape, boxes, tile, parts))
+    return tuple(result)
 
 
 def _within(
-    tile: TileGraph, members: Iterable[str], held: float, inner: Sequence[Place]
+    tile: TileGraph, members: Iterable[str], footprint: float, inner: Sequence[Place]
 ) -> tuple[Part, ...]:
     """The parts of a tile at the next level that does not hold all of it."""
     for n, outer in enumerate(inner):
         place = replace(outer, outermost=False)
-        if held > place.room or place.threads > 1:
-            found, priced = partitions(tile, members, place, together=lambda _: True)
-            if found:
-                return _parts(tile, found[0], priced, place, inner[n + 1 :])
+        if footprint > place.room or place.threads > 1:
+            best, priced = partitions(tile, members, place, together=lambda _: True)
+            if best:
+                return _parts(tile, best[0], priced, place, inner[n + 1 :])
     return tuple(_alone(tile, n) for n in members)
 
 

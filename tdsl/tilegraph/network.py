@@ -49,11 +49,11 @@ def busiest_rank(state: State) -> Received | None:
     graph = TileGraph.of_state(state)
     every = _owned(graph)
     each = [_received(graph, every, rank) for rank in range(state.grid.size)]
-    counts = [dict(r.made) for r in each]
-    made = {
+    counts = [dict(r.computed) for r in each]
+    computed = {
         n: max(c.get(n, 0) for c in counts) for n in dict.fromkeys(n for c in counts for n in c)
     }
-    return replace(max(each, key=lambda r: r.bytes), made=tuple(made.items()))
+    return replace(max(each, key=lambda r: r.bytes), computed=tuple(computed.items()))
 
 
 def _owned(graph: TileGraph) -> list[dict[str, Spans | None]]:
@@ -71,7 +71,7 @@ def _received(graph: TileGraph, every: list[dict[str, Spans | None]], rank: int)
     """What a rank receives and computes, where `every` rank has what it owns."""
     free = {f.name for f in graph.program.funcs}.difference(n for n, _ in graph.state.placed)
     moved: dict[str, float] = {}
-    made: dict[str, int] = {}
+    computed: dict[str, int] = {}
     messages = 0
     for name, spans in every[rank].items():
         if spans is None or not graph.program.has_func(name):
@@ -79,16 +79,16 @@ def _received(graph: TileGraph, every: list[dict[str, Spans | None]], rank: int)
         box = tuple((const(a), const(b - 1)) for a, b in spans)
         tile = graph.propagate({name} | free, {name: box})
         for member in tile.members:
-            made[member] = made.get(member, 0) + elements(_spans(tile.boxes[member]))
+            computed[member] = computed.get(member, 0) + elements(_spans(tile.boxes[member]))
         for source in tile.reads:
             needed, mine = _spans(tile.boxes[source]), every[rank][source]
             both = None if mine is None else common(needed, mine)
             points = elements(needed) - (elements(both) if both is not None else 0)
             moved[source] = moved.get(source, 0.0) + points * graph.element_bytes(source)
             if points:
-                theirs = {own[source] for own in every} - {mine, None}
+                theirs = {boxes[source] for boxes in every} - {mine, None}
                 messages += sum(common(needed, box) is not None for box in theirs if box)
-    return Received(rank, len(every), tuple(moved.items()), messages, tuple(made.items()))
+    return Received(rank, len(every), tuple(moved.items()), messages, tuple(computed.items()))
 
 
 def _spans(box: Box) -> Spans:

@@ -64,9 +64,9 @@ def fewer_operations(program: Program, sizes: Mapping[str, int]) -> Reordered | 
             continue
         order = tree.best()
         if tree.cost(order) < tree.cost(tree.now):
-            made = _arranged(state, root, below, order)
-            if made is not None:
-                state, steps = made[0], [*steps, *made[1]]
+            arranged = _arranged(state, root, below, order)
+            if arranged is not None:
+                state, steps = arranged[0], [*steps, *arranged[1]]
                 below = _trees(state)  # other trees may have had sums of this one
     if not steps:
         return None
@@ -78,7 +78,7 @@ def fewer_operations(program: Program, sizes: Mapping[str, int]) -> Reordered | 
 
 def _trees(state: State) -> dict[str, list[str]]:
     """For each sum those in its terms that it can be exchanged with."""
-    found: dict[str, list[str]] = {}
+    trees: dict[str, list[str]] = {}
     for f in state.program.funcs:
         if f.definitions[0].ranges:
             for source in sums_in(state.program, f.name):
@@ -86,8 +86,8 @@ def _trees(state: State) -> dict[str, list[str]]:
                     reassociate(state, f.name, 0, source=source)
                 except Illegal:
                     continue
-                found.setdefault(f.name, []).append(source)
-    return found
+                trees.setdefault(f.name, []).append(source)
+    return trees
 
 
 @frozen
@@ -131,10 +131,10 @@ class _Tree:
             list(zip(self.scopes, self.fixed, strict=True)),
             True,
         )
-        while near := [x for x in left if x[0] & scope & (gone | self.groups[name])]:
-            left = [x for x in left if x not in near]
-            scope = scope.union(*(s for s, _ in near))
-            fixed = fixed and all(alone for _, alone in near)
+        while joined := [x for x in left if x[0] & scope & (gone | self.groups[name])]:
+            left = [x for x in left if x not in joined]
+            scope = scope.union(*(s for s, _ in joined))
+            fixed = fixed and all(alone for _, alone in joined)
         if fixed:
             return 0.0
         kept = scope - gone - self.groups[name]
@@ -146,7 +146,7 @@ class _Tree:
 def _written_out(program: Program, root: str, below: Mapping[str, list[str]]) -> _Tree | None:
     """The tree of a sum; None where one stands in it twice, or sizes are not known."""
     now = _from_below(root, below)
-    near = {n for f in now for s in below.get(f, ()) for n in between(program, f, s) or ()}
+    inlined = {n for f in now for s in below.get(f, ()) for n in between(program, f, s) or ()}
     groups: dict[str, frozenset[str]] = {}
     f = program.func(root)
     extents = dict(zip(f.variables, (_extent(lo, hi, 1) for lo, hi in f.natural), strict=True))
@@ -154,13 +154,13 @@ def _written_out(program: Program, root: str, below: Mapping[str, list[str]]) ->
 
     def terms(name: str, at: dict[str, Expr]) -> Expr:
         d = program.func(name).definitions[0]
-        own = {n: f"{n} of {name}" for n, _, _ in d.ranges}  # no variable of a program has spaces
-        groups[name] = frozenset(own.values())
-        extents.update((own[n], _extent(lo, hi, 0)) for n, lo, hi in d.ranges)
-        return substitute(d.values[0], at | {a: Var(b) for a, b in own.items()})
+        names = {n: f"{n} of {name}" for n, _, _ in d.ranges}  # no variable of a program has spaces
+        groups[name] = frozenset(names.values())
+        extents.update((names[n], _extent(lo, hi, 0)) for n, lo, hi in d.ranges)
+        return substitute(d.values[0], at | {a: Var(b) for a, b in names.items()})
 
     def expand(r: Read) -> Expr | None:
-        if r.name in near:
+        if r.name in inlined:
             return value_at(program.func(r.name).definitions[0], r)
         if r.name not in now:
             return None
@@ -189,8 +189,8 @@ def _from_below(root: str, below: Mapping[str, list[str]]) -> tuple[str, ...]:
 
 
 def _extent(lo: Expr | None, hi: Expr | None, more: int) -> int | None:
-    found = None if lo is None or hi is None else difference(hi, lo)
-    return None if found is None else max(found + more, 0)
+    length = None if lo is None or hi is None else difference(hi, lo)
+    return None if length is None else max(length + more, 0)
 
 
 def _arranged(
@@ -224,11 +224,11 @@ def _arranged(
 
 def _above(program: Program, top: str, known: Mapping[str, str]) -> dict[str, str]:
     """The sums of a tree, each with the one in whose terms it stands; the top with itself."""
-    found, new = {top: top}, [top]
+    above, new = {top: top}, [top]
     while new:
         name = new.pop()
         for source in sums_in(program, name):
-            if source in known and source not in found:
-                found[source] = name
+            if source in known and source not in above:
+                above[source] = name
                 new.append(source)
-    return found
+    return above

@@ -48,9 +48,9 @@ class Pins:
                 if self.is_far(name):  # it is made in tiles that nothing keeps
                     return name
                 continue
-            at, wanted = order.index(prediction.home(name).name), order.index(level)
-            if at > wanted or (
-                self.is_far(name) and at < wanted and self._is_inside(schedule, name)
+            at, pinned = order.index(prediction.home(name).name), order.index(level)
+            if at > pinned or (
+                self.is_far(name) and at < pinned and self._is_inside(schedule, name)
             ):
                 return name
         return ""
@@ -75,8 +75,8 @@ def read_pins(program: Program, machine: Machine, pin: object) -> Pins:
             hint='pin={"score": "L2"}, or pin={("score", "top"): "memory"}',
         )
     levels: dict[str, tuple[str, object]] = {}
-    for key, wanted in given.items():
-        name, level = _producer(program, key), _level(machine, wanted)
+    for key, value in given.items():
+        name, level = _producer(program, key), _level(machine, value)
         if name in program.outputs and level != machine.levels[-1].name:
             raise ScheduleError(
                 f"{name!r} is a result, it cannot be pinned to {level}",
@@ -110,18 +110,18 @@ def _check_inline(program: Program, name: str, machine: Machine) -> None:
         ) from None
 
 
-def _level(machine: Machine, wanted: object) -> str:
+def _level(machine: Machine, value: object) -> str:
     """The name of a level of memory, or "inline"."""
     known = [*(x.name for x in machine.levels), INLINE]
-    found = [x for x in known if isinstance(wanted, str) and x.lower() == wanted.lower()]
-    if not found:
+    matches = [x for x in known if isinstance(value, str) and x.lower() == value.lower()]
+    if not matches:
         raise TargetError(
-            f"the memory of this machine has no level {wanted!r}",
+            f"the memory of this machine has no level {value!r}",
             loc=here(),
             label="this call",
-            hint=did_you_mean(wanted, known),
+            hint=did_you_mean(value, known),
         )
-    return found[0]
+    return matches[0]
 
 
 def _producer(program: Program, key: object) -> str:
@@ -183,12 +183,12 @@ def impossible(
     name = tried[0][0]
     level = pins.machine.level(pins.levels[name])
     graph = TileGraph.of_state(Schedule.of_program(bind_sizes(program, sizes)).state)
-    apart = None if pins.is_far(name) else _apart(pins, graph, name)
+    conflict = None if pins.is_far(name) else _conflicting_readers(pins, graph, name)
     needed = _least(pins, graph, level)
     most, room = sum(needed.values()), _room(pins.machine, level)
     hint = "pin it further out, or schedule it by hand"
-    if apart is not None:
-        first, far, later = apart
+    if conflict is not None:
+        first, far, later = conflict
         why = f"{first!r} reads it before, and {later!r} after all of {far!r}, which is pinned to memory"
         hint = f"pin {far!r} nearer, or {name!r} to memory"
     elif room is not None and most > room:
@@ -197,11 +197,11 @@ def impossible(
         why = f"a point of the result needs {most:.0f} bytes{together}, {most - room:.0f} too many"
         hint = "pin it further out, or sum in tiles: see online() of a stage"
     elif pins.is_far(name):
-        label, schedule = next((label, s) for own, label, s in tried if own == name)
+        label, schedule = next((label, s) for func, label, s in tried if func == name)
         why = f"every schedule that was tried makes it in tiles, as {label!r} in {_home(schedule, name)}"
         hint = "leave out the pin, or schedule it by hand"
     else:
-        why = _nearest(pins, level, name, [(label, s) for own, label, s in tried if own == name])
+        why = _nearest(pins, level, name, [(label, s) for func, label, s in tried if func == name])
     return ScheduleError(
         f"{name!r} cannot be kept in {level.name}: {why}", loc=here(), label="this call", hint=hint
     )
@@ -224,10 +224,10 @@ def _nearest(
 ) -> str:
     """By how much the schedule that has a func nearest to a level, and least of it, goes beyond that."""
     order = [x.name for x in pins.machine.levels]
-    held = [
+    closest = [
         (order.index(_home(s, name)), s.prediction().needed_with(name), label) for label, s in tried
     ]
-    at, size, label = min(held)
+    at, size, label = min(closest)
     room = _room(pins.machine, level)
     nearest = f"nearest comes {label!r}, which has it in {order[at]}"
     if room is None or size <= room:
@@ -247,12 +247,12 @@ def _least(pins: Pins, graph: TileGraph, level: MemoryLevel) -> dict[str, float]
     program, order = graph.program, [x.name for x in pins.machine.levels]
     points = {o: tuple((lo, lo) for lo, _ in graph.boxes[o]) for o in program.outputs}
     tile = graph.propagate([f.name for f in program.funcs], points)
-    near = order[: order.index(level.name) + 1]
-    names = [n for n, x in pins.levels.items() if x in near and n in tile.boxes]
+    nearer = order[: order.index(level.name) + 1]
+    names = [n for n, x in pins.levels.items() if x in nearer and n in tile.boxes]
     return {n: graph.bytes_moved(n, tile.boxes[n]) for n in names}
 
 
-def _apart(pins: Pins, graph: TileGraph, name: str) -> tuple[str, str, str] | None:
+def _conflicting_readers(pins: Pins, graph: TileGraph, name: str) -> tuple[str, str, str] | None:
     """Two readers of a func between which all of another is made: (the first, that other, the second)."""
     readers = graph.consumers(name)
     for first in readers:

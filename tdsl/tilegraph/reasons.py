@@ -11,25 +11,25 @@ from tdsl.tilegraph.search import Candidate
 
 
 def reasons_of(
-    taken: Candidate, found: Sequence[Candidate], pinned: Collection[str] = ()
+    chosen: Candidate, candidates: Sequence[Candidate], pinned: Collection[str] = ()
 ) -> dict[str, str]:
     """Of each func that is there as a whole, the best candidate that has it in tiles, or that none does.
 
     `pinned` are those that the user wants there.
     """
-    program, reasons = taken.schedule.program, dict[str, str]()
-    far = {id(c): _whole(c.schedule.prediction()) for c in (taken, *found)}
-    for name, func in far[id(taken)].items():
+    program, reasons = chosen.schedule.program, dict[str, str]()
+    far = {id(c): _whole(c.schedule.prediction()) for c in (chosen, *candidates)}
+    for name, func in far[id(chosen)].items():
         if not program.has_func(func) or func in program.outputs:
             continue
-        nearer = [c for c in found if func not in far[id(c)].values()]
+        nearer = [c for c in candidates if func not in far[id(c)].values()]
         best = min(nearer, key=lambda c: c.seconds, default=None)
         if func in pinned:
             reasons[name] = "it is pinned there"
         elif best is None:
             reasons[name] = "no candidate has it nearer"
         else:
-            times = best.seconds / taken.seconds if taken.seconds else 1.0
+            times = best.seconds / chosen.seconds if chosen.seconds else 1.0
             reasons[name] = f"nearer in {best.label!r}, predicted to take {times:.2f} times as long"
     return reasons
 

@@ -80,7 +80,7 @@ class Schedule(BaseSchedule):
         >>> one == 4 * 2 * 16 * 16, s.footprint("shared") == 3 * one
         (True, True)
         """
-        return self.prediction().held(level)
+        return self.prediction().footprint(level)
 
     def explain(self) -> Listing:
         """A line for each producer-consumer edge (its memory level, what that saves or costs), bytes, time.

@@ -32,8 +32,8 @@ def score(
     >>> score(graph, ["f"], {"f": (16, 128)}, gpu), score(graph, ["f"], {"f": (4096, 128)}, gpu)
     (16385.0, None)
     """
-    members, name, own = graph.tiled(group, shape)
-    tiles = graph.tiles(name, own)
+    members, name, tile_shape = graph.tiled(group, shape)
+    tiles = graph.tiles(name, tile_shape)
     if not tiles:
         return 0.0
     tile = graph.propagate(members, {name: tiles[0][0]})
@@ -49,21 +49,21 @@ def score(
 def _blocks(graph: TileGraph, tile: Tile, machine: Machine) -> int:
     """The tiles that a multiprocessor has room for."""
     shared = machine.level("shared").bytes or 0
-    held = graph.footprint(tile, reads=False)
+    footprint = graph.footprint(tile, reads=False)
     largest = max(graph.bytes_moved(n, tile.boxes[n]) for n in tile.members)
     registers = 2 * largest / 4
-    if held > shared or registers > REGISTERS:
+    if footprint > shared or registers > REGISTERS:
         return 0
-    return int(min(shared // max(held, 1), REGISTERS // max(registers, 1), MOST_BLOCKS))
+    return int(min(shared // max(footprint, 1), REGISTERS // max(registers, 1), MOST_BLOCKS))
 
 
 def coalesced(graph: TileGraph, name: str, box: Box, transaction: int) -> float:
     """The bytes of a box in whole transactions: runs of memory shorter than one take one each."""
     size, run = graph.element_bytes(name), 1
     for axis in range(len(box) - 1, -1, -1):
-        own, whole = extent(box, axis) or 0, extent(graph.boxes[name], axis) or 0
-        run *= max(own, 1)
-        if own < whole:
+        length, whole = extent(box, axis) or 0, extent(graph.boxes[name], axis) or 0
+        run *= max(length, 1)
+        if length < whole:
             break
     most = max(transaction // size, 1)
     return most * (volume(box) or 0) / min(most, run) * size

@@ -52,14 +52,14 @@ from tdsl.schedule.masked import masked_in
 from tdsl.schedule.properties import rest_at_root, root_boxes
 from tdsl.schedule.state import State
 from tdsl.target import Target
+from tdsl.tilegraph.alternatives import CLEARLY
 from tdsl.tilegraph.exchange import exchanged
 from tdsl.tilegraph.graph import TileGraph
 from tdsl.tilegraph.levels import Part, nested_tiles
 from tdsl.tilegraph.orders import fewer_operations
 from tdsl.tilegraph.pins import Pins, impossible, read_pins
 from tdsl.tilegraph.schedule import Schedule
-from tdsl.tilegraph.together import find_together, write_together
-from tdsl.tilegraph.unasked import CLEARLY
+from tdsl.tilegraph.shared_loops import find_shared_loops, write_shared_loops
 from tdsl.tilegraph.write import write_tiles
 from tdsl.tilegraph.write_blocks import write_blocks
 
@@ -83,7 +83,7 @@ class Candidate:
 
 
 @frozen
-class Found:
+class SearchResult:
     """What a search has tried: the candidate to take first, the others by their price.
 
     `refused` are those of which recipes or places do not suit the program, and why.
@@ -104,8 +104,8 @@ def candidates(
 def search(
     program: Program, sizes: Mapping[str, int], target: Target, pin: object = None,
     results: Collection[str] = (),
-) -> Found:  # fmt: skip
-    """The legal candidates, the one to take first, the others by their price; and what is none.
+) -> SearchResult:  # fmt: skip
+    """The legal candidates, the best first, the others by predicted time; and the illegal ones with errors.
 
     With `results`, what calls of operators give, the schedules of these calls are candidates, too, and those
     that others must beat in small programs.
@@ -114,7 +114,7 @@ def search(
     """
     machine = target.machine()
     pins = read_pins(program, machine, pin)
-    found: list[Candidate] = []
+    legal: list[Candidate] = []
     broken: list[tuple[str, str, Schedule]] = []
     seen, refused = set[str](), dict[str, ScheduleError]()
     for label, schedule, make in _makers(program, sizes, target, pins, {*results}):
@@ -127,20 +127,20 @@ def search(
         except ScheduleError as error:  # any other one is a fault, of the program or of the search
             refused[label] = error
             continue
-        if own := pins.broken(schedule):
-            broken.append((own, label, schedule))
+        if func := pins.broken(schedule):
+            broken.append((func, label, schedule))
         else:
-            found.append(Candidate(label, schedule, schedule.prediction().seconds))
-    if not found:
+            legal.append(Candidate(label, schedule, schedule.prediction().seconds))
+    if not legal:
         raise impossible(pins, program, sizes, broken) if broken else next(iter(refused.values()))
-    return Found(_in_order(found, ON_GPUS if machine.block_threads else CLEARLY), refused)
+    return SearchResult(_in_order(legal, ON_GPUS if machine.block_threads else CLEARLY), refused)
 
 
-def _in_order(found: list[Candidate], clearly: float) -> list[Candidate]:
-    """The candidate to take first, the others by their price; `found` begins with what must be beaten."""
-    if found[0].label == CALLS and found[0].seconds > SMALL and len(found) > 1:
-        found = [found[1], found[0], *found[2:]]  # the default is as good a start
-    first, *others = found
+def _in_order(legal: list[Candidate], clearly: float) -> list[Candidate]:
+    """The candidate to take first, the others by their price; `legal` begins with what must be beaten."""
+    if legal[0].label == CALLS and legal[0].seconds > SMALL and len(legal) > 1:
+        legal = [legal[1], legal[0], *legal[2:]]  # the default is as good a start
+    first, *others = legal
     others.sort(key=lambda c: c.seconds)
     enough = OF_CALLS if first.label == CALLS else clearly
     if others and (others[0].seconds < enough * first.seconds or _is_calmer(others[0], first)):
@@ -192,8 +192,8 @@ def _tiled(start: Schedule, machine: Machine, pins: Pins) -> Iterator[tuple[str,
 
     for parts in nested_tiles(graph, machine, together=together):
         owners = {p.owner for p in parts}
-        apart = ", ".join(sorted(owners - {*state.program.outputs}))
-        label = f"cut after {apart}" if apart else "no cuts"
+        separate = ", ".join(sorted(owners - {*state.program.outputs}))
+        label = f"cut after {separate}" if separate else "no cuts"
         tiled = tuple(p for p in parts if p.parts)
         yield label, partial(_by_groups, machine=machine, cuts=owners)
         if tiled:
@@ -246,7 +246,7 @@ def _ways(start: Schedule, pins: Pins, results: set[str]) -> Iterator[tuple[str,
 
 def _online_sums(program: Program) -> list[str]:
     """Sums whose terms need other reductions over them, those of the most dimensions first."""
-    found = []
+    sums = []
     for f in program.funcs:
         d = f.definitions[0]
         if len(f.definitions) == 1 and d.init is not None and len(d.ranges) == 1:
@@ -255,8 +255,8 @@ def _online_sums(program: Program) -> list[str]:
                 scratch[f.name].online(d.ranges[0][0], TRIED)
             except ScheduleError:
                 continue
-            found.append(f)
-    return [f.name for f in sorted(found, key=lambda f: -len(f.variables))[:2]]
+            sums.append(f)
+    return [f.name for f in sorted(sums, key=lambda f: -len(f.variables))[:2]]
 
 
 def _by_groups(
@@ -288,9 +288,9 @@ def _by_groups(
         if f.name in done or f.name not in open_:
             continue
         group = group_of(state, f.name, open_ - done - cuts)
-        made = by_recipe(schedule, state, f.name, group, boxes, machine)
-        done |= {f.name, *(made.inside if made else ()), *(made.beside if made else ())}
-        if made is None and f.name in cuts and f.name not in state.program.outputs:
+        chosen = by_recipe(schedule, state, f.name, group, boxes, machine)
+        done |= {f.name, *(chosen.inside if chosen else ()), *(chosen.siblings if chosen else ())}
+        if chosen is None and f.name in cuts and f.name not in state.program.outputs:
             _by_itself(schedule, state, f.name, boxes, machine)
     return True
 
@@ -309,27 +309,27 @@ def _without_inlined(schedule: Schedule) -> State:
 
 def _exchanged(schedule: Schedule, machine: Machine, cuts: set[str]) -> bool:
     """Products by vectors of their other operand, where that fills these better, and the default groups."""
-    found = exchanged(_with_inlined(schedule, cuts), machine)
-    for owner, along in found:
+    products = exchanged(_with_inlined(schedule, cuts), machine)
+    for owner, along in products:
         matmul(schedule[owner], machine=machine, along=along)
-    return bool(found) and _by_groups(schedule, machine, cuts)
+    return bool(products) and _by_groups(schedule, machine, cuts)
 
 
 def _in_bands(schedule: Schedule, rows: int, machine: Machine) -> bool:
     """The chains that end in outputs by bands of another height."""
-    made = [
+    plans = [
         if_suited(bands, schedule[o], machine=machine, rows=rows) for o in schedule.program.outputs
     ]
-    return any(made)
+    return any(plans)
 
 
 def _together(schedule: Schedule, machine: Machine) -> bool:
     """The default schedule, but funcs that read the same share loops over it."""
     state = bind_state(schedule.state, schedule.sizes)
-    found = find_together(state, complete_by_recipes(state, machine)[0], machine)
-    for plan in found:
-        write_together(schedule, plan, machine)
-    return bool(found)
+    groups = find_shared_loops(state, complete_by_recipes(state, machine)[0], machine)
+    for plan in groups:
+        write_shared_loops(schedule, plan, machine)
+    return bool(groups)
 
 
 def _by_itself(
@@ -338,10 +338,10 @@ def _by_itself(
     """A func at the root that its reader must not take into its loops."""
     stage, f = schedule[name], state.program.func(name)
     for n in range(len(f.definitions)):
-        own = stage if n == 0 else stage.update(n - 1)
-        write_vectors(own, f, n, boxes[name], machine)
-        if n == 0 and own.loops and own.loops[0].name in f.variables:
-            own.parallel(own.loops[0])
+        current = stage if n == 0 else stage.update(n - 1)
+        write_vectors(current, f, n, boxes[name], machine)
+        if n == 0 and current.loops and current.loops[0].name in f.variables:
+            current.parallel(current.loops[0])
 
 
 def _on_a_gpu(
@@ -368,11 +368,11 @@ def _on_a_gpu(
         for f in schedule.state.program.funcs
         if f.name in cuts - done or not schedule.state.plan(f.name).touched
     ]
-    apart = (cuts - done).difference(
+    separate = (cuts - done).difference(
         n for n in open_ if _in_a_kernel(schedule, n, partial(on_tensor_cores, hopper=hopper))
     )
     for name in reversed(open_):  # consumers first
-        if name in apart or not schedule.state.plan(name).touched:
+        if name in separate or not schedule.state.plan(name).touched:
             _in_a_kernel(schedule, name, partial(on_blocks, threads=machine.block_threads))
     return True
 
@@ -397,9 +397,9 @@ def _online(schedule: Schedule, name: str, machine: Machine) -> bool:
     return True
 
 
-def notes_of(found: list[Candidate]) -> tuple[str, ...]:
+def notes_of(ranked: list[Candidate]) -> tuple[str, ...]:
     """Why the first candidate was taken, and not the others."""
-    best, *others = found
+    best, *others = ranked
     lines = [f"taken: {best.label}, {_milliseconds(best.seconds)}"]
     for c in others:
         faster = c.seconds < best.seconds

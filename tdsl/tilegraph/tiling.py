@@ -93,7 +93,7 @@ class Tiling:
     """A shape of tiles, the bytes that one holds and that all move into the level, and the seconds of all."""
 
     shape: Shape
-    held: float
+    footprint: float
     moved: float
     seconds: float
 
@@ -119,8 +119,8 @@ class Needs:
         first = {n: tuple(graph.first(n, a) for a in range(len(b))) for n, b in graph.boxes.items()}
         most = {n: shape_of(box) for n, box in graph.boxes.items()}
         work = {n: _work(graph, n, machine) for n in names}
-        seconds = {n: tuple(s for _, s in unit_seconds(own, machine, 1)) for n, own in work.items()}
-        lanes = {n: _lanes(graph, n, machine, own) for n, own in work.items()}
+        seconds = {n: tuple(s for _, s in unit_seconds(w, machine, 1)) for n, w in work.items()}
+        lanes = {n: _lanes(graph, n, machine, w) for n, w in work.items()}
         return Needs(graph, first, most, {n: graph.element_bytes(n) for n in most}, seconds, lanes)
 
 
@@ -168,9 +168,9 @@ class Group:
         return {n: self._extents(n, first, last) for n in (*self.members, *self.read)}
 
     def _extents(self, name: str, first: Values, last: Values) -> Shape:
-        found = self.reach.extents(name, first, last)
+        lengths = self.reach.extents(name, first, last)
         most = self.needs.most[name]
-        return tuple([w if n is None or n > w else n for n, w in zip(found, most, strict=True)])
+        return tuple([w if n is None or n > w else n for n, w in zip(lengths, most, strict=True)])
 
     def bytes_of(self, name: str, shape: Shape, line: int = 1) -> float:
         """The bytes of a box, each contiguous run of them in whole lines."""
@@ -183,13 +183,13 @@ class Group:
         """
         program, moving = self.needs.graph.program, set[str]()
         for reader in map(program.func, self.members):
-            own = dict(zip(reader.variables, self.reach.boxes[reader.name], strict=True))
+            bounds = dict(zip(reader.variables, self.reach.boxes[reader.name], strict=True))
             for r in (
                 r for d in reader.definitions for r in d.reads if r.name in self.members[:-1]
             ):
                 for e, box in zip(r.index, self.reach.boxes[r.name], strict=True):
-                    near = [own[v] for v in variables(e) if v in own]
-                    read = {v for x in near for v in moving_with(x, self.reach.around)}
+                    intervals = [bounds[v] for v in variables(e) if v in bounds]
+                    read = {v for x in intervals for v in moving_with(x, self.reach.around)}
                     moving |= read - {*moving_with(box, self.reach.around)}
         return tuple(
             n if v in moving else 1 for v, n in zip(self.reach.around, self.whole, strict=True)
@@ -219,16 +219,16 @@ def _group(needs: Needs, members: tuple[str, ...], reach: Reach) -> Group:
 
 def _work(graph: TileGraph, name: str, machine: Machine) -> Work:
     """The operations of a point of a func, of which reductions have many terms."""
-    f, found = graph.program.func(name), Work()
+    f, work = graph.program.func(name), Work()
     for n, d in enumerate(f.definitions):
         sizes = extents(f, d, graph.boxes[name])
         wide = vectors_of(f, n, sizes, machine.vector_bytes) is not None
         terms = prod(sizes[v] or 1 for v, _, _ in d.ranges)
-        found += work_of_point(d, wide=wide or machine.block_threads > 0).times(terms)
+        work += work_of_point(d, wide=wide or machine.block_threads > 0).times(terms)
     if machine.block_threads and is_for_tensor_cores(f):
         size = max(r.dtype.bytes for r in f.definitions[0].reads)
-        return Work(tensor=found.vector * size / HALF)
-    return found
+        return Work(tensor=work.vector * size / HALF)
+    return work
 
 
 def _lanes(graph: TileGraph, name: str, machine: Machine, work: Work) -> Shape:
@@ -240,14 +240,14 @@ def _lanes(graph: TileGraph, name: str, machine: Machine, work: Work) -> Shape:
 
 def _stepped(graph: TileGraph, members: tuple[str, ...]) -> set[tuple[str, int]]:
     """Dimensions of what is read of which a reduction needs a few elements at a time."""
-    found, others = set[tuple[str, int]](), set[tuple[str, int]]()
+    stepped, others = set[tuple[str, int]](), set[tuple[str, int]]()
     for name in members:
         for d in graph.program.func(name).definitions:
             ranges = {Var(v) for v, _, _ in d.ranges}
             for r in d.reads:
                 for axis, e in enumerate(r.index):
-                    (found if e in ranges else others).add((r.name, axis))
-    return {(n, axis) for n, axis in found - others if n not in members}
+                    (stepped if e in ranges else others).add((r.name, axis))
+    return {(n, axis) for n, axis in stepped - others if n not in members}
 
 
 def grow(group: Group, place: Place) -> Tiling | None:
@@ -262,18 +262,20 @@ def grow(group: Group, place: Place) -> Tiling | None:
     lines, vectors = (
         price(group, tuple(map(max, shape, least)), place) for shape in _smallest(group, place)
     )
-    best = lines if lines.held <= place.room and not place.level.managed else vectors
-    if best.held > place.room:
+    best = lines if lines.footprint <= place.room and not place.level.managed else vectors
+    if best.footprint > place.room:
         return best if len(group.members) == 1 else None
     while True:
         grown = []
         for axis, n in enumerate(best.shape):
             if n < whole[axis]:
                 more = _next(n, whole[axis])
-                found = price(group, (*best.shape[:axis], more, *best.shape[axis + 1 :]), place)
-                if found.held <= place.room and found.seconds < best.seconds:
-                    gain = (best.seconds - found.seconds) / max(found.held - best.held, 1.0)
-                    grown.append((-round(log2(gain), 1), -axis, found))
+                wider = price(group, (*best.shape[:axis], more, *best.shape[axis + 1 :]), place)
+                if wider.footprint <= place.room and wider.seconds < best.seconds:
+                    gain = (best.seconds - wider.seconds) / max(
+                        wider.footprint - best.footprint, 1.0
+                    )
+                    grown.append((-round(log2(gain), 1), -axis, wider))
         if not grown:
             return best
         best = min(grown, key=lambda g: g[:2])[2]
@@ -311,7 +313,7 @@ def price(group: Group, shape: Shape, place: Place) -> Tiling:
     units = [0.0, 0.0, 0.0, 0.0]
     for n in group.members:
         points = tiles * _padded(sizes[n], needs.lanes[n])
-        units = [s + points * own for s, own in zip(units, needs.seconds[n], strict=True)]
+        units = [s + points * each for s, each in zip(units, needs.seconds[n], strict=True)]
     enter = (WAIT if place.level.managed else ENTER) * len(group.members) * tiles
     bytes_ = tiles * (moved + (written if far else 0.0))
     if place.outermost:
@@ -323,7 +325,7 @@ def price(group: Group, shape: Shape, place: Place) -> Tiling:
         idle = place.threads * ceil(count / place.threads) / count  # how often all could have run
         seconds = idle * _slowest(units, bytes_ / place.speed * machine.threads, far)
         seconds += enter if place.threads == 1 else WAIT * len(group.members)
-    return Tiling(shape, _held(group, sizes, place), tiles * moved, seconds)
+    return Tiling(shape, _footprint(group, sizes, place), tiles * moved, seconds)
 
 
 def _slowest(units: list[float], memory: float, far: bool) -> float:
@@ -341,25 +343,25 @@ def _padded(shape: Shape, lanes: Shape) -> float:
     >>> _padded((3, 30), (16,)), _padded((3, 5), (16,)), _padded((3, 30), (16, 16))
     (96, 15, 512)
     """
-    near = shape[len(shape) - len(lanes) :]
-    if len(shape) < len(lanes) or (len(lanes) == 1 and near[0] < lanes[0] // 2):
+    last = shape[len(shape) - len(lanes) :]
+    if len(shape) < len(lanes) or (len(lanes) == 1 and last[0] < lanes[0] // 2):
         return prod(shape)
-    whole = (-(-n // step) * step for n, step in zip(near, lanes, strict=True))
+    whole = (-(-n // step) * step for n, step in zip(last, lanes, strict=True))
     return prod(shape[: len(shape) - len(lanes)]) * prod(whole)
 
 
-def _held(group: Group, sizes: Mapping[str, Shape], place: Place) -> float:
-    """The most bytes that a tile holds at a time, members made in order and freed after use.
+def _footprint(group: Group, sizes: Mapping[str, Shape], place: Place) -> float:
+    """The most bytes that a tile needs at a time, members computed in order and freed after use.
 
     Of what several members read, managed memory holds all that they need.
     """
-    held, most = {}, place.step
+    footprints, most = {}, place.step
     for n, shape in sizes.items():
         in_steps, points = n in group.once or not place.level.managed, 1
         for axis, e in enumerate(shape):
             points *= most if in_steps and e > most and (n, axis) in group.stepped else e
-        held[n] = group.needs.size[n] * points
-    return max([sum([held[n] for n in names]) for names in group.live])
+        footprints[n] = group.needs.size[n] * points
+    return max([sum([footprints[n] for n in names]) for names in group.live])
 
 
 def _live(

@@ -17,7 +17,7 @@ from math import prod
 
 from tdsl.autoschedule.recipes.ahead import fetch_ahead
 from tdsl.autoschedule.recipes.block_rows import fused, reduce_by_threads
-from tdsl.autoschedule.recipes.elements import apart, definition_of, fetched, vector_of
+from tdsl.autoschedule.recipes.elements import definition_of, fetched, separate_operands, vector_of
 from tdsl.autoschedule.recipes.epilogue import write_neighbours
 from tdsl.autoschedule.recipes.operands import is_for_tensor_cores
 from tdsl.core.node import frozen
@@ -54,7 +54,7 @@ class _Block:
     schedule: BaseSchedule
     part: Part
     machine: Machine
-    own: Stage
+    owner: Stage
     at: str
 
     def sizes(self, name: str) -> dict[str, int]:
@@ -64,48 +64,48 @@ class _Block:
 
 def _sizes(schedule: BaseSchedule, part: Part, name: str) -> dict[str, int]:
     f = bind_state(schedule.state, schedule.sizes).program.func(name)
-    found = extents(f, f.definitions[0], part.tile[name])
-    return {v: n or 1 for v, n in found.items()}
+    known = extents(f, f.definitions[0], part.tile[name])
+    return {v: n or 1 for v, n in known.items()}
 
 
 def write_blocks(schedule: BaseSchedule, part: Part, machine: Machine) -> None:
     """Write a group of several funcs as one kernel."""
     last = next(p for p in part.parts if p.owner == part.owner)
     product = _leading(schedule, part, last, machine)
-    own = schedule[part.owner if product is None else product.func]
-    free = definition_of(own).free
+    owner = schedule[part.owner if product is None else product.func]
+    free = definition_of(owner).free
     shape = dict(zip(free, part.shape, strict=True))
-    sizes = dict(zip(free, shape_of(part.boxes[own.func]), strict=True))
+    sizes = dict(zip(free, shape_of(part.boxes[owner.func]), strict=True))
     outer, inner = list[str](), dict[str, str]()
     several = [v for v, n in shape.items() if n < sizes[v]] or [*shape][:1]
     for v, n in shape.items():
         inner[v] = v
         if v in several:
-            block_loop, rest = own.split(v, n)
+            block_loop, rest = owner.split(v, n)
             outer.append(block_loop.name)
             inner[v] = rest.name
-    ranges = [v for v, _, _ in definition_of(own).ranges]
-    own.reorder(*outer, *inner.values(), *ranges)
-    at = fused(own, outer)
-    own.bind(at, "blockIdx.x")
-    block = _Block(schedule, part, machine, own, at)
+    ranges = [v for v, _, _ in definition_of(owner).ranges]
+    owner.reorder(*outer, *inner.values(), *ranges)
+    at = fused(owner, outer)
+    owner.bind(at, "blockIdx.x")
+    block = _Block(schedule, part, machine, owner, at)
     if product is not None:
         sides = [product.left.along, product.right.along]
-        rows, columns = (own.split(inner[v], shape[v]) for v in sides)  # as many as is known
+        rows, columns = (owner.split(inner[v], shape[v]) for v in sides)  # as many as is known
         others = [x for v, x in inner.items() if v not in sides]
-        reader = None if own.func == part.owner else schedule[part.owner]
+        reader = None if owner.func == part.owner else schedule[part.owner]
         place = WarpLoops(
             rows[1].name, columns[1].name, (at, *others, rows[0].name, columns[0].name)
         )
-        write_warp_tiles(own, product, place, part.members, reader)
+        write_warp_tiles(owner, product, place, part.members, reader)
     else:
         last = _even(last, shape.values())
-        _fill(block, last, _share_out(own, last.shape, shape, inner, machine), inner)
+        _fill(block, last, _share_out(owner, last.shape, shape, inner, machine), inner)
     for p in reversed(part.parts):
         if p.owner != part.owner:
             _member(block, p)
     _fetch_for_several(block)
-    fetch_ahead(own, machine.level("shared").bytes or 0)
+    fetch_ahead(owner, machine.level("shared").bytes or 0)
 
 
 def _leading(schedule: BaseSchedule, part: Part, last: Part, machine: Machine) -> WarpTiles | None:
@@ -118,8 +118,8 @@ def _leading(schedule: BaseSchedule, part: Part, last: Part, machine: Machine) -
     if product is None or any(most % n for most, n in zip(whole, part.shape, strict=True)):
         return None
     index = {r.index for r in f.definitions[0].reads if r.name == product.func}
-    own = product.func == part.owner
-    return product if own or index == {tuple(map(Var, f.variables))} else None
+    is_owner = product.func == part.owner
+    return product if is_owner or index == {tuple(map(Var, f.variables))} else None
 
 
 def _member(block: _Block, p: Part) -> None:
@@ -132,19 +132,19 @@ def _member(block: _Block, p: Part) -> None:
     if d.init is None and len(p.members) == 1:
         p = replace(p, shape=tuple(1 for _ in p.shape))  # neighbours on neighbouring threads
     if len(p.members) == 1 and 2 * points <= block.machine.block_threads and terms >= LANES:
-        stage.compute_at(block.own, block.at).set_scope(SHARED)
+        stage.compute_at(block.owner, block.at).set_scope(SHARED)
         _reduce_in_warps(stage, block.machine)
         return
     product = _product(block.schedule, block.part, p, block.machine)
     if product is not None:
         _by_warps(block, p, product)
         return
-    stage.compute_at(block.own, block.at)
+    stage.compute_at(block.owner, block.at)
     p, inner = _even(p, (sizes[v] for v in d.free)), {v: v for v in d.free}
     thread = _share_out(stage, p.shape, sizes, inner, block.machine)
     out = _fill(block, p, thread, inner).set_scope(SHARED)
-    for made in {stage.func: stage, out.func: out}.values():
-        _bound(made)
+    for written in {stage.func: stage, out.func: out}.values():
+        _bound(written)
 
 
 def _product(schedule: BaseSchedule, part: Part, p: Part, machine: Machine) -> WarpTiles | None:
@@ -167,23 +167,23 @@ def _as_read(schedule: BaseSchedule, name: str) -> FuncDef:
     return inline_funcs(schedule.state).program.func(name)
 
 
-def _by_warps(block: _Block, p: Part, found: WarpTiles) -> None:
+def _by_warps(block: _Block, p: Part, tiles: WarpTiles) -> None:
     """A member that is a product, and what is made of it, by tensor cores."""
-    stage, sizes = block.schedule[found.func], block.sizes(found.func)
-    stage.compute_at(block.own, block.at)
-    reader = None if p.owner == found.func else block.schedule[p.owner]
-    sides = [found.left.along, found.right.along]
+    stage, sizes = block.schedule[tiles.func], block.sizes(tiles.func)
+    stage.compute_at(block.owner, block.at)
+    reader = None if p.owner == tiles.func else block.schedule[p.owner]
+    sides = [tiles.left.along, tiles.right.along]
     outer, inner = zip(*(stage.split(v, sizes[v]) for v in sides), strict=True)
     others = [v for v in definition_of(stage).free if v not in sides]
     place = WarpLoops(inner[0].name, inner[1].name, (*others, *(x.name for x in outer)))
-    out = write_warp_tiles(stage, found, place, block.part.members, reader).set_scope(SHARED)
+    out = write_warp_tiles(stage, tiles, place, block.part.members, reader).set_scope(SHARED)
     f = block.schedule.state.program.func(out.func)
     row = f.dtypes[0].bytes * (extent(block.part.tile[p.owner], -1) or 1)
     wide = [n for n in SWIZZLES if row % n == 0]
     if wide:
         out.swizzle(max(wide))
-    for made in {stage.func: stage, out.func: out}.values():
-        _bound(made)
+    for written in {stage.func: stage, out.func: out}.values():
+        _bound(written)
 
 
 def _bound(stage: Stage) -> None:
@@ -241,10 +241,10 @@ def _fill(block: _Block, p: Part, thread: Loop, inner: dict[str, str]) -> Stage:
     Returns the stage whose values are the result.
     """
     stage, schedule = block.schedule[p.owner], block.schedule
-    own = definition_of(stage)
+    definition = definition_of(stage)
     others = [name for name in p.members if name != p.owner]
     out = stage
-    if own.init is not None:
+    if definition.init is not None:
         out = schedule.cache_write(stage, at=thread, scope=REGISTER)
         _sum(block, p, stage, (stage, thread), inner, prod(p.shape))
         write_neighbours(out, p.shape[-1], vector_of(out))
@@ -275,16 +275,16 @@ def _sum(
     """
     d, sizes = definition_of(stage), block.sizes(stage.func)
     term, *windows = sorted((v for v, _, _ in d.ranges), key=lambda v: -sizes[v])
-    near, held = term, any(r.name in p.members for r in d.reads)
+    step_loop, in_registers = term, any(r.name in p.members for r in d.reads)
     step = max((n for n in range(TERMS // 2, TERMS + 1) if sizes[term] % n == 0), default=TERMS)
-    if held or sizes[term] <= TERMS:
+    if in_registers or sizes[term] <= TERMS:
         step = sizes[term]
     if sizes[term] > step:
         far, rest = stage.split(term, step)
-        place, near = (stage, far), rest.name
-        stage.reorder(far, *windows, near, *inner.values())
+        place, step_loop = (stage, far), rest.name
+        stage.reorder(far, *windows, step_loop, *inner.values())
     else:
-        stage.reorder(*windows, near, *inner.values())
+        stage.reorder(*windows, step_loop, *inner.values())
     for source, along in _shared_reads(block, d):
         vector = fetched(stage, source, along)
         copy = block.schedule.cache_read(source, stage, scope=SHARED, along=along)
@@ -295,21 +295,21 @@ def _sum(
         stage.unroll(x)
     if sizes[term] % step:
         return  # tests of the last terms are for a loop
-    for x, n in ((near, step), *((v, sizes[v]) for v in reversed(windows))):
+    for x, n in ((step_loop, step), *((v, sizes[v]) for v in reversed(windows))):
         points *= n
-        if held or points <= UNROLLED:
+        if in_registers or points <= UNROLLED:
             stage.unroll(x)
 
 
 def _shared_reads(block: _Block, d: Definition) -> list[tuple[str, str | None]]:
-    """What several threads read of arrays that no other member reads; see `apart`."""
-    found = []
+    """What several threads read of arrays that no other member reads; see `separate_operands`."""
+    shared = []
     for r in reads_in(d.values):
         used = {v for e in r.index for v in variables(e)}
         inside = r.name in block.part.members or len(_readers(block, r.name)) > 1
         if r.index and not inside and not used >= {*d.free}:
-            found.append(r)
-    return apart(found, d.free)
+            shared.append(r)
+    return separate_operands(shared, d.free)
 
 
 def _readers(block: _Block, source: str) -> list[str]:
@@ -326,11 +326,11 @@ def _fetch_for_several(block: _Block) -> None:
     state = block.schedule.state
     reads = [r for n in block.part.members for r in state.program.func(n).definitions[0].reads]
     far = {r.name for r in reads if r.index} - {*block.part.members}
-    near = {n for n, plan in state.plans if isinstance(plan.place, After | At | Inline)}
-    for source in sorted(far - near):
+    placed = {n for n, plan in state.plans if isinstance(plan.place, After | At | Inline)}
+    for source in sorted(far - placed):
         if len(_readers(block, source)) > 1:
             copy = block.schedule.cache_read(
-                source, block.own, at=block.at, scope=SHARED, inside=True
+                source, block.owner, at=block.at, scope=SHARED, inside=True
             )
             _on_threads(copy, definition_of(copy).free, block.machine)
             _bound(copy)

@@ -53,14 +53,14 @@ def find_warp_tiles(stage: Stage, sizes: Mapping[str, int], warps: int) -> WarpT
     others = prod(sizes[v] for v in d.free if v not in (left.along, right.along))
     if form is None or left.gathered or right.gathered or others != 1 or terms % form.terms:
         return None
-    found = [  # all warps of the block, since they wait for what they fetch together
+    shapes = [  # all warps of the block, since they wait for what they fetch together
         (rows // down, columns * down // warps)
         for down in range(1, warps + 1)
         if warps % down == 0
         and rows % (down * ROWS) == 0
         and columns % (warps // down * COLUMNS) == 0
     ]
-    tiles = [t for t in found if prod(t) <= HELD * LANES]
+    tiles = [t for t in shapes if prod(t) <= HELD * LANES]
     if not tiles:
         return None
     return WarpTiles(stage.func, left, right, form, min(tiles, key=lambda t: (prod(t), sum(t))))
@@ -76,17 +76,17 @@ class WarpLoops:
 
 
 def write_warp_tiles(
-    stage: Stage, found: WarpTiles, at: WarpLoops, near: Collection[str], reader: Stage | None
+    stage: Stage, plan: WarpTiles, at: WarpLoops, in_shared: Collection[str], reader: Stage | None
 ) -> Stage:
-    """Share a product among warps; the stage that takes its sums out of registers.
+    """Share a product among warps; the stage that copies its sums out of registers.
 
-    What is `near` is in shared memory already. A `reader` is made of the sums in registers.
+    What is `in_shared` is in shared memory already. A `reader` is made of the sums in registers.
     """
-    schedule, form, (left, right) = stage.schedule, found.form, (found.left, found.right)
+    schedule, form, (left, right) = (stage.schedule, plan.form, (plan.left, plan.right))
     term, _, _ = definition_of(stage).ranges[0]
     vectors = [vector_of(stage, x) for x in (left, right)]
-    wi, ii = stage.split(at.rows, found.tile[0])
-    wj, ji = stage.split(at.columns, found.tile[1])
+    wi, ii = stage.split(at.rows, plan.tile[0])
+    wj, ji = stage.split(at.columns, plan.tile[1])
     mi, i1 = stage.split(ii, ROWS)
     nj, j1 = stage.split(ji, COLUMNS)
     ko, ki = stage.split(term, TERMS)
@@ -94,22 +94,24 @@ def write_warp_tiles(
     stage.reorder(*at.outside, wi, wj, ko, ki, mi, nj, i1, j1, k1)
     warp = stage.fuse(wi, wj)
     stage.bind(warp, "threadIdx.y").tensorize(i1, form.name)
-    out = _taken_out(stage, warp, reader)
-    for x, vector, rows in zip((left, right), vectors, found.tile, strict=True):
+    out = _write_out(stage, warp, reader)
+    for x, vector, rows in zip((left, right), vectors, plan.tile, strict=True):
         source, row = x.read.name, x.read.dtype.bytes * (rows if x.turned else TERMS)
-        if source not in near:
+        if source not in in_shared:
             tile = schedule.cache_read(
-                source, stage.func, at=ko, scope=SHARED, filled=True, along=x.apart
+                source, stage.func, at=ko, scope=SHARED, filled=True, along=x.copy_along
             )
             spread(tile, x, row)
             source = tile.cooperate(vector).func
-        fragment = schedule.cache_read(source, stage.func, at=ki, scope=FRAGMENT, along=x.apart)
+        fragment = schedule.cache_read(
+            source, stage.func, at=ki, scope=FRAGMENT, along=x.copy_along
+        )
         load_by(fragment, x, load_of(x, "a" if x is left else "b", rows))
     stage.unroll(mi).unroll(nj).unroll(ki)
     return out
 
 
-def _taken_out(stage: Stage, warp: Loop, reader: Stage | None) -> Stage:
+def _write_out(stage: Stage, warp: Loop, reader: Stage | None) -> Stage:
     if reader is None:
         out = stage.schedule.cache_write(stage, at=warp, scope=FRAGMENT)
     else:

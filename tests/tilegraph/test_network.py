@@ -121,4 +121,4 @@ def test_the_rank_that_computes_the_most_counts() -> None:
     s = td.Schedule(out).place(x, "n -> n", g).place(out, "n -> n", g)
     busiest = busiest_rank(bind_state(s.state, {}))
     assert busiest is not None
-    assert dict(busiest.made) == {"out": 10, "mid": 14}
+    assert dict(busiest.computed) == {"out": 10, "mid": 14}

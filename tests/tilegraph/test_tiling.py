@@ -54,7 +54,7 @@ def test_tiles_grow_in_both_directions_until_the_level_is_full() -> None:
     small, large = (grow(tiled, place(n)) for n in (1 << 15, 1 << 18))
     assert small is not None and large is not None
     for tiling, size in ((small, 1 << 15), (large, 1 << 18)):
-        assert FULL * size / 5 < tiling.held <= FULL * size
+        assert FULL * size / 5 < tiling.footprint <= FULL * size
         assert min(tiling.shape) > 1
     assert large.moved < small.moved
 

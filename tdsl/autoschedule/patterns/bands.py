@@ -64,9 +64,9 @@ def plan_bands(
         most = -(-count // threads)
         rows = None if size is None or again > 1.1 else _rows(size, most, machine.near_bytes)
         if rows is not None:
-            near = boxes_of_rows(state, owner, row, group, boxes, rows, tuple(outer))
+            band_boxes = boxes_of_rows(state, owner, row, group, boxes, rows, tuple(outer))
             parallel = (even or row) if machine.threads > 1 else ""
-            return Chain(owner, tuple(inside), near), Bands(row, rows, parallel)
+            return Chain(owner, tuple(inside), band_boxes), Bands(row, rows, parallel)
     return None
 
 
@@ -74,13 +74,13 @@ def _inside(
     state: State, f: FuncDef, row: str, group: list[str], boxes: dict[str, Box]
 ) -> list[str]:
     """What of a group moves with the rows, and is read inside only."""
-    near = boxes_of_rows(state, f.name, row, group, boxes, 1)
-    found = [n for n in group if n in near and n in boxes and moves(near[n])]
+    row_boxes = boxes_of_rows(state, f.name, row, group, boxes, 1)
+    moving = [n for n in group if n in row_boxes and n in boxes and moves(row_boxes[n])]
     while True:
-        kept = [n for n in found if {c.name for c, _ in state.consumers(n)} <= {f.name, *found}]
-        if kept == found:
-            return found
-        found = kept
+        kept = [n for n in moving if {c.name for c, _ in state.consumers(n)} <= {f.name, *moving}]
+        if kept == moving:
+            return moving
+        moving = kept
 
 
 def _is_chain(state: State, owner: str, row: str, inside: list[str], boxes: dict[str, Box]) -> bool:
@@ -91,12 +91,12 @@ def _is_chain(state: State, owner: str, row: str, inside: list[str], boxes: dict
     """
     if any(has_shared_points(state.program.func(n)) for n in (owner, *inside)):
         return False
-    own = find_contraction(state, owner, inside, boxes)
+    product = find_contraction(state, owner, inside, boxes)
     if state.program.func(owner).definitions[0].init is not None and (
-        own is None or own.func != owner or own.names[own.across] != row
+        product is None or product.func != owner or product.names[product.across] != row
     ):
         return False
-    rest = [n for n in inside if own is None or n != own.func]
+    rest = [n for n in inside if product is None or n != product.func]
     return any(find_contraction(state, n, [], boxes) is not None for n in inside) and bool(rest)
 
 

@@ -18,7 +18,7 @@ from dataclasses import field, replace
 from functools import partial
 from math import prod
 
-from tdsl.autoschedule.patterns.crowded import ROWS, WAYS, is_crowded
+from tdsl.autoschedule.patterns.cache_conflicts import ROWS, WAYS, has_cache_conflicts
 from tdsl.autoschedule.patterns.parts import is_of_few
 from tdsl.autoschedule.patterns.rows import vector_variable
 from tdsl.autoschedule.patterns.streaming import LARGE
@@ -61,7 +61,7 @@ class Contraction:
     """`func` reduces; `owner` is it, or an element-wise func that alone reads it.
 
     `names` gives the owner's variable for each of the func's; `value` is what is summed, `moving` the operand
-    of the vectors in it. `final` says that the owner is a result that no func reads. `apart` stands for a
+    of the vectors in it. `final` says that the owner is a result that no func reads. `windowed` is true of a
     sum over a window in which nothing is used again along another variable, such as that of each channel.
     What moves is `constant` where it is the same in every call: a copy of it at the root is made once.
     `crowded` says that the rows of the vectors lie in the same sets of a cache, `spread` that what is
@@ -79,7 +79,7 @@ class Contraction:
     moving: Read
     ranges: tuple[str, ...]
     final: bool = False
-    apart: bool = False
+    windowed: bool = False
     constant: bool = False
     crowded: bool = False
     spread: bool = False
@@ -105,8 +105,8 @@ def find_contraction(
     state: State, owner: str, group: list[str], boxes: dict[str, Box]
 ) -> Contraction | None:
     """The contraction that `owner` is, or that it reads element by element."""
-    found = recognize(state, owner, group, boxes)
-    return found if isinstance(found, Contraction) else None
+    recognized = recognize(state, owner, group, boxes)
+    return recognized if isinstance(recognized, Contraction) else None
 
 
 def recognize(
@@ -117,38 +117,36 @@ def recognize(
     With `along` the vectors are those along this variable of the owner: of the operands of a product of
     matrices the one is broadcast that would be loaded as vectors along the other variable.
     """
-    found = _recognize(state, owner, group, boxes, partial(_contraction, wanted=along))
-    return _final(state, owner, found)
+    recognized = _recognize(state, owner, group, boxes, partial(_contraction, vectors=along))
+    return _final(state, owner, recognized)
 
 
 def contraction(f: FuncDef, boxes: dict[str, Box]) -> Contraction | None:
     """The contraction that a func is where these boxes are needed."""
-    found = _contraction(f, f, {v: v for v in f.variables}, boxes)
-    return found if isinstance(found, Contraction) else None
+    recognized = _contraction(f, f, {v: v for v in f.variables}, boxes)
+    return recognized if isinstance(recognized, Contraction) else None
 
 
 def find_window(
     state: State, owner: str, group: list[str], boxes: dict[str, Box]
 ) -> Contraction | None:
     """The sum over a window that `owner` is, or that it reads element by element."""
-    found = _final(state, owner, _recognize(state, owner, group, boxes, _window))
-    return found if isinstance(found, Contraction) else None
+    recognized = _final(state, owner, _recognize(state, owner, group, boxes, _window))
+    return recognized if isinstance(recognized, Contraction) else None
 
 
-def _final(state: State, owner: str, found: Contraction | str) -> Contraction | str:
-    if not isinstance(found, Contraction):
-        return found
+def _final(state: State, owner: str, c: Contraction | str) -> Contraction | str:
+    if not isinstance(c, Contraction):
+        return c
     # what is inlined is no operand in memory: products are those of what it is made of
-    (value,) = inline_funcs(state).program.func(found.func).definitions[0].values
-    if found.moving not in reads_in((value,)):
-        return f"{found.moving.name!r} is inlined"
+    (value,) = inline_funcs(state).program.func(c.func).definitions[0].values
+    if c.moving not in reads_in((value,)):
+        return f"{c.moving.name!r} is inlined"
     final = owner in state.program.outputs and not any(True for _ in state.consumers(owner))
-    constant = found.moving.name in constants(state.program)
-    crowded = is_crowded(state.program, found.moving, found.ranges[-1], found.element)
-    spread = any(r.name in state.apart for r in reads_in((value,)) if r != found.moving)
-    return replace(
-        found, value=value, final=final, constant=constant, crowded=crowded, spread=spread
-    )
+    constant = c.moving.name in constants(state.program)
+    crowded = has_cache_conflicts(state.program, c.moving, c.ranges[-1], c.element)
+    spread = any(r.name in state.apart for r in reads_in((value,)) if r != c.moving)
+    return replace(c, value=value, final=final, constant=constant, crowded=crowded, spread=spread)
 
 
 _Find = Callable[[FuncDef, FuncDef, dict[str, str], dict[str, Box]], Contraction | str]
@@ -172,17 +170,17 @@ def _recognize(
         if len(bare) < len(index):
             continue
         if len(g.definitions) == 1 and sorted(bare) == sorted(f.variables):
-            found = find(g, f, dict(zip(g.variables, bare, strict=True)), boxes)
+            product = find(g, f, dict(zip(g.variables, bare, strict=True)), boxes)
             same = tuple(bare) == f.variables  # the sum alone would be written in the same order
-            if isinstance(found, Contraction) and (
-                same or found.names[found.along] == f.variables[-1]
+            if isinstance(product, Contraction) and (
+                same or product.names[product.along] == f.variables[-1]
             ):
-                return found
+                return product
     return "it is no sum of products, and reads none element by element"
 
 
 def _contraction(
-    f: FuncDef, owner: FuncDef, names: dict[str, str], boxes: dict[str, Box], wanted: str = ""
+    f: FuncDef, owner: FuncDef, names: dict[str, str], boxes: dict[str, Box], vectors: str = ""
 ) -> Contraction | str:
     sizes = _sizes_of_sum(f, boxes)
     if isinstance(sizes, str):
@@ -195,19 +193,19 @@ def _contraction(
         return "its values are so few that the terms are the vectors, and shared out"
     best: tuple[int, Contraction] | None = None
     for along in d.free:
-        if wanted not in ("", names[along]):
+        if vectors not in ("", names[along]):
             continue
         scored = _candidate(f, along, sizes)
         if scored is None:
             continue
         score, across, moving = scored
-        made = Contraction(
+        candidate = Contraction(
             f.name, owner.name, along, across, names, sizes, widest(d), d.values[0], moving, ranges
         )
         if best is None or score > best[0]:
-            best = score, made
-    if best is None and wanted:
-        return f"no operand alone moves along {wanted!r}, and is used again along another variable"
+            best = score, candidate
+    if best is None and vectors:
+        return f"no operand alone moves along {vectors!r}, and is used again along another variable"
     return "no operand is used again along a variable of another one" if best is None else best[1]
 
 
@@ -240,7 +238,8 @@ def _window(
     across = next((v for v in windows if v in several), others[-1])
     ranges = tuple(name for name, _, _ in d.ranges)
     return Contraction(
-        f.name, owner.name, along, across, names, sizes, widest(d), d.values[0], moving[0], ranges, apart=True
+        f.name, owner.name, along, across, names, sizes, widest(d), d.values[0], moving[0], ranges,
+        windowed=True,
     )  # fmt: skip
 
 
@@ -314,7 +313,7 @@ class Tiles:
 
 def plan_tiles(c: Contraction, machine: Machine) -> Tiles:
     """The tiles that fit the shape: few loads, little waste at the ends, work for every thread."""
-    tiles = _plan_window(c, machine) if c.apart else _plan_product(c, machine)
+    tiles = _plan_window(c, machine) if c.windowed else _plan_product(c, machine)
     whole, rest = divmod(c.sizes[c.along], tiles.lanes)
     halved = rest >= 4 and rest in (tiles.lanes // 2, tiles.lanes // 4)
     return replace(tiles, short=halved and whole < SHORT and not tiles.dot)
@@ -343,7 +342,7 @@ def _plan_product(c: Contraction, machine: Machine) -> Tiles:
         terms = -(-c.terms // blocks)
         terms += -terms % (dot.terms if dot else 1)
     large = c.element * prod(c.sizes[v] for v in moves) > APART * machine.near_bytes
-    apart = adjacent and large and not c.slides and not c.constant
+    prefetched = adjacent and large and not c.slides and not c.constant
     if _is_outer(c, machine):
         across = c.names[c.across] if parallel else ""
         return Tiles(
@@ -352,7 +351,7 @@ def _plan_product(c: Contraction, machine: Machine) -> Tiles:
         )  # fmt: skip
     return Tiles(
         lanes, rows, vectors, terms, "no" if not copied else "root" if whole else "block", parallel, band,
-        AHEAD if apart else 0, dot.name if dot else "",
+        AHEAD if prefetched else 0, dot.name if dot else "",
         0 if dot or terms or columns > width else _fetch(c, machine),
     )  # fmt: skip
 
@@ -412,13 +411,13 @@ def _dot(c: Contraction, machine: Machine) -> Dot | None:
     if left.name == c.moving.name and dot.right != c.moving.dtype:
         return None  # both would be read as unsigned
     if dot.rows > 1:
-        beside = _is_paired(left, last) and _is_paired(left, c.across)
+        paired = _is_paired(left, last) and _is_paired(left, c.across)
     else:
-        beside = lies_along(c, left, last) or _is_paired(left, last)
-    return dot if beside and _is_paired(c.moving, last) else None
+        paired = is_contiguous_along(c, left, last) or _is_paired(left, last)
+    return dot if paired and _is_paired(c.moving, last) else None
 
 
-def lies_along(c: Contraction, left: Read, variable: str) -> bool:
+def is_contiguous_along(c: Contraction, left: Read, variable: str) -> bool:
     """True when what is broadcast has what lies along a variable side by side as it is."""
     return stride_of(left, variable) == 1 and not c.spread
 
@@ -441,7 +440,7 @@ def _is_paired(r: Read, variable: str) -> bool:
 
 def _for_threads(c: Contraction, rows: int, width: int, threads: int) -> tuple[str, int]:
     """(the variable whose loop all threads share evenly, the rows in a band where that is `across`)."""
-    work = prod(c.sizes.values()) * (MEMORY if c.apart else 1)
+    work = prod(c.sizes.values()) * (MEMORY if c.windowed else 1)
     if threads == 1 or work < SERIAL_WORK:
         return "", 0
     blocks = {c.names[v]: c.sizes[v] for v in c.others}

@@ -28,11 +28,11 @@ def lookup_axes(
 
     Only funcs whose elements along it fit into one vector.
     """
-    found: dict[str, str] = {}
+    by_func: dict[str, str] = {}
     for name in names[1:]:
         f = state.program.func(name)
         axes = {
-            _axis(r, d, found.get(reader.name))
+            _axis(r, d, by_func.get(reader.name))
             for reader, n in state.consumers(name)
             for d in (reader.definitions[n],)
             for r in d.reads
@@ -47,8 +47,8 @@ def lookup_axes(
         ):
             continue
         if all(f.variables[axis] in d.free for d in f.definitions[:1]):
-            found[name] = f.variables[axis]
-    return found
+            by_func[name] = f.variables[axis]
+    return by_func
 
 
 def _axis(r: Read, reader: Definition, along: str | None) -> int | None:

@@ -33,9 +33,9 @@ def in_parts(state: State, func: str, definition: int, box: Box, vector_bytes: i
     stage = Stage(BaseSchedule.of_state(state), func, definition)
     first = outermost(f.definitions[definition])
     size = -(-(sizes[first] or 1) // count)
-    found = vectors_of(f, definition, sizes, vector_bytes, whole=True)
-    if found is not None and found[0] == first:
-        size += -size % found[1]  # whole vectors
+    vectors = vectors_of(f, definition, sizes, vector_bytes, whole=True)
+    if vectors is not None and vectors[0] == first:
+        size += -size % vectors[1]  # whole vectors
     partial = reduce_in_parts(stage, size, box, vector_bytes)
     partial.parallel(partial.loops[0])
     return stage.schedule.state
@@ -45,15 +45,15 @@ def reduce_in_parts(stage: Stage, size: int, box: Box, vector_bytes: int) -> Sta
     """Reduce `size` terms of the outermost range at a time in a new stage, whose first loop is the parts."""
     f, definition = stage.schedule.state.program.func(stage.func), stage.definition
     d, sizes = f.definitions[definition], _sizes(f, definition, box)
-    found = vectors_of(f, definition, sizes, vector_bytes, whole=True)
+    vectors = vectors_of(f, definition, sizes, vector_bytes, whole=True)
     first = outermost(d)
     part, inner = stage.split(first, size)
     partial = stage.rfactor(part)
     partial.reorder_storage(len(f.variables), *range(len(f.variables)))
     partial.reorder(part, *(x for x in partial.loops if x.name != part.name))
-    if found is not None:
-        variable = inner.name if found[0] == first else found[0]
-        _vectors(partial, d, variable, found[1])
+    if vectors is not None:
+        variable = inner.name if vectors[0] == first else vectors[0]
+        _vectors(partial, d, variable, vectors[1])
     if partial.definition:
         _side_by_side(Stage(stage.schedule, partial.func, 0), part.name, sizes, vector_bytes)
     _side_by_side(stage, part.name, sizes, vector_bytes)
@@ -86,10 +86,10 @@ def count_parts(f: FuncDef, definition: int, box: Box) -> int:
 def is_of_few(f: FuncDef, box: Box, vector_bytes: int) -> bool:
     """True for some, few long reductions with vectors of their terms, made in the same parts."""
     sizes = _sizes(f, 0, box)
-    found = vectors_of(f, 0, sizes, vector_bytes, whole=True)
+    vectors = vectors_of(f, 0, sizes, vector_bytes, whole=True)
     d = f.definitions[0]
     several = prod(sizes[v] or 1 for v in d.free) > 1
-    over = found is not None and found[0] not in d.free
+    over = vectors is not None and vectors[0] not in d.free
     return several and over and count_parts(f, 0, box) > 0
 
 

@@ -55,7 +55,7 @@ def shape_nest(
     f = state.program.func(func)
     d = f.definitions[definition]
     sizes = extents(f, d, box)
-    threads = outer and _is_much(d, sizes)
+    threads = outer and _is_worth_threads(d, sizes)
     vector = vector_variable(d)
     if threads and vector is not None and len(d.free) == 1:
         state = _thread_blocks(state, f, definition, vector, sizes[vector])
@@ -65,11 +65,11 @@ def shape_nest(
     state = _vectors(state, f, definition, sizes, vector_bytes, whole=outer)
     state = _threads(state, f, definition, sizes) if threads else state
     if d.init is None and d.ranges:
-        state = _ranges_apart(state, f, definition, sizes, vector_bytes, threads=threads)
+        state = _map_independent_ranges(state, f, definition, sizes, vector_bytes, threads=threads)
     return state
 
 
-def _ranges_apart(
+def _map_independent_ranges(
     state: State, f: FuncDef, definition: int, sizes: dict[str, int | None], vector_bytes: int,
     *, threads: bool,
 ) -> State:  # fmt: skip
@@ -102,8 +102,10 @@ def scanned_row(f: FuncDef, definition: int) -> str | None:
     if len(d.ranges) != 1 or not d.free or not is_ordered(f, definition):
         return None
     row, r = d.free[-1], d.ranges[0][0]
-    own = [x.index for x in reads_in(d.values) if x.name == f.name and x.index[:-1] == d.index[:-1]]
-    along = d.index[-1] == Var(r) and any(at != d.index for at in own)
+    reads = [
+        x.index for x in reads_in(d.values) if x.name == f.name and x.index[:-1] == d.index[:-1]
+    ]
+    along = d.index[-1] == Var(r) and any(at != d.index for at in reads)
     return row if along and Var(row) in d.index else None
 
 
@@ -169,10 +171,10 @@ def _uneven(d: Definition, variable: str, sizes: Sizes) -> int:
 def _vectors(
     state: State, f: FuncDef, definition: int, sizes: Sizes, vector_bytes: int, *, whole: bool
 ) -> State:
-    found = vectors_of(f, definition, sizes, vector_bytes, whole=whole)
-    if found is None:
+    vectors = vectors_of(f, definition, sizes, vector_bytes, whole=whole)
+    if vectors is None:
         return state
-    variable, lanes = found
+    variable, lanes = vectors
     d, nest = f.definitions[definition], state.plan(f.name).nests[definition]
     names = nest.names()
     loop = variable if variable in names else _block_of(variable)
@@ -184,7 +186,7 @@ def _vectors(
     return vectorize(state, f.name, definition, loop=loop, factor=lanes)
 
 
-def _is_much(d: Definition, sizes: dict[str, int | None]) -> bool:
+def _is_worth_threads(d: Definition, sizes: dict[str, int | None]) -> bool:
     return _work(d, sizes) >= PARALLEL_WORK
 
 

@@ -90,36 +90,36 @@ def plan_strips(
         e = sizes[line]
         steps = FAR if e is None else max(min(FAR, e // 4), 1)
         names = _not_coarse(state, f, group, boxes, e)
-        near = _Group(state, f, names[:LONGEST], boxes, line, steps)
-        found = _priced(near, machine, n + 1)
-        if found is not None and (best is None or _is_better(found, best, f)):
-            best = found
+        strip_group = _Group(state, f, names[:LONGEST], boxes, line, steps)
+        candidate = _priced(strip_group, machine, n + 1)
+        if candidate is not None and (best is None or _is_better(candidate, best, f)):
+            best = candidate
         if best is not None and best.height:
             break
     return best
 
 
-def products_apart(
+def separate_products(
     state: State, owner: str, group: Sequence[str], boxes: dict[str, Box], machine: Machine
 ) -> set[str]:
-    """The sums of products in a group that are tiles by themselves and not within lines of the owner.
+    """The sums of products in a group that get tiles of their own instead of loops in lines of the owner.
 
-    In a line no operand would be used again, and all would come from afar. Only those of inputs: what is
-    computed for the sums may be near. What is done to each sum is named, too.
+    In a line no operand would be used again, and all would come from memory. Only products of inputs: what is
+    computed for the sums may be in a cache. Funcs that read one sum element by element are returned, too.
     """
     sums = {
-        name: found
+        name: product
         for name in group
-        if (found := contraction(state.program.func(name), boxes))
-        and found.terms >= MANY
-        and not any(state.program.has_func(r.name) for r in reads_in((found.value,)))
+        if (product := contraction(state.program.func(name), boxes))
+        and product.terms >= MANY
+        and not any(state.program.has_func(r.name) for r in reads_in((product.value,)))
     }
     plan = plan_strips(state, owner, group, boxes, machine) if sums else None
     if plan is None:
         return set()
     f = state.program.func(owner)
-    near = _Group(state, f, plan.inside, boxes, plan.line, 1).near(max(plan.height, plan.lines))
-    lost = {n for n in plan.inside if n in sums and not contraction(state.program.func(n), near)}
+    needed = _Group(state, f, plan.inside, boxes, plan.line, 1).needed(max(plan.height, plan.lines))
+    lost = {n for n in plan.inside if n in sums and not contraction(state.program.func(n), needed)}
     readers = {
         c.name
         for name in lost
@@ -167,8 +167,8 @@ class _Group:
     line: str
     steps: int
 
-    def near(self, lines: int = 1, moved: str = "", columns: int = 0) -> dict[str, Box]:
-        """What some lines in the midst of the owner need, or only some columns of them.
+    def needed(self, lines: int = 1, moved: str = "", columns: int = 0) -> dict[str, Box]:
+        """The boxes that some inner lines of the owner need, or only some columns of them.
 
         `moved` is a variable to go on along.
         """
@@ -192,33 +192,33 @@ class _Group:
         inside = (int(hi.value) - int(lo.value)) // 4 if isinstance(hi, Const) else MIDST
         return const(int(lo.value) + inside)
 
-    def moving(self, near: dict[str, Box], further: dict[str, Box]) -> frozenset[str]:
+    def moving(self, here: dict[str, Box], further: dict[str, Box]) -> frozenset[str]:
         """The funcs of which another part is needed further on."""
         return frozenset(
             name
             for name in self.names
-            if name in self.boxes and name in near and near[name] != further.get(name, near[name])
+            if name in self.boxes and name in here and here[name] != further.get(name, here[name])
         )
 
-    def inside(self, near: dict[str, Box], further: dict[str, Box], room: int) -> tuple[str, ...]:
+    def inside(self, needed: dict[str, Box], further: dict[str, Box], room: int) -> tuple[str, ...]:
         """The funcs that move with the lines and are read inside only, as far as there is room."""
         kept: list[str] = []
-        moving = self.moving(near, further)
+        moving = self.moving(needed, further)
         for name in self.names:
             f = self.state.program.func(name)
             readers = {c.name for c, _ in self.state.consumers(name)}
             if name in moving and readers <= {self.owner.name, *kept}:
-                room -= (volume(near[name]) or 0) * sum(t.bytes for t in f.dtypes)
+                room -= (volume(needed[name]) or 0) * sum(t.bytes for t in f.dtypes)
                 if room < 0:
                     break
                 kept.append(name)
         return tuple(kept)
 
-    def work(self, near: dict[str, Box], inside: tuple[str, ...]) -> float | None:
-        """Operations that the funcs inside take for what is near."""
+    def work(self, needed: dict[str, Box], inside: tuple[str, ...]) -> float | None:
+        """The operations of the funcs inside for the boxes needed."""
         total = 0.0
         for name in inside:
-            points = volume(near[name])
+            points = volume(needed[name])
             if points is None:
                 return None
             total += points * work_of_a_point(self.state.program.func(name))
@@ -239,37 +239,37 @@ def _priced(g: _Group, machine: Machine, depth: int) -> Strips | None:
 
 
 def _along(g: _Group, machine: Machine, depth: int) -> Strips | None:
-    f, near, further = g.owner, g.near(), g.near(1 + g.steps)
-    inside = g.inside(near, further, machine.near_bytes)
+    f, needed, further = g.owner, g.needed(), g.needed(1 + g.steps)
+    inside = g.inside(needed, further, machine.near_bytes)
     sizes = extents(f, f.definitions[0], g.boxes[f.name])
     lines = sizes[g.line]
     if not inside or lines == 1:
         return None
-    one, far = g.work(near, inside), g.work(further, inside)
+    one, far = g.work(needed, inside), g.work(further, inside)
     each = None if one is None or far is None else (far - one) / g.steps
     if one is None or not each:
         return None
     before = f.variables[: depth - 1]
-    outer = tuple(v for v in before if g.moving(near, g.near(moved=v)) & {*inside})
+    outer = tuple(v for v in before if g.moving(needed, g.needed(moved=v)) & {*inside})
     above = prod(sizes[v] or 1 for v in outer)
     points = (volume(g.boxes[f.name]) or 1) / (above * (lines or 1))  # of a line
-    own_work = work_of_a_point(f)
-    if g.line == f.variables[-1] and points > 1 and each < points * own_work:
+    owner_work = work_of_a_point(f)
+    if g.line == f.variables[-1] and points > 1 and each < points * owner_work:
         return None  # the owner would run across its memory for little
-    work = each / points + own_work
+    work = each / points + owner_work
     stream = pays_to_stream(g.state, f.name, g.boxes, work, machine)
     last = lookup_axes(g.state, (f.name, *inside), g.boxes, machine.vector_bytes)
     if one <= AGAIN * each and not last:
         return Strips(g.line, outer, g.line, 0, inside, stream=stream)
     if depth == len(f.variables) or (lines is not None and lines < LEAST_LINES):
         return None
-    own = outer[0] if outer and above >= 2 * machine.threads else g.line
-    threads = machine.threads if own == g.line else 1
+    parallel = outer[0] if outer and above >= 2 * machine.threads else g.line
+    threads = machine.threads if parallel == g.line else 1
     twice = one / each - 1  # lines that a strip computes although another does, too
     height = _height(lines, threads, twice)
     if twice > (MOST_AGAIN - 1) * height:
         return None
-    plan = Strips(g.line, outer, own, height, inside, tuple(last.items()), stream)
+    plan = Strips(g.line, outer, parallel, height, inside, tuple(last.items()), stream)
     return plan if last or not is_bound_by_memory(f, work) else _together(g, plan, each, machine)
 
 
@@ -284,10 +284,10 @@ def _together(g: _Group, plan: Strips, each: float, machine: Machine) -> Strips:
     if any(t.bytes * across != machine.vector_bytes for h in (f, *funcs) for t in h.dtypes):
         return plan
     for lines in (n for n in TOGETHER if n <= plan.height):
-        near = g.near(lines, columns=across)
-        points = sum(volume(near[name]) or 0 for name in plan.inside)
-        aligned = all(extent(near[name], -1) == across for name in plan.inside)
-        again = (g.work(near, plan.inside) or 0) / (lines * across) * (sizes[first] or 0) / each
+        needed = g.needed(lines, columns=across)
+        points = sum(volume(needed[name]) or 0 for name in plan.inside)
+        aligned = all(extent(needed[name], -1) == across for name in plan.inside)
+        again = (g.work(needed, plan.inside) or 0) / (lines * across) * (sizes[first] or 0) / each
         vectors = min(REGISTERS * across // max(points, 1), 2)
         enough = (sizes[first] or 0) >= LEAST_BLOCKS * vectors * across
         if aligned and vectors and enough and again <= MOST_TWICE:

@@ -29,7 +29,7 @@ def window_variables(d: Definition) -> tuple[str, ...]:
 def slides(variable: str, values: Iterable[Expr], ranges: set[str]) -> bool:
     """True where something is read at a sum of a variable and one of the ranges."""
     indices = (variables(e) for r in reads_in(values) for e in r.index)
-    return any(variable in found and found & ranges for found in indices)
+    return any(variable in used and used & ranges for used in indices)
 
 
 def has_shared_points(f: FuncDef) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import prod
 
 from tdsl.core.node import frozen
-from tdsl.cost.block_memory import Memory, in_all, is_ahead, memories
+from tdsl.cost.block_memory import Memory, is_ahead, memories, total_bytes
 from tdsl.lang.expr import Read, Select
 from tdsl.schedule.bind import bind_state
 from tdsl.schedule.fluent import Stage
@@ -48,22 +48,22 @@ def fetch_ahead(stage: Stage, capacity: int) -> None:
     schedule = stage.schedule
     state = inline_funcs(rest_at_root(bind_state(schedule.state, schedule.sizes)))
     tree = build_tree(state)
-    found = memories(state, tree, root_boxes(state), stage.func)
-    held, half = in_all(found), (capacity - SYSTEM) // 2
-    room = half if held <= half else capacity
-    for x in sorted(_steps(state, tree, found), key=lambda x: -x.runs * x.bytes):
-        stages = min(STAGES, x.runs, 1 + int((room - held) // x.bytes))
+    allocations = memories(state, tree, root_boxes(state), stage.func)
+    used, half = total_bytes(allocations), (capacity - SYSTEM) // 2
+    room = half if used <= half else capacity
+    for x in sorted(_steps(state, tree, allocations), key=lambda x: -x.runs * x.bytes):
+        stages = min(STAGES, x.runs, 1 + int((room - used) // x.bytes))
         if stages > 1:
-            held += (stages - 1) * x.bytes
-            own = schedule[x.level.func]
-            own = own.update(x.level.definition - 1) if x.level.definition else own
-            own.pipeline(x.level.loop, stages)
+            used += (stages - 1) * x.bytes
+            host = schedule[x.level.func]
+            host = host.update(x.level.definition - 1) if x.level.definition else host
+            host.pipeline(x.level.loop, stages)
 
 
-def _steps(state: State, tree: Tree, found: list[Memory]) -> list[_Steps]:
+def _steps(state: State, tree: Tree, allocations: list[Memory]) -> list[_Steps]:
     """The serial loops with tiles that can be fetched ahead, some of which a GPU copies by itself."""
     fetched: dict[Level, list[Memory]] = {}
-    for m in found:
+    for m in allocations:
         if m.loop is not None and is_ahead(state, tree, m.name):
             fetched.setdefault(m.loop, []).append(m)
     steps = []

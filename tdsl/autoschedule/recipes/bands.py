@@ -52,12 +52,12 @@ def bands(stage: Stage, *, machine: Machine | None = None, **choices: Any) -> Ba
     state = rest_at_root(bind_state(schedule.state, schedule.sizes))
     open_ = {name for name, plan in schedule.state.plans if not plan.touched}
     boxes = root_boxes(state)
-    found = plan_bands(state, stage.func, group_of(state, stage.func, open_), boxes, machine)
-    if found is None:
+    planned = plan_bands(state, stage.func, group_of(state, stage.func, open_), boxes, machine)
+    if planned is None:
         raise Unsuited(
             "it ends no chain with a product of matrices whose rows, of known extents, can stay in a cache"
         )
-    chain, plan = found
+    chain, plan = planned
     plan = choose(plan, choices)
     write_bands(schedule, chain, plan, machine)
     return plan
@@ -65,19 +65,19 @@ def bands(stage: Stage, *, machine: Machine | None = None, **choices: Any) -> Ba
 
 def write_bands(schedule: BaseSchedule, chain: Chain, plan: Bands, machine: Machine) -> None:
     """Write bands as directives."""
-    own, left = schedule[chain.owner], list(chain.inside)
+    owner, left = schedule[chain.owner], list(chain.inside)
     boxes = dict(chain.boxes)
     ends = find_contraction(schedule.state, chain.owner, left, boxes)
     if ends is not None and ends.names[ends.across] == plan.row:
         left = [n for n in left if n != ends.func]
-        names = {loop.name for loop in own.loops}
+        names = {loop.name for loop in owner.loops}
         tile_product(schedule, ends, chain, machine, band=plan.rows)
-        band = next(x for x in own.loops if x.name not in names)
+        band = next(x for x in owner.loops if x.name not in names)
     else:
         write_parts(schedule, schedule.state, chain.owner, boxes, machine)
-        band, _ = own.split(plan.row, plan.rows, tail="peel")
+        band, _ = owner.split(plan.row, plan.rows, tail="peel")
     if plan.parallel:
-        own.parallel(band if plan.parallel == plan.row else plan.parallel)
+        owner.parallel(band if plan.parallel == plan.row else plan.parallel)
     while left:
         name = left.pop(0)
         product = find_contraction(schedule.state, name, left, boxes)
@@ -86,7 +86,7 @@ def write_bands(schedule: BaseSchedule, chain: Chain, plan: Bands, machine: Mach
         else:
             left = [n for n in left if n != product.func]
             tile_product(schedule, product, chain, machine)
-        schedule[name].compute_at(own, band)
+        schedule[name].compute_at(owner, band)
 
 
 def tile_product(

@@ -80,14 +80,14 @@ def _is_across(d: Definition) -> bool:
     """
     last, term = d.free[-1], d.ranges[0][0]
     reads = {r: {v for e in r.index for v in variables(e)} for r in reads_in(d.values) if r.index}
-    rows = [own for r, own in reads.items() if r.index[-1] == Var(last)]
-    near = all(
+    rows = [used for r, used in reads.items() if r.index[-1] == Var(last)]
+    contiguous = all(
         r.index[-1] == Var(last)
         or not variables(r.index[-1]) & {last, term}
-        or any(term in row and own <= row - {last} for row in rows)
-        for r, own in reads.items()
+        or any(term in row and used <= row - {last} for row in rows)
+        for r, used in reads.items()
     )
-    return near and bool(rows) and d.index[-1:] == (Var(last),)
+    return contiguous and bool(rows) and d.index[-1:] == (Var(last),)
 
 
 def _write(stage: Stage, d: Definition, plan: BlockColumns) -> None:
@@ -96,9 +96,9 @@ def _write(stage: Stage, d: Definition, plan: BlockColumns) -> None:
         _columns(stage, list(d.free), term, plan)
         return
     part, inner = stage.split(term, nparts=plan.parts)
-    made = stage.rfactor(part)
-    made.reorder_storage(part.name, *d.free)
-    _columns(made, [part.name, *d.free], inner.name, plan)
+    partial = stage.rfactor(part)
+    partial.reorder_storage(part.name, *d.free)
+    _columns(partial, [part.name, *d.free], inner.name, plan)
     elements(stage)
 
 

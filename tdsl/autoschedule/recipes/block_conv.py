@@ -78,20 +78,20 @@ def block_conv(stage: Stage, **choices: Any) -> BlockConv:
     BlockConv(tile=(64, 4, 32), each=(8, 1, 4), channels=8, epilogue='')
     """
     d = reduction_of(stage)
-    found = _find(d)
-    if found is None:
+    axes = _find(d)
+    if axes is None:
         raise Unsuited(
             "it is no sum, over one channel and a window, of filters times what moves with a point"
         )
-    sizes = known_sizes(stage, found.filter, found.point)
-    for v in (found.filter, found.point):
+    sizes = known_sizes(stage, axes.filter, axes.point)
+    for v in (axes.filter, axes.point):
         if sizes[v] < _LEAST:
             raise Unsuited(
                 f"{v!r} goes through {sizes[v]} elements, and less than {_LEAST} are no tile"
             )
-    plan = _plan(stage, d, found)
+    plan = _plan(stage, d, axes)
     plan = choose(plan, choices, epilogue=dict.fromkeys(("", plan.epilogue)))
-    _write(stage, found, plan)
+    _write(stage, axes, plan)
     return plan
 
 
@@ -158,7 +158,7 @@ def _plan(stage: Stage, d: Definition, c: _Conv) -> BlockConv:
 def _write(stage: Stage, c: _Conv, plan: BlockConv) -> None:
     schedule, d, sizes = stage.schedule, definition_of(stage), sizes_of(stage)
     by_filter = d.index[-1] == Var(c.filter)
-    far, own = _tiles(stage, c, plan, by_filter=by_filter)
+    far, point_loops = _tiles(stage, c, plan, by_filter=by_filter)
     at = stage.loops[[x.name for x in stage.loops].index(far) - 1]
     if plan.epilogue:
         out = following(stage, at, REGISTER)
@@ -168,7 +168,7 @@ def _write(stage: Stage, c: _Conv, plan: BlockConv) -> None:
     for source in (c.weights, c.source):
         schedule.cache_read(source, stage, at=far, scope=SHARED).cooperate()
     count = prod(plan.each)
-    for x in own:
+    for x in point_loops:
         stage.unroll(x)
     for v in reversed(c.window):
         count *= sizes.get(v) or _UNROLLED
@@ -185,16 +185,16 @@ def _tiles(stage: Stage, c: _Conv, plan: BlockConv, *, by_filter: bool) -> tuple
     ]
     names = [v for v, _, _ in sides]
     batch = [v for v in definition_of(stage).free if v not in names]
-    made = [x.name for x in stage.tile(names, [n for _, n, _ in sides])]
-    outer, inner = made[: len(names)], made[len(names) :]
-    made = [x.name for x in stage.tile(inner, [e for _, _, e in sides])]
-    threads, own = made[: len(names)], made[len(names) :]
-    far, near = (x.name for x in stage.split(c.channel, plan.channels))
+    loops = [x.name for x in stage.tile(names, [n for _, n, _ in sides])]
+    outer, inner = loops[: len(names)], loops[len(names) :]
+    loops = [x.name for x in stage.tile(inner, [e for _, _, e in sides])]
+    threads, point_loops = loops[: len(names)], loops[len(names) :]
+    far, channel = (x.name for x in stage.split(c.channel, plan.channels))
     if by_filter:  # neighbours in memory on neighbouring threads
         threads = [*threads[1:], threads[0]]
-    stage.reorder(*batch, *outer, *threads, far, near, *c.window, *own)
+    stage.reorder(*batch, *outer, *threads, far, channel, *c.window, *point_loops)
     outer[0] = fused(stage, [*batch, outer[0]])
     bind_blocks(stage, outer)
     for x, axis in zip(reversed(threads), "xyz", strict=False):
         stage.bind(x, f"threadIdx.{axis}")
-    return far, own
+    return far, point_loops

@@ -89,7 +89,7 @@ def block_rows(stage: Stage, **choices: Any) -> BlockRows:
             f"its rows have {counted(chain.length, 'element')}, which is one thread's work",
             "td.recipes.elements has a thread for each row",
         )
-    if chain.length < _WARP and _reads_alike(chain):
+    if chain.length < _WARP and _reads_only_shared(chain):
         raise Unsuited(
             f"rows of {chain.length} elements are of few values, which many of them read",
             "td.recipes.elements has a thread for each row",
@@ -107,10 +107,10 @@ def _with_inlined(stage: Stage, chain: _Chain) -> _Chain:
             for f in chain.funcs[1:]:
                 if chain.along(f) and not f.definitions[0].ranges and cost(f.definitions[0]) <= 1:
                     stage.schedule[f.name].inline()
-            found = _find(stage)
-            if found is None:
+            inlined = _find(stage)
+            if inlined is None:
                 raise Unsuited("what would be inlined has its rows")
-            return found
+            return inlined
     except Unsuited:
         return chain
 
@@ -120,20 +120,20 @@ class _Chain:
     """Funcs that one row of the first needs, consumers first, and the boxes of these and what they read.
 
     Rows are `count`, 0 where that is not known.
-    The first `apart` of the variables of rows have an axis of blocks of their own: nothing is known of a
+    The first `outer` of the variables of rows have an axis of blocks of their own: nothing is known of a
     number that is divided by the next extent, which only a call tells.
     """
 
     rows: tuple[str, ...]
     funcs: tuple[FuncDef, ...]
-    near: Mapping[str, Box]
-    apart: int = 0
+    row_boxes: Mapping[str, Box]
+    outer: int = 0
     count: int = 0
 
     def sizes(self, f: FuncDef) -> dict[str, int]:
         """The extents of a func's variables in a row."""
-        found = extents(f, f.definitions[0], self.near[f.name])
-        return {v: 1 if n is None else n for v, n in found.items()}
+        known = extents(f, f.definitions[0], self.row_boxes[f.name])
+        return {v: 1 if n is None else n for v, n in known.items()}
 
     def along(self, f: FuncDef) -> list[str]:
         """The variables that go through the row: those that are reduced over, or free ones."""
@@ -179,19 +179,19 @@ def _chain_of(
     state: State, f: FuncDef, rows: tuple[str, ...], group: list[str], boxes: dict[str, Box]
 ) -> _Chain | None:
     """What can be computed row by row, each point once; None where nothing of it is a reduction."""
-    near = boxes_of_rows(state, f.name, rows[-1], group, boxes, 1, rows[:-1])
+    row_boxes = boxes_of_rows(state, f.name, rows[-1], group, boxes, 1, rows[:-1])
     sizes = extents(f, f.definitions[0], boxes[f.name])
     count = prod(sizes[v] or 0 for v in rows)
-    apart = max((n for n, v in enumerate(rows) if n and sizes[v] is None), default=0)
-    if apart > len(_BESIDE):
+    outer = max((n for n, v in enumerate(rows) if n and sizes[v] is None), default=0)
+    if outer > len(_BESIDE):
         return None
-    chain = _Chain(rows, (f,), near, apart, count)
+    chain = _Chain(rows, (f,), row_boxes, outer, count)
     for name in group:
         g = state.program.func(name)
         readers = {c.name for c, _ in state.consumers(name)}
-        if name not in near or not readers <= {h.name for h in chain.funcs}:
+        if name not in row_boxes or not readers <= {h.name for h in chain.funcs}:
             continue
-        points, whole = volume(near[name]), volume(boxes[name])
+        points, whole = volume(row_boxes[name]), volume(boxes[name])
         once = points is not None and points * count == whole
         if once and _is_plain(g) and _is_along(chain, g):
             chain = replace(chain, funcs=(*chain.funcs, g))
@@ -202,7 +202,7 @@ def _chain_of(
 
 def _is_along(chain: _Chain, f: FuncDef) -> bool:
     """True where neighbours of a row are neighbours in memory, and a reduction has one result in a row."""
-    d, sizes = f.definitions[0], extents(f, f.definitions[0], chain.near[f.name])
+    d, sizes = f.definitions[0], extents(f, f.definitions[0], chain.row_boxes[f.name])
     if any(n is None for n in sizes.values()):
         return False
     if d.ranges and any(sizes[v] != 1 for v in d.free):
@@ -223,31 +223,31 @@ def _plan(chain: _Chain) -> BlockRows:
     if length <= _SHORT:
         threads = min(_power(-(-length // vector)), _WARP)
         together = _TOGETHER // threads
-    elif _read_alike(chain) and chain.count >= _MANY:
+    elif _reads_shared_vector(chain) and chain.count >= _MANY:
         threads, together = _WARP, _WARPS
     else:
         threads = min(max(_power(-(-length // _EACH)), _TOGETHER), _MOST_THREADS)
         together = 1
-    held = (*_sources(chain), *_kept(chain))
-    if 4 * length * len(held) * together > _HELD:
-        held = ()
+    kept = (*_sources(chain), *_kept(chain))
+    if 4 * length * len(kept) * together > _HELD:
+        kept = ()
     inside = tuple(f.name for f in chain.funcs[1:])
-    return BlockRows(chain.rows, inside, threads, together, vector, held)
+    return BlockRows(chain.rows, inside, threads, together, vector, kept)
 
 
-def _read_alike(chain: _Chain) -> bool:
-    """True for sums of rows by themselves with what all rows read, such as x of `a[i, k] * x[k]`."""
+def _reads_shared_vector(chain: _Chain) -> bool:
+    """True for a lone sum that reads what all rows share, such as x of `a[i, k] * x[k]`."""
     (f, *others), names = chain.funcs, {*chain.rows}
     along = {v for v, _, _ in f.definitions[0].ranges}
     used = [{v for e in r.index for v in variables(e)} for r in reads_in(f.definitions[0].values)]
-    return not others and any(own & along and not own & names for own in used)
+    return not others and any(read & along and not read & names for read in used)
 
 
-def _reads_alike(chain: _Chain) -> bool:
-    """True for sums by themselves of what none reads alone, such as `a[i, k] * b[j, k]`."""
+def _reads_only_shared(chain: _Chain) -> bool:
+    """True for a lone sum whose operands several rows share, such as `a[i, k] * b[j, k]`."""
     (f, *others), rows = chain.funcs, {*chain.rows}
     used = [{v for e in r.index for v in variables(e)} for r in reads_in(f.definitions[0].values)]
-    return not others and not any(rows <= own for own in used)
+    return not others and not any(rows <= read for read in used)
 
 
 def _power(n: int) -> int:
@@ -257,14 +257,14 @@ def _power(n: int) -> int:
 
 def _vector(chain: _Chain) -> int:
     """How many neighbours 16 bytes hold of what is read and written, where that divides all rows."""
-    own = {f.name for f in chain.funcs}
+    members = {f.name for f in chain.funcs}
     owner = chain.funcs[0]
     widest = max(t.bytes for t in owner.dtypes) if chain.along(owner) else 1
     width = ACCESS
     for f in chain.funcs:
         names = chain.along(f)
         for r in reads_in(f.definitions[0].values) if names else ():
-            if r.name not in own and r.index[-1:] == (Var(names[-1]),):
+            if r.name not in members and r.index[-1:] == (Var(names[-1]),):
                 widest = max(widest, r.dtype.bytes)
         while names and chain.sizes(f)[names[-1]] % width:
             width //= 2
@@ -273,21 +273,21 @@ def _vector(chain: _Chain) -> int:
 
 def _sources(chain: _Chain) -> tuple[str, ...]:
     """What several funcs of a chain read of one row, from memory."""
-    own = {f.name for f in chain.funcs}
+    members = {f.name for f in chain.funcs}
     readers: dict[str, list[bool]] = {}
     for f in chain.funcs:
-        found: dict[str, bool] = {}
+        of_row: dict[str, bool] = {}
         for r in reads_in(f.definitions[0].values):
-            found[r.name] = found.get(r.name, True) and _is_of_row(chain, f, r)
-        for name, alike in found.items():
-            readers.setdefault(name, []).append(alike)
-    several = (n for n, alike in readers.items() if n not in own and len(alike) > 1 and all(alike))
-    return tuple(n for n in several if moves(chain.near[n]))
+            of_row[r.name] = of_row.get(r.name, True) and _is_of_row(chain, f, r)
+        for name, same_row in of_row.items():
+            readers.setdefault(name, []).append(same_row)
+    shared = (n for n, x in readers.items() if n not in members and len(x) > 1 and all(x))
+    return tuple(n for n in shared if moves(chain.row_boxes[n]))
 
 
 def _kept(chain: _Chain) -> tuple[str, ...]:
     """The element-wise funcs inside whose values can stay where they were made."""
-    found = []
+    kept = []
     for f in chain.funcs[1:]:
         reads = [
             _is_of_row(chain, g, r)
@@ -296,17 +296,17 @@ def _kept(chain: _Chain) -> tuple[str, ...]:
             if r.name == f.name
         ]
         if not f.definitions[0].ranges and chain.along(f) and all(reads):
-            found.append(f.name)
-    return tuple(found)
+            kept.append(f.name)
+    return tuple(kept)
 
 
 def _is_of_row(chain: _Chain, f: FuncDef, r: Read) -> bool:
     """True for a read of the element of a row that has the number of the func's own."""
     names = chain.along(f)
-    box = chain.near.get(r.name)  # none where it is read over an empty range
+    box = chain.row_boxes.get(r.name)  # none where it is read over an empty range
     if box is None or len(names) != 1 or r.index[-1:] != (Var(names[0]),):
         return False
-    lo, _ = bounds_of(f, f.definitions[0], chain.near[f.name])[names[0]]
+    lo, _ = bounds_of(f, f.definitions[0], chain.row_boxes[f.name])[names[0]]
     same = lo == ZERO == box[-1][0] and chain.sizes(f)[names[0]] == chain.length
     return same and volume(box) == chain.length and volume((box[-1],)) == chain.length
 
@@ -320,31 +320,31 @@ class _Writer:
     plan: BlockRows
 
     def write(self) -> None:
-        schedule, plan, own = self.owner.schedule, self.plan, self.owner
-        outer, rows = plan.rows[: self.chain.apart], plan.rows[self.chain.apart :]
+        schedule, plan, owner = self.owner.schedule, self.plan, self.owner
+        outer, rows = plan.rows[: self.chain.outer], plan.rows[self.chain.outer :]
         for v, axis in zip(outer, _BESIDE, strict=False):
-            own.bind(v, axis)
-        row = fused(own, list(rows))
+            owner.bind(v, axis)
+        row = fused(owner, list(rows))
         if plan.together > 1:
-            block, at = (x.name for x in own.split(row, plan.together))
-            own.bind(block, "blockIdx.x").bind(at, "threadIdx.y")
+            block, at = (x.name for x in owner.split(row, plan.together))
+            owner.bind(block, "blockIdx.x").bind(at, "threadIdx.y")
         else:
-            own.bind(row, "blockIdx.x")
+            owner.bind(row, "blockIdx.x")
             at = row
         first, *rest = self.chain.funcs
         if first.definitions[0].ranges:
-            schedule.cache_write(own, at=at)
-        stages = [(own, first)]
+            schedule.cache_write(owner, at=at)
+        stages = [(owner, first)]
         for f in rest:
             if f.definitions[0].ranges or not self.chain.along(f) or f.name in plan.held:
-                schedule[f.name].compute_at(own, at)
+                schedule[f.name].compute_at(owner, at)
                 stages.append((schedule[f.name], f))
             else:
                 schedule[f.name].inline()
         for name in plan.held:
             if name not in plan.inside:
-                made = schedule.cache_read(name, own, at=at, inside=True)
-                self.share(made, [made.loops[-1].name])
+                copy = schedule.cache_read(name, owner, at=at, inside=True)
+                self.share(copy, [copy.loops[-1].name])
         for stage, f in stages:
             names = self.chain.along(f)
             if f.definitions[0].ranges:

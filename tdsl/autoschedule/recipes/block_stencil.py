@@ -103,19 +103,19 @@ def _plan(state: State, f: FuncDef, boxes: dict[str, Box]) -> BlockStencil:
     tile = (16, 128)
     open_ = {name for name, plan in state.plans if not plan.touched}
     group = [g for g in group_of(state, f.name, open_) if g in boxes]
-    near = _near(state, f, boxes[f.name], tile, group)
+    tile_boxes = _tile_boxes(state, f, boxes[f.name], tile, group)
     inside: list[str] = []
     for name in group:
         g = state.program.func(name)
         readers = {c.name for c, _ in state.consumers(name)}
-        points = volume(near[name]) if name in near else None
+        points = volume(tile_boxes[name]) if name in tile_boxes else None
         if not readers <= {f.name, *inside} or points is None or g.definitions[0].ranges:
             continue
         if _is_plain(g) and points <= _AGAIN * prod(tile):
             inside.append(name)
-    sources = tuple(n for n in _windows(state, f, inside) if _fits(near, n, tile))
+    sources = tuple(n for n in _windows(state, f, inside) if _fits(tile_boxes, n, tile))
     kept = [*inside, *sources]
-    size = sum((volume(near[n]) or 0) * _bytes(state, n) for n in kept)
+    size = sum((volume(tile_boxes[n]) or 0) * _bytes(state, n) for n in kept)
     if not kept:
         raise Unsuited(
             "it reads no window of an array, and nothing that may be made for a tile of it"
@@ -125,7 +125,7 @@ def _plan(state: State, f: FuncDef, boxes: dict[str, Box]) -> BlockStencil:
     return BlockStencil(tile, (8, 32), tuple(inside), sources)
 
 
-def _near(
+def _tile_boxes(
     state: State, f: FuncDef, whole: Box, tile: tuple[int, int], group: list[str]
 ) -> Mapping[str, Box]:
     """What a tile in the midst of a func needs."""
@@ -150,13 +150,13 @@ def _windows(state: State, f: FuncDef, inside: list[str]) -> list[str]:
                 moving.add(r.name)
             indices.setdefault(r.name, set()).add(r.index)
     return [
-        n for n, found in indices.items() if n not in inside and (len(found) > 1 or n in moving)
+        n for n, places in indices.items() if n not in inside and (len(places) > 1 or n in moving)
     ]
 
 
-def _fits(near: Mapping[str, Box], name: str, tile: tuple[int, int]) -> bool:
+def _fits(tile_boxes: Mapping[str, Box], name: str, tile: tuple[int, int]) -> bool:
     """True for a source of which a tile needs about a tile."""
-    points = volume(near[name]) if name in near else None
+    points = volume(tile_boxes[name]) if name in tile_boxes else None
     return points is not None and prod(tile) // 4 <= points <= 2 * prod(tile)
 
 

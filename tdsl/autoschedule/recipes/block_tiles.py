@@ -21,11 +21,11 @@ from typing import Any
 from tdsl.autoschedule.recipes.block_rows import ACCESS, fused
 from tdsl.autoschedule.recipes.choices import Unsuited, choose, recipe, reduction_of
 from tdsl.autoschedule.recipes.elements import (
-    apart,
     definition_of,
     elements,
     even_width,
     fetched,
+    separate_operands,
     share_points,
     sizes_of,
     vector_of,
@@ -164,7 +164,7 @@ def _filling(names: tuple[str, ...], sizes: Mapping[str, int | None]) -> tuple[s
 
 
 def operands_of(d: Definition) -> list[tuple[str, str | None]]:
-    """The tensors and funcs that the terms read along rows or columns, not both; see `apart`."""
+    """The tensors and funcs that the terms read along rows or columns, not both; see `separate_operands`."""
     (term, _, _), sides = d.ranges[0], d.free[-2:]
     reads, others = list[Read](), set[str]()
     for r in reads_in(d.values):
@@ -173,7 +173,7 @@ def operands_of(d: Definition) -> list[tuple[str, str | None]]:
             reads.append(r)
         else:
             others.add(r.name)
-    return apart((r for r in reads if r.name not in others), sides)
+    return separate_operands((r for r in reads if r.name not in others), sides)
 
 
 def _plan(stage: Stage, d: Definition, operands: list[tuple[str, str | None]]) -> BlockTiles:
@@ -226,10 +226,10 @@ def _parts(tiles: int, terms: int | None) -> int:
 def _in_parts(stage: Stage, plan: BlockTiles, d: Definition, reader: Stage | None) -> None:
     """Sums of each part of the terms, and these added up."""
     part, _ = stage.split(d.ranges[0][0], nparts=plan.parts)
-    made = stage.rfactor(part)
-    made.reorder_storage(part.name, *d.free)
-    term = made.schedule.state.program.func(made.func).definitions[0].ranges[0][0]
-    _tiles(made, plan, [part.name, *d.free[:-2]], d.free[-2:], term, None)
+    partial = stage.rfactor(part)
+    partial.reorder_storage(part.name, *d.free)
+    term = partial.schedule.state.program.func(partial.func).definitions[0].ranges[0][0]
+    _tiles(partial, plan, [part.name, *d.free[:-2]], d.free[-2:], term, None)
     if reader is None:
         elements(stage)
     else:
@@ -238,20 +238,20 @@ def _in_parts(stage: Stage, plan: BlockTiles, d: Definition, reader: Stage | Non
 
 
 def _added_at_once(stage: Stage, plan: BlockTiles, d: Definition) -> None:
-    """Sums of each part of the terms in registers, and these added to the result, which starts apart."""
+    """Sums of each part of the terms in registers, added to the result, which is initialised before."""
     part, _ = stage.split(d.ranges[0][0], nparts=plan.parts)
-    made = stage.rfactor(part)
+    partial = stage.rfactor(part)
     total = stage.atomic()
     share_points(stage, definition_of(stage), _THREADS, vector_of(stage))
     _, tx, r, c = _on_threads(total, plan, [part.name, *d.free[:-2]], d.free[-2:])
     total.unroll(r).unroll(c)
-    made.compute_at(total, tx).set_scope(REGISTER)
-    term = definition_of(made).ranges[0][0]
-    operands = _of_tile(made, term, d.free[-2:])
-    ko, ki = made.split(term, plan.tile[2])
-    made.reorder(part.name, *d.free[:-2], ko, ki, *d.free[-2:])
-    _fetch(made, plan, d.free[-2:], operands, ko)
-    made.unroll(ki).unroll(d.free[-2]).unroll(d.free[-1])
+    partial.compute_at(total, tx).set_scope(REGISTER)
+    term = definition_of(partial).ranges[0][0]
+    operands = _of_tile(partial, term, d.free[-2:])
+    ko, ki = partial.split(term, plan.tile[2])
+    partial.reorder(part.name, *d.free[:-2], ko, ki, *d.free[-2:])
+    _fetch(partial, plan, d.free[-2:], operands, ko)
+    partial.unroll(ki).unroll(d.free[-2]).unroll(d.free[-1])
 
 
 def _on_threads(
@@ -273,8 +273,8 @@ def _fetch(
     """Tiles of the operands in shared memory, ahead of their use."""
     reads, term = [*reads_in(definition_of(stage).values)], definition_of(stage).ranges[0][0]
     for source, along in operands:
-        own = (r for r in reads if r.name == source and moves_along(r, along))
-        gathered = any(_is_gathered(r, (*sides, term)) for r in own)
+        source_reads = (r for r in reads if r.name == source and moves_along(r, along))
+        gathered = any(_is_gathered(r, (*sides, term)) for r in source_reads)
         tile = stage.schedule.cache_read(
             source, stage.func, at=ko, scope=SHARED, gathered=gathered, along=along
         )
@@ -314,7 +314,8 @@ def _of_tile(stage: Stage, term: str, sides: tuple[str, ...]) -> list[tuple[str,
         (r, {v for e in r.index for v in variables(e)})
         for r in reads_in(definition_of(stage).values)
     )
-    return apart((r for r, own in used if term in own and len(own & {*sides}) == 1), sides)
+    reads = (r for r, moving in used if term in moving and len(moving & {*sides}) == 1)
+    return separate_operands(reads, sides)
 
 
 def on_grid(

@@ -57,18 +57,18 @@ def block_transpose(stage: Stage, **choices: Any) -> BlockTranspose:
     """
     f = stage.schedule.state.program.func(stage.func)
     d = f.definitions[0]
-    found = _turned(d) if len(f.definitions) == 1 and not has_effects(d) else None
-    if found is None:
+    planned = _turned(d) if len(f.definitions) == 1 and not has_effects(d) else None
+    if planned is None:
         raise Unsuited(
             "it does not read an array along another variable than it writes, element by element"
         )
     state, boxes = known(stage.schedule)
     bound = state.program.func(stage.func)
     sizes = extents(bound, bound.definitions[0], boxes[f.name]) if f.name in boxes else {}
-    for v in (found.rows, found.columns):
+    for v in (planned.rows, planned.columns):
         if (n := sizes.get(v)) is not None and n < _LEAST:
             raise Unsuited(f"{v!r} goes through {n} elements, and less than {_LEAST} are no tile")
-    plan = choose(found, choices)
+    plan = choose(planned, choices)
     _write(stage, d, plan)
     return plan
 
@@ -83,17 +83,17 @@ def _turned(d: Definition) -> BlockTranspose | None:
     for r in reads_in(d.values):
         along = variables(r.index[-1]) if r.index else frozenset()
         outer = {v for e in r.index[:-1] for v in variables(e)}
-        near = [v for v in along if v in d.free and step(r.index[-1], v) == 1]
-        if columns in outer and len(along) == len(near) == 1 and not along & outer:
-            if turned.setdefault(r.name, near[0]) != near[0]:
+        unit_stride = [v for v in along if v in d.free and step(r.index[-1], v) == 1]
+        if columns in outer and len(along) == len(unit_stride) == 1 and not along & outer:
+            if turned.setdefault(r.name, unit_stride[0]) != unit_stride[0]:
                 others.add(r.name)
         else:
             others.add(r.name)
-    found = {name: v for name, v in turned.items() if name not in others}
-    rows = next(iter(found.values()), None)
+    consistent = {name: v for name, v in turned.items() if name not in others}
+    rows = next(iter(consistent.values()), None)
     if rows is None:
         return None
-    return BlockTranspose(rows, columns, tuple(n for n, v in found.items() if v == rows))
+    return BlockTranspose(rows, columns, tuple(n for n, v in consistent.items() if v == rows))
 
 
 def _write(stage: Stage, d: Definition, plan: BlockTranspose) -> None:

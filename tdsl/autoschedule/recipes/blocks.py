@@ -75,11 +75,11 @@ def on_blocks(stage: Stage, *, threads: int = 256) -> Plan | None:
     d, sizes = definition_of(stage), sizes_of(stage)
     points = prod(sizes.get(v) or 1 for v in d.free)
     terms = prod(sizes.get(v) or 1 for v, _, _ in d.ranges)
-    for own in (stage, *_followed(stage)):
+    for candidate in (stage, *_followed(stage)):
         conv = if_suited(
-            block_conv, own
+            block_conv, candidate
         )  # a sum over a window, which is no product of matrices as it is
-        tiles = conv or (if_suited(block_tiles, own) if _is_large(own) else None)
+        tiles = conv or (if_suited(block_tiles, candidate) if _is_large(candidate) else None)
         if tiles is not None:
             return tiles
     if d.free and _is_long(d, sizes, threads) and _is_row_by_itself(stage):
@@ -113,7 +113,7 @@ def _followed(stage: Stage) -> list[Stage]:
     names = {r.name for r in reads_in(definition_of(stage).values)} - {stage.func}
     open_ = (n for n in sorted(names) if state.program.has_func(n) and not state.plan(n).touched)
     before = [stage.schedule[name] for name in open_]
-    return [own for own in before if (reader := reader_of(own)) and reader.func == stage.func]
+    return [p for p in before if (reader := reader_of(p)) and reader.func == stage.func]
 
 
 def _is_long(d: Definition, sizes: Mapping[str, int | None], threads: int) -> bool:
@@ -165,10 +165,10 @@ def block_sums(stage: Stage, *, threads: int = 256) -> BlockSums:
     if not d.free or _is_long(d, sizes, threads):
         block, _ = stage.split(fused(stage, names), threads * _EACH)
         parts = stage.rfactor(block)
-        near = dict.fromkeys(r.name for r in reads_in(d.values) if moves_along(r, names[-1]))
+        sources = dict.fromkeys(r.name for r in reads_in(d.values) if moves_along(r, names[-1]))
         terms = prod(sizes.get(v) or 0 for v in names)
         whole = len(names) == 1 and terms > 0 and terms % (threads * _EACH) == 0
-        vector = min((fetched(parts, source) for source in near), default=1) if whole else 1
+        vector = min((fetched(parts, source) for source in sources), default=1) if whole else 1
         _sum_in_blocks(parts, [parts.loops[-1].name], threads, vector)
         if d.free:
             _sum_in_blocks(stage, [block.name], _WARP, 1)
@@ -190,6 +190,6 @@ def _sum_in_blocks(stage: Stage, names: list[str], threads: int, vector: int) ->
 def _loaded(stage: Stage, d: Definition) -> int:
     """How many terms of a reduction that are neighbours in memory 16 bytes hold, where rows have so many."""
     last = d.ranges[-1][0]
-    near = [r for r in reads_in(d.values) if r.index[-1:] == (Var(last),)]
-    widest = max((r.dtype.bytes for r in near), default=ACCESS)
+    contiguous = [r for r in reads_in(d.values) if r.index[-1:] == (Var(last),)]
+    widest = max((r.dtype.bytes for r in contiguous), default=ACCESS)
     return even_width(ACCESS // widest, sizes_of(stage).get(last))

@@ -122,19 +122,19 @@ def choose(plan: Plan, choices: Mapping[str, Any], **among: Collection[Any]) -> 
     """
     known: dict[str, Field[Any]] = {f.name: f for f in fields(plan)}  # type: ignore[arg-type]  # a plan is a dataclass
     types = get_type_hints(type(plan))
-    made = {name: plain(value) for name, value in choices.items()}
-    for name, value in made.items():
+    given = {name: plain(value) for name, value in choices.items()}
+    for name, value in given.items():
         if name not in known:
             raise _refused(f"there is no choice {name!r}", did_you_mean(name, known))
-        wanted = types[name]
+        expected = types[name]
         listed = among.get(name, known[name].metadata.get("among"))
-        if not fits(value, wanted):
-            raise _refused(f"{name} must be {words(wanted)}, not {value!r}", _listed(known))
-        if wanted is int and value < (least := 0 if known[name].default == 0 else 1):
+        if not fits(value, expected):
+            raise _refused(f"{name} must be {words(expected)}, not {value!r}", _listed(known))
+        if expected is int and value < (least := 0 if known[name].default == 0 else 1):
             raise _refused(f"{name} must be at least {least}, not {value}", _listed(known))
         if listed is not None and value not in listed:
             raise _refused(f"{name} cannot be {value!r}", did_you_mean(value, map(repr, listed)))
-    return replace(plan, **made)  # type: ignore[type-var]  # as above
+    return replace(plan, **given)  # type: ignore[type-var]  # as above
 
 
 def _listed(known: Mapping[str, Field[Any]]) -> str:

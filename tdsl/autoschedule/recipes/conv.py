@@ -69,14 +69,14 @@ def conv(stage: Stage, *, machine: Machine | None = None, **choices: Any) -> Til
     """
     schedule = stage.schedule
     machine = machine or as_target(schedule.target).machine()
-    found = _find(*known(schedule), stage.func)
-    made = [] if found is None else convolve(schedule, found, machine, **choices)
-    if not made:
+    convolution = _find(*known(schedule), stage.func)
+    tiled = [] if convolution is None else convolve(schedule, convolution, machine, **choices)
+    if not tiled:
         raise Unsuited(
             "it is no sum of products that reads a window, padding or another sum",
             "td.recipes.matmul is for products of matrices",
         )
-    return made[0][1]
+    return tiled[0][1]
 
 
 def convolve(
@@ -87,17 +87,17 @@ def convolve(
     inner = _inner(schedule, c, tiles, machine)
     if not inner and not has_window(schedule.state.program.func(c.func)):
         return []
-    if not c.apart and _copy_paddings(schedule, c.func, machine):
+    if not c.windowed and _copy_paddings(schedule, c.func, machine):
         c = _find(*known(schedule), c.owner) or c
     if c.moving.name in inner:
         tiles = replace(tiles, panel="no", ahead=0)
     tile(schedule, c, tiles)
-    made = [(c, tiles)]
+    tiled = [(c, tiles)]
     for name in inner:
-        made += make_inside(
+        tiled += make_inside(
             schedule, name, c.func, c.others, schedule[c.owner], c.names[c.others[-1]], machine
         )
-    return made
+    return tiled
 
 
 def known(schedule: BaseSchedule) -> tuple[State, dict[str, Box]]:
@@ -108,14 +108,14 @@ def known(schedule: BaseSchedule) -> tuple[State, dict[str, Box]]:
 
 def _sizes(f: FuncDef, box: Box) -> dict[str, int]:
     """The extent of each variable, those that are not known being large."""
-    found = extents(f, f.definitions[0], box)
-    return {name: UNKNOWN if e is None else e for name, e in found.items()}
+    sizes = extents(f, f.definitions[0], box)
+    return {name: UNKNOWN if e is None else e for name, e in sizes.items()}
 
 
 def contraction_of(schedule: BaseSchedule, func: str) -> Contraction | None:
     """The contraction that a func is, with the sizes that the schedule knows."""
-    found = _find(*known(schedule), func)
-    return None if found is None or found.apart else found
+    contraction = _find(*known(schedule), func)
+    return None if contraction is None or contraction.windowed else contraction
 
 
 def _find(state: State, boxes: dict[str, Box], func: str) -> Contraction | None:
@@ -199,23 +199,23 @@ def make_inside(
     index = next(r.index for r in reads_in(d.values) if r.name == name)
     fixed = [n for n, e in enumerate(index) if isinstance(e, Var) and e.name in outer]
     stage, c = schedule[name], _sum_inside(schedule, name, name, fixed)
-    if (c is None or not c.apart) and _copy_paddings(schedule, name, machine):
+    if (c is None or not c.windowed) and _copy_paddings(schedule, name, machine):
         c = _sum_inside(schedule, name, name, fixed)
     if c is not None and c.along == schedule.state.program.func(name).variables[-1]:
         values = {e.value for e in mapped_reads(d, name).values()}
         if len(values) == 1 and not any(isinstance(v, Read) for v in values):
             stage = schedule.cache_read(name, reader, mapped=True)
             c = _sum_inside(schedule, stage.func, name, fixed)
-    made: list[Tiled] = []
+    tiled: list[Tiled] = []
     if c is not None:
         tiles = replace(plan_tiles(c, machine), band=0)
         whole = _sum_inside(schedule, stage.func, name, ())
         if whole is not None and not tiles.dot:  # what all iterations read may come from memory
             tiles = replace(tiles, fetch=plan_tiles(whole, machine).fetch)
         tile(schedule, c, tiles, threads=False)
-        made = [(c, replace(tiles, parallel=""))]
+        tiled = [(c, replace(tiles, parallel=""))]
     stage.compute_at(host, loop)
-    return made
+    return tiled
 
 
 def _sum_inside(

@@ -49,11 +49,11 @@ def cosma(
     parts = (a * b for a, b in zip(given.ranks, given.steps, strict=True))
     m, n, k = (-(-x // n) for x, n in zip(extents_of(stage, p), parts, strict=True))
     if rule == "library":
-        made = published_strategy(m, n, k, left, memory)
-        found = None if made is None else made.strategy
+        published = published_strategy(m, n, k, left, memory)
+        strategy = None if published is None else published.strategy
     else:
-        found = best_strategy(m, n, k, left, memory)
-    return _apply(stage, p, given.inside(_found(found, p, stage, ranks, memory)), ranks)
+        strategy = best_strategy(m, n, k, left, memory)
+    return _apply(stage, p, given.inside(_checked(strategy, p, stage, ranks, memory)), ranks)
 
 
 @recipe
@@ -65,26 +65,26 @@ def carma(stage: Stage, ranks: int, memory: int | None = None) -> Grid:
     """
     p = product_of(stage)
     ranks, memory = _counts(ranks, memory)
-    made = halved_strategy(*extents_of(stage, p), ranks, memory)
-    return _apply(stage, p, _found(made, p, stage, ranks, memory), ranks)
+    strategy = halved_strategy(*extents_of(stage, p), ranks, memory)
+    return _apply(stage, p, _checked(strategy, p, stage, ranks, memory), ranks)
 
 
 def _read_splits(text: str, ranks: int) -> Strategy:
     """The strategy that splits say, one of no ranks and steps for none."""
     counts = {kind + dim: 1 for kind in "ps" for dim in "mnk"}
     for split in filter(None, text.split(",")):
-        found = re.fullmatch(r"([ps][mnk])([1-9]\d*)", split.strip())
-        if found is None:
+        match = re.fullmatch(r"([ps][mnk])([1-9]\d*)", split.strip())
+        if match is None:
             raise _refused(f"{split!r} is no split", 'write as the library does: "sm2,pn2,pk3"')
-        counts[found[1]] *= int(found[2])
-    made = Strategy(
+        counts[match[1]] *= int(match[2])
+    given = Strategy(
         (counts["pm"], counts["pn"], counts["pk"]), (counts["sm"], counts["sn"], counts["sk"])
     )
-    if math.prod(made.ranks) > ranks:
+    if math.prod(given.ranks) > ranks:
         raise _refused(
-            f"{text!r} takes {math.prod(made.ranks)} ranks, there are {ranks}", "take more ranks"
+            f"{text!r} takes {math.prod(given.ranks)} ranks, there are {ranks}", "take more ranks"
         )
-    return made
+    return given
 
 
 def _counts(ranks: int, memory: int | None) -> tuple[int, int | None]:
@@ -98,17 +98,17 @@ def _count(name: str, value: int) -> int:
     return operator.index(value)
 
 
-def _found(
-    made: Strategy | None, p: Product, stage: Stage, ranks: int, memory: int | None
+def _checked(
+    strategy: Strategy | None, p: Product, stage: Stage, ranks: int, memory: int | None
 ) -> Strategy:
-    if made is None:
+    if strategy is None:
         m, n, k = extents_of(stage, p)
         least = (m * k + k * n + m * n) / ranks
         raise _refused(
             f"{memory} elements are too few for {ranks} ranks: {least:.0f} hold a share of the matrices",
             "take more ranks, or allow more memory",
         )
-    return made
+    return strategy
 
 
 def _refused(message: str, hint: str) -> ScheduleError:
@@ -128,6 +128,6 @@ def _apply(stage: Stage, p: Product, s: Strategy, ranks: int) -> Grid:
         return grid
     parts = [stage.divide(x, n) for x, n in zip((p.i, p.j, p.k), s.steps, strict=True)]
     stage.reorder(*(step for step, _ in parts), *(inside for _, inside in parts))
-    made = parts[1][0] if max(s.steps[:2]) > 1 else outer[-1]
-    stage.communicate(stage.func, at=made).communicate(p.factors, at=parts[2][0])
+    result_loop = parts[1][0] if max(s.steps[:2]) > 1 else outer[-1]
+    stage.communicate(stage.func, at=result_loop).communicate(p.factors, at=parts[2][0])
     return grid

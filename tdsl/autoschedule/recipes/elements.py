@@ -46,16 +46,16 @@ def elements(stage: Stage, *, threads: int = 256, vector: int | None = None) -> 
     f = stage.schedule.state.program.func(stage.func)
     if not any(d.free for d in f.definitions):
         raise Unsuited("it has one point")
-    found = 1
+    widest = 1
     for n, d in enumerate(f.definitions):
-        own = stage if n == 0 else stage.update(n - 1)
-        width = vector_of(own) if vector is None else vector
+        current = stage if n == 0 else stage.update(n - 1)
+        width = vector_of(current) if vector is None else vector
         rows = 1
         if vector is None:
-            width, rows = max((width, 1), _beyond_rows(own, threads), key=lambda x: x[0])
-        if share_points(own, d, threads, width, rows):
-            found = max(found, width)
-    return Elements(threads, found)
+            width, rows = max((width, 1), _beyond_rows(current, threads), key=lambda x: x[0])
+        if share_points(current, d, threads, width, rows):
+            widest = max(widest, width)
+    return Elements(threads, widest)
 
 
 def share_points(stage: Stage, d: Definition, threads: int, vector: int, rows: int = 1) -> bool:
@@ -164,21 +164,21 @@ def even_width(most: int, extent: int | None) -> int:
     return width
 
 
-def apart(reads: Iterable[Read], free: Collection[str]) -> list[tuple[str, str | None]]:
-    """Arrays that are read, each with the variable along which a copy of its own has it; None for all of it.
+def separate_operands(reads: Iterable[Read], free: Collection[str]) -> list[tuple[str, str | None]]:
+    """The operands to copy: an array, and the variable along which a separate copy has it, None for all.
 
     Reads of one array that move with different free variables are different operands, such as those of
     `x[k, i] * x[k, j]`: one box around both would have all that is between them.
     """
-    found: dict[str, dict[frozenset[str], None]] = {}
+    moving: dict[str, dict[frozenset[str], None]] = {}
     for r in reads:
         used = {v for e in r.index for v in variables(e)}
-        found.setdefault(r.name, {})[frozenset(used.intersection(free))] = None
-    made: list[tuple[str, str | None]] = []
-    for name, sets in found.items():
-        own = [sorted(s.difference(*(t for t in sets if t != s))) for s in sets]
-        made += [(name, v[0]) for v in own] if len(own) > 1 and all(own) else [(name, None)]
-    return made
+        moving.setdefault(r.name, {})[frozenset(used.intersection(free))] = None
+    operands: list[tuple[str, str | None]] = []
+    for name, sets in moving.items():
+        axes = [sorted(s.difference(*(t for t in sets if t != s))) for s in sets]
+        operands += [(name, v[0]) for v in axes] if len(axes) > 1 and all(axes) else [(name, None)]
+    return operands
 
 
 def fetched(stage: Stage, source: str, along: str | None = None) -> int:
@@ -190,8 +190,8 @@ def fetched(stage: Stage, source: str, along: str | None = None) -> int:
     for r in reads_in(definition_of(stage).values):
         if r.name == source and moves_along(r, along):
             last = as_sum(r.index[-1])
-            near = [a.name for a, c in last.terms.items() if c == 1 and isinstance(a, Var)]
+            units = [a.name for a, c in last.terms.items() if c == 1 and isinstance(a, Var)]
             steps = [last.constant, *(c for c in last.terms.values() if c != 1)]
-            for step in (*steps, *(sizes.get(v) for v in near), *[None] * (len(near) != 1)):
+            for step in (*steps, *(sizes.get(v) for v in units), *[None] * (len(units) != 1)):
                 width = min(width, even_width(ACCESS // r.dtype.bytes, step))
     return width

@@ -32,6 +32,6 @@ def bind_blocks(stage: Stage, loops: Sequence[str]) -> None:
     first = next(
         (n for n, count in enumerate(counts) if (count or 0) > _MOST_BESIDE), len(loops) - 1
     )
-    beside = [*loops[:first], fused(stage, [*loops[first:]])]
-    for loop, axis in zip(reversed(beside), "xyz", strict=False):
+    axes = [*loops[:first], fused(stage, [*loops[first:]])]
+    for loop, axis in zip(reversed(axes), "xyz", strict=False):
         stage.bind(loop, f"blockIdx.{axis}")

@@ -97,7 +97,7 @@ def write_inner_sums(schedule: BaseSchedule, func: str, plan: InnerSums, machine
     """The plan as directives."""
     state, boxes = known(schedule)
     f: FuncDef = state.program.func(func)
-    d, own = f.definitions[0], schedule[func]
+    d, owner = f.definitions[0], schedule[func]
     along = vector_variable(d)
     lanes = 1
     if along is not None and along != plan.row:
@@ -105,12 +105,12 @@ def write_inner_sums(schedule: BaseSchedule, func: str, plan: InnerSums, machine
     ranges = [name for name, _, _ in d.ranges]
     rest = [v for v in d.free if v not in (plan.row, along)]
     if along is not None and lanes > 1:
-        block, one = own.split(along, lanes, tail="peel")
-        own.reorder(plan.row, *rest, block, *ranges, one)
-        own.vectorize(one)
+        block, one = owner.split(along, lanes, tail="peel")
+        owner.reorder(plan.row, *rest, block, *ranges, one)
+        owner.vectorize(one)
     else:
-        own.reorder(plan.row, *(v for v in d.free if v != plan.row), *ranges)
+        owner.reorder(plan.row, *(v for v in d.free if v != plan.row), *ranges)
     if machine.threads > 1:
-        own.parallel(plan.row)
+        owner.parallel(plan.row)
     for name in plan.inside:
-        make_inside(schedule, name, func, (plan.row,), own, plan.row, machine)
+        make_inside(schedule, name, func, (plan.row,), owner, plan.row, machine)

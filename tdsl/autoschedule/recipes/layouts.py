@@ -85,26 +85,26 @@ class Moved:
 
     def by(self, dims: tuple[int, ...]) -> int:
         """Elements that all ranks receive when each axis of the grid shares the loop of a dimension out."""
-        made = Placement(self.target.dims, tuple(Blocks(dim) for dim in dims))
-        return sum(self._rank(made, self.grid.coordinates(r)) for r in range(self.grid.size))
+        placement = Placement(self.target.dims, tuple(Blocks(dim) for dim in dims))
+        return sum(self._rank(placement, self.grid.coordinates(r)) for r in range(self.grid.size))
 
     def rounds(self) -> float:
         """How many steps it takes to make the target block by block; infinitely many if it cannot be."""
         dims = [e.dim for e in self.target.entries if isinstance(e, Blocks)]
         if len(set(dims)) < len(self.target.entries):
             return math.inf
-        found = 1
+        steps = 1
         for entry, parts in zip(self.target.entries, self.grid.shape, strict=True):
             if isinstance(entry, Blocks) and entry.size is not None:
-                found *= -(-count(self.whole[entry.dim]) // (entry.size * parts))
-        return found
+                steps *= -(-count(self.whole[entry.dim]) // (entry.size * parts))
+        return steps
 
     def at_once(self) -> int:
         """Elements that all ranks receive when each makes its block of the target."""
         total = 0
         for at in map(self.grid.coordinates, range(self.grid.size)):
-            own = owned(self.target, self.grid, self.whole, at)
-            needed = None if own is None else tuple(own[dim] for dim in self.order)
+            block = owned(self.target, self.grid, self.whole, at)
+            needed = None if block is None else tuple(block[dim] for dim in self.order)
             total += _lacking(needed, self._there(at))
         return total
 
@@ -112,22 +112,22 @@ class Moved:
         """What a rank has before."""
         return owned(self.source, self.grid, tuple(self.whole[dim] for dim in self.order), at)
 
-    def _rank(self, made: Placement, at: Coordinates) -> int:
-        tile = owned(made, self.grid, self.whole, at)
-        own = owned(self.target, self.grid, self.whole, at)
+    def _rank(self, placement: Placement, at: Coordinates) -> int:
+        tile = owned(placement, self.grid, self.whole, at)
+        block = owned(self.target, self.grid, self.whole, at)
         needed = None if tile is None else tuple(tile[dim] for dim in self.order)
-        return _lacking(needed, self._there(at)) + _lacking(own, tile)
+        return _lacking(needed, self._there(at)) + _lacking(block, tile)
 
 
-def _lacking(wanted: Box | None, there: Box | None) -> int:
+def _lacking(needed: Box | None, there: Box | None) -> int:
     """Elements of a box that another one has not."""
-    if wanted is None:
+    if needed is None:
         return 0
     if there is None:
-        return elements(wanted)
-    spans = zip(wanted, there, strict=True)
+        return elements(needed)
+    spans = zip(needed, there, strict=True)
     both = (sum(count(clip(b, *run)) for run in runs(a)) for a, b in spans)
-    return elements(wanted) - math.prod(both)
+    return elements(needed) - math.prod(both)
 
 
 def _copied(stage: Stage) -> tuple[str, tuple[int, ...]]:
@@ -151,8 +151,8 @@ def _copied(stage: Stage) -> tuple[str, tuple[int, ...]]:
 def _extents(stage: Stage) -> Box:
     """The box of a func in numbers."""
     schedule = stage.schedule
-    found = schedule.state.program.func(stage.func).output_box(here())
-    values = [[bind_expr(e, schedule.sizes) for e in pair] for pair in found]
+    box = schedule.state.program.func(stage.func).output_box(here())
+    values = [[bind_expr(e, schedule.sizes) for e in pair] for pair in box]
     numbers = [[int(v.value) for v in pair if isinstance(v, Const)] for pair in values]
     if any(len(pair) < 2 for pair in numbers):
         raise ScheduleError(

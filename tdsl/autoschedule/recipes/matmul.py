@@ -20,7 +20,7 @@ from typing import Any
 from tdsl.autoschedule.patterns.contraction import (
     Contraction,
     Tiles,
-    lies_along,
+    is_contiguous_along,
     plan_tiles,
     recognize,
 )
@@ -65,12 +65,12 @@ def matmul(
     """
     schedule = stage.schedule
     names = [loop.name for loop in stage.loops]
-    found = _find(schedule, stage.func, "" if along is None else name_of_loop(along, names))
-    if isinstance(found, str):
-        raise Unsuited(found)
-    tiles = plan_tiles(found, machine or as_target(schedule.target).machine())
+    contraction = _find(schedule, stage.func, "" if along is None else name_of_loop(along, names))
+    if isinstance(contraction, str):
+        raise Unsuited(contraction)
+    tiles = plan_tiles(contraction, machine or as_target(schedule.target).machine())
     tiles = choose(tiles, choices)
-    tile(schedule, found, tiles)
+    tile(schedule, contraction, tiles)
     return tiles
 
 
@@ -83,29 +83,29 @@ def _find(schedule: BaseSchedule, func: str, along: str) -> Contraction | str:
 
 def tile(schedule: BaseSchedule, c: Contraction, tiles: Tiles, *, threads: bool = True) -> None:
     """Write tiles as directives; without `threads` for loops that stand inside of a parallel one."""
-    own = schedule[c.owner]
+    owner = schedule[c.owner]
     across, along = c.names[c.across], c.names[c.along]
     others = [c.names[v] for v in c.others]
     rest: Loop | str = across
     band: list[Loop] = []
     if tiles.band:
-        outer, rest = own.split(across, tiles.band, tail="peel")
+        outer, rest = owner.split(across, tiles.band, tail="peel")
         band = [outer]
-    row, i = own.split(rest, tiles.rows, tail="peel")
-    block, j = own.split(along, tiles.width, tail="peel")
+    row, i = owner.split(rest, tiles.rows, tail="peel")
+    block, j = owner.split(along, tiles.width, tail="peel")
     # a panel serves all rows; windows that share what they read, and nothing else, are made along memory
-    first, last = (row, block) if c.apart else (block, row)
+    first, last = (row, block) if c.windowed else (block, row)
     if c.func == c.owner:
-        place = _sum_here(own, c, tiles, [*others, *band, first], last, (i, j))
+        place = _sum_here(owner, c, tiles, [*others, *band, first], last, (i, j))
     else:
-        own.reorder(*others, *band, first, last, i, j)
-        _vectors(own, i, j, tiles)
+        owner.reorder(*others, *band, first, last, i, j)
+        _vectors(owner, i, j, tiles)
         if tiles.stream:
-            own.stream_stores()
-        place = _sum_inside(schedule, c, tiles, own, first, last)
+            owner.stream_stores()
+        place = _sum_inside(schedule, c, tiles, owner, first, last)
     if tiles.parallel and threads:
         shared: Loop | str = block if tiles.parallel == along else tiles.parallel
-        own.parallel(band[0] if tiles.parallel == across and band else shared)
+        owner.parallel(band[0] if tiles.parallel == across and band else shared)
     summed, term = schedule[c.func], c.ranges[-1]
     if tiles.fetch:
         line, inner = summed.split(term, tiles.fetch, tail="peel")
@@ -115,9 +115,9 @@ def tile(schedule: BaseSchedule, c: Contraction, tiles: Tiles, *, threads: bool 
     dot = _dot(tiles)
     if dot is not None and dot.right != c.moving.dtype:
         once = threads and c.sizes[c.along] > tiles.width
-        c = _unsigned(schedule, c, tiles, own, None if once else row)
+        c = _unsigned(schedule, c, tiles, owner, None if once else row)
     if dot is not None:
-        _left_panel(schedule, c, tiles, own, None if threads else row)
+        _left_panel(schedule, c, tiles, owner, None if threads else row)
     if tiles.panel != "no":
         _panel(schedule, c, tiles, *place)
     elif tiles.ahead:
@@ -125,19 +125,19 @@ def tile(schedule: BaseSchedule, c: Contraction, tiles: Tiles, *, threads: bool 
 
 
 def _sum_here(
-    own: Stage, c: Contraction, tiles: Tiles, outer: list[Loop | str], row: Loop, inner: tuple[Loop, Loop]
+    stage: Stage, c: Contraction, tiles: Tiles, outer: list[Loop | str], row: Loop, inner: tuple[Loop, Loop]
 ) -> tuple[Stage, Loop]:  # fmt: skip
     """Sum in memory of the stage's own, which is then copied out; the loop around a panel."""
     terms: list[Loop | str] = list(c.ranges)
     some: list[Loop] = []
     if tiles.terms:
-        part, left = own.split(c.ranges[0], tiles.terms, tail="peel")
+        part, left = stage.split(c.ranges[0], tiles.terms, tail="peel")
         some, terms = [part], [left]
-    _products(own, tiles, [*outer, *some, row], terms, *inner)
+    _products(stage, tiles, [*outer, *some, row], terms, *inner)
     block = outer[-1]
     assert isinstance(block, Loop)
-    copy = own.schedule.cache_write(own, block if some else row)
-    last = own.schedule.state.program.func(copy.func).variables[-1]
+    copy = stage.schedule.cache_write(stage, block if some else row)
+    last = stage.schedule.state.program.func(copy.func).variables[-1]
     if last == c.along:
         if some:
             copy.vectorize(c.along, tiles.lanes)
@@ -150,21 +150,21 @@ def _sum_here(
         copy.vectorize(lane)
     if tiles.stream:
         copy.stream_stores()
-    _store_along(own, c)
-    return own, some[0] if some else block
+    _store_along(stage, c)
+    return stage, some[0] if some else block
 
 
 def _sum_inside(
-    schedule: BaseSchedule, c: Contraction, tiles: Tiles, own: Stage, block: Loop, row: Loop
+    schedule: BaseSchedule, c: Contraction, tiles: Tiles, owner: Stage, block: Loop, row: Loop
 ) -> tuple[Stage, Loop]:
     """Sum inside of the tiles of the func that reads the sums; the loop around a panel."""
     summed = schedule[c.func]
     if not tiles.terms:
-        summed.compute_at(own, row)
+        summed.compute_at(owner, row)
         _products(summed, tiles, [*c.others], [*c.ranges], c.across, c.along)
         _store_along(summed, c)
-        return own, block
-    summed.compute_at(own, block)
+        return owner, block
+    summed.compute_at(owner, block)
     part, left = summed.split(c.ranges[0], tiles.terms, tail="peel")
     rows, i = summed.split(c.across, tiles.rows, tail="peel")
     _products(summed, tiles, [*c.others, part, rows], [left], i, c.along)
@@ -189,8 +189,8 @@ def _products(
     several, one = stage.split(along, dot.lanes, tail="peel")
     if dot.rows > 1:
         rows, i = stage.split(across, dot.rows, tail="peel")
-        some, beside = stage.split(term, dot.packed, tail="peel")
-        stage.reorder(*outer, *terms[:-1], step, rows, several, i, one, some, beside)
+        some, packed = stage.split(term, dot.packed, tail="peel")
+        stage.reorder(*outer, *terms[:-1], step, rows, several, i, one, some, packed)
         first, across = i, rows
     else:
         stage.reorder(*outer, *terms[:-1], step, across, several, one, term)
@@ -211,29 +211,29 @@ def _left(c: Contraction) -> Read:
 
 
 def _left_panel(
-    schedule: BaseSchedule, c: Contraction, tiles: Tiles, own: Stage, row: Loop | None
+    schedule: BaseSchedule, c: Contraction, tiles: Tiles, owner: Stage, row: Loop | None
 ) -> None:
     """Copy what is broadcast so that the terms of a sum lie side by side, where they do not, or in tiles."""
     left, term, dot = _left(c), c.ranges[-1], _dot(tiles)
-    made, name = [], left.name
-    if not lies_along(c, left, term):
-        made.append(_with_terms_last(schedule, c, left, name))
-        name = made[0].func
+    copies, name = [], left.name
+    if not is_contiguous_along(c, left, term):
+        copies.append(_with_terms_last(schedule, c, left, name))
+        name = copies[0].func
     if dot is not None and dot.rows > 1:
         # rows of a part begin anywhere: only those of a whole operand can be packed by tiles, too
-        made.append(_in_tiles(schedule, c, dot, left, name, tiles.rows if row is None else 0))
-    for copy in reversed(made):  # what is read must find the place of its reader
-        _for_all(copy, tiles, own, row)
+        copies.append(_in_tiles(schedule, c, dot, left, name, tiles.rows if row is None else 0))
+    for copy in reversed(copies):  # what is read must find the place of its reader
+        _for_all(copy, tiles, owner, row)
 
 
 def _with_terms_last(schedule: BaseSchedule, c: Contraction, left: Read, name: str) -> Stage:
     """A copy of what is broadcast with the terms of a sum side by side."""
-    copy = schedule.cache_read(name, c.func, along=_apart(c, c.across))
+    copy = schedule.cache_read(name, c.func, along=_copy_along(c, c.across))
     axis = left.index.index(Var(c.ranges[-1]))
     names, dims = [x.name for x in copy.loops], [n for n in range(len(left.index)) if n != axis]
     copy.reorder_storage(*dims, axis)
     copy.reorder(*(names[n] for n in (*dims, axis)))
-    blocks, vectors = _turn(copy, names[dims[-1]], names[axis], SQUARE)
+    blocks, vectors = _transpose(copy, names[dims[-1]], names[axis], SQUARE)
     copy.reorder(vectors, blocks)  # what is written together lies together
     return copy
 
@@ -245,7 +245,7 @@ def _in_tiles(
     rank = len(left.index)
     across, axis = (left.index.index(Var(v)) for v in (c.across, c.ranges[-1]))
     pack = {across: rows, axis: dot.terms} if rows else {axis: dot.terms}
-    steps = schedule.cache_read(name, c.func, pack=pack, along=_apart(c, c.across))
+    steps = schedule.cache_read(name, c.func, pack=pack, along=_copy_along(c, c.across))
     terms = rank + len(pack) - 1  # the axis of those of a step
     copy = schedule.cache_read(steps.func, c.func, pack={terms: dot.packed})
     steps.inline()
@@ -259,30 +259,30 @@ def _in_tiles(
     return copy
 
 
-def _for_all(made: Stage, tiles: Tiles, own: Stage, row: Loop | None) -> None:
+def _for_all(stage: Stage, tiles: Tiles, owner: Stage, row: Loop | None) -> None:
     """Make something inside of a loop, or at the root by all threads."""
     if row is not None:
-        made.compute_at(own, row)
-    elif tiles.parallel and made.loops:
-        made.parallel(made.loops[0])
+        stage.compute_at(owner, row)
+    elif tiles.parallel and stage.loops:
+        stage.parallel(stage.loops[0])
 
 
 def _unsigned(
-    schedule: BaseSchedule, c: Contraction, tiles: Tiles, own: Stage, row: Loop | None
+    schedule: BaseSchedule, c: Contraction, tiles: Tiles, owner: Stage, row: Loop | None
 ) -> Contraction:
     """Read what moves along as unsigned, and what the sums then have too much once, or inside of a loop."""
-    made, excess = schedule[c.func].unsigned(c.moving.name)
-    made.inline()
+    copy, excess = schedule[c.func].unsigned(c.moving.name)
+    copy.inline()
     state, lanes = schedule.state, SUMS * tiles.lanes
     summed = state.program.func(excess.func).definitions[0]
-    if lies_along(c, _left(c), c.ranges[-1]):
+    if is_contiguous_along(c, _left(c), c.ranges[-1]):
         excess.vectorize(c.ranges[-1], lanes)
     elif summed.free:
         block, one = excess.split(summed.free[-1], lanes, tail="peel")
         excess.reorder(block, *c.ranges, one)
         excess.vectorize(one)
-    _for_all(excess, tiles, own, row)
-    moving = replace(c.moving, name=made.func, dtype=state.program.func(made.func).dtypes[0])
+    _for_all(excess, tiles, owner, row)
+    moving = replace(c.moving, name=copy.func, dtype=state.program.func(copy.func).dtypes[0])
     value = transform(c.value, lambda n: moving if n == c.moving else n)
     return replace(c, moving=moving, value=value)
 
@@ -318,20 +318,20 @@ def _panel(schedule: BaseSchedule, c: Contraction, tiles: Tiles, host: Stage, lo
     rank = len(c.moving.index)
     whole = tiles.panel == "root"
     dims = [*outer, axis, *inner, rank] if whole else [*outer, *inner, axis]
-    made = None if whole else _open_producer(schedule, c)
+    producer = None if whole else _open_producer(schedule, c)
     pack = {axis: tiles.width} if whole else {}
-    copy = made or _copy_moving(schedule, c, tiles, host, loop, pack)
+    copy = producer or _copy_moving(schedule, c, tiles, host, loop, pack)
     names = [loop.name for loop in copy.loops]
     copy.reorder_storage(*dims)
     copy.reorder(*(names[n] for n in dims))
     _place(copy, tiles, host, loop, names[(*outer, axis)[0]])
-    if made or stride_of(c.moving, c.along) == 1:
+    if producer or stride_of(c.moving, c.along) == 1:
         copy.vectorize(names[dims[-1]], tiles.lanes)
     elif inner and inner[-1] == rank - 1:
-        blocks, _ = _turn(copy, names[inner[-1]], names[dims[-1]], min(tiles.lanes, SQUARE))
+        blocks, _ = _transpose(copy, names[inner[-1]], names[dims[-1]], min(tiles.lanes, SQUARE))
         # few rows at a time: the others may lie in the same sets of the cache
         copy.reorder(blocks, *(names[n] for n in inner[:-1]))
-    if tiles.ahead and inner and not made:
+    if tiles.ahead and inner and not producer:
         copy.prefetch(c.moving.name, names[inner[-1]], tiles.ahead)
 
 
@@ -384,11 +384,11 @@ def _copy_moving(
     """A copy of what moves along; in the sum's own loop from the start, where alone it may be there."""
     here = tiles.panel != "root" and host.func == c.func
     return schedule.cache_read(
-        c.moving.name, c.func, at=loop if here else None, pack=pack, along=_apart(c, c.along)
+        c.moving.name, c.func, at=loop if here else None, pack=pack, along=_copy_along(c, c.along)
     )
 
 
-def _apart(c: Contraction, variable: str) -> str | None:
+def _copy_along(c: Contraction, variable: str) -> str | None:
     """The variable that tells an operand from the other one, where both are of one array."""
     twice = any(r.name == c.moving.name for r in reads_in((c.value,)) if r != c.moving)
     return variable if twice else None
@@ -402,7 +402,7 @@ def _place(copy: Stage, tiles: Tiles, host: Stage, loop: Loop, outermost: str) -
         copy.parallel(outermost)
 
 
-def _turn(copy: Stage, along: str, across: str, lanes: int) -> tuple[Loop, Loop]:
+def _transpose(copy: Stage, along: str, across: str, lanes: int) -> tuple[Loop, Loop]:
     """Copy square blocks: vectors of what is read side by side, as many as they have lanes."""
     blocks, one = copy.split(across, lanes, tail="peel")
     vectors, lane = copy.split(along, lanes, tail="peel")

@@ -100,7 +100,7 @@ def _plan(chain: OnlineChain, machine: Machine) -> OnlineBands:
 
 def _write(stage: Stage, chain: OnlineChain, plan: OnlineBands, machine: Machine) -> None:
     schedule = stage.schedule
-    running, own = stage.online(chain.term, plan.terms), schedule[chain.end]
+    running, owner = stage.online(chain.term, plan.terms), schedule[chain.end]
     readers = {f.name for f, _ in schedule.state.consumers(running.func)}
     if chain.end != chain.lead.name:
         schedule[chain.lead.name].inline()
@@ -109,21 +109,21 @@ def _write(stage: Stage, chain: OnlineChain, plan: OnlineBands, machine: Machine
     outside = [v for v in chain.lead.variables if v not in (chain.row, chain.column)]
     lanes = lanes_for(chain.lead.definitions[0], chain.sizes[chain.column], machine.vector_bytes)
     if readers <= {chain.lead.name, chain.end}:
-        band, rows = own.split(chain.row, plan.rows, tail="peel")
-        own.reorder(*outside, band, rows, chain.column)
-        running.compute_at(own, band).reorder(*outside, tile, chain.row, chain.column)
+        band, rows = owner.split(chain.row, plan.rows, tail="peel")
+        owner.reorder(*outside, band, rows, chain.column)
+        running.compute_at(owner, band).reorder(*outside, tile, chain.row, chain.column)
         if lanes > 1:
-            own.vectorize(chain.column, lanes)
+            owner.vectorize(chain.column, lanes)
     else:
-        own = running
-        band, rows = own.split(chain.row, plan.rows, tail="peel")
-        own.reorder(*outside, band, tile, rows, chain.column)
+        owner = running
+        band, rows = owner.split(chain.row, plan.rows, tail="peel")
+        owner.reorder(*outside, band, tile, rows, chain.column)
     if plan.parallel:
-        own.parallel(band if plan.parallel == chain.row else plan.parallel)
+        owner.parallel(band if plan.parallel == chain.row else plan.parallel)
     if lanes > 1:
         running.vectorize(chain.column, lanes)
-    near = _boxes(stage, running.func, chain, plan, tile, tuple(inside))
-    _fill(running, tile, Chain(running.func, tuple(inside), near), machine)
+    tile_boxes = _boxes(stage, running.func, chain, plan, tile, tuple(inside))
+    _fill(running, tile, Chain(running.func, tuple(inside), tile_boxes), machine)
 
 
 def _fill(running: Stage, tile: str, chain: Chain, machine: Machine) -> None:

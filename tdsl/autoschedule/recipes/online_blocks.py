@@ -81,28 +81,28 @@ def inside_tiles(state: State, running: str, row: str, tile: str) -> dict[str, R
     those that are read elsewhere, too.
     """
     program = state.program
-    found: dict[str, Roles] = {}
+    candidates: dict[str, Roles] = {}
     start = program.func(running)
     stack: list[tuple[FuncDef, Roles]] = [(start, {row: ROW, tile: TILE})]
     while stack:
         f, roles = stack.pop(0)
         for r in (r for d in f.definitions for r in reads_in(d.values)):
-            if r.name == f.name or r.name in found or not program.has_func(r.name):
+            if r.name == f.name or r.name in candidates or not program.has_func(r.name):
                 continue
             g = program.func(r.name)
-            own = {v: role_of(e, roles) for v, e in zip(g.variables, r.index, strict=True)}
-            if ROW in own.values() and {TERM, TILE} & set(own.values()):
+            axes = {v: role_of(e, roles) for v, e in zip(g.variables, r.index, strict=True)}
+            if ROW in axes.values() and {TERM, TILE} & set(axes.values()):
                 ranges = {
-                    v: INNER for d in g.definitions for v, _, _ in d.ranges if TILE in own.values()
+                    v: INNER for d in g.definitions for v, _, _ in d.ranges if TILE in axes.values()
                 }
-                found[g.name] = {**own, **ranges}
-                stack.append((g, found[g.name]))
-    kept, near = dict[str, Roles](), {running}
+                candidates[g.name] = {**axes, **ranges}
+                stack.append((g, candidates[g.name]))
+    kept, members = dict[str, Roles](), {running}
     for f in reversed(program.funcs):
-        read_here = {g.name for g, _ in state.consumers(f.name)} <= near
-        if f.name in found and read_here and f.name not in program.outputs:
-            kept[f.name] = found[f.name]
-            near.add(f.name)
+        read_here = {g.name for g, _ in state.consumers(f.name)} <= members
+        if f.name in candidates and read_here and f.name not in program.outputs:
+            kept[f.name] = candidates[f.name]
+            members.add(f.name)
     return kept
 
 
@@ -154,7 +154,7 @@ def find_online_chain(stage: Stage) -> OnlineChain:
     d = f.definitions[0]
     if len(d.free) < 2 or len(d.ranges) != 1 or d.init is None:
         raise Unsuited("it is no sum over one variable for rows and columns, its last two")
-    found = known_sizes(stage)
+    sizes = known_sizes(stage)
     row, column, term = *d.free[-2:], d.ranges[0][0]
     weights = any({row, term} <= _used(r.index) for r in reads_in(d.values))
     values = any({column, term} <= _used(r.index) for r in reads_in(d.values))
@@ -167,10 +167,10 @@ def find_online_chain(stage: Stage) -> OnlineChain:
     end = f.name
     if f.name not in state.program.outputs and len(readers) == 1:
         (reader,) = readers
-        own = reader.definitions[0]
-        if len(reader.definitions) == 1 and own.init is None and own.free == d.free:
+        ending = reader.definitions[0]
+        if len(reader.definitions) == 1 and ending.init is None and ending.free == d.free:
             end = reader.name
-    return OnlineChain(f, end, row, column, term, found)
+    return OnlineChain(f, end, row, column, term, sizes)
 
 
 def _used(index: tuple[Any, ...]) -> set[str]:
@@ -209,80 +209,80 @@ def _power(most: int, extent: int) -> int:
 def _shared(state: State, chain: OnlineChain, rows: int, terms: int) -> int:
     """The bytes of what a tile fetches, and of the scores and weights in it."""
     *batches, _, column = chain.lead.variables
-    own = {**dict.fromkeys(batches, BATCH), chain.row: ROW, chain.term: TERM}
+    lead_roles = {**dict.fromkeys(batches, BATCH), chain.row: ROW, chain.term: TERM}
     counts, sizes = {BATCH: 1, ROW: rows, TERM: terms}, dict[str, int]()
-    stack: list[tuple[FuncDef, Roles]] = [(chain.lead, own)]
+    stack: list[tuple[FuncDef, Roles]] = [(chain.lead, lead_roles)]
     while stack:
         f, roles = stack.pop()
         for r in (r for d in f.definitions for r in reads_in(d.values)):
-            found = [role_of(e, roles) for e in r.index]
-            if r.name in sizes or not {ROW, TERM} & set(found):
+            axis_roles = [role_of(e, roles) for e in r.index]
+            if r.name in sizes or not {ROW, TERM} & set(axis_roles):
                 continue
             _, limits = source_of(state.program, r.name)
-            whole = (extent(limits, n) or chain.sizes[column] for n in range(len(found)))
+            whole = (extent(limits, n) or chain.sizes[column] for n in range(len(axis_roles)))
             sizes[r.name] = r.dtype.bytes * prod(
-                counts.get(role, n) for role, n in zip(found, whole, strict=True)
+                counts.get(role, n) for role, n in zip(axis_roles, whole, strict=True)
             )
-            if state.program.has_func(r.name) and TERM in found:
+            if state.program.has_func(r.name) and TERM in axis_roles:
                 g = state.program.func(r.name)
-                stack.append((g, dict(zip(g.variables, found, strict=True))))
+                stack.append((g, dict(zip(g.variables, axis_roles, strict=True))))
     return sum(sizes.values())
 
 
 def check_ends(state: State, running: str, chain: OnlineChain) -> None:
     """Unsuited where results of the one pass are for more than what the chain ends in."""
-    near = [running]
-    for name in near:  # grows
+    followers = [running]
+    for name in followers:  # grows
         for reader in dict.fromkeys(f for f, _ in state.consumers(name)):
-            if reader.name in (chain.lead.name, chain.end, *near):
+            if reader.name in (chain.lead.name, chain.end, *followers):
                 continue
             if reader.name in state.program.outputs or reader.definitions[0].init is not None:
                 raise Unsuited(f"{reader.name!r} is made of the results of its pass, too")
-            near.append(reader.name)
+            followers.append(reader.name)
 
 
 def _write(stage: Stage, chain: OnlineChain, plan: OnlineBlocks) -> Stage:
     schedule = stage.schedule
-    running, own, whole = stage.online(chain.term, plan.terms), schedule[chain.end], ""
+    running, owner, whole = stage.online(chain.term, plan.terms), schedule[chain.end], ""
     check_ends(schedule.state, running.func, chain)
     tile = running.loops[-1].name
     if chain.end != chain.lead.name:
         schedule[chain.lead.name].inline()
     if plan.parts > 1:
         part, _ = running.split(tile, nparts=plan.parts)
-        merged, whole, own = own, part.name, running.rfactor(part)
+        merged, whole, owner = owner, part.name, running.rfactor(part)
         elements(merged, vector=1)
         running.compute_at(merged, merged.loops[-1]).set_scope(REGISTER)
-        tile = own.loops[-1].name
-    thread = _share_out(own, chain, plan, whole, tile)
+        tile = owner.loops[-1].name
+    thread = _share_out(owner, chain, plan, whole, tile)
     if whole:
-        out = schedule.cache_write(own, at=thread, scope=REGISTER)
+        out = schedule.cache_write(owner, at=thread, scope=REGISTER)
         write_neighbours(out, 1, 1)
-        running = own
+        running = owner
     else:
-        running.compute_at(own, thread).set_scope(REGISTER)
+        running.compute_at(owner, thread).set_scope(REGISTER)
         outside = [v for v in chain.lead.variables if v not in (chain.row, chain.column)]
         running.reorder(*outside, tile, chain.row, chain.column)
-    for made in {own.func: own, running.func: running}.values():
-        for x in made.loops[-2:]:  # a mask may cut them short: indices of registers are constant
-            made.unroll(x)
-    _fill(_Block(schedule, chain, plan, own, thread, running, tile))
-    return own
+    for sums in {owner.func: owner, running.func: running}.values():
+        for x in sums.loops[-2:]:  # a mask may cut them short: indices of registers are constant
+            sums.unroll(x)
+    _fill(_Block(schedule, chain, plan, owner, thread, running, tile))
+    return owner
 
 
-def _share_out(own: Stage, chain: OnlineChain, plan: OnlineBlocks, whole: str, tile: str) -> str:
+def _share_out(owner: Stage, chain: OnlineChain, plan: OnlineBlocks, whole: str, tile: str) -> str:
     """Blocks of rows, and parts of the terms, on blocks; the innermost loop over threads."""
     outside = [v for v in chain.lead.variables if v not in (chain.row, chain.column)]
-    block, rows = own.split(chain.row, plan.rows)
-    column, inner = own.split(chain.column, chain.sizes[chain.column])
-    ty, row = own.split(rows, plan.each[0])
-    tx, lane = own.split(inner, plan.each[1])
+    block, rows = owner.split(chain.row, plan.rows)
+    column, inner = owner.split(chain.column, chain.sizes[chain.column])
+    ty, row = owner.split(rows, plan.each[0])
+    tx, lane = owner.split(inner, plan.each[1])
     parts, tiles = ([whole], [tile]) if whole else ([], [])
-    own.reorder(*outside, block, column, *parts, ty, tx, *tiles, row, lane)
-    own.bind(fused(own, [*outside, block.name, column.name]), "blockIdx.x")
+    owner.reorder(*outside, block, column, *parts, ty, tx, *tiles, row, lane)
+    owner.bind(fused(owner, [*outside, block.name, column.name]), "blockIdx.x")
     if whole:
-        own.bind(whole, "blockIdx.y")
-    own.bind(ty, "threadIdx.y").bind(tx, "threadIdx.x")
+        owner.bind(whole, "blockIdx.y")
+    owner.bind(ty, "threadIdx.y").bind(tx, "threadIdx.x")
     return tx.name
 
 
@@ -293,7 +293,7 @@ class _Block:
     schedule: BaseSchedule
     chain: OnlineChain
     plan: OnlineBlocks
-    own: Stage
+    owner: Stage
     thread: str
     running: Stage
     tile: str
@@ -309,7 +309,7 @@ def _fill(b: _Block) -> None:
     """What a tile needs, from the sum that leads back to what is fetched."""
     inside = inside_tiles(b.schedule.state, b.running.func, b.chain.row, b.tile)
     lead = f"{b.chain.lead.name}_tile"
-    held = {name for name in inside if _is_held(b.schedule.state, name, inside)}
+    products = {name for name in inside if _is_kept_in_registers(b.schedule.state, name, inside)}
     for name, roles in inside.items():
         stage = b.schedule[name]
         d = b.schedule.state.program.func(name).definitions[0]
@@ -322,8 +322,8 @@ def _fill(b: _Block) -> None:
         elif TERM not in roles.values():
             stage.compute_at(b.running, b.tile).set_scope(SHARED)
             _rows_on_threads(b, stage, row)
-        elif name not in held:
-            _weights(b, name, roles, held & {r.name for r in reads_in(d.values)})
+        elif name not in products:
+            _weights(b, name, roles, products & {r.name for r in reads_in(d.values)})
     for name, roles in inside.items():
         _fetch(b, name, roles)
 
@@ -338,7 +338,7 @@ def _rows_on_threads(b: _Block, stage: Stage, row: str) -> None:
     stage.bind(ty, "threadIdx.y").bind(tx, "threadIdx.x")
 
 
-def _is_held(state: State, name: str, inside: Mapping[str, Roles]) -> bool:
+def _is_kept_in_registers(state: State, name: str, inside: Mapping[str, Roles]) -> bool:
     """True for sums that one element-wise func in a tile reads: a thread keeps those of its elements."""
     if state.program.func(name).definitions[0].init is None or TERM not in inside[name].values():
         return False
@@ -348,11 +348,11 @@ def _is_held(state: State, name: str, inside: Mapping[str, Roles]) -> bool:
     )
 
 
-def _weights(b: _Block, name: str, roles: Roles, held: set[str]) -> None:
+def _weights(b: _Block, name: str, roles: Roles, products: set[str]) -> None:
     """Scores or weights: products by tiles in the registers of threads, the rest element by element."""
     stage, d = b.schedule[name], b.schedule.state.program.func(name).definitions[0]
     stage.compute_at(b.running, b.tile).set_scope(SHARED)
-    if d.init is None and not held:
+    if d.init is None and not products:
         stage.cooperate()
         return
     row, term = (next(v for v, role in roles.items() if role == r) for r in (ROW, TERM))
@@ -363,17 +363,17 @@ def _weights(b: _Block, name: str, roles: Roles, held: set[str]) -> None:
     stage.reorder(*batches, ty, tx, *sums, inner, few)
     stage.bind(ty, "threadIdx.y").bind(tx, "threadIdx.x")
     stage.unroll(inner).unroll(few)
-    for product in held:
-        own = b.schedule[product]
+    for product in products:
+        product_stage = b.schedule[product]
         f = b.schedule.state.program.func(product)
-        own.compute_at(stage, tx).set_scope(REGISTER)
+        product_stage.compute_at(stage, tx).set_scope(REGISTER)
         read = next(r for r in reads_in(d.values) if r.name == product)
         last = [
             v for v, e in zip(f.variables, read.index, strict=True) if e in (Var(row), Var(term))
         ]
-        own.reorder(*[v for v in f.definitions[0].variables if v not in last], *last)
+        product_stage.reorder(*[v for v in f.definitions[0].variables if v not in last], *last)
         for v in last:
-            own.unroll(v)
+            product_stage.unroll(v)
 
 
 def _fetch(b: _Block, name: str, roles: Roles) -> None:
@@ -386,15 +386,17 @@ def _fetch(b: _Block, name: str, roles: Roles) -> None:
     )
     sources = {r.name: r for r in reads_in(d.values) if r.name not in inside and r.index}
     for source, read in sources.items():
-        found = {role_of(e, roles) for e in read.index}
-        if found >= {ROW, TERM} or not found & {ROW, TERM, INNER}:
+        used = {role_of(e, roles) for e in read.index}
+        if used >= {ROW, TERM} or not used & {ROW, TERM, INNER}:
             continue
         copy = b.schedule.cache_read(source, name, scope=SHARED)
-        if ROW in found:
-            copy.compute_at(b.own, b.thread)
+        if ROW in used:
+            copy.compute_at(b.owner, b.thread)
         else:
             copy.compute_at(b.running, b.tile)
-        own = extents(f, d, f.natural)
+        dims = extents(f, d, f.natural)
         last = read.index[-1]
-        count = own.get(last.name) if isinstance(last, Var) and role_of(last, roles) == "" else None
+        count = (
+            dims.get(last.name) if isinstance(last, Var) and role_of(last, roles) == "" else None
+        )
         copy.cooperate(even_width(COPIED // read.dtype.bytes, count))

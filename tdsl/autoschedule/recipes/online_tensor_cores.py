@@ -36,12 +36,12 @@ from tdsl.autoschedule.recipes.tensor_cores import (
     PHASE_BYTES,
     SHARED_BYTES,
     Form,
-    form_of_groups,
     load_by,
     load_of,
     mma_of,
     shape_of,
     spread,
+    wgmma_of,
 )
 from tdsl.core.node import frozen, post_order
 from tdsl.errors import counted
@@ -206,17 +206,17 @@ def _plan(chain: OnlineChain, machine: Machine) -> OnlineTensorCores:
 
 def _write(stage: Stage, chain: OnlineChain, plan: OnlineTensorCores) -> OnlineTensorCores:
     schedule = stage.schedule
-    running, own = stage.online(chain.term, plan.terms), schedule[chain.end]
+    running, owner = stage.online(chain.term, plan.terms), schedule[chain.end]
     check_ends(schedule.state, running.func, chain)
     tile, part = running.loops[-1].name, running.loops[-1].name
     if chain.end != chain.lead.name:
         schedule[chain.lead.name].inline()
     outside = [v for v in chain.lead.variables if v not in (chain.row, chain.column)]
-    block, rows = own.split(chain.row, plan.rows)
-    warp, row = own.split(rows, plan.warp)
-    own.reorder(*outside, block, warp, row, chain.column)
-    own.bind(fused(own, [*outside, block.name]), "blockIdx.x").bind(warp, "threadIdx.y")
-    running.compute_at(own, warp).set_scope(FRAGMENT)
+    block, rows = owner.split(chain.row, plan.rows)
+    warp, row = owner.split(rows, plan.warp)
+    owner.reorder(*outside, block, warp, row, chain.column)
+    owner.bind(fused(owner, [*outside, block.name]), "blockIdx.x").bind(warp, "threadIdx.y")
+    running.compute_at(owner, warp).set_scope(FRAGMENT)
     running.reorder(*outside, tile, chain.row, chain.column)
     if plan.columns < chain.sizes[chain.column]:
         outer, _ = running.split(chain.column, plan.columns)
@@ -240,7 +240,7 @@ def _write(stage: Stage, chain: OnlineChain, plan: OnlineTensorCores) -> OnlineT
     if plan.hopper:
         _check_shared(products, plan, inside)
     for product in reversed(products):  # what they are made of first
-        _multiply(product, plan, inside, (own, warp.name), (running, tile))
+        _multiply(product, plan, inside, (owner, warp.name), (running, tile))
     for name in reversed(list(inside)):
         if (
             not schedule.state.plan(name).tensorizations
@@ -248,7 +248,7 @@ def _write(stage: Stage, chain: OnlineChain, plan: OnlineTensorCores) -> OnlineT
         ):
             schedule[name].cooperate()
     running.cooperate()
-    own.cooperate(2)
+    owner.cooperate(2)
     if plan.stages > 1:
         running.pipeline(tile, plan.stages, producer_warps=plan.hopper, overlap_mma=plan.early)
     return plan
@@ -256,8 +256,8 @@ def _write(stage: Stage, chain: OnlineChain, plan: OnlineTensorCores) -> OnlineT
 
 def _rounded(d: Definition) -> list[str]:
     """The funcs of which a sum reads elements that it rounds to another type first."""
-    found = (n for n in post_order(*d.values) if isinstance(n, Cast) and rounded_part(n) != n)
-    return [x.name for n in found for x in post_order(n) if isinstance(x, Read)]
+    casts = (n for n in post_order(*d.values) if isinstance(n, Cast) and rounded_part(n) != n)
+    return [x.name for n in casts for x in post_order(n) if isinstance(x, Read)]
 
 
 def _product(
@@ -266,12 +266,12 @@ def _product(
     """A sum of products by the rows' operand and another; Unsuited where tensor cores do not make it."""
     if len(d.ranges) != 1:
         raise Unsuited(f"{stage.func!r} sums over {counted(len(d.ranges), 'variable')}")
-    found = plain_operands(replace(d, where=TRUE))
-    left, right = sorted(found, key=lambda x: roles.get(x.along) != ROW)
+    operands = plain_operands(replace(d, where=TRUE))
+    left, right = sorted(operands, key=lambda x: roles.get(x.along) != ROW)
     form: Form | None
     if plan.hopper:
         columns = plan.terms if roles.get(right.along) == TERM else plan.columns
-        form = form_of_groups(left, right, "f32", columns, held=left.read.name in inside)
+        form = wgmma_of(left, right, "f32", columns, in_registers=left.read.name in inside)
     else:
         form = mma_of(left, right, "f32")
     if roles.get(left.along) != ROW or form is None:
@@ -295,24 +295,24 @@ def _multiply(
     stage.reorder(*others, ko, mi, nj, i1, j1, k1).tensorize(i1, p.form.name)
     stage.unroll(mi).unroll(nj).unroll(ko)
     if p.left.read.name not in inside:
-        near = _fetched(p, p.left, plan, rows)
+        shared = _fetched(p, p.left, plan, rows)
         if isinstance(p.form, Mma):
-            copy = schedule.cache_read(near.func, stage.func, scope=FRAGMENT)
+            copy = schedule.cache_read(shared.func, stage.func, scope=FRAGMENT)
             copy.compute_at(*(rows if plan.held else (stage, ko)))
             load_by(copy, p.left, load_of(p.left, "a", plan.warp))
     elif p.d.where != TRUE:
-        held = schedule.cache_read(p.left.read.name, stage.func, scope=FRAGMENT, filled=True)
-        held.compute_at(*tiles).cooperate()
-    near = _fetched(p, p.right, plan, tiles)
+        weights = schedule.cache_read(p.left.read.name, stage.func, scope=FRAGMENT, filled=True)
+        weights.compute_at(*tiles).cooperate()
+    shared = _fetched(p, p.right, plan, tiles)
     if isinstance(p.form, Mma):
-        copy = schedule.cache_read(near.func, stage.func, at=ko, scope=FRAGMENT)
+        copy = schedule.cache_read(shared.func, stage.func, at=ko, scope=FRAGMENT)
         load_by(copy, p.right, load_of(p.right, "b", _STEP))
 
 
 def _fetched(p: _Product, x: Operand, plan: OnlineTensorCores, place: tuple[Stage, str]) -> Stage:
     """A tile of an operand in shared memory: of rows for a group that has them alone."""
     of_rows, size = p.roles.get(x.along) == ROW, x.read.dtype.bytes
-    vector, row = fetched(p.stage, x.read.name, x.apart), size * _tile_of(p, x, plan)[1]
+    vector, row = fetched(p.stage, x.read.name, x.copy_along), size * _tile_of(p, x, plan)[1]
     whole = plan.hopper and plan.stages > 1 and not of_rows
     refused = plan.hopper and (row % min(SWIZZLES) or x.axes[1] + 1 < len(x.read.index))
     if refused or (whole and (vector * size < ACCESS or len(x.read.index) > _MOST_AXES)):
@@ -322,7 +322,7 @@ def _fetched(p: _Product, x: Operand, plan: OnlineTensorCores, place: tuple[Stag
         )
     scope = GROUP if plan.hopper and of_rows else SHARED
     tile = p.stage.schedule.cache_read(
-        x.read.name, p.stage.func, scope=scope, filled=True, along=x.apart
+        x.read.name, p.stage.func, scope=scope, filled=True, along=x.copy_along
     )
     tile.compute_at(*place)
     if not whole:
@@ -336,11 +336,11 @@ def _fetched(p: _Product, x: Operand, plan: OnlineTensorCores, place: tuple[Stag
 def _tile_of(p: _Product, x: Operand, plan: OnlineTensorCores) -> tuple[int, int]:
     """How many elements a tile of an operand has along its axes."""
     along = {ROW: plan.warp if plan.hopper else plan.rows, TERM: plan.terms, INNER: plan.terms}
-    sizes, found = sizes_of(p.stage), []
+    sizes, extents = sizes_of(p.stage), []
     for axis in x.axes:
-        near = [v for v in variables(x.read.index[axis]) if p.roles.get(v) != TILE]
-        found.append(along.get(p.roles.get(near[0], "")) or sizes[near[0]] or 0)
-    return found[0], found[1]
+        moving = [v for v in variables(x.read.index[axis]) if p.roles.get(v) != TILE]
+        extents.append(along.get(p.roles.get(moving[0], "")) or sizes[moving[0]] or 0)
+    return extents[0], extents[1]
 
 
 def _check_shared(

@@ -47,7 +47,7 @@ class Operand:
     twice: bool = False
 
     @property
-    def apart(self) -> str | None:
+    def copy_along(self) -> str | None:
         """The variable that tells this operand from the other one, where both are of one array."""
         return self.along if self.twice else None
 
@@ -76,20 +76,20 @@ class Matrices:
             return self
         sides = []
         for names, size in zip((self.rows, self.columns), tile, strict=False):
-            found = _plain_one(d, names, self.terms[0])
-            fills = found is not None and (sizes.get(found.along) or 0) % size == 0
-            sides.append((found.along,) if found is not None and fills else names)
+            operand = _plain_one(d, names, self.terms[0])
+            fills = operand is not None and (sizes.get(operand.along) or 0) % size == 0
+            sides.append((operand.along,) if operand is not None and fills else names)
         return Matrices(sides[0], sides[1], self.terms)
 
     def extents(self, sizes: Mapping[str, int | None]) -> tuple[int, int, int]:
         """How many rows, columns and terms there are; 0 where that is not known."""
-        found = []
+        extents = []
         for names in (self.rows, self.columns, self.terms):
             total = 1
             for v in names:
                 total *= sizes.get(v) or 0
-            found.append(total)
-        return found[0], found[1], found[2]
+            extents.append(total)
+        return extents[0], extents[1], extents[2]
 
 
 def matrices_of(d: Definition) -> Matrices:
@@ -99,17 +99,17 @@ def matrices_of(d: Definition) -> Matrices:
         raise Unsuited("it does not add its terms up")
     if not all(isinstance(e, Var) for e in d.index):
         raise Unsuited("its sums are not made at plain variables")
-    own = []
+    sides = []
     for part, other in zip(parts, reversed(parts), strict=True):
         name = _source(part).name
-        own.append(tuple(v for v in d.free if v in variables(part) - variables(other)))
-        if not own[-1]:
+        sides.append(tuple(v for v in d.free if v in variables(part) - variables(other)))
+        if not sides[-1]:
             raise Unsuited(f"no variable of the result is that of {name!r} alone")
         for v, _, _ in d.ranges:
             if v not in variables(part):
                 raise Unsuited(f"{name!r} does not move along {v!r}, which is summed over")
-    last = [max(d.index.index(Var(v)) for v in names) for names in own]
-    rows, columns = own if last[0] < last[1] else own[::-1]
+    last = [max(d.index.index(Var(v)) for v in names) for names in sides]
+    rows, columns = sides if last[0] < last[1] else sides[::-1]
     return Matrices(rows, columns, tuple(v for v, _, _ in d.ranges))
 
 
@@ -118,12 +118,12 @@ def operands_of(stage: Stage, m: Matrices) -> tuple[Operand, Operand]:
     d = definition_of(stage)
     parts = _factors(d)
     (row,), (column,), (term,) = m.rows, m.columns, m.terms
-    found = {}
+    operands = {}
     for part in parts:
         along = row if row in variables(part) else column
         plain = _plain(part, along, term) if isinstance(part, Read) else None
-        found[along] = plain or _gathered(d, part, along, term)
-    return _pair(found[row], found[column])
+        operands[along] = plain or _gathered(d, part, along, term)
+    return _pair(operands[row], operands[column])
 
 
 def check_terms(stage: Stage, operands: tuple[Operand, Operand], step: int) -> bool:
@@ -179,7 +179,7 @@ def plain_operands(d: Definition) -> tuple[Operand, Operand]:
 
     Of several variables of an operand the last is taken that it moves along one by one.
     """
-    m, found = matrices_of(d), []
+    m, operands = matrices_of(d), []
     for names in (m.rows, m.columns):
         one = _plain_one(d, names, m.terms[0])
         if one is None:
@@ -187,8 +187,8 @@ def plain_operands(d: Definition) -> tuple[Operand, Operand]:
                 f"an operand does not move one by one along {m.terms[0]!r} and {names[-1]!r}, "
                 "each in an axis of its own"
             )
-        found.append(one)
-    return _pair(*found)
+        operands.append(one)
+    return _pair(*operands)
 
 
 def _pair(left: Operand, right: Operand) -> tuple[Operand, Operand]:
@@ -203,25 +203,25 @@ def flattened(stage: Stage, m: Matrices) -> tuple[Matrices, Stage | None]:
     """
     reader = reader_of(stage) if max(len(m.rows), len(m.columns)) > 1 else None
     d = definition_of(stage)
-    own: dict[str, str] = {}
+    theirs: dict[str, str] = {}
     if reader is not None:
         at = next(r for r in reads_in(definition_of(reader).values) if r.name == stage.func)
-        own = {v: e.name for v, e in zip(d.free, at.index, strict=True) if isinstance(e, Var)}
-    made = []
+        theirs = {v: e.name for v, e in zip(d.free, at.index, strict=True) if isinstance(e, Var)}
+    sides = []
     for names in (m.rows, m.columns):
-        made.append(names if len(names) == 1 else (stage.flatten(*names).name,))
+        sides.append(names if len(names) == 1 else (stage.flatten(*names).name,))
         if reader is not None and len(names) > 1:
-            reader.flatten(*(own[v] for v in names))
+            reader.flatten(*(theirs[v] for v in names))
     terms = m.terms
     if len(terms) > 1:
         terms = (stage.flatten(*sorted(terms, key=_places(d).__getitem__)).name,)
-    return Matrices(made[0], made[1], terms), reader
+    return Matrices(sides[0], sides[1], terms), reader
 
 
 def vector_of(stage: Stage, x: Operand) -> int:
     """How many elements of an operand's rows one access of 16 bytes at most has."""
     if not x.gathered:
-        return fetched(stage, x.read.name, x.apart)
+        return fetched(stage, x.read.name, x.copy_along)
     state = bind_state(stage.schedule.state, stage.schedule.sizes)
     d = state.program.func(stage.func).definitions[0]
     (part,) = (p for p in _factors(d) if x.along in variables(p))
@@ -299,8 +299,8 @@ def _plain(read: Read, along: str, term: str) -> Operand | None:
 def _plain_one(d: Definition, names: tuple[str, ...], term: str) -> Operand | None:
     """The operand that alone moves with some variables, along the last that it moves along one by one."""
     (part,) = (p for p in _factors(d) if variables(p).issuperset(names))
-    found = [_plain(part, v, term) for v in names] if isinstance(part, Read) else []
-    return next((x for x in reversed(found) if x is not None), None)
+    candidates = [_plain(part, v, term) for v in names] if isinstance(part, Read) else []
+    return next((x for x in reversed(candidates) if x is not None), None)
 
 
 def _gathered(d: Definition, part: Expr, along: str, term: str) -> Operand:

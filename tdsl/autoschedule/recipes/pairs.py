@@ -83,16 +83,16 @@ def pairs(stage: Stage, *, machine: Machine | None = None, **choices: Any) -> Pa
     machine = machine or as_target(schedule.target).machine()
     state = bind_state(schedule.state, schedule.sizes)
     open_ = {name for name, plan in state.plans if not plan.touched}
-    found = find_pairs(state, stage.func, group_of(state, stage.func, open_))
-    plan = None if found is None else plan_pairs(state, found, machine)
-    if found is None:
+    reduction = find_pairs(state, stage.func, group_of(state, stage.func, open_))
+    plan = None if reduction is None else plan_pairs(state, reduction, machine)
+    if reduction is None:
         raise Unsuited(
             "it takes no result, for each of its points, of a reduction over reductions of pairs"
         )
     if plan is None:
         raise Unsuited("the target has no vectors of what a pair is reduced to")
     plan = choose(plan, choices)
-    write_pairs(schedule, found, plan)
+    write_pairs(schedule, reduction, plan)
     return plan
 
 
@@ -116,17 +116,17 @@ def find_pairs(state: State, owner: str, group: list[str]) -> PairReduction | No
         if read[0].name not in group or not _reduces(state.program.func(read[0].name)):
             continue
         pair = state.program.func(read[0].name)
-        found = _pair(pair, read[0], d)
-        if found is not None and {c.name for c, _ in state.consumers(pair.name)} == {name}:
-            row, partner, moving = found
+        matched = _pair(pair, read[0], d)
+        if matched is not None and {c.name for c, _ in state.consumers(pair.name)} == {name}:
+            row, partner, moving = matched
             partners = d.ranges[0][0]
             return PairReduction(owner, name, d.free[0], partners, pair.name, row, partner, moving)
     return None
 
 
 def _only_read(d: Definition, name: str) -> Read | None:
-    found = [r for r in d.reads if r.name == name]
-    return found[0] if len({r.index for r in found}) == 1 else None
+    reads = [r for r in d.reads if r.name == name]
+    return reads[0] if len({r.index for r in reads}) == 1 else None
 
 
 def _reduces(f: FuncDef) -> bool:
@@ -153,46 +153,48 @@ def _pair(pair: FuncDef, read: Read, best: Definition) -> tuple[str, str, Read] 
     return row, partner, moving[0]
 
 
-def plan_pairs(state: State, found: PairReduction, machine: Machine) -> Pairs | None:
+def plan_pairs(state: State, reduction: PairReduction, machine: Machine) -> Pairs | None:
     """Choose by the machine's vectors; None where there are none."""
-    d = state.program.func(found.pair).definitions[0]
+    d = state.program.func(reduction.pair).definitions[0]
     lanes = lanes_for(d, None, machine.vector_bytes)
     if lanes < 2:
         return None
     return Pairs(lanes, min(TILE, machine.registers - 4), lanes)
 
 
-def write_pairs(schedule: BaseSchedule, found: PairReduction, plan: Pairs) -> None:
+def write_pairs(schedule: BaseSchedule, p: PairReduction, plan: Pairs) -> None:
     """Write the choices as directives."""
-    own, best, pair = (schedule[name] for name in (found.owner, found.best, found.pair))
-    (row,) = schedule.state.program.func(found.owner).variables
-    block, some = own.split(row, plan.rows)
-    own.vectorize(some, plan.lanes)
-    own.parallel(block)
-    best.compute_at(own, block)
-    tile, one = best.split(found.partner, plan.partners, tail="peel")
-    best.reorder(tile, one, found.row)
-    best.vectorize(found.row, plan.lanes)
+    owner, best, pair = (schedule[name] for name in (p.owner, p.best, p.pair))
+    (row,) = schedule.state.program.func(p.owner).variables
+    block, some = owner.split(row, plan.rows)
+    owner.vectorize(some, plan.lanes)
+    owner.parallel(block)
+    best.compute_at(owner, block)
+    tile, one = best.split(p.partner, plan.partners, tail="peel")
+    best.reorder(tile, one, p.row)
+    best.vectorize(p.row, plan.lanes)
     pair.compute_at(best, tile)
-    ranges = [n for n, _, _ in schedule.state.program.func(found.pair).definitions[0].ranges]
-    pair.reorder(*ranges, found.pair_partner, found.pair_row)
-    pair.vectorize(found.pair_row, plan.lanes)
-    pair.unroll(found.pair_row)
-    pair.unroll(found.pair_partner)
-    pair.reorder_storage(found.pair_partner, found.pair_row)
-    index = found.moving.index
-    axis = index.index(Var(found.pair_row))
+    ranges = [n for n, _, _ in schedule.state.program.func(p.pair).definitions[0].ranges]
+    pair.reorder(*ranges, p.pair_partner, p.pair_row)
+    pair.vectorize(p.pair_row, plan.lanes)
+    pair.unroll(p.pair_row)
+    pair.unroll(p.pair_partner)
+    pair.reorder_storage(p.pair_partner, p.pair_row)
+    index = p.moving.index
+    axis = index.index(Var(p.pair_row))
     if axis != len(index) - 1:
-        _turn(schedule, found, axis, own, block)
+        _transpose_block(schedule, p, axis, owner, block)
 
 
-def _turn(schedule: BaseSchedule, found: PairReduction, axis: int, own: Stage, block: Any) -> None:
+def _transpose_block(
+    schedule: BaseSchedule, p: PairReduction, axis: int, owner: Stage, block: Any
+) -> None:
     """Copy a block of what moves with the rows, so that the rows lie side by side."""
-    copy = schedule.cache_read(found.moving.name, found.pair)
+    copy = schedule.cache_read(p.moving.name, p.pair)
     names = [loop.name for loop in copy.loops]
     dims = [n for n in range(len(names)) if n != axis]
     copy.reorder_storage(*dims, axis)
-    copy.compute_at(own, block)
+    copy.compute_at(owner, block)
     rows, one = copy.split(names[axis], SQUARE, tail="peel")
     vectors, lane = copy.split(names[-1], SQUARE, tail="peel")
     copy.reorder(*(names[n] for n in dims[:-1]), rows, vectors, one, lane)

@@ -49,12 +49,12 @@ def product_of(stage: Stage) -> Product:
     if len(d.free) == 2 and len(d.ranges) == 1 and d.combine is not None:
         i, j, k = *d.free, d.ranges[0][0]
         letters: dict[Expr, str] = {Var(i): "m", Var(j): "n", Var(k): "k"}
-        found: dict[str, set[str]] = {}
+        dims_of: dict[str, set[str]] = {}
         for r in reads_in(d.values):
-            found.setdefault(r.name, set()).add("".join(letters.get(e, "?") for e in r.index))
-        of = {"".join(sorted(dims)): name for name, (dims, *_) in found.items()}
-        dims = {name: next(iter(texts)) for name, texts in found.items()}
-        if set(of) == {"km", "kn"} and all(len(texts) == 1 for texts in found.values()):
+            dims_of.setdefault(r.name, set()).add("".join(letters.get(e, "?") for e in r.index))
+        of = {"".join(sorted(dims)): name for name, (dims, *_) in dims_of.items()}
+        dims = {name: next(iter(texts)) for name, texts in dims_of.items()}
+        if set(of) == {"km", "kn"} and all(len(texts) == 1 for texts in dims_of.values()):
             a, b = of["km"], of["kn"]
             result = "".join(letters[e] for e in d.index if isinstance(e, Var))
             return Product(i, j, k, ((a, dims[a]), (b, dims[b]), (stage.func, result)))
@@ -136,10 +136,10 @@ def extents_of(stage: Stage, p: Product) -> tuple[int, int, int]:
     schedule = stage.schedule
     program = schedule.state.program
     f = program.func(stage.func)
-    found = dict(zip(f.variables, (e for _, e in f.output_box(here())), strict=True))
+    extents = dict(zip(f.variables, (e for _, e in f.output_box(here())), strict=True))
     _, lo, hi = f.definitions[stage.definition].ranges[0]
     assert lo is not None and hi is not None
-    exprs = (found[p.i], found[p.j], hi)
+    exprs = (extents[p.i], extents[p.j], hi)
     values = [bind_expr(e, schedule.sizes) for e in exprs]
     numbers = [int(v.value) for v in values if isinstance(v, Const)]
     if len(numbers) < 3:

@@ -14,9 +14,13 @@ from collections.abc import Mapping
 from math import inf, prod
 from typing import Any
 
-from tdsl.autoschedule.patterns.beside import Beside, find_beside, run_beside
 from tdsl.autoschedule.patterns.groups import boxes_of_rows, group_of
 from tdsl.autoschedule.patterns.rows import SCANS, lanes_for, scanned_row, vectors_of
+from tdsl.autoschedule.patterns.sibling_reductions import (
+    SiblingReductions,
+    find_sibling_reductions,
+    write_sibling_reductions,
+)
 from tdsl.autoschedule.patterns.streaming import pays_to_stream
 from tdsl.autoschedule.patterns.strips import Strips, plan_strips
 from tdsl.autoschedule.recipes.choices import Unsuited, choose, recipe
@@ -53,14 +57,14 @@ class RowChain:
     work: float
 
     @staticmethod
-    def of(state: State, owner: str, found: Strips, boxes: dict[str, Box]) -> RowChain:
+    def of(state: State, owner: str, plan: Strips, boxes: dict[str, Box]) -> RowChain:
         """The chain that lines without strips are."""
-        f, row = state.program.func(owner), found.line
+        f, row = state.program.func(owner), plan.line
         count = extents(f, f.definitions[0], boxes[owner])[row]
-        near = boxes_of_rows(state, owner, row, list(found.inside), boxes, 1, found.outer)
-        work = sum(_work(state.program.func(name), near[name]) for name in (owner, *found.inside))
-        each = work / max(volume(near[owner]) or 1, 1)
-        return RowChain(owner, found.outer, row, count, found.inside, near, each)
+        needed = boxes_of_rows(state, owner, row, list(plan.inside), boxes, 1, plan.outer)
+        work = sum(_work(state.program.func(name), needed[name]) for name in (owner, *plan.inside))
+        each = work / max(volume(needed[owner]) or 1, 1)
+        return RowChain(owner, plan.outer, row, count, plan.inside, needed, each)
 
 
 @frozen
@@ -73,7 +77,7 @@ class Rows:
     together: int
     parallel: str
     stream: bool
-    beside: Beside | None = None
+    beside: SiblingReductions | None = None
 
 
 @recipe
@@ -104,13 +108,13 @@ def rows(stage: Stage, *, machine: Machine | None = None, **choices: Any) -> Row
     state = bind_state(schedule.state, schedule.sizes)
     boxes = root_boxes(rest_at_root(state))
     open_ = {name for name, plan in state.plans if not plan.touched}
-    found = plan_strips(state, stage.func, group_of(state, stage.func, open_), boxes, machine)
-    if found is None or found.height:
+    strips = plan_strips(state, stage.func, group_of(state, stage.func, open_), boxes, machine)
+    if strips is None or strips.height:
         raise Unsuited(
             "nothing that it alone reads can be computed row by row, for rows of an extent that is known",
             "td.Schedule(f, sizes={...}) tells extents; td.recipes.strips slides windows along lines",
         )
-    chain = RowChain.of(state, stage.func, found, boxes)
+    chain = RowChain.of(state, stage.func, strips, boxes)
     plan = choose(plan_rows(state, chain, boxes, machine), choices)
     write_rows(schedule, chain, plan, boxes, machine)
     return plan
@@ -129,8 +133,8 @@ def plan_rows(state: State, group: RowChain, boxes: dict[str, Box], machine: Mac
     shared = [v for v in group.outer[:1] if (sizes[v] or 0) >= 2 * machine.threads] or [group.row]
     stream = pays_to_stream(state, f.name, boxes, group.work, machine, most=inf)
     alone = together > 1 or group.outer
-    beside = None if alone else find_beside(state, f.name, group.row, boxes, machine)
-    return Rows(together, shared[0], stream, beside)
+    siblings = None if alone else find_sibling_reductions(state, f.name, group.row, boxes, machine)
+    return Rows(together, shared[0], stream, siblings)
 
 
 def _is_across(f: FuncDef, group: RowChain, boxes: dict[str, Box], machine: Machine) -> bool:
@@ -176,37 +180,41 @@ def write_rows(
     schedule: BaseSchedule, group: RowChain, plan: Rows, boxes: dict[str, Box], machine: Machine
 ) -> None:
     """Write the choices as directives; `boxes` are what the outputs need in all."""
-    own = schedule[group.owner]
+    looped = schedule[group.owner]
     state = inline_funcs(bind_state(schedule.state, schedule.sizes))  # as the group was found
     inside, owner = list(group.inside), state.program.func(group.owner)
     first = (*group.outer, group.row)
-    near = dict(group.boxes)
+    row_boxes = dict(group.boxes)
     if plan.together > 1:
-        near = boxes_of_rows(state, owner.name, group.row, inside, near, plan.together, group.outer)
-    own.reorder(*first, *(v for v in owner.variables if v not in first))
+        row_boxes = boxes_of_rows(
+            state, owner.name, group.row, inside, row_boxes, plan.together, group.outer
+        )
+    looped.reorder(*first, *(v for v in owner.variables if v not in first))
     threads: Loop | str = group.row
     loop: Loop | str = group.row
     if plan.beside:
-        threads, loop = own.split(group.row, plan.beside.part)
+        threads, loop = looped.split(group.row, plan.beside.part)
     if plan.together > 1 and owner.variables[-1] == group.row:
-        own.vectorize(group.row, plan.together)
+        looped.vectorize(group.row, plan.together)
     else:
         if plan.together > 1:
-            threads, _ = own.split(group.row, plan.together, tail="peel")
+            threads, _ = looped.split(group.row, plan.together, tail="peel")
             loop = threads
-        write_vectors(own, owner, 0, near[owner.name], machine)
+        write_vectors(looped, owner, 0, row_boxes[owner.name], machine)
     for name in group.inside:
         f = state.program.func(name)
         for n in range(len(f.definitions)):
             stage = schedule[name] if n == 0 else schedule[name].update(n - 1)
-            write_vectors(stage, f, n, near[name], machine)
-            _scan_side_by_side(stage, f, n, near[name], plan.together)
-        schedule[name].compute_at(own, loop)
-    own.parallel(threads if plan.parallel == group.row else plan.parallel)
+            write_vectors(stage, f, n, row_boxes[name], machine)
+            _scan_side_by_side(stage, f, n, row_boxes[name], plan.together)
+        schedule[name].compute_at(looped, loop)
+    looped.parallel(threads if plan.parallel == group.row else plan.parallel)
     if plan.stream:
-        own.stream_stores()
+        looped.stream_stores()
     if plan.beside:
-        run_beside(own, loop, plan.beside, boxes, machine.vector_bytes, far=plan.stream)
+        write_sibling_reductions(
+            looped, loop, plan.beside, boxes, machine.vector_bytes, far=plan.stream
+        )
 
 
 def _scan_side_by_side(stage: Stage, f: FuncDef, definition: int, box: Box, rows: int) -> None:
@@ -220,10 +228,10 @@ def _scan_side_by_side(stage: Stage, f: FuncDef, definition: int, box: Box, rows
 def write_vectors(stage: Stage, f: FuncDef, definition: int, box: Box, machine: Machine) -> None:
     """Vectors for a definition, with its reductions outside of them where their order is free."""
     d = f.definitions[definition]
-    found = vectors_of(f, definition, extents(f, d, box), machine.vector_bytes)
-    if found is None:
+    vectors = vectors_of(f, definition, extents(f, d, box), machine.vector_bytes)
+    if vectors is None:
         return
-    variable, lanes = found
+    variable, lanes = vectors
     if variable in d.free and d.ranges and not is_ordered(f, definition):
         stage.reorder(*(v for v in d.variables if v != variable), variable)
     stage.vectorize(variable, lanes)

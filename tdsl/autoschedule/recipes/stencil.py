@@ -75,23 +75,23 @@ def write_strips(
     schedule: BaseSchedule, owner: str, plan: Strips, boxes: dict[str, Box], machine: Machine
 ) -> None:
     """Write strips as directives."""
-    own = schedule[owner]
-    names = [loop.name for loop in own.loops]
-    strip, line = own.split(plan.line, plan.height)
+    looped = schedule[owner]
+    names = [loop.name for loop in looped.loops]
+    strip, line = looped.split(plan.line, plan.height)
     inner = [v for v in names if v != plan.line and v not in plan.outer]
-    own.reorder(*plan.outer, strip, line, *inner)
-    own.parallel(strip if plan.parallel == plan.line else plan.parallel)
+    looped.reorder(*plan.outer, strip, line, *inner)
+    looped.parallel(strip if plan.parallel == plan.line else plan.parallel)
     if plan.stream:
-        own.stream_stores()
+        looped.stream_stores()
     if plan.lines > 1:
-        _write_blocks(schedule, own, line, plan, machine)
+        _write_blocks(schedule, looped, line, plan, machine)
         return
     last = dict(plan.last)
-    _vectors(own, boxes[owner], machine, last)
+    _vectors(looped, boxes[owner], machine, last)
     for name in plan.inside:
         stage = schedule[name]
-        stage.store_at(own, strip)
-        stage.compute_at(own, line)
+        stage.store_at(looped, strip)
+        stage.compute_at(looped, line)
         if name in last:
             all_ = schedule.state.program.func(name).variables
             stage.reorder_storage(*(v for v in all_ if v != last[name]), last[name])
@@ -103,17 +103,17 @@ def write_strips(
 
 
 def _write_blocks(
-    schedule: BaseSchedule, own: Stage, line: Loop, plan: Strips, machine: Machine
+    schedule: BaseSchedule, owner: Stage, line: Loop, plan: Strips, machine: Machine
 ) -> None:
     """Some lines at a time, by a vector or two of each, with all that they need in registers."""
-    f = schedule.state.program.func(own.func)
+    f = schedule.state.program.func(owner.func)
     lanes = machine.vector_bytes // max(t.bytes for t in f.dtypes)
-    _, line = own.split(line, plan.lines)
-    block, inner = own.split(f.variables[-1], lanes * plan.vectors)
-    own.reorder(block, line, inner)
-    for stage in (own, *(schedule[name] for name in plan.inside)):
-        if stage is not own:
-            stage.compute_at(own, block)
+    _, line = owner.split(line, plan.lines)
+    block, inner = owner.split(f.variables[-1], lanes * plan.vectors)
+    owner.reorder(block, line, inner)
+    for stage in (owner, *(schedule[name] for name in plan.inside)):
+        if stage is not owner:
+            stage.compute_at(owner, block)
             line, inner = stage.loops[-2:]
         stage.unroll(line)
         stage.vectorize(inner, lanes)

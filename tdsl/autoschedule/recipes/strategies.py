@@ -91,7 +91,7 @@ def best_strategy(m: int, n: int, k: int, ranks: int, memory: int | None = None)
     (1, 1, 5)
     """
     best: tuple[float, int, Triple] | None = None
-    found = None
+    chosen = None
     for at_least, grid in _grids(m, n, k, ranks):
         if best is not None and at_least > best[0]:
             break
@@ -103,8 +103,8 @@ def best_strategy(m: int, n: int, k: int, ranks: int, memory: int | None = None)
         )
         key = (cost, s.memory(m, n, k), grid)
         if best is None or key < best:
-            best, found = key, s
-    return found
+            best, chosen = key, s
+    return chosen
 
 
 def _parts(received: float, m: int, n: int, k: int, ranks: int) -> float:
@@ -202,8 +202,8 @@ def published_strategy(
     extents, steps = [m, n, k], [1, 1, 1]
     while True:
         grid = _nearest_to_cubes(extents, ranks, least)
-        held = _published_memory((m, n, k), extents, grid, ranks)
-        if memory is None or held <= memory:
+        size = _published_memory((m, n, k), extents, grid, ranks)
+        if memory is None or size <= memory:
             break
         longest = extents.index(max(extents))
         if extents[longest] < 2 * least:
@@ -212,7 +212,7 @@ def published_strategy(
         steps[longest] *= 2
     splits = [f"s{x}{count}" for x, count in zip("mnk", steps, strict=True) if count > 1]
     sm, sn, sk = steps
-    return Published(Strategy(grid, (sm, sn, sk)), ",".join(splits + _splits(extents, grid)), held)
+    return Published(Strategy(grid, (sm, sn, sk)), ",".join(splits + _splits(extents, grid)), size)
 
 
 def _nearest_to_cubes(extents: list[int], ranks: int, least: int) -> Triple:
@@ -238,7 +238,7 @@ def _divisors(number: int) -> list[int]:
 def _splits(extents: list[int], grid: Triple) -> list[str]:
     """The largest extent is split by its next primes until it is the largest no more, and so on."""
     extents, left = list(extents), [_primes(p) for p in grid]
-    made: list[tuple[int, int]] = []
+    splits: list[tuple[int, int]] = []
     while any(left):
         sizes = [x if primes else 1 for x, primes in zip(extents, left, strict=True)]
         longest = sizes.index(max(sizes))
@@ -247,34 +247,34 @@ def _splits(extents: list[int], grid: Triple) -> list[str]:
         while left[longest] and extents[longest] // parts >= others:
             parts *= left[longest].pop(0)
         extents[longest] //= parts
-        if made and made[-1][0] == longest:
-            parts *= made.pop()[1]
-        made.append((longest, parts))
-    return [f"p{'mnk'[dim]}{parts}" for dim, parts in made]
+        if splits and splits[-1][0] == longest:
+            parts *= splits.pop()[1]
+        splits.append((longest, parts))
+    return [f"p{'mnk'[dim]}{parts}" for dim, parts in splits]
 
 
 def _primes(number: int) -> list[int]:
-    found, prime = [], 2
+    primes, prime = [], 2
     while number > 1:
         while not number % prime:
-            found.append(prime)
+            primes.append(prime)
             number //= prime
         prime += 1
-    return found
+    return primes
 
 
 def _published_memory(whole: Triple, extents: list[int], grid: Triple, ranks: int) -> int:
     """Shares of the matrices, and what all-gathers and reductions make of them, the longest extent first."""
     m, n, k = whole
-    held = sum(-(-size // ranks) for size in (m * k, k * n, m * n))
+    total = sum(-(-size // ranks) for size in (m * k, k * n, m * n))
     left = list(extents)
     for dim in sorted(range(3), key=lambda d: -extents[d]):
         if grid[dim] > 1:
             face = math.prod(left[:dim] + left[dim + 1 :])
-            held += -(-face * grid[dim] // ranks)
+            total += -(-face * grid[dim] // ranks)
         left[dim] //= grid[dim]
         ranks //= grid[dim]
-    return held
+    return total
 
 
 def halved_strategy(
@@ -297,9 +297,9 @@ def halved_strategy(
             blocks = [-(-x // p) for x, p in zip(left, grid, strict=True)]
             grid[blocks.index(max(blocks))] *= 2
         (pm, pn, pk), (sm, sn, sk) = grid, steps
-        made = Strategy((pm, pn, pk), (sm, sn, sk))
-        if memory is None or made.memory(m, n, k) <= memory:
-            return made
+        strategy = Strategy((pm, pn, pk), (sm, sn, sk))
+        if memory is None or strategy.memory(m, n, k) <= memory:
+            return strategy
         if max(left) < 2:
             return None
         steps[left.index(max(left))] *= 2

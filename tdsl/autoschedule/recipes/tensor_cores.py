@@ -165,7 +165,7 @@ def tensor_core_matmul(stage: Stage, **choices: Any) -> TensorCoreMatmul:
     total = stage.schedule.state.program.func(stage.func).dtypes[0].name
     form: Form | None
     if chosen.hopper:
-        form = form_of_groups(left, right, total, chosen.warp[1], tf32=chosen.tf32)
+        form = wgmma_of(left, right, total, chosen.warp[1], tf32=chosen.tf32)
     else:
         form = mma_of(left, right, total, tf32=chosen.tf32)
     if form is None:
@@ -236,12 +236,12 @@ def on_tensor_cores(stage: Stage, *, hopper: bool = False) -> TensorCoreMatmul |
 
 def _keeping_busy(known: Sequence[Tiles], rows: int, columns: int, batches: int) -> list[Tiles]:
     """The tiles that are many enough, and make few products that are none of the result."""
-    made = [_blocks(rows, columns, tile) * prod(tile) for tile, _ in known]
+    computed = [_blocks(rows, columns, tile) * prod(tile) for tile, _ in known]
     busy = [_blocks(rows, columns, tile) * batches >= _BLOCKS for tile, _ in known]
     return [
         x
-        for x, n, enough in zip(known, made, busy, strict=True)
-        if enough and n <= _WASTE * min(made)
+        for x, n, enough in zip(known, computed, busy, strict=True)
+        if enough and n <= _WASTE * min(computed)
     ]
 
 
@@ -298,21 +298,21 @@ def _layout(left: Operand, right: Operand) -> tuple[str, str]:
     return "km" if left.turned else "mk", "kn" if right.turned else "nk"
 
 
-def form_of_groups(
+def wgmma_of(
     left: Operand,
     right: Operand,
     total: str,
     columns: int,
     *,
     tf32: bool = False,
-    held: bool = False,
+    in_registers: bool = False,
 ) -> Wgmma | None:
     """The product of warpgroups for these operands, with as many columns as divide those of a group.
 
-    Registers have the left operand where it is `held`.
+    Registers have the left operand if `in_registers`.
     """
     a, b = _layout(left, right)
-    a = "rk" if held else a
+    a = "rk" if in_registers else a
     for form in wgmma_rows():
         same = form.operand == left.read.dtype == right.read.dtype and form.total.name == total
         if same and (form.a, form.b) == (a, b) and columns % form.columns == 0:
@@ -405,7 +405,7 @@ def _schedule(
     for x, vector, (along, terms) in zip((left, right), vectors, (tiles[0], tiles[1]), strict=True):
         tile = schedule.cache_read(
             x.read.name, stage.func, at=ko, scope=SHARED, filled=not whole, gathered=x.gathered,
-            along=x.apart,
+            along=x.copy_along,
         )  # fmt: skip
         spread(tile, x, x.read.dtype.bytes * (along if x.turned else terms))
         if whole:
@@ -426,10 +426,10 @@ def _schedule(
 
 def _is_fetched_whole(x: Operand, tile: tuple[int, ...], extent: int | None) -> bool:
     """True where rows of a tile are a multiple of a swizzle, and tiles divide rows or columns, so many."""
-    near = (tile[0] if x.turned else tile[1]) * x.read.dtype.bytes
+    row_bytes = (tile[0] if x.turned else tile[1]) * x.read.dtype.bytes
     return (
         not x.gathered
-        and near % min(SWIZZLES) == 0
+        and row_bytes % min(SWIZZLES) == 0
         and x.axes[1] == len(x.read.index) - 1
         and extent is not None
         and extent % tile[0] == 0
@@ -446,8 +446,8 @@ def _is_stored_whole(
     if plan.blocks:
         count = prod(sizes.get(v) or 1 for v in d.free) // (rows * columns)
         divided = divided and count % plan.blocks == 0
-    near = definition_of(out)
-    same = all(r.index == near.index for r in reads_in(near.values) if r.name == plan.stage)
+    copy = definition_of(out)
+    same = all(r.index == copy.index for r in reads_in(copy.values) if r.name == plan.stage)
     rings = (
         plan.stages
         * terms
@@ -473,9 +473,9 @@ def spread(tile: Stage, x: Operand, row: int) -> None:
 def load_of(x: Operand, operand: str, rows: int) -> Load | None:
     """The instruction that loads an operand for rows or columns of a warp, if there is one."""
     matrices = 4 if operand == "a" or rows % 16 == 0 else 2
-    wanted = (operand, x.read.dtype, x.turned, matrices)
+    key = (operand, x.read.dtype, x.turned, matrices)
     rows_of = {(r.operand, r.dtype, r.turned, r.matrices): r for r in LOADS}
-    return rows_of.get(wanted)
+    return rows_of.get(key)
 
 
 def load_by(fragment: Stage, x: Operand, load: Load | None) -> None:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import tdsl as td
-from tdsl.autoschedule.patterns.beside import Beside, sum_together
+from tdsl.autoschedule.patterns.sibling_reductions import SiblingReductions, reduce_siblings
 from tdsl.autoschedule.recipes.choices import if_suited
 from tdsl.machine.model import Machine
 from tdsl.schedule.properties import root_boxes
@@ -147,7 +147,7 @@ def check_gradients(compiled, arrays):
 def test_sums_of_columns_run_beside_rows(rng, shape, columns, stream):
     rows, width = shape
     s = td.Schedule(*gradients(), sizes={"R": rows, "C": width})
-    beside = Beside(("dgain", "dshift"), 4, ("dy",), columns and width > 1)
+    beside = SiblingReductions(("dgain", "dshift"), 4, ("dy",), columns and width > 1)
     plan = if_suited(td.recipes.rows, s["dx"], machine=WIDE, beside=beside, stream=stream)
     assert (plan is None) == (shape == (1, 1))
     check_gradients(td.compile(s), gradient_inputs(rng, rows, width))
@@ -204,8 +204,8 @@ def test_sums_run_together_only_in_the_parts_that_each_has_alone():
     s = td.Schedule(y, whole, few, too)
     assert td.recipes.rows(s[y], machine=WIDE).beside.names == ("whole", "too")
     state = td.Schedule(whole, few, too).state
-    assert sum_together(state, "whole", root_boxes(state), WIDE)[1] == ("too",)
-    assert sum_together(state, "few", root_boxes(state), WIDE) is None
+    assert reduce_siblings(state, "whole", root_boxes(state), WIDE)[1] == ("too",)
+    assert reduce_siblings(state, "few", root_boxes(state), WIDE) is None
 
 
 def test_a_sum_that_a_row_needs_is_made_before_the_rows():

@@ -14,7 +14,7 @@ from tdsl.lang.interp import interpret
 from tdsl.machine.model import Machine, MemoryLevel
 from tdsl.schedule.bind import bind_state
 from tdsl.tilegraph.default import decide
-from tdsl.tilegraph.together import find_together, write_together
+from tdsl.tilegraph.shared_loops import find_shared_loops, write_shared_loops
 
 i, j, k = td.vars("i j k")
 LEVELS = (
@@ -73,10 +73,10 @@ def lines(rows: int, columns: int) -> tuple[td.Func, ...]:
 def test_shared_loops_give_the_same(case, shape, rng) -> None:
     s = td.Schedule(*case(*shape))
     state = bind_state(s.state, {})
-    found = find_together(state, complete_by_recipes(state, SMALL)[0], SMALL)
+    found = find_shared_loops(state, complete_by_recipes(state, SMALL)[0], SMALL)
     assert found
     for plan in found:
-        write_together(s, plan, SMALL)
+        write_shared_loops(s, plan, SMALL)
     x = rng.integers(-9, 10, shape).astype(np.float32)
     x = x.reshape([n.value for n in s.program.input("x").shape])
     want = interpret(s.program, {"x": x})
@@ -102,9 +102,9 @@ def test_the_default_reads_once_what_several_funcs_need() -> None:
 
 def test_what_a_cache_holds_or_one_func_reads_has_loops_of_its_own() -> None:
     near = bind_state(td.Schedule(*extremes(16, 64)).state, {})
-    assert not find_together(near, complete_by_recipes(near, SMALL)[0], SMALL)
+    assert not find_shared_loops(near, complete_by_recipes(near, SMALL)[0], SMALL)
     alone = bind_state(td.Schedule(extremes(512, 256)[0]).state, {})
-    assert not find_together(alone, complete_by_recipes(alone, SMALL)[0], SMALL)
+    assert not find_shared_loops(alone, complete_by_recipes(alone, SMALL)[0], SMALL)
 
 
 def test_funcs_that_need_each_other_do_not_share_loops() -> None:
@@ -112,4 +112,4 @@ def test_funcs_that_need_each_other_do_not_share_loops() -> None:
     top[i] = td.max(x[i, j], axis=j)
     y[i, j] = x[i, j] + top[511 - i]
     state = bind_state(td.Schedule(y, top).state, {})
-    assert not find_together(state, complete_by_recipes(state, SMALL)[0], SMALL)
+    assert not find_shared_loops(state, complete_by_recipes(state, SMALL)[0], SMALL)

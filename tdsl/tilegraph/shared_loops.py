@@ -2,7 +2,7 @@
 
     for blocks of rows (threads):
       the rows of a block of one func
-      the same rows of the next                 what both read is near since the first
+            the same rows of the next                 what both read is in the cache since the first
 
 What they read is larger than any cache, so that it would come from memory again for each of them.
 """
@@ -35,7 +35,7 @@ EACH = 8  # blocks for each thread at least
 
 
 @frozen
-class Together:
+class SharedLoops:
     """Funcs whose loops over rows run together, so many `rows` at a time, because of a `source`."""
 
     source: str
@@ -43,7 +43,7 @@ class Together:
     funcs: tuple[str, ...]
 
 
-def find_together(state: State, by_recipes: State, machine: Machine) -> list[Together]:
+def find_shared_loops(state: State, by_recipes: State, machine: Machine) -> list[SharedLoops]:
     """The funcs of a state for known sizes that can share loops; `by_recipes` has their default places.
 
     These are funcs at the root, in whose loops nothing of the program is computed, with loops over as many
@@ -54,7 +54,7 @@ def find_together(state: State, by_recipes: State, machine: Machine) -> list[Tog
     if len(alone) < 2:
         return []
     boxes = root_boxes(rest_at_root(state))
-    found: dict[tuple[str, int], list[str]] = {}
+    by_source: dict[tuple[str, int], list[str]] = {}
     for f in state.program.funcs:
         if f.name not in alone or f.name not in boxes or not _is_plain(f):
             continue
@@ -63,16 +63,16 @@ def find_together(state: State, by_recipes: State, machine: Machine) -> list[Tog
         rows = extent(boxes[f.name], 0)
         for source in _read_by_rows(f):
             if rows and _bytes(state, source, boxes) > machine.last_bytes:
-                found.setdefault((source, rows), []).append(f.name)
-    made, taken = list[Together](), set[str]()
-    for (source, rows), members in found.items():
-        kept = _independent(state, [n for n in members if n not in taken])
+                by_source.setdefault((source, rows), []).append(f.name)
+    plans, assigned = list[SharedLoops](), set[str]()
+    for (source, rows), members in by_source.items():
+        kept = _independent(state, [n for n in members if n not in assigned])
         if len(kept) > 1:
             each = max(int(FULL * machine.near_bytes * rows / _bytes(state, source, boxes)), 1)
             each = min(each, max(rows // (EACH * machine.threads), 1))
-            made.append(Together(source, each, tuple(kept)))
-            taken |= {*kept}
-    return made
+            plans.append(SharedLoops(source, each, tuple(kept)))
+            assigned |= {*kept}
+    return plans
 
 
 def _is_plain(f: FuncDef) -> bool:
@@ -81,8 +81,8 @@ def _is_plain(f: FuncDef) -> bool:
 
 def _vectors(f: FuncDef, box: Box, machine: Machine) -> int | None:
     """The lanes of vectors along the rows; None where they are along something else."""
-    found = vectors_of(f, 0, extents(f, f.definitions[0], box), machine.vector_bytes)
-    return found[1] if found is not None and found[0] == f.variables[0] else None
+    vectors = vectors_of(f, 0, extents(f, f.definitions[0], box), machine.vector_bytes)
+    return vectors[1] if vectors is not None and vectors[0] == f.variables[0] else None
 
 
 def _read_by_rows(f: FuncDef) -> list[str]:
@@ -107,19 +107,19 @@ def _bytes(state: State, name: str, boxes: dict[str, Box]) -> int:
     return (volume(boxes[name]) or 0) * sum(t.bytes for t in types) if name in boxes else 0
 
 
-def write_together(schedule: BaseSchedule, plan: Together, machine: Machine) -> None:
+def write_shared_loops(schedule: BaseSchedule, plan: SharedLoops, machine: Machine) -> None:
     """Write shared loops as directives; the sizes of the schedule are known."""
     state, first = schedule.state, schedule[plan.funcs[0]]
     boxes, block = root_boxes(rest_at_root(state)), None
     for name in plan.funcs:
         stage, f = schedule[name], state.program.func(name)
         stage.compute_root()
-        found = _vectors(f, boxes[name], machine)
-        if found is None:
+        lanes = _vectors(f, boxes[name], machine)
+        if lanes is None:
             write_vectors(stage, f, 0, boxes[name], machine)
         outer, inner = stage.split(f.variables[0], plan.rows)
-        if found is not None:
-            stage.vectorize(inner, found)
+        if lanes is not None:
+            stage.vectorize(inner, lanes)
         if pays_to_stream(state, name, boxes, work_of_a_point(f), machine):
             stage.stream_stores()
         if block is None:

@@ -1,4 +1,4 @@
-"""What the tile graph finds where nothing has been said, if the default schedule is clearly slower than it.
+"""Alternatives of the tile graph to recipes, taken by default where they are predicted to be clearly faster.
 
 Nested tiles are for large programs of a few funcs, some of which the default schedule makes as a whole before
 they are read; shared loops for funcs that read the same from memory. The others have nothing to gain, and no
@@ -24,7 +24,7 @@ from tdsl.schedule.properties import cost, extents, has_effects, rest_at_root, r
 from tdsl.schedule.state import Root, State
 from tdsl.tilegraph.graph import TileGraph
 from tdsl.tilegraph.levels import Part, nested_tiles
-from tdsl.tilegraph.together import find_together, write_together
+from tdsl.tilegraph.shared_loops import find_shared_loops, write_shared_loops
 from tdsl.tilegraph.write import write_tiles
 
 MOST = 12  # funcs
@@ -39,47 +39,47 @@ class NestedTiles:
     tiles: str
 
 
-def better_unasked(
+def faster_alternative(
     state: State, machine: Machine, by_recipes: State
 ) -> tuple[State, list[Decision]] | None:
-    """A state for known sizes that is clearly faster, and what was decided; None where recipes are as good.
+    """A clearly faster state for known sizes, and its decisions; None where recipes are as good.
 
     `by_recipes` is what the default schedule makes of the state.
     """
-    tiles = nested_tiles_unasked(state, machine, by_recipes)
-    return tiles or together_unasked(state, machine, by_recipes)
+    tiles = faster_nested_tiles(state, machine, by_recipes)
+    return tiles or faster_shared_loops(state, machine, by_recipes)
 
 
-def together_unasked(
+def faster_shared_loops(
     state: State, machine: Machine, by_recipes: State
 ) -> tuple[State, list[Decision]] | None:
-    """The same with loops that funcs share because they read the same."""
+    """A clearly faster state in which funcs that read the same share loops; None without one."""
     touched = any(plan.touched for _, plan in state.plans)
     if touched or not machine.vector_bytes or state.program.sizes:
         return None
-    found = find_together(state, by_recipes, machine)
+    plans = find_shared_loops(state, by_recipes, machine)
     schedule = BaseSchedule.of_state(state)
     try:
-        for plan in found:
-            write_together(schedule, plan, machine)
-        made = complete_by_recipes(schedule.state, machine)[0]
+        for plan in plans:
+            write_shared_loops(schedule, plan, machine)
+        completed = complete_by_recipes(schedule.state, machine)[0]
     except ScheduleError:
         return None  # something that is computed in these loops cannot be there
-    if not found or not _is_faster(made, by_recipes, machine):
+    if not plans or not _is_faster(completed, by_recipes, machine):
         return None
     decisions = []
-    for plan in found:
+    for plan in plans:
         first, *others = plan.funcs
         why = f"{plan.rows} rows at a time of {plan.source}, which {', '.join(others)} read, too"
-        decisions.append(Decision(first, "together", why=(why,), beside=tuple(others)))
+        decisions.append(Decision(first, "together", why=(why,), siblings=tuple(others)))
         decisions += [Decision(n, "together", why=(f"in the loops of {first}",)) for n in others]
     return schedule.state, decisions
 
 
-def nested_tiles_unasked(
+def faster_nested_tiles(
     state: State, machine: Machine, by_recipes: State
 ) -> tuple[State, list[Decision]] | None:
-    """A state for known sizes with nested tiles, and what they are; None where recipes are as good.
+    """A clearly faster state with nested tiles, and its decisions; None where recipes are as good.
 
     `by_recipes` is what the default schedule makes of the state.
     """
@@ -91,15 +91,15 @@ def nested_tiles_unasked(
         if plan.place is not None:
             schedule[name].inline()
     try:
-        found = nested_tiles(TileGraph.of_state(inline_funcs(inlined)), machine)[:1]
-        parts = [p for best in found for p in best if p.parts]
+        tilings = nested_tiles(TileGraph.of_state(inline_funcs(inlined)), machine)[:1]
+        parts = [p for best in tilings for p in best if p.parts]
         for part in reversed(parts):
             write_tiles(schedule, part, machine)
-        made = complete_by_recipes(schedule.state, machine)[0]
-        check_all(made)  # recipes may take into a tile what is read outside of it, too
+        completed = complete_by_recipes(schedule.state, machine)[0]
+        check_all(completed)  # recipes may take into a tile what is read outside of it, too
     except ScheduleError:
         return None  # a place for each func does not suit this program
-    if not parts or not _is_faster(made, by_recipes, machine):
+    if not parts or not _is_faster(completed, by_recipes, machine):
         return None
     return schedule.state, [_decision(p) for p in parts]
 
@@ -127,9 +127,9 @@ def _may_gain(state: State, machine: Machine, by_recipes: State) -> bool:
     boxes = root_boxes(rest_at_root(state))
     needed = [f for f in funcs if f.name in boxes]
     points = {f.name: volume(boxes[f.name]) or 0 for f in needed}
-    held = sum(points[f.name] * sum(t.bytes for t in f.dtypes) for f in needed if f.name in far)
+    stored = sum(points[f.name] * sum(t.bytes for t in f.dtypes) for f in needed if f.name in far)
     work = sum(points[f.name] * _terms(f, boxes[f.name]) * cost(f.definitions[0]) for f in needed)
-    return held > machine.near_bytes * machine.threads or work > MUCH
+    return stored > machine.near_bytes * machine.threads or work > MUCH
 
 
 def _terms(f: FuncDef, box: Box) -> int:
@@ -144,6 +144,6 @@ def _decision(part: Part) -> Decision:
 
 
 def _tiles(part: Part) -> list[str]:
-    own = f"{' x '.join(map(str, part.shape))} in {part.level}"
+    text = f"{' x '.join(map(str, part.shape))} in {part.level}"
     smaller = next((p for p in part.parts if p.owner == part.owner and p.parts), None)
-    return [*(_tiles(smaller) if smaller else ()), own]
+    return [*(_tiles(smaller) if smaller else ()), text]

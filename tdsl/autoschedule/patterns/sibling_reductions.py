@@ -6,8 +6,8 @@
         its terms, added to the sums of the part
     the sums of the parts, merged in order
 
-`find_beside` recognises them by what they read at the row; `run_beside` writes them as directives, once the
-rows run in parts.
+`find_sibling_reductions` recognises them by what they read at the row; `write_sibling_reductions` writes them
+as directives, once the rows run in parts.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tdsl.schedule.state import State, is_ordered
 
 
 @frozen
-class Beside:
+class SiblingReductions:
     """`names` reduce over the rows of a chain, in parts of `part` rows; both read rows of `shared`.
 
     With `columns` their vectors go along the same columns, and share that loop, too.
@@ -40,9 +40,9 @@ class Beside:
     columns: bool
 
 
-def find_beside(
+def find_sibling_reductions(
     state: State, owner: str, row: str, boxes: dict[str, Box], machine: Machine
-) -> Beside | None:
+) -> SiblingReductions | None:
     """The open results that can be reduced in the rows of `owner` and read the same; None without any.
 
     What both read is more than the caches of the threads hold: it would come from memory again. All have as
@@ -51,12 +51,12 @@ def find_beside(
     f = state.program.func(owner)
     d = f.definitions[0]
     count = extents(f, d, boxes[owner])[row]
-    own = {r for r in _rows_read(d, row) if _is_far(state, r[0], boxes, machine)}
+    rows_read = {r for r in _rows_read(d, row) if _is_far(state, r[0], boxes, machine)}
     parts, names = count_parts(f, 0, boxes[owner]), list[str]()
     for name, plan in state.plans:
         g = state.program.func(name)
-        apart = not plan.touched and name in boxes and name in state.program.outputs
-        if not apart or not _sums_rows(g, own, count, boxes[name], machine):
+        is_open = not plan.touched and name in boxes and name in state.program.outputs
+        if not is_open or not _sums_rows(g, rows_read, count, boxes[name], machine):
             continue
         alone = count_parts(g, 0, boxes[name])
         others = (owner, *names)
@@ -69,35 +69,35 @@ def find_beside(
         return None
     sums = [state.program.func(name) for name in names]
     part = -(-count // parts)
-    shared = {x for x, _ in own if any(x == r.name for g in sums for r in _reads(g))}
+    shared = {x for x, _ in rows_read if any(x == r.name for g in sums for r in _reads(g))}
     columns = {_columns(g, boxes[g.name], machine) for g in (f, *sums)}
-    return Beside(
+    return SiblingReductions(
         tuple(names), part, tuple(sorted(shared)), len(columns) == 1 and None not in columns
     )
 
 
 def _sums_rows(
-    g: FuncDef, own: set[tuple[str, int]], count: int | None, box: Box, machine: Machine
+    g: FuncDef, rows_read: set[tuple[str, int]], count: int | None, box: Box, machine: Machine
 ) -> bool:
-    """True for a reduction over `count` rows of what is read by row in `own`, to few values."""
+    """True for a reduction over `count` rows of what is read by row in `rows_read`, to few values."""
     d = g.definitions[0]
     if len(g.definitions) > 1 or len(d.ranges) != 1 or d.init is None or is_ordered(g, 0):
         return False
     if is_of_few(g, box, machine.vector_bytes):
         return False  # its rows are in lanes
     row = d.ranges[0][0]
-    along = bool(own & _rows_read(d, row)) and extents(g, d, box)[row] == count
+    along = bool(rows_read & _rows_read(d, row)) and extents(g, d, box)[row] == count
     return (
         along and free_vector(g, 0, extents(g, d, box)) is not None and count_parts(g, 0, box) > 0
     )
 
 
 def _columns(f: FuncDef, box: Box, machine: Machine) -> tuple[int | None, int] | None:
-    """(how many, lanes) of the only variable beside that of the rows; None where there are others."""
+    """(extent, lanes) of the only variable other than that of the rows; None if there are several."""
     d = f.definitions[0]
     sizes = extents(f, d, box)
-    found = vectors_of(f, 0, sizes, machine.vector_bytes)
-    return (sizes[found[0]], found[1]) if found and len(d.variables) == 2 else None
+    vectors = vectors_of(f, 0, sizes, machine.vector_bytes)
+    return (sizes[vectors[0]], vectors[1]) if vectors and len(d.variables) == 2 else None
 
 
 def _reads(f: FuncDef) -> list[Read]:
@@ -123,36 +123,37 @@ def _is_far(state: State, name: str, boxes: dict[str, Box], machine: Machine) ->
     return size > machine.near_bytes * machine.threads
 
 
-def run_beside(
-    own: Stage, row: Loop | str, plan: Beside, boxes: dict[str, Box], vector_bytes: int, *, far: bool
+def write_sibling_reductions(
+    stage: Stage, row: Loop | str, plan: SiblingReductions, boxes: dict[str, Box], vector_bytes: int,
+    *, far: bool,
 ) -> None:  # fmt: skip
-    """Reduce in parts in the loops of `own`, of which `row` are the rows of a part.
+    """Reduce in parts in the loops of `stage`, of which `row` are the rows of a part.
 
-    With `far`, what is read comes from memory, and is asked for a row ahead.
+    With `far`, what is read comes from memory, and is prefetched a row ahead.
     """
-    at = own.loops[-2] if plan.columns else row
+    at = stage.loops[-2] if plan.columns else row
     for name in plan.names:
-        partial = reduce_in_parts(own.schedule[name], plan.part, boxes[name], vector_bytes)
-        partial.compute_with(own, at)
+        partial = reduce_in_parts(stage.schedule[name], plan.part, boxes[name], vector_bytes)
+        partial.compute_with(stage, at)
     for name in plan.shared if far and plan.columns else ():
-        own.prefetch(name, own.loops[-2], of=row)
+        stage.prefetch(name, stage.loops[-2], of=row)
 
 
-def sum_together(
+def reduce_siblings(
     state: State, owner: str, boxes: dict[str, Box], machine: Machine
 ) -> tuple[State, tuple[str, ...]] | None:
-    """A reduction in parts, on threads, and the results that are reduced in its loops; None without any."""
+    """Reduce a func in parts on threads, with its siblings in the same loops; None without any sibling."""
     f = state.program.func(owner)
     if len(f.definitions) > 1 or not f.definitions[0].ranges or not count_parts(f, 0, boxes[owner]):
         return None
     if is_of_few(f, boxes[owner], machine.vector_bytes):
         return None
-    plan = find_beside(state, owner, outermost(f.definitions[0]), boxes, machine)
+    plan = find_sibling_reductions(state, owner, outermost(f.definitions[0]), boxes, machine)
     if plan is None:
         return None
     stage = BaseSchedule.of_state(state)[owner]
     partial = reduce_in_parts(stage, plan.part, boxes[owner], machine.vector_bytes)
     part, row = partial.loops[:2]
     partial.parallel(part)
-    run_beside(partial, row, plan, boxes, machine.vector_bytes, far=False)
+    write_sibling_reductions(partial, row, plan, boxes, machine.vector_bytes, far=False)
     return stage.schedule.state, plan.names

@@ -14,7 +14,7 @@ WAYS = 8  # rows that a set of it holds
 ROWS = 16  # of a result, from which such rows are copied
 
 
-def is_crowded(program: Program, moving: Read, term: str, element: int) -> bool:
+def has_cache_conflicts(program: Program, moving: Read, term: str, element: int) -> bool:
     """True where the terms of what is read lie whole pages apart in an input.
 
     >>> import tdsl as td
@@ -25,7 +25,7 @@ def is_crowded(program: Program, moving: Read, term: str, element: int) -> bool:
     >>> def crowded(f):
     ...     program = td.Schedule(f).program
     ...     (moving,) = (program.funcs[0].definitions[0].values)
-    ...     return is_crowded(program, moving, "k", 4)
+    ...     return has_cache_conflicts(program, moving, "k", 4)
     >>> crowded(f), crowded(g)
     (True, False)
     """
@@ -36,28 +36,28 @@ def is_crowded(program: Program, moving: Read, term: str, element: int) -> bool:
     return known and element * prod(after) % PAGE == 0
 
 
-def further_apart(shape: Sequence[int], axis: int, element: int) -> tuple[int, int] | None:
+def conflict_free_extent(shape: Sequence[int], axis: int, element: int) -> tuple[int, int] | None:
     """A dimension of some memory, and a longer extent for it, with which rows along an axis are not crowded.
 
     None where these are not: where the sets of a cache into which they fall hold all of them. The extent is
     the one that takes the least memory, a line or a row more.
 
-    >>> further_apart((32, 4, 256), 0, 4), further_apart((128, 32, 32), 0, 4)
+    >>> conflict_free_extent((32, 4, 256), 0, 4), conflict_free_extent((128, 32, 32), 0, 4)
     ((2, 272), (1, 33))
-    >>> further_apart((8, 4, 256), 0, 4), further_apart((32, 4, 272), 0, 4)
+    >>> conflict_free_extent((8, 4, 256), 0, 4), conflict_free_extent((32, 4, 272), 0, 4)
     (None, None)
     """
-    if not _few_sets(shape, axis, element):
+    if not _in_few_sets(shape, axis, element):
         return None
-    found = []
+    candidates = []
     for n in range(axis + 1, len(shape)):
         more = shape[n] + (LINE // element if n == len(shape) - 1 else 1)
         longer = (*shape[:n], more, *shape[n + 1 :])
-        if not _few_sets(longer, axis, element):
-            found.append((prod(longer), n, more))
-    return min(found)[1:] if found else None
+        if not _in_few_sets(longer, axis, element):
+            candidates.append((prod(longer), n, more))
+    return min(candidates)[1:] if candidates else None
 
 
-def _few_sets(shape: Sequence[int], axis: int, element: int) -> bool:
-    apart = gcd(element * prod(shape[axis + 1 :]), PAGE)
-    return apart > LINE and shape[axis] > WAYS * PAGE // apart
+def _in_few_sets(shape: Sequence[int], axis: int, element: int) -> bool:
+    stride = gcd(element * prod(shape[axis + 1 :]), PAGE)
+    return stride > LINE and shape[axis] > WAYS * PAGE // stride
