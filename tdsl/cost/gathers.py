@@ -27,7 +27,7 @@ def gathered_points(d: Definition, name: str, ranges: Mapping[str, Interval]) ->
     >>> f[i, j] = x[at[i], j]
     >>> d = td.Schedule(f).program.func("f").definitions[0]
     >>> ranges = {"i": (ZERO, const(7)), "j": (ZERO, const(31))}
-    >>> gathered_points(d, "x", ranges), points_asked(d, "at", ranges)
+    >>> gathered_points(d, "x", ranges), gathered_points(d, "at", ranges)
     (256, None)
     """
     indices = dict.fromkeys(r.index for r in d.reads if r.name == name)
