@@ -72,8 +72,8 @@ def funcs(func):
     ids=str,
 )  # fmt: skip
 def test_blocks_are_for_many_terms_that_they_divide(shape, axes, blocks):
-    found = funcs(place("argmax", shape, td.f32, axes))
-    assert ("y_argmax_best" in found) == ("y_argmax_block" in found) == blocks
+    names = funcs(place("argmax", shape, td.f32, axes))
+    assert ("y_argmax_best" in names) == ("y_argmax_block" in names) == blocks
 
 
 def test_columns_and_what_is_computed_stay_as_they_are():

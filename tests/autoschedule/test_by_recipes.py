@@ -60,7 +60,7 @@ def test_a_stencil_of_little_work_keeps_nothing_for_the_next_lines():
     assert {"parallel", "unrolled", "vectorized"} <= set(kinds(state, "blur").values())
 
 
-def test_a_stencil_of_much_work_slides_inside_strips():
+def test_an_expensive_stencil_slides_inside_strips():
     state = completed(blur(lambda v: td.exp(td.sin(v) / td.cos(v))), H=1000, W=600)
     place = state.plan("rows").place
     assert isinstance(place, At)
@@ -101,12 +101,12 @@ def test_what_is_read_within_two_vectors_is_read_by_vectors(rng):
 def test_levels_far_down_a_pyramid_are_computed_first():
     y, x = td.vars("y x")
     a = td.Tensor("a", (400, 400), td.f32)
-    near, lines, coarse, out = (td.Func(n) for n in ("near", "lines", "coarse", "out"))
-    near[y, x] = a[y, x] * a[y, x] + a[y, x]
-    lines[y, x] = near[4 * y, x] + near[4 * y + 1, x] + near[4 * y + 2, x]
+    fine, lines, coarse, out = (td.Func(n) for n in ("fine", "lines", "coarse", "out"))
+    fine[y, x] = a[y, x] * a[y, x] + a[y, x]
+    lines[y, x] = fine[4 * y, x] + fine[4 * y + 1, x] + fine[4 * y + 2, x]
     coarse[y, x] = lines[y, 4 * x] + lines[y, 4 * x + 1] * 2
     far = coarse[y // 4, x // 4] + coarse[y // 4 + 1, x // 4]
-    out[y, x] = far - near[y, x] - near[y + 1, x]
+    out[y, x] = far - fine[y, x] - fine[y + 1, x]
     state = completed(out.with_shape(390, 390))
     assert isinstance(state.plan("coarse").place, Root)
     assert isinstance(state.plan("lines").place, At)

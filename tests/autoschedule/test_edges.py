@@ -53,8 +53,8 @@ PROGRAMS = {
 
 def edges_of(text: str) -> list[tuple[str, str]]:
     """The edges that lines are about."""
-    found = (re.match(r"(\w+) -> ([\w, ]+):", line) for line in text.splitlines())
-    return [(m[1], reader) for m in found if m for reader in m[2].split(", ")]
+    matches = (re.match(r"(\w+) -> ([\w, ]+):", line) for line in text.splitlines())
+    return [(m[1], reader) for m in matches if m for reader in m[2].split(", ")]
 
 
 @pytest.mark.parametrize("target", ["cpu", "cuda"])
@@ -63,13 +63,13 @@ def edges_of(text: str) -> list[tuple[str, str]]:
 def test_each_edge_has_one_line(name: str, target: str, searched: bool) -> None:
     op, sizes = PROGRAMS[name]
     s = (op.autoschedule if searched else op.schedule)(target=target, **sizes)
-    p, told = s.prediction(), edges_of(str(s.explain()))
-    assert len(told) == len(set(told))
+    p, edges = s.prediction(), edges_of(str(s.explain()))
+    assert len(edges) == len(set(edges))
     program = p.state.program
     names = [*(t.name for t in program.inputs), *(f.name for f in program.funcs)]
-    assert {(n, reader) for n in names for reader in p.readers(n)} <= {*told}
+    assert {(n, reader) for n in names for reader in p.readers(n)} <= {*edges}
     inlined = {f.name for f in s.state.program.funcs} - {f.name for f in program.funcs}
-    assert inlined <= {producer for producer, _ in told}
+    assert inlined <= {producer for producer, _ in edges}
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
@@ -85,7 +85,7 @@ def line_of(text: object, edge: str) -> str:
     return line
 
 
-def test_a_kernel_of_its_own_is_said_to_be_one() -> None:
+def test_a_separate_kernel_is_explained() -> None:
     s = two_products.schedule(M=4096, K=256, H=1024, N=256, target="cuda")
     text = s.explain()
     line = line_of(text, "pre -> ")
@@ -118,7 +118,7 @@ def test_what_is_inlined_says_what_is_paid() -> None:
     assert line_of(text, "rows -> both").endswith("times")
 
 
-def test_what_fits_nowhere_near_says_by_how_much_and_what_merely_passes_does_not() -> None:
+def test_funcs_too_large_for_caches_report_their_excess_and_streamed_ones_do_not() -> None:
     room = td.Target("cpu").capacity("L3") or 0
     n = 2 * room // 4
     x, f, y = td.Tensor("x", (n,), td.f32), td.Func("f"), td.Func("y")
@@ -135,17 +135,17 @@ def test_masks_that_come_to_nothing_are_said() -> None:
     f[i] = td.sum(td.where(j <= i, x[i, j], 0) * x[j, i], axis=j)
     s = td.Schedule(f, target="cuda")
     s[f].skip_masked()
-    told = (
+    reason = (
         "skip_masked of f: all terms are computed, threads of a GPU go through its loops together"
     )
-    assert told in str(s.explain())
-    assert told in explain(decide(s.state, describe_gpu("sm_80"))[1])
+    assert reason in str(s.explain())
+    assert reason in explain(decide(s.state, describe_gpu("sm_80"))[1])
     plain = td.Schedule(f)
     plain[f].skip_masked()
     assert "skip_masked" not in str(plain.explain())
 
 
-def test_what_a_search_said_is_of_the_schedule_that_was_found() -> None:
+def test_notes_of_a_search_are_those_of_its_schedule() -> None:
     s = softmax.autoschedule(M=512, N=512, pin={"e": "memory"})
     assert "it is pinned there" in str(s.explain()) or "kept in L" in str(s.explain())
     assert EDITED not in str(s.explain())
@@ -154,7 +154,7 @@ def test_what_a_search_said_is_of_the_schedule_that_was_found() -> None:
     assert "it is pinned there" not in str(s.explain())
 
 
-def test_what_is_left_far_names_what_has_it_nearer() -> None:
+def test_funcs_in_memory_name_the_candidate_that_keeps_them_in_a_cache() -> None:
     s = two_products.autoschedule(M=4096, K=256, H=1024, N=256, target="cuda")
     line = line_of(s.explain(), "pre -> ")
     assert re.search(r"nearer in '.*', predicted to take [\d.]+ times as long$", line)

@@ -27,8 +27,8 @@ def decided(func, **sizes):
     """The decisions for a func, or for a schedule, by the name of the func."""
     s = func if isinstance(func, td.Schedule) else td.Schedule(func)
     state = bind_state(s.state, sizes)
-    made, decisions = decide(state, WIDE)
-    assert made == complete(state, WIDE)
+    completed, decisions = decide(state, WIDE)
+    assert completed == complete(state, WIDE)
     return {d.func: d for d in decisions}
 
 
@@ -38,13 +38,13 @@ def product(m=512, n=512, terms=512):
     return c
 
 
-def test_a_product_is_told_with_its_tiles():
-    made = decided(product())["c"]
-    contraction, tiles = made.plan
-    assert made.how == "matmul"
+def test_a_product_is_explained_with_its_tiles():
+    decision = decided(product())["c"]
+    contraction, tiles = decision.plan
+    assert decision.how == "matmul"
     assert isinstance(contraction, Contraction)
     assert isinstance(tiles, Tiles)
-    text = explain([made])
+    text = explain([decision])
     assert f"{tiles.rows} x {tiles.width} register tiles" in text
     assert "vectors along j of b, each used again along i" in text
     assert "threads over j" in text
@@ -53,12 +53,12 @@ def test_a_product_is_told_with_its_tiles():
 def test_what_is_computed_with_a_recipe_is_named():
     c, out = product(), td.Func("out")
     out[i, j] = td.maximum(c[i, j], 0)
-    found = decided(out)
-    assert found["out"].inside == ("c",)
-    assert set(found) == {"out"}
+    decisions = decided(out)
+    assert decisions["out"].inside == ("c",)
+    assert set(decisions) == {"out"}
 
 
-def test_what_is_made_inside_is_told_with_its_tiles():
+def test_an_inner_product_is_explained_with_its_tiles():
     x, w, v = (
         td.Tensor("x", (56, 58, 64), td.f32),
         td.Tensor("w", (3, 64), td.f32),
@@ -67,24 +67,24 @@ def test_what_is_made_inside_is_told_with_its_tiles():
     deep, out, f = td.Func("deep"), td.Func("out"), td.vars("f")
     deep[i, j, k] = td.sum(x[i, j + y, k] * w[y, k], axis=y)
     out[i, j, f] = td.sum(td.maximum(deep[i, j, k], 0) * v[k, f], axis=k)
-    made = decided(out)["out"]
-    assert made.inside == ("deep",)
-    text = explain([made])
+    decision = decided(out)["out"]
+    assert decision.inside == ("deep",)
+    text = explain([decision])
     assert "a sum of 64 products: vectors along f of v" in text
     assert "windows of 3 terms: vectors along k of x, some side by side along j" in text
     assert "y unrolled" in text
 
 
-def test_stencils_are_told_with_their_strips():
+def test_stencils_are_explained_with_their_strips():
     a = td.Tensor("a", (1002, 1000), td.f32)
     rows, blur = td.Func("rows"), td.Func("blur")
     rows[y, x] = a[y, x] + a[y, x + 1] + a[y, x + 2]
     blur[y, x] = rows[y, x] + rows[y + 1, x] + rows[y + 2, x]
-    made = decided(blur)["blur"]
-    (strips,) = made.plan
+    decision = decided(blur)["blur"]
+    (strips,) = decision.plan
     assert isinstance(strips, Strips)
-    assert (made.how, made.inside) == ("strips", ("rows",))
-    assert f"strips of {strips.height} lines of y" in explain([made])
+    assert (decision.how, decision.inside) == ("strips", ("rows",))
+    assert f"strips of {strips.height} lines of y" in explain([decision])
 
 
 def pointwise(f, a):
@@ -122,10 +122,10 @@ def no_reuse(f, a):
 def test_the_general_schedule_says_what_a_func_is_not(define, reason):
     f = td.Func("f")
     define(f, td.Tensor("a", (100, 100), td.f32))
-    made = decided(f)["f"]
-    assert made.how == "general schedule"
-    assert any(why.startswith(f"not matmul: {reason}") or reason in why for why in made.why)
-    assert "not strips: it alone reads no func" in made.why
+    decision = decided(f)["f"]
+    assert decision.how == "general schedule"
+    assert any(why.startswith(f"not matmul: {reason}") or reason in why for why in decision.why)
+    assert "not strips: it alone reads no func" in decision.why
 
 
 def test_loops_of_the_general_schedule_are_those_that_are_compiled():
@@ -144,19 +144,19 @@ def test_inlined_funcs_say_why():
     cheap[i, j] = a[i, j] * 2
     once[i, j] = td.exp(cheap[i, j]) / 3
     f[i, j] = once[i, j] + cheap[i, j]
-    found = decided(f)
-    assert found["cheap"].why == ("it is one operation or less",)
-    assert found["once"].why == ("it is read in one place",)
+    decisions = decided(f)
+    assert decisions["cheap"].why == ("it is one operation or less",)
+    assert decisions["once"].why == ("it is read in one place",)
 
 
-def test_what_the_user_scheduled_is_left_and_told_with_its_loops():
+def test_directives_of_the_user_are_kept_and_explained():
     c = product()
     s = td.Schedule(c)
     s[c].reorder(k, i, j)
     s[c].parallel(i)
-    made = decided(s)["c"]
-    assert made.how == "by hand"
-    assert plan_text(made.plan[0]) == "loops k > i (parallel) > j"
+    decision = decided(s)["c"]
+    assert decision.how == "by hand"
+    assert plan_text(decision.plan[0]) == "loops k > i (parallel) > j"
 
 
 def test_sizes_have_to_be_known():
@@ -172,26 +172,26 @@ def test_every_func_is_decided_once(case):
     compiled(*case.inputs())
     (specialisation,) = compiled.executables
     state = bind_state(compiled.state, dict(specialisation.sizes))
-    made, decisions = decide(state, WIDE)
+    completed, decisions = decide(state, WIDE)
     named = [name for d in decisions for name in (d.func, *d.inside)]
     assert sorted(named) == sorted(f.name for f in compiled.state.program.funcs)
     for d in decisions:
         if d.how in ("strips", "rows"):
-            assert all(isinstance(made.plan(name).place, At) for name in d.inside)
+            assert all(isinstance(completed.plan(name).place, At) for name in d.inside)
 
 
 def test_funcs_of_random_programs_are_decided_once():
     for seed in range(5, 65, 7):
-        made = random_program(Seeded(seed))
-        program = td.Schedule(*made.outputs).state.program
-        sizes = {name: size for name, size in made.sizes.items() if name in program.sizes}
-        _, decisions = decide(bind_state(td.Schedule(*made.outputs).state, sizes), WIDE)
+        generated = random_program(Seeded(seed))
+        program = td.Schedule(*generated.outputs).state.program
+        sizes = {name: size for name, size in generated.sizes.items() if name in program.sizes}
+        _, decisions = decide(bind_state(td.Schedule(*generated.outputs).state, sizes), WIDE)
         named = [name for d in decisions for name in (d.func, *d.inside)]
         assert sorted(named) == sorted(f.name for f in program.funcs)
         assert explain(decisions)
 
 
-def test_a_plan_without_words_of_its_own_is_told_by_its_fields():
+def test_plans_of_unknown_types_are_shown_by_their_fields():
     assert (
         plan_text(Decision("f", "root"))
         == "func f, how root, plan (), inside (), why (), beside ()"
@@ -202,7 +202,7 @@ def explained(what, **sizes):
     return td.compile(what, target="cpu:avx2").explain(**sizes)
 
 
-def test_serial_loops_are_told_with_why_they_are():
+def test_serial_loops_are_explained():
     a, sums, last = td.Tensor("a", (8, 100), td.f32), td.Func("sums"), td.Func("last")
     r = td.range("r", 1, 100)
     sums[i, j] = a[i, j]
@@ -225,7 +225,7 @@ def test_serial_loops_are_told_with_why_they_are():
     ]
 
 
-def test_stages_that_a_schedule_adds_are_all_told():
+def test_stages_that_a_schedule_adds_are_all_listed():
     w, c = td.Tensor("w", (512, 512), td.f32), td.Func("c")
     c[i, j] = td.sum(w[i, k] * w[k, j], axis=k)
     by_hand = td.Schedule(c)

@@ -22,12 +22,12 @@ def loaded(s: td.Schedule) -> float:
     return sum(loaded_of(spot, MACHINE) for spot in roots) / VECTOR
 
 
-@pytest.mark.parametrize("apart, accesses", [(1, 1), (2, 2), (4, 4), (5, LANES)])
-def test_elements_apart_take_as_many_accesses_as_vectors_that_they_lie_in(
-    apart: int, accesses: int
+@pytest.mark.parametrize("stride, accesses", [(1, 1), (2, 2), (4, 4), (5, LANES)])
+def test_strided_elements_take_as_many_accesses_as_vectors_that_contain_them(
+    stride: int, accesses: int
 ) -> None:
-    x, f = td.Tensor("x", (ROWS, WIDTH * apart), td.f32), td.Func("f", shape=(ROWS, WIDTH))
-    f[i, j] = x[i, apart * j] + 1
+    x, f = td.Tensor("x", (ROWS, WIDTH * stride), td.f32), td.Func("f", shape=(ROWS, WIDTH))
+    f[i, j] = x[i, stride * j] + 1
     s = td.Schedule(f)
     s[f].vectorize(j, LANES)
     assert loaded(s) == ROWS * WIDTH / LANES * accesses

@@ -13,10 +13,10 @@ from tests.cost.test_traffic import attention
 i, j, k = td.vars("i j k")
 
 
-def asked(s: td.Schedule) -> int:
+def launched_bytes(s: td.Schedule) -> int:
     """The most bytes of shared memory that a kernel of a schedule asks for."""
-    made = td.compile(s)
-    kernel = make_kernel(made.variant(dense(made.signature, s.sizes, frozenset())))
+    program = td.compile(s)
+    kernel = make_kernel(program.variant(dense(program.signature, s.sizes, frozenset())))
     return max(x.shared for x in launches_of(kernel).launches)
 
 
@@ -78,7 +78,7 @@ def transposed() -> td.Schedule:
     return s
 
 
-def made_late() -> td.Schedule:
+def computed_late() -> td.Schedule:
     """One tile is fetched ahead, the other one is made of it in each iteration."""
     a, twice, c = td.Tensor("a", (64, 32), td.f32), td.Func("twice"), td.Func("c")
     twice[i, k] = a[i, k] * 2
@@ -108,14 +108,14 @@ MADE: dict[str, Callable[[], td.Schedule]] = {
     "online on tensor cores": online_on_tensor_cores,
     "rows": long_rows,
     "transposed": transposed,
-    "made late": made_late,
+    "computed late": computed_late,
 }
 
 
 @pytest.mark.parametrize("make", MADE.values(), ids=MADE)
 def test_the_footprint_is_what_kernels_ask_for(make: Callable[[], td.Schedule]) -> None:
     s = make()
-    assert s.footprint("shared") == asked(s) > 0
+    assert s.footprint("shared") == launched_bytes(s) > 0
 
 
 def test_each_stage_of_a_pipeline_counts() -> None:

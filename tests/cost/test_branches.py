@@ -17,8 +17,8 @@ def parts_of(value: object, **extents: int) -> dict[str, float]:
     f[i, j] = value
     (d,) = td.Schedule(f).program.func("f").definitions
     ranges = {v: (const(0), const(extents.get(v, 1) - 1)) for v in "ij"}
-    found = branches_of(d, RANGES)
-    return {n: sum(x.part(ranges) for x in made) for n, made in found.items()}
+    branches = branches_of(d, RANGES)
+    return {n: sum(x.part(ranges) for x in several) for n, several in branches.items()}
 
 
 def test_parts_follow_from_the_condition_of_each_branch() -> None:
@@ -33,7 +33,7 @@ def test_what_is_read_elsewhere_too_or_by_data_is_read_always() -> None:
     assert parts_of(td.where(a[i, j] < 6, b[i, j], c[i, j])) == {}
 
 
-def test_conditions_on_several_variables_are_taken_together() -> None:
+def test_conditions_on_several_variables_are_combined() -> None:
     corner = td.where((i < 6) & (j >= 12), a[i, j], 0)
     assert parts_of(corner) == pytest.approx({"a": 6 / 24 * 12 / 24})
 

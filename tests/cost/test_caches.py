@@ -42,9 +42,9 @@ def rows(around: bool) -> td.Schedule:
 @pytest.mark.parametrize("around", [True, False])
 def test_of_what_slides_each_line_is_computed_once(around: bool) -> None:
     s = rows(around)
-    made = predict(s.state, {}, of_machine(1 << 20))[0]
-    assert made.again["f"] == pytest.approx(1.0 if around else 38 * 3 / 40)
-    assert made.nests.memory["f"] == ((4, 32) if around else (3, 32))
+    prediction = predict(s.state, {}, of_machine(1 << 20))[0]
+    assert prediction.again["f"] == pytest.approx(1.0 if around else 38 * 3 / 40)
+    assert prediction.nests.memory["f"] == ((4, 32) if around else (3, 32))
 
 
 def test_memory_in_the_loops_of_a_stage_is_no_window() -> None:
@@ -80,7 +80,7 @@ def test_a_ring_of_which_each_iteration_touches_the_same_stays_where_that_fits()
     assert _stays(body, outer, "f", 8, 512) and not _stays(body, outer, "f", 8, 128)
 
 
-def test_what_is_made_is_there_for_the_next_step() -> None:
+def test_what_a_step_writes_is_cached_for_the_next() -> None:
     """A line goes from one func to the next although both read more than fits."""
     a, b = td.Tensor("a", (64, 32), td.f32), td.Tensor("b", (8, 64, 32), td.f32)
     f, g = td.Func("f"), td.Func("g", shape=(8, 64, 32))
@@ -125,9 +125,9 @@ def unsharp(height: int, width: int) -> td.Func:
 def jacobi(side: int) -> td.Func:
     u = td.Tensor("u", (side, side), td.f32)
     for n in range(4):
-        near = td.pad(u, mode="edge", shape=(side, side))
+        padded = td.pad(u, mode="edge", shape=(side, side))
         u = td.Func(f"u{n + 1}")
-        u[y, x] = (near[y, x] + near[y - 1, x] + near[y + 1, x] + near[y, x - 1]) * 0.25
+        u[y, x] = (padded[y, x] + padded[y - 1, x] + padded[y + 1, x] + padded[y, x - 1]) * 0.25
     return u.with_shape(side, side)
 
 
@@ -157,7 +157,7 @@ def lines_of_a_grid(side: int) -> td.Schedule:
 
 
 @pytest.mark.parametrize(
-    "made, sizes",
+    "schedule, sizes",
     [
         (rings(unsharp(32, 96)), (1 << 10, 3 << 12)),
         (rings(unsharp(32, 96)), (1 << 12, 1 << 16)),
@@ -168,10 +168,10 @@ def lines_of_a_grid(side: int) -> td.Schedule:
         (rows(False), (4 * LINE, 12 * LINE)),
     ],
 )
-def test_windows_move_what_is_counted(made: td.Schedule, sizes: tuple[int, int]) -> None:
-    program, machine = td.compile(made), of_machine(*sizes)
+def test_windows_move_what_is_counted(schedule: td.Schedule, sizes: tuple[int, int]) -> None:
+    program, machine = td.compile(schedule), of_machine(*sizes)
     rng = np.random.default_rng(0)
-    arrays = [rng.random([n.value for n in t.shape], np.float32) for t in made.program.inputs]
+    arrays = [rng.random([n.value for n in t.shape], np.float32) for t in schedule.program.inputs]
     values, exact = arguments_of(program.signature, arrays, {}, None)
     variant = program.variant(exact)
     counted = count_bytes(after_passes(lowered(variant), Target("python")), values, machine.caches)

@@ -20,10 +20,10 @@ def product():
 
 
 def test_a_product_costs_two_operations_a_term():
-    found = td.Schedule(product()).formula()
-    assert sympy.simplify(found.operations - 2 * M * N * K) == 0
-    assert sympy.simplify(found.bytes - 4 * (M * K + K * N + M * N)) == 0
-    square = found.intensity.subs({M: 600, N: 600, K: 600})
+    formula = td.Schedule(product()).formula()
+    assert sympy.simplify(formula.operations - 2 * M * N * K) == 0
+    assert sympy.simplify(formula.bytes - 4 * (M * K + K * N + M * N)) == 0
+    square = formula.intensity.subs({M: 600, N: 600, K: 600})
     assert square == sympy.Rational(2 * 600, 12)
 
 
@@ -32,17 +32,17 @@ def test_a_producer_is_counted_on_what_is_needed_of_it():
     f, g = td.Func("f"), td.Func("g")
     f[i] = a[i] + 1
     g[i] = f[i] * f[i + 2]
-    found = td.Schedule(g).formula()
-    assert sympy.simplify(found.operations - (N + (N - 2))) == 0
-    assert sympy.simplify(found.bytes - 8 * (2 * N - 2)) == 0
+    formula = td.Schedule(g).formula()
+    assert sympy.simplify(formula.operations - (N + (N - 2))) == 0
+    assert sympy.simplify(formula.bytes - 8 * (2 * N - 2)) == 0
 
 
 def test_a_program_of_numbers_gives_numbers():
     a, f = td.Tensor("a", (10, 20), td.u8), td.Func("f")
     f[()] = td.sum(a[i, j], axis=(i, j), dtype=td.i32)
-    found = td.Schedule(f).formula()
-    assert found.bytes == 204
-    assert found.operations.is_Integer
+    formula = td.Schedule(f).formula()
+    assert formula.bytes == 204
+    assert formula.operations.is_Integer
 
 
 def test_every_index_operator_has_a_symbolic_form():

@@ -115,16 +115,16 @@ def gram() -> td.Func:
 def far_stencil() -> td.Func:
     y, x = td.vars("y x")
     (_, a), out = table(), td.Func("out")
-    near = td.pad(a, mode="edge", shape=("N", "N"))
-    out[y, x] = near[y - 50, x] + near[y + 50, x]
+    padded = td.pad(a, mode="edge", shape=("N", "N"))
+    out[y, x] = padded[y - 50, x] + padded[y + 50, x]
     return out.with_shape("N", "N")
 
 
 def periodic() -> td.Func:
     y, x = td.vars("y x")
     (_, a), out = table(), td.Func("out")
-    near = td.pad(a, mode="wrap", shape=("N", "N"))
-    out[y, x] = near[y - 1, x] + near[y + 1, x] - 2 * near[y, x]
+    padded = td.pad(a, mode="wrap", shape=("N", "N"))
+    out[y, x] = padded[y - 1, x] + padded[y + 1, x] - 2 * padded[y, x]
     return out.with_shape("N", "N")
 
 
@@ -135,7 +135,7 @@ APART = [
 
 
 @pytest.mark.parametrize("make", APART)
-def test_what_is_read_at_places_that_lie_apart_is_computed_first(make: Callable[[], td.Func]):
+def test_funcs_read_at_distant_places_are_computed_first(make: Callable[[], td.Func]):
     state = placed(make())
     assert isinstance(state.plan("a").place, Root)
 
@@ -153,15 +153,15 @@ def test_steps_of_a_periodic_grid_are_computed_one_after_the_other():
     y, x = td.vars("y x")
     last: td.Tensor | td.Func = td.Tensor("t", ("N", "N"), td.f32)
     for n in range(3):
-        near, step = td.pad(last, mode="wrap", shape=("N", "N")), td.Func(f"step{n}")
-        step[y, x] = near[y, x] + 0.1 * (near[y - 1, x] + near[y + 1, x] - 2 * near[y, x])
+        padded, step = td.pad(last, mode="wrap", shape=("N", "N")), td.Func(f"step{n}")
+        step[y, x] = padded[y, x] + 0.1 * (padded[y - 1, x] + padded[y + 1, x] - 2 * padded[y, x])
         last = step
     assert isinstance(last, td.Func)
     state = placed(last)
     assert all(isinstance(plan.place, Root) for _, plan in state.plans)
 
 
-def test_a_line_computes_all_that_lies_between_its_reads():
+def test_a_line_computes_all_between_its_reads():
     state = rest_at_root(bind_state(td.Schedule(flipped()).state, {"N": N}))
     boxes = root_boxes(state)
     lines = times_computed(state, "out", (), "y", ["a"], boxes)["a"]

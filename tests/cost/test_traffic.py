@@ -42,8 +42,8 @@ def attention(batches: int, rows: int, terms: int, depth: int) -> td.Func:
 
 def loaded(s: td.Schedule) -> int:
     """The bytes that the kernels of a schedule load from and store to arrays, counted in their loops."""
-    made = td.compile(s)
-    kernel = make_kernel(made.variant(dense(made.signature, s.sizes, frozenset())))
+    program = td.compile(s)
+    kernel = make_kernel(program.variant(dense(program.signature, s.sizes, frozenset())))
     far = {p.name for p in kernel.params if isinstance(p, BufferParam)}
 
     def count(x: Stmt | None, times: int, axes: dict[str, int]) -> int:
@@ -78,7 +78,7 @@ def test_copies_into_shared_memory_move_what_is_predicted() -> None:
     assert s.footprint("shared") == 4 * (3 * 32 * 32 + 2 * 32 * 32 + 2 * 32)
 
 
-def test_kernels_of_their_own_move_what_lies_between() -> None:
+def test_separate_kernels_move_intermediate_results() -> None:
     x, f, g = td.Tensor("x", (100, 64), td.f32), td.Func("f"), td.Func("g")
     f[i, j] = td.exp(x[i, j]) * x[i, j]
     g[i] = td.sum(f[i, j], axis=j)
@@ -126,8 +126,8 @@ class Watched:
 
 def counted(s: td.Schedule, elements: int) -> int:
     """The bytes that a cache of f32 elements exchanges with memory while the loops of a schedule run."""
-    made = td.compile(s, target="python")
-    text, cache = str(made.source(**s.sizes)), Cache(elements)
+    compiled = td.compile(s, target="python")
+    text, cache = str(compiled.source(**s.sizes)), Cache(elements)
     names: dict[str, Any] = {}
     exec(text.replace("np.empty(", "watched("), names)
 
@@ -149,8 +149,8 @@ def counted(s: td.Schedule, elements: int) -> int:
 
 
 def predicted(s: td.Schedule, elements: int) -> float:
-    near = MemoryLevel("L1", 4 * elements, line=4)
-    machine = Machine(levels=(near, MemoryLevel("memory", None, managed=True)))
+    cache = MemoryLevel("L1", 4 * elements, line=4)
+    machine = Machine(levels=(cache, MemoryLevel("memory", None, managed=True)))
     return total(predict(s.state, s.sizes, machine)[0].moved("L1"))
 
 
@@ -216,7 +216,7 @@ def test_levels_and_sizes_that_are_not_known_are_refused() -> None:
         td.Schedule(f, sizes={"N": 8}, target="cuda").traffic("registers")
 
 
-def test_reads_far_apart_do_not_move_what_lies_between():
+def test_gaps_between_distant_reads_are_not_moved():
     x = td.Tensor("x", (256, 256, 256), td.f32)
     gate = td.Func("gate", shape=(128, 256, 256))
     gate[i, j, k] = x[i, j, k] * x[i + 128, j, k]
@@ -263,8 +263,8 @@ def test_rows_that_begin_within_lines_touch_more_of_them(columns: int, size: int
     block, inner = s["c"].split(j, 16)
     s["c"].reorder(block, i, k, inner)
     program = td.compile(s, target="python")
-    near = MemoryLevel("L1", size, line=64)
-    machine = Machine(levels=(near, MemoryLevel("memory", None, managed=True)))
+    cache = MemoryLevel("L1", size, line=64)
+    machine = Machine(levels=(cache, MemoryLevel("memory", None, managed=True)))
     values, exact = arguments_of(
         program.signature, [np.ones(z, np.float32) for z in ((24, 16), (16, columns))], {}, None
     )
@@ -273,15 +273,15 @@ def test_rows_that_begin_within_lines_touch_more_of_them(columns: int, size: int
     assert total(predict(s.state, {}, machine)[0].moved("L1")) == pytest.approx(bytes_, rel=0.1)
 
 
-def rows_of_a_table(rows: int, taken: int, columns: int) -> td.Func:
-    x, at = td.Tensor("x", (rows, columns), td.f32), td.Tensor("at", (taken,), td.i32)
+def rows_of_a_table(rows: int, indices: int, columns: int) -> td.Func:
+    x, at = td.Tensor("x", (rows, columns), td.f32), td.Tensor("at", (indices,), td.i32)
     f = td.Func("f")
     f[i, j] = x[at[i], j] * 2
     return f
 
 
 @pytest.mark.parametrize("rows", [100_000, 10])
-def test_of_a_table_the_rows_that_are_asked_for_are_read(rows):
+def test_gathers_read_the_indexed_rows_of_a_table(rows):
     """At most as many as there are, for each block: 16 of them in one of 4 blocks here."""
     s = td.Schedule(rows_of_a_table(rows, 64, 64), target="cuda")
     td.recipes.elements(s["f"])

@@ -47,9 +47,11 @@ def inverted_residual(size: int) -> Chain:
     dw, u = td.Tensor("dw", (3, 3, 24), td.f32), td.Tensor("u", (24, 8), td.f32)
     wide, out = td.Func("wide"), td.Func("out")
     wide[b, y, x, f] = td.clip(td.sum(a[b, y, x, c] * w[c, f], axis=c), 0, 6)
-    near = td.Func("near", shape=(1, size - 2, size - 2, 24))
-    near[b, y, x, f] = td.clip(td.sum(wide[b, y + r, x + s, f] * dw[r, s, f], axis=(r, s)), 0, 6)
-    out[b, y, x, f] = td.sum(near[b, y, x, c] * u[c, f], axis=c) + a[b, y + 1, x + 1, f]
+    depthwise = td.Func("depthwise", shape=(1, size - 2, size - 2, 24))
+    depthwise[b, y, x, f] = td.clip(
+        td.sum(wide[b, y + r, x + s, f] * dw[r, s, f], axis=(r, s)), 0, 6
+    )
+    out[b, y, x, f] = td.sum(depthwise[b, y, x, c] * u[c, f], axis=c) + a[b, y + 1, x + 1, f]
     return (out,)
 
 
@@ -59,15 +61,15 @@ def gated_convolutions(size: int, *, whole: bool = True) -> Chain:
     dw, u = td.Tensor("dw", (16, 3, 3), td.f32), td.Tensor("u", (6, 8), td.f32)
     wide, out = td.Func("wide"), td.Func("out")
     wide[b, f, y, x] = td.sum(w[f, c] * a[b, c, y, x], axis=c)
-    near, around = (
-        td.Func("near", shape=(1, 16, size, size)),
+    depthwise, around = (
+        td.Func("depthwise", shape=(1, 16, size, size)),
         td.pad(wide, shape=(1, 16, size, size)),
     )
-    near[b, c, y, x] = td.sum(around[b, c, y + r - 1, x + s - 1] * dw[c, r, s], axis=(r, s))
+    depthwise[b, c, y, x] = td.sum(around[b, c, y + r - 1, x + s - 1] * dw[c, r, s], axis=(r, s))
     if not whole:
-        return (near,)
+        return (depthwise,)
     gate = td.Func("gate", shape=(1, 8, size, size))
-    gate[b, c, y, x] = td.exp(near[b, c, y, x]) * near[b, c + 8, y, x]
+    gate[b, c, y, x] = td.exp(depthwise[b, c, y, x]) * depthwise[b, c + 8, y, x]
     out[b, f, y, x] = td.sum(u[f, c] * gate[b, c, y, x], axis=c)
     return (out,)
 
@@ -175,8 +177,8 @@ def transformer_block(rows: int, heads: int = 2, depth: int = 8, inner: int = 32
 
     before = normed(a, "norm1")
     q, key, v = td.Func("q"), td.Func("key"), td.Func("v")
-    for made, w in ((q, wq), (key, wk), (v, wv)):
-        made[h, i, d] = td.sum(before[i, j] * w[h, j, d], axis=j)
+    for projected, w in ((q, wq), (key, wk), (v, wv)):
+        projected[h, i, d] = td.sum(before[i, j] * w[h, j, d], axis=j)
     score, top, p, total, mixed = (td.Func(m) for m in ("score", "top", "p", "total", "mixed"))
     score[h, i, k] = td.sum(q[h, i, d] * key[h, k, d], axis=d) / depth**0.5
     top[h, i] = td.max(score[h, i, k], axis=k)

@@ -29,9 +29,9 @@ def stages_of(schedule):
 def test_steps_of_any_number_are_fetched_ahead(terms, stages):
     program = td.Schedule(products(70, terms, 64, 36)).program
     schedule = tiled(program)
-    made = stages_of(schedule)
-    assert made.pop("a", 0) == stages  # as many as there are steps, at most
-    assert made == {"y": STAGES}
+    depths = stages_of(schedule)
+    assert depths.pop("a", 0) == stages  # as many as there are steps, at most
+    assert depths == {"y": STAGES}
     check(schedule, program)
 
 
@@ -59,10 +59,10 @@ def steps(dtype=td.f32, columns=64):
 @pytest.mark.parametrize("room, stages", [(1, 1), (2, 2), (4, 2), (6, 3), (20, 3)])
 def test_there_are_as_many_stages_as_have_room(room, stages):
     # where two blocks have room on a multiprocessor, they still do
-    schedule, held = steps()
-    fetch_ahead(schedule["c"], int(room * held) + (SYSTEM if room > 2 else 0))
+    schedule, tile_bytes = steps()
+    fetch_ahead(schedule["c"], int(room * tile_bytes) + (SYSTEM if room > 2 else 0))
     assert stages_of(schedule).get("c", 1) == stages
-    assert schedule.footprint("shared") == stages * held
+    assert schedule.footprint("shared") == stages * tile_bytes
 
 
 def test_copies_of_two_bytes_are_not_fetched_ahead():

@@ -23,18 +23,18 @@ SMALL = Machine(vector_bytes=64, threads=2, registers=32, levels=LEVELS)
 def test_a_chain_that_recipes_leave_in_memory_gets_tiles() -> None:
     s = td.Schedule(*CHAINS["gated block"](64))
     state = bind_state(s.state, {})
-    made, decisions = decide(state, SMALL)
+    completed, decisions = decide(state, SMALL)
     assert [(d.func, d.how) for d in decisions if d.how != "inline"] == [("out", "tiles")]
     assert "in L2" in explain(decisions)
     before = Prediction(complete_by_recipes(state, SMALL)[0], SMALL).seconds
-    assert Prediction(made, SMALL).seconds < 0.8 * before
+    assert Prediction(completed, SMALL).seconds < 0.8 * before
     rng = np.random.default_rng(0)
     given = {
         t.name: rng.random([n.value for n in t.shape], dtype=np.float32) for t in s.program.inputs
     }
     (want,) = interpret(s.program, given)
     np.testing.assert_allclose(
-        td.compile(td.Schedule.of_state(made))(**given), want, rtol=1e-4, atol=1e-5
+        td.compile(td.Schedule.of_state(completed))(**given), want, rtol=1e-4, atol=1e-5
     )
 
 
@@ -42,7 +42,7 @@ def hows(*outputs: td.Func) -> set[str]:
     return {d.how for d in decide(bind_state(td.Schedule(*outputs).state, {}), SMALL)[1]}
 
 
-def test_what_recipes_keep_near_or_is_small_stays_theirs() -> None:
+def test_small_programs_and_cached_funcs_are_left_to_recipes() -> None:
     assert "tiles" not in hows(*CHAINS["dense and norm"](64))
     assert "tiles" not in hows(*CHAINS["gated block"](12))
 

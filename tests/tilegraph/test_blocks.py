@@ -34,8 +34,8 @@ def products(rows, terms, inner, columns, dtype=td.f32):
 
 def tiled(program, target=GPU):
     """The best schedule with tiles that is not the default one."""
-    found = candidates(program, {}, target)
-    return next(c.schedule for c in found if c.label.endswith("tiles"))
+    ranked = candidates(program, {}, target)
+    return next(c.schedule for c in ranked if c.label.endswith("tiles"))
 
 
 def arrays_of(program):
@@ -51,8 +51,10 @@ def check(schedule, program):
     given = arrays_of(program)
     got = td.emulate(td.compile(schedule, target="cuda"))(**given)
     want = interpret(program, given)
-    for mine, own in zip(got if isinstance(got, tuple) else (got,), want, strict=True):
-        np.testing.assert_allclose(mine, own, rtol=2e-4, atol=1e-5 * max(abs(own).max(), 1))
+    for mine, expected in zip(got if isinstance(got, tuple) else (got,), want, strict=True):
+        np.testing.assert_allclose(
+            mine, expected, rtol=2e-4, atol=1e-5 * max(abs(expected).max(), 1)
+        )
 
 
 @pytest.mark.parametrize("name", CHAINS)
@@ -92,7 +94,7 @@ def test_what_is_between_two_products_moves_no_bytes():
     assert schedule.traffic("global") == 4 * (rows * (terms + columns) + weights)
 
 
-def test_what_is_made_in_shared_memory_is_not_copied_there_again():
+def test_funcs_in_shared_memory_are_not_copied_there_again():
     """A product that is read by a maximum, by a product and by the result is there for all of them."""
     x, w, u = (
         td.Tensor(n, shape, td.f32)
@@ -106,7 +108,7 @@ def test_what_is_made_in_shared_memory_is_not_copied_there_again():
     assert set(re.findall(r'cache_read\("(\w+)"', str(schedule))) == {"x", "w", "u"}
 
 
-def test_products_of_half_floats_in_tiles_are_made_by_tensor_cores(monkeypatch):
+def test_products_of_half_floats_in_tiles_use_tensor_cores(monkeypatch):
     few = replace(describe_gpu("sm_80"), threads=2)  # so that tiles are large
     monkeypatch.setattr(td.Target, "machine", lambda _: few)
     program = td.Schedule(products(256, 64, 128, 64, td.f16)).program
@@ -129,7 +131,7 @@ def biased(a, c, bias):
     return a + td.cast(bias, td.f32)
 
 
-def between_products(made, rows=256, terms=64, inner=128, columns=64):
+def between_products(combine, rows=256, terms=64, inner=128, columns=64):
     """Two products of half floats, a func of one operation or a few between them, and a cast."""
     shapes = {
         "x": (rows, terms), "w": (terms, inner), "u": (inner, columns), "c": (rows, inner),
@@ -138,21 +140,21 @@ def between_products(made, rows=256, terms=64, inner=128, columns=64):
     x, w, u, c, bias = (td.Tensor(n, shape, td.f16) for n, shape in shapes.items())
     a, m, r, y = td.Func("a"), td.Func("m"), td.Func("r"), td.Func("y")
     a[i, h] = td.sum(td.cast(x[i, k], td.f32) * td.cast(w[k, h], td.f32), axis=k)
-    m[i, h] = made(a[i, h], c[i, h], bias[h])
+    m[i, h] = combine(a[i, h], c[i, h], bias[h])
     r[i, h] = td.cast(td.maximum(m[i, h], 0), td.f16)
     y[i, j] = td.sum(td.cast(r[i, h], td.f32) * td.cast(u[h, j], td.f32), axis=h)
     return y
 
 
-@pytest.mark.parametrize("made", [scaled, added, biased])
+@pytest.mark.parametrize("combine", [scaled, added, biased])
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
-def test_what_is_between_a_product_and_its_end_keeps_tensor_cores(monkeypatch, made, arch):
+def test_what_is_between_a_product_and_its_end_keeps_tensor_cores(monkeypatch, combine, arch):
     few = replace(describe_gpu(arch), threads=2)  # so that tiles are large
     monkeypatch.setattr(td.Target, "machine", lambda _: few)
-    program = td.Schedule(between_products(made)).program
-    found = candidates(program, {}, Target("cuda", arch=arch))
+    program = td.Schedule(between_products(combine)).program
+    ranked = candidates(program, {}, Target("cuda", arch=arch))
     for label in ("no cuts, tiles", "default"):
-        schedule = next(c.schedule for c in found if c.label == label)
+        schedule = next(c.schedule for c in ranked if c.label == label)
         text = str(td.compile(schedule, target=Target("cuda", arch=arch)).loops())
         assert text.count("mma_m16n8k16_f16_f16(") == 2
         between = re.findall(r"(\w+) = alloc\(.*# (?:heap|auto)", text)
@@ -181,7 +183,7 @@ def test_sizes_with_names_are_known():
     assert str(named) == str(candidates(program, {}, GPU)[0].schedule)
 
 
-def test_large_products_stay_apart():
+def test_large_products_stay_separate():
     program = td.Schedule(products(4096, 4096, 4096, 4096, td.f16)).program
     assert candidates(program, {}, GPU)[0].label == "default"
 

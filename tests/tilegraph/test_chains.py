@@ -23,11 +23,13 @@ def test_candidates_for_a_chain_are_right(name: str, size: int) -> None:
         for t in program.inputs
     }
     want = interpret(program, given)
-    found = candidates(program, {}, Target("cpu"))
-    for candidate in (found[0], found[-1]):
+    ranked = candidates(program, {}, Target("cpu"))
+    for candidate in (ranked[0], ranked[-1]):
         got = td.compile(candidate.schedule)(**given)
-        for mine, own in zip(got if isinstance(got, tuple) else (got,), want, strict=True):
-            np.testing.assert_allclose(mine, own, rtol=2e-4, atol=2e-5, err_msg=candidate.label)
+        for mine, expected in zip(got if isinstance(got, tuple) else (got,), want, strict=True):
+            np.testing.assert_allclose(
+                mine, expected, rtol=2e-4, atol=2e-5, err_msg=candidate.label
+            )
 
 
 def test_large_dense_layers_are_not_fused_to_their_harm() -> None:
@@ -56,8 +58,8 @@ def test_a_transformer_block_is_right() -> None:
         for t in program.inputs
     }
     (want,) = interpret(program, given)
-    found = candidates(program, {}, Target("cpu"))
-    tiled = [c for c in found if c.label.endswith("tiles")][:1]
-    for candidate in (found[0], *tiled):
+    ranked = candidates(program, {}, Target("cpu"))
+    tiled = [c for c in ranked if c.label.endswith("tiles")][:1]
+    for candidate in (ranked[0], *tiled):
         got = td.compile(candidate.schedule)(**given)
         np.testing.assert_allclose(got, want, rtol=1e-3, atol=1e-4, err_msg=candidate.label)

@@ -75,9 +75,9 @@ def test_the_other_operand_is_offered_where_it_fills_vectors_better() -> None:
 
 def test_a_search_tries_it() -> None:
     program = td.Schedule(product(2000, 9, 64, after=True)).program
-    found = {c.label: c.schedule for c in candidates(program, {}, Target("cpu"))}
-    assert "operands exchanged" in found
-    check(found["operands exchanged"], left=False, right=False, after=True)
+    schedules = {c.label: c.schedule for c in candidates(program, {}, Target("cpu"))}
+    assert "operands exchanged" in schedules
+    check(schedules["operands exchanged"], left=False, right=False, after=True)
 
 
 def test_short_vectors_take_as_long_as_longer_ones() -> None:

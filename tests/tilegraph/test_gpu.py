@@ -60,12 +60,12 @@ def test_the_best_for_a_chain_is_right_and_fits(name):
     assert best.footprint("shared") <= GPU.capacity("shared")
     got = td.emulate(td.compile(best, target="cuda"))(**given)
     want = interpret(program, given)
-    for mine, own in zip(got if isinstance(got, tuple) else (got,), want, strict=True):
-        np.testing.assert_allclose(mine, own, rtol=2e-4, atol=2e-5)
+    for mine, expected in zip(got if isinstance(got, tuple) else (got,), want, strict=True):
+        np.testing.assert_allclose(mine, expected, rtol=2e-4, atol=2e-5)
 
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
-def test_machine_code_of_what_is_found_spills_nothing(arch):
+def test_machine_code_of_the_best_candidates_spills_nothing(arch):
     pytest.importorskip("tvm", reason='pip install "tdsl[cuda]"')
     sizes = {"B": 16, "Q": 2048, "S": 4096, "D": 64, "E": 64}
     target = f"cuda:{arch}"

@@ -31,13 +31,13 @@ def attention_scores() -> TileGraph:
 def test_traffic_of_softmax_of_products_by_rows_of_a_tile(rows: int, mib: int) -> None:
     graph = attention_scores()
     everything = [g.name for g in graph.program.funcs]
-    found = graph.traffic(everything, {"out": (rows, 128)})
-    assert found.tiles == 98304 // rows
-    assert found.total == mib * MIB
-    assert found.tile == mib * MIB / found.tiles
+    traffic = graph.traffic(everything, {"out": (rows, 128)})
+    assert traffic.tiles == 98304 // rows
+    assert traffic.total == mib * MIB
+    assert traffic.tile == mib * MIB / traffic.tiles
 
 
-def test_apart_funcs_move_what_lies_between() -> None:
+def test_separate_funcs_move_intermediate_results() -> None:
     graph = attention_scores()
     product = graph.traffic(["score"], {"score": (98304, 128)}).total
     rest = graph.traffic(["top", "e", "total", "out"], {"out": (98304, 128)}).total
@@ -75,7 +75,7 @@ def test_tiles_of_convolution_and_pooling() -> None:
     assert tile.writes == ("pool",)
 
 
-def test_a_step_of_a_reduction_needs_less_and_moves_as_much() -> None:
+def test_steps_of_a_reduction_reduce_the_footprint_and_not_the_traffic() -> None:
     graph = conv_and_pool()
     one = (*point(5, 5), (const(0), const(15)))
     tile = graph.propagate(["conv", "pool"], {"pool": one}, {"c": 2})
@@ -111,9 +111,9 @@ def test_tails_are_counted_as_they_are(extent: int, tile: int) -> None:
     for first in range(0, extent, tile):  # by hand: each tile, from its first to its last point
         last = min(first + tile, extent) - 1
         moved += 4 * (2 * last + 2 - 2 * first + 1) + 4 * (last - first + 1)
-    found = graph.traffic(["f1", "f2"], {"f2": (tile,)})
-    assert found.total == moved
-    assert found.tiles == -(-extent // tile)
+    traffic = graph.traffic(["f1", "f2"], {"f2": (tile,)})
+    assert traffic.total == moved
+    assert traffic.tiles == -(-extent // tile)
 
 
 def test_short_runs_of_memory_move_whole_granules() -> None:
@@ -165,8 +165,8 @@ def test_a_schedule_shows_its_edges_where_funcs_live() -> None:
     graph = attention_scores()
     s = td.Schedule.of_program(graph.program)
     after = TileGraph.of_schedule(s)
-    near = {e.producer for e in after.edges if e.level}
-    assert "e" in near and "a" not in near
+    connected = {e.producer for e in after.edges if e.level}
+    assert "e" in connected and "a" not in connected
     root = ElementTree.fromstring(after._repr_svg_())
     names = {"".join(t.itertext()) for t in root.iter("{http://www.w3.org/2000/svg}text")}
     assert {g.name for g in after.program.funcs} <= names

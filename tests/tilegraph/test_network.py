@@ -22,15 +22,15 @@ def predicted(s: td.Schedule, ranks: int) -> list[float]:
 def test_halos_of_some_steps_are_those_of_the_plan(every: int) -> None:
     u = td.Tensor("u", (48, 36), td.f64)
     source: td.Tensor | td.Func = u
-    made = []
+    funcs = []
     for n in range(6):
         f, p = td.Func(f"step{n}"), td.pad(source, mode="edge", shape=u.shape)
         f[i, j] = p[i, j] / 2 + (p[i - 1, j] + p[i + 1, j] + p[i, j - 1] + p[i, j + 1]) / 8
-        made.append(f)
+        funcs.append(f)
         source = f
     rows = td.Grid(x=4)
-    s = td.Schedule(made[-1]).place(u, "rc -> r", rows)
-    for f in made[every - 1 :: every]:
+    s = td.Schedule(funcs[-1]).place(u, "rc -> r", rows)
+    for f in funcs[every - 1 :: every]:
         s.place(f, "rc -> r", rows)[f].distribute(onto=f)
     assert predicted(s, 4) == list(td.compile(s).plan().received)
 

@@ -58,14 +58,14 @@ def test_brackets_are_those_of_the_textbook(seed: int) -> None:
     rng = np.random.default_rng(seed)
     dims = [int(n) for n in rng.choice([1, 2, 5, 30, 97, 400], 4 + seed // 3)]
     s = td.Schedule(chain(dims, rng))
-    found, before = fewer_operations(s.program, {}), operations(s.state)
-    if found is None:
+    reordered, before = fewer_operations(s.program, {}), operations(s.state)
+    if reordered is None:
         assert least(tuple(dims)) > 0.6 * cost_of(s)
         return
-    for func, source in found.steps:
+    for func, source in reordered.steps:
         s[func].reassociate(source)
     assert cost_of(s) == least(tuple(dims))
-    assert operations(s.state) == pytest.approx(found.part * before)
+    assert operations(s.state) == pytest.approx(reordered.part * before)
 
 
 def test_a_sum_that_two_chains_share_is_gone_from_both() -> None:
@@ -102,8 +102,8 @@ def test_masks_count_as_factors(causal: bool) -> None:
     s[i, j] = td.sum(a[i, k] * b[j, k], axis=k)
     mask = j <= i if causal else b[j, 0] > 0
     y[i, l] = td.sum(td.where(mask, s[i, j], 0) * b[j, l], axis=j)
-    found = fewer_operations(td.Schedule(y).program, {})
-    assert (found is None) == causal
+    reordered = fewer_operations(td.Schedule(y).program, {})
+    assert (reordered is None) == causal
 
 
 def test_weights_that_are_no_products_keep_their_order() -> None:
@@ -126,8 +126,8 @@ def test_products_of_constants_cost_nothing() -> None:
         y[i, l] = td.sum(s[i, j] * w[j, l], axis=j)
         program = td.Schedule(y).program
         inputs = tuple(replace(t, constant=t.name != "x") for t in program.inputs)
-        found = fewer_operations(replace(program, inputs=inputs), {})
-        return found and found.steps
+        reordered = fewer_operations(replace(program, inputs=inputs), {})
+        return reordered and reordered.steps
 
     assert steps(300) == (("y", "s"),)
     assert steps(8) is None

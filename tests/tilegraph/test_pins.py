@@ -9,13 +9,13 @@ import tdsl as td
 from tests.tilegraph.operators import attention, softmax
 
 
-def test_a_func_can_be_kept_far_or_near() -> None:
+def test_a_func_can_be_pinned_to_memory_or_a_cache() -> None:
     free = softmax.autoschedule(M=512, N=512)
     assert free.prediction().home("e").name == "L1"
     far = softmax.autoschedule(M=512, N=512, pin={"e": "memory"})
     assert "e" in {s.func.name for s in far.prediction().nests.roots()}
-    near = softmax.autoschedule(M=512, N=512, pin={("e", "total"): "l1"})
-    assert str(near) == str(free)
+    cached = softmax.autoschedule(M=512, N=512, pin={("e", "total"): "l1"})
+    assert str(cached) == str(free)
 
 
 def test_a_func_can_be_inlined() -> None:
@@ -23,7 +23,7 @@ def test_a_func_can_be_inlined() -> None:
     assert 's["e"].inline()' in str(s)
 
 
-def test_what_does_not_fit_says_by_how_much() -> None:
+def test_a_func_too_large_for_its_pin_reports_the_excess() -> None:
     capacity = td.Target("cpu").capacity("L1")
     assert capacity is not None
     n = capacity  # a row is four times as large as the cache
@@ -31,7 +31,7 @@ def test_what_does_not_fit_says_by_how_much() -> None:
         softmax.autoschedule(M=64, N=n, pin={"e": "L1"})
 
 
-def test_what_fits_apart_but_not_together_says_by_how_much() -> None:
+def test_pins_that_fit_only_separately_report_the_excess() -> None:
     capacity = td.Target("cpu").capacity("L1")
     assert capacity is not None
     n = capacity // 6  # a row of each is two thirds of the cache
@@ -52,7 +52,7 @@ def test_what_fits_apart_but_not_together_says_by_how_much() -> None:
         two.autoschedule(M=64, N=n, pin={"a": "L1", "b": "L1"})
 
 
-def test_what_fits_alone_but_not_with_what_is_read_beside_it_says_by_how_much() -> None:
+def test_a_pin_that_does_not_fit_with_other_reads_reports_the_excess() -> None:
     capacity = td.Target("cpu").capacity("L1")
     assert capacity is not None
     with pytest.raises(td.ScheduleError) as caught:
@@ -94,10 +94,10 @@ def weighted(p: td.f32["M", "K"], v: td.f32["K", "N"]):
 
 
 def test_an_edge_to_a_reduction_in_an_expression_is_one_to_its_func() -> None:
-    own = weighted.autoschedule(M=64, K=64, N=64, pin={("w", "out"): "memory"})
+    whole = weighted.autoschedule(M=64, K=64, N=64, pin={("w", "out"): "memory"})
     split = weighted.autoschedule(M=64, K=64, N=64, pin={("w", "out_sum"): "memory"})
-    assert str(own) == str(split)
-    assert "w" in {s.func.name for s in own.prediction().nests.roots()}
+    assert str(whole) == str(split)
+    assert "w" in {s.func.name for s in whole.prediction().nests.roots()}
 
 
 @pytest.mark.parametrize(
@@ -140,13 +140,13 @@ def test_a_func_of_a_gpu_can_be_kept_in_global_memory(pins: tuple[str, ...]) -> 
     np.testing.assert_allclose(td.emulate(td.compile(s))(x), softmax(x), rtol=1e-5)
 
 
-def test_what_is_made_in_tiles_is_not_kept_as_a_whole() -> None:
+def test_funcs_computed_in_tiles_are_not_materialised() -> None:
     s = attention.autoschedule(Q=64, S=128, D=32, target="cuda", pin={"top": "global"})
     assert "online" not in str(s)
     assert "top" in {r.func.name for r in s.prediction().nests.roots()}
 
 
-def test_a_scan_has_a_kernel_of_its_own_and_that_is_said() -> None:
+def test_a_scan_in_a_separate_kernel_is_explained() -> None:
     @td.op
     def scanned(x: td.f32["B", "T"]):
         b, t = td.vars("b t")
@@ -160,7 +160,7 @@ def test_a_scan_has_a_kernel_of_its_own_and_that_is_said() -> None:
         scanned.autoschedule(B=4, T=8, target="cuda", pin={"o": "shared"})
 
 
-def test_a_read_outside_is_told_before_a_pin_that_cannot_be_kept() -> None:
+def test_a_read_out_of_bounds_is_reported_before_an_impossible_pin() -> None:
     @td.op
     def beyond(x: td.f32[8]):
         i, r = td.vars("i"), td.range("r", 0, 4)

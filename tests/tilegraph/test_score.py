@@ -10,11 +10,11 @@ from tests.tilegraph.test_graph import attention_scores, conv_and_pool
 def test_more_rows_move_less_until_nothing_fits() -> None:
     graph, gpu = attention_scores(), describe_gpu("sm_80")
     group = [f.name for f in graph.program.funcs]
-    found = {rows: score(graph, group, {"out": (rows, 128)}, gpu) for rows in (4, 16, 64, 512)}
-    assert found[4] is not None
-    assert found[16] is not None
-    assert found[4] > found[16]
-    assert found[512] is None
+    scores = {rows: score(graph, group, {"out": (rows, 128)}, gpu) for rows in (4, 16, 64, 512)}
+    assert scores[4] is not None
+    assert scores[16] is not None
+    assert scores[4] > scores[16]
+    assert scores[512] is None
 
 
 def test_short_runs_take_whole_transactions() -> None:

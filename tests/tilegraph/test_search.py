@@ -46,7 +46,7 @@ def arrays(name: str) -> dict[str, np.ndarray]:
 
 
 @pytest.mark.parametrize("name", OPERATORS)
-def test_what_is_found_is_right_and_can_be_replayed(name: str) -> None:
+def test_the_best_candidate_is_right_and_can_be_replayed(name: str) -> None:
     op, given = OPERATORS[name], arrays(name)
     s = op.autoschedule(**given)
     (want,) = interpret(op.program, given)
@@ -69,8 +69,8 @@ def test_long_rows_on_a_gpu_are_read_in_tiles() -> None:
     s = attention.autoschedule(Q=64, S=100_000, D=64, E=64, target="cuda")
     assert "online" in str(s)
     assert s.traffic("global") < 1.4 * s.prediction().least
-    apart = attention.schedule(Q=64, S=100_000, D=64, E=64, target="cuda")
-    assert apart.traffic("global") > 3 * s.traffic("global")
+    default = attention.schedule(Q=64, S=100_000, D=64, E=64, target="cuda")
+    assert default.traffic("global") > 3 * s.traffic("global")
 
 
 @td.op
@@ -107,7 +107,7 @@ def test_reads_outside_of_an_array_are_refused(target: str) -> None:
         gathered.autoschedule(N=5, M=3, target=target)
 
 
-def test_reads_that_are_inside_once_a_func_is_inlined_are_taken() -> None:
+def test_reads_in_bounds_after_inlining_are_accepted() -> None:
     @td.op
     def turned(a: td.f32["N"], at: td.i32["M"]) -> td.Func:
         i, place, y = td.vars("i"), td.Func("place"), td.Func("y")
@@ -120,9 +120,9 @@ def test_reads_that_are_inside_once_a_func_is_inlined_are_taken() -> None:
     np.testing.assert_array_equal(f(np.arange(5, dtype=np.float32), at), [2, 0, 4, 0])
 
 
-def test_what_cannot_be_written_is_told() -> None:
-    found = search(network.program, SIZES["network"], Target("cuda"))
-    assert all("is not for" in error.message for error in found.refused.values())
+def test_refused_candidates_are_reported() -> None:
+    result = search(network.program, SIZES["network"], Target("cuda"))
+    assert all("is not for" in error.message for error in result.refused.values())
 
 
 def test_a_fault_of_a_recipe_is_not_swallowed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -135,7 +135,7 @@ def test_a_fault_of_a_recipe_is_not_swallowed(monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.parametrize("target", ["cpu", "cuda"])
-def test_calls_of_products_in_another_order_are_kernels_of_their_own(target: str) -> None:
+def test_calls_of_reassociated_products_are_separate_kernels(target: str) -> None:
     """Some results of calls are not made in that order."""
     i, j, k, r = td.vars("i j k r")
     x, u = td.Tensor("x", (512, 1024), td.f32), td.Tensor("u", (1024, 16), td.f32)
@@ -143,6 +143,6 @@ def test_calls_of_products_in_another_order_are_kernels_of_their_own(target: str
     full, y = td.Func("full"), td.Func("y")
     full[k, j] = td.sum(u[k, r] * w[r, j], axis=r)
     y[i, j] = td.sum(x[i, k] * full[k, j], axis=k)
-    found = search(td.Schedule(y).program, {}, Target(target), None, {"full", "y"})
-    assert "reassociated, calls apart" in {c.label for c in found.candidates}
-    assert not found.refused
+    result = search(td.Schedule(y).program, {}, Target(target), None, {"full", "y"})
+    assert "reassociated, calls apart" in {c.label for c in result.candidates}
+    assert not result.refused

@@ -73,36 +73,36 @@ def lines(rows: int, columns: int) -> tuple[td.Func, ...]:
 def test_shared_loops_give_the_same(case, shape, rng) -> None:
     s = td.Schedule(*case(*shape))
     state = bind_state(s.state, {})
-    found = find_shared_loops(state, complete_by_recipes(state, SMALL)[0], SMALL)
-    assert found
-    for plan in found:
+    plans = find_shared_loops(state, complete_by_recipes(state, SMALL)[0], SMALL)
+    assert plans
+    for plan in plans:
         write_shared_loops(s, plan, SMALL)
     x = rng.integers(-9, 10, shape).astype(np.float32)
     x = x.reshape([n.value for n in s.program.input("x").shape])
     want = interpret(s.program, {"x": x})
     for target in ("cpu", "python"):
-        for own, other in zip(td.compile(s, target=target)(x), want, strict=True):
-            np.testing.assert_allclose(own, other, rtol=1e-5)
+        for result, other in zip(td.compile(s, target=target)(x), want, strict=True):
+            np.testing.assert_allclose(result, other, rtol=1e-5)
 
 
 def test_the_default_reads_once_what_several_funcs_need() -> None:
     s = td.Schedule(*extremes(512, 256))
     state = bind_state(s.state, {})
-    made, decisions = decide(state, SMALL)
+    completed, decisions = decide(state, SMALL)
     assert [(d.func, d.how) for d in decisions] == [
         (n, "together") for n in ("low", "high", "total")
     ]
     assert "rows at a time of x, which high, total read, too" in explain(decisions)
     once = 4 * 512 * 256
-    assert Prediction(made, SMALL).moved("L2")["x"].read == once
+    assert Prediction(completed, SMALL).moved("L2")["x"].read == once
     before = Prediction(complete_by_recipes(state, SMALL)[0], SMALL)
     assert before.moved("L2")["x"].read == 3 * once
     assert total(before.moved("L2")) == 4 * 512 * (3 * 256 + 3)
 
 
-def test_what_a_cache_holds_or_one_func_reads_has_loops_of_its_own() -> None:
-    near = bind_state(td.Schedule(*extremes(16, 64)).state, {})
-    assert not find_shared_loops(near, complete_by_recipes(near, SMALL)[0], SMALL)
+def test_small_sources_and_single_readers_share_no_loops() -> None:
+    small = bind_state(td.Schedule(*extremes(16, 64)).state, {})
+    assert not find_shared_loops(small, complete_by_recipes(small, SMALL)[0], SMALL)
     alone = bind_state(td.Schedule(extremes(512, 256)[0]).state, {})
     assert not find_shared_loops(alone, complete_by_recipes(alone, SMALL)[0], SMALL)
 

@@ -71,8 +71,8 @@ def test_a_row_that_is_needed_whole_is_not_cut() -> None:
     total[i] = td.sum(td.exp(x[i, j]), axis=j)
     y[i, j] = x[i, j] / total[i]
     graph = TileGraph.of(td.Schedule(y).program)
-    found = grow(group(graph, "total", "y"), place(1 << 16))
-    assert found is not None and found.shape[1] == 512
+    tiling = grow(group(graph, "total", "y"), place(1 << 16))
+    assert tiling is not None and tiling.shape[1] == 512
 
 
 def test_the_beam_finds_what_trying_all_partitions_does() -> None:
@@ -84,15 +84,17 @@ def test_the_beam_finds_what_trying_all_partitions_does() -> None:
         groups: list[list[str]] = [[names[0]]]
         for n, name in enumerate(names[1:]):
             groups = [*groups, [name]] if cuts >> n & 1 else [*groups[:-1], [*groups[-1], name]]
-        found = [priced[g[-1], frozenset(g)] for g in groups]
-        chains.append(sum(f[1].seconds for f in found if f) if all(found) else float("inf"))
+        groups_priced = [priced[g[-1], frozenset(g)] for g in groups]
+        chains.append(
+            sum(f[1].seconds for f in groups_priced if f) if all(groups_priced) else float("inf")
+        )
     assert best[0].seconds == pytest.approx(min(chains))
 
 
-def test_what_must_stay_apart_does() -> None:
+def test_funcs_that_must_not_be_fused_are_not() -> None:
     graph = TileGraph.of(td.Schedule(stencils(514)).program)
-    found = nested_tiles(graph, machine(1 << 15, 1 << 18), together=lambda n: n != "s0")
-    assert all([p.owner for p in parts] == ["s0", "s1"] for parts in found)
+    cuts = nested_tiles(graph, machine(1 << 15, 1 << 18), together=lambda n: n != "s0")
+    assert all([p.owner for p in parts] == ["s0", "s1"] for parts in cuts)
 
 
 def depth_of(p: Part) -> int:
@@ -108,7 +110,7 @@ def test_tiles_lie_inside_of_tiles() -> None:
     assert str(schedule).count("split") == 2  # lines, and pieces of them
 
 
-def test_what_is_made_of_one_sum_takes_its_register_tiles() -> None:
+def test_the_reader_of_one_sum_takes_its_register_tiles() -> None:
     schedule, levels = td.Schedule(*CHAINS["inverted residual"](32)), machine(1 << 15, 1 << 18)
     (part,), *_ = nested_tiles(TileGraph.of(schedule.program), levels)
     assert ("wide_sum", "wide") in [p.members for p in part.parts]  # it would have tiles of its own
@@ -117,7 +119,7 @@ def test_what_is_made_of_one_sum_takes_its_register_tiles() -> None:
     assert 's["wide"]' in place and 's["wide"].unroll(' in str(schedule)
 
 
-def test_rows_whose_terms_would_share_few_sets_of_a_cache_lie_apart() -> None:
+def test_rows_whose_terms_share_few_cache_sets_are_padded() -> None:
     m = td.vars("m")
     x, w = td.Tensor("x", (40, 16, 256), td.f32), td.Tensor("w", (8, 40), td.f32)
     f, g, h = td.Func("f"), td.Func("g"), td.Func("h")
@@ -153,8 +155,8 @@ def test_nested_tiles_of_small_levels_are_right(name: str) -> None:
             if part.parts:
                 write_tiles(schedule, part, tiny)
         got = td.compile(schedule)(**given)
-        for mine, own in zip(got if isinstance(got, tuple) else (got,), want, strict=True):
-            np.testing.assert_allclose(mine, own, rtol=2e-4, atol=2e-5)
+        for mine, expected in zip(got if isinstance(got, tuple) else (got,), want, strict=True):
+            np.testing.assert_allclose(mine, expected, rtol=2e-4, atol=2e-5)
 
 
 @pytest.mark.parametrize("name", CHAINS)
@@ -169,10 +171,10 @@ def test_tiles_of_every_cut_can_be_scheduled(name: str) -> None:
 
 def test_fused_and_tiled_candidates_compete_with_recipes() -> None:
     program = td.Schedule(*CHAINS["gated block"](128)).program
-    found = candidates(program, {}, Target("cpu"))
-    labels = [c.label for c in found]
+    ranked = candidates(program, {}, Target("cpu"))
+    labels = [c.label for c in ranked]
     assert {"default", "apart"} <= {*labels} and any(x.endswith("tiles") for x in labels)
     again = candidates(program, {}, Target("cpu"))
-    assert [(c.label, str(c.schedule)) for c in found] == [
+    assert [(c.label, str(c.schedule)) for c in ranked] == [
         (c.label, str(c.schedule)) for c in again
     ]

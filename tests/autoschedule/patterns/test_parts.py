@@ -86,16 +86,16 @@ def test_nan_reaches_the_result(rng):
 
 @pytest.mark.parametrize("order", ["in", "against"])
 @pytest.mark.parametrize("shape", [(50021, 3), (50021, 1), (3, 50021), (1021, 307)], ids=str)
-def test_axes_in_any_order_reduce_alike(rng, shape, order):
+def test_reductions_do_not_depend_on_the_order_of_axes(rng, shape, order):
     a = rng.standard_normal(shape, np.float32)
     a[shape[0] // 2, shape[1] // 2] = 9
     axes = (i, j) if order == "in" else (j, i)
     for reduce, expected in ((td.sum, a.sum(dtype=np.float64)), (td.max, 9)):
         f = td.Func("f")
         f[()] = reduce(x[i, j], axis=axes)
-        made = td.compile(f, R=shape[0], C=shape[1])
-        assert "vectorized" in made.loops()
-        np.testing.assert_allclose(made(a), expected, 1e-4, 1e-2)
+        program = td.compile(f, R=shape[0], C=shape[1])
+        assert "vectorized" in program.loops()
+        np.testing.assert_allclose(program(a), expected, 1e-4, 1e-2)
 
 
 def test_the_order_of_loops_follows_memory():
@@ -131,10 +131,10 @@ def test_a_column_is_a_vector(rng, shape):
     left, right = td.Tensor("left", (m, n), td.f32), td.Tensor("right", (n, 1), td.f32)
     f = td.Func("f")
     f[i, j] = td.sum(left[i, k] * right[k, j], axis=k)
-    made = td.compile(f)
-    assert ("vectorized" in made.loops()) == (max(shape) >= 4)
+    program = td.compile(f)
+    assert ("vectorized" in program.loops()) == (max(shape) >= 4)
     a, b = rng.standard_normal((m, n), np.float32), rng.standard_normal((n, 1), np.float32)
-    np.testing.assert_allclose(made(a, b), a @ b, 1e-3, 1e-2)
+    np.testing.assert_allclose(program(a, b), a @ b, 1e-3, 1e-2)
 
 
 @pytest.mark.parametrize("columns", [1, 2, 3, 5])

@@ -76,8 +76,8 @@ def test_queries_keys_and_values_may_be_columns_of_one_array(rng):
     x = rng.standard_normal((40, 96), dtype=np.float32)
     q, key, v = x.reshape(40, 3, 2, 16).transpose(1, 2, 0, 3).astype(np.float64)
     scores = q @ key.transpose(0, 2, 1)
-    wanted = np.exp(scores - scores.max(-1, keepdims=True)) @ v
-    close(td.compile(s)(x), wanted, 100)
+    expected = np.exp(scores - scores.max(-1, keepdims=True)) @ v
+    close(td.compile(s)(x), expected, 100)
 
 
 @pytest.mark.parametrize("shape", [(64, 48, 96), (33, 17, 70), (8, 130, 40), (1, 5, 3), (0, 8, 8)])

@@ -40,8 +40,8 @@ def test_two_products(rng, shape):
     heads, m, inner, length, n = shape
     a, b, d = (rng.standard_normal(s, dtype=np.float32)
                for s in ((heads, m, inner), (heads, inner, length), (heads, length, n)))  # fmt: skip
-    made = td.compile(two_products())(a, b, d)
-    np.testing.assert_allclose(made, a @ b @ d, rtol=1e-3, atol=1e-4)
+    result = td.compile(two_products())(a, b, d)
+    np.testing.assert_allclose(result, a @ b @ d, rtol=1e-3, atol=1e-4)
 
 
 def test_a_sum_keeps_what_it_reads_by_bands(rng):

@@ -93,11 +93,11 @@ SIZES = [(1, 1), (5, 100), (3, 37), (2, 1031), (2, 1028), (70, 3), (67, 8), (9, 
 def arrays_of(program, rng, rows, length):
     """Whole numbers, so that only functions round."""
     sizes = {"M": rows, "N": length, "B": 2, "P": 3}
-    made = {}
+    arrays = {}
     for t in program.inputs:
         shape = tuple(sizes[e.name] for e in t.shape)
-        made[t.name] = rng.integers(-3, 4, shape).astype(t.dtype.numpy)
-    return made
+        arrays[t.name] = rng.integers(-3, 4, shape).astype(t.dtype.numpy)
+    return arrays
 
 
 def agrees(s: td.Schedule, arrays) -> None:
@@ -143,11 +143,11 @@ def test_the_default_schedule_of_rows(rng, name, rows, length):
 
 def memory(kernel: Kernel) -> dict[str, int]:
     """Allocations by scope."""
-    found: dict[str, int] = {}
+    counts: dict[str, int] = {}
     for s in walk(kernel.body):
         if isinstance(s, Alloc):
-            found[s.scope] = found.get(s.scope, 0) + 1
-    return found
+            counts[s.scope] = counts.get(s.scope, 0) + 1
+    return counts
 
 
 def barriers(kernel: Kernel) -> int:

@@ -49,7 +49,7 @@ def test_convolutions_of_points_at_any_size(rng, make, sizes):
     agrees(s, rng)
 
 
-def test_lines_that_fill_tiles_leave_pictures_apart_and_are_fetched_in_vectors(rng):
+def test_lines_that_fill_tiles_keep_images_separate_and_are_loaded_in_vectors(rng):
     y = planes(3, 10, 8, 8, 16)
     s = td.Schedule(y)
     assert td.recipes.block_tiles(s[y], **SMALL).vector == 4
@@ -67,7 +67,7 @@ def test_every_other_point(rng):
 @pytest.mark.parametrize(
     "choices", [{}, {"epilogue": ""}, {"parts": 2}, {"parts": 2, "atomic": True}], ids=str
 )
-def test_what_is_made_of_them_is_flat_too(rng, choices):
+def test_an_epilogue_is_flattened_too(rng, choices):
     y, bias, z = planes(2, 9, 18, 5, 7), td.Tensor("bias", (9,), td.f32), td.Func("z")
     z[n, o, h, w] = td.maximum(y[n, o, h, w] + bias[o], 0)
     s = td.Schedule(z)

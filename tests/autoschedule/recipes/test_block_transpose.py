@@ -96,7 +96,7 @@ def test_choices_replace_what_is_chosen(rng):
     agrees(s, rng, 50, 37)
 
 
-def test_what_reads_along_its_own_rows_is_left_as_it_is():
+def test_reads_along_the_rows_written_are_no_transpose():
     a, f, g = td.Tensor("a", (64, 64), td.f32), td.Func("f"), td.Func("g")
     f[i, j] = a[i, j] + a[i, 63 - j]
     g[i] = td.sum(a[k, i], axis=k)

@@ -15,12 +15,12 @@ from tests.codegen.cuda.programs import kernel_of
 i, j, k, t = td.vars("i j k t")
 
 
-def agrees(s: td.Schedule, wanted: tuple[np.ndarray, ...] | None = None, **arrays) -> None:
+def agrees(s: td.Schedule, expected: tuple[np.ndarray, ...] | None = None, **arrays) -> None:
     """A schedule gives what is wanted, or else what its program means."""
     got = td.emulate(td.compile(s, target="cuda"))(**arrays)
     for mine, want in zip(
         got if isinstance(got, tuple) else (got,),
-        interpret(s.program, arrays) if wanted is None else wanted,
+        interpret(s.program, arrays) if expected is None else expected,
         strict=True,
     ):
         np.testing.assert_array_equal(mine, want, strict=True)
@@ -86,7 +86,7 @@ def test_rows_that_follow_each_other_are_read_as_one(rng, shape):
     agrees(s, **{name: whole(rng, *n, dtype=np.float16) for name, n in sizes.items()})
 
 
-def test_rows_apart_are_read_one_by_one(rng):
+def test_strided_rows_are_read_element_by_element(rng):
     """Rows with gaps between them, those of a window, those of columns, and what conditions choose."""
     a, other = td.Tensor("a", (25, 23), td.f32), td.Tensor("b", (25, 23), td.f32)
     part, window, turned, chosen = map(td.Func, ("part", "window", "turned", "chosen"))
@@ -157,7 +157,7 @@ def test_few_long_rows_take_many_blocks(rng, terms):
     agrees(s, (known_a @ known_x, known_a.argmax(axis=1)), a=known_a, x=known_x)
 
 
-def test_long_rows_that_others_are_made_of_stay_in_their_block():
+def test_long_rows_with_readers_stay_in_their_block():
     x, total, y = td.Tensor("x", (3, 20_000), td.f32), td.Func("total"), td.Func("y")
     total[i] = td.sum(x[i, j], axis=j)
     y[i, j] = x[i, j] / total[i]
@@ -235,7 +235,7 @@ CHOICES = {
 
 @pytest.mark.parametrize("choices", CHOICES)
 @pytest.mark.parametrize("m, n, p", [(70, 21, 65), (64, 32, 96), (1, 3, 1)])
-def test_tiles_in_any_order_with_what_is_made_of_them(rng, choices, m, n, p):
+def test_tiles_in_any_order_with_an_epilogue(rng, choices, m, n, p):
     c, y = dense_layer()
     s = td.Schedule(y)
     plan = td.recipes.block_tiles(s[c], tile=(32, 32, 8), **CHOICES[choices])
@@ -243,7 +243,7 @@ def test_tiles_in_any_order_with_what_is_made_of_them(rng, choices, m, n, p):
     agrees(s, a=whole(rng, m, n), b=whole(rng, n, p), bias=whole(rng, p))
 
 
-def test_what_is_made_of_sums_is_made_in_registers():
+def test_epilogues_are_computed_in_registers():
     for choices, memory in (({}, 0), ({"parts": 2}, 1), ({"epilogue": ""}, 1)):
         c, y = dense_layer()
         s = td.Schedule(y, sizes={"M": 128, "K": 64, "N": 128})
@@ -289,13 +289,13 @@ def sized_product(m, n, p):
 
 
 @pytest.mark.parametrize("name", SIZED)
-def test_the_recipe_that_fits_is_taken(name):
+def test_the_recipe_that_fits_is_chosen(name):
     program, plan = SIZED[name]
     f = program()
     assert isinstance(on_blocks(td.Schedule(f)[f]), plan)
 
 
-def test_the_default_schedule_is_made_of_these(rng):
+def test_the_default_schedule_uses_block_recipes(rng):
     a, top, e, total, f = (
         td.Tensor("a", ("M", "N"), td.f32),
         *map(td.Func, ("top", "e", "total", "f")),
@@ -307,7 +307,7 @@ def test_the_default_schedule_is_made_of_these(rng):
     agrees(td.Schedule(f), a=whole(rng, 3, 500))
 
 
-def test_a_sum_that_has_a_place_is_not_made_with_its_reader():
+def test_a_sum_with_a_place_is_not_fused_into_its_reader():
     a, b = td.Tensor("a", (128, 64), td.f32), td.Tensor("b", (64, 128), td.f32)
     c, y = td.Func("c"), td.Func("y")
     c[i, j] = td.sum(a[i, k] * b[k, j], axis=k)

@@ -165,7 +165,7 @@ def test_two_in_one_nest(rng, last, deep, side, channels):
     np.testing.assert_array_equal(planned(out, sizes, parallel="i")(a, b, d), want)
 
 
-def test_the_first_of_two_is_made_row_by_row():
+def test_the_first_of_two_is_computed_row_by_row():
     x, w = td.Tensor("x", (1, 8, 32, 16), td.f32), td.Tensor("w", (3, 3, 16, 16), td.f32)
     v, conv, out = td.Tensor("v", (16, 32), td.f32), td.Func("conv"), td.Func("out")
     around = td.pad(x)

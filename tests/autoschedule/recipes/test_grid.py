@@ -40,12 +40,12 @@ def windows(batch: int, rows: int) -> td.Schedule:
 
 
 @pytest.mark.parametrize("batch, rows", [(70_000, 64), (2, 8_000_000)])
-@pytest.mark.parametrize("made", [products, convolutions, windows])
-def test_more_tiles_than_an_axis_beside_the_first_takes_are_on_the_first(made, batch, rows):
-    launches = launches_of(kernel_of(made(batch, rows)))
+@pytest.mark.parametrize("define", [products, convolutions, windows])
+def test_more_tiles_than_the_second_grid_axis_takes_are_on_the_first(define, batch, rows):
+    launches = launches_of(kernel_of(define(batch, rows)))
     check_limits(launches, DEFAULT_ARCH)
     (launch,) = launches.launches
-    few = launches_of(kernel_of(made(2, 64))).launches[0]
+    few = launches_of(kernel_of(define(2, 64))).launches[0]
     assert launch.grid[0] > 65_535 and max(few.grid[1:]) > 1
 
 

@@ -51,7 +51,7 @@ def test_tensor_times_vector_and_matrix(rng, text):
     np.testing.assert_array_equal(td.compile(func)(**given), np.einsum(text, *arrays))
 
 
-def test_inner_sums_are_made_for_each_row(rng):
+def test_inner_sums_are_computed_for_each_row(rng):
     text, sides = "ijk,jr,kr->ir", {"i": 6, "j": 24, "k": 40, "r": 20}
     arrays = operands(rng, text, **sides)
     func, given = program(text, arrays)
@@ -63,7 +63,7 @@ def test_inner_sums_are_made_for_each_row(rng):
 
 
 @pytest.mark.parametrize("k, fused", [(37, False), (64, False), (40, True)])
-def test_rows_from_memory_are_asked_for_in_time(rng, k, fused):
+def test_rows_from_memory_are_prefetched(rng, k, fused):
     i, j, r = td.vars("i j r")
     x, c, out = td.Tensor("x", (3, 21, k), td.f32), td.Tensor("c", (k, 20), td.f32), td.Func("out")
     product = td.einsum("ijk,kr->ijr", x, c)
@@ -106,7 +106,7 @@ def test_nothing_to_sum(rng, empty):
     np.testing.assert_array_equal(got, np.zeros((sides["i"], sides["r"]), np.float32))
 
 
-def test_what_all_rows_read_together_is_asked_for_in_time(rng):
+def test_operands_of_all_rows_are_prefetched(rng):
     """One row alone would stay in the cache."""
     text, sides = "ijk,jr,kr->ir", {"i": 6, "j": 24, "k": 40, "r": 20}
     arrays = operands(rng, text, **sides)

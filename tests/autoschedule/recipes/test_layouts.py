@@ -35,8 +35,8 @@ def lacking(s: td.Schedule, turned: bool) -> int:
     p = td.compile(s)
     for rank in range(plan.grid.size):
         before, behind = p.block("a", whole, rank), p.block("f", whole.T if turned else whole, rank)
-        wanted = set() if behind is None else set(behind.ravel().tolist())
-        total += len(wanted - (set() if before is None else set(before.ravel().tolist())))
+        needed = set() if behind is None else set(behind.ravel().tolist())
+        total += len(needed - (set() if before is None else set(before.ravel().tolist())))
     return WORD * total
 
 

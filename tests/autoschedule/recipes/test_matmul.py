@@ -197,7 +197,7 @@ def test_a_broadcast_operand_is_copied_where_it_does_not_lie_along_its_terms():
     a, b = td.Tensor("a", (64, 64), td.i16), td.Tensor("b", (64, 64), td.i16)
     c[i, j] = td.sum(td.cast(a[i, k], td.i32) * td.cast(b[k, j], td.i32), axis=k, dtype=td.i32)
     able = replace(WIDE, features=frozenset({"avx512vnni"}))
-    for apart, packed in (((), False), (("a",), True), (("b",), False)):
-        made = complete(replace(td.Schedule(c).state, apart=apart), able).program
-        product = next(f for f in made.funcs if f.definitions[0].ranges)
+    for scattered, packed in (((), False), (("a",), True), (("b",), False)):
+        program = complete(replace(td.Schedule(c).state, apart=scattered), able).program
+        product = next(f for f in program.funcs if f.definitions[0].ranges)
         assert ("a" in {r.name for r in product.definitions[0].reads}) != packed

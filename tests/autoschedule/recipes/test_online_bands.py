@@ -28,7 +28,7 @@ def test_bands_over_tiles_give_attention(sizes: tuple[int, ...], mask: bool) -> 
     np.testing.assert_allclose(td.compile(s)(q, k, v), want, rtol=1e-3, atol=1e-5)
 
 
-def test_results_that_others_read_are_made_in_the_same_bands() -> None:
+def test_results_with_readers_are_computed_in_the_same_bands() -> None:
     """Attention that also says to which key each query attends most, and the logarithm of its sums."""
     i, j, d, e = td.vars("i j d e")
     q, k, v = (td.Tensor(n, (r, 16), td.f32) for n, r in (("q", 41), ("k", 777), ("v", 777)))
@@ -47,12 +47,12 @@ def test_results_that_others_read_are_made_in_the_same_bands() -> None:
     given = [rng.standard_normal((n, 16)).astype(np.float32) for n in (41, 777, 777)]
     z = (given[0] @ given[1].T).astype(np.float64)
     w = np.exp(z - z.max(1, keepdims=True))
-    made = td.compile(s)(*given)
+    results = td.compile(s)(*given)
     np.testing.assert_allclose(
-        made[0], w @ given[2] / w.sum(1, keepdims=True), rtol=1e-3, atol=1e-5
+        results[0], w @ given[2] / w.sum(1, keepdims=True), rtol=1e-3, atol=1e-5
     )
-    np.testing.assert_allclose(made[1], np.log(w.sum(1)) + z.max(1), rtol=1e-4)
-    np.testing.assert_array_equal(made[2], z.argmax(1))
+    np.testing.assert_allclose(results[1], np.log(w.sum(1)) + z.max(1), rtol=1e-4)
+    np.testing.assert_array_equal(results[2], z.argmax(1))
     prediction = s.prediction()
     assert prediction.home("score") != prediction.machine.levels[-1]
 
@@ -68,8 +68,8 @@ def test_scores_of_long_rows_never_leave_the_cache() -> None:
 
 def test_the_default_schedule_reads_long_rows_in_tiles_and_short_ones_whole() -> None:
     def how(terms: int) -> str:
-        made = td.compile(attention(1, 64, terms, 32))
-        return str(made.explain())
+        program = td.compile(attention(1, 64, terms, 32))
+        return str(program.explain())
 
     assert "online_bands" in how(60_000)
     assert "online_bands" not in how(2_000)
@@ -82,7 +82,7 @@ def test_what_is_scheduled_by_hand_is_left_alone() -> None:
 
 
 @pytest.mark.parametrize("more", ["rows", "columns"])
-def test_scores_that_are_read_elsewhere_too_are_made_before(more: str) -> None:
+def test_scores_with_other_readers_are_computed_before(more: str) -> None:
     """By another result, which needs all of them."""
     i, j, d, e = td.vars("i j d e")
     q, k, v = (td.Tensor(n, (r, 16), td.f32) for n, r in (("q", 41), ("k", 300), ("v", 300)))
@@ -99,8 +99,10 @@ def test_scores_that_are_read_elsewhere_too_are_made_before(more: str) -> None:
     rng = np.random.default_rng(0)
     given = [rng.standard_normal((n, 16)).astype(np.float32) for n in (41, 300, 300)]
     z = given[0] @ given[1].T
-    made = td.compile(s)(*given)
+    results = td.compile(s)(*given)
     np.testing.assert_allclose(
-        made[0], np.exp(z - z.max(1, keepdims=True)) @ given[2], rtol=1e-3, atol=1e-4
+        results[0], np.exp(z - z.max(1, keepdims=True)) @ given[2], rtol=1e-3, atol=1e-4
     )
-    np.testing.assert_allclose(made[1], z * 2 if more == "rows" else z.sum(0), rtol=1e-3, atol=1e-3)
+    np.testing.assert_allclose(
+        results[1], z * 2 if more == "rows" else z.sum(0), rtol=1e-3, atol=1e-3
+    )

@@ -47,7 +47,7 @@ def test_groups_give_attention(name: str) -> None:
     assert ("beside:" in text) == (choices.get("stages") != 1)
 
 
-def test_the_next_scores_are_made_while_weights_are() -> None:
+def test_the_next_scores_are_computed_during_the_softmax() -> None:
     text = td.compile(scheduled(attention(1, 64, 128, 32), terms=32)).loops("final")
     loop = text[text.index("for out_sum_online_j_o in") :]
     marks = [loop.index(x) for x in ("score", "mk_nk(", "max(", "exp(", "rk_kn(")]
@@ -60,8 +60,8 @@ def laid_out(order: str, heads: int = 1, depth: int = 32, terms: int = 64) -> td
     """Attention of arrays whose axes lie in another order, with fewer heads of keys and values."""
     sizes = {"b": 1, "h": 2, "i": 64, "d": depth}
 
-    def array(name: str, own: dict[str, int]) -> td.Tensor:
-        return td.Tensor(name, tuple({**sizes, **own}[x] for x in order), td.f16)
+    def array(name: str, changed: dict[str, int]) -> td.Tensor:
+        return td.Tensor(name, tuple({**sizes, **changed}[x] for x in order), td.f16)
 
     def at(t: td.Tensor, **index: Any) -> td.Value:
         return td.cast(t[tuple(index[x] for x in order)], td.f32)
@@ -107,7 +107,7 @@ def chosen(*sizes: int, arch: str = "sm_90a", **choices: Any) -> OnlineTensorCor
     return td.recipes.online_tensor_cores(s["out_sum"], **choices)
 
 
-def test_groups_are_taken_where_they_fill_a_gpu_that_has_them() -> None:
+def test_warpgroups_are_used_where_they_fill_a_gpu_that_has_them() -> None:
     assert chosen(16, 8192, 8192, 128) == OnlineTensorCores(
         128, 64, 128, 128, 2, held=False, hopper=True
     )

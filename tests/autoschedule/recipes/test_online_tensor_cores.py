@@ -86,7 +86,7 @@ def loop_over_tiles(f: td.Func, **choices: Any) -> tuple[str, Any]:
     return line.partition(" in ")[2], compiled
 
 
-def test_tiles_of_which_a_mask_leaves_no_term_are_not_made() -> None:
+def test_fully_masked_tiles_are_skipped() -> None:
     sizes = 1, 128, 128, 16
     run, compiled = loop_over_tiles(attention(*sizes, mask=True), rows=32, terms=16)
     assert run == "range(0, out_b_i_o * 2 + 2):"

@@ -137,12 +137,12 @@ def test_machine_code_of_a_product_of_one_array_spills_nothing(arch, dtype):
     assert (kernel.spills, kernel.stack) == (0, 0)
 
 
-def test_what_is_made_of_a_product_of_one_array_shares_its_tiles(rng):
+def test_a_reader_of_a_gram_matrix_shares_its_tiles(rng):
     """Relu(x x^T) w by nested tiles."""
     x, w = td.Tensor("x", (37, 5), td.f32), td.Tensor("w", (37, 11), td.f32)
     a, y = td.Func("a"), td.Func("y")
     a[i, j] = td.sum(x[i, k] * x[j, k], axis=k)
     y[i, h] = td.sum(td.maximum(a[i, j], 0) * w[j, h], axis=j)
-    found = candidates(td.Schedule(y).program, {}, Target("cuda"))
-    tiled = next(c.schedule for c in found if c.label.endswith("tiles"))
+    ranked = candidates(td.Schedule(y).program, {}, Target("cuda"))
+    tiled = next(c.schedule for c in ranked if c.label.endswith("tiles"))
     agrees(tiled, rng)

@@ -15,8 +15,8 @@ def nearest(dtype=td.f32, turned=False, farthest=False):
     a = td.Tensor("a", ("D", "P") if turned else ("P", "D"), dtype)
     b = td.Tensor("b", ("Q", "D"), dtype)
     distance, best = td.Func("distance"), td.Func("best")
-    own = a[d, p] if turned else a[p, d]
-    distance[p, q] = td.sum((own - b[q, d]) ** 2, axis=d)
+    point = a[d, p] if turned else a[p, d]
+    distance[p, q] = td.sum((point - b[q, d]) ** 2, axis=d)
     best[p] = (td.argmax if farthest else td.argmin)(distance[p, q], axis=q)
     return best
 

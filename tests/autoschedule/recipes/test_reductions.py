@@ -98,7 +98,7 @@ def arg(kind, axis, dtype):
 @pytest.mark.parametrize("kind", ["argmax", "argmin"])
 @pytest.mark.parametrize("axis", [0, 1])
 @pytest.mark.parametrize("dtype", [np.float32, np.int16])
-def test_the_first_of_the_largest_is_found(rng, shape, kind, axis, dtype):
+def test_argmax_is_the_first_of_equal_values(rng, shape, kind, axis, dtype):
     x = rng.integers(-4, 5, shape).astype(dtype)  # with many ties
     got = td.compile(arg(kind, axis, x.dtype))(x)
     np.testing.assert_array_equal(got, getattr(np, kind)(x, axis))

@@ -126,8 +126,8 @@ def gradients(dtype=td.f32):
 
 
 def numpy_gradients(dy, x, gain):
-    own = dy * gain
-    return own - own.mean(1, keepdims=True) * x, (dy * x).sum(0), dy.sum(0)
+    scaled = dy * gain
+    return scaled - scaled.mean(1, keepdims=True) * x, (dy * x).sum(0), dy.sum(0)
 
 
 def gradient_inputs(rng, rows, columns):
@@ -144,11 +144,11 @@ def check_gradients(compiled, arrays):
 @pytest.mark.parametrize("shape", [(1, 1), (5, 64), (13, 131), (16, 32)], ids=str)
 @pytest.mark.parametrize("columns", [True, False])
 @pytest.mark.parametrize("stream", [True, False])
-def test_sums_of_columns_run_beside_rows(rng, shape, columns, stream):
+def test_column_sums_are_reduced_in_the_loops_of_rows(rng, shape, columns, stream):
     rows, width = shape
     s = td.Schedule(*gradients(), sizes={"R": rows, "C": width})
-    beside = SiblingReductions(("dgain", "dshift"), 4, ("dy",), columns and width > 1)
-    plan = if_suited(td.recipes.rows, s["dx"], machine=WIDE, beside=beside, stream=stream)
+    siblings = SiblingReductions(("dgain", "dshift"), 4, ("dy",), columns and width > 1)
+    plan = if_suited(td.recipes.rows, s["dx"], machine=WIDE, beside=siblings, stream=stream)
     assert (plan is None) == (shape == (1, 1))
     check_gradients(td.compile(s), gradient_inputs(rng, rows, width))
 
@@ -162,7 +162,7 @@ def rows_with_columns():
     return td.compile(s)
 
 
-def test_sums_of_columns_are_found_beside_rows_that_read_the_same(rng):
+def test_column_sums_are_siblings_of_rows_that_read_the_same(rng):
     check_gradients(rows_with_columns(), gradient_inputs(rng, 1031, 517))
 
 
@@ -170,7 +170,7 @@ def test_the_default_schedule_of_gradients_is_right(rng):
     check_gradients(td.compile(td.Schedule(*gradients())), gradient_inputs(rng, 1031, 517))
 
 
-def test_sums_beside_rows_do_not_depend_on_threads(rng, monkeypatch):
+def test_sibling_sums_do_not_depend_on_threads(rng, monkeypatch):
     arrays = gradient_inputs(rng, 1031, 517)
     results = []
     for threads in ("1", "2"):
@@ -208,7 +208,7 @@ def test_sums_run_together_only_in_the_parts_that_each_has_alone():
     assert reduce_siblings(state, "few", root_boxes(state), WIDE) is None
 
 
-def test_a_sum_that_a_row_needs_is_made_before_the_rows():
+def test_a_sum_that_a_row_needs_is_computed_before_the_rows():
     x = td.Tensor("x", ("R", "C"), td.f32)
     total, row, y = td.Func("total"), td.Func("row"), td.Func("y")
     total[j] = td.sum(x[i, j], axis=i)

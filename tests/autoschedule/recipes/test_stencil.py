@@ -47,7 +47,7 @@ def test_any_height_gives_what_numpy_gives(rng, shape, height):
 
 @pytest.mark.parametrize("shape", [(97, 200), (64, 128), (131, 257), (20, 1029)])
 @pytest.mark.parametrize("lines", [4, 8])
-def test_what_some_lines_need_is_held_in_registers(rng, shape, lines):
+def test_values_for_several_lines_stay_in_registers(rng, shape, lines):
     s = td.Schedule(blur(*shape))
     plan = td.recipes.strips(s["out"], machine=WIDE, lines=lines)
     assert (plan.lines, plan.vectors) == (lines, 2)
@@ -56,7 +56,7 @@ def test_what_some_lines_need_is_held_in_registers(rng, shape, lines):
     np.testing.assert_array_equal(td.compile(s)(a), blurred(a))
 
 
-def test_what_takes_much_work_or_more_columns_is_kept_in_memory():
+def test_expensive_or_wide_values_stay_in_memory():
     a = td.Tensor("a", (500, 500), td.f32)
     for value, reach in (
         (td.exp(td.sin(a[y, x]) / td.cos(a[y, x])), 0),
@@ -82,7 +82,7 @@ def test_nan_and_infinities_stay_where_they_are(rng):
     np.testing.assert_allclose(td.compile(blur(40, 50))(a), blurred(a), rtol=1e-6)
 
 
-def test_nothing_slides_where_each_line_needs_its_own():
+def test_nothing_slides_where_lines_share_no_values():
     out, half = td.Func("out"), td.Func("half")
     a = td.Tensor("a", (100, 100), td.f32)
     half[y, x] = td.exp(a[y, x])
@@ -115,7 +115,7 @@ def test_lines_of_all_planes_share_what_does_not_depend_on_them(rng):
     np.testing.assert_array_equal(td.compile(s)(image), (g[:-2] + g[1:-1] + g[2:]) * image[:, :-2])
 
 
-def test_pictures_of_a_batch_stay_apart(rng):
+def test_images_of_a_batch_are_separate(rng):
     n = td.vars("n")
     a = td.Tensor("a", (5, 300, 1001), td.f32)
     rows, out = td.Func("rows"), td.Func("out")
@@ -178,7 +178,7 @@ def test_lines_do_not_share_the_sets_of_a_cache():
     assert "alloc(f32, [4, 1040])" in td.compile(s).loops().replace("rows = ", "")
 
 
-def test_as_much_of_a_long_chain_as_stays_near_is_computed_together():
+def test_the_part_of_a_long_chain_that_fits_caches_is_fused():
     image = td.Tensor("image", (400, 300), td.f32)
     last = image
     for n in range(40):

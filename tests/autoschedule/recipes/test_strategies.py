@@ -32,13 +32,13 @@ PRINTED = [
 ]
 
 
-@pytest.mark.parametrize("m, n, k, ranks, memory, splits, held", PRINTED)
+@pytest.mark.parametrize("m, n, k, ranks, memory, splits, elements", PRINTED)
 def test_what_the_library_cosma_prints(
-    m: int, n: int, k: int, ranks: int, memory: int | None, splits: str, held: int
+    m: int, n: int, k: int, ranks: int, memory: int | None, splits: str, elements: int
 ) -> None:
-    made = published_strategy(m, n, k, ranks, memory)
-    assert made is not None
-    assert (made.splits, made.memory) == (splits, held)
+    published = published_strategy(m, n, k, ranks, memory)
+    assert published is not None
+    assert (published.splits, published.memory) == (splits, elements)
 
 
 # extents, least of a rank, ranks, memory; splits, memory, what a rank receives
@@ -61,15 +61,15 @@ SMALL = [
 ]
 
 
-@pytest.mark.parametrize("m, n, k, least, ranks, memory, splits, held, received", SMALL)
+@pytest.mark.parametrize("m, n, k, least, ranks, memory, splits, elements, received", SMALL)
 def test_small_products_in_the_library_cosma(
-    m: int, n: int, k: int, least: int, ranks: int, memory: int | None, splits: str, held: int,
+    m: int, n: int, k: int, least: int, ranks: int, memory: int | None, splits: str, elements: int,
     received: int,
 ) -> None:  # fmt: skip
-    made = published_strategy(m, n, k, ranks, memory, least)
-    assert made is not None
-    assert (made.splits, made.memory) == (splits, held)
-    assert int(made.received(m, n, k)) == received
+    published = published_strategy(m, n, k, ranks, memory, least)
+    assert published is not None
+    assert (published.splits, published.memory) == (splits, elements)
+    assert int(published.received(m, n, k)) == received
 
 
 def test_memory_that_no_steps_fit_is_no_strategy() -> None:
@@ -85,7 +85,7 @@ def test_what_a_rank_receives(m: int, n: int, k: int, ranks: int, words: int) ->
     assert chosen.received(m, n, k) == words
 
 
-def test_a_rank_less_may_move_much_less() -> None:
+def test_one_rank_fewer_may_move_far_less() -> None:
     """65 ranks have the grids of 5 x 13 only; 64 of them have a cube."""
     cube = best_strategy(1000, 1000, 1000, 65)
     assert cube is not None
@@ -110,7 +110,7 @@ def test_lower_bounds(m: int, n: int, k: int, ranks: int, words: int) -> None:
     assert round(product_bound(m, n, k, ranks)) == words
 
 
-def test_little_memory_has_a_bound_of_its_own() -> None:
+def test_little_memory_has_another_bound() -> None:
     """It is above the other one where there is hardly more memory than for the shares; nothing goes below."""
     above = 0
     for ranks in (64, 512, 4096):
@@ -128,15 +128,15 @@ SHAPES = [(4096, 4096, 4096), (65536, 4096, 1024), (1024, 1024, 65536), (8192, 8
 
 def tight_grids(m: int, n: int, k: int) -> dict[int, tuple[int, int, int]]:
     """Numbers of ranks with a grid whose blocks meet the bound: by how many halves of an extent."""
-    found = {}
+    grids = {}
     halves = [2**e for e in range(13)]
     for grid in ((a, b, c) for a in halves for b in halves for c in halves):
         ranks = math.prod(grid)
         if 4 <= ranks <= 4096 and Strategy(grid).received(m, n, k) <= 1.0001 * product_bound(
             m, n, k, ranks
         ):
-            found[ranks] = grid
-    return found
+            grids[ranks] = grid
+    return grids
 
 
 @pytest.mark.parametrize("shape", SHAPES)

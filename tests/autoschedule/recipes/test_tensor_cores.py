@@ -59,7 +59,7 @@ def test_rows_that_tiles_do_not_divide_are_fetched_as_wholes():
     assert stores and all("# asynchronous" in line for line in stores)
 
 
-def test_products_are_made_by_tensor_cores_by_default(rng):
+def test_products_use_tensor_cores_by_default(rng):
     x, y = td.Tensor("x", (128, 64), td.f16), td.Tensor("y", (64, 128), td.f16)
     c, f = td.Func("c"), td.Func("f")
     c[i, j] = product(x[i, k], y[k, j])
@@ -151,7 +151,7 @@ def test_rows_of_batches_share_a_weight(rng, hopper):
     np.testing.assert_array_equal(got, p.astype(np.float32) @ q.astype(np.float32))
 
 
-def test_what_reads_the_sums_alone_is_made_in_registers(rng):
+def test_the_only_reader_of_the_sums_is_computed_in_registers(rng):
     x, y = td.Tensor("x", (64, 64), td.f16), td.Tensor("y", (64, 64), td.f16)
     bias, c, f = td.Tensor("bias", (64,), td.f32), td.Func("c"), td.Func("f")
     c[i, j] = product(x[i, k], y[k, j])
@@ -165,7 +165,7 @@ def test_what_reads_the_sums_alone_is_made_in_registers(rng):
     np.testing.assert_array_equal(got, want, strict=True)
 
 
-def test_products_of_f32_are_made_of_fewer_bits_only_when_asked(rng):
+def test_products_of_f32_use_tf32_only_on_request(rng):
     x, y, c = td.Tensor("x", (64, 32), td.f32), td.Tensor("y", (32, 64), td.f32), td.Func("c")
     c[i, j] = td.sum(x[i, k] * y[k, j], axis=k)
     s = td.Schedule(c)
@@ -176,12 +176,12 @@ def test_products_of_f32_are_made_of_fewer_bits_only_when_asked(rng):
     np.testing.assert_array_equal(emulated(s, p, q), p @ q)
 
 
-@pytest.mark.parametrize("total, is_made", [(td.i32, True), (td.i64, False)], ids=str)
-def test_products_of_bytes_are_added_up_in_32_bits_only(total, is_made):
+@pytest.mark.parametrize("total, is_supported", [(td.i32, True), (td.i64, False)], ids=str)
+def test_products_of_bytes_are_added_up_in_32_bits_only(total, is_supported):
     x, y, c = td.Tensor("x", (64, 32), td.i8), td.Tensor("y", (32, 64), td.i8), td.Func("c")
     c[i, j] = td.sum(td.cast(x[i, k], td.i32) * td.cast(y[k, j], td.i32), axis=k, dtype=total)
     stage = td.Schedule(c)[c]
-    if is_made:
+    if is_supported:
         assert td.recipes.tensor_core_matmul(stage, **SMALL).instruction.endswith("i8_i8")
     else:
         with pytest.raises(td.ScheduleError, match="it adds products up in i64"):
@@ -228,7 +228,7 @@ def test_tiles_that_do_not_fit_are_refused(choices, reason):
     assert s.directives == ()
 
 
-def test_large_products_on_hopper_are_made_by_groups_of_warps():
+def test_large_products_on_hopper_use_warpgroups():
     x, y, c = td.Tensor("x", ("M", "K"), td.bf16), td.Tensor("y", ("N", "K"), td.bf16), td.Func("c")
     c[i, j] = product(x[i, k], y[j, k])
     text = str(td.compile(c, target="cuda:sm_90a").loops("final", M=4096, K=512, N=4096))

@@ -151,7 +151,7 @@ def test_nan_and_infinity_stay_where_they_are(rng, layout):
     np.testing.assert_array_equal(planned(by_channel(layout))(x, w), expected(x, w, layout))
 
 
-def test_the_plan_is_told():
+def test_the_plan_is_explained():
     func = by_channel(LAST)
     schedule = td.Schedule(func, sizes={"N": 1, "H": 56, "W": 56, "C": 64})
     tiles = td.recipes.conv(schedule["out"], machine=WIDE)
