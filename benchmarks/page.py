@@ -28,17 +28,17 @@ measure, in f32, scaled down in batches, heads or rows where they take long on t
 as one program by the schedule of the search (`Graph.autoschedule`); `tdsl-unfused` gives each operator a
 kernel of its own with the default schedule, as `td.Graph(f, fuse=False)` does; `torch-compile` is PyTorch's
 compiler on the same operators. All are checked against NumPy in double precision. A ratio is the time of a
-peer over that of tdsl, so it is above 1 where the fused program is faster. `chain-43-*` are single operators,
-with nothing to fuse. Rates count the operations of the chain as written, although products of three matrices
-may be computed in another order. The machine was otherwise idle, but it shares its processor with others. The
-run of chain-14 to chain-42 was repeated, and the second run counts, since in the first chain-31 had a ratio of
-0.86 to the same kernels as separate calls. `chain-30-8`, 0.93 in the second run, and `chain-25-16x224` were
-measured in another run as well: the placement of 100 MB of weights in memory differs from process to process.
-Compile times include the search, on such a machine.
+peer over that of tdsl, so it is above 1 where the fused program is faster. `chain-43-*` are single
+operators, with nothing to fuse. Rates count the operations of the chain as written, although products of
+three matrices may be computed in another order. The machine was otherwise idle, but it shares its processor
+with others. The run of chain-14 to chain-42 was repeated, and the second run counts, since in the first
+chain-31 had a ratio of 0.86 to the same kernels as separate calls. `chain-30-8`, 0.93 in the second run,
+and `chain-25-16x224` were measured in another run as well: the placement of 100 MB of weights in memory
+differs from process to process. Compile times include the search, on such a machine.
 
 `python -m benchmarks kernels` compiles the results of the search for these chains for sm_80 and sm_90a; it
-needs no GPU and runs nothing. `benchmarks/results/chains-cuda.json` has the registers, spills and shared bytes
-of every kernel, and its predicted bytes of global memory, fused and unfused.
+needs no GPU and runs nothing. `benchmarks/results/chains-cuda.json` has the registers, spills and shared
+bytes of every kernel, and its predicted bytes of global memory, fused and unfused.
 """
 
 
