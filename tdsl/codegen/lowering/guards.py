@@ -92,7 +92,7 @@ def deferred_guards(builder: DefinitionNest, pos: NestPosition) -> list[Expr]:
 
 
 def with_new_guards(builder: DefinitionNest, pos: NestPosition, facts: Facts) -> NestPosition:
-    """The position with loop extents and guards recomputed from its bounds and tails, without tested guards."""
+    """The position with loop extents and guards recomputed from bounds and tails, without tested guards."""
     related = relate(builder.nest, pos.bounds, facts, pos.tails)
     late = max(builder.shared_depth, builder.common_depth)
     tested = pos.opened.keys() if pos.depth >= late else set()
