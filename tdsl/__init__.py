@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 from tdsl import cuda
 from tdsl.compile import Compiled, compile
-from tdsl.distribute import mpi
 from tdsl.emulation import emulate
 from tdsl.errors import (
     CacheWarning,
@@ -250,6 +249,7 @@ __all__ = [
 
 if TYPE_CHECKING:
     from tdsl.autoschedule import recipes
+    from tdsl.distribute import mpi
 else:  # a type checker reports unknown names and wrong arguments itself
     for _name in {*__all__}.intersection(globals()):
         _public = globals()[_name]
@@ -257,7 +257,8 @@ else:  # a type checker reports unknown names and wrong arguments itself
             globals()[_name] = told(_public)
         elif isinstance(_public, type) and is_dataclass(_public):
             _public.__init__ = told(_public.__init__)
-    __getattr__ = suggesting("tdsl", __all__, later={"recipes": "tdsl.autoschedule.recipes"})
+    _LATER = {"recipes": "tdsl.autoschedule.recipes", "mpi": "tdsl.distribute.mpi"}
+    __getattr__ = suggesting("tdsl", __all__, later=_LATER)
 
     def __dir__() -> list[str]:
         return sorted({*globals(), *__all__})

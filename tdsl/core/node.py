@@ -170,9 +170,15 @@ def node(cls: C) -> C:
         kind = self._kind
         return (kind is not None and kind is other._kind) or _same(self, other)
 
+    def children_of(n: Any) -> tuple[Node, ...]:
+        new._children = staticmethod(
+            _children_of(new)
+        )  # in place of this function, on its first use
+        return new._children(n)  # type: ignore[no-any-return]
+
     new.__hash__, new.__eq__, new.__reduce__ = __hash__, __eq__, _reduce_graph
     new._fields = tuple(f.name for f in dataclasses.fields(new) if f.init and f.name != "loc")
-    new._children = staticmethod(_children_of(new))
+    new._children = staticmethod(children_of)
     return new  # type: ignore[no-any-return]  # the same class
 
 

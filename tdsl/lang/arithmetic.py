@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -228,6 +227,8 @@ def _fma(x: float, y: float, z: float) -> float:
     plain = float(np.float64(x) * np.float64(y) + np.float64(z))
     if not math.isfinite(plain) or not (math.isfinite(x) and math.isfinite(y)):
         return plain
+    from fractions import Fraction  # imports decimal, and few programs have a constant fma
+
     exact = Fraction(float(x)) * Fraction(float(y)) + Fraction(float(z))
     return float(exact) if exact else plain
 
