@@ -21,7 +21,7 @@ class TdslError(Exception):
     """An error in a tdsl program or call, shown with its location in the user's source.
 
     `code` is stable from release to release; the text is rendered from the message, `loc`, `label`, `related`
-    and `hint`.
+    and `hint` when it is asked for. A `hint` may be a function without arguments, called then.
     """
 
     code = "tdsl"
@@ -33,11 +33,25 @@ class TdslError(Exception):
         loc: Loc | None = None,
         label: str = "",
         related: Iterable[Related] = (),
-        hint: str = "",
+        hint: str | Callable[[], str] = "",
     ) -> None:
-        self.message, self.loc, self.label, self.hint = message, loc, label, hint
+        self.message, self.loc, self.label, self._hint = message, loc, label, hint
         self.related = tuple(related)
-        Exception.__init__(self, render(self))
+        Exception.__init__(self, message)
+
+    @property
+    def hint(self) -> str:
+        """What the user can do about it."""
+        if not isinstance(self._hint, str):
+            self._hint = self._hint()
+        return self._hint
+
+    def __str__(self) -> str:
+        return render(self)
+
+    def __reduce__(self) -> Any:
+        _ = self.hint  # a text in place of a function, which cannot be pickled
+        return Exception.__reduce__(self)
 
 
 class DefinitionError(TdslError, ValueError):
@@ -343,10 +357,10 @@ class Suggesting:
     if not TYPE_CHECKING:  # a type checker reports unknown attributes itself
 
         def __getattr__(self, name: str) -> NoReturn:
-            hidden = name.startswith("_")
-            known = () if hidden else dir(self)  # which asks for others itself
-            hint = "" if hidden else self._found_elsewhere(name)
-            raise _no_attribute(type(self).__name__, name, known, hint)
+            def hint() -> str:
+                return self._found_elsewhere(name) or did_you_mean(name, _public(dir(self)))
+
+            raise _no_attribute(type(self).__name__, name, hint)
 
     def _found_elsewhere(self, name: str) -> str:
         """The hint for an attribute of an object that can be derived from this object; "" for any other."""
@@ -373,16 +387,17 @@ def suggesting(
     def find(name: str) -> Any:
         if later and name in later:
             return import_module(later[name])
-        raise _no_attribute(module, name, known)
+        raise _no_attribute(module, name, lambda: did_you_mean(name, _public(known)))
 
     return find
 
 
-def _no_attribute(owner: str, name: str, known: Iterable[str], hint: str = "") -> AttributeError:
+def _no_attribute(owner: str, name: str, hint: Callable[[], str]) -> AttributeError:
     text = f"{owner} has no attribute {name!r}"
     if name.startswith("_"):  # requested by protocols, not by the user
         return AttributeError(text, name=name)
-    public = [n for n in known if not n.startswith("_")]
-    return UnknownAttribute(
-        text, loc=here(), label="no such attribute", hint=hint or did_you_mean(name, public)
-    )
+    return UnknownAttribute(text, loc=here(), label="no such attribute", hint=hint)
+
+
+def _public(names: Iterable[str]) -> list[str]:
+    return [name for name in names if not name.startswith("_")]

@@ -8,7 +8,6 @@ from tdsl.codegen.cpu.builder import Builder
 from tdsl.codegen.cpu.ir_types import literal, register, scalar, suffix, vector
 from tdsl.codegen.cpu.narrow_floats import narrow, widen
 from tdsl.codegen.cpu.values import Value, full, select, splat
-from tdsl.codegen.cpu.vecmath import math_call
 from tdsl.lang.types import DType, f32
 
 _ORDERED = {"eq": "oeq", "ne": "une", "lt": "olt", "le": "ole", "gt": "ogt", "ge": "oge"}
@@ -81,9 +80,15 @@ def float_call(b: Builder, fn: str, args: list[Value]) -> str:
             root = b.call(type_, f"llvm.sqrt.{suffix(type_)}", (type_, names[0]), flags=_flags(b))
             one = splat(b, register(t), literal(1.0, t), lanes)
             return b.v(f"fdiv {_flags(b)}{type_} {one}, {root}")
-        return math_call(b, fn, names, t, lanes)
+        return _math_call(b, fn, names, t, lanes)
 
     return in_f32(b, compute, args[0].dtype, lanes, [full(b, x) for x in args])
+
+
+def _math_call(b: Builder, fn: str, names: list[str], t: DType, lanes: int) -> str:
+    from tdsl.codegen.cpu.vecmath import math_call  # eight files, which few programs need
+
+    return math_call(b, fn, names, t, lanes)
 
 
 def _flags(b: Builder) -> str:
@@ -106,7 +111,7 @@ def _binary(b: Builder, op: str, x: str, y: str, t: DType, lanes: int) -> str:
         name = f"llvm.{op}imum.{suffix(type_)}"
         return b.call(type_, name, (type_, x), (type_, y), flags="nsz ")
     if op == "pow":
-        return math_call(b, "pow", [x, y], t, lanes)
+        return _math_call(b, "pow", [x, y], t, lanes)
     assert op in ("floordiv", "mod"), op
     return _Remainder(b, t, lanes).compute(op, x, y)
 

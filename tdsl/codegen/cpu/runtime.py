@@ -19,14 +19,17 @@ import os
 import sys
 import threading
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from tdsl.codegen.cpu import jit, memory_text, parallel_text
 from tdsl.codegen.cpu.openmp import OpenMP, find_openmp
-from tdsl.codegen.cpu.python_pool import PythonPool
 from tdsl.core.source import here
 from tdsl.errors import TargetError, did_you_mean
 from tdsl.machine.cpu import host
 from tdsl.machine.threads import keep_num_threads, num_threads
+
+if TYPE_CHECKING:
+    from tdsl.codegen.cpu.python_pool import PythonPool
 
 _CHOICES = ("pool", "openmp", "threads", "serial")
 _POSIX = os.name == "posix"
@@ -99,6 +102,8 @@ class Runtime:
         self.backend = "pool"
 
     def _use_python(self) -> None:
+        from tdsl.codegen.cpu.python_pool import PythonPool
+
         self._python = PythonPool(
             ctypes.CFUNCTYPE(None, ctypes.c_void_p)(self._code.address("tdsl_work"))
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import math
 import operator
 from collections.abc import Iterable, Sequence
@@ -72,7 +73,9 @@ def as_array(arg: ArrayArg, value: Any) -> Array:
 
 def view_of(arg: ArrayArg, value: Any) -> Array:
     """An array over the memory of `value`, of any element type; TypeMismatch if `value` is no array."""
-    if isinstance(value, np.ma.MaskedArray):
+    if "numpy.ma" in sys.modules and isinstance(
+        value, np.ma.MaskedArray
+    ):  # else importing it takes long
         raise _mismatch(arg, f"{arg.name} is a masked array", f"pass {arg.name}.filled(...)")
     if isinstance(value, np.ndarray | np.generic):
         return np.asarray(value)
