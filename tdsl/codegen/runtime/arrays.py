@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 import math
 import operator
+import sys
 from collections.abc import Iterable, Sequence
 from typing import Any
 
