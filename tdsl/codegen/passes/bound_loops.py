@@ -57,39 +57,39 @@ def bound_loops(kernel: Kernel) -> Kernel:
         a[i, j] = i
     """
     arrays = {p.name: p.extents for p in kernel.params if isinstance(p, BufferParam)}
-    return dataclasses.replace(kernel, body=_bound(kernel.body, NOTHING, arrays))
+    return dataclasses.replace(kernel, body=_bound_loops(kernel.body, NOTHING, arrays))
 
 
-def _bound(s: Stmt, facts: Facts, arrays: Arrays) -> Stmt:
+def _bound_loops(s: Stmt, facts: Facts, arrays: Arrays) -> Stmt:
     match s:
         case For():
-            body = _bound(s.body, facts_inside(facts, s), arrays)
+            body = _bound_loops(s.body, facts_inside(facts, s), arrays)
             return _narrow(rebuilt(s, body=body), facts, arrays)
         case If(cond, then, orelse):
-            yes = _bound(then, facts_where(facts, cond), arrays)
+            yes = _bound_loops(then, facts_where(facts, cond), arrays)
             no = None
             if orelse is not None:
-                no = _bound(orelse, facts_where(facts, simplify(Unary("not", cond))), arrays)
+                no = _bound_loops(orelse, facts_where(facts, simplify(Unary("not", cond))), arrays)
             return conditional(cond, yes, no, s)
         case Alloc(name, extents=extents):
-            return rebuilt(s, body=_bound(s.body, facts, {**arrays, name: extents}))
+            return rebuilt(s, body=_bound_loops(s.body, facts, {**arrays, name: extents}))
         case _:
-            return map_parts(s, lambda part: _bound(part, facts_inside(facts, s), arrays))
+            return map_parts(s, lambda part: _bound_loops(part, facts_inside(facts, s), arrays))
 
 
 def _narrow(loop: For, facts: Facts, arrays: Arrays) -> Stmt:
     bounded = loop.kind in (SERIAL, PARALLEL, PIPELINED)
     if isinstance(loop.body, For) and bounded:
-        return _with_some(loop, facts, arrays)
-    around = guards(loop.body, lambda c: _is_there(c, facts, arrays))
+        return _narrow_to_inner(loop, facts, arrays)
+    around = guards(loop.body, lambda c: _are_loads_in_bounds(c, facts, arrays))
     if not around:
         return loop
     outside, used = [], []
     lo, hi = loop.lo, last_value(loop, facts)
     for c in around:
-        if loads_of(c) and not _may_move(c, loop, facts, arrays):
+        if loads_of(c) and not _may_hoist(c, loop, facts, arrays):
             continue
-        limits = upper_sums(c, loop.name) if bounded else []
+        limits = nonpositive_sums(c, loop.name) if bounded else []
         if loop.name not in variables(c):
             outside.append(c)
         elif limits:
@@ -110,33 +110,33 @@ def _narrow(loop: For, facts: Facts, arrays: Arrays) -> Stmt:
     )
 
 
-def _with_some(loop: For, facts: Facts, arrays: Arrays) -> For:
+def _narrow_to_inner(loop: For, facts: Facts, arrays: Arrays) -> For:
     """The loop over those iterations in which loaded bounds leave the loop nested in it any iterations."""
     lo, hi = first, last = loop.lo, last_value(loop, facts)
-    for d in _limits_inside(loop.body, loop, lambda c: _is_there(c, facts, arrays)):
+    for d in _inner_sums(loop.body, loop, lambda c: _are_loads_in_bounds(c, facts, arrays)):
         lo, hi = narrow_range(d, loop.name, lo, hi, facts)
     if (lo, hi) == (first, last):
         return loop
     return rebuilt(loop, lo=lo, extent=add(subtract(hi, lo, facts), ONE, facts))
 
 
-def _limits_inside(s: Stmt, loop: For, there: Callable[[Expr], bool]) -> list[Sum]:
+def _inner_sums(s: Stmt, loop: For, may_evaluate: Callable[[Expr], bool]) -> list[Sum]:
     """Sums that are at most 0 in all iterations of `loop` in which the guards of `s` that load data hold."""
     match s:
         case For(name):
-            found = _limits_inside(s.body, loop, there)
-            least = (_least(d, name, s.lo, last_value(s, NOTHING)) for d in found)
+            sums = _inner_sums(s.body, loop, may_evaluate)
+            least = (_least_sum(d, name, s.lo, last_value(s, NOTHING)) for d in sums)
             return [d for d in least if d is not None and Var(loop.name) in d.terms]
         case If():
             # if the loop runs, those nested in it need not: only loads that are in bounds may be hoisted
-            known = [c for c in guards(s, there) if loads_of(c) and there(c)]
+            known = [c for c in guards(s, may_evaluate) if loads_of(c) and may_evaluate(c)]
             data = [c for c in known if not loads_of(c) & stored_in(loop.body)]
-            return [d for c in data for d in upper_sums(c, loop.name)]
+            return [d for c in data for d in nonpositive_sums(c, loop.name)]
         case _:
             return []
 
 
-def _least(d: Sum, name: str, first: Expr, last: Expr) -> Sum | None:
+def _least_sum(d: Sum, name: str, first: Expr, last: Expr) -> Sum | None:
     """The least value of a sum for `name` in first..last; None if the sum is not linear in the variable."""
     rest, c = d.without(Var(name)), d.terms.get(Var(name), 0)
     if any(name in variables(atom) for atom in rest.terms):
@@ -144,13 +144,15 @@ def _least(d: Sum, name: str, first: Expr, last: Expr) -> Sum | None:
     return rest.plus(as_sum(first if c > 0 else last), c)
 
 
-def _may_move(c: Expr, loop: For, facts: Facts, arrays: Arrays) -> bool:
+def _may_hoist(c: Expr, loop: For, facts: Facts, arrays: Arrays) -> bool:
     """True if the loads in a condition are valid before the loop, which does not write their buffers."""
     runs = (lower(loop.extent, facts) or 0) > 0
-    return (runs or _is_there(c, facts, arrays)) and not loads_of(c) & stored_in(loop.body)
+    return (runs or _are_loads_in_bounds(c, facts, arrays)) and not loads_of(c) & stored_in(
+        loop.body
+    )
 
 
-def _is_there(c: Expr, facts: Facts, arrays: Arrays) -> bool:
+def _are_loads_in_bounds(c: Expr, facts: Facts, arrays: Arrays) -> bool:
     """True if all loads in a condition are certainly in bounds of arguments or enclosing allocations."""
     return all(
         n.buffer in arrays
@@ -164,18 +166,18 @@ def _is_there(c: Expr, facts: Facts, arrays: Arrays) -> bool:
     )
 
 
-def guards(s: Stmt, is_there: Callable[[Expr], bool]) -> list[Expr]:
-    """The conditions around a whole statement; nested ones only if their loads are valid (`is_there`)."""
+def guards(s: Stmt, may_evaluate: Callable[[Expr], bool]) -> list[Expr]:
+    """The conditions around a whole statement; nested ones only if their loads are valid (`may_evaluate`)."""
     match s:
         case If(cond, then, None):
-            return conjuncts(cond) + [c for c in guards(then, is_there) if is_there(c)]
+            return conjuncts(cond) + [c for c in guards(then, may_evaluate) if may_evaluate(c)]
         case Block((first, *rest)):
-            shared = [c for c in guards(first, is_there) if not loads_of(c)]
+            shared = [c for c in guards(first, may_evaluate) if not loads_of(c)]
             for other in rest:
                 if not shared:
                     break
-                found = guards(other, is_there)
-                shared = [c for c in shared if c in found]
+                other_guards = guards(other, may_evaluate)
+                shared = [c for c in shared if c in other_guards]
             return shared
         case _:
             return []
@@ -194,14 +196,14 @@ def without_guards(s: Stmt, gone: list[Expr]) -> Stmt:
             return s
 
 
-def upper_sums(c: Expr, name: str) -> list[Sum]:
+def nonpositive_sums(c: Expr, name: str) -> list[Sum]:
     """Sums, linear in a variable, that are all at most 0 exactly where `c` holds; [] if there are none.
 
     >>> from tdsl.lang.affine import as_expr
     >>> from tdsl.lang.expr import const
     >>> from tdsl.lang.show import show_expr
     >>> c = Binary("lt", Binary("floordiv", Var("f"), const(4)), Var("n"))
-    >>> [show_expr(as_expr(d)) for d in upper_sums(c, "f")]
+    >>> [show_expr(as_expr(d)) for d in nonpositive_sums(c, "f")]
     ['f - n * 4 + 1']
     """
     match c:
@@ -221,10 +223,10 @@ def upper_sums(c: Expr, name: str) -> list[Sum]:
 
 def _linear(d: Sum, name: str) -> Sum | None:
     """A sum that is linear in the variable and at most 0 exactly where `d` is; None if `d` has none."""
-    holders = [a for a in d.terms if name in variables(a)]
-    if len(holders) != 1:
+    atoms = [a for a in d.terms if name in variables(a)]
+    if len(atoms) != 1:
         return None
-    atom = holders[0]
+    atom = atoms[0]
     c, rest = d.terms[atom], d.without(atom)
     match atom:
         case Var():

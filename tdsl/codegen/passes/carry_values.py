@@ -36,22 +36,22 @@ def carry_values(kernel: Kernel) -> Kernel:
       s_last[0] = s[r] + s_last[0]
       s[r] = s_last[0]
     """
-    return dataclasses.replace(kernel, body=_carried(kernel.body, FreshNames(kernel), NOTHING))
+    return dataclasses.replace(kernel, body=_carry(kernel.body, FreshNames(kernel), NOTHING))
 
 
-def _carried(s: Stmt, fresh: FreshNames, facts: Facts) -> Stmt:
+def _carry(s: Stmt, fresh: FreshNames, facts: Facts) -> Stmt:
     match s:
         case For(kind="serial", body=Store() as store):
             before = _element_before(s.name, store)
             if before is not None:
                 return _with_registers(s, store, before, None, fresh, facts)
-        case For(kind="serial", body=For(_, _, Const(), "unrolled", Store() as store) as several):
+        case For(kind="serial", body=For(_, _, Const(), "unrolled", Store() as store) as inner):
             before = _element_before(s.name, store)
-            if before is not None and _are_apart(several, store, s.name):
-                return _with_registers(s, store, before, several, fresh, facts)
+            if before is not None and _are_disjoint(inner, store, s.name):
+                return _with_registers(s, store, before, inner, fresh, facts)
         case _:
             pass
-    return map_parts(s, lambda part: _carried(part, fresh, facts_inside(facts, s)))
+    return map_parts(s, lambda part: _carry(part, fresh, facts_inside(facts, s)))
 
 
 def _element_before(loop: str, s: Store) -> Load | None:
@@ -72,37 +72,37 @@ def _element_before(loop: str, s: Store) -> Load | None:
     return None
 
 
-def _are_apart(several: For, store: Store, loop: str) -> bool:
-    """True if the iterations of `several` store to disjoint elements in all iterations of the outer loop."""
-    moving = {several.name, loop}
-    offsets = (variables(simplify(subtract(i, Var(several.name)))) for i in store.index)
-    return loop not in variables(several.lo) and any(map(moving.isdisjoint, offsets))
+def _are_disjoint(inner: For, store: Store, loop: str) -> bool:
+    """True if the iterations of `inner` store to disjoint elements in all iterations of the outer loop."""
+    moving = {inner.name, loop}
+    offsets = (variables(simplify(subtract(i, Var(inner.name)))) for i in store.index)
+    return loop not in variables(inner.lo) and any(map(moving.isdisjoint, offsets))
 
 
 def _with_registers(
-    s: For, store: Store, before: Load, several: For | None, fresh: FreshNames, facts: Facts
+    s: For, store: Store, before: Load, inner: For | None, fresh: FreshNames, facts: Facts
 ) -> Stmt:
-    """The loop with its stored values carried in registers, one for each iteration of the inner `several`."""
+    """The loop with its stored values carried in registers, one for each iteration of `inner`."""
     name = fresh.name(f"{store.buffer}_last")
-    at = ZERO if several is None else subtract(Var(several.name), several.lo)
+    at = ZERO if inner is None else subtract(Var(inner.name), inner.lo)
     kept = Load(name, (at,), before.dtype)
     index = tuple(simplify(substitute(i, {s.name: s.lo})) for i in before.index)
     start: Stmt = Store(name, (at,), dataclasses.replace(before, index=index))
     body = sequence(
         (
-            Store(name, (at,), _replaced(store.value, before, kept), fast=store.fast),
+            Store(name, (at,), _replace(store.value, before, kept), fast=store.fast),
             rebuilt(store, value=kept),
         )
     )
-    if several is not None:
-        start = fresh.copy(rebuilt(several, body=start))
-        body = rebuilt(several, body=body)
+    if inner is not None:
+        start = fresh.copy(rebuilt(inner, body=start))
+        body = rebuilt(inner, body=body)
     both = sequence((start, rebuilt(s, body=body)))
     if not at_most(ONE, s.extent, facts):  # an empty loop reads nothing
         both = If(Binary("lt", ZERO, s.extent), both)
-    size = ONE if several is None else several.extent
+    size = ONE if inner is None else inner.extent
     return Alloc(name, before.dtype, (size,), REGISTER, both, loc=s.loc)
 
 
-def _replaced(e: Expr, old: Expr, new: Expr) -> Expr:
+def _replace(e: Expr, old: Expr, new: Expr) -> Expr:
     return transform(e, lambda n: new if n == old else n)

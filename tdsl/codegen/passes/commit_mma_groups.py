@@ -42,7 +42,7 @@ from tdsl.lang.affine import as_sum
 from tdsl.lang.expr import ONE, Binary, Expr, Var
 from tdsl.lang.simplify import subtract
 
-Guards = Mapping[str, frozenset[str]]
+ReleasedBuffers = Mapping[str, frozenset[str]]
 
 
 def commit_mma_groups(kernel: Kernel) -> Kernel:
@@ -70,8 +70,8 @@ def commit_mma_groups(kernel: Kernel) -> Kernel:
     """
     if not any(map(is_asynchronous, walk(kernel.body))):
         return kernel
-    body, left = _Groups(_guards(kernel.body)).statement(kernel.body, ())
-    return dataclasses.replace(kernel, body=sequence([body, *_waits(left)]))
+    body, left = _Groups(_released_buffers(kernel.body)).statement(kernel.body, ())
+    return dataclasses.replace(kernel, body=sequence([body, *_wait_all(left)]))
 
 
 @frozen
@@ -91,7 +91,7 @@ class _Group:
         """The operands that the instructions read and do not write."""
         return [o for s in self.invocations() for o in s.operands[1:]]
 
-    def shifted(self, loop: For) -> _Group:
+    def previous(self, loop: For) -> _Group:
         """The group that the previous iteration of `loop` issued."""
         return _Group(substituted(self.code, loop.name, subtract(Var(loop.name), ONE)))
 
@@ -101,87 +101,91 @@ Groups = tuple[_Group, ...]
 
 @frozen
 class _Groups:
-    """Inserts commits and waits. `guards`: by name of mbarriers, the buffers that they free for writing."""
+    """Inserts commits and waits. `released`: by name of mbarriers, the buffers that they free for writing."""
 
-    guards: Guards
+    released: ReleasedBuffers
 
     def statement(self, s: Stmt, pending: Groups) -> tuple[Stmt, Groups]:
         """`s` with its waits, and the groups that may be unfinished after it, the oldest first."""
         if is_asynchronous(s):
-            wait, pending = self.before(s, pending)
+            wait, pending = self.wait_before(s, pending)
             return sequence([*wait, s, Commit(mma=True)]), (*pending, _Group(s))
         if not any(map(is_asynchronous, walk(s))):
-            wait, pending = self.before(s, pending)
+            wait, pending = self.wait_before(s, pending)
             return sequence([*wait, s]), pending
         match s:
             case Block(body):
                 code = []
                 for part in body:
-                    made, pending = self.statement(part, pending)
-                    code.append(made)
+                    statement, pending = self.statement(part, pending)
+                    code.append(statement)
                 return sequence(code), pending
             case Let() | Alloc():
-                wait, pending = self.before(rebuilt(s, body=EMPTY), pending)
+                wait, pending = self.wait_before(rebuilt(s, body=EMPTY), pending)
                 inner, pending = self.statement(s.body, pending)
                 return sequence([*wait, rebuilt(s, body=inner)]), pending
             case For(kind=kind) if kind not in AXES:
-                return sequence([*_waits(pending), self.loop(s)]), ()
+                return sequence([*_wait_all(pending), self.loop(s)]), ()
             case _:  # only some threads run the body, or it runs only in some cases
-                return sequence([*_waits(pending), map_parts(s, self.whole)]), ()
+                return sequence([*_wait_all(pending), map_parts(s, self.finish)]), ()
 
-    def whole(self, s: Stmt) -> Stmt:
+    def finish(self, s: Stmt) -> Stmt:
         """`s` with its waits, so that all groups are finished after it."""
         code, left = self.statement(s, ())
-        return sequence([code, *_waits(left)])
+        return sequence([code, *_wait_all(left)])
 
     def loop(self, s: For) -> Stmt:
         """The loop with its waits; groups pend into the next iteration if each one leaves the same groups."""
         _, first = self.statement(s.body, ())
-        code, left = self.statement(s.body, tuple(g.shifted(s) for g in first))
+        code, left = self.statement(s.body, tuple(g.previous(s) for g in first))
         if left != first:
-            return rebuilt(s, body=self.whole(s.body))
-        return sequence([rebuilt(s, body=code), *_waits(left)])
+            return rebuilt(s, body=self.finish(s.body))
+        return sequence([rebuilt(s, body=code), *_wait_all(left)])
 
-    def before(self, s: Stmt, pending: Groups) -> tuple[list[Stmt], Groups]:
+    def wait_before(self, s: Stmt, pending: Groups) -> tuple[list[Stmt], Groups]:
         """The wait for groups that conflict with `s`, if any, and the groups still pending after it."""
         for later, g in enumerate(reversed(pending)):
-            if self.disturbs(s, g):
+            if self.conflicts(s, g):
                 return [Wait(later, mma=True)], pending[len(pending) - later :]
         return [], pending
 
-    def disturbs(self, s: Stmt, g: _Group) -> bool:
+    def conflicts(self, s: Stmt, g: _Group) -> bool:
         if is_asynchronous(s):
-            own, results = _Group(s), g.results()
-            changed = any(results.get(x, i) != i for x, i in own.results().items())
-            read = {o.buffer for o in own.operands()}
-            return changed or bool(read & results.keys() | own.results().keys() & _names(g))
-        touched = {name for x in walk(s) for e in exprs_of(x) for name in loads_of(e)} | stored_in(
+            group, results = _Group(s), g.results()
+            changed = any(results.get(x, i) != i for x, i in group.results().items())
+            read = {o.buffer for o in group.operands()}
+            return changed or bool(read & results.keys() | group.results().keys() & _buffers(g))
+        accessed = {name for x in walk(s) for e in exprs_of(x) for name in loads_of(e)} | stored_in(
             s
         )
-        made = {x.name for x in walk(s) if isinstance(x, Alloc)}  # may be the memory of a group
-        if (touched | made) & g.results().keys() or made & _names(g):
+        allocated = {
+            x.name for x in walk(s) if isinstance(x, Alloc)
+        }  # may be the memory of a group
+        if (accessed | allocated) & g.results().keys() or allocated & _buffers(g):
             return True
-        return any(self.frees(x, o) for x in walk(s) for o in g.operands())
+        return any(self.releases(x, o) for x in walk(s) for o in g.operands())
 
-    def frees(self, s: Stmt, o: Operand) -> bool:
+    def releases(self, s: Stmt, o: Operand) -> bool:
         """True if `s` writes the operand `o`, or lets other threads write it."""
         match s:
             case Barrier() | InitBarriers():
                 return True
             case ArriveBarrier(mbarriers, slot):
-                known = self.guards.get(mbarriers)
-                return known is None or (o.buffer in known and not _apart(o.index[0], slot))
+                known = self.released.get(mbarriers)
+                return known is None or (
+                    o.buffer in known and not _are_different_slots(o.index[0], slot)
+                )
             case CopyTile(buffer, index):
-                return buffer == o.buffer and not _apart(o.index[0], index[0])
+                return buffer == o.buffer and not _are_different_slots(o.index[0], index[0])
             case _:
                 return not parts_of(s) and o.buffer in stored_in(s)
 
 
-def _names(g: _Group) -> set[str]:
+def _buffers(g: _Group) -> set[str]:
     return {o.buffer for o in g.operands()}
 
 
-def _apart(a: Expr, b: Expr) -> bool:
+def _are_different_slots(a: Expr, b: Expr) -> bool:
     """True if `a` and `b` are certainly different slots of a ring, also where one has lost its modulo."""
     match a, b:
         case Binary("mod", _, n), Binary("mod", _, m) if n == m:
@@ -192,23 +196,25 @@ def _apart(a: Expr, b: Expr) -> bool:
             a = Binary("mod", a, n)
         case _:
             pass
-    apart = as_sum(a).plus(as_sum(b), -1)
-    return is_nonzero_slot_difference(apart) or (not apart.terms and apart.constant != 0)
+    difference = as_sum(a).plus(as_sum(b), -1)
+    return is_nonzero_slot_difference(difference) or (
+        not difference.terms and difference.constant != 0
+    )
 
 
-def _waits(pending: Groups) -> list[Stmt]:
+def _wait_all(pending: Groups) -> list[Stmt]:
     return [Wait(0, mma=True)] if pending else []
 
 
-def _guards(body: Stmt) -> Guards:
+def _released_buffers(body: Stmt) -> ReleasedBuffers:
     """For the mbarriers awaited before copies of tiles in a block: the buffers that these copies fill."""
-    found: dict[str, set[str]] = {}
+    released: dict[str, set[str]] = {}
     for s in walk(body):
         awaited: set[str] = set()
         for part in s.body if isinstance(s, Block) else ():
             if isinstance(part, WaitBarrier):
                 awaited = {part.mbarriers}
-                found.setdefault(part.mbarriers, set())
+                released.setdefault(part.mbarriers, set())
             for name in awaited:
-                found[name] |= {x.buffer for x in walk(part) if isinstance(x, CopyTile)}
-    return {name: frozenset(tiles) for name, tiles in found.items()}
+                released[name] |= {x.buffer for x in walk(part) if isinstance(x, CopyTile)}
+    return {name: frozenset(tiles) for name, tiles in released.items()}

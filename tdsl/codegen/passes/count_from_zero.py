@@ -26,18 +26,18 @@ def count_from_zero(kernel: Kernel) -> Kernel:
       for j in range(0, 4):
         r[j] = j + t
     """
-    return dataclasses.replace(kernel, body=_counted(kernel.body))
+    return dataclasses.replace(kernel, body=_shift_loops(kernel.body))
 
 
-def _counted(s: Stmt) -> Stmt:
-    s = map_parts(s, _counted)
+def _shift_loops(s: Stmt) -> Stmt:
+    s = map_parts(s, _shift_loops)
     if not isinstance(s, For) or isinstance(s.lo, Const) or loads_of(s.lo):
         return s
     if s.kind in CONCURRENT:
         return s
     value = Renaming({s.name: add(s.lo, Var(s.name))})
-    return rebuilt(s, lo=ZERO, body=_renamed(s.body, value))
+    return rebuilt(s, lo=ZERO, body=_substitute(s.body, value))
 
 
-def _renamed(s: Stmt, value: Renaming) -> Stmt:
-    return map_parts(map_exprs(s, value.expr), lambda part: _renamed(part, value))
+def _substitute(s: Stmt, value: Renaming) -> Stmt:
+    return map_parts(map_exprs(s, value.expr), lambda part: _substitute(part, value))

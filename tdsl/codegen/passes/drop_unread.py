@@ -33,7 +33,7 @@ def drop_unread(kernel: Kernel) -> Kernel:
     a[()] = 0
     """
     used = _live_buffers(kernel)
-    return dataclasses.replace(kernel, body=_Drop(used).statement(kernel.body))
+    return dataclasses.replace(kernel, body=_DeadCode(used).statement(kernel.body))
 
 
 def _live_buffers(kernel: Kernel) -> frozenset[str]:
@@ -65,7 +65,7 @@ def _live_buffers(kernel: Kernel) -> frozenset[str]:
     return frozenset(live)
 
 
-class _Drop:
+class _DeadCode:
     """Removes dead memory and unused lets bottom-up, so that lets used only by removed lets are removed."""
 
     def __init__(self, live: frozenset[str]) -> None:
@@ -83,13 +83,13 @@ class _Drop:
                 inner = self.statement(body)
                 if name not in self.used:
                     return inner
-                self.use(s)
+                self.add_used(s)
                 return EMPTY if is_empty(inner) else rebuilt(s, body=inner)
             case _:
-                self.use(s)
+                self.add_used(s)
                 return map_parts(s, self.statement)
 
-    def use(self, s: Stmt) -> None:
+    def add_used(self, s: Stmt) -> None:
         for e in exprs_of(s):
             if id(e) in self.seen:
                 continue

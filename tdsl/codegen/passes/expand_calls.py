@@ -44,11 +44,11 @@ def _exprs(kernel: Kernel) -> Iterator[Expr]:
 
 def _expand(s: Stmt, facts: Facts) -> Stmt:
     memo: dict[int, tuple[Node, Node]] = {}
-    s = map_exprs(s, lambda e: _expr(e, facts, memo))
+    s = map_exprs(s, lambda e: _expand_expr(e, facts, memo))
     return map_parts(s, lambda part: _expand(part, facts_inside(facts, s)))
 
 
-def _expr(e: Expr, facts: Facts, memo: dict[int, tuple[Node, Node]]) -> Expr:
+def _expand_expr(e: Expr, facts: Facts, memo: dict[int, tuple[Node, Node]]) -> Expr:
     for n in post_order(e):
         if id(n) in memo:
             continue
@@ -87,9 +87,9 @@ def _symmetric(i: Expr, n: Expr, facts: Facts) -> Expr:
 def _wrap(i: Expr, n: Expr, facts: Facts) -> Expr:
     if not _within(subtract(ZERO, n), i, subtract(add(n, n), ONE), facts):
         return _modulo(i, n, facts)
-    low, high = _simple(Binary("lt", i, ZERO), facts), _simple(Binary("ge", i, n), facts)
-    beyond = _simple(Select(high, subtract(i, n), i), facts)
-    return _simple(Select(low, add(i, n), beyond), facts)
+    low, high = _simplified(Binary("lt", i, ZERO), facts), _simplified(Binary("ge", i, n), facts)
+    beyond = _simplified(Select(high, subtract(i, n), i), facts)
+    return _simplified(Select(low, add(i, n), beyond), facts)
 
 
 _MODES = {
@@ -102,8 +102,8 @@ def _within(lo: Expr, i: Expr, hi: Expr, facts: Facts) -> bool:
 
 
 def _modulo(i: Expr, n: Expr, facts: Facts) -> Expr:
-    return _simple(Binary("mod", i, n), facts)
+    return _simplified(Binary("mod", i, n), facts)
 
 
-def _simple(e: Expr, facts: Facts) -> Expr:
+def _simplified(e: Expr, facts: Facts) -> Expr:
     return simplify_node(e, facts)  # type: ignore[return-value]  # an Expr stays one

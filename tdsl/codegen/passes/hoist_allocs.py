@@ -60,15 +60,16 @@ def hoist_allocs(kernel: Kernel) -> Kernel:
       a[i] = t[i]
     """
     return dataclasses.replace(
-        kernel, body=_Hoist(_moving_buffers(kernel.body)).statement(kernel.body, NOTHING)
+        kernel,
+        body=_AllocHoister(_dynamically_indexed(kernel.body)).statement(kernel.body, NOTHING),
     )
 
 
 @dataclass(slots=True)
-class _Hoist:
+class _AllocHoister:
     """`pending` are the allocations to be hoisted out of the `depth` serial loops around a statement."""
 
-    moving: frozenset[str]
+    dynamically_indexed: frozenset[str]
     depth: int = 0
     pending: list[Alloc] = field(default_factory=list)
 
@@ -78,8 +79,8 @@ class _Hoist:
                 return self.loop(s, facts)
             case Let():
                 outer, self.pending = self.pending, []
-                body = self.placed(s, facts_inside(facts, s))
-                self.pending = _merged(outer, self.pending)
+                body = self.body_with_allocs(s, facts_inside(facts, s))
+                self.pending = _merge_allocs(outer, self.pending)
                 return rebuilt(s, body=body)
             case Alloc():
                 return self.alloc(s, facts)
@@ -89,26 +90,26 @@ class _Hoist:
     def loop(self, s: For, facts: Facts) -> Stmt:
         depth, outer = self.depth, self.pending
         self.depth, self.pending = (depth + 1 if s.kind == SERIAL else 0), []
-        body = self.placed(s, facts_inside(facts, s))
+        body = self.body_with_allocs(s, facts_inside(facts, s))
         loop: Stmt = rebuilt(s, body=body)
         self.depth = depth
         if depth:
-            self.pending = _merged(outer, self.pending)
+            self.pending = _merge_allocs(outer, self.pending)
             return loop
-        loop = _around(self.pending, loop, facts)
+        loop = _wrap(self.pending, loop, facts)
         self.pending = outer
         return loop
 
-    def placed(self, s: For | Let, facts: Facts) -> Stmt:
+    def body_with_allocs(self, s: For | Let, facts: Facts) -> Stmt:
         """The body of `s`, inside the pending allocations whose extents depend on the name that `s` binds."""
         body = self.statement(s.body, facts)
-        stuck = [a for a in self.pending if any(s.name in scalars_of(e) for e in a.extents)]
-        self.pending = [a for a in self.pending if a not in stuck]
-        return _around(stuck, body, facts)
+        dependent = [a for a in self.pending if any(s.name in scalars_of(e) for e in a.extents)]
+        self.pending = [a for a in self.pending if a not in dependent]
+        return _wrap(dependent, body, facts)
 
     def alloc(self, s: Alloc, facts: Facts) -> Stmt:
-        extents = _bounded(s, facts)
-        size = _bytes(s, extents)
+        extents = _bounded_extents(s, facts)
+        size = _byte_size(s, extents)
         scope = s.scope
         if scope == AUTO:
             scope = self.scope(s.name, size)
@@ -118,26 +119,26 @@ class _Hoist:
         body = self.statement(s.body, facts)
         if scope != HEAP or not self.depth or any(loads_of(e) for e in extents):
             return EMPTY if is_empty(body) else rebuilt(s, body=body)
-        self.pending = _merged(self.pending, [rebuilt(s, body=EMPTY)])
+        self.pending = _merge_allocs(self.pending, [rebuilt(s, body=EMPTY)])
         return body
 
     def scope(self, name: str, size: int | None) -> str:
         if size is None or size > _MOST_STACK:
             return HEAP
-        return STACK if size > _MOST_REGISTERS or name in self.moving else REGISTER
+        return STACK if size > _MOST_REGISTERS or name in self.dynamically_indexed else REGISTER
 
 
-def _merged(first: list[Alloc], second: list[Alloc]) -> list[Alloc]:
+def _merge_allocs(first: list[Alloc], second: list[Alloc]) -> list[Alloc]:
     """The allocations of both lists; two with the same name become one with the larger extents."""
-    made = {a.name: a for a in first}
+    allocs = {a.name: a for a in first}
     for a in second:
-        old = made.get(a.name, a)
+        old = allocs.get(a.name, a)
         extents = tuple(map(maximum, old.extents, a.extents))
-        made[a.name] = rebuilt(old, extents=extents)
-    return list(made.values())
+        allocs[a.name] = rebuilt(old, extents=extents)
+    return list(allocs.values())
 
 
-def _around(allocs: list[Alloc], body: Stmt, facts: Facts) -> Stmt:
+def _wrap(allocs: list[Alloc], body: Stmt, facts: Facts) -> Stmt:
     """`body` inside `allocs`, their extents clamped at 0, as the guards around the old place may not hold."""
     for a in reversed(allocs):
         extents = tuple(maximum(e, ZERO, facts) for e in a.extents)
@@ -145,18 +146,18 @@ def _around(allocs: list[Alloc], body: Stmt, facts: Facts) -> Stmt:
     return body
 
 
-def _bounded(s: Alloc, facts: Facts) -> tuple[Expr, ...]:
+def _bounded_extents(s: Alloc, facts: Facts) -> tuple[Expr, ...]:
     """Constant upper bounds of the extents if they need at most `_MOST_BOUNDED` bytes; else the extents."""
     if s.strides or all(isinstance(e, Const) for e in s.extents):
         return s.extents
     limits = [upper(e, facts) for e in s.extents]
     known = tuple(const(max(limit, 0)) for limit in limits if limit is not None)
-    if len(known) < len(limits) or (_bytes(s, known) or 0) > _MOST_BOUNDED:
+    if len(known) < len(limits) or (_byte_size(s, known) or 0) > _MOST_BOUNDED:
         return s.extents
     return known
 
 
-def _bytes(s: Alloc, extents: tuple[Expr, ...]) -> int | None:
+def _byte_size(s: Alloc, extents: tuple[Expr, ...]) -> int | None:
     sizes = [int(e.value) for e in extents if isinstance(e, Const)]
     if len(sizes) < len(extents):
         return None
@@ -166,16 +167,16 @@ def _bytes(s: Alloc, extents: tuple[Expr, ...]) -> int | None:
     return prod(sizes) * s.dtype.bytes
 
 
-def _moving_buffers(body: Stmt) -> frozenset[str]:
+def _dynamically_indexed(body: Stmt) -> frozenset[str]:
     """The buffers that are accessed at an index that is not constant, or by an instruction."""
-    moving = set()
+    buffers = set()
     seen: set[int] = set()
     for s in walk(body):
         match s:
             case Store(buffer, index) if not all(map(_is_constant, index)):
-                moving.add(buffer)
+                buffers.add(buffer)
             case Invoke(_, operands):
-                moving |= {o.buffer for o in operands}
+                buffers |= {o.buffer for o in operands}
             case _:
                 pass
         for e in exprs_of(s):
@@ -184,8 +185,8 @@ def _moving_buffers(body: Stmt) -> frozenset[str]:
             seen.add(id(e))
             for n in post_order(e):
                 if isinstance(n, Load) and not all(map(_is_constant, n.index)):
-                    moving.add(n.buffer)
-    return frozenset(moving)
+                    buffers.add(n.buffer)
+    return frozenset(buffers)
 
 
 def _is_constant(i: Expr) -> bool:

@@ -45,66 +45,69 @@ def hoist_calls(kernel: Kernel) -> Kernel:
     for e in range(0, 4):  # unrolled
       s[e] = s[e] * same
     """
-    near = {
+    register_buffers = {
         s.name
         for s in walk(kernel.body)
         if isinstance(s, Alloc) and s.scope in (REGISTER, FRAGMENT)
     }
     return dataclasses.replace(
-        kernel, body=_hoisted(kernel.body, frozenset(near), FreshNames(kernel))
+        kernel, body=_hoisted(kernel.body, frozenset(register_buffers), FreshNames(kernel))
     )
 
 
-def _hoisted(s: Stmt, near: frozenset[str], fresh: FreshNames) -> Stmt:
+def _hoisted(s: Stmt, register_buffers: frozenset[str], fresh: FreshNames) -> Stmt:
     if (
         isinstance(s, For)
         and s.kind in _KINDS
         and isinstance(s.extent, Const)
         and s.extent.value > 0
     ):
-        own = near - stored_in(s) - {x.name for x in walk(s) if isinstance(x, Alloc)}
+        unchanged = (
+            register_buffers - stored_in(s) - {x.name for x in walk(s) if isinstance(x, Alloc)}
+        )
         bound = {x.name for x in walk(s) if isinstance(x, For | Let)}
-        found = dict.fromkeys(e for x in _always(s) for e in _same(x.value, own, bound))
-        names = {e: fresh.name("same") for e in found}
+        values = (x.value for x in _unconditional_stores(s))
+        calls = dict.fromkeys(e for v in values for e in _invariant_calls(v, unchanged, bound))
+        names = {e: fresh.name("same") for e in calls}
         if names:
-            made: Stmt = _replaced(s, names)
+            hoisted: Stmt = _replace_exprs(s, names)
             for e, name in names.items():
-                made = Let(name, e, made)
-            return made
-    return map_parts(s, lambda part: _hoisted(part, near, fresh))
+                hoisted = Let(name, e, hoisted)
+            return hoisted
+    return map_parts(s, lambda part: _hoisted(part, register_buffers, fresh))
 
 
-def _always(s: Stmt) -> Iterator[Store]:
+def _unconditional_stores(s: Stmt) -> Iterator[Store]:
     """The stores of a statement that run unconditionally."""
     match s:
         case Store():
             yield s
         case For(_, _, Const(n), _, body) if n > 0:
-            yield from _always(body)
+            yield from _unconditional_stores(body)
         case Alloc(body=body):
-            yield from _always(body)
+            yield from _unconditional_stores(body)
         case Block(parts):
             for part in parts:
-                yield from _always(part)
+                yield from _unconditional_stores(part)
         case _:
             pass
 
 
-def _same(e: Expr, near: frozenset[str], bound: set[str]) -> Iterator[Expr]:
-    """The largest subexpressions that call a function, read only `near` and no variables of `bound`."""
+def _invariant_calls(e: Expr, unchanged: frozenset[str], bound: set[str]) -> Iterator[Expr]:
+    """The largest subexpressions that call a function and read only `unchanged`, no variables of `bound`."""
     if not any(isinstance(n, Call) for n in post_order(e)):
         return
-    if loads_of(e) <= near and not variables(e) & bound:
+    if loads_of(e) <= unchanged and not variables(e) & bound:
         yield e
         return
     for child in children(e):
-        yield from _same(child, near, bound)  # type: ignore[arg-type]  # children of an Expr are Exprs
+        yield from _invariant_calls(child, unchanged, bound)  # type: ignore[arg-type]  # children of an Expr are Exprs
 
 
-def _replaced(s: Stmt, names: dict[Expr, str]) -> Stmt:
-    def put(n: Node) -> Node:
+def _replace_exprs(s: Stmt, names: dict[Expr, str]) -> Stmt:
+    def replace(n: Node) -> Node:
         if n in names:
             return Param(names[n], dtype_of(n))  # type: ignore[index,arg-type]  # as above
-        return map_children(n, put)
+        return map_children(n, replace)
 
-    return map_parts(map_exprs(s, put), lambda part: _replaced(part, names))  # type: ignore[arg-type]  # as above
+    return map_parts(map_exprs(s, replace), lambda part: _replace_exprs(part, names))  # type: ignore[arg-type]  # as above

@@ -29,38 +29,40 @@ def mask_loads(kernel: Kernel) -> Kernel:
     >>> from tdsl.lang.expr import Var, const
     >>> from tdsl.lang.types import f32
     >>> a, i = BufferParam("a", f32, (const(5),), (1,), False), Var("i")
-    >>> near = Load("a", (Binary("min", i, const(4)),), f32)
-    >>> value = Select(Binary("le", i, const(4)), near, Const(0.0, f32))
+    >>> clamped = Load("a", (Binary("min", i, const(4)),), f32)
+    >>> value = Select(Binary("le", i, const(4)), clamped, Const(0.0, f32))
     >>> loop = For("i", ZERO, const(8), SERIAL, Store("b", (i,), value))
     >>> print(show(mask_loads(Kernel("k", (a,), loop)).body))
     for i in range(0, 8):
       b[i] = a[i] if i <= 4 else 0
     """
-    outside = {p.name for p in kernel.params} | _at_root(kernel.body)
-    return dataclasses.replace(kernel, body=_masked(kernel.body, outside, NOTHING))
+    global_buffers = {p.name for p in kernel.params} | _root_allocs(kernel.body)
+    return dataclasses.replace(kernel, body=_masked(kernel.body, global_buffers, NOTHING))
 
 
-def _at_root(s: Stmt) -> set[str]:
+def _root_allocs(s: Stmt) -> set[str]:
     """The names of the allocations outside of all loops."""
-    found = {s.name} if isinstance(s, Alloc) else set()
+    names = {s.name} if isinstance(s, Alloc) else set()
 
     def visit(part: Stmt) -> Stmt:
-        found.update(_at_root(part))
+        names.update(_root_allocs(part))
         return part
 
     if not isinstance(s, For):
         map_parts(s, visit)
-    return found
+    return names
 
 
-def _masked(s: Stmt, outside: Collection[str], facts: Facts) -> Stmt:
+def _masked(s: Stmt, global_buffers: Collection[str], facts: Facts) -> Stmt:
     def step(n: Node) -> Node:
         match n:
             case Select(cond, Load() as load, Const(0 | 0.0 as zero)) if (
-                load.buffer in outside and copysign(1, zero) > 0 and not loads_of(cond)
+                load.buffer in global_buffers and copysign(1, zero) > 0 and not loads_of(cond)
             ):
-                index = tuple(_within(e, cond, facts) for e in load.index)
-                inner = () if load.mask is None else conjuncts(_within(load.mask, cond, facts))
+                index = tuple(_without_clamps(e, cond, facts) for e in load.index)
+                inner = (
+                    () if load.mask is None else conjuncts(_without_clamps(load.mask, cond, facts))
+                )
                 mask = conjunction((cond, *inner))
                 return dataclasses.replace(load, index=index, mask=mask)
             case _:
@@ -70,24 +72,24 @@ def _masked(s: Stmt, outside: Collection[str], facts: Facts) -> Stmt:
         return transform(e, step) if loads_of(e) else e
 
     return map_parts(
-        map_exprs(s, expr), lambda part: _masked(part, outside, facts_inside(facts, s))
+        map_exprs(s, expr), lambda part: _masked(part, global_buffers, facts_inside(facts, s))
     )
 
 
-def _within(e: Expr, cond: Expr, facts: Facts) -> Expr:
+def _without_clamps(e: Expr, cond: Expr, facts: Facts) -> Expr:
     """`e` without the clamps and edge padding that have no effect where `cond` holds."""
-    holds = _Holds(cond, facts)
+    proof = _Proof(cond, facts)
     match e:
         case Binary("min" | "max" as op, a, b) if dtype_of(e) == i64:
             for x, y in ((a, b), (b, a)):
-                if holds.at_most(*((x, y) if op == "min" else (y, x))):
-                    return _within(x, cond, facts)
+                if proof.at_most(*((x, y) if op == "min" else (y, x))):
+                    return _without_clamps(x, cond, facts)
         case Call("pad_edge", (at, extent)):
-            if holds.at_most(ZERO, at) and holds.at_most(at, subtract(extent, ONE)):
-                return _within(at, cond, facts)
+            if proof.at_most(ZERO, at) and proof.at_most(at, subtract(extent, ONE)):
+                return _without_clamps(at, cond, facts)
         case _:
             pass
-    inner = {child: _within(child, cond, facts) for child in _parts(e)}
+    inner = {child: _without_clamps(child, cond, facts) for child in _parts(e)}
     return map_children(e, inner.__getitem__)  # type: ignore[arg-type]  # of expressions
 
 
@@ -96,7 +98,7 @@ def _parts(e: Expr) -> tuple[Expr, ...]:
 
 
 @frozen
-class _Holds:
+class _Proof:
     """Proofs of inequalities where a condition holds."""
 
     cond: Expr

@@ -30,8 +30,8 @@ def name_memory(kernel: Kernel) -> Kernel:
     def named(s: Stmt) -> Stmt:
         if isinstance(s, Alloc):
             if s.name in seen:
-                own = {s.name: fresh.name(s.name)}
-                s = renamed(s, Renaming(buffers=own), own)
+                new_names = {s.name: fresh.name(s.name)}
+                s = renamed(s, Renaming(buffers=new_names), new_names)
                 assert isinstance(s, Alloc)
             seen.add(s.name)
         return map_parts(s, named)

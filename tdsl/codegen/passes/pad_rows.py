@@ -9,7 +9,7 @@ from math import prod
 from tdsl.codegen.analysis.facts import facts_inside
 from tdsl.codegen.ir.loops import Alloc, Kernel, Stmt, Store
 from tdsl.codegen.ir.statements import exprs_of, map_exprs, map_parts, rebuilt, walk
-from tdsl.codegen.passes.bound_loops import upper_sums
+from tdsl.codegen.passes.bound_loops import nonpositive_sums
 from tdsl.core.node import map_children, post_order
 from tdsl.lang.affine import Sum, as_expr, as_sum
 from tdsl.lang.bounds import NOTHING, Facts, at_most
@@ -29,7 +29,7 @@ from tdsl.lang.expr import (
 from tdsl.lang.simplify import add, conjuncts, multiply
 
 _LANE = "lane of a vector"  # a variable; no name of a loop has spaces
-_MOST_ROOM = 1 << 16  # elements up to which padded memory may be more than twice as large
+_MAX_PADDED = 1 << 16  # elements up to which padded memory may be more than twice as large
 
 
 def pad_rows(kernel: Kernel) -> Kernel:
@@ -47,7 +47,7 @@ def pad_rows(kernel: Kernel) -> Kernel:
     t[0:8] = a[0:8] if ramp(8) < 5 else 0
     """
     lanes = _most_lanes(kernel.body)
-    return dataclasses.replace(kernel, body=_Rows(lanes, {}, NOTHING).statement(kernel.body))
+    return dataclasses.replace(kernel, body=_RowPadder(lanes, {}, NOTHING).statement(kernel.body))
 
 
 @dataclass(slots=True)
@@ -55,12 +55,12 @@ class _Row:
     """The last extent of an allocation, without and with padding, and whether the padding is needed."""
 
     extent: int
-    room: int
+    padded: int
     needed: bool = False
 
 
 @dataclass(slots=True)
-class _Rows:
+class _RowPadder:
     """The rows of the enclosing allocations, and the facts at a statement; `lanes` is from `_most_lanes`."""
 
     lanes: dict[str, int]
@@ -72,23 +72,23 @@ class _Rows:
         if isinstance(s, Alloc):
             return self.alloc(s)
         if not self.rows:
-            return map_parts(s, _Rows(self.lanes, {}, facts_inside(self.facts, s)).statement)
+            return map_parts(s, _RowPadder(self.lanes, {}, facts_inside(self.facts, s)).statement)
         s = map_exprs(s, self.expr)
-        if isinstance(s, Store) and self.is_whole(s.buffer, s.index, s.mask):
+        if isinstance(s, Store) and self.fits_padding(s.buffer, s.index, s.mask):
             s = rebuilt(s, mask=None)
         facts = facts_inside(self.facts, s)
-        inner = self if facts is self.facts else _Rows(self.lanes, self.rows, facts)
+        inner = self if facts is self.facts else _RowPadder(self.lanes, self.rows, facts)
         return map_parts(s, inner.statement)
 
     def alloc(self, s: Alloc) -> Stmt:
-        row = _row(s, self.lanes.get(s.name, 0))
+        row = _padded_row(s, self.lanes.get(s.name, 0))
         rows = {name: r for name, r in self.rows.items() if name != s.name}
         if row is not None:
             rows[s.name] = row
-        body = _Rows(self.lanes, rows, self.facts).statement(s.body)
+        body = _RowPadder(self.lanes, rows, self.facts).statement(s.body)
         if row is None or not row.needed:
             return rebuilt(s, body=body)
-        return rebuilt(s, body=body, extents=(*s.extents[:-1], const(row.room)))
+        return rebuilt(s, body=body, extents=(*s.extents[:-1], const(row.padded)))
 
     def expr(self, e: Expr) -> Expr:
         memo = self.memo
@@ -96,12 +96,12 @@ class _Rows:
             if n in memo:
                 continue
             new = map_children(n, memo.__getitem__)  # type: ignore[arg-type]  # of expressions
-            if isinstance(new, Load) and self.is_whole(new.buffer, new.index, new.mask):
+            if isinstance(new, Load) and self.fits_padding(new.buffer, new.index, new.mask):
                 new = dataclasses.replace(new, mask=None)
             memo[n] = new  # type: ignore[index, assignment]  # as above
         return memo[e]
 
-    def is_whole(self, buffer: str, index: tuple[Expr, ...], mask: Expr | None) -> bool:
+    def fits_padding(self, buffer: str, index: tuple[Expr, ...], mask: Expr | None) -> bool:
         """True if the mask holds for each lane in the row, and the other lanes fit in its padding."""
         row = self.rows.get(buffer)
         if row is None or mask is None or any(lanes_of(i) > 1 for i in index[:-1]):
@@ -115,7 +115,7 @@ class _Rows:
             return False  # an unaligned vector might begin in one row and end in the next
         if not at_most(ZERO, base, self.facts):
             return False
-        if not at_most(base, const(row.room - lanes), self.facts):
+        if not at_most(base, const(row.padded - lanes), self.facts):
             return False
         last = Sum({}, row.extent - 1).plus(start, -1)
         if not all(self.holds(c, last) for c in conjuncts(mask)):
@@ -125,8 +125,8 @@ class _Rows:
 
     def holds(self, c: Expr, last: Sum) -> bool:
         """True if a condition on vector lanes certainly holds for the lanes 0, 1, ..., last."""
-        one = _of_a_lane(c)
-        needs = [] if one is None else upper_sums(one, _LANE)
+        one = _lane_expr(c)
+        needs = [] if one is None else nonpositive_sums(one, _LANE)
         for need in needs:
             lane = Var(_LANE)
             times = need.terms.get(lane, 0)
@@ -136,14 +136,14 @@ class _Rows:
         return bool(needs)
 
 
-def _row(s: Alloc, lanes: int) -> _Row | None:
+def _padded_row(s: Alloc, lanes: int) -> _Row | None:
     """The row of an allocation, padded to a multiple of `lanes`; None if that is needless or too large."""
     sizes = [int(e.value) for e in s.extents if isinstance(e, Const)]
     if s.strides or not sizes or len(sizes) < len(s.extents) or not lanes:
         return None
-    room = -(-sizes[-1] // lanes) * lanes
-    size = prod(sizes[:-1]) * room
-    return _Row(sizes[-1], room) if size <= max(2 * prod(sizes), _MOST_ROOM) else None
+    padded = -(-sizes[-1] // lanes) * lanes
+    size = prod(sizes[:-1]) * padded
+    return _Row(sizes[-1], padded) if size <= max(2 * prod(sizes), _MAX_PADDED) else None
 
 
 def _most_lanes(s: Stmt) -> dict[str, int]:
@@ -158,7 +158,7 @@ def _most_lanes(s: Stmt) -> dict[str, int]:
     return most
 
 
-def _of_a_lane(e: Expr) -> Expr | None:
+def _lane_expr(e: Expr) -> Expr | None:
     """The scalar expression of the lane `_LANE` of a vector expression; None if it is not affine in it."""
     if lanes_of(e) == 1:
         return e
@@ -168,10 +168,10 @@ def _of_a_lane(e: Expr) -> Expr | None:
         case Broadcast(x):
             return x
         case Binary(op, a, b):
-            left, right = _of_a_lane(a), _of_a_lane(b)
+            left, right = _lane_expr(a), _lane_expr(b)
             return None if left is None or right is None else Binary(op, left, right)
         case Unary("neg", a):
-            inner = _of_a_lane(a)
+            inner = _lane_expr(a)
             return None if inner is None else Unary("neg", inner)
         case _:
             return None

@@ -1,7 +1,7 @@
 """A pass that partitions loops around vectors: an interior without clipping and masks, and its two ends.
 
-1. For each min, max, comparison and padding call that depends on a vector lane, `_Steady` computes the values
-   of the loop variable for which its result is the same for all lanes and inner loops.
+1. For each min, max, comparison and padding call that depends on a vector lane, `_Interior` computes the
+   values of the loop variable for which its result is the same for all lanes and inner loops.
 2. The interior, lo' <= i <= hi', is where all expressions that are decided in most iterations are decided.
 3. A serial loop becomes three, the middle one with the decided expressions replaced; the body of a parallel
    loop becomes a test with two branches.
@@ -37,8 +37,8 @@ from tdsl.lang.simplify import add, conjunction, maximum, minimum, subtract
 from tdsl.lang.types import i64
 
 _LARGEST_BODY = 4000  # nodes of expressions in a body that may be copied
-_MOSTLY = 0.75  # least share of iterations in the interior for which an outer loop is cut
-_SOMEWHAT = 0.25  # the same for the innermost loop
+_OUTER_SHARE = 0.75  # least share of iterations in the interior for which an outer loop is cut
+_INNERMOST_SHARE = 0.25  # the same for the innermost loop
 
 
 def partition(kernel: Kernel) -> Kernel:
@@ -61,30 +61,30 @@ def partition(kernel: Kernel) -> Kernel:
       if v_2 + 96 < 99:
         b[v_2 + 96] = a[v_2 + 95]
     """
-    moving = _moving(kernel.body)
-    if not moving:
+    names = _clip_variables(kernel.body)
+    if not names:
         return kernel
-    body, cut = _Partition(FreshNames(kernel), moving).visit(kernel.body, NOTHING)
+    body, cut = _LoopPartitioner(FreshNames(kernel), names).visit(kernel.body, NOTHING)
     return simplify_loops(dataclasses.replace(kernel, body=body)) if cut else kernel
 
 
-def _moving(s: Stmt) -> frozenset[str]:
+def _clip_variables(s: Stmt) -> frozenset[str]:
     """The variables in tests, clamps and padding that depend on vector lanes; only their loops may be cut."""
     lanes = {x.name for x in walk(s) if isinstance(x, For) and x.kind == VECTORIZED}
-    moving: set[str] = set()
+    names: set[str] = set()
     roots = (e for x in walk(s) if not isinstance(x, For | Alloc) for e in exprs_of(x))
     for n in post_order(*roots):
         if isinstance(n, Binary | Call) and is_clamp_or_test(n):
             used = variables(n)
             if not lanes.isdisjoint(used):
-                moving |= used
-    return frozenset(moving)
+                names |= used
+    return frozenset(names)
 
 
 @dataclass(slots=True)
-class _Partition:
+class _LoopPartitioner:
     fresh: FreshNames
-    moving: frozenset[str]
+    clip_variables: frozenset[str]
 
     def visit(self, s: Stmt, facts: Facts) -> tuple[Stmt, bool]:
         """The statement with loops cut, and whether any loop has been cut."""
@@ -103,19 +103,19 @@ class _Partition:
     def loop(self, s: For, facts: Facts) -> tuple[Stmt, bool]:
         if s.kind == VECTORIZED:
             return s, False
-        worth = s.kind in (SERIAL, PARALLEL) and s.name in self.moving
-        steady = _Steady.of(s, facts) if worth else None
-        if steady is not None and steady.share() >= _MOSTLY:
-            return self.cut(s, steady), True
-        body, done = self.visit(s.body, facts_inside(facts, s))
-        if not done and steady is not None and steady.share() >= _SOMEWHAT:
-            return self.cut(s, steady), True
-        return rebuilt(s, body=body), done
+        may_cut = s.kind in (SERIAL, PARALLEL) and s.name in self.clip_variables
+        interior = _Interior.create(s, facts) if may_cut else None
+        if interior is not None and interior.share() >= _OUTER_SHARE:
+            return self.cut(s, interior), True
+        body, was_cut = self.visit(s.body, facts_inside(facts, s))
+        if not was_cut and interior is not None and interior.share() >= _INNERMOST_SHARE:
+            return self.cut(s, interior), True
+        return rebuilt(s, body=body), was_cut
 
-    def cut(self, s: For, steady: _Steady) -> Stmt:
-        facts, lo, end = steady.facts, s.lo, add(s.lo, s.extent, steady.facts)
-        inner = steady.decide(s.body)
-        first, last = steady.first, steady.last
+    def cut(self, s: For, interior: _Interior) -> Stmt:
+        facts, lo, end = interior.facts, s.lo, add(s.lo, s.extent, interior.facts)
+        inner = interior.replace_decided(s.body)
+        first, last = interior.first, interior.last
         if s.kind == PARALLEL:
             tests: list[Expr] = []
             if first != lo:
@@ -130,73 +130,73 @@ class _Partition:
             (None, rebuilt(s, lo=begin, extent=subtract(after, begin, facts), body=inner)),
             (self.fresh.copy, rebuilt(s, lo=after, extent=subtract(end, after, facts))),
         ]
-        kept = []
+        nonempty = []
         for copy, loop in parts:
             most = upper(loop.extent, facts)
             if most is None or most > 0:
-                kept.append(copy(loop) if copy else loop)
-        return sequence(kept)
+                nonempty.append(copy(loop) if copy else loop)
+        return sequence(nonempty)
 
 
 @dataclass(slots=True)
-class _Steady:
+class _Interior:
     """The interior of a loop, first <= name <= last, where tests and clamps are the same for all lanes.
 
-    `inner` are the known ranges of the variables that are `bound` inside the loop, outermost first; `chosen`
-    maps each decided test or clamp to its replacement in the interior, `decided` every expression.
+    `inner` are the known ranges of the variables that are `bound` inside the loop, outermost first;
+    `replacements` maps each decided test or clamp to its value in the interior, `decided` every expression.
     """
 
     name: str
     facts: Facts
     first: Expr
     last: Expr
-    whole: tuple[Expr, Expr]
+    full_range: tuple[Expr, Expr]
     inner: dict[str, tuple[Expr, Expr]] = field(default_factory=dict)
     bound: set[str] = field(default_factory=set)
     lanes: dict[str, int] = field(default_factory=dict)
-    chosen: dict[Expr, Expr] = field(default_factory=dict)
+    replacements: dict[Expr, Expr] = field(default_factory=dict)
     decided: dict[Expr, Expr] = field(default_factory=dict)
 
     @staticmethod
-    def of(s: For, facts: Facts) -> _Steady | None:
+    def create(s: For, facts: Facts) -> _Interior | None:
         """The interior of the loop; None if nothing is decided in it, or its body is too large to copy."""
         last = last_value(s, facts)
-        steady = _Steady(s.name, facts, s.lo, last, (s.lo, last))
+        interior = _Interior(s.name, facts, s.lo, last, (s.lo, last))
         for part in walk(s.body):
             for e in exprs_of(part):
                 if isinstance(part, For | Alloc):
-                    steady.decided.setdefault(e, e)  # its constant bound may be of use
+                    interior.decided.setdefault(e, e)  # its constant bound may be of use
                 else:
-                    steady.look(e)
-            if len(steady.decided) > _LARGEST_BODY:
+                    interior.decide_expr(e)
+            if len(interior.decided) > _LARGEST_BODY:
                 return None
             if isinstance(part, For | Let):
-                steady.bound.add(part.name)
+                interior.bound.add(part.name)
             match part:
                 case For(name, lo, extent, kind):
                     if not loads_of(lo) and not loads_of(extent):
-                        steady.inner[name] = lo, subtract(add(lo, extent), ONE)
+                        interior.inner[name] = lo, subtract(add(lo, extent), ONE)
                     if kind == VECTORIZED and isinstance(extent, Const):
-                        steady.lanes[name] = int(extent.value)
+                        interior.lanes[name] = int(extent.value)
                 case Let(name, value) if dtype_of(value) == i64 and not loads_of(value):
-                    steady.inner[name] = (steady.decided[value],) * 2
+                    interior.inner[name] = (interior.decided[value],) * 2
                 case _:
                     pass
-        return steady if steady.chosen else None
+        return interior if interior.replacements else None
 
-    def look(self, e: Expr) -> None:
+    def decide_expr(self, e: Expr) -> None:
         """Decide the tests and clamps of an expression, from the leaves up."""
         decided = self.decided
         for n in post_order(e):
             if n in decided:
                 continue
             new = map_children(n, decided.__getitem__)  # type: ignore[arg-type]  # of an Expr: Exprs
-            choice = self.choose(n, new)  # type: ignore[arg-type]  # as above
+            choice = self.replacement(n, new)  # type: ignore[arg-type]  # as above
             if choice is not None:
-                self.chosen[n] = new = choice  # type: ignore[index]  # as above
+                self.replacements[n] = new = choice  # type: ignore[index]  # as above
             decided[n] = new  # type: ignore[index, assignment]  # as above
 
-    def choose(self, old: Expr, e: Expr) -> Expr | None:
+    def replacement(self, old: Expr, e: Expr) -> Expr | None:
         """The replacement of `e` in most of the loop, to which the interior is narrowed; None without one."""
         if not is_clamp_or_test(e) or loads_of(old) or variables(old).isdisjoint(self.lanes):
             return None
@@ -216,26 +216,28 @@ class _Steady:
     def limits(self, needs: list[Sum]) -> tuple[Expr, Expr] | None:
         """The bounds of the interior in which each sum of `needs`, too, is at most 0 for all lanes."""
         first, last = self.first, self.last
-        if not all(map(self.strides_over_lanes, needs)):
+        if not all(map(self.outpaces_lanes, needs)):
             return None
         for need in needs:
-            most = self.most(need)
-            if most is None:
+            largest = self.upper_sum(need)
+            if largest is None:
                 return None
-            own = Var(self.name)
-            if own not in most.terms or self.name in variables(as_expr(most.without(own))):
+            variable = Var(self.name)
+            if variable not in largest.terms or self.name in variables(
+                as_expr(largest.without(variable))
+            ):
                 return None
-            first, last = narrow_range(most, self.name, first, last, self.facts)
+            first, last = narrow_range(largest, self.name, first, last, self.facts)
         return first, last
 
-    def strides_over_lanes(self, s: Sum) -> bool:
+    def outpaces_lanes(self, s: Sum) -> bool:
         """True if one step of the loop passes all lanes, so that few of its iterations are at the ends."""
         step = abs(s.terms.get(Var(self.name), 0))
         return step > 0 and all(
             step >= n * abs(s.terms.get(Var(v), 0)) for v, n in self.lanes.items()
         )
 
-    def most(self, s: Sum) -> Sum | None:
+    def upper_sum(self, s: Sum) -> Sum | None:
         """The largest value of a sum over the variables bound inside the loop; None if unknown."""
         e: Expr = as_expr(s)
         for name in reversed(self.inner):
@@ -253,10 +255,10 @@ class _Steady:
 
     def share_of(self, first: Expr, last: Expr) -> float:
         """The share of iterations from `first` to `last`, for typical values of the outer variables."""
-        lo, hi, first_at, last_at = typical_values((*self.whole, first, last), self.facts)
+        lo, hi, first_at, last_at = typical_values((*self.full_range, first, last), self.facts)
         return max(last_at - first_at + 1, 0) / max(hi - lo + 1, 1)
 
-    def decide(self, s: Stmt) -> Stmt:
+    def replace_decided(self, s: Stmt) -> Stmt:
         """The body with each decided test and clamp replaced."""
 
         def statement(part: Stmt) -> Stmt:

@@ -55,10 +55,10 @@ from tdsl.codegen.transforms.buffer_slots import index_by_slot
 from tdsl.codegen.transforms.overlap_mma import overlap_mma
 from tdsl.codegen.transforms.producer_warps import (
     Producer,
-    beside,
-    count_of,
+    iteration_count,
+    multicast_share,
     round_loops,
-    shared_out,
+    specialize_warps,
 )
 from tdsl.errors import ScheduleError
 from tdsl.lang.expr import (
@@ -115,22 +115,22 @@ def pipeline_loops(kernel: Kernel) -> Kernel:
     """
     if not any(isinstance(s, For) and s.kind == PIPELINED for s in walk(kernel.body)):
         return kernel
-    made = _Pipelines(FreshNames(kernel))
+    pipelines = _Pipelines(FreshNames(kernel))
     for p in kernel.params:
         if isinstance(p, BufferParam):
-            made.note(p.name, p.dtype, p.extents, is_global=True)
-    body = made.statement(kernel.body)
+            pipelines.note(p.name, p.dtype, p.extents, is_global=True)
+    body = pipelines.statement(kernel.body)
     return simplify_loops(dataclasses.replace(kernel, body=body))
 
 
 @dataclass(slots=True)
 class _Pipelines:
-    """`memories`: element type and strides of each buffer; `outside`: the names of those in global memory."""
+    """`memories`: element type and strides of each buffer; `global_buffers`: those in global memory."""
 
     fresh: FreshNames
     memories: dict[str, tuple[DType, tuple[int, ...]]] = field(default_factory=dict)
-    outside: set[str] = field(default_factory=set)
-    between: tuple[Stmt, ...] = ()  # enclosing statements, inside of the loops over blocks
+    global_buffers: set[str] = field(default_factory=set)
+    enclosing: tuple[Stmt, ...] = ()  # enclosing statements, inside of the loops over blocks
     cluster: For | None = None  # the loop over the blocks of a cluster
     producers: list[Producer] = field(default_factory=list)
 
@@ -139,36 +139,36 @@ class _Pipelines:
     ) -> None:
         self.memories[name] = dtype, constant_strides(dense_strides(extents))
         if is_global:
-            self.outside.add(name)
+            self.global_buffers.add(name)
 
     def statement(self, s: Stmt) -> Stmt:
         if isinstance(s, Alloc):
             self.note(s.name, s.dtype, s.extents, is_global=s.scope == HEAP)
-        around, in_blocks = self.between, isinstance(s, For) and s.kind in BLOCKS
+        around, in_blocks = self.enclosing, isinstance(s, For) and s.kind in BLOCKS
         if isinstance(s, For) and s.kind == CLUSTER:
             self.cluster = s
         if in_blocks:
-            self.between = ()
+            self.enclosing = ()
         elif isinstance(s, For | Let | If):
-            self.between = (*around, s)
+            self.enclosing = (*around, s)
         s = map_parts(s, self.statement)
-        self.between = around
+        self.enclosing = around
         if isinstance(s, For) and s.kind == PIPELINED:
-            return bind_loaded_bounds(s, self.fresh, self.pipelined)
+            return bind_loaded_bounds(s, self.fresh, self.pipeline)
         if isinstance(s, For) and in_blocks and self.producers:
-            found, self.producers = self.producers, []
-            return rebuilt(s, body=beside(s.body, found, self.fresh))
+            producers, self.producers = self.producers, []
+            return rebuilt(s, body=specialize_warps(s.body, producers, self.fresh))
         return s
 
-    def check_alike(self, s: For) -> None:
+    def check_uniform(self, s: For) -> None:
         """Raise ScheduleError if the number of iterations of a pipelined loop differs between threads."""
-        apart: set[str] = set()
-        for x in self.between:
+        varying: set[str] = set()
+        for x in self.enclosing:
             if isinstance(x, For) and (
-                x.kind in THREADS or apart & (scalars_of(x.lo) | scalars_of(x.extent))
+                x.kind in THREADS or varying & (scalars_of(x.lo) | scalars_of(x.extent))
             ):
-                apart.add(x.name)
-        if apart & scalars_of(s.extent):
+                varying.add(x.name)
+        if varying & scalars_of(s.extent):
             raise ScheduleError(
                 f"loop {s.name!r} is pipelined, but how often it runs differs from thread to thread",
                 loc=next((x.loc for x in walk(s) if isinstance(x, Alloc)), s.loc),
@@ -176,15 +176,15 @@ class _Pipelines:
                 hint="pipeline a loop that all threads of the block run alike",
             )
 
-    def pipelined(self, s: For) -> Stmt:
+    def pipeline(self, s: For) -> Stmt:
         if s.extent == ONE and not any(isinstance(x, CopyTile) for x in walk(s)):
             return rebuilt(s, kind=SERIAL, stages=0)
-        self.check_alike(s)
-        around, parts = _opened(s.body)
+        self.check_uniform(s)
+        around, parts = _split_head(s.body)
         tiles = {a.name: a for a in around if isinstance(a, Alloc) and a.scope == SHARED}
         lets = [x for x in around if isinstance(x, Let)]
-        ahead = _ahead(parts, tiles.keys(), lets)
-        if not ahead:
+        fetches = _prefetchable(parts, tiles.keys(), lets)
+        if not fetches:
             raise ScheduleError(
                 f"nothing that loop {s.name!r} makes in shared memory can be made ahead: it depends on what "
                 "an iteration before has made",
@@ -192,45 +192,51 @@ class _Pipelines:
                 label="scheduled here",
                 hint="leave the loop serial, or fetch what it reads from memory with cache_read",
             )
-        rings = {name for p in ahead for name in written_in(p)}
-        copies = rings - {name for p in ahead for name in read_in(p)}
+        rings = {name for p in fetches for name in written_in(p)}
+        copies = rings - {name for p in fetches for name in read_in(p)}
         for name in rings:
             extents = (const(s.stages), *tiles[name].extents)
             self.note(name, tiles[name].dtype, extents)
         if s.producer_warps:
-            return self.fetched_apart(s, around, ahead, [p for p in parts if p not in ahead])
-        boxes = sum(isinstance(x, CopyTile) for p in ahead for x in walk(p))
+            return self.with_producer_warp(
+                s, around, fetches, [p for p in parts if p not in fetches]
+            )
+        boxes = sum(isinstance(x, CopyTile) for p in fetches for x in walk(p))
         full = self.fresh.name(f"{s.name}_copied") if boxes else ""
         fixed = stored_in(s.body)
         distance, stages, last = const(s.stages - 1), const(s.stages), add(s.lo, s.extent)
 
         def fetch(n: Expr, slot: Expr) -> Stmt:
-            copied = self.fresh.copy(_within(lets, sequence(ahead)), {s.name: n})
+            copied = self.fresh.copy(_with_lets(lets, sequence(fetches)), {s.name: n})
             copied = self.asynchronous(
-                index_by_slot(copied, rings, slot), copies, self.outside - fixed
+                index_by_slot(copied, rings, slot), copies, self.global_buffers - fixed
             )
-            copied = self.announced(copied, full, slot)
+            copied = self.expect_bytes(copied, full, slot)
             return If(simplify(Binary("lt", n, last)), copied)
 
         first = Var(self.fresh.name(f"{s.name}_ahead"))
         before = fetch(add(s.lo, first), first)
-        begun = subtract(Var(s.name), s.lo)
-        later = fetch(add(Var(s.name), distance), Binary("mod", add(begun, distance), stages))
-        rest = [p for p in parts if p not in ahead]
-        own = index_by_slot(_within(lets, sequence(rest)), rings, Binary("mod", begun, stages))
+        iteration = subtract(Var(s.name), s.lo)
+        later = fetch(add(Var(s.name), distance), Binary("mod", add(iteration, distance), stages))
+        rest = [p for p in parts if p not in fetches]
+        consumer = index_by_slot(
+            _with_lets(lets, sequence(rest)), rings, Binary("mod", iteration, stages)
+        )
         for a in reversed(around):
             if isinstance(a, Alloc) and a.name not in rings:
-                own = rebuilt(a, body=own)
+                consumer = rebuilt(a, body=consumer)
         wait: list[Stmt] = []
         commit: list[Stmt] = []
         if any(isinstance(x, Store) and x.asynchronous for x in walk(later)):
             commit, wait = [Commit()], [Wait(s.stages - 2)]
         if boxes:
-            wait.append(WaitBarrier(full, Binary("mod", begun, stages), _parity(begun, stages)))
+            wait.append(
+                WaitBarrier(full, Binary("mod", iteration, stages), _parity(iteration, stages))
+            )
         if wait:  # after the barrier, no thread reads the slot that is filled next
             wait.append(Barrier())
         prologue = For(first.name, ZERO, distance, UNROLLED, sequence([before, *commit]))
-        body = sequence([*wait, later, *commit, own])
+        body = sequence([*wait, later, *commit, consumer])
         whole = sequence([prologue, rebuilt(s, kind=SERIAL, stages=0, body=body)])
         if boxes:
             whole = InitBarriers(full, s.stages, boxes, whole)
@@ -239,21 +245,24 @@ class _Pipelines:
                 whole = rebuilt(a, extents=(stages, *a.extents), body=whole)
         return whole
 
-    def fetched_apart(
-        self, s: For, around: list[Let | Alloc], ahead: list[Stmt], rest: list[Stmt]
+    def with_producer_warp(
+        self, s: For, around: list[Let | Alloc], fetches: list[Stmt], rest: list[Stmt]
     ) -> Stmt:
         """The loop of the consumer threads; the loop of the producer warp is appended to `producers`."""
         lets = [x for x in around if isinstance(x, Let)]
-        rings = {name for p in ahead for name in written_in(p)}
+        rings = {name for p in fetches for name in written_in(p)}
         full, empty = (self.fresh.name(f"{s.name}_{x}") for x in ("copied", "used"))
-        begun, stages = count_of([*round_loops(self.between), s]), const(s.stages)
-        slot, parity = Binary("mod", begun, stages), _parity(begun, stages)
+        iteration, stages = iteration_count([*round_loops(self.enclosing), s]), const(s.stages)
+        slot, parity = Binary("mod", iteration, stages), _parity(iteration, stages)
         boxes = [
-            x for p in ahead for x in walk(index_by_slot(p, rings, slot)) if isinstance(x, CopyTile)
+            x
+            for p in fetches
+            for x in walk(index_by_slot(p, rings, slot))
+            if isinstance(x, CopyTile)
         ]
-        shared = [shared_out(x, self.cluster, lets) for x in boxes]
-        asked = sequence(
-            self.announced(x, full, slot, whole=prod(box.extents))
+        shared = [multicast_share(x, self.cluster, lets) for x in boxes]
+        copies = sequence(
+            self.expect_bytes(x, full, slot, whole=prod(box.extents))
             for x, box in zip(shared, boxes, strict=True)
         )
         blocks = max(x.blocks for x in shared)
@@ -261,22 +270,22 @@ class _Pipelines:
         loop = rebuilt(s, kind=SERIAL, stages=0, producer_warps=False, overlap_mma=False)
         tiles = [a for a in around if isinstance(a, Alloc)]
         memory = [rebuilt(a, extents=(stages, *a.extents)) for a in tiles if a.name in rings]
-        asks = rebuilt(loop, body=sequence([before, _within(lets, asked)]))
-        own = index_by_slot(_within(lets, sequence(rest)), rings, slot)
+        copy_loop = rebuilt(loop, body=sequence([before, _with_lets(lets, copies)]))
+        consumer = index_by_slot(_with_lets(lets, sequence(rest)), rings, slot)
         for a in reversed(tiles):
             if a.name not in rings:
-                own = rebuilt(a, body=own)
-        made = Producer(
-            s, asks, tuple(memory), full, empty, s.stages, len(boxes), self.between, blocks
+                consumer = rebuilt(a, body=consumer)
+        producer = Producer(
+            s, copy_loop, tuple(memory), full, empty, s.stages, len(boxes), self.enclosing, blocks
         )
-        self.producers.append(made)
+        self.producers.append(producer)
         filled, used = (
             WaitBarrier(full, slot, parity),
             ArriveBarrier(empty, slot, per_warp=True, blocks=blocks),
         )
         if s.overlap_mma:
             iteration_memory = [a for a in tiles if a.name not in rings]
-            uses = [index_by_slot(_within(lets, p), rings, slot) for p in rest]
+            uses = [index_by_slot(_with_lets(lets, p), rings, slot) for p in rest]
             overlapped = overlap_mma(loop, filled, iteration_memory, uses, used, self.fresh)
             if overlapped is None:
                 raise ScheduleError(
@@ -286,26 +295,26 @@ class _Pipelines:
                     hint="leave overlap_mma out",
                 )
             return overlapped
-        if not is_asynchronous(own):
-            return rebuilt(loop, body=sequence([filled, own, used]))
+        if not is_asynchronous(consumer):
+            return rebuilt(loop, body=sequence([filled, consumer, used]))
         # an instruction that is pending into the next iteration frees its slot only there
-        one_less = {s.name: subtract(Var(s.name), ONE)}
+        previous = {s.name: subtract(Var(s.name), ONE)}
         last = If(
-            Binary("lt", s.lo, Var(s.name)), map_exprs(used, partial(substitute, values=one_less))
+            Binary("lt", s.lo, Var(s.name)), map_exprs(used, partial(substitute, values=previous))
         )
         end = {s.name: subtract(add(s.lo, s.extent), ONE)}
-        behind = If(Binary("lt", ZERO, s.extent), map_exprs(used, partial(substitute, values=end)))
-        return sequence([rebuilt(loop, body=sequence([filled, own, last])), behind])
+        final = If(Binary("lt", ZERO, s.extent), map_exprs(used, partial(substitute, values=end)))
+        return sequence([rebuilt(loop, body=sequence([filled, consumer, last])), final])
 
     def asynchronous(self, s: Stmt, copies: set[str], sources: set[str]) -> Stmt:
         """`s` with its copies from `sources` to `copies` asynchronous where a GPU can do so."""
         if isinstance(s, Store) and s.buffer in copies:
-            load = _copied(s.value)
-            if load is not None and load.buffer in sources and self.is_copied(s, load):
+            load = _as_masked_load(s.value)
+            if load is not None and load.buffer in sources and self.is_async_width(s, load):
                 return rebuilt(s, value=load, asynchronous=True)
         return map_parts(s, lambda part: self.asynchronous(part, copies, sources))
 
-    def announced(self, s: Stmt, mbarriers: str, slot: Expr, whole: int = 0) -> Stmt:
+    def expect_bytes(self, s: Stmt, mbarriers: str, slot: Expr, whole: int = 0) -> Stmt:
         """`s` with an arrival before each copy of a tile that tells the mbarrier how many bytes to expect.
 
         `whole` is the number of elements of the tile if other blocks of the cluster copy parts of it, or 0.
@@ -315,9 +324,9 @@ class _Pipelines:
             return sequence(
                 [ArriveBarrier(mbarriers, slot, count), rebuilt(s, mbarriers=mbarriers, slot=slot)]
             )
-        return map_parts(s, lambda part: self.announced(part, mbarriers, slot))
+        return map_parts(s, lambda part: self.expect_bytes(part, mbarriers, slot))
 
-    def is_copied(self, s: Store, load: Load) -> bool:
+    def is_async_width(self, s: Store, load: Load) -> bool:
         """True if the access width of the copy is one that a GPU copies asynchronously."""
         lanes = max(map(lanes_of, s.index), default=1)
         dtype, strides = self.memories[s.buffer]
@@ -333,7 +342,7 @@ def copy_width(s: Store, load: Load, to: tuple[int, ...], of: tuple[int, ...], s
     return min(access_width(s.index, to, lanes, size), access_width(load.index, of, lanes, size))
 
 
-def _opened(s: Stmt) -> tuple[list[Let | Alloc], tuple[Stmt, ...]]:
+def _split_head(s: Stmt) -> tuple[list[Let | Alloc], tuple[Stmt, ...]]:
     """The lets and allocations at the head of a loop's body, and the statements nested in them."""
     around: list[Let | Alloc] = []
     while isinstance(s, Let | Alloc):
@@ -342,21 +351,21 @@ def _opened(s: Stmt) -> tuple[list[Let | Alloc], tuple[Stmt, ...]]:
     return around, (parts_of(s) if not isinstance(s, For | If) else (s,))
 
 
-def _ahead(parts: Sequence[Stmt], tiles: Collection[str], lets: list[Let]) -> list[Stmt]:
+def _prefetchable(parts: Sequence[Stmt], tiles: Collection[str], lets: list[Let]) -> list[Stmt]:
     """The statements that fill tiles from buffers that the loop does not write; all of a tile, or none."""
     written = {name for p in parts for name in written_in(p)}
-    own: dict[str, frozenset[str]] = {}  # for each tile, those filled by the same statements
+    groups: dict[str, frozenset[str]] = {}  # for each tile, those filled by the same statements
     for p in parts:
-        together = written_in(p).union(*(own.get(name, ()) for name in written_in(p)))
-        own |= dict.fromkeys(together, together)
-    late: set[str] = set()
+        together = written_in(p).union(*(groups.get(name, ()) for name in written_in(p)))
+        groups |= dict.fromkeys(together, together)
+    dependent: set[str] = set()
     for p in parts:
-        made = written_in(p)
+        filled = written_in(p)
         waits = any(isinstance(x, Barrier | Commit | Wait | InitBarriers) for x in walk(p))
-        together = own[min(made)] if made else frozenset()
-        if waits or not made <= set(tiles) or read_in(_within(lets, p)) & written - together:
-            late |= together
-    return [p for p in parts if written_in(p) and late.isdisjoint(written_in(p))]
+        together = groups[min(filled)] if filled else frozenset()
+        if waits or not filled <= set(tiles) or read_in(_with_lets(lets, p)) & written - together:
+            dependent |= together
+    return [p for p in parts if written_in(p) and dependent.isdisjoint(written_in(p))]
 
 
 def _parity(count: Expr, stages: Expr) -> Expr:
@@ -364,7 +373,7 @@ def _parity(count: Expr, stages: Expr) -> Expr:
     return Binary("mod", Binary("floordiv", count, stages), const(2))
 
 
-def _within(lets: list[Let], s: Stmt) -> Stmt:
+def _with_lets(lets: list[Let], s: Stmt) -> Stmt:
     """`s` nested in those of `lets` that it uses."""
     used = {name for x in walk(s) for e in exprs_of(x) for name in scalars_of(e)}
     for let in reversed(lets):
@@ -374,7 +383,7 @@ def _within(lets: list[Let], s: Stmt) -> Stmt:
     return s
 
 
-def _copied(value: Expr) -> Load | None:
+def _as_masked_load(value: Expr) -> Load | None:
     """`value` as a load, masked if it is a select between a load and 0; None for any other value."""
     match value:
         case Load():

@@ -63,9 +63,9 @@ def place_barriers(kernel: Kernel) -> Kernel:
     >>> def threads(name, body):
     ...     return For(name, const(0), const(8), "threadIdx.x", body)
     >>> t, u, v = Var("t"), Var("u"), Var("v")
-    >>> own = threads("u", Store("s", (u,), Load("s", (u,), i64)))
+    >>> direct = threads("u", Store("s", (u,), Load("s", (u,), i64)))
     >>> other = threads("v", Store("a", (v,), Load("s", (Binary("sub", const(7), v),), i64)))
-    >>> body = Block((threads("t", Store("s", (t,), t)), own, other))
+    >>> body = Block((threads("t", Store("s", (t,), t)), direct, other))
     >>> nest = For("b", const(0), const(2), "blockIdx.x", Alloc("s", i64, (const(8),), "shared", body))
     >>> print(show(place_barriers(Kernel("k", (), nest)).body))
     for b in range(0, 2):  # blockIdx.x
@@ -82,74 +82,76 @@ def place_barriers(kernel: Kernel) -> Kernel:
     read = {name for s in walk(kernel.body) for e in exprs_of(s) for name in loads_of(e)}
     arguments = {p.name for p in kernel.params if isinstance(p, BufferParam)}
     common = arguments & written & read
-    return dataclasses.replace(kernel, body=_at_root(kernel.body, frozenset(common)))
+    return dataclasses.replace(kernel, body=_outermost(kernel.body, frozenset(common)))
 
 
-def _at_root(s: Stmt, common: frozenset[str]) -> Stmt:
+def _outermost(s: Stmt, common: frozenset[str]) -> Stmt:
     """`s` with barriers in each kernel by itself, as the end of a kernel synchronises all threads."""
     match s:
         case Alloc(name, _, _, scope, body) if scope == HEAP:
-            return rebuilt(s, body=_at_root(body, common | {name}))
+            return rebuilt(s, body=_outermost(body, common | {name}))
         case Block() | Let() | If():
-            return map_parts(s, lambda part: _at_root(part, common))
+            return map_parts(s, lambda part: _outermost(part, common))
         case _:
-            return _Kernel(common, launch_extents(s)).visit(s, _Place()).code
+            return _KernelBarriers(common, launch_extents(s)).visit(s, _Context()).code
 
 
 @frozen
-class _Place:
+class _Context:
     """The loops, lets and conditions around a statement.
 
     `facts` are the ranges of loop counters that start at 0, `lets` the values of names in terms of these
     counters. `axes` are those that an enclosing loop is bound to, `bound` the variables of these loops, with
-    axis and first value; `differing` are the names whose value may differ between threads of a block.
+    axis and first value; `varying` are the names whose value may differ between threads of a block.
     """
 
     facts: Facts = NOTHING
     lets: dict[str, Expr] = field(default_factory=dict)
     axes: frozenset[str] = frozenset()
-    differing: frozenset[str] = frozenset()
-    alike: frozenset[str] = frozenset()  # counters that have one value in all threads of a block
-    in_warp: frozenset[str] = (
+    varying: frozenset[str] = frozenset()
+    uniform: frozenset[str] = frozenset()  # counters that have one value in all threads of a block
+    varying_in_warp: frozenset[str] = (
         frozenset()
     )  # of the differing ones, those that differ along threadIdx.x
     bound: Mapping[str, tuple[str, Expr]] = field(default_factory=dict)
 
-    def is_alike(self, *es: Expr) -> bool:
+    def is_uniform(self, *es: Expr) -> bool:
         """True for expressions that have one value in all threads of a block."""
-        return not any(loads_of(e) or scalars_of(e) & self.differing for e in es)
+        return not any(loads_of(e) or scalars_of(e) & self.varying for e in es)
 
-    def is_alike_in_a_warp(self, *es: Expr) -> bool:
+    def is_warp_uniform(self, *es: Expr) -> bool:
         """True for expressions that have one value in all threads of a warp."""
-        return not any(loads_of(e) or scalars_of(e) & self.in_warp for e in es)
+        return not any(loads_of(e) or scalars_of(e) & self.varying_in_warp for e in es)
 
-    def naming(self, name: str, *of: Expr) -> _Place:
+    def binding(self, name: str, *of: Expr) -> _Context:
         """The place inside of a statement that binds `name` to a value computed from `of`."""
-        differing = self.differing if self.is_alike(*of) else self.differing | {name}
-        in_warp = self.in_warp if self.is_alike_in_a_warp(*of) else self.in_warp | {name}
-        return dataclasses.replace(self, differing=differing, in_warp=in_warp)
+        varying = self.varying if self.is_uniform(*of) else self.varying | {name}
+        in_warp = (
+            self.varying_in_warp if self.is_warp_uniform(*of) else self.varying_in_warp | {name}
+        )
+        return dataclasses.replace(self, varying=varying, varying_in_warp=in_warp)
 
 
 @frozen
-class _Done:
+class _Synced:
     """Code with its barriers, and its accesses before the first and after the last barrier.
 
-    `parted` is True if every path through the code has a barrier.
+    `syncs` is True if every path through the code has a barrier.
     """
 
     code: Stmt
     first: tuple[Access, ...] = ()
     last: tuple[Access, ...] = ()
-    parted: bool = False
+    syncs: bool = False
 
 
 @dataclass(slots=True)
-class _Kernel:
+class _KernelBarriers:
     """Inserts the barriers of one kernel; `shared` are the buffers that several of its threads can access."""
 
     shared: frozenset[str]
     extents: dict[str, int]
-    beside: list[Access] | None = (
+    group_accesses: list[Access] | None = (
         None  # all accesses of the part of a `WarpSpecialize` being visited
     )
 
@@ -160,177 +162,185 @@ class _Kernel:
     def conflict(self, a: tuple[Access, ...], b: tuple[Access, ...], same: frozenset[str]) -> bool:
         return any(x.conflicts(y, same, self.threads) for x in a for y in b)
 
-    def visit(self, s: Stmt, at: _Place) -> _Done:
+    def visit(self, s: Stmt, ctx: _Context) -> _Synced:
         match s:
             case Block(body):
-                return self.block(body, at)
+                return self.block(body, ctx)
             case For():
-                return self.loop(s, at)
+                return self.loop(s, ctx)
             case If():
-                return self.branch(s, at)
+                return self.branch(s, ctx)
             case Alloc(name, _, _, scope, body):
                 if scope == SHARED:
                     self.shared |= {name}
-                inner = self.visit(body, at)
+                inner = self.visit(body, ctx)
                 return dataclasses.replace(inner, code=rebuilt(s, body=inner.code))
             case Let():
-                return self.let(s, at)
+                return self.let(s, ctx)
             case Barrier():
-                return _Done(s, parted=True)
+                return _Synced(s, syncs=True)
             case WarpSpecialize(parts):  # its parts synchronise by mbarriers
-                done = [self.part(part, at) for part in parts]
-                accesses = tuple(a for x in done for a in (*x.first, *x.last))
-                return _Done(rebuilt(s, parts=tuple(x.code for x in done)), accesses, accesses)
+                result = [self.specialized_part(part, ctx) for part in parts]
+                accesses = tuple(a for x in result for a in (*x.first, *x.last))
+                return _Synced(rebuilt(s, parts=tuple(x.code for x in result)), accesses, accesses)
             case InitBarriers():  # all threads wait until the mbarriers are initialised
-                inner = self.visit(s.body, at)
-                return _Done(rebuilt(s, body=inner.code), (), inner.last, parted=True)
+                inner = self.visit(s.body, ctx)
+                return _Synced(rebuilt(s, body=inner.code), (), inner.last, syncs=True)
             case _:
-                own = self.own(s, at)
-                return _Done(s, own, own)
+                direct = self.direct_accesses(s, ctx)
+                return _Synced(s, direct, direct)
 
-    def own(self, s: Stmt, at: _Place) -> tuple[Access, ...]:
-        found = tuple(accesses(s, self.shared, at.lets, at.axes, at.facts))
-        if self.beside is not None:
-            self.beside += found
-        return found
+    def direct_accesses(self, s: Stmt, ctx: _Context) -> tuple[Access, ...]:
+        direct = tuple(accesses(s, self.shared, ctx.lets, ctx.axes, ctx.facts))
+        if self.group_accesses is not None:
+            self.group_accesses += direct
+        return direct
 
-    def part(self, s: Stmt, at: _Place) -> _Done:
+    def specialized_part(self, s: Stmt, ctx: _Context) -> _Synced:
         """One part of a `WarpSpecialize`: its barriers are those of a group of threads, not of the block."""
-        self.beside = []
-        done = self.visit(s, at)
-        found, self.beside = self.beside, None
-        if _has_barrier(done.code):
-            met = (a.conflicting_axes(b, at.alike, self.threads) for a in found for b in found)
-            if any(axes is not None and axes - {LANES} for axes in met):
-                raise _no_place(s)
-        return done
+        self.group_accesses = []
+        result = self.visit(s, ctx)
+        recorded, self.group_accesses = self.group_accesses, None
+        if _has_barrier(result.code):
+            axes_of_conflicts = (
+                a.conflicting_axes(b, ctx.uniform, self.threads) for a in recorded for b in recorded
+            )
+            if any(axes is not None and axes - {LANES} for axes in axes_of_conflicts):
+                raise _divergence_error(s)
+        return result
 
     def barrier(self, s: Stmt) -> Barrier:
         """A barrier before `s`: of all threads of the block; in a `WarpSpecialize`, of a group of threads."""
         rows = self.extents["threadIdx.y"] * self.extents["threadIdx.z"]
-        if self.beside is not None and (self.extents[LANES] % WARP or rows > _MOST_BARRIERS):
-            raise _no_place(s)
-        return Barrier(group=self.beside is not None)
+        if self.group_accesses is not None and (
+            self.extents[LANES] % WARP or rows > _MOST_BARRIERS
+        ):
+            raise _divergence_error(s)
+        return Barrier(group=self.group_accesses is not None)
 
-    def block(self, body: tuple[Stmt, ...], at: _Place) -> _Done:
-        same = at.alike
+    def block(self, body: tuple[Stmt, ...], ctx: _Context) -> _Synced:
+        same = ctx.uniform
         code: list[Stmt] = []
         first: tuple[Access, ...] = ()
-        waiting: tuple[Access, ...] = ()
-        parted = False
+        unsynchronized: tuple[Access, ...] = ()
+        syncs = False
         for s in body:
-            done = self.visit(s, at)
-            if self.conflict(waiting, done.first, same):
+            result = self.visit(s, ctx)
+            if self.conflict(unsynchronized, result.first, same):
                 code.append(self.barrier(s))
-                waiting, parted = (), True
-            if not parted:
-                first += done.first
-            code.append(done.code)
-            waiting = done.last if done.parted else waiting + done.last
-            parted = parted or done.parted
-        return _Done(sequence(code), first, waiting, parted)
+                unsynchronized, syncs = (), True
+            if not syncs:
+                first += result.first
+            code.append(result.code)
+            unsynchronized = result.last if result.syncs else unsynchronized + result.last
+            syncs = syncs or result.syncs
+        return _Synced(sequence(code), first, unsynchronized, syncs)
 
-    def let(self, s: Let, at: _Place) -> _Done:
-        own = self.own(s, at)
-        lets = {**at.lets, s.name: substitute(s.value, at.lets)}
+    def let(self, s: Let, ctx: _Context) -> _Synced:
+        direct = self.direct_accesses(s, ctx)
+        lets = {**ctx.lets, s.name: substitute(s.value, ctx.lets)}
         if loads_of(s.value):
             lets.pop(s.name)
-        inner = self.visit(s.body, dataclasses.replace(at.naming(s.name, s.value), lets=lets))
-        if self.conflict(own, inner.first, at.alike):
-            raise _no_place(s)
-        first = (*own, *inner.first)
-        last = inner.last if inner.parted else (*own, *inner.last)
-        return _Done(rebuilt(s, body=inner.code), first, last, inner.parted)
+        inner = self.visit(s.body, dataclasses.replace(ctx.binding(s.name, s.value), lets=lets))
+        if self.conflict(direct, inner.first, ctx.uniform):
+            raise _divergence_error(s)
+        first = (*direct, *inner.first)
+        last = inner.last if inner.syncs else (*direct, *inner.last)
+        return _Synced(rebuilt(s, body=inner.code), first, last, inner.syncs)
 
-    def branch(self, s: If, at: _Place) -> _Done:
-        own = self.own(s, at)
-        then = self.visit(s.then, _where(s.cond, at))
-        orelse = _Done(Block(())) if s.orelse is None else self.visit(s.orelse, at)
+    def branch(self, s: If, ctx: _Context) -> _Synced:
+        direct = self.direct_accesses(s, ctx)
+        then = self.visit(s.then, _under_condition(s.cond, ctx))
+        orelse = _Synced(Block(())) if s.orelse is None else self.visit(s.orelse, ctx)
         sides = (then, orelse)
-        if self.waits_apart(s, at, then):
+        if self.diverges(s, ctx, then):
             code = guard_between_barriers(s.cond, then.code)
             if code is not None:
-                return _Done(code, then.first, then.last, then.parted)
-        self.check_alike(s, at, s.cond, code=sides)
-        if any(self.conflict(own, x.first, at.alike) for x in sides):
-            raise _no_place(s)
+                return _Synced(code, then.first, then.last, then.syncs)
+        self.check_uniform(s, ctx, s.cond, code=sides)
+        if any(self.conflict(direct, x.first, ctx.uniform) for x in sides):
+            raise _divergence_error(s)
         code = rebuilt(s, then=then.code, orelse=None if s.orelse is None else orelse.code)
-        parted = then.parted and orelse.parted
+        syncs = then.syncs and orelse.syncs
         last = then.last + orelse.last
-        return _Done(code, own + then.first + orelse.first, last if parted else own + last, parted)
+        return _Synced(
+            code, direct + then.first + orelse.first, last if syncs else direct + last, syncs
+        )
 
-    def waits_apart(self, s: If, at: _Place, then: _Done) -> bool:
+    def diverges(self, s: If, ctx: _Context, then: _Synced) -> bool:
         """True if only some warps would reach a barrier in `then`, by a condition that reads no memory."""
-        if s.orelse is not None or loads_of(s.cond) or self.beside is not None:
+        if s.orelse is not None or loads_of(s.cond) or self.group_accesses is not None:
             return False
-        apart = not at.is_alike(s.cond) and _has_barrier(then.code, of_groups=False)
-        return apart and (at.is_alike_in_a_warp(s.cond) or not _has_shuffle(then.code))
+        divergent = not ctx.is_uniform(s.cond) and _has_barrier(then.code, of_groups=False)
+        return divergent and (ctx.is_warp_uniform(s.cond) or not _has_shuffle(then.code))
 
-    def check_alike(self, s: Stmt, at: _Place, *es: Expr, code: tuple[_Done, ...]) -> None:
+    def check_uniform(self, s: Stmt, ctx: _Context, *es: Expr, code: tuple[_Synced, ...]) -> None:
         """Raise ScheduleError if `es` let only some threads reach a barrier or shuffle in `code`."""
-        if not at.is_alike(*es) and any(_has_barrier(x.code, of_groups=False) for x in code):
-            raise _no_place(s)
-        if not at.is_alike_in_a_warp(*es) and any(
+        if not ctx.is_uniform(*es) and any(_has_barrier(x.code, of_groups=False) for x in code):
+            raise _divergence_error(s)
+        if not ctx.is_warp_uniform(*es) and any(
             _has_shuffle(x.code) or _has_barrier(x.code) for x in code
         ):
-            raise _no_place(s)
+            raise _divergence_error(s)
 
-    def loop(self, s: For, at: _Place) -> _Done:
+    def loop(self, s: For, ctx: _Context) -> _Synced:
         if s.kind in AXES:
-            return self.bound(s, at)
-        own = self.own(s, at)
-        inner = _counted(s, at, f"{s.name}#")
-        if at.is_alike(s.lo, s.extent):
-            inner = dataclasses.replace(inner, alike=at.alike | {f"{s.name}#"})
+            return self.bound_loop(s, ctx)
+        direct = self.direct_accesses(s, ctx)
+        inner = _inside_loop(s, ctx, f"{s.name}#")
+        if ctx.is_uniform(s.lo, s.extent):
+            inner = dataclasses.replace(inner, uniform=ctx.uniform | {f"{s.name}#"})
         else:
-            inner = inner.naming(s.name, s.lo, s.extent)
-        done = self.visit(s.body, inner)
+            inner = inner.binding(s.name, s.lo, s.extent)
+        result = self.visit(s.body, inner)
         # accesses of an iteration against those of a later one, with another value of the loop's variable
-        if self.conflict(done.last, done.first, at.alike):
-            code = sequence((done.code, self.barrier(s)))
-            done = dataclasses.replace(done, code=code, last=(), parted=True)
-        self.check_alike(s, at, s.lo, s.extent, code=(done,))
-        runs = (lower(s.extent, at.facts) or 0) > 0
-        parted = done.parted and runs
-        return _Done(rebuilt(s, body=done.code), own + done.first, own + done.last, parted)
-
-    def bound(self, s: For, at: _Place) -> _Done:
-        """A loop bound to an axis; its variable minus its first value is the number of a block or thread."""
-        inner = _counted(s, at, s.kind)
-        if s.kind in THREADS:
-            inner = dataclasses.replace(inner, differing=at.differing | {s.name})
-            if s.kind == THREADS[0]:
-                inner = dataclasses.replace(inner, in_warp=at.in_warp | {s.name})
-        else:
-            inner = dataclasses.replace(inner, alike=at.alike | {s.kind})
-        inner = dataclasses.replace(
-            inner, axes=at.axes | {s.kind}, bound={**at.bound, s.name: (s.kind, s.lo)}
+        if self.conflict(result.last, result.first, ctx.uniform):
+            code = sequence((result.code, self.barrier(s)))
+            result = dataclasses.replace(result, code=code, last=(), syncs=True)
+        self.check_uniform(s, ctx, s.lo, s.extent, code=(result,))
+        runs = (lower(s.extent, ctx.facts) or 0) > 0
+        syncs = result.syncs and runs
+        return _Synced(
+            rebuilt(s, body=result.code), direct + result.first, direct + result.last, syncs
         )
-        done = self.visit(s.body, inner)
-        alone = s.kind == LANES or _has_barrier(done.code, of_groups=False)
-        if alone and not covers_axis(s, self.extents) and _has_barrier(done.code):
-            raise _no_place(s)
-        return dataclasses.replace(done, code=rebuilt(s, body=done.code))
+
+    def bound_loop(self, s: For, ctx: _Context) -> _Synced:
+        """A loop bound to an axis; its variable minus its first value is the number of a block or thread."""
+        inner = _inside_loop(s, ctx, s.kind)
+        if s.kind in THREADS:
+            inner = dataclasses.replace(inner, varying=ctx.varying | {s.name})
+            if s.kind == THREADS[0]:
+                inner = dataclasses.replace(inner, varying_in_warp=ctx.varying_in_warp | {s.name})
+        else:
+            inner = dataclasses.replace(inner, uniform=ctx.uniform | {s.kind})
+        inner = dataclasses.replace(
+            inner, axes=ctx.axes | {s.kind}, bound={**ctx.bound, s.name: (s.kind, s.lo)}
+        )
+        result = self.visit(s.body, inner)
+        alone = s.kind == LANES or _has_barrier(result.code, of_groups=False)
+        if alone and not covers_axis(s, self.extents) and _has_barrier(result.code):
+            raise _divergence_error(s)
+        return dataclasses.replace(result, code=rebuilt(s, body=result.code))
 
 
-def _counted(s: For, at: _Place, name: str) -> _Place:
+def _inside_loop(s: For, ctx: _Context, name: str) -> _Context:
     """The place in a loop; its variable is expressed as its first value plus a counter called `name`."""
-    lo, extent = substitute(s.lo, at.lets), substitute(s.extent, at.lets)
-    facts = at.facts.knowing(name, ZERO, subtract(extent, ONE))
-    return dataclasses.replace(at, facts=facts, lets={**at.lets, s.name: add(lo, Var(name))})
+    lo, extent = substitute(s.lo, ctx.lets), substitute(s.extent, ctx.lets)
+    facts = ctx.facts.knowing(name, ZERO, subtract(extent, ONE))
+    return dataclasses.replace(ctx, facts=facts, lets={**ctx.lets, s.name: add(lo, Var(name))})
 
 
-def _where(cond: Expr, at: _Place) -> _Place:
+def _under_condition(cond: Expr, ctx: _Context) -> _Context:
     """The place where a condition holds; a test for the first thread of an axis leaves this thread only."""
     for c in conjuncts(cond):
         match c:
-            case Binary("eq", Var(name), first) if at.bound.get(name, ("", None))[1] == first:
-                axis, lo = at.bound[name]
-                lets = {**at.lets, name: substitute(lo, at.lets)}
-                at = dataclasses.replace(at, axes=at.axes - {axis}, lets=lets)
+            case Binary("eq", Var(name), first) if ctx.bound.get(name, ("", None))[1] == first:
+                axis, lo = ctx.bound[name]
+                lets = {**ctx.lets, name: substitute(lo, ctx.lets)}
+                ctx = dataclasses.replace(ctx, axes=ctx.axes - {axis}, lets=lets)
             case _:
                 pass
-    return dataclasses.replace(at, facts=facts_where(at.facts, substitute(cond, at.lets)))
+    return dataclasses.replace(ctx, facts=facts_where(ctx.facts, substitute(cond, ctx.lets)))
 
 
 def _has_barrier(s: Stmt, *, of_groups: bool = True) -> bool:
@@ -344,7 +354,7 @@ def _has_shuffle(s: Stmt) -> bool:
     return any(isinstance(x, Shuffle) for x in walk(s))
 
 
-def _no_place(s: Stmt) -> ScheduleError:
+def _divergence_error(s: Stmt) -> ScheduleError:
     match s:
         case For(name, kind=kind):
             where = f": in loop {name!r}" + (f" on {kind}" if kind in THREADS else "")

@@ -54,75 +54,77 @@ def place_memory(kernel: Kernel) -> Kernel:
     ...     use = For("t", const(0), const(8), "threadIdx.x", Store("all", (Var("t"),), value))
     ...     return Alloc(name, i64, (const(8),), AUTO, Block((fill, use)))
     >>> other = passed_on("tile", Binary("sub", const(7), Var("t")))
-    >>> block = For("b", const(0), const(2), "blockIdx.x", Block((passed_on("own", Var("t")), other)))
+    >>> block = For("b", const(0), const(2), "blockIdx.x", Block((passed_on("private", Var("t")), other)))
     >>> print(show(place_memory(Kernel("k", (), Alloc("all", i64, (const(8),), AUTO, block))).body))
     all = alloc(i64, [8])  # heap
     for b in range(0, 2):  # blockIdx.x
-      own = alloc(i64, [1])  # register
+      private = alloc(i64, [1])  # register
       for t in range(0, 8):  # threadIdx.x
-        own[0] = t
+        private[0] = t
       for t in range(0, 8):  # threadIdx.x
-        all[t] = own[0]
+        all[t] = private[0]
       tile = alloc(i64, [8])  # shared
       for t in range(0, 8):  # threadIdx.x
         tile[t] = t
       for t in range(0, 8):  # threadIdx.x
         all[t] = tile[7 - t]
     """
-    return dataclasses.replace(kernel, body=_at_root(kernel.body, FreshNames(kernel)))
+    return dataclasses.replace(kernel, body=_place_at_root(kernel.body, FreshNames(kernel)))
 
 
-def _at_root(s: Stmt, fresh: FreshNames) -> Stmt:
+def _place_at_root(s: Stmt, fresh: FreshNames) -> Stmt:
     """`s` with heap memory outside of kernels, and with memory placed inside of each kernel."""
     match s:
         case Alloc():
-            return rebuilt(s, scope=HEAP, body=_at_root(s.body, fresh))
+            return rebuilt(s, scope=HEAP, body=_place_at_root(s.body, fresh))
         case Block() | Let() | If():
-            return map_parts(s, lambda part: _at_root(part, fresh))
+            return map_parts(s, lambda part: _place_at_root(part, fresh))
         case _:
-            return _Kernel(launch_extents(s), fresh).placed(s)
+            return _KernelMemory(launch_extents(s), fresh).place(s)
 
 
 @dataclass(slots=True)
-class _Kernel:
-    """Places the memory of one kernel. `own` are the names of the allocations already made thread-private.
+class _KernelMemory:
+    """Places the memory of one kernel. `private` are the allocations that are already thread-private.
 
     `arrays` are the names of allocations in registers that have several elements.
     """
 
     extents: dict[str, int]
     fresh: FreshNames
-    own: set[str] = field(default_factory=set)
+    private: set[str] = field(default_factory=set)
     arrays: frozenset[str] = frozenset()
 
-    def placed(self, s: Stmt) -> Stmt:
+    def place(self, s: Stmt) -> Stmt:
         """Privatise allocations until a fixed point; then choose the scopes of the others.
 
         Memory that one thread computes and a value computed by all threads reads is computed by all, too.
         """
         self.arrays = frozenset(x.name for x in walk(s) if isinstance(x, Alloc) and _is_array(x))
         while True:
-            count = len(self.own)
-            s = self.visit(s, NOTHING, {}, last=False)
-            if len(self.own) == count:
-                return self.visit(s, NOTHING, {}, last=True)
+            count = len(self.private)
+            s = self.visit(s, NOTHING, {}, final=False)
+            if len(self.private) == count:
+                return self.visit(s, NOTHING, {}, final=True)
 
-    def visit(self, s: Stmt, facts: Facts, around: Mapping[str, Expr], *, last: bool) -> Stmt:
-        """`s` with memory placed; `around`: the thread's number on each axis that an enclosing loop has."""
-        if isinstance(s, Alloc) and s.name not in self.own:
-            s = self.memory(s, facts, around, last=last)
+    def visit(self, s: Stmt, facts: Facts, threads: Mapping[str, Expr], *, final: bool) -> Stmt:
+        """`s` with memory placed; `threads`: the thread's number on each axis that an enclosing loop has."""
+        if isinstance(s, Alloc) and s.name not in self.private:
+            s = self.place_alloc(s, facts, threads, final=final)
         elif isinstance(s, For) and s.kind in THREADS:
-            around = {**around, s.kind: subtract(Var(s.name), s.lo)}
+            threads = {**threads, s.kind: subtract(Var(s.name), s.lo)}
         return map_parts(
-            s, lambda part: self.visit(part, facts_inside(facts, s), around, last=last)
+            s, lambda part: self.visit(part, facts_inside(facts, s), threads, final=final)
         )
 
-    def memory(self, s: Alloc, facts: Facts, around: Mapping[str, Expr], *, last: bool) -> Alloc:
+    def place_alloc(
+        self, s: Alloc, facts: Facts, threads: Mapping[str, Expr], *, final: bool
+    ) -> Alloc:
         if s.scope == HEAP:
             raise _error(
                 s, "is in heap memory, but made inside of a kernel", "leave the scope open"
             )
-        if _is_torn(s):
+        if _crosses_blocks(s):
             raise _error(
                 s, "is a block's own, but made outside of a loop over blocks that uses it",
                 "compute it inside of all loops over blocks, or compute_root()",
@@ -131,18 +133,18 @@ class _Kernel:
         if s.scope == FRAGMENT:
             return s
         if s.scope == GROUP:
-            return self.of_groups(s, around)
+            return self.group_memory(s, threads)
         loops = [x for x in walk(s.body) if isinstance(x, For) and x.kind in THREADS]
         axes = {x.kind for x in loops if uses(x.body, s.name)}
         axes |= {LANES for x in walk(s.body) if isinstance(x, Invoke) and uses(x, s.name)}
-        if axes and s.scope != SHARED and axes.isdisjoint(around.keys()):
-            made = privatize(s, facts, self.extents, self.arrays - self.own, self.fresh)
-            if made is not None:
-                self.own.add(s.name)
-                return made
-        if not last:
+        if axes and s.scope != SHARED and axes.isdisjoint(threads.keys()):
+            privatized = privatize(s, facts, self.extents, self.arrays - self.private, self.fresh)
+            if privatized is not None:
+                self.private.add(s.name)
+                return privatized
+        if not final:
             return s
-        if axes and s.scope != SHARED and (around or s.scope != AUTO):
+        if axes and s.scope != SHARED and (threads or s.scope != AUTO):
             raise _error(
                 s, "is a thread's own, but loops over threads use it", 'set_scope("shared")'
             )
@@ -150,29 +152,29 @@ class _Kernel:
             return rebuilt(s, scope=SHARED if axes else REGISTER)
         return s
 
-    def of_groups(self, s: Alloc, around: Mapping[str, Expr]) -> Alloc:
+    def group_memory(self, s: Alloc, threads: Mapping[str, Expr]) -> Alloc:
         """Memory of a group of threads along threadIdx.x as shared memory with one slot for each group."""
         row: Expr = ZERO
         count = 1
         for axis in reversed(THREADS[1:]):
-            if axis in around:
-                row = add(simplify(Binary("mul", row, const(self.extents[axis]))), around[axis])
+            if axis in threads:
+                row = add(simplify(Binary("mul", row, const(self.extents[axis]))), threads[axis])
                 count *= self.extents[axis]
         extents = (const(count), *s.extents)
         return rebuilt(s, scope=SHARED, extents=extents, body=index_by_slot(s.body, {s.name}, row))
 
 
-def _is_torn(s: Alloc) -> bool:
+def _crosses_blocks(s: Alloc) -> bool:
     """True if the memory is used both inside and outside of loops over blocks."""
     loops = [x for x in walk(s.body) if isinstance(x, For) and x.kind in BLOCKS]
-    return any(uses(x.body, s.name) for x in loops) and _used_outside(s.body, s.name)
+    return any(uses(x.body, s.name) for x in loops) and _used_outside_blocks(s.body, s.name)
 
 
-def _used_outside(s: Stmt, name: str) -> bool:
+def _used_outside_blocks(s: Stmt, name: str) -> bool:
     if isinstance(s, For) and s.kind in BLOCKS:
         return False
     parts = list(parts_of(s))
-    return any(_used_outside(part, name) for part in parts) if parts else uses(s, name)
+    return any(_used_outside_blocks(part, name) for part in parts) if parts else uses(s, name)
 
 
 def _is_array(s: Alloc) -> bool:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from tdsl.codegen.ir.fresh_names import FreshNames
 from tdsl.codegen.ir.loops import REGISTER, VECTORIZED, Alloc, For, Kernel, Stmt, Store
 from tdsl.codegen.ir.statements import map_parts, sequence
-from tdsl.codegen.transforms.partial_results import combined, partial_loads
+from tdsl.codegen.transforms.partial_results import combine_results, partial_loads
 from tdsl.lang.expr import ZERO, Binary, Const, Expr, Load, Var, const
 from tdsl.lang.simplify import add
 from tdsl.lang.types import DType
@@ -34,26 +34,26 @@ def reduce_lanes(kernel: Kernel) -> Kernel:
     t[0] = t[0] + t_half_1[0]
     """
     fresh = FreshNames(kernel)
-    return replace(kernel, body=_merged(kernel.body, fresh))
+    return replace(kernel, body=_reduce(kernel.body, fresh))
 
 
-def _merged(s: Stmt, fresh: FreshNames) -> Stmt:
+def _reduce(s: Stmt, fresh: FreshNames) -> Stmt:
     match s:
         case For(name, lo, Const(count), "vectorized", body, merges) if _is_power(int(count)):
-            pairs = merges or _pair(body)
-            found = partial_loads(body, pairs, name)
-            if pairs and len(found) == len(pairs):
-                return _Tree(body, name, found, fresh).build(lo, int(count))
+            pairs = merges or _accumulation(body)
+            loads = partial_loads(body, pairs, name)
+            if pairs and len(loads) == len(pairs):
+                return _ReductionTree(body, name, loads, fresh).build(lo, int(count))
         case _:
             pass
-    return map_parts(s, lambda part: _merged(part, fresh))
+    return map_parts(s, lambda part: _reduce(part, fresh))
 
 
 def _is_power(n: int) -> bool:
     return n >= 4 and n & (n - 1) == 0
 
 
-def _pair(body: Stmt) -> tuple[tuple[str, str], ...]:
+def _accumulation(body: Stmt) -> tuple[tuple[str, str], ...]:
     """(t, lane) of t = t op lane."""
     match body:
         case Store(t, at, Binary(op, Load(t_, at_, _, None), Load(x, _, _, None)), None, "") if (
@@ -65,7 +65,7 @@ def _pair(body: Stmt) -> tuple[tuple[str, str], ...]:
 
 
 @dataclass(slots=True)
-class _Tree:
+class _ReductionTree:
     """The tree of a loop with the given body; `lanes` are the loads of its lanes, by name of the result."""
 
     body: Stmt
@@ -75,33 +75,33 @@ class _Tree:
 
     def build(self, lo: Expr, count: int) -> Stmt:
         """Steps that each halve the number of partial results, then the update of the results themselves."""
-        now = {t: replace(x, index=(*x.index[:-1], lo)) for t, x in self.lanes.items()}
+        loads = {t: replace(x, index=(*x.index[:-1], lo)) for t, x in self.lanes.items()}
         steps: list[Stmt] = []
-        made: list[tuple[str, DType, int]] = []
+        buffers: list[tuple[str, DType, int]] = []
         half = count // 2
         while half:
-            names = {t: self.fresh.name(f"{t}_half") for t in now}
-            made += [(names[t], x.dtype, half) for t, x in now.items()]
+            names = {t: self.fresh.name(f"{t}_half") for t in loads}
+            buffers += [(names[t], x.dtype, half) for t, x in loads.items()]
             i = self.fresh.name(self.loop) if half > 1 else ""
             at: Expr = Var(i) if i else ZERO
             low, high = (
-                {t: _further(x, add(at, const(k))) for t, x in now.items()} for k in (0, half)
+                {t: _shift_load(x, add(at, const(k))) for t, x in loads.items()} for k in (0, half)
             )
             step = self._combine(
                 low, high, {t: Store(name, (at,), ZERO) for t, name in names.items()}
             )
             steps.append(For(i, ZERO, const(half), VECTORIZED, step) if i else step)
-            now = {t: replace(x, buffer=names[t], index=(ZERO,)) for t, x in now.items()}
+            loads = {t: replace(x, buffer=names[t], index=(ZERO,)) for t, x in loads.items()}
             half //= 2
-        body = sequence((*steps, self._combine({}, now, {})))
-        for name, dtype, size in reversed(made):
+        body = sequence((*steps, self._combine({}, loads, {})))
+        for name, dtype, size in reversed(buffers):
             body = Alloc(name, dtype, (const(size),), REGISTER, body)
         return body
 
     def _combine(self, low: dict[str, Load], high: dict[str, Load], into: dict[str, Store]) -> Stmt:
-        return combined(self.body, self.fresh, self.lanes, low, high, into)
+        return combine_results(self.body, self.fresh, self.lanes, low, high, into)
 
 
-def _further(x: Load, distance: Expr) -> Load:
+def _shift_load(x: Load, distance: Expr) -> Load:
     """The load with its last index increased by `distance`."""
     return replace(x, index=(*x.index[:-1], add(x.index[-1], distance)))

@@ -21,12 +21,12 @@ from tdsl.codegen.ir.loops import (
 )  # fmt: skip
 from tdsl.codegen.ir.statements import exprs_of, map_parts, rebuilt, sequence, walk
 from tdsl.codegen.transforms.extract_lanes import lane_statement
-from tdsl.codegen.transforms.partial_results import combined
+from tdsl.codegen.transforms.partial_results import combine_results
 from tdsl.core.node import frozen, post_order
 from tdsl.lang.expr import ZERO, Binary, Const, Expr, Load, Var, const, lanes_of
 from tdsl.lang.simplify import add, simplify
 
-_Around = tuple[tuple[Expr, Expr], ...]  # for each thread axis around: thread number and count
+_ThreadAxes = tuple[tuple[Expr, Expr], ...]  # for each thread axis around: thread number and count
 
 
 def reduce_threads(kernel: Kernel) -> Kernel:
@@ -54,18 +54,18 @@ def reduce_threads(kernel: Kernel) -> Kernel:
         s[0] = s[0] + p_own[()]
     """
     scopes = {s.name: s.scope for s in walk(kernel.body) if isinstance(s, Alloc)}
-    return dataclasses.replace(kernel, body=_merged(kernel.body, scopes, FreshNames(kernel), ()))
+    return dataclasses.replace(kernel, body=_reduce(kernel.body, scopes, FreshNames(kernel), ()))
 
 
-def _merged(s: Stmt, scopes: Mapping[str, str], fresh: FreshNames, around: _Around) -> Stmt:
+def _reduce(s: Stmt, scopes: Mapping[str, str], fresh: FreshNames, axes: _ThreadAxes) -> Stmt:
     if isinstance(s, For) and s.kind in THREADS:
         if s.merges:
-            return sequence([_tree(x, scopes, fresh, around) for x in _lanes(s, fresh)])
-        around = (*around, (simplify(Binary("sub", Var(s.name), s.lo)), s.extent))
-    return map_parts(s, lambda part: _merged(part, scopes, fresh, around))
+            return sequence([_reduction(x, scopes, fresh, axes) for x in _split_lanes(s, fresh)])
+        axes = (*axes, (simplify(Binary("sub", Var(s.name), s.lo)), s.extent))
+    return map_parts(s, lambda part: _reduce(part, scopes, fresh, axes))
 
 
-def _lanes(s: For, fresh: FreshNames) -> list[For]:
+def _split_lanes(s: For, fresh: FreshNames) -> list[For]:
     """The loop, once for each lane if its results are vectors, as shuffles exchange scalars."""
     count = max(lanes_of(n) for x in walk(s.body) for n in exprs_of(x))
     if count == 1:
@@ -73,7 +73,7 @@ def _lanes(s: For, fresh: FreshNames) -> list[For]:
     return [rebuilt(s, body=fresh.copy(lane_statement(s.body, n))) for n in range(count)]
 
 
-def _tree(s: For, scopes: Mapping[str, str], fresh: FreshNames, around: _Around) -> Stmt:
+def _reduction(s: For, scopes: Mapping[str, str], fresh: FreshNames, axes: _ThreadAxes) -> Stmt:
     assert isinstance(s.extent, Const), "the loops that stay have a constant extent"
     lanes: dict[str, Load] = {}
     for result, name in s.merges:
@@ -83,24 +83,24 @@ def _tree(s: For, scopes: Mapping[str, str], fresh: FreshNames, around: _Around)
         t: (fresh.name(f"{x.buffer}_own"), fresh.name(f"{x.buffer}_other"))
         for t, x in lanes.items()
     }
-    tree = _Tree(s, lanes, names, fresh)
+    tree = _ReductionTree(s, lanes, names, fresh)
     count = int(s.extent.value)
-    steps: list[Stmt] = [Store(own, (), lanes[t]) for t, (own, _) in names.items()]
+    steps: list[Stmt] = [Store(partial, (), lanes[t]) for t, (partial, _) in names.items()]
     steps += tree.shuffles(min(count, WARP), min(count, WARP))
     if count > WARP:
-        steps.append(tree.through_shared(count // WARP, around))
-    last = tree.combined({}, 0, {})
+        steps.append(tree.through_shared(count // WARP, axes))
+    last = tree.combine({}, 0, {})
     if any(scopes.get(t) != REGISTER for t in lanes):
         last = If(Binary("eq", Var(s.name), ZERO), last)
     body: Stmt = sequence((*steps, last))
-    for t, own_and_other in names.items():
-        for memory in reversed(own_and_other):
+    for t, pair in names.items():
+        for memory in reversed(pair):
             body = Alloc(memory, lanes[t].dtype, (), REGISTER, body)
     return rebuilt(s, body=body, merges=())
 
 
 @frozen
-class _Tree:
+class _ReductionTree:
     """The reduction of a loop; `names`: the registers of a result for the own value and a received one."""
 
     loop: For
@@ -111,40 +111,42 @@ class _Tree:
     def loads(self, which: int) -> dict[str, Load]:
         return {t: Load(self.names[t][which], (), x.dtype) for t, x in self.lanes.items()}
 
-    def combined(self, low: Mapping[str, Load], which: int, into: Mapping[str, Store]) -> Stmt:
-        return combined(self.loop.body, self.fresh, self.lanes, low, self.loads(which), into)
+    def combine(self, low: Mapping[str, Load], which: int, into: Mapping[str, Store]) -> Stmt:
+        return combine_results(self.loop.body, self.fresh, self.lanes, low, self.loads(which), into)
 
     def shuffles(self, count: int, width: int) -> list[Stmt]:
         """Butterfly shuffles that reduce each `count` threads to all of them; `width` threads take part."""
         steps: list[Stmt] = []
-        into = {t: Store(own, (), ZERO) for t, (own, _) in self.names.items()}
-        own = self.loads(0)
+        into = {t: Store(name, (), ZERO) for t, (name, _) in self.names.items()}
+        partials = self.loads(0)
         distance = count // 2
         while distance:
             steps += [
-                Shuffle(other, own[t], distance, width) for t, (_, other) in self.names.items()
+                Shuffle(other, partials[t], distance, width) for t, (_, other) in self.names.items()
             ]
-            steps.append(self.combined(own, 1, into))
+            steps.append(self.combine(partials, 1, into))
             distance //= 2
         return steps
 
-    def through_shared(self, warps: int, around: _Around) -> Stmt:
-        """The reduction over the warps of a row of threads, in shared memory; `around` numbers the rows."""
+    def through_shared(self, warps: int, axes: _ThreadAxes) -> Stmt:
+        """The reduction over the warps of a row of threads, in shared memory; `axes` numbers the rows."""
         thread = Var(self.loop.name)
         row: Expr = ZERO
         rows = 1
-        for number, extent in around:
+        for number, extent in axes:
             assert isinstance(extent, Const)
             row = add(simplify(Binary("mul", row, extent)), number)
             rows *= int(extent.value)
         scratch = {t: self.fresh.name(f"{x.buffer}_warps") for t, x in self.lanes.items()}
-        own = self.loads(0)
+        partials = self.loads(0)
         at = row, Binary("floordiv", thread, const(WARP))
         first = Binary("eq", Binary("mod", thread, const(WARP)), ZERO)
-        put = sequence([Store(scratch[t], at, own[t]) for t in scratch])
-        where = row, Binary("mod", thread, const(warps))
-        got = [Store(self.names[t][0], (), Load(scratch[t], where, own[t].dtype)) for t in scratch]
-        body = sequence((If(first, put), *got, *self.shuffles(warps, WARP)))
+        stores = sequence([Store(scratch[t], at, partials[t]) for t in scratch])
+        index = row, Binary("mod", thread, const(warps))
+        loads = [
+            Store(self.names[t][0], (), Load(scratch[t], index, partials[t].dtype)) for t in scratch
+        ]
+        body = sequence((If(first, stores), *loads, *self.shuffles(warps, WARP)))
         for t, name in scratch.items():
-            body = Alloc(name, own[t].dtype, (const(rows), const(warps)), SHARED, body)
+            body = Alloc(name, partials[t].dtype, (const(rows), const(warps)), SHARED, body)
         return body

@@ -29,15 +29,15 @@ def serialize_thread_reductions(kernel: Kernel) -> Kernel:
     for t in range(0, 24):
       s[0] = s[0] + p[t]
     """
-    return dataclasses.replace(kernel, body=map_kernels(kernel.body, _of_kernel))
+    return dataclasses.replace(kernel, body=map_kernels(kernel.body, _serialize_in_kernel))
 
 
-def _of_kernel(body: Stmt) -> Stmt:
-    return _ordered(body, launch_extents(body))
+def _serialize_in_kernel(body: Stmt) -> Stmt:
+    return _serialize(body, launch_extents(body))
 
 
-def _ordered(s: Stmt, extents: dict[str, int]) -> Stmt:
-    s = map_parts(s, lambda part: _ordered(part, extents))
+def _serialize(s: Stmt, extents: dict[str, int]) -> Stmt:
+    s = map_parts(s, lambda part: _serialize(part, extents))
     if isinstance(s, For) and s.kind in THREADS and s.merges and not _can_shuffle(s, extents):
         return rebuilt(s, kind=SERIAL, merges=())
     return s

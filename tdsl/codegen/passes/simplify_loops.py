@@ -60,11 +60,11 @@ def simplify_loops(kernel: Kernel) -> Kernel:
       if i < 1:
         a[i] = 1
     """
-    return dataclasses.replace(kernel, body=_Scope().statement(kernel.body))
+    return dataclasses.replace(kernel, body=_Simplifier().statement(kernel.body))
 
 
 @dataclass(slots=True)
-class _Scope:
+class _Simplifier:
     """The facts at a statement, the values of eliminated variables, and the GPU axes of enclosing loops."""
 
     facts: Facts = NOTHING
@@ -85,17 +85,17 @@ class _Scope:
                     memo[n] = simplify_node(map_children(n, memo.__getitem__), self.facts)
         return memo[e]  # type: ignore[return-value]  # an Expr stays one
 
-    def knowing(self, facts: Facts) -> _Scope:
-        return self if facts is self.facts else _Scope(facts, self.values, axes=self.axes)
+    def with_facts(self, facts: Facts) -> _Simplifier:
+        return self if facts is self.facts else _Simplifier(facts, self.values, axes=self.axes)
 
-    def replacing(self, name: str, value: Expr) -> _Scope:
-        return _Scope(self.facts, {**self.values, name: value}, axes=self.axes)
+    def with_value(self, name: str, value: Expr) -> _Simplifier:
+        return _Simplifier(self.facts, {**self.values, name: value}, axes=self.axes)
 
-    def within(self, kind: str) -> _Scope:
+    def inside_loop(self, kind: str) -> _Simplifier:
         """The scope inside of a loop of the given kind."""
         if kind not in AXES or kind in self.axes:
             return self
-        return _Scope(self.facts, self.values, axes=self.axes | {kind})
+        return _Simplifier(self.facts, self.values, axes=self.axes | {kind})
 
     def statement(self, s: Stmt) -> Stmt:
         match s:
@@ -126,19 +126,19 @@ class _Scope:
         if extent == ONE and s.kind != PIPELINED:
             # the loop marks its body as one kernel, or as run by one thread
             if (s.kind in BLOCKS or s.kind in self.axes) and not loads_of(lo):
-                inner = self.replacing(s.name, lo).within(s.kind).statement(s.body)
+                inner = self.with_value(s.name, lo).inside_loop(s.kind).statement(s.body)
                 return EMPTY if is_empty(inner) else rebuilt(s, lo=lo, extent=ONE, body=inner)
             if not loads_of(lo):
-                return self.replacing(s.name, lo).statement(s.body)
+                return self.with_value(s.name, lo).statement(s.body)
             return self.let(Let(s.name, lo, s.body, loc=s.loc), s.name, lo, s.body)
         loop = rebuilt(s, lo=lo, extent=extent)
-        body = self.knowing(facts_inside(self.facts, loop)).within(s.kind).statement(s.body)
+        body = self.with_facts(facts_inside(self.facts, loop)).inside_loop(s.kind).statement(s.body)
         return EMPTY if is_empty(body) else rebuilt(loop, body=body)
 
     def let(self, s: Let, name: str, value: Expr, body: Stmt) -> Stmt:
         if isinstance(value, Const | Var | Size | Param):
-            return self.replacing(name, value).statement(body)
-        scope = self.knowing(facts_inside(self.facts, rebuilt(s, value=value)))
+            return self.with_value(name, value).statement(body)
+        scope = self.with_facts(facts_inside(self.facts, rebuilt(s, value=value)))
         inner = scope.statement(body)
         return EMPTY if is_empty(inner) else rebuilt(s, value=value, body=inner)
 
@@ -148,9 +148,9 @@ class _Scope:
             return self.statement(s.then)
         if cond == FALSE:
             return EMPTY if s.orelse is None else self.statement(s.orelse)
-        then = self.knowing(facts_where(self.facts, cond)).statement(s.then)
+        then = self.with_facts(facts_where(self.facts, cond)).statement(s.then)
         if s.orelse is None:
             return conditional(cond, then, None, s)
         unless = simplify(Unary("not", cond))
-        orelse = self.knowing(facts_where(self.facts, unless)).statement(s.orelse)
+        orelse = self.with_facts(facts_where(self.facts, unless)).statement(s.orelse)
         return conditional(cond, then, orelse, s)

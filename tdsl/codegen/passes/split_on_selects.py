@@ -52,7 +52,7 @@ def split_on_selects(kernel: Kernel) -> Kernel:
 
 def _cuts(s: Stmt) -> dict[str, set[int]]:
     """For each variable, the values at which a select between loads changes its choice."""
-    found: dict[str, set[int]] = {}
+    cuts: dict[str, set[int]] = {}
     for n in post_order(*(e for part in walk(s) for e in exprs_of(part))):
         if not isinstance(n, Select) or not loads_of(n.yes) or not loads_of(n.no):
             continue
@@ -61,10 +61,10 @@ def _cuts(s: Stmt) -> dict[str, set[int]]:
             match [*difference.terms.items()]:
                 case [(Var(name), 1 | -1 as sign)]:
                     begin = _BEGINS[n.cond.op][sign] - sign * difference.constant
-                    found.setdefault(name, set()).add(begin)
+                    cuts.setdefault(name, set()).add(begin)
                 case _:
                     pass
-    return found
+    return cuts
 
 
 def _cut(s: Stmt, cuts: dict[str, set[int]], facts: Facts, fresh: FreshNames) -> Stmt:
@@ -72,13 +72,13 @@ def _cut(s: Stmt, cuts: dict[str, set[int]], facts: Facts, fresh: FreshNames) ->
     if isinstance(s, For) and s.kind in (SERIAL, PARALLEL) and s.name in cuts:
         lo, hi = lower(Var(s.name), within), upper(Var(s.name), within)
         if lo is not None and hi is not None:
-            own = sorted(at for at in cuts[s.name] if lo < at <= hi)
-            if own and (len(own) + 1) * _nodes(s.body) <= _LARGEST_BODY:
-                s = rebuilt(s, body=_chosen(s, own, fresh))
+            values = sorted(at for at in cuts[s.name] if lo < at <= hi)
+            if values and (len(values) + 1) * _nodes(s.body) <= _LARGEST_BODY:
+                s = rebuilt(s, body=_split_body(s, values, fresh))
     return map_parts(s, lambda part: _cut(part, cuts, within, fresh))
 
 
-def _chosen(s: For, cuts: list[int], fresh: FreshNames) -> Stmt:
+def _split_body(s: For, cuts: list[int], fresh: FreshNames) -> Stmt:
     """The body of a loop, copied for the values of its variable below each of `cuts`, and for the rest."""
     *parts, body = s.body, *(fresh.copy(s.body) for _ in cuts)
     for at, part in zip(reversed(cuts), reversed(parts), strict=True):

@@ -41,17 +41,17 @@ def unroll_clipped(kernel: Kernel) -> Kernel:
         if v_2 + 8 < 12:
           b[w, v_2 + 8] = v_2 + 8
     """
-    body = _one_level(kernel.body, NOTHING)
+    body = _keep_innermost_vectors(kernel.body, NOTHING)
     loops = {s.name for s in walk(body) if isinstance(s, For) and s.kind == UNROLLED}
     if body is not kernel.body:
         kernel = dataclasses.replace(kernel, body=body)
-    clipped = loops and loops & _beside_lanes(body)
+    clipped = loops and loops & _clipping_variables(body)
     return simplify_loops(unroll_some(kernel, clipped)) if clipped else kernel
 
 
-def _one_level(s: Stmt, facts: Facts) -> Stmt:
+def _keep_innermost_vectors(s: Stmt, facts: Facts) -> Stmt:
     """`s` with each vectorized loop that contains another one unrolled, or serial if it is long."""
-    new = map_parts(s, lambda part: _one_level(part, facts_inside(facts, s)))
+    new = map_parts(s, lambda part: _keep_innermost_vectors(part, facts_inside(facts, s)))
     if isinstance(new, For) and new.kind == VECTORIZED and any(map(_is_vectorized, walk(new.body))):
         most = upper(new.extent, facts)
         few = most is not None and most <= _MOST_VECTORS
@@ -63,35 +63,39 @@ def _is_vectorized(s: Stmt) -> bool:
     return isinstance(s, For) and s.kind == VECTORIZED
 
 
-def _beside_lanes(s: Stmt) -> AbstractSet[str]:
+def _clipping_variables(s: Stmt) -> AbstractSet[str]:
     """The variables of the expressions that are not affine in a vector lane on which they depend."""
     lanes = {x.name for x in walk(s) if isinstance(x, For) and x.kind == VECTORIZED}
     if not lanes:
         return lanes
-    behind: dict[str, frozenset[str]] = {}  # the variables that the value of a let depends on
-    found: set[str] = set()
+    let_variables: dict[
+        str, frozenset[str]
+    ] = {}  # the variables that the value of a let depends on
+    clipping: set[str] = set()
 
-    def look(used: frozenset[str]) -> None:
-        used = used.union(*(behind[name] for name in used if name in behind))
+    def add_if_lane_dependent(used: frozenset[str]) -> None:
+        used = used.union(*(let_variables[name] for name in used if name in let_variables))
         if not lanes.isdisjoint(used):
-            found.update(used)
+            clipping.update(used)
 
     for x in walk(s):
         for n in post_order(*exprs_of(x)):
-            if isinstance(n, Binary | Call) and _is_uneven(n):
-                look(variables(n))
+            if isinstance(n, Binary | Call) and _is_nonaffine(n):
+                add_if_lane_dependent(variables(n))
         match x:
             case For(name, lo, extent):
-                look(variables(lo) | variables(extent) | {name})
+                add_if_lane_dependent(variables(lo) | variables(extent) | {name})
             case Let(name, value):
                 used = variables(value)
-                behind[name] = used.union(*(behind[v] for v in used if v in behind))
+                let_variables[name] = used.union(
+                    *(let_variables[v] for v in used if v in let_variables)
+                )
             case _:
                 pass
-    return found
+    return clipping
 
 
-def _is_uneven(e: Expr) -> bool:
+def _is_nonaffine(e: Expr) -> bool:
     """True for an operation that is not affine in its operands: a quotient, min, max, test, padding."""
     match e:
         case Binary("floordiv" | "mod", x):

@@ -44,7 +44,7 @@ from tdsl.codegen.ir.statements import (
     stored_in,
     walk,
 )  # fmt: skip
-from tdsl.codegen.transforms.widen import Lanes
+from tdsl.codegen.transforms.widen import VectorLanes
 from tdsl.lang.bounds import NOTHING, Facts, upper
 from tdsl.lang.expr import (
     Binary,
@@ -87,15 +87,15 @@ def vectorize(kernel: Kernel) -> Kernel:
     """
     extents = {p.name: p.extents for p in kernel.params if isinstance(p, BufferParam)}
     return dataclasses.replace(
-        kernel, body=_Pass(extents, FreshNames(kernel)).statement(kernel.body, NOTHING)
+        kernel, body=_Vectorizer(extents, FreshNames(kernel)).statement(kernel.body, NOTHING)
     )
 
 
-class _Serial(Exception):
+class _NotVectorizable(Exception):
     """Raised for a statement that has no vector form."""
 
 
-class _Pass:
+class _Vectorizer:
     def __init__(self, extents: dict[str, tuple[Expr, ...]], fresh: FreshNames) -> None:
         self.extents, self.fresh = extents, fresh
 
@@ -122,7 +122,7 @@ class _Pass:
             return serial
         try:
             return bind_loaded_bounds(s, self.fresh, lambda x: self.vectors(x, count, facts))
-        except _Serial:
+        except _NotVectorizable:
             return serial
 
     def vectors(self, s: For, count: int, facts: Facts) -> Stmt:
@@ -133,14 +133,14 @@ class _Pass:
         whole = rebuilt(s, extent=const(count), body=body)
         known = facts_inside(facts, whole)
         vectors: dict[str, Expr] = {s.name: Ramp(s.lo, 1, count)}
-        lanes = Lanes(s.name, s.lo, count, known, vectors, self.extents)
-        return _Vector(lanes, self.fresh).statement(body)
+        lanes = VectorLanes(s.name, s.lo, count, known, vectors, self.extents)
+        return _VectorBody(lanes, self.fresh).statement(body)
 
 
-class _Vector:
+class _VectorBody:
     """Replaces statements by vector code over all lanes."""
 
-    def __init__(self, lanes: Lanes, fresh: FreshNames) -> None:
+    def __init__(self, lanes: VectorLanes, fresh: FreshNames) -> None:
         self.lanes, self.fresh = lanes, fresh
 
     def statement(self, s: Stmt) -> Stmt:
@@ -163,31 +163,31 @@ class _Vector:
                 first = {self.lanes.name: self.lanes.lo}
                 return rebuilt(s, index=tuple(self.scalar(substitute(i, first)) for i in index))
             case Check() | Print() | Invoke() | Barrier() | Shuffle() | Commit() | Wait():
-                raise _Serial
+                raise _NotVectorizable
             case InitBarriers() | WarpSpecialize() | ArriveBarrier() | WaitBarrier() | CopyTile():
-                raise _Serial
+                raise _NotVectorizable
 
-    def within(self, **changes: object) -> _Vector:
+    def within(self, **changes: object) -> _VectorBody:
         """The same with some fields of `lanes` changed, for a statement nested deeper in the loop."""
         lanes = dataclasses.replace(self.lanes, memo={}, **changes)  # type: ignore[arg-type]  # by name
-        return _Vector(lanes, self.fresh)
+        return _VectorBody(lanes, self.fresh)
 
     def scalar(self, e: Expr) -> Expr:
-        wide = self.lanes.wide(e)
+        wide = self.lanes.widen(e)
         if lanes_of(wide) > 1:
-            raise _Serial
+            raise _NotVectorizable
         return wide
 
     def store(self, s: Store) -> Stmt:
         lanes = self.lanes
         index = lanes.index(s.buffer, s.index)
         if all(lanes_of(i) == 1 for i in index):
-            raise _Serial
+            raise _NotVectorizable
         mask = lanes.mask
         if s.mask is not None:
-            own = lanes.full(s.mask)
-            mask = own if mask is None else Binary("and", mask, own)
-        return rebuilt(s, index=index, value=lanes.full(s.value), mask=mask)
+            store_mask = lanes.widen_full(s.mask)
+            mask = store_mask if mask is None else Binary("and", mask, store_mask)
+        return rebuilt(s, index=index, value=lanes.widen_full(s.value), mask=mask)
 
     def branch(self, s: If) -> Stmt:
         lanes = self.lanes
@@ -195,7 +195,7 @@ class _Vector:
             # The branches must not change the memory that the condition reads.
             name = self.fresh.name("holds")
             return self.let(Let(name, s.cond, rebuilt(s, cond=Param(name, bool_))))
-        tests = [(c, lanes.wide(c)) for c in conjuncts(s.cond)]
+        tests = [(c, lanes.widen(c)) for c in conjuncts(s.cond)]
         same = [wide for _, wide in tests if lanes_of(wide) == 1]
         if s.orelse is not None and len(same) < len(tests):
             negated = simplify(Unary("not", s.cond))
@@ -227,7 +227,7 @@ class _Vector:
     def let(self, s: Let) -> Stmt:
         """A let as vector code: an index that differs by lane is substituted, other values are stored."""
         lanes, t = self.lanes, dtype_of(s.value)
-        wide = lanes.wide(s.value)
+        wide = lanes.widen(s.value)
         if lanes_of(wide) == 1:
             body = self.within(facts=facts_inside(lanes.facts, s)).statement(s.body)
             return body if is_empty(body) else rebuilt(s, value=wide, body=body)

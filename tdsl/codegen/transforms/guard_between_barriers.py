@@ -35,9 +35,9 @@ def guard_between_barriers(cond: Expr, s: Stmt) -> Stmt | None:
         return If(cond, s)
     match s:
         case Block(parts):
-            made = [guard_between_barriers(cond, part) for part in _runs(parts)]
-            known = [x for x in made if x is not None]
-            return sequence(known) if len(known) == len(made) else None
+            guarded = [guard_between_barriers(cond, part) for part in _join_without_barriers(parts)]
+            known = [x for x in guarded if x is not None]
+            return sequence(known) if len(known) == len(guarded) else None
         case Alloc():
             return _with_body(s, guard_between_barriers(cond, s.body))
         case Let() if not loads_of(s.value):
@@ -55,15 +55,15 @@ def _with_body(s: Alloc | Let | For, body: Stmt | None) -> Stmt | None:
     return None if body is None else rebuilt(s, body=body)
 
 
-def _runs(parts: Iterable[Stmt]) -> list[Stmt]:
+def _join_without_barriers(parts: Iterable[Stmt]) -> list[Stmt]:
     """The statements of a block, with adjacent ones that contain no barrier joined."""
-    made: list[list[Stmt]] = []
+    runs: list[list[Stmt]] = []
     open_ = False
     for part in parts:
         waits = any(isinstance(x, Barrier | InitBarriers) for x in walk(part))
         if open_ and not waits:
-            made[-1].append(part)
+            runs[-1].append(part)
         else:
-            made.append([part])
+            runs.append([part])
         open_ = not waits
-    return [sequence(run) for run in made]
+    return [sequence(run) for run in runs]

@@ -38,18 +38,18 @@ def overlap_mma(
     >>> from tdsl.lang.expr import Load, const
     >>> from tdsl.lang.types import f32
     >>> from tdsl.machine.instructions.tensor_cores import find
-    >>> name = find("wgmma_m64n8k16_f16_mk_nk").name
+    >>> accumulator_name = find("wgmma_m64n8k16_f16_mk_nk").name
     >>> operands = [Operand(x, (ZERO, ZERO), (0, 1)) for x in ("acc", "rows", "tile")]
-    >>> taken = Store("b", (Var("t"),), Load("acc", (Var("t"),), f32))
-    >>> take = For("t", ZERO, const(128), "threadIdx.x", taken)
+    >>> read = Store("b", (Var("t"),), Load("acc", (Var("t"),), f32))
+    >>> reads = For("t", ZERO, const(128), "threadIdx.x", read)
     >>> loop = For("n", ZERO, const(9), "serial", Block(()))
-    >>> meets = WaitBarrier("full", ZERO, ZERO), ArriveBarrier("empty", ZERO, per_warp=True)
+    >>> barriers = WaitBarrier("full", ZERO, ZERO), ArriveBarrier("empty", ZERO, per_warp=True)
     >>> acc = Alloc("acc", f32, (const(64), const(8)), FRAGMENT, Block(()))
-    >>> made = overlap_mma(
-    ...     loop, meets[0], [acc], [Invoke(name, tuple(operands)), take], meets[1],
+    >>> pipelined = overlap_mma(
+    ...     loop, barriers[0], [acc], [Invoke(accumulator_name, tuple(operands)), reads], barriers[1],
     ...     FreshNames(Kernel("k", (), loop)),
     ... )
-    >>> print(show(made))
+    >>> print(show(pipelined))
     acc = alloc(f32, [64, 8])  # fragment
     if 0 < 9:
       wait(full[0], 0)
@@ -64,39 +64,44 @@ def overlap_mma(
         b[t_1] = acc[t_1]
       arrive(empty[0], as a warp)
     """
-    name = _of_tiles(memory, parts)
-    if name is None:
+    accumulator_name = _tile_accumulator(memory, parts)
+    if accumulator_name is None:
         return None
-    makes = [x for x in parts if name in written_in(x)]
+    mmas = [x for x in parts if accumulator_name in written_in(x)]
     first = 1 + max(
-        (n for n, x in enumerate(parts) if x not in makes and name in read_in(x)), default=-1
+        (n for n, x in enumerate(parts) if x not in mmas and accumulator_name in read_in(x)),
+        default=-1,
     )
-    before, behind = (
-        [x for x in some if x not in makes] for some in (parts[:first], parts[first:])
+    before, after_mmas = (
+        [x for x in some if x not in mmas] for some in (parts[:first], parts[first:])
     )
-    begun = sequence([filled, *makes])
+    first_mmas = sequence([filled, *mmas])
 
     def iteration(ahead: Sequence[Stmt], value: Expr) -> Stmt:
-        body = sequence([*before, *ahead, *behind])
+        body = sequence([*before, *ahead, *after_mmas])
         for a in reversed(memory):
-            if a.name != name:
+            if a.name != accumulator_name:
                 body = rebuilt(a, body=body)
         return fresh.copy(sequence([body, used]), {loop.name: value})
 
     last = subtract(add(loop.lo, loop.extent), ONE)
-    after = substituted(begun, loop.name, add(Var(loop.name), ONE))
-    most = rebuilt(loop, extent=subtract(loop.extent, ONE), body=iteration([after], Var(loop.name)))
-    whole = sequence([fresh.copy(begun, {loop.name: loop.lo}), most, iteration([], last)])
-    own = next(a for a in memory if a.name == name)
-    return rebuilt(own, body=If(Binary("lt", ZERO, loop.extent), whole))
+    after = substituted(first_mmas, loop.name, add(Var(loop.name), ONE))
+    main_loop = rebuilt(
+        loop, extent=subtract(loop.extent, ONE), body=iteration([after], Var(loop.name))
+    )
+    whole = sequence([fresh.copy(first_mmas, {loop.name: loop.lo}), main_loop, iteration([], last)])
+    accumulator = next(a for a in memory if a.name == accumulator_name)
+    return rebuilt(accumulator, body=If(Binary("lt", ZERO, loop.extent), whole))
 
 
-def _of_tiles(memory: Sequence[Alloc], parts: Sequence[Stmt]) -> str | None:
+def _tile_accumulator(memory: Sequence[Alloc], parts: Sequence[Stmt]) -> str | None:
     """The accumulator of asynchronous MMAs that read nothing that the iteration writes; None without one."""
-    made = {name for x in parts for name in written_in(x)}
+    written = {name for x in parts for name in written_in(x)}
     for a in memory:
-        makes = [x for x in parts if a.name in written_in(x)]
-        alone = all(written_in(x) == {a.name} and not (read_in(x) - {a.name}) & made for x in makes)
-        if alone and any(map(is_asynchronous, makes)):
+        mmas = [x for x in parts if a.name in written_in(x)]
+        alone = all(
+            written_in(x) == {a.name} and not (read_in(x) - {a.name}) & written for x in mmas
+        )
+        if alone and any(map(is_asynchronous, mmas)):
             return a.name
     return None

@@ -28,12 +28,12 @@ def partial_loads(body: Stmt, pairs: tuple[tuple[str, str], ...], loop: str) -> 
                 outer = (variables(e) for e in n.index[:-1])
                 if lane != n or n.index[-1:] != (Var(loop),) or any(loop in v for v in outer):
                     return {}
-    rest = _mapped(body, lambda n: ZERO if n in lanes.values() else n)
+    rest = _map_nodes(body, lambda n: ZERO if n in lanes.values() else n)
     used = (loop in variables(e) for s in walk(rest) for e in exprs_of(s))
     return {} if any(used) else lanes
 
 
-def _mapped(s: Stmt, f: Callable[[Node], Node]) -> Stmt:
+def _map_nodes(s: Stmt, f: Callable[[Node], Node]) -> Stmt:
     """A statement with `f` applied to the nodes of its expressions."""
     done: dict[int, Node] = {}
 
@@ -43,7 +43,7 @@ def _mapped(s: Stmt, f: Callable[[Node], Node]) -> Stmt:
     return mapped(s)
 
 
-def combined(
+def combine_results(
     body: Stmt,
     fresh: FreshNames,
     lanes: Mapping[str, Load],
@@ -67,4 +67,4 @@ def combined(
             return rebuilt(s, buffer=into[s.buffer].buffer, index=into[s.buffer].index)
         return map_parts(s, redirected)
 
-    return redirected(_mapped(fresh.copy(body), visit))
+    return redirected(_map_nodes(fresh.copy(body), visit))

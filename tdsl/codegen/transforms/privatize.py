@@ -50,7 +50,7 @@ Index = tuple[Expr, ...]
 _MOST_BYTES = 512  # of an allocation in the registers of one thread
 
 
-class _Shared(Exception):  # for control flow: the allocation is left as it is
+class _NotPrivate(Exception):  # for control flow: the allocation is left as it is
     """Raised if several threads access one element, or a thread's part does not fit in registers."""
 
 
@@ -62,12 +62,12 @@ def privatize(
     `extents` is the number of blocks and threads on each axis, `arrays` other memory that one thread has.
     """
     try:
-        s = _without_ones(s)
+        s = _drop_unit_dimensions(s)
         for axis in THREADS:
             if any(isinstance(x, For) and x.kind == axis and uses(x.body, s.name) for x in walk(s)):
-                s = _Axis(s.name, axis, extents[axis], arrays, fresh).of(s, facts)
-        return _unrolled(rebuilt(s, scope=REGISTER))
-    except _Shared:
+                s = _AxisPrivatizer(s.name, axis, extents[axis], arrays, fresh).privatize(s, facts)
+        return _unroll_indices(rebuilt(s, scope=REGISTER))
+    except _NotPrivate:
         return None
 
 
@@ -79,7 +79,7 @@ def uses(body: Stmt, name: str) -> bool:
 
 
 @frozen
-class _Place:
+class _Context:
     """The facts and lets at a statement; `thread` is the variable of the enclosing loop on the axis, or "".
 
     `merges` is True if this loop combines partial results into the memory.
@@ -92,7 +92,7 @@ class _Place:
 
 
 @frozen
-class _Digit:
+class _ThreadTerm:
     """The thread number in an index: it is a term with factor `step` in dimension `dim`."""
 
     dim: int
@@ -100,7 +100,7 @@ class _Digit:
 
 
 @frozen
-class _Axis:
+class _AxisPrivatizer:
     """Privatises the memory `name` along one thread axis with `count` threads."""
 
     name: str
@@ -109,111 +109,113 @@ class _Axis:
     arrays: frozenset[str]
     fresh: FreshNames
 
-    def of(self, s: Alloc, facts: Facts) -> Alloc:
+    def privatize(self, s: Alloc, facts: Facts) -> Alloc:
         """The memory without the digit of the axis in its indices, or computed by all threads of the axis."""
-        at = _Place(facts)
-        digits = {self.digit(index, place) for index, place in self.touched(s.body, at)}
+        ctx = _Context(facts)
+        digits = {self.thread_term(index, place) for index, place in self.accesses(s.body, ctx)}
         if digits == {None}:
             if prod(_extents(s)) != 1:
-                raise _Shared
-            return rebuilt(s, body=self.made_by_all(s.body, at))
+                raise _NotPrivate
+            return rebuilt(s, body=self.computed_by_all(s.body, ctx))
         if len(digits) > 1:
-            raise _Shared
+            raise _NotPrivate
         (digit,) = digits
         assert digit is not None
         shape = list(_extents(s))
         shape[digit.dim] = -(-shape[digit.dim] // (digit.step * self.count)) * digit.step
-        return rebuilt(s, extents=tuple(map(const, shape)), body=self.rewritten(s.body, digit, at))
+        return rebuilt(s, extents=tuple(map(const, shape)), body=self.rewrite(s.body, digit, ctx))
 
-    def within(self, s: Stmt, at: _Place) -> _Place:
+    def within(self, s: Stmt, ctx: _Context) -> _Context:
         """The place inside of a statement."""
-        at = replace(at, facts=facts_inside(at.facts, s))
+        ctx = replace(ctx, facts=facts_inside(ctx.facts, s))
         match s:
             case Let(name, value) if not loads_of(value):
-                return replace(at, lets={**at.lets, name: substitute(value, at.lets)})
+                return replace(ctx, lets={**ctx.lets, name: substitute(value, ctx.lets)})
             case For(name, lo, _, kind, _, merges) if kind == self.axis:
                 if lo != ZERO:
-                    raise _Shared
+                    raise _NotPrivate
                 into = any(self.name == result for result, _ in merges)
-                return replace(at, thread=name, merges=into)
+                return replace(ctx, thread=name, merges=into)
             case _:
-                return at
+                return ctx
 
-    def touched(self, s: Stmt, at: _Place) -> Iterator[tuple[tuple[Expr, ...], _Place]]:
+    def accesses(self, s: Stmt, ctx: _Context) -> Iterator[tuple[tuple[Expr, ...], _Context]]:
         """Every index at which the memory is accessed, with its place."""
         if isinstance(s, Invoke | Prefetch) and uses(s, self.name):
-            raise _Shared
+            raise _NotPrivate
         if isinstance(s, Store) and s.buffer == self.name:
-            yield s.index, at
+            yield s.index, ctx
         for n in post_order(*exprs_of(s)):
             if isinstance(n, Load) and n.buffer == self.name:
-                yield n.index, at
+                yield n.index, ctx
         for part in parts_of(s):
-            yield from self.touched(part, self.within(s, at))
+            yield from self.accesses(part, self.within(s, ctx))
 
-    def digit(self, index: tuple[Expr, ...], at: _Place) -> _Digit | None:
+    def thread_term(self, index: tuple[Expr, ...], ctx: _Context) -> _ThreadTerm | None:
         """The term of the thread number in an index; None without one."""
-        found = []
+        terms = []
         for dim, e in enumerate(index):
-            for atom, step in _first(e, at).terms.items():
-                if at.thread in variables(atom):
-                    if atom != Var(at.thread) or step <= 0:
-                        raise _Shared
-                    found.append(_Digit(dim, step))
-        if len(found) > 1:
-            raise _Shared
-        return found[0] if found else None
+            for atom, step in _first_lane(e, ctx).terms.items():
+                if ctx.thread in variables(atom):
+                    if atom != Var(ctx.thread) or step <= 0:
+                        raise _NotPrivate
+                    terms.append(_ThreadTerm(dim, step))
+        if len(terms) > 1:
+            raise _NotPrivate
+        return terms[0] if terms else None
 
-    def private(self, index: tuple[Expr, ...], digit: _Digit, at: _Place) -> tuple[Expr, ...]:
+    def private_index(
+        self, index: tuple[Expr, ...], digit: _ThreadTerm, ctx: _Context
+    ) -> tuple[Expr, ...]:
         """The index of the same element in the private memory of its thread."""
         e, step = index[digit.dim], digit.step
         whole = step * self.count
-        total = _first(e, at).without(Var(at.thread))
+        total = _first_lane(e, ctx).without(Var(ctx.thread))
         high = {atom: n for atom, n in total.terms.items() if n % whole == 0}
         low = Sum({a: n for a, n in total.terms.items() if n % whole}, total.constant % whole)
-        least, most = lower(as_expr(low), at.facts), upper(as_expr(low), at.facts)
+        least, most = lower(as_expr(low), ctx.facts), upper(as_expr(low), ctx.facts)
         beyond = e.stride * (e.lanes - 1) if isinstance(e, Ramp) else 0
         if least is None or most is None or least < 0 or not 0 <= beyond < step - most:
-            raise _Shared
+            raise _NotPrivate
         of_high = Sum(high, total.constant - total.constant % whole).divided(whole).times(step)
-        made = as_expr(of_high.plus(low))
+        private = as_expr(of_high.plus(low))
         if isinstance(e, Ramp):
-            made = replace(e, base=made)
-        return (*index[: digit.dim], made, *index[digit.dim + 1 :])
+            private = replace(e, base=private)
+        return (*index[: digit.dim], private, *index[digit.dim + 1 :])
 
-    def rewritten(self, s: Stmt, digit: _Digit, at: _Place) -> Stmt:
+    def rewrite(self, s: Stmt, digit: _ThreadTerm, ctx: _Context) -> Stmt:
         """`s` with its accesses to the memory at the indices of the thread's private part."""
-        made = _indexed(s, self.name, lambda index: self.private(index, digit, at))
-        return map_parts(made, lambda part: self.rewritten(part, digit, self.within(s, at)))
+        rewritten = _map_indices(s, self.name, lambda index: self.private_index(index, digit, ctx))
+        return map_parts(rewritten, lambda part: self.rewrite(part, digit, self.within(s, ctx)))
 
-    def made_by_all(self, s: Stmt, at: _Place) -> Stmt:
+    def computed_by_all(self, s: Stmt, ctx: _Context) -> Stmt:
         """`s` with each store to the memory run by all threads, into a private copy of each."""
         if isinstance(s, Store) and s.buffer == self.name:
-            if at.merges:
+            if ctx.merges:
                 return s
-            if at.thread or s.atomic or any(loads_of(e) & self.arrays for e in exprs_of(s)):
-                raise _Shared
+            if ctx.thread or s.atomic or any(loads_of(e) & self.arrays for e in exprs_of(s)):
+                raise _NotPrivate
             thread = self.fresh.name(f"{self.name}_{self.axis[-1]}")
             return For(thread, ZERO, const(self.count), self.axis, s)
-        inner = self.within(s, at)
-        return map_parts(s, lambda part: self.made_by_all(part, inner))
+        inner = self.within(s, ctx)
+        return map_parts(s, lambda part: self.computed_by_all(part, inner))
 
 
-def _without_ones(s: Alloc) -> Alloc:
+def _drop_unit_dimensions(s: Alloc) -> Alloc:
     """The allocation with index 0 in its dimensions of extent 1, in place of variables that can only be 0."""
     one = [e == ONE for e in s.extents]
 
-    def at(index: Index) -> Index:
+    def ctx(index: Index) -> Index:
         pairs = zip(index, one, strict=True)
         return tuple(ZERO if alone and lanes_of(e) == 1 else e for e, alone in pairs)
 
     def visited(x: Stmt) -> Stmt:
-        return map_parts(_indexed(x, s.name, at), visited)
+        return map_parts(_map_indices(x, s.name, ctx), visited)
 
     return rebuilt(s, body=visited(s.body)) if any(one) else s
 
 
-def _indexed(s: Stmt, name: str, change: Callable[[Index], Index]) -> Stmt:
+def _map_indices(s: Stmt, name: str, change: Callable[[Index], Index]) -> Stmt:
     """`s` with `change` applied to its own indices of a buffer, and not to those of nested statements."""
 
     def moved(n: Node) -> Node:
@@ -221,40 +223,40 @@ def _indexed(s: Stmt, name: str, change: Callable[[Index], Index]) -> Stmt:
             return replace(n, index=change(n.index))
         return n
 
-    made = map_exprs(s, lambda e: transform(e, moved) if name in loads_of(e) else e)
-    if isinstance(made, Store) and made.buffer == name:
-        made = rebuilt(made, index=change(made.index))
-    return made
+    mapped = map_exprs(s, lambda e: transform(e, moved) if name in loads_of(e) else e)
+    if isinstance(mapped, Store) and mapped.buffer == name:
+        mapped = rebuilt(mapped, index=change(mapped.index))
+    return mapped
 
 
 def _extents(s: Alloc) -> tuple[int, ...]:
     return tuple(int(e.value) for e in s.extents if isinstance(e, Const))
 
 
-def _first(e: Expr, at: _Place) -> Sum:
+def _first_lane(e: Expr, ctx: _Context) -> Sum:
     """An index as a sum, of the first lane if it is a vector."""
     base = e.base if isinstance(e, Ramp) else e
     if lanes_of(base) > 1:
-        raise _Shared
-    return as_sum(substitute(base, at.lets))
+        raise _NotPrivate
+    return as_sum(substitute(base, ctx.lets))
 
 
-def _unrolled(s: Alloc) -> Alloc:
+def _unroll_indices(s: Alloc) -> Alloc:
     """The allocation with the loops over its indices unrolled, as registers need constant indices."""
     if prod(_extents(s)) * s.dtype.bytes > _MOST_BYTES:
-        raise _Shared
+        raise _NotPrivate
     loops = {x.name: x for x in walk(s.body) if isinstance(x, For)}
     used: set[str] = set()
     for inner in walk(s.body):
-        own = inner.index if isinstance(inner, Store) and inner.buffer == s.name else ()
+        indices = inner.index if isinstance(inner, Store) and inner.buffer == s.name else ()
         for n in post_order(*exprs_of(inner)):
             if isinstance(n, Load) and n.buffer == s.name:
-                own = (*own, *n.index)
-        used |= {v for e in own for v in variables(e)}
+                indices = (*indices, *n.index)
+        used |= {v for e in indices for v in variables(e)}
     for name in used:
         x = loops.get(name)
         if x is None or x.kind not in (SERIAL, UNROLLED) or not isinstance(x.extent, Const):
-            raise _Shared
+            raise _NotPrivate
 
     def unrolled(x: Stmt) -> Stmt:
         x = map_parts(x, unrolled)

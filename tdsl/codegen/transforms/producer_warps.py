@@ -32,25 +32,25 @@ _ROWS = 8  # rows of a tile after which its swizzle repeats
 
 @frozen
 class Producer:
-    """The producer loop `asks` of a pipelined `loop`: it issues the copies of tiles into the rings `memory`.
+    """The loop `copy_loop` that issues the copies of tiles of a pipelined `loop` into the rings `memory`.
 
     `full` and `empty` name the mbarriers of the `stages` slots, `copies` is the number of tiles per slot.
-    `between` are the loops, lets and conditions around the pipelined loop, inside of those over blocks; its
+    `enclosing` are the loops, lets and conditions around the pipelined loop, inside of those over blocks; its
     rounds are the loops among them bound to no axis. Each tile is copied to `blocks` blocks of a cluster.
     """
 
     loop: For
-    asks: Stmt
+    copy_loop: Stmt
     memory: tuple[Alloc, ...]
     full: str
     empty: str
     stages: int
     copies: int
-    between: tuple[Stmt, ...]
+    enclosing: tuple[Stmt, ...]
     blocks: int = 1
 
 
-def beside(body: Stmt, found: list[Producer], fresh: FreshNames) -> Stmt:
+def specialize_warps(body: Stmt, producers: list[Producer], fresh: FreshNames) -> Stmt:
     """The body of a block with one more warp, the producer, whose first thread issues the copies of tiles.
 
     The producer fills a slot of the ring after all consumers have arrived at its `empty` mbarrier; the
@@ -62,7 +62,7 @@ def beside(body: Stmt, found: list[Producer], fresh: FreshNames) -> Stmt:
     >>> from tdsl.codegen.ir.show import show
     >>> use = For("x", ZERO, const(32), "threadIdx.x", Store("b", (Var("x"),), Var("x")))
     >>> p = Producer(use, ArriveBarrier("full", ZERO, 8), (), "full", "empty", 2, 1, (use,))
-    >>> print(show(beside(use, [p], FreshNames(Kernel("k", (), use)))))
+    >>> print(show(specialize_warps(use, [p], FreshNames(Kernel("k", (), use)))))
     full = phases(2, arrivals=1)
     empty = phases(2, arrivals=1)
     beside:
@@ -76,46 +76,48 @@ def beside(body: Stmt, found: list[Producer], fresh: FreshNames) -> Stmt:
           for x in range(0, 32):  # threadIdx.x
             b[x] = x
     """
-    if len(found) > 1:
-        raise _error(found[1], "a block has two pipelines apart", "leave apart out of one of them")
-    (p,) = found
+    if len(producers) > 1:
+        raise _error(
+            producers[1], "a block has two pipelines apart", "leave apart out of one of them"
+        )
+    (p,) = producers
     extents = launch_extents(body)
-    around = [s for s in p.between if isinstance(s, For) and s.kind in AXES]
-    rounds = round_loops(p.between)
-    asks = p.asks
-    for s in reversed(p.between):
-        if s in rounds or (isinstance(s, Let) and s.name in _names_in(asks)):
-            asks = rebuilt(s, body=asks)
-    inner = {s.name for s in rounds}
-    others: list[Stmt] = [s for s in p.between if isinstance(s, If)]
-    others += [s for s in (*rounds, p.loop) if inner & scalars_of(s.extent)]
-    bound = {s.kind for s in around}
-    used = [x for x in THREADS if extents[x] > 1]
+    axis_loops = [s for s in p.enclosing if isinstance(s, For) and s.kind in AXES]
+    rounds = round_loops(p.enclosing)
+    copy_loop = p.copy_loop
+    for s in reversed(p.enclosing):
+        if s in rounds or (isinstance(s, Let) and s.name in _names_in(copy_loop)):
+            copy_loop = rebuilt(s, body=copy_loop)
+    round_names = {s.name for s in rounds}
+    conditional: list[Stmt] = [s for s in p.enclosing if isinstance(s, If)]
+    conditional += [s for s in (*rounds, p.loop) if round_names & scalars_of(s.extent)]
+    bound_axes = {s.kind for s in axis_loops}
+    used_axes = [x for x in THREADS if extents[x] > 1]
     # the warp is added on the slowest axis: rows keep their length, unbound code still runs on all threads
-    slowest = [x for x in reversed(THREADS[1:]) if x in used and x in bound]
-    axis = next((x for x in (*slowest, *THREADS[1:]) if x not in used or x in bound), "")
-    if others or not axis or not all(covers_axis(s, extents) for s in around):
+    slowest = [x for x in reversed(THREADS[1:]) if x in used_axes and x in bound_axes]
+    axis = next((x for x in (*slowest, *THREADS[1:]) if x not in used_axes or x in bound_axes), "")
+    if conditional or not axis or not all(covers_axis(s, extents) for s in axis_loops):
         raise _error(
             p,
             "a pipeline apart runs in all threads of a block, and as long each time",
             "put it outside of other loops, and bind loops around it to threadIdx.y",
         )
-    if {s.name for s in around} & _names_in(asks):
+    if {s.name for s in axis_loops} & _names_in(copy_loop):
         raise _error(
             p, "threads have tiles of their own", "cache_read at a loop around the threads"
         )
-    count = prod(extents[x] for x in used)
-    unit = prod(extents[x] for x in used if x < axis)
+    count = prod(extents[x] for x in used_axes)
+    unit = prod(extents[x] for x in used_axes if x < axis)
     if count % _WARP or (unit < _WARP and _WARP % unit):
         raise _error(
             p, f"{count} threads are no whole warps", f"bind a multiple of {_WARP} threads"
         )
     more = max(1, _WARP // unit)
-    if axis not in used:
+    if axis not in used_axes:
         name = fresh.name(f"using_{axis[-1]}")
         body = For(name, ZERO, const(1 + more), axis, If(Binary("lt", Var(name), ONE), body))
-    asking = _asking(fresh.copy(asks), axis, extents, more, fresh)
-    whole: Stmt = WarpSpecialize((asking, body), axis, extents[axis])
+    producer_code = _producer_code(fresh.copy(copy_loop), axis, extents, more, fresh)
+    whole: Stmt = WarpSpecialize((producer_code, body), axis, extents[axis])
     whole = InitBarriers(p.empty, p.stages, count // _WARP * p.blocks, whole, p.blocks)
     whole = InitBarriers(p.full, p.stages, p.copies, whole, p.blocks)
     for a in reversed(p.memory):
@@ -123,8 +125,10 @@ def beside(body: Stmt, found: list[Producer], fresh: FreshNames) -> Stmt:
     return whole
 
 
-def _asking(asks: Stmt, axis: str, extents: dict[str, int], more: int, fresh: FreshNames) -> Stmt:
-    """`asks` run by the thread with number `extents[axis]` on `axis`, 0 on the others; `more` are added."""
+def _producer_code(
+    copy_loop: Stmt, axis: str, extents: dict[str, int], more: int, fresh: FreshNames
+) -> Stmt:
+    """`copy_loop` run by thread `extents[axis]` of `axis`, 0 of the others; `more` threads are added."""
     loops = []
     tests: list[Expr] = []
     for x in THREADS:
@@ -133,27 +137,27 @@ def _asking(asks: Stmt, axis: str, extents: dict[str, int], more: int, fresh: Fr
             first = const(extents[x]) if x == axis else ZERO
             loops.append((name, x, extents[x] + (more if x == axis else 0)))
             tests.append(Binary("eq", Var(name), first))
-    made: Stmt = If(conjunction(tests), asks)
+    body: Stmt = If(conjunction(tests), copy_loop)
     return functools.reduce(
-        lambda s, loop: For(loop[0], ZERO, const(loop[2]), loop[1], s), loops, made
+        lambda s, loop: For(loop[0], ZERO, const(loop[2]), loop[1], s), loops, body
     )
 
 
-def shared_out(s: CopyTile, cluster: For | None, lets: Sequence[Let]) -> CopyTile:
+def multicast_share(s: CopyTile, cluster: For | None, lets: Sequence[Let]) -> CopyTile:
     """A multicast copy of a block's share of a tile if all blocks of the cluster copy the tile; else `s`.
 
     >>> from tdsl.codegen.ir.loops import CLUSTER, Block
     >>> from tdsl.codegen.ir.show import show
     >>> r = For("r", ZERO, const(2), CLUSTER, Block(()))
-    >>> print(show(shared_out(CopyTile("t", (ZERO, ZERO), "a", (Var("i"), ZERO), (64, 32)), r, ())))
+    >>> print(show(multicast_share(CopyTile("t", (ZERO, ZERO), "a", (Var("i"), ZERO), (64, 32)), r, ())))
     copy_tile(t[r * 32:, 0:], a[r * 32 + i:r * 32 + i + 32, 0:32], to 2 blocks)
     """
     if cluster is None or not isinstance(cluster.extent, Const):
         return s
     count = int(cluster.extent.value)
-    own = {cluster.name, *(x.name for x in lets)}
+    block_names = {cluster.name, *(x.name for x in lets)}
     rows = [n for n, e in enumerate(s.extents[:-1]) if e % (_ROWS * count) == 0]
-    if count == 1 or not rows or any(own & scalars_of(e) for e in s.start):
+    if count == 1 or not rows or any(block_names & scalars_of(e) for e in s.start):
         return s
     axis, part = rows[0], s.extents[rows[0]] // count
     first = simplify(Binary("mul", subtract(Var(cluster.name), cluster.lo), const(part)))
@@ -164,18 +168,18 @@ def shared_out(s: CopyTile, cluster: For | None, lets: Sequence[Let]) -> CopyTil
     return rebuilt(s, index=tuple(index), start=tuple(start), extents=tuple(extents), blocks=count)
 
 
-def round_loops(between: Iterable[Stmt]) -> list[For]:
-    """The loops of `between` that are bound to no axis, so that each thread runs all of their iterations."""
-    return [s for s in between if isinstance(s, For) and s.kind not in AXES]
+def round_loops(enclosing: Iterable[Stmt]) -> list[For]:
+    """The loops of `enclosing` bound to no axis, all of whose iterations each thread runs."""
+    return [s for s in enclosing if isinstance(s, For) and s.kind not in AXES]
 
 
-def count_of(loops: Iterable[For]) -> Expr:
+def iteration_count(loops: Iterable[For]) -> Expr:
     """The number of iterations of the innermost loop that precede the current one, in all rounds.
 
     >>> from tdsl.codegen.ir.loops import SERIAL, Block
     >>> from tdsl.lang.show import show_expr
     >>> loops = (For(x, ZERO, const(n), SERIAL, Block(())) for x, n in (("r", 3), ("k", 8)))
-    >>> show_expr(count_of(loops))
+    >>> show_expr(iteration_count(loops))
     'r * 8 + k'
     """
     count: Expr = ZERO

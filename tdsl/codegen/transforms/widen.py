@@ -34,7 +34,7 @@ from tdsl.lang.types import i64
 
 
 @dataclass(slots=True)
-class Lanes:
+class VectorLanes:
     """The lanes of a vectorized loop: its iterations lo, lo + 1, ..., lo + count - 1, run in lockstep.
 
     `vectors` are the values of scalars that differ by lane, `private` the buffers with a last axis for
@@ -53,19 +53,19 @@ class Lanes:
     conditions: tuple[Expr, ...] = ()
     memo: dict[Expr, Expr] = field(default_factory=dict)
 
-    def wide(self, e: Expr) -> Expr:
+    def widen(self, e: Expr) -> Expr:
         """The expression as a vector over all lanes; a scalar if it is the same in every lane."""
         memo = self.memo
         if e in memo:
             return memo[e]
         for n in post_order(e):
             if n not in memo:
-                memo[n] = self.node(n)  # type: ignore[index, arg-type]  # an expression
+                memo[n] = self.widen_node(n)  # type: ignore[index, arg-type]  # an expression
         return memo[e]
 
-    def full(self, e: Expr) -> Expr:
+    def widen_full(self, e: Expr) -> Expr:
         """The expression as a vector, also where it is the same in every lane."""
-        return self.broadcast(self.wide(e))
+        return self.broadcast(self.widen(e))
 
     def broadcast(self, x: Expr) -> Expr:
         """A value as a vector of all lanes."""
@@ -76,7 +76,7 @@ class Lanes:
         vectors = {part: self.broadcast(self.memo[part]) for part in _parts(e)}
         return map_children(e, vectors.__getitem__)  # type: ignore[arg-type]  # of expressions
 
-    def node(self, e: Expr) -> Expr:
+    def widen_node(self, e: Expr) -> Expr:
         """The expression over all lanes, from its operands, which must have been widened (`memo`)."""
         memo = self.memo
         match e:
@@ -87,29 +87,33 @@ class Lanes:
             case _ if all(lanes_of(memo[child]) == 1 for child in _parts(e)):
                 return map_children(e, memo.__getitem__)  # type: ignore[arg-type]  # of expressions
             case Binary("add" | "sub" | "mul") | Unary("neg") if dtype_of(e) == i64:
-                return self.sum(e)
-            case Binary() if (even := self.even(e)) is not None:
-                return even
+                return self.widen_sum(e)
+            case Binary() if (aligned := self.aligned(e)) is not None:
+                return aligned
             case Binary() | Unary() | Select() | Cast() | Call():
                 return self.broadcast_parts(e)
             case _:
                 raise AssertionError(f"{type(e).__name__} in a loop that is not yet vectorized")
 
-    def even(self, e: Binary) -> Expr | None:
+    def aligned(self, e: Binary) -> Expr | None:
         """A quotient, remainder or comparison of an aligned ramp as a scalar or a ramp; None for others."""
         match e:
             case Binary("floordiv" | "mod" as op, x, Const(k)) if k > 0 and k % self.count == 0:
                 inner = self.memo[x]
-                if isinstance(inner, Ramp) and inner.stride == 1 and self.fits(as_sum(inner.base)):
+                if (
+                    isinstance(inner, Ramp)
+                    and inner.stride == 1
+                    and self.is_aligned(as_sum(inner.base))
+                ):
                     first = simplify(Binary(op, inner.base, const(int(k))), self.facts)
                     return first if op == "floordiv" else Ramp(first, 1, self.count)
             case Binary("lt" | "le" | "gt" | "ge" as op, x, y) if dtype_of(x) == i64:
-                apart = self.wide(subtract(x, y))
-                if isinstance(apart, Ramp) and abs(apart.stride) == 1:
-                    turn = -1 if op in ("gt", "ge") else 1
+                difference = self.widen(subtract(x, y))
+                if isinstance(difference, Ramp) and abs(difference.stride) == 1:
+                    sign = -1 if op in ("gt", "ge") else 1
                     # for all lanes alike: base + lane <= 0 if base <= 1 - count, base - lane if base <= 0
-                    start = int(op in ("lt", "gt")) - (turn * apart.stride == 1)
-                    if self.fits(as_sum(apart.base).times(turn).plus(Sum({}, start))):
+                    start = int(op in ("lt", "gt")) - (sign * difference.stride == 1)
+                    if self.is_aligned(as_sum(difference.base).times(sign).plus(Sum({}, start))):
                         return Binary(
                             op, extract_lane(self.memo[x], 0), extract_lane(self.memo[y], 0)
                         )
@@ -117,11 +121,11 @@ class Lanes:
                 pass
         return None
 
-    def fits(self, s: Sum) -> bool:
+    def is_aligned(self, s: Sum) -> bool:
         """True if the sum is certainly a multiple of the number of lanes."""
         return not any(n % self.count for n in (s.constant, *s.terms.values()))
 
-    def sum(self, e: Binary | Unary) -> Expr:
+    def widen_sum(self, e: Binary | Unary) -> Expr:
         """A sum of indices over all lanes: its affine terms as one ramp, plus the other vectors."""
         total = as_sum(e)
         if e in total.terms:  # a product of two values that are not constant
@@ -129,7 +133,7 @@ class Lanes:
         scalar, step = Sum({}, total.constant), 0
         others: list[tuple[Expr, int]] = []
         for atom, times in total.terms.items():
-            match self.wide(atom):
+            match self.widen(atom):
                 case Ramp(base, stride):
                     scalar, step = scalar.plus(as_sum(base), times), step + stride * times
                 case Broadcast(x):
@@ -156,16 +160,16 @@ class Lanes:
 
     def index(self, buffer: str, index: tuple[Expr, ...]) -> tuple[Expr, ...]:
         """The index over all lanes; with the lane as its last element for a buffer of `private`."""
-        wide = tuple(map(self.wide, index))
-        return (*wide, Ramp(ZERO, 1, self.count)) if buffer in self.private else wide
+        widen = tuple(map(self.widen, index))
+        return (*widen, Ramp(ZERO, 1, self.count)) if buffer in self.private else widen
 
     def load(self, e: Load) -> Expr:
         """A load over all lanes, without the loop's mask if its index is in bounds in every lane."""
         index = self.index(e.buffer, e.index)
-        given = None if e.mask is None else self.wide(e.mask)
+        given = None if e.mask is None else self.widen(e.mask)
         vector = any(lanes_of(i) > 1 for i in index) or (given is not None and lanes_of(given) > 1)
         guarded = self.mask is not None and not self.is_safe(e)
-        if not vector and guarded and index and not self.some_lane_runs():
+        if not vector and guarded and index and not self.is_some_lane_active():
             index, vector = (self.broadcast(index[0]), *index[1:]), True
         if not vector:
             same = given is e.mask and all(a is b for a, b in zip(index, e.index, strict=True))
@@ -185,7 +189,7 @@ class Lanes:
             for i, extent in zip(e.index, extents, strict=True)
         )
 
-    def some_lane_runs(self) -> bool:
+    def is_some_lane_active(self) -> bool:
         """True if the mask certainly holds in the first or the last lane."""
         last = add(self.lo, const(self.count - 1))
         return any(

@@ -26,7 +26,7 @@ from tdsl.codegen.ir.loops import (
 )
 from tdsl.codegen.ir.show import show
 from tdsl.codegen.ir.statements import map_exprs, scalars_of, walk
-from tdsl.codegen.transforms.producer_warps import Producer, beside
+from tdsl.codegen.transforms.producer_warps import Producer, specialize_warps
 from tdsl.lang.expr import TRUE, ZERO, Binary, Expr, Var, const
 from tdsl.lang.interp import interpret
 from tdsl.lang.simplify import substitute
@@ -88,7 +88,7 @@ def test_a_pipeline_apart_is_as_long_each_time(around):
     use = For("x", ZERO, const(32), "threadIdx.x", Store("b", (Var("x"),), Var("x")))
     wrong = Producer(inner, inner, (), "full", "empty", 2, 1, (around, use))
     with pytest.raises(td.ScheduleError, match="as long each time"):
-        beside(use, [wrong], FreshNames(Kernel("k", (), use)))
+        specialize_warps(use, [wrong], FreshNames(Kernel("k", (), use)))
 
 
 def test_a_block_has_a_warp_more_and_no_barriers():
