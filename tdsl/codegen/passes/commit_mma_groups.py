@@ -158,9 +158,8 @@ class _Groups:
         accessed = {name for x in walk(s) for e in exprs_of(x) for name in loads_of(e)} | stored_in(
             s
         )
-        allocated = {
-            x.name for x in walk(s) if isinstance(x, Alloc)
-        }  # may be the memory of a group
+        # the memory of a group may be allocated in `s`
+        allocated = {x.name for x in walk(s) if isinstance(x, Alloc)}
         if (accessed | allocated) & g.results().keys() or allocated & _buffers(g):
             return True
         return any(self.releases(x, o) for x in walk(s) for o in g.operands())

@@ -68,9 +68,7 @@ def _clipping_variables(s: Stmt) -> AbstractSet[str]:
     lanes = {x.name for x in walk(s) if isinstance(x, For) and x.kind == VECTORIZED}
     if not lanes:
         return lanes
-    let_variables: dict[
-        str, frozenset[str]
-    ] = {}  # the variables that the value of a let depends on
+    let_variables: dict[str, frozenset[str]] = {}  # those that the value of a let depends on
     clipping: set[str] = set()
 
     def add_if_lane_dependent(used: frozenset[str]) -> None:

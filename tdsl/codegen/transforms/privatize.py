@@ -92,7 +92,7 @@ class _Context:
 
 
 @frozen
-class _ThreadTerm:
+class _Digit:
     """The thread number in an index: it is a term with factor `step` in dimension `dim`."""
 
     dim: int
@@ -112,7 +112,7 @@ class _AxisPrivatizer:
     def privatize(self, s: Alloc, facts: Facts) -> Alloc:
         """The memory without the digit of the axis in its indices, or computed by all threads of the axis."""
         ctx = _Context(facts)
-        digits = {self.thread_term(index, place) for index, place in self.accesses(s.body, ctx)}
+        digits = {self.thread_digit(index, place) for index, place in self.accesses(s.body, ctx)}
         if digits == {None}:
             if prod(_extents(s)) != 1:
                 raise _NotPrivate
@@ -151,7 +151,7 @@ class _AxisPrivatizer:
         for part in parts_of(s):
             yield from self.accesses(part, self.within(s, ctx))
 
-    def thread_term(self, index: tuple[Expr, ...], ctx: _Context) -> _ThreadTerm | None:
+    def thread_digit(self, index: tuple[Expr, ...], ctx: _Context) -> _Digit | None:
         """The term of the thread number in an index; None without one."""
         terms = []
         for dim, e in enumerate(index):
@@ -159,13 +159,13 @@ class _AxisPrivatizer:
                 if ctx.thread in variables(atom):
                     if atom != Var(ctx.thread) or step <= 0:
                         raise _NotPrivate
-                    terms.append(_ThreadTerm(dim, step))
+                    terms.append(_Digit(dim, step))
         if len(terms) > 1:
             raise _NotPrivate
         return terms[0] if terms else None
 
     def private_index(
-        self, index: tuple[Expr, ...], digit: _ThreadTerm, ctx: _Context
+        self, index: tuple[Expr, ...], digit: _Digit, ctx: _Context
     ) -> tuple[Expr, ...]:
         """The index of the same element in the private memory of its thread."""
         e, step = index[digit.dim], digit.step
@@ -183,7 +183,7 @@ class _AxisPrivatizer:
             private = replace(e, base=private)
         return (*index[: digit.dim], private, *index[digit.dim + 1 :])
 
-    def rewrite(self, s: Stmt, digit: _ThreadTerm, ctx: _Context) -> Stmt:
+    def rewrite(self, s: Stmt, digit: _Digit, ctx: _Context) -> Stmt:
         """`s` with its accesses to the memory at the indices of the thread's private part."""
         rewritten = _map_indices(s, self.name, lambda index: self.private_index(index, digit, ctx))
         return map_parts(rewritten, lambda part: self.rewrite(part, digit, self.within(s, ctx)))
@@ -205,12 +205,12 @@ def _drop_unit_dimensions(s: Alloc) -> Alloc:
     """The allocation with index 0 in its dimensions of extent 1, in place of variables that can only be 0."""
     one = [e == ONE for e in s.extents]
 
-    def ctx(index: Index) -> Index:
+    def zero_index(index: Index) -> Index:
         pairs = zip(index, one, strict=True)
         return tuple(ZERO if alone and lanes_of(e) == 1 else e for e, alone in pairs)
 
     def visited(x: Stmt) -> Stmt:
-        return map_parts(_map_indices(x, s.name, ctx), visited)
+        return map_parts(_map_indices(x, s.name, zero_index), visited)
 
     return rebuilt(s, body=visited(s.body)) if any(one) else s
 

@@ -160,8 +160,8 @@ class VectorLanes:
 
     def index(self, buffer: str, index: tuple[Expr, ...]) -> tuple[Expr, ...]:
         """The index over all lanes; with the lane as its last element for a buffer of `private`."""
-        widen = tuple(map(self.widen, index))
-        return (*widen, Ramp(ZERO, 1, self.count)) if buffer in self.private else widen
+        wide = tuple(map(self.widen, index))
+        return (*wide, Ramp(ZERO, 1, self.count)) if buffer in self.private else wide
 
     def load(self, e: Load) -> Expr:
         """A load over all lanes, without the loop's mask if its index is in bounds in every lane."""
