@@ -15,7 +15,7 @@ import tdsl as td
 from benchmarks import report
 from benchmarks.chains.chain import Chain
 from benchmarks.chains.table import CHAINS
-from tdsl.graph.merged_program import Whole, as_one
+from tdsl.graph.merged_program import MergedGraph, merge_graph
 from tdsl.target import Target
 from tdsl.tilegraph.search import Candidate, candidates
 
@@ -90,10 +90,10 @@ def made(chain: Chain, arch: str) -> Found:
     )  # fmt: skip
 
 
-def program_of(chain: Chain) -> Whole:
+def program_of(chain: Chain) -> MergedGraph:
     """The program of a chain, which knows what its calls give to each other."""
     plan = chain.graph(fuse=False).plan(*(td.f32[shape] for shape in chain.shapes))
-    return as_one(plan, chain.shapes)
+    return merge_graph(plan, chain.shapes)
 
 
 def _apart(found: Sequence[Candidate]) -> Candidate:

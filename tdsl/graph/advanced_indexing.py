@@ -13,9 +13,9 @@ import numpy as np
 
 from tdsl.core.source import here
 from tdsl.errors import IndexBoundError, TypeMismatch, is_one_of
-from tdsl.graph.arguments import axis_of, refuse, symbol
-from tdsl.graph.concatenate import filled
-from tdsl.graph.elementwise import joined, made_of, tensor_index, value_at
+from tdsl.graph.arguments import as_symbol, axis_of, refuse_options
+from tdsl.graph.concatenate import full
+from tdsl.graph.elementwise import broadcast_read, broadcast_shape, index_variables, record_call
 from tdsl.graph.symbol import Symbol
 from tdsl.lang.casts import cast
 from tdsl.lang.effects import require
@@ -26,24 +26,24 @@ from tdsl.lang.types import from_numpy, i64
 MODES = ("raise", "wrap", "clip")
 
 
-def indexed(x: Symbol, parts: Sequence[Any]) -> Symbol:
+def index_by_arrays(x: Symbol, index: Sequence[Any]) -> Symbol:
     """`x[parts]`, where at least one part is an array; the others are integers, slices, None and `...`."""
-    known = [np.asarray(p) if isinstance(p, list) else p for p in parts]
-    picks = [n for n, p in enumerate(known) if isinstance(p, Symbol | np.ndarray | int)]
-    together = picks == list(range(picks[0], picks[-1] + 1))
-    whole = _with_all_axes(x, known)
+    items = [np.asarray(p) if isinstance(p, list) else p for p in index]
+    positions = [n for n, p in enumerate(items) if isinstance(p, Symbol | np.ndarray | int)]
+    adjacent = positions == list(range(positions[0], positions[-1] + 1))
+    full_items = _expand_ellipsis(x, items)
     arrays = {}
-    for n, p in enumerate(whole):
+    for n, p in enumerate(full_items):
         if isinstance(p, Symbol | np.ndarray | int):
-            axis = sum(q is not None for q in whole[:n])
-            arrays[n] = _integers(_without_mask(p, x, axis))
-    view = x[tuple(slice(None) if n in arrays else p for n, p in enumerate(whole))]
-    return _chosen(view, arrays, min(arrays) if together else 0, "raise")
+            axis = sum(q is not None for q in full_items[:n])
+            arrays[n] = _integer_indices(_mask_to_indices(p, x, axis))
+    view = x[tuple(slice(None) if n in arrays else p for n, p in enumerate(full_items))]
+    return _gather(view, arrays, min(arrays) if adjacent else 0, "raise")
 
 
 def take(a: Any, indices: Any, axis: Any = None, out: Any = None, mode: Any = "raise") -> Symbol:
     """`np.take`: elements along one axis, or of the flattened array."""
-    refuse(np.take, {"out": out})
+    refuse_options(np.take, {"out": out})
     if not is_one_of(mode, MODES):
         raise TypeMismatch(
             f"np.take has no mode {mode!r}",
@@ -51,42 +51,42 @@ def take(a: Any, indices: Any, axis: Any = None, out: Any = None, mode: Any = "r
             label="this call",
             hint=f"there are: {', '.join(MODES)}",
         )
-    a, at = symbol(np.take, a), indices if isinstance(indices, Symbol) else np.asarray(indices)
+    a, at = as_symbol(np.take, a), indices if isinstance(indices, Symbol) else np.asarray(indices)
     if axis is None:
         a, axis = a.reshape(-1), 0
     axis = axis_of(np.take, axis, a.ndim)
-    return _chosen(a, {axis: _integers(at)}, axis, mode)
+    return _gather(a, {axis: _integer_indices(at)}, axis, mode)
 
 
-def _without_mask(part: Any, x: Symbol, axis: int) -> Any:
+def _mask_to_indices(item: Any, x: Symbol, axis: int) -> Any:
     """The indices selected by a constant one-dimensional boolean mask; any other part unchanged."""
-    if not isinstance(part, np.ndarray) or part.dtype != bool or part.ndim != 1:
-        return part
-    if part.size != x.shape[axis]:
+    if not isinstance(item, np.ndarray) or item.dtype != bool or item.ndim != 1:
+        return item
+    if item.size != x.shape[axis]:
         raise IndexBoundError(
             f"boolean index did not match indexed array along axis {axis}; "
-            f"size of axis is {x.shape[axis]} but size of corresponding boolean axis is {part.size}",
+            f"size of axis is {x.shape[axis]} but size of corresponding boolean axis is {item.size}",
             loc=here(),
             label="this index",
             hint="a mask is as long as the axis that it chooses from",
         )
-    return np.flatnonzero(part)
+    return np.flatnonzero(item)
 
 
-def _integers(at: Any) -> Any:
-    if isinstance(at, int) or at.dtype.kind in "iu":
-        return at
-    if not at.size and isinstance(at, np.ndarray):
-        return at.astype(np.intp)  # as NumPy takes []
+def _integer_indices(indices: Any) -> Any:
+    if isinstance(indices, int) or indices.dtype.kind in "iu":
+        return indices
+    if not indices.size and isinstance(indices, np.ndarray):
+        return indices.astype(np.intp)  # as NumPy takes []
     raise TypeMismatch(
-        f"an index of type {at.dtype} chooses no elements of an array of a graph",
+        f"an index of type {indices.dtype} chooses no elements of an array of a graph",
         loc=here(),
         label="this index",
         hint="choose by integers; where(x > 0, x, 0) is for conditions, whose result has a known shape",
     )
 
 
-def _with_all_axes(x: Symbol, parts: list[Any]) -> list[Any]:
+def _expand_ellipsis(x: Symbol, parts: list[Any]) -> list[Any]:
     """The parts of an index with the ellipsis, or missing last parts, replaced by full slices."""
     missing = x.ndim - sum(p is not None and p is not Ellipsis for p in parts)
     if missing < 0:
@@ -97,57 +97,61 @@ def _with_all_axes(x: Symbol, parts: list[Any]) -> list[Any]:
             label="this index",
             hint=f"the array has shape {x.shape}",
         )
-    at = next((n for n, p in enumerate(parts) if p is Ellipsis), len(parts))
-    return [*parts[:at], *[slice(None)] * missing, *parts[at + 1 :]]
+    ellipsis = next((n for n, p in enumerate(parts) if p is Ellipsis), len(parts))
+    return [*parts[:ellipsis], *[slice(None)] * missing, *parts[ellipsis + 1 :]]
 
 
-def _chosen(x: Symbol, arrays: dict[int, Any], first: int, mode: str) -> Symbol:
+def _gather(x: Symbol, arrays: dict[int, Any], first: int, mode: str) -> Symbol:
     """The elements of `x` at the indices in `arrays`, by axis; the index axes begin at axis `first`."""
-    shape = joined(np.take, [np.shape(a) for a in arrays.values()], 0)
-    rest = [n for axis, n in enumerate(x.shape) if axis not in arrays]
-    wanted = (*rest[:first], *shape, *rest[first:])
-    known = {n: _checked(at, n, x.shape[n]) for n, at in arrays.items() if mode == "raise"}
-    if 0 in wanted:
-        return filled(x.trace, "take", wanted, 0, from_numpy(x.dtype))
-    index, last = tensor_index(len(wanted)), first + len(shape)
-    mine, others = index[first:last], iter((*index[:first], *index[last:]))
-    a, out, given = Tensor("a", x.shape, from_numpy(x.dtype)), Func("take", shape=wanted), {}
-    place: list[Any] = []
+    index_shape = broadcast_shape(np.take, [np.shape(a) for a in arrays.values()], 0)
+    other_extents = [n for axis, n in enumerate(x.shape) if axis not in arrays]
+    result_shape = (*other_extents[:first], *index_shape, *other_extents[first:])
+    checked = {
+        n: _checked_indices(at, n, x.shape[n]) for n, at in arrays.items() if mode == "raise"
+    }
+    if 0 in result_shape:
+        return full(x.trace, "take", result_shape, 0, from_numpy(x.dtype))
+    index, stop = index_variables(len(result_shape)), first + len(index_shape)
+    gathered_index, other_variables = index[first:stop], iter((*index[:first], *index[stop:]))
+    a, out, inputs = Tensor("a", x.shape, from_numpy(x.dtype)), Func("take", shape=result_shape), {}
+    base_index: list[Any] = []
     for axis, extent in enumerate(x.shape):
-        at = known.get(axis, arrays.get(axis))
+        at = checked.get(axis, arrays.get(axis))
         if at is None:
-            place.append(next(others))
+            base_index.append(next(other_variables))
         elif isinstance(at, int):
-            place.append(at)
+            base_index.append(at)
         else:
-            t = Tensor(f"at{axis}", at.shape, from_numpy(at.dtype))
-            given[t] = at
-            n = cast(value_at(t, at.shape, shape, mine), i64)
-            right = axis in known and not isinstance(at, Symbol)
-            place.append(_inside(n, axis, extent, "clip" if right else mode))
-    out[index] = a[tuple(place)]
-    return made_of(x.trace, out, {a: x, **given})
+            tensor = Tensor(f"at{axis}", at.shape, from_numpy(at.dtype))
+            inputs[tensor] = at
+            n = cast(broadcast_read(tensor, at.shape, index_shape, gathered_index), i64)
+            in_bounds = axis in checked and not isinstance(at, Symbol)
+            base_index.append(_bounded_index(n, axis, extent, "clip" if in_bounds else mode))
+    out[index] = a[tuple(base_index)]
+    return record_call(x.trace, out, {a: x, **inputs})
 
 
-def _checked(at: Any, axis: int, extent: int) -> Any:
-    """Constant indices made non-negative, symbols unchanged; IndexBoundError for an index out of bounds."""
-    if isinstance(at, Symbol):
-        if at.size and not extent:
-            raise _outside("cannot do a non-empty take from an empty axes.")
-        return at
-    given = np.asarray(at)
-    wrong = given[(given < -extent) | (given >= extent)]
-    if wrong.size:
-        raise _outside(_OUTSIDE.format(axis=axis, extent=extent).format(wrong.flat[0]))
-    if isinstance(at, int):
-        return at % extent
-    return np.where(at < 0, at + extent, at) if (at < 0).any() else at
+def _checked_indices(indices: Any, axis: int, extent: int) -> Any:
+    """Constant indices as non-negative ones, symbols unchanged; IndexBoundError for one out of bounds."""
+    if isinstance(indices, Symbol):
+        if indices.size and not extent:
+            raise _out_of_bounds("cannot do a non-empty take from an empty axes.")
+        return indices
+    values = np.asarray(indices)
+    outside = values[(values < -extent) | (values >= extent)]
+    if outside.size:
+        raise _out_of_bounds(
+            _OUT_OF_BOUNDS.format(axis=axis, extent=extent).format(outside.flat[0])
+        )
+    if isinstance(indices, int):
+        return indices % extent
+    return np.where(indices < 0, indices + extent, indices) if (indices < 0).any() else indices
 
 
-_OUTSIDE = "index {{}} is out of bounds for axis {axis} with size {extent}"
+_OUT_OF_BOUNDS = "index {{}} is out of bounds for axis {axis} with size {extent}"
 
 
-def _outside(message: str) -> IndexBoundError:
+def _out_of_bounds(message: str) -> IndexBoundError:
     return IndexBoundError(
         message,
         loc=here(),
@@ -156,7 +160,7 @@ def _outside(message: str) -> IndexBoundError:
     )
 
 
-def _inside(n: Any, axis: int, extent: int, mode: str) -> Any:
+def _bounded_index(n: Any, axis: int, extent: int, mode: str) -> Any:
     """An index within the axis: wrapped, clipped, or checked in the kernel with `require`, by the mode."""
     match mode:
         case "wrap":
@@ -164,6 +168,6 @@ def _inside(n: Any, axis: int, extent: int, mode: str) -> Any:
         case "clip":
             return clip(n, 0, extent - 1)
         case _:
-            message = _OUTSIDE.format(axis=axis, extent=extent)
+            message = _OUT_OF_BOUNDS.format(axis=axis, extent=extent)
             inside = (n >= -extent) & (n < extent)
             return clip(require(inside, where(n < 0, n + extent, n), message, n), 0, extent - 1)

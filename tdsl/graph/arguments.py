@@ -11,12 +11,12 @@ from numpy.lib.array_utils import normalize_axis_tuple
 
 from tdsl.core.source import here
 from tdsl.errors import ShapeError, TypeMismatch, counted
-from tdsl.graph.symbol import Recorder, Symbol, not_in_place
+from tdsl.graph.symbol import Recorder, Symbol, in_place_error
 
-_INSTEAD = {
+_ALTERNATIVES = {
     "where": "choose before: np.where(mask, x, 0) for a sum, np.where(mask, x, -np.inf) for a maximum",
     "initial": "combine it with the result: x.sum() + initial, np.maximum(x.max(), initial)",
-    "mean": "leave it away: the mean is made beside",
+    "mean": "leave mean= away: the mean is computed by the same kernel",
 }
 
 
@@ -30,51 +30,53 @@ def name_of(function: Callable[..., Any]) -> str:
     return f"{module.replace('numpy', 'np', 1)}.{function.__name__}"
 
 
-def bound(
+def bind_arguments(
     function: Callable[..., Any], args: tuple[Any, ...], options: Mapping[str, Any]
 ) -> dict[str, Any]:
     """The arguments of a call by parameter name; TypeMismatch if NumPy's function does not accept them."""
     try:
-        given = inspect.signature(function).bind(*args, **options).arguments
+        bound = inspect.signature(function).bind(*args, **options).arguments
     except TypeError as error:
-        raise wrong(function, function, error) from None
-    return {name: x for name, x in given.items() if x is not np._NoValue}
+        raise wrong_arguments_error(function, function, error) from None
+    return {name: x for name, x in bound.items() if x is not np._NoValue}
 
 
-def wrong(function: Callable[..., Any], own: Callable[..., Any], error: TypeError) -> TypeMismatch:
-    """The TypeMismatch for a call of `function`; its hint lists the supported parameters, those of `own`."""
+def wrong_arguments_error(
+    function: Callable[..., Any], implementation: Callable[..., Any], error: TypeError
+) -> TypeMismatch:
+    """The TypeMismatch for a call of `function`; its hint lists the parameters of `implementation`."""
     return TypeMismatch(
         f"{name_of(function)}: {error}",
         loc=here(),
         label="this call",
-        hint=f"{name_of(function)}({', '.join(_shown(own))})",
+        hint=f"{name_of(function)}({', '.join(_parameter_texts(implementation))})",
     )
 
 
-def _shown(own: Callable[..., Any]) -> list[str]:
-    parameters = inspect.signature(own).parameters.values()
+def _parameter_texts(implementation: Callable[..., Any]) -> list[str]:
+    parameters = inspect.signature(implementation).parameters.values()
     return [
         p.name if p.default in (p.empty, np._NoValue) else f"{p.name}={p.default}"
         for p in parameters
     ]
 
 
-def refuse(function: Callable[..., Any], given: Mapping[str, Any]) -> None:
+def refuse_options(function: Callable[..., Any], options: Mapping[str, Any]) -> None:
     """Raises TypeMismatch for the first of these unsupported arguments that is not None or the default."""
-    for name, x in given.items():
+    for name, x in options.items():
         if x is None or (name == "where" and x is True):
             continue
         if name == "out":
-            raise not_in_place()
+            raise in_place_error()
         raise TypeMismatch(
             f"{name_of(function)} takes no {name}= for arrays of a graph",
             loc=here(),
             label="this call",
-            hint=_INSTEAD.get(name, f"leave {name}= away"),
+            hint=_ALTERNATIVES.get(name, f"leave {name}= away"),
         )
 
 
-def symbol(function: Callable[..., Any], x: Any) -> Symbol:
+def as_symbol(function: Callable[..., Any], x: Any) -> Symbol:
     """Returns `x` if it is a symbol; raises TypeMismatch otherwise."""
     if isinstance(x, Symbol):
         return x
@@ -82,7 +84,7 @@ def symbol(function: Callable[..., Any], x: Any) -> Symbol:
         f"{name_of(function)} takes an array of the graph, not {x!r}",
         loc=here(),
         label="this call",
-        hint="arrays that are the same in every call can be made before the graph",
+        hint="arrays that are the same in every call can be created before the graph",
     )
 
 

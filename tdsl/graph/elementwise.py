@@ -18,7 +18,7 @@ from tdsl.lang.ufunc import call_ufunc
 from tdsl.lang.value import vars
 
 
-def elementwise(
+def apply_ufunc(
     trace: Recorder, ufunc: np.ufunc, method: str, args: tuple[Any, ...], options: Mapping[str, Any]
 ) -> Symbol:
     """Calls an element-wise ufunc of NumPy on symbols, other arrays and numbers.
@@ -26,36 +26,37 @@ def elementwise(
     Broadcasting and type promotion are NumPy's. ShapeError if the shapes do not broadcast, TypeMismatch if
     tdsl has no such function.
     """
-    return of_elements(
+    return map_elements(
         trace, ufunc, args, lambda *values: call_ufunc(ufunc, method, values, options)
     )
 
 
-def of_elements(
+def map_elements(
     trace: Recorder, function: Callable[..., Any], args: Sequence[Any], value: Callable[..., Any]
 ) -> Symbol:
     """Applies `value` to elements of arrays that broadcast, and casts to the result type of `function`."""
     arrays = [a for a in args if isinstance(a, Symbol | np.ndarray)]
-    shape = joined(function, [a.shape for a in arrays], 0)
+    shape = broadcast_shape(function, [a.shape for a in arrays], 0)
     tensors = {
         id(a): Tensor(name, a.shape, from_numpy(a.dtype))
         for a, name in zip({id(a): a for a in arrays}.values(), "abcd", strict=False)
     }
-    index = tensor_index(len(shape))
+    index = index_variables(len(shape))
     values = [
-        value_at(tensors[id(a)], a.shape, shape, index) if id(a) in tensors else a for a in args
+        broadcast_read(tensors[id(a)], a.shape, shape, index) if id(a) in tensors else a
+        for a in args
     ]
     result = value(*values)
-    wanted = from_numpy(function(*(_empty(a) for a in args)).dtype)
+    result_type = from_numpy(function(*(_empty(a) for a in args)).dtype)
     out = Func(function.__name__)
-    out[index] = result if result.dtype == wanted else cast(result, wanted)
-    return made_of(trace, out, {tensors[id(a)]: a for a in arrays})
+    out[index] = result if result.dtype == result_type else cast(result, result_type)
+    return record_call(trace, out, {tensors[id(a)]: a for a in arrays})
 
 
-def made_of(trace: Recorder, out: Func, given: Mapping[Tensor, Any]) -> Symbol:
-    """Compiles the func `out` as an operator, and records its call with the given array for each tensor."""
-    made: Symbol = trace.call(compile(out), (), {t.name: x for t, x in given.items()})
-    return made
+def record_call(trace: Recorder, out: Func, inputs: Mapping[Tensor, Any]) -> Symbol:
+    """Compiles the func `out` as an operator, and records its call with the arrays `inputs` by tensor."""
+    result: Symbol = trace.call(compile(out), (), {t.name: x for t, x in inputs.items()})
+    return result
 
 
 def _empty(a: Any) -> Any:
@@ -78,17 +79,17 @@ def element_type(dtype: Any) -> DType:
     return as_dtype(dtype)
 
 
-def of_type(x: Symbol, dtype: Any) -> Symbol:
+def convert(x: Symbol, dtype: Any) -> Symbol:
     """The elements converted to another type."""
-    wanted = element_type(dtype)
+    result_type = element_type(dtype)
 
     def astype(a: Any) -> Any:
-        return a.astype(wanted.numpy)
+        return a.astype(result_type.numpy)
 
-    return of_elements(x.trace, astype, (x,), lambda a: cast(a, wanted))
+    return map_elements(x.trace, astype, (x,), lambda a: cast(a, result_type))
 
 
-def joined(
+def broadcast_shape(
     function: Callable[..., Any], shapes: list[tuple[int, ...]], inner: int
 ) -> tuple[int, ...]:
     """The broadcast shape of `shapes` without their last `inner` dimensions; ShapeError if they disagree."""
@@ -107,34 +108,36 @@ def joined(
         ) from None
 
 
-def copied(x: Symbol) -> Symbol:
+def record_copy(x: Symbol) -> Symbol:
     """Records a copy of an array."""
     source, out, index = (
         Tensor("a", x.shape, from_numpy(x.dtype)),
         Func("copy"),
-        tensor_index(x.ndim),
+        index_variables(x.ndim),
     )
     out[index] = source[index]
-    made: Symbol = x.trace.call(compile(out), (x,), {})
-    return made
+    result: Symbol = x.trace.call(compile(out), (x,), {})
+    return result
 
 
-def tensor_index(rank: int) -> tuple[Any, ...]:
+def index_variables(rank: int) -> tuple[Any, ...]:
     """A variable for each dimension: i0, i1, ..."""
     return tuple(vars(f"i{n}") for n in range(rank))
 
 
-def value_at(
+def broadcast_read(
     tensor: Tensor,
-    own: tuple[int, ...],
-    whole: tuple[int, ...],
+    shape: tuple[int, ...],
+    result_shape: tuple[int, ...],
     index: tuple[Any, ...],
     inner: tuple[Any, ...] = (),
 ) -> Any:
-    """The element of a tensor of shape `own` that broadcasts to the point `index` of the shape `whole`.
+    """The element of a tensor of `shape` that broadcasts to the point `index` of `result_shape`.
 
     Broadcast axes are read at 0; `inner` are indices of further, last axes.
     """
-    left = len(whole) - len(own)
-    at = zip(own, whole[left:], index[left:], strict=True)
-    return tensor[(*(0 if mine != theirs else i for mine, theirs, i in at), *inner)]
+    left = len(result_shape) - len(shape)
+    axes = zip(shape, result_shape[left:], index[left:], strict=True)
+    return tensor[
+        (*(0 if extent != result_extent else i for extent, result_extent, i in axes), *inner)
+    ]

@@ -1,4 +1,4 @@
-"""`Kernel`: the compiled program of a group, and programs that run once for its constant arrays."""
+"""`FoldedKernel`: the compiled program of a group, and programs that run once for its constant arrays."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from tdsl.tilegraph.schedule import Schedule
 T = TypeVar("T")
 
 
-Making = tuple[State, tuple[object, ...]]  # cache key: a program and its input arrays
+OnceKey = tuple[State, tuple[object, ...]]  # cache key: a program and its input arrays
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Kernel:
+class FoldedKernel:
     """The compiled code of a group: `each` runs in every call, the programs in `once` only once.
 
     `once` compute arrays from constants (packed weights, for example), which `each` takes after its other
@@ -39,93 +39,97 @@ class Kernel:
     each: Compiled
     once: tuple[Compiled, ...] = ()
 
-    def taken(self, given: Sequence[T]) -> tuple[T, ...]:
-        """The arguments of `each` among the values `given` for the parameters."""
-        return _chosen(self.each, self.parameters, given)
+    def select_inputs(self, values: Sequence[T]) -> tuple[T, ...]:
+        """The arguments of `each` among the `values` of the parameters."""
+        return _select_inputs(self.each, self.parameters, values)
 
-    def made(self, given: Sequence[Any]) -> dict[Making, int]:
+    def once_bytes(self, inputs: Sequence[Any]) -> dict[OnceKey, int]:
         """The bytes of the outputs of each program in `once`, by cache key; kernels may share keys."""
         return {
-            self._making(once, given): sum(prod(s) * d.itemsize for s, d in _results(once))
+            self._once_key(once, inputs): sum(prod(s) * d.itemsize for s, d in _output_specs(once))
             for once in self.once
         }
 
-    def prepared(
-        self, given: Sequence[Any], known: dict[Making, tuple[Array, ...]] | None = None
+    def folded_arrays(
+        self, inputs: Sequence[Any], cache: dict[OnceKey, tuple[Array, ...]] | None = None
     ) -> tuple[Array, ...]:
-        """Runs `once` on the arrays given for the parameters, and returns the arrays that `each` takes.
+        """Runs `once` on the `inputs`, one for each parameter, and returns the arrays that `each` takes.
 
-        `known` is a cache of results that kernels share.
+        `cache` has results that kernels share.
         """
-        known, found = {} if known is None else known, dict[str, Array]()
+        cache, arrays = {} if cache is None else cache, dict[str, Array]()
         for once in self.once:
-            key = self._making(once, given)
-            if key not in known:
-                known[key] = tuple(aligned_empty(s, d) for s, d in _results(once))
-                once(*_chosen(once, self.parameters, given), out=known[key])
-            found |= zip(once.state.program.outputs, known[key], strict=True)
-        return tuple(found[arg.name] for arg in self.each.signature.inputs if arg.name in found)
+            key = self._once_key(once, inputs)
+            if key not in cache:
+                cache[key] = tuple(aligned_empty(s, d) for s, d in _output_specs(once))
+                once(*_select_inputs(once, self.parameters, inputs), out=cache[key])
+            arrays |= zip(once.state.program.outputs, cache[key], strict=True)
+        return tuple(arrays[arg.name] for arg in self.each.signature.inputs if arg.name in arrays)
 
-    def _making(self, once: Compiled, given: Sequence[Any]) -> Making:
-        arrays = _chosen(once, self.parameters, given)
+    def _once_key(self, once: Compiled, inputs: Sequence[Any]) -> OnceKey:
+        arrays = _select_inputs(once, self.parameters, inputs)
         return once.state, tuple(
-            (*map(x.__array_interface__.get, _PLACE), x.strides) for x in arrays
+            (*map(x.__array_interface__.get, _ADDRESS_FIELDS), x.strides) for x in arrays
         )
 
 
-_PLACE = ("data", "shape", "typestr")
+_ADDRESS_FIELDS = ("data", "shape", "typestr")
 
 
-def _results(once: Compiled) -> list[tuple[tuple[int, ...], np.dtype[Any]]]:
+def _output_specs(once: Compiled) -> list[tuple[tuple[int, ...], np.dtype[Any]]]:
     """Shapes and types of the outputs of a program that runs once."""
     signature = once.signature
     return [(output_shape(signature, arg, {}), arg.dtype.numpy) for arg in signature.outputs]
 
 
-def _chosen(compiled: Compiled, parameters: Sequence[str], given: Sequence[T]) -> tuple[T, ...]:
-    values = dict(zip(parameters, given, strict=True))
+def _select_inputs(
+    compiled: Compiled, parameters: Sequence[str], values: Sequence[T]
+) -> tuple[T, ...]:
+    by_parameter = dict(zip(parameters, values, strict=True))
     names = (arg.name for arg in compiled.signature.inputs)
-    return tuple(values[n] for n in names if n in values)
+    return tuple(by_parameter[n] for n in names if n in by_parameter)
 
 
-def kernel_of(program: Program, known: Compiled | None, target: Target) -> Kernel:
-    """The kernel of a program with bound sizes; `known` is compiled with constants as plain inputs."""
+def compile_kernel(program: Program, compiled: Compiled | None, target: Target) -> FoldedKernel:
+    """The kernel of a program with bound sizes; `compiled` takes constants as plain inputs."""
     if any(t.constant for t in program.inputs):
-        made = split(compile(Schedule.of_program(program), target=target))
-        if made.once:
-            return made
-        program = with_constants(program, ())
-    return Kernel(program.parameters, known or compile(Schedule.of_program(program), target=target))
+        kernel = fold_constants(compile(Schedule.of_program(program), target=target))
+        if kernel.once:
+            return kernel
+        program = mark_constants(program, ())
+    return FoldedKernel(
+        program.parameters, compiled or compile(Schedule.of_program(program), target=target)
+    )
 
 
-def as_scheduled(call: Call) -> Kernel:
+def scheduled_kernel(call: Call) -> FoldedKernel:
     """The kernel of a call that the user has scheduled, with that schedule."""
     state = bind_state(call.compiled.state, call.sizes)
-    state = replace(state, program=with_constants(state.program, call.inputs))
-    made = split(compile(Schedule.of_state(state), target=call.compiled.target))
-    return made if made.once else Kernel(made.parameters, call.compiled)
+    state = replace(state, program=mark_constants(state.program, call.inputs))
+    kernel = fold_constants(compile(Schedule.of_state(state), target=call.compiled.target))
+    return kernel if kernel.once else FoldedKernel(kernel.parameters, call.compiled)
 
 
-def split(compiled: Compiled) -> Kernel:
+def fold_constants(compiled: Compiled) -> FoldedKernel:
     """The kernel of a compiled program with bound sizes; funcs of constants only are moved into `once`."""
     program = compiled.state.program
     if any(t.constant for t in program.inputs):
-        found = split_constants(ready(compiled.variant(compiled.specialisation({}))))
-        if found is not None:
+        parts = split_constants(ready(compiled.variant(compiled.specialisation({}))))
+        if parts is not None:
             each, *once = (
                 compile(Schedule.of_state(s), target=compiled.target)
-                for s in (found.each, *in_parts(found.once))
+                for s in (parts.each, *in_parts(parts.once))
             )
-            return Kernel(program.parameters, each, tuple(once))
-    return Kernel(program.parameters, compiled)
+            return FoldedKernel(program.parameters, each, tuple(once))
+    return FoldedKernel(program.parameters, compiled)
 
 
-def with_constants(program: Program, given: Sequence[Given]) -> Program:
-    """The program with the inputs that are given constants marked as constant, and no others."""
-    never = {
+def mark_constants(program: Program, arguments: Sequence[Given]) -> Program:
+    """The program with exactly those inputs marked as constant whose arguments are constants."""
+    constants = {
         name
-        for name, x in zip(program.parameters, given, strict=False)
+        for name, x in zip(program.parameters, arguments, strict=False)
         if isinstance(x, Source) and isinstance(base_of(x), Constant)
     }
-    inputs = tuple(replace(t, constant=t.name in never) for t in program.inputs)
+    inputs = tuple(replace(t, constant=t.name in constants) for t in program.inputs)
     return replace(program, inputs=inputs)

@@ -4,8 +4,8 @@ views          functions that return a view of their argument                 VI
 elements       element-wise functions of arguments that broadcast             elementwise.py
 reductions     sums, extrema, argmax, moments, norms, cumulative sums         reductions.py
 products       contractions: matmul, dot, einsum                              products.py
-arrangement    concatenate, stack, split, pad                                 arrangement.py
-gather         advanced indexing by arrays of integers                        gather.py
+concatenate    concatenate, stack, split, pad                                 concatenate.py
+indexing       advanced indexing by arrays of integers                        advanced_indexing.py
 """
 
 from __future__ import annotations
@@ -21,36 +21,34 @@ from numpy.lib.stride_tricks import sliding_window_view
 
 from tdsl.core.source import here
 from tdsl.errors import TypeMismatch
-from tdsl.graph import advanced_indexing as gather
-from tdsl.graph import concatenate as arrangement
-from tdsl.graph import products, reductions
-from tdsl.graph.arguments import name_of, refuse, symbol, trace_of, wrong
-from tdsl.graph.elementwise import copied, elementwise, of_elements, of_type
+from tdsl.graph import advanced_indexing, concatenate, products, reductions
+from tdsl.graph.arguments import as_symbol, name_of, refuse_options, trace_of, wrong_arguments_error
+from tdsl.graph.elementwise import apply_ufunc, convert, map_elements, record_copy
 from tdsl.graph.symbol import NumpyFunctions, Recorder, Symbol
 from tdsl.lang.ufunc import call_function
 
-Known = Callable[..., Any]
+NumpyFunction = Callable[..., Any]
 
 VIEWS = (
     np.transpose, np.reshape, np.ravel, np.swapaxes, np.moveaxis, np.rollaxis, np.squeeze, np.expand_dims,
     np.broadcast_to, np.flip, np.fliplr, np.flipud, np.rot90, np.diagonal, np.atleast_1d, np.atleast_2d,
     np.atleast_3d, sliding_window_view,
 )  # fmt: skip
-PARTS = (np.split, np.array_split, np.hsplit, np.vsplit, np.dsplit)
+SPLITS = (np.split, np.array_split, np.hsplit, np.vsplit, np.dsplit)
 
 
-def _view(function: Known, a: Any, *args: Any, **options: Any) -> Symbol:
-    return symbol(function, a).changed(lambda array: function(array, *args, **options))
+def _call_view(function: NumpyFunction, a: Any, *args: Any, **options: Any) -> Symbol:
+    return as_symbol(function, a).apply_view(lambda array: function(array, *args, **options))
 
 
 def _where(condition: Any, x: Any, y: Any) -> Symbol:
-    return _of_elements(np.where, condition, x, y)
+    return _map_elements(np.where, condition, x, y)
 
 
-def _of_elements(function: Known, *args: Any) -> Symbol:
+def _map_elements(function: NumpyFunction, *args: Any) -> Symbol:
     arrays = [np.asarray(a) if isinstance(a, list | tuple) else a for a in args]
     trace = trace_of(*arrays)
-    return of_elements(trace, function, arrays, lambda *v: call_function(function, v, {}))
+    return map_elements(trace, function, arrays, lambda *v: call_function(function, v, {}))
 
 
 def _clip(
@@ -62,22 +60,22 @@ def _clip(
     min: Any = None,
     max: Any = None,
 ) -> Any:
-    refuse(np.clip, {"out": out})
+    refuse_options(np.clip, {"out": out})
     low, high = (a_min if min is None else min), (a_max if max is None else max)
     if low is not None and high is not None:
-        return _of_elements(np.clip, a, low, high)
+        return _map_elements(np.clip, a, low, high)
     bounded = a if low is None else np.maximum(a, low)
     return bounded if high is None else np.minimum(bounded, high)
 
 
 def _round(a: Any, decimals: Any = 0, out: Any = None) -> Symbol:
-    refuse(np.round, {"out": out, "decimals": decimals or None})
-    return _of_elements(np.round, a)
+    refuse_options(np.round, {"out": out, "decimals": decimals or None})
+    return _map_elements(np.round, a)
 
 
 def _copy(a: Any, order: Any = None, subok: Any = None) -> Symbol:
-    refuse(np.copy, {"order": order})
-    return copied(a)
+    refuse_options(np.copy, {"order": order})
+    return record_copy(a)
 
 
 def _full_like(
@@ -88,11 +86,11 @@ def _full_like(
     )
 
 
-FUNCTIONS: Mapping[Known, Known] = {
-    **{f: partial(_view, f) for f in VIEWS},
-    **{f: partial(arrangement.in_parts, f) for f in PARTS},
-    **{f: partial(reductions.reduced, f) for f in (*reductions.RULES, *reductions.ALIASES)},
-    **{f: partial(reductions.running, f) for f in reductions.RUNNING},
+FUNCTIONS: Mapping[NumpyFunction, NumpyFunction] = {
+    **{f: partial(_call_view, f) for f in VIEWS},
+    **{f: partial(concatenate.split, f) for f in SPLITS},
+    **{f: partial(reductions.call_reduction, f) for f in (*reductions.RULES, *reductions.ALIASES)},
+    **{f: partial(reductions.cumulate, f) for f in reductions.CUMULATIVE},
     np.linalg.norm: reductions.norm,
     np.dot: products.dot,
     np.inner: products.inner,
@@ -103,12 +101,12 @@ FUNCTIONS: Mapping[Known, Known] = {
     np.clip: _clip,
     np.round: _round,
     np.copy: _copy,
-    np.concatenate: arrangement.concatenate,
-    np.stack: arrangement.stack,
-    np.hstack: arrangement.hstack,
-    np.vstack: arrangement.vstack,
-    np.pad: arrangement.pad,
-    np.take: gather.take,
+    np.concatenate: concatenate.concatenate,
+    np.stack: concatenate.stack,
+    np.hstack: concatenate.hstack,
+    np.vstack: concatenate.vstack,
+    np.pad: concatenate.pad,
+    np.take: advanced_indexing.take,
     np.shape: lambda a: a.shape,
     np.ndim: lambda a: a.ndim,
     np.size: lambda a, axis=None: a.size if axis is None else a.shape[axis],
@@ -118,31 +116,31 @@ FUNCTIONS: Mapping[Known, Known] = {
 }
 
 
-def numpy_function(function: Known, args: tuple[Any, ...], options: Mapping[str, Any]) -> Any:
+def numpy_function(
+    function: NumpyFunction, args: tuple[Any, ...], options: Mapping[str, Any]
+) -> Any:
     """Calls a function of NumPy on arrays of a graph; TypeMismatch for a function without implementation."""
-    own = FUNCTIONS.get(function)
-    if own is None:
+    implementation = FUNCTIONS.get(function)
+    if implementation is None:
         raise TypeMismatch(
             f"{name_of(function)} does not take arrays of a graph",
             loc=here(),
             label="this call",
-            hint=_instead(function),
+            hint=_suggest_functions(function),
         )
     try:
-        inspect.signature(own).bind(*args, **options)
+        inspect.signature(implementation).bind(*args, **options)
     except TypeError as error:
-        raise wrong(function, own, error) from None
-    return own(*args, **options)
+        raise wrong_arguments_error(function, implementation, error) from None
+    return implementation(*args, **options)
 
 
-def _instead(function: Known) -> str:
+def _suggest_functions(function: NumpyFunction) -> str:
     """The hint for an unsupported function: supported ones with similar names, and where all are listed."""
-    known = {name_of(f): f for f in FUNCTIONS}
-    close = difflib.get_close_matches(name_of(function), known, n=3, cutoff=0.75)
-    nearest = f"did you mean {' or '.join(close)}? " if close else ""
-    return (
-        f"{nearest}Write it as an operator; docs/graph.md lists NumPy's functions that graphs know"
-    )
+    functions = {name_of(f): f for f in FUNCTIONS}
+    similar = difflib.get_close_matches(name_of(function), functions, n=3, cutoff=0.75)
+    suggestion = f"did you mean {' or '.join(similar)}? " if similar else ""
+    return f"{suggestion}Write it as an operator; docs/graph.md lists NumPy's functions that graphs know"
 
 
 def numpy_ufunc(
@@ -150,13 +148,15 @@ def numpy_ufunc(
 ) -> Symbol:
     """Calls a ufunc of NumPy, or its `reduce` or `accumulate`, on arrays of a graph."""
     if method != "__call__":
-        return reductions.of_ufunc(ufunc, method, args, options)
+        return reductions.call_ufunc_method(ufunc, method, args, options)
     if not options and ufunc is np.matmul:
         return products.matmul(*args)
-    if not options and ufunc.__name__ in products.VECTORS:
-        return products.of_vectors(ufunc.__name__, *args)
+    if not options and ufunc.__name__ in products.VECTOR_PRODUCTS:
+        return products.vector_product(ufunc.__name__, *args)
     arrays = tuple(np.asarray(a) if isinstance(a, list | tuple) else a for a in args)
-    return elementwise(trace, ufunc, method, arrays, options)
+    return apply_ufunc(trace, ufunc, method, arrays, options)
 
 
-NUMPY = NumpyFunctions(numpy_ufunc, numpy_function, copied, of_type, gather.indexed)
+NUMPY = NumpyFunctions(
+    numpy_ufunc, numpy_function, record_copy, convert, advanced_indexing.index_by_arrays
+)

@@ -13,14 +13,14 @@ from tdsl.graph.traced_function import TracedFunction
 from tdsl.target import Target, as_target
 
 if TYPE_CHECKING:  # importing tdsl does not import tracing and planning
-    from tdsl.graph.memory import Memory
+    from tdsl.graph.memory import MemoryPlan
     from tdsl.graph.plan import Plan
     from tdsl.graph.planned_function import PlannedFunction
     from tdsl.graph.values import Array, Result
     from tdsl.tilegraph.schedule import Schedule
 
-_KEPT = 16  # plans in the cache; each owns memory for its results
-_TRIED = 4  # plans used last, which a call tries before it looks up its arguments in the cache
+_MAX_PLANS = 16  # plans in the cache; each owns memory for its results
+_MAX_RECENT = 4  # plans used last, which a call tries before it looks up its arguments in the cache
 
 
 class Graph(TracedFunction, Suggesting):
@@ -75,34 +75,34 @@ class Graph(TracedFunction, Suggesting):
     def __call__(self, *args: Any, out: Any = None, **kwargs: Any) -> Any:
         """The results of the function for arrays; `out=` has output arrays in the order of the results."""
         if out is None:
-            for known in self._recent:
-                leaves = known.read(args, kwargs)
-                result = None if leaves is None else known.plan.call(leaves)
+            for planned in self._recent:
+                leaves = planned.read(args, kwargs)
+                result = None if leaves is None else planned.plan.call(leaves)
                 if result is not None:
-                    return known.results(result)
-        return self._other(args, kwargs, out)
+                    return planned.results(result)
+        return self._slow_call(args, kwargs, out)
 
     @told
-    def _other(self, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Any:
+    def _slow_call(self, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Any:
         """The slow path of a call: looks up or makes the plan for the arguments, and handles `out=`."""
         from tdsl.graph.structure import has_symbols, is_array
 
         if has_symbols((args, kwargs)):  # called while another graph is traced
             return self.run(args, kwargs)
-        known, arrays = self._planned(args, kwargs, is_array)
+        planned, arrays = self._plan_for(args, kwargs, is_array)
         with self._lock:
-            others = [k for k in self._recent if k is not known]
-            self._recent = (known, *others[: _TRIED - 1])
+            other_plans = [k for k in self._recent if k is not planned]
+            self._recent = (planned, *other_plans[: _MAX_RECENT - 1])
         if out is None:
-            return known.results(known.plan.call(arrays))
-        results = known.plan.write(arrays, out)
+            return planned.results(planned.plan.call(arrays))
+        results = planned.plan.write(arrays, out)
         return results[0] if len(results) == 1 else results
 
     def plan(self, *args: Any, **kwargs: Any) -> Plan:
         """The plan for the arguments of a call; types such as `td.f32[64, 128]` may replace arrays."""
-        from tdsl.graph.structure import is_declared
+        from tdsl.graph.structure import is_array_or_type
 
-        return self._planned(args, kwargs, is_declared)[0].plan
+        return self._plan_for(args, kwargs, is_array_or_type)[0].plan
 
     def tune(self, *args: Any, seconds: float = 10.0, **kwargs: Any) -> Plan:
         """Tunes the plan for the arguments of a call by measurement; returns the plan that later calls use.
@@ -112,16 +112,16 @@ class Graph(TracedFunction, Suggesting):
         Clearly faster kernels are kept. Takes about `seconds` seconds, or less. `print` of the plan shows the
         measurements. Raises the errors of the call.
         """
-        from tdsl.graph.planned_function import tuned
+        from tdsl.graph.planned_function import tune_plan
         from tdsl.graph.structure import is_array
 
         _check_seconds(seconds)
-        known, arrays = self._planned(args, kwargs, is_array)
-        better = tuned(self, known, arrays, seconds)
+        planned, arrays = self._plan_for(args, kwargs, is_array)
+        tuned = tune_plan(self, planned, arrays, seconds)
         with self._lock:
-            self._plans = {k: better if v is known else v for k, v in self._plans.items()}
-            self._recent = (better, *(k for k in self._recent if k is not known))
-        return better.plan
+            self._plans = {k: tuned if v is planned else v for k, v in self._plans.items()}
+            self._recent = (tuned, *(k for k in self._recent if k is not planned))
+        return tuned.plan
 
     def autoschedule(
         self, *args: Any, target: Target | str | None = None, pin: object = None, measure: int = 0,
@@ -137,27 +137,27 @@ class Graph(TracedFunction, Suggesting):
         `target` is by default that of the graph; it may be cuda.
         Raises DefinitionError if a call has its own schedule.
         """
-        from tdsl.graph.merged_program import as_one
-        from tdsl.graph.structure import is_declared
+        from tdsl.graph.merged_program import merge_graph
+        from tdsl.graph.structure import is_array_or_type
         from tdsl.tuning import autoschedule, check_measure
 
-        wanted = self.target if target is None else as_target(target)
-        check_measure(measure, seconds, wanted)
+        resolved = self.target if target is None else as_target(target)
+        check_measure(measure, seconds, resolved)
         if measure:
             _check_arrays((args, kwargs), "measured", "leave measure= away: the model decides")
-        known, arrays = self._planned(args, kwargs, is_declared)
-        whole = as_one(known.plan, arrays)
+        planned, arrays = self._plan_for(args, kwargs, is_array_or_type)
+        merged = merge_graph(planned.plan, arrays)
         return autoschedule(
-            whole.program, {}, wanted, whole.values, pin=pin, tries=measure, seconds=seconds,
-            results=whole.results,
+            merged.program, {}, resolved, merged.values, pin=pin, tries=measure, seconds=seconds,
+            results=merged.results,
         )  # fmt: skip
 
     @property
-    def memory(self) -> Memory[Result]:
+    def memory(self) -> MemoryPlan[Result]:
         """The memory plan of the newest plan: offsets of results, and sizes; ShapeError if no plan exists."""
-        return self._last().memory
+        return self._newest_plan().memory
 
-    def _last(self) -> Plan:
+    def _newest_plan(self) -> Plan:
         if not self._plans:
             raise ShapeError(
                 f"graph {self.name!r} has no plan: the shapes of its arguments are not known yet",
@@ -170,50 +170,50 @@ class Graph(TracedFunction, Suggesting):
     def _found_elsewhere(self, name: str) -> str:
         from tdsl.tilegraph.schedule import Schedule
 
-        found = "schedules have it: autoschedule of a graph gives one for all of it"
-        return found if hasattr(Schedule, name) else ""
+        hint = "schedules have it: autoschedule of a graph gives one for all of it"
+        return hint if hasattr(Schedule, name) else ""
 
     def __str__(self) -> str:
-        return str(self._last()) if self._plans else repr(self)
+        return str(self._newest_plan()) if self._plans else repr(self)
 
     def __repr__(self) -> str:
         return f"<graph {self.name}{inspect.signature(self.function)}>"
 
-    def _planned(
+    def _plan_for(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], is_leaf: Callable[[Any], bool]
     ) -> tuple[PlannedFunction, tuple[Array, ...]]:
-        """The plan for the arguments, made if it is not in the cache, and the arrays in the arguments."""
-        from tdsl.graph.planned_function import as_array, trace
-        from tdsl.graph.structure import is_array, take_apart
+        """The plan for the arguments, traced if it is not in the cache, and the arrays in the arguments."""
+        from tdsl.graph.planned_function import as_array, trace_graph
+        from tdsl.graph.structure import flatten, is_array
         from tdsl.graph.values import Spec
 
         leaves: list[Any] = []
-        structures = take_apart(args, is_leaf, leaves), take_apart(kwargs, is_leaf, leaves)
+        structures = flatten(args, is_leaf, leaves), flatten(kwargs, is_leaf, leaves)
         arrays = tuple(as_array(x) for x in leaves)
         key = structures, tuple(Spec(array.shape, array.dtype) for array in arrays)
         with self._lock:
             if key not in self._plans:
                 if is_leaf is is_array:
                     _check_arrays((args, kwargs), "run", "types to plan() and autoschedule()")
-                self._plans[key] = trace(self, *key[0], key[1])
-                if len(self._plans) > _KEPT:
+                self._plans[key] = trace_graph(self, *key[0], key[1])
+                if len(self._plans) > _MAX_PLANS:
                     del self._plans[next(iter(self._plans))]
             return self._plans[key], arrays
 
 
-def _check_arrays(given: Any, done: str, otherwise: str) -> None:
+def _check_arrays(arguments: Any, action: str, alternative: str) -> None:
     """Raises TypeMismatch if the arguments contain a type in place of an array."""
-    from tdsl.graph.structure import is_array, is_declared, take_apart
+    from tdsl.graph.structure import flatten, is_array, is_array_or_type
 
     leaves: list[Any] = []
-    take_apart(given, is_declared, leaves)
+    flatten(arguments, is_array_or_type, leaves)
     for x in leaves:
         if not is_array(x):
             raise TypeMismatch(
-                f"a graph is {done} on arrays, and {x} has no values",
+                f"a graph is {action} on arrays, and {x} has no values",
                 loc=here(),
                 label="this call",
-                hint=f"pass arrays, or {otherwise}",
+                hint=f"pass arrays, or {alternative}",
             )
 
 

@@ -24,14 +24,14 @@ from tdsl.schedule.properties import has_effects
 Groups = tuple[tuple[int, ...], ...]
 
 
-def needed(calls: Sequence[Call], outputs: Iterable[Source]) -> set[int]:
+def needed_calls(calls: Sequence[Call], outputs: Iterable[Source]) -> set[int]:
     """The numbers of the calls that the outputs depend on, and of calls with effects, such as `require`."""
-    found = {b.call for b in map(base_of, outputs) if isinstance(b, Result)}
+    numbers = {b.call for b in map(base_of, outputs) if isinstance(b, Result)}
     for n in reversed(range(len(calls))):
-        if n in found or _has_effects(calls[n].compiled.state.program):
-            found.add(n)
-            found |= {b.call for b in map(base_of, sources(calls[n])) if isinstance(b, Result)}
-    return found
+        if n in numbers or _has_effects(calls[n].compiled.state.program):
+            numbers.add(n)
+            numbers |= {b.call for b in map(base_of, sources(calls[n])) if isinstance(b, Result)}
+    return numbers
 
 
 def sources(call: Call) -> list[Source]:
@@ -39,56 +39,56 @@ def sources(call: Call) -> list[Source]:
     return [x for x in call.inputs if isinstance(x, Source)]
 
 
-def each_alone(calls: Sequence[Call], outputs: Sequence[Source]) -> Groups:
+def separate_groups(calls: Sequence[Call], outputs: Sequence[Source]) -> Groups:
     """The groups of a graph without fusion: one for each call that is needed."""
-    return tuple((n,) for n in sorted(needed(calls, outputs)))
+    return tuple((n,) for n in sorted(needed_calls(calls, outputs)))
 
 
-def join_elementwise(calls: Sequence[Call], outputs: Sequence[Source]) -> Groups:
+def fuse_elementwise(calls: Sequence[Call], outputs: Sequence[Source]) -> Groups:
     """The groups of a graph with element-wise calls fused into their producers, in an executable order."""
-    kept = sorted(needed(calls, outputs))
-    read = [base_of(s) for n in kept for s in set(sources(calls[n]))] + [
+    numbers = sorted(needed_calls(calls, outputs))
+    bases = [base_of(s) for n in numbers for s in set(sources(calls[n]))] + [
         base_of(s) for s in outputs
     ]
-    uses = Counter(read)
+    uses = Counter(bases)
     groups: list[list[int]] = []
     group_of: dict[int, int] = {}
-    for n in kept:
-        at = _host(calls, n, group_of, uses)
-        if at is None:
-            at = len(groups)
+    for n in numbers:
+        group = _group_to_join(calls, n, group_of, uses)
+        if group is None:
+            group = len(groups)
             groups.append([])
-        groups[at].append(n)
-        group_of[n] = at
+        groups[group].append(n)
+        group_of[n] = group
     return tuple(map(tuple, groups))
 
 
-def _host(
+def _group_to_join(
     calls: Sequence[Call], n: int, group_of: dict[int, int], uses: Counter[Base]
 ) -> int | None:
     """The number of the group that call `n` can join; None if it starts a new group."""
-    read = [s for s in sources(calls[n]) if isinstance(base_of(s), Result)]
-    last = max((group_of[base_of(s).call] for s in read), default=None)  # type: ignore[union-attr]  # Results
+    results_read = [s for s in sources(calls[n]) if isinstance(base_of(s), Result)]
+    last_group = max((group_of[base_of(s).call] for s in results_read), default=None)  # type: ignore[union-attr]  # Results
     if (
-        last is None
-        or not is_open(calls[n])
+        last_group is None
+        or not is_unscheduled(calls[n])
         or not _is_elementwise(calls[n].compiled.state.program)
     ):
         return None
-    inside = [s for s in read if group_of[base_of(s).call] == last]  # type: ignore[union-attr]  # as above
-    if any(isinstance(s, View) for s in inside):
+    read_from_group = [s for s in results_read if group_of[base_of(s).call] == last_group]  # type: ignore[union-attr]  # as above
+    if any(isinstance(s, View) for s in read_from_group):
         return None
     joins = any(
         isinstance(s, Result)
         and uses[s] == 1
-        and is_open(calls[s.call])
-        and _point_by_point(calls[n], s)
-        for s in inside
+        and is_unscheduled(calls[s.call])
+        and _reads_elementwise(calls[n], s)
+        for s in read_from_group
     )
-    return last if joins else None
+    return last_group if joins else None
 
 
-def is_open(call: Call) -> bool:
+def is_unscheduled(call: Call) -> bool:
     """True if the user has given no directives for the operator of the call."""
     return not call.compiled.schedule.directives
 
@@ -103,20 +103,20 @@ def _is_elementwise(program: Program) -> bool:
     )
 
 
-def _point_by_point(call: Call, source: Source) -> bool:
+def _reads_elementwise(call: Call, source: Source) -> bool:
     """True if each point of the outputs reads the element of `source` at the same index, and no other."""
     names = {
         arg.name
-        for arg, given in zip(call.compiled.signature.inputs, call.inputs, strict=True)
-        if given == source
+        for arg, argument in zip(call.compiled.signature.inputs, call.inputs, strict=True)
+        if argument == source
     }
     program = call.compiled.state.program
-    found = [
+    reads = [
         (f, r) for f in program.funcs for r in reads_in(f.definitions[0].values) if r.name in names
     ]
-    return bool(found) and all(
+    return bool(reads) and all(
         r.index == tuple(Var(v) for v in f.variables) and f.name in program.outputs
-        for f, r in found
+        for f, r in reads
     )
 
 

@@ -16,7 +16,7 @@ Key = TypeVar("Key")
 
 
 @frozen
-class Need:
+class LiveBuffer:
     """The size in bytes of a result, and its live range: steps `first` to `last`, both inclusive."""
 
     nbytes: int
@@ -25,55 +25,57 @@ class Need:
 
 
 @frozen
-class Memory(Generic[Key]):
+class MemoryPlan(Generic[Key]):
     """The offset in bytes of each result, a multiple of 64, and the size `peak` of the block.
 
-    `least` is a lower bound of the size: the maximum over all steps of the bytes live in the step. `apart`
-    is the size without sharing, the sum over all results.
+    `lower_bound` of the size is the maximum over all steps of the bytes live in the step. `unshared_bytes` is
+    the size without sharing, the sum over all results.
     """
 
     offsets: Mapping[Key, int]
     peak: int
-    least: int
-    apart: int
+    lower_bound: int
+    unshared_bytes: int
 
     def __str__(self) -> str:
         return (
             f"{self.peak:,} bytes for {len(self.offsets)} results "
-            f"({self.apart:,} with memory for each, {self.least:,} in the fullest step)"
+            f"({self.unshared_bytes:,} with memory for each, {self.lower_bound:,} in the fullest step)"
         )
 
 
-def place(needs: Mapping[Key, Need]) -> Memory[Key]:
+def assign_offsets(buffers: Mapping[Key, LiveBuffer]) -> MemoryPlan[Key]:
     """Assigns an offset to each result such that results with overlapping live ranges do not overlap.
 
-    >>> made = place({"a": Need(100, 0, 1), "b": Need(64, 1, 2), "c": Need(128, 2, 3)})
-    >>> dict(made.offsets), made.peak, made.apart
+    >>> a, b, c = LiveBuffer(100, 0, 1), LiveBuffer(64, 1, 2), LiveBuffer(128, 2, 3)
+    >>> plan = assign_offsets({"a": a, "b": b, "c": c})
+    >>> dict(plan.offsets), plan.peak, plan.unshared_bytes
     ({'c': 0, 'a': 0, 'b': 128}, 192, 320)
     """
     offsets: dict[Key, int] = {}
-    order = sorted(needs, key=lambda key: (-needs[key].nbytes, needs[key].first))
-    for key in order:
-        need = needs[key]
-        taken = sorted(
-            (offset, offset + _rounded(needs[other].nbytes))
+    by_size = sorted(buffers, key=lambda key: (-buffers[key].nbytes, buffers[key].first))
+    for key in by_size:
+        buffer = buffers[key]
+        live_intervals = sorted(
+            (offset, offset + _aligned(buffers[other].nbytes))
             for other, offset in offsets.items()
-            if needs[other].first <= need.last and need.first <= needs[other].last
+            if buffers[other].first <= buffer.last and buffer.first <= buffers[other].last
         )
-        start = 0
-        for lo, hi in taken:
-            if start + _rounded(need.nbytes) <= lo:
+        offset = 0
+        for lo, hi in live_intervals:
+            if offset + _aligned(buffer.nbytes) <= lo:
                 break
-            start = max(start, hi)
-        offsets[key] = start
-    steps = {need.first for need in needs.values()}
-    alive = [
-        sum(_rounded(n.nbytes) for n in needs.values() if n.first <= s <= n.last) for s in steps
+            offset = max(offset, hi)
+        offsets[key] = offset
+    first_steps = {buffer.first for buffer in buffers.values()}
+    live_bytes = [
+        sum(_aligned(n.nbytes) for n in buffers.values() if n.first <= s <= n.last)
+        for s in first_steps
     ]
-    peak = max((offsets[key] + _rounded(needs[key].nbytes) for key in offsets), default=0)
-    apart = sum(_rounded(n.nbytes) for n in needs.values())
-    return Memory(offsets, peak, max(alive, default=0), apart)
+    peak = max((offsets[key] + _aligned(buffers[key].nbytes) for key in offsets), default=0)
+    unshared_bytes = sum(_aligned(n.nbytes) for n in buffers.values())
+    return MemoryPlan(offsets, peak, max(live_bytes, default=0), unshared_bytes)
 
 
-def _rounded(nbytes: int) -> int:
+def _aligned(nbytes: int) -> int:
     return -(-nbytes // ALIGN) * ALIGN

@@ -19,7 +19,7 @@ from tdsl.lang.simplify import add
 
 
 @frozen
-class Merged:
+class MergedCalls:
     """The merged program, the value passed for each parameter, and the result in each output array.
 
     For a func of several values `outputs` has the results of all its values, read or not. `funcs` maps each
@@ -35,11 +35,11 @@ class Merged:
 def merge(
     calls: Sequence[Call],
     group: Sequence[int],
-    wanted: Collection[Result],
+    results: Collection[Result],
     name: str,
     arrays: Callable[[Base], Spec] | None = None,
-) -> Merged:
-    """Merges a group of calls into one program that computes the `wanted` results.
+) -> MergedCalls:
+    """Merges a group of calls into one program that computes `results`.
 
     Sizes are bound. Groups of the same operators on the same shapes give equal programs. `arrays` returns the
     spec of a base array: with it, views are read by index from their base arrays; without it, a view of an
@@ -48,20 +48,23 @@ def merge(
     merger = _Merger(calls, arrays)
     for n in group:
         merger.add(n, calls[n])
-    kept = [f for f in merger.results if any(r in wanted for r in merger.results[f])]
+    outputs = [f for f in merger.results if any(r in results for r in merger.results[f])]
     program = Program(
         name,
         tuple(merger.inputs),
         tuple(merger.scalars),
         tuple(merger.funcs),
-        tuple(kept),
-        tuple(merger.given),
-        tuple(kept),
+        tuple(outputs),
+        tuple(merger.arguments),
+        tuple(outputs),
     )
-    given = tuple(merger.given.values())
-    outputs = tuple(r for f in kept for r in merger.results[f])
-    return Merged(
-        program, given, outputs, {r: f for f in merger.results for r in merger.results[f]}
+    arguments = tuple(merger.arguments.values())
+    output_results = tuple(r for f in outputs for r in merger.results[f])
+    return MergedCalls(
+        program,
+        arguments,
+        output_results,
+        {r: f for f in merger.results for r in merger.results[f]},
     )
 
 
@@ -73,52 +76,52 @@ class _Merger:
         self.inputs: list[Input] = []
         self.scalars: list[ScalarInput] = []
         self.funcs: list[FuncDef] = []
-        self.given: dict[str, Given] = {}  # by parameter
+        self.arguments: dict[str, Given] = {}  # by parameter
         self.results: dict[str, tuple[Result, ...]] = {}  # by func
-        self._used: set[str] = set()
-        self._of_source: dict[Source, str] = {}
-        self._of_result: dict[Base, tuple[FuncDef, int]] = {}
+        self._used_names: set[str] = set()
+        self._input_of_source: dict[Source, str] = {}
+        self._func_of_result: dict[Base, tuple[FuncDef, int]] = {}
 
     def add(self, number: int, call: Call) -> None:
         """Adds the program of a call; reads of results of calls added before become reads of their funcs."""
         program = bind_sizes(call.compiled.state.program, call.sizes)
-        given = dict(zip(program.parameters, call.inputs, strict=True))
+        arguments = dict(zip(program.parameters, call.inputs, strict=True))
         names: dict[str, str] = {}
         for t in program.inputs:
-            source = given[t.name]
+            source = arguments[t.name]
             assert isinstance(source, Source)
-            if base_of(source) not in self._of_result:
+            if base_of(source) not in self._func_of_result:
                 names[t.name] = self._input(source, t)
         for s in program.scalars:
-            names[s.name] = self._scalar(given[s.name], s)
-        rewrite = self._rewrite(names, given)
+            names[s.name] = self._scalar(arguments[s.name], s)
+        rewrite = self._rewrite(names, arguments)
         for f in program.funcs:
-            names[f.name] = self._fresh(f.name)
-            definitions = tuple(_rewritten(d, rewrite) for d in f.definitions)
+            names[f.name] = self._unique_name(f.name)
+            definitions = tuple(_rewrite_definition(d, rewrite) for d in f.definitions)
             self.funcs.append(replace(f, name=names[f.name], definitions=definitions))
-        made = {f.name: f for f in self.funcs}
+        funcs = {f.name: f for f in self.funcs}
         output = 0
         for o in program.outputs:
-            f = made[names[o]]
+            f = funcs[names[o]]
             results = tuple(Result(number, output + n) for n in range(len(f.dtypes)))
             output += len(results)
             self.results[f.name] = results
-            self._of_result |= {r: (f, n) for n, r in enumerate(results)}
+            self._func_of_result |= {r: (f, n) for n, r in enumerate(results)}
 
     def _input(self, source: Source, t: Input) -> str:
-        if self._is_taken_apart(source):
+        if self._is_read_by_index(source):
             source = base_of(source)
             t = replace(t, shape=tuple(map(const, self._spec(source).shape)))
-        if source not in self._of_source:
-            name = self._of_source[source] = self._fresh(t.name)
+        if source not in self._input_of_source:
+            name = self._input_of_source[source] = self._unique_name(t.name)
             self.inputs.append(replace(t, name=name))
-            self.given[name] = source
-        return self._of_source[source]
+            self.arguments[name] = source
+        return self._input_of_source[source]
 
-    def _is_taken_apart(self, source: Source) -> TypeGuard[View]:
+    def _is_read_by_index(self, source: Source) -> TypeGuard[View]:
         """True for a view that is read by index from its base array."""
-        known = self._arrays is not None or base_of(source) in self._of_result
-        return isinstance(source, View) and known
+        is_indexable = self._arrays is not None or base_of(source) in self._func_of_result
+        return isinstance(source, View) and is_indexable
 
     def _spec(self, base: Base) -> Spec:
         if isinstance(base, Result):
@@ -128,32 +131,34 @@ class _Merger:
 
     def _scalar(self, value: Given, s: ScalarInput) -> str:
         if isinstance(value, Source):  # a number that is an array without dimensions
-            if base_of(value) in self._of_result:
+            if base_of(value) in self._func_of_result:
                 return ""
             return self._input(value, Input(s.name, (), s.dtype, s.loc))
-        name = self._fresh(s.name)
+        name = self._unique_name(s.name)
         self.scalars.append(replace(s, name=name))
-        self.given[name] = value
+        self.arguments[name] = value
         return name
 
-    def _fresh(self, wanted: str) -> str:
-        name, count = wanted, 0
-        while name in self._used:
+    def _unique_name(self, stem: str) -> str:
+        name, count = stem, 0
+        while name in self._used_names:
             count += 1
-            name = f"{wanted}_{count}"
-        self._used.add(name)
+            name = f"{stem}_{count}"
+        self._used_names.add(name)
         return name
 
-    def _rewrite(self, names: dict[str, str], given: dict[str, Given]) -> Callable[[Expr], Expr]:
+    def _rewrite(
+        self, names: dict[str, str], arguments: dict[str, Given]
+    ) -> Callable[[Expr], Expr]:
         """A function that rewrites an expression of the call's program for the merged program."""
 
         def read(name: str, index: tuple[Expr, ...], n: Read | Param) -> Expr:
-            source, found = given.get(name), None
+            source, producer = arguments.get(name), None
             if isinstance(source, Source):
-                found = self._of_result.get(base_of(source))
-                if self._is_taken_apart(source):
+                producer = self._func_of_result.get(base_of(source))
+                if self._is_read_by_index(source):
                     index = index_of_base(source, self._spec(source.base), index)
-            if found is None:
+            if producer is None:
                 return Read(
                     names[name],
                     index,
@@ -161,17 +166,19 @@ class _Merger:
                     n.dtype,
                     loc=n.loc,
                 )
-            f, component = found
-            moved = (add(lo, e) for (lo, _), e in zip(f.output_box(None), index, strict=True))
-            return Read(f.name, tuple(moved), component, n.dtype, loc=n.loc)
+            f, component = producer
+            offset_index = (
+                add(lo, e) for (lo, _), e in zip(f.output_box(None), index, strict=True)
+            )
+            return Read(f.name, tuple(offset_index), component, n.dtype, loc=n.loc)
 
         def visit(n: Node) -> Node:
             match n:
                 case Read(name, index):
                     return read(name, index, n)
-                case Param(name) if isinstance(given.get(name), Source):
+                case Param(name) if isinstance(arguments.get(name), Source):
                     return read(name, (), n)
-                case Param(name, dtype) if name in given:
+                case Param(name, dtype) if name in arguments:
                     return Param(names[name], dtype, loc=n.loc)
                 case _:
                     return n
@@ -179,7 +186,7 @@ class _Merger:
         return lambda e: transform(e, visit)
 
 
-def _rewritten(d: Definition, rewrite: Callable[[Expr], Expr]) -> Definition:
+def _rewrite_definition(d: Definition, rewrite: Callable[[Expr], Expr]) -> Definition:
     d = map_expressions(d, rewrite)
     combine, init = d.combine, d.init
     if combine is not None and combine.scalars():

@@ -10,8 +10,8 @@ from typing import Any
 
 from tdsl.core.node import frozen
 from tdsl.errors import DefinitionError
-from tdsl.graph.elementwise import copied
-from tdsl.graph.groups import is_open, needed, sources
+from tdsl.graph.elementwise import record_copy
+from tdsl.graph.groups import is_unscheduled, needed_calls, sources
 from tdsl.graph.merge import merge
 from tdsl.graph.plan import Plan
 from tdsl.graph.symbol import Symbol
@@ -23,7 +23,7 @@ from tdsl.lang.types import from_numpy
 
 
 @frozen
-class Whole:
+class MergedGraph:
     """The merged program of a graph, its arguments by name, and the funcs whose results groups exchange."""
 
     program: Program
@@ -31,28 +31,28 @@ class Whole:
     results: frozenset[str]
 
 
-def as_one(plan: Plan, arrays: Sequence[Array]) -> Whole:
+def merge_graph(plan: Plan, arrays: Sequence[Array]) -> MergedGraph:
     """Merges all calls of a graph into one program; `arrays` are the arguments of the graph.
 
     The parameters are the arguments in order, then constants, then numbers; the outputs are those of the
     graph. DefinitionError if the user has scheduled one of the calls.
     """
     trace, outputs = _with_copies(plan)
-    kept = sorted(needed(trace.calls, outputs))
-    for n in kept:
-        if not is_open(trace.calls[n]):
-            raise _scheduled(plan, trace.calls[n])
-    merged = merge(trace.calls, kept, outputs, trace.name, trace.spec_of)
+    numbers = sorted(needed_calls(trace.calls, outputs))
+    for n in numbers:
+        if not is_unscheduled(trace.calls[n]):
+            raise _scheduled_call_error(plan, trace.calls[n])
+    merged = merge(trace.calls, numbers, outputs, trace.name, trace.spec_of)
     program = merged.program
-    given = dict(zip(program.parameters, merged.inputs, strict=True))
-    made = tuple(dict.fromkeys(merged.funcs[r] for r in outputs))
-    unread = _unread(plan, trace, program, given)
-    names = tuple(sorted(given, key=lambda name: _place(given[name])))
-    values = {name: _value(given[name], trace, arrays) for name in names}
+    arguments = dict(zip(program.parameters, merged.inputs, strict=True))
+    funcs = tuple(dict.fromkeys(merged.funcs[r] for r in outputs))
+    unread = _unread_arguments(plan, trace, program, arguments)
+    names = tuple(sorted(arguments, key=lambda name: _parameter_order(arguments[name])))
+    values = {name: _argument_value(arguments[name], trace, arrays) for name in names}
     inputs = (*program.inputs, *unread)
-    program = replace(program, inputs=inputs, parameters=names, outputs=made, output_names=made)
-    apart = frozenset(merged.funcs[r] for r in _apart(plan, trace, outputs))
-    return Whole(program, values, apart - {*made})
+    program = replace(program, inputs=inputs, parameters=names, outputs=funcs, output_names=funcs)
+    exchanged = frozenset(merged.funcs[r] for r in _exchanged_results(plan, trace, outputs))
+    return MergedGraph(program, values, exchanged - {*funcs})
 
 
 def _with_copies(plan: Plan) -> tuple[Trace, list[Result]]:
@@ -60,18 +60,22 @@ def _with_copies(plan: Plan) -> tuple[Trace, list[Result]]:
     trace, outputs = plan.trace.copy(), list[Result]()
     while len(outputs) < len(plan.sources):
         source = plan.sources[len(outputs)]
-        same = _of_its_func(trace, source) if isinstance(source, Result) else ()
-        if same and same == plan.sources[len(outputs) :][: len(same)] and source not in outputs:
-            outputs += same
+        results = _func_results(trace, source) if isinstance(source, Result) else ()
+        if (
+            results
+            and results == plan.sources[len(outputs) :][: len(results)]
+            and source not in outputs
+        ):
+            outputs += results
         else:
             spec = source.spec if isinstance(source, View) else trace.spec_of(source)
-            made = copied(Symbol(trace, source, spec)).source
-            assert isinstance(made, Result)
-            outputs.append(made)
+            copy = record_copy(Symbol(trace, source, spec)).source
+            assert isinstance(copy, Result)
+            outputs.append(copy)
     return trace, outputs
 
 
-def _of_its_func(trace: Trace, result: Result) -> tuple[Result, ...]:
+def _func_results(trace: Trace, result: Result) -> tuple[Result, ...]:
     """The results of all values of a func, if `result` is its first value; empty otherwise."""
     program = trace.calls[result.call].compiled.state.program
     first = 0
@@ -83,36 +87,38 @@ def _of_its_func(trace: Trace, result: Result) -> tuple[Result, ...]:
     return ()
 
 
-def _apart(plan: Plan, trace: Trace, outputs: Sequence[Result]) -> set[Result]:
+def _exchanged_results(plan: Plan, trace: Trace, outputs: Sequence[Result]) -> set[Result]:
     """The results that one group of the plan computes and another group reads."""
     group_of = {n: group for group in plan.groups for n in group}
-    kept = sorted(needed(trace.calls, outputs))
-    read = {(group_of.get(n), base_of(s)) for n in kept for s in sources(trace.calls[n])}
+    numbers = sorted(needed_calls(trace.calls, outputs))
+    reads = {(group_of.get(n), base_of(s)) for n in numbers for s in sources(trace.calls[n])}
     return {
-        base for group, base in read if isinstance(base, Result) and group_of[base.call] != group
+        base for group, base in reads if isinstance(base, Result) and group_of[base.call] != group
     }
 
 
-def _unread(plan: Plan, trace: Trace, program: Program, given: dict[str, Given]) -> list[Input]:
-    """Program inputs for arguments that nothing reads, since calls pass these, too; adds them to `given`."""
-    used = {*given, *program.sizes, *(f.name for f in program.funcs)}
-    made = list[Input]()
+def _unread_arguments(
+    plan: Plan, trace: Trace, program: Program, arguments: dict[str, Given]
+) -> list[Input]:
+    """Inputs for arguments that nothing reads, since calls pass these, too; adds them to `arguments`."""
+    used_names = {*arguments, *program.sizes, *(f.name for f in program.funcs)}
+    inputs = list[Input]()
     for position, arg in enumerate(plan.signature.inputs):
-        if Argument(position) in given.values():
+        if Argument(position) in arguments.values():
             continue
-        wanted = name = re.sub(r"\W+", "_", arg.name).strip("_")
+        stem = name = re.sub(r"\W+", "_", arg.name).strip("_")
         for n in count(1):
-            if name not in used:
+            if name not in used_names:
                 break
-            name = f"{wanted}_{n}"
-        used.add(name)
+            name = f"{stem}_{n}"
+        used_names.add(name)
         spec = trace.arguments[position]
-        made.append(Input(name, tuple(map(const, spec.shape)), from_numpy(spec.dtype), None))
-        given[name] = Argument(position)
-    return made
+        inputs.append(Input(name, tuple(map(const, spec.shape)), from_numpy(spec.dtype), None))
+        arguments[name] = Argument(position)
+    return inputs
 
 
-def _place(x: Given) -> tuple[int, int]:
+def _parameter_order(x: Given) -> tuple[int, int]:
     """The sort key of a parameter: arguments before constants before numbers."""
     match x:
         case Argument(position):
@@ -123,7 +129,7 @@ def _place(x: Given) -> tuple[int, int]:
             return 2, 0
 
 
-def _value(x: Given, trace: Trace, arrays: Sequence[Array]) -> Any:
+def _argument_value(x: Given, trace: Trace, arrays: Sequence[Array]) -> Any:
     match x:
         case Argument(position):
             return arrays[position]
@@ -133,10 +139,10 @@ def _value(x: Given, trace: Trace, arrays: Sequence[Array]) -> Any:
             return x
 
 
-def _scheduled(plan: Plan, call: Call) -> DefinitionError:
+def _scheduled_call_error(plan: Plan, call: Call) -> DefinitionError:
     return DefinitionError(
         f"graph {plan.trace.name!r} is no single program: {call.name} has a schedule of its own",
         loc=call.loc,
         label="this call",
-        hint="tune() of the graph schedules its groups apart; or call the operator as it is",
+        hint="tune() of the graph schedules its groups separately; or call the operator as it is",
     )

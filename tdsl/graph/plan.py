@@ -14,11 +14,11 @@ from tdsl.codegen.runtime.result_memory import new_output
 from tdsl.codegen.runtime.signature import ArrayArg, Signature
 from tdsl.compile import Compiled
 from tdsl.errors import counted
-from tdsl.graph.folded_kernel import Kernel, as_scheduled, with_constants
-from tdsl.graph.groups import Groups, is_open, sources
-from tdsl.graph.memory import Memory, Need, place
+from tdsl.graph.folded_kernel import FoldedKernel, mark_constants, scheduled_kernel
+from tdsl.graph.groups import Groups, is_unscheduled, sources
+from tdsl.graph.memory import LiveBuffer, MemoryPlan, assign_offsets
 from tdsl.graph.merge import merge
-from tdsl.graph.steps import Outputs, Program, Run, Step
+from tdsl.graph.steps import Outputs, Run, Step, StepsCode
 from tdsl.graph.trace import Trace
 from tdsl.graph.values import Call, Result, Source, Spec, View, base_of
 from tdsl.lang import program as lang
@@ -26,11 +26,11 @@ from tdsl.lang.expr import const
 from tdsl.lang.program import bind_sizes
 from tdsl.lang.types import from_numpy
 
-KernelOf = Callable[[lang.Program, Compiled | None], Kernel]
+KernelCompiler = Callable[[lang.Program, Compiled | None], FoldedKernel]
 
 
-def steps_of(
-    calls: Sequence[Call], outputs: Sequence[Source], groups: Groups, kernel_of: KernelOf
+def build_steps(
+    calls: Sequence[Call], outputs: Sequence[Source], groups: Groups, compile_kernel: KernelCompiler
 ) -> tuple[Step, ...]:
     """The steps of a plan, one for each group.
 
@@ -39,33 +39,37 @@ def steps_of(
     """
     steps = []
     group_of = {n: group for group in groups for n in group}
-    wanted = {base_of(s) for s in outputs}
+    stored = {base_of(s) for s in outputs}
     for group in groups:
-        read = {base_of(s) for n in group for s in sources(calls[n])}
-        wanted |= {b for b in read if isinstance(b, Result) and group_of[b.call] != group}
+        bases = {base_of(s) for n in group for s in sources(calls[n])}
+        stored |= {b for b in bases if isinstance(b, Result) and group_of[b.call] != group}
     for group in groups:
-        mine = [Result(n, k) for n in group for k in range(len(calls[n].results))]
-        first = calls[group[0]]
-        if len(group) == 1 and (wanted.issuperset(mine) or not is_open(first)):
-            program = bind_sizes(first.compiled.state.program, first.sizes)
-            program = with_constants(program, first.inputs)
-            kernel = kernel_of(program, first.compiled) if is_open(first) else as_scheduled(first)
-            steps.append(Step(kernel, program, first.inputs, tuple(mine)))
+        results = [Result(n, k) for n in group for k in range(len(calls[n].results))]
+        first_call = calls[group[0]]
+        if len(group) == 1 and (stored.issuperset(results) or not is_unscheduled(first_call)):
+            program = bind_sizes(first_call.compiled.state.program, first_call.sizes)
+            program = mark_constants(program, first_call.inputs)
+            kernel = (
+                compile_kernel(program, first_call.compiled)
+                if is_unscheduled(first_call)
+                else scheduled_kernel(first_call)
+            )
+            steps.append(Step(kernel, program, first_call.inputs, tuple(results)))
         else:
-            given = [r for r in mine if r in wanted]
-            merged = merge(calls, group, given or mine, _joined(calls, group))
-            program = with_constants(merged.program, merged.inputs)
-            kernel = kernel_of(program, None)
+            stored_results = [r for r in results if r in stored]
+            merged = merge(calls, group, stored_results or results, _group_name(calls, group))
+            program = mark_constants(merged.program, merged.inputs)
+            kernel = compile_kernel(program, None)
             steps.append(Step(kernel, program, merged.inputs, merged.outputs))
     return tuple(steps)
 
 
-def _joined(calls: Sequence[Call], group: Sequence[int]) -> str:
+def _group_name(calls: Sequence[Call], group: Sequence[int]) -> str:
     names = [calls[n].name for n in group]
     return "_".join(names if len(names) < 5 else [*names[:3], f"{len(names) - 3}_more"])
 
 
-def outputs_of(trace: Trace, outputs: Sequence[Source]) -> Outputs:
+def assign_outputs(trace: Trace, outputs: Sequence[Source]) -> Outputs:
     """Decides which results kernels write directly to the memory of an output, and which outputs are copied.
 
     A result is written to the first output that is the result, or else that is a view of all its elements
@@ -78,21 +82,21 @@ def outputs_of(trace: Trace, outputs: Sequence[Source]) -> Outputs:
             base = base_of(source)
             if isinstance(source, View) != views or not isinstance(base, Result) or base in direct:
                 continue
-            if not views or _is_whole(source, trace.spec_of(base)):
+            if not views or _is_contiguous_view(source, trace.spec_of(base)):
                 direct[base] = n
     copied = {n: s for n, s in enumerate(outputs) if n not in direct.values()}
     return Outputs(specs, direct, copied)
 
 
-def _is_whole(view: Source, spec: Spec) -> bool:
+def _is_contiguous_view(view: Source, spec: Spec) -> bool:
     assert isinstance(view, View)
-    made = view.of(np.empty(spec.shape, spec.dtype))
-    return made.nbytes == spec.nbytes and made.flags.c_contiguous
+    viewed = view.of(np.empty(spec.shape, spec.dtype))
+    return viewed.nbytes == spec.nbytes and viewed.flags.c_contiguous
 
 
-def memory_of(
+def plan_memory(
     steps: Sequence[Step], results: Mapping[Result, Spec], outputs: Outputs
-) -> Memory[Result]:
+) -> MemoryPlan[Result]:
     """The memory plan of the results that are not written directly to an output."""
     first = {r: n for n, step in enumerate(steps) for r in step.outputs}
     last = dict(first)
@@ -105,8 +109,12 @@ def memory_of(
         base = base_of(source)
         if isinstance(base, Result):
             last[base] = len(steps)
-    return place(
-        {r: Need(results[r].nbytes, first[r], last[r]) for r in first if r not in outputs.direct}
+    return assign_offsets(
+        {
+            r: LiveBuffer(results[r].nbytes, first[r], last[r])
+            for r in first
+            if r not in outputs.direct
+        }
     )
 
 
@@ -124,17 +132,17 @@ class Plan:
         outputs: Sequence[Source],
         groups: Groups,
         paths: Sequence[str],
-        kernel_of: KernelOf,
+        compile_kernel: KernelCompiler,
         trials: Sequence[object] = (),
     ) -> None:
         self.trace, self.sources, self.groups = trace, tuple(outputs), groups
         self.trials = tuple(trials)
-        self.steps = steps_of(trace.calls, outputs, groups, kernel_of)
+        self.steps = build_steps(trace.calls, outputs, groups, compile_kernel)
         self.results = {r: trace.spec_of(r) for step in self.steps for r in step.outputs}
-        self.outputs = outputs_of(trace, outputs)
-        self.memory = memory_of(self.steps, self.results, self.outputs)
+        self.outputs = assign_outputs(trace, outputs)
+        self.memory = plan_memory(self.steps, self.results, self.outputs)
         self.signature = _signature(trace, paths, self.outputs.specs)
-        self.program = Program(
+        self.program = StepsCode(
             self.steps,
             len(trace.arguments),
             trace.constants,
@@ -142,44 +150,46 @@ class Plan:
             self.outputs,
             self.memory,
         )
-        self._entry = _entry(trace.arguments, self.program.bind)
-        self._quick = fast_call(self.signature, {}, self._entry)
+        self._entry = _make_entry(trace.arguments, self.program.bind)
+        self._fast_entry = fast_call(self.signature, {}, self._entry)
 
     def call(self, arrays: tuple[Any, ...]) -> Any:
         """The outputs for NumPy arrays in the order of the arguments; None if shapes or types differ."""
-        return self._quick(arrays)
+        return self._fast_entry(arrays)
 
     def write(self, arrays: Sequence[Any], out: Any) -> tuple[Any, ...]:
         """The outputs, written to the arrays in `out`; see `td.compile`."""
         signature = self.signature
         inputs = [as_array(a, x) for a, x in zip(signature.inputs, arrays, strict=True)]  # type: ignore[arg-type]  # all arrays
-        given = bind_outputs(signature, out)
-        written = [
+        given_outputs = bind_outputs(signature, out)
+        written_arrays = [
             (arg, output_array(arg, x))
-            for arg, x in zip(signature.outputs, given, strict=True)
+            for arg, x in zip(signature.outputs, given_outputs, strict=True)
             if x is not None
         ]
         specs = self.outputs.specs
         shapes = {arg.name: s.shape for arg, s in zip(signature.outputs, specs, strict=True)}
-        for arg, array in written:
+        for arg, array in written_arrays:
             check_shape(arg, array, shapes[arg.name])
-        refuse_overlap(written)
-        memory = {arg.name: array for arg, array in written}
-        arrays_out = [
+        refuse_overlap(written_arrays)
+        memory = {arg.name: array for arg, array in written_arrays}
+        output_arrays = [
             memory[arg.name]
             if arg.name in memory
             else new_output(shapes[arg.name], arg.dtype.numpy)
             for arg in signature.outputs
         ]
         # a result may be written to the memory of an output of another shape, which must be contiguous
-        targets = [x if x.flags.c_contiguous else np.empty_like(x, order="C") for x in arrays_out]
-        assert self._entry(*apart(inputs, [array for _, array in written]), *targets)
-        for array, target in zip(arrays_out, targets, strict=True):
+        targets = [
+            x if x.flags.c_contiguous else np.empty_like(x, order="C") for x in output_arrays
+        ]
+        assert self._entry(*apart(inputs, [array for _, array in written_arrays]), *targets)
+        for array, target in zip(output_arrays, targets, strict=True):
             if array is not target:
                 array[...] = target
         return tuple(
             (array if array.ndim else array[()]) if x is None else x
-            for x, array in zip(given, arrays_out, strict=True)
+            for x, array in zip(given_outputs, output_arrays, strict=True)
         )
 
     def __str__(self) -> str:
@@ -201,10 +211,10 @@ def _signature(trace: Trace, paths: Sequence[str], outputs: Sequence[Spec]) -> S
     )
 
 
-def _entry(arguments: Sequence[Spec], bind: Callable[[], Run]) -> Callable[..., bool]:
+def _make_entry(arguments: Sequence[Spec], bind: Callable[[], Run]) -> Callable[..., bool]:
     """A function of inputs and outputs that runs the steps; it returns False if the inputs have other specs.
 
-    Concurrent calls use separate blocks of memory, which are kept for later calls.
+    Concurrent calls use separate blocks of memory, which later calls reuse.
     """
     inputs = [f"p{n}" for n in range(len(arguments))]
     lines = [f"def fits({', '.join([*inputs, '*outputs'])}):"]
@@ -235,7 +245,7 @@ def _entry(arguments: Sequence[Spec], bind: Callable[[], Run]) -> Callable[..., 
 def show_plan(plan: Plan) -> str:
     """A table of the groups in execution order."""
     kernels = [(id(step.kernel), step.program) for step in plan.steps]
-    rows = [("", "calls", "writes", "reads", "lies at", "")]
+    rows = [("", "calls", "writes", "reads", "offset", "")]
     for n, (group, step) in enumerate(zip(plan.groups, plan.steps, strict=True)):
         twin = kernels.index(kernels[n])
         rows.append(
@@ -244,7 +254,7 @@ def show_plan(plan: Plan) -> str:
                 " + ".join(plan.trace.calls[c].name for c in group),
                 " ".join(str(plan.results[r]) for r in step.outputs),
                 f"{_bytes_read(plan, step):,}",
-                " ".join(_place(plan, r) for r in step.outputs),
+                " ".join(_location(plan, r) for r in step.outputs),
                 "" if twin == n else f"the kernel of {twin}",
             )
         )
@@ -265,12 +275,12 @@ def show_plan(plan: Plan) -> str:
     once = sum(bool(step.kernel.once) for step in plan.steps)
     if once:
         lines.append(
-            f"once: {plan.program.made_once:,} bytes for {counted(once, 'group')}, of constants"
+            f"once: {plan.program.folded_bytes:,} bytes for {counted(once, 'group')}, of constants"
         )
     return "\n".join([head, *lines, f"memory: {plan.memory}", *map(str, plan.trials)])
 
 
-def _place(plan: Plan, result: Result) -> str:
+def _location(plan: Plan, result: Result) -> str:
     if result in plan.outputs.direct:
         return plan.signature.outputs[plan.outputs.direct[result]].name
     return f"{plan.memory.offsets[result]:,}"
@@ -278,6 +288,8 @@ def _place(plan: Plan, result: Result) -> str:
 
 def _bytes_read(plan: Plan, step: Step) -> int:
     """The bytes of the arrays that a step reads, each array counted once."""
-    read = {x for x in step.inputs if isinstance(x, Source)}
-    specs = [x.spec if isinstance(x, View) else plan.trace.spec_of(base_of(x)) for x in read]
+    sources_read = {x for x in step.inputs if isinstance(x, Source)}
+    specs = [
+        x.spec if isinstance(x, View) else plan.trace.spec_of(base_of(x)) for x in sources_read
+    ]
     return sum(spec.nbytes for spec in specs)

@@ -17,24 +17,31 @@ from tdsl.compile import Compiled, compile
 from tdsl.core.node import frozen
 from tdsl.core.source import here
 from tdsl.errors import DefinitionError
-from tdsl.graph.folded_kernel import Kernel, split
+from tdsl.graph.folded_kernel import FoldedKernel, fold_constants
 from tdsl.graph.functions import NUMPY
-from tdsl.graph.groups import each_alone, join_elementwise
-from tdsl.graph.plan import Plan, steps_of
+from tdsl.graph.groups import fuse_elementwise, separate_groups
+from tdsl.graph.plan import Plan, build_steps
 from tdsl.graph.structure import (
+    Extractor,
     Leaf,
     Nested,
-    Read,
     Structure,
+    flatten,
+    make_extractor,
     paths,
-    put_together,
-    reader,
-    take_apart,
+    unflatten,
 )
 from tdsl.graph.symbol import Symbol
 from tdsl.graph.trace import Trace
 from tdsl.graph.traced_function import TracedFunction
-from tdsl.graph.tune import SCHEDULES, Clock, Whole, better_groups, better_kernels, in_turns
+from tdsl.graph.tune import (
+    MAX_SCHEDULES,
+    KernelTimer,
+    WholeGraphTime,
+    time_alternating,
+    tune_groups,
+    tune_kernels,
+)
 from tdsl.graph.values import Argument, Array, Constant, Spec
 from tdsl.lang.program import Program
 from tdsl.lang.types import f32
@@ -50,104 +57,112 @@ class PlannedFunction:
     """
 
     plan: Plan
-    read: Read
+    read: Extractor
     structure: Structure
     plain: bool
 
-    def results(self, made: Any) -> Any:
+    def results(self, outputs: Any) -> Any:
         """The outputs of the plan, nested as the function returns them."""
         if self.plain:
-            return made
+            return outputs
         single = len(self.plan.outputs.specs) == 1
-        return put_together(self.structure, iter((made,) if single else made))
+        return unflatten(self.structure, iter((outputs,) if single else outputs))
 
 
-def trace(
+def trace_graph(
     graph: TracedFunction, args: Structure, kwargs: Structure, specs: tuple[Spec, ...]
 ) -> PlannedFunction:
     """Traces the function of a graph on symbols of these specs, and compiles the recorded calls to a plan."""
-    made = Trace(graph.name, specs, NUMPY)
-    symbols = iter([made.argument(n) for n in range(len(specs))])
-    result = graph.run(put_together(args, symbols), put_together(kwargs, symbols))
+    trace = Trace(graph.name, specs, NUMPY)
+    symbols = iter([trace.argument(n) for n in range(len(specs))])
+    result = graph.run(unflatten(args, symbols), unflatten(kwargs, symbols))
     outputs: list[Any] = []
-    structure = take_apart(result, lambda x: isinstance(x, Symbol | np.ndarray), outputs)
-    _check(result, outputs, made)
-    outputs = [x if isinstance(x, Symbol) else made.known(x) for x in outputs]
-    groups = join_elementwise if graph.fuse else each_alone
+    structure = flatten(result, lambda x: isinstance(x, Symbol | np.ndarray), outputs)
+    _check_outputs(result, outputs, trace)
+    outputs = [x if isinstance(x, Symbol) else trace.constant_symbol(x) for x in outputs]
+    groups = fuse_elementwise if graph.fuse else separate_groups
     sources = [symbol.source for symbol in outputs]
-    names = _paths(graph, args, kwargs)
-    plan = Plan(made, sources, groups(made.calls, sources), names, graph.kernel)
+    names = _argument_paths(graph, args, kwargs)
+    plan = Plan(trace, sources, groups(trace.calls, sources), names, graph.kernel)
     several = Nested(tuple, (), (Leaf(),) * max(len(outputs), 2))
-    return PlannedFunction(plan, reader(args, kwargs), structure, structure in (Leaf(), several))
+    return PlannedFunction(
+        plan, make_extractor(args, kwargs), structure, structure in (Leaf(), several)
+    )
 
 
-def tuned(
-    graph: TracedFunction, known: PlannedFunction, arrays: tuple[Array, ...], seconds: float
+def tune_plan(
+    graph: TracedFunction, planned: PlannedFunction, arrays: tuple[Array, ...], seconds: float
 ) -> PlannedFunction:
-    """`known` with groups and schedules that are measured to be faster on these arrays.
+    """`planned` with groups and schedules that are measured to be faster on these arrays.
 
     Single kernels are timed with warm caches, which can mislead; so in the end calls of the whole graph are
     timed, and the old plan is kept unless a new plan is faster.
     """
-    plan = known.plan
-    made = plan.trace
+    plan = planned.plan
+    trace = plan.trace
 
-    def given(base: Argument | Constant) -> Array:
-        return arrays[base.position] if isinstance(base, Argument) else made.constants[base.number]
+    def array_of(base: Argument | Constant) -> Array:
+        return arrays[base.position] if isinstance(base, Argument) else trace.constants[base.number]
 
-    start, clock = time.perf_counter(), Clock(given)
-    far = graph.target.machine().last_bytes
-    groups, trials = better_groups(
-        made.calls, plan.sources, plan.groups, graph.kernel, clock, start + seconds / 2, far
+    start, timer = time.perf_counter(), KernelTimer(array_of)
+    cache_bytes = graph.target.machine().last_bytes
+    groups, trials = tune_groups(
+        trace.calls,
+        plan.sources,
+        plan.groups,
+        graph.kernel,
+        timer,
+        start + seconds / 2,
+        cache_bytes,
     )
-    steps = steps_of(made.calls, plan.sources, groups, graph.kernel)
-    others = partial(_promising, target=graph.target)
-    kernels, choices = better_kernels(made.calls, groups, steps, others, clock, start + seconds)
+    steps = build_steps(trace.calls, plan.sources, groups, graph.kernel)
+    kernels_of = partial(_candidate_kernels, target=graph.target)
+    kernels, choices = tune_kernels(trace.calls, groups, steps, kernels_of, timer, start + seconds)
     names = [arg.name for arg in plan.signature.inputs]
 
-    def planned(used: Mapping[Program, Kernel], shown: Sequence[object]) -> Plan:
-        def kernel_of(program: Program, own: Compiled | None) -> Kernel:
-            return used.get(program) or graph.kernel(program, own)
+    def make_plan(kernels_used: Mapping[Program, FoldedKernel], shown: Sequence[object]) -> Plan:
+        def kernel_of(program: Program, compiled: Compiled | None) -> FoldedKernel:
+            return kernels_used.get(program) or graph.kernel(program, compiled)
 
-        return Plan(made, plan.sources, groups, names, kernel_of, (*plan.trials, *shown))
+        return Plan(trace, plan.sources, groups, names, kernel_of, (*plan.trials, *shown))
 
-    found = [(plan, dict[Program, Kernel]())]
+    plans = [(plan, dict[Program, FoldedKernel]())]
     if groups != plan.groups:
-        found.append((planned({}, trials), {}))
+        plans.append((make_plan({}, trials), {}))
     if kernels:
-        found.append((planned(kernels, (*trials, *choices)), kernels))
-    if len(found) == 1:
-        return replace(known, plan=planned({}, trials))
-    times = in_turns([partial(p.call, arrays) for p, _ in found])
-    best, used = found[times.index(min(times))]
-    graph.use(used)
-    best.trials = (*best.trials, Whole(times[0], min(times)))
-    return replace(known, plan=best)
+        plans.append((make_plan(kernels, (*trials, *choices)), kernels))
+    if len(plans) == 1:
+        return replace(planned, plan=make_plan({}, trials))
+    times = time_alternating([partial(p.call, arrays) for p, _ in plans])
+    best, kernels_used = plans[times.index(min(times))]
+    graph.use(kernels_used)
+    best.trials = (*best.trials, WholeGraphTime(times[0], min(times)))
+    return replace(planned, plan=best)
 
 
-def _promising(program: Program, target: Target) -> list[tuple[str, Kernel]]:
+def _candidate_kernels(program: Program, target: Target) -> list[tuple[str, FoldedKernel]]:
     """Kernels for the best schedules of the tile-graph search, with labels; none if the target is not cpu."""
     if target.name != "cpu":
         return []
-    found = candidates(program, {}, target)[:SCHEDULES]
-    chosen = [c for c in found if c.label != "default"]
-    return [(c.label, split(compile(c.schedule, target=target))) for c in chosen]
+    ranked = candidates(program, {}, target)[:MAX_SCHEDULES]
+    non_default = [c for c in ranked if c.label != "default"]
+    return [(c.label, fold_constants(compile(c.schedule, target=target))) for c in non_default]
 
 
-def _check(result: Any, outputs: list[Any], made: Trace) -> None:
+def _check_outputs(result: Any, outputs: list[Any], trace: Trace) -> None:
     symbols = [x for x in outputs if isinstance(x, Symbol)]
     if not symbols:
         raise DefinitionError(
-            f"graph {made.name!r} gives no array that depends on its arguments, but {result!r}",
+            f"graph {trace.name!r} gives no array that depends on its arguments, but {result!r}",
             loc=here(),
             label="traced in this call",
             hint="return what an operator gives, or a tuple, list or dict of such results",
         )
     for symbol in symbols:
-        made.check_own(symbol)
+        trace.check_trace(symbol)
 
 
-def _paths(graph: TracedFunction, args: Structure, kwargs: Structure) -> list[str]:
+def _argument_paths(graph: TracedFunction, args: Structure, kwargs: Structure) -> list[str]:
     """The name of each array in the arguments as an access path, such as `p[0]`."""
     assert isinstance(args, Nested) and isinstance(kwargs, Nested)
     parameters = [*inspect.signature(graph.function).parameters]

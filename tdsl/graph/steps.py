@@ -22,8 +22,8 @@ from tdsl.codegen.runtime.arrays import aligned_empty
 from tdsl.codegen.runtime.call import quick_entries
 from tdsl.codegen.runtime.signature import ScalarArg
 from tdsl.core.node import frozen
-from tdsl.graph.folded_kernel import Kernel, Making
-from tdsl.graph.memory import Memory
+from tdsl.graph.folded_kernel import FoldedKernel, OnceKey
+from tdsl.graph.memory import MemoryPlan
 from tdsl.graph.values import Argument, Array, Constant, Given, Result, Source, Spec, View, base_of
 from tdsl.lang import program as lang
 
@@ -34,7 +34,7 @@ Run = Callable[..., None]
 class Step:
     """One kernel call of a plan: the kernel, its program with sizes bound, its inputs, and its results."""
 
-    kernel: Kernel
+    kernel: FoldedKernel
     program: lang.Program
     inputs: tuple[Given, ...]
     outputs: tuple[Result, ...]
@@ -53,7 +53,7 @@ class Outputs:
     copied: Mapping[int, Source]
 
 
-class Program:
+class StepsCode:
     """The generated Python code of the steps of a plan; `bind` allocates memory for it."""
 
     def __init__(
@@ -63,7 +63,7 @@ class Program:
         constants: Sequence[Array],
         results: Mapping[Result, Spec],
         outputs: Outputs,
-        memory: Memory[Result],
+        memory: MemoryPlan[Result],
     ) -> None:
         self.steps, self.results, self.memory = steps, results, memory
         self._direct = {result: f"r{n}" for result, n in outputs.direct.items()}
@@ -75,17 +75,19 @@ class Program:
             if results[result].shape != outputs.specs[n].shape:
                 self._direct[result] = _name(result)
                 self._lines.append(f"{_name(result)} = r{n}.reshape({results[result].shape})")
-        body = [self._line(n, step) for n, step in enumerate(steps)]
-        body += [f"copyto(r{n}, {self._text(source)})" for n, source in outputs.copied.items()]
-        taken = [f"p{n}" for n in range(arguments)] + [f"r{n}" for n in range(len(outputs.specs))]
-        lines = [f"def run({', '.join(taken)}):", *self._lines, *body]
+        body = [self._call_line(n, step) for n, step in enumerate(steps)]
+        body += [f"copyto(r{n}, {self._operand(source)})" for n, source in outputs.copied.items()]
+        parameters = [f"p{n}" for n in range(arguments)] + [
+            f"r{n}" for n in range(len(outputs.specs))
+        ]
+        lines = [f"def run({', '.join(parameters)}):", *self._lines, *body]
         self.text = "\n    ".join([*lines, "return None"])
         self._code: CodeType = compile(self.text, "<steps of a graph>", "exec")
 
     def bind(self) -> Run:
         """A function that runs the steps, with a newly allocated block for the intermediate results."""
         block = aligned_empty((self.memory.peak,), np.dtype(np.uint8))
-        names = {**self._bound, **self._prepared(), "copyto": np.copyto}
+        names = {**self._bound, **self._folded_arrays(), "copyto": np.copyto}
         for result, offset in self.memory.offsets.items():
             spec = self.results[result]
             names[_name(result)] = np.ndarray(spec.shape, spec.dtype, block.data, offset)
@@ -107,23 +109,23 @@ class Program:
         run: Run = names["run"]
         return run
 
-    def _prepared(self) -> dict[str, Array]:
+    def _folded_arrays(self) -> dict[str, Array]:
         """The arrays that kernels compute from constants, by name; computed on first use, equal ones once."""
         if self._once is None:
-            known: dict[Making, tuple[Array, ...]] = {}
+            cache: dict[OnceKey, tuple[Array, ...]] = {}
             self._once = {}
             for n, step in enumerate(self.steps):
-                made = step.kernel.prepared([*map(self._value, step.inputs)], known)
-                self._once |= {f"k{n}_{k}": array for k, array in enumerate(made)}
+                arrays = step.kernel.folded_arrays([*map(self._value, step.inputs)], cache)
+                self._once |= {f"k{n}_{k}": array for k, array in enumerate(arrays)}
         return self._once
 
     @property
-    def made_once(self) -> int:
+    def folded_bytes(self) -> int:
         """The bytes of the arrays that kernels compute once from constants."""
-        made: dict[Making, int] = {}
+        bytes_of: dict[OnceKey, int] = {}
         for step in self.steps:
-            made |= step.kernel.made([*map(self._value, step.inputs)])
-        return sum(made.values())
+            bytes_of |= step.kernel.once_bytes([*map(self._value, step.inputs)])
+        return sum(bytes_of.values())
 
     def _value(self, x: Given) -> Array | None:
         """The array of a constant or of a view of a constant; None for any other input."""
@@ -133,18 +135,23 @@ class Program:
         array: Array = self._bound[_name(base)]
         return x.of(array) if isinstance(x, View) else array
 
-    def _line(self, number: int, step: Step) -> str:
-        args, taken = step.kernel.each.signature.inputs, step.kernel.taken(step.inputs)
+    def _call_line(self, number: int, step: Step) -> str:
+        args, inputs_given = (
+            step.kernel.each.signature.inputs,
+            step.kernel.select_inputs(step.inputs),
+        )
         inputs = [
-            self._text(x) + ".item()" * (isinstance(arg, ScalarArg) and isinstance(x, Source))
-            for arg, x in zip(args, taken, strict=False)
+            self._operand(x) + ".item()" * (isinstance(arg, ScalarArg) and isinstance(x, Source))
+            for arg, x in zip(args, inputs_given, strict=False)
         ]
-        inputs += [f"k{number}_{k}" for k in range(len(args) - len(taken))]
-        outputs = [self._text(r) for r in step.outputs]
-        again = f"again({number}, ({''.join(f'{x}, ' for x in inputs)}), ({', '.join(outputs)},))"
-        return f"if f{number}({', '.join([*inputs, *outputs])}) is not True: {again}"
+        inputs += [f"k{number}_{k}" for k in range(len(args) - len(inputs_given))]
+        outputs = [self._operand(r) for r in step.outputs]
+        fallback = (
+            f"again({number}, ({''.join(f'{x}, ' for x in inputs)}), ({', '.join(outputs)},))"
+        )
+        return f"if f{number}({', '.join([*inputs, *outputs])}) is not True: {fallback}"
 
-    def _text(self, x: Given) -> str:
+    def _operand(self, x: Given) -> str:
         match x:
             case View():
                 return self._view(x)
@@ -162,7 +169,7 @@ class Program:
             name = self._views[view] = f"v{len(self._views)}"
             if not self._is_fixed(view):
                 self._bound[f"view_{name}"] = view.of
-                self._lines.append(f"{name} = view_{name}({self._text(view.base)})")
+                self._lines.append(f"{name} = view_{name}({self._operand(view.base)})")
         return self._views[view]
 
     def _is_fixed(self, view: View) -> bool:

@@ -37,16 +37,16 @@ class Nested:
 
 
 Structure = Leaf | Fixed | Nested
-Read = Callable[[tuple[Any, ...], dict[str, Any]], tuple[Any, ...] | None]
+Extractor = Callable[[tuple[Any, ...], dict[str, Any]], tuple[Any, ...] | None]
 
 
-def take_apart(x: Any, is_leaf: Callable[[Any], bool], leaves: list[Any]) -> Structure:
+def flatten(x: Any, is_leaf: Callable[[Any], bool], leaves: list[Any]) -> Structure:
     """The structure of `x`; appends the arrays in `x` to `leaves`.
 
     Equal structures have arrays at the same positions, and equal values at all other positions.
 
     >>> leaves = []
-    >>> take_apart({"w": 7, "b": (8, True)}, lambda x: type(x) is int, leaves).keys, leaves
+    >>> flatten({"w": 7, "b": (8, True)}, lambda x: type(x) is int, leaves).keys, leaves
     (('w', 'b'), [7, 8])
     """
     if is_leaf(x):
@@ -54,9 +54,9 @@ def take_apart(x: Any, is_leaf: Callable[[Any], bool], leaves: list[Any]) -> Str
         return Leaf()
     kind = type(x)
     if kind is tuple or kind is list:
-        return Nested(kind, (), tuple([take_apart(part, is_leaf, leaves) for part in x]))
+        return Nested(kind, (), tuple([flatten(part, is_leaf, leaves) for part in x]))
     if kind is dict:
-        return Nested(kind, tuple(x), tuple([take_apart(v, is_leaf, leaves) for v in x.values()]))
+        return Nested(kind, tuple(x), tuple([flatten(v, is_leaf, leaves) for v in x.values()]))
     try:
         hash(x)
     except TypeError:
@@ -69,16 +69,16 @@ def take_apart(x: Any, is_leaf: Callable[[Any], bool], leaves: list[Any]) -> Str
     return Fixed(kind, x, x.hex() if kind is float else "")
 
 
-def put_together(structure: Structure, leaves: Iterator[Any]) -> Any:
-    """The value with this structure and the arrays from `leaves`: the inverse of `take_apart`."""
+def unflatten(structure: Structure, leaves: Iterator[Any]) -> Any:
+    """The value with this structure and the arrays from `leaves`: the inverse of `flatten`."""
     match structure:
         case Leaf():
             return next(leaves)
         case Fixed(_, value):
             return value
         case Nested(kind, keys, parts):
-            made = [put_together(part, leaves) for part in parts]
-            return dict(zip(keys, made, strict=True)) if kind is dict else kind(made)
+            values = [unflatten(part, leaves) for part in parts]
+            return dict(zip(keys, values, strict=True)) if kind is dict else kind(values)
 
 
 def paths(structure: Structure, name: str) -> list[str]:
@@ -101,20 +101,20 @@ def paths(structure: Structure, name: str) -> list[str]:
             ]
 
 
-def reader(args: Structure, kwargs: Structure) -> Read:
+def make_extractor(args: Structure, kwargs: Structure) -> Extractor:
     """A function from args and kwargs to the arrays in them, or to None if their structure differs.
 
     The function is generated as source code for this structure: a generic traversal takes a microsecond for
     each array.
     """
-    writer = _Writer()
-    writer.write(args, "args")
-    writer.write(kwargs, "kwargs")
-    leaves = "".join(f"{leaf}, " for leaf in writer.leaves)
-    lines = ["def read(args, kwargs):", *writer.lines, f"    return ({leaves})"]
-    exec("\n".join(lines), writer.names)
-    made: Read = writer.names["read"]
-    return made
+    generator = _Writer()
+    generator.write(args, "args")
+    generator.write(kwargs, "kwargs")
+    leaves = "".join(f"{leaf}, " for leaf in generator.leaves)
+    lines = ["def read(args, kwargs):", *generator.lines, f"    return ({leaves})"]
+    exec("\n".join(lines), generator.names)
+    extract: Extractor = generator.names["read"]
+    return extract
 
 
 class _Writer:
@@ -127,26 +127,30 @@ class _Writer:
     def write(self, structure: Structure, name: str) -> None:
         match structure:
             case Leaf():
-                self._unless(f"type({name}) is array")
+                self._require(f"type({name}) is array")
                 self.leaves.append(name)
             case Fixed(kind, value, text):
-                same = f"{name}.hex() == {text!r}" if text else f"{name} == {self._named(value)}"
-                self._unless(f"type({name}) is {self._named(kind)} and {same}")
+                is_equal = (
+                    f"{name}.hex() == {text!r}" if text else f"{name} == {self._literal(value)}"
+                )
+                self._require(f"type({name}) is {self._literal(kind)} and {is_equal}")
             case Nested(kind, keys, parts):
-                self._unless(f"type({name}) is {self._named(kind)} and len({name}) == {len(parts)}")
+                self._require(
+                    f"type({name}) is {self._literal(kind)} and len({name}) == {len(parts)}"
+                )
                 for n, part in enumerate(parts):
-                    inside = f"x{self._parts}"
+                    element = f"x{self._parts}"
                     self._parts += 1
                     if kind is dict:
-                        self._unless(f"{self._named(keys[n])} in {name}")
-                    at = self._named(keys[n]) if kind is dict else n
-                    self.lines.append(f"    {inside} = {name}[{at}]")
-                    self.write(part, inside)
+                        self._require(f"{self._literal(keys[n])} in {name}")
+                    key = self._literal(keys[n]) if kind is dict else n
+                    self.lines.append(f"    {element} = {name}[{key}]")
+                    self.write(part, element)
 
-    def _unless(self, condition: str) -> None:
+    def _require(self, condition: str) -> None:
         self.lines.append(f"    if not ({condition}): return None")
 
-    def _named(self, value: Any) -> str:
+    def _literal(self, value: Any) -> str:
         if type(value) in (int, str):
             return repr(value)
         name = f"k{len(self.names)}"
@@ -167,7 +171,7 @@ def is_array(x: Any) -> bool:
     )
 
 
-def is_declared(x: Any) -> bool:
+def is_array_or_type(x: Any) -> bool:
     """True for an array, and for a tensor type such as `td.f32[64, 128]` in place of an array."""
     return isinstance(x, TensorType) or is_array(x)
 

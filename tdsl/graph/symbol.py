@@ -105,14 +105,14 @@ class Symbol(Suggesting):
         self, compiled: Compiled, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any
     ) -> Any:
         if out is not None:
-            raise not_in_place()
+            raise in_place_error()
         return self.trace.call(compiled, args, kwargs)
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *args: Any, **options: Any) -> Symbol:
         if options.pop("out", None) is not None:
-            raise not_in_place()
-        made: Symbol = self.trace.numpy.ufunc(self.trace, ufunc, method, args, options)
-        return made
+            raise in_place_error()
+        result: Symbol = self.trace.numpy.ufunc(self.trace, ufunc, method, args, options)
+        return result
 
     def __array_function__(
         self, function: Any, _: Any, args: tuple[Any, ...], options: dict[str, Any]
@@ -139,7 +139,7 @@ class Symbol(Suggesting):
     __abs__, __invert__ = _unary(np.absolute), _unary(np.invert)
 
     def _in_place(self, *_: Any) -> NoReturn:
-        raise not_in_place()
+        raise in_place_error()
 
     __iadd__ = __isub__ = __imul__ = __itruediv__ = __ifloordiv__ = __imod__ = __ipow__ = _in_place
     __imatmul__ = __iand__ = __ior__ = __ixor__ = __ilshift__ = __irshift__ = _in_place
@@ -156,12 +156,12 @@ class Symbol(Suggesting):
 
     def reshape(self, *shape: Any) -> Symbol:
         """The same elements in another shape; a copy if strides cannot express that shape, as in NumPy."""
-        wanted = shape[0] if len(shape) == 1 and not isinstance(shape[0], int) else shape
-        return self.changed(lambda array: array.reshape(wanted))
+        new_shape = shape[0] if len(shape) == 1 and not isinstance(shape[0], int) else shape
+        return self.apply_view(lambda array: array.reshape(new_shape))
 
     def transpose(self, *axes: Any) -> Symbol:
         """A view with the dimensions permuted, reversed by default."""
-        return self.changed(lambda array: array.transpose(*axes))
+        return self.apply_view(lambda array: array.transpose(*axes))
 
     @property
     def mT(self) -> Symbol:
@@ -186,7 +186,7 @@ class Symbol(Suggesting):
 
     def swapaxes(self, one: int, other: int) -> Symbol:
         """A view with two dimensions exchanged."""
-        return self.changed(lambda array: array.swapaxes(one, other))
+        return self.apply_view(lambda array: array.swapaxes(one, other))
 
     @property
     def T(self) -> Symbol:
@@ -194,21 +194,23 @@ class Symbol(Suggesting):
         return self.transpose()
 
     def __getitem__(self, index: Any) -> Symbol:
-        parts = index if isinstance(index, tuple) else (index,)
-        parts = tuple(int(p) if isinstance(p, np.integer) else p for p in parts)
-        for p in parts:
-            basic = p is None or p is Ellipsis or isinstance(p, int | slice)
-            if isinstance(p, bool) or not (basic or isinstance(p, list | np.ndarray | Symbol)):
+        items = index if isinstance(index, tuple) else (index,)
+        items = tuple(int(item) if isinstance(item, np.integer) else item for item in items)
+        for item in items:
+            basic = item is None or item is Ellipsis or isinstance(item, int | slice)
+            if isinstance(item, bool) or not (
+                basic or isinstance(item, list | np.ndarray | Symbol)
+            ):
                 raise TypeMismatch(
-                    f"arrays of a graph are indexed by integers, slices and arrays of integers, not {p!r}",
+                    f"arrays of a graph are indexed by integers, slices and arrays of integers, not {item!r}",
                     loc=here(),
                     label="this index",
                     hint="x[1:, ..., None, at] for an array `at` of integers",
                 )
-        if any(isinstance(p, list | np.ndarray | Symbol) for p in parts):
-            return self.trace.numpy.take(self, parts)
-        whole = parts if any(p is Ellipsis for p in parts) else (*parts, ...)
-        return self.changed(lambda array: array[whole])
+        if any(isinstance(item, list | np.ndarray | Symbol) for item in items):
+            return self.trace.numpy.take(self, items)
+        full_index = items if any(item is Ellipsis for item in items) else (*items, ...)
+        return self.apply_view(lambda array: array[full_index])
 
     def __len__(self) -> int:
         if not self.shape:
@@ -218,19 +220,19 @@ class Symbol(Suggesting):
     def __iter__(self) -> Iterator[Symbol]:
         return (self[n] for n in range(len(self)))
 
-    def changed(self, change: Change) -> Symbol:
+    def apply_view(self, view_of: Change) -> Symbol:
         """The view that the function `change` returns for this array; of a copy if NumPy would have to copy.
 
         ShapeError if `change` raises for an array of this shape.
         """
         base = base_of(self.source)
-        before = self.source.changes if isinstance(self.source, View) else ()
+        earlier = self.source.changes if isinstance(self.source, View) else ()
         memory = np.empty(self.trace.spec_of(base).shape, self.dtype)  # never touched
-        lying = memory
-        for earlier in before:
-            lying = earlier(lying)
+        array = memory
+        for step in earlier:
+            array = step(array)
         try:
-            made = change(lying)
+            view = view_of(array)
         except (ValueError, IndexError, TypeError) as error:
             hint = "its elements stay as they are; the new shape must hold as many"
             if isinstance(error, IndexError):
@@ -243,18 +245,18 @@ class Symbol(Suggesting):
                 label="this view",
                 hint=hint,
             ) from None
-        if made.size and not np.may_share_memory(made, memory):
-            return self.copy().changed(change)
-        spec = Spec(made.shape, self.dtype)
-        return Symbol(self.trace, View(base, (*before, change), spec), spec)
+        if view.size and not np.may_share_memory(view, memory):
+            return self.copy().apply_view(view_of)
+        spec = Spec(view.shape, self.dtype)
+        return Symbol(self.trace, View(base, (*earlier, view_of), spec), spec)
 
     def _no_values(self, *_: Any, **__: Any) -> NoReturn:
-        raise _valueless(
+        raise _no_values_error(
             "write what depends on values as an operator; shapes are known, x.shape[0] is a number"
         )
 
     def __array__(self, *_: Any, **__: Any) -> NoReturn:
-        raise _valueless(
+        raise _no_values_error(
             "np.stack makes one array of a list; an array that is read where this one says is an argument of "
             "the graph, too"
         )
@@ -268,7 +270,7 @@ class Symbol(Suggesting):
     __hash__ = None  # type: ignore[assignment]  # == compares elements, as for arrays
 
 
-def _valueless(hint: str) -> DefinitionError:
+def _no_values_error(hint: str) -> DefinitionError:
     return DefinitionError(
         "an array has no values while the function of a graph is traced",
         loc=here(),
@@ -277,7 +279,7 @@ def _valueless(hint: str) -> DefinitionError:
     )
 
 
-def not_in_place() -> TypeMismatch:
+def in_place_error() -> TypeMismatch:
     """The error for writing to an array of a graph."""
     return TypeMismatch(
         "the arrays of a graph cannot be changed in place",

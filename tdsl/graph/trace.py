@@ -33,10 +33,10 @@ class Trace:
 
     def copy(self) -> Trace:
         """A copy of the trace; calls recorded in the copy do not change the original."""
-        made = Trace(self.name, self.arguments, self.numpy)
-        made.calls, made.constants = [*self.calls], [*self.constants]
-        made._numbers = dict(self._numbers)
-        return made
+        trace = Trace(self.name, self.arguments, self.numpy)
+        trace.calls, trace.constants = [*self.calls], [*self.constants]
+        trace._numbers = dict(self._numbers)
+        return trace
 
     def argument(self, position: int) -> Symbol:
         """The symbol of the array argument at a position."""
@@ -56,27 +56,27 @@ class Trace:
     def call(self, compiled: Compiled, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Record an operator call and return symbols for its results; raises the errors of a normal call."""
         signature = compiled.signature
-        given = tuple(zip(signature.inputs, bind(signature, args, kwargs), strict=True))
-        taken = [
-            (arg, as_array(arg, _stand_in(value)))
-            for arg, value in given
+        arguments = tuple(zip(signature.inputs, bind(signature, args, kwargs), strict=True))
+        arrays = [
+            (arg, as_array(arg, _placeholder(value)))
+            for arg, value in arguments
             if isinstance(arg, ArrayArg)
         ]
-        sizes = bind_sizes(signature, taken)
+        sizes = bind_sizes(signature, arrays)
         shapes = [output_shape(signature, arg, sizes) for arg in signature.outputs]
         inputs = tuple(
             self._number(arg, value) if isinstance(arg, ScalarArg) else self._source(arg, value)
-            for arg, value in given
+            for arg, value in arguments
         )
         results = tuple(
             Spec(shape, arg.dtype.numpy)
             for shape, arg in zip(shapes, signature.outputs, strict=True)
         )
         self.calls.append(Call(compiled, inputs, sizes, results, here()))
-        made = tuple(
+        symbols = tuple(
             Symbol(self, Result(len(self.calls) - 1, n), spec) for n, spec in enumerate(results)
         )
-        return made[0] if len(made) == 1 else made
+        return symbols[0] if len(symbols) == 1 else symbols
 
     def _number(self, arg: ScalarArg, value: Any) -> Given:
         if not isinstance(value, Symbol):
@@ -90,26 +90,26 @@ class Trace:
                 related=((arg.loc, f"{arg.name} is declared here"),),
                 hint="pass a Python number, or an array of that type without dimensions",
             )
-        self.check_own(value)
+        self.check_trace(value)
         return value.source
 
     def _source(self, arg: ArrayArg, value: Any) -> Source:
         if isinstance(value, Symbol):
-            self.check_own(value)
+            self.check_trace(value)
             return value.source
         return self._constant(value, as_array(arg, value))
 
-    def known(self, array: Array) -> Symbol:
+    def constant_symbol(self, array: Array) -> Symbol:
         """The symbol of an array that the function captures."""
         return Symbol(self, self._constant(array, array), Spec(array.shape, array.dtype))
 
-    def _constant(self, given: Any, array: Array) -> Constant:
-        number, _ = self._numbers.setdefault(id(given), (len(self.constants), given))
+    def _constant(self, value: Any, array: Array) -> Constant:
+        number, _ = self._numbers.setdefault(id(value), (len(self.constants), value))
         if number == len(self.constants):
             self.constants.append(array)
         return Constant(number)
 
-    def check_own(self, value: Symbol) -> None:
+    def check_trace(self, value: Symbol) -> None:
         """Raises DefinitionError for a symbol of another trace."""
         if value.trace is not self:
             raise DefinitionError(
@@ -120,7 +120,7 @@ class Trace:
             )
 
 
-def _stand_in(value: Any) -> Any:
+def _placeholder(value: Any) -> Any:
     """For a symbol an array of its shape and type without values, for checks; any other value unchanged."""
     return (
         without_values(value.spec.shape, value.spec.dtype) if isinstance(value, Symbol) else value

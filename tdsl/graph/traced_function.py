@@ -12,7 +12,7 @@ from tdsl.target import Target
 
 if TYPE_CHECKING:  # importing tdsl does not import the compiler
     from tdsl.compile import Compiled
-    from tdsl.graph.folded_kernel import Kernel
+    from tdsl.graph.folded_kernel import FoldedKernel
     from tdsl.lang.program import Program
 
 
@@ -26,7 +26,7 @@ class TracedFunction:
         name = getattr(function, "__name__", type(function).__name__)
         self.name = name if name.isidentifier() else "graph"
         self.function, self.target, self.fuse = function, target, fuse
-        self._kernels: dict[Program, Kernel] = {}
+        self._kernels: dict[Program, FoldedKernel] = {}
 
     def run(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """The result of the function for symbols; TypeMismatch for arguments outside its signature."""
@@ -43,15 +43,15 @@ class TracedFunction:
             ) from None
         return self.function(*args, **kwargs)
 
-    def use(self, kernels: Mapping[Program, Kernel]) -> None:
+    def use(self, kernels: Mapping[Program, FoldedKernel]) -> None:
         """Store kernels in the cache; later plans use them for these programs."""
         self._kernels.update(kernels)
 
-    def kernel(self, program: Program, known: Compiled | None) -> Kernel:
-        """The kernel of a program, compiled once for equal programs; reuses `known` for the same target."""
-        from tdsl.graph.folded_kernel import kernel_of
+    def kernel(self, program: Program, compiled: Compiled | None) -> FoldedKernel:
+        """The kernel of a program, compiled once for equal programs; `compiled` if its target is the same."""
+        from tdsl.graph.folded_kernel import compile_kernel
 
         if program not in self._kernels:
-            same = known if known is not None and known.target == self.target else None
-            self._kernels[program] = kernel_of(program, same, self.target)
+            reusable = compiled if compiled is not None and compiled.target == self.target else None
+            self._kernels[program] = compile_kernel(program, reusable, self.target)
         return self._kernels[program]

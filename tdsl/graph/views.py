@@ -27,19 +27,21 @@ def index_of_base(view: View, base: Spec, index: Sequence[Expr]) -> tuple[Expr, 
     ['j * 2 + k', 'i']
     """
     memory = np.empty(base.shape, base.dtype)  # only address and strides are used
-    made = view.of(memory)
-    if not made.size:
+    strided = view.of(memory)
+    if not strided.size:
         return (ZERO,) * len(base.shape)
-    names = [f"v{n}" for n in range(made.ndim)]
+    names = [f"v{n}" for n in range(strided.ndim)]
     facts = NOTHING
-    for name, extent in zip(names, made.shape, strict=True):
+    for name, extent in zip(names, strided.shape, strict=True):
         facts = facts.knowing(name, ZERO, const(extent - 1))
-    steps = {Var(n): s // base.dtype.itemsize for n, s in zip(names, made.strides, strict=True)}
-    first = (made.ctypes.data - memory.ctypes.data) // base.dtype.itemsize
-    place = as_expr(Sum({v: s for v, s in steps.items() if s}, first))
-    at, found = dict(zip(names, index, strict=True)), []
+    strides = {
+        Var(n): s // base.dtype.itemsize for n, s in zip(names, strided.strides, strict=True)
+    }
+    view_offset = (strided.ctypes.data - memory.ctypes.data) // base.dtype.itemsize
+    offset = as_expr(Sum({v: s for v, s in strides.items() if s}, view_offset))
+    values, base_index = dict(zip(names, index, strict=True)), []
     for extent in reversed(base.shape):
-        digit = Binary("mod", place, const(extent))
-        found.append(substitute(simplify(digit, facts), at))
-        place = simplify(Binary("floordiv", place, const(extent)), facts)
-    return tuple(map(simplify, reversed(found)))
+        digit = Binary("mod", offset, const(extent))
+        base_index.append(substitute(simplify(digit, facts), values))
+        offset = simplify(Binary("floordiv", offset, const(extent)), facts)
+    return tuple(map(simplify, reversed(base_index)))

@@ -84,8 +84,8 @@ def test_compiled_for_the_cpu_it_is_the_same(x, w, fuse):
 
     g = td.Graph(f, fuse=fuse)
     for _ in range(3):
-        for made, expected in zip(g(x, w), f(x, w), strict=True):
-            np.testing.assert_allclose(made, expected, rtol=1e-6, atol=1e-6)
+        for result, expected in zip(g(x, w), f(x, w), strict=True):
+            np.testing.assert_allclose(result, expected, rtol=1e-6, atol=1e-6)
     assert [len(group) for group in g.plan(x, w).groups] == ([3, 2, 1] if fuse else [1] * 6)
 
 
@@ -117,10 +117,10 @@ def test_a_result_that_is_used_inside_is_an_output_as_well(x, w):
         h = linear(x, w)
         return h, relu(h), h
 
-    made = graph(f)(x, w)
-    for a, b in zip(made, f(x, w), strict=True):
+    result = graph(f)(x, w)
+    for a, b in zip(result, f(x, w), strict=True):
         np.testing.assert_array_equal(a, b)
-    assert made[0] is not made[2]
+    assert result[0] is not result[2]
 
 
 def test_an_input_passed_straight_out_is_copied(x):
@@ -188,9 +188,9 @@ def test_views_are_those_of_numpy(x, view):
 )
 def test_element_wise_functions_are_those_of_numpy(x, operation):
     y = x[::-1].copy()
-    made, expected = graph(operation)(x, y), operation(x, y)
-    assert made.dtype == expected.dtype
-    np.testing.assert_allclose(made, expected, rtol=1e-6)
+    result, expected = graph(operation)(x, y), operation(x, y)
+    assert result.dtype == expected.dtype
+    np.testing.assert_allclose(result, expected, rtol=1e-6)
 
 
 def test_several_outputs_of_an_operator(x):
@@ -198,10 +198,10 @@ def test_several_outputs_of_an_operator(x):
         mean, square = moments(x)
         return {"spread": square - mean * mean, "mean": mean}
 
-    made, expected = graph(f)(x), f(x)
-    assert list(made) == list(expected)
-    for name in made:
-        np.testing.assert_allclose(made[name], expected[name], rtol=1e-5)
+    result, expected = graph(f)(x), f(x)
+    assert list(result) == list(expected)
+    for name in result:
+        np.testing.assert_allclose(result[name], expected[name], rtol=1e-5)
 
 
 def test_an_output_that_nothing_reads_is_left_away(x):
@@ -251,9 +251,9 @@ def test_outputs_that_begin_elsewhere_are_read_where_they_begin():
 def test_numbers_are_part_of_the_plan(x):
     g = graph(scale)
     for factor in (2, 2.0, 0.0, -0.0, np.float32(3)):
-        made = g(x, factor)
-        np.testing.assert_array_equal(made, scale(x, factor))
-        np.testing.assert_array_equal(np.signbit(made), np.signbit(scale(x, factor)))
+        result = g(x, factor)
+        np.testing.assert_array_equal(result, scale(x, factor))
+        np.testing.assert_array_equal(np.signbit(result), np.signbit(scale(x, factor)))
 
 
 def test_an_array_without_dimensions_is_a_number(x):
@@ -275,9 +275,9 @@ def test_an_output_without_dimensions_is_a_scalar_of_numpy():
 
     g, data = graph(lambda x: total(x) + 1), np.arange(4, dtype=np.float32)
     for _ in range(2):
-        made = g(data)
-        assert isinstance(made, np.float32)
-        assert made == 7
+        result = g(data)
+        assert isinstance(result, np.float32)
+        assert result == 7
 
 
 @pytest.mark.parametrize("shape", [(0, 7), (5, 0), (0, 0)])
@@ -286,8 +286,8 @@ def test_arrays_without_elements(shape, rng):
         return relu(linear(x, w)) + 1, x
 
     x, w = np.empty(shape, np.float32), np.ones((shape[1], 3), np.float32)
-    for made, expected in zip(td.Graph(f)(x, w), f(x, w), strict=True):
-        np.testing.assert_array_equal(made, expected)
+    for result, expected in zip(td.Graph(f)(x, w), f(x, w), strict=True):
+        np.testing.assert_array_equal(result, expected)
 
 
 def test_other_shapes_and_structures_make_other_plans(x, w):
@@ -308,16 +308,16 @@ def test_arguments_may_lie_in_any_way(x, w):
         np.testing.assert_allclose(g(given, w), relu(linear(given, w)), rtol=1e-6)
 
 
-def test_results_go_to_memory_of_ones_own(x, w):
+def test_results_are_written_to_out(x, w):
     g = td.Graph(lambda x, w: (linear(x, w), relu(linear(x, w)).reshape(10, 3)))
     expected = g(x, w)
     one, other = np.empty((6, 5), np.float32).T, np.empty((10, 6), np.float32)[:, ::2]
-    made = g(x, w, out=(one, other))
-    assert made[0] is one and made[1] is other
+    result = g(x, w, out=(one, other))
+    assert result[0] is one and result[1] is other
     np.testing.assert_array_equal(one, expected[0])
     np.testing.assert_array_equal(other, expected[1])
-    made = g(x, w, out=(None, other))
-    np.testing.assert_array_equal(made[0], expected[0])
+    result = g(x, w, out=(None, other))
+    np.testing.assert_array_equal(result[0], expected[0])
 
 
 def test_a_result_may_take_the_place_of_an_argument(rng):
@@ -458,10 +458,12 @@ def test_what_a_graph_cannot_be_is_refused(x, function, error, message):
     ],
 )
 def test_functions_of_numpy_give_what_they_give_for_arrays(x, function):
-    made, wanted = graph(function)(x), function(x)
-    assert made.dtype == wanted.dtype
-    assert made.shape == wanted.shape
-    np.testing.assert_allclose(made, wanted, rtol=2e-3 if wanted.dtype == np.float16 else 1e-6)
+    result, expected = graph(function)(x), function(x)
+    assert result.dtype == expected.dtype
+    assert result.shape == expected.shape
+    np.testing.assert_allclose(
+        result, expected, rtol=2e-3 if expected.dtype == np.float16 else 1e-6
+    )
 
 
 def test_an_index_beyond_an_axis_says_what_an_index_may_be(x):
@@ -476,7 +478,7 @@ def test_arrays_of_a_graph_stay_inside(x):
         graph(lambda x: relu(kept[0]) + x)(x)
 
 
-def test_graphs_that_cannot_be_made():
+def test_invalid_graphs_are_refused():
     with pytest.raises(TypeMismatch, match="made of a function"):
         td.Graph(3)
     with pytest.raises(TargetError, match="run on the CPU"):

@@ -1,4 +1,4 @@
-"""What a plan says of itself."""
+"""The text of a plan, and its memory."""
 
 import numpy as np
 
@@ -36,8 +36,8 @@ def test_a_line_for_each_group_and_the_memory(golden):
 
 def test_results_share_memory():
     memory = td.Graph(chain, target="python").plan(td.f32[100]).memory
-    assert memory.apart == 3 * 448
-    assert memory.peak == memory.least == 2 * 448
+    assert memory.unshared_bytes == 3 * 448
+    assert memory.peak == memory.lower_bound == 2 * 448
     assert all(offset % 64 == 0 for offset in memory.offsets.values())
 
 

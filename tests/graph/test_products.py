@@ -30,7 +30,7 @@ PRODUCTS = {
     "einsum of a number": lambda x, y: np.einsum(",ij->j", x[0, 0], y),
 }  # fmt: skip
 
-ARRANGED = {
+ARRANGEMENTS = {
     "stack": lambda x, y: np.stack([x, y, x], axis=-1),
     "stack of numbers": lambda x, y: np.stack((x[0, 0], y[0, 0])),
     "side by side": lambda x, y: np.hstack([x, y]) + np.hstack([x[0], y[0]]),
@@ -53,7 +53,7 @@ ARRANGED = {
     "lists": lambda x, y: np.where(x[:, :2] > 0, x[:, :2] + [1, 2], [[1]]),
 }
 
-CHOSEN = {
+INDEXINGS = {
     "rows": lambda x, y: x[AT] + y[[1, 0, 1, 0]],
     "columns": lambda x, y: x[:, TABLE],
     "pairs": lambda x, y: x[AT, AT[::-1]],
@@ -74,7 +74,7 @@ CHOSEN = {
 }
 
 
-FUNCTIONS = PRODUCTS | ARRANGED | CHOSEN
+FUNCTIONS = PRODUCTS | ARRANGEMENTS | INDEXINGS
 
 
 @pytest.mark.parametrize("dtype", ["f4", "i1"])
@@ -82,13 +82,13 @@ FUNCTIONS = PRODUCTS | ARRANGED | CHOSEN
 def test_functions_of_numpy_give_what_they_give_for_arrays(rng, name, dtype):
     x, y = (rng.integers(-4, 5, (4, 5)).astype(dtype) for _ in range(2))
     graph = td.Graph(lambda x, y: _as_tuple(FUNCTIONS[name](x, y)), target="python")
-    for made, wanted in zip(graph(x, y), _as_tuple(FUNCTIONS[name](x, y)), strict=True):
-        assert made.dtype == wanted.dtype
-        np.testing.assert_array_equal(made, wanted)
+    for result, expected in zip(graph(x, y), _as_tuple(FUNCTIONS[name](x, y)), strict=True):
+        assert result.dtype == expected.dtype
+        np.testing.assert_array_equal(result, expected)
 
 
-def _as_tuple(made):
-    return made if isinstance(made, tuple) else (made,)
+def _as_tuple(result):
+    return result if isinstance(result, tuple) else (result,)
 
 
 @pytest.mark.parametrize("name", ["dot of more", "einsum of three"])
@@ -104,7 +104,7 @@ def test_matrices_with_vectors(rng):
         np.testing.assert_array_equal(td.Graph(f, target="python")(x, y), f(x, y))
 
 
-def test_an_array_of_ones_own_may_be_a_result():
+def test_a_captured_array_may_be_a_result():
     kept = np.arange(3)
     _, same = td.Graph(lambda x: (x + 1, kept))(np.ones(3))
     np.testing.assert_array_equal(same, kept)
@@ -149,7 +149,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize("function, error, message", REFUSED)
-def test_what_cannot_be_is_refused_at_the_call(function, error, message):
+def test_invalid_calls_are_refused(function, error, message):
     with pytest.raises(error, match=message) as caught:
         td.Graph(function)(np.ones((5, 7), np.float32))
     assert "test_products.py" in str(caught.value)

@@ -1,11 +1,11 @@
-"""Random graphs of operators: whatever is joined, shared or viewed, results are those of the calls."""
+"""Random graphs of operators: whatever is fused, shared or viewed, results are those of the calls."""
 
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
 import tdsl as td
-from tdsl.graph.merged_program import as_one
+from tdsl.graph.merged_program import merge_graph
 from tdsl.lang.interp import interpret
 
 N = 3
@@ -21,7 +21,7 @@ def product(x: Matrix, y: Matrix):
 
 
 @td.op
-def low(x: Matrix):
+def low_bits(x: Matrix):
     i, j = td.vars("i j")
     out = td.Func("out")
     out[i, j] = x[i, j] & 15
@@ -47,7 +47,7 @@ def split(x: Matrix):
 
 
 @td.op
-def turned(x: Matrix):
+def transposed(x: Matrix):
     i, j = td.vars("i j")
     out = td.Func("out")
     out[i, j] = x[j, i] * 2
@@ -55,7 +55,7 @@ def turned(x: Matrix):
 
 
 @td.op
-def running(x: Matrix):
+def prefix_sums(x: Matrix):
     i, j = td.vars("i j")
     out, step = td.Func("out", shape=(N, N)), td.range("step", 1, N)
     out[i, j] = x[i, j]
@@ -85,30 +85,30 @@ def pair(x: Matrix):
 WEIGHTS = np.arange(N * N, dtype=np.int32).reshape(N, N) % 4
 
 STEPS = {
-    "constant": lambda x, y: weighted(low(x), WEIGHTS),
-    "view of a constant": lambda x, y: weighted(low(x), WEIGHTS.T),
-    "product": lambda x, y: product(low(x), low(y)),
-    "low": lambda x, y: low(x),
+    "constant": lambda x, y: weighted(low_bits(x), WEIGHTS),
+    "view of a constant": lambda x, y: weighted(low_bits(x), WEIGHTS.T),
+    "product": lambda x, y: product(low_bits(x), low_bits(y)),
+    "low": lambda x, y: low_bits(x),
     "blend": lambda x, y: blend(x, y, 3),
     "blend itself": lambda x, y: blend(x, x, -1),
     "rest": lambda x, y: split(x)[0],
     "total": lambda x, y: y - split(x)[1],
     "both": lambda x, y: split(x)[0] + split(y)[1][:, None],
-    "turned": lambda x, y: turned(x),
-    "running": lambda x, y: running(x),
+    "turned": lambda x, y: transposed(x),
+    "running": lambda x, y: prefix_sums(x),
     "pair": lambda x, y: blend(*pair(x), 2),
     "one of a pair": lambda x, y: pair(x)[1],
-    "view": lambda x, y: low(x.T) + y[::-1],
-    "copy": lambda x, y: low(x.T.reshape(9).reshape(N, N)),
-    "other rows": lambda x, y: turned(low(x).reshape(9)[::-1].reshape(N, N)),
+    "view": lambda x, y: low_bits(x.T) + y[::-1],
+    "copy": lambda x, y: low_bits(x.T.reshape(9).reshape(N, N)),
+    "other rows": lambda x, y: transposed(low_bits(x).reshape(9)[::-1].reshape(N, N)),
     "diagonal": lambda x, y: product(x, y.reshape(9)[:: N + 1][:, None] * y),
     "add": lambda x, y: x + y,
     "column": lambda x, y: x - y[:, 1:2],
     "sums": lambda x, y: x - y.sum(axis=1, keepdims=True, dtype=np.int32),
     "largest": lambda x, y: np.minimum(x, y.max(axis=0)) + np.amin(y),
-    "chosen": lambda x, y: x[low(y)[0] % N] + y[:, np.argmax(x, axis=1)],
-    "running sums": lambda x, y: np.cumsum(low(x), axis=1, dtype=np.int32) - y,
-    "traces": lambda x, y: x + np.einsum("ij,ij->i", low(x), low(y)),
+    "chosen": lambda x, y: x[low_bits(y)[0] % N] + y[:, np.argmax(x, axis=1)],
+    "running sums": lambda x, y: np.cumsum(low_bits(x), axis=1, dtype=np.int32) - y,
+    "traces": lambda x, y: x + np.einsum("ij,ij->i", low_bits(x), low_bits(y)),
 }
 
 programs = st.lists(
@@ -132,10 +132,10 @@ def function_of(program, outputs):
     return f
 
 
-def assert_same(made, expected):
-    for mine, wanted in zip(made, expected, strict=True):
-        assert mine.dtype == wanted.dtype
-        np.testing.assert_array_equal(mine, wanted)
+def assert_same(results, expected):
+    for result, expected_result in zip(results, expected, strict=True):
+        assert result.dtype == expected_result.dtype
+        np.testing.assert_array_equal(result, expected_result)
 
 
 @given(programs, outputs, st.booleans())
@@ -149,5 +149,5 @@ def test_a_graph_is_the_calls_one_after_the_other(program, outputs, fuse):
 @given(programs, outputs)
 def test_a_graph_as_one_program_is_the_calls(program, outputs):
     f = function_of(program, outputs)
-    whole = as_one(td.Graph(f).plan(X, Y), (X, Y))
-    assert_same(interpret(whole.program, whole.values), f(X, Y))
+    merged = merge_graph(td.Graph(f).plan(X, Y), (X, Y))
+    assert_same(interpret(merged.program, merged.values), f(X, Y))

@@ -32,16 +32,16 @@ def assert_same(function, x, **options):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # means of nothing
         try:
-            wanted = np.asarray(function(x, **options))
+            expected = np.asarray(function(x, **options))
         except ValueError:
             with pytest.raises(ShapeError):
                 graph(x)
             return
-    made = np.asarray(graph(x))
-    assert made.dtype == wanted.dtype
-    assert made.shape == wanted.shape
+    result = np.asarray(graph(x))
+    assert result.dtype == expected.dtype
+    assert result.shape == expected.shape
     close = 2e-3 if x.dtype == np.float16 else 1e-5
-    np.testing.assert_allclose(made, wanted, rtol=close, atol=close)
+    np.testing.assert_allclose(result, expected, rtol=close, atol=close)
 
 
 @given(st.data())
@@ -68,9 +68,9 @@ def test_a_reduction_gives_what_numpy_gives(data):
 @pytest.mark.parametrize("function", [np.sum, np.max, np.mean, np.var, np.argmax, np.any])
 def test_compiled_for_the_cpu_it_is_the_same(function, axis, shape):
     x = values("f4", shape, 1)
-    made, wanted = td.Graph(lambda x: function(x, axis=axis))(x), function(x, axis=axis)
-    assert made.dtype == wanted.dtype
-    np.testing.assert_allclose(made, wanted, rtol=1e-5, atol=1e-5)
+    result, expected = td.Graph(lambda x: function(x, axis=axis))(x), function(x, axis=axis)
+    assert result.dtype == expected.dtype
+    np.testing.assert_allclose(result, expected, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("function", [np.cumsum, np.cumprod])
@@ -110,12 +110,12 @@ METHODS = {
 @pytest.mark.parametrize("name", METHODS)
 def test_methods_and_ufuncs_reduce_as_well(name):
     x, function = values("f4", (5, 7), 1), METHODS[name]
-    made, wanted = td.Graph(function, target="python")(x), function(x)
-    assert made.dtype == wanted.dtype
-    np.testing.assert_allclose(made, wanted, rtol=1e-5)
+    result, expected = td.Graph(function, target="python")(x), function(x)
+    assert result.dtype == expected.dtype
+    np.testing.assert_allclose(result, expected, rtol=1e-5)
 
 
-def test_the_first_of_equal_values_and_the_first_nan_are_found():
+def test_argmax_returns_the_first_of_equal_values_and_the_first_nan():
     x = np.float32([[1, 3, 3], [np.nan, 5, np.nan], [-np.inf, -np.inf, -np.inf]])
     for function in PLACES:
         np.testing.assert_array_equal(
@@ -126,16 +126,16 @@ def test_the_first_of_equal_values_and_the_first_nan_are_found():
 def test_narrow_floats_are_summed_in_f32():
     x = np.full((3, 5000), 1.0, np.float16)
     for target in ("cpu", "python"):
-        made = td.Graph(lambda x: (x.sum(axis=1), x.mean(axis=1), x @ x[0]), target=target)(x)
-        assert [m.dtype for m in made] == [np.float16] * 3
-        assert [m[0] for m in made] == [5000, 1, 5000]
+        result = td.Graph(lambda x: (x.sum(axis=1), x.mean(axis=1), x @ x[0]), target=target)(x)
+        assert [m.dtype for m in result] == [np.float16] * 3
+        assert [m[0] for m in result] == [5000, 1, 5000]
 
 
 def test_a_type_by_name_is_the_one_that_numpy_means():
     """The i8 of NumPy has 8 bytes; that of the language, td.i8, 8 bits."""
     x = np.arange(300, dtype=np.int32)
-    made = td.Graph(lambda x: (x.astype("i8"), x.astype(td.i8), x.sum(dtype="u8")))(x)
-    assert [m.dtype for m in made] == [np.int64, np.int8, np.uint64]
+    result = td.Graph(lambda x: (x.astype("i8"), x.astype(td.i8), x.sum(dtype="u8")))(x)
+    assert [m.dtype for m in result] == [np.int64, np.int8, np.uint64]
     with pytest.raises(TypeMismatch, match="float128"):
         td.Graph(lambda x: x.astype("f16"))(x)
 

@@ -1,4 +1,4 @@
-"""Groups chosen by measuring: whatever is joined, results stay the same."""
+"""Groups chosen by measurement: whatever is fused, results stay the same."""
 
 import numpy as np
 import pytest
@@ -6,15 +6,15 @@ import pytest
 import tdsl as td
 from tdsl.errors import RequireError, TypeMismatch
 from tdsl.graph import planned_function
-from tdsl.graph.tune import Trial, Whole, in_order
+from tdsl.graph.tune import FusionTrial, WholeGraphTime, topological_order
 from tdsl.machine.model import Machine, MemoryLevel
-from tests.graph.test_random_graphs import STEPS, Matrix, N, low, product, running
+from tests.graph.test_random_graphs import STEPS, Matrix, N, low_bits, prefix_sums, product
 
 
 def blocks(x, y):
     for name in ("product", "running", "both", "one of a pair", "product"):
         x, y = STEPS[name](x, y), x
-    return x, low(y)
+    return x, low_bits(y)
 
 
 @pytest.fixture
@@ -22,7 +22,7 @@ def arrays():
     return np.arange(N * N, dtype=np.int32).reshape(N, N), np.eye(N, dtype=np.int32)
 
 
-def test_a_tuned_graph_gives_the_same(arrays):
+def test_a_tuned_graph_computes_the_same_results(arrays):
     graph = td.Graph(blocks, target="python")
     expected = graph(*arrays)
     before = graph.plan(*arrays)
@@ -30,24 +30,24 @@ def test_a_tuned_graph_gives_the_same(arrays):
     assert plan.trials
     assert graph.plan(*arrays) is plan
     assert len(plan.groups) == len(before.groups) - sum(
-        t.kept for t in plan.trials if isinstance(t, Trial)
+        t.kept for t in plan.trials if isinstance(t, FusionTrial)
     )
-    for made, wanted in zip(graph(*arrays), expected, strict=True):
-        np.testing.assert_array_equal(made, wanted)
+    for result, expected_result in zip(graph(*arrays), expected, strict=True):
+        np.testing.assert_array_equal(result, expected_result)
     assert all(str(t) in str(plan) for t in plan.trials)
 
 
-def test_whatever_pairs_are_joined_the_results_are_the_same(arrays, monkeypatch):
-    monkeypatch.setattr(Trial, "kept", True)
+def test_results_are_the_same_whichever_pairs_are_fused(arrays, monkeypatch):
+    monkeypatch.setattr(FusionTrial, "kept", True)
     monkeypatch.setattr(
-        planned_function, "in_turns", lambda calls: [9.0 - n for n in range(len(calls))]
+        planned_function, "time_alternating", lambda calls: [9.0 - n for n in range(len(calls))]
     )
     graph = td.Graph(blocks, target="python", fuse=False)
     expected = graph(*arrays)
     plan = graph.tune(*arrays, seconds=1000)
     assert len(plan.groups) < 5
-    for made, wanted in zip(graph(*arrays), expected, strict=True):
-        np.testing.assert_array_equal(made, wanted)
+    for result, expected_result in zip(graph(*arrays), expected, strict=True):
+        np.testing.assert_array_equal(result, expected_result)
 
 
 @td.op
@@ -58,35 +58,37 @@ def rows(x: td.i32["M", "N"]):
     return out
 
 
-def test_groups_that_read_the_same_are_joined_where_no_cache_holds_it(arrays, monkeypatch):
+def test_groups_that_read_an_array_larger_than_the_cache_are_fused(arrays, monkeypatch):
     small = Machine(levels=(MemoryLevel("L1", 16), MemoryLevel("memory", None, managed=True)))
-    monkeypatch.setattr(Trial, "kept", True)
+    monkeypatch.setattr(FusionTrial, "kept", True)
     monkeypatch.setattr(
-        planned_function, "in_turns", lambda calls: [9.0 - n for n in range(len(calls))]
+        planned_function, "time_alternating", lambda calls: [9.0 - n for n in range(len(calls))]
     )
 
     def both(x, y):
-        return rows(x), low(x), rows(y[1:])
+        return rows(x), low_bits(x), rows(y[1:])
 
     for machine, groups in ((Machine(), 3), (small, 2)):
         monkeypatch.setattr(td.Target, "machine", lambda _, machine=machine: machine)
         graph = td.Graph(both, target="python")
         assert len(graph.tune(*arrays, seconds=1000).groups) == groups
-        for made, wanted in zip(graph(*arrays), both(*arrays), strict=True):
-            np.testing.assert_array_equal(made, wanted)
+        for result, expected_result in zip(graph(*arrays), both(*arrays), strict=True):
+            np.testing.assert_array_equal(result, expected_result)
 
 
-def test_a_plan_that_makes_the_whole_no_faster_is_dropped(arrays, monkeypatch):
-    monkeypatch.setattr(Trial, "kept", True)
+def test_a_plan_that_makes_the_whole_graph_no_faster_is_dropped(arrays, monkeypatch):
+    monkeypatch.setattr(FusionTrial, "kept", True)
     monkeypatch.setattr(
-        planned_function, "in_turns", lambda calls: [float(n) for n in range(1, len(calls) + 1)]
+        planned_function,
+        "time_alternating",
+        lambda calls: [float(n) for n in range(1, len(calls) + 1)],
     )
     graph = td.Graph(blocks, target="python", fuse=False)
     before = graph.plan(*arrays).groups
     plan = graph.tune(*arrays, seconds=1000)
     assert plan.groups == before
-    assert plan.trials == (Whole(1.0, 1.0),)
-    assert "it stays as it was" in str(plan)
+    assert plan.trials == (WholeGraphTime(1.0, 1.0),)
+    assert "the plan before tuning is kept" in str(plan)
 
 
 def test_without_time_nothing_is_tried(arrays):
@@ -96,22 +98,22 @@ def test_without_time_nothing_is_tried(arrays):
 
 
 @pytest.mark.parametrize("seconds", [-1, float("nan"), "10", True])
-def test_a_time_that_is_none_is_refused(arrays, seconds):
+def test_an_invalid_time_is_refused(arrays, seconds):
     with pytest.raises(TypeMismatch, match="a time to measure in"):
         td.Graph(blocks, target="python").tune(*arrays, seconds=seconds)
 
 
-def test_a_group_that_needs_another_in_between_stays_apart(arrays):
+def test_groups_with_cyclic_dependences_have_no_topological_order(arrays):
     def f(x, y):
-        h = running(x)
-        return product(h, running(running(h).T))
+        h = prefix_sums(x)
+        return product(h, prefix_sums(prefix_sums(h).T))
 
     calls = td.Graph(f, target="python", fuse=False).plan(*arrays).trace.calls
-    assert in_order(calls, ((0, 3), (1,), (2,))) is None
-    assert in_order(calls, ((2,), (3,), (0, 1))) == ((0, 1), (2,), (3,))
+    assert topological_order(calls, ((0, 3), (1,), (2,))) is None
+    assert topological_order(calls, ((2,), (3,), (0, 1))) == ((0, 1), (2,), (3,))
 
 
-def test_what_fails_is_raised(arrays):
+def test_errors_of_the_call_are_raised(arrays):
     @td.op
     def checked(x: Matrix):
         i, j = td.vars("i j")
@@ -120,7 +122,7 @@ def test_what_fails_is_raised(arrays):
         return out
 
     with pytest.raises(RequireError, match="5 is large"):
-        td.Graph(lambda x: running(checked(x)), target="python").tune(arrays[0])
+        td.Graph(lambda x: prefix_sums(checked(x)), target="python").tune(arrays[0])
 
 
 def test_a_graph_is_tuned_and_called_with_arrays():

@@ -33,23 +33,23 @@ CHANGES = {
 )
 def test_a_view_is_what_its_base_has_at_these_indices(shape, names):
     base, changes = np.arange(np.prod(shape)).reshape(shape), []
-    wanted = base
+    viewed = base
     for name in names:
         try:
-            made = CHANGES[name](wanted)
+            next_view = CHANGES[name](viewed)
         except (ValueError, IndexError):
             continue
-        if made.size and not np.shares_memory(made, base):
+        if next_view.size and not np.shares_memory(next_view, base):
             continue  # a copy
-        wanted = made
+        viewed = next_view
         changes.append(CHANGES[name])
-    view = View(Argument(0), tuple(changes), Spec(wanted.shape, wanted.dtype))
-    index = index_of_base(view, Spec(shape, base.dtype), [Var(f"i{n}") for n in range(wanted.ndim)])
-    for point in np.ndindex(wanted.shape):
+    view = View(Argument(0), tuple(changes), Spec(viewed.shape, viewed.dtype))
+    index = index_of_base(view, Spec(shape, base.dtype), [Var(f"i{n}") for n in range(viewed.ndim)])
+    for point in np.ndindex(viewed.shape):
         at = {f"i{n}": const(k) for n, k in enumerate(point)}
-        place = [simplify(substitute(e, at)) for e in index]
-        assert all(isinstance(e, Const) for e in place)
-        assert base[tuple(e.value for e in place)] == wanted[point]
+        base_index = [simplify(substitute(e, at)) for e in index]
+        assert all(isinstance(e, Const) for e in base_index)
+        assert base[tuple(e.value for e in base_index)] == viewed[point]
 
 
 def test_indices_of_whole_axes_stay_plain():

@@ -9,7 +9,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 
 import tdsl as td
 from tdsl.errors import DefinitionError, ScheduleError, TypeMismatch
-from tdsl.graph.merged_program import as_one
+from tdsl.graph.merged_program import merge_graph
 
 
 @td.op
@@ -55,8 +55,8 @@ def test_the_program_takes_arguments_then_constants_then_numbers(arrays):
     schedule = td.Graph(layers).autoschedule(w, x)
     run = td.compile(schedule)
     assert [a.name for a in run.signature.inputs] == ["w", "x", "w_1", "factor"]
-    for made, wanted in zip(run(w, x, CONSTANT, 2), layers(w, x), strict=True):
-        np.testing.assert_allclose(made, wanted, rtol=1e-5)
+    for result, expected in zip(run(w, x, CONSTANT, 2), layers(w, x), strict=True):
+        np.testing.assert_allclose(result, expected, rtol=1e-5)
     assert "taken" in schedule.explain()
 
 
@@ -112,22 +112,22 @@ def test_pins_name_funcs_of_the_program(arrays):
         lambda x, w: sliding_window_view(linear(x, w), 3, axis=0)[:, 1] * x[:3, :3],
     ],
 )
-def test_views_copies_and_several_values_are_results_like_others(arrays, function):
+def test_views_copies_and_tuples_are_results(arrays, function):
     x, w = arrays[0][:5].copy(), arrays[1]
     graph = td.Graph(function)
-    whole = as_one(graph.plan(x, w), (x, w))
-    run = td.compile(td.Schedule.of_program(whole.program), target="python")
-    wanted = function(x, w)
-    for made in (run(**whole.values), graph(x, w)):
-        for mine, theirs in zip(
-            made if isinstance(wanted, tuple) else (made,),
-            wanted if isinstance(wanted, tuple) else (wanted,),
+    merged = merge_graph(graph.plan(x, w), (x, w))
+    run = td.compile(td.Schedule.of_program(merged.program), target="python")
+    expected = function(x, w)
+    for results in (run(**merged.values), graph(x, w)):
+        for result, expected_result in zip(
+            results if isinstance(expected, tuple) else (results,),
+            expected if isinstance(expected, tuple) else (expected,),
             strict=True,
         ):
-            np.testing.assert_allclose(mine, theirs, rtol=1e-4, atol=1e-4)
+            np.testing.assert_allclose(result, expected_result, rtol=1e-4, atol=1e-4)
 
 
-def test_arguments_are_taken_whole_however_they_are_viewed(arrays):
+def test_arguments_are_passed_as_base_arrays_of_their_views(arrays):
     x, w = arrays
     schedule = td.Graph(lambda x, w: linear(x.T[:, ::2], linear(w.T, w)[:4])).autoschedule(x, w)
     np.testing.assert_allclose(
@@ -141,13 +141,13 @@ def test_the_schedules_of_the_calls_compete(arrays):
     assert "calls apart" in schedule.explain()
 
 
-def test_a_schedule_of_ones_own_is_not_merged(arrays):
+def test_a_call_with_a_user_schedule_is_not_merged(arrays):
     x, w = arrays
-    own = linear.schedule()
-    own["y"].parallel("t")
-    mine = td.compile(own)
+    schedule = linear.schedule()
+    schedule["y"].parallel("t")
+    compiled = td.compile(schedule)
     with pytest.raises(DefinitionError, match="schedule of its own"):
-        td.Graph(lambda x, w: mine(x, w)).autoschedule(x, w)
+        td.Graph(lambda x, w: compiled(x, w)).autoschedule(x, w)
 
 
 def test_counts_and_times_of_a_search_are_checked(arrays):
@@ -161,10 +161,10 @@ def test_blocks_of_networks_are_one_program(name):
     model = runpy.run_path(str(ROOT / "examples" / "models" / f"{name}.py"))
     block, x, w = (model[n] for n in ("block", "x", "w"))
     graph = td.Graph(block)
-    run, wanted = td.compile(graph.autoschedule(x, w)), block(x, w)
+    run, expected = td.compile(graph.autoschedule(x, w)), block(x, w)
     leaves = [
         x,
         *(array for part in w.values() for array in (part if isinstance(part, tuple) else [part])),
     ]
     assert len(run.signature.inputs) == len(leaves)
-    np.testing.assert_allclose(run(*leaves), wanted, rtol=1e-3, atol=1e-3)
+    np.testing.assert_allclose(run(*leaves), expected, rtol=1e-3, atol=1e-3)
