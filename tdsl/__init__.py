@@ -21,8 +21,8 @@ from tdsl.errors import (
     TdslError,
     TypeMismatch,
     UnknownAttribute,
-    suggesting,
-    told,
+    checked_call,
+    module_getattr,
 )
 from tdsl.graph.graph import Graph
 from tdsl.lang import ufunc as _ufunc  # NumPy's functions take values
@@ -254,11 +254,11 @@ else:  # a type checker reports unknown names and wrong arguments itself
     for _name in {*__all__}.intersection(globals()):
         _public = globals()[_name]
         if isinstance(_public, FunctionType):
-            globals()[_name] = told(_public)
+            globals()[_name] = checked_call(_public)
         elif isinstance(_public, type) and is_dataclass(_public):
-            _public.__init__ = told(_public.__init__)
-    _LATER = {"recipes": "tdsl.autoschedule.recipes", "mpi": "tdsl.distribute.mpi"}
-    __getattr__ = suggesting("tdsl", __all__, later=_LATER)
+            _public.__init__ = checked_call(_public.__init__)
+    _LAZY_MODULES = {"recipes": "tdsl.autoschedule.recipes", "mpi": "tdsl.distribute.mpi"}
+    __getattr__ = module_getattr("tdsl", __all__, lazy_modules=_LAZY_MODULES)
 
     def __dir__() -> list[str]:
         return sorted({*globals(), *__all__})

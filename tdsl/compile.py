@@ -22,7 +22,7 @@ from tdsl.codegen.runtime.call import Entry, Executable
 from tdsl.codegen.runtime.signature import ArrayArg, ScalarArg, Signature, Specialisation, dense
 from tdsl.core.notebook import Listing
 from tdsl.core.source import here
-from tdsl.errors import ShapeError, Suggesting, TypeMismatch, told
+from tdsl.errors import ShapeError, Suggesting, TypeMismatch, checked_call
 from tdsl.lang.program import Program, bind_sizes
 from tdsl.lang.sizes import AGREE, check_agreement, check_keywords, check_sizes, dynamic_sizes
 from tdsl.lang.tensor import Func
@@ -93,36 +93,36 @@ def compile(
     schedule = _schedule_of(what)
     program = schedule.program
     check_keywords(program, target=target, dynamic=dynamic, arguments=arguments)
-    chosen = as_target(target if target is not None else schedule.target)
+    resolved = as_target(target if target is not None else schedule.target)
     if arguments != "created":
         schedule = schedule._with_arguments(arguments)
-    given = check_sizes(
+    given_sizes = check_sizes(
         program.name,
         program.sizes,
         sizes,
         others=("target", "dynamic", "arguments"),
         equal=program.equal,
     )
-    fixed = {**schedule.sizes, **given}
+    fixed_sizes = {**schedule.sizes, **given_sizes}
     for a in program.agreements:
-        check_agreement(a, fixed, AGREE)
-    free = dynamic_sizes(program, dynamic, fixed)
+        check_agreement(a, fixed_sizes, AGREE)
+    dynamic_names = dynamic_sizes(program, dynamic, fixed_sizes)
     if schedule.state.grid is not None:
-        return _distributed(schedule.state, chosen, free, fixed)
-    compiled = Compiled(schedule, chosen, free, fixed)
-    _refuse_out_of_range(compiled)
+        return _distributed(schedule.state, resolved, dynamic_names, fixed_sizes)
+    compiled = Compiled(schedule, resolved, dynamic_names, fixed_sizes)
+    _check_bounds(compiled)
     return compiled
 
 
-def _refuse_out_of_range(compiled: Compiled) -> None:
+def _check_bounds(compiled: Compiled) -> None:
     """Raises IndexBoundError if every call with non-empty arrays would access a tensor out of bounds."""
     from tdsl.codegen.lowering.bounds_checks import check_every_call
 
     def lower(size: int) -> None:
-        from tdsl.pipeline import lowered
+        from tdsl.pipeline import lower_variant
 
         signature = compiled.signature
-        lowered(compiled.variant(dense(signature, dict.fromkeys(signature.sizes, size))))
+        lower_variant(compiled.variant(dense(signature, dict.fromkeys(signature.sizes, size))))
 
     check_every_call(compiled.state, lower, known=not compiled.signature.sizes)
 
@@ -136,9 +136,9 @@ def _schedule_of(what: object) -> Schedule:
     if isinstance(what, tuple | list) and what and all(isinstance(f, Func) for f in what):
         return Schedule(*what)
     if hasattr(what, "schedule") and hasattr(what, "program"):
-        made = what.schedule()
-        assert isinstance(made, Schedule)
-        return made
+        schedule = what.schedule()
+        assert isinstance(schedule, Schedule)
+        return schedule
     raise TypeMismatch(
         f"{type(what).__name__} cannot be compiled",
         loc=here(),
@@ -160,12 +160,12 @@ def _distributed(
             hint="leave dynamic= away; another size makes another plan",
         )
     check_all(state)
-    named = state = all_terms(state)  # ranks divide masked terms, too; kernels find their masks
+    symbolic = state = all_terms(state)  # ranks divide masked terms, too; kernels find their masks
     if sizes:
         state = replace(state, program=bind_sizes(state.program, sizes))
 
-    def build_for(local: State, chosen: Target) -> Compiled:
-        return Compiled(Schedule.of_state(local), chosen, frozenset(), {})
+    def build_for(local: State, local_target: Target) -> Compiled:
+        return Compiled(Schedule.of_state(local), local_target, frozenset(), {})
 
     def build(local: State) -> Compiled:
         return build_for(local, target)
@@ -174,8 +174,8 @@ def _distributed(
         return str(build_for(local, as_target("numba")).source("python"))
 
     signature = signature_of(state.program)
-    check_decided(state.program, signature)
-    return Distributed(state, signature, sizes, build, text, named)
+    check_sizes_determined(state.program, signature)
+    return Distributed(state, signature, sizes, build, text, symbolic)
 
 
 class Compiled(Entry, Suggesting):
@@ -197,7 +197,7 @@ class Compiled(Entry, Suggesting):
         program = bind_sizes(self.state.program, self.sizes) if sizes else self.state.program
         self.state = replace(self.state, program=program)
         signature = signature_of(program)
-        check_decided(program, signature)
+        check_sizes_determined(program, signature)
         Entry.__init__(self, signature, dynamic, self._build)
         self.latest: Specialisation | None = None  # the variant built or emulated last
         self._device_calls: DeviceCalls | None = None
@@ -208,14 +208,14 @@ class Compiled(Entry, Suggesting):
 
     def _general(self, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Any:
         if self._device_calls is not None and not kwargs:
-            done = self._device_calls.again(args, out)
-            if done is not None:
-                return done
+            result = self._device_calls.again(args, out)
+            if result is not None:
+                return result
         for array in (*args, *kwargs.values()):
             if hasattr(array, "__tdsl_call__"):  # a symbol: a graph is being traced
                 return array.__tdsl_call__(self, args, kwargs, out)
-        done = None if self._device_calls is None else self._device_calls(args, kwargs, out)
-        return Entry._general(self, args, kwargs, out) if done is None else done
+        result = None if self._device_calls is None else self._device_calls(args, kwargs, out)
+        return Entry._general(self, args, kwargs, out) if result is None else result
 
     def _run(
         self, inputs: tuple[Any, ...], outputs: tuple[Array, ...], sizes: dict[str, int]
@@ -235,10 +235,10 @@ class Compiled(Entry, Suggesting):
         machine = self.target.machine()
         return Variant(self.state, self.target, machine, self.signature, specialisation)
 
-    def _found_elsewhere(self, name: str) -> str:
+    def _attribute_hint(self, name: str) -> str:
         if name in ("block", "gather", "plan", "simulate", "trace"):
             return f"programs of ranks have it: s[f].distribute(...), then td.compile(s).{name}"
-        return Suggesting._found_elsewhere(self, name)
+        return Suggesting._attribute_hint(self, name)
 
     def __repr__(self) -> str:
         return f"{Entry.__repr__(self)[:-1]} for {self.target}>"
@@ -246,9 +246,11 @@ class Compiled(Entry, Suggesting):
     def _repr_html_(self) -> str:
         from tdsl.inspection import compiled_page
 
-        known = self.latest or self.dynamic.issuperset(self.signature.sizes)
+        has_loops = self.latest or self.dynamic.issuperset(self.signature.sizes)
         title = repr(self).strip("<>")
-        return compiled_page(title, self.schedule, self.signature, self.loops() if known else "")
+        return compiled_page(
+            title, self.schedule, self.signature, self.loops() if has_loops else ""
+        )
 
     def loops(self, stage: str = "scheduled", **sizes: int) -> Listing:
         """The loop IR as text: of the variant used last, or for the sizes given by name.
@@ -266,8 +268,8 @@ class Compiled(Entry, Suggesting):
         """
         from tdsl.inspection import loops
 
-        wanted = self.specialisation(sizes, "loops")
-        return loops(self.variant(wanted), self.executables.get(wanted), stage)
+        specialisation = self.specialisation(sizes, "loops")
+        return loops(self.variant(specialisation), self.executables.get(specialisation), stage)
 
     def source(self, kind: str = "", **sizes: int) -> Listing:
         """The generated code as text, of the same variant as `loops`.
@@ -278,8 +280,8 @@ class Compiled(Entry, Suggesting):
         """
         from tdsl.inspection import source
 
-        wanted = self.specialisation(sizes, "source")
-        return source(self.variant(wanted), lambda: self.executable(wanted), kind)
+        specialisation = self.specialisation(sizes, "source")
+        return source(self.variant(specialisation), lambda: self.executable(specialisation), kind)
 
     def explain(self, **sizes: int) -> Listing:
         """The recipe that schedules each func, its choices and the reasons, for the same variant as `loops`.
@@ -303,14 +305,16 @@ class Compiled(Entry, Suggesting):
         """
         from tdsl.autoschedule.explain import explain
         from tdsl.inspection import launch
-        from tdsl.pipeline import decided
+        from tdsl.pipeline import completed_with_decisions
 
-        wanted = self.specialisation(sizes, "explain")
-        state, decisions = decided(self.variant(wanted))
+        specialisation = self.specialisation(sizes, "explain")
+        state, decisions = completed_with_decisions(self.variant(specialisation))
         text = explain(decisions, state)
         if self.target.name != "cuda":
             return Listing(text)
-        return Listing(f"{text}\n{launch(self.variant(wanted), lambda: self.executable(wanted))}")
+        return Listing(
+            f"{text}\n{launch(self.variant(specialisation), lambda: self.executable(specialisation))}"
+        )
 
     @property
     def launch(self) -> Module:
@@ -322,8 +326,8 @@ class Compiled(Entry, Suggesting):
         from tdsl.inspection import check_launches, launch
 
         check_launches(self.target)
-        wanted = self.specialisation({})
-        return launch(self.variant(wanted), lambda: self.executable(wanted))
+        specialisation = self.specialisation({})
+        return launch(self.variant(specialisation), lambda: self.executable(specialisation))
 
     def profile(
         self, *args: Any, out: Any = None, repeat: int = 5, counters: bool = False, **kwargs: Any
@@ -336,10 +340,10 @@ class Compiled(Entry, Suggesting):
         """
         from tdsl.profiling import arguments_of, profile
 
-        values, exact = arguments_of(self.signature, args, kwargs, out)
+        values, specialisation = arguments_of(self.signature, args, kwargs, out)
         self(*args, out=out, **kwargs)
-        whole = self.executables.get(exact) or build(self.variant(exact))
-        return profile(self.variant(exact), whole, values, repeat, counters)
+        executable = self.executables.get(specialisation) or build(self.variant(specialisation))
+        return profile(self.variant(specialisation), executable, values, repeat, counters)
 
     def specialisation(self, sizes: Mapping[str, int], method: str = "") -> Specialisation:
         """The specialisation for dense arrays of these sizes; without sizes the one built or emulated last.
@@ -352,34 +356,34 @@ class Compiled(Entry, Suggesting):
         )  # fmt: skip
         if self.latest is not None and not sizes:
             return self.latest
-        free = self.dynamic - set(sizes)
-        missing = [n for n in self.signature.sizes if n not in free and n not in sizes]
+        dynamic = self.dynamic - set(sizes)
+        missing = [n for n in self.signature.sizes if n not in dynamic and n not in sizes]
         if missing:
-            example = ", ".join(f"{n}=100" for n in missing)
-            way = f".{method}({example})" if method else f"td.compile(..., {example})"
+            arguments = ", ".join(f"{n}=100" for n in missing)
+            example_call = f".{method}({arguments})" if method else f"td.compile(..., {arguments})"
             raise ShapeError(
                 f"{self.signature.name!r} is compiled for sizes that are not known yet: {', '.join(missing)}",
                 loc=here(),
                 label="this call",
-                hint=f"call it first, or give them: {way}",
+                hint=f"call it first, or give them: {example_call}",
             )
-        return dense(self.signature, sizes, free)
+        return dense(self.signature, sizes, dynamic)
 
 
-Func._leads_to += [
+Func._related_types += [
     (Compiled, "what is compiled has it: td.compile({func})"),
     (Schedule, "a schedule has it: td.Schedule({func})"),
     (Stage, "a stage of a schedule has it: td.Schedule({func})[{func}]"),
 ]
-Schedule._leads_to += [
+Schedule._related_types += [
     (Compiled, "what is compiled has it: td.compile(s)"),
     (Stage, "stages have it: s['{func}']"),
 ]
-Stage._leads_to += [
+Stage._related_types += [
     (Schedule, "the schedule has it: s"),
     (Compiled, "what is compiled has it: td.compile(s)"),
 ]
-Compiled._leads_to += [
+Compiled._related_types += [
     (Schedule, "its schedule has it: p.schedule"),
     (Stage, "a schedule has it, before it is compiled: s = td.Schedule(f); s[f]"),
 ]
@@ -403,7 +407,7 @@ def signature_of(program: Program) -> Signature:
     return Signature(program.name, tuple(inputs), tuple(outputs), program.agreements)
 
 
-def check_decided(program: Program, signature: Signature) -> None:
+def check_sizes_determined(program: Program, signature: Signature) -> None:
     """Raises ShapeError for a size in the definitions that no array argument determines."""
     for name in program.sizes:
         if name in signature.sizes:
@@ -422,7 +426,7 @@ def check_decided(program: Program, signature: Signature) -> None:
         )
 
 
-@told
+@checked_call
 def build(variant: Variant) -> Executable:
     """Lowers a variant and generates its code, or loads the code from the cache; returns an executable."""
 
@@ -432,25 +436,25 @@ def build(variant: Variant) -> Executable:
 
         return make_kernel(variant)
 
-    def plainer() -> list[Fallback]:
-        from tdsl.pipeline import plainer
+    def make_fallbacks() -> list[Fallback]:
+        from tdsl.pipeline import fallbacks
 
-        return plainer(variant)
+        return fallbacks(variant)
 
     if variant.target.name == "cpu":
         from tdsl.codegen.cpu.cached_kernel import load_or_build
         from tdsl.machine.cpu import processor
 
         cpu = processor(variant.target.level)
-        return load_or_build(variant.fingerprint(), variant.params, kernel, cpu, plainer)
+        return load_or_build(variant.fingerprint(), variant.params, kernel, cpu, make_fallbacks)
     if variant.target.name == "cuda":
         from tdsl.codegen.cuda import module
         from tdsl.codegen.cuda.executable import CudaExecutable
         from tdsl.codegen.gpu.limits import DEFAULT_ARCH
 
         arch = variant.target.arch or DEFAULT_ARCH
-        made = module.load_or_build(variant.fingerprint(), kernel, arch)
-        return CudaExecutable(made, variant.params, kernel)
-    from tdsl.pipeline import backend
+        cuda_module = module.load_or_build(variant.fingerprint(), kernel, arch)
+        return CudaExecutable(cuda_module, variant.params, kernel)
+    from tdsl.pipeline import build_executable
 
-    return backend(kernel(), variant.target)
+    return build_executable(kernel(), variant.target)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tdsl.codegen.cuda.streams import stream as stream
-from tdsl.errors import TargetError, suggesting
+from tdsl.errors import TargetError, module_getattr
 
 
 def is_available() -> bool:
@@ -24,4 +24,4 @@ def device_name() -> str:
 
 
 if not TYPE_CHECKING:  # a type checker reports unknown names itself
-    __getattr__ = suggesting("td.cuda", ("device_name", "is_available", "stream"))
+    __getattr__ = module_getattr("td.cuda", ("device_name", "is_available", "stream"))

@@ -44,13 +44,13 @@ def emulate(compiled: Compiled) -> Entry:
 
     TypeMismatch if `compiled` is not compiled for "cuda".
     """
-    given: object = compiled
-    if isinstance(given, Schedule):
+    argument: object = compiled
+    if isinstance(argument, Schedule):
         raise TypeMismatch(
-            f"a schedule, as that of {given.program.name!r}, is emulated when it is compiled",
+            f"a schedule, as that of {argument.program.name!r}, is emulated when it is compiled",
             loc=here(),
             label="this call",
-            hint=_compiled_first(given),
+            hint=_compiled_first(argument),
         )
     if getattr(getattr(compiled, "target", None), "name", "") != "cuda":
         raise TypeMismatch(
@@ -74,5 +74,5 @@ def emulate(compiled: Compiled) -> Entry:
 
 def _compiled_first(schedule: Schedule) -> str:
     for_a_gpu = schedule.target is not None and schedule.target.name == "cuda"
-    chosen = "schedule" if for_a_gpu else 'schedule, target="cuda"'
-    return f"td.emulate(td.compile({chosen}))"
+    arguments = "schedule" if for_a_gpu else 'schedule, target="cuda"'
+    return f"td.emulate(td.compile({arguments}))"

@@ -154,9 +154,9 @@ def render(error: TdslError) -> str:
 
 def _excerpt(loc: Loc, label: str) -> list[str]:
     source = loc.text()
-    head = f"  at {os.path.basename(loc.file)}:{loc.line}"
+    heading = f"  at {os.path.basename(loc.file)}:{loc.line}"
     if not source:
-        return [f"{head}  {label}".rstrip()]
+        return [f"{heading}  {label}".rstrip()]
     stripped = source.lstrip()
     shift = len(source) - len(stripped)
     # PEP 657 counts bytes of UTF-8, a caret counts characters.
@@ -164,22 +164,22 @@ def _excerpt(loc: Loc, label: str) -> list[str]:
     stop = _characters(source, loc.end_column, len(source)) - shift
     carets = " " * max(start, 0) + "^" * max(stop - max(start, 0), 1)
     gutter = f"{loc.line:>7} | "
-    return [head, gutter + stripped, " " * len(gutter) + f"{carets} {label}".rstrip()]
+    return [heading, gutter + stripped, " " * len(gutter) + f"{carets} {label}".rstrip()]
 
 
 def _characters(source: str, column: int | None, default: int) -> int:
     return default if column is None else len(source.encode()[:column].decode(errors="ignore"))
 
 
-def is_one_of(name: object, known: Iterable[str]) -> bool:
+def is_one_of(name: object, names: Iterable[str]) -> bool:
     """True if a value that a user passed, of any type, is one of the known names."""
-    return isinstance(name, str) and name in known
+    return isinstance(name, str) and name in names
 
 
-_MANY = 50  # maximal number of names listed after the most similar one
+_MAX_LISTED = 50  # maximal number of names listed after the most similar one
 
 
-def did_you_mean(name: object, known: Iterable[str]) -> str:
+def did_you_mean(name: object, names: Iterable[str]) -> str:
     """A hint with the most similar known name, and a list of the known names.
 
     >>> did_you_mean("jj", ["i", "j"])
@@ -187,13 +187,15 @@ def did_you_mean(name: object, known: Iterable[str]) -> str:
     """
     import difflib  # imported only when a name is wrong
 
-    names = list(known)
-    listed = f"There are: {', '.join(names)}" if names else "there are none"
-    close = difflib.get_close_matches(name, names, n=1, cutoff=0.5) if isinstance(name, str) else []
-    if not close:
-        return listed
-    nearest = f"did you mean {close[0]!r}?"
-    return nearest if len(names) > _MANY else f"{nearest} {listed}"
+    all_names = list(names)
+    listing = f"There are: {', '.join(all_names)}" if all_names else "there are none"
+    similar = (
+        difflib.get_close_matches(name, all_names, n=1, cutoff=0.5) if isinstance(name, str) else []
+    )
+    if not similar:
+        return listing
+    suggestion = f"did you mean {similar[0]!r}?"
+    return suggestion if len(all_names) > _MAX_LISTED else f"{suggestion} {listing}"
 
 
 def counted(number: int, noun: str, plural: str = "") -> str:
@@ -208,13 +210,13 @@ def counted(number: int, noun: str, plural: str = "") -> str:
 Called = TypeVar("Called", bound=Callable[..., Any])
 
 
-def told(function: Called) -> Called:
+def checked_call(function: Called) -> Called:
     """Decorator: raises TypeMismatch if the function is called with arguments that its signature lacks.
 
     An exception that only a bug of tdsl can cause becomes an InternalError, and a RecursionError becomes a
     DefinitionError.
 
-    >>> @told
+    >>> @checked_call
     ... def light(lamp, hours=1): ...
     >>> light("red", hour=2)
     Traceback (most recent call last):
@@ -224,24 +226,24 @@ def told(function: Called) -> Called:
     """
 
     @functools.wraps(function)
-    def call(*args: Any, **named: Any) -> Any:
+    def checked(*args: Any, **named: Any) -> Any:
         try:
             return function(*args, **named)
-        except _FAULTS as error:
+        except _BUG_EXCEPTIONS as error:
             if isinstance(error, TdslError):
                 raise
             trace = error.__traceback__
             if isinstance(error, TypeError) and trace is not None and trace.tb_next is None:
                 raise _wrong_arguments(function, args, named) from None
-            fault = _fault(error)
-            if fault is None:
+            replacement = _bug_error(error)
+            if replacement is None:
                 raise
-            raise fault from error
+            raise replacement from error
 
-    return call  # type: ignore[return-value]  # it has the signature of the function
+    return checked  # type: ignore[return-value]  # it has the signature of the function
 
 
-_FAULTS = (
+_BUG_EXCEPTIONS = (
     ArithmeticError, AssertionError, AttributeError, LookupError, NameError, RecursionError, TypeError,
     ValueError,
 )  # fmt: skip
@@ -249,42 +251,42 @@ _PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 _LIBRARIES = (os.path.dirname(os.__file__) + os.sep, os.path.dirname(np.__file__) + os.sep, "<")
 
 
-def _fault(error: Exception) -> TdslError | None:
+def _bug_error(error: Exception) -> TdslError | None:
     """The error to raise for an exception raised in this package; None if code that it calls raised it."""
-    frames, at = list[tuple[FrameType, int]](), error.__traceback__
-    while at is not None:
-        frames.insert(0, (at.tb_frame, at.tb_lineno))  # the innermost first
-        at = at.tb_next
-    own = [frame.f_code.co_filename.startswith(_PACKAGE) for frame, _ in frames]
-    first = next(
+    frames, trace = list[tuple[FrameType, int]](), error.__traceback__
+    while trace is not None:
+        frames.insert(0, (trace.tb_frame, trace.tb_lineno))  # the innermost first
+        trace = trace.tb_next
+    in_package = [frame.f_code.co_filename.startswith(_PACKAGE) for frame, _ in frames]
+    position = next(
         n
         for n, (f, _) in enumerate(frames)
-        if own[n] or not f.f_code.co_filename.startswith(_LIBRARIES)
+        if in_package[n] or not f.f_code.co_filename.startswith(_LIBRARIES)
     )
-    raised, line = frames[first]
-    if not own[first] or first + 1 == len(frames):
+    raised, line = frames[position]
+    if not in_package[position] or position + 1 == len(frames):
         return None
-    asked = raised.f_code.co_name.startswith("__") or raised.f_code.co_filename == __file__
-    if asked and not own[first + 1]:
+    from_protocol = raised.f_code.co_name.startswith("__") or raised.f_code.co_filename == __file__
+    if from_protocol and not in_package[position + 1]:
         return None  # an exception that a protocol of Python expects
     place = f"{raised.f_code.co_filename.removeprefix(_PACKAGE)}:{line}"
     steps = [f.f_locals["step"] for f, _ in frames if f.f_code.co_name == "run_passes"]
     step = f", pass {getattr(steps[0], '__name__', steps[0])}" if steps else ""
-    of, loc, call = "", None, here()
-    func = _func_in([x for f, _ in frames for x in f.f_locals.values()])
+    subject, loc, call = "", None, here()
+    func = _find_func([x for f, _ in frames for x in f.f_locals.values()])
     if func is not None:
-        of, loc = f" for {func.name!r}", func.definitions[0].loc or func.loc
+        subject, loc = f" for {func.name!r}", func.definitions[0].loc or func.loc
     label, related = ("defined here", ((call, "in this call"),)) if loc else ("this call", ())
     if isinstance(error, RecursionError):
         return DefinitionError(
-            f"loops or expressions{of} are nested more deeply than the stack of Python allows",
+            f"loops or expressions{subject} are nested more deeply than the stack of Python allows",
             loc=loc or call,
             label=label,
             related=related,
             hint="sys.setrecursionlimit(10_000) lets it be deeper",
         )
     return InternalError(
-        f"a fault of tdsl{of}: {type(error).__name__} in {place}{step}: {error}",
+        f"a fault of tdsl{subject}: {type(error).__name__} in {place}{step}: {error}",
         loc=loc or call,
         label=label,
         related=related,
@@ -293,7 +295,7 @@ def _fault(error: Exception) -> TdslError | None:
     )
 
 
-def _func_in(values: list[Any]) -> Any:
+def _find_func(values: list[Any]) -> Any:
     """The first func among values of variables, else the output of the first program, else None."""
     for x in values:
         if type(x).__name__ == "FuncDef":
@@ -308,19 +310,21 @@ def _func_in(values: list[Any]) -> Any:
 
 
 def _wrong_arguments(
-    function: Callable[..., Any], args: tuple[Any, ...], named: dict[str, Any]
+    function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> TypeMismatch:
     name = function.__qualname__.removesuffix(".__init__").rpartition(".")[2]
-    signature, wrong = inspect.signature(function), ""
+    signature, problem = inspect.signature(function), ""
     try:
-        signature.bind(*args, **named)
+        signature.bind(*args, **kwargs)
     except TypeError as error:
-        wrong = str(error)
-    plain = [
+        problem = str(error)
+    parameters = [
         p.replace(annotation=p.empty) for p in signature.parameters.values() if p.name != "self"
     ]
-    shown = inspect.Signature(plain)
-    return TypeMismatch(f"{name}: {wrong}", loc=here(), label="this call", hint=f"{name}{shown}")
+    shown_signature = inspect.Signature(parameters)
+    return TypeMismatch(
+        f"{name}: {problem}", loc=here(), label="this call", hint=f"{name}{shown_signature}"
+    )
 
 
 class Suggesting:
@@ -339,7 +343,7 @@ class Suggesting:
 
     __slots__ = ()
     _internal: ClassVar[tuple[str, ...]] = ()  # names that only other parts of tdsl use
-    _leads_to: ClassVar[
+    _related_types: ClassVar[
         list[tuple[type, str]]
     ] = []  # classes that have other attributes, with the expression that leads to an object of them
 
@@ -348,27 +352,29 @@ class Suggesting:
         return sorted({*object.__dir__(self)}.difference(type(self)._internal))
 
     def __init_subclass__(cls) -> None:
-        cls._leads_to = []
+        cls._related_types = []
         for name, method in list(vars(cls).items()):
             public = name[0] != "_" or name in ("__init__", "__setitem__")
             if isinstance(method, FunctionType) and public:
-                setattr(cls, name, told(method))
+                setattr(cls, name, checked_call(method))
 
     if not TYPE_CHECKING:  # a type checker reports unknown attributes itself
 
         def __getattr__(self, name: str) -> NoReturn:
             def hint() -> str:
-                return self._found_elsewhere(name) or did_you_mean(name, _public(dir(self)))
+                return self._attribute_hint(name) or did_you_mean(name, _public_names(dir(self)))
 
-            raise _no_attribute(type(self).__name__, name, hint)
+            raise _attribute_error(type(self).__name__, name, hint)
 
-    def _found_elsewhere(self, name: str) -> str:
+    def _attribute_hint(self, name: str) -> str:
         """The hint for an attribute of an object that can be derived from this object; "" for any other."""
-        for other, way in self._leads_to:
+        for other, expression in self._related_types:
             # hasattr would say yes for names of `object` and `Suggesting`, too
-            defined = any(name in vars(c) for c in other.__mro__ if c not in (object, Suggesting))
-            if defined and name not in getattr(other, "_internal", ()):
-                return f"{way.format(func=self._func_name())}.{name}"
+            is_defined = any(
+                name in vars(c) for c in other.__mro__ if c not in (object, Suggesting)
+            )
+            if is_defined and name not in getattr(other, "_internal", ()):
+                return f"{expression.format(func=self._func_name())}.{name}"
         return ""
 
     def _func_name(self) -> str:
@@ -376,28 +382,28 @@ class Suggesting:
         return ""
 
 
-def suggesting(
-    module: str, known: Iterable[str], later: Mapping[str, str] | None = None
+def module_getattr(
+    module: str, names: Iterable[str], lazy_modules: Mapping[str, str] | None = None
 ) -> Callable[[str], Any]:
-    """A `__getattr__` for a module with the public names `known`; raises UnknownAttribute for other names.
+    """A `__getattr__` for a module with the public names `names`; raises UnknownAttribute for other names.
 
-    `later` maps attribute names to modules that are imported on first access.
+    `lazy_modules` maps attribute names to modules that are imported on first access.
     """
 
     def find(name: str) -> Any:
-        if later and name in later:
-            return import_module(later[name])
-        raise _no_attribute(module, name, lambda: did_you_mean(name, _public(known)))
+        if lazy_modules and name in lazy_modules:
+            return import_module(lazy_modules[name])
+        raise _attribute_error(module, name, lambda: did_you_mean(name, _public_names(names)))
 
     return find
 
 
-def _no_attribute(owner: str, name: str, hint: Callable[[], str]) -> AttributeError:
-    text = f"{owner} has no attribute {name!r}"
+def _attribute_error(owner: str, name: str, hint: Callable[[], str]) -> AttributeError:
+    message = f"{owner} has no attribute {name!r}"
     if name.startswith("_"):  # requested by protocols, not by the user
-        return AttributeError(text, name=name)
-    return UnknownAttribute(text, loc=here(), label="no such attribute", hint=hint)
+        return AttributeError(message, name=name)
+    return UnknownAttribute(message, loc=here(), label="no such attribute", hint=hint)
 
 
-def _public(names: Iterable[str]) -> list[str]:
+def _public_names(names: Iterable[str]) -> list[str]:
     return [name for name in names if not name.startswith("_")]

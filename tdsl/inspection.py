@@ -12,7 +12,7 @@ from tdsl.core.notebook import Listing, page
 from tdsl.core.source import here
 from tdsl.errors import TargetError, did_you_mean, is_one_of
 from tdsl.lang.show import show_expr
-from tdsl.pipeline import after_passes, lowered, make_kernel, scheduled
+from tdsl.pipeline import apply_passes, lower_variant, make_kernel, scheduled_loops
 from tdsl.target import Target
 from tdsl.tilegraph.schedule import Schedule
 from tdsl.variant import Variant
@@ -39,7 +39,7 @@ def loops(variant: Variant, built: Executable | None, stage: str) -> Listing:
             hint=did_you_mean(stage, STAGES),
         )
     if stage == "scheduled":
-        return Listing(show(scheduled(variant)))
+        return Listing(show(scheduled_loops(variant)))
     return Listing(show(built.kernel if built is not None else make_kernel(variant)))
 
 
@@ -56,19 +56,19 @@ def source(variant: Variant, built: Callable[[], Executable], kind: str) -> List
             hint=did_you_mean(kind, kinds),
         )
     if kind == "python":
-        return Listing(_python(variant))
+        return Listing(_python_source(variant))
     if variant.target.name == "cuda":
         from tdsl.codegen.cuda.nvrtc import ptx
 
         module = launch(variant, built)
         return Listing(module.source if kind == "cuda" else ptx(module.source, module.arch))
     if variant.target.level:
-        return Listing(_code(variant, kind))
+        return Listing(_compiler_text(variant, kind))
     from tdsl.codegen.cpu.executable import CpuExecutable
 
-    made = built()
-    assert isinstance(made, CpuExecutable)
-    return Listing(made.llvm if kind == "llvm" else made.asm())
+    executable = built()
+    assert isinstance(executable, CpuExecutable)
+    return Listing(executable.llvm if kind == "llvm" else executable.asm())
 
 
 def launch(variant: Variant, built: Callable[[], Executable]) -> Module:
@@ -92,7 +92,7 @@ def check_launches(target: Target) -> None:
         )
 
 
-def _code(variant: Variant, kind: str) -> str:
+def _compiler_text(variant: Variant, kind: str) -> str:
     """The LLVM IR or assembly for a CPU level that this machine may not be able to run."""
     from tdsl.codegen.cpu import jit
     from tdsl.codegen.cpu.executable import text_of
@@ -103,7 +103,7 @@ def _code(variant: Variant, kind: str) -> str:
     return text if kind == "llvm" else jit.assembly(text, cpu, kernel.name)
 
 
-def _python(variant: Variant) -> str:
+def _python_source(variant: Variant) -> str:
     """The loops as Python source; for the CPU before vectorisation, which Python cannot express."""
     if variant.target.name == "numba":
         from tdsl.codegen.python.emit_numba import emit_numba
@@ -111,7 +111,7 @@ def _python(variant: Variant) -> str:
         return emit_numba(make_kernel(variant))
     from tdsl.codegen.python.emit import emit
 
-    return emit(after_passes(lowered(variant), Target("python")))
+    return emit(apply_passes(lower_variant(variant), Target("python")))
 
 
 def compiled_page(title: str, schedule: Schedule, signature: Signature, loops: str) -> str:

@@ -74,23 +74,23 @@ class Operator(Suggesting):
 
     def _input(self, parameter: inspect.Parameter, annotation: Any) -> Tensor | Scalar:
         name = str(parameter)
-        wrong = hint = ""
-        made = tensor_from_annotation(parameter.name, annotation, self.loc)
+        problem = hint = ""
+        tensor = tensor_from_annotation(parameter.name, annotation, self.loc)
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
-            wrong, hint = "stands for any number of arguments", "write a parameter for each input"
+            problem, hint = "stands for any number of arguments", "write a parameter for each input"
         elif parameter.default is not parameter.empty:
-            wrong, hint = "has a default", "inputs are given in each call; take the default away"
-        elif made is None:
-            wrong = "has no tensor type"
+            problem, hint = "has a default", "inputs are given in each call; take the default away"
+        elif tensor is None:
+            problem = "has no tensor type"
             hint = f'annotate it: {name}: td.f32["M", "N"], or {name}: td.f32 for a number'
-        if wrong or made is None:
+        if problem or tensor is None:
             raise DefinitionError(
-                f"parameter {parameter.name!r} of operator {self.name!r} {wrong}",
+                f"parameter {parameter.name!r} of operator {self.name!r} {problem}",
                 loc=self.loc,
                 label="this operator",
                 hint=hint,
             )
-        return made
+        return tensor
 
     def _build(self) -> Program:
         result = self.function(*self._parameters)
@@ -120,7 +120,7 @@ class Operator(Suggesting):
 
     def autoschedule(
         self, *args: Any, target: Target | str | None = None, pin: object = None, measure: int = 0,
-        seconds: float = 60.0, **given: Any,
+        seconds: float = 60.0, **named: Any,
     ) -> Schedule:  # fmt: skip
         """Searches for a schedule, for arrays or for sizes by name; returns it to print, edit and compile.
 
@@ -140,24 +140,24 @@ class Operator(Suggesting):
         """
         from tdsl.tuning import autoschedule, check_measure, random_values
 
-        chosen = as_target(target)
-        check_measure(measure, seconds, chosen)
-        sizes, values = self._sizes_of(args, given)
+        resolved = as_target(target)
+        check_measure(measure, seconds, resolved)
+        sizes, values = self._sizes_of(args, named)
         if measure and values is None:
             values = random_values(self.program, sizes)
         return autoschedule(
-            self.program, sizes, chosen, values or {}, pin=pin, tries=measure, seconds=seconds
+            self.program, sizes, resolved, values or {}, pin=pin, tries=measure, seconds=seconds
         )
 
     def _sizes_of(
-        self, args: tuple[Any, ...], given: dict[str, Any]
+        self, args: tuple[Any, ...], named: dict[str, Any]
     ) -> tuple[dict[str, int], dict[str, Any] | None]:
         """The sizes, and the arguments by name if arrays are given; None for these if sizes or types are."""
-        if not args and not set(given).intersection(t.name for t in self.program.inputs):
+        if not args and not set(named).intersection(t.name for t in self.program.inputs):
             sizes = check_sizes(
                 self.name,
                 self.program.sizes,
-                given,
+                named,
                 equal=self.program.equal,
                 agreements=self.program.agreements,
             )
@@ -165,21 +165,21 @@ class Operator(Suggesting):
             return sizes, None
         from tdsl.profiling import arguments_of, sizes_of
 
-        sizes_given = {*given}.intersection(self.program.sizes) - {*self.program.parameters}
-        if sizes_given or (args and self.program.inputs and all(type(x) is int for x in args)):
+        named_sizes = {*named}.intersection(self.program.sizes) - {*self.program.parameters}
+        if named_sizes or (args and self.program.inputs and all(type(x) is int for x in args)):
             raise TypeMismatch(
                 f"a search for {self.name!r} takes arrays, or sizes by name and nothing else",
                 loc=here(),
                 label="this call",
-                hint=f"arrays have their sizes; without any: {self._by_sizes(given)}",
+                hint=f"arrays have their sizes; without any: {self._by_sizes(named)}",
             )
-        self._check_extents(args, given)
+        self._check_extents(args, named)
         signature = signature_of(self.program)
-        if any(isinstance(x, TensorType | DType) for x in (*args, *given.values())):
-            named = {name: stand_in(x) for name, x in given.items()}
-            return sizes_of(signature, tuple(map(stand_in, args)), named), None
-        values, exact = arguments_of(signature, args, given, None)
-        return dict(exact.sizes), values
+        if any(isinstance(x, TensorType | DType) for x in (*args, *named.values())):
+            dummies = {name: stand_in(x) for name, x in named.items()}
+            return sizes_of(signature, tuple(map(stand_in, args)), dummies), None
+        values, specialisation = arguments_of(signature, args, named, None)
+        return dict(specialisation.sizes), values
 
     def _check_extents(self, args: tuple[Any, ...], given: Mapping[str, Any]) -> None:
         """Raises ShapeError for the type of a number in place of an array."""
@@ -217,21 +217,21 @@ class Operator(Suggesting):
             self._compiled = self.compile()
         return self._compiled(*args, out=out, **kwargs)
 
-    def _found_elsewhere(self, name: str) -> str:
-        own = vars(self).get("name", "op")
+    def _attribute_hint(self, name: str) -> str:
+        operator = vars(self).get("name", "op")
         if hasattr(Schedule, name):
-            return f"schedules have it: {own}.schedule().{name}, or {own}.autoschedule(...).{name}"
+            return f"schedules have it: {operator}.schedule().{name}, or {operator}.autoschedule(...).{name}"
         if hasattr(Compiled, name):
-            return f"what is compiled has it: {own}.compile().{name}"
+            return f"what is compiled has it: {operator}.compile().{name}"
         if hasattr(Stage, name):
-            return f"stages of a schedule have it: {own}.schedule()[{self.program.outputs[0]!r}].{name}"
+            return f"stages of a schedule have it: {operator}.schedule()[{self.program.outputs[0]!r}].{name}"
         return ""
 
     def __repr__(self) -> str:
         return f"<operator {self.name}({', '.join(self.program.parameters)})>"
 
 
-Func._leads_to += [
+Func._related_types += [
     (Operator, "operators have it: return {func} from a function op under @td.op, then op")
 ]
 

@@ -44,51 +44,51 @@ if TYPE_CHECKING:
 def make_kernel(variant: Variant, vectors: bool = True) -> Kernel:
     """The loop IR that a backend compiles; with `vectors=False` CPU loops are serial or parallel only."""
     with timed("lower"):
-        kernel = lowered(variant)
-    kernel = after_passes(kernel if vectors else _without_vectors(kernel), variant.target, vectors)
+        kernel = lower_variant(variant)
+    kernel = apply_passes(kernel if vectors else _without_vectors(kernel), variant.target, vectors)
     forget()
     return kernel
 
 
 def _without_vectors(kernel: Kernel) -> Kernel:
-    def plain(s: Stmt) -> Stmt:
+    def without_vectors(s: Stmt) -> Stmt:
         if isinstance(s, For) and s.kind != PARALLEL:
             s = replace(s, kind=SERIAL)
-        return map_parts(s, plain)
+        return map_parts(s, without_vectors)
 
-    return replace(kernel, body=plain(kernel.body))
+    return replace(kernel, body=without_vectors(kernel.body))
 
 
-def plainer(variant: Variant) -> list[Fallback]:
+def fallbacks(variant: Variant) -> list[Fallback]:
     """Fallbacks if LLVM exceeds its time limit: a default schedule for a lower level, then scalar code."""
     from tdsl.codegen.cpu.cached_kernel import Fallback
     from tdsl.machine.cpu import lower_level, processor
 
     cpu = processor(variant.target.level)
-    ways = [Fallback(lambda: make_kernel(variant, vectors=False), cpu, "without vectors")]
-    below = lower_level(cpu)
-    if below and not any(plan.touched for _, plan in variant.state.plans):
-        target = Target("cpu", below)
+    candidates = [Fallback(lambda: make_kernel(variant, vectors=False), cpu, "without vectors")]
+    level = lower_level(cpu)
+    if level and not any(plan.touched for _, plan in variant.state.plans):
+        target = Target("cpu", level)
         lower = replace(variant, target=target, machine=target.machine())
-        ways.insert(
+        candidates.insert(
             0,
             Fallback(lambda: make_kernel(lower), processor(target.level), f"for {target} instead"),
         )
-    return ways
+    return candidates
 
 
-def after_passes(kernel: Kernel, target: Target, vectors: bool = True) -> Kernel:
-    """Runs the passes of a target's backend on a kernel from `lowered`.
+def apply_passes(kernel: Kernel, target: Target, vectors: bool = True) -> Kernel:
+    """Runs the passes of a target's backend on a kernel from `lower_variant`.
 
     TargetError for loops bound to axes of a GPU if the target is no GPU, and for parallel loops if it is one.
     """
-    _refuse_kinds(kernel, target)
-    chosen = {"cpu": PASSES, "cuda": CUDA_PASSES} if vectors else {}
-    passes = chosen.get(target.name, SCALAR_PASSES)
+    _check_loop_kinds(kernel, target)
+    vector_passes = {"cpu": PASSES, "cuda": CUDA_PASSES} if vectors else {}
+    passes = vector_passes.get(target.name, SCALAR_PASSES)
     return run_passes(kernel, passes, show=show, verify=Verifier(), name=kernel.name)
 
 
-def _refuse_kinds(kernel: Kernel, target: Target) -> None:
+def _check_loop_kinds(kernel: Kernel, target: Target) -> None:
     gpu = target.name == "cuda"
     for s in walk(kernel.body):
         if isinstance(s, For) and not gpu and s.kind in AXES:
@@ -107,7 +107,7 @@ def _refuse_kinds(kernel: Kernel, target: Target) -> None:
             )
 
 
-def backend(kernel: Kernel, target: Target) -> Executable:
+def build_executable(kernel: Kernel, target: Target) -> Executable:
     """Generates code for a kernel to which all passes of the target have been applied."""
     with timed("backend"):
         match target.name:
@@ -126,30 +126,30 @@ def backend(kernel: Kernel, target: Target) -> Executable:
                 return PythonExecutable(kernel)
 
 
-def scheduled(variant: Variant) -> Kernel:
+def scheduled_loops(variant: Variant) -> Kernel:
     """The loops of the schedule, simplified, before unrolling and vectorisation."""
-    return bound_loops(simplify_loops(lowered(variant)))
+    return bound_loops(simplify_loops(lower_variant(variant)))
 
 
-def lowered(variant: Variant) -> Kernel:
+def lower_variant(variant: Variant) -> Kernel:
     """The loops of the completed schedule, before any pass."""
-    bound = _bound(variant)
+    bound = _bound_state(variant)
     return lower(complete(bound, variant.machine), variant.params, check_declared(bound))
 
 
-def ready(variant: Variant) -> State:
+def completed_state(variant: Variant) -> State:
     """The state that is lowered: sizes bound, a place for every func, inlined funcs substituted."""
-    return complete(_bound(variant), variant.machine)
+    return complete(_bound_state(variant), variant.machine)
 
 
-def decided(variant: Variant) -> tuple[State, tuple[Decision, ...]]:
-    """The state as from `ready`, and the decisions of the default schedule for each func."""
-    return decide(_bound(variant), variant.machine)
+def completed_with_decisions(variant: Variant) -> tuple[State, tuple[Decision, ...]]:
+    """The state as from `completed_state`, and the decisions of the default schedule for each func."""
+    return decide(_bound_state(variant), variant.machine)
 
 
-def _bound(variant: Variant) -> State:
+def _bound_state(variant: Variant) -> State:
     bound = bind_state(variant.state, dict(variant.specialisation.sizes))
     arrays = [p for p in variant.params if isinstance(p, BufferParam) and not p.written]
-    apart = tuple(p.name for p in arrays if p.strides and p.strides[-1] != 1)
+    strided = tuple(p.name for p in arrays if p.strides and p.strides[-1] != 1)
     program = keep_ranges(bound.program)  # also ranges of funcs that directives have added
-    return separate_outputs(replace(bound, apart=apart, program=program))
+    return separate_outputs(replace(bound, apart=strided, program=program))

@@ -25,7 +25,7 @@ from tdsl.core.text import columns
 from tdsl.cost.moved import total
 from tdsl.cost.predict import Prediction
 from tdsl.errors import TypeMismatch
-from tdsl.pipeline import after_passes, backend, lowered, ready
+from tdsl.pipeline import apply_passes, build_executable, completed_state, lower_variant
 from tdsl.target import Target
 from tdsl.variant import Variant
 
@@ -82,16 +82,17 @@ class Profile:
         return str(self)
 
     def __str__(self) -> str:
-        whole = sum(s.seconds for s in self.stages) or 1.0
+        total = sum(s.seconds for s in self.stages) or 1.0
         rows = [("stage", "ms", "share", "read MB", "written MB", "GB/s")]
         for s in self.stages:
-            moved = s.read + s.written
+            nbytes_moved = s.read + s.written
             rows.append((
-                s.name, f"{1e3 * s.seconds:.3f}", f"{s.seconds / whole:.0%}", f"{s.read / 1e6:.2f}",
-                f"{s.written / 1e6:.2f}", f"{moved / 1e9 / s.seconds:.1f}" if s.seconds else "",
+                s.name, f"{1e3 * s.seconds:.3f}", f"{s.seconds / total:.0%}", f"{s.read / 1e6:.2f}",
+                f"{s.written / 1e6:.2f}", f"{nbytes_moved / 1e9 / s.seconds:.1f}" if s.seconds else "",
             ))  # fmt: skip
             rows += [
-                (f"  {n}, inside", "", "", "", f"({made / 1e6:.2f})", "") for n, made in s.inside
+                (f"  {n}, inside", "", "", "", f"({nbytes / 1e6:.2f})", "")
+                for n, nbytes in s.inside
             ]
         rows.append(("all in one kernel", f"{1e3 * self.total:.3f}", "", "", "", ""))
         text = f"{self.name}: medians of {self.repeat}\n{columns(rows)}"
@@ -110,7 +111,11 @@ class Profile:
 
 
 def profile(
-    variant: Variant, whole: Executable, values: dict[str, Any], repeat: int, counters: bool = False
+    variant: Variant,
+    executable: Executable,
+    values: dict[str, Any],
+    repeat: int,
+    counters: bool = False,
 ) -> Profile:
     """Profiles a variant on arguments by name; `whole` is its executable. See `Profile`."""
     if not _is_count(repeat):
@@ -120,32 +125,32 @@ def profile(
             label="this call",
             hint="repeat=5",
         )
-    caches = (
+    cache_bytes = (
         count_caches(variant, values) if counters else ()
     )  # first, so that its errors are raised before anything is timed
-    state = ready(variant)
+    state = completed_state(variant)
     runs: dict[str, Run] = {}
-    for name, part in stage_kernels(lowered(variant), state):
+    for name, part in stage_kernels(lower_variant(variant), state):
         for p in part.params:
             if isinstance(p, BufferParam) and p.name not in values:
                 values[p.name] = np.empty([extent(e, {}) for e in p.extents], p.dtype.numpy)
-        executable = backend(after_passes(part, variant.target), variant.target)
-        runs[name] = _run(executable, [values[p.name] for p in part.params])
-    runs[""] = _run(whole, [values[p.name] for p in variant.params])
+        part_executable = build_executable(apply_passes(part, variant.target), variant.target)
+        runs[name] = _make_run(part_executable, [values[p.name] for p in part.params])
+    runs[""] = _make_run(executable, [values[p.name] for p in variant.params])
     seconds = _medians(runs, repeat)
-    stages = [_timed(s, seconds[s.func]) for s in root_stages(state) if s.func in seconds]
-    made = Profile(variant.signature.name, tuple(stages), seconds[""], repeat)
+    stages = [_stage_time(s, seconds[s.func]) for s in root_stages(state) if s.func in seconds]
+    result = Profile(variant.signature.name, tuple(stages), seconds[""], repeat)
     if not counters:
-        return made
-    return replace(made, caches=caches, misses=last_level_misses(runs[""]))
+        return result
+    return replace(result, caches=cache_bytes, misses=last_level_misses(runs[""]))
 
 
 def count_caches(variant: Variant, values: Mapping[str, Any]) -> tuple[CacheBytes, ...]:
     """The traffic beyond each cache for one thread, predicted and counted by running the loops in Python."""
-    kernel = after_passes(lowered(variant), Target("python"))
+    kernel = apply_passes(lower_variant(variant), Target("python"))
     machine = replace(variant.machine, threads=1)
     counted = count_bytes(kernel, values, machine.caches)
-    predicted = Prediction(ready(variant), machine)
+    predicted = Prediction(completed_state(variant), machine)
     return tuple(
         CacheBytes(level.name, total(predicted.moved(level.name)), counted[level.name])
         for level in machine.caches
@@ -157,7 +162,7 @@ def _is_count(x: object) -> bool:
     return isinstance(x, int) and not isinstance(x, bool) and x > 0
 
 
-def _timed(s: RootStage, seconds: float) -> StageTime:
+def _stage_time(s: RootStage, seconds: float) -> StageTime:
     return StageTime(s.func, s.inside, seconds, s.read, s.written)
 
 
@@ -176,11 +181,11 @@ def arguments_of(
     inputs, sizes = _inputs_of(signature, args, kwargs)
     names = [arg.name for arg in signature.inputs]
     values = dict(zip(names, apart(inputs, list(written.values())), strict=True))
-    for made in signature.outputs:
-        array = written.get(made.name)
+    for output in signature.outputs:
+        array = written.get(output.name)
         if array is None or not array.flags.aligned:  # machine code takes aligned memory only
-            array = new_output(output_shape(signature, made, sizes), made.dtype.numpy)
-        values[made.name] = array
+            array = new_output(output_shape(signature, output, sizes), output.dtype.numpy)
+        values[output.name] = array
     layouts = tuple(layout_of(values[a.name], True) for a in signature.arrays)
     placed = well_placed(values[a.name] for a in signature.outputs)
     return values, Specialisation(tuple((n, sizes[n]) for n in signature.sizes), layouts, placed)
@@ -201,13 +206,13 @@ def _inputs_of(
         as_array(arg, value) if isinstance(arg, ArrayArg) else as_scalar(arg, value)
         for arg, value in given
     )
-    taken = zip(signature.inputs, inputs, strict=True)
+    named_inputs = zip(signature.inputs, inputs, strict=True)
     return inputs, bind_sizes(
-        signature, [(arg, x) for arg, x in taken if isinstance(arg, ArrayArg)]
+        signature, [(arg, x) for arg, x in named_inputs if isinstance(arg, ArrayArg)]
     )
 
 
-def _run(executable: Executable, arguments: list[Any]) -> Run:
+def _make_run(executable: Executable, arguments: list[Any]) -> Run:
     """A function that runs an executable on fixed arguments, by its fast entry if that accepts them."""
     fast = executable.fast
     if fast is not None and fast(*arguments) is True:
@@ -223,4 +228,4 @@ def _medians(runs: Mapping[str, Run], repeat: int) -> dict[str, float]:
             start = time.perf_counter()
             run()
             times[name].append(time.perf_counter() - start)
-    return {name: statistics.median(found[1:]) for name, found in times.items()}
+    return {name: statistics.median(seconds[1:]) for name, seconds in times.items()}

@@ -47,40 +47,42 @@ class Outcome:
 def run_program(folder: str, program: Program, device: Device, clock: Clock, count: int) -> Outcome:
     """Runs, checks and times a program; an error of the driver becomes the note of the outcome."""
     try:
-        return _checked(folder, program, device, clock, count)
+        return _check_and_time(folder, program, device, clock, count)
     except TdslError as error:
         return Outcome(program.name, note=error.message)
 
 
-def _checked(folder: str, program: Program, device: Device, clock: Clock, count: int) -> Outcome:
+def _check_and_time(
+    folder: str, program: Program, device: Device, clock: Clock, count: int
+) -> Outcome:
     launcher = Launcher(device, program.module(folder), formats(program.arguments))
     with np.load(os.path.join(folder, f"{program.name}.npz")) as stored:
-        kept = dict(stored)
+        arrays = dict(stored)
     values: list[Any] = []
-    held: dict[str, Memory] = {}
+    buffers: dict[str, Memory] = {}
     for a in program.arguments:
         if a.scalar:
-            values.append(plain(_input(a, kept)[()]))
+            values.append(plain(_input(a, arrays)[()]))
             continue
         size = int(np.prod(a.shape, dtype=np.int64)) * BY_NAME[a.dtype].bytes
-        held[a.name] = memory = device.allocate(size)
+        buffers[a.name] = memory = device.allocate(size)
         if not a.written:
-            memory.fill(np.ascontiguousarray(_input(a, kept)))
+            memory.fill(np.ascontiguousarray(_input(a, arrays)))
         values.append(memory.pointer)
     launcher.start(values, DEFAULT_STREAM, wait=True)
     errors = {}
     for a in program.arguments:
         if a.written:
-            got = np.empty(a.shape, BY_NAME[a.dtype].numpy)
-            read(device, held[a.name].pointer, got, DEFAULT_STREAM)
-            expected = kept[f"expected_{a.name}"].view(got.dtype)
-            errors[a.name] = error_of(got.reshape(-1)[places(got.size)], expected)
-    worst = max(errors.values())
-    wrong = [name for name, most in program.tolerances if not errors[name] <= most]
-    if wrong:
-        return Outcome(program.name, note=f"WRONG: {', '.join(wrong)}", error=worst)
+            result = np.empty(a.shape, BY_NAME[a.dtype].numpy)
+            read(device, buffers[a.name].pointer, result, DEFAULT_STREAM)
+            expected = arrays[f"expected_{a.name}"].view(result.dtype)
+            errors[a.name] = error_of(result.reshape(-1)[places(result.size)], expected)
+    largest_error = max(errors.values())
+    failed = [name for name, most in program.tolerances if not errors[name] <= most]
+    if failed:
+        return Outcome(program.name, note=f"WRONG: {', '.join(failed)}", error=largest_error)
     turns = clock.times(lambda: launcher.start(values, DEFAULT_STREAM), count)
-    return Outcome(program.name, "", worst, tuple(turns), program.bytes, program.flops)
+    return Outcome(program.name, "", largest_error, tuple(turns), program.bytes, program.flops)
 
 
 def formats(arguments: tuple[Argument, ...]) -> dict[str, str]:
@@ -88,11 +90,11 @@ def formats(arguments: tuple[Argument, ...]) -> dict[str, str]:
     return {a.name: code_of(a.dtype) if a.scalar else POINTER for a in arguments}
 
 
-def _input(a: Argument, kept: dict[str, Array]) -> Array:
+def _input(a: Argument, arrays: dict[str, Array]) -> Array:
     """An input array, generated from its seed or loaded from the bundle."""
     if a.seed:
         return numbers(a.shape, a.dtype, a.seed)
-    return kept[f"input_{a.name}"].view(BY_NAME[a.dtype].numpy).reshape(a.shape)
+    return arrays[f"input_{a.name}"].view(BY_NAME[a.dtype].numpy).reshape(a.shape)
 
 
 def table(outcomes: list[Outcome], bandwidth: float) -> str:
@@ -129,7 +131,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--driver", help="the CUDA driver, instead of libcuda.so.1")
     options = parser.parse_args(arguments)
     try:
-        made, programs = load(options.folder)
+        bundle, programs = load(options.folder)
         device = (Driver(options.driver) if options.driver else driver()).device()
     except TdslError as error:
         print(f"{error.message}\n  hint: {error.hint}", file=sys.stderr)  # noqa: T201  # a program
@@ -138,16 +140,16 @@ def main(arguments: list[str] | None = None) -> int:
     bandwidth = clock.copy_bandwidth()
     chosen = [p for p in programs if not options.only or p.name in options.only]
     outcomes = [run_program(options.folder, p, device, clock, options.count) for p in chosen]
-    head = {
+    record = {
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "device": device.name, "arch": device.arch, "driver": device.driver.version(),
-        "copy_bandwidth": bandwidth, "bundle": made,
+        "copy_bandwidth": bandwidth, "bundle": bundle,
     }  # fmt: skip
     text = f"{device.name} ({device.arch}), copies at {bandwidth / 1e9:.0f} GB/s"
     print(f"{text}\n{table(outcomes, bandwidth)}")  # noqa: T201  # a program
     results = [asdict(o) | {"median_ms": o.median_ms} for o in outcomes]
     with open(options.json or os.path.join(options.folder, "results.json"), "w") as file:
-        json.dump(head | {"results": results}, file, indent=1)
+        json.dump(record | {"results": results}, file, indent=1)
     return int(any(o.note for o in outcomes))
 
 

@@ -33,7 +33,7 @@ ARCHS = {
     "sm_80": "A100",
     "sm_86": "RTX 30",
     "sm_89": "RTX 40, L4, L40",
-    "sm_90": "H100, H200, without what is their own",
+    "sm_90": "H100, H200, without instructions of sm_90a",
     "sm_90a": "H100, H200",
 }
 
@@ -57,13 +57,15 @@ class Target:
     arch: str = ""
 
     def __post_init__(self) -> None:
-        _check(self.name, TARGETS, "target", "only the cpu has levels")
+        _check_name(self.name, TARGETS, "target", "only the cpu has levels")
         if not is_one_of(self.level, ("",)):
-            known = LEVELS if self.name == "cpu" else {}
-            _check(self.level, known, f"level of {self.name}", "only the cpu has levels")
+            names = LEVELS if self.name == "cpu" else {}
+            _check_name(self.level, names, f"level of {self.name}", "only the cpu has levels")
         if not is_one_of(self.arch, ("",)):
-            known = ARCHS if self.name == "cuda" else {}
-            _check(self.arch, known, f"architecture of {self.name}", "only cuda has architectures")
+            names = ARCHS if self.name == "cuda" else {}
+            _check_name(
+                self.arch, names, f"architecture of {self.name}", "only cuda has architectures"
+            )
 
     def capacity(self, level: str) -> int | None:
         """The size in bytes of one instance of a level of memory; None if the level has no limit.
@@ -87,9 +89,9 @@ class Target:
         return f"{self.name}:{part}" if part else self.name
 
 
-def _check(name: object, known: dict[str, str], kind: str, none: str) -> None:
-    if not is_one_of(name, known):
-        hint = did_you_mean(str(name), known) if known else none
+def _check_name(name: object, names: dict[str, str], kind: str, alternative: str) -> None:
+    if not is_one_of(name, names):
+        hint = did_you_mean(str(name), names) if names else alternative
         raise TargetError(
             f"there is no {kind} {name!r}", loc=here(), label="this target", hint=hint
         )

@@ -40,10 +40,10 @@ from tdsl.tilegraph.reasons import reasons_of
 from tdsl.tilegraph.schedule import Schedule
 from tdsl.tilegraph.search import candidates, notes_of
 
-ROUNDS = 0.3  # seconds for which a schedule is run repeatedly
-LEAST = 1.0  # minimal time limit of a process in seconds
-MOST = 86_400.0  # maximal time limit of a process in seconds
-OF_A_FUNCTION = 16  # rounding errors that a call of a function such as exp counts for
+RUN_S = 0.3  # seconds for which a schedule is run repeatedly
+MIN_LIMIT_S = 1.0  # minimal time limit of a process in seconds
+MAX_LIMIT_S = 86_400.0  # maximal time limit of a process in seconds
+CALL_ROUNDINGS = 16  # rounding errors that a call of a function such as exp counts for
 
 
 def autoschedule(
@@ -55,34 +55,36 @@ def autoschedule(
     For a graph `results` are the funcs whose values groups of operator calls pass to each other.
     """
     empty = Schedule.of_program(program, sizes, target)
-    known = remembered(empty, tries) if tries and not pin else None
-    if known is not None:
-        directives, label, took = known
+    stored = load_best(empty, tries) if tries and not pin else None
+    if stored is not None:
+        directives, label, stored_seconds = stored
         empty.replay(directives)
-        empty.notes = (f"taken: {label}, measured before: {took * 1e3:.3g} ms",)
+        empty.notes = (f"taken: {label}, measured before: {stored_seconds * 1e3:.3g} ms",)
         return empty
     try:
-        found = candidates(program, sizes, target, pin, results)
+        ranked = candidates(program, sizes, target, pin, results)
     except ScheduleError:
         _refuse_reads_outside(empty, empty)  # errors of the program come before errors of a pin
         raise
-    _refuse_reads_outside(empty, found[0].schedule)
-    pinned = read_pins(program, target.machine(), pin).far
+    _refuse_reads_outside(empty, ranked[0].schedule)
+    pinned_levels = read_pins(program, target.machine(), pin).far
     if not tries:
-        found[0].schedule.notes = notes_of(found)
-        found[0].schedule.reasons = reasons_of(found[0], found, pinned)
-        return found[0].schedule
-    trials = measure(empty, [(c.label, c.schedule) for c in found[:tries]], values, seconds)
-    by_label = {c.label: c for c in found}
-    right = [t for t in trials if t.seconds is not None]
-    best = min(right, key=lambda t: t.seconds or 0.0) if right else Trial(found[0].label, None)
+        ranked[0].schedule.notes = notes_of(ranked)
+        ranked[0].schedule.reasons = reasons_of(ranked[0], ranked, pinned_levels)
+        return ranked[0].schedule
+    trials = measure(empty, [(c.label, c.schedule) for c in ranked[:tries]], values, seconds)
+    by_label = {c.label: c for c in ranked}
+    measured = [t for t in trials if t.seconds is not None]
+    best = (
+        min(measured, key=lambda t: t.seconds or 0.0) if measured else Trial(ranked[0].label, None)
+    )
     schedule = by_label[best.label].schedule
-    schedule.reasons = reasons_of(by_label[best.label], found, pinned)
-    told = map(_told, trials)
-    summary = _summary(trials, min(tries, len(found)), seconds)
-    schedule.notes = (_taken(best, by_label[best.label].seconds), *told, *summary)
-    if best.seconds is not None and not pin and len(trials) == min(tries, len(found)):
-        remember(schedule, tries, best.label, best.seconds)
+    schedule.reasons = reasons_of(by_label[best.label], ranked, pinned_levels)
+    trial_notes = map(_trial_note, trials)
+    summary = _summary(trials, min(tries, len(ranked)), seconds)
+    schedule.notes = (_choice_note(best, by_label[best.label].seconds), *trial_notes, *summary)
+    if best.seconds is not None and not pin and len(trials) == min(tries, len(ranked)):
+        store_best(schedule, tries, best.label, best.seconds)
     return schedule
 
 
@@ -96,9 +98,9 @@ def _refuse_reads_outside(empty: Schedule, schedule: Schedule) -> None:
 
 def check_measure(measure: object, seconds: object, target: Target) -> None:
     """Raises TypeMismatch for an invalid `measure` or `seconds`, TargetError if no device can run it."""
-    count = isinstance(measure, int) and not isinstance(measure, bool) and measure >= 0
-    time_ = isinstance(seconds, int | float) and not isinstance(seconds, bool) and seconds > 0
-    if not count or not time_:
+    is_count = isinstance(measure, int) and not isinstance(measure, bool) and measure >= 0
+    is_time = isinstance(seconds, int | float) and not isinstance(seconds, bool) and seconds > 0
+    if not is_count or not is_time:
         raise TypeMismatch(
             f"measure= is a number of candidates and seconds= a time, not {measure!r} and {seconds!r}",
             loc=here(),
@@ -119,24 +121,24 @@ def check_measure(measure: object, seconds: object, target: Target) -> None:
         check_runs_here(processor(target.level), decides)
 
 
-def _taken(t: Trial, predicted: float) -> str:
+def _choice_note(t: Trial, predicted: float) -> str:
     if t.seconds is None:
         return f"taken: {t.label}, predicted to take {in_seconds(predicted)}: nothing was measured"
     return f"taken: {t.label}, the fastest that was measured"
 
 
-def _told(t: Trial) -> str:
+def _trial_note(t: Trial) -> str:
     if t.seconds is None:
         return f"dropped: {t.label}: {t.problem}"
     return f"measured: {t.label}, {t.seconds * 1e3:.3g} ms"
 
 
-def _summary(trials: list[Trial], wanted: int, seconds: float) -> list[str]:
+def _summary(trials: list[Trial], count: int, seconds: float) -> list[str]:
     dropped = sum(t.seconds is None for t in trials)
     lines = [f"{dropped} of {len(trials)} dropped"] if dropped else []
-    if len(trials) < wanted:
+    if len(trials) < count:
         lines.append(
-            f"stopped when {seconds:g} s were over: {wanted - len(trials)} of {wanted} not measured"
+            f"stopped when {seconds:g} s were over: {count - len(trials)} of {count} not measured"
         )
     return lines
 
@@ -148,14 +150,14 @@ def random_values(program: Program, sizes: Mapping[str, int]) -> dict[str, Any]:
     """
     rng = np.random.default_rng(0)
     bound = bind_sizes(program, sizes)
-    found: dict[str, Any] = {}
+    arrays: dict[str, Any] = {}
     for t in bound.inputs:
         shape = [upper(e) or 0 for e in t.shape]
         try:
             if t.dtype.is_float:
-                found[t.name] = rng.standard_normal(shape, dtype=np.float32).astype(t.dtype.numpy)
+                arrays[t.name] = rng.standard_normal(shape, dtype=np.float32).astype(t.dtype.numpy)
             else:
-                found[t.name] = rng.integers(0, 2, shape).astype(t.dtype.numpy)
+                arrays[t.name] = rng.integers(0, 2, shape).astype(t.dtype.numpy)
         except (MemoryError, ValueError):  # NumPy's, for more than memory or an index holds
             raise ShapeError(
                 f"there is no memory for {t.name!r} of shape {tuple(shape)} to measure with",
@@ -163,7 +165,7 @@ def random_values(program: Program, sizes: Mapping[str, int]) -> dict[str, Any]:
                 label="this call",
                 hint="leave measure= away: the model decides; or measure for smaller sizes",
             ) from None
-    return found | {x.name: x.dtype.numpy.type(1) for x in bound.scalars}
+    return arrays | {x.name: x.dtype.numpy.type(1) for x in bound.scalars}
 
 
 @frozen
@@ -188,50 +190,57 @@ def measure(
     """
     end = time.monotonic() + seconds
     trials: list[Trial] = []
-    bound = rounding(default.program, default.sizes)
+    tolerance = rounding_tolerance(default.program, default.sizes)
     with tempfile.TemporaryDirectory(prefix="tdsl-") as folder:
 
-        def run(label: str, schedule: Schedule, wanted: float | None, share: float) -> Trial:
-            limit = min(max(share * (end - time.monotonic()), LEAST), MOST)
+        def run(label: str, schedule: Schedule, tolerance: float | None, share: float) -> Trial:
+            limit = min(max(share * (end - time.monotonic()), MIN_LIMIT_S), MAX_LIMIT_S)
             results = os.path.join(folder, "results")
-            job = (schedule.state, schedule.sizes, schedule.target, dict(values), results, wanted)
-            return _run(label, job, os.path.join(folder, "job"), limit)
+            job = (
+                schedule.state,
+                schedule.sizes,
+                schedule.target,
+                dict(values),
+                results,
+                tolerance,
+            )
+            return _run_process(label, job, os.path.join(folder, "job"), limit)
 
-        judge = run("default", default, None, 1.0)
-        if judge.seconds is None:
+        reference = run("default", default, None, 1.0)
+        if reference.seconds is None:
             problem = (
-                f"the default schedule, which tells what is right, was dropped: {judge.problem}"
+                f"the default schedule, which gives the reference, was dropped: {reference.problem}"
             )
             return [Trial(label, None, problem) for label, _ in schedules]
         for n, (label, schedule) in enumerate(schedules):
-            if trials and end - time.monotonic() < LEAST:
+            if trials and end - time.monotonic() < MIN_LIMIT_S:
                 break
             if schedule.state == default.state:
-                trials.append(replace(judge, label=label))
+                trials.append(replace(reference, label=label))
             else:
                 share = 0.5 if n + 1 < len(schedules) else 1.0
-                trials.append(run(label, schedule, bound, share))
+                trials.append(run(label, schedule, tolerance, share))
     return trials
 
 
-def _run(label: str, job: object, file: str, limit: float) -> Trial:
+def _run_process(label: str, job: object, file: str, limit: float) -> Trial:
     with open(file, "wb") as out:
         pickle.dump(job, out)
     command = [sys.executable, "-m", "tdsl.tuning", file]
-    home = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-    path = os.pathsep.join(p for p in (home, os.environ.get("PYTHONPATH", "")) if p)
+    root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    path = os.pathsep.join(p for p in (root, os.environ.get("PYTHONPATH", "")) if p)
     try:
-        done = subprocess.run(
+        process = subprocess.run(
             command, capture_output=True, timeout=limit, check=False, text=True,
             env=os.environ | {"PYTHONPATH": path},
         )  # fmt: skip
     except subprocess.TimeoutExpired:
         return Trial(label, None, f"it took longer than {limit:.3g} s")
-    if done.returncode:
-        return Trial(label, None, f"it ended with status {done.returncode}")
-    if not done.stdout:
+    if process.returncode:
+        return Trial(label, None, f"it ended with status {process.returncode}")
+    if not process.stdout:
         return Trial(label, None, "it ended without an answer")
-    answer = json.loads(done.stdout.splitlines()[-1])
+    answer = json.loads(process.stdout.splitlines()[-1])
     if "problem" in answer:
         return Trial(label, None, f"it failed: {answer['problem']}")
     if not answer["right"]:
@@ -239,36 +248,39 @@ def _run(label: str, job: object, file: str, limit: float) -> Trial:
     return Trial(label, float(answer["seconds"]))
 
 
-def _work(file: str) -> dict[str, Any]:
+def _run_job(file: str) -> dict[str, Any]:
     """The work of the child process: compiles and times a schedule, and compares its results."""
     with open(file, "rb") as job:
-        state, sizes, target, values, file, bound = pickle.load(job)  # written by `_run`
+        state, sizes, target, values, file, tolerance = pickle.load(
+            job
+        )  # written by `_run_process`
     schedule = Schedule.of_state(state)
     run: Compiled = compiled(schedule, target=target, **sizes)
-    given = {a.name: values[a.name] for a in run.signature.inputs}
-    found = run(**given)
-    results = found if isinstance(found, tuple) else (found,)
-    if bound is None:
-        with open(file, "wb") as own:
-            pickle.dump(results, own)
-    best, end = float("inf"), time.perf_counter() + ROUNDS
+    arguments = {a.name: values[a.name] for a in run.signature.inputs}
+    result = run(**arguments)
+    results = result if isinstance(result, tuple) else (result,)
+    if tolerance is None:
+        with open(file, "wb") as results_file:
+            pickle.dump(results, results_file)
+    best, end = float("inf"), time.perf_counter() + RUN_S
     while True:
         start = time.perf_counter()
-        run(**given, out=results if len(results) > 1 else results[0])
-        now = time.perf_counter()
-        best = min(best, now - start)
-        if now >= end:
+        run(**arguments, out=results if len(results) > 1 else results[0])
+        stop = time.perf_counter()
+        best = min(best, stop - start)
+        if stop >= end:
             break
-    if bound is None:
+    if tolerance is None:
         return {"seconds": best, "right": True}
-    with open(file, "rb") as of_default:  # compared with the results of the last run
-        right = all(
-            is_close(x, y, bound) for x, y in zip(results, pickle.load(of_default), strict=True)
+    with open(file, "rb") as reference_file:  # compared with the results of the last run
+        agree = all(
+            is_close(x, y, tolerance)
+            for x, y in zip(results, pickle.load(reference_file), strict=True)
         )
-    return {"seconds": best, "right": right}
+    return {"seconds": best, "right": agree}
 
 
-def rounding(program: Program, sizes: Mapping[str, int]) -> float:
+def rounding_tolerance(program: Program, sizes: Mapping[str, int]) -> float:
     """The tolerance between two correct results, relative to the largest value: 0 without floats.
 
     An element is rounded at most once for each operation of each definition at each point of its ranges, by
@@ -283,10 +295,10 @@ def rounding(program: Program, sizes: Mapping[str, int]) -> float:
     >>> i, k = vars("i k")
     >>> a, f = Tensor("a", (3, "N"), "f32"), Func("f")
     >>> f[i] = sum(a[i, k] * 2, axis=k)
-    >>> rounding(build_program((f,)), {"N": 100}) * 2**24  # products and additions
+    >>> rounding_tolerance(build_program((f,)), {"N": 100}) * 2**24  # products and additions
     200.0
     """
-    count, unit = 0.0, 0.0
+    count, unit_roundoff = 0.0, 0.0
     for f in bind_sizes(program, sizes).funcs:
         for d in f.definitions:
             terms, operations = 1.0, 0
@@ -299,61 +311,63 @@ def rounding(program: Program, sizes: Mapping[str, int]) -> float:
             for n in post_order(*d.values, *(d.combine.exprs if d.combine else ())):
                 if isinstance(n, Binary | Call | Cast):
                     types.add(dtype_of(n))
-                    operations += OF_A_FUNCTION if isinstance(n, Call) else 1
+                    operations += CALL_ROUNDINGS if isinstance(n, Call) else 1
             count += terms * operations
-            unit = max(unit, *(2.0 ** -(t.fraction + 1) for t in types if t.is_float), 0.0)
-    return min(count * unit, math.sqrt(unit))
+            unit_roundoff = max(
+                unit_roundoff, *(2.0 ** -(t.fraction + 1) for t in types if t.is_float), 0.0
+            )
+    return min(count * unit_roundoff, math.sqrt(unit_roundoff))
 
 
-def is_close(result: Any, wanted: Any, bound: float) -> bool:
+def is_close(result: Any, expected: Any, bound: float) -> bool:
     """True if results agree: integers exactly, floats up to `bound` times the largest magnitude.
 
     >>> is_close(np.float32([1, np.nan]), np.float32([1.1, np.nan]), 0.2), is_close(np.int8(1), np.int8(2), 2)
     (True, False)
     """
-    result, wanted = np.asarray(result), np.asarray(wanted)
-    if result.shape != wanted.shape or result.dtype != wanted.dtype:
+    result, expected = np.asarray(result), np.asarray(expected)
+    if result.shape != expected.shape or result.dtype != expected.dtype:
         return False
-    if wanted.dtype.kind in "biu":
-        return bool(np.array_equal(result, wanted))
-    x, y = result.astype(np.float64), wanted.astype(np.float64)
+    if expected.dtype.kind in "biu":
+        return bool(np.array_equal(result, expected))
+    x, y = result.astype(np.float64), expected.astype(np.float64)
     finite = np.isfinite(y)
-    same = np.array_equal(x[~finite], y[~finite], equal_nan=True)
-    size = np.abs(y[finite]).max(initial=1e-30)
-    return bool(same and (np.abs(x[finite] - y[finite]) <= bound * size).all())
+    same_nonfinite = np.array_equal(x[~finite], y[~finite], equal_nan=True)
+    magnitude = np.abs(y[finite]).max(initial=1e-30)
+    return bool(same_nonfinite and (np.abs(x[finite] - y[finite]) <= bound * magnitude).all())
 
 
-def _key(schedule: Schedule) -> str:
+def _cache_key(schedule: Schedule) -> str:
     machine = as_target(schedule.target).machine()
     sizes = tuple(sorted(schedule.sizes.items()))
     parts = (PACKAGE, schedule.program, sizes, as_target(schedule.target), machine)
     return cache.key("measured schedule", fingerprint(*parts))
 
 
-def remembered(schedule: Schedule, tried: int) -> tuple[str, str, float] | None:
+def load_best(schedule: Schedule, tried: int) -> tuple[str, str, float] | None:
     """The cached (directives, label, seconds) of the best of at least `tried` candidates, or None."""
-    payload = cache.load(_key(schedule))
+    payload = cache.load(_cache_key(schedule))
     if payload is None:
         return None
-    found = json.loads(payload)
-    if found["tried"] < tried:
+    record = json.loads(payload)
+    if record["tried"] < tried:
         return None
-    return found["directives"], found["label"], found["seconds"]
+    return record["directives"], record["label"], record["seconds"]
 
 
-def remember(schedule: Schedule, tried: int, label: str, seconds: float) -> None:
+def store_best(schedule: Schedule, tried: int, label: str, seconds: float) -> None:
     """Stores the best schedule of a program in the cache, for its sizes and this machine."""
     empty = Schedule.of_program(schedule.program, schedule.sizes, schedule.target)
-    found = {"directives": schedule.to_json(), "label": label, "seconds": seconds, "tried": tried}
-    cache.store(_key(empty), json.dumps(found).encode(), {"kind": "measured schedule"})
+    record = {"directives": schedule.to_json(), "label": label, "seconds": seconds, "tried": tried}
+    cache.store(_cache_key(empty), json.dumps(record).encode(), {"kind": "measured schedule"})
 
 
-def _answer(file: str) -> dict[str, Any]:
+def _job_answer(file: str) -> dict[str, Any]:
     try:
-        return _work(file)
+        return _run_job(file)
     except Exception as error:  # noqa: BLE001  # whatever is wrong with a candidate, it is dropped
         return {"problem": str(error).partition("\n")[0] or type(error).__name__}
 
 
 if __name__ == "__main__":
-    sys.stdout.write(json.dumps(_answer(sys.argv[1])) + "\n")
+    sys.stdout.write(json.dumps(_job_answer(sys.argv[1])) + "\n")

@@ -30,7 +30,7 @@ class Variant:
     def fingerprint(self) -> str:
         """A hash of the variant and of the package's code, equal in all processes: the key in caches."""
         names = sorted({t.instruction for _, p in self.state.plans for t in p.tensorizations})
-        used = tuple(INSTRUCTIONS[n].identity() for n in names)
+        instructions = tuple(INSTRUCTIONS[n].identity() for n in names)
         return fingerprint(
-            PACKAGE, self.state, used, self.target, self.machine, self.specialisation
+            PACKAGE, self.state, instructions, self.target, self.machine, self.specialisation
         )

@@ -21,7 +21,7 @@ def doubled(x: td.f32["N"]) -> td.Func:
 
 
 compiled = td.compile(f)
-NEAR = [
+MISSPELT = [
     pytest.param(thing, wrong, right, id=f"{type(thing).__name__}.{wrong}")
     for thing, wrong, right in (
         (f, "withshape", "with_shape"),
@@ -37,8 +37,8 @@ NEAR = [
 ]
 
 
-@pytest.mark.parametrize("thing, wrong, right", NEAR)
-def test_a_misspelt_method_is_told_the_nearest(thing: Any, wrong: str, right: str) -> None:
+@pytest.mark.parametrize("thing, wrong, right", MISSPELT)
+def test_a_misspelt_method_gets_the_most_similar_name(thing: Any, wrong: str, right: str) -> None:
     with pytest.raises(td.UnknownAttribute) as caught:
         getattr(thing, wrong)
     assert isinstance(caught.value, AttributeError)
@@ -46,8 +46,8 @@ def test_a_misspelt_method_is_told_the_nearest(thing: Any, wrong: str, right: st
     assert caught.value.loc.file == __file__
 
 
-@pytest.mark.parametrize("thing, wrong, right", NEAR)
-def test_questions_after_attributes_are_answered(thing: Any, wrong: str, right: str) -> None:
+@pytest.mark.parametrize("thing, wrong, right", MISSPELT)
+def test_hasattr_and_getattr_with_a_default_work(thing: Any, wrong: str, right: str) -> None:
     assert hasattr(thing, right)
     assert not hasattr(thing, wrong)
     assert getattr(thing, wrong, 3) == 3
@@ -61,7 +61,7 @@ def test_questions_after_attributes_are_answered(thing: Any, wrong: str, right: 
         (td.Graph(doubled), "explain", "autoschedule of a graph"),
     ],
 )
-def test_what_a_schedule_or_a_compiled_program_has_is_found_there(
+def test_attributes_of_schedules_and_compiled_programs_are_hinted(
     thing: Any, name: str, hint: str
 ) -> None:
     assert not hasattr(thing, name)
@@ -70,7 +70,7 @@ def test_what_a_schedule_or_a_compiled_program_has_is_found_there(
     assert hint in caught.value.hint
 
 
-def test_protocols_find_what_is_not_there() -> None:
+def test_protocols_get_an_attribute_error() -> None:
     assert str(copy.copy(schedule)) == str(schedule)
     with pytest.raises(AttributeError) as caught:
         schedule.__array__()

@@ -33,7 +33,7 @@ CASE = Case(
 )
 
 
-def test_worker_judges_the_result_first():
+def test_worker_checks_the_result_first():
     first, call = worker.prepare(CASE, "numpy")
     assert first["right"]
     assert len(worker.times_ms(call, 3)) == 3
@@ -41,18 +41,18 @@ def test_worker_judges_the_result_first():
     assert worker.prepare(CASE, "absent")[0] == {"missing": "pip install absent"}
 
 
-def test_making_an_array_of_a_result_is_checked_but_not_timed():
+def test_converting_a_result_to_an_array_is_checked_but_not_timed():
     def convert(result):
-        made.append(result)
+        results.append(result)
         return np.asarray(result)
 
-    made = []
+    results = []
     peers = {"lists": lambda arrays: Converted(lambda: total(arrays[0]).tolist(), convert)}
     first, call = worker.prepare(replace(CASE, peers=peers), "lists")
     assert first["right"]
-    assert len(made) == 1
+    assert len(results) == 1
     worker.times_ms(call, 2)
-    assert len(made) == 1
+    assert len(results) == 1
 
 
 def test_tensors_share_the_memory_of_arrays():
@@ -69,7 +69,7 @@ def test_a_result_of_another_shape_is_wrong():
     assert not CASE.is_right(total(arrays[0])[:2], arrays)
 
 
-def test_each_peer_runs_in_its_own_process_and_takes_every_turn():
+def test_each_peer_runs_in_a_process_and_in_every_round():
     case = cases.find("equalize")
     timings = rounds.compare(case, ["numpy", "numpy"], rounds=2, threads=1)
     assert [len(t.turns) for t in timings] == [2, 2]
@@ -82,7 +82,7 @@ def test_a_peer_that_dies_is_reported():
     assert not timings[0].turns
 
 
-def test_ratios_are_taken_turn_by_turn():
+def test_ratios_are_computed_round_by_round():
     slow, fast = rounds.Timing("a", turns=[2.0, 6.0]), rounds.Timing("tdsl", turns=[1.0, 2.0])
     assert report.against([slow, fast]) is fast
     assert report.ratios(slow, fast) == [2.0, 3.0]
@@ -133,9 +133,11 @@ def test_one_slow_case_fails_a_goal_that_says_so():
 
 def test_every_group_of_cases_has_a_goal_and_a_peer_of_it():
     for case in cases.ALL.values():
-        wanted = [goal for goal in goals.GOALS if goal.group == case.group]
-        assert wanted or not case.group
-        assert all(goal.ours in case.peers and set(goal.peers) & set(case.peers) for goal in wanted)
+        goals_of_group = [goal for goal in goals.GOALS if goal.group == case.group]
+        assert goals_of_group or not case.group
+        assert all(
+            goal.ours in case.peers and set(goal.peers) & set(case.peers) for goal in goals_of_group
+        )
 
 
 def test_the_page_names_the_peers_that_are_faster():

@@ -18,19 +18,19 @@ def test_a_chain_is_compiled_and_not_run(tmp_path):
     pytest.importorskip("tvm", reason='pip install "tdsl[cuda]"')
     record = tmp_path / "record.json"
     words = ["kernels", "--case", "chain-43-R2", "--arch", "sm_80", "--json", str(record)]
-    done = CliRunner().invoke(app, words, catch_exceptions=False)
-    assert done.exit_code == 0 and "chain-43-R2" in done.stdout
-    (found,) = json.loads(record.read_text())["results"]
+    run = CliRunner().invoke(app, words, catch_exceptions=False)
+    assert run.exit_code == 0 and "chain-43-R2" in run.stdout
+    (result,) = json.loads(record.read_text())["results"]
     rows, terms = 65536, 121
-    least = 4 * (rows * terms + rows)
-    assert least <= found["bytes"] == found["bytes_apart"] <= 1.05 * least
-    assert [k["spills"] + k["stack"] for k in found["kernels"]] == [0]
+    min_bytes = 4 * (rows * terms + rows)
+    assert min_bytes <= result["bytes"] == result["bytes_apart"] <= 1.05 * min_bytes
+    assert [k["spills"] + k["stack"] for k in result["kernels"]] == [0]
 
 
 def test_the_record_has_all_chains_within_the_limits_of_their_gpus():
     results = json.loads(RECORD.read_text())["results"]
-    made = {(r["chain"], r["arch"]) for r in results}
-    assert made == {(c.name, arch) for c in CHAINS for arch in kernels.ARCHITECTURES}
+    recorded = {(r["chain"], r["arch"]) for r in results}
+    assert recorded == {(c.name, arch) for c in CHAINS for arch in kernels.ARCHITECTURES}
     for r in results:
         shared = Target("cuda", arch=r["arch"]).capacity("shared")
         for k in r["kernels"]:

@@ -38,8 +38,8 @@ def test_an_operator_is_that_of_numpy(name):
     shapes, numbers = CALLS[name]
     arrays = arrays_of(shapes)
     graph = td.Graph(lambda *a: getattr(tdsl_operators, name)(*a, *numbers))
-    wanted = getattr(numpy_operators, name)(*arrays, *numbers)
-    np.testing.assert_allclose(graph(*arrays), wanted, rtol=2e-5, atol=2e-6)
+    expected = getattr(numpy_operators, name)(*arrays, *numbers)
+    np.testing.assert_allclose(graph(*arrays), expected, rtol=2e-5, atol=2e-6)
 
 
 @pytest.mark.parametrize("name", CALLS)
@@ -49,9 +49,9 @@ def test_an_operator_is_that_of_pytorch(name):
 
     shapes, numbers = CALLS[name]
     arrays = arrays_of(shapes)
-    made = getattr(torch_operators, name)(*map(torch.from_numpy, arrays), *numbers)
-    wanted = getattr(numpy_operators, name)(*arrays, *numbers)
-    np.testing.assert_allclose(made.numpy(), wanted, rtol=2e-5, atol=2e-6)
+    result = getattr(torch_operators, name)(*map(torch.from_numpy, arrays), *numbers)
+    expected = getattr(numpy_operators, name)(*arrays, *numbers)
+    np.testing.assert_allclose(result.numpy(), expected, rtol=2e-5, atol=2e-6)
 
 
 def test_parts_stand_side_by_side():

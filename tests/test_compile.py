@@ -84,8 +84,8 @@ def test_what_changes_the_code_is_compiled(tmp_path):
         PROGRAM.replace("reshape(3, 4)", "reshape(4, 3).T"),
         PROGRAM.replace("compile(s)", 'compile(s, dynamic="H")'),
     ):
-        told, _ = run(tmp_path, program=change)
-        assert told["misses"] == 1
+        output, _ = run(tmp_path, program=change)
+        assert output["misses"] == 1
     assert run(tmp_path, TDSL_NUM_THREADS="1")[0]["misses"] == 1
 
 
@@ -103,12 +103,12 @@ def test_a_damaged_entry_is_compiled_again(tmp_path):
 
 def test_looking_at_the_passes_runs_them(tmp_path):
     run(tmp_path)
-    _, told = run(tmp_path, TDSL_DEBUG="passes,llvm,cache")
-    assert "--- simplify_loops" in told
-    assert "define i64 @c_kernel" in told
-    assert "not found" in told
-    _, told = run(tmp_path, TDSL_DEBUG="cache")
-    assert told.startswith("found ")
+    _, output = run(tmp_path, TDSL_DEBUG="passes,llvm,cache")
+    assert "--- simplify_loops" in output
+    assert "define i64 @c_kernel" in output
+    assert "not found" in output
+    _, output = run(tmp_path, TDSL_DEBUG="cache")
+    assert output.startswith("found ")
 
 
 def test_a_dump_holds_each_stage(monkeypatch, tmp_path):

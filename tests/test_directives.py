@@ -385,8 +385,8 @@ def test_a_directive_keeps_the_meaning_at_every_size(use: Use, rank: int) -> Non
             # whole numbers: their sums are exact in any order
             x = (np.arange(np.prod(shape)) * 7 % 11 - 3).reshape(shape).astype(dtype.numpy)
             want, got = interpret(s.program, {"a": x}), run(x)
-            for mine, own in zip(got if isinstance(got, tuple) else (got,), want, strict=True):
-                np.testing.assert_array_equal(mine, own, strict=True)
+            for mine, expected in zip(got if isinstance(got, tuple) else (got,), want, strict=True):
+                np.testing.assert_array_equal(mine, expected, strict=True)
 
 
 @pytest.mark.parametrize("name", USES)

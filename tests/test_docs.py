@@ -47,9 +47,9 @@ PROGRAM = re.compile(
     r"^```python\n(# (\w+\.py)\n.*?)^```\n(?:(?!```)[^\n]*\n)*```text\n(.*?)^```", re.M | re.S
 )
 PROGRAMS = [
-    pytest.param(*found, id=f"{page.relative_to(ROOT)}-{found[1]}")
+    pytest.param(*program, id=f"{page.relative_to(ROOT)}-{program[1]}")
     for page in PAGES
-    for found in PROGRAM.findall(page.read_text())
+    for program in PROGRAM.findall(page.read_text())
 ]
 
 

@@ -40,7 +40,7 @@ def described(schedule: Any, target: td.Target = AVX2) -> Variant:
 def text_of_stages(schedule: Any, target: td.Target = AVX2) -> str:
     """The directives, what was decided, the loops, and the size of the kernel after all passes."""
     variant = described(schedule, target)
-    state, decisions = pipeline.decided(variant)
+    state, decisions = pipeline.completed_with_decisions(variant)
     kernel = pipeline.make_kernel(variant)
     lines = [f"{len(show(kernel).splitlines())} lines of loops"]
     if target is AVX2:
@@ -48,7 +48,7 @@ def text_of_stages(schedule: Any, target: td.Target = AVX2) -> str:
     parts = [
         str(schedule) if isinstance(schedule, td.Schedule) else "",
         explain(decisions, state),
-        show(pipeline.lowered(variant)),
+        show(pipeline.lower_variant(variant)),
         f"after passes: {', '.join(lines)}",
     ]
     return "\n\n".join(filter(None, parts))

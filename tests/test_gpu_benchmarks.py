@@ -60,24 +60,24 @@ def test_unknown_cases_are_named():
 def test_every_group_has_a_goal_and_peers_for_it():
     for case in ALL.values():
         peers = {*measure.peers_of(case), *(("copy",) if case.bound else ())}
-        wanted = [g for g in goals.CUDA_GOALS if g.group == case.group]
-        assert bool(wanted) == bool(case.group)
-        assert all(set(g.peers) & peers for g in wanted)
+        goals_of_group = [g for g in goals.CUDA_GOALS if g.group == case.group]
+        assert bool(goals_of_group) == bool(case.group)
+        assert all(set(g.peers) & peers for g in goals_of_group)
 
 
 @pytest.fixture
 def stand_in(tmp_path, monkeypatch):
     """A GPU whose machine code is the text of kernels, compiled for the CPU."""
-    made, build = iter(range(99)), module.build
+    numbers, build = iter(range(99)), module.build
 
-    def for_the_cpu(launches, arch):
-        folder = tmp_path / str(next(made))
+    def build_for_cpu(launches, arch):
+        folder = tmp_path / str(next(numbers))
         folder.mkdir()
         shim.library_of(launches, folder)
         return replace(build(launches, arch), cubin=image(folder / "kernels.so"))
 
     monkeypatch.setenv("TDSL_CACHE", "0")
-    monkeypatch.setattr(module, "build", for_the_cpu)
+    monkeypatch.setattr(module, "build", build_for_cpu)
     driver = Driver(FakeDriver(tmp_path).path)
     for place in (
         "benchmarks.cuda.command",

@@ -87,16 +87,16 @@ def layer_of(module: str) -> str | None:
 
 
 def layer_faults(path: Path, source: str) -> list[str]:
-    own = layer_of(name_of(path))
+    layer = layer_of(name_of(path))
     faults = []
     for name, line in imports(ast.parse(source)):
-        if own is None or name.split(".")[0] != "tdsl":
+        if layer is None or name.split(".")[0] != "tdsl":
             continue
         other = layer_of(name)
-        if other is None and RANK[own] < RANK["tdsl.tools.demo"]:
-            faults.append(f"{path.name}:{line} {own} must not import the whole of tdsl")
-        if other not in (None, own) and RANK[other] >= RANK[own]:
-            faults.append(f"{path.name}:{line} {own} must not import {other}")
+        if other is None and RANK[layer] < RANK["tdsl.tools.demo"]:
+            faults.append(f"{path.name}:{line} {layer} must not import the whole of tdsl")
+        if other not in (None, layer) and RANK[other] >= RANK[layer]:
+            faults.append(f"{path.name}:{line} {layer} must not import {other}")
     return faults
 
 
@@ -115,7 +115,7 @@ def test_imports_go_one_way(path: Path) -> None:
         ("core/node.py", "def f():\n    from tdsl.lang.expr import Expr"),
     ],
 )
-def test_a_wrong_import_is_found(module: str, line: str) -> None:
+def test_a_wrong_import_is_reported(module: str, line: str) -> None:
     assert layer_faults(PACKAGE / module, line)
 
 

@@ -10,7 +10,7 @@ from tdsl.lang import arithmetic
 from tdsl.lang.build_program import build_program
 from tdsl.lang.interp import interpret
 from tdsl.lang.types import ALL
-from tdsl.pipeline import decided
+from tdsl.pipeline import completed_with_decisions
 
 i, j, k = td.vars("i j k")
 NARROW = [t for t in ALL if t.is_narrow]
@@ -42,48 +42,52 @@ def all_of(t):
     return np.arange(256, dtype=np.uint8).view(t.numpy)
 
 
-def around(t):
+def boundary_values(t):
     """All numbers of a type in f32, the ties between neighbours, what is beside each, and special ones."""
     with np.errstate(all="ignore"):
         numbers = all_of(t).astype(np.float32)
         numbers = np.sort(np.r_[numbers[np.isfinite(numbers)], 2 * t.largest, -2 * t.largest])
-        middle = np.r_[numbers, (numbers[1:] + numbers[:-1]) / 2].astype(np.float32)
-        found = [middle, np.nextafter(middle, np.float32(0)), np.nextafter(middle, 2 * middle)]
-    return np.concatenate([*found, np.float32([np.inf, -np.inf, np.nan, -0.0, 1e-45, 3e38])])
+        midpoints = np.r_[numbers, (numbers[1:] + numbers[:-1]) / 2].astype(np.float32)
+        values = [
+            midpoints,
+            np.nextafter(midpoints, np.float32(0)),
+            np.nextafter(midpoints, 2 * midpoints),
+        ]
+    return np.concatenate([*values, np.float32([np.inf, -np.inf, np.nan, -0.0, 1e-45, 3e38])])
 
 
-def same(got, want):
-    assert got.dtype == want.dtype
-    np.testing.assert_array_equal(got.astype(np.float64), want.astype(np.float64))
+def assert_same(result, want):
+    assert result.dtype == want.dtype
+    np.testing.assert_array_equal(result.astype(np.float64), want.astype(np.float64))
 
 
 @pytest.mark.parametrize("t", BYTES, ids=str)
-def test_every_value_of_8_bits_becomes_what_it_stands_for(t, compiled):
+def test_every_8_bit_value_converts_to_its_number(t, compiled):
     x, y = td.Tensor("x", ("N",), t), all_of(t)
     funcs = {to: td.Func(f"as_{to}") for to in ALL}
     for to, f in funcs.items():
         f[i] = td.cast(x[i], to)
-    for (to, _), got in zip(funcs.items(), compiled(*funcs.values())(y), strict=True):
+    for (to, _), result in zip(funcs.items(), compiled(*funcs.values())(y), strict=True):
         with np.errstate(all="ignore"):
             wide = y.astype(np.float32)
-            same(got, wide.astype(to.numpy) if to.is_float else arithmetic.cast(wide, to))
+            assert_same(result, wide.astype(to.numpy) if to.is_float else arithmetic.cast(wide, to))
 
 
 @pytest.mark.parametrize("t", BYTES, ids=str)
-def test_what_becomes_8_bits_is_rounded_to_nearest_even_and_overflows(t, compiled):
+def test_casts_to_8_bits_round_to_nearest_even_and_overflow(t, compiled):
     x, names = td.Tensor("x", ("N",), td.f32), ("near", "by_f64", "finite")
-    near, by_f64, finite = map(td.Func, names)
-    near[i] = td.cast(x[i], t)
+    nearest, by_f64, finite = map(td.Func, names)
+    nearest[i] = td.cast(x[i], t)
     by_f64[i] = td.cast(td.cast(x[i], td.f64), t)
     finite[i] = td.saturating_cast(x[i], t)
-    values = around(t)
+    values = boundary_values(t)
     with np.errstate(all="ignore"):
         want = values.astype(t.numpy)
         clipped = np.clip(values, -t.largest, t.largest).astype(t.numpy)
-    for got, expected in zip(
-        compiled(near, by_f64, finite)(values), (want, want, clipped), strict=True
+    for result, expected in zip(
+        compiled(nearest, by_f64, finite)(values), (want, want, clipped), strict=True
     ):
-        same(got, expected)
+        assert_same(result, expected)
 
 
 @pytest.mark.parametrize("t", NARROW, ids=str)
@@ -93,12 +97,12 @@ def test_integers_become_narrow_floats_by_way_of_f32(t, compiled):
     clipped[i] = td.saturating_cast(n[i], t)
     small[i] = td.saturating_cast(td.cast(n[i], td.u8), t)
     values = np.int32([0, 1, -1, 7, 9, 17, 26, 255, 256, 448, 464, 465, 70000, -(2**31), 2**31 - 1])
-    got = compiled(plain, clipped, small)(values)
+    result = compiled(plain, clipped, small)(values)
     with np.errstate(all="ignore"):
-        same(got[0], values.astype(np.float32).astype(t.numpy))
+        assert_same(result[0], values.astype(np.float32).astype(t.numpy))
         most = int(min(t.largest, 2**31 - 1))
-        same(got[1], np.clip(values, -most, most).astype(np.float32).astype(t.numpy))
-        same(got[2], values.astype(np.uint8).astype(np.float32).astype(t.numpy))
+        assert_same(result[1], np.clip(values, -most, most).astype(np.float32).astype(t.numpy))
+        assert_same(result[2], values.astype(np.uint8).astype(np.float32).astype(t.numpy))
 
 
 OPERATORS = {
@@ -130,8 +134,8 @@ def test_operators_round_after_each(t, compiled):
             "signs": -a + abs(b),
             "roots": np.sqrt(abs(a)),
         }
-        for name, got in zip(OPERATORS, compiled(*funcs)(left, right), strict=True):
-            same(got, want[name].astype(t.numpy))
+        for name, result in zip(OPERATORS, compiled(*funcs)(left, right), strict=True):
+            assert_same(result, want[name].astype(t.numpy))
 
 
 @pytest.mark.parametrize("t", BYTES, ids=str)
@@ -147,35 +151,35 @@ def test_reductions_of_8_bits(t, compiled):
     first[i] = td.argmax(x[i, k], axis=k)
     values = np.random.default_rng(1).integers(-8, 9, (3, 5)).astype(t.numpy)
     values[1] = -t.largest
-    got, wide = compiled(*funcs)(values), values.astype(np.float32)
-    same(got[0], wide.min(1).astype(t.numpy))
-    same(got[1], wide.max(1).astype(t.numpy))
-    same(got[2], wide.sum(1))
-    same(got[3], wide.argmax(1))
+    result, wide = compiled(*funcs)(values), values.astype(np.float32)
+    assert_same(result[0], wide.min(1).astype(t.numpy))
+    assert_same(result[1], wide.max(1).astype(t.numpy))
+    assert_same(result[2], wide.sum(1))
+    assert_same(result[3], wide.argmax(1))
 
 
 @pytest.mark.parametrize("t", BYTES, ids=str)
 def test_scalars_and_literals_of_8_bits(t, compiled):
     s, x, f = td.Scalar("s", t), td.Tensor("x", ("N",), t), td.Func("f")
     f[i] = td.where(x[i] == s, np.ones((), t.numpy)[()], s + 0.5)
-    got = compiled(f)(x=np.arange(5).astype(t.numpy), s=3)
-    same(got, np.array([3.5, 3.5, 3.5, 1, 3.5]).astype(t.numpy))
+    result = compiled(f)(x=np.arange(5).astype(t.numpy), s=3)
+    assert_same(result, np.array([3.5, 3.5, 3.5, 1, 3.5]).astype(t.numpy))
     with pytest.raises(td.TypeMismatch, match="does not fit"):
         compiled(f)(x=np.arange(5).astype(t.numpy), s=1e6)
 
 
 @pytest.mark.parametrize("t", NARROW, ids=str)
 @pytest.mark.parametrize("target", TARGETS)
-def test_sums_and_means_of_many_are_made_in_f32_and_rounded_once(t, target):
+def test_sums_and_means_are_accumulated_in_f32_and_rounded_once(t, target):
     x, total, mean = td.Tensor("x", (50_000,), t), td.Func("total"), td.Func("mean")
     total[()] = td.sum(x[i], axis=i)
     mean[()] = td.mean(x[i], axis=i)
     assert total.dtype == mean.dtype == t
-    got = TARGETS[target](td.Schedule(total, mean))(np.full(50_000, 0.5, t.numpy))
+    result = TARGETS[target](td.Schedule(total, mean))(np.full(50_000, 0.5, t.numpy))
     with np.errstate(all="ignore"):
         want = np.float32(25_000).astype(t.numpy)
-    np.testing.assert_array_equal(np.float32(got[0]), np.float32(want))
-    assert float(got[1]) == 0.5
+    np.testing.assert_array_equal(np.float32(result[0]), np.float32(want))
+    assert float(result[1]) == 0.5
 
 
 @pytest.mark.parametrize("t", NARROW, ids=str)
@@ -191,23 +195,23 @@ def test_factors_in_a_sum_are_not_rounded_and_the_product_of_many_is_rounded_onc
     a, b = ((1 + rng.integers(-1, 2, (3, 40)) / 4).astype(t.numpy) for _ in range(2))
     program = build_program((dots, prods))
     exact, wide = interpret(program, {"x": a, "w": b}), a.astype(np.float32)
-    same(exact[0], (wide * b.astype(np.float32) * wide).sum(1).astype(t.numpy))
-    same(exact[1], wide.prod(1, dtype=np.float64).astype(np.float32).astype(t.numpy))
-    for got, want in zip(compiled(dots, prods)(a, b), exact, strict=True):
+    assert_same(exact[0], (wide * b.astype(np.float32) * wide).sum(1).astype(t.numpy))
+    assert_same(exact[1], wide.prod(1, dtype=np.float64).astype(np.float32).astype(t.numpy))
+    for result, want in zip(compiled(dots, prods)(a, b), exact, strict=True):
         np.testing.assert_allclose(
-            got.astype(np.float64), want.astype(np.float64), rtol=2.0**-t.fraction
+            result.astype(np.float64), want.astype(np.float64), rtol=2.0**-t.fraction
         )
 
 
-def test_another_type_of_a_sum_is_that_in_which_is_summed():
+def test_the_dtype_of_a_sum_is_that_of_its_accumulator():
     x, sums = td.Tensor("x", ("N",), td.bf16), [td.Func(n) for n in ("own", "wide", "narrow")]
     for f, t in zip(sums, (td.bf16, td.f32, td.f16), strict=True):
         f[()] = td.sum(x[i] * x[i], axis=i, dtype=t)
         assert f.dtype == t
     values = np.full(600, 1 + 2**-7, td.bf16.numpy)
     program = build_program(tuple(sums))
-    own, wide, narrow = interpret(program, {"x": values})
-    assert float(own) == 512  # where a term is a quarter of the last place
+    in_bf16, wide, narrow = interpret(program, {"x": values})
+    assert float(in_bf16) == 512  # where a term is a quarter of the last place
     np.testing.assert_allclose(wide, 600 * np.float32(1 + 2**-7) ** 2, rtol=1e-6)
     assert narrow.dtype == np.float16
 
@@ -223,7 +227,7 @@ def test_updates_of_a_narrow_func_round_each_time():
 
 
 @pytest.mark.parametrize("t", [td.bf16, td.f16], ids=str)
-def test_a_mean_whose_points_are_counted_is_made_in_f32(t):
+def test_a_mean_over_a_masked_range_is_accumulated_in_f32(t):
     x, f = td.Tensor("x", (3, 5000), t), td.Func("f")
     r = td.range("r", 0, 5000, where=lambda r: r % 2 == 0)
     f[i] = td.mean(x[i, r], axis=r)
@@ -253,7 +257,7 @@ def test_a_product_of_narrow_matrices_runs_on_matrix_instructions():
 
 def decisions_on(target, f):
     compiled = td.compile(f, target=target)
-    state, decisions = decided(compiled.variant(compiled.specialisation({})))
+    state, decisions = completed_with_decisions(compiled.variant(compiled.specialisation({})))
     return explain(decisions, state)
 
 

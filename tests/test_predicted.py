@@ -17,15 +17,15 @@ from tdsl.tilegraph.predict import predict
 QUICK = ("unsharp mask, by hand", "blur, by hand", "jacobi, default", "softmax, default")
 
 
-def test_predictions_are_near_what_is_counted() -> None:
-    found = [f for c in SCHEDULES if c.name in QUICK for m in MACHINES for f in figures(c, m)]
-    assert len(found) == 4 * len(QUICK)
-    assert all(f.counted > 0 for f in found)
-    assert all(abs(f.error) <= 0.1 for f in found), found
-    assert summary(found)["mean error"] <= 0.03
+def test_predicted_bytes_are_close_to_counted_bytes() -> None:
+    all_figures = [f for c in SCHEDULES if c.name in QUICK for m in MACHINES for f in figures(c, m)]
+    assert len(all_figures) == 4 * len(QUICK)
+    assert all(f.counted > 0 for f in all_figures)
+    assert all(abs(f.error) <= 0.1 for f in all_figures), all_figures
+    assert summary(all_figures)["mean error"] <= 0.03
 
 
-def test_the_page_says_what_the_record_has() -> None:
+def test_the_page_has_the_figures_of_the_record() -> None:
     root = Path(__file__).parent.parent
     known = json.loads((root / "benchmarks/results/predicted.json").read_text())["summary"]
     page = " ".join((root / "docs/fusion.md").read_text().split())
@@ -35,16 +35,16 @@ def test_the_page_says_what_the_record_has() -> None:
     assert f"the mean error is {known['mean error']:.1%}".replace("%", " %") in page
 
 
-def test_an_error_is_a_part_of_what_is_counted() -> None:
-    near, far = Figure("a", 4096, 110.0, 100), Figure("b", 4096, 30.0, 60)
-    assert (near.error, far.error) == (pytest.approx(0.1), pytest.approx(-0.5))
-    assert summary([near, far]) == {
+def test_an_error_is_relative_to_the_counted_bytes() -> None:
+    above, below = Figure("a", 4096, 110.0, 100), Figure("b", 4096, 30.0, 60)
+    assert (above.error, below.error) == (pytest.approx(0.1), pytest.approx(-0.5))
+    assert summary([above, below]) == {
         "figures": 2, "within 10 %": 0, "within a quarter": 1, "mean error": pytest.approx(0.3),
     }  # fmt: skip
     assert Figure("none", 4096, 0.0, 0).error == 0
 
 
-def test_another_machine_is_described_only_meanwhile() -> None:
+def test_another_machine_is_described_only_in_the_context() -> None:
     target = Target("cpu")
     before = target.machine()
     with described(MACHINES[0]):
@@ -66,7 +66,7 @@ def test_the_command_prints_a_table_and_writes_a_record(tmp_path) -> None:
     assert "unsharp mask" in unknown.output
 
 
-def test_tiles_that_are_taken_unasked_are_legal() -> None:
+def test_tiles_of_the_default_schedule_are_legal() -> None:
     """A norm at the root had its means in the tiles of what comes after it."""
     (chain,) = (c for c in SCHEDULES if c.name == "chain 3, default")
     with described(MACHINES[1]):

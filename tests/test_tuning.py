@@ -40,65 +40,65 @@ def scaled(times: float, check: bool = False, target: str = "cpu") -> td.Schedul
     return td.Schedule(f, target=target)
 
 
-class Planted:
+class ScheduleWithEffect:
     """A schedule whose process does something as soon as it reads its job."""
 
     sizes, target = {}, "cpu"
 
-    def __init__(self, does, *args) -> None:
-        self.state = _Does(does, args)
+    def __init__(self, effect, *args) -> None:
+        self.state = _StateWithEffect(effect, args)
 
 
-class _Does:
-    def __init__(self, does, args) -> None:
-        self.call = does, args
+class _StateWithEffect:
+    def __init__(self, effect, args) -> None:
+        self.call = effect, args
 
     def __reduce__(self):
         return self.call
 
 
-GIVEN = {"x": np.ones((600, 900), np.float32)}
-PLANTED = {
+INPUTS = {"x": np.ones((600, 900), np.float32)}
+BAD_SCHEDULES = {
     "wrong": (scaled(2.5), "its results are wrong"),
     "failing": (scaled(2.0, check=True), "it failed: too large"),
-    "crashing": (Planted(os.abort), "it ended with status -6"),
-    "silent": (Planted(os._exit, 0), "it ended without an answer"),
+    "crashing": (ScheduleWithEffect(os.abort), "it ended with status -6"),
+    "silent": (ScheduleWithEffect(os._exit, 0), "it ended without an answer"),
 }
 
 
 @pytest.mark.parametrize("place", [0, 2])
-def test_results_are_judged_by_the_default_schedule_wherever_bad_ones_stand(
-    place, monkeypatch
-) -> None:
-    monkeypatch.setattr(tuning, "ROUNDS", 0.0)
-    labels = [*PLANTED][place:] + [*PLANTED][:place]
-    jobs = [(label, PLANTED[label][0]) for label in labels]
+def test_results_are_compared_with_the_default_schedule_in_any_order(place, monkeypatch) -> None:
+    monkeypatch.setattr(tuning, "RUN_S", 0.0)
+    labels = [*BAD_SCHEDULES][place:] + [*BAD_SCHEDULES][:place]
+    jobs = [(label, BAD_SCHEDULES[label][0]) for label in labels]
     jobs.insert(2, ("right", scaled(2.0).replay(scaled(2.0).to_json())))
-    for t in tuning.measure(scaled(2.0), jobs, GIVEN, seconds=60):
+    for t in tuning.measure(scaled(2.0), jobs, INPUTS, seconds=60):
         assert (t.seconds is None) == (t.label != "right")
-        assert t.problem.startswith(PLANTED.get(t.label, ("", ""))[1])
+        assert t.problem.startswith(BAD_SCHEDULES.get(t.label, ("", ""))[1])
 
 
-def test_one_that_hangs_leaves_time_for_others() -> None:
-    jobs = [("hanging", Planted(time.sleep, 1000)), ("right", scaled(2.0))]
-    hanging, right = tuning.measure(scaled(2.0), jobs, GIVEN, seconds=12)
+def test_a_hanging_schedule_leaves_time_for_others() -> None:
+    jobs = [("hanging", ScheduleWithEffect(time.sleep, 1000)), ("right", scaled(2.0))]
+    hanging, right = tuning.measure(scaled(2.0), jobs, INPUTS, seconds=12)
     assert right.seconds is not None
     assert hanging.problem.startswith("it took longer than")
 
 
-@pytest.mark.parametrize("judge", [scaled(2.0, check=True), scaled(2.5)], ids=["failing", "other"])
-def test_nothing_is_taken_that_the_default_schedule_does_not_confirm(judge) -> None:
+@pytest.mark.parametrize(
+    "reference", [scaled(2.0, check=True), scaled(2.5)], ids=["failing", "other"]
+)
+def test_schedules_that_disagree_with_the_default_are_dropped(reference) -> None:
     jobs = [("one", scaled(2.0)), ("another", scaled(2.0))]
-    trials = tuning.measure(judge, jobs, GIVEN, seconds=60)
+    trials = tuning.measure(reference, jobs, INPUTS, seconds=60)
     assert [t.seconds for t in trials] == [None, None]
 
 
-def test_a_wrong_favourite_is_not_taken(monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:
+def test_a_wrong_best_candidate_is_dropped(monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:
     monkeypatch.setenv("TDSL_CACHE_DIR", str(tmp_path))
-    found = tuning.candidates
+    search = tuning.candidates
 
     def planted(*args):
-        favourite, *others = found(*args)
+        favourite, *others = search(*args)
         wrong = exponentials.schedule(**favourite.schedule.sizes)
         return [replace(favourite, label="favourite", schedule=wrong), favourite, *others]
 
@@ -109,32 +109,32 @@ def test_a_wrong_favourite_is_not_taken(monkeypatch: pytest.MonkeyPatch, tmp_pat
     assert s.notes[0] == "taken: default, the fastest that was measured"
 
 
-def test_a_search_without_time_gives_what_the_model_takes_and_says_so(
+def test_a_search_without_time_falls_back_on_the_prediction(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(tuning, "LEAST", 0.01)
+    monkeypatch.setattr(tuning, "MIN_LIMIT_S", 0.01)
     s = shares.autoschedule(M=65, N=97, measure=3, seconds=0.01)
-    taken, *others = s.notes
-    assert taken.startswith("taken: default, predicted to take")
-    assert taken.endswith("nothing was measured")
+    choice, *others = s.notes
+    assert choice.startswith("taken: default, predicted to take")
+    assert choice.endswith("nothing was measured")
     assert "was dropped: it took longer than 0.01 s" in others[0]
     assert others[-1] == "3 of 3 dropped"
     assert str(s) == str(shares.autoschedule(M=65, N=97))
 
 
-def test_no_time_is_left_for_some(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tuning, "LEAST", 30.0)
+def test_schedules_not_reached_in_time_have_no_trial(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tuning, "MIN_LIMIT_S", 30.0)
     jobs = [("a", scaled(2.0)), ("b", scaled(2.0))]
-    trials = tuning.measure(scaled(2.0), jobs, GIVEN, seconds=0.5)
+    trials = tuning.measure(scaled(2.0), jobs, INPUTS, seconds=0.5)
     assert [t.label for t in trials] == ["a"]
 
 
-def test_the_fastest_is_taken_and_remembered(monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:
+def test_the_fastest_is_returned_and_cached(monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:
     monkeypatch.setenv("TDSL_CACHE_DIR", str(tmp_path))
     x = np.random.default_rng(0).standard_normal((64, 96)).astype(np.float32)
     s = shares.autoschedule(x, measure=2, seconds=100)
-    want = np.exp(x) / np.exp(x).sum(1, keepdims=True)
-    np.testing.assert_allclose(td.compile(s)(x), want, rtol=1e-5)
+    expected = np.exp(x) / np.exp(x).sum(1, keepdims=True)
+    np.testing.assert_allclose(td.compile(s)(x), expected, rtol=1e-5)
     assert sum(n.startswith("measured: ") for n in s.notes) == 2
     assert s.notes[0].startswith("taken: ")
     again = shares.autoschedule(M=64, N=96, measure=2)
@@ -169,17 +169,22 @@ def test_results_agree_as_far_as_rounding_explains() -> None:
 
 
 def test_rounding_grows_with_terms_and_with_the_coarseness_of_types() -> None:
-    def of(t: td.DType, n: int, u: td.DType) -> float:
+    def tolerance(t: td.DType, n: int, u: td.DType) -> float:
         a, s, f = td.Tensor("a", (4, n), t), td.Func("s"), td.Func("f")
         s[i] = td.sum(a[i, j] * 2, axis=j)
         f[i] = td.cast(s[i], u) + 1
-        return tuning.rounding(td.Schedule(f).program, {})
+        return tuning.rounding_tolerance(td.Schedule(f).program, {})
 
-    assert of(td.f32, 1, td.f32) < of(td.f32, 100, td.f32) < of(td.f32, 200, td.f32) < 1e-4
-    assert of(td.f32, 1 << 30, td.f32) == 2.0**-12  # half of the digits
-    assert of(td.f64, 100, td.f64) < 1e-13
-    assert of(td.f64, 100, td.f32) > of(td.f32, 50, td.f32)
-    assert of(td.i32, 100, td.i32) == 0
+    assert (
+        tolerance(td.f32, 1, td.f32)
+        < tolerance(td.f32, 100, td.f32)
+        < tolerance(td.f32, 200, td.f32)
+        < 1e-4
+    )
+    assert tolerance(td.f32, 1 << 30, td.f32) == 2.0**-12  # half of the digits
+    assert tolerance(td.f64, 100, td.f64) < 1e-13
+    assert tolerance(td.f64, 100, td.f32) > tolerance(td.f32, 50, td.f32)
+    assert tolerance(td.i32, 100, td.i32) == 0
 
 
 @td.op

@@ -30,10 +30,10 @@ from tdsl.errors import (
     TargetError,
     TdslError,
     TypeMismatch,
+    checked_call,
     counted,
     did_you_mean,
     is_one_of,
-    told,
 )
 from tdsl.lang.sizes import check_sizes
 from tdsl.placement.ownership import extents, within
@@ -142,7 +142,7 @@ class Distributed(Suggesting):
         part = work.part(work.arrays[name][0], whole, mpi.rank() if rank is None else rank)
         return None if part is None else np.ascontiguousarray(part).reshape(part.shape)
 
-    @told
+    @checked_call
     def __call__(self, *args: Any, count: bool = False, **kwargs: Any) -> Any:
         """Run this rank of an MPI program: blocks of inputs in, blocks of outputs out.
 

@@ -14,7 +14,7 @@ from tdsl.codegen.runtime.binding import output_shape
 from tdsl.compile import Compiled, compile
 from tdsl.graph.values import Array, Call, Constant, Given, Source, base_of
 from tdsl.lang.program import Program
-from tdsl.pipeline import ready
+from tdsl.pipeline import completed_state
 from tdsl.schedule.bind import bind_state
 from tdsl.schedule.constants import in_parts, split_constants
 from tdsl.schedule.state import State
@@ -114,7 +114,7 @@ def fold_constants(compiled: Compiled) -> FoldedKernel:
     """The kernel of a compiled program with bound sizes; funcs of constants only are moved into `once`."""
     program = compiled.state.program
     if any(t.constant for t in program.inputs):
-        parts = split_constants(ready(compiled.variant(compiled.specialisation({}))))
+        parts = split_constants(completed_state(compiled.variant(compiled.specialisation({}))))
         if parts is not None:
             each, *once = (
                 compile(Schedule.of_state(s), target=compiled.target)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from tdsl.core.source import here
-from tdsl.errors import ShapeError, Suggesting, TargetError, TypeMismatch, told
+from tdsl.errors import ShapeError, Suggesting, TargetError, TypeMismatch, checked_call
 from tdsl.graph.traced_function import TracedFunction
 from tdsl.target import Target, as_target
 
@@ -82,7 +82,7 @@ class Graph(TracedFunction, Suggesting):
                     return planned.results(result)
         return self._slow_call(args, kwargs, out)
 
-    @told
+    @checked_call
     def _slow_call(self, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Any:
         """The slow path of a call: looks up or makes the plan for the arguments, and handles `out=`."""
         from tdsl.graph.structure import has_symbols, is_array
@@ -167,7 +167,7 @@ class Graph(TracedFunction, Suggesting):
             )
         return list(self._plans.values())[-1].plan
 
-    def _found_elsewhere(self, name: str) -> str:
+    def _attribute_hint(self, name: str) -> str:
         from tdsl.tilegraph.schedule import Schedule
 
         hint = "schedules have it: autoschedule of a graph gives one for all of it"

@@ -31,7 +31,7 @@ from tdsl.graph.plan import KernelCompiler, build_steps
 from tdsl.graph.steps import Step
 from tdsl.graph.values import Argument, Array, Call, Constant, Given, Result, Source, View, base_of
 from tdsl.lang.program import Program
-from tdsl.tuning import is_close, rounding
+from tdsl.tuning import is_close, rounding_tolerance
 
 MAX_TIME_RATIO = 0.95  # a kernel replaces another if it takes less than this part of its time
 MAX_SCHEDULES = 6  # schedules timed for each group, the most promising ones
@@ -271,13 +271,13 @@ class KernelTimer:
         self, step: Step, candidates: Sequence[tuple[str, FoldedKernel]]
     ) -> list[tuple[str, FoldedKernel]]:
         """The labelled kernels among `candidates` whose results agree with those of the step's kernel."""
-        expected, bound = self._call_kernel(step), rounding(step.program, {})
+        expected, tolerance = self._call_kernel(step), rounding_tolerance(step.program, {})
         return [
             (label, kernel)
             for label, kernel in candidates
             if all(
                 map(
-                    partial(is_close, bound=bound),
+                    partial(is_close, bound=tolerance),
                     self._call_kernel(replace(step, kernel=kernel)),
                     expected,
                 )

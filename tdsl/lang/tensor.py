@@ -18,8 +18,8 @@ from tdsl.errors import (
     Suggesting,
     TdslError,
     TypeMismatch,
+    checked_call,
     counted,
-    told,
 )  # fmt: skip
 from tdsl.lang.definition import (
     Definition,
@@ -120,7 +120,7 @@ class Scalar(Value):
 
     __slots__ = ("loc",)
 
-    @told
+    @checked_call
     def __init__(self, name: str, dtype: Any) -> None:
         self.loc = here()
         check_name(name, self.loc)
@@ -363,9 +363,9 @@ class Func(Handle, Suggesting):
     def _func_name(self) -> str:
         return self.name
 
-    def _found_elsewhere(self, name: str) -> str:
+    def _attribute_hint(self, name: str) -> str:
         functions = {"compile": f"td.compile({self.name})", "schedule": f"td.Schedule({self.name})"}
-        return functions.get(name, "") or Suggesting._found_elsewhere(self, name)
+        return functions.get(name, "") or Suggesting._attribute_hint(self, name)
 
     def __repr__(self) -> str:
         return show_func(self) if self.definitions else f"Func({self.name!r})"

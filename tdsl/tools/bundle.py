@@ -19,7 +19,7 @@ from tdsl.codegen.ir.loops import BufferParam, ScalarParam
 from tdsl.codegen.runtime.signature import Specialisation, extent
 from tdsl.compile import Compiled
 from tdsl.core.source import here
-from tdsl.errors import TargetError, TypeMismatch, told
+from tdsl.errors import TargetError, TypeMismatch, checked_call
 from tdsl.lang.expr import Const
 from tdsl.lang.types import ML_DTYPES
 from tdsl.target import Target
@@ -181,7 +181,7 @@ def _named(word: str) -> Iterator[Job]:
             hint="program.py, or module:function; a module is found as in a program of this folder",
         ) from None  # fmt: skip
     made = callable(found) and not isinstance(found, Compiled)
-    yield from _jobs(name, told(found)() if made else found)
+    yield from _jobs(name, checked_call(found)() if made else found)
 
 
 def _jobs(name: str, value: Any) -> Iterator[Job]:

@@ -11,7 +11,7 @@ from tdsl.autoschedule.patterns.contraction import Contraction, Tiles
 from tdsl.autoschedule.patterns.strips import Strips
 from tdsl.errors import ShapeError
 from tdsl.machine.model import Machine
-from tdsl.pipeline import ready
+from tdsl.pipeline import completed_state
 from tdsl.schedule.bind import bind_state
 from tdsl.schedule.state import At
 from tdsl.tilegraph.default import complete, decide
@@ -235,7 +235,8 @@ def test_stages_that_a_schedule_adds_are_all_listed():
     for what, target in ((c, "cpu:avx2"), (c, "cuda"), (by_hand, "cpu:avx2"), (by_hand, "python")):
         compiled = td.compile(what, target=target)
         stages = [
-            f.name for f in ready(compiled.variant(compiled.specialisation({}))).program.funcs
+            f.name
+            for f in completed_state(compiled.variant(compiled.specialisation({}))).program.funcs
         ]
         assert len(stages) > 1
         text = str(compiled.explain()) if target != "cuda" else decided_text(compiled)
@@ -244,5 +245,7 @@ def test_stages_that_a_schedule_adds_are_all_listed():
 
 
 def decided_text(compiled):
-    state, decisions = pipeline.decided(compiled.variant(compiled.specialisation({})))
+    state, decisions = pipeline.completed_with_decisions(
+        compiled.variant(compiled.specialisation({}))
+    )
     return explain(decisions, state)

@@ -12,7 +12,7 @@ from tdsl.cost.moved import total
 from tdsl.cost.predict import Prediction
 from tdsl.cost.reuse import Touch
 from tdsl.machine.model import Machine, MemoryLevel
-from tdsl.pipeline import after_passes, lowered, ready
+from tdsl.pipeline import apply_passes, completed_state, lower_variant
 from tdsl.profiling import arguments_of
 from tdsl.target import Target
 from tdsl.tilegraph.predict import predict
@@ -174,8 +174,10 @@ def test_windows_move_what_is_counted(schedule: td.Schedule, sizes: tuple[int, i
     arrays = [rng.random([n.value for n in t.shape], np.float32) for t in schedule.program.inputs]
     values, exact = arguments_of(program.signature, arrays, {}, None)
     variant = program.variant(exact)
-    counted = count_bytes(after_passes(lowered(variant), Target("python")), values, machine.caches)
-    predicted = Prediction(ready(variant), replace(machine, threads=1))
+    counted = count_bytes(
+        apply_passes(lower_variant(variant), Target("python")), values, machine.caches
+    )
+    predicted = Prediction(completed_state(variant), replace(machine, threads=1))
     for name, bytes_ in counted.items():
         assert total(predicted.moved(name)) == pytest.approx(bytes_, rel=0.25), name
 

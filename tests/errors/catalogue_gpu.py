@@ -194,7 +194,7 @@ def threads_inside_of_a_thread():
 
 
 @wrong(td.ScheduleError, "but what it follows is made once for all", hint='set_scope("shared")')
-def own_copy_of_what_threads_share():
+def private_copy_of_what_threads_share():
     g, f = td.Func("g"), td.Func("f")
     g[i, j] = a[i, j] * 2
     f[i, j] = g[i, j] + 1
@@ -243,7 +243,7 @@ def too_many_threads():
 @wrong(
     td.ScheduleError, "has 262144 bytes of shared memory; sm_90a has 232448", hint="tiles smaller"
 )
-def too_much_shared_memory():
+def shared_memory_beyond_the_limit():
     f, s = doubled()
     s[f].bind(i, "threadIdx.x")
     s[f].reorder(j, i)
@@ -284,7 +284,7 @@ def pipeline_without_tiles():
 
 
 @wrong(td.ScheduleError, "no stage in shared memory is computed at it", hint="cache_read")
-def pipeline_whose_tiles_are_a_threads_own():
+def pipeline_whose_tiles_are_in_registers():
     s = summed()
     s["f"].pipeline("k_o", 3)  # here
     s["a_cache"].set_scope("register")
@@ -414,7 +414,7 @@ def copy_as_a_whole_of_long_rows():
 
 
 @wrong(td.TargetError, "sm_80 has no unit that copies tiles as a whole", hint="cooperate()")
-def copy_as_a_whole_by_a_gpu_without_the_unit():
+def bulk_copy_on_a_gpu_without_the_unit():
     s = whole(a)
     s["a_cache"].bulk_copy()
     s["f"].pipeline("k_o", 2)
@@ -422,13 +422,13 @@ def copy_as_a_whole_by_a_gpu_without_the_unit():
 
 
 @wrong(td.ScheduleError, "'a_cache' is copied by the threads that use it", hint="bulk_copy()")
-def warp_of_its_own_without_copies_as_a_whole():
+def producer_warp_without_bulk_copies():
     s = summed()
     s["f"].pipeline("k_o", 2, producer_warps=True)  # here
 
 
 @wrong(td.ScheduleError, "apart: 16 threads are no whole warps", hint="multiple of 32")
-def warp_of_its_own_beside_a_part_of_a_warp():
+def producer_warp_with_a_partial_warp():
     s = whole(a)
     s["a_cache"].bulk_copy()  # here
     s["f"].pipeline("k_o", 2, producer_warps=True)
@@ -436,7 +436,7 @@ def warp_of_its_own_beside_a_part_of_a_warp():
 
 
 @wrong(td.ScheduleError, "'g' has one element", hint="rows of 16 bytes and more")
-def copy_of_one_element_as_a_whole():
+def bulk_copy_of_one_element():
     g, f = td.Func("g"), td.Func("f")
     g[()] = a[0, 0]
     f[i, j] = a[i, j] * g[()]
@@ -446,7 +446,7 @@ def copy_of_one_element_as_a_whole():
 
 
 @wrong(td.ScheduleError, "which needs sizes that are known", hint="leave out dynamic=")
-def open_sizes_of_what_is_copied_as_a_whole():
+def bulk_copy_of_dynamic_sizes():
     s = whole(td.Tensor("t", ("N", 64), td.f32))
     s["t_cache"].bulk_copy()  # here
     s["f"].pipeline("k_o", 2)
@@ -467,7 +467,7 @@ def registers_for_other_threads():
 
 
 @wrong(td.ScheduleError, "memory 'most' is a block's own", hint="inside of all loops over blocks")
-def memory_of_a_block_made_between_loops_over_blocks():
+def memory_of_a_block_between_loops_over_blocks():
     most, f = td.Func("most"), td.Func("f")
     most[i] = td.max(a[i, k], axis=k)
     f[i, j] = a[i, j] - most[i]

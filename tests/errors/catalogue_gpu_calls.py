@@ -37,11 +37,11 @@ class Array:
 def doubled():
     a, f = td.Tensor("a", ("N",), td.f32), td.Func("f")
     f[i] = a[i] * 2
-    made = td.compile(f, target="cuda")
+    compiled = td.compile(f, target="cuda")
     fake, driver = stand_in()
     fake.place_pointers(0)
-    made._device_calls = DeviceCalls(made, driver.device)
-    return made
+    compiled._device_calls = DeviceCalls(compiled, driver.device)
+    return compiled
 
 
 @wrong(td.TypeMismatch, "a is on another GPU than Fake with number 0", hint="copy it there")

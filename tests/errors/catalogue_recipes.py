@@ -275,7 +275,7 @@ def columns_that_groups_do_not_make():
 
 
 @wrong(td.ScheduleError, "'o': it reduces nothing", hint="it is for 'o_sum', a sum that 'o' reads")
-def what_is_made_of_a_sum_for_the_sum():
+def consumer_of_a_sum_for_the_sum():
     td.recipes.tensor_core_matmul(halves(td.f16)["o"])  # here
 
 

@@ -19,7 +19,7 @@ CASES = [
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_wrong_program_is_told_what_is_wrong(case: Case) -> None:
+def test_a_wrong_program_raises_its_error(case: Case) -> None:
     with pytest.raises(td.TdslError) as caught:
         case.program()
     error = caught.value
@@ -36,7 +36,7 @@ def test_wrong_program_is_told_what_is_wrong(case: Case) -> None:
         assert line[error.loc.column : error.loc.end_column].decode() == case.caret
     _assert_drawn(error)
     _assert_nothing_else_is_shown(error)
-    assert right_answer()
+    assert is_correct_program_right()
 
 
 def _assert_drawn(error: td.TdslError) -> None:
@@ -55,7 +55,7 @@ def _assert_nothing_else_is_shown(error: td.TdslError) -> None:
     assert "During handling" not in shown
 
 
-def right_answer() -> bool:
+def is_correct_program_right() -> bool:
     """A correct program, written and compiled now, gives what NumPy gives."""
     i, k = td.vars("i k")
     x, total = td.Tensor("x", (3, 4), td.i64), td.Func("total")
@@ -64,6 +64,6 @@ def right_answer() -> bool:
     return np.array_equal(td.compile(total)(array), array.sum(axis=1))
 
 
-def test_names_of_programs_are_their_own() -> None:
+def test_names_of_programs_are_unique() -> None:
     names = [case.values[0].name for case in CASES]
     assert len(set(names)) == len(names)

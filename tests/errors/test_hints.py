@@ -75,7 +75,7 @@ def test_directives_on_a_schedule_and_on_a_func():
     matmul.schedule()["C"].split("i", 4)
 
 
-def test_what_is_asked_of_a_schedule_or_func_and_compiled_programs_have():
+def test_attributes_of_compiled_programs_are_hinted_on_schedules_and_funcs():
     s = td.Schedule(C)
     assert "td.compile(s).loops" in hint(lambda: s.loops)
     assert "td.compile(C).loops" in hint(lambda: C.loops)
@@ -96,7 +96,7 @@ def test_a_search_for_a_func():
     assert isinstance(op.autoschedule(M=4, N=4, K=4), td.Schedule)
 
 
-def test_sizes_are_not_told_the_names_of_other_arguments():
+def test_hints_for_sizes_do_not_list_other_arguments():
     assert hint(lambda: td.compile(C, P=3)) == "There are: M, K, N"
     assert "'dynamic'" in hint(lambda: td.compile(C, dynamik="N"))
     f = td.Func("f", shape=3)
@@ -109,13 +109,13 @@ def test_a_size_that_is_named_as_an_argument():
     f[i, j] = t[i, j] + 1
     assert "sizes={'target': 4}" in hint(lambda: td.compile(f, target=4), td.ShapeError)
     assert "sizes={'dynamic': 4}" in hint(lambda: td.compile(f, dynamic=4), td.ShapeError)
-    made = td.compile(td.Schedule(f, sizes={"target": 4, "dynamic": 4}))
-    np.testing.assert_array_equal(made(square), square + 1)
+    compiled = td.compile(td.Schedule(f, sizes={"target": 4, "dynamic": 4}))
+    np.testing.assert_array_equal(compiled(square), square + 1)
 
 
 def test_einsum_of_arrays():
-    found = hint(lambda: td.einsum("ij,jk->ik", square, square))
-    assert 'a0 = td.Tensor("a0", (4, 4), "float64")' in found
+    text = hint(lambda: td.einsum("ij,jk->ik", square, square))
+    assert 'a0 = td.Tensor("a0", (4, 4), "float64")' in text
     a0, a1 = td.Tensor("a0", (4, 4), "float64"), td.Tensor("a1", (4, 4), "float64")
-    got = td.compile(td.einsum("ij,jk->ik", a0, a1))(square, square)
-    np.testing.assert_array_equal(got, square @ square)
+    result = td.compile(td.einsum("ij,jk->ik", a0, a1))(square, square)
+    np.testing.assert_array_equal(result, square @ square)

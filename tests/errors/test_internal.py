@@ -11,16 +11,16 @@ i, j = td.vars("i j")
 X = np.ones((4, 5), np.float32)
 
 
-def two():
+def two_funcs():
     a, f, g = td.Tensor("a", ("M", "N"), td.f32), td.Func("f"), td.Func("g")
     f[i, j] = td.exp(a[i, j])
     g[i] = td.sum(f[i, j] / 2, axis=j)
     return f, g
 
 
-def forgetful(monkeypatch, place: str) -> None:
+def remove_function(monkeypatch, path: str) -> None:
     """As if a function of the package had been forgotten."""
-    module, _, name = place.rpartition(".")
+    module, _, name = path.rpartition(".")
     monkeypatch.setattr(importlib.import_module(module), name, None)
 
 
@@ -37,8 +37,8 @@ def forgetful(monkeypatch, place: str) -> None:
 )
 def test_a_fault_of_the_compiler_names_the_func_and_its_cause(monkeypatch, tmp_path, place, act):
     monkeypatch.setenv("TDSL_CACHE_DIR", str(tmp_path))
-    s = td.Schedule(two()[1])
-    forgetful(monkeypatch, place)
+    s = td.Schedule(two_funcs()[1])
+    remove_function(monkeypatch, place)
     with pytest.raises(td.InternalError) as caught:
         act(s)
     error = caught.value
@@ -51,9 +51,9 @@ def test_a_fault_of_the_compiler_names_the_func_and_its_cause(monkeypatch, tmp_p
 
 def test_a_fault_in_a_pass_names_the_pass(monkeypatch, tmp_path):
     monkeypatch.setenv("TDSL_CACHE_DIR", str(tmp_path))
-    forgetful(monkeypatch, "tdsl.codegen.passes.simplify_loops.post_order")
+    remove_function(monkeypatch, "tdsl.codegen.passes.simplify_loops.post_order")
     with pytest.raises(td.InternalError, match="pass simplify_loops"):
-        td.compile(two()[1])(X)
+        td.compile(two_funcs()[1])(X)
 
 
 def test_exceptions_of_the_code_of_the_user_stay_what_they_are():
@@ -72,9 +72,9 @@ def test_exceptions_of_the_code_of_the_user_stay_what_they_are():
 
 def test_a_call_works_after_a_fault(monkeypatch, tmp_path):
     monkeypatch.setenv("TDSL_CACHE_DIR", str(tmp_path))
-    compiled = td.compile(two()[1])
+    compiled = td.compile(two_funcs()[1])
     with monkeypatch.context() as m:
-        forgetful(m, "tdsl.pipeline.lower")
+        remove_function(m, "tdsl.pipeline.lower")
         with pytest.raises(td.InternalError):
             compiled(X)
     np.testing.assert_allclose(compiled(X), 5 * np.exp(1) / 2, rtol=1e-6)

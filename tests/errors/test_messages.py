@@ -254,17 +254,17 @@ def test_no_class_of_errors_is_missing() -> None:
 def raised_errors() -> list[tuple[str, set[str]]]:
     """Where the package makes an error, and the names of the arguments that it gives."""
     names = {c.__name__ for c in TEXTS} - {td.Hazard.__name__}  # which gives them itself
-    found = []
+    places = []
     for path in sorted(PACKAGE.rglob("*.py")):
         for n in ast.walk(ast.parse(path.read_text())):
             if isinstance(n, ast.Call) and isinstance(n.func, ast.Name) and n.func.id in names:
                 place = f"{path.relative_to(PACKAGE.parent)}:{n.lineno}"
-                found.append((place, {str(keyword.arg) for keyword in n.keywords}))
-    return found
+                places.append((place, {str(keyword.arg) for keyword in n.keywords}))
+    return places
 
 
 def test_every_error_has_a_place_a_label_and_a_hint() -> None:
-    found = raised_errors()
-    assert len(found) > 100
-    lacking = {place: {"loc", "label", "hint"} - given for place, given in found}
+    places = raised_errors()
+    assert len(places) > 100
+    lacking = {place: {"loc", "label", "hint"} - given for place, given in places}
     assert {place: missing for place, missing in lacking.items() if missing} == {}

@@ -34,7 +34,7 @@ from tdsl.autoschedule.recipes.products import (
 from tdsl.autoschedule.recipes.rows import rows
 from tdsl.autoschedule.recipes.stencil import strips
 from tdsl.autoschedule.recipes.tensor_cores import tensor_core_matmul
-from tdsl.errors import suggesting
+from tdsl.errors import module_getattr
 
 __all__ = [
     "bands",
@@ -67,4 +67,4 @@ __all__ = [
 ]
 
 if not TYPE_CHECKING:  # a type checker sees which recipes there are
-    __getattr__ = suggesting("td.recipes", __all__)
+    __getattr__ = module_getattr("td.recipes", __all__)

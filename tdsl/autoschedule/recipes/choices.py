@@ -11,7 +11,7 @@ from dataclasses import MISSING, Field, fields, replace
 from typing import Any, TypeVar, get_type_hints
 
 from tdsl.core.source import here
-from tdsl.errors import ScheduleError, TdslError, TypeMismatch, did_you_mean, told
+from tdsl.errors import ScheduleError, TdslError, TypeMismatch, checked_call, did_you_mean
 from tdsl.lang.definition import Definition
 from tdsl.lang.regions import reads_in
 from tdsl.machine.model import Machine
@@ -36,9 +36,9 @@ def recipe(rule: Rule) -> Rule:
     A stage for which the function is Unsuited is a ScheduleError that says why.
     """
 
-    applied = told(rule)
+    applied = checked_call(rule)
 
-    @told
+    @checked_call
     @functools.wraps(rule)
     def run(stage: Stage, *args: Any, **options: Any) -> Any:
         if not isinstance(stage, Stage):
