@@ -28,7 +28,7 @@ from tdsl.lang.sizes import AGREE, check_agreement, check_keywords, check_sizes,
 from tdsl.lang.tensor import Func
 from tdsl.schedule.fluent import Stage
 from tdsl.schedule.legality import check_all
-from tdsl.schedule.masked import all_terms
+from tdsl.schedule.masked import remove_masks
 from tdsl.schedule.state import State
 from tdsl.target import Target, as_target
 from tdsl.tilegraph.schedule import Schedule
@@ -160,7 +160,9 @@ def _distributed(
             hint="leave dynamic= away; another size makes another plan",
         )
     check_all(state)
-    symbolic = state = all_terms(state)  # ranks divide masked terms, too; kernels find their masks
+    symbolic = state = remove_masks(
+        state
+    )  # ranks divide masked terms, too; kernels find their masks
     if sizes:
         state = replace(state, program=bind_sizes(state.program, sizes))
 

@@ -25,7 +25,7 @@ from tdsl.lang.regions import Interval, reads_in
 from tdsl.lang.simplify import add, multiply, substitute
 from tdsl.lang.types import bool_, i64
 from tdsl.machine.model import Machine
-from tdsl.schedule.new_stage import fresh_func, insert, replace_func
+from tdsl.schedule.new_stage import fresh_name, insert_func, replace_func
 from tdsl.schedule.properties import extents, rest_at_root, root_boxes
 from tdsl.schedule.state import State, fresh_plan
 
@@ -93,10 +93,10 @@ def _in_blocks(state: State, f: FuncDef, sizes: Mapping[str, int | None]) -> Sta
     else:
         ranges, moved = terms[inner:], {}
     values = tuple(substitute(v, moved) for v in d.values)
-    best = _best(fresh_func(state.program, f"{f.name}_best"), f, values[0], outer, ranges)
-    state = insert(state, f.name, best, fresh_plan(best))
-    chosen = _block(fresh_func(state.program, f"{f.name}_block"), f, best, outer)
-    state = insert(state, f.name, chosen, fresh_plan(chosen))
+    best = _best(fresh_name(state.program, f"{f.name}_best"), f, values[0], outer, ranges)
+    state = insert_func(state, f.name, best, fresh_plan(best))
+    chosen = _block(fresh_name(state.program, f"{f.name}_block"), f, best, outer)
+    state = insert_func(state, f.name, chosen, fresh_plan(chosen))
     number: Expr = Read(chosen.name, tuple(map(Var, d.free)), 1, i64, loc=d.loc)
     count = prod(n for _, n in outer)
     number = Binary("max", Binary("min", number, const(count - 1)), ZERO)

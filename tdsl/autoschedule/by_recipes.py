@@ -51,8 +51,8 @@ from tdsl.lang.regions import Box, reads_in
 from tdsl.machine.model import Machine
 from tdsl.schedule.bind import bind_state
 from tdsl.schedule.fluent import BaseSchedule
-from tdsl.schedule.inlining import inline_funcs, work_inlined
-from tdsl.schedule.masked import masks_left_out, with_masks, without_masks
+from tdsl.schedule.inlining import cost_with_inlined, inline_funcs
+from tdsl.schedule.masked import remove_unused_masks, unused_masks, with_masks
 from tdsl.schedule.places import stream_stores
 from tdsl.schedule.properties import (
     cost,
@@ -61,7 +61,7 @@ from tdsl.schedule.properties import (
     rest_at_root,
     root_boxes,
     volume,
-    work_of_a_point,
+    work_per_point,
 )
 from tdsl.schedule.state import Inline, State, levels_of
 
@@ -122,8 +122,8 @@ def complete_by_recipes(state: State, machine: Machine) -> tuple[State, tuple[De
         decisions += [Decision(name, ROOT, why=("the target has no vectors",)) for name in open_]
     decisions.sort(key=lambda d: order[d.func])
     state = inline_funcs(rest_at_root(state))  # recipes may have inlined some, too
-    whole = without_masks(state, machine)
-    left_out = dict(masks_left_out(given, whole, machine))
+    whole = remove_unused_masks(state, machine)
+    left_out = dict(unused_masks(given, whole, machine))
     return whole, tuple(_with_masks_left_out(decisions, left_out))
 
 
@@ -283,7 +283,7 @@ def _why_inline(state: State, f: FuncDef, boxes: Callable[[], dict[str, Box]]) -
     d = f.definitions[0]
     if has_effects(d):
         return ""
-    light = cost(d) <= 1 and work_inlined(state, d, FEW_OPERATIONS) <= FEW_OPERATIONS
+    light = cost(d) <= 1 and cost_with_inlined(state, d, FEW_OPERATIONS) <= FEW_OPERATIONS
     sites, chosen = 0, False
     for c, n in state.consumers(f.name):
         reader = c.definitions[n]
@@ -377,7 +377,7 @@ def _schedule_group(
             state = parted
         else:
             state = shape_nest(state, owner, n, boxes[owner], machine.vector_bytes, outer=True)
-    if pays_to_stream(state, owner, boxes, work_of_a_point(f), machine):
+    if pays_to_stream(state, owner, boxes, work_per_point(f), machine):
         state = stream_stores(state, owner, 0)
     alone = "nothing that it alone reads stays near along its lines"
     reasons = (

@@ -24,7 +24,7 @@ from tdsl.lang.program import FuncDef
 from tdsl.lang.regions import reads_in
 from tdsl.machine.instructions.instruction import INSTRUCTIONS
 from tdsl.machine.model import MemoryLevel
-from tdsl.schedule.masked import masks_left_out
+from tdsl.schedule.masked import unused_masks
 from tdsl.schedule.properties import extents, rest_at_root, root_boxes, volume
 from tdsl.schedule.state import FRAGMENT, GROUP, THREADS, State, initial_state, roots_of
 from tdsl.schedule.tree import ROOT
@@ -53,7 +53,7 @@ def explained(
             lines += _edges(p, name, (reasons or {}).get(name, ""))
     lines += [
         f"skip_masked of {name}: all terms are computed, {why}"
-        for name, why in masks_left_out(given, p.state, p.machine)
+        for name, why in unused_masks(given, p.state, p.machine)
     ]
     lines += notes
     lines.append(f"bytes: {'; '.join(_levels(p))}; least {in_bytes(p.least)}")

@@ -13,11 +13,11 @@ from tdsl.lang.program import FuncDef
 from tdsl.schedule.dependence import is_independent
 from tdsl.schedule.state import (
     SERIAL,
-    After,
+    AfterProducer,
     At,
     FuncPlan,
     State,
-    With,
+    WithStage,
     is_ordered,
     is_reduction,
 )  # fmt: skip
@@ -68,7 +68,7 @@ def explain(decisions: Iterable[Decision], state: State | None = None) -> str:
         assert state is not None
         plan = state.plan(name)
         match plan.place:
-            case At(level) | After(level) | With(level):
+            case At(level) | AfterProducer(level) | WithStage(level):
                 lines.append(f"{name}: added by the schedule, in {level.loop} of {level.func}")
             case _:
                 lines.append(f"{name}: added by the schedule, at the root")

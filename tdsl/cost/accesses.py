@@ -15,7 +15,7 @@ from tdsl.lang.affine import variables
 from tdsl.lang.bounds import upper
 from tdsl.lang.definition import Definition
 from tdsl.lang.expr import Binary, Const, Expr
-from tdsl.schedule.properties import FEW_APART, step
+from tdsl.schedule.properties import MAX_STRIDE, coefficient
 from tdsl.schedule.state import UNROLLED, VECTORIZED, Split
 from tdsl.schedule.tree import ROOT
 
@@ -141,7 +141,7 @@ def _one(
     if len(moving) == 1:
         (v,) = moving
         *outer, last = (_lane_stride(e, v, lanes) for e in index)
-        if not any(outer) and None not in outer and last is not None and abs(last) <= FEW_APART:
+        if not any(outer) and None not in outer and last is not None and abs(last) <= MAX_STRIDE:
             return max(abs(last), 1) * lanes * size
     return lanes * vector_bytes
 
@@ -154,10 +154,10 @@ def _lane_stride(e: Expr, v: str, lanes: int) -> int | None:
     if v not in variables(e):
         return 0
     if isinstance(e, Binary) and e.op in ("floordiv", "mod") and isinstance(e.right, Const):
-        inner = step(e.left, v)
+        inner = coefficient(e.left, v)
         if inner and int(e.right.value) % (inner * lanes) == 0:
             return inner if e.op == "mod" else 0
-    return step(e, v)
+    return coefficient(e, v)
 
 
 def _different(index: tuple[Expr, ...], unrolled: Mapping[str, float], along: set[str]) -> float:
@@ -171,7 +171,7 @@ def _different(index: tuple[Expr, ...], unrolled: Mapping[str, float], along: se
         factors = {v: n for v, n in moving.items() if v in variables(e)}
         many = prod(factors.values())
         if len(factors) > 1 and along.isdisjoint(variables(e)):
-            steps = [step(e, v) for v in factors]
+            steps = [coefficient(e, v) for v in factors]
             if None not in steps:
                 reach = sum(
                     abs(k or 0) * (n - 1) for k, n in zip(steps, factors.values(), strict=True)

@@ -18,18 +18,24 @@ from tdsl.lang.expr import ONE, ZERO, Const, Expr, Read, Var
 from tdsl.lang.program import FuncDef
 from tdsl.lang.regions import Box, Interval, is_empty, tighten
 from tdsl.lang.simplify import add, conjunction, simplify, substitute, subtract
-from tdsl.schedule.bounds_inference import Active, Threads, bounds_of, inside, required
-from tdsl.schedule.full_tiles import is_whole
+from tdsl.schedule.bounds_inference import (
+    OpenNest,
+    ThreadLoops,
+    bounds_of,
+    funcs_inside,
+    required_boxes,
+)
+from tdsl.schedule.full_tiles import is_total
 from tdsl.schedule.loop_relations import relate
-from tdsl.schedule.narrow import find_alike
-from tdsl.schedule.pipelines import whole_rows
+from tdsl.schedule.narrow import find_narrowed
+from tdsl.schedule.pipelines import bulk_row_extent
 from tdsl.schedule.state import (
+    COOPERATIVE,
     GROUP,
     LANES,
     PIPELINED,
     SHARED,
     THREADS,
-    TOGETHER,
     At,
     Level,
     Loop,
@@ -37,7 +43,7 @@ from tdsl.schedule.state import (
     is_reduction,
     levels_of,
 )  # fmt: skip
-from tdsl.schedule.tree import ROOT, Tree
+from tdsl.schedule.tree import ROOT, ScheduleTree
 
 CHUNK = 16  # bytes that stay together
 ALIGN = 128  # bytes, at a multiple of which a memory of as many begins
@@ -62,7 +68,7 @@ class Memory:
     runs: int | None = None
 
 
-def shared_bytes(state: State, tree: Tree, whole: Mapping[str, Box]) -> float:
+def shared_bytes(state: State, tree: ScheduleTree, whole: Mapping[str, Box]) -> float:
     """The bytes of shared memory of a block, of the kernel that has the most; `whole` is needed in all."""
     funcs = map(state.program.func, tree.computed.get(ROOT, ()))
     roots = ((f.name, n) for f in funcs for n in range(len(f.definitions)))
@@ -78,7 +84,7 @@ def total_bytes(allocations: Sequence[Memory]) -> float:
 
 
 def memories(
-    state: State, tree: Tree, whole: Mapping[str, Box], name: str, definition: int = 0
+    state: State, tree: ScheduleTree, whole: Mapping[str, Box], name: str, definition: int = 0
 ) -> list[Memory]:
     """The shared memories of a block of the kernel that a definition at the root is, as they are made."""
     kernel, box = _Kernel(state, tree, whole, _places(state)), whole.get(name)
@@ -149,7 +155,7 @@ class _Kernel:
     """Goes through the loops of a kernel to the `places` inside of which there may be shared memory."""
 
     state: State
-    tree: Tree
+    tree: ScheduleTree
     whole: Mapping[str, Box]
     places: dict[str, set[Level]]
     allocations: list[Memory] = field(default_factory=list)
@@ -168,7 +174,7 @@ class _Kernel:
         nest, bounds = state.plan(f.name).nests[n], bounds_of(f, f.definitions[n], box)
         related = relate(nest, bounds, around.facts)
         guards = [substitute(c, related.roots) for c in related.guards]
-        if state.plan(f.name).scope in TOGETHER:
+        if state.plan(f.name).scope in COOPERATIVE:
             around = replace(around, tests=())
         opened: dict[str, Expr] = {}
         for x in nest.loops:
@@ -188,8 +194,8 @@ class _Kernel:
             ready = [g for g in guards if variables(g) & {*nest.names()} <= opened.keys()]
             tests = dict.fromkeys((*around.tests, *(substitute(g, opened) for g in ready)))
             around = replace(around, tests=tuple(tests))
-            active = Active(
-                f, n, nest, related.roots, related.extents, bounds, opened, is_whole(state, f.name),
+            active = OpenNest(
+                f, n, nest, related.roots, related.extents, bounds, opened, is_total(state, f.name),
                 related.guards,
             )  # fmt: skip
             boxes = self.needed(here, active, around.of_active_threads())
@@ -201,7 +207,7 @@ class _Kernel:
             for name in tree.joined.get(here, ()):
                 self.placed(name, self.whole.get(name), within)
 
-    def needed(self, here: Level, active: Active, around: _Around) -> dict[str, Box]:
+    def needed(self, here: Level, active: OpenNest, around: _Around) -> dict[str, Box]:
         """The boxes that are needed at a place."""
         state, tree, whole, func = self.state, self.tree, self.whole, active.func
         filled = {name for name, plan in state.plans if plan.filled}
@@ -212,8 +218,8 @@ class _Kernel:
         levels = tuple(
             Level(func.name, active.definition, x) for x in names[names.index(here.loop) :]
         )
-        threads = Threads(around.runs, known, enclosing)
-        boxes = required(
+        threads = ThreadLoops(around.runs, known, enclosing)
+        boxes = required_boxes(
             tree, state, levels, {}, [active], around.facts, threads, limits=around.enclosing
         )
         if func.name in tree.stored.get(here, ()):
@@ -261,8 +267,8 @@ class _Kernel:
             most = -(-max(most, 0) // step) * step
             extents.append(min(most, folds.get(axis, most)))
         if plan.bulk:
-            extents[-1] = whole_rows(extents, f.dtypes[0].bytes)
-        uniform, sizes = find_alike(self.state, f), list[float]()
+            extents[-1] = bulk_row_extent(extents, f.dtypes[0].bytes)
+        uniform, sizes = find_narrowed(self.state, f), list[float]()
         for n, t in enumerate(f.dtypes):
             once = uniform.along if uniform is not None and n in uniform.components else frozenset()
             kept = zip(f.definitions[0].index, extents, strict=True)
@@ -286,7 +292,7 @@ def _align(size: float) -> int:
     return ALIGN if size >= ALIGN else CHUNK
 
 
-def stages_of(state: State, tree: Tree, name: str) -> int:
+def stages_of(state: State, tree: ScheduleTree, name: str) -> int:
     """How many tiles of a stage there are: as many as a pipelined loop has that makes it ahead, or one."""
     place = state.plan(name).place
     if not isinstance(place, At) or not is_ahead(state, tree, name):
@@ -295,15 +301,15 @@ def stages_of(state: State, tree: Tree, name: str) -> int:
     return next(max(x.stages, 1) for x in loops if x.name == place.level.loop)
 
 
-def is_ahead(state: State, tree: Tree, name: str) -> bool:
+def is_ahead(state: State, tree: ScheduleTree, name: str) -> bool:
     """True for a stage that a pipelined loop can make ahead: it reads nothing that the loop makes."""
     plan, program = state.plan(name), state.program
     level = plan.place.level if isinstance(plan.place, At) else None
     if level is None or plan.scope != SHARED or plan.store not in (None, level):
         return False
     loops = [Level(name, n, x) for n, nest in enumerate(plan.nests) for x in nest.names()]
-    stage = inside(tree, state, loops) | {name}
-    body = inside(tree, state, [level]) | {level.func}
+    stage = funcs_inside(tree, state, loops) | {name}
+    body = funcs_inside(tree, state, [level]) | {level.func}
     return not any(
         r.name in body - stage for g in stage for d in program.func(g).definitions for r in d.reads
     )

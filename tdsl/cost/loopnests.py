@@ -3,7 +3,7 @@
 A `NestSpot` is the nest of one definition at its place: the loops around it are at one typical iteration,
 so that every box has a size. What an iteration of its first k loops needs is `boxes(k)`; of
 what slides forward with a loop only the new part is computed, in a ring that holds what is in use at a time.
-All of it comes from `required`, and so from the region function.
+All of it comes from `required_boxes`, and so from the region function.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tdsl.lang.expr import ONE, TRUE, Expr, Var, const
 from tdsl.lang.program import FuncDef
 from tdsl.lang.regions import Box, Interval, box_of, boxes_at, is_empty, tighten, union_box
 from tdsl.lang.simplify import add, conjuncts, subtract
-from tdsl.schedule.bounds_inference import Active, bounds_of, inside, required
+from tdsl.schedule.bounds_inference import OpenNest, bounds_of, funcs_inside, required_boxes
 from tdsl.schedule.loop_relations import Related, relate
 from tdsl.schedule.properties import extent, volume
 from tdsl.schedule.sliding import ring_size, window_axis
@@ -41,7 +41,7 @@ from tdsl.schedule.state import (
     State,
     roots_of,
 )  # fmt: skip
-from tdsl.schedule.tree import ROOT, Tree, build_tree
+from tdsl.schedule.tree import ROOT, ScheduleTree, build_tree
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -92,7 +92,7 @@ class Nests:
 
     state: State
     whole: dict[str, Box]
-    tree: Tree
+    tree: ScheduleTree
     memory: dict[str, Extents] = field(default_factory=dict)
     masked: bool = False  # whether how often loops run differs from iteration to iteration
     cut: bool = False  # whether predicates do that to tiles of blocks
@@ -107,7 +107,7 @@ class Nests:
             f.output_box(None)
             start[name] = f.natural
         tree = build_tree(state)
-        needed = required(tree, state, (ROOT,), start, [], NOTHING)
+        needed = required_boxes(tree, state, (ROOT,), start, [], NOTHING)
         nests = Nests(state, within_inputs(state.program, needed), tree)
         every = [d for f in state.program.funcs for d in f.definitions]
         in_blocks = any(x.kind in BLOCKS for _, p in state.plans for n in p.nests for x in n.loops)
@@ -284,7 +284,7 @@ class NestSpot:
         return tuple(max(upper(e) or 1, 0) for _, e in bounds.values())
 
     @memoised
-    def opened(self, loops: tuple[str, ...], *, wide: bool = False) -> Active:
+    def opened(self, loops: tuple[str, ...], *, wide: bool = False) -> OpenNest:
         """The nest with some loops at a typical iteration, not the last one, which may be short."""
         bounds, related = self.related(wide=wide)
         extents = {x: upper(e) or 1 for x, e in related.extents.items()}
@@ -295,7 +295,7 @@ class NestSpot:
             terms = {v for v, _, _ in d.ranges} if self.nests.cut else None
             at = aside(self.nest, extents, terms)
         iteration = {x: add(bounds[x][0] if x in bounds else const(0), const(at[x])) for x in loops}
-        return Active(
+        return OpenNest(
             self.func, self.definition, self.nest, related.roots, related.extents, bounds, iteration
         )
 
@@ -331,9 +331,9 @@ class NestSpot:
 
     @memoised
     def _needs(self, loops: tuple[str, ...], k: int, *, wide: bool) -> dict[str, Box]:
-        nests, active = self.nests, self.opened(loops, wide=wide)
-        levels = self._levels(k)
-        boxes = required(nests.tree, nests.state, levels, {}, [active], NOTHING, limits=nests.whole)
+        nests, active, levels = self.nests, self.opened(loops, wide=wide), self._levels(k)
+        state, limits = nests.state, nests.whole
+        boxes = required_boxes(nests.tree, state, levels, {}, [active], NOTHING, limits=limits)
         for level in levels:  # what runs in these loops, too, is needed by nobody in them
             for other in nests.tree.joined.get(level, ()):
                 f, whole = nests.state.program.func(other), nests.whole[other]
@@ -377,7 +377,7 @@ class NestSpot:
         last = subtract(add(first, active.extents[loop]), ONE)
         active = replace(active, opened={**active.opened, loop: Var(_ITERATION)})
         facts = NOTHING.knowing(_ITERATION, first, last)
-        boxes = required(nests.tree, nests.state, self._levels(k), {}, [active], facts)
+        boxes = required_boxes(nests.tree, nests.state, self._levels(k), {}, [active], facts)
         one, all_, count = self.boxes(k), self.boxes(k - 1), self.counts()[loop]
         windows: dict[str, Window] = {}
         for name in names:
@@ -410,7 +410,7 @@ class NestSpot:
         """The nest's func, and those that are computed inside of its first k loops."""
         names = self.nest.names()[max(k - 1, 0) :]
         levels = [Level(self.func.name, self.definition, x) for x in names]
-        return inside(self.nests.tree, self.nests.state, levels) | {self.func.name}
+        return funcs_inside(self.nests.tree, self.nests.state, levels) | {self.func.name}
 
     @memoised
     def children(self, k: int) -> list[NestSpot]:

@@ -12,7 +12,7 @@ from math import inf, prod
 from tdsl.cost.reach import SIZE, Reach, point_of, points_of, value
 from tdsl.lang.expr import Expr
 from tdsl.lang.regions import Box, Interval
-from tdsl.schedule.properties import volume, work_of_a_point
+from tdsl.schedule.properties import volume, work_per_point
 from tdsl.schedule.sliding import sliding_axis
 from tdsl.schedule.state import State
 
@@ -31,10 +31,10 @@ def too_dear(
     is far smaller, such as the next level of a pyramid.
     """
     f = state.program.func(owner)
-    owner_work = (volume(boxes[owner]) or 0) * work_of_a_point(f)
+    owner_work = (volume(boxes[owner]) or 0) * work_per_point(f)
     dear = set()
     for name, n in times_computed(state, owner, outer, line, group, boxes, height).items():
-        points, work = volume(boxes[name]), work_of_a_point(state.program.func(name))
+        points, work = volume(boxes[name]), work_per_point(state.program.func(name))
         if n > MOST_AGAIN and (points is None or (n - 1) * points * work > owner_work):
             dear.add(name)
     return dear

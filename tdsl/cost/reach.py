@@ -18,7 +18,7 @@ from tdsl.lang.expr import Expr, Size, Var, const
 from tdsl.lang.program import FuncDef
 from tdsl.lang.regions import Box, Interval
 from tdsl.lang.simplify import simplify
-from tdsl.schedule.needed_boxes import boxes_within, with_reads_of
+from tdsl.schedule.needed_boxes import boxes_of_group, with_boxes_read
 from tdsl.schedule.state import State
 
 SIZE = 1 << 12  # stands for a size that is not known
@@ -62,12 +62,12 @@ class Reach:
             if v in around and lo is not None and hi is not None:
                 facts = facts.knowing(point_of(v), lo, hi)
                 box[axis] = (Var(point_of(v)), Var(point_of(v)))
-        needed = boxes_within(state, owner, tuple(box), group, facts)
+        needed = boxes_of_group(state, owner, tuple(box), group, facts)
         return Reach(needed, around, facts, {n: _lengths(b, around) for n, b in needed.items()})
 
     def joined(self, f: FuncDef) -> Reach:
         """The reach with one more func in the group, of which no other one in it is made."""
-        boxes = with_reads_of(f, self.boxes, self.facts)
+        boxes = with_boxes_read(f, self.boxes, self.facts)
         lengths = {
             n: self.lengths[n] if self.boxes.get(n) is b else _lengths(b, self.around)
             for n, b in boxes.items()

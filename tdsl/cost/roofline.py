@@ -25,7 +25,7 @@ from tdsl.lang.regions import reads_in
 from tdsl.machine.devices import typical
 from tdsl.machine.instructions.instruction import INSTRUCTIONS
 from tdsl.machine.model import Machine, MemoryLevel
-from tdsl.schedule.properties import cost, weight, widest
+from tdsl.schedule.properties import cost, max_bytes, node_cost
 from tdsl.schedule.state import BLOCKS, PARALLEL, THREADS, VECTORIZED
 
 _CHEAP = ("fma", "isnan", "isinf", "isfinite", "floor", "ceil", "trunc", "sqrt", "absolute")
@@ -149,7 +149,7 @@ def _loading(spot: NestSpot, machine: Machine, threads: int) -> tuple[str, float
 def loaded_of(spot: NestSpot, machine: Machine) -> float:
     """What a nest loads with all that stands in its loops, in bytes of vectors side by side."""
     definition = _without_tests_of_indices(spot.func.definitions[spot.definition])
-    wide = machine.vector_bytes or widest(definition)
+    wide = machine.vector_bytes or max_bytes(definition)
     bytes_loaded = accessed(spot, definition, wide, wide * machine.registers)
     for k in range(1, len(spot.nest.loops) + 1):
         children = spot.children(k)
@@ -248,7 +248,7 @@ def _of_point(spot: NestSpot, vector_bytes: int) -> Work:
         return Work(tensor=(work.vector + work.scalar) * size / HALF)
     lanes = prod(extents[x] for x in extents if spot.kind(x) == VECTORIZED)
     if wide and vector_bytes:
-        filled = 2 * lanes * widest(d) / vector_bytes
+        filled = 2 * lanes * max_bytes(d) / vector_bytes
         work = replace(work, vector=work.vector / min(filled, 1.0)).times(partly_filled(spot))
     return work + _of_merge(spot, wide=wide)
 
@@ -286,7 +286,7 @@ def _of_merge(spot: NestSpot, *, wide: bool) -> Work:
         if isinstance(n, Call) and n.fn not in _CHEAP:
             work += Work(exp=part)
         else:
-            plain = part * weight(n)
+            plain = part * node_cost(n)
             work += Work(plain if wide else 0.0, 0.0 if wide else plain)
     return work
 

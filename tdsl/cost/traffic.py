@@ -16,7 +16,7 @@ from tdsl.cost.loopnests import Nests, NestSpot
 from tdsl.cost.moved import Bytes, Moved, add_up
 from tdsl.lang.regions import Box, tighten
 from tdsl.machine.model import Machine, MemoryLevel
-from tdsl.schedule.state import BLOCKS, REGISTER, TOGETHER, Level
+from tdsl.schedule.state import BLOCKS, COOPERATIVE, REGISTER, Level
 from tdsl.schedule.tree import ROOT
 
 
@@ -58,7 +58,7 @@ def of_stages(nests: Nests) -> dict[str, Bytes]:
 
 def _of_stages(spot: NestSpot) -> Iterator[tuple[str, Bytes]]:
     nests = spot.nests
-    inner = {n for n, plan in nests.state.plans if plan.scope in (REGISTER, *TOGETHER)}
+    inner = {n for n, plan in nests.state.plans if plan.scope in (REGISTER, *COOPERATIVE)}
     inner |= {n for n, home in nests.tree.home.items() if _is_inside_threads(nests, n, home)}
     yield from _of_block(spot, inner)
 

@@ -34,7 +34,7 @@ from tdsl.lang.regions import (
 from tdsl.lang.simplify import add, conjunction, subtract
 from tdsl.placement.ownership import Box, is_empty
 from tdsl.placement.spans import Span, around
-from tdsl.schedule.bounds_inference import bounds_of, definition_ranges, grown
+from tdsl.schedule.bounds_inference import bounds_of, box_with_updates, definition_ranges
 from tdsl.schedule.loop_relations import relate
 from tdsl.schedule.state import Nest, State
 
@@ -346,7 +346,7 @@ def needed_by(
     for g in inside:
         if g.name not in boxes:
             continue
-        boxes[g.name] = box = grown(g, boxes[g.name], NOTHING)
+        boxes[g.name] = box = box_with_updates(g, boxes[g.name], NOTHING)
         for n, own in enumerate(g.definitions):
             _read(boxes, g, definition_ranges(g, own, box, NOTHING), n)
     return boxes

@@ -16,7 +16,7 @@ from tdsl.graph.values import Array, Call, Constant, Given, Source, base_of
 from tdsl.lang.program import Program
 from tdsl.pipeline import completed_state
 from tdsl.schedule.bind import bind_state
-from tdsl.schedule.constants import in_parts, split_constants
+from tdsl.schedule.constants import independent_parts, split_constants
 from tdsl.schedule.state import State
 from tdsl.target import Target
 from tdsl.tilegraph.schedule import Schedule
@@ -118,7 +118,7 @@ def fold_constants(compiled: Compiled) -> FoldedKernel:
         if parts is not None:
             each, *once = (
                 compile(Schedule.of_state(s), target=compiled.target)
-                for s in (parts.each, *in_parts(parts.once))
+                for s in (parts.each, *independent_parts(parts.once))
             )
             return FoldedKernel(program.parameters, each, tuple(once))
     return FoldedKernel(program.parameters, compiled)

@@ -17,17 +17,17 @@ from tdsl.errors import counted, did_you_mean
 from tdsl.schedule.state import SCOPES, Illegal, State
 
 
-def plain(value: Any) -> Any:
+def json_value(value: Any) -> Any:
     """A value with integers of any type as Python's int and sequences as tuples, for JSON text.
 
     >>> import numpy as np
-    >>> plain([np.int64(3), True, "x"])
+    >>> json_value([np.int64(3), True, "x"])
     (3, True, 'x')
     """
     if isinstance(value, list | tuple):
-        return tuple(map(plain, value))
+        return tuple(map(json_value, value))
     if isinstance(value, dict):
-        return {key: plain(v) for key, v in value.items()}
+        return {key: json_value(v) for key, v in value.items()}
     if isinstance(value, bool):
         return value
     try:
@@ -36,7 +36,7 @@ def plain(value: Any) -> Any:
         return value
 
 
-def pairs(pack: object) -> Any:
+def items_of(pack: object) -> Any:
     """The items of a mapping, () for None; any other value unchanged, for `check_arguments` to refuse."""
     if isinstance(pack, Mapping):
         return tuple(pack.items())
@@ -74,39 +74,37 @@ def check_arguments(state: State, rule: Callable[..., State], arguments: Mapping
             raise Illegal(f"there is no argument {name!r}", f"the arguments are: {known}")
     for name, p in parameters.items():
         if name not in arguments and p.default is p.empty:
-            raise Illegal(f"argument {name!r} is missing", f"pass {words(types_[name])}")
-        if name in arguments and not fits(arguments[name], types_[name]):
-            wanted = words(types_[name])
-            raise Illegal(f"{name} must be {wanted}, not {arguments[name]!r}", f"pass {wanted}")
+            raise Illegal(f"argument {name!r} is missing", f"pass {type_text(types_[name])}")
+        if name in arguments and not has_type(arguments[name], types_[name]):
+            expected = type_text(types_[name])
+            raise Illegal(f"{name} must be {expected}, not {arguments[name]!r}", f"pass {expected}")
     for name in arguments:
         if f"{name}_definition" in arguments:
             check_stage(state, arguments[name], arguments[f"{name}_definition"])
 
 
 @functools.cache
-def _signature(
-    rule: Callable[..., State],
-) -> tuple[dict[str, inspect.Parameter], dict[str, Any]]:
-    found = inspect.signature(rule).parameters.values()
-    own = {p.name: p for p in found if p.kind is p.KEYWORD_ONLY}
-    return own, typing.get_type_hints(rule)
+def _signature(rule: Callable[..., State]) -> tuple[dict[str, inspect.Parameter], dict[str, Any]]:
+    parameters = inspect.signature(rule).parameters.values()
+    keyword_only = {p.name: p for p in parameters if p.kind is p.KEYWORD_ONLY}
+    return keyword_only, typing.get_type_hints(rule)
 
 
-def fits(value: Any, wanted: Any) -> bool:
+def has_type(value: Any, expected: Any) -> bool:
     """True if a value is an instance of a type, also of a union, tuple or sequence type."""
-    if wanted is Any:
+    if expected is Any:
         return True
-    inner = typing.get_args(wanted)
-    match typing.get_origin(wanted):
+    inner = typing.get_args(expected)
+    match typing.get_origin(expected):
         case None:
-            return isinstance(value, wanted) and (wanted is bool or not isinstance(value, bool))
+            return isinstance(value, expected) and (expected is bool or not isinstance(value, bool))
         case types.UnionType | typing.Union:
-            return any(fits(value, t) for t in inner)
+            return any(has_type(value, t) for t in inner)
         case origin if origin is tuple and inner[-1] is not Ellipsis:
             sizes = isinstance(value, tuple) and len(value) == len(inner)
-            return sizes and all(fits(v, t) for v, t in zip(value, inner, strict=True))
+            return sizes and all(has_type(v, t) for v, t in zip(value, inner, strict=True))
         case origin if origin is tuple or origin is Sequence:
-            return isinstance(value, list | tuple) and all(fits(v, inner[0]) for v in value)
+            return isinstance(value, list | tuple) and all(has_type(v, inner[0]) for v in value)
         case origin:
             return isinstance(value, origin)
 
@@ -114,20 +112,20 @@ def fits(value: Any, wanted: Any) -> bool:
 _WORDS = {bool: "True or False", int: "an integer", str: "a string"}
 
 
-def words(wanted: Any) -> str:
+def type_text(type_: Any) -> str:
     """A type in words, for error messages; None in a union is left out.
 
-    >>> words(int | None), words(tuple[str | None, str | None])
+    >>> type_text(int | None), type_text(tuple[str | None, str | None])
     ('an integer', 'a tuple of 2 (each a string)')
     """
-    inner = typing.get_args(wanted)
-    match typing.get_origin(wanted):
+    inner = typing.get_args(type_)
+    match typing.get_origin(type_):
         case None:
-            return _WORDS.get(wanted, getattr(wanted, "__name__", "anything"))
+            return _WORDS.get(type_, getattr(type_, "__name__", "anything"))
         case types.UnionType | typing.Union:
-            return " or ".join(words(t) for t in inner if t is not type(None))
+            return " or ".join(type_text(t) for t in inner if t is not type(None))
         case origin if origin is dict:
             return "an object"
         case _:
             count = "" if inner[-1] is Ellipsis or len(inner) == 1 else f" of {len(inner)}"
-            return f"a tuple{count} (each {words(inner[0])})"
+            return f"a tuple{count} (each {type_text(inner[0])})"

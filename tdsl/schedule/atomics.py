@@ -28,12 +28,12 @@ def atomic(state: State, func: str, definition: int) -> State:
             "atomic() needs a reduction, or an update such as f[...] += ...",
         )
     if d.init is not None:
-        state, definition = _with_start_apart(state, func), definition + 1
+        state, definition = _split_initial_value(state, func), definition + 1
     plan = state.plan(func)
     return state.with_plan(func, replace(plan, atomic=plan.atomic | {definition}, touched=True))
 
 
-def _with_start_apart(state: State, func: str) -> State:
+def _split_initial_value(state: State, func: str) -> State:
     """The state with c[i] = sum(a[i, k]) as c[i] = 0, c[i] += a[i, k]; the loops belong to the update."""
     f, plan = state.program.func(func), state.plan(func)
     first, *updates = f.definitions
@@ -50,10 +50,10 @@ def _with_start_apart(state: State, func: str) -> State:
                 f"{r.parent!r} is split with tail={r.tail!r}, by which an update would add to points twice",
                 "split with tail='guard' or 'peel'",
             )
-    start = Definition(
+    initial = Definition(
         tuple(map(Var, f.variables)), f.variables, (), TRUE, first.init, None, None, first.loc
     )
-    changed = replace(f, definitions=(start, replace(first, init=None), *updates))
+    changed = replace(f, definitions=(initial, replace(first, init=None), *updates))
     shifted = frozenset(n + 1 for n in plan.atomic)
-    plan = replace(plan, nests=(fresh_nest(start), *plan.nests), atomic=shifted)
+    plan = replace(plan, nests=(fresh_nest(initial), *plan.nests), atomic=shifted)
     return replace_func(state, changed).with_plan(func, plan)

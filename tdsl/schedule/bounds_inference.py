@@ -1,7 +1,7 @@
 """Bounds inference: the box of each func that the body of a loop needs, by the region function.
 
-A nest that is being built is `Active`: the variables of its open loops are fixed, the other loops run over
-their whole range. `required` starts from the reads of active nests and from the outputs, and goes back
+In an `OpenNest`, which is being lowered, the variables of open loops are fixed and the other loops run over
+their whole range. `required_boxes` starts from the reads of open nests and from the outputs, and goes back
 through every func that is computed inside the place.
 """
 
@@ -41,23 +41,23 @@ from tdsl.lang.simplify import (
     substitute,
     subtract,
 )
-from tdsl.schedule.full_tiles import is_whole, whole_box
+from tdsl.schedule.full_tiles import full_tile_box, is_total
 from tdsl.schedule.state import (
     FRAGMENT,
     ROUND_UP,
     SHARED,
-    After,
+    AfterProducer,
     FuncPlan,
     Level,
     Nest,
     Split,
     State,
 )
-from tdsl.schedule.tree import Tree
+from tdsl.schedule.tree import ScheduleTree
 
 
 @frozen
-class Threads:
+class ThreadLoops:
     """The open loops over threads of a GPU and their ranges, outermost first.
 
     `whole` are the boxes that the whole program needs, an upper bound for the threads of a block. `around`
@@ -74,22 +74,22 @@ class Threads:
         An index that is not affine, as `i % 4`, may have wider bounds for one iteration than for all of them.
 
         >>> from tdsl.lang.bounds import NOTHING
-        >>> threads = Threads({}, {"f": ((const(1), const(14)),)})
+        >>> threads = ThreadLoops({}, {"f": ((const(1), const(14)),)})
         >>> (lo, hi), = threads.within("f", ((const(0), Var("t")),), NOTHING)
         >>> lo.value, hi.name
         (1, 't')
         """
-        most = self.around.get(name) or self.whole.get(name)
-        if most is None:
+        outer = self.around.get(name) or self.whole.get(name)
+        if outer is None:
             return box
-        return tuple(_without_beyond(own, all_, facts) for own, all_ in zip(box, most, strict=True))
+        return tuple(_clip(a, b, facts) for a, b in zip(box, outer, strict=True))
 
     def need(self, name: str, box: Box, facts: Facts) -> Box:
         """The box of a func that all threads need, from the box that one of them needs.
 
         >>> from tdsl.lang.bounds import NOTHING
         >>> t = Var("t")
-        >>> threads = Threads({"t": (const(0), const(15))}, {"f": ((const(0), const(14)),)})
+        >>> threads = ThreadLoops({"t": (const(0), const(15))}, {"f": ((const(0), const(14)),)})
         >>> (lo, hi), = threads.need("f", ((t, add(t, const(3))),), NOTHING)
         >>> lo.value, hi.value
         (0, 14)
@@ -97,7 +97,7 @@ class Threads:
         Without threads the box is unchanged: its readers, too, may have boxes beyond `whole`.
 
         >>> box = ((t, add(t, const(30))),)
-        >>> Threads({}, threads.whole).need("f", box, NOTHING) == box
+        >>> ThreadLoops({}, threads.whole).need("f", box, NOTHING) == box
         True
         """
         if not self.runs:
@@ -113,12 +113,12 @@ class Threads:
         return common_box(box, self.whole[name], facts) if name in self.whole else box
 
 
-NO_THREADS = Threads({}, {})
+NO_THREADS = ThreadLoops({}, {})
 NO_LIMITS: Mapping[str, Box] = {}
 
 
-def _without_beyond(own: Interval, whole: Interval, facts: Facts) -> Interval:
-    (lo, hi), (first, last) = own, whole
+def _clip(interval: Interval, bound: Interval, facts: Facts) -> Interval:
+    (lo, hi), (first, last) = interval, bound
     if lo is not None and first is not None and at_most(lo, first, facts):
         lo = lo if at_most(first, lo, facts) else first  # equal ends keep their expression
     if hi is not None and last is not None and at_most(last, hi, facts):
@@ -127,7 +127,7 @@ def _without_beyond(own: Interval, whole: Interval, facts: Facts) -> Interval:
 
 
 @dataclass(slots=True)
-class Active:
+class OpenNest:
     """A nest that is being lowered, some of whose loops are open.
 
     `roots` gives each variable of the definition over the names of loops; `opened` maps a loop to its
@@ -162,13 +162,13 @@ class Active:
             if loop not in self.opened:
                 lo = self.first_of(loop)
                 free[loop] = (lo, subtract(add(lo, self.extents[loop]), ONE))
-        held = conjunction(substitute(g, self.opened) for g in guards)
+        condition = conjunction(substitute(g, self.opened) for g in guards)
         result: dict[str, Interval] = {}
         runs = {**free, **{loop: (e, e) for loop, e in self.opened.items()}}
         for name, value in self.roots.items():
-            ends = ends_as_numbers(value, runs) if held == TRUE else None
-            inside = value if ends else substitute(value, self.opened)
-            lo_, hi_ = ends or interval_where(inside, free, held, facts)
+            ends = ends_as_numbers(value, runs) if condition == TRUE else None
+            fixed = value if ends else substitute(value, self.opened)
+            lo_, hi_ = ends or interval_where(fixed, free, condition, facts)
             first, extent = self.bounds[name]
             last = subtract(add(first, extent), ONE)
             if self.whole:
@@ -179,7 +179,7 @@ class Active:
         if self.d.mask == TRUE:
             return result
         begun = {n for n, value in self.roots.items() if variables(value) & self.opened.keys()}
-        return with_terms(result, self.d, facts, begun)
+        return masked_ranges(result, self.d, facts, begun)
 
     def written(self, facts: Facts) -> Box:
         """The box that the nest writes while its open loops are fixed."""
@@ -196,15 +196,15 @@ class Active:
 
 def bounds_of(f: FuncDef, d: Definition, box: Box) -> dict[str, tuple[Expr, Expr]]:
     """(first, extent) of each variable if a func is computed on a box."""
-    found: dict[str, tuple[Expr, Expr]] = {}
+    bounds: dict[str, tuple[Expr, Expr]] = {}
     for name in d.free:
         lo, hi = free_range(name, d.index, box)
         assert lo is not None and hi is not None, f"{f.name} is unbounded"
-        found[name] = (lo, simplify(add(subtract(hi, lo), ONE)))
+        bounds[name] = (lo, simplify(add(subtract(hi, lo), ONE)))
     for name, low, high in d.ranges:
         assert low is not None and high is not None
-        found[name] = (low, simplify(subtract(high, low)))
-    return found
+        bounds[name] = (low, simplify(subtract(high, low)))
+    return bounds
 
 
 def definition_ranges(
@@ -216,7 +216,7 @@ def definition_ranges(
     """
     ranges = variable_ranges(d, box, facts)
     ranges = ranges if d.where == TRUE else tighten(ranges, d.where, facts)
-    return ranges if every else with_terms(ranges, d, facts)
+    return ranges if every else masked_ranges(ranges, d, facts)
 
 
 def variable_ranges(d: Definition, box: Box, facts: Facts) -> dict[str, Interval]:
@@ -230,12 +230,12 @@ def variable_ranges(d: Definition, box: Box, facts: Facts) -> dict[str, Interval
     return ranges
 
 
-def read_by(d: Definition, box: Box, facts: Facts) -> dict[str, Box]:
+def boxes_read(d: Definition, box: Box, facts: Facts) -> dict[str, Box]:
     """The boxes that a definition reads if a func is computed on a box."""
-    return read_at(d, with_terms(variable_ranges(d, box, facts), d, facts), facts)
+    return read_at(d, masked_ranges(variable_ranges(d, box, facts), d, facts), facts)
 
 
-def with_terms(
+def masked_ranges(
     ranges: dict[str, Interval], d: Definition, facts: Facts, begun: Collection[str] = ()
 ) -> dict[str, Interval]:
     """The ranges, those of reductions narrowed to the terms that the mask does not exclude.
@@ -248,32 +248,32 @@ def with_terms(
     return ranges | {n: narrow[n] for n, _, _ in d.ranges if n not in begun}
 
 
-def grown(f: FuncDef, box: Box, facts: Facts, most: Box | None = None) -> Box:
+def box_with_updates(f: FuncDef, box: Box, facts: Facts, most: Box | None = None) -> Box:
     """The box enlarged by what the func's updates write and read of the func; `most` if that is unbounded."""
     return with_updates(f, box, lambda d, b: variable_ranges(d, b, facts), facts, most)
 
 
-def rounded(state: State, f: FuncDef, box: Box, facts: Facts, *, whole: bool) -> Box:
+def round_up_box(state: State, f: FuncDef, box: Box, facts: Facts, *, whole: bool) -> Box:
     """The box enlarged for splits that round up: to a multiple of the factor if `whole`, else by factor - 1.
 
     It contains the elements that updates access at the additional points. Outputs, and funcs computed after
     their producer, are not enlarged.
     """
-    if f.name in state.program.outputs or isinstance(state.plan(f.name).place, After):
+    if f.name in state.program.outputs or isinstance(state.plan(f.name).place, AfterProducer):
         return box
-    made = list(box)
+    intervals = list(box)
     for axis, step in _rounded_axes(state, f):
-        lo, hi = made[axis]
+        lo, hi = intervals[axis]
         if lo is None or hi is None:
             continue
         if whole:
             extent = add(subtract(hi, lo), ONE)
             full = multiply(ceildiv(extent, const(step), facts), const(step))
-            made[axis] = (lo, simplify(subtract(add(lo, full), ONE), facts))
+            intervals[axis] = (lo, simplify(subtract(add(lo, full), ONE), facts))
         else:
-            made[axis] = (lo, add(hi, const(step - 1)))
-    larger = tuple(made)
-    return box if larger == box else grown(replace(f, declared=False), larger, facts)
+            intervals[axis] = (lo, add(hi, const(step - 1)))
+    larger = tuple(intervals)
+    return box if larger == box else box_with_updates(replace(f, declared=False), larger, facts)
 
 
 def _rounded_axes(state: State, f: FuncDef) -> list[tuple[int, int]]:
@@ -286,7 +286,7 @@ def _rounded_axes(state: State, f: FuncDef) -> list[tuple[int, int]]:
     ]
 
 
-def bounded(state: State, name: str, box: Box, limits: Mapping[str, Box], facts: Facts) -> Box:
+def fix_extents(state: State, name: str, box: Box, limits: Mapping[str, Box], facts: Facts) -> Box:
     """The box of a func with the extents of `bound_extent`, moved back to stay inside `limits`.
 
     >>> from tdsl.lang.bounds import NOTHING
@@ -299,14 +299,14 @@ def bounded(state: State, name: str, box: Box, limits: Mapping[str, Box], facts:
     >>> _ = s[g].compute_at(f, block).bound_extent(i, 16)
     >>> lo = multiply(Var("b"), const(16))
     >>> box = ((lo, minimum(add(lo, const(15)), const(99))),)
-    >>> (lo, hi), = bounded(s.state, "g", box, {"g": ((const(0), const(99)),)}, NOTHING)
+    >>> (lo, hi), = fix_extents(s.state, "g", box, {"g": ((const(0), const(99)),)}, NOTHING)
     >>> from tdsl.lang.show import show_expr
     >>> print(show_expr(lo), show_expr(hi))
     min(b * 16, 84) min(b * 16 + 15, 99)
     """
-    made, f = list(box), state.program.func(name)
+    intervals, f = list(box), state.program.func(name)
     rounds = _rounded_axes(state, f)
-    for axis, asked in state.plan(name).extents:
+    for axis, given in state.plan(name).extents:
         (lo, hi), (first, last) = box[axis], limits.get(name, box)[axis]
         if lo is None or hi is None or first is None or last is None:
             continue
@@ -316,78 +316,79 @@ def bounded(state: State, name: str, box: Box, limits: Mapping[str, Box], facts:
             # the limits already contain the rounding
             last = subtract(last, const(sum(steps) - len(steps)))
         extent = (
-            upper(simplify(add(subtract(hi, lo), ONE), facts), facts) if asked is None else asked
+            upper(simplify(add(subtract(hi, lo), ONE), facts), facts) if given is None else given
         )
         if extent is None:
             continue
-        there = simplify(add(subtract(last, first), ONE), facts)
-        if at_most(there, const(extent), facts):
-            made[axis] = first, last
-        elif at_most(const(extent), there, facts) and at_most(
+        available = simplify(add(subtract(last, first), ONE), facts)
+        if at_most(available, const(extent), facts):
+            intervals[axis] = first, last
+        elif at_most(const(extent), available, facts) and at_most(
             add(subtract(hi, lo), ONE), const(extent), facts
         ):
             lo = minimum(lo, subtract(last, const(extent - 1)), facts)
-            made[axis] = lo, add(lo, const(extent - 1))
-    return tuple(made)
+            intervals[axis] = lo, add(lo, const(extent - 1))
+    return tuple(intervals)
 
 
-def inside(tree: Tree, state: State, levels: Iterable[Level]) -> set[str]:
+def funcs_inside(tree: ScheduleTree, state: State, levels: Iterable[Level]) -> set[str]:
     """Every func whose loops are nested in one of the levels, directly or in the loops of such a func."""
-    found: set[str] = set()
+    names: set[str] = set()
     stack = list(levels)
     while stack:
         level = stack.pop()
         for places in (tree.computed, tree.after, tree.joined):
             for name in places.get(level, ()):
-                if name not in found:
-                    found.add(name)
+                if name not in names:
+                    names.add(name)
                     for n, nest in enumerate(state.plan(name).nests):
                         stack += [Level(name, n, loop) for loop in nest.names()]
-    return found
+    return names
 
 
-def required(
-    tree: Tree, state: State, levels: tuple[Level, ...], start: dict[str, Box], actives: list[Active],
-    facts: Facts, threads: Threads = NO_THREADS, exact: bool = False, limits: Mapping[str, Box] = NO_LIMITS,
+def required_boxes(
+    tree: ScheduleTree, state: State, levels: tuple[Level, ...], start: dict[str, Box],
+    actives: list[OpenNest], facts: Facts, threads: ThreadLoops = NO_THREADS, exact: bool = False,
+    limits: Mapping[str, Box] = NO_LIMITS,
 ) -> dict[str, Box]:  # fmt: skip
     """The box of every input and func that is needed inside a loop body, the first of `levels`.
 
     `levels` are that level and those inside it. Boxes start from outputs (`start`) and from the reads of
-    active nests, and propagate from consumers to producers through every func computed inside. Boxes in
+    open nests, and propagate from consumers to producers through every func computed inside. Boxes in
     shared memory are the union over all `threads`. `limits` are the boxes that the whole program needs.
     With `exact`, boxes of fragments are not rounded up to whole tiles.
     """
-    names = inside(tree, state, levels)
+    names = funcs_inside(tree, state, levels)
     here = set(tree.computed.get(levels[0], ()))
     boxes = dict(start)
     followed = {level.func for level in tree.after}
     for active in actives:
         if active.func.name in followed:
-            _continue(tree, state, names, {active.func.name: active.made(facts)}, boxes, facts)
-        _need(boxes, active.func.name, _read_by(active, facts, threads), facts)
+            _add_after(tree, state, names, {active.func.name: active.made(facts)}, boxes, facts)
+        _add_boxes(boxes, active.func.name, _iteration_reads(active, facts, threads), facts)
     for name in reversed(tree.order):
         if name not in names or name not in boxes:
             continue
         f, plan = state.program.func(name), state.plan(name)
-        follows = _is_continued(state, name, names)
+        after_outer = _is_after_outer_producer(state, name, names)
         # limits that were rounded up must not be rounded again
         most = None if _rounded_axes(state, f) else limits.get(name)
-        own = grown(f, boxes[name], facts, most)
-        box = _for_all(plan, name, own, threads, facts, follows=follows)
-        if plan.extents and not follows:
-            box = bounded(state, name, box, limits, facts)
+        updated = box_with_updates(f, boxes[name], facts, most)
+        box = _box_for_threads(plan, name, updated, threads, facts, after_outer=after_outer)
+        if plan.extents and not after_outer:
+            box = fix_extents(state, name, box, limits, facts)
         if not exact:
-            box = whole_box(state, f, box, facts)
-        boxes[name] = box = rounded(state, f, box, facts, whole=name in here)
-        whole = not exact and plan.scope == FRAGMENT and is_whole(state, name)
+            box = full_tile_box(state, f, box, facts)
+        boxes[name] = box = round_up_box(state, f, box, facts, whole=name in here)
+        whole = not exact and plan.scope == FRAGMENT and is_total(state, name)
         for d in f.definitions:
             if whole:
                 d = replace(d, where=TRUE)
-            _need(boxes, name, read_by(d, box, facts), facts)
+            _add_boxes(boxes, name, boxes_read(d, box, facts), facts)
     return boxes
 
 
-def _read_by(active: Active, facts: Facts, threads: Threads) -> dict[str, Box]:
+def _iteration_reads(active: OpenNest, facts: Facts, threads: ThreadLoops) -> dict[str, Box]:
     """The boxes that the open iteration of a nest reads."""
     # tiles that the threads of a block compute together have one shape, wherever a mask cuts them
     everywhere = active.whole or threads.runs
@@ -397,49 +398,49 @@ def _read_by(active: Active, facts: Facts, threads: Threads) -> dict[str, Box]:
     return boxes_at(active.d.indices, ranges, facts)
 
 
-def _for_all(
-    plan: FuncPlan, name: str, box: Box, threads: Threads, facts: Facts, *, follows: bool
+def _box_for_threads(
+    plan: FuncPlan, name: str, box: Box, threads: ThreadLoops, facts: Facts, *, after_outer: bool
 ) -> Box:
     """The box of a func that all threads sharing its memory need, from the box that one thread needs."""
     if plan.scope != FRAGMENT and not plan.bulk:
         box = threads.within(name, box, facts)
     # a func computed after its producer copies the points of one thread
-    return threads.need(name, box, facts) if plan.scope == SHARED and not follows else box
+    return threads.need(name, box, facts) if plan.scope == SHARED and not after_outer else box
 
 
-def _need(boxes: dict[str, Box], reader: str, reads: dict[str, Box], facts: Facts) -> None:
+def _add_boxes(boxes: dict[str, Box], reader: str, reads: dict[str, Box], facts: Facts) -> None:
     for name, box in reads.items():
         if name != reader:
             boxes[name] = union_box(boxes.get(name), box, facts)
 
 
-def _is_continued(state: State, name: str, names: set[str]) -> bool:
+def _is_after_outer_producer(state: State, name: str, names: set[str]) -> bool:
     """True if a func is computed after a producer, directly or not, that is not one of `names`."""
     match state.plan(name).place:
-        case After(level):
-            return level.func not in names or _is_continued(state, level.func, names)
+        case AfterProducer(level):
+            return level.func not in names or _is_after_outer_producer(state, level.func, names)
         case _:
             return False
 
 
-def _continue(
-    tree: Tree,
+def _add_after(
+    tree: ScheduleTree,
     state: State,
     names: set[str],
-    made: dict[str, Box],
+    computed: dict[str, Box],
     boxes: dict[str, Box],
     facts: Facts,
 ) -> None:
     """Set the boxes of element-wise funcs that are computed after a producer to the box it computed."""
     for name in tree.order:
         place = state.plan(name).place
-        if name in names and isinstance(place, After) and place.level.func in made:
+        if name in names and isinstance(place, AfterProducer) and place.level.func in computed:
             f = state.program.func(name)
-            box = following_box(f, place.level.func, made[place.level.func])
-            made[name] = boxes[name] = box
+            box = box_after_producer(f, place.level.func, computed[place.level.func])
+            computed[name] = boxes[name] = box
 
 
-def following_box(f: FuncDef, producer: str, box: Box) -> Box:
+def box_after_producer(f: FuncDef, producer: str, box: Box) -> Box:
     """The box of an element-wise func, from the box of the producer after which it is computed."""
     d = f.definitions[0]
     read = next(r for r in d.reads if r.name == producer)

@@ -14,16 +14,16 @@ from tdsl.lang.regions import Interval
 from tdsl.lang.simplify import conjunction, substitute, subtract
 from tdsl.lang.types import DType
 from tdsl.schedule.arguments import check_scope
-from tdsl.schedule.full_tiles import is_whole
-from tdsl.schedule.gathering import gathered_reads, moves_along
-from tdsl.schedule.inlining import is_inlined, with_reads
+from tdsl.schedule.full_tiles import is_total
+from tdsl.schedule.gathering import gathered_reads, uses_variable
+from tdsl.schedule.inlining import expand_reads, is_inlined
 from tdsl.schedule.legality import loops_around
-from tdsl.schedule.loops import find_loop, positive
+from tdsl.schedule.loops import check_positive, find_loop
 from tdsl.schedule.mapping import mapped_reads
-from tdsl.schedule.new_stage import insert, new_func, replace_func
-from tdsl.schedule.padding import Lifted, padded_reads
+from tdsl.schedule.new_stage import insert_func, new_name, replace_func
+from tdsl.schedule.padding import LiftedExpr, padded_reads
 from tdsl.schedule.state import (
-    After,
+    AfterProducer,
     At,
     Illegal,
     Level,
@@ -34,7 +34,7 @@ from tdsl.schedule.state import (
 )  # fmt: skip
 
 
-def _of_reads(name: str, new: Callable[[Read], Expr]) -> Callable[[Expr], Expr]:
+def _replace_reads(name: str, new: Callable[[Read], Expr]) -> Callable[[Expr], Expr]:
     """A function that replaces each read of the tensor or func `name` in an expression by `new(read)`."""
 
     def visit(n: Node) -> Node:
@@ -43,7 +43,9 @@ def _of_reads(name: str, new: Callable[[Read], Expr]) -> Callable[[Expr], Expr]:
     return lambda e: transform(e, visit)
 
 
-def source_of(program: Program, name: str) -> tuple[tuple[DType, ...], tuple[Interval, ...]]:
+def dtypes_and_limits(
+    program: Program, name: str
+) -> tuple[tuple[DType, ...], tuple[Interval, ...]]:
     """The element types of a tensor or func, and the interval of valid indices of each dimension."""
     for t in program.inputs:
         if t.name == name:
@@ -70,36 +72,38 @@ def cache_read(
     check_scope(scope)
     scheduled = 0 if definition is None else definition
     at = None if loop is None else Level(func, scheduled, find_loop(state, func, scheduled, loop))
-    near = [g.name for g in _inside(state, at, func)] if inside else []
-    for name_ in (func, *near):
-        state = state if is_inlined(state, name_) else with_reads(state, name_, source)
+    inner_readers = [g.name for g in _funcs_inside(state, at, func)] if inside else []
+    for name_ in (func, *inner_readers):
+        state = state if is_inlined(state, name_) else expand_reads(state, name_, source)
     program = state.program
-    consumer, readers = program.func(func), [program.func(n) for n in near]
+    consumer, readers = program.func(func), [program.func(n) for n in inner_readers]
     others = [d for g in readers for d in g.definitions]
     _check_reads(consumer, scheduled, source, others, along)
     if along is not None and inside:
         raise Illegal("a copy along a variable serves one reader", "leave out inside")
-    if gathered and (pack or inside or len(source_of(program, source)[0]) > 1):
+    if gathered and (pack or inside or len(dtypes_and_limits(program, source)[0]) > 1):
         raise Illegal("a copy that is gathered serves one reader", "leave out pack and inside")
     chosen = [d for n, d in enumerate(consumer.definitions) if definition in (None, n)]
-    content = _content(
+    content = _copy_content(
         state, consumer, scheduled, source, [*chosen, *others],
         padded=padded, mapped=mapped, filled=filled, gathered=gathered, along=along,
     )  # fmt: skip
-    factors = _factors(pack, len(content.limits))
-    f = _copy(new_func(program, name, f"{source}_cache"), content.values, content.limits, factors)
-    moved = _reads_copy(f.name, content, factors)
+    factors = _pack_factors(pack, len(content.limits))
+    f = _copy_func(
+        new_name(program, name, f"{source}_cache"), content.values, content.limits, factors
+    )
+    redirect = _redirect_reads(f.name, content, factors)
     definitions = tuple(
-        map_expressions(d, moved) if definition in (None, n) else d
+        map_expressions(d, redirect) if definition in (None, n) else d
         for n, d in enumerate(consumer.definitions)
     )
     state = replace_func(state, replace(consumer, definitions=definitions))
     for g in readers:
-        state = replace_func(state, g.map_expressions(moved))
+        state = replace_func(state, g.map_expressions(redirect))
     first = next(g.name for g in program.funcs if g in (consumer, *readers))
     place = Root() if at is None else At(at)
     plan = replace(fresh_plan(f), place=place, scope=scope, filled=filled, touched=True)
-    return insert(state, first, f, plan)
+    return insert_func(state, first, f, plan)
 
 
 @frozen
@@ -111,7 +115,7 @@ class _Content:
     limits: tuple[Interval, ...]
 
 
-def _content(
+def _copy_content(
     state: State, consumer: FuncDef, definition: int, source: str, read_by: Sequence[Definition],
     *, padded: bool, mapped: bool, filled: bool, gathered: bool, along: str | None,
 ) -> _Content:  # fmt: skip
@@ -122,42 +126,44 @@ def _content(
             "leave out all but one; filled=True and gathered=True go together",
         )
     if gathered:
-        return _gathered(state, consumer, definition, source, filled, along)
+        return _gathered_content(state, consumer, definition, source, filled, along)
     if padded or mapped:
-        return _lifted(state.program, read_by, consumer.name, source, padded, along)
-    return _plain(state, read_by, source, filled, along)
+        return _lifted_content(state.program, read_by, consumer.name, source, padded, along)
+    return _plain_content(state, read_by, source, filled, along)
 
 
-def _plain(
+def _plain_content(
     state: State, read_by: Sequence[Definition], source: str, filled: bool, along: str | None
 ) -> _Content:
     """A copy of the source as it is; `filled`, with zeros beyond its limits."""
-    dtypes, limits = source_of(state.program, source)
+    dtypes, limits = dtypes_and_limits(state.program, source)
     whole = tuple(Var(f"d{n}") for n in range(len(limits)))
     values: tuple[Expr, ...] = tuple(Read(source, whole, c, t) for c, t in enumerate(dtypes))
     if filled:
-        clamped = not is_whole(state, source)
-        values = tuple(_filled(r, limits, clamped=clamped) for r in values)
+        clamped = not is_total(state, source)
+        values = tuple(_filled_value(r, limits, clamped=clamped) for r in values)
         limits = ((None, None),) * len(limits)
     reads = (r for d in read_by for r in d.reads if r.name == source)
-    return _Content({r: r.index for r in reads if moves_along(r, along)}, values, limits)
+    return _Content({r: r.index for r in reads if uses_variable(r, along)}, values, limits)
 
 
-def _gathered(
+def _gathered_content(
     state: State, consumer: FuncDef, definition: int, source: str, filled: bool, along: str | None
 ) -> _Content:
     """A copy with a dimension for each variable that the indices of the read use."""
-    found = gathered_reads(state, consumer, definition, source, along)
+    copy = gathered_reads(state, consumer, definition, source, along)
     if not filled:
-        return _Content(found.reads, (found.value,), found.limits)
-    value = _filled(found.value, found.limits, clamped=True)
-    return _Content(found.reads, (value,), ((None, None),) * len(found.limits))
+        return _Content(copy.reads, (copy.value,), copy.limits)
+    value = _filled_value(copy.value, copy.limits, clamped=True)
+    return _Content(copy.reads, (value,), ((None, None),) * len(copy.limits))
 
 
-def _reads_copy(made: str, content: _Content, factors: Mapping[int, int]) -> Callable[[Expr], Expr]:
+def _redirect_reads(
+    copy_name: str, content: _Content, factors: Mapping[int, int]
+) -> Callable[[Expr], Expr]:
     """A function that replaces reads in an expression by reads of a copy with axes split by `factors`."""
 
-    def moved(n: Node) -> Node:
+    def redirected(n: Node) -> Node:
         if n not in content.reads:
             return n
         assert isinstance(n, Expr)
@@ -166,14 +172,14 @@ def _reads_copy(made: str, content: _Content, factors: Mapping[int, int]) -> Cal
             Binary("floordiv", e, const(factors[k])) if k in factors else e
             for k, e in enumerate(index)
         )
-        rest = tuple(Binary("mod", index[k], const(size)) for k, size in factors.items())
+        inner = tuple(Binary("mod", index[k], const(size)) for k, size in factors.items())
         component = n.component if isinstance(n, Read) and len(content.values) > 1 else 0
-        return Read(made, (*outer, *rest), component, dtype_of(n), loc=n.loc)
+        return Read(copy_name, (*outer, *inner), component, dtype_of(n), loc=n.loc)
 
-    return lambda e: transform(e, moved)
+    return lambda e: transform(e, redirected)
 
 
-def _filled(value: Expr, limits: tuple[Interval, ...], *, clamped: bool) -> Expr:
+def _filled_value(value: Expr, limits: tuple[Interval, ...], *, clamped: bool) -> Expr:
     """The value of a filled copy: 0 beyond the limits; with `clamped`, reads are clamped to the limits."""
     at: dict[str, Expr] = {}
     tests: list[Expr] = []
@@ -190,7 +196,7 @@ def _filled(value: Expr, limits: tuple[Interval, ...], *, clamped: bool) -> Expr
     return Select(conjunction(tests), inside, zero) if tests else value
 
 
-def _inside(state: State, level: Level | None, func: str) -> tuple[FuncDef, ...]:
+def _funcs_inside(state: State, level: Level | None, func: str) -> tuple[FuncDef, ...]:
     """The other funcs that are computed inside of a loop of `func`, in the order of the program."""
     if level is None:
         raise Illegal("a copy at the root is inside of no loop", "name a loop: at=i")
@@ -211,23 +217,23 @@ def _check_reads(
     d = f.definitions[definition]
     if along not in d.variables:
         raise Illegal(f"{f.name!r} has no variable {along!r}", did_you_mean(along, d.variables))
-    if not any(r.name == source and moves_along(r, along) for r in d.reads):
+    if not any(r.name == source and uses_variable(r, along) for r in d.reads):
         raise Illegal(
             f"{f.name!r} does not read {source!r} along {along!r}",
             "name one that moves what is read",
         )
 
 
-def _lifted(
+def _lifted_content(
     program: Program, definitions: Sequence[Definition], func: str, source: str, padded: bool,
     along: str | None,
 ) -> _Content:  # fmt: skip
     """A copy of a source with its padding, or of an expression computed of each of its elements."""
     find = padded_reads if padded else mapped_reads
-    found: dict[Expr, Lifted] = {}
+    parts: dict[Expr, LiftedExpr] = {}
     for d in definitions:
-        found |= {part: e for part, e in find(d, source).items() if moves_along(part, along)}
-    values = {e.value for e in found.values()}
+        parts |= {part: e for part, e in find(d, source).items() if uses_variable(part, along)}
+    values = {e.value for e in parts.values()}
     if len(values) != 1:
         what, other = ("padding", "padded") if padded else ("function of an element", "mapped")
         raise Illegal(
@@ -235,14 +241,14 @@ def _lifted(
             f"leave out {other}=True"
             + (", or read the tensor as td.pad(tensor) continues it" if padded else ""),
         )
-    reads: dict[Node, tuple[Expr, ...]] = {part: e.index for part, e in found.items()}
-    _, limits = source_of(program, source)
+    reads: dict[Node, tuple[Expr, ...]] = {part: e.index for part, e in parts.items()}
+    _, limits = dtypes_and_limits(program, source)
     if padded:
         limits = ((None, None),) * len(next(iter(reads.values())))
     return _Content(reads, tuple(values), limits)
 
 
-def _factors(pack: tuple[tuple[int, int], ...], rank: int) -> dict[int, int]:
+def _pack_factors(pack: tuple[tuple[int, int], ...], rank: int) -> dict[int, int]:
     factors: dict[int, int] = {}
     for axis, n in pack:
         if not 0 <= axis < rank or axis in factors:
@@ -250,12 +256,12 @@ def _factors(pack: tuple[tuple[int, int], ...], rank: int) -> dict[int, int]:
                 f"pack names axis {axis} of {rank}, or names it twice",
                 f"name axes 0 to {rank - 1}, each once",
             )
-        factors[axis] = positive(n, "a packing factor")
+        factors[axis] = check_positive(n, "a packing factor")
     return factors
 
 
-def _copy(
-    made: str, values: tuple[Expr, ...], limits: tuple[Interval, ...], factors: dict[int, int]
+def _copy_func(
+    name: str, values: tuple[Expr, ...], limits: tuple[Interval, ...], factors: dict[int, int]
 ) -> FuncDef:
     """The func with these values over d0, d1, ..., its axes split by the factors."""
     rank = len(limits)
@@ -275,8 +281,8 @@ def _copy(
     )
     dtypes = tuple(dtype_of(v) for v in values)
     split = ((None, None),) * len(factors)
-    own = tuple((None, None) if n in factors else ends for n, ends in enumerate(limits))
-    return FuncDef(made, dtypes, (d,), (*own, *split), ((None, None),) * len(index))
+    unsplit = tuple((None, None) if n in factors else ends for n, ends in enumerate(limits))
+    return FuncDef(name, dtypes, (d,), (*unsplit, *split), ((None, None),) * len(index))
 
 
 def cache_write(
@@ -295,33 +301,33 @@ def cache_write(
     check_scope(scope)
     f, plan = state.program.func(func), state.plan(func)
     at = _loop_of_complete_values(state, f, loop)
-    made = new_func(state.program, name, f"{func}_out")
+    copy_name = new_name(state.program, name, f"{func}_out")
     index = tuple(Var(v) for v in f.variables)
     values = tuple(Read(func, index, c, t) for c, t in enumerate(f.dtypes))
     d = Definition(index, f.variables, (), TRUE, values, None, None, f.definitions[0].loc)
-    copy = replace(f, name=made, definitions=(d,))
+    copy = replace(f, name=copy_name, definitions=(d,))
 
-    def moved(r: Read) -> Read:
-        return Read(made, r.index, r.component, r.dtype, loc=r.loc)
+    def read_of_copy(r: Read) -> Read:
+        return Read(copy_name, r.index, r.component, r.dtype, loc=r.loc)
 
     funcs: list[FuncDef] = []
     for g in state.program.funcs:
         if g.name == func:
             funcs += [replace(f, declared=False), copy]
         elif any(func in d.mentions for d in g.definitions):
-            funcs.append(g.map_expressions(_of_reads(func, moved)))
+            funcs.append(g.map_expressions(_replace_reads(func, read_of_copy)))
         else:
             funcs.append(g)
-    outputs = tuple(made if o == func else o for o in state.program.outputs)
+    outputs = tuple(copy_name if o == func else o for o in state.program.outputs)
     program = replace(state.program, funcs=tuple(funcs), outputs=outputs)
     level = Level(func, 0, at)
     copied = replace(
-        fresh_plan(copy), place=After(level), touched=True, stream=plan.stream, order=plan.order,
+        fresh_plan(copy), place=AfterProducer(level), touched=True, stream=plan.stream, order=plan.order,
         align=plan.align,
     )  # fmt: skip
-    state = replace(state, program=program, plans=(*state.plans, (made, copied)))
-    own = replace(plan, store=level, scope=scope, stream=False, order=None, align=(), touched=True)
-    return state.with_plan(func, own)
+    state = replace(state, program=program, plans=(*state.plans, (copy_name, copied)))
+    plan = replace(plan, store=level, scope=scope, stream=False, order=None, align=(), touched=True)
+    return state.with_plan(func, plan)
 
 
 def _loop_of_complete_values(state: State, f: FuncDef, loop: str) -> str:

@@ -18,32 +18,32 @@ from tdsl.lang.program import Axis, FuncDef, Input, Program
 from tdsl.lang.regions import Box, reads_in
 from tdsl.lang.simplify import subtract
 from tdsl.schedule.properties import extent, has_effects, root_boxes, shape_of
-from tdsl.schedule.state import After, At, State, With
+from tdsl.schedule.state import AfterProducer, At, State, WithStage
 
 
 @frozen
-class Once:
+class ConstantSplit:
     """`once`, the state that computes constants; `each`, that of a call, with constants as last inputs."""
 
     once: State
     each: State
 
 
-def constants(program: Program) -> set[str]:
+def constant_names(program: Program) -> set[str]:
     """The constant inputs, and the funcs that depend on constant inputs only."""
-    found = {t.name for t in program.inputs if t.constant}
-    if found:
-        found |= _follow(program, found)
-    return found
+    names = {t.name for t in program.inputs if t.constant}
+    if names:
+        names |= _derived_constants(program, names)
+    return names
 
 
-def _follow(program: Program, inputs: set[str]) -> set[str]:
-    made: set[str] = set()
+def _derived_constants(program: Program, inputs: set[str]) -> set[str]:
+    derived: set[str] = set()
     for f in program.funcs:  # producers first
-        known = inputs | made | {f.name}
+        known = inputs | derived | {f.name}
         if all(_is_constant(d, known) for d in f.definitions):
-            made.add(f.name)
-    return made
+            derived.add(f.name)
+    return derived
 
 
 def _is_constant(d: Definition, known: set[str]) -> bool:
@@ -54,7 +54,7 @@ def _is_constant(d: Definition, known: set[str]) -> bool:
     return not scalars and not has_effects(d) and read <= known
 
 
-def split_constants(state: State) -> Once | None:
+def split_constants(state: State) -> ConstantSplit | None:
     """A complete state with known sizes, split in two; None if no nest depends on constants only.
 
     >>> import tdsl as td
@@ -65,14 +65,14 @@ def split_constants(state: State) -> Once | None:
     >>> g[i] = a[i] * f[i]
     >>> state = rest_at_root(td.Schedule(g).state)
     >>> inputs = tuple(replace(t, constant=t.name == "w") for t in state.program.inputs)
-    >>> made = split_constants(replace(state, program=replace(state.program, inputs=inputs)))
-    >>> print(made.each.program)
+    >>> split = split_constants(replace(state, program=replace(state.program, inputs=inputs)))
+    >>> print(split.each.program)
     g(a: f32[8], f: f32[8]) -> g
     g: f32 on 0 <= i < 8
       g[i] = a[i] * f[i]
     """
     program = state.program
-    known = constants(program)
+    known = constant_names(program)
     if not known:
         return None
     boxes, nests = root_boxes(state), _nests(state)
@@ -90,11 +90,13 @@ def split_constants(state: State) -> Once | None:
     passed = [f.name for f in program.funcs if f.name in used_outside]
     if not passed:
         return None
-    own = {n: boxes[n] for n in passed}
-    return Once(_making(state, once, own), _taking(state, once, own))
+    passed_boxes = {n: boxes[n] for n in passed}
+    return ConstantSplit(
+        _state_of_constants(state, once, passed_boxes), _state_of_calls(state, once, passed_boxes)
+    )
 
 
-def in_parts(once: State) -> tuple[State, ...]:
+def independent_parts(once: State) -> tuple[State, ...]:
     """The nests of the state `once` as independent states, which share no funcs.
 
     Equal parts of equal constants can then be computed once for several programs.
@@ -105,18 +107,18 @@ def in_parts(once: State) -> tuple[State, ...]:
         for members in _nests(once)
     ]
     for nest in nests:
-        near = nest & {f.name for f in program.funcs}
-        joined = [part for part in parts if part & near]
-        parts = [part for part in parts if part not in joined] + [near.union(*joined)]
-    found = []
+        computed = nest & {f.name for f in program.funcs}
+        joined = [part for part in parts if part & computed]
+        parts = [part for part in parts if part not in joined] + [computed.union(*joined)]
+    states = []
     for part in parts:
         funcs = tuple(f for f in program.funcs if f.name in part)
         inputs, names = _read_by(program, funcs), tuple(n for n in program.outputs if n in part)
-        own = Program(
+        part_program = Program(
             "_".join(names), inputs, (), funcs, names, tuple(t.name for t in inputs), names
         )
-        found.append(State(own, tuple((n, p) for n, p in once.plans if n in part)))
-    return tuple(found)
+        states.append(State(part_program, tuple((n, p) for n, p in once.plans if n in part)))
+    return tuple(states)
 
 
 def _nests(state: State) -> list[set[str]]:
@@ -124,15 +126,15 @@ def _nests(state: State) -> list[set[str]]:
 
     def leader(name: str) -> str:
         match state.plan(name).place:
-            case At(level) | After(level) | With(level):
+            case At(level) | AfterProducer(level) | WithStage(level):
                 return leader(level.func)
             case _:
                 return name
 
-    found: dict[str, set[str]] = {}
+    nests: dict[str, set[str]] = {}
     for f in state.program.funcs:
-        found.setdefault(leader(f.name), set()).add(f.name)
-    return list(found.values())
+        nests.setdefault(leader(f.name), set()).add(f.name)
+    return list(nests.values())
 
 
 def _reads(f: FuncDef) -> list[Read]:
@@ -152,7 +154,7 @@ def _order(state: State, name: str) -> tuple[int, ...]:
     return state.plan(name).order or tuple(range(len(state.program.func(name).variables)))
 
 
-def _making(state: State, once: set[str], passed: dict[str, Box]) -> State:
+def _state_of_constants(state: State, once: set[str], passed: dict[str, Box]) -> State:
     """The state of the nests that run once; `passed`, the funcs that other nests read, are its outputs."""
     program = state.program
     funcs = tuple(
@@ -164,7 +166,7 @@ def _making(state: State, once: set[str], passed: dict[str, Box]) -> State:
     )
     inputs = _read_by(program, funcs)
     names = tuple(passed)
-    made = Program(
+    constant_program = Program(
         f"{program.name}_once", inputs, (), funcs, names, tuple(t.name for t in inputs), names
     )
     plans = [
@@ -172,24 +174,24 @@ def _making(state: State, once: set[str], passed: dict[str, Box]) -> State:
         for n, p in state.plans
         if n in once
     ]
-    return _decided(State(made, tuple(plans)))
+    return _all_scheduled(State(constant_program, tuple(plans)))
 
 
-def _taking(state: State, once: set[str], passed: dict[str, Box]) -> State:
+def _state_of_calls(state: State, once: set[str], passed: dict[str, Box]) -> State:
     """The state of the other nests, with the funcs in `passed` as constant inputs."""
     program = state.program
     firsts = {
         n: tuple(upper(lo) or 0 for lo, _ in box if lo is not None) for n, box in passed.items()
     }
 
-    def moved(n: Node) -> Node:
+    def reindexed(n: Node) -> Node:
         if not isinstance(n, Read) or n.name not in passed:
             return n
         order, first = _order(state, n.name), firsts[n.name]
         return replace(n, index=tuple(subtract(n.index[k], const(first[k])) for k in order))
 
     funcs = tuple(
-        f.map_expressions(lambda e: transform(e, moved))
+        f.map_expressions(lambda e: transform(e, reindexed))
         for f in program.funcs
         if f.name not in once
     )
@@ -202,9 +204,9 @@ def _taking(state: State, once: set[str], passed: dict[str, Box]) -> State:
         for dtype in program.func(n).dtypes
     )
     parameters = (*(p for p in program.parameters if p not in gone), *passed)
-    made = replace(program, inputs=(*kept, *new), funcs=funcs, parameters=parameters)
+    call_program = replace(program, inputs=(*kept, *new), funcs=funcs, parameters=parameters)
     plans = tuple((n, p) for n, p in state.plans if n not in once)
-    return _decided(replace(state, program=made, plans=plans))
+    return _all_scheduled(replace(state, program=call_program, plans=plans))
 
 
 def _read_by(program: Program, funcs: Iterable[FuncDef]) -> tuple[Input, ...]:
@@ -212,6 +214,6 @@ def _read_by(program: Program, funcs: Iterable[FuncDef]) -> tuple[Input, ...]:
     return tuple(t for t in program.inputs if t.name in names)
 
 
-def _decided(state: State) -> State:
+def _all_scheduled(state: State) -> State:
     """The state with every plan marked as scheduled, so that no default schedule changes it."""
     return replace(state, plans=tuple((n, replace(p, touched=True)) for n, p in state.plans))

@@ -26,7 +26,7 @@ from tdsl.schedule import (
     specialize,
     unsigned,
 )
-from tdsl.schedule.arguments import check_arguments, check_stage, plain
+from tdsl.schedule.arguments import check_arguments, check_stage, json_value
 from tdsl.schedule.legality import recheck
 from tdsl.schedule.state import Illegal, State
 
@@ -60,9 +60,9 @@ class Directive:
     loc: Loc | None = field(default=None, compare=False)
 
 
-def _shown(value: Any) -> str:
+def _argument_text(value: Any) -> str:
     if isinstance(value, tuple | list):
-        inner = ", ".join(map(_shown, value))
+        inner = ", ".join(map(_argument_text, value))
         return f"({inner},)" if len(value) == 1 else f"({inner})"
     return json.dumps(value) if isinstance(value, str) else repr(value)
 
@@ -81,9 +81,9 @@ def apply(directive: Directive, state: State) -> State:
     try:
         check_stage(state, directive.func, directive.definition)
         check_arguments(state, rule, arguments)
-        made = rule(state, directive.func, directive.definition, **arguments)
-        recheck(made, directive.func)
-        ranks.check_distributed(made, directive.func)
+        result = rule(state, directive.func, directive.definition, **arguments)
+        recheck(result, directive.func)
+        ranks.check_distributed(result, directive.func)
     except Illegal as reason:
         raise ScheduleError(
             f"{_call_text(directive)} of {directive.func!r}: {reason.reason}",
@@ -92,10 +92,10 @@ def apply(directive: Directive, state: State) -> State:
             related=reason.related,
             hint=reason.hint,
         ) from None
-    new = made.by_name.keys() - state.by_name.keys()
-    for name in new | ({directive.func} & made.by_name.keys()):
-        made = made.with_plan(name, replace(made.plan(name), loc=directive.loc))
-    return made
+    new = result.by_name.keys() - state.by_name.keys()
+    for name in new | ({directive.func} & result.by_name.keys()):
+        result = result.with_plan(name, replace(result.plan(name), loc=directive.loc))
+    return result
 
 
 def _call_text(directive: Directive) -> str:
@@ -105,7 +105,7 @@ def _call_text(directive: Directive) -> str:
             named += value
         elif name in ("loop", "outer", "inner", "source", "tensor") and value is not None:
             named.append(value)
-    return f"{directive.name}({', '.join(map(_shown, named))})"
+    return f"{directive.name}({', '.join(map(_argument_text, named))})"
 
 
 def to_json(directives: tuple[Directive, ...]) -> str:
@@ -157,7 +157,9 @@ def _directive(row: Any, loc: Loc | None) -> Directive:
         if not isinstance(row.get(key), kind):
             raise _no_schedule(f"{key!r} of {row!r} must be {words}", loc)
     rest = {_RENAMED.get(key, key): value for key, value in row.items() if key not in _KEYS}
-    return Directive(row["do"], row["func"], row["definition"], tuple(plain(rest).items()), loc)
+    return Directive(
+        row["do"], row["func"], row["definition"], tuple(json_value(rest).items()), loc
+    )
 
 
 class Recorder(Protocol):

@@ -10,7 +10,7 @@ from tdsl.placement.notation import Blocks
 from tdsl.schedule.state import Illegal, State
 
 
-def blocks_of(
+def loops_of_blocks(
     state: State, func: str, definition: int, tensor: str, *, alone: bool
 ) -> tuple[tuple[str, ...], tuple[Axes, ...]]:
     """The loops and the grid by which a definition is distributed like the blocks of a tensor.
@@ -22,7 +22,7 @@ def blocks_of(
             raise Illegal(
                 "loops or a grid are given, and a tensor that says them", "give onto= alone"
             )
-        found = loops_onto(state, func, definition, tensor)
+        loops = loops_onto(state, func, definition, tensor)
     except Illegal as reason:
         raise ScheduleError(
             f"distribute of {func!r}: {reason.reason}",
@@ -31,7 +31,7 @@ def blocks_of(
             hint=reason.hint,
         ) from None
     assert state.grid is not None
-    return found, state.grid.levels
+    return loops, state.grid.levels
 
 
 def loops_onto(state: State, func: str, definition: int, tensor: str) -> tuple[str, ...]:
@@ -46,7 +46,7 @@ def loops_onto(state: State, func: str, definition: int, tensor: str) -> tuple[s
             f"place it first. {did_you_mean(tensor, placed)}" if placed else "place it first",
         )
     placement = placed[tensor]
-    found = []
+    loops = []
     for axis, entry in enumerate(placement.entries):
         if not isinstance(entry, Blocks) or entry.size is not None:
             assert state.grid is not None
@@ -59,16 +59,16 @@ def loops_onto(state: State, func: str, definition: int, tensor: str) -> tuple[s
                 f"the blocks of {tensor!r} are cut along a later axis first: {placement}",
                 "loops are cut in the order of the axes: place it without primes",
             )
-        found.append(_variable(state, func, definition, tensor, entry.dim))
-    return tuple(found)
+        loops.append(_variable(state, func, definition, tensor, entry.dim))
+    return tuple(loops)
 
 
 def _variable(state: State, func: str, definition: int, tensor: str, dim: int) -> str:
     """The variable that is the only index of a dimension of a tensor in a definition."""
     d = state.program.func(func).definitions[definition]
-    own = {d.index[dim]} if tensor == func else set[Expr]()
-    own |= {r.index[dim] for r in d.reads if r.name == tensor}
-    match list(own):
+    indices = {d.index[dim]} if tensor == func else set[Expr]()
+    indices |= {r.index[dim] for r in d.reads if r.name == tensor}
+    match list(indices):
         case [Var(name)]:
             return name
         case []:

@@ -10,7 +10,7 @@ from tdsl.lang.expr import ONE, ZERO, Binary, Expr, Read, Var
 from tdsl.lang.program import Axis, FuncDef
 from tdsl.lang.regions import Interval
 from tdsl.lang.simplify import add, maximum, multiply, substitute, subtract
-from tdsl.schedule.loops import change, find_loop, new_name
+from tdsl.schedule.loops import find_loop, new_loop_name, replace_nest
 from tdsl.schedule.properties import needed_box
 from tdsl.schedule.state import (
     SERIAL,
@@ -35,20 +35,20 @@ class _Flat:
 
     def steps(self) -> list[Expr]:
         """The stride of the flat variable for each of the variables."""
-        found: list[Expr] = [ONE]
+        strides: list[Expr] = [ONE]
         for _, _, extent in reversed(self.parts[1:]):
-            found.append(multiply(found[-1], extent))
-        return found[::-1]
+            strides.append(multiply(strides[-1], extent))
+        return strides[::-1]
 
     def values(self) -> dict[str, Expr]:
         """Each variable as an expression of the flat variable."""
-        found: dict[str, Expr] = {}
+        values: dict[str, Expr] = {}
         for n, ((v, lo, extent), step) in enumerate(zip(self.parts, self.steps(), strict=True)):
-            whole: Expr = Var(self.name)
+            flat: Expr = Var(self.name)
             if step != ONE:
-                whole = Binary("floordiv", whole, step)
-            found[v] = add(Binary("mod", whole, extent) if n else whole, lo)
-        return found
+                flat = Binary("floordiv", flat, step)
+            values[v] = add(Binary("mod", flat, extent) if n else flat, lo)
+        return values
 
     def index(self, at: Sequence[Expr]) -> Expr:
         """The flat index for values of the variables."""
@@ -66,7 +66,7 @@ def flatten(
     Readers of the func read it at the flat index; the layout of an output's array is unchanged.
     """
     f, plan = state.program.func(func), state.plan(func)
-    _check(state, f, plan, definition)
+    _check_flattenable(state, f, plan, definition)
     d, nest = f.definitions[definition], plan.nests[definition]
     loops = tuple(find_loop(state, func, definition, v) for v in variables)
     if len(set(loops)) < max(len(loops), 2):
@@ -83,24 +83,24 @@ def flatten(
             f"some of {', '.join(loops)} are reduced over, others are not",
             "flatten variables of a kind",
         )
-    made = new_name(nest, name, "_".join(loops))
+    flat_name = new_loop_name(nest, name, "_".join(loops))
     if loops[0] in ranges:
         if is_ordered(f, definition):
             raise Illegal(
                 f"the terms of {func!r} are taken in order", "flatten free variables only"
             )
-        box = {x: _upto(*ranges[x]) for x in loops}
+        box = {x: _inclusive(*ranges[x]) for x in loops}
     else:
-        box = dict(zip(f.variables, _needed(state, f), strict=True))
-    ends = ((x, *_extent(x, *box[x])) for x in loops)
-    flat = _Flat(made, tuple((x, lo, maximum(extent, ZERO)) for x, lo, extent in ends))
-    state = _rewritten(state, f, flat)
+        box = dict(zip(f.variables, _needed_box(state, f), strict=True))
+    ends = ((x, *_first_and_extent(x, *box[x])) for x in loops)
+    flat = _Flat(flat_name, tuple((x, lo, maximum(extent, ZERO)) for x, lo, extent in ends))
+    state = _replace_variables(state, f, flat)
     merged = [x for x in nest.loops if x.name not in loops[:-1]]
-    merged[[x.name for x in merged].index(loops[-1])] = Loop(made)
-    return change(state, func, definition, replace(nest, loops=tuple(merged)))
+    merged[[x.name for x in merged].index(loops[-1])] = Loop(flat_name)
+    return replace_nest(state, func, definition, replace(nest, loops=tuple(merged)))
 
 
-def _check(state: State, f: FuncDef, plan: FuncPlan, definition: int) -> None:
+def _check_flattenable(state: State, f: FuncDef, plan: FuncPlan, definition: int) -> None:
     if len(f.definitions) > 1:
         raise Illegal(f"{f.name!r} has updates", "only a func with one definition can be flattened")
     if plan.order is not None or plan.align or plan.fold or plan.extents:
@@ -113,7 +113,7 @@ def _check(state: State, f: FuncDef, plan: FuncPlan, definition: int) -> None:
         )
 
 
-def _needed(state: State, f: FuncDef) -> tuple[Interval, ...]:
+def _needed_box(state: State, f: FuncDef) -> tuple[Interval, ...]:
     """The box of a func that the whole program needs."""
     box = needed_box(state, f)
     if f.name in state.program.outputs and box != f.natural:
@@ -123,11 +123,11 @@ def _needed(state: State, f: FuncDef) -> tuple[Interval, ...]:
     return box
 
 
-def _upto(lo: Expr | None, end: Expr | None) -> Interval:
+def _inclusive(lo: Expr | None, end: Expr | None) -> Interval:
     return lo, None if end is None else subtract(end, ONE)
 
 
-def _extent(v: str, lo: Expr | None, hi: Expr | None) -> tuple[Expr, Expr]:
+def _first_and_extent(v: str, lo: Expr | None, hi: Expr | None) -> tuple[Expr, Expr]:
     if lo is None or hi is None:
         raise Illegal(
             f"the range of {v!r} is not known",
@@ -136,15 +136,15 @@ def _extent(v: str, lo: Expr | None, hi: Expr | None) -> tuple[Expr, Expr]:
     return lo, add(subtract(hi, lo), ONE)
 
 
-def _rewritten(state: State, f: FuncDef, flat: _Flat) -> State:
+def _replace_variables(state: State, f: FuncDef, flat: _Flat) -> State:
     """The state with one variable instead of several in a func and its readers, in place of the last."""
     names = tuple(v for v, _, _ in flat.parts)
-    own = flat.index(tuple(map(Var, names)))
+    flat_index = flat.index(tuple(map(Var, names)))
     values, d = flat.values(), f.definitions[0]
 
     def inside(e: Expr) -> Expr:
-        whole = transform(e, lambda n: Var(flat.name) if n == own else n)
-        return substitute(whole, values)
+        flattened = transform(e, lambda n: Var(flat.name) if n == flat_index else n)
+        return substitute(flattened, values)
 
     ranges = [r for r in d.ranges if r[0] not in names[:-1]]
     ranges = [(flat.name, ZERO, flat.extent) if r[0] == names[-1] else r for r in ranges]
@@ -165,12 +165,12 @@ def _rewritten(state: State, f: FuncDef, flat: _Flat) -> State:
         known[names[-1]] = (ZERO, subtract(flat.extent, ONE)) if bounded else (None, None)
         return tuple(known[v] for v in kept)
 
-    array = _array(f, flat, kept) if f.name in state.program.outputs else ()
+    array = _array_axes(f, flat, kept) if f.name in state.program.outputs else ()
     g = replace(
         f, definitions=(d,), limits=ends(f.limits), natural=ends(f.natural), array=array
     )  # fmt: skip
 
-    def moved(n: Node) -> Node:
+    def flat_read(n: Node) -> Node:
         if not (isinstance(n, Read) and n.name == f.name):
             return n
         index = dict(zip(f.variables, n.index, strict=True))
@@ -178,24 +178,24 @@ def _rewritten(state: State, f: FuncDef, flat: _Flat) -> State:
         return replace(n, index=tuple(index[v] for v in kept))
 
     funcs = tuple(
-        g if h is f else h.map_expressions(lambda e: transform(e, moved))
+        g if h is f else h.map_expressions(lambda e: transform(e, flat_read))
         for h in state.program.funcs
     )
     return replace(state, program=replace(state.program, funcs=funcs))
 
 
-def _array(f: FuncDef, flat: _Flat, kept: list[str]) -> tuple[Axis, ...]:
+def _array_axes(f: FuncDef, flat: _Flat, kept: list[str]) -> tuple[Axis, ...]:
     """The axes of the array of an output, over its dimensions after flattening."""
     steps = dict(zip((v for v, _, _ in flat.parts), flat.steps(), strict=True))
-    found = []
+    axes = []
     for axis in f.axes():
         v = f.variables[axis.dim]
         if v in steps:
-            whole = axis.extent
-            if whole is None:  # a negative extent is refused as a shape
-                _, whole = _extent(v, *f.natural[axis.dim])
-            at = Axis(kept.index(flat.parts[-1][0]), multiply(steps[v], axis.step), whole)
+            extent = axis.extent
+            if extent is None:  # a negative extent is refused as a shape
+                _, extent = _first_and_extent(v, *f.natural[axis.dim])
+            flat_axis = Axis(kept.index(flat.parts[-1][0]), multiply(steps[v], axis.step), extent)
         else:
-            at = replace(axis, dim=kept.index(v))
-        found.append(at)
-    return tuple(found)
+            flat_axis = replace(axis, dim=kept.index(v))
+        axes.append(flat_axis)
+    return tuple(axes)

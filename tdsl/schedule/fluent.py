@@ -23,14 +23,9 @@ from tdsl.lang.program import Program
 from tdsl.lang.sizes import check_sizes
 from tdsl.lang.tensor import Func, Tensor
 from tdsl.placement.grid import Grid
-from tdsl.schedule.arguments import pairs, plain
+from tdsl.schedule.arguments import items_of, json_value
 from tdsl.schedule.directive import Directive, apply, from_json, to_json
-from tdsl.schedule.naming import (
-    LoopLike,
-    check_grid,
-    check_recipe,
-    name_of_source,
-)
+from tdsl.schedule.naming import LoopLike, check_grid, check_recipe, name_of_source
 from tdsl.schedule.show import show_nests, show_schedule
 from tdsl.schedule.stage import StageDirectives
 from tdsl.schedule.state import State, initial_state
@@ -78,16 +73,16 @@ class BaseSchedule(Suggesting):
         cls, program: Program, sizes: Mapping[str, int] | None = None, target: Any = None
     ) -> Self:
         """The empty schedule of a program."""
-        made = cls.of_state(initial_state(program))
-        made._take(sizes, target)
-        return made
+        schedule = cls.of_state(initial_state(program))
+        schedule._take(sizes, target)
+        return schedule
 
     @classmethod
     def of_state(cls, state: State) -> Self:
         """A schedule that starts from a state and records the directives that follow."""
-        made = cls.__new__(cls)
-        made._start(state, ())
-        return made
+        schedule = cls.__new__(cls)
+        schedule._start(state, ())
+        return schedule
 
     def _start(self, state: State, outputs: tuple[Func, ...]) -> None:
         self.program = state.program
@@ -172,13 +167,13 @@ class BaseSchedule(Suggesting):
 
     def do(self, directive: Directive) -> None:
         """Apply a directive and record it."""
-        arguments = tuple((name, plain(value)) for name, value in directive.arguments)
+        arguments = tuple((name, json_value(value)) for name, value in directive.arguments)
         directive = replace(directive, arguments=arguments)
         known = self.state.by_name
         self.state = apply(directive, self.state)
         if len(self.state.plans) > len(known):
-            made = {n: directive.func for n, _ in self.state.plans if n not in known}
-            self.origins = {**self.origins, **made}
+            added = {n: directive.func for n, _ in self.state.plans if n not in known}
+            self.origins = {**self.origins, **added}
         self.directives = (*self.directives, directive)
         if self.notes and self.notes[0] != EDITED:
             self.notes, self.reasons = (EDITED, *self.notes), {}
@@ -214,7 +209,7 @@ class BaseSchedule(Suggesting):
         """
         stage = self[consumer]
         before = {f.name for f in self.state.program.funcs}
-        wanted = self.source_name(source)
+        tensor = self.source_name(source)
         loop = None if at is None else stage.loop_name(at)
         # with several definitions the copy serves the one with the loop
         arguments: dict[str, Any] = {"inside": True} if inside else {}
@@ -222,11 +217,11 @@ class BaseSchedule(Suggesting):
         arguments |= {"gathered": True} if gathered else {}
         arguments |= {} if along is None else {"along": stage.loop_name(along)}
         stage.do(
-            "cache_read", source=wanted, loop=loop, scope=scope, pack=pairs(pack), padded=padded,
+            "cache_read", source=tensor, loop=loop, scope=scope, pack=items_of(pack), padded=padded,
             mapped=mapped, **arguments, name=name,
         )  # fmt: skip
-        made = next(f.name for f in self.state.program.funcs if f.name not in before)
-        return Stage(self, made, 0)
+        copy_name = next(f.name for f in self.state.program.funcs if f.name not in before)
+        return Stage(self, copy_name, 0)
 
     def cache_write(
         self,
@@ -240,11 +235,11 @@ class BaseSchedule(Suggesting):
 
         Returns the stage of the copy; `stage` keeps its loops and its name.
         """
-        own = self[stage]
+        producer = self[stage]
         before = {f.name for f in self.state.program.funcs}
-        own.do("cache_write", loop=own.loop_name(at), scope=scope, name=name)
-        made = next(f.name for f in self.state.program.funcs if f.name not in before)
-        return Stage(self, made, 0)
+        producer.do("cache_write", loop=producer.loop_name(at), scope=scope, name=name)
+        copy_name = next(f.name for f in self.state.program.funcs if f.name not in before)
+        return Stage(self, copy_name, 0)
 
     def place(
         self,

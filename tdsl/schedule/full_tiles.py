@@ -12,7 +12,7 @@ from tdsl.schedule.fragment_layouts import layout_of_fragment
 from tdsl.schedule.state import FRAGMENT, State
 
 
-def is_whole(state: State, name: str) -> bool:
+def is_total(state: State, name: str) -> bool:
     """True if a stage is defined everywhere: filled copies, and fragments that read such stages only."""
     if not state.program.has_func(name):
         return False
@@ -22,19 +22,19 @@ def is_whole(state: State, name: str) -> bool:
     d = f.definitions[0]
     if plan.scope != FRAGMENT or len(f.definitions) > 1 or has_effects(d):
         return False
-    return all(r.name != name and is_whole(state, r.name) for r in d.reads)
+    return all(r.name != name and is_total(state, r.name) for r in d.reads)
 
 
-def whole_box(state: State, f: FuncDef, box: Box, facts: Facts) -> Box:
-    """The box of a stage, rounded up to whole tiles of its fragment if `is_whole`."""
-    if state.plan(f.name).scope != FRAGMENT or not is_whole(state, f.name):
+def full_tile_box(state: State, f: FuncDef, box: Box, facts: Facts) -> Box:
+    """The box of a stage, rounded up to whole tiles of its fragment if `is_total`."""
+    if state.plan(f.name).scope != FRAGMENT or not is_total(state, f.name):
         return box
     layout = layout_of_fragment(state, f.name)
-    made = list(box)
+    intervals = list(box)
     for axis, step in enumerate(layout.shape if layout is not None else ()):
-        lo, hi = made[axis]
+        lo, hi = intervals[axis]
         if lo is not None and hi is not None and step > 1:
-            most = upper(simplify(add(subtract(hi, lo), ONE), facts), facts)
-            if most is not None:
-                made[axis] = lo, add(lo, const(-(-most // step) * step - 1))
-    return tuple(made)
+            extent = upper(simplify(add(subtract(hi, lo), ONE), facts), facts)
+            if extent is not None:
+                intervals[axis] = lo, add(lo, const(-(-extent // step) * step - 1))
+    return tuple(intervals)

@@ -15,7 +15,7 @@ from tdsl.schedule.state import Illegal, State
 
 
 @frozen
-class Gathered:
+class GatheredCopy:
     """A gathered copy: the index in the copy for each read that it replaces, its value over d0, d1, ..., and
     the interval of each dimension."""
 
@@ -26,7 +26,7 @@ class Gathered:
 
 def gathered_reads(
     state: State, f: FuncDef, definition: int, source: str, along: str | None = None
-) -> Gathered:
+) -> GatheredCopy:
     """The copy of a definition's read of a tensor or func, with its padding, over the variables of its index.
 
     With `along`, the copy of the read whose index has that variable.
@@ -34,35 +34,35 @@ def gathered_reads(
     """
     d = f.definitions[definition]
     parts = dict.fromkeys(part for e in d.expressions() for part in reads_or_padding(e, source))
-    found = [part for part in parts if moves_along(part, along)]
-    if len(found) != 1:
+    matches = [part for part in parts if uses_variable(part, along)]
+    if len(matches) != 1:
         raise Illegal(
-            f"{f.name!r} reads {source!r} at {len(found)} indices", "only one can be gathered"
+            f"{f.name!r} reads {source!r} at {len(matches)} indices", "only one can be gathered"
         )
-    (part,) = found
-    names = moving(d, part)
+    (part,) = matches
+    names = read_variables(d, part)
     index = {v: Var(f"d{n}") for n, v in enumerate(names)}
-    runs = _runs(state, f, d)
-    limits = tuple(runs[v] for v in names)
+    ranges = _variable_intervals(state, f, d)
+    limits = tuple(ranges[v] for v in names)
     if any(None in ends for ends in limits):
         raise Illegal(f"the ranges of {f.name!r} are not known", "declare a shape: with_shape(...)")
     value = substitute(part, dict(index))
-    return Gathered({part: tuple(map(Var, names))}, value, limits)
+    return GatheredCopy({part: tuple(map(Var, names))}, value, limits)
 
 
-def moves_along(part: Expr, along: str | None) -> bool:
+def uses_variable(part: Expr, along: str | None) -> bool:
     """True if a read depends on the variable `along`, or if `along` is None."""
     return along is None or along in variables(part)
 
 
-def moving(d: Definition, part: Expr) -> list[str]:
+def read_variables(d: Definition, part: Expr) -> list[str]:
     """The variables that a read depends on, those of its last index (contiguous in memory) last.
 
     >>> from tdsl.lang.expr import TRUE, Binary
     >>> from tdsl.lang.types import f32
     >>> i, k = Var("i"), Var("k")
     >>> read = Read("a", (Binary("mod", k, i), Binary("floordiv", i, k)), 0, f32)
-    >>> moving(Definition((i,), ("i",), (("k", None, None),), TRUE, (read,), None, None), read)
+    >>> read_variables(Definition((i,), ("i",), (("k", None, None),), TRUE, (read,), None, None), read)
     ['k', 'i']
     """
     read = part.yes if isinstance(part, Select) else part
@@ -72,7 +72,7 @@ def moving(d: Definition, part: Expr) -> list[str]:
     return sorted((v for v in d.variables if v in used), key=lambda v: (v in last, v in d.free))
 
 
-def _runs(state: State, f: FuncDef, d: Definition) -> dict[str, Interval]:
+def _variable_intervals(state: State, f: FuncDef, d: Definition) -> dict[str, Interval]:
     """The interval of each variable of a definition."""
     box = needed_box(state, f)
     at = {e.name: ends for e, ends in zip(d.index, box, strict=True) if isinstance(e, Var)}

@@ -31,7 +31,7 @@ Value = tuple[Any, bool]  # a number, and whether it may be NaN instead, then in
 Ranges = tuple[tuple[str, Expr | None, Expr | None], ...]
 
 
-def may_decide(e: Expr) -> bool:
+def has_condition(e: Expr) -> bool:
     """True if an expression contains a select or a comparison, whose conditions may decide its value."""
     return any(
         isinstance(n, Select) or (isinstance(n, Binary) and n.op in COMPARISONS)
@@ -40,23 +40,25 @@ def may_decide(e: Expr) -> bool:
 
 
 @dataclass(slots=True)
-class Written:
+class ConditionalFuncs:
     """Inlines the element-wise funcs of a program whose values conditions may decide."""
 
     program: Program
     names: frozenset[str]
 
     @staticmethod
-    def of(program: Program) -> Written:
+    def of(program: Program) -> ConditionalFuncs:
         """The element-wise funcs of a program that contain conditions, or read such a func."""
-        found: set[str] = set()
+        names: set[str] = set()
         for f in program.funcs:  # producers first
             d = f.definitions[0]
             single = len(f.definitions) == 1 == len(f.dtypes)
             plain = single and d.combine is None and not has_effects(d)
-            if plain and (any(r.name in found for r in d.reads) or any(map(may_decide, d.values))):
-                found.add(f.name)
-        return Written(program, frozenset(found))
+            if plain and (
+                any(r.name in names for r in d.reads) or any(map(has_condition, d.values))
+            ):
+                names.add(f.name)
+        return ConditionalFuncs(program, frozenset(names))
 
     def out(self, e: Expr) -> Expr:
         """An expression with the reads of these funcs replaced by their definitions."""
@@ -69,10 +71,10 @@ class Written:
 
 
 @dataclass(slots=True)
-class Decided:
+class ImpliedValues:
     """Values that terms over some ranges must have if a comparison is true (`holds`) or false."""
 
-    written: Written
+    written: ConditionalFuncs
     comparison: Expr
     holds: bool
     ranges: Ranges
@@ -142,11 +144,11 @@ class Decided:
         a, b = self.value(x), self.value(y)
         if a is None or b is None:
             return None
-        made = {
+        truth = {
             "eq": a[0] == b[0], "ne": a[0] != b[0], "lt": a[0] < b[0], "le": a[0] <= b[0],
             "gt": a[0] > b[0], "ge": a[0] >= b[0],
         }[op]  # fmt: skip
-        return (float(made), False) if not (a[1] or b[1]) or made == (op == "ne") else None
+        return (float(truth), False) if not (a[1] or b[1]) or truth == (op == "ne") else None
 
     def _product(self, x: Expr, y: Expr) -> Value | None:
         """The value of x * y: 0 if x is 0 and y finite, an infinity if x is and y is a positive constant."""
@@ -202,5 +204,5 @@ class Decided:
         if [r[1:] for r in d.ranges] != [r[1:] for r in self.ranges]:
             return False
         at: dict[str, Expr] = dict(zip(d.free, m.index, strict=True))
-        at |= {r[0]: Var(own[0]) for r, own in zip(d.ranges, self.ranges, strict=True)}
+        at |= {r[0]: Var(row_range[0]) for r, row_range in zip(d.ranges, self.ranges, strict=True)}
         return self.written.out(substitute(d.values[0], at)) == x

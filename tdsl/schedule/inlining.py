@@ -16,7 +16,7 @@ from tdsl.lang.simplify import substitute
 from tdsl.schedule.properties import cost
 from tdsl.schedule.state import Inline, State
 
-MOST_COPIES = 10_000  # values of inlined funcs at different indices in one func
+MAX_COPIES = 10_000  # values of inlined funcs at different indices in one func
 
 
 def inline_funcs(state: State) -> State:
@@ -73,10 +73,10 @@ class _Expansion:
 
     def value(self, read: Read) -> Expr:
         """The value of an inlined func at an expanded index; reads in that value are not expanded yet."""
-        key = read.name, read.component, same_index(read.index)
+        key = read.name, read.component, index_key(read.index)
         value = self.copies.get(key)
         if value is None:
-            if len(self.copies) >= MOST_COPIES:
+            if len(self.copies) >= MAX_COPIES:
                 raise self.too_many(read)
             value = self.copies[key] = value_at(self.program.func(read.name).definitions[0], read)
             self.done |= {id(i): i for i in read.index if id(i) not in self.done}
@@ -85,7 +85,7 @@ class _Expansion:
 
     def too_many(self, read: Read) -> ScheduleError:
         return ScheduleError(
-            f"{self.owner.name!r} reads funcs that are inlined at more than {MOST_COPIES} different indices",
+            f"{self.owner.name!r} reads funcs that are inlined at more than {MAX_COPIES} different indices",
             loc=self.owner.loc,
             label="defined here",
             related=((self.program.func(read.name).loc, "one of those that are inlined"),),
@@ -93,13 +93,13 @@ class _Expansion:
         )
 
 
-def same_index(index: tuple[Expr, ...]) -> tuple[object, ...]:
+def index_key(index: tuple[Expr, ...]) -> tuple[object, ...]:
     """A key of an index that is the same for indices that are equal as sums."""
     sums = map(as_sum, index)
     return tuple((s.constant, frozenset(s.terms.items())) for s in sums)
 
 
-def work_inlined(state: State, d: Definition, limit: int) -> int:
+def cost_with_inlined(state: State, d: Definition, limit: int) -> int:
     """The estimated operations and reads per point of a definition, including those of inlined funcs.
 
     Each different read of an inlined func counts once; counting stops beyond `limit`.
@@ -107,7 +107,7 @@ def work_inlined(state: State, d: Definition, limit: int) -> int:
     total, seen, queue = cost(d), set(), [*d.reads]
     while queue and total <= limit:
         read = queue.pop()
-        key = read.name, same_index(read.index)
+        key = read.name, index_key(read.index)
         if key in seen or not is_inlined(state, read.name):
             continue
         seen.add(key)
@@ -127,34 +127,34 @@ def is_inlined(state: State, name: str) -> bool:
 
 def inlined_into(state: State, definitions: Iterable[Definition]) -> tuple[Definition, ...]:
     """The definitions of all inlined funcs that some definitions read, directly or indirectly."""
-    found: dict[str, Definition] = {}
+    inlined: dict[str, Definition] = {}
     queue = [*definitions]
     for d in queue:  # grows
-        for name in sorted({r.name for r in d.reads} - {*found}):
+        for name in sorted({r.name for r in d.reads} - {*inlined}):
             if is_inlined(state, name):
-                found[name] = state.program.func(name).definitions[0]
-                queue.append(found[name])
-    return tuple(found.values())
+                inlined[name] = state.program.func(name).definitions[0]
+                queue.append(inlined[name])
+    return tuple(inlined.values())
 
 
-def with_reads(state: State, func: str, source: str) -> State:
+def expand_reads(state: State, func: str, source: str) -> State:
     """The state with inlined funcs expanded in `func` if it reads `source` through them."""
     program = state.program
     inside = inlined_into(state, program.func(func).definitions)
     if not any(r.name == source for d in inside for r in d.reads):
         return state
-    own = inline_funcs(state).program.func(func)
-    funcs = tuple(own if f.name == func else f for f in program.funcs)
+    expanded = inline_funcs(state).program.func(func)
+    funcs = tuple(expanded if f.name == func else f for f in program.funcs)
     return replace(state, program=replace(program, funcs=funcs))
 
 
 def readers_of(state: State, func: str) -> tuple[FuncDef, ...]:
     """The funcs with loops that read a func, directly or through inlined funcs."""
-    found: dict[str, FuncDef] = {}
+    readers: dict[str, FuncDef] = {}
     for f, _ in state.consumers(func):
-        own = readers_of(state, f.name) if is_inlined(state, f.name) else (f,)
-        found |= {g.name: g for g in own}
-    return tuple(found.values())
+        funcs = readers_of(state, f.name) if is_inlined(state, f.name) else (f,)
+        readers |= {g.name: g for g in funcs}
+    return tuple(readers.values())
 
 
 def value_at(d: Definition, read: Read) -> Expr:

@@ -12,14 +12,14 @@ from tdsl.schedule.dependence import is_independent
 from tdsl.schedule.legality import loops_around
 from tdsl.schedule.loops import (
     check_concurrent,
+    check_positive,
     find_loop,
     fuse,
     iterations_of,
-    mark,
-    positive,
+    set_kind,
     split,
 )  # fmt: skip
-from tdsl.schedule.rfactor import reduce_beside
+from tdsl.schedule.rfactor import reduce_concurrently
 from tdsl.schedule.state import (
     AXES,
     CLUSTER,
@@ -35,14 +35,14 @@ from tdsl.schedule.state import (
     is_ordered,
     is_reduction,
 )  # fmt: skip
-from tdsl.schedule.thread_shares import by_layout
-from tdsl.schedule.tree import placed_in
+from tdsl.schedule.thread_shares import distribute_by_layout
+from tdsl.schedule.tree import nested_funcs
 from tdsl.schedule.vectorize import vectorize
 
-MOST_BLOCKS = {"blockIdx.x": 2**31 - 1, "blockIdx.y": 2**16 - 1, "blockIdx.z": 2**16 - 1}
-MOST_THREADS = 1024  # the largest number of threads of a block
-MOST_IN_CLUSTER = 8  # the largest number of blocks of a cluster, on each GPU that has clusters
-_MOST_RESIDENT = 32  # the largest number of resident blocks of a multiprocessor
+MAX_BLOCKS = {"blockIdx.x": 2**31 - 1, "blockIdx.y": 2**16 - 1, "blockIdx.z": 2**16 - 1}
+MAX_THREADS = 1024  # the largest number of threads of a block
+MAX_CLUSTER_BLOCKS = 8  # the largest number of blocks of a cluster, on each GPU that has clusters
+_MAX_RESIDENT = 32  # the largest number of resident blocks of a multiprocessor
 
 
 def bind(state: State, func: str, definition: int, *, loop: str, axis: str) -> State:
@@ -54,12 +54,12 @@ def bind(state: State, func: str, definition: int, *, loop: str, axis: str) -> S
         raise Illegal(f"a GPU has no axis {axis!r}", did_you_mean(axis, AXES))
     name = find_loop(state, func, definition, loop)
     count = iterations_of(state, func, definition, name)
-    if axis == CLUSTER and count is not None and count > MOST_IN_CLUSTER:
+    if axis == CLUSTER and count is not None and count > MAX_CLUSTER_BLOCKS:
         raise Illegal(
-            f"loop {name!r} has {count} iterations, and a cluster {MOST_IN_CLUSTER} blocks at most",
-            f"split({name!r}, {MOST_IN_CLUSTER}), and bind the inner loop",
+            f"loop {name!r} has {count} iterations, and a cluster {MAX_CLUSTER_BLOCKS} blocks at most",
+            f"split({name!r}, {MAX_CLUSTER_BLOCKS}), and bind the inner loop",
         )
-    reduced = axis in THREADS and _is_merged(state, func, definition, name)
+    reduced = axis in THREADS and _needs_merge(state, func, definition, name)
     if not reduced:
         check_concurrent(state, func, definition, name)
     for x in state.plan(func).nests[definition].loops:
@@ -68,12 +68,12 @@ def bind(state: State, func: str, definition: int, *, loop: str, axis: str) -> S
                 f"loop {x.name!r} runs on {axis} already",
                 f"fuse {x.name!r} and {name!r}, or bind one of them to another axis",
             )
-    if reduced and not _are_partial(state, func, definition, name):
-        return reduce_beside(state, func, definition, name, axis)
-    return mark(state, func, definition, name, axis)
+    if reduced and not _merges_partials(state, func, definition, name):
+        return reduce_concurrently(state, func, definition, name, axis)
+    return set_kind(state, func, definition, name, axis)
 
 
-def _is_merged(state: State, func: str, definition: int, loop: str) -> bool:
+def _needs_merge(state: State, func: str, definition: int, loop: str) -> bool:
     """True for a reduction loop whose partial results have to be combined between threads."""
     f, plan = state.program.func(func), state.plan(func)
     reduces = is_reduction(f, definition, plan.nests[definition], loop)
@@ -83,7 +83,7 @@ def _is_merged(state: State, func: str, definition: int, loop: str) -> bool:
     return not (update and is_independent(state, func, definition, loop))
 
 
-def _are_partial(state: State, func: str, definition: int, loop: str) -> bool:
+def _merges_partials(state: State, func: str, definition: int, loop: str) -> bool:
     """True if a definition only combines one partial result of each iteration of a loop."""
     d = state.program.func(func).definitions[definition]
     each = (isinstance(v, Read) and v.index[-1:] == (Var(loop),) for v in d.values)
@@ -98,12 +98,12 @@ def cooperate(state: State, func: str, definition: int, *, vector: int = 1) -> S
     neighbours in memory. A stage that writes or reads a fragment is distributed by the fragment's layout;
     a reduction of a fragment runs in each thread first, then across the threads that share a row.
     """
-    positive(vector, "the number of elements")
+    check_positive(vector, "the number of elements")
     f, plan = state.program.func(func), state.plan(func)
-    made = None if plan.scope == SHARED else by_layout(state, func, vector)
-    if made is not None:
-        return made
-    _check_untouched(f, plan.nests[0])
+    distributed = None if plan.scope == SHARED else distribute_by_layout(state, func, vector)
+    if distributed is not None:
+        return distributed
+    _check_default_loops(f, plan.nests[0])
     if plan.scope not in (SHARED, GROUP):
         raise Illegal(f"{func!r} is not in shared memory", 'set_scope("shared") first')
     counts = _threads_around(state, func)
@@ -121,7 +121,7 @@ def cooperate(state: State, func: str, definition: int, *, vector: int = 1) -> S
     for axis, count in counts:
         outer, inner = f"{axis.replace('Idx.', '_')}_o", axis.replace("Idx.", "_")
         state = split(state, func, 0, loop=whole, factor=count, names=(outer, inner))
-        state = mark(state, func, 0, inner, axis)
+        state = set_kind(state, func, 0, inner, axis)
         whole = outer
     return state
 
@@ -131,15 +131,15 @@ def launch_bounds(state: State, func: str, definition: int, *, blocks: int) -> S
 
     The registers of its threads are limited accordingly.
     """
-    if positive(blocks, "the number of blocks") > _MOST_RESIDENT:
+    if check_positive(blocks, "the number of blocks") > _MAX_RESIDENT:
         raise Illegal(
             f"{blocks} blocks do not run on a multiprocessor at a time",
-            f"it has room for {_MOST_RESIDENT} at most",
+            f"it has room for {_MAX_RESIDENT} at most",
         )
     return state.with_plan(func, replace(state.plan(func), resident=blocks, touched=True))
 
 
-def _check_untouched(f: FuncDef, nest: Nest) -> None:
+def _check_default_loops(f: FuncDef, nest: Nest) -> None:
     d = f.definitions[0]
     if len(f.definitions) > 1 or d.ranges:
         raise Illegal(f"{f.name!r} is no copy or element-wise stage", "bind its loops one by one")
@@ -153,23 +153,23 @@ def _check_untouched(f: FuncDef, nest: Nest) -> None:
 
 def _threads_around(state: State, func: str) -> tuple[tuple[str, int], ...]:
     """The thread axes of the loops around a stage, threadIdx.x first, with the number of threads of each."""
-    found: dict[str, int] = {}
+    counts: dict[str, int] = {}
     around = loops_around(state, func)
     for x in around:
         nest = state.plan(x.func).nests[x.definition]
         if nest.kind(x.loop) in THREADS:
-            found[nest.kind(x.loop)] = _count(state, x.func, x.definition, x.loop)
+            counts[nest.kind(x.loop)] = _thread_count(state, x.func, x.definition, x.loop)
     hosts = {x.func for x in around}
-    for name in hosts.union(*(placed_in(state, host) for host in hosts)):
+    for name in hosts.union(*(nested_funcs(state, host) for host in hosts)):
         for t in state.plan(name).tensorizations:
             if INSTRUCTIONS[t.instruction].cuda:
-                found[LANES] = INSTRUCTIONS[t.instruction].threads
-    if not found:
-        raise _without_threads(state, func)
-    return tuple(sorted(found.items()))
+                counts[LANES] = INSTRUCTIONS[t.instruction].threads
+    if not counts:
+        raise _no_threads_error(state, func)
+    return tuple(sorted(counts.items()))
 
 
-def _without_threads(state: State, func: str) -> Illegal:
+def _no_threads_error(state: State, func: str) -> Illegal:
     """The error for a stage with no thread loop around it; the hint names one further inside, if any."""
     place = state.plan(func).place
     if isinstance(place, At):
@@ -187,14 +187,14 @@ def _without_threads(state: State, func: str) -> Illegal:
     )
 
 
-def _count(state: State, func: str, definition: int, loop: str) -> int:
+def _thread_count(state: State, func: str, definition: int, loop: str) -> int:
     """The iterations of a loop over threads."""
     count = iterations_of(state, func, definition, loop)
-    if count is None or count > MOST_THREADS:
+    if count is None or count > MAX_THREADS:
         raise Illegal(
             f"the number of threads that run {loop!r} of {func!r} is not known here"
             if count is None
-            else f"{count} threads run {loop!r} of {func!r}; a block has {MOST_THREADS} at most",
+            else f"{count} threads run {loop!r} of {func!r}; a block has {MAX_THREADS} at most",
             f"split {loop!r} by a constant, and bind the inner loop",
         )
     return count

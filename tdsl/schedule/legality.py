@@ -17,18 +17,18 @@ from tdsl.schedule.inlining import inlined_into
 from tdsl.schedule.pipelines import check_pipelined
 from tdsl.schedule.predicates import check_predicates
 from tdsl.schedule.reverse_compute_at import check_after
-from tdsl.schedule.rfactor import check_merged
+from tdsl.schedule.rfactor import check_thread_merge
 from tdsl.schedule.state import (
     AXES,
     BLOCKS,
     CONCURRENT,
+    COOPERATIVE,
     SERIAL,
     SHARED,
     SHIFT,
     THREADS,
-    TOGETHER,
     UNROLLED,
-    After,
+    AfterProducer,
     At,
     FuncPlan,
     Illegal,
@@ -38,12 +38,12 @@ from tdsl.schedule.state import (
     Root,
     Split,
     State,
-    With,
+    WithStage,
     is_reduction,
     levels_of,
     parts_of,
 )  # fmt: skip
-from tdsl.schedule.tree import ordered, placed_in
+from tdsl.schedule.tree import nested_funcs, producers_first
 
 AT_ROOT = -1  # the definition number of a store level that means the whole kernel
 
@@ -58,9 +58,9 @@ def recheck(state: State, func: str) -> None:
     for n in range(len(f.definitions)):
         for nest in (plan.nests[n], *(s.nest for s in plan.specializations if s.definition == n)):
             check_dependences(state, func, n, nest)
-    inside = placed_in(state, func)
-    own = [d for name in inside for d in state.program.func(name).definitions]
-    read = {r.name for d in (*own, *inlined_into(state, own)) for r in d.reads}
+    inside = nested_funcs(state, func)
+    definitions = [d for name in inside for d in state.program.func(name).definitions]
+    read = {r.name for d in (*definitions, *inlined_into(state, definitions)) for r in d.reads}
     concerned = inside | read
     for name, _ in state.plans:
         if name in concerned:
@@ -116,20 +116,20 @@ def check_place(state: State, func: str, *, final: bool) -> None:
     for level in levels_of(plan):
         _check_level(state, func, level)
     _check_acyclic(state, func)
-    if isinstance(plan.place, After | With):
+    if isinstance(plan.place, AfterProducer | WithStage):
         _check_order(state, func)
     match plan.place:
         case At(level):
             _check_uses(state, func, level, final=final)
             check_predicates(state, func, level, final=final)
-        case After(level):
+        case AfterProducer(level):
             check_after(state, func, level)
             home = state.plan(level.func).place
-            while isinstance(home, After | With):
+            while isinstance(home, AfterProducer | WithStage):
                 home = state.plan(home.level.func).place
             if isinstance(home, At):
                 _check_uses(state, func, home.level, final=final)
-        case With(level):
+        case WithStage(level):
             check_with(state, func, level)
         case _:
             pass
@@ -153,7 +153,7 @@ def _check_level(state: State, func: str, level: Level) -> None:
             f"{func!r} has its place at loop {level.loop!r} of {level.func!r}, which would be gone",
             f"change the loops of {level.func!r} before placing {func!r}",
         )
-    if isinstance(host.place, With):
+    if isinstance(host.place, WithStage):
         _check_level(state, level.func, host.place.level)
         if nest.position(level.loop) < _depth(state, host.place.level):
             raise Illegal(
@@ -181,7 +181,7 @@ def _check_acyclic(state: State, func: str) -> None:
 def _check_order(state: State, func: str) -> None:
     """Raise Illegal if stages that share loops depend on each other through stages outside these loops."""
     try:
-        ordered(state)
+        producers_first(state)
     except CycleError:
         raise Illegal(
             f"something that {func!r} reads, or that reads it, has to run in the middle of these loops",
@@ -199,7 +199,7 @@ def _check_uses(state: State, func: str, level: Level, *, final: bool) -> None:
     for c, definition in state.consumers(func):
         inline = isinstance(state.plan(c.name).place, Inline)
         what = f"what {c.name!r} is inlined into" if inline else repr(c.name)
-        for path in _paths(state, c.name, definition, final=final):
+        for path in _loop_paths(state, c.name, definition, final=final):
             if level not in path:
                 raise Illegal(
                     f"{c.name!r} reads {func!r} outside of loop {level.loop!r} of {level.func!r}",
@@ -216,27 +216,27 @@ def _depth(state: State, level: Level) -> int:
 def check_with(state: State, func: str, level: Level) -> None:
     """Raise Illegal unless a stage can run in the loops of another, down to a level."""
     f, other = state.program.func(func), level.func
-    if depends(state, func, other) or depends(state, other, func):
+    if depends_on(state, func, other) or depends_on(state, other, func):
         raise Illegal(f"{func!r} and {other!r} depend on each other", "use compute_at")
     if len(f.definitions) > 1 or len(state.program.func(other).definitions) > 1:
         raise Illegal("only stages with one definition can share loops", "use compute_at")
-    if not isinstance(state.plan(other).place, Root | With | None):
+    if not isinstance(state.plan(other).place, Root | WithStage | None):
         raise Illegal(
             f"{other!r} is not computed at the root", "share loops of a stage at the root"
         )
-    for name in _sharing(state, func):
-        if depends(state, func, name) or depends(state, name, func):
+    for name in _funcs_sharing_loops(state, func):
+        if depends_on(state, func, name) or depends_on(state, name, func):
             raise Illegal(
                 f"{name!r} shares these loops, too, and depends on {func!r}", "use compute_at"
             )
-    mine, depth = state.plan(func).nests[0], _depth(state, level)
-    if len(mine.loops) < depth:
+    nest, depth = state.plan(func).nests[0], _depth(state, level)
+    if len(nest.loops) < depth:
         raise Illegal(
-            f"{func!r} has {counted(len(mine.loops), 'loop')}, fewer than the {depth} to share",
+            f"{func!r} has {counted(len(nest.loops), 'loop')}, fewer than the {depth} to share",
             "name a loop further out",
         )
-    _check_shared_order(state, func, level, mine.names()[:depth])
-    shared = mine.names()[:depth]
+    _check_shared_order(state, func, level, nest.names()[:depth])
+    shared = nest.names()[:depth]
     for name, plan in state.plans:
         for used in levels_of(plan):
             if used.func == func and used.loop in shared and used.definition != AT_ROOT:
@@ -247,41 +247,41 @@ def check_with(state: State, func: str, level: Level) -> None:
 
 def _check_shared_order(state: State, func: str, level: Level, shared: tuple[str, ...]) -> None:
     """Raise Illegal if a reduction would not be initialised before a shared loop, or not run in order."""
-    f, mine, other = state.program.func(func), state.plan(func).nests[0], state.plan(level.func)
-    theirs = other.nests[level.definition]
-    foreign = _depth(state, other.place.level) if isinstance(other.place, With) else 0
-    for n, (a, b) in enumerate(zip(shared, theirs.names(), strict=False)):
-        if not is_reduction(f, 0, mine, a):
+    f, nest, other = state.program.func(func), state.plan(func).nests[0], state.plan(level.func)
+    host_nest = other.nests[level.definition]
+    foreign = _depth(state, other.place.level) if isinstance(other.place, WithStage) else 0
+    for n, (a, b) in enumerate(zip(shared, host_nest.names(), strict=False)):
+        if not is_reduction(f, 0, nest, a):
             continue
         if n < foreign:
             raise Illegal(
                 f"{func!r} reduces over {a!r}, which {level.func!r} shares with another stage",
                 "share the loops of that stage",
             )
-        if theirs.kind(b) not in (SERIAL, UNROLLED):
+        if host_nest.kind(b) not in (SERIAL, UNROLLED):
             raise Illegal(
                 f"{func!r} reduces over {a!r}, but {b!r} of {level.func!r} does not run in order",
                 f"leave {b!r} serial, or share loops outside of it",
             )
 
 
-def _sharing(state: State, func: str) -> Iterator[str]:
+def _funcs_sharing_loops(state: State, func: str) -> Iterator[str]:
     """Other funcs in the loops that a func shares, without its hosts and the funcs in its own loops."""
 
     def hosts(name: str) -> list[str]:
-        found = [name]
-        while isinstance(place := state.plan(found[-1]).place, With | After):
-            found.append(place.level.func)
-        return found
+        chain = [name]
+        while isinstance(place := state.plan(chain[-1]).place, WithStage | AfterProducer):
+            chain.append(place.level.func)
+        return chain
 
-    mine = hosts(func)
+    func_hosts = hosts(func)
     for name, _ in state.plans:
-        theirs = hosts(name)
-        if name not in mine and func not in theirs and theirs[-1] == mine[-1]:
+        other_hosts = hosts(name)
+        if name not in func_hosts and func not in other_hosts and other_hosts[-1] == func_hosts[-1]:
             yield name
 
 
-def depends(state: State, func: str, on: str) -> bool:
+def depends_on(state: State, func: str, on: str) -> bool:
     """True if a func reads another, directly or through other funcs."""
     seen, stack = set(), [func]
     while stack:
@@ -305,7 +305,7 @@ def _check_store(state: State, func: str, plan: FuncPlan, store: Level, *, final
             return
         raise Illegal(f"{func!r} is stored at a loop but not computed inside it", "add compute_at")
     compute = plan.place.level
-    around = enclosing(state, compute)
+    around = enclosing_levels(state, compute)
     if store.definition == AT_ROOT:
         between = around
     elif store not in around:
@@ -327,7 +327,7 @@ def _check_store(state: State, func: str, plan: FuncPlan, store: Level, *, final
 def loops_around(state: State, func: str) -> list[Level]:
     """The loops in which a func is computed or stored; a loop may occur twice."""
     levels = [x for x in levels_of(state.plan(func)) if x.definition != AT_ROOT]
-    return [x for level in levels for x in enclosing(state, level)]
+    return [x for level in levels for x in enclosing_levels(state, level)]
 
 
 def _check_launch(state: State, func: str) -> None:
@@ -337,7 +337,7 @@ def _check_launch(state: State, func: str) -> None:
     everywhere = {nest.kind(x.loop) for x, nest in runs}
     kinds = {nest.kind(x.loop) for x, nest in runs if x.func != func}
     for level, _ in runs:
-        check_merged(state, func, level)
+        check_thread_merge(state, func, level)
     for nest in plan.nests:
         for n, x in enumerate(nest.loops):
             if x.kind in BLOCKS and (kinds or any(y.kind not in BLOCKS for y in nest.loops[:n])):
@@ -346,21 +346,21 @@ def _check_launch(state: State, func: str) -> None:
                     "loops over blocks stand outside of all others: reorder, or compute the func at the root",
                 )
     bound = [x for nest in plan.nests for x in nest.loops if x.kind in THREADS and x.kind in kinds]
-    scope = state.plan(plan.place.level.func).scope if isinstance(plan.place, After) else ""
-    together = scope in TOGETHER or plan.scope in TOGETHER
-    own = plan.scope != SHARED and func not in state.program.outputs
-    if scope == SHARED and own and not kinds.isdisjoint(THREADS):
+    scope = state.plan(plan.place.level.func).scope if isinstance(plan.place, AfterProducer) else ""
+    cooperative = scope in COOPERATIVE or plan.scope in COOPERATIVE
+    is_private = plan.scope != SHARED and func not in state.program.outputs
+    if scope == SHARED and is_private and not kinds.isdisjoint(THREADS):
         raise Illegal(
             f"each thread has a {func!r} of its own, but what it follows is made once for all of them",
             'set_scope("shared")',
         )
-    if bound and not together:
+    if bound and not cooperative:
         raise Illegal(
             f"loop {bound[0].name!r} runs on {bound[0].kind}, but each thread around it has a {func!r} "
             "of its own",
             'set_scope("shared"), or compute it outside of the loops over threads',
         )
-    if plan.scope in TOGETHER and everywhere.isdisjoint(AXES):
+    if plan.scope in COOPERATIVE and everywhere.isdisjoint(AXES):
         raise Illegal(
             f"{func!r} is in {plan.scope} memory, but not inside of a block",
             'compute it inside of a loop that runs on "blockIdx.x"',
@@ -380,39 +380,39 @@ def _check_specialized(state: State, func: str, host: str, *, final: bool) -> No
             ) from None
 
 
-def enclosing(state: State, level: Level) -> list[Level]:
+def enclosing_levels(state: State, level: Level) -> list[Level]:
     """The loops around a level and the level itself, outermost first; Illegal if the loop is gone."""
     _check_level(state, level.func, level)
     names = state.plan(level.func).nests[level.definition].names()
-    own = [Level(level.func, level.definition, x) for x in names[: names.index(level.loop) + 1]]
+    loops = [Level(level.func, level.definition, x) for x in names[: names.index(level.loop) + 1]]
     match state.plan(level.func).place:
-        case At(outer) | After(outer):
-            return [*enclosing(state, outer), *own]
-        case With(outer):
-            return [*enclosing(state, outer), *own[_depth(state, outer) :]]
+        case At(outer) | AfterProducer(outer):
+            return [*enclosing_levels(state, outer), *loops]
+        case WithStage(outer):
+            return [*enclosing_levels(state, outer), *loops[_depth(state, outer) :]]
         case _:
-            return own
+            return loops
 
 
-def _paths(state: State, func: str, definition: int, *, final: bool) -> Iterator[list[Level]]:
+def _loop_paths(state: State, func: str, definition: int, *, final: bool) -> Iterator[list[Level]]:
     """The loops around a definition, innermost last; one list for each use of an inlined func.
 
     Yields nothing for funcs without a place, unless `final`.
     """
     plan = state.plan(func)
-    own = [Level(func, definition, x) for x in plan.nests[definition].names()]
+    loops = [Level(func, definition, x) for x in plan.nests[definition].names()]
     match plan.place:
-        case At(level) | After(level) | With(level):
-            around = [*enclosing(state, level), *own]
-            if final or not _is_open(state, around[0].func):
+        case At(level) | AfterProducer(level) | WithStage(level):
+            around = [*enclosing_levels(state, level), *loops]
+            if final or not _is_unplaced(state, around[0].func):
                 yield around
         case Inline():
             for user, n in state.consumers(func):
-                yield from _paths(state, user.name, n, final=final)
+                yield from _loop_paths(state, user.name, n, final=final)
         case _:
-            if final or not _is_open(state, func):
-                yield own
+            if final or not _is_unplaced(state, func):
+                yield loops
 
 
-def _is_open(state: State, func: str) -> bool:
+def _is_unplaced(state: State, func: str) -> bool:
     return state.plan(func).place is None and func not in state.program.outputs

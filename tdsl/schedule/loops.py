@@ -18,7 +18,7 @@ from tdsl.schedule.state import (
     SHIFT,
     TAILS,
     UNROLLED,
-    After,
+    AfterProducer,
     At,
     FuncPlan,
     Fuse,
@@ -32,7 +32,7 @@ from tdsl.schedule.state import (
     Split,
     State,
     Tensorization,
-    With,
+    WithStage,
     is_ordered,
     is_reduction,
     roots_of,
@@ -71,7 +71,7 @@ def find_loop(state: State, func: str, definition: int, name: str) -> str:
     raise Illegal(f"there is no loop {name!r}", hint)
 
 
-def change(
+def replace_nest(
     state: State, func: str, definition: int, nest: Nest, moved: dict[str, str] | None = None
 ) -> State:
     """The state with another nest; places and prefetches at removed loops move to loops by `moved`."""
@@ -81,8 +81,8 @@ def change(
     names = moved
 
     def at(x: _Placed) -> _Placed:
-        own = x.definition == definition
-        return replace(x, loop=names.get(x.loop, x.loop)) if own else x
+        in_nest = x.definition == definition
+        return replace(x, loop=names.get(x.loop, x.loop)) if in_nest else x
 
     ahead = tuple(
         replace(p, of=names.get(p.of, p.of)) if p.definition == definition else p
@@ -96,39 +96,39 @@ def change(
     )
     state = state.with_plan(func, plan)
     for name in dict.fromkeys(state.placed_in.get(func, ())):
-        state = state.with_plan(name, _move(state.plan(name), func, definition, moved))
+        state = state.with_plan(name, _move_places(state.plan(name), func, definition, moved))
     return state
 
 
-def _move(plan: FuncPlan, func: str, definition: int, moved: dict[str, str]) -> FuncPlan:
-    def own(level: Level) -> bool:
+def _move_places(plan: FuncPlan, func: str, definition: int, moved: dict[str, str]) -> FuncPlan:
+    def names_loop(level: Level) -> bool:
         return level.func == func and level.definition == definition
 
-    def at(level: Level) -> Level:
+    def moved_level(level: Level) -> Level:
         return replace(level, loop=moved.get(level.loop, level.loop))
 
     match plan.place:
-        case At(level) | After(level) | With(level) if own(level):
-            plan = replace(plan, place=replace(plan.place, level=at(level)))
+        case At(level) | AfterProducer(level) | WithStage(level) if names_loop(level):
+            plan = replace(plan, place=replace(plan.place, level=moved_level(level)))
         case _:
             pass
-    if plan.store is not None and own(plan.store):
-        plan = replace(plan, store=at(plan.store))
+    if plan.store is not None and names_loop(plan.store):
+        plan = replace(plan, store=moved_level(plan.store))
     return plan
 
 
-def new_name(nest: Nest, wanted: str | None, default: str) -> str:
-    """The name of a new loop: `wanted`, which must be unused, or an unused name derived from `default`."""
-    if wanted is None:
+def new_loop_name(nest: Nest, name: str | None, default: str) -> str:
+    """The name of a new loop: `name`, which must be unused, or an unused name derived from `default`."""
+    if name is None:
         return nest.fresh(default)
-    if not wanted.isidentifier() or keyword.iskeyword(wanted):
-        raise Illegal(f"{wanted!r} is not a name", "use letters, digits and _, as in Python")
-    if wanted in nest.used_names():
-        raise Illegal(f"there is already a loop {wanted!r}", "choose another name")
-    return wanted
+    if not name.isidentifier() or keyword.iskeyword(name):
+        raise Illegal(f"{name!r} is not a name", "use letters, digits and _, as in Python")
+    if name in nest.used_names():
+        raise Illegal(f"there is already a loop {name!r}", "choose another name")
+    return name
 
 
-def positive(value: object, what: str) -> int:
+def check_positive(value: object, what: str) -> int:
     """`value` as an int; raises Illegal unless it is an integer from 1 to MAX_FACTOR."""
     if isinstance(value, bool) or not hasattr(value, "__index__"):
         raise Illegal(f"{what} must be an integer, not {value!r}", "pass a positive int")
@@ -189,18 +189,20 @@ def split(
         raise Illegal("give a factor or nparts, one of them", "split(x, 16) or split(x, nparts=4)")
     if tail not in TAILS:
         raise Illegal(f"there is no tail strategy {tail!r}", did_you_mean(str(tail), TAILS))
-    factor = None if factor is None else positive(factor, "the factor")
-    nparts = None if nparts is None else positive(nparts, "nparts")
+    factor = None if factor is None else check_positive(factor, "the factor")
+    nparts = None if nparts is None else check_positive(nparts, "nparts")
     nest = state.plan(func).nests[definition]
     if nest.kind(name) != SERIAL:
         raise Illegal(f"loop {name!r} is {nest.kind(name)} already", "split it before")
     _check_tail(state, func, definition, nest, name, tail, factor, nparts)
-    outer = new_name(nest, names[0], f"{name}_o")
-    inner = new_name(replace(nest, aliases=(*nest.aliases, (outer, outer))), names[1], f"{name}_i")
-    made = nest.replaced(name, Loop(outer), Loop(inner))
+    outer = new_loop_name(nest, names[0], f"{name}_o")
+    inner = new_loop_name(
+        replace(nest, aliases=(*nest.aliases, (outer, outer))), names[1], f"{name}_i"
+    )
+    new_nest = nest.replaced(name, Loop(outer), Loop(inner))
     relation = Split(name, outer, inner, factor, nparts, tail)
-    made = replace(made, relations=(*nest.relations, relation))
-    return change(state, func, definition, made, {name: inner})
+    new_nest = replace(new_nest, relations=(*nest.relations, relation))
+    return replace_nest(state, func, definition, new_nest, {name: inner})
 
 
 def _check_tail(
@@ -247,28 +249,28 @@ def fuse(
     for x in (a, b):
         if nest.kind(x) != SERIAL:
             raise Illegal(f"loop {x!r} is {nest.kind(x)} already", "fuse before")
-    return fused(state, func, definition, a, b, name)
+    return fuse_loops(state, func, definition, a, b, name)
 
 
-def fused(
+def fuse_loops(
     state: State, func: str, definition: int, a: str, b: str, name: str | None = None
 ) -> State:
     """The state with a loop fused with the loop directly inside of it."""
     nest = state.plan(func).nests[definition]
-    both = new_name(nest, name, f"{a}_{b}")
-    made = replace(nest.replaced(a, Loop(both)), relations=(*nest.relations, Fuse(both, a, b)))
-    made = replace(made, loops=tuple(x for x in made.loops if x.name != b))
-    return change(state, func, definition, made, {b: both})
+    both = new_loop_name(nest, name, f"{a}_{b}")
+    new_nest = replace(nest.replaced(a, Loop(both)), relations=(*nest.relations, Fuse(both, a, b)))
+    new_nest = replace(new_nest, loops=tuple(x for x in new_nest.loops if x.name != b))
+    return replace_nest(state, func, definition, new_nest, {b: both})
 
 
 def rename(state: State, func: str, definition: int, *, loop: str, name: str) -> State:
     """Give a loop another name."""
     old = find_loop(state, func, definition, loop)
     nest = state.plan(func).nests[definition]
-    new = new_name(nest, name, name)
-    made = nest.replaced(old, replace(nest.loops[nest.position(old)], name=new))
-    made = replace(made, relations=(*nest.relations, Rename(old, new)))
-    return change(state, func, definition, made, {old: new})
+    new = new_loop_name(nest, name, name)
+    new_nest = nest.replaced(old, replace(nest.loops[nest.position(old)], name=new))
+    new_nest = replace(new_nest, relations=(*nest.relations, Rename(old, new)))
+    return replace_nest(state, func, definition, new_nest, {old: new})
 
 
 def reorder(state: State, func: str, definition: int, *, loops: tuple[str, ...]) -> State:
@@ -281,25 +283,25 @@ def reorder(state: State, func: str, definition: int, *, loops: tuple[str, ...])
     by_name = {x.name: x for x in nest.loops}
     order = iter(names)
     new = tuple(by_name[next(order)] if x.name in names else x for x in nest.loops)
-    return change(state, func, definition, replace(nest, loops=new))
+    return replace_nest(state, func, definition, replace(nest, loops=new))
 
 
-def mark(state: State, func: str, definition: int, name: str, kind: str) -> State:
+def set_kind(state: State, func: str, definition: int, name: str, kind: str) -> State:
     """Set the kind of a loop, given by its current name."""
     nest = state.plan(func).nests[definition]
-    return change(state, func, definition, nest.with_kind(name, kind))
+    return replace_nest(state, func, definition, nest.with_kind(name, kind))
 
 
 def serial(state: State, func: str, definition: int, *, loop: str) -> State:
     """Run a loop in order, undoing parallel, vectorize, unroll, bind or pipeline."""
-    return mark(state, func, definition, find_loop(state, func, definition, loop), SERIAL)
+    return set_kind(state, func, definition, find_loop(state, func, definition, loop), SERIAL)
 
 
 def parallel(state: State, func: str, definition: int, *, loop: str) -> State:
     """Run the iterations of a loop on several threads."""
     name = find_loop(state, func, definition, loop)
     check_concurrent(state, func, definition, name)
-    return mark(state, func, definition, name, PARALLEL)
+    return set_kind(state, func, definition, name, PARALLEL)
 
 
 def check_concurrent(state: State, func: str, definition: int, name: str) -> None:
@@ -324,11 +326,11 @@ def unroll(
     """Unroll a loop completely, or by a factor."""
     name = find_loop(state, func, definition, loop)
     if factor is None:
-        return mark(state, func, definition, name, UNROLLED)
-    return inner_part(state, func, definition, name, factor, "u", UNROLLED)
+        return set_kind(state, func, definition, name, UNROLLED)
+    return split_with_kind(state, func, definition, name, factor, "u", UNROLLED)
 
 
-def inner_part(
+def split_with_kind(
     state: State, func: str, definition: int, name: str, factor: int, suffix: str, kind: str
 ) -> State:
     """Split a loop and set the kind of the inner loop; the old name then means the outer loop."""
@@ -336,6 +338,6 @@ def inner_part(
     outer, inner = nest.fresh(f"{name}_o"), nest.fresh(f"{name}_{suffix}")
     state = split(state, func, definition, loop=name, factor=factor, names=(outer, inner))
     nest = state.plan(func).nests[definition]
-    made = replace(nest, aliases=(*nest.aliases, (name, outer)))
-    state = change(state, func, definition, made, {inner: outer})
-    return mark(state, func, definition, inner, kind)
+    new_nest = replace(nest, aliases=(*nest.aliases, (name, outer)))
+    state = replace_nest(state, func, definition, new_nest, {inner: outer})
+    return set_kind(state, func, definition, inner, kind)

@@ -8,10 +8,10 @@ from itertools import islice
 from tdsl.core.node import Node, children, outermost, post_order, transform
 from tdsl.lang.definition import Definition
 from tdsl.lang.expr import Cast, Expr, Read, Require, Show, Var
-from tdsl.schedule.padding import Lifted
+from tdsl.schedule.padding import LiftedExpr
 
 
-def mapped_reads(d: Definition, source: str) -> dict[Expr, Lifted]:
+def mapped_reads(d: Definition, source: str) -> dict[Expr, LiftedExpr]:
     """The largest expressions of a definition that depend on one element of a func or tensor only.
 
     If such an expression widens a value that was rounded to a narrower type, the rounded value instead.
@@ -22,14 +22,14 @@ def mapped_reads(d: Definition, source: str) -> dict[Expr, Lifted]:
     >>> value = Binary("mul", Binary("max", element, Const(0.0, f32)), other)
     >>> d = Definition((Var("i"), Var("j")), ("i", "j"), (), TRUE, (value,), None, None)
     >>> from tdsl.lang.show import show_expr
-    >>> [show_expr(found.value) for found in mapped_reads(d, "a").values()]
+    >>> [show_expr(lifted.value) for lifted in mapped_reads(d, "a").values()]
     ['max(a[d0], 0.0)']
     """
-    found: dict[Expr, Lifted] = {}
+    lifted: dict[Expr, LiftedExpr] = {}
     for e in d.expressions():
         for part, read in _parts(e, source):
-            found[part] = _lifted(part, read)
-    return found
+            lifted[part] = _lifted(part, read)
+    return lifted
 
 
 def _parts(root: Node, source: str) -> Iterator[tuple[Expr, Read]]:
@@ -53,15 +53,15 @@ def _parts(root: Node, source: str) -> Iterator[tuple[Expr, Read]]:
     for part in outermost(root, lambda n: isinstance(n, Read) or is_mapped(n)):
         leaf = leaf_of(part)
         if is_mapped(part) and isinstance(part, Expr) and isinstance(leaf, Read):
-            yield rounded_part(part), leaf
+            yield narrow_operand(part), leaf
 
 
-def rounded_part(e: Expr) -> Expr:
+def narrow_operand(e: Expr) -> Expr:
     """The narrow operand if an expression widens a rounded float, as it takes less memory; else itself.
 
     >>> from tdsl.lang.types import f16, f32
     >>> half = Cast(Read("a", (Var("i"),), 0, f32), f16)
-    >>> rounded_part(Cast(half, f32)) == half
+    >>> narrow_operand(Cast(half, f32)) == half
     True
     """
     match e:
@@ -71,9 +71,9 @@ def rounded_part(e: Expr) -> Expr:
             return e
 
 
-def _lifted(e: Expr, read: Read) -> Lifted:
+def _lifted(e: Expr, read: Read) -> LiftedExpr:
     whole = tuple(Var(f"d{k}") for k in range(len(read.index)))
     moved = Read(read.name, whole, read.component, read.dtype, loc=read.loc)
     value = transform(e, lambda n: moved if n == read else n)
     assert isinstance(value, Expr)
-    return Lifted(read.index, value)
+    return LiftedExpr(read.index, value)

@@ -37,13 +37,13 @@ from tdsl.lang.regions import reads_in, tighten
 from tdsl.lang.simplify import add, conjunction, simplify, substitute, subtract
 from tdsl.lang.types import i64
 from tdsl.machine.model import Machine
-from tdsl.schedule.implied_values import Decided, Ranges, Written, may_decide
+from tdsl.schedule.implied_values import ConditionalFuncs, ImpliedValues, Ranges, has_condition
 from tdsl.schedule.new_stage import replace_func
-from tdsl.schedule.one_pass import Pass
-from tdsl.schedule.state import SERIAL, UNROLLED, Illegal, Nest, Rotate, State, With, roots_of
+from tdsl.schedule.reduction_fusion import Fusion
+from tdsl.schedule.state import SERIAL, UNROLLED, Illegal, Nest, Rotate, State, WithStage, roots_of
 
 KINDS = ("sum", "prod", "max", "min", "any", "all")  # whose initial value is the identity
-_MOST = 8  # the largest number of comparisons that are tried
+_MAX_COMPARISONS = 8  # the largest number of comparisons that are tried
 
 
 def skip_masked(state: State, func: str, definition: int) -> State:
@@ -56,25 +56,25 @@ def skip_masked(state: State, func: str, definition: int) -> State:
     """
     f = state.program.func(func)
     d = f.definitions[definition]
-    mask = mask_of(Written.of(state.program), f, d, lenient=True)
+    mask = mask_of(ConditionalFuncs.of(state.program), f, d, lenient=True)
     if mask == TRUE:
         raise Illegal(
             f"no comparison of indices is known to make terms of {func!r} nothing",
             "write td.where(j <= i, term, 0), or -inf in an exponent or a maximum",
         )
     changed = (*f.definitions[:definition], replace(d, mask=mask), *f.definitions[definition + 1 :])
-    return _with(state, f, changed)
+    return _replace_definitions(state, f, changed)
 
 
-def _with(state: State, f: FuncDef, definitions: tuple[Definition, ...]) -> State:
+def _replace_definitions(state: State, f: FuncDef, definitions: tuple[Definition, ...]) -> State:
     if definitions == f.definitions:
         return state
     return replace_func(state, replace(f, definitions=definitions))
 
 
-def masked_in(program: Program) -> list[str]:
+def masked_funcs(program: Program) -> list[str]:
     """The funcs of a program that have terms which `skip_masked` can skip."""
-    written = Written.of(program)
+    written = ConditionalFuncs.of(program)
     return [
         f.name for f in program.funcs if mask_of(written, f, f.definitions[0], lenient=True) != TRUE
     ]
@@ -82,23 +82,23 @@ def masked_in(program: Program) -> list[str]:
 
 def with_masks(state: State) -> State:
     """The state with the mask of each reduction set, as far as it is provable without `skip_masked`."""
-    written = Written.of(state.program)
+    written = ConditionalFuncs.of(state.program)
     for f in state.program.funcs:
         definitions = tuple(
             replace(d, mask=mask_of(written, f, d)) if d.mask == TRUE else d for d in f.definitions
         )
-        state = _with(state, f, definitions)
+        state = _replace_definitions(state, f, definitions)
     return state
 
 
-def all_terms(state: State) -> State:
+def remove_masks(state: State) -> State:
     """The state with all masks removed: reductions compute all terms."""
     for f in state.program.funcs:
-        state = _with(state, f, tuple(replace(d, mask=TRUE) for d in f.definitions))
+        state = _replace_definitions(state, f, tuple(replace(d, mask=TRUE) for d in f.definitions))
     return state
 
 
-def without_masks(state: State, machine: Machine) -> State:
+def remove_unused_masks(state: State, machine: Machine) -> State:
     """The complete state without the masks of reductions whose loop bounds cannot be narrowed.
 
     Loops that are shared with another func, replaced by instructions, derived from two variables, or
@@ -106,47 +106,49 @@ def without_masks(state: State, machine: Machine) -> State:
     """
     for f in state.program.funcs:
         definitions = tuple(
-            replace(d, mask=TRUE) if d.mask != TRUE and _why_all(state, machine, f, n) else d
+            replace(d, mask=TRUE)
+            if d.mask != TRUE and _reason_for_all_terms(state, machine, f, n)
+            else d
             for n, d in enumerate(f.definitions)
         )
-        state = _with(state, f, definitions)
+        state = _replace_definitions(state, f, definitions)
     return state
 
 
-def masks_left_out(given: State, made: State, machine: Machine) -> Iterator[tuple[str, str]]:
+def unused_masks(scheduled: State, lowered: State, machine: Machine) -> Iterator[tuple[str, str]]:
     """The reductions with `skip_masked` that nevertheless compute all terms, each with the reason."""
-    for f in given.program.funcs:
+    for f in scheduled.program.funcs:
         for n, d in enumerate(f.definitions):
-            own = made.program.func(f.name) if made.program.has_func(f.name) else None
-            if d.mask != TRUE and own is not None and own.definitions[n].mask == TRUE:
-                yield f.name, _why_all(made, machine, own, n)
+            f_lowered = lowered.program.func(f.name) if lowered.program.has_func(f.name) else None
+            if d.mask != TRUE and f_lowered is not None and f_lowered.definitions[n].mask == TRUE:
+                yield f.name, _reason_for_all_terms(lowered, machine, f_lowered, n)
 
 
-def _why_all(state: State, machine: Machine, f: FuncDef, definition: int) -> str:
+def _reason_for_all_terms(state: State, machine: Machine, f: FuncDef, definition: int) -> str:
     """The reason why the loops of a reduction cannot skip masked terms; empty if they can."""
     plan, d = state.plan(f.name), f.definitions[definition]
-    hosts = {plan.place.level.func for _, plan in state.plans if isinstance(plan.place, With)}
+    hosts = {plan.place.level.func for _, plan in state.plans if isinstance(plan.place, WithStage)}
     if machine.block_threads:
         return "threads of a GPU go through its loops together"
-    if isinstance(plan.place, With) or f.name in hosts:
+    if isinstance(plan.place, WithStage) or f.name in hosts:
         return "its loops are shared with another func"
     if plan.tensorizations:
         return "an instruction stands in the place of its loops"
     if plan.specializations:
         return "it has special cases"
-    if not _may_be_cut(d, plan.nests[definition]):
+    if not _has_narrowable_loops(d, plan.nests[definition]):
         return "its loops over terms run side by side, or go over several variables"
     return ""
 
 
-def _may_be_cut(d: Definition, nest: Nest) -> bool:
+def _has_narrowable_loops(d: Definition, nest: Nest) -> bool:
     names = {name for name, _, _ in d.ranges}
     loops = [x for x in nest.loops if roots_of(nest, x.name) & names]
     plain = all(x.kind in (SERIAL, UNROLLED) and len(roots_of(nest, x.name)) == 1 for x in loops)
     return plain and not any(isinstance(r, Rotate) for r in nest.relations)
 
 
-def mask_of(written: Written, f: FuncDef, d: Definition, *, lenient: bool = False) -> Expr:
+def mask_of(written: ConditionalFuncs, f: FuncDef, d: Definition, *, lenient: bool = False) -> Expr:
     """The conjunction of comparisons outside of which terms equal the identity; TRUE if there is none.
 
     >>> from tdsl.lang.build_program import build_program
@@ -160,58 +162,58 @@ def mask_of(written: Written, f: FuncDef, d: Definition, *, lenient: bool = Fals
     >>> f[i] = sum(where(j > i, 0, a[i, j]), axis=j)
     >>> program = build_program((f,))
     >>> made = program.funcs[-1]
-    >>> show_expr(mask_of(Written.of(program), made, made.definitions[0]))
+    >>> show_expr(mask_of(ConditionalFuncs.of(program), made, made.definitions[0]))
     'i >= j'
     """
     plain = d.combine is not None and d.init is not None and d.combine.kind in KINDS
-    masked = any(map(may_decide, d.values)) or any(r.name in written.names for r in d.reads)
+    masked = any(map(has_condition, d.values)) or any(r.name in written.names for r in d.reads)
     if not plain or not masked or d.init is None or has_effects(d):
         return TRUE
     lenient = lenient or f.fast_math
-    found = list(_masks_of_term(written, d.values[0], d.init[0], d.ranges, lenient=lenient))
-    every = conjunction(c for linear, _ in found for c in linear)
-    if all(sure for _, sure in found) or _leaves_terms(f, d, every):
-        return every
-    return conjunction(c for linear, sure in found if sure for c in linear)
+    masks = list(_masks_of_term(written, d.values[0], d.init[0], d.ranges, lenient=lenient))
+    mask = conjunction(c for linear, _ in masks for c in linear)
+    if all(sure for _, sure in masks) or _keeps_terms(f, d, mask):
+        return mask
+    return conjunction(c for linear, sure in masks if sure for c in linear)
 
 
 def _masks_of_term(
-    written: Written, term: Expr, start: Expr, ranges: Ranges, *, lenient: bool
+    written: ConditionalFuncs, term: Expr, start: Expr, ranges: Ranges, *, lenient: bool
 ) -> Iterator[tuple[list[Expr], bool]]:
     """Comparisons of indices such that a term equals the identity of its reduction where they are false.
 
     Those with False are valid only if each row has a term where they hold: else all its terms may be NaN.
     """
     whole, names = written.out(term), {name for name, _, _ in ranges}
-    for c in _comparisons(whole, names)[:_MOST]:
+    for c in _comparisons(whole, names)[:_MAX_COMPARISONS]:
         for holds in (False, True):
-            wanted = simplify(Unary("not", c)) if holds else c
-            linear = [x for x in _linear(wanted) if variables(x) & names]
+            condition = simplify(Unary("not", c)) if holds else c
+            linear = [x for x in _linear(condition) if variables(x) & names]
             if linear and isinstance(start, Const):
-                found = Decided(written, c, holds, ranges, lenient).value(whole)
-                if found is not None and found[0] == start.value:
-                    yield linear, not found[1]
+                value = ImpliedValues(written, c, holds, ranges, lenient).value(whole)
+                if value is not None and value[0] == start.value:
+                    yield linear, not value[1]
 
 
-def needs_tile(made: Pass, first: Expr, factor: int) -> Expr:
+def needs_tile(fusion: Fusion, first: Expr, factor: int) -> Expr:
     """The condition under which a tile of `factor` terms from `first` has an unmasked term; TRUE if unknown.
 
     Each comparison of a mask is tested at the end of the tile where it can hold. Merging a tile without
     terms changes nothing, also in a row without terms.
     """
-    written, ranges = Written.of(made.state.program), made.lead.definitions[0].ranges
+    written, ranges = ConditionalFuncs.of(fusion.state.program), fusion.lead.definitions[0].ranges
     masks = []
-    for member in made.members.values():
+    for member in fusion.members.values():
         known = member.combine.kind in (*KINDS, "argmax")
         start = member.combine.init[0]
         terms = _masks_of_term(written, member.terms[0], start, ranges, lenient=True)
         masks.append(dict.fromkeys(c for linear, _ in terms for c in linear) if known else {})
-    common = [c for c in masks[0] if all(c in found for found in masks)]
+    common = [c for c in masks[0] if all(c in others for others in masks)]
     last = add(first, const(factor - 1))
-    return conjunction(x for c in common for x in _of_any(c, made.variable, first, last))
+    return conjunction(x for c in common for x in _in_any_term(c, fusion.variable, first, last))
 
 
-def _of_any(c: Expr, variable: str, first: Expr, last: Expr) -> Iterator[Expr]:
+def _in_any_term(c: Expr, variable: str, first: Expr, last: Expr) -> Iterator[Expr]:
     """A comparison at the end of a tile where it holds if it holds anywhere in the tile."""
     if isinstance(c, Binary) and c.op in ("le", "lt", "ge", "gt"):
         left, right = (c.left, c.right) if c.op in ("le", "lt") else (c.right, c.left)
@@ -223,7 +225,7 @@ def _of_any(c: Expr, variable: str, first: Expr, last: Expr) -> Iterator[Expr]:
         yield Binary("le", substitute(as_expr(lacks), at), ZERO)
 
 
-def _leaves_terms(f: FuncDef, d: Definition, mask: Expr) -> bool:
+def _keeps_terms(f: FuncDef, d: Definition, mask: Expr) -> bool:
     """True if each row that has terms provably has a term for which the mask holds."""
     if len(d.ranges) != 1 or d.where != TRUE:
         return False
@@ -255,8 +257,8 @@ def _linear(c: Expr) -> Iterator[Expr]:
     """Affine comparisons whose conjunction is equivalent to `c`; none if `c` is not affine.
 
     >>> from tdsl.lang.show import show_expr
-    >>> near = Binary("lt", Unary("abs", Binary("sub", Var("i"), Var("j"))), const(4))
-    >>> [show_expr(x) for x in _linear(near)]
+    >>> band = Binary("lt", Unary("abs", Binary("sub", Var("i"), Var("j"))), const(4))
+    >>> [show_expr(x) for x in _linear(band)]
     ['i - j < 4', '-(i - j) < 4']
     """
     match c:

@@ -101,22 +101,22 @@ def check_recipe(recipe: object) -> None:
 
 def check_owner(loop: Loop, stage: HasLoops, origins: Mapping[str, str]) -> None:
     """Raise ScheduleError unless a loop belongs to `stage` or to a func that `stage` was derived from."""
-    theirs = loop.stage
-    name, made_from = stage.func, []
+    owner = loop.stage
+    name, ancestors = stage.func, []
     while name in origins:
         name = origins[name]
-        made_from.append(name)
-    own = (theirs.func, theirs.definition) == (stage.func, stage.definition)
-    if not own and theirs.func not in made_from:
+        ancestors.append(name)
+    is_same = (owner.func, owner.definition) == (stage.func, stage.definition)
+    if not is_same and owner.func not in ancestors:
         raise ScheduleError(
-            f"loop {loop.name!r} belongs to {_words(theirs)}, not to {_words(stage)}",
+            f"loop {loop.name!r} belongs to {_stage_text(owner)}, not to {_stage_text(stage)}",
             loc=here(),
             label="this directive",
-            hint=f"{_words(stage)} has the loops {', '.join(x.name for x in stage.loops)}",
+            hint=f"{_stage_text(stage)} has the loops {', '.join(x.name for x in stage.loops)}",
         )
 
 
-def _words(stage: HasLoops) -> str:
+def _stage_text(stage: HasLoops) -> str:
     number = stage.definition - 1
     return f"update {number} of {stage.func!r}" if stage.definition else repr(stage.func)
 

@@ -27,7 +27,7 @@ from tdsl.schedule.state import (
     VECTORIZED,
     At,
     State,
-    With,
+    WithStage,
     is_reduction,
     levels_of,
     roots_of,
@@ -37,7 +37,7 @@ _IN_ORDER = (SERIAL, UNROLLED, VECTORIZED)
 
 
 @frozen
-class Alike:
+class NarrowedComponents:
     """The `components` of a func that are constant `along` variables, whose loops are at `depth` or inner."""
 
     components: tuple[int, ...]
@@ -45,17 +45,17 @@ class Alike:
     depth: int
 
 
-def find_alike(state: State, f: FuncDef) -> Alike | None:
+def find_narrowed(state: State, f: FuncDef) -> NarrowedComponents | None:
     """The components of a reduction that can be narrowed; None if there are none or its loops forbid it."""
     d, plan = f.definitions[0], state.plan(f.name)
     if len(f.definitions) > 1 or len(d.values) < 2 or d.init is None or d.combine is None:
         return None
-    apart = plan.specializations or plan.atomic or plan.distributed or plan.fold
-    if f.name in state.program.outputs or apart or isinstance(plan.place, With):
+    fixed = plan.specializations or plan.atomic or plan.distributed or plan.fold
+    if f.name in state.program.outputs or fixed or isinstance(plan.place, WithStage):
         return None
-    used = _depends_on(d)
+    used = _variables_of_values(d)
     fewest = min(used, key=len)
-    components = tuple(n for n, own in enumerate(used) if own == fewest)
+    components = tuple(n for n, variables_ in enumerate(used) if variables_ == fewest)
     along = frozenset(d.free) - fewest
     nest = plan.nests[0]
     reduced = [n for n, x in enumerate(nest.names()) if is_reduction(f, 0, nest, x)]
@@ -66,8 +66,8 @@ def find_alike(state: State, f: FuncDef) -> Alike | None:
         roots = roots_of(nest, x.name)
         if not roots & along:
             continue
-        together = x.kind == LANES and plan.scope == FRAGMENT
-        if n < depth or (not together and (x.kind not in _IN_ORDER or not roots <= along)):
+        replicated = x.kind == LANES and plan.scope == FRAGMENT
+        if n < depth or (not replicated and (x.kind not in _IN_ORDER or not roots <= along)):
             return None
     inner = set(nest.names()[depth:])
     reads = {r.name for n in components for r in reads_in((d.values[n],))}
@@ -76,23 +76,26 @@ def find_alike(state: State, f: FuncDef) -> Alike | None:
         before = isinstance(other.place, At) and other.store is None and name not in reads
         if placed and not before:
             return None
-    return Alike(components, along, depth)
+    return NarrowedComponents(components, along, depth)
 
 
-def _depends_on(d: Definition) -> tuple[frozenset[str], ...]:
+def _variables_of_values(d: Definition) -> tuple[frozenset[str], ...]:
     """The free variables that each value depends on."""
     assert d.init is not None and d.combine is not None
     free = frozenset(d.free)
     common = variables(d.where) & free
     terms = [variables(e) & free for e in d.values]
-    found = [common | own | (variables(e) & free) for own, e in zip(terms, d.init, strict=True)]
+    used = [
+        common | variables_ | (variables(e) & free)
+        for variables_, e in zip(terms, d.init, strict=True)
+    ]
     while True:
         new = []
-        for own, e in zip(found, d.combine.exprs, strict=True):
+        for variables_, e in zip(used, d.combine.exprs, strict=True):
             for n in post_order(e):
                 if isinstance(n, Param) and n.name[1:].isdigit():
-                    own = own | (found if n.name[0] == "a" else terms)[int(n.name[1:])]
-            new.append(own)
-        if new == found:
-            return tuple(found)
-        found = new
+                    variables_ = variables_ | (used if n.name[0] == "a" else terms)[int(n.name[1:])]
+            new.append(variables_)
+        if new == used:
+            return tuple(used)
+        used = new

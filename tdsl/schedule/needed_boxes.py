@@ -11,40 +11,40 @@ from tdsl.schedule.bounds_inference import definition_ranges
 from tdsl.schedule.state import State
 
 
-def boxes_within(
+def boxes_of_group(
     state: State, owner: str, box: Box, group: Iterable[str], facts: Facts = NOTHING
 ) -> dict[str, Box]:
     """What a box of `owner` needs of a group, consumers first, and of all that these read."""
-    found: dict[str, Box] = {owner: box}
+    boxes: dict[str, Box] = {owner: box}
     for name in (owner, *group):
-        found = with_reads_of(state.program.func(name), found, facts)
-    return found
+        boxes = with_boxes_read(state.program.func(name), boxes, facts)
+    return boxes
 
 
-def with_reads_of(f: FuncDef, boxes: Mapping[str, Box], facts: Facts = NOTHING) -> dict[str, Box]:
+def with_boxes_read(f: FuncDef, boxes: Mapping[str, Box], facts: Facts = NOTHING) -> dict[str, Box]:
     """Boxes, that of a func among them, together with what it reads for that; they where it is not needed.
 
     Terms that masks make nothing count: another box, as that of the last rows, may need them.
     """
-    found = dict(boxes)
-    if f.name not in found:
-        return found
-    found[f.name] = with_own_reads(f, found[f.name], facts)
+    needed = dict(boxes)
+    if f.name not in needed:
+        return needed
+    needed[f.name] = with_self_reads(f, needed[f.name], facts)
     for d in f.definitions:
-        ranges = definition_ranges(f, d, found[f.name], facts, every=True)
+        ranges = definition_ranges(f, d, needed[f.name], facts, every=True)
         if any(is_empty(r, facts) for r in ranges.values()):
             continue
         for source, touched in boxes_at(d.indices, ranges, facts, d.where).items():
             if source != f.name:
-                found[source] = union_box(found.get(source), touched, facts)
-    return found
+                needed[source] = union_box(needed.get(source), touched, facts)
+    return needed
 
 
-def with_own_reads(f: FuncDef, box: Box, facts: Facts = NOTHING) -> Box:
+def with_self_reads(f: FuncDef, box: Box, facts: Facts = NOTHING) -> Box:
     """A box of a func together with what its updates read of itself for it, as a scan does."""
     for d in f.definitions[1:]:
         ranges = definition_ranges(f, d, box, facts)
         if not any(is_empty(r, facts) for r in ranges.values()):
-            own = boxes_at(d.indices, ranges, facts, d.where).get(f.name)
-            box = box if own is None else union_box(box, own, facts)
+            self_read = boxes_at(d.indices, ranges, facts, d.where).get(f.name)
+            box = box if self_read is None else union_box(box, self_read, facts)
     return box

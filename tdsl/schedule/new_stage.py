@@ -13,28 +13,28 @@ from tdsl.schedule.state import (
 )  # fmt: skip
 
 
-def fresh_func(program: Program, wanted: str) -> str:
-    """`wanted`, or the first of wanted_1, wanted_2, ... that no func or input has."""
+def fresh_name(program: Program, base: str) -> str:
+    """`base`, or the first of wanted_1, wanted_2, ... that no func or input has."""
     used = {f.name for f in program.funcs} | {t.name for t in program.inputs}
-    name, count = wanted, 0
+    name, count = base, 0
     while name in used:
         count += 1
-        name = f"{wanted}_{count}"
+        name = f"{base}_{count}"
     return name
 
 
-def new_func(program: Program, wanted: str | None, default: str) -> str:
-    """The name of a new func: `wanted`, which must be unused, or an unused name derived from `default`."""
-    if wanted is None:
-        return fresh_func(program, default)
-    if not wanted.isidentifier() or keyword.iskeyword(wanted):
-        raise Illegal(f"{wanted!r} is not a name", "use letters, digits and _, as in Python")
-    if wanted != fresh_func(program, wanted):
-        raise Illegal(f"there is already a func or input {wanted!r}", "choose another name")
-    return wanted
+def new_name(program: Program, name: str | None, default: str) -> str:
+    """The name of a new func: `name`, which must be unused, or an unused name derived from `default`."""
+    if name is None:
+        return fresh_name(program, default)
+    if not name.isidentifier() or keyword.iskeyword(name):
+        raise Illegal(f"{name!r} is not a name", "use letters, digits and _, as in Python")
+    if name != fresh_name(program, name):
+        raise Illegal(f"there is already a func or input {name!r}", "choose another name")
+    return name
 
 
-def insert(state: State, before: str, f: FuncDef, plan: FuncPlan) -> State:
+def insert_func(state: State, before: str, f: FuncDef, plan: FuncPlan) -> State:
     """The state with a new func and its plan, inserted before the func `before`, which may read it."""
     at = next(n for n, g in enumerate(state.program.funcs) if g.name == before)
     funcs = (*state.program.funcs[:at], f, *state.program.funcs[at:])

@@ -12,16 +12,16 @@ from tdsl.lang.simplify import conjuncts
 
 
 @frozen
-class Lifted:
+class LiftedExpr:
     """An expression that a new stage can store: `value` over the variables d0, d1, ..., read at `index`.
 
     >>> from tdsl.lang.expr import ONE, const
     >>> from tdsl.lang.types import f32, i64
     >>> at = Binary("add", Var("i"), Var("k"))
     >>> edge = Read("a", (Call("pad_edge", (at, const(9)), i64),), 0, f32)
-    >>> found = padded_read(edge)
+    >>> lifted = padded_read(edge)
     >>> from tdsl.lang.show import show_expr
-    >>> [show_expr(e) for e in found.index], show_expr(found.value)
+    >>> [show_expr(e) for e in lifted.index], show_expr(lifted.value)
     (['i + k'], 'a[pad_edge(d0, 9)]')
     """
 
@@ -29,15 +29,15 @@ class Lifted:
     value: Expr
 
 
-def padded_reads(d: Definition, source: str) -> dict[Expr, Lifted]:
+def padded_reads(d: Definition, source: str) -> dict[Expr, LiftedExpr]:
     """The reads of a tensor or func with padding in a definition that pad it in the same way as the first."""
-    found: dict[Expr, Lifted] = {}
+    lifted: dict[Expr, LiftedExpr] = {}
     for e in d.expressions():
         for part in reads_or_padding(e, source):
             read = padded_read(part)
-            if read is not None and all(read.value == other.value for other in found.values()):
-                found[part] = read
-    return found
+            if read is not None and all(read.value == other.value for other in lifted.values()):
+                lifted[part] = read
+    return lifted
 
 
 def reads_or_padding(e: Node, source: str) -> Iterator[Expr]:
@@ -53,11 +53,11 @@ def reads_or_padding(e: Node, source: str) -> Iterator[Expr]:
     yield from outermost(e, reads_source)  # type: ignore[misc]  # Exprs
 
 
-def padded_read(e: Expr) -> Lifted | None:
+def padded_read(e: Expr) -> LiftedExpr | None:
     """The padded read of an expression, whose indices are clipped or tested; None for other expressions."""
     match e:
         case Select(cond, Read(_, index), Const()):
-            tested = [o for test in conjuncts(cond) for o in _tested(test)]
+            tested = [o for test in conjuncts(cond) for o in _tested_index(test)]
         case Read(_, index):
             tested = []
             if not any(isinstance(x, Call) for x in index):
@@ -69,17 +69,17 @@ def padded_read(e: Expr) -> Lifted | None:
     offsets = tuple(dict.fromkeys((*outer, *inside)))
     names = {o: f"d{n}" for n, o in enumerate(offsets)}
 
-    def lifted(n: Node) -> Node:
+    def renamed(n: Node) -> Node:
         if n in names:
             return Var(names[n])  # type: ignore[index]  # only expressions are in there
-        return map_children(n, lifted)
+        return map_children(n, renamed)
 
-    value = lifted(e)
+    value = renamed(e)
     assert isinstance(value, Expr)
-    return Lifted(offsets, value) if variables(value) <= set(names.values()) else None
+    return LiftedExpr(offsets, value) if variables(value) <= set(names.values()) else None
 
 
-def _tested(test: Expr) -> list[Expr]:
+def _tested_index(test: Expr) -> list[Expr]:
     match test:
         case Binary("le", Const(), x) | Binary("lt", x, _) if variables(x):
             return [x]

@@ -8,7 +8,7 @@ from math import prod
 
 from tdsl.lang.expr import Binary, Const, Expr, Read, Select, Var
 from tdsl.lang.program import FuncDef
-from tdsl.schedule.loops import find_loop, positive
+from tdsl.schedule.loops import check_positive, find_loop
 from tdsl.schedule.state import (
     PIPELINED,
     SERIAL,
@@ -21,8 +21,8 @@ from tdsl.schedule.state import (
     fresh_nest,
 )  # fmt: skip
 
-UNIT = 16  # the rows of a bulk copy are a multiple of this number of bytes
-LINE = 128  # the tiles of a bulk copy are a multiple of this number of bytes
+BULK_ROW_BYTES = 16  # the rows of a bulk copy are a multiple of this number of bytes
+BULK_TILE_BYTES = 128  # the tiles of a bulk copy are a multiple of this number of bytes
 
 
 def pipeline(
@@ -46,7 +46,7 @@ def pipeline(
             "MMAs are issued early only where producer warps fetch the tiles", "producer_warps=True"
         )
     name = find_loop(state, func, definition, loop)
-    if positive(stages, "the number of stages") < 2:
+    if check_positive(stages, "the number of stages") < 2:
         raise Illegal(
             "a pipeline has 2 stages or more: what is used and what is fetched",
             "pipeline(loop, 2), or serial(loop) for none",
@@ -73,7 +73,7 @@ def bulk_copy(state: State, func: str, definition: int) -> State:
             f"{func!r} has one element", "a copy as a whole is for rows of 16 bytes and more"
         )
     d = f.definitions[0]
-    if copied(state, f) is None:
+    if copied_read(state, f) is None:
         raise Illegal(f"{func!r} is no plain copy", "cache_read the tensor, or use cooperate()")
     if plan.order is not None or plan.fold or plan.nests[0] != fresh_nest(d):
         raise Illegal(
@@ -83,41 +83,41 @@ def bulk_copy(state: State, func: str, definition: int) -> State:
     return state.with_plan(func, replace(plan, bulk=True, touched=True))
 
 
-def copied(state: State, f: FuncDef) -> Read | None:
+def copied_read(state: State, f: FuncDef) -> Read | None:
     """The read of which a func is a plain copy, at the func's own variables; None if it is no copy.
 
     A `filled` copy is 0 beyond the edges of its source.
     """
-    d, own = f.definitions[0], tuple(map(Var, f.variables))
-    if len(f.definitions) > 1 or len(d.values) > 1 or d.index != own:
+    d, point = f.definitions[0], tuple(map(Var, f.variables))
+    if len(f.definitions) > 1 or len(d.values) > 1 or d.index != point:
         return None
     match d.values[0]:
         case Read() as read:
             index = read.index
         case Select(_, Read() as read, Const()) if state.plan(f.name).filled:
-            index = tuple(map(_unclamped, read.index, own))
+            index = tuple(map(_unclamped, read.index, point))
         case _:
             return None
-    return replace(read, index=index) if index == own else None
+    return replace(read, index=index) if index == point else None
 
 
-def _unclamped(e: Expr, own: Var) -> Expr:
-    """An index without its clamps; `own` for a source of one element, where only the clamps are left."""
+def _unclamped(e: Expr, variable: Var) -> Expr:
+    """An index without its clamps; `variable` for a source of one element, where only the clamps are left."""
     while isinstance(e, Binary) and e.op in ("min", "max"):
         e = e.left
-    return own if isinstance(e, Const) else e
+    return variable if isinstance(e, Const) else e
 
 
-def whole_rows(extents: Sequence[int], size: int) -> int:
+def bulk_row_extent(extents: Sequence[int], size: int) -> int:
     """The last extent, rounded up for bulk copies: rows of whole 16 bytes, tiles of whole 128 bytes.
 
-    >>> whole_rows((3, 5), 4), whole_rows((8, 5), 4)
+    >>> bulk_row_extent((3, 5), 4), bulk_row_extent((8, 5), 4)
     (32, 8)
     """
     *outer, last = extents
-    step = UNIT // size
-    if prod(outer) * -(-last // step) * UNIT % LINE:
-        step = LINE // size
+    step = BULK_ROW_BYTES // size
+    if prod(outer) * -(-last // step) * BULK_ROW_BYTES % BULK_TILE_BYTES:
+        step = BULK_TILE_BYTES // size
     return -(-last // step) * step
 
 

@@ -32,7 +32,7 @@ def check_predicates(state: State, func: str, level: Level, *, final: bool) -> N
         return
     names = nest.names()
     for cond in conjuncts(d.where):
-        read = read_of(state, d, cond, func)
+        read = read_in_condition(state, d, cond, func)
         if read is None:
             continue
         tested = _tested_at(state, level, cond)
@@ -47,7 +47,7 @@ def check_predicates(state: State, func: str, level: Level, *, final: bool) -> N
         )
 
 
-def read_of(state: State, d: Definition, cond: Expr, func: str) -> Read | None:
+def read_in_condition(state: State, d: Definition, cond: Expr, func: str) -> Read | None:
     """The read by which a condition reads a func, directly or through inlined funcs; None if it does not."""
     for n in post_order(cond):
         if not isinstance(n, Read):

@@ -29,12 +29,12 @@ from tdsl.lang.expr import (
 from tdsl.lang.program import FuncDef
 from tdsl.lang.regions import Box, interval_of, reads_in
 from tdsl.lang.simplify import add, subtract
-from tdsl.schedule.bounds_inference import bounds_of, required
+from tdsl.schedule.bounds_inference import bounds_of, required_boxes
 from tdsl.schedule.state import Root, State
 from tdsl.schedule.tree import ROOT, build_tree
 
-FEW_APART = 4  # the largest stride, in elements, of accesses that still use vector loads
-LANES = 16  # vector lanes assumed in estimates
+MAX_STRIDE = 4  # the largest stride, in elements, of accesses that still use vector loads
+ASSUMED_LANES = 16  # vector lanes assumed in estimates
 _COSTLY = {"div": 4, "floordiv": 4, "mod": 4, "pow": 30}
 
 
@@ -45,7 +45,7 @@ def root_boxes(state: State) -> dict[str, Box]:
         f = state.program.func(name)
         f.output_box(None)
         start[name] = f.natural
-    return required(build_tree(state), state, (ROOT,), start, [], NOTHING)
+    return required_boxes(build_tree(state), state, (ROOT,), start, [], NOTHING)
 
 
 def needed_box(state: State, f: FuncDef) -> Box:
@@ -100,19 +100,19 @@ def cost(d: Definition, along: str | None = None) -> int:
     With a variable `along`, only operations whose value depends on it.
     """
     total = 0
-    for n in pre_order(*d.values, inside=_but_indices):
+    for n in pre_order(*d.values, inside=_children_without_indices):
         if not isinstance(n, Binary | Call | Unary | Select):
             continue
         if along is None or along in variables(n):
-            total += weight(n)
+            total += node_cost(n)
     return total
 
 
-def weight(n: Node) -> int:
+def node_cost(n: Node) -> int:
     """The estimated cost of a node of an expression, in simple operations.
 
     >>> from tdsl.lang.expr import Var, const
-    >>> weight(Binary("add", Var("i"), const(1))), weight(Var("i"))
+    >>> node_cost(Binary("add", Var("i"), const(1))), node_cost(Var("i"))
     (1, 0)
     """
     match n:
@@ -126,7 +126,7 @@ def weight(n: Node) -> int:
             return 0
 
 
-def _but_indices(n: Node) -> tuple[Node, ...]:
+def _children_without_indices(n: Node) -> tuple[Node, ...]:
     """The children of a node, none for reads, whose children are indices."""
     return () if isinstance(n, Read | Access) else children(n)
 
@@ -148,7 +148,7 @@ def operations(state: State, free: Collection[str] = ()) -> int | None:
     return total
 
 
-def work_of_a_point(f: FuncDef) -> float:
+def work_per_point(f: FuncDef) -> float:
     """Operations and reads for a point of all definitions together, with the terms of their reductions."""
     total = 0.0
     for d in f.definitions:
@@ -157,7 +157,7 @@ def work_of_a_point(f: FuncDef) -> float:
     return total
 
 
-def widest(d: Definition) -> int:
+def max_bytes(d: Definition) -> int:
     """The size in bytes of the largest element type that a definition reads or computes."""
     sizes = [dtype_of(v).bytes for v in d.values]
     sizes += [r.dtype.bytes for r in reads_in(d.values)]
@@ -177,38 +177,38 @@ def stride_of(r: Read, variable: str, sizes: Sizes | None = None) -> int | None:
     if not moved:
         return 0
     after = [sizes.get(e.name) if sizes and isinstance(e, Var) else None for e in r.index]
-    width = prod(n or FEW_APART + 1 for n in after[moved[0] + 1 :])
-    if len(moved) > 1 or width > FEW_APART:
+    width = prod(n or MAX_STRIDE + 1 for n in after[moved[0] + 1 :])
+    if len(moved) > 1 or width > MAX_STRIDE:
         return None
-    stride = step(r.index[moved[0]], variable)
+    stride = coefficient(r.index[moved[0]], variable)
     return None if stride is None else stride * width
 
 
-def is_near(r: Read, variable: str, sizes: Sizes | None = None) -> bool:
+def is_dense(r: Read, variable: str, sizes: Sizes | None = None) -> bool:
     """True if the reads for adjacent values of a variable fall into a few vectors.
 
     Their stride is small, or their range is within two vectors, as that of x // 2.
     """
     stride = stride_of(r, variable, sizes)
     if stride is not None:
-        return abs(stride) <= FEW_APART
+        return abs(stride) <= MAX_STRIDE
     if any(variable in variables(e) for e in r.index[:-1]):
         return False
-    lo, hi = interval_of(r.index[-1], {variable: (ZERO, const(LANES - 1))})
+    lo, hi = interval_of(r.index[-1], {variable: (ZERO, const(ASSUMED_LANES - 1))})
     reach = None if lo is None or hi is None else upper(subtract(hi, lo))
-    return reach is not None and reach < 2 * LANES
+    return reach is not None and reach < 2 * ASSUMED_LANES
 
 
-def step(e: Expr, variable: str) -> int | None:
+def coefficient(e: Expr, variable: str) -> int | None:
     """The coefficient of a variable in an index, through padding; None if the index is not linear in it."""
     match e:
         case Call("pad_edge" | "pad_reflect" | "pad_symmetric" | "pad_wrap", (x, _)):
-            return step(x, variable)
+            return coefficient(x, variable)
         case Binary("max" | "min", x, y) if variable not in variables(y):
-            return step(x, variable)
+            return coefficient(x, variable)
     s = as_sum(e)
     if any(variable in variables(a) for a in s.terms if a != Var(variable)):
         inner = [a for a in s.terms if variable in variables(a)]
         single = len(inner) == 1 and s.terms[inner[0]] == 1 and inner[0] != e
-        return step(inner[0], variable) if single else None
+        return coefficient(inner[0], variable) if single else None
     return s.terms.get(Var(variable), 0)

@@ -61,9 +61,9 @@ def _check_partial(state: State, tensor: str, placement: Placement) -> None:
         f = state.program.func(tensor) if state.program.has_func(tensor) else None
         combine = f.definitions[-1].combine if f is not None else None
         if f is None or combine is None or combine.kind != op:
-            made = "an input" if f is None else "not reduced" if combine is None else combine.kind
+            kind = "an input" if f is None else "not reduced" if combine is None else combine.kind
             raise Illegal(
-                f"{tensor!r} cannot lie as partial({op}): it is {made}",
+                f"{tensor!r} cannot lie as partial({op}): it is {kind}",
                 "only the parts of a reduction lie so, combined by its own operator: partial(sum)",
             )
         if combine.scalars() or len(f.dtypes) > 1:
@@ -114,7 +114,7 @@ def distribute(
         _check_update(f, definition)
     for name in (find_loop(state, func, definition, x) for x in loops):
         _check_reduced(state, func, definition, plan.nests[definition], name)
-        _check_own_updates(f, definition, plan.nests[definition], name)
+        _check_local_updates(f, definition, plan.nests[definition], name)
     outer: list[str] = []
     for loop, (_, parts) in zip(loops, axes, strict=True):
         name = find_loop(state, func, definition, loop)
@@ -123,13 +123,13 @@ def distribute(
         nest = state.plan(func).nests[definition]
         first, inner = (x for x in nest.names() if x not in before)
         outer.append(first)
-        kept = ((x, inner if own == name else own) for x, own in nest.aliases)
+        kept = ((x, inner if target == name else target) for x, target in nest.aliases)
         nest = replace(nest, aliases=(*kept, (name, inner)))
         state = state.with_plan(func, state.plan(func).with_nest(definition, nest))
     rest = [x for x in state.plan(func).nests[definition].names() if x not in outer]
     state = reorder(state, func, definition, loops=(*outer, *rest))
-    made = replace(state.plan(func), distributed=tuple(outer), shared=definition, place=Root())
-    return state.with_plan(func, made)
+    new_plan = replace(state.plan(func), distributed=tuple(outer), shared=definition, place=Root())
+    return state.with_plan(func, new_plan)
 
 
 def _check_reduced(state: State, func: str, definition: int, nest: Nest, name: str) -> None:
@@ -164,7 +164,7 @@ def _check_update(f: FuncDef, definition: int) -> None:
         )
 
 
-def _check_own_updates(f: FuncDef, definition: int, nest: Nest, name: str) -> None:
+def _check_local_updates(f: FuncDef, definition: int, nest: Nest, name: str) -> None:
     """Raise Illegal if an update accesses elements of another iteration of the first definition's loop."""
     if definition or len(f.definitions) == 1:
         return
@@ -172,9 +172,9 @@ def _check_own_updates(f: FuncDef, definition: int, nest: Nest, name: str) -> No
         free = v in f.variables
         dim = f.variables.index(v) if free else 0
         for d in f.definitions[1:]:
-            own = [d.index, *(r.index for r in d.reads if r.name == f.name)]
+            indices = [d.index, *(r.index for r in d.reads if r.name == f.name)]
             alone = free and d.index[dim] in [Var(x) for x in d.free]
-            if not alone or len({i[dim] for i in own}) > 1:
+            if not alone or len({i[dim] for i in indices}) > 1:
                 raise Illegal(
                     f"an update of {f.name!r} needs more than one iteration of {name!r} makes",
                     "distribute loops whose variable stands alone in every update, the update itself, "
@@ -200,17 +200,17 @@ def communicate(
     if definition != plan.shared:
         raise Illegal("another definition is distributed", "communicate at a loop of that one")
     for x in nest.names()[: nest.position(name) + 1]:
-        _check_own_updates(state.program.func(func), definition, nest, x)
+        _check_local_updates(state.program.func(func), definition, nest, x)
     if nest.position(name) < nest.position(last):
         raise Illegal(
             f"{name!r} is fixed by the rank, and {last!r} inside of it, too",
             f"communicate at {last!r} or a loop inside of it",
         )
-    own = _reached(state, func)
+    reads = _funcs_read(state, func)
     done = dict(plan.communicated)
     for tensor in tensors:
-        if tensor not in own:
-            raise Illegal(f"{func!r} does not read {tensor!r}", did_you_mean(tensor, sorted(own)))
+        if tensor not in reads:
+            raise Illegal(f"{func!r} does not read {tensor!r}", did_you_mean(tensor, sorted(reads)))
         if tensor in done:
             raise Illegal(f"{tensor!r} is communicated at {done[tensor]!r}", "name each once")
     if deterministic and (
@@ -234,13 +234,13 @@ def communicate(
     return state.with_plan(func, replace(plan, deterministic=plan.deterministic or deterministic))
 
 
-def _reached(state: State, func: str) -> set[str]:
+def _funcs_read(state: State, func: str) -> set[str]:
     """The names of a func and of all tensors and funcs that it reads, directly or indirectly."""
-    found = {func}
+    names = {func}
     for f in reversed(state.program.funcs):
-        if f.name in found:
-            found |= {r.name for d in f.definitions for r in d.reads}
-    return found
+        if f.name in names:
+            names |= {r.name for d in f.definitions for r in d.reads}
+    return names
 
 
 def rotate(
@@ -264,10 +264,10 @@ def rotate(
             f"divide({name!r}, n) first, and rotate the outer loop",
         )
     new = nest.fresh(f"{name}r")
-    made = replace(
+    new_nest = replace(
         nest.replaced(name, Loop(new)), relations=(*nest.relations, Rotate(name, new, turns))
     )
-    plan = plan.with_nest(definition, made)
+    plan = plan.with_nest(definition, new_nest)
     moved = tuple((t, new if at == name else at) for t, at in plan.communicated)
     return state.with_plan(func, replace(plan, communicated=moved, touched=True))
 

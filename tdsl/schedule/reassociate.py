@@ -22,10 +22,10 @@ from tdsl.lang.program import FuncDef, Program
 from tdsl.lang.regions import reads_in
 from tdsl.lang.simplify import conjunction, conjuncts, substitute, subtract
 from tdsl.schedule.inlining import value_at
-from tdsl.schedule.new_stage import fresh_func, insert, new_func, replace_func, without_unread
+from tdsl.schedule.new_stage import fresh_name, insert_func, new_name, replace_func, without_unread
 from tdsl.schedule.state import Illegal, State, fresh_nest, fresh_plan
 from tdsl.schedule.sum_factors import Factor, factors_of, product_of
-from tdsl.schedule.tree import placed_in
+from tdsl.schedule.tree import nested_funcs
 
 
 def reassociate(
@@ -39,34 +39,34 @@ def reassociate(
     Integer results are equal, as integers wrap; floats are rounded in another order. Scalar factors become
     an element-wise func of the new sum.
     """
-    f, via = _check(state, func, definition, source)
-    both = _one_sum(state.program, f, state.program.func(source), via)
-    made = new_func(state.program, name, f"{func}_factor")
-    first = _first_sum(f, both, made)
-    scale = [x for x in both.scale if variables(x[0]) <= set(first.variables)]
-    terms = [x for x in (*both.scale, *both.last) if x not in scale]
+    f, via = _check_sums(state, func, definition, source)
+    nested = _nested_sum(state.program, f, state.program.func(source), via)
+    factor_name = new_name(state.program, name, f"{func}_factor")
+    inner_sum = _first_sum(f, nested, factor_name)
+    scale = [x for x in nested.scale if variables(x[0]) <= set(inner_sum.variables)]
+    terms = [x for x in (*nested.scale, *nested.last) if x not in scale]
     if scale and terms:
-        first = replace(first, name=fresh_func(state.program, f"{made}_sum"))
-        state = insert(state, func, first, fresh_plan(first))
-        first = _scaled(first, made, scale)
+        inner_sum = replace(inner_sum, name=fresh_name(state.program, f"{factor_name}_sum"))
+        state = insert_func(state, func, inner_sum, fresh_plan(inner_sum))
+        inner_sum = _scaled_func(inner_sum, factor_name, scale)
     else:
-        terms = [*both.scale, *both.last]
-    state = insert(state, func, first, fresh_plan(first))
-    read = Read(made, tuple(map(Var, first.variables)), 0, first.dtypes[0])
+        terms = [*nested.scale, *nested.last]
+    state = insert_func(state, func, inner_sum, fresh_plan(inner_sum))
+    read = Read(factor_name, tuple(map(Var, inner_sum.variables)), 0, inner_sum.dtypes[0])
     value = Binary("mul", product_of(terms, read.dtype), read) if terms else read
     d = f.definitions[0]
     outer = {n for n, _, _ in d.ranges}
     where = conjunction(c for c in conjuncts(d.where) if not variables(c) & outer)
-    new = replace(d, ranges=both.ranges, where=where, values=(value,), mask=TRUE)
+    new = replace(d, ranges=nested.ranges, where=where, values=(value,), mask=TRUE)
     state = replace_func(state, replace(f, definitions=(new,)))
     state = state.with_plan(func, state.plan(func).with_nest(0, fresh_nest(new)))
-    return _without(state, {source, *via})
+    return _remove_unread(state, {source, *via})
 
 
-def _check(state: State, func: str, definition: int, source: str) -> tuple[FuncDef, set[str]]:
+def _check_sums(state: State, func: str, definition: int, source: str) -> tuple[FuncDef, set[str]]:
     """The func and the element-wise funcs through which it reads the source; Illegal unless both are sums."""
     program = state.program
-    f, via = program.func(func), between(program, func, source)
+    f, via = program.func(func), elementwise_between(program, func, source)
     if via is None:
         hint = did_you_mean(source, sums_in(program, func))
         raise Illegal(f"the terms of {func!r} read no func {source!r}", hint)
@@ -91,19 +91,19 @@ def _is_sum(f: FuncDef) -> bool:
     return summed and plain and (t.is_float or t.is_integer)
 
 
-def between(program: Program, func: str, source: str) -> set[str] | None:
+def elementwise_between(program: Program, func: str, source: str) -> set[str] | None:
     """The element-wise funcs through which `func` reads `source`; None if it does not read it."""
-    leads: dict[str, bool] = {}
+    reads_source: dict[str, bool] = {}
 
     def reads(name: str) -> bool:
-        if name not in leads:
-            found = {r.name for r in reads_in(program.func(name).definitions[0].values)}
-            inner = [n for n in found if _is_elementwise(program, n) and reads(n)]
-            leads[name] = bool(inner) or source in found
-        return leads[name]
+        if name not in reads_source:
+            names = {r.name for r in reads_in(program.func(name).definitions[0].values)}
+            inner = [n for n in names if _is_elementwise(program, n) and reads(n)]
+            reads_source[name] = bool(inner) or source in names
+        return reads_source[name]
 
-    there = program.has_func(source) and source != func and reads(func)
-    return {n for n, yes in leads.items() if yes and n != func} if there else None
+    is_read = program.has_func(source) and source != func and reads(func)
+    return {n for n, yes in reads_source.items() if yes and n != func} if is_read else None
 
 
 def sums_in(program: Program, func: str) -> list[str]:
@@ -125,7 +125,7 @@ def _is_elementwise(program: Program, name: str) -> bool:
 
 
 @frozen
-class _Both:
+class _NestedSum:
     """Two nested sums as one: the ranges of the inner sum, and the factors of its terms.
 
     `first` depend on ranges of the outer sum, `last` on those of the inner sum alone, `scale` on neither.
@@ -137,7 +137,7 @@ class _Both:
     scale: tuple[Factor, ...]
 
 
-def _one_sum(program: Program, f: FuncDef, inside: FuncDef, via: set[str]) -> _Both:
+def _nested_sum(program: Program, f: FuncDef, inside: FuncDef, via: set[str]) -> _NestedSum:
     """The terms of `f`, in which the read of the inner sum is replaced by the terms of that sum."""
     d, summed = f.definitions[0], inside.definitions[0]
     names = _fresh_names([n for n, _, _ in summed.ranges], {*d.variables, *summed.free})
@@ -165,22 +165,22 @@ def _one_sum(program: Program, f: FuncDef, inside: FuncDef, via: set[str]) -> _B
     first = tuple(x for x in factors if variables(x[0]) & outer)
     left = [x for x in factors if x not in first]
     last = tuple(x for x in left if variables(x[0]) & inner)
-    return _Both(tuple(ranges), first, last, tuple(x for x in left if x not in last))
+    return _NestedSum(tuple(ranges), first, last, tuple(x for x in left if x not in last))
 
 
-def _fresh_names(wanted: list[str], used: set[str]) -> dict[str, str]:
+def _fresh_names(variables_: list[str], used: set[str]) -> dict[str, str]:
     """For each variable its name, or the first of name_1, name_2, ... that is unused."""
-    found: dict[str, str] = {}
-    for v in wanted:
+    fresh: dict[str, str] = {}
+    for v in variables_:
         name, count = v, 0
-        while name in used or name in found.values():
+        while name in used or name in fresh.values():
             count += 1
             name = f"{v}_{count}"
-        found[v] = name
-    return found
+        fresh[v] = name
+    return fresh
 
 
-def _first_sum(f: FuncDef, both: _Both, name: str) -> FuncDef:
+def _first_sum(f: FuncDef, sums: _NestedSum, name: str) -> FuncDef:
     """The sum over the ranges of `f` of the factors that depend on them.
 
     Its dimensions are the other variables of these factors: the free ones of `f`, and before the last of
@@ -188,9 +188,9 @@ def _first_sum(f: FuncDef, both: _Both, name: str) -> FuncDef:
     """
     d, t = f.definitions[0], f.dtypes[0]
     ends = [e for _, lo, hi in d.ranges for e in (lo, hi) if e is not None]
-    used = {v for e in (*(x for x, _ in both.first), d.where, *ends) for v in variables(e)}
+    used = {v for e in (*(x for x, _ in sums.first), d.where, *ends) for v in variables(e)}
     terms = {
-        n: (lo, subtract(hi, ONE)) for n, lo, hi in both.ranges if lo is not None and hi is not None
+        n: (lo, subtract(hi, ONE)) for n, lo, hi in sums.ranges if lo is not None and hi is not None
     }
     free = [v for v in d.free if v in used]
     last = len(free) - (d.free[-1:] == tuple(free[-1:]) and bool(free))
@@ -199,26 +199,26 @@ def _first_sum(f: FuncDef, both: _Both, name: str) -> FuncDef:
         tuple((dict(zip(d.free, box, strict=True)) | terms)[v] for v in dims)
         for box in (f.limits, f.natural)
     )
-    made = replace(
-        d, index=tuple(map(Var, dims)), free=dims, values=(product_of(both.first, t),), mask=TRUE
+    definition = replace(
+        d, index=tuple(map(Var, dims)), free=dims, values=(product_of(sums.first, t),), mask=TRUE
     )
-    return FuncDef(name, (t,), (made,), limits, natural, False, f.fast_math, f.loc)
+    return FuncDef(name, (t,), (definition,), limits, natural, False, f.fast_math, f.loc)
 
 
-def _scaled(f: FuncDef, name: str, scale: list[Factor]) -> FuncDef:
+def _scaled_func(f: FuncDef, name: str, scale: list[Factor]) -> FuncDef:
     """An element-wise func: the sum `f` times the factors `scale`."""
     d, t = f.definitions[0], f.dtypes[0]
     value = product_of([(Read(f.name, d.index, 0, t), False), *scale], t)
-    made = Definition(d.index, d.free, (), TRUE, (value,), None, None, d.loc)
-    return replace(f, name=name, definitions=(made,))
+    definition = Definition(d.index, d.free, (), TRUE, (value,), None, None, d.loc)
+    return replace(f, name=name, definitions=(definition,))
 
 
-def _without(state: State, names: set[str]) -> State:
+def _remove_unread(state: State, names: set[str]) -> State:
     """The state without those funcs of `names` that nothing reads; Illegal if one of them has directives."""
     left = without_unread(state, names)
     kept = {f.name for f in left.program.funcs}
     for name in [f.name for f in state.program.funcs if f.name not in kept]:
-        placed = len(placed_in(state, name)) > 1 or name in dict(state.placed)
+        placed = len(nested_funcs(state, name)) > 1 or name in dict(state.placed)
         if placed or state.plan(name).touched:
             raise Illegal(
                 f"{name!r} has a schedule, and is not needed any more", "give this directive first"

@@ -9,7 +9,7 @@ with c if the term converts to another float type):
 
     sum of g(x) * exp(a(x) + b(m)) = exp(b(m) - b(c)) * sum of g(x) * exp(a(x) + b(c))
 
-and the end result is multiplied by h(m). `separate` derives b and h from the structure of the term. If
+and the end result is multiplied by h(m). `result_factors` derives b and h from the structure of the term. If
 
     t(x, m) = (a(x) + b(m)) ** k
 
@@ -23,12 +23,12 @@ from collections.abc import Callable
 from tdsl.core.node import frozen, post_order
 from tdsl.lang.expr import Binary, Call, Cast, Expr, Read, Unary, dtype_of
 
-Holds = Callable[[Expr], bool]
+Predicate = Callable[[Expr], bool]
 _EXPONENTIALS = ("exp", "exp2")
 
 
 @frozen
-class Separated:
+class ResultFactors:
     """The factors of a term that depend on results of other reductions.
 
     `shifts` are pairs of an exponential function and the part b(m) of its argument; `scales` are h(m) as
@@ -38,11 +38,11 @@ class Separated:
     shifts: tuple[tuple[str, Expr], ...] = ()
     scales: tuple[tuple[Expr, bool], ...] = ()
 
-    def __add__(self, other: Separated) -> Separated:
-        return Separated(self.shifts + other.shifts, self.scales + other.scales)
+    def __add__(self, other: ResultFactors) -> ResultFactors:
+        return ResultFactors(self.shifts + other.shifts, self.scales + other.scales)
 
 
-def separate(term: Expr, of_results: Holds, of_points: Holds) -> Separated | None:
+def result_factors(term: Expr, of_results: Predicate, of_points: Predicate) -> ResultFactors | None:
     """The factors of a term that depend on results; None if it depends on them otherwise.
 
     `of_results` is true for leaves that are results, `of_points` for leaves that vary over the terms.
@@ -50,7 +50,7 @@ def separate(term: Expr, of_results: Holds, of_points: Holds) -> Separated | Non
     >>> from tdsl.lang.expr import Var
     >>> from tdsl.lang.types import f32
     >>> x, m = Read("x", (Var("j"),), 0, f32), Read("m", (), 0, f32)
-    >>> found = separate(
+    >>> found = result_factors(
     ...     Call("exp", (Binary("sub", x, m),), f32), lambda n: n == m, lambda n: n == Var("j")
     ... )
     >>> found.shifts == (("exp", Unary("neg", m)),)
@@ -60,9 +60,9 @@ def separate(term: Expr, of_results: Holds, of_points: Holds) -> Separated | Non
     def depends(e: Expr) -> bool:
         return _any(e, of_results)
 
-    def factors(e: Expr, divides: bool) -> Separated | None:
+    def factors(e: Expr, divides: bool) -> ResultFactors | None:
         if not depends(e):
-            return Separated()
+            return ResultFactors()
         match e:
             case Binary("mul" | "div" as op, x, y):
                 left, right = factors(x, divides), factors(y, divides != (op == "div"))
@@ -71,16 +71,16 @@ def separate(term: Expr, of_results: Holds, of_points: Holds) -> Separated | Non
                 return factors(x, divides) if dtype_of(x).is_float else None
             case Call(fn, (x,)) if fn in _EXPONENTIALS and not divides:
                 part = shift_of(x, of_results, of_points)
-                return None if part is None else Separated(((fn, part),))
+                return None if part is None else ResultFactors(((fn, part),))
             case Read():
-                return Separated(scales=((e, divides),))
+                return ResultFactors(scales=((e, divides),))
             case _:
                 return None
 
     return factors(term, False) if dtype_of(term).is_float else None
 
 
-def shift_of(e: Expr, of_results: Holds, of_points: Holds) -> Expr | None:
+def shift_of(e: Expr, of_results: Predicate, of_points: Predicate) -> Expr | None:
     """The summand of `e` that does not vary over the terms; None if another summand depends on results."""
 
     def depends(x: Expr) -> bool:
@@ -113,5 +113,5 @@ def shift_of(e: Expr, of_results: Holds, of_points: Holds) -> Expr | None:
             return None
 
 
-def _any(e: Expr, holds: Holds) -> bool:
+def _any(e: Expr, holds: Predicate) -> bool:
     return any(holds(n) for n in post_order(e))  # type: ignore[arg-type]  # all are Exprs

@@ -11,7 +11,7 @@ from tdsl.lang.simplify import add, conjunction, substitute, subtract
 from tdsl.lang.types import DType
 from tdsl.schedule.loop_relations import relate
 from tdsl.schedule.loops import find_loop, split
-from tdsl.schedule.new_stage import fresh_func, insert, new_func, replace_func
+from tdsl.schedule.new_stage import fresh_name, insert_func, new_name, replace_func
 from tdsl.schedule.state import (
     FRAGMENT,
     THREADS,
@@ -54,14 +54,14 @@ def rfactor(
     }
     reduced = Nest(
         tuple(x for x in nest.loops if roots_of(nest, x.name) & set(ranges)),
-        tuple(r for r in nest.relations if _of(nest, r) & set(ranges)),
+        tuple(r for r in nest.relations if _roots_of_relation(nest, r) & set(ranges)),
     )
-    made = new_func(state.program, name, f"{func}_partial")
-    partial, (low, high) = _partial(d, reduced, ranges, u)
-    definitions, merge = _in_two_steps(f, d, partial, made, (u, low, high))
+    partial_name = new_name(state.program, name, f"{func}_partial")
+    partial, (low, high) = _partial_definition(d, reduced, ranges, u)
+    definitions, merge = _partial_and_merge(f, d, partial, partial_name, (u, low, high))
     along = (low, subtract(high, ONE))
     p = FuncDef(
-        made,
+        partial_name,
         f.dtypes,
         definitions,
         (*f.limits, along),
@@ -72,16 +72,16 @@ def rfactor(
     )
     changed = (*f.definitions[:definition], merge, *f.definitions[definition + 1 :])
     state = replace_func(state, replace(f, definitions=changed))
-    own = (
+    merge_nest = (
         _merge_nest(nest, set(ranges), merge)
         if d.init is not None
         else Nest(tuple(map(Loop, merge.variables)))
     )
     atomics = plan.atomic - {definition}
     state = state.with_plan(
-        func, replace(plan.with_nest(definition, own), atomic=atomics, touched=True)
+        func, replace(plan.with_nest(definition, merge_nest), atomic=atomics, touched=True)
     )
-    return insert(state, func, p, _partial_plan(p, reduced))
+    return insert_func(state, func, p, _partial_plan(p, reduced))
 
 
 def _check_reducible(f: FuncDef, definition: int, nest: Nest, loop: str) -> None:
@@ -97,7 +97,7 @@ def _check_reducible(f: FuncDef, definition: int, nest: Nest, loop: str) -> None
         )
 
 
-def _partial(
+def _partial_definition(
     d: Definition, reduced: Nest, ranges: dict[str, tuple[Expr, Expr]], loop: str
 ) -> tuple[Definition, tuple[Expr, Expr]]:
     """The partial reduction, free in `loop`, and (first, end) of that loop; `ranges` are (first, extent)."""
@@ -111,29 +111,29 @@ def _partial(
     moved = map_expressions(replace(d, where=where), lambda e: substitute(e, related.roots))
     others = tuple(x for x in leaves if x[0] != loop)
     low, high = next((lo, hi) for n, lo, hi in leaves if n == loop)
-    made = replace(
+    definition = replace(
         moved, index=(*moved.index, Var(loop)), free=(*d.free, loop), ranges=others, init=d.init
     )
-    return made, (low, high)
+    return definition, (low, high)
 
 
-def _in_two_steps(
-    f: FuncDef, d: Definition, partial: Definition, made: str, over: tuple[str, Expr, Expr]
+def _partial_and_merge(
+    f: FuncDef, d: Definition, partial: Definition, partial_name: str, over: tuple[str, Expr, Expr]
 ) -> tuple[tuple[Definition, ...], Definition]:
-    """The definitions of the new stage `made`, and the merge; for an update they include an initial value."""
+    """The definitions of the stage `partial_name`, and the merge; for an update with an initial value."""
     assert d.combine is not None
     loop, low, high = over
     if d.init is not None:
-        values = _partials(made, (*d.index, Var(loop)), f.dtypes)
+        values = _partial_reads(partial_name, (*d.index, Var(loop)), f.dtypes)
         return (partial,), replace(d, values=values, where=TRUE, ranges=(over,), mask=TRUE)
-    axis = f"{made}_{loop}" if loop in f.variables else loop
+    axis = f"{partial_name}_{loop}" if loop in f.variables else loop
     dims = tuple(Var(v) for v in f.variables)
     start = Definition(
         (*dims, Var(axis)), (*f.variables, axis), (), TRUE, d.combine.init, None, None, d.loc
     )
     merge = Definition(
         dims, f.variables, ((axis, low, high),), TRUE,
-        _partials(made, (*dims, Var(axis)), f.dtypes), d.combine, None, d.loc,
+        _partial_reads(partial_name, (*dims, Var(axis)), f.dtypes), d.combine, None, d.loc,
     )  # fmt: skip
     return (start, partial), merge
 
@@ -146,7 +146,7 @@ def _partial_plan(p: FuncDef, reduced: Nest) -> FuncPlan:
     return plan.with_nest(len(p.definitions) - 1, replace(last, loops=loops))
 
 
-def _of(nest: Nest, r: Relation) -> frozenset[str]:
+def _roots_of_relation(nest: Nest, r: Relation) -> frozenset[str]:
     before = replace(nest, relations=nest.relations[: nest.relations.index(r)])
     match r:
         case Split(parent):
@@ -157,14 +157,16 @@ def _of(nest: Nest, r: Relation) -> frozenset[str]:
             return roots_of(before, old)
 
 
-def _partials(name: str, index: tuple[Expr, ...], dtypes: tuple[DType, ...]) -> tuple[Expr, ...]:
+def _partial_reads(
+    name: str, index: tuple[Expr, ...], dtypes: tuple[DType, ...]
+) -> tuple[Expr, ...]:
     return tuple(Read(name, index, c, t) for c, t in enumerate(dtypes))
 
 
 def _merge_nest(nest: Nest, ranges: set[str], merge: Definition) -> Nest:
     """The free loops of a nest, unchanged, with the loops of the merge inside them."""
     free = tuple(x for x in nest.loops if not roots_of(nest, x.name) & ranges)
-    relations = tuple(r for r in nest.relations if not _of(nest, r) & ranges)
+    relations = tuple(r for r in nest.relations if not _roots_of_relation(nest, r) & ranges)
     return Nest((*free, *(Loop(n) for n, _, _ in merge.ranges)), relations, nest.aliases)
 
 
@@ -173,36 +175,36 @@ def vectorize_reduction(
 ) -> State:
     """Reduce a loop in `factor` vector lanes, each with a partial result, merged after the loop."""
     if factor is None:
-        return reduce_beside(state, func, definition, name, VECTORIZED)
+        return reduce_concurrently(state, func, definition, name, VECTORIZED)
     lane = state.plan(func).nests[definition].fresh(f"{name}_v")
     state = split(state, func, definition, loop=name, factor=factor, names=(None, lane))
-    return reduce_beside(state, func, definition, lane, VECTORIZED)
+    return reduce_concurrently(state, func, definition, lane, VECTORIZED)
 
 
-def reduce_beside(state: State, func: str, definition: int, lane: str, kind: str) -> State:
+def reduce_concurrently(state: State, func: str, definition: int, lane: str, kind: str) -> State:
     """Reduce the iterations of a loop concurrently, as partial results that are merged after the loops."""
     nest = state.plan(func).nests[definition]
-    made = fresh_func(state.program, f"{func}_lanes")
+    partial_name = fresh_name(state.program, f"{func}_lanes")
     f = state.program.func(func)
     first = next(n for n, x in enumerate(nest.names()) if is_reduction(f, definition, nest, x))
     outside = nest.names()[:first]
-    state = rfactor(state, func, definition, loop=lane, name=made)
+    state = rfactor(state, func, definition, loop=lane, name=partial_name)
     merge = state.plan(func).nests[definition]
     merge = merge.with_kind(merge.names()[-1], kind)
     state = state.with_plan(func, state.plan(func).with_nest(definition, merge))
-    plan = state.plan(made)
-    for n, made_nest in enumerate(plan.nests):
-        own = made_nest.names()
-        axis = lane if lane in own else own[-1]
-        order = [x for x in made_nest.loops if x.name != axis]
+    plan = state.plan(partial_name)
+    for n, partial_nest in enumerate(plan.nests):
+        names = partial_nest.names()
+        axis = lane if lane in names else names[-1]
+        order = [x for x in partial_nest.loops if x.name != axis]
         order.insert(len(order) if kind == VECTORIZED else 0, Loop(axis, kind))
-        plan = plan.with_nest(n, replace(made_nest, loops=tuple(order)))
+        plan = plan.with_nest(n, replace(partial_nest, loops=tuple(order)))
     if outside:
         plan = replace(plan, place=At(Level(func, definition, outside[-1])))
-    return state.with_plan(made, replace(plan, scope="auto"))
+    return state.with_plan(partial_name, replace(plan, scope="auto"))
 
 
-def check_merged(state: State, func: str, level: Level) -> None:
+def check_thread_merge(state: State, func: str, level: Level) -> None:
     """Raise Illegal if a func is computed in a loop in which threads merge results of another func."""
     plan, f = state.plan(level.func), state.program.func(level.func)
     nest = plan.nests[level.definition]

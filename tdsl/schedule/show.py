@@ -7,7 +7,7 @@ from typing import Any, assert_never
 
 from tdsl.placement.grid import grid_text
 from tdsl.schedule.directive import Directive
-from tdsl.schedule.state import SERIAL, After, At, Inline, Place, Root, State, With
+from tdsl.schedule.state import SERIAL, AfterProducer, At, Inline, Place, Root, State, WithStage
 
 
 def show_schedule(directives: tuple[Directive, ...]) -> str:
@@ -52,9 +52,9 @@ def _where(place: Place) -> str:
             return "inlined"
         case At(level):
             return f"in {level.loop} of {level.func}"
-        case After(level):
+        case AfterProducer(level):
             return f"after what {level.loop} of {level.func} makes"
-        case With(level):
+        case WithStage(level):
             return f"with {level.func} down to {level.loop}"
         case _:
             assert_never(place)

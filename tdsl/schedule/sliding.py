@@ -8,23 +8,23 @@ from tdsl.lang.program import FuncDef
 from tdsl.lang.regions import Box
 
 
-def monotone(e: Expr, name: str, *, rising: bool = True) -> bool:
+def is_monotone(e: Expr, name: str, *, rising: bool = True) -> bool:
     """True if an expression is provably non-decreasing in a variable (non-increasing if not `rising`)."""
     if name not in variables(e):
         return True
     match e:
         case Binary("min" | "max", x, y):
-            return monotone(x, name, rising=rising) and monotone(y, name, rising=rising)
+            return is_monotone(x, name, rising=rising) and is_monotone(y, name, rising=rising)
         case Binary("floordiv", x, Const(k)) if k > 0:
-            return monotone(x, name, rising=rising)
+            return is_monotone(x, name, rising=rising)
         case Binary("mul", x, Const(k)):
-            return monotone(x, name, rising=rising == (k >= 0))
+            return is_monotone(x, name, rising=rising == (k >= 0))
         case Binary("mul", Const(k), x):
-            return monotone(x, name, rising=rising == (k >= 0))
+            return is_monotone(x, name, rising=rising == (k >= 0))
         case Binary("add", x, y):
-            return monotone(x, name, rising=rising) and monotone(y, name, rising=rising)
+            return is_monotone(x, name, rising=rising) and is_monotone(y, name, rising=rising)
         case Binary("sub", x, y):
-            return monotone(x, name, rising=rising) and monotone(y, name, rising=not rising)
+            return is_monotone(x, name, rising=rising) and is_monotone(y, name, rising=not rising)
         case _:
             return rising and getattr(e, "name", None) == name
 
@@ -40,7 +40,7 @@ def sliding_axis(box: Box, loop: str) -> int | None:
         return None
     lo, hi = box[moving[0]]
     assert lo is not None and hi is not None
-    return moving[0] if monotone(lo, loop) and monotone(hi, loop) else None
+    return moving[0] if is_monotone(lo, loop) and is_monotone(hi, loop) else None
 
 
 def window_axis(f: FuncDef, box: Box, loop: str) -> int | None:
@@ -51,8 +51,8 @@ def window_axis(f: FuncDef, box: Box, loop: str) -> int | None:
     axis = sliding_axis(box, loop)
     if axis is None:
         return None
-    own = [(d, d.index[axis]) for d in f.definitions]
-    return axis if all(isinstance(e, Var) and e.name in d.free for d, e in own) else None
+    indices = [(d, d.index[axis]) for d in f.definitions]
+    return axis if all(isinstance(e, Var) and e.name in d.free for d, e in indices) else None
 
 
 def ring_size(needed: int) -> int:

@@ -46,7 +46,7 @@ def specialize(
     `loops` are the directives that derive that nest from the current one.
     """
     plan = state.plan(func)
-    expr = decode(cond)
+    expr = decode_condition(cond)
     if dtype_of(expr) != bool_:
         raise Illegal(
             f"a specialization needs a condition, not a value of type {dtype_of(expr)}",
@@ -68,13 +68,13 @@ def specialize(
         special = rule(special, func, definition, **arguments)
     if special.program != state.program:
         raise Illegal("a specialization cannot add stages", "vectorize free loops only")
-    made = Specialization(definition, expr, special.plan(func).nests[definition])
+    specialization = Specialization(definition, expr, special.plan(func).nests[definition])
     return state.with_plan(
-        func, replace(plan, specializations=(*plan.specializations, made), touched=True)
+        func, replace(plan, specializations=(*plan.specializations, specialization), touched=True)
     )
 
 
-def encode(e: Expr) -> list[Any]:
+def encode_condition(e: Expr) -> list[Any]:
     """A condition as JSON data; raises Illegal if it depends on more than extents and scalars."""
     match e:
         case Const(value, t):
@@ -84,11 +84,11 @@ def encode(e: Expr) -> list[Any]:
         case Param(name, t):
             return ["param", name, t.name]
         case Binary(op, x, y):
-            return [op, encode(x), encode(y)]
+            return [op, encode_condition(x), encode_condition(y)]
         case Unary(op, x):
-            return [op, encode(x)]
+            return [op, encode_condition(x)]
         case Cast(x, t, saturate):
-            return ["cast", encode(x), t.name, saturate]
+            return ["cast", encode_condition(x), t.name, saturate]
         case _:
             raise Illegal(
                 "a specialization cannot depend on data",
@@ -96,8 +96,8 @@ def encode(e: Expr) -> list[Any]:
             )
 
 
-def decode(data: Any) -> Expr:
-    """The condition that `encode` wrote; raises Illegal for other data."""
+def decode_condition(data: Any) -> Expr:
+    """The condition that `encode_condition` wrote; raises Illegal for other data."""
     match data:
         case ["const", bool() | int() | float() as value, str(t)] if t in BY_NAME:
             return Const(value, BY_NAME[t])
@@ -106,14 +106,14 @@ def decode(data: Any) -> Expr:
         case ["param", str(name), str(t)] if t in BY_NAME:
             return Param(name, BY_NAME[t])
         case [str(op), x, y] if op in (*COMPARISONS, *ARITHMETIC, *BITWISE):
-            left, right = decode(x), decode(y)
+            left, right = decode_condition(x), decode_condition(y)
             if dtype_of(left) != dtype_of(right):
                 raise Illegal(f"{data!r} mixes types", "cast one operand")
             return Binary(op, left, right)
         case ["cast", x, str(t), bool() as saturate] if t in BY_NAME:
-            return Cast(decode(x), BY_NAME[t], saturate)
+            return Cast(decode_condition(x), BY_NAME[t], saturate)
         case ["not" | "neg" as op, x]:
-            return Unary(op, decode(x))
+            return Unary(op, decode_condition(x))
         case _:
             raise Illegal(
                 f"{data!r} is not a condition",
@@ -133,7 +133,7 @@ def tensorize(state: State, func: str, definition: int, *, loop: str, instructio
             f"{nearest(instruction)}; td.instruction(name, meaning, llvm=..., cuda=...) declares others",
         )
     plan = state.plan(func)
-    made = Tensorization(definition, name, instruction, loc=here())
+    tensorization = Tensorization(definition, name, instruction, loc=here())
     return state.with_plan(
-        func, replace(plan, tensorizations=(*plan.tensorizations, made), touched=True)
+        func, replace(plan, tensorizations=(*plan.tensorizations, tensorization), touched=True)
     )

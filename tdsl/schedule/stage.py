@@ -14,7 +14,7 @@ from tdsl.lang.value import Value, Variable
 from tdsl.machine.instructions.instruction import Instruction
 from tdsl.placement.grid import Grid
 from tdsl.schedule.directive import Directive, Recorder, current_names
-from tdsl.schedule.distribute_onto import blocks_of
+from tdsl.schedule.distribute_onto import loops_of_blocks
 from tdsl.schedule.naming import (
     Loop,
     LoopLike,
@@ -25,7 +25,7 @@ from tdsl.schedule.naming import (
     name_of_loop,
 )
 from tdsl.schedule.online import online_name
-from tdsl.schedule.specialize import encode
+from tdsl.schedule.specialize import encode_condition
 from tdsl.schedule.state import Illegal
 
 TensorLike = Tensor | Func | str
@@ -74,11 +74,11 @@ class StageDirectives(Suggesting):
             Directive(directive, self.func, self.definition, tuple(arguments.items()), here())
         )
 
-    def _new(self, before: tuple[str, ...]) -> tuple[Loop, ...]:
+    def _new_loops(self, before: tuple[str, ...]) -> tuple[Loop, ...]:
         nest = self.schedule.state.plan(self.func).nests[self.definition]
         return tuple(Loop(self, n) for n in nest.names() if n not in before)
 
-    def _making(self, directive: str, **arguments: Any) -> list[FuncDef]:
+    def _do_adding(self, directive: str, **arguments: Any) -> list[FuncDef]:
         """Apply a directive and return the funcs that it adds to the program."""
         before = {f.name for f in self.schedule.state.program.funcs}
         self.do(directive, **arguments)
@@ -101,7 +101,7 @@ class StageDirectives(Suggesting):
         unusual = None if is_one_of(tail, ("guard",)) else tail
         given = _given(factor=factor, nparts=nparts, tail=unusual, names=names)
         self.do("split", loop=self.loop_name(loop), **given)
-        outer, inner = self._new(before)
+        outer, inner = self._new_loops(before)
         return outer, inner
 
     def divide(self, loop: LoopLike, parts: int, **options: Any) -> tuple[Loop, Loop]:
@@ -130,7 +130,7 @@ class StageDirectives(Suggesting):
         before = self._names()
         named = {"outer": self.loop_name(outer), "inner": self.loop_name(inner)}
         self.do("fuse", **named, **_given(name=name))
-        return self._new(before)[0]
+        return self._new_loops(before)[0]
 
     def reorder(self, *loops: LoopLike) -> Self:
         """Permute the given loops into this order, outermost first; other loops keep their positions."""
@@ -319,11 +319,7 @@ class StageDirectives(Suggesting):
         return self
 
     def prefetch(
-        self,
-        source: Tensor | Func | str,
-        at: LoopLike,
-        offset: int = 1,
-        of: LoopLike | None = None,
+        self, source: Tensor | Func | str, at: LoopLike, offset: int = 1, of: LoopLike | None = None
     ) -> Self:
         """Prefetch the region of `source` that the body of the loop `at` reads `offset` iterations later.
 
@@ -339,12 +335,12 @@ class StageDirectives(Suggesting):
         """Replace several free variables, or several reduction variables, by one; returns its loop."""
         before = self._names()
         self.do("flatten", variables=tuple(map(self.loop_name, variables)), **_given(name=name))
-        return self._new(before)[0]
+        return self._new_loops(before)[0]
 
     def rfactor(self, loop: LoopLike, name: str | None = None) -> Self:
         """Compute a partial result per iteration of a reduction loop, merged here; returns the new stage."""
-        (made,) = self._making("rfactor", loop=self.loop_name(loop), **_given(name=name))
-        return type(self)(self.schedule, made.name, len(made.definitions) - 1)
+        (partial,) = self._do_adding("rfactor", loop=self.loop_name(loop), **_given(name=name))
+        return type(self)(self.schedule, partial.name, len(partial.definitions) - 1)
 
     def online(self, loop: LoopLike, factor: int, name: str | None = None) -> Self:
         """Reduce in one pass a loop whose terms read another reduction over it, such as exp(x - maximum).
@@ -363,8 +359,8 @@ class StageDirectives(Suggesting):
         B C is a new func, whose stage is returned. The order of float operations changes.
         """
         named = self.schedule.source_name(source)
-        made = self._making("reassociate", source=named, **_given(name=name))
-        return type(self)(self.schedule, next(f.name for f in made if f.definitions[0].ranges), 0)
+        added = self._do_adding("reassociate", source=named, **_given(name=name))
+        return type(self)(self.schedule, next(f.name for f in added if f.definitions[0].ranges), 0)
 
     def skip_masked(self) -> Self:
         """Skip terms that a mask makes 0 (or the identity); factors of such a 0 are assumed to be finite."""
@@ -377,7 +373,7 @@ class StageDirectives(Suggesting):
         For processors that multiply unsigned by signed integers. Returns the stage of the unsigned copy of
         the source, and the stage of the excess of the sums, which their readers subtract.
         """
-        first, excess = self._making("unsigned", source=self.schedule.source_name(source))
+        first, excess = self._do_adding("unsigned", source=self.schedule.source_name(source))
         return type(self)(self.schedule, first.name, 0), type(self)(self.schedule, excess.name, 0)
 
     def specialize(
@@ -408,7 +404,7 @@ class StageDirectives(Suggesting):
             )
         inner = [{"do": d.name, **dict(d.arguments)} for d in added]
         try:
-            encoded = encode(cond.node)
+            encoded = encode_condition(cond.node)
         except Illegal as reason:
             raise ScheduleError(
                 reason.reason, loc=here(), label="this directive", hint=reason.hint
@@ -445,9 +441,9 @@ class StageDirectives(Suggesting):
         else:
             alone = isinstance(loops, tuple) and not loops and grid is None
             source, state = self.schedule.source_name(onto), self.schedule.state
-            named, levels = blocks_of(state, self.func, self.definition, source, alone=alone)
+            named, levels = loops_of_blocks(state, self.func, self.definition, source, alone=alone)
         self.do("distribute", loops=named, grid=levels)
-        return self._new(before)[: len(named)]
+        return self._new_loops(before)[: len(named)]
 
     def local(self, loop: LoopLike) -> Loop:
         """The loop inside a distributed loop that one rank runs."""
@@ -483,7 +479,7 @@ class StageDirectives(Suggesting):
         """
         before = self._names()
         self.do("rotate", loop=self.loop_name(loop), by=self._loop_names(by))
-        return self._new(before)[0]
+        return self._new_loops(before)[0]
 
     def _loop_names(self, loops: LoopLike | Sequence[LoopLike]) -> tuple[str, ...]:
         listed = loops if isinstance(loops, list | tuple) else (loops,)

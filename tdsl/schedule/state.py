@@ -38,8 +38,8 @@ SWIZZLES = (32, 64, 128)  # bytes of a row of shared memory within which chunks 
 GROUP = (
     "group"  # shared memory of the GPU threads along threadIdx.x, one part for each row of threads
 )
-TOGETHER = (SHARED, FRAGMENT, GROUP)  # memory that several threads fill cooperatively
-SCOPES = (AUTO, HEAP, STACK, REGISTER, *TOGETHER)
+COOPERATIVE = (SHARED, FRAGMENT, GROUP)  # memory that several threads fill cooperatively
+SCOPES = (AUTO, HEAP, STACK, REGISTER, *COOPERATIVE)
 
 
 class Illegal(Exception):  # converted to a ScheduleError where the directive is known
@@ -133,23 +133,23 @@ class Nest:
 
     def used_names(self) -> set[str]:
         """Every name that a loop of this nest has, or had."""
-        found = set(self.names()) | {a for a, _ in self.aliases}
+        used = set(self.names()) | {a for a, _ in self.aliases}
         for r in self.relations:
             match r:
                 case Split(parent, outer, inner):
-                    found |= {parent, outer, inner}
+                    used |= {parent, outer, inner}
                 case Fuse(fused, outer, inner):
-                    found |= {fused, outer, inner}
+                    used |= {fused, outer, inner}
                 case Rename(old, new) | Rotate(old, new):
-                    found |= {old, new}
-        return found
+                    used |= {old, new}
+        return used
 
-    def fresh(self, wanted: str) -> str:
-        """`wanted`, or the first unused name of wanted_1, wanted_2, ..."""
-        used, name, count = self.used_names(), wanted, 0
+    def fresh(self, base: str) -> str:
+        """`base`, or the first unused name of wanted_1, wanted_2, ..."""
+        used, name, count = self.used_names(), base, 0
         while name in used:
             count += 1
-            name = f"{wanted}_{count}"
+            name = f"{base}_{count}"
         return name
 
     def with_kind(self, name: str, kind: str) -> Nest:
@@ -222,20 +222,20 @@ class At:
 
 
 @frozen
-class After:
+class AfterProducer:
     """Place inside a loop of the producer, after the points of it that the loop's body computes."""
 
     level: Level
 
 
 @frozen
-class With:
+class WithStage:
     """Place in the loops of another stage, shared down to and including `level.loop`."""
 
     level: Level
 
 
-Place = Root | Inline | At | After | With
+Place = Root | Inline | At | AfterProducer | WithStage
 
 
 @frozen
@@ -314,7 +314,7 @@ class FuncPlan:
 def levels_of(plan: FuncPlan) -> Iterator[Level]:
     """The loop levels at which a plan computes and stores its func."""
     match plan.place:
-        case At(level) | After(level) | With(level):
+        case At(level) | AfterProducer(level) | WithStage(level):
             yield level
         case _:
             pass
@@ -353,27 +353,27 @@ class State:
     @functools.cached_property
     def placed_in(self) -> dict[str, tuple[str, ...]]:
         """For each func, the funcs that are computed or stored at one of its loops."""
-        found: dict[str, tuple[str, ...]] = {}
+        placed: dict[str, tuple[str, ...]] = {}
         for name, plan in self.plans:
             for level in levels_of(plan):
-                found[level.func] = (*found.get(level.func, ()), name)
-        return found
+                placed[level.func] = (*placed.get(level.func, ()), name)
+        return placed
 
     def with_plan(self, func: str, plan: FuncPlan) -> State:
         """The state with the plan of one func replaced."""
         at, old = self._positions[func], self.plan(func)
-        made = replace(self, plans=(*self.plans[:at], (func, plan), *self.plans[at + 1 :]))
-        vars(made)["_positions"] = self._positions  # most directives change one plan of many
+        state = replace(self, plans=(*self.plans[:at], (func, plan), *self.plans[at + 1 :]))
+        vars(state)["_positions"] = self._positions  # most directives change one plan of many
         if (old.place, old.store) == (plan.place, plan.store):
-            vars(made)["placed_in"] = self.placed_in
+            vars(state)["placed_in"] = self.placed_in
         else:
-            found = dict(self.placed_in)
+            placed = dict(self.placed_in)
             for level in levels_of(old):
-                found[level.func] = tuple(name for name in found[level.func] if name != func)
+                placed[level.func] = tuple(name for name in placed[level.func] if name != func)
             for level in levels_of(plan):
-                found[level.func] = (*found.get(level.func, ()), func)
-            vars(made)["placed_in"] = found
-        return made
+                placed[level.func] = (*placed.get(level.func, ()), func)
+            vars(state)["placed_in"] = placed
+        return state
 
     def consumers(self, func: str) -> Iterator[tuple[FuncDef, int]]:
         """Each definition of another func that reads `func`."""

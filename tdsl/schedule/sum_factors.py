@@ -32,54 +32,54 @@ def factors_of(e: Expr, expand: Callable[[Read], Expr | None]) -> list[Factor] |
     >>> factors_of(Binary("add", s, b), products.get) is None
     True
     """
-    stands: dict[Read, Expr | None] = {}
+    expansions: dict[Read, Expr | None] = {}
 
-    def held(x: Expr) -> frozenset[str]:
+    def expanded_names(x: Expr) -> frozenset[str]:
         """The names of the funcs whose reads are expanded in an expression, at any depth."""
         names = frozenset[str]()
         for r in reads_in((x,)):
-            if r not in stands:
-                stands[r] = expand(r)
-            value = stands[r]
-            names |= frozenset() if value is None else held(value) | {r.name}
+            if r not in expansions:
+                expansions[r] = expand(r)
+            value = expansions[r]
+            names |= frozenset() if value is None else expanded_names(value) | {r.name}
         return names
 
-    def found(x: Expr, divides: bool, types: tuple[DType, ...]) -> list[Factor] | None:
-        inside = held(x)
+    def factors(x: Expr, divides: bool, types: tuple[DType, ...]) -> list[Factor] | None:
+        inside = expanded_names(x)
         if inside and divides:
             return None
         match x:
-            case Binary("mul", left, right) if not held(left) & held(right):
-                return _both(found(left, divides, types), found(right, divides, types))
+            case Binary("mul", left, right) if not expanded_names(left) & expanded_names(right):
+                return _joined(factors(left, divides, types), factors(right, divides, types))
             case Binary("div", left, right):
-                return _both(found(left, divides, types), found(right, not divides, types))
+                return _joined(factors(left, divides, types), factors(right, not divides, types))
             case Cast(value, t, False) if _distributes(dtype_of(value), t):
-                return found(value, divides, (t, *types))
+                return factors(value, divides, (t, *types))
             case Unary("neg", value) if inside:
-                return _both(
-                    [(_number(-1, types, dtype_of(x)), divides)], found(value, divides, types)
+                return _joined(
+                    [(_number(-1, types, dtype_of(x)), divides)], factors(value, divides, types)
                 )
-            case Select(cond, value, Const(0)) if inside and not held(cond):
+            case Select(cond, value, Const(0)) if inside and not expanded_names(cond):
                 one, zero = (_number(n, types, dtype_of(x)) for n in (1, 0))
-                return _both([(Select(cond, one, zero), divides)], found(value, divides, types))
-            case Read() if (written := stands[x]) is not None:
-                return found(written, divides, types)
+                return _joined([(Select(cond, one, zero), divides)], factors(value, divides, types))
+            case Read() if (expansion := expansions[x]) is not None:
+                return factors(expansion, divides, types)
             case _:
                 return None if inside else [(reduce(Cast, types, x), divides)]
 
-    return found(e, False, ())
+    return factors(e, False, ())
 
 
 def product_of(factors: Sequence[Factor], dtype: DType) -> Expr:
     """The product of factors, divisions last; 1 if there are none."""
-    made: Expr | None = None
+    product: Expr | None = None
     for e, divides in sorted(factors, key=lambda f: f[1]):
-        made = made if made is not None or not divides else _number(1, (), dtype)
-        made = e if made is None else Binary("div" if divides else "mul", made, e)
-    return _number(1, (), dtype) if made is None else made
+        product = product if product is not None or not divides else _number(1, (), dtype)
+        product = e if product is None else Binary("div" if divides else "mul", product, e)
+    return _number(1, (), dtype) if product is None else product
 
 
-def _both(left: list[Factor] | None, right: list[Factor] | None) -> list[Factor] | None:
+def _joined(left: list[Factor] | None, right: list[Factor] | None) -> list[Factor] | None:
     return None if left is None or right is None else left + right
 
 

@@ -6,13 +6,13 @@ from dataclasses import dataclass, field
 from graphlib import TopologicalSorter
 
 from tdsl.lang.program import Program
-from tdsl.schedule.state import After, At, Level, State, With
+from tdsl.schedule.state import AfterProducer, At, Level, State, WithStage
 
 ROOT = Level("", 0, "")
 
 
 @dataclass(slots=True)
-class Tree:
+class ScheduleTree:
     """For each loop body, the funcs computed there (in order), stored there, run after or with the body."""
 
     computed: dict[Level, list[str]] = field(default_factory=dict)
@@ -29,19 +29,19 @@ class Tree:
         )
 
 
-def build_tree(state: State) -> Tree:
+def build_tree(state: State) -> ScheduleTree:
     """The tree of a complete state: every func has a place and none is inlined."""
-    tree = Tree(order=ordered(state))
+    tree = ScheduleTree(order=producers_first(state))
     for name in tree.order:
         plan = state.plan(name)
         match plan.place:
             case At(level):
                 tree.home[name] = level
                 tree.computed.setdefault(level, []).append(name)
-            case After(level):
+            case AfterProducer(level):
                 tree.home[name] = level
                 tree.after.setdefault(level, []).append(name)
-            case With(level):
+            case WithStage(level):
                 tree.home[name] = level
                 tree.joined.setdefault(level, []).append(name)
             case _:
@@ -56,10 +56,10 @@ def _store_level(state: State, name: str) -> Level:
     plan = state.plan(name)
     if plan.store is not None and plan.store.func == name:
         return plan.store  # a func with a write cache, stored in its own loops
-    return _values_at(state, name)
+    return _level_of_values(state, name)
 
 
-def _values_at(state: State, name: str) -> Level:
+def _level_of_values(state: State, name: str) -> Level:
     """The loop in whose body the values of a func, or of its write cache, are stored."""
     plan = state.plan(name)
     if plan.store is not None and plan.store.func != name:
@@ -67,18 +67,18 @@ def _values_at(state: State, name: str) -> Level:
     match plan.place:
         case At(level):
             return level
-        case After(level) | With(level):
-            return _values_at(state, level.func)
+        case AfterProducer(level) | WithStage(level):
+            return _level_of_values(state, level.func)
         case _:
             return ROOT
 
 
-def ordered(state: State) -> list[str]:
+def producers_first(state: State) -> list[str]:
     """All funcs, producers before consumers; funcs that share loops count as one and are adjacent."""
     global _latest
     group: dict[str, str] = {}
     for name, plan in state.plans:
-        if isinstance(plan.place, With | After):
+        if isinstance(plan.place, WithStage | AfterProducer):
             group[name] = plan.place.level.func
     if _latest is None or _latest[0] is not state.program or _latest[1] != group:
         _latest = state.program, group, _ordered(state.program, group)
@@ -117,7 +117,7 @@ def _ordered(program: Program, group: dict[str, str]) -> list[str]:
     return [name for top in order for name in sorted(members[top], key=lambda n: n != top)]
 
 
-def placed_in(state: State, func: str) -> set[str]:
+def nested_funcs(state: State, func: str) -> set[str]:
     """A func and all funcs whose places are in its loops, directly or through other funcs."""
     placed, queue = set(), [func]
     while queue:

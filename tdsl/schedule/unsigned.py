@@ -12,8 +12,8 @@ from tdsl.lang.expr import TRUE, Binary, Cast, Const, Expr, Read, Var
 from tdsl.lang.program import FuncDef
 from tdsl.lang.regions import Interval, reads_in
 from tdsl.lang.types import UNSIGNED
-from tdsl.schedule.caches import source_of
-from tdsl.schedule.new_stage import insert, new_func, replace_func
+from tdsl.schedule.caches import dtypes_and_limits
+from tdsl.schedule.new_stage import insert_func, new_name, replace_func
 from tdsl.schedule.state import Illegal, State, fresh_plan
 
 
@@ -34,7 +34,7 @@ def unsigned(state: State, func: str, definition: int, *, source: str) -> State:
             "write the output through cache_write first",
         )
     d, t = f.definitions[definition], f.dtypes[0]
-    read = _read_of(d, source)
+    read = _only_read(d, source)
     summed = d.init is not None and d.combine is not None and d.combine.kind == "sum"
     wider = t.is_integer and t.bits > read.dtype.bits
     if not (
@@ -44,13 +44,15 @@ def unsigned(state: State, func: str, definition: int, *, source: str) -> State:
             f"{func!r} is no sum of products of integers with {source!r}, cast to a wider type, in each",
             "only such a sum has an excess that its readers can take away",
         )
-    limits = source_of(program, source)[1]
-    raised = _raised(new_func(program, None, f"{source}_unsigned"), read, limits)
+    limits = dtypes_and_limits(program, source)[1]
+    raised = _raised_func(new_name(program, None, f"{source}_unsigned"), read, limits)
     half = Const(-int(read.dtype.low), t)
-    excess = _excess(new_func(program, None, f"{func}_excess"), f, _with(d, Cast(read, t), half))
-    own = Cast(Read(raised.name, read.index, 0, raised.dtypes[0], loc=read.loc), t)
+    excess = _excess_func(
+        new_name(program, None, f"{func}_excess"), f, _replaced(d, Cast(read, t), half)
+    )
+    raised_factor = Cast(Read(raised.name, read.index, 0, raised.dtypes[0], loc=read.loc), t)
 
-    def less(n: Node) -> Node:
+    def without_excess(n: Node) -> Node:
         if not (isinstance(n, Read) and n.name == func):
             return n
         at = dict(zip(f.variables, n.index, strict=True))
@@ -59,46 +61,48 @@ def unsigned(state: State, func: str, definition: int, *, source: str) -> State:
 
     for name in {g.name for g, _ in state.consumers(func)}:
         g = program.func(name)
-        state = replace_func(state, g.map_expressions(lambda e: transform(e, less)))
-    state = replace_func(state, replace(f, definitions=(_with(d, Cast(read, t), own),)))
-    for made in (raised, excess):
-        state = insert(state, func, made, fresh_plan(made))
+        state = replace_func(state, g.map_expressions(lambda e: transform(e, without_excess)))
+    state = replace_func(
+        state, replace(f, definitions=(_replaced(d, Cast(read, t), raised_factor),))
+    )
+    for stage in (raised, excess):
+        state = insert_func(state, func, stage, fresh_plan(stage))
     return state
 
 
-def _read_of(d: Definition, source: str) -> Read:
+def _only_read(d: Definition, source: str) -> Read:
     """The only read of a source of signed integers; raises Illegal if there are none or several."""
-    found = list(dict.fromkeys(d.reads))
-    mine = [r for r in found if r.name == source]
-    if not mine:
-        raise Illegal(f"it does not read {source!r}", did_you_mean(source, [r.name for r in found]))
-    if len(mine) > 1 or mine[0].dtype not in UNSIGNED:
+    reads = list(dict.fromkeys(d.reads))
+    matches = [r for r in reads if r.name == source]
+    if not matches:
+        raise Illegal(f"it does not read {source!r}", did_you_mean(source, [r.name for r in reads]))
+    if len(matches) > 1 or matches[0].dtype not in UNSIGNED:
         raise Illegal(
             f"{source!r} is not read in one place, as signed integers of at most 32 bits",
-            f"it has elements of {mine[0].dtype}, read in {len(mine)} places",
+            f"it has elements of {matches[0].dtype}, read in {len(matches)} places",
         )
-    return mine[0]
+    return matches[0]
 
 
-def _is_factor(e: Expr, wanted: Cast) -> bool:
-    """True for a product of which exactly one factor is `wanted`; the others do not contain its read."""
+def _is_factor(e: Expr, factor: Cast) -> bool:
+    """True for a product of which exactly one factor is `factor`; the others do not contain its read."""
     match e:
         case Binary("mul", x, y):
             return any(
-                _is_factor(one, wanted) and all(r != wanted.x for r in reads_in((other,)))
+                _is_factor(one, factor) and all(r != factor.x for r in reads_in((other,)))
                 for one, other in ((x, y), (y, x))
             )
         case _:
-            return e == wanted
+            return e == factor
 
 
-def _with(d: Definition, old: Expr, new: Expr) -> Definition:
+def _replaced(d: Definition, old: Expr, new: Expr) -> Definition:
     """A definition in whose values the expression `old` is replaced by `new`."""
     values = tuple(transform(v, lambda n: new if n == old else n) for v in d.values)
     return replace(d, values=values, mask=TRUE)
 
 
-def _raised(name: str, read: Read, limits: tuple[Interval, ...]) -> FuncDef:
+def _raised_func(name: str, read: Read, limits: tuple[Interval, ...]) -> FuncDef:
     """The func of a source's elements plus half of their range, which flips the sign bit."""
     index = tuple(Var(f"d{n}") for n in range(len(read.index)))
     whole = replace(read, index=index)
@@ -108,14 +112,14 @@ def _raised(name: str, read: Read, limits: tuple[Interval, ...]) -> FuncDef:
     return FuncDef(name, (t,), (d,), limits, limits)
 
 
-def _excess(name: str, f: FuncDef, d: Definition) -> FuncDef:
+def _excess_func(name: str, f: FuncDef, d: Definition) -> FuncDef:
     """The func of the sum of a definition, over the variables of `f` that the sum depends on."""
     ends = [e for _, lo, hi in d.ranges for e in (lo, hi) if e is not None]
     used = {v for e in (*d.values, d.where, *ends) for v in variables(e)}
     kept = [n for n, v in enumerate(f.variables) if v in used]
     free = tuple(f.variables[n] for n in kept)
-    made = replace(d, index=tuple(map(Var, free)), free=free, mask=TRUE)
+    definition = replace(d, index=tuple(map(Var, free)), free=free, mask=TRUE)
     limits, natural = (tuple(box[n] for n in kept) for box in (f.limits, f.natural))
     return replace(
-        f, name=name, definitions=(made,), limits=limits, natural=natural, declared=False
+        f, name=name, definitions=(definition,), limits=limits, natural=natural, declared=False
     )

@@ -8,13 +8,7 @@ from tdsl.errors import ShapeError
 from tdsl.lang.definition import Definition
 from tdsl.lang.expr import Const, Var
 from tdsl.schedule.dependence import check_dependences, is_independent
-from tdsl.schedule.loops import (
-    find_loop,
-    inner_part,
-    iterations_of,
-    mark,
-    positive,
-)
+from tdsl.schedule.loops import check_positive, find_loop, iterations_of, set_kind, split_with_kind
 from tdsl.schedule.properties import extent, needed_box
 from tdsl.schedule.rfactor import vectorize_reduction
 from tdsl.schedule.state import (
@@ -55,10 +49,10 @@ def vectorize(
 def _as_lanes(state: State, func: str, definition: int, name: str, factor: int | None) -> State:
     """Run the iterations of a loop, or groups of `factor` of them, as vector lanes."""
     if factor is not None:
-        lanes = positive(factor, "the number of lanes")
+        lanes = check_positive(factor, "the number of lanes")
         if lanes > MAX_LANES:
             raise Illegal(f"{lanes} lanes are too many", "use a small multiple of the vector width")
-        return inner_part(state, func, definition, name, lanes, "v", VECTORIZED)
+        return split_with_kind(state, func, definition, name, lanes, "v", VECTORIZED)
     extent = iterations_of(state, func, definition, name)
     if extent is None:
         d = state.program.func(func).definitions[definition]
@@ -73,7 +67,7 @@ def _as_lanes(state: State, func: str, definition: int, name: str, factor: int |
             f"the number of iterations of {name!r} is not a constant here",
             f"say how many lanes: vectorize({name!r}, 16)",
         )
-    return mark(state, func, definition, name, VECTORIZED)
+    return set_kind(state, func, definition, name, VECTORIZED)
 
 
 def _extents_needed(state: State, func: str, d: Definition) -> dict[str, int | None]:

@@ -26,7 +26,7 @@ from tdsl.lang.program import FuncDef, Program, bind_sizes
 from tdsl.lang.regions import Box, boxes_at, is_empty, union_box
 from tdsl.lang.sizes import check_sizes
 from tdsl.schedule.bounds_inference import definition_ranges
-from tdsl.schedule.needed_boxes import with_own_reads
+from tdsl.schedule.needed_boxes import with_self_reads
 from tdsl.schedule.properties import extent, rest_at_root, root_boxes, shape_of, volume
 from tdsl.schedule.state import State, initial_state
 from tdsl.tilegraph.drawing import Arrow, Drawing, svg
@@ -232,7 +232,7 @@ class TileGraph:
             if name not in boxes:
                 continue
             f = self.program.func(name)
-            boxes[name] = with_own_reads(f, boxes[name])
+            boxes[name] = with_self_reads(f, boxes[name])
             for source, box in self._reads(f, boxes[name], steps or {}).items():
                 boxes[source] = union_box(boxes.get(source), box)
         needed = tuple(n for n in members if n in boxes)

@@ -20,10 +20,10 @@ from tdsl.lang.program import Program
 from tdsl.lang.regions import reads_in
 from tdsl.lang.simplify import substitute
 from tdsl.schedule.bind import bind_state
-from tdsl.schedule.constants import constants
+from tdsl.schedule.constants import constant_names
 from tdsl.schedule.inlining import value_at
 from tdsl.schedule.properties import operations
-from tdsl.schedule.reassociate import between, reassociate, sums_in
+from tdsl.schedule.reassociate import elementwise_between, reassociate, sums_in
 from tdsl.schedule.state import Illegal, State, initial_state
 from tdsl.schedule.sum_factors import factors_of
 
@@ -70,7 +70,7 @@ def fewer_operations(program: Program, sizes: Mapping[str, int]) -> Reordered | 
                 below = _trees(state)  # other trees may have had sums of this one
     if not steps:
         return None
-    before, after = (operations(x, constants(x.program)) for x in (first, state))
+    before, after = (operations(x, constant_names(x.program)) for x in (first, state))
     if not before or after is None or after > LESS * before:
         return None
     return Reordered(tuple(steps), after / before)
@@ -146,7 +146,9 @@ class _Tree:
 def _written_out(program: Program, root: str, below: Mapping[str, list[str]]) -> _Tree | None:
     """The tree of a sum; None where one stands in it twice, or sizes are not known."""
     now = _from_below(root, below)
-    inlined = {n for f in now for s in below.get(f, ()) for n in between(program, f, s) or ()}
+    inlined = {
+        n for f in now for s in below.get(f, ()) for n in elementwise_between(program, f, s) or ()
+    }
     groups: dict[str, frozenset[str]] = {}
     f = program.func(root)
     extents = dict(zip(f.variables, (_extent(lo, hi, 1) for lo, hi in f.natural), strict=True))
@@ -171,7 +173,7 @@ def _written_out(program: Program, root: str, below: Mapping[str, list[str]]) ->
     if factors is None or len(sums) + 1 > len(now) or None in extents.values():
         return None
     numbers = {v: n for v, n in extents.items() if n is not None}
-    known = constants(program)
+    known = constant_names(program)
     scopes, fixed = zip(*((variables(e), _is_fixed(e, known)) for e, _ in factors), strict=True)
     return _Tree(scopes, fixed, groups, numbers, now)
 

@@ -48,7 +48,7 @@ from tdsl.schedule.bind import bind_state
 from tdsl.schedule.fluent import Stage
 from tdsl.schedule.inlining import inline_funcs
 from tdsl.schedule.legality import check_all
-from tdsl.schedule.masked import masked_in
+from tdsl.schedule.masked import masked_funcs
 from tdsl.schedule.properties import rest_at_root, root_boxes
 from tdsl.schedule.state import State
 from tdsl.target import Target
@@ -206,7 +206,7 @@ def _makers(
     """Candidates: what they are, a schedule to go on from, and how."""
     starts = {"": Schedule.of_program(program, sizes, target)}
     if pins.machine.vector_bytes:
-        for name in masked_in(program):
+        for name in masked_funcs(program):
             starts[""][name].skip_masked()
     order = fewer_operations(program, sizes)
     if order is not None:

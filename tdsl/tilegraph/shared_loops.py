@@ -18,7 +18,7 @@ from tdsl.lang.program import FuncDef
 from tdsl.lang.regions import Box, reads_in
 from tdsl.machine.model import Machine
 from tdsl.schedule.fluent import BaseSchedule
-from tdsl.schedule.legality import depends
+from tdsl.schedule.legality import depends_on
 from tdsl.schedule.properties import (
     extent,
     extents,
@@ -26,7 +26,7 @@ from tdsl.schedule.properties import (
     rest_at_root,
     root_boxes,
     volume,
-    work_of_a_point,
+    work_per_point,
 )
 from tdsl.schedule.state import Root, State, levels_of
 
@@ -96,7 +96,7 @@ def _independent(state: State, members: list[str]) -> list[str]:
     """The first of some funcs, and those after it that do not depend on each other."""
     kept: list[str] = []
     for name in members:
-        if not any(depends(state, name, x) or depends(state, x, name) for x in kept):
+        if not any(depends_on(state, name, x) or depends_on(state, x, name) for x in kept):
             kept.append(name)
     return kept
 
@@ -120,7 +120,7 @@ def write_shared_loops(schedule: BaseSchedule, plan: SharedLoops, machine: Machi
         outer, inner = stage.split(f.variables[0], plan.rows)
         if lanes is not None:
             stage.vectorize(inner, lanes)
-        if pays_to_stream(state, name, boxes, work_of_a_point(f), machine):
+        if pays_to_stream(state, name, boxes, work_per_point(f), machine):
             stage.stream_stores()
         if block is None:
             block = outer

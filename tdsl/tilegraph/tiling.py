@@ -30,7 +30,7 @@ from tdsl.lang.affine import variables
 from tdsl.lang.expr import Var
 from tdsl.machine.instructions.tensor_cores import ROWS
 from tdsl.machine.model import Machine, MemoryLevel
-from tdsl.schedule.properties import extents, shape_of, widest
+from tdsl.schedule.properties import extents, max_bytes, shape_of
 from tdsl.schedule.state import is_ordered
 from tdsl.tilegraph.graph import TileGraph
 
@@ -287,7 +287,7 @@ def _smallest(group: Group, place: Place) -> tuple[Shape, Shape]:
     Lines that are not cut have an extent that is known, and no edges within.
     """
     d = group.needs.graph.program.func(group.owner).definitions[0]
-    lanes = max(place.machine.vector_bytes // widest(d), 1)
+    lanes = max(place.machine.vector_bytes // max_bytes(d), 1)
     one = tuple(1 for _ in group.whole[1:])
     last = group.whole[-1:]
     return (*one, *last), (*one, *(min(lanes, n) for n in last))

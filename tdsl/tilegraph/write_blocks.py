@@ -32,7 +32,7 @@ from tdsl.schedule.fluent import BaseSchedule, Stage
 from tdsl.schedule.inlining import inline_funcs
 from tdsl.schedule.naming import Loop
 from tdsl.schedule.properties import extent, extents, shape_of
-from tdsl.schedule.state import REGISTER, SHARED, SWIZZLES, After, At, Inline
+from tdsl.schedule.state import REGISTER, SHARED, SWIZZLES, AfterProducer, At, Inline
 from tdsl.tilegraph.levels import Part
 from tdsl.tilegraph.tiling import Shape
 from tdsl.tilegraph.write_products import (
@@ -326,7 +326,7 @@ def _fetch_for_several(block: _Block) -> None:
     state = block.schedule.state
     reads = [r for n in block.part.members for r in state.program.func(n).definitions[0].reads]
     far = {r.name for r in reads if r.index} - {*block.part.members}
-    placed = {n for n, plan in state.plans if isinstance(plan.place, After | At | Inline)}
+    placed = {n for n, plan in state.plans if isinstance(plan.place, AfterProducer | At | Inline)}
     for source in sorted(far - placed):
         if len(_readers(block, source)) > 1:
             copy = block.schedule.cache_read(

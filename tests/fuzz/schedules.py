@@ -17,9 +17,9 @@ from typing import Any
 import tdsl as td
 from tdsl.lang.regions import reads_in
 from tdsl.schedule.fluent import Stage
-from tdsl.schedule.legality import depends
-from tdsl.schedule.masked import masked_in
-from tdsl.schedule.state import SCOPES, TAILS, TOGETHER, At, Level, is_reduction, levels_of
+from tdsl.schedule.legality import depends_on
+from tdsl.schedule.masked import masked_funcs
+from tdsl.schedule.state import COOPERATIVE, SCOPES, TAILS, At, Level, is_reduction, levels_of
 from tdsl.tilegraph.schedule import Schedule
 from tests.fuzz.choices import Choices
 
@@ -339,7 +339,7 @@ class Directives:
             (a, b)
             for a in single
             for b in single
-            if a != b and not depends(state, a, b) and not depends(state, b, a)
+            if a != b and not depends_on(state, a, b) and not depends_on(state, b, a)
         ]
         a, b = self.pick(pairs)
         # nests of one shape: the first loops of both
@@ -368,7 +368,9 @@ class Directives:
         self.s[name].reorder_storage(*order)
 
     def do_set_scope(self) -> None:
-        self.s[self.func(output=False)].set_scope(self.pick(x for x in SCOPES if x not in TOGETHER))
+        self.s[self.func(output=False)].set_scope(
+            self.pick(x for x in SCOPES if x not in COOPERATIVE)
+        )
 
     def do_stream_stores(self) -> None:
         self.s[self.func()].stream_stores()
@@ -408,7 +410,7 @@ class Directives:
         self.first_legal(places, lambda func, x: self.s[func].online(x, self.c.pick(FACTORS)))
 
     def do_skip_masked(self) -> None:
-        self.s[self.pick(masked_in(self.s.state.program))].skip_masked()
+        self.s[self.pick(masked_funcs(self.s.state.program))].skip_masked()
 
     def do_reassociate(self) -> None:
         program = self.s.state.program

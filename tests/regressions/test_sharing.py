@@ -18,7 +18,7 @@ from tdsl.core.node import post_order, pre_order
 from tdsl.errors import TdslError
 from tdsl.lang.expr import Binary, Expr, Var, const
 from tdsl.lang.interp import interpret
-from tdsl.schedule.inlining import inline_funcs, work_inlined
+from tdsl.schedule.inlining import cost_with_inlined, inline_funcs
 from tdsl.schedule.state import State
 
 N = 100
@@ -166,8 +166,8 @@ def test_inlining_that_multiplies_code_is_refused() -> None:
 def test_the_work_of_what_is_inlined_counts_each_different_read() -> None:
     state = choose_inline(td.Schedule(chain(STAGES["mirrored"], 3)).state)[0]
     first, second, _ = state.program.funcs
-    assert work_inlined(state, first.definitions[0], 100) == 1
-    assert work_inlined(state, second.definitions[0], 100) == 5
+    assert cost_with_inlined(state, first.definitions[0], 100) == 1
+    assert cost_with_inlined(state, second.definitions[0], 100) == 5
 
 
 def clips(a: Any, depth: int) -> Any:

@@ -8,7 +8,7 @@ from tdsl.errors import ScheduleError
 from tdsl.lang.expr import TRUE
 from tdsl.lang.interp import interpret
 from tdsl.lang.show import show_expr
-from tdsl.schedule.implied_values import Written
+from tdsl.schedule.implied_values import ConditionalFuncs
 from tdsl.schedule.masked import mask_of
 from tdsl.tilegraph.search import candidates
 
@@ -25,7 +25,7 @@ def _program(term, axis=j, reduce=td.sum, shape=(8, 8)):
 
 def _mask(program, name="y", *, lenient=False):
     f = program.func(name)
-    mask = mask_of(Written.of(program), f, f.definitions[0], lenient=lenient)
+    mask = mask_of(ConditionalFuncs.of(program), f, f.definitions[0], lenient=lenient)
     return None if mask == TRUE else show_expr(mask)
 
 

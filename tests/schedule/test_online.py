@@ -188,14 +188,14 @@ def test_a_block_of_a_gpu_keeps_its_rows() -> None:
 
 def test_what_separates_is_found_by_structure() -> None:
     from tdsl.lang.expr import Read, Var
-    from tdsl.schedule.rescaling import separate
+    from tdsl.schedule.rescaling import result_factors
 
     def shifts_of(make: Callable[[td.Func, td.Func], object]) -> int | None:
         m, f = td.Func("m"), td.Func("f")
         m[i] = td.max(q[i, j], axis=j)
         f[i] = td.sum(make(q[i, j], m[i]), axis=j)
         (term,) = td.Schedule(f).program.func("f").definitions[0].values
-        found = separate(
+        found = result_factors(
             term, lambda n: isinstance(n, Read) and n.name == "m", lambda n: n == Var("j")
         )
         return None if found is None else len(found.shifts)

@@ -30,9 +30,9 @@ from tdsl.lang.program import FuncDef
 from tdsl.lang.regions import Box, reads_in
 from tdsl.machine.instructions.dots import DOTS, Dot, find_dots
 from tdsl.machine.model import Machine
-from tdsl.schedule.constants import constants
+from tdsl.schedule.constants import constant_names
 from tdsl.schedule.inlining import inline_funcs
-from tdsl.schedule.properties import extents, step, stride_of, widest
+from tdsl.schedule.properties import coefficient, extents, max_bytes, stride_of
 from tdsl.schedule.state import State, is_ordered
 
 LEAST_TERMS = 8  # of a sum, below which tiles do not pay
@@ -143,7 +143,7 @@ def _final(state: State, owner: str, c: Contraction | str) -> Contraction | str:
     if c.moving not in reads_in((value,)):
         return f"{c.moving.name!r} is inlined"
     final = owner in state.program.outputs and not any(True for _ in state.consumers(owner))
-    constant = c.moving.name in constants(state.program)
+    constant = c.moving.name in constant_names(state.program)
     crowded = has_cache_conflicts(state.program, c.moving, c.ranges[-1], c.element)
     spread = any(r.name in state.apart for r in reads_in((value,)) if r != c.moving)
     return replace(c, value=value, final=final, constant=constant, crowded=crowded, spread=spread)
@@ -189,7 +189,8 @@ def _contraction(
     ranges = tuple(name for name, _, _ in d.ranges)
     if prod(sizes[name] for name in ranges) < LEAST_TERMS:
         return f"its sums have fewer than {LEAST_TERMS} terms"
-    if is_of_few(f, boxes[f.name], WIDE * widest(d)):
+    width = max_bytes(d)
+    if is_of_few(f, boxes[f.name], WIDE * width):
         return "its values are so few that the terms are the vectors, and shared out"
     best: tuple[int, Contraction] | None = None
     for along in d.free:
@@ -200,7 +201,7 @@ def _contraction(
             continue
         score, across, moving = scored
         candidate = Contraction(
-            f.name, owner.name, along, across, names, sizes, widest(d), d.values[0], moving, ranges
+            f.name, owner.name, along, across, names, sizes, width, d.values[0], moving, ranges
         )
         if best is None or score > best[0]:
             best = score, candidate
@@ -237,8 +238,9 @@ def _window(
     several = [v for v in others if sizes[v] > 1]
     across = next((v for v in windows if v in several), others[-1])
     ranges = tuple(name for name, _, _ in d.ranges)
+    width = max_bytes(d)
     return Contraction(
-        f.name, owner.name, along, across, names, sizes, widest(d), d.values[0], moving[0], ranges,
+        f.name, owner.name, along, across, names, sizes, width, d.values[0], moving[0], ranges,
         windowed=True,
     )  # fmt: skip
 
@@ -252,7 +254,7 @@ def _candidate(f: FuncDef, along: str, sizes: dict[str, int]) -> tuple[int, str,
         return None
     (read,) = moving
     axes = [e for e in read.index if along in variables(e)]
-    column = len(axes) == 1 and step(axes[0], along) == 1 and are_digits(axes[0], sizes)
+    column = len(axes) == 1 and coefficient(axes[0], along) == 1 and are_digits(axes[0], sizes)
     if not column and not _fills(read, along, sizes[along]):
         return None
     for across in reversed(d.free):

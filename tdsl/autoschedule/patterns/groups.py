@@ -6,7 +6,7 @@ from tdsl.lang.affine import variables
 from tdsl.lang.expr import Var, const
 from tdsl.lang.regions import Box
 from tdsl.lang.simplify import subtract
-from tdsl.schedule.needed_boxes import boxes_within
+from tdsl.schedule.needed_boxes import boxes_of_group
 from tdsl.schedule.state import State
 
 
@@ -37,7 +37,7 @@ def boxes_of_rows(
         box[f.variables.index(v)] = (Var(f"row of {v}"), Var(f"row of {v}"))
     first = Var("row")
     box[axis] = (first, subtract(first, const(1 - rows)))
-    return boxes_within(state, owner, tuple(box), group)
+    return boxes_of_group(state, owner, tuple(box), group)
 
 
 def moves(box: Box) -> bool:

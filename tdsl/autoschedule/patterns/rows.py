@@ -8,7 +8,15 @@ from tdsl.lang.program import FuncDef
 from tdsl.lang.regions import Box, reads_in
 from tdsl.schedule import loops
 from tdsl.schedule.dependence import is_independent
-from tdsl.schedule.properties import Sizes, cost, extents, is_near, step, stride_of, widest
+from tdsl.schedule.properties import (
+    Sizes,
+    coefficient,
+    cost,
+    extents,
+    is_dense,
+    max_bytes,
+    stride_of,
+)
 from tdsl.schedule.state import PARALLEL, PEEL, SERIAL, State, is_ordered, roots_of
 from tdsl.schedule.vectorize import vectorize
 
@@ -36,16 +44,16 @@ def vector_variable(d: Definition, sizes: Sizes | None = None) -> str | None:
     reads = list(reads_in(d.values))
     moving = not d.ranges or any(stride_of(r, name, sizes) for r in reads)
     return (
-        name if moving and 2 * sum(is_near(r, name, sizes) for r in reads) >= len(reads) else None
+        name if moving and 2 * sum(is_dense(r, name, sizes) for r in reads) >= len(reads) else None
     )
 
 
 def lanes_for(d: Definition, extent: int | None, vector_bytes: int) -> int:
     """How many lanes fit a vector and an extent; 1 where vectors do not pay."""
-    lanes = max(vector_bytes // widest(d), 1)
+    lanes = max(vector_bytes // max_bytes(d), 1)
     while extent is not None and lanes > 1 and lanes > extent:
         lanes //= 2
-    return lanes if lanes >= 4 or lanes * widest(d) == vector_bytes else 1
+    return lanes if lanes >= 4 or lanes * max_bytes(d) == vector_bytes else 1
 
 
 def shape_nest(
@@ -89,8 +97,8 @@ def _map_independent_ranges(
     if not kinds <= {SERIAL, PARALLEL} or (inner.name, inner.kind) != (last, SERIAL):
         return state
     lanes = lanes_for(d, sizes[last], vector_bytes)
-    even = d.where == TRUE and [step(e, last) for e in d.index[-1:]] == [1]
-    even = even and 2 * sum(is_near(r, last) for r in reads) >= len(reads)
+    even = d.where == TRUE and [coefficient(e, last) for e in d.index[-1:]] == [1]
+    even = even and 2 * sum(is_dense(r, last) for r in reads) >= len(reads)
     if lanes == 1 or not even or not is_independent(state, f.name, definition, last):
         return state
     return vectorize(state, f.name, definition, loop=last, factor=lanes)
@@ -165,7 +173,7 @@ def _vector_range(f: FuncDef, definition: int, widths: Sizes) -> str | None:
 
 def _uneven(d: Definition, variable: str, sizes: Sizes) -> int:
     """How many reads a vector of a variable has to gather."""
-    return sum(not is_near(r, variable, sizes) for r in reads_in(d.values))
+    return sum(not is_dense(r, variable, sizes) for r in reads_in(d.values))
 
 
 def _vectors(

@@ -21,7 +21,7 @@ from tdsl.lang.program import FuncDef
 from tdsl.lang.regions import Box, reads_in
 from tdsl.machine.model import Machine
 from tdsl.schedule.fluent import BaseSchedule, Stage
-from tdsl.schedule.legality import depends
+from tdsl.schedule.legality import depends_on
 from tdsl.schedule.naming import Loop
 from tdsl.schedule.properties import extents, volume
 from tdsl.schedule.state import State, is_ordered
@@ -61,7 +61,7 @@ def find_sibling_reductions(
         alone = count_parts(g, 0, boxes[name])
         others = (owner, *names)
         if parts in (0, alone) and not any(
-            depends(state, name, x) or depends(state, x, name) for x in others
+            depends_on(state, name, x) or depends_on(state, x, name) for x in others
         ):
             names.append(name)
             parts = alone

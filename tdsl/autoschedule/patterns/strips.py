@@ -34,8 +34,8 @@ from tdsl.lang.program import FuncDef
 from tdsl.lang.regions import Box, reads_in
 from tdsl.lang.simplify import add
 from tdsl.machine.model import Machine
-from tdsl.schedule.needed_boxes import boxes_within
-from tdsl.schedule.properties import extent, extents, volume, work_of_a_point
+from tdsl.schedule.needed_boxes import boxes_of_group
+from tdsl.schedule.properties import extent, extents, volume, work_per_point
 from tdsl.schedule.state import State
 
 LONGEST = 32  # funcs of a group that are computed together, the nearest to the owner
@@ -182,7 +182,7 @@ class _Group:
         if columns:
             first = self.place(len(box) - 1)
             box[-1] = (first, add(first, const(columns - 1)))
-        return boxes_within(self.state, f.name, tuple(box), self.names)
+        return boxes_of_group(self.state, f.name, tuple(box), self.names)
 
     def place(self, axis: int) -> Expr:
         """A place along a dimension of the owner that is not near its ends."""
@@ -221,7 +221,7 @@ class _Group:
             points = volume(needed[name])
             if points is None:
                 return None
-            total += points * work_of_a_point(self.state.program.func(name))
+            total += points * work_per_point(self.state.program.func(name))
         return total
 
 
@@ -253,7 +253,7 @@ def _along(g: _Group, machine: Machine, depth: int) -> Strips | None:
     outer = tuple(v for v in before if g.moving(needed, g.needed(moved=v)) & {*inside})
     above = prod(sizes[v] or 1 for v in outer)
     points = (volume(g.boxes[f.name]) or 1) / (above * (lines or 1))  # of a line
-    owner_work = work_of_a_point(f)
+    owner_work = work_per_point(f)
     if g.line == f.variables[-1] and points > 1 and each < points * owner_work:
         return None  # the owner would run across its memory for little
     work = each / points + owner_work

@@ -12,7 +12,7 @@ from tdsl.schedule.fluent import Stage
 from tdsl.schedule.inlining import inline_funcs
 from tdsl.schedule.properties import rest_at_root, root_boxes
 from tdsl.schedule.state import SERIAL, VECTORIZED, Level, Split, State
-from tdsl.schedule.tree import ROOT, Tree, build_tree
+from tdsl.schedule.tree import ROOT, ScheduleTree, build_tree
 
 COPIED = 4  # bytes that a GPU copies to shared memory by itself, at least
 STAGES = 3  # tiles that are there at a time, at most: one in use and two on their way
@@ -60,7 +60,7 @@ def fetch_ahead(stage: Stage, capacity: int) -> None:
             host.pipeline(x.level.loop, stages)
 
 
-def _steps(state: State, tree: Tree, allocations: list[Memory]) -> list[_Steps]:
+def _steps(state: State, tree: ScheduleTree, allocations: list[Memory]) -> list[_Steps]:
     """The serial loops with tiles that can be fetched ahead, some of which a GPU copies by itself."""
     fetched: dict[Level, list[Memory]] = {}
     for m in allocations:
@@ -79,7 +79,7 @@ def _steps(state: State, tree: Tree, allocations: list[Memory]) -> list[_Steps]:
     return steps
 
 
-def _is_copied(state: State, tree: Tree, name: str) -> bool:
+def _is_copied(state: State, tree: ScheduleTree, name: str) -> bool:
     """True for a copy of an array, as many bytes at a time as a GPU fetches by itself."""
     f, plan = state.program.func(name), state.plan(name)
     nest, (value, *others) = plan.nests[0], f.definitions[0].values

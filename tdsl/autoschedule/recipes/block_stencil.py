@@ -29,7 +29,7 @@ from tdsl.lang.regions import Box, reads_in
 from tdsl.schedule.bind import bind_state
 from tdsl.schedule.fluent import Stage
 from tdsl.schedule.inlining import inline_funcs
-from tdsl.schedule.needed_boxes import boxes_within
+from tdsl.schedule.needed_boxes import boxes_of_group
 from tdsl.schedule.properties import extents, has_effects, rest_at_root, root_boxes, volume
 from tdsl.schedule.state import REGISTER, SHARED, State, is_ordered
 
@@ -135,7 +135,7 @@ def _tile_boxes(
         assert isinstance(lo, Const) and isinstance(hi, Const), "sizes are known"
         first = int(lo.value) + (int(hi.value) - int(lo.value)) // 4
         box.append((const(first), const(first + size - 1)))
-    return boxes_within(state, f.name, tuple(box), group)
+    return boxes_of_group(state, f.name, tuple(box), group)
 
 
 def _windows(state: State, f: FuncDef, inside: list[str]) -> list[str]:

@@ -41,7 +41,7 @@ from tdsl.lang.definition import Definition
 from tdsl.lang.expr import Read, Var
 from tdsl.lang.regions import reads_in
 from tdsl.schedule.fluent import Stage
-from tdsl.schedule.gathering import moves_along
+from tdsl.schedule.gathering import uses_variable
 from tdsl.schedule.naming import Loop
 from tdsl.schedule.state import CLUSTER, REGISTER, SHARED
 
@@ -197,10 +197,10 @@ def _vector_of(stage: Stage, d: Definition, source: str, along: str | None) -> i
     for r in reads_in(d.values):
         if (
             r.name == source
-            and moves_along(r, along)
+            and uses_variable(r, along)
             and _is_gathered(r, (*d.free[-2:], d.ranges[0][0]))
         ):
-            side = next(v for v in d.free[-2:] if moves_along(r, v))
+            side = next(v for v in d.free[-2:] if uses_variable(r, v))
             return vector_of_operand(stage, Operand(r, side, (0, 1), gathered=True))
     return fetched(stage, source, along)
 
@@ -273,7 +273,7 @@ def _fetch(
     """Tiles of the operands in shared memory, ahead of their use."""
     reads, term = [*reads_in(definition_of(stage).values)], definition_of(stage).ranges[0][0]
     for source, along in operands:
-        source_reads = (r for r in reads if r.name == source and moves_along(r, along))
+        source_reads = (r for r in reads if r.name == source and uses_variable(r, along))
         gathered = any(_is_gathered(r, (*sides, term)) for r in source_reads)
         tile = stage.schedule.cache_read(
             source, stage.func, at=ko, scope=SHARED, gathered=gathered, along=along

@@ -21,7 +21,7 @@ from tdsl.lang.definition import Definition
 from tdsl.lang.expr import Var
 from tdsl.lang.regions import reads_in
 from tdsl.schedule.fluent import Stage
-from tdsl.schedule.properties import extents, has_effects, step
+from tdsl.schedule.properties import coefficient, extents, has_effects
 from tdsl.schedule.state import SHARED
 
 _LEAST = 16  # elements on both sides that are worth tiles
@@ -83,7 +83,7 @@ def _turned(d: Definition) -> BlockTranspose | None:
     for r in reads_in(d.values):
         along = variables(r.index[-1]) if r.index else frozenset()
         outer = {v for e in r.index[:-1] for v in variables(e)}
-        unit_stride = [v for v in along if v in d.free and step(r.index[-1], v) == 1]
+        unit_stride = [v for v in along if v in d.free and coefficient(r.index[-1], v) == 1]
         if columns in outer and len(along) == len(unit_stride) == 1 and not along & outer:
             if turned.setdefault(r.name, unit_stride[0]) != unit_stride[0]:
                 others.add(r.name)

@@ -38,7 +38,7 @@ from tdsl.lang.definition import Definition
 from tdsl.lang.expr import Var
 from tdsl.lang.regions import reads_in
 from tdsl.schedule.fluent import Stage
-from tdsl.schedule.gathering import moves_along
+from tdsl.schedule.gathering import uses_variable
 
 _LONG = 256  # terms of a sum that are worth a block
 _WARP = 32
@@ -165,7 +165,7 @@ def block_sums(stage: Stage, *, threads: int = 256) -> BlockSums:
     if not d.free or _is_long(d, sizes, threads):
         block, _ = stage.split(fused(stage, names), threads * _EACH)
         parts = stage.rfactor(block)
-        sources = dict.fromkeys(r.name for r in reads_in(d.values) if moves_along(r, names[-1]))
+        sources = dict.fromkeys(r.name for r in reads_in(d.values) if uses_variable(r, names[-1]))
         terms = prod(sizes.get(v) or 0 for v in names)
         whole = len(names) == 1 and terms > 0 and terms % (threads * _EACH) == 0
         vector = min((fetched(parts, source) for source in sources), default=1) if whole else 1

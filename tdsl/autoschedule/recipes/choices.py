@@ -15,7 +15,7 @@ from tdsl.errors import ScheduleError, TdslError, TypeMismatch, checked_call, di
 from tdsl.lang.definition import Definition
 from tdsl.lang.regions import reads_in
 from tdsl.machine.model import Machine
-from tdsl.schedule.arguments import fits, plain, words
+from tdsl.schedule.arguments import has_type, json_value, type_text
 from tdsl.schedule.fluent import Stage
 from tdsl.schedule.state import is_ordered
 
@@ -122,14 +122,14 @@ def choose(plan: Plan, choices: Mapping[str, Any], **among: Collection[Any]) -> 
     """
     known: dict[str, Field[Any]] = {f.name: f for f in fields(plan)}  # type: ignore[arg-type]  # a plan is a dataclass
     types = get_type_hints(type(plan))
-    given = {name: plain(value) for name, value in choices.items()}
+    given = {name: json_value(value) for name, value in choices.items()}
     for name, value in given.items():
         if name not in known:
             raise _refused(f"there is no choice {name!r}", did_you_mean(name, known))
         expected = types[name]
         listed = among.get(name, known[name].metadata.get("among"))
-        if not fits(value, expected):
-            raise _refused(f"{name} must be {words(expected)}, not {value!r}", _listed(known))
+        if not has_type(value, expected):
+            raise _refused(f"{name} must be {type_text(expected)}, not {value!r}", _listed(known))
         if expected is int and value < (least := 0 if known[name].default == 0 else 1):
             raise _refused(f"{name} must be at least {least}, not {value}", _listed(known))
         if listed is not None and value not in listed:

@@ -15,7 +15,7 @@ from tdsl.lang.definition import Definition
 from tdsl.lang.expr import TRUE, ZERO, Read, Select, Var
 from tdsl.lang.regions import Box, reads_in
 from tdsl.schedule.fluent import Stage
-from tdsl.schedule.gathering import moves_along
+from tdsl.schedule.gathering import uses_variable
 from tdsl.schedule.properties import extent, extents, has_effects
 from tdsl.schedule.state import State
 
@@ -188,7 +188,7 @@ def fetched(stage: Stage, source: str, along: str | None = None) -> int:
     """
     sizes, width = sizes_of(stage), ACCESS
     for r in reads_in(definition_of(stage).values):
-        if r.name == source and moves_along(r, along):
+        if r.name == source and uses_variable(r, along):
             last = as_sum(r.index[-1])
             units = [a.name for a, c in last.terms.items() if c == 1 and isinstance(a, Var)]
             steps = [last.constant, *(c for c in last.terms.values() if c != 1)]

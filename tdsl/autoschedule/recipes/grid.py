@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from tdsl.autoschedule.recipes.block_rows import fused
 from tdsl.autoschedule.recipes.elements import sizes_of
 from tdsl.schedule.fluent import Stage
-from tdsl.schedule.launch import MOST_BLOCKS
+from tdsl.schedule.launch import MAX_BLOCKS
 from tdsl.schedule.loops import iterations_of
 
-_MOST_BESIDE = MOST_BLOCKS["blockIdx.y"]
+_MOST_BESIDE = MAX_BLOCKS["blockIdx.y"]
 
 
 def bind_blocks(stage: Stage, loops: Sequence[str]) -> None:

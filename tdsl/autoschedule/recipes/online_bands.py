@@ -26,7 +26,7 @@ from tdsl.lang.regions import Box
 from tdsl.lang.simplify import add, subtract
 from tdsl.machine.model import Machine
 from tdsl.schedule.fluent import Stage
-from tdsl.schedule.needed_boxes import boxes_within
+from tdsl.schedule.needed_boxes import boxes_of_group
 from tdsl.schedule.new_stage import replace_func
 from tdsl.target import as_target
 
@@ -157,4 +157,4 @@ def _boxes(
             box.append((Var("row"), add(Var("row"), const(plan.rows - 1))))
         else:
             box.append(whole if v == chain.column else (Var(f"row of {v}"), Var(f"row of {v}")))
-    return boxes_within(state, running, tuple(box), list(inside))
+    return boxes_of_group(state, running, tuple(box), list(inside))

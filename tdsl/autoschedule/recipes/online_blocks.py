@@ -26,7 +26,7 @@ from tdsl.lang.expr import Binary, Expr, Var
 from tdsl.lang.program import FuncDef
 from tdsl.lang.regions import reads_in
 from tdsl.machine.model import Machine
-from tdsl.schedule.caches import source_of
+from tdsl.schedule.caches import dtypes_and_limits
 from tdsl.schedule.fluent import BaseSchedule, Stage
 from tdsl.schedule.properties import extent, extents
 from tdsl.schedule.state import REGISTER, SHARED, State
@@ -218,7 +218,7 @@ def _shared(state: State, chain: OnlineChain, rows: int, terms: int) -> int:
             axis_roles = [role_of(e, roles) for e in r.index]
             if r.name in sizes or not {ROW, TERM} & set(axis_roles):
                 continue
-            _, limits = source_of(state.program, r.name)
+            _, limits = dtypes_and_limits(state.program, r.name)
             whole = (extent(limits, n) or chain.sizes[column] for n in range(len(axis_roles)))
             sizes[r.name] = r.dtype.bytes * prod(
                 counts.get(role, n) for role, n in zip(axis_roles, whole, strict=True)

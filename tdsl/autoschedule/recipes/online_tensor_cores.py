@@ -52,7 +52,7 @@ from tdsl.machine.instructions.tensor_cores import ROWS, Mma
 from tdsl.machine.instructions.warpgroups import ROWS as GROUP_ROWS
 from tdsl.machine.model import Machine
 from tdsl.schedule.fluent import Stage
-from tdsl.schedule.mapping import rounded_part
+from tdsl.schedule.mapping import narrow_operand
 from tdsl.schedule.state import FRAGMENT, GROUP, SHARED, SWIZZLES
 from tdsl.target import as_target
 
@@ -256,7 +256,7 @@ def _write(stage: Stage, chain: OnlineChain, plan: OnlineTensorCores) -> OnlineT
 
 def _rounded(d: Definition) -> list[str]:
     """The funcs of which a sum reads elements that it rounds to another type first."""
-    casts = (n for n in post_order(*d.values) if isinstance(n, Cast) and rounded_part(n) != n)
+    casts = (n for n in post_order(*d.values) if isinstance(n, Cast) and narrow_operand(n) != n)
     return [x.name for n in casts for x in post_order(n) if isinstance(x, Read)]
 
 

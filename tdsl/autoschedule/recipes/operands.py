@@ -27,9 +27,9 @@ from tdsl.lang.simplify import add, conjuncts, simplify, substitute, subtract
 from tdsl.machine.instructions.tensor_cores import MMAS
 from tdsl.schedule.bind import bind_state
 from tdsl.schedule.bounds_inference import bounds_of
-from tdsl.schedule.caches import source_of
+from tdsl.schedule.caches import dtypes_and_limits
 from tdsl.schedule.fluent import BaseSchedule, Stage
-from tdsl.schedule.gathering import moving
+from tdsl.schedule.gathering import read_variables
 
 
 @frozen
@@ -165,7 +165,7 @@ def _ends(schedule: BaseSchedule, x: Operand, at: Expr, end: Expr) -> bool:
     """True for an operand that ends where an index of its elements comes to an end."""
     if x.gathered:
         return False
-    _, limits = source_of(schedule.state.program, x.read.name)
+    _, limits = dtypes_and_limits(schedule.state.program, x.read.name)
     return any(
         e == at
         and last is not None
@@ -225,7 +225,7 @@ def vector_of(stage: Stage, x: Operand) -> int:
     state = bind_state(stage.schedule.state, stage.schedule.sizes)
     d = state.program.func(stage.func).definitions[0]
     (part,) = (p for p in _factors(d) if x.along in variables(p))
-    v = moving(d, part)[-1]
+    v = read_variables(d, part)[-1]
     width = even_width(ACCESS // x.read.dtype.bytes, sizes_of(stage).get(v))
     while width > 1 and not _are_neighbours(part, v, width):
         width //= 2
@@ -304,7 +304,7 @@ def _plain_one(d: Definition, names: tuple[str, ...], term: str) -> Operand | No
 
 
 def _gathered(d: Definition, part: Expr, along: str, term: str) -> Operand:
-    names, read = moving(d, part), _source(part)
+    names, read = read_variables(d, part), _source(part)
     axes = sorted(names.index(v) for v in (along, term))
     copy = Read(read.name, tuple(map(Var, names)), 0, read.dtype)
     return Operand(copy, along, (axes[0], axes[1]), gathered=True)

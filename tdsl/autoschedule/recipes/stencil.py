@@ -29,7 +29,7 @@ from tdsl.machine.model import Machine
 from tdsl.schedule.bind import bind_state
 from tdsl.schedule.fluent import BaseSchedule, Stage
 from tdsl.schedule.naming import Loop
-from tdsl.schedule.properties import extent, extents, rest_at_root, root_boxes, widest
+from tdsl.schedule.properties import extent, extents, max_bytes, rest_at_root, root_boxes
 from tdsl.schedule.state import is_ordered
 from tdsl.target import as_target
 
@@ -142,7 +142,7 @@ def _vectors(stage: Stage, box: Box, machine: Machine, last: Mapping[str, str]) 
     if along is None:
         _share_index(stage, d, sizes)
         return
-    size, full = sizes[along], max(machine.vector_bytes // widest(d), 1)
+    size, full = sizes[along], max(machine.vector_bytes // max_bytes(d), 1)
     whole = first and size is not None and full < 2 * size
     lanes = full if whole else lanes_for(d, size, machine.vector_bytes)
     if lanes <= 1 or along not in names:

@@ -38,7 +38,7 @@ from tdsl.machine.instructions.warpgroups import ROWS as GROUP_ROWS
 from tdsl.machine.instructions.warpgroups import Wgmma
 from tdsl.machine.instructions.warpgroups import rows as wgmma_rows
 from tdsl.schedule.fluent import BaseSchedule, Stage
-from tdsl.schedule.launch import MOST_IN_CLUSTER
+from tdsl.schedule.launch import MAX_CLUSTER_BLOCKS
 from tdsl.schedule.state import FRAGMENT, SHARED, SWIZZLES
 from tdsl.target import as_target
 
@@ -81,7 +81,7 @@ class Choices:
     hopper: bool = False
     group: int = 1
     blocks: int = 0
-    cluster: int = field(default=1, metadata={"among": range(1, MOST_IN_CLUSTER + 1)})
+    cluster: int = field(default=1, metadata={"among": range(1, MAX_CLUSTER_BLOCKS + 1)})
 
 
 @frozen

@@ -13,7 +13,7 @@ from tdsl.lang.bounds import NOTHING, Facts, upper
 from tdsl.lang.expr import Binary, Const, Expr, const
 from tdsl.lang.simplify import simplify
 from tdsl.machine.instructions.instruction import INSTRUCTIONS
-from tdsl.schedule.launch import MOST_BLOCKS
+from tdsl.schedule.launch import MAX_BLOCKS
 
 
 def map_kernels(s: Stmt, change: Callable[[Stmt], Stmt]) -> Stmt:
@@ -30,13 +30,13 @@ def launch_extents(body: Stmt) -> dict[str, int]:
     sizes of a call, it is the largest number that a launch allows.
     """
     extents = _extents(body)
-    return {a: e.value if isinstance(e, Const) else MOST_BLOCKS[a] for a, e in extents.items()}
+    return {a: e.value if isinstance(e, Const) else MAX_BLOCKS[a] for a, e in extents.items()}
 
 
 def grid_of(body: Stmt) -> tuple[Expr, ...]:
     """The grid of a kernel: its blocks along x, y, z, in terms of sizes; x includes those of a cluster."""
     extents = _extents(body)
-    x, y, z = (extents[axis] for axis in MOST_BLOCKS)
+    x, y, z = (extents[axis] for axis in MAX_BLOCKS)
     return simplify(Binary("mul", x, extents[CLUSTER])), y, z
 
 
@@ -73,7 +73,7 @@ def _extent_bound(s: For, facts: Facts) -> Expr:
     most = upper(s.extent, facts)
     if most is not None:
         return const(most)
-    if s.kind in MOST_BLOCKS and not variables(s.extent):
+    if s.kind in MAX_BLOCKS and not variables(s.extent):
         return s.extent
     raise ScheduleError(
         f"how many iterations of {s.name!r} run on {s.kind} is not known before the launch",
@@ -87,4 +87,4 @@ def covers_axis(s: For, extents: dict[str, int]) -> bool:
     """True if every block or thread along the axis of a loop runs an iteration of it."""
     if isinstance(s.extent, Const):
         return bool(s.extent.value == extents[s.kind])
-    return extents[s.kind] == MOST_BLOCKS.get(s.kind) and not variables(s.extent)
+    return extents[s.kind] == MAX_BLOCKS.get(s.kind) and not variables(s.extent)

@@ -11,7 +11,7 @@ from tdsl.core.source import here
 from tdsl.errors import TargetError
 from tdsl.lang.expr import Const, Expr
 from tdsl.lang.show import show_expr
-from tdsl.schedule.specialize import decode, encode
+from tdsl.schedule.specialize import decode_condition, encode_condition
 from tdsl.schedule.state import Illegal
 
 Count = int | tuple[Any, ...]
@@ -46,7 +46,7 @@ def stored(e: int | Expr) -> Count:
     if isinstance(e, int | Const):
         return int(e if isinstance(e, int) else e.value)
     try:
-        made: Count = _tuples(encode(e))
+        made: Count = _tuples(encode_condition(e))
     except Illegal:
         raise TargetError(
             f"a launch of {show_expr(e)} blocks or bytes cannot be told from the sizes of a call",
@@ -63,7 +63,7 @@ def number(count: Count, sizes: Mapping[str, int]) -> int:
     >>> number(("mul", ("size", "N"), ("const", 4, "i64")), {"N": 10})
     40
     """
-    return count if isinstance(count, int) else extent(decode(count), sizes)
+    return count if isinstance(count, int) else extent(decode_condition(count), sizes)
 
 
 def shown(count: Count) -> str:
@@ -72,7 +72,7 @@ def shown(count: Count) -> str:
     >>> shown(7), shown(("mul", ("size", "N"), ("const", 4, "i64")))
     ('7', 'N * 4')
     """
-    return str(count) if isinstance(count, int) else f"{show_expr(decode(count))}"
+    return str(count) if isinstance(count, int) else f"{show_expr(decode_condition(count))}"
 
 
 def _tuples(value: Any) -> Any:

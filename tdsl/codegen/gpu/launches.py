@@ -39,7 +39,7 @@ from tdsl.lang.expr import Const, Expr, Unary, const
 from tdsl.lang.simplify import simplify
 from tdsl.lang.types import i64
 from tdsl.machine.instructions.instruction import INSTRUCTIONS
-from tdsl.schedule.launch import MOST_BLOCKS
+from tdsl.schedule.launch import MAX_BLOCKS
 
 FAILED_CHECK = "failed check"  # a buffer; no name of a program has a space
 THREAD = "[block ({}, {}, {}), thread ({}, {}, {})] "  # before the text a thread prints
@@ -82,7 +82,7 @@ class Launch:
         """
         x, y, z = (
             n if isinstance(n, int) else most
-            for n, most in zip(self.grid, MOST_BLOCKS.values(), strict=True)
+            for n, most in zip(self.grid, MAX_BLOCKS.values(), strict=True)
         )
         return (self.cluster, x // self.cluster, y, z, *self.block)[AXES.index(axis)]
 

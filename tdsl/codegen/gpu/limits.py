@@ -12,7 +12,7 @@ from tdsl.core.source import here
 from tdsl.errors import ScheduleError, TargetError
 from tdsl.lang.expr import Expr
 from tdsl.machine.instructions.instruction import INSTRUCTIONS
-from tdsl.schedule.launch import MOST_BLOCKS, MOST_IN_CLUSTER, MOST_THREADS
+from tdsl.schedule.launch import MAX_BLOCKS, MAX_CLUSTER_BLOCKS, MAX_THREADS
 
 STATIC_SHARED = 48 << 10  # bytes of a block; more has to be requested by the launch
 
@@ -22,7 +22,7 @@ MOST_SHARED = {
     "sm_80": 163 << 10, "sm_86": 99 << 10, "sm_89": 99 << 10, "sm_90": 227 << 10, "sm_90a": 227 << 10,
 }  # fmt: skip
 _SMALLER = dict.fromkeys(
-    MOST_BLOCKS, "bind the largest loop to blockIdx.x, or fuse it with that one"
+    MAX_BLOCKS, "bind the largest loop to blockIdx.x, or fuse it with that one"
 )
 _SMALLER["blockIdx.x"] = "bind smaller loops to blocks"
 
@@ -35,11 +35,11 @@ def check_limits(launches: Launches, arch: str) -> None:
         limits = (
             (
                 prod(launch.block),
-                MOST_THREADS,
+                MAX_THREADS,
                 "threads in a block",
                 "bind smaller loops to threads",
             ),
-            (launch.cluster, MOST_IN_CLUSTER, "blocks in a cluster", "bind a smaller loop"),
+            (launch.cluster, MAX_CLUSTER_BLOCKS, "blocks in a cluster", "bind a smaller loop"),
             (launch.block[2], 64, "threads on threadIdx.z", "bind the largest loop to threadIdx.x"),
             (
                 launch.shared,
@@ -49,7 +49,7 @@ def check_limits(launches: Launches, arch: str) -> None:
             ),
             *(
                 (n, most, f"blocks on {axis}", _SMALLER[axis])
-                for n, (axis, most) in zip(grid, MOST_BLOCKS.items(), strict=True)
+                for n, (axis, most) in zip(grid, MAX_BLOCKS.items(), strict=True)
             ),
         )
         for count, most, what, hint in limits:
@@ -94,7 +94,7 @@ def _check_instructions(launch: Launch, arch: str) -> None:
 
 def check_grid(kernel: str, grid: Sequence[int | Expr]) -> None:
     """TargetError if the grid for the sizes of a call has more blocks along an axis than a launch allows."""
-    for (axis, most), n in zip(MOST_BLOCKS.items(), grid, strict=True):
+    for (axis, most), n in zip(MAX_BLOCKS.items(), grid, strict=True):
         if isinstance(n, int) and n > most:
             raise TargetError(
                 f"kernel {kernel!r} has {n} blocks on {axis}, and a launch {most} at most",

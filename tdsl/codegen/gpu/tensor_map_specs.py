@@ -11,7 +11,7 @@ from tdsl.core.node import frozen
 from tdsl.core.source import Loc
 from tdsl.errors import ScheduleError
 from tdsl.lang.expr import Const
-from tdsl.schedule.pipelines import LINE, UNIT
+from tdsl.schedule.pipelines import BULK_ROW_BYTES, BULK_TILE_BYTES
 
 _MOST_EXTENT = 256
 _MOST_AXES = 5
@@ -79,14 +79,14 @@ def tensor_map_spec(s: CopyTile, p: BufferParam, swizzle: int) -> TensorMapSpec:
             f"{_MOST_EXTENT} at most",
         ),
         (
-            inner * size % UNIT != 0,
+            inner * size % BULK_ROW_BYTES != 0,
             f"the rows of a tile of {p.name!r} have {inner * size} bytes",
-            f"a multiple of {UNIT}",
+            f"a multiple of {BULK_ROW_BYTES}",
         ),
         (
-            prod(box) * size % LINE != 0,
+            prod(box) * size % BULK_TILE_BYTES != 0,
             f"a tile of {p.name!r} has {prod(box) * size} bytes",
-            f"a multiple of {LINE}",
+            f"a multiple of {BULK_TILE_BYTES}",
         ),
         (
             wide % inner != 0 or (wide > inner and sum(n > 1 for n in box[:-1]) > 1),
@@ -94,9 +94,9 @@ def tensor_map_spec(s: CopyTile, p: BufferParam, swizzle: int) -> TensorMapSpec:
             "rows of a multiple of that, in two axes",
         ),
         (
-            any(n % UNIT for n in rows),
+            any(n % BULK_ROW_BYTES for n in rows),
             f"the rows of {p.name!r} are {min(n for n in rows or [0])} bytes apart",
-            f"a multiple of {UNIT}",
+            f"a multiple of {BULK_ROW_BYTES}",
         ),
     )
     for wrong, what, requirement in checks:

@@ -24,6 +24,7 @@ from tdsl.schedule.state import AXES as AXES
 from tdsl.schedule.state import BLOCKS as BLOCKS
 from tdsl.schedule.state import CLUSTER as CLUSTER
 from tdsl.schedule.state import CONCURRENT as CONCURRENT
+from tdsl.schedule.state import COOPERATIVE as COOPERATIVE
 from tdsl.schedule.state import FRAGMENT as FRAGMENT
 from tdsl.schedule.state import GROUP as GROUP
 from tdsl.schedule.state import HEAP as HEAP
@@ -35,7 +36,6 @@ from tdsl.schedule.state import SERIAL as SERIAL
 from tdsl.schedule.state import SHARED as SHARED
 from tdsl.schedule.state import STACK as STACK
 from tdsl.schedule.state import THREADS as THREADS
-from tdsl.schedule.state import TOGETHER as TOGETHER
 from tdsl.schedule.state import UNROLLED as UNROLLED
 from tdsl.schedule.state import VECTORIZED as VECTORIZED
 

@@ -25,12 +25,12 @@ from tdsl.codegen.ir.dtypes import (
     typed,
 )
 from tdsl.codegen.ir.loops import (
+    COOPERATIVE,
     GROUP,
     PIPELINED,
     REGISTER,
     SHARED,
     STACK,
-    TOGETHER,
     WARP,
     Alloc,
     ArriveBarrier,
@@ -259,7 +259,7 @@ class _Scope:
             self.indices(a.extents, scalar=True)
             ranks = (0, len(a.extents))
             self.require(len(a.strides) in ranks, f"{len(a.strides)} strides for {ranks[1]} axes")
-            if a.scope in (STACK, REGISTER, *TOGETHER):
+            if a.scope in (STACK, REGISTER, *COOPERATIVE):
                 constant = all(isinstance(e, Const) for e in a.extents)
                 self.require(constant, f"{a.scope} memory needs constant extents")
             if a.scope in (SHARED, GROUP):

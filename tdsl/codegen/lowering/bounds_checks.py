@@ -23,7 +23,7 @@ from tdsl.lang.types import i64
 from tdsl.schedule.bounds_inference import definition_ranges
 from tdsl.schedule.properties import root_boxes
 from tdsl.schedule.state import Root, State
-from tdsl.schedule.tree import Tree
+from tdsl.schedule.tree import ScheduleTree
 
 
 @dataclass(slots=True)
@@ -41,7 +41,7 @@ class KernelMessages:
 
 
 def check_boxes(
-    tree: Tree,
+    tree: ScheduleTree,
     state: State,
     boxes: dict[str, Box],
     messages: KernelMessages,

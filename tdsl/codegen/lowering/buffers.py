@@ -15,8 +15,8 @@ from tdsl.lang.regions import Box
 from tdsl.lang.simplify import add, ceildiv, maximum, multiply, simplify, subtract
 from tdsl.lang.types import DType
 from tdsl.machine.instructions.layout import Layout
-from tdsl.schedule.narrow import Alike
-from tdsl.schedule.pipelines import whole_rows
+from tdsl.schedule.narrow import NarrowedComponents
+from tdsl.schedule.pipelines import bulk_row_extent
 from tdsl.schedule.sliding import ring_size
 from tdsl.schedule.state import FuncPlan
 
@@ -83,7 +83,7 @@ def make_buffer(
     names: tuple[str, ...],
     box: Box,
     facts: Facts,
-    invariant: Alike | None,
+    invariant: NarrowedComponents | None,
 ) -> Buffer:
     """The buffer for a box, not folded. An extent with a constant upper bound is that constant.
 
@@ -129,7 +129,7 @@ def _padded_row(extents: Sequence[Expr], size: int) -> Expr:
     known = [int(e.value) for e in extents if isinstance(e, Const)]
     if len(known) < len(extents):
         return extents[-1]  # a size that is not constant is refused by `_check_scope`
-    return const(whole_rows(known, size))
+    return const(bulk_row_extent(known, size))
 
 
 @dataclass(slots=True)

@@ -17,7 +17,7 @@ from tdsl.lang.regions import Box, Interval, interval_of, tighten
 from tdsl.lang.simplify import conjunction, simplify
 from tdsl.machine.instructions.layout import Layout
 from tdsl.schedule.state import Level, State
-from tdsl.schedule.tree import Tree
+from tdsl.schedule.tree import ScheduleTree
 
 
 @frozen
@@ -90,7 +90,7 @@ class Lowering:
     """
 
     state: State
-    tree: Tree
+    tree: ScheduleTree
     names: KernelNames
     messages: KernelMessages
     boxes: dict[str, Box]  # of each func, what the whole program needs

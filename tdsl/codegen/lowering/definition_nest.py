@@ -8,9 +8,9 @@ from tdsl.codegen.lowering.position import NestPosition
 from tdsl.lang.expr import Expr
 from tdsl.lang.program import FuncDef
 from tdsl.lang.simplify import substitute
-from tdsl.schedule.bounds_inference import Active, inside
-from tdsl.schedule.full_tiles import is_whole
-from tdsl.schedule.narrow import find_alike
+from tdsl.schedule.bounds_inference import OpenNest, funcs_inside
+from tdsl.schedule.full_tiles import is_total
+from tdsl.schedule.narrow import find_narrowed
 from tdsl.schedule.state import Level, Nest, is_reduction
 
 
@@ -29,8 +29,8 @@ class DefinitionNest:
         self.d = f.definitions[definition]
         self.plan = lowering.state.plan(f.name)
         self.partial_results: tuple[str, ...] = ()  # registers of a thread's partial results
-        self.invariant = find_alike(lowering.state, f)
-        self.full_tiles = self.plan.scope == FRAGMENT and is_whole(lowering.state, f.name)
+        self.invariant = find_narrowed(lowering.state, f)
+        self.full_tiles = self.plan.scope == FRAGMENT and is_total(lowering.state, f.name)
         self.plan_nest = nest or self.plan.nests[definition]
 
     def select_nest(self, nest: Nest) -> None:
@@ -54,16 +54,16 @@ class DefinitionNest:
                 for n, x in enumerate(self.nest.names())
                 if any(
                     state.plan(name).scope == SHARED
-                    for name in inside(tree, state, [Level(self.f.name, self.n, x)])
+                    for name in funcs_inside(tree, state, [Level(self.f.name, self.n, x)])
                 )
             ),
             default=0,
         )
 
-    def active(self, pos: NestPosition) -> Active:
+    def active(self, pos: NestPosition) -> OpenNest:
         """The nest with the loops that are open at a position."""
         related = pos.related
-        return Active(
+        return OpenNest(
             self.f, self.n, self.nest, related.roots, related.extents, pos.bounds, pos.opened,
             self.full_tiles or (self.plan.scope == FRAGMENT and bool(self.plan.tensorizations)),
             related.guards,

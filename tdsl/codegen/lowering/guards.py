@@ -14,7 +14,7 @@ from tdsl.lang.expr import ONE, TRUE, Expr
 from tdsl.lang.regions import reads_in, tighten
 from tdsl.lang.simplify import add, conjunction, conjuncts, simplify, substitute, subtract
 from tdsl.schedule.loop_relations import Related, relate
-from tdsl.schedule.predicates import read_of
+from tdsl.schedule.predicates import read_in_condition
 from tdsl.schedule.state import Level
 
 
@@ -52,7 +52,9 @@ def _make_guard(builder: DefinitionNest, cond: Expr, related: Related, *, predic
     if predicate:  # with constant sizes it may have fewer variables than `check_predicates` saw
         for x, inner in pairwise(names):
             computed = builder.low.tree.computed.get(Level(builder.f.name, builder.n, x), ())
-            if any(read_of(builder.low.state, builder.d, cond, name) for name in computed):
+            if any(
+                read_in_condition(builder.low.state, builder.d, cond, name) for name in computed
+            ):
                 needed |= {inner}
     return Guard(over_loops, needed, predicate)
 

@@ -7,13 +7,13 @@ from dataclasses import replace
 
 from tdsl.codegen.ir.loops import (
     CONCURRENT,
+    COOPERATIVE,
     FRAGMENT,
     PARALLEL,
     PIPELINED,
     SERIAL,
     SHARED,
     THREADS,
-    TOGETHER,
     UNROLLED,
     VECTORIZED,
     For,
@@ -55,9 +55,9 @@ from tdsl.lang.bounds import Facts, upper
 from tdsl.lang.expr import ONE, TRUE, Binary, Const, Expr, Read, Var, const
 from tdsl.lang.regions import Box, common_box, reads_in
 from tdsl.lang.simplify import add, conjuncts, simplify, subtract
-from tdsl.schedule.bounds_inference import Active, Threads, bounds_of, required
+from tdsl.schedule.bounds_inference import OpenNest, ThreadLoops, bounds_of, required_boxes
 from tdsl.schedule.loop_relations import is_inside, relate
-from tdsl.schedule.narrow import Alike
+from tdsl.schedule.narrow import NarrowedComponents
 from tdsl.schedule.state import Level, Nest, Tensorization, is_ordered, is_reduction, roots_of
 
 SharedLoops = list[
@@ -118,7 +118,7 @@ class NestBuilder(DefinitionNest):
         bounds = bounds_of(self.f, self.d, box)
         related = relate(nest, bounds, ctx.facts)
         guards = guards_of(self, related, bounds)
-        if self.plan.scope in TOGETHER:
+        if self.plan.scope in COOPERATIVE:
             ctx = replace(ctx, pending_guards=())
         guards += tuple(Guard(c, frozenset(), predicate=False) for c in ctx.pending_guards)
         return self._lower(NestPosition(len(opened), mode, opened, guards, bounds, related), ctx)
@@ -162,7 +162,7 @@ class NestBuilder(DefinitionNest):
         return [*self._joined_inits(pos, ctx), *self._next_loop(pos, ctx)]
 
     def _lower_components(
-        self, pos: NestPosition, ctx: LoopContext, invariant: Alike
+        self, pos: NestPosition, ctx: LoopContext, invariant: NarrowedComponents
     ) -> list[Stmt]:
         """The components that vary along all variables, then those computed once, which the former read."""
         every = range(len(self.d.values))
@@ -381,8 +381,10 @@ class NestBuilder(DefinitionNest):
         filled = {name for name, plan in self.low.state.plans if plan.filled}
         all_boxes = {n: b for n, b in self.low.boxes.items() if n not in filled}
         inner_boxes = {n: b for n, b in self.low.level_boxes.items() if n not in filled}
-        threads = Threads({name: run for _, name, run in narrow.threads}, all_boxes, inner_boxes)
-        boxes = required(
+        threads = ThreadLoops(
+            {name: run for _, name, run in narrow.threads}, all_boxes, inner_boxes
+        )
+        boxes = required_boxes(
             tree, self.low.state, levels, {}, actives, narrow.facts, threads, limits=self.low.limits
         )
         func = self.f.name
@@ -423,7 +425,7 @@ class NestBuilder(DefinitionNest):
             loops.append((variable.name, pos.first_of(x), pos.related.extents[x]))
         return loops
 
-    def _joined_actives(self, pos: NestPosition, ctx: LoopContext) -> list[Active]:
+    def _joined_actives(self, pos: NestPosition, ctx: LoopContext) -> list[OpenNest]:
         """The nests that share the open loops (compute_with), whose reads count as needed in these loops."""
         actives = []
         for level in self._levels_from(pos.depth - 1):
@@ -440,7 +442,7 @@ class NestBuilder(DefinitionNest):
                 ):
                     initial = bounds[x][0] if x in bounds else const(0)
                     opened[x] = add(subtract(Var(variable), first), initial)
-                actives.append(Active(f, 0, nest, related.roots, related.extents, bounds, opened))
+                actives.append(OpenNest(f, 0, nest, related.roots, related.extents, bounds, opened))
         return actives
 
     def lower_point(self, pos: NestPosition, ctx: LoopContext) -> list[Stmt]:

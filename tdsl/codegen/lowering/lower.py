@@ -50,24 +50,24 @@ from tdsl.lang.simplify import (
     subtract,
 )  # fmt: skip
 from tdsl.machine.instructions.instruction import INSTRUCTIONS
-from tdsl.schedule.bounds_inference import required
+from tdsl.schedule.bounds_inference import required_boxes
 from tdsl.schedule.fragment_layouts import layout_of_fragment
-from tdsl.schedule.narrow import find_alike
-from tdsl.schedule.pipelines import copied
+from tdsl.schedule.narrow import find_narrowed
+from tdsl.schedule.pipelines import copied_read
 from tdsl.schedule.sliding import ring_size, window_axis
 from tdsl.schedule.state import (
+    COOPERATIVE,
     FRAGMENT,
     REGISTER,
     SHARED,
     STACK,
     THREADS,
-    TOGETHER,
-    After,
+    AfterProducer,
     At,
     Level,
     Root,
     State,
-    With,
+    WithStage,
 )
 from tdsl.schedule.tree import ROOT, build_tree
 
@@ -93,7 +93,7 @@ class _ProgramLowering(Lowering):
             components = self.names.components(f)
             plan = self.state.plan(f.name)
             self.buffers[f.name] = make_buffer(
-                f, plan, components, boxes[f.name], ctx.facts, find_alike(self.state, f)
+                f, plan, components, boxes[f.name], ctx.facts, find_narrowed(self.state, f)
             )
             self.stored_at[f.name] = level
             layout = layout_of_fragment(self.state, f.name) if plan.scope == FRAGMENT else None
@@ -187,7 +187,7 @@ class _ProgramLowering(Lowering):
     def _compute_level(self, name: str) -> Level:
         """The level where a func is computed; for a func placed after a producer, the producer's level."""
         match self.state.plan(name).place:
-            case After(level):
+            case AfterProducer(level):
                 return self._compute_level(level.func)
             case _:
                 return self.tree.home[name]
@@ -195,7 +195,7 @@ class _ProgramLowering(Lowering):
     def _check_scope(self, f: FuncDef, facts: Facts) -> None:
         """ScheduleError if a func in stack, register or GPU block memory has no constant size."""
         plan = self.state.plan(f.name)
-        if plan.scope not in (STACK, REGISTER, *TOGETHER):
+        if plan.scope not in (STACK, REGISTER, *COOPERATIVE):
             return
         for e in self.buffers[f.name].memory_extents():
             if not isinstance(simplify(substitute(e, self.sizes), facts), Const):
@@ -204,7 +204,7 @@ class _ProgramLowering(Lowering):
                     loc=plan.loc,
                     label="scheduled here",
                     hint="split the loops by constants around it"
-                    if plan.scope in TOGETHER
+                    if plan.scope in COOPERATIVE
                     else 'leave the scope to the compiler, or take "heap"',
                 )
 
@@ -241,7 +241,7 @@ class _ProgramLowering(Lowering):
     def _root_func(self, name: str) -> str:
         """The func at the root whose nest a func is computed in; the func itself if it is at the root."""
         match self.state.plan(name).place:
-            case At(level) | After(level) | With(level):
+            case At(level) | AfterProducer(level) | WithStage(level):
                 return self._root_func(level.func)
             case _:
                 return name
@@ -250,7 +250,7 @@ class _ProgramLowering(Lowering):
         """A TMA copy of a box, which may extend beyond the needed points and the edges of its source."""
         buffer = self.buffers[f.name]
         start = {v: lo for v, (lo, _) in zip(f.variables, box, strict=True) if lo is not None}
-        value = copied(self.state, f)
+        value = copied_read(self.state, f)
         # no Load if a func with other values has been inlined into it
         load = value and ValueWriter(self, f, start, ctx.facts).convert(value)
         loc = self.state.plan(f.name).loc
@@ -349,7 +349,7 @@ class _ProgramLowering(Lowering):
 def _move_to_root(state: State, boxes: Mapping[str, Box]) -> State:
     """The state with each func placed after a producer that does not run (empty box) moved to the root."""
     for name, plan in state.plans:
-        if name in boxes and isinstance(plan.place, After):
+        if name in boxes and isinstance(plan.place, AfterProducer):
             host = boxes.get(plan.place.level.func)
             if host is None or any(is_empty(i) for i in host):
                 state = state.with_plan(name, replace(plan, place=Root()))
@@ -370,10 +370,10 @@ def lower(state: State, params: tuple[Argument, ...], declared: list[Condition])
     names = KernelNames(program)
     tree = build_tree(state)
     output_boxes = {name: _output_box(program.func(name)) for name in program.outputs}
-    boxes = required(tree, state, (ROOT,), output_boxes, [], NOTHING)
+    boxes = required_boxes(tree, state, (ROOT,), output_boxes, [], NOTHING)
     while (moved := _move_to_root(state, boxes)) is not state:
         state, tree = moved, build_tree(moved)
-        boxes = required(tree, state, (ROOT,), output_boxes, [], NOTHING)
+        boxes = required_boxes(tree, state, (ROOT,), output_boxes, [], NOTHING)
     lowering = _ProgramLowering(state, tree, names, KernelMessages(), boxes)
     for name in program.outputs:
         f = program.func(name)
@@ -381,7 +381,7 @@ def lower(state: State, params: tuple[Argument, ...], declared: list[Condition])
         lowering.stored_boxes[name] = output_boxes[name]
     exact = boxes
     if any(plan.scope == FRAGMENT for _, plan in state.plans):
-        exact = required(tree, state, (ROOT,), output_boxes, [], NOTHING, exact=True)
+        exact = required_boxes(tree, state, (ROOT,), output_boxes, [], NOTHING, exact=True)
     checks = check_boxes(lowering.tree, state, exact, lowering.messages, declared)
     body = as_stmt([*checks, *lowering.lower_level(ROOT, boxes, LoopContext(), lambda: ())])
     if lowering.sizes:

@@ -9,8 +9,8 @@ from tdsl.lang.definition import Definition
 from tdsl.lang.expr import TRUE, Read, Var
 from tdsl.lang.program import FuncDef
 from tdsl.lang.regions import Box
-from tdsl.schedule.bounds_inference import required
-from tdsl.schedule.new_stage import fresh_func
+from tdsl.schedule.bounds_inference import required_boxes
+from tdsl.schedule.new_stage import fresh_name
 from tdsl.schedule.state import Inline, Root, State, fresh_plan
 from tdsl.schedule.tree import ROOT, build_tree
 
@@ -36,7 +36,7 @@ def separate_outputs(state: State) -> State:
             for n, p in state.plans
         ),
     )
-    boxes = required(build_tree(rooted), rooted, (ROOT,), start, [], NOTHING)
+    boxes = required_boxes(build_tree(rooted), rooted, (ROOT,), start, [], NOTHING)
     for name in suspects:
         f = program.func(name)
         if not f.declared and not _is_within(boxes[name], f):
@@ -60,7 +60,7 @@ def _is_within(box: Box, f: FuncDef) -> bool:
 
 def _add_copy(state: State, f: FuncDef) -> State:
     program = state.program
-    copy_name = fresh_func(program, f"{f.name}_out")
+    copy_name = fresh_name(program, f"{f.name}_out")
     index = tuple(Var(v) for v in f.variables)
     values = tuple(Read(f.name, index, c, t) for c, t in enumerate(f.dtypes))
     copy = replace(

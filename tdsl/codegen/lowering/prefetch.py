@@ -10,7 +10,7 @@ from tdsl.lang.bounds import upper
 from tdsl.lang.expr import ONE, Binary, Const, Expr, Var, const, dtype_of
 from tdsl.lang.regions import box_of, reads_in, union_box
 from tdsl.lang.simplify import add, ceildiv, multiply, simplify, substitute, subtract
-from tdsl.schedule.bounds_inference import Active
+from tdsl.schedule.bounds_inference import OpenNest
 from tdsl.schedule.state import PrefetchPlan
 
 LINE = 64  # bytes
@@ -18,7 +18,9 @@ MAX_LINES = 1024  # lines; a larger box would evict its own lines
 MAX_UNROLLED_LINES = 16  # lines up to which the loops are unrolled
 
 
-def prefetch_box(low: Lowering, active: Active, plan: PrefetchPlan, ctx: LoopContext) -> list[Stmt]:
+def prefetch_box(
+    low: Lowering, active: OpenNest, plan: PrefetchPlan, ctx: LoopContext
+) -> list[Stmt]:
     """Loops over the cache lines of the box that the body of a loop reads some iterations later."""
     source, counter = plan.source, active.opened.get(plan.of)
     if not isinstance(counter, Var):

@@ -32,9 +32,9 @@ from tdsl.lang.expr import ONE, Const, Load
 from tdsl.lang.program import FuncDef
 from tdsl.lang.regions import Box, union_box
 from tdsl.lang.simplify import add, subtract
-from tdsl.schedule.bounds_inference import inside, read_by, required
+from tdsl.schedule.bounds_inference import boxes_read, funcs_inside, required_boxes
 from tdsl.schedule.state import Level, State
-from tdsl.schedule.tree import ROOT, Tree, build_tree
+from tdsl.schedule.tree import ROOT, ScheduleTree, build_tree
 
 
 @frozen
@@ -55,14 +55,14 @@ def root_stages(state: State) -> tuple[RootStage, ...]:
     """The root stages of a complete state whose sizes are numbers, in execution order."""
     tree = build_tree(state)
     start = {name: state.program.func(name).natural for name in state.program.outputs}
-    boxes = required(tree, state, (ROOT,), start, [], NOTHING)
+    boxes = required_boxes(tree, state, (ROOT,), start, [], NOTHING)
     return tuple(_stage(state, tree, boxes, name) for name in tree.computed.get(ROOT, ()))
 
 
-def _stage(state: State, tree: Tree, boxes: dict[str, Box], name: str) -> RootStage:
+def _stage(state: State, tree: ScheduleTree, boxes: dict[str, Box], name: str) -> RootStage:
     nests = state.plan(name).nests
     levels = [Level(name, n, loop) for n, nest in enumerate(nests) for loop in nest.names()]
-    inner_funcs = inside(tree, state, levels)
+    inner_funcs = funcs_inside(tree, state, levels)
     members = [n for n in tree.order if n in inner_funcs and n in boxes]
     funcs = {name, *members}
     read: dict[str, Box] = {}
@@ -84,7 +84,7 @@ def _stage(state: State, tree: Tree, boxes: dict[str, Box], name: str) -> RootSt
 def _reads(f: FuncDef, box: Box) -> dict[str, Box]:
     boxes: dict[str, Box] = {}
     for d in f.definitions:
-        for source, touched in read_by(d, box, NOTHING).items():
+        for source, touched in boxes_read(d, box, NOTHING).items():
             boxes[source] = union_box(boxes.get(source), touched)
     return boxes
 

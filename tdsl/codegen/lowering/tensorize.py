@@ -27,8 +27,8 @@ from tdsl.lang.simplify import add, conjuncts, simplify, substitute, subtract
 from tdsl.machine.instructions.instruction import INSTRUCTIONS, Instruction
 from tdsl.machine.instructions.layout import Layout
 from tdsl.machine.instructions.tensor_cores import is_built_in
-from tdsl.schedule.bounds_inference import Active
-from tdsl.schedule.full_tiles import is_whole
+from tdsl.schedule.bounds_inference import OpenNest
+from tdsl.schedule.full_tiles import is_total
 from tdsl.schedule.state import State, Tensorization
 
 
@@ -36,7 +36,7 @@ class _Mismatch(Exception):  # with the reason; `emit_invoke` turns it into a Sc
     pass
 
 
-def extents_match(active: Active, plan: Tensorization, facts: Facts) -> bool:
+def extents_match(active: OpenNest, plan: Tensorization, facts: Facts) -> bool:
     """True if the loops from `plan.loop` inwards have the extents of the instruction."""
     chosen = INSTRUCTIONS[plan.instruction]
     inner = [x for x in active.nest.names() if x not in active.opened]
@@ -45,7 +45,7 @@ def extents_match(active: Active, plan: Tensorization, facts: Facts) -> bool:
 
 
 def emit_invoke(
-    low: Lowering, active: Active, plan: Tensorization, facts: Facts, *, guarded: bool
+    low: Lowering, active: OpenNest, plan: Tensorization, facts: Facts, *, guarded: bool
 ) -> Invoke:
     """The call of the instruction that replaces the loops from `plan.loop` inwards.
 
@@ -70,7 +70,7 @@ def emit_invoke(
     return Invoke(chosen.name, operands)
 
 
-def fragment_tile(active: Active, plan: Tensorization) -> tuple[Layout, tuple[str, ...]] | None:
+def fragment_tile(active: OpenNest, plan: Tensorization) -> tuple[Layout, tuple[str, ...]] | None:
     """The layout of an instruction's output and the loop along each axis; None if it is no fragment."""
     chosen = INSTRUCTIONS[plan.instruction]
     spec = chosen.meaning.funcs[0].definitions[-1]
@@ -90,7 +90,7 @@ def may_read_beyond(state: State, d: Definition, ranges: Sequence[tuple[str, Exp
     """
     program, reads = state.program, list(reads_in(d.values))
     all_whole = all(
-        is_whole(state, r.name)
+        is_total(state, r.name)
         or (program.has_func(r.name) and set(program.func(r.name).limits) == {(None, None)})
         for r in reads
     )
@@ -203,7 +203,7 @@ def _check_tile(
 
 
 def _match_definition(
-    low: Lowering, active: Active, chosen: Instruction, opened: dict[str, Expr], facts: Facts
+    low: Lowering, active: OpenNest, chosen: Instruction, opened: dict[str, Expr], facts: Facts
 ) -> tuple[Operand, ...]:
     spec = chosen.meaning.funcs[0].definitions[-1]
     d = active.d

@@ -29,15 +29,15 @@ from tdsl.lang.regions import reads_in
 from tdsl.lang.simplify import substitute
 from tdsl.lang.types import DType
 from tdsl.schedule.inlining import value_at
-from tdsl.schedule.legality import depends
-from tdsl.schedule.new_stage import fresh_func
-from tdsl.schedule.rescaling import Holds, Separated, separate, shift_of
+from tdsl.schedule.legality import depends_on
+from tdsl.schedule.new_stage import fresh_name
+from tdsl.schedule.rescaling import Predicate, ResultFactors, result_factors, shift_of
 from tdsl.schedule.state import Illegal, State, fresh_nest
 
 ORDERED = ("max", "min", "argmax")  # reductions whose choice a positive factor does not change
 
 
-NONE = Separated()
+NONE = ResultFactors()
 
 
 @frozen
@@ -52,14 +52,14 @@ class Power:
 class Member:
     """A reduction of the pass, its terms inlined and over the variables of the leading func.
 
-    `own` are its free variables in terms of the lead, `found` the factors by which its first term depends on
+    `free` are its free variables in terms of the lead, `factors` those by which its first term depends on
     other results, `power` that dependence if the term is a power of a sum. Other members depend on none.
     """
 
     func: FuncDef
-    own: tuple[str, ...]
+    free: tuple[str, ...]
     terms: tuple[Expr, ...]
-    found: Separated = NONE
+    factors: ResultFactors = NONE
     power: Power | None = None
 
     @property
@@ -76,18 +76,18 @@ class Member:
 
 
 @dataclass(slots=True)
-class Pass:
+class Fusion:
     """The reductions that one pass over the terms of `lead` computes.
 
-    `members` are the reductions by name, producers first; `moved` the element-wise funcs between them, each
-    with its dimension along the range of the reduction.
+    `members` are the reductions by name, producers first; `elementwise` the element-wise funcs between them,
+    each with its dimension along the range of the reduction.
     """
 
     state: State
     lead: FuncDef
     variable: str
     members: dict[str, Member] = field(default_factory=dict)
-    moved: dict[str, str] = field(default_factory=dict)
+    elementwise: dict[str, str] = field(default_factory=dict)
 
     @property
     def range(self) -> tuple[Expr, Expr]:
@@ -114,128 +114,128 @@ def _check_lead(state: State, f: FuncDef, over: str) -> None:
         raise Illegal(f"the loops of {f.name!r} were changed before", "give this directive first")
 
 
-def find_pass(state: State, f: FuncDef, over: str) -> Pass:
+def find_fusion(state: State, f: FuncDef, over: str) -> Fusion:
     """The pass of a reduction: reductions that its terms read, that read the same funcs or the same inputs.
 
     Raises Illegal if a required one cannot be rescaled, or if another func reads a func that is never stored
     whole.
     """
     _check_lead(state, f, over)
-    made, d = Pass(state, f, over), f.definitions[0]
-    terms = tuple(_written_out(made, v) for v in d.values)
-    if not made.members:
+    fusion, d = Fusion(state, f, over), f.definitions[0]
+    terms = tuple(_inline_dependent(fusion, v) for v in d.values)
+    if not fusion.members:
         raise Illegal(
-            f"the terms of {f.name!r} need no result of another reduction over {made.variable!r}",
+            f"the terms of {f.name!r} need no result of another reduction over {fusion.variable!r}",
             "rfactor reduces in parts what needs no correction",
         )
-    made.members[f.name] = _separated(made, Member(f, d.free, terms))
-    while others := _readers(made):
-        _beside(made, others[0])
+    fusion.members[f.name] = _with_factors(fusion, Member(f, d.free, terms))
+    while others := _readers_of_elementwise(fusion):
+        _add_sibling(fusion, others[0])
     for g in state.program.funcs:
-        made = _if_it_suits(made, g)
-    return made
+        fusion = _with_optional_member(fusion, g)
+    return fusion
 
 
-def _readers(made: Pass) -> list[FuncDef]:
+def _readers_of_elementwise(fusion: Fusion) -> list[FuncDef]:
     """The other funcs that read the element-wise funcs of the pass, in the order of the program."""
-    names = {c.name for g in made.moved for c, _ in made.state.consumers(g)}
-    names -= {*made.moved, *made.members}
-    return [f for f in made.state.program.funcs if f.name in names]
+    names = {c.name for g in fusion.elementwise for c, _ in fusion.state.consumers(g)}
+    names -= {*fusion.elementwise, *fusion.members}
+    return [f for f in fusion.state.program.funcs if f.name in names]
 
 
-def _written_out(made: Pass, e: Expr) -> Expr:
+def _inline_dependent(fusion: Fusion, e: Expr) -> Expr:
     """An expression in which funcs that depend on reductions of the pass are inlined."""
 
     def visit(n: Node) -> Node:
-        if not isinstance(n, Read) or not made.state.program.has_func(n.name):
+        if not isinstance(n, Read) or not fusion.state.program.has_func(n.name):
             return n
-        g = made.state.program.func(n.name)
+        g = fusion.state.program.func(n.name)
         d = g.definitions[0]
         if len(g.definitions) > 1 or len(g.dtypes) > 1:
             return n
         if d.init is not None:
-            return n if not _runs_along(made, g, n) else _result(made, g, n)
-        before = len(made.members)
-        inner = _written_out(made, value_at(d, n))
-        known = any(isinstance(x, Read) and x.name in made.members for x in post_order(inner))
-        if len(made.members) == before and not known:
+            return n if not _has_same_range(fusion, g, n) else _add_member(fusion, g, n)
+        before = len(fusion.members)
+        inner = _inline_dependent(fusion, value_at(d, n))
+        known = any(isinstance(x, Read) and x.name in fusion.members for x in post_order(inner))
+        if len(fusion.members) == before and not known:
             return n
-        if Var(made.variable) in n.index:
-            _moves(made, g, n)
+        if Var(fusion.variable) in n.index:
+            _record_elementwise(fusion, g, n)
         return inner
 
     return transform(e, visit)
 
 
-def _moves(made: Pass, g: FuncDef, read: Read) -> None:
+def _record_elementwise(fusion: Fusion, g: FuncDef, read: Read) -> None:
     """Record an element-wise func whose values are computed again for each tile."""
     if not all(isinstance(e, Var) for e in read.index) or len(set(read.index)) < len(read.index):
         raise Illegal(
             f"{g.name!r} is not read point by point",
-            f"each index of it must be one of {made.lead.name!r}",
+            f"each index of it must be one of {fusion.lead.name!r}",
         )
-    if g.name in made.state.program.outputs:
+    if g.name in fusion.state.program.outputs:
         raise Illegal(f"{g.name!r} is an output, and is never whole", "leave it out of the outputs")
-    made.moved[g.name] = g.variables[read.index.index(Var(made.variable))]
+    fusion.elementwise[g.name] = g.variables[read.index.index(Var(fusion.variable))]
 
 
-def _runs_along(made: Pass, g: FuncDef, read: Read) -> bool:
+def _has_same_range(fusion: Fusion, g: FuncDef, read: Read) -> bool:
     """True for a reduction over the same range as the lead that reads a tensor along that range."""
-    if g.name in made.members:
+    if g.name in fusion.members:
         return True
     d = g.definitions[0]
-    if any(made.variable in variables(e) for e in read.index) or len(d.ranges) != 1:
+    if any(fusion.variable in variables(e) for e in read.index) or len(d.ranges) != 1:
         return False
-    ((own, lo, hi),) = d.ranges
-    first, end = made.range
+    ((reduced, lo, hi),) = d.ranges
+    first, end = fusion.range
     if lo is None or hi is None or difference(lo, first) != 0 or difference(hi, end) != 0:
         return False
-    return any(Var(own) in r.index for r in reads_in(d.values))
+    return any(Var(reduced) in r.index for r in reads_in(d.values))
 
 
-def _result(made: Pass, g: FuncDef, read: Read) -> Read:
+def _add_member(fusion: Fusion, g: FuncDef, read: Read) -> Read:
     """The read of a reduction over the same range, which is added to the members."""
     d = g.definitions[0]
     assert d.combine is not None
-    own = tuple(e.name for e in read.index if isinstance(e, Var))
-    if len(own) < len(read.index) or len(set(own)) < len(own):
+    free = tuple(e.name for e in read.index if isinstance(e, Var))
+    if len(free) < len(read.index) or len(set(free)) < len(free):
         raise Illegal(f"{g.name!r} is not read point by point", "read it at plain variables")
-    if g.name in made.members:
-        if made.members[g.name].own != own:
+    if g.name in fusion.members:
+        if fusion.members[g.name].free != free:
             raise Illegal(f"{g.name!r} is read at two places", "read it at the same variables")
         return read
     if not d.combine.associative or d.where != TRUE:
         raise Illegal(
             f"{g.name!r} is reduced in order, or under a condition", "it cannot be made in tiles"
         )
-    names = {**dict(zip(g.variables, own, strict=True)), d.ranges[0][0]: made.variable}
+    names = {**dict(zip(g.variables, free, strict=True)), d.ranges[0][0]: fusion.variable}
     at: dict[str, Expr] = {a: Var(b) for a, b in names.items()}
-    terms = tuple(_written_out(made, substitute(v, at)) for v in d.values)
-    made.members[g.name] = _separated(made, Member(g, own, terms))
+    terms = tuple(_inline_dependent(fusion, substitute(v, at)) for v in d.values)
+    fusion.members[g.name] = _with_factors(fusion, Member(g, free, terms))
     return read
 
 
-def _separated(made: Pass, member: Member) -> Member:
+def _with_factors(fusion: Fusion, member: Member) -> Member:
     """A member with the factors of its term; raises Illegal if its results cannot be rescaled."""
-    needs = {r.name for r in reads_in(member.terms)} & set(made.members)
+    needs = {r.name for r in reads_in(member.terms)} & set(fusion.members)
     if not needs:
         return member
     kind = member.combine.kind
     term = member.terms[0]
-    found = separate(term, *_leaves(made))
-    shifts = found.shifts if found else ()
-    plain = all(_is_plain(made, b) for _, b in shifts)
-    again = {r.name for r, _ in found.scales if isinstance(r, Read)} if found else set()
-    both = again & {r.name for _, b in shifts for r in reads_in((b,))}
-    if found is not None and plain and not both:
-        positive = [e for e, _ in found.scales]
+    factors = result_factors(term, *_leaf_predicates(fusion))
+    shifts = factors.shifts if factors else ()
+    shifts_read_results = all(_reads_results_only(fusion, b) for _, b in shifts)
+    scaling = {r.name for r, _ in factors.scales if isinstance(r, Read)} if factors else set()
+    both = scaling & {r.name for _, b in shifts for r in reads_in((b,))}
+    if factors is not None and shifts_read_results and not both:
+        positive = [e for e, _ in factors.scales]
         if (
             kind == "argmax"
         ):  # infinite results make NaN of the largest terms, if these are positive
             positive.append(term)
-        if kind == "sum" or (kind in ORDERED and all(_is_positive(made, e) for e in positive)):
-            return replace(member, found=found)
-    power = _power(made, member) if kind == "sum" else None
+        if kind == "sum" or (kind in ORDERED and all(_is_positive(fusion, e) for e in positive)):
+            return replace(member, factors=factors)
+    power = _power(fusion, member) if kind == "sum" else None
     if power is None:
         raise Illegal(
             f"{member.func.name!r} cannot be corrected for another {', '.join(sorted(needs))}",
@@ -245,7 +245,7 @@ def _separated(made: Pass, member: Member) -> Member:
     return replace(member, power=power)
 
 
-def _is_positive(made: Pass, e: Expr) -> bool:
+def _is_positive(fusion: Fusion, e: Expr) -> bool:
     """True for an expression that is positive by its form, of exponentials and positive numbers."""
     match e:
         case Const(value):
@@ -253,100 +253,100 @@ def _is_positive(made: Pass, e: Expr) -> bool:
         case Call("exp" | "exp2"):
             return True
         case Cast(x):
-            return dtype_of(x).is_float and _is_positive(made, x)
+            return dtype_of(x).is_float and _is_positive(fusion, x)
         case Binary("mul" | "div" | "add", x, y):
-            return _is_positive(made, x) and _is_positive(made, y)
-        case Read(name) if name in made.members:
-            member = made.members[name]
-            return member.combine.kind in ("sum", "max") and _is_positive(made, member.terms[0])
+            return _is_positive(fusion, x) and _is_positive(fusion, y)
+        case Read(name) if name in fusion.members:
+            member = fusion.members[name]
+            return member.combine.kind in ("sum", "max") and _is_positive(fusion, member.terms[0])
         case _:
             return False
 
 
-def _leaves(made: Pass) -> tuple[Holds, Holds]:
+def _leaf_predicates(fusion: Fusion) -> tuple[Predicate, Predicate]:
     """Predicates for leaves that are results of the pass, and for leaves that vary over the terms."""
     return (
-        lambda n: isinstance(n, Read) and n.name in made.members,
-        lambda n: n == Var(made.variable),
+        lambda n: isinstance(n, Read) and n.name in fusion.members,
+        lambda n: n == Var(fusion.variable),
     )
 
 
-def _is_plain(made: Pass, e: Expr) -> bool:
+def _reads_results_only(fusion: Fusion, e: Expr) -> bool:
     """True for an expression that reads results of the pass only."""
-    return all(not isinstance(n, Read) or n.name in made.members for n in post_order(e))
+    return all(not isinstance(n, Read) or n.name in fusion.members for n in post_order(e))
 
 
-def _power(made: Pass, member: Member) -> Power | None:
+def _power(fusion: Fusion, member: Member) -> Power | None:
     """The power of a term that is a sum or its square; sums of its lower powers are added as members."""
     g, d, term = member.func, member.func.definitions[0], member.terms[0]
-    own = d.values[0]
+    value_of_g = d.values[0]
     square = isinstance(term, Binary) and term.op == "mul" and term.left == term.right
-    if square and isinstance(own, Binary) and isinstance(term, Binary):
-        own, term = own.left, term.left
-    part = shift_of(term, *_leaves(made))
-    if part is None or not _is_plain(made, part):
+    if square and isinstance(value_of_g, Binary) and isinstance(term, Binary):
+        value_of_g, term = value_of_g.left, term.left
+    part = shift_of(term, *_leaf_predicates(fusion))
+    if part is None or not _reads_results_only(fusion, part):
         return None
     lower: list[str] = []
     one = Const(1.0, member.dtype)
-    sums: list[tuple[Expr, Expr]] = [(one, one), (own, term)]
-    for n, (own_value, value) in enumerate(sums[: 1 + square]):
-        name = fresh_func(made.state.program, f"{g.name}_power{n}")
-        f = replace(g, name=name, definitions=(replace(d, values=(own_value,), mask=TRUE),))
+    sums: list[tuple[Expr, Expr]] = [(one, one), (value_of_g, term)]
+    for n, (value_at_g, value) in enumerate(sums[: 1 + square]):
+        name = fresh_name(fusion.state.program, f"{g.name}_power{n}")
+        f = replace(g, name=name, definitions=(replace(d, values=(value_at_g,), mask=TRUE),))
         power = Power(part, tuple(lower)) if n else None
-        made.members[name] = Member(f, member.own, (value,), power=power)
+        fusion.members[name] = Member(f, member.free, (value,), power=power)
         lower.append(name)
     return Power(part, tuple(lower))
 
 
-def _beside(made: Pass, g: FuncDef) -> None:
+def _add_sibling(fusion: Fusion, g: FuncDef) -> None:
     """Add a reduction of the same element-wise funcs that the lead does not read."""
     d = g.definitions[0]
-    reads = [r for r in reads_in(d.values) if r.name in made.moved]
+    reads = [r for r in reads_in(d.values) if r.name in fusion.elementwise]
     names: dict[str, str] = {}
     for r in reads:
-        lead = next(x for x in _reads_of_moved(made) if x.name == r.name)
+        lead = next(x for x in _elementwise_reads(fusion) if x.name == r.name)
         names.update(
             (a.name, b.name)
             for a, b in zip(r.index, lead.index, strict=True)
             if isinstance(a, Var) and isinstance(b, Var)
         )
     summed = len(g.definitions) == 1 and len(d.ranges) == 1 and d.init is not None
-    if not (summed and names.get(d.ranges[0][0]) == made.variable and set(d.free) <= set(names)):
+    if not (summed and names.get(d.ranges[0][0]) == fusion.variable and set(d.free) <= set(names)):
         raise Illegal(
             f"{g.name!r} reads {reads[0].name!r}, which is never whole",
-            f"it must reduce over the terms of {made.lead.name!r}, and have none of its own variables",
+            f"it must reduce over the terms of {fusion.lead.name!r}, and have none of its own variables",
         )
-    own = tuple(names[v] for v in d.free)
-    _result(made, g, Read(g.name, tuple(map(Var, own)), 0, g.dtypes[0]))
+    free = tuple(names[v] for v in d.free)
+    _add_member(fusion, g, Read(g.name, tuple(map(Var, free)), 0, g.dtypes[0]))
 
 
-def _if_it_suits(made: Pass, g: FuncDef) -> Pass:
+def _with_optional_member(fusion: Fusion, g: FuncDef) -> Fusion:
     """The pass with a reduction of tensors that it reads anyway, if that can be rescaled."""
     d = g.definitions[0]
-    if g.name in made.members or len(g.definitions) > 1 or d.init is None or len(d.ranges) != 1:
-        return made
-    own = _place_in(made, g)
-    if own is None:
-        return made
-    tried = replace(made, members=dict(made.members), moved=dict(made.moved))
+    if g.name in fusion.members or len(g.definitions) > 1 or d.init is None or len(d.ranges) != 1:
+        return fusion
+    free = _free_in_lead(fusion, g)
+    if free is None:
+        return fusion
+    extended = replace(fusion, members=dict(fusion.members), elementwise=dict(fusion.elementwise))
     try:
-        read = Read(g.name, tuple(map(Var, own)), 0, g.dtypes[0])
-        if not _runs_along(tried, g, read):
-            return made
-        _result(tried, g, read)
-        while others := _readers(tried):
-            _beside(tried, others[0])
+        read = Read(g.name, tuple(map(Var, free)), 0, g.dtypes[0])
+        if not _has_same_range(extended, g, read):
+            return fusion
+        _add_member(extended, g, read)
+        while others := _readers_of_elementwise(extended):
+            _add_sibling(extended, others[0])
     except Illegal:
-        return made
-    return made if _is_circular(tried) else tried
+        return fusion
+    return fusion if _is_circular(extended) else extended
 
 
-def _place_in(made: Pass, g: FuncDef) -> tuple[str, ...] | None:
+def _free_in_lead(fusion: Fusion, g: FuncDef) -> tuple[str, ...] | None:
     """The variables of the lead for the free ones of a reduction that reads a tensor of the pass, or None."""
-    d, variable = g.definitions[0], made.variable
+    d, variable = g.definitions[0], fusion.variable
     known = {
         r.name: r
-        for m in made.members.values()
+        for m in fusion.members.values()
         for r in reads_in(m.terms)
         if Var(variable) in r.index
     }
@@ -359,28 +359,32 @@ def _place_in(made: Pass, g: FuncDef) -> tuple[str, ...] | None:
             for a, b in zip(r.index, lead.index, strict=True)
             if isinstance(a, Var) and isinstance(b, Var)
         }
-        own = tuple(names.get(v, "") for v in d.free)
-        firsts = dict(zip(made.lead.variables, (lo for lo, _ in made.lead.natural), strict=True))
-        left = {v: lo for v, lo in firsts.items() if v not in own}
+        free = tuple(names.get(v, "") for v in d.free)
+        firsts = dict(
+            zip(fusion.lead.variables, (lo for lo, _ in fusion.lead.natural), strict=True)
+        )
+        missing = {v: lo for v, lo in firsts.items() if v not in free}
         if (
             names.get(d.ranges[0][0]) == variable
-            and set(own) <= set(firsts)
-            and None not in left.values()
+            and set(free) <= set(firsts)
+            and None not in missing.values()
         ):
-            return own
+            return free
     return None
 
 
-def _is_circular(made: Pass) -> bool:
+def _is_circular(fusion: Fusion) -> bool:
     """True if the pass reads a tensor that depends on its results."""
-    read = {r.name for m in made.members.values() for r in reads_in(m.terms)} - set(made.members)
-    return any(depends(made.state, name, m) for name in read for m in made.members)
+    read = {r.name for m in fusion.members.values() for r in reads_in(m.terms)} - set(
+        fusion.members
+    )
+    return any(depends_on(fusion.state, name, m) for name in read for m in fusion.members)
 
 
-def _reads_of_moved(made: Pass) -> list[Read]:
+def _elementwise_reads(fusion: Fusion) -> list[Read]:
     """Reads of the element-wise funcs of the pass, in the variables of the lead."""
-    found = list(reads_in(made.lead.definitions[0].values))
-    for r in found:
-        if made.state.program.has_func(r.name) and r.name in made.moved:
-            found += reads_in((value_at(made.state.program.func(r.name).definitions[0], r),))
-    return [r for r in found if r.name in made.moved]
+    reads = list(reads_in(fusion.lead.definitions[0].values))
+    for r in reads:
+        if fusion.state.program.has_func(r.name) and r.name in fusion.elementwise:
+            reads += reads_in((value_at(fusion.state.program.func(r.name).definitions[0], r),))
+    return [r for r in reads if r.name in fusion.elementwise]
