@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from tdsl.codegen.analysis.disjoint_indices import DisjointIndices
 from tdsl.codegen.analysis.facts import facts_inside
-from tdsl.codegen.ir.fresh_names import Renaming
 from tdsl.codegen.ir.loops import Alloc, For, Let, Stmt, Store
 from tdsl.codegen.ir.statements import exprs_of, loads_of, rebuilt, stored_in, walk
 from tdsl.core.node import frozen, post_order
-from tdsl.lang.affine import Sum, as_expr, as_sum, variables
-from tdsl.lang.bounds import Facts, lower, upper
-from tdsl.lang.expr import Binary, Const, Expr, Load, Var, const, dtype_of
+from tdsl.lang.affine import as_sum
+from tdsl.lang.bounds import Facts
+from tdsl.lang.expr import Expr, Load, Var, dtype_of
 from tdsl.lang.simplify import substitute
 from tdsl.lang.types import i64
 
@@ -21,11 +21,10 @@ Index = tuple[Expr, ...]
 def lanes_are_independent(loop: For, facts: Facts) -> bool:
     """True if it is proved that no iteration accesses an element that another one writes.
 
-    Memory allocated in the loop is private to each iteration. The proof needs an axis of the indices on which
-    the step of the loop's variable is larger than the variation of all other terms.
+    Memory allocated in the loop is private to each iteration. See `DisjointIndices` for the proof.
 
     >>> from tdsl.lang.bounds import NOTHING
-    >>> from tdsl.lang.expr import ONE, ZERO, const
+    >>> from tdsl.lang.expr import ONE, ZERO, Binary, const
     >>> from tdsl.lang.types import i64
     >>> i = Var("i")
     >>> def alone(value):
@@ -71,17 +70,15 @@ def _accesses(s: Stmt, buffers: frozenset[str]) -> Iterator[tuple[str, Index, bo
 class _IterationPair:
     """Two iterations of a loop; the variables of the second one are renamed, and lets are expanded."""
 
-    lane: str
-    count: int
+    loop: str
     facts: Facts
-    second: Renaming
+    twins: dict[str, Expr]
     lets: dict[str, Expr]
 
     @staticmethod
     def create(loop: For, facts: Facts, written: frozenset[str]) -> _IterationPair:
-        assert isinstance(loop.extent, Const)
         bound = [loop, *(s for s in walk(loop.body) if isinstance(s, For | Let))]
-        second = Renaming({s.name: Var(_primed(s.name)) for s in bound})
+        twins: dict[str, Expr] = {s.name: Var(f"{s.name}'") for s in bound}
         lets: dict[str, Expr] = {}
         for s in bound:
             if isinstance(s, For):
@@ -89,51 +86,16 @@ class _IterationPair:
                 facts = facts_inside(facts, rebuilt(s, lo=lo, extent=extent))
                 if s.name in facts.ranges:
                     lo, hi = facts.ranges[s.name]
-                    facts = facts.knowing(_primed(s.name), second.expr(lo), second.expr(hi))
+                    facts = facts.knowing(
+                        f"{s.name}'", substitute(lo, twins), substitute(hi, twins)
+                    )
             elif dtype_of(s.value) == i64 and not loads_of(s.value) & written:
                 lets[s.name] = substitute(s.value, lets)
-        return _IterationPair(loop.name, int(loop.extent.value), facts, second, lets)
+        return _IterationPair(loop.name, facts, twins, lets)
 
     def are_disjoint(self, a: Index, b: Index) -> bool:
         """True if two different iterations are proved never to have equal indices `a` and `b`."""
-        first = [substitute(i, self.lets) for i in a]
-        other = [self.second.expr(substitute(i, self.lets)) for i in b]
-        axes = list(zip(first, other, strict=True))
-        return any(self.indices_differ(x, y) for x, y in (*axes, *_fused_axes(axes)))
-
-    def indices_differ(self, x: Expr, y: Expr) -> bool:
-        match x, y:
-            case Binary("mod", e, Const(k)), Binary("mod", f, Const(m)) if k == m > 0:
-                return self.is_nonzero(as_sum(e).plus(as_sum(f), -1), int(k))
-            case _:
-                return self.is_nonzero(as_sum(x).plus(as_sum(y), -1), None)
-
-    def is_nonzero(self, d: Sum, period: int | None) -> bool:
-        """True if 0 < |d| < `period` (no limit for None) is proved for any two different lanes."""
-        one, two = Var(self.lane), Var(_primed(self.lane))
-        step = d.terms.get(one, 0)
-        if step == 0 or d.terms.get(two, 0) != -step:
-            return False
-        rest = as_expr(d.without(one).without(two))
-        unknown = [v for v in variables(rest) if v not in self.facts.ranges]
-        if unknown:
-            return False
-        lo, hi = lower(rest, self.facts), upper(rest, self.facts)
-        if lo is None or hi is None:
-            return False
-        largest_rest = max(abs(lo), abs(hi))
-        span = abs(step) * (self.count - 1) + largest_rest
-        return largest_rest < abs(step) and (period is None or span < period)
-
-
-def _primed(name: str) -> str:
-    return f"{name}'"
-
-
-def _fused_axes(axes: list[tuple[Expr, Expr]]) -> Iterator[tuple[Expr, Expr]]:
-    """For each two axes x // k and x % k, the x that they determine together."""
-    for x, y in axes:
-        match x, y:
-            case Binary("mod", e, Const(k)), Binary("mod", f, Const(m)) if k == m > 0:
-                if (Binary("floordiv", e, const(k)), Binary("floordiv", f, const(k))) in axes:
-                    yield e, f
+        first = (as_sum(substitute(i, self.lets)) for i in a)
+        other = (as_sum(substitute(substitute(i, self.lets), self.twins)) for i in b)
+        differences = [x.plus(y, -1) for x, y in zip(first, other, strict=True)]
+        return DisjointIndices(differences, self.facts, self.twins, {self.loop}).is_proved()

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 
 from tdsl.codegen.analysis.asynchronous import is_asynchronous
-from tdsl.codegen.analysis.thread_conflicts import is_nonzero_slot_difference
+from tdsl.codegen.analysis.disjoint_indices import is_nonzero_slot_difference
 from tdsl.codegen.ir.loops import (
     AXES,
     Alloc,
