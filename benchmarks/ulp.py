@@ -21,7 +21,7 @@ from scipy import special
 
 from tdsl.codegen.cpu import jit
 from tdsl.codegen.cpu.builder import Builder, Module
-from tdsl.codegen.cpu.ir_types import register, vector
+from tdsl.codegen.cpu.ir_types import register_type, vector
 from tdsl.codegen.cpu.vecmath import ULP, math_call
 from tdsl.lang.expr import FUNCTIONS
 from tdsl.lang.types import DType, f32, f64
@@ -57,11 +57,11 @@ def function_text(fn: str, t: DType, lanes: int, target: machine.CpuTarget) -> s
     inputs = [f"%x{k}" for k in range(arity(fn))]
     header = f"define void @f({', '.join(f'ptr {x}' for x in ('%out', *inputs))}, i64 %n)"
     b = Builder(module, header)
-    held = element = register(t)
+    held = element = register_type(t)
     with b.loop("0", "%n") as vector_number:
         i = b.v(f"mul i64 {vector_number}, {lanes}")
         at = lambda base, type_: f"ptr {b.v(f'getelementptr {type_}, ptr {base}, i64 {i}')}"
-        whole = register(t, lanes)
+        whole = register_type(t, lanes)
         args = [b.get(f"load {whole}, {at(x, element)}, align {t.bytes}") for x in inputs]
         result = math_call(b, fn, args, t, lanes)
         if fn in PREDICATES:

@@ -22,8 +22,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from tdsl.codegen.cpu import jit
+from tdsl.codegen.cpu.child_process import ChildFailure, run_in_child
 from tdsl.codegen.cpu.executable import text_of
-from tdsl.codegen.cpu.forked import GivenUp, limited
 from tdsl.codegen.ir.loops import Kernel
 from tdsl.codegen.runtime.signature import Specialisation
 from tdsl.compile import Compiled
@@ -127,7 +127,7 @@ class Sweep:
                 self.fault(kernel, name, error.message)
             except TdslError as error:
                 self.outcomes[f"refused: {error.code}"] += 1
-            except GivenUp as reason:
+            except ChildFailure as reason:
                 self.fault(kernel, name, str(reason))
             except Exception:  # noqa: BLE001  # a fault of the compiler
                 self.fault(kernel, name, traceback.format_exc())
@@ -140,7 +140,7 @@ class Sweep:
             loops[level_] = make_kernel(compiled.variant(exact))
         text = text_of(loops[level_], cpu)
         jit._passes(cpu)
-        done = limited(lambda: jit._object(text, cpu, "kernel"), self.limit)
+        done = run_in_child(lambda: jit._object(text, cpu, "kernel"), self.limit)
         if done is None:
             jit._object(text, cpu, "kernel")  # raises what the child raised
 

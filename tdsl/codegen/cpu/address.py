@@ -12,7 +12,7 @@ from math import gcd
 
 from tdsl.codegen.cpu.builder import Builder
 from tdsl.codegen.cpu.context import Buffer, Context
-from tdsl.codegen.cpu.ir_types import memory
+from tdsl.codegen.cpu.ir_types import memory_type
 from tdsl.codegen.cpu.values import Value, full, splat
 from tdsl.core.node import frozen
 from tdsl.lang.affine import Sum, as_expr, as_sum
@@ -67,7 +67,7 @@ class Address:
     """The addresses of the lanes of an access.
 
     Lane k is at `pointer` + k * `step` elements, or at `pointer` + the k-th of `offsets`, in units of type
-    `unit`. `align` is the known alignment of `pointer` in bytes. `within` is the range of the offsets
+    `unit`. `align` is the known alignment of `pointer` in bytes. `offset_range` is the range of the offsets
     in elements if it is known to be inside the buffer, else None.
     """
 
@@ -79,47 +79,49 @@ class Address:
     step: int = 0
     offsets: str = ""
     unit: str = ""
-    within: tuple[int, int] | None = None
+    offset_range: tuple[int, int] | None = None
 
 
 def address(
-    cx: Context, evaluate: Evaluate, name: str, index: tuple[Expr, ...], certain: bool
+    cx: Context, evaluate: Evaluate, name: str, index: tuple[Expr, ...], in_bounds: bool
 ) -> Address:
-    """The address of name[index]; `certain` promises that every lane is in bounds."""
+    """The address of name[index]; `in_bounds` promises that every lane is in bounds."""
     buffer = cx.buffers[name]
     lanes = max((lanes_of(i) for i in index), default=1)
     sums = [lane_sum(i) for i in index]
-    element, size = memory(buffer.dtype), buffer.dtype.bytes
+    element, size = memory_type(buffer.dtype), buffer.dtype.bytes
     in_bytes = any(isinstance(s, str) for s in buffer.strides)
     unit, scale = ("i8", size) if in_bytes else (element, 1)
-    walk = _Walk(cx, evaluate, certain)
-    step, moving, aligned = 0, [], buffer.align
+    terms = _AddressSum(cx, evaluate, in_bounds)
+    step, lane_offsets, align = 0, [], buffer.align
     for total, stride in zip(sums, buffer.strides, strict=True):
         factor = stride * scale if isinstance(stride, int) else stride
-        walk.add(total.scalar, factor)
+        terms.add(total.scalar, factor)
         if isinstance(stride, int):
             step += total.step * stride
             for number in (*total.scalar.terms.values(), total.scalar.constant):
-                aligned = gcd(aligned, number * stride * size)
+                align = gcd(align, number * stride * size)
         else:
-            aligned = gcd(aligned, size)
+            align = gcd(align, size)
             if total.step:
-                moving.append(_ramp(cx.b, total.step, stride, lanes))
-        moving += [_scaled(cx, evaluate, e, times, factor) for e, times in total.vectors]
-    pointer = walk.pointer(buffer.pointer, unit)
-    aligned = gcd(aligned, 1 << 12)
-    if not moving:
-        return Address(name, pointer, element, aligned, lanes, step)
+                lane_offsets.append(_lane_steps(cx.b, total.step, stride, lanes))
+        lane_offsets += [_scale(cx, evaluate, e, times, factor) for e, times in total.vectors]
+    pointer = terms.pointer(buffer.pointer, unit)
+    align = gcd(align, 1 << 12)
+    if not lane_offsets:
+        return Address(name, pointer, element, align, lanes, step)
     if step:
-        moving.append(_ramp(cx.b, step * scale, "1", lanes))
-    offsets = moving[0]
-    for other in moving[1:]:
+        lane_offsets.append(_lane_steps(cx.b, step * scale, "1", lanes))
+    offsets = lane_offsets[0]
+    for other in lane_offsets[1:]:
         offsets = cx.b.v(f"add <{lanes} x i64> {offsets}, {other}")
-    within = _within(cx, buffer, sums, lanes)
-    return Address(name, pointer, element, aligned, lanes, 0, offsets, unit, within)
+    offset_range = _offset_range(cx, buffer, sums, lanes)
+    return Address(name, pointer, element, align, lanes, 0, offsets, unit, offset_range)
 
 
-def _within(cx: Context, buffer: Buffer, sums: list[LaneSum], lanes: int) -> tuple[int, int] | None:
+def _offset_range(
+    cx: Context, buffer: Buffer, sums: list[LaneSum], lanes: int
+) -> tuple[int, int] | None:
     """The range of the offsets of lanes, in elements, if it is known to be inside the buffer, else None."""
     if buffer.size is None:
         return None
@@ -143,18 +145,18 @@ def _within(cx: Context, buffer: Buffer, sums: list[LaneSum], lanes: int) -> tup
 
 def scalar_sum(cx: Context, evaluate: Evaluate, total: Sum) -> str:
     """The i64 value of a sum of scalars, whose terms must not overflow."""
-    walk = _Walk(cx, evaluate, certain=True)
-    walk.add(total, 1)
-    return walk.value()
+    terms = _AddressSum(cx, evaluate, in_bounds=True)
+    terms.add(total, 1)
+    return terms.value()
 
 
-class _Walk:
+class _AddressSum:
     """Collects the terms of an address, and adds them in the order of the loops that they depend on."""
 
-    def __init__(self, cx: Context, evaluate: Evaluate, certain: bool) -> None:
+    def __init__(self, cx: Context, evaluate: Evaluate, in_bounds: bool) -> None:
         self.cx, self.evaluate = cx, evaluate
-        self.nsw = " nsw" if certain else ""
-        self.inbounds = " inbounds" if certain else ""
+        self.nsw = " nsw" if in_bounds else ""
+        self.inbounds = " inbounds" if in_bounds else ""
         self.constant = 0
         self.terms: list[tuple[int, str]] = []
 
@@ -171,15 +173,15 @@ class _Walk:
             if not name.startswith("%"):
                 self.constant += int(name) * times * factor
                 return
-            amount = self._mul(name, times * factor)
+            term = self._mul(name, times * factor)
         else:
             if not name.startswith("%"):
                 name, times = "", int(name) * times
-            amount = self._mul(factor, times)
-            if name and amount != "0":
-                amount = b.v(f"mul{self.nsw} i64 {name}, {amount}")
-        if amount != "0":
-            self.terms.append((b.level(amount), amount))
+            term = self._mul(factor, times)
+            if name and term != "0":
+                term = b.v(f"mul{self.nsw} i64 {name}, {term}")
+        if term != "0":
+            self.terms.append((b.level(term), term))
 
     def _mul(self, name: str, times: int) -> str:
         if times == 1 or times == 0:
@@ -190,27 +192,27 @@ class _Walk:
         """`base` plus the sum: one getelementptr for each loop that a term depends on, outermost first."""
         b = self.cx.b
         for level in sorted({level for level, _ in self.terms}):
-            amount = self._total([a for at, a in self.terms if at == level])
-            base = b.v(f"getelementptr{self.inbounds} {unit}, ptr {base}, i64 {amount}")
+            term = self._add_all([a for at, a in self.terms if at == level])
+            base = b.v(f"getelementptr{self.inbounds} {unit}, ptr {base}, i64 {term}")
         if self.constant:
             base = b.v(f"getelementptr{self.inbounds} {unit}, ptr {base}, i64 {self.constant}")
         return base
 
     def value(self) -> str:
         """The value of the sum."""
-        ordered = [amount for _, amount in sorted(self.terms, key=lambda term: term[0])]
+        ordered = [term for _, term in sorted(self.terms, key=lambda term: term[0])]
         if not ordered:
             return str(self.constant)
-        return self._total(ordered + ([str(self.constant)] if self.constant else []))
+        return self._add_all(ordered + ([str(self.constant)] if self.constant else []))
 
-    def _total(self, amounts: list[str]) -> str:
+    def _add_all(self, amounts: list[str]) -> str:
         total = amounts[0]
-        for amount in amounts[1:]:
-            total = self.cx.b.v(f"add{self.nsw} i64 {total}, {amount}")
+        for term in amounts[1:]:
+            total = self.cx.b.v(f"add{self.nsw} i64 {total}, {term}")
         return total
 
 
-def _ramp(b: Builder, step: int, factor: str, lanes: int) -> str:
+def _lane_steps(b: Builder, step: int, factor: str, lanes: int) -> str:
     """lane * step * factor as an i64 vector."""
     lane = "<" + ", ".join(f"i64 {k * step}" for k in range(lanes)) + ">"
     if factor == "1":
@@ -218,7 +220,7 @@ def _ramp(b: Builder, step: int, factor: str, lanes: int) -> str:
     return b.v(f"mul <{lanes} x i64> {lane}, {splat(b, 'i64', factor, lanes)}")
 
 
-def _scaled(cx: Context, evaluate: Evaluate, e: Expr, times: int, factor: int | str) -> str:
+def _scale(cx: Context, evaluate: Evaluate, e: Expr, times: int, factor: int | str) -> str:
     b, lanes = cx.b, lanes_of(e)
     name = full(b, evaluate(cx, e))
     if isinstance(factor, int):

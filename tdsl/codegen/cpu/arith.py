@@ -12,7 +12,7 @@ from tdsl.codegen.cpu.float_arith import (
     float_unary,
 )  # fmt: skip
 from tdsl.codegen.cpu.int_arith import count_bits, int_binary, int_compare, int_unary
-from tdsl.codegen.cpu.ir_types import literal, register, vector
+from tdsl.codegen.cpu.ir_types import literal, register_type, vector
 from tdsl.codegen.cpu.values import Value, full, splat
 from tdsl.codegen.cpu.values import select as choose
 from tdsl.lang.expr import COMPARISONS
@@ -120,9 +120,9 @@ def _reinterpret(b: Builder, x: Value, t: DType) -> Value:
         return Value(b.v(f"zext {x.type} {full(b, x)} to {vector('i8', x.lanes)}"), t, x.lanes)
     if t.kind == "b":
         return cast(b, x, t)
-    if register(t) == register(x.dtype):
+    if register_type(t) == register_type(x.dtype):
         return Value(full(b, x), t, x.lanes)
-    name = b.v(f"bitcast {x.type} {full(b, x)} to {register(t, x.lanes)}")
+    name = b.v(f"bitcast {x.type} {full(b, x)} to {register_type(t, x.lanes)}")
     return Value(name, t, x.lanes)
 
 
@@ -140,7 +140,7 @@ def _random(b: Builder, args: list[Value], t: DType) -> Value:
     whole = cast(b, Value(full(b, top), i64, lanes), i64 if t == f64 else i32)
     scale = literal(2.0**-53 if t == f64 else 2.0**-24, t)
     number = cast(b, whole, t)
-    product = b.v(f"fmul {number.type} {number.name}, {splat(b, register(t), scale, lanes)}")
+    product = b.v(f"fmul {number.type} {number.name}, {splat(b, register_type(t), scale, lanes)}")
     return Value(product, t, lanes)
 
 

@@ -7,7 +7,7 @@ from tdsl.codegen.cpu.address import Address
 from tdsl.codegen.cpu.builder import Builder
 from tdsl.codegen.cpu.context import Context
 from tdsl.codegen.cpu.int_arith import BOOL
-from tdsl.codegen.cpu.ir_types import scalar
+from tdsl.codegen.cpu.ir_types import scalar_type
 from tdsl.codegen.cpu.memory import lane_pointers
 from tdsl.codegen.cpu.values import Value, full
 
@@ -40,7 +40,7 @@ def _update_one(b: Builder, pointer: str, op: str, x: Value) -> None:
     elif t.is_integer and op != "mul":
         if op in ("min", "max") and t.kind == "u":
             op = f"u{op}"
-        b.do(f"atomicrmw {op} ptr {pointer}, {scalar(t)} {x.name} monotonic, align {t.bytes}")
+        b.do(f"atomicrmw {op} ptr {pointer}, {scalar_type(t)} {x.name} monotonic, align {t.bytes}")
     else:
         _exchange(b, pointer, op, x)
 
@@ -48,22 +48,22 @@ def _update_one(b: Builder, pointer: str, op: str, x: Value) -> None:
 def _exchange(b: Builder, pointer: str, op: str, x: Value) -> None:
     t, word = x.dtype, f"i{x.dtype.bits}"
     first = b.get(f"load atomic {word}, ptr {pointer} monotonic, align {t.bytes}")
-    again, done = b.labels("again", "done")
+    retry, done = b.labels("again", "done")
     with b.scope():
         before = b.block
-        b.do(f"br label %{again}")
-        b.label(again)
-        seen, patch = b.phi()
-        old = Value(_as(b, word, seen, scalar(t)), t)
+        b.do(f"br label %{retry}")
+        b.label(retry)
+        expected, define_expected = b.phi()
+        old = Value(_as(b, word, expected, scalar_type(t)), t)
         new = arith.binary(b, op, old, x)
         pair = b.get(
-            f"cmpxchg weak ptr {pointer}, {word} {seen}, {word} "
-            f"{_as(b, scalar(t), new.name, word)} monotonic monotonic, align {t.bytes}"
+            f"cmpxchg weak ptr {pointer}, {word} {expected}, {word} "
+            f"{_as(b, scalar_type(t), new.name, word)} monotonic monotonic, align {t.bytes}"
         )
-        found = b.v(f"extractvalue {{ {word}, i1 }} {pair}, 0")
+        loaded = b.v(f"extractvalue {{ {word}, i1 }} {pair}, 0")
         stored = b.v(f"extractvalue {{ {word}, i1 }} {pair}, 1")
-        patch(f"phi {word} [{first}, %{before}], [{found}, %{b.block}]")
-        b.do(f"br i1 {stored}, label %{done}, label %{again}")
+        define_expected(f"phi {word} [{first}, %{before}], [{loaded}, %{b.block}]")
+        b.do(f"br i1 {stored}, label %{done}, label %{retry}")
     b.label(done)
 
 

@@ -35,9 +35,9 @@ class Module:
         >>> m.text()
         'declare float @llvm.sqrt.f32(float)\\n'
         """
-        found = _SYMBOL.search(text)
-        assert found, f"no symbol in {text!r}"
-        self.parts.setdefault(found[1] or found[0], text)
+        symbol = _SYMBOL.search(text)
+        assert symbol, f"no symbol in {text!r}"
+        self.parts.setdefault(symbol[1] or symbol[0], text)
 
     def replace(self, symbol: str, text: str) -> None:
         """Replace the text of a symbol that exists."""
@@ -108,13 +108,13 @@ class Builder:
     def call(self, result: str, function: str, *args: tuple[str, str], flags: str = "") -> str:
         """Declare and call a pure function; the name of its value. `args` are (type, value) pairs."""
         self.declare(f"declare {result} @{function}({', '.join(t for t, _ in args)})")
-        given = ", ".join(f"{t} {x}" for t, x in args)
-        return self.v(f"call {flags}{result} @{function}({given})")
+        operands = ", ".join(f"{t} {x}" for t, x in args)
+        return self.v(f"call {flags}{result} @{function}({operands})")
 
     def level(self, text: str) -> int:
         """The depth, in loops and branches, of the innermost scope that defines an operand in `text`."""
-        known = self._level
-        return max((known.get(name, 0) for name in _NAME.findall(text)), default=0)
+        levels = self._level
+        return max((levels.get(name, 0) for name in _NAME.findall(text)), default=0)
 
     def declare(self, text: str) -> None:
         """Add a declaration to the module, once."""
@@ -179,34 +179,36 @@ class Builder:
             assert int(lo) < int(hi), "a loop without iterations"
         else:
             guard = self.v(f"icmp sgt i64 {hi}, {lo}")
-        body, leave = self.labels("body", "exit")
+        body, exit_label = self.labels("body", "exit")
         with self.scope():
             before = self.block
             self.do(
-                f"br i1 {guard}, label %{body}, label %{leave}" if guard else f"br label %{body}"
+                f"br i1 {guard}, label %{body}, label %{exit_label}"
+                if guard
+                else f"br label %{body}"
             )
             self.label(body)
             i, define = self.phi()
             yield i
             following = self.v(f"add nsw i64 {i}, 1")
-            more = self.v(f"icmp slt i64 {following}, {hi}")
+            continues = self.v(f"icmp slt i64 {following}, {hi}")
             define(f"phi i64 [{lo}, %{before}], [{following}, %{self.block}]")
-            self.do(f"br i1 {more}, label %{body}, label %{leave}")
-        self.label(leave)
+            self.do(f"br i1 {continues}, label %{body}, label %{exit_label}")
+        self.label(exit_label)
 
     @contextmanager
     def when(self, condition: str) -> Iterator[None]:
         """Run the lines written inside only if the i1 `condition` is true."""
-        then, leave = self.labels("then", "end")
+        then, exit_label = self.labels("then", "end")
         with self.scope():
-            self.do(f"br i1 {condition}, label %{then}, label %{leave}")
+            self.do(f"br i1 {condition}, label %{then}, label %{exit_label}")
             self.label(then)
             yield
-            self.do(f"br label %{leave}")
-        self.label(leave)
+            self.do(f"br label %{exit_label}")
+        self.label(exit_label)
 
     @contextmanager
-    def escape(self, condition: str) -> Iterator[None]:
+    def exit_if(self, condition: str) -> Iterator[None]:
         """Run the lines written inside, which must leave the function, if the i1 `condition` is true."""
         out, go_on = self.labels("leave", "go")
         with self.scope():
@@ -217,15 +219,15 @@ class Builder:
 
     def branch(self, condition: str, then: Callable[[], None], orelse: Callable[[], None]) -> None:
         """Run the lines that `then` writes if the i1 `condition` is true, else those of `orelse`."""
-        first, second, leave = self.labels("then", "else", "end")
+        first, second, exit_label = self.labels("then", "else", "end")
         with self.scope():  # of both arms: instructions hoisted out of them precede the branch
             self.do(f"br i1 {condition}, label %{first}, label %{second}")
             for label, write in ((first, then), (second, orelse)):
                 with self.scope():
                     self.label(label)
                     write()
-                    self.do(f"br label %{leave}")
-        self.label(leave)
+                    self.do(f"br label %{exit_label}")
+        self.label(exit_label)
 
     def text(self) -> str:
         """The text of the function's definition."""

@@ -33,11 +33,11 @@ _CALLER = (sys.version, np.__version__)  # versions whose objects the entry poin
 
 
 class Fallback(NamedTuple):
-    """A kernel, built by `make`, and the CPU to compile it for; `about` describes both in a warning."""
+    """A kernel, built by `make`, and the CPU to compile it for; `description` describes both in a warning."""
 
     make: Callable[[], Kernel]
     target: CpuTarget
-    about: str
+    description: str
 
 
 def load_or_build(
@@ -45,83 +45,88 @@ def load_or_build(
     params: tuple[Argument, ...],
     make: Callable[[], Kernel],
     target: CpuTarget,
-    plainer: Callable[[], Sequence[Fallback]] = tuple,
+    fallbacks: Callable[[], Sequence[Fallback]] = tuple,
 ) -> CpuExecutable:
     """The machine code of `make()` for this machine or a level of it, from the disk cache if it has an entry.
 
     `program` is the fingerprint of everything that the kernel depends on, `params` are its parameters. The
     kernel is lowered only if the cache has no entry, or if its loops are accessed. If LLVM reaches the time
-    limit, the first fallback of `plainer()` that it compiles is used, with a warning, and cached.
+    limit, the first fallback of `fallbacks()` that it compiles is used, with a warning, and cached.
     TargetError if this machine cannot run the code, CompileLimit if LLVM reaches the limit for all.
     """
     check_runs_here(target)
     key = cache.key(
-        "cpu program", *jit.made_by(target), *_CALLER, program, str(asked_for("canaries"))
+        "cpu program", *jit.compiler_identity(target), *_CALLER, program, str(asked_for("canaries"))
     )
-    payload = None if looks_inside() else cache.load(key)
-    tell("cache", f"{'found' if payload is not None else 'not found'} {key}")
+    entry = None if looks_inside() else cache.load(key)
+    tell("cache", f"{'found' if entry is not None else 'not found'} {key}")
     limit = jit.compile_limit()
-    if payload is not None:
-        code, taken, reason, limited_to = _unpack(payload, params)
-        if not taken:
-            return CpuExecutable.of_object(code, make, target)
+    if entry is not None:
+        code, number, reason, limited_to = _unpack(entry, params)
+        if not number:
+            return CpuExecutable.from_object(code, make, target)
         if 0 < limit <= limited_to:
-            way = plainer()[taken - 1]
-            _warn(reason, way)
-            return CpuExecutable.of_object(code, way.make, way.target)
+            fallback = fallbacks()[number - 1]
+            _warn(reason, fallback)
+            return CpuExecutable.from_object(code, fallback.make, fallback.target)
     try:
-        kernel, code = _compiled(Fallback(make, target, ""), params)
-        taken, reason = 0, ""
+        kernel, code = _compile(Fallback(make, target, ""), params)
+        number, reason = 0, ""
     except jit.CompileLimit as error:
-        ways = plainer()
-        if not ways:
+        candidates = fallbacks()
+        if not candidates:
             raise
-        taken, kernel, code = _plain(ways, params)
-        reason, target = error.message, ways[taken - 1].target
-        _warn(reason, ways[taken - 1])
-    cache.store(key, _pack(code, taken, reason, limit), jit.header(kernel.name, target))
-    return CpuExecutable.of_object(code, lambda: kernel, target)
+        number, kernel, code = _compile_first_fallback(candidates, params)
+        reason, target = error.message, candidates[number - 1].target
+        _warn(reason, candidates[number - 1])
+    cache.store(key, _pack(code, number, reason, limit), jit.header(kernel.name, target))
+    return CpuExecutable.from_object(code, lambda: kernel, target)
 
 
-def _plain(
-    ways: Sequence[Fallback], params: tuple[Argument, ...]
+def _compile_first_fallback(
+    candidates: Sequence[Fallback], params: tuple[Argument, ...]
 ) -> tuple[int, Kernel, ObjectCode]:
     """The number, from 1, of the first fallback that LLVM compiles in time, with its kernel and code."""
-    for taken, way in enumerate(ways[:-1], 1):
+    for number, fallback in enumerate(candidates[:-1], 1):
         with suppress(jit.CompileLimit):
-            return taken, *_compiled(way, params)
-    return len(ways), *_compiled(ways[-1], params)
+            return number, *_compile(fallback, params)
+    return len(candidates), *_compile(candidates[-1], params)
 
 
-def _compiled(way: Fallback, params: tuple[Argument, ...]) -> tuple[Kernel, ObjectCode]:
-    kernel = way.make()
+def _compile(fallback: Fallback, params: tuple[Argument, ...]) -> tuple[Kernel, ObjectCode]:
+    kernel = fallback.make()
     assert kernel.params == params, "a kernel takes what its signature says"
     with timed("emit"):
-        text = text_of(kernel, way.target)
+        text = text_of(kernel, fallback.target)
     with timed("llvm"):
-        file = jit.generate(text, way.target, kernel.name)
+        file = jit.generate(text, fallback.target, kernel.name)
     return kernel, ObjectCode(kernel.name, params, f"@{kernel.name}_call(" in text, file)
 
 
-def _warn(reason: str, way: Fallback) -> None:
-    text, loc = f"{reason}: it is compiled {way.about} (TDSL_COMPILE_LIMIT)", here()
+def _warn(reason: str, fallback: Fallback) -> None:
+    text, loc = f"{reason}: it is compiled {fallback.description} (TDSL_COMPILE_LIMIT)", here()
     if loc is None:
         warnings.warn(text, CompileWarning, stacklevel=4)
     else:
         warnings.warn_explicit(text, CompileWarning, loc.file, loc.line)
 
 
-def _pack(code: ObjectCode, taken: int, reason: str, limit: float) -> bytes:
-    about = {"name": code.name, "quick": code.quick}
-    given_up = {"taken": taken, "reason": reason, "limit": limit} if taken else {}
-    head = json.dumps({**about, **given_up}).encode()
+def _pack(code: ObjectCode, number: int, reason: str, limit: float) -> bytes:
+    description = {"name": code.name, "quick": code.has_python_entry}
+    failure = {"taken": number, "reason": reason, "limit": limit} if number else {}
+    head = json.dumps({**description, **failure}).encode()
     return _LENGTH.pack(len(head)) + head + code.file
 
 
-def _unpack(payload: bytes, params: tuple[Argument, ...]) -> tuple[ObjectCode, int, str, float]:
+def _unpack(entry: bytes, params: tuple[Argument, ...]) -> tuple[ObjectCode, int, str, float]:
     """The code, the number of its fallback or 0, and why and at what limit the first attempt failed."""
-    (length,) = _LENGTH.unpack_from(payload)
+    (length,) = _LENGTH.unpack_from(entry)
     start = _LENGTH.size + length
-    about = json.loads(payload[_LENGTH.size : start])
-    code = ObjectCode(about["name"], params, about["quick"], payload[start:])
-    return code, about.get("taken", 0), about.get("reason", ""), about.get("limit", 0.0)
+    description = json.loads(entry[_LENGTH.size : start])
+    code = ObjectCode(description["name"], params, description["quick"], entry[start:])
+    return (
+        code,
+        description.get("taken", 0),
+        description.get("reason", ""),
+        description.get("limit", 0.0),
+    )

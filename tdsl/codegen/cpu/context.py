@@ -1,4 +1,4 @@
-"""`Context`: the state of code generation in one function (names, buffers, memoised values, owned memory)."""
+"""`Context`: the state of code generation in one function (names, buffers, memoised values, heap memory)."""
 
 from __future__ import annotations
 
@@ -33,24 +33,24 @@ class Buffer:
 
 
 @dataclass
-class Held:
-    """Heap memory that a function frees; `left` is set if an early return branches to `label` to free it."""
+class HeapBlock:
+    """Heap memory that a function frees, at `label` if an early return branches there."""
 
     pointer: str
     label: str
-    left: bool = False
+    has_branch: bool = False
 
 
 @dataclass
 class Context:
     """The names and buffers in scope in a function, the memory that it owns, and its memoised values.
 
-    `failed` is, in a parallel loop, the pointer to the status that its threads share, else empty. `owned` is
-    the heap memory to free on return, innermost last, `status` the pointer to the value returned after that.
-    `stacked` is the size of the stack frame in bytes. `streams` is set if a store bypasses the caches.
-    `files` are the register files that the function uses, by name, and `held` the register of each tile that
-    stays in one throughout the loop being written. `memo` maps the ids of expression nodes to their values
-    within one statement, `loaded` the text of each load of a buffer to its value, until a store to it.
+    `status_cell` is, in a parallel loop, the pointer to the status that its threads share, else empty.
+    `heap_blocks` are freed on return, innermost last; `return_slot` points to the value returned after that.
+    `stack_bytes` is the size of the stack frame. `has_streaming_stores` is set if a store bypasses the
+    caches. `register_files` are those that the function uses, by name, `tile_registers` the register of each
+    tile that stays in one throughout the loop being written. `memo` maps the ids of expression nodes to their
+    values within one statement, `load_values` the text of each load of a buffer to its value, until a store.
     """
 
     b: Builder
@@ -58,20 +58,20 @@ class Context:
     names: dict[str, Value]
     buffers: dict[str, Buffer]
     facts: Facts = NOTHING
-    failed: str = ""
-    owned: list[Held] = field(default_factory=list)
-    status: str = ""
-    stacked: int = 0
-    streams: bool = False
-    files: dict[str, RegisterFile] = field(default_factory=dict)
-    held: dict[Operand, int] = field(default_factory=dict)
+    status_cell: str = ""
+    heap_blocks: list[HeapBlock] = field(default_factory=list)
+    return_slot: str = ""
+    stack_bytes: int = 0
+    has_streaming_stores: bool = False
+    register_files: dict[str, RegisterFile] = field(default_factory=dict)
+    tile_registers: dict[Operand, int] = field(default_factory=dict)
     memo: dict[int, tuple[Expr, Value]] = field(default_factory=dict)
-    loaded: dict[str, dict[str, str]] = field(default_factory=dict)
+    load_values: dict[str, dict[str, str]] = field(default_factory=dict)
 
-    def forget(self, buffer: str | None = None) -> None:
+    def invalidate(self, buffer: str | None = None) -> None:
         """Discard the memoised values of nodes, and those of loads from one buffer or all buffers."""
         self.memo.clear()
         if buffer is None:
-            self.loaded.clear()
+            self.load_values.clear()
         else:
-            self.loaded.pop(buffer, None)
+            self.load_values.pop(buffer, None)

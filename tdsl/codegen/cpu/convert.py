@@ -10,8 +10,8 @@ import math
 import struct
 
 from tdsl.codegen.cpu.builder import Builder
-from tdsl.codegen.cpu.ir_types import literal, register, suffix
-from tdsl.codegen.cpu.narrow_floats import narrow, odd, widen
+from tdsl.codegen.cpu.ir_types import literal, register_type, suffix
+from tdsl.codegen.cpu.narrow_floats import narrow, round_to_odd, widen
 from tdsl.codegen.cpu.values import Value, full, select, splat
 from tdsl.lang.types import DType, f16, f32, f64, i32
 
@@ -35,20 +35,20 @@ def _convert(b: Builder, x: Value, t: DType, saturate: bool) -> str:
         return _float_to_float(b, x, t) if t.is_float else _float_to_int(b, x, t)
     if t.is_float:
         wide = f64 if t == f64 else f32
-        to = register(wide, x.lanes)
+        to = register_type(wide, x.lanes)
         name = b.v(f"{'sitofp' if x.dtype.kind == 'i' else 'uitofp'} {x.type} {x.name} to {to}")
         return name if wide == t else narrow(b, name, t, x.lanes)
     if saturate and x.dtype.kind != "b":
-        x = _clip(b, x, t)
+        x = _clamp(b, x, t)
     if x.dtype.kind != "b" and x.dtype.bits == t.bits:
         return x.name
     widening = x.dtype.kind == "b" or x.dtype.bits < t.bits
-    how = ("sext" if x.dtype.kind == "i" else "zext") if widening else "trunc"
-    return b.v(f"{how} {x.type} {x.name} to {register(t, x.lanes)}")
+    instruction = ("sext" if x.dtype.kind == "i" else "zext") if widening else "trunc"
+    return b.v(f"{instruction} {x.type} {x.name} to {register_type(t, x.lanes)}")
 
 
 def _to_bool(b: Builder, x: Value) -> str:
-    zero = splat(b, register(x.dtype), literal(0, x.dtype), x.lanes)
+    zero = splat(b, register_type(x.dtype), literal(0, x.dtype), x.lanes)
     if x.dtype.is_narrow:  # all bits but the sign
         word = f"i{x.dtype.bits}"
         bits = b.v(f"shl {x.type} {x.name}, {splat(b, word, '1', x.lanes)}")
@@ -60,18 +60,18 @@ def _float_to_float(b: Builder, x: Value, t: DType) -> str:
     if t.is_narrow:
         name = x.name
         if x.dtype == f64 and t == f16:
-            name = odd(b, name, x.lanes)
+            name = round_to_odd(b, name, x.lanes)
         elif x.dtype == f64:  # rounds to f32 first, like ml_dtypes
-            name = b.v(f"fptrunc {x.type} {name} to {register(f32, x.lanes)}")
+            name = b.v(f"fptrunc {x.type} {name} to {register_type(f32, x.lanes)}")
         return narrow(b, name, t, x.lanes)
-    how = "fpext" if t.bits > x.dtype.bits else "fptrunc"
-    return b.v(f"{how} {x.type} {x.name} to {register(t, x.lanes)}")
+    instruction = "fpext" if t.bits > x.dtype.bits else "fptrunc"
+    return b.v(f"{instruction} {x.type} {x.name} to {register_type(t, x.lanes)}")
 
 
 def _float_to_int(b: Builder, x: Value, t: DType) -> str:
     lanes, type_ = x.lanes, x.type
     # Narrow integers are truncated from 32-bit ones: CPUs convert floats to no narrower type.
-    via = register(t if t.bits >= 32 else i32, lanes)
+    via = register_type(t if t.bits >= 32 else i32, lanes)
     low, high = _largest_below(float(t.low), x.dtype), _largest_below(float(t.high), x.dtype)
     name = x.name
     if t.kind == "i":  # NaN gives 0; for unsigned integers the clamp below ensures that
@@ -83,10 +83,10 @@ def _float_to_int(b: Builder, x: Value, t: DType) -> str:
     signed = t.kind == "i" or t.bits < 32  # signed conversions exist everywhere
     result = b.v(f"{'fptosi' if signed else 'fptoui'} {type_} {clamped} to {via}")
     if int(high) != t.high:
-        over = b.v(f"fcmp ogt {type_} {name}, {highest}")
-        most = splat(b, register(t), str(t.high), lanes)
-        return select(b, via, over, most, result)
-    return result if t.bits >= 32 else b.v(f"trunc {via} {result} to {register(t, lanes)}")
+        overflows = b.v(f"fcmp ogt {type_} {name}, {highest}")
+        largest = splat(b, register_type(t), str(t.high), lanes)
+        return select(b, via, overflows, largest, result)
+    return result if t.bits >= 32 else b.v(f"trunc {via} {result} to {register_type(t, lanes)}")
 
 
 def _largest_below(value: float, t: DType) -> float:
@@ -96,8 +96,8 @@ def _largest_below(value: float, t: DType) -> float:
     (2147483520.0, 255.0)
     """
     if t == f64:
-        whole = value in (2.0**63, 2.0**64)  # 2**63 - 1 as a float
-        return math.nextafter(value, 0.0) if whole else value
+        is_power = value in (2.0**63, 2.0**64)  # 2**63 - 1 as a float
+        return math.nextafter(value, 0.0) if is_power else value
     rounded: float = struct.unpack("<f", struct.pack("<f", value))[0]
     if abs(rounded) <= abs(value) and rounded not in (2.0**63, 2.0**64):
         return rounded
@@ -107,16 +107,16 @@ def _largest_below(value: float, t: DType) -> float:
 
 
 def _float(b: Builder, like: Value, value: float) -> str:
-    return splat(b, register(like.dtype), literal(value, like.dtype), like.lanes)
+    return splat(b, register_type(like.dtype), literal(value, like.dtype), like.lanes)
 
 
-def _clip(b: Builder, x: Value, t: DType) -> Value:
+def _clamp(b: Builder, x: Value, t: DType) -> Value:
     """An integer clipped to the range of type `t`, in its own type."""
     name, sign = full(b, x), "s" if x.dtype.kind == "i" else "u"
     for op, end in (("max", t.low), ("min", t.high)):
         needed = end > x.dtype.low if op == "max" else end < x.dtype.high
         if needed:
-            bound = splat(b, register(x.dtype), str(end), x.lanes)
+            bound = splat(b, register_type(x.dtype), str(end), x.lanes)
             function = f"llvm.{sign}{op}.{suffix(x.type)}"
             name = b.call(x.type, function, (x.type, name), (x.type, bound))
     return Value(name, x.dtype, x.lanes)

@@ -6,11 +6,10 @@ from tdsl.codegen.cpu.context import Context
 from tdsl.codegen.cpu.convert import cast
 from tdsl.codegen.cpu.values import Value
 from tdsl.codegen.ir.loops import BufferParam, Kernel
+from tdsl.codegen.runtime.failure import CHECK_SLOTS
 from tdsl.lang.types import f64, i64
 
 NO_MEMORY = -1
-VALUES = 8
-"""The number of values of a failed check that the frame can store."""
 
 
 def frame_slots(kernel: Kernel) -> int:
@@ -32,63 +31,63 @@ def slot_values(cx: Context, values: list[Value]) -> list[str]:
     return names
 
 
-def fail(cx: Context, status: int, values: list[Value]) -> None:
+def emit_failure(cx: Context, status: int, values: list[Value]) -> None:
     """Return from the function with a status, and store the values of the first thread that fails."""
     b = cx.b
-    if not cx.failed:
-        _report(cx, values)
-        leave(cx, str(status))
+    if not cx.status_cell:
+        _store_check_values(cx, values)
+        emit_return(cx, str(status))
         return
     order = "monotonic monotonic, align 8"
-    pair = b.get(f"cmpxchg ptr {cx.failed}, i64 0, i64 {status} {order}")
+    pair = b.get(f"cmpxchg ptr {cx.status_cell}, i64 0, i64 {status} {order}")
     first = b.v(f"extractvalue {{ i64, i1 }} {pair}, 1")
     with b.when(first):
-        _report(cx, values)
-    leave(cx, str(status))
+        _store_check_values(cx, values)
+    emit_return(cx, str(status))
 
 
-def leave(cx: Context, status: str) -> None:
+def emit_return(cx: Context, status: str) -> None:
     """Free the memory that the function owns, and return a status."""
-    if not cx.owned:
+    if not cx.heap_blocks:
         cx.b.do(f"ret i64 {status}")
         return
-    if not cx.status:
-        cx.status = cx.b.alloca("i64", 8)
-    cx.b.do(f"store i64 {status}, ptr {cx.status}")
-    _go_out(cx)
+    if not cx.return_slot:
+        cx.return_slot = cx.b.alloca("i64", 8)
+    cx.b.do(f"store i64 {status}, ptr {cx.return_slot}")
+    _branch_to_cleanup(cx)
 
 
-def release(cx: Context) -> None:
+def free_innermost(cx: Context) -> None:
     """Free the innermost owned memory, at the end of its use and on the early returns from there."""
-    b, held = cx.b, cx.owned.pop()
-    b.do(f"call void @tdsl_free(ptr {held.pointer})")
-    if not held.left:
+    b, block = cx.b, cx.heap_blocks.pop()
+    b.do(f"call void @tdsl_free(ptr {block.pointer})")
+    if not block.has_branch:
         return
     (after,) = b.labels("after")
     b.do(f"br label %{after}")
-    b.label(held.label)
-    b.do(f"call void @tdsl_free(ptr {held.pointer})")
-    if cx.owned:
-        _go_out(cx)
+    b.label(block.label)
+    b.do(f"call void @tdsl_free(ptr {block.pointer})")
+    if cx.heap_blocks:
+        _branch_to_cleanup(cx)
     else:
-        b.do(f"ret i64 {b.get(f'load i64, ptr {cx.status}')}")
+        b.do(f"ret i64 {b.get(f'load i64, ptr {cx.return_slot}')}")
     b.label(after)
 
 
-def _go_out(cx: Context) -> None:
-    cx.owned[-1].left = True
-    cx.b.do(f"br label %{cx.owned[-1].label}")
+def _branch_to_cleanup(cx: Context) -> None:
+    cx.heap_blocks[-1].has_branch = True
+    cx.b.do(f"br label %{cx.heap_blocks[-1].label}")
 
 
-def leave_if_failed(cx: Context, cell: str) -> None:
+def return_if_failed(cx: Context, cell: str) -> None:
     """Return early if `cell` contains the status of a thread that has failed."""
     status = cx.b.get(f"load atomic i64, ptr {cell} monotonic, align 8")
-    with cx.b.escape(cx.b.v(f"icmp ne i64 {status}, 0")):
-        leave(cx, status)
+    with cx.b.exit_if(cx.b.v(f"icmp ne i64 {status}, 0")):
+        emit_return(cx, status)
 
 
-def _report(cx: Context, values: list[Value]) -> None:
+def _store_check_values(cx: Context, values: list[Value]) -> None:
     first = frame_slots(cx.kernel)
-    for k, name in enumerate(slot_values(cx, values[:VALUES])):
+    for k, name in enumerate(slot_values(cx, values[:CHECK_SLOTS])):
         slot = cx.b.v(f"getelementptr i64, ptr %frame, i64 {first + k}")
         cx.b.do(f"store i64 {name}, ptr {slot}")

@@ -8,7 +8,7 @@ The frame is an array of 8-byte slots: for each parameter a data pointer and the
 not constant; or the bytes of a scalar; or a size. 8 more slots receive the values of a failed check, integers
 as i64, floats as f64. The runtime is {parallel_for, print, handle}. A kernel returns a status: 0 if it
 succeeds, 1 + the site of a failed check, -1 if an allocation failed, less if it wrote out of the bounds of
-memory that it allocated (`canaries.py`). The text contains no absolute addresses.
+memory that it allocated (`red_zones.py`). The text contains no absolute addresses.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tdsl.codegen.cpu.builder import Builder, Module
-from tdsl.codegen.cpu.canaries import names_of_memory
 from tdsl.codegen.cpu.context import LARGEST_INDEX, Buffer, Context
 from tdsl.codegen.cpu.emit_stmt import statement
 from tdsl.codegen.cpu.function import (
     Argument,
-    begin_function,
     finish_function,
     flush_subnormals,
-    restore,
+    restore_mxcsr,
+    start_function,
 )  # fmt: skip
-from tdsl.codegen.cpu.ir_types import memory
-from tdsl.codegen.cpu.register_file import entering
+from tdsl.codegen.cpu.ir_types import memory_type
+from tdsl.codegen.cpu.red_zones import allocated_names
+from tdsl.codegen.cpu.register_file import configured_register_files
 from tdsl.codegen.cpu.values import Value
 from tdsl.codegen.ir.loops import BufferParam, Kernel, ScalarParam, SizeParam, Store
 from tdsl.core.debug import asked_for
@@ -48,35 +48,35 @@ def emit(kernel: Kernel, target: CpuTarget) -> str:
     >>> "load float, ptr" in text and "store float" in text
     True
     """
-    guarded = names_of_memory(kernel) if asked_for("canaries") else ()
+    guarded = allocated_names(kernel) if asked_for("canaries") else ()
     module = Module(target, kernel.fast_math, guarded)
     entry = Builder(module, f"define i64 @{kernel.name}(ptr %frame, ptr %runtime) nounwind")
     module.declare(f"; @{kernel.name}")
-    read = _Frame(entry, kernel)
-    b, renamed = begin_function(module, f"{kernel.name}.body", read.arguments)
-    names = {n: x._replace(name=renamed[x.name]) for n, x in read.names.items()}
+    frame = _FrameReader(entry, kernel)
+    b, renamed = start_function(module, f"{kernel.name}.body", frame.arguments)
+    names = {n: x._replace(name=renamed[x.name]) for n, x in frame.names.items()}
     buffers = {
         name: replace(
             buffer,
             pointer=renamed[buffer.pointer],
             strides=tuple(renamed[s] if isinstance(s, str) else s for s in buffer.strides),
         )
-        for name, buffer in read.buffers.items()
+        for name, buffer in frame.buffers.items()
     }
     cx = Context(b, kernel, names, buffers)
     statement(cx, kernel.body)
     finish_function(cx)
     state = flush_subnormals(entry)
-    given = ", ".join(f"{a.type} {a.name}" for a in read.arguments)
-    with entering(entry, cx.files):
-        status = entry.get(f"call i64 @{kernel.name}.body({given})")
-    restore(entry, state)
+    call_args = ", ".join(f"{a.type} {a.name}" for a in frame.arguments)
+    with configured_register_files(entry, cx.register_files):
+        status = entry.get(f"call i64 @{kernel.name}.body({call_args})")
+    restore_mxcsr(entry, state)
     entry.do(f"ret i64 {status}")
     module.replace(kernel.name, entry.text())
     return module.text()
 
 
-class _Frame:
+class _FrameReader:
     """The arguments of a kernel, loaded from its frame."""
 
     def __init__(self, b: Builder, kernel: Kernel) -> None:
@@ -84,18 +84,20 @@ class _Frame:
         self.names: dict[str, Value] = {}
         self.buffers: dict[str, Buffer] = {}
         self.arguments = [Argument("ptr", "%frame"), Argument("ptr", "%runtime")]
-        updated = {n.buffer for n in post_order(kernel.body) if isinstance(n, Store) and n.atomic}
+        atomic_buffers = {
+            n.buffer for n in post_order(kernel.body) if isinstance(n, Store) and n.atomic
+        }
         for p in kernel.params:
             match p:
                 case BufferParam():
-                    self._buffer(p, p.name in updated)
+                    self._buffer(p, p.name in atomic_buffers)
                 case ScalarParam(name, t):
                     self.names[name] = Value(self._scalar(t), t)
                 case SizeParam(name):
                     self.names[name] = Value(self._next("i64"), i64, limit=LARGEST_INDEX)
 
-    def _buffer(self, p: BufferParam, updated: bool) -> None:
-        attributes = "" if updated else "noalias " + "readonly " * (not p.written)
+    def _buffer(self, p: BufferParam, atomic_buffers: bool) -> None:
+        attributes = "" if atomic_buffers else "noalias " + "readonly " * (not p.written)
         pointer = self._next("ptr", attributes)
         strides = tuple(self._next("i64") if s is None else s for s in p.strides)
         size, align = self._elements(p), max(p.align, p.dtype.bytes)
@@ -113,7 +115,7 @@ class _Frame:
 
     def _scalar(self, t: DType) -> str:
         if t.kind != "b":
-            return self._next(memory(t))
+            return self._next(memory_type(t))
         byte = self._load("i8")
         name = self.b.v(f"icmp ne i8 {byte}, 0")
         self.arguments.append(Argument("i1", name))
@@ -125,6 +127,6 @@ class _Frame:
         return name
 
     def _load(self, type_: str) -> str:
-        at = self.b.v(f"getelementptr i64, ptr %frame, i64 {self.slot}")
+        slot = self.b.v(f"getelementptr i64, ptr %frame, i64 {self.slot}")
         self.slot += 1
-        return self.b.get(f"load {type_}, ptr {at}, align 8")
+        return self.b.get(f"load {type_}, ptr {slot}, align 8")

@@ -10,7 +10,7 @@ from tdsl.codegen.cpu.address import Address, address, lane_sum, scalar_sum
 from tdsl.codegen.cpu.context import LARGEST_INDEX, Context
 from tdsl.codegen.cpu.convert import cast
 from tdsl.codegen.cpu.ir_types import constants, literal
-from tdsl.codegen.cpu.values import Value, index, splat, spread
+from tdsl.codegen.cpu.values import Value, broadcast, index, splat
 from tdsl.core.node import post_order
 from tdsl.lang.affine import Sum, has_data
 from tdsl.lang.bounds import lower
@@ -52,9 +52,9 @@ def value(cx: Context, e: Expr) -> Value:
         if id(top) in cx.memo:
             stack.pop()
             continue
-        missing = [x for x in _operands(top) if id(x) not in cx.memo]
-        if missing:
-            stack += reversed(missing)
+        pending = [x for x in _operands(top) if id(x) not in cx.memo]
+        if pending:
+            stack += reversed(pending)
             continue
         stack.pop()
         cx.memo[id(top)] = top, _node(cx, top)
@@ -78,12 +78,12 @@ def _operands(e: Expr) -> tuple[Expr, ...]:
         case Call(_, args):
             return args
         case Load(_, indices, _, mask):
-            return (*chain.from_iterable(map(_found_first, indices)), *((mask,) if mask else ()))
+            return (*chain.from_iterable(map(_index_operands, indices)), *((mask,) if mask else ()))
         case _:
             return ()
 
 
-def _found_first(index: Expr) -> list[Expr]:
+def _index_operands(index: Expr) -> list[Expr]:
     """The parts of an index to evaluate before it: its loads, or all of it if it is no ramp or operator."""
     if not isinstance(index, Ramp | Binary | Broadcast):
         return [index]
@@ -117,7 +117,7 @@ def _node(cx: Context, e: Expr) -> Value:
         case Ramp():
             return _ramp(cx, e)
         case Broadcast(x, lanes):
-            return spread(value(cx, x), lanes)
+            return broadcast(value(cx, x), lanes)
         case Access() | Read() | Reduce() | Range() | Require() | Show():
             raise AssertionError(f"{type(e).__name__} is not in the loop IR")
         case _:
@@ -168,8 +168,8 @@ def _compare_ramps(cx: Context, e: Binary) -> Value:
     """Compare lane * step with a scalar limit, in the narrowest integers that represent all lane * step."""
     b = cx.b
     total = lane_sum(e.left, e.right)
-    known = all(value(cx, atom).limit is not None for atom in total.scalar.terms)
-    if total.vectors or not total.step or not known:
+    has_limits = all(value(cx, atom).limit is not None for atom in total.scalar.terms)
+    if total.vectors or not total.step or not has_limits:
         return arith.binary(b, e.op, value(cx, e.left), value(cx, e.right))
     lanes = lanes_of(e.left)
     limit = scalar_sum(cx, value, Sum().plus(total.scalar, -1))
@@ -183,8 +183,8 @@ def _compare_ramps(cx: Context, e: Binary) -> Value:
         limit = b.v(f"trunc i64 {limit} to i{bits}")
     steps = constants(f"i{bits}", (k * total.step for k in range(lanes)))
     sign = "" if e.op in ("eq", "ne") else "s"
-    every = splat(b, f"i{bits}", limit, lanes)
-    return Value(b.v(f"icmp {sign}{e.op} <{lanes} x i{bits}> {steps}, {every}"), bool_, lanes)
+    limit_lanes = splat(b, f"i{bits}", limit, lanes)
+    return Value(b.v(f"icmp {sign}{e.op} <{lanes} x i{bits}> {steps}, {limit_lanes}"), bool_, lanes)
 
 
 def scalar_index(cx: Context, e: Expr) -> Value:

@@ -7,15 +7,15 @@ from contextlib import contextmanager
 from typing import assert_never
 
 from tdsl.codegen.cpu import atomic, memory
-from tdsl.codegen.cpu.allocate import allocated
+from tdsl.codegen.cpu.allocate import allocate_buffer
 from tdsl.codegen.cpu.context import LARGEST_INDEX, Context
-from tdsl.codegen.cpu.early_exit import fail, slot_values
+from tdsl.codegen.cpu.early_exit import emit_failure, slot_values
 from tdsl.codegen.cpu.emit_expr import access, scalar_index, value
 from tdsl.codegen.cpu.instructions import invoke
 from tdsl.codegen.cpu.parallel import parallel_loop
-from tdsl.codegen.cpu.register_file import held_through, invoke_several
-from tdsl.codegen.cpu.transposed_stores import turn
-from tdsl.codegen.cpu.values import Value, index, spread
+from tdsl.codegen.cpu.register_file import accumulators_in_registers, emit_invocations
+from tdsl.codegen.cpu.transposed_stores import write_transposed
+from tdsl.codegen.cpu.values import Value, broadcast, index
 from tdsl.codegen.ir.loops import (
     PARALLEL,
     SERIAL,
@@ -45,7 +45,7 @@ from tdsl.lang.simplify import simplify
 from tdsl.lang.types import i64
 
 # Serial loops that store at most so many vector registers are unrolled: accumulators can stay in registers.
-_WRITTEN_OUT = 16
+_LARGEST_UNROLLED = 16
 
 
 def statement(cx: Context, s: Stmt) -> None:
@@ -54,18 +54,18 @@ def statement(cx: Context, s: Stmt) -> None:
         case Block(body):
             done = 0
             while done < len(body):
-                block = turn(cx, body, done) or invoke_several(cx, body, done)
+                block = write_transposed(cx, body, done) or emit_invocations(cx, body, done)
                 if not block:
                     statement(cx, body[done])
                 done += block or 1
         case Let(name, x, body):
-            _bind(cx, name, value(cx, x), body)
+            _emit_with_binding(cx, name, value(cx, x), body)
         case Store():
             _store(cx, s)
         case _:
-            cx.forget()
+            cx.invalidate()
             _compound(cx, s)
-            cx.forget()
+            cx.invalidate()
 
 
 def _compound(
@@ -94,26 +94,26 @@ def _compound(
             _loop(cx, s)
         case Alloc(name, _, _, _, body):
             outer = cx.buffers
-            with allocated(cx, s) as buffer:
+            with allocate_buffer(cx, s) as buffer:
                 cx.buffers = {**outer, name: buffer}
                 statement(cx, body)
             cx.buffers = outer
         case If(cond, then, orelse):
             test = value(cx, cond)
             if test.constant is not None:
-                chosen = then if test.constant else orelse
-                if chosen is not None:
-                    statement(cx, chosen)
+                live_branch = then if test.constant else orelse
+                if live_branch is not None:
+                    statement(cx, live_branch)
             elif orelse is None:
                 with b.when(test.name):
                     statement(cx, then)
             else:
-                b.branch(test.name, lambda: _arm(cx, then), lambda: _arm(cx, orelse))
+                b.branch(test.name, lambda: _branch_arm(cx, then), lambda: _branch_arm(cx, orelse))
         case Check(cond, site, values):
             test = value(cx, cond)
             if test.constant is None or not test.constant:
-                with b.escape(b.v(f"xor i1 {test.name}, true")):
-                    fail(cx, 1 + site, [value(cx, x) for x in values])
+                with b.exit_if(b.v(f"xor i1 {test.name}, true")):
+                    emit_failure(cx, 1 + site, [value(cx, x) for x in values])
         case Print():
             _print(cx, s)
         case Prefetch(buffer, indices):
@@ -121,7 +121,7 @@ def _compound(
             b.declare("declare void @llvm.prefetch.p0(ptr, i32, i32, i32)")
             b.do(f"call void @llvm.prefetch.p0(ptr {at.pointer}, i32 0, i32 3, i32 1)")
         case Invoke():
-            if not invoke_several(cx, (s,), 0):
+            if not emit_invocations(cx, (s,), 0):
                 invoke(cx, s)
         case Barrier() | Shuffle() | Commit() | Wait():
             raise AssertionError("only a GPU has threads that meet")
@@ -131,58 +131,60 @@ def _compound(
             assert_never(s)
 
 
-def _arm(cx: Context, s: Stmt) -> None:
+def _branch_arm(cx: Context, s: Stmt) -> None:
     statement(cx, s)
-    cx.forget()
+    cx.invalidate()
 
 
 def _loop(cx: Context, s: For) -> None:
     lo, extent = scalar_index(cx, s.lo), scalar_index(cx, s.extent)
     if extent.constant is not None and extent.constant <= 0:
         return
-    short = s.kind == SERIAL and _stores(s, cx.b.target.vector_bytes) <= _WRITTEN_OUT
-    if extent.constant is not None and (extent.constant == 1 or short):
+    is_unrolled = (
+        s.kind == SERIAL and _stored_registers(s, cx.b.target.vector_bytes) <= _LARGEST_UNROLLED
+    )
+    if extent.constant is not None and (extent.constant == 1 or is_unrolled):
         for k in range(extent.constant):
-            _bind(cx, s.name, _later(cx, lo, k), s.body)
+            _emit_with_binding(cx, s.name, _nth_iteration(cx, lo, k), s.body)
         return
-    hi = scalar_index(cx, _end(s)).name
+    hi = scalar_index(cx, _upper_bound(s)).name
     outside = cx.facts
-    cx.facts = outside.knowing(s.name, s.lo, Binary("sub", _end(s), const(1)))
+    cx.facts = outside.knowing(s.name, s.lo, Binary("sub", _upper_bound(s), const(1)))
     if s.kind == PARALLEL:
-        parallel_loop(cx, s, lo.name, hi, _bind)
+        parallel_loop(cx, s, lo.name, hi, _emit_with_binding)
     else:
         assert s.kind == SERIAL, f"a {s.kind} loop in code generation"
-        with held_through(cx, s), cx.b.loop(lo.name, hi) as i:
-            _bind(cx, s.name, Value(i, i64, limit=LARGEST_INDEX), s.body)
+        with accumulators_in_registers(cx, s), cx.b.loop(lo.name, hi) as i:
+            _emit_with_binding(cx, s.name, Value(i, i64, limit=LARGEST_INDEX), s.body)
     cx.facts = outside
 
 
-def _stores(s: Stmt, vector_bytes: int) -> int:
+def _stored_registers(s: Stmt, vector_bytes: int) -> int:
     """The number of vector registers that a statement without branches stores; a large number for others."""
     match s:
         case Store(_, _, x):
             return -(-lanes_of(x) * dtype_of(x).bytes // vector_bytes)
         case Block(body):
-            return sum(_stores(part, vector_bytes) for part in body)
+            return sum(_stored_registers(part, vector_bytes) for part in body)
         case Let(_, _, body):
-            return _stores(body, vector_bytes)
+            return _stored_registers(body, vector_bytes)
         case For(_, _, Const(count), "serial", body):
-            return max(int(count), 0) * _stores(body, vector_bytes)
+            return max(int(count), 0) * _stored_registers(body, vector_bytes)
         case _:
-            return _WRITTEN_OUT + 1
+            return _LARGEST_UNROLLED + 1
 
 
-def _later(cx: Context, lo: Value, k: int) -> Value:
+def _nth_iteration(cx: Context, lo: Value, k: int) -> Value:
     if lo.constant is not None:
         return index(lo.constant + k)
     return lo._replace(name=cx.b.v(f"add nsw i64 {lo.name}, {k}")) if k else lo
 
 
-def _end(s: For) -> Expr:
+def _upper_bound(s: For) -> Expr:
     return simplify(Binary("add", s.lo, s.extent))
 
 
-def _bind(cx: Context, name: str, x: Value, body: Stmt) -> None:
+def _emit_with_binding(cx: Context, name: str, x: Value, body: Stmt) -> None:
     outer = cx.names
     cx.names = {**outer, name: x}
     cx.memo.clear()
@@ -192,12 +194,12 @@ def _bind(cx: Context, name: str, x: Value, body: Stmt) -> None:
 
 
 def _store(cx: Context, s: Store) -> None:
-    with _arithmetic(cx, s.fast):
+    with _fast_math(cx, s.fast):
         _store_masked(cx, s)
 
 
 @contextmanager
-def _arithmetic(cx: Context, fast: bool) -> Iterator[None]:
+def _fast_math(cx: Context, fast: bool) -> Iterator[None]:
     """Add fast-math flags to float instructions written inside if `fast`; drops values memoised without."""
     module = cx.b.module
     before = module.fast
@@ -216,26 +218,26 @@ def _store_masked(cx: Context, s: Store) -> None:
         if mask.constant == 0:
             return
         if mask.constant == 1:
-            _store_where(cx, s, None)
+            _store_lanes(cx, s, None)
         elif mask.uniform or mask.lanes == 1:
             with cx.b.when(mask.name):
-                _store_where(cx, s, None)
-            cx.forget()
+                _store_lanes(cx, s, None)
+            cx.invalidate()
         else:
-            _store_where(cx, s, mask)
+            _store_lanes(cx, s, mask)
         return
-    _store_where(cx, s, None)
+    _store_lanes(cx, s, None)
 
 
-def _store_where(cx: Context, s: Store, mask: Value | None) -> None:
+def _store_lanes(cx: Context, s: Store, mask: Value | None) -> None:
     lanes = max(lanes_of(x) for x in (s.value, *s.index))
-    x = spread(value(cx, s.value), lanes)
+    x = broadcast(value(cx, s.value), lanes)
     at = access(cx, s.buffer, s.index, certain=mask is None)
     if s.atomic:
         atomic.update(cx, at, s.atomic, x, mask)
     else:
         memory.store(cx, at, x, mask, s.streaming)
-    cx.forget(s.buffer)
+    cx.invalidate(s.buffer)
 
 
 def _print(cx: Context, s: Print) -> None:

@@ -13,7 +13,12 @@ from tdsl.codegen.cpu import jit
 from tdsl.codegen.cpu.runtime import Structure, runtime
 from tdsl.codegen.ir.loops import Argument, BufferParam, Check, Kernel, Print, SizeParam
 from tdsl.codegen.ir.show import message_text
-from tdsl.codegen.runtime.failure import CHECK_SLOTS, TOUCHED, beyond_memory, check_error
+from tdsl.codegen.runtime.failure import (
+    CHECK_SLOTS,
+    RED_ZONE_OVERWRITTEN,
+    check_error,
+    red_zone_error,
+)
 from tdsl.core.debug import dump, tell
 from tdsl.core.node import frozen, post_order
 from tdsl.errors import TargetError, TdslError
@@ -21,7 +26,7 @@ from tdsl.lang.expr import dtype_of
 from tdsl.lang.types import DType
 from tdsl.machine.cpu import CpuTarget, host
 
-_FASTCALL = 0x0080
+_METH_FASTCALL = 0x0080
 
 _ENTRY = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p)
 
@@ -37,11 +42,11 @@ class _PyMethodDef(ctypes.Structure):
 
 @frozen
 class ObjectCode:
-    """An object file that defines `@NAME`, and `@NAME_call` if `quick`; `params` are those of the kernel."""
+    """An object file with `@NAME`, and `@NAME_call` if `has_python_entry`; the kernel has `params`."""
 
     name: str
     params: tuple[Argument, ...]
-    quick: bool
+    has_python_entry: bool
     file: bytes
 
 
@@ -59,34 +64,34 @@ class CpuExecutable:
         target = target or host()
         file = jit.emit_object(text, target, kernel.name)
         code = ObjectCode(kernel.name, kernel.params, f"@{kernel.name}_call(" in text, file)
-        self._start(code, _Origin(lambda: kernel, lambda _: text), target)
+        self._load(code, _KernelSource(lambda: kernel, lambda _: text), target)
 
     @classmethod
-    def of_object(
+    def from_object(
         cls, code: ObjectCode, make: Callable[[], Kernel], target: CpuTarget
     ) -> CpuExecutable:
         """The executable of existing machine code; `make` builds its kernel again on demand."""
         self = cls.__new__(cls)
-        self._start(code, _Origin(make, lambda kernel: text_of(kernel, target)), target)
+        self._load(code, _KernelSource(make, lambda kernel: text_of(kernel, target)), target)
         return self
 
-    def _start(self, code: ObjectCode, origin: _Origin, target: CpuTarget) -> None:
-        self.params, self.target, self._origin = code.params, target, origin
-        self._code = _Code(code, origin)
+    def _load(self, code: ObjectCode, source: _KernelSource, target: CpuTarget) -> None:
+        self.params, self.target, self._source = code.params, target, source
+        self._code = _Code(code, source)
         self._entry = _ENTRY(self._code.loaded.address(code.name))
         self._values = sum(map(_slots, code.params))
         self._frame = ctypes.c_int64 * (self._values + CHECK_SLOTS)
-        self.fast = self._code.builtin()
+        self.fast = self._code.builtin_function()
 
     @property
     def kernel(self) -> Kernel:
         """The kernel that was compiled."""
-        return self._origin.kernel
+        return self._source.kernel
 
     @property
     def llvm(self) -> str:
         """The IR text."""
-        return self._origin.text
+        return self._source.text
 
     def __repr__(self) -> str:
         return f"<machine code of {self._code.name}>"
@@ -103,10 +108,10 @@ class CpuExecutable:
         frame = self._frame()
         slot = 0
         for param, value in zip(self.params, arguments, strict=True):
-            slot = _fill(frame, slot, param, value)
+            slot = _store_argument(frame, slot, param, value)
         status = self._entry(ctypes.addressof(frame), ctypes.addressof(self._code.structure))
-        if status <= TOUCHED:
-            raise self._code.messages.beyond(TOUCHED - status)
+        if status <= RED_ZONE_OVERWRITTEN:
+            raise self._code.messages.overwritten(RED_ZONE_OVERWRITTEN - status)
         if status < 0:
             raise MemoryError(f"no memory for what {self._code.name} computes on the way")
         if status:
@@ -118,7 +123,7 @@ class CpuExecutable:
         return jit.assembly(self.llvm, self.target, self._code.name)
 
 
-class _Origin:
+class _KernelSource:
     """The kernel that was compiled, and its IR text, both built on first access."""
 
     def __init__(self, kernel: Callable[[], Kernel], text: Callable[[Kernel], str]) -> None:
@@ -136,9 +141,9 @@ class _Origin:
 class _Code:
     """Loaded machine code and the objects that it refers to, owned by the built-in function around it."""
 
-    def __init__(self, code: ObjectCode, origin: _Origin) -> None:
-        self.name, self._quick = code.name, code.quick
-        self.messages = _Messages(origin)
+    def __init__(self, code: ObjectCode, source: _KernelSource) -> None:
+        self.name, self._has_python_entry = code.name, code.has_python_entry
+        self.messages = _Messages(source)
         self._show = self.messages.show  # keeps it alive: the structure has its address only
         self.structure: Structure = runtime().structure(self._show)
         imports = {
@@ -146,12 +151,12 @@ class _Code:
             "tdsl_runtime": ctypes.addressof(self.structure),
             **runtime().memory,
         }
-        symbols = [code.name, f"{code.name}_call"] if code.quick else [code.name]
+        symbols = [code.name, f"{code.name}_call"] if code.has_python_entry else [code.name]
         self.loaded = jit.load(code.file, symbols, imports, code.name)
 
-    def builtin(self) -> Callable[..., Any] | None:
+    def builtin_function(self) -> Callable[..., Any] | None:
         """A new built-in function of Python around `@NAME_call`, or None without that symbol."""
-        if not self._quick:
+        if not self._has_python_entry:
             return None
         method = _method(self.name, self.loaded.address(f"{self.name}_call"))
         # This object is `self` of the function and lives as long as it, and the caller of a running
@@ -162,7 +167,7 @@ class _Code:
 
 @functools.cache  # never freed: a function reads it when deallocated, in a cycle after all that it owned
 def _method(name: str, address: int) -> _PyMethodDef:
-    return _PyMethodDef(name.encode(), address, _FASTCALL, None)
+    return _PyMethodDef(name.encode(), address, _METH_FASTCALL, None)
 
 
 _NEW = ctypes.pythonapi.PyCFunction_NewEx
@@ -173,27 +178,27 @@ _NEW.restype = ctypes.py_object
 class _Messages:
     """Formats the messages of a kernel's checks and prints from the values that it stores."""
 
-    def __init__(self, origin: _Origin) -> None:
-        self._origin = origin
+    def __init__(self, source: _KernelSource) -> None:
+        self._source = source
 
     @functools.cached_property
     def _dtypes(self) -> dict[int, tuple[DType, ...]]:
         return {
             statement.site: tuple(map(dtype_of, statement.values))
-            for statement in post_order(self._origin.kernel.body)
+            for statement in post_order(self._source.kernel.body)
             if isinstance(statement, Check | Print)
         }
 
     def error(self, site: int, address: int) -> TdslError:
         """The exception for the failed check of a site, with its values at `address`."""
-        return check_error(self._origin.kernel.messages[site], self._values(site, address))
+        return check_error(self._source.kernel.messages[site], self._values(site, address))
 
-    def beyond(self, number: int) -> TargetError:
-        """The exception for an overwritten red zone of the buffer `names_of_memory(kernel)[number]`."""
-        from tdsl.codegen.cpu.canaries import names_of_memory
+    def overwritten(self, number: int) -> TargetError:
+        """The exception for an overwritten red zone of the buffer `allocated_names(kernel)[number]`."""
+        from tdsl.codegen.cpu.red_zones import allocated_names
 
-        kernel = self._origin.kernel
-        return beyond_memory(kernel.name, names_of_memory(kernel)[number])
+        kernel = self._source.kernel
+        return red_zone_error(kernel.name, allocated_names(kernel)[number])
 
     def _values(self, site: int, address: int) -> tuple[int | float | bool, ...]:
         """The values of a site: 8 bytes each, integers or the bits of doubles."""
@@ -203,7 +208,7 @@ class _Messages:
 
     def show(self, site: int, address: int) -> None:
         """Print the message of a site; machine code calls this, on any thread."""
-        text = message_text(self._origin.kernel.messages[site], self._values(site, address))
+        text = message_text(self._source.kernel.messages[site], self._values(site, address))
         print(text)  # noqa: T201  # what td.debug_print asks for
 
 
@@ -220,7 +225,9 @@ def _slots(param: Argument) -> int:
     return 1 + (param.strides.count(None) if isinstance(param, BufferParam) else 0)
 
 
-def _fill(frame: ctypes.Array[ctypes.c_int64], slot: int, param: Argument, value: Any) -> int:
+def _store_argument(
+    frame: ctypes.Array[ctypes.c_int64], slot: int, param: Argument, value: Any
+) -> int:
     """Write an argument to its slots of the frame; the index of the next free slot."""
     match param:
         case BufferParam(_, _, _, strides):
@@ -232,8 +239,8 @@ def _fill(frame: ctypes.Array[ctypes.c_int64], slot: int, param: Argument, value
         case SizeParam():
             frame[slot] = value
         case _:
-            low = np.asarray(value, param.dtype.numpy).tobytes()
-            frame[slot] = int.from_bytes(low, "little")
+            data = np.asarray(value, param.dtype.numpy).tobytes()
+            frame[slot] = int.from_bytes(data, "little")
     return slot + 1
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tdsl.codegen.cpu.builder import Builder
-from tdsl.codegen.cpu.ir_types import literal, register, scalar, suffix, vector
+from tdsl.codegen.cpu.ir_types import literal, register_type, scalar_type, suffix, vector
 from tdsl.codegen.cpu.narrow_floats import narrow, widen
 from tdsl.codegen.cpu.values import Value, full, select, splat
 from tdsl.lang.types import DType, f32
@@ -39,14 +39,14 @@ def float_binary(b: Builder, op: str, x: Value, y: Value) -> str:
 def float_compare(b: Builder, op: str, x: Value, y: Value) -> str:
     """The i1 mask of an IEEE comparison: only `ne` is true for NaN."""
     t, names = _widened(b, x, y)
-    return b.v(f"fcmp {_ORDERED[op]} {register(t, x.lanes)} {names[0]}, {names[1]}")
+    return b.v(f"fcmp {_ORDERED[op]} {register_type(t, x.lanes)} {names[0]}, {names[1]}")
 
 
 def float_unary(b: Builder, op: str, x: Value) -> str:
     """neg or abs of `x`, which change the sign bit only."""
     if x.dtype.is_narrow:  # bits
         sign = 1 << (x.dtype.bits - 1)
-        mask = splat(b, scalar(x.dtype), str(sign - 1 if op == "abs" else -sign), x.lanes)
+        mask = splat(b, scalar_type(x.dtype), str(sign - 1 if op == "abs" else -sign), x.lanes)
         return b.v(f"{'and' if op == 'abs' else 'xor'} {x.type} {full(b, x)}, {mask}")
     if op == "neg":
         return b.v(f"fneg {x.type} {full(b, x)}")
@@ -57,11 +57,11 @@ def float_unary(b: Builder, op: str, x: Value) -> str:
 def float_test(b: Builder, fn: str, x: Value) -> str:
     """The i1 mask isnan, isinf or isfinite of `x`."""
     t, (name,) = _widened(b, x)
-    type_ = register(t, x.lanes)
+    type_ = register_type(t, x.lanes)
     if fn == "isnan":
         return b.v(f"fcmp uno {type_} {name}, {name}")
     magnitude = b.call(type_, f"llvm.fabs.{suffix(type_)}", (type_, name))
-    infinity = splat(b, register(t), literal(float("inf"), t), x.lanes)
+    infinity = splat(b, register_type(t), literal(float("inf"), t), x.lanes)
     how = "oeq" if fn == "isinf" else "olt"
     return b.v(f"fcmp {how} {type_} {magnitude}, {infinity}")
 
@@ -71,14 +71,14 @@ def float_call(b: Builder, fn: str, args: list[Value]) -> str:
     lanes = args[0].lanes
 
     def compute(names: list[str], t: DType) -> str:
-        type_ = register(t, lanes)
+        type_ = register_type(t, lanes)
         if fn in _INTRINSICS:
             flags = _flags(b) if fn in ("sqrt", "fma") else ""
             name = f"llvm.{_INTRINSICS[fn]}.{suffix(type_)}"
             return b.call(type_, name, *((type_, x) for x in names), flags=flags)
         if fn == "rsqrt":
             root = b.call(type_, f"llvm.sqrt.{suffix(type_)}", (type_, names[0]), flags=_flags(b))
-            one = splat(b, register(t), literal(1.0, t), lanes)
+            one = splat(b, register_type(t), literal(1.0, t), lanes)
             return b.v(f"fdiv {_flags(b)}{type_} {one}, {root}")
         return _math_call(b, fn, names, t, lanes)
 
@@ -103,7 +103,7 @@ def _widened(b: Builder, *values: Value) -> tuple[DType, list[str]]:
 
 
 def _binary(b: Builder, op: str, x: str, y: str, t: DType, lanes: int) -> str:
-    type_ = register(t, lanes)
+    type_ = register_type(t, lanes)
     if op in _PLAIN:
         return b.v(f"{_PLAIN[op]} {_flags(b)}{type_} {x}, {y}")
     if op in ("min", "max"):
@@ -121,30 +121,30 @@ class _Remainder:
 
     def __init__(self, b: Builder, t: DType, lanes: int) -> None:
         self.b, self.t, self.lanes = b, t, lanes
-        self.type = register(t, lanes)
+        self.type = register_type(t, lanes)
         self.zero, self.one, self.half = (self.constant(c) for c in (0.0, 1.0, 0.5))
 
     def constant(self, value: float) -> str:
-        return splat(self.b, register(self.t), literal(value, self.t), self.lanes)
+        return splat(self.b, register_type(self.t), literal(value, self.t), self.lanes)
 
     def compute(self, op: str, x: str, y: str) -> str:
         b, t, mask = self.b, self.type, vector("i1", self.lanes)
         r = b.v(f"frem {t} {x}, {y}")
         nonzero = b.v(f"fcmp une {t} {r}, {self.zero}")
         negative = b.v(f"fcmp olt {t} {r}, {self.zero}")
-        apart = b.v(f"xor {mask} {negative}, {b.v(f'fcmp olt {t} {y}, {self.zero}')}")
-        fix = b.v(f"and {mask} {nonzero}, {apart}")
+        signs_differ = b.v(f"xor {mask} {negative}, {b.v(f'fcmp olt {t} {y}, {self.zero}')}")
+        needs_fix = b.v(f"and {mask} {nonzero}, {signs_differ}")
         if op == "mod":
-            fixed = select(b, t, fix, b.v(f"fadd {t} {r}, {y}"), r)
+            fixed = select(b, t, needs_fix, b.v(f"fadd {t} {r}, {y}"), r)
             return select(b, t, nonzero, fixed, self.copysign(self.zero, y))
         exact = b.v(f"fdiv {t} {b.v(f'fsub {t} {x}, {r}')}, {y}")
-        exact = select(b, t, fix, b.v(f"fsub {t} {exact}, {self.one}"), exact)
-        down = b.call(t, f"llvm.floor.{suffix(t)}", (t, exact))
-        near = b.v(f"fcmp ogt {t} {b.v(f'fsub {t} {exact}, {down}')}, {self.half}")
-        down = select(b, t, near, b.v(f"fadd {t} {down}, {self.one}"), down)
+        exact = select(b, t, needs_fix, b.v(f"fsub {t} {exact}, {self.one}"), exact)
+        floored = b.call(t, f"llvm.floor.{suffix(t)}", (t, exact))
+        rounds_up = b.v(f"fcmp ogt {t} {b.v(f'fsub {t} {exact}, {floored}')}, {self.half}")
+        floored = select(b, t, rounds_up, b.v(f"fadd {t} {floored}, {self.one}"), floored)
         ratio = b.v(f"fdiv {t} {x}, {y}")
         is_zero = b.v(f"fcmp oeq {t} {exact}, {self.zero}")
-        result = select(b, t, is_zero, self.copysign(self.zero, ratio), down)
+        result = select(b, t, is_zero, self.copysign(self.zero, ratio), floored)
         by_zero = b.v(f"fcmp oeq {t} {y}, {self.zero}")
         return select(b, t, by_zero, ratio, result)
 

@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 from tdsl.codegen.cpu.builder import Builder, Module
 from tdsl.codegen.cpu.context import Context
-from tdsl.codegen.cpu.early_exit import leave
-from tdsl.codegen.cpu.register_file import entering
+from tdsl.codegen.cpu.early_exit import emit_return
+from tdsl.codegen.cpu.register_file import configured_register_files
 from tdsl.machine.instructions.instruction import RegisterFile
 
 _FLUSH = 0x8040  # x86: flush subnormal results to zero, take subnormal operands as zero
@@ -21,7 +21,7 @@ class Argument(NamedTuple):
     attributes: str = ""
 
 
-def begin_function(
+def start_function(
     module: Module, symbol: str, args: list[Argument]
 ) -> tuple[Builder, dict[str, str]]:
     """Begin a function that returns a status: its builder, and the names of the arguments inside it.
@@ -45,35 +45,35 @@ def attributes(module: Module) -> str:
 
 def finish_function(cx: Context) -> None:
     """End the function of `cx` with status 0, and add it to the module."""
-    if cx.streams:
+    if cx.has_streaming_stores:
         _fence(cx.b)
-    leave(cx, "0")
+    emit_return(cx, "0")
     cx.b.module.declare(cx.b.text())
 
 
-def call_from_slots(
-    module: Module, symbol: str, args: list[Argument], files: dict[str, RegisterFile]
+def emit_thread_entry(
+    module: Module, symbol: str, args: list[Argument], register_files: dict[str, RegisterFile]
 ) -> None:
     """Add the function that threads call: it loads the arguments of `symbol`.body from slots, and calls it.
 
-    `files` are the register files that `symbol`.body uses.
+    `register_files` are the register files that `symbol`.body uses.
     """
     b = Builder(module, f"define internal void @{symbol}(ptr %ctx, i64 %begin, i64 %end) nounwind")
-    given = []
+    arguments = []
     for k, arg in enumerate(args):
-        at = b.v(f"getelementptr i64, ptr %ctx, i64 {k}")
-        given.append(f"{arg.type} {b.get(f'load {arg.type}, ptr {at}, align 8')}")
-    given += ["i64 %begin", "i64 %end"]
+        slot = b.v(f"getelementptr i64, ptr %ctx, i64 {k}")
+        arguments.append(f"{arg.type} {b.get(f'load {arg.type}, ptr {slot}, align 8')}")
+    arguments += ["i64 %begin", "i64 %end"]
     state = flush_subnormals(b)
-    with entering(b, files):
-        b.do(f"%status = call i64 @{symbol}.body({', '.join(given)})")
-    restore(b, state)
+    with configured_register_files(b, register_files):
+        b.do(f"%status = call i64 @{symbol}.body({', '.join(arguments)})")
+    restore_mxcsr(b, state)
     b.do("ret void")
     module.replace(symbol, b.text())
 
 
 def flush_subnormals(b: Builder) -> str:
-    """With fast math on x86, flush subnormals until `restore`; a pointer to the old MXCSR, or ""."""
+    """With fast math on x86, flush subnormals until `restore_mxcsr`; a pointer to the old MXCSR, or ""."""
     if not b.module.fast or not b.target.architecture.startswith("x86"):
         return ""
     b.declare("declare void @llvm.x86.sse.stmxcsr(ptr)")
@@ -86,7 +86,7 @@ def flush_subnormals(b: Builder) -> str:
     return before
 
 
-def restore(b: Builder, state: str) -> None:
+def restore_mxcsr(b: Builder, state: str) -> None:
     """Restore the MXCSR that `flush_subnormals` saved: it belongs to the caller's thread."""
     if state:
         b.do(f"call void @llvm.x86.sse.ldmxcsr(ptr {state})")

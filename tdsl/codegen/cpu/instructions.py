@@ -15,8 +15,8 @@ _DEFINED = re.compile(r"^define\b[^@]*@([\w.$]+)\(", re.MULTILINE)
 
 def invoke(cx: Context, s: Invoke) -> None:
     """Call the LLVM function of an instruction with the pointers and strides of its tiles."""
-    found = [i for i in cx.kernel.instructions if getattr(i, "name", None) == s.instruction]
-    assert found, f"no instruction {s.instruction}"
+    declared = [i for i in cx.kernel.instructions if getattr(i, "name", None) == s.instruction]
+    assert declared, f"no instruction {s.instruction}"
     args = []
     for operand in s.operands:
         buffer = cx.buffers[operand.buffer]
@@ -27,29 +27,29 @@ def invoke(cx: Context, s: Invoke) -> None:
             if isinstance(stride, str) and buffer.dtype.bytes > 1:
                 stride = cx.b.v(f"sdiv exact i64 {stride}, {buffer.dtype.bytes}")
             args.append(f"i64 {stride}")
-    text = str(getattr(found[0], "llvm", ""))
+    text = str(getattr(declared[0], "llvm", ""))
     if not text:
         raise TargetError(
             f"instruction {s.instruction!r} has no LLVM code",
-            loc=getattr(found[0], "loc", None),
+            loc=getattr(declared[0], "loc", None),
             label="declared here",
             hint='pass llvm= to td.instruction, or compile for target="python"',
         )
-    name = _define(cx.b.module, text)
+    name = _add_definitions(cx.b.module, text)
     cx.b.do(f"call void @{name}({', '.join(args)})")
 
 
-def _define(module: Module, text: str) -> str:
+def _add_definitions(module: Module, text: str) -> str:
     """Add the functions and declarations in `text` to the module; the name of the first function."""
     names = _DEFINED.findall(text)
     assert names, "an instruction without a define"
-    item: list[str] = []
+    definition: list[str] = []
     for line in text.splitlines():
-        if item or line.startswith("define"):
-            item.append(line)
+        if definition or line.startswith("define"):
+            definition.append(line)
             if line.startswith("}"):
-                module.declare("\n".join(item))
-                item = []
+                module.declare("\n".join(definition))
+                definition = []
         elif line.strip() and not line.lstrip().startswith(";"):
             module.declare(line)
     return str(names[0])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tdsl.codegen.cpu.builder import Builder
-from tdsl.codegen.cpu.ir_types import register, suffix, vector
+from tdsl.codegen.cpu.ir_types import register_type, suffix, vector
 from tdsl.codegen.cpu.values import Value, full, select, splat
 from tdsl.lang.types import DType, i32, u32
 
@@ -46,9 +46,9 @@ def int_unary(b: Builder, op: str, x: Value) -> str:
     t, name = x.type, full(b, x)
     match op:
         case "not":
-            return b.v(f"xor {t} {name}, {_same(b, x, -1 if x.dtype.kind != 'b' else 1)}")
+            return b.v(f"xor {t} {name}, {_constant(b, x, -1 if x.dtype.kind != 'b' else 1)}")
         case "neg":
-            return b.v(f"sub {t} {_same(b, x, 0)}, {name}")
+            return b.v(f"sub {t} {_constant(b, x, 0)}, {name}")
         case _:
             assert op == "abs"
             if x.dtype.kind != "i":
@@ -65,10 +65,10 @@ def count_bits(b: Builder, fn: str, x: Value) -> str:
     return b.call(t, f"llvm.{name}.{suffix(t)}", (t, full(b, x)), ("i1", "false"))
 
 
-def _same(b: Builder, like: Value, value: int) -> str:
+def _constant(b: Builder, like: Value, value: int) -> str:
     if like.dtype.kind == "b":
         return splat(b, "i1", "true" if value else "false", like.lanes)
-    return splat(b, register(like.dtype), str(value), like.lanes)
+    return splat(b, register_type(like.dtype), str(value), like.lanes)
 
 
 def _shift(b: Builder, op: str, x: Value, y: Value) -> str:
@@ -79,72 +79,72 @@ def _shift(b: Builder, op: str, x: Value, y: Value) -> str:
         if 0 <= count < width:
             return b.v(f"{'shl' if op == 'shl' else right} {t} {full(b, x)}, {full(b, y)}")
         if op == "shl" or not signed:
-            return _same(b, x, 0)
-        return b.v(f"ashr {t} {full(b, x)}, {_same(b, x, width - 1)}")
-    top = _same(b, x, width - 1)
+            return _constant(b, x, 0)
+        return b.v(f"ashr {t} {full(b, x)}, {_constant(b, x, width - 1)}")
+    top = _constant(b, x, width - 1)
     count_name = b.call(t, f"llvm.umin.{suffix(t)}", (t, full(b, y)), (t, top))
     shifted = b.v(f"{'shl' if op == 'shl' else right} {t} {full(b, x)}, {count_name}")
     if op == "shr" and signed:
         return shifted
     valid = b.v(f"icmp ule {t} {full(b, y)}, {top}")
-    return select(b, t, valid, shifted, _same(b, x, 0))
+    return select(b, t, valid, shifted, _constant(b, x, 0))
 
 
 def _divide_by_constant(b: Builder, op: str, x: Value, c: int) -> str:
     t, name, signed = x.type, full(b, x), x.dtype.kind == "i"
     quotient = op == "floordiv"
     if c == 0 or (abs(c) == 1 and not quotient):
-        return _same(b, x, 0)
+        return _constant(b, x, 0)
     if c == 1:
         return name
     if c == -1 and signed:
-        return b.v(f"sub {t} {_same(b, x, 0)}, {name}")
+        return b.v(f"sub {t} {_constant(b, x, 0)}, {name}")
     if c > 0 and c & (c - 1) == 0:
         if not quotient:
-            return b.v(f"and {t} {name}, {_same(b, x, c - 1)}")
-        by = _same(b, x, c.bit_length() - 1)
-        return b.v(f"{'ashr' if signed else 'lshr'} {t} {name}, {by}")
-    divisor = _same(b, x, c)
+            return b.v(f"and {t} {name}, {_constant(b, x, c - 1)}")
+        shift_count = _constant(b, x, c.bit_length() - 1)
+        return b.v(f"{'ashr' if signed else 'lshr'} {t} {name}, {shift_count}")
+    divisor = _constant(b, x, c)
     if not signed:
         return b.v(f"{'udiv' if quotient else 'urem'} {t} {name}, {divisor}")
     q = b.v(f"sdiv {t} {name}, {divisor}")
     r = b.v(f"sub {t} {name}, {b.v(f'mul {t} {q}, {divisor}')}")
     # -1 where the remainder and the divisor differ in sign, so that truncation rounded up
-    other = r if c > 0 else b.v(f"sub {t} {_same(b, x, 0)}, {r}")
-    fix = b.v(f"ashr {t} {other}, {_same(b, x, x.dtype.bits - 1)}")
+    other = r if c > 0 else b.v(f"sub {t} {_constant(b, x, 0)}, {r}")
+    correction = b.v(f"ashr {t} {other}, {_constant(b, x, x.dtype.bits - 1)}")
     if quotient:
-        return b.v(f"add {t} {q}, {fix}")
-    return b.v(f"add {t} {r}, {b.v(f'and {t} {fix}, {divisor}')}")
+        return b.v(f"add {t} {q}, {correction}")
+    return b.v(f"add {t} {r}, {b.v(f'and {t} {correction}, {divisor}')}")
 
 
 def _divide(b: Builder, op: str, x: Value, y: Value) -> str:
     t, a, d, signed = x.type, full(b, x), full(b, y), x.dtype.kind == "i"
-    zero, one, minus = _same(b, x, 0), _same(b, x, 1), _same(b, x, -1)
+    zero, one, minus = _constant(b, x, 0), _constant(b, x, 1), _constant(b, x, -1)
     by_zero = b.v(f"icmp eq {t} {d}, {zero}")
-    safe = select(b, t, by_zero, one, d)
+    divisor = select(b, t, by_zero, one, d)
     if not signed:
-        q = _truncating(b, x.dtype, x.lanes, a, safe)
+        q = _truncating(b, x.dtype, x.lanes, a, divisor)
         if op == "floordiv":
             return select(b, t, by_zero, zero, q)
-        return b.v(f"sub {t} {a}, {b.v(f'mul {t} {q}, {safe}')}")
+        return b.v(f"sub {t} {a}, {b.v(f'mul {t} {q}, {divisor}')}")
     by_minus = b.v(f"icmp eq {t} {d}, {minus}")  # INT_MIN / -1 traps
-    safe = select(b, t, by_minus, one, safe)
-    q = _truncating(b, x.dtype, x.lanes, a, safe)
-    r = b.v(f"sub {t} {a}, {b.v(f'mul {t} {q}, {safe}')}")
+    divisor = select(b, t, by_minus, one, divisor)
+    q = _truncating(b, x.dtype, x.lanes, a, divisor)
+    r = b.v(f"sub {t} {a}, {b.v(f'mul {t} {q}, {divisor}')}")
     inexact = b.v(f"icmp ne {t} {r}, {zero}")
-    apart = b.v(f"icmp slt {t} {b.v(f'xor {t} {r}, {safe}')}, {zero}")
+    signs_differ = b.v(f"icmp slt {t} {b.v(f'xor {t} {r}, {divisor}')}, {zero}")
     mask = vector("i1", x.lanes)
-    fix = b.v(f"and {mask} {inexact}, {apart}")
+    needs_fix = b.v(f"and {mask} {inexact}, {signs_differ}")
     if op == "mod":
-        return select(b, t, fix, b.v(f"add {t} {r}, {safe}"), r)
-    floored = select(b, t, fix, b.v(f"add {t} {q}, {minus}"), q)
+        return select(b, t, needs_fix, b.v(f"add {t} {r}, {divisor}"), r)
+    floored = select(b, t, needs_fix, b.v(f"add {t} {q}, {minus}"), q)
     floored = select(b, t, by_minus, b.v(f"sub {t} {zero}, {a}"), floored)
     return select(b, t, by_zero, zero, floored)
 
 
 def _truncating(b: Builder, dtype: DType, lanes: int, x: str, y: str) -> str:
     """x / y rounded toward zero, y != 0. CPUs lack vector division of integers: floats are exact enough."""
-    t, signed = register(dtype, lanes), dtype.kind == "i"
+    t, signed = register_type(dtype, lanes), dtype.kind == "i"
     if lanes == 1 or dtype.bits == 64:
         return b.v(f"{'sdiv' if signed else 'udiv'} {t} {x}, {y}")
     wide = vector("double" if dtype in (i32, u32) else "float", lanes)
@@ -157,7 +157,7 @@ def _power(b: Builder, x: Value, y: Value) -> str:
     t = x.type
     if y.constant is not None and 0 <= y.constant < 64:
         return _constant_power(b, x, y.constant)
-    one = register(x.dtype)
+    one = register_type(x.dtype)
     name = f"tdsl.pow.{x.dtype.name}"
     b.declare(_POWER.format(name=name, t=one, negative="slt" if x.dtype.kind == "i" else "ult"))
     if x.lanes == 1:
@@ -179,7 +179,7 @@ def _constant_power(b: Builder, x: Value, exponent: int) -> str:
         exponent >>= 1
         if exponent:
             square = b.v(f"mul {t} {square}, {square}")
-    return result or _same(b, x, 1)
+    return result or _constant(b, x, 1)
 
 
 # Exponentiation by squaring. A negative exponent gives 1 / x ** -e rounded toward zero: 0 unless |x| is 1.

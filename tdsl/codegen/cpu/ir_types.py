@@ -12,11 +12,11 @@ from tdsl.lang.types import DType, f32, f64
 _FLOATS = {"f32": "float", "f64": "double"}
 
 
-def scalar(t: DType) -> str:
+def scalar_type(t: DType) -> str:
     """The LLVM type of an element in a register: a bool is i1.
 
     >>> from tdsl.lang.types import bool_, u8, bf16
-    >>> [scalar(t) for t in (bool_, u8, bf16, f32)]
+    >>> [scalar_type(t) for t in (bool_, u8, bf16, f32)]
     ['i1', 'i8', 'i16', 'float']
     """
     if t.kind == "b":
@@ -24,9 +24,9 @@ def scalar(t: DType) -> str:
     return _FLOATS.get(t.name) or f"i{t.bits}"
 
 
-def memory(t: DType) -> str:
+def memory_type(t: DType) -> str:
     """The LLVM type of an element in memory: a bool is i8."""
-    return "i8" if t.kind == "b" else scalar(t)
+    return "i8" if t.kind == "b" else scalar_type(t)
 
 
 def vector(element: str, lanes: int) -> str:
@@ -38,9 +38,9 @@ def vector(element: str, lanes: int) -> str:
     return element if lanes == 1 else f"<{lanes} x {element}>"
 
 
-def register(t: DType, lanes: int = 1) -> str:
+def register_type(t: DType, lanes: int = 1) -> str:
     """The LLVM type of a value of `lanes` lanes in a register."""
-    return vector(scalar(t), lanes)
+    return vector(scalar_type(t), lanes)
 
 
 _SUFFIX = {"half": "f16", "float": "f32", "double": "f64", "ptr": "p0"}

@@ -3,8 +3,8 @@
     text -> optimize -> module -> emit_object -> object file (cached on disk) -> load -> addresses
 
 Text that LLVM may take long to compile is compiled in a child process, which is killed after
-TDSL_COMPILE_LIMIT seconds: text of more than `_SHORT` bytes, for which the child costs less than 2 % of the
-time, and shorter text with vectors that fit in no register, on which LLVM 22 may not terminate.
+TDSL_COMPILE_LIMIT seconds: text of more than `_SHORT_TEXT` bytes, for which the child costs less than 2 %
+of the time, and shorter text with vectors that fit in no register, on which LLVM 22 may not terminate.
 `python -m tests.fuzz.processors` searches for other such cases.
 
 The passes are those of -O2 for one function without loop vectorization and unrolling. The text contains
@@ -26,7 +26,7 @@ import llvmlite
 import llvmlite.binding as llvm
 from llvmlite.binding import ffi
 
-from tdsl.codegen.cpu.forked import GivenUp, limited
+from tdsl.codegen.cpu.child_process import ChildFailure, run_in_child
 from tdsl.codegen.cpu.target_machine import target_machine
 from tdsl.codegen.runtime import cache
 from tdsl.core.source import here
@@ -34,9 +34,9 @@ from tdsl.errors import TargetError
 from tdsl.machine.cpu import CpuTarget, host, llvm_version
 
 PIPELINE = "always-inline,function<O2>(no vectorize, no unroll)"
-_LINES_OF_A_MESSAGE = 4
+_MESSAGE_LINES = 4
 _LIMIT = 30.0  # seconds
-_SHORT = 200_000  # bytes of text
+_SHORT_TEXT = 200_000  # bytes of text
 _SHUFFLE = re.compile(r"<(\d+) x i32> <i32")  # the number of lanes of a shuffle's mask
 _MOST_LANES = 128
 _FEW_LANES = 16  # up to this number, shuffles compile fast even if it is no power of two
@@ -48,7 +48,7 @@ _turnstile, _busy = threading.Lock(), threading.Lock()
 
 
 @contextlib.contextmanager
-def _llvm_alone() -> Iterator[None]:
+def _exclusive_llvm() -> Iterator[None]:
     with _turnstile:
         _busy.acquire()
     try:
@@ -79,7 +79,7 @@ class CompileLimit(TargetError):
     """LLVM exceeded the time limit for compiling a kernel."""
 
 
-class Loaded:
+class LoadedCode:
     """Machine code that stays mapped into memory during the lifetime of this object.
 
     The user of an address must keep a reference to this object.
@@ -95,7 +95,7 @@ class Loaded:
 
 def optimize(text: str, target: CpuTarget, name: str = "kernel") -> llvm.ModuleRef:
     """The LLVM module of IR `text` after the passes; TargetError naming the kernel if LLVM rejects it."""
-    with _llvm_alone():
+    with _exclusive_llvm():
         return _optimized(text, target, name)
 
 
@@ -132,7 +132,7 @@ def _passes(
     return builder, inliner, builder.getFunctionPassManager()
 
 
-def made_by(target: CpuTarget) -> tuple[str, ...]:
+def compiler_identity(target: CpuTarget) -> tuple[str, ...]:
     """All that determines an object file besides the text: the pipeline, versions, and the target."""
     versions = (llvm_version(), llvmlite.__version__)
     return (PIPELINE, *versions, target.triple, target.cpu, target.features)
@@ -140,7 +140,7 @@ def made_by(target: CpuTarget) -> tuple[str, ...]:
 
 def emit_object(text: str, target: CpuTarget, name: str = "kernel") -> bytes:
     """The object file of IR `text`, from the disk cache if it has been compiled before."""
-    key = cache.key("cpu object", *made_by(target), text)
+    key = cache.key("cpu object", *compiler_identity(target), text)
     stored = cache.load(key)
     if stored is not None:
         return stored
@@ -157,11 +157,11 @@ def header(name: str, target: CpuTarget) -> dict[str, object]:
 
 def generate(text: str, target: CpuTarget, name: str = "kernel") -> bytes:
     """The object file of IR `text`; CompileLimit if LLVM reaches the time limit."""
-    return _within_limit(lambda: _object(text, target, name), text, target, name)
+    return _within_time_limit(lambda: _object(text, target, name), text, target, name)
 
 
 def _object(text: str, target: CpuTarget, name: str) -> bytes:
-    with _llvm_alone():
+    with _exclusive_llvm():
         module = _optimized(text, target, name)
         try:
             compiled: bytes = target_machine(target).emit_object(module)
@@ -174,11 +174,11 @@ def assembly(text: str, target: CpuTarget, name: str = "kernel") -> str:
     """The assembly of IR `text`, for any target that this LLVM supports; CompileLimit as in `generate`."""
 
     def compute() -> bytes:
-        with _llvm_alone():
+        with _exclusive_llvm():
             module = _optimized(text, target, name)
             return str(target_machine(target).emit_assembly(module)).encode()
 
-    return _within_limit(compute, text, target, name).decode()
+    return _within_time_limit(compute, text, target, name).decode()
 
 
 def compile_limit() -> float:
@@ -186,14 +186,14 @@ def compile_limit() -> float:
 
     TargetError if TDSL_COMPILE_LIMIT is not a number of seconds.
     """
-    given = os.environ.get("TDSL_COMPILE_LIMIT", "")
+    setting = os.environ.get("TDSL_COMPILE_LIMIT", "")
     try:
-        seconds = float(given or _LIMIT)
+        seconds = float(setting or _LIMIT)
     except ValueError:
         seconds = -1
     if not 0 <= seconds < float("inf"):
         raise TargetError(
-            f"TDSL_COMPILE_LIMIT is {given!r}, which is no number of seconds",
+            f"TDSL_COMPILE_LIMIT is {setting!r}, which is no number of seconds",
             loc=here(),
             label="this call",
             hint="TDSL_COMPILE_LIMIT=60, or 0 for no limit",
@@ -201,15 +201,17 @@ def compile_limit() -> float:
     return seconds
 
 
-def _within_limit(compute: Callable[[], bytes], text: str, target: CpuTarget, name: str) -> bytes:
+def _within_time_limit(
+    compute: Callable[[], bytes], text: str, target: CpuTarget, name: str
+) -> bytes:
     seconds = compile_limit()
-    if not seconds or not hasattr(os, "fork") or _is_soon_compiled(text):
+    if not seconds or not hasattr(os, "fork") or _compiles_fast(text):
         return compute()
-    with _llvm_alone():
+    with _exclusive_llvm():
         _passes(target)  # created here, so that the child inherits them
     try:
-        result = limited(compute, seconds)
-    except GivenUp as reason:
+        result = run_in_child(compute, seconds)
+    except ChildFailure as reason:
         raise CompileLimit(
             f"LLVM {reason} for kernel {name!r}",
             loc=here(),
@@ -220,9 +222,9 @@ def _within_limit(compute: Callable[[], bytes], text: str, target: CpuTarget, na
     return compute() if result is None else result  # raises the child's exception in this process
 
 
-def _is_soon_compiled(text: str) -> bool:
+def _compiles_fast(text: str) -> bool:
     """True for short text whose shuffles have few lanes, or a power of two up to `_MOST_LANES`."""
-    if len(text) > _SHORT:
+    if len(text) > _SHORT_TEXT:
         return False
     lanes = {int(n) for n in _SHUFFLE.findall(text)}
     return all(n <= (_FEW_LANES if n & (n - 1) else _MOST_LANES) for n in lanes)
@@ -233,7 +235,7 @@ def load(
     symbols: Sequence[str],
     imports: Mapping[str, int] | None = None,
     name: str = "kernel",
-) -> Loaded:
+) -> LoadedCode:
     """Link an object file into this process; `symbols` can then be looked up.
 
     Its undefined symbols are resolved from `imports` (addresses by name) and the symbols of the process:
@@ -245,32 +247,32 @@ def load(
     for symbol in symbols:
         library.export_symbol(symbol)
     # RuntimeDyld may place sections too far apart for the branches of AArch64.
-    far = host().architecture in ("aarch64", "arm64")
-    with _llvm_alone():
+    is_aarch64 = host().architecture in ("aarch64", "arm64")
+    with _exclusive_llvm():
         try:
             # One engine for each kernel: closing it frees all of its memory, while removing a library
             # from a shared engine leaks some.
-            engine = llvm.create_lljit_compiler(target_machine(host()), use_jit_link=far)
+            engine = llvm.create_lljit_compiler(target_machine(host()), use_jit_link=is_aarch64)
             tracker = library.link(engine, "kernel")
         except RuntimeError as error:
             raise _failure(name, "cannot load the code of", error) from error
-    loaded = Loaded({symbol: tracker[symbol] for symbol in symbols})
+    loaded = LoadedCode({symbol: tracker[symbol] for symbol in symbols})
     # Not at exit: a daemon thread may still run the code.
     weakref.finalize(loaded, _unload, engine, tracker).atexit = False
     return loaded
 
 
 def _unload(engine: llvm.LLJIT, tracker: llvm.ResourceTracker) -> None:
-    # Without `_llvm_alone`: the garbage collector may call this function at any point.
+    # Without `_exclusive_llvm`: the garbage collector may call this function at any point.
     tracker.close()
     engine.close()
 
 
-def _failure(name: str, what: str, error: Exception) -> TargetError:
+def _failure(name: str, problem: str, error: Exception) -> TargetError:
     lines = [line for line in str(error).splitlines() if line.strip()]
-    shown = "\n    ".join(lines[:_LINES_OF_A_MESSAGE])
+    text = "\n    ".join(lines[:_MESSAGE_LINES])
     return TargetError(
-        f"LLVM {what} kernel {name!r}: {shown}",
+        f"LLVM {problem} kernel {name!r}: {text}",
         loc=here(),
         label="this call",
         hint="this is a mistake of the code generator, not of the program: please report it",

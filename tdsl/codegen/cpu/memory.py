@@ -17,13 +17,13 @@ from tdsl.codegen.cpu import table_lookup as lookup
 from tdsl.codegen.cpu.address import Address
 from tdsl.codegen.cpu.builder import Builder
 from tdsl.codegen.cpu.context import Context
-from tdsl.codegen.cpu.ir_types import constants, register, suffix, vector
+from tdsl.codegen.cpu.ir_types import constants, register_type, suffix, vector
 from tdsl.codegen.cpu.values import Value, full, select, splat
 from tdsl.lang.types import DType, bool_, f32, f64
 
 _LARGEST_STEP = 4
 # Bytes of a streaming store if no larger alignment is known: the alignment of any large array.
-_PIECE = 16
+_PIECE_BYTES = 16
 
 
 def load(cx: Context, at: Address, t: DType, lanes: int, mask: Value | None) -> Value:
@@ -35,15 +35,15 @@ def load(cx: Context, at: Address, t: DType, lanes: int, mask: Value | None) -> 
         mask = None
     scattered = bool(at.offsets) or abs(at.step) > _LARGEST_STEP
     if mask is not None and (mask.uniform or mask.lanes == 1) and not scattered:
-        at = replace(at, pointer=_or_zeros(cx, mask.name, at))
+        at = replace(at, pointer=_pointer_or_zeros(cx, mask.name, at))
         mask = None
     if at.lanes == 1 or (at.step == 0 and not at.offsets):
         return _load_one(cx, replace(at, lanes=1), t, lanes, mask)
-    if lookup.registers(b.target, at):
-        return _chosen(cx, _from_memory(b, _look_up(cx, at), t, at.lanes), mask)
+    if lookup.count_registers(b.target, at):
+        return _zero_inactive(cx, _from_memory(b, _load_permuted(cx, at), t, at.lanes), mask)
     if abs(at.step) == 1 and not scattered:
         return _from_memory(b, _contiguous(cx, at, mask), t, at.lanes)
-    if scattered or (mask is not None and not _loads_lanes(cx, at)):
+    if scattered or (mask is not None and not _has_masked_load(cx, at)):
         return _from_memory(b, _gather(cx, at, mask), t, at.lanes)
     return _from_memory(b, _strided(cx, at, mask), t, at.lanes)
 
@@ -64,8 +64,8 @@ def store(cx: Context, at: Address, x: Value, mask: Value | None, streaming: boo
         b.do(f"store {type_} {name}, ptr {at.pointer}, align {at.align}")
     elif not at.offsets and abs(at.step) == 1:
         if at.step == -1:
-            at, name = _lowest(b, at), _reversed(b, type_, name, at.lanes)
-            mask = mask and Value(_reversed(b, mask.type, full(b, mask), at.lanes), mask.dtype)
+            at, name = _at_last_lane(b, at), _reverse(b, type_, name, at.lanes)
+            mask = mask and Value(_reverse(b, mask.type, full(b, mask), at.lanes), mask.dtype)
         _store_contiguous(cx, at, name, mask and full(b, mask), streaming)
     elif not at.offsets and at.step == 0 and mask is None:
         last = b.v(f"extractelement {type_} {name}, i64 {at.lanes - 1}")
@@ -98,19 +98,19 @@ def _load_one(cx: Context, at: Address, t: DType, lanes: int, mask: Value | None
     if mask is not None:  # no memory may be read if no lane is active
         name = f"llvm.vector.reduce.or.{suffix(mask.type)}"
         any_lane = b.call("i1", name, (mask.type, mask.name))
-        at = replace(at, pointer=_or_zeros(cx, any_lane, at))
+        at = replace(at, pointer=_pointer_or_zeros(cx, any_lane, at))
     one = _read(cx, at.buffer, at.element, at.pointer, at.align)
     x = _from_memory(b, one, t, 1)
     if mask is None:
         return Value(x.name, t, lanes, lanes > 1)
-    zero = splat(b, register(t), _zero(t), lanes)
-    every = splat(b, register(t), x.name, lanes)
-    return Value(select(b, register(t, lanes), mask.name, every, zero), t, lanes)
+    zero = splat(b, register_type(t), _zero(t), lanes)
+    every = splat(b, register_type(t), x.name, lanes)
+    return Value(select(b, register_type(t, lanes), mask.name, every, zero), t, lanes)
 
 
 def _read(cx: Context, buffer: str, type_: str, pointer: str, align: int) -> str:
     text = f"load {type_}, ptr {pointer}, align {align}"
-    known = cx.loaded.setdefault(buffer, {})
+    known = cx.load_values.setdefault(buffer, {})
     if text not in known:
         known[text] = cx.b.get(text)
     return known[text]
@@ -120,20 +120,20 @@ def _contiguous(cx: Context, at: Address, mask: Value | None) -> str:
     b, type_ = cx.b, vector(at.element, at.lanes)
     reverse = at.step == -1
     if reverse:
-        at = _lowest(b, at)
+        at = _at_last_lane(b, at)
     if mask is None:
         x = _read(cx, at.buffer, type_, at.pointer, at.align)
     else:
-        lanes = _reversed(b, mask.type, mask.name, at.lanes) if reverse else mask.name
+        lanes = _reverse(b, mask.type, mask.name, at.lanes) if reverse else mask.name
         x = _intrinsic(b, type_, "load", f"{suffix(type_)}.p0", (
             ("ptr", f"align {at.align}", at.pointer),
             (f"<{at.lanes} x i1>", "", lanes),
             (type_, "", "zeroinitializer"),
         ))  # fmt: skip
-    return _reversed(b, type_, x, at.lanes) if reverse else x
+    return _reverse(b, type_, x, at.lanes) if reverse else x
 
 
-def _loads_lanes(cx: Context, at: Address) -> bool:
+def _has_masked_load(cx: Context, at: Address) -> bool:
     """True if the CPU has a masked load of these elements, which accesses the active lanes only."""
     return ("avx512bw" if _element_align(at) < 4 else "avx") in cx.b.target.has
 
@@ -145,26 +145,26 @@ def _strided(cx: Context, at: Address, mask: Value | None) -> str:
     """
     b, lanes, step = cx.b, at.lanes, abs(at.step)
     if at.step < 0:
-        at = _lowest(b, at)
+        at = _at_last_lane(b, at)
     type_ = vector(at.element, lanes)
     last = (lanes - 1) * step
     starts = [min(k * lanes, last - lanes + 1) for k in range(step)]
-    wanted = [k * step for k in range(lanes)]
+    elements = [k * step for k in range(lanes)]
     if at.step < 0:
-        wanted.reverse()
+        elements.reverse()
     parts = []
     for start in starts:
         pointer = b.v(f"getelementptr inbounds {at.element}, ptr {at.pointer}, i64 {start}")
-        side = replace(
+        source = replace(
             at, pointer=pointer if start else at.pointer, step=1, align=_element_align(at)
         )
-        own = None if mask is None else _of_part(b, mask, [w - start for w in wanted])
-        parts.append(_contiguous(cx, side, own))
-    result, held = parts[0], starts[0]
-    chosen = [w - held if w < lanes else -1 for w in wanted]
+        part_mask = None if mask is None else _shift_mask(b, mask, [w - start for w in elements])
+        parts.append(_contiguous(cx, source, part_mask))
+    result, start = parts[0], starts[0]
+    chosen = [w - start if w < lanes else -1 for w in elements]
     for part, start in zip(parts[1:], starts[1:], strict=True):
         picks = []
-        for k, w in enumerate(wanted):
+        for k, w in enumerate(elements):
             if chosen[k] >= 0:
                 picks.append(chosen[k])
             else:
@@ -175,10 +175,10 @@ def _strided(cx: Context, at: Address, mask: Value | None) -> str:
     return result
 
 
-def _of_part(b: Builder, mask: Value, places: list[int]) -> Value:
-    """The mask with lane k moved to lane `places[k]`, if that is one of its lanes; false in other lanes."""
+def _shift_mask(b: Builder, mask: Value, targets: list[int]) -> Value:
+    """The mask with lane k moved to lane `targets[k]`, if that is one of its lanes; false in other lanes."""
     lanes = mask.lanes
-    order = [places.index(k) if k in places else lanes for k in range(lanes)]
+    order = [targets.index(k) if k in targets else lanes for k in range(lanes)]
     type_ = f"<{lanes} x i1>"
     name = b.v(
         f"shufflevector {type_} {full(b, mask)}, {type_} zeroinitializer, "
@@ -196,30 +196,30 @@ def _gather(cx: Context, at: Address, mask: Value | None) -> str:
     ))  # fmt: skip
 
 
-def _look_up(cx: Context, at: Address) -> str:
+def _load_permuted(cx: Context, at: Address) -> str:
     """Load the range of an access and permute its registers; inactive lanes are within the range, too."""
     tables = []
-    for start, count in lookup.parts(at):
+    for start, count in lookup.register_slices(at):
         pointer = cx.b.v(f"getelementptr inbounds {at.element}, ptr {at.pointer}, i64 {start}")
         part = replace(at, pointer=pointer, align=_element_align(at), step=1, offsets="")
         lanes = constants("i1", (int(k < count) for k in range(at.lanes)))
         mask = None if count == at.lanes else Value(lanes, bool_, at.lanes)
         tables.append(_contiguous(cx, part, mask))
-    return lookup.pick(cx.b, at, tables)
+    return lookup.permute(cx.b, at, tables)
 
 
-def _chosen(cx: Context, x: Value, mask: Value | None) -> Value:
+def _zero_inactive(cx: Context, x: Value, mask: Value | None) -> Value:
     """`x` in the lanes where `mask` is true, else 0."""
     if mask is None:
         return x
-    zero = splat(cx.b, register(x.dtype), _zero(x.dtype), x.lanes)
+    zero = splat(cx.b, register_type(x.dtype), _zero(x.dtype), x.lanes)
     return x._replace(name=select(cx.b, x.type, full(cx.b, mask), x.name, zero))
 
 
 _SAME_SIZE = {"i16": "half", "i32": "float"}
 
 
-def _not_narrowing(
+def _hide_narrowing(
     b: Builder, at: Address, type_: str, name: str, mask: str
 ) -> tuple[str, str, str]:
     """The type, value and mask of a store, rewritten to hide truncated values and constant masks from LLVM.
@@ -247,7 +247,7 @@ def _store_contiguous(
 ) -> None:
     b, type_ = cx.b, vector(at.element, at.lanes)
     if mask is not None:
-        type_, name, mask = _not_narrowing(b, at, type_, name, mask)
+        type_, name, mask = _hide_narrowing(b, at, type_, name, mask)
         _intrinsic(b, "void", "store", f"{suffix(type_)}.p0", (
             (type_, "", name),
             ("ptr", f"align {at.align}", at.pointer),
@@ -255,15 +255,15 @@ def _store_contiguous(
         ))  # fmt: skip
         return
     size = at.lanes * _element_align(at)
-    if not streaming or size < _PIECE or size & (size - 1):
+    if not streaming or size < _PIECE_BYTES or size & (size - 1):
         b.do(f"store {type_} {name}, ptr {at.pointer}, align {at.align}")
         return
-    cx.streams = True
+    cx.has_streaming_stores = True
     b.declare("!0 = !{i32 1}")
     if at.align % size == 0:
         b.do(f"store {type_} {name}, ptr {at.pointer}, align {size}, !nontemporal !0")
         return
-    bits = b.v(f"and i64 {b.v(f'ptrtoint ptr {at.pointer} to i64')}, {_PIECE - 1}")
+    bits = b.v(f"and i64 {b.v(f'ptrtoint ptr {at.pointer} to i64')}, {_PIECE_BYTES - 1}")
     aligned = b.v(f"icmp eq i64 {bits}, 0")
     b.branch(
         aligned,
@@ -274,13 +274,13 @@ def _store_contiguous(
 
 def _store_pieces(b: Builder, at: Address, name: str) -> None:
     """Streaming stores of a vector in pieces of 16 bytes, to which its address is aligned."""
-    type_, lanes = vector(at.element, at.lanes), _PIECE // _element_align(at)
+    type_, lanes = vector(at.element, at.lanes), _PIECE_BYTES // _element_align(at)
     for start in range(0, at.lanes, lanes):
         order = constants("i32", range(start, start + lanes))
         part = b.v(f"shufflevector {type_} {name}, {type_} poison, <{lanes} x i32> {order}")
         pointer = b.v(f"getelementptr inbounds {at.element}, ptr {at.pointer}, i64 {start}")
         piece = vector(at.element, lanes)
-        b.do(f"store {piece} {part}, ptr {pointer}, align {_PIECE}, !nontemporal !0")
+        b.do(f"store {piece} {part}, ptr {pointer}, align {_PIECE_BYTES}, !nontemporal !0")
 
 
 def _intrinsic(
@@ -296,7 +296,7 @@ def _intrinsic(
     return ""
 
 
-def _or_zeros(cx: Context, cond: str, at: Address) -> str:
+def _pointer_or_zeros(cx: Context, cond: str, at: Address) -> str:
     """The pointer of `at` if the i1 `cond` is true, else one to zeros from which all lanes can be loaded."""
     size = _element_align(at) * (1 + (at.lanes - 1) * min(max(abs(at.step), 1), _LARGEST_STEP))
     cx.b.declare(f"@tdsl.zeros.{size} = internal constant [{size} x i8] zeroinitializer, align 64")
@@ -306,14 +306,14 @@ def _or_zeros(cx: Context, cond: str, at: Address) -> str:
     return cx.b.v(f"select i1 {cond}, ptr {at.pointer}, ptr {base}")
 
 
-def _lowest(b: Builder, at: Address) -> Address:
+def _at_last_lane(b: Builder, at: Address) -> Address:
     """`at` with the pointer moved to its last lane, the lowest address if the step is negative."""
     distance = (at.lanes - 1) * at.step
     pointer = b.v(f"getelementptr {at.element}, ptr {at.pointer}, i64 {distance}")
     return replace(at, pointer=pointer, align=_element_align(at))
 
 
-def _reversed(b: Builder, type_: str, x: str, lanes: int) -> str:
+def _reverse(b: Builder, type_: str, x: str, lanes: int) -> str:
     order = constants("i32", reversed(range(lanes)))
     return b.v(f"shufflevector {type_} {x}, {type_} poison, <{lanes} x i32> {order}")
 

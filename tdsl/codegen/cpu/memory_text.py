@@ -8,27 +8,27 @@ A header of 16 bytes precedes each block: the pointer that `malloc` returned, an
 """
 
 SLOTS = 8  # the largest number of cached blocks
-KEPT = (1 << 16, 1 << 26)  # bytes of the smallest and the largest block that is cached
-_LARGE = (
+CACHED_SIZES = (1 << 16, 1 << 26)  # bytes of the smallest and the largest block that is cached
+_HUGE_PAGE_SIZE = (
     1 << 22
 )  # bytes from which transparent huge pages are requested, as NumPy does for its arrays
-_PAGE, _HUGE_PAGES = 1 << 12, 14  # bytes of a small page; MADV_HUGEPAGE of Linux
-_ALIGN, _BEFORE = 64, 16
-_MOST = 1 << 62  # bytes: larger requests fail at once, and sums of sizes stay below 2^63
+_PAGE, _MADV_HUGEPAGE = 1 << 12, 14  # bytes of a small page; MADV_HUGEPAGE of Linux
+_ALIGN, _HEADER = 64, 16
+_LARGEST_REQUEST = 1 << 62  # bytes: larger requests fail at once, and sums of sizes stay below 2^63
 
-_FROM_THE_SYSTEM = f"""
+_SYSTEM_BLOCKS = f"""
 define private ptr @fresh(i64 %size) {{
 entry:
-  %possible = icmp ult i64 %size, {_MOST}
+  %possible = icmp ult i64 %size, {_LARGEST_REQUEST}
   br i1 %possible, label %ask, label %missing
 ask:
-  %total = add i64 %size, {_ALIGN + _BEFORE}
+  %total = add i64 %size, {_ALIGN + _HEADER}
   %raw = call ptr @malloc(i64 %total)
   %none = icmp eq ptr %raw, null
   br i1 %none, label %missing, label %made
 made:
   call void @advise(ptr %raw, i64 %total)
-  %above = getelementptr i8, ptr %raw, i64 {_ALIGN + _BEFORE - 1}
+  %above = getelementptr i8, ptr %raw, i64 {_ALIGN + _HEADER - 1}
   %block = call ptr @llvm.ptrmask.p0.i64(ptr %above, i64 {-_ALIGN})
   %owner = getelementptr i8, ptr %block, i64 -16
   store ptr %raw, ptr %owner
@@ -57,16 +57,16 @@ declare void @free(ptr)
 declare ptr @llvm.ptrmask.p0.i64(ptr, i64)
 """
 
-_ADVISE = f"""
+_REQUEST_HUGE_PAGES = f"""
 define private void @advise(ptr %raw, i64 %total) {{
 entry:
-  %large = icmp uge i64 %total, {_LARGE}
+  %large = icmp uge i64 %total, {_HUGE_PAGE_SIZE}
   br i1 %large, label %ask, label %end
 ask:
   %above = getelementptr i8, ptr %raw, i64 {_PAGE - 1}
   %page = call ptr @llvm.ptrmask.p0.i64(ptr %above, i64 {-_PAGE})
   %inside = sub i64 %total, {_PAGE}
-  %ignored = call i32 @madvise(ptr %page, i64 %inside, i32 {_HUGE_PAGES})
+  %ignored = call i32 @madvise(ptr %page, i64 %inside, i32 {_MADV_HUGEPAGE})
   br label %end
 end:
   ret void
@@ -75,15 +75,15 @@ end:
 declare i32 @madvise(ptr, i64, i32)
 """
 
-_NO_ADVICE = "define private void @advise(ptr %raw, i64 %total) {\n  ret void\n}\n"
+_NO_HUGE_PAGES = "define private void @advise(ptr %raw, i64 %total) {\n  ret void\n}\n"
 
-_KEEP = f"""
+_BLOCK_CACHE = f"""
 @kept = private global [{SLOTS} x ptr] zeroinitializer, align 64
 @turn = private global i64 0
 
 define ptr @tdsl_malloc(i64 %size) {{
 entry:
-  %large = icmp uge i64 %size, {KEPT[0]}
+  %large = icmp uge i64 %size, {CACHED_SIZES[0]}
   br i1 %large, label %look, label %new
 look:
   %k = phi i64 [ 0, %entry ], [ %next, %on ]
@@ -122,8 +122,8 @@ define void @tdsl_free(ptr %block) {{
 entry:
   %room.at = getelementptr i8, ptr %block, i64 -8
   %room = load i64, ptr %room.at
-  %beyond = sub i64 %room, {KEPT[0]}
-  %moderate = icmp ule i64 %beyond, {KEPT[1] - KEPT[0]}
+  %beyond = sub i64 %room, {CACHED_SIZES[0]}
+  %moderate = icmp ule i64 %beyond, {CACHED_SIZES[1] - CACHED_SIZES[0]}
   br i1 %moderate, label %look, label %away
 look:
   %k = phi i64 [ 0, %entry ], [ %next, %on ]
@@ -151,6 +151,10 @@ end:
 """
 
 
-def memory(platform: str) -> str:
+def allocator_text(platform: str) -> str:
     """The IR text for a system, given as in `sys.platform`."""
-    return _KEEP + _FROM_THE_SYSTEM + (_ADVISE if platform.startswith("linux") else _NO_ADVICE)
+    return (
+        _BLOCK_CACHE
+        + _SYSTEM_BLOCKS
+        + (_REQUEST_HUGE_PAGES if platform.startswith("linux") else _NO_HUGE_PAGES)
+    )

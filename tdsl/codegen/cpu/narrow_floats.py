@@ -26,7 +26,7 @@ def widen(b: Builder, x: str, t: DType, lanes: int) -> str:
         word = b.v(f"zext {vector('i8', lanes)} {x} to {words}")
         word = b.v(f"shl {words} {word}, {splat(b, 'i16', '8', lanes)}")
         return widen(b, word, f16, lanes)
-    w = _Words(b, lanes)
+    w = _WordBuilder(b, lanes)
     word = b.v(f"zext {vector(f'i{t.bits}', lanes)} {x} to {w.int}")
     if t == bf16:
         return w.as_float(w.op("shl", word, 16))
@@ -56,7 +56,7 @@ def narrow(b: Builder, x: str, t: DType, lanes: int) -> str:
     if b.module.fast and "avx512bf16" in b.target.has:
         brief = b.v(f"fptrunc {vector('float', lanes)} {x} to {vector('bfloat', lanes)}")
         return b.v(f"bitcast {vector('bfloat', lanes)} {brief} to {vector('i16', lanes)}")
-    w = _Words(b, lanes)
+    w = _WordBuilder(b, lanes)
     word = w.as_int(x)
     top = w.op("lshr", word, 16)
     rounded = w.op("lshr", w.op("add", w.op("add", word, 0x7FFF), w.op("and", top, 1)), 16)
@@ -64,19 +64,19 @@ def narrow(b: Builder, x: str, t: DType, lanes: int) -> str:
     return w.lowest(select(b, w.int, nan, w.op("or", top, 0x40), rounded), 16)
 
 
-def odd(b: Builder, x: str, lanes: int) -> str:
+def round_to_odd(b: Builder, x: str, lanes: int) -> str:
     """Round f64 to f32 by round-to-odd: rounding the result to f16 then equals rounding `x` to f16 once."""
-    w = _Words(b, lanes)
+    w = _WordBuilder(b, lanes)
     double = vector("double", lanes)
-    near = b.v(f"fptrunc {double} {x} to {w.float}")
-    back = b.v(f"fpext {w.float} {near} to {double}")
+    rounded = b.v(f"fptrunc {double} {x} to {w.float}")
+    back = b.v(f"fpext {w.float} {rounded} to {double}")
     fabs = f"llvm.fabs.{suffix(double)}"
     above = b.v(
         f"fcmp ogt {double} {b.call(double, fabs, (double, back))}, "
         f"{b.call(double, fabs, (double, x))}"
     )
     inexact = b.v(f"fcmp one {double} {back}, {x}")
-    bits = w.as_int(near)
+    bits = w.as_int(rounded)
     toward_zero = select(b, w.int, above, w.op("sub", bits, 1), bits)
     return w.as_float(select(b, w.int, inexact, w.op("or", toward_zero, 1), bits))
 
@@ -85,7 +85,7 @@ def _converts_f16(b: Builder) -> bool:
     return not b.target.architecture.startswith("x86") or "f16c" in b.target.has
 
 
-def _widen_byte(w: _Words, word: str, t: DType) -> str:
+def _widen_byte(w: _WordBuilder, word: str, t: DType) -> str:
     """Convert a float of 8 bits to f32: rebias the exponent; multiply subnormals by the smallest of them."""
     b, bias = w.b, BIAS[t]
     rest = w.op("and", word, 0x7F)
@@ -100,17 +100,17 @@ def _widen_byte(w: _Words, word: str, t: DType) -> str:
 
 
 def _narrow(b: Builder, x: str, t: DType, lanes: int) -> str:
-    w, dropped, bias = _Words(b, lanes), 23 - t.fraction, BIAS[t]
+    w, dropped_bits, bias = _WordBuilder(b, lanes), 23 - t.fraction, BIAS[t]
     word = w.as_int(x)
     sign = w.op("and", word, 0x80000000)
     rest = w.op("xor", word, sign)
     # Adding this number aligns the fraction of a subnormal result, and rounds it.
-    magic = ((127 - bias) + dropped + 1) << 23
+    magic = ((127 - bias) + dropped_bits + 1) << 23
     aligned = b.v(f"fadd {w.float} {w.as_float(rest)}, {w.float_constant(magic)}")
     tiny = w.op("sub", w.as_int(aligned), magic)
-    is_odd = w.op("and", w.op("lshr", rest, dropped), 1)
-    down = ((bias - 127) << 23) + (1 << (dropped - 1)) - 1
-    normal = w.op("lshr", w.op("add", w.op("add", rest, down), is_odd), dropped)
+    is_odd = w.op("and", w.op("lshr", rest, dropped_bits), 1)
+    down = ((bias - 127) << 23) + (1 << (dropped_bits - 1)) - 1
+    normal = w.op("lshr", w.op("add", w.op("add", rest, down), is_odd), dropped_bits)
     result = select(b, w.int, w.below(rest, (128 - bias) << 23), tiny, normal)
     # overflow: the rounded magnitude exceeds the largest number
     result = select(b, w.int, w.below(result, OVERFLOW[t]), result, w.constant(OVERFLOW[t]))
@@ -118,7 +118,7 @@ def _narrow(b: Builder, x: str, t: DType, lanes: int) -> str:
     return w.lowest(w.op("or", result, w.op("lshr", sign, 32 - t.bits)), t.bits)
 
 
-class _Words:
+class _WordBuilder:
     """Writes bit operations on vectors of i32 and f32."""
 
     def __init__(self, b: Builder, lanes: int) -> None:

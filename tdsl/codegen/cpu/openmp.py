@@ -68,10 +68,10 @@ def _loaded() -> list[str]:
 @contextlib.contextmanager
 def _environment(settings: dict[str, str]) -> Iterator[None]:
     """Set unset environment variables inside only, so that child processes do not inherit them."""
-    added = [name for name in settings if name not in os.environ]
-    os.environ.update({name: settings[name] for name in added})
+    unset = [name for name in settings if name not in os.environ]
+    os.environ.update({name: settings[name] for name in unset})
     try:
         yield
     finally:
-        for name in added:
+        for name in unset:
             del os.environ[name]

@@ -17,21 +17,21 @@ _FIELDS = ("fn", "ctx", "n", "parts", "link", "allowed", "joined", "inside", "wa
 SPIN = 1000  # iterations that a waiting thread spins before it sleeps: 5 to 50 us
 
 
-def _at(*fields: str) -> str:
+def _field_addresses(*fields: str) -> str:
     """IR for the addresses %FIELD.at of fields of %job."""
     return "".join(
         f"  %{f}.at = getelementptr %job, ptr %job, i64 0, i32 {_FIELDS.index(f)}\n" for f in fields
     )
 
 
-SHARE = f"""
+SELF_SCHEDULING = f"""
 {_JOB}
 @tdsl_threads = global i64 1
 @tdsl_region = global ptr null
 
 define void @tdsl_work(ptr %job) {{
 entry:
-{_at("ctx", "n", "parts", "next")}
+{_field_addresses("ctx", "n", "parts", "next")}
   %fn = load ptr, ptr %job
   %ctx = load ptr, ptr %ctx.at
   %n = load i64, ptr %n.at
@@ -71,7 +71,7 @@ entry:
   %parallel = and i1 %several, %possible
   br i1 %parallel, label %together, label %alone
 together:
-{_at("ctx", "n", "parts", "next")}
+{_field_addresses("ctx", "n", "parts", "next")}
   %parts = shl i64 %threads, 1
   store ptr %fn, ptr %job
   store ptr %ctx, ptr %ctx.at
@@ -129,7 +129,7 @@ _PAUSE_DECLARATIONS = {
 
 # The scheduler of the system does not balance threads that sleep for microseconds at a time: a worker that
 # once wakes on its caller's core would stay there, and each would get half of the core.
-_SPREAD = """
+_LEAVE_CALLERS_CORE = """
 @opener = internal global i32 -1, align 64
 
 define internal void @opens() {
@@ -176,7 +176,7 @@ declare i32 @sched_getaffinity(i32, i64, ptr)
 declare i32 @sched_setaffinity(i32, i64, ptr)
 declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1 immarg)
 """
-_STAY = """
+_STAY_ON_CORE = """
 define internal void @opens() {
   ret void
 }
@@ -243,11 +243,11 @@ end:
 }
 """
 
-_WAKE = f"""
+_WAKE_WORKERS = f"""
 ; With the lock held: wake up to two workers. Those wake others, so all are awake in log2 steps.
 define internal void @wake_two(ptr %job) {{
 entry:
-{_at("allowed", "joined")}
+{_field_addresses("allowed", "joined")}
   %allowed = load i64, ptr %allowed.at
   %joined = load i64, ptr %joined.at
   %wanted = sub i64 %allowed, %joined
@@ -286,7 +286,7 @@ look:
   %none = icmp eq ptr %job, null
   br i1 %none, label %idle, label %check
 check:
-{_at("n", "link", "allowed", "joined", "inside", "waiting", "next")}
+{_field_addresses("n", "link", "allowed", "joined", "inside", "waiting", "next")}
   %n = load i64, ptr %n.at
   %next = load atomic i64, ptr %next.at monotonic, align 8
   %allowed = load i64, ptr %allowed.at
@@ -354,7 +354,7 @@ def _caller(pause: str) -> str:
     return f"""
 define void @tdsl_pool(ptr %job, i64 %threads) {{
 entry:
-{_at("link", "allowed", "joined", "inside", "waiting")}
+{_field_addresses("link", "allowed", "joined", "inside", "waiting")}
   %key = load i64, ptr @key
   %mark = call ptr @pthread_getspecific(i64 %key)
   %nested = icmp ne ptr %mark, null
@@ -453,10 +453,10 @@ def pool(architecture: str, system: str) -> str:
     pause = _PAUSES.get(architecture, "")
     return "".join(
         (
-            _SPREAD if system == "linux" else _STAY,
+            _LEAVE_CALLERS_CORE if system == "linux" else _STAY_ON_CORE,
             _STATE,
             _SPAWN,
-            _WAKE,
+            _WAKE_WORKERS,
             _worker(pause),
             _caller(pause),
             _PAUSE_DECLARATIONS.get(architecture, ""),

@@ -18,27 +18,27 @@ class PythonPool:
 
     def __init__(self, work: Callable[[int], None]) -> None:
         self._work = work
-        self._callback = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64)(self._share)
+        self._callback = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64)(self._run_job)
         self.address = ctypes.cast(self._callback, ctypes.c_void_p).value or 0
-        self.forget()
+        self.reset()
 
-    def forget(self) -> None:
+    def reset(self) -> None:
         """Replace the executor by a new one without threads."""
         self._nested = threading.local()
         self._executor = ThreadPoolExecutor(MOST_THREADS, thread_name_prefix="tdsl")
 
-    def _share(self, job: int, threads: int) -> None:
+    def _run_job(self, job: int, threads: int) -> None:
         """Work on a job with helper threads; a nested call returns at once, and its caller works alone."""
         if getattr(self._nested, "active", False):
             return
-        region = _Region(functools.partial(self._help, job))
+        parallel_loop = _ParallelLoop(functools.partial(self._work_as_helper, job))
         interrupted = False
         self._nested.active = True
         while True:
             try:
-                region.ask(self._executor, threads - 1)
+                parallel_loop.submit(self._executor, threads - 1)
                 self._work(job)
-                region.close()
+                parallel_loop.close()
                 break
             except KeyboardInterrupt:  # cannot unwind through machine code: finish the loop first
                 interrupted = True
@@ -46,7 +46,7 @@ class PythonPool:
         if interrupted:
             _thread.interrupt_main()
 
-    def _help(self, job: int) -> None:
+    def _work_as_helper(self, job: int) -> None:
         self._nested.active = True
         try:
             self._work(job)
@@ -54,35 +54,35 @@ class PythonPool:
             self._nested.active = False
 
 
-class _Region:
+class _ParallelLoop:
     """One parallel loop: a helper thread that starts after its end must not access the job."""
 
     def __init__(self, help_out: Callable[[], None]) -> None:
-        self._help_out = help_out
-        self._changed = threading.Condition()
-        self._open, self._inside, self._asked = True, 0, 0
+        self._helper = help_out
+        self._condition = threading.Condition()
+        self._open, self._active_helpers, self._submitted = True, 0, 0
 
-    def ask(self, executor: ThreadPoolExecutor, helpers: int) -> None:
+    def submit(self, executor: ThreadPoolExecutor, helpers: int) -> None:
         """Submit helpers to the executor; none start during shutdown of the interpreter."""
         with contextlib.suppress(RuntimeError):
-            while self._asked < helpers:
-                self._asked += 1
-                executor.submit(self._enter)
+            while self._submitted < helpers:
+                self._submitted += 1
+                executor.submit(self._run_helper)
 
     def close(self) -> None:
         """Admit no further helper, and wait for those inside."""
-        with self._changed:
+        with self._condition:
             self._open = False
-            self._changed.wait_for(lambda: not self._inside)
+            self._condition.wait_for(lambda: not self._active_helpers)
 
-    def _enter(self) -> None:
-        with self._changed:
+    def _run_helper(self) -> None:
+        with self._condition:
             if not self._open:
                 return
-            self._inside += 1
+            self._active_helpers += 1
         try:
-            self._help_out()
+            self._helper()
         finally:
-            with self._changed:
-                self._inside -= 1
-                self._changed.notify_all()
+            with self._condition:
+                self._active_helpers -= 1
+                self._condition.notify_all()

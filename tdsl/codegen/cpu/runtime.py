@@ -54,29 +54,33 @@ class Runtime:
     """The runtime of the process. `backend` is pool, threads, serial, or the path of an OpenMP library."""
 
     def __init__(self, choice: str) -> None:
-        text = parallel_text.SHARE + parallel_text.OPENMP + memory_text.memory(sys.platform)
+        text = (
+            parallel_text.SELF_SCHEDULING
+            + parallel_text.OPENMP
+            + memory_text.allocator_text(sys.platform)
+        )
         symbols = [*_SYMBOLS, *_MEMORY_SYMBOLS, *(_POOL_SYMBOLS if _POSIX else ())]
         if _POSIX:
             text += parallel_text.pool(host().architecture, sys.platform)
         self._code = jit.load(jit.emit_object(text, host(), "runtime"), symbols, name="runtime")
-        self._print = _PRINT(_report)
+        self._print = _PRINT(_print_callback)
         self._python: PythonPool | None = None
         self._library: OpenMP | None = None
         self.threads = num_threads()
         self.backend = "serial"
         if _POSIX:
-            self._call("tdsl_pool_start")
-        self._choose(choice)
+            self._call_symbol("tdsl_pool_start")
+        self._select_backend(choice)
 
-    def _choose(self, choice: str) -> None:
+    def _select_backend(self, choice: str) -> None:
         if choice == "pool" or (not choice and _POSIX):
             self._use_pool()
         elif choice == "openmp" or not choice:
             self._library = find_openmp()
             if self._library is not None:
-                self._set("tdsl_omp_in_parallel", self._library.in_parallel)
-                self._set("tdsl_gomp_parallel", self._library.parallel)
-                self._set("tdsl_region", self._code.address("tdsl_openmp"))
+                self._set_word("tdsl_omp_in_parallel", self._library.in_parallel)
+                self._set_word("tdsl_gomp_parallel", self._library.parallel)
+                self._set_word("tdsl_region", self._code.address("tdsl_openmp"))
                 self.backend = self._library.path
             elif choice:
                 raise TargetError(
@@ -86,9 +90,9 @@ class Runtime:
                     hint="leave TDSL_PARALLEL unset",
                 )
             else:
-                self._use_python()
+                self._use_python_pool()
         elif choice == "threads":
-            self._use_python()
+            self._use_python_pool()
 
     def _use_pool(self) -> None:
         if not _POSIX:
@@ -98,16 +102,16 @@ class Runtime:
                 label="this call",
                 hint="leave TDSL_PARALLEL unset",
             )
-        self._set("tdsl_region", self._code.address("tdsl_pool"))
+        self._set_word("tdsl_region", self._code.address("tdsl_pool"))
         self.backend = "pool"
 
-    def _use_python(self) -> None:
+    def _use_python_pool(self) -> None:
         from tdsl.codegen.cpu.python_pool import PythonPool
 
         self._python = PythonPool(
             ctypes.CFUNCTYPE(None, ctypes.c_void_p)(self._code.address("tdsl_work"))
         )
-        self._set("tdsl_region", self._python.address)
+        self._set_word("tdsl_region", self._python.address)
         self.backend = "threads"
 
     @property
@@ -117,7 +121,7 @@ class Runtime:
 
     @threads.setter
     def threads(self, count: int) -> None:
-        self._set("tdsl_threads", count)
+        self._set_word("tdsl_threads", count)
 
     def structure(self, report: Report) -> Structure:
         """The structure passed to a kernel, whose prints call `report(site, address of the values)`.
@@ -135,28 +139,28 @@ class Runtime:
 
     def after_fork(self) -> None:
         """Reset the thread pools in a forked child, which has none of the parent's threads."""
-        self._call("tdsl_pool_reset")
+        self._call_symbol("tdsl_pool_reset")
         if self._python is not None:
-            self._python.forget()
+            self._python.reset()
         if self._library is not None and self._library.gnu:  # it would deadlock on the lost threads
             self._use_pool()
 
-    def _set(self, word: str, value: int) -> None:
+    def _set_word(self, word: str, value: int) -> None:
         ctypes.c_int64.from_address(self._code.address(word)).value = value
 
-    def _call(self, function: str) -> None:
+    def _call_symbol(self, function: str) -> None:
         ctypes.CFUNCTYPE(None)(self._code.address(function))()
 
 
 _lock = threading.Lock()
-_made: list[Runtime] = []
+_runtimes: list[Runtime] = []
 
 
 def runtime() -> Runtime:
     """The runtime of the process, created on the first call. TargetError if TDSL_* variables are invalid."""
-    if not _made:
+    if not _runtimes:
         with _lock:
-            if not _made:
+            if not _runtimes:
                 choice = os.environ.get("TDSL_PARALLEL", "")
                 if choice and choice not in _CHOICES:
                     raise TargetError(
@@ -165,11 +169,11 @@ def runtime() -> Runtime:
                         label="this call",
                         hint=f"{did_you_mean(choice, _CHOICES)}; or leave it unset",
                     )
-                made = Runtime(choice)
+                created = Runtime(choice)
                 if hasattr(os, "register_at_fork"):
-                    os.register_at_fork(after_in_child=made.after_fork)
-                _made.append(made)
-    return _made[0]
+                    os.register_at_fork(after_in_child=created.after_fork)
+                _runtimes.append(created)
+    return _runtimes[0]
 
 
 def set_num_threads(count: int) -> None:
@@ -181,6 +185,6 @@ def set_num_threads(count: int) -> None:
 _PRINT = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p)
 
 
-def _report(handle: int, site: int, values: int) -> None:
+def _print_callback(handle: int, site: int, values: int) -> None:
     report: Report = ctypes.cast(handle, ctypes.py_object).value
     report(site, values)

@@ -12,7 +12,7 @@ from tdsl.codegen.cpu.ir_types import vector
 from tdsl.machine.cpu import CpuTarget
 
 # (type, lanes) -> the permutations of one register and of two, and the features that they need
-_PICKS = {
+_PERMUTES = {
     ("float", 16): ("avx512.permvar.sf.512", "avx512.vpermi2var.ps.512", "avx512f", "avx512f"),
     ("i32", 16): ("avx512.permvar.si.512", "avx512.vpermi2var.d.512", "avx512f", "avx512f"),
     ("double", 8): ("avx512.permvar.df.512", "avx512.vpermi2var.pd.512", "avx512f", "avx512f"),
@@ -22,33 +22,33 @@ _PICKS = {
 }
 
 
-def registers(target: CpuTarget, at: Address) -> int:
+def count_registers(target: CpuTarget, at: Address) -> int:
     """The number of registers that hold all elements which the lanes can access: 1, 2, or 0 for a gather."""
-    found = _PICKS.get((at.element, at.lanes))
-    if at.within is None or found is None:
+    permutes = _PERMUTES.get((at.element, at.lanes))
+    if at.offset_range is None or permutes is None:
         return 0
-    lo, hi = at.within
+    lo, hi = at.offset_range
     count = -(-(hi - lo + 1) // at.lanes)
-    return count if count <= 2 and found[count + 1] in target.has else 0
+    return count if count <= 2 and permutes[count + 1] in target.has else 0
 
 
-def parts(at: Address) -> list[tuple[int, int]]:
+def register_slices(at: Address) -> list[tuple[int, int]]:
     """(offset of the first element, number of elements) of each register."""
-    assert at.within is not None
-    lo, hi = at.within
+    assert at.offset_range is not None
+    lo, hi = at.offset_range
     return [(k, min(at.lanes, hi + 1 - k)) for k in range(lo, hi + 1, at.lanes)]
 
 
-def pick(b: Builder, at: Address, tables: list[str]) -> str:
-    """The lanes of an access, permuted from `tables`, the loaded registers of `parts`."""
-    assert at.within is not None
+def permute(b: Builder, at: Address, registers: list[str]) -> str:
+    """The lanes of an access, permuted from `registers`, the loaded `register_slices`."""
+    assert at.offset_range is not None
     lanes, type_ = at.lanes, vector(at.element, at.lanes)
-    places, index = at.offsets, "i64"
-    if at.within[0]:
-        places = b.v(f"sub <{lanes} x i64> {places}, splat (i64 {at.within[0]})")
+    offsets, index = at.offsets, "i64"
+    if at.offset_range[0]:
+        offsets = b.v(f"sub <{lanes} x i64> {offsets}, splat (i64 {at.offset_range[0]})")
     if at.element in ("float", "i32"):
         index = "i32"
-        places = b.v(f"trunc <{lanes} x i64> {places} to <{lanes} x i32>")
-    name = f"llvm.x86.{_PICKS[at.element, lanes][len(tables) - 1]}"
-    first, *others = ((type_, table) for table in tables)
-    return b.call(type_, name, first, (f"<{lanes} x {index}>", places), *others)
+        offsets = b.v(f"trunc <{lanes} x i64> {offsets} to <{lanes} x i32>")
+    name = f"llvm.x86.{_PERMUTES[at.element, lanes][len(registers) - 1]}"
+    first, *others = ((type_, table) for table in registers)
+    return b.call(type_, name, first, (f"<{lanes} x {index}>", offsets), *others)

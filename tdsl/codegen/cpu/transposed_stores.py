@@ -18,22 +18,22 @@ from tdsl.codegen.cpu import memory
 from tdsl.codegen.cpu.builder import Builder
 from tdsl.codegen.cpu.context import Context
 from tdsl.codegen.cpu.emit_expr import access, value
-from tdsl.codegen.cpu.ir_types import constants, scalar, vector
-from tdsl.codegen.cpu.values import Value, full, spread
+from tdsl.codegen.cpu.ir_types import constants, scalar_type, vector
+from tdsl.codegen.cpu.values import Value, broadcast, full
 from tdsl.codegen.ir.loops import Stmt, Store
 from tdsl.codegen.ir.statements import loads_of
-from tdsl.codegen.transforms.extract_lanes import extract_lanes as part
+from tdsl.codegen.transforms.extract_lanes import extract_lanes
 from tdsl.lang.affine import difference
 from tdsl.lang.expr import Ramp, const, dtype_of, lanes_of
 from tdsl.lang.simplify import add
 
-_LEAST = 4  # the fewest vectors and lanes for which a transposition pays
+_SMALLEST = 4  # the fewest vectors and lanes for which a transposition pays
 
 
-def turn(cx: Context, body: Sequence[Stmt], begin: int) -> int:
+def write_transposed(cx: Context, body: Sequence[Stmt], begin: int) -> int:
     """Write the stores from `body[begin]` on that form one block, transposed; their number, 0 without one."""
     first = body[begin]
-    if not isinstance(first, Store) or not _may_turn(cx, first):
+    if not isinstance(first, Store) or not _is_transposable(cx, first):
         return 0
     axis = next(n for n, i in enumerate(first.index) if lanes_of(i) > 1)
     lanes = lanes_of(first.index[axis])
@@ -44,38 +44,38 @@ def turn(cx: Context, body: Sequence[Stmt], begin: int) -> int:
         stores.append(s)
     count = len(stores)
     dense = cx.buffers[first.buffer].strides[axis] == count and count in (2, 4)
-    if count < _LEAST and not dense:
+    if count < _SMALLEST and not dense:
         return 0
     t = dtype_of(first.value)
     longest = cx.b.target.vector_bytes * 8 // max(t.bits, 8)
-    for start, several in _powers(lanes, longest):
-        values = [spread(value(cx, part(s.value, start, several)), several) for s in stores]
+    for start, width in _power_of_two_parts(lanes, longest):
+        values = [broadcast(value(cx, extract_lanes(s.value, start, width)), width) for s in stores]
         rows = [full(cx.b, x) for x in values]
-        if several == 1:
+        if width == 1:
             for n, x in enumerate(values):
                 _store(cx, first, axis, start, n, x)
         elif dense:
-            whole = _interleaved(cx.b, scalar(t), rows, several)
-            _store(cx, first, axis, start, 0, Value(whole, t, count * several))
+            interleaved = _interleaved(cx.b, scalar_type(t), rows, width)
+            _store(cx, first, axis, start, 0, Value(interleaved, t, count * width))
         else:
             for n in range(0, count, longest):
-                _store_columns(cx, first, axis, start, n, rows[n : n + longest], several)
+                _store_columns(cx, first, axis, start, n, rows[n : n + longest], width)
     return count
 
 
-def _powers(total: int, longest: int) -> Iterator[tuple[int, int]]:
+def _power_of_two_parts(total: int, longest: int) -> Iterator[tuple[int, int]]:
     """Partition `total` into (start, length); lengths are powers of two up to `longest`, a power of two.
 
     LLVM 22 does not terminate if it combines shuffles of vectors of 17 to 20 bytes into one of AVX-512.
 
-    >>> list(_powers(23, 16))
+    >>> list(_power_of_two_parts(23, 16))
     [(0, 16), (16, 4), (20, 2), (22, 1)]
     """
     start = 0
     while start < total:
-        several = min(longest, 1 << (total - start).bit_length() - 1)
-        yield start, several
-        start += several
+        width = min(longest, 1 << (total - start).bit_length() - 1)
+        yield start, width
+        start += width
 
 
 def _store_columns(
@@ -83,11 +83,11 @@ def _store_columns(
 ) -> None:
     """Transpose rows n, n + 1, ... of a block: store the same lane of all rows to adjacent elements."""
     t = dtype_of(first.value)
-    size, columns = _turned(cx.b, scalar(t), rows, lanes)
+    size, columns = _transpose(cx.b, scalar_type(t), rows, lanes)
     for k, column in enumerate(columns):
-        for offset, several in _powers(len(rows), size):
-            x = _part(cx.b, scalar(t), column, size, offset, several)
-            _store(cx, first, axis, start + k, n + offset, Value(x, t, several))
+        for offset, width in _power_of_two_parts(len(rows), size):
+            x = _lane_range(cx.b, scalar_type(t), column, size, offset, width)
+            _store(cx, first, axis, start + k, n + offset, Value(x, t, width))
 
 
 def _store(cx: Context, first: Store, axis: int, k: int, n: int, v: Value) -> None:
@@ -101,51 +101,57 @@ def _store(cx: Context, first: Store, axis: int, k: int, n: int, v: Value) -> No
         index[-1] = Ramp(index[-1], 1, v.lanes)
     at = access(cx, first.buffer, tuple(index), certain=True)
     memory.store(cx, at, v, None, first.streaming)
-    cx.forget(first.buffer)
+    cx.invalidate(first.buffer)
 
 
-def _may_turn(cx: Context, s: Store) -> bool:
+def _is_transposable(cx: Context, s: Store) -> bool:
     """True for a plain, unmasked store of a vector along a dimension that is not the contiguous last one."""
-    moving = [i for i in s.index if lanes_of(i) > 1]
-    if len(moving) != 1 or s.mask is not None or s.atomic or s.fast or len(s.index) < 2:
+    vector_indices = [i for i in s.index if lanes_of(i) > 1]
+    if len(vector_indices) != 1 or s.mask is not None or s.atomic or s.fast or len(s.index) < 2:
         return False
-    (ramp,) = moving
-    even = isinstance(ramp, Ramp) and ramp.stride == 1 and ramp.lanes >= _LEAST
-    last = lanes_of(s.index[-1]) == 1 and cx.buffers[s.buffer].strides[-1] == 1
-    whole = dtype_of(s.value).kind != "b"
-    return even and last and whole and s.buffer not in loads_of(s.value)
+    (ramp,) = vector_indices
+    is_dense_ramp = isinstance(ramp, Ramp) and ramp.stride == 1 and ramp.lanes >= _SMALLEST
+    is_last_contiguous = lanes_of(s.index[-1]) == 1 and cx.buffers[s.buffer].strides[-1] == 1
+    is_bool = dtype_of(s.value).kind == "b"
+    return (
+        is_dense_ramp and is_last_contiguous and not is_bool and s.buffer not in loads_of(s.value)
+    )
 
 
 def _follows(cx: Context, first: Store, s: Store, n: int) -> bool:
     """True if each lane of `s` is stored n elements after the same lane of `first`."""
-    plain = replace(s, index=first.index, value=first.value, loc=first.loc) == first
-    if not plain or len(s.index) != len(first.index) or dtype_of(s.value) != dtype_of(first.value):
+    is_same_kind = replace(s, index=first.index, value=first.value, loc=first.loc) == first
+    if (
+        not is_same_kind
+        or len(s.index) != len(first.index)
+        or dtype_of(s.value) != dtype_of(first.value)
+    ):
         return False
     offset = 0
     for i, j, stride in zip(s.index, first.index, cx.buffers[s.buffer].strides, strict=True):
-        apart = 0 if i == j else None if lanes_of(i) > 1 else difference(i, j)
-        if apart is None or (apart and isinstance(stride, str)):
+        distance = 0 if i == j else None if lanes_of(i) > 1 else difference(i, j)
+        if distance is None or (distance and isinstance(stride, str)):
             return False
-        offset += apart * int(stride) if apart else 0
+        offset += distance * int(stride) if distance else 0
     return offset == n and s.buffer not in loads_of(s.value)
 
 
-def _turned(b: Builder, element: str, rows: list[str], lanes: int) -> tuple[int, list[str]]:
+def _transpose(b: Builder, element: str, rows: list[str], lanes: int) -> tuple[int, list[str]]:
     """Transpose rows by exchanging halves of ever larger squares; the length of the columns, the columns."""
     count = len(rows)
     size = 1 << (max(count, lanes) - 1).bit_length()
     type_ = vector(element, size)
-    whole = [_resized(b, element, x, lanes, size) for x in rows] + ["poison"] * (size - count)
+    matrix = [_pad_lanes(b, element, x, lanes, size) for x in rows] + ["poison"] * (size - count)
     step = 1
     while step < size:
         for i in range(size):
-            if not i & step and {whole[i], whole[i + step]} != {"poison"}:
-                x, y = whole[i], whole[i + step]
+            if not i & step and {matrix[i], matrix[i + step]} != {"poison"}:
+                x, y = matrix[i], matrix[i + step]
                 low = [n if not n & step else size + n - step for n in range(size)]
                 high = [n + step if not n & step else size + n for n in range(size)]
-                whole[i], whole[i + step] = (_picked(b, type_, x, y, n) for n in (low, high))
+                matrix[i], matrix[i + step] = (_shuffle(b, type_, x, y, n) for n in (low, high))
         step *= 2
-    return size, whole[:lanes]
+    return size, matrix[:lanes]
 
 
 def _interleaved(b: Builder, element: str, rows: list[str], lanes: int) -> str:
@@ -154,29 +160,29 @@ def _interleaved(b: Builder, element: str, rows: list[str], lanes: int) -> str:
         return rows[0]
     x, y = (_interleaved(b, element, rows[n::2], lanes) for n in (0, 1))
     size = lanes * len(rows) // 2
-    chosen = [n // 2 + size * (n % 2) for n in range(2 * size)]
-    return _picked(b, vector(element, size), x, y, chosen)
+    order = [n // 2 + size * (n % 2) for n in range(2 * size)]
+    return _shuffle(b, vector(element, size), x, y, order)
 
 
-def _picked(b: Builder, type_: str, x: str, y: str, lanes: list[int]) -> str:
-    chosen = constants("i32", lanes)
-    return b.v(f"shufflevector {type_} {x}, {type_} {y}, <{len(lanes)} x i32> {chosen}")
+def _shuffle(b: Builder, type_: str, x: str, y: str, lanes: list[int]) -> str:
+    order = constants("i32", lanes)
+    return b.v(f"shufflevector {type_} {x}, {type_} {y}, <{len(lanes)} x i32> {order}")
 
 
-def _part(b: Builder, element: str, x: str, lanes: int, first: int, count: int) -> str:
+def _lane_range(b: Builder, element: str, x: str, lanes: int, first: int, count: int) -> str:
     """`count` lanes of a vector, from lane `first` on; a scalar for a count of 1."""
     if count == lanes:
         return x
     type_ = vector(element, lanes)
     if count == 1:
         return b.v(f"extractelement {type_} {x}, i64 {first}")
-    return _picked(b, type_, x, "poison", list(range(first, first + count)))
+    return _shuffle(b, type_, x, "poison", list(range(first, first + count)))
 
 
-def _resized(b: Builder, element: str, x: str, lanes: int, wanted: int) -> str:
+def _pad_lanes(b: Builder, element: str, x: str, lanes: int, size: int) -> str:
     """A vector extended by lanes of poison."""
-    if lanes == wanted:
+    if lanes == size:
         return x
     type_ = vector(element, lanes)
-    chosen = ", ".join(f"i32 {n}" if n < lanes else "i32 poison" for n in range(wanted))
-    return b.v(f"shufflevector {type_} {x}, {type_} poison, <{wanted} x i32> <{chosen}>")
+    order = ", ".join(f"i32 {n}" if n < lanes else "i32 poison" for n in range(size))
+    return b.v(f"shufflevector {type_} {x}, {type_} poison, <{size} x i32> <{order}>")

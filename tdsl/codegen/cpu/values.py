@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from tdsl.codegen.cpu.builder import Builder
-from tdsl.codegen.cpu.ir_types import register, scalar
+from tdsl.codegen.cpu.ir_types import register_type, scalar_type
 from tdsl.lang.types import DType, bool_, i64
 
 
@@ -24,7 +24,7 @@ class Value(NamedTuple):
     @property
     def type(self) -> str:
         """The LLVM type of all lanes."""
-        return register(self.dtype, self.lanes)
+        return register_type(self.dtype, self.lanes)
 
     @property
     def constant(self) -> int | None:
@@ -46,14 +46,14 @@ def index(value: int) -> Value:
     return Value(str(value), i64, limit=abs(value))
 
 
-def spread(x: Value, lanes: int) -> Value:
+def broadcast(x: Value, lanes: int) -> Value:
     """`x`, broadcast to `lanes` lanes as a uniform value if it is a scalar."""
     return x if x.lanes == lanes else Value(x.name, x.dtype, lanes, True, x.limit)
 
 
 def full(b: Builder, x: Value) -> str:
     """The name of the whole vector or scalar; writes the broadcast of a uniform value."""
-    return splat(b, scalar(x.dtype), x.name, x.lanes) if x.uniform else x.name
+    return splat(b, scalar_type(x.dtype), x.name, x.lanes) if x.uniform else x.name
 
 
 def splat(b: Builder, element: str, name: str, lanes: int) -> str:

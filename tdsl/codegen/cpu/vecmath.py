@@ -58,7 +58,7 @@ ULP: dict[tuple[str, str], float] = {
 }
 
 # Functions with a separate algorithm for each type.
-_OWN: dict[str, Callable[..., str]] = {
+_PER_TYPE: dict[str, Callable[..., str]] = {
     "exp": vecmath_exp.exp,
     "exp2": vecmath_exp.exp2,
     "expm1": vecmath_exp.expm1,
@@ -108,8 +108,8 @@ def math_call(b: Builder, fn: str, args: Sequence[str], dtype: DType, lanes: int
     a = Arith(b, dtype, lanes)
     if fn in _INTRINSICS:
         return a.intrinsic(_INTRINSICS[fn], *args)
-    if fn in _OWN:
-        return _OWN[fn](a, *args)
+    if fn in _PER_TYPE:
+        return _PER_TYPE[fn](a, *args)
     if fn in _IN_F64:
         return _in_f64(a, _IN_F64[fn], args)
     match fn, *args:

@@ -13,14 +13,14 @@ import numpy as np
 
 from tdsl.codegen.cpu import vecmath_avx512
 from tdsl.codegen.cpu.builder import Builder
-from tdsl.codegen.cpu.ir_types import literal, register, suffix, vector
+from tdsl.codegen.cpu.ir_types import literal, register_type, suffix, vector
 from tdsl.lang.types import DType, f32
 
 # Architectures with fused multiply-add in the base instruction set; on x86 it is a feature.
 _ALWAYS_FUSED = ("aarch64", "arm64", "ppc64le", "riscv64", "s390x")
 
 
-class Whole(NamedTuple):
+class Integral(NamedTuple):
     """An integral number, both as a float and as an integer of the same width."""
 
     value: str
@@ -35,7 +35,7 @@ class Arith:
 
     def __init__(self, b: Builder, t: DType, lanes: int) -> None:
         self.b, self.t, self.lanes = b, t, lanes
-        self.type = register(t, lanes)
+        self.type = register_type(t, lanes)
         self.bits_type = vector(f"i{t.bits}", lanes)
         self.mask_type = vector("i1", lanes)
         self.mantissa, self.bias = (23, 127) if t == f32 else (52, 1023)
@@ -47,7 +47,7 @@ class Arith:
 
     def c(self, value: float) -> str:
         """A constant in every lane."""
-        return self._splat(register(self.t), literal(value, self.t))
+        return self._splat(register_type(self.t), literal(value, self.t))
 
     def i(self, value: int) -> str:
         """An integer constant, as wide as the float type, in every lane."""
@@ -132,15 +132,15 @@ class Arith:
         offset = self.integer("sub", self.bits(x), low_bits + 1)
         return self.b.v(f"icmp ult {self.bits_type} {offset}, {self.i(high_bits - low_bits - 1)}")
 
-    def both(self, p: str, q: str) -> str:
+    def mask_and(self, p: str, q: str) -> str:
         """The mask where both masks are true."""
         return self.b.v(f"and {self._mask(p)}, {q}")
 
-    def either(self, p: str, q: str) -> str:
+    def mask_or(self, p: str, q: str) -> str:
         """The mask where at least one of two masks is true."""
         return self.b.v(f"or {self._mask(p)}, {q}")
 
-    def no(self, p: str) -> str:
+    def mask_not(self, p: str) -> str:
         """The mask where a mask is false."""
         return self.b.v(f"xor {self._mask(p)}, {self._splat('i1', 'true')}")
 
@@ -168,13 +168,13 @@ class Arith:
         other = self.i(y) if isinstance(y, int) else y
         return self.b.v(f"{op} {self.bits_type} {x}, {other}")
 
-    def whole(self, shifted: str) -> Whole:
+    def to_integral(self, shifted: str) -> Integral:
         """The integer nearest to a value, given value + `shifter`; its magnitude is below 2^(mantissa - 1).
 
         The result for NaN is well-defined but meaningless.
         """
         integer = self.integer("sub", self.bits(shifted), _shifter_bits(self))
-        return Whole(self.sub(shifted, self.c(self.shifter)), integer)
+        return Integral(self.sub(shifted, self.c(self.shifter)), integer)
 
     def from_int(self, n: str) -> str:
         """A small integer as a float, without the 64-bit conversion that most vector units lack."""
@@ -186,7 +186,7 @@ class Arith:
         biased = self.integer("add", n, self.bias)
         return self.from_bits(self.integer("shl", biased, self.mantissa))
 
-    def scale(self, x: str, n: Whole, down: int = 0) -> str:
+    def scale(self, x: str, n: Integral, down: int = 0) -> str:
         """x * 2^(n - down), rounded once; for each half of n - down, 2^half is a normal number."""
         if vecmath_avx512.usable(self.b.target, self.t, self.lanes):
             power = self.sub(n.value, self.c(down)) if down else n.value
@@ -226,7 +226,7 @@ class Arith:
 
     def libm(self, name: str, *args: str) -> str:
         """Call a function of the C library on each lane; `name` is that of the double version."""
-        scalar = register(self.t)
+        scalar = register_type(self.t)
         symbol = name + ("f" if self.t == f32 else "")
         operands = ", ".join([scalar] * len(args))
         self.b.declare(f"declare {scalar} @{symbol}({operands}) nounwind willreturn memory(none)")

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tdsl.codegen.cpu.builder import Builder
-from tdsl.codegen.cpu.ir_types import constants, register
+from tdsl.codegen.cpu.ir_types import constants, register_type
 from tdsl.lang.types import DType, f32
 from tdsl.machine.cpu import CpuTarget
 
@@ -53,7 +53,7 @@ class _Register:
     def __init__(self, b: Builder, t: DType, bits: int) -> None:
         self.b, self.bits = b, bits
         self.lanes = bits // t.bits
-        self.type = register(t, self.lanes)
+        self.type = register_type(t, self.lanes)
         self.letter = "s" if t == f32 else "d"
 
     def call(self, name: str, xs: tuple[str, ...], otherwise: str, immediate: str = "") -> str:
@@ -78,7 +78,7 @@ def _by_register(
     emit: Callable[[_Register, tuple[str, ...]], str],
 ) -> str:
     part = _Register(b, t, _register_bits(b.target, t, lanes))
-    whole = register(t, lanes)
+    whole = register_type(t, lanes)
     if part.lanes == lanes:
         return emit(part, xs)
     results = []
@@ -93,11 +93,11 @@ def _joined(b: Builder, t: DType, parts: list[str], width: int, lanes: int) -> s
     """Concatenate parts of `width` lanes each, in pairs; an odd part is paired with poison."""
     while len(parts) > 1:
         pick = f"<{2 * width} x i32> {constants('i32', range(2 * width))}"
-        type_ = register(t, width)
+        type_ = register_type(t, width)
         pairs = zip(parts[::2], [*parts[1::2], "poison"], strict=False)
         parts = [b.v(f"shufflevector {type_} {p}, {type_} {q}, {pick}") for p, q in pairs]
         width *= 2
     if width == lanes:
         return parts[0]
-    type_, pick = register(t, width), f"<{lanes} x i32> {constants('i32', range(lanes))}"
+    type_, pick = register_type(t, width), f"<{lanes} x i32> {constants('i32', range(lanes))}"
     return b.v(f"shufflevector {type_} {parts[0]}, {type_} poison, {pick}")

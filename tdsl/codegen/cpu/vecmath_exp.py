@@ -6,7 +6,7 @@ import math
 from typing import NamedTuple
 
 from tdsl.codegen.cpu import vecmath_tables as tables
-from tdsl.codegen.cpu.vecmath_arith import Arith, Whole
+from tdsl.codegen.cpu.vecmath_arith import Arith, Integral
 from tdsl.lang.types import f32
 
 LOG2E = 1 / math.log(2)
@@ -15,13 +15,13 @@ LOG2E = 1 / math.log(2)
 class Reduced(NamedTuple):
     """x = n log(2) + r + rest; n is an integer, rest is less than a unit in the last place of r."""
 
-    n: Whole
+    n: Integral
     r: str
     rest: str
 
 
 def _reduce(a: Arith, x: str) -> Reduced:
-    n = a.whole(a.mad(x, a.c(LOG2E), a.c(a.shifter)))
+    n = a.to_integral(a.mad(x, a.c(LOG2E), a.c(a.shifter)))
     high, low = tables.LN2[a.t.name]
     first = a.mad(n.value, a.c(-high), x)  # exact
     r = a.mad(n.value, a.c(-low), first)
@@ -59,7 +59,7 @@ def exp2(a: Arith, x: str) -> str:
     """2^x."""
     low, high = _limits(a, (-151.0, 129.0), (-1076.0, 1025.0))
     x = a.at_most(a.at_least(x, low), high)
-    n = a.whole(a.add(x, a.c(a.shifter)))
+    n = a.to_integral(a.add(x, a.c(a.shifter)))
     r = a.sub(x, n.value)
     return a.scale(a.mad(a.poly(r, tables.EXP2[a.t.name]), r, a.c(1.0)), n)
 

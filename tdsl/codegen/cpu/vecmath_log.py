@@ -29,13 +29,13 @@ def _log1p_tail(a: Arith, f: str) -> str:
     return a.sub(a.mul(s, a.mad(z, a.poly(z, tables.LOG_S["f64"]), half)), half)
 
 
-def _at_edges(a: Arith, x: str, result: str, pole: float = 0.0) -> str:
+def _special_cases(a: Arith, x: str, result: str, pole: float = 0.0) -> str:
     """`result`, with the special cases of a logarithm: x at or below its pole, infinite or NaN."""
     below = a.select(a.cmp("olt", x, a.c(pole)), a.c(float("nan")), x)
     edge = a.select(a.cmp("oeq", x, a.c(pole)), a.c(float("-inf")), below)
     if pole == 0:
         return a.select(a.in_bits(x, 0.0, float("inf")), result, edge)
-    inside = a.both(a.cmp("ogt", x, a.c(pole)), a.cmp("olt", x, a.c(float("inf"))))
+    inside = a.mask_and(a.cmp("ogt", x, a.c(pole)), a.cmp("olt", x, a.c(float("inf"))))
     return a.select(inside, result, edge)
 
 
@@ -49,7 +49,7 @@ def _log_from(a: Arith, e: str, f: str) -> str:
 def log(a: Arith, x: str) -> str:
     """The natural logarithm."""
     e, f = _exponent_and_fraction(a, x)
-    return _at_edges(a, x, _log_from(a, e, f))
+    return _special_cases(a, x, _log_from(a, e, f))
 
 
 def log2(a: Arith, x: str) -> str:
@@ -57,7 +57,7 @@ def log2(a: Arith, x: str) -> str:
     e, f = _exponent_and_fraction(a, x)
     # f is added to e separately: if e is -1 the sum is exact, and most of the result cancels
     tail = a.mad(f, a.c(LOG2E - 1), a.mul(_log1p_tail(a, f), a.c(LOG2E)))
-    return _at_edges(a, x, a.add(a.add(e, f), tail))
+    return _special_cases(a, x, a.add(a.add(e, f), tail))
 
 
 def log10(a: Arith, x: str) -> str:
@@ -71,7 +71,7 @@ def log10(a: Arith, x: str) -> str:
     main = a.mad(e, a.c(of_2), a.mul(first, a.c(high)))
     rest = a.add(a.sub(f, first), _log1p_tail(a, f))
     tail = a.mad(e, a.c(of_2_low), a.mad(first, a.c(low), a.mul(rest, a.c(high + low))))
-    return _at_edges(a, x, a.add(main, tail))
+    return _special_cases(a, x, a.add(main, tail))
 
 
 def log1p(a: Arith, x: str) -> str:
@@ -85,7 +85,7 @@ def log1p(a: Arith, x: str) -> str:
     f = a.mad(x1, shrink, a.sub(a.mul(one, shrink), a.c(1.0)))
     e = a.select_bits(huge, a.integer("add", e, 64), e)
     result = a.copysign(_log_from(a, a.from_int(e), f), x)
-    return _at_edges(a, x, result, pole=-1.0)
+    return _special_cases(a, x, result, pole=-1.0)
 
 
 def arcsinh(a: Arith, x: str) -> str:

@@ -10,7 +10,7 @@ import math
 
 from tdsl.codegen.cpu import vecmath_tables as tables
 from tdsl.codegen.cpu.vecmath_arith import Arith
-from tdsl.codegen.cpu.vecmath_rare import with_rare_lanes
+from tdsl.codegen.cpu.vecmath_slow_path import with_slow_path
 from tdsl.lang.types import f32, f64
 
 
@@ -18,13 +18,13 @@ def pow(a: Arith, x: str, y: str) -> str:
     """x^y; special cases as C's pow."""
     if a.t == f64 and not a.fused:
         return a.libm("pow", x, y)
-    usual = _pow_f32 if a.t == f32 else _pow_f64
-    return with_rare_lanes(a, "pow", [x, y], usual, _rare, _at_edges)
+    fast_path = _pow_f32 if a.t == f32 else _pow_f64
+    return with_slow_path(a, "pow", [x, y], fast_path, _is_rare, _special_cases)
 
 
-def _rare(a: Arith, x: str, y: str) -> str:
+def _is_rare(a: Arith, x: str, y: str) -> str:
     """The mask where x is not positive, or x or y is not finite."""
-    return a.either(a.no(a.in_bits(x, 0.0, math.inf)), a.cmp("uge", a.abs(y), a.c(math.inf)))
+    return a.mask_or(a.mask_not(a.in_bits(x, 0.0, math.inf)), a.cmp("uge", a.abs(y), a.c(math.inf)))
 
 
 def _pow_f32(a: Arith, x: str, y: str) -> str:
@@ -33,7 +33,7 @@ def _pow_f32(a: Arith, x: str, y: str) -> str:
     f = w.sub(m, w.c(1.0))
     log = w.mad(w.poly(f, tables.POW_LOG2["f64"]), f, e)
     power = w.at_most(w.at_least(w.mul(a.widen(y, w), log), -200.0), 200.0)
-    n = w.whole(w.add(power, w.c(w.shifter)))
+    n = w.to_integral(w.add(power, w.c(w.shifter)))
     grown = w.scale(w.poly(w.sub(power, n.value), tables.POW_EXP2["f64"]), n)
     return w.narrow(grown, a)
 
@@ -45,7 +45,7 @@ def _pow_f64(a: Arith, x: str, y: str) -> str:
     rest = a.mad(y, log_rest, error)
     rest = a.select(a.cmp("olt", a.abs(power), a.c(1100.0)), rest, a.c(0.0))
     power = a.at_most(a.at_least(power, -1100.0), 1100.0)
-    n = a.whole(a.add(power, a.c(a.shifter)))
+    n = a.to_integral(a.add(power, a.c(a.shifter)))
     r = a.sub(power, n.value)
     grown = a.mul(a.poly(r, tables.EXP2["f64"]), r)
     grown = a.mad(a.mul(rest, a.c(math.log(2))), a.add(grown, a.c(1.0)), grown)
@@ -110,19 +110,21 @@ def _factor(a: Arith, m: str) -> tuple[str, str, str]:
     return c_value, high, low
 
 
-def _at_edges(a: Arith, x: str, y: str, result: str) -> str:
+def _special_cases(a: Arith, x: str, y: str, result: str) -> str:
     """x^y with all special cases, given `result` = |x|^y for finite |x| > 0."""
     zero, one, inf = a.c(0.0), a.c(1.0), a.c(float("inf"))
-    size = a.abs(x)
-    grows = a.cmp("ogt", a.select(a.cmp("ogt", size, one), y, a.neg(y)), zero)
-    at_end = a.either(a.cmp("oeq", size, zero), a.cmp("oeq", size, inf))
-    result = a.select(at_end, a.select(grows, inf, zero), result)
+    magnitude = a.abs(x)
+    grows = a.cmp("ogt", a.select(a.cmp("ogt", magnitude, one), y, a.neg(y)), zero)
+    at_zero_or_infinity = a.mask_or(a.cmp("oeq", magnitude, zero), a.cmp("oeq", magnitude, inf))
+    result = a.select(at_zero_or_infinity, a.select(grows, inf, zero), result)
     half = a.mul(y, a.c(0.5))
     fraction = a.cmp("one", a.intrinsic("floor", y), y)
     half_fraction = a.cmp("one", a.intrinsic("floor", half), half)
     signed = a.select(fraction, result, a.select(half_fraction, a.copysign(result, x), result))
-    nowhere = a.both(fraction, a.both(a.cmp("olt", x, zero), a.cmp("olt", size, inf)))
-    signed = a.select(a.either(nowhere, a.cmp("uno", x, y)), a.c(float("nan")), signed)
-    flat = a.both(a.cmp("oeq", size, one), a.cmp("oeq", a.abs(y), inf))
-    flat = a.either(flat, a.either(a.cmp("oeq", x, one), a.cmp("oeq", y, zero)))
-    return a.select(flat, one, signed)
+    undefined = a.mask_and(
+        fraction, a.mask_and(a.cmp("olt", x, zero), a.cmp("olt", magnitude, inf))
+    )
+    signed = a.select(a.mask_or(undefined, a.cmp("uno", x, y)), a.c(float("nan")), signed)
+    is_one = a.mask_and(a.cmp("oeq", magnitude, one), a.cmp("oeq", a.abs(y), inf))
+    is_one = a.mask_or(is_one, a.mask_or(a.cmp("oeq", x, one), a.cmp("oeq", y, zero)))
+    return a.select(is_one, one, signed)

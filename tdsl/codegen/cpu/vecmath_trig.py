@@ -12,34 +12,36 @@ from collections.abc import Callable
 
 from tdsl.codegen.cpu import vecmath_tables as tables
 from tdsl.codegen.cpu.vecmath_arith import Arith
-from tdsl.codegen.cpu.vecmath_rare import with_rare_lanes
+from tdsl.codegen.cpu.vecmath_slow_path import with_slow_path
 from tdsl.lang.types import f32, f64
 
 # |q| stays below 2^15 for f32 and 2^18 for f64, so that the products of `_subtract_pi` are exact
-FAR = {"f32": 9.0e4, "f64": 8.0e5}
+LARGEST_ARGUMENT = {"f32": 9.0e4, "f64": 8.0e5}
 
 
 def sin(a: Arith, x: str) -> str:
     """The sine of an angle in radians."""
-    return _periodic(a, "sin", _sin, x)
+    return _with_libm_fallback(a, "sin", _sin, x)
 
 
 def cos(a: Arith, x: str) -> str:
     """The cosine of an angle in radians."""
-    return _periodic(a, "cos", _cos, x)
+    return _with_libm_fallback(a, "cos", _cos, x)
 
 
 def tan(a: Arith, x: str) -> str:
     """The tangent of an angle in radians, in f64."""
-    return _periodic(a, "tan", _tan, x)
+    return _with_libm_fallback(a, "tan", _tan, x)
 
 
-def _periodic(a: Arith, name: str, near: Callable[[Arith, str], str], x: str) -> str:
-    far: Callable[[Arith, str], str] = lambda a, x: a.cmp("oge", a.abs(x), a.c(FAR[a.t.name]))
-    mend: Callable[[Arith, str, str], str] = lambda a, x, usual: a.select(
-        far(a, x), a.libm(name, x), usual
+def _with_libm_fallback(a: Arith, name: str, fast_path: Callable[[Arith, str], str], x: str) -> str:
+    is_rare: Callable[[Arith, str], str] = lambda a, x: a.cmp(
+        "oge", a.abs(x), a.c(LARGEST_ARGUMENT[a.t.name])
     )
-    return with_rare_lanes(a, name, [x], near, far, mend)
+    slow_path: Callable[[Arith, str, str], str] = lambda a, x, value: a.select(
+        is_rare(a, x), a.libm(name, x), value
+    )
+    return with_slow_path(a, name, [x], fast_path, is_rare, slow_path)
 
 
 def _subtract_pi(a: Arith, x: str, q: str, unit: float = 1.0) -> tuple[str, str]:
@@ -58,9 +60,9 @@ def _subtract_pi(a: Arith, x: str, q: str, unit: float = 1.0) -> tuple[str, str]
         p1, p2, p3 = (part * unit for part in tables.PI["f64"])
         first = a.mad(q, a.c(-p1), x)
         product = a.mul(q, a.c(-p2))
-        lost = a.mad(q, a.c(-p2), a.neg(product))
+        rounding_error = a.mad(q, a.c(-p2), a.neg(product))
         r, error = a.two_sum(first, product)
-        return r, a.mad(q, a.c(-p3), a.add(error, lost))
+        return r, a.mad(q, a.c(-p3), a.add(error, rounding_error))
     p1, p2, p3, p4 = (part * unit for part in tables.PI_SHORT["f64"])
     first = a.sub(x, a.mul(q, a.c(p1)))
     second, error2 = a.two_sum(first, a.mul(q, a.c(-p2)))
@@ -79,7 +81,7 @@ def _sin_of(a: Arith, r: str, rest: str) -> str:
     return a.add(r, a.mad(a.mul(z, r), p, a.mul(rest, slope)))
 
 
-def _flip(a: Arith, x: str, bits: str) -> str:
+def _negate_if_odd(a: Arith, x: str, bits: str) -> str:
     """x, negated in the lanes where the integer `bits` is odd."""
     sign = a.integer("shl", bits, a.t.bits - 1)
     return a.from_bits(a.integer("xor", a.bits(x), sign))
@@ -91,33 +93,33 @@ def _sign_of(a: Arith, x: str) -> str:
 
 def _sin(a: Arith, x: str) -> str:
     size = a.abs(x)
-    n = a.whole(a.mad(size, a.c(1 / math.pi), a.c(a.shifter)))
+    n = a.to_integral(a.mad(size, a.c(1 / math.pi), a.c(a.shifter)))
     r, rest = _subtract_pi(a, size, n.value)
-    turned = _flip(a, _sin_of(a, r, rest), n.integer)
-    return a.from_bits(a.integer("xor", a.bits(turned), _sign_of(a, x)))
+    negated = _negate_if_odd(a, _sin_of(a, r, rest), n.integer)
+    return a.from_bits(a.integer("xor", a.bits(negated), _sign_of(a, x)))
 
 
 def _cos(a: Arith, x: str) -> str:
     # cos(r + (m + 1/2) pi) = -(-1)^m sin(r)
     size = a.abs(x)
-    m = a.whole(a.add(a.mad(size, a.c(1 / math.pi), a.c(-0.5)), a.c(a.shifter)))
+    m = a.to_integral(a.add(a.mad(size, a.c(1 / math.pi), a.c(-0.5)), a.c(a.shifter)))
     r, rest = _subtract_pi(a, size, a.add(m.value, a.c(0.5)))
-    return _flip(a, _sin_of(a, r, rest), a.integer("add", m.integer, 1))
+    return _negate_if_odd(a, _sin_of(a, r, rest), a.integer("add", m.integer, 1))
 
 
 def _tan(a: Arith, x: str) -> str:
     """sin / cos of the distance to the nearest multiple of pi/2; -cos / sin if the multiple is odd."""
     size = a.abs(x)
-    n = a.whole(a.mad(size, a.c(2 / math.pi), a.c(a.shifter)))
+    n = a.to_integral(a.mad(size, a.c(2 / math.pi), a.c(a.shifter)))
     r, rest = _subtract_pi(a, size, n.value, 0.5)
     z = a.mul(r, r)
     s = a.add(r, a.mad(a.mul(z, r), a.poly(z, tables.SIN_QUARTER["f64"]), rest))
     square = a.mul(z, z)
     tail = a.sub(a.mul(square, a.poly(z, tables.COS_QUARTER["f64"])), a.mul(r, rest))
     half = a.mul(z, a.c(0.5))
-    near_one = a.sub(a.c(1.0), half)
-    lost = a.sub(a.sub(a.c(1.0), near_one), half)
-    c = a.add(near_one, a.add(lost, tail))
+    leading = a.sub(a.c(1.0), half)
+    rounding_error = a.sub(a.sub(a.c(1.0), leading), half)
+    c = a.add(leading, a.add(rounding_error, tail))
     parity = a.integer("and", n.integer, 1)
     odd = a.b.v(f"icmp ne {a.bits_type} {parity}, {a.i(0)}")
     quotient = a.div(a.select(odd, a.neg(c), s), a.select(odd, s, c))
@@ -152,8 +154,8 @@ def arccos(a: Arith, x: str) -> str:
     inner, v = _arcsin_parts(a, x)
     twice = a.add(v, v)
     high, low = _pi(a)
-    turned = a.sub(high, a.sub(twice, low))
-    outer = a.select(a.cmp("olt", x, a.c(0.0)), turned, twice)
+    supplement = a.sub(high, a.sub(twice, low))
+    outer = a.select(a.cmp("olt", x, a.c(0.0)), supplement, twice)
     high, low = _pi(a, 0.5)
     return a.select(inner, a.sub(high, a.sub(a.copysign(v, x), low)), outer)
 
@@ -184,22 +186,22 @@ def arctan2(a: Arith, y: str, x: str) -> str:
     y1, x1 = a.abs(y), a.abs(x)
     # no sum of the two may overflow, none may be subnormal unless their ratio is
     top, down, up = (100, -40, 24) if a.t == f32 else (960, -100, 60)
-    large = a.either(a.cmp("ogt", y1, a.c(2.0**top)), a.cmp("ogt", x1, a.c(2.0**top)))
+    large = a.mask_or(a.cmp("ogt", y1, a.c(2.0**top)), a.cmp("ogt", x1, a.c(2.0**top)))
     factor = a.select(large, a.c(2.0**down), a.c(2.0**up))
-    corner = a.both(a.cmp("oeq", y1, inf), a.cmp("oeq", x1, inf))
+    corner = a.mask_and(a.cmp("oeq", y1, inf), a.cmp("oeq", x1, inf))
     y1 = a.select(corner, one, a.mul(y1, factor))
     x1 = a.select(corner, one, a.mul(x1, factor))
     angle = _arctan_ratio(a, y1, x1)
     left = a.b.v(f"icmp slt {a.bits_type} {a.bits(x)}, {a.i(0)}")
     high, low = _pi(a)
-    turned = a.sub(high, a.sub(angle, low))
-    return a.copysign(a.select(left, turned, angle), y)
+    supplement = a.sub(high, a.sub(angle, low))
+    return a.copysign(a.select(left, supplement, angle), y)
 
 
 def hypot(a: Arith, x: str, y: str) -> str:
     """sqrt(x^2 + y^2) without intermediate overflow; infinite if an operand is, even if the other is NaN."""
     x1, y1, inf = a.abs(x), a.abs(y), a.c(float("inf"))
-    larger: Callable[[float], str] = lambda bound: a.either(
+    larger: Callable[[float], str] = lambda bound: a.mask_or(
         a.cmp("ogt", x1, a.c(bound)), a.cmp("ogt", y1, a.c(bound))
     )
     up, down = a.c(2.0**600), a.c(2.0**-600)
@@ -208,5 +210,5 @@ def hypot(a: Arith, x: str, y: str) -> str:
     back = a.select(larger(2.0**500), up, a.select(larger(2.0**-450), a.c(1.0), down))
     x2, y2 = a.mul(x1, factor), a.mul(y1, factor)
     root = a.mul(a.sqrt(a.mad(x2, x2, a.mul(y2, y2))), back)
-    infinite = a.either(a.cmp("oeq", x1, inf), a.cmp("oeq", y1, inf))
+    infinite = a.mask_or(a.cmp("oeq", x1, inf), a.cmp("oeq", y1, inf))
     return a.select(infinite, inf, root)

@@ -62,7 +62,7 @@ declare double @PyFloat_AsDouble(ptr)
 
 
 @functools.cache
-def arrays_are_known() -> bool:
+def has_known_array_layout() -> bool:
     """True if arrays of this Python and NumPy have their fields at the offsets that the wrapper reads."""
     if (
         sys.implementation.name != "cpython"
@@ -89,31 +89,31 @@ def arrays_are_known() -> bool:
     )
 
 
-def _checkable(params: Iterable[Argument]) -> bool:
-    given: set[str] = set()
+def _is_checkable(params: Iterable[Argument]) -> bool:
+    passed: set[str] = set()
     needed: set[str] = set()
     for param in params:
         match param:
             case BufferParam(_, dtype, extents):
-                if dtype.kind == "e" or not all(map(_simple, extents)):
+                if dtype.kind == "e" or not all(map(_is_simple, extents)):
                     return False
-                given |= {e.name for e in extents if isinstance(e, Size)}
+                passed |= {e.name for e in extents if isinstance(e, Size)}
             case ScalarParam(_, dtype):
                 if dtype.is_narrow:
                     return False
             case SizeParam(name):
                 needed.add(name)
-    return needed <= given
+    return needed <= passed
 
 
-def _simple(e: Expr) -> bool:
+def _is_simple(e: Expr) -> bool:
     match e:
         case Const() | Size():
             return True
         case Binary("add" | "sub" | "mul" | "min" | "max", left, right):
-            return _simple(left) and _simple(right)
+            return _is_simple(left) and _is_simple(right)
         case Binary("floordiv" | "mod", left, Const(divisor)):
-            return divisor > 0 and _simple(left)
+            return divisor > 0 and _is_simple(left)
         case _:
             return False
 
@@ -129,7 +129,7 @@ def wrapper(kernel: Kernel) -> str:
     >>> "define ptr @f_call(ptr %self, ptr %args, i64 %nargs)" in wrapper(Kernel("f", (), Block(())))
     True
     """
-    if not arrays_are_known() or not _checkable(kernel.params):
+    if not has_known_array_layout() or not _is_checkable(kernel.params):
         return ""
     w = _Writer()
     _check_and_run(w, kernel)
@@ -184,12 +184,12 @@ class _Writer:
         """Branch to %no unless all of some i1 values are true."""
         if not conditions:
             return
-        every = conditions[0]
+        conjunction = conditions[0]
         for condition in conditions[1:]:
-            every = self.v(f"and i1 {every}, {condition}")
-        following = self.block("ok")
-        self.do(f"br i1 {every}, label %{following}, label %no")
-        self.label(following)
+            conjunction = self.v(f"and i1 {conjunction}, {condition}")
+        next_block = self.block("ok")
+        self.do(f"br i1 {conjunction}, label %{next_block}, label %no")
+        self.label(next_block)
 
     def extreme(self, op: str, a: str, b: str) -> str:
         """The smaller (op slt) or larger (op sgt) of two i64."""
@@ -197,14 +197,14 @@ class _Writer:
 
 
 def _check_and_run(w: _Writer, kernel: Kernel) -> None:
-    given = [param for param in kernel.params if not isinstance(param, SizeParam)]
-    w.require(w.v(f"icmp eq i64 %nargs, {len(given)}"))
-    objects = [w.load("ptr", "%args", 8 * i) for i in range(len(given))]
+    passed = [param for param in kernel.params if not isinstance(param, SizeParam)]
+    w.require(w.v(f"icmp eq i64 %nargs, {len(passed)}"))
+    objects = [w.load("ptr", "%args", 8 * i) for i in range(len(passed))]
     arrays: list[_Array] = []
     slots: dict[str, list[str]] = {}
-    for param, obj in zip(given, objects, strict=True):
+    for param, obj in zip(passed, objects, strict=True):
         if isinstance(param, BufferParam):
-            arrays.append(_fields(w, param, obj))
+            arrays.append(_read_array_fields(w, param, obj))
         else:
             slots[param.name] = [_number(w, param.dtype, obj)]
     sizes = _sizes(w, arrays)
@@ -215,7 +215,7 @@ def _check_and_run(w: _Writer, kernel: Kernel) -> None:
             rest = w.v(f"and i64 {array.data}, {array.param.align - 1}")
             w.require(w.v(f"icmp eq i64 {rest}, 0"))
         slots[array.param.name] = [array.data, *_passed_strides(array)]
-    _check_apart(w, arrays)
+    _check_disjoint(w, arrays)
     slots |= {
         param.name: [sizes[param.name]] for param in kernel.params if isinstance(param, SizeParam)
     }
@@ -228,9 +228,9 @@ def _run(w: _Writer, kernel: Kernel) -> None:
     thread = w.v("call ptr @PyEval_SaveThread()")
     status = w.v(f"call i64 @{kernel.name}(ptr %frame, ptr @tdsl_runtime)")
     w.do(f"call void @PyEval_RestoreThread(ptr {thread})")
-    good, failed = w.block("good"), w.block("failed")
-    w.do(f"br i1 {w.v(f'icmp eq i64 {status}, 0')}, label %{good}, label %{failed}")
-    w.label(good)
+    succeeded, failed = w.block("good"), w.block("failed")
+    w.do(f"br i1 {w.v(f'icmp eq i64 {status}, 0')}, label %{succeeded}, label %{failed}")
+    w.label(succeeded)
     w.do("call void @Py_IncRef(ptr @_Py_TrueStruct)")
     w.do("ret ptr @_Py_TrueStruct")
     w.label(failed)
@@ -248,18 +248,18 @@ class _Array:
     flags: str
 
 
-def _fields(w: _Writer, param: BufferParam, obj: str) -> _Array:
+def _read_array_fields(w: _Writer, param: BufferParam, obj: str) -> _Array:
     rank = len(param.extents)
     w.require(w.v(f"icmp eq ptr {w.load('ptr', obj, _TYPE)}, @tdsl_ndarray"))
     descr, flags = w.load("ptr", obj, _DESCR), w.load("i32", obj, _FLAGS)
     order = ord("|" if param.dtype.bits == 8 else "=")
-    wanted = _ALIGNED | (_WRITEABLE if param.written else 0)
-    set_flags = w.v(f"and i32 {flags}, {wanted}")
+    required_flags = _ALIGNED | (_WRITEABLE if param.written else 0)
+    set_flags = w.v(f"and i32 {flags}, {required_flags}")
     w.require(
         w.v(f"icmp eq i32 {w.load('i32', obj, _RANK)}, {rank}"),
         w.v(f"icmp eq i32 {w.load('i32', descr, _TYPE_NUMBER)}, {param.dtype.numpy.num}"),
         w.v(f"icmp eq i8 {w.load('i8', descr, _BYTE_ORDER)}, {order}"),
-        w.v(f"icmp eq i32 {set_flags}, {wanted}"),
+        w.v(f"icmp eq i32 {set_flags}, {required_flags}"),
     )
     extents, strides = w.load("ptr", obj, _EXTENTS), w.load("ptr", obj, _STRIDES)
     return _Array(
@@ -367,14 +367,14 @@ def _check_strides(w: _Writer, array: _Array) -> None:
     for axis, stride in enumerate(param.strides):
         if stride is None:
             continue
-        right = w.v(f"icmp eq i64 {array.strides[axis]}, {stride * itemsize}")
+        is_valid = w.v(f"icmp eq i64 {array.strides[axis]}, {stride * itemsize}")
         short = w.v(f"icmp slt i64 {array.extents[axis]}, 2")
-        right = w.v(f"or i1 {right}, {short}")
+        is_valid = w.v(f"or i1 {is_valid}, {short}")
         if stride == 1 and axis in (0, len(param.strides) - 1):
             # Empty arrays may have any strides; NumPy's contiguity flags ignore them.
             flag = _F_CONTIGUOUS if axis == 0 else _C_CONTIGUOUS
-            right = w.v(f"or i1 {right}, {_has_flag(w, array, flag)}")
-        w.require(right)
+            is_valid = w.v(f"or i1 {is_valid}, {_has_flag(w, array, flag)}")
+        w.require(is_valid)
     if param.written:
         # Contiguous arrays have no two elements at the same address.
         w.require(_has_flag(w, array, _C_CONTIGUOUS | _F_CONTIGUOUS))
@@ -394,10 +394,10 @@ def _passed_strides(array: _Array) -> list[str]:
     return [value for constant, value in pairs if constant is None]
 
 
-def _check_apart(w: _Writer, arrays: list[_Array]) -> None:
+def _check_disjoint(w: _Writer, arrays: list[_Array]) -> None:
     if len(arrays) < 2:
         return
-    ranges = [_range(w, array) for array in arrays]
+    ranges = [_address_range(w, array) for array in arrays]
     for i, array in enumerate(arrays):
         for j, other in enumerate(arrays):
             if array.param.written and (j < i or not other.param.written):
@@ -406,12 +406,12 @@ def _check_apart(w: _Writer, arrays: list[_Array]) -> None:
                 w.require(w.v(f"or i1 {after}, {w.v(f'icmp uge i64 {other_low}, {high}')}"))
 
 
-def _range(w: _Writer, array: _Array) -> tuple[str, str]:
+def _address_range(w: _Writer, array: _Array) -> tuple[str, str]:
     """The half-open range of addresses of an array's bytes; too wide for some empty arrays."""
     itemsize = array.param.dtype.bytes
     low, high = array.data, w.v(f"add i64 {array.data}, {itemsize}")
     for extent, stride in zip(array.extents, array.strides, strict=True):
-        reach = w.v(f"mul i64 {w.v(f'sub i64 {extent}, 1')}, {stride}")
-        low = w.v(f"add i64 {low}, {w.extreme('slt', reach, '0')}")
-        high = w.v(f"add i64 {high}, {w.extreme('sgt', reach, '0')}")
+        extent_bytes = w.v(f"mul i64 {w.v(f'sub i64 {extent}, 1')}, {stride}")
+        low = w.v(f"add i64 {low}, {w.extreme('slt', extent_bytes, '0')}")
+        high = w.v(f"add i64 {high}, {w.extreme('sgt', extent_bytes, '0')}")
     return low, high

@@ -13,8 +13,8 @@ from tdsl.errors import IndexBoundError, RequireError, TargetError, TdslError
 CHECK_SLOTS = 8
 """The number of slots of the call frame in which a kernel stores the values of a failed check."""
 
-TOUCHED = -2
-"""The status if a kernel wrote outside of the first buffer that it allocates; TOUCHED - n for buffer n."""
+RED_ZONE_OVERWRITTEN = -2
+"""The status if a kernel wrote outside of the first buffer that it allocates, less n for buffer n."""
 
 
 def check_error(message: Message, values: Sequence[Any]) -> TdslError:
@@ -34,24 +34,24 @@ def check_error(message: Message, values: Sequence[Any]) -> TdslError:
     if message.kind == "bounds":
         return IndexBoundError(
             text,
-            loc=_place(message.where),
+            loc=_parse_location(message.where),
             label="this access",
             related=related,
             hint="pass larger arrays, or keep the index inside with td.pad or td.clip",
         )
     return RequireError(
         text,
-        loc=_place(message.where),
+        loc=_parse_location(message.where),
         label="required here",
         related=related,
         hint="pass arguments for which the condition holds",
     )
 
 
-def beyond_memory(kernel: str, name: str) -> TargetError:
+def red_zone_error(kernel: str, name: str) -> TargetError:
     """The TargetError for a kernel that wrote outside of a buffer it allocates (TDSL_DEBUG=canaries).
 
-    >>> print(beyond_memory("blur_kernel", "rows"))
+    >>> print(red_zone_error("blur_kernel", "rows"))
     kernel 'blur_kernel' writes beyond the memory of 'rows' [target]
       ...
       hint: this is a mistake of the code generator, not of the program: please report it
@@ -64,7 +64,7 @@ def beyond_memory(kernel: str, name: str) -> TargetError:
     )
 
 
-def _place(where: str) -> Loc | None:
+def _parse_location(where: str) -> Loc | None:
     """The location for the text `file:line`; None for an empty text."""
     file, _, line = where.rpartition(":")
     return Loc(file, int(line)) if file else None

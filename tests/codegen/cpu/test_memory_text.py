@@ -13,7 +13,7 @@ from tdsl.codegen.cpu import jit, memory_text
 from tdsl.machine.cpu import host
 
 MIB = 1 << 20
-LEAST, MOST = memory_text.KEPT
+LEAST, MOST = memory_text.CACHED_SIZES
 
 
 class Memory:
@@ -30,7 +30,7 @@ class Memory:
             )(self._advise),
         }
         self._functions = functions
-        text = memory_text.memory(platform)
+        text = memory_text.allocator_text(platform)
         for name in ("malloc", "free", "madvise"):
             text = text.replace(f"@{name}(", f"@test_{name}(")
         imports = {n: ctypes.cast(f, ctypes.c_void_p).value or 0 for n, f in functions.items()}

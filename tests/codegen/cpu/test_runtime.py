@@ -99,7 +99,11 @@ def test_a_worker_leaves_the_core_of_a_caller_and_may_come_back():
       ret void
     }
     """
-    text = parallel_text.SHARE + parallel_text.pool(host().architecture, sys.platform) + shared
+    text = (
+        parallel_text.SELF_SCHEDULING
+        + parallel_text.pool(host().architecture, sys.platform)
+        + shared
+    )
     code = jit.load(jit.emit_object(text, host()), ["meet", "apart"])
     meet = ctypes.CFUNCTYPE(ctypes.c_int)(code.address("meet"))
     apart = ctypes.CFUNCTYPE(None)(code.address("apart"))

@@ -14,7 +14,7 @@ from hypothesis import assume, given, settings
 
 from tdsl.codegen.cpu.executable import CpuExecutable
 from tdsl.codegen.cpu.target_machine import target_machine
-from tdsl.codegen.cpu.wrapper import arrays_are_known, wrapper
+from tdsl.codegen.cpu.wrapper import has_known_array_layout, wrapper
 from tdsl.codegen.ir.loops import Block, BufferParam, Kernel, ScalarParam, SizeParam
 from tdsl.codegen.runtime.call import Entry
 from tdsl.codegen.runtime.signature import ArrayArg, ScalarArg, Signature
@@ -114,7 +114,7 @@ def f(*shape, dtype=np.float32):
 
 
 def test_this_numpy_has_its_fields_where_they_are_read():
-    assert arrays_are_known()
+    assert has_known_array_layout()
 
 
 def test_dense_arrays_pass_their_addresses(dense):

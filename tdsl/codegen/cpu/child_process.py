@@ -1,8 +1,8 @@
 """Runs a computation in a forked child that can be killed: LLVM in this process cannot be interrupted.
 
-The child inherits this process's initialised compilers. The limit is one of processor time (the wall time may
-be `_PATIENCE` times as long), so that a busy machine kills hardly more children than an idle one. The child
-exits without running exit handlers.
+The child inherits this process's initialised compilers. The limit is one of processor time (wall time may be
+`_WALL_TIME_FACTOR` times as long), so that a busy machine kills hardly more children than an idle one. The
+child exits without running exit handlers.
 """
 
 from __future__ import annotations
@@ -17,27 +17,29 @@ from collections.abc import Callable
 from typing import NoReturn
 
 _DONE, _RAISED = b"done", b"rais"
-_PATIENCE = 20  # seconds of wall time to wait for a second of processor time on a busy machine
+_WALL_TIME_FACTOR = (
+    20  # seconds of wall time to wait for a second of processor time on a busy machine
+)
 
 
-class GivenUp(Exception):
+class ChildFailure(Exception):
     """A computation exceeded its time limit, or its process died; the message says which."""
 
 
-def limited(compute: Callable[[], bytes], seconds: float) -> bytes | None:
+def run_in_child(compute: Callable[[], bytes], seconds: float) -> bytes | None:
     """The bytes that `compute` returns in a child process; None if it raises.
 
-    GivenUp if it takes more than `seconds` of processor time, or the child dies.
+    ChildFailure if it takes more than `seconds` of processor time, or the child dies.
     """
     read, write = os.pipe()
     with warnings.catch_warnings():  # Python 3.12 warns of other threads; `jit` locks them out
         warnings.simplefilter("ignore", DeprecationWarning)
         child = os.fork()
     if child == 0:
-        _compute(compute, seconds, write)
+        _run_child(compute, seconds, write)
     os.close(write)
     try:
-        result = _read(read, time.monotonic() + _PATIENCE * seconds)
+        result = _read(read, time.monotonic() + _WALL_TIME_FACTOR * seconds)
     finally:
         os.close(read)
         with contextlib.suppress(ProcessLookupError):
@@ -49,13 +51,13 @@ def limited(compute: Callable[[], bytes], seconds: float) -> bytes | None:
         return result[4:]
     if result[:4] == _RAISED:
         return None
-    ended = os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
-    if ended in (0, signal.SIGPROF, signal.SIGKILL):
-        raise GivenUp(f"takes more than {seconds:g} s of processor time")
-    raise GivenUp(f"ends with signal {ended}")
+    signal_number = os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
+    if signal_number in (0, signal.SIGPROF, signal.SIGKILL):
+        raise ChildFailure(f"takes more than {seconds:g} s of processor time")
+    raise ChildFailure(f"ends with signal {signal_number}")
 
 
-def _compute(compute: Callable[[], bytes], seconds: float, write: int) -> NoReturn:
+def _run_child(compute: Callable[[], bytes], seconds: float, write: int) -> NoReturn:
     try:
         signal.signal(signal.SIGPROF, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGPROF})
@@ -64,21 +66,21 @@ def _compute(compute: Callable[[], bytes], seconds: float, write: int) -> NoRetu
             result = _DONE + compute()
         except Exception:  # noqa: BLE001  # the parent computes it again, to raise it
             result = _RAISED
-        rest = memoryview(result)
-        while rest:
-            rest = rest[os.write(write, rest) :]
+        remaining = memoryview(result)
+        while remaining:
+            remaining = remaining[os.write(write, remaining) :]
     finally:
         os._exit(0)
 
 
 def _read(pipe: int, deadline: float) -> bytes:
     """The bytes read from a pipe up to its end; b"" if the deadline passes before."""
-    parts: list[bytes] = []
+    chunks: list[bytes] = []
     ready = select.poll()
     ready.register(pipe)
     while ready.poll(max(0.0, deadline - time.monotonic()) * 1000):
-        part = os.read(pipe, 1 << 20)
-        if not part:
-            return b"".join(parts)
-        parts.append(part)
+        chunk = os.read(pipe, 1 << 20)
+        if not chunk:
+            return b"".join(chunks)
+        chunks.append(chunk)
     return b""

@@ -9,10 +9,10 @@ wide integers, so a load out of bounds, or of uninitialised memory, shows in the
 from __future__ import annotations
 
 from tdsl.codegen.cpu.context import Context
-from tdsl.codegen.cpu.early_exit import fail
+from tdsl.codegen.cpu.early_exit import emit_failure
 from tdsl.codegen.ir.loops import Alloc, Kernel
 from tdsl.codegen.ir.statements import walk
-from tdsl.codegen.runtime.failure import TOUCHED
+from tdsl.codegen.runtime.failure import RED_ZONE_OVERWRITTEN
 
 BYTES = 256  # of one zone: a multiple of the alignment of any buffer
 
@@ -64,22 +64,22 @@ bad:
 """
 
 
-def names_of_memory(kernel: Kernel) -> tuple[str, ...]:
+def allocated_names(kernel: Kernel) -> tuple[str, ...]:
     """The names of the buffers that a kernel allocates, each once, in the order of the loop IR."""
     return tuple(dict.fromkeys(s.name for s in walk(kernel.body) if isinstance(s, Alloc)))
 
 
-def begin(cx: Context, outer: str, size: str) -> str:
+def fill(cx: Context, block: str, size: str) -> str:
     """Fill both zones and `size` bytes between them with the pattern; the pointer behind the first zone."""
     guard, touched = _FUNCTIONS.split("\n\n")
     cx.b.declare(guard)
     cx.b.declare(touched)
-    first = cx.b.v(f"getelementptr i8, ptr {outer}, i64 {BYTES}")
+    first = cx.b.v(f"getelementptr i8, ptr {block}, i64 {BYTES}")
     cx.b.do(f"call void @tdsl.guard(ptr {first}, i64 {size})")
     return first
 
 
-def end(cx: Context, name: str, first: str, size: str) -> None:
+def check(cx: Context, name: str, first: str, size: str) -> None:
     """Fail with the status of the buffer `name` if a zone around it has been overwritten."""
-    with cx.b.escape(cx.b.get(f"call i1 @tdsl.touched(ptr {first}, i64 {size})")):
-        fail(cx, TOUCHED - cx.b.module.guarded.index(name), [])
+    with cx.b.exit_if(cx.b.get(f"call i1 @tdsl.touched(ptr {first}, i64 {size})")):
+        emit_failure(cx, RED_ZONE_OVERWRITTEN - cx.b.module.guarded.index(name), [])

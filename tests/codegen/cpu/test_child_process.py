@@ -10,7 +10,7 @@ import pytest
 
 import tdsl as td
 from tdsl.codegen.cpu import jit
-from tdsl.codegen.cpu.forked import GivenUp, limited
+from tdsl.codegen.cpu.child_process import ChildFailure, run_in_child
 from tdsl.codegen.cpu.runtime import runtime
 
 i, j, k = td.vars("i j k")
@@ -29,9 +29,9 @@ def slow(monkeypatch, tmp_path):
     monkeypatch.setenv("TDSL_COMPILE_LIMIT", "20")
     runtime()  # which is compiled, too
     monkeypatch.setenv("TDSL_CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr(jit, "_is_soon_compiled", lambda text: False)
+    monkeypatch.setattr(jit, "_compiles_fast", lambda text: False)
     tried, quick = [], jit._object
-    within = jit._within_limit
+    within = jit._within_time_limit
 
     def plant(is_slow):
         def compile_(text, target, name):
@@ -44,7 +44,7 @@ def slow(monkeypatch, tmp_path):
             return within(compute, text, target, name)
 
         monkeypatch.setattr(jit, "_object", compile_)
-        monkeypatch.setattr(jit, "_within_limit", counted)
+        monkeypatch.setattr(jit, "_within_time_limit", counted)
 
     return plant, tried
 
@@ -112,18 +112,18 @@ def test_what_does_not_end_is_given_up():
         while True:
             pass
 
-    with pytest.raises(GivenUp, match=r"more than 0.05 s of processor time"):
-        limited(spin, 0.05)
+    with pytest.raises(ChildFailure, match=r"more than 0.05 s of processor time"):
+        run_in_child(spin, 0.05)
 
 
 def test_a_child_that_dies_is_given_up():
-    with pytest.raises(GivenUp, match=f"ends with signal {int(signal.SIGTERM)}"):
-        limited(lambda: os.kill(os.getpid(), signal.SIGTERM) or b"", 10)
+    with pytest.raises(ChildFailure, match=f"ends with signal {int(signal.SIGTERM)}"):
+        run_in_child(lambda: os.kill(os.getpid(), signal.SIGTERM) or b"", 10)
 
 
 def test_a_large_result_and_one_that_is_an_error():
-    assert limited(lambda: bytes(10**6), 10) == bytes(10**6)
-    assert limited(lambda: bytes(1 // 0), 10) is None
+    assert run_in_child(lambda: bytes(10**6), 10) == bytes(10**6)
+    assert run_in_child(lambda: bytes(1 // 0), 10) is None
 
 
 def test_a_child_is_made_beside_threads_without_a_warning_and_leaves_none_behind():
@@ -133,7 +133,7 @@ def test_a_child_is_made_beside_threads_without_a_warning_and_leaves_none_behind
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error")
-            assert limited(lambda: b"x", 10) == b"x"
+            assert run_in_child(lambda: b"x", 10) == b"x"
     finally:
         stop.set()
         thread.join()
@@ -150,7 +150,7 @@ def test_a_limit_that_is_no_number_of_seconds(monkeypatch, limit):
 
 def test_no_limit_takes_no_child(monkeypatch, rng, slow):
     monkeypatch.setenv("TDSL_COMPILE_LIMIT", "0")
-    monkeypatch.setattr(jit, "limited", None)
+    monkeypatch.setattr(jit, "run_in_child", None)
     run(product(), rng)
 
 
@@ -164,4 +164,4 @@ def test_no_limit_takes_no_child(monkeypatch, rng, slow):
     ],
 )
 def test_long_text_and_vectors_that_no_register_holds_are_compiled_in_a_child(text, soon):
-    assert jit._is_soon_compiled(text) == soon
+    assert jit._compiles_fast(text) == soon
