@@ -19,7 +19,13 @@ from tdsl.codegen.ir.kernel_names import KernelNames
 from tdsl.codegen.ir.loops import Kernel
 from tdsl.codegen.runtime.arrays import Array
 from tdsl.codegen.runtime.call import Entry, Executable
-from tdsl.codegen.runtime.signature import ArrayArg, ScalarArg, Signature, Specialisation, dense
+from tdsl.codegen.runtime.signature import (
+    ArrayArg,
+    ScalarArg,
+    Signature,
+    Specialisation,
+    dense_specialisation,
+)
 from tdsl.core.notebook import Listing
 from tdsl.core.source import here
 from tdsl.errors import ShapeError, Suggesting, TypeMismatch, checked_call
@@ -122,7 +128,7 @@ def _check_bounds(compiled: Compiled) -> None:
         from tdsl.pipeline import lower_variant
 
         signature = compiled.signature
-        lower_variant(compiled.variant(dense(signature, dict.fromkeys(signature.sizes, size))))
+        lower_variant(compiled.variant(dense_specialisation(signature, dict.fromkeys(signature.sizes, size))))
 
     check_every_call(compiled.state, lower, known=not compiled.signature.sizes)
 
@@ -208,7 +214,7 @@ class Compiled(Entry, Suggesting):
 
             self._device_calls = DeviceCalls(self)
 
-    def _general(self, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Any:
+    def _bind_and_call(self, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Any:
         if self._device_calls is not None and not kwargs:
             result = self._device_calls.again(args, out)
             if result is not None:
@@ -217,7 +223,7 @@ class Compiled(Entry, Suggesting):
             if hasattr(array, "__tdsl_call__"):  # a symbol: a graph is being traced
                 return array.__tdsl_call__(self, args, kwargs, out)
         result = None if self._device_calls is None else self._device_calls(args, kwargs, out)
-        return Entry._general(self, args, kwargs, out) if result is None else result
+        return Entry._bind_and_call(self, args, kwargs, out) if result is None else result
 
     def _run(
         self, inputs: tuple[Any, ...], outputs: tuple[Array, ...], sizes: dict[str, int]
@@ -369,7 +375,7 @@ class Compiled(Entry, Suggesting):
                 label="this call",
                 hint=f"call it first, or give them: {example_call}",
             )
-        return dense(self.signature, sizes, dynamic)
+        return dense_specialisation(self.signature, sizes, dynamic)
 
 
 Func._related_types += [

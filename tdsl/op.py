@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from tdsl.codegen.runtime.arrays import stand_in
+from tdsl.codegen.runtime.arrays import placeholder
 from tdsl.compile import Compiled, compile, signature_of
 from tdsl.core.source import Loc, here
 from tdsl.errors import (
@@ -176,8 +176,8 @@ class Operator(Suggesting):
         self._check_extents(args, named)
         signature = signature_of(self.program)
         if any(isinstance(x, TensorType | DType) for x in (*args, *named.values())):
-            dummies = {name: stand_in(x) for name, x in named.items()}
-            return sizes_of(signature, tuple(map(stand_in, args)), dummies), None
+            dummies = {name: placeholder(x) for name, x in named.items()}
+            return sizes_of(signature, tuple(map(placeholder, args)), dummies), None
         values, specialisation = arguments_of(signature, args, named, None)
         return dict(specialisation.sizes), values
 

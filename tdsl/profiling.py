@@ -13,7 +13,13 @@ import numpy as np
 from tdsl.codegen.ir.loops import BufferParam
 from tdsl.codegen.lowering.root_stages import RootStage, root_stages, stage_kernels
 from tdsl.codegen.python.simulated_caches import count_bytes
-from tdsl.codegen.runtime.arrays import apart, as_array, as_scalar, layout_of, well_placed
+from tdsl.codegen.runtime.arrays import (
+    are_aligned,
+    as_array,
+    as_scalar,
+    copy_overlapping,
+    layout_of,
+)
 from tdsl.codegen.runtime.binding import bind, bind_outputs, bind_sizes, output_array, output_shape
 from tdsl.codegen.runtime.cache_misses import last_level_misses
 from tdsl.codegen.runtime.call import Executable
@@ -180,14 +186,14 @@ def arguments_of(
     }
     inputs, sizes = _inputs_of(signature, args, kwargs)
     names = [arg.name for arg in signature.inputs]
-    values = dict(zip(names, apart(inputs, list(written.values())), strict=True))
+    values = dict(zip(names, copy_overlapping(inputs, list(written.values())), strict=True))
     for output in signature.outputs:
         array = written.get(output.name)
         if array is None or not array.flags.aligned:  # machine code takes aligned memory only
             array = new_output(output_shape(signature, output, sizes), output.dtype.numpy)
         values[output.name] = array
     layouts = tuple(layout_of(values[a.name], True) for a in signature.arrays)
-    placed = well_placed(values[a.name] for a in signature.outputs)
+    placed = are_aligned(values[a.name] for a in signature.outputs)
     return values, Specialisation(tuple((n, sizes[n]) for n in signature.sizes), layouts, placed)
 
 

@@ -14,7 +14,7 @@ from tdsl import pipeline
 from tdsl.autoschedule.explain import explain
 from tdsl.codegen.cpu.executable import text_of
 from tdsl.codegen.ir.show import show
-from tdsl.codegen.runtime.signature import dense
+from tdsl.codegen.runtime.signature import dense_specialisation
 from tdsl.distribute.show import show_rank
 from tdsl.machine.cpu import processor
 from tdsl.machine.devices import describe_gpu, typical
@@ -28,7 +28,7 @@ AVX2, HOPPER = as_target("cpu:avx2"), as_target("cuda:sm_90a")
 def described(schedule: Any, target: td.Target = AVX2) -> Variant:
     """The variant of a schedule for a machine that does not depend on where the test runs."""
     compiled = td.compile(schedule, target=target)
-    variant = compiled.variant(dense(compiled.signature, {}, frozenset()))
+    variant = compiled.variant(dense_specialisation(compiled.signature, {}, frozenset()))
     if target is AVX2:
         cpu = processor(AVX2.level)
         machine = replace(typical(cpu.vector_bytes), features=cpu.has, threads=4)

@@ -7,8 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from tdsl.codegen.runtime.arrays import apart, as_array
-from tdsl.codegen.runtime.binding import bind_outputs, check_shape, output_array, refuse_overlap
+from tdsl.codegen.runtime.arrays import as_array, copy_overlapping
+from tdsl.codegen.runtime.binding import (
+    bind_outputs,
+    check_outputs_disjoint,
+    check_shape,
+    output_array,
+)
 from tdsl.codegen.runtime.fast_call import fast_call
 from tdsl.codegen.runtime.result_memory import new_output
 from tdsl.codegen.runtime.signature import ArrayArg, Signature
@@ -171,7 +176,7 @@ class Plan:
         shapes = {arg.name: s.shape for arg, s in zip(signature.outputs, specs, strict=True)}
         for arg, array in written_arrays:
             check_shape(arg, array, shapes[arg.name])
-        refuse_overlap(written_arrays)
+        check_outputs_disjoint(written_arrays)
         memory = {arg.name: array for arg, array in written_arrays}
         output_arrays = [
             memory[arg.name]
@@ -183,7 +188,7 @@ class Plan:
         targets = [
             x if x.flags.c_contiguous else np.empty_like(x, order="C") for x in output_arrays
         ]
-        assert self._entry(*apart(inputs, [array for _, array in written_arrays]), *targets)
+        assert self._entry(*copy_overlapping(inputs, [array for _, array in written_arrays]), *targets)
         for array, target in zip(output_arrays, targets, strict=True):
             if array is not target:
                 array[...] = target

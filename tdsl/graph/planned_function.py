@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from tdsl.codegen.runtime.arrays import stand_in, view_of
+from tdsl.codegen.runtime.arrays import placeholder, view_of
 from tdsl.codegen.runtime.signature import ArrayArg
 from tdsl.compile import Compiled, compile
 from tdsl.core.node import frozen
@@ -174,5 +174,5 @@ def _argument_paths(graph: TracedFunction, args: Structure, kwargs: Structure) -
 
 def as_array(x: Any) -> Array:
     """A NumPy array over the memory of `x`; for a type an array of its shape in the memory of one element."""
-    array = stand_in(x)
+    array = placeholder(x)
     return array if type(array) is np.ndarray else view_of(ArrayArg("an argument", f32, ()), array)

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from tdsl.codegen.runtime.arrays import aligned_empty
-from tdsl.codegen.runtime.call import quick_entries
+from tdsl.codegen.runtime.call import fast_entries
 from tdsl.codegen.runtime.signature import ScalarArg
 from tdsl.core.node import frozen
 from tdsl.graph.folded_kernel import FoldedKernel, OnceKey
@@ -98,7 +98,7 @@ class StepsCode:
 
         def again(number: int, inputs: tuple[Any, ...], outputs: tuple[Array, ...]) -> None:
             kernel = self.steps[number].kernel.each
-            for fast in quick_entries(kernel):
+            for fast in fast_entries(kernel):
                 if fast(*inputs, *outputs) is True:
                     names[f"f{number}"] = fast  # for the next calls
                     return

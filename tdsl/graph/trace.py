@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from tdsl.codegen.runtime.arrays import as_array, as_scalar, without_values
+from tdsl.codegen.runtime.arrays import as_array, as_scalar, placeholder_array
 from tdsl.codegen.runtime.binding import bind, bind_sizes, output_shape
 from tdsl.codegen.runtime.signature import ArrayArg, ScalarArg
 from tdsl.compile import Compiled
@@ -123,5 +123,7 @@ class Trace:
 def _placeholder(value: Any) -> Any:
     """For a symbol an array of its shape and type without values, for checks; any other value unchanged."""
     return (
-        without_values(value.spec.shape, value.spec.dtype) if isinstance(value, Symbol) else value
+        placeholder_array(value.spec.shape, value.spec.dtype)
+        if isinstance(value, Symbol)
+        else value
     )

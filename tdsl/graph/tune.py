@@ -21,7 +21,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from tdsl.codegen.runtime.call import quick_entries
+from tdsl.codegen.runtime.call import fast_entries
 from tdsl.codegen.runtime.result_memory import new_output
 from tdsl.core.node import frozen
 from tdsl.errors import TdslError
@@ -298,7 +298,7 @@ class KernelTimer:
         result = kernel(*inputs)
         results = result if len(step.outputs) > 1 else (result,)
         outputs = [new_output(x.shape, x.dtype) for x in results]
-        for fast in quick_entries(kernel):
+        for fast in fast_entries(kernel):
             if fast(*inputs, *outputs) is True:
                 return lambda: fast(*inputs, *outputs)
         out = outputs[0] if len(outputs) == 1 else tuple(outputs)

@@ -6,7 +6,7 @@ import pytest
 
 import tdsl as td
 from tdsl.codegen.gpu.launches import launches_of
-from tdsl.codegen.runtime.signature import dense
+from tdsl.codegen.runtime.signature import dense_specialisation
 from tdsl.pipeline import make_kernel
 from tests.cost.test_traffic import attention
 
@@ -16,7 +16,7 @@ i, j, k = td.vars("i j k")
 def launched_bytes(s: td.Schedule) -> int:
     """The most bytes of shared memory that a kernel of a schedule asks for."""
     program = td.compile(s)
-    kernel = make_kernel(program.variant(dense(program.signature, s.sizes, frozenset())))
+    kernel = make_kernel(program.variant(dense_specialisation(program.signature, s.sizes, frozenset())))
     return max(x.shared for x in launches_of(kernel).launches)
 
 

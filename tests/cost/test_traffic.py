@@ -13,7 +13,7 @@ import tdsl as td
 from tdsl.codegen.ir.loops import BufferParam, For, If, Stmt, Store
 from tdsl.codegen.ir.statements import parts_of
 from tdsl.codegen.python.simulated_caches import count_bytes
-from tdsl.codegen.runtime.signature import dense
+from tdsl.codegen.runtime.signature import dense_specialisation
 from tdsl.core.node import post_order
 from tdsl.cost.moved import total
 from tdsl.lang.expr import Const, Load, dtype_of, lanes_of
@@ -43,7 +43,7 @@ def attention(batches: int, rows: int, terms: int, depth: int) -> td.Func:
 def loaded(s: td.Schedule) -> int:
     """The bytes that the kernels of a schedule load from and store to arrays, counted in their loops."""
     program = td.compile(s)
-    kernel = make_kernel(program.variant(dense(program.signature, s.sizes, frozenset())))
+    kernel = make_kernel(program.variant(dense_specialisation(program.signature, s.sizes, frozenset())))
     far = {p.name for p in kernel.params if isinstance(p, BufferParam)}
 
     def count(x: Stmt | None, times: int, axes: dict[str, int]) -> int:

@@ -16,7 +16,7 @@ import tdsl as td
 from tdsl.codegen.ir.verify import verify
 from tdsl.codegen.python.run import PythonExecutable
 from tdsl.codegen.runtime.binding import output_shape
-from tdsl.codegen.runtime.signature import dense, places
+from tdsl.codegen.runtime.signature import dense_specialisation, size_sources
 from tdsl.compile import signature_of
 from tdsl.lang.program import Program
 from tdsl.pipeline import make_kernel
@@ -162,7 +162,7 @@ class Meaning:
 
 def _undecided(program: Program, sizes: dict[str, int]) -> dict[str, int]:
     """The sizes that no argument tells."""
-    decided = places(signature_of(program))
+    decided = size_sources(signature_of(program))
     return {n: v for n, v in sizes.items() if n in program.sizes and n not in decided}
 
 
@@ -244,7 +244,7 @@ def _called(
 ) -> tuple[np.ndarray, ...]:
     """The results of a call with arrays in larger memory; those of `want` are written there, too."""
     signature = signature_of(s.program)
-    decided = places(signature)
+    decided = size_sources(signature)
     fixed = {n: v for n, v in case.made.sizes.items() if n in s.program.sizes and n not in decided}
     dynamic = [n for n in case.dynamic if n in decided]
     memory = Placed(case.seed, case.layout)
@@ -292,7 +292,9 @@ def _checked(s: td.Schedule, case: Case, arguments: dict[str, Any]) -> tuple[np.
     check_all(s.state)
     state = bind_state(s.state, sizes)
     target = as_target("cpu")
-    variant = Variant(state, target, target.machine(), signature, dense(signature, sizes))
+    variant = Variant(
+        state, target, target.machine(), signature, dense_specialisation(signature, sizes)
+    )
     kernel = make_kernel(variant)
     verify(kernel)
     outputs = [

@@ -11,8 +11,8 @@ import numpy as np
 
 from tdsl.codegen.cuda.driver import DEFAULT_STREAM, Device, read
 from tdsl.codegen.ir.loops import row_major
-from tdsl.codegen.runtime.arrays import as_array, declared
-from tdsl.codegen.runtime.dlpack import device_of, exported
+from tdsl.codegen.runtime.arrays import as_array, declaration_of
+from tdsl.codegen.runtime.dlpack import array_info, device_of
 from tdsl.codegen.runtime.dlpack_exchange import exchange
 from tdsl.codegen.runtime.signature import ArrayArg
 from tdsl.core.node import frozen
@@ -150,7 +150,7 @@ def _lent(value: Any, device: Device, stream: int) -> _Lent:
         if where not in (f"cuda:{device.ordinal}", f"cuda_managed:{device.ordinal}"):
             return _Lent(0, (), None, np.dtype(bool), here=False)
         waits = None if exchange(value.__class__) else stream
-        return _Lent(*exported(value, waits), here=True)
+        return _Lent(*array_info(value, waits), here=True)
     about = value.__cuda_array_interface__
     pointer, shape = about["data"][0], tuple(about["shape"])
     strides, dtype = about.get("strides"), np.dtype(about["typestr"])
@@ -167,5 +167,5 @@ def _is_dense(lent: _Lent) -> bool:
 def refused(arg: ArrayArg, what: str, hint: str) -> TypeMismatch:
     """The TypeMismatch for an array argument that a call does not accept."""
     return TypeMismatch(
-        f"{arg.name} {what}", loc=here(), label="this call", related=declared(arg), hint=hint
+        f"{arg.name} {what}", loc=here(), label="this call", related=declaration_of(arg), hint=hint
     )

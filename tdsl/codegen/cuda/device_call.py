@@ -30,7 +30,7 @@ from tdsl.codegen.ir.loops import SizeParam
 from tdsl.codegen.runtime.arrays import as_scalar
 from tdsl.codegen.runtime.binding import bind, bind_outputs, bind_sizes, check_shape, output_shape
 from tdsl.codegen.runtime.call import Entry
-from tdsl.codegen.runtime.signature import ArrayArg, Specialisation, dense
+from tdsl.codegen.runtime.signature import ArrayArg, Specialisation, dense_specialisation
 
 _KEPT = 4  # variants tried on the fast path
 
@@ -87,7 +87,7 @@ class DeviceCalls:
             else:
                 held[output.name] = made(device, shape, output.dtype.numpy, stream)
         fixed = {name: sizes[name] for name in signature.sizes}
-        variant = dense(signature, fixed, entry.dynamic)
+        variant = dense_specialisation(signature, fixed, entry.dynamic)
         executable = entry.executable(variant)
         assert isinstance(executable, CudaExecutable)
         launcher = executable.launcher(device)

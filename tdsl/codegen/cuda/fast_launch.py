@@ -16,7 +16,7 @@ from tdsl.codegen.cuda.device_array import ALIGNED, CUDA, DeviceArray
 from tdsl.codegen.cuda.driver import DEFAULT_STREAM, Device
 from tdsl.codegen.cuda.streams import chosen
 from tdsl.codegen.ir.loops import row_major
-from tdsl.codegen.runtime.dlpack_exchange import Lent, device_word, exchange, kind_word
+from tdsl.codegen.runtime.dlpack_exchange import BorrowedTensor, device_word, exchange, kind_word
 from tdsl.codegen.runtime.signature import ArrayArg, ScalarArg, Signature
 
 Shape = tuple[int, ...]
@@ -29,7 +29,7 @@ _HEAD = """\
 def call(args, out):
     stream = chosen()
     library = None
-    lent = spare.pop() if spare else Lent()
+    borrowed = spare.pop() if spare else BorrowedTensor()
     try:
         {inputs} = args
 """
@@ -47,12 +47,12 @@ _ARRAY = """\
             table = exchange(kind)
             if table is None:
                 return None
-            table.lend(a{n}, lent.address)
-            p{n} = lent.data + lent.byte_offset
+            table.export(a{n}, borrowed.address)
+            p{n} = borrowed.data + borrowed.byte_offset
             if (
-                lent.device != device or lent.kind != kind{n} or p{n} % {aligned}
-                or lent.shape[:{rank}] != shape{n}
-                or (lent.strides and lent.strides[:{rank}] != strides{n})
+                borrowed.device != device or borrowed.kind != kind{n} or p{n} % {aligned}
+                or borrowed.shape[:{rank}] != shape{n}
+                or (borrowed.strides and borrowed.strides[:{rank}] != strides{n})
             ):
                 return None
             if table is library:
@@ -66,9 +66,9 @@ _ARRAY = """\
 """
 _TAIL = """\
     except (BufferError, TypeError, ValueError):
-        return None  # the slow way says what is wrong
+        return None  # the slow path reports the error
     finally:
-        spare.append(lent)
+        spare.append(borrowed)
     stream = stream or {default}
 """
 
@@ -82,7 +82,8 @@ def fast_launch(
     launches the kernels, given addresses and numbers, and a stream.
     """
     namespace: dict[str, Any] = {
-        "chosen": chosen.get, "spare": _spare, "Lent": Lent, "exchange": exchange, "start": start,
+        "chosen": chosen.get, "spare": _spare, "BorrowedTensor": BorrowedTensor, "exchange": exchange,
+        "start": start,
         "DeviceArray": DeviceArray, "device": device_word(CUDA, device.ordinal), "gpu": device,
         "allocate": device.allocate, "error": struct.error,
         "__name__": __name__,  # which `source.here` passes over
@@ -102,7 +103,7 @@ def fast_launch(
     return call
 
 
-_spare: list[Lent] = []  # reusable, one for each call in progress
+_spare: list[BorrowedTensor] = []  # reusable, one for each call in progress
 
 
 def _text(signature: Signature, shapes: Mapping[str, Shape], device: Device) -> str:

@@ -22,12 +22,12 @@ from tdsl.lang.value import Value
 Array = np.ndarray[Any, Any]
 
 
-def declared(arg: ArrayArg | ScalarArg) -> tuple[Related, ...]:
+def declaration_of(arg: ArrayArg | ScalarArg) -> tuple[Related, ...]:
     """The source location of an argument's declaration, as the `related` of an error."""
     return ((arg.loc, f"{arg.name} is declared here"),)
 
 
-def stand_in(x: Any) -> Any:
+def placeholder(x: Any) -> Any:
     """A placeholder: a broadcast array for a tensor type, 1 for an element type, and any other `x` itself.
 
     ShapeError for a tensor type whose extents are not numbers.
@@ -43,10 +43,10 @@ def stand_in(x: Any) -> Any:
             label="this call",
             hint="give numbers: td.f32[64, 128]",
         )
-    return without_values(x.shape, x.dtype.numpy)
+    return placeholder_array(x.shape, x.dtype.numpy)
 
 
-def without_values(shape: Sequence[int], dtype: np.dtype[Any]) -> Array:
+def placeholder_array(shape: Sequence[int], dtype: np.dtype[Any]) -> Array:
     """An array of unknown values, broadcast from one element, for checks of shape and dtype only."""
     return np.broadcast_to(np.empty((), dtype), shape)
 
@@ -64,10 +64,10 @@ def as_array(arg: ArrayArg, value: Any) -> Array:
         return array
     if array.dtype.newbyteorder("=") == expected:
         message = f"{arg.name} has a foreign byte order: dtype {array.dtype.str}"
-        hint = f"{arg.name}.astype({_spelled(arg.dtype)})"
+        hint = f"{arg.name}.astype({_numpy_name(arg.dtype)})"
     else:
         message = f"{arg.name} has dtype {array.dtype}, expected {expected}"
-        hint = f"convert it: {arg.name}.astype({_spelled(arg.dtype)})"
+        hint = f"convert it: {arg.name}.astype({_numpy_name(arg.dtype)})"
     raise _mismatch(arg, message, hint)
 
 
@@ -87,7 +87,7 @@ def view_of(arg: ArrayArg, value: Any) -> Array:
             "call one after the other in a function, and make a td.Graph of it; or have a Python function, "
             "without td.op, take the tensors and return a td.Func, and call it in both",
         )
-    hint = f"np.asarray({arg.name}, dtype={_spelled(arg.dtype)})"
+    hint = f"np.asarray({arg.name}, dtype={_numpy_name(arg.dtype)})"
     if not isinstance(value, list | tuple | str | int | float):
         try:
             array = _foreign(arg, value)
@@ -102,17 +102,17 @@ def view_of(arg: ArrayArg, value: Any) -> Array:
 
 def _foreign(arg: ArrayArg, value: Any) -> Array | None:
     if hasattr(value, "__dlpack__"):
-        _refuse_device(arg, value, device_of(value))
+        _check_on_host(arg, value, device_of(value))
         return from_dlpack(value)
     if hasattr(value, "__cuda_array_interface__"):
-        _refuse_device(arg, value, "cuda")
+        _check_on_host(arg, value, "cuda")
     try:
         return np.asarray(memoryview(value))
     except TypeError:
         return np.asarray(value) if hasattr(value, "__array_interface__") else None
 
 
-def _refuse_device(arg: ArrayArg, value: Any, device: str | None) -> None:
+def _check_on_host(arg: ArrayArg, value: Any, device: str | None) -> None:
     if device is not None:
         message = (
             f"{arg.name}, a {type(value).__name__}, is an array on device {device}, not the CPU"
@@ -120,13 +120,15 @@ def _refuse_device(arg: ArrayArg, value: Any, device: str | None) -> None:
         raise _mismatch(arg, message, "copy it to the host first")
 
 
-def _spelled(dtype: DType) -> str:
+def _numpy_name(dtype: DType) -> str:
     name = dtype.numpy.name
     return f"ml_dtypes.{name}" if dtype.kind == "e" else f"np.{name}"
 
 
 def _mismatch(arg: ArrayArg | ScalarArg, message: str, hint: str) -> TypeMismatch:
-    return TypeMismatch(message, loc=here(), label="this call", related=declared(arg), hint=hint)
+    return TypeMismatch(
+        message, loc=here(), label="this call", related=declaration_of(arg), hint=hint
+    )
 
 
 def as_scalar(arg: ScalarArg, value: Any) -> Any:
@@ -135,15 +137,15 @@ def as_scalar(arg: ScalarArg, value: Any) -> Any:
     An integer parameter takes integers in its range, a float parameter integers and floats (rounded to
     nearest, but never a finite number to infinity), a bool parameter booleans.
     """
-    plain = _plain(value[()] if isinstance(value, np.ndarray) else value)
-    if not isinstance(plain, _ACCEPTED[arg.dtype.kind]):
+    number = _to_python_number(value[()] if isinstance(value, np.ndarray) else value)
+    if not isinstance(number, _ACCEPTED[arg.dtype.kind]):
         raise _wrong_kind(arg, value)
     if arg.dtype.is_float:
-        return _as_float(arg, plain)
-    if not arg.dtype.low <= plain <= arg.dtype.high:
-        message = f"{arg.name} = {plain} does not fit {arg.dtype.numpy}"
+        return _as_float(arg, number)
+    if not arg.dtype.low <= number <= arg.dtype.high:
+        message = f"{arg.name} = {number} does not fit {arg.dtype.numpy}"
         raise _mismatch(arg, message, f"it holds {arg.dtype.low} to {arg.dtype.high}")
-    return arg.dtype.numpy.type(plain)
+    return arg.dtype.numpy.type(number)
 
 
 _ACCEPTED: dict[str, Any] = {
@@ -151,7 +153,7 @@ _ACCEPTED: dict[str, Any] = {
 }  # fmt: skip
 
 
-def _plain(number: Any) -> Any:
+def _to_python_number(number: Any) -> Any:
     """The Python bool, int or float equal to `number`; None if it is no such number."""
     if isinstance(number, bool | np.bool_):
         return bool(number)
@@ -167,28 +169,28 @@ def _is_ml_float(number: Any) -> bool:
     return isinstance(number, np.generic) and number.dtype.name in ML_DTYPES
 
 
-def _as_float(arg: ScalarArg, plain: Any) -> Any:
+def _as_float(arg: ScalarArg, number: Any) -> Any:
     try:
-        exact = float(plain)
+        exact = float(number)
     except OverflowError:
         exact = math.inf
     with np.errstate(over="ignore"):
         rounded = arg.dtype.numpy.type(exact)
-    if not math.isfinite(rounded) and plain == plain and plain not in (math.inf, -math.inf):
-        message = f"{arg.name} = {plain} does not fit {arg.dtype.numpy}"
+    if not math.isfinite(rounded) and number == number and number not in (math.inf, -math.inf):
+        message = f"{arg.name} = {number} does not fit {arg.dtype.numpy}"
         raise _mismatch(arg, message, f"the largest is {arg.dtype.largest}")
     return rounded
 
 
 def _wrong_kind(arg: ScalarArg, value: Any) -> TypeMismatch:
-    wanted = (
+    expected = (
         "a bool" if arg.dtype.kind == "b" else "a number" if arg.dtype.is_float else "an integer"
     )
-    got = (
+    received = (
         f"{value!r} of type {type(value).__name__}" if np.isscalar(value) else type(value).__name__
     )
     hint = "pass True or False" if arg.dtype.kind == "b" else "pass a Python number"
-    return _mismatch(arg, f"{arg.name} needs {wanted} ({arg.dtype.numpy}), got {got}", hint)
+    return _mismatch(arg, f"{arg.name} needs {expected} ({arg.dtype.numpy}), got {received}", hint)
 
 
 def aligned_empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
@@ -199,7 +201,7 @@ def aligned_empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
     return memory[start : start + size].view(dtype).reshape(shape)
 
 
-def well_placed(outputs: Iterable[Array]) -> bool:
+def are_aligned(outputs: Iterable[Array]) -> bool:
     """True if all arrays of `LARGE` bytes and more begin at a multiple of `ALIGN` bytes."""
     return all(out.nbytes < LARGE or out.ctypes.data % ALIGN == 0 for out in outputs)
 
@@ -230,34 +232,34 @@ def overlaps_itself(array: Array) -> bool:
     >>> overlaps_itself(np.broadcast_to(np.zeros(3), (2, 3))), overlaps_itself(np.zeros((2, 3)).T[::-1])
     (True, False)
     """
-    reach = array.itemsize
+    extent_bytes = array.itemsize
     axes = zip(array.strides, array.shape, strict=True)
     for stride, extent in sorted((abs(stride), extent) for stride, extent in axes if extent > 1):
-        if stride < reach:
+        if stride < extent_bytes:
             return array.size > 0
-        reach += stride * (extent - 1)
+        extent_bytes += stride * (extent - 1)
     return False
 
 
-_EFFORT = 10_000  # candidate solutions of the overlap equation, well under a millisecond
+_MAX_WORK = 10_000  # candidate solutions of the overlap equation, well under a millisecond
 
 
 def share_memory(a: Array, b: Array) -> bool:
     """True if two arrays share a byte, or if that is too expensive to decide."""
     try:
-        return np.shares_memory(a, b, max_work=_EFFORT)  # type: ignore[arg-type]  # NumPy's stub is too narrow
+        return np.shares_memory(a, b, max_work=_MAX_WORK)  # type: ignore[arg-type]  # NumPy's stub is too narrow
     except np.exceptions.TooHardError:
         return True
 
 
-def apart(inputs: Iterable[Any], outputs: Iterable[Array]) -> tuple[Any, ...]:
+def copy_overlapping(inputs: Iterable[Any], outputs: Iterable[Array]) -> tuple[Any, ...]:
     """The inputs, with copies of arrays that share memory with an output or are not aligned."""
-    written = tuple(outputs)
+    output_arrays = tuple(outputs)
 
-    def usable(value: Any) -> bool:
-        return value.flags.aligned and not any(share_memory(value, out) for out in written)
+    def is_usable(value: Any) -> bool:
+        return value.flags.aligned and not any(share_memory(value, out) for out in output_arrays)
 
     return tuple(
-        value if not isinstance(value, np.ndarray) or usable(value) else value.copy()
+        value if not isinstance(value, np.ndarray) or is_usable(value) else value.copy()
         for value in inputs
     )

@@ -19,10 +19,10 @@ CALLS = {"x86_64": 298, "aarch64": 241}
 
 def last_level_misses(run: Callable[[], object]) -> str:
     """One line of text: the last-level cache misses while `run` executes, or why they cannot be counted."""
-    found = count_event(HARDWARE, CACHE_MISSES, run)
-    if isinstance(found, str):
-        return f"the processor's own counters are not there: {found}"
-    return f"the processor counted {found:,} misses of its last cache, {64 * found / 1e6:.3f} MB"
+    misses = count_event(HARDWARE, CACHE_MISSES, run)
+    if isinstance(misses, str):
+        return f"the processor's own counters are not there: {misses}"
+    return f"the processor counted {misses:,} misses of its last cache, {64 * misses / 1e6:.3f} MB"
 
 
 def count_event(kind: int, event: int, run: Callable[[], object]) -> int | str:

@@ -22,40 +22,46 @@ import numpy as np
 from tdsl.codegen.ir.loops import Argument, Kernel, SizeParam
 from tdsl.codegen.runtime.arrays import (
     Array,
-    apart,
+    are_aligned,
     as_array,
     as_scalar,
+    copy_overlapping,
     layout_of,
-    well_placed,
 )
 from tdsl.codegen.runtime.binding import (
     bind,
     bind_outputs,
     bind_sizes,
+    check_outputs_disjoint,
     check_shape,
     output_array,
     output_shape,
-    refuse_overlap,
 )
 from tdsl.codegen.runtime.fast_call import FastCall, fast_call
 from tdsl.codegen.runtime.result_memory import new_output
-from tdsl.codegen.runtime.signature import ArrayArg, Signature, Specialisation, names, places
+from tdsl.codegen.runtime.signature import (
+    ArrayArg,
+    Signature,
+    Specialisation,
+    size_names,
+    size_sources,
+)
 
 Fast = Callable[..., Any]
-_KEPT = 4  # variants that the fast path tries; each one that does not fit costs some 0.3 us
+_MOST_RECENT = 4  # variants that the fast path tries; each one that does not fit costs some 0.3 us
 
 
 _entries: weakref.WeakSet[Entry] = weakref.WeakSet()
 
 
-def _renew_locks() -> None:
+def _replace_locks() -> None:
     # A thread that held a lock to build when the process forked does not exist in the child.
     for entry in _entries:
         entry._lock = threading.Lock()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_renew_locks)
+    os.register_at_fork(after_in_child=_replace_locks)
 
 
 class Executable(Protocol):
@@ -100,8 +106,8 @@ class Entry:
     ) -> None:
         self.signature, self.dynamic, self.build = signature, dynamic, build
         self._fixed = tuple(name for name in signature.sizes if name not in dynamic)
-        self._still = tuple(dynamic.isdisjoint(names(arg)) for arg in signature.arrays)
-        self._decided = set(signature.sizes) == set(places(signature)) and all(
+        self._static_arrays = tuple(dynamic.isdisjoint(size_names(arg)) for arg in signature.arrays)
+        self._sizes_are_inferable = set(signature.sizes) == set(size_sources(signature)) and all(
             a.is_certain or dynamic.isdisjoint(a.sizes) for a in signature.agreements
         )
         self._single = len(signature.outputs) == 1
@@ -129,7 +135,7 @@ class Entry:
                 for fast in self._fast:
                     if fast(*args, out) is True:
                         return out
-        return self._general(args, kwargs, out)
+        return self._bind_and_call(args, kwargs, out)
 
     def __repr__(self) -> str:
         inputs = ", ".join(arg.name for arg in self.signature.inputs)
@@ -143,70 +149,72 @@ class Entry:
 
     def executable(self, specialisation: Specialisation) -> Executable:
         """The compiled code of a specialisation, built on first use."""
-        found = self._executables.get(specialisation)
-        if found is not None:
-            return found
+        executable = self._executables.get(specialisation)
+        if executable is not None:
+            return executable
         with self._lock:
             if specialisation not in self._executables:
                 self._executables[specialisation] = self.build(specialisation)
             return self._executables[specialisation]
 
-    def _general(self, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Any:
+    def _bind_and_call(self, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Any:
         signature = self.signature
         values = bind(signature, args, kwargs)
-        given = bind_outputs(signature, out)
+        outputs_given = bind_outputs(signature, out)
         inputs = tuple(
             as_array(arg, value) if isinstance(arg, ArrayArg) else as_scalar(arg, value)
             for arg, value in zip(signature.inputs, values, strict=True)
         )
         # The types that the fast path takes: plain arrays and Python numbers.
-        plain = tuple(x if isinstance(x, np.ndarray) else x.item() for x in inputs)
-        tried = not kwargs and (out is None or (self._single and type(out) is np.ndarray))
-        if not tried or any(type(a) is not type(b) for a, b in zip(plain, values, strict=True)):
-            done = self._retry(plain, given)
+        fast_args = tuple(x if isinstance(x, np.ndarray) else x.item() for x in inputs)
+        fast_path_tried = not kwargs and (out is None or (self._single and type(out) is np.ndarray))
+        if not fast_path_tried or any(
+            type(a) is not type(b) for a, b in zip(fast_args, values, strict=True)
+        ):
+            done = self._call_fast(fast_args, outputs_given)
             if done is not None:
                 return done
-        return self._slow(inputs, given)
+        return self._call_slow(inputs, outputs_given)
 
-    def _retry(self, plain: tuple[Any, ...], given: tuple[Any, ...]) -> Any:
+    def _call_fast(self, fast_args: tuple[Any, ...], outputs_given: tuple[Any, ...]) -> Any:
         """The result of the fast path for bound and converted arguments; None if no variant accepts them."""
-        if all(array is None for array in given):
-            results = (quick(plain) for quick in self._quick)
+        if all(array is None for array in outputs_given):
+            results = (quick(fast_args) for quick in self._quick)
             return next((result for result in results if result is not None), None)
-        if any(array is None for array in given):
+        if any(array is None for array in outputs_given):
             return None
-        outputs = tuple(map(output_array, self.signature.outputs, given))
-        if any(fast(*plain, *outputs) is True for fast in self._fast):
-            return given[0] if len(given) == 1 else given
+        outputs = tuple(map(output_array, self.signature.outputs, outputs_given))
+        if any(fast(*fast_args, *outputs) is True for fast in self._fast):
+            return outputs_given[0] if len(outputs_given) == 1 else outputs_given
         return None
 
-    def _slow(self, inputs: tuple[Any, ...], given: tuple[Any, ...]) -> Any:
+    def _call_slow(self, inputs: tuple[Any, ...], outputs_given: tuple[Any, ...]) -> Any:
         signature = self.signature
-        taken = [
+        input_arrays = [
             (arg, value)
             for arg, value in zip(signature.inputs, inputs, strict=True)
             if isinstance(arg, ArrayArg)
         ]
-        written = [
+        given_outputs = [
             (arg, output_array(arg, value))
-            for arg, value in zip(signature.outputs, given, strict=True)
+            for arg, value in zip(signature.outputs, outputs_given, strict=True)
             if value is not None
         ]
-        sizes = bind_sizes(signature, [*taken, *written])
-        refuse_overlap(written)
-        outputs = self._outputs({arg.name: array for arg, array in written}, sizes)
-        self._run(apart(inputs, [array for _, array in written]), outputs, sizes)
+        sizes = bind_sizes(signature, [*input_arrays, *given_outputs])
+        check_outputs_disjoint(given_outputs)
+        outputs = self._outputs({arg.name: array for arg, array in given_outputs}, sizes)
+        self._run(copy_overlapping(inputs, [array for _, array in given_outputs]), outputs, sizes)
         results = tuple(
             (array if array.ndim else array[()]) if value is None else value
-            for value, array in zip(given, outputs, strict=True)
+            for value, array in zip(outputs_given, outputs, strict=True)
         )
         return results[0] if len(results) == 1 else results
 
-    def _outputs(self, written: dict[str, Array], sizes: dict[str, int]) -> tuple[Array, ...]:
+    def _outputs(self, given_outputs: dict[str, Array], sizes: dict[str, int]) -> tuple[Array, ...]:
         outputs = []
         for arg in self.signature.outputs:
             shape = output_shape(self.signature, arg, sizes)
-            array = written.get(arg.name)
+            array = given_outputs.get(arg.name)
             if array is None:
                 array = new_output(shape, arg.dtype.numpy)
             else:
@@ -223,8 +231,8 @@ class Entry:
         arrays = (*(value for value in inputs if isinstance(value, np.ndarray)), *targets)
         specialisation = Specialisation(
             tuple((name, sizes[name]) for name in self._fixed),
-            tuple(map(layout_of, arrays, self._still)),
-            well_placed(targets),
+            tuple(map(layout_of, arrays, self._static_arrays)),
+            are_aligned(targets),
         )
         executable = self.executable(specialisation)
         named = {
@@ -248,7 +256,7 @@ class Entry:
         self, specialisation: Specialisation, executable: Executable, sizes: dict[str, int]
     ) -> None:
         fast = executable.fast
-        if fast is None or not self._decided:
+        if fast is None or not self._sizes_are_inferable:
             return
         if self._recent and self._recent[0][0] == specialisation:
             return
@@ -256,11 +264,11 @@ class Entry:
         quick = fast_call(self.signature, fixed, fast)
         with self._lock:
             others = [entry for entry in self._recent if entry[0] != specialisation]
-            self._recent = [(specialisation, fast, quick), *others][:_KEPT]
+            self._recent = [(specialisation, fast, quick), *others][:_MOST_RECENT]
             self._fast = tuple(fast for _, fast, _ in self._recent)
             self._quick = tuple(quick for _, _, quick in self._recent)
 
 
-def quick_entries(entry: Entry) -> tuple[Fast, ...]:
+def fast_entries(entry: Entry) -> tuple[Fast, ...]:
     """The fast entry points of the latest variants, for callers that pass arrays and outputs themselves."""
     return entry._fast

@@ -79,28 +79,28 @@ def from_dlpack(exporter: Any) -> np.ndarray[Any, Any]:
             raise BufferError(str(error)) from error
     tensor, read_only = _read(capsule)
     dtype = _dtype(tensor)
-    return np.asarray(_Exported(capsule, tensor, dtype, read_only)).view(dtype)
+    return np.asarray(_CapsuleArray(capsule, tensor, dtype, read_only)).view(dtype)
 
 
-def exported(
+def array_info(
     exporter: Any, stream: int | None = None
 ) -> tuple[int, tuple[int, ...], tuple[int, ...] | None, np.dtype[Any]]:
     """Address, shape, strides in bytes and dtype of an array on any device; `exporter` owns the memory.
 
     The exporter synchronises `stream` with its own one; with None it does not synchronise.
     """
-    waits = -1 if stream is None else stream
+    stream_argument = -1 if stream is None else stream
     try:
-        capsule = exporter.__dlpack__(stream=waits, max_version=(_VERSION, 0))
+        capsule = exporter.__dlpack__(stream=stream_argument, max_version=(_VERSION, 0))
     except TypeError:  # from before versions were agreed on
-        capsule = exporter.__dlpack__(stream=waits)
+        capsule = exporter.__dlpack__(stream=stream_argument)
     tensor, _ = _read(capsule)
     dtype = _dtype(tensor)
     shape = tuple(tensor.shape[axis] for axis in range(tensor.ndim))
     return (tensor.data or 0) + tensor.byte_offset, shape, _strides(tensor, dtype.itemsize), dtype
 
 
-class _Exported:
+class _CapsuleArray:
     """An object with `__array_interface__` for a capsule; NumPy's array has it as base and keeps it alive."""
 
     def __init__(

@@ -33,7 +33,7 @@ class Table(ctypes.Structure):
     )
 
 
-class Lent(ctypes.Structure):
+class BorrowedTensor(ctypes.Structure):
     """The C struct DLTensor, with fields joined to words: `device`, and rank and element type as `kind`."""
 
     _fields_ = (
@@ -51,7 +51,7 @@ class Lent(ctypes.Structure):
 
 
 def device_word(kind: int, ordinal: int) -> int:
-    """The word `device` of `Lent`, from a DLDeviceType and a device number.
+    """The word `device` of `BorrowedTensor`, from a DLDeviceType and a device number.
 
     >>> hex(device_word(2, 1))
     '0x100000002'
@@ -60,7 +60,7 @@ def device_word(kind: int, ordinal: int) -> int:
 
 
 def kind_word(rank: int, dtype: DType) -> int:
-    """The word `kind` of `Lent`, from a rank and an element type.
+    """The word `kind` of `BorrowedTensor`, from a rank and an element type.
 
     >>> from tdsl.lang.types import f32
     >>> hex(kind_word(3, f32))
@@ -69,8 +69,8 @@ def kind_word(rank: int, dtype: DType) -> int:
     return (1 << 16 | dtype.bits << 8 | type_code(dtype)) << 32 | rank
 
 
-_STREAM = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_int, ctypes.c_int32, ctypes.c_void_p)
-_LEND = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.c_void_p)
+_CURRENT_STREAM = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_int, ctypes.c_int32, ctypes.c_void_p)
+_EXPORT = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.c_void_p)
 _get_name = ctypes.PYFUNCTYPE(ctypes.c_char_p, ctypes.py_object)(
     ("PyCapsule_GetName", ctypes.pythonapi)
 )
@@ -80,17 +80,17 @@ _get_pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_cha
 
 
 class Exchange:
-    """The C functions of an array type; `lend(array, address)` fills a DLTensor, and returns 0 or raises."""
+    """The C functions of an array type; `export(array, address)` fills a DLTensor; it returns 0 or raises."""
 
     def __init__(self, table: Table) -> None:
-        self.lend: Callable[[Any, int], int] = _LEND(table.tensor_from_py_object)
-        self._stream = _STREAM(table.current_work_stream)
+        self.export: Callable[[Any, int], int] = _EXPORT(table.tensor_from_py_object)
+        self._current_stream = _CURRENT_STREAM(table.current_work_stream)
 
     def stream(self, kind: int, device: int) -> int:
         """The current stream of the library on a device, as an address; 0 for the default stream."""
-        found = ctypes.c_void_p()
-        self._stream(kind, device, ctypes.addressof(found))
-        return found.value or 0
+        stream_handle = ctypes.c_void_p()
+        self._current_stream(kind, device, ctypes.addressof(stream_handle))
+        return stream_handle.value or 0
 
 
 @functools.lru_cache(maxsize=64)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from tdsl.codegen.runtime.result_memory import new_output
-from tdsl.codegen.runtime.signature import LARGE, ArrayArg, Signature, places
+from tdsl.codegen.runtime.signature import LARGE, ArrayArg, Signature, size_sources
 from tdsl.core.node import Node, transform
 from tdsl.lang.expr import Const, Expr, Size, const
 from tdsl.lang.program import bind_expr
@@ -36,30 +36,32 @@ def fast_call(
     namespace |= BY_NAME
     for k, arg in enumerate(signature.outputs):
         namespace[f"t{k}"] = arg.dtype.numpy
-    exec(quick_text(signature, fixed), namespace)
-    made: FastCall = namespace["call"]
-    return made
+    exec(fast_call_text(signature, fixed), namespace)
+    call: FastCall = namespace["call"]
+    return call
 
 
-def quick_text(signature: Signature, fixed: Mapping[str, int]) -> str:
+def fast_call_text(signature: Signature, fixed: Mapping[str, int]) -> str:
     """The Python source of the function that `fast_call` returns.
 
     >>> from tdsl.codegen.runtime.signature import ArrayArg
     >>> from tdsl.lang.types import f32
     >>> x = ArrayArg("x", f32, (Size("R"), Size("C")))
-    >>> print(quick_text(Signature("f", (x,), (ArrayArg("y", f32, (Size("R"), const(2))),)), {"C": 3}))
+    >>> print(fast_call_text(Signature("f", (x,), (ArrayArg("y", f32, (Size("R"), const(2))),)), {"C": 3}))
     def call(args):
         try:
             (a0,) = args
             s0 = (a0.shape[0], 2)
             r0 = (empty if s0[0] < 131072 else result)(s0, t0)
         except (AttributeError, IndexError, TypeError, ValueError, ZeroDivisionError):
-            return None  # the slow way says what is wrong
+            return None  # the slow path reports the error
         if entry(a0, r0) is True:
             return r0
         return None
     """
-    read = {name: f"a{k}.shape[{axis}]" for name, (k, axis) in places(signature).items()}
+    size_texts = {
+        name: f"a{k}.shape[{axis}]" for name, (k, axis) in size_sources(signature).items()
+    }
     inputs = [f"a{k}" for k in range(len(signature.inputs))]
     outputs = [f"r{k}" for k in range(len(signature.outputs))]
     results = [
@@ -68,13 +70,13 @@ def quick_text(signature: Signature, fixed: Mapping[str, int]) -> str:
     ]
     lines = ["def call(args):", "    try:", f"        {_tuple(inputs)} = args"]
     for k, (name, arg) in enumerate(zip(outputs, signature.outputs, strict=True)):
-        lines.append(f"        s{k} = {_tuple([_text(e, fixed, read) for e in arg.shape])}")
-        lines.append(f"        {name} = {_maker(k, arg, fixed)}(s{k}, t{k})")
+        lines.append(f"        s{k} = {_tuple([_text(e, fixed, size_texts) for e in arg.shape])}")
+        lines.append(f"        {name} = {_allocator(k, arg, fixed)}(s{k}, t{k})")
     return "\n".join(
         [
             *lines,
             "    except (AttributeError, IndexError, TypeError, ValueError, ZeroDivisionError):",
-            "        return None  # the slow way says what is wrong",
+            "        return None  # the slow path reports the error",
             f"    if entry({', '.join([*inputs, *outputs])}) is True:",
             f"        return {', '.join(results)}",
             "    return None",
@@ -82,24 +84,24 @@ def quick_text(signature: Signature, fixed: Mapping[str, int]) -> str:
     )
 
 
-def _maker(k: int, arg: ArrayArg, fixed: Mapping[str, int]) -> str:
+def _allocator(k: int, arg: ArrayArg, fixed: Mapping[str, int]) -> str:
     """The expression for the allocator of output `k`: `result` from `LARGE` bytes on, else `empty`."""
     extents = [bind_expr(e, fixed) for e in arg.shape]
-    known = arg.dtype.bytes * math.prod(int(e.value) for e in extents if isinstance(e, Const))
-    rest = [f"s{k}[{n}]" for n, e in enumerate(extents) if not isinstance(e, Const)]
-    if not rest or known <= 0:
-        return "result" if known >= LARGE else "empty"
-    return f"(empty if {' * '.join(rest)} < {-(-LARGE // known)} else result)"
+    known_bytes = arg.dtype.bytes * math.prod(int(e.value) for e in extents if isinstance(e, Const))
+    dynamic_extents = [f"s{k}[{n}]" for n, e in enumerate(extents) if not isinstance(e, Const)]
+    if not dynamic_extents or known_bytes <= 0:
+        return "result" if known_bytes >= LARGE else "empty"
+    return f"(empty if {' * '.join(dynamic_extents)} < {-(-LARGE // known_bytes)} else result)"
 
 
 def _tuple(items: list[str]) -> str:
     return f"({', '.join(items)}{',' if len(items) == 1 else ''})"
 
 
-def _text(e: Expr, fixed: Mapping[str, int], read: Mapping[str, str]) -> str:
+def _text(e: Expr, fixed: Mapping[str, int], size_texts: Mapping[str, str]) -> str:
     def replace(n: Node) -> Node:
         if not isinstance(n, Size):
             return n
-        return const(fixed[n.name]) if n.name in fixed else Size(read[n.name])
+        return const(fixed[n.name]) if n.name in fixed else Size(size_texts[n.name])
 
     return show_expr(transform(e, replace))

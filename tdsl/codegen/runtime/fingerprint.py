@@ -25,22 +25,22 @@ def fingerprint(*values: Any) -> str:
     """
     import hashlib  # loads a shared library that importing tdsl does not need
 
-    form = _Form()
-    last = form.token(values)
-    return hashlib.sha256("\n".join((*form.numbers, last)).encode()).hexdigest()
+    canonical = _CanonicalForm()
+    last = canonical.token(values)
+    return hashlib.sha256("\n".join((*canonical.tokens, last)).encode()).hexdigest()
 
 
-class _Form:
+class _CanonicalForm:
     """The canonical form of values: the texts of dataclasses, numbered in order of first appearance."""
 
     def __init__(self) -> None:
-        self.numbers: dict[str, str] = {}  # text of a dataclass -> its token
-        self.known: dict[int, str] = {}  # id of a dataclass -> its token
+        self.tokens: dict[str, str] = {}  # text of a dataclass -> its token
+        self.token_of_id: dict[int, str] = {}  # id of a dataclass -> its token
 
     def token(self, value: Any) -> str:
-        known = self.known.get(id(value))
-        if known is not None:
-            return known
+        token_of_id = self.token_of_id.get(id(value))
+        if token_of_id is not None:
+            return token_of_id
         match value:
             case None | bool():
                 return repr(value)
@@ -51,47 +51,47 @@ class _Form:
             case Node():
                 # Children first, so that a deep expression needs no deep recursion.
                 for n in post_order(value):
-                    if id(n) not in self.known:
-                        self.number(n)
-                return self.known[id(value)]
+                    if id(n) not in self.token_of_id:
+                        self.assign_number(n)
+                return self.token_of_id[id(value)]
             case float():
                 return float(value).hex()
             case frozenset():
                 return f"{{{','.join(sorted(map(self.token, value)))}}}"
             case _ if dataclasses.is_dataclass(value):
-                return self.number(value)
+                return self.assign_number(value)
             case _:
                 return str(int(value))
 
-    def number(self, value: Any) -> str:
-        names = _names(type(value))
+    def assign_number(self, value: Any) -> str:
+        names = _field_names(type(value))
         text = f"{type(value).__name__}({','.join([self.token(getattr(value, n)) for n in names])})"
-        token = self.known[id(value)] = self.numbers.setdefault(text, f"#{len(self.numbers)}")
+        token = self.token_of_id[id(value)] = self.tokens.setdefault(text, f"#{len(self.tokens)}")
         return token
 
 
-_NAMES: dict[type, tuple[str, ...]] = {}
+_FIELD_NAMES: dict[type, tuple[str, ...]] = {}
 
 
-def _names(cls: Any) -> tuple[str, ...]:
-    if cls not in _NAMES:
-        _NAMES[cls] = tuple(f.name for f in dataclasses.fields(cls) if f.compare)
-    return _NAMES[cls]
+def _field_names(cls: Any) -> tuple[str, ...]:
+    if cls not in _FIELD_NAMES:
+        _FIELD_NAMES[cls] = tuple(f.name for f in dataclasses.fields(cls) if f.compare)
+    return _FIELD_NAMES[cls]
 
 
 def _package_stamp() -> str:
     """The sizes and modification times of all Python files of the package, as text."""
     here = os.path.abspath(__file__)
-    folders, found = [os.path.dirname(os.path.dirname(os.path.dirname(here)))], []
+    folders, stamps = [os.path.dirname(os.path.dirname(os.path.dirname(here)))], []
     while folders:
         with os.scandir(folders.pop()) as entries:
             for entry in entries:
                 if entry.name.endswith(".py"):
                     status = entry.stat()
-                    found.append(f"{entry.path} {status.st_size} {status.st_mtime_ns}")
+                    stamps.append(f"{entry.path} {status.st_size} {status.st_mtime_ns}")
                 elif entry.is_dir() and not entry.name.startswith("__"):
                     folders.append(entry.path)
-    return "\n".join(sorted(found))
+    return "\n".join(sorted(stamps))
 
 
 # Evaluated on import of the package: the code of these files compiles in this process.

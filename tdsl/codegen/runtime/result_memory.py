@@ -24,11 +24,11 @@ from tdsl.codegen.runtime.signature import ALIGN, LARGE
 from tdsl.core.source import here
 from tdsl.errors import TdslError
 
-DEFAULT = 256  # MiB of blocks in the pool, at most
-_COUNT = 32  # blocks in the pool, at most: a call may look at each
-_SPARE = 1.25  # bytes of a reused block for each byte of its result, at most
+DEFAULT_MIB = 256  # MiB of blocks in the pool, at most
+_MOST_BLOCKS = 32  # blocks in the pool, at most: a call may look at each
+_LARGEST_RATIO = 1.25  # bytes of a reused block for each byte of its result, at most
 
-_kept: list[_Block] = []  # the pool, with the block used last at the end
+_pool: list[_Block] = []  # the pool, with the block used last at the end
 _limit = 0  # bytes of the pool, at most
 
 
@@ -49,15 +49,15 @@ class _Lease(np.ndarray[Any, Any]):
 
     def __del__(
         self,
-        references: Callable[[object], int] = sys.getrefcount,
-        ending: Callable[[], bool] = sys.is_finalizing,
+        count_references: Callable[[object], int] = sys.getrefcount,
+        is_finalizing: Callable[[], bool] = sys.is_finalizing,
     ) -> None:
-        if ending():  # the functions of this module may be gone
+        if is_finalizing():  # the functions of this module may be gone
             return
         if (
-            isinstance(self.base, _Block) and references(self.base) == 2
+            isinstance(self.base, _Block) and count_references(self.base) == 2
         ):  # self.base and the argument
-            _keep(self.base)
+            _return_to_pool(self.base)
 
 
 def new_output(shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
@@ -65,18 +65,18 @@ def new_output(shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray[Any, 
     size = math.prod(shape) * dtype.itemsize
     if size < LARGE:
         return np.empty(shape, dtype)
-    block = _kept_block(size)
+    block = _pooled_block(size)
     if block is None:
         block = _new_block(size)
     return np.ndarray(shape, dtype, _Lease((size,), np.uint8, block, block.start))
 
 
-def _kept_block(size: int) -> _Block | None:
+def _pooled_block(size: int) -> _Block | None:
     """A block of about this size, removed from the pool; None if the pool has none."""
-    for block in reversed(_kept):
-        if size <= block.capacity <= _SPARE * size:
+    for block in reversed(_pool):
+        if size <= block.capacity <= _LARGEST_RATIO * size:
             try:
-                _kept.remove(block)
+                _pool.remove(block)
             except ValueError:  # another thread has taken it
                 continue
             return block
@@ -88,24 +88,24 @@ def _new_block(size: int) -> _Block:
     try:
         block = _Block((size + ALIGN,), np.uint8)
     except MemoryError:
-        _kept.clear()
+        _pool.clear()
         block = _Block((size + ALIGN,), np.uint8)
     block.start = -block.ctypes.data % ALIGN
     block.capacity = block.nbytes - block.start
     return block
 
 
-def _keep(block: _Block) -> None:
+def _return_to_pool(block: _Block) -> None:
     if block.capacity <= _limit:
-        _kept.append(block)
+        _pool.append(block)
         _trim()
 
 
 def _trim() -> None:
     """Free the least recently used blocks until the pool is within its limits."""
-    while len(_kept) > _COUNT or sum([b.capacity for b in _kept]) > _limit:
+    while len(_pool) > _MOST_BLOCKS or sum([b.capacity for b in _pool]) > _limit:
         try:
-            _kept.pop(0)
+            _pool.pop(0)
         except IndexError:  # another thread has emptied the list
             return
 
@@ -113,14 +113,14 @@ def _trim() -> None:
 def _set_limit() -> None:
     """Set the size of the pool to TDSL_RESULT_MEMORY, in MiB; TdslError if that is no number."""
     global _limit
-    asked = os.environ.get("TDSL_RESULT_MEMORY", "").strip() or str(DEFAULT)
-    if not asked.isdecimal():
+    setting = os.environ.get("TDSL_RESULT_MEMORY", "").strip() or str(DEFAULT_MIB)
+    if not setting.isdecimal():
         raise TdslError(
-            f"TDSL_RESULT_MEMORY={asked!r} is not a number of MiB",
+            f"TDSL_RESULT_MEMORY={setting!r} is not a number of MiB",
             loc=here(),
             label="this call",
-            hint=f"set it to 0 to keep no memory of results, or leave it unset for {DEFAULT}",
+            hint=f"set it to 0 to keep no memory of results, or leave it unset for {DEFAULT_MIB}",
         )
-    before, _limit = _limit, int(asked) << 20
+    before, _limit = _limit, int(setting) << 20
     if _limit < before:
         _trim()

@@ -58,7 +58,7 @@ class Signature:
     @property
     def sizes(self) -> tuple[str, ...]:
         """The named extents, in the order in which they first occur."""
-        return tuple(dict.fromkeys(name for arg in self.arrays for name in names(arg)))
+        return tuple(dict.fromkeys(name for arg in self.arrays for name in size_names(arg)))
 
 
 Layout = tuple[int | None, ...]
@@ -92,39 +92,39 @@ def parameters(signature: Signature, variant: Specialisation) -> tuple[Argument,
     ['x', 's', 'y', 'R']
     """
     sizes, layouts = dict(variant.sizes), iter(variant.layouts)
-    made: list[Argument] = []
+    params: list[Argument] = []
     for position, arg in enumerate((*signature.inputs, *signature.outputs)):
         if isinstance(arg, ScalarArg):
-            made.append(ScalarParam(arg.name, arg.dtype))
+            params.append(ScalarParam(arg.name, arg.dtype))
         else:
             extents = tuple(bind_expr(e, sizes) for e in arg.shape)
             written = position >= len(signature.inputs)
             align = ALIGN if written and variant.aligned and is_large(extents, arg.dtype) else 1
-            made.append(BufferParam(arg.name, arg.dtype, extents, next(layouts), written, align))
-    return (*made, *(SizeParam(name) for name in signature.sizes if name not in sizes))
+            params.append(BufferParam(arg.name, arg.dtype, extents, next(layouts), written, align))
+    return (*params, *(SizeParam(name) for name in signature.sizes if name not in sizes))
 
 
 def is_large(extents: tuple[Expr, ...], dtype: DType) -> bool:
     """True for an array of constant extents and at least `LARGE` bytes."""
-    known = [int(e.value) for e in extents if isinstance(e, Const)]
-    return len(known) == len(extents) and prod(known) * dtype.bytes >= LARGE
+    constants = [int(e.value) for e in extents if isinstance(e, Const)]
+    return len(constants) == len(extents) and prod(constants) * dtype.bytes >= LARGE
 
 
-def dense(
+def dense_specialisation(
     signature: Signature, sizes: Mapping[str, int], dynamic: AbstractSet[str] = frozenset()
 ) -> Specialisation:
     """The variant for row-major arrays; `sizes` has a value for each size that is not dynamic.
 
     >>> from tdsl.lang.types import f32
     >>> x = ArrayArg("x", f32, (Size("R"), Size("C")))
-    >>> dense(Signature("f", (x,), (x,)), {"R": 2, "C": 3}).layouts
+    >>> dense_specialisation(Signature("f", (x,), (x,)), {"R": 2, "C": 3}).layouts
     ((3, 1), (3, 1))
-    >>> dense(Signature("f", (x,), (x,)), {"C": 3}, {"R"}).layouts
+    >>> dense_specialisation(Signature("f", (x,), (x,)), {"C": 3}, {"R"}).layouts
     ((None, 1), (None, 1))
     """
     layouts: list[Layout] = []
     for arg in signature.arrays:
-        if dynamic.isdisjoint(names(arg)):
+        if dynamic.isdisjoint(size_names(arg)):
             layouts.append(row_major(tuple(extent(e, sizes) for e in arg.shape)))
         else:
             layouts.append((*(None,) * (len(arg.shape) - 1), 1))
@@ -132,20 +132,20 @@ def dense(
     return Specialisation(fixed, tuple(layouts))
 
 
-def names(arg: ArrayArg) -> Iterator[str]:
+def size_names(arg: ArrayArg) -> Iterator[str]:
     """The names of the sizes in the extents of an array."""
     return (e.name for e in post_order(*arg.shape) if isinstance(e, Size))
 
 
-def places(signature: Signature) -> dict[str, tuple[int, int]]:
+def size_sources(signature: Signature) -> dict[str, tuple[int, int]]:
     """For each size that is an extent of an input: the position of the input, and the axis."""
-    found: dict[str, tuple[int, int]] = {}
+    sources: dict[str, tuple[int, int]] = {}
     for position, arg in enumerate(signature.inputs):
         if isinstance(arg, ArrayArg):
             for axis, e in enumerate(arg.shape):
                 if isinstance(e, Size):
-                    found.setdefault(e.name, (position, axis))
-    return found
+                    sources.setdefault(e.name, (position, axis))
+    return sources
 
 
 _OPERATORS: dict[str, Callable[[int, int], int]] = {

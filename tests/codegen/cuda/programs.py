@@ -5,7 +5,7 @@ from collections.abc import Callable
 import tdsl as td
 from tdsl.codegen.ir.loops import Barrier, Block, Kernel, Stmt
 from tdsl.codegen.ir.statements import map_parts, walk
-from tdsl.codegen.runtime.signature import dense
+from tdsl.codegen.runtime.signature import dense_specialisation
 from tdsl.pipeline import make_kernel
 
 i, j, k = td.vars("i j k")
@@ -97,7 +97,7 @@ def row_sums() -> td.Schedule:
 def kernel_of(s: td.Schedule, **sizes: int) -> Kernel:
     """The loops that a GPU runs."""
     f = td.compile(s, target="cuda")
-    return make_kernel(f.variant(dense(f.signature, sizes, frozenset())))
+    return make_kernel(f.variant(dense_specialisation(f.signature, sizes, frozenset())))
 
 
 def barriers(kernel: Kernel) -> int:

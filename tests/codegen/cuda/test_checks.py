@@ -74,7 +74,7 @@ def test_calls_with_arrays_on_a_gpu_wait_for_checks(launched, tmp_path):
 
     device = device_call.driver().device()
     good, bad = on_gpu(device, X), on_gpu(device, wrong(3))
-    for _ in range(2):  # by the slow way, then by the quick one
+    for _ in range(2):  # by the slow path, then by the fast path
         np.testing.assert_array_equal(launched(good).numpy(), np.sqrt(X))
         with pytest.raises(td.RequireError, match=r"a\[3\] = -2.5 is negative") as caught:
             launched(bad)

@@ -277,7 +277,7 @@ def test_calls_on_another_stream_are_prepared_once(f, monkeypatch):
     for _ in range(3):
         with td.cuda.stream(
             7
-        ):  # the library works on another one, so these calls take the slow way
+        ):  # the library works on another one, so these calls take the slow path
             f(x)
     f(x)
     assert len(made) == 1
@@ -310,7 +310,7 @@ def test_contexts_of_streams_are_nested(f, fake):
 
 def test_a_refused_launch_names_the_kernel_and_the_next_one_works(f, fake):
     x = Lent(filled())
-    for _ in range(2):  # by the slow way, then by the quick one
+    for _ in range(2):  # by the slow path, then by the fast path
         fake.refuse(701)
         with pytest.raises(td.TargetError, match="launch of kernel 'f_kernel' failed") as caught:
             f(x)

@@ -191,7 +191,7 @@ class TestText:
         from tdsl.codegen.cuda import device_call
 
         device, f = device_call.driver().device(), opened(scaled)
-        for _ in range(2):  # by the slow way, then by the quick one
+        for _ in range(2):  # by the slow path, then by the fast path
             for rows in (3, 40):
                 x = np.arange(rows * 64, dtype=np.float32).reshape(rows, 64)
                 np.testing.assert_array_equal(f(on_gpu(device, x)).numpy(), x * 2 + 1)

@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given, settings
 
 from tdsl.codegen.runtime.arrays import (
-    apart,
     as_array,
     as_scalar,
+    copy_overlapping,
     layout_of,
     overlaps_itself,
     share_memory,
@@ -337,12 +337,12 @@ def test_memory_that_is_too_hard_to_compare_counts_as_shared():
 def test_only_inputs_that_share_memory_or_are_misaligned_are_copied():
     a = np.arange(10, dtype=np.float32)
     odd = np.zeros(13, np.uint8)[1:].view(np.float32)
-    x, y, z, s = apart((a[:4], a[4:], odd, np.float32(2)), [a[2:5]])
+    x, y, z, s = copy_overlapping((a[:4], a[4:], odd, np.float32(2)), [a[2:5]])
     assert address(x) != address(a)
     assert address(y) != address(a[4:])
     assert address(z) != address(odd)
     assert s == 2
-    same, _ = apart((a[:4], a), [a[4:]])
+    same, _ = copy_overlapping((a[:4], a), [a[4:]])
     assert address(same) == address(a)
     np.testing.assert_array_equal(x, a[:4])
 

@@ -12,7 +12,7 @@ from tdsl.codegen.runtime.signature import (
     ScalarArg,
     Signature,
     Specialisation,
-    dense,
+    dense_specialisation,
     extent,
 )
 from tdsl.core.source import Loc
@@ -249,7 +249,7 @@ def test_dynamic_sizes_share_a_variant():
         x = f(rows, 4)
         np.testing.assert_array_equal(call(x, W, 0.5), x * W + np.float32(0.5))
     assert len(call.made) == 1
-    assert call.made[0].specialisation == dense(SCALED, {"C": 4}, {"R"})
+    assert call.made[0].specialisation == dense_specialisation(SCALED, {"C": 4}, {"R"})
     assert call.made[0].slow_runs == 1
 
 
@@ -268,7 +268,7 @@ def test_variants_used_in_turn_stay_quick():
 
 def test_the_dense_variant_can_be_built_ahead():
     call = scaled()
-    built = call.executable(dense(SCALED, {"R": 3, "C": 4}))
+    built = call.executable(dense_specialisation(SCALED, {"R": 3, "C": 4}))
     call(X, W, 0.5)
     assert call.made == [built]
 

@@ -51,7 +51,7 @@ def test_only_true_is_success(answer):
     assert fast_call(SIGNATURE, {}, lambda *given: answer)((1.0, np.zeros((2, 3)))) is None
 
 
-def test_arguments_that_give_no_shape_are_left_to_the_slow_way():
+def test_arguments_that_give_no_shape_are_left_to_the_slow_path():
     call = fast_call(SIGNATURE, {}, lambda *given: True)
     small = Signature(
         "h", (ArrayArg("x", f32, (R,)),), (ArrayArg("y", f32, (Binary("sub", R, const(5)),)),)

@@ -21,7 +21,7 @@ F32 = np.dtype(np.float32)
 
 @pytest.fixture(autouse=True)
 def _empty(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(result_memory, "_kept", [])
+    monkeypatch.setattr(result_memory, "_pool", [])
 
 
 def faults() -> int:
@@ -155,12 +155,12 @@ def test_a_block_is_used_for_results_of_about_its_size_only():
     assert address(new_output((2, MIB, 2), np.dtype(np.uint8))) == first
     for size in (4 * MIB + 4096, 2 * MIB):
         new_output((size,), np.dtype(np.uint8))
-        assert len(result_memory._kept) > 1
+        assert len(result_memory._pool) > 1
 
 
 def test_as_many_bytes_are_kept_as_the_environment_says(monkeypatch):
     def kept() -> int:
-        return sum(b.nbytes for b in result_memory._kept) >> 20
+        return sum(b.nbytes for b in result_memory._pool) >> 20
 
     monkeypatch.setenv("TDSL_RESULT_MEMORY", "10")
     x = [new_output((3 * MIB + n,), np.dtype(np.uint8)) for n in range(5)]
@@ -177,7 +177,7 @@ def test_as_many_bytes_are_kept_as_the_environment_says(monkeypatch):
     monkeypatch.delenv("TDSL_RESULT_MEMORY")
     many = [new_output((MIB,), np.dtype(np.uint8)) for _ in range(50)]
     del many
-    assert len(result_memory._kept) == result_memory._COUNT
+    assert len(result_memory._pool) == result_memory._MOST_BLOCKS
 
 
 def test_small_results_are_plain_arrays():
