@@ -12,7 +12,7 @@ import numpy as np
 
 from tdsl.codegen.ir.loops import BufferParam
 from tdsl.codegen.lowering.root_stages import RootStage, root_stages, stage_kernels
-from tdsl.codegen.python.simulated_caches import count_bytes
+from tdsl.codegen.python.count_bytes import count_bytes
 from tdsl.codegen.runtime.arrays import (
     are_aligned,
     as_array,

@@ -80,7 +80,7 @@ class Target:
 
     def machine(self) -> Machine:
         """The machine model of this target: vectors, threads, levels of memory, and rates if known."""
-        from tdsl.machine.of_target import machine_of
+        from tdsl.machine.machine_of import machine_of
 
         return machine_of(self.name, self.level, self.arch)
 

@@ -17,7 +17,7 @@ from tdsl.codegen.ir.show import show
 from tdsl.codegen.runtime.signature import dense_specialisation
 from tdsl.distribute.show import show_rank
 from tdsl.machine.cpu import processor
-from tdsl.machine.devices import describe_gpu, typical
+from tdsl.machine.devices import describe_gpu, reference_cpu
 from tdsl.target import as_target
 from tdsl.variant import Variant
 
@@ -31,7 +31,7 @@ def described(schedule: Any, target: td.Target = AVX2) -> Variant:
     variant = compiled.variant(dense_specialisation(compiled.signature, {}, frozenset()))
     if target is AVX2:
         cpu = processor(AVX2.level)
-        machine = replace(typical(cpu.vector_bytes), features=cpu.has, threads=4)
+        machine = replace(reference_cpu(cpu.vector_bytes), features=cpu.has, threads=4)
     else:
         machine = describe_gpu(HOPPER.arch)
     return replace(variant, machine=machine)

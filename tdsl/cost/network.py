@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import ceil, inf
 
 from tdsl.core.node import frozen
-from tdsl.machine.devices import typical
+from tdsl.machine.devices import reference_cpu
 from tdsl.machine.model import Machine, MemoryLevel
 
 
@@ -30,7 +30,7 @@ class Received:
 
 def link_of(machine: Machine) -> MemoryLevel:
     """The outermost link of a machine, or that of a processor which was measured."""
-    return (machine.links or typical().links)[-1]
+    return (machine.links or reference_cpu().links)[-1]
 
 
 def network_seconds(received: Received, link: MemoryLevel) -> float:

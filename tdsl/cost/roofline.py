@@ -22,7 +22,7 @@ from tdsl.lang.definition import Definition
 from tdsl.lang.expr import TRUE, Call, Const, Expr, Param, Select
 from tdsl.lang.program import map_expressions
 from tdsl.lang.regions import reads_in
-from tdsl.machine.devices import typical
+from tdsl.machine.devices import reference_cpu
 from tdsl.machine.instructions.instruction import INSTRUCTIONS
 from tdsl.machine.model import Machine, MemoryLevel
 from tdsl.schedule.properties import cost, max_bytes, node_cost
@@ -175,7 +175,7 @@ def _streams(nests: Nests, name: str) -> bool:
 
 def unit_seconds(work: Work, machine: Machine, threads: int) -> tuple[tuple[str, float], ...]:
     """The time that so many threads take for operations, by unit."""
-    measured = typical(machine.vector_bytes)
+    measured = reference_cpu(machine.vector_bytes)
     return tuple(
         (unit, n / (threads * (machine.rate(unit) or measured.rate(unit) or inf)))
         for unit, n in (
@@ -189,12 +189,12 @@ def unit_seconds(work: Work, machine: Machine, threads: int) -> tuple[tuple[str,
 
 def launch_seconds(machine: Machine) -> float:
     """What a parallel loop takes beyond its work."""
-    return machine.launch or typical(machine.vector_bytes).launch or 0.0
+    return machine.launch or reference_cpu(machine.vector_bytes).launch or 0.0
 
 
 def bytes_per_second(level: MemoryLevel, machine: Machine, threads: int) -> float:
     """The bytes a second that threads read of a level, where not measured those of a like processor."""
-    measured = {x.name: x for x in typical(machine.vector_bytes).levels}
+    measured = {x.name: x for x in reference_cpu(machine.vector_bytes).levels}
     like = measured.get(level.name, measured["memory"])
     return level.bytes_per_second(threads) or like.bytes_per_second(threads) or inf
 

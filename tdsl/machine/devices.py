@@ -36,22 +36,22 @@ def describe_gpu(arch: str) -> Machine:
 
 
 @functools.cache
-def least_shared() -> int:
+def min_shared_bytes() -> int:
     """The bytes of shared memory that a block has on each of the GPUs.
 
-    >>> least_shared() >> 10
+    >>> min_shared_bytes() >> 10
     99
     """
     return min(describe_gpu(arch).level("shared").bytes or 0 for arch in DEVICES)
 
 
 @functools.cache
-def typical(vector_bytes: int = 0) -> Machine:
+def reference_cpu(vector_bytes: int = 0) -> Machine:
     """The measured processor whose times stand for those of one that was not measured.
 
     It is the one with vectors of `vector_bytes`, or with the next wider ones; 0 asks for the widest.
 
-    >>> [typical(n).vector_bytes for n in (16, 32, 64, 0)]
+    >>> [reference_cpu(n).vector_bytes for n in (16, 32, 64, 0)]
     [32, 32, 64, 64]
     """
     measured = sorted((_file(name) for name in PROCESSORS), key=lambda m: m.vector_bytes)

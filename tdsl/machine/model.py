@@ -87,26 +87,26 @@ class Machine:
 
     @property
     def caches(self) -> tuple[MemoryLevel, ...]:
-        """The levels that hold what was used last, nearest first."""
+        """The caches, innermost first."""
         return tuple(x for x in self.levels if not x.managed and x.bytes is not None)
 
     @property
-    def nearest_bytes(self) -> int:
-        """The bytes of the nearest cache that one thread may count on."""
+    def l1_share(self) -> int:
+        """The bytes of the L1 cache for each of the threads that share it."""
         return self.caches[0].share or 0
 
     @property
-    def near_bytes(self) -> int:
-        """The bytes that one thread may count on in the cache behind the nearest.
+    def l2_share(self) -> int:
+        """The bytes of the L2 cache, or of the only cache, for each of the threads that share it.
 
-        >>> Machine().near_bytes >> 10
+        >>> Machine().l2_share >> 10
         512
         """
         return self.caches[min(1, len(self.caches) - 1)].share or 0
 
     @property
-    def last_bytes(self) -> int:
-        """The bytes of the cache before memory, for all threads that share it."""
+    def last_cache_bytes(self) -> int:
+        """The bytes of an instance of the last-level cache."""
         return self.caches[-1].bytes or 0
 
     def level(self, name: str) -> MemoryLevel:

@@ -19,7 +19,7 @@ def num_threads() -> int:
     return _threads[0]
 
 
-def keep_num_threads(count: int) -> None:
+def store_num_threads(count: int) -> None:
     """Set what `num_threads` returns; TargetError for a number below 1 or above MOST_THREADS."""
     if type(count) is not int or not 1 <= count <= MOST_THREADS:
         raise TargetError(

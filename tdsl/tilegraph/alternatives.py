@@ -129,7 +129,7 @@ def _may_gain(state: State, machine: Machine, by_recipes: State) -> bool:
     points = {f.name: volume(boxes[f.name]) or 0 for f in needed}
     stored = sum(points[f.name] * sum(t.bytes for t in f.dtypes) for f in needed if f.name in far)
     work = sum(points[f.name] * _terms(f, boxes[f.name]) * cost(f.definitions[0]) for f in needed)
-    return stored > machine.near_bytes * machine.threads or work > MUCH
+    return stored > machine.l2_share * machine.threads or work > MUCH
 
 
 def _terms(f: FuncDef, box: Box) -> int:

@@ -62,13 +62,13 @@ def find_shared_loops(state: State, by_recipes: State, machine: Machine) -> list
             continue  # its sums are side by side, and its terms outside of them
         rows = extent(boxes[f.name], 0)
         for source in _read_by_rows(f):
-            if rows and _bytes(state, source, boxes) > machine.last_bytes:
+            if rows and _bytes(state, source, boxes) > machine.last_cache_bytes:
                 by_source.setdefault((source, rows), []).append(f.name)
     plans, assigned = list[SharedLoops](), set[str]()
     for (source, rows), members in by_source.items():
         kept = _independent(state, [n for n in members if n not in assigned])
         if len(kept) > 1:
-            each = max(int(FULL * machine.near_bytes * rows / _bytes(state, source, boxes)), 1)
+            each = max(int(FULL * machine.l2_share * rows / _bytes(state, source, boxes)), 1)
             each = min(each, max(rows // (EACH * machine.threads), 1))
             plans.append(SharedLoops(source, each, tuple(kept)))
             assigned |= {*kept}

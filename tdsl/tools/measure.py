@@ -139,7 +139,7 @@ class Measurement:
         """The multiplications and additions per second on a tile of accumulators in registers."""
         rows, vectors = ROWS, 4 if lanes > 1 and self.machine.registers >= 32 else 2
         width = vectors * lanes
-        depth = max(self.machine.nearest_bytes // 2 // ((rows + width) * dtype.bytes), 1)
+        depth = max(self.machine.l1_share // 2 // ((rows + width) * dtype.bytes), 1)
         repeat = max((1 << 21) // (depth * rows * vectors), 1)
         t, i, j, k = td.vars("t i j k")
         again = td.range("again", 0, repeat)
@@ -170,7 +170,7 @@ class Measurement:
     def exponentials(self, lanes: int) -> float:
         """The values of exp per second, for an array in the nearest cache."""
         width = 4 * lanes
-        depth = max(self.machine.nearest_bytes // 2 // (4 * width), 1)
+        depth = max(self.machine.l1_share // 2 // (4 * width), 1)
         repeat = max((1 << 20) // (depth * width), 1)
         t, j, k = td.vars("t j k")
         again = td.range("again", 0, repeat)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import tdsl as td
-from tdsl.codegen.python.simulated_caches import count_bytes
+from tdsl.codegen.python.count_bytes import count_bytes
 from tdsl.cost.caches import _stays
 from tdsl.cost.moved import total
 from tdsl.cost.predict import Prediction

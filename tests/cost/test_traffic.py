@@ -12,7 +12,7 @@ import pytest
 import tdsl as td
 from tdsl.codegen.ir.loops import BufferParam, For, If, Stmt, Store
 from tdsl.codegen.ir.statements import parts_of
-from tdsl.codegen.python.simulated_caches import count_bytes
+from tdsl.codegen.python.count_bytes import count_bytes
 from tdsl.codegen.runtime.signature import dense_specialisation
 from tdsl.core.node import post_order
 from tdsl.cost.moved import total

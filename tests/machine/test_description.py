@@ -120,10 +120,10 @@ def test_the_code_of_another_description_has_another_key(tmp_path, monkeypatch):
 
 
 def test_what_one_thread_may_count_on_is_its_share_of_a_cache():
-    assert MACHINE.nearest_bytes == 1 << 13
-    assert MACHINE.near_bytes == 1 << 18
-    assert MACHINE.last_bytes == 1 << 22
-    assert Machine(levels=LEVELS[:2]).near_bytes == 1 << 13
+    assert MACHINE.l1_share == 1 << 13
+    assert MACHINE.l2_share == 1 << 18
+    assert MACHINE.last_cache_bytes == 1 << 22
+    assert Machine(levels=LEVELS[:2]).l2_share == 1 << 13
 
 
 def test_bandwidth_is_that_of_the_nearest_number_of_threads():

@@ -62,7 +62,7 @@ def plan_bands(
         one = boxes_of_rows(state, owner, row, group, boxes, 1, tuple(outer))
         size, again = _price(state, inside, one, boxes, count * prod(outer.values()))
         most = -(-count // threads)
-        rows = None if size is None or again > 1.1 else _rows(size, most, machine.near_bytes)
+        rows = None if size is None or again > 1.1 else _rows(size, most, machine.l2_share)
         if rows is not None:
             band_boxes = boxes_of_rows(state, owner, row, group, boxes, rows, tuple(outer))
             parallel = (even or row) if machine.threads > 1 else ""

@@ -339,11 +339,11 @@ def _plan_product(c: Contraction, machine: Machine) -> Tiles:
     whole = c.constant or parallel == c.names[c.across] or not moves.issuperset(c.others)
     terms = 0
     panel = width * c.terms * c.element  # bytes, which should stay in the cache next to the first
-    if copied and len(c.ranges) == 1 and c.terms < UNKNOWN and panel > machine.near_bytes:
-        blocks = -(-panel // machine.near_bytes)
+    if copied and len(c.ranges) == 1 and c.terms < UNKNOWN and panel > machine.l2_share:
+        blocks = -(-panel // machine.l2_share)
         terms = -(-c.terms // blocks)
         terms += -terms % (dot.terms if dot else 1)
-    large = c.element * prod(c.sizes[v] for v in moves) > APART * machine.near_bytes
+    large = c.element * prod(c.sizes[v] for v in moves) > APART * machine.l2_share
     prefetched = adjacent and large and not c.slides and not c.constant
     if _is_outer(c, machine):
         across = c.names[c.across] if parallel else ""
@@ -387,7 +387,7 @@ def _is_outer(c: Contraction, machine: Machine) -> bool:
     """
     free = prod(c.sizes[v] for v in c.names)
     known = max(c.sizes.values()) < UNKNOWN
-    large = known and free * c.element >= LARGE * machine.last_bytes
+    large = known and free * c.element >= LARGE * machine.last_cache_bytes
     return large and c.final and c.terms <= THIN and not c.others and len(c.ranges) == 1
 
 
@@ -397,7 +397,10 @@ def _fetch(c: Contraction, machine: Machine) -> int:
         plain = r != c.moving and all(isinstance(e, Var) for e in r.index)
         if not plain or stride_of(r, c.ranges[-1]) != 1:
             continue
-        if c.element * prod(c.sizes[v] for e in r.index for v in variables(e)) > machine.last_bytes:
+        if (
+            c.element * prod(c.sizes[v] for e in r.index for v in variables(e))
+            > machine.last_cache_bytes
+        ):
             return machine.levels[0].line // c.element
     return 0
 

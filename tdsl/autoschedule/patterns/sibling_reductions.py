@@ -120,7 +120,7 @@ def _is_far(state: State, name: str, boxes: dict[str, Box], machine: Machine) ->
         return False
     types = program.func(name).dtypes if program.has_func(name) else (program.input(name).dtype,)
     size = (volume(boxes[name]) or 0) * sum(t.bytes for t in types)
-    return size > machine.near_bytes * machine.threads
+    return size > machine.l2_share * machine.threads
 
 
 def write_sibling_reductions(

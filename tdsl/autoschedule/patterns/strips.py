@@ -240,7 +240,7 @@ def _priced(g: _Group, machine: Machine, depth: int) -> Strips | None:
 
 def _along(g: _Group, machine: Machine, depth: int) -> Strips | None:
     f, needed, further = g.owner, g.needed(), g.needed(1 + g.steps)
-    inside = g.inside(needed, further, machine.near_bytes)
+    inside = g.inside(needed, further, machine.l2_share)
     sizes = extents(f, f.definitions[0], g.boxes[f.name])
     lines = sizes[g.line]
     if not inside or lines == 1:

@@ -37,14 +37,14 @@ def bands(stage: Stage, *, machine: Machine | None = None, **choices: Any) -> Ba
     made.
 
     >>> import tdsl as td
-    >>> from tdsl.machine.devices import typical
+    >>> from tdsl.machine.devices import reference_cpu
     >>> i, j, k = td.vars("i j k")
     >>> x, v, w = (td.Tensor(n, (512, 512), td.f32) for n in "xvw")
     >>> hidden, y = td.Func("hidden"), td.Func("y")
     >>> hidden[i, j] = td.maximum(td.sum(x[i, k] * v[k, j], axis=k), 0)
     >>> y[i, j] = td.sum(hidden[i, k] * w[k, j], axis=k) + x[i, j]
     >>> s = td.Schedule(y)
-    >>> td.recipes.bands(s[y], parallel="", machine=typical())
+    >>> td.recipes.bands(s[y], parallel="", machine=reference_cpu())
     Bands(row='i', rows=128, parallel='')
     """
     schedule = stage.schedule

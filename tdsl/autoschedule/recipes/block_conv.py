@@ -22,7 +22,7 @@ from tdsl.core.node import frozen
 from tdsl.lang.affine import variables
 from tdsl.lang.definition import Definition
 from tdsl.lang.expr import Binary, Read, Var
-from tdsl.machine.devices import least_shared
+from tdsl.machine.devices import min_shared_bytes
 from tdsl.schedule.fluent import Stage
 from tdsl.schedule.state import REGISTER, SHARED
 
@@ -146,7 +146,7 @@ def _plan(stage: Stage, d: Definition, c: _Conv) -> BlockConv:
     while filters > each[0] and size * (filters * prod(window) + halo) > _SHARED:
         filters //= 2
     tile, step = (filters, *tile[1:]), size * (filters * prod(window) + halo)
-    if step > least_shared():
+    if step > min_shared_bytes():
         raise Unsuited(
             f"a channel of a window of {prod(window)} points needs {step} bytes of shared memory"
         )

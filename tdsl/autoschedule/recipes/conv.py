@@ -184,7 +184,7 @@ def _follows(r: Read, c: Contraction, machine: Machine) -> bool:
     if len(names) < len(r.index) or len({*names}) < len(names) or not {*c.others} <= {*names}:
         return False
     size = c.element * prod(c.sizes[v] for v in names if v not in c.others)
-    return size <= NEAR * machine.near_bytes
+    return size <= NEAR * machine.l2_share
 
 
 def make_inside(

@@ -90,7 +90,7 @@ def _is_of_a_row(
     if len(names) < len(r.index) or len({*names}) < len(names) or row not in names:
         return False
     bytes_ = state.program.func(r.name).dtypes[0].bytes
-    return all(others) and bytes_ * prod(n or 0 for n in others) <= NEAR * machine.near_bytes
+    return all(others) and bytes_ * prod(n or 0 for n in others) <= NEAR * machine.l2_share
 
 
 def write_inner_sums(schedule: BaseSchedule, func: str, plan: InnerSums, machine: Machine) -> None:

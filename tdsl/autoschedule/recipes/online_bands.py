@@ -84,13 +84,13 @@ def needs_tiles(d: Definition, arrays: int, machine: Machine) -> bool:
         return False
     ((_, lo, hi),) = d.ranges
     terms = None if lo is None or hi is None else upper(subtract(hi, lo))
-    return terms is not None and 4 * arrays * terms * BAND > machine.near_bytes
+    return terms is not None and 4 * arrays * terms * BAND > machine.l2_share
 
 
 def _plan(chain: OnlineChain, machine: Machine) -> OnlineBands:
     count, terms = chain.sizes[chain.row], min(TERMS, chain.sizes[chain.term])
     each = 4 * (2 * terms + 4 * chain.sizes[chain.column])  # bytes of a row
-    rows = max(min(int(NEAR * machine.near_bytes) // each, MOST, count), min(LEAST, count))
+    rows = max(min(int(NEAR * machine.l2_share) // each, MOST, count), min(LEAST, count))
     if count >= machine.threads:  # a band for each thread
         rows = min(rows, max(-(-count // machine.threads), LEAST))
     *batches, _, _ = chain.lead.variables

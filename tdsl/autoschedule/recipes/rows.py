@@ -126,8 +126,8 @@ def plan_rows(state: State, group: RowChain, boxes: dict[str, Box], machine: Mac
     lanes = lanes_for(f.definitions[0], group.count, machine.vector_bytes)
     across = any(_is_across(state.program.func(n), group, boxes, machine) for n in group.inside)
     size = sum(_bytes(state, name, group.boxes[name]) or 0 for name in group.inside)
-    together = lanes if across and lanes * size <= machine.near_bytes else 1
-    if together == 1 and _scans(state, group) and SCANS * size <= machine.near_bytes:
+    together = lanes if across and lanes * size <= machine.l2_share else 1
+    if together == 1 and _scans(state, group) and SCANS * size <= machine.l2_share:
         together = SCANS if (group.count or 0) >= 2 * SCANS else 1
     sizes = extents(f, f.definitions[0], boxes[group.owner])
     shared = [v for v in group.outer[:1] if (sizes[v] or 0) >= 2 * machine.threads] or [group.row]

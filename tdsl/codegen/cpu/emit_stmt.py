@@ -124,9 +124,9 @@ def _compound(
             if not emit_invocations(cx, (s,), 0):
                 invoke(cx, s)
         case Barrier() | Shuffle() | Commit() | Wait():
-            raise AssertionError("only a GPU has threads that meet")
+            raise AssertionError("only kernels of a GPU synchronise threads")
         case InitBarriers() | WarpSpecialize() | ArriveBarrier() | WaitBarrier() | CopyTile():
-            raise AssertionError("only a GPU has threads that meet")
+            raise AssertionError("only kernels of a GPU synchronise threads")
         case _:
             assert_never(s)
 

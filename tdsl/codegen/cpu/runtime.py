@@ -26,7 +26,7 @@ from tdsl.codegen.cpu.openmp import OpenMP, find_openmp
 from tdsl.core.source import here
 from tdsl.errors import TargetError, did_you_mean
 from tdsl.machine.cpu import host
-from tdsl.machine.threads import keep_num_threads, num_threads
+from tdsl.machine.threads import num_threads, store_num_threads
 
 if TYPE_CHECKING:
     from tdsl.codegen.cpu.python_pool import PythonPool
@@ -178,7 +178,7 @@ def runtime() -> Runtime:
 
 def set_num_threads(count: int) -> None:
     """Set the number of threads that parallel loops request, at least 1. Running kernels are not affected."""
-    keep_num_threads(count)
+    store_num_threads(count)
     runtime().threads = count
 
 

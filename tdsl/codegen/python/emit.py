@@ -56,7 +56,7 @@ from tdsl.lang.expr import TRUE, Binary, Expr, Load, dtype_of, lanes_of
 from tdsl.lang.types import ML_DTYPES, DType, bool_, i64
 
 # Python refuses more than 20 nested loops; deeper ones go into a local function.
-_DEEPEST = 16
+_DEEPEST_NESTING = 16
 RESERVED = {*keyword.kwlist, *dir(builtins), *SUPPORT, "np", "math", *ML_DTYPES, "Fraction"}
 _UFUNC = {
     "add": "add", "mul": "multiply", "min": "minimum", "max": "maximum",
@@ -181,15 +181,15 @@ class Emitter:
                 views = map(self.view, operands, shapes)
                 self.writer.line(call(instruction, *views).text)
             case Barrier() | Shuffle() | Commit() | Wait():
-                raise AssertionError("only a GPU has threads that meet")
+                raise AssertionError("only kernels of a GPU synchronise threads")
             case InitBarriers() | WarpSpecialize() | ArriveBarrier() | WaitBarrier() | CopyTile():
-                raise AssertionError("only a GPU has threads that meet")
+                raise AssertionError("only kernels of a GPU synchronise threads")
             case _:
                 assert_never(s)
 
     def loop(self, s: For) -> None:
         """Emit a loop, in a local function if too many loops are nested for Python."""
-        if self.depth and self.depth % _DEEPEST == 0:
+        if self.depth and self.depth % _DEEPEST_NESTING == 0:
             name = self.names.fresh("nest")
             with self.writer.block(f"def {name}():"):
                 self.nest(s)
@@ -218,7 +218,7 @@ class Emitter:
 
     def let(self, name: str, e: Expr) -> None:
         """Emit the assignment of a let."""
-        value = self.expressions.settled(self.expressions.value(e), dtype_of(e))
+        value = self.expressions.with_dtype(self.expressions.value(e), dtype_of(e))
         target = self.scalar_name(name)
         self.writer.line(f"{target} = {value.text}")
         self.expressions.scalars[name] = Value(Piece(target), value.kind, value.lo, value.hi)
@@ -244,7 +244,7 @@ class Emitter:
                 self.unmasked(s)
         else:
             mask, *index, value = self.expressions.values(s.mask, *s.index, s.value)
-            self.scatter(s, index, self.expressions.settled(value, dtype_of(s.value)), mask.text)
+            self.scatter(s, index, self.expressions.with_dtype(value, dtype_of(s.value)), mask.text)
 
     def unmasked(self, s: Store) -> None:
         """Emit a store without regard to its mask."""
@@ -253,7 +253,7 @@ class Emitter:
             value = Binary(s.atomic, Load(s.buffer, s.index, dtype), s.value)
         *index, stored, operand = self.expressions.values(*s.index, value, s.value)
         if s.atomic and any(v.kind == ARRAY for v in index):
-            self.scatter(s, index, self.expressions.settled(operand, dtype), "True")
+            self.scatter(s, index, self.expressions.with_dtype(operand, dtype), "True")
         else:
             target = self.expressions.element(s.buffer, s.index, index)
             self.writer.line(f"{target} = {self.expressions.fit(stored).text}")
@@ -273,8 +273,8 @@ class Emitter:
         """Emit a check, which raises CheckFailed if its condition is false."""
         condition = self.expressions.value(cond)
         with self.writer.block(f"if {prefix('not', condition.piece)}:"):
-            shown = [v.text for v in self.expressions.values(*values)]
-            failure = self.expressions.support("CheckFailed", site, tuple_text(shown))
+            value_texts = [v.text for v in self.expressions.values(*values)]
+            failure = self.expressions.support("CheckFailed", site, tuple_text(value_texts))
             self.writer.line(f"raise {failure}{self.comment(site)}")
 
     def comment(self, site: int) -> str:
@@ -285,12 +285,12 @@ class Emitter:
     def print(self, s: Print) -> None:
         """Emit a print statement under its condition."""
         if s.cond == TRUE:
-            self.say(s)
+            self.print_line(s)
         else:
             with self.writer.block(f"if {self.expressions.value(s.cond).text}:"):
-                self.say(s)
+                self.print_line(s)
 
-    def say(self, s: Print) -> None:
+    def print_line(self, s: Print) -> None:
         """Emit the line that prints."""
         values = [v.text for v in self.expressions.values(*s.values)]
         self.writer.line(self.message(s, values))
@@ -302,9 +302,11 @@ class Emitter:
             for e, v in zip(s.values, values, strict=True)
         ]
         pieces = []
-        for part, shown in zip(self.source.messages[s.site].parts, [*formats, ""], strict=True):
+        for part, value_text in zip(
+            self.source.messages[s.site].parts, [*formats, ""], strict=True
+        ):
             literal = repr(part)[1:-1].replace('"', '\\"')
-            pieces += [literal.replace("{", "{{").replace("}", "}}"), shown]
+            pieces += [literal.replace("{", "{{").replace("}", "}}"), value_text]
         return f'print(f"{"".join(pieces)}")'
 
     def view(self, o: Operand, shape: tuple[int, ...]) -> str:
@@ -324,20 +326,20 @@ class Emitter:
     def subscripts(self, o: Operand, shape: tuple[int, ...]) -> str:
         """The text of the subscripts of a tile."""
         starts = self.expressions.values(*o.index)
-        found = [v.text for v in starts]
+        subscripts = [v.text for v in starts]
         for axis, extent in zip(o.axes, shape, strict=True):
-            found[axis] = self.expressions.slice(starts[axis], 1, extent)
+            subscripts[axis] = self.expressions.slice(starts[axis], 1, extent)
         if not o.axes:
-            found.append("...")  # a view of one element, not its value
-        return ", ".join(found)
+            subscripts.append("...")  # a view of one element, not its value
+        return ", ".join(subscripts)
 
 
 def _loop_variable(name: str, lo: Value, extent: Value) -> Value:
     """The value of a loop variable, with the range that its bounds allow."""
-    far = 4 * LARGEST_SIZE
-    first = lo.lo if lo.kind == INT else -far
-    last = lo.hi + extent.hi - 1 if lo.kind == INT and extent.kind == INT else far
-    return integer(Piece(name), max(first, -far), min(last, far))
+    bound = 4 * LARGEST_SIZE
+    first = lo.lo if lo.kind == INT else -bound
+    last = lo.hi + extent.hi - 1 if lo.kind == INT and extent.kind == INT else bound
+    return integer(Piece(name), max(first, -bound), min(last, bound))
 
 
 def _bounds(lo: Value, extent: Value) -> str:

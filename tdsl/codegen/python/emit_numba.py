@@ -66,11 +66,11 @@ def _head(emitter: _NumbaEmitter) -> str:
     used = set(emitter.expressions.used)
     for name in emitter.expressions.used:
         used.update(CALLS.get(name, ()))
-    words = {"objmode": bool(emitter.messages), "prange": emitter.is_parallel}
+    imported_names = {"objmode": bool(emitter.messages), "prange": emitter.is_parallel}
     imports = [
         *(["import math", ""] if "math" in used else []),
         "import numpy as np",
-        f"from numba import {', '.join(['njit', *(w for w, needed in words.items() if needed)])}",
+        f"from numba import {', '.join(['njit', *(w for w, needed in imported_names.items() if needed)])}",
         *(["from numba.extending import intrinsic"] if "fma" in used else []),
     ]
     functions = [SUPPORT[name].strip() for name in SUPPORT if name in used]
@@ -122,7 +122,7 @@ class _NumbaEmitter(Emitter):
             yield
             self.inside_prange = False
 
-    def say(self, s: Print) -> None:
+    def print_line(self, s: Print) -> None:
         """Emit a print as a call of a Python function in object mode, since numba lacks formatting."""
         function = self.names.fresh("message")
         parameters = [f"v{k}" for k in range(len(s.values))]

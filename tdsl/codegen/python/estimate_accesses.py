@@ -10,7 +10,7 @@ from tdsl.lang.expr import FALSE, Const, Expr, Load, Select, const
 from tdsl.lang.simplify import simplify, substitute
 
 
-def accesses(s: Stmt, at: dict[str, Expr] | None = None) -> float:
+def estimate_accesses(s: Stmt, at: dict[str, Expr] | None = None) -> float:
     """The estimated loads and stores of a statement, for variables with the values `at`.
 
     The body of a loop counts as in its middle iteration; guarded tails count as whole.
@@ -18,24 +18,32 @@ def accesses(s: Stmt, at: dict[str, Expr] | None = None) -> float:
     >>> from tdsl.codegen.ir.loops import For, Store
     >>> from tdsl.lang.expr import ONE, ZERO, Var, const
     >>> triangle = For("j", ZERO, Var("i"), "serial", Store("b", (Var("j"),), ONE))
-    >>> accesses(For("i", ZERO, const(9), "serial", triangle))
+    >>> estimate_accesses(For("i", ZERO, const(9), "serial", triangle))
     36.0
     """
     at = at or {}
-    own = float(sum(map(_loads, exprs_of(s))))
+    loads = float(sum(map(_loads, exprs_of(s))))
     match s:
         case For(name, lo, extent, _, body):
-            times, first = max(_value(extent, at), 0), _value(lo, at)
-            return own + times * accesses(body, {**at, name: const(first + max(times - 1, 0) // 2)})
+            iterations, first = max(_value(extent, at), 0), _value(lo, at)
+            return loads + iterations * estimate_accesses(
+                body, {**at, name: const(first + max(iterations - 1, 0) // 2)}
+            )
         case Let(name, value, body):
             known = simplify(substitute(value, at))
-            return own + accesses(body, {**at, name: known} if isinstance(known, Const) else at)
+            return loads + estimate_accesses(
+                body, {**at, name: known} if isinstance(known, Const) else at
+            )
         case If(cond, then, orelse):
             if simplify(substitute(cond, at)) != FALSE:
-                return own + accesses(then, at)
-            return own + (0.0 if orelse is None else accesses(orelse, at))
+                return loads + estimate_accesses(then, at)
+            return loads + (0.0 if orelse is None else estimate_accesses(orelse, at))
         case _:
-            return own + isinstance(s, Store) + sum(accesses(part, at) for part in parts_of(s))
+            return (
+                loads
+                + isinstance(s, Store)
+                + sum(estimate_accesses(part, at) for part in parts_of(s))
+            )
 
 
 def _loads(e: Node) -> int:

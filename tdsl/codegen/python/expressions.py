@@ -44,8 +44,8 @@ from tdsl.lang.types import ALL, DType, bool_, f16, f32, i64
 
 INT, BOOL, SCALAR, ARRAY, LITERAL = "int", "bool", "scalar", "array", "literal"
 NARROW = tuple(t for t in ALL if t.is_narrow)
-FOREIGN = tuple(t for t in ALL if t.kind == "e")  # of ml_dtypes
-LONG, LONGEST = (
+ML_FLOATS = tuple(t for t in ALL if t.kind == "e")  # of ml_dtypes
+LONGEST_LINE, LONGEST_BRANCH = (
     60,
     2000,
 )  # most nodes of an expression on a line, and of one inside a select's branch
@@ -73,15 +73,15 @@ def integer(piece: Piece, lo: float, hi: float) -> Value:
     return Value(piece, INT, lo, hi)
 
 
-def _always(roots: Iterable[Expr]) -> set[Node]:
+def _unconditional(roots: Iterable[Expr]) -> set[Node]:
     """The nodes of expressions that are evaluated unconditionally: those outside of select branches."""
-    found, stack = set[Node](), list[Node](roots)
+    nodes, stack = set[Node](), list[Node](roots)
     while stack:
         n = stack.pop()
-        if n not in found:
-            found.add(n)
+        if n not in nodes:
+            nodes.add(n)
             stack += [n.cond] if isinstance(n, Select) else children(n)
-    return found
+    return nodes
 
 
 @dataclass(slots=True)
@@ -103,21 +103,21 @@ class Expressions:
     def values(self, *roots: Expr) -> list[Value]:
         """The texts of expressions; shared and long parts are assigned to variables first.
 
-        Long parts inside of select branches are not (up to LONGEST): loads that are not chosen do not run.
+        Parts of select branches of up to LONGEST_BRANCH nodes are not: loads that are not chosen do not run.
         """
         parents: dict[Node, int] = {}
         order = list(post_order(*roots))
         for n in order:
             for child in children(n):
                 parents[child] = parents.get(child, 0) + 1
-        always, memo = _always(roots), dict[Node, Value]()
+        unconditional, memo = _unconditional(roots), dict[Node, Value]()
         for n in order:
             if n in memo:
                 continue
             parts = sum(memo[child].size for child in children(n))
             value = self.node(n, memo)  # type: ignore[arg-type]  # expressions hold expressions only
             value = replace(value, size=1 + parts)
-            long = parts > (LONG if n in always else LONGEST)
+            long = parts > (LONGEST_LINE if n in unconditional else LONGEST_BRANCH)
             if long or (parts > 5 and parents.get(n, 0) > 1):
                 value = self.hoist(value)
             memo[n] = value
@@ -142,7 +142,7 @@ class Expressions:
 
     def scalar_type(self, t: DType) -> str:
         """The name of the NumPy or ml_dtypes scalar type."""
-        if t in FOREIGN:
+        if t in ML_FLOATS:
             self.used.add(t.numpy.name)
             return t.numpy.name
         return f"np.{t.numpy.name}" if t != bool_ else "np.bool_"
@@ -162,17 +162,17 @@ class Expressions:
             return v
         return Value(call(self.scalar_type(t), v.text), SCALAR)
 
-    def settled(self, v: Value, t: DType) -> Value:
+    def with_dtype(self, v: Value, t: DType) -> Value:
         """The value for a context in which no other operand gives a literal its dtype."""
         return self.typed(v, t) if v.kind == LITERAL else self.fit(v)
 
-    def up(self, v: Value, t: DType, narrow: tuple[DType, ...] = FOREIGN) -> Value:
+    def widened(self, v: Value, t: DType, narrow: tuple[DType, ...] = ML_FLOATS) -> Value:
         """Narrow floats converted to f32 for arithmetic; NumPy's operators do so for f16 themselves."""
         if t not in narrow or v.kind == LITERAL:
             return v
         return Value(call("np.float32", v.text), v.kind)
 
-    def down(self, v: Value, t: DType, narrow: tuple[DType, ...] = FOREIGN) -> Value:
+    def rounded(self, v: Value, t: DType, narrow: tuple[DType, ...] = ML_FLOATS) -> Value:
         """The f32 result of `up` values rounded to the narrow type."""
         if t not in narrow:
             return v
@@ -222,9 +222,9 @@ class Expressions:
                 return integer(call("abs", x.text), 0, max(-x.lo, x.hi))
             shift = 1 if op == "not" else 0
             return integer(prefix(SYMBOLS[op], x.piece), -x.hi - shift, -x.lo - shift)
-        x = self.up(self.typed(x, t), t)
+        x = self.widened(self.typed(x, t), t)
         piece = call("abs", x.text) if op == "abs" else prefix(SYMBOLS[op], x.piece)
-        return self.down(Value(piece, x.kind), t)
+        return self.rounded(Value(piece, x.kind), t)
 
     def binary(self, op: str, a: Value, b: Value, t: DType) -> Value:
         """`a op b` of two values of type `t`."""
@@ -233,8 +233,8 @@ class Expressions:
         kind = ARRAY if ARRAY in (a.kind, b.kind) else SCALAR
         if t == bool_ and kind != ARRAY:
             return _of_bools(op, a, b)
-        narrow = NARROW if op == "pow" else FOREIGN
-        a, b = (self.up(self.fit(x), t, narrow) for x in (a, b))
+        narrow = NARROW if op == "pow" else ML_FLOATS
+        a, b = (self.widened(self.fit(x), t, narrow) for x in (a, b))
         if (a.kind == LITERAL and b.kind == LITERAL) or op == "pow":
             a, b = (self.typed(x, f32 if t in narrow else t) for x in (a, b))
         if op in ("shl", "shr") and a.kind != ARRAY:
@@ -245,7 +245,7 @@ class Expressions:
             return Value(self.support("int_power", a.text, b.text), kind)
         functions = {"min": "np.minimum", "max": "np.maximum", "pow": "np.power"}
         piece = call(functions[op], a.text, b.text) if op in functions else _infix(op, a, b)
-        return self.down(Value(piece, kind), t, narrow)
+        return self.rounded(Value(piece, kind), t, narrow)
 
     def of_integers(self, op: str, a: Value, b: Value) -> Value:
         """`a op b` of Python integers; results of + - * are wrapped where they are used, if at all."""
@@ -258,8 +258,8 @@ class Expressions:
             pick = min if op == "min" else max
             return integer(call(op, a.text, b.text), pick(a.lo, b.lo), pick(a.hi, b.hi))
         if op in ("floordiv", "mod"):
-            safe = b.lo > 0 or b.hi < 0
-            piece = _infix(op, a, b) if safe else self.support(op, a.text, b.text)
+            is_nonzero = b.lo > 0 or b.hi < 0
+            piece = _infix(op, a, b) if is_nonzero else self.support(op, a.text, b.text)
             if op == "mod":
                 return integer(piece, min(b.lo + 1, 0), max(b.hi - 1, 0))
             bound = max(-a.lo, a.hi, 0)
@@ -279,7 +279,7 @@ class Expressions:
         """`yes` if a condition is true, else `no`; lane by lane for a vector condition."""
         yes, no = self.fit(yes), self.fit(no)
         if cond.kind == ARRAY:
-            if LITERAL in (yes.kind, no.kind) and (yes.kind == no.kind or t in FOREIGN):
+            if LITERAL in (yes.kind, no.kind) and (yes.kind == no.kind or t in ML_FLOATS):
                 yes, no = self.typed(yes, t), self.typed(no, t)
             return Value(call("np.where", cond.text, yes.text, no.text), ARRAY)
         if yes.kind == no.kind == INT:
@@ -296,10 +296,10 @@ class Expressions:
             return x
         x = self.fit(x)
         if target == bool_:
-            x = self.settled(x, source)
+            x = self.with_dtype(x, source)
             return Value(infix("!=", x.piece, number(0)), ARRAY if x.kind == ARRAY else BOOL)
         if source.is_float and target.is_integer:
-            x = self.settled(x, source)
+            x = self.with_dtype(x, source)
             piece = self.support("to_int", x.text, self.scalar_type(target))
             return Value(piece, x.kind)
         if saturate and target.is_integer and source.is_integer:
@@ -314,7 +314,7 @@ class Expressions:
         elif x.kind == LITERAL:
             x = self.typed(x, source)
         kind = ARRAY if x.kind == ARRAY else SCALAR
-        if target in FOREIGN:
+        if target in ML_FLOATS:
             if x.kind in (INT, BOOL):
                 x = Value(call("np.float32", x.text), SCALAR)
             return Value(Piece(f"{x.piece.inside(ATOM)}.astype({name})"), kind)
@@ -339,13 +339,13 @@ class Expressions:
         if fn == "reinterpret":
             view = f"{typed[0].piece.inside(ATOM)}.view({self.scalar_type(result)})"
             return Value(Piece(view), kind)
-        texts = [self.up(v, t, NARROW).text for v in typed]
+        texts = [self.widened(v, t, NARROW).text for v in typed]
         piece = self.support(fn, *texts) if fn in SUPPORT else call(f"np.{fn}", *texts)
         if result == bool_:
             return Value(piece, ARRAY if kind == ARRAY else BOOL)
         if t.is_integer:
             return Value(call(self.scalar_type(result), piece), kind)
-        return self.down(Value(piece, kind), t, NARROW)
+        return self.rounded(Value(piece, kind), t, NARROW)
 
     # Memory
 
@@ -416,7 +416,7 @@ def _constant(c: Const) -> Value:
         return integer(number(int(c.value)), c.value, c.value)
     if not c.dtype.is_float:
         return Value(number(int(c.value)), LITERAL)
-    value = float(c.value) if c.dtype not in FOREIGN else float(c.dtype.numpy.type(c.value))
+    value = float(c.value) if c.dtype not in ML_FLOATS else float(c.dtype.numpy.type(c.value))
     if math.isfinite(value):
         return Value(show_const(Const(value, c.dtype)), LITERAL)
     sign = "-" if value < 0 else ""

@@ -11,9 +11,9 @@ from tdsl.machine.instructions.instruction import Instruction
 
 def instructions_of(kernel: Kernel) -> dict[str, Instruction]:
     """The instructions that a kernel may invoke, by name."""
-    found = [i for i in kernel.instructions if isinstance(i, Instruction)]
-    assert len(found) == len(kernel.instructions), "an instruction that is none"
-    return {i.name: i for i in found}
+    declared = [i for i in kernel.instructions if isinstance(i, Instruction)]
+    assert len(declared) == len(kernel.instructions), "an instruction that is none"
+    return {i.name: i for i in declared}
 
 
 def python_code(instruction: Instruction) -> Callable[..., None]:

@@ -17,7 +17,7 @@ from tdsl.core.debug import dump, tell
 from tdsl.core.source import here
 from tdsl.errors import TargetError
 
-_PARALLEL = threading.Lock()
+_PARALLEL_LOCK = threading.Lock()
 
 
 class PythonExecutable:
@@ -43,7 +43,7 @@ class PythonExecutable:
     def __init__(self, kernel: Kernel, *, checked: bool = False) -> None:
         self.kernel, self.params = kernel, kernel.params
         self.source = emit(kernel, checked=checked)
-        self._function, self._failed = _load(self.source, kernel)
+        self._function, self._check_exceptions = _load(self.source, kernel)
 
     def run(self, arguments: Sequence[Any]) -> None:
         """Run the kernel on arrays, scalars and sizes in the order of `kernel.params`.
@@ -52,7 +52,7 @@ class PythonExecutable:
         """
         try:
             self._function(*arguments)
-        except self._failed as failure:
+        except self._check_exceptions as failure:
             site, values = failure.args
             raise check_error(self.kernel.messages[site], values) from None
 
@@ -71,17 +71,17 @@ class NumbaExecutable:
         require_numba()
         self.kernel, self.params = kernel, kernel.params
         self.source = emit_numba(kernel)
-        self._function, self._failed = _load(self.source, kernel, compiled=True)
-        self._turn = _PARALLEL if is_parallel(kernel) else contextlib.nullcontext()
+        self._function, self._check_exceptions = _load(self.source, kernel, compiled=True)
+        self._lock = _PARALLEL_LOCK if is_parallel(kernel) else contextlib.nullcontext()
 
     def run(self, arguments: Sequence[Any]) -> None:
         """As `PythonExecutable.run`."""
         from numba.core.errors import NumbaError
 
         try:
-            with self._turn:
+            with self._lock:
                 self._function(*map(_numpy_scalar, self.kernel.params, arguments))
-        except self._failed as failure:
+        except self._check_exceptions as failure:
             site, values = failure.args
             raise check_error(self.kernel.messages[site], values) from None
         except NumbaError as e:
@@ -124,8 +124,8 @@ def _load(source: str, kernel: Kernel, compiled: bool = False) -> Loaded:
         function = python_code(instruction)
         module[name] = _compiled(function) if compiled else function
     exec(compile(source, f"<tdsl {kernel.name}>", "exec"), module)
-    failed = (module["CheckFailed"],) if "CheckFailed" in module else ()
-    return list(module.values())[-1], failed
+    check_exceptions = (module["CheckFailed"],) if "CheckFailed" in module else ()
+    return list(module.values())[-1], check_exceptions
 
 
 def _compiled(function: Callable[..., None]) -> Callable[..., None]:
