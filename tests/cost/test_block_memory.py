@@ -16,7 +16,9 @@ i, j, k = td.vars("i j k")
 def launched_bytes(s: td.Schedule) -> int:
     """The most bytes of shared memory that a kernel of a schedule asks for."""
     program = td.compile(s)
-    kernel = make_kernel(program.variant(dense_specialisation(program.signature, s.sizes, frozenset())))
+    kernel = make_kernel(
+        program.variant(dense_specialisation(program.signature, s.sizes, frozenset()))
+    )
     return max(x.shared for x in launches_of(kernel).launches)
 
 

@@ -43,7 +43,9 @@ def attention(batches: int, rows: int, terms: int, depth: int) -> td.Func:
 def loaded(s: td.Schedule) -> int:
     """The bytes that the kernels of a schedule load from and store to arrays, counted in their loops."""
     program = td.compile(s)
-    kernel = make_kernel(program.variant(dense_specialisation(program.signature, s.sizes, frozenset())))
+    kernel = make_kernel(
+        program.variant(dense_specialisation(program.signature, s.sizes, frozenset()))
+    )
     far = {p.name for p in kernel.params if isinstance(p, BufferParam)}
 
     def count(x: Stmt | None, times: int, axes: dict[str, int]) -> int:
