@@ -128,7 +128,9 @@ def _check_bounds(compiled: Compiled) -> None:
         from tdsl.pipeline import lower_variant
 
         signature = compiled.signature
-        lower_variant(compiled.variant(dense_specialisation(signature, dict.fromkeys(signature.sizes, size))))
+        lower_variant(
+            compiled.variant(dense_specialisation(signature, dict.fromkeys(signature.sizes, size)))
+        )
 
     check_every_call(compiled.state, lower, known=not compiled.signature.sizes)
 

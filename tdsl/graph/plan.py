@@ -188,7 +188,9 @@ class Plan:
         targets = [
             x if x.flags.c_contiguous else np.empty_like(x, order="C") for x in output_arrays
         ]
-        assert self._entry(*copy_overlapping(inputs, [array for _, array in written_arrays]), *targets)
+        assert self._entry(
+            *copy_overlapping(inputs, [array for _, array in written_arrays]), *targets
+        )
         for array, target in zip(output_arrays, targets, strict=True):
             if array is not target:
                 array[...] = target
