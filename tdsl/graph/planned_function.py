@@ -105,7 +105,7 @@ def tune_plan(
         return arrays[base.position] if isinstance(base, Argument) else trace.constants[base.number]
 
     start, timer = time.perf_counter(), KernelTimer(array_of)
-    cache_bytes = graph.target.machine().last_cache_bytes
+    cache_bytes = graph.target.machine().llc_bytes
     groups, trials = tune_groups(
         trace.calls,
         plan.sources,

@@ -105,8 +105,8 @@ class Machine:
         return self.caches[min(1, len(self.caches) - 1)].share or 0
 
     @property
-    def last_cache_bytes(self) -> int:
-        """The bytes of an instance of the last-level cache."""
+    def llc_bytes(self) -> int:
+        """The bytes of an instance of the last-level cache (LLC)."""
         return self.caches[-1].bytes or 0
 
     def level(self, name: str) -> MemoryLevel:

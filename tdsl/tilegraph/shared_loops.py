@@ -62,7 +62,7 @@ def find_shared_loops(state: State, by_recipes: State, machine: Machine) -> list
             continue  # its sums are side by side, and its terms outside of them
         rows = extent(boxes[f.name], 0)
         for source in _read_by_rows(f):
-            if rows and _bytes(state, source, boxes) > machine.last_cache_bytes:
+            if rows and _bytes(state, source, boxes) > machine.llc_bytes:
                 by_source.setdefault((source, rows), []).append(f.name)
     plans, assigned = list[SharedLoops](), set[str]()
     for (source, rows), members in by_source.items():

@@ -122,7 +122,7 @@ def test_the_code_of_another_description_has_another_key(tmp_path, monkeypatch):
 def test_what_one_thread_may_count_on_is_its_share_of_a_cache():
     assert MACHINE.l1_share == 1 << 13
     assert MACHINE.l2_share == 1 << 18
-    assert MACHINE.last_cache_bytes == 1 << 22
+    assert MACHINE.llc_bytes == 1 << 22
     assert Machine(levels=LEVELS[:2]).l2_share == 1 << 13
 
 

@@ -387,7 +387,7 @@ def _is_outer(c: Contraction, machine: Machine) -> bool:
     """
     free = prod(c.sizes[v] for v in c.names)
     known = max(c.sizes.values()) < UNKNOWN
-    large = known and free * c.element >= LARGE * machine.last_cache_bytes
+    large = known and free * c.element >= LARGE * machine.llc_bytes
     return large and c.final and c.terms <= THIN and not c.others and len(c.ranges) == 1
 
 
@@ -397,10 +397,7 @@ def _fetch(c: Contraction, machine: Machine) -> int:
         plain = r != c.moving and all(isinstance(e, Var) for e in r.index)
         if not plain or stride_of(r, c.ranges[-1]) != 1:
             continue
-        if (
-            c.element * prod(c.sizes[v] for e in r.index for v in variables(e))
-            > machine.last_cache_bytes
-        ):
+        if c.element * prod(c.sizes[v] for e in r.index for v in variables(e)) > machine.llc_bytes:
             return machine.levels[0].line // c.element
     return 0
 

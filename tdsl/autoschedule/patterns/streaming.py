@@ -34,9 +34,9 @@ def pays_to_stream(
     if any(True for _ in state.consumers(name)):
         return False
     points, size = volume(boxes[name]), sum(t.bytes for t in f.dtypes)
-    if points is None or points * size < LARGE * machine.last_cache_bytes or work > most * size:
+    if points is None or points * size < LARGE * machine.llc_bytes or work > most * size:
         return False
-    stays = _bytes_of_arrays(state, boxes) <= STAYS * machine.last_cache_bytes
+    stays = _bytes_of_arrays(state, boxes) <= STAYS * machine.llc_bytes
     return not stays or work >= LEAST_WORK * size
 
 
