@@ -67,7 +67,7 @@ def fallbacks(variant: Variant) -> list[Fallback]:
     cpu = processor(variant.target.level)
     candidates = [Fallback(lambda: make_kernel(variant, vectors=False), cpu, "without vectors")]
     level = lower_level(cpu)
-    if level and not any(plan.touched for _, plan in variant.state.plans):
+    if level and not any(plan.scheduled for _, plan in variant.state.plans):
         target = Target("cpu", level)
         lower = replace(variant, target=target, machine=target.machine())
         candidates.insert(
@@ -152,4 +152,4 @@ def _bound_state(variant: Variant) -> State:
     arrays = [p for p in variant.params if isinstance(p, BufferParam) and not p.written]
     strided = tuple(p.name for p in arrays if p.strides and p.strides[-1] != 1)
     program = keep_ranges(bound.program)  # also ranges of funcs that directives have added
-    return separate_outputs(replace(bound, apart=strided, program=program))
+    return separate_outputs(replace(bound, strided_inputs=strided, program=program))

@@ -41,7 +41,7 @@ def in_best_block(state: State, machine: Machine, hosts: Collection[str] = ()) -
     Funcs with directives, and `hosts`, at whose loops other funcs are placed, are unchanged.
     """
     plans = [(name, plan) for name, plan in state.plans if name not in hosts]
-    open_ = [name for name, plan in plans if not plan.touched and plan.place is None]
+    open_ = [name for name, plan in plans if not plan.scheduled and plan.place is None]
     candidates = [name for name in open_ if _is_place(state, state.program.func(name))]
     if not candidates:
         return state

@@ -84,7 +84,7 @@ def complete_by_recipes(state: State, machine: Machine) -> tuple[State, tuple[De
         order = _with_new(order, state)
     decisions += online
     decided = {name for d in online for name in (d.func, *d.inside)}
-    open_ = {name for name, plan in state.plans if not plan.touched} - _hosts(state)
+    open_ = {name for name, plan in state.plans if not plan.scheduled} - _hosts(state)
     decisions += [
         Decision(name, BY_HAND, (plan,))
         for name, plan in state.plans
@@ -115,7 +115,7 @@ def complete_by_recipes(state: State, machine: Machine) -> tuple[State, tuple[De
                 decisions.append(_by_recipe(state, schedule.state, name, "tensor cores", plan))
                 state = schedule.state
         for name in [f.name for f in reversed(state.program.funcs) if f.name in open_]:
-            if not state.plan(name).touched:
+            if not state.plan(name).scheduled:
                 state, decision = _on_a_gpu(state, name, machine)
                 decisions.append(decision)
     else:
@@ -153,7 +153,7 @@ def read_in_tiles(schedule: BaseSchedule, machine: Machine) -> list[tuple[str, O
     sums with their plans.
     """
     applied: list[tuple[str, OnlineBands]] = []
-    if not machine.vector_bytes or any(plan.touched for _, plan in schedule.state.plans):
+    if not machine.vector_bytes or any(plan.scheduled for _, plan in schedule.state.plans):
         return applied
     state = bind_state(schedule.state, schedule.sizes)
     open_ = {g.name for g in state.program.funcs}
@@ -181,7 +181,7 @@ def read_in_tiles(schedule: BaseSchedule, machine: Machine) -> list[tuple[str, O
 def _long_rows(state: State, machine: Machine) -> tuple[State, list[Decision]]:
     schedule, decisions = BaseSchedule.of_state(state), []
     for name, plan in read_in_tiles(schedule, machine):
-        inside = tuple(n for n, p in schedule.state.plans if p.touched and n != name)
+        inside = tuple(n for n, p in schedule.state.plans if p.scheduled and n != name)
         decisions.append(Decision(name, "online_bands", (plan,), inside))
     return schedule.state, decisions
 
@@ -189,11 +189,11 @@ def _long_rows(state: State, machine: Machine) -> tuple[State, list[Decision]]:
 def _online_on_a_gpu(state: State, machine: Machine) -> tuple[State, list[Decision]]:
     """The state with tensor-core schedules for sums whose weights read other reductions; the decisions."""
     decisions: list[Decision] = []
-    if any(plan.touched for _, plan in state.plans):
+    if any(plan.scheduled for _, plan in state.plans):
         return state, decisions
     for name in [f.name for f in state.program.funcs if f.definitions[0].init is not None]:
         schedule = BaseSchedule.of_state(state)
-        if not state.program.has_func(name) or state.plan(name).touched:
+        if not state.program.has_func(name) or state.plan(name).scheduled:
             continue
         try:
             plan = if_suited(online_tensor_cores, schedule[name], machine=machine)
@@ -201,7 +201,7 @@ def _online_on_a_gpu(state: State, machine: Machine) -> tuple[State, list[Decisi
             continue  # its terms need nothing, or nothing that can be corrected
         if plan is not None:
             state = schedule.state
-            inside = tuple(n for n, p in state.plans if p.touched and n != name)
+            inside = tuple(n for n, p in state.plans if p.scheduled and n != name)
             decisions.append(Decision(name, "tensor cores, in one pass", (plan,), inside))
     return state, decisions
 
@@ -252,7 +252,7 @@ def choose_inline(
     for f in state.program.funcs:
         plan = state.plan(f.name)
         if (
-            plan.touched
+            plan.scheduled
             or f.name in hosts
             or plan.place is not None
             or f.name in state.program.outputs
@@ -389,8 +389,8 @@ def _schedule_group(
 
 def _by_recipe(before: State, after: State, owner: str, how: str, *plan: object) -> Decision:
     """The decision of a recipe; `inside` are the funcs that it scheduled besides the owner."""
-    mentioned = {name for name, plan in after.plans if plan.touched}
-    inside = tuple(n for n, p in before.plans if n in mentioned and not p.touched and n != owner)
+    mentioned = {name for name, plan in after.plans if plan.scheduled}
+    inside = tuple(n for n, p in before.plans if n in mentioned and not p.scheduled and n != owner)
     return Decision(owner, how, plan, inside)
 
 

@@ -223,9 +223,9 @@ class _Kernel:
             tree, state, levels, {}, [active], around.facts, threads, limits=around.enclosing
         )
         if func.name in tree.stored.get(here, ()):
-            boxes[func.name] = active.written(around.facts)
+            boxes[func.name] = active.written_box(around.facts)
             if state.plan(func.name).scope == SHARED:
-                boxes[func.name] = threads.need(func.name, boxes[func.name], around.facts)
+                boxes[func.name] = threads.box_of_all(func.name, boxes[func.name], around.facts)
         return boxes
 
     def stored(

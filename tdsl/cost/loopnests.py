@@ -156,7 +156,7 @@ class Nests:
     def _store(self, spot: NestSpot) -> None:
         for k, loop in enumerate(spot.nest.names(), 1):
             here = Level(spot.func.name, spot.definition, loop)
-            if not self.tree.at(here):
+            if not self.tree.has_funcs_at(here):
                 continue
             for name in self.tree.stored.get(here, ()):
                 box = spot.boxes(k).get(name)
@@ -416,7 +416,7 @@ class NestSpot:
     def children(self, k: int) -> list[NestSpot]:
         """The nests that stand in the body of its k-th loop."""
         here = Level(self.func.name, self.definition, self.nest.names()[k - 1])
-        if not self.nests.tree.at(here):
+        if not self.nests.tree.has_funcs_at(here):
             return []
         counts, loops = self.counts(), self.first(k)
         times = self.times * prod(counts[x] for x in loops)
@@ -434,7 +434,7 @@ class NestSpot:
     def continued(self, k: int) -> NestSpot:
         """The nest as it goes on inside of its first k loops, which another one has opened."""
         loops = self.first(k)
-        box, wide = (self.opened(loops, wide=w).written(NOTHING) for w in (False, True))
+        box, wide = (self.opened(loops, wide=w).written_box(NOTHING) for w in (False, True))
         inner = replace(self, box=box, wide=wide, known={})
         again = prod(inner.counts()[x] for x in loops)  # those that it reduces over are still there
         return replace(inner, times=self.times / again, blocks=self.blocks / again, known={})

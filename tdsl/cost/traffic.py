@@ -59,7 +59,7 @@ def of_stages(nests: Nests) -> dict[str, Bytes]:
 def _of_stages(spot: NestSpot) -> Iterator[tuple[str, Bytes]]:
     nests = spot.nests
     inner = {n for n, plan in nests.state.plans if plan.scope in (REGISTER, *COOPERATIVE)}
-    inner |= {n for n, home in nests.tree.home.items() if _is_inside_threads(nests, n, home)}
+    inner |= {n for n, home in nests.tree.parent.items() if _is_inside_threads(nests, n, home)}
     yield from _of_block(spot, inner)
 
 

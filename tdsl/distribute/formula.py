@@ -89,9 +89,9 @@ class StageFormula:
         """The bytes that a rank receives for the stage."""
         f, state = self.func, self.state
         plan = state.plan(f.name)
-        nest = plan.nests[plan.shared]
+        nest = plan.nests[plan.distributed_definition]
         at = self.grid.coordinates(rank)
-        parts, runs = parts_of_nest(f, plan.shared, nest, self.boxes[f.name])
+        parts, runs = parts_of_nest(f, plan.distributed_definition, nest, self.boxes[f.name])
         fixed = len(plan.distributed)
         inside, sources = members_of(state, f)
         levels = {t: nest.position(loop) + 1 for t, loop in plan.communicated}
@@ -112,7 +112,7 @@ class StageFormula:
                     moved = self._results(at, ranges)
                 else:
                     mine, moved = ranges(at), ZERO
-                    need = needed_by(f, plan.shared, inside, mine).get(tensor)
+                    need = needed_by(f, plan.distributed_definition, inside, mine).get(tensor)
                     if need is not None:
                         self._check_ends(tensor)
                         read = _ends(need)
@@ -197,7 +197,7 @@ class StageFormula:
     def _made(self, ranges: Mapping[str, Interval]) -> Ends:
         """The box that is computed where the variables have some ranges."""
         plan = self.state.plan(self.func.name)
-        d, whole = self.func.definitions[plan.shared], self.boxes[self.func.name]
+        d, whole = self.func.definitions[plan.distributed_definition], self.boxes[self.func.name]
         return _ends(
             [
                 box_of((e,), ranges)[0] if isinstance(e, Var) and e.name in d.free else all_of
@@ -208,11 +208,12 @@ class StageFormula:
     def _reduced_axes(self, placement: Placement) -> list[int]:
         """The axes along which ranks have partial results of one box, which MPI can combine."""
         f, plan = self.func, self.state.plan(self.func.name)
-        d, nest = f.definitions[plan.shared], plan.nests[plan.shared]
-        combine = d.combine if plan.shared + 1 == len(f.definitions) else None
+        number = plan.distributed_definition
+        d, nest = f.definitions[number], plan.nests[number]
+        combine = d.combine if number + 1 == len(f.definitions) else None
         if not is_of_mpi(combine, f.dtypes, in_order=plan.deterministic):
             return []
-        parts, _ = parts_of_nest(f, plan.shared, nest, self.boxes[f.name])
+        parts, _ = parts_of_nest(f, number, nest, self.boxes[f.name])
         bare = {e.name for e in d.index if isinstance(e, Var) and e.name in d.free}
         loops = {x for part in parts if part.name in bare for x in part.loops}
         return [n for n, x in enumerate(plan.distributed)

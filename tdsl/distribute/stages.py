@@ -249,9 +249,9 @@ def stages_of(state: State, boxes: Mapping[str, Box]) -> tuple[Stage, ...]:
 
 def _stage(state: State, f: FuncDef, whole: Box) -> Stage:
     plan = state.plan(f.name)
-    nest = plan.nests[plan.shared]
+    nest = plan.nests[plan.distributed_definition]
     region = tuple((const(lo), const(hi - 1)) for lo, hi in whole)
-    parts, symbolic = parts_of_nest(f, plan.shared, nest, region)
+    parts, symbolic = parts_of_nest(f, plan.distributed_definition, nest, region)
     spans = {part.name: _span_of(part.bounds) for part in parts}
     runs = {x: _span_of(run) for x, run in symbolic.items()}
     inside, sources = members_of(state, f)
@@ -272,7 +272,7 @@ def _stage(state: State, f: FuncDef, whole: Box) -> Stage:
     return Stage(
         state,
         f,
-        plan.shared,
+        plan.distributed_definition,
         whole,
         outer,
         fixed,

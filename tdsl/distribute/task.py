@@ -171,12 +171,13 @@ def _own_plan(stage: Stage, made: FuncDef) -> FuncPlan:
     )
     fresh = fresh_plan(made)
     alone = replace(
-        plan, distributed=(), shared=0, communicated=(), ahead=(), deterministic=False, place=Root()
-    )
+        plan, distributed=(), distributed_definition=0, communicated=(), ahead=(),
+        deterministic=False, place=Root(),
+    )  # fmt: skip
     alone = alone.with_nest(stage.number, nest)
     if stage.number:
         alone = alone.with_nest(0, fresh.nests[0])
-    left_alone = replace(alone, touched=False, place=None, loc=None) == fresh.with_nest(
+    left_alone = replace(alone, scheduled=False, place=None, loc=None) == fresh.with_nest(
         stage.number, nest
     )
     plain = all(isinstance(r, Rename) for r in nest.relations)

@@ -30,7 +30,7 @@ def atomic(state: State, func: str, definition: int) -> State:
     if d.init is not None:
         state, definition = _split_initial_value(state, func), definition + 1
     plan = state.plan(func)
-    return state.with_plan(func, replace(plan, atomic=plan.atomic | {definition}, touched=True))
+    return state.with_plan(func, replace(plan, atomic=plan.atomic | {definition}, scheduled=True))
 
 
 def _split_initial_value(state: State, func: str) -> State:

@@ -60,49 +60,49 @@ from tdsl.schedule.tree import ScheduleTree
 class ThreadLoops:
     """The open loops over threads of a GPU and their ranges, outermost first.
 
-    `whole` are the boxes that the whole program needs, an upper bound for the threads of a block. `around`
-    are the boxes of the enclosing places, an upper bound for which memory is allocated.
+    `program_boxes` are those that the whole program needs, an upper bound for the threads of a block.
+    `enclosing_boxes` are those of the enclosing places, an upper bound for which memory is allocated.
     """
 
-    runs: Mapping[str, Interval]
-    whole: Mapping[str, Box]
-    around: Mapping[str, Box] = field(default_factory=dict)
+    ranges: Mapping[str, Interval]
+    program_boxes: Mapping[str, Box]
+    enclosing_boxes: Mapping[str, Box] = field(default_factory=dict)
 
-    def within(self, name: str, box: Box, facts: Facts) -> Box:
+    def clip(self, name: str, box: Box, facts: Facts) -> Box:
         """The box of a func clipped to the box that the enclosing place, or the whole program, needs.
 
         An index that is not affine, as `i % 4`, may have wider bounds for one iteration than for all of them.
 
         >>> from tdsl.lang.bounds import NOTHING
         >>> threads = ThreadLoops({}, {"f": ((const(1), const(14)),)})
-        >>> (lo, hi), = threads.within("f", ((const(0), Var("t")),), NOTHING)
+        >>> (lo, hi), = threads.clip("f", ((const(0), Var("t")),), NOTHING)
         >>> lo.value, hi.name
         (1, 't')
         """
-        outer = self.around.get(name) or self.whole.get(name)
+        outer = self.enclosing_boxes.get(name) or self.program_boxes.get(name)
         if outer is None:
             return box
         return tuple(_clip(a, b, facts) for a, b in zip(box, outer, strict=True))
 
-    def need(self, name: str, box: Box, facts: Facts) -> Box:
+    def box_of_all(self, name: str, box: Box, facts: Facts) -> Box:
         """The box of a func that all threads need, from the box that one of them needs.
 
         >>> from tdsl.lang.bounds import NOTHING
         >>> t = Var("t")
         >>> threads = ThreadLoops({"t": (const(0), const(15))}, {"f": ((const(0), const(14)),)})
-        >>> (lo, hi), = threads.need("f", ((t, add(t, const(3))),), NOTHING)
+        >>> (lo, hi), = threads.box_of_all("f", ((t, add(t, const(3))),), NOTHING)
         >>> lo.value, hi.value
         (0, 14)
 
-        Without threads the box is unchanged: its readers, too, may have boxes beyond `whole`.
+        Without threads the box is unchanged: its readers, too, may have boxes beyond `program_boxes`.
 
         >>> box = ((t, add(t, const(30))),)
-        >>> ThreadLoops({}, threads.whole).need("f", box, NOTHING) == box
+        >>> ThreadLoops({}, threads.program_boxes).box_of_all("f", box, NOTHING) == box
         True
         """
-        if not self.runs:
+        if not self.ranges:
             return box
-        for variable, run in reversed(list(self.runs.items())):
+        for variable, run in reversed(list(self.ranges.items())):
             box = tuple(
                 (
                     None if lo is None else interval_of(lo, {variable: run}, facts)[0],
@@ -110,7 +110,8 @@ class ThreadLoops:
                 )
                 for lo, hi in box
             )
-        return common_box(box, self.whole[name], facts) if name in self.whole else box
+        most = self.program_boxes.get(name)
+        return box if most is None else common_box(box, most, facts)
 
 
 NO_THREADS = ThreadLoops({}, {})
@@ -132,8 +133,8 @@ class OpenNest:
 
     `roots` gives each variable of the definition over the names of loops; `opened` maps a loop to its
     variable in the loop IR; `extents` are the extents of loops, `bounds` the (first, extent) of variables.
-    With `whole`, points of loops beyond these bounds are computed, too. `guards` are the conditions under
-    which a point of the loops is a point of the definition.
+    With `past_bounds`, points of loops beyond these bounds are computed, too. `guards` are the conditions
+    under which a point of the loops is a point of the definition.
     """
 
     func: FuncDef
@@ -143,7 +144,7 @@ class OpenNest:
     extents: dict[str, Expr]
     bounds: dict[str, tuple[Expr, Expr]]
     opened: dict[str, Expr] = field(default_factory=dict)
-    whole: bool = False
+    past_bounds: bool = False
     guards: tuple[Expr, ...] = ()
 
     @property
@@ -171,7 +172,7 @@ class OpenNest:
             lo_, hi_ = ends or interval_where(fixed, free, condition, facts)
             first, extent = self.bounds[name]
             last = subtract(add(first, extent), ONE)
-            if self.whole:
+            if self.past_bounds:
                 result[name] = lo_, hi_
                 continue
             # a product of a loop and an unknown extent has no bounds; those of the variable apply
@@ -181,11 +182,11 @@ class OpenNest:
         begun = {n for n, value in self.roots.items() if variables(value) & self.opened.keys()}
         return masked_ranges(result, self.d, facts, begun)
 
-    def written(self, facts: Facts) -> Box:
+    def written_box(self, facts: Facts) -> Box:
         """The box that the nest writes while its open loops are fixed."""
         return box_of(self.d.index, self.ranges(facts), facts)
 
-    def made(self, facts: Facts) -> Box:
+    def computed_box(self, facts: Facts) -> Box:
         """The box that the nest writes, without points that the tail guards of inner splits skip."""
         return box_of(self.d.index, self.ranges(facts, self.guards), facts)
 
@@ -364,7 +365,9 @@ def required_boxes(
     followed = {level.func for level in tree.after}
     for active in actives:
         if active.func.name in followed:
-            _add_after(tree, state, names, {active.func.name: active.made(facts)}, boxes, facts)
+            _add_after(
+                tree, state, names, {active.func.name: active.computed_box(facts)}, boxes, facts
+            )
         _add_boxes(boxes, active.func.name, _iteration_reads(active, facts, threads), facts)
     for name in reversed(tree.order):
         if name not in names or name not in boxes:
@@ -391,8 +394,8 @@ def required_boxes(
 def _iteration_reads(active: OpenNest, facts: Facts, threads: ThreadLoops) -> dict[str, Box]:
     """The boxes that the open iteration of a nest reads."""
     # tiles that the threads of a block compute together have one shape, wherever a mask cuts them
-    everywhere = active.whole or threads.runs
-    ranges = active.ranges(facts, () if active.whole else active.guards)
+    everywhere = active.past_bounds or threads.ranges
+    ranges = active.ranges(facts, () if active.past_bounds else active.guards)
     if not everywhere or any(is_empty(r, facts) for r in ranges.values()):
         return read_at(active.d, ranges, facts)
     return boxes_at(active.d.indices, ranges, facts)
@@ -403,9 +406,9 @@ def _box_for_threads(
 ) -> Box:
     """The box of a func that all threads sharing its memory need, from the box that one thread needs."""
     if plan.scope != FRAGMENT and not plan.bulk:
-        box = threads.within(name, box, facts)
+        box = threads.clip(name, box, facts)
     # a func computed after its producer copies the points of one thread
-    return threads.need(name, box, facts) if plan.scope == SHARED and not after_outer else box
+    return threads.box_of_all(name, box, facts) if plan.scope == SHARED and not after_outer else box
 
 
 def _add_boxes(boxes: dict[str, Box], reader: str, reads: dict[str, Box], facts: Facts) -> None:

@@ -102,7 +102,7 @@ def cache_read(
         state = replace_func(state, g.map_expressions(redirect))
     first = next(g.name for g in program.funcs if g in (consumer, *readers))
     place = Root() if at is None else At(at)
-    plan = replace(fresh_plan(f), place=place, scope=scope, filled=filled, touched=True)
+    plan = replace(fresh_plan(f), place=place, scope=scope, filled=filled, scheduled=True)
     return insert_func(state, first, f, plan)
 
 
@@ -322,11 +322,13 @@ def cache_write(
     program = replace(state.program, funcs=tuple(funcs), outputs=outputs)
     level = Level(func, 0, at)
     copied = replace(
-        fresh_plan(copy), place=AfterProducer(level), touched=True, stream=plan.stream, order=plan.order,
+        fresh_plan(copy), place=AfterProducer(level), scheduled=True, stream=plan.stream, order=plan.order,
         align=plan.align,
     )  # fmt: skip
     state = replace(state, program=program, plans=(*state.plans, (copy_name, copied)))
-    plan = replace(plan, store=level, scope=scope, stream=False, order=None, align=(), touched=True)
+    plan = replace(
+        plan, store=level, scope=scope, stream=False, order=None, align=(), scheduled=True
+    )
     return state.with_plan(func, plan)
 
 

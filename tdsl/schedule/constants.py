@@ -216,4 +216,4 @@ def _read_by(program: Program, funcs: Iterable[FuncDef]) -> tuple[Input, ...]:
 
 def _all_scheduled(state: State) -> State:
     """The state with every plan marked as scheduled, so that no default schedule changes it."""
-    return replace(state, plans=tuple((n, replace(p, touched=True)) for n, p in state.plans))
+    return replace(state, plans=tuple((n, replace(p, scheduled=True)) for n, p in state.plans))

@@ -136,7 +136,7 @@ def launch_bounds(state: State, func: str, definition: int, *, blocks: int) -> S
             f"{blocks} blocks do not run on a multiprocessor at a time",
             f"it has room for {_MAX_RESIDENT} at most",
         )
-    return state.with_plan(func, replace(state.plan(func), resident=blocks, touched=True))
+    return state.with_plan(func, replace(state.plan(func), min_blocks=blocks, scheduled=True))
 
 
 def _check_default_loops(f: FuncDef, nest: Nest) -> None:

@@ -75,7 +75,7 @@ def replace_nest(
     state: State, func: str, definition: int, nest: Nest, moved: dict[str, str] | None = None
 ) -> State:
     """The state with another nest; places and prefetches at removed loops move to loops by `moved`."""
-    plan = replace(state.plan(func).with_nest(definition, nest), touched=True)
+    plan = replace(state.plan(func).with_nest(definition, nest), scheduled=True)
     if moved is None:
         return state.with_plan(func, plan)
     names = moved

@@ -57,7 +57,7 @@ def pipeline(
     pipelined = Loop(name, PIPELINED, stages, producer_warps, overlap_mma)
     nest = state.plan(func).nests[definition].with_loop(pipelined)
     state = state.with_plan(
-        func, replace(state.plan(func).with_nest(definition, nest), touched=True)
+        func, replace(state.plan(func).with_nest(definition, nest), scheduled=True)
     )
     check_pipelined(state, func)
     return state
@@ -80,7 +80,7 @@ def bulk_copy(state: State, func: str, definition: int) -> State:
             f"the loops or the memory of {func!r} were changed before",
             "a copy as a whole has none of its own: leave those directives out",
         )
-    return state.with_plan(func, replace(plan, bulk=True, touched=True))
+    return state.with_plan(func, replace(plan, bulk=True, scheduled=True))
 
 
 def copied_read(state: State, f: FuncDef) -> Read | None:

@@ -27,7 +27,7 @@ from tdsl.schedule.state import (
 
 
 def _with_plan(state: State, func: str, plan: FuncPlan) -> State:
-    return state.with_plan(func, replace(plan, touched=True))
+    return state.with_plan(func, replace(plan, scheduled=True))
 
 
 def _level(state: State, consumer: str, definition: int, loop: str) -> Level:

@@ -128,7 +128,9 @@ def distribute(
         state = state.with_plan(func, state.plan(func).with_nest(definition, nest))
     rest = [x for x in state.plan(func).nests[definition].names() if x not in outer]
     state = reorder(state, func, definition, loops=(*outer, *rest))
-    new_plan = replace(state.plan(func), distributed=tuple(outer), shared=definition, place=Root())
+    new_plan = replace(
+        state.plan(func), distributed=tuple(outer), distributed_definition=definition, place=Root()
+    )
     return state.with_plan(func, new_plan)
 
 
@@ -197,7 +199,7 @@ def communicate(
     name = find_loop(state, func, definition, at)
     nest = plan.nests[definition]
     last = plan.distributed[-1]
-    if definition != plan.shared:
+    if definition != plan.distributed_definition:
         raise Illegal("another definition is distributed", "communicate at a loop of that one")
     for x in nest.names()[: nest.position(name) + 1]:
         _check_local_updates(state.program.func(func), definition, nest, x)
@@ -269,7 +271,7 @@ def rotate(
     )
     plan = plan.with_nest(definition, new_nest)
     moved = tuple((t, new if at == name else at) for t, at in plan.communicated)
-    return state.with_plan(func, replace(plan, communicated=moved, touched=True))
+    return state.with_plan(func, replace(plan, communicated=moved, scheduled=True))
 
 
 def check_distributed(state: State, func: str) -> None:
@@ -277,7 +279,7 @@ def check_distributed(state: State, func: str) -> None:
     plan = state.plan(func)
     if not plan.distributed:
         return
-    nest = plan.nests[plan.shared]
+    nest = plan.nests[plan.distributed_definition]
     count = len(plan.distributed)
     if nest.names()[:count] != plan.distributed:
         raise Illegal(

@@ -219,7 +219,7 @@ def _remove_unread(state: State, names: set[str]) -> State:
     kept = {f.name for f in left.program.funcs}
     for name in [f.name for f in state.program.funcs if f.name not in kept]:
         placed = len(nested_funcs(state, name)) > 1 or name in dict(state.placed)
-        if placed or state.plan(name).touched:
+        if placed or state.plan(name).scheduled:
             raise Illegal(
                 f"{name!r} has a schedule, and is not needed any more", "give this directive first"
             )

@@ -79,7 +79,7 @@ def rfactor(
     )
     atomics = plan.atomic - {definition}
     state = state.with_plan(
-        func, replace(plan.with_nest(definition, merge_nest), atomic=atomics, touched=True)
+        func, replace(plan.with_nest(definition, merge_nest), atomic=atomics, scheduled=True)
     )
     return insert_func(state, func, p, _partial_plan(p, reduced))
 
@@ -140,7 +140,7 @@ def _partial_and_merge(
 
 def _partial_plan(p: FuncDef, reduced: Nest) -> FuncPlan:
     """The plan of the new stage: at the root, with the loop kinds of the nest `reduced`."""
-    plan = replace(fresh_plan(p), touched=True, place=Root())
+    plan = replace(fresh_plan(p), scheduled=True, place=Root())
     before, last = {x.name: x for x in reduced.loops}, plan.nests[-1]
     loops = tuple(before.get(x.name, x) for x in last.loops)
     return plan.with_nest(len(p.definitions) - 1, replace(last, loops=loops))

@@ -70,7 +70,7 @@ def specialize(
         raise Illegal("a specialization cannot add stages", "vectorize free loops only")
     specialization = Specialization(definition, expr, special.plan(func).nests[definition])
     return state.with_plan(
-        func, replace(plan, specializations=(*plan.specializations, specialization), touched=True)
+        func, replace(plan, specializations=(*plan.specializations, specialization), scheduled=True)
     )
 
 
@@ -135,5 +135,5 @@ def tensorize(state: State, func: str, definition: int, *, loop: str, instructio
     plan = state.plan(func)
     tensorization = Tensorization(definition, name, instruction, loc=here())
     return state.with_plan(
-        func, replace(plan, tensorizations=(*plan.tensorizations, tensorization), touched=True)
+        func, replace(plan, tensorizations=(*plan.tensorizations, tensorization), scheduled=True)
     )

@@ -273,7 +273,7 @@ class FuncPlan:
     """The schedule of one func. `place` None leaves the place to the default schedule.
 
     `bulk`: its box is copied by bulk asynchronous copies (TMA).
-    `distributed` are the loops of definition `shared` over the axes of the grid, in their order;
+    `distributed` are the loops of `distributed_definition` over the axes of the grid, in their order;
     `communicated` maps a tensor or func to the loop at which it is received, or sent to its owners,
     `ahead` to the iterations before its use. If `deterministic`, partial results combine in rank order.
     `filled`: a copy that is 0 beyond the edges of its source. `extents` are fixed extents of dimensions, the
@@ -295,14 +295,14 @@ class FuncPlan:
     specializations: tuple[Specialization, ...] = ()
     tensorizations: tuple[Tensorization, ...] = ()
     distributed: tuple[str, ...] = ()
-    shared: int = 0
+    distributed_definition: int = 0
     swizzle: int = 0
     filled: bool = False
-    resident: int = 0
+    min_blocks: int = 0
     communicated: tuple[tuple[str, str], ...] = ()
     ahead: tuple[tuple[str, int], ...] = ()
     deterministic: bool = False
-    touched: bool = False
+    scheduled: bool = False
     loc: Loc | None = field(default=None, compare=False)
 
     def with_nest(self, definition: int, nest: Nest) -> FuncPlan:
@@ -327,7 +327,7 @@ class State:
     """A program, the plan of each of its funcs, and the placement of tensors and funcs on a grid of ranks.
 
     `ranks` is the number of ranks of a run, None for that of the grid; ranks beyond the grid are idle.
-    `apart` are the tensors that are not contiguous along the last dimension in a call.
+    `strided_inputs` are the tensors that are not contiguous along the last dimension in a call.
     """
 
     program: Program
@@ -335,7 +335,7 @@ class State:
     grid: Grid | None = None
     placed: tuple[tuple[str, Placement], ...] = ()
     ranks: int | None = None
-    apart: tuple[str, ...] = ()
+    strided_inputs: tuple[str, ...] = ()
 
     def plan(self, func: str) -> FuncPlan:
         """The plan of a func, which must be one of the program."""

@@ -19,10 +19,10 @@ class ScheduleTree:
     stored: dict[Level, list[str]] = field(default_factory=dict)
     after: dict[Level, list[str]] = field(default_factory=dict)
     joined: dict[Level, list[str]] = field(default_factory=dict)
-    home: dict[str, Level] = field(default_factory=dict)  # the loop around the loops of a func
+    parent: dict[str, Level] = field(default_factory=dict)  # the loop around the loops of a func
     order: list[str] = field(default_factory=list)  # producers first; joined funcs are neighbours
 
-    def at(self, level: Level) -> bool:
+    def has_funcs_at(self, level: Level) -> bool:
         """True if a func is computed, stored, continued or joined in the body of this loop."""
         return any(
             level in places for places in (self.computed, self.stored, self.after, self.joined)
@@ -36,16 +36,16 @@ def build_tree(state: State) -> ScheduleTree:
         plan = state.plan(name)
         match plan.place:
             case At(level):
-                tree.home[name] = level
+                tree.parent[name] = level
                 tree.computed.setdefault(level, []).append(name)
             case AfterProducer(level):
-                tree.home[name] = level
+                tree.parent[name] = level
                 tree.after.setdefault(level, []).append(name)
             case WithStage(level):
-                tree.home[name] = level
+                tree.parent[name] = level
                 tree.joined.setdefault(level, []).append(name)
             case _:
-                tree.home[name] = ROOT
+                tree.parent[name] = ROOT
                 tree.computed.setdefault(ROOT, []).append(name)
     for name in tree.order:
         tree.stored.setdefault(_store_level(state, name), []).append(name)

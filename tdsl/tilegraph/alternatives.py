@@ -54,7 +54,7 @@ def faster_shared_loops(
     state: State, machine: Machine, by_recipes: State
 ) -> tuple[State, list[Decision]] | None:
     """A clearly faster state in which funcs that read the same share loops; None without one."""
-    touched = any(plan.touched for _, plan in state.plans)
+    touched = any(plan.scheduled for _, plan in state.plans)
     if touched or not machine.vector_bytes or state.program.sizes:
         return None
     plans = find_shared_loops(state, by_recipes, machine)
@@ -116,7 +116,7 @@ def _may_gain(state: State, machine: Machine, by_recipes: State) -> bool:
         not machine.vector_bytes
         or not 1 < len(funcs) <= MOST
         or state.program.sizes
-        or any(plan.touched for _, plan in state.plans)
+        or any(plan.scheduled for _, plan in state.plans)
         or any(len(f.definitions) > 1 or has_effects(f.definitions[0]) for f in funcs)
     ):
         return False

@@ -274,7 +274,7 @@ def _by_groups(
         return True
     state = _with_inlined(schedule, cuts)
     boxes = root_boxes(rest_at_root(state))
-    open_ = {n for n, plan in state.plans if n in boxes and not plan.touched}
+    open_ = {n for n, plan in state.plans if n in boxes and not plan.scheduled}
     done: set[str] = set()
     for name in sorted(cuts & open_ - {*state.program.outputs}):
         schedule[name].compute_root()  # no reader makes it in a place of its own
@@ -298,7 +298,7 @@ def _by_groups(
 def _with_inlined(schedule: Schedule, cuts: set[str]) -> State:
     """The schedule's state without the funcs that the default schedule inlines, as it does from now on."""
     for name, plan in choose_inline(bind_state(schedule.state, schedule.sizes))[0].plans:
-        if plan.place is not None and name not in cuts and not schedule.state.plan(name).touched:
+        if plan.place is not None and name not in cuts and not schedule.state.plan(name).scheduled:
             schedule[name].inline()
     return _without_inlined(schedule)
 
@@ -355,7 +355,7 @@ def _on_a_gpu(
     cuts = {n for n in cuts if state.program.has_func(n)}  # in another order some are not made
     inlined = choose_inline(state, products_read_values=True)[0]
     for name, plan in inlined.plans:
-        if plan.place is not None and name not in cuts and not schedule.state.plan(name).touched:
+        if plan.place is not None and name not in cuts and not schedule.state.plan(name).scheduled:
             schedule[name].inline()
     done: set[str] = set()
     for part in reversed(tiled):
@@ -366,13 +366,13 @@ def _on_a_gpu(
     open_ = [
         f.name
         for f in schedule.state.program.funcs
-        if f.name in cuts - done or not schedule.state.plan(f.name).touched
+        if f.name in cuts - done or not schedule.state.plan(f.name).scheduled
     ]
     separate = (cuts - done).difference(
         n for n in open_ if _in_a_kernel(schedule, n, partial(on_tensor_cores, hopper=hopper))
     )
     for name in reversed(open_):  # consumers first
-        if name in separate or not schedule.state.plan(name).touched:
+        if name in separate or not schedule.state.plan(name).scheduled:
             _in_a_kernel(schedule, name, partial(on_blocks, threads=machine.block_threads))
     return True
 

@@ -42,23 +42,23 @@ def test_loops_have_one_extent_also_at_edges(extent):
     assert "for g_i in range(g_i_first, g_i_first + 10):" in text
 
 
-def test_where_there_are_fewer_all_are_made():
+def test_a_shorter_dimension_is_computed_whole():
     text = str(td.compile(in_blocks(9)).loops())
     assert "for g_i in range(0, 9):" in text
 
 
-def test_more_may_be_asked_for_than_is_needed():
+def test_the_extent_may_exceed_the_needed_one():
     x = np.arange(64, dtype=np.float32)
     got = td.compile(in_blocks(64, 16))(x)
     np.testing.assert_array_equal(got, td.compile(in_blocks(64))(x))
 
 
-def test_less_than_is_needed_is_an_error():
+def test_an_extent_below_the_needed_one_is_an_error():
     with pytest.raises(td.ScheduleError, match="dimension 'i' needs 10 elements, not 9"):
         td.compile(in_blocks(64, 9)).loops()
 
 
-def test_outputs_are_made_on_all_of_their_points():
+def test_outputs_are_refused():
     _, f = blur(64)
     with pytest.raises(td.ScheduleError, match="'f' is an output"):
         td.Schedule(f)[f].bound_extent(i, 8)
@@ -93,7 +93,7 @@ def chain(at_producer, *, outer, extent):
 @pytest.mark.parametrize("outer", [False, True])
 @pytest.mark.parametrize("extent", [1, 2, 4])
 @pytest.mark.parametrize("target", ["cpu", "python"])
-def test_no_more_is_read_than_there_is_in_places_around(at_producer, outer, extent, target):
+def test_reads_stay_within_the_box_of_the_enclosing_place(at_producer, outer, extent, target):
     """What is moved back stays within what is needed of it in an outer loop."""
     s = chain(at_producer, outer=outer, extent=extent)
     x = np.arange(24, dtype=np.int32) ** 2
@@ -103,17 +103,17 @@ def test_no_more_is_read_than_there_is_in_places_around(at_producer, outer, exte
 
 def steps_within_edges(size, target):
     """Three steps of which each reads the one before within its edges, the first two in blocks of 4."""
-    u, r, made = td.Tensor("u", (size,), td.f32), td.Tensor("r", (size,), td.f32), []
+    u, r, steps = td.Tensor("u", (size,), td.f32), td.Tensor("r", (size,), td.f32), []
     for n in range(3):
-        around = td.pad(made[-1] if made else u)
-        made.append(td.Func(f"f{n}", shape=(size,)))
-        made[-1][i] = around[i - 1] + around[i + 1] - r[i]
-    s = td.Schedule(made[-1], target=target)
-    block, inner = s[made[-1]].split(i, 4)
+        around = td.pad(steps[-1] if steps else u)
+        steps.append(td.Func(f"f{n}", shape=(size,)))
+        steps[-1][i] = around[i - 1] + around[i + 1] - r[i]
+    s = td.Schedule(steps[-1], target=target)
+    block, inner = s[steps[-1]].split(i, 4)
     if target == "cuda":
-        s[made[-1]].bind(block, "blockIdx.x").bind(inner, "threadIdx.x")
-    for f in made[1::-1]:
-        s[f].compute_at(made[-1], block).bound_extent(i)
+        s[steps[-1]].bind(block, "blockIdx.x").bind(inner, "threadIdx.x")
+    for f in steps[1::-1]:
+        s[f].compute_at(steps[-1], block).bound_extent(i)
         if target == "cuda":
             s[f].set_scope("shared").bind(i, "threadIdx.x")
     return s
@@ -121,7 +121,7 @@ def steps_within_edges(size, target):
 
 @pytest.mark.parametrize("size", [3, 4, 13, 16, 40])
 @pytest.mark.parametrize("target", ["cpu", "python", "cuda"])
-def test_what_is_moved_back_twice_has_the_extent_that_is_needed(size, target):
+def test_boxes_that_are_moved_back_twice_have_the_needed_extent(size, target):
     """Starts that are extremes of extremes: no more is made, and read, than there is."""
     compiled = td.compile(steps_within_edges(size, target))
     u, r = (np.arange(n, n + size, dtype=np.float32) for n in (1, 5))

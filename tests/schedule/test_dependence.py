@@ -35,11 +35,11 @@ class Program:
             return [(c, draw.randint(-2, 3)) for c in coefficients]
 
         def at(index):
-            made = tuple(
+            point = tuple(
                 sum((c * r for c, r in zip(cs, ranges, strict=True) if c), k + OFF)
                 for cs, k in index
             )
-            return made if self.dims > 1 else made[0]
+            return point if self.dims > 1 else point[0]
 
         self.write = index()
         # each range stands in the index: else it is no range of the update
@@ -109,42 +109,42 @@ def try_directive(program, schedule, draw):
     loop = draw.choice(loops)
     match draw.randrange(4):
         case 0:
-            asked, give = None, lambda: stage.split(loop, draw.choice([2, 3]))
+            new_nest, give = None, lambda: stage.split(loop, draw.choice([2, 3]))
         case 1:
             draw.shuffle(loops)
             order = tuple(next(x for x in nest.loops if x.name == name) for name in loops)
-            asked, give = type(nest)(order, nest.relations), lambda: stage.reorder(*loops)
+            new_nest, give = type(nest)(order, nest.relations), lambda: stage.reorder(*loops)
         case 2:
-            asked, give = nest.with_kind(loop, PARALLEL), lambda: stage.parallel(loop)
+            new_nest, give = nest.with_kind(loop, PARALLEL), lambda: stage.parallel(loop)
         case _:
             ahead, lane = td.Schedule.of_state(schedule.state), loop
             if nest.kind(loop) == "serial":
                 ahead["f"].update(0).split(loop, 2)
                 nest = ahead.state.plan("f").nests[1]
                 lane = nest.relations[-1].inner
-            asked, give = nest.with_kind(lane, VECTORIZED), lambda: stage.vectorize(loop, 2)
+            new_nest, give = nest.with_kind(lane, VECTORIZED), lambda: stage.vectorize(loop, 2)
     try:
         give()
     except ScheduleError as e:
-        return "already" in str(e), asked
-    return True, asked
+        return "already" in str(e), new_nest
+    return True, new_nest
 
 
 @pytest.mark.parametrize("seed", range(40))
 def test_directives_are_refused_for_dependences_that_exist_and_for_no_others(seed):
     draw = random.Random(seed)
     program = Program(draw)
-    schedule, wanted = td.Schedule(program.f), program.run(program.f, "python")
+    schedule, want = td.Schedule(program.f), program.run(program.f, "python")
     for _ in range(4):
-        accepted, asked = try_directive(program, schedule, draw)
+        accepted, new_nest = try_directive(program, schedule, draw)
         if len(schedule.state.program.funcs) > 1:  # lanes that add to the same elements are merged
-            assert not program.keeps_order(asked)
+            assert not program.keeps_order(new_nest)
             break
         if not accepted:
-            assert not program.keeps_order(asked)
+            assert not program.keeps_order(new_nest)
         assert program.keeps_order(schedule.state.plan("f").nests[1])
     for target in ("cpu", "python"):
-        np.testing.assert_array_equal(program.run(schedule, target), wanted)
+        np.testing.assert_array_equal(program.run(schedule, target), want)
 
 
 i, j = td.vars("i j")
@@ -180,9 +180,9 @@ def test_points_of_an_interior_update_run_in_any_way(directives):
             update.reorder("x", "y").parallel("x").vectorize("y", 4)
         case "fused":
             update.parallel(update.fuse("y", "x"))
-    wanted = td.compile(o, target="python")(**values)
+    want = td.compile(o, target="python")(**values)
     for target in ("cpu", "python"):
-        np.testing.assert_array_equal(td.compile(s, target=target)(**values), wanted)
+        np.testing.assert_array_equal(td.compile(s, target=target)(**values), want)
 
 
 def scan(index, extent=20, reads=lambda f, r: f[r - 1]):
@@ -244,7 +244,7 @@ def test_elements_that_data_choose_are_written_in_order_unless_atomic():
     )
 
 
-def test_terms_that_go_to_elements_of_their_own_need_no_partial_results():
+def test_terms_that_update_distinct_elements_need_no_partial_results():
     a, f, r = td.Tensor("a", (40,), td.i32), td.Func("f"), td.range("r", 0, 20)
     f[i] = a[i]
     f[2 * r + 1] += a[r]
@@ -254,9 +254,9 @@ def test_terms_that_go_to_elements_of_their_own_need_no_partial_results():
     p = td.Schedule(f)
     p[f].update(0).parallel("r")
     values = np.arange(40, dtype=np.int32)
-    wanted = td.compile(f, target="python")(values)
+    want = td.compile(f, target="python")(values)
     for schedule in (s, p):
-        np.testing.assert_array_equal(td.compile(schedule, target="cpu")(values), wanted)
+        np.testing.assert_array_equal(td.compile(schedule, target="cpu")(values), want)
 
 
 def test_lanes_of_an_update_from_another_func_are_not_merged():
@@ -294,11 +294,11 @@ def test_shortest_paths_run_over_the_intermediate_node_outside():
     d[i, j] = td.minimum(d[i, j], d[i, k] + d[k, j])
     assert td.Schedule(d).state.program.func("d").definitions[1].variables == ("k", "i", "j")
     values = np.random.default_rng(0).random((20, 20))
-    wanted = values.copy()
+    want = values.copy()
     for m in range(20):
-        wanted = np.minimum(wanted, wanted[:, m, None] + wanted[None, m, :])
+        want = np.minimum(want, want[:, m, None] + want[None, m, :])
     for target in ("cpu", "python"):
-        np.testing.assert_array_equal(td.compile(d, target=target)(values), wanted)
+        np.testing.assert_array_equal(td.compile(d, target=target)(values), want)
     refused(
         lambda: td.Schedule(d)[d].update(0).reorder("i", "j", "k"), "would run in another order"
     )
@@ -320,7 +320,7 @@ def test_a_loop_may_start_elsewhere_where_no_iteration_needs_another(back, legal
     np.testing.assert_array_equal(td.compile(s)(x), interpret(s.program, {"a": x})[0])
 
 
-def test_a_loop_is_only_told_to_be_put_outside_where_it_may_be() -> None:
+def test_a_hint_to_move_a_loop_outside_is_legal() -> None:
     y, x = td.vars("y x")
     p, u = td.Tensor("p", (9, 9), td.f64), td.Func("u", shape=(9, 9, 9))
     t, st, r = td.vars("t"), td.range("st", 1, 9), td.range("r", 1, 8)

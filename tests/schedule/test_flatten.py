@@ -30,7 +30,7 @@ def run(s, rng, target="cpu"):
 @pytest.mark.parametrize("names", [("i", "j"), ("i", "k"), ("j", "i", "k"), ("i", "j", "k")])
 @pytest.mark.parametrize("which", ["f", "g", "fg"])
 @pytest.mark.parametrize("known", [False, True])
-def test_any_variables_of_a_result_and_of_what_reads_it(rng, names, which, known):
+def test_any_variables_of_a_func_and_its_readers(rng, names, which, known):
     _, _, g = windows(*((7, 12) if known else ()))
     s = td.Schedule(g)
     for name in which:
@@ -54,7 +54,7 @@ def test_terms_are_one_range_and_results_are_split_anywhere(rng):
     assert s.state.program.func("f").variables == ("point", "k")
 
 
-def test_readers_that_are_flat_in_the_same_way_read_their_own_point():
+def test_readers_of_the_same_flattening_read_at_the_flat_variable():
     _, f, g = windows()
     s = td.Schedule(g)
     s[f].flatten("i", "j")
@@ -62,7 +62,7 @@ def test_readers_that_are_flat_in_the_same_way_read_their_own_point():
     assert "f[i_j, k] * 10" in str(s.state.program)
 
 
-def test_what_a_flattened_func_reads_is_flattened(rng):
+def test_producers_of_a_flattened_func_are_flattened(rng):
     _, f, g = windows()
     s = td.Schedule(g)
     s[g].flatten("i", "j")
@@ -113,7 +113,7 @@ def test_refusals_name_the_reason(wrong, message):
     assert s.state.program == before.program
 
 
-def test_terms_in_order_stay_apart():
+def test_ordered_terms_are_not_flattened():
     a, f = td.Tensor("a", (4, 5), td.f32), td.Func("f", shape=(4,))
     r, t = td.range("r", 0, 4), td.range("t", 0, 5)
     f[i] = 0.0
@@ -131,7 +131,7 @@ def gathered_windows():
 
 
 @pytest.mark.parametrize("filled", [False, True])
-def test_what_is_read_in_a_window_is_gathered_to_a_matrix(rng, filled):
+def test_reads_of_a_window_are_gathered_to_a_matrix(rng, filled):
     a, f, g, s = gathered_windows()
     block, _ = s[f].split("i_j", 4)
     copy = s.cache_read(a, f, at=block, gathered=True, filled=filled)
@@ -164,7 +164,7 @@ def test_extents_may_be_dynamic(names, dynamic):
         run(np.zeros((2, 0, 3), np.int32))
 
 
-def test_what_is_reduced_over_may_be_dynamic():
+def test_ranges_of_a_reduction_may_be_dynamic():
     a, f = td.Tensor("a", ("A", "B", "C"), td.i32), td.Func("f")
     f[i] = td.sum(a[i, p, q], axis=(p, q))
     s = td.Schedule(f)

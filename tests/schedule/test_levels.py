@@ -162,13 +162,13 @@ RUNNABLE = [name for name in LEVELS if runs(name)]
 
 
 def inputs(compiled, rng):
-    found = []
+    arrays = []
     for a in compiled.signature.inputs:
         shape = tuple(e.value for e in a.shape)
         whole = rng.integers(0, 256, shape)
         values = rng.uniform(0.5, 1.5, shape) if a.dtype.is_float else whole
-        found.append(values.astype(a.dtype.numpy))
-    return found
+        arrays.append(values.astype(a.dtype.numpy))
+    return arrays
 
 
 @pytest.mark.parametrize("name", RUNNABLE)
@@ -265,7 +265,7 @@ def test_code_for_another_architecture_is_not_run():
     assert "source" in caught.value.hint
 
 
-def test_a_level_that_is_not_there_is_named_with_those_that_are():
+def test_an_error_for_an_unknown_level_names_the_known_ones():
     with pytest.raises(TargetError, match="no level of cpu 'avx'") as caught:
         td.compile(matmul(td.f32), target="cpu:avx")
     assert "avx2" in caught.value.hint

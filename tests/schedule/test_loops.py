@@ -10,7 +10,7 @@ i, j = td.vars("i j")
 
 @pytest.mark.parametrize("tail", ["guard", "peel", "shift"])
 @pytest.mark.parametrize("shape", [(3, 5), (2, 8), (1, 13)], ids=str)
-def test_a_loop_made_of_constant_ones_is_vectorized_whole(rng, shape, tail):
+def test_a_fused_loop_of_constant_extents_is_vectorized_whole(rng, shape, tail):
     x, f = td.Tensor("x", shape, td.i64), td.Func("f")
     f[i, j] = x[i, j] * 3
     s = td.Schedule(f)

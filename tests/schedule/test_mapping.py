@@ -18,13 +18,13 @@ def product_of_maxima():
 
 @pytest.mark.parametrize("at", [None, "i"])
 @pytest.mark.parametrize("pack", [None, {1: 4}])
-def test_copy_holds_what_is_computed_of_an_element(rng, at, pack):
+def test_a_copy_stores_the_expression_of_an_element(rng, at, pack):
     a, w = (rng.integers(-4, 5, n).astype(np.float32) for n in ((5, 7), (7, 6)))
     s = td.Schedule(product_of_maxima())
     s.cache_read("a", "out", at, pack=pack, mapped=True)
-    made = td.compile(s)
-    np.testing.assert_array_equal(made(a, w), np.maximum(a, 0) @ w)
-    assert str(made.loops()).count("max(a[") == 1
+    compiled = td.compile(s)
+    np.testing.assert_array_equal(compiled(a, w), np.maximum(a, 0) @ w)
+    assert str(compiled.loops()).count("max(a[") == 1
     again = td.Schedule(product_of_maxima()).replay(s.to_json())
     assert str(again) == str(s)
     assert "mapped=True" in str(s)

@@ -127,12 +127,12 @@ def _inputs(program, seed=0):
     }
 
 
-def _agrees(schedule, inputs=None):
+def _check_result(schedule, inputs=None):
     program = schedule.program
     inputs = inputs or _inputs(program)
-    made = td.compile(schedule)(**inputs)
-    (wanted,) = interpret(program, inputs)
-    np.testing.assert_allclose(made, wanted, rtol=2e-5, atol=1e-6)
+    result = td.compile(schedule)(**inputs)
+    (want,) = interpret(program, inputs)
+    np.testing.assert_allclose(result, want, rtol=2e-5, atol=1e-6)
 
 
 MASKS = {
@@ -155,14 +155,14 @@ SHAPES += [("causal", n, m) for n, m in ((0, 7), (7, 0), (1, 1), (70, 67))]
 @pytest.mark.parametrize("name, rows, terms", SHAPES)
 def test_results_are_those_of_all_terms(name, rows, terms):
     out = _softmax(MASKS[name], rows, terms)
-    _agrees(td.Schedule(out))
+    _check_result(td.Schedule(out))
     s = td.Schedule(out)
     for func in ("top", "total", "out"):
         try:
             s[func].skip_masked()
         except ScheduleError:
             assert name not in ("causal", "window") or 0 in (rows, terms) or rows > terms
-    _agrees(s)
+    _check_result(s)
 
 
 def _triangle(rows=37, terms=41):
@@ -206,7 +206,7 @@ SCHEDULES = {
 def test_loops_of_any_schedule_are_cut(name, size):
     s = td.Schedule(_triangle(*size))
     SCHEDULES[name](s["y"])
-    _agrees(s)
+    _check_result(s)
 
 
 def test_loops_end_at_the_diagonal_of_a_band():
@@ -216,21 +216,21 @@ def test_loops_end_at_the_diagonal_of_a_band():
     assert "for y_j in range(0, y_i_o * 5 + 7):" in str(td.compile(s).loops())
 
 
-def test_what_masked_terms_need_is_not_made():
+def test_producers_of_masked_terms_are_not_computed():
     x, y, double = td.Tensor("x", (64, 64), td.f32), td.Func("y"), td.Func("double")
     double[i, j] = td.exp(x[i, j])
     y[i] = td.sum(td.where(j >= i, double[i, j], 0), axis=j)
     s = td.Schedule(y)
     s["double"].compute_at(s["y"], "i")
     assert "for double_j in range(y_i, 64):" in str(td.compile(s, target="python").loops())
-    _agrees(s)
+    _check_result(s)
 
 
 def test_infinite_factors_count_unless_a_directive_says_otherwise():
     out = _softmax(lambda i, j: j <= i, 16, 16)
     inputs = _inputs(td.Schedule(out).program)
     inputs["v"][9:] = np.inf
-    _agrees(td.Schedule(out), inputs)
+    _check_result(td.Schedule(out), inputs)
     s = td.Schedule(out)
     s["out"].skip_masked().reorder("i", "j", "e")
     assert np.isfinite(td.compile(s)(**inputs)[:9]).all()
@@ -255,7 +255,7 @@ def test_the_search_leaves_masked_terms_out():
     program = td.Schedule(_softmax(lambda i, j: j <= i, 96, 96)).program
     s = candidates(program, {}, td.Target("cpu"))[0].schedule
     assert 's["out"].skip_masked()' in str(s)
-    _agrees(s)
+    _check_result(s)
 
 
 def test_keys_of_bands_are_packed_as_without_a_mask():

@@ -39,7 +39,7 @@ def memory_of(loops, name):
     return line.partition("[")[2].partition("]")[0]
 
 
-def test_what_is_the_same_for_all_columns_is_kept_once():
+def test_values_constant_along_columns_are_stored_once():
     s, running = weighted()
     running.compute_at(s["out"], i).reorder("i", "j_o", "e")
     loops = check(s)

@@ -82,7 +82,7 @@ SUMS = {
 
 @pytest.mark.parametrize("tile", [1, 4, 7, 32])
 @pytest.mark.parametrize("name", SUMS)
-def test_one_pass_means_the_same(name: str, tile: int) -> None:
+def test_an_online_reduction_means_the_same(name: str, tile: int) -> None:
     lead, make = SUMS[name]
     s = td.Schedule(make())
     s[lead].online(s[lead].loops[-1], tile)
@@ -109,7 +109,7 @@ def test_terms_are_read_once() -> None:
     ]  # fmt: skip
 
 
-def test_rows_without_a_finite_score_are_what_they_were() -> None:
+def test_rows_without_a_finite_score_are_unchanged() -> None:
     x, f, top = td.Tensor("x", ("R", "C"), td.f32), td.Func("f"), td.Func("top")
     top[i] = td.max(x[i, j], axis=j)
     f[i] = td.sum(td.exp(x[i, j] - top[i]), axis=j)
@@ -147,7 +147,7 @@ def test_a_result_that_is_an_output_is_the_one_of_the_pass() -> None:
     np.testing.assert_allclose(sums, np.exp(given - tops[:, None]).sum(1), rtol=1e-6)
 
 
-def test_the_pass_can_be_made_in_parts() -> None:
+def test_an_online_reduction_can_be_rfactored() -> None:
     s = td.Schedule(attention(), sizes={"M": 6, "N": 64, "D": 4, "E": 8})
     running = s["out_sum"].online("j", 4)
     part, _ = running.split("j_o", nparts=3)
@@ -186,7 +186,7 @@ def test_a_block_of_a_gpu_keeps_its_rows() -> None:
     np.testing.assert_allclose(td.emulate(td.compile(s))(*given), want, rtol=1e-5, atol=1e-6)
 
 
-def test_what_separates_is_found_by_structure() -> None:
+def test_factors_are_derived_from_the_structure_of_terms() -> None:
     from tdsl.lang.expr import Read, Var
     from tdsl.schedule.rescaling import result_factors
 
@@ -195,10 +195,10 @@ def test_what_separates_is_found_by_structure() -> None:
         m[i] = td.max(q[i, j], axis=j)
         f[i] = td.sum(make(q[i, j], m[i]), axis=j)
         (term,) = td.Schedule(f).program.func("f").definitions[0].values
-        found = result_factors(
+        factors = result_factors(
             term, lambda n: isinstance(n, Read) and n.name == "m", lambda n: n == Var("j")
         )
-        return None if found is None else len(found.shifts)
+        return None if factors is None else len(factors.shifts)
 
     assert shifts_of(lambda x, m: td.exp(x - m) * td.exp(2 * m + x) / m) == 2
     assert shifts_of(lambda x, m: -x * m) == 0
@@ -217,7 +217,7 @@ def test_a_variance_far_from_zero_is_not_lost() -> None:
     np.testing.assert_allclose(td.compile(s)(given), want, rtol=1e-4)
 
 
-def test_what_is_computed_in_the_loops_of_a_member_stands_in_the_way() -> None:
+def test_funcs_in_the_loops_of_a_member_are_an_error() -> None:
     i, m = td.vars("i m")
     a, top, f = td.Tensor("a", (8, 3), td.f32), td.Func("top"), td.Func("f")
     top[i] = td.max(a[m, i], axis=m)

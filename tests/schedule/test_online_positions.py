@@ -58,35 +58,35 @@ def test_positions_and_extremes_are_those_of_numpy(tile: int, lead: str, mask: b
     with np.errstate(all="ignore"):
         want = interpret(s.program, given)
         meant = interpret(s.state.program, given)
-    for mine, own in zip(meant, want, strict=True):
-        if own.dtype.kind == "f":
-            np.testing.assert_allclose(mine, own, rtol=1e-5)
+    for result, expected in zip(meant, want, strict=True):
+        if expected.dtype.kind == "f":
+            np.testing.assert_allclose(result, expected, rtol=1e-5)
         else:
-            np.testing.assert_array_equal(mine, own)
+            np.testing.assert_array_equal(result, expected)
 
 
-def test_what_is_compiled_finds_the_same() -> None:
+def test_compiled_code_gives_the_same() -> None:
     s, _ = softmax()
     s["total"].online("j", 8)
     given = rows(37)
     with np.errstate(all="ignore"):
         want = interpret(s.program, {"x": given})
-    for mine, own in zip(td.compile(s)(given), want, strict=True):
-        np.testing.assert_allclose(mine, own, rtol=1e-5)
+    for result, expected in zip(td.compile(s)(given), want, strict=True):
+        np.testing.assert_allclose(result, expected, rtol=1e-5)
 
 
 @pytest.mark.parametrize("count", [0, 1])
-def test_rows_of_none_and_one(count: int) -> None:
+def test_rows_of_no_and_of_one_term(count: int) -> None:
     s, _ = softmax()
     s["total"].online("j", 4)
     given = np.ones((3, count), np.float32)
-    for mine, own in zip(
+    for result, expected in zip(
         interpret(s.state.program, {"x": given}), interpret(s.program, {"x": given}), strict=True
     ):
-        np.testing.assert_array_equal(mine, own)
+        np.testing.assert_array_equal(result, expected)
 
 
-def test_where_the_best_is_may_lead() -> None:
+def test_an_argmax_may_lead() -> None:
     top, best = td.Func("top"), td.Func("best")
     top[i] = td.max(x[i, j], axis=j)
     best[i] = td.argmax(td.exp2(x[i, j] - top[i]) * 4, axis=j)
@@ -99,7 +99,7 @@ def test_where_the_best_is_may_lead() -> None:
         )
 
 
-def test_what_needs_a_result_in_another_way_is_made_apart() -> None:
+def test_a_position_that_selects_other_factors_is_computed_before() -> None:
     """The index of the largest value chooses a weight of all terms, and so is needed before."""
     top, at, total = td.Func("top"), td.Func("at"), td.Func("total")
     top[i] = td.max(x[i, j], axis=j)

@@ -32,7 +32,7 @@ def test_a_tail_that_is_split_again_needs_no_tests(m, target):
     assert "if " not in text
 
 
-def test_the_tail_of_a_tail_is_as_long_as_what_is_left():
+def test_the_tail_of_a_tail_has_the_remaining_iterations():
     s = td.Schedule(scaled())
     f = s["f"]
     _, inner = f.split(i, 24, tail="peel", names=("io", "ii"))
@@ -49,7 +49,7 @@ def test_the_tail_of_a_tail_is_as_long_as_what_is_left():
 
 
 @pytest.mark.parametrize("target", ["python", "cpu"])
-def test_a_part_that_stands_outside_of_its_block_keeps_its_test(target):
+def test_an_inner_loop_outside_of_its_outer_loop_keeps_its_guard(target):
     s = td.Schedule(scaled())
     f = s["f"]
     io, ii = f.split(i, 8, tail="peel")

@@ -50,9 +50,9 @@ def run(what, target="python"):
 
 @pytest.mark.parametrize("seed", range(12))
 @pytest.mark.parametrize("kind", ["update", "two", "free", "bound", "both"])
-def test_places_and_copies_give_what_the_predicate_says_or_are_refused(kind, seed):
+def test_places_and_copies_respect_the_predicate_or_are_refused(kind, seed):
     draw, f = random.Random(seed), programs(kind)
-    wanted, s = run(f), td.Schedule(f)
+    want, s = run(f), td.Schedule(f)
     last = len(s.state.program.func("f").definitions) - 1
     stage = s[f].update(0) if last else s[f]
     for _ in range(5):
@@ -78,7 +78,7 @@ def test_places_and_copies_give_what_the_predicate_says_or_are_refused(kind, see
     except ScheduleError:
         return
     for result in got:
-        np.testing.assert_array_equal(result, wanted)
+        np.testing.assert_array_equal(result, want)
 
 
 def test_a_func_at_the_loop_of_the_predicate_that_reads_it_is_refused_with_places_that_serve():
@@ -107,7 +107,7 @@ def test_reordering_loops_around_a_place_is_refused_where_the_predicate_comes_fi
 
 @pytest.mark.parametrize("at", ["i", "q"])
 @pytest.mark.parametrize("bound", [False, True])
-def test_a_copy_of_what_the_bound_of_its_loop_reads_is_refused(bound, at):
+def test_a_copy_of_a_tensor_in_the_bound_of_its_loop_is_refused(bound, at):
     i = td.vars("i")
     c, f = td.Tensor("c", (N,), td.i32), td.Func("f", shape=N)
     where = None if bound else (lambda q: c[q] > 0)
@@ -123,7 +123,7 @@ def test_a_copy_of_what_the_bound_of_its_loop_reads_is_refused(bound, at):
         np.testing.assert_array_equal(run(s, target), run(f))
 
 
-def test_a_predicate_reads_what_a_block_of_threads_shares():
+def test_a_predicate_reads_shared_memory():
     """Local values of the block that stand behind it do not test it before its values are there."""
     i = td.vars("i")
     c, h, f0, f = td.Tensor("c", (N,), td.i32), td.Func("h"), td.Func("f0"), td.Func("f", shape=N)
@@ -140,7 +140,7 @@ def test_a_predicate_reads_what_a_block_of_threads_shares():
     np.testing.assert_array_equal(got, run(f))
 
 
-def test_a_predicate_that_sizes_simplify_is_tested_where_its_reads_are_there():
+def test_a_predicate_that_sizes_simplify_is_tested_after_its_reads():
     """r is 0: as numbers, the test depends on no loop that is inside of where f0 is computed."""
     i, j = td.vars("i j")
     f0, f, g = td.Func("f0", shape=1), td.Func("f", shape=(1, 7)), td.Func("g", shape=(1, 7))
@@ -156,7 +156,7 @@ def test_a_predicate_that_sizes_simplify_is_tested_where_its_reads_are_there():
         np.testing.assert_array_equal(run(s, target), run(g))
 
 
-def test_conditions_that_exclude_each_other_need_no_memory_for_what_they_guard():
+def test_mutually_exclusive_conditions_need_no_memory_for_their_values():
     i, m = td.vars("i m")
     f0, f = td.Func("f0", shape=3), td.Func("f", shape=3)
     f0[i] = i * 2

@@ -87,14 +87,14 @@ CASES: dict[str, tuple[Callable[[], td.Schedule], list[tuple[str, str]]]] = {
 def given_for(
     program: td.lang.program.Program, sizes: dict[str, int], seed: int = 0
 ) -> dict[str, np.ndarray]:
-    rng, made = np.random.default_rng(seed), {}
+    rng, inputs = np.random.default_rng(seed), {}
     for t in program.inputs:
         shape = [sizes[n.name] for n in t.shape]
         if t.dtype.is_integer:
-            made[t.name] = rng.integers(t.dtype.low, t.dtype.high, shape, dtype=t.dtype.numpy)
+            inputs[t.name] = rng.integers(t.dtype.low, t.dtype.high, shape, dtype=t.dtype.numpy)
         else:
-            made[t.name] = rng.standard_normal(shape).astype(t.dtype.numpy)
-    return made
+            inputs[t.name] = rng.standard_normal(shape).astype(t.dtype.numpy)
+    return inputs
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -128,7 +128,7 @@ def test_integers_wrap_to_the_same(t: td.DType) -> None:
 
 @pytest.mark.parametrize("empty", SIZES)
 @pytest.mark.parametrize("extent", [0, 1])
-def test_extents_of_none_and_one(empty: str, extent: int) -> None:
+def test_extents_of_0_and_1(empty: str, extent: int) -> None:
     s = chain(td.i32)
     s["y"].reassociate("s")
     given = given_for(s.program, {**SIZES, empty: extent})
@@ -137,15 +137,15 @@ def test_extents_of_none_and_one(empty: str, extent: int) -> None:
     )
 
 
-def test_what_is_summed_first_has_the_variables_that_it_needs() -> None:
+def test_the_inner_sum_has_only_the_variables_of_its_factors() -> None:
     s = linear_attention()
-    made = s["y_sum"].reassociate("score_sum")
+    factor = s["y_sum"].reassociate("score_sum")
     s["total"].reassociate("score_sum", name="keys")
     funcs = {f.name: f for f in s.state.program.funcs}
     names = "keys_sum", "keys", "total", "y_sum_factor_sum", "y_sum_factor", "y_sum", "y"
     assert sorted(funcs) == sorted(names)
-    assert made.func == "y_sum_factor_sum"
-    assert funcs[made.func].variables == ("h", "k", "l")
+    assert factor.func == "y_sum_factor_sum"
+    assert funcs[factor.func].variables == ("h", "k", "l")
     assert funcs["keys"].variables == ("h", "k")
     assert [n for n, _, _ in funcs["total"].definitions[0].ranges] == ["k"]
 
@@ -159,10 +159,10 @@ def test_a_sum_that_others_read_stays() -> None:
     schedule["y"].reassociate("s")
     given = given_for(schedule.program, SIZES)
     assert schedule.state.program.has_func("s")
-    for mine, want in zip(
+    for result, want in zip(
         td.compile(schedule)(**given), interpret(schedule.program, given), strict=True
     ):
-        np.testing.assert_allclose(mine, want)
+        np.testing.assert_allclose(result, want)
 
 
 def test_data_dependent_rows_are_summed_first() -> None:

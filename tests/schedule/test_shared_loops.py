@@ -27,7 +27,7 @@ def check(s, a, target):
 @BOTH
 @pytest.mark.parametrize("rows, columns", [(1, 1), (7, 5), (9, 33)])
 @pytest.mark.parametrize("tail", ["guard", "peel"])
-def test_a_sum_goes_along_with_the_rows_that_it_reduces_over(rows, columns, tail, target):
+def test_a_sum_shares_the_loop_of_rows_that_it_reduces_over(rows, columns, tail, target):
     f, h, a = doubled_and_sums(rows, columns)
     s = td.Schedule(f, h)
     block, row = s[f].split(i, 4)
@@ -39,7 +39,7 @@ def test_a_sum_goes_along_with_the_rows_that_it_reduces_over(rows, columns, tail
 
 
 @BOTH
-def test_parts_of_a_sum_go_along_with_parallel_blocks_of_rows(target):
+def test_partial_sums_share_parallel_blocks_of_rows(target):
     f, h, a = doubled_and_sums(13, 6)
     s = td.Schedule(f, h)
     block, row = s[f].split(i, 5)
@@ -67,7 +67,7 @@ def test_sums_share_the_loop_that_both_reduce_over(target):
 
 
 @BOTH
-def test_the_start_stands_inside_the_free_loops_that_are_shared(target):
+def test_the_initial_value_is_set_inside_the_shared_free_loops(target):
     a = td.Tensor("a", (3, 4, 5), td.i32)
     f, h = td.Func("f"), td.Func("h")
     r = td.range("r", 0, 4)
@@ -81,7 +81,7 @@ def test_the_start_stands_inside_the_free_loops_that_are_shared(target):
     np.testing.assert_array_equal(sums, x.sum(1))
 
 
-def test_what_reads_such_a_sum_waits_for_all_of_it():
+def test_readers_of_a_shared_sum_run_after_its_loops():
     a = td.Tensor("a", (4, 5), td.i32)
     f, h, e = td.Func("f"), td.Func("h"), td.Func("e")
     f[i, j] = a[i, j] * 2
@@ -113,7 +113,7 @@ def test_a_sum_starts_in_front_of_loops_of_the_stage_that_runs_them():
         s[h].reorder(k, j).compute_with(g, j)
 
 
-def test_a_shared_loop_in_which_others_stand_is_not_removed():
+def test_a_shared_loop_with_other_funcs_is_not_removed():
     i, j = td.vars("i j")
     a = td.Tensor("a", (8, 8), td.f32)
     f, g, h = td.Func("f"), td.Func("g"), td.Func("h")

@@ -145,7 +145,7 @@ def _final(state: State, owner: str, c: Contraction | str) -> Contraction | str:
     final = owner in state.program.outputs and not any(True for _ in state.consumers(owner))
     constant = c.moving.name in constant_names(state.program)
     crowded = has_cache_conflicts(state.program, c.moving, c.ranges[-1], c.element)
-    spread = any(r.name in state.apart for r in reads_in((value,)) if r != c.moving)
+    spread = any(r.name in state.strided_inputs for r in reads_in((value,)) if r != c.moving)
     return replace(c, value=value, final=final, constant=constant, crowded=crowded, spread=spread)
 
 

@@ -55,7 +55,7 @@ def find_sibling_reductions(
     parts, names = count_parts(f, 0, boxes[owner]), list[str]()
     for name, plan in state.plans:
         g = state.program.func(name)
-        is_open = not plan.touched and name in boxes and name in state.program.outputs
+        is_open = not plan.scheduled and name in boxes and name in state.program.outputs
         if not is_open or not _sums_rows(g, rows_read, count, boxes[name], machine):
             continue
         alone = count_parts(g, 0, boxes[name])

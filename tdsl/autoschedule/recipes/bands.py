@@ -50,7 +50,7 @@ def bands(stage: Stage, *, machine: Machine | None = None, **choices: Any) -> Ba
     schedule = stage.schedule
     machine = machine or as_target(schedule.target).machine()
     state = rest_at_root(bind_state(schedule.state, schedule.sizes))
-    open_ = {name for name, plan in schedule.state.plans if not plan.touched}
+    open_ = {name for name, plan in schedule.state.plans if not plan.scheduled}
     boxes = root_boxes(state)
     planned = plan_bands(state, stage.func, group_of(state, stage.func, open_), boxes, machine)
     if planned is None:

@@ -157,7 +157,7 @@ def _find(stage: Stage) -> _Chain | None:
     f = state.program.func(stage.func)
     if f.name not in boxes or not _is_plain(f):
         return None
-    open_ = {name for name, plan in state.plans if not plan.touched}
+    open_ = {name for name, plan in state.plans if not plan.scheduled}
     group = [g for g in group_of(state, f.name, open_) if g in boxes]
     d, best = f.definitions[0], None
     for n in range(len(d.free), 0, -1):

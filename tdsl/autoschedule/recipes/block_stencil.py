@@ -101,7 +101,7 @@ def _is_plain(f: FuncDef) -> bool:
 def _plan(state: State, f: FuncDef, boxes: dict[str, Box]) -> BlockStencil:
     """The funcs that can be made for a tile, and what is read several times for it."""
     tile = (16, 128)
-    open_ = {name for name, plan in state.plans if not plan.touched}
+    open_ = {name for name, plan in state.plans if not plan.scheduled}
     group = [g for g in group_of(state, f.name, open_) if g in boxes]
     tile_boxes = _tile_boxes(state, f, boxes[f.name], tile, group)
     inside: list[str] = []

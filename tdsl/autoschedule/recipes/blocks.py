@@ -111,7 +111,7 @@ def _followed(stage: Stage) -> list[Stage]:
     """
     state = stage.schedule.state
     names = {r.name for r in reads_in(definition_of(stage).values)} - {stage.func}
-    open_ = (n for n in sorted(names) if state.program.has_func(n) and not state.plan(n).touched)
+    open_ = (n for n in sorted(names) if state.program.has_func(n) and not state.plan(n).scheduled)
     before = [stage.schedule[name] for name in open_]
     return [p for p in before if (reader := reader_of(p)) and reader.func == stage.func]
 

@@ -165,7 +165,7 @@ def _is_inner(state: State, name: str, reader: str) -> bool:
     plan, readers = state.plan(name), {g.name for g, _ in state.consumers(name)}
     return (
         readers == {reader}
-        and not plan.touched
+        and not plan.scheduled
         and plan.place is None
         and _is_sum(state.program.func(name))
     )

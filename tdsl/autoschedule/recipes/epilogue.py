@@ -20,7 +20,7 @@ def reader_of(stage: Stage, at: Loop | None = None) -> Stage | None:
     if stage.func in schedule.state.program.outputs or len(readers) != 1 or not stage.loops:
         return None
     reader = schedule[min(readers)]
-    if schedule.state.plan(reader.func).touched:
+    if schedule.state.plan(reader.func).scheduled:
         return None
     before = schedule.state, schedule.origins, schedule.directives
     try:

@@ -419,7 +419,7 @@ def _open_producer(schedule: BaseSchedule, c: Contraction) -> Stage | None:
         return None
     f, readers = state.program.func(name), {g.name for g, _ in state.consumers(name)}
     pure = len(f.definitions) == 1 and not f.definitions[0].ranges
-    if not pure or readers != {c.func} or state.plan(name).touched:
+    if not pure or readers != {c.func} or state.plan(name).scheduled:
         return None
     reads = reads_in(state.program.func(c.func).definitions[0].values)
     if any(r.index != c.moving.index for r in reads if r.name == name):

@@ -82,7 +82,7 @@ def pairs(stage: Stage, *, machine: Machine | None = None, **choices: Any) -> Pa
         raise Unsuited("it has not one variable, updates, or sums of its own")
     machine = machine or as_target(schedule.target).machine()
     state = bind_state(schedule.state, schedule.sizes)
-    open_ = {name for name, plan in state.plans if not plan.touched}
+    open_ = {name for name, plan in state.plans if not plan.scheduled}
     reduction = find_pairs(state, stage.func, group_of(state, stage.func, open_))
     plan = None if reduction is None else plan_pairs(state, reduction, machine)
     if reduction is None:

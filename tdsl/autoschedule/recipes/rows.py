@@ -107,7 +107,7 @@ def rows(stage: Stage, *, machine: Machine | None = None, **choices: Any) -> Row
     machine = machine or as_target(schedule.target).machine()
     state = bind_state(schedule.state, schedule.sizes)
     boxes = root_boxes(rest_at_root(state))
-    open_ = {name for name, plan in state.plans if not plan.touched}
+    open_ = {name for name, plan in state.plans if not plan.scheduled}
     strips = plan_strips(state, stage.func, group_of(state, stage.func, open_), boxes, machine)
     if strips is None or strips.height:
         raise Unsuited(

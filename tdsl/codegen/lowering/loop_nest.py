@@ -362,7 +362,7 @@ class NestBuilder(DefinitionNest):
         tree = self.low.tree
         prefetches = [p for p in self.plan.prefetches if p.definition == self.n and p.loop == loop]
         invariant = self.invariant is not None and pos.components == self.invariant.components
-        if pos.mode == INIT or invariant or not (tree.at(level) or prefetches):
+        if pos.mode == INIT or invariant or not (tree.has_funcs_at(level) or prefetches):
             return self._guarded(tests, self._lower(pos, ctx), ctx.facts)
         joined = [n for n in tree.joined.get(level, ()) if n in self.low.boxes]
         # joined nests and shared memory have points of their own and are outside of the guards
@@ -389,9 +389,9 @@ class NestBuilder(DefinitionNest):
         )
         func = self.f.name
         if func in tree.stored.get(level, ()):
-            boxes[func] = actives[0].written(ctx.facts)
+            boxes[func] = actives[0].written_box(ctx.facts)
             if self.plan.scope == SHARED:
-                boxes[func] = threads.need(func, boxes[func], ctx.facts)
+                boxes[func] = threads.box_of_all(func, boxes[func], ctx.facts)
 
         def body() -> Iterator[Stmt]:
             inner = self._lower(pos, ctx)

@@ -104,7 +104,7 @@ class _ProgramLowering(Lowering):
             if planes is not None:
                 self.planes[f.name] = planes
                 fold_planes(self, f, planes)
-            elif plan.fold and (level == self.tree.home[f.name] or level.func == f.name):
+            elif plan.fold and (level == self.tree.parent[f.name] or level.func == f.name):
                 self._fold(f, boxes[f.name], None, ctx.facts)
         saved_boxes, self.level_boxes = self.level_boxes, {**self.level_boxes, **boxes}
         statements: list[Stmt] = []
@@ -190,7 +190,7 @@ class _ProgramLowering(Lowering):
             case AfterProducer(level):
                 return self._compute_level(level.func)
             case _:
-                return self.tree.home[name]
+                return self.tree.parent[name]
 
     def _check_scope(self, f: FuncDef, facts: Facts) -> None:
         """ScheduleError if a func in stack, register or GPU block memory has no constant size."""
@@ -214,7 +214,7 @@ class _ProgramLowering(Lowering):
         if any(is_empty(i, ctx.facts) for i in box):
             self.check_joined_empty(name)
             return []
-        home = self.tree.home[name]
+        home = self.tree.parent[name]
         if self.stored_at.get(name, home) != home:
             # bounds inferred at an inner level may be looser than those of the allocation
             box = common_box(box, self.stored_boxes[name], ctx.facts)
@@ -398,7 +398,7 @@ def lower(state: State, params: tuple[Argument, ...], declared: list[Condition])
 
 def _resident_blocks(state: State, names: KernelNames) -> tuple[tuple[str, int], ...]:
     """(buffer, n) for funcs whose directives ask for n resident blocks on a multiprocessor."""
-    residents = ((f, state.plan(f.name).resident) for f in state.program.funcs)
+    residents = ((f, state.plan(f.name).min_blocks) for f in state.program.funcs)
     return tuple((buffer, n) for f, n in residents if n for buffer in names.components(f))
 
 

@@ -35,7 +35,7 @@ def find_planes(low: Lowering, f: FuncDef, box: Box, facts: Facts) -> Planes | N
     plan, last = low.state.plan(f.name), f.definitions[-1]
     shared_levels = {level.func for level in (*low.tree.after, *low.tree.joined)}
     if (
-        low.tree.home[f.name] != ROOT
+        low.tree.parent[f.name] != ROOT
         or plan.store is not None
         or plan.specializations
         or plan.scope not in (AUTO, HEAP)

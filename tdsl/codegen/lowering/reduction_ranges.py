@@ -30,7 +30,7 @@ from tdsl.schedule.state import Level, parts_of, roots_of
 
 def _skips_iterations(builder: DefinitionNest, pos: NestPosition, loop: str) -> bool:
     """True for a reduction loop with other stages inside, if a predicate excludes some of its terms."""
-    inside = builder.low.tree.at(Level(builder.f.name, builder.n, loop))
+    inside = builder.low.tree.has_funcs_at(Level(builder.f.name, builder.n, loop))
     plain = loop in pos.bounds and builder.nest.kind(loop) in (SERIAL, PIPELINED)
     terms = pos.mode != INIT and loop in builder.reduced and builder.d.where != TRUE
     return plain and terms and inside

@@ -198,6 +198,6 @@ def test_a_broadcast_operand_is_copied_where_it_does_not_lie_along_its_terms():
     c[i, j] = td.sum(td.cast(a[i, k], td.i32) * td.cast(b[k, j], td.i32), axis=k, dtype=td.i32)
     able = replace(WIDE, features=frozenset({"avx512vnni"}))
     for scattered, packed in (((), False), (("a",), True), (("b",), False)):
-        program = complete(replace(td.Schedule(c).state, apart=scattered), able).program
+        program = complete(replace(td.Schedule(c).state, strided_inputs=scattered), able).program
         product = next(f for f in program.funcs if f.definitions[0].ranges)
         assert ("a" in {r.name for r in product.definitions[0].reads}) != packed
