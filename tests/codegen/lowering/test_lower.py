@@ -20,7 +20,7 @@ def on_threads(f, shared, at, threads):
 
 @pytest.mark.parametrize("at", ["i_i_o", "i_i_i"])
 @pytest.mark.parametrize("n", [1, 3, 9])
-def test_updates_of_a_shared_func_run_only_where_a_thread_has_points(n, at):
+def test_shared_func_updates_are_guarded_by_active_threads(n, at):
     a, shared, f = td.Tensor("a", (n,), td.i32), td.Func("s", shape=n + 2), td.Func("f", shape=n)
     r = td.range("r", 0, n)
     shared[i] = i * 2
@@ -33,7 +33,7 @@ def test_updates_of_a_shared_func_run_only_where_a_thread_has_points(n, at):
     np.testing.assert_array_equal(got, want[:-2] + want[1:-1])
 
 
-def test_a_shared_func_has_no_condition_where_each_block_has_points():
+def test_shared_func_is_unguarded_if_every_block_has_points():
     a, shared, f = td.Tensor("a", ("N",), td.i32), td.Func("s"), td.Func("f")
     shared[i] = a[i] * 2
     f[i] = shared[i] + 1
@@ -44,7 +44,7 @@ def test_a_shared_func_has_no_condition_where_each_block_has_points():
     ]
 
 
-def test_terms_whose_condition_never_holds_read_nothing():
+def test_terms_with_false_condition_read_nothing():
     a, f, total, out = td.Tensor("a", (7,), td.i32), td.Func("f"), td.Func("total"), td.Func("out")
     f[i] = a[td.clip(i + 3, 0, 6)] * 3
     m = td.range("m", -3, -2, where=lambda m: m >= i - 2)

@@ -39,10 +39,10 @@ def planes(schedule):
 def check(*outputs, schedule=None):
     schedule = schedule or td.Schedule(*outputs)
     given = {i.name: DATA[i.name] for i in schedule.program.inputs}
-    wanted = interpret(schedule.program, given)
+    expected = interpret(schedule.program, given)
     for target in ("cpu", "python"):
-        got = td.compile(schedule, target=target)(**given)
-        for one, other in zip(got if len(outputs) > 1 else [got], wanted, strict=True):
+        actual = td.compile(schedule, target=target)(**given)
+        for one, other in zip(actual if len(outputs) > 1 else [actual], expected, strict=True):
             np.testing.assert_array_equal(one, other)
     return schedule
 
@@ -58,14 +58,14 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_the_last_plane_needs_as_many_as_a_step_reads(case):
+def test_ring_size_is_planes_read_by_a_step(case):
     arguments, alive = CASES[case]
     u, o = stepped(**arguments), td.Func("o")
     o[y, x] = u[T - 1, y, x]
     assert planes(check(o)) == alive
 
 
-def test_planes_that_are_read_stay_in_memory():
+def test_planes_read_by_consumers_are_kept():
     u, o, z = stepped(), td.Func("o"), td.Func("z")
     k = td.range("k", T - 3, T)
     o[y, x] = td.sum(u[k, y, x], axis=k, dtype=td.i32)
@@ -77,7 +77,7 @@ def test_planes_that_are_read_stay_in_memory():
     assert planes(check(first)) == T
 
 
-def test_a_step_that_reads_planes_to_come_keeps_all():
+def test_step_that_reads_later_planes_is_not_folded():
     u = td.Func("u", shape=(T, H, W))
     u[t, y, x] = a[y, x] + t
     r, p = td.range("r", 1, T - 1), td.range("p", 0, H)
@@ -87,7 +87,7 @@ def test_a_step_that_reads_planes_to_come_keeps_all():
     assert planes(check(o)) == T
 
 
-def test_time_outside_is_needed():
+def test_step_loop_must_be_outermost():
     u, o = td.Func("u", shape=(T, H, W)), td.Func("o")
     u[t, y, x] = a[y, x]
     r, p, q = td.range("r", 1, T), td.range("p", 1, H - 1), td.range("q", 0, W)
@@ -99,7 +99,7 @@ def test_time_outside_is_needed():
 
 
 @pytest.mark.parametrize("free", [False, True])
-def test_points_of_a_plane_run_side_by_side_and_as_lanes(free):
+def test_planes_are_parallel_and_vectorized(free):
     u, o = td.Func("u", shape=(T, H, W)), td.Func("o")
     u[t, y, x] = a[y, x]
     r, p, q = td.range("r", 1, T), y, x
@@ -115,7 +115,7 @@ def test_points_of_a_plane_run_side_by_side_and_as_lanes(free):
     assert planes(check(o, schedule=s)) == 2
 
 
-def test_a_ring_that_is_asked_for_has_to_hold_the_planes_that_are_alive():
+def test_fold_storage_smaller_than_live_planes_raises():
     u, o = stepped(distance=2), td.Func("o")
     o[y, x] = u[T - 1, y, x]
     s = td.Schedule(o)

@@ -59,11 +59,11 @@ def block(strides=None):
     return td.instruction(name, total, llvm=text, python=on_views, strides=strides)
 
 
-def product(turned: bool = False):
+def product(swapped: bool = False):
     a, b = td.Tensor("a", ("M", "K"), td.f32), td.Tensor("b", ("K", "N"), td.f32)
     c = td.Func("c")
     left, right = a[i, k], b[k, j]
-    c[i, j] = td.sum(right * left if turned else left * right, axis=k)
+    c[i, j] = td.sum(right * left if swapped else left * right, axis=k)
     return c
 
 
@@ -84,7 +84,7 @@ def arrays(rng, m, n, terms):
 @pytest.mark.parametrize(
     "shape", [(4, 6, 8), (5, 7, 3), (1, 1, 1), (2, 3, 1), (0, 4, 2), (4, 4, 0)]
 )
-def test_full_blocks_are_instructions_and_the_rest_runs_in_loops(rng, target, shape):
+def test_full_tiles_are_instructions_and_tails_are_loops(rng, target, shape):
     a, b = arrays(rng, *shape)
     f = td.compile(in_blocks(product(), block()), target=target)
     np.testing.assert_array_equal(f(a, b), a @ b)
@@ -93,19 +93,19 @@ def test_full_blocks_are_instructions_and_the_rest_runs_in_loops(rng, target, sh
         assert "multiply_add(" in str(f.loops(**sizes))
 
 
-def test_factors_may_stand_in_either_order(rng):
+def test_factors_match_in_either_order(rng):
     a, b = arrays(rng, 6, 4, 8)
-    f = td.compile(in_blocks(product(turned=True), block()))
+    f = td.compile(in_blocks(product(swapped=True), block()))
     np.testing.assert_array_equal(f(a=a, b=b), a @ b)
 
 
-def test_strides_of_arrays_reach_the_instruction(rng):
+def test_array_strides_are_passed_to_instruction(rng):
     a, b = arrays(rng, 12, 8, 10)
     f = td.compile(in_blocks(product(), block()))
     np.testing.assert_array_equal(f(a[::2], b.T[::2].T), a[::2] @ b.T[::2].T)
 
 
-def test_blocks_with_a_guard_are_refused(rng):
+def test_guarded_tiles_raise(rng):
     f = td.compile(in_blocks(product(), block(), tail="guard"))
     with pytest.raises(td.ScheduleError, match="tail='peel'"):
         f(*arrays(rng, 5, 4, 4))
@@ -113,7 +113,7 @@ def test_blocks_with_a_guard_are_refused(rng):
     np.testing.assert_array_equal(f(a, b), a @ b)
 
 
-def test_a_tile_must_have_the_strides_that_the_code_relies_on(rng):
+def test_operand_with_wrong_strides_raises(rng):
     f = td.compile(in_blocks(product(), block({"right": (None, 1)})))
     a, b = arrays(rng, 4, 4, 4)
     np.testing.assert_array_equal(f(a, b), a @ b)
@@ -121,7 +121,7 @@ def test_a_tile_must_have_the_strides_that_the_code_relies_on(rng):
         f(a, np.asfortranarray(b))
 
 
-def test_a_packed_panel_has_the_strides_that_it_is_stored_with(rng):
+def test_packed_panel_has_storage_strides(rng):
     a, b = arrays(rng, 6, 6, 6)
     f = td.compile(panel_by_columns(block({"right": (None, 1)})))
     with pytest.raises(
@@ -139,7 +139,7 @@ def panel_by_columns(instruction):
     return s
 
 
-def test_strides_must_be_those_of_operands():
+def test_declared_strides_must_match_operands():
     left, total = td.Tensor("left", (2,), td.f32), td.Func("total")
     total[i] = left[i]
     for strides in ({"left": (1, 1)}, {"middle": (1,)}):
@@ -147,17 +147,21 @@ def test_strides_must_be_those_of_operands():
             td.instruction("copy2", total, python=on_views, strides=strides)
 
 
-def test_what_tiles_move_between_caches_is_counted(rng):
+def test_cache_traffic_of_tiles_is_counted(rng):
     """All of it stays in the first cache: operands come in once, and the result goes out once."""
-    found = td.compile(in_blocks(product(), block())).profile(
+    profile = td.compile(in_blocks(product(), block())).profile(
         *arrays(rng, 16, 32, 48), repeat=1, counters=True
     )
     moved = 4 * (16 * 48 + 48 * 32 + 16 * 32)
-    assert [(c.predicted, c.counted) for c in found.caches] == [(moved, moved)] * len(found.caches)
-    assert found.caches
+    assert [(c.predicted, c.counted) for c in profile.caches] == [(moved, moved)] * len(
+        profile.caches
+    )
+    assert profile.caches
 
 
-def test_tiles_of_arrays_in_another_order_are_counted(rng):
-    turned = [np.asfortranarray(x) for x in arrays(rng, 16, 32, 48)]
-    found = td.compile(in_blocks(product(), block())).profile(*turned, repeat=1, counters=True)
-    assert {c.counted for c in found.caches} == {4 * (16 * 48 + 48 * 32 + 16 * 32)}
+def test_cache_traffic_of_transposed_tiles_is_counted(rng):
+    transposed = [np.asfortranarray(x) for x in arrays(rng, 16, 32, 48)]
+    profile = td.compile(in_blocks(product(), block())).profile(
+        *transposed, repeat=1, counters=True
+    )
+    assert {c.counted for c in profile.caches} == {4 * (16 * 48 + 48 * 32 + 16 * 32)}

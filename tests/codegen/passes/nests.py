@@ -288,7 +288,7 @@ def results(kernel: Kernel, n: int = 4, seed: int = 0) -> tuple[np.ndarray, np.n
     return out, line
 
 
-def same(before: Kernel, after: Kernel, n: int = 4) -> None:
+def assert_same_results(before: Kernel, after: Kernel, n: int = 4) -> None:
     """Both kernels are well formed and compute the same."""
     verify(after)
     for x, y in zip(results(before, n), results(after, n), strict=True):

@@ -5,11 +5,11 @@ import pytest
 
 import tdsl as td
 from tdsl.codegen.passes.bound_loops import bound_loops
-from tests.codegen.passes.written import becomes
+from tests.codegen.passes.loop_text import assert_becomes
 
 
-def test_a_guarded_tail_shortens_the_last_tile():
-    becomes(
+def test_tail_guard_becomes_loop_bound():
+    assert_becomes(
         bound_loops,
         "out[13]",
         """
@@ -37,8 +37,8 @@ def test_a_guarded_tail_shortens_the_last_tile():
         ("y < x // 2", "serial(y * 2 + 2, 6)"),
     ],
 )
-def test_comparisons_that_are_linear_in_the_variable_become_bounds(condition, bounds):
-    becomes(
+def test_affine_comparisons_become_bounds(condition, bounds):
+    assert_becomes(
         bound_loops,
         "out[6, 6]",
         f"""
@@ -55,14 +55,14 @@ def test_comparisons_that_are_linear_in_the_variable_become_bounds(condition, bo
     )
 
 
-def test_what_is_not_linear_stays():
+def test_nonlinear_conditions_stay():
     text = """
         for x in {}:
           if {}:
             out[x] = 1
         """
     for condition in ("x % 2 == 0", "x != 3", "a[x] < 4"):
-        becomes(
+        assert_becomes(
             bound_loops,
             "out[6], a[6]",
             text.format("serial(0, 6)", condition),
@@ -70,8 +70,8 @@ def test_what_is_not_linear_stays():
         )
 
 
-def test_a_vectorized_loop_keeps_its_extent_and_loses_what_does_not_depend_on_it():
-    becomes(
+def test_vectorized_loop_keeps_extent_and_hoists_invariant_tests():
+    assert_becomes(
         bound_loops,
         "out[6, 8]",
         """
@@ -89,7 +89,7 @@ def test_a_vectorized_loop_keeps_its_extent_and_loses_what_does_not_depend_on_it
     )
 
 
-def test_a_condition_on_data_moves_only_where_it_may_be_read_before():
+def test_condition_with_loads_is_hoisted_only_if_loads_are_in_bounds():
     text = """
         for y in {}:
           if a[0] < 4:
@@ -100,16 +100,18 @@ def test_a_condition_on_data_moves_only_where_it_may_be_read_before():
           for y in serial(0, 6):
             out[y] = a[y]
         """
-    becomes(bound_loops, "out[6], a[N]", text.format("serial(0, 6)"), moved)
+    assert_becomes(bound_loops, "out[6], a[N]", text.format("serial(0, 6)"), moved)
     stays = text.format("serial(0, N - 7)")
-    becomes(bound_loops, "out[6], a[N]", stays, stays)
-    becomes(bound_loops, "out[6], a[6]", stays, moved.replace("0, 6", "0, N - 7"))
+    assert_becomes(bound_loops, "out[6], a[N]", stays, stays)
+    assert_becomes(bound_loops, "out[6], a[6]", stays, moved.replace("0, 6", "0, N - 7"))
     written = text.replace("out[y] = a[y]", "a[y] = a[y] + 5")
-    becomes(bound_loops, "a[6]", written.format("serial(0, 6)"), written.format("serial(0, 6)"))
+    assert_becomes(
+        bound_loops, "a[6]", written.format("serial(0, 6)"), written.format("serial(0, 6)")
+    )
 
 
-def test_what_all_statements_of_a_block_share_becomes_a_bound():
-    becomes(
+def test_condition_common_to_a_block_becomes_bound():
+    assert_becomes(
         bound_loops,
         "out[8], b[8]",
         """
@@ -130,7 +132,7 @@ def test_what_all_statements_of_a_block_share_becomes_a_bound():
 
 @pytest.mark.parametrize("target", ["cpu", "python", "cuda"])
 @pytest.mark.parametrize("dynamic", [(), ("Z", "S")])
-def test_both_ends_of_a_range_may_be_data(target, dynamic):
+def test_range_with_both_bounds_loaded(target, dynamic):
     """Rows of a sparse matrix, some of which end before they begin: loops begin and end with them."""
     i = td.vars("i")
     values, start = td.Tensor("values", ("Z",), td.f32), td.Tensor("start", ("S",), td.i32)
@@ -148,7 +150,7 @@ def test_both_ends_of_a_range_may_be_data(target, dynamic):
     )
 
 
-def test_data_is_not_read_for_loops_inside_that_may_not_run():
+def test_no_hoisted_loads_for_inner_loops_that_may_not_run():
     text = """
         for y in serial(0, 6):
           for x in serial(0, {}):
@@ -156,4 +158,4 @@ def test_data_is_not_read_for_loops_inside_that_may_not_run():
               out[y] = x
         """
     stays = text.format("N", "M")
-    becomes(bound_loops, "out[6], a[N]", stays, stays)
+    assert_becomes(bound_loops, "out[6], a[N]", stays, stays)

@@ -3,13 +3,13 @@
 import pytest
 
 from tdsl.codegen.passes.carry_values import carry_values
-from tests.codegen.passes.written import kernel, same
+from tests.codegen.passes.loop_text import assert_same_results, kernel
 
 
-def carried(text: str) -> bool:
+def is_carried(text: str) -> bool:
     before = kernel("a[8, 16], b[16], out[8, 16]", text)
     after = carry_values(before)
-    same(before, after)
+    assert_same_results(before, after)
     return after != before
 
 
@@ -22,13 +22,13 @@ def carried(text: str) -> bool:
     ],
 )
 @pytest.mark.parametrize("loop", ["serial(1, 16)", "serial(3, 4)", "serial(1, min(a[0, 0], 16))"])
-def test_the_last_value_stays_in_a_register(loop, value):
+def test_last_value_is_carried_in_register(loop, value):
     text = f"""
     for y in serial(0, 8):
         for r in {loop}:
             out[y, r] = {value}
     """
-    assert carried(text)
+    assert is_carried(text)
 
 
 @pytest.mark.parametrize(
@@ -40,40 +40,40 @@ def test_the_last_value_stays_in_a_register(loop, value):
         ("y, r", "a[y, r - 1] + 1"),
     ],
 )
-def test_other_loops_stay(index, value):
+def test_other_loops_are_unchanged(index, value):
     text = f"""
     for y in serial(0, 8):
         for r in serial(2, 16):
             out[{index}] = {value}
     """
-    assert not carried(text)
+    assert not is_carried(text)
 
 
 @pytest.mark.parametrize("rows", ["unrolled(0, 4)", "unrolled(2, 5)"])
-def test_rows_side_by_side_have_a_register_each(rows):
+def test_unrolled_rows_have_one_register_each(rows):
     text = f"""
     for r in serial(1, 16):
         for y in {rows}:
             out[y, r] = out[y, r - 1] + a[y, r] * a[0, r]
     """
-    assert carried(text)
+    assert is_carried(text)
 
 
 @pytest.mark.parametrize("index", ["y // 2, r", "0, r", "3 - y, r"])
-def test_rows_that_may_meet_stay_in_memory(index):
+def test_rows_that_may_overlap_stay_in_memory(index):
     before = index.replace("r", "r - 1")
     text = f"""
     for r in serial(1, 4):
         for y in unrolled(0, 4):
             out[{index}] = out[{before}] + a[y, r]
     """
-    assert not carried(text)
+    assert not is_carried(text)
 
 
-def test_a_row_may_read_what_its_neighbour_has_just_stored():
+def test_row_reads_value_stored_by_neighbour():
     text = """
     for r in serial(1, 16):
         for y in unrolled(1, 8):
             out[y, r] = out[y, r - 1] + out[y - 1, r]
     """
-    assert carried(text)
+    assert is_carried(text)

@@ -1,11 +1,11 @@
 """Memory without readers and names without uses."""
 
 from tdsl.codegen.passes.drop_unread import drop_unread
-from tests.codegen.passes.written import becomes
+from tests.codegen.passes.loop_text import assert_becomes
 
 
-def test_a_chain_of_values_that_reaches_nothing_goes():
-    becomes(
+def test_dead_chain_of_stores_is_removed():
+    assert_becomes(
         drop_unread,
         "out[4], a[4]",
         """
@@ -25,7 +25,7 @@ def test_a_chain_of_values_that_reaches_nothing_goes():
     )
 
 
-def test_what_decides_is_read():
+def test_buffers_read_by_conditions_are_live():
     text = """
         with alloc(t, 1):
             t[0] = 2
@@ -33,7 +33,7 @@ def test_what_decides_is_read():
             if a[k] < 3:
                 out[0] = 1
         """
-    becomes(
+    assert_becomes(
         drop_unread,
         "out[4], a[4]",
         text,
@@ -47,8 +47,8 @@ def test_what_decides_is_read():
     )
 
 
-def test_a_let_used_only_by_an_unused_let_goes():
-    becomes(
+def test_let_used_only_by_unused_let_is_removed():
+    assert_becomes(
         drop_unread,
         "out[4]",
         """

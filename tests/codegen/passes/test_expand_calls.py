@@ -5,14 +5,14 @@ import pytest
 
 from tdsl.codegen.ir.show import show
 from tdsl.codegen.passes.expand_calls import expand_calls
-from tests.codegen.passes.written import kernel, run
+from tests.codegen.passes.loop_text import kernel, run
 
 
 @pytest.mark.parametrize("mode", ["edge", "reflect", "symmetric", "wrap"])
 @pytest.mark.parametrize(
     "n, width", [(1, 1), (1, 7), (2, 1), (2, 9), (5, 2), (5, 4), (5, 5), (5, 30)]
 )
-def test_indices_are_those_of_numpy(mode, n, width):
+def test_indices_equal_numpy_pad(mode, n, width):
     total = n + 2 * width
     text = f"""
         for x in serial(0, {total}):
@@ -23,7 +23,7 @@ def test_indices_are_those_of_numpy(mode, n, width):
 
 
 @pytest.mark.parametrize("mode", ["edge", "reflect", "symmetric", "wrap"])
-def test_near_the_edges_nothing_is_divided(mode):
+def test_no_division_within_one_period(mode):
     text = f"""
         for x in serial(0, 20):
             out[x] = pad_{mode}(x - 5, 10)
@@ -33,7 +33,7 @@ def test_near_the_edges_nothing_is_divided(mode):
     assert ("%" in show(expand_calls(kernel("out[20]", far)))) == (mode != "edge")
 
 
-def test_padding_of_padding():
+def test_nested_padding():
     text = """
         for x in serial(0, 9):
             out[x] = pad_reflect(pad_wrap(x - 3, 4) - 2, 3)

@@ -5,11 +5,11 @@ import pytest
 from tdsl.codegen.ir.loops import Alloc
 from tdsl.codegen.ir.statements import walk
 from tdsl.codegen.passes.hoist_allocs import hoist_allocs
-from tests.codegen.passes.written import becomes, kernel, same
+from tests.codegen.passes.loop_text import assert_becomes, assert_same_results, kernel
 
 
-def test_heap_memory_leaves_serial_loops_and_stays_in_parallel_ones():
-    becomes(
+def test_heap_is_hoisted_from_serial_loops_only():
+    assert_becomes(
         hoist_allocs,
         "out[4, 9]",
         """
@@ -33,8 +33,8 @@ def test_heap_memory_leaves_serial_loops_and_stays_in_parallel_ones():
     )
 
 
-def test_an_extent_that_changes_gets_a_constant_bound_or_keeps_the_memory_inside():
-    becomes(
+def test_varying_extent_is_bounded_or_not_hoisted():
+    assert_becomes(
         hoist_allocs,
         "out[9]",
         """
@@ -56,8 +56,8 @@ def test_an_extent_that_changes_gets_a_constant_bound_or_keeps_the_memory_inside
     )
 
 
-def test_nests_one_after_the_other_share_the_larger_of_two_memories_of_one_name():
-    becomes(
+def test_allocs_of_one_name_are_merged_to_larger():
+    assert_becomes(
         hoist_allocs,
         "out[9000]",
         """
@@ -80,8 +80,8 @@ def test_nests_one_after_the_other_share_the_larger_of_two_memories_of_one_name(
     )
 
 
-def test_moved_memory_has_no_negative_extent():
-    becomes(
+def test_hoisted_extent_is_clamped_at_zero():
+    assert_becomes(
         hoist_allocs,
         "out[9]",
         """
@@ -111,7 +111,7 @@ def test_moved_memory_has_no_negative_extent():
         ("N", "0", "heap"),
     ],
 )
-def test_memory_without_a_scope_gets_the_nearest_that_holds_it(extents, index, scope):
+def test_auto_scope_is_fastest_that_fits(extents, index, scope):
     before = kernel(
         "out[8]",
         f"""
@@ -122,11 +122,11 @@ def test_memory_without_a_scope_gets_the_nearest_that_holds_it(extents, index, s
         """,
     )
     after = hoist_allocs(before)
-    same(before, after)
+    assert_same_results(before, after)
     assert [s.scope for s in walk(after.body) if isinstance(s, Alloc)] == [scope]
 
 
-def test_a_chosen_scope_is_kept():
+def test_explicit_scope_is_kept():
     text = """
         with alloc(t, 4, "{}"):
             t[0] = 1

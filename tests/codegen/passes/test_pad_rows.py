@@ -8,24 +8,24 @@ from tdsl.codegen.passes.pad_rows import pad_rows
 from tdsl.codegen.passes.vectorize import vectorize
 from tdsl.core.node import post_order
 from tdsl.lang.expr import Load
-from tests.codegen.passes.written import kernel, same
+from tests.codegen.passes.loop_text import assert_same_results, kernel
 
 
-def after(arrays: str, text: str):
+def pad_and_describe(arrays: str, text: str):
     """The kernel after the pass, which computes the same; its masked accesses of `t`; extents of `t`."""
     before = vectorize(kernel(arrays, text))
-    made = pad_rows(before)
-    same(before, made)
+    padded = pad_rows(before)
+    assert_same_results(before, padded)
     masked = 0
-    for s in walk(made.body):
+    for s in walk(padded.body):
         masked += isinstance(s, Store) and s.buffer == "t" and s.mask is not None
         loads = {n for n in post_order(*exprs_of(s)) if isinstance(n, Load) and n.buffer == "t"}
         masked += sum(n.mask is not None for n in loads)
-    (alloc,) = (s for s in walk(made.body) if isinstance(s, Alloc))
+    (alloc,) = (s for s in walk(padded.body) if isinstance(s, Alloc))
     return masked, [e.value for e in alloc.extents]
 
 
-def test_the_last_vector_of_a_row_is_whole():
+def test_last_vector_of_row_needs_no_mask():
     text = """
     with alloc(t, 2, 13):
         for y in serial(0, 2):
@@ -39,10 +39,10 @@ def test_the_last_vector_of_a_row_is_whole():
                     if o * 8 + x < 13:
                         out[y, o * 8 + x] = t[y, o * 8 + x] + 1
     """
-    assert after("out[2, 13], a[2, 13]", text) == (0, [2, 16])
+    assert pad_and_describe("out[2, 13], a[2, 13]", text) == (0, [2, 16])
 
 
-def test_a_condition_on_another_variable_that_says_the_same():
+def test_equivalent_condition_on_another_variable():
     text = """
     with alloc(t, 5):
         for x in vectorized(0, 8):
@@ -52,7 +52,7 @@ def test_a_condition_on_another_variable_that_says_the_same():
             if 4 >= x:
                 out[x] = t[x]
     """
-    assert after("out[8], a[8]", text) == (0, [8])
+    assert pad_and_describe("out[8], a[8]", text) == (0, [8])
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,7 @@ def test_a_condition_on_another_variable_that_says_the_same():
     ["x < 4", "a[x] < 5", "x > 0", "2 * x < 5", "M < 4"],
     ids=["fewer", "data", "first", "step", "other"],
 )
-def test_lanes_in_the_row_that_are_left_out_keep_their_mask(condition):
+def test_mask_of_lanes_inside_row_is_kept(condition):
     text = f"""
     with alloc(t, 5):
         for x in vectorized(0, 5):
@@ -72,10 +72,10 @@ def test_lanes_in_the_row_that_are_left_out_keep_their_mask(condition):
         for x in vectorized(0, 5):
             out[x] = t[x]
     """
-    assert after("out[8], a[8]", text)[0] >= (condition != "M < 4")
+    assert pad_and_describe("out[8], a[8]", text)[0] >= (condition != "M < 4")
 
 
-def test_a_vector_that_begins_between_multiples_of_its_lanes_keeps_its_mask():
+def test_unaligned_vector_keeps_mask():
     text = """
     with alloc(t, 2, 7):
         for y in serial(0, 2):
@@ -87,10 +87,10 @@ def test_a_vector_that_begins_between_multiples_of_its_lanes_keeps_its_mask():
             for x in serial(0, 7):
                 out[y, x] = t[y, x]
     """
-    assert after("out[2, 7], a[8]", text) == (1, [2, 7])
+    assert pad_and_describe("out[2, 7], a[8]", text) == (1, [2, 7])
 
 
-def test_a_vector_wholly_beyond_the_row_stays_masked():
+def test_vector_beyond_row_keeps_mask():
     text = """
     with alloc(t, 2, 7):
         for y in serial(0, 2):
@@ -102,10 +102,10 @@ def test_a_vector_wholly_beyond_the_row_stays_masked():
             for x in serial(0, 7):
                 out[y, x] = t[y, x]
     """
-    assert after("out[2, 7], a[24]", text) == (1, [2, 7])
+    assert pad_and_describe("out[2, 7], a[24]", text) == (1, [2, 7])
 
 
-def test_large_memory_does_not_become_much_larger():
+def test_large_memory_is_not_padded():
     text = """
     with alloc(t, 40000, 3):
         for y in serial(0, 4):
@@ -114,4 +114,4 @@ def test_large_memory_does_not_become_much_larger():
                     t[y, x] = a[x]
             out[y] = t[y, 2]
     """
-    assert after("out[4], a[16]", text) == (1, [40000, 3])
+    assert pad_and_describe("out[4], a[16]", text) == (1, [40000, 3])

@@ -7,16 +7,16 @@ from tdsl.codegen.ir.show import show
 from tdsl.codegen.ir.statements import walk
 from tdsl.codegen.passes.partition import partition
 from tdsl.codegen.passes.simplify_loops import simplify_loops
-from tests.codegen.passes.written import becomes, kernel, same
+from tests.codegen.passes.loop_text import assert_becomes, assert_same_results, kernel
 
 
-def cut(k: Kernel) -> Kernel:
+def partitioned(k: Kernel) -> Kernel:
     return partition(simplify_loops(k))
 
 
-def test_a_clamped_stencil_with_a_tail_has_a_plain_interior():
-    becomes(
-        cut,
+def test_clamped_stencil_with_tail_has_unclamped_interior():
+    assert_becomes(
+        partitioned,
         "out[61], a[61]",
         """
         for x in serial(0, 8):
@@ -37,7 +37,7 @@ def test_a_clamped_stencil_with_a_tail_has_a_plain_interior():
     )
 
 
-def steady_text(k: Kernel) -> str:
+def interior_text(k: Kernel) -> str:
     """The text of the loop that runs most often among those that were cut."""
     loops = [s for s in walk(k.body) if isinstance(s, For) and s.name == "x"]
     return show(max(loops, key=lambda s: s.extent.value if hasattr(s.extent, "value") else 1 << 20))
@@ -55,7 +55,7 @@ def steady_text(k: Kernel) -> str:
         "79 - max(x * 4 + v, 3)",
     ],
 )
-def test_clips_and_paddings_of_any_kind_are_left_to_the_ends(index):
+def test_clips_and_padding_are_only_in_end_parts(index):
     before = kernel(
         "out[80], a[80]",
         f"""
@@ -64,13 +64,13 @@ def test_clips_and_paddings_of_any_kind_are_left_to_the_ends(index):
                 out[x * 4 + v] = a[{index}]
         """,
     )
-    after = cut(before)
-    same(before, after)
-    text = steady_text(after)
+    after = partitioned(before)
+    assert_same_results(before, after)
+    text = interior_text(after)
     assert not any(word in text for word in ("min", "max", "pad", "where"))
 
 
-def test_inner_loops_count_with_all_their_iterations():
+def test_interior_holds_for_all_inner_iterations():
     before = kernel(
         "out[80], a[80]",
         """
@@ -80,16 +80,16 @@ def test_inner_loops_count_with_all_their_iterations():
                     out[x * 4 + v] = out[x * 4 + v] + a[max(min(x * 4 + v + k - 2, 79), 0)]
         """,
     )
-    after = cut(before)
-    same(before, after)
+    after = partitioned(before)
+    assert_same_results(before, after)
     assert [
         s.extent.value for s in walk(after.body) if isinstance(s, For) and s.name[0] == "x"
     ] == [18]
 
 
-def test_a_parallel_loop_chooses_between_two_bodies():
-    becomes(
-        cut,
+def test_parallel_loop_becomes_branch():
+    assert_becomes(
+        partitioned,
         "out[99]",
         """
         for x in parallel(0, 13):
@@ -110,7 +110,7 @@ def test_a_parallel_loop_chooses_between_two_bodies():
     )
 
 
-def test_whole_tiles_are_cut_where_most_are_steady():
+def test_outer_loop_is_cut_if_interior_dominates():
     before = kernel(
         "out[320], a[320]",
         """
@@ -120,8 +120,8 @@ def test_whole_tiles_are_cut_where_most_are_steady():
                     out[t * 16 + x * 4 + v] = a[max(t * 16 + x * 4 + v - 1, 0)]
         """,
     )
-    after = cut(before)
-    same(before, after)
+    after = partitioned(before)
+    assert_same_results(before, after)
     assert [s.extent.value for s in walk(after.body) if isinstance(s, For) and s.name == "t"] == [
         19
     ]
@@ -136,7 +136,7 @@ def test_whole_tiles_are_cut_where_most_are_steady():
         "out[x * 4 + v] = a[y, max(79 - y, v)]",  # is decided by no iteration of x
     ],
 )
-def test_a_loop_that_would_gain_nothing_stays_whole(statement):
+def test_loop_without_gain_is_not_cut(statement):
     k = kernel(
         "out[80], a[5, 80]",
         f"""
@@ -149,7 +149,7 @@ def test_a_loop_that_would_gain_nothing_stays_whole(statement):
     assert partition(k) == k
 
 
-def test_ends_that_overlap_leave_no_steady_part():
+def test_overlapping_ends_leave_no_interior():
     before = kernel(
         "out[N], a[N]",
         """
@@ -159,13 +159,13 @@ def test_ends_that_overlap_leave_no_steady_part():
                     out[x * 4 + v] = a[max(x * 4 + v - 9, 0)] + a[min(x * 4 + v + 9, N - 1)]
         """,
     )
-    after = cut(before)
+    after = partitioned(before)
     assert sum(isinstance(s, For) and s.name[0] == "x" for s in walk(after.body)) == 3
-    same(before, after)
+    assert_same_results(before, after)
 
 
 @pytest.mark.parametrize("how", ["serial", "parallel"])
-def test_no_condition_that_is_certain_is_left(how):
+def test_decided_conditions_are_removed(how):
     k = kernel(
         "out[64], a[64]",
         f"""
@@ -177,4 +177,4 @@ def test_no_condition_that_is_certain_is_left(how):
     )
     text = show(partition(k))
     assert "if" not in text
-    same(k, partition(k))
+    assert_same_results(k, partition(k))

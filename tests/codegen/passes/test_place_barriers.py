@@ -30,20 +30,20 @@ def through_shared_memory(index, threads=64):
     ],
     ids=["own", "next", "mirrored", "shared by two"],
 )
-def test_a_barrier_stands_where_another_thread_reads(index, count):
+def test_barrier_before_read_by_another_thread(index, count):
     assert barriers(kernel_of(through_shared_memory(index))) == count
 
 
-def test_tiles_of_a_loop_need_two():
+def test_tile_refilled_in_loop_needs_two_barriers():
     assert barriers(kernel_of(matmul(), M=32, K=32, N=64)) == 2
     assert barriers(kernel_of(matmul(), M=33, K=31, N=65)) == 2
 
 
-def test_a_tile_that_is_fetched_once_needs_one():
+def test_tile_filled_once_needs_one_barrier():
     assert barriers(kernel_of(transposed(), M=32, N=32)) == 1
 
 
-def test_the_kernels_of_a_program_need_none_between_them():
+def test_no_barrier_between_kernels():
     a, g, f = td.Tensor("a", (100, 70), td.f32), td.Func("g"), td.Func("f")
     g[i, j] = a[i, j] * 2
     f[i, j] = g[i, j] + g[i, 69 - j]
@@ -54,7 +54,7 @@ def test_the_kernels_of_a_program_need_none_between_them():
     assert barriers(kernel_of(s)) == 0
 
 
-def test_sums_in_memory_of_the_gpu_are_each_threads_own():
+def test_no_barrier_for_thread_private_sums():
     a, f = td.Tensor("a", (10, 30, 50), td.f32), td.Func("f")
     f[i, j] = td.sum(a[i, j, k], axis=k)
     s = td.Schedule(f)
@@ -62,19 +62,19 @@ def test_sums_in_memory_of_the_gpu_are_each_threads_own():
     assert barriers(kernel_of(s)) == 0
 
 
-def test_warps_that_share_a_row_are_seen_to_write_apart():
+def test_disjoint_writes_of_warps_in_one_row_need_no_barrier():
     """Three warps to each of two tiles of 2 x 96, of which the last block has one: number // 3 says which."""
     shape = (5, 2, 96)
     a, g, f = td.Tensor("a", shape, td.f32), td.Func("g"), td.Func("f", shape=shape)
     g[i, j, k] = a[i, j, k] * 2
     f[i, j, k] = g[i, j, 95 - k] + g[i, j, k]
     s = td.Schedule(f)
-    for made in (g, f):
-        s[made].compute_root().split(i, 2)
-        s[made].split(k, 2)
-        s[made].fuse("i_i", j)
-        s[made].fuse("i_i_j", "k_o")
-        s[made].split("i_i_j_k_o", 32)
-        s[made].reorder("i_o", "i_i_j_k_o_o", "i_i_j_k_o_i", "k_i").bind("i_o", "blockIdx.x")
-        s[made].bind("i_i_j_k_o_o", "threadIdx.y").bind("i_i_j_k_o_i", "threadIdx.x")
+    for func in (g, f):
+        s[func].compute_root().split(i, 2)
+        s[func].split(k, 2)
+        s[func].fuse("i_i", j)
+        s[func].fuse("i_i_j", "k_o")
+        s[func].split("i_i_j_k_o", 32)
+        s[func].reorder("i_o", "i_i_j_k_o_o", "i_i_j_k_o_i", "k_i").bind("i_o", "blockIdx.x")
+        s[func].bind("i_i_j_k_o_o", "threadIdx.y").bind("i_i_j_k_o_i", "threadIdx.x")
     assert barriers(kernel_of(s)) == 0

@@ -10,45 +10,45 @@ from tdsl.codegen.ir.loops import Kernel
 from tdsl.codegen.passes import PASSES
 from tdsl.codegen.passes.expand_calls import expand_calls
 from tdsl.codegen.passes.simplify_loops import simplify_loops
-from tests.codegen.passes.nests import Nests, same
+from tests.codegen.passes.nests import Nests, assert_same_results
 
 seeds = st.integers(0, 2**32)
 few = settings(max_examples=max(settings.default.max_examples // 4, 5))
 
 
-def drawn(seed: int, pads: bool = False) -> Kernel:
+def random_kernel(seed: int, pads: bool = False) -> Kernel:
     return Nests(Random(seed), pads).kernel()
 
 
 @pytest.mark.parametrize("step", dict.fromkeys(PASSES), ids=lambda f: f.__name__)
 @few
 @given(seed=seeds)
-def test_a_pass_keeps_the_meaning(step, seed):
-    kernel = drawn(seed)
-    same(kernel, step(kernel))
+def test_each_pass_preserves_results(step, seed):
+    kernel = random_kernel(seed)
+    assert_same_results(kernel, step(kernel))
 
 
 @given(seed=seeds, n=st.sampled_from([1, 4, 9]))
-def test_all_passes_keep_the_meaning(seed, n):
-    kernel = drawn(seed)
+def test_all_passes_preserve_results(seed, n):
+    kernel = random_kernel(seed)
     after = kernel
     for step in PASSES:
         after = step(after)
-    same(kernel, after, n)
+    assert_same_results(kernel, after, n)
 
 
 @few
 @given(seed=seeds)
-def test_padding_is_expanded_the_same_way_early_and_late(seed):
-    kernel = drawn(seed, pads=True)
+def test_expand_calls_commutes_with_simplify(seed):
+    kernel = random_kernel(seed, pads=True)
     after = kernel
     for step in PASSES:
         after = step(after)
-    same(expand_calls(kernel), after)
+    assert_same_results(expand_calls(kernel), after)
 
 
 @few
 @given(seed=seeds)
-def test_simplified_loops_stay_as_they_are(seed):
-    once = simplify_loops(drawn(seed))
-    same(once, simplify_loops(once))
+def test_simplify_loops_is_idempotent(seed):
+    once = simplify_loops(random_kernel(seed))
+    assert_same_results(once, simplify_loops(once))

@@ -8,21 +8,21 @@ from tdsl.codegen.ir.loops import For
 from tdsl.codegen.ir.statements import walk
 from tdsl.codegen.passes.reduce_lanes import reduce_lanes
 from tdsl.codegen.passes.vectorize import vectorize
-from tests.codegen.passes.written import kernel, same
+from tests.codegen.passes.loop_text import assert_same_results, kernel
 
 
-def merged(text: str) -> bool:
+def is_reduced(text: str) -> bool:
     """Whether the pass changes a kernel, which computes the same before, after, and as vectors."""
     before = kernel("a[8, 16], b[16], out[8]", text)
     after = reduce_lanes(before)
-    same(before, after)
-    same(before, vectorize(after))
+    assert_same_results(before, after)
+    assert_same_results(before, vectorize(after))
     return after != before
 
 
 @pytest.mark.parametrize("lanes", [4, 8, 16])
 @pytest.mark.parametrize("op", ["{} + {}", "{} * {}", "min({}, {})", "max({}, {})"])
-def test_lanes_are_combined_by_halves(lanes, op):
+def test_lanes_are_reduced_by_halves(lanes, op):
     value = op.format("out[y]", "a[y, x]")
     text = f"""
     for y in serial(0, 8):
@@ -30,7 +30,7 @@ def test_lanes_are_combined_by_halves(lanes, op):
         for x in vectorized(0, {lanes}):
             out[y] = {value}
     """
-    assert merged(text)
+    assert is_reduced(text)
 
 
 @pytest.mark.parametrize(
@@ -46,16 +46,16 @@ def test_lanes_are_combined_by_halves(lanes, op):
         ("vectorized(0, 8)", "out[0] + a[y, x]"),
     ],
 )
-def test_other_loops_stay(loop, value):
+def test_other_loops_are_unchanged(loop, value):
     text = f"""
     for y in serial(0, 8):
         for x in {loop}:
             out[y] = {value}
     """
-    assert not merged(text)
+    assert not is_reduced(text)
 
 
-def test_no_loop_over_lanes_is_left():
+def test_reduced_loop_is_fully_vectorized():
     text = """
     for y in serial(0, 8):
         for x in vectorized(0, 16):
@@ -66,17 +66,17 @@ def test_no_loop_over_lanes_is_left():
 
 
 @pytest.mark.parametrize("value", ["out[y] * a[y, x] + out[y] + a[y, x]", "out[y] + a[y, x] * 1"])
-def test_a_loop_that_says_what_it_merges_may_combine_in_any_way(value):
+def test_loop_with_merges_accepts_any_combiner(value):
     text = f"""
     for y in serial(0, 8):
         for x in vectorized(0, 16):
             out[y] = {value}
     """
-    assert not merged(text)
+    assert not is_reduced(text)
     before = kernel("a[8, 16], b[16], out[8]", text)
     outer = before.body
     stated = replace(outer, body=replace(outer.body, merges=(("out", "a"),)))
     after = reduce_lanes(replace(before, body=stated))
-    same(before, after)
-    same(before, vectorize(after))
+    assert_same_results(before, after)
+    assert_same_results(before, vectorize(after))
     assert [s.name for s in walk(vectorize(after).body) if isinstance(s, For)] == ["y"]

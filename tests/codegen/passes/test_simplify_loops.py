@@ -1,11 +1,11 @@
 """What loops and conditions decide is gone."""
 
 from tdsl.codegen.passes.simplify_loops import simplify_loops
-from tests.codegen.passes.written import becomes
+from tests.codegen.passes.loop_text import assert_becomes
 
 
-def test_a_loop_of_one_iteration_is_its_body():
-    becomes(
+def test_loop_of_extent_one_becomes_its_body():
+    assert_becomes(
         simplify_loops,
         "out[9]",
         """
@@ -20,8 +20,8 @@ def test_a_loop_of_one_iteration_is_its_body():
     )
 
 
-def test_loops_that_never_run_and_what_is_left_empty_go():
-    becomes(
+def test_empty_loops_and_statements_are_removed():
+    assert_becomes(
         simplify_loops,
         "out[9]",
         """
@@ -39,8 +39,8 @@ def test_loops_that_never_run_and_what_is_left_empty_go():
     )
 
 
-def test_ranges_decide_conditions_and_clips():
-    becomes(
+def test_conditions_and_clips_are_decided_by_ranges():
+    assert_becomes(
         simplify_loops,
         "out[40], a[40]",
         """
@@ -59,8 +59,8 @@ def test_ranges_decide_conditions_and_clips():
     )
 
 
-def test_a_condition_holds_in_its_branch_and_not_in_the_other():
-    becomes(
+def test_condition_is_assumed_in_its_branch_only():
+    assert_becomes(
         simplify_loops,
         "out[20]",
         """
@@ -80,8 +80,8 @@ def test_a_condition_holds_in_its_branch_and_not_in_the_other():
     )
 
 
-def test_a_tail_bounds_the_inner_loop_by_the_outer():
-    becomes(
+def test_clip_implied_by_guard_is_dropped():
+    assert_becomes(
         simplify_loops,
         "out[13]",
         """
@@ -99,8 +99,8 @@ def test_a_tail_bounds_the_inner_loop_by_the_outer():
     )
 
 
-def test_data_in_the_bounds_of_a_loop_may_change_inside():
-    becomes(
+def test_loaded_bounds_are_not_assumed_inside_loop():
+    assert_becomes(
         simplify_loops,
         "out[9], n[2]",
         """
@@ -120,8 +120,8 @@ def test_data_in_the_bounds_of_a_loop_may_change_inside():
     )
 
 
-def test_a_let_of_an_index_is_known():
-    becomes(
+def test_value_of_index_let_is_known():
+    assert_becomes(
         simplify_loops,
         "out[20]",
         """

@@ -1,7 +1,7 @@
 """A body for each part of a loop that reads another array."""
 
 from tdsl.codegen.passes.split_on_selects import split_on_selects
-from tests.codegen.passes.written import becomes
+from tests.codegen.passes.loop_text import assert_becomes
 
 SIDE_BY_SIDE = """
     for c in parallel(0, 8):
@@ -10,8 +10,8 @@ SIDE_BY_SIDE = """
     """
 
 
-def test_arrays_side_by_side_are_read_one_by_one():
-    becomes(
+def test_concatenated_arrays_are_read_separately():
+    assert_becomes(
         split_on_selects,
         "a[3, 4], b[3, 4], d[2, 4], out[8, 4]",
         SIDE_BY_SIDE,
@@ -31,8 +31,8 @@ def test_arrays_side_by_side_are_read_one_by_one():
     )
 
 
-def test_a_condition_may_count_down():
-    becomes(
+def test_condition_with_negative_coefficient():
+    assert_becomes(
         split_on_selects,
         "a[8], b[8], out[8]",
         """
@@ -49,18 +49,18 @@ def test_a_condition_may_count_down():
     )
 
 
-def test_what_is_a_constant_elsewhere_is_left_to_masks():
+def test_select_between_load_and_constant_is_not_split():
     text = """
         for c in serial(0, 8):
             for x in vectorized(0, 4):
                 out[c, x] = where(c < 3, a[min(c, 2), x], 0)
         """
-    becomes(split_on_selects, "a[3, 4], out[8, 4]", text, text)
+    assert_becomes(split_on_selects, "a[3, 4], out[8, 4]", text, text)
 
 
-def test_vectors_stay_whole():
+def test_vectorized_loops_are_not_split():
     text = """
         for x in vectorized(0, 8):
             out[x] = where(x < 3, a[x], b[x])
         """
-    becomes(split_on_selects, "a[8], b[8], out[8]", text, text)
+    assert_becomes(split_on_selects, "a[8], b[8], out[8]", text, text)

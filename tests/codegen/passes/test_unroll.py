@@ -7,15 +7,15 @@ from tdsl.codegen.ir.statements import walk
 from tdsl.codegen.passes.simplify_loops import simplify_loops
 from tdsl.codegen.passes.unroll import unroll
 from tdsl.errors import ScheduleError
-from tests.codegen.passes.written import becomes, kernel, same
+from tests.codegen.passes.loop_text import assert_becomes, assert_same_results, kernel
 
 
 def unrolled(k):
     return simplify_loops(unroll(k))
 
 
-def test_each_copy_binds_its_own_names():
-    becomes(
+def test_copies_have_fresh_names():
+    assert_becomes(
         unrolled,
         "out[12]",
         """
@@ -41,8 +41,8 @@ def test_each_copy_binds_its_own_names():
     )
 
 
-def test_an_extent_with_a_constant_bound_guards_the_copies_that_may_not_run():
-    becomes(
+def test_bounded_extent_guards_copies():
+    assert_becomes(
         unrolled,
         "out[12]",
         """
@@ -57,7 +57,7 @@ def test_an_extent_with_a_constant_bound_guards_the_copies_that_may_not_run():
           out[y * 2 + 2] = 2
         """,
     )
-    becomes(
+    assert_becomes(
         unrolled,
         "out[12]",
         """
@@ -74,7 +74,7 @@ def test_an_extent_with_a_constant_bound_guards_the_copies_that_may_not_run():
     )
 
 
-def test_data_in_an_extent_is_read_once():
+def test_loaded_extent_is_read_once():
     before = kernel(
         "out[9], n[1]",
         """
@@ -83,16 +83,16 @@ def test_data_in_an_extent_is_read_once():
             out[x] = 100
         """,
     )
-    same(before, unrolled(before))
+    assert_same_results(before, unrolled(before))
 
 
-def test_an_extent_without_bound_asks_for_a_factor():
+def test_unbounded_extent_raises():
     k = kernel("out[N]", "for x in unrolled(0, N):\n    out[x] = 1")
     with pytest.raises(ScheduleError, match="split it by a constant factor"):
         unroll(k)
 
 
-def test_too_many_copies_stay_a_loop():
+def test_large_loop_becomes_serial():
     before = kernel(
         "out[100, 100]",
         """
@@ -103,4 +103,4 @@ def test_too_many_copies_stay_a_loop():
     )
     after = unroll(before)
     assert [s.name for s in walk(after.body) if isinstance(s, For)] == ["y"]
-    same(before, after)
+    assert_same_results(before, after)

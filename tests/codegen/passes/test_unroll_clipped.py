@@ -1,11 +1,11 @@
 """Copies for unrolled loops, before there is vector code."""
 
 from tdsl.codegen.passes.unroll_clipped import unroll_clipped
-from tests.codegen.passes.written import becomes, kernel
+from tests.codegen.passes.loop_text import assert_becomes, kernel
 
 
-def test_of_two_vectorized_loops_the_outer_waits_as_an_unrolled_one():
-    becomes(
+def test_outer_of_two_vectorized_loops_is_unrolled():
+    assert_becomes(
         unroll_clipped,
         "out[2, 4]",
         """
@@ -21,8 +21,8 @@ def test_of_two_vectorized_loops_the_outer_waits_as_an_unrolled_one():
     )
 
 
-def test_of_two_vectorized_loops_a_long_outer_one_is_serial():
-    becomes(
+def test_long_outer_of_two_vectorized_loops_is_serial():
+    assert_becomes(
         unroll_clipped,
         "out[99, 4]",
         """
@@ -38,8 +38,8 @@ def test_of_two_vectorized_loops_a_long_outer_one_is_serial():
     )
 
 
-def test_a_vectorized_loop_of_another_length_in_each_copy():
-    becomes(
+def test_vectorized_extent_that_depends_on_unrolled_loop():
+    assert_becomes(
         unroll_clipped,
         "out[3, 8]",
         """
@@ -56,8 +56,8 @@ def test_a_vectorized_loop_of_another_length_in_each_copy():
     )
 
 
-def test_what_clips_through_a_let():
-    becomes(
+def test_clip_through_a_let():
+    assert_becomes(
         unroll_clipped,
         "out[16]",
         """
@@ -74,7 +74,7 @@ def test_what_clips_through_a_let():
     )
 
 
-def test_even_copies_wait():
+def test_unclipped_loops_are_not_unrolled():
     before = kernel(
         "out[4, 8]",
         """

@@ -8,14 +8,14 @@ from tdsl.codegen.ir.statements import exprs_of, walk
 from tdsl.codegen.passes.vectorize import vectorize
 from tdsl.core.node import post_order
 from tdsl.lang.expr import Binary, Load, Ramp, lanes_of
-from tests.codegen.passes.written import kernel, same
+from tests.codegen.passes.loop_text import assert_same_results, kernel
 
 
-def vector(arrays: str, text: str) -> tuple[Kernel, str]:
+def vectorized(arrays: str, text: str) -> tuple[Kernel, str]:
     """The kernel in vector form, checked against its meaning, and its text."""
     before = kernel(arrays, text)
     after = vectorize(before)
-    same(before, after)
+    assert_same_results(before, after)
     return after, show(after.body)
 
 
@@ -24,27 +24,27 @@ def loops(k: Kernel) -> list[str]:
 
 
 def loads(k: Kernel) -> list[Load]:
-    found = {}
+    loads_seen = {}
     for s in walk(k.body):
         for e in exprs_of(s):
-            found |= {n: None for n in post_order(e) if isinstance(n, Load)}
-    return list(found)
+            loads_seen |= {n: None for n in post_order(e) if isinstance(n, Load)}
+    return list(loads_seen)
 
 
 @pytest.mark.parametrize(
     "index, stride",
     [("x", 1), ("x + 3", 1), ("2 * x + 1", 2), ("15 - x", -1), ("3 * (7 - x) - x + 4 * x", 0)],
 )
-def test_an_even_index_is_a_ramp(index, stride):
-    k, _ = vector("out[8], a[30]", f"for x in vectorized(0, 8):\n    out[x] = a[{index}]")
+def test_affine_index_becomes_ramp(index, stride):
+    k, _ = vectorized("out[8], a[30]", f"for x in vectorized(0, 8):\n    out[x] = a[{index}]")
     (load,) = loads(k)
     assert lanes_of(load) == (8 if stride else 1)
     assert not stride or load.index[0].stride == stride
     assert not loops(k)
 
 
-def test_a_ramp_starts_where_the_loop_starts_and_has_any_number_of_lanes():
-    k, _ = vector("out[20], a[20]", "for x in vectorized(2, 9):\n    out[2 * x] = a[x + 1]")
+def test_ramp_starts_at_first_iteration_with_any_lane_count():
+    k, _ = vectorized("out[20], a[20]", "for x in vectorized(2, 9):\n    out[2 * x] = a[x + 1]")
     (store,) = walk(k.body)
     assert store.index == (Ramp(store.index[0].base, 2, 7),)
     assert store.index[0].base.value == 4
@@ -63,13 +63,13 @@ def test_a_ramp_starts_where_the_loop_starts_and_has_any_number_of_lanes():
         "a[x] * 2 + 3 * a[x + M] - (x - a[x])",
     ],
 )
-def test_values_of_all_kinds(value):
-    k, _ = vector("out[8], a[16]", f"for x in vectorized(0, 8):\n    out[x] = {value}")
+def test_expressions_are_vectorized(value):
+    k, _ = vectorized("out[8], a[16]", f"for x in vectorized(0, 8):\n    out[x] = {value}")
     assert not loops(k)
 
 
-def test_a_tail_is_a_mask_and_what_is_certainly_inside_is_read_without():
-    k, _ = vector(
+def test_tail_becomes_mask_except_for_loads_in_bounds():
+    k, _ = vectorized(
         "out[13], a[13], b[40], c[4]",
         """
         for y in serial(0, (N + 3) // 4):
@@ -85,16 +85,16 @@ def test_a_tail_is_a_mask_and_what_is_certainly_inside_is_read_without():
     assert store.mask is not None
 
 
-def test_an_index_in_bounds_needs_no_mask():
-    k, _ = vector(
+def test_load_in_bounds_needs_no_mask():
+    k, _ = vectorized(
         "out[8], a[8]",
         "for x in vectorized(0, 8):\n    if x < M:\n        out[x] = a[min(x + 2, 7)] + a[7]",
     )
     assert all(n.mask is None for n in loads(k))
 
 
-def test_a_scalar_that_no_lane_may_need_is_read_under_the_mask():
-    k, _ = vector(
+def test_scalar_load_is_masked_if_no_lane_may_be_active():
+    k, _ = vectorized(
         "out[8], a[3]",
         """
         for y in serial(0, 8):
@@ -106,7 +106,7 @@ def test_a_scalar_that_no_lane_may_need_is_read_under_the_mask():
     assert all(n.mask is not None for n in loads(k))
 
 
-def test_both_branches_of_a_condition():
+def test_if_with_else():
     text = """
         for x in vectorized(0, 8):
             if {}:
@@ -116,12 +116,12 @@ def test_both_branches_of_a_condition():
                 out[x] = 2 + a[x]
         """
     for condition in ("a[x] < 4", "(M < 9) & (a[x] < 4)", "M < 3", "(a[x] < 4) | (x < 2)"):
-        k, _ = vector("out[8], b[8], a[8]", text.format(condition))
+        k, _ = vectorized("out[8], b[8], a[8]", text.format(condition))
         assert not loops(k)
 
 
-def test_branches_may_store_what_the_condition_reads():
-    k, _ = vector(
+def test_branches_that_store_buffers_of_the_condition():
+    k, _ = vectorized(
         "out[8], b[8]",
         """
         for x in vectorized(0, 8):
@@ -136,8 +136,8 @@ def test_branches_may_store_what_the_condition_reads():
     assert not loops(k)
 
 
-def test_memory_of_a_lane_gets_an_axis_for_lanes():
-    k, _ = vector(
+def test_alloc_in_loop_gets_lane_axis():
+    k, _ = vectorized(
         "out[8, 5], a[8]",
         """
         for x in vectorized(0, 8):
@@ -155,8 +155,8 @@ def test_memory_of_a_lane_gets_an_axis_for_lanes():
     assert shapes == [(5, 8), (1, 8)]
 
 
-def test_a_let_keeps_the_value_that_it_had():
-    k, _ = vector(
+def test_let_keeps_value_read_before_store():
+    k, _ = vectorized(
         "out[8], a[8]",
         """
         for x in vectorized(0, 8):
@@ -184,8 +184,8 @@ def test_a_let_keeps_the_value_that_it_had():
         "out[x // 2 + x % 2] = x",
     ],
 )
-def test_lanes_that_may_disturb_each_other_stay_a_loop(body):
-    k, _ = vector("out[20], a[8]", f"for x in vectorized(0, 8):\n    {body}")
+def test_dependent_lanes_stay_serial(body):
+    k, _ = vectorized("out[20], a[8]", f"for x in vectorized(0, 8):\n    {body}")
     assert loops(k)[0] == "x"
 
 
@@ -202,13 +202,13 @@ def test_lanes_that_may_disturb_each_other_stay_a_loop(body):
         "for z in serial(a[0], 9):\n        out[x, z] = z",
     ],
 )
-def test_lanes_that_never_meet_are_vectors(body):
-    k, _ = vector("out[8, 32], a[8]", f"for x in vectorized(0, 8):\n    {body}")
+def test_independent_lanes_are_vectorized(body):
+    k, _ = vectorized("out[8, 32], a[8]", f"for x in vectorized(0, 8):\n    {body}")
     assert "x" not in loops(k)
 
 
-def test_an_extent_that_is_only_bounded_is_masked():
-    k, _ = vector(
+def test_bounded_extent_is_masked():
+    k, _ = vectorized(
         "out[13], a[13]",
         """
         for y in serial(0, 4):
@@ -229,23 +229,23 @@ def test_an_extent_that_is_only_bounded_is_masked():
         "a[(y * 8 + x) // 16] + a[(y * 8 + x + 8) % 24]",
     ],
 )
-def test_lanes_that_agree_are_asked_once(value):
+def test_uniform_conditions_stay_scalar(value):
     text = (
         f"for y in serial(0, 3):\n    for x in vectorized(0, 8):\n        out[y * 8 + x] = {value}"
     )
-    k, _ = vector("out[24], a[24]", text)
+    k, _ = vectorized("out[24], a[24]", text)
     (store,) = (s for s in walk(k.body) if isinstance(s, Store))
-    asked = [n for n in post_order(store.value) if isinstance(n, Binary) and lanes_of(n) > 1]
-    assert not [n for n in asked if n.op != "add"]
+    vectors = [n for n in post_order(store.value) if isinstance(n, Binary) and lanes_of(n) > 1]
+    assert not [n for n in vectors if n.op != "add"]
 
 
 @pytest.mark.parametrize("limit", [15, 17])
-def test_a_limit_amid_the_lanes_stays_one_for_each(limit):
+def test_condition_that_differs_by_lane_becomes_mask(limit):
     value = f"where(y * 8 + x < {limit}, a[y * 8 + x], 0)"
     text = (
         f"for y in serial(0, 3):\n    for x in vectorized(0, 8):\n        out[y * 8 + x] = {value}"
     )
-    k, _ = vector("out[24], a[24]", text)
+    k, _ = vectorized("out[24], a[24]", text)
     (store,) = (s for s in walk(k.body) if isinstance(s, Store))
     assert any(
         isinstance(n, Binary) and n.op == "lt" and lanes_of(n) > 1 for n in post_order(store.value)

@@ -32,11 +32,11 @@ def row(read, threads=32, vector=1, unroll=True, **sizes):
     return s
 
 
-def memory(s: td.Schedule) -> tuple[str, list[int]]:
+def scope_and_extents(s: td.Schedule) -> tuple[str, list[int]]:
     """The scope and extents of g."""
-    found = [x for x in walk(kernel_of(s, M=3).body) if isinstance(x, Alloc) and x.name == "g"]
-    (made,) = found
-    return made.scope, [int(e.value) for e in made.extents]
+    allocs = [x for x in walk(kernel_of(s, M=3).body) if isinstance(x, Alloc) and x.name == "g"]
+    (alloc,) = allocs
+    return alloc.scope, [int(e.value) for e in alloc.extents]
 
 
 KINDS = {
@@ -52,16 +52,16 @@ KINDS = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_memory_is_own_where_threads_keep_apart(kind):
+def test_scope_of_memory_between_thread_loops(kind):
     read, options, want = KINDS[kind]
     s = row(read, **options)
-    assert memory(s) == want
+    assert scope_and_extents(s) == want
     a = (np.arange(3 * 256) % 17).reshape(3, 256).astype(np.int32)
     (expected,) = interpret(s.program, {"a": a})
     np.testing.assert_array_equal(td.emulate(td.compile(s, target="cuda"))(a), expected)
 
 
-def test_more_than_registers_hold_is_shared():
+def test_memory_larger_than_registers_is_shared():
     a, g, f = td.Tensor("a", ("M", 4096), td.i32), td.Func("g"), td.Func("f")
     g[i, j] = a[i, j] * 3
     f[i, j] = g[i, j] + 1
@@ -72,10 +72,10 @@ def test_more_than_registers_hold_is_shared():
             _, thread = stage.split(j, threads)
             stage.bind(thread, "threadIdx.x")
         s[f].bind(i, "blockIdx.x")
-        assert memory(s)[0] == scope
+        assert scope_and_extents(s)[0] == scope
 
 
-def test_registers_that_threads_would_share_are_refused():
+def test_register_scope_used_by_several_threads_raises():
     s = row(lambda g: g[i, 127 - j])
     s["g"].set_scope("register")
     with pytest.raises(

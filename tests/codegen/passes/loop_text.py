@@ -62,13 +62,13 @@ def kernel(arrays: str, text: str) -> Kernel:
     return Kernel("k", (*params, *sizes), body, (Message("require", ("failed",), ""),))
 
 
-def becomes(step, arrays: str, text: str, expected: str) -> None:
+def assert_becomes(step, arrays: str, text: str, expected: str) -> None:
     """A pass makes `expected`, up to the order of sums, and it computes the same."""
     before = kernel(arrays, text)
     after = step(before)
     wanted = canonical(kernel(arrays, expected).body)
     assert canonical(after.body) == wanted, f"\n{show(after)}"
-    same(before, after)
+    assert_same_results(before, after)
 
 
 def canonical(s: Stmt) -> Stmt:
@@ -86,7 +86,7 @@ def _ordered(e: Expr) -> Expr:
             return e
 
 
-def same(before: Kernel, after: Kernel) -> None:
+def assert_same_results(before: Kernel, after: Kernel) -> None:
     verify(after)
     for x, y in zip(run(expand_calls(before)), run(expand_calls(after)), strict=True):
         np.testing.assert_array_equal(x, y)
