@@ -304,7 +304,7 @@ def split_of_a_pipelined_loop():
     s["f"].split("k_o", 2)  # here
 
 
-@wrong(td.ScheduleError, "can be made ahead: it depends on", hint="leave the loop serial")
+@wrong(td.ScheduleError, "can be prefetched: each depends on", hint="leave the loop serial")
 def pipeline_of_what_the_loop_makes():
     g, h, f = td.Func("g"), td.Func("h"), td.Func("f")
     g[j] = a[0, j]
@@ -427,7 +427,7 @@ def producer_warp_without_bulk_copies():
     s["f"].pipeline("k_o", 2, producer_warps=True)  # here
 
 
-@wrong(td.ScheduleError, "apart: 16 threads are no whole warps", hint="multiple of 32")
+@wrong(td.ScheduleError, "producer warps: 16 threads are no whole warps", hint="multiple of 32")
 def producer_warp_with_a_partial_warp():
     s = whole(a)
     s["a_cache"].bulk_copy()  # here
@@ -454,7 +454,9 @@ def bulk_copy_of_dynamic_sizes():
 
 
 @wrong(
-    td.ScheduleError, "memory 'g' is a thread's own, but loops over threads use it", hint="shared"
+    td.ScheduleError,
+    "memory 'g' is private to a thread, but loops over threads use it",
+    hint="shared",
 )
 def registers_for_other_threads():
     g, f = td.Func("g"), td.Func("f")
@@ -466,7 +468,9 @@ def registers_for_other_threads():
     td.compile(s, target="cuda").source()
 
 
-@wrong(td.ScheduleError, "memory 'most' is a block's own", hint="inside of all loops over blocks")
+@wrong(
+    td.ScheduleError, "memory 'most' is private to a block", hint="inside of all loops over blocks"
+)
 def memory_of_a_block_between_loops_over_blocks():
     most, f = td.Func("most"), td.Func("f")
     most[i] = td.max(a[i, k], axis=k)

@@ -58,7 +58,7 @@ def _fuse_dimensions(
 
 
 def _fused_index(outer: Expr, outer_stride: int, inner: Expr, inner_stride: int) -> Expr | None:
-    """x for x // n and x % n, x % (m * n) for (x // n) % m and x % n, if the strides have far = n * near."""
+    """x for x // n and x % n, x % (m * n) for (x // n) % m and x % n, if outer_stride is n * inner_stride."""
     match inner:
         case Binary("mod", x, by):
             n = _constant_value(by)

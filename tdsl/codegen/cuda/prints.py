@@ -10,7 +10,7 @@ from tvm import tirx as T  # noqa: N812  # as its own documentation calls it
 from tvm.ir import StringImm
 
 from tdsl.codegen.cuda.expressions import Expressions
-from tdsl.codegen.gpu.launches import THREAD
+from tdsl.codegen.gpu.launches import THREAD_PREFIX
 from tdsl.codegen.ir.loops import AXES, Message, Print
 from tdsl.lang.expr import Expr, dtype_of
 from tdsl.lang.types import bool_
@@ -22,7 +22,7 @@ def printed(e: Expressions, axes: Mapping[str, TIR], s: Print, message: Message)
     """The TIR of a print statement under its condition; `axes` has the block and thread indices."""
     forms, values = zip(*(_shown(e, x) for x in s.values), strict=True) if s.values else ((), ())
     parts = [part.replace("%", "%%") for part in message.parts]
-    text = THREAD.format(*["%d"] * len(AXES[1:])) + "".join(
+    text = THREAD_PREFIX.format(*["%d"] * len(AXES[1:])) + "".join(
         part + form for part, form in zip(parts, (*forms, "\n"), strict=True)
     )
     quoted = StringImm(json.dumps(text, ensure_ascii=False)[1:-1])

@@ -67,7 +67,7 @@ from tdsl.codegen.ir.loops import (
     WarpSpecialize,
     row_major,
 )  # fmt: skip
-from tdsl.codegen.ir.statements import read_in, walk
+from tdsl.codegen.ir.statements import inputs_of, walk
 from tdsl.codegen.ir.strides import constant_strides, dense_strides, element_count
 from tdsl.codegen.passes.pipeline_loops import copy_width
 from tdsl.codegen.transforms.extract_lanes import lane_count, lane_store
@@ -296,7 +296,7 @@ class _Writer:
         many = isinstance(s.extent, Const) and int(s.extent.value) > AT_ONCE
         arrays = {p.name for p in self.launch.params if isinstance(p, BufferParam)}
         plain = all(isinstance(x, Block | Let | If | Store) for x in walk(s.body))
-        return {"disable_unroll": True} if many and plain and read_in(s) & arrays else None
+        return {"disable_unroll": True} if many and plain and inputs_of(s) & arrays else None
 
     def alloc(self, s: Alloc, bound: frozenset[str]) -> list[TIR]:
         if s.scope == SHARED:

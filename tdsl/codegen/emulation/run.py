@@ -21,7 +21,7 @@ from tdsl.codegen.emulation.instructions import run_instruction
 from tdsl.codegen.emulation.mbarriers import PhaseBarriers
 from tdsl.codegen.emulation.memory import Array, LockstepThreads, Memory
 from tdsl.codegen.emulation.serial import in_order, is_alone
-from tdsl.codegen.gpu.launches import THREAD, Launch, Launches, launches_of
+from tdsl.codegen.gpu.launches import THREAD_PREFIX, Launch, Launches, launches_of
 from tdsl.codegen.gpu.limits import DEFAULT_ARCH, check_grid, check_limits
 from tdsl.codegen.ir.loops import (
     AXES,
@@ -419,7 +419,7 @@ class _Group:
         holds = holds if mask is None else holds & mask
         values = [np.broadcast_to(self.value(v, mask), shape) for v in s.values]
         for row in np.flatnonzero(holds):
-            thread = THREAD.format(*(self.axes[a][row, 0] for a in AXES[1:]))
+            thread = THREAD_PREFIX.format(*(self.axes[a][row, 0] for a in AXES[1:]))
             text = message_text(self.messages[s.site], tuple(v[row, 0].item() for v in values))
             print(thread + text)  # noqa: T201  # what td.debug_print asks for
 

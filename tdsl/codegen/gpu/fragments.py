@@ -66,11 +66,11 @@ def fragments_of(body: Stmt) -> dict[str, Fragment]:
                 _set_layout(layouts, allocs[operand.buffer], f"instruction {instruction!r}", layout)
     for s in allocs.values():
         if s.layout is not None and s.name not in layouts:
-            _set_layout(layouts, s, "what it is made of", s.layout)
+            _set_layout(layouts, s, "the fragments that it reads", s.layout)
     for name, s in allocs.items():
         if name not in layouts:
             raise _error(
-                s, "is used by no instruction, so nothing says which thread has which element",
+                s, "is used by no instruction, so that its layout is unknown",
                 "tensorize what computes with it, or keep it in a thread's own memory",
             )  # fmt: skip
     fragments = {name: fragment for name, (fragment, _) in layouts.items()}
@@ -135,8 +135,8 @@ def _check_owners(
         owner = simplify(add(fragment.lane(flat, known), fragment.layout.copy(thread)), known)
         if owner != thread:
             raise _error(
-                allocs[buffer], "is touched by a thread that does not have the element",
-                "share the points of the stage that reads or writes it out by its layout: cooperate()",
+                allocs[buffer], "is accessed by a thread that does not own the element",
+                "distribute the points of the stage that accesses it by its layout: cooperate()",
             )  # fmt: skip
     if isinstance(s, For) and s.kind == LANES:
         lane = Var(s.name)

@@ -42,7 +42,7 @@ from tdsl.machine.instructions.instruction import INSTRUCTIONS
 from tdsl.schedule.launch import MAX_BLOCKS
 
 FAILED_CHECK = "failed check"  # a buffer; no name of a program has a space
-THREAD = "[block ({}, {}, {}), thread ({}, {}, {})] "  # before the text a thread prints
+THREAD_PREFIX = "[block ({}, {}, {}), thread ({}, {}, {})] "  # before the text a thread prints
 Extents = tuple[int, int, int]
 Grid = tuple[int | Expr, ...]  # an expression if the extent is known only in a call
 

@@ -87,7 +87,7 @@ class SharedMemory:
 
 
 def shared_memory(body: Stmt) -> SharedMemory:
-    """The layout of a kernel's shared memory; ScheduleError for a buffer that cannot be swizzled as asked.
+    """The layout of a kernel's shared memory; ScheduleError for a buffer that cannot be swizzled.
 
     >>> from tdsl.codegen.ir.loops import Block
     >>> from tdsl.lang.expr import const

@@ -48,7 +48,7 @@ def tensor_map_specs(body: Stmt, params: Iterable[Argument]) -> tuple[TensorMapS
         if isinstance(s, CopyTile):
             if s.source not in arrays:
                 raise ScheduleError(
-                    f"{s.buffer!r} is copied as a whole of {s.source!r}, which is made inside of the kernel",
+                    f"{s.buffer!r} is copied as a whole of {s.source!r}, which the same kernel computes",
                     loc=s.loc,
                     label="scheduled here",
                     hint="compute_root() what is copied, or copy by threads: cooperate()",

@@ -57,11 +57,11 @@ class Typed(NamedTuple):
     names: FreeNames
 
 
-def typed(e: Expr, parts: tuple[Typed, ...]) -> Typed:
+def type_check(e: Expr, parts: tuple[Typed, ...]) -> Typed:
     """Type-checks an expression whose children are `parts`; BadIR if their types do not fit the operator.
 
-    >>> one = typed(Const(1, i64), ())
-    >>> typed(Binary("lt", one.expr, one.expr), (one, one)).dtype
+    >>> one = type_check(Const(1, i64), ())
+    >>> type_check(Binary("lt", one.expr, one.expr), (one, one)).dtype
     bool_
     """
     names = _union_of_names(parts)

@@ -122,10 +122,10 @@ def map_exprs(s: Stmt, f: Callable[[Expr], Expr]) -> Stmt:
         case Let(_, value) | Shuffle(_, value):
             return rebuilt(s, value=f(value))
         case Alloc(_, _, extents):
-            return rebuilt(s, extents=_each(extents, f))
+            return rebuilt(s, extents=_map_tuple(extents, f))
         case Store(_, index, value, mask):
             new_mask = None if mask is None else f(mask)
-            return rebuilt(s, index=_each(index, f), value=f(value), mask=new_mask)
+            return rebuilt(s, index=_map_tuple(index, f), value=f(value), mask=new_mask)
         case If(cond):
             return rebuilt(s, cond=f(cond))
         case Block() | WarpSpecialize() | Barrier() | Commit() | Wait() | InitBarriers():
@@ -135,13 +135,17 @@ def map_exprs(s: Stmt, f: Callable[[Expr], Expr]) -> Stmt:
         case WaitBarrier(_, slot, parity):
             return rebuilt(s, slot=f(slot), parity=f(parity))
         case CopyTile(_, index, _, start):
-            return rebuilt(s, index=_each(index, f), start=_each(start, f), slot=f(s.slot))
+            return rebuilt(
+                s, index=_map_tuple(index, f), start=_map_tuple(start, f), slot=f(s.slot)
+            )
         case Check(cond, _, values) | Print(cond, _, values):
-            return rebuilt(s, cond=f(cond), values=_each(values, f))
+            return rebuilt(s, cond=f(cond), values=_map_tuple(values, f))
         case Prefetch(_, index):
-            return rebuilt(s, index=_each(index, f))
+            return rebuilt(s, index=_map_tuple(index, f))
         case Invoke(_, operands):
-            return rebuilt(s, operands=tuple(rebuilt(o, index=_each(o.index, f)) for o in operands))
+            return rebuilt(
+                s, operands=tuple(rebuilt(o, index=_map_tuple(o.index, f)) for o in operands)
+            )
         case _:
             assert_never(s)
 
@@ -155,9 +159,9 @@ def map_parts(s: Stmt, f: Callable[[Stmt], Stmt]) -> Stmt:
         case If(cond, then, orelse):
             return conditional(cond, f(then), None if orelse is None else f(orelse), s)
         case WarpSpecialize(parts):
-            return rebuilt(s, parts=_each(parts, f))
+            return rebuilt(s, parts=_map_tuple(parts, f))
         case Block(body):
-            parts = _each(body, f)
+            parts = _map_tuple(body, f)
             return s if parts is body else sequence(parts)
         case _:
             return s
@@ -181,7 +185,7 @@ def conditional(cond: Expr, then: Stmt, orelse: Stmt | None = None, like: If | N
 T = TypeVar("T")
 
 
-def _each(items: tuple[T, ...], f: Callable[[T], T]) -> tuple[T, ...]:
+def _map_tuple(items: tuple[T, ...], f: Callable[[T], T]) -> tuple[T, ...]:
     new = tuple(map(f, items))
     return items if all(a is b for a, b in zip(new, items, strict=True)) else new
 
@@ -222,7 +226,7 @@ def stored_in(s: Stmt) -> frozenset[str]:
     return frozenset(names)
 
 
-def written_in(s: Stmt) -> frozenset[str]:
+def outputs_of(s: Stmt) -> frozenset[str]:
     """The buffers that a statement writes and does not allocate; an instruction writes its first operand."""
     only_read = {o.buffer for x in walk(s) if isinstance(x, Invoke) for o in x.operands[1:]}
     results = {x.operands[0].buffer for x in walk(s) if isinstance(x, Invoke)}
@@ -231,7 +235,7 @@ def written_in(s: Stmt) -> frozenset[str]:
     return (stored_in(s) - (only_read - results - stored)) - allocated
 
 
-def read_in(s: Stmt) -> set[str]:
+def inputs_of(s: Stmt) -> set[str]:
     """The buffers that a statement reads, with all operands of its instructions."""
     operands = {o.buffer for x in walk(s) if isinstance(x, Invoke) for o in x.operands}
     operands |= {x.source for x in walk(s) if isinstance(x, CopyTile)}

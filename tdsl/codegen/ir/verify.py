@@ -22,7 +22,7 @@ from tdsl.codegen.ir.dtypes import (
     lanes_of_index,
     require_lanes,
     require_mask,
-    typed,
+    type_check,
 )
 from tdsl.codegen.ir.loops import (
     COOPERATIVE,
@@ -342,7 +342,7 @@ class _Scope:
                 if id(n) not in self.typed:
                     parts = tuple([self.typed[id(c)] for c in children(n)])
                     self.path.append(type(n).__name__)
-                    self.typed[id(n)] = self.checked(typed, n, parts)
+                    self.typed[id(n)] = self.checked(type_check, n, parts)
                     self.path.pop()
             known = self.typed[id(root)]
         if not known.names <= self.names:

@@ -221,7 +221,7 @@ def _unproved_write(f: FuncDef, d: Definition, axis: int, touched: Interval) -> 
             f"but {_interval_text(touched)} {_verb(d.index[axis], d)} written",
             loc=d.loc or f.loc,
             label="written here",
-            related=((f.loc, f"{f.name!r} is made here"),),
+            related=((f.loc, f"{f.name!r} is defined here"),),
             hint=f"limit the index with td.clip, or give {f.name!r} a larger shape",
         )
 

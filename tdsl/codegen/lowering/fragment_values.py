@@ -4,11 +4,11 @@ Each thread first reduces the elements in its own registers; a butterfly reducti
 
 for t in threads:
   for each row of which thread t has elements:
-    own = start
-    for its elements of the row:       own = own + ...
+    sum = initial value
+    for its elements of the row:       sum = sum + ...
     for distances to the other threads that have elements of the row:
-      own = own + (own of the thread at this distance)
-    result[row] = own                  stored by each of these threads
+      sum = sum + (sum of the thread at this distance)
+    result[row] = sum                  stored by each of these threads
 """
 
 from __future__ import annotations

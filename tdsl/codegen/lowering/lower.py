@@ -105,7 +105,7 @@ class _ProgramLowering(Lowering):
                 self.planes[f.name] = planes
                 fold_planes(self, f, planes)
             elif plan.fold and (level == self.tree.parent[f.name] or level.func == f.name):
-                self._fold(f, boxes[f.name], None, ctx.facts)
+                self._fold_buffer(f, boxes[f.name], None, ctx.facts)
         saved_boxes, self.level_boxes = self.level_boxes, {**self.level_boxes, **boxes}
         statements: list[Stmt] = []
         for name in self.tree.computed.get(level, ()):
@@ -311,7 +311,7 @@ class _ProgramLowering(Lowering):
         """The part of a box that earlier iterations of the loop have not stored yet (sliding window)."""
         t = ctx.loop if ctx.in_order else None
         axis = None if t is None else window_axis(f, box, t)
-        self._fold(f, box, axis, ctx.facts)
+        self._fold_buffer(f, box, axis, ctx.facts)
         if axis is None or t is None:
             return box
         lo, hi = box[axis]
@@ -321,7 +321,7 @@ class _ProgramLowering(Lowering):
         start = Select(Binary("eq", Var(t), ctx.first), lo, new)
         return (*box[:axis], (start, hi), *box[axis + 1 :])
 
-    def _fold(self, f: FuncDef, box: Box, axis: int | None, facts: Facts) -> None:
+    def _fold_buffer(self, f: FuncDef, box: Box, axis: int | None, facts: Facts) -> None:
         """Fold dimensions of which only a part is in use at a time (fold_storage).
 
         Several nests may compute one func: peeled tails and specializations have nests of their own. The

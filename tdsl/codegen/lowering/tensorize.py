@@ -210,7 +210,7 @@ def _match_definition(
     inner = [x for x in active.nest.names() if x not in opened]
     spec_loops = _spec_loops(chosen, spec)
     if len(inner) != len(spec_loops):
-        raise _Mismatch(f"{len(inner)} loops stand inside, the instruction has {len(spec_loops)}")
+        raise _Mismatch(f"{len(inner)} loops are inside, the instruction has {len(spec_loops)}")
     for loop, (name, extent) in zip(inner, spec_loops, strict=True):
         actual = simplify(active.extents[loop], facts)
         if actual != extent:

@@ -183,15 +183,15 @@ def guards(s: Stmt, may_evaluate: Callable[[Expr], bool]) -> list[Expr]:
             return []
 
 
-def without_guards(s: Stmt, gone: list[Expr]) -> Stmt:
-    """The statement without those of its `guards` that are in `gone`."""
+def without_guards(s: Stmt, removed: list[Expr]) -> Stmt:
+    """The statement without those of its `guards` that are in `removed`."""
     match s:
         case If(cond, then, None):
-            left = [c for c in conjuncts(cond) if c not in gone]
-            inner = without_guards(then, gone)
+            left = [c for c in conjuncts(cond) if c not in removed]
+            inner = without_guards(then, removed)
             return conditional(conjunction(left), inner, None, s) if left else inner
         case Block(body):
-            return sequence(without_guards(part, gone) for part in body)
+            return sequence(without_guards(part, removed) for part in body)
         case _:
             return s
 

@@ -27,8 +27,8 @@ def carry_values(kernel: Kernel) -> Kernel:
     >>> from tdsl.lang.expr import const
     >>> from tdsl.lang.types import f32
     >>> r = Var("r")
-    >>> before, own = (Load("s", (i,), f32) for i in (subtract(r, ONE), r))
-    >>> loop = For("r", ONE, const(9), SERIAL, Store("s", (r,), Binary("add", own, before)))
+    >>> before, x = (Load("s", (i,), f32) for i in (subtract(r, ONE), r))
+    >>> loop = For("r", ONE, const(9), SERIAL, Store("s", (r,), Binary("add", x, before)))
     >>> print(show(carry_values(Kernel("k", (), loop)).body))
     s_last = alloc(f32, [1])  # register
     s_last[0] = s[0]
@@ -42,11 +42,11 @@ def carry_values(kernel: Kernel) -> Kernel:
 def _carry(s: Stmt, fresh: FreshNames, facts: Facts) -> Stmt:
     match s:
         case For(kind="serial", body=Store() as store):
-            before = _element_before(s.name, store)
+            before = _previous_element(s.name, store)
             if before is not None:
                 return _with_registers(s, store, before, None, fresh, facts)
         case For(kind="serial", body=For(_, _, Const(), "unrolled", Store() as store) as inner):
-            before = _element_before(s.name, store)
+            before = _previous_element(s.name, store)
             if before is not None and _are_disjoint(inner, store, s.name):
                 return _with_registers(s, store, before, inner, fresh, facts)
         case _:
@@ -54,7 +54,7 @@ def _carry(s: Stmt, fresh: FreshNames, facts: Facts) -> Stmt:
     return map_parts(s, lambda part: _carry(part, fresh, facts_inside(facts, s)))
 
 
-def _element_before(loop: str, s: Store) -> Load | None:
+def _previous_element(loop: str, s: Store) -> Load | None:
     """The load, in the value of a store, of the element stored by the previous iteration, or None."""
     if s.mask is not None or s.atomic or not any(loop in variables(i) for i in s.index):
         return None

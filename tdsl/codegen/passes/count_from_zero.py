@@ -19,8 +19,8 @@ def count_from_zero(kernel: Kernel) -> Kernel:
     >>> from tdsl.codegen.ir.show import show
     >>> from tdsl.lang.expr import Binary, const
     >>> t, j = Var("t"), Var("j")
-    >>> own = Store("r", (Binary("sub", j, t),), j)
-    >>> nest = For("t", ZERO, const(9), SERIAL, For("j", t, const(4), SERIAL, own))
+    >>> store = Store("r", (Binary("sub", j, t),), j)
+    >>> nest = For("t", ZERO, const(9), SERIAL, For("j", t, const(4), SERIAL, store))
     >>> print(show(simplify_loops(count_from_zero(Kernel("k", (), nest))).body))
     for t in range(0, 9):
       for j in range(0, 4):

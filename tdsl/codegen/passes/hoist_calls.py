@@ -51,11 +51,11 @@ def hoist_calls(kernel: Kernel) -> Kernel:
         if isinstance(s, Alloc) and s.scope in (REGISTER, FRAGMENT)
     }
     return dataclasses.replace(
-        kernel, body=_hoisted(kernel.body, frozenset(register_buffers), FreshNames(kernel))
+        kernel, body=_hoist(kernel.body, frozenset(register_buffers), FreshNames(kernel))
     )
 
 
-def _hoisted(s: Stmt, register_buffers: frozenset[str], fresh: FreshNames) -> Stmt:
+def _hoist(s: Stmt, register_buffers: frozenset[str], fresh: FreshNames) -> Stmt:
     if (
         isinstance(s, For)
         and s.kind in _KINDS
@@ -74,7 +74,7 @@ def _hoisted(s: Stmt, register_buffers: frozenset[str], fresh: FreshNames) -> St
             for e, name in names.items():
                 hoisted = Let(name, e, hoisted)
             return hoisted
-    return map_parts(s, lambda part: _hoisted(part, register_buffers, fresh))
+    return map_parts(s, lambda part: _hoist(part, register_buffers, fresh))
 
 
 def _unconditional_stores(s: Stmt) -> Iterator[Store]:

@@ -37,7 +37,7 @@ def mask_loads(kernel: Kernel) -> Kernel:
       b[i] = a[i] if i <= 4 else 0
     """
     global_buffers = {p.name for p in kernel.params} | _root_allocs(kernel.body)
-    return dataclasses.replace(kernel, body=_masked(kernel.body, global_buffers, NOTHING))
+    return dataclasses.replace(kernel, body=_mask(kernel.body, global_buffers, NOTHING))
 
 
 def _root_allocs(s: Stmt) -> set[str]:
@@ -53,7 +53,7 @@ def _root_allocs(s: Stmt) -> set[str]:
     return names
 
 
-def _masked(s: Stmt, global_buffers: Collection[str], facts: Facts) -> Stmt:
+def _mask(s: Stmt, global_buffers: Collection[str], facts: Facts) -> Stmt:
     def step(n: Node) -> Node:
         match n:
             case Select(cond, Load() as load, Const(0 | 0.0 as zero)) if (
@@ -72,7 +72,7 @@ def _masked(s: Stmt, global_buffers: Collection[str], facts: Facts) -> Stmt:
         return transform(e, step) if loads_of(e) else e
 
     return map_parts(
-        map_exprs(s, expr), lambda part: _masked(part, global_buffers, facts_inside(facts, s))
+        map_exprs(s, expr), lambda part: _mask(part, global_buffers, facts_inside(facts, s))
     )
 
 

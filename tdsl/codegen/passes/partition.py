@@ -216,7 +216,7 @@ class _Interior:
     def limits(self, needs: list[Sum]) -> tuple[Expr, Expr] | None:
         """The bounds of the interior in which each sum of `needs`, too, is at most 0 for all lanes."""
         first, last = self.first, self.last
-        if not all(map(self.outpaces_lanes, needs)):
+        if not all(map(self.step_covers_lanes, needs)):
             return None
         for need in needs:
             largest = self.upper_sum(need)
@@ -230,7 +230,7 @@ class _Interior:
             first, last = narrow_range(largest, self.name, first, last, self.facts)
         return first, last
 
-    def outpaces_lanes(self, s: Sum) -> bool:
+    def step_covers_lanes(self, s: Sum) -> bool:
         """True if one step of the loop passes all lanes, so that few of its iterations are at the ends."""
         step = abs(s.terms.get(Var(self.name), 0))
         return step > 0 and all(

@@ -38,16 +38,16 @@ from tdsl.codegen.ir.loops import (
 )  # fmt: skip
 from tdsl.codegen.ir.statements import (
     exprs_of,
+    inputs_of,
     map_exprs,
     map_parts,
+    outputs_of,
     parts_of,
-    read_in,
     rebuilt,
     scalars_of,
     sequence,
     stored_in,
     walk,
-    written_in,
 )  # fmt: skip
 from tdsl.codegen.ir.strides import constant_strides, dense_strides
 from tdsl.codegen.passes.simplify_loops import simplify_loops
@@ -118,32 +118,32 @@ def pipeline_loops(kernel: Kernel) -> Kernel:
     pipelines = _Pipelines(FreshNames(kernel))
     for p in kernel.params:
         if isinstance(p, BufferParam):
-            pipelines.note(p.name, p.dtype, p.extents, is_global=True)
+            pipelines.add_buffer(p.name, p.dtype, p.extents, is_global=True)
     body = pipelines.statement(kernel.body)
     return simplify_loops(dataclasses.replace(kernel, body=body))
 
 
 @dataclass(slots=True)
 class _Pipelines:
-    """`memories`: element type and strides of each buffer; `global_buffers`: those in global memory."""
+    """`buffers`: element type and strides of each buffer; `global_buffers`: those in global memory."""
 
     fresh: FreshNames
-    memories: dict[str, tuple[DType, tuple[int, ...]]] = field(default_factory=dict)
+    buffers: dict[str, tuple[DType, tuple[int, ...]]] = field(default_factory=dict)
     global_buffers: set[str] = field(default_factory=set)
     enclosing: tuple[Stmt, ...] = ()  # enclosing statements, inside of the loops over blocks
     cluster: For | None = None  # the loop over the blocks of a cluster
     producers: list[Producer] = field(default_factory=list)
 
-    def note(
+    def add_buffer(
         self, name: str, dtype: DType, extents: tuple[Expr, ...], *, is_global: bool = False
     ) -> None:
-        self.memories[name] = dtype, constant_strides(dense_strides(extents))
+        self.buffers[name] = dtype, constant_strides(dense_strides(extents))
         if is_global:
             self.global_buffers.add(name)
 
     def statement(self, s: Stmt) -> Stmt:
         if isinstance(s, Alloc):
-            self.note(s.name, s.dtype, s.extents, is_global=s.scope == HEAP)
+            self.add_buffer(s.name, s.dtype, s.extents, is_global=s.scope == HEAP)
         around, in_blocks = self.enclosing, isinstance(s, For) and s.kind in BLOCKS
         if isinstance(s, For) and s.kind == CLUSTER:
             self.cluster = s
@@ -173,34 +173,32 @@ class _Pipelines:
                 f"loop {s.name!r} is pipelined, but how often it runs differs from thread to thread",
                 loc=next((x.loc for x in walk(s) if isinstance(x, Alloc)), s.loc),
                 label="scheduled here",
-                hint="pipeline a loop that all threads of the block run alike",
+                hint="pipeline a loop with one number of iterations for all threads of the block",
             )
 
     def pipeline(self, s: For) -> Stmt:
         if s.extent == ONE and not any(isinstance(x, CopyTile) for x in walk(s)):
             return rebuilt(s, kind=SERIAL, stages=0)
         self.check_uniform(s)
-        around, parts = _split_head(s.body)
-        tiles = {a.name: a for a in around if isinstance(a, Alloc) and a.scope == SHARED}
-        lets = [x for x in around if isinstance(x, Let)]
+        head, parts = _split_head(s.body)
+        tiles = {a.name: a for a in head if isinstance(a, Alloc) and a.scope == SHARED}
+        lets = [x for x in head if isinstance(x, Let)]
         fetches = _prefetchable(parts, tiles.keys(), lets)
         if not fetches:
             raise ScheduleError(
-                f"nothing that loop {s.name!r} makes in shared memory can be made ahead: it depends on what "
-                "an iteration before has made",
+                f"no tile that loop {s.name!r} fills in shared memory can be prefetched: each depends on the "
+                "iteration before",
                 loc=next((t.loc for t in tiles.values()), s.loc),
                 label="scheduled here",
                 hint="leave the loop serial, or fetch what it reads from memory with cache_read",
             )
-        rings = {name for p in fetches for name in written_in(p)}
-        copies = rings - {name for p in fetches for name in read_in(p)}
+        rings = {name for p in fetches for name in outputs_of(p)}
+        copies = rings - {name for p in fetches for name in inputs_of(p)}
         for name in rings:
             extents = (const(s.stages), *tiles[name].extents)
-            self.note(name, tiles[name].dtype, extents)
+            self.add_buffer(name, tiles[name].dtype, extents)
         if s.producer_warps:
-            return self.with_producer_warp(
-                s, around, fetches, [p for p in parts if p not in fetches]
-            )
+            return self.with_producer_warp(s, head, fetches, [p for p in parts if p not in fetches])
         boxes = sum(isinstance(x, CopyTile) for p in fetches for x in walk(p))
         full = self.fresh.name(f"{s.name}_copied") if boxes else ""
         fixed = stored_in(s.body)
@@ -208,7 +206,7 @@ class _Pipelines:
 
         def fetch(n: Expr, slot: Expr) -> Stmt:
             copied = self.fresh.copy(_with_lets(lets, sequence(fetches)), {s.name: n})
-            copied = self.asynchronous(
+            copied = self.make_asynchronous(
                 index_by_slot(copied, rings, slot), copies, self.global_buffers - fixed
             )
             copied = self.expect_bytes(copied, full, slot)
@@ -222,7 +220,7 @@ class _Pipelines:
         consumer = index_by_slot(
             _with_lets(lets, sequence(rest)), rings, Binary("mod", iteration, stages)
         )
-        for a in reversed(around):
+        for a in reversed(head):
             if isinstance(a, Alloc) and a.name not in rings:
                 consumer = rebuilt(a, body=consumer)
         wait: list[Stmt] = []
@@ -246,11 +244,11 @@ class _Pipelines:
         return whole
 
     def with_producer_warp(
-        self, s: For, around: list[Let | Alloc], fetches: list[Stmt], rest: list[Stmt]
+        self, s: For, head: list[Let | Alloc], fetches: list[Stmt], rest: list[Stmt]
     ) -> Stmt:
         """The loop of the consumer threads; the loop of the producer warp is appended to `producers`."""
-        lets = [x for x in around if isinstance(x, Let)]
-        rings = {name for p in fetches for name in written_in(p)}
+        lets = [x for x in head if isinstance(x, Let)]
+        rings = {name for p in fetches for name in outputs_of(p)}
         full, empty = (self.fresh.name(f"{s.name}_{x}") for x in ("copied", "used"))
         iteration, stages = iteration_count([*round_loops(self.enclosing), s]), const(s.stages)
         slot, parity = Binary("mod", iteration, stages), _parity(iteration, stages)
@@ -268,7 +266,7 @@ class _Pipelines:
         blocks = max(x.blocks for x in shared)
         before = WaitBarrier(empty, slot, subtract(ONE, parity))
         loop = rebuilt(s, kind=SERIAL, stages=0, producer_warps=False, overlap_mma=False)
-        tiles = [a for a in around if isinstance(a, Alloc)]
+        tiles = [a for a in head if isinstance(a, Alloc)]
         memory = [rebuilt(a, extents=(stages, *a.extents)) for a in tiles if a.name in rings]
         copy_loop = rebuilt(loop, body=sequence([before, _with_lets(lets, copies)]))
         consumer = index_by_slot(_with_lets(lets, sequence(rest)), rings, slot)
@@ -279,14 +277,14 @@ class _Pipelines:
             s, copy_loop, tuple(memory), full, empty, s.stages, len(boxes), self.enclosing, blocks
         )
         self.producers.append(producer)
-        filled, used = (
+        wait, release = (
             WaitBarrier(full, slot, parity),
             ArriveBarrier(empty, slot, per_warp=True, blocks=blocks),
         )
         if s.overlap_mma:
             iteration_memory = [a for a in tiles if a.name not in rings]
             uses = [index_by_slot(_with_lets(lets, p), rings, slot) for p in rest]
-            overlapped = overlap_mma(loop, filled, iteration_memory, uses, used, self.fresh)
+            overlapped = overlap_mma(loop, wait, iteration_memory, uses, release, self.fresh)
             if overlapped is None:
                 raise ScheduleError(
                     f"no MMA of loop {s.name!r} reads tiles alone, so that none can be issued early",
@@ -296,23 +294,26 @@ class _Pipelines:
                 )
             return overlapped
         if not is_asynchronous(consumer):
-            return rebuilt(loop, body=sequence([filled, consumer, used]))
+            return rebuilt(loop, body=sequence([wait, consumer, release]))
         # an instruction that is pending into the next iteration frees its slot only there
         previous = {s.name: subtract(Var(s.name), ONE)}
         last = If(
-            Binary("lt", s.lo, Var(s.name)), map_exprs(used, partial(substitute, values=previous))
+            Binary("lt", s.lo, Var(s.name)),
+            map_exprs(release, partial(substitute, values=previous)),
         )
         end = {s.name: subtract(add(s.lo, s.extent), ONE)}
-        final = If(Binary("lt", ZERO, s.extent), map_exprs(used, partial(substitute, values=end)))
-        return sequence([rebuilt(loop, body=sequence([filled, consumer, last])), final])
+        final = If(
+            Binary("lt", ZERO, s.extent), map_exprs(release, partial(substitute, values=end))
+        )
+        return sequence([rebuilt(loop, body=sequence([wait, consumer, last])), final])
 
-    def asynchronous(self, s: Stmt, copies: set[str], sources: set[str]) -> Stmt:
+    def make_asynchronous(self, s: Stmt, copies: set[str], sources: set[str]) -> Stmt:
         """`s` with its copies from `sources` to `copies` asynchronous where a GPU can do so."""
         if isinstance(s, Store) and s.buffer in copies:
             load = _as_masked_load(s.value)
             if load is not None and load.buffer in sources and self.is_async_width(s, load):
                 return rebuilt(s, value=load, asynchronous=True)
-        return map_parts(s, lambda part: self.asynchronous(part, copies, sources))
+        return map_parts(s, lambda part: self.make_asynchronous(part, copies, sources))
 
     def expect_bytes(self, s: Stmt, mbarriers: str, slot: Expr, whole: int = 0) -> Stmt:
         """`s` with an arrival before each copy of a tile that tells the mbarrier how many bytes to expect.
@@ -320,7 +321,7 @@ class _Pipelines:
         `whole` is the number of elements of the tile if other blocks of the cluster copy parts of it, or 0.
         """
         if isinstance(s, CopyTile):
-            count = (whole or prod(s.extents)) * self.memories[s.buffer][0].bytes
+            count = (whole or prod(s.extents)) * self.buffers[s.buffer][0].bytes
             return sequence(
                 [ArriveBarrier(mbarriers, slot, count), rebuilt(s, mbarriers=mbarriers, slot=slot)]
             )
@@ -329,8 +330,8 @@ class _Pipelines:
     def is_async_width(self, s: Store, load: Load) -> bool:
         """True if the access width of the copy is one that a GPU copies asynchronously."""
         lanes = max(map(lanes_of, s.index), default=1)
-        dtype, strides = self.memories[s.buffer]
-        count = copy_width(s, load, strides, self.memories[load.buffer][1], dtype.bytes)
+        dtype, strides = self.buffers[s.buffer]
+        count = copy_width(s, load, strides, self.buffers[load.buffer][1], dtype.bytes)
         return not s.atomic and count * dtype.bytes in _COPIED_BYTES and lanes % count == 0
 
 
@@ -344,28 +345,28 @@ def copy_width(s: Store, load: Load, to: tuple[int, ...], of: tuple[int, ...], s
 
 def _split_head(s: Stmt) -> tuple[list[Let | Alloc], tuple[Stmt, ...]]:
     """The lets and allocations at the head of a loop's body, and the statements nested in them."""
-    around: list[Let | Alloc] = []
+    head: list[Let | Alloc] = []
     while isinstance(s, Let | Alloc):
-        around.append(s)
+        head.append(s)
         s = s.body
-    return around, (parts_of(s) if not isinstance(s, For | If) else (s,))
+    return head, (parts_of(s) if not isinstance(s, For | If) else (s,))
 
 
 def _prefetchable(parts: Sequence[Stmt], tiles: Collection[str], lets: list[Let]) -> list[Stmt]:
     """The statements that fill tiles from buffers that the loop does not write; all of a tile, or none."""
-    written = {name for p in parts for name in written_in(p)}
+    written = {name for p in parts for name in outputs_of(p)}
     groups: dict[str, frozenset[str]] = {}  # for each tile, those filled by the same statements
     for p in parts:
-        together = written_in(p).union(*(groups.get(name, ()) for name in written_in(p)))
+        together = outputs_of(p).union(*(groups.get(name, ()) for name in outputs_of(p)))
         groups |= dict.fromkeys(together, together)
     dependent: set[str] = set()
     for p in parts:
-        filled = written_in(p)
+        filled = outputs_of(p)
         waits = any(isinstance(x, Barrier | Commit | Wait | InitBarriers) for x in walk(p))
         together = groups[min(filled)] if filled else frozenset()
-        if waits or not filled <= set(tiles) or read_in(_with_lets(lets, p)) & written - together:
+        if waits or not filled <= set(tiles) or inputs_of(_with_lets(lets, p)) & written - together:
             dependent |= together
-    return [p for p in parts if written_in(p) and dependent.isdisjoint(written_in(p))]
+    return [p for p in parts if outputs_of(p) and dependent.isdisjoint(outputs_of(p))]
 
 
 def _parity(count: Expr, stages: Expr) -> Expr:

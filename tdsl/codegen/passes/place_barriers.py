@@ -363,7 +363,7 @@ def _divergence_error(s: Stmt) -> ScheduleError:
         case _:
             where = ""
     return ScheduleError(
-        f"threads of a block wait for each other where only some of them come{where}",
+        f"only some threads of a block would reach a barrier{where}",
         loc=s.loc,
         label="here",
         hint="let loops over threads that pass on values run on all threads of the block",

@@ -122,11 +122,11 @@ class _KernelMemory:
     ) -> Alloc:
         if s.scope == HEAP:
             raise _error(
-                s, "is in heap memory, but made inside of a kernel", "leave the scope open"
+                s, "is in heap memory, but allocated inside of a kernel", "leave the scope open"
             )
         if _crosses_blocks(s):
             raise _error(
-                s, "is a block's own, but made outside of a loop over blocks that uses it",
+                s, "is private to a block, but allocated outside of a loop over blocks that uses it",
                 "compute it inside of all loops over blocks, or compute_root()",
             )  # fmt: skip
         s = _with_sizes(s, facts)
@@ -146,7 +146,7 @@ class _KernelMemory:
             return s
         if axes and s.scope != SHARED and (threads or s.scope != AUTO):
             raise _error(
-                s, "is a thread's own, but loops over threads use it", 'set_scope("shared")'
+                s, "is private to a thread, but loops over threads use it", 'set_scope("shared")'
             )
         if s.scope in (AUTO, STACK):
             return rebuilt(s, scope=SHARED if axes else REGISTER)

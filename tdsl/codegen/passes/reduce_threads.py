@@ -101,7 +101,7 @@ def _reduction(s: For, scopes: Mapping[str, str], fresh: FreshNames, axes: _Thre
 
 @frozen
 class _ReductionTree:
-    """The reduction of a loop; `names`: the registers of a result for the own value and a received one."""
+    """The reduction of a loop; `names`: the registers of a thread's partial result and of a received one."""
 
     loop: For
     lanes: Mapping[str, Load]

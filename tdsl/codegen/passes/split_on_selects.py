@@ -41,16 +41,16 @@ def split_on_selects(kernel: Kernel) -> Kernel:
       else:
         c[x] = b[x - 4]
     """
-    cuts = _cuts(kernel.body)
+    cuts = _cut_points(kernel.body)
     if not cuts:
         return kernel
-    body = _cut(kernel.body, cuts, NOTHING, FreshNames(kernel))
+    body = _split_loops(kernel.body, cuts, NOTHING, FreshNames(kernel))
     if body is kernel.body:
         return kernel
     return simplify_loops(dataclasses.replace(kernel, body=body))
 
 
-def _cuts(s: Stmt) -> dict[str, set[int]]:
+def _cut_points(s: Stmt) -> dict[str, set[int]]:
     """For each variable, the values at which a select between loads changes its choice."""
     cuts: dict[str, set[int]] = {}
     for n in post_order(*(e for part in walk(s) for e in exprs_of(part))):
@@ -67,15 +67,15 @@ def _cuts(s: Stmt) -> dict[str, set[int]]:
     return cuts
 
 
-def _cut(s: Stmt, cuts: dict[str, set[int]], facts: Facts, fresh: FreshNames) -> Stmt:
+def _split_loops(s: Stmt, cuts: dict[str, set[int]], facts: Facts, fresh: FreshNames) -> Stmt:
     within = facts_inside(facts, s)
     if isinstance(s, For) and s.kind in (SERIAL, PARALLEL) and s.name in cuts:
         lo, hi = lower(Var(s.name), within), upper(Var(s.name), within)
         if lo is not None and hi is not None:
             values = sorted(at for at in cuts[s.name] if lo < at <= hi)
-            if values and (len(values) + 1) * _nodes(s.body) <= _LARGEST_BODY:
+            if values and (len(values) + 1) * _count_nodes(s.body) <= _LARGEST_BODY:
                 s = rebuilt(s, body=_split_body(s, values, fresh))
-    return map_parts(s, lambda part: _cut(part, cuts, within, fresh))
+    return map_parts(s, lambda part: _split_loops(part, cuts, within, fresh))
 
 
 def _split_body(s: For, cuts: list[int], fresh: FreshNames) -> Stmt:
@@ -86,5 +86,5 @@ def _split_body(s: For, cuts: list[int], fresh: FreshNames) -> Stmt:
     return body
 
 
-def _nodes(s: Stmt) -> int:
+def _count_nodes(s: Stmt) -> int:
     return sum(1 for part in walk(s) for _ in post_order(*exprs_of(part)))

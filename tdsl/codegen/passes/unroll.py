@@ -53,31 +53,33 @@ def unroll_some(kernel: Kernel, loops: AbstractSet[str]) -> Kernel:
 def _unroll(s: Stmt, loops: AbstractSet[str], facts: Facts, fresh: FreshNames) -> Stmt:
     new = map_parts(s, lambda part: _unroll(part, loops, facts_inside(facts, s), fresh))
     if isinstance(new, For) and new.name in loops:
-        return _copies(new, _most(new, facts), facts, fresh)
+        return _unroll_loop(new, _max_iterations(new, facts), facts, fresh)
     return new
 
 
-def _most(loop: For, facts: Facts) -> int:
-    most = upper(loop.extent, facts)
-    if most is None:
+def _max_iterations(loop: For, facts: Facts) -> int:
+    count = upper(loop.extent, facts)
+    if count is None:
         raise ScheduleError(
             f"cannot unroll loop {loop.name!r}: its extent is not known when the kernel is compiled",
             loc=loop.loc,
             label="scheduled here",
             hint="split it by a constant factor, and unroll the inner loop",
         )
-    return most
+    return count
 
 
-def _copies(loop: For, most: int, facts: Facts, fresh: FreshNames) -> Stmt:
-    if most * _statements(loop.body) > _MOST_COPIES:
+def _unroll_loop(loop: For, count: int, facts: Facts, fresh: FreshNames) -> Stmt:
+    if count * _count_statements(loop.body) > _MOST_COPIES:
         return rebuilt(loop, kind=SERIAL)
-    return bind_loaded_bounds(loop, fresh, lambda whole: _guarded(whole, most, facts, fresh))
+    return bind_loaded_bounds(
+        loop, fresh, lambda whole: _guarded_copies(whole, count, facts, fresh)
+    )
 
 
-def _guarded(loop: For, most: int, facts: Facts, fresh: FreshNames) -> Stmt:
+def _guarded_copies(loop: For, count: int, facts: Facts, fresh: FreshNames) -> Stmt:
     copies = []
-    for k in range(most):
+    for k in range(count):
         value: Expr = add(loop.lo, const(k))
         body = fresh.copy(loop.body, {loop.name: value})
         if not isinstance(loop.extent, Const) and not at_most(const(k + 1), loop.extent, facts):
@@ -86,5 +88,5 @@ def _guarded(loop: For, most: int, facts: Facts, fresh: FreshNames) -> Stmt:
     return sequence(copies)
 
 
-def _statements(s: Stmt) -> int:
+def _count_statements(s: Stmt) -> int:
     return sum(not parts_of(inner) for inner in walk(s))

@@ -121,11 +121,11 @@ class _Vectorizer:
         if not lanes_are_independent(rebuilt(s, extent=const(count)), facts):
             return serial
         try:
-            return bind_loaded_bounds(s, self.fresh, lambda x: self.vectors(x, count, facts))
+            return bind_loaded_bounds(s, self.fresh, lambda x: self.vectorize_loop(x, count, facts))
         except _NotVectorizable:
             return serial
 
-    def vectors(self, s: For, count: int, facts: Facts) -> Stmt:
+    def vectorize_loop(self, s: For, count: int, facts: Facts) -> Stmt:
         body = s.body
         if not isinstance(s.extent, Const):
             place = subtract(Var(s.name), s.lo)

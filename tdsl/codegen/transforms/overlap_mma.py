@@ -7,17 +7,17 @@ from collections.abc import Sequence
 from tdsl.codegen.analysis.asynchronous import is_asynchronous
 from tdsl.codegen.ir.fresh_names import FreshNames
 from tdsl.codegen.ir.loops import Alloc, For, If, Stmt
-from tdsl.codegen.ir.statements import read_in, rebuilt, sequence, substituted, written_in
+from tdsl.codegen.ir.statements import inputs_of, outputs_of, rebuilt, sequence, substituted
 from tdsl.lang.expr import ONE, ZERO, Binary, Expr, Var
 from tdsl.lang.simplify import add, subtract
 
 
 def overlap_mma(
     loop: For,
-    filled: Stmt,
+    wait: Stmt,
     memory: Sequence[Alloc],
     parts: Sequence[Stmt],
-    used: Stmt,
+    release: Stmt,
     fresh: FreshNames,
 ) -> Stmt | None:
     """The loop software-pipelined: the MMAs of the next tile are issued when their accumulator is free.
@@ -29,8 +29,8 @@ def overlap_mma(
       the rest of the epilogue                   the rest of the epilogue of tile n
                                                the epilogue of the last tile
 
-    Each iteration is `parts` nested in the allocations `memory`, after `filled`, which waits for its tile,
-    and before `used`, which frees its slot. None if no accumulator is computed from tiles alone.
+    Each iteration is `parts` nested in the allocations `memory`, after `wait`, which waits for its tile,
+    and before `release`, which frees its slot. None if no accumulator is computed from tiles alone.
 
     >>> from tdsl.codegen.ir.loops import FRAGMENT, ArriveBarrier, WaitBarrier
     >>> from tdsl.codegen.ir.loops import Block, Invoke, Kernel, Operand, Store
@@ -67,22 +67,22 @@ def overlap_mma(
     accumulator_name = _tile_accumulator(memory, parts)
     if accumulator_name is None:
         return None
-    mmas = [x for x in parts if accumulator_name in written_in(x)]
+    mmas = [x for x in parts if accumulator_name in outputs_of(x)]
     first = 1 + max(
-        (n for n, x in enumerate(parts) if x not in mmas and accumulator_name in read_in(x)),
+        (n for n, x in enumerate(parts) if x not in mmas and accumulator_name in inputs_of(x)),
         default=-1,
     )
     before, after_mmas = (
         [x for x in some if x not in mmas] for some in (parts[:first], parts[first:])
     )
-    first_mmas = sequence([filled, *mmas])
+    first_mmas = sequence([wait, *mmas])
 
     def iteration(ahead: Sequence[Stmt], value: Expr) -> Stmt:
         body = sequence([*before, *ahead, *after_mmas])
         for a in reversed(memory):
             if a.name != accumulator_name:
                 body = rebuilt(a, body=body)
-        return fresh.copy(sequence([body, used]), {loop.name: value})
+        return fresh.copy(sequence([body, release]), {loop.name: value})
 
     last = subtract(add(loop.lo, loop.extent), ONE)
     after = substituted(first_mmas, loop.name, add(Var(loop.name), ONE))
@@ -96,11 +96,11 @@ def overlap_mma(
 
 def _tile_accumulator(memory: Sequence[Alloc], parts: Sequence[Stmt]) -> str | None:
     """The accumulator of asynchronous MMAs that read nothing that the iteration writes; None without one."""
-    written = {name for x in parts for name in written_in(x)}
+    written = {name for x in parts for name in outputs_of(x)}
     for a in memory:
-        mmas = [x for x in parts if a.name in written_in(x)]
+        mmas = [x for x in parts if a.name in outputs_of(x)]
         alone = all(
-            written_in(x) == {a.name} and not (read_in(x) - {a.name}) & written for x in mmas
+            outputs_of(x) == {a.name} and not (inputs_of(x) - {a.name}) & written for x in mmas
         )
         if alone and any(map(is_asynchronous, mmas)):
             return a.name

@@ -216,7 +216,7 @@ def _drop_unit_dimensions(s: Alloc) -> Alloc:
 
 
 def _map_indices(s: Stmt, name: str, change: Callable[[Index], Index]) -> Stmt:
-    """`s` with `change` applied to its own indices of a buffer, and not to those of nested statements."""
+    """`s` with `change` applied to its indices of a buffer, but not to those of nested statements."""
 
     def moved(n: Node) -> Node:
         if isinstance(n, Load) and n.buffer == name:

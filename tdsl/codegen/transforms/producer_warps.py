@@ -78,7 +78,9 @@ def specialize_warps(body: Stmt, producers: list[Producer], fresh: FreshNames) -
     """
     if len(producers) > 1:
         raise _error(
-            producers[1], "a block has two pipelines apart", "leave apart out of one of them"
+            producers[1],
+            "a block has another loop with them",
+            "leave producer_warps out of one of them",
         )
     (p,) = producers
     extents = launch_extents(body)
@@ -99,12 +101,12 @@ def specialize_warps(body: Stmt, producers: list[Producer], fresh: FreshNames) -
     if conditional or not axis or not all(covers_axis(s, extents) for s in axis_loops):
         raise _error(
             p,
-            "a pipeline apart runs in all threads of a block, and as long each time",
+            "its consumers must be all threads of a block, with as many iterations in each round",
             "put it outside of other loops, and bind loops around it to threadIdx.y",
         )
     if {s.name for s in axis_loops} & _names_in(copy_loop):
         raise _error(
-            p, "threads have tiles of their own", "cache_read at a loop around the threads"
+            p, "the tiles differ between threads", "cache_read at a loop around the threads"
         )
     count = prod(extents[x] for x in used_axes)
     unit = prod(extents[x] for x in used_axes if x < axis)
@@ -194,7 +196,7 @@ def _names_in(s: Stmt) -> set[str]:
 
 def _error(p: Producer, what: str, hint: str) -> ScheduleError:
     return ScheduleError(
-        f"loop {p.loop.name!r} cannot be pipelined apart: {what}",
+        f"loop {p.loop.name!r} cannot have producer warps: {what}",
         loc=next((a.loc for a in p.memory), p.loop.loc),
         label="scheduled here",
         hint=hint,

@@ -103,7 +103,7 @@ def test_a_thread_that_touches_registers_of_another_one_is_refused():
         return s
 
     with pytest.raises(
-        td.ScheduleError, match="touched by a thread that does not have the element"
+        td.ScheduleError, match="accessed by a thread that does not own the element"
     ):
         EmulatedExecutable(replace(whole, body=programs.rewritten(whole.body, shifted)))
 

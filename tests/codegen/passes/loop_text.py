@@ -66,8 +66,8 @@ def assert_becomes(step, arrays: str, text: str, expected: str) -> None:
     """A pass makes `expected`, up to the order of sums, and it computes the same."""
     before = kernel(arrays, text)
     after = step(before)
-    wanted = canonical(kernel(arrays, expected).body)
-    assert canonical(after.body) == wanted, f"\n{show(after)}"
+    expected_body = canonical(kernel(arrays, expected).body)
+    assert canonical(after.body) == expected_body, f"\n{show(after)}"
     assert_same_results(before, after)
 
 
