@@ -58,7 +58,7 @@ ALLOWED = (
     r"is copied as a whole, but what it copies is computed",
     r"cannot have producer warps",
     r"a GPU has no atomic",
-    r"memory .* (is in heap memory, but allocated inside of a kernel|has a size that is not known)",
+    r"memory .* (is in heap memory, but allocated in a kernel|has a size that is not known)",
     r"memory, but its size is known at a call only",
 )
 

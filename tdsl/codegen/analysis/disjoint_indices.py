@@ -46,11 +46,7 @@ class DisjointIndices:
 
     def _never_zero(self, d: Sum) -> bool:
         lo, hi = self._limits(d)
-        return (
-            (lo is not None and lo > 0)
-            or (hi is not None and hi < 0)
-            or is_nonzero_slot_difference(d)
-        )
+        return (lo is not None and lo > 0) or (hi is not None and hi < 0) or are_distinct_slots(d)
 
     def _equate_variable(self) -> bool:
         """Deduce x = x' and rest = 0 from c * x - c * x' + rest = 0, |rest| < c; False if no sum does."""
@@ -112,12 +108,12 @@ class DisjointIndices:
         return lower(e, self.facts), upper(e, self.facts)
 
 
-def is_nonzero_slot_difference(d: Sum) -> bool:
+def are_distinct_slots(d: Sum) -> bool:
     """True for x % k - y % k if x - y is a constant and no multiple of k: two different slots of a ring.
 
     >>> i, three = Var("i"), const(3)
     >>> later = Binary("mod", Binary("add", i, const(2)), three)
-    >>> is_nonzero_slot_difference(as_sum(Binary("sub", later, Binary("mod", i, three))))
+    >>> are_distinct_slots(as_sum(Binary("sub", later, Binary("mod", i, three))))
     True
     """
     match sorted(d.terms.items(), key=lambda term: term[1]):

@@ -122,10 +122,10 @@ def map_exprs(s: Stmt, f: Callable[[Expr], Expr]) -> Stmt:
         case Let(_, value) | Shuffle(_, value):
             return rebuilt(s, value=f(value))
         case Alloc(_, _, extents):
-            return rebuilt(s, extents=_map_tuple(extents, f))
+            return rebuilt(s, extents=_map_all(extents, f))
         case Store(_, index, value, mask):
             new_mask = None if mask is None else f(mask)
-            return rebuilt(s, index=_map_tuple(index, f), value=f(value), mask=new_mask)
+            return rebuilt(s, index=_map_all(index, f), value=f(value), mask=new_mask)
         case If(cond):
             return rebuilt(s, cond=f(cond))
         case Block() | WarpSpecialize() | Barrier() | Commit() | Wait() | InitBarriers():
@@ -135,16 +135,14 @@ def map_exprs(s: Stmt, f: Callable[[Expr], Expr]) -> Stmt:
         case WaitBarrier(_, slot, parity):
             return rebuilt(s, slot=f(slot), parity=f(parity))
         case CopyTile(_, index, _, start):
-            return rebuilt(
-                s, index=_map_tuple(index, f), start=_map_tuple(start, f), slot=f(s.slot)
-            )
+            return rebuilt(s, index=_map_all(index, f), start=_map_all(start, f), slot=f(s.slot))
         case Check(cond, _, values) | Print(cond, _, values):
-            return rebuilt(s, cond=f(cond), values=_map_tuple(values, f))
+            return rebuilt(s, cond=f(cond), values=_map_all(values, f))
         case Prefetch(_, index):
-            return rebuilt(s, index=_map_tuple(index, f))
+            return rebuilt(s, index=_map_all(index, f))
         case Invoke(_, operands):
             return rebuilt(
-                s, operands=tuple(rebuilt(o, index=_map_tuple(o.index, f)) for o in operands)
+                s, operands=tuple(rebuilt(o, index=_map_all(o.index, f)) for o in operands)
             )
         case _:
             assert_never(s)
@@ -159,9 +157,9 @@ def map_parts(s: Stmt, f: Callable[[Stmt], Stmt]) -> Stmt:
         case If(cond, then, orelse):
             return conditional(cond, f(then), None if orelse is None else f(orelse), s)
         case WarpSpecialize(parts):
-            return rebuilt(s, parts=_map_tuple(parts, f))
+            return rebuilt(s, parts=_map_all(parts, f))
         case Block(body):
-            parts = _map_tuple(body, f)
+            parts = _map_all(body, f)
             return s if parts is body else sequence(parts)
         case _:
             return s
@@ -185,7 +183,7 @@ def conditional(cond: Expr, then: Stmt, orelse: Stmt | None = None, like: If | N
 T = TypeVar("T")
 
 
-def _map_tuple(items: tuple[T, ...], f: Callable[[T], T]) -> tuple[T, ...]:
+def _map_all(items: tuple[T, ...], f: Callable[[T], T]) -> tuple[T, ...]:
     new = tuple(map(f, items))
     return items if all(a is b for a, b in zip(new, items, strict=True)) else new
 

@@ -80,9 +80,7 @@ def check_declared(state: State) -> list[Condition]:
     return [] if declared.keys() <= {*state.program.outputs} else _unproved_at_root(state, declared)
 
 
-SAMPLE_SIZE = (
-    64  # the value of each unknown size; an access wrong for all sizes is wrong for this one
-)
+SAMPLE_SIZE = 64  # the value of each unknown size; one wrong for all sizes is wrong for this one
 
 
 def check_every_call(state: State, lower: Callable[[int], None], *, known: bool) -> None:

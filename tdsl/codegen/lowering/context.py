@@ -98,14 +98,12 @@ class Lowering:
     stored_at: dict[str, Level] = field(default_factory=dict)
     stored_boxes: dict[str, Box] = field(
         default_factory=dict
-    )  # of each stored func, where it is stored
+    )  # of stored funcs, where they are stored
     rings: dict[str, dict[int, Ring]] = field(default_factory=dict)  # of each func, by axis
     layouts: dict[str, Layout] = field(default_factory=dict)  # of fragments no instruction lays out
     sizes: dict[str, Expr] = field(default_factory=dict)  # of rings whose funcs are lowered
     planes: dict[str, Planes] = field(default_factory=dict)  # of funcs computed plane by plane
-    level_boxes: dict[str, Box] = field(
-        default_factory=dict
-    )  # what is needed inside of the enclosing levels
+    level_boxes: dict[str, Box] = field(default_factory=dict)  # needed inside of the open levels
 
     @property
     def limits(self) -> dict[str, Box]:

@@ -73,10 +73,8 @@ def ready_guards(builder: DefinitionNest, pos: NestPosition) -> tuple[list[Expr]
     if pos.depth < max(builder.shared_depth, builder.common_depth):
         return [], pos  # other nests in these loops have points of their own
     # every element is initialised, also one without terms
-    initialises = pos.mode in (FULL, SHUFFLE) and builder.d.init is not None
-    ready = [
-        g for g in pos.guards if g.loops <= pos.opened.keys() and not (g.predicate and initialises)
-    ]
+    inits = pos.mode in (FULL, SHUFFLE) and builder.d.init is not None
+    ready = [g for g in pos.guards if g.loops <= pos.opened.keys() and not (g.predicate and inits)]
     remaining = tuple(g for g in pos.guards if g not in ready)
     tests = [g for g in ready if not (g.predicate and pos.mode == INIT)]
     return [substitute(g.cond, pos.opened) for g in tests], replace(pos, guards=remaining)

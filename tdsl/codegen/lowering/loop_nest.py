@@ -60,9 +60,7 @@ from tdsl.schedule.loop_relations import is_inside, relate
 from tdsl.schedule.narrow import NarrowedComponents
 from tdsl.schedule.state import Level, Nest, Tensorization, is_ordered, is_reduction, roots_of
 
-SharedLoops = list[
-    tuple[str, Expr, Expr]
-]  # (variable, first value, extent) of loops of another nest
+SharedLoops = list[tuple[str, Expr, Expr]]  # (variable, first value, extent)
 
 
 class NestBuilder(DefinitionNest):
@@ -162,12 +160,12 @@ class NestBuilder(DefinitionNest):
         return [*self._joined_inits(pos, ctx), *self._next_loop(pos, ctx)]
 
     def _lower_components(
-        self, pos: NestPosition, ctx: LoopContext, invariant: NarrowedComponents
+        self, pos: NestPosition, ctx: LoopContext, narrow: NarrowedComponents
     ) -> list[Stmt]:
         """The components that vary along all variables, then those computed once, which the former read."""
         every = range(len(self.d.values))
-        others = tuple(n for n in every if n not in invariant.components)
-        parts = (replace(pos, components=x) for x in (others, invariant.components))
+        others = tuple(n for n in every if n not in narrow.components)
+        parts = (replace(pos, components=x) for x in (others, narrow.components))
         return [s for part in parts for s in self._lower(part, ctx)]
 
     def _is_invariant(self, pos: NestPosition, loop: str) -> bool:
@@ -193,9 +191,9 @@ class NestBuilder(DefinitionNest):
             tail, begin = self._tail_position(pos, loop.name, ctx), simplify(add(first, full))
             if loop.kind == PARALLEL and const(0) not in (full, rest):
                 return self._fuse_tail(pos, tail, ctx, first, begin, extent)
-            main = self._emit_loop(pos, ctx, first, full)
-            return [*main, *self._emit_loop(tail, ctx, begin, rest)]
-        return self._emit_loop(pos, ctx, first, extent)
+            main = self._emit(pos, ctx, first, full)
+            return [*main, *self._emit(tail, ctx, begin, rest)]
+        return self._emit(pos, ctx, first, extent)
 
     def _joined_inits(self, pos: NestPosition, ctx: LoopContext) -> Iterator[Stmt]:
         """The initialisations of joined reductions for which the next loop is the first reduction loop."""
@@ -205,7 +203,7 @@ class NestBuilder(DefinitionNest):
                 shared = nest.names()[: self.nest.position(level.loop) + 1]
                 reduced = [n for n, x in enumerate(shared) if is_reduction(f, 0, nest, x)]
                 if name in self.low.boxes and reduced[:1] == [pos.depth]:
-                    outer = self._open_loops(pos)
+                    outer = self._loops(pos)
                     yield from NestBuilder(self.low, f, 0).lower_init(
                         self.low.boxes[name], ctx, outer
                     )
@@ -262,9 +260,7 @@ class NestBuilder(DefinitionNest):
         ranges = [(name, hi) for name, _, hi in self.d.ranges if name in tail_variables]
         return may_read_beyond(self.low.state, self.d, ranges)
 
-    def _emit_loop(
-        self, pos: NestPosition, ctx: LoopContext, first: Expr, extent: Expr
-    ) -> list[Stmt]:
+    def _emit(self, pos: NestPosition, ctx: LoopContext, first: Expr, extent: Expr) -> list[Stmt]:
         loop = self.nest.loops[pos.depth]
         variable = self.low.names.fresh(f"{self.f.name}_{loop.name}")
         kind, limit = loop.kind, None
@@ -405,7 +401,7 @@ class NestBuilder(DefinitionNest):
                     yield from NestBuilder(self.low, f, 0).build(box, replace(ctx, in_order=False))
             for name in joined:
                 f = self.low.program.func(name)
-                shared = self._open_loops(pos)
+                shared = self._loops(pos)
                 yield from NestBuilder(self.low, f, 0).lower_shared(
                     self.low.boxes[name], ctx, shared
                 )
@@ -417,7 +413,7 @@ class NestBuilder(DefinitionNest):
     def _levels_from(self, depth: int) -> tuple[Level, ...]:
         return tuple(Level(self.f.name, self.n, x) for x in self.nest.names()[depth:])
 
-    def _open_loops(self, pos: NestPosition) -> SharedLoops:
+    def _loops(self, pos: NestPosition) -> SharedLoops:
         loops = []
         for x in self.nest.names()[: pos.depth]:
             variable = pos.opened[x]
@@ -437,9 +433,7 @@ class NestBuilder(DefinitionNest):
                 bounds = bounds_of(f, f.definitions[0], self.low.boxes[name])
                 related = relate(nest, bounds, ctx.facts)
                 opened: dict[str, Expr] = {}
-                for x, (variable, first, _) in zip(
-                    nest.names(), self._open_loops(pos), strict=False
-                ):
+                for x, (variable, first, _) in zip(nest.names(), self._loops(pos), strict=False):
                     initial = bounds[x][0] if x in bounds else const(0)
                     opened[x] = add(subtract(Var(variable), first), initial)
                 actives.append(OpenNest(f, 0, nest, related.roots, related.extents, bounds, opened))

@@ -222,12 +222,12 @@ class _ProgramLowering(Lowering):
         if name in self.planes:
             return lower_planes(self, f, box, ctx, self.planes[name])
         if self.state.plan(name).bulk:
-            return self._guard_shared_nest(f, 0, ctx, [self._tma_copy(f, box, ctx)])
-        new, start, box, facts = self._name_window_start(f, box, ctx.facts)
+            return self._guard_nest(f, 0, ctx, [self._tma_copy(f, box, ctx)])
+        new, start, box, facts = self._name_window(f, box, ctx.facts)
         statements: list[Stmt] = []
         for n in range(len(f.definitions)):
             nest = NestBuilder(self, f, n).build(box, replace(ctx, facts=facts))
-            statements += self._guard_shared_nest(f, n, ctx, nest)
+            statements += self._guard_nest(f, n, ctx, nest)
         return [Let(new, start, as_stmt(statements))] if new and statements else statements
 
     def _shares_root_nest(self, f: FuncDef, value: Expr) -> bool:
@@ -266,9 +266,7 @@ class _ProgramLowering(Lowering):
         index = buffer.index(tuple(start.values()))
         return CopyTile(buffer.names[0], index, load.buffer, load.index, extents, loc=loc)
 
-    def _guard_shared_nest(
-        self, f: FuncDef, n: int, ctx: LoopContext, nest: list[Stmt]
-    ) -> list[Stmt]:
+    def _guard_nest(self, f: FuncDef, n: int, ctx: LoopContext, nest: list[Stmt]) -> list[Stmt]:
         """The nest of a func in shared memory, guarded: run if some thread has points, and only by the first
         thread on each axis that no loop of the nest is bound to."""
         plan = self.state.plan(f.name)
@@ -296,9 +294,7 @@ class _ProgramLowering(Lowering):
                         hint="share only loops over equal ranges",
                     )
 
-    def _name_window_start(
-        self, f: FuncDef, box: Box, facts: Facts
-    ) -> tuple[str, Expr, Box, Facts]:
+    def _name_window(self, f: FuncDef, box: Box, facts: Facts) -> tuple[str, Expr, Box, Facts]:
         """Bind the first index of a sliding window, used in many bounds, to a name; "" without a window."""
         for axis, (lo, hi) in enumerate(box):
             if isinstance(lo, Select) and hi is not None:

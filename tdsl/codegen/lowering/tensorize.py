@@ -164,13 +164,11 @@ def _check_strides(s: Node, known: Mapping[str, tuple[int | None, ...]]) -> None
             chosen = INSTRUCTIONS[name]
             required = dict(chosen.strides)
             fragments = dict(chosen.fragments)
-            for operand, name_in_spec in zip(operands, chosen.operands(), strict=True):
-                if name_in_spec in fragments:
+            for operand, spec_name in zip(operands, chosen.operands(), strict=True):
+                if spec_name in fragments:
                     continue
                 actual = tuple(known[operand.buffer][axis] for axis in operand.axes)
-                _check_tile(
-                    chosen, operand.buffer, name_in_spec, actual, required.get(name_in_spec)
-                )
+                _check_tile(chosen, operand.buffer, spec_name, actual, required.get(spec_name))
         case _:
             for child in children(s):
                 if isinstance(child, Stmt):
@@ -266,13 +264,11 @@ class _OperandMatcher:
         self.output: Operand | None = None
         self.inputs: dict[str, Operand] = {}
 
-    def add_tile(
-        self, buffer: str, index: tuple[Expr, ...], spec_index: tuple[Expr, ...]
-    ) -> Operand:
+    def add_tile(self, buffer: str, index: tuple[Expr, ...], spec: tuple[Expr, ...]) -> Operand:
         """The tile that an access covers: its start, and the buffer's axis along each axis of the operand."""
         axes = []
         index = tuple(simplify(at, self.facts) for at in index)
-        for e in spec_index:
+        for e in spec:
             if not isinstance(e, Var):
                 raise _Mismatch("an operand of the instruction is indexed by more than a variable")
             loop = self.matched[e.name]
@@ -280,7 +276,7 @@ class _OperandMatcher:
             if len(moving) != 1 or as_sum(index[moving[0]]).terms.get(Var(loop)) != 1:
                 raise _Mismatch(f"{buffer!r} does not move one by one along loop {loop!r}")
             axes.append(moving[0])
-        used = {self.matched[e.name] for e in spec_index if isinstance(e, Var)}
+        used = {self.matched[e.name] for e in spec if isinstance(e, Var)}
         for x in self.matched.values():
             if x not in used and any(x in variables(at) for at in index):
                 raise _Mismatch(f"{buffer!r} moves along loop {x!r}, its operand does not")

@@ -81,7 +81,7 @@ def _narrow(loop: For, facts: Facts, arrays: Arrays) -> Stmt:
     bounded = loop.kind in (SERIAL, PARALLEL, PIPELINED)
     if isinstance(loop.body, For) and bounded:
         return _narrow_to_inner(loop, facts, arrays)
-    around = guards(loop.body, lambda c: _are_loads_in_bounds(c, facts, arrays))
+    around = guards(loop.body, lambda c: _loads_are_valid(c, facts, arrays))
     if not around:
         return loop
     outside, used = [], []
@@ -113,7 +113,7 @@ def _narrow(loop: For, facts: Facts, arrays: Arrays) -> Stmt:
 def _narrow_to_inner(loop: For, facts: Facts, arrays: Arrays) -> For:
     """The loop over those iterations in which loaded bounds leave the loop nested in it any iterations."""
     lo, hi = first, last = loop.lo, last_value(loop, facts)
-    for d in _inner_sums(loop.body, loop, lambda c: _are_loads_in_bounds(c, facts, arrays)):
+    for d in _inner_sums(loop.body, loop, lambda c: _loads_are_valid(c, facts, arrays)):
         lo, hi = narrow_range(d, loop.name, lo, hi, facts)
     if (lo, hi) == (first, last):
         return loop
@@ -147,12 +147,10 @@ def _least_sum(d: Sum, name: str, first: Expr, last: Expr) -> Sum | None:
 def _may_hoist(c: Expr, loop: For, facts: Facts, arrays: Arrays) -> bool:
     """True if the loads in a condition are valid before the loop, which does not write their buffers."""
     runs = (lower(loop.extent, facts) or 0) > 0
-    return (runs or _are_loads_in_bounds(c, facts, arrays)) and not loads_of(c) & stored_in(
-        loop.body
-    )
+    return (runs or _loads_are_valid(c, facts, arrays)) and not loads_of(c) & stored_in(loop.body)
 
 
-def _are_loads_in_bounds(c: Expr, facts: Facts, arrays: Arrays) -> bool:
+def _loads_are_valid(c: Expr, facts: Facts, arrays: Arrays) -> bool:
     """True if all loads in a condition are certainly in bounds of arguments or enclosing allocations."""
     return all(
         n.buffer in arrays

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 
 from tdsl.codegen.analysis.asynchronous import is_asynchronous
-from tdsl.codegen.analysis.disjoint_indices import is_nonzero_slot_difference
+from tdsl.codegen.analysis.disjoint_indices import are_distinct_slots
 from tdsl.codegen.ir.loops import (
     AXES,
     Alloc,
@@ -155,12 +155,10 @@ class _Groups:
             changed = any(results.get(x, i) != i for x, i in group.results().items())
             read = {o.buffer for o in group.operands()}
             return changed or bool(read & results.keys() | group.results().keys() & _buffers(g))
-        accessed = {name for x in walk(s) for e in exprs_of(x) for name in loads_of(e)} | stored_in(
-            s
-        )
+        used = {name for x in walk(s) for e in exprs_of(x) for name in loads_of(e)} | stored_in(s)
         # the memory of a group may be allocated in `s`
         allocated = {x.name for x in walk(s) if isinstance(x, Alloc)}
-        if (accessed | allocated) & g.results().keys() or allocated & _buffers(g):
+        if (used | allocated) & g.results().keys() or allocated & _buffers(g):
             return True
         return any(self.releases(x, o) for x in walk(s) for o in g.operands())
 
@@ -171,11 +169,9 @@ class _Groups:
                 return True
             case ArriveBarrier(mbarriers, slot):
                 known = self.released.get(mbarriers)
-                return known is None or (
-                    o.buffer in known and not _are_different_slots(o.index[0], slot)
-                )
+                return known is None or (o.buffer in known and not _are_distinct(o.index[0], slot))
             case CopyTile(buffer, index):
-                return buffer == o.buffer and not _are_different_slots(o.index[0], index[0])
+                return buffer == o.buffer and not _are_distinct(o.index[0], index[0])
             case _:
                 return not parts_of(s) and o.buffer in stored_in(s)
 
@@ -184,7 +180,7 @@ def _buffers(g: _Group) -> set[str]:
     return {o.buffer for o in g.operands()}
 
 
-def _are_different_slots(a: Expr, b: Expr) -> bool:
+def _are_distinct(a: Expr, b: Expr) -> bool:
     """True if `a` and `b` are certainly different slots of a ring, also where one has lost its modulo."""
     match a, b:
         case Binary("mod", _, n), Binary("mod", _, m) if n == m:
@@ -196,9 +192,7 @@ def _are_different_slots(a: Expr, b: Expr) -> bool:
         case _:
             pass
     difference = as_sum(a).plus(as_sum(b), -1)
-    return is_nonzero_slot_difference(difference) or (
-        not difference.terms and difference.constant != 0
-    )
+    return are_distinct_slots(difference) or (not difference.terms and difference.constant != 0)
 
 
 def _wait_all(pending: Groups) -> list[Stmt]:

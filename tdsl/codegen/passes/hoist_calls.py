@@ -45,26 +45,24 @@ def hoist_calls(kernel: Kernel) -> Kernel:
     for e in range(0, 4):  # unrolled
       s[e] = s[e] * same
     """
-    register_buffers = {
+    registers = {
         s.name
         for s in walk(kernel.body)
         if isinstance(s, Alloc) and s.scope in (REGISTER, FRAGMENT)
     }
     return dataclasses.replace(
-        kernel, body=_hoist(kernel.body, frozenset(register_buffers), FreshNames(kernel))
+        kernel, body=_hoist(kernel.body, frozenset(registers), FreshNames(kernel))
     )
 
 
-def _hoist(s: Stmt, register_buffers: frozenset[str], fresh: FreshNames) -> Stmt:
+def _hoist(s: Stmt, registers: frozenset[str], fresh: FreshNames) -> Stmt:
     if (
         isinstance(s, For)
         and s.kind in _KINDS
         and isinstance(s.extent, Const)
         and s.extent.value > 0
     ):
-        unchanged = (
-            register_buffers - stored_in(s) - {x.name for x in walk(s) if isinstance(x, Alloc)}
-        )
+        unchanged = registers - stored_in(s) - {x.name for x in walk(s) if isinstance(x, Alloc)}
         bound = {x.name for x in walk(s) if isinstance(x, For | Let)}
         values = (x.value for x in _unconditional_stores(s))
         calls = dict.fromkeys(e for v in values for e in _invariant_calls(v, unchanged, bound))
@@ -74,7 +72,7 @@ def _hoist(s: Stmt, register_buffers: frozenset[str], fresh: FreshNames) -> Stmt
             for e, name in names.items():
                 hoisted = Let(name, e, hoisted)
             return hoisted
-    return map_parts(s, lambda part: _hoist(part, register_buffers, fresh))
+    return map_parts(s, lambda part: _hoist(part, registers, fresh))
 
 
 def _unconditional_stores(s: Stmt) -> Iterator[Store]:

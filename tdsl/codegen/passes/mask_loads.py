@@ -59,10 +59,8 @@ def _mask(s: Stmt, global_buffers: Collection[str], facts: Facts) -> Stmt:
             case Select(cond, Load() as load, Const(0 | 0.0 as zero)) if (
                 load.buffer in global_buffers and copysign(1, zero) > 0 and not loads_of(cond)
             ):
-                index = tuple(_without_clamps(e, cond, facts) for e in load.index)
-                inner = (
-                    () if load.mask is None else conjuncts(_without_clamps(load.mask, cond, facts))
-                )
+                index = tuple(_unclamped(e, cond, facts) for e in load.index)
+                inner = () if load.mask is None else conjuncts(_unclamped(load.mask, cond, facts))
                 mask = conjunction((cond, *inner))
                 return dataclasses.replace(load, index=index, mask=mask)
             case _:
@@ -76,20 +74,20 @@ def _mask(s: Stmt, global_buffers: Collection[str], facts: Facts) -> Stmt:
     )
 
 
-def _without_clamps(e: Expr, cond: Expr, facts: Facts) -> Expr:
+def _unclamped(e: Expr, cond: Expr, facts: Facts) -> Expr:
     """`e` without the clamps and edge padding that have no effect where `cond` holds."""
     proof = _Proof(cond, facts)
     match e:
         case Binary("min" | "max" as op, a, b) if dtype_of(e) == i64:
             for x, y in ((a, b), (b, a)):
                 if proof.at_most(*((x, y) if op == "min" else (y, x))):
-                    return _without_clamps(x, cond, facts)
+                    return _unclamped(x, cond, facts)
         case Call("pad_edge", (at, extent)):
             if proof.at_most(ZERO, at) and proof.at_most(at, subtract(extent, ONE)):
-                return _without_clamps(at, cond, facts)
+                return _unclamped(at, cond, facts)
         case _:
             pass
-    inner = {child: _without_clamps(child, cond, facts) for child in _parts(e)}
+    inner = {child: _unclamped(child, cond, facts) for child in _parts(e)}
     return map_children(e, inner.__getitem__)  # type: ignore[arg-type]  # of expressions
 
 

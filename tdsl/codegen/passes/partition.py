@@ -104,7 +104,7 @@ class _LoopPartitioner:
         if s.kind == VECTORIZED:
             return s, False
         may_cut = s.kind in (SERIAL, PARALLEL) and s.name in self.clip_variables
-        interior = _Interior.create(s, facts) if may_cut else None
+        interior = _Interior.make(s, facts) if may_cut else None
         if interior is not None and interior.share() >= _OUTER_SHARE:
             return self.cut(s, interior), True
         body, was_cut = self.visit(s.body, facts_inside(facts, s))
@@ -158,7 +158,7 @@ class _Interior:
     decided: dict[Expr, Expr] = field(default_factory=dict)
 
     @staticmethod
-    def create(s: For, facts: Facts) -> _Interior | None:
+    def make(s: For, facts: Facts) -> _Interior | None:
         """The interior of the loop; None if nothing is decided in it, or its body is too large to copy."""
         last = last_value(s, facts)
         interior = _Interior(s.name, facts, s.lo, last, (s.lo, last))

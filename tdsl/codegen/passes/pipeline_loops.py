@@ -214,11 +214,11 @@ class _Pipelines:
 
         first = Var(self.fresh.name(f"{s.name}_ahead"))
         before = fetch(add(s.lo, first), first)
-        iteration = subtract(Var(s.name), s.lo)
-        later = fetch(add(Var(s.name), distance), Binary("mod", add(iteration, distance), stages))
+        count = subtract(Var(s.name), s.lo)
+        later = fetch(add(Var(s.name), distance), Binary("mod", add(count, distance), stages))
         rest = [p for p in parts if p not in fetches]
         consumer = index_by_slot(
-            _with_lets(lets, sequence(rest)), rings, Binary("mod", iteration, stages)
+            _with_lets(lets, sequence(rest)), rings, Binary("mod", count, stages)
         )
         for a in reversed(head):
             if isinstance(a, Alloc) and a.name not in rings:
@@ -228,9 +228,7 @@ class _Pipelines:
         if any(isinstance(x, Store) and x.asynchronous for x in walk(later)):
             commit, wait = [Commit()], [Wait(s.stages - 2)]
         if boxes:
-            wait.append(
-                WaitBarrier(full, Binary("mod", iteration, stages), _parity(iteration, stages))
-            )
+            wait.append(WaitBarrier(full, Binary("mod", count, stages), _parity(count, stages)))
         if wait:  # after the barrier, no thread reads the slot that is filled next
             wait.append(Barrier())
         prologue = For(first.name, ZERO, distance, UNROLLED, sequence([before, *commit]))
@@ -250,8 +248,8 @@ class _Pipelines:
         lets = [x for x in head if isinstance(x, Let)]
         rings = {name for p in fetches for name in outputs_of(p)}
         full, empty = (self.fresh.name(f"{s.name}_{x}") for x in ("copied", "used"))
-        iteration, stages = iteration_count([*round_loops(self.enclosing), s]), const(s.stages)
-        slot, parity = Binary("mod", iteration, stages), _parity(iteration, stages)
+        count, stages = iteration_count([*round_loops(self.enclosing), s]), const(s.stages)
+        slot, parity = Binary("mod", count, stages), _parity(count, stages)
         boxes = [
             x
             for p in fetches

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import product
 
 from tdsl.codegen.analysis.facts import facts_where
 from tdsl.codegen.analysis.launch_axes import covers_axis, launch_extents
@@ -110,9 +111,7 @@ class _Context:
     axes: frozenset[str] = frozenset()
     varying: frozenset[str] = frozenset()
     uniform: frozenset[str] = frozenset()  # counters that have one value in all threads of a block
-    varying_in_warp: frozenset[str] = (
-        frozenset()
-    )  # of the differing ones, those that differ along threadIdx.x
+    warp_varying: frozenset[str] = frozenset()  # those of `varying` that differ along threadIdx.x
     bound: Mapping[str, tuple[str, Expr]] = field(default_factory=dict)
 
     def is_uniform(self, *es: Expr) -> bool:
@@ -121,15 +120,13 @@ class _Context:
 
     def is_warp_uniform(self, *es: Expr) -> bool:
         """True for expressions that have one value in all threads of a warp."""
-        return not any(loads_of(e) or scalars_of(e) & self.varying_in_warp for e in es)
+        return not any(loads_of(e) or scalars_of(e) & self.warp_varying for e in es)
 
     def binding(self, name: str, *of: Expr) -> _Context:
         """The place inside of a statement that binds `name` to a value computed from `of`."""
         varying = self.varying if self.is_uniform(*of) else self.varying | {name}
-        in_warp = (
-            self.varying_in_warp if self.is_warp_uniform(*of) else self.varying_in_warp | {name}
-        )
-        return dataclasses.replace(self, varying=varying, varying_in_warp=in_warp)
+        in_warp = self.warp_varying if self.is_warp_uniform(*of) else self.warp_varying | {name}
+        return dataclasses.replace(self, varying=varying, warp_varying=in_warp)
 
 
 @frozen
@@ -151,9 +148,7 @@ class _KernelBarriers:
 
     shared: frozenset[str]
     extents: dict[str, int]
-    group_accesses: list[Access] | None = (
-        None  # all accesses of the part of a `WarpSpecialize` being visited
-    )
+    recorded: list[Access] | None = None  # all accesses of the `WarpSpecialize` part being visited
 
     @property
     def threads(self) -> dict[str, int]:
@@ -192,31 +187,28 @@ class _KernelBarriers:
 
     def direct_accesses(self, s: Stmt, ctx: _Context) -> tuple[Access, ...]:
         direct = tuple(accesses(s, self.shared, ctx.lets, ctx.axes, ctx.facts))
-        if self.group_accesses is not None:
-            self.group_accesses += direct
+        if self.recorded is not None:
+            self.recorded += direct
         return direct
 
     def specialized_part(self, s: Stmt, ctx: _Context) -> _Synced:
         """One part of a `WarpSpecialize`: its barriers are those of a group of threads, not of the block."""
-        self.group_accesses = []
+        self.recorded = []
         result = self.visit(s, ctx)
-        recorded, self.group_accesses = self.group_accesses, None
+        part_accesses, self.recorded = self.recorded, None
         if _has_barrier(result.code):
-            axes_of_conflicts = (
-                a.conflicting_axes(b, ctx.uniform, self.threads) for a in recorded for b in recorded
-            )
-            if any(axes is not None and axes - {LANES} for axes in axes_of_conflicts):
+            pairs = product(part_accesses, repeat=2)
+            conflicts = (a.conflicting_axes(b, ctx.uniform, self.threads) for a, b in pairs)
+            if any(axes is not None and axes - {LANES} for axes in conflicts):
                 raise _divergence_error(s)
         return result
 
     def barrier(self, s: Stmt) -> Barrier:
         """A barrier before `s`: of all threads of the block; in a `WarpSpecialize`, of a group of threads."""
         rows = self.extents["threadIdx.y"] * self.extents["threadIdx.z"]
-        if self.group_accesses is not None and (
-            self.extents[LANES] % WARP or rows > _MOST_BARRIERS
-        ):
+        if self.recorded is not None and (self.extents[LANES] % WARP or rows > _MOST_BARRIERS):
             raise _divergence_error(s)
-        return Barrier(group=self.group_accesses is not None)
+        return Barrier(group=self.recorded is not None)
 
     def block(self, body: tuple[Stmt, ...], ctx: _Context) -> _Synced:
         same = ctx.uniform
@@ -269,7 +261,7 @@ class _KernelBarriers:
 
     def diverges(self, s: If, ctx: _Context, then: _Synced) -> bool:
         """True if only some warps would reach a barrier in `then`, by a condition that reads no memory."""
-        if s.orelse is not None or loads_of(s.cond) or self.group_accesses is not None:
+        if s.orelse is not None or loads_of(s.cond) or self.recorded is not None:
             return False
         divergent = not ctx.is_uniform(s.cond) and _has_barrier(then.code, of_groups=False)
         return divergent and (ctx.is_warp_uniform(s.cond) or not _has_shuffle(then.code))
@@ -292,17 +284,15 @@ class _KernelBarriers:
             inner = dataclasses.replace(inner, uniform=ctx.uniform | {f"{s.name}#"})
         else:
             inner = inner.binding(s.name, s.lo, s.extent)
-        result = self.visit(s.body, inner)
+        body = self.visit(s.body, inner)
         # accesses of an iteration against those of a later one, with another value of the loop's variable
-        if self.conflict(result.last, result.first, ctx.uniform):
-            code = sequence((result.code, self.barrier(s)))
-            result = dataclasses.replace(result, code=code, last=(), syncs=True)
-        self.check_uniform(s, ctx, s.lo, s.extent, code=(result,))
+        if self.conflict(body.last, body.first, ctx.uniform):
+            code = sequence((body.code, self.barrier(s)))
+            body = dataclasses.replace(body, code=code, last=(), syncs=True)
+        self.check_uniform(s, ctx, s.lo, s.extent, code=(body,))
         runs = (lower(s.extent, ctx.facts) or 0) > 0
-        syncs = result.syncs and runs
-        return _Synced(
-            rebuilt(s, body=result.code), direct + result.first, direct + result.last, syncs
-        )
+        syncs = body.syncs and runs
+        return _Synced(rebuilt(s, body=body.code), direct + body.first, direct + body.last, syncs)
 
     def bound_loop(self, s: For, ctx: _Context) -> _Synced:
         """A loop bound to an axis; its variable minus its first value is the number of a block or thread."""
@@ -310,17 +300,17 @@ class _KernelBarriers:
         if s.kind in THREADS:
             inner = dataclasses.replace(inner, varying=ctx.varying | {s.name})
             if s.kind == THREADS[0]:
-                inner = dataclasses.replace(inner, varying_in_warp=ctx.varying_in_warp | {s.name})
+                inner = dataclasses.replace(inner, warp_varying=ctx.warp_varying | {s.name})
         else:
             inner = dataclasses.replace(inner, uniform=ctx.uniform | {s.kind})
         inner = dataclasses.replace(
             inner, axes=ctx.axes | {s.kind}, bound={**ctx.bound, s.name: (s.kind, s.lo)}
         )
-        result = self.visit(s.body, inner)
-        alone = s.kind == LANES or _has_barrier(result.code, of_groups=False)
-        if alone and not covers_axis(s, self.extents) and _has_barrier(result.code):
+        body = self.visit(s.body, inner)
+        alone = s.kind == LANES or _has_barrier(body.code, of_groups=False)
+        if alone and not covers_axis(s, self.extents) and _has_barrier(body.code):
             raise _divergence_error(s)
-        return dataclasses.replace(result, code=rebuilt(s, body=result.code))
+        return dataclasses.replace(body, code=rebuilt(s, body=body.code))
 
 
 def _inside_loop(s: For, ctx: _Context, name: str) -> _Context:

@@ -121,9 +121,7 @@ class _KernelMemory:
         self, s: Alloc, facts: Facts, threads: Mapping[str, Expr], *, final: bool
     ) -> Alloc:
         if s.scope == HEAP:
-            raise _error(
-                s, "is in heap memory, but allocated inside of a kernel", "leave the scope open"
-            )
+            raise _error(s, "is in heap memory, but allocated in a kernel", "leave the scope open")
         if _crosses_blocks(s):
             raise _error(
                 s, "is private to a block, but allocated outside of a loop over blocks that uses it",

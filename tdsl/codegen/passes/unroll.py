@@ -72,12 +72,10 @@ def _max_iterations(loop: For, facts: Facts) -> int:
 def _unroll_loop(loop: For, count: int, facts: Facts, fresh: FreshNames) -> Stmt:
     if count * _count_statements(loop.body) > _MOST_COPIES:
         return rebuilt(loop, kind=SERIAL)
-    return bind_loaded_bounds(
-        loop, fresh, lambda whole: _guarded_copies(whole, count, facts, fresh)
-    )
+    return bind_loaded_bounds(loop, fresh, lambda whole: _copies(whole, count, facts, fresh))
 
 
-def _guarded_copies(loop: For, count: int, facts: Facts, fresh: FreshNames) -> Stmt:
+def _copies(loop: For, count: int, facts: Facts, fresh: FreshNames) -> Stmt:
     copies = []
     for k in range(count):
         value: Expr = add(loop.lo, const(k))

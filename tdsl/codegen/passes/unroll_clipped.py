@@ -68,11 +68,11 @@ def _clipping_variables(s: Stmt) -> AbstractSet[str]:
     lanes = {x.name for x in walk(s) if isinstance(x, For) and x.kind == VECTORIZED}
     if not lanes:
         return lanes
-    let_variables: dict[str, frozenset[str]] = {}  # those that the value of a let depends on
+    let_uses: dict[str, frozenset[str]] = {}  # those that the value of a let depends on
     clipping: set[str] = set()
 
     def add_if_lane_dependent(used: frozenset[str]) -> None:
-        used = used.union(*(let_variables[name] for name in used if name in let_variables))
+        used = used.union(*(let_uses[name] for name in used if name in let_uses))
         if not lanes.isdisjoint(used):
             clipping.update(used)
 
@@ -85,9 +85,7 @@ def _clipping_variables(s: Stmt) -> AbstractSet[str]:
                 add_if_lane_dependent(variables(lo) | variables(extent) | {name})
             case Let(name, value):
                 used = variables(value)
-                let_variables[name] = used.union(
-                    *(let_variables[v] for v in used if v in let_variables)
-                )
+                let_uses[name] = used.union(*(let_uses[v] for v in used if v in let_uses))
             case _:
                 pass
     return clipping

@@ -22,10 +22,8 @@ def extract_lane(e: Expr, n: int) -> Expr:
     >>> show_expr(extract_lane(Binary("mul", x, Broadcast(Param("s", f32), 4)), 3))
     'a[i + 6] * s'
     """
-    extract_lanes: dict[Expr, Expr] = {}
-    return remembered(
-        extract_lanes, e, lambda x: _extract_lane(x, n, extract_lanes), _vector_operands
-    )
+    memo: dict[Expr, Expr] = {}
+    return remembered(memo, e, lambda x: _extract_lane(x, n, memo), _vector_operands)
 
 
 def _vector_operands(e: Expr) -> tuple[Expr, ...]:

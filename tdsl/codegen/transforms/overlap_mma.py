@@ -72,13 +72,11 @@ def overlap_mma(
         (n for n, x in enumerate(parts) if x not in mmas and accumulator_name in inputs_of(x)),
         default=-1,
     )
-    before, after_mmas = (
-        [x for x in some if x not in mmas] for some in (parts[:first], parts[first:])
-    )
+    before, rest = ([x for x in some if x not in mmas] for some in (parts[:first], parts[first:]))
     first_mmas = sequence([wait, *mmas])
 
     def iteration(ahead: Sequence[Stmt], value: Expr) -> Stmt:
-        body = sequence([*before, *ahead, *after_mmas])
+        body = sequence([*before, *ahead, *rest])
         for a in reversed(memory):
             if a.name != accumulator_name:
                 body = rebuilt(a, body=body)
@@ -86,10 +84,8 @@ def overlap_mma(
 
     last = subtract(add(loop.lo, loop.extent), ONE)
     after = substituted(first_mmas, loop.name, add(Var(loop.name), ONE))
-    main_loop = rebuilt(
-        loop, extent=subtract(loop.extent, ONE), body=iteration([after], Var(loop.name))
-    )
-    whole = sequence([fresh.copy(first_mmas, {loop.name: loop.lo}), main_loop, iteration([], last)])
+    main = rebuilt(loop, extent=subtract(loop.extent, ONE), body=iteration([after], Var(loop.name)))
+    whole = sequence([fresh.copy(first_mmas, {loop.name: loop.lo}), main, iteration([], last)])
     accumulator = next(a for a in memory if a.name == accumulator_name)
     return rebuilt(accumulator, body=If(Binary("lt", ZERO, loop.extent), whole))
 

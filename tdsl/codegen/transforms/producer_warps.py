@@ -101,13 +101,11 @@ def specialize_warps(body: Stmt, producers: list[Producer], fresh: FreshNames) -
     if conditional or not axis or not all(covers_axis(s, extents) for s in axis_loops):
         raise _error(
             p,
-            "its consumers must be all threads of a block, with as many iterations in each round",
+            "its consumers must be all threads of a block, with as many iterations each time",
             "put it outside of other loops, and bind loops around it to threadIdx.y",
         )
     if {s.name for s in axis_loops} & _names_in(copy_loop):
-        raise _error(
-            p, "the tiles differ between threads", "cache_read at a loop around the threads"
-        )
+        raise _error(p, "tiles differ between threads", "cache_read at a loop around the threads")
     count = prod(extents[x] for x in used_axes)
     unit = prod(extents[x] for x in used_axes if x < axis)
     if count % _WARP or (unit < _WARP and _WARP % unit):

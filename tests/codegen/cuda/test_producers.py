@@ -83,11 +83,11 @@ def test_the_ring_is_made_once_for_all_rounds():
 @pytest.mark.parametrize(
     "around", [For("r", ZERO, const(3), SERIAL, Block(())), If(TRUE, Block(()))]
 )
-def test_a_pipeline_apart_is_as_long_each_time(around):
+def test_producer_warps_need_the_same_iteration_count_each_time(around):
     inner = For("k", ZERO, Var("r"), SERIAL, Block(()))
     use = For("x", ZERO, const(32), "threadIdx.x", Store("b", (Var("x"),), Var("x")))
     wrong = Producer(inner, inner, (), "full", "empty", 2, 1, (around, use))
-    with pytest.raises(td.ScheduleError, match="as long each time"):
+    with pytest.raises(td.ScheduleError, match="as many iterations each time"):
         specialize_warps(use, [wrong], FreshNames(Kernel("k", (), use)))
 
 
