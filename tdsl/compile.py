@@ -30,7 +30,7 @@ from tdsl.core.notebook import Listing
 from tdsl.core.source import here
 from tdsl.errors import ShapeError, Suggesting, TypeMismatch, checked_call
 from tdsl.lang.program import Program, bind_sizes
-from tdsl.lang.sizes import AGREE, check_agreement, check_keywords, check_sizes, dynamic_sizes
+from tdsl.lang.sizes import AGREE_HINT, check_agreement, check_keywords, check_sizes, dynamic_sizes
 from tdsl.lang.tensor import Func
 from tdsl.schedule.fluent import Stage
 from tdsl.schedule.legality import check_all
@@ -111,7 +111,7 @@ def compile(
     )
     fixed_sizes = {**schedule.sizes, **given_sizes}
     for a in program.agreements:
-        check_agreement(a, fixed_sizes, AGREE)
+        check_agreement(a, fixed_sizes, AGREE_HINT)
     dynamic_names = dynamic_sizes(program, dynamic, fixed_sizes)
     if schedule.state.grid is not None:
         return _distributed(schedule.state, resolved, dynamic_names, fixed_sizes)

@@ -29,8 +29,8 @@ from tdsl.codegen.runtime.call import Executable
 from tdsl.core.debug import run_passes, timed
 from tdsl.core.source import here
 from tdsl.errors import TargetError
-from tdsl.lang.bounds import forget
-from tdsl.lang.stored_range import keep_ranges
+from tdsl.lang.bounds import clear_facts
+from tdsl.lang.value_ranges import annotate_value_ranges
 from tdsl.schedule.bind import bind_state
 from tdsl.schedule.state import State
 from tdsl.target import Target
@@ -46,7 +46,7 @@ def make_kernel(variant: Variant, vectors: bool = True) -> Kernel:
     with timed("lower"):
         kernel = lower_variant(variant)
     kernel = apply_passes(kernel if vectors else _without_vectors(kernel), variant.target, vectors)
-    forget()
+    clear_facts()
     return kernel
 
 
@@ -151,5 +151,7 @@ def _bound_state(variant: Variant) -> State:
     bound = bind_state(variant.state, dict(variant.specialisation.sizes))
     arrays = [p for p in variant.params if isinstance(p, BufferParam) and not p.written]
     strided = tuple(p.name for p in arrays if p.strides and p.strides[-1] != 1)
-    program = keep_ranges(bound.program)  # also ranges of funcs that directives have added
+    program = annotate_value_ranges(
+        bound.program
+    )  # also ranges of funcs that directives have added
     return separate_outputs(replace(bound, strided_inputs=strided, program=program))

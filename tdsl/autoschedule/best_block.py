@@ -20,7 +20,7 @@ from tdsl.lang.affine import as_sum
 from tdsl.lang.definition import Definition, has_effects
 from tdsl.lang.expr import TRUE, ZERO, Binary, Expr, Read, Var, const
 from tdsl.lang.program import FuncDef
-from tdsl.lang.reduction import builtin
+from tdsl.lang.reduction import builtin_combiner
 from tdsl.lang.regions import Interval, reads_in
 from tdsl.lang.simplify import add, multiply, substitute
 from tdsl.lang.types import bool_, i64
@@ -151,7 +151,7 @@ def _best(
     """The func of the best value of each block."""
     d = f.definitions[0]
     assert d.combine is not None
-    combine = builtin(KINDS[d.combine.kind], f.dtypes[:1])
+    combine = builtin_combiner(KINDS[d.combine.kind], f.dtypes[:1])
     free = (*d.free, *(n for n, _ in outer))
     definition = replace(
         d, index=tuple(map(Var, free)), free=free, ranges=_ranges(ranges), values=(value,),

@@ -54,24 +54,24 @@ def topics() -> frozenset[str]:
     return frozenset(words)
 
 
-def asked_for(topic: str) -> bool:
+def is_enabled(topic: str) -> bool:
     """True if TDSL_DEBUG names the topic."""
     assert topic in TOPICS, topic
     return topic in topics()
 
 
-def looks_inside() -> bool:
+def is_compilation_logged() -> bool:
     """True if debug output of compilation is requested: then kernels are compiled even if they are cached.
 
-    >>> looks_inside()
+    >>> is_compilation_logged()
     False
     """
     return bool(os.environ.get("TDSL_DUMP")) or bool(topics() - {"time", "cache", "canaries"})
 
 
-def tell(topic: str, text: Callable[[], str] | str) -> None:
+def log(topic: str, text: Callable[[], str] | str) -> None:
     """Write to stderr if TDSL_DEBUG names the topic; a text costly to build is passed as a function."""
-    if asked_for(topic):
+    if is_enabled(topic):
         sys.stderr.write((text() if callable(text) else text).rstrip("\n") + "\n")
 
 
@@ -97,7 +97,7 @@ def timed(stage: str) -> Iterator[None]:
     """Write the duration of a stage to stderr, under the topic time."""
     start = time.perf_counter()
     yield
-    tell("time", lambda: f"{stage}: {1e3 * (time.perf_counter() - start):.1f} ms")
+    log("time", lambda: f"{stage}: {1e3 * (time.perf_counter() - start):.1f} ms")
 
 
 def run_passes(
@@ -122,16 +122,16 @@ def run_passes(
         before, start = x, time.perf_counter()
         x = step(x)
         ms = 1e3 * (time.perf_counter() - start)
-        title = _name_of(step)
-        wanted = topics()
-        if "passes" in wanted:
+        title = _pass_name(step)
+        enabled = topics()
+        if "passes" in enabled:
             body = "(unchanged)" if x == before else show(x)
             sys.stderr.write(f"--- {title} {ms:.1f} ms\n{body}\n")
-        elif "time" in wanted:
+        elif "time" in enabled:
             sys.stderr.write(f"{title}: {ms:.1f} ms\n")
         if os.environ.get("TDSL_DUMP"):
             dump(f"{name or 'kernel'}.{position:02}.{title}.txt", show(x))
-        if verify is not None and (always_verify or "verify" in wanted):
+        if verify is not None and (always_verify or "verify" in enabled):
             _verify_after(title, x, verify, show)
     return x
 
@@ -144,6 +144,6 @@ def _verify_after(title: str, x: T, verify: Callable[[T], None], show: Callable[
         raise
 
 
-def _name_of(step: Callable[..., Any]) -> str:
+def _pass_name(step: Callable[..., Any]) -> str:
     inner = getattr(step, "func", step)  # functools.partial has no name of its own
     return str(getattr(inner, "__name__", type(inner).__name__))

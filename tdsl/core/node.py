@@ -35,7 +35,7 @@ def frozen(cls: C | None = None, *, slots: bool = True) -> Any:
     """
     if cls is None:
         return lambda cls: frozen(cls, slots=slots)
-    given = cls.__dict__
+    namespace = cls.__dict__
     cls.__doc__ = cls.__doc__ or cls.__name__  # a dataclass would derive one from the signature
     new: Any = dataclass(init=False, repr=False, eq=False, slots=slots)(cls)
     fields = dataclasses.fields(new)
@@ -43,7 +43,7 @@ def frozen(cls: C | None = None, *, slots: bool = True) -> Any:
     new._shown = tuple(f.name for f in fields if f.repr)
     shared = {"__eq__": _equal, "__hash__": _hash, "__repr__": _repr, "__reduce__": _reduce}
     for name, method in shared.items():
-        if name not in given or given[name] is None:
+        if name not in namespace or namespace[name] is None:
             setattr(new, name, method)
     new.__setattr__, new.__delattr__ = _refuse, _refuse
     new.__new__ = _compile_on_first_use(new, fields)
@@ -116,10 +116,10 @@ def _repr(self: Any) -> str:
 
 def _reduce(self: Any) -> tuple[Any, ...]:
     values = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.init}
-    return _made, (self.__class__, values)
+    return _construct, (self.__class__, values)
 
 
-def _made(cls: Any, values: dict[str, Any]) -> Any:
+def _construct(cls: Any, values: dict[str, Any]) -> Any:
     return cls(**values)
 
 
@@ -155,7 +155,7 @@ def node(cls: C) -> C:
         value: int | None = self._hash
         if value is None:
             if None in map(_known_hash, self._children(self)):
-                _hash_below(self)
+                _hash_descendants(self)
             value = structural(self)
             known(self, value)
         return value
@@ -168,7 +168,7 @@ def node(cls: C) -> C:
         if (self._hash or hash(self)) != (other._hash or hash(other)):
             return False
         kind = self._kind
-        return (kind is not None and kind is other._kind) or _same(self, other)
+        return (kind is not None and kind is other._kind) or _is_same_structure(self, other)
 
     def children_of(n: Any) -> tuple[Node, ...]:
         new._children = staticmethod(
@@ -182,17 +182,17 @@ def node(cls: C) -> C:
     return new  # type: ignore[no-any-return]  # the same class
 
 
-class _Row(int):
+class _RowIndex(int):
     """The index of a node in the rows of a pickled graph."""
 
 
 def _reduce_graph(root: Any) -> tuple[Any, ...]:
     """Pickle a graph as a list of rows, children before parents, so that pickle does not recurse."""
     rows: list[tuple[Any, ...]] = []
-    places: dict[int, _Row] = {}
+    places: dict[int, _RowIndex] = {}
     for n in post_order(root):
         values = [_replaced(getattr(n, name), Node, lambda c: places[id(c)]) for name in n._fields]  # type: ignore[attr-defined]  # set by @node
-        places[id(n)] = _Row(len(rows))
+        places[id(n)] = _RowIndex(len(rows))
         rows.append((n.__class__, n.loc, values))
     return _from_rows, (rows,)
 
@@ -200,7 +200,7 @@ def _reduce_graph(root: Any) -> tuple[Any, ...]:
 def _from_rows(rows: list[tuple[Any, ...]]) -> Node:
     nodes: list[Node] = []
     for cls, loc, values in rows:
-        fields = [_replaced(v, _Row, nodes.__getitem__) for v in values]
+        fields = [_replaced(v, _RowIndex, nodes.__getitem__) for v in values]
         nodes.append(cls(**dict(zip(cls._fields, fields, strict=True)), loc=loc))
     return nodes[-1]
 
@@ -212,7 +212,7 @@ def _replaced(value: Any, cls: type, new: Callable[[Any], Any]) -> Any:
     return tuple([_replaced(x, cls, new) for x in value]) if isinstance(value, tuple) else value
 
 
-def _hash_below(n: Any) -> None:
+def _hash_descendants(n: Any) -> None:
     """Compute the hashes of all nodes below `n`, children first, without recursion."""
     stack = [c for c in n._children(n) if c._hash is None]
     while stack:
@@ -229,7 +229,7 @@ def _values_of(names: list[str]) -> Callable[[Any], tuple[Any, ...]]:
     return get if len(names) != 1 else lambda n: (get(n),)
 
 
-def _same(a: Any, b: Any) -> bool:
+def _is_same_structure(a: Any, b: Any) -> bool:
     """True if two nodes of one class and one hash have equal structure; each pair inside is compared once.
 
     There is no recursion. Equal nodes get the same `_kind`, so they are never compared again.
@@ -237,7 +237,7 @@ def _same(a: Any, b: Any) -> bool:
     mark = Node._kind.__set__  # type: ignore[attr-defined]  # of a slot
     if a._equal is not None:
         return bool(a._equal(b))
-    if _same_by_parts(a, b):
+    if _has_same_fields(a, b):
         mark(a, kind := a._kind or b._kind or object())
         mark(b, kind)
         return True
@@ -271,7 +271,7 @@ def _same(a: Any, b: Any) -> bool:
     return True
 
 
-def _same_by_parts(a: Any, b: Any) -> bool:
+def _has_same_fields(a: Any, b: Any) -> bool:
     """True if the fields of two nodes are known to be equal: a fast path that covers most nodes."""
     for x, y in zip(a._values(a), b._values(b), strict=True):
         if x is y:
@@ -290,13 +290,13 @@ def _children_of(cls: Any) -> Callable[[Any], tuple[Node, ...]]:
     holders = [name for name, t in types.items() if _may_hold_nodes(t)]
     if not holders:
         return lambda n: ()
-    if all(types[name] in _HOLDERS for name in holders):
+    if all(types[name] in _CHILD_TEXTS for name in holders):
         if len(holders) == 1 and types[holders[0]] == "tuple[Expr, ...]":
             return operator.attrgetter(holders[0])
-        inside = ", ".join([_HOLDERS[types[name]].format(f"n.{name}") for name in holders])
+        inside = ", ".join([_CHILD_TEXTS[types[name]].format(f"n.{name}") for name in holders])
         return eval(f"lambda n: ({inside},)")  # type: ignore[no-any-return]  # quicker than a loop
 
-    def found(n: Any) -> tuple[Node, ...]:
+    def collect(n: Any) -> tuple[Node, ...]:
         inside: list[Node] = []
         for name in holders:
             value = getattr(n, name)
@@ -306,11 +306,11 @@ def _children_of(cls: Any) -> Callable[[Any], tuple[Node, ...]]:
                 inside += _in_tuple(value)
         return tuple(inside)
 
-    return found
+    return collect
 
 
 # The text that adds the nodes of a field to a tuple display, by the annotation of the field.
-_HOLDERS = {
+_CHILD_TEXTS = {
     "Expr": "{0}",
     "Stmt": "{0}",
     "tuple[Expr, ...]": "*{0}",
@@ -318,12 +318,12 @@ _HOLDERS = {
     "Stmt | None": "*(() if {0} is None else ({0},))",
     "tuple[Expr | None, Expr | None]": "*[x for x in {0} if x is not None]",
 }
-_PLAIN = ("str", "int", "bool", "float", "DType", "Number")
+_LEAF_TYPES = ("str", "int", "bool", "float", "DType", "Number")
 
 
 def _may_hold_nodes(annotation: str) -> bool:
     parts = annotation.replace("tuple[", " ").replace("]", " ").replace(",", " ").replace("|", " ")
-    return not all(part in (*_PLAIN, "...", "None") for part in parts.split())
+    return not all(part in (*_LEAF_TYPES, "...", "None") for part in parts.split())
 
 
 def children(n: Node) -> tuple[Node, ...]:
@@ -380,27 +380,27 @@ def post_order(*roots: Node) -> Iterator[Node]:
 
 
 class Memo(dict[K, V]):
-    """A cache as a dict, cleared when it reaches `_MOST` entries."""
+    """A cache as a dict, cleared when it reaches `_MAX_ENTRIES` entries."""
 
     __slots__ = ()
 
     def __setitem__(self, key: K, value: V) -> None:
-        if len(self) >= _MOST:
+        if len(self) >= _MAX_ENTRIES:
             self.clear()
         dict.__setitem__(self, key, value)
 
 
-_MOST = 200_000
+_MAX_ENTRIES = 200_000
 
 
-def remembered(
+def memoised(
     memo: dict[K, V], root: K, value: Callable[[Any], V],
     parts: Callable[[Any], Iterable[Any]] = children,
 ) -> V:  # fmt: skip
     """`value(root)`, cached in `memo`; values of `parts` come first, so that `value` does not recurse."""
     if root in memo:
         return memo[root]
-    if len(memo) >= _MOST:
+    if len(memo) >= _MAX_ENTRIES:
         memo.clear()
     stack = [root]
     while True:
@@ -428,9 +428,9 @@ def pre_order(*roots: Node, inside: Callable[[Node], Sequence[Node]] = children)
             stack += reversed(inside(n))
 
 
-def outermost(root: Node, wanted: Callable[[Node], bool]) -> Iterator[Node]:
-    """Each distinct node with `wanted(node)` that is reached through no other such node, in pre-order."""
-    return filter(wanted, pre_order(root, inside=lambda n: () if wanted(n) else children(n)))
+def outermost(root: Node, is_match: Callable[[Node], bool]) -> Iterator[Node]:
+    """Each distinct node with `is_match(node)` that is reached through no other such node, in pre-order."""
+    return filter(is_match, pre_order(root, inside=lambda n: () if is_match(n) else children(n)))
 
 
 def transform(root: N, f: Callable[[Node], Node], done: dict[int, Node] | None = None) -> N:
@@ -439,8 +439,8 @@ def transform(root: N, f: Callable[[Node], Node], done: dict[int, Node] | None =
     A node shared by several parents is visited once. Nodes shared by several roots remain shared in the
     results if the same `done` is passed for each; its keys are `id`s of old nodes, which must live as long.
     """
-    made: dict[int, Node] = {} if done is None else done
+    new: dict[int, Node] = {} if done is None else done
     for n in post_order(root):
-        if id(n) not in made:
-            made[id(n)] = f(map_children(n, lambda child: made[id(child)]))
-    return made[id(root)]  # type: ignore[return-value]  # f keeps the kind of the root
+        if id(n) not in new:
+            new[id(n)] = f(map_children(n, lambda child: new[id(child)]))
+    return new[id(root)]  # type: ignore[return-value]  # f keeps the kind of the root

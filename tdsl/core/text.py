@@ -127,6 +127,15 @@ def columns(rows: Sequence[Sequence[str]]) -> str:
     return "\n".join(lines)
 
 
+def split_placeholders(text: str, count: int) -> tuple[str, ...]:
+    """The pieces of a text around its first `count` placeholders `{}`.
+
+    >>> split_placeholders("a[{}] is {}", 2)
+    ('a[', '] is ', '')
+    """
+    return tuple(text.split("{}", count)) if count else (text,)
+
+
 class Names:
     """Generates fresh identifiers.
 
@@ -135,20 +144,20 @@ class Names:
     ('x', 'x_1', 'a_b', 'for_1')
     """
 
-    def __init__(self, taken: Iterable[str] = ()) -> None:
-        self.taken = set(taken)
+    def __init__(self, used: Iterable[str] = ()) -> None:
+        self.used = set(used)
 
-    def fresh(self, wanted: str) -> str:
-        """An identifier similar to `wanted` that is not taken; it is taken from then on."""
-        base = name = re.sub(r"\W", "_", wanted, flags=re.ASCII) or "_"
+    def fresh(self, name: str) -> str:
+        """An identifier similar to `name` that is not used yet; from then on it is."""
+        base = identifier = re.sub(r"\W", "_", name, flags=re.ASCII) or "_"
         if base[0].isdigit():
-            base = name = f"_{base}"
+            base = identifier = f"_{base}"
         count = 0
-        while name in self.taken:
+        while identifier in self.used:
             count += 1
-            name = f"{base}_{count}"
-        self.taken.add(name)
-        return name
+            identifier = f"{base}_{count}"
+        self.used.add(identifier)
+        return identifier
 
 
 def in_bytes(n: float) -> str:

@@ -13,10 +13,10 @@ from math import inf, prod
 
 from tdsl.core.node import frozen
 from tdsl.lang.affine import variables
-from tdsl.lang.bounds import NOTHING, Facts, upper
+from tdsl.lang.bounds import NO_FACTS, Facts, upper
 from tdsl.lang.expr import ONE, ZERO, Const, Expr, Read, Var
 from tdsl.lang.program import FuncDef
-from tdsl.lang.regions import Box, Interval, is_empty, tighten
+from tdsl.lang.regions import Box, Interval, is_empty, restrict_ranges
 from tdsl.lang.simplify import add, conjunction, simplify, substitute, subtract
 from tdsl.schedule.bounds_inference import (
     OpenNest,
@@ -121,7 +121,7 @@ class _Around:
     Only where all `tests` hold, threads have points.
     """
 
-    facts: Facts = NOTHING
+    facts: Facts = NO_FACTS
     runs: Mapping[str, Interval] = field(default_factory=dict)
     counts: Mapping[str, int] = field(default_factory=dict)
     enclosing: Mapping[str, Box] = field(default_factory=dict)
@@ -136,17 +136,20 @@ class _Around:
             runs = {**runs, variable: run}
         if kind in THREADS:
             counts = {**counts, kind: count}
-        facts = self.facts.knowing(variable, first, last)
+        facts = self.facts.with_range(variable, first, last)
         return replace(self, facts=facts, runs=runs, counts=counts)
 
     def of_active_threads(self) -> _Around:
         """The same with facts and ranges of the threads for which the `tests` hold."""
         if not self.tests:
             return self
-        runs, facts = tighten({**self.runs}, conjunction(self.tests), self.facts), self.facts
+        runs, facts = (
+            restrict_ranges({**self.runs}, conjunction(self.tests), self.facts),
+            self.facts,
+        )
         for name, (lo, hi) in runs.items():
             if lo is not None and hi is not None:
-                facts = facts.knowing(name, lo, hi)
+                facts = facts.with_range(name, lo, hi)
         return replace(self, facts=facts, runs={n: runs[n] for n in self.runs})
 
 

@@ -12,7 +12,7 @@ from tdsl.core.node import children, frozen
 from tdsl.lang.bounds import lower, upper
 from tdsl.lang.definition import Definition
 from tdsl.lang.expr import ONE, TRUE, Binary, Expr, Read, Select, const
-from tdsl.lang.regions import Box, Interval, Ranges, box_of, reads_in, tighten
+from tdsl.lang.regions import Box, Interval, Ranges, box_of, reads_in, restrict_ranges
 from tdsl.lang.simplify import add, conjuncts, subtract
 
 _OPPOSITE = {"lt": "ge", "le": "gt", "gt": "le", "ge": "lt"}
@@ -110,7 +110,7 @@ def _subranges(where: tuple[Expr, ...], ranges: Ranges) -> dict[str, Subrange]:
     """The values of the variables that some conditions limit."""
     inside = dict(ranges)
     for cond in where:
-        inside = tighten(inside, cond)
+        inside = restrict_ranges(inside, cond)
     subranges = {}
     for v, all_ in ranges.items():
         count, most, (lo, _) = _count(inside[v]), _count(all_), inside[v]

@@ -20,7 +20,7 @@ from tdsl.cost.loopnests import Nests, NestSpot, memoised
 from tdsl.cost.moved import Bytes, Moved, bytes_in_lines
 from tdsl.cost.reuse import Shift, Step, Sweeps, Touch, Touched, all_of, reused, volume
 from tdsl.cost.sweeps import SAME, passes, sweep
-from tdsl.lang.bounds import NOTHING, lower, upper
+from tdsl.lang.bounds import NO_FACTS, lower, upper
 from tdsl.lang.regions import Box, Interval, reads_in, union_box
 from tdsl.machine.model import Machine, MemoryLevel
 from tdsl.schedule.bounds_inference import definition_ranges
@@ -246,7 +246,7 @@ def _chosen(spot: NestSpot, k: int, boxes: Mapping[str, Box], line: int) -> Touc
             if branches:
                 box = boxes[name]
                 runs = spot.ranges(spot.first(k), wide=True) if is_owner else None
-                ranges = runs or definition_ranges(f, d, box, NOTHING)
+                ranges = runs or definition_ranges(f, d, box, NO_FACTS)
                 for read, several in branches.items():
                     if read not in boxes:
                         continue  # loops over empty ranges read nothing
@@ -268,7 +268,7 @@ def _branches(nests: Nests, name: str, definition: int) -> Branches:
     """What a definition reads in branches, of all that is needed of its func."""
     f = nests.state.program.func(name)
     d = f.definitions[definition]
-    return branches_of(d, definition_ranges(f, d, nests.whole[name], NOTHING))
+    return branches_of(d, definition_ranges(f, d, nests.whole[name], NO_FACTS))
 
 
 def _touch(nests: Nests, name: str, box: Box, line: int) -> Touch:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from math import prod
 
 from tdsl.lang.affine import has_data, variables
-from tdsl.lang.bounds import NOTHING, upper
+from tdsl.lang.bounds import NO_FACTS, upper
 from tdsl.lang.definition import Definition
 from tdsl.lang.expr import ZERO, Expr, const
 from tdsl.lang.program import Program
@@ -40,7 +40,7 @@ def gathered_points(d: Definition, name: str, ranges: Mapping[str, Interval]) ->
 def _points(index: tuple[Expr, ...], d: Definition, ranges: Mapping[str, Interval]) -> int | None:
     chosen = [e for e in index if has_data(e)]
     counts = {v: volume((ranges[v],)) for e in chosen for v in variables(e)}
-    plain = volume(box_of([e for e in index if not has_data(e)], ranges, NOTHING, d.where))
+    plain = volume(box_of([e for e in index if not has_data(e)], ranges, NO_FACTS, d.where))
     if plain is None or None in counts.values():
         return None
     return prod(n or 0 for n in counts.values()) * plain

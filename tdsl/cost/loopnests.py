@@ -18,10 +18,10 @@ from tdsl.core.node import frozen
 from tdsl.cost.gathers import within_inputs
 from tdsl.cost.typical_iterations import aside, middle
 from tdsl.errors import IndexBoundError
-from tdsl.lang.bounds import NOTHING, upper
+from tdsl.lang.bounds import NO_FACTS, upper
 from tdsl.lang.expr import ONE, TRUE, Expr, Var, const
 from tdsl.lang.program import FuncDef
-from tdsl.lang.regions import Box, Interval, box_of, boxes_at, is_empty, tighten, union_box
+from tdsl.lang.regions import Box, Interval, box_of, boxes_of, is_empty, restrict_ranges, union_box
 from tdsl.lang.simplify import add, conjuncts, subtract
 from tdsl.schedule.bounds_inference import OpenNest, bounds_of, funcs_inside, required_boxes
 from tdsl.schedule.loop_relations import Related, relate
@@ -107,7 +107,7 @@ class Nests:
             f.output_box(None)
             start[name] = f.natural
         tree = build_tree(state)
-        needed = required_boxes(tree, state, (ROOT,), start, [], NOTHING)
+        needed = required_boxes(tree, state, (ROOT,), start, [], NO_FACTS)
         nests = Nests(state, within_inputs(state.program, needed), tree)
         every = [d for f in state.program.funcs for d in f.definitions]
         in_blocks = any(x.kind in BLOCKS for _, p in state.plans for n in p.nests for x in n.loops)
@@ -250,7 +250,7 @@ class NestSpot:
         for v, _, _ in d.ranges:
             positions = [n for n, x in enumerate(names) if v in roots_of(self.nest, x)]
             around = names[: min(positions)]
-            lo, hi = tighten(self.ranges(around, wide=False), d.where)[v]
+            lo, hi = restrict_ranges(self.ranges(around, wide=False), d.where)[v]
             if lo is not None and hi is not None:
                 bounds = {**bounds, v: (lo, add(subtract(hi, lo), ONE))}
         return bounds, relate(self.nest, bounds)
@@ -333,7 +333,7 @@ class NestSpot:
     def _needs(self, loops: tuple[str, ...], k: int, *, wide: bool) -> dict[str, Box]:
         nests, active, levels = self.nests, self.opened(loops, wide=wide), self._levels(k)
         state, limits = nests.state, nests.whole
-        boxes = required_boxes(nests.tree, state, levels, {}, [active], NOTHING, limits=limits)
+        boxes = required_boxes(nests.tree, state, levels, {}, [active], NO_FACTS, limits=limits)
         for level in levels:  # what runs in these loops, too, is needed by nobody in them
             for other in nests.tree.joined.get(level, ()):
                 f, whole = nests.state.program.func(other), nests.whole[other]
@@ -348,7 +348,7 @@ class NestSpot:
     @memoised
     def ranges(self, loops: tuple[str, ...], *, wide: bool) -> dict[str, Interval]:
         """Where the variables of the definition run in one iteration of some loops."""
-        return self.opened(loops, wide=wide).ranges(NOTHING)
+        return self.opened(loops, wide=wide).ranges(NO_FACTS)
 
     def _levels(self, k: int) -> tuple[Level, ...]:
         """The bodies of its loops from the k-th on."""
@@ -376,7 +376,7 @@ class NestSpot:
         first = active.first_of(loop)
         last = subtract(add(first, active.extents[loop]), ONE)
         active = replace(active, opened={**active.opened, loop: Var(_ITERATION)})
-        facts = NOTHING.knowing(_ITERATION, first, last)
+        facts = NO_FACTS.with_range(_ITERATION, first, last)
         boxes = required_boxes(nests.tree, nests.state, self._levels(k), {}, [active], facts)
         one, all_, count = self.boxes(k), self.boxes(k - 1), self.counts()[loop]
         windows: dict[str, Window] = {}
@@ -434,7 +434,7 @@ class NestSpot:
     def continued(self, k: int) -> NestSpot:
         """The nest as it goes on inside of its first k loops, which another one has opened."""
         loops = self.first(k)
-        box, wide = (self.opened(loops, wide=w).written_box(NOTHING) for w in (False, True))
+        box, wide = (self.opened(loops, wide=w).written_box(NO_FACTS) for w in (False, True))
         inner = replace(self, box=box, wide=wide, known={})
         again = prod(inner.counts()[x] for x in loops)  # those that it reduces over are still there
         return replace(inner, times=self.times / again, blocks=self.blocks / again, known={})
@@ -454,8 +454,8 @@ class NestSpot:
     def definition_reads(self, loops: tuple[str, ...]) -> dict[str, Box]:
         """What the definition itself reads in one iteration of some loops, all threads together."""
         d = self.func.definitions[self.definition]
-        ranges = tighten(self.ranges(loops, wide=True), d.where)
-        return boxes_at(d.indices, ranges, NOTHING, d.where)
+        ranges = restrict_ranges(self.ranges(loops, wide=True), d.where)
+        return boxes_of(d.indices, ranges, NO_FACTS, d.where)
 
     def filled(self, k: int, boxes: Mapping[str, Box]) -> dict[str, float]:
         """Which part of some boxes the definition itself reads in one iteration of the first k loops.
@@ -469,14 +469,14 @@ class NestSpot:
         several = {name: [*indices] for name, indices in reads.items() if len(indices) > 1}
         if not several:
             return {}
-        ranges = tighten(self.ranges(self.first(k), wide=True), d.where)
+        ranges = restrict_ranges(self.ranges(self.first(k), wide=True), d.where)
         parts: dict[str, float] = {}
         for name, indices in several.items():
             around = volume(boxes[name]) if name in boxes else None
-            one = volume(box_of(indices[0], ranges, NOTHING, d.where))
+            one = volume(box_of(indices[0], ranges, NO_FACTS, d.where))
             if not around or one is None or len(indices) * one >= around:
                 continue
-            points = [volume(box_of(index, ranges, NOTHING, d.where)) for index in indices]
+            points = [volume(box_of(index, ranges, NO_FACTS, d.where)) for index in indices]
             if all(n is not None for n in points):
                 parts[name] = min(sum(n or 0 for n in points) / around, 1.0)
         return parts

@@ -17,7 +17,7 @@ from tdsl.cost.network import Received, link_of, network_seconds
 from tdsl.cost.roofline import NestTime, roofline, seconds
 from tdsl.cost.traffic import beyond_cache, kept_in_blocks, of_blocks
 from tdsl.errors import TargetError
-from tdsl.lang.regions import tighten
+from tdsl.lang.regions import restrict_ranges
 from tdsl.machine.model import Machine, MemoryLevel
 from tdsl.schedule.constants import split_constants
 from tdsl.schedule.properties import volume
@@ -146,7 +146,9 @@ class Prediction:
         for spot in self.nests.every():
             d = spot.func.definitions[spot.definition]
             if any(r.name == name for r in d.reads):
-                points = gathered_points(d, name, tighten(spot.ranges((), wide=False), d.where))
+                points = gathered_points(
+                    d, name, restrict_ranges(spot.ranges((), wide=False), d.where)
+                )
                 if points is None:
                     return self.whole(name)
                 total += spot.times * points

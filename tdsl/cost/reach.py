@@ -13,7 +13,7 @@ from math import inf
 
 from tdsl.core.node import Node, frozen, transform
 from tdsl.lang.affine import as_sum, variables
-from tdsl.lang.bounds import NOTHING, Facts, upper
+from tdsl.lang.bounds import NO_FACTS, Facts, upper
 from tdsl.lang.expr import Expr, Size, Var, const
 from tdsl.lang.program import FuncDef
 from tdsl.lang.regions import Box, Interval
@@ -56,11 +56,11 @@ class Reach:
         boxes: Mapping[str, Box],
     ) -> Reach:  # fmt: skip
         """The reach of an owner of which `boxes` are needed in all."""
-        around, box, facts = tuple(around), list(boxes[owner]), NOTHING
+        around, box, facts = tuple(around), list(boxes[owner]), NO_FACTS
         for axis, v in enumerate(state.program.func(owner).variables):
             lo, hi = box[axis]
             if v in around and lo is not None and hi is not None:
-                facts = facts.knowing(point_of(v), lo, hi)
+                facts = facts.with_range(point_of(v), lo, hi)
                 box[axis] = (Var(point_of(v)), Var(point_of(v)))
         needed = boxes_of_group(state, owner, tuple(box), group, facts)
         return Reach(needed, around, facts, {n: _lengths(b, around) for n, b in needed.items()})

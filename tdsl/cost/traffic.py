@@ -14,7 +14,7 @@ from tdsl.cost.caches import CacheModel
 from tdsl.cost.gathers import gathered_points
 from tdsl.cost.loopnests import Nests, NestSpot
 from tdsl.cost.moved import Bytes, Moved, add_up
-from tdsl.lang.regions import Box, tighten
+from tdsl.lang.regions import Box, restrict_ranges
 from tdsl.machine.model import Machine, MemoryLevel
 from tdsl.schedule.state import BLOCKS, COOPERATIVE, REGISTER, Level
 from tdsl.schedule.tree import ROOT
@@ -88,7 +88,7 @@ def _read(spot: NestSpot, loops: tuple[str, ...], name: str, box: Box) -> float:
     """The bytes of a box that a stage reads in an iteration of some loops; of a table the rows asked for."""
     nests, d = spot.nests, spot.func.definitions[spot.definition]
     box_bytes = nests.bytes_of(name, box)
-    gathered = gathered_points(d, name, tighten(spot.ranges(loops, wide=True), d.where))
+    gathered = gathered_points(d, name, restrict_ranges(spot.ranges(loops, wide=True), d.where))
     if gathered is None:
         return box_bytes
     there = prod(nests.extents_in_memory(name, box))

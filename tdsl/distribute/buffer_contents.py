@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from tdsl.distribute.steps import Home
-from tdsl.placement.ownership import Box, common, elements, whole_boxes
-from tdsl.placement.spans import clip, count
+from tdsl.placement.ownership import Box, contiguous_boxes, element_count, intersection
+from tdsl.placement.spans import clip, length
 
 Points = tuple[
     Box, ...
@@ -35,7 +35,7 @@ class Held:
 
     def get(self, box: Box) -> list[Piece]:
         """The pieces within a box, which do not cover it if some elements have no value."""
-        found = ((common(own, box), points) for own, points in self.pieces)
+        found = ((intersection(own, box), points) for own, points in self.pieces)
         return [(part, points) for part, points in found if part is not None]
 
     def add(self, new: list[Piece]) -> None:
@@ -51,7 +51,7 @@ def joined(a: Points, b: Points) -> Points:
     (((0, 6), (0, 9)),)
     """
     for box in b:
-        if any(common(own, box) is not None for own in a):
+        if any(intersection(own, box) is not None for own in a):
             raise PlanFault(f"points {box} of a reduction are there twice")
         a = _beside(a, box)
     return a
@@ -77,7 +77,7 @@ def points_of(home: Home) -> Points:
 
 def count_of(points: Points) -> int:
     """The number of points."""
-    return sum(map(elements, points))
+    return sum(map(element_count, points))
 
 
 def without(box: Box, hole: Box) -> Iterator[Box]:
@@ -86,14 +86,16 @@ def without(box: Box, hole: Box) -> Iterator[Box]:
     >>> list(without(((0, 3), (0, 3)), ((1, 9), (0, 2))))
     [((0, 1), (0, 3)), ((1, 3), (2, 3))]
     """
-    shared = common(box, hole)
+    shared = intersection(box, hole)
     if shared is None:
         yield box
         return
     spans = list(zip(box, shared, strict=True))
-    if any(count(clip(span, *part)) > count(part) for span, part in spans):  # only `hole` has gaps
-        rest = list(whole_boxes(box))
-        for part in whole_boxes(shared):
+    if any(
+        length(clip(span, *part)) > length(part) for span, part in spans
+    ):  # only `hole` has gaps
+        rest = list(contiguous_boxes(box))
+        for part in contiguous_boxes(shared):
             rest = [left for own in rest for left in without(own, part)]
         yield from rest
         return

@@ -40,9 +40,9 @@ from tdsl.distribute.steps import (
 )
 from tdsl.placement.ownership import (
     Box,
-    common,
     contains,
-    elements,
+    element_count,
+    intersection,
     is_empty,
 )
 
@@ -284,7 +284,7 @@ class RankCheck:
         self._measure()
 
     def _measure(self) -> None:
-        held = sum(elements(b.box) * self.sizes[b.tensor] for b in self.buffers.values())
+        held = sum(element_count(b.box) * self.sizes[b.tensor] for b in self.buffers.values())
         self.peak = max(self.peak, held)
 
     def _fault(self, why: str) -> PlanFault:
@@ -302,7 +302,7 @@ class RankCheck:
     def values(self, name: str, box: Box) -> list[Piece]:
         """The pieces of a buffer within a box; PlanFault unless all elements of the box have values."""
         found = self.buffer(name, box).get(box)
-        if sum(elements(part) for part, _ in found) < elements(box):
+        if sum(element_count(part) for part, _ in found) < element_count(box):
             raise self._fault(f"{name!r} has no values in all of {box}")
         return found
 
@@ -320,7 +320,7 @@ class RankCheck:
         """Raise PlanFault if an access conflicts with an exchange in flight; None is the whole buffer."""
         for x in self.flying.values():
             for m in (*x.receives, *(x.sends if written else ())):
-                if m.buffer == name and (box is None or common(m.box, box) is not None):
+                if m.buffer == name and (box is None or intersection(m.box, box) is not None):
                     raise self._fault(f"{name!r} is touched while {m.box} of it is on its way")
 
     def _do(self, step: Step) -> None:

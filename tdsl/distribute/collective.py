@@ -21,13 +21,13 @@ from tdsl.placement.grid import Coordinates, Grid
 from tdsl.placement.notation import Copies, Placement
 from tdsl.placement.ownership import (
     Box,
-    common,
     contains,
-    copies,
-    elements,
-    is_whole,
+    element_count,
+    intersection,
+    is_contiguous,
     owned,
-    pieces,
+    owned_pieces,
+    ranks_with_copy,
 )  # fmt: skip
 
 FEWEST = 3  # ranks of a collective: two send each other messages
@@ -51,11 +51,11 @@ class Layout:
     def pieces(self, tensor: str, box: Box, near: Coordinates) -> Iterator[tuple[Coordinates, Box]]:
         """A box cut at the borders of blocks, each piece with the coordinates of the nearest owner."""
         whole = self.wholes[tensor]
-        return pieces(self.placements[tensor], self.grid, whole, box, near)
+        return owned_pieces(self.placements[tensor], self.grid, whole, box, near)
 
     def copies(self, tensor: str, at: Coordinates) -> Iterator[Coordinates]:
         """The coordinates of all ranks that own the same block of a tensor as the rank at `at`."""
-        return copies(self.placements[tensor], self.grid, at)
+        return ranks_with_copy(self.placements[tensor], self.grid, at)
 
     def line(self, at: Coordinates, axes: Iterable[int]) -> Iterator[Coordinates]:
         """The coordinates of all ranks that differ from the rank at `at` along `axes` only."""
@@ -164,10 +164,10 @@ class Groups:
         spans, home = ranked(at, inner), self.layout.owned(tensor, at)
         own = tensor == self.stage.name
         box = self.stage.writes(spans) if own else self.stage.box(tensor, spans)
-        if box is None or (not own and home and is_whole(home) and contains(home, box)):
+        if box is None or (not own and home and is_contiguous(home) and contains(home, box)):
             return set()
-        kept = None if home is None else common(home, box)
-        if kept is not None and 2 * elements(kept) > elements(box):
+        kept = None if home is None else intersection(home, box)
+        if kept is not None and 2 * element_count(kept) > element_count(box):
             return set()  # the rank owns most of the box: a halo exchange with neighbours
         firsts = (first for first, _ in self.layout.pieces(tensor, box, at))
         if own:
@@ -231,7 +231,7 @@ class Groups:
         members = sorted(members + [(layout.grid.rank(at), at) for at in idle])
         if len(members) < FEWEST:
             return None
-        once = sum(map(elements, parts.values())) == elements(box)
+        once = sum(map(element_count, parts.values())) == element_count(box)
         if not once and not (len(parts) == len(members) and set(parts.values()) == made):
             return None
         got = tuple(parts.get(at) for _, at in members)

@@ -32,7 +32,7 @@ from tdsl.lang.expr import Binary, Param
 from tdsl.lang.interp import Evaluator
 from tdsl.lang.reduction import Combine
 from tdsl.lang.types import DType
-from tdsl.placement.ownership import Box, extents, within
+from tdsl.placement.ownership import Box, index_within, stored_shape
 from tdsl.schedule.state import State
 
 IN_PLACE = {"add": np.add, "mul": np.multiply}
@@ -108,13 +108,13 @@ class Buffer:
 
     def part(self, box: Box) -> tuple[Array, ...]:
         """The arrays of `box`: views of the buffer, or copies if `box` has gaps that the buffer has not."""
-        return tuple(array[within(box, self.box)] for array in self.arrays)
+        return tuple(array[index_within(box, self.box)] for array in self.arrays)
 
     def put(self, box: Box, values: tuple[Array, ...]) -> None:
         """Store values in a box of the buffer; arrays that are views of the buffer are skipped."""
         for array, new in zip(self.arrays, values, strict=True):
             if not np.may_share_memory(array, new):
-                array[within(box, self.box)] = new
+                array[index_within(box, self.box)] = new
 
 
 class Worker:
@@ -140,7 +140,7 @@ class Worker:
             match step:
                 case Make(name, tensor, box):
                     made = tuple(
-                        new_output(extents(box), t.numpy) for t in self.tasks.dtypes[tensor]
+                        new_output(stored_shape(box), t.numpy) for t in self.tasks.dtypes[tensor]
                     )
                     self.buffers[name] = Buffer(tensor, box, made)
                 case Fill(name):

@@ -20,7 +20,7 @@ from tdsl.distribute.task import dtypes_of
 from tdsl.errors import TypeMismatch
 from tdsl.lang.expr import ONE, ZERO, Binary, Call, Const, Expr, Select, Var, const
 from tdsl.lang.program import FuncDef
-from tdsl.lang.regions import Interval, box_of, common, interval_where
+from tdsl.lang.regions import Interval, box_of, intersection, interval_where
 from tdsl.lang.simplify import (
     add,
     ceildiv,
@@ -33,7 +33,7 @@ from tdsl.lang.simplify import (
     substitute,
     subtract,
 )
-from tdsl.lang.symbolic import as_sympy, for_multiples
+from tdsl.lang.symbolic import as_sympy, simplify_for_multiples
 from tdsl.placement.grid import Coordinates, Grid
 from tdsl.placement.notation import Copies, Fixed, Partial, Placement
 from tdsl.schedule.properties import rest_at_root, root_boxes
@@ -60,7 +60,7 @@ def formula(state: State, rank: int, *, even: bool = False) -> Any:
         if f.name in boxes and state.plan(f.name).distributed:
             total = add(total, StageFormula(state, state.grid, f, boxes).received(rank))
     made = as_sympy(total)
-    return for_multiples(made, _unit(state)) if even else made
+    return simplify_for_multiples(made, _unit(state)) if even else made
 
 
 def _unit(state: State) -> int:
@@ -72,7 +72,7 @@ def _unit(state: State) -> int:
     for _, placement in state.placed:
         for dim in range(len(placement.dims)):
             turns = [state.grid.shape[axis] for axis in placement.axes_of(dim)]
-            parts.append(math.prod(turns) * (placement.dealt(dim) or 1))
+            parts.append(math.prod(turns) * (placement.cyclic_size(dim) or 1))
     return math.lcm(*parts) ** 2
 
 
@@ -246,7 +246,7 @@ class StageFormula:
             whole = [(ZERO, e) for e in program.input(tensor).shape]
         found = []
         for dim, (lo, hi) in enumerate(whole):
-            turns, size = None, placement.dealt(dim)
+            turns, size = None, placement.cyclic_size(dim)
             for axis in placement.axes_of(dim):
                 parts = self.grid.shape[axis]
                 if size is not None:
@@ -297,7 +297,7 @@ def _ranges(
     for part in parts:
         free = {x: runs[x] for x in part.loops if x not in given}
         root, where = simplify(substitute(part.root, at)), simplify(substitute(part.where, at))
-        found[part.name] = common(interval_where(root, free, where), part.bounds)
+        found[part.name] = intersection(interval_where(root, free, where), part.bounds)
     return found
 
 

@@ -18,7 +18,7 @@ from tdsl.distribute.collective import Gather
 from tdsl.distribute.steps import Reduce
 from tdsl.placement.grid import Coordinates, Grid
 from tdsl.placement.ownership import Box, block
-from tdsl.placement.spans import count, united
+from tdsl.placement.spans import length, union
 
 InitBarriers = list[Reduce | Gather]
 
@@ -73,7 +73,7 @@ def _reduced(
 def _all_reduced(grid: Grid, within: Reduce, over: Reduce, at: Coordinates) -> InitBarriers:
     """A reduce-scatter within the node, an all-reduce across nodes, an all-gather within the node."""
     box, members = within.box, len(within.ranks)
-    longest = max(range(len(box)), key=lambda n: count(box[n]), default=None)
+    longest = max(range(len(box)), key=lambda n: length(box[n]), default=None)
     if longest is None:  # a scalar: reduce in the node, all-reduce across, broadcast in it
         cut: list[Box | None] = [box, *[None] * (members - 1)]
     else:
@@ -101,12 +101,10 @@ def _scattered(
         place = [grid.coordinates(rank)[n] for n in inner]
         alike = [r for r in group.ranks if [grid.coordinates(r)[n] for n in inner] == place]
         boxes = [box for r in alike if (box := whole[r]) is not None]
-        spans = (
-            [united(own) for own in zip(*boxes, strict=True)] if len(boxes) == len(alike) else []
-        )
+        spans = [union(own) for own in zip(*boxes, strict=True)] if len(boxes) == len(alike) else []
         box = tuple(span for span in spans if span is not None)
-        sizes = sum(math.prod(map(count, own)) for own in boxes)
-        if not boxes or len(box) < len(boxes[0]) or math.prod(map(count, box)) != sizes:
+        sizes = sum(math.prod(map(length, own)) for own in boxes)
+        if not boxes or len(box) < len(boxes[0]) or math.prod(map(length, box)) != sizes:
             return [group]
         made.append(box)
     mine = made[within.ranks.index(grid.rank(at))]

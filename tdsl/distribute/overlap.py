@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 from tdsl.distribute.stages import Spans
 from tdsl.placement.grid import Coordinates
-from tdsl.placement.ownership import Box, common
+from tdsl.placement.ownership import Box, intersection
 
 Touched = Callable[[Spans], Box | None]  # the box that ranks with these spans of coordinates access
 
@@ -44,7 +44,7 @@ def meeting(ranks: Spans, box: Box, touched: Touched) -> Iterator[tuple[Coordina
 def _alive(parts: tuple[Spans, ...], box: Box, touched: Touched) -> list[tuple[Spans, Box]]:
     """The spans of coordinates in which a rank may access a box, with the part of it; the last ones first."""
     found = [(ranks, touched(ranks)) for ranks in reversed(parts)]
-    shared = [(ranks, common(part, box)) for ranks, part in found if part is not None]
+    shared = [(ranks, intersection(part, box)) for ranks, part in found if part is not None]
     return [(ranks, part) for ranks, part in shared if part is not None]
 
 

@@ -36,7 +36,7 @@ from tdsl.errors import (
     is_one_of,
 )
 from tdsl.lang.sizes import check_sizes
-from tdsl.placement.ownership import extents, within
+from tdsl.placement.ownership import index_within, stored_shape
 from tdsl.schedule.bind import bind_state
 from tdsl.schedule.state import State
 
@@ -120,7 +120,7 @@ class Distributed(Suggesting):
         workers = []
         for plan in work.plan:
             blocks = {
-                name: arrays[name][within(box, work.wholes[name])] for name, box in plan.owned
+                name: arrays[name][index_within(box, work.wholes[name])] for name, box in plan.owned
             }
             workers.append(Worker(plan, work.tasks, blocks, scalars))
         traffic = simulate(workers)
@@ -137,7 +137,7 @@ class Distributed(Suggesting):
         if rank is not None:
             check_rank(rank, work.plan.grid.size + work.plan.idle)
         whole = as_array(arg, array)
-        shape = extents(work.wholes[work.arrays[name][0]])
+        shape = stored_shape(work.wholes[work.arrays[name][0]])
         check_shape(arg, whole, shape, "pass the whole array: the block of a rank is cut from it")
         part = work.part(work.arrays[name][0], whole, mpi.rank() if rank is None else rank)
         return None if part is None else np.ascontiguousarray(part).reshape(part.shape)
@@ -190,7 +190,7 @@ class Distributed(Suggesting):
                 elif arg.name in boxes:
                     values[arg.name] = block = as_array(arg, value)
                     way = f"pass its block of the whole array: p.block({arg.name!r}, array)"
-                    check_shape(arg, block, extents(boxes[arg.name]), way)
+                    check_shape(arg, block, stored_shape(boxes[arg.name]), way)
         except TdslError as error:
             return {}, error
         return values, None
@@ -256,10 +256,10 @@ class Distributed(Suggesting):
         mine = None
         if mpi.rank() in shares:
             own = as_array(arg, block)
-            check_shape(arg, own, extents(shares[mpi.rank()]))
+            check_shape(arg, own, stored_shape(shares[mpi.rank()]))
             mine = np.ascontiguousarray(own).reshape(own.shape)
         dtype = work.dtypes[tensor][n].numpy
-        parts = {r: np.empty(extents(box), dtype) for r, box in shares.items()}
+        parts = {r: np.empty(stored_shape(box), dtype) for r, box in shares.items()}
         mpi.collect(comm, parts if mpi.rank() == root else {}, mine, root)
         if mpi.rank() != root:
             return None

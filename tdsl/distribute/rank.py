@@ -37,7 +37,7 @@ from tdsl.distribute.steps import (
 )
 from tdsl.placement.grid import Coordinates
 from tdsl.placement.notation import Copies
-from tdsl.placement.ownership import Box, common, contains, is_empty, is_whole
+from tdsl.placement.ownership import Box, contains, intersection, is_contiguous, is_empty
 
 Meetings = dict[Spans, list[tuple[Coordinates, Box]]]  # other ranks and boxes, by iteration
 
@@ -184,7 +184,7 @@ class StageSteps:
                 not partial
                 and box is not None
                 and home is not None
-                and is_whole(home)
+                and is_contiguous(home)
                 and contains(home, box)
             ):
                 found.held[source], box = source, None
@@ -195,7 +195,7 @@ class StageSteps:
                 self.steps.append(Make(buffer, source, box))
                 if partial:
                     self.steps.append(Fill(buffer))
-                elif home is not None and (own := common(home, box)) is not None:
+                elif home is not None and (own := intersection(home, box)) is not None:
                     found.copies.append(Copy(source, buffer, own))
             if partial:
                 exchanges = iter((self._parts(source, buffer, box, spans, found.copies),))
@@ -332,7 +332,7 @@ class StageSteps:
         if ranges is None or box is None:
             return
         target = self.held[stage.name]
-        first = all(common(box, other) is None for other in self.added)
+        first = all(intersection(box, other) is None for other in self.added)
         self.added.add(box)
         reads = tuple((s, self.held[s]) for s in stage.sources if stage.box(s, spans) is not None)
         run = Run(stage.name, tuple(ranges.items()), reads, target, box)

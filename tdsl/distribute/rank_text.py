@@ -27,8 +27,8 @@ from tdsl.distribute.task import components, task
 from tdsl.errors import TargetError
 from tdsl.lang.expr import Binary, Call, Cast, Const, Expr, Param, Select, Unary
 from tdsl.lang.reduction import Combine
-from tdsl.placement.ownership import Box, elements, extents
-from tdsl.placement.spans import is_around, standing
+from tdsl.placement.ownership import Box, element_count, stored_shape
+from tdsl.placement.spans import is_wrapped, storage_parts
 
 Text = Callable[..., str]  # from the state of a task to the text of its module
 RESERVED = {"np", "MPI", "comm", "requests", "run", "RANKS", "GROUPS", "among", "prange", "njit"}
@@ -93,12 +93,12 @@ class RankText:
     def parts(self, buffer: str, box: Box) -> list[str]:
         """Expressions for a box of a buffer: slices, or `np.ix_` indices where it has gaps."""
         held = self.boxes[buffer]
-        parts = [standing(span, around) for span, around in zip(box, held, strict=True)]
+        parts = [storage_parts(span, around) for span, around in zip(box, held, strict=True)]
         texts = [", ".join(f"{lo}:{hi}" for lo, hi in part) for part in parts]
         at = ", ".join(texts)
         if any(len(part) > 1 for part in parts):
             at = f"np.ix_({', '.join(f'np.r_[{text}]' for text in texts)})"
-        all_of_it = held == box and not any(map(is_around, box))
+        all_of_it = held == box and not any(map(is_wrapped, box))
         return [name if all_of_it else f"{name}[{at}]" for name in self.arrays(buffer)]
 
     def step(self, step: Step) -> None:
@@ -109,7 +109,7 @@ class RankText:
                 self.boxes[buffer], self.tensors[buffer] = box, tensor
                 dtypes = self.kernels.tasks.dtypes[tensor]
                 for name, dtype in zip(self.arrays(buffer), dtypes, strict=True):
-                    w.line(f'{name} = np.empty({extents(box)}, "{dtype.numpy.name}")')
+                    w.line(f'{name} = np.empty({stored_shape(box)}, "{dtype.numpy.name}")')
             case Fill(buffer):
                 combine = self._combine(buffer)
                 for name, init in zip(self.arrays(buffer), combine.init, strict=True):
@@ -190,7 +190,7 @@ class RankText:
         part, into = step.parts[n], "None"
         if part is not None or kind == "reduce-scatter":
             into = self.room(
-                (0,) if part is None else (elements(part),), self.arrays(step.source)[0]
+                (0,) if part is None else (element_count(part),), self.arrays(step.source)[0]
             )
         if kind == "reduce":
             root = next(i for i, p in enumerate(step.parts) if p is not None)
@@ -198,11 +198,11 @@ class RankText:
         elif kind == "all-reduce":
             w.line(f"{self.group(step.ranks)}.Allreduce({packed}, {into}, {op})")
         else:
-            counts = [0 if p is None else elements(p) for p in step.parts]
+            counts = [0 if p is None else element_count(p) for p in step.parts]
             w.line(f"{self.group(step.ranks)}.Reduce_scatter({packed}, {into}, {counts}, {op})")
         if part is not None and step.target is not None:
             (place,) = self.parts(step.target, part)
-            w.line(f"{self._whole(place)} = {into}.reshape({extents(part)})")
+            w.line(f"{self._whole(place)} = {into}.reshape({stored_shape(part)})")
 
     def _start(self, step: Exchange, requests: str) -> list[str]:
         """Write the calls that start an exchange; returns the statements that finish it."""
@@ -217,7 +217,7 @@ class RankText:
             for part in self.parts(m.buffer, m.box):
                 target = part
                 if part.endswith("]"):
-                    target = self.room(extents(m.box), part)
+                    target = self.room(stored_shape(m.box), part)
                     copies.append(f"{part} = {target}")
                 w.line(
                     f"{requests}.append(comm.Irecv({target}, source={m.rank}, tag={m.tag % TAGS}))"
@@ -236,7 +236,7 @@ class RankText:
         root = step.ranks.index(self.rank if step.sends else m.rank)
         copies = []
         for part in self.parts(m.buffer, m.box):
-            given = self.pack([part]) if step.sends else self.room(extents(m.box), part)
+            given = self.pack([part]) if step.sends else self.room(stored_shape(m.box), part)
             self.writer.line(
                 f"{requests}.append({self.group(step.ranks)}.Ibcast({given}, root={root}))"
             )
@@ -251,8 +251,8 @@ class RankText:
             given = f"{like}[:0].ravel()"
             if mine is not None:
                 given = self.pack([self.parts(mine.buffer, mine.box)[n]])
-            sizes = {m.rank: elements(m.box) for m in step.receives}
-            sizes[self.rank] = 0 if mine is None else elements(mine.box)
+            sizes = {m.rank: element_count(m.box) for m in step.receives}
+            sizes[self.rank] = 0 if mine is None else element_count(mine.box)
             counts = [sizes.get(r, 0) for r in step.ranks]
             room = self.room((sum(counts),), like)
             call = f"{self.group(step.ranks)}.Iallgatherv({given}, ({room}, {counts}))"
@@ -265,8 +265,8 @@ class RankText:
         copies: list[str] = []
         for n, _ in enumerate(self.arrays(step.sends[0].buffer)):
             out = {m.rank: m for m in step.sends}
-            sizes = {m.rank: elements(m.box) for m in step.receives}
-            sent = [elements(out[r].box) if r in out else 0 for r in step.ranks]
+            sizes = {m.rank: element_count(m.box) for m in step.receives}
+            sent = [element_count(out[r].box) if r in out else 0 for r in step.ranks]
             counts = [sizes.get(r, 0) for r in step.ranks]
             parts = [self.parts(m.buffer, m.box)[n] for _, m in sorted(out.items())]
             room = self.room((sum(counts),), parts[0])
@@ -283,7 +283,7 @@ class RankText:
             lo = sum(counts[:at])
             place = self._whole(self.parts(m.buffer, m.box)[n])
             part = f"{room}[{lo}:{lo + counts[at]}]"
-            copies.append(f"{place} = {part}.reshape({extents(m.box)})")
+            copies.append(f"{place} = {part}.reshape({stored_shape(m.box)})")
         return copies
 
     def _run(self, step: Run) -> None:

@@ -31,8 +31,8 @@ def show_rank(plan: RankPlan) -> str:
 def show_box(box: Box) -> str:
     """A box as slices; of a span with gaps how many elements of how many each are meant.
 
-    >>> from tdsl.placement.spans import dealt
-    >>> show_box(((0, 5), (3, 4))), show_box((dealt((0, 9), 2, 4, 0),))
+    >>> from tdsl.placement.spans import block_cyclic
+    >>> show_box(((0, 5), (3, 4))), show_box((block_cyclic((0, 9), 2, 4, 0),))
     ('0:5, 3:4', '0:9 (2 of 4)')
     """
     return ", ".join(map(_span, box))

@@ -29,7 +29,7 @@ from tdsl.errors import IndexBoundError
 from tdsl.lang.interpreted_boxes import realised_boxes
 from tdsl.lang.program import Program
 from tdsl.placement.notation import Copies
-from tdsl.placement.ownership import Box, extents, within
+from tdsl.placement.ownership import Box, index_within, stored_shape
 from tdsl.schedule.state import State
 
 
@@ -130,7 +130,7 @@ class Work:
     def part(self, name: str, array: Array, rank: int) -> Array | None:
         """A rank's block of a whole array."""
         box = self.plan.owned(name, rank)
-        return None if box is None else array[within(box, self.wholes[name])]
+        return None if box is None else array[index_within(box, self.wholes[name])]
 
     def shares(self, name: str) -> dict[int, Box]:
         """The ranks whose blocks together are the whole tensor, with their boxes; the first of copies."""
@@ -154,7 +154,7 @@ class Work:
         dtypes = (t.numpy for t in self.dtypes[name])
         if shares:
             dtypes = (array.dtype for array in blocks[next(iter(shares))])
-        whole = tuple(np.empty(extents(self.wholes[name]), dtype) for dtype in dtypes)
+        whole = tuple(np.empty(stored_shape(self.wholes[name]), dtype) for dtype in dtypes)
         combine = None
         if dict(self.state.placed)[name].partial and shares:
             combine = self.tasks.stages[name].combine

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from tdsl.core.node import frozen
 from tdsl.errors import ScheduleError
 from tdsl.lang.affine import variables
-from tdsl.lang.bounds import NOTHING
+from tdsl.lang.bounds import NO_FACTS
 from tdsl.lang.definition import Definition
 from tdsl.lang.expr import ONE, TRUE, ZERO, Const, Expr, Read, Var, const
 from tdsl.lang.program import FuncDef
@@ -24,16 +24,16 @@ from tdsl.lang.reduction import Combine
 from tdsl.lang.regions import Box as Region
 from tdsl.lang.regions import (
     Interval,
-    boxes_at,
+    boxes_of,
     interval_where,
-    runs_around,
-    tighten,
+    modular_index,
+    restrict_ranges,
     union,
     union_box,
 )
 from tdsl.lang.simplify import add, conjunction, subtract
 from tdsl.placement.ownership import Box, is_empty
-from tdsl.placement.spans import Span, around
+from tdsl.placement.spans import Span, wrapped
 from tdsl.schedule.bounds_inference import bounds_of, box_with_updates, definition_ranges
 from tdsl.schedule.loop_relations import relate
 from tdsl.schedule.state import Nest, State
@@ -170,7 +170,9 @@ class Stage:
                 self._boxes[key] = None if found is None else numbers(found)
             else:
                 inside = (
-                    tighten(intervals(ranges), d.where) if d.where != TRUE else intervals(ranges)
+                    restrict_ranges(intervals(ranges), d.where)
+                    if d.where != TRUE
+                    else intervals(ranges)
                 )
                 alive = not any(map(_is_empty, inside.values()))
                 self._boxes[key] = self._axes(tensor, reads, inside) if alive else None
@@ -184,7 +186,7 @@ class Stage:
             names = sorted(variables(where).union(*map(variables, indices)))
             key = (tensor, n, *(ranges.get(name) for name in names))
             if key not in self._spans:
-                dealt = dict(self.state.placed)[tensor].dealt(n) is not None
+                dealt = dict(self.state.placed)[tensor].cyclic_size(n) is not None
                 self._spans[key] = _touched(list(indices), ranges, where, around_ends=not dealt)
             made.append(self._spans[key])
         return tuple(made)
@@ -223,7 +225,7 @@ def _touched(
     ((first, behind),) = numbers(
         (functools.reduce(union, (interval_where(e, ranges, where) for e in indices)),)
     )
-    turned = [runs_around(e) for e in indices]
+    turned = [modular_index(e) for e in indices]
     extents = {found[1] for found in turned if found is not None}
     if not around_ends or len(extents) != 1 or not (first >= 0 and {behind} == extents):
         return first, behind
@@ -232,7 +234,7 @@ def _touched(
     if any(not isinstance(end, Const) for both in ends for end in both):
         return first, behind
     ((lo, hi),) = numbers((functools.reduce(union, ends),))
-    return around(lo, hi, behind) if hi - lo < behind - first else (first, behind)
+    return wrapped(lo, hi, behind) if hi - lo < behind - first else (first, behind)
 
 
 def stages_of(state: State, boxes: Mapping[str, Box]) -> tuple[Stage, ...]:
@@ -338,17 +340,17 @@ def needed_by(
     """
     d = f.definitions[number]
     boxes: dict[str, Region] = {}
-    _read(boxes, f, tighten(ranges, d.where) if d.where != TRUE else ranges, number)
+    _read(boxes, f, restrict_ranges(ranges, d.where) if d.where != TRUE else ranges, number)
     if not number:
         made = tuple(ranges[name] for name in f.variables)
         for n, update in enumerate(f.definitions[1:], 1):
-            _read(boxes, f, definition_ranges(f, update, made, NOTHING), n)
+            _read(boxes, f, definition_ranges(f, update, made, NO_FACTS), n)
     for g in inside:
         if g.name not in boxes:
             continue
-        boxes[g.name] = box = box_with_updates(g, boxes[g.name], NOTHING)
+        boxes[g.name] = box = box_with_updates(g, boxes[g.name], NO_FACTS)
         for n, own in enumerate(g.definitions):
-            _read(boxes, g, definition_ranges(g, own, box, NOTHING), n)
+            _read(boxes, g, definition_ranges(g, own, box, NO_FACTS), n)
     return boxes
 
 
@@ -356,7 +358,7 @@ def _read(boxes: dict[str, Region], f: FuncDef, ranges: dict[str, Interval], n: 
     if any(_is_empty(i) for i in ranges.values()):
         return
     d = f.definitions[n]
-    for name, box in boxes_at(d.indices, ranges, NOTHING, d.where).items():
+    for name, box in boxes_of(d.indices, ranges, NO_FACTS, d.where).items():
         if name != f.name:
             boxes[name] = union_box(boxes.get(name), box)
 

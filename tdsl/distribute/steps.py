@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from tdsl.core.node import frozen
 from tdsl.placement.notation import Placement
-from tdsl.placement.ownership import Box, block, elements
+from tdsl.placement.ownership import Box, block, element_count
 
 if TYPE_CHECKING:
     pass
@@ -209,16 +209,16 @@ class Cost:
 
 def carried(step: Reduce, rank: int) -> tuple[int, int]:
     """The numbers of elements that a rank sends and receives in a reduction."""
-    whole, members, n = elements(step.box), len(step.ranks), step.ranks.index(rank)
+    whole, members, n = element_count(step.box), len(step.ranks), step.ranks.index(rank)
     if step.collective == "all-reduce":
         return reduced("all-reduce", members, whole, share(whole, members, n))
     part = step.parts[n]
-    return reduced(step.collective, members, whole, 0 if part is None else elements(part))
+    return reduced(step.collective, members, whole, 0 if part is None else element_count(part))
 
 
 def cost(plan: RankPlan, sizes: dict[str, int]) -> Cost:
     """The cost of a rank's steps; `sizes` has the bytes of an element of each tensor."""
-    held = {name: elements(box) * sizes[name] for name, box in plan.owned}
+    held = {name: element_count(box) * sizes[name] for name, box in plan.owned}
     tensors = {name: name for name, _ in plan.owned}
     peak, peak_step = sum(held.values()), 0
     sent = received = messages = 0
@@ -227,7 +227,7 @@ def cost(plan: RankPlan, sizes: dict[str, int]) -> Cost:
         match step:
             case Make(buffer, tensor, box):
                 tensors[buffer] = tensor
-                held[buffer] = elements(box) * sizes[tensor]
+                held[buffer] = element_count(box) * sizes[tensor]
                 if sum(held.values()) > peak:
                     peak, peak_step = sum(held.values()), number
             case Drop(buffer):
@@ -235,10 +235,10 @@ def cost(plan: RankPlan, sizes: dict[str, int]) -> Cost:
             case Exchange(sends, receives, collective) | Start(
                 Exchange(sends, receives, collective)
             ):
-                sent += sum(elements(m.box) * sizes[tensors[m.buffer]] for m in sends)
+                sent += sum(element_count(m.box) * sizes[tensors[m.buffer]] for m in sends)
                 messages += min(len(receives), 1) if collective else len(receives)
                 for m in receives:
-                    size = elements(m.box) * sizes[tensors[m.buffer]]
+                    size = element_count(m.box) * sizes[tensors[m.buffer]]
                     moved[tensors[m.buffer]] = moved.get(tensors[m.buffer], 0) + size
                     received += size
             case Reduce():

@@ -17,15 +17,15 @@ from tdsl.core.node import Node, transform
 from tdsl.distribute.stages import Stage
 from tdsl.distribute.steps import Run
 from tdsl.errors import ScheduleError
-from tdsl.lang.bounds import NOTHING
+from tdsl.lang.bounds import NO_FACTS
 from tdsl.lang.definition import Definition
 from tdsl.lang.expr import ZERO, Binary, Const, Expr, Read, Var, const
 from tdsl.lang.program import FuncDef, Input, Program, map_expressions
-from tdsl.lang.regions import Ranges, interval_of, runs_around
+from tdsl.lang.regions import Ranges, interval_of, modular_index
 from tdsl.lang.simplify import add, simplify, substitute, subtract
 from tdsl.lang.types import DType
-from tdsl.placement.ownership import Box, extents
-from tdsl.placement.spans import PeriodicSpan, Span, is_around
+from tdsl.placement.ownership import Box, stored_shape
+from tdsl.placement.spans import PeriodicSpan, Span, is_wrapped
 from tdsl.schedule.state import (
     SERIAL,
     At,
@@ -52,10 +52,10 @@ def task(stage: Stage, run: Run, boxes: Mapping[str, Box]) -> State:
     starts = {name: const(lo) for name, (lo, _) in ranges.items()}
     names = {name: components(program, name) for name in boxes}
 
-    known = NOTHING  # ranges of variables: they simplify padding away, so interior blocks share a program
+    known = NO_FACTS  # ranges of variables: they simplify padding away, so interior blocks share a program
     if len(f.definitions) == 1:
         for name, (lo, hi) in ranges.items():
-            known = known.knowing(name, ZERO, const(hi - lo - 1))
+            known = known.with_range(name, ZERO, const(hi - lo - 1))
 
     def of_buffers(e: Expr) -> Expr:
         return simplify(_read_buffers(e, boxes, names))
@@ -87,7 +87,7 @@ def task(stage: Stage, run: Run, boxes: Mapping[str, Box]) -> State:
     made = replace(f, definitions=definitions, limits=natural, natural=natural, declared=False)
     inside = tuple(g.map_expressions(of_buffers) for g in reversed(stage.inside))
     inputs = tuple(
-        Input(part, tuple(map(const, extents(boxes[name]))), dtype)
+        Input(part, tuple(map(const, stored_shape(boxes[name]))), dtype)
         for name in stage.sources
         if name in boxes
         for part, dtype in zip(names[name], dtypes_of(program, name), strict=True)
@@ -117,13 +117,13 @@ def _read_buffers(
 
 def _place_in(index: Expr, span: Span, ranges: Ranges) -> Expr:
     """The position of an index in a buffer of a span; without a modulo where `ranges` stay in one period."""
-    turned = runs_around(index)
+    turned = modular_index(index)
     if turned is None and not isinstance(span, PeriodicSpan):
         return subtract(index, const(span[0]))
     x, n = turned or (index, 0)
     start = span[0]
     if isinstance(span, PeriodicSpan):
-        assert is_around(span) and n in (0, span.period), "a buffer has no other gaps"
+        assert is_wrapped(span) and n in (0, span.period), "a buffer has no other gaps"
         start, n = span.start, span.period
     turns = [(int(e.value) - start) // n for e in interval_of(x, ranges) if isinstance(e, Const)]
     if len(turns) == 2 and turns[0] == turns[1]:

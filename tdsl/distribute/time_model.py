@@ -33,7 +33,7 @@ from tdsl.distribute.steps import (
     carried,
 )
 from tdsl.placement.grid import Grid
-from tdsl.placement.ownership import elements
+from tdsl.placement.ownership import element_count
 
 COMPUTE, SEND, RECEIVE = "compute", "send", "receive"
 Key = tuple[int, int, int]  # of a message: source, target, tag
@@ -147,7 +147,7 @@ class Clock:
                 case Fill(buffer):
                     pass  # negligible
                 case Copy(source, _, box) | Merge(source, _, box):
-                    size = elements(box) * self.sizes[self.tensors[rank][source]]
+                    size = element_count(box) * self.sizes[self.tensors[rank][source]]
                     what = f"{type(step).__name__.lower()} {self.tensors[rank][source]}"
                     self._busy(rank, what, size / self.machine.memory, size)
                 case Run(func, ranges):
@@ -228,7 +228,7 @@ class Clock:
             self._schedule(max(at for at, _ in found.ready.values()), (tag, meeting.ranks))
 
     def _size(self, rank: int, m: Message) -> int:
-        return elements(m.box) * self.sizes[self.tensors[rank][m.buffer]]
+        return element_count(m.box) * self.sizes[self.tensors[rank][m.buffer]]
 
     def _schedule(self, at: float, key: Key | tuple[int, tuple[int, ...]] | Port) -> None:
         heapq.heappush(self._due, (at, next(self._count), key))

@@ -30,7 +30,7 @@ from tdsl.distribute.steps import (
 from tdsl.distribute.time_model import COMPUTE, RECEIVE, SEND, Machine, Slice
 from tdsl.errors import TypeMismatch
 from tdsl.placement.grid import Grid
-from tdsl.placement.ownership import Box, elements
+from tdsl.placement.ownership import Box, element_count
 from tdsl.schedule.properties import cost
 
 TRACKS = (COMPUTE, SEND, RECEIVE)
@@ -87,7 +87,7 @@ def _rank(plan: Plan, own: RankPlan, marks: Array) -> Iterator[Slice]:
     when = (marks - marks[0]).tolist()
 
     def size(buffer: str, box: Box) -> int:
-        return elements(box) * plan.sizes[tensors[buffer]]
+        return element_count(box) * plan.sizes[tensors[buffer]]
 
     for step, (begin, end) in zip(own.steps, itertools.pairwise(when), strict=True):
         match step:

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from tdsl.graph.values import Spec, View
-from tdsl.lang.affine import Sum, as_expr
-from tdsl.lang.bounds import NOTHING
+from tdsl.lang.affine import AffineSum, as_expr
+from tdsl.lang.bounds import NO_FACTS
 from tdsl.lang.expr import ZERO, Binary, Expr, Var, const
 from tdsl.lang.simplify import simplify, substitute
 
@@ -31,14 +31,14 @@ def index_of_base(view: View, base: Spec, index: Sequence[Expr]) -> tuple[Expr, 
     if not strided.size:
         return (ZERO,) * len(base.shape)
     names = [f"v{n}" for n in range(strided.ndim)]
-    facts = NOTHING
+    facts = NO_FACTS
     for name, extent in zip(names, strided.shape, strict=True):
-        facts = facts.knowing(name, ZERO, const(extent - 1))
+        facts = facts.with_range(name, ZERO, const(extent - 1))
     strides = {
         Var(n): s // base.dtype.itemsize for n, s in zip(names, strided.strides, strict=True)
     }
     view_offset = (strided.ctypes.data - memory.ctypes.data) // base.dtype.itemsize
-    offset = as_expr(Sum({v: s for v, s in strides.items() if s}, view_offset))
+    offset = as_expr(AffineSum({v: s for v, s in strides.items() if s}, view_offset))
     values, base_index = dict(zip(names, index, strict=True)), []
     for extent in reversed(base.shape):
         digit = Binary("mod", offset, const(extent))

@@ -1,7 +1,7 @@
 """The regions that definitions read and write, for the interpreter and the compiler alike.
 
-    boxes = read_at(d, ranges)          the boxes that a definition reads for given ranges of its variables
-    box = with_updates(f, box, ...)     a box of a func, extended by what its updates read and write of it
+    boxes = accessed_boxes(d, ranges)   the boxes that a definition reads for given ranges of its variables
+    box = update_closure(f, box, ...)   a box of a func, extended by what its updates read and write of it
 
 Conditions that read data are evaluated at the points where all conditions without reads hold; index and
 values are evaluated where every condition holds.
@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 from tdsl.core.node import post_order
 from tdsl.errors import IndexBoundError
-from tdsl.lang.bounds import NOTHING, Facts
+from tdsl.lang.bounds import NO_FACTS, Facts
 from tdsl.lang.definition import Definition
 from tdsl.lang.expr import TRUE
 from tdsl.lang.program import FuncDef
@@ -22,18 +22,18 @@ from tdsl.lang.regions import (
     Interval,
     Ranges,
     box_of,
-    boxes_at,
-    common_box,
+    boxes_of,
+    intersection_box,
     is_empty,
-    tighten,
+    restrict_ranges,
     union_box,
 )
 
 RangesAt = Callable[[Definition, Box], dict[str, Interval]]
 
 
-def read_at(
-    d: Definition, ranges: Ranges, facts: Facts = NOTHING, writes: str = ""
+def accessed_boxes(
+    d: Definition, ranges: Ranges, facts: Facts = NO_FACTS, writes: str = ""
 ) -> dict[str, Box]:
     """The boxes that a definition reads when its variables run over `ranges` and its conditions hold.
 
@@ -45,27 +45,27 @@ def read_at(
     if d.where != TRUE:
         if d.tested:
             where, indices = d.tested
-            ranges = tighten(ranges, where, facts)
+            ranges = restrict_ranges(ranges, where, facts)
             if any(is_empty(r, facts) for r in ranges.values()):
                 return boxes
-            boxes = boxes_at(indices, ranges, facts, where)
-        ranges = tighten(ranges, d.where, facts)
+            boxes = boxes_of(indices, ranges, facts, where)
+        ranges = restrict_ranges(ranges, d.where, facts)
         if any(is_empty(r, facts) for r in ranges.values()):
             return boxes
-    for name, box in boxes_at(d.indices, ranges, facts, d.where).items():
+    for name, box in boxes_of(d.indices, ranges, facts, d.where).items():
         boxes[name] = union_box(boxes.get(name), box, facts)
     if writes:
         boxes[writes] = union_box(boxes.get(writes), box_of(d.index, ranges, facts, d.where), facts)
     return boxes
 
 
-_MOST_NODES = (
+_MAX_NODES = (
     100  # nodes of a box's bounds beyond which the iteration of updates is taken not to converge
 )
 
 
-def with_updates(
-    f: FuncDef, box: Box, ranges_at: RangesAt, facts: Facts = NOTHING, most: Box | None = None
+def update_closure(
+    f: FuncDef, box: Box, ranges_at: RangesAt, facts: Facts = NO_FACTS, most: Box | None = None
 ) -> Box:
     """The smallest box around `box` with all elements that the func's updates read and write when run on it.
 
@@ -78,15 +78,19 @@ def with_updates(
     before = box
     for widened in (False, True, True):
         for _ in range(2 * len(box) + 2):
-            before, box = box, _grown(f, box, ranges_at, facts)
+            before, box = box, _grow_box(f, box, ranges_at, facts)
             if box == before:
                 return box
-            if most is not None and _nodes(box) > _MOST_NODES:
+            if most is not None and _node_count(box) > _MAX_NODES:
                 return most
         # widening: ends that still move are set to those on an unbounded box, then to the func's limits
         moving = zip(box, before, strict=True)
         over = tuple((a if a == c else None, b if b == d else None) for (a, b), (c, d) in moving)
-        box = _with_ends(over, f.limits) if widened else _grown(f, box, ranges_at, facts, over)
+        box = (
+            _replace_unbounded(over, f.limits)
+            if widened
+            else _grow_box(f, box, ranges_at, facts, over)
+        )
         if any(None in ends for ends in box):
             break
     if most is not None:
@@ -99,28 +103,32 @@ def with_updates(
     )
 
 
-def _grown(f: FuncDef, box: Box, ranges_at: RangesAt, facts: Facts, over: Box | None = None) -> Box:
+def _grow_box(
+    f: FuncDef, box: Box, ranges_at: RangesAt, facts: Facts, over: Box | None = None
+) -> Box:
     """The union of a box and the boxes that a func's updates read and write of it when run on the box.
 
     If `over` is given, the updates run on `over`, which may be unbounded; ends that are then unbounded do not
     move.
     """
     for d in reversed(f.definitions[1:]):
-        touched = read_at(d, ranges_at(d, over or box), facts, writes=f.name).get(f.name)
+        touched = accessed_boxes(d, ranges_at(d, over or box), facts, writes=f.name).get(f.name)
         if touched is None:
             continue
         if over is not None:
-            touched = _with_ends(touched, box)
-        box = union_box(box, common_box(touched, f.limits, facts) if f.declared else touched, facts)
+            touched = _replace_unbounded(touched, box)
+        box = union_box(
+            box, intersection_box(touched, f.limits, facts) if f.declared else touched, facts
+        )
     return box
 
 
-def _nodes(box: Box) -> int:
+def _node_count(box: Box) -> int:
     """The number of distinct expression nodes in the ends of a box."""
     return sum(1 for _ in post_order(*(end for ends in box for end in ends if end is not None)))
 
 
-def _with_ends(box: Box, other: Box) -> Box:
+def _replace_unbounded(box: Box, other: Box) -> Box:
     """The box with each unbounded end replaced by that of `other`."""
     both = zip(box, other, strict=True)
     return tuple((a if lo is None else lo, b if hi is None else hi) for (lo, hi), (a, b) in both)

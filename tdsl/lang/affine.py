@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from math import gcd, prod
 
-from tdsl.core.node import Memo, Node, children, remembered
+from tdsl.core.node import Memo, Node, children, memoised
 from tdsl.lang.expr import (
     COMPARISONS,
     Access,
@@ -42,16 +42,16 @@ from tdsl.lang.types import DType, i64
 
 
 @dataclass(slots=True)
-class Sum:
+class AffineSum:
     """The affine sum constant + sum of coefficient * atom; no coefficient is 0. Treat as immutable."""
 
     terms: dict[Expr, int] = field(default_factory=dict)
     constant: int = 0
 
-    def plus(self, other: Sum, times: int = 1) -> Sum:
+    def plus(self, other: AffineSum, times: int = 1) -> AffineSum:
         """self + times * other."""
         if not other.terms:
-            return Sum(self.terms, self.constant + times * other.constant)
+            return AffineSum(self.terms, self.constant + times * other.constant)
         terms = dict(self.terms)
         for atom, coefficient in other.terms.items():
             total = terms.get(atom, 0) + times * coefficient
@@ -59,31 +59,31 @@ class Sum:
                 terms[atom] = total
             else:
                 terms.pop(atom, None)
-        return Sum(terms, self.constant + times * other.constant)
+        return AffineSum(terms, self.constant + times * other.constant)
 
-    def times(self, factor: int) -> Sum:
+    def times(self, factor: int) -> AffineSum:
         """The sum times an integer."""
         if factor == 0:
-            return Sum()
+            return AffineSum()
         if factor == 1:
             return self
-        return Sum({a: c * factor for a, c in self.terms.items()}, self.constant * factor)
+        return AffineSum({a: c * factor for a, c in self.terms.items()}, self.constant * factor)
 
-    def without(self, atom: Expr) -> Sum:
+    def without(self, atom: Expr) -> AffineSum:
         """The sum without the term of an atom."""
         terms = dict(self.terms)
         terms.pop(atom, None)
-        return Sum(terms, self.constant)
+        return AffineSum(terms, self.constant)
 
-    def divided(self, factor: int) -> Sum:
+    def divided(self, factor: int) -> AffineSum:
         """The sum divided by `factor`, which must divide every coefficient and the constant."""
-        return Sum({a: c // factor for a, c in self.terms.items()}, self.constant // factor)
+        return AffineSum({a: c // factor for a, c in self.terms.items()}, self.constant // factor)
 
 
-_SUMS: Memo[Expr, Sum] = Memo()
+_SUMS: Memo[Expr, AffineSum] = Memo()
 
 
-def as_sum(e: Expr) -> Sum:
+def as_sum(e: Expr) -> AffineSum:
     """The affine sum equal to an i64 expression.
 
     >>> from tdsl.lang.show import show_expr
@@ -92,16 +92,16 @@ def as_sum(e: Expr) -> Sum:
     >>> show_expr(as_expr(as_sum(e)))
     'i + j + 3'
     """
-    found = _SUMS.get(e)
-    return remembered(_SUMS, e, _as_sum, _addends) if found is None else found
+    cached = _SUMS.get(e)
+    return memoised(_SUMS, e, _as_sum, _sum_operands) if cached is None else cached
 
 
-def _as_sum(e: Expr) -> Sum:
-    sum_ = linear(e)
-    return Sum({e: 1}) if may_wrap(e) else sum_
+def _as_sum(e: Expr) -> AffineSum:
+    sum_ = modular_sum(e)
+    return AffineSum({e: 1}) if may_wrap(e) else sum_
 
 
-def _addends(e: Expr) -> tuple[Expr, ...]:
+def _sum_operands(e: Expr) -> tuple[Expr, ...]:
     """The operands from whose affine sums that of `e` is computed."""
     match e:
         case Binary("add" | "sub" | "mul", left, right):
@@ -114,13 +114,13 @@ def _addends(e: Expr) -> tuple[Expr, ...]:
             return ()
 
 
-def linear(e: Expr) -> Sum:
+def modular_sum(e: Expr) -> AffineSum:
     """The affine sum equal to an i64 expression modulo 2**64, also if the expression itself may wrap."""
     match e:
         case Const(value):
-            return Sum({}, int(value))
+            return AffineSum({}, int(value))
         case Var() | Size():
-            return Sum({e: 1})
+            return AffineSum({e: 1})
         case Binary("add", left, right):
             return as_sum(left).plus(as_sum(right))
         case Binary("sub", left, right):
@@ -131,17 +131,17 @@ def linear(e: Expr) -> Sum:
                 return b.times(a.constant)
             if not b.terms:
                 return a.times(b.constant)
-            return Sum({e: 1})
+            return AffineSum({e: 1})
         case Unary("neg", x):
             return as_sum(x).times(-1)
         case Cast(x, t) if t == i64 and dtype_of(x) == i64:
             return as_sum(x)
         case _:
-            return Sum({e: 1})
+            return AffineSum({e: 1})
 
 
 _LARGEST = 2**63 - 1
-_SIZES: Memo[Expr, int] = Memo()
+_MAGNITUDES: Memo[Expr, int] = Memo()
 
 
 def may_wrap(e: Expr) -> bool:
@@ -155,23 +155,27 @@ def may_wrap(e: Expr) -> bool:
     """
     match e:
         case Binary("add" | "sub" | "mul") | Unary("neg" | "abs"):
-            return dtype_of(e) == i64 and data_size(e) > _LARGEST
+            return dtype_of(e) == i64 and data_magnitude(e) > _LARGEST
         case _:
             return False
 
 
-def data_size(e: Expr) -> int:
+def data_magnitude(e: Expr) -> int:
     """A bound of what data contribute to |e|, by their dtypes; 0 if only loop variables and extents do."""
-    found = _SIZES.get(e)
-    return remembered(_SIZES, e, _data_size, _sized) if found is None else found
+    cached = _MAGNITUDES.get(e)
+    return (
+        memoised(_MAGNITUDES, e, _clamped_magnitude, _magnitude_operands)
+        if cached is None
+        else cached
+    )
 
 
-def _data_size(e: Expr) -> int:
-    return min(_size(e), 2**64)
+def _clamped_magnitude(e: Expr) -> int:
+    return min(_magnitude(e), 2**64)
 
 
-def _sized(e: Expr) -> tuple[Expr, ...]:
-    """The operands from whose `data_size` that of `e` is computed."""
+def _magnitude_operands(e: Expr) -> tuple[Expr, ...]:
+    """The operands from whose `data_magnitude` that of `e` is computed."""
     match e:
         case Unary(_, x) | Broadcast(x) | Require(_, x) | Show(_, x) | Cast(x):
             return (x,)
@@ -183,21 +187,22 @@ def _sized(e: Expr) -> tuple[Expr, ...]:
             return ()
 
 
-def _size(e: Expr) -> int:
+def _magnitude(e: Expr) -> int:
     match e:
         case Read() | Load() | Access() | Param() | Reduce():
-            return _most(e.dtype)
+            return _max_magnitude(e.dtype)
         case Unary(_, x) | Broadcast(x) | Require(_, x) | Show(_, x):
-            return data_size(x)
+            return data_magnitude(x)
         case Cast(x, t):
-            size = _most(t) if dtype_of(x).is_float else data_size(x)
-            return _most(t) if size and t.kind == "u" else min(size, _most(t))
+            result = _max_magnitude(t) if dtype_of(x).is_float else data_magnitude(x)
+            most = _max_magnitude(t)
+            return most if result and t.kind == "u" else min(result, most)
         case Select(_, yes, no):
-            return max(data_size(yes), data_size(no))
+            return max(data_magnitude(yes), data_magnitude(no))
         case Call(fn, _, t):
-            return 0 if fn in INDEX_CALLS else _most(t)
+            return 0 if fn in INDEX_CALLS else _max_magnitude(t)
         case Binary(op, x, y):
-            return _size_of_result(op, e, x, y)
+            return _binary_magnitude(op, e, x, y)
         case _:
             return 0
 
@@ -205,43 +210,44 @@ def _size(e: Expr) -> int:
 INDEX_CALLS = ("pad_edge", "pad_reflect", "pad_symmetric", "pad_wrap", "extent")
 
 
-def _size_of_result(op: str, e: Binary, x: Expr, y: Expr) -> int:
-    sizes = data_size(x), data_size(y)
-    if sizes == (0, 0) or op in COMPARISONS or _is_clip(e):
+def _binary_magnitude(op: str, e: Binary, x: Expr, y: Expr) -> int:
+    magnitudes = data_magnitude(x), data_magnitude(y)
+    if magnitudes == (0, 0) or op in COMPARISONS or _is_clip(e):
         return 0
-    known = [
-        abs(int(a.value)) if isinstance(a, Const) else s for a, s in zip((x, y), sizes, strict=True)
+    tight = [
+        abs(int(a.value)) if isinstance(a, Const) else s
+        for a, s in zip((x, y), magnitudes, strict=True)
     ]
     match op:
         case "add" | "sub":
-            return sum(known)
+            return sum(tight)
         case "mul":
-            return max(known[0], 1) * max(known[1], 1)
+            return max(tight[0], 1) * max(tight[1], 1)
         case "min" | "max" | "floordiv" | "shr":
-            return max(sizes)
+            return max(magnitudes)
         case "mod" | "and" if isinstance(y, Const) and y.value >= 0:
             return 0
         case _:
-            return _most(dtype_of(e))
+            return _max_magnitude(dtype_of(e))
 
 
 def _is_clip(e: Binary) -> bool:
     """True for min(max(x, lo), hi) and max(min(x, hi), lo) where lo and hi are indices."""
     match e:
         case Binary("min", Binary("max", _, a), b) | Binary("max", Binary("min", _, a), b):
-            return not (data_size(a) or data_size(b))
+            return not (data_magnitude(a) or data_magnitude(b))
         case _:
             return False
 
 
-def _most(t: DType) -> int:
+def _max_magnitude(t: DType) -> int:
     return 0 if t.is_float else int(max(-t.low, t.high))
 
 
-def as_expr(s: Sum) -> Expr:
+def as_expr(s: AffineSum) -> Expr:
     """A sum as an expression: variables, larger coefficients first, then sizes, other atoms, the constant."""
     result: Expr | None = None
-    for atom, coefficient in sorted(s.terms.items(), key=_order):
+    for atom, coefficient in sorted(s.terms.items(), key=_term_order):
         magnitude = abs(coefficient)
         term: Expr = atom if magnitude == 1 else Binary("mul", atom, const(magnitude))
         if result is None:
@@ -256,7 +262,7 @@ def as_expr(s: Sum) -> Expr:
     return result
 
 
-def _order(item: tuple[Expr, int]) -> tuple[int, int, int, str]:
+def _term_order(item: tuple[Expr, int]) -> tuple[int, int, int, str]:
     atom, coefficient = item
     first = 0 if coefficient > 0 else 1
     match atom:
@@ -268,7 +274,7 @@ def _order(item: tuple[Expr, int]) -> tuple[int, int, int, str]:
             return (first, 2, 0, "")
 
 
-def ends_as_numbers(
+def constant_bounds(
     e: Expr, ranges: Mapping[str, tuple[Expr | None, Expr | None]]
 ) -> tuple[Expr, Expr] | None:
     """The smallest and the largest value of an i64 expression that is affine in variables of constant ranges.
@@ -276,7 +282,7 @@ def ends_as_numbers(
     None for other expressions. If the range of a variable is empty, the expression has no values.
 
     >>> e = Binary("sub", Binary("mul", const(2), Var("i")), Var("j"))
-    >>> lo, hi = ends_as_numbers(e, {"i": (const(0), const(9)), "j": (const(1), const(3))})
+    >>> lo, hi = constant_bounds(e, {"i": (const(0), const(9)), "j": (const(1), const(3))})
     >>> lo.value, hi.value
     (-3, 17)
     """
@@ -293,13 +299,13 @@ def ends_as_numbers(
     return const(lo), const(hi)
 
 
-def whole_steps(s: Sum) -> Sum:
+def fold_remainders(s: AffineSum) -> AffineSum:
     """The sum with x - x % k rewritten to x // k * k, whose bounds are exact although x and x % k correlate.
 
     >>> from tdsl.lang.show import show_expr
     >>> x, eight, four = Var("x"), const(8), const(4)
     >>> e = Binary("add", Binary("sub", x, Binary("mod", x, eight)), Binary("mod", x, four))
-    >>> show_expr(as_expr(whole_steps(as_sum(e))))
+    >>> show_expr(as_expr(fold_remainders(as_sum(e))))
     'x % 4 + x // 8 * 8'
     """
     for atom, c in s.terms.items():
@@ -307,19 +313,19 @@ def whole_steps(s: Sum) -> Sum:
             case Binary("mod", x, Const(k)) if k > 0:
                 inner = as_sum(x)
                 if inner.terms and all(s.terms.get(a) == -c * n for a, n in inner.terms.items()):
-                    steps = Sum({Binary("floordiv", x, const(int(k))): -c * int(k)})
-                    return whole_steps(s.without(atom).plus(inner, c).plus(steps))
+                    steps = AffineSum({Binary("floordiv", x, const(int(k))): -c * int(k)})
+                    return fold_remainders(s.without(atom).plus(inner, c).plus(steps))
             case _:
                 pass
     return s
 
 
-def difference(a: Expr, b: Expr) -> int | None:
+def constant_difference(a: Expr, b: Expr) -> int | None:
     """a - b if it is a constant, else None; also if both are min (or max) with operands of equal differences.
 
     >>> i = Var("i")
     >>> clipped = [Binary("min", Binary("add", i, const(n)), const(n + 9)) for n in (0, 4)]
-    >>> difference(clipped[1], clipped[0])
+    >>> constant_difference(clipped[1], clipped[0])
     4
     """
     d = as_sum(a).plus(as_sum(b), -1)
@@ -329,33 +335,33 @@ def difference(a: Expr, b: Expr) -> int | None:
         case [(Binary("min" | "max") as x, c), (Binary("min" | "max") as y, other)] if (
             x.op == y.op and c == -other
         ):
-            apart = difference(x.left, y.left)
-            if apart is not None and apart == difference(x.right, y.right):
-                return d.constant + c * apart
+            shift = constant_difference(x.left, y.left)
+            if shift is not None and shift == constant_difference(x.right, y.right):
+                return d.constant + c * shift
     return None
 
 
 def variables(e: Expr) -> frozenset[str]:
     """The names of the loop variables in an expression."""
-    found = _VARIABLES.get(e)
-    return remembered(_VARIABLES, e, _variables) if found is None else found
+    cached = _VARIABLES.get(e)
+    return memoised(_VARIABLES, e, _variables) if cached is None else cached
 
 
 def _variables(n: Node) -> frozenset[str]:
-    return frozenset((n.name,)) if isinstance(n, Var) else union_of(_VARIABLES, n)
+    return frozenset((n.name,)) if isinstance(n, Var) else union_of_children(_VARIABLES, n)
 
 
 def has_data(e: Expr) -> bool:
     """True if an expression reads a tensor, a func or memory."""
-    found = _DATA.get(e)
-    return remembered(_DATA, e, _has_data) if found is None else found
+    cached = _DATA.get(e)
+    return memoised(_DATA, e, _has_data) if cached is None else cached
 
 
 def _has_data(n: Node) -> bool:
     return isinstance(n, Read | Load) or any(_DATA[c] for c in children(n))
 
 
-def union_of(memo: Mapping[Node, frozenset[str]], n: Node) -> frozenset[str]:
+def union_of_children(memo: Mapping[Node, frozenset[str]], n: Node) -> frozenset[str]:
     """The union of the sets of a node's children in `memo`; one child's set itself if it is the union."""
     result: frozenset[str] = frozenset()
     for c in children(n):
@@ -367,42 +373,42 @@ def union_of(memo: Mapping[Node, frozenset[str]], n: Node) -> frozenset[str]:
 
 def height(e: Node) -> int:
     """The number of nodes on the longest path from `e` to a leaf."""
-    found = _HEIGHTS.get(e)
-    return remembered(_HEIGHTS, e, _height) if found is None else found
+    cached = _HEIGHTS.get(e)
+    return memoised(_HEIGHTS, e, _height) if cached is None else cached
 
 
 def _height(n: Node) -> int:
     return 1 + max([_HEIGHTS[c] for c in children(n)], default=0)
 
 
-def written_nodes(e: Node) -> int:
+def tree_size(e: Node) -> int:
     """The number of nodes of `e` as a tree: a shared node counts once for each path to it."""
-    found = _WRITTEN.get(e)
-    return remembered(_WRITTEN, e, _written) if found is None else found
+    cached = _TREE_SIZES.get(e)
+    return memoised(_TREE_SIZES, e, _tree_size) if cached is None else cached
 
 
-def _written(n: Node) -> int:
-    return min(1 + sum([_WRITTEN[c] for c in children(n)]), 2**60)
+def _tree_size(n: Node) -> int:
+    return min(1 + sum([_TREE_SIZES[c] for c in children(n)]), 2**60)
 
 
-def arms_of(e: Expr) -> int:
+def arm_count(e: Expr) -> int:
     """The number of affine sums to which the choices of min and max resolve an index; at most MOST_ARMS.
 
     >>> i = Var("i")
-    >>> arms_of(Binary("add", Binary("min", i, const(3)), Binary("max", i, const(1))))
+    >>> arm_count(Binary("add", Binary("min", i, const(3)), Binary("max", i, const(1))))
     4
     """
-    found = _ARMS.get(e)
-    return remembered(_ARMS, e, _arms, _operands) if found is None else found
+    cached = _ARM_COUNTS.get(e)
+    return memoised(_ARM_COUNTS, e, _arm_count, _arm_operands) if cached is None else cached
 
 
-def _arms(e: Expr) -> int:
-    inside = [_ARMS[x] for x in _operands(e)]
-    chosen = isinstance(e, Binary) and e.op in ("min", "max")
-    return min(sum(inside) if chosen else prod(inside), MOST_ARMS)
+def _arm_count(e: Expr) -> int:
+    counts = [_ARM_COUNTS[x] for x in _arm_operands(e)]
+    is_choice = isinstance(e, Binary) and e.op in ("min", "max")
+    return min(sum(counts) if is_choice else prod(counts), MOST_ARMS)
 
 
-def _operands(e: Expr) -> tuple[Expr, ...]:
+def _arm_operands(e: Expr) -> tuple[Expr, ...]:
     return (e.left, e.right) if isinstance(e, Binary) and e.op in _ARITHMETIC else ()
 
 
@@ -410,27 +416,28 @@ MOST_ARMS = 16
 _ARITHMETIC = ("add", "sub", "mul", "min", "max", "floordiv", "mod")
 _VARIABLES: Memo[Node, frozenset[str]] = Memo()
 _HEIGHTS: Memo[Node, int] = Memo()
-_WRITTEN: Memo[Node, int] = Memo()
-_ARMS: Memo[Node, int] = Memo()
+_TREE_SIZES: Memo[Node, int] = Memo()
+_ARM_COUNTS: Memo[Node, int] = Memo()
 _DATA: Memo[Node, bool] = Memo()
 
 
-def divisor(e: Expr) -> int:
+def known_divisor(e: Expr) -> int:
     """The largest integer that is known to divide an index; 1 for the index 0.
 
     >>> i = Var("i")
-    >>> divisor(Binary("min", Binary("mul", i, const(8)), Binary("add", i, Binary("sub", const(10), i))))
+    >>> ten = Binary("add", i, Binary("sub", const(10), i))
+    >>> known_divisor(Binary("min", Binary("mul", i, const(8)), ten))
     2
     """
-    return gcd(*_factors(e)) or 1
+    return gcd(*_known_divisors(e)) or 1
 
 
-def _factors(e: Expr) -> Iterator[int]:
+def _known_divisors(e: Expr) -> Iterator[int]:
     s = as_sum(e)
     yield s.constant
     for atom, factor in s.terms.items():
         match atom:
             case Binary("min" | "max", left, right):
-                yield factor * gcd(*_factors(left), *_factors(right))
+                yield factor * gcd(*_known_divisors(left), *_known_divisors(right))
             case _:
                 yield factor

@@ -102,8 +102,8 @@ def cast(x: Array, to: DType, saturate: bool = False) -> Array:
 
 
 def _clip(x: Array, to: DType) -> Array:
-    own = np.iinfo(x.dtype)
-    low, high = max(int(to.low), own.min), min(int(to.high), own.max)
+    source = np.iinfo(x.dtype)
+    low, high = max(int(to.low), source.min), min(int(to.high), source.max)
     return np.clip(x, x.dtype.type(low), x.dtype.type(high)).astype(to.numpy)
 
 

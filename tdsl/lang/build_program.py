@@ -24,14 +24,14 @@ def build_program(
     disagree.
     """
     from tdsl.lang.collector import Collector
+    from tdsl.lang.fold_counts import fold_counts
     from tdsl.lang.infer import infer
-    from tdsl.lang.known_counts import known_counts
 
     collected = Collector()
     for p in parameters:
         collected.input(p)
     for n, f in enumerate(outputs):
-        _refuse_again(f, outputs[:n])
+        _check_distinct(f, outputs[:n])
         collected.func(f)
     collected.check_extents()
     order = {name: n for n, name in enumerate(collected.arguments(len(parameters)))}
@@ -41,10 +41,10 @@ def build_program(
         tuple(sorted(collected.scalars, key=lambda s: order[s.name])), tuple(collected.funcs),
         names, tuple(order), names,
     )  # fmt: skip
-    return known_counts(infer(program))
+    return fold_counts(infer(program))
 
 
-def _collected(outputs: tuple[Any, ...]) -> Collector:
+def _collect(outputs: tuple[Any, ...]) -> Collector:
     from tdsl.lang.collector import Collector
 
     collected = Collector()
@@ -53,13 +53,13 @@ def _collected(outputs: tuple[Any, ...]) -> Collector:
     return collected
 
 
-def reading_order(outputs: tuple[Any, ...]) -> tuple[str, ...]:
+def inputs_in_read_order(outputs: tuple[Any, ...]) -> tuple[str, ...]:
     """The inputs of a program in the order in which it reads them."""
-    collected = _collected(outputs)
+    collected = _collect(outputs)
     return tuple(collected.created)
 
 
-def _refuse_again(f: Any, before: tuple[Any, ...]) -> None:
+def _check_distinct(f: Any, before: tuple[Any, ...]) -> None:
     if any(f is other for other in before):
         raise DefinitionError(
             f"{f.name!r} is an output twice",
@@ -70,13 +70,13 @@ def _refuse_again(f: Any, before: tuple[Any, ...]) -> None:
         )
 
 
-def outline(outputs: tuple[Any, ...]) -> tuple[tuple[str, int, bool], ...]:
+def mutable_state(outputs: tuple[Any, ...]) -> tuple[tuple[str, int, bool], ...]:
     """The mutable state of each func: its name, number of definitions, and whether its shape is declared."""
-    collected = _collected(outputs)
+    collected = _collect(outputs)
     return tuple((f.name, len(f.definitions), f.declared) for f in collected.funcs)
 
 
 def names_by_handle(outputs: tuple[Any, ...]) -> dict[int, str]:
     """The unique name of each tensor and func that is reachable from `outputs`, by `id` of its handle."""
-    collected = _collected(outputs)
+    collected = _collect(outputs)
     return collected.names

@@ -35,11 +35,13 @@ def saturating_cast(x: Any, dtype: Any) -> Value:
     if not t.is_float:
         return Value(Cast(v.node, t, saturate=True, loc=loc))
     wide = Value(convert(v, f32, loc)) if v.dtype.is_narrow else v
-    own = wide.dtype
-    if t.largest < (own.largest if own.is_float else own.high):
-        high = t.largest if own.is_float else int(t.largest)
-        low = max(-high, own.low)
-        wide = binary("min", binary("max", wide, Value(Const(low, own))), Value(Const(high, own)))
+    source = wide.dtype
+    if t.largest < (source.largest if source.is_float else source.high):
+        high = t.largest if source.is_float else int(t.largest)
+        low = max(-high, source.low)
+        wide = binary(
+            "min", binary("max", wide, Value(Const(low, source))), Value(Const(high, source))
+        )
     return Value(convert(wide, t, loc))
 
 

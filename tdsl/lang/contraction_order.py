@@ -14,27 +14,31 @@ from math import prod
 
 from tdsl.core.node import frozen
 
-MOST = 8  # the number of operands up to which the order is optimal
-STORED = 16  # the cost of storing and reading an element of an intermediate, in multiplications
+MAX_OPTIMAL = 8  # the number of operands up to which the order is optimal
+STORAGE_COST = (
+    16  # the cost of storing and reading an element of an intermediate, in multiplications
+)
 
 Names = frozenset[str]
 Pair = tuple[int, int]
 
 
-def pairs(terms: Sequence[Names], result: Names, sizes: Mapping[str, int]) -> list[Pair]:
+def contraction_order(
+    terms: Sequence[Names], result: Names, sizes: Mapping[str, int]
+) -> list[Pair]:
     """The contraction order: the positions of each pair's operands; a product replaces the first of the two.
 
     >>> n = {"i": 200, "j": 200, "k": 200, "r": 16}
-    >>> pairs([frozenset("ijk"), frozenset("jr"), frozenset("kr")], frozenset("ir"), n)
+    >>> contraction_order([frozenset("ijk"), frozenset("jr"), frozenset("kr")], frozenset("ir"), n)
     [(0, 2), (0, 1)]
     """
-    left, found = list(terms), list[Pair]()
-    while len(left) > MOST:
+    left, order = list(terms), list[Pair]()
+    while len(left) > MAX_OPTIMAL:
         chosen = min(combinations(range(len(left)), 2), key=lambda p: _cost(p, left, result, sizes))
-        found.append(chosen)
-        left[chosen[0]] = _kept(frozenset(chosen), left, result)
+        order.append(chosen)
+        left[chosen[0]] = _product_axes(frozenset(chosen), left, result)
         del left[chosen[1]]
-    return found + _in_positions(_best(left, result, sizes), len(left))
+    return order + _tree_pairs(_optimal_tree(left, result, sizes), len(left))
 
 
 @frozen
@@ -45,17 +49,19 @@ class _Tree:
     parts: tuple[_Tree, _Tree] | int
 
 
-def _best(terms: Sequence[Names], result: Names, sizes: Mapping[str, int]) -> _Tree:
+def _optimal_tree(terms: Sequence[Names], result: Names, sizes: Mapping[str, int]) -> _Tree:
     """The contraction tree of least cost, by dynamic programming over subsets of the operands."""
     trees = {frozenset({n}): _Tree(0, n) for n in range(len(terms))}
     for count in range(2, len(terms) + 1):
         for chosen in map(frozenset, combinations(range(len(terms)), count)):
-            kept = _kept(chosen, terms, result)
-            stored = STORED * prod(sizes[n] for n in kept - result)
+            kept = _product_axes(chosen, terms, result)
+            stored = STORAGE_COST * prod(sizes[n] for n in kept - result)
             best: _Tree | None = None
             for some in _halves(chosen):
                 one, other = trees[some], trees[chosen - some]
-                names = _kept(some, terms, result) | _kept(chosen - some, terms, result)
+                names = _product_axes(some, terms, result) | _product_axes(
+                    chosen - some, terms, result
+                )
                 cost = one.cost + other.cost + prod(sizes[n] for n in names) + stored
                 if best is None or cost < best.cost:
                     best = _Tree(cost, (one, other))
@@ -74,7 +80,7 @@ def _halves(chosen: frozenset[int]) -> list[frozenset[int]]:
     ]
 
 
-def _kept(chosen: frozenset[int], terms: Sequence[Names], result: Names) -> Names:
+def _product_axes(chosen: frozenset[int], terms: Sequence[Names], result: Names) -> Names:
     """The axes of the product of the operands `chosen`: those that other operands or the result need."""
     if len(chosen) == 1:
         return terms[min(chosen)]
@@ -83,24 +89,24 @@ def _kept(chosen: frozenset[int], terms: Sequence[Names], result: Names) -> Name
 
 
 def _cost(p: Pair, terms: Sequence[Names], result: Names, sizes: Mapping[str, int]) -> int:
-    made = _kept(frozenset(p), terms, result)
-    every = terms[p[0]] | terms[p[1]]
-    return prod(sizes[n] for n in every) + STORED * prod(sizes[n] for n in made)
+    kept = _product_axes(frozenset(p), terms, result)
+    axes = terms[p[0]] | terms[p[1]]
+    return prod(sizes[n] for n in axes) + STORAGE_COST * prod(sizes[n] for n in kept)
 
 
-def _in_positions(tree: _Tree, count: int) -> list[Pair]:
+def _tree_pairs(tree: _Tree, count: int) -> list[Pair]:
     """The pairs of a tree, inner ones first, as positions in the list of operands left at that step."""
-    left, found = [frozenset({n}) for n in range(count)], list[Pair]()
+    left, order = [frozenset({n}) for n in range(count)], list[Pair]()
 
     def visit(t: _Tree) -> frozenset[int]:
         if isinstance(t.parts, int):
             return frozenset({t.parts})
         one, other = visit(t.parts[0]), visit(t.parts[1])
         a, b = sorted((left.index(one), left.index(other)))
-        found.append((a, b))
+        order.append((a, b))
         left[a] = one | other
         del left[b]
         return left[a]
 
     visit(tree)
-    return found
+    return order

@@ -30,9 +30,9 @@ from tdsl.lang.expr import (
     Var,
     dtype_of,
 )  # fmt: skip
-from tdsl.lang.reduction import Combine, builtin, combine_of
+from tdsl.lang.reduction import Combine, builtin_combiner, combiner_of
 from tdsl.lang.regions import Indices, indices_in, reads_in
-from tdsl.lang.show import show_expr, show_index, show_several
+from tdsl.lang.show import show_expr, show_index, show_tuple
 from tdsl.lang.simplify import add, conjunction, conjuncts
 from tdsl.lang.types import DType
 from tdsl.lang.value import Value, convert
@@ -130,20 +130,20 @@ def _unbound_children(n: Node) -> tuple[Node, ...]:
 
 def loop_variables(exprs: tuple[Expr, ...]) -> dict[str, Range | None]:
     """The unbound variables in order of appearance, each with its `td.range`, or None if it has none."""
-    found: dict[str, Range | None] = {}
+    variables: dict[str, Range | None] = {}
     for e in exprs:
         for n in pre_order(e, inside=_unbound_children):
             match n:
                 case Var(name):
-                    found.setdefault(name, None)
+                    variables.setdefault(name, None)
                 case Range(name):
-                    found[name] = n
+                    variables[name] = n
                 case Reduce():
                     for name in _unbound(n):
-                        found.setdefault(name, None)
+                        variables.setdefault(name, None)
                 case _:
                     pass
-    return found
+    return variables
 
 
 def _unbound(r: Reduce) -> list[str]:
@@ -159,31 +159,32 @@ def define(
 ) -> Definition:  # fmt: skip
     """The Definition of an equation; if `pure` and `values` are a Reduce, its axes become the ranges."""
     init = None
-    top = same_reduction(values) if pure else None
+    top = common_reduction(values) if pure else None
     if top is not None:
-        combine, init = combine_of(top), top.init
+        combine, init = combiner_of(top), top.init
         axes = [a for a in top.axes if isinstance(a, Var | Range)]
         values = top.terms
         ordered = {a.name: a if isinstance(a, Range) else None for a in axes}
         inside = loop_variables(values)
-        ordered = {name: own or inside.get(name) for name, own in ordered.items()}
+        ordered = {name: range_node or inside.get(name) for name, range_node in ordered.items()}
     else:
-        free_here = free_names(index)
+        indexing = free_names(index)
         ordered = {
-            name: own
-            for name, own in loop_variables((*index, *values)).items()
-            if own is not None or name not in free_here
+            name: range_node
+            for name, range_node in loop_variables((*index, *values)).items()
+            if range_node is not None or name not in indexing
         }
     free = tuple(name for name in free_names(index) if name not in ordered)
     where = conjunction(r.where for r in ordered.values() if r is not None and r.where is not None)
     ranges = tuple((name, r.lo if r else None, r.hi if r else None) for name, r in ordered.items())
     return Definition(
-        tuple(unrange(e) for e in index), free, tuple((n, _plain(a), _plain(b)) for n, a, b in ranges),
-        unrange(where), tuple(unrange(v) for v in values), combine, init, loc,
+        tuple(map(strip_ranges, index)), free,
+        tuple((n, _strip_bound(a), _strip_bound(b)) for n, a, b in ranges),
+        strip_ranges(where), tuple(map(strip_ranges, values)), combine, init, loc,
     )  # fmt: skip
 
 
-def same_reduction(values: tuple[Expr, ...]) -> Reduce | None:
+def common_reduction(values: tuple[Expr, ...]) -> Reduce | None:
     """The Reduce node whose components `values` are, all and in order; None if they are not of one Reduce."""
     top = values[0]
     if not isinstance(top, Reduce) or len(values) != len(top.terms):
@@ -194,11 +195,11 @@ def same_reduction(values: tuple[Expr, ...]) -> Reduce | None:
     return top
 
 
-def _plain(e: Expr | None) -> Expr | None:
-    return None if e is None else unrange(e)
+def _strip_bound(e: Expr | None) -> Expr | None:
+    return None if e is None else strip_ranges(e)
 
 
-def unrange(e: Expr) -> Expr:
+def strip_ranges(e: Expr) -> Expr:
     """The expression with each Range replaced by its variable; the definition keeps the bounds."""
     return transform(e, lambda n: Var(n.name, loc=n.loc) if isinstance(n, Range) else n)
 
@@ -215,7 +216,7 @@ def check_pure(
             label="this definition",
             hint=f"write {name}[i, j] = ... first; then updates may use any index",
         )
-    top = same_reduction(values)
+    top = common_reduction(values)
     for axis in top.axes if top is not None else ():
         if isinstance(axis, Var | Range) and axis.name in names:
             raise DefinitionError(
@@ -224,8 +225,8 @@ def check_pure(
                 label="this definition",
                 hint=f"take {axis.name} from the left, or reduce over another variable",
             )
-    for variable, own in loop_variables(values).items():
-        if own is not None or variable not in names:
+    for variable, range_node in loop_variables(values).items():
+        if range_node is not None or variable not in names:
             raise DefinitionError(
                 f"{variable!r} is on the right of {name!r} but not on the left",
                 loc=loc,
@@ -244,7 +245,7 @@ def read_of_another_point(handle: object, d: Definition) -> tuple[str, Access] |
     return None
 
 
-def free_inside(d: Definition, domain: tuple[tuple[Expr, Expr], ...]) -> Definition:
+def free_variables_as_ranges(d: Definition, domain: tuple[tuple[Expr, Expr], ...]) -> Definition:
     """The update with its free variables turned into ranges over the func's `domain`, innermost.
 
     d[i, j] = min(d[i, j], d[i, k] + d[k, j])       ranges k, i, j instead of k
@@ -275,9 +276,7 @@ def check_acyclic(name: str, handle: object, definition: Definition, loc: Loc | 
     """Raise DefinitionError if an update reads a func computed from the updated one (a cyclic dependence)."""
     bounds = [b for _, lo, hi in definition.ranges for b in (lo, hi) if b is not None]
     for n in post_order(*definition.expressions(), *bounds):
-        if not (
-            isinstance(n, Access) and n.source is not handle and _computed_of(n.source, handle)
-        ):
+        if not (isinstance(n, Access) and n.source is not handle and _depends_on(n.source, handle)):
             continue
         source: Any = n.source
         what, related = f"reads {source.name!r}, which is computed of it", source.definitions[0].loc
@@ -297,7 +296,7 @@ def check_acyclic(name: str, handle: object, definition: Definition, loc: Loc | 
         )
 
 
-def _computed_of(source: object, handle: object) -> bool:
+def _depends_on(source: object, handle: object) -> bool:
     """True if `source` is or reads `handle`, directly or through other funcs."""
     seen: set[int] = set()
     stack: list[Any] = [source]
@@ -307,12 +306,12 @@ def _computed_of(source: object, handle: object) -> bool:
             return True
         if id(f) not in seen:
             seen.add(id(f))
-            found = (n for d in getattr(f, "definitions", ()) for n in post_order(*d.expressions()))
-            stack += [n.source for n in found if isinstance(n, Access)]
+            nodes = (n for d in getattr(f, "definitions", ()) for n in post_order(*d.expressions()))
+            stack += [n.source for n in nodes if isinstance(n, Access)]
     return False
 
 
-def same_kind(v: Value, t: DType, name: str, loc: Loc | None) -> Expr:
+def convert_same_kind(v: Value, t: DType, name: str, loc: Loc | None) -> Expr:
     """The value converted to the func's type; TypeMismatch if NumPy's same-kind rule forbids it."""
     have = v.dtype
     if not v.becomes(t):
@@ -332,9 +331,9 @@ def recognise_combine(
     match values:
         case (Binary("add" | "mul" | "min" | "max" as op, left, right),):
             kind = {"add": "sum", "mul": "prod", "min": "min", "max": "max"}[op]
-            for own, other in ((left, right), (right, left)):
-                if _is_self(own, handle, index) and not reads(other, handle):
-                    return builtin(kind, (dtype_of(other),)), (other,)
+            for old, other in ((left, right), (right, left)):
+                if _is_self(old, handle, index) and not reads(other, handle):
+                    return builtin_combiner(kind, (dtype_of(other),)), (other,)
         case _:
             pass
     return None, values
@@ -354,17 +353,17 @@ _UPDATES = {"sum": "+=", "prod": "*=", "any": "|=", "all": "&="}
 
 def show_definition(name: str, d: Definition) -> str:
     """One definition or update of the func `name`, in source notation."""
-    own = f"{name}[{show_index(d.index)}]"
-    values = show_several(d.values)
+    left = f"{name}[{show_index(d.index)}]"
+    values = show_tuple(d.values)
     if d.combine is None:
-        text = f"{own} = {values}"
+        text = f"{left} = {values}"
     elif d.init is not None:
         axis = _tuple(name for name, _, _ in d.ranges)
-        text = f"{own} = {_reduction(d.combine, values)}, axis={axis})"
+        text = f"{left} = {_reduction(d.combine, values)}, axis={axis})"
     elif d.combine.kind in _UPDATES:
-        text = f"{own} {_UPDATES[d.combine.kind]} {values}"
+        text = f"{left} {_UPDATES[d.combine.kind]} {values}"
     else:
-        text = f"{own} = {_reduction(d.combine, f'{own}, {values}')})"
+        text = f"{left} = {_reduction(d.combine, f'{left}, {values}')})"
     spans = [
         f"for {n} in range({show_expr(lo)}, {show_expr(hi)})"
         for n, lo, hi in d.ranges
@@ -376,7 +375,7 @@ def show_definition(name: str, d: Definition) -> str:
 
 def _reduction(c: Combine, values: str) -> str:
     if c.kind in ("custom", "custom_ordered"):
-        return f"reduce({show_several(c.exprs)}, init={show_several(c.init)}, {values}"
+        return f"reduce({show_tuple(c.exprs)}, init={show_tuple(c.init)}, {values}"
     return f"{c.kind}({values}"
 
 

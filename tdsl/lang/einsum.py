@@ -2,8 +2,8 @@
 
 1. The subscripts name the axes (`subscripts.py`); a name is a loop variable.
 2. An axis that occurs in only one of several operands, and not in the result, is summed over first.
-3. Three operands or more are contracted pairwise (`pairing.py`); each pair is a separate func, which can be
-   scheduled and fused like any other.
+3. Three operands or more are contracted pairwise (`contraction_order.py`); each pair is a separate func,
+   which can be scheduled and fused like any other.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tdsl.core.node import frozen, post_order
 from tdsl.core.source import Loc, here
 from tdsl.errors import DefinitionError, TypeMismatch
 from tdsl.lang.casts import cast
-from tdsl.lang.contraction_order import pairs
+from tdsl.lang.contraction_order import contraction_order
 from tdsl.lang.definition import loop_variables
 from tdsl.lang.expr import ONE, ZERO, Access, Const, Expr, Var
 from tdsl.lang.pad import Padded
@@ -32,7 +32,9 @@ from tdsl.lang.tensor import Func, Tensor
 from tdsl.lang.types import DType, as_dtype, promote
 from tdsl.lang.value import Value, Variable, lift
 
-UNKNOWN = 1000  # the value assumed for an unknown extent when the contraction order is chosen
+ASSUMED_EXTENT = (
+    1000  # the value assumed for an unknown extent when the contraction order is chosen
+)
 
 
 @frozen
@@ -75,20 +77,22 @@ def einsum(
         _extents(x, len(names), infer=infer)
         for names, x in zip(parsed.terms, operands, strict=True)
     ]
-    several = _several(parsed, extents)
+    several = _extents_by_axis(parsed, extents)
     terms = [
-        _term(x, names, variables, _repeated(x, names, shape, several, parsed.dots), loc)
+        _term(x, names, variables, _broadcast_axes(x, names, shape, several, parsed.dots), loc)
         for names, x, shape in zip(parsed.terms, operands, extents, strict=True)
     ]
-    t = _common(terms) if dtype is None else as_dtype(dtype)
+    t = _common_dtype(terms) if dtype is None else as_dtype(dtype)
     exact = t.summed if dtype is None else t
     terms = [replace(term, value=cast(term.value, exact)) for term in terms]
     whole = {n: min(e - {ONE} or e, key=show_expr, default=None) for n, e in several.items()}
     if optimize and len(terms) > 1:
-        sizes = {n: int(e.value) if isinstance(e, Const) else UNKNOWN for n, e in whole.items()}
-        f = _in_pairs(terms, parsed.result, variables, sizes, name, t)
+        sizes = {
+            n: int(e.value) if isinstance(e, Const) else ASSUMED_EXTENT for n, e in whole.items()
+        }
+        f = _contract_pairwise(terms, parsed.result, variables, sizes, name, t)
     else:
-        f = _product(terms, parsed.result, variables, name, t)
+        f = _sum_of_products(terms, parsed.result, variables, name, t)
     f._operands, f._extents = operands, tuple(whole[n] for n in parsed.result)
     return f
 
@@ -165,7 +169,7 @@ def _extent(f: Func, dim: int) -> Expr | None:
     return extents.pop() if len(extents) == 1 else None
 
 
-def _several(parsed: Subscripts, extents: Sequence[Extents]) -> dict[str, set[Expr]]:
+def _extents_by_axis(parsed: Subscripts, extents: Sequence[Extents]) -> dict[str, set[Expr]]:
     """The distinct known extents of each axis, by name of the axis."""
     by_axis: dict[str, set[Expr]] = {}
     for name, extent in zip(chain(*parsed.terms), chain(*extents), strict=True):
@@ -173,7 +177,7 @@ def _several(parsed: Subscripts, extents: Sequence[Extents]) -> dict[str, set[Ex
     return by_axis
 
 
-def _repeated(
+def _broadcast_axes(
     x: Any, names: tuple[str, ...], extents: Extents, several: dict[str, set[Expr]],
     dots: tuple[str, ...],
 ) -> set[str]:  # fmt: skip
@@ -195,7 +199,7 @@ def _term(
         index = tuple(0 if name in repeated else variables[name] for name in names)
         return _Term(tuple(name for name in dict.fromkeys(names) if name not in repeated), x[index])
     value = lift(x, loc)
-    for name, own in loop_variables((value.node,)).items():
+    for name, range_node in loop_variables((value.node,)).items():
         if name not in names:
             raise DefinitionError(
                 f"variable {name!r} of an operand is not among its subscripts {''.join(names)!r}",
@@ -203,18 +207,18 @@ def _term(
                 label="this einsum",
                 hint=f"the letters of a value are its variables: write {''.join((*names, name))!r} for it",
             )
-        if own is not None:
-            variables[name] = Value(own, weak=True)
+        if range_node is not None:
+            variables[name] = Value(range_node, weak=True)
     return _Term(tuple(dict.fromkeys(names)), value)
 
 
-def _common(terms: Sequence[_Term]) -> DType:
+def _common_dtype(terms: Sequence[_Term]) -> DType:
     """NumPy's common type of the operands; Python numbers (weak values) count only if all are."""
     strong = [term.value for term in terms if not term.value.weak]
     return fold(promote, (v.dtype for v in strong or [term.value for term in terms]))
 
 
-def _product(
+def _sum_of_products(
     terms: Sequence[_Term], result: tuple[str, ...], variables: dict[str, Value], name: str,
     rounded: DType | None = None,
 ) -> Func:  # fmt: skip
@@ -229,29 +233,29 @@ def _product(
     return f
 
 
-def _in_pairs(
+def _contract_pairwise(
     terms: list[_Term], result: tuple[str, ...], variables: dict[str, Value], sizes: dict[str, int],
     name: str, rounded: DType,
 ) -> Func:  # fmt: skip
     """The func of the whole product, contracted pairwise: each other pair is a func that it reads."""
-    made = 0
+    count = 0
 
     def part(chosen: list[_Term], others: list[_Term]) -> _Term:
-        nonlocal made
+        nonlocal count
         needed = {*result, *chain(*(term.names for term in others))}
         kept = tuple(n for n in dict.fromkeys(chain(*(t.names for t in chosen))) if n in needed)
-        f = _product(chosen, kept, variables, f"{name}_{made}")
-        made += 1
+        f = _sum_of_products(chosen, kept, variables, f"{name}_{count}")
+        count += 1
         return _Term(kept, f[tuple(variables[n] for n in kept)])
 
     for n, term in enumerate(terms):
         others = terms[:n] + terms[n + 1 :]
         if not {*term.names} <= {*result, *chain(*(other.names for other in others))}:
             terms[n] = part([term], others)
-    known = {n: max(sizes.get(n, UNKNOWN), 1) for n in variables}
-    order = pairs([frozenset(t.names) for t in terms], frozenset(result), known)
+    known = {n: max(sizes.get(n, ASSUMED_EXTENT), 1) for n in variables}
+    order = contraction_order([frozenset(t.names) for t in terms], frozenset(result), known)
     for first, second in order[:-1]:
         others = [term for n, term in enumerate(terms) if n not in (first, second)]
         terms[first] = part([terms[first], terms[second]], others)
         del terms[second]
-    return _product(terms, result, variables, name, rounded)
+    return _sum_of_products(terms, result, variables, name, rounded)

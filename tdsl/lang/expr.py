@@ -18,7 +18,7 @@ import struct
 from dataclasses import field
 from typing import Any
 
-from tdsl.core.node import Memo, Node, node, remembered
+from tdsl.core.node import Memo, Node, memoised, node
 from tdsl.lang.types import DType, bool_, i64
 
 # Operators by arity. Integer `floordiv` and `mod` floor, and give 0 for a zero divisor, as NumPy.
@@ -152,14 +152,14 @@ class Access(Node):
 class Read(Node):
     """An element of an input or func of a program, which is referred to by its unique name.
 
-    `held` is the range of the element's value, None for an unknown end (`stored_range.py`).
+    `value_range` is the range of the element's value, None for an unknown end (`value_ranges.py`).
     """
 
     name: str
     index: tuple[Expr, ...]
     component: int
     dtype: DType
-    held: tuple[Expr | None, Expr | None] = (None, None)
+    value_range: tuple[Expr | None, Expr | None] = (None, None)
 
 
 @node
@@ -254,23 +254,23 @@ def dtype_of(e: Expr) -> DType:
             if e.op in _COMPARES:
                 return bool_
             e = e.left
-        elif isinstance(e, _OF_A_TYPE):
+        elif isinstance(e, _TYPED):
             return e.dtype
-        elif isinstance(e, _INDICES):
+        elif isinstance(e, _INDEX_TYPED):
             return i64
         elif isinstance(e, Select):
             e = e.yes
         else:
             e = e.x
-    return remembered(_DTYPES, e, _dtype, _of_one_type)
+    return memoised(_DTYPES, e, _dtype, _dtype_operand)
 
 
-_INDICES = (Var, Size, Range, Ramp)
-_OF_A_TYPE = (Const, Load, Read, Call, Cast, Param, Access, Reduce)
+_INDEX_TYPED = (Var, Size, Range, Ramp)
+_TYPED = (Const, Load, Read, Call, Cast, Param, Access, Reduce)
 _STEPS = 8  # steps down an expression after which the dtypes of all nodes below are memoised
 
 
-def _of_one_type(e: Expr) -> tuple[Expr, ...]:
+def _dtype_operand(e: Expr) -> tuple[Expr, ...]:
     """The operand whose element type an expression has, if any."""
     match e:
         case Binary(op, left) if op not in _COMPARES:
@@ -282,17 +282,17 @@ def _of_one_type(e: Expr) -> tuple[Expr, ...]:
 
 
 def _dtype(e: Expr) -> DType:
-    operand = _of_one_type(e)
+    operand = _dtype_operand(e)
     return _DTYPES[operand[0]] if operand else dtype_of(e)
 
 
 def lanes_of(e: Expr) -> int:
     """The number of lanes of an expression of the loop IR; 1 for a scalar."""
     found = _LANES.get(e)
-    return remembered(_LANES, e, _lanes, _of_some_lanes) if found is None else found
+    return memoised(_LANES, e, _lanes, _lane_operands) if found is None else found
 
 
-def _of_some_lanes(e: Expr) -> tuple[Expr, ...]:
+def _lane_operands(e: Expr) -> tuple[Expr, ...]:
     """The operands that determine the number of lanes of an expression."""
     match e:
         case Binary(_, x) | Unary(_, x) | Cast(x) | Select(x) | Call(_, (x, *_)):
@@ -306,7 +306,7 @@ def _of_some_lanes(e: Expr) -> tuple[Expr, ...]:
 def _lanes(e: Expr) -> int:
     if isinstance(e, Ramp | Broadcast):
         return e.lanes
-    return max([_LANES[x] for x in _of_some_lanes(e)], default=1)
+    return max([_LANES[x] for x in _lane_operands(e)], default=1)
 
 
 _DTYPES: Memo[Expr, DType] = Memo()

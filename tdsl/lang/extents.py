@@ -19,9 +19,9 @@ def as_extent(e: Any, loc: Loc | None) -> Expr:
         check_name(e, loc)
         return Size(e)
     if isinstance(e, Value):
-        made = as_index(e, loc)
-        if all(isinstance(n, Const | Size | Binary | Unary | Cast) for n in post_order(made)):
-            return made
+        extent = as_index(e, loc)
+        if all(isinstance(n, Const | Size | Binary | Unary | Cast) for n in post_order(extent)):
+            return extent
     if isinstance(e, Const | Size):
         return e
     number = None if isinstance(e, bool | Value) else _integer(e)

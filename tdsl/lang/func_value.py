@@ -18,7 +18,7 @@ from tdsl.lang.expr import (
 )
 from tdsl.lang.handle import Handle
 from tdsl.lang.types import DType
-from tdsl.lang.value import UNKNOWN, Value, binary, lift
+from tdsl.lang.value import UNKNOWN_TYPE, Value, binary, lift
 
 
 class TupleValue(Handle):
@@ -95,7 +95,7 @@ class FuncValue(Value):
         return Increment(self.node, "prod", lift(other))  # type: ignore[arg-type]  # an Access
 
     def _changed(self, op: str, symbol: str, other: Any) -> Value:
-        if self.dtype is UNKNOWN:
+        if self.dtype is UNKNOWN_TYPE:
             name = self.node.source.name  # type: ignore[union-attr]  # an Access
             raise DefinitionError(
                 f"`{symbol}=` changes a value, but func {name!r} has no definition yet",

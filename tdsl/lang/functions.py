@@ -9,7 +9,7 @@ from tdsl.core.source import here
 from tdsl.errors import TypeMismatch
 from tdsl.lang.expr import Access, Binary, Call, Const, Expr, Select
 from tdsl.lang.types import DType, as_dtype, bool_, f32, f64, i64
-from tdsl.lang.value import UNKNOWN, Value, binary, common_type, convert, lift, unary
+from tdsl.lang.value import UNKNOWN_TYPE, Value, binary, common_type, convert, lift, unary
 
 
 def where(cond: Any, yes: Any, no: Any) -> Value:
@@ -29,11 +29,15 @@ def where(cond: Any, yes: Any, no: Any) -> Value:
     )
 
 
-def _extreme(op: str, x: Any, y: Any) -> Value:
-    for own, other in ((x, y), (y, x)):
+def _min_max(op: str, x: Any, y: Any) -> Value:
+    for current, other in ((x, y), (y, x)):
         # f[i] = maximum(f[i], e) defines an undefined func by the identity; its type is that of e
-        if isinstance(own, Value) and isinstance(own.node, Access) and own.dtype is UNKNOWN:
-            v, node = lift(other), own.node
+        if (
+            isinstance(current, Value)
+            and isinstance(current.node, Access)
+            and current.dtype is UNKNOWN_TYPE
+        ):
+            v, node = lift(other), current.node
             typed = Access(node.source, node.index, node.component, v.dtype, loc=node.loc)
             return Value(Binary(op, typed, v.node, loc=here()))
     return binary(op, x, y)
@@ -41,12 +45,12 @@ def _extreme(op: str, x: Any, y: Any) -> Value:
 
 def maximum(x: Any, y: Any) -> Value:
     """The larger of two values; NaN if either is NaN."""
-    return _extreme("max", x, y)
+    return _min_max("max", x, y)
 
 
 def minimum(x: Any, y: Any) -> Value:
     """The smaller of two values; NaN if either is NaN."""
-    return _extreme("min", x, y)
+    return _min_max("min", x, y)
 
 
 def clip(x: Any, low: Any, high: Any) -> Value:
@@ -189,7 +193,7 @@ def _condition(x: Any) -> Value:
     return v if v.dtype == bool_ else binary("ne", v, 0)
 
 
-def _test(fn: str, meaning: str) -> Callable[[Any], Value]:
+def _float_test(fn: str, meaning: str) -> Callable[[Any], Value]:
     def function(x: Any) -> Value:
         loc = here()
         v = lift(x, loc)
@@ -202,12 +206,12 @@ def _test(fn: str, meaning: str) -> Callable[[Any], Value]:
     return function
 
 
-isnan = _test("isnan", "is NaN")
-isinf = _test("isinf", "is an infinity")
-isfinite = _test("isfinite", "is neither NaN nor an infinity")
+isnan = _float_test("isnan", "is NaN")
+isinf = _float_test("isinf", "is an infinity")
+isfinite = _float_test("isfinite", "is neither NaN nor an infinity")
 
 
-def _bits(fn: str, meaning: str) -> Callable[[Any], Value]:
+def _bit_function(fn: str, meaning: str) -> Callable[[Any], Value]:
     def function(x: Any) -> Value:
         loc = here()
         v = lift(x, loc)
@@ -225,9 +229,9 @@ def _bits(fn: str, meaning: str) -> Callable[[Any], Value]:
     return function
 
 
-popcount = _bits("popcount", "The number of set bits")
-count_leading_zeros = _bits("clz", "The number of leading zero bits (all bits for 0)")
-count_trailing_zeros = _bits("ctz", "The number of trailing zero bits (all bits for 0)")
+popcount = _bit_function("popcount", "The number of set bits")
+count_leading_zeros = _bit_function("clz", "The number of leading zero bits (all bits for 0)")
+count_trailing_zeros = _bit_function("ctz", "The number of trailing zero bits (all bits for 0)")
 
 
 def reinterpret(x: Any, dtype: Any) -> Value:

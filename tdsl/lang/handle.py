@@ -11,7 +11,7 @@ from tdsl.errors import DefinitionError, TypeMismatch
 
 # The next number of an input, in order of creation, which sorts the arguments of a call. It takes no part in
 # equality, and occurs in no text or cache key.
-created = itertools.count().__next__
+next_creation_number = itertools.count().__next__
 
 
 class Handle:
@@ -57,10 +57,10 @@ class Handle:
         return NotImplemented
 
     def __iter__(self) -> Any:
-        raise not_iterable(f"{type(self).__name__} {getattr(self, 'name', '')!r}")
+        raise iteration_error(f"{type(self).__name__} {getattr(self, 'name', '')!r}")
 
 
-def not_iterable(what: str) -> DefinitionError:
+def iteration_error(what: str) -> DefinitionError:
     """The error for a Python loop over a handle or value; `what` names the object."""
     return DefinitionError(
         f"{what} cannot be iterated over",
@@ -70,7 +70,7 @@ def not_iterable(what: str) -> DefinitionError:
     )
 
 
-def no_number() -> TypeMismatch:
+def number_error() -> TypeMismatch:
     """The error for the conversion of an expression to a Python number, as by a function of `math`."""
     return TypeMismatch(
         "an expression has no number while a program is written",

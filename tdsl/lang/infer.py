@@ -16,19 +16,17 @@ from dataclasses import dataclass, field, replace
 from tdsl.core.node import Node, post_order, transform
 from tdsl.core.source import Loc
 from tdsl.errors import ShapeError
-from tdsl.lang.affine import as_expr, as_sum, difference, has_data, variables
+from tdsl.lang.affine import as_expr, as_sum, constant_difference, has_data, variables
 from tdsl.lang.agreement import Agreement
 from tdsl.lang.bounds import at_most
 from tdsl.lang.definition import Definition
 from tdsl.lang.expr import ONE, ZERO, Binary, Call, Const, Expr, Read, Size, Var
 from tdsl.lang.program import FuncDef, Program, map_expressions
-from tdsl.lang.regions import Interval, interval_of, reads_in, tighten
+from tdsl.lang.regions import UNBOUNDED, Interval, interval_of, reads_in, restrict_ranges
 from tdsl.lang.show import show_expr
 from tdsl.lang.simplify import add, conjunction, maximum, minimum, simplify, subtract
 from tdsl.lang.solve import solve
-from tdsl.lang.stored_range import ranges_held, read_in_indices, with_ranges
-
-UNBOUNDED: Interval = (None, None)
+from tdsl.lang.value_ranges import sources_of_indices, value_ranges, with_value_ranges
 
 
 @dataclass(slots=True)
@@ -60,7 +58,7 @@ class _Variable:
     given: bool = False  # a td.range, with bounds of the user
 
 
-class _Sizes:
+class _SizeEqualities:
     """Unification of named extents: the equalities found, and the accesses from which they follow."""
 
     def __init__(self) -> None:
@@ -98,25 +96,25 @@ class _Sizes:
 
 def infer(program: Program) -> Program:
     """The program with the ranges of all variables inferred; ShapeError if one does not follow."""
-    sizes = _Sizes()
+    sizes = _SizeEqualities()
     boxes: Boxes = {
         t.name: tuple(((ZERO, subtract(e, ONE)),) * 2 for e in t.shape) for t in program.inputs
     }
     inferred = {f.name for f in program.funcs if not f.declared}
-    indices = read_in_indices(program)
-    funcs, value_ranges = [], dict[str, tuple[Interval, ...]]()
+    indices = sources_of_indices(program)
+    funcs, known_ranges = [], dict[str, tuple[Interval, ...]]()
     for f in program.funcs:
-        f = with_ranges(f, value_ranges, values=f.name in indices)
+        f = with_value_ranges(f, known_ranges, values=f.name in indices)
         f = _infer_func(f, boxes, sizes, inferred)
         if f.name in indices:
-            value_ranges[f.name] = ranges_held(f)
+            known_ranges[f.name] = value_ranges(f)
         boxes[f.name] = tuple(zip(f.limits, f.natural, strict=True))
         funcs.append(f)
     program = replace(program, funcs=tuple(funcs))
     return _resolve(program, sizes) if sizes.agreements else program
 
 
-def _resolve(program: Program, sizes: _Sizes) -> Program:
+def _resolve(program: Program, sizes: _SizeEqualities) -> Program:
     def interval(i: Interval) -> Interval:
         return tuple(None if e is None else sizes.resolve(e) for e in i)  # type: ignore[return-value]  # of 2
 
@@ -142,32 +140,34 @@ def _resolve(program: Program, sizes: _Sizes) -> Program:
 Boxes = dict[str, tuple[tuple[Interval, Interval], ...]]
 
 
-def _infer_func(f: FuncDef, boxes: Boxes, sizes: _Sizes, inferred: Collection[str]) -> FuncDef:
+def _infer_func(
+    f: FuncDef, boxes: Boxes, sizes: _SizeEqualities, inferred: Collection[str]
+) -> FuncDef:
     dims = [_Variable(name) for name in f.definitions[0].free]
-    scopes = [_scope(d, dims) for d in f.definitions]
+    scopes = [_variables_of(d, dims) for d in f.definitions]
     for d, scope in zip(f.definitions, scopes, strict=True):
-        _collect(f, d, scope, boxes, inferred)
+        _collect_candidates(f, d, scope, boxes, inferred)
     for scope in scopes:
         for v in scope.values():
-            _agree(v, f, sizes)
+            _unify_bare_accesses(v, f, sizes)
     for _ in range(len(dims) + 2):
         before = [v.limits for scope in scopes for v in scope.values()]
         for d, scope in zip(f.definitions, scopes, strict=True):
-            _widen(f, d, scope)
-            _limit(f, d, scope, boxes, inferred)
+            _set_given_ranges(f, d, scope)
+            _limit_by_accesses(f, d, scope, boxes, inferred)
         if before == [v.limits for scope in scopes for v in scope.values()]:
             break
     definitions = tuple(
-        _with_ranges(f, d, scope) for d, scope in zip(f.definitions, scopes, strict=True)
+        _with_inferred_ranges(f, d, scope) for d, scope in zip(f.definitions, scopes, strict=True)
     )
     if f.declared:
         return replace(f, definitions=definitions)
     limits = tuple(v.limits for v in dims)
-    natural = tuple(v.limits if None not in v.limits else _suggestion(v) for v in dims)
+    natural = tuple(v.limits if None not in v.limits else _suggested_range(v) for v in dims)
     return replace(f, definitions=definitions, limits=limits, natural=natural)
 
 
-def _scope(d: Definition, dims: list[_Variable]) -> dict[str, _Variable]:
+def _variables_of(d: Definition, dims: list[_Variable]) -> dict[str, _Variable]:
     """The variables of a definition by name; a free one is shared with the dimension that it indexes."""
     scope = {}
     for name in d.free:
@@ -178,7 +178,7 @@ def _scope(d: Definition, dims: list[_Variable]) -> dict[str, _Variable]:
     return scope
 
 
-def _widen(f: FuncDef, d: Definition, scope: dict[str, _Variable]) -> None:
+def _set_given_ranges(f: FuncDef, d: Definition, scope: dict[str, _Variable]) -> None:
     """Set the limits of given ranges, valid for all values of the variables that occur in their bounds."""
     known = {name: v.limits for name, v in scope.items()}
     if f.declared:
@@ -200,7 +200,7 @@ def _accesses(
                 yield r, axis, e, limits, natural
 
 
-def _collect(
+def _collect_candidates(
     f: FuncDef, d: Definition, scope: dict[str, _Variable], boxes: Boxes, inferred: Collection[str]
 ) -> None:
     for r, axis, e, (lo, hi), (first, last) in _accesses(f, d, boxes):
@@ -230,13 +230,13 @@ def _padded_variable(e: Expr) -> tuple[str, Expr, Expr] | None:
             return None
 
 
-def _agree(v: _Variable, f: FuncDef, sizes: _Sizes) -> None:
+def _unify_bare_accesses(v: _Variable, f: FuncDef, sizes: _SizeEqualities) -> None:
     """Rule 1: unify the ranges of all bare accesses of a variable; `exact` keeps those that must agree."""
     if v.given or not v.exact:
         return
     starts = [sizes.resolve(c.lo) for c in v.exact]
     known = [lo for c, lo in zip(v.exact, starts, strict=True) if not c.inferred] or starts
-    v.loose = v.shifted or any(difference(lo, known[0]) != 0 for lo in starts)
+    v.loose = v.shifted or any(constant_difference(lo, known[0]) != 0 for lo in starts)
     if v.loose:
         v.exact = [c for c in v.exact if not c.inferred]
     for other in v.exact[1:]:
@@ -266,7 +266,7 @@ def _disagreement(name: str, a: _Candidate, b: _Candidate, loc: Loc | None) -> S
     )
 
 
-def _limit(
+def _limit_by_accesses(
     f: FuncDef, d: Definition, scope: dict[str, _Variable], boxes: Boxes, inferred: Collection[str]
 ) -> None:
     """Rule 2: each access with a single variable of unknown range limits that variable."""
@@ -285,7 +285,7 @@ def _limit(
             continue
         name = open_[0]
         # restricted with `name` present, then removed: its limit must not depend on itself
-        known = tighten({n: v.limits for n, v in scope.items()}, d.where)
+        known = restrict_ranges({n: v.limits for n, v in scope.items()}, d.where)
         known.pop(name)
         low, high = solve(e, name, lo, hi, known)
         v = scope[name]
@@ -297,23 +297,26 @@ def _limit(
             )
 
 
-def _suggestion(v: _Variable) -> Interval:
+def _suggested_range(v: _Variable) -> Interval:
     """Rule 3: the range of the bare reads of padding, if they all agree; else unbounded."""
     if not v.suggested:
         return UNBOUNDED
     first = v.suggested[0]
     for other in v.suggested[1:]:
-        if difference(first.lo, other.lo) != 0 or difference(first.hi, other.hi) != 0:
+        if (
+            constant_difference(first.lo, other.lo) != 0
+            or constant_difference(first.hi, other.hi) != 0
+        ):
             return UNBOUNDED
     return first.lo, first.hi
 
 
-def _with_ranges(f: FuncDef, d: Definition, scope: dict[str, _Variable]) -> Definition:
+def _with_inferred_ranges(f: FuncDef, d: Definition, scope: dict[str, _Variable]) -> Definition:
     """The definition with all ranges known; bounds that depend on variables or data become conditions."""
     ranges, conditions = [], [d.where]
     for name, lo, hi in d.ranges:
         v = scope[name]
-        low, high = v.limits if v.given or None not in v.limits else _suggestion(v)
+        low, high = v.limits if v.given or None not in v.limits else _suggested_range(v)
         if low is None or high is None:
             raise _unknown_range(f, d, v)
         if lo is not None and hi is not None and any(variables(e) or has_data(e) for e in (lo, hi)):
@@ -324,8 +327,8 @@ def _with_ranges(f: FuncDef, d: Definition, scope: dict[str, _Variable]) -> Defi
         lo_, hi_ = v.limits
         if name not in extents and lo_ is not None and hi_ is not None:
             extents[name] = add(subtract(hi_, lo_), ONE)
-    made = replace(d, ranges=tuple(ranges), where=conjunction(conditions))
-    return map_expressions(made, lambda e: _resolve_extents(e, extents))
+    definition = replace(d, ranges=tuple(ranges), where=conjunction(conditions))
+    return map_expressions(definition, lambda e: _resolve_extents(e, extents))
 
 
 def _unknown_range(f: FuncDef, d: Definition, v: _Variable) -> ShapeError:

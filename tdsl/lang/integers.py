@@ -1,6 +1,6 @@
 """Integer solutions of systems of linear constraints: Fourier-Motzkin elimination, then a search.
 
-A constraint is a `Linear` that is at least 0, or equal to 0. Elimination detects systems without a real
+A constraint is a `LinearForm` that is at least 0, or equal to 0. Elimination detects systems without a real
 solution; for others integer values are tried, the last eliminated variable first. The answer is exact except
 where the search exceeds its budget: `UNKNOWN`.
 """
@@ -15,28 +15,30 @@ from tdsl.core.node import frozen
 
 Name = tuple[object, ...]
 Point = dict[Name, int]
-_MOST = 400  # constraints of a system beyond which the result is UNKNOWN
-_TRIES = 2000  # values that a search tries, of all variables together
+_MAX_CONSTRAINTS = 400  # constraints of a system beyond which the result is UNKNOWN
+_MAX_TRIES = 2000  # values that a search tries, of all variables together
 _FROM_END = 8  # values that a search tries of a half-bounded variable
 
 
 @frozen
-class Linear:
+class LinearForm:
     """constant + the sum of coefficient * variable; no coefficient is 0."""
 
     terms: Mapping[Name, int] = field(default_factory=dict)
     constant: int = 0
 
-    def plus(self, other: Linear, times: int = 1) -> Linear:
+    def plus(self, other: LinearForm, times: int = 1) -> LinearForm:
         """self + times * other."""
         terms = dict(self.terms)
         for name, c in other.terms.items():
             terms[name] = terms.get(name, 0) + times * c
-        return Linear({n: c for n, c in terms.items() if c}, self.constant + times * other.constant)
+        return LinearForm(
+            {n: c for n, c in terms.items() if c}, self.constant + times * other.constant
+        )
 
-    def less(self, constant: int) -> Linear:
+    def less(self, constant: int) -> LinearForm:
         """self - constant."""
-        return Linear(self.terms, self.constant - constant)
+        return LinearForm(self.terms, self.constant - constant)
 
     def at(self, point: Mapping[Name, int]) -> int:
         """The value at a point."""
@@ -50,17 +52,17 @@ class Unknown:
 UNKNOWN = Unknown()
 
 
-def find_point(zero: Iterable[Linear], least: Iterable[Linear]) -> Point | Unknown | None:
+def find_point(zero: Iterable[LinearForm], least: Iterable[LinearForm]) -> Point | Unknown | None:
     """An integer point at which all of `zero` are 0 and all of `least` are >= 0; None if none exists.
 
-    >>> i, j = Linear({("i",): 1}), Linear({("j",): 1})
-    >>> below = [i, j.plus(i, -1).less(1), Linear({}, 9).plus(j, -1)]  # 0 <= i < j <= 9
+    >>> i, j = LinearForm({("i",): 1}), LinearForm({("j",): 1})
+    >>> below = [i, j.plus(i, -1).less(1), LinearForm({}, 9).plus(j, -1)]  # 0 <= i < j <= 9
     >>> sorted(find_point([i.plus(j, -2).less(-11)], below).items())  # i + 11 == 2 * j
     [(('i',), 1), (('j',), 6)]
-    >>> find_point([Linear({("i",): 2, ("j",): -4}, 1)], below) is None
+    >>> find_point([LinearForm({("i",): 2, ("j",): -4}, 1)], below) is None
     True
     """
-    eliminated: list[tuple[Name, Linear]] = []
+    eliminated: list[tuple[Name, LinearForm]] = []
     equal, system = list(zero), list(least)
     while equal:
         e = equal.pop()
@@ -71,19 +73,19 @@ def find_point(zero: Iterable[Linear], least: Iterable[Linear]) -> Point | Unkno
         g = gcd(*e.terms.values())
         if e.constant % g:
             return None
-        e = Linear({n: c // g for n, c in e.terms.items()}, e.constant // g)
+        e = LinearForm({n: c // g for n, c in e.terms.items()}, e.constant // g)
         name = next((n for n, c in e.terms.items() if abs(c) == 1), None)
         if name is None:
-            system += [e, Linear().plus(e, -1)]
+            system += [e, LinearForm().plus(e, -1)]
             continue
         # solve e == 0 for `name` and substitute
         c = e.terms[name]
-        value = Linear().plus(
-            Linear({n: k for n, k in e.terms.items() if n != name}, e.constant), -c
+        value = LinearForm().plus(
+            LinearForm({n: k for n, k in e.terms.items() if n != name}, e.constant), -c
         )
         eliminated.append((name, value))
-        equal = [_replaced(x, name, value) for x in equal]
-        system = [_replaced(x, name, value) for x in system]
+        equal = [_substitute(x, name, value) for x in equal]
+        system = [_substitute(x, name, value) for x in system]
     point = _search(system)
     if isinstance(point, dict):
         for name, value in reversed(eliminated):
@@ -93,14 +95,14 @@ def find_point(zero: Iterable[Linear], least: Iterable[Linear]) -> Point | Unkno
     return point
 
 
-def _replaced(e: Linear, name: Name, value: Linear) -> Linear:
+def _substitute(e: LinearForm, name: Name, value: LinearForm) -> LinearForm:
     c = e.terms.get(name)
     if c is None:
         return e
-    return Linear({n: k for n, k in e.terms.items() if n != name}, e.constant).plus(value, c)
+    return LinearForm({n: k for n, k in e.terms.items() if n != name}, e.constant).plus(value, c)
 
 
-def _reduced(system: Iterable[Linear]) -> list[Linear] | None:
+def _drop_implied(system: Iterable[LinearForm]) -> list[LinearForm] | None:
     """The system without constraints that another one implies; None if a constant constraint is false."""
     tight: dict[frozenset[tuple[Name, int]], int] = {}
     for e in system:
@@ -111,33 +113,36 @@ def _reduced(system: Iterable[Linear]) -> list[Linear] | None:
         g = gcd(*e.terms.values())
         key = frozenset((n, c // g) for n, c in e.terms.items())
         tight[key] = min(tight.get(key, e.constant // g), e.constant // g)
-    return [Linear(dict(key), c) for key, c in tight.items()]
+    return [LinearForm(dict(key), c) for key, c in tight.items()]
 
 
-def _search(system: list[Linear]) -> Point | Unknown | None:
+def _search(system: list[LinearForm]) -> Point | Unknown | None:
     """An integer point at which all of a system are >= 0; None if none exists, UNKNOWN if out of budget."""
-    levels: list[tuple[Name, list[Linear]]] = []
-    now = _reduced(system)
+    levels: list[tuple[Name, list[LinearForm]]] = []
+    now = _drop_implied(system)
     while now:
-        name = min({n: _growth(now, n) for e in now for n in e.terms}.items(), key=lambda x: x[1])[
-            0
-        ]
+        name = min(
+            {n: _elimination_growth(now, n) for e in now for n in e.terms}.items(),
+            key=lambda x: x[1],
+        )[0]
         levels.append((name, [e for e in now if name in e.terms]))
         low = [e for e in now if e.terms.get(name, 0) > 0]
         high = [e for e in now if e.terms.get(name, 0) < 0]
         rest = [e for e in now if name not in e.terms]
         for a in low:
             for b in high:
-                scaled = Linear().plus(a, -b.terms[name]).plus(b, a.terms[name])
+                scaled = LinearForm().plus(a, -b.terms[name]).plus(b, a.terms[name])
                 rest.append(
-                    Linear({n: c for n, c in scaled.terms.items() if n != name}, scaled.constant)
+                    LinearForm(
+                        {n: c for n, c in scaled.terms.items() if n != name}, scaled.constant
+                    )
                 )
-        now = _reduced(rest)
-        if now is not None and len(now) > _MOST:
+        now = _drop_implied(rest)
+        if now is not None and len(now) > _MAX_CONSTRAINTS:
             return UNKNOWN
     if now is None:
         return None
-    budget = [_TRIES]
+    budget = [_MAX_TRIES]
     point: Point = {}
     whole = _assign(levels, len(levels) - 1, point, budget)
     if whole is None:
@@ -145,21 +150,21 @@ def _search(system: list[Linear]) -> Point | Unknown | None:
     return point if whole else UNKNOWN
 
 
-def _growth(system: list[Linear], name: Name) -> int:
+def _elimination_growth(system: list[LinearForm], name: Name) -> int:
     low = sum(e.terms.get(name, 0) > 0 for e in system)
     high = sum(e.terms.get(name, 0) < 0 for e in system)
     return low * high - low - high
 
 
 def _assign(
-    levels: list[tuple[Name, list[Linear]]], n: int, point: Point, budget: list[int]
+    levels: list[tuple[Name, list[LinearForm]]], n: int, point: Point, budget: list[int]
 ) -> bool | None:
     """Assign variables n .. 0 in `point`: True on success, None if impossible, False if out of budget."""
     if n < 0:
         return True
     name, system = levels[n]
     cut = False
-    for value in _values(name, system, point):
+    for value in _candidate_values(name, system, point):
         if value is None or budget[0] <= 0:
             cut = True
             break
@@ -173,7 +178,7 @@ def _assign(
     return False if cut else None
 
 
-def _values(name: Name, system: list[Linear], point: Point) -> Iterator[int | None]:
+def _candidate_values(name: Name, system: list[LinearForm], point: Point) -> Iterator[int | None]:
     """The values of a variable that satisfy its constraints; if unbounded, some of them and then None."""
     lo: int | None = None
     hi: int | None = None

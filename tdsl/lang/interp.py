@@ -1,7 +1,7 @@
 """The interpreter: reference semantics of a program on NumPy arrays; slow, the oracle of every test.
 
     1. substitute numbers for sizes and scalars, so that every range is numeric
-    2. from outputs to inputs, compute the box of each func that its consumers read (`realised.py`)
+    2. from outputs to inputs, compute the box of each func that its consumers read (`interpreted_boxes.py`)
     3. from inputs to outputs, fill each box, definition by definition: a loop over the points of the ranges,
        outermost first; at each point all values of the free variables at once, as NumPy arrays
 
@@ -80,11 +80,11 @@ def interpret(
     Raises ShapeError or TypeMismatch for arguments that do not fit, RequireError where a check fails,
     IndexBoundError where an index has no bounds.
     """
-    program, arrays = bound(program, arguments, sizes or {})
-    return tuple(part for parts in Run(program, arrays, out).outputs() for part in parts)
+    program, arrays = bind_arguments(program, arguments, sizes or {})
+    return tuple(part for parts in Interpretation(program, arrays, out).outputs() for part in parts)
 
 
-def bound(
+def bind_arguments(
     program: Program, arguments: Arguments, sizes: Mapping[str, int]
 ) -> tuple[Program, dict[str, Array]]:
     """The program with numbers for sizes and scalars, and its input arrays by name.
@@ -93,12 +93,12 @@ def bound(
     """
     arrays = {t.name: np.asarray(arguments[t.name]) for t in program.inputs}
     known: dict[Node, Const] = {
-        Size(n): const(v) for n, v in {**_sizes(program, arrays), **sizes}.items()
+        Size(n): const(v) for n, v in {**_sizes_of_arrays(program, arrays), **sizes}.items()
     }
     for s in program.scalars:
         value = np.asarray(arguments[s.name], s.dtype.numpy).item()
         known[Param(s.name, s.dtype)] = Const(value, s.dtype)
-    program = _substituted(program, known)
+    program = _bind_program(program, known)
     _check_arrays(program, arrays)
     for a in program.agreements:
         (first, *_), (second, *_) = a.map_extents(
@@ -115,16 +115,16 @@ def bound(
     return program, arrays
 
 
-def _sizes(program: Program, arrays: Mapping[str, Array]) -> dict[str, int]:
-    found: dict[str, int] = {}
+def _sizes_of_arrays(program: Program, arrays: Mapping[str, Array]) -> dict[str, int]:
+    sizes: dict[str, int] = {}
     for t in program.inputs:
         array = arrays[t.name]
         if array.ndim != len(t.shape):
             raise _wrong_shape(t, array)
         for e, extent in zip(t.shape, array.shape, strict=True):
             if isinstance(e, Size):
-                found.setdefault(e.name, extent)
-    return found
+                sizes.setdefault(e.name, extent)
+    return sizes
 
 
 def _check_arrays(program: Program, arrays: Mapping[str, Array]) -> None:
@@ -151,7 +151,7 @@ def _wrong_shape(t: Input, array: Array) -> ShapeError:
     )
 
 
-def _substituted(program: Program, known: Mapping[Node, Const]) -> Program:
+def _bind_program(program: Program, known: Mapping[Node, Const]) -> Program:
     def value(e: Expr) -> Expr:
         return transform(e, lambda n: known.get(n, n) if isinstance(n, Size | Param) else n)
 
@@ -204,7 +204,7 @@ def evaluate(
 
 
 @dataclass(slots=True)
-class Stored:
+class StoredArrays:
     """The values of a func or an input: the arrays start at index `first`; reads are legal in `limits`."""
 
     parts: tuple[Array, ...]
@@ -212,11 +212,11 @@ class Stored:
     limits: Limits
 
 
-def _input(array: Array) -> Stored:
-    return Stored((array,), (0,) * array.ndim, tuple((0, e - 1) for e in array.shape))
+def _input(array: Array) -> StoredArrays:
+    return StoredArrays((array,), (0,) * array.ndim, tuple((0, e - 1) for e in array.shape))
 
 
-class Run:
+class Interpretation:
     """One execution of a program whose sizes are numbers, func by func."""
 
     def __init__(
@@ -252,7 +252,9 @@ class Run:
         shape = tuple(hi - lo + 1 for lo, hi in ends)
         # the pure definition writes every element; the value 99 would reveal one that is not
         parts = tuple(np.full(shape, 99).astype(t.numpy) for t in f.dtypes)
-        self.stored[f.name] = Stored(parts, tuple(lo for lo, _ in ends), _numbers(f.limits))
+        self.stored[f.name] = StoredArrays(
+            parts, tuple(lo for lo, _ in ends), _numeric_limits(f.limits)
+        )
         if box is not None:
             whole = tuple((const(lo), const(hi)) for lo, hi in box)
             for d in f.definitions:
@@ -310,7 +312,7 @@ class Run:
     def place(self, f: FuncDef, d: Definition, variables: dict[str, Array]) -> tuple[Array, ...]:
         """The positions in the arrays of the func of the left-side index of a definition."""
         index = tuple(self.evaluate(e, variables) for e in d.index)
-        return _inside(f.name, self.stored[f.name], index)
+        return _positions(f.name, self.stored[f.name], index)
 
     def evaluate(self, e: Expr, variables: dict[str, Array]) -> Array:
         """The values of an expression at points; lines of `debug_print` go to `out`."""
@@ -327,14 +329,14 @@ def _constant(e: Expr) -> Const:
     return simple
 
 
-def _numbers(limits: Box) -> Limits:
+def _numeric_limits(limits: Box) -> Limits:
     return tuple(
         (-np.inf if lo is None else number_of(lo), np.inf if hi is None else number_of(hi))
         for lo, hi in limits
     )
 
 
-def _inside(name: str, stored: Stored, index: tuple[Array, ...]) -> tuple[Array, ...]:
+def _positions(name: str, stored: StoredArrays, index: tuple[Array, ...]) -> tuple[Array, ...]:
     """The positions of an index in an array.
 
     Raises IndexBoundError outside the limits of the func, AssertionError outside the computed box.
@@ -362,7 +364,7 @@ class Evaluator:
     def __init__(
         self,
         variables: Mapping[str, Array],
-        stored: Mapping[str, Stored],
+        stored: Mapping[str, StoredArrays],
         shown: list[str],
         params: Mapping[str, Array] | None = None,
         orders: Orders | None = None,
@@ -417,10 +419,10 @@ class Evaluator:
     ) -> Array:
         stored = self.stored[name]
         part = stored.parts[component]
-        if part.size == 0 and e not in _always(root):
+        if part.size == 0 and e not in _unconditional_nodes(root):
             # the branch of a Select that is never taken: padding of an empty tensor
             return np.zeros(np.broadcast_shapes(*(i.shape for i in index)), part.dtype)
-        return np.asarray(part[_inside(name, stored, index)])
+        return np.asarray(part[_positions(name, stored, index)])
 
     def _require(self, e: Require, cond: Array, text: str, shown: list[Array]) -> None:
         for holds, values in self._points(cond, shown):
@@ -454,7 +456,7 @@ def _message(text: str, values: tuple[Any, ...]) -> str:
     return "".join(part + value for part, value in parts)
 
 
-def _always(root: Expr) -> set[Node]:
+def _unconditional_nodes(root: Expr) -> set[Node]:
     """The nodes that are evaluated for any conditions: those in no branch of a Select."""
     seen: set[Node] = set()
     stack: list[Node] = [root]

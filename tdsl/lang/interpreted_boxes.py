@@ -11,15 +11,15 @@ from __future__ import annotations
 
 from tdsl.core.source import here
 from tdsl.errors import IndexBoundError, ShapeError
-from tdsl.lang.access_boxes import read_at, with_updates
+from tdsl.lang.access_boxes import accessed_boxes, update_closure
 from tdsl.lang.definition import Definition
 from tdsl.lang.expr import Const, Expr, const
 from tdsl.lang.program import FuncDef, Program
 from tdsl.lang.regions import (
     Box,
     Interval,
-    common_box,
     free_range,
+    intersection_box,
     is_empty,
     reads_in,
     union_box,
@@ -59,12 +59,12 @@ def realised_boxes(program: Program) -> dict[str, Bounds]:
     for f in reversed(program.funcs):
         if f.name not in needed:
             continue
-        box = with_updates(f, _numbered(needed[f.name]), ranges_at)
+        box = update_closure(f, _numeric_box(needed[f.name]), ranges_at)
         boxes[f.name] = tuple((number_of(lo), number_of(hi)) for lo, hi in box)
         for d in f.definitions:
-            for name, touched in touched_boxes(f, d, box).items():
+            for name, touched in accessed_boxes_of(f, d, box).items():
                 if name != f.name and program.has_func(name):
-                    limited = common_box(touched, program.func(name).limits)
+                    limited = intersection_box(touched, program.func(name).limits)
                     if not any(map(is_empty, limited)):
                         needed[name] = union_box(needed.get(name), limited)
     return boxes
@@ -81,12 +81,12 @@ def ranges_at(d: Definition, box: Box) -> dict[str, Interval]:
     return ranges
 
 
-def touched_boxes(f: FuncDef, d: Definition, box: Box) -> dict[str, Box]:
+def accessed_boxes_of(f: FuncDef, d: Definition, box: Box) -> dict[str, Box]:
     """The boxes that a definition of `f` reads, and the box of `f` that it writes, when run over `box`."""
-    return read_at(d, ranges_at(d, box), writes=f.name)
+    return accessed_boxes(d, ranges_at(d, box), writes=f.name)
 
 
-def _numbered(box: Box) -> Box:
+def _numeric_box(box: Box) -> Box:
     return tuple((const(number_of(lo)), const(number_of(hi))) for lo, hi in box)
 
 

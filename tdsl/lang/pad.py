@@ -70,7 +70,7 @@ class Padded(Handle):
         call = "pad_edge" if self.mode == "constant" else f"pad_{self.mode}"
         inside = []
         for i, (lo, extent) in zip(where, self.box, strict=True):
-            at = Call(call, (_minus(i, lo), extent), i64, loc=loc)
+            at = Call(call, (_subtract_first(i, lo), extent), i64, loc=loc)
             inside.append(at if lo == ZERO else Binary("add", at, lo))
         source: Any = self.source
         dtype = source.dtype
@@ -79,13 +79,13 @@ class Padded(Handle):
             return Value(read)
         tests: list[Expr] = []
         for i, (lo, extent) in zip(where, self.box, strict=True):
-            offset = _minus(i, lo)
+            offset = _subtract_first(i, lo)
             tests += [Binary("gt", extent, ZERO)] if not isinstance(extent, Const) else []
             tests += [Binary("le", ZERO, offset), Binary("lt", offset, extent)]
         return Value(Select(conjunction(tests), read, self.value.node, loc=loc))
 
 
-def _minus(i: Expr, lo: Expr) -> Expr:
+def _subtract_first(i: Expr, lo: Expr) -> Expr:
     return i if lo == ZERO else Binary("sub", i, lo)
 
 
@@ -121,7 +121,7 @@ def pad(source: Any, mode: str = "constant", value: Any = 0, shape: Any = None) 
             label="this padding",
             hint="for other values choose with td.where",
         )
-    number = _filling(fill.node, source.dtype, loc)
+    number = _fill_value(fill.node, source.dtype, loc)
     box: tuple[tuple[Expr, Expr], ...]
     if shape is not None:
         box = tuple((ZERO, e) for e in as_shape(shape, loc))
@@ -159,7 +159,7 @@ def _check_source(source: Any, loc: Loc | None) -> None:
             )
 
 
-def _filling(c: Const, t: DType, loc: Loc | None) -> Value:
+def _fill_value(c: Const, t: DType, loc: Loc | None) -> Value:
     """The fill value converted to the type of the padded tensor or func."""
     if c.dtype.is_float and not t.is_float:
         if not float(c.value).is_integer():

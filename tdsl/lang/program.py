@@ -86,9 +86,9 @@ class FuncDef:
 
     def map_expressions(self, f: Callable[[Expr], Expr]) -> FuncDef:
         """The func with `f` applied to every expression of its definitions; self if none changes."""
-        made = tuple(map_expressions(d, f) for d in self.definitions)
-        same = all(map(operator.is_, made, self.definitions))
-        return self if same else replace(self, definitions=made)
+        definitions = tuple(map_expressions(d, f) for d in self.definitions)
+        unchanged = all(map(operator.is_, definitions, self.definitions))
+        return self if unchanged else replace(self, definitions=definitions)
 
     @functools.cached_property
     def bound(self) -> dict[Numbers, FuncDef]:
@@ -210,7 +210,7 @@ def bind_sizes(program: Program, sizes: Mapping[str, int]) -> Program:
                 replace(t, shape=tuple(bind_expr(e, sizes) for e in t.shape))
                 for t in program.inputs
             ),
-            funcs=tuple(_bound(f, key) for f in program.funcs),
+            funcs=tuple(_bind_func_cached(f, key) for f in program.funcs),
             agreements=tuple(
                 a.map_extents(lambda e: bind_expr(e, sizes)) for a in program.agreements
             ),
@@ -218,7 +218,7 @@ def bind_sizes(program: Program, sizes: Mapping[str, int]) -> Program:
     return known
 
 
-def _bound(f: FuncDef, key: Numbers) -> FuncDef:
+def _bind_func_cached(f: FuncDef, key: Numbers) -> FuncDef:
     """The func with numbers for sizes, cached: a directive leaves most funcs of a program unchanged."""
     known = f.bound.get(key)
     if known is None:
@@ -268,8 +268,8 @@ def show_program(p: Program) -> str:
     """
     types = {t.name: f"{t.dtype}[{', '.join(map(show_expr, t.shape))}]" for t in p.inputs}
     types |= {s.name: f"{s.dtype}" for s in p.scalars}
-    taken = ", ".join(f"{name}: {types[name]}" for name in p.parameters)
-    lines = [f"{p.name}({taken}) -> {', '.join(p.outputs)}"]
+    parameters = ", ".join(f"{name}: {types[name]}" for name in p.parameters)
+    lines = [f"{p.name}({parameters}) -> {', '.join(p.outputs)}"]
     for f in p.funcs:
         lines.append(f"{f.name}: {', '.join(map(str, f.dtypes))}{_domain(f)}")
         lines += [f"  {show_definition(f.name, d)}" for d in f.definitions]

@@ -45,26 +45,28 @@ class Combine:
 
     def scalars(self) -> tuple[Param, ...]:
         """The scalar inputs that the combiner reads."""
-        own = {f"{side}{n}" for side in "ab" for n in builtins.range(len(self.exprs))}
-        found = (n for n in post_order(*self.exprs) if isinstance(n, Param))
-        return tuple(n for n in found if n.name not in own)
+        operands = {f"{side}{n}" for side in "ab" for n in builtins.range(len(self.exprs))}
+        params = (n for n in post_order(*self.exprs) if isinstance(n, Param))
+        return tuple(n for n in params if n.name not in operands)
 
 
-def _sides(dtypes: Sequence[DType]) -> tuple[tuple[Expr, ...], tuple[Expr, ...]]:
+def _combiner_params(dtypes: Sequence[DType]) -> tuple[tuple[Expr, ...], tuple[Expr, ...]]:
     left = tuple(Param(f"a{n}", t) for n, t in enumerate(dtypes))
     right = tuple(Param(f"b{n}", t) for n, t in enumerate(dtypes))
     return left, right
 
 
-def builtin(kind: str, dtypes: tuple[DType, ...]) -> Combine:
+def builtin_combiner(kind: str, dtypes: tuple[DType, ...]) -> Combine:
     """The combiner of a named reduction on values of these types."""
-    (a, *more_a), (b, *more_b) = _sides(dtypes)
+    (a, *more_a), (b, *more_b) = _combiner_params(dtypes)
     t = dtypes[0]
     match kind:
         case "sum":
-            return Combine(kind, (Binary("or" if t == bool_ else "add", a, b),), (_number(0, t),))
+            return Combine(kind, (Binary("or" if t == bool_ else "add", a, b),), (_constant(0, t),))
         case "prod":
-            return Combine(kind, (Binary("and" if t == bool_ else "mul", a, b),), (_number(1, t),))
+            return Combine(
+                kind, (Binary("and" if t == bool_ else "mul", a, b),), (_constant(1, t),)
+            )
         case "min":
             return Combine(kind, (Binary("min", a, b),), (Const(t.high, t),))
         case "max":
@@ -82,7 +84,7 @@ def builtin(kind: str, dtypes: tuple[DType, ...]) -> Combine:
             raise AssertionError(f"no reduction {kind!r}")
 
 
-def _number(value: int, t: DType) -> Const:
+def _constant(value: int, t: DType) -> Const:
     return Const(float(value) if t.is_float else bool(value) if t == bool_ else value, t)
 
 
@@ -97,7 +99,7 @@ def _better(kind: str, a: Expr, b: Expr, i: Expr, j: Expr, t: DType) -> Expr:
     return Binary("or", wins, Binary("and", ties, Binary("lt", j, i)))
 
 
-def combine_of(r: Reduce) -> Combine:
+def combiner_of(r: Reduce) -> Combine:
     """The combiner of a Reduce node."""
     return Combine(r.kind, r.combine, r.init, associative=r.kind != "custom_ordered")
 
@@ -127,21 +129,21 @@ def _axes(axis: Any, loc: Loc | None) -> tuple[Expr, ...]:
 
 
 def _reduce(kind: str, x: Value, axis: Any, loc: Loc | None) -> Value:
-    c = builtin(kind, (x.dtype,))
+    c = builtin_combiner(kind, (x.dtype,))
     return Value(Reduce(kind, _axes(axis, loc), (x.node,), c.exprs, c.init, 0, x.dtype, loc=loc))
 
 
-def _accumulated(kind: str, x: Any, axis: Any, dtype: Any, loc: Loc | None) -> Value:
+def _accumulate(kind: str, x: Any, axis: Any, dtype: Any, loc: Loc | None) -> Value:
     """A sum or product in NumPy's result type: integers in 64 bits; narrow floats in f32, then rounded."""
     v = lift(x, loc)
     if dtype is None and v.dtype.is_float:
-        return cast(_reduce(kind, widened(v, loc), axis, loc), v.dtype)
+        return cast(_reduce(kind, widen(v, loc), axis, loc), v.dtype)
     t = as_dtype(dtype) if dtype is not None else u64 if v.dtype.kind == "u" else i64
-    v = widened(v, loc) if t.is_float and not t.is_narrow else v
+    v = widen(v, loc) if t.is_float and not t.is_narrow else v
     return _reduce(kind, Value(convert(v, t, loc)), axis, loc)
 
 
-def widened(v: Value, loc: Loc | None) -> Value:
+def widen(v: Value, loc: Loc | None) -> Value:
     """A value in the type in which sums accumulate; products of narrow floats have widened factors."""
     if not v.dtype.is_narrow:
         return v
@@ -173,13 +175,13 @@ def sum(x: Any, axis: Axis | None = None, dtype: Any = None) -> Value:
     (3,)
     """
     loc = here()
-    return _accumulated("sum", x, axis, dtype, loc)
+    return _accumulate("sum", x, axis, dtype, loc)
 
 
 def prod(x: Any, axis: Axis | None = None, dtype: Any = None) -> Value:
     """The product over loop variables, with the types of `sum`."""
     loc = here()
-    return _accumulated("prod", x, axis, dtype, loc)
+    return _accumulate("prod", x, axis, dtype, loc)
 
 
 def min(x: Any, axis: Axis | None = None) -> Value:
@@ -218,16 +220,16 @@ def mean(x: Any, axis: Axis | None = None) -> Value:
     loc = here()
     v = lift(x, loc)
     given = v.dtype if v.dtype.is_float else f64
-    v = widened(v, loc) if v.dtype.is_float else Value(convert(v, f64, loc))
+    v = widen(v, loc) if v.dtype.is_float else Value(convert(v, f64, loc))
     return cast(_mean(v.node, axis, v.dtype, loc), given)
 
 
 def _mean(x: Expr, axis: Any, t: DType, loc: Loc | None) -> Value:
     axes = _axes(axis, loc)
     extents = [_known_extent(x, a) for a in axes]
-    if None in extents or _restricted(x):
+    if None in extents or _has_conditions(x):
         # a second component counts the points
-        both = builtin("sum", (t,)), builtin("sum", (i64,))
+        both = builtin_combiner("sum", (t,)), builtin_combiner("sum", (i64,))
         exprs = (both[0].exprs[0], Binary("add", Param("a1", i64), Param("b1", i64)))
         init = (both[0].init[0], both[1].init[0])
         terms = (x, Const(1, i64))
@@ -260,7 +262,7 @@ def extent_of(variable: Expr) -> Expr:
     return Call("extent", (variable,), i64)
 
 
-def _restricted(e: Expr) -> bool:
+def _has_conditions(e: Expr) -> bool:
     return builtins.any(isinstance(n, Range) and n.where is not None for n in post_order(e))
 
 
@@ -269,22 +271,22 @@ def argmin(x: Any, axis: Axis | None = None) -> Value:
 
     Over several variables it is the row-major index into their ranges: the last variable is fastest.
     """
-    return _arg("argmin", x, axis)
+    return _arg_reduction("argmin", x, axis)
 
 
 def argmax(x: Any, axis: Axis | None = None) -> Value:
     """The index of the largest value over loop variables, as `argmin`."""
-    return _arg("argmax", x, axis)
+    return _arg_reduction("argmax", x, axis)
 
 
-def _arg(kind: str, x: Any, axis: Any) -> Value:
+def _arg_reduction(kind: str, x: Any, axis: Any) -> Value:
     loc = here()
     v = lift(x, loc)
     axes = _axes(axis, loc)
     position: Expr = axes[0]
     for a in axes[1:]:
         position = Binary("add", Binary("mul", position, extent_of(a)), a)
-    c = builtin(kind, (v.dtype, i64))
+    c = builtin_combiner(kind, (v.dtype, i64))
     terms = (v.node, position)
     return Value(Reduce(kind, axes, terms, c.exprs, c.init, 1, i64, loc=loc))
 
@@ -323,7 +325,7 @@ def reduce(
             hint="give one identity for each value that is reduced",
         )
     dtypes = [t.dtype for t in terms]
-    left, right = _sides(dtypes)
+    left, right = _combiner_params(dtypes)
     a, b = tuple(Value(e) for e in left), tuple(Value(e) for e in right)
     result = combine(a, b) if several else combine(a[0], b[0])
     given = result if isinstance(result, list | tuple) else (result,)
@@ -337,19 +339,19 @@ def reduce(
             if several
             else "return one value",
         )
-    exprs = _as_reduced("combine gives", results, dtypes, loc)
-    identity = _as_reduced("the identity is", starts, dtypes, loc)
+    exprs = _convert_to_dtypes("combine gives", results, dtypes, loc)
+    identity = _convert_to_dtypes("the identity is", starts, dtypes, loc)
     _check_combiner(exprs, identity, (*left, *right), loc)
     kind, axes = "custom" if associative else "custom_ordered", _axes(axis, loc)
     nodes = tuple(t.node for t in terms)
-    made = tuple(
+    components = tuple(
         Value(Reduce(kind, axes, nodes, exprs, identity, n, t, loc=loc))
         for n, t in enumerate(dtypes)
     )
-    return made if several else made[0]
+    return components if several else components[0]
 
 
-def _as_reduced(
+def _convert_to_dtypes(
     what: str, values: tuple[Value, ...], dtypes: list[DType], loc: Loc | None
 ) -> tuple[Expr, ...]:
     for v, t in zip(values, dtypes, strict=True):
@@ -374,7 +376,7 @@ def _check_combiner(
             label="init of this reduction",
             hint="combining it with a value must give the value: 0 for a sum, 1 for a product",
         )
-    own = {id(e): e.name for e in sides if isinstance(e, Param)}
+    operands = {id(e): e.name for e in sides if isinstance(e, Param)}
     for n in post_order(*exprs):
         if isinstance(n, Access | Var | Range | Reduce):
             raise DefinitionError(
@@ -383,7 +385,7 @@ def _check_combiner(
                 label="used in a combiner",
                 hint="put it into the values that are reduced",
             )
-        if isinstance(n, Param) and n.name in own.values() and id(n) not in own:
+        if isinstance(n, Param) and n.name in operands.values() and id(n) not in operands:
             raise DefinitionError(
                 f"in a combiner no scalar can be named {n.name!r}",
                 loc=n.loc or loc,

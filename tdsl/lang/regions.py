@@ -18,18 +18,18 @@ import functools
 import itertools
 from collections.abc import Iterable, Iterator, Mapping
 
-from tdsl.core.node import Node, post_order, remembered, transform
+from tdsl.core.node import Node, memoised, post_order, transform
 from tdsl.lang.affine import (
-    Sum,
+    AffineSum,
     as_expr,
     as_sum,
-    ends_as_numbers,
+    constant_bounds,
+    fold_remainders,
     has_data,
     height,
     variables,
-    whole_steps,
 )  # fmt: skip
-from tdsl.lang.bounds import DEEP, NOTHING, Facts, at_most, integer_operands, value_range
+from tdsl.lang.bounds import MAX_HEIGHT, NO_FACTS, Facts, at_most, integer_operands, value_range
 from tdsl.lang.expr import (
     ONE,
     TRUE,
@@ -64,10 +64,10 @@ Ranges = Mapping[str, Interval]
 Box = tuple[Interval, ...]
 Indices = Mapping[str, tuple[tuple[Expr, ...], ...]]  # distinct indices by tensor and dimension
 
-EVERYTHING: Interval = (None, None)
+UNBOUNDED: Interval = (None, None)
 
 
-def interval_of(e: Expr, ranges: Ranges, facts: Facts = NOTHING) -> Interval:
+def interval_of(e: Expr, ranges: Ranges, facts: Facts = NO_FACTS) -> Interval:
     """The smallest and the largest value of an index expression when its variables run over `ranges`.
 
     >>> from tdsl.lang.show import show_expr
@@ -76,9 +76,9 @@ def interval_of(e: Expr, ranges: Ranges, facts: Facts = NOTHING) -> Interval:
     >>> show_expr(lo), show_expr(hi)
     ('t', 't + 18')
     """
-    known = ranges if isinstance(ranges, _Known) else _Known(ranges)
-    if height(e) > DEEP:
-        return remembered(
+    known = ranges if isinstance(ranges, _MemoRanges) else _MemoRanges(ranges)
+    if height(e) > MAX_HEIGHT:
+        return memoised(
             known.intervals, e, lambda n: _interval_of(n, known, facts), integer_operands
         )
     if e not in known.intervals:
@@ -86,7 +86,7 @@ def interval_of(e: Expr, ranges: Ranges, facts: Facts = NOTHING) -> Interval:
     return known.intervals[e]
 
 
-class _Known(dict[str, Interval]):
+class _MemoRanges(dict[str, Interval]):
     """Ranges of variables, with a memo table of the intervals of expressions."""
 
     def __init__(self, ranges: Ranges) -> None:
@@ -96,19 +96,19 @@ class _Known(dict[str, Interval]):
 
 
 def _interval_of(e: Expr, ranges: Ranges, facts: Facts) -> Interval:
-    numbers = ends_as_numbers(e, ranges)
+    numbers = constant_bounds(e, ranges)
     if numbers is not None:
         return numbers
-    if not _moves(e, ranges):
-        return _fixed(e, facts)
+    if not _is_varying(e, ranges):
+        return _invariant(e, facts)
     if dtype_of(e) != i64:
-        return _of_any_type(e, ranges, facts)
-    s = whole_steps(as_sum(e))
+        return _integer(e, ranges, facts)
+    s = fold_remainders(as_sum(e))
     lo: Expr | None = const(s.constant)
     hi: Expr | None = const(s.constant)
     for atom, coefficient in s.terms.items():
-        moves = _moves(atom, ranges)
-        low, high = _atom(atom, ranges, facts) if moves else _fixed(atom, facts)
+        varies = _is_varying(atom, ranges)
+        low, high = _atom_interval(atom, ranges, facts) if varies else _invariant(atom, facts)
         if coefficient < 0:
             low, high = high, low
         factor = const(coefficient)
@@ -117,27 +117,27 @@ def _interval_of(e: Expr, ranges: Ranges, facts: Facts) -> Interval:
     return lo, hi
 
 
-def _moves(e: Expr, ranges: Ranges) -> bool:
+def _is_varying(e: Expr, ranges: Ranges) -> bool:
     return not ranges.keys().isdisjoint(variables(e)) or has_data(e)
 
 
-def _fixed(e: Expr, facts: Facts) -> Interval:
+def _invariant(e: Expr, facts: Facts) -> Interval:
     simple = simplify(e if dtype_of(e) == i64 else Cast(e, i64), facts)
     return simple, simple
 
 
-def _atom(e: Expr, ranges: Ranges, facts: Facts) -> Interval:
+def _atom_interval(e: Expr, ranges: Ranges, facts: Facts) -> Interval:
     match e:
         case Var(name):
             return ranges[name]
-        case Binary("floordiv", x, n) if not _moves(n, ranges) and at_most(ZERO, n, facts):
+        case Binary("floordiv", x, n) if not _is_varying(n, ranges) and at_most(ZERO, n, facts):
             lo, hi = interval_of(x, ranges, facts)
             last = last_quotient if lo is not None and at_most(ZERO, lo, facts) else floordiv
             first = None if lo is None else floordiv(lo, n, facts)
             return first, None if hi is None else last(hi, n, facts)
         case Binary("mod", x, Const(k)) if k > 0:
             return _modulo(x, k, ranges, facts)
-        case Binary("mod", x, n) if not _moves(n, ranges):
+        case Binary("mod", x, n) if not _is_varying(n, ranges):
             lo, hi = interval_of(x, ranges, facts)
             positive = lo is not None and at_most(ZERO, lo, facts)
             if positive and hi is not None and at_most(add(hi, ONE), n, facts):
@@ -145,48 +145,47 @@ def _atom(e: Expr, ranges: Ranges, facts: Facts) -> Interval:
             # the result has the sign of n
             return minimum(add(n, ONE), ZERO, facts), maximum(subtract(n, ONE), ZERO, facts)
         case Call("pad_edge" | "pad_reflect" | "pad_symmetric" | "pad_wrap" as mode, (x, n)):
-            return _padded(mode, interval_of(x, ranges, facts), n, facts)
+            return _padding(mode, interval_of(x, ranges, facts), n, facts)
         case _:
-            return _of_any_type(e, ranges, facts)
+            return _integer(e, ranges, facts)
 
 
-def _held(e: Expr, held: Interval, ranges: Ranges, facts: Facts) -> Interval:
-    """The range `held` of a stored value, with each unknown end replaced by the bound of its type."""
-    if None not in held:
-        return held
-    (lo, hi), (low, high) = held, _by_value(e, ranges, facts)
+def _read_interval(e: Expr, known: Interval, ranges: Ranges, facts: Facts) -> Interval:
+    """The range `known` of a stored value, with each unknown end replaced by the bound of its type."""
+    if None not in known:
+        return known
+    (lo, hi), (low, high) = known, _constant_interval(e, ranges, facts)
     return low if lo is None else lo, high if hi is None else hi
 
 
-def _by_value(e: Expr, ranges: Ranges, facts: Facts) -> Interval:
+def _constant_interval(e: Expr, ranges: Ranges, facts: Facts) -> Interval:
     """Constant bounds by interval arithmetic and dtypes (`value_range`)."""
-    lo, hi = value_range(e, _known(ranges, facts))
+    lo, hi = value_range(e, _facts_of_ranges(ranges, facts))
     return None if lo is None else const(lo), None if hi is None else const(hi)
 
 
-def _known(ranges: Ranges, facts: Facts) -> Facts:
-    result = facts
+def _facts_of_ranges(ranges: Ranges, facts: Facts) -> Facts:
     for name, (lo, hi) in ranges.items():
         if lo is not None and hi is not None:
-            result = result.knowing(name, lo, hi)
-    return result
+            facts = facts.with_range(name, lo, hi)
+    return facts
 
 
-def _of_any_type(e: Expr, ranges: Ranges, facts: Facts) -> Interval:
+def _integer(e: Expr, ranges: Ranges, facts: Facts) -> Interval:
     """The interval of an integer expression of any width: exact through min and max, else by its type."""
     match e:
         case Binary("min" | "max" as op, x, y):
-            return _extreme(op, interval_of(x, ranges, facts), interval_of(y, ranges, facts), facts)
+            return _min_max(op, interval_of(x, ranges, facts), interval_of(y, ranges, facts), facts)
         case Select(_, yes, no):
             return union(interval_of(yes, ranges, facts), interval_of(no, ranges, facts), facts)
         case Cast(x, t, True) if dtype_of(x) == i64 and t.bits < 64:
             return interval_of(simplify(Cast(e, i64), facts), ranges, facts)
         case Cast(x) if not dtype_of(x).is_float:
             return _cast(e, ranges, facts)
-        case Read(held=held) if held != EVERYTHING:
-            return _held(e, held, ranges, facts)
+        case Read(value_range=known) if known != UNBOUNDED:
+            return _read_interval(e, known, ranges, facts)
         case _:
-            return _by_value(e, ranges, facts)
+            return _constant_interval(e, ranges, facts)
 
 
 def _cast(e: Cast, ranges: Ranges, facts: Facts) -> Interval:
@@ -195,22 +194,22 @@ def _cast(e: Cast, ranges: Ranges, facts: Facts) -> Interval:
     if t == i64 and (dtype_of(e.x).kind != "u" or dtype_of(e.x).bits < 64):
         return lo, hi
     if lo is None or hi is None:
-        return _by_value(e, ranges, facts)
+        return _constant_interval(e, ranges, facts)
     fits = at_most(const(int(t.low)), lo, facts) and at_most(hi, const(int(t.high)), facts)
-    return (lo, hi) if fits else _by_value(e, ranges, facts)
+    return (lo, hi) if fits else _constant_interval(e, ranges, facts)
 
 
 def _modulo(x: Expr, k: int, ranges: Ranges, facts: Facts) -> Interval:
     lo, hi = interval_of(x, ranges, facts)
     if lo is not None and hi is not None:
         first, last = floordiv(lo, const(k), facts), floordiv(hi, const(k), facts)
-        if as_sum(first).plus(as_sum(last), -1) == Sum():
+        if as_sum(first).plus(as_sum(last), -1) == AffineSum():
             low, high = (simplify(Binary("mod", end, const(k)), facts) for end in (lo, hi))
             return low, high
     return ZERO, const(k - 1)
 
 
-def _extreme(op: str, a: Interval, b: Interval, facts: Facts) -> Interval:
+def _min_max(op: str, a: Interval, b: Interval, facts: Facts) -> Interval:
     pick = minimum if op == "min" else maximum
     # an unbounded end of one operand: max(-inf, c) is c, max(inf, c) is inf, and vice versa for min
     ends: list[Expr | None] = []
@@ -224,7 +223,7 @@ def _extreme(op: str, a: Interval, b: Interval, facts: Facts) -> Interval:
     return ends[0], ends[1]
 
 
-def _padded(mode: str, inner: Interval, n: Expr, facts: Facts) -> Interval:
+def _padding(mode: str, inner: Interval, n: Expr, facts: Facts) -> Interval:
     lo, hi = inner
     last = subtract(n, ONE, facts)
     if lo is None or hi is None:
@@ -245,7 +244,7 @@ def _padded(mode: str, inner: Interval, n: Expr, facts: Facts) -> Interval:
     return low, high
 
 
-def runs_around(e: Expr) -> tuple[Expr, int] | None:
+def modular_index(e: Expr) -> tuple[Expr, int] | None:
     """(x, n) if an index is `x % n` or padding in mode wrap, for a constant n > 0; else None."""
     match e:
         case Call("pad_wrap", (x, Const(n))) | Binary("mod", x, Const(n)) if n > 0:
@@ -254,19 +253,19 @@ def runs_around(e: Expr) -> tuple[Expr, int] | None:
             return None
 
 
-def union(a: Interval, b: Interval, facts: Facts = NOTHING) -> Interval:
+def union(a: Interval, b: Interval, facts: Facts = NO_FACTS) -> Interval:
     """The smallest interval that contains both."""
     lo = None if a[0] is None or b[0] is None else minimum(a[0], b[0], facts)
     hi = None if a[1] is None or b[1] is None else maximum(a[1], b[1], facts)
     return lo, hi
 
 
-def union_box(a: Box | None, b: Box, facts: Facts = NOTHING) -> Box:
+def union_box(a: Box | None, b: Box, facts: Facts = NO_FACTS) -> Box:
     """The smallest box that contains both; None is the empty box."""
     return b if a is None else tuple(union(x, y, facts) for x, y in zip(a, b, strict=True))
 
 
-def interval_where(e: Expr, ranges: Ranges, where: Expr, facts: Facts = NOTHING) -> Interval:
+def interval_where(e: Expr, ranges: Ranges, where: Expr, facts: Facts = NO_FACTS) -> Interval:
     """The interval of an index at the points where a condition holds.
 
     A comparison bounds every sum that it contains: if 8 * o + i < 37, the index 8 * o + i is at most 36 even
@@ -278,8 +277,8 @@ def interval_where(e: Expr, ranges: Ranges, where: Expr, facts: Facts = NOTHING)
     >>> lo.value, hi.value
     (0, 36)
     """
-    known = ranges if isinstance(ranges, _Known) else _Known(ranges)
-    if where == TRUE or height(e) > DEEP:
+    known = ranges if isinstance(ranges, _MemoRanges) else _MemoRanges(ranges)
+    if where == TRUE or height(e) > MAX_HEIGHT:
         return interval_of(e, known, facts)
     if (e, where) not in known.where:
         known.where[e, where] = _interval_where(e, known, where, facts)
@@ -291,51 +290,51 @@ def _interval_where(e: Expr, ranges: Ranges, where: Expr, facts: Facts) -> Inter
     known = _quotient_where(s, ranges, where, facts)
     parts: dict[str, Interval] = {}
     for atom, times in s.terms.items():
-        inner = _part_where(atom, ranges, where, facts)
+        inner = _atom_where(atom, ranges, where, facts)
         if inner is not None:
             name = f"part {len(parts)}"
             parts[name] = inner
-            s = s.without(atom).plus(Sum({Var(name): times}))
+            s = s.without(atom).plus(AffineSum({Var(name): times}))
     ranges = {**ranges, **parts}
     lo, hi = interval_of(as_expr(s), ranges, facts)
     # terms that the condition shares with quotients cancel in `whole`, where these are not replaced by parts
-    for d, own in itertools.product(differences(where), (s, whole) if parts else (s,)):
-        shared = next((a for a in d.terms if a in own.terms), None)
+    for d, candidate in itertools.product(nonpositive_sums(where), (s, whole) if parts else (s,)):
+        shared = next((a for a in d.terms if a in candidate.terms), None)
         if shared is None:
             continue
-        times, rest = divmod(own.terms[shared], d.terms[shared])
+        times, rest = divmod(candidate.terms[shared], d.terms[shared])
         if rest or not times:
             continue
         # d <= 0, so e <= e - times * d for times > 0, and e >= e - times * d for times < 0
-        low, high = interval_of(as_expr(own.plus(d, -times)), ranges, facts)
+        low, high = interval_of(as_expr(candidate.plus(d, -times)), ranges, facts)
         if times > 0 and high is not None:
-            hi = high if hi is None else _nearer("min", hi, high, lo, facts)
+            hi = high if hi is None else _tighter_bound("min", hi, high, lo, facts)
         if times < 0 and low is not None:
-            lo = low if lo is None else _nearer("max", lo, low, hi, facts)
-    return common((lo, hi), known, facts)
+            lo = low if lo is None else _tighter_bound("max", lo, low, hi, facts)
+    return intersection((lo, hi), known, facts)
 
 
-def _nearer(op: str, plain: Expr, held: Expr, other: Expr | None, facts: Facts) -> Expr:
-    """The tighter of two bounds; `held` follows from a condition, `other` is the opposite end.
+def _tighter_bound(op: str, plain: Expr, implied: Expr, other: Expr | None, facts: Facts) -> Expr:
+    """The tighter of two bounds; `implied` follows from a condition, `other` is the opposite end.
 
-    It is `held` alone if that is tighter for every size but 0, and the interval is empty for size 0; this
+    It is `implied` alone if that is tighter for every size but 0, and the interval is empty for size 0; this
     keeps the bounds of nested tiles short.
     """
-    both = minimum(plain, held, facts) if op == "min" else maximum(plain, held, facts)
+    both = minimum(plain, implied, facts) if op == "min" else maximum(plain, implied, facts)
     sizes = {n.name for e in (both, other) if e for n in post_order(e) if isinstance(n, Size)}
-    if len(sizes) != 1 or both in (plain, held) or other is None:
+    if len(sizes) != 1 or both in (plain, implied) or other is None:
         return both
-    first, last = (held, plain) if op == "min" else (plain, held)
-    if not at_most(first, last, facts.with_elements()):
+    first, last = (implied, plain) if op == "min" else (plain, implied)
+    if not at_most(first, last, facts.with_positive_sizes()):
         return both
     left, right = (
         simplify(transform(e, lambda n: ZERO if isinstance(n, Size) else n), facts)
-        for e in ((other, held) if op == "min" else (held, other))
+        for e in ((other, implied) if op == "min" else (implied, other))
     )
-    return held if is_empty((left, right), facts) else both
+    return implied if is_empty((left, right), facts) else both
 
 
-def _quotient_where(s: Sum, ranges: Ranges, where: Expr, facts: Facts) -> Interval:
+def _quotient_where(s: AffineSum, ranges: Ranges, where: Expr, facts: Facts) -> Interval:
     """The interval of rest + x // k, computed as that of (k * rest + x) // k, which a condition may bound."""
     for atom, times in s.terms.items():
         match atom:
@@ -346,26 +345,26 @@ def _quotient_where(s: Sum, ranges: Ranges, where: Expr, facts: Facts) -> Interv
                     None if lo is None else floordiv(lo, const(k), facts),
                     None if hi is None else floordiv(hi, const(k), facts),
                 )
-    return EVERYTHING
+    return UNBOUNDED
 
 
-def _part_where(atom: Expr, ranges: Ranges, where: Expr, facts: Facts) -> Interval | None:
+def _atom_where(atom: Expr, ranges: Ranges, where: Expr, facts: Facts) -> Interval | None:
     """The interval of a quotient, min or max of sums under a condition; None for other atoms."""
     match atom:
-        case Binary("floordiv", x, Const(k)) if k > 0 and _moves(x, ranges):
+        case Binary("floordiv", x, Const(k)) if k > 0 and _is_varying(x, ranges):
             lo, hi = interval_where(x, ranges, where, facts)
             return (
                 None if lo is None else floordiv(lo, const(k), facts),
                 None if hi is None else floordiv(hi, const(k), facts),
             )
-        case Binary("min" | "max" as op, x, y) if _moves(atom, ranges) and dtype_of(x) == i64:
+        case Binary("min" | "max" as op, x, y) if _is_varying(atom, ranges) and dtype_of(x) == i64:
             a, b = (interval_where(z, ranges, where, facts) for z in (x, y))
-            return _extreme(op, a, b, facts)
+            return _min_max(op, a, b, facts)
         case _:
             return None
 
 
-def differences(cond: Expr) -> Iterator[Sum]:
+def nonpositive_sums(cond: Expr) -> Iterator[AffineSum]:
     """The affine sums that are at most 0 where a condition holds, one or two for each i64 comparison."""
     for c in conjuncts(cond):
         match c:
@@ -373,24 +372,24 @@ def differences(cond: Expr) -> Iterator[Sum]:
                 d = as_sum(a).plus(as_sum(b), -1)
                 if op in ("gt", "ge"):
                     d = d.times(-1)
-                yield d.plus(Sum({}, 1)) if op in ("lt", "gt") else d
+                yield d.plus(AffineSum({}, 1)) if op in ("lt", "gt") else d
                 if op == "eq":
                     yield d.times(-1)
 
 
 def box_of(
-    index: Iterable[Expr], ranges: Ranges, facts: Facts = NOTHING, where: Expr = TRUE
+    index: Iterable[Expr], ranges: Ranges, facts: Facts = NO_FACTS, where: Expr = TRUE
 ) -> Box:
     """The box of the values of an index tuple, at the points where a condition holds."""
     return tuple(interval_where(e, ranges, where, facts) for e in index)
 
 
-def common_box(a: Box, b: Box, facts: Facts = NOTHING) -> Box:
+def intersection_box(a: Box, b: Box, facts: Facts = NO_FACTS) -> Box:
     """The intersection of two boxes."""
-    return tuple(common(x, y, facts) for x, y in zip(a, b, strict=True))
+    return tuple(intersection(x, y, facts) for x, y in zip(a, b, strict=True))
 
 
-def common(a: Interval, b: Interval, facts: Facts = NOTHING) -> Interval:
+def intersection(a: Interval, b: Interval, facts: Facts = NO_FACTS) -> Interval:
     """The intersection of two intervals."""
     (lo, hi), (low, high) = a, b
     first = lo if low is None else low if lo is None else maximum(lo, low, facts)
@@ -398,7 +397,7 @@ def common(a: Interval, b: Interval, facts: Facts = NOTHING) -> Interval:
     return first, last
 
 
-def free_range(name: str, index: Iterable[Expr], box: Box, facts: Facts = NOTHING) -> Interval:
+def free_range(name: str, index: Iterable[Expr], box: Box, facts: Facts = NO_FACTS) -> Interval:
     """The range of a free variable: the intersection of the box's dimensions that it indexes.
 
     >>> lo, hi = free_range("i", (Var("i"), Var("i")), ((ZERO, const(5)), (ONE, const(9))))
@@ -406,8 +405,8 @@ def free_range(name: str, index: Iterable[Expr], box: Box, facts: Facts = NOTHIN
     (1, 5)
     """
     places = zip(index, box, strict=True)
-    own = [interval for e, interval in places if isinstance(e, Var) and e.name == name]
-    return functools.reduce(lambda a, b: common(a, b, facts), own)
+    intervals = [interval for e, interval in places if isinstance(e, Var) and e.name == name]
+    return functools.reduce(lambda a, b: intersection(a, b, facts), intervals)
 
 
 def reads_in(exprs: Iterable[Expr]) -> Iterator[Read]:
@@ -417,8 +416,8 @@ def reads_in(exprs: Iterable[Expr]) -> Iterator[Read]:
             yield n
 
 
-def boxes_of(
-    exprs: Iterable[Expr], ranges: Ranges, facts: Facts = NOTHING, where: Expr = TRUE
+def boxes_of_reads(
+    exprs: Iterable[Expr], ranges: Ranges, facts: Facts = NO_FACTS, where: Expr = TRUE
 ) -> dict[str, Box]:
     """For each tensor or func that the expressions read, a box around all reads.
 
@@ -427,50 +426,52 @@ def boxes_of(
     >>> a = lambda x: Read("a", (x,), 0, i64)
     >>> i = Var("i")
     >>> e = Binary("add", a(Binary("sub", i, ONE)), a(Binary("add", i, ONE)))
-    >>> [(lo.value, hi.value) for lo, hi in boxes_of([e], {"i": (ZERO, const(9))})["a"]]
+    >>> [(lo.value, hi.value) for lo, hi in boxes_of_reads([e], {"i": (ZERO, const(9))})["a"]]
     [(-1, 10)]
     """
-    return boxes_at(indices_in(reads_in(exprs)), ranges, facts, where)
+    return boxes_of(indices_in(reads_in(exprs)), ranges, facts, where)
 
 
 def indices_in(reads: Iterable[Read]) -> Indices:
     """The distinct indices of each tensor and func in each dimension (few, also for stencils)."""
-    found: dict[str, tuple[dict[Expr, None], ...]] = {}
+    indices: dict[str, tuple[dict[Expr, None], ...]] = {}
     for r in reads:
-        axes = found.setdefault(r.name, tuple({} for _ in r.index))
+        axes = indices.setdefault(r.name, tuple({} for _ in r.index))
         for e, axis in zip(r.index, axes, strict=True):
             axis[e] = None
-    return {name: tuple(map(tuple, axes)) for name, axes in found.items()}
+    return {name: tuple(map(tuple, axes)) for name, axes in indices.items()}
 
 
-def boxes_at(
-    indices: Indices, ranges: Ranges, facts: Facts = NOTHING, where: Expr = TRUE
+def boxes_of(
+    indices: Indices, ranges: Ranges, facts: Facts = NO_FACTS, where: Expr = TRUE
 ) -> dict[str, Box]:
-    """`boxes_of`, given the indices of the reads instead of the expressions."""
+    """`boxes_of_reads`, given the indices of the reads instead of the expressions."""
     interval = functools.cache(lambda e: interval_where(e, ranges, where, facts))
     unite = functools.partial(functools.reduce, lambda a, b: union(a, b, facts))
 
     def box(axes: tuple[tuple[Expr, ...], ...]) -> Box:
-        own = (dict.fromkeys(map(interval, a)) if len(a) > 1 else map(interval, a) for a in axes)
-        return tuple(map(unite, own))
+        unique = (dict.fromkeys(map(interval, a)) if len(a) > 1 else map(interval, a) for a in axes)
+        return tuple(map(unite, unique))
 
     return {name: box(axes) for name, axes in indices.items()}
 
 
-def tighten(ranges: Ranges, cond: Expr, facts: Facts = NOTHING, v: str = "") -> dict[str, Interval]:
+def restrict_ranges(
+    ranges: Ranges, cond: Expr, facts: Facts = NO_FACTS, v: str = ""
+) -> dict[str, Interval]:
     """Ranges restricted by a condition: each comparison bounds each variable (a single one only a given `v`).
 
-    >>> r = tighten({"i": (ZERO, const(9))}, Binary("lt", Binary("mul", const(2), Var("i")), const(7)))
+    >>> r = restrict_ranges({"i": (ZERO, const(9))}, Binary("lt", multiply(const(2), Var("i")), const(7)))
     >>> r["i"][1].value
     3
     """
-    result, several = dict(ranges), list(differences(cond))
-    for d in several:
-        _restrict(result, d, facts, {v} if v and len(several) == 1 else {*ranges})
+    result, sums = dict(ranges), list(nonpositive_sums(cond))
+    for d in sums:
+        _restrict(result, d, facts, {v} if v and len(sums) == 1 else {*ranges})
     return result
 
 
-def _restrict(ranges: dict[str, Interval], d: Sum, facts: Facts, names: set[str]) -> None:
+def _restrict(ranges: dict[str, Interval], d: AffineSum, facts: Facts, names: set[str]) -> None:
     """Restrict the range of each variable in `names` in turn, by d <= 0; changes `ranges`."""
     for name in [a.name for a in d.terms if isinstance(a, Var) and a.name in names]:
         c = d.terms[Var(name)]
@@ -491,7 +492,7 @@ def _restrict(ranges: dict[str, Interval], d: Sum, facts: Facts, names: set[str]
             ranges[name] = (limit if lo is None else maximum(lo, limit, facts), hi)
 
 
-def is_empty(interval: Interval, facts: Facts = NOTHING) -> bool:
+def is_empty(interval: Interval, facts: Facts = NO_FACTS) -> bool:
     """True if an interval is proved empty."""
     lo, hi = interval
     if isinstance(lo, Const) and isinstance(hi, Const):

@@ -78,10 +78,10 @@ def show_const(c: Const) -> Piece:
     """
     if not c.dtype.is_float:
         return number(bool(c.value) if c.dtype.kind == "b" else int(c.value))
-    return number(_shortest(float(c.value), c.dtype))
+    return number(_shortest_float(float(c.value), c.dtype))
 
 
-def _shortest(value: float, dtype: DType) -> float:
+def _shortest_float(value: float, dtype: DType) -> float:
     if dtype.kind != "f" or not math.isfinite(value):
         return value
     with np.errstate(over="ignore"):
@@ -189,19 +189,19 @@ def _reduce(e: Reduce, of: Pieces) -> Piece:
     conditions = [of(a.where) for a in e.axes if isinstance(a, Range) and a.where is not None]
     where = []
     if conditions:
-        where = [f"where={functools.reduce(_both, conditions)}"]
+        where = [f"where={functools.reduce(_show_and, conditions)}"]
     custom = []
     if e.kind == "custom":
-        custom = [show_several(e.combine, of), f"init={show_several(e.init, of)}"]
+        custom = [show_tuple(e.combine, of), f"init={show_tuple(e.init, of)}"]
     name = "reduce" if e.kind == "custom" else e.kind
     return _component(call(name, *custom, value, f"axis={axis}", *where).text, e.component)
 
 
-def _both(a: Piece, b: Piece) -> Piece:
+def _show_and(a: Piece, b: Piece) -> Piece:
     return infix("&", a, b)
 
 
-def show_several(es: tuple[Expr, ...], of: Pieces = piece_of) -> str:
+def show_tuple(es: tuple[Expr, ...], of: Pieces = piece_of) -> str:
     """The text of one expression, or of several in parentheses, with commas."""
     texts = [of(x).text for x in es]
     return texts[0] if len(texts) == 1 else f"({', '.join(texts)})"

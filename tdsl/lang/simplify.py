@@ -14,17 +14,17 @@ from tdsl.core.node import Node, children, map_children, post_order
 from tdsl.lang import arithmetic
 from tdsl.lang.affine import (
     MOST_ARMS,
-    Sum,
-    arms_of,
+    AffineSum,
+    arm_count,
     as_expr,
     as_sum,
-    data_size,
-    linear,
+    data_magnitude,
+    fold_remainders,
     may_wrap,
+    modular_sum,
     variables,
-    whole_steps,
 )
-from tdsl.lang.bounds import NOTHING, Facts, at_most, lower, upper
+from tdsl.lang.bounds import NO_FACTS, Facts, at_most, lower, upper
 from tdsl.lang.expr import (
     FALSE,
     ONE,
@@ -47,7 +47,7 @@ from tdsl.lang.expr import (
 from tdsl.lang.types import bool_, i64
 
 
-def simplify(e: Expr, facts: Facts = NOTHING) -> Expr:
+def simplify(e: Expr, facts: Facts = NO_FACTS) -> Expr:
     """An equivalent expression, usually smaller; `facts` bound its variables.
 
     >>> from tdsl.lang.show import show_expr
@@ -72,16 +72,16 @@ def simplify_node(e: Node, facts: Facts) -> Node:
             return e if folded is None else folded
         case Binary("add" | "sub" | "mul" | "min" | "max" | "floordiv" | "mod") | Unary("neg"):
             if dtype_of(e) == i64 and lanes_of(e) == 1:
-                return _index(e, facts)
+                return _simplify_index(e, facts)
             return e
         case Binary("lt" | "le" | "gt" | "ge" | "eq" | "ne", x) if (
             dtype_of(x) == i64 and lanes_of(x) == 1
         ):
-            return _compare(e, facts)
+            return _simplify_comparison(e, facts)
         case Binary("and" | "or", x, y) if dtype_of(e) == bool_:
-            return _logic(e.op, x, y)
+            return _simplify_and_or(e.op, x, y)
         case Unary("not", x) if dtype_of(e) == bool_:
-            return _not(x)
+            return _simplify_not(x)
         case Select(cond, yes, no):
             if yes == no or cond == TRUE:
                 return yes
@@ -91,7 +91,7 @@ def simplify_node(e: Node, facts: Facts) -> Node:
                 return yes if cond.x.value else no
             return e
         case Cast(Const(value, source), t) if not source.is_float and not t.is_float:
-            return Const(_fit(int(value), e), t)
+            return Const(_cast_constant(int(value), e), t)
         case Cast(x, t) if dtype_of(x) == t:
             return x
         case Cast(Cast(x, t, True), wide) if wide == dtype_of(x) == i64 and t.bits < 64:
@@ -101,7 +101,7 @@ def simplify_node(e: Node, facts: Facts) -> Node:
             return maximum(minimum(i, subtract(n, ONE, facts), facts), ZERO, facts)
         case Call("pad_reflect" | "pad_symmetric" | "pad_wrap", (i, n)):
             inside = at_most(ZERO, i, facts) and at_most(
-                as_expr(as_sum(i).plus(Sum({}, 1))), n, facts
+                as_expr(as_sum(i).plus(AffineSum({}, 1))), n, facts
             )
             return i if inside else e
         case Ramp(base, 0, lanes):
@@ -110,7 +110,7 @@ def simplify_node(e: Node, facts: Facts) -> Node:
             return e
 
 
-_INDEX: dict[str, Callable[[int, int], int]] = {
+_INDEX_OPERATORS: dict[str, Callable[[int, int], int]] = {
     "add": operator.add, "sub": operator.sub, "mul": operator.mul, "min": min, "max": max,
     "floordiv": lambda a, b: a // b if b else 0, "mod": lambda a, b: a % b if b else 0,
     "eq": operator.eq, "ne": operator.ne, "lt": operator.lt, "le": operator.le, "gt": operator.gt,
@@ -128,9 +128,9 @@ def _fold(e: Unary | Binary | Call) -> Const | None:
     if t.is_float or not all(isinstance(x, Const) and not x.dtype.is_float for x in operands):
         return None
     match e:
-        case Binary(op, Const(a, t_a), Const(b)) if op in _INDEX and t_a == i64:
+        case Binary(op, Const(a, t_a), Const(b)) if op in _INDEX_OPERATORS and t_a == i64:
             # a fast path for indices, the most frequent constants: NumPy takes ten times as long
-            index = _INDEX[op](a, b)
+            index = _INDEX_OPERATORS[op](a, b)
             if _LEAST <= index <= _MOST:
                 return Const(index, t)
     values = tuple(arithmetic.constant(x) for x in operands)  # type: ignore[arg-type]  # all Const
@@ -143,7 +143,7 @@ def _fold(e: Unary | Binary | Call) -> Const | None:
             return Const(arithmetic.call(fn, values, t).item(), t)
 
 
-def _fit(value: int, e: Cast) -> int:
+def _cast_constant(value: int, e: Cast) -> int:
     t = e.dtype
     if t.kind == "b":
         return int(value != 0)
@@ -153,50 +153,50 @@ def _fit(value: int, e: Cast) -> int:
     return value - (1 << t.bits) if t.kind == "i" and value >> (t.bits - 1) else value
 
 
-def _combined(op: str, a: Expr, b: Expr, facts: Facts) -> Expr:
+def _simplify_binary(op: str, a: Expr, b: Expr, facts: Facts) -> Expr:
     if isinstance(a, Const) and isinstance(b, Const):  # a fast path for boxes of known sizes
-        index = _INDEX[op](a.value, b.value)
+        index = _INDEX_OPERATORS[op](a.value, b.value)
         if _LEAST <= index <= _MOST:
             return const(index)
     return simplify_node(Binary(op, a, b), facts)  # type: ignore[return-value]  # an Expr
 
 
-def add(a: Expr, b: Expr, facts: Facts = NOTHING) -> Expr:
+def add(a: Expr, b: Expr, facts: Facts = NO_FACTS) -> Expr:
     """a + b of two indices."""
-    return _combined("add", a, b, facts)
+    return _simplify_binary("add", a, b, facts)
 
 
-def subtract(a: Expr, b: Expr, facts: Facts = NOTHING) -> Expr:
+def subtract(a: Expr, b: Expr, facts: Facts = NO_FACTS) -> Expr:
     """a - b of two indices."""
-    return _combined("sub", a, b, facts)
+    return _simplify_binary("sub", a, b, facts)
 
 
-def multiply(a: Expr, b: Expr, facts: Facts = NOTHING) -> Expr:
+def multiply(a: Expr, b: Expr, facts: Facts = NO_FACTS) -> Expr:
     """a * b of two indices."""
-    return _combined("mul", a, b, facts)
+    return _simplify_binary("mul", a, b, facts)
 
 
-def minimum(a: Expr, b: Expr, facts: Facts = NOTHING) -> Expr:
+def minimum(a: Expr, b: Expr, facts: Facts = NO_FACTS) -> Expr:
     """min(a, b) of two indices."""
-    return _extreme("min", a, b, facts)
+    return _simplify_min_max("min", a, b, facts)
 
 
-def maximum(a: Expr, b: Expr, facts: Facts = NOTHING) -> Expr:
+def maximum(a: Expr, b: Expr, facts: Facts = NO_FACTS) -> Expr:
     """max(a, b) of two indices."""
-    return _extreme("max", a, b, facts)
+    return _simplify_min_max("max", a, b, facts)
 
 
-def floordiv(a: Expr, b: Expr, facts: Facts = NOTHING) -> Expr:
+def floordiv(a: Expr, b: Expr, facts: Facts = NO_FACTS) -> Expr:
     """a // b of two indices."""
-    return _combined("floordiv", a, b, facts)
+    return _simplify_binary("floordiv", a, b, facts)
 
 
-def ceildiv(a: Expr, b: Expr, facts: Facts = NOTHING) -> Expr:
+def ceildiv(a: Expr, b: Expr, facts: Facts = NO_FACTS) -> Expr:
     """a / b rounded up, for b > 0."""
     return floordiv(add(a, subtract(b, ONE, facts), facts), b, facts)
 
 
-def last_quotient(last: Expr, n: Expr, facts: Facts = NOTHING) -> Expr:
+def last_quotient(last: Expr, n: Expr, facts: Facts = NO_FACTS) -> Expr:
     """The largest x // n for 0 <= x <= `last`, if that range is not empty: m - 1 for `last` m * n - 1."""
     match add(last, ONE, facts):
         case Binary("mul", m, factor) if n in (m, factor):
@@ -209,13 +209,13 @@ def conjunction(conditions: Iterable[Expr]) -> Expr:
     """The logical and of the conditions; TRUE for none."""
     result: Expr = TRUE
     for c in conditions:
-        result = _logic("and", result, c)
+        result = _simplify_and_or("and", result, c)
     return result
 
 
 def conjuncts(cond: Expr) -> list[Expr]:
     """The operands of the nested `and` of `cond`, without duplicates and TRUE."""
-    found, stack, seen = list[Expr](), [cond], set[int]()
+    operands, stack, seen = list[Expr](), [cond], set[int]()
     while stack:
         c = stack.pop()
         if id(c) in seen:
@@ -224,81 +224,84 @@ def conjuncts(cond: Expr) -> list[Expr]:
         if isinstance(c, Binary) and c.op == "and":
             stack += (c.right, c.left)
         elif c != TRUE:
-            found.append(c)
-    return found
+            operands.append(c)
+    return operands
 
 
-def _index(e: Binary | Unary, facts: Facts) -> Expr:
-    found = facts.simple.get(e)
-    if found is None:
-        found = facts.simple[e] = _simple_index(e, facts)
-    return found
+def _simplify_index(e: Binary | Unary, facts: Facts) -> Expr:
+    simple = facts.simple.get(e)
+    if simple is None:
+        simple = facts.simple[e] = _simplify_index_uncached(e, facts)
+    return simple
 
 
-def _simple_index(e: Binary | Unary, facts: Facts) -> Expr:
+def _simplify_index_uncached(e: Binary | Unary, facts: Facts) -> Expr:
     match e:
         case Binary("min" | "max", x, y):
-            return _extreme(e.op, x, y, facts)
+            return _simplify_min_max(e.op, x, y, facts)
         case Binary("floordiv", x, Const(k)):
             return _divide(x, int(k), facts)
         case Binary("mod", x, Const(k)):
             return _remainder(x, int(k), facts)
         case Binary("floordiv", x, y) if at_most(ZERO, x, facts) and at_most(
-            as_expr(as_sum(x).plus(Sum({}, 1))), y, facts
+            as_expr(as_sum(x).plus(AffineSum({}, 1))), y, facts
         ):
             return ZERO
         case Binary("floordiv" | "mod"):
             return e
         case _:
-            return as_expr(linear(e)) if may_wrap(e) else _push(as_sum(e), facts)
+            return as_expr(modular_sum(e)) if may_wrap(e) else _simplify_sum(as_sum(e), facts)
 
 
-_SAFE = 2**40  # magnitude of data whose product with a coefficient or an index stays below 2**63
+_MAX_SAFE_MAGNITUDE = (
+    2**40
+)  # magnitude of data whose product with a coefficient or an index stays below 2**63
 
 
-def _push(s: Sum, facts: Facts) -> Expr:
+def _simplify_sum(s: AffineSum, facts: Facts) -> Expr:
     """A sum as an expression; the other terms are moved into a single min or max, where they may cancel."""
-    s = _whole(s, facts)
+    s = _cancel_quotients(s, facts)
     extremes = [a for a in s.terms if isinstance(a, Binary) and a.op in ("min", "max")]
     if len(extremes) != 1 or (len(s.terms) == 1 and s.constant == 0 and s.terms[extremes[0]] == 1):
         return as_expr(s)
     atom = extremes[0]
-    if max(data_size(atom.left), data_size(atom.right)) > _SAFE:
+    if max(data_magnitude(atom.left), data_magnitude(atom.right)) > _MAX_SAFE_MAGNITUDE:
         return as_expr(s)  # the sum with one operand alone may wrap
-    if arms_of(atom) >= MOST_ARMS:
+    if arm_count(atom) >= MOST_ARMS:
         return as_expr(s)  # each level of such an index would double its size
     coefficient, rest = s.terms[atom], s.without(atom)
     left, right = (
-        _push(as_sum(x).times(coefficient).plus(rest), facts) for x in (atom.left, atom.right)
+        _simplify_sum(as_sum(x).times(coefficient).plus(rest), facts)
+        for x in (atom.left, atom.right)
     )
     op = atom.op if coefficient > 0 else ("max" if atom.op == "min" else "min")
-    return _extreme(op, left, right, facts)
+    return _simplify_min_max(op, left, right, facts)
 
 
-def _whole(s: Sum, facts: Facts) -> Sum:
+def _cancel_quotients(s: AffineSum, facts: Facts) -> AffineSum:
     """The sum with x // k * k + x % k rewritten to x, and x - x % k to x // k * k."""
     for atom, c in s.terms.items():
         match atom:
             case Binary("mod", x, Const(k)) if k > 0:
                 other, times, k = _divide(x, int(k), facts), c, int(k)
-                found = s.terms.get(other) == c * k
+                cancels = s.terms.get(other) == c * k
             case Binary("floordiv", Binary("mod") as x, Const(k)) if k > 0 and c % k == 0:
                 other, times = _remainder(x, int(k), facts), c // int(k)
-                found = s.terms.get(other) == times
+                cancels = s.terms.get(other) == times
             case _:
                 continue
-        if found:
+        if cancels:
             rest = s.without(atom).without(other)
-            return _whole(rest.plus(as_sum(x), times), facts)
-    return whole_steps(s)
+            return _cancel_quotients(rest.plus(as_sum(x), times), facts)
+    return fold_remainders(s)
 
 
-def _extreme(op: str, a: Expr, b: Expr, facts: Facts) -> Expr:
+def _simplify_min_max(op: str, a: Expr, b: Expr, facts: Facts) -> Expr:
     if isinstance(a, Const) and isinstance(b, Const):
         return a if (a.value <= b.value if op == "min" else a.value >= b.value) else b
     arms: list[Expr] = []
     for arm in (*_arms(op, a), *_arms(op, b)):
-        arms = _join(op, arms, arm, facts)
+        arms = _add_arm(op, arms, arm, facts)
     result = arms[0]
     for arm in arms[1:]:
         result = Binary(op, result, arm)
@@ -319,7 +322,7 @@ def _arms(op: str, e: Expr) -> list[Expr]:
     return arms
 
 
-def _join(op: str, arms: list[Expr], new: Expr, facts: Facts) -> list[Expr]:
+def _add_arm(op: str, arms: list[Expr], new: Expr, facts: Facts) -> list[Expr]:
     """The operands of a min (or max) with `new` added, without those that are never the result."""
 
     def beats(a: Expr, b: Expr) -> bool:
@@ -338,27 +341,29 @@ def _divide(x: Expr, k: int, facts: Facts) -> Expr:
     s = as_sum(x)
     if k < 0:
         return Binary("floordiv", x, const(k)) if s.terms else const(s.constant // k)
-    whole = Sum({a: c for a, c in s.terms.items() if c % k == 0}, s.constant - s.constant % k)
+    whole = AffineSum({a: c for a, c in s.terms.items() if c % k == 0}, s.constant - s.constant % k)
     rest = s.plus(whole, -1)
     quotient = whole.divided(k)
     if not rest.terms:
-        return _push(quotient.plus(Sum({}, rest.constant // k)), facts)
+        return _simplify_sum(quotient.plus(AffineSum({}, rest.constant // k)), facts)
     rest_expr = as_expr(rest)
     lo, hi = lower(rest_expr, facts), upper(rest_expr, facts)
     if lo is not None and hi is not None and lo // k == hi // k:
-        return _push(quotient.plus(Sum({}, lo // k)), facts)
-    found = _in_steps(rest, k, facts)
-    if found is not None:
-        step, steps, _ = found
-        return _push(quotient.plus(as_sum(_divide(as_expr(steps), k // step, facts))), facts)
+        return _simplify_sum(quotient.plus(AffineSum({}, lo // k)), facts)
+    split = _split_by_divisor(rest, k, facts)
+    if split is not None:
+        step, steps, _ = split
+        return _simplify_sum(
+            quotient.plus(as_sum(_divide(as_expr(steps), k // step, facts))), facts
+        )
     match rest_expr:
         case Binary("floordiv", y, Const(m)) if m > 0:
             inner: Expr = Binary("floordiv", y, const(m * k))
-        case Binary("min" | "max" as op, y, z) if arms_of(rest_expr) < MOST_ARMS:
-            inner = _extreme(op, _divide(y, k, facts), _divide(z, k, facts), facts)
+        case Binary("min" | "max" as op, y, z) if arm_count(rest_expr) < MOST_ARMS:
+            inner = _simplify_min_max(op, _divide(y, k, facts), _divide(z, k, facts), facts)
         case _:
             inner = Binary("floordiv", rest_expr, const(k))
-    return _push(quotient.plus(as_sum(inner)), facts)
+    return _simplify_sum(quotient.plus(as_sum(inner)), facts)
 
 
 def _remainder(x: Expr, k: int, facts: Facts) -> Expr:
@@ -367,28 +372,30 @@ def _remainder(x: Expr, k: int, facts: Facts) -> Expr:
     s = as_sum(x)
     if k < 0:
         return Binary("mod", x, const(k)) if s.terms else const(s.constant % k)
-    rest = Sum({a: c for a, c in s.terms.items() if c % k}, s.constant % k)
+    rest = AffineSum({a: c for a, c in s.terms.items() if c % k}, s.constant % k)
     if not rest.terms:
         return const(rest.constant)
     rest_expr = as_expr(rest)
     lo, hi = lower(rest_expr, facts), upper(rest_expr, facts)
     if lo is not None and hi is not None and lo // k == hi // k:
-        return _push(rest.plus(Sum({}, -k * (lo // k))), facts)
-    found = _in_steps(rest, k, facts)
-    if found is not None:
-        step, steps, within = found
+        return _simplify_sum(rest.plus(AffineSum({}, -k * (lo // k))), facts)
+    split = _split_by_divisor(rest, k, facts)
+    if split is not None:
+        step, steps, within = split
         whole = _remainder(as_expr(steps), k // step, facts)
-        return _push(within.plus(as_sum(whole), step), facts)
+        return _simplify_sum(within.plus(as_sum(whole), step), facts)
     match rest_expr:
         case Binary("mod", y, Const(m)) if m > 0 and m % k == 0:
             return _remainder(y, k, facts)
     return Binary("mod", rest_expr, const(k))
 
 
-def _in_steps(s: Sum, k: int, facts: Facts) -> tuple[int, Sum, Sum] | None:
+def _split_by_divisor(
+    s: AffineSum, k: int, facts: Facts
+) -> tuple[int, AffineSum, AffineSum] | None:
     """(g, a, r) with s = g * a + r and 0 <= r < g, for the largest such divisor g of k above 1."""
     for g in sorted({gcd(k, c) for c in s.terms.values()} - {1}, reverse=True):
-        within = Sum({a: c for a, c in s.terms.items() if c % g}, s.constant % g)
+        within = AffineSum({a: c for a, c in s.terms.items() if c % g}, s.constant % g)
         expr = as_expr(within)
         lo, hi = lower(expr, facts), upper(expr, facts)
         if lo is not None and hi is not None and lo >= 0 and hi < g:
@@ -399,7 +406,7 @@ def _in_steps(s: Sum, k: int, facts: Facts) -> tuple[int, Sum, Sum] | None:
 _SWAPPED = {"gt": "lt", "ge": "le"}
 
 
-def _compare(e: Binary, facts: Facts) -> Expr:
+def _simplify_comparison(e: Binary, facts: Facts) -> Expr:
     op, a, b = e.op, e.left, e.right
     if op in _SWAPPED:
         op, a, b = _SWAPPED[op], b, a
@@ -413,14 +420,14 @@ def _compare(e: Binary, facts: Facts) -> Expr:
             yes, no = hi is not None and hi <= 0, lo is not None and lo > 0
         case _:
             same = hi is not None and hi == lo == 0
-            apart = (hi is not None and hi < 0) or (lo is not None and lo > 0)
-            yes, no = (same, apart) if op == "eq" else (apart, same)
+            differ = (hi is not None and hi < 0) or (lo is not None and lo > 0)
+            yes, no = (same, differ) if op == "eq" else (differ, same)
     if yes or no:
         return TRUE if yes else FALSE
     return Binary(op, a, b) if (op, a, b) != (e.op, e.left, e.right) else e
 
 
-def _logic(op: str, x: Expr, y: Expr) -> Expr:
+def _simplify_and_or(op: str, x: Expr, y: Expr) -> Expr:
     neutral, absorbing = (TRUE, FALSE) if op == "and" else (FALSE, TRUE)
     if x in (neutral, y):
         return y
@@ -434,7 +441,7 @@ def _logic(op: str, x: Expr, y: Expr) -> Expr:
 _OPPOSITE = {"lt": "ge", "ge": "lt", "le": "gt", "gt": "le", "eq": "ne", "ne": "eq"}
 
 
-def _not(x: Expr) -> Expr:
+def _simplify_not(x: Expr) -> Expr:
     match x:
         case Const(value):
             return FALSE if value else TRUE

@@ -13,7 +13,7 @@ from tdsl.lang.expr import Expr, Size, const
 from tdsl.lang.program import Program, bind_expr
 from tdsl.lang.show import show_expr
 
-AGREE = "give sizes that agree"
+AGREE_HINT = "give sizes that agree"
 
 
 def check_sizes(
@@ -37,7 +37,7 @@ def check_sizes(
             label="this call",
             hint='sizes={"N": 100}',
         )
-    made: dict[str, int] = {}
+    checked: dict[str, int] = {}
     for name, value in sizes.items():
         if name in fixed and value == fixed[name]:
             continue
@@ -53,7 +53,7 @@ def check_sizes(
                 f"{owner!r} has no size {name!r}",
                 loc=here(),
                 label="this call",
-                hint=_other_name(str(name), known, others),
+                hint=_unknown_size_hint(str(name), known, others),
             )
         if isinstance(value, bool) or not hasattr(value, "__index__") or value < 0:
             raise ShapeError(
@@ -62,13 +62,13 @@ def check_sizes(
                 label="this call",
                 hint="pass an integer that is not negative",
             )
-        made[name] = value.__index__()
+        checked[name] = value.__index__()
     for name, other in equal:
         if name in sizes:
-            made |= _as_other(owner, name, other, made.pop(name), {**fixed, **made})
+            checked |= _solve_for_size(owner, name, other, checked.pop(name), {**fixed, **checked})
     for a in agreements:
-        check_agreement(a, {**fixed, **made}, AGREE)
-    return made
+        check_agreement(a, {**fixed, **checked}, AGREE_HINT)
+    return checked
 
 
 def check_agreement(a: Agreement, sizes: Mapping[str, int], hint: str) -> None:
@@ -87,7 +87,7 @@ def check_agreement(a: Agreement, sizes: Mapping[str, int], hint: str) -> None:
         )
 
 
-def _other_name(name: str, known: Sequence[str], others: Sequence[str]) -> str:
+def _unknown_size_hint(name: str, known: Sequence[str], others: Sequence[str]) -> str:
     """The hint of the error for an unknown size: a similar name, if there is one."""
     similar = [
         n for n in others if n.lower() == name.lower() or did_you_mean(name, (n,)).startswith("did")
@@ -97,7 +97,7 @@ def _other_name(name: str, known: Sequence[str], others: Sequence[str]) -> str:
     return did_you_mean(name, known) if known else "leave it out: no extent has a name"
 
 
-def _as_other(
+def _solve_for_size(
     owner: str, name: str, other: Expr, value: int, known: Mapping[str, int]
 ) -> dict[str, int]:
     """The size that follows from the value of size `name`, which is equal to the expression `other`.

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from tdsl.lang.affine import as_expr, as_sum, variables
-from tdsl.lang.bounds import NOTHING, Facts
+from tdsl.lang.bounds import NO_FACTS, Facts
 from tdsl.lang.expr import ZERO, Binary, Const, Expr, Var, const
-from tdsl.lang.regions import EVERYTHING, Interval, Ranges, interval_of
+from tdsl.lang.regions import UNBOUNDED, Interval, Ranges, interval_of
 from tdsl.lang.simplify import add, floordiv, multiply, subtract
 
 
 def solve(
-    e: Expr, name: str, lo: Expr, hi: Expr, ranges: Ranges, facts: Facts = NOTHING
+    e: Expr, name: str, lo: Expr, hi: Expr, ranges: Ranges, facts: Facts = NO_FACTS
 ) -> Interval:
     """The range of the variable `name` for which lo <= e <= hi for all values of the variables in `ranges`.
 
@@ -23,12 +23,12 @@ def solve(
     s = as_sum(e)
     holders = [a for a in s.terms if name in variables(a)]
     if len(holders) != 1:
-        return EVERYTHING
+        return UNBOUNDED
     atom = holders[0]
     coefficient, rest = s.terms[atom], as_expr(s.without(atom))
     least, most = interval_of(rest, ranges, facts)
     if least is None or most is None:
-        return EVERYTHING
+        return UNBOUNDED
     low, high = subtract(lo, least, facts), subtract(hi, most, facts)
     if coefficient < 0:
         low, high = subtract(ZERO, high, facts), subtract(ZERO, low, facts)
@@ -43,4 +43,4 @@ def solve(
             last = add(multiply(high, const(m), facts), const(m - 1), facts)
             return solve(x, name, first, last, ranges, facts)
         case _:
-            return EVERYTHING
+            return UNBOUNDED

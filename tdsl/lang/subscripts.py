@@ -57,12 +57,15 @@ def parse(text: str, ranks: tuple[int | None, ...], loc: Loc | None) -> Subscrip
     for term in (*terms, output):
         _check_term(term, text, loc)
     counts = [
-        _count(t, rank, n, text, loc) for n, (t, rank) in enumerate(zip(terms, ranks, strict=True))
+        _dots_rank(t, rank, n, text, loc)
+        for n, (t, rank) in enumerate(zip(terms, ranks, strict=True))
     ]
     dots = tuple(f"b{n}" for n in reversed(range(max(counts, default=0))))
-    named = tuple(_expand(t, dots[len(dots) - n :]) for t, n in zip(terms, counts, strict=True))
+    named = tuple(
+        _expand_dots(t, dots[len(dots) - n :]) for t, n in zip(terms, counts, strict=True)
+    )
     if arrow:
-        return Subscripts(named, _explicit(output, named, dots, text, loc), dots)
+        return Subscripts(named, _result_names(output, named, dots, text, loc), dots)
     letters = [x for x in chain(*named) if x not in dots]
     once = sorted(x for x in {*letters} if letters.count(x) == 1)
     return Subscripts(named, (*dots, *once), dots)
@@ -81,7 +84,7 @@ def _check_term(term: str, text: str, loc: Loc | None) -> None:
             )
 
 
-def _count(term: str, rank: int | None, n: int, text: str, loc: Loc | None) -> int:
+def _dots_rank(term: str, rank: int | None, n: int, text: str, loc: Loc | None) -> int:
     """The number of axes for which "..." stands in the term of an operand."""
     letters = len(term.replace(DOTS, ""))
     if rank is None and DOTS in term:
@@ -101,12 +104,12 @@ def _count(term: str, rank: int | None, n: int, text: str, loc: Loc | None) -> i
     )
 
 
-def _expand(term: str, dots: tuple[str, ...]) -> tuple[str, ...]:
-    before, found, after = term.partition(DOTS)
-    return (*before, *(dots if found else ()), *after)
+def _expand_dots(term: str, dots: tuple[str, ...]) -> tuple[str, ...]:
+    before, ellipsis, after = term.partition(DOTS)
+    return (*before, *(dots if ellipsis else ()), *after)
 
 
-def _explicit(
+def _result_names(
     output: str,
     terms: tuple[tuple[str, ...], ...],
     dots: tuple[str, ...],
@@ -137,4 +140,4 @@ def _explicit(
                 hint="each axis of the result has a letter of its own; read the func at f[i, i] where "
                 "a diagonal is wanted",
             )
-    return _expand(output, dots)
+    return _expand_dots(output, dots)

@@ -57,12 +57,12 @@ def as_sympy(e: Expr) -> Any:
     return of(e)
 
 
-def for_multiples(e: Any, unit: int) -> Any:
+def simplify_for_multiples(e: Any, unit: int) -> Any:
     """A sympy expression, simplified for positive multiples of `unit` as values of all symbols.
 
     >>> n = Size("N")
     >>> half = Binary("floordiv", Binary("add", n, Const(1, i64)), Const(2, i64))
-    >>> for_multiples(as_sympy(half), 2)
+    >>> simplify_for_multiples(as_sympy(half), 2)
     N/2
     """
     import sympy

@@ -26,14 +26,14 @@ from tdsl.lang.definition import (
     check_acyclic,
     check_pure,
     check_update,
+    common_reduction,
+    convert_same_kind,
     define,
-    free_inside,
+    free_variables_as_ranges,
     loop_variables,
     read_of_another_point,
     reads,
     recognise_combine,
-    same_kind,
-    same_reduction,
     show_definition,
 )  # fmt: skip
 from tdsl.lang.expr import (
@@ -48,13 +48,13 @@ from tdsl.lang.expr import (
 )
 from tdsl.lang.extents import as_shape, extent_value
 from tdsl.lang.func_value import FuncValue, Increment, TupleValue
-from tdsl.lang.handle import Handle, created
-from tdsl.lang.reduction import Combine, builtin
+from tdsl.lang.handle import Handle, next_creation_number
+from tdsl.lang.reduction import Combine, builtin_combiner
 from tdsl.lang.types import DType, TensorType, as_dtype
-from tdsl.lang.value import UNKNOWN, Value, as_index, check_name, lift
+from tdsl.lang.value import UNKNOWN_TYPE, Value, as_index, check_name, lift
 
 
-def _index(name: str, rank: int, index: Any, loc: Loc | None) -> tuple[Expr, ...]:
+def _index_nodes(name: str, rank: int, index: Any, loc: Loc | None) -> tuple[Expr, ...]:
     given = index if isinstance(index, tuple) else (index,)
     if len(given) != rank:
         raise ShapeError(
@@ -82,7 +82,7 @@ class Tensor(Handle, Suggesting):
         check_name(name, self.loc)
         self.name, self.dtype = name, as_dtype(dtype)
         self.extents = as_shape(shape, self.loc)
-        self._created = created()
+        self._created = next_creation_number()
 
     @property
     def shape(self) -> tuple[Any, ...]:
@@ -96,7 +96,9 @@ class Tensor(Handle, Suggesting):
 
     def __getitem__(self, index: Any) -> Value:
         loc = here()
-        return Value(Access(self, _index(self.name, self.ndim, index, loc), 0, self.dtype, loc=loc))
+        return Value(
+            Access(self, _index_nodes(self.name, self.ndim, index, loc), 0, self.dtype, loc=loc)
+        )
 
     def __setitem__(self, index: Any, value: Any) -> None:
         raise DefinitionError(
@@ -124,7 +126,9 @@ class Scalar(Value):
     def __init__(self, name: str, dtype: Any) -> None:
         self.loc = here()
         check_name(name, self.loc)
-        Value.__init__(self, Param(name, as_dtype(dtype), created=created(), loc=self.loc))
+        Value.__init__(
+            self, Param(name, as_dtype(dtype), created=next_creation_number(), loc=self.loc)
+        )
 
     @property
     def name(self) -> str:
@@ -215,8 +219,8 @@ class Func(Handle, Suggesting):
         if not self.definitions:
             given = index if isinstance(index, tuple) else (index,)
             nodes = tuple(as_index(i, loc) for i in given)
-            return FuncValue(Access(self, nodes, 0, UNKNOWN, loc=loc))
-        nodes = _index(self.name, self.ndim, index, loc)
+            return FuncValue(Access(self, nodes, 0, UNKNOWN_TYPE, loc=loc))
+        nodes = _index_nodes(self.name, self.ndim, index, loc)
         if len(self.dtypes) > 1:
             return TupleValue(Access(self, nodes, 0, self.dtypes[0], loc=loc), self.dtypes)
         return FuncValue(Access(self, nodes, 0, self.dtypes[0], loc=loc))
@@ -226,7 +230,7 @@ class Func(Handle, Suggesting):
         given = index if isinstance(index, tuple) else (index,)
         nodes = tuple(as_index(i, loc) for i in given)
         if self.definitions and len(nodes) != self.ndim:
-            _index(self.name, self.ndim, index, loc)
+            _index_nodes(self.name, self.ndim, index, loc)
         self._check_declared(len(nodes), loc)
         if isinstance(value, Increment):
             self._increment(nodes, value, loc)
@@ -248,8 +252,8 @@ class Func(Handle, Suggesting):
     def _increment(self, index: tuple[Expr, ...], marker: Increment, loc: Loc | None) -> None:
         if not self.definitions:
             self._start(index, marker.kind, marker.value.dtype, loc)
-        value = same_kind(marker.value, self.dtypes[0], self.name, loc)
-        self._add_update(index, (value,), builtin(marker.kind, (self.dtypes[0],)), loc)
+        value = convert_same_kind(marker.value, self.dtypes[0], self.name, loc)
+        self._add_update(index, (value,), builtin_combiner(marker.kind, (self.dtypes[0],)), loc)
 
     def _start(self, index: tuple[Expr, ...], kind: str, t: DType, loc: Loc | None) -> None:
         """Add the pure definition that an update of an undefined func implies: its combiner's identity."""
@@ -258,7 +262,9 @@ class Func(Handle, Suggesting):
             names = [f"{self.name}_{n}" for n in range(len(index))]
         pure = tuple(Var(n) for n in names)
         self.dtypes = (t,)
-        self.definitions.append(define(pure, builtin(kind, (t,)).init, None, loc, pure=True))
+        self.definitions.append(
+            define(pure, builtin_combiner(kind, (t,)).init, None, loc, pure=True)
+        )
 
     def _define(self, index: tuple[Expr, ...], value: Any, loc: Loc | None) -> None:
         if isinstance(value, tuple) and not value:
@@ -269,13 +275,13 @@ class Func(Handle, Suggesting):
                 hint="write a value, or a tuple of several",
             )
         values = tuple(
-            _lifted(v, self, loc) for v in (value if isinstance(value, tuple) else (value,))
+            _lift_or_self(v, self, loc) for v in (value if isinstance(value, tuple) else (value,))
         )
         started = self._starts_itself(index, values)
         if started is not None:
             kind, other = started
             self._start(index, kind, other.dtype, loc)
-            self._add_update(index, (other.node,), builtin(kind, (other.dtype,)), loc)
+            self._add_update(index, (other.node,), builtin_combiner(kind, (other.dtype,)), loc)
             return
         nodes = tuple(v.node for v in values)
         if any(reads(n, self) for n in nodes):
@@ -285,8 +291,8 @@ class Func(Handle, Suggesting):
                 label="this definition",
                 hint=f"define {self.name} first, then update it over a td.range",
             )
-        whole, made = same_reduction(nodes) is not None, _Hoisted()
-        nodes = tuple(self._hoist(n, made, top=whole) for n in nodes)
+        is_reduction, hoisted = common_reduction(nodes) is not None, _HoistedFuncs()
+        nodes = tuple(self._hoist(n, hoisted, top=is_reduction) for n in nodes)
         check_pure(self.name, index, nodes, loc)
         self.dtypes = tuple(v.dtype for v in values)
         self.definitions.append(define(index, nodes, None, loc, pure=True))
@@ -295,8 +301,8 @@ class Func(Handle, Suggesting):
         self, index: tuple[Expr, ...], values: tuple[Value, ...]
     ) -> tuple[str, Value] | None:
         match [v.node for v in values]:
-            case [Binary("min" | "max" as op, Access(source, own), other)] if (
-                source is self and own == index and not reads(other, self)
+            case [Binary("min" | "max" as op, Access(source, indices), other)] if (
+                source is self and indices == index and not reads(other, self)
             ):
                 return op, Value(other)
         return None
@@ -311,7 +317,7 @@ class Func(Handle, Suggesting):
                 hint="write a tuple with one value for each",
             )
         nodes = tuple(
-            same_kind(lift(v, loc), t, self.name, loc)
+            convert_same_kind(lift(v, loc), t, self.name, loc)
             for v, t in zip(given, self.dtypes, strict=True)
         )
         combine, nodes = recognise_combine(self, index, nodes)
@@ -324,11 +330,11 @@ class Func(Handle, Suggesting):
         combine: Combine | None,
         loc: Loc | None,
     ) -> None:
-        hoisted = _Hoisted()
+        hoisted = _HoistedFuncs()
         values = tuple(self._hoist(v, hoisted, top=False) for v in values)
         update = define(index, values, combine, loc, pure=False)
         if update.ranges and read_of_another_point(self, update) is not None:
-            update = free_inside(update, self._domain())
+            update = free_variables_as_ranges(update, self._domain())
         check_update(self.name, self, update, loc)
         check_acyclic(self.name, self, update, loc)
         if combine is None and not update.ranges and not any(reads(v, self) for v in values):
@@ -343,19 +349,19 @@ class Func(Handle, Suggesting):
                 )
         self.definitions.append(update)
 
-    def _hoist(self, e: Expr, made: _Hoisted, *, top: bool) -> Expr:
+    def _hoist(self, e: Expr, hoisted: _HoistedFuncs, *, top: bool) -> Expr:
         """The expression with each reduction (not one at the `top`) replaced by a read of a new func."""
         if top and isinstance(e, Reduce):
-            terms = tuple(self._hoist(t, made, top=False) for t in e.terms)
+            terms = tuple(self._hoist(t, hoisted, top=False) for t in e.terms)
             return e if terms == e.terms else _with_terms(e, terms)
 
         def visit(n: Any) -> Any:
             if not isinstance(n, Reduce):
                 return n
             key = (n.kind, n.axes, n.terms, n.combine, n.init)
-            if key not in made:
-                made[key] = _anonymous(f"{self.name}_{n.kind}", n)
-            f, outer = made[key]
+            if key not in hoisted:
+                hoisted[key] = _reduction_func(f"{self.name}_{n.kind}", n)
+            f, outer = hoisted[key]
             return Access(f, outer, n.component, n.dtype, loc=n.loc)
 
         return transform(e, visit)
@@ -397,11 +403,11 @@ def show_func(f: Func) -> str:
 
 
 # the funcs of the reductions in one definition, by the reduction: equal ones share a func
-_Hoisted = dict[tuple[Any, ...], tuple["Func", tuple[Expr, ...]]]
+_HoistedFuncs = dict[tuple[Any, ...], tuple["Func", tuple[Expr, ...]]]
 
 
-def _lifted(v: Any, own: Func, loc: Loc | None) -> Value:
-    if isinstance(v, FuncValue) and v.dtype is UNKNOWN and v.node.source is own:  # type: ignore[union-attr]  # an Access
+def _lift_or_self(v: Any, func: Func, loc: Loc | None) -> Value:
+    if isinstance(v, FuncValue) and v.dtype is UNKNOWN_TYPE and v.node.source is func:  # type: ignore[union-attr]  # an Access
         return v
     return lift(v, loc)
 
@@ -410,13 +416,15 @@ def _with_terms(r: Reduce, terms: tuple[Expr, ...]) -> Reduce:
     return Reduce(r.kind, r.axes, terms, r.combine, r.init, r.component, r.dtype, loc=r.loc)
 
 
-def _anonymous(name: str, r: Reduce) -> tuple[Func, tuple[Expr, ...]]:
+def _reduction_func(name: str, r: Reduce) -> tuple[Func, tuple[Expr, ...]]:
     """A new func that computes a reduction, and the index at which the enclosing expression reads it."""
     f = Func(name)
     f.loc = r.loc
     bound = {a.name for a in r.axes if isinstance(a, Var | Range)}
     outer = {
-        n: own or Var(n) for n, own in loop_variables((*r.terms, *r.axes)).items() if n not in bound
+        n: range_node or Var(n)
+        for n, range_node in loop_variables((*r.terms, *r.axes)).items()
+        if n not in bound
     }
     values = tuple(
         Reduce(r.kind, r.axes, r.terms, r.combine, r.init, n, t.dtype, loc=r.loc)
@@ -434,13 +442,13 @@ def is_func(x: object) -> bool:
 
 def tensor_from_annotation(name: str, annotation: Any, loc: Loc | None) -> Tensor | Scalar | None:
     """The input declared by a parameter `name: f32["M", "K"]` or `name: f32`; None for other annotations."""
-    made: Tensor | Scalar
+    handle: Tensor | Scalar
     match annotation:
         case TensorType(dtype, shape):
-            made = Tensor(name, shape, dtype)
+            handle = Tensor(name, shape, dtype)
         case DType():
-            made = Scalar(name, annotation)
+            handle = Scalar(name, annotation)
         case _:
             return None
-    made.loc = loc
-    return made
+    handle.loc = loc
+    return handle

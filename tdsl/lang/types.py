@@ -85,14 +85,14 @@ class DType:
     @property
     def numpy(self) -> np.dtype[Any]:
         """The NumPy dtype with the same bits."""
-        found: np.dtype[Any]
+        dtype: np.dtype[Any]
         if self.kind == "e":
             import ml_dtypes  # only programs that use these types pay for it
 
-            found = np.dtype(getattr(ml_dtypes, _NAMES_THERE[self.name]))
+            dtype = np.dtype(getattr(ml_dtypes, _ML_DTYPES_NAMES[self.name]))
         else:
-            found = np.dtype(f"{self.kind}{self.bits // 8}")
-        return found
+            dtype = np.dtype(f"{self.kind}{self.bits // 8}")
+        return dtype
 
     @property
     def low(self) -> int | float:
@@ -134,7 +134,7 @@ _FLOATS = {
     "f8e4m3": (3, 448.0), "f8e5m2": (2, 57344.0), "bf16": (7, (2 - 2.0**-7) * 2.0**127),
     "f16": (10, 65504.0), "f32": (23, (2 - 2.0**-23) * 2.0**127), "f64": (52, sys.float_info.max),
 }  # fmt: skip
-_NAMES_THERE = {"bf16": "bfloat16", "f8e4m3": "float8_e4m3fn", "f8e5m2": "float8_e5m2"}
+_ML_DTYPES_NAMES = {"bf16": "bfloat16", "f8e4m3": "float8_e4m3fn", "f8e5m2": "float8_e5m2"}
 
 UNSIGNED = {
     i8: u8,
@@ -144,7 +144,7 @@ UNSIGNED = {
 ALL = (bool_, i8, i16, i32, i64, u8, u16, u32, u64, f8e4m3, f8e5m2, f16, bf16, f32, f64)
 BY_NAME = {t.name: t for t in ALL}
 _BY_NUMPY = {(t.kind, t.bits // 8): t for t in ALL if t.kind != "e"}
-ML_DTYPES = {name: BY_NAME[own] for own, name in _NAMES_THERE.items()}  # by ml_dtypes' names
+ML_DTYPES = {name: BY_NAME[own] for own, name in _ML_DTYPES_NAMES.items()}  # by ml_dtypes' names
 
 
 def as_dtype(t: Any) -> DType:
@@ -176,15 +176,15 @@ def as_dtype(t: Any) -> DType:
 
 def from_numpy(d: np.dtype[Any]) -> DType:
     """The element type with NumPy dtype `d`; TypeMismatch for dtypes that tdsl does not support."""
-    found = ML_DTYPES.get(d.name) or _BY_NUMPY.get((d.kind, d.itemsize))
-    if found is None:
+    dtype = ML_DTYPES.get(d.name) or _BY_NUMPY.get((d.kind, d.itemsize))
+    if dtype is None:
         raise TypeMismatch(
             f"NumPy dtype {d} has no element type in tdsl",
             loc=here(),
             label="this element type",
             hint=f"there are: {', '.join(BY_NAME)}",
         )
-    return found
+    return dtype
 
 
 @functools.cache

@@ -36,25 +36,25 @@ def call_function(function: Callable[..., Any], args: tuple[Any, ...], options: 
     i - 1
     """
     name = function.__name__
-    own = _meaning(function)
-    if own is None:
+    equivalent = _tdsl_function(function)
+    if equivalent is None:
         raise TypeMismatch(
             f"np.{name} does not take values of the index language",
             loc=here(),
             label="this call",
             hint="write it with Python's operators and the functions of td; docs/language.md lists them",
         )
-    _check_arguments(name, own, args, options)
-    result: Value = own(*args, **options)
+    _check_arguments(name, equivalent, args, options)
+    result: Value = equivalent(*args, **options)
     return result
 
 
-def _meaning(function: Callable[..., Any]) -> Callable[..., Any] | None:
+def _tdsl_function(function: Callable[..., Any]) -> Callable[..., Any] | None:
     """The tdsl function or operator that computes a NumPy function; None if there is none."""
     for module in (functions, reduction):
-        own = vars(module).get(function.__name__)
-        if inspect.isfunction(own) and own.__module__ == module.__name__:
-            return own
+        candidate = vars(module).get(function.__name__)
+        if inspect.isfunction(candidate) and candidate.__module__ == module.__name__:
+            return candidate
     operators = {f: partial(binary, op) for op, f in BINARY.items()}
     operators |= {f: partial(unary, op) for op, f in UNARY.items()}
     if function in operators:
@@ -63,18 +63,20 @@ def _meaning(function: Callable[..., Any]) -> Callable[..., Any] | None:
 
 
 def _check_arguments(
-    name: str, own: Callable[..., Any], args: tuple[Any, ...], options: Mapping[str, Any]
+    name: str, equivalent: Callable[..., Any], args: tuple[Any, ...], options: Mapping[str, Any]
 ) -> None:
-    signature = inspect.signature(own)
+    signature = inspect.signature(equivalent)
     try:
         signature.bind(*args, **options)
     except TypeError as error:
-        taken = ", ".join(signature.parameters)
+        parameters = ", ".join(signature.parameters)
         raise TypeMismatch(
             f"np.{name} on values of the index language: {error}",
             loc=here(),
             label="this call",
-            hint=f"td.{own.__name__}({taken})" if hasattr(own, "__name__") else "use the operator",
+            hint=f"td.{equivalent.__name__}({parameters})"
+            if hasattr(equivalent, "__name__")
+            else "use the operator",
         ) from None
 
 

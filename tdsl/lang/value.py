@@ -27,11 +27,11 @@ from tdsl.lang.expr import (
     Var,
     dtype_of,
 )  # fmt: skip
-from tdsl.lang.handle import Handle, no_number, not_iterable
+from tdsl.lang.handle import Handle, iteration_error, number_error
 from tdsl.lang.show import show_expr
 from tdsl.lang.types import DType, bool_, default_int, f64, from_numpy, i64, promote, u64
 
-UNKNOWN = DType("unknown", "?", 0)  # the type of a func that has no definition yet
+UNKNOWN_TYPE = DType("unknown", "?", 0)  # the type of a func that has no definition yet
 
 
 class Value:
@@ -69,13 +69,13 @@ class Value:
         )
 
     def __float__(self) -> float:
-        raise no_number()
+        raise number_error()
 
     def __int__(self) -> int:
-        raise no_number()
+        raise number_error()
 
     def __iter__(self) -> Any:
-        raise not_iterable("an expression")
+        raise iteration_error("an expression")
 
     def __add__(self, other: Any) -> Value:
         return binary("add", self, other)
@@ -194,7 +194,7 @@ class Variable(Value):
 def lift(x: Any, loc: Loc | None = None) -> Value:
     """`x` as a Value: a Value, a Python number (weak) or a NumPy scalar; TypeMismatch for anything else."""
     if isinstance(x, Value):
-        if x.node.__class__ is Access and x.dtype is UNKNOWN:
+        if x.node.__class__ is Access and x.dtype is UNKNOWN_TYPE:
             raise _undefined(x.node.source.name, x.node.loc or loc or here())
         return x
     return _lift_number(x, loc)
@@ -291,14 +291,14 @@ def binary(op: str, left: Any, right: Any) -> Value:
         t = f64
     elif op in BITWISE and t.is_float:
         raise TypeMismatch(
-            f"`{_SYMBOL[op]}` needs integers or bools, not {a.dtype} and {b.dtype}",
+            f"`{_SYMBOLS[op]}` needs integers or bools, not {a.dtype} and {b.dtype}",
             loc=loc,
             label="this operator",
             hint="td.reinterpret gives the bits of a float",
         )
     elif t.kind == "b" and op in ("sub", "div", "floordiv", "mod", "pow", "shl", "shr"):
         raise TypeMismatch(
-            f"`{_SYMBOL[op]}` is not defined on bools",
+            f"`{_SYMBOLS[op]}` is not defined on bools",
             loc=loc,
             label="this operator",
             hint="use &, |, ^ or cast to an integer",
@@ -323,7 +323,7 @@ def binary(op: str, left: Any, right: Any) -> Value:
     return Value(Binary(op, x, y, loc=loc), weak=weak and op not in COMPARISONS)
 
 
-_SYMBOL = {
+_SYMBOLS = {
     "and": "&", "or": "|", "xor": "^", "shl": "<<", "shr": ">>", "sub": "-", "div": "/",
     "floordiv": "//", "mod": "%", "pow": "**",
 }  # fmt: skip
@@ -408,22 +408,22 @@ def vars(names: str) -> tuple[Variable, ...] | Variable:
             label="this call",
             hint='i, j = td.vars("i j")',
         )
-    found = names.replace(",", " ").split()
-    for name in found:
+    listed = names.replace(",", " ").split()
+    for name in listed:
         check_name(name, loc)
-    if len(set(found)) < len(found):
+    if len(set(listed)) < len(listed):
         raise DefinitionError(
             f"vars names a variable twice: {names!r}",
             loc=loc,
             label="this call",
             hint="give each variable a name of its own; one variable may serve several definitions",
         )
-    made = tuple(Variable(Var(name), weak=True) for name in found)
-    if not made:
+    variables = tuple(Variable(Var(name), weak=True) for name in listed)
+    if not variables:
         raise DefinitionError(
             "vars needs at least one name", loc=loc, label="this call", hint='td.vars("i j")'
         )
-    return made[0] if len(made) == 1 else made
+    return variables[0] if len(variables) == 1 else variables
 
 
 def check_name(name: object, loc: Loc | None) -> None:

@@ -60,10 +60,10 @@ class Grid:
             raise ShapeError(
                 "a grid has no axes", loc=here(), label="this grid", hint="td.Grid(x=4)"
             )
-        made = tuple((name, operator.index(size)) for name, size in axes.items())
-        object.__setattr__(self, "axes", made)
-        object.__setattr__(self, "depths", (len(made),))
-        object.__setattr__(self, "shape", tuple(size for _, size in made))
+        named = tuple((name, operator.index(size)) for name, size in axes.items())
+        object.__setattr__(self, "axes", named)
+        object.__setattr__(self, "depths", (len(named),))
+        object.__setattr__(self, "shape", tuple(size for _, size in named))
 
     @staticmethod
     def of(levels: Sequence[Grid]) -> Grid:
@@ -78,9 +78,9 @@ class Grid:
                 label="these grids",
                 hint="name each axis once: [td.Grid(node=2), td.Grid(x=2, y=2)]",
             )
-        made = Grid(**dict(axes))
-        object.__setattr__(made, "depths", tuple(len(level.axes) for level in levels))
-        return made
+        grid = Grid(**dict(axes))
+        object.__setattr__(grid, "depths", tuple(len(level.axes) for level in levels))
+        return grid
 
     @property
     def levels(self) -> tuple[Axes, ...]:
@@ -107,18 +107,18 @@ class Grid:
                 label="this call",
                 hint=f"ranks are 0 to {self.size - 1}",
             )
-        found = []
+        positions = []
         for size in reversed(self.shape):
             rank, position = divmod(rank, size)
-            found.append(position)
-        return tuple(reversed(found))
+            positions.append(position)
+        return tuple(reversed(positions))
 
     def rank(self, coordinates: Iterable[int]) -> int:
         """The number of the rank at some coordinates."""
-        found = 0
+        number = 0
         for size, position in zip(self.shape, coordinates, strict=True):
-            found = found * size + position
-        return found
+            number = number * size + position
+        return number
 
     def __getattr__(self, name: str) -> Any:
         sizes = {} if name in ("axes", "depths", "shape") else dict(self.axes)

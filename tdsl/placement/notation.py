@@ -62,27 +62,29 @@ class Placement:
 
     dims: str
     entries: tuple[Entry, ...]
-    _cuts: tuple[tuple[int, ...], ...] = field(init=False, repr=False, compare=False)
-    _dealt: tuple[int | None, ...] = field(init=False, repr=False, compare=False)
+    _axes_by_dim: tuple[tuple[int, ...], ...] = field(init=False, repr=False, compare=False)
+    _cyclic_sizes: tuple[int | None, ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         blocks = [(n, e) for n, e in enumerate(self.entries) if isinstance(e, Blocks)]
-        own = [[(n, e) for n, e in blocks if e.dim == dim] for dim in range(len(self.dims))]
-        cuts = (tuple(n for _, n in sorted((e.level, n) for n, e in found)) for found in own)
-        sizes = (next((e.size for _, e in found if e.size is not None), None) for found in own)
-        object.__setattr__(self, "_cuts", tuple(cuts))
-        object.__setattr__(self, "_dealt", tuple(sizes))
+        by_dim = [[(n, e) for n, e in blocks if e.dim == dim] for dim in range(len(self.dims))]
+        cuts = (tuple(n for _, n in sorted((e.level, n) for n, e in entries)) for entries in by_dim)
+        sizes = (
+            next((e.size for _, e in entries if e.size is not None), None) for entries in by_dim
+        )
+        object.__setattr__(self, "_axes_by_dim", tuple(cuts))
+        object.__setattr__(self, "_cyclic_sizes", tuple(sizes))
 
     def __str__(self) -> str:
         return f"{self.dims} -> {' '.join(_text(e, self.dims) for e in self.entries)}".lstrip()
 
     def axes_of(self, dim: int) -> tuple[int, ...]:
         """The numbers of the grid axes over which a dimension is cut, those of the outer blocks first."""
-        return self._cuts[dim]
+        return self._axes_by_dim[dim]
 
-    def dealt(self, dim: int) -> int | None:
+    def cyclic_size(self, dim: int) -> int | None:
         """The block size of a block-cyclic dimension; None for other dimensions."""
-        return self._dealt[dim]
+        return self._cyclic_sizes[dim]
 
     @property
     def partial(self) -> tuple[int, ...]:
@@ -147,14 +149,14 @@ def read_placement(text: str | Sequence[str], ndim: int, grid: Grid) -> Placemen
             "write one entry for each axis: a dimension, * for copies, or a coordinate",
         )
     entries = zip(words, grid.axes, strict=True)
-    made = Placement(dims, tuple(_entry(word, dims, *axis) for word, axis in entries))
+    placement = Placement(dims, tuple(_entry(word, dims, *axis) for word, axis in entries))
     for dim, letter in enumerate(dims):
-        if made.dealt(dim) is not None and len(made.axes_of(dim)) > 1:
+        if placement.cyclic_size(dim) is not None and len(placement.axes_of(dim)) > 1:
             raise PlacementSyntaxError(
-                f"{letter!r} is dealt out along one axis and cut along another",
-                "cut a dimension that is dealt out in turn along one axis only",
+                f"{letter!r} is block-cyclic along one axis and cut along another",
+                "cut a block-cyclic dimension along one axis only",
             )
-    return made
+    return placement
 
 
 def _joined(texts: Sequence[str], grid: Grid) -> str:
@@ -190,14 +192,14 @@ def _entry(word: str, dims: str, axis: str, size: int) -> Entry:
         return Fixed(int(word))
     if word.startswith("partial(") and word.endswith(")"):
         return Partial(word[len("partial(") : -1])
-    found = re.fullmatch(r"(\w)('*)(?:/(\d+))?", word)
-    if found is not None and found[1] in dims:
-        if found[3] is not None and not int(found[3]):
+    match = re.fullmatch(r"(\w)('*)(?:/(\d+))?", word)
+    if match is not None and match[1] in dims:
+        if match[3] is not None and not int(match[3]):
             raise PlacementSyntaxError(
-                f"{word!r} deals blocks of no elements out", f"blocks have 1 or more: {found[1]}/1"
+                f"{word!r} has blocks of no elements", f"blocks have 1 or more: {match[1]}/1"
             )
-        turns = None if found[3] is None else int(found[3])
-        return Blocks(dims.index(found[1]), len(found[2]), turns)
+        turns = None if match[3] is None else int(match[3])
+        return Blocks(dims.index(match[1]), len(match[2]), turns)
     raise PlacementSyntaxError(
         f"{word!r} is no dimension of {dims!r}" if dims else f"{word!r} is no entry of a scalar",
         "an entry is one of the letters on the left, * for copies, a coordinate, or partial(sum)",

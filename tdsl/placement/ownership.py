@@ -20,13 +20,13 @@ from tdsl.placement.notation import Copies, Fixed, Placement
 from tdsl.placement.spans import (
     PeriodicSpan,
     Span,
+    block_cyclic,
     clip,
-    count,
+    contiguous_parts,
     covers,
-    dealt,
-    meet,
-    runs,
-    standing,
+    intersect_spans,
+    length,
+    storage_parts,
 )
 
 Box = tuple[Span, ...]
@@ -43,13 +43,13 @@ def block(span: Span, parts: int, n: int) -> Span:
     return min(lo + n * size, hi), min(lo + (n + 1) * size, hi)
 
 
-def turns(span: Span, parts: int, n: int, size: int) -> Span:
+def cyclic_blocks(span: Span, parts: int, n: int, size: int) -> Span:
     """The n-th part of a span in a block-cyclic distribution over `parts` coordinates, in blocks of `size`.
 
-    >>> [turns((0, 9), 2, n, 2) for n in range(2)]
-    [dealt((0, 9), 2, 4, 0), dealt((2, 8), 2, 4, 2)]
+    >>> [cyclic_blocks((0, 9), 2, n, 2) for n in range(2)]
+    [block_cyclic((0, 9), 2, 4, 0), block_cyclic((2, 8), 2, 4, 2)]
     """
-    return dealt(span, size, size * parts, span[0] + n * size)
+    return block_cyclic(span, size, size * parts, span[0] + n * size)
 
 
 def owned(placement: Placement, grid: Grid, whole: Box, at: Coordinates) -> Box | None:
@@ -66,26 +66,28 @@ def owned(placement: Placement, grid: Grid, whole: Box, at: Coordinates) -> Box 
             return None
     box = []
     for dim, span in enumerate(whole):
-        size = placement.dealt(dim)
+        size = placement.cyclic_size(dim)
         for axis in placement.axes_of(dim):
             parts = grid.shape[axis]
             span = (
-                block(span, parts, at[axis]) if size is None else turns(span, parts, at[axis], size)
+                block(span, parts, at[axis])
+                if size is None
+                else cyclic_blocks(span, parts, at[axis], size)
             )
         box.append(span)
     return None if is_empty(box) else tuple(box)
 
 
-def pieces(
-    placement: Placement, grid: Grid, whole: Box, wanted: Box, near: Coordinates
+def owned_pieces(
+    placement: Placement, grid: Grid, whole: Box, box: Box, preferred: Coordinates
 ) -> Iterator[tuple[Coordinates, Box]]:
-    """The box `wanted`, cut at block boundaries; each piece with the coordinates of the rank that owns it.
+    """The box `box`, cut at block boundaries; each piece with the coordinates of the rank that owns it.
 
-    Of several copies, the one with the coordinates of `near` is chosen.
+    Of several copies, the one with the coordinates of `preferred` is chosen.
     """
-    cuts = [_cut(span, w, placement.axes_of(d), grid.shape, placement.dealt(d)) for d, (span, w) in
-            enumerate(zip(whole, wanted, strict=True))]  # fmt: skip
-    start = list(near)
+    cuts = [_cut_span(span, w, placement.axes_of(d), grid.shape, placement.cyclic_size(d)) for d, (span, w) in
+            enumerate(zip(whole, box, strict=True))]  # fmt: skip
+    start = list(preferred)
     for axis, entry in enumerate(placement.entries):
         if isinstance(entry, Fixed):
             start[axis] = entry.coordinate
@@ -97,7 +99,7 @@ def pieces(
         yield tuple(at), tuple(span for _, span in parts)
 
 
-def copies(placement: Placement, grid: Grid, at: Coordinates) -> Iterator[Coordinates]:
+def ranks_with_copy(placement: Placement, grid: Grid, at: Coordinates) -> Iterator[Coordinates]:
     """The coordinates of all ranks that own the same data as the rank at `at`, that rank included."""
     options = (
         range(size) if isinstance(entry, Copies) else (position,)
@@ -106,46 +108,48 @@ def copies(placement: Placement, grid: Grid, at: Coordinates) -> Iterator[Coordi
     yield from itertools.product(*options)
 
 
-def _cut(
-    span: Span, wanted: Span, axes: Sequence[int], shape: Sequence[int], size: int | None
+def _cut_span(
+    span: Span, requested: Span, axes: Sequence[int], shape: Sequence[int], size: int | None
 ) -> list[tuple[dict[int, int], Span]]:
-    """A span `wanted`, cut at block boundaries: the owner's positions along the axes, and the part."""
-    lo, hi = max(span[0], wanted[0]), min(span[1], wanted[1])
+    """A span `requested`, cut at block boundaries: the owner's positions along the axes, and the part."""
+    lo, hi = max(span[0], requested[0]), min(span[1], requested[1])
     if lo >= hi:
         return []
     if not axes:
-        part = clip(wanted, lo, hi)
+        part = clip(requested, lo, hi)
         return [({}, part)] if part[0] < part[1] else []
     first, *rest = axes
-    found: list[tuple[dict[int, int], Span]] = []
+    result: list[tuple[dict[int, int], Span]] = []
     if size is not None:
-        parts = (turns(span, shape[first], n, size) for n in range(shape[first]))
+        parts = (cyclic_blocks(span, shape[first], n, size) for n in range(shape[first]))
         mine = ((n, clip(part, lo, hi)) for n, part in enumerate(parts))
         return [({first: n}, part) for n, part in mine if part[0] < part[1]]
-    wide = -(-(span[1] - span[0]) // shape[first])
+    block_length = -(-(span[1] - span[0]) // shape[first])
     spread = (
-        range((own[0] - span[0]) // wide, (own[1] - 1 - span[0]) // wide + 1)
-        for own in runs(clip(wanted, lo, hi))
+        range((run[0] - span[0]) // block_length, (run[1] - 1 - span[0]) // block_length + 1)
+        for run in contiguous_parts(clip(requested, lo, hi))
     )
     for n in dict.fromkeys(itertools.chain(*spread)):
-        for positions, part in _cut(block(span, shape[first], n), wanted, rest, shape, None):
-            found.append(({first: n, **positions}, part))
-    return found
+        for positions, part in _cut_span(
+            block(span, shape[first], n), requested, rest, shape, None
+        ):
+            result.append(({first: n, **positions}, part))
+    return result
 
 
-def common(a: Box, b: Box) -> Box | None:
+def intersection(a: Box, b: Box) -> Box | None:
     """The intersection of two boxes; None if it is empty.
 
-    >>> common(((0, 4), (0, 4)), ((2, 9), (1, 2))), common(((0, 4),), ((4, 5),))
+    >>> intersection(((0, 4), (0, 4)), ((2, 9), (1, 2))), intersection(((0, 4),), ((4, 5),))
     (((2, 4), (1, 2)), None)
     """
-    made = []
+    spans = []
     for x, y in zip(a, b, strict=True):
-        both = meet(x, y)
+        both = intersect_spans(x, y)
         if both[0] >= both[1]:
             return None
-        made.append(both)
-    return tuple(made)
+        spans.append(both)
+    return tuple(spans)
 
 
 def contains(outer: Box, inner: Box) -> bool:
@@ -153,18 +157,18 @@ def contains(outer: Box, inner: Box) -> bool:
     return all(covers(a, b) for a, b in zip(outer, inner, strict=True))
 
 
-def is_whole(box: Box) -> bool:
+def is_contiguous(box: Box) -> bool:
     """True if a box is contiguous in every dimension (has no gaps)."""
     return not any(isinstance(span, PeriodicSpan) for span in box)
 
 
-def whole_boxes(box: Box) -> Iterator[Box]:
+def contiguous_boxes(box: Box) -> Iterator[Box]:
     """The contiguous boxes of which a box with gaps consists.
 
-    >>> list(whole_boxes((dealt((0, 6), 1, 4, 0), (3, 5))))
+    >>> list(contiguous_boxes((block_cyclic((0, 6), 1, 4, 0), (3, 5))))
     [((0, 1), (3, 5)), ((4, 5), (3, 5))]
     """
-    yield from itertools.product(*map(runs, box))
+    yield from itertools.product(*map(contiguous_parts, box))
 
 
 def is_empty(box: Sequence[Span]) -> bool:
@@ -172,25 +176,25 @@ def is_empty(box: Sequence[Span]) -> bool:
     return any(lo >= hi for lo, hi in box)
 
 
-def elements(box: Box) -> int:
+def element_count(box: Box) -> int:
     """The number of elements of a box."""
-    return math.prod(map(count, box))
+    return math.prod(map(length, box))
 
 
-def extents(box: Box) -> tuple[int, ...]:
+def stored_shape(box: Box) -> tuple[int, ...]:
     """The shape of the array that stores a box, without gaps."""
-    return tuple(map(count, box))
+    return tuple(map(length, box))
 
 
-def within(box: Box, outer: Box) -> tuple[Any, ...]:
+def index_within(box: Box, outer: Box) -> tuple[Any, ...]:
     """The NumPy index of a box in the array that stores a larger box `outer`.
 
     It selects a view, unless the box has gaps that `outer` does not have.
 
-    >>> within(((2, 4),), ((1, 9),)), within((dealt((2, 9), 1, 2, 2),), ((1, 9),))
+    >>> index_within(((2, 4),), ((1, 9),)), index_within((block_cyclic((2, 9), 1, 2, 2),), ((1, 9),))
     ((Ellipsis, slice(1, 3, None)), (array([1, 3, 5, 7]),))
     """
-    parts = [standing(span, around) for span, around in zip(box, outer, strict=True)]
+    parts = [storage_parts(span, around) for span, around in zip(box, outer, strict=True)]
     if all(len(part) == 1 for part in parts):
         return (..., *(slice(*part[0]) for part in parts))
     return np.ix_(*(np.concatenate([np.arange(*run) for run in part]) for part in parts))

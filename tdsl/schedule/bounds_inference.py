@@ -11,8 +11,8 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from tdsl.core.node import frozen
-from tdsl.lang.access_boxes import read_at, with_updates
-from tdsl.lang.affine import ends_as_numbers, variables
+from tdsl.lang.access_boxes import accessed_boxes, update_closure
+from tdsl.lang.affine import constant_bounds, variables
 from tdsl.lang.bounds import Facts, at_most, upper
 from tdsl.lang.definition import Definition
 from tdsl.lang.expr import ONE, TRUE, Expr, Var, const
@@ -21,14 +21,14 @@ from tdsl.lang.regions import (
     Box,
     Interval,
     box_of,
-    boxes_at,
-    common,
-    common_box,
+    boxes_of,
     free_range,
+    intersection,
+    intersection_box,
     interval_of,
     interval_where,
     is_empty,
-    tighten,
+    restrict_ranges,
     union_box,
 )  # fmt: skip
 from tdsl.lang.simplify import (
@@ -73,9 +73,9 @@ class ThreadLoops:
 
         An index that is not affine, as `i % 4`, may have wider bounds for one iteration than for all of them.
 
-        >>> from tdsl.lang.bounds import NOTHING
+        >>> from tdsl.lang.bounds import NO_FACTS
         >>> threads = ThreadLoops({}, {"f": ((const(1), const(14)),)})
-        >>> (lo, hi), = threads.clip("f", ((const(0), Var("t")),), NOTHING)
+        >>> (lo, hi), = threads.clip("f", ((const(0), Var("t")),), NO_FACTS)
         >>> lo.value, hi.name
         (1, 't')
         """
@@ -87,17 +87,17 @@ class ThreadLoops:
     def box_of_all(self, name: str, box: Box, facts: Facts) -> Box:
         """The box of a func that all threads need, from the box that one of them needs.
 
-        >>> from tdsl.lang.bounds import NOTHING
+        >>> from tdsl.lang.bounds import NO_FACTS
         >>> t = Var("t")
         >>> threads = ThreadLoops({"t": (const(0), const(15))}, {"f": ((const(0), const(14)),)})
-        >>> (lo, hi), = threads.box_of_all("f", ((t, add(t, const(3))),), NOTHING)
+        >>> (lo, hi), = threads.box_of_all("f", ((t, add(t, const(3))),), NO_FACTS)
         >>> lo.value, hi.value
         (0, 14)
 
         Without threads the box is unchanged: its readers, too, may have boxes beyond `program_boxes`.
 
         >>> box = ((t, add(t, const(30))),)
-        >>> ThreadLoops({}, threads.program_boxes).box_of_all("f", box, NOTHING) == box
+        >>> ThreadLoops({}, threads.program_boxes).box_of_all("f", box, NO_FACTS) == box
         True
         """
         if not self.ranges:
@@ -111,7 +111,7 @@ class ThreadLoops:
                 for lo, hi in box
             )
         most = self.program_boxes.get(name)
-        return box if most is None else common_box(box, most, facts)
+        return box if most is None else intersection_box(box, most, facts)
 
 
 NO_THREADS = ThreadLoops({}, {})
@@ -167,7 +167,7 @@ class OpenNest:
         result: dict[str, Interval] = {}
         runs = {**free, **{loop: (e, e) for loop, e in self.opened.items()}}
         for name, value in self.roots.items():
-            ends = ends_as_numbers(value, runs) if condition == TRUE else None
+            ends = constant_bounds(value, runs) if condition == TRUE else None
             fixed = value if ends else substitute(value, self.opened)
             lo_, hi_ = ends or interval_where(fixed, free, condition, facts)
             first, extent = self.bounds[name]
@@ -176,7 +176,7 @@ class OpenNest:
                 result[name] = lo_, hi_
                 continue
             # a product of a loop and an unknown extent has no bounds; those of the variable apply
-            result[name] = common((lo_, hi_), (first, last), facts)
+            result[name] = intersection((lo_, hi_), (first, last), facts)
         if self.d.mask == TRUE:
             return result
         begun = {n for n, value in self.roots.items() if variables(value) & self.opened.keys()}
@@ -216,7 +216,7 @@ def definition_ranges(
     Masks narrow it, too, unless `every` term is computed.
     """
     ranges = variable_ranges(d, box, facts)
-    ranges = ranges if d.where == TRUE else tighten(ranges, d.where, facts)
+    ranges = ranges if d.where == TRUE else restrict_ranges(ranges, d.where, facts)
     return ranges if every else masked_ranges(ranges, d, facts)
 
 
@@ -233,7 +233,7 @@ def variable_ranges(d: Definition, box: Box, facts: Facts) -> dict[str, Interval
 
 def boxes_read(d: Definition, box: Box, facts: Facts) -> dict[str, Box]:
     """The boxes that a definition reads if a func is computed on a box."""
-    return read_at(d, masked_ranges(variable_ranges(d, box, facts), d, facts), facts)
+    return accessed_boxes(d, masked_ranges(variable_ranges(d, box, facts), d, facts), facts)
 
 
 def masked_ranges(
@@ -245,13 +245,13 @@ def masked_ranges(
     """
     if d.mask == TRUE:
         return ranges
-    narrow = tighten(ranges, d.mask, facts)
+    narrow = restrict_ranges(ranges, d.mask, facts)
     return ranges | {n: narrow[n] for n, _, _ in d.ranges if n not in begun}
 
 
 def box_with_updates(f: FuncDef, box: Box, facts: Facts, most: Box | None = None) -> Box:
     """The box enlarged by what the func's updates write and read of the func; `most` if that is unbounded."""
-    return with_updates(f, box, lambda d, b: variable_ranges(d, b, facts), facts, most)
+    return update_closure(f, box, lambda d, b: variable_ranges(d, b, facts), facts, most)
 
 
 def round_up_box(state: State, f: FuncDef, box: Box, facts: Facts, *, whole: bool) -> Box:
@@ -290,7 +290,7 @@ def _rounded_axes(state: State, f: FuncDef) -> list[tuple[int, int]]:
 def fix_extents(state: State, name: str, box: Box, limits: Mapping[str, Box], facts: Facts) -> Box:
     """The box of a func with the extents of `bound_extent`, moved back to stay inside `limits`.
 
-    >>> from tdsl.lang.bounds import NOTHING
+    >>> from tdsl.lang.bounds import NO_FACTS
     >>> import tdsl as td
     >>> i, g, f = td.vars("i"), td.Func("g"), td.Func("f", shape=(100,))
     >>> g[i] = i * 2
@@ -300,7 +300,7 @@ def fix_extents(state: State, name: str, box: Box, limits: Mapping[str, Box], fa
     >>> _ = s[g].compute_at(f, block).bound_extent(i, 16)
     >>> lo = multiply(Var("b"), const(16))
     >>> box = ((lo, minimum(add(lo, const(15)), const(99))),)
-    >>> (lo, hi), = fix_extents(s.state, "g", box, {"g": ((const(0), const(99)),)}, NOTHING)
+    >>> (lo, hi), = fix_extents(s.state, "g", box, {"g": ((const(0), const(99)),)}, NO_FACTS)
     >>> from tdsl.lang.show import show_expr
     >>> print(show_expr(lo), show_expr(hi))
     min(b * 16, 84) min(b * 16 + 15, 99)
@@ -397,8 +397,8 @@ def _iteration_reads(active: OpenNest, facts: Facts, threads: ThreadLoops) -> di
     everywhere = active.past_bounds or threads.ranges
     ranges = active.ranges(facts, () if active.past_bounds else active.guards)
     if not everywhere or any(is_empty(r, facts) for r in ranges.values()):
-        return read_at(active.d, ranges, facts)
-    return boxes_at(active.d.indices, ranges, facts)
+        return accessed_boxes(active.d, ranges, facts)
+    return boxes_of(active.d.indices, ranges, facts)
 
 
 def _box_for_threads(

@@ -17,12 +17,12 @@ from itertools import islice, product
 
 from tdsl.core.node import frozen, post_order
 from tdsl.core.source import Loc
-from tdsl.lang.affine import Sum, as_sum, variables
+from tdsl.lang.affine import AffineSum, as_sum, variables
 from tdsl.lang.definition import Definition
 from tdsl.lang.expr import ZERO, Binary, Const, Expr, Read, Size, Var
-from tdsl.lang.integers import Linear, Name, Point, Unknown, find_point
+from tdsl.lang.integers import LinearForm, Name, Point, Unknown, find_point
 from tdsl.lang.program import FuncDef
-from tdsl.lang.regions import differences
+from tdsl.lang.regions import nonpositive_sums
 from tdsl.lang.simplify import subtract
 from tdsl.schedule.loop_relations import relate
 from tdsl.schedule.state import (
@@ -103,8 +103,8 @@ def _is_in_order(d: Definition, nest: Nest) -> bool:
 class _System:
     """Linear constraints on two iterations: sums in `zero` equal 0, sums in `least` are at least 0."""
 
-    zero: list[Linear] = field(default_factory=list)
-    least: list[Linear] = field(default_factory=list)
+    zero: list[LinearForm] = field(default_factory=list)
+    least: list[LinearForm] = field(default_factory=list)
 
 
 class _Pair:
@@ -115,7 +115,7 @@ class _Pair:
         self.definition = definition
         self.ordered = is_ordered(f, definition)
         self.ranges = [name for name, _, _ in self.d.ranges]
-        self.least: list[Linear] = []
+        self.least: list[LinearForm] = []
         self.guesses: set[Name] = set()  # variables for terms that are not affine
         self.known: set[Name] = set()
         for side in (_A, _B):
@@ -155,7 +155,7 @@ class _Pair:
             if loop in parallel:
                 yield loop, _System(same, [step.less(1)])
             if loop in parallel or self.ordered:
-                yield loop, _System(same, [Linear().plus(step, -1).less(1)])
+                yield loop, _System(same, [LinearForm().plus(step, -1).less(1)])
 
     def _refused(
         self, first: _Touch, second: _Touch, point: Point | Unknown, loop: str, parallel: bool
@@ -211,7 +211,7 @@ class _Pair:
         value = self._linear(as_sum(e), side)
         return value.constant + sum(c * point.get(n, 0) for n, c in value.terms.items())
 
-    def _conflicts(self) -> Iterator[tuple[_Touch, _Touch, list[Linear]]]:
+    def _conflicts(self) -> Iterator[tuple[_Touch, _Touch, list[LinearForm]]]:
         """The pairs of accesses of which one writes, with the constraints that their elements are equal."""
         write = _Touch(self.d.index, True)
         reads = [_Touch(r.index, False, r) for r in self.d.reads if r.name == self.f.name]
@@ -235,14 +235,14 @@ class _Pair:
             same = [self._distance(x) for x in self.ranges[:n]]
             yield _System(same, [self._distance(name).less(1)])
 
-    def _distance(self, name: str) -> Linear:
-        return Linear({(name, _B): 1, (name, _A): -1})
+    def _distance(self, name: str) -> LinearForm:
+        return LinearForm({(name, _B): 1, (name, _A): -1})
 
     def _bounds(self, side: int) -> None:
         """Add the constraints that an iteration is in the ranges and predicates of the definition."""
         least = self.least
         for name, lo, hi in self.d.ranges:
-            here = Linear({(name, side): 1})
+            here = LinearForm({(name, side): 1})
             if lo is not None:
                 least.append(here.plus(self._linear(as_sum(lo), side), -1))
             if hi is not None:
@@ -250,33 +250,35 @@ class _Pair:
         if side == _A:
             for e, (lo, hi) in zip(self.d.index, self.f.limits, strict=True):
                 if isinstance(e, Var) and e.name in self.d.free:
-                    here = Linear({(e.name,): 1})
+                    here = LinearForm({(e.name,): 1})
                     if lo is not None:
                         least.append(here.plus(self._linear(as_sum(lo), side), -1))
                     if hi is not None:
                         least.append(self._linear(as_sum(hi), side).plus(here, -1))
-        least += [Linear().plus(self._linear(s, side), -1) for s in differences(self.d.where)]
+        least += [
+            LinearForm().plus(self._linear(s, side), -1) for s in nonpositive_sums(self.d.where)
+        ]
 
-    def _linear(self, s: Sum, side: int) -> Linear:
+    def _linear(self, s: AffineSum, side: int) -> LinearForm:
         """A sum over the variables of one iteration; both iterations share atoms that have no range."""
-        total = Linear({}, s.constant)
+        total = LinearForm({}, s.constant)
         for atom, c in s.terms.items():
             total = total.plus(self._atom(atom, side), c)
         return total
 
-    def _atom(self, atom: Expr, side: int) -> Linear:
+    def _atom(self, atom: Expr, side: int) -> LinearForm:
         match atom:
             case Var(name):
-                return Linear({(name, side) if name in self.ranges else (name,): 1})
+                return LinearForm({(name, side) if name in self.ranges else (name,): 1})
             case Size(name):
-                self._once(("size", name), [Linear({("size", name): 1})])
-                return Linear({("size", name): 1})
+                self._once(("size", name), [LinearForm({("size", name): 1})])
+                return LinearForm({("size", name): 1})
             case Binary("floordiv" | "mod" as op, x, Const(k)) if k > 0:
                 inner = self._linear(as_sum(x), side)
                 quotient: Name = ("quotient", x, k, *self._sides(x, side))
-                rest = inner.plus(Linear({quotient: int(k)}), -1)
-                self._once(quotient, [rest, Linear({}, int(k) - 1).plus(rest, -1)])
-                return Linear({quotient: 1}) if op == "floordiv" else rest
+                rest = inner.plus(LinearForm({quotient: int(k)}), -1)
+                self._once(quotient, [rest, LinearForm({}, int(k) - 1).plus(rest, -1)])
+                return LinearForm({quotient: 1}) if op == "floordiv" else rest
             case _:
                 reads_func = any(
                     isinstance(n, Read) and n.name == self.f.name for n in post_order(atom)
@@ -285,12 +287,12 @@ class _Pair:
                 value: Name = ("value", atom, *sides)
                 if sides:
                     self.guesses.add(value)
-                return Linear({value: 1})
+                return LinearForm({value: 1})
 
     def _sides(self, e: Expr, side: int) -> tuple[int, ...]:
         return () if variables(e).isdisjoint(self.ranges) else (side,)
 
-    def _once(self, name: Name, least: list[Linear]) -> None:
+    def _once(self, name: Name, least: list[LinearForm]) -> None:
         if name not in self.known:
             self.known.add(name)
             self.least += least
@@ -329,7 +331,7 @@ class _Pair:
                     )
                 case Rename(old, new):
                     here = (
-                        self._counted(old, s, first).plus(Linear({(new, s): 1}), -1)
+                        self._counted(old, s, first).plus(LinearForm({(new, s): 1}), -1)
                         for s in (_A, _B)
                     )
                     systems = [_System(list(here))]
@@ -341,11 +343,11 @@ class _Pair:
             ]
         return cases
 
-    def _counted(self, name: str, side: int, first: dict[str, tuple[Expr, Expr]]) -> Linear:
+    def _counted(self, name: str, side: int, first: dict[str, tuple[Expr, Expr]]) -> LinearForm:
         """The value of a loop or range, counted from 0."""
         if name in self.d.free:
-            return Linear({(name,): 1})
-        here = Linear({(name, side): 1})
+            return LinearForm({(name,): 1})
+        here = LinearForm({(name, side): 1})
         return here.plus(self._linear(as_sum(first[name][0]), side), -1) if name in first else here
 
     def _whole(
@@ -356,15 +358,15 @@ class _Pair:
         for side in (_A, _B):
             o, i = (self._counted(x, side, first) for x in (outer, inner))
             system.zero.append(self._counted(parent, side, first).plus(o, -size).plus(i, -1))
-            system.least += [i, Linear({}, size - 1).plus(i, -1)]
+            system.least += [i, LinearForm({}, size - 1).plus(i, -1)]
         return system
 
     def _by_cases(self, outer: str, inner: str, whole: str) -> list[_System]:
         """The possible orders of two iterations in loops and in their split or fused loop, for any extent."""
         o, i, w = (
-            Linear() if x in self.d.free else self._distance(x) for x in (outer, inner, whole)
+            LinearForm() if x in self.d.free else self._distance(x) for x in (outer, inner, whole)
         )
-        back_o, back_w = Linear().plus(o, -1), Linear().plus(w, -1)
+        back_o, back_w = LinearForm().plus(o, -1), LinearForm().plus(w, -1)
         return [
             _System([o, w.plus(i, -1)]),
             _System([], [o.less(1), w.less(1)]),

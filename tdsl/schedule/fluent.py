@@ -18,7 +18,12 @@ from tdsl.errors import (
     TypeMismatch,
     did_you_mean,
 )  # fmt: skip
-from tdsl.lang.build_program import build_program, names_by_handle, outline, reading_order
+from tdsl.lang.build_program import (
+    build_program,
+    inputs_in_read_order,
+    mutable_state,
+    names_by_handle,
+)
 from tdsl.lang.program import Program
 from tdsl.lang.sizes import check_sizes
 from tdsl.lang.tensor import Func, Tensor
@@ -89,7 +94,7 @@ class BaseSchedule(Suggesting):
         self.target: Target | None = None
         self.sizes: dict[str, int] = {}
         self._outputs = outputs  # keeps the handles alive whose ids are keys of `_names`
-        self._names, self._outline = names_by_handle(outputs), outline(outputs)
+        self._names, self._outline = names_by_handle(outputs), mutable_state(outputs)
         self.origins: dict[str, str] = {}  # func that a directive added: func the directive was for
         self.state = state
         self.directives: tuple[Directive, ...] = ()
@@ -130,7 +135,7 @@ class BaseSchedule(Suggesting):
 
     def check_unchanged(self) -> None:
         """Raise DefinitionError if a func was changed after this schedule was created."""
-        now = outline(self._outputs)
+        now = mutable_state(self._outputs)
         for was, is_now in zip(self._outline, now, strict=False):
             if was != is_now:
                 raise DefinitionError(
@@ -156,7 +161,7 @@ class BaseSchedule(Suggesting):
         )
         names, schedule = self.program.parameters, copy(self)
         if self._outputs:  # an operator has its parameters
-            names = tuple(n for n in reading_order(self._outputs) if n in names)
+            names = tuple(n for n in inputs_in_read_order(self._outputs) if n in names)
         schedule.program = replace(self.program, parameters=names)
         schedule.state = replace(self.state, program=replace(self.state.program, parameters=names))
         return schedule

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tdsl.core.node import frozen
-from tdsl.lang.bounds import NOTHING, Facts, at_most
+from tdsl.lang.bounds import NO_FACTS, Facts, at_most
 from tdsl.lang.expr import ZERO, Binary, Const, Expr, Var, const
 from tdsl.lang.simplify import (
     add,
@@ -33,7 +33,7 @@ class Related:
 def relate(
     nest: Nest,
     bounds: dict[str, tuple[Expr, Expr]],
-    facts: Facts = NOTHING,
+    facts: Facts = NO_FACTS,
     tails: frozenset[str] = frozenset(),
 ) -> Related:
     """The variables, extents and guards of a nest, for (first, extent) `bounds` of its variables.

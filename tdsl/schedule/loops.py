@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 from tdsl.errors import did_you_mean
-from tdsl.lang.affine import difference
+from tdsl.lang.affine import constant_difference
 from tdsl.schedule.dependence import check_dependences
 from tdsl.schedule.state import (
     GUARD,
@@ -146,12 +146,12 @@ def extent_of(state: State, func: str, definition: int, variable: str) -> int | 
     d = f.definitions[definition]
     for name, lo, hi in d.ranges:
         if name == variable and lo is not None and hi is not None:
-            return difference(hi, lo)
+            return constant_difference(hi, lo)
     if func in state.program.outputs and variable in d.free:
         axis = next(n for n, e in enumerate(d.index) if getattr(e, "name", None) == variable)
         lo_, hi_ = f.natural[axis]
         if lo_ is not None and hi_ is not None:
-            known = difference(hi_, lo_)
+            known = constant_difference(hi_, lo_)
             return None if known is None else known + 1
     return None
 

@@ -17,7 +17,7 @@ from dataclasses import replace
 
 from tdsl.core.node import post_order
 from tdsl.lang.affine import as_expr, as_sum, variables
-from tdsl.lang.bounds import NOTHING, at_most
+from tdsl.lang.bounds import NO_FACTS, at_most
 from tdsl.lang.definition import Definition, has_effects
 from tdsl.lang.expr import (
     COMPARISONS,
@@ -33,7 +33,7 @@ from tdsl.lang.expr import (
     dtype_of,
 )  # fmt: skip
 from tdsl.lang.program import FuncDef, Program
-from tdsl.lang.regions import reads_in, tighten
+from tdsl.lang.regions import reads_in, restrict_ranges
 from tdsl.lang.simplify import add, conjunction, simplify, substitute, subtract
 from tdsl.lang.types import i64
 from tdsl.machine.model import Machine
@@ -232,11 +232,11 @@ def _keeps_terms(f: FuncDef, d: Definition, mask: Expr) -> bool:
     ((name, lo, hi),) = d.ranges
     if lo is None or hi is None:
         return False
-    facts = NOTHING.with_elements()
+    facts = NO_FACTS.with_positive_sizes()
     for v, (low, high) in zip(f.variables, f.limits, strict=True):
         if low is not None and high is not None:
-            facts = facts.knowing(v, low, high)
-    first, last = tighten({name: (lo, subtract(hi, ONE))}, mask, facts)[name]
+            facts = facts.with_range(v, low, high)
+    first, last = restrict_ranges({name: (lo, subtract(hi, ONE))}, mask, facts)[name]
     return first is not None and last is not None and at_most(first, last, facts)
 
 

@@ -14,7 +14,7 @@ from itertools import accumulate
 from math import comb
 
 from tdsl.core.node import Node, transform
-from tdsl.lang.affine import difference
+from tdsl.lang.affine import constant_difference
 from tdsl.lang.definition import Definition
 from tdsl.lang.expr import (
     ONE,
@@ -113,7 +113,7 @@ def _tile_func(fusion: Fusion, member: Member, tiles: Mapping[str, str], factor:
     ((variable, _, _),) = d.ranges
     count = _tile_count(fusion, factor)
     at = add(lo, add(multiply(Var(outer), const(factor)), Var(inner)))
-    whole = difference(multiply(count, const(factor)), subtract(hi, lo)) == 0
+    whole = constant_difference(multiply(count, const(factor)), subtract(hi, lo)) == 0
     values = tuple(
         substitute(_of_tile(fusion, v, tiles, Var(outer), factor), {variable: at}) for v in d.values
     )

@@ -8,7 +8,7 @@ from math import prod
 
 from tdsl.core.node import Node, children, pre_order
 from tdsl.lang.affine import as_sum, variables
-from tdsl.lang.bounds import NOTHING, upper
+from tdsl.lang.bounds import NO_FACTS, upper
 from tdsl.lang.definition import Definition
 from tdsl.lang.definition import has_effects as has_effects
 from tdsl.lang.expr import (
@@ -45,7 +45,7 @@ def root_boxes(state: State) -> dict[str, Box]:
         f = state.program.func(name)
         f.output_box(None)
         start[name] = f.natural
-    return required_boxes(build_tree(state), state, (ROOT,), start, [], NOTHING)
+    return required_boxes(build_tree(state), state, (ROOT,), start, [], NO_FACTS)
 
 
 def needed_box(state: State, f: FuncDef) -> Box:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from tdsl.core.node import Node, frozen, post_order, transform
-from tdsl.lang.affine import difference, variables
+from tdsl.lang.affine import constant_difference, variables
 from tdsl.lang.expr import (
     TRUE,
     Binary,
@@ -188,7 +188,12 @@ def _has_same_range(fusion: Fusion, g: FuncDef, read: Read) -> bool:
         return False
     ((reduced, lo, hi),) = d.ranges
     first, end = fusion.range
-    if lo is None or hi is None or difference(lo, first) != 0 or difference(hi, end) != 0:
+    if (
+        lo is None
+        or hi is None
+        or constant_difference(lo, first) != 0
+        or constant_difference(hi, end) != 0
+    ):
         return False
     return any(Var(reduced) in r.index for r in reads_in(d.values))
 

@@ -20,10 +20,10 @@ from tdsl.core.source import here
 from tdsl.cost.moved import bytes_in_runs
 from tdsl.cost.predict import Prediction
 from tdsl.errors import ScheduleError, ShapeError, did_you_mean
-from tdsl.lang.bounds import NOTHING, upper
+from tdsl.lang.bounds import NO_FACTS, upper
 from tdsl.lang.expr import const
 from tdsl.lang.program import FuncDef, Program, bind_sizes
-from tdsl.lang.regions import Box, boxes_at, is_empty, union_box
+from tdsl.lang.regions import Box, boxes_of, is_empty, union_box
 from tdsl.lang.sizes import check_sizes
 from tdsl.schedule.bounds_inference import definition_ranges
 from tdsl.schedule.needed_boxes import with_self_reads
@@ -242,7 +242,7 @@ class TileGraph:
     def _reads(self, f: FuncDef, box: Box, steps: Mapping[str, int]) -> dict[str, Box]:
         reads: dict[str, Box] = {}
         for d in f.definitions:
-            ranges = definition_ranges(f, d, box, NOTHING, every=True)
+            ranges = definition_ranges(f, d, box, NO_FACTS, every=True)
             for name, _, _ in d.ranges:
                 lo, hi = ranges[name]
                 if name in steps and lo is not None and hi is not None:
@@ -251,7 +251,7 @@ class TileGraph:
                     ranges[name] = (lo, const(min(first + steps[name] - 1, last)))
             if any(is_empty(r) for r in ranges.values()):
                 continue
-            for source, touched in boxes_at(d.indices, ranges, where=d.where).items():
+            for source, touched in boxes_of(d.indices, ranges, where=d.where).items():
                 if source != f.name:
                     reads[source] = union_box(reads.get(source), touched)
         return reads

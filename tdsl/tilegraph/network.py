@@ -14,7 +14,7 @@ from tdsl.lang.bounds import upper
 from tdsl.lang.expr import const
 from tdsl.lang.regions import Box
 from tdsl.placement.ownership import Box as Spans
-from tdsl.placement.ownership import common, elements, owned
+from tdsl.placement.ownership import element_count, intersection, owned
 from tdsl.schedule.state import State
 from tdsl.tilegraph.graph import TileGraph
 
@@ -79,15 +79,15 @@ def _received(graph: TileGraph, every: list[dict[str, Spans | None]], rank: int)
         box = tuple((const(a), const(b - 1)) for a, b in spans)
         tile = graph.propagate({name} | free, {name: box})
         for member in tile.members:
-            computed[member] = computed.get(member, 0) + elements(_spans(tile.boxes[member]))
+            computed[member] = computed.get(member, 0) + element_count(_spans(tile.boxes[member]))
         for source in tile.reads:
             needed, mine = _spans(tile.boxes[source]), every[rank][source]
-            both = None if mine is None else common(needed, mine)
-            points = elements(needed) - (elements(both) if both is not None else 0)
+            both = None if mine is None else intersection(needed, mine)
+            points = element_count(needed) - (element_count(both) if both is not None else 0)
             moved[source] = moved.get(source, 0.0) + points * graph.element_bytes(source)
             if points:
                 theirs = {boxes[source] for boxes in every} - {mine, None}
-                messages += sum(common(needed, box) is not None for box in theirs if box)
+                messages += sum(intersection(needed, box) is not None for box in theirs if box)
     return Received(rank, len(every), tuple(moved.items()), messages, tuple(computed.items()))
 
 

@@ -14,7 +14,7 @@ from itertools import combinations
 from math import prod
 
 from tdsl.core.node import frozen, post_order
-from tdsl.lang.affine import difference, variables
+from tdsl.lang.affine import constant_difference, variables
 from tdsl.lang.expr import Expr, Param, Read, Var
 from tdsl.lang.program import Program
 from tdsl.lang.regions import reads_in
@@ -191,7 +191,7 @@ def _from_below(root: str, below: Mapping[str, list[str]]) -> tuple[str, ...]:
 
 
 def _extent(lo: Expr | None, hi: Expr | None, more: int) -> int | None:
-    length = None if lo is None or hi is None else difference(hi, lo)
+    length = None if lo is None or hi is None else constant_difference(hi, lo)
     return None if length is None else max(length + more, 0)
 
 

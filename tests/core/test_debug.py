@@ -33,7 +33,7 @@ def _quiet(monkeypatch):
 
 def test_nothing_is_said_unless_asked(capsys):
     assert debug.run_passes(1, (add_one, keep)) == 2
-    debug.tell("llvm", "text")
+    debug.log("llvm", "text")
     with debug.timed("lowering"):
         pass
     assert capsys.readouterr().err == ""
@@ -41,10 +41,10 @@ def test_nothing_is_said_unless_asked(capsys):
 
 def test_a_topic_is_read_at_each_use(monkeypatch, capsys):
     monkeypatch.setenv("TDSL_DEBUG", "llvm time")
-    debug.tell("llvm", lambda: "define")
-    debug.tell("asm", "ret")
+    debug.log("llvm", lambda: "define")
+    debug.log("asm", "ret")
     monkeypatch.setenv("TDSL_DEBUG", "asm")
-    debug.tell("llvm", "define")
+    debug.log("llvm", "define")
     assert capsys.readouterr().err == "define\n"
 
 

@@ -20,7 +20,7 @@ i, j = td.vars("i j")
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Counts how often the region function is asked."""
     count = [0]
-    for name in ("interval_where", "boxes_at"):
+    for name in ("interval_where", "boxes_of"):
         original = getattr(stages, name)
 
         def counted(*args: Any, original: Any = original) -> Any:

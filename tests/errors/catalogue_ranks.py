@@ -42,8 +42,8 @@ def levels_with_the_same_axis():
     doubled().place("a", "rc -> r c", [td.Grid(x=2), td.Grid(x=2)])  # here
 
 
-@wrong(td.ScheduleError, "'r' is dealt out along one axis", hint="one axis only")
-def dealt_out_and_cut():
+@wrong(td.ScheduleError, "'r' is block-cyclic along one axis", hint="one axis only")
+def block_cyclic_and_cut():
     doubled().place("a", "rc -> r/2 r", square)  # here
 
 
@@ -336,7 +336,7 @@ def block_of_a_part():
     td.compile(tiled()).block("a", np.ones((2, 30), np.float32))  # here
 
 
-@wrong(td.ScheduleError, "'r/0' deals blocks of no elements out", hint="r/1")
+@wrong(td.ScheduleError, "'r/0' has blocks of no elements", hint="r/1")
 def blocks_of_nothing():
     doubled().place("a", "rc -> r/0 c", square)  # here
 

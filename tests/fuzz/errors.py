@@ -41,7 +41,7 @@ from tdsl.lang.expr import (
     Var,
     dtype_of,
 )
-from tdsl.lang.interp import Evaluator, Run, bound
+from tdsl.lang.interp import Evaluator, Interpretation, bind_arguments
 from tdsl.lang.interpreted_boxes import Bounds
 from tdsl.lang.program import FuncDef, Program
 from tdsl.lang.regions import Box
@@ -79,7 +79,7 @@ def reference(
 
     With `moves_factors` a quotient may be computed elsewhere, of what is cast before: it is rounded so too.
     """
-    program, arrays = bound(program, arguments, sizes or {})
+    program, arrays = bind_arguments(program, arguments, sizes or {})
     run = ErrorRun(program, arrays, lambda _: None)
     run.moves_factors = moves_factors
     with np.errstate(all="ignore"):
@@ -128,7 +128,7 @@ def grain(x: Array) -> Array:
     return np.where(n != 0, (n & -n) * 2.0**-30, np.where(whole, np.inf, 0.0))
 
 
-class ErrorRun(Run):
+class ErrorRun(Interpretation):
     """A run that keeps an error beside every value."""
 
     def __init__(self, *args: Any) -> None:

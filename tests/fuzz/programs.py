@@ -21,7 +21,7 @@ import tdsl as td
 from tdsl.errors import IndexBoundError, ShapeError
 from tdsl.lang.build_program import build_program
 from tdsl.lang.expr import ONE, ZERO, const
-from tdsl.lang.interpreted_boxes import Bounds, number_of, realised_boxes, touched_boxes
+from tdsl.lang.interpreted_boxes import Bounds, accessed_boxes_of, number_of, realised_boxes
 from tdsl.lang.program import Program, bind_sizes
 from tdsl.lang.simplify import subtract
 from tdsl.lang.types import DType
@@ -44,7 +44,7 @@ def check_inside(program: Program, boxes: dict[str, Bounds]) -> None:
         box = tuple((const(lo), const(hi)) for lo, hi in boxes.get(f.name, ()))
         if f.name not in boxes:
             continue
-        touched = [t for d in f.definitions for t in touched_boxes(f, d, box).items()]
+        touched = [t for d in f.definitions for t in accessed_boxes_of(f, d, box).items()]
         for name, ends in touched:
             for (lo, hi), (first, last) in zip(ends, limits[name], strict=True):
                 low = first is None or number_of(lo) >= number_of(first)

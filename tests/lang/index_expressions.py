@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from tdsl.lang.bounds import NOTHING, Facts
+from tdsl.lang.bounds import NO_FACTS, Facts
 from tdsl.lang.expr import Binary, Call, Cast, Const, Expr, Read, Select, Unary, Var, const
 from tdsl.lang.interp import evaluate
 from tdsl.lang.types import i8, i16, i32, i64, u8, u32
@@ -102,14 +102,14 @@ def constant_ranges(draw: Any, names: tuple[str, ...]) -> dict[str, tuple[int, i
 @st.composite
 def nested_facts(draw: Any, names: tuple[str, ...], outer: tuple[str, ...] = ()) -> Facts:
     """Ranges whose ends are sums of the variables before them and `outer`, or the lesser of two."""
-    facts, seen = NOTHING, outer
+    facts, seen = NO_FACTS, outer
     for name in names:
         inner = affine(seen) if seen else SMALL.map(const)
         lo = draw(inner)
         hi: Expr = Binary("add", lo, const(draw(st.integers(0, 5))))
         if draw(st.booleans()):
             hi = Binary("min", hi, draw(inner))
-        facts, seen = facts.knowing(name, lo, hi), (*seen, name)
+        facts, seen = facts.with_range(name, lo, hi), (*seen, name)
     return facts
 
 

@@ -8,7 +8,7 @@ import pytest
 
 import tdsl as td
 from tdsl.lang.build_program import build_program
-from tdsl.lang.contraction_order import pairs
+from tdsl.lang.contraction_order import contraction_order
 from tdsl.lang.interp import interpret
 
 SUBSCRIPTS = [
@@ -162,13 +162,13 @@ def test_cheap_order(text, most):
     sizes = {"i": 10 if "l" in text else 100, "j": 100, "k": 100, "l": 100, "r": 10}
     inputs, _, result = text.partition("->")
     terms = [frozenset(t) for t in inputs.split(",")]
-    order = pairs(terms, frozenset(result), sizes)
+    order = contraction_order(terms, frozenset(result), sizes)
     assert multiplications(terms, result, sizes, order) <= most
 
 
 def test_order_of_many_operands_is_found_quickly():
     terms = [frozenset(x) for x in zip("abcdefghijklmnop", "bcdefghijklmnopq", strict=True)]
-    order = pairs(terms, frozenset("aq"), dict.fromkeys("abcdefghijklmnopq", 10))
+    order = contraction_order(terms, frozenset("aq"), dict.fromkeys("abcdefghijklmnopq", 10))
     assert multiplications(terms, "aq", dict.fromkeys("abcdefghijklmnopq", 10), order) == 15_000
 
 

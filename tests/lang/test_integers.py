@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from tdsl.lang.integers import Linear, find_point
+from tdsl.lang.integers import LinearForm, find_point
 
 
 @pytest.mark.parametrize("seed", range(60))
@@ -13,12 +13,12 @@ def test_a_point_is_found_where_there_is_one(seed):
     draw = random.Random(seed)
     names = [("x",), ("y",), ("z",)]
     ends = {n: sorted((draw.randint(-4, 4), draw.randint(-4, 4))) for n in names}
-    least = [Linear({n: 1}, -lo) for n, (lo, _) in ends.items()]
-    least += [Linear({n: -1}, hi) for n, (_, hi) in ends.items()]
+    least = [LinearForm({n: 1}, -lo) for n, (lo, _) in ends.items()]
+    least += [LinearForm({n: -1}, hi) for n, (_, hi) in ends.items()]
 
     def drawn():
         terms = {n: draw.randint(-3, 3) for n in names}
-        return Linear({n: c for n, c in terms.items() if c}, draw.randint(-5, 5))
+        return LinearForm({n: c for n, c in terms.items() if c}, draw.randint(-5, 5))
 
     zero = [drawn() for _ in range(draw.randint(0, 2))]
     least += [drawn() for _ in range(draw.randint(0, 3))]
@@ -32,7 +32,7 @@ def test_a_point_is_found_where_there_is_one(seed):
 
 
 def test_a_point_of_variables_without_ends_is_found():
-    x, y = Linear({("x",): 1}), Linear({("y",): 1})
+    x, y = LinearForm({("x",): 1}), LinearForm({("y",): 1})
     least = [x.plus(y, -1).less(1), x.plus(y, 2).less(-3)]
     point = find_point([], least)
     assert all(e.at(point) >= 0 for e in least)

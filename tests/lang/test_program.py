@@ -9,7 +9,7 @@ import tdsl as td
 from tdsl.codegen.runtime.fingerprint import fingerprint
 from tdsl.core.node import post_order
 from tdsl.errors import DefinitionError, ShapeError, TypeMismatch
-from tdsl.lang.build_program import build_program, reading_order
+from tdsl.lang.build_program import build_program, inputs_in_read_order
 from tdsl.lang.expr import Size, const
 from tdsl.lang.program import Program, bind_sizes
 
@@ -24,7 +24,7 @@ def test_arguments_come_in_the_order_in_which_they_were_created() -> None:
     assert program.parameters == ("b", "s", "a")
     assert [t.name for t in program.inputs] == ["b", "a"]
     assert build_program((f,), (a,)).parameters == ("a", "b", "s")
-    assert reading_order((f,)) == ("a", "s", "b")
+    assert inputs_in_read_order((f,)) == ("a", "s", "b")
 
 
 def test_a_copied_and_renamed_tensor_keeps_its_place_among_arguments() -> None:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tdsl.core.node import transform
-from tdsl.lang.bounds import NOTHING, Facts
+from tdsl.lang.bounds import NO_FACTS, Facts
 from tdsl.lang.expr import (
     ONE,
     ZERO,
@@ -27,11 +27,11 @@ from tdsl.lang.interp import evaluate
 from tdsl.lang.regions import (
     Interval,
     box_of,
-    boxes_of,
+    boxes_of_reads,
     interval_of,
     interval_where,
     is_empty,
-    tighten,
+    restrict_ranges,
     union,
 )
 from tdsl.lang.simplify import simplify
@@ -160,7 +160,7 @@ def test_padding_by_a_named_extent_stays_inside_for_every_extent(
 def test_tightened_ranges_keep_every_point_that_a_condition_keeps(
     cond: Expr, ranges: Ranges
 ) -> None:
-    tight = tighten(as_ranges(ranges), cond)
+    tight = restrict_ranges(as_ranges(ranges), cond)
     points = points_of(ranges)
     kept = values(cond, points)
     for name, interval in tight.items():
@@ -191,7 +191,7 @@ def test_a_condition_on_one_variable_tightens_to_what_it_keeps(op: str, e: Expr,
     cond = Binary(op, e, const(n))
     points = points_of(ranges)
     kept = points["i"][values(cond, points)]
-    lo, hi = ends(tighten(as_ranges(ranges), cond)["i"])
+    lo, hi = ends(restrict_ranges(as_ranges(ranges), cond)["i"])
     if kept.size and op != "eq":
         assert (lo, hi) == (kept.min(), kept.max())
     elif kept.size:
@@ -234,7 +234,7 @@ def test_boxes_of_reads_are_united_and_those_inside_indices_are_found() -> None:
         Read("a", (Cast(table, i64), j), 0, i64),
         Read("a", (const(300), Binary("sub", const(2), j)), 0, i64),
     )
-    boxes = boxes_of([e], as_ranges({"i": (0, 4), "j": (0, 7)}))
+    boxes = boxes_of_reads([e], as_ranges({"i": (0, 4), "j": (0, 7)}))
     assert {n: [ends(x) for x in box] for n, box in boxes.items()} == {
         "a": [(0, 300), (-5, 7)],
         "table": [(0, 4)],
@@ -278,7 +278,7 @@ def test_the_ranges_of_a_sliding_window_cancel() -> None:
     tile = {
         "x": (Binary("mul", const(16), t), Binary("add", Binary("mul", const(16), t), const(15)))
     }
-    lo, hi = interval_of(Binary("add", Var("x"), const(1)), tile, NOTHING)
+    lo, hi = interval_of(Binary("add", Var("x"), const(1)), tile, NO_FACTS)
     assert lo is not None
     assert hi is not None
     assert simplify(Binary("sub", hi, lo)) == const(15)

@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tdsl.core.node import transform
-from tdsl.lang.affine import as_expr, as_sum, difference
-from tdsl.lang.bounds import NOTHING, Facts, at_most, forget, lower, upper, value_range
+from tdsl.lang.affine import as_expr, as_sum, constant_difference
+from tdsl.lang.bounds import NO_FACTS, Facts, at_most, clear_facts, lower, upper, value_range
 from tdsl.lang.expr import Binary, Expr, Size, Var, const
 from tdsl.lang.simplify import simplify
 from tests.lang.index_expressions import (
@@ -53,7 +53,7 @@ def test_what_is_certain_holds_everywhere(a: Expr, b: Expr, facts: Facts) -> Non
     points = points_of_facts(facts)
     if at_most(a, b, facts):
         assert np.all(values(a, points) <= values(b, points))
-    apart = difference(a, b)
+    apart = constant_difference(a, b)
     if apart is not None:
         assert np.all(values(a, points) - values(b, points) == apart)
 
@@ -77,9 +77,9 @@ def unsized(e: Expr) -> Expr:
 def test_named_extents_are_never_negative_and_otherwise_unknown(
     e: Expr, facts: Facts, n: int
 ) -> None:
-    known = NOTHING
+    known = NO_FACTS
     for name, (lo, hi) in facts.ranges.items():
-        known = known.knowing(name, sized(lo), sized(hi))
+        known = known.with_range(name, sized(lo), sized(hi))
     points = points_of_facts(facts, n=n)
     want = values(e, points)
     np.testing.assert_array_equal(values(unsized(simplify(sized(e), known)), points), want)
@@ -101,12 +101,12 @@ def test_blocks_of_a_size_begin_at_zero_or_later_and_inside_of_it():
 def test_equal_ranges_are_one_object_until_forgotten() -> None:
     i, j = Var("i"), Var("j")
     first, other = (
-        NOTHING.knowing("i", const(0), const(9)).knowing("j", const(0), i) for _ in "ab"
+        NO_FACTS.with_range("i", const(0), const(9)).with_range("j", const(0), i) for _ in "ab"
     )
     assert first is other
     assert at_most(j, const(9), first)
     assert (j, const(9)) in other.proofs
-    assert first is not NOTHING.knowing("j", const(0), i).knowing("i", const(0), const(9))
-    forget()
-    again = NOTHING.knowing("i", const(0), const(9)).knowing("j", const(0), i)
+    assert first is not NO_FACTS.with_range("j", const(0), i).with_range("i", const(0), const(9))
+    clear_facts()
+    again = NO_FACTS.with_range("i", const(0), const(9)).with_range("j", const(0), i)
     assert (again, again.proofs) == (first, {})

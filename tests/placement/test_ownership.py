@@ -14,14 +14,14 @@ from tdsl.placement.notation import PlacementSyntaxError, read_placement
 from tdsl.placement.ownership import (
     Box,
     contains,
-    copies,
-    elements,
-    extents,
+    element_count,
+    index_within,
     owned,
-    pieces,
-    within,
+    owned_pieces,
+    ranks_with_copy,
+    stored_shape,
 )
-from tdsl.placement.spans import runs
+from tdsl.placement.spans import contiguous_parts
 
 
 def table(text: str | tuple[str, ...], grid: Grid, *whole: tuple[int, int]) -> list[Box | None]:
@@ -78,12 +78,14 @@ def rows(text: str, ranks: int, extent: int) -> list[list[int]]:
     """The rows that each rank owns, in the order in which it stores them."""
     found = []
     for box in table(text, Grid(x=ranks), (0, extent)):
-        found.append([] if box is None else [n for lo, hi in runs(box[0]) for n in range(lo, hi)])
-        assert box is None or extents(box) == (len(found[-1]),)
+        found.append(
+            [] if box is None else [n for lo, hi in contiguous_parts(box[0]) for n in range(lo, hi)]
+        )
+        assert box is None or stored_shape(box) == (len(found[-1]),)
     return found
 
 
-def test_blocks_that_are_dealt_out_go_round_the_ranks() -> None:
+def test_block_cyclic_ownership() -> None:
     """As ScaLAPACK's NUMROC and INDXL2G say for 9 rows in blocks of 2 over 2, over 3, and over 6."""
     assert rows("r -> r/2", 2, 9) == [[0, 1, 4, 5, 8], [2, 3, 6, 7]]
     assert rows("r -> r/2", 3, 9) == [[0, 1, 6, 7], [2, 3, 8], [4, 5]]
@@ -92,10 +94,10 @@ def test_blocks_that_are_dealt_out_go_round_the_ranks() -> None:
     assert rows("r -> r/3", 2, 6) == [[0, 1, 2], [3, 4, 5]]
 
 
-def test_tiles_of_blocks_that_are_dealt_out() -> None:
+def test_block_cyclic_tiles_in_two_dimensions() -> None:
     grid = Grid(x=2, y=2)
     tiles = table("rc -> r/1 c/2", grid, (0, 3), (0, 5))
-    assert [[list(runs(span)) for span in box or ()] for box in tiles] == [
+    assert [[list(contiguous_parts(span)) for span in box or ()] for box in tiles] == [
         [[(0, 1), (2, 3)], [(0, 2), (4, 5)]],
         [[(0, 1), (2, 3)], [(2, 4)]],
         [[(1, 2)], [(0, 2), (4, 5)]],
@@ -133,8 +135,8 @@ def test_an_unreadable_placement_of_levels_says_why(texts: tuple[str, ...], says
     "text, says",
     [
         ("rc", "is no placement"),
-        ("rc -> r/2 r", "'r' is dealt out along one axis and cut along another"),
-        ("rc -> r/0 c", "'r/0' deals blocks of no elements"),
+        ("rc -> r/2 r", "'r' is block-cyclic along one axis and cut along another"),
+        ("rc -> r/0 c", "'r/0' has blocks of no elements"),
         ("rc -> */2 c", "is no dimension"),
         ("r c -> r c", "is no placement"),
         ("rr -> r r", "calls two dimensions 'r'"),
@@ -163,7 +165,7 @@ def placed(draw: st.DrawFn) -> tuple[str, Grid, Box]:
         draw(st.sampled_from([*dims, *(f"{d}'" for d in dims), "*", *map(str, range(size))]))
         for size in grid.shape
     ]
-    for d in dims:  # what is cut along one axis may be dealt out
+    for d in dims:  # what is cut along one axis may be block-cyclic
         if [e[0] for e in entries].count(d) == 1 and draw(st.booleans()):
             size = draw(st.integers(1, 3))
             entries = [f"{d}/{size}" if e[0] == d else e for e in entries]
@@ -181,9 +183,12 @@ def test_every_element_is_owned_and_copies_own_the_same(case: tuple[str, Grid, B
         box = owned(placement, grid, whole, at)
         if box is not None:
             assert contains(whole, box)
-            times[within(box, whole)] += 1
-            assert all(owned(placement, grid, whole, c) == box for c in copies(placement, grid, at))
-    replicas = len(list(copies(placement, grid, (0,) * len(grid.shape))))
+            times[index_within(box, whole)] += 1
+            assert all(
+                owned(placement, grid, whole, c) == box
+                for c in ranks_with_copy(placement, grid, at)
+            )
+    replicas = len(list(ranks_with_copy(placement, grid, (0,) * len(grid.shape))))
     assert np.all(times == replicas)
 
 
@@ -197,14 +202,14 @@ def test_pieces_cover_a_box_once_and_lie_with_their_owners(
     wanted = tuple((lo, hi) for lo, hi in ends)
     near = grid.coordinates(data.draw(st.integers(0, grid.size - 1)))
     times = np.zeros([hi - lo for lo, hi in whole], int)
-    for at, piece in pieces(placement, grid, whole, wanted, near):
+    for at, piece in owned_pieces(placement, grid, whole, wanted, near):
         own = owned(placement, grid, whole, at)
         assert own is not None
         assert contains(own, piece)
-        assert elements(piece)
-        times[within(piece, whole)] += 1
+        assert element_count(piece)
+        times[index_within(piece, whole)] += 1
     inside = np.zeros_like(times)
-    inside[within(wanted, whole)] = 1
+    inside[index_within(wanted, whole)] = 1
     np.testing.assert_array_equal(times, inside)
 
 

@@ -13,7 +13,7 @@ from tdsl.distribute.engine import Begun, Event, Reduction, Transfer
 from tdsl.distribute.simulate import simulate
 from tdsl.distribute.steps import Exchange, Message, Reduce
 from tdsl.lang.interp import interpret
-from tdsl.lang.reduction import builtin
+from tdsl.lang.reduction import builtin_combiner
 from tdsl.lang.types import i64
 
 i, j, k = td.vars("i j k")
@@ -45,7 +45,7 @@ def test_an_empty_result_has_its_shape() -> None:
 
 def test_phases_of_a_reduction_are_not_mixed_up() -> None:
     """Rank 2 is in the second phase, over nodes, while rank 0 still waits for rank 1 in the first."""
-    combine = builtin("sum", (i64,))
+    combine = builtin_combiner("sum", (i64,))
     total = [np.array([10**rank]) for rank in range(4)]
 
     def reduce(rank: int, ranks: tuple[int, ...]) -> Reduction:

@@ -13,8 +13,8 @@ from tdsl.lang.expr import Const, Var
 from tdsl.lang.program import bind_expr
 from tdsl.placement.grid import Coordinates, Grid
 from tdsl.placement.notation import Blocks, Placement
-from tdsl.placement.ownership import Box, elements, owned
-from tdsl.placement.spans import clip, count, runs
+from tdsl.placement.ownership import Box, element_count, owned
+from tdsl.placement.spans import clip, contiguous_parts, length
 from tdsl.schedule.fluent import Stage
 from tdsl.schedule.naming import Loop, check_grid
 
@@ -96,7 +96,7 @@ class Moved:
         steps = 1
         for entry, parts in zip(self.target.entries, self.grid.shape, strict=True):
             if isinstance(entry, Blocks) and entry.size is not None:
-                steps *= -(-count(self.whole[entry.dim]) // (entry.size * parts))
+                steps *= -(-length(self.whole[entry.dim]) // (entry.size * parts))
         return steps
 
     def at_once(self) -> int:
@@ -124,10 +124,10 @@ def _lacking(needed: Box | None, there: Box | None) -> int:
     if needed is None:
         return 0
     if there is None:
-        return elements(needed)
+        return element_count(needed)
     spans = zip(needed, there, strict=True)
-    both = (sum(count(clip(b, *run)) for run in runs(a)) for a, b in spans)
-    return elements(needed) - math.prod(both)
+    both = (sum(length(clip(b, *run)) for run in contiguous_parts(a)) for a, b in spans)
+    return element_count(needed) - math.prod(both)
 
 
 def _copied(stage: Stage) -> tuple[str, tuple[int, ...]]:

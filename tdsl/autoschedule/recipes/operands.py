@@ -17,7 +17,7 @@ from tdsl.autoschedule.recipes.elements import definition_of, even_width, fetche
 from tdsl.autoschedule.recipes.epilogue import reader_of
 from tdsl.core.node import frozen
 from tdsl.lang.affine import as_sum, variables
-from tdsl.lang.bounds import NOTHING
+from tdsl.lang.bounds import NO_FACTS
 from tdsl.lang.definition import Definition
 from tdsl.lang.expr import ONE, TRUE, ZERO, Binary, Cast, Const, Expr, Read, Select, Var, const
 from tdsl.lang.program import FuncDef, bind_expr
@@ -130,11 +130,11 @@ def check_terms(stage: Stage, operands: tuple[Operand, Operand], step: int) -> b
     """Whether all steps of so many terms are whole; Unsuited where others have more that is not 0."""
     schedule, d = stage.schedule, definition_of(stage)
     state, boxes = known(schedule)
-    f, facts = state.program.func(stage.func), NOTHING
+    f, facts = state.program.func(stage.func), NO_FACTS
     box = boxes.get(f.name)  # none where nothing of it is needed
     if box is not None and all(None not in ends for ends in box):
         for v, (first, n) in bounds_of(f, f.definitions[stage.definition], box).items():
-            facts = facts.knowing(v, first, subtract(add(first, n), ONE))
+            facts = facts.with_range(v, first, subtract(add(first, n), ONE))
     open_ends = [
         c for c in conjuncts(d.where) if simplify(bind_expr(c, schedule.sizes), facts) != TRUE
     ]
@@ -235,7 +235,7 @@ def vector_of(stage: Stage, x: Operand) -> int:
 def _are_neighbours(part: Expr, v: str, width: int) -> bool:
     """True where `width` values of a variable, from a multiple on, read neighbours from a multiple on."""
     lane, first = Var("lane of a copy"), Var("first of a copy")
-    facts = NOTHING.knowing(lane.name, ZERO, const(width - 1))
+    facts = NO_FACTS.with_range(lane.name, ZERO, const(width - 1))
     at: Expr = Binary("add", Binary("mul", first, const(width)), lane)
     read = _source(part)
     *outer, last = (simplify(substitute(e, {v: at}), facts) for e in read.index)

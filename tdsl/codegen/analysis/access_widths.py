@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tdsl.lang.affine import Sum, as_sum
+from tdsl.lang.affine import AffineSum, as_sum
 from tdsl.lang.expr import ZERO, Binary, Broadcast, Const, Expr, Ramp, const, lanes_of
 
 _MAX_BYTES = 16
@@ -31,7 +31,7 @@ def access_width(index: tuple[Expr, ...], strides: Sequence[int], lanes: int, si
     consecutive = isinstance(last, Ramp) and last.stride == 1 and all(_is_scalar(i) for i in outer)
     if not consecutive:
         return 1
-    first = Sum()
+    first = AffineSum()
     for i, stride in zip(index, strides, strict=True):
         first = first.plus(as_sum(_first_lane(i)), stride)
     count = max(1, _MAX_BYTES // size)

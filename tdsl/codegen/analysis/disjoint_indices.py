@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from tdsl.lang.affine import Sum, as_expr, as_sum, variables
+from tdsl.lang.affine import AffineSum, as_expr, as_sum, variables
 from tdsl.lang.bounds import Facts, lower, upper
 from tdsl.lang.expr import Binary, Const, Expr, Var, const
 from tdsl.lang.simplify import simplify, substitute
@@ -29,7 +29,7 @@ class DisjointIndices:
     (True, False)
     """
 
-    differences: list[Sum]
+    differences: list[AffineSum]
     facts: Facts
     twins: dict[str, Expr]
     unequal: set[str]
@@ -44,7 +44,7 @@ class DisjointIndices:
                 return False
         return True
 
-    def _never_zero(self, d: Sum) -> bool:
+    def _never_zero(self, d: AffineSum) -> bool:
         lo, hi = self._limits(d)
         return (lo is not None and lo > 0) or (hi is not None and hi < 0) or are_distinct_slots(d)
 
@@ -65,7 +65,7 @@ class DisjointIndices:
                     return True
         return False
 
-    def _unify(self, x: Var, twin: Expr, d: Sum) -> Sum:
+    def _unify(self, x: Var, twin: Expr, d: AffineSum) -> AffineSum:
         assert isinstance(twin, Var)
         return as_sum(substitute(as_expr(d), {twin.name: x}))
 
@@ -92,7 +92,7 @@ class DisjointIndices:
                     pass
         return False
 
-    def _is_within(self, d: Sum, k: Expr) -> bool:
+    def _is_within(self, d: AffineSum, k: Expr) -> bool:
         """True if |d| < k is proved for a constant k."""
         lo, hi = self._limits(d)
         return isinstance(k, Const) and lo is not None and hi is not None and max(-lo, hi) < k.value
@@ -101,14 +101,14 @@ class DisjointIndices:
         """True for a divisor that is positive and has the same value in both instances."""
         return substitute(k, self.twins) == k and (lower(k, self.facts) or 0) > 0
 
-    def _limits(self, d: Sum) -> tuple[int | None, int | None]:
+    def _limits(self, d: AffineSum) -> tuple[int | None, int | None]:
         e = as_expr(d)
         if any(v not in self.facts.ranges for v in variables(e)):
             return None, None
         return lower(e, self.facts), upper(e, self.facts)
 
 
-def are_distinct_slots(d: Sum) -> bool:
+def are_distinct_slots(d: AffineSum) -> bool:
     """True for x % k - y % k if x - y is a constant and no multiple of k: two different slots of a ring.
 
     >>> i, three = Var("i"), const(3)

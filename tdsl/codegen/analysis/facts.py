@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from tdsl.codegen.ir.loops import For, If, Let, Stmt
 from tdsl.codegen.ir.statements import loads_of
-from tdsl.lang.affine import Sum, as_expr, variables
+from tdsl.lang.affine import AffineSum, as_expr, variables
 from tdsl.lang.bounds import Facts, lower, upper
 from tdsl.lang.expr import ONE, ZERO, Const, Expr, Var, const, dtype_of
-from tdsl.lang.regions import tighten
+from tdsl.lang.regions import restrict_ranges
 from tdsl.lang.simplify import add, ceildiv, conjuncts, floordiv, maximum, minimum, subtract
 from tdsl.lang.types import i64
 
@@ -18,7 +18,7 @@ def facts_inside(facts: Facts, s: Stmt) -> Facts:
         case For():
             return _facts_in_loop(facts, s)
         case Let(name, value) if dtype_of(value) == i64 and not loads_of(value):
-            return facts.knowing(name, value, value)
+            return facts.with_range(name, value, value)
         case If(cond, _, None):
             return facts_where(facts, cond)
         case _:
@@ -38,7 +38,7 @@ def _facts_in_loop(facts: Facts, loop: For) -> Facts:
         if bound is None:
             return facts
         last = const(bound)
-    return facts.knowing(loop.name, first, last)
+    return facts.with_range(loop.name, first, last)
 
 
 def last_value(loop: For, facts: Facts) -> Expr:
@@ -48,7 +48,7 @@ def last_value(loop: For, facts: Facts) -> Expr:
     return subtract(add(loop.lo, loop.extent, facts), ONE, facts)
 
 
-def narrow_range(d: Sum, name: str, lo: Expr, hi: Expr, facts: Facts) -> tuple[Expr, Expr]:
+def narrow_range(d: AffineSum, name: str, lo: Expr, hi: Expr, facts: Facts) -> tuple[Expr, Expr]:
     """The subrange of lo..hi of variable `name` in which `d`, linear in it, is at most 0."""
     c, rest = d.terms[Var(name)], as_expr(d.without(Var(name)))
     if c > 0:
@@ -62,10 +62,10 @@ def facts_where(facts: Facts, cond: Expr) -> Facts:
     Each affine comparison bounds each of its variables: the innermost one in terms of the others, an outer
     one by the limits for which some value of the inner ones satisfies it.
 
-    >>> from tdsl.lang.bounds import NOTHING, upper
+    >>> from tdsl.lang.bounds import NO_FACTS, upper
     >>> from tdsl.lang.expr import ZERO, Binary, Var
     >>> i, j = Var("i"), Var("j")
-    >>> facts = NOTHING.knowing("i", ZERO, const(9)).knowing("j", ZERO, const(9))
+    >>> facts = NO_FACTS.with_range("i", ZERO, const(9)).with_range("j", ZERO, const(9))
     >>> some = facts_where(facts, Binary("lt", Binary("add", Binary("mul", const(10), i), j), const(25)))
     >>> upper(i, some), upper(Binary("add", Binary("mul", const(10), i), j), some)
     (2, 24)
@@ -77,11 +77,11 @@ def facts_where(facts: Facts, cond: Expr) -> Facts:
         names = [name for name in facts.ranges if name in used]
         for k, name in enumerate(names):
             here = {n: facts.ranges[n] for n in names[k:]}
-            lo, hi = tighten(here, c, facts, name)[name]
+            lo, hi = restrict_ranges(here, c, facts, name)[name]
             if (lo, hi) == here[name] or lo is None or hi is None:
                 continue
             if _uses_outer_only(facts, name, lo) and _uses_outer_only(facts, name, hi):
-                facts = facts.knowing(name, lo, hi)
+                facts = facts.with_range(name, lo, hi)
     return facts
 
 

@@ -23,13 +23,13 @@ def lanes_are_independent(loop: For, facts: Facts) -> bool:
 
     Memory allocated in the loop is private to each iteration. See `DisjointIndices` for the proof.
 
-    >>> from tdsl.lang.bounds import NOTHING
+    >>> from tdsl.lang.bounds import NO_FACTS
     >>> from tdsl.lang.expr import ONE, ZERO, Binary, const
     >>> from tdsl.lang.types import i64
     >>> i = Var("i")
     >>> def alone(value):
     ...     loop = For("i", ZERO, const(8), "vectorized", Store("a", (i,), value))
-    ...     return lanes_are_independent(loop, NOTHING)
+    ...     return lanes_are_independent(loop, NO_FACTS)
     >>> alone(Load("a", (i,), i64)), alone(Load("a", (Binary("add", i, ONE),), i64))
     (True, False)
     """
@@ -86,7 +86,7 @@ class _IterationPair:
                 facts = facts_inside(facts, rebuilt(s, lo=lo, extent=extent))
                 if s.name in facts.ranges:
                     lo, hi = facts.ranges[s.name]
-                    facts = facts.knowing(
+                    facts = facts.with_range(
                         f"{s.name}'", substitute(lo, twins), substitute(hi, twins)
                     )
             elif dtype_of(s.value) == i64 and not loads_of(s.value) & written:

@@ -9,7 +9,7 @@ from tdsl.codegen.ir.loops import AXES, CLUSTER, LANES, Alloc, Block, For, If, I
 from tdsl.codegen.ir.statements import map_parts, parts_of
 from tdsl.errors import ScheduleError
 from tdsl.lang.affine import variables
-from tdsl.lang.bounds import NOTHING, Facts, upper
+from tdsl.lang.bounds import NO_FACTS, Facts, upper
 from tdsl.lang.expr import Binary, Const, Expr, const
 from tdsl.lang.simplify import simplify
 from tdsl.machine.instructions.instruction import INSTRUCTIONS
@@ -42,7 +42,7 @@ def grid_of(body: Stmt) -> tuple[Expr, ...]:
 
 def _extents(body: Stmt) -> dict[str, Expr]:
     extents: dict[str, Expr] = dict.fromkeys(AXES, const(1))
-    _collect_extents(body, NOTHING, extents)
+    _collect_extents(body, NO_FACTS, extents)
     return extents
 
 

@@ -8,7 +8,7 @@ from tdsl.codegen.analysis.disjoint_indices import DisjointIndices
 from tdsl.codegen.ir.loops import LANES, CopyTile, Invoke, Stmt, Store
 from tdsl.codegen.ir.statements import exprs_of
 from tdsl.core.node import Node, frozen, post_order, transform
-from tdsl.lang.affine import Sum, as_expr, as_sum, variables
+from tdsl.lang.affine import AffineSum, as_expr, as_sum, variables
 from tdsl.lang.bounds import Facts
 from tdsl.lang.expr import ZERO, Broadcast, Const, Expr, Load, Ramp, Var, const, lanes_of
 from tdsl.lang.simplify import add, substitute
@@ -93,7 +93,7 @@ def _tile_index(
     element = [substitute(i, lets) for i in index]
     for axis, extent in zip(axes, shape, strict=True):
         name = f"tile {axis}"
-        facts = facts.knowing(name, ZERO, const(extent - 1))
+        facts = facts.with_range(name, ZERO, const(extent - 1))
         element[axis] = add(element[axis], Var(name))
     return tuple(element), facts
 
@@ -107,14 +107,14 @@ def scalar_index(
     def scalar(n: Node) -> Node:
         match n:
             case Ramp(base, stride):
-                return as_expr(as_sum(base).plus(Sum({Var("lane"): stride})))
+                return as_expr(as_sum(base).plus(AffineSum({Var("lane"): stride})))
             case Broadcast(x):
                 return x
             case _:
                 return n
 
     if count > 1:
-        facts = facts.knowing("lane", const(0), const(count - 1))
+        facts = facts.with_range("lane", const(0), const(count - 1))
     return tuple(substitute(transform(i, scalar), lets) for i in index), facts
 
 
@@ -127,7 +127,7 @@ def _proof(
     facts = a.facts
     for name, (lo, hi) in b.facts.ranges.items():
         if name in twins:
-            facts = facts.knowing(f"{name}'", substitute(lo, twins), substitute(hi, twins))
+            facts = facts.with_range(f"{name}'", substitute(lo, twins), substitute(hi, twins))
     unequal = {
         x
         for x, n in threads.items()
@@ -139,6 +139,6 @@ def _proof(
     # outside of loops bound to an axis, only its thread 0 runs
     for side, name in ((a, "{}"), (b, "{}'")):
         for axis in unequal - side.axes:
-            facts = facts.knowing(name.format(axis), ZERO, ZERO)
-            differences.append(Sum({Var(name.format(axis)): 1}))
+            facts = facts.with_range(name.format(axis), ZERO, ZERO)
+            differences.append(AffineSum({Var(name.format(axis)): 1}))
     return DisjointIndices(differences, facts, twins, unequal)

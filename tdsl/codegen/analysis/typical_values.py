@@ -14,9 +14,9 @@ _SIZE = 4096
 def typical_values(exprs: Iterable[Expr], facts: Facts) -> list[int]:
     """The value of each expression with all sizes 4096, and loop variables in the middle of their ranges.
 
-    >>> from tdsl.lang.bounds import NOTHING
+    >>> from tdsl.lang.bounds import NO_FACTS
     >>> from tdsl.lang.expr import const
-    >>> facts = NOTHING.knowing("i", const(0), Binary("sub", Size("n"), const(1)))
+    >>> facts = NO_FACTS.with_range("i", const(0), Binary("sub", Size("n"), const(1)))
     >>> typical_values([Var("i"), Binary("mul", Var("i"), const(2))], facts)
     [2047, 4094]
     """

@@ -15,7 +15,7 @@ from tdsl.codegen.cpu.context import Buffer, Context
 from tdsl.codegen.cpu.ir_types import memory_type
 from tdsl.codegen.cpu.values import Value, full, splat
 from tdsl.core.node import frozen
-from tdsl.lang.affine import Sum, as_expr, as_sum
+from tdsl.lang.affine import AffineSum, as_expr, as_sum
 from tdsl.lang.bounds import lower, upper, value_range
 from tdsl.lang.expr import Binary, Broadcast, Const, Expr, Ramp, Unary, lanes_of
 
@@ -26,7 +26,7 @@ Evaluate = Callable[[Context, Expr], Value]
 class LaneSum:
     """A vector index: scalar + lane * step + sum of factor * vector."""
 
-    scalar: Sum = field(default_factory=Sum)
+    scalar: AffineSum = field(default_factory=AffineSum)
     step: int = 0
     vectors: list[tuple[Expr, int]] = field(default_factory=list)
 
@@ -125,7 +125,7 @@ def _offset_range(
     """The range of the offsets of lanes, in elements, if it is known to be inside the buffer, else None."""
     if buffer.size is None:
         return None
-    scalar, lo, hi = Sum(), 0, 0
+    scalar, lo, hi = AffineSum(), 0, 0
     for total, stride in zip(sums, buffer.strides, strict=True):
         if isinstance(stride, str):
             return None
@@ -143,7 +143,7 @@ def _offset_range(
     return lo, hi
 
 
-def scalar_sum(cx: Context, evaluate: Evaluate, total: Sum) -> str:
+def scalar_sum(cx: Context, evaluate: Evaluate, total: AffineSum) -> str:
     """The i64 value of a sum of scalars, whose terms must not overflow."""
     terms = _AddressSum(cx, evaluate, in_bounds=True)
     terms.add(total, 1)
@@ -160,7 +160,7 @@ class _AddressSum:
         self.constant = 0
         self.terms: list[tuple[int, str]] = []
 
-    def add(self, total: Sum, factor: int | str) -> None:
+    def add(self, total: AffineSum, factor: int | str) -> None:
         """Add total * factor; a factor may be the name of a stride."""
         for atom, times in total.terms.items():
             name = self.evaluate(self.cx, atom).name

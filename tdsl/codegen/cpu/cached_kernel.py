@@ -23,7 +23,7 @@ from tdsl.codegen.cpu import jit
 from tdsl.codegen.cpu.executable import CpuExecutable, ObjectCode, text_of
 from tdsl.codegen.ir.loops import Argument, Kernel
 from tdsl.codegen.runtime import cache
-from tdsl.core.debug import asked_for, looks_inside, tell, timed
+from tdsl.core.debug import is_compilation_logged, is_enabled, log, timed
 from tdsl.core.source import here
 from tdsl.errors import CompileWarning
 from tdsl.machine.cpu import CpuTarget, check_runs_here
@@ -56,10 +56,14 @@ def load_or_build(
     """
     check_runs_here(target)
     key = cache.key(
-        "cpu program", *jit.compiler_identity(target), *_CALLER, program, str(asked_for("canaries"))
+        "cpu program",
+        *jit.compiler_identity(target),
+        *_CALLER,
+        program,
+        str(is_enabled("canaries")),
     )
-    entry = None if looks_inside() else cache.load(key)
-    tell("cache", f"{'found' if entry is not None else 'not found'} {key}")
+    entry = None if is_compilation_logged() else cache.load(key)
+    log("cache", f"{'found' if entry is not None else 'not found'} {key}")
     limit = jit.compile_limit()
     if entry is not None:
         code, number, reason, limited_to = _unpack(entry, params)

@@ -8,7 +8,7 @@ from tdsl.codegen.cpu.builder import Builder
 from tdsl.codegen.cpu.values import Value
 from tdsl.codegen.ir.loops import Kernel, Operand
 from tdsl.core.node import frozen
-from tdsl.lang.bounds import NOTHING, Facts
+from tdsl.lang.bounds import NO_FACTS, Facts
 from tdsl.lang.expr import Expr
 from tdsl.lang.types import DType
 from tdsl.machine.instructions.instruction import RegisterFile
@@ -57,7 +57,7 @@ class Context:
     kernel: Kernel
     names: dict[str, Value]
     buffers: dict[str, Buffer]
-    facts: Facts = NOTHING
+    facts: Facts = NO_FACTS
     status_cell: str = ""
     heap_blocks: list[HeapBlock] = field(default_factory=list)
     return_slot: str = ""

@@ -30,7 +30,7 @@ from tdsl.codegen.cpu.red_zones import allocated_names
 from tdsl.codegen.cpu.register_file import configured_register_files
 from tdsl.codegen.cpu.values import Value
 from tdsl.codegen.ir.loops import BufferParam, Kernel, ScalarParam, SizeParam, Store
-from tdsl.core.debug import asked_for
+from tdsl.core.debug import is_enabled
 from tdsl.core.node import post_order
 from tdsl.lang.expr import Const
 from tdsl.lang.types import DType, i64
@@ -48,7 +48,7 @@ def emit(kernel: Kernel, target: CpuTarget) -> str:
     >>> "load float, ptr" in text and "store float" in text
     True
     """
-    guarded = allocated_names(kernel) if asked_for("canaries") else ()
+    guarded = allocated_names(kernel) if is_enabled("canaries") else ()
     module = Module(target, kernel.fast_math, guarded)
     entry = Builder(module, f"define i64 @{kernel.name}(ptr %frame, ptr %runtime) nounwind")
     module.declare(f"; @{kernel.name}")

@@ -12,7 +12,7 @@ from tdsl.codegen.cpu.convert import cast
 from tdsl.codegen.cpu.ir_types import constants, literal
 from tdsl.codegen.cpu.values import Value, broadcast, index, splat
 from tdsl.core.node import post_order
-from tdsl.lang.affine import Sum, has_data
+from tdsl.lang.affine import AffineSum, has_data
 from tdsl.lang.bounds import lower
 from tdsl.lang.expr import (
     COMPARISONS,
@@ -172,7 +172,7 @@ def _compare_ramps(cx: Context, e: Binary) -> Value:
     if total.vectors or not total.step or not has_limits:
         return arith.binary(b, e.op, value(cx, e.left), value(cx, e.right))
     lanes = lanes_of(e.left)
-    limit = scalar_sum(cx, value, Sum().plus(total.scalar, -1))
+    limit = scalar_sum(cx, value, AffineSum().plus(total.scalar, -1))
     span = abs(total.step) * lanes + 1
     bits = 8 * cx.b.target.vector_bytes // lanes
     bits = next((w for w in (8, 16, 32) if w >= bits and span < 1 << (w - 1)), 64)

@@ -149,7 +149,7 @@ def _loop(cx: Context, s: For) -> None:
         return
     hi = scalar_index(cx, _upper_bound(s)).name
     outside = cx.facts
-    cx.facts = outside.knowing(s.name, s.lo, Binary("sub", _upper_bound(s), const(1)))
+    cx.facts = outside.with_range(s.name, s.lo, Binary("sub", _upper_bound(s), const(1)))
     if s.kind == PARALLEL:
         parallel_loop(cx, s, lo.name, hi, _emit_with_binding)
     else:

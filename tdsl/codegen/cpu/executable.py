@@ -19,7 +19,7 @@ from tdsl.codegen.runtime.failure import (
     check_error,
     red_zone_error,
 )
-from tdsl.core.debug import dump, tell
+from tdsl.core.debug import dump, log
 from tdsl.core.node import frozen, post_order
 from tdsl.errors import TargetError, TdslError
 from tdsl.lang.expr import dtype_of
@@ -255,8 +255,8 @@ def text_of(kernel: Kernel, target: CpuTarget) -> str:
     def assembly() -> str:
         return jit.assembly(text, target, kernel.name)
 
-    tell("llvm", text)
-    tell("asm", assembly)
+    log("llvm", text)
+    log("asm", assembly)
     dump(f"{kernel.name}.ll", text)
     dump(f"{kernel.name}.s", assembly)
     return text

@@ -22,7 +22,7 @@ from tdsl.codegen.cpu.context import Context
 from tdsl.codegen.cpu.emit_expr import access
 from tdsl.codegen.ir.loops import Block, For, Invoke, Operand, Prefetch, Stmt
 from tdsl.core.node import post_order
-from tdsl.lang.affine import difference, variables
+from tdsl.lang.affine import constant_difference, variables
 from tdsl.machine.instructions.instruction import Instruction, RegisterFile
 
 _OPERAND_REGISTERS = 2  # the fewest registers that the accumulators of a loop leave for operands
@@ -190,7 +190,7 @@ def _are_disjoint(a: Operand, shape: tuple[int, ...], b: Operand, other: tuple[i
     """True if two tiles of a buffer are known to be disjoint."""
     spans, others = dict(zip(a.axes, shape, strict=True)), dict(zip(b.axes, other, strict=True))
     for axis, (i, j) in enumerate(zip(a.index, b.index, strict=True)):
-        d = difference(i, j)
+        d = constant_difference(i, j)
         if d is not None and (d >= others.get(axis, 1) or -d >= spans.get(axis, 1)):
             return True
     return False

@@ -23,7 +23,7 @@ from tdsl.codegen.cpu.values import Value, broadcast, full
 from tdsl.codegen.ir.loops import Stmt, Store
 from tdsl.codegen.ir.statements import loads_of
 from tdsl.codegen.transforms.extract_lanes import extract_lanes
-from tdsl.lang.affine import difference
+from tdsl.lang.affine import constant_difference
 from tdsl.lang.expr import Ramp, const, dtype_of, lanes_of
 from tdsl.lang.simplify import add
 
@@ -129,7 +129,7 @@ def _follows(cx: Context, first: Store, s: Store, n: int) -> bool:
         return False
     offset = 0
     for i, j, stride in zip(s.index, first.index, cx.buffers[s.buffer].strides, strict=True):
-        distance = 0 if i == j else None if lanes_of(i) > 1 else difference(i, j)
+        distance = 0 if i == j else None if lanes_of(i) > 1 else constant_difference(i, j)
         if distance is None or (distance and isinstance(stride, str)):
             return False
         offset += distance * int(stride) if distance else 0

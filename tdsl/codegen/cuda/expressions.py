@@ -16,11 +16,11 @@ from tvm import tirx as T  # noqa: N812  # as its own documentation calls it
 from tdsl.codegen.gpu.fragments import Fragment
 from tdsl.codegen.gpu.shared_memory import Swizzle
 from tdsl.codegen.ir.strides import Strides
-from tdsl.core.node import Node, children, post_order, remembered
+from tdsl.core.node import Node, children, memoised, post_order
 from tdsl.core.source import here
 from tdsl.errors import TargetError
-from tdsl.lang.affine import as_expr, as_sum, has_data, height, written_nodes
-from tdsl.lang.bounds import NOTHING, Facts, value_range
+from tdsl.lang.affine import as_expr, as_sum, has_data, height, tree_size
+from tdsl.lang.bounds import NO_FACTS, Facts, value_range
 from tdsl.lang.expr import (
     COMPARISONS,
     Binary,
@@ -107,13 +107,13 @@ def in_int32(e: Expr, facts: Facts) -> bool:
     if _narrow[0] is not facts:
         _narrow = facts, {}
     narrow = _narrow[1]
-    return remembered(
+    return memoised(
         narrow, e, lambda n: _fits(n, facts) and all(narrow[c] for c in children(n)), _indices
     )
 
 
 _narrow: tuple[Facts, dict[Node, bool]] = (
-    NOTHING,
+    NO_FACTS,
     {},
 )  # cache of `in_int32` for the latest facts
 
@@ -144,8 +144,8 @@ class Expressions:
     scalars: dict[str, TIR] = field(default_factory=dict)
     buffers: dict[str, tuple[TIR, Strides]] = field(default_factory=dict)
     used: set[str] = field(default_factory=set)
-    facts: Facts = NOTHING
-    loops: Facts = NOTHING  # `facts` without conditions, which would hide the extents of loops
+    facts: Facts = NO_FACTS
+    loops: Facts = NO_FACTS  # `facts` without conditions, which would hide the extents of loops
     fragments: Mapping[str, Fragment] = field(default_factory=dict)
     swizzles: Mapping[str, Swizzle] = field(default_factory=dict)
     fast: bool = False  # approximate arithmetic is allowed
@@ -174,7 +174,7 @@ class Expressions:
 
     def bind_shared(self, e: Expr) -> None:
         """Bind variables to parts of a large expression that it uses several times or nests deeply."""
-        if written_nodes(e) < _MUCH and height(e) < _DEEP:
+        if tree_size(e) < _MUCH and height(e) < _DEEP:
             return
         distinct = [n for n in dict.fromkeys(post_order(e)) if isinstance(n, Expr)]
         uses = Counter(c for n in distinct for c in dict.fromkeys(children(n)))
@@ -182,7 +182,7 @@ class Expressions:
         indices = post_order(*(x for n in masked for x in n.index))
         guarded = {n for n in indices if isinstance(n, Expr) and has_data(n)}
         for n in distinct:
-            again = uses[n] > 1 and written_nodes(n) >= _SEVERAL
+            again = uses[n] > 1 and tree_size(n) >= _SEVERAL
             if (again or height(n) % _DEEP == 0) and not (n in self.bound or n in guarded):
                 narrow = dtype_of(n) == i64 and in_int32(n, self.facts)
                 value = self.index(n) if narrow else self.node(n, {})

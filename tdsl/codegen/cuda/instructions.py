@@ -27,7 +27,7 @@ def invoke(e: Expressions, s: Invoke, number: TIR) -> TIR:
     points, given = dict(chosen.points), []
     lane = Var("lane of a group")
     e.scalars[lane.name] = number
-    facts, e.facts = e.facts, e.facts.knowing(lane.name, ZERO, const(chosen.threads - 1))
+    facts, e.facts = e.facts, e.facts.with_range(lane.name, ZERO, const(chosen.threads - 1))
     for operand, called in zip(s.operands, chosen.operands(), strict=True):
         if called in chosen.descriptors:
             given.append(_descriptor(e, operand))

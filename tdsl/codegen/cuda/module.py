@@ -13,7 +13,7 @@ from tdsl.codegen.gpu.launches import Launch, Launches, launches_of
 from tdsl.codegen.gpu.limits import STATIC_SHARED, check_limits
 from tdsl.codegen.ir.loops import BufferParam, Kernel
 from tdsl.codegen.runtime import cache
-from tdsl.core.debug import dump, looks_inside, tell, timed
+from tdsl.core.debug import dump, is_compilation_logged, log, timed
 from tdsl.core.source import here
 from tdsl.errors import TargetError
 from tdsl.lang.expr import Binary, Expr, const
@@ -26,8 +26,8 @@ def load_or_build(program: str, make: Callable[[], Kernel], arch: str) -> Module
     `program` is the fingerprint of everything that determines the kernel.
     """
     key = cache.key("cuda program", *_made_by(), arch, program)
-    payload = None if looks_inside() else cache.load(key)
-    tell("cache", f"{'found' if payload is not None else 'not found'} {key}")
+    payload = None if is_compilation_logged() else cache.load(key)
+    log("cache", f"{'found' if payload is not None else 'not found'} {key}")
     if payload is not None:
         return unpack(payload)
     made = build(launches_of(make()), arch)
@@ -47,7 +47,7 @@ def build(launches: Launches, arch: str) -> Module:
 
     with timed("tvm"):
         source = cuda_text(launches, arch)
-    tell("cuda", source)
+    log("cuda", source)
     dump(f"{launches.kernel.name}.cu", source)
     with timed("machine code"):
         made = nvrtc.compile_text(source, arch)

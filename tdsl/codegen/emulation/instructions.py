@@ -13,7 +13,7 @@ from tdsl.codegen.emulation.memory import Array, LockstepThreads, Memory
 from tdsl.core.node import transform
 from tdsl.lang.definition import Definition
 from tdsl.lang.expr import Const, Expr, Read, Var
-from tdsl.lang.interp import Evaluator, Stored
+from tdsl.lang.interp import Evaluator, StoredArrays
 from tdsl.machine.instructions.instruction import Instruction
 
 Tile = tuple[
@@ -85,9 +85,9 @@ def _computed(chosen: Instruction, d: Definition, tiles: dict[str, Array], count
     return np.ascontiguousarray(np.transpose(whole, order))
 
 
-def _stored(tile: Array) -> Stored:
+def _stored(tile: Array) -> StoredArrays:
     limits = tuple((-np.inf, np.inf) for _ in tile.shape)
-    return Stored((tile,), (0,) * tile.ndim, limits)
+    return StoredArrays((tile,), (0,) * tile.ndim, limits)
 
 
 def _with_group(e: Expr) -> Expr:

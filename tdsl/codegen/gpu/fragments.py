@@ -17,7 +17,7 @@ from tdsl.codegen.ir.loops import FRAGMENT, LANES, Alloc, For, If, Invoke, Opera
 from tdsl.codegen.ir.statements import exprs_of, parts_of, walk
 from tdsl.core.node import frozen, post_order
 from tdsl.errors import ScheduleError
-from tdsl.lang.bounds import NOTHING, Facts
+from tdsl.lang.bounds import NO_FACTS, Facts
 from tdsl.lang.expr import ZERO, Const, Expr, Load, Var, const
 from tdsl.lang.simplify import add, multiply, simplify
 from tdsl.machine.instructions.instruction import INSTRUCTIONS
@@ -36,11 +36,11 @@ class Fragment:
         """The number of elements in the registers of each thread."""
         return prod(self.extents) * self.layout.kept // self.layout.threads
 
-    def lane(self, index: Sequence[Expr], facts: Facts = NOTHING) -> Expr:
+    def lane(self, index: Sequence[Expr], facts: Facts = NO_FACTS) -> Expr:
         """The thread of the group that owns an element; the first one of those that own a copy."""
         return self.layout.lane(index, facts)
 
-    def register(self, index: Sequence[Expr], facts: Facts = NOTHING) -> Expr:
+    def register(self, index: Sequence[Expr], facts: Facts = NO_FACTS) -> Expr:
         """The number of the register that stores an element in its thread."""
         tile: Expr = ZERO
         for n, extent in enumerate(self.extents):
@@ -74,7 +74,7 @@ def fragments_of(body: Stmt) -> dict[str, Fragment]:
                 "tensorize what computes with it, or keep it in a thread's own memory",
             )  # fmt: skip
     fragments = {name: fragment for name, (fragment, _) in layouts.items()}
-    _check_owners(body, fragments, allocs, NOTHING, None)
+    _check_owners(body, fragments, allocs, NO_FACTS, None)
     return fragments
 
 

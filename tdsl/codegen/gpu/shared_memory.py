@@ -17,7 +17,7 @@ from tdsl.core.node import frozen
 from tdsl.cost.block_memory import ALIGN, ALIGN_SWIZZLED, WORD
 from tdsl.cost.block_memory import CHUNK as CHUNK
 from tdsl.errors import ScheduleError
-from tdsl.lang.affine import Sum, as_expr, as_sum
+from tdsl.lang.affine import AffineSum, as_expr, as_sum
 from tdsl.lang.bounds import Facts, lower
 from tdsl.lang.expr import Binary, Const, Expr, const
 from tdsl.lang.simplify import simplify
@@ -58,7 +58,7 @@ class Swizzle:
         Axes of one element may lie between the axis of rows and that of columns.
         """
         *outer, column = index
-        width, total, row = const(self.width), Sum(), strides[-2:][0]
+        width, total, row = const(self.width), AffineSum(), strides[-2:][0]
         for n, i in enumerate(outer):
             total = total.plus(as_sum(i), self.width if strides[n] == row else strides[n])
         total = total.plus(as_sum(Binary("floordiv", column, width)), self.width * self.height)
@@ -67,13 +67,13 @@ class Swizzle:
     def split_offset(self, at: Expr, facts: Facts) -> tuple[Expr, Expr]:
         """Splits an offset into a sum (inner, outer): swizzled(inner) + outer is the swizzled offset."""
         whole, s = self.line * self.count, as_sum(simplify(at, facts))
-        outer = Sum(
+        outer = AffineSum(
             {a: c for a, c in s.terms.items() if c % whole == 0}, s.constant // whole * whole
         )
         inner = as_expr(s.plus(outer, -1))
         least = lower(inner, facts)
         if least is None or least < 0:
-            return at, as_expr(Sum())
+            return at, as_expr(AffineSum())
         return inner, as_expr(outer)
 
 

@@ -29,8 +29,8 @@ from tdsl.codegen.ir.loops import (
     WaitBarrier,
     WarpSpecialize,
 )  # fmt: skip
-from tdsl.core.node import Memo, Node, remembered
-from tdsl.lang.affine import union_of
+from tdsl.core.node import Memo, Node, memoised
+from tdsl.lang.affine import union_of_children
 from tdsl.lang.expr import FALSE, TRUE, Expr, Load, Param, Var
 from tdsl.lang.simplify import substitute
 
@@ -191,22 +191,22 @@ def _map_all(items: tuple[T, ...], f: Callable[[T], T]) -> tuple[T, ...]:
 def loads_of(e: Expr) -> frozenset[str]:
     """The buffers that an expression loads from."""
     buffers = _LOADS.get(e)
-    return remembered(_LOADS, e, _loads_of) if buffers is None else buffers
+    return memoised(_LOADS, e, _loads_of) if buffers is None else buffers
 
 
 def _loads_of(n: Node) -> frozenset[str]:
-    inside = union_of(_LOADS, n)
+    inside = union_of_children(_LOADS, n)
     return inside | {n.buffer} if isinstance(n, Load) else inside
 
 
 def scalars_of(e: Expr) -> frozenset[str]:
     """The loop variables, lets and parameters in an expression."""
     names = _SCALARS.get(e)
-    return remembered(_SCALARS, e, _scalars_of) if names is None else names
+    return memoised(_SCALARS, e, _scalars_of) if names is None else names
 
 
 def _scalars_of(n: Node) -> frozenset[str]:
-    return frozenset((n.name,)) if isinstance(n, Var | Param) else union_of(_SCALARS, n)
+    return frozenset((n.name,)) if isinstance(n, Var | Param) else union_of_children(_SCALARS, n)
 
 
 _LOADS: Memo[Node, frozenset[str]] = Memo()

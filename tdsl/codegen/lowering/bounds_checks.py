@@ -9,12 +9,12 @@ from itertools import product
 from tdsl.codegen.ir.loops import Check, Message, Stmt
 from tdsl.core.node import post_order
 from tdsl.core.source import Loc
+from tdsl.core.text import split_placeholders
 from tdsl.errors import IndexBoundError, TdslError
-from tdsl.lang.affine import as_sum, variables, whole_steps
-from tdsl.lang.bounds import NOTHING, at_most
+from tdsl.lang.affine import as_sum, fold_remainders, variables
+from tdsl.lang.bounds import NO_FACTS, at_most
 from tdsl.lang.definition import Definition
 from tdsl.lang.expr import FALSE, ONE, TRUE, ZERO, Binary, Const, Expr, Read, Size, Var, dtype_of
-from tdsl.lang.message import message_parts
 from tdsl.lang.program import FuncDef, Program
 from tdsl.lang.regions import Box, Interval, Ranges, interval_where, is_empty, reads_in
 from tdsl.lang.show import show_expr
@@ -36,7 +36,7 @@ class KernelMessages:
     def site(self, kind: str, text: str, count: int, loc: Loc | None) -> int:
         """Adds a message and returns its number; `{}` in the text stands for a value."""
         where = "" if loc is None else f"{loc.file}:{loc.line}"
-        self.sites.append(Message(kind, message_parts(text, count), where))
+        self.sites.append(Message(kind, split_placeholders(text, count), where))
         return len(self.sites) - 1
 
 
@@ -135,7 +135,7 @@ def _unproved_at_root(
 def _nonempty_definitions(f: FuncDef, boxes: Mapping[str, Box]) -> list[tuple[Definition, Ranges]]:
     """The definitions of a func with nonempty ranges, each with the ranges of its variables."""
     ranges_of = [
-        (d, definition_ranges(f, d, boxes[f.name], NOTHING))
+        (d, definition_ranges(f, d, boxes[f.name], NO_FACTS))
         for d in (f.definitions if f.name in boxes else ())
     ]
     return [(d, ranges) for d, ranges in ranges_of if not any(map(is_empty, ranges.values()))]
@@ -150,7 +150,7 @@ def _unproved_reads(
     for d in f.definitions if f.name in boxes else ():
         if d.tested:  # conditions with reads are evaluated only where those without reads are true
             plain = replace(d, where=d.tested[0])
-            ranges = definition_ranges(f, plain, boxes[f.name], NOTHING)
+            ranges = definition_ranges(f, plain, boxes[f.name], NO_FACTS)
             if not any(map(is_empty, ranges.values())):
                 reads = tuple(reads_in((d.where,)))
                 yield from _unproved_accesses(f, plain, reads, ranges, limits)
@@ -191,7 +191,7 @@ def _verb(index: Expr, d: Definition) -> str:
 
 def _attains_bounds(e: Expr) -> bool:
     """True if an expression attains its bounds: sums, quotients and clips of parts that share no variable."""
-    atoms = [*whole_steps(as_sum(e)).terms] if dtype_of(e) == i64 else [e]
+    atoms = [*fold_remainders(as_sum(e)).terms] if dtype_of(e) == i64 else [e]
     names = [variables(a) for a in atoms]
     if sum(map(len, names)) != len(frozenset[str]().union(*names)):
         return False

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from tdsl.core.node import frozen
 from tdsl.errors import ScheduleError
-from tdsl.lang.affine import difference, variables
+from tdsl.lang.affine import constant_difference, variables
 from tdsl.lang.bounds import Facts, upper
 from tdsl.lang.expr import ONE, ZERO, Binary, Const, Expr, Load, Var, const
 from tdsl.lang.program import Axis, FuncDef
@@ -167,7 +167,7 @@ def max_elements(box: Box, axis: int, facts: Facts) -> int | None:
     """The maximal number of elements of a box along an axis; None without a constant upper bound."""
     lo, hi = box[axis]
     assert lo is not None and hi is not None
-    distance = difference(hi, lo)
+    distance = constant_difference(hi, lo)
     return upper(add(subtract(hi, lo), ONE), facts) if distance is None else distance + 1
 
 

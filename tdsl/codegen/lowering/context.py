@@ -10,10 +10,10 @@ from tdsl.codegen.ir.loops import Stmt
 from tdsl.codegen.lowering.bounds_checks import KernelMessages
 from tdsl.codegen.lowering.buffers import Buffer, Ring
 from tdsl.core.node import frozen
-from tdsl.lang.bounds import NOTHING, Facts
+from tdsl.lang.bounds import NO_FACTS, Facts
 from tdsl.lang.expr import ZERO, Binary, Expr
 from tdsl.lang.program import Program
-from tdsl.lang.regions import Box, Interval, interval_of, tighten
+from tdsl.lang.regions import Box, Interval, interval_of, restrict_ranges
 from tdsl.lang.simplify import conjunction, simplify
 from tdsl.machine.instructions.layout import Layout
 from tdsl.schedule.state import Level, State
@@ -44,7 +44,7 @@ class LoopContext:
     Statements that threads execute collectively are run by all threads, others under these guards.
     """
 
-    facts: Facts = NOTHING
+    facts: Facts = NO_FACTS
     loop: str | None = None
     first: Expr = ZERO
     in_order: bool = False
@@ -56,11 +56,11 @@ class LoopContext:
         if not self.pending_guards:
             return self
         intervals = {name: interval for _, name, interval in self.threads}
-        intervals = tighten(intervals, conjunction(self.pending_guards), self.facts)
+        intervals = restrict_ranges(intervals, conjunction(self.pending_guards), self.facts)
         facts = self.facts
         for name, (lo, hi) in intervals.items():
             if lo is not None and hi is not None:
-                facts = facts.knowing(name, lo, hi)
+                facts = facts.with_range(name, lo, hi)
         threads = tuple((kind, name, intervals[name]) for kind, name, _ in self.threads)
         return replace(self, facts=facts, threads=threads)
 

@@ -92,8 +92,8 @@ def initialise_tile(
     """
     low, name = builder.low, builder.f.name
     lane, register = (low.names.fresh(f"{name}_{n}") for n in ("lane", "register"))
-    facts = ctx.facts.knowing(lane, ZERO, const(layout.threads - 1))
-    facts = facts.knowing(register, ZERO, const(layout.count - 1))
+    facts = ctx.facts.with_range(lane, ZERO, const(layout.threads - 1))
+    facts = facts.with_range(register, ZERO, const(layout.count - 1))
     element = layout.element(Var(lane), Var(register), facts)
     first = builder.active(pos).first_of
     at = {x: add(first(x), e) for x, e in zip(loops, element, strict=True)}

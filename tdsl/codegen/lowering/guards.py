@@ -11,7 +11,7 @@ from tdsl.codegen.lowering.position import FULL, INIT, SHUFFLE, Guard, NestPosit
 from tdsl.lang.affine import variables
 from tdsl.lang.bounds import Facts
 from tdsl.lang.expr import ONE, TRUE, Expr
-from tdsl.lang.regions import reads_in, tighten
+from tdsl.lang.regions import reads_in, restrict_ranges
 from tdsl.lang.simplify import add, conjunction, conjuncts, simplify, substitute, subtract
 from tdsl.schedule.loop_relations import Related, relate
 from tdsl.schedule.predicates import read_in_condition
@@ -35,10 +35,10 @@ def guards_of(
     plain = [(c, g) for c, g in where if not any(reads_in((c,)))]
     reading = [(c, g) for c, g in where if any(reads_in((c,)))]
     ranges = {v: (lo, subtract(add(lo, n), ONE)) for v, (lo, n) in bounds.items()}
-    narrow = tighten(ranges, builder.d.tested[0])
+    narrow = restrict_ranges(ranges, builder.d.tested[0])
     delayed = []
     for c, g in reading:
-        early = tighten(ranges, conjunction(p for p, h in plain if h.loops <= g.loops))
+        early = restrict_ranges(ranges, conjunction(p for p, h in plain if h.loops <= g.loops))
         if any(early[v] != narrow[v] for v in variables(c) & ranges.keys()):
             g = replace(g, loops=g.loops.union(*(h.loops for _, h in plain)))
         delayed.append(g)
@@ -63,7 +63,7 @@ def has_guards(builder: DefinitionNest, pos: NestPosition, facts: Facts) -> bool
     """True if a guard that depends on loops not open yet may be false in one of their iterations."""
     for x in builder.nest.names()[pos.depth :]:
         first = pos.first_of(x)
-        facts = facts.knowing(x, first, subtract(add(first, pos.related.extents[x]), ONE))
+        facts = facts.with_range(x, first, subtract(add(first, pos.related.extents[x]), ONE))
     conditions = (substitute(g.cond, pos.opened) for g in pos.guards)
     return any(simplify(c, facts) != TRUE for c in conditions)
 

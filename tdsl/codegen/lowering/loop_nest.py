@@ -53,7 +53,7 @@ from tdsl.errors import ScheduleError
 from tdsl.lang.affine import variables
 from tdsl.lang.bounds import Facts, upper
 from tdsl.lang.expr import ONE, TRUE, Binary, Const, Expr, Read, Var, const
-from tdsl.lang.regions import Box, common_box, reads_in
+from tdsl.lang.regions import Box, intersection_box, reads_in
 from tdsl.lang.simplify import add, conjuncts, simplify, subtract
 from tdsl.schedule.bounds_inference import OpenNest, ThreadLoops, bounds_of, required_boxes
 from tdsl.schedule.loop_relations import is_inside, relate
@@ -325,7 +325,7 @@ class NestBuilder(DefinitionNest):
         """The body of the next loop, for any of its iterations from `first` up to `end`."""
         loop = self.nest.loops[pos.depth]
         last = subtract(end, ONE, ctx.facts)
-        facts = ctx.facts.knowing(variable, first, last)
+        facts = ctx.facts.with_range(variable, first, last)
         is_single = first == last and pos.depth >= self.shared_depth
         opened = {**pos.opened, loop.name: first if is_single else Var(variable)}
         tests, inner = ready_guards(self, replace(pos, depth=pos.depth + 1, opened=opened))
@@ -397,7 +397,7 @@ class NestBuilder(DefinitionNest):
                     f = self.low.program.func(name)
                     # a producer that rounds up computes more than is needed
                     needed = self.low.stored_boxes.get(name, boxes[name])
-                    box = common_box(boxes[name], needed, ctx.facts)
+                    box = intersection_box(boxes[name], needed, ctx.facts)
                     yield from NestBuilder(self.low, f, 0).build(box, replace(ctx, in_order=False))
             for name in joined:
                 f = self.low.program.func(name)

@@ -34,11 +34,11 @@ from tdsl.codegen.lowering.tensorize import check_strides
 from tdsl.codegen.lowering.values import ValueWriter
 from tdsl.core.node import Node, post_order, transform
 from tdsl.errors import ScheduleError
-from tdsl.lang.affine import difference, divisor, variables
-from tdsl.lang.bounds import NOTHING, Facts, at_most
+from tdsl.lang.affine import constant_difference, known_divisor, variables
+from tdsl.lang.bounds import NO_FACTS, Facts, at_most
 from tdsl.lang.expr import ONE, TRUE, ZERO, Binary, Const, Expr, Load, Read, Select, Var, const
 from tdsl.lang.program import FuncDef
-from tdsl.lang.regions import Box, common_box, is_empty
+from tdsl.lang.regions import Box, intersection_box, is_empty
 from tdsl.lang.simplify import (
     add,
     conjunction,
@@ -163,17 +163,19 @@ class _ProgramLowering(Lowering):
                 extent = max_elements(boxes[name], axis, facts)
                 if lo is None or hi is None or first is None or last is None or extent is None:
                     continue
-                if difference(hi, lo) != extent - 1 or not varying.isdisjoint(variables(lo)):
+                if constant_difference(hi, lo) != extent - 1 or not varying.isdisjoint(
+                    variables(lo)
+                ):
                     continue
                 end, clamps = subtract(last, const(extent - 1)), map(_is_min_or_max, post_order(lo))
                 if not any(clamps) or not at_most(first, end, facts):
                     continue
-                step = divisor(lo)
+                step = known_divisor(lo)
                 value = simplify(floordiv(lo, const(step)), facts)
                 if value not in origins:
                     origins[value] = self.names.fresh(f"{name}_{f.variables[axis]}_first")
                     ends = (simplify(floordiv(e, const(step))) for e in (first, end))
-                    facts = facts.knowing(origins[value], *ends)
+                    facts = facts.with_range(origins[value], *ends)
                 origin = multiply(Var(origins[value]), const(step))
                 interval = origin, add(origin, const(extent - 1))
                 boxes[name] = (*boxes[name][:axis], interval, *boxes[name][axis + 1 :])
@@ -217,7 +219,7 @@ class _ProgramLowering(Lowering):
         home = self.tree.parent[name]
         if self.stored_at.get(name, home) != home:
             # bounds inferred at an inner level may be looser than those of the allocation
-            box = common_box(box, self.stored_boxes[name], ctx.facts)
+            box = intersection_box(box, self.stored_boxes[name], ctx.facts)
             box = self._sliding_window(f, box, ctx)
         if name in self.planes:
             return lower_planes(self, f, box, ctx, self.planes[name])
@@ -300,7 +302,7 @@ class _ProgramLowering(Lowering):
             if isinstance(lo, Select) and hi is not None:
                 name = self.names.fresh(f"{f.name}_{f.variables[axis]}_new")
                 named = (*box[:axis], (Var(name), hi), *box[axis + 1 :])
-                return name, lo, named, facts.knowing(name, lo.yes, add(hi, ONE))
+                return name, lo, named, facts.with_range(name, lo.yes, add(hi, ONE))
         return "", ZERO, box, facts
 
     def _sliding_window(self, f: FuncDef, box: Box, ctx: LoopContext) -> Box:
@@ -366,10 +368,10 @@ def lower(state: State, params: tuple[Argument, ...], declared: list[Condition])
     names = KernelNames(program)
     tree = build_tree(state)
     output_boxes = {name: _output_box(program.func(name)) for name in program.outputs}
-    boxes = required_boxes(tree, state, (ROOT,), output_boxes, [], NOTHING)
+    boxes = required_boxes(tree, state, (ROOT,), output_boxes, [], NO_FACTS)
     while (moved := _move_to_root(state, boxes)) is not state:
         state, tree = moved, build_tree(moved)
-        boxes = required_boxes(tree, state, (ROOT,), output_boxes, [], NOTHING)
+        boxes = required_boxes(tree, state, (ROOT,), output_boxes, [], NO_FACTS)
     lowering = _ProgramLowering(state, tree, names, KernelMessages(), boxes)
     for name in program.outputs:
         f = program.func(name)
@@ -377,7 +379,7 @@ def lower(state: State, params: tuple[Argument, ...], declared: list[Condition])
         lowering.stored_boxes[name] = output_boxes[name]
     exact = boxes
     if any(plan.scope == FRAGMENT for _, plan in state.plans):
-        exact = required_boxes(tree, state, (ROOT,), output_boxes, [], NOTHING, exact=True)
+        exact = required_boxes(tree, state, (ROOT,), output_boxes, [], NO_FACTS, exact=True)
     checks = check_boxes(lowering.tree, state, exact, lowering.messages, declared)
     body = as_stmt([*checks, *lowering.lower_level(ROOT, boxes, LoopContext(), lambda: ())])
     if lowering.sizes:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tdsl.lang.bounds import NOTHING, at_most
+from tdsl.lang.bounds import NO_FACTS, at_most
 from tdsl.lang.definition import Definition
 from tdsl.lang.expr import TRUE, Read, Var
 from tdsl.lang.program import FuncDef
@@ -36,7 +36,7 @@ def separate_outputs(state: State) -> State:
             for n, p in state.plans
         ),
     )
-    boxes = required_boxes(build_tree(rooted), rooted, (ROOT,), start, [], NOTHING)
+    boxes = required_boxes(build_tree(rooted), rooted, (ROOT,), start, [], NO_FACTS)
     for name in suspects:
         f = program.func(name)
         if not f.declared and not _is_within(boxes[name], f):

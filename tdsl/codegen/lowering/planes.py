@@ -18,12 +18,12 @@ from tdsl.codegen.lowering.buffers import fits_in_ring, max_elements
 from tdsl.codegen.lowering.context import LoopContext, Lowering, Planes
 from tdsl.codegen.lowering.loop_nest import NestBuilder
 from tdsl.errors import ScheduleError
-from tdsl.lang.affine import difference, variables
+from tdsl.lang.affine import constant_difference, variables
 from tdsl.lang.bounds import Facts
 from tdsl.lang.definition import has_effects
 from tdsl.lang.expr import ONE, Binary, Expr, Var, const
 from tdsl.lang.program import FuncDef
-from tdsl.lang.regions import Box, boxes_at, is_empty
+from tdsl.lang.regions import Box, boxes_of, is_empty
 from tdsl.lang.simplify import add, minimum, simplify, subtract
 from tdsl.schedule.bounds_inference import definition_ranges
 from tdsl.schedule.state import AUTO, AXES, HEAP, Nest
@@ -53,8 +53,10 @@ def find_planes(low: Lowering, f: FuncDef, box: Box, facts: Facts) -> Planes | N
     if lo is None or hi is None or len(axes) != 1 or (loop.name, loop.kind) != (step, SERIAL):
         return None
     axis = axes[0]
-    ahead = difference(last.index[axis], Var(step))
-    behind = [difference(last.index[axis], r.index[axis]) for r in last.reads if r.name == f.name]
+    ahead = constant_difference(last.index[axis], Var(step))
+    behind = [
+        constant_difference(last.index[axis], r.index[axis]) for r in last.reads if r.name == f.name
+    ]
     first, end = box[axis]
     if ahead is None or first is None or end is None or not all(_stays_in_one_plane(f, axis)):
         return None
@@ -63,7 +65,7 @@ def find_planes(low: Lowering, f: FuncDef, box: Box, facts: Facts) -> Planes | N
     window = None if read is None else max_elements(((read, end),), 0, facts)
     if (
         window is None
-        or difference(end, last_plane) != 0
+        or constant_difference(end, last_plane) != 0
         or any(n is None or n < 0 for n in behind)
     ):
         return None
@@ -80,7 +82,7 @@ def _stays_in_one_plane(f: FuncDef, axis: int) -> Iterable[bool]:
     for d in f.definitions[1:-1]:
         plane = d.index[axis]
         read = [r.index[axis] for r in d.reads if r.name == f.name]
-        yield not variables(plane) and all(difference(e, plane) == 0 for e in read)
+        yield not variables(plane) and all(constant_difference(e, plane) == 0 for e in read)
 
 
 def _first_plane_read(low: Lowering, f: FuncDef, axis: int, facts: Facts) -> Expr | None:
@@ -93,7 +95,7 @@ def _first_plane_read(low: Lowering, f: FuncDef, axis: int, facts: Facts) -> Exp
         ranges = definition_ranges(c, d, low.boxes[c.name], facts)
         if any(is_empty(r, facts) for r in ranges.values()):
             continue
-        lo, _ = boxes_at(d.indices, ranges, facts, d.where)[f.name][axis]
+        lo, _ = boxes_of(d.indices, ranges, facts, d.where)[f.name][axis]
         if lo is None:
             return None
         first = lo if first is None else minimum(first, lo, facts)
@@ -132,7 +134,7 @@ def lower_planes(
         extent = simplify(subtract(stop, begin), ctx.facts)
         name = low.names.fresh(f"{f.name}_{f.variables[axis]}")
         plane = Var(name)
-        facts = ctx.facts.knowing(name, begin, subtract(stop, ONE))
+        facts = ctx.facts.with_range(name, begin, subtract(stop, ONE))
         inner = replace(ctx, facts=facts, loop=name, first=begin, in_order=False)
         plane_box = (*box[:axis], (plane, plane), *box[axis + 1 :])
         body = NestBuilder(

@@ -23,7 +23,7 @@ from tdsl.codegen.lowering.guards import with_new_guards
 from tdsl.codegen.lowering.position import INIT, NestPosition
 from tdsl.core.node import children, pre_order
 from tdsl.lang.expr import ONE, TRUE, Const, Expr, Read, Select
-from tdsl.lang.regions import interval_of, tighten
+from tdsl.lang.regions import interval_of, restrict_ranges
 from tdsl.lang.simplify import add, simplify, subtract
 from tdsl.schedule.state import Level, parts_of, roots_of
 
@@ -63,7 +63,7 @@ def contributing_iterations(
     if is_empty or not _skips_iterations(builder, pos, loop):
         return iterations
     ranges = builder.active(pos).ranges(ctx.facts)
-    lo, hi = tighten(ranges, builder.d.where, ctx.facts)[loop]
+    lo, hi = restrict_ranges(ranges, builder.d.where, ctx.facts)[loop]
     for _, name, threads in ctx.threads:
         lo = None if lo is None else interval_of(lo, {name: threads}, ctx.facts)[0]
         hi = None if hi is None else interval_of(hi, {name: threads}, ctx.facts)[1]

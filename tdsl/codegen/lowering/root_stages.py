@@ -27,7 +27,7 @@ from tdsl.codegen.ir.loops import (
 )  # fmt: skip
 from tdsl.codegen.runtime.signature import extent
 from tdsl.core.node import frozen, post_order
-from tdsl.lang.bounds import NOTHING
+from tdsl.lang.bounds import NO_FACTS
 from tdsl.lang.expr import ONE, Const, Load
 from tdsl.lang.program import FuncDef
 from tdsl.lang.regions import Box, union_box
@@ -55,7 +55,7 @@ def root_stages(state: State) -> tuple[RootStage, ...]:
     """The root stages of a complete state whose sizes are numbers, in execution order."""
     tree = build_tree(state)
     start = {name: state.program.func(name).natural for name in state.program.outputs}
-    boxes = required_boxes(tree, state, (ROOT,), start, [], NOTHING)
+    boxes = required_boxes(tree, state, (ROOT,), start, [], NO_FACTS)
     return tuple(_stage(state, tree, boxes, name) for name in tree.computed.get(ROOT, ()))
 
 
@@ -84,7 +84,7 @@ def _stage(state: State, tree: ScheduleTree, boxes: dict[str, Box], name: str) -
 def _reads(f: FuncDef, box: Box) -> dict[str, Box]:
     boxes: dict[str, Box] = {}
     for d in f.definitions:
-        for source, touched in boxes_read(d, box, NOTHING).items():
+        for source, touched in boxes_read(d, box, NO_FACTS).items():
             boxes[source] = union_box(boxes.get(source), touched)
     return boxes
 

@@ -227,7 +227,7 @@ def _match_definition(
     starts = {x: active.first_of(x) for x in inner}
     for x, (_, extent) in zip(inner, spec_loops, strict=True):
         last = add(starts[x], subtract(extent, ONE))
-        facts = facts.knowing(x, starts[x], last)
+        facts = facts.with_range(x, starts[x], last)
     writer = _OperandMatcher(low, values, matched, starts, facts)
     writer.add_tile(
         low.buffers[active.func.name].names[0],

@@ -27,8 +27,8 @@ from tdsl.codegen.ir.statements import (
     stored_in,
 )  # fmt: skip
 from tdsl.core.node import post_order
-from tdsl.lang.affine import Sum, as_sum, variables
-from tdsl.lang.bounds import NOTHING, Facts, at_most, lower
+from tdsl.lang.affine import AffineSum, as_sum, variables
+from tdsl.lang.bounds import NO_FACTS, Facts, at_most, lower
 from tdsl.lang.expr import ONE, ZERO, Binary, Const, Expr, Load, Unary, Var, dtype_of
 from tdsl.lang.simplify import add, conjunction, conjuncts, simplify, subtract
 from tdsl.lang.types import i64
@@ -57,7 +57,7 @@ def bound_loops(kernel: Kernel) -> Kernel:
         a[i, j] = i
     """
     arrays = {p.name: p.extents for p in kernel.params if isinstance(p, BufferParam)}
-    return dataclasses.replace(kernel, body=_bound_loops(kernel.body, NOTHING, arrays))
+    return dataclasses.replace(kernel, body=_bound_loops(kernel.body, NO_FACTS, arrays))
 
 
 def _bound_loops(s: Stmt, facts: Facts, arrays: Arrays) -> Stmt:
@@ -120,12 +120,12 @@ def _narrow_to_inner(loop: For, facts: Facts, arrays: Arrays) -> For:
     return rebuilt(loop, lo=lo, extent=add(subtract(hi, lo, facts), ONE, facts))
 
 
-def _inner_sums(s: Stmt, loop: For, may_evaluate: Callable[[Expr], bool]) -> list[Sum]:
+def _inner_sums(s: Stmt, loop: For, may_evaluate: Callable[[Expr], bool]) -> list[AffineSum]:
     """Sums that are at most 0 in all iterations of `loop` in which the guards of `s` that load data hold."""
     match s:
         case For(name):
             sums = _inner_sums(s.body, loop, may_evaluate)
-            least = (_least_sum(d, name, s.lo, last_value(s, NOTHING)) for d in sums)
+            least = (_least_sum(d, name, s.lo, last_value(s, NO_FACTS)) for d in sums)
             return [d for d in least if d is not None and Var(loop.name) in d.terms]
         case If():
             # if the loop runs, those nested in it need not: only loads that are in bounds may be hoisted
@@ -136,7 +136,7 @@ def _inner_sums(s: Stmt, loop: For, may_evaluate: Callable[[Expr], bool]) -> lis
             return []
 
 
-def _least_sum(d: Sum, name: str, first: Expr, last: Expr) -> Sum | None:
+def _least_sum(d: AffineSum, name: str, first: Expr, last: Expr) -> AffineSum | None:
     """The least value of a sum for `name` in first..last; None if the sum is not linear in the variable."""
     rest, c = d.without(Var(name)), d.terms.get(Var(name), 0)
     if any(name in variables(atom) for atom in rest.terms):
@@ -194,7 +194,7 @@ def without_guards(s: Stmt, removed: list[Expr]) -> Stmt:
             return s
 
 
-def nonpositive_sums(c: Expr, name: str) -> list[Sum]:
+def nonpositive_sums(c: Expr, name: str) -> list[AffineSum]:
     """Sums, linear in a variable, that are all at most 0 exactly where `c` holds; [] if there are none.
 
     >>> from tdsl.lang.affine import as_expr
@@ -210,7 +210,7 @@ def nonpositive_sums(c: Expr, name: str) -> list[Sum]:
             if op in ("gt", "ge"):
                 d = d.times(-1)
             if op in ("lt", "gt"):
-                d = d.plus(Sum({}, 1))
+                d = d.plus(AffineSum({}, 1))
             sides = [d, d.times(-1)] if op == "eq" else [d]
             solved = [_linear(side, name) for side in sides]
             known = [d for d in solved if d is not None]
@@ -219,7 +219,7 @@ def nonpositive_sums(c: Expr, name: str) -> list[Sum]:
             return []
 
 
-def _linear(d: Sum, name: str) -> Sum | None:
+def _linear(d: AffineSum, name: str) -> AffineSum | None:
     """A sum that is linear in the variable and at most 0 exactly where `d` is; None if `d` has none."""
     atoms = [a for a in d.terms if name in variables(a)]
     if len(atoms) != 1:
@@ -232,6 +232,6 @@ def _linear(d: Sum, name: str) -> Sum | None:
         case Binary("floordiv", x, Const(k)) if k > 0 and c in (1, -1):
             # x // k <= -rest is x <= -rest * k + k - 1; -(x // k) <= -rest is x >= rest * k
             inner = as_sum(x).times(c).plus(rest, int(k))
-            return _linear(inner.plus(Sum({}, 1 - int(k))) if c > 0 else inner, name)
+            return _linear(inner.plus(AffineSum({}, 1 - int(k))) if c > 0 else inner, name)
         case _:
             return None

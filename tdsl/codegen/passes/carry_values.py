@@ -10,7 +10,7 @@ from tdsl.codegen.ir.loops import REGISTER, Alloc, For, If, Kernel, Stmt, Store
 from tdsl.codegen.ir.statements import loads_of, map_parts, rebuilt, sequence
 from tdsl.core.node import post_order, transform
 from tdsl.lang.affine import variables
-from tdsl.lang.bounds import NOTHING, Facts, at_most
+from tdsl.lang.bounds import NO_FACTS, Facts, at_most
 from tdsl.lang.expr import ONE, ZERO, Binary, Const, Expr, Load, Var
 from tdsl.lang.simplify import simplify, substitute, subtract
 
@@ -36,7 +36,7 @@ def carry_values(kernel: Kernel) -> Kernel:
       s_last[0] = s[r] + s_last[0]
       s[r] = s_last[0]
     """
-    return dataclasses.replace(kernel, body=_carry(kernel.body, FreshNames(kernel), NOTHING))
+    return dataclasses.replace(kernel, body=_carry(kernel.body, FreshNames(kernel), NO_FACTS))
 
 
 def _carry(s: Stmt, fresh: FreshNames, facts: Facts) -> Stmt:

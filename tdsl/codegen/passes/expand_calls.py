@@ -9,7 +9,7 @@ from tdsl.codegen.analysis.facts import facts_inside
 from tdsl.codegen.ir.loops import Kernel, Stmt
 from tdsl.codegen.ir.statements import exprs_of, map_exprs, map_parts, walk
 from tdsl.core.node import Node, map_children, post_order
-from tdsl.lang.bounds import NOTHING, Facts, at_most
+from tdsl.lang.bounds import NO_FACTS, Facts, at_most
 from tdsl.lang.expr import ONE, ZERO, Binary, Call, Expr, Select, const
 from tdsl.lang.simplify import add, maximum, minimum, simplify_node, subtract
 
@@ -35,7 +35,7 @@ def expand_calls(kernel: Kernel) -> Kernel:
     """
     if not any(isinstance(n, Call) and n.fn in _MODES for n in post_order(*_exprs(kernel))):
         return kernel
-    return dataclasses.replace(kernel, body=_expand(kernel.body, NOTHING))
+    return dataclasses.replace(kernel, body=_expand(kernel.body, NO_FACTS))
 
 
 def _exprs(kernel: Kernel) -> Iterator[Expr]:

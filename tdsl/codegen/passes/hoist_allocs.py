@@ -32,7 +32,7 @@ from tdsl.codegen.ir.statements import (
     walk,
 )  # fmt: skip
 from tdsl.core.node import post_order
-from tdsl.lang.bounds import NOTHING, Facts, upper
+from tdsl.lang.bounds import NO_FACTS, Facts, upper
 from tdsl.lang.expr import ZERO, Broadcast, Const, Expr, Load, Ramp, const
 from tdsl.lang.simplify import maximum
 
@@ -61,7 +61,7 @@ def hoist_allocs(kernel: Kernel) -> Kernel:
     """
     return dataclasses.replace(
         kernel,
-        body=_AllocHoister(_dynamically_indexed(kernel.body)).statement(kernel.body, NOTHING),
+        body=_AllocHoister(_dynamically_indexed(kernel.body)).statement(kernel.body, NO_FACTS),
     )
 
 

@@ -11,9 +11,9 @@ from tdsl.codegen.ir.loops import Alloc, For, Kernel, Stmt
 from tdsl.codegen.ir.statements import loads_of, map_exprs, map_parts
 from tdsl.core.node import Node, children, frozen, map_children, transform
 from tdsl.lang.affine import as_expr, as_sum
-from tdsl.lang.bounds import NOTHING, Facts, at_most
+from tdsl.lang.bounds import NO_FACTS, Facts, at_most
 from tdsl.lang.expr import ONE, ZERO, Binary, Call, Const, Expr, Load, Select, dtype_of
-from tdsl.lang.regions import differences, interval_where
+from tdsl.lang.regions import interval_where, nonpositive_sums
 from tdsl.lang.simplify import conjunction, conjuncts, subtract
 from tdsl.lang.types import i64
 
@@ -37,7 +37,7 @@ def mask_loads(kernel: Kernel) -> Kernel:
       b[i] = a[i] if i <= 4 else 0
     """
     global_buffers = {p.name for p in kernel.params} | _root_allocs(kernel.body)
-    return dataclasses.replace(kernel, body=_mask(kernel.body, global_buffers, NOTHING))
+    return dataclasses.replace(kernel, body=_mask(kernel.body, global_buffers, NO_FACTS))
 
 
 def _root_allocs(s: Stmt) -> set[str]:
@@ -112,7 +112,7 @@ class _Proof:
             case _:
                 pass
         d = as_sum(a).plus(as_sum(b), -1)
-        for known in differences(self.cond):
+        for known in nonpositive_sums(self.cond):
             if at_most(as_expr(d.plus(known, -1)), ZERO, self.facts):
                 return True
         most = interval_where(as_expr(d), self.facts.ranges, self.cond, self.facts)[1]

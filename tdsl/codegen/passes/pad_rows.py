@@ -11,8 +11,8 @@ from tdsl.codegen.ir.loops import Alloc, Kernel, Stmt, Store
 from tdsl.codegen.ir.statements import exprs_of, map_exprs, map_parts, rebuilt, walk
 from tdsl.codegen.passes.bound_loops import nonpositive_sums
 from tdsl.core.node import map_children, post_order
-from tdsl.lang.affine import Sum, as_expr, as_sum
-from tdsl.lang.bounds import NOTHING, Facts, at_most
+from tdsl.lang.affine import AffineSum, as_expr, as_sum
+from tdsl.lang.bounds import NO_FACTS, Facts, at_most
 from tdsl.lang.expr import (
     ZERO,
     Binary,
@@ -47,7 +47,7 @@ def pad_rows(kernel: Kernel) -> Kernel:
     t[0:8] = a[0:8] if ramp(8) < 5 else 0
     """
     lanes = _most_lanes(kernel.body)
-    return dataclasses.replace(kernel, body=_RowPadder(lanes, {}, NOTHING).statement(kernel.body))
+    return dataclasses.replace(kernel, body=_RowPadder(lanes, {}, NO_FACTS).statement(kernel.body))
 
 
 @dataclass(slots=True)
@@ -117,13 +117,13 @@ class _RowPadder:
             return False
         if not at_most(base, const(row.padded - lanes), self.facts):
             return False
-        last = Sum({}, row.extent - 1).plus(start, -1)
+        last = AffineSum({}, row.extent - 1).plus(start, -1)
         if not all(self.holds(c, last) for c in conjuncts(mask)):
             return False
         row.needed = True
         return True
 
-    def holds(self, c: Expr, last: Sum) -> bool:
+    def holds(self, c: Expr, last: AffineSum) -> bool:
         """True if a condition on vector lanes certainly holds for the lanes 0, 1, ..., last."""
         one = _lane_expr(c)
         needs = [] if one is None else nonpositive_sums(one, _LANE)

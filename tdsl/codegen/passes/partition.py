@@ -29,8 +29,8 @@ from tdsl.codegen.ir.statements import (
 )  # fmt: skip
 from tdsl.codegen.passes.simplify_loops import simplify_loops
 from tdsl.core.node import map_children, post_order
-from tdsl.lang.affine import Sum, as_expr, as_sum, variables
-from tdsl.lang.bounds import NOTHING, Facts, upper
+from tdsl.lang.affine import AffineSum, as_expr, as_sum, variables
+from tdsl.lang.bounds import NO_FACTS, Facts, upper
 from tdsl.lang.expr import FALSE, ONE, TRUE, Binary, Call, Const, Expr, Var, dtype_of
 from tdsl.lang.regions import interval_of
 from tdsl.lang.simplify import add, conjunction, maximum, minimum, subtract
@@ -64,7 +64,7 @@ def partition(kernel: Kernel) -> Kernel:
     names = _clip_variables(kernel.body)
     if not names:
         return kernel
-    body, cut = _LoopPartitioner(FreshNames(kernel), names).visit(kernel.body, NOTHING)
+    body, cut = _LoopPartitioner(FreshNames(kernel), names).visit(kernel.body, NO_FACTS)
     return simplify_loops(dataclasses.replace(kernel, body=body)) if cut else kernel
 
 
@@ -213,7 +213,7 @@ class _Interior:
         _, result, self.first, self.last = best
         return result
 
-    def limits(self, needs: list[Sum]) -> tuple[Expr, Expr] | None:
+    def limits(self, needs: list[AffineSum]) -> tuple[Expr, Expr] | None:
         """The bounds of the interior in which each sum of `needs`, too, is at most 0 for all lanes."""
         first, last = self.first, self.last
         if not all(map(self.step_covers_lanes, needs)):
@@ -230,14 +230,14 @@ class _Interior:
             first, last = narrow_range(largest, self.name, first, last, self.facts)
         return first, last
 
-    def step_covers_lanes(self, s: Sum) -> bool:
+    def step_covers_lanes(self, s: AffineSum) -> bool:
         """True if one step of the loop passes all lanes, so that few of its iterations are at the ends."""
         step = abs(s.terms.get(Var(self.name), 0))
         return step > 0 and all(
             step >= n * abs(s.terms.get(Var(v), 0)) for v, n in self.lanes.items()
         )
 
-    def upper_sum(self, s: Sum) -> Sum | None:
+    def upper_sum(self, s: AffineSum) -> AffineSum | None:
         """The largest value of a sum over the variables bound inside the loop; None if unknown."""
         e: Expr = as_expr(s)
         for name in reversed(self.inner):
@@ -268,7 +268,7 @@ class _Interior:
 
 
 _DECIDED = ("min", "max", "lt", "le", "gt", "ge", "eq", "ne")
-Decision = tuple[Expr, list[Sum]]
+Decision = tuple[Expr, list[AffineSum]]
 
 
 def is_clamp_or_test(e: Expr) -> bool:
@@ -288,7 +288,7 @@ def _decisions(e: Expr) -> list[Decision]:
         case Binary(op, a, b):
             return _comparisons(op, a, b)
         case Call(_, (i, n)):
-            beyond = as_sum(i).plus(as_sum(n), -1).plus(Sum({}, 1))
+            beyond = as_sum(i).plus(as_sum(n), -1).plus(AffineSum({}, 1))
             return [(i, [as_sum(i).times(-1), beyond])]
         case _:
             return []
@@ -297,7 +297,7 @@ def _decisions(e: Expr) -> list[Decision]:
 def _comparisons(op: str, a: Expr, b: Expr) -> list[Decision]:
     d = as_sum(a).plus(as_sum(b), -1)
     at_most_b, at_least_b = [d], [d.times(-1)]
-    below, above = [d.plus(Sum({}, 1))], [d.times(-1).plus(Sum({}, 1))]
+    below, above = [d.plus(AffineSum({}, 1))], [d.times(-1).plus(AffineSum({}, 1))]
     decisions: dict[str, list[Decision]] = {
         "min": [(a, at_most_b), (b, at_least_b)],
         "max": [(b, at_most_b), (a, at_least_b)],

@@ -43,7 +43,7 @@ from tdsl.codegen.ir.statements import (
 from tdsl.codegen.transforms.guard_between_barriers import guard_between_barriers
 from tdsl.core.node import frozen
 from tdsl.errors import ScheduleError
-from tdsl.lang.bounds import NOTHING, Facts, lower
+from tdsl.lang.bounds import NO_FACTS, Facts, lower
 from tdsl.lang.expr import ONE, ZERO, Binary, Expr, Var
 from tdsl.lang.show import show_expr
 from tdsl.lang.simplify import add, conjuncts, substitute, subtract
@@ -106,7 +106,7 @@ class _Context:
     axis and first value; `varying` are the names whose value may differ between threads of a block.
     """
 
-    facts: Facts = NOTHING
+    facts: Facts = NO_FACTS
     lets: dict[str, Expr] = field(default_factory=dict)
     axes: frozenset[str] = frozenset()
     varying: frozenset[str] = frozenset()
@@ -316,7 +316,7 @@ class _KernelBarriers:
 def _inside_loop(s: For, ctx: _Context, name: str) -> _Context:
     """The place in a loop; its variable is expressed as its first value plus a counter called `name`."""
     lo, extent = substitute(s.lo, ctx.lets), substitute(s.extent, ctx.lets)
-    facts = ctx.facts.knowing(name, ZERO, subtract(extent, ONE))
+    facts = ctx.facts.with_range(name, ZERO, subtract(extent, ONE))
     return dataclasses.replace(ctx, facts=facts, lets={**ctx.lets, s.name: add(lo, Var(name))})
 
 

@@ -33,7 +33,7 @@ from tdsl.codegen.ir.statements import map_parts, parts_of, rebuilt, walk
 from tdsl.codegen.transforms.buffer_slots import index_by_slot
 from tdsl.codegen.transforms.privatize import privatize, uses
 from tdsl.errors import ScheduleError
-from tdsl.lang.bounds import NOTHING, Facts, upper
+from tdsl.lang.bounds import NO_FACTS, Facts, upper
 from tdsl.lang.expr import ONE, ZERO, Binary, Const, Expr, Var, const
 from tdsl.lang.simplify import add, simplify, subtract
 
@@ -103,9 +103,9 @@ class _KernelMemory:
         self.arrays = frozenset(x.name for x in walk(s) if isinstance(x, Alloc) and _is_array(x))
         while True:
             count = len(self.private)
-            s = self.visit(s, NOTHING, {}, final=False)
+            s = self.visit(s, NO_FACTS, {}, final=False)
             if len(self.private) == count:
-                return self.visit(s, NOTHING, {}, final=True)
+                return self.visit(s, NO_FACTS, {}, final=True)
 
     def visit(self, s: Stmt, facts: Facts, threads: Mapping[str, Expr], *, final: bool) -> Stmt:
         """`s` with memory placed; `threads`: the thread's number on each axis that an enclosing loop has."""

@@ -33,7 +33,7 @@ from tdsl.codegen.ir.statements import (
     sequence,
 )  # fmt: skip
 from tdsl.core.node import Node, map_children, post_order
-from tdsl.lang.bounds import NOTHING, Facts, lower, upper
+from tdsl.lang.bounds import NO_FACTS, Facts, lower, upper
 from tdsl.lang.expr import FALSE, ONE, TRUE, Const, Expr, Param, Size, Unary, Var
 from tdsl.lang.simplify import simplify, simplify_node
 
@@ -67,7 +67,7 @@ def simplify_loops(kernel: Kernel) -> Kernel:
 class _Simplifier:
     """The facts at a statement, the values of eliminated variables, and the GPU axes of enclosing loops."""
 
-    facts: Facts = NOTHING
+    facts: Facts = NO_FACTS
     values: dict[str, Expr] = field(default_factory=dict)
     memo: dict[Node, Node] = field(default_factory=dict)
     axes: frozenset[str] = frozenset()

@@ -15,7 +15,7 @@ from tdsl.codegen.ir.statements import conditional, exprs_of, loads_of, map_part
 from tdsl.codegen.passes.simplify_loops import simplify_loops
 from tdsl.core.node import post_order
 from tdsl.lang.affine import as_sum
-from tdsl.lang.bounds import NOTHING, Facts, lower, upper
+from tdsl.lang.bounds import NO_FACTS, Facts, lower, upper
 from tdsl.lang.expr import Binary, Select, Var, const
 from tdsl.lang.simplify import subtract
 
@@ -44,7 +44,7 @@ def split_on_selects(kernel: Kernel) -> Kernel:
     cuts = _cut_points(kernel.body)
     if not cuts:
         return kernel
-    body = _split_loops(kernel.body, cuts, NOTHING, FreshNames(kernel))
+    body = _split_loops(kernel.body, cuts, NO_FACTS, FreshNames(kernel))
     if body is kernel.body:
         return kernel
     return simplify_loops(dataclasses.replace(kernel, body=body))

@@ -10,7 +10,7 @@ from tdsl.codegen.ir.fresh_names import FreshNames, bind_loaded_bounds
 from tdsl.codegen.ir.loops import SERIAL, UNROLLED, For, Kernel, Stmt
 from tdsl.codegen.ir.statements import conditional, map_parts, parts_of, rebuilt, sequence, walk
 from tdsl.errors import ScheduleError
-from tdsl.lang.bounds import NOTHING, Facts, at_most, upper
+from tdsl.lang.bounds import NO_FACTS, Facts, at_most, upper
 from tdsl.lang.expr import Binary, Const, Expr, const
 from tdsl.lang.simplify import add
 
@@ -46,7 +46,7 @@ def unroll_some(kernel: Kernel, loops: AbstractSet[str]) -> Kernel:
     if not loops:
         return kernel
     return dataclasses.replace(
-        kernel, body=_unroll(kernel.body, loops, NOTHING, FreshNames(kernel))
+        kernel, body=_unroll(kernel.body, loops, NO_FACTS, FreshNames(kernel))
     )
 
 

@@ -13,7 +13,7 @@ from tdsl.codegen.passes.simplify_loops import simplify_loops
 from tdsl.codegen.passes.unroll import unroll_some
 from tdsl.core.node import post_order
 from tdsl.lang.affine import variables
-from tdsl.lang.bounds import NOTHING, Facts, upper
+from tdsl.lang.bounds import NO_FACTS, Facts, upper
 from tdsl.lang.expr import Binary, Call, Expr, dtype_of
 from tdsl.lang.types import i64
 
@@ -41,7 +41,7 @@ def unroll_clipped(kernel: Kernel) -> Kernel:
         if v_2 + 8 < 12:
           b[w, v_2 + 8] = v_2 + 8
     """
-    body = _keep_innermost_vectors(kernel.body, NOTHING)
+    body = _keep_innermost_vectors(kernel.body, NO_FACTS)
     loops = {s.name for s in walk(body) if isinstance(s, For) and s.kind == UNROLLED}
     if body is not kernel.body:
         kernel = dataclasses.replace(kernel, body=body)

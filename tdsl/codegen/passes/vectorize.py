@@ -45,7 +45,7 @@ from tdsl.codegen.ir.statements import (
     walk,
 )  # fmt: skip
 from tdsl.codegen.transforms.widen import VectorLanes
-from tdsl.lang.bounds import NOTHING, Facts, upper
+from tdsl.lang.bounds import NO_FACTS, Facts, upper
 from tdsl.lang.expr import (
     Binary,
     Const,
@@ -87,7 +87,7 @@ def vectorize(kernel: Kernel) -> Kernel:
     """
     extents = {p.name: p.extents for p in kernel.params if isinstance(p, BufferParam)}
     return dataclasses.replace(
-        kernel, body=_Vectorizer(extents, FreshNames(kernel)).statement(kernel.body, NOTHING)
+        kernel, body=_Vectorizer(extents, FreshNames(kernel)).statement(kernel.body, NO_FACTS)
     )
 
 

@@ -13,7 +13,7 @@ from tdsl.codegen.python.emit import emit
 from tdsl.codegen.python.emit_numba import emit_numba, is_parallel
 from tdsl.codegen.python.instructions import instructions_of, python_code
 from tdsl.codegen.runtime.failure import check_error
-from tdsl.core.debug import dump, tell
+from tdsl.core.debug import dump, log
 from tdsl.core.source import here
 from tdsl.errors import TargetError
 
@@ -117,7 +117,7 @@ Loaded = tuple[Callable[..., None], tuple[type[Exception], ...]]
 
 def _load(source: str, kernel: Kernel, compiled: bool = False) -> Loaded:
     """Execute the text; the kernel, its last function, and the exception class of failed checks."""
-    tell("python", source)
+    log("python", source)
     dump(f"{kernel.name}.py", source)
     module: dict[str, Any] = {}
     for name, instruction in instructions_of(kernel).items():

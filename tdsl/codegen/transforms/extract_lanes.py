@@ -7,7 +7,7 @@ from typing import Any
 
 from tdsl.codegen.ir.loops import Stmt, Store
 from tdsl.codegen.ir.statements import map_exprs, map_parts
-from tdsl.core.node import children, map_children, remembered
+from tdsl.core.node import children, map_children, memoised
 from tdsl.lang.affine import as_expr, as_sum
 from tdsl.lang.expr import Broadcast, Expr, Ramp, const, lanes_of
 
@@ -23,7 +23,7 @@ def extract_lane(e: Expr, n: int) -> Expr:
     'a[i + 6] * s'
     """
     memo: dict[Expr, Expr] = {}
-    return remembered(memo, e, lambda x: _extract_lane(x, n, memo), _vector_operands)
+    return memoised(memo, e, lambda x: _extract_lane(x, n, memo), _vector_operands)
 
 
 def _vector_operands(e: Expr) -> tuple[Expr, ...]:

@@ -40,7 +40,7 @@ from tdsl.codegen.ir.statements import (
     walk,
 )  # fmt: skip
 from tdsl.core.node import Node, frozen, post_order, transform
-from tdsl.lang.affine import Sum, as_expr, as_sum, variables
+from tdsl.lang.affine import AffineSum, as_expr, as_sum, variables
 from tdsl.lang.bounds import Facts, lower, upper
 from tdsl.lang.expr import ONE, ZERO, Const, Expr, Load, Ramp, Var, const, lanes_of
 from tdsl.lang.simplify import substitute
@@ -172,12 +172,14 @@ class _AxisPrivatizer:
         whole = step * self.count
         total = _first_lane(e, ctx).without(Var(ctx.thread))
         high = {atom: n for atom, n in total.terms.items() if n % whole == 0}
-        low = Sum({a: n for a, n in total.terms.items() if n % whole}, total.constant % whole)
+        low = AffineSum({a: n for a, n in total.terms.items() if n % whole}, total.constant % whole)
         least, most = lower(as_expr(low), ctx.facts), upper(as_expr(low), ctx.facts)
         beyond = e.stride * (e.lanes - 1) if isinstance(e, Ramp) else 0
         if least is None or most is None or least < 0 or not 0 <= beyond < step - most:
             raise _NotPrivate
-        of_high = Sum(high, total.constant - total.constant % whole).divided(whole).times(step)
+        of_high = (
+            AffineSum(high, total.constant - total.constant % whole).divided(whole).times(step)
+        )
         private = as_expr(of_high.plus(low))
         if isinstance(e, Ramp):
             private = replace(e, base=private)
@@ -233,7 +235,7 @@ def _extents(s: Alloc) -> tuple[int, ...]:
     return tuple(int(e.value) for e in s.extents if isinstance(e, Const))
 
 
-def _first_lane(e: Expr, ctx: _Context) -> Sum:
+def _first_lane(e: Expr, ctx: _Context) -> AffineSum:
     """An index as a sum, of the first lane if it is a vector."""
     base = e.base if isinstance(e, Ramp) else e
     if lanes_of(base) > 1:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from tdsl.codegen.transforms.extract_lanes import extract_lane
 from tdsl.core.node import children, map_children, post_order
-from tdsl.lang.affine import Sum, as_expr, as_sum
+from tdsl.lang.affine import AffineSum, as_expr, as_sum
 from tdsl.lang.bounds import Facts, at_most
 from tdsl.lang.expr import (
     ONE,
@@ -113,7 +113,9 @@ class VectorLanes:
                     sign = -1 if op in ("gt", "ge") else 1
                     # for all lanes alike: base + lane <= 0 if base <= 1 - count, base - lane if base <= 0
                     start = int(op in ("lt", "gt")) - (sign * difference.stride == 1)
-                    if self.is_aligned(as_sum(difference.base).times(sign).plus(Sum({}, start))):
+                    if self.is_aligned(
+                        as_sum(difference.base).times(sign).plus(AffineSum({}, start))
+                    ):
                         return Binary(
                             op, extract_lane(self.memo[x], 0), extract_lane(self.memo[y], 0)
                         )
@@ -121,7 +123,7 @@ class VectorLanes:
                 pass
         return None
 
-    def is_aligned(self, s: Sum) -> bool:
+    def is_aligned(self, s: AffineSum) -> bool:
         """True if the sum is certainly a multiple of the number of lanes."""
         return not any(n % self.count for n in (s.constant, *s.terms.values()))
 
@@ -130,7 +132,7 @@ class VectorLanes:
         total = as_sum(e)
         if e in total.terms:  # a product of two values that are not constant
             return self.broadcast_parts(e)
-        scalar, step = Sum({}, total.constant), 0
+        scalar, step = AffineSum({}, total.constant), 0
         others: list[tuple[Expr, int]] = []
         for atom, times in total.terms.items():
             match self.widen(atom):
@@ -141,7 +143,7 @@ class VectorLanes:
                 case x if lanes_of(x) > 1:
                     others.append((x, times))
                 case x:
-                    scalar = scalar.plus(Sum({x: 1}), times)
+                    scalar = scalar.plus(AffineSum({x: 1}), times)
         base = as_expr(scalar)
         result: Expr | None = None
         if step:

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from tdsl.core.node import frozen
-from tdsl.lang.bounds import NOTHING, Facts
+from tdsl.lang.bounds import NO_FACTS, Facts
 from tdsl.lang.expr import ZERO, Binary, Expr, const
 from tdsl.lang.simplify import add, multiply, simplify
 
@@ -109,15 +109,15 @@ class Layout:
             weight *= 1 if d.in_lane else d.radix
         return Layout(tuple(shape), self.threads, tuple(digits), tuple(copies))
 
-    def lane(self, index: Sequence[Expr], facts: Facts = NOTHING) -> Expr:
+    def lane(self, index: Sequence[Expr], facts: Facts = NO_FACTS) -> Expr:
         """The lane that holds an element."""
         return self._sum(index, facts, in_lane=True)
 
-    def register(self, index: Sequence[Expr], facts: Facts = NOTHING) -> Expr:
+    def register(self, index: Sequence[Expr], facts: Facts = NO_FACTS) -> Expr:
         """The register of its lane that holds an element."""
         return self._sum(index, facts, in_lane=False)
 
-    def tile(self, axis: int, i: Expr, facts: Facts = NOTHING) -> Expr:
+    def tile(self, axis: int, i: Expr, facts: Facts = NO_FACTS) -> Expr:
         """The number of the tile along an axis that contains an index of an array of tiles."""
         last = max((d for d in self.digits if d.axis == axis), key=lambda d: d.step, default=None)
         if last is None:
@@ -133,7 +133,7 @@ class Layout:
                 total = add(total, multiply(part, const(d.weight)))
         return simplify(total, facts)
 
-    def element(self, lane: Expr, register: Expr, facts: Facts = NOTHING) -> tuple[Expr, ...]:
+    def element(self, lane: Expr, register: Expr, facts: Facts = NO_FACTS) -> tuple[Expr, ...]:
         """The index of the element in a register of a lane: the inverse of `lane` and `register`."""
         index: list[Expr] = [ZERO] * len(self.shape)
         for d in self.digits:

@@ -9,12 +9,12 @@ from tdsl.lang.affine import variables
 from tdsl.lang.definition import Definition
 from tdsl.lang.expr import ONE, TRUE, ZERO, Binary, Cast, Const, Expr, Param, Read
 from tdsl.lang.program import FuncDef, Program
-from tdsl.lang.reduction import Combine, builtin
+from tdsl.lang.reduction import Combine, builtin_combiner
 from tdsl.lang.regions import reads_in
 from tdsl.lang.simplify import maximum, multiply, subtract
 
 
-def known_counts(program: Program) -> Program:
+def fold_counts(program: Program) -> Program:
     """The program with each reduction component that sums 1 replaced by the product of its ranges' extents.
 
     >>> from tdsl.lang.build_program import build_program
@@ -37,10 +37,10 @@ def known_counts(program: Program) -> Program:
     counts: dict[tuple[str, int], Expr] = {}  # by func and component
     kept: dict[str, tuple[int, ...]] = {}
     for f in program.funcs:
-        found = {} if f.name in program.outputs else _counts(f)
-        if found and len(found) < len(f.dtypes):
-            counts |= {(f.name, n): e for n, e in found.items()}
-            kept[f.name] = tuple(n for n in range(len(f.dtypes)) if n not in found)
+        folded = {} if f.name in program.outputs else _component_counts(f)
+        if folded and len(folded) < len(f.dtypes):
+            counts |= {(f.name, n): e for n, e in folded.items()}
+            kept[f.name] = tuple(n for n in range(len(f.dtypes)) if n not in folded)
     if not counts:
         return program
 
@@ -52,14 +52,14 @@ def known_counts(program: Program) -> Program:
             return count if n.dtype == ONE.dtype else Cast(count, n.dtype)
         return replace(n, component=kept[n.name].index(n.component))
 
-    funcs = (_without(f, kept[f.name]) if f.name in kept else f for f in program.funcs)
+    funcs = (_keep_components(f, kept[f.name]) if f.name in kept else f for f in program.funcs)
     return replace(
         program,
         funcs=tuple(f.map_expressions(lambda e: transform(e, visit)) for f in funcs),
     )
 
 
-def _counts(f: FuncDef) -> dict[int, Expr]:
+def _component_counts(f: FuncDef) -> dict[int, Expr]:
     """The counting components of a func, each with the expression of its count, equal at all points."""
     d = f.definitions[0]
     if len(f.definitions) > 1 or d.init is None or d.combine is None or d.where != TRUE:
@@ -83,16 +83,16 @@ def _is_count(d: Definition, n: int) -> bool:
         isinstance(one, Const) and isinstance(zero, Const) and (one.value, zero.value) == (1, 0)
     ):
         return False
-    own = {f"a{n}", f"b{n}"}
+    operands = {f"a{n}", f"b{n}"}
     match d.combine.exprs[n]:
-        case Binary("add", Param(a), Param(b)) if {a, b} == own:
+        case Binary("add", Param(a), Param(b)) if {a, b} == operands:
             others = (e for m, e in enumerate(d.combine.exprs) if m != n)
-            return not any(isinstance(p, Param) and p.name in own for p in post_order(*others))
+            return not any(isinstance(p, Param) and p.name in operands for p in post_order(*others))
         case _:
             return False
 
 
-def _without(f: FuncDef, kept: tuple[int, ...]) -> FuncDef:
+def _keep_components(f: FuncDef, kept: tuple[int, ...]) -> FuncDef:
     """A func of one definition, reduced to the components `kept`."""
     d = f.definitions[0]
     assert d.combine is not None
@@ -105,7 +105,7 @@ def _without(f: FuncDef, kept: tuple[int, ...]) -> FuncDef:
 
     exprs = tuple(transform(d.combine.exprs[n], rename) for n in kept)
     combine: Combine = replace(d.combine, exprs=exprs, init=tuple(d.combine.init[n] for n in kept))
-    plain = builtin("sum", dtypes)
+    plain = builtin_combiner("sum", dtypes)
     if (combine.exprs, combine.init) == (plain.exprs, plain.init):
         combine = plain
     values, init = (tuple(of[n] for n in kept) for of in (d.values, d.init))
