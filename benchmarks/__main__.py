@@ -46,9 +46,11 @@ def run(
     ] = None,
 ) -> None:
     """Check every result, time the peers in alternating turns, print tables with ratios."""
-    head = report.machine() | {"suite": suite, "rounds": count, "threads": threads}
-    head["command"] = " ".join(["python -m benchmarks", *sys.argv[1:]])
-    console.print(f"{head['date']}  {head['cpu']}, {head['cores']} cores, load {head['load']:.1f}")
+    record = report.machine() | {"suite": suite, "rounds": count, "threads": threads}
+    record["command"] = " ".join(["python -m benchmarks", *sys.argv[1:]])
+    console.print(
+        f"{record['date']}  {record['cpu']}, {record['cores']} cores, load {record['load']:.1f}"
+    )
     if suite == "compile":
         results = compile_time.run(console, case or [], count)
     elif suite == "growth":
@@ -57,19 +59,19 @@ def run(
         results = mpi_suite.run(console, case or [], count)
     else:
         results = run_cases(choose(group or [], case or []), peer or [], count, threads)
-        head["summary"] = goals.summarize(results)
-        console.print(report.summary(head["summary"]))
+        record["summary"] = goals.summarize(results)
+        console.print(report.summary(record["summary"]))
     if json_:
-        json_.write_text(json.dumps(head | {"results": results}, indent=1) + "\n")
+        json_.write_text(json.dumps(record | {"results": results}, indent=1) + "\n")
     if any("WRONG" in p["note"] for r in results for p in r.get("peers", {}).values()):
         raise typer.Exit(1)
 
 
 def choose(groups: list[str], names: list[str]) -> list[str]:
     """The cases with these names and of these groups; all when none are given."""
-    wanted = {cases.find(name).name for name in names}
-    wanted |= {case.name for case in cases.ALL.values() if case.group in groups}
-    return [name for name in cases.ALL if name in wanted or not (groups or names)]
+    chosen = {cases.find(name).name for name in names}
+    chosen |= {case.name for case in cases.ALL.values() if case.group in groups}
+    return [name for name in cases.ALL if name in chosen or not (groups or names)]
 
 
 def run_cases(names: list[str], peers: list[str], count: int, threads: int) -> list[dict]:
@@ -77,7 +79,7 @@ def run_cases(names: list[str], peers: list[str], count: int, threads: int) -> l
     records = []
     for name in names:
         case = cases.find(name)
-        timings = rounds.compare(case, case.chosen(peers), count, threads)
+        timings = rounds.compare(case, case.select_peers(peers), count, threads)
         console.print(report.table(case, timings))
         records.append(report.record(case, timings))
     return records
@@ -93,9 +95,9 @@ def print_page(
     records: Annotated[list[Path], typer.Argument(help="what `run --json` wrote, by parts")],
 ) -> None:
     """Print docs/performance.md for these results, docs/mpi-performance.md for those of the suite mpi."""
-    found = [json.loads(path.read_text()) for path in records]
-    on_ranks = all(record["suite"] == "mpi" for record in found)
-    sys.stdout.write(mpi_page.markdown(found) if on_ranks else page.markdown(found))
+    runs = [json.loads(path.read_text()) for path in records]
+    on_ranks = all(record["suite"] == "mpi" for record in runs)
+    sys.stdout.write(mpi_page.markdown(runs) if on_ranks else page.markdown(runs))
 
 
 @app.command("list")

@@ -51,18 +51,18 @@ class Case:
     bytes: float = 0.0
     group: str = ""
 
-    def prepared_by(self, peer: str) -> Prepare:
+    def prepare_peer(self, peer: str) -> Prepare:
         """A peer by its name, SEARCH included wherever tdsl compiles the program for these arrays."""
         ours = self.peers.get("tdsl")
         if peer == SEARCH and peer not in self.peers and isinstance(ours, Kernel):
             return searched(ours.build)
         return self.peers[peer]
 
-    def chosen(self, peers: list[str]) -> list[str]:
+    def select_peers(self, peers: list[str]) -> list[str]:
         """Those of some peers that it has, in its order; all of its own where none are named."""
-        found = [p for p in self.peers if not peers or p in peers]
+        selected = [p for p in self.peers if not peers or p in peers]
         can_search = SEARCH not in self.peers and isinstance(self.peers.get("tdsl"), Kernel)
-        return [*found, SEARCH] if SEARCH in peers and can_search else found
+        return [*selected, SEARCH] if SEARCH in peers and can_search else selected
 
 
 def within(
@@ -103,8 +103,10 @@ class Kernel:
     def __call__(self, arrays: Arrays) -> Call:
         compiled = self.build()
         out = compiled(*arrays)
-        (made,) = compiled.executables
-        return Compiled(lambda: compiled(*arrays, out=out), lambda: self.build().executable(made))
+        (specialisation,) = compiled.executables
+        return Compiled(
+            lambda: compiled(*arrays, out=out), lambda: self.build().executable(specialisation)
+        )
 
 
 def kernel(build: Callable[[], Any]) -> Prepare:
@@ -116,17 +118,19 @@ def searched(build: Callable[[], Any]) -> Prepare:
     """A peer that tdsl compiles by the schedule that the search finds for the program that `build` has."""
 
     def prepare(arrays: Arrays) -> Call:
-        def found() -> Any:
+        def build_best() -> Any:
             from tdsl.profiling import arguments_of
             from tdsl.target import as_target
             from tdsl.tilegraph.search import candidates
 
             default = build()
-            _, exact = arguments_of(default.signature, arrays, {}, None)
-            best = candidates(default.state.program, dict(exact.sizes), as_target("cpu"))[0]
+            _, specialisation = arguments_of(default.signature, arrays, {}, None)
+            best = candidates(default.state.program, dict(specialisation.sizes), as_target("cpu"))[
+                0
+            ]
             return td.compile(best.schedule)
 
-        return kernel(found)(arrays)
+        return kernel(build_best)(arrays)
 
     return prepare
 
@@ -138,6 +142,6 @@ def function(f: Callable[..., Array]) -> Prepare:
 
 def vectors(stage: Any, loop: Any, lanes: int = 16) -> None:
     """Make a loop whose extent is a small multiple of `lanes` a row of vectors."""
-    several, one = stage.split(loop, lanes)
-    stage.vectorize(one)
-    stage.unroll(several)
+    outer, inner = stage.split(loop, lanes)
+    stage.vectorize(inner)
+    stage.unroll(outer)

@@ -37,20 +37,20 @@ def run(console: Console, names: list[str], rounds: int) -> list[dict[str, Any]]
     """Take `rounds` samples of each measurement, round by round; print and return them."""
     samples: dict[str, list[float]] = {name: [] for name in names or TITLES}
     for _ in range(rounds):
-        for name, taken in samples.items():
+        for name, times_ms in samples.items():
             with tempfile.TemporaryDirectory() as cache:
                 if name == "stencil, cached":
                     sample(__name__, "stencil", cache=cache)
-                taken.append(sample(__name__, name.partition(",")[0], cache=cache))
+                times_ms.append(sample(__name__, name.partition(",")[0], cache=cache))
     table = Table(title="compile time", title_justify="left")
     table.add_column("what")
     for head in ("min ms", "median ms", "max ms"):
         table.add_column(head, justify="right")
-    for name, taken in samples.items():
-        figures = (min(taken), statistics.median(taken), max(taken))
+    for name, times_ms in samples.items():
+        figures = (min(times_ms), statistics.median(times_ms), max(times_ms))
         table.add_row(TITLES[name], *(f"{ms:.3g}" if ms < 1 else f"{ms:.1f}" for ms in figures))
     console.print(table)
-    return [{"case": name, "samples_ms": taken} for name, taken in samples.items()]
+    return [{"case": name, "samples_ms": times_ms} for name, times_ms in samples.items()]
 
 
 def sample(module: str, *arguments: str, cache: str) -> float:

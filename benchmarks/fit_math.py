@@ -96,9 +96,9 @@ def rounded(x: mpf, dtype: str) -> float:
     )
 
 
-def _series(near: Function, plain: Function) -> Function:
+def _series(series: Function, function: Function) -> Function:
     """`plain`, but `near` where cancellation would spoil it."""
-    return lambda x: near(x) if abs(x) < mpf("1e-12") else plain(x)
+    return lambda x: series(x) if abs(x) < mpf("1e-12") else function(x)
 
 
 LN2_2, ROOT = mp.log(2) / 2, mp.sqrt(2)

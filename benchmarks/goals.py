@@ -68,12 +68,12 @@ def summarize(records: Iterable[Record], goals: Sequence[Goal] = GOALS) -> list[
     lines = []
     for goal in goals:
         compared = {
-            record["case"]: found
+            record["case"]: comparison
             for record in records
-            if record.get("group") == goal.group and (found := _compare(goal, record))
+            if record.get("group") == goal.group and (comparison := _compare(goal, record))
         }
         if compared:
-            ratios = [found["ratio"] for found in compared.values()]
+            ratios = [comparison["ratio"] for comparison in compared.values()]
             mean, least = statistics.geometric_mean(ratios), min(ratios)
             lines.append(
                 {

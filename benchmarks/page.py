@@ -68,8 +68,8 @@ def _runs(records: list[dict[str, Any]]) -> str:
         for r in records
     ]
     versions = ", ".join(f"{name} {version}" for name, version in records[0]["versions"].items())
-    made = _table(("date", "machine", "threads", "rounds", "command"), rows)
-    return f"{made}\nPython {records[0]['python']}, {versions}; {records[0]['system']}.\n"
+    table = _table(("date", "machine", "threads", "rounds", "command"), rows)
+    return f"{table}\nPython {records[0]['python']}, {versions}; {records[0]['system']}.\n"
 
 
 def _goals(lines: list[dict[str, Any]]) -> str:
@@ -108,10 +108,10 @@ def _losses(cases: Iterable[dict[str, Any]]) -> str:
 
 
 def _group(name: str, cases: Iterable[dict[str, Any]]) -> str:
-    mine = [case for case in cases if case["group"] == name]
-    others = list(dict.fromkeys(p for case in mine for p in case["peers"] if p != "tdsl"))
+    cases_of_group = [case for case in cases if case["group"] == name]
+    others = list(dict.fromkeys(p for case in cases_of_group for p in case["peers"] if p != "tdsl"))
     rows = []
-    for case in mine:
+    for case in cases_of_group:
         ours = case["peers"].get("tdsl", {})
         if ours.get("turns_ms"):
             ms, compile_ms = ours["median_ms"], ours["compile_ms"]

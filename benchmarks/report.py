@@ -108,17 +108,19 @@ def summary(lines: list[dict[str, Any]]) -> Table:
     for head in ("ratio", "goal", "compile ms"):
         out.add_column(head, justify="right", no_wrap=True)
     for line in lines:
-        for name, found in line["cases"].items():
-            ms = found["compile_ms"]
+        for name, comparison in line["cases"].items():
+            ms = comparison["compile_ms"]
             slow = "[red]" if ms > COMPILE_MS else ""
-            out.add_row(f"  {name}", found["peer"], f"{found['ratio']:.2f}", "", f"{slow}{ms:.0f}")
+            out.add_row(
+                f"  {name}", comparison["peer"], f"{comparison['ratio']:.2f}", "", f"{slow}{ms:.0f}"
+            )
         goal, colour = line["goal"], "green" if line["met"] else "red"
         out.add_row(
             f"[bold]{line['group']}[/]" + (f" ({line['ours']})" if line["ours"] != "tdsl" else ""),
             ", ".join(line["peers"]),
             f"[{colour}]mean {line['mean']:.2f}, least {line['least']:.2f}",
             f"{goal['mean']}" + (f", {goal['least']}" if goal["least"] else ""),
-            f"{max(found['compile_ms'] for found in line['cases'].values()):.0f}",
+            f"{max(comparison['compile_ms'] for comparison in line['cases'].values()):.0f}",
             end_section=True,
         )
     return out

@@ -20,11 +20,11 @@ Function = Callable[..., Any]
 
 def peers(f: Function, *, channels_last: bool = False) -> dict[str, Prepare]:
     """`torch` and `torch-compile`, and with `channels_last` both of them again in that layout."""
-    found = {"torch": peer(f), "torch-compile": peer(f, compiled=True)}
+    prepared = {"torch": peer(f), "torch-compile": peer(f, compiled=True)}
     if channels_last:
-        found["torch-last"] = peer(f, channels_last=True)
-        found["torch-last-compile"] = peer(f, compiled=True, channels_last=True)
-    return found
+        prepared["torch-last"] = peer(f, channels_last=True)
+        prepared["torch-last-compile"] = peer(f, compiled=True, channels_last=True)
+    return prepared
 
 
 def peer(f: Function, *, compiled: bool = False, channels_last: bool = False) -> Prepare:

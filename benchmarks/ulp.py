@@ -57,7 +57,7 @@ def function_text(fn: str, t: DType, lanes: int, target: machine.CpuTarget) -> s
     inputs = [f"%x{k}" for k in range(arity(fn))]
     header = f"define void @f({', '.join(f'ptr {x}' for x in ('%out', *inputs))}, i64 %n)"
     b = Builder(module, header)
-    held = element = register_type(t)
+    stored_type = element = register_type(t)
     with b.loop("0", "%n") as vector_number:
         i = b.v(f"mul i64 {vector_number}, {lanes}")
         at = lambda base, type_: f"ptr {b.v(f'getelementptr {type_}, ptr {base}, i64 {i}')}"
@@ -65,9 +65,9 @@ def function_text(fn: str, t: DType, lanes: int, target: machine.CpuTarget) -> s
         args = [b.get(f"load {whole}, {at(x, element)}, align {t.bytes}") for x in inputs]
         result = math_call(b, fn, args, t, lanes)
         if fn in PREDICATES:
-            held, whole = "i8", vector("i8", lanes)
+            stored_type, whole = "i8", vector("i8", lanes)
             result = b.v(f"zext {vector('i1', lanes)} {result} to {whole}")
-        b.do(f"store {whole} {result}, {at('%out', held)}, align 1")
+        b.do(f"store {whole} {result}, {at('%out', stored_type)}, align 1")
     b.do("ret void")
     module.declare(b.text())
     return module.text()
@@ -135,19 +135,20 @@ def exact(fn: str, *xs: Array) -> Array:
                 return getattr(np, _NUMPY.get(fn, fn))(*wide)
 
 
-def errors(got: Array, want: Array) -> Array:
+def errors(result: Array, expected: Array) -> Array:
     """The error of each element in ulp.
 
     Infinite where one is an infinity or NaN and the other is not the same, or zeros differ in sign.
     """
     with np.errstate(all="ignore"):
-        rounded = want.astype(got.dtype)
-        ulp = np.abs(got.astype(want.dtype) - want) / np.spacing(np.abs(rounded)).astype(want.dtype)
-    same = (got == rounded) | (np.isnan(got) & np.isnan(rounded))
-    plain = np.isfinite(got) & np.isfinite(rounded)
-    flipped = (got == 0) & (rounded == 0) & (np.signbit(got) != np.signbit(rounded))
-    result = np.where(plain, ulp, np.where(same, 0.0, np.inf))
-    return np.where(flipped, np.inf, result).astype(np.float64)
+        rounded = expected.astype(result.dtype)
+        ulp = np.spacing(np.abs(rounded)).astype(expected.dtype)
+        distance = np.abs(result.astype(expected.dtype) - expected) / ulp
+    is_equal = (result == rounded) | (np.isnan(result) & np.isnan(rounded))
+    is_finite = np.isfinite(result) & np.isfinite(rounded)
+    differs_in_sign = (result == 0) & (rounded == 0) & (np.signbit(result) != np.signbit(rounded))
+    ulps = np.where(is_finite, distance, np.where(is_equal, 0.0, np.inf))
+    return np.where(differs_in_sign, np.inf, ulps).astype(np.float64)
 
 
 # Where each function is interesting, beside all floats alike: (low, high) of uniform numbers.
@@ -211,8 +212,8 @@ def inputs(fn: str, t: DType, count: int, seed: int = 0) -> tuple[Array, ...]:
     columns = []
     for k in range(arity(fn)):
         bits = rng.integers(0, 2**t.bits, quarter, dtype=f"u{t.bytes}").view(t.numpy)
-        near = rng.normal(0, 1, quarter) if fn != "log" else rng.uniform(0.5, 2, quarter)
-        parts = [bits, rng.uniform(low, high, quarter), near, rng.exponential(1.0, quarter)]
+        moderate = rng.normal(0, 1, quarter) if fn != "log" else rng.uniform(0.5, 2, quarter)
+        parts = [bits, rng.uniform(low, high, quarter), moderate, rng.exponential(1.0, quarter)]
         pair = specials(t)
         grid = (
             np.meshgrid(*[pair] * min(arity(fn), 2))[min(k, 1)].ravel() if arity(fn) > 1 else pair
@@ -241,11 +242,13 @@ def blocks(fn: str, t: DType, count: int, every: int) -> Iterator[tuple[Array, .
 
 def largest(fn: str, t: DType, runs: list[Compiled], count: int, every: int = 0) -> list[float]:
     """The largest error of each compiled form of a function."""
-    worst = np.zeros(len(runs))
+    largest_errors = np.zeros(len(runs))
     for xs in blocks(fn, t, count, every):
-        want = exact(fn, *xs)
-        worst = np.maximum(worst, [errors(run(*xs), want).max() for run in runs])
-    return [float(w) for w in worst]
+        expected = exact(fn, *xs)
+        largest_errors = np.maximum(
+            largest_errors, [errors(run(*xs), expected).max() for run in runs]
+        )
+    return [float(w) for w in largest_errors]
 
 
 def table(names: list[str], count: int, every: int) -> None:
@@ -304,13 +307,13 @@ def main() -> None:
     parser.add_argument("--every", type=int, default=0, help="f32: take every so many-th float")
     parser.add_argument("--time", action="store_true")
     parser.add_argument("--lanes", type=int, default=16)
-    given = parser.parse_args()
-    names = given.functions or [n for n in NAMES if n not in PREDICATES and n != "fma"]
-    if given.time:
+    options = parser.parse_args()
+    names = options.functions or [n for n in NAMES if n not in PREDICATES and n != "fma"]
+    if options.time:
         for t in (f32, f64):
-            speed(names, t, given.lanes)
+            speed(names, t, options.lanes)
     else:
-        table(names, given.count, given.every)
+        table(names, options.count, options.every)
 
 
 if __name__ == "__main__":

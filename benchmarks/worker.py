@@ -20,7 +20,7 @@ def prepare(case: Case, peer: str) -> tuple[dict[str, Any], Callable[[], object]
     arrays = case.inputs()
     start = time.perf_counter()
     try:
-        call = case.prepared_by(peer)(arrays)
+        call = case.prepare_peer(peer)(arrays)
     except PeerMissing as missing:
         return {"missing": str(missing)}, lambda: None
     result = call()

@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from benchmarks.__main__ import app
 from benchmarks.predicted.command import summary
-from benchmarks.predicted.figures import MACHINES, Figure, described, figures
+from benchmarks.predicted.figures import MACHINES, Figure, figures, use_machine
 from benchmarks.predicted.schedules import SCHEDULES
 from tdsl.schedule.legality import check_all
 from tdsl.target import Target
@@ -47,7 +47,7 @@ def test_an_error_is_relative_to_the_counted_bytes() -> None:
 def test_another_machine_is_described_only_in_the_context() -> None:
     target = Target("cpu")
     before = target.machine()
-    with described(MACHINES[0]):
+    with use_machine(MACHINES[0]):
         assert target.machine() == MACHINES[0]
     assert target.machine() == before
 
@@ -69,7 +69,7 @@ def test_the_command_prints_a_table_and_writes_a_record(tmp_path) -> None:
 def test_tiles_of_the_default_schedule_are_legal() -> None:
     """A norm at the root had its means in the tiles of what comes after it."""
     (chain,) = (c for c in SCHEDULES if c.name == "chain 3, default")
-    with described(MACHINES[1]):
+    with use_machine(MACHINES[1]):
         program = chain.build()
         assert program is not None
         check_all(predict(program.state, program.sizes, MACHINES[1])[0].state)

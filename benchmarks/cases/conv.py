@@ -64,11 +64,11 @@ def expected(x: Array, w: Array, v: Array, first: bool) -> Array:
             0, 3, 1, 2
         )
     height, width = x.shape[1:3]
-    around = np.pad(x, ((0, 0), (1, 1), (1, 1), (0, 0)))
+    padded = np.pad(x, ((0, 0), (1, 1), (1, 1), (0, 0)))
     total: Any = 0
     for r in range(3):
         for s in range(3):
-            part = around[:, r : r + height, s : s + width]
+            part = padded[:, r : r + height, s : s + width]
             total = total + (part @ w[r, s] if w.ndim == 4 else part * w[r, s])
     out: Array = np.maximum(total, 0) @ v
     return out
@@ -88,8 +88,8 @@ def channels_last(peer: Prepare) -> Prepare:
     def prepare(arrays: Arrays) -> Call:
         x, w, *rest = arrays
         order = (3, 2, 0, 1) if w.ndim == 4 else (2, 0, 1)
-        moved = np.ascontiguousarray(w.transpose(order))
-        call = peer((x.transpose(0, 3, 1, 2), moved, *(v.T for v in rest)))
+        transposed = np.ascontiguousarray(w.transpose(order))
+        call = peer((x.transpose(0, 3, 1, 2), transposed, *(v.T for v in rest)))
         assert isinstance(call, Converted)
         return Converted(call.call, lambda result: call.convert(result).transpose(0, 2, 3, 1))
 
@@ -98,10 +98,10 @@ def channels_last(peer: Prepare) -> Prepare:
 
 def torch(first: bool) -> dict[str, Prepare]:
     """PyTorch in both layouts; in that of the input where this is channels last."""
-    found = torch_peers.peers(program, channels_last=True)
+    peers = torch_peers.peers(program, channels_last=True)
     if first:
-        return found
-    return {name: channels_last(peer) for name, peer in found.items() if "last" in name}
+        return peers
+    return {name: channels_last(peer) for name, peer in peers.items() if "last" in name}
 
 
 def case(name: str, what: str, op: td.Operator, sizes: dict[str, int], first: bool) -> Case:
@@ -109,13 +109,13 @@ def case(name: str, what: str, op: td.Operator, sizes: dict[str, int], first: bo
     n, c, h, w, g = (sizes[s] for s in "NCHWG")
     inner = sizes.get("F", c)
     shape = (n, c, h, w) if first else (n, h, w, c)
-    one = (inner, c) if "F" in sizes else (inner,)
-    window = (*one, 3, 3) if first else (3, 3, *reversed(one))
-    through = (g, inner) if first else (inner, g)
+    channels = (inner, c) if "F" in sizes else (inner,)
+    window = (*channels, 3, 3) if first else (3, 3, *reversed(channels))
+    pointwise = (g, inner) if first else (inner, g)
 
     def inputs() -> Arrays:
         rng = np.random.default_rng(6)
-        return tuple(rng.standard_normal(s, dtype=np.float32) for s in (shape, window, through))
+        return tuple(rng.standard_normal(s, dtype=np.float32) for s in (shape, window, pointwise))
 
     terms = 9 * (c if "F" in sizes else 1)
     return Case(

@@ -61,10 +61,10 @@ def torch(step: int, is_first: bool) -> dict[str, Prepare]:
         conv = torch.nn.functional.conv2d
         return conv(x, w[:, None], padding=1, stride=step, groups=x.shape[1])
 
-    found = torch_peers.peers(program, channels_last=True)
+    peers = torch_peers.peers(program, channels_last=True)
     if is_first:
-        return found
-    return {name: channels_last(peer) for name, peer in found.items() if "last" in name}
+        return peers
+    return {name: channels_last(peer) for name, peer in peers.items() if "last" in name}
 
 
 def case(step: int, is_first: bool) -> Case:

@@ -24,9 +24,9 @@ def program(height: int = HEIGHT, width: int = WIDTH) -> dict[str, td.Func]:
     gradient[y, x] = (dx, dy)
 
     def window(a: int, b: int):
-        near = [gradient[y + i, x + j] for i in range(3) for j in range(3)]
-        total = near[0][a] * near[0][b]
-        for g in near[1:]:
+        gradients = [gradient[y + i, x + j] for i in range(3) for j in range(3)]
+        total = gradients[0][a] * gradients[0][b]
+        for g in gradients[1:]:
             total = total + g[a] * g[b]
         return total
 

@@ -22,10 +22,10 @@ def program(steps: int = TOGETHER, side: int = SIDE) -> td.Func:
     y, x = td.vars("y x")
     u: Any = td.Tensor("u", (side, side), td.f32)
     for n in range(steps):
-        near = td.pad(u, mode="edge", shape=(side, side)) if n else td.pad(u, mode="edge")
+        padded = td.pad(u, mode="edge", shape=(side, side)) if n else td.pad(u, mode="edge")
         u = td.Func(f"u{n + 1}")
-        sides = near[y - 1, x] + near[y + 1, x] + near[y, x - 1] + near[y, x + 1]
-        u[y, x] = (near[y, x] + sides) * 0.2
+        sides = padded[y - 1, x] + padded[y + 1, x] + padded[y, x - 1] + padded[y, x + 1]
+        u[y, x] = (padded[y, x] + sides) * 0.2
     return u.with_shape(side, side)
 
 
@@ -35,7 +35,7 @@ def tdsl(arrays: Arrays) -> Call:
     kernel = td.compile(program())
     a, b = np.empty_like(start), np.empty_like(start)
     kernel(start, out=a)
-    (made,) = kernel.executables
+    (specialisation,) = kernel.executables
 
     def call() -> Array:
         source, target, other = start, a, b
@@ -44,7 +44,7 @@ def tdsl(arrays: Arrays) -> Call:
             source, target, other = target, other, target
         return source
 
-    return Compiled(call, lambda: td.compile(program()).executable(made))
+    return Compiled(call, lambda: td.compile(program()).executable(specialisation))
 
 
 def in_numba(arrays: Arrays) -> Call:

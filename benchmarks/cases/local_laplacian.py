@@ -23,28 +23,28 @@ def program(height: int = HEIGHT, width: int = WIDTH) -> td.Func:
     for _ in range(LEVELS - 1):
         shapes.append(tuple(-(-n // 2) for n in shapes[-1]))
 
-    def down(name: str, f: td.Func, shape: tuple[int, ...], *more: Any) -> td.Func:
+    def down(name: str, f: td.Func, shape: tuple[int, ...], *leading: Any) -> td.Func:
         """Half as many points each way, each a mean of 4 x 4, at the edges of a picture of a shape."""
-        whole = (*(TONES for _ in more), *shape)
-        near = td.pad(f, mode="edge", shape=whole)
-        lines, made = td.Func(f"{name}_lines"), td.Func(name)
+        shape_padded = (*(TONES for _ in leading), *shape)
+        padded = td.pad(f, mode="edge", shape=shape_padded)
+        lines, halved = td.Func(f"{name}_lines"), td.Func(name)
 
         def mean(at):
             return (at(-1) + 3 * (at(0) + at(1)) + at(2)) * 0.125
 
-        lines[(*more, y, x)] = mean(lambda n: near[(*more, 2 * y + n, x)])
-        made[(*more, y, x)] = mean(lambda n: lines[(*more, y, 2 * x + n)])
-        return made
+        lines[(*leading, y, x)] = mean(lambda n: padded[(*leading, 2 * y + n, x)])
+        halved[(*leading, y, x)] = mean(lambda n: lines[(*leading, y, 2 * x + n)])
+        return halved
 
-    def up(f: td.Func, shape: tuple[int, ...], *more: Any):
+    def up(f: td.Func, shape: tuple[int, ...], *leading: Any):
         """Twice as many points each way, between those of a level of a shape."""
-        whole = (*(TONES for _ in more), *shape)
-        near = td.pad(f, mode="edge", shape=whole)
+        shape_padded = (*(TONES for _ in leading), *shape)
+        padded = td.pad(f, mode="edge", shape=shape_padded)
 
         def mix(at, v):
             return 0.75 * at(v // 2) + 0.25 * at(v // 2 - 1 + 2 * (v % 2))
 
-        return mix(lambda row: mix(lambda col: near[(*more, row, col)], x), y)
+        return mix(lambda row: mix(lambda col: padded[(*leading, row, col)], x), y)
 
     gray, remapped = td.Func("gray0"), td.Func("tones0")
     gray[y, x] = 0.299 * image[0, y, x] + 0.587 * image[1, y, x] + 0.114 * image[2, y, x]

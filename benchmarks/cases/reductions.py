@@ -72,12 +72,12 @@ def norm_backward(
     """The gradients of a layer norm by its input, gain and shift; `scale` is 1 over the deviation."""
     i, j = td.vars("i j")
     n = td.cast(x.shape[1], td.f32)
-    unit, own = (x[i, j] - mean[i]) * scale[i], dy[i, j] * gain[j]
+    unit, dnorm = (x[i, j] - mean[i]) * scale[i], dy[i, j] * gain[j]
     first, second = td.Func("first"), td.Func("second")
     dx, dgain, dshift = td.Func("dx"), td.Func("dgain"), td.Func("dshift")
-    first[i] = td.sum(own, axis=j) / n
-    second[i] = td.sum(own * unit, axis=j) / n
-    dx[i, j] = (own - first[i] - unit * second[i]) * scale[i]
+    first[i] = td.sum(dnorm, axis=j) / n
+    second[i] = td.sum(dnorm * unit, axis=j) / n
+    dx[i, j] = (dnorm - first[i] - unit * second[i]) * scale[i]
     dgain[j] = td.sum(dy[i, j] * unit, axis=i)
     dshift[j] = td.sum(dy[i, j], axis=i)
     return dx, dgain, dshift
@@ -93,9 +93,9 @@ def expected_norm_backward(
     dy: Array, x: Array, mean: Array, scale: Array, gain: Array
 ) -> tuple[Array, ...]:
     """By NumPy."""
-    unit, own = (x - mean[:, None]) * scale[:, None], dy * gain
-    first, second = own.mean(1, keepdims=True), (own * unit).mean(1, keepdims=True)
-    dx = (own - first - unit * second) * scale[:, None]
+    unit, dnorm = (x - mean[:, None]) * scale[:, None], dy * gain
+    first, second = dnorm.mean(1, keepdims=True), (dnorm * unit).mean(1, keepdims=True)
+    dx = (dnorm - first - unit * second) * scale[:, None]
     return dx, (dy * unit).sum(0), dy.sum(0)
 
 
@@ -103,14 +103,14 @@ def numba_nearest(points: Array, centres: Array) -> Array:
     """Distances of a point to each centre, dimension by dimension over centres side by side."""
     count, dimensions = points.shape
     centre_count = centres.shape[0]
-    turned = centres.T.copy()
+    transposed = centres.T.copy()
     out = np.empty(count, np.int64)
     for p in prange(count):
         distance = np.zeros(centre_count, np.float32)
         for d in range(dimensions):
             x = points[p, d]
             for q in range(centre_count):
-                t = x - turned[d, q]
+                t = x - transposed[d, q]
                 distance[q] += t * t
         best = 0
         for q in range(1, centre_count):
@@ -126,12 +126,12 @@ def numba_histogram(values: Array) -> Array:
     size = values.size // parts // 4 * 4
     counts = np.zeros((parts, 4, 256), np.int32)
     for part in prange(parts):
-        own = counts[part]
+        tables = counts[part]
         for n in range(part * size, (part + 1) * size, 4):
-            own[0, values[n]] += 1
-            own[1, values[n + 1]] += 1
-            own[2, values[n + 2]] += 1
-            own[3, values[n + 3]] += 1
+            tables[0, values[n]] += 1
+            tables[1, values[n + 1]] += 1
+            tables[2, values[n + 2]] += 1
+            tables[3, values[n + 3]] += 1
     for n in range(parts * size, values.size):
         counts[0, 0, values[n]] += 1
     return counts.sum(0).sum(0).astype(np.int32)
@@ -171,9 +171,9 @@ def numba_norm_backward(
         for i in range(part * size, min((part + 1) * size, rows)):
             first, second = np.float32(0), np.float32(0)
             for j in range(columns):
-                unit, own = (x[i, j] - mean[i]) * scale[i], dy[i, j] * gain[j]
-                first += own
-                second += own * unit
+                unit, dnorm = (x[i, j] - mean[i]) * scale[i], dy[i, j] * gain[j]
+                first += dnorm
+                second += dnorm * unit
             first /= np.float32(columns)
             second /= np.float32(columns)
             for j in range(columns):
@@ -189,10 +189,10 @@ def torch_norm_backward(
 ) -> tuple[Any, ...]:
     """PyTorch's own kernel, which its backward pass calls."""
     stats = mean[:, None], scale[:, None]
-    wanted = [True, True, True]
+    output_mask = [True, True, True]
     return tuple(
         torch.ops.aten.native_layer_norm_backward(
-            dy, x, x.shape[1:], *stats, gain, torch.zeros_like(gain), wanted
+            dy, x, x.shape[1:], *stats, gain, torch.zeros_like(gain), output_mask
         )
     )
 
@@ -201,9 +201,9 @@ def jax_norm_backward(
     jax: Any, dy: Any, x: Any, mean: Any, scale: Any, gain: Any
 ) -> tuple[Any, ...]:
     """As it is written in JAX."""
-    unit, own = (x - mean[:, None]) * scale[:, None], dy * gain
-    first, second = own.mean(1, keepdims=True), (own * unit).mean(1, keepdims=True)
-    dx = (own - first - unit * second) * scale[:, None]
+    unit, dnorm = (x - mean[:, None]) * scale[:, None], dy * gain
+    first, second = dnorm.mean(1, keepdims=True), (dnorm * unit).mean(1, keepdims=True)
+    dx = (dnorm - first - unit * second) * scale[:, None]
     return dx, (dy * unit).sum(0), dy.sum(0)
 
 
@@ -246,7 +246,7 @@ def gradients() -> Arrays:
     )
 
 
-def are_near(result: tuple[Array, ...], arrays: Arrays) -> bool:
+def is_right_gradients(result: tuple[Array, ...], arrays: Arrays) -> bool:
     """Judge the three gradients."""
     right = expected_norm_backward(*(a.astype(np.float64) for a in arrays))
     return len(result) == len(right) and all(
@@ -258,9 +258,9 @@ def are_near(result: tuple[Array, ...], arrays: Arrays) -> bool:
 def is_right_nearest(result: Array, arrays: Arrays) -> bool:
     """Judge by distances: two centres may be equally near but for rounding."""
     points, centres = (a.astype(np.float64) for a in arrays)
-    best = ((points - centres[expected_nearest(points, centres)]) ** 2).sum(1)
-    got = ((points - centres[result]) ** 2).sum(1)
-    return result.shape == best.shape and bool((got - best).max() <= 1e-4)
+    least = ((points - centres[expected_nearest(points, centres)]) ** 2).sum(1)
+    distances = ((points - centres[result]) ** 2).sum(1)
+    return result.shape == least.shape and bool((distances - least).max() <= 1e-4)
 
 
 def is_right_sums(result: Array, arrays: Arrays) -> bool:
@@ -319,7 +319,7 @@ CASES = (
         name="norm-backward",
         title=f"gradients of a layer norm of {ROWS} rows of {COLUMNS}",
         inputs=gradients,
-        is_right=are_near,  # type: ignore[arg-type]  # of several results
+        is_right=is_right_gradients,  # type: ignore[arg-type]  # of several results
         peers={
             "tdsl": kernel(lambda: norm_backward.compile(R=ROWS, C=COLUMNS)),
             **torch_peers.peers(torch_norm_backward),

@@ -52,12 +52,12 @@ def grouped_attention(ops: Any, q: Any, k: Any, v: Any, causal: bool = False) ->
     return ops.einsum("hgij,hje->hgie", p, v)
 
 
-def chunk_scan(ops: Any, c: Any, b: Any, total: Any, dt: Any, x: Any, before: Any) -> Any:
+def chunk_scan(ops: Any, c: Any, b: Any, total: Any, dt: Any, x: Any, states: Any) -> Any:
     """[c, t, s], [c, u, s], [c, t, h], [c, t, h], [c, t, h, p] and states [c, h, p, s]."""
     weights = ops.decayed(ops.einsum("cts,cus->ctu", c, b), total, dt)
-    near = ops.einsum("chtu,cuhp->cthp", weights, x)
-    far = ops.einsum("cts,chps->cthp", c, before)
-    return near + ops.times_steps(far, ops.exp(total))
+    within_chunk = ops.einsum("chtu,cuhp->cthp", weights, x)
+    from_before = ops.einsum("cts,chps->cthp", c, states)
+    return within_chunk + ops.times_steps(from_before, ops.exp(total))
 
 
 def chunk_state(ops: Any, b: Any, total: Any, dt: Any, x: Any) -> Any:

@@ -41,10 +41,10 @@ class Chain:
 
     def is_right(self, result: Any, arrays: Arrays) -> bool:
         """Whether each result is within the error of its sums."""
-        wanted = self.expected(*(a.astype(np.float64) for a in arrays))
+        expected = self.expected(*(a.astype(np.float64) for a in arrays))
         error = self.terms * float(np.finfo(np.float32).eps)
-        several = isinstance(wanted, tuple)
-        pairs = zip(result, wanted, strict=True) if several else [(result, wanted)]
+        is_tuple = isinstance(expected, tuple)
+        pairs = zip(result, expected, strict=True) if is_tuple else [(result, expected)]
         return all(within(error, lambda *_, w=w: w, widen=False)(r, ()) for r, w in pairs)
 
     def graph(self, *, fuse: bool = True) -> td.Graph:
@@ -79,8 +79,10 @@ def _fused(chain: Chain) -> Prepare:
 
         compiled = build()
         out = compiled(*arrays)
-        (made,) = compiled.executables
-        return Compiled(lambda: compiled(*arrays, out=out), lambda: build().executable(made))
+        (specialisation,) = compiled.executables
+        return Compiled(
+            lambda: compiled(*arrays, out=out), lambda: build().executable(specialisation)
+        )
 
     return prepare
 

@@ -9,8 +9,8 @@ from benchmarks.chains.chain import Chain
 SIDE = 256
 
 
-def norm_conv_gate(ops: Any, x: Any, gain: Any, shift: Any, w: Any, near: Any) -> Any:
-    return ops.gate(ops.depthwise(ops.conv(ops.layer_norm2d(x, gain, shift), w), near))
+def norm_conv_gate(ops: Any, x: Any, gain: Any, shift: Any, w: Any, filters: Any) -> Any:
+    return ops.gate(ops.depthwise(ops.conv(ops.layer_norm2d(x, gain, shift), w), filters))
 
 
 def norm_gate_residual(ops: Any, x: Any, gain: Any, shift: Any, w: Any, u: Any, gamma: Any) -> Any:
@@ -18,20 +18,20 @@ def norm_gate_residual(ops: Any, x: Any, gain: Any, shift: Any, w: Any, u: Any, 
     return ops.scale_channels(ops.conv(h, u), gamma) + x
 
 
-def conv_depthwise(ops: Any, x: Any, w: Any, near: Any) -> Any:
-    return ops.depthwise(ops.conv(x, w), near)
+def conv_depthwise(ops: Any, x: Any, w: Any, filters: Any) -> Any:
+    return ops.depthwise(ops.conv(x, w), filters)
 
 
 def conv_shuffle(ops: Any, x: Any, w: Any) -> Any:
     return ops.pixel_shuffle(ops.conv(x, w), 4)
 
 
-def gated_forward(ops: Any, x: Any, w: Any, near: Any, u: Any) -> Any:
-    return ops.conv(ops.gelu_gate(ops.depthwise(ops.conv(x, w), near)), u)
+def gated_forward(ops: Any, x: Any, w: Any, filters: Any, u: Any) -> Any:
+    return ops.conv(ops.gelu_gate(ops.depthwise(ops.conv(x, w), filters)), u)
 
 
-def inverted_residual(ops: Any, x: Any, w: Any, near: Any, u: Any) -> Any:
-    h = ops.relu6(ops.depthwise(ops.relu6(ops.conv(x, w)), near))
+def inverted_residual(ops: Any, x: Any, w: Any, filters: Any, u: Any) -> Any:
+    h = ops.relu6(ops.depthwise(ops.relu6(ops.conv(x, w)), filters))
     return ops.conv(h, u) + x
 
 
@@ -39,8 +39,8 @@ def conv_relu_conv(ops: Any, x: Any, w: Any, u: Any, step: int) -> Any:
     return ops.conv(ops.relu(ops.conv(x, w, step)), u)
 
 
-def depthwise_conv(ops: Any, x: Any, near: Any, w: Any, step: int) -> Any:
-    return ops.conv(ops.depthwise(x, near, step), w)
+def depthwise_conv(ops: Any, x: Any, filters: Any, w: Any, step: int) -> Any:
+    return ops.conv(ops.depthwise(x, filters, step), w)
 
 
 def adds_concat_pool(ops: Any, *arrays: Any) -> Any:

@@ -4,6 +4,7 @@ import json
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from math import prod
 from pathlib import Path
 from typing import Annotated
 
@@ -23,7 +24,7 @@ ARCHITECTURES = ("sm_80", "sm_90a")
 
 
 @dataclass(frozen=True)
-class Used:
+class KernelResources:
     """What a kernel uses, as ptxas says: `spills` and `stack` are bytes of a thread, `shared` of a block."""
 
     name: str
@@ -35,8 +36,8 @@ class Used:
 
 
 @dataclass(frozen=True)
-class Found:
-    """What the search takes for a chain; and what that would be with its calls apart.
+class ChainResult:
+    """What the search takes for a chain; and what that would be with a kernel for each call.
 
     `bytes` are those of global memory and `predicted` seconds, both by the model.
     """
@@ -44,11 +45,11 @@ class Found:
     chain: str
     arch: str
     schedule: str
-    kernels: tuple[Used, ...]
+    kernels: tuple[KernelResources, ...]
     bytes: float
-    bytes_apart: float
+    bytes_separate: float
     predicted: float
-    predicted_apart: float
+    predicted_separate: float
 
 
 def run(
@@ -65,28 +66,28 @@ def run(
     chosen = [c for c in CHAINS if not case or c.name in case]
     if not chosen:
         raise typer.BadParameter(f"no chain {case}; there are {', '.join(c.name for c in CHAINS)}")
-    results = [made(c, name) for c in chosen for name in arch or ARCHITECTURES]
+    results = [compile_chain(c, name) for c in chosen for name in arch or ARCHITECTURES]
     console.print(table(results))
     if json_:
-        head = report.machine() | {"suite": "kernels"}
-        head["command"] = " ".join(["python -m benchmarks", *sys.argv[1:]])
-        json_.write_text(json.dumps(head | {"results": [*map(asdict, results)]}, indent=1) + "\n")
+        record = report.machine() | {"suite": "kernels"}
+        record["command"] = " ".join(["python -m benchmarks", *sys.argv[1:]])
+        json_.write_text(json.dumps(record | {"results": [*map(asdict, results)]}, indent=1) + "\n")
 
 
-def made(chain: Chain, arch: str) -> Found:
+def compile_chain(chain: Chain, arch: str) -> ChainResult:
     """The best schedule for a chain, and what its kernels use; errors as those of `td.compile`."""
     target = Target("cuda", arch=arch)
-    whole = program_of(chain)
-    found = candidates(whole.program, {}, target, None, whole.results)
-    best, apart = found[0], _apart(found)
+    merged = program_of(chain)
+    ranked = candidates(merged.program, {}, target, None, merged.results)
+    best, separate = ranked[0], _separate_calls(ranked)
     kernels = td.compile(best.schedule, target=target).launch.kernels
-    used = tuple(
-        Used(k.name, k.block[0] * k.block[1] * k.block[2], k.registers, k.spills, k.stack, k.used_shared)
+    resources = tuple(
+        KernelResources(k.name, prod(k.block), k.registers, k.spills, k.stack, k.used_shared)
         for k in kernels
     )  # fmt: skip
-    return Found(
-        chain.name, arch, best.label, used, best.schedule.traffic("global"),
-        apart.schedule.traffic("global"), best.seconds, apart.seconds,
+    return ChainResult(
+        chain.name, arch, best.label, resources, best.schedule.traffic("global"),
+        separate.schedule.traffic("global"), best.seconds, separate.seconds,
     )  # fmt: skip
 
 
@@ -96,30 +97,30 @@ def program_of(chain: Chain) -> MergedGraph:
     return merge_graph(plan, chain.shapes)
 
 
-def _apart(found: Sequence[Candidate]) -> Candidate:
+def _separate_calls(ranked: Sequence[Candidate]) -> Candidate:
     """A kernel for each call by its default schedule, or for what is one call the default schedule."""
     for label in ("calls apart", "default"):
-        for c in found:
+        for c in ranked:
             if c.label == label:
                 return c
     raise AssertionError("the search looks at the default schedule")
 
 
-def table(found: Sequence[Found]) -> Table:
+def table(results: Sequence[ChainResult]) -> Table:
     """A line for each chain and architecture."""
-    shown = Table(
+    out = Table(
         title="chains on GPUs, compiled; bytes of global memory as predicted", title_justify="left"
     )
-    shown.add_column("chain", no_wrap=True)
-    shown.add_column("arch")
-    shown.add_column("schedule")
-    for head in ("kernels", "registers", "spills", "shared KiB", "MB", "MB apart"):
-        shown.add_column(head, justify="right")
-    for f in found:
-        shown.add_row(
-            f.chain, f.arch, f.schedule, str(len(f.kernels)),
-            str(max(k.registers for k in f.kernels)), str(sum(k.spills for k in f.kernels)),
-            f"{max(k.shared for k in f.kernels) / 1024:.1f}", f"{f.bytes / 1e6:.1f}",
-            f"{f.bytes_apart / 1e6:.1f}",
+    out.add_column("chain", no_wrap=True)
+    out.add_column("arch")
+    out.add_column("schedule")
+    for head in ("kernels", "registers", "spills", "shared KiB", "MB", "MB separate"):
+        out.add_column(head, justify="right")
+    for r in results:
+        out.add_row(
+            r.chain, r.arch, r.schedule, str(len(r.kernels)),
+            str(max(k.registers for k in r.kernels)), str(sum(k.spills for k in r.kernels)),
+            f"{max(k.shared for k in r.kernels) / 1024:.1f}", f"{r.bytes / 1e6:.1f}",
+            f"{r.bytes_separate / 1e6:.1f}",
         )  # fmt: skip
-    return shown
+    return out

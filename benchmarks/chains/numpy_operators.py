@@ -127,19 +127,19 @@ def scale_channels(x: Array, scale: Array) -> Array:
 
 def pixel_shuffle(x: Array, by: int) -> Array:
     n, channels, height, width = x.shape
-    apart = x.reshape(n, channels // by**2, by, by, height, width)
-    return apart.transpose(0, 1, 4, 2, 5, 3).reshape(n, -1, by * height, by * width)
+    split = x.reshape(n, channels // by**2, by, by, height, width)
+    return split.transpose(0, 1, 4, 2, 5, 3).reshape(n, -1, by * height, by * width)
 
 
 def concat(parts: Sequence[Array]) -> Array:
     return np.concatenate(parts, 1)
 
 
-def decayed(alike: Array, total: Array, dt: Array) -> Array:
+def decayed(similarity: Array, total: Array, dt: Array) -> Array:
     t, u = np.ogrid[: total.shape[1], : total.shape[1]]
-    turned = total.transpose(0, 2, 1)
-    since = np.where(u <= t, turned[..., None] - turned[..., None, :], -math.inf)
-    return np.asarray(alike[:, None] * np.exp(since) * dt.transpose(0, 2, 1)[:, :, None])
+    transposed = total.transpose(0, 2, 1)
+    elapsed = np.where(u <= t, transposed[..., None] - transposed[..., None, :], -math.inf)
+    return np.asarray(similarity[:, None] * np.exp(elapsed) * dt.transpose(0, 2, 1)[:, :, None])
 
 
 def left_over(total: Array, dt: Array) -> Array:

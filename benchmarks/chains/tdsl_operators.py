@@ -240,13 +240,13 @@ def concat(parts: Sequence[Any]) -> Any:
     return _call(out, **{t.name: part for t, part in zip(inputs, parts, strict=True)})
 
 
-def decayed(alike: Any, total: Any, dt: Any) -> Any:
+def decayed(similarity: Any, total: Any, dt: Any) -> Any:
     """Weights of a chunk of a scan: [c, t, u], [c, t, h] and [c, u, h] to [c, h, t, u]."""
-    a, b, d = _input("a", alike), _input("b", total), _input("d", dt)
+    a, b, d = _input("a", similarity), _input("b", total), _input("d", dt)
     out, (c, h, t, u) = td.Func("decayed"), td.vars("c h t u")
-    since = td.where(u <= t, b[c, t, h] - b[c, u, h], -math.inf)
-    out[c, h, t, u] = a[c, t, u] * td.exp(since) * d[c, u, h]
-    return _call(out, a=alike, b=total, d=dt)
+    elapsed = td.where(u <= t, b[c, t, h] - b[c, u, h], -math.inf)
+    out[c, h, t, u] = a[c, t, u] * td.exp(elapsed) * d[c, u, h]
+    return _call(out, a=similarity, b=total, d=dt)
 
 
 def left_over(total: Any, dt: Any) -> Any:

@@ -99,11 +99,13 @@ def concat(parts: Sequence[Tensor]) -> Tensor:
     return torch.cat(list(parts), 1)
 
 
-def decayed(alike: Tensor, total: Tensor, dt: Tensor) -> Tensor:
+def decayed(similarity: Tensor, total: Tensor, dt: Tensor) -> Tensor:
     t = torch.arange(total.shape[1])
-    turned = total.transpose(1, 2)
-    since = torch.where(t <= t[:, None], turned[..., None] - turned[..., None, :], -math.inf)
-    return alike[:, None] * torch.exp(since) * dt.transpose(1, 2)[:, :, None]
+    transposed = total.transpose(1, 2)
+    elapsed = torch.where(
+        t <= t[:, None], transposed[..., None] - transposed[..., None, :], -math.inf
+    )
+    return similarity[:, None] * torch.exp(elapsed) * dt.transpose(1, 2)[:, :, None]
 
 
 def left_over(total: Tensor, dt: Tensor) -> Tensor:

@@ -43,8 +43,8 @@ class GpuCase:
         s = self.program.schedule(**sizes, target=td.Target("cuda", arch=arch or self.arch))
         if self.schedule is not None:
             self.schedule(s)
-        made: td.Compiled = td.compile(s)
-        return made
+        program: td.Compiled = td.compile(s)
+        return program
 
     def arrays(self, compiled: td.Compiled) -> Arrays:
         """The input: the same numbers in every run."""
@@ -76,11 +76,11 @@ class GpuCase:
         )  # fmt: skip
 
 
-def wide(arrays: Arrays) -> Arrays:
+def in_double(arrays: Arrays) -> Arrays:
     """Arrays whose arithmetic in NumPy is precise enough to be expected."""
     return tuple(a.astype(np.float64) if a.dtype.kind not in "biu" else a for a in arrays)
 
 
-def single(arrays: Arrays) -> Arrays:
+def in_single(arrays: Arrays) -> Arrays:
     """The same for large arrays, of which double precision would take too long."""
     return tuple(a.astype(np.float32) if a.dtype.kind not in "biu" else a for a in arrays)

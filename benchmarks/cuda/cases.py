@@ -142,14 +142,14 @@ def conv(x: td.bf16["B", "H", "W", "C"], w: td.bf16[3, 3, "C", "F"]):
 
 def expected_attention(q: Array, k: Array, v: Array, causal: bool = False) -> Array:
     """By NumPy, a head at a time."""
-    made = np.empty_like(q)
+    out = np.empty_like(q)
     for h in range(len(q)):
         score = q[h] @ k[h].T / np.sqrt(q.dtype.type(DEPTH))
         if causal:
             score[np.triu_indices(len(score), 1)] = -1e30
         e = np.exp(score - score.max(1, keepdims=True))
-        made[h] = e @ v[h] / e.sum(1, keepdims=True)
-    return made
+        out[h] = e @ v[h] / e.sum(1, keepdims=True)
+    return out
 
 
 def expected_conv(x: Array, w: Array) -> Array:
@@ -161,18 +161,18 @@ def expected_conv(x: Array, w: Array) -> Array:
 
 def torch_conv(torch: Any, x: Any, w: Any) -> Any:
     """By cuDNN, on the memory that channels-last tensors have."""
-    made = torch.nn.functional.conv2d(x.permute(0, 3, 1, 2), w.permute(3, 2, 0, 1))
-    return made.permute(0, 2, 3, 1)
+    out = torch.nn.functional.conv2d(x.permute(0, 3, 1, 2), w.permute(3, 2, 0, 1))
+    return out.permute(0, 2, 3, 1)
 
 
 def sdpa(backend: str, causal: bool) -> Any:
     """Attention by one of PyTorch's backends."""
 
     def run(torch: Any, q: Any, k: Any, v: Any) -> Any:
-        chosen = getattr(torch.nn.attention.SDPBackend, backend)
-        with torch.nn.attention.sdpa_kernel([chosen]):
-            given = (x.unsqueeze(0) for x in (q, k, v))
-            return torch.nn.functional.scaled_dot_product_attention(*given, is_causal=causal)[0]
+        sdp_backend = getattr(torch.nn.attention.SDPBackend, backend)
+        with torch.nn.attention.sdpa_kernel([sdp_backend]):
+            operands = (x.unsqueeze(0) for x in (q, k, v))
+            return torch.nn.functional.scaled_dot_product_attention(*operands, is_causal=causal)[0]
 
     return run
 

@@ -43,9 +43,9 @@ def run(
     """Build, check and time kernels of a GPU beside cuBLAS, cuDNN, torch.compile, Triton and a copy."""
     console = Console(width=None if sys.stdout.isatty() else 140)
     chosen = choose(group or [], case or [])
-    head = report.machine() | {"suite": "cuda", "rounds": count}
-    head["versions"] |= {p: v for p in PACKAGES if (v := report.installed(p))}
-    head["command"] = " ".join(["python -m benchmarks", *sys.argv[1:]])
+    record = report.machine() | {"suite": "cuda", "rounds": count}
+    record["versions"] |= {p: v for p in PACKAGES if (v := report.installed(p))}
+    record["command"] = " ".join(["python -m benchmarks", *sys.argv[1:]])
     if into is not None:
         bundle.write(str(into), map(job, chosen))
         console.print(f"python -m tdsl.run_bundle {into}", markup=False)
@@ -54,17 +54,17 @@ def run(
         results = [emulated.check(c) for c in chosen]
         console.print(emulated.table(results))
         if json_:
-            json_.write_text(json.dumps(head | {"results": results}, indent=1) + "\n")
+            json_.write_text(json.dumps(record | {"results": results}, indent=1) + "\n")
         raise typer.Exit(int(not all(r["right"] for r in results)))
-    device = found(console)
-    head |= {"device": device.name, "arch": device.arch, "driver": device.driver.version()}
-    head["copy_bandwidth"] = Clock(device).copy_bandwidth()
-    copied = f"copies at {head['copy_bandwidth'] / 1e9:.0f} GB/s"
-    console.print(f"{head['date']}  {device.name} ({device.arch}), {copied}")
-    results = [timed(c, device, count, peer or [], console) for c in chosen]
-    head["summary"] = goals.summarize(results, goals.CUDA_GOALS)
-    console.print(report.summary(head["summary"]))
-    write(json_, head | {"results": results}, console)
+    device = find_device(console)
+    record |= {"device": device.name, "arch": device.arch, "driver": device.driver.version()}
+    record["copy_bandwidth"] = Clock(device).copy_bandwidth()
+    copied = f"copies at {record['copy_bandwidth'] / 1e9:.0f} GB/s"
+    console.print(f"{record['date']}  {device.name} ({device.arch}), {copied}")
+    results = [time_case(c, device, count, peer or [], console) for c in chosen]
+    record["summary"] = goals.summarize(results, goals.CUDA_GOALS)
+    console.print(report.summary(record["summary"]))
+    write(json_, record | {"results": results}, console)
     raise typer.Exit(int(any("WRONG" in p["note"] for r in results for p in r["peers"].values())))
 
 
@@ -80,16 +80,16 @@ def choose(groups: list[str], names: list[str]) -> list[GpuCase]:
 
 def job(case: GpuCase) -> bundle.Job:
     """A case for a bundle, with its result by NumPy."""
-    from benchmarks.cuda.case import single
+    from benchmarks.cuda.case import in_single
 
     compiled = case.compiled(case.sizes)
     arrays = case.arrays(compiled)
     (output,) = compiled.signature.outputs
-    expected = case.expected(*single(arrays)).astype(output.dtype.numpy)
+    expected = case.expected(*in_single(arrays)).astype(output.dtype.numpy)
     return bundle.Job(case.name, compiled, expected=expected, flops=case.flops(case.sizes))
 
 
-def found(console: Console) -> Device:
+def find_device(console: Console) -> Device:
     """The GPU; without one, the reason and what can be done."""
     try:
         return driver().device()
@@ -99,7 +99,7 @@ def found(console: Console) -> Device:
         raise typer.Exit(1) from None
 
 
-def timed(
+def time_case(
     case: GpuCase, device: Device, count: int, peers: list[str], console: Console
 ) -> dict[str, Any]:
     """The record of a case, whose table is printed."""

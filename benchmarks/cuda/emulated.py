@@ -7,7 +7,7 @@ from typing import Any
 from rich.table import Table
 
 import tdsl as td
-from benchmarks.cuda.case import GpuCase, wide
+from benchmarks.cuda.case import GpuCase, in_double
 
 
 def check(case: GpuCase) -> dict[str, Any]:
@@ -17,7 +17,7 @@ def check(case: GpuCase) -> dict[str, Any]:
     start = time.perf_counter()
     result = td.emulate(small)(*arrays)
     seconds = time.perf_counter() - start
-    error, right = case.error(small, result, case.expected(*wide(arrays)))
+    error, right = case.error(small, result, case.expected(*in_double(arrays)))
     start = time.perf_counter()
     launch = case.compiled(case.sizes).launch
     return {

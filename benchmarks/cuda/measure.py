@@ -10,14 +10,14 @@ import numpy as np
 
 import tdsl as td
 from benchmarks.case import Array, Arrays, PeerMissing
-from benchmarks.cuda.case import GpuCase, single
+from benchmarks.cuda.case import GpuCase, in_single
 from benchmarks.rounds import Timing
 from benchmarks.torch_peers import array, tensor
 from tdsl.codegen.cuda.device_array import DeviceArray
 from tdsl.codegen.cuda.driver import Device
 from tdsl.codegen.cuda.timing import Clock
 
-PER_TURN = 10  # timed runs, of which the median is a turn
+RUNS_PER_TURN = 10  # timed runs, of which the median is a turn
 Call = Callable[[], object]
 
 
@@ -30,20 +30,20 @@ def compare(
     compiled.executable(compiled.specialisation({}))
     compile_ms = 1e3 * (time.perf_counter() - start)
     arrays = case.arrays(compiled)
-    expected = case.expected(*single(arrays))
+    expected = case.expected(*in_single(arrays))
     clock = Clock(device)
     calls: dict[str, Call] = {}
     timings = [Timing("tdsl", compile_ms=compile_ms)]
-    calls["tdsl"] = _ours(case, compiled, arrays, device, expected, timings[0])
+    calls["tdsl"] = _prepare_ours(case, compiled, arrays, device, expected, timings[0])
     for name, peer in peers_of(case).items():
         if not peers or name in peers:
             timings.append(Timing(name))
-            calls[name] = _theirs(case, compiled, peer, arrays, expected, timings[-1])
+            calls[name] = _prepare_peer(case, compiled, peer, arrays, expected, timings[-1])
     for n in range(rounds):
         first = n % len(timings)
         for t in timings[first:] + timings[:first]:
             if not t.note:
-                t.turns.append(statistics.median(clock.times(calls[t.peer], PER_TURN)))
+                t.turns.append(statistics.median(clock.times(calls[t.peer], RUNS_PER_TURN)))
     if case.bound and (not peers or "copy" in peers):
         ms = 1e3 * case.bytes(compiled) / clock.copy_bandwidth()
         timings.append(Timing("copy", turns=[ms] * rounds))
@@ -57,33 +57,33 @@ def device_arch(device: Device, case: GpuCase) -> str:
 
 def peers_of(case: GpuCase) -> dict[str, Callable[..., Any]]:
     """The peers of a case, and the one named "torch" through torch.compile."""
-    found = dict(case.peers)
-    if "torch" in found:
-        found["torch-compile"] = _compiled(found["torch"])
-    return found
+    peers = dict(case.peers)
+    if "torch" in peers:
+        peers["torch-compile"] = _torch_compiled(peers["torch"])
+    return peers
 
 
-def _compiled(f: Callable[..., Any]) -> Callable[..., Any]:
+def _torch_compiled(f: Callable[..., Any]) -> Callable[..., Any]:
     @functools.cache
-    def made(torch: Any) -> Any:
+    def compile_with(torch: Any) -> Any:
         return torch.compile(functools.partial(f, torch), dynamic=False)
 
-    return lambda torch, *tensors: made(torch)(*tensors)
+    return lambda torch, *tensors: compile_with(torch)(*tensors)
 
 
-def _ours(
+def _prepare_ours(
     case: GpuCase, compiled: td.Compiled, arrays: Arrays, device: Device, expected: Array, timing: Timing
 ) -> Call:  # fmt: skip
-    held = [on_gpu(device, a) for a in arrays]
+    device_arrays = [on_gpu(device, a) for a in arrays]
     try:
-        out = compiled(*held)
+        out = compiled(*device_arrays)
         error, right = case.error(compiled, out.numpy(), expected)
     except td.TdslError as problem:
         timing.note = problem.message
         return lambda: None
     if not right:
         timing.note = f"WRONG result: off by {error:.1e}"
-    return lambda: compiled(*held, out=out)
+    return lambda: compiled(*device_arrays, out=out)
 
 
 def on_gpu(device: Device, a: Array) -> DeviceArray:
@@ -93,7 +93,7 @@ def on_gpu(device: Device, a: Array) -> DeviceArray:
     return DeviceArray(device, memory.pointer, a.shape, a.dtype, memory)
 
 
-def _theirs(
+def _prepare_peer(
     case: GpuCase, compiled: td.Compiled, peer: Callable[..., Any], arrays: Arrays, expected: Array,
     timing: Timing,
 ) -> Call:  # fmt: skip

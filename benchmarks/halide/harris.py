@@ -27,9 +27,9 @@ def build(arrays: Arrays, by_hand: bool) -> Program:
     )
 
     def window(a: hl.Func, b: hl.Func) -> hl.Expr:
-        near = [(i, j) for j in (-1, 0, 1) for i in (-1, 0, 1)]
+        offsets = [(i, j) for j in (-1, 0, 1) for i in (-1, 0, 1)]
         total = a[x - 1, y - 1] * b[x - 1, y - 1]
-        for i, j in near[1:]:
+        for i, j in offsets[1:]:
             total = total + a[x + i, y + j] * b[x + i, y + j]
         return total
 

@@ -33,20 +33,20 @@ def main(m: int, n: int, k: int, calls: int) -> None:
     s = matmul.schedule(M=m, N=n, K=k)
     grid = td.recipes.cosma(s["C"], comm.size)
     p = td.compile(s)
-    own = p.block("A", a), p.block("B", b)
-    block, carried = p(*own, count=True)
-    right = bool(np.array_equal(block, p.block("C", a @ b)))
+    blocks = p.block("A", a), p.block("B", b)
+    block, carried = p(*blocks, count=True)
+    is_right = bool(np.array_equal(block, p.block("C", a @ b)))
     times = []
     for _ in range(calls):
         comm.Barrier()
         start = time.perf_counter()
-        p(*own)
+        p(*blocks)
         comm.Barrier()
         times.append(1e3 * (time.perf_counter() - start))
     total = comm.reduce(carried.sent)
-    right = comm.reduce(right, MPI.MIN)
+    is_right = comm.reduce(is_right, MPI.MIN)
     if comm.rank == 0:
-        answer = {"ms": times, "bytes": total, "right": bool(right), "grid": grid.shape}
+        answer = {"ms": times, "bytes": total, "right": bool(is_right), "grid": grid.shape}
         sys.stdout.write(json.dumps(answer) + "\n")
 
 

@@ -38,14 +38,14 @@ class Missing(Exception):
 def run(console: Console, names: list[str], turns: int) -> list[dict[str, Any]]:
     """The records of the named products and simulations, all when none are named."""
     records = []
-    known = [*PRODUCTS, *SIMULATED]
-    for name in names or known:
-        if name not in known:
-            raise KeyError(f"no case {name!r}; there are {', '.join(known)}")
-        made = simulated(name) if name in SIMULATED else product(name, turns)
-        for record in made:
+    names_known = [*PRODUCTS, *SIMULATED]
+    for name in names or names_known:
+        if name not in names_known:
+            raise KeyError(f"no case {name!r}; there are {', '.join(names_known)}")
+        new_records = simulated(name) if name in SIMULATED else product(name, turns)
+        for record in new_records:
             console.print(table(record))
-        records += made
+        records += new_records
     return records
 
 
@@ -54,17 +54,17 @@ def product(name: str, turns: int) -> list[dict[str, Any]]:
     records = []
     with tempfile.TemporaryDirectory() as folder:
         for ranks in RANKS:
-            commands = {"tdsl": _ours(name, ranks), "scalapack": None}
+            commands = {"tdsl": _tdsl_command(name, ranks), "scalapack": None}
             peers: dict[str, dict[str, Any]] = {p: {"note": "", "turns_ms": []} for p in commands}
             try:
-                commands["scalapack"] = _theirs(name, ranks, Path(folder))
+                commands["scalapack"] = _scalapack_command(name, ranks, Path(folder))
             except Missing as missing:
                 peers["scalapack"]["note"] = str(missing)
             for turn in range(turns):
                 order = list(commands)[:: 1 if turn % 2 else -1]
                 for peer in order:
                     if commands[peer] is not None and not peers[peer]["note"]:
-                        _add(peers[peer], commands[peer])
+                        _add_turn(peers[peer], commands[peer])
             for peer in peers.values():
                 if peer["turns_ms"]:
                     peer["median_ms"] = statistics.median(peer["turns_ms"])
@@ -72,7 +72,7 @@ def product(name: str, turns: int) -> list[dict[str, Any]]:
     return records
 
 
-def _ours(name: str, ranks: int) -> list[str]:
+def _tdsl_command(name: str, ranks: int) -> list[str]:
     from tdsl.distribute.launch import command
 
     launched = command(ranks, "", [])[:-3]  # mpiexec and the interpreter
@@ -80,7 +80,7 @@ def _ours(name: str, ranks: int) -> list[str]:
     return [*launched, "-m", "benchmarks.mpi.product", *sizes, str(CALLS)]
 
 
-def _theirs(name: str, ranks: int, folder: Path) -> list[str]:
+def _scalapack_command(name: str, ranks: int, folder: Path) -> list[str]:
     """ScaLAPACK's PDGEMM, compiled; Missing where it cannot be."""
     compiler, launcher = shutil.which("mpicc.mpich"), shutil.which("mpiexec.mpich")
     if compiler is None or launcher is None:
@@ -89,8 +89,8 @@ def _theirs(name: str, ranks: int, folder: Path) -> list[str]:
     if not program.exists():
         source = Path(__file__).parent / "pdgemm.c"
         command = [compiler, "-O2", "-o", str(program), str(source), "-lscalapack-mpich"]
-        done = subprocess.run(command, capture_output=True, text=True)
-        if done.returncode:
+        process = subprocess.run(command, capture_output=True, text=True)
+        if process.returncode:
             raise Missing(f"ScaLAPACK cannot be linked: {NEEDS}")
     arguments = map(str, (*PRODUCTS[name], BLOCK, *_grid(name, ranks), CALLS))
     return [launcher, "-n", str(ranks), str(program), *arguments]
@@ -108,16 +108,16 @@ def _grid(name: str, ranks: int) -> tuple[int, int]:
     return rows, ranks // rows
 
 
-def _add(peer: dict[str, Any], command: list[str]) -> None:
+def _add_turn(peer: dict[str, Any], command: list[str]) -> None:
     """One turn: its median time, and the bytes of a call."""
     environment = (
         os.environ | KEEP_MEMORY | dict.fromkeys(THREAD_VARIABLES, "1") | {"PYTHONPATH": str(ROOT)}
     )
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
-    if done.returncode:
-        peer["note"] = f"failed: {done.stderr.strip().splitlines()[-1:]}"
+    process = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+    if process.returncode:
+        peer["note"] = f"failed: {process.stderr.strip().splitlines()[-1:]}"
         return
-    answer = json.loads(done.stdout)
+    answer = json.loads(process.stdout)
     if not answer["right"]:
         peer["note"] = "WRONG result"
         return
@@ -132,11 +132,13 @@ def simulated(name: str) -> list[dict[str, Any]]:
     for ranks in SIMULATED_RANKS:
         command = [sys.executable, "-m", "benchmarks.mpi.simulator", name, str(ranks)]
         environment = os.environ | {"PYTHONPATH": str(ROOT)}
-        done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
-        note = "" if not done.returncode else f"failed: {done.stderr.strip().splitlines()[-1:]}"
-        found = json.loads(done.stdout) if not note else {}
+        process = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+        note = (
+            "" if not process.returncode else f"failed: {process.stderr.strip().splitlines()[-1:]}"
+        )
+        seconds = json.loads(process.stdout) if not note else {}
         records.append(
-            {"case": name, "ranks": ranks, "simulated": found, "peers": {"": {"note": note}}}
+            {"case": name, "ranks": ranks, "simulated": seconds, "peers": {"": {"note": note}}}
         )
     return records
 
@@ -145,11 +147,11 @@ def table(record: dict[str, Any]) -> Table:
     """One line a peer: its times and bytes."""
     out = Table(title=f"{record['case']} on {record['ranks']} ranks", title_justify="left")
     if "simulated" in record:
-        found = record["simulated"]
+        seconds = record["simulated"]
         for head, key in (("plan of one s", "one_s"), ("all s", "all_s"), ("run s", "run_s")):
             out.add_column(head, justify="right")
-            found[key] = found.get(key, float("nan"))
-        out.add_row(*(f"{found[key]:.3f}" for key in ("one_s", "all_s", "run_s")))
+            seconds[key] = seconds.get(key, float("nan"))
+        out.add_row(*(f"{seconds[key]:.3f}" for key in ("one_s", "all_s", "run_s")))
         return out
     for head in ("peer", "min ms", "median ms", "max ms", "bytes"):
         out.add_column(head, justify="left" if head == "peer" else "right", no_wrap=True)

@@ -31,18 +31,18 @@ def run(
     if not chosen:
         names = ", ".join(dict.fromkeys(c.group for c in SCHEDULES))
         raise typer.BadParameter(f"no program {group}; there are {names}")
-    found = [f for c in chosen for machine in MACHINES for f in figures(c, machine)]
-    console.print(table(found))
+    all_figures = [f for c in chosen for machine in MACHINES for f in figures(c, machine)]
+    console.print(table(all_figures))
     if json_:
-        head = report.machine() | {"suite": "predicted", "summary": summary(found)}
-        head["command"] = " ".join(["python -m benchmarks", *sys.argv[1:]])
-        results = [asdict(f) | {"error": round(f.error, 4)} for f in found]
-        json_.write_text(json.dumps(head | {"results": results}, indent=1) + "\n")
+        record = report.machine() | {"suite": "predicted", "summary": summary(all_figures)}
+        record["command"] = " ".join(["python -m benchmarks", *sys.argv[1:]])
+        results = [asdict(f) | {"error": round(f.error, 4)} for f in all_figures]
+        json_.write_text(json.dumps(record | {"results": results}, indent=1) + "\n")
 
 
-def summary(found: Sequence[Figure]) -> dict[str, float]:
-    """How many predictions there are, how many are near what was counted, and the mean of the errors."""
-    errors = [abs(f.error) for f in found]
+def summary(all_figures: Sequence[Figure]) -> dict[str, float]:
+    """How many predictions there are, how many are close to what was counted, and the mean of the errors."""
+    errors = [abs(f.error) for f in all_figures]
     return {
         "figures": len(errors),
         "within 10 %": sum(e <= 0.1 for e in errors),
@@ -51,20 +51,20 @@ def summary(found: Sequence[Figure]) -> dict[str, float]:
     }
 
 
-def table(found: Sequence[Figure]) -> Table:
+def table(all_figures: Sequence[Figure]) -> Table:
     """A line for each schedule and cache, then the summary."""
-    known = summary(found)
-    told = ", ".join(f"{n} {name}" for name, n in known.items() if name != "mean error")
-    made = Table(
+    totals = summary(all_figures)
+    counts = ", ".join(f"{n} {name}" for name, n in totals.items() if name != "mean error")
+    out = Table(
         title="bytes beyond caches of one thread, predicted and counted",
         title_justify="left",
-        caption=f"{told}; mean error {known['mean error']:.1%}",
+        caption=f"{counts}; mean error {totals['mean error']:.1%}",
         caption_justify="left",
     )
-    made.add_column("schedule", no_wrap=True)
+    out.add_column("schedule", no_wrap=True)
     for head in ("cache KiB", "predicted kB", "counted kB", "error"):
-        made.add_column(head, justify="right", no_wrap=True)
-    for f in found:
+        out.add_column(head, justify="right", no_wrap=True)
+    for f in all_figures:
         sizes = (f"{n / 1e3:.1f}" for n in (f.predicted, f.counted))
-        made.add_row(f.schedule, f"{f.cache >> 10}", *sizes, f"{f.error:+.1%}")
-    return made
+        out.add_row(f.schedule, f"{f.cache >> 10}", *sizes, f"{f.error:+.1%}")
+    return out

@@ -42,26 +42,26 @@ class Figure:
 
 
 @contextmanager
-def described(made: Machine) -> Iterator[None]:
+def use_machine(machine: Machine) -> Iterator[None]:
     """Schedules are made for a machine meanwhile."""
-    with patch.object(Target, "machine", lambda _: made):
+    with patch.object(Target, "machine", lambda _: machine):
         yield
 
 
-def figures(counted: Counted, made: Machine) -> list[Figure]:
+def figures(counted: Counted, machine: Machine) -> list[Figure]:
     """Those of each cache; none where there is no such schedule."""
-    with described(made):
+    with use_machine(machine):
         program = counted.build()
-        return [] if program is None else _count(counted.name, program, made)
+        return [] if program is None else _count(counted.name, program, machine)
 
 
-def _count(name: str, program: td.Compiled, made: Machine) -> list[Figure]:
+def _count(name: str, program: td.Compiled, machine: Machine) -> list[Figure]:
     rng = np.random.default_rng(0)
     inputs = bind_state(program.state, program.sizes).program.inputs
     arrays = {t.name: rng.random([n.value for n in t.shape], np.float32) for t in inputs}
-    values, exact = arguments_of(program.signature, (), arrays, None)
-    variant = replace(program.variant(exact), machine=made)
+    values, specialisation = arguments_of(program.signature, (), arrays, None)
+    variant = replace(program.variant(specialisation), machine=machine)
     return [
-        Figure(name, level.bytes or 0, found.predicted, found.counted)
-        for level, found in zip(made.caches, count_caches(variant, values), strict=True)
+        Figure(name, level.bytes or 0, traffic.predicted, traffic.counted)
+        for level, traffic in zip(machine.caches, count_caches(variant, values), strict=True)
     ]
