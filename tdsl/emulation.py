@@ -50,7 +50,7 @@ def emulate(compiled: Compiled) -> Entry:
             f"a schedule, as that of {argument.program.name!r}, is emulated when it is compiled",
             loc=here(),
             label="this call",
-            hint=_compiled_first(argument),
+            hint=_example_call(argument),
         )
     if getattr(getattr(compiled, "target", None), "name", "") != "cuda":
         raise TypeMismatch(
@@ -72,7 +72,7 @@ def emulate(compiled: Compiled) -> Entry:
     return Entry(compiled.signature, compiled.dynamic, build)
 
 
-def _compiled_first(schedule: Schedule) -> str:
+def _example_call(schedule: Schedule) -> str:
     for_a_gpu = schedule.target is not None and schedule.target.name == "cuda"
     arguments = "schedule" if for_a_gpu else 'schedule, target="cuda"'
     return f"td.emulate(td.compile({arguments}))"

@@ -41,7 +41,7 @@ class Operator(Suggesting):
         functools.update_wrapper(self, function)
         self.function, self.loc = function, loc
         self.name = function.__name__
-        self._parameters = self._declared()
+        self._parameters = self._declare_inputs()
         self._program: Program | None = None
         self._compiled: Compiled | None = None
 
@@ -49,14 +49,14 @@ class Operator(Suggesting):
     def program(self) -> Program:
         """The program of the operator, built on first use."""
         if self._program is None:
-            self._program = self._build()
+            self._program = self._build_program()
         return self._program
 
-    def _declared(self) -> tuple[Tensor | Scalar, ...]:
+    def _declare_inputs(self) -> tuple[Tensor | Scalar, ...]:
         """The inputs that the annotations declare."""
         annotations = self._annotations()
         return tuple(
-            self._input(p, annotations.get(p.name))
+            self._declare_input(p, annotations.get(p.name))
             for p in inspect.signature(self.function).parameters.values()
         )
 
@@ -72,7 +72,7 @@ class Operator(Suggesting):
                 hint='annotate parameters with types such as td.f32["M", "N"]',
             ) from None
 
-    def _input(self, parameter: inspect.Parameter, annotation: Any) -> Tensor | Scalar:
+    def _declare_input(self, parameter: inspect.Parameter, annotation: Any) -> Tensor | Scalar:
         name = str(parameter)
         problem = hint = ""
         tensor = tensor_from_annotation(parameter.name, annotation, self.loc)
@@ -92,7 +92,7 @@ class Operator(Suggesting):
             )
         return tensor
 
-    def _build(self) -> Program:
+    def _build_program(self) -> Program:
         result = self.function(*self._parameters)
         outputs = result if isinstance(result, tuple | list) else (result,)
         if not outputs or not all(isinstance(f, Func) for f in outputs):
@@ -142,14 +142,14 @@ class Operator(Suggesting):
 
         resolved = as_target(target)
         check_measure(measure, seconds, resolved)
-        sizes, values = self._sizes_of(args, named)
+        sizes, values = self._sizes_and_values(args, named)
         if measure and values is None:
             values = random_values(self.program, sizes)
         return autoschedule(
             self.program, sizes, resolved, values or {}, pin=pin, tries=measure, seconds=seconds
         )
 
-    def _sizes_of(
+    def _sizes_and_values(
         self, args: tuple[Any, ...], named: dict[str, Any]
     ) -> tuple[dict[str, int], dict[str, Any] | None]:
         """The sizes, and the arguments by name if arrays are given; None for these if sizes or types are."""
@@ -171,7 +171,7 @@ class Operator(Suggesting):
                 f"a search for {self.name!r} takes arrays, or sizes by name and nothing else",
                 loc=here(),
                 label="this call",
-                hint=f"arrays have their sizes; without any: {self._by_sizes(named)}",
+                hint=f"arrays have their sizes; without any: {self._example_call(named)}",
             )
         self._check_extents(args, named)
         signature = signature_of(self.program)
@@ -193,20 +193,20 @@ class Operator(Suggesting):
                     label="this call",
                     related=((t.loc, f"{t.name} is declared here"),),
                     hint=f"say its extents: td.{x}[{', '.join(['100'] * len(t.shape))}]; "
-                    f"or give sizes by name: {self._by_sizes({})}",
+                    f"or give sizes by name: {self._example_call({})}",
                 )
 
-    def _check_complete(self, given: Mapping[str, int]) -> None:
-        missing = [n for n in self.program.sizes if n not in given]
+    def _check_complete(self, sizes: Mapping[str, int]) -> None:
+        missing = [n for n in self.program.sizes if n not in sizes]
         if missing:
             raise ShapeError(
                 f"a search for {self.name!r} needs all sizes; not known: {', '.join(missing)}",
                 loc=here(),
                 label="this call",
-                hint=f"{self._by_sizes(given)}, or call it with arrays",
+                hint=f"{self._example_call(sizes)}, or call it with arrays",
             )
 
-    def _by_sizes(self, given: Mapping[str, Any]) -> str:
+    def _example_call(self, given: Mapping[str, Any]) -> str:
         """An example call of `autoschedule` by sizes, for hints."""
         sizes = ", ".join(f"{n}={given.get(n, 100)}" for n in self.program.sizes)
         return f"{self.name}.autoschedule({sizes})"

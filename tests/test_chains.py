@@ -34,7 +34,7 @@ def arrays_of(shapes):
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_an_operator_is_that_of_numpy(name):
+def test_operators_equal_numpy(name):
     shapes, numbers = CALLS[name]
     arrays = arrays_of(shapes)
     graph = td.Graph(lambda *a: getattr(tdsl_operators, name)(*a, *numbers))
@@ -43,7 +43,7 @@ def test_an_operator_is_that_of_numpy(name):
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_an_operator_is_that_of_pytorch(name):
+def test_pytorch_operators_equal_numpy(name):
     torch = pytest.importorskip("torch")
     from benchmarks.chains import torch_operators
 
@@ -54,7 +54,7 @@ def test_an_operator_is_that_of_pytorch(name):
     np.testing.assert_allclose(result.numpy(), expected, rtol=2e-5, atol=2e-6)
 
 
-def test_parts_stand_side_by_side():
+def test_concat_joins_channels():
     parts = arrays_of([PICTURE] * 3)
     graph = td.Graph(lambda *a: tdsl_operators.concat(a))
     np.testing.assert_array_equal(graph(*parts), np.concatenate(parts, 1))

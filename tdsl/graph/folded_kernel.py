@@ -12,7 +12,7 @@ import numpy as np
 from tdsl.codegen.runtime.arrays import aligned_empty
 from tdsl.codegen.runtime.binding import output_shape
 from tdsl.compile import Compiled, compile
-from tdsl.graph.values import Array, Call, Constant, Given, Source, base_of
+from tdsl.graph.values import Array, Call, Constant, Operand, Source, base_of
 from tdsl.lang.program import Program
 from tdsl.pipeline import completed_state
 from tdsl.schedule.bind import bind_state
@@ -29,19 +29,19 @@ OnceKey = tuple[State, tuple[object, ...]]  # cache key: a program and its input
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FoldedKernel:
-    """The compiled code of a group: `each` runs in every call, the programs in `once` only once.
+    """The compiled code of a group: `per_call` runs in every call, the programs in `once` only once.
 
-    `once` compute arrays from constants (packed weights, for example), which `each` takes after its other
+    `once` compute arrays from constants (packed weights, for example), which `per_call` takes after its other
     arguments. `parameters` are the parameter names of the original program.
     """
 
     parameters: tuple[str, ...]
-    each: Compiled
+    per_call: Compiled
     once: tuple[Compiled, ...] = ()
 
     def select_inputs(self, values: Sequence[T]) -> tuple[T, ...]:
-        """The arguments of `each` among the `values` of the parameters."""
-        return _select_inputs(self.each, self.parameters, values)
+        """The arguments of `per_call` among the `values` of the parameters."""
+        return _select_inputs(self.per_call, self.parameters, values)
 
     def once_bytes(self, inputs: Sequence[Any]) -> dict[OnceKey, int]:
         """The bytes of the outputs of each program in `once`, by cache key; kernels may share keys."""
@@ -53,7 +53,7 @@ class FoldedKernel:
     def folded_arrays(
         self, inputs: Sequence[Any], cache: dict[OnceKey, tuple[Array, ...]] | None = None
     ) -> tuple[Array, ...]:
-        """Runs `once` on the `inputs`, one for each parameter, and returns the arrays that `each` takes.
+        """Runs `once` on the `inputs`, one for each parameter, and returns the arrays that `per_call` takes.
 
         `cache` has results that kernels share.
         """
@@ -64,7 +64,9 @@ class FoldedKernel:
                 cache[key] = tuple(aligned_empty(s, d) for s, d in _output_specs(once))
                 once(*_select_inputs(once, self.parameters, inputs), out=cache[key])
             arrays |= zip(once.state.program.outputs, cache[key], strict=True)
-        return tuple(arrays[arg.name] for arg in self.each.signature.inputs if arg.name in arrays)
+        return tuple(
+            arrays[arg.name] for arg in self.per_call.signature.inputs if arg.name in arrays
+        )
 
     def _once_key(self, once: Compiled, inputs: Sequence[Any]) -> OnceKey:
         arrays = _select_inputs(once, self.parameters, inputs)
@@ -124,7 +126,7 @@ def fold_constants(compiled: Compiled) -> FoldedKernel:
     return FoldedKernel(program.parameters, compiled)
 
 
-def mark_constants(program: Program, arguments: Sequence[Given]) -> Program:
+def mark_constants(program: Program, arguments: Sequence[Operand]) -> Program:
     """The program with exactly those inputs marked as constant whose arguments are constants."""
     constants = {
         name

@@ -76,7 +76,7 @@ class Graph(TracedFunction, Suggesting):
         """The results of the function for arrays; `out=` has output arrays in the order of the results."""
         if out is None:
             for planned in self._recent:
-                leaves = planned.read(args, kwargs)
+                leaves = planned.extract(args, kwargs)
                 result = None if leaves is None else planned.plan.call(leaves)
                 if result is not None:
                     return planned.results(result)

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import TypeGuard
 
 from tdsl.core.node import Node, frozen, transform
-from tdsl.graph.values import Base, Call, Given, Result, Source, Spec, View, base_of
+from tdsl.graph.values import Base, Call, Operand, Result, Source, Spec, View, base_of
 from tdsl.graph.views import index_of_base
 from tdsl.lang.definition import Definition
 from tdsl.lang.expr import Expr, Param, Read, const
@@ -27,7 +27,7 @@ class MergedCalls:
     """
 
     program: Program
-    inputs: tuple[Given, ...]
+    inputs: tuple[Operand, ...]
     outputs: tuple[Result, ...]
     funcs: Mapping[Result, str]
 
@@ -76,7 +76,7 @@ class _Merger:
         self.inputs: list[Input] = []
         self.scalars: list[ScalarInput] = []
         self.funcs: list[FuncDef] = []
-        self.arguments: dict[str, Given] = {}  # by parameter
+        self.arguments: dict[str, Operand] = {}  # by parameter
         self.results: dict[str, tuple[Result, ...]] = {}  # by func
         self._used_names: set[str] = set()
         self._input_of_source: dict[Source, str] = {}
@@ -129,7 +129,7 @@ class _Merger:
         assert self._arrays is not None
         return self._arrays(base)
 
-    def _scalar(self, value: Given, s: ScalarInput) -> str:
+    def _scalar(self, value: Operand, s: ScalarInput) -> str:
         if isinstance(value, Source):  # a number that is an array without dimensions
             if base_of(value) in self._func_of_result:
                 return ""
@@ -148,7 +148,7 @@ class _Merger:
         return name
 
     def _rewrite(
-        self, names: dict[str, str], arguments: dict[str, Given]
+        self, names: dict[str, str], arguments: dict[str, Operand]
     ) -> Callable[[Expr], Expr]:
         """A function that rewrites an expression of the call's program for the merged program."""
 

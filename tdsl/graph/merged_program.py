@@ -16,7 +16,7 @@ from tdsl.graph.merge import merge
 from tdsl.graph.plan import Plan
 from tdsl.graph.symbol import Symbol
 from tdsl.graph.trace import Trace
-from tdsl.graph.values import Argument, Array, Call, Constant, Given, Result, View, base_of
+from tdsl.graph.values import Argument, Array, Call, Constant, Operand, Result, View, base_of
 from tdsl.lang.expr import const
 from tdsl.lang.program import Input, Program
 from tdsl.lang.types import from_numpy
@@ -98,7 +98,7 @@ def _exchanged_results(plan: Plan, trace: Trace, outputs: Sequence[Result]) -> s
 
 
 def _unread_arguments(
-    plan: Plan, trace: Trace, program: Program, arguments: dict[str, Given]
+    plan: Plan, trace: Trace, program: Program, arguments: dict[str, Operand]
 ) -> list[Input]:
     """Inputs for arguments that nothing reads, since calls pass these, too; adds them to `arguments`."""
     used_names = {*arguments, *program.sizes, *(f.name for f in program.funcs)}
@@ -118,7 +118,7 @@ def _unread_arguments(
     return inputs
 
 
-def _parameter_order(x: Given) -> tuple[int, int]:
+def _parameter_order(x: Operand) -> tuple[int, int]:
     """The sort key of a parameter: arguments before constants before numbers."""
     match x:
         case Argument(position):
@@ -129,7 +129,7 @@ def _parameter_order(x: Given) -> tuple[int, int]:
             return 2, 0
 
 
-def _argument_value(x: Given, trace: Trace, arrays: Sequence[Array]) -> Any:
+def _argument_value(x: Operand, trace: Trace, arrays: Sequence[Array]) -> Any:
     match x:
         case Argument(position):
             return arrays[position]

@@ -95,7 +95,7 @@ def assign_outputs(trace: Trace, outputs: Sequence[Source]) -> Outputs:
 
 def _is_contiguous_view(view: Source, spec: Spec) -> bool:
     assert isinstance(view, View)
-    viewed = view.of(np.empty(spec.shape, spec.dtype))
+    viewed = view.apply(np.empty(spec.shape, spec.dtype))
     return viewed.nbytes == spec.nbytes and viewed.flags.c_contiguous
 
 

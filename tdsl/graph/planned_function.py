@@ -53,17 +53,17 @@ from tdsl.tilegraph.search import candidates
 class PlannedFunction:
     """A plan, the function that extracts its arrays from arguments, and the structure of its results.
 
-    `plain` is True if the function returns an array or a flat tuple of arrays, as the plan does.
+    `is_flat` is True if the function returns an array or a flat tuple of arrays, as the plan does.
     """
 
     plan: Plan
-    read: Extractor
+    extract: Extractor
     structure: Structure
-    plain: bool
+    is_flat: bool
 
     def results(self, outputs: Any) -> Any:
         """The outputs of the plan, nested as the function returns them."""
-        if self.plain:
+        if self.is_flat:
             return outputs
         single = len(self.plan.outputs.specs) == 1
         return unflatten(self.structure, iter((outputs,) if single else outputs))

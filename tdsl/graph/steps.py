@@ -24,7 +24,17 @@ from tdsl.codegen.runtime.signature import ScalarArg
 from tdsl.core.node import frozen
 from tdsl.graph.folded_kernel import FoldedKernel, OnceKey
 from tdsl.graph.memory import MemoryPlan
-from tdsl.graph.values import Argument, Array, Constant, Given, Result, Source, Spec, View, base_of
+from tdsl.graph.values import (
+    Argument,
+    Array,
+    Constant,
+    Operand,
+    Result,
+    Source,
+    Spec,
+    View,
+    base_of,
+)
 from tdsl.lang import program as lang
 
 Run = Callable[..., None]
@@ -36,7 +46,7 @@ class Step:
 
     kernel: FoldedKernel
     program: lang.Program
-    inputs: tuple[Given, ...]
+    inputs: tuple[Operand, ...]
     outputs: tuple[Result, ...]
 
 
@@ -68,7 +78,7 @@ class StepsCode:
         self.steps, self.results, self.memory = steps, results, memory
         self._direct = {result: f"r{n}" for result, n in outputs.direct.items()}
         self._bound: dict[str, Any] = {f"c{n}": array for n, array in enumerate(constants)}
-        self._once: dict[str, Array] | None = None
+        self._folded: dict[str, Array] | None = None
         self._views: dict[View, str] = {}
         self._lines: list[str] = []
         for result, n in outputs.direct.items():
@@ -93,11 +103,11 @@ class StepsCode:
             names[_name(result)] = np.ndarray(spec.shape, spec.dtype, block.data, offset)
         for view, name in self._views.items():
             if self._is_fixed(view):
-                names[name] = view.of(names[_name(view.base)])
+                names[name] = view.apply(names[_name(view.base)])
         names |= {f"f{n}": _no_code for n in range(len(self.steps))}
 
         def again(number: int, inputs: tuple[Any, ...], outputs: tuple[Array, ...]) -> None:
-            kernel = self.steps[number].kernel.each
+            kernel = self.steps[number].kernel.per_call
             for fast in fast_entries(kernel):
                 if fast(*inputs, *outputs) is True:
                     names[f"f{number}"] = fast  # for the next calls
@@ -111,13 +121,13 @@ class StepsCode:
 
     def _folded_arrays(self) -> dict[str, Array]:
         """The arrays that kernels compute from constants, by name; computed on first use, equal ones once."""
-        if self._once is None:
+        if self._folded is None:
             cache: dict[OnceKey, tuple[Array, ...]] = {}
-            self._once = {}
+            self._folded = {}
             for n, step in enumerate(self.steps):
                 arrays = step.kernel.folded_arrays([*map(self._value, step.inputs)], cache)
-                self._once |= {f"k{n}_{k}": array for k, array in enumerate(arrays)}
-        return self._once
+                self._folded |= {f"k{n}_{k}": array for k, array in enumerate(arrays)}
+        return self._folded
 
     @property
     def folded_bytes(self) -> int:
@@ -127,17 +137,17 @@ class StepsCode:
             bytes_of |= step.kernel.once_bytes([*map(self._value, step.inputs)])
         return sum(bytes_of.values())
 
-    def _value(self, x: Given) -> Array | None:
+    def _value(self, x: Operand) -> Array | None:
         """The array of a constant or of a view of a constant; None for any other input."""
         base = base_of(x) if isinstance(x, Source) else None
         if not isinstance(base, Constant):
             return None
         array: Array = self._bound[_name(base)]
-        return x.of(array) if isinstance(x, View) else array
+        return x.apply(array) if isinstance(x, View) else array
 
     def _call_line(self, number: int, step: Step) -> str:
         args, inputs_given = (
-            step.kernel.each.signature.inputs,
+            step.kernel.per_call.signature.inputs,
             step.kernel.select_inputs(step.inputs),
         )
         inputs = [
@@ -151,7 +161,7 @@ class StepsCode:
         )
         return f"if f{number}({', '.join([*inputs, *outputs])}) is not True: {fallback}"
 
-    def _operand(self, x: Given) -> str:
+    def _operand(self, x: Operand) -> str:
         match x:
             case View():
                 return self._view(x)
@@ -168,7 +178,7 @@ class StepsCode:
         if view not in self._views:
             name = self._views[view] = f"v{len(self._views)}"
             if not self._is_fixed(view):
-                self._bound[f"view_{name}"] = view.of
+                self._bound[f"view_{name}"] = view.apply
                 self._lines.append(f"{name} = view_{name}({self._operand(view.base)})")
         return self._views[view]
 

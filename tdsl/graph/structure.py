@@ -19,7 +19,7 @@ class Leaf:
 
 
 @frozen
-class Fixed:
+class Static:
     """A value that is no array; `text` distinguishes values that compare equal, such as 0.0 and -0.0."""
 
     kind: type
@@ -36,7 +36,7 @@ class Nested:
     parts: tuple[Structure, ...]
 
 
-Structure = Leaf | Fixed | Nested
+Structure = Leaf | Static | Nested
 Extractor = Callable[[tuple[Any, ...], dict[str, Any]], tuple[Any, ...] | None]
 
 
@@ -66,7 +66,7 @@ def flatten(x: Any, is_leaf: Callable[[Any], bool], leaves: list[Any]) -> Struct
             label="this call",
             hint="pass arrays, numbers, text, and tuples, lists or dicts of these",
         ) from None
-    return Fixed(kind, x, x.hex() if kind is float else "")
+    return Static(kind, x, x.hex() if kind is float else "")
 
 
 def unflatten(structure: Structure, leaves: Iterator[Any]) -> Any:
@@ -74,7 +74,7 @@ def unflatten(structure: Structure, leaves: Iterator[Any]) -> Any:
     match structure:
         case Leaf():
             return next(leaves)
-        case Fixed(_, value):
+        case Static(_, value):
             return value
         case Nested(kind, keys, parts):
             values = [unflatten(part, leaves) for part in parts]
@@ -90,7 +90,7 @@ def paths(structure: Structure, name: str) -> list[str]:
     match structure:
         case Leaf():
             return [name]
-        case Fixed():
+        case Static():
             return []
         case Nested(kind, keys, parts):
             labels = keys if kind is dict else range(len(parts))
@@ -129,7 +129,7 @@ class _Writer:
             case Leaf():
                 self._require(f"type({name}) is array")
                 self.leaves.append(name)
-            case Fixed(kind, value, text):
+            case Static(kind, value, text):
                 is_equal = (
                     f"{name}.hex() == {text!r}" if text else f"{name} == {self._literal(value)}"
                 )

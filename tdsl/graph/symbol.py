@@ -11,7 +11,7 @@ from tdsl.compile import Compiled
 from tdsl.core.node import frozen
 from tdsl.core.source import here
 from tdsl.errors import DefinitionError, ShapeError, Suggesting, TypeMismatch
-from tdsl.graph.values import Base, Change, Source, Spec, View, base_of
+from tdsl.graph.values import Base, Source, Spec, View, ViewFunction, base_of
 
 Operator = Callable[["Symbol", Any], "Symbol"]
 
@@ -220,19 +220,19 @@ class Symbol(Suggesting):
     def __iter__(self) -> Iterator[Symbol]:
         return (self[n] for n in range(len(self)))
 
-    def apply_view(self, view_of: Change) -> Symbol:
-        """The view that the function `change` returns for this array; of a copy if NumPy would have to copy.
+    def apply_view(self, function: ViewFunction) -> Symbol:
+        """The view that the function returns for this array; of a copy if NumPy would have to copy.
 
-        ShapeError if `change` raises for an array of this shape.
+        ShapeError if the function raises for an array of this shape.
         """
         base = base_of(self.source)
-        earlier = self.source.changes if isinstance(self.source, View) else ()
+        functions = self.source.functions if isinstance(self.source, View) else ()
         memory = np.empty(self.trace.spec_of(base).shape, self.dtype)  # never touched
         array = memory
-        for step in earlier:
-            array = step(array)
+        for earlier in functions:
+            array = earlier(array)
         try:
-            view = view_of(array)
+            view = function(array)
         except (ValueError, IndexError, TypeError) as error:
             hint = "its elements stay as they are; the new shape must hold as many"
             if isinstance(error, IndexError):
@@ -246,9 +246,9 @@ class Symbol(Suggesting):
                 hint=hint,
             ) from None
         if view.size and not np.may_share_memory(view, memory):
-            return self.copy().apply_view(view_of)
+            return self.copy().apply_view(function)
         spec = Spec(view.shape, self.dtype)
-        return Symbol(self.trace, View(base, (*earlier, view_of), spec), spec)
+        return Symbol(self.trace, View(base, (*functions, function), spec), spec)
 
     def _no_values(self, *_: Any, **__: Any) -> NoReturn:
         raise _no_values_error(

@@ -14,7 +14,7 @@ from tdsl.compile import Compiled
 from tdsl.core.source import here
 from tdsl.errors import DefinitionError, TypeMismatch
 from tdsl.graph.symbol import NumpyFunctions, Symbol
-from tdsl.graph.values import Argument, Array, Base, Call, Constant, Given, Result, Source, Spec
+from tdsl.graph.values import Argument, Array, Base, Call, Constant, Operand, Result, Source, Spec
 
 
 class Trace:
@@ -78,7 +78,7 @@ class Trace:
         )
         return symbols[0] if len(symbols) == 1 else symbols
 
-    def _number(self, arg: ScalarArg, value: Any) -> Given:
+    def _number(self, arg: ScalarArg, value: Any) -> Operand:
         if not isinstance(value, Symbol):
             number: np.generic = as_scalar(arg, value)
             return number

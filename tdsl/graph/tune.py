@@ -29,7 +29,17 @@ from tdsl.graph.folded_kernel import FoldedKernel
 from tdsl.graph.groups import Groups, is_unscheduled, sources
 from tdsl.graph.plan import KernelCompiler, build_steps
 from tdsl.graph.steps import Step
-from tdsl.graph.values import Argument, Array, Call, Constant, Given, Result, Source, View, base_of
+from tdsl.graph.values import (
+    Argument,
+    Array,
+    Call,
+    Constant,
+    Operand,
+    Result,
+    Source,
+    View,
+    base_of,
+)
 from tdsl.lang.program import Program
 from tdsl.tuning import is_close, rounding_tolerance
 
@@ -261,7 +271,7 @@ class KernelTimer:
         """The array of an argument, constant, computed result or view."""
         base = base_of(source)
         array = self._arrays[base] if isinstance(base, Result) else self._array_of(base)
-        return source.of(array) if isinstance(source, View) else array
+        return source.apply(array) if isinstance(source, View) else array
 
     def run(self, step: Step) -> None:
         """Run the kernel of a step and store its results."""
@@ -285,7 +295,7 @@ class KernelTimer:
         ]
 
     def _call_kernel(self, step: Step) -> tuple[Any, ...]:
-        result = step.kernel.each(*self._inputs(step))
+        result = step.kernel.per_call(*self._inputs(step))
         return result if len(step.outputs) > 1 else (result,)
 
     def seconds(self, steps: Sequence[Step]) -> list[float]:
@@ -294,7 +304,7 @@ class KernelTimer:
 
     def _call(self, step: Step) -> Callable[[], object]:
         """A function that calls the machine code of a kernel, or the kernel if no code fits these arrays."""
-        inputs, kernel = self._inputs(step), step.kernel.each
+        inputs, kernel = self._inputs(step), step.kernel.per_call
         result = kernel(*inputs)
         results = result if len(step.outputs) > 1 else (result,)
         outputs = [new_output(x.shape, x.dtype) for x in results]
@@ -309,5 +319,5 @@ class KernelTimer:
         values = [self._input(x) for x in step.inputs]
         return [*step.kernel.select_inputs(values), *step.kernel.folded_arrays(values)]
 
-    def _input(self, x: Given) -> Any:
+    def _input(self, x: Operand) -> Any:
         return self.array(x) if isinstance(x, Source) else x.item()

@@ -14,7 +14,7 @@ from tdsl.core.node import frozen
 from tdsl.core.source import Loc
 
 Array = np.ndarray[Any, Any]
-Change = Callable[[Array], Array]
+ViewFunction = Callable[[Array], Array]
 
 
 @frozen
@@ -57,22 +57,22 @@ class Result:
 
 @frozen
 class View:
-    """A NumPy view of an array: `changes` are the functions that return views, in order of application."""
+    """A NumPy view of an array: `functions` return views, in order of application."""
 
     base: Argument | Constant | Result
-    changes: tuple[Change, ...]
+    functions: tuple[ViewFunction, ...]
     spec: Spec
 
-    def of(self, array: Array) -> Array:
+    def apply(self, array: Array) -> Array:
         """The view of an array that has the shape and layout of the base."""
-        for change in self.changes:
-            array = change(array)
+        for function in self.functions:
+            array = function(array)
         return array
 
 
 Base = Argument | Constant | Result
 Source = Base | View
-Given = Source | np.generic
+Operand = Source | np.generic
 
 
 def base_of(source: Source) -> Base:
@@ -85,7 +85,7 @@ class Call:
     """A recorded operator call: the value passed for each input, its sizes, and the specs of its results."""
 
     compiled: Compiled
-    inputs: tuple[Given, ...]
+    inputs: tuple[Operand, ...]
     sizes: dict[str, int]
     results: tuple[Spec, ...]
     loc: Loc | None

@@ -21,13 +21,13 @@ def index_of_base(view: View, base: Spec, index: Sequence[Expr]) -> tuple[Expr, 
 
     >>> from tdsl.graph.values import Argument
     >>> from tdsl.lang.show import show_expr
-    >>> whole, turned = Spec((4, 6), np.dtype("f4")), Spec((6, 2, 2), np.dtype("f4"))
-    >>> view = View(Argument(0), (np.transpose, lambda a: a.reshape(6, 2, 2)), turned)
-    >>> [show_expr(e) for e in index_of_base(view, whole, (Var("i"), Var("j"), Var("k")))]
+    >>> base, reshaped = Spec((4, 6), np.dtype("f4")), Spec((6, 2, 2), np.dtype("f4"))
+    >>> view = View(Argument(0), (np.transpose, lambda a: a.reshape(6, 2, 2)), reshaped)
+    >>> [show_expr(e) for e in index_of_base(view, base, (Var("i"), Var("j"), Var("k")))]
     ['j * 2 + k', 'i']
     """
     memory = np.empty(base.shape, base.dtype)  # only address and strides are used
-    strided = view.of(memory)
+    strided = view.apply(memory)
     if not strided.size:
         return (ZERO,) * len(base.shape)
     names = [f"v{n}" for n in range(strided.ndim)]

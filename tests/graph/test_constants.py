@@ -52,7 +52,7 @@ def test_weights_are_packed_once_into_the_panels_of_register_tiles(rng, shape):
     graph = td.Graph(lambda x: product(x, w))
     kernel = kernel_of(graph, x)
     assert [t.name for once in kernel.once for t in once.state.program.inputs] == ["w"]
-    assert [t.name for t in kernel.each.state.program.inputs] == ["x", "w_cache"]
+    assert [t.name for t in kernel.per_call.state.program.inputs] == ["x", "w_cache"]
     for _ in range(2):
         np.testing.assert_array_equal(graph(x), x @ w)
     np.testing.assert_array_equal(graph(x, out=np.empty((m, n), np.float32)), x @ w)
@@ -197,7 +197,7 @@ def test_a_packed_copy_in_a_user_schedule_is_computed_once(rng):
     compiled = td.compile(s)
     graph = td.Graph(lambda x: compiled(x, w))
     kernel = kernel_of(graph, x)
-    assert [e.value for e in kernel.each.state.program.input("w_cache").shape] == [4, 64, 16]
+    assert [e.value for e in kernel.per_call.state.program.input("w_cache").shape] == [4, 64, 16]
     np.testing.assert_array_equal(graph(x), x @ w)
 
 
@@ -207,7 +207,7 @@ def test_a_copy_inside_of_loops_stays_there(rng):
     s.cache_read("w", s["out"], at="i")
     compiled = td.compile(s)
     graph = td.Graph(lambda x: compiled(x, w))
-    assert kernel_of(graph, x).each is compiled
+    assert kernel_of(graph, x).per_call is compiled
     np.testing.assert_array_equal(graph(x), x @ w)
 
 

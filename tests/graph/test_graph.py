@@ -66,7 +66,7 @@ def graph(function, **options):
     return td.Graph(function, target="python", **options)
 
 
-def test_a_chain_is_what_its_operators_give(x, w):
+def test_a_chain_equals_its_operators(x, w):
     def f(x, w):
         return relu(linear(x, w))
 
@@ -77,7 +77,7 @@ def test_a_chain_is_what_its_operators_give(x, w):
 
 
 @pytest.mark.parametrize("fuse", [True, False])
-def test_compiled_for_the_cpu_it_is_the_same(x, w, fuse):
+def test_results_on_the_cpu_are_the_same(x, w, fuse):
     def f(x, w):
         h = relu(linear(x, w)) + 1
         return scale(h, 0.5) - h, linear(h.T, x[:, :6])
@@ -89,7 +89,7 @@ def test_compiled_for_the_cpu_it_is_the_same(x, w, fuse):
     assert [len(group) for group in g.plan(x, w).groups] == ([3, 2, 1] if fuse else [1] * 6)
 
 
-def test_an_operator_that_occurs_again_is_compiled_once(x):
+def test_repeated_operators_are_compiled_once(x):
     square = np.ascontiguousarray(x[:, :5])
 
     def f(x, *weights):
@@ -112,7 +112,7 @@ def test_one_operator_may_read_one_array_twice(x):
     np.testing.assert_array_equal(g(square), linear(square, square))
 
 
-def test_a_result_that_is_used_inside_is_an_output_as_well(x, w):
+def test_a_result_that_other_calls_read_may_be_an_output(x, w):
     def f(x, w):
         h = linear(x, w)
         return h, relu(h), h
@@ -123,7 +123,7 @@ def test_a_result_that_is_used_inside_is_an_output_as_well(x, w):
     assert result[0] is not result[2]
 
 
-def test_an_input_passed_straight_out_is_copied(x):
+def test_an_argument_that_is_returned_is_copied(x):
     g = graph(lambda x: (x, relu(x), x.T))
     same, _, turned = g(x)
     np.testing.assert_array_equal(same, x)
@@ -204,14 +204,14 @@ def test_several_outputs_of_an_operator(x):
         np.testing.assert_allclose(result[name], expected[name], rtol=1e-5)
 
 
-def test_an_output_that_nothing_reads_is_left_away(x):
+def test_unread_outputs_are_removed(x):
     g = graph(lambda x: moments(x)[1])
     np.testing.assert_array_equal(g(x), moments(x)[1])
     (step,) = g.plan(x).steps
     assert len(step.outputs) == 1
 
 
-def test_calls_that_nothing_reads_are_left_away(x):
+def test_unread_calls_are_removed(x):
     def f(x):
         relu(x)
         return scale(x, 2)
@@ -219,7 +219,7 @@ def test_calls_that_nothing_reads_are_left_away(x):
     assert len(graph(f).plan(x).steps) == 1
 
 
-def test_a_check_runs_though_nothing_reads_it(x):
+def test_a_check_runs_although_nothing_reads_it(x):
     @td.op
     def checked(x: td.f32["M", "N"]):
         i, j = td.vars("i j")
@@ -238,7 +238,7 @@ def test_a_check_runs_though_nothing_reads_it(x):
     np.testing.assert_array_equal(g(abs(x)), abs(x))
 
 
-def test_outputs_that_begin_elsewhere_are_read_where_they_begin():
+def test_outputs_with_other_lower_bounds_are_read_from_there():
     data = np.arange(9, dtype=np.float32) ** 2
 
     def f(x):
@@ -302,7 +302,7 @@ def test_other_shapes_and_structures_make_other_plans(x, w):
             np.testing.assert_array_equal(g(given, weights), f(given, weights))
 
 
-def test_arguments_may_lie_in_any_way(x, w):
+def test_arguments_may_have_any_strides(x, w):
     g = td.Graph(lambda x, w: relu(linear(x, w)))
     for given in (x, x[::-1], np.asfortranarray(x), np.repeat(x, 2, axis=1)[:, ::2], x):
         np.testing.assert_allclose(g(given, w), relu(linear(given, w)), rtol=1e-6)
@@ -320,7 +320,7 @@ def test_results_are_written_to_out(x, w):
     np.testing.assert_array_equal(result[0], expected[0])
 
 
-def test_a_result_may_take_the_place_of_an_argument(rng):
+def test_out_may_be_an_argument(rng):
     x = rng.integers(-9, 10, (4, 4)).astype(np.float32)
     g = graph(lambda x: linear(relu(x), x))
     expected = g(x)
@@ -328,19 +328,19 @@ def test_a_result_may_take_the_place_of_an_argument(rng):
     np.testing.assert_array_equal(x, expected)
 
 
-def test_arrays_of_the_function_are_constants(x, w):
+def test_captured_arrays_are_constants(x, w):
     g = graph(lambda x: linear(x, w) + w[0])
     np.testing.assert_allclose(g(x), linear(x, w) + w[0])
 
 
-def test_a_schedule_of_the_users_is_kept(x, w):
+def test_a_user_schedule_is_kept(x, w):
     s = linear.schedule(M=5, K=7, N=6)
     s["out"].reorder("j", "i", "k")
     scheduled = td.compile(s, target="python")
     g = graph(lambda x, w: relu(scheduled(x, w)))
     np.testing.assert_array_equal(g(x, w), relu(linear(x, w)))
     steps = g.plan(x, w).steps
-    assert steps[0].kernel.each is scheduled
+    assert steps[0].kernel.per_call is scheduled
     assert len(steps) == 2
 
 
@@ -361,7 +361,7 @@ def test_several_threads_may_call(x, w):
     assert len(right) == 8 * 50 and all(right)
 
 
-def test_a_graph_inside_of_a_graph_is_a_part_of_it(x, w):
+def test_a_graph_called_by_a_graph_is_inlined(x, w):
     inner_graph = graph(lambda x, weights: {"h": relu(linear(x, weights["w"]))})
 
     def f(x, w):
@@ -372,7 +372,7 @@ def test_a_graph_inside_of_a_graph_is_a_part_of_it(x, w):
     assert len(g.plan(x, w).steps) == 1
 
 
-def test_python_decides_by_shapes(x, w):
+def test_control_flow_may_depend_on_shapes(x, w):
     def f(x, w):
         assert x.ndim == 2 and x.size == 35 and len(x) == 5 and x.nbytes == 140
         rows = [scale(row.reshape(1, -1), n) for n, row in enumerate(x)]
@@ -422,7 +422,7 @@ def test_wrong_shapes_are_refused_at_the_operator(x, w):
         (lambda x: 3, DefinitionError, "no array that depends on its arguments"),
     ],
 )
-def test_what_a_graph_cannot_be_is_refused(x, function, error, message):
+def test_unsupported_operations_are_refused(x, function, error, message):
     g = graph(function)
     for _ in range(2):
         with pytest.raises(error, match=message) as caught:
@@ -457,7 +457,7 @@ def test_what_a_graph_cannot_be_is_refused(x, function, error, message):
         lambda x: np.maximum(x, np.float64(0.5)),
     ],
 )
-def test_functions_of_numpy_give_what_they_give_for_arrays(x, function):
+def test_numpy_functions_return_the_same_as_for_arrays(x, function):
     result, expected = graph(function)(x), function(x)
     assert result.dtype == expected.dtype
     assert result.shape == expected.shape
@@ -471,7 +471,7 @@ def test_an_index_beyond_an_axis_says_what_an_index_may_be(x):
         graph(lambda x: x[9])(x)
 
 
-def test_arrays_of_a_graph_stay_inside(x):
+def test_symbols_cannot_be_used_outside_their_graph(x):
     kept = []
     graph(lambda x: kept.append(x) or relu(x))(x)
     with pytest.raises(DefinitionError, match="outside of it"):

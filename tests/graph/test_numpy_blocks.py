@@ -42,20 +42,20 @@ BLOCKS = {
 }
 
 
-def given(name, rng):
+def block_and_inputs(name, rng):
     function, *shapes = BLOCKS[name]
     return function, [rng.standard_normal(s, dtype=np.float32) for s in shapes]
 
 
 @pytest.mark.parametrize("name", BLOCKS)
-def test_groups_of_calls_give_what_numpy_gives(name, rng):
-    function, arrays = given(name, rng)
+def test_fused_groups_equal_numpy(name, rng):
+    function, arrays = block_and_inputs(name, rng)
     np.testing.assert_allclose(td.Graph(function)(*arrays), function(*arrays), 1e-4, 1e-5)
 
 
 @pytest.mark.parametrize("name", BLOCKS)
-def test_a_search_schedules_the_whole_as_one_program(name, rng):
-    function, arrays = given(name, rng)
+def test_the_search_schedules_the_graph_as_one_program(name, rng):
+    function, arrays = block_and_inputs(name, rng)
     schedule = td.Graph(function).autoschedule(*arrays)
     run = td.compile(schedule)
     masks = [np.tri(31, dtype=bool)] if function is attention else []
@@ -63,14 +63,14 @@ def test_a_search_schedules_the_whole_as_one_program(name, rng):
     assert "not taken: calls apart" in schedule.explain()
 
 
-def test_what_stays_in_the_loops_of_the_result_has_no_array(rng):
+def test_a_softmax_in_one_nest_has_no_intermediate_arrays(rng):
     """The whole of a softmax is one nest, which reads its input once a pass and writes once."""
     schedule = td.Graph(softmax).autoschedule(td.f32[1024, 1024])
     assert schedule.traffic("memory") <= 1.01 * 2 * 4 * 1024**2
 
 
 def test_the_same_blocks_on_a_gpu(rng):
-    function, arrays = given("rms norm", rng)
+    function, arrays = block_and_inputs("rms norm", rng)
     kernel = td.compile(td.Graph(function).autoschedule(*arrays, target="cuda"))
     np.testing.assert_allclose(td.emulate(kernel)(*arrays), function(*arrays), 1e-4, 1e-5)
 

@@ -79,7 +79,7 @@ FUNCTIONS = PRODUCTS | ARRANGEMENTS | INDEXINGS
 
 @pytest.mark.parametrize("dtype", ["f4", "i1"])
 @pytest.mark.parametrize("name", FUNCTIONS)
-def test_functions_of_numpy_give_what_they_give_for_arrays(rng, name, dtype):
+def test_numpy_functions_return_the_same_as_for_arrays(rng, name, dtype):
     x, y = (rng.integers(-4, 5, (4, 5)).astype(dtype) for _ in range(2))
     graph = td.Graph(lambda x, y: _as_tuple(FUNCTIONS[name](x, y)), target="python")
     for result, expected in zip(graph(x, y), _as_tuple(FUNCTIONS[name](x, y)), strict=True):
@@ -92,7 +92,7 @@ def _as_tuple(result):
 
 
 @pytest.mark.parametrize("name", ["dot of more", "einsum of three"])
-def test_compiled_for_the_cpu_it_is_the_same(rng, name):
+def test_results_on_the_cpu_are_the_same(rng, name):
     x, y = (rng.integers(-4, 5, (31, 17)).astype(np.float32) for _ in range(2))
     np.testing.assert_array_equal(td.Graph(PRODUCTS[name])(x, y), PRODUCTS[name](x, y))
 

@@ -139,7 +139,7 @@ def assert_same(results, expected):
 
 
 @given(programs, outputs, st.booleans())
-def test_a_graph_is_the_calls_one_after_the_other(program, outputs, fuse):
+def test_a_graph_equals_its_calls_in_order(program, outputs, fuse):
     f = function_of(program, outputs)
     graph, expected = td.Graph(f, target="python", fuse=fuse), f(X, Y)
     for _ in range(2):
@@ -147,7 +147,7 @@ def test_a_graph_is_the_calls_one_after_the_other(program, outputs, fuse):
 
 
 @given(programs, outputs)
-def test_a_graph_as_one_program_is_the_calls(program, outputs):
+def test_a_merged_graph_equals_its_calls(program, outputs):
     f = function_of(program, outputs)
     merged = merge_graph(td.Graph(f).plan(X, Y), (X, Y))
     assert_same(interpret(merged.program, merged.values), f(X, Y))

@@ -45,7 +45,7 @@ def assert_same(function, x, **options):
 
 
 @given(st.data())
-def test_a_reduction_gives_what_numpy_gives(data):
+def test_reductions_equal_those_of_numpy(data):
     function = data.draw(st.sampled_from([*OVER_ALL, *EXTREMES, *PLACES]))
     dtype, shape = data.draw(st.sampled_from(TYPES)), data.draw(st.sampled_from(SHAPES))
     assume(function is not np.ptp or dtype != "?")  # NumPy subtracts no bools
@@ -66,7 +66,7 @@ def test_a_reduction_gives_what_numpy_gives(data):
 @pytest.mark.parametrize("shape", [(31,), (7, 257), (257, 7), (3, 17, 5)])
 @pytest.mark.parametrize("axis", [None, 0, -1])
 @pytest.mark.parametrize("function", [np.sum, np.max, np.mean, np.var, np.argmax, np.any])
-def test_compiled_for_the_cpu_it_is_the_same(function, axis, shape):
+def test_results_on_the_cpu_are_the_same(function, axis, shape):
     x = values("f4", shape, 1)
     result, expected = td.Graph(lambda x: function(x, axis=axis))(x), function(x, axis=axis)
     assert result.dtype == expected.dtype
@@ -171,7 +171,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize("function, error, message", REFUSED)
-def test_what_cannot_be_reduced_is_refused_at_the_call(function, error, message):
+def test_unsupported_reductions_are_refused(function, error, message):
     with pytest.raises(error, match=message) as caught:
         td.Graph(function)(np.ones((5, 7), np.float32))
     assert "test_reductions.py" in str(caught.value)

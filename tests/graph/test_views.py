@@ -31,7 +31,7 @@ CHANGES = {
     st.lists(st.integers(1, 6), min_size=1, max_size=3).map(tuple),
     st.lists(st.sampled_from(sorted(CHANGES)), max_size=5),
 )
-def test_a_view_is_what_its_base_has_at_these_indices(shape, names):
+def test_index_of_base_addresses_the_elements_of_the_view(shape, names):
     base, changes = np.arange(np.prod(shape)).reshape(shape), []
     viewed = base
     for name in names:
@@ -52,7 +52,7 @@ def test_a_view_is_what_its_base_has_at_these_indices(shape, names):
         assert base[tuple(e.value for e in base_index)] == viewed[point]
 
 
-def test_indices_of_whole_axes_stay_plain():
+def test_indices_of_whole_axes_are_simplified():
     view = View(
         Argument(0),
         (lambda a: a.transpose(0, 2, 1, 3).reshape(6, 5, 4, 8)[:, 1:, ::-1],),
