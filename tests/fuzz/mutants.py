@@ -68,7 +68,7 @@ MUTANTS = (
      "add(loop.lo, const(k))", "add(loop.lo, const(k - k % 2))"),
     ("bounded loop one too short", "codegen/passes/bound_loops.py",
      "add(subtract(hi, lo, facts), ONE, facts)", "subtract(hi, lo, facts)"),
-    ("steady part one too long", "codegen/passes/partition.py",
+    ("interior one too long", "codegen/passes/partition.py",
      "add(last, ONE, facts), end", "add(last, add(ONE, ONE), facts), end"),
     ("partial sums without their predicate", "schedule/rfactor.py",
      "where = conjunction([*related.guards, d.where])", "where = d.where"),

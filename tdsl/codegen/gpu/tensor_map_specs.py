@@ -13,8 +13,8 @@ from tdsl.errors import ScheduleError
 from tdsl.lang.expr import Const
 from tdsl.schedule.pipelines import BULK_ROW_BYTES, BULK_TILE_BYTES
 
-_MOST_EXTENT = 256
-_MOST_AXES = 5
+_MAX_EXTENT = 256
+_MAX_AXES = 5
 
 
 @frozen
@@ -72,11 +72,11 @@ def tensor_map_spec(s: CopyTile, p: BufferParam, swizzle: int) -> TensorMapSpec:
     box = (*s.extents[:-1], inner)
     rows = [n * size for n in row_major(shape)[:-1]]
     checks = (
-        (len(shape) > _MOST_AXES, f"{p.name!r} has {len(shape)} axes", f"{_MOST_AXES} at most"),
+        (len(shape) > _MAX_AXES, f"{p.name!r} has {len(shape)} axes", f"{_MAX_AXES} at most"),
         (
-            max(box) > _MOST_EXTENT,
+            max(box) > _MAX_EXTENT,
             f"a tile of {p.name!r} has {max(box)} elements along an axis",
-            f"{_MOST_EXTENT} at most",
+            f"{_MAX_EXTENT} at most",
         ),
         (
             inner * size % BULK_ROW_BYTES != 0,

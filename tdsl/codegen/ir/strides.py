@@ -9,7 +9,7 @@ from tdsl.lang.expr import ONE, Binary, Const, Expr
 from tdsl.lang.simplify import simplify
 
 Strides = tuple[int | Expr, ...]
-_MOST = 2**31 - 1  # the element count given to TVM if it is known only in a call
+_MAX_ELEMENTS = 2**31 - 1  # the element count given to TVM if it is known only in a call
 
 
 def dense_strides(extents: tuple[Expr, ...]) -> Strides:
@@ -32,7 +32,7 @@ def dense_strides(extents: tuple[Expr, ...]) -> Strides:
 def element_count(extents: tuple[Expr, ...]) -> int:
     """The number of elements, or an upper limit if an extent is not known."""
     constant = [int(e.value) for e in extents if isinstance(e, Const)]
-    return prod(constant) if len(constant) == len(extents) else _MOST
+    return prod(constant) if len(constant) == len(extents) else _MAX_ELEMENTS
 
 
 def constant_strides(strides: Strides) -> tuple[int, ...]:

@@ -329,8 +329,8 @@ class NestBuilder(DefinitionNest):
         is_single = first == last and pos.depth >= self.shared_depth
         opened = {**pos.opened, loop.name: first if is_single else Var(variable)}
         tests, inner = ready_guards(self, replace(pos, depth=pos.depth + 1, opened=opened))
-        steady = loop.kind == SERIAL and not conjuncts(self.d.where)
-        within = replace(ctx, facts=facts, loop=variable, first=first, in_order=steady)
+        in_order = loop.kind == SERIAL and not conjuncts(self.d.where)
+        within = replace(ctx, facts=facts, loop=variable, first=first, in_order=in_order)
         others = {name for _, name, _ in ctx.threads}
         if loop.kind in THREADS or others & (variables(first) | variables(last)):
             # the range of the loop differs from thread to thread: all threads need what all iterations need

@@ -36,9 +36,9 @@ from tdsl.lang.bounds import NO_FACTS, Facts, upper
 from tdsl.lang.expr import ZERO, Broadcast, Const, Expr, Load, Ramp, const
 from tdsl.lang.simplify import maximum
 
-_MOST_REGISTERS = 2 << 10  # bytes; no CPU has more
-_MOST_STACK = 16 << 10
-_MOST_BOUNDED = 1 << 20
+_MAX_REGISTERS = 2 << 10  # bytes; no CPU has more
+_MAX_STACK = 16 << 10
+_MAX_BOUNDED = 1 << 20
 
 
 def hoist_allocs(kernel: Kernel) -> Kernel:
@@ -123,9 +123,9 @@ class _AllocHoister:
         return body
 
     def scope(self, name: str, size: int | None) -> str:
-        if size is None or size > _MOST_STACK:
+        if size is None or size > _MAX_STACK:
             return HEAP
-        return STACK if size > _MOST_REGISTERS or name in self.dynamically_indexed else REGISTER
+        return STACK if size > _MAX_REGISTERS or name in self.dynamically_indexed else REGISTER
 
 
 def _merge_allocs(first: list[Alloc], second: list[Alloc]) -> list[Alloc]:
@@ -147,12 +147,12 @@ def _wrap(allocs: list[Alloc], body: Stmt, facts: Facts) -> Stmt:
 
 
 def _bounded_extents(s: Alloc, facts: Facts) -> tuple[Expr, ...]:
-    """Constant upper bounds of the extents if they need at most `_MOST_BOUNDED` bytes; else the extents."""
+    """Constant upper bounds of the extents if they need at most `_MAX_BOUNDED` bytes; else the extents."""
     if s.strides or all(isinstance(e, Const) for e in s.extents):
         return s.extents
     limits = [upper(e, facts) for e in s.extents]
     known = tuple(const(max(limit, 0)) for limit in limits if limit is not None)
-    if len(known) < len(limits) or (_byte_size(s, known) or 0) > _MOST_BOUNDED:
+    if len(known) < len(limits) or (_byte_size(s, known) or 0) > _MAX_BOUNDED:
         return s.extents
     return known
 

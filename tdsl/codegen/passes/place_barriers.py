@@ -48,7 +48,7 @@ from tdsl.lang.expr import ONE, ZERO, Binary, Expr, Var
 from tdsl.lang.show import show_expr
 from tdsl.lang.simplify import add, conjuncts, substitute, subtract
 
-_MOST_BARRIERS = 15  # named barriers of a block, besides that of __syncthreads
+_MAX_BARRIERS = 15  # named barriers of a block, besides that of __syncthreads
 
 
 def place_barriers(kernel: Kernel) -> Kernel:
@@ -206,7 +206,7 @@ class _KernelBarriers:
     def barrier(self, s: Stmt) -> Barrier:
         """A barrier before `s`: of all threads of the block; in a `WarpSpecialize`, of a group of threads."""
         rows = self.extents["threadIdx.y"] * self.extents["threadIdx.z"]
-        if self.recorded is not None and (self.extents[LANES] % WARP or rows > _MOST_BARRIERS):
+        if self.recorded is not None and (self.extents[LANES] % WARP or rows > _MAX_BARRIERS):
             raise _divergence_error(s)
         return Barrier(group=self.recorded is not None)
 

@@ -10,7 +10,7 @@ from tdsl.codegen.ir.statements import map_parts, rebuilt
 from tdsl.codegen.transforms.partial_results import partial_loads
 from tdsl.lang.expr import ZERO, Const
 
-_MOST = WARP * WARP  # threads: one warp reduces the results of at most so many warps
+_MAX_THREADS = WARP * WARP  # threads: one warp reduces the results of at most so many warps
 
 
 def serialize_thread_reductions(kernel: Kernel) -> Kernel:
@@ -47,5 +47,5 @@ def _can_shuffle(s: For, extents: dict[str, int]) -> bool:
     if s.kind != "threadIdx.x" or s.lo != ZERO or not isinstance(s.extent, Const):
         return False
     count = int(s.extent.value)
-    fits = 1 < count <= _MOST and count & (count - 1) == 0 and covers_axis(s, extents)
+    fits = 1 < count <= _MAX_THREADS and count & (count - 1) == 0 and covers_axis(s, extents)
     return fits and len(partial_loads(s.body, s.merges, s.name)) == len(s.merges)

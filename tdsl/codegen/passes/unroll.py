@@ -14,7 +14,7 @@ from tdsl.lang.bounds import NO_FACTS, Facts, at_most, upper
 from tdsl.lang.expr import Binary, Const, Expr, const
 from tdsl.lang.simplify import add
 
-_MOST_COPIES = 4096  # statements in all copies, beyond which a loop is left serial
+_MAX_COPIES = 4096  # statements in all copies, beyond which a loop is left serial
 
 
 def unroll(kernel: Kernel) -> Kernel:
@@ -70,7 +70,7 @@ def _max_iterations(loop: For, facts: Facts) -> int:
 
 
 def _unroll_loop(loop: For, count: int, facts: Facts, fresh: FreshNames) -> Stmt:
-    if count * _count_statements(loop.body) > _MOST_COPIES:
+    if count * _count_statements(loop.body) > _MAX_COPIES:
         return rebuilt(loop, kind=SERIAL)
     return bind_loaded_bounds(loop, fresh, lambda whole: _copies(whole, count, facts, fresh))
 

@@ -17,7 +17,7 @@ from tdsl.lang.bounds import NO_FACTS, Facts, upper
 from tdsl.lang.expr import Binary, Call, Expr, dtype_of
 from tdsl.lang.types import i64
 
-_MOST_VECTORS = 16  # the largest extent at which a vectorized loop around another one is unrolled
+_MAX_VECTORS = 16  # the largest extent at which a vectorized loop around another one is unrolled
 
 
 def unroll_clipped(kernel: Kernel) -> Kernel:
@@ -54,7 +54,7 @@ def _keep_innermost_vectors(s: Stmt, facts: Facts) -> Stmt:
     new = map_parts(s, lambda part: _keep_innermost_vectors(part, facts_inside(facts, s)))
     if isinstance(new, For) and new.kind == VECTORIZED and any(map(_is_vectorized, walk(new.body))):
         most = upper(new.extent, facts)
-        few = most is not None and most <= _MOST_VECTORS
+        few = most is not None and most <= _MAX_VECTORS
         return rebuilt(new, kind=UNROLLED if few else SERIAL)
     return new
 

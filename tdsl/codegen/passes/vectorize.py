@@ -62,7 +62,7 @@ from tdsl.lang.expr import (
 from tdsl.lang.simplify import conjunction, conjuncts, simplify, substitute, subtract
 from tdsl.lang.types import bool_, i64
 
-_MOST_LANES = 256
+_MAX_LANES = 256
 
 
 def vectorize(kernel: Kernel) -> Kernel:
@@ -116,7 +116,7 @@ class _Vectorizer:
     def loop(self, s: For, facts: Facts) -> Stmt:
         serial = rebuilt(s, kind=SERIAL)
         count = upper(s.extent, facts)
-        if count is None or not 1 < count <= _MOST_LANES:
+        if count is None or not 1 < count <= _MAX_LANES:
             return serial
         if not lanes_are_independent(rebuilt(s, extent=const(count)), facts):
             return serial

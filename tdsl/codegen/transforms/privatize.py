@@ -47,7 +47,7 @@ from tdsl.lang.simplify import substitute
 
 Index = tuple[Expr, ...]
 
-_MOST_BYTES = 512  # of an allocation in the registers of one thread
+_MAX_BYTES = 512  # of an allocation in the registers of one thread
 
 
 class _NotPrivate(Exception):  # for control flow: the allocation is left as it is
@@ -245,7 +245,7 @@ def _first_lane(e: Expr, ctx: _Context) -> AffineSum:
 
 def _unroll_indices(s: Alloc) -> Alloc:
     """The allocation with the loops over its indices unrolled, as registers need constant indices."""
-    if prod(_extents(s)) * s.dtype.bytes > _MOST_BYTES:
+    if prod(_extents(s)) * s.dtype.bytes > _MAX_BYTES:
         raise _NotPrivate
     loops = {x.name: x for x in walk(s.body) if isinstance(x, For)}
     used: set[str] = set()
