@@ -218,7 +218,7 @@ class Compiled(Entry, Suggesting):
 
     def _bind_and_call(self, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Any:
         if self._device_calls is not None and not kwargs:
-            result = self._device_calls.again(args, out)
+            result = self._device_calls.call_fast(args, out)
             if result is not None:
                 return result
         for array in (*args, *kwargs.values()):

@@ -20,7 +20,15 @@ import numpy as np
 
 from tdsl.codegen.cuda.driver import DEFAULT_STREAM, Device, Driver, Memory, driver, read
 from tdsl.codegen.cuda.launcher import POINTER, Launcher, code_of, plain
-from tdsl.codegen.cuda.manifest import Argument, Array, Program, error_of, load, numbers, places
+from tdsl.codegen.cuda.manifest import (
+    Argument,
+    Array,
+    Program,
+    compared_indices,
+    error_of,
+    load,
+    random_array,
+)
 from tdsl.codegen.cuda.timing import Clock
 from tdsl.core.node import frozen
 from tdsl.errors import TdslError
@@ -76,7 +84,7 @@ def _check_and_time(
             result = np.empty(a.shape, BY_NAME[a.dtype].numpy)
             read(device, buffers[a.name].pointer, result, DEFAULT_STREAM)
             expected = arrays[f"expected_{a.name}"].view(result.dtype)
-            errors[a.name] = error_of(result.reshape(-1)[places(result.size)], expected)
+            errors[a.name] = error_of(result.reshape(-1)[compared_indices(result.size)], expected)
     largest_error = max(errors.values())
     failed = [name for name, most in program.tolerances if not errors[name] <= most]
     if failed:
@@ -93,7 +101,7 @@ def formats(arguments: tuple[Argument, ...]) -> dict[str, str]:
 def _input(a: Argument, arrays: dict[str, Array]) -> Array:
     """An input array, generated from its seed or loaded from the bundle."""
     if a.seed:
-        return numbers(a.shape, a.dtype, a.seed)
+        return random_array(a.shape, a.dtype, a.seed)
     return arrays[f"input_{a.name}"].view(BY_NAME[a.dtype].numpy).reshape(a.shape)
 
 

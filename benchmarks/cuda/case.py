@@ -8,7 +8,7 @@ import numpy as np
 
 import tdsl as td
 from benchmarks.case import Array, Arrays, Case
-from tdsl.codegen.cuda.manifest import error_of, numbers, tolerance
+from tdsl.codegen.cuda.manifest import error_of, random_array, tolerance
 from tdsl.codegen.runtime.signature import ArrayArg, extent
 
 Sizes = Mapping[str, int]
@@ -51,7 +51,7 @@ class GpuCase:
         inputs = [a for a in compiled.signature.inputs if isinstance(a, ArrayArg)]
         shapes = [tuple(extent(e, {}) for e in a.shape) for a in inputs]
         return tuple(
-            numbers(shape, a.dtype.name, n + 1)
+            random_array(shape, a.dtype.name, n + 1)
             for n, (a, shape) in enumerate(zip(inputs, shapes, strict=True))
         )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from tdsl.distribute.steps import Home
+from tdsl.distribute.steps import PlacedTensor
 from tdsl.placement.ownership import Box, contiguous_boxes, element_count, intersection
 from tdsl.placement.spans import clip, length
 
@@ -20,7 +20,7 @@ class PlanFault(AssertionError):  # an error of this package, not of the user
 
 
 @dataclass(slots=True)
-class Held:
+class BufferContents:
     """The contents of a buffer: disjoint boxes whose elements have values, with their points."""
 
     tensor: str
@@ -30,60 +30,60 @@ class Held:
     def put(self, new: list[Piece]) -> None:
         """Overwrite the boxes of `new`."""
         for box, points in new:
-            kept = [(rest, p) for old, p in self.pieces for rest in without(old, box)]
+            kept = [(rest, p) for old, p in self.pieces for rest in box_difference(old, box)]
             self.pieces = [*kept, (box, points)]
 
     def get(self, box: Box) -> list[Piece]:
         """The pieces within a box, which do not cover it if some elements have no value."""
-        found = ((intersection(own, box), points) for own, points in self.pieces)
-        return [(part, points) for part, points in found if part is not None]
+        overlaps = ((intersection(contents, box), points) for contents, points in self.pieces)
+        return [(part, points) for part, points in overlaps if part is not None]
 
     def add(self, new: list[Piece]) -> None:
         """Combine pieces with the contents; PlanFault if an element would combine a point twice."""
         for box, points in new:
-            self.put([(own, joined(p, points)) for own, p in self.get(box)])
+            self.put([(part, disjoint_union(p, points)) for part, p in self.get(box)])
 
 
-def joined(a: Points, b: Points) -> Points:
+def disjoint_union(a: Points, b: Points) -> Points:
     """The union of two sets of points, adjacent boxes merged; PlanFault where they overlap.
 
-    >>> joined((((0, 2), (0, 9)),), (((4, 6), (0, 9)), ((2, 4), (0, 9))))
+    >>> disjoint_union((((0, 2), (0, 9)),), (((4, 6), (0, 9)), ((2, 4), (0, 9))))
     (((0, 6), (0, 9)),)
     """
     for box in b:
-        if any(intersection(own, box) is not None for own in a):
+        if any(intersection(present, box) is not None for present in a):
             raise PlanFault(f"points {box} of a reduction are there twice")
-        a = _beside(a, box)
+        a = _with_adjacent(a, box)
     return a
 
 
-def _beside(points: Points, box: Box) -> Points:
+def _with_adjacent(points: Points, box: Box) -> Points:
     """`points` with one more box, merged with those adjacent to it."""
-    for n, own in enumerate(points):
-        differ = [axis for axis, (x, y) in enumerate(zip(own, box, strict=True)) if x != y]
+    for n, present in enumerate(points):
+        differ = [axis for axis, (x, y) in enumerate(zip(present, box, strict=True)) if x != y]
         if len(differ) == 1:
             (axis,) = differ
-            (lo, hi), (first, behind) = sorted((own[axis], box[axis]))
+            (lo, hi), (first, behind) = sorted((present[axis], box[axis]))
             if hi == first:
                 whole = (*box[:axis], (lo, behind), *box[axis + 1 :])
-                return _beside((*points[:n], *points[n + 1 :]), whole)
+                return _with_adjacent((*points[:n], *points[n + 1 :]), whole)
     return (*points, box)
 
 
-def points_of(home: Home) -> Points:
+def reduction_points(tensor: PlacedTensor) -> Points:
     """All points of the reduction that each element of a tensor combines."""
-    return (tuple(span for _, span in home.points),)
+    return (tuple(span for _, span in tensor.points),)
 
 
-def count_of(points: Points) -> int:
+def point_count(points: Points) -> int:
     """The number of points."""
     return sum(map(element_count, points))
 
 
-def without(box: Box, hole: Box) -> Iterator[Box]:
+def box_difference(box: Box, hole: Box) -> Iterator[Box]:
     """The set difference of two boxes, as disjoint boxes.
 
-    >>> list(without(((0, 3), (0, 3)), ((1, 9), (0, 2))))
+    >>> list(box_difference(((0, 3), (0, 3)), ((1, 9), (0, 2))))
     [((0, 1), (0, 3)), ((1, 3), (2, 3))]
     """
     shared = intersection(box, hole)
@@ -96,10 +96,10 @@ def without(box: Box, hole: Box) -> Iterator[Box]:
     ):  # only `hole` has gaps
         rest = list(contiguous_boxes(box))
         for part in contiguous_boxes(shared):
-            rest = [left for own in rest for left in without(own, part)]
+            rest = [piece for remaining in rest for piece in box_difference(remaining, part)]
         yield from rest
         return
     for n, (span, (first, behind)) in enumerate(spans):
-        for left in (clip(span, span[0], first), clip(span, behind, span[1])):
-            if left[0] < left[1]:
-                yield (*shared[:n], left, *box[n + 1 :])
+        for piece in (clip(span, span[0], first), clip(span, behind, span[1])):
+            if piece[0] < piece[1]:
+                yield (*shared[:n], piece, *box[n + 1 :])

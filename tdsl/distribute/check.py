@@ -20,18 +20,25 @@ from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
-from tdsl.distribute.buffer_contents import Held, Piece, PlanFault, Points, count_of, points_of
+from tdsl.distribute.buffer_contents import (
+    BufferContents,
+    Piece,
+    PlanFault,
+    Points,
+    point_count,
+    reduction_points,
+)
 from tdsl.distribute.plan import Plan
 from tdsl.distribute.steps import (
+    Allocate,
     Copy,
-    Drop,
     Exchange,
     Fill,
     Finish,
-    Home,
-    Make,
+    Free,
     Merge,
     Message,
+    PlacedTensor,
     RankPlan,
     Reduce,
     Run,
@@ -49,28 +56,30 @@ from tdsl.placement.ownership import (
 
 def check(plan: Plan) -> None:
     """Raise PlanFault unless a plan is correct and its ranks have the peak memory that its costs state."""
-    points = {h.name: points_of(h) for h in plan.homes}
-    sizes = {h.name: h.bytes for h in plan.homes}
-    homes = {h.name: h for h in plan.homes}
-    ranks = [RankCheck(p, points, sizes, dict(p.owned), homes) for p in plan]
-    Post(ranks).carry()
-    whole = {h.name for h in plan.homes if not h.placement.partial}
+    points = {h.name: reduction_points(h) for h in plan.tensors}
+    sizes = {h.name: h.bytes for h in plan.tensors}
+    tensors = {h.name: h for h in plan.tensors}
+    ranks = [RankCheck(p, points, sizes, dict(p.owned), tensors) for p in plan]
+    MessageMatcher(ranks).run()
+    whole = {h.name for h in plan.tensors if not h.placement.partial}
     for rank in ranks:
         outputs = {name: plan.owned(name, rank.plan.rank) for name in plan.outputs}
         rank.check_end(outputs, whole)
     for name in set(plan.outputs) - whole:
-        _check_parts(plan, homes[name], ranks)
+        _check_parts(plan, tensors[name], ranks)
     for rank in ranks:
-        said = plan.costs[rank.plan.rank].peak_memory
-        if rank.peak != said:
-            raise PlanFault(f"rank {rank.plan.rank} holds {rank.peak} bytes, the plan says {said}")
+        stated = plan.costs[rank.plan.rank].peak_memory
+        if rank.peak != stated:
+            raise PlanFault(
+                f"rank {rank.plan.rank} holds {rank.peak} bytes, the plan says {stated}"
+            )
 
 
-def _check_gather(tag: int, here: Mapping[int, Exchange | Reduce]) -> None:
+def _check_gather(tag: int, members: Mapping[int, Exchange | Reduce]) -> None:
     """Raise PlanFault unless the messages of all ranks of a collective have the pattern of its kind."""
-    ranks, kinds = set(here), {x.collective for x in here.values()}
+    ranks, kinds = set(members), {x.collective for x in members.values()}
     given: dict[int, list[Message]] = {}
-    for rank, x in here.items():
+    for rank, x in members.items():
         if not isinstance(x, Exchange) or kinds != {x.collective}:
             raise PlanFault(f"ranks see different collectives with tag {tag}")
         given[rank] = list(x.sends)
@@ -84,56 +93,58 @@ def _check_gather(tag: int, here: Mapping[int, Exchange | Reduce]) -> None:
         len(given[r]) == len(ranks) - 1 and len({(m.buffer, m.box) for m in given[r]}) == 1
         for r in senders
     )
-    right = {
+    matches = {
         "broadcast": len(senders) == 1 and to_all,
         "all-gather": len(senders) > 1 and to_all,
         "all-to-all": all(len(sends) == len(ranks) - 1 for sends in given.values()),
     }
-    if not right.get(kind, False):
+    if not matches.get(kind, False):
         raise PlanFault(f"the messages of ranks {sorted(ranks)} with tag {tag} are no {kind}")
 
 
-def _check_parts(plan: Plan, home: Home, ranks: list[RankCheck]) -> None:
+def _check_parts(plan: Plan, placed: PlacedTensor, ranks: list[RankCheck]) -> None:
     """Raise PlanFault unless the partial results of an output together have every point once.
 
     Ranks whose coordinates differ only along partial axes of the placement have parts of one block.
     """
-    together: dict[tuple[int, ...], Held] = {}
+    blocks: dict[tuple[int, ...], BufferContents] = {}
     for rank in ranks:
-        if home.name in rank.buffers:
+        if placed.name in rank.buffers:
             at = list(plan.grid.coordinates(rank.plan.rank))
-            for axis in home.placement.partial:
+            for axis in placed.placement.partial:
                 at[axis] = 0
-            own = rank.buffers[home.name]
-            parts = rank.values(home.name, own.box)
+            contents = rank.buffers[placed.name]
+            parts = rank.values(placed.name, contents.box)
             key = tuple(at)
-            if key in together:
-                together[key].add(parts)
+            if key in blocks:
+                blocks[key].add(parts)
             else:
-                together[key] = Held(home.name, own.box, parts)
-    for held in together.values():
-        for box, points in held.pieces:
-            if count_of(points) != count_of(points_of(home)):
-                raise PlanFault(f"the parts of {home.name!r}{box} have the points {points} only")
+                blocks[key] = BufferContents(placed.name, contents.box, parts)
+    for contents in blocks.values():
+        for box, points in contents.pieces:
+            if point_count(points) != point_count(reduction_points(placed)):
+                raise PlanFault(f"the parts of {placed.name!r}{box} have the points {points} only")
 
 
-HERE = -1  # the handle of a blocking step
-Started = tuple[bool, Message, tuple[Exchange, int]]  # is it a send; exchange, handle
-Part = tuple[Exchange | Reduce, int]  # the step by which a rank joins a collective, and its handle
+BLOCKING = -1  # the handle of a blocking step
+PostedSide = tuple[bool, Message, tuple[Exchange, int]]  # is it a send; exchange, handle
+JoinedStep = tuple[
+    Exchange | Reduce, int
+]  # the step by which a rank joins a collective, and its handle
 
 
-class Post:
+class MessageMatcher:
     """Matches sends with receives, and tracks the handle that each rank waits for."""
 
     def __init__(self, ranks: list[RankCheck]) -> None:
         self.ranks = ranks
-        self.started: dict[tuple[int, int, int], Started] = {}
+        self.posted: dict[tuple[int, int, int], PostedSide] = {}
         self.done: set[tuple[int, int, int]] = set()
         self.open: dict[tuple[int, int], int] = {}  # messages in flight, by rank and handle
-        self.waits: dict[int, int] = {}  # the handle that a rank waits for
-        self.joined: dict[tuple[int, tuple[int, ...]], dict[int, Part]] = {}
+        self.blocked: dict[int, int] = {}  # the handle that a rank waits for
+        self.collectives: dict[tuple[int, tuple[int, ...]], dict[int, JoinedStep]] = {}
 
-    def carry(self) -> None:
+    def run(self) -> None:
         """Execute all ranks to their end; PlanFault for unmatched messages and incomplete collectives."""
         ready = list(range(len(self.ranks)))
         while ready:
@@ -143,124 +154,131 @@ class Post:
                 continue
             match step:
                 case Reduce(_, tag):
-                    ready += self._join(rank, tag, (step, HERE))
+                    ready += self._join_collective(rank, tag, (step, BLOCKING))
                 case Exchange():
-                    self.waits[rank] = HERE
-                    ready += self._begin(rank, step, HERE)
+                    self.blocked[rank] = BLOCKING
+                    ready += self._start_exchange(rank, step, BLOCKING)
                 case Start(exchange, handle):
-                    ready += [rank, *self._begin(rank, exchange, handle)]
+                    ready += [rank, *self._start_exchange(rank, exchange, handle)]
                 case Finish(handle):
                     if (rank, handle) not in self.open:
                         raise PlanFault(f"rank {rank} never started {handle}")
-                    self.waits[rank] = handle
-                    ready += self._done(rank, handle, 0)
-        for (source, target, tag), (sends, _, _) in self.started.items():
+                    self.blocked[rank] = handle
+                    ready += self._complete(rank, handle, 0)
+        for (source, target, tag), (sends, _, _) in self.posted.items():
             what = "never received" if sends else "never sent"
             raise PlanFault(f"the message from {source} to {target} with tag {tag} is {what}")
-        for (tag, ranks), here in self.joined.items():
-            missing = sorted(set(ranks) - set(here))
+        for (tag, ranks), joined in self.collectives.items():
+            missing = sorted(set(ranks) - set(joined))
             raise PlanFault(f"ranks {missing} never join the collective with tag {tag}")
 
-    def _begin(self, rank: int, x: Exchange, handle: int) -> list[int]:
+    def _start_exchange(self, rank: int, x: Exchange, handle: int) -> list[int]:
         """Start all messages of an exchange; returns the ranks that can continue."""
         if (rank, handle) in self.open:
             raise PlanFault(f"rank {rank} starts {handle} twice")
         tags = {m.tag for m in x.sends + x.receives}
         self.open[rank, handle] = len(x.sends) + len(x.receives) + (1 if x.collective else 0)
-        own, ready = self.ranks[rank], list[int]()
+        this_rank, ready = self.ranks[rank], list[int]()
         for m in x.sends:
-            own.check_still(m.buffer, m.box, written=False)
+            this_rank.check_not_in_flight(m.buffer, m.box, written=False)
         for m in x.receives:
-            own.check_still(m.buffer, m.box, written=True)
-        if handle != HERE:
-            own.flying[handle] = x
+            this_rank.check_not_in_flight(m.buffer, m.box, written=True)
+        if handle != BLOCKING:
+            this_rank.in_flight[handle] = x
         for m in x.sends:
-            ready += self._start((rank, m.rank, m.tag), True, m, (x, handle))
+            ready += self._post((rank, m.rank, m.tag), True, m, (x, handle))
         for m in x.receives:
-            ready += self._start((m.rank, rank, m.tag), False, m, (x, handle))
+            ready += self._post((m.rank, rank, m.tag), False, m, (x, handle))
         if x.collective and len(tags) != 1:
             raise PlanFault(f"a collective of rank {rank} has the tags {sorted(tags)}")
         if x.collective:
-            ready += self._join(rank, tags.pop(), (x, handle))
+            ready += self._join_collective(rank, tags.pop(), (x, handle))
         return ready
 
-    def _done(self, rank: int, handle: int, count: int = 1) -> list[int]:
+    def _complete(self, rank: int, handle: int, count: int = 1) -> list[int]:
         """Complete `count` messages of a handle; returns the rank if it waited for the last of them."""
         self.open[rank, handle] -= count
-        if self.open[rank, handle] or self.waits.get(rank) != handle:
+        if self.open[rank, handle] or self.blocked.get(rank) != handle:
             return []
-        del self.open[rank, handle], self.waits[rank]
-        self.ranks[rank].flying.pop(handle, None)
+        del self.open[rank, handle], self.blocked[rank]
+        self.ranks[rank].in_flight.pop(handle, None)
         return [rank]
 
-    def _join(self, rank: int, tag: int, part: Part) -> list[int]:
+    def _join_collective(self, rank: int, tag: int, joining: JoinedStep) -> list[int]:
         """Add a rank to a collective; the last rank completes it. Returns the ranks that can continue."""
-        step, _ = part
+        step, _ = joining
         if rank not in step.ranks or tuple(sorted(set(step.ranks))) != step.ranks:
             raise PlanFault(f"rank {rank} is none of {step.ranks}, or they are not in order")
-        here = self.joined.setdefault((tag, step.ranks), {})
-        if rank in here:
+        joined = self.collectives.setdefault((tag, step.ranks), {})
+        if rank in joined:
             raise PlanFault(f"rank {rank} joins the collective with tag {tag} twice")
-        here[rank] = part
-        if len(here) < len(step.ranks):
+        joined[rank] = joining
+        if len(joined) < len(step.ranks):
             return []
-        del self.joined[tag, step.ranks]
-        steps = {other: own for other, (own, _) in here.items()}
+        del self.collectives[tag, step.ranks]
+        steps = {other: joined_step for other, (joined_step, _) in joined.items()}
         if isinstance(step, Reduce):
             self._reduce(steps, step)
             return list(step.ranks)
         _check_gather(tag, steps)
-        return [r for other, (_, handle) in here.items() for r in self._done(other, handle)]
+        return [r for other, (_, handle) in joined.items() for r in self._complete(other, handle)]
 
-    def _reduce(self, here: Mapping[int, Exchange | Reduce], like: Reduce) -> None:
+    def _reduce(self, members: Mapping[int, Exchange | Reduce], reduction: Reduce) -> None:
         """Combine the boxes of all ranks of a reduction, and store each rank's part of the result."""
-        total: Held | None = None
-        for rank, step in sorted(here.items()):
-            if not isinstance(step, Reduce) or (step.box, step.parts) != (like.box, like.parts):
-                raise PlanFault(f"rank {rank} takes part in another reduction, tag {like.tag}")
-            self.ranks[rank].check_still(step.source, step.box, written=False)
-            held = self.ranks[rank].buffer(step.source, step.box)
+        total: BufferContents | None = None
+        for rank, step in sorted(members.items()):
+            if not isinstance(step, Reduce) or (step.box, step.parts) != (
+                reduction.box,
+                reduction.parts,
+            ):
+                raise PlanFault(f"rank {rank} takes part in another reduction, tag {reduction.tag}")
+            self.ranks[rank].check_not_in_flight(step.source, step.box, written=False)
+            contents = self.ranks[rank].buffer(step.source, step.box)
             pieces = self.ranks[rank].values(step.source, step.box)
             if total is None:
-                total = Held(held.tensor, step.box, pieces)
-            elif total.tensor == held.tensor:
+                total = BufferContents(contents.tensor, step.box, pieces)
+            elif total.tensor == contents.tensor:
                 total.add(pieces)
             else:
-                raise PlanFault(f"ranks reduce {total.tensor!r} and {held.tensor!r} at once")
+                raise PlanFault(f"ranks reduce {total.tensor!r} and {contents.tensor!r} at once")
         assert total is not None
-        for rank, part in zip(like.ranks, like.parts, strict=True):
-            into = here[rank]
-            assert isinstance(into, Reduce)
-            if (part is None) != (into.target is None):
-                raise PlanFault(f"rank {rank} gets {part} of a reduction into {into.target!r}")
-            if part is not None and into.target is not None:
-                self.ranks[rank].check_still(into.target, part, written=True)
-                target = self.ranks[rank].buffer(into.target, part)
-                if target.tensor != total.tensor or not contains(like.box, part):
-                    raise PlanFault(f"{part} of {total.tensor!r} does not fit {into.target!r}")
+        for rank, part in zip(reduction.ranks, reduction.parts, strict=True):
+            joined_step = members[rank]
+            assert isinstance(joined_step, Reduce)
+            if (part is None) != (joined_step.target is None):
+                raise PlanFault(
+                    f"rank {rank} gets {part} of a reduction into {joined_step.target!r}"
+                )
+            if part is not None and joined_step.target is not None:
+                self.ranks[rank].check_not_in_flight(joined_step.target, part, written=True)
+                target = self.ranks[rank].buffer(joined_step.target, part)
+                if target.tensor != total.tensor or not contains(reduction.box, part):
+                    raise PlanFault(
+                        f"{part} of {total.tensor!r} does not fit {joined_step.target!r}"
+                    )
                 target.put(total.get(part))
 
-    def _start(
+    def _post(
         self, key: tuple[int, int, int], sends: bool, m: Message, part: tuple[Exchange, int]
     ) -> list[int]:
         """Start one side of a message; the second delivers it. Returns the ranks that can continue."""
         source, target, tag = key
         if not (0 <= m.rank < len(self.ranks)) or source == target or key in self.done:
             raise PlanFault(f"a message from {source} to {target} with tag {tag} cannot be")
-        if key not in self.started:
-            self.started[key] = (sends, m, part)
+        if key not in self.posted:
+            self.posted[key] = (sends, m, part)
             return []
-        other, partner, its = self.started.pop(key)
-        (step, handle), (also, its_handle) = part, its
+        other, partner, partner_part = self.posted.pop(key)
+        (step, handle), (partner_step, partner_handle) = part, partner_part
         if other == sends:
             raise PlanFault(f"two messages from {source} to {target} have tag {tag}")
-        if (step.collective, step.ranks) != (also.collective, also.ranks):
+        if (step.collective, step.ranks) != (partner_step.collective, partner_step.ranks):
             raise PlanFault(f"{source} and {target} see different collectives with tag {tag}")
         send, receive = (m, partner) if sends else (partner, m)
         self.ranks[target].receive(receive, *self.ranks[source].send(send))
         self.done.add(key)
-        first, second = (handle, its_handle) if sends else (its_handle, handle)
-        return [*self._done(source, first), *self._done(target, second)]
+        first, second = (handle, partner_handle) if sends else (partner_handle, handle)
+        return [*self._complete(source, first), *self._complete(target, second)]
 
 
 @dataclass(slots=True)
@@ -271,40 +289,40 @@ class RankCheck:
     points: Mapping[str, Points]
     sizes: Mapping[str, int]
     owned: Mapping[str, Box]
-    homes: Mapping[str, Home]
-    buffers: dict[str, Held] = field(default_factory=dict)
-    flying: dict[int, Exchange] = field(default_factory=dict)
+    tensors: Mapping[str, PlacedTensor]
+    buffers: dict[str, BufferContents] = field(default_factory=dict)
+    in_flight: dict[int, Exchange] = field(default_factory=dict)
     at: int = 0
     peak: int = 0
 
     def __post_init__(self) -> None:
         for name, box in self.owned.items():
-            self.buffers[name] = Held(name, box)
+            self.buffers[name] = BufferContents(name, box)
             self.buffers[name].put([(box, self.points[name])])
-        self._measure()
+        self._update_peak()
 
-    def _measure(self) -> None:
-        held = sum(element_count(b.box) * self.sizes[b.tensor] for b in self.buffers.values())
-        self.peak = max(self.peak, held)
+    def _update_peak(self) -> None:
+        allocated = sum(element_count(b.box) * self.sizes[b.tensor] for b in self.buffers.values())
+        self.peak = max(self.peak, allocated)
 
     def _fault(self, why: str) -> PlanFault:
         return PlanFault(f"step {self.at} of rank {self.plan.rank}: {why}")
 
-    def buffer(self, name: str, box: Box) -> Held:
+    def buffer(self, name: str, box: Box) -> BufferContents:
         """The buffer `name`; PlanFault unless it is allocated and contains `box`."""
         if name not in self.buffers:
             raise self._fault(f"there is no buffer {name!r}")
-        held = self.buffers[name]
-        if len(box) != len(held.box) or not contains(held.box, box):
-            raise self._fault(f"{name!r} holds {held.box}, not {box}")
-        return held
+        contents = self.buffers[name]
+        if len(box) != len(contents.box) or not contains(contents.box, box):
+            raise self._fault(f"{name!r} holds {contents.box}, not {box}")
+        return contents
 
     def values(self, name: str, box: Box) -> list[Piece]:
         """The pieces of a buffer within a box; PlanFault unless all elements of the box have values."""
-        found = self.buffer(name, box).get(box)
-        if sum(element_count(part) for part, _ in found) < element_count(box):
+        pieces = self.buffer(name, box).get(box)
+        if sum(element_count(part) for part, _ in pieces) < element_count(box):
             raise self._fault(f"{name!r} has no values in all of {box}")
-        return found
+        return pieces
 
     def advance(self) -> Exchange | Start | Finish | Reduce | None:
         """Execute local steps; returns the next communication step, None at the end of the plan."""
@@ -313,44 +331,44 @@ class RankCheck:
             self.at += 1
             if isinstance(step, Exchange | Start | Finish | Reduce):
                 return step
-            self._do(step)
+            self._execute(step)
         return None
 
-    def check_still(self, name: str, box: Box | None, *, written: bool) -> None:
+    def check_not_in_flight(self, name: str, box: Box | None, *, written: bool) -> None:
         """Raise PlanFault if an access conflicts with an exchange in flight; None is the whole buffer."""
-        for x in self.flying.values():
+        for x in self.in_flight.values():
             for m in (*x.receives, *(x.sends if written else ())):
                 if m.buffer == name and (box is None or intersection(m.box, box) is not None):
                     raise self._fault(f"{name!r} is touched while {m.box} of it is on its way")
 
-    def _do(self, step: Step) -> None:
+    def _execute(self, step: Step) -> None:
         match step:
-            case Drop(name) | Fill(name):
-                self.check_still(name, None, written=True)
+            case Free(name) | Fill(name):
+                self.check_not_in_flight(name, None, written=True)
             case Copy(source, name, box) | Merge(source, name, box):
-                self.check_still(source, box, written=False)
-                self.check_still(name, box, written=True)
+                self.check_not_in_flight(source, box, written=False)
+                self.check_not_in_flight(name, box, written=True)
             case Run():
                 for _, name in step.reads:
-                    self.check_still(name, None, written=False)
-                self.check_still(step.target, step.box, written=True)
+                    self.check_not_in_flight(name, None, written=False)
+                self.check_not_in_flight(step.target, step.box, written=True)
             case _:
                 pass
         match step:
-            case Make(name, tensor, box):
+            case Allocate(name, tensor, box):
                 if name in self.buffers or tensor not in self.points:
                     raise self._fault(f"{name!r} is there already, or {tensor!r} is nothing known")
-                self.buffers[name] = Held(tensor, box)
-                self._measure()
-            case Drop(name):
+                self.buffers[name] = BufferContents(tensor, box)
+                self._update_peak()
+            case Free(name):
                 if name not in self.buffers:
                     raise self._fault(f"there is no buffer {name!r}")
                 del self.buffers[name]
             case Fill(name):
                 if name not in self.buffers:
                     raise self._fault(f"there is no buffer {name!r}")
-                held = self.buffers[name]
-                held.put([(held.box, ())])
+                contents = self.buffers[name]
+                contents.put([(contents.box, ())])
             case Copy(source, target, box):
                 self._same_tensor(source, target, box)
                 self.buffer(target, box).put(self.values(source, box))
@@ -359,40 +377,40 @@ class RankCheck:
                 self.values(target, box)
                 self.buffer(target, box).add(self.values(source, box))
             case Run():
-                self._run(step)
+                self._run_task(step)
             case Exchange() | Start() | Finish() | Reduce():
-                raise AssertionError("exchanges are carried out by the post")
+                raise AssertionError("`MessageMatcher` performs communication")
 
     def _same_tensor(self, source: str, target: str, box: Box) -> None:
         if self.buffer(source, box).tensor != self.buffer(target, box).tensor:
             raise self._fault(f"{source!r} and {target!r} hold different tensors")
 
-    def _run(self, step: Run) -> None:
+    def _run_task(self, step: Run) -> None:
         for tensor, name in step.reads:
-            held = self.buffers.get(name)
-            if held is None or held.tensor != tensor:
+            contents = self.buffers.get(name)
+            if contents is None or contents.tensor != tensor:
                 raise self._fault(f"{name!r} is no buffer of {tensor!r}")
-            self.complete(name, held.box)
-        home, ranges, read = self.homes[step.func], dict(step.ranges), dict(step.reads)
-        assert home.needs is not None, "what is run is a stage"
-        for tensor, needed in home.needs(step.ranges).items():
+            self.check_complete(name, contents.box)
+        placed, ranges, read = self.tensors[step.func], dict(step.ranges), dict(step.reads)
+        assert placed.read_boxes is not None, "what is run is a stage"
+        for tensor, needed in placed.read_boxes(step.ranges).items():
             if tensor not in read or not contains(self.buffers[read[tensor]].box, needed):
                 raise self._fault(f"{step.func!r} needs {needed} of {tensor!r}")
         if self.buffer(step.target, step.box).tensor != step.func:
             raise self._fault(f"{step.target!r} is no buffer of {step.func!r}")
-        made = zip(home.dims, home.whole, strict=True)
-        box = tuple(whole if name is None else ranges.get(name) for name, whole in made)
-        (whole,) = points_of(home)
-        each = tuple(ranges.get(name, (0, 0)) for name, _ in home.points)
-        if box != step.box or is_empty((*step.box, *each)) or not contains(whole, each):
+        dims = zip(placed.dims, placed.whole, strict=True)
+        box = tuple(whole if name is None else ranges.get(name) for name, whole in dims)
+        (whole,) = reduction_points(placed)
+        points = tuple(ranges.get(name, (0, 0)) for name, _ in placed.points)
+        if box != step.box or is_empty((*step.box, *points)) or not contains(whole, points):
             raise self._fault(f"the ranges of {step.func!r} are not those of its box")
-        self.buffer(step.target, step.box).put([(step.box, (each,))])
+        self.buffer(step.target, step.box).put([(step.box, (points,))])
 
-    def complete(self, name: str, box: Box) -> None:
+    def check_complete(self, name: str, box: Box) -> None:
         """Raise PlanFault unless every element of a box has all points of its reduction."""
-        wanted = count_of(self.points[self.buffer(name, box).tensor])
+        expected = point_count(self.points[self.buffer(name, box).tensor])
         for part, points in self.values(name, box):
-            if count_of(points) != wanted:
+            if point_count(points) != expected:
                 raise self._fault(f"{part} of {name!r} has the points {points} only")
 
     def send(self, m: Message) -> tuple[str, Box, list[Piece]]:
@@ -401,12 +419,12 @@ class RankCheck:
 
     def receive(self, m: Message, tensor: str, box: Box, pieces: list[Piece]) -> None:
         """Store the pieces of a message in its buffer; PlanFault unless tensor and box match."""
-        held = self.buffer(m.buffer, m.box)
-        if held.tensor != tensor or m.box != box:
+        contents = self.buffer(m.buffer, m.box)
+        if contents.tensor != tensor or m.box != box:
             raise self._fault(
-                f"{held.tensor}{m.box} is expected, {tensor}{box} is sent, tag {m.tag}"
+                f"{contents.tensor}{m.box} is expected, {tensor}{box} is sent, tag {m.tag}"
             )
-        held.put(pieces)
+        contents.put(pieces)
 
     def check_end(self, outputs: Mapping[str, Box | None], whole: AbstractSet[str]) -> None:
         """Raise PlanFault unless the rank has its blocks of the outputs, and nothing else is left.
@@ -419,9 +437,9 @@ class RankCheck:
                 if self.buffers.get(name) is None or self.buffers[name].box != box:
                     raise self._fault(f"{name!r} is not left in the end")
                 if name in whole:
-                    self.complete(name, box)
-        if self.flying:
-            raise self._fault(f"{sorted(self.flying)} are never finished")
+                    self.check_complete(name, box)
+        if self.in_flight:
+            raise self._fault(f"{sorted(self.in_flight)} are never finished")
         extra = set(self.buffers) - set(outputs) - set(self.owned)
         if extra:
             raise self._fault(f"buffers are left: {', '.join(sorted(extra))}")

@@ -30,8 +30,8 @@ from tdsl.placement.ownership import (
     ranks_with_copy,
 )  # fmt: skip
 
-FEWEST = 3  # ranks of a collective: two send each other messages
-MOST_PAIRS = 64  # ranks of a group up to which an all-to-all is looked for
+MIN_COLLECTIVE_RANKS = 3  # ranks of a collective: two send each other messages
+MAX_ALL_TO_ALL_RANKS = 64  # ranks of a group up to which an all-to-all is looked for
 
 Parts = tuple[tuple[int, Box], ...]  # ranks, each with the box that it contributes
 
@@ -48,10 +48,12 @@ class Layout:
         """The box of a tensor that the rank at coordinates `at` owns; None for no elements."""
         return owned(self.placements[tensor], self.grid, self.wholes[tensor], at)
 
-    def pieces(self, tensor: str, box: Box, near: Coordinates) -> Iterator[tuple[Coordinates, Box]]:
+    def pieces(
+        self, tensor: str, box: Box, nearest_to: Coordinates
+    ) -> Iterator[tuple[Coordinates, Box]]:
         """A box cut at the borders of blocks, each piece with the coordinates of the nearest owner."""
         whole = self.wholes[tensor]
-        return owned_pieces(self.placements[tensor], self.grid, whole, box, near)
+        return owned_pieces(self.placements[tensor], self.grid, whole, box, nearest_to)
 
     def copies(self, tensor: str, at: Coordinates) -> Iterator[Coordinates]:
         """The coordinates of all ranks that own the same block of a tensor as the rank at `at`."""
@@ -74,35 +76,35 @@ class Gather:
 
 
 @dataclass(slots=True)
-class Groups:
+class StageCollectives:
     """The collectives of a stage, cached by iteration and group."""
 
     layout: Layout
     stage: Stage
-    _known: dict[object, Gather | Reduce | None] = field(default_factory=dict)
+    _collectives: dict[object, Gather | Reduce | None] = field(default_factory=dict)
     _members: dict[object, tuple[frozenset[Coordinates], tuple[int, ...]]] = field(
         default_factory=dict
     )
 
-    def fetched(self, source: str, reader: Coordinates, inner: Spans) -> Gather | None:
+    def source_collective(self, source: str, reader: Coordinates, inner: Spans) -> Gather | None:
         """The broadcast or all-gather of the box of a source that a rank reads in an iteration, or None."""
         placement = self.layout.placements[source]
-        axes = [n for n in self.stage.alike(source)
+        axes = [n for n in self.stage.uniform_axes(source)
                 if not isinstance(placement.entries[n], Copies)]  # fmt: skip
         if not axes:
             return None
         key = (source, inner, tuple(0 if n in axes else p for n, p in enumerate(reader)))
-        if key not in self._known:
-            self._known[key] = self._fetched(source, reader, inner, axes)
-        found = self._known[key]
-        assert found is None or isinstance(found, Gather)
-        return found
+        if key not in self._collectives:
+            self._collectives[key] = self._find_source_collective(source, reader, inner, axes)
+        collective = self._collectives[key]
+        assert collective is None or isinstance(collective, Gather)
+        return collective
 
-    def _fetched(
+    def _find_source_collective(
         self, source: str, reader: Coordinates, inner: Spans, axes: list[int]
     ) -> Gather | None:  # fmt: skip
         layout, grid = self.layout, self.layout.grid
-        box = self.stage.box(source, ranked(reader, inner))
+        box = self.stage.read_box(source, outer_spans(reader, inner))
         if box is None:
             return None
         cut = list(layout.pieces(source, box, reader))
@@ -111,17 +113,17 @@ class Groups:
             at[n] == reader[n] for at in owners for n in range(len(reader)) if n not in axes
         ):
             return None
-        needing, ranks = self._busy(reader, inner, axes)
-        if not owners <= needing:
+        readers, ranks = self._computing_ranks(reader, inner, axes)
+        if not owners <= readers:
             if len(owners) > 1:
                 return None
-            ranks = _ranks(grid, owners | needing)
-        if len(ranks) < FEWEST:
+            ranks = _rank_numbers(grid, owners | readers)
+        if len(ranks) < MIN_COLLECTIVE_RANKS:
             return None
         kind = "broadcast" if len(owners) == 1 else "all-gather"
         return Gather(kind, ranks, tuple((grid.rank(at), part) for at, part in cut))
 
-    def _busy(
+    def _computing_ranks(
         self, at: Coordinates, inner: Spans, axes: list[int]
     ) -> tuple[frozenset[Coordinates], tuple[int, ...]]:
         """The ranks along `axes` through `at` that have points to compute: their coordinates and numbers."""
@@ -131,93 +133,101 @@ class Groups:
         rest = tuple(0 if n in axes else p for n, p in enumerate(at))
         key = (tuple(axes), rest, inner if differ else ())
         if key not in self._members:
-            found = frozenset(
+            computing = frozenset(
                 other
                 for other in self.layout.line(at, axes)
-                if stage.ranges(ranked(other, inner)) is not None
+                if stage.ranges(outer_spans(other, inner)) is not None
             )
-            self._members[key] = found, _ranks(self.layout.grid, found)
+            self._members[key] = computing, _rank_numbers(self.layout.grid, computing)
         return self._members[key]
 
-    def exchanged(self, tensor: str, at: Coordinates, inner: Spans) -> tuple[int, ...]:
+    def all_to_all_ranks(self, tensor: str, at: Coordinates, inner: Spans) -> tuple[int, ...]:
         """The ranks of an all-to-all that includes the rank at `at`; () if there is none.
 
         It exchanges parts of a source, or the results of the stage where `tensor` is its own func.
         """
-        mine = self._partners(tensor, at, inner)
-        axes = [n for n, p in enumerate(at) if any(other[n] != p for other in mine)]
-        group = set(itertools.islice(self.layout.line(at, axes), MOST_PAIRS + 1))
-        if not FEWEST <= len(group) <= MOST_PAIRS or mine != group - {at}:
+        partners = self._partners(tensor, at, inner)
+        axes = [n for n, p in enumerate(at) if any(other[n] != p for other in partners)]
+        group = set(itertools.islice(self.layout.line(at, axes), MAX_ALL_TO_ALL_RANKS + 1))
+        if not MIN_COLLECTIVE_RANKS <= len(group) <= MAX_ALL_TO_ALL_RANKS or partners != group - {
+            at
+        }:
             return ()
         if any(self._partners(tensor, other, inner) != group - {other} for other in group):
             return ()
         grid = self.layout.grid
         others = set() if len(group) == grid.size else set(map(grid.coordinates, range(grid.size)))
-        if len(others) > MOST_PAIRS:  # too many to test whether one of them takes part
+        if len(others) > MAX_ALL_TO_ALL_RANKS:  # too many to test whether one of them takes part
             return ()
         if any(group & self._partners(tensor, other, inner) for other in others - group):
             return ()
-        return _ranks(grid, group)
+        return _rank_numbers(grid, group)
 
     def _partners(self, tensor: str, at: Coordinates, inner: Spans) -> set[Coordinates]:
         """The other ranks that send a rank its box of a source, or receive the results that it computed."""
-        spans, home = ranked(at, inner), self.layout.owned(tensor, at)
-        own = tensor == self.stage.name
-        box = self.stage.writes(spans) if own else self.stage.box(tensor, spans)
-        if box is None or (not own and home and is_contiguous(home) and contains(home, box)):
+        spans, owned_box = outer_spans(at, inner), self.layout.owned(tensor, at)
+        is_result = tensor == self.stage.name
+        box = self.stage.written_box(spans) if is_result else self.stage.read_box(tensor, spans)
+        if box is None or (
+            not is_result and owned_box and is_contiguous(owned_box) and contains(owned_box, box)
+        ):
             return set()
-        kept = None if home is None else intersection(home, box)
-        if kept is not None and 2 * element_count(kept) > element_count(box):
+        owned_part = None if owned_box is None else intersection(owned_box, box)
+        if owned_part is not None and 2 * element_count(owned_part) > element_count(box):
             return set()  # the rank owns most of the box: a halo exchange with neighbours
         firsts = (first for first, _ in self.layout.pieces(tensor, box, at))
-        if own:
+        if is_result:
             firsts = (other for first in firsts for other in self.layout.copies(tensor, first))
         return set(firsts) - {at}
 
-    def made(self, maker: Coordinates, inner: Spans, tag: int) -> Gather | Reduce | None:
-        """The collective that brings the results of `maker` to their owners, or None; buffers are not set."""
+    def result_collective(
+        self, writer: Coordinates, inner: Spans, tag: int
+    ) -> Gather | Reduce | None:
+        """The collective that brings the results of `writer` to their owners, or None; without buffers."""
         name, combine = self.stage.name, self.stage.combine
         placement = self.layout.placements[name]
         if combine is None:
             axes = [n for n, e in enumerate(placement.entries) if isinstance(e, Copies)]
-        elif is_of_mpi(combine, self.stage.func.dtypes, in_order=self.stage.in_order):
-            axes = [n for n in self.stage.alike(name) if n not in placement.partial]
+        elif has_mpi_operator(combine, self.stage.func.dtypes, in_order=self.stage.in_order):
+            axes = [n for n in self.stage.uniform_axes(name) if n not in placement.partial]
         else:
             axes = []
         if not axes:
             return None
-        key = (name, inner, tuple(0 if n in axes else p for n, p in enumerate(maker)))
-        if key not in self._known:
-            line = list(self.layout.line(maker, axes))
-            boxes = {at: self.stage.writes(ranked(at, inner)) for at in line}
-            self._known[key] = (
-                self._shared(boxes) if combine is None else self._combined(boxes, tag)
+        key = (name, inner, tuple(0 if n in axes else p for n, p in enumerate(writer)))
+        if key not in self._collectives:
+            line = list(self.layout.line(writer, axes))
+            boxes = {at: self.stage.written_box(outer_spans(at, inner)) for at in line}
+            self._collectives[key] = (
+                self._result_gather(boxes)
+                if combine is None
+                else self._result_reduction(boxes, tag)
             )
-        return self._known[key]
+        return self._collectives[key]
 
-    def _shared(self, boxes: Mapping[Coordinates, Box | None]) -> Gather | None:
+    def _result_gather(self, boxes: Mapping[Coordinates, Box | None]) -> Gather | None:
         """An all-gather or broadcast of boxes that all ranks of a line own, each computed by one of them."""
         grid, name = self.layout.grid, self.stage.name
-        home = self.layout.owned(name, next(iter(boxes)))
+        owned_box = self.layout.owned(name, next(iter(boxes)))
         parts = [(grid.rank(at), box) for at, box in boxes.items() if box is not None]
-        if home is None or len(boxes) < FEWEST or not parts:
+        if owned_box is None or len(boxes) < MIN_COLLECTIVE_RANKS or not parts:
             return None
-        if any(not contains(home, box) for _, box in parts):
+        if any(not contains(owned_box, box) for _, box in parts):
             return None
         # a box computed by several ranks would be sent twice
         if len({box for _, box in parts}) < len(parts):
             return None
         kind = "broadcast" if len(parts) == 1 else "all-gather"
-        return Gather(kind, _ranks(grid, boxes), tuple(parts))
+        return Gather(kind, _rank_numbers(grid, boxes), tuple(parts))
 
-    def _combined(self, boxes: Mapping[Coordinates, Box | None], tag: int) -> Reduce | None:
+    def _result_reduction(self, boxes: Mapping[Coordinates, Box | None], tag: int) -> Reduce | None:
         """A reduction of one box, of which all ranks of a line have partial results, to its owners."""
         layout, name = self.layout, self.stage.name
         members = sorted((layout.grid.rank(at), at) for at, box in boxes.items() if box is not None)
-        made = {box for box in boxes.values() if box is not None}
-        if len(members) < FEWEST - 1 or len(made) > 1:
+        partial_boxes = {box for box in boxes.values() if box is not None}
+        if len(members) < MIN_COLLECTIVE_RANKS - 1 or len(partial_boxes) > 1:
             return None
-        (box,) = made
+        (box,) = partial_boxes
         parts: dict[Coordinates, Box] = {}
         for first, piece in layout.pieces(name, box, members[0][1]):
             for owner in layout.copies(name, first):
@@ -225,20 +235,22 @@ class Groups:
                     return None
                 parts[owner] = piece
         idle = [at for at in parts if boxes[at] is None]
-        if idle and set(parts.values()) != made:
+        if idle and set(parts.values()) != partial_boxes:
             return None
         # ranks without partial results take part if each receiver gets the whole box: no more is moved
         members = sorted(members + [(layout.grid.rank(at), at) for at in idle])
-        if len(members) < FEWEST:
+        if len(members) < MIN_COLLECTIVE_RANKS:
             return None
-        once = sum(map(element_count, parts.values())) == element_count(box)
-        if not once and not (len(parts) == len(members) and set(parts.values()) == made):
+        is_disjoint = sum(map(element_count, parts.values())) == element_count(box)
+        if not is_disjoint and not (
+            len(parts) == len(members) and set(parts.values()) == partial_boxes
+        ):
             return None
-        got = tuple(parts.get(at) for _, at in members)
-        return Reduce(tuple(rank for rank, _ in members), tag, "", None, box, got)
+        received = tuple(parts.get(at) for _, at in members)
+        return Reduce(tuple(rank for rank, _ in members), tag, "", None, box, received)
 
 
-def is_of_mpi(combine: Combine | None, dtypes: tuple[DType, ...], *, in_order: bool) -> bool:
+def has_mpi_operator(combine: Combine | None, dtypes: tuple[DType, ...], *, in_order: bool) -> bool:
     """True if MPI has a predefined operator for `combine`, with the same results for NaN."""
     if combine is None or in_order or len(dtypes) > 1:
         return False
@@ -252,10 +264,10 @@ def is_of_mpi(combine: Combine | None, dtypes: tuple[DType, ...], *, in_order: b
             return False
 
 
-def ranked(at: Coordinates, inner: Spans) -> Spans:
+def outer_spans(at: Coordinates, inner: Spans) -> Spans:
     """The spans of the outer loops: the coordinates of the rank at `at`, then the iteration `inner`."""
     return (*((p, p + 1) for p in at), *inner)
 
 
-def _ranks(grid: Grid, members: Iterable[Coordinates]) -> tuple[int, ...]:
+def _rank_numbers(grid: Grid, members: Iterable[Coordinates]) -> tuple[int, ...]:
     return tuple(sorted(map(grid.rank, members)))

@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from tdsl.core.text import Names, Writer
 from tdsl.distribute.engine import Tasks
 from tdsl.distribute.plan import Plan, summary
-from tdsl.distribute.rank_text import RESERVED, Kernels, RankText, Text
+from tdsl.distribute.rank_text import RESERVED, RankText, TaskFunctions, Text
 from tdsl.distribute.steps import RankPlan
 
-AMONG = '''GROUPS = {}
+AMONG_TEXT = '''GROUPS = {}
 
 
 def among(comm, *ranks):
@@ -25,10 +25,10 @@ def among(comm, *ranks):
 
 def emit(plan: Plan, tasks: Tasks, parameters: tuple[str, ...], text: Text) -> str:
     """The text of the module. TargetError if parts are combined by an expression with no NumPy form."""
-    kernels = Kernels(tasks, text)
+    kernels = TaskFunctions(tasks, text)
     count, names = plan.grid.size + plan.idle, Names(RESERVED)
     called = {p: names.fresh(p) for p in parameters}
-    ranks = "\n\n\n".join(_rank(plan.rank(r), plan, called, kernels) for r in range(count))
+    ranks = "\n\n\n".join(_rank_function(plan.rank(r), plan, called, kernels) for r in range(count))
     w = Writer()
     w.line(f'"""{summary(plan)}.')
     w.line()
@@ -37,8 +37,8 @@ def emit(plan: Plan, tasks: Tasks, parameters: tuple[str, ...], text: Text) -> s
     w.line()
     for line in sorted({"import numpy as np", "from mpi4py import MPI", *kernels.imports}):
         w.line(line)
-    among = [AMONG] if kernels.grouped else []
-    parts = [str(w).rstrip(), *among, *kernels.support, *kernels.functions, ranks.rstrip()]
+    group_text = [AMONG_TEXT] if kernels.uses_groups else []
+    parts = [str(w).rstrip(), *group_text, *kernels.support, *kernels.functions, ranks.rstrip()]
     table = ", ".join(f"rank_{r}" for r in range(count))
     arguments = ", ".join(called.values())
     parts.append(
@@ -50,7 +50,9 @@ def emit(plan: Plan, tasks: Tasks, parameters: tuple[str, ...], text: Text) -> s
     return "\n\n\n".join(parts)
 
 
-def _rank(plan: RankPlan, whole: Plan, parameters: Mapping[str, str], kernels: Kernels) -> str:
+def _rank_function(
+    plan: RankPlan, whole: Plan, parameters: Mapping[str, str], kernels: TaskFunctions
+) -> str:
     """The text of the function of one rank."""
     body = RankText(kernels, parameters, plan.rank)
     w = body.writer
@@ -66,7 +68,7 @@ def _rank(plan: RankPlan, whole: Plan, parameters: Mapping[str, str], kernels: K
             body.step(step)
         results: list[str] = []
         for name in whole.outputs:
-            own = body.arrays(name)
-            results += own if name in body.boxes else ["None"] * len(own)
+            names = body.arrays(name)
+            results += names if name in body.boxes else ["None"] * len(names)
         w.line(f"return {', '.join(results)}")
     return str(w)

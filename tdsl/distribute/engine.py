@@ -14,12 +14,12 @@ from tdsl.codegen.runtime.result_memory import new_output
 from tdsl.core.node import frozen
 from tdsl.distribute.stages import Stage
 from tdsl.distribute.steps import (
+    Allocate,
     Copy,
-    Drop,
     Exchange,
     Fill,
     Finish,
-    Make,
+    Free,
     Merge,
     Message,
     RankPlan,
@@ -50,15 +50,15 @@ class Transfer:
 
 
 @frozen
-class Begun:
-    """A transfer to start; an `Ended` with the same handle follows."""
+class StartTransfer:
+    """A transfer to start; a `FinishTransfer` with the same handle follows."""
 
     transfer: Transfer
     handle: int
 
 
 @frozen
-class Ended:
+class FinishTransfer:
     """The transfer that was started with this handle must be completed."""
 
     handle: int
@@ -74,7 +74,9 @@ class Reduction:
     combine: Combine
 
 
-Event = Transfer | Begun | Ended | Reduction  # communication, which the caller performs
+Event = (
+    Transfer | StartTransfer | FinishTransfer | Reduction
+)  # communication, which the caller performs
 
 
 @dataclass(slots=True)
@@ -84,18 +86,18 @@ class Tasks:
     stages: Mapping[str, Stage]
     dtypes: Mapping[str, tuple[DType, ...]]
     build: Callable[[State], Task]
-    _made: dict[State, Task] = field(default_factory=dict)
-    _known: dict[object, Task] = field(default_factory=dict)
+    _programs: dict[State, Task] = field(default_factory=dict)
+    _programs_by_run: dict[object, Task] = field(default_factory=dict)
 
     def get(self, run: Run, boxes: Mapping[str, Box]) -> Task:
         """The program of a step; `boxes` has the box of the buffer that it reads for each tensor."""
         key = (run.func, run.ranges, tuple(boxes.items()))
-        if key not in self._known:
+        if key not in self._programs_by_run:
             state = task(self.stages[run.func], run, boxes)
-            if state not in self._made:
-                self._made[state] = self.build(state)
-            self._known[key] = self._made[state]
-        return self._known[key]
+            if state not in self._programs:
+                self._programs[state] = self.build(state)
+            self._programs_by_run[key] = self._programs[state]
+        return self._programs_by_run[key]
 
 
 @dataclass(slots=True)
@@ -122,11 +124,11 @@ class Worker:
 
     def __init__(
         self, plan: RankPlan, tasks: Tasks, inputs: Mapping[str, Array], scalars: Mapping[str, Any],
-        reached: Callable[[int], None] = lambda step: None,
+        on_step: Callable[[int], None] = lambda step: None,
     ) -> None:  # fmt: skip
         self.plan, self.tasks, self.scalars = plan, tasks, scalars
         self.at = 0  # the number of the step, from 1
-        self.reached = reached
+        self.on_step = on_step
         self.marks: list[float] = []  # the times at which each step began, then that of the end
         self.buffers = {name: Buffer(name, box, (inputs[name],)) for name, box in plan.owned}
 
@@ -134,15 +136,15 @@ class Worker:
         """Execute the steps; the caller performs (or starts) each event before it asks for the next one."""
         begun: dict[int, Transfer] = {}
         for number, step in enumerate(self.plan.steps, 1):
-            self.reached(number)
+            self.on_step(number)
             self.at = number
             self.marks.append(time.perf_counter())
             match step:
-                case Make(name, tensor, box):
-                    made = tuple(
+                case Allocate(name, tensor, box):
+                    arrays = tuple(
                         new_output(stored_shape(box), t.numpy) for t in self.tasks.dtypes[tensor]
                     )
-                    self.buffers[name] = Buffer(tensor, box, made)
+                    self.buffers[name] = Buffer(tensor, box, arrays)
                 case Fill(name):
                     fill(self._combine(name), self.buffers[name].arrays, self.scalars)
                 case Copy(source, target, box):
@@ -156,15 +158,15 @@ class Worker:
                     self._unpack(transfer)
                 case Start(exchange, handle):
                     begun[handle] = self._pack(exchange)
-                    yield Begun(begun[handle], handle)
+                    yield StartTransfer(begun[handle], handle)
                 case Finish(handle):
-                    yield Ended(handle)
+                    yield FinishTransfer(handle)
                     self._unpack(begun.pop(handle))
                 case Reduce():
                     yield from self._reduce(step)
                 case Run():
-                    self._run(step)
-                case Drop(name):
+                    self._run_task(step)
+                case Free(name):
                     del self.buffers[name]
         self.marks.append(time.perf_counter())
 
@@ -182,8 +184,8 @@ class Worker:
             if (m.buffer, m.box) not in packed:
                 packed[m.buffer, m.box] = pack(self._part(m.buffer, m.box))
         sends = tuple((m, packed[m.buffer, m.box]) for m in step.sends)
-        room = tuple((m, room_for(self._part(m.buffer, m.box))) for m in step.receives)
-        return Transfer(step, sends, room)
+        memory = tuple((m, receive_memory(self._part(m.buffer, m.box))) for m in step.receives)
+        return Transfer(step, sends, memory)
 
     def _unpack(self, transfer: Transfer) -> None:
         for m, array in transfer.receives:
@@ -200,15 +202,15 @@ class Worker:
         parts = tuple(pack(self._part(step.source, box)).copy() for box in boxes)
         mine = step.parts[step.ranks.index(self.plan.rank)]
         place = None if mine is None or step.target is None else self._part(step.target, mine)
-        result = None if place is None else room_for(place)
+        result = None if place is None else receive_memory(place)
         yield Reduction(step, parts, result, self._combine(step.source))
         if place is not None and result is not None and mine is not None:
             unpack(result, place)
             self.buffers[step.target or ""].put(mine, place)
 
-    def _run(self, step: Run) -> None:
+    def _run_task(self, step: Run) -> None:
         boxes = {tensor: self.buffers[name].box for tensor, name in step.reads}
-        given = {
+        arguments = {
             argument: array
             for tensor, name in step.reads
             for argument, array in zip(
@@ -218,8 +220,8 @@ class Worker:
             )
         }
         out = self._part(step.target, step.box)
-        made = out[0] if len(out) == 1 else out
-        self.tasks.get(step, boxes)(**given, **self.scalars, out=made)
+        result = out[0] if len(out) == 1 else out
+        self.tasks.get(step, boxes)(**arguments, **self.scalars, out=result)
 
 
 def fill(combine: Combine, arrays: tuple[Array, ...], scalars: Mapping[str, Any]) -> None:
@@ -242,12 +244,12 @@ def merge(
     params = {name: np.asarray(value) for name, value in scalars.items()}
     params |= {f"a{n}": array for n, array in enumerate(so_far)}
     params |= {f"b{n}": array for n, array in enumerate(new)}
-    made = [Evaluator({}, {}, [], params)(e) for e in combine.exprs]
-    for old, value in zip(so_far, made, strict=True):
+    merged = [Evaluator({}, {}, [], params)(e) for e in combine.exprs]
+    for old, value in zip(so_far, merged, strict=True):
         old[...] = value
 
 
-def room_for(place: tuple[Array, ...]) -> Array:
+def receive_memory(place: tuple[Array, ...]) -> Array:
     """Contiguous memory to receive into: the array of `place` itself if it is one and contiguous."""
     (first, *more) = place
     if more:
@@ -272,5 +274,5 @@ def unpack(array: Array, place: tuple[Array, ...]) -> None:
             place[0][...] = array
         return
     ends = np.cumsum([p.nbytes for p in place])
-    for part, own in zip(place, np.split(array, ends[:-1]), strict=True):
-        part[...] = own.view(part.dtype).reshape(part.shape)
+    for part, received in zip(place, np.split(array, ends[:-1]), strict=True):
+        part[...] = received.view(part.dtype).reshape(part.shape)

@@ -14,8 +14,13 @@ from typing import Any
 
 from tdsl.core.node import frozen
 from tdsl.core.source import here
-from tdsl.distribute.collective import FEWEST, is_of_mpi
-from tdsl.distribute.stages import Part, members_of, needed_by, parts_of_nest
+from tdsl.distribute.collective import MIN_COLLECTIVE_RANKS, has_mpi_operator
+from tdsl.distribute.stages import (
+    DerivedVariable,
+    derived_variables,
+    required_boxes,
+    task_funcs_and_sources,
+)
 from tdsl.distribute.task import dtypes_of
 from tdsl.errors import TypeMismatch
 from tdsl.lang.expr import ONE, ZERO, Binary, Call, Const, Expr, Select, Var, const
@@ -41,10 +46,10 @@ from tdsl.schedule.state import Split, State
 
 RangesAt = Callable[[Coordinates], dict[str, Interval]]  # of variables on a rank in a step
 Ends = tuple[tuple[Expr, Expr], ...]  # a box: half-open intervals
-Turns = tuple[
+Cycle = tuple[
     int, int, Expr
 ]  # of a block-cyclic dimension: the size of a block, the period, the begin of a block
-Own = tuple[tuple[Expr, Expr, Turns | None], ...]  # a box whose dimensions may be block-cyclic
+OwnedBox = tuple[tuple[Expr, Expr, Cycle | None], ...]  # a box whose dimensions may be block-cyclic
 
 
 def formula(state: State, rank: int, *, even: bool = False) -> Any:
@@ -59,11 +64,11 @@ def formula(state: State, rank: int, *, even: bool = False) -> Any:
     for f in state.program.funcs:
         if f.name in boxes and state.plan(f.name).distributed:
             total = add(total, StageFormula(state, state.grid, f, boxes).received(rank))
-    made = as_sympy(total)
-    return simplify_for_multiples(made, _unit(state)) if even else made
+    expression = as_sympy(total)
+    return simplify_for_multiples(expression, _even_size(state)) if even else expression
 
 
-def _unit(state: State) -> int:
+def _even_size(state: State) -> int:
     """A number whose multiples, as sizes, divide into whole blocks, and blocks of blocks."""
     assert state.grid is not None
     relations = (r for _, plan in state.plans for nest in plan.nests for r in nest.relations)
@@ -71,8 +76,8 @@ def _unit(state: State) -> int:
     parts = [n for _, n in state.grid.axes] + splits
     for _, placement in state.placed:
         for dim in range(len(placement.dims)):
-            turns = [state.grid.shape[axis] for axis in placement.axes_of(dim)]
-            parts.append(math.prod(turns) * (placement.cyclic_size(dim) or 1))
+            extents = [state.grid.shape[axis] for axis in placement.axes_of(dim)]
+            parts.append(math.prod(extents) * (placement.cyclic_size(dim) or 1))
     return math.lcm(*parts) ** 2
 
 
@@ -91,9 +96,9 @@ class StageFormula:
         plan = state.plan(f.name)
         nest = plan.nests[plan.distributed_definition]
         at = self.grid.coordinates(rank)
-        parts, runs = parts_of_nest(f, plan.distributed_definition, nest, self.boxes[f.name])
+        parts, runs = derived_variables(f, plan.distributed_definition, nest, self.boxes[f.name])
         fixed = len(plan.distributed)
-        inside, sources = members_of(state, f)
+        inside, sources = task_funcs_and_sources(state, f)
         levels = {t: nest.position(loop) + 1 for t, loop in plan.communicated}
         total: Expr = ZERO
         for tensor in (*sources, f.name):
@@ -103,98 +108,105 @@ class StageFormula:
                 given = dict(zip(steps, inner, strict=True))
 
                 def ranges(
-                    where: Coordinates, given: Mapping[str, int] = given
+                    coordinates: Coordinates, given: Mapping[str, int] = given
                 ) -> dict[str, Interval]:
-                    fixed_loops = zip(plan.distributed, where, strict=True)
+                    fixed_loops = zip(plan.distributed, coordinates, strict=True)
                     return _ranges(parts, runs, {**dict(fixed_loops), **given})
 
                 if tensor == f.name:
-                    moved = self._results(at, ranges)
+                    moved = self._result_elements(at, ranges)
                 else:
-                    mine, moved = ranges(at), ZERO
-                    need = needed_by(f, plan.distributed_definition, inside, mine).get(tensor)
-                    if need is not None:
-                        self._check_ends(tensor)
-                        read = _ends(need)
-                        own = _shared(read, self._owned(tensor, at))
-                        all_parts = multiply(const(self._parts_of(tensor)), _volume(read))
-                        moved = _if_any(mine, subtract(all_parts, own))
+                    ranges_of_rank, moved = ranges(at), ZERO
+                    read_region = required_boxes(
+                        f, plan.distributed_definition, inside, ranges_of_rank
+                    ).get(tensor)
+                    if read_region is not None:
+                        self._check_no_wrap(tensor)
+                        read = _ends(read_region)
+                        owned_elements = _shared_elements(read, self._owned(tensor, at))
+                        read_elements = multiply(const(self._partial_count(tensor)), _volume(read))
+                        moved = _unless_empty(
+                            ranges_of_rank, subtract(read_elements, owned_elements)
+                        )
                 total = add(total, multiply(const(size), moved))
         return total
 
-    def _parts_of(self, tensor: str) -> int:
+    def _partial_count(self, tensor: str) -> int:
         """The number of partial results of each element of a tensor, all of which are fetched."""
         placement = dict(self.state.placed)[tensor]
         return math.prod(self.grid.shape[n] for n in placement.partial)
 
-    def _check_ends(self, tensor: str) -> None:
+    def _check_no_wrap(self, tensor: str) -> None:
         """TypeMismatch if reads of a tensor wrap around the ends of a dimension."""
         for d in self.func.definitions:
             for r in d.reads:
-                if r.name == tensor and any(_runs_around(e) for e in r.index):
+                if r.name == tensor and any(_wraps_around(e) for e in r.index):
                     raise _no_formula(
                         f"what {self.func.name!r} reads of {tensor!r} runs around its ends"
                     )
 
-    def _results(self, at: Coordinates, ranges: RangesAt) -> Expr:
+    def _result_elements(self, at: Coordinates, ranges: RangesAt) -> Expr:
         """The number of elements that a rank receives of the results that all ranks compute in a step."""
         placement = dict(self.state.placed)[self.func.name]
-        home = self._owned(self.func.name, at)
+        owned_box = self._owned(self.func.name, at)
         messages: Expr = ZERO
-        keep = [n for n, e in enumerate(placement.entries) if isinstance(e, Partial)]
-        for maker in map(self.grid.coordinates, range(self.grid.size)):
-            if maker != at and all(maker[n] == at[n] for n in keep):
-                runs = ranges(maker)
-                messages = add(messages, _if_any(runs, _shared(self._made(runs), home)))
+        partial_axes = [n for n, e in enumerate(placement.entries) if isinstance(e, Partial)]
+        for writer in map(self.grid.coordinates, range(self.grid.size)):
+            if writer != at and all(writer[n] == at[n] for n in partial_axes):
+                runs = ranges(writer)
+                messages = add(
+                    messages,
+                    _unless_empty(runs, _shared_elements(self._computed_box(runs), owned_box)),
+                )
         axes = self._reduced_axes(placement)
-        if math.prod(self.grid.shape[n] for n in axes) < FEWEST:
+        if math.prod(self.grid.shape[n] for n in axes) < MIN_COLLECTIVE_RANKS:
             return messages
         entries = {placement.entries[n] for n in axes}
         levels = self._levels(axes)
         if len(levels) > 1:
-            return self._by_levels(at, levels, placement, ranges, messages)
+            return self._hierarchical_reduce(at, levels, placement, ranges, messages)
         if entries == {Copies()}:
             return self._all_reduce(at, axes, ranges, messages)
         return messages
 
     def _levels(self, axes: list[int]) -> list[list[int]]:
         """The axes of more than one rank, grouped by level of the grid, innermost first; no empty groups."""
-        found, last = [], len(self.grid.shape)
+        levels, last = [], len(self.grid.shape)
         for depth in reversed(self.grid.depths):
-            found.append([n for n in axes if last - depth <= n < last and self.grid.shape[n] > 1])
+            levels.append([n for n in axes if last - depth <= n < last and self.grid.shape[n] > 1])
             last -= depth
-        return [level for level in found if level]
+        return [level for level in levels if level]
 
-    def _by_levels(
+    def _hierarchical_reduce(
         self, at: Coordinates, levels: list[list[int]], placement: Placement, ranges: RangesAt,
         messages: Expr,
     ) -> Expr:  # fmt: skip
         """The elements of a hierarchical reduction to one rank; `messages` if some ranks compute none."""
-        got: Expr = ZERO
-        whole, going_on = _volume(self._made(ranges(at))), True
+        received: Expr = ZERO
+        whole, takes_part = _volume(self._computed_box(ranges(at))), True
         for axes in levels:
             entries = [placement.entries[n] for n in axes]
             if not all(isinstance(e, Fixed) for e in entries):
                 raise _no_formula(f"{self.func.name!r} is reduced level by level to several ranks")
-            going_on = going_on and all(
+            takes_part = takes_part and all(
                 e == Fixed(at[n]) for e, n in zip(entries, axes, strict=True)
             )
-            if going_on:
+            if takes_part:
                 others = math.prod(self.grid.shape[n] for n in axes) - 1
-                got = add(got, multiply(const(others), whole))
-        line = self._line(at, [n for axes in levels for n in axes])
+                received = add(received, multiply(const(others), whole))
+        line = self._ranks_along(at, [n for axes in levels for n in axes])
         senders = [
             c for c in line if any(placement.entries[n] != Fixed(c[n]) for x in levels for n in x)
         ]
-        all_make = conjunction(x for c in senders for x in _some(ranges(c)))
-        return Select(all_make, got, messages)
+        all_compute = conjunction(x for c in senders for x in _nonempty_conditions(ranges(c)))
+        return Select(all_compute, received, messages)
 
-    def _line(self, at: Coordinates, axes: list[int]) -> list[Coordinates]:
+    def _ranks_along(self, at: Coordinates, axes: list[int]) -> list[Coordinates]:
         """The coordinates of all ranks that differ from the rank at `at` along `axes` only."""
         shape = enumerate(zip(at, self.grid.shape, strict=True))
         return list(itertools.product(*(range(n) if k in axes else (p,) for k, (p, n) in shape)))
 
-    def _made(self, ranges: Mapping[str, Interval]) -> Ends:
+    def _computed_box(self, ranges: Mapping[str, Interval]) -> Ends:
         """The box that is computed where the variables have some ranges."""
         plan = self.state.plan(self.func.name)
         d, whole = self.func.definitions[plan.distributed_definition], self.boxes[self.func.name]
@@ -208,12 +220,14 @@ class StageFormula:
     def _reduced_axes(self, placement: Placement) -> list[int]:
         """The axes along which ranks have partial results of one box, which MPI can combine."""
         f, plan = self.func, self.state.plan(self.func.name)
-        number = plan.distributed_definition
-        d, nest = f.definitions[number], plan.nests[number]
-        combine = d.combine if number + 1 == len(f.definitions) else None
-        if not is_of_mpi(combine, f.dtypes, in_order=plan.deterministic):
+        d, nest = (
+            f.definitions[plan.distributed_definition],
+            plan.nests[plan.distributed_definition],
+        )
+        combine = d.combine if plan.distributed_definition + 1 == len(f.definitions) else None
+        if not has_mpi_operator(combine, f.dtypes, in_order=plan.deterministic):
             return []
-        parts, _ = parts_of_nest(f, number, nest, self.boxes[f.name])
+        parts, _ = derived_variables(f, plan.distributed_definition, nest, self.boxes[f.name])
         bare = {e.name for e in d.index if isinstance(e, Var) and e.name in d.free}
         loops = {x for part in parts if part.name in bare for x in part.loops}
         return [n for n, x in enumerate(plan.distributed)
@@ -223,18 +237,18 @@ class StageFormula:
         self, at: Coordinates, axes: list[int], ranges: RangesAt, messages: Expr
     ) -> Expr:
         """The elements of an all-reduce along some axes; `messages` if at most one rank computes any."""
-        line = self._line(at, axes)
-        whole, members, n = _volume(self._made(ranges(at))), len(line), line.index(at)
+        line = self._ranks_along(at, axes)
+        whole, members, n = _volume(self._computed_box(ranges(at))), len(line), line.index(at)
         each = ceildiv(whole, const(members))
         first, behind = (minimum(multiply(each, const(x)), whole) for x in (n, n + 1))
         share = subtract(behind, first)
-        both = subtract(add(multiply(const(members - 1), share), whole), share)
-        makers: Expr = ZERO
+        received = subtract(add(multiply(const(members - 1), share), whole), share)
+        writers: Expr = ZERO
         for c in line:
-            makers = add(makers, _if_any(ranges(c), ONE))
-        return Select(Binary("lt", ONE, makers), both, messages)
+            writers = add(writers, _unless_empty(ranges(c), ONE))
+        return Select(Binary("lt", ONE, writers), received, messages)
 
-    def _owned(self, tensor: str, at: Coordinates) -> Own | None:
+    def _owned(self, tensor: str, at: Coordinates) -> OwnedBox | None:
         """The box of a tensor that a rank owns; None where it certainly owns nothing."""
         program, placement = self.state.program, dict(self.state.placed)[tensor]
         for entry, position in zip(placement.entries, at, strict=True):
@@ -244,22 +258,22 @@ class StageFormula:
             whole = list(_ends(self.boxes[tensor]))
         else:
             whole = [(ZERO, e) for e in program.input(tensor).shape]
-        found = []
+        dims = []
         for dim, (lo, hi) in enumerate(whole):
-            turns, size = None, placement.cyclic_size(dim)
+            cycle, size = None, placement.cyclic_size(dim)
             for axis in placement.axes_of(dim):
                 parts = self.grid.shape[axis]
                 if size is not None:
-                    turns = size, size * parts, add(lo, const(size * at[axis]))
+                    cycle = size, size * parts, add(lo, const(size * at[axis]))
                     continue
                 each = ceildiv(subtract(hi, lo), const(parts))
                 first, behind = (multiply(each, const(at[axis] + n)) for n in (0, 1))
                 lo, hi = minimum(add(lo, first), hi), minimum(add(lo, behind), hi)
-            found.append((lo, hi, turns))
-        return tuple(found)
+            dims.append((lo, hi, cycle))
+        return tuple(dims)
 
 
-def _runs_around(e: Expr) -> bool:
+def _wraps_around(e: Expr) -> bool:
     match e:
         case Call("pad_wrap") | Binary("mod"):
             return True
@@ -289,61 +303,61 @@ def _iterations(loop: str, run: Interval) -> range:
 
 
 def _ranges(
-    parts: Sequence[Part], runs: Mapping[str, Interval], given: Mapping[str, int]
+    parts: Sequence[DerivedVariable], runs: Mapping[str, Interval], given: Mapping[str, int]
 ) -> dict[str, Interval]:
     """The ranges of the variables while the loops of `given` are at those iterations."""
     at: dict[str, Expr] = {loop: const(n) for loop, n in given.items()}
-    found = {}
+    ranges = {}
     for part in parts:
         free = {x: runs[x] for x in part.loops if x not in given}
         root, where = simplify(substitute(part.root, at)), simplify(substitute(part.where, at))
-        found[part.name] = intersection(interval_where(root, free, where), part.bounds)
-    return found
+        ranges[part.name] = intersection(interval_where(root, free, where), part.bounds)
+    return ranges
 
 
 def _ends(box: Sequence[Interval]) -> Ends:
-    made = []
+    ends = []
     for lo, hi in box:
         assert lo is not None and hi is not None, "boxes of a plan have ends"
-        made.append((simplify(lo), simplify(add(hi, ONE))))
-    return tuple(made)
+        ends.append((simplify(lo), simplify(add(hi, ONE))))
+    return tuple(ends)
 
 
-def _shared(box: Ends, own: Own | None) -> Expr:
+def _shared_elements(box: Ends, owned: OwnedBox | None) -> Expr:
     """The number of elements of a box that a rank owns."""
-    if own is None:
+    if owned is None:
         return ZERO
-    found: Expr = ONE
-    for (x, y), (lo, hi, turns) in zip(box, own, strict=True):
+    count: Expr = ONE
+    for (x, y), (lo, hi, cycle) in zip(box, owned, strict=True):
         first = maximum(x, lo)
         behind = maximum(minimum(y, hi), first)
-        found = multiply(found, subtract(_before(behind, turns), _before(first, turns)))
-    return found
+        count = multiply(count, subtract(_owned_before(behind, cycle), _owned_before(first, cycle)))
+    return count
 
 
-def _before(at: Expr, turns: Turns | None) -> Expr:
+def _owned_before(at: Expr, cycle: Cycle | None) -> Expr:
     """The number of owned elements before an index, up to a constant."""
-    if turns is None:
+    if cycle is None:
         return at
-    block, period, start = turns
+    block, period, start = cycle
     rounds = floordiv(subtract(at, start), const(period))
     into = subtract(subtract(at, start), multiply(rounds, const(period)))
     return add(multiply(rounds, const(block)), minimum(into, const(block)))
 
 
 def _volume(box: Ends) -> Expr:
-    found: Expr = ONE
+    volume: Expr = ONE
     for lo, hi in box:
-        found = multiply(found, maximum(subtract(hi, lo), ZERO))
-    return found
+        volume = multiply(volume, maximum(subtract(hi, lo), ZERO))
+    return volume
 
 
-def _if_any(ranges: Mapping[str, Interval], elements: Expr) -> Expr:
+def _unless_empty(ranges: Mapping[str, Interval], elements: Expr) -> Expr:
     """`elements` where no range is empty, else 0."""
-    return Select(conjunction(_some(ranges)), elements, ZERO)
+    return Select(conjunction(_nonempty_conditions(ranges)), elements, ZERO)
 
 
-def _some(ranges: Mapping[str, Interval]) -> Iterator[Expr]:
+def _nonempty_conditions(ranges: Mapping[str, Interval]) -> Iterator[Expr]:
     """A condition for each range: that it is not empty."""
     for lo, hi in _ends(list(ranges.values())):
         yield Binary("lt", lo, hi)

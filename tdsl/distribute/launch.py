@@ -12,10 +12,10 @@ import sys
 import tempfile
 
 from tdsl.core.source import here
-from tdsl.distribute.progress import FOLDER, processes, whereabouts
+from tdsl.distribute.progress import FOLDER, processes, rank_positions
 from tdsl.errors import TargetError
 
-LOOK_S = 0.1  # the interval of looking for processes that have started
+POLL_S = 0.1  # the interval of looking for processes that have started
 
 
 def launch(ranks: int, script: str, arguments: list[str]) -> int:
@@ -28,7 +28,7 @@ def launch(ranks: int, script: str, arguments: list[str]) -> int:
     with tempfile.TemporaryDirectory(prefix="tdsl_run_") as folder:
         env = os.environ | {FOLDER: folder}
         with subprocess.Popen(command(ranks, script, arguments), env=env) as process:
-            first = _watch(process, folder)
+            first = _wait_for_exit(process, folder)
         if process.returncode:
             sys.stderr.write("".join(f"{line}\n" for line in _report(folder, first)))
     return process.returncode
@@ -36,19 +36,19 @@ def launch(ranks: int, script: str, arguments: list[str]) -> int:
 
 def command(ranks: int, script: str, arguments: list[str]) -> list[str]:
     """The mpiexec command; an mpiexec in the folder of this Python interpreter precedes the PATH."""
-    beside = os.path.join(os.path.dirname(sys.executable), "mpiexec")
-    found = beside if os.path.exists(beside) else shutil.which("mpiexec")
-    if found is None or importlib.util.find_spec("mpi4py") is None:
+    sibling = os.path.join(os.path.dirname(sys.executable), "mpiexec")
+    mpiexec = sibling if os.path.exists(sibling) else shutil.which("mpiexec")
+    if mpiexec is None or importlib.util.find_spec("mpi4py") is None:
         raise TargetError(
-            f"there is no {'mpiexec' if found is None else 'mpi4py'} here",
+            f"there is no {'mpiexec' if mpiexec is None else 'mpi4py'} here",
             loc=here(),
             label="needed here",
             hint='pip install "tdsl[mpi]"',
         )
-    return [found, "-n", str(ranks), sys.executable, "-m", "mpi4py", script, *arguments]
+    return [mpiexec, "-n", str(ranks), sys.executable, "-m", "mpi4py", script, *arguments]
 
 
-def _watch(process: subprocess.Popen[bytes], folder: str) -> int | None:
+def _wait_for_exit(process: subprocess.Popen[bytes], folder: str) -> int | None:
     """Wait for mpiexec; returns the rank on this machine whose process ended first, None if unknown."""
     poll, first = select.poll(), None
     watched: dict[int, int] = {}  # ranks by the pidfd of their process
@@ -60,7 +60,7 @@ def _watch(process: subprocess.Popen[bytes], folder: str) -> int | None:
                     watched[handle := os.pidfd_open(pid)] = rank
                     poll.register(handle, select.POLLIN)
             seen.add(rank)
-        for handle, _ in poll.poll(LOOK_S * 1e3):
+        for handle, _ in poll.poll(POLL_S * 1e3):
             first = watched[handle] if first is None else first
             poll.unregister(handle)
             os.close(handle)
@@ -68,6 +68,6 @@ def _watch(process: subprocess.Popen[bytes], folder: str) -> int | None:
 
 
 def _report(folder: str, first: int | None) -> list[str]:
-    places = whereabouts(folder)
-    order = sorted(places, key=lambda rank: (rank != first, rank))
-    return [f"rank {rank} ended in {places[rank]}" for rank in order]
+    positions = rank_positions(folder)
+    order = sorted(positions, key=lambda rank: (rank != first, rank))
+    return [f"rank {rank} ended in {positions[rank]}" for rank in order]

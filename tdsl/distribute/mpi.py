@@ -30,7 +30,7 @@ LAUNCHED = (
 # MPI guarantees tags below 1 << 15; messages of a pair keep their order, so tags may be reused
 TAGS = (1 << 15) - 4
 # tags of messages outside of plans: joining a communicator, gathering, end of a call, waiting for a call
-WORD, WHOLE, DONE, WAITING = range(TAGS, TAGS + 4)
+TAG_JOIN, TAG_GATHER, TAG_END, TAG_WAIT = range(TAGS, TAGS + 4)
 LARGEST = (1 << 31) - 1  # bytes of one message: the largest count before MPI 4
 SPINS = 100  # tests before a waiting rank sleeps between tests
 PAUSE_S = 50e-6
@@ -78,7 +78,7 @@ def communicator() -> Any:
             hint="launch by the MPI of mpi4py: tdsl run -n 4 ..., its mpiexec, or srun --mpi=...",
         )
     if comm.size > 1:
-        sys.excepthook = _end_all(sys.excepthook)
+        sys.excepthook = _aborting_hook(sys.excepthook)
         atexit.register(_check_end)
     return comm
 
@@ -86,18 +86,18 @@ def communicator() -> Any:
 Hook = Callable[[type[BaseException], BaseException, TracebackType | None], Any]
 
 
-def _end_all(shown: Hook) -> Hook:
+def _aborting_hook(previous: Hook) -> Hook:
     """An excepthook: calls the hook `shown`, then aborts all ranks."""
 
     def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        shown(kind, error, trace)
+        previous(kind, error, trace)
         sys.stderr.flush()
         communicator().Abort(1)
 
     return hook
 
 
-def end_all(why: str) -> None:
+def abort_all(why: str) -> None:
     """Write `why` to stderr and abort all ranks."""
     sys.stderr.write(f"{why}\n")
     sys.stderr.flush()
@@ -108,43 +108,43 @@ def _check_end() -> None:
     """Abort all ranks if the previous rank has not reached the end of the last call."""
     from mpi4py import MPI
 
-    late = "" if MPI.Is_finalized() else _late()
-    if late:
-        end_all(late)
+    error = "" if MPI.Is_finalized() else _wait_for_previous_rank()
+    if error:
+        abort_all(error)
 
 
 @frozen
-class Left:
+class EndedCall:
     """A call that has ended on this rank: the requests of the notices to the next and from the previous rank.
 
     `before` is the previous rank; `last` gives a text with its steps after its last message.
     """
 
     requests: tuple[Any, ...]
-    before: int
+    previous: int
     last: Callable[[], str]
 
 
-_left: list[Left] = []
+_ended_calls: list[EndedCall] = []
 
 
-def leave(comm: Any, last: Callable[[int], str]) -> None:
+def notify_end(comm: Any, last: Callable[[int], str]) -> None:
     """Notify the next rank that a call has ended here; `last(r)` names the last steps of rank r."""
     if comm is None or comm.size == 1:
         return
-    before, word = (comm.rank - 1) % comm.size, np.zeros(0, np.uint8)
-    got = comm.Irecv(word, source=before, tag=DONE)
-    sent = comm.Isend(word, dest=(comm.rank + 1) % comm.size, tag=DONE)
-    _left.append(Left((got, sent), before, lambda: last(before)))
+    previous, empty = (comm.rank - 1) % comm.size, np.zeros(0, np.uint8)
+    received = comm.Irecv(empty, source=previous, tag=TAG_END)
+    sent = comm.Isend(empty, dest=(comm.rank + 1) % comm.size, tag=TAG_END)
+    _ended_calls.append(EndedCall((received, sent), previous, lambda: last(previous)))
 
 
-def _late() -> str:
+def _wait_for_previous_rank() -> str:
     """An error message if the previous rank does not reach the end of the last call in time, else ""."""
-    while _left:
-        call = _left.pop()
+    while _ended_calls:
+        call = _ended_calls.pop()
         if wait(list(call.requests)) is not None:
             return (
-                f"rank {call.before} did not come to the end of a call within {deadline():g} s: "
+                f"rank {call.previous} did not come to the end of a call within {deadline():g} s: "
                 f"rank {communicator().rank} has, which had its last message; left are {call.last()}"
             )
     return ""
@@ -155,12 +155,12 @@ def deadline() -> float:
 
     TargetError unless the variable is a positive number.
     """
-    said = os.environ.get("TDSL_MPI_DEADLINE", "300")
+    text = os.environ.get("TDSL_MPI_DEADLINE", "300")
     with contextlib.suppress(ValueError):
-        if (seconds := float(said)) > 0:
+        if (seconds := float(text)) > 0:
             return seconds
     raise TargetError(
-        f"TDSL_MPI_DEADLINE is a number of seconds, not {said!r}",
+        f"TDSL_MPI_DEADLINE is a number of seconds, not {text!r}",
         loc=here(),
         label="needed here",
         hint="TDSL_MPI_DEADLINE=300",
@@ -183,28 +183,28 @@ def ranks_of(grid_size: int, idle: int = 0) -> Any:
     return communicator()
 
 
-def agree(comm: Any, what: str, error: str) -> None:
+def check_agreement(comm: Any, what: str, error: str) -> None:
     """Raise TargetError on all ranks if one has an error, or their digests `what` differ.
 
     Also on this rank if an earlier call was interrupted: its messages could match those of this call.
     """
-    if _half_way:
+    if _interrupted:
         raise TargetError(
-            f"an earlier call ended half way on this rank: {_half_way[0]}",
+            f"an earlier call ended half way on this rank: {_interrupted[0]}",
             loc=here(),
             label="this call",
             hint="end the run: ranks no longer agree on which messages are on their way",
         )
-    said = [_pack(what, error)] if comm is None else _tell(comm, _pack(what, error))
-    for other, bits in enumerate(said):
+    packed = [_pack(what, error)] if comm is None else _all_gather_bytes(comm, _pack(what, error))
+    for other, bits in enumerate(packed):
         wrong = bits[DIGEST:].rstrip(b"\0").decode(errors="replace")
         if wrong:
             raise TargetError(
                 f"rank {other}: {wrong}", loc=here(), label="this call",
                 hint="p.block(name, array) is what a rank owns of a whole array",
             )  # fmt: skip
-    for other, bits in enumerate(said):
-        if bits[:DIGEST] != said[0][:DIGEST]:
+    for other, bits in enumerate(packed):
+        if bits[:DIGEST] != packed[0][:DIGEST]:
             raise TargetError(
                 f"rank {other} runs another program, other sizes or another version than rank 0",
                 loc=here(),
@@ -213,71 +213,71 @@ def agree(comm: Any, what: str, error: str) -> None:
             )
 
 
-def half_way(comm: Any, why: str) -> None:
+def refuse_later_calls(comm: Any, why: str) -> None:
     """Refuse later calls after one that was interrupted; not in a run of one rank, which has no messages."""
     if comm is not None and comm.size > 1:
-        _half_way.append(why)
+        _interrupted.append(why)
 
 
-_half_way: list[str] = []
+_interrupted: list[str] = []
 
 
 def _pack(what: str, error: str) -> bytes:
     return bytes.fromhex(what) + error.encode()[:TEXT].ljust(TEXT, b"\0")
 
 
-def _tell(comm: Any, mine: bytes) -> list[bytes]:
+def _all_gather_bytes(comm: Any, mine: bytes) -> list[bytes]:
     """The bytes `mine` of each rank, by an all-gather; TargetError if a rank is missing at the deadline."""
-    said = np.empty((comm.size, len(mine)), np.uint8)
-    late = _late()
-    if not late:
-        told = [comm.Iallgather(np.frombuffer(mine, np.uint8), said)]
-        if wait(told, deadline() / 2) is not None:
-            waiting = _wait_aloud(comm)
-            missing = wait(told, deadline() / 2 + LISTEN_S) is not None
-            silent = [r for r, heard in waiting.items() if not heard.Test()]
+    received = np.empty((comm.size, len(mine)), np.uint8)
+    error = _wait_for_previous_rank()
+    if not error:
+        requests = [comm.Iallgather(np.frombuffer(mine, np.uint8), received)]
+        if wait(requests, deadline() / 2) is not None:
+            waiting = _announce_waiting(comm)
+            missing = wait(requests, deadline() / 2 + LISTEN_S) is not None
+            silent = [r for r, notice in waiting.items() if not notice.Test()]
             for r in silent:
                 waiting[r].Cancel()
             if missing:
-                late = f"rank {comm.rank} waited {deadline():g} s for {_named(silent)} to call this program"
-    if late:
-        half_way(comm, late)
+                error = f"rank {comm.rank} waited {deadline():g} s for {_named(silent)} to call this program"
+    if error:
+        refuse_later_calls(comm, error)
         raise TargetError(
-            late,
+            error,
             loc=here(),
             label="this call",
             hint="every rank calls it; TDSL_MPI_DEADLINE is the time in seconds",
         )
-    return [row.tobytes() for row in said]
+    return [row.tobytes() for row in received]
 
 
-def _wait_aloud(comm: Any) -> dict[int, Any]:
+def _announce_waiting(comm: Any) -> dict[int, Any]:
     """Notify all other ranks that this one waits for a call; returns a receive of their notices."""
-    word = np.zeros(0, np.uint8)
+    empty = np.zeros(0, np.uint8)
     others = [r for r in range(comm.size) if r != comm.rank]
-    heard = {r: comm.Irecv(word, source=r, tag=WAITING) for r in others}
-    _told.extend(comm.Isend(word, dest=r, tag=WAITING) for r in others)
-    return heard
+    notices = {r: comm.Irecv(empty, source=r, tag=TAG_WAIT) for r in others}
+    _pending_sends.extend(comm.Isend(empty, dest=r, tag=TAG_WAIT) for r in others)
+    return notices
 
 
-_told: list[Any] = []  # sends that may never be received
+_pending_sends: list[Any] = []  # sends that may never be received
 
 
 def _named(ranks: list[int]) -> str:
     return f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}" if ranks else "the others"
 
 
-def among(comm: Any, ranks: tuple[int, ...]) -> Any:
+def group_communicator(comm: Any, ranks: tuple[int, ...]) -> Any:
     """The communicator of some ranks, created at its first use; None if one of them is late."""
     if comm is None or len(ranks) == comm.size:
         return comm
     if ranks not in _groups:
         # Create_group blocks without a deadline, so the ranks first notify each other
-        word = np.zeros(0, np.uint8)
+        empty = np.zeros(0, np.uint8)
         others = [r for r in ranks if r != comm.rank]
-        told = [comm.Irecv(word, source=r, tag=WORD) for r in others]
-        told += [comm.Isend(word, dest=r, tag=WORD) for r in others]
-        if wait(told) is not None:
+        requests = [comm.Irecv(empty, source=r, tag=TAG_JOIN) for r in others]
+        requests += [comm.Isend(empty, dest=r, tag=TAG_JOIN) for r in others]
+        if wait(requests) is not None:
             return None
         _groups[ranks] = comm.Create_group(comm.group.Incl(ranks))
     return _groups[ranks]
@@ -320,7 +320,7 @@ def start(call: Callable[..., Any], array: Array, tag: int, **other: int) -> lis
     return [call(whole[lo : lo + LARGEST], tag=tag, **other) for lo in cuts]
 
 
-def collect(comm: Any, parts: dict[int, Array], mine: Array | None, root: int) -> None:
+def gather(comm: Any, parts: dict[int, Array], mine: Array | None, root: int) -> None:
     """Gather arrays on rank `root`, where `parts` has memory for each source; TargetError if one is late."""
     if comm is None or comm.rank == root:
         requests = []
@@ -328,9 +328,9 @@ def collect(comm: Any, parts: dict[int, Array], mine: Array | None, root: int) -
             if source == root:
                 array[...] = mine
             else:
-                requests += start(comm.Irecv, array, WHOLE, source=source)
+                requests += start(comm.Irecv, array, TAG_GATHER, source=source)
     else:
-        requests = [] if mine is None else start(comm.Isend, mine, WHOLE, dest=root)
+        requests = [] if mine is None else start(comm.Isend, mine, TAG_GATHER, dest=root)
     if wait(requests) is not None:
         raise TargetError(
             f"gathering on rank {root} took more than {deadline():g} s",

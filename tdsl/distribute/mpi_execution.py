@@ -1,8 +1,8 @@
 """Executes the steps of a rank with MPI calls, and counts the bytes that they carry.
 
 Bytes are counted by the arrays passed to the calls: a broadcast or gather counts as its point-to-point
-messages would, a reduction by the convention of `steps.reduced`. Forwarding within an MPI call is not
-counted.
+messages would, a reduction by the convention of `steps.reduction_volume`. Forwarding within an MPI call is
+not counted.
 """
 
 from __future__ import annotations
@@ -18,9 +18,16 @@ from tdsl.codegen.runtime.arrays import Array
 from tdsl.core.node import frozen
 from tdsl.core.source import here
 from tdsl.distribute import mpi
-from tdsl.distribute.engine import Begun, Ended, Parcel, Reduction, Transfer, Worker
+from tdsl.distribute.engine import (
+    FinishTransfer,
+    Parcel,
+    Reduction,
+    StartTransfer,
+    Transfer,
+    Worker,
+)
 from tdsl.distribute.show import show_box, show_step
-from tdsl.distribute.simulate import volume
+from tdsl.distribute.simulate import reduction_bytes
 from tdsl.distribute.steps import Exchange, Finish, RankPlan, Reduce
 from tdsl.errors import TargetError
 from tdsl.lang.expr import Binary
@@ -38,7 +45,7 @@ class Carried:
 
 
 @frozen
-class Pending:
+class PendingCalls:
     """Nonblocking MPI calls: their requests, a text for each, and a function to call when all are complete.
 
     `read` keeps alive the memory that MPI reads until then.
@@ -61,8 +68,8 @@ def run(worker: Worker, comm: Any) -> Carried:
     except BaseException as error:
         at = step_text(worker.plan, worker.at)
         if comm is not None and not isinstance(error, Exception):
-            mpi.end_all(f"{type(error).__name__} in {at}")
-        mpi.half_way(comm, at)
+            mpi.abort_all(f"{type(error).__name__} in {at}")
+        mpi.refuse_later_calls(comm, at)
         error.add_note(at)
         raise
 
@@ -75,8 +82,10 @@ def step_text(plan: RankPlan, number: int) -> str:
 
 def last_steps(plan: RankPlan) -> str:
     """A text that names the steps of a rank after its last communication."""
-    met = [n for n, s in enumerate(plan.steps, 1) if isinstance(s, Exchange | Finish | Reduce)]
-    first = max(met, default=0) + 1
+    communications = [
+        n for n, s in enumerate(plan.steps, 1) if isinstance(s, Exchange | Finish | Reduce)
+    ]
+    first = max(communications, default=0) + 1
     if first > len(plan.steps):
         return "no steps"
     return f"steps {first} to {len(plan.steps)}, from {show_step(plan.steps[first - 1])}"
@@ -84,32 +93,32 @@ def last_steps(plan: RankPlan) -> str:
 
 def _run(worker: Worker, comm: Any) -> Carried:
     carried = Carried()
-    begun: dict[int, Pending] = {}
+    begun: dict[int, PendingCalls] = {}
     for event in worker.run():
         match event:
             case Transfer():
-                wait(begin(event, worker, comm, carried), worker)
-            case Begun(transfer, handle):
-                begun[handle] = begin(transfer, worker, comm, carried)
-            case Ended(handle):
+                wait(start_transfer(event, worker, comm, carried), worker)
+            case StartTransfer(transfer, handle):
+                begun[handle] = start_transfer(transfer, worker, comm, carried)
+            case FinishTransfer(handle):
                 wait(begun.pop(handle), worker)
             case Reduction():
                 wait(_reduce(event, worker, comm), worker)
-                out, into = volume(event, worker.plan.rank)
+                out, into = reduction_bytes(event, worker.plan.rank)
                 carried.sent, carried.received = carried.sent + out, carried.received + into
                 carried.messages += min(into, 1)
     return carried
 
 
-def wait(pending: Pending, worker: Worker) -> None:
+def wait(pending: PendingCalls, worker: Worker) -> None:
     """Wait until all calls of `pending` are complete, then run its `finish`; TargetError at the deadline."""
-    left = mpi.wait(pending.requests)
-    if left is not None:
-        raise _late(worker, pending.what[left])
+    incomplete = mpi.wait(pending.requests)
+    if incomplete is not None:
+        raise _deadline_error(worker, pending.what[incomplete])
     pending.finish()
 
 
-def _late(worker: Worker, what: str) -> TargetError:
+def _deadline_error(worker: Worker, what: str) -> TargetError:
     return TargetError(
         f"rank {worker.plan.rank} could not {what} within {mpi.deadline():g} s (step {worker.at})",
         loc=here(),
@@ -118,22 +127,22 @@ def _late(worker: Worker, what: str) -> TargetError:
     )
 
 
-def begin(transfer: Transfer, worker: Worker, comm: Any, carried: Carried) -> Pending:
+def start_transfer(transfer: Transfer, worker: Worker, comm: Any, carried: Carried) -> PendingCalls:
     """Start an exchange by the nonblocking call for its collective, or message by message."""
     carried.received += sum(array.nbytes for _, array in transfer.receives)
     carried.sent += sum(array.nbytes for _, array in transfer.sends)
-    came = len(transfer.receives)
-    carried.messages += min(came, 1) if transfer.step.collective else came
+    count = len(transfer.receives)
+    carried.messages += min(count, 1) if transfer.step.collective else count
     step, parcels = transfer.step, (*transfer.receives, *transfer.sends)
     if step.collective and _shared_bytes(transfer) <= mpi.LARGEST:
-        doing = f"{step.collective} {_tensor(worker, parcels)} among ranks {_listed(step.ranks)}"
-        group = mpi.among(comm, step.ranks)
+        text = f"{step.collective} {_tensor(worker, parcels)} among ranks {_listed(step.ranks)}"
+        group = mpi.group_communicator(comm, step.ranks)
         if group is None:
-            raise _late(worker, doing)
+            raise _deadline_error(worker, text)
         request, finish = COLLECTIVES[step.collective](transfer, worker.plan.rank, group)
-        return Pending([request], [doing], finish)
+        return PendingCalls([request], [text], finish)
     requests: list[Any] = []
-    what: list[str] = []
+    texts: list[str] = []
     for n, (m, array) in enumerate(parcels):
         if n < len(transfer.receives):
             calls = mpi.start(comm.Irecv, array, m.tag % mpi.TAGS, source=m.rank)
@@ -141,8 +150,8 @@ def begin(transfer: Transfer, worker: Worker, comm: Any, carried: Carried) -> Pe
             calls = mpi.start(comm.Isend, array, m.tag % mpi.TAGS, dest=m.rank)
         verb = "receive {} from" if n < len(transfer.receives) else "send {} to"
         requests += calls
-        what += [f"{verb.format(_tensor(worker, ((m, array),)))} rank {m.rank}"] * len(calls)
-    return Pending(requests, what)
+        texts += [f"{verb.format(_tensor(worker, ((m, array),)))} rank {m.rank}"] * len(calls)
+    return PendingCalls(requests, texts)
 
 
 def _shared_bytes(transfer: Transfer) -> int:
@@ -152,8 +161,8 @@ def _shared_bytes(transfer: Transfer) -> int:
     """
     if transfer.step.collective == "all-to-all":
         return 0
-    own = transfer.sends[0][1].nbytes if transfer.sends else 0
-    return own + sum(array.nbytes for _, array in transfer.receives)
+    sent = transfer.sends[0][1].nbytes if transfer.sends else 0
+    return sent + sum(array.nbytes for _, array in transfer.receives)
 
 
 def _tensor(worker: Worker, parcels: tuple[Parcel, ...]) -> str:
@@ -177,53 +186,57 @@ def _broadcast(transfer: Transfer, me: int, group: Any) -> Started:
 def _gather(transfer: Transfer, me: int, group: Any) -> Started:
     mine = mpi.as_bytes(transfer.sends[0][1]) if transfer.sends else np.empty(0, np.uint8)
     sizes = {m.rank: array.nbytes for m, array in transfer.receives} | {me: mine.size}
-    room, counts, starts = _room([sizes.get(r, 0) for r in transfer.step.ranks])
+    buffer, counts, starts = _receive_buffer([sizes.get(r, 0) for r in transfer.step.ranks])
     byte = mpi.constant("BYTE")
-    request = group.Iallgatherv(mine, [room, counts, starts, byte])
-    return request, lambda: _take(transfer, room, starts)
+    request = group.Iallgatherv(mine, [buffer, counts, starts, byte])
+    return request, lambda: _unpack(transfer, buffer, starts)
 
 
 def _exchange(transfer: Transfer, me: int, group: Any) -> Started:
     ranks, byte = transfer.step.ranks, mpi.constant("BYTE")
-    own = {m.rank: mpi.as_bytes(array) for m, array in transfer.sends}
+    sent_arrays = {m.rank: mpi.as_bytes(array) for m, array in transfer.sends}
     nothing = np.empty(0, np.uint8)
-    packed = np.concatenate([own.get(r, nothing) for r in ranks])
-    _, given, ends = _room([own.get(r, nothing).size for r in ranks])
+    packed = np.concatenate([sent_arrays.get(r, nothing) for r in ranks])
+    _, send_counts, send_starts = _receive_buffer([sent_arrays.get(r, nothing).size for r in ranks])
     sizes = {m.rank: array.nbytes for m, array in transfer.receives}
-    room, counts, starts = _room([sizes.get(r, 0) for r in ranks])
-    request = group.Ialltoallv([packed, given, ends, byte], [room, counts, starts, byte])
-    return request, lambda: _take(transfer, room, starts)
+    buffer, counts, starts = _receive_buffer([sizes.get(r, 0) for r in ranks])
+    request = group.Ialltoallv(
+        [packed, send_counts, send_starts, byte], [buffer, counts, starts, byte]
+    )
+    return request, lambda: _unpack(transfer, buffer, starts)
 
 
 COLLECTIVES = {"broadcast": _broadcast, "all-gather": _gather, "all-to-all": _exchange}
 
 
-def _room(counts: list[int]) -> tuple[Array, list[int], list[int]]:
+def _receive_buffer(counts: list[int]) -> tuple[Array, list[int], list[int]]:
     """A buffer for `counts` bytes of each rank, the counts, and the displacements."""
     starts = list(itertools.accumulate(counts, initial=0))
     return np.empty(starts[-1], np.uint8), counts, starts[:-1]
 
 
-def _take(transfer: Transfer, room: Array, starts: list[int]) -> None:
+def _unpack(transfer: Transfer, buffer: Array, starts: list[int]) -> None:
     """Copy the packed result of a collective into the receive arrays of `transfer`."""
     for m, array in transfer.receives:
         lo = starts[transfer.step.ranks.index(m.rank)]
-        mpi.as_bytes(array)[...] = room[lo : lo + array.nbytes]
+        mpi.as_bytes(array)[...] = buffer[lo : lo + array.nbytes]
 
 
-def _reduce(own: Reduction, worker: Worker, comm: Any) -> Pending:
+def _reduce(reduction: Reduction, worker: Worker, comm: Any) -> PendingCalls:
     """Start a reduction, in several calls if its bytes exceed the count of one."""
-    step, kind = own.step, own.step.collective
+    step, kind = reduction.step, reduction.step.collective
     tensor = worker.buffers[step.source].tensor
     what = f"{kind} {tensor}[{show_box(step.box)}] among ranks {_listed(step.ranks)}"
-    group = mpi.among(comm, step.ranks)
+    group = mpi.group_communicator(comm, step.ranks)
     if group is None:
-        raise _late(worker, what)
-    combined = own.combine.exprs[0]
+        raise _deadline_error(worker, what)
+    combined = reduction.combine.exprs[0]
     assert isinstance(combined, Binary)
     op = mpi.constant(OPERATORS[combined.op])
-    parts = [part.reshape(-1) for part in own.parts]
-    result = np.empty(0, parts[0].dtype) if own.result is None else own.result.reshape(-1)
+    parts = [part.reshape(-1) for part in reduction.parts]
+    result = (
+        np.empty(0, parts[0].dtype) if reduction.result is None else reduction.result.reshape(-1)
+    )
     owners = [n for n, part in enumerate(step.parts) if part is not None]
     most = max(mpi.LARGEST // parts[0].itemsize, 1)
     if kind == "reduce-scatter" and sum(part.size for part in parts) <= most:
@@ -232,7 +245,7 @@ def _reduce(own: Reduction, worker: Worker, comm: Any) -> Pending:
             counts[n] = part.size
         whole = np.concatenate(parts)
         request = group.Ireduce_scatter(whole, result, counts, op=op)
-        return Pending([request], [what], read=(whole,))  # mpi4py keeps no reference to it
+        return PendingCalls([request], [what], read=(whole,))  # mpi4py keeps no reference to it
     requests = []
     for n, part in zip(owners, parts, strict=False):
         mine = kind == "all-reduce" or step.ranks[n] == worker.plan.rank
@@ -242,4 +255,4 @@ def _reduce(own: Reduction, worker: Worker, comm: Any) -> Pending:
                 requests.append(group.Iallreduce(given, got, op=op))
             else:
                 requests.append(group.Ireduce(given, got, op=op, root=n))
-    return Pending(requests, [what] * len(requests))
+    return PendingCalls(requests, [what] * len(requests))

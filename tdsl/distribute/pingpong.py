@@ -27,9 +27,9 @@ def ping_pong(comm: Any, seconds: float) -> tuple[float, float]:
 
 def _one_way(comm: Any, message: Array, seconds: float) -> float:
     best = float("inf")
-    go_on = np.ones(1, np.uint8)
+    again = np.ones(1, np.uint8)
     end = time.perf_counter() + seconds
-    while go_on[0]:
+    while again[0]:
         start = time.perf_counter()
         for sender in (0, 1):
             if comm.rank == sender:
@@ -37,12 +37,12 @@ def _one_way(comm: Any, message: Array, seconds: float) -> float:
             else:
                 comm.Recv(message, sender)
         now = time.perf_counter()
-        best, go_on[0] = min(best, (now - start) / 2), now < end
-        comm.Bcast(go_on)  # both stop in the same iteration
+        best, again[0] = min(best, (now - start) / 2), now < end
+        comm.Bcast(again)  # both stop in the same iteration
     return best
 
 
 if __name__ == "__main__":
-    found = ping_pong(mpi.communicator(), float(sys.argv[1]))
+    measured = ping_pong(mpi.communicator(), float(sys.argv[1]))
     if mpi.rank() == 0:
-        sys.stdout.write(json.dumps(found))
+        sys.stdout.write(json.dumps(measured))

@@ -8,7 +8,17 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from tdsl.core.source import here
-from tdsl.distribute.steps import Cost, Exchange, Home, Make, RankPlan, Reduce, Run, Start, cost
+from tdsl.distribute.steps import (
+    Allocate,
+    Cost,
+    Exchange,
+    PlacedTensor,
+    RankPlan,
+    Reduce,
+    Run,
+    Start,
+    cost,
+)
 from tdsl.errors import TypeMismatch, counted, did_you_mean, is_one_of
 from tdsl.placement.grid import Grid
 from tdsl.placement.ownership import Box, owned
@@ -29,13 +39,13 @@ class Plan:
     """
 
     def __init__(
-        self, name: str, grid: Grid, homes: tuple[Home, ...], outputs: tuple[str, ...],
-        notes: tuple[str, ...], make: Callable[[int], RankPlan], named: State | None = None,
+        self, name: str, grid: Grid, tensors: tuple[PlacedTensor, ...], outputs: tuple[str, ...],
+        notes: tuple[str, ...], plan_rank: Callable[[int], RankPlan], symbolic: State | None = None,
         least: Callable[[float], float] | None = None, idle: int = 0,
     ) -> None:  # fmt: skip
-        self.name, self.grid, self.homes, self.notes = name, grid, homes, notes
+        self.name, self.grid, self.tensors, self.notes = name, grid, tensors, notes
         self.outputs, self.least, self.idle = outputs, least, idle
-        self._make, self._named = make, named
+        self._plan_rank, self._symbolic = plan_rank, symbolic
         self._ranks: dict[int, RankPlan] = {}
 
     def rank(self, rank: int) -> RankPlan:
@@ -43,7 +53,7 @@ class Plan:
         if rank in range(self.grid.size, self.grid.size + self.idle):
             return RankPlan(rank, (), ())
         if rank not in self._ranks:
-            self._ranks[rank] = self._make(rank)
+            self._ranks[rank] = self._plan_rank(rank)
         return self._ranks[rank]
 
     def __iter__(self) -> Iterator[RankPlan]:
@@ -53,24 +63,24 @@ class Plan:
         """The box of a tensor that a rank owns; None for no elements."""
         if rank >= self.grid.size:
             return None
-        home = self._home(name)
-        return owned(home.placement, self.grid, home.whole, self.grid.coordinates(rank))
+        placed = self._placed_tensor(name)
+        return owned(placed.placement, self.grid, placed.whole, self.grid.coordinates(rank))
 
-    def _home(self, name: str) -> Home:
-        homes = {h.name: h for h in self.homes}
-        if not is_one_of(name, homes):
+    def _placed_tensor(self, name: str) -> PlacedTensor:
+        tensors = {h.name: h for h in self.tensors}
+        if not is_one_of(name, tensors):
             raise TypeMismatch(
                 f"{self.name!r} has no tensor or func {name!r} that ranks own",
                 loc=here(),
                 label="this call",
-                hint=did_you_mean(name, homes),
+                hint=did_you_mean(name, tensors),
             )
-        return homes[name]
+        return tensors[name]
 
     @property
     def sizes(self) -> dict[str, int]:
         """The bytes of an element of each tensor."""
-        return {h.name: h.bytes for h in self.homes}
+        return {h.name: h.bytes for h in self.tensors}
 
     @functools.cached_property
     def costs(self) -> tuple[Cost, ...]:
@@ -116,12 +126,12 @@ class Plan:
         """
         from tdsl.distribute.formula import formula
 
-        assert self._named is not None, "a plan of a program"
-        return formula(self._named, rank, even=even)
+        assert self._symbolic is not None, "a plan of a program"
+        return formula(self._symbolic, rank, even=even)
 
     def moved(self, tensor: str) -> int:
         """The bytes of a tensor or func that all ranks receive."""
-        name = self._home(tensor).name
+        name = self._placed_tensor(tensor).name
         return sum(dict(c.moved).get(name, 0) for c in self.costs)
 
     def summary(self) -> str:
@@ -148,13 +158,13 @@ def summary(plan: Plan) -> str:
 
 
 def _range(numbers: tuple[int, ...]) -> str:
-    lo, hi = min(numbers), max(numbers)
-    return str(lo) if lo == hi else f"{lo} to {hi}"
+    least, most = min(numbers), max(numbers)
+    return str(least) if least == most else f"{least} to {most}"
 
 
 def show_plan(plan: Plan) -> str:
     """A table with a line for each rank, after the notes on decisions that no directive made."""
-    lines = [summary(plan), *moves(plan), *plan.notes]
+    lines = [summary(plan), *show_communication(plan), *plan.notes]
     header = ("rank", "at", "received", "sent", "messages", "peak memory", "steps")
     rows: list[tuple[str, ...]] = [header]
     for r, c in list(enumerate(plan.costs))[:SHOWN]:
@@ -179,29 +189,33 @@ def show_plan(plan: Plan) -> str:
     return "\n".join(lines)
 
 
-def moves(plan: Plan) -> list[str]:
+def show_communication(plan: Plan) -> list[str]:
     """A line with the kinds of communication of the first ranks, and the tensors of each; [] if none."""
-    found: dict[str, dict[str, None]] = {}
+    tensors_by_kind: dict[str, dict[str, None]] = {}
     for rank in range(min(plan.grid.size, SHOWN)):
-        own = plan.rank(rank)
-        held = {name: (name, box) for name, box in own.owned}
-        for step in own.steps:
+        rank_plan = plan.rank(rank)
+        buffers = {name: (name, box) for name, box in rank_plan.owned}
+        for step in rank_plan.steps:
             match step:
-                case Make(buffer, tensor, box):
-                    held[buffer] = tensor, box
+                case Allocate(buffer, tensor, box):
+                    buffers[buffer] = tensor, box
                 case Reduce():
-                    found.setdefault(step.collective, {})[held[step.source][0]] = None
+                    tensors_by_kind.setdefault(step.collective, {})[buffers[step.source][0]] = None
                 case (Exchange() as x) | Start(exchange=x):
                     for m in x.sends + x.receives:
-                        found.setdefault(_kind(x, m.tag, held), {})[held[m.buffer][0]] = None
+                        tensors_by_kind.setdefault(_message_kind(x, m.tag, buffers), {})[
+                            buffers[m.buffer][0]
+                        ] = None
                 case _:
                     pass
-    said = (f"{kind} of {', '.join(sorted(names))}" for kind, names in sorted(found.items()))
-    return [f"moved by {'; '.join(said)}"] if found else []
+    phrases = (
+        f"{kind} of {', '.join(sorted(names))}" for kind, names in sorted(tensors_by_kind.items())
+    )
+    return [f"moved by {'; '.join(phrases)}"] if tensors_by_kind else []
 
 
-def _kind(x: Exchange, tag: int, held: Mapping[str, tuple[str, Box]]) -> str:
+def _message_kind(x: Exchange, tag: int, buffers: Mapping[str, tuple[str, Box]]) -> str:
     """The kind of the messages with a tag: a collective, a "shift" of whole blocks, or "messages"."""
     sends, receives = ([m for m in side if m.tag == tag] for side in (x.sends, x.receives))
-    blocks = len(sends) <= 1 and all(m.box == held[m.buffer][1] for m in receives)
+    blocks = len(sends) <= 1 and all(m.box == buffers[m.buffer][1] for m in receives)
     return x.collective or ("shift" if blocks and len(receives) == 1 else "messages")

@@ -13,16 +13,20 @@ from tdsl.codegen.runtime.binding import bind, bind_sizes, check_shape
 from tdsl.codegen.runtime.signature import ArrayArg, ScalarArg, Signature
 from tdsl.core.notebook import Listing
 from tdsl.core.source import here
-from tdsl.distribute import mpi
-from tdsl.distribute import mpi_execution as carry
+from tdsl.distribute import mpi, mpi_execution
 from tdsl.distribute.engine import Task, Worker
 from tdsl.distribute.plan import Plan
 from tdsl.distribute.show import show_step
 from tdsl.distribute.simulate import simulate
-from tdsl.distribute.specialised_program import Work
+from tdsl.distribute.specialised_program import SpecialisedProgram
 from tdsl.distribute.steps import RankPlan
-from tdsl.distribute.time_model import Clock
-from tdsl.distribute.trace import machine, measured, operations_of, write
+from tdsl.distribute.time_model import TimeModel
+from tdsl.distribute.trace import (
+    measured_slices,
+    model_parameters,
+    operations_per_point,
+    write_trace,
+)
 from tdsl.errors import (
     ScheduleError,
     ShapeError,
@@ -41,7 +45,7 @@ from tdsl.schedule.bind import bind_state
 from tdsl.schedule.state import State
 
 EXTRA = "outputs are returned: pass the inputs only"
-PROVED_BY_ALL = 64  # ranks up to which each one verifies the plans of all of them before a run
+MAX_VERIFIED_RANKS = 64  # ranks up to which each one verifies the plans of all of them before a run
 
 
 class Distributed(Suggesting):
@@ -49,16 +53,16 @@ class Distributed(Suggesting):
 
     def __init__(
         self, state: State, signature: Signature, sizes: Mapping[str, int],
-        build: Callable[[State], Task], text: Callable[[State], str], named: State,
+        build: Callable[[State], Task], text: Callable[[State], str], symbolic: State,
     ) -> None:  # fmt: skip
         check_placed(state)
-        self._named = named
+        self._symbolic = symbolic
         self.state, self.signature, self.sizes = state, signature, dict(sizes)
         self._build, self._text = build, text
-        self._works: dict[tuple[tuple[str, int], ...], Work] = {}
-        self._marks: Array | None = None  # of the last call under MPI
+        self._specialised: dict[tuple[tuple[str, int], ...], SpecialisedProgram] = {}
+        self._step_times: Array | None = None  # of the last call under MPI
 
-    def _work(self, sizes: Mapping[str, int], method: str = "") -> Work:
+    def _specialise(self, sizes: Mapping[str, int], method: str = "") -> SpecialisedProgram:
         """The plan and tasks for sizes; `method` is the method that takes missing sizes, for the error."""
         missing = [n for n in self.signature.sizes if n not in sizes]
         if missing:
@@ -70,12 +74,12 @@ class Distributed(Suggesting):
                 hint=f"give them: td.compile(s, {example}){method and f', or {method}({example})'}",
             )
         key = tuple((n, sizes[n]) for n in self.signature.sizes)
-        if key not in self._works:
+        if key not in self._specialised:
             outputs = tuple(a.name for a in self.signature.outputs)
-            self._works[key] = Work(
-                bind_state(self.state, dict(key)), outputs, self._build, self._named
+            self._specialised[key] = SpecialisedProgram(
+                bind_state(self.state, dict(key)), outputs, self._build, self._symbolic
             )
-        return self._works[key]
+        return self._specialised[key]
 
     def plan(self, *, memory: int | None = None, **sizes: int) -> Plan:
         """The messages and tasks of all ranks, with their costs; sizes by name where they are not fixed.
@@ -89,15 +93,15 @@ class Distributed(Suggesting):
                 label="this call",
                 hint="pass an integer, 0 or more: memory=2**30 is a GiB",
             )
-        plan = self._work({**self.sizes, **self._known(sizes)}, "plan").plan
+        plan = self._specialise({**self.sizes, **self._checked_sizes(sizes)}, "plan").plan
         most = 0 if memory is None else max(plan.peak_memory)
         if memory is not None and most > memory:
             busiest = plan.peak_memory.index(most)
             step = plan.costs[busiest].peak_step
-            made = f" to {show_step(plan.rank(busiest).steps[step - 1])}" if step else ""
+            shown = f" to {show_step(plan.rank(busiest).steps[step - 1])}" if step else ""
             raise ScheduleError(
                 f"rank {busiest} needs {most} bytes, {most - memory} more than the limit, "
-                f"at step {step}{made}",
+                f"at step {step}{shown}",
                 loc=here(),
                 label="this call",
                 hint="communicate at a loop further in, share a copy out over an axis, or take more ranks",
@@ -110,36 +114,41 @@ class Distributed(Suggesting):
         With `count` also the `Traffic`, counted message by message.
         """
         values = dict(
-            zip((a.name for a in self.signature.inputs), self._bound(args, kwargs), strict=True)
+            zip(
+                (a.name for a in self.signature.inputs),
+                self._whole_arguments(args, kwargs),
+                strict=True,
+            )
         )
         arrays = {a.name: values[a.name] for a in self.signature.inputs if isinstance(a, ArrayArg)}
         scalars = {n: v for n, v in values.items() if n not in arrays}
-        given = [(a, arrays[a.name]) for a in self.signature.inputs if isinstance(a, ArrayArg)]
-        work = self._work({**self.sizes, **bind_sizes(self.signature, given)})
-        work.prove()
+        shaped = [(a, arrays[a.name]) for a in self.signature.inputs if isinstance(a, ArrayArg)]
+        program = self._specialise({**self.sizes, **bind_sizes(self.signature, shaped)})
+        program.verify()
         workers = []
-        for plan in work.plan:
+        for plan in program.plan:
             blocks = {
-                name: arrays[name][index_within(box, work.wholes[name])] for name, box in plan.owned
+                name: arrays[name][index_within(box, program.wholes[name])]
+                for name, box in plan.owned
             }
-            workers.append(Worker(plan, work.tasks, blocks, scalars))
+            workers.append(Worker(plan, program.tasks, blocks, scalars))
         traffic = simulate(workers)
         outputs: list[Any] = []
-        for name in work.outputs:
-            parts = {r: workers[r].buffers[name].arrays for r in work.shares(name)}
-            outputs += work.whole(name, parts)
+        for name in program.outputs:
+            parts = {r: workers[r].buffers[name].arrays for r in program.owners(name)}
+            outputs += program.assemble(name, parts)
         result = outputs[0] if len(outputs) == 1 else tuple(outputs)
         return (result, traffic) if count else result
 
     def block(self, name: str, array: Any, rank: int | None = None) -> Array | None:
         """The block of a whole array that a rank owns, by default this one; None for no elements."""
-        work, arg = self._work(self.sizes), self._argument(name)
+        program, arg = self._specialise(self.sizes), self._argument(name)
         if rank is not None:
-            check_rank(rank, work.plan.grid.size + work.plan.idle)
+            check_rank(rank, program.plan.grid.size + program.plan.idle)
         whole = as_array(arg, array)
-        shape = stored_shape(work.wholes[work.arrays[name][0]])
+        shape = stored_shape(program.wholes[program.arrays[name][0]])
         check_shape(arg, whole, shape, "pass the whole array: the block of a rank is cut from it")
-        part = work.part(work.arrays[name][0], whole, mpi.rank() if rank is None else rank)
+        part = program.block(program.arrays[name][0], whole, mpi.rank() if rank is None else rank)
         return None if part is None else np.ascontiguousarray(part).reshape(part.shape)
 
     @checked_call
@@ -150,27 +159,27 @@ class Distributed(Suggesting):
         also the bytes and messages of this rank, counted at the MPI calls. Raises TargetError on all ranks if
         the grid has another size than the run, blocks are wrong, or ranks run different programs.
         """
-        work = self._work(self.sizes)
-        comm = mpi.ranks_of(work.plan.grid.size, work.plan.idle)
-        plan = work.plan.rank(mpi.rank())
-        if work.plan.grid.size <= PROVED_BY_ALL:
-            work.prove()
+        program = self._specialise(self.sizes)
+        comm = mpi.ranks_of(program.plan.grid.size, program.plan.idle)
+        plan = program.plan.rank(mpi.rank())
+        if program.plan.grid.size <= MAX_VERIFIED_RANKS:
+            program.verify()
         values, error = self._blocks(plan, args, kwargs)
-        mpi.agree(comm, work.digest, "" if error is None else error.message)
+        mpi.check_agreement(comm, program.digest, "" if error is None else error.message)
         arrays = {name: values[name] for name, _ in plan.owned}
         scalars = {
             a.name: values[a.name] for a in self.signature.inputs if isinstance(a, ScalarArg)
         }
-        places = work.places
-        places.reach(0)
-        worker = Worker(plan, work.tasks, arrays, scalars, places.reach)
-        carried = carry.run(worker, comm)
-        places.leave()
-        mpi.leave(comm, lambda rank: carry.last_steps(work.plan.rank(rank)))
-        self._marks = np.asarray(worker.marks)
+        progress = program.progress
+        progress.reach(0)
+        worker = Worker(plan, program.tasks, arrays, scalars, progress.reach)
+        carried = mpi_execution.run(worker, comm)
+        progress.leave()
+        mpi.notify_end(comm, lambda rank: mpi_execution.last_steps(program.plan.rank(rank)))
+        self._step_times = np.asarray(worker.marks)
         results: list[Array | None] = []
-        for name in work.outputs:
-            none = (None,) * len(work.dtypes[name])
+        for name in program.outputs:
+            none = (None,) * len(program.dtypes[name])
             results += worker.buffers[name].arrays if name in worker.buffers else none
         result = results[0] if len(results) == 1 else tuple(results)
         return (result, carried) if count else result
@@ -212,18 +221,23 @@ class Distributed(Suggesting):
         each one number or one for each level of the grid, and waits while a link is in use; tasks take their
         operations over `operations` a second, copies their bytes over `memory` a second.
         """
-        known = self._known(sizes)
-        work = self._work({**self.sizes, **known})
-        if self._marks is not None and mpi.size() == work.plan.grid.size + work.plan.idle > 1:
-            room = {p.rank: np.empty(len(p.steps) + 1) for p in work.plan}
-            mpi.collect(mpi.communicator(), room, self._marks if mpi.rank() in room else None, 0)
+        named_sizes = self._checked_sizes(sizes)
+        program = self._specialise({**self.sizes, **named_sizes})
+        if (
+            self._step_times is not None
+            and mpi.size() == program.plan.grid.size + program.plan.idle > 1
+        ):
+            times = {p.rank: np.empty(len(p.steps) + 1) for p in program.plan}
+            mpi.gather(
+                mpi.communicator(), times, self._step_times if mpi.rank() in times else None, 0
+            )
             if mpi.rank():
-                return float(self._marks[-1] - self._marks[0])
-            return write(path, work.plan, measured(work.plan, room.values()))
-        of = machine(work.plan.grid, latency, bandwidth, operations, memory)
-        work.prove()
-        counts = {s.name: operations_of(s) for s in work.stages}
-        return write(path, work.plan, Clock(work.plan, of, counts).run())
+                return float(self._step_times[-1] - self._step_times[0])
+            return write_trace(path, program.plan, measured_slices(program.plan, times.values()))
+        rates = model_parameters(program.plan.grid, latency, bandwidth, operations, memory)
+        program.verify()
+        counts = {s.name: operations_per_point(s) for s in program.stages}
+        return write_trace(path, program.plan, TimeModel(program.plan, rates, counts).run())
 
     def source(self, kind: str = "mpi", **sizes: int) -> Listing:
         """The plan of all ranks as a standalone Python module for mpi4py, its tasks as code for numba.
@@ -239,31 +253,31 @@ class Distributed(Suggesting):
             )
         from tdsl.distribute.emit import emit
 
-        work = self._work({**self.sizes, **self._known(sizes)}, "source")
+        program = self._specialise({**self.sizes, **self._checked_sizes(sizes)}, "source")
         names = tuple(a.name for a in self.signature.inputs)
-        return Listing(emit(work.plan, work.tasks, names, self._text))
+        return Listing(emit(program.plan, program.tasks, names, self._text))
 
     def gather(self, name: str, block: Array | None, root: int = 0) -> Any:
         """Gather a whole input or output on rank `root` from the blocks of all ranks; None on the others.
 
         `block` is None on a rank without elements; TypeMismatch or ShapeError if it is not this rank's block.
         """
-        work, arg = self._work(self.sizes), self._argument(name)
-        comm = mpi.ranks_of(work.plan.grid.size, work.plan.idle)
-        tensor, n = work.arrays[name]
-        shares = work.shares(tensor)
+        program, arg = self._specialise(self.sizes), self._argument(name)
+        comm = mpi.ranks_of(program.plan.grid.size, program.plan.idle)
+        tensor, n = program.arrays[name]
+        owners = program.owners(tensor)
         check_rank(root, mpi.size())
         mine = None
-        if mpi.rank() in shares:
-            own = as_array(arg, block)
-            check_shape(arg, own, stored_shape(shares[mpi.rank()]))
-            mine = np.ascontiguousarray(own).reshape(own.shape)
-        dtype = work.dtypes[tensor][n].numpy
-        parts = {r: np.empty(stored_shape(box), dtype) for r, box in shares.items()}
-        mpi.collect(comm, parts if mpi.rank() == root else {}, mine, root)
+        if mpi.rank() in owners:
+            block_array = as_array(arg, block)
+            check_shape(arg, block_array, stored_shape(owners[mpi.rank()]))
+            mine = np.ascontiguousarray(block_array).reshape(block_array.shape)
+        dtype = program.dtypes[tensor][n].numpy
+        parts = {r: np.empty(stored_shape(box), dtype) for r, box in owners.items()}
+        mpi.gather(comm, parts if mpi.rank() == root else {}, mine, root)
         if mpi.rank() != root:
             return None
-        return work.whole(tensor, {r: (part,) for r, part in parts.items()})[0]
+        return program.assemble(tensor, {r: (part,) for r, part in parts.items()})[0]
 
     def _argument(self, name: str) -> ArrayArg:
         """The input or output of a name."""
@@ -277,14 +291,14 @@ class Distributed(Suggesting):
             )
         return known[name]
 
-    def _bound(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
+    def _whole_arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
         values = bind(self.signature, args, kwargs, extra=EXTRA)
         return tuple(
             as_array(arg, value) if isinstance(arg, ArrayArg) else as_scalar(arg, value)
             for arg, value in zip(self.signature.inputs, values, strict=True)
         )
 
-    def _known(self, sizes: dict[str, int]) -> dict[str, int]:
+    def _checked_sizes(self, sizes: dict[str, int]) -> dict[str, int]:
         """The sizes that a call passes by name, checked against those that are fixed."""
         program = self.state.program
         return check_sizes(

@@ -25,23 +25,23 @@ _COUNT = itertools.count()
 
 
 @frozen
-class Places:
+class Progress:
     """The progress of one rank in one program; `at` is None if no launcher reads it."""
 
     at: Array | None = None
 
     @staticmethod
-    def of_run(plan: RankPlan) -> Places:
+    def create(plan: RankPlan) -> Progress:
         """Create the files for calls that run a plan, if the run has a folder for them."""
         folder = os.environ.get(FOLDER)
         if folder is None or not os.path.isdir(folder):
-            return Places()
+            return Progress()
         texts = [show_step(step).partition("\n")[0] for step in plan.steps]
-        own = Path(folder, f"{plan.rank}-{next(_COUNT)}.steps")
-        own.write_text("\n".join(texts))
-        at = np.memmap(own.with_suffix(".at"), np.int64, "w+", shape=(3,))
+        steps_file = Path(folder, f"{plan.rank}-{next(_COUNT)}.steps")
+        steps_file.write_text("\n".join(texts))
+        at = np.memmap(steps_file.with_suffix(".at"), np.int64, "w+", shape=(3,))
         at[0] = os.getpid()
-        return Places(at)
+        return Progress(at)
 
     def reach(self, step: int) -> None:
         """Record that the rank begins a step; 0 is the start of a call."""
@@ -59,18 +59,18 @@ def processes(folder: str) -> dict[int, int]:
     return {rank: pid for rank, (pid, _, _), _ in _files(folder)}
 
 
-def whereabouts(folder: str) -> dict[int, str]:
+def rank_positions(folder: str) -> dict[int, str]:
     """A text for each rank that has made a call: the step that it is in, or was in when it ended."""
-    found: dict[int, str] = {}
+    positions: dict[int, str] = {}
     for rank, (_, step, inside), path in _files(folder):
         if inside:
             steps = path.with_suffix(".steps").read_text().splitlines()
-            found[rank] = (
+            positions[rank] = (
                 f"step {step}: {steps[step - 1]}" if step else "a call, before its first step"
             )
         else:
-            found.setdefault(rank, "no call")
-    return dict(sorted(found.items()))
+            positions.setdefault(rank, "no call")
+    return dict(sorted(positions.items()))
 
 
 def _files(folder: str) -> Iterator[tuple[int, list[int], Path]]:

@@ -11,12 +11,12 @@ from tdsl.distribute.engine import Tasks
 from tdsl.distribute.mpi import TAGS
 from tdsl.distribute.mpi_execution import OPERATORS
 from tdsl.distribute.steps import (
+    Allocate,
     Copy,
-    Drop,
     Exchange,
     Fill,
     Finish,
-    Make,
+    Free,
     Merge,
     Reduce,
     Run,
@@ -38,7 +38,7 @@ INFIX = {
 }  # fmt: skip
 
 
-class Kernels:
+class TaskFunctions:
     """The functions of tasks; equal tasks share one function."""
 
     def __init__(self, tasks: Tasks, text: Text) -> None:
@@ -46,15 +46,15 @@ class Kernels:
         self.imports: dict[str, None] = {}
         self.support: dict[str, None] = {}
         self.functions: dict[str, str] = {}  # the text of each, and its name
-        self.grouped = False  # whether there is a communicator of some ranks only
-        self._known: dict[object, tuple[str, tuple[str, ...]]] = {}
+        self.uses_groups = False  # whether there is a communicator of some ranks only
+        self._names: dict[object, tuple[str, tuple[str, ...]]] = {}
 
     def call(self, step: Run, boxes: dict[str, Box]) -> tuple[str, tuple[str, ...]]:
         """The name of the function for a step, and its parameters before those of the result."""
         state = task(self.tasks.stages[step.func], step, boxes)
-        if state not in self._known:
-            self._known[state] = (self._add(step.func, self.text(state)), state.program.parameters)
-        return self._known[state]
+        if state not in self._names:
+            self._names[state] = (self._add(step.func, self.text(state)), state.program.parameters)
+        return self._names[state]
 
     def _add(self, func: str, module: str) -> str:
         *support, kernel = re.split(r"\n\n\n(?=\S)", module.strip())
@@ -72,40 +72,40 @@ class Kernels:
 class RankText:
     """Writes the steps of one rank as statements; `parameters` has the name of each of its arguments."""
 
-    def __init__(self, kernels: Kernels, parameters: Mapping[str, str], rank: int) -> None:
+    def __init__(self, kernels: TaskFunctions, parameters: Mapping[str, str], rank: int) -> None:
         self.kernels, self.writer, self.rank = kernels, Writer("    "), rank
         self.parameters = parameters
         self.names = Names({*RESERVED, *parameters.values()})
-        self.known: dict[str, list[str]] = {p: [name] for p, name in parameters.items()}
+        self.variables: dict[str, list[str]] = {p: [name] for p, name in parameters.items()}
         self.boxes: dict[str, Box] = {}
         self.started: dict[int, list[str]] = {}
         self.tensors: dict[str, str] = {}
 
     def arrays(self, buffer: str) -> list[str]:
         """The variables of a buffer: one for each value of its tensor or func."""
-        if buffer not in self.known:
+        if buffer not in self.variables:
             count = len(self.kernels.tasks.dtypes[self.tensors.get(buffer, buffer)])
             stem = re.sub(r"\W+", "_", buffer)
             stems = [stem] if count == 1 else [f"{stem}_{n}" for n in range(count)]
-            self.known[buffer] = [self.names.fresh(x) for x in stems]
-        return self.known[buffer]
+            self.variables[buffer] = [self.names.fresh(x) for x in stems]
+        return self.variables[buffer]
 
     def parts(self, buffer: str, box: Box) -> list[str]:
         """Expressions for a box of a buffer: slices, or `np.ix_` indices where it has gaps."""
-        held = self.boxes[buffer]
-        parts = [storage_parts(span, around) for span, around in zip(box, held, strict=True)]
+        buffer_box = self.boxes[buffer]
+        parts = [storage_parts(span, around) for span, around in zip(box, buffer_box, strict=True)]
         texts = [", ".join(f"{lo}:{hi}" for lo, hi in part) for part in parts]
         at = ", ".join(texts)
         if any(len(part) > 1 for part in parts):
             at = f"np.ix_({', '.join(f'np.r_[{text}]' for text in texts)})"
-        all_of_it = held == box and not any(map(is_wrapped, box))
+        all_of_it = buffer_box == box and not any(map(is_wrapped, box))
         return [name if all_of_it else f"{name}[{at}]" for name in self.arrays(buffer)]
 
     def step(self, step: Step) -> None:
         """Write one step."""
         w = self.writer
         match step:
-            case Make(buffer, tensor, box):
+            case Allocate(buffer, tensor, box):
                 self.boxes[buffer], self.tensors[buffer] = box, tensor
                 dtypes = self.kernels.tasks.dtypes[tensor]
                 for name, dtype in zip(self.arrays(buffer), dtypes, strict=True):
@@ -117,26 +117,26 @@ class RankText:
             case Copy(source, target, box):
                 into, new = self.parts(target, box), self.parts(source, box)
                 for old, part in zip(into, new, strict=True):
-                    w.line(f"{self._whole(old)} = {part}")
+                    w.line(f"{self._as_slice(old)} = {part}")
             case Merge(source, target, box):
                 self._merge(self._combine(target), self.parts(target, box), self.parts(source, box))
             case Exchange():
-                for line in self._start(step, "requests"):
+                for line in self._start_exchange(step, "requests"):
                     w.line(line)
             case Start(exchange, handle):
-                self.started[handle] = self._start(exchange, self.names.fresh("requests"))
+                self.started[handle] = self._start_exchange(exchange, self.names.fresh("requests"))
             case Finish(handle):
                 for line in self.started.pop(handle):
                     w.line(line)
             case Reduce():
                 self._reduce(step)
             case Run():
-                self._run(step)
-            case Drop(buffer):
+                self._run_task(step)
+            case Free(buffer):
                 w.line(f"del {', '.join(self.arrays(buffer))}")
                 del self.boxes[buffer]
 
-    def _whole(self, part: str) -> str:
+    def _as_slice(self, part: str) -> str:
         return part if part.endswith("]") else f"{part}[...]"
 
     def _combine(self, buffer: str) -> Combine:
@@ -150,16 +150,16 @@ class RankText:
         names |= {f"b{n}": part for n, part in enumerate(later)}
         values = [numpy_text(e, names) for e in combine.exprs]
         if len(values) == 1:
-            self.writer.line(f"{self._whole(so_far[0])} = {values[0]}")
+            self.writer.line(f"{self._as_slice(so_far[0])} = {values[0]}")
             return
         merged = self.names.fresh("merged")
         self.writer.line(f"{merged} = ({', '.join(values)})")
         for n, part in enumerate(so_far):
-            self.writer.line(f"{self._whole(part)} = {merged}[{n}]")
+            self.writer.line(f"{self._as_slice(part)} = {merged}[{n}]")
 
     def group(self, ranks: tuple[int, ...]) -> str:
         """An expression for the communicator of some ranks."""
-        self.kernels.grouped = True
+        self.kernels.uses_groups = True
         return f"among(comm, {', '.join(map(str, ranks))})"
 
     def pack(self, parts: list[str]) -> str:
@@ -169,7 +169,7 @@ class RankText:
             f"np.concatenate([{flat}])" if len(parts) > 1 else f"np.ascontiguousarray({parts[0]})"
         )
 
-    def room(self, shape: tuple[int, ...], like: str) -> str:
+    def allocate(self, shape: tuple[int, ...], like: str) -> str:
         """Write the allocation of an array with the element type of `like`; returns its name."""
         name = self.names.fresh("received")
         self.writer.line(f"{name} = np.empty({shape}, {like.partition('[')[0]}.dtype)")
@@ -181,15 +181,15 @@ class RankText:
         (combined,) = self._combine(step.source).exprs
         assert isinstance(combined, Binary), "MPI has an operator for it"
         op = f"op=MPI.{OPERATORS[combined.op]}"
-        given = (
+        boxes = (
             [part for part in step.parts if part is not None]
             if kind == "reduce-scatter"
             else [step.box]
         )
-        packed = self.pack([self.parts(step.source, box)[0] for box in given])
+        packed = self.pack([self.parts(step.source, box)[0] for box in boxes])
         part, into = step.parts[n], "None"
         if part is not None or kind == "reduce-scatter":
-            into = self.room(
+            into = self.allocate(
                 (0,) if part is None else (element_count(part),), self.arrays(step.source)[0]
             )
         if kind == "reduce":
@@ -202,9 +202,9 @@ class RankText:
             w.line(f"{self.group(step.ranks)}.Reduce_scatter({packed}, {into}, {counts}, {op})")
         if part is not None and step.target is not None:
             (place,) = self.parts(step.target, part)
-            w.line(f"{self._whole(place)} = {into}.reshape({stored_shape(part)})")
+            w.line(f"{self._as_slice(place)} = {into}.reshape({stored_shape(part)})")
 
-    def _start(self, step: Exchange, requests: str) -> list[str]:
+    def _start_exchange(self, step: Exchange, requests: str) -> list[str]:
         """Write the calls that start an exchange; returns the statements that finish it."""
         self.writer.line(f"{requests} = []")
         finish = STARTS[step.collective](self, step, requests)
@@ -217,7 +217,7 @@ class RankText:
             for part in self.parts(m.buffer, m.box):
                 target = part
                 if part.endswith("]"):
-                    target = self.room(stored_shape(m.box), part)
+                    target = self.allocate(stored_shape(m.box), part)
                     copies.append(f"{part} = {target}")
                 w.line(
                     f"{requests}.append(comm.Irecv({target}, source={m.rank}, tag={m.tag % TAGS}))"
@@ -236,31 +236,31 @@ class RankText:
         root = step.ranks.index(self.rank if step.sends else m.rank)
         copies = []
         for part in self.parts(m.buffer, m.box):
-            given = self.pack([part]) if step.sends else self.room(stored_shape(m.box), part)
+            given = self.pack([part]) if step.sends else self.allocate(stored_shape(m.box), part)
             self.writer.line(
                 f"{requests}.append({self.group(step.ranks)}.Ibcast({given}, root={root}))"
             )
             if not step.sends:
-                copies.append(f"{self._whole(part)} = {given}")
+                copies.append(f"{self._as_slice(part)} = {given}")
         return copies
 
     def gather(self, step: Exchange, requests: str) -> list[str]:
         """Write an all-gather; returns the copies that follow it."""
         mine, copies = step.sends[0] if step.sends else None, []
         for n, like in enumerate(self.arrays((step.sends or step.receives)[0].buffer)):
-            given = f"{like}[:0].ravel()"
+            operand = f"{like}[:0].ravel()"
             if mine is not None:
-                given = self.pack([self.parts(mine.buffer, mine.box)[n]])
+                operand = self.pack([self.parts(mine.buffer, mine.box)[n]])
             sizes = {m.rank: element_count(m.box) for m in step.receives}
             sizes[self.rank] = 0 if mine is None else element_count(mine.box)
             counts = [sizes.get(r, 0) for r in step.ranks]
-            room = self.room((sum(counts),), like)
-            call = f"{self.group(step.ranks)}.Iallgatherv({given}, ({room}, {counts}))"
+            result = self.allocate((sum(counts),), like)
+            call = f"{self.group(step.ranks)}.Iallgatherv({operand}, ({result}, {counts}))"
             self.writer.line(f"{requests}.append({call})")
-            copies += self._spread(step, room, counts, n)
+            copies += self._unpack(step, result, counts, n)
         return copies
 
-    def exchange_all(self, step: Exchange, requests: str) -> list[str]:
+    def all_to_all(self, step: Exchange, requests: str) -> list[str]:
         """Write an all-to-all; returns the copies that follow it."""
         copies: list[str] = []
         for n, _ in enumerate(self.arrays(step.sends[0].buffer)):
@@ -269,40 +269,42 @@ class RankText:
             sent = [element_count(out[r].box) if r in out else 0 for r in step.ranks]
             counts = [sizes.get(r, 0) for r in step.ranks]
             parts = [self.parts(m.buffer, m.box)[n] for _, m in sorted(out.items())]
-            room = self.room((sum(counts),), parts[0])
-            both = f"({self.pack(parts)}, {sent}), ({room}, {counts})"
+            result = self.allocate((sum(counts),), parts[0])
+            both = f"({self.pack(parts)}, {sent}), ({result}, {counts})"
             self.writer.line(f"{requests}.append({self.group(step.ranks)}.Ialltoallv({both}))")
-            copies += self._spread(step, room, counts, n)
+            copies += self._unpack(step, result, counts, n)
         return copies
 
-    def _spread(self, step: Exchange, room: str, counts: list[int], n: int) -> list[str]:
+    def _unpack(self, step: Exchange, result: str, counts: list[int], n: int) -> list[str]:
         """The copies from the packed result of a collective into buffers."""
         copies = []
         for m in step.receives:
             at = step.ranks.index(m.rank)
             lo = sum(counts[:at])
-            place = self._whole(self.parts(m.buffer, m.box)[n])
-            part = f"{room}[{lo}:{lo + counts[at]}]"
+            place = self._as_slice(self.parts(m.buffer, m.box)[n])
+            part = f"{result}[{lo}:{lo + counts[at]}]"
             copies.append(f"{place} = {part}.reshape({stored_shape(m.box)})")
         return copies
 
-    def _run(self, step: Run) -> None:
+    def _run_task(self, step: Run) -> None:
         program = self.kernels.tasks.stages[step.func].state.program
-        given = {
-            taken: name
+        arguments = {
+            parameter: name
             for tensor, buffer in step.reads
-            for taken, name in zip(components(program, tensor), self.arrays(buffer), strict=True)
+            for parameter, name in zip(
+                components(program, tensor), self.arrays(buffer), strict=True
+            )
         }
         boxes = {tensor: self.boxes[name] for tensor, name in step.reads}
         function, takes = self.kernels.call(step, boxes)
         into = self.parts(step.target, step.box)
-        arguments = (given[n] if n in given else self.parameters[n] for n in takes)
-        self.writer.line(f"{function}({', '.join((*arguments, *into))})")
+        texts = (arguments[n] if n in arguments else self.parameters[n] for n in takes)
+        self.writer.line(f"{function}({', '.join((*texts, *into))})")
 
 
 STARTS = {
     "": RankText.messages, "broadcast": RankText.broadcast, "all-gather": RankText.gather,
-    "all-to-all": RankText.exchange_all,
+    "all-to-all": RankText.all_to_all,
 }  # fmt: skip
 
 
@@ -317,24 +319,24 @@ def numpy_text(e: Expr, names: Mapping[str, str]) -> str:
     TargetError for an expression with no NumPy form.
     """
 
-    def of(x: Expr) -> str:
+    def text(x: Expr) -> str:
         match x:
             case Param(name):
                 return names.get(name, name)
             case Const():
                 return _number(x)
             case Binary("min" | "max" as op, a, b):
-                return f"np.{op}imum({of(a)}, {of(b)})"
+                return f"np.{op}imum({text(a)}, {text(b)})"
             case Binary(op, a, b) if op in INFIX:
-                return f"({of(a)} {INFIX[op]} {of(b)})"
+                return f"({text(a)} {INFIX[op]} {text(b)})"
             case Unary("neg" | "not" as op, a):
-                return f"({'-' if op == 'neg' else '~'}{of(a)})"
+                return f"({'-' if op == 'neg' else '~'}{text(a)})"
             case Select(cond, yes, no):
-                return f"np.where({of(cond)}, {of(yes)}, {of(no)})"
+                return f"np.where({text(cond)}, {text(yes)}, {text(no)})"
             case Cast(a, dtype):
-                return f'{of(a)}.astype("{dtype.numpy.name}")'
+                return f'{text(a)}.astype("{dtype.numpy.name}")'
             case Call("isnan" | "abs" | "sqrt" | "exp" | "log" as fn, (a,)):
-                return f"np.{fn}({of(a)})"
+                return f"np.{fn}({text(a)})"
             case _:
                 raise TargetError(
                     f"{type(x).__name__} in a combiner cannot be written with NumPy",
@@ -343,7 +345,7 @@ def numpy_text(e: Expr, names: Mapping[str, str]) -> str:
                     hint="combine by sums, products, minima, maxima, comparisons and choices",
                 )
 
-    return of(e)
+    return text(e)
 
 
 def _number(e: Expr) -> str:

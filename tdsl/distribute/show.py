@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import assert_never
 
 from tdsl.distribute.steps import (
+    Allocate,
     Copy,
-    Drop,
     Exchange,
     Fill,
     Finish,
-    Make,
+    Free,
     Merge,
     RankPlan,
     Reduce,
@@ -46,7 +46,7 @@ def _span(span: Span) -> str:
 def show_step(step: Step) -> str:
     """A step in one line, an exchange in one line for each message."""
     match step:
-        case Make(buffer, tensor, box):
+        case Allocate(buffer, tensor, box):
             return f"make {buffer!r} for {tensor}[{show_box(box)}]"
         case Fill(buffer):
             return f"fill {buffer!r} with the identity"
@@ -70,16 +70,14 @@ def show_step(step: Step) -> str:
         case Finish(handle):
             return f"finish {handle}"
         case Reduce(ranks, tag, source, into):
-            own = "" if into is None else f" into {into!r}"
+            target = "" if into is None else f" into {into!r}"
             among = ", ".join(map(str, ranks))
-            return (
-                f"{step.collective} {source!r}[{show_box(step.box)}]{own}, tag {tag}, among {among}"
-            )
+            return f"{step.collective} {source!r}[{show_box(step.box)}]{target}, tag {tag}, among {among}"
         case Run(func, ranges, reads, target, box):
             where = ", ".join(f"{name} in {lo}:{hi}" for name, (lo, hi) in ranges)
             of = ", ".join(repr(buffer) for _, buffer in reads)
             return f"run {func} for {where} of {of or 'nothing'} into {target!r}[{show_box(box)}]"
-        case Drop(buffer):
+        case Free(buffer):
             return f"drop {buffer!r}"
         case _:
             assert_never(step)

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 
 from tdsl.codegen.runtime.arrays import Array
 from tdsl.core.node import frozen
-from tdsl.distribute.engine import Begun, Ended, Reduction, Transfer, Worker, merge
-from tdsl.distribute.steps import reduced, share
+from tdsl.distribute.engine import FinishTransfer, Reduction, StartTransfer, Transfer, Worker, merge
+from tdsl.distribute.steps import part_size, reduction_volume
 
 
 @frozen
@@ -24,20 +24,20 @@ def simulate(workers: Sequence[Worker]) -> Traffic:
     runs = [w.run() for w in workers]
     waiting: dict[int, Transfer | Reduction] = {}
     begun: dict[tuple[int, int], Transfer] = {}
-    post: dict[tuple[int, int, int], Array] = {}
+    in_flight: dict[tuple[int, int, int], Array] = {}
     received, sent, messages = ([0] * len(runs) for _ in range(3))
 
     def send(rank: int, transfer: Transfer) -> None:
         for m, array in transfer.sends:
             key = (rank, m.rank, m.tag)
-            assert key not in post, f"two messages from {rank} to {m.rank} with tag {m.tag}"
-            post[key] = array.copy()
+            assert key not in in_flight, f"two messages from {rank} to {m.rank} with tag {m.tag}"
+            in_flight[key] = array.copy()
             sent[rank] += array.nbytes
 
     def is_ready(rank: int) -> bool:
         match waiting[rank]:
             case Transfer(_, _, receives):
-                return all((m.rank, rank, m.tag) in post for m, _ in receives)
+                return all((m.rank, rank, m.tag) in in_flight for m, _ in receives)
             case Reduction(step):
                 others = (waiting.get(r) for r in step.ranks)
                 key = step.tag, step.ranks  # the phases of a reduction have one tag
@@ -50,11 +50,11 @@ def simulate(workers: Sequence[Worker]) -> Traffic:
         for rank in ready:
             for event in runs[rank]:
                 match event:
-                    case Begun(transfer, handle):
+                    case StartTransfer(transfer, handle):
                         begun[rank, handle] = transfer
                         send(rank, transfer)
                         continue
-                    case Ended(handle):
+                    case FinishTransfer(handle):
                         waiting[rank] = begun.pop((rank, handle))
                     case Transfer():
                         waiting[rank] = event
@@ -68,52 +68,59 @@ def simulate(workers: Sequence[Worker]) -> Traffic:
             match waiting[rank]:
                 case Transfer(step, _, receives):
                     for m, array in receives:
-                        array[...] = post.pop((m.rank, rank, m.tag))
+                        array[...] = in_flight.pop((m.rank, rank, m.tag))
                         received[rank] += array.nbytes
                     messages[rank] += min(len(receives), 1) if step.collective else len(receives)
-                case Reduction() as own:
-                    _reduce(own, rank, groups, workers)
-                    out, into = volume(own, rank)
+                case Reduction() as reduction:
+                    _reduce(reduction, rank, groups, workers)
+                    out, into = reduction_bytes(reduction, rank)
                     sent[rank] += out
                     received[rank] += into
                     messages[rank] += min(into, 1)
             del waiting[rank]
     assert not waiting, f"ranks {sorted(waiting)} wait for what nobody sends"
-    assert not post, f"nobody receives {sorted(post)}"
+    assert not in_flight, f"nobody receives {sorted(in_flight)}"
     return Traffic(tuple(received), tuple(sent), tuple(messages))
 
 
 def _reduce(
-    own: Reduction, rank: int, groups: Mapping[int, Transfer | Reduction], workers: Sequence[Worker]
+    reduction: Reduction,
+    rank: int,
+    reductions: Mapping[int, Transfer | Reduction],
+    workers: Sequence[Worker],
 ) -> None:
     """Compute a rank's result of a reduction, combined in the order of ranks."""
-    if own.result is None:
+    if reduction.result is None:
         return
-    kind, given = (
-        own.step.collective,
-        [r for r, p in zip(own.step.ranks, own.step.parts, strict=True) if p is not None],
+    kind, receivers = (
+        reduction.step.collective,
+        [
+            r
+            for r, p in zip(reduction.step.ranks, reduction.step.parts, strict=True)
+            if p is not None
+        ],
     )
-    n = given.index(rank) if kind == "reduce-scatter" else 0
+    n = receivers.index(rank) if kind == "reduce-scatter" else 0
     so_far: Array | None = None
-    for other in own.step.ranks:
-        brought = groups[other]
-        assert isinstance(brought, Reduction)
+    for other in reduction.step.ranks:
+        operand = reductions[other]
+        assert isinstance(operand, Reduction)
         if so_far is None:
-            so_far = brought.parts[n].copy()
+            so_far = operand.parts[n].copy()
         else:
-            merge(own.combine, (so_far,), (brought.parts[n],), workers[rank].scalars)
+            merge(reduction.combine, (so_far,), (operand.parts[n],), workers[rank].scalars)
     assert so_far is not None
-    own.result[...] = so_far
+    reduction.result[...] = so_far
 
 
-def volume(own: Reduction, rank: int) -> tuple[int, int]:
+def reduction_bytes(reduction: Reduction, rank: int) -> tuple[int, int]:
     """The bytes that a rank sends and receives in a reduction, by the sizes of its arrays.
 
-    The convention is that of `steps.reduced`.
+    The convention is that of `steps.reduction_volume`.
     """
-    kind, members = own.step.collective, len(own.step.ranks)
-    whole, each = sum(part.nbytes for part in own.parts), own.parts[0].itemsize
-    part = 0 if own.result is None else own.result.nbytes
+    kind, members = reduction.step.collective, len(reduction.step.ranks)
+    whole, each = sum(part.nbytes for part in reduction.parts), reduction.parts[0].itemsize
+    part = 0 if reduction.result is None else reduction.result.nbytes
     if kind == "all-reduce":
-        part = each * share(whole // each, members, own.step.ranks.index(rank))
-    return reduced(kind, members, whole, part)
+        part = each * part_size(whole // each, members, reduction.step.ranks.index(rank))
+    return reduction_volume(kind, members, whole, part)

@@ -14,16 +14,16 @@ from tdsl.codegen.runtime.arrays import Array
 from tdsl.codegen.runtime.fingerprint import fingerprint
 from tdsl.codegen.runtime.signature import extent
 from tdsl.distribute import mpi
-from tdsl.distribute.bounds import bound_of
+from tdsl.distribute.bounds import lower_bound_of
 from tdsl.distribute.buffer_contents import PlanFault
 from tdsl.distribute.check import check
 from tdsl.distribute.collective import Layout
 from tdsl.distribute.engine import Buffer, Task, Tasks, fill, merge
 from tdsl.distribute.plan import Plan
-from tdsl.distribute.progress import Places
+from tdsl.distribute.progress import Progress
 from tdsl.distribute.rank import plan_rank
 from tdsl.distribute.stages import Stage, stages_of
-from tdsl.distribute.steps import Home, RankPlan
+from tdsl.distribute.steps import PlacedTensor, RankPlan
 from tdsl.distribute.task import check_nest, dtypes_of
 from tdsl.errors import IndexBoundError
 from tdsl.lang.interpreted_boxes import realised_boxes
@@ -33,7 +33,7 @@ from tdsl.placement.ownership import Box, index_within, stored_shape
 from tdsl.schedule.state import State
 
 
-class Work:
+class SpecialisedProgram:
     """The plan and tasks of a state whose sizes are numbers; `symbolic` is the same state with named sizes.
 
     `outputs` are the names of the output arrays in calls.
@@ -47,61 +47,67 @@ class Work:
         symbolic: State,
     ) -> None:
         program = state.program
-        computed = realised_boxes(program)
-        made = {n: tuple((lo, hi + 1) for lo, hi in box) for n, box in computed.items()}
+        computed = {
+            n: tuple((lo, hi + 1) for lo, hi in box) for n, box in realised_boxes(program).items()
+        }
         self.state = state
-        self.stages = stages_of(state, made)
+        self.stages = stages_of(state, computed)
         for stage in self.stages:
             check_nest(stage)
         self.inputs = tuple(t.name for t in program.inputs)
         self.outputs = program.outputs
         named = dict.fromkeys((*self.inputs, *(s.name for s in self.stages), *self.outputs))
-        boxes = made | _given(program, made)
+        boxes = computed | _input_boxes(program, computed)
         self.wholes: dict[str, Box] = {n: boxes[n] for n in named}
         assert state.grid is not None
         self.layout = Layout(state.grid, dict(state.placed), self.wholes)
         self.dtypes = {n: dtypes_of(program, n) for n in named}
         self.plan = self._plan(symbolic)
-        self._proved = False
+        self._verified = False
         self.tasks = Tasks({s.name: s for s in self.stages}, self.dtypes, build)
         self.arrays = {name: (name, 0) for name in self.inputs}  # by name in calls
         values = ((name, n) for name in self.outputs for n in range(len(self.dtypes[name])))
         self.arrays |= dict(zip(outputs, values, strict=True))
 
     def _plan(self, symbolic: State) -> Plan:
-        made, grid = {s.name: s for s in self.stages}, self.layout.grid
-        homes = tuple(
-            Home(
+        stages, grid = {s.name: s for s in self.stages}, self.layout.grid
+        tensors = tuple(
+            PlacedTensor(
                 n, sum(t.bytes for t in self.dtypes[n]), whole, self.layout.placements[n],
-                *((made[n].points, made[n].dims, made[n].needs) if n in made else ()),
+                *((stages[n].points, stages[n].dims, stages[n].read_boxes) if n in stages else ()),
             )
             for n, whole in self.wholes.items()
         )  # fmt: skip
         idle = 0 if self.state.ranks is None else self.state.ranks - grid.size
-        notes, least = tuple(_notes(self.stages)), bound_of(self.stages, homes, grid.size)
+        notes, lower_bound = (
+            tuple(_notes(self.stages)),
+            lower_bound_of(self.stages, tensors, grid.size),
+        )
         name = self.state.program.name
-        return Plan(name, grid, homes, self.outputs, notes, self._rank, symbolic, least, idle)
+        return Plan(
+            name, grid, tensors, self.outputs, notes, self._rank, symbolic, lower_bound, idle
+        )
 
     def _rank(self, rank: int) -> RankPlan:
         return plan_rank(self.layout, self.stages, self.inputs, self.outputs, rank)
 
-    def prove(self) -> None:
+    def verify(self) -> None:
         """Verify the plan once: IndexBoundError if a stage reads outside of a tensor.
 
         PlanFault if the plan is incorrect otherwise, which is an internal error.
         """
-        if not self._proved:
+        if not self._verified:
             try:
                 check(self.plan)
             except PlanFault:
                 self._check_reads()
                 raise
-            self._proved = True
+            self._verified = True
 
     def _check_reads(self) -> None:
         """IndexBoundError if the box that a stage reads exceeds the tensor."""
         for stage in self.stages:
-            for name, box in stage.needs(stage.bounds.items()).items():
+            for name, box in stage.read_boxes(stage.bounds.items()).items():
                 axes = enumerate(zip(box, self.wholes[name], strict=True))
                 for axis, ((lo, hi), (first, end)) in axes:
                     if lo < first or hi > end:
@@ -123,16 +129,16 @@ class Work:
         return fingerprint(version, np.__version__, self.state)
 
     @functools.cached_property
-    def places(self) -> Places:
+    def progress(self) -> Progress:
         """The progress record of this rank, for the launcher."""
-        return Places.of_run(self.plan.rank(mpi.rank()))
+        return Progress.create(self.plan.rank(mpi.rank()))
 
-    def part(self, name: str, array: Array, rank: int) -> Array | None:
+    def block(self, name: str, array: Array, rank: int) -> Array | None:
         """A rank's block of a whole array."""
         box = self.plan.owned(name, rank)
         return None if box is None else array[index_within(box, self.wholes[name])]
 
-    def shares(self, name: str) -> dict[int, Box]:
+    def owners(self, name: str) -> dict[int, Box]:
         """The ranks whose blocks together are the whole tensor, with their boxes; the first of copies."""
         assert self.state.grid is not None
         grid, placement = self.state.grid, dict(self.state.placed)[name]
@@ -145,12 +151,12 @@ class Work:
         owned = ((rank, self.plan.owned(name, rank)) for rank in map(grid.rank, firsts))
         return {rank: box for rank, box in owned if box is not None}
 
-    def whole(self, name: str, blocks: Mapping[int, tuple[Array, ...]]) -> tuple[Any, ...]:
+    def assemble(self, name: str, blocks: Mapping[int, tuple[Array, ...]]) -> tuple[Any, ...]:
         """The whole arrays of a tensor, from the blocks of the ranks of `shares`; partial ones are combined.
 
         For a func of several values, `blocks` may have the arrays of one value only.
         """
-        shares = self.shares(name)
+        shares = self.owners(name)
         dtypes = (t.numpy for t in self.dtypes[name])
         if shares:
             dtypes = (array.dtype for array in blocks[next(iter(shares))])
@@ -170,14 +176,14 @@ class Work:
         return tuple(array if array.ndim else array[()] for array in whole)
 
 
-def _given(program: Program, made: Mapping[str, Box]) -> dict[str, Box]:
+def _input_boxes(program: Program, computed: Mapping[str, Box]) -> dict[str, Box]:
     """The boxes of the inputs, and of the empty outputs, which no stage computes."""
     boxes: dict[str, Box] = {
         t.name: tuple((0, extent(e, {})) for e in t.shape) for t in program.inputs
     }
-    for name in set(program.outputs) - set(made):
-        found = program.func(name).output_box(None)
-        boxes[name] = tuple((extent(lo, {}), extent(lo, {}) + extent(e, {})) for lo, e in found)
+    for name in set(program.outputs) - set(computed):
+        box = program.func(name).output_box(None)
+        boxes[name] = tuple((extent(lo, {}), extent(lo, {}) + extent(e, {})) for lo, e in box)
     return boxes
 
 

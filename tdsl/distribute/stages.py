@@ -43,7 +43,7 @@ Spans = tuple[Span, ...]  # of the first outer loops, in their order
 
 
 @frozen
-class Part:
+class DerivedVariable:
     """A variable of a definition in terms of loops: its value `root`, its guard `where`, its bounds."""
 
     name: str
@@ -76,11 +76,11 @@ class Stage:
     inside: tuple[FuncDef, ...]
     sources: tuple[str, ...]
     bounds: Ranges
-    parts: tuple[Part, ...]
+    parts: tuple[DerivedVariable, ...]
     loops: Ranges
-    _known: dict[object, Span] = field(default_factory=dict)
+    _variable_spans: dict[object, Span] = field(default_factory=dict)
     _boxes: dict[object, Box | None] = field(default_factory=dict)
-    _decides: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    _dependencies: dict[str, tuple[str, ...]] = field(default_factory=dict)
     _spans: dict[object, Span] = field(default_factory=dict)
     _reads: dict[str, tuple[Read, ...] | None] = field(
         default_factory=dict
@@ -122,23 +122,23 @@ class Stage:
     def ranges(self, spans: Spans) -> Ranges | None:
         """The ranges of the variables while the first outer loops have these spans; None if one is empty."""
         given = dict(zip(self.outer, spans, strict=False))
-        found: dict[str, Span] = {}
+        ranges: dict[str, Span] = {}
         for part in self.parts:
             key = (part.name, *(given.get(x) for x in self.outer if x in part.loops))
-            if key not in self._known:
-                self._known[key] = self._span(part, given)
-            found[part.name] = self._known[key]
-        return None if is_empty(tuple(found.values())) else found
+            if key not in self._variable_spans:
+                self._variable_spans[key] = self._span(part, given)
+            ranges[part.name] = self._variable_spans[key]
+        return None if is_empty(tuple(ranges.values())) else ranges
 
-    def _span(self, part: Part, given: Mapping[str, Span]) -> Span:
+    def _span(self, part: DerivedVariable, given: Mapping[str, Span]) -> Span:
         free = {x: given.get(x, self.loops[x]) for x in part.loops}
         if is_empty(tuple(free.values())):
             return 0, 0
         lo, hi = interval_where(part.root, intervals(free), part.where)
         first, behind = self.bounds[part.name]
-        return max(number(lo), first), min(number(hi) + 1, behind)
+        return max(const_value(lo), first), min(const_value(hi) + 1, behind)
 
-    def writes(self, spans: Spans) -> Box | None:
+    def written_box(self, spans: Spans) -> Box | None:
         """The box of the func that is computed while the first outer loops have these spans."""
         ranges = self.ranges(spans)
         if ranges is None:
@@ -146,28 +146,28 @@ class Stage:
         dims = zip(self.dims, self.whole, strict=True)
         return tuple(all_of if name is None else ranges[name] for name, all_of in dims)
 
-    def box(self, tensor: str, spans: Spans) -> Box | None:
+    def read_box(self, tensor: str, spans: Spans) -> Box | None:
         """The box of a source that is read while the first outer loops have these spans."""
         ranges = self.ranges(spans)
-        return None if ranges is None else self.box_in(tensor, ranges)
+        return None if ranges is None else self.box_of_ranges(tensor, ranges)
 
-    def needs(self, ranges: Iterable[tuple[str, Span]]) -> dict[str, Box]:
+    def read_boxes(self, ranges: Iterable[tuple[str, Span]]) -> dict[str, Box]:
         """The boxes of all sources that are read while the variables have some ranges."""
-        found = {source: self.box_in(source, dict(ranges)) for source in self.sources}
-        return {source: box for source, box in found.items() if box is not None}
+        boxes = {source: self.box_of_ranges(source, dict(ranges)) for source in self.sources}
+        return {source: box for source, box in boxes.items() if box is not None}
 
-    def box_in(self, tensor: str, ranges: Ranges) -> Box | None:
+    def box_of_ranges(self, tensor: str, ranges: Ranges) -> Box | None:
         """The box of a source that is read while the variables have these ranges."""
-        names = self.decides(tensor)
+        names = self.dependencies(tensor)
         key = (tensor, *(ranges[name] for name in names))
         if key not in self._boxes:
             d = self.definition
             reads = self._reads[tensor]
             if reads is None:
-                found = needed_by(self.func, self.number, self.inside, intervals(ranges)).get(
+                region = required_boxes(self.func, self.number, self.inside, intervals(ranges)).get(
                     tensor
                 )
-                self._boxes[key] = None if found is None else numbers(found)
+                self._boxes[key] = None if region is None else int_box(region)
             else:
                 inside = (
                     restrict_ranges(intervals(ranges), d.where)
@@ -180,20 +180,22 @@ class Stage:
 
     def _axes(self, tensor: str, reads: tuple[Read, ...], ranges: dict[str, Interval]) -> Box:
         """The box that some reads access, cached axis by axis: neighbouring ranks share most axes."""
-        where, made = self.definition.where, []
+        where, spans = self.definition.where, []
         for n in range(len(reads[0].index)):
             indices = dict.fromkeys(r.index[n] for r in reads)
             names = sorted(variables(where).union(*map(variables, indices)))
             key = (tensor, n, *(ranges.get(name) for name in names))
             if key not in self._spans:
                 dealt = dict(self.state.placed)[tensor].cyclic_size(n) is not None
-                self._spans[key] = _touched(list(indices), ranges, where, around_ends=not dealt)
-            made.append(self._spans[key])
-        return tuple(made)
+                self._spans[key] = _accessed_span(
+                    list(indices), ranges, where, around_ends=not dealt
+                )
+            spans.append(self._spans[key])
+        return tuple(spans)
 
-    def decides(self, tensor: str) -> tuple[str, ...]:
+    def dependencies(self, tensor: str) -> tuple[str, ...]:
         """The variables on which the box of a tensor may depend."""
-        if tensor not in self._decides:
+        if tensor not in self._dependencies:
             d = self.definition
             names = set(d.variables)
             self._reads[tensor] = None
@@ -208,32 +210,34 @@ class Stage:
                 names = {v for r in reads for e in r.index for v in variables(e)} | variables(
                     d.where
                 )
-            self._decides[tensor] = tuple(name for name in d.variables if name in names)
-        return self._decides[tensor]
+            self._dependencies[tensor] = tuple(name for name in d.variables if name in names)
+        return self._dependencies[tensor]
 
-    def alike(self, tensor: str) -> tuple[int, ...]:
+    def uniform_axes(self, tensor: str) -> tuple[int, ...]:
         """The grid axes along which all ranks with iterations access the same box of a tensor."""
-        names = self.decides(tensor)
+        names = self.dependencies(tensor)
         loops = {x for part in self.parts if part.name in names for x in part.loops}
         return tuple(n for n in range(self.fixed) if self.outer[n] not in loops)
 
 
-def _touched(
+def _accessed_span(
     indices: list[Expr], ranges: dict[str, Interval], where: Expr, *, around_ends: bool
 ) -> Span:
     """The span of a dimension that some indices access, which may wrap around the ends of the dimension."""
-    ((first, behind),) = numbers(
+    ((first, behind),) = int_box(
         (functools.reduce(union, (interval_where(e, ranges, where) for e in indices)),)
     )
-    turned = [modular_index(e) for e in indices]
-    extents = {found[1] for found in turned if found is not None}
+    wraps = [modular_index(e) for e in indices]
+    extents = {wrapped[1] for wrapped in wraps if wrapped is not None}
     if not around_ends or len(extents) != 1 or not (first >= 0 and {behind} == extents):
         return first, behind
-    plain = (e if found is None else found[0] for e, found in zip(indices, turned, strict=True))
+    plain = (
+        e if wrapped is None else wrapped[0] for e, wrapped in zip(indices, wraps, strict=True)
+    )
     ends = [interval_where(e, ranges, where) for e in plain]
     if any(not isinstance(end, Const) for both in ends for end in both):
         return first, behind
-    ((lo, hi),) = numbers((functools.reduce(union, ends),))
+    ((lo, hi),) = int_box((functools.reduce(union, ends),))
     return wrapped(lo, hi, behind) if hi - lo < behind - first else (first, behind)
 
 
@@ -253,10 +257,10 @@ def _stage(state: State, f: FuncDef, whole: Box) -> Stage:
     plan = state.plan(f.name)
     nest = plan.nests[plan.distributed_definition]
     region = tuple((const(lo), const(hi - 1)) for lo, hi in whole)
-    parts, symbolic = parts_of_nest(f, plan.distributed_definition, nest, region)
+    parts, symbolic = derived_variables(f, plan.distributed_definition, nest, region)
     spans = {part.name: _span_of(part.bounds) for part in parts}
     runs = {x: _span_of(run) for x, run in symbolic.items()}
-    inside, sources = members_of(state, f)
+    inside, sources = task_funcs_and_sources(state, f)
     fixed = len(plan.distributed)
     at = {tensor: nest.position(loop) + 1 for tensor, loop in plan.communicated}
     for name in at.keys() - {*sources, f.name}:
@@ -289,9 +293,9 @@ def _stage(state: State, f: FuncDef, whole: Box) -> Stage:
     )
 
 
-def parts_of_nest(
+def derived_variables(
     f: FuncDef, definition: int, nest: Nest, box: Region
-) -> tuple[tuple[Part, ...], dict[str, Interval]]:
+) -> tuple[tuple[DerivedVariable, ...], dict[str, Interval]]:
     """The variables of a definition in terms of its loops where a box is computed, and the loops' ranges."""
     bounds = bounds_of(f, f.definitions[definition], box)
     related = relate(nest, bounds)
@@ -301,60 +305,62 @@ def parts_of_nest(
     parts = []
     for name, root in related.roots.items():
         loops = frozenset(variables(root))
-        own = conjunction(g for g in related.guards if variables(g) <= loops)
-        parts.append(Part(name, root, own, loops, ends[name]))
+        guard = conjunction(g for g in related.guards if variables(g) <= loops)
+        parts.append(DerivedVariable(name, root, guard, loops, ends[name]))
     runs = {x: ends.get(x, (ZERO, subtract(related.extents[x], ONE))) for x in nest.names()}
     return tuple(parts), runs
 
 
 def _span_of(i: Interval) -> Span:
     lo, hi = i
-    return number(lo), number(hi) + 1
+    return const_value(lo), const_value(hi) + 1
 
 
-def members_of(state: State, f: FuncDef) -> tuple[tuple[FuncDef, ...], tuple[str, ...]]:
+def task_funcs_and_sources(state: State, f: FuncDef) -> tuple[tuple[FuncDef, ...], tuple[str, ...]]:
     """The other funcs that the tasks of a stage compute, consumers first, and the sources that all read."""
-    own = {f.name}
+    computed = {f.name}
     sources: dict[str, None] = {}
     inside = []
     for g in reversed(state.program.funcs):
-        if g.name not in own:
+        if g.name not in computed:
             continue
         if g is not f:
             inside.append(g)
         for d in g.definitions:
             for r in d.reads:
                 if state.program.has_func(r.name) and not state.plan(r.name).distributed:
-                    own.add(r.name)
+                    computed.add(r.name)
                 elif r.name != f.name:
                     sources[r.name] = None
     return tuple(inside), tuple(sources)
 
 
-def needed_by(
-    f: FuncDef, number: int, inside: Iterable[FuncDef], ranges: dict[str, Interval]
+def required_boxes(
+    f: FuncDef, const_value: int, inside: Iterable[FuncDef], ranges: dict[str, Interval]
 ) -> dict[str, Region]:
     """The boxes of all tensors that a definition and its later updates read, for ranges of its variables.
 
     Reads of the funcs `inside`, consumers first, are followed to the tensors that these funcs read.
     """
-    d = f.definitions[number]
+    d = f.definitions[const_value]
     boxes: dict[str, Region] = {}
-    _read(boxes, f, restrict_ranges(ranges, d.where) if d.where != TRUE else ranges, number)
-    if not number:
-        made = tuple(ranges[name] for name in f.variables)
+    _add_reads(
+        boxes, f, restrict_ranges(ranges, d.where) if d.where != TRUE else ranges, const_value
+    )
+    if not const_value:
+        ranges_of_func = tuple(ranges[name] for name in f.variables)
         for n, update in enumerate(f.definitions[1:], 1):
-            _read(boxes, f, definition_ranges(f, update, made, NO_FACTS), n)
+            _add_reads(boxes, f, definition_ranges(f, update, ranges_of_func, NO_FACTS), n)
     for g in inside:
         if g.name not in boxes:
             continue
         boxes[g.name] = box = box_with_updates(g, boxes[g.name], NO_FACTS)
-        for n, own in enumerate(g.definitions):
-            _read(boxes, g, definition_ranges(g, own, box, NO_FACTS), n)
+        for n, definition in enumerate(g.definitions):
+            _add_reads(boxes, g, definition_ranges(g, definition, box, NO_FACTS), n)
     return boxes
 
 
-def _read(boxes: dict[str, Region], f: FuncDef, ranges: dict[str, Interval], n: int) -> None:
+def _add_reads(boxes: dict[str, Region], f: FuncDef, ranges: dict[str, Interval], n: int) -> None:
     if any(_is_empty(i) for i in ranges.values()):
         return
     d = f.definitions[n]
@@ -368,15 +374,15 @@ def _is_empty(i: Interval) -> bool:
     return isinstance(lo, Const) and isinstance(hi, Const) and bool(lo.value > hi.value)
 
 
-def number(e: Expr | None) -> int:
+def const_value(e: Expr | None) -> int:
     """The value of a constant end of an interval."""
     assert isinstance(e, Const), f"not a number: {e}"
     return int(e.value)
 
 
-def numbers(box: Region) -> Box:
+def int_box(box: Region) -> Box:
     """A box of the region function, both ends inclusive, as half-open spans of integers."""
-    return tuple((number(lo), number(hi) + 1) for lo, hi in box)
+    return tuple((const_value(lo), const_value(hi) + 1) for lo, hi in box)
 
 
 def intervals(ranges: Ranges) -> dict[str, Interval]:

@@ -1,9 +1,9 @@
 """The steps of a rank on buffers, as plain data, and their costs; `rank.py` generates them.
 
-    Step = Make | Fill | Copy | Merge | Exchange | Start | Finish | Reduce | Run | Drop
+    Step = Allocate | Fill | Copy | Merge | Exchange | Start | Finish | Reduce | Run | Free
 
 A buffer holds a box of a tensor or func; the buffer with the name of the tensor is the block that the rank
-owns. Buffers of inputs exist at the start, `Make` allocates others; those of outputs remain at the end.
+owns. Buffers of inputs exist at the start, `Allocate` allocates others; those of outputs remain at the end.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Ranges = tuple[tuple[str, tuple[int, int]], ...]  # variables, each with a half-
 
 
 @frozen
-class Make:
+class Allocate:
     """Allocate a buffer for a box of a tensor."""
 
     buffer: str
@@ -111,30 +111,30 @@ class Reduce:
     @property
     def collective(self) -> str:
         """The kind: "reduce", "all-reduce" or "reduce-scatter"."""
-        given = [part for part in self.parts if part is not None]
-        if len(given) == 1:
+        parts = [part for part in self.parts if part is not None]
+        if len(parts) == 1:
             return "reduce"
-        return "all-reduce" if given[0] == self.box else "reduce-scatter"
+        return "all-reduce" if parts[0] == self.box else "reduce-scatter"
 
 
-def reduced(kind: str, members: int, whole: int, part: int) -> tuple[int, int]:
+def reduction_volume(kind: str, members: int, whole: int, part: int) -> tuple[int, int]:
     """The volume that a member of a reduction of `whole` sends and receives, if it gets `part` of the result.
 
     Counted as point-to-point messages; but an all-reduce as a reduce-scatter and an all-gather of parts that
     are as even as possible, `part` being that of the member.
 
-    >>> reduced("reduce", 4, 100, 100), reduced("reduce", 4, 100, 0)
+    >>> reduction_volume("reduce", 4, 100, 100), reduction_volume("reduce", 4, 100, 0)
     ((0, 300), (100, 0))
-    >>> reduced("all-reduce", 4, 100, 25)
+    >>> reduction_volume("all-reduce", 4, 100, 25)
     (150, 150)
     """
     if kind == "all-reduce":
-        both = (members - 1) * part + whole - part
-        return both, both
+        each_way = (members - 1) * part + whole - part
+        return each_way, each_way
     return whole - part, (members - 1) * part
 
 
-def share(whole: int, members: int, n: int) -> int:
+def part_size(whole: int, members: int, n: int) -> int:
     """The size of the part of member `n` if `whole` is divided evenly."""
     first, behind = block((0, whole), members, n)
     return behind - first
@@ -155,17 +155,17 @@ class Run:
 
 
 @frozen
-class Drop:
+class Free:
     """Free a buffer."""
 
     buffer: str
 
 
-Step = Make | Fill | Copy | Merge | Exchange | Start | Finish | Reduce | Run | Drop
+Step = Allocate | Fill | Copy | Merge | Exchange | Start | Finish | Reduce | Run | Free
 
 
 @frozen
-class Home:
+class PlacedTensor:
     """A placed tensor: the bytes of an element, its whole box, and its placement.
 
     `points` are the ranges of its reduction, whose points each element combines; () without a reduction.
@@ -179,7 +179,7 @@ class Home:
     placement: Placement
     points: Ranges = ()
     dims: tuple[str | None, ...] = ()
-    needs: Callable[[Ranges], Mapping[str, Box]] | None = None
+    read_boxes: Callable[[Ranges], Mapping[str, Box]] | None = None
 
 
 @frozen
@@ -207,31 +207,33 @@ class Cost:
     peak_step: int = 0
 
 
-def carried(step: Reduce, rank: int) -> tuple[int, int]:
+def reduction_elements(step: Reduce, rank: int) -> tuple[int, int]:
     """The numbers of elements that a rank sends and receives in a reduction."""
     whole, members, n = element_count(step.box), len(step.ranks), step.ranks.index(rank)
     if step.collective == "all-reduce":
-        return reduced("all-reduce", members, whole, share(whole, members, n))
+        return reduction_volume("all-reduce", members, whole, part_size(whole, members, n))
     part = step.parts[n]
-    return reduced(step.collective, members, whole, 0 if part is None else element_count(part))
+    return reduction_volume(
+        step.collective, members, whole, 0 if part is None else element_count(part)
+    )
 
 
 def cost(plan: RankPlan, sizes: dict[str, int]) -> Cost:
     """The cost of a rank's steps; `sizes` has the bytes of an element of each tensor."""
-    held = {name: element_count(box) * sizes[name] for name, box in plan.owned}
+    buffer_bytes = {name: element_count(box) * sizes[name] for name, box in plan.owned}
     tensors = {name: name for name, _ in plan.owned}
-    peak, peak_step = sum(held.values()), 0
+    peak, peak_step = sum(buffer_bytes.values()), 0
     sent = received = messages = 0
     moved: dict[str, int] = {}
     for number, step in enumerate(plan.steps, 1):
         match step:
-            case Make(buffer, tensor, box):
+            case Allocate(buffer, tensor, box):
                 tensors[buffer] = tensor
-                held[buffer] = element_count(box) * sizes[tensor]
-                if sum(held.values()) > peak:
-                    peak, peak_step = sum(held.values()), number
-            case Drop(buffer):
-                del held[buffer]
+                buffer_bytes[buffer] = element_count(box) * sizes[tensor]
+                if sum(buffer_bytes.values()) > peak:
+                    peak, peak_step = sum(buffer_bytes.values()), number
+            case Free(buffer):
+                del buffer_bytes[buffer]
             case Exchange(sends, receives, collective) | Start(
                 Exchange(sends, receives, collective)
             ):
@@ -243,7 +245,7 @@ def cost(plan: RankPlan, sizes: dict[str, int]) -> Cost:
                     received += size
             case Reduce():
                 tensor = tensors[step.source]
-                out, into = carried(step, plan.rank)
+                out, into = reduction_elements(step, plan.rank)
                 sent, received = sent + out * sizes[tensor], received + into * sizes[tensor]
                 moved[tensor] = moved.get(tensor, 0) + into * sizes[tensor]
                 messages += min(into, 1)

@@ -42,7 +42,7 @@ from tdsl.schedule.state import (
     fresh_plan,
 )  # fmt: skip
 
-NOWHERE: Ranges = {}
+NO_RANGES: Ranges = {}
 
 
 def task(stage: Stage, run: Run, boxes: Mapping[str, Box]) -> State:
@@ -60,7 +60,7 @@ def task(stage: Stage, run: Run, boxes: Mapping[str, Box]) -> State:
     def of_buffers(e: Expr) -> Expr:
         return simplify(_read_buffers(e, boxes, names))
 
-    def own(d: Definition) -> Definition:
+    def localise(d: Definition) -> Definition:
         """A definition of the stage's own func, offset such that its box begins at 0."""
         moved = {n: add(Var(n), lo) for n, lo in starts.items() if n in d.variables}
         runs = {n: (ZERO, const(hi - lo - 1)) for n, (lo, hi) in ranges.items()}
@@ -70,10 +70,12 @@ def task(stage: Stage, run: Run, boxes: Mapping[str, Box]) -> State:
                     moved[name] = add(e, const(span[0]))
         spans = tuple((n, ZERO, const(ranges[n][1] - ranges[n][0])) if n in ranges else (n, lo, hi)
                       for n, lo, hi in d.ranges)  # fmt: skip
-        own_reads = {**boxes, f.name: run.box}
+        buffer_boxes = {**boxes, f.name: run.box}
         d = map_expressions(
             d,
-            lambda e: simplify(_read_buffers(substitute(e, moved), own_reads, names, runs), known),
+            lambda e: simplify(
+                _read_buffers(substitute(e, moved), buffer_boxes, names, runs), known
+            ),
         )
         index = tuple(subtract(e, const(lo)) for e, (lo, _) in zip(d.index, run.box, strict=True))
         return replace(d, index=tuple(map(simplify, index)), ranges=spans)
@@ -83,8 +85,10 @@ def task(stage: Stage, run: Run, boxes: Mapping[str, Box]) -> State:
     if stage.number:
         assert stage.combine is not None
         first = replace(first, values=stage.combine.init)
-    definitions = tuple(own(d) for d in (first, *updates))
-    made = replace(f, definitions=definitions, limits=natural, natural=natural, declared=False)
+    definitions = tuple(localise(d) for d in (first, *updates))
+    local_func = replace(
+        f, definitions=definitions, limits=natural, natural=natural, declared=False
+    )
     inside = tuple(g.map_expressions(of_buffers) for g in reversed(stage.inside))
     inputs = tuple(
         Input(part, tuple(map(const, stored_shape(boxes[name]))), dtype)
@@ -92,21 +96,23 @@ def task(stage: Stage, run: Run, boxes: Mapping[str, Box]) -> State:
         if name in boxes
         for part, dtype in zip(names[name], dtypes_of(program, name), strict=True)
     )
-    taken = (*(t.name for t in inputs), *(s.name for s in program.scalars))
-    local = Program(f.name, inputs, program.scalars, (*inside, made), (f.name,), taken, (f.name,))
+    parameters = (*(t.name for t in inputs), *(s.name for s in program.scalars))
+    local = Program(
+        f.name, inputs, program.scalars, (*inside, local_func), (f.name,), parameters, (f.name,)
+    )
     plans = [(g.name, _inner_plan(stage, state.plan(g.name))) for g in inside]
-    return State(local, (*plans, (f.name, _own_plan(stage, made))))
+    return State(local, (*plans, (f.name, _stage_plan(stage, local_func))))
 
 
 def _read_buffers(
-    e: Expr, boxes: Mapping[str, Box], names: Mapping[str, tuple[str, ...]], ranges: Ranges = NOWHERE
+    e: Expr, boxes: Mapping[str, Box], names: Mapping[str, tuple[str, ...]], ranges: Ranges = NO_RANGES
 ) -> Expr:  # fmt: skip
     """`e` with reads of tensors replaced by reads of buffers; `names` has the parameters of the task."""
 
     def visit(n: Node) -> Node:
         if isinstance(n, Read) and n.name in boxes:
             spans = zip(n.index, boxes[n.name], strict=True)
-            index = tuple(_place_in(i, span, ranges) for i, span in spans)
+            index = tuple(_buffer_index(i, span, ranges) for i, span in spans)
             if n.name in names:
                 return replace(n, name=names[n.name][n.component], component=0, index=index)
             return replace(n, index=index)
@@ -115,12 +121,12 @@ def _read_buffers(
     return transform(e, visit)
 
 
-def _place_in(index: Expr, span: Span, ranges: Ranges) -> Expr:
+def _buffer_index(index: Expr, span: Span, ranges: Ranges) -> Expr:
     """The position of an index in a buffer of a span; without a modulo where `ranges` stay in one period."""
-    turned = modular_index(index)
-    if turned is None and not isinstance(span, PeriodicSpan):
+    wrapped = modular_index(index)
+    if wrapped is None and not isinstance(span, PeriodicSpan):
         return subtract(index, const(span[0]))
-    x, n = turned or (index, 0)
+    x, n = wrapped or (index, 0)
     start = span[0]
     if isinstance(span, PeriodicSpan):
         assert is_wrapped(span) and n in (0, span.period), "a buffer has no other gaps"
@@ -164,26 +170,31 @@ def _is_fixed(stage: Stage, func: str, loop: str) -> bool:
     return func == stage.name and loop in stage.outer
 
 
-def _own_plan(stage: Stage, made: FuncDef) -> FuncPlan:
+def _stage_plan(stage: Stage, func: FuncDef) -> FuncPlan:
     plan = stage.state.plan(stage.name)
     nest = inner_nest(
-        plan.nests[stage.number], stage.outer, made.definitions[stage.number].variables
+        plan.nests[stage.number], stage.outer, func.definitions[stage.number].variables
     )
-    fresh = fresh_plan(made)
-    alone = replace(
-        plan, distributed=(), distributed_definition=0, communicated=(), ahead=(),
-        deterministic=False, place=Root(),
-    )  # fmt: skip
-    alone = alone.with_nest(stage.number, nest)
+    fresh = fresh_plan(func)
+    local = replace(
+        plan,
+        distributed=(),
+        distributed_definition=0,
+        communicated=(),
+        ahead=(),
+        deterministic=False,
+        place=Root(),
+    )
+    local = local.with_nest(stage.number, nest)
     if stage.number:
-        alone = alone.with_nest(0, fresh.nests[0])
-    left_alone = replace(alone, scheduled=False, place=None, loc=None) == fresh.with_nest(
+        local = local.with_nest(0, fresh.nests[0])
+    is_default = replace(local, scheduled=False, place=None, loc=None) == fresh.with_nest(
         stage.number, nest
     )
-    plain = all(isinstance(r, Rename) for r in nest.relations)
-    if left_alone and plain and all(x.kind == SERIAL for x in nest.loops):
+    only_renames = all(isinstance(r, Rename) for r in nest.relations)
+    if is_default and only_renames and all(x.kind == SERIAL for x in nest.loops):
         return fresh
-    return alone
+    return local
 
 
 def inner_nest(nest: Nest, fixed: tuple[str, ...], variables: tuple[str, ...]) -> Nest:
@@ -204,7 +215,7 @@ def inner_nest(nest: Nest, fixed: tuple[str, ...], variables: tuple[str, ...]) -
                 elif outer in known:
                     kept.append(Rename(parent, inner))
                 elif inner in known:
-                    raise Strided(outer, inner)
+                    raise StridedIterations(outer, inner)
                 else:
                     kept.append(r)
             case Fuse(fused, outer, inner):
@@ -221,7 +232,7 @@ def inner_nest(nest: Nest, fixed: tuple[str, ...], variables: tuple[str, ...]) -
     return Nest((*ones, *nest.loops[len(fixed) :]), tuple(reversed(kept)), nest.aliases)
 
 
-class Strided(Exception):  # converted to a ScheduleError by `check_nest`
+class StridedIterations(Exception):  # converted to a ScheduleError by `check_nest`
     """The inner loop of a split is fixed and its outer one is not: the remaining points are no box."""
 
     def __init__(self, outer: str, inner: str) -> None:
@@ -234,7 +245,7 @@ def check_nest(stage: Stage) -> None:
     plan = stage.state.plan(stage.name)
     try:
         inner_nest(plan.nests[stage.number], stage.outer, stage.definition.variables)
-    except Strided as error:
+    except StridedIterations as error:
         raise ScheduleError(
             f"{stage.name!r}: inside of {error.inner!r} are every few points only, as {error.outer!r} is "
             "not outside of it",

@@ -19,18 +19,18 @@ from dataclasses import dataclass, field
 from tdsl.core.node import frozen
 from tdsl.distribute.plan import Plan
 from tdsl.distribute.steps import (
+    Allocate,
     Copy,
-    Drop,
     Exchange,
     Fill,
     Finish,
-    Make,
+    Free,
     Merge,
     Message,
     Reduce,
     Run,
     Start,
-    carried,
+    reduction_elements,
 )
 from tdsl.placement.grid import Grid
 from tdsl.placement.ownership import element_count
@@ -71,7 +71,7 @@ class Machine:
 
 
 @dataclass(slots=True)
-class Link:
+class PendingMessage:
     """A message: its tensor and bytes, when each side is ready with which handle, and its priority."""
 
     tensor: str
@@ -81,7 +81,7 @@ class Link:
 
 
 @dataclass(slots=True)
-class Meeting:
+class PendingCollective:
     """A broadcast or reduction, which begins when all of its members are ready."""
 
     name: str
@@ -91,7 +91,7 @@ class Meeting:
     ready: dict[int, tuple[float, int]] = field(default_factory=dict)
 
 
-class Clock:
+class TimeModel:
     """Simulates the steps of all ranks without data; `operations` is the number for a point of each func."""
 
     def __init__(self, plan: Plan, machine: Machine, operations: Mapping[str, float]) -> None:
@@ -101,38 +101,38 @@ class Clock:
         self.steps = [iter(plan.rank(r).steps) for r in ranks]
         self.tensors = [{name: name for name, _ in plan.rank(r).owned} for r in ranks]
         self.now = [0.0] * len(ranks)
-        self.left: dict[tuple[int, int], int] = {}  # incomplete communications, by handle
-        self.ends: dict[tuple[int, int], float] = {}
+        self.incomplete: dict[tuple[int, int], int] = {}  # incomplete communications, by handle
+        self.end_times: dict[tuple[int, int], float] = {}
         self.blocked: dict[int, int] = {}  # the handle that a rank waits for
-        self.links: dict[Key, Link] = {}
-        self.meetings: dict[tuple[int, tuple[int, ...]], Meeting] = {}
+        self.pending: dict[Key, PendingMessage] = {}
+        self.collectives: dict[tuple[int, tuple[int, ...]], PendingCollective] = {}
         self.posted = [0] * len(ranks)  # messages started so far by each rank
-        self.free: dict[Port, float] = {}  # the time at which a link becomes free
+        self.free_at: dict[Port, float] = {}  # the time at which a link becomes free
         self.waiting: dict[
             Port, set[Key]
         ] = {}  # messages with both sides ready that wait for free links
         self.slices: list[Slice] = []
-        self._due: list[tuple[float, int, Key | tuple[int, tuple[int, ...]] | Port]] = []
+        self._events: list[tuple[float, int, Key | tuple[int, tuple[int, ...]] | Port]] = []
         self._count = itertools.count()
 
     def run(self) -> list[Slice]:
         """Simulate the plan; returns all slices, those of a track in the order of time."""
         for rank in range(self.plan.grid.size):
             self._advance(rank)
-        while self._due:
-            now, touched = self._due[0][0], set[Port]()
-            while self._due and self._due[0][0] == now:
-                _, _, what = heapq.heappop(self._due)
+        while self._events:
+            now, touched = self._events[0][0], set[Port]()
+            while self._events and self._events[0][0] == now:
+                _, _, what = heapq.heappop(self._events)
                 if isinstance(what, Port):
                     touched.add(what)
                 elif len(what) == 3:
-                    touched.update(self._wait(what))
+                    touched.update(self._enqueue(what))
                 else:
-                    self._meet(what, now)
+                    self._run_collective(what, now)
             ready = set[Key]().union(*(self.waiting.get(p, ()) for p in touched))
-            for key in sorted(ready, key=lambda k: self.links[k].order):
-                if all(self.free.get(p, 0.0) <= now for p in self._ports(key)):
-                    self._carry(key, now)
+            for key in sorted(ready, key=lambda k: self.pending[k].order):
+                if all(self.free_at.get(p, 0.0) <= now for p in self._ports(key)):
+                    self._transfer(key, now)
         assert not self.blocked, f"ranks {sorted(self.blocked)} wait for what never comes"
         return self.slices
 
@@ -142,45 +142,47 @@ class Clock:
         """Execute the steps of a rank until it blocks or ends."""
         for step in self.steps[rank]:
             match step:
-                case Make(buffer, tensor, _):
+                case Allocate(buffer, tensor, _):
                     self.tensors[rank][buffer] = tensor
                 case Fill(buffer):
                     pass  # negligible
                 case Copy(source, _, box) | Merge(source, _, box):
                     size = element_count(box) * self.sizes[self.tensors[rank][source]]
                     what = f"{type(step).__name__.lower()} {self.tensors[rank][source]}"
-                    self._busy(rank, what, size / self.machine.memory, size)
+                    self._compute(rank, what, size / self.machine.memory, size)
                 case Run(func, ranges):
                     points = math.prod(hi - lo for _, (lo, hi) in ranges)
-                    self._busy(rank, func, points * self.operations[func] / self.machine.operations)
+                    self._compute(
+                        rank, func, points * self.operations[func] / self.machine.operations
+                    )
                 case Exchange():
                     self._post(rank, step, -1)
-                    if self._waits(rank, -1):
+                    if self._must_wait(rank, -1):
                         return
                 case Start(exchange, handle):
                     self._post(rank, exchange, handle)
                 case Finish(handle):
-                    if self._waits(rank, handle):
+                    if self._must_wait(rank, handle):
                         return
                 case Reduce():
                     self._post_reduction(rank, step)
-                    if self._waits(rank, -1):
+                    if self._must_wait(rank, -1):
                         return
-                case Drop():
+                case Free():
                     pass
 
-    def _busy(self, rank: int, name: str, seconds: float, size: int = 0) -> None:
+    def _compute(self, rank: int, name: str, seconds: float, size: int = 0) -> None:
         begin = self.now[rank]
         self.now[rank] = begin + seconds
         self.slices.append(Slice(rank, COMPUTE, name, begin, self.now[rank], size))
 
-    def _waits(self, rank: int, handle: int) -> bool:
+    def _must_wait(self, rank: int, handle: int) -> bool:
         """True if a rank must wait for a handle; otherwise the handle is retired."""
-        if self.left.get((rank, handle), 0):
+        if self.incomplete.get((rank, handle), 0):
             self.blocked[rank] = handle
             return True
-        self.now[rank] = max(self.now[rank], self.ends.pop((rank, handle), 0.0))
-        self.left.pop((rank, handle), None)
+        self.now[rank] = max(self.now[rank], self.end_times.pop((rank, handle), 0.0))
+        self.incomplete.pop((rank, handle), None)
         return False
 
     def _post(self, rank: int, step: Exchange, handle: int) -> None:
@@ -189,18 +191,22 @@ class Clock:
             m = (step.sends or step.receives)[0]
             root = rank if step.sends else m.rank
             size = self._size(rank, m)
-            given = dict.fromkeys(step.ranks, (0, size)) | {root: (size * (len(step.ranks) - 1), 0)}
+            volumes = dict.fromkeys(step.ranks, (0, size)) | {
+                root: (size * (len(step.ranks) - 1), 0)
+            }
             name = f"broadcast {self.tensors[rank][m.buffer]}"
             hops = math.ceil(math.log2(len(step.ranks)))
-            self._join(rank, m.tag, Meeting(name, step.ranks, hops, given), handle)
+            self._join(rank, m.tag, PendingCollective(name, step.ranks, hops, volumes), handle)
             return
-        self.left[rank, handle] = len(step.sends) + len(step.receives)
+        self.incomplete[rank, handle] = len(step.sends) + len(step.receives)
         sides = [((rank, m.rank, m.tag), m) for m in step.sends]
         sides += [((m.rank, rank, m.tag), m) for m in step.receives]
         for key, m in sides:
-            if key not in self.links:
-                self.links[key] = Link(self.tensors[rank][m.buffer], self._size(rank, m))
-            link = self.links[key]
+            if key not in self.pending:
+                self.pending[key] = PendingMessage(
+                    self.tensors[rank][m.buffer], self._size(rank, m)
+                )
+            link = self.pending[key]
             link.ready[rank] = (self.now[rank], handle)
             self.posted[rank] += 1
             link.order = (0.0, max(link.order[1], self.posted[rank]), 0)
@@ -211,105 +217,110 @@ class Clock:
 
     def _post_reduction(self, rank: int, step: Reduce) -> None:
         tensor = self.tensors[rank][step.source]
-        sent = {r: carried(step, r) for r in step.ranks}
+        counts = {r: reduction_elements(step, r) for r in step.ranks}
         each = self.sizes[tensor]
-        given = {r: (out * each, into * each) for r, (out, into) in sent.items()}
+        volumes = {r: (out * each, into * each) for r, (out, into) in counts.items()}
         tree = math.ceil(math.log2(len(step.ranks))) if step.collective == "reduce" else 0
         self._join(
-            rank, step.tag, Meeting(f"{step.collective} {tensor}", step.ranks, tree, given), -1
+            rank,
+            step.tag,
+            PendingCollective(f"{step.collective} {tensor}", step.ranks, tree, volumes),
+            -1,
         )
 
-    def _join(self, rank: int, tag: int, meeting: Meeting, handle: int) -> None:
+    def _join(self, rank: int, tag: int, new: PendingCollective, handle: int) -> None:
         """Mark a member of a collective as ready; the last one schedules the collective."""
-        found = self.meetings.setdefault((tag, meeting.ranks), meeting)
-        self.left[rank, handle] = 1
-        found.ready[rank] = (self.now[rank], handle)
-        if len(found.ready) == len(found.ranks):
-            self._schedule(max(at for at, _ in found.ready.values()), (tag, meeting.ranks))
+        collective = self.collectives.setdefault((tag, new.ranks), new)
+        self.incomplete[rank, handle] = 1
+        collective.ready[rank] = (self.now[rank], handle)
+        if len(collective.ready) == len(collective.ranks):
+            self._schedule(max(at for at, _ in collective.ready.values()), (tag, new.ranks))
 
     def _size(self, rank: int, m: Message) -> int:
         return element_count(m.box) * self.sizes[self.tensors[rank][m.buffer]]
 
     def _schedule(self, at: float, key: Key | tuple[int, tuple[int, ...]] | Port) -> None:
-        heapq.heappush(self._due, (at, next(self._count), key))
+        heapq.heappush(self._events, (at, next(self._count), key))
 
     # -- links
 
     def _ports(self, key: Key) -> list[Port]:
         """The links that a message occupies: of its source for sending, of its target for receiving."""
         source, target, _ = key
-        level = crossed(self.plan.grid, (source, target))
+        level = crossed_level(self.plan.grid, (source, target))
         out = [Port(SEND, p) for p in ports(self.plan.grid, source, level)]
         return out + [Port(RECEIVE, p) for p in ports(self.plan.grid, target, level)]
 
-    def _wait(self, key: Key) -> list[Port]:
+    def _enqueue(self, key: Key) -> list[Port]:
         """Queue a message at its links, and return these links."""
         needed = self._ports(key)
         for p in needed:
             self.waiting.setdefault(p, set()).add(key)
         return needed
 
-    def _carry(self, key: Key, begin: float) -> None:
+    def _transfer(self, key: Key, begin: float) -> None:
         """Transfer a message whose links are free."""
         source, target, _ = key
-        link = self.links.pop(key)
-        level = crossed(self.plan.grid, (source, target))
+        link = self.pending.pop(key)
+        level = crossed_level(self.plan.grid, (source, target))
         latency, seconds = self.machine.latency[level], link.bytes / self.machine.bandwidth[level]
         for p in self._ports(key):
             self.waiting[p].discard(key)
-            self._use(p, begin + seconds)
+            self._occupy(p, begin + seconds)
         end = begin + latency + seconds
         name = f"{link.tensor} from {source} to {target}"
         self.slices.append(Slice(source, SEND, name, begin, begin + seconds, link.bytes, key))
         self.slices.append(Slice(target, RECEIVE, name, begin + latency, end, link.bytes, key))
         for rank, done in ((source, begin + seconds), (target, end)):
-            self._done(rank, link.ready[rank][1], done)
+            self._complete(rank, link.ready[rank][1], done)
 
-    def _use(self, port: Port, until: float) -> None:
-        self.free[port] = until
+    def _occupy(self, port: Port, until: float) -> None:
+        self.free_at[port] = until
         self._schedule(until, port)
 
-    def _meet(self, key: tuple[int, tuple[int, ...]], at: float) -> None:
+    def _run_collective(self, key: tuple[int, tuple[int, ...]], at: float) -> None:
         """Execute a collective whose members are all ready, from the time at which their links are free."""
-        meeting = self.meetings.pop(key)
-        level = crossed(self.plan.grid, meeting.ranks)
+        collective = self.collectives.pop(key)
+        level = crossed_level(self.plan.grid, collective.ranks)
         latency, bandwidth = self.machine.latency[level], self.machine.bandwidth[level]
-        used = [Port(track, (r,)) for r in meeting.ranks for track in (SEND, RECEIVE)]
-        begin = max(at, *(self.free.get(p, 0.0) for p in used))
-        most = max(max(pair) for pair in meeting.bytes.values())
-        rounds = len(meeting.ranks) - 1
-        hops = meeting.hops or rounds
+        used = [Port(track, (r,)) for r in collective.ranks for track in (SEND, RECEIVE)]
+        begin = max(at, *(self.free_at.get(p, 0.0) for p in used))
+        most = max(max(pair) for pair in collective.bytes.values())
+        rounds = len(collective.ranks) - 1
+        hops = collective.hops or rounds
         seconds = hops * latency + most * hops / rounds / bandwidth
         end = begin + seconds
         for p in used:
-            self._use(p, end)
-        for rank, (sent, received) in meeting.bytes.items():
+            self._occupy(p, end)
+        for rank, (sent, received) in collective.bytes.items():
             for track, size in ((SEND, sent), (RECEIVE, received)):
                 if size:
-                    self.slices.append(Slice(rank, track, meeting.name, begin, end, size))
-        for rank, (_, handle) in meeting.ready.items():
-            self._done(rank, handle, end)
+                    self.slices.append(Slice(rank, track, collective.name, begin, end, size))
+        for rank, (_, handle) in collective.ready.items():
+            self._complete(rank, handle, end)
 
-    def _done(self, rank: int, handle: int, at: float) -> None:
+    def _complete(self, rank: int, handle: int, at: float) -> None:
         """Record that a message or collective of a handle is complete; the last one resumes the rank."""
-        self.left[rank, handle] -= 1
-        self.ends[rank, handle] = max(self.ends.get((rank, handle), 0.0), at)
-        if self.left[rank, handle] == 0 and self.blocked.get(rank) == handle:
+        self.incomplete[rank, handle] -= 1
+        self.end_times[rank, handle] = max(self.end_times.get((rank, handle), 0.0), at)
+        if self.incomplete[rank, handle] == 0 and self.blocked.get(rank) == handle:
             del self.blocked[rank]
-            self._waits(rank, handle)
+            self._must_wait(rank, handle)
             self._advance(rank)
 
 
-def crossed(grid: Grid, ranks: tuple[int, ...]) -> int:
+def crossed_level(grid: Grid, ranks: tuple[int, ...]) -> int:
     """The outermost level of a grid in which the coordinates of some ranks differ.
 
     >>> machine = Grid.of([Grid(node=2), Grid(x=2)])
-    >>> crossed(machine, (0, 1)), crossed(machine, (1, 2))
+    >>> crossed_level(machine, (0, 1)), crossed_level(machine, (1, 2))
     (1, 0)
     """
-    stands = [grid.coordinates(r) for r in ranks]
-    apart = next((n for n, along in enumerate(zip(*stands, strict=True)) if len(set(along)) > 1), 0)
-    return next(n for n, behind in enumerate(itertools.accumulate(grid.depths)) if apart < behind)
+    coordinates = [grid.coordinates(r) for r in ranks]
+    axis = next(
+        (n for n, along in enumerate(zip(*coordinates, strict=True)) if len(set(along)) > 1), 0
+    )
+    return next(n for n, behind in enumerate(itertools.accumulate(grid.depths)) if axis < behind)
 
 
 def ports(grid: Grid, rank: int, level: int) -> Iterator[tuple[int, ...]]:

@@ -16,16 +16,16 @@ from tdsl.core.source import here
 from tdsl.distribute.plan import Plan
 from tdsl.distribute.stages import Stage
 from tdsl.distribute.steps import (
+    Allocate,
     Copy,
     Exchange,
     Finish,
-    Make,
     Merge,
     RankPlan,
     Reduce,
     Run,
     Start,
-    carried,
+    reduction_elements,
 )
 from tdsl.distribute.time_model import COMPUTE, RECEIVE, SEND, Machine, Slice
 from tdsl.errors import TypeMismatch
@@ -37,27 +37,27 @@ TRACKS = (COMPUTE, SEND, RECEIVE)
 MICRO = 1e6
 
 
-def machine(
+def model_parameters(
     grid: Grid, latency: float | Sequence[float], bandwidth: float | Sequence[float],
     operations: float, memory: float,
 ) -> Machine:  # fmt: skip
     """The parameters of the model; latency and bandwidth are one number, or one for each grid level."""
-    found: list[tuple[float, ...]] = []
+    levels_of: list[tuple[float, ...]] = []
     for name, value in (("latency", latency), ("bandwidth", bandwidth)):
-        levels = len(grid.depths)
+        count = len(grid.depths)
         numbers: tuple[Any, ...] = (
-            tuple(value) if isinstance(value, list | tuple) else (value,) * levels
+            tuple(value) if isinstance(value, list | tuple) else (value,) * count
         )
         least = 0.0 if name == "latency" else math.ulp(0.0)
         fits = all(isinstance(x, int | float) and x >= least for x in numbers)
-        if len(numbers) != levels or not fits:
+        if len(numbers) != count or not fits:
             raise TypeMismatch(
                 f"{name} is a positive number, or one for each level of {grid}, not {value!r}",
                 loc=here(),
                 label="this call",
                 hint="seconds, and bytes a second: latency=(2e-6, 5e-7), bandwidth=(1e10, 1e11)",
             )
-        found.append(tuple(float(x) for x in numbers))
+        levels_of.append(tuple(float(x) for x in numbers))
     rates: tuple[tuple[str, Any], ...] = (("operations", operations), ("memory", memory))
     for name, rate in rates:
         if not (isinstance(rate, int | float) and rate > 0):
@@ -67,37 +67,41 @@ def machine(
                 label="this call",
                 hint="operations=1e10, memory=1e10",
             )
-    return Machine(found[0], found[1], operations, memory)
+    return Machine(levels_of[0], levels_of[1], operations, memory)
 
 
-def operations_of(stage: Stage) -> float:
+def operations_per_point(stage: Stage) -> float:
     """The operations for a point of a stage, with those of the funcs computed in its tasks."""
     definitions = [stage.definition, *(d for f in stage.inside for d in f.definitions)]
     return float(sum(cost(d) + (d.combine is not None) for d in definitions)) or 1.0
 
 
-def measured(plan: Plan, marks: Iterable[Array]) -> list[Slice]:
+def measured_slices(plan: Plan, marks: Iterable[Array]) -> list[Slice]:
     """The slices of a run; `marks` has for each rank the times of its steps in s, and the end of the last."""
-    return [s for own, when in zip(plan, marks, strict=True) for s in _rank(plan, own, when)]
+    return [
+        s
+        for rank_plan, when in zip(plan, marks, strict=True)
+        for s in _rank_slices(plan, rank_plan, when)
+    ]
 
 
-def _rank(plan: Plan, own: RankPlan, marks: Array) -> Iterator[Slice]:
-    tensors = {name: name for name, _ in own.owned}
+def _rank_slices(plan: Plan, rank_plan: RankPlan, marks: Array) -> Iterator[Slice]:
+    tensors = {name: name for name, _ in rank_plan.owned}
     started: dict[int, Exchange] = {}
     when = (marks - marks[0]).tolist()
 
     def size(buffer: str, box: Box) -> int:
         return element_count(box) * plan.sizes[tensors[buffer]]
 
-    for step, (begin, end) in zip(own.steps, itertools.pairwise(when), strict=True):
+    for step, (begin, end) in zip(rank_plan.steps, itertools.pairwise(when), strict=True):
         match step:
-            case Make(buffer, tensor, _):
+            case Allocate(buffer, tensor, _):
                 tensors[buffer] = tensor
             case Run(func):
-                yield Slice(own.rank, COMPUTE, func, begin, end)
+                yield Slice(rank_plan.rank, COMPUTE, func, begin, end)
             case Copy(source, _, box) | Merge(source, _, box):
                 name = f"{type(step).__name__.lower()} {tensors[source]}"
-                yield Slice(own.rank, COMPUTE, name, begin, end, size(source, box))
+                yield Slice(rank_plan.rank, COMPUTE, name, begin, end, size(source, box))
             case Start(exchange, handle):
                 started[handle] = exchange
             case Exchange() | Finish():
@@ -106,23 +110,25 @@ def _rank(plan: Plan, own: RankPlan, marks: Array) -> Iterator[Slice]:
                     name = ", ".join(sorted({tensors[m.buffer] for m in messages}))
                     moved = sum(size(m.buffer, m.box) for m in messages)
                     if messages:
-                        yield Slice(own.rank, track, name, begin, end, moved)
+                        yield Slice(rank_plan.rank, track, name, begin, end, moved)
             case Reduce():
                 name = f"{step.collective} {tensors[step.source]}"
-                for track, count in zip((SEND, RECEIVE), carried(step, own.rank), strict=True):
+                for track, count in zip(
+                    (SEND, RECEIVE), reduction_elements(step, rank_plan.rank), strict=True
+                ):
                     each = plan.sizes[tensors[step.source]]
-                    yield Slice(own.rank, track, name, begin, end, count * each)
+                    yield Slice(rank_plan.rank, track, name, begin, end, count * each)
             case _:
                 pass
 
 
-def write(path: str | os.PathLike[str], plan: Plan, slices: list[Slice]) -> float:
+def write_trace(path: str | os.PathLike[str], plan: Plan, slices: list[Slice]) -> float:
     """Write slices in Chrome's trace event format (JSON); returns the end of the last one in seconds."""
     events: list[dict[str, Any]] = []
     for rank in range(plan.grid.size):
         at = " ".join(map(str, plan.grid.coordinates(rank)))
-        events.append(_named("process_name", rank, 0, f"rank {rank} at ({at})"))
-        events += [_named("thread_name", rank, n, track) for n, track in enumerate(TRACKS)]
+        events.append(_name_event("process_name", rank, 0, f"rank {rank} at ({at})"))
+        events += [_name_event("thread_name", rank, n, track) for n, track in enumerate(TRACKS)]
     flows: dict[object, int] = {}
     for s in slices:
         place = {"pid": s.rank, "tid": TRACKS.index(s.track)}
@@ -140,5 +146,5 @@ def write(path: str | os.PathLike[str], plan: Plan, slices: list[Slice]) -> floa
     return max((s.end for s in slices), default=0.0)
 
 
-def _named(what: str, rank: int, track: int, name: str) -> dict[str, Any]:
+def _name_event(what: str, rank: int, track: int, name: str) -> dict[str, Any]:
     return {"ph": "M", "name": what, "pid": rank, "tid": track, "args": {"name": name}}

@@ -76,13 +76,13 @@ def _stored(folder: str, job: Job) -> manifest.Program:
         array = np.asarray(job.inputs[a.name]) if not a.seed else None
         if array is not None:
             kept[f"input_{a.name}"] = _bits(array)
-        made = manifest.numbers(a.shape, a.dtype, a.seed) if array is None else array
+        made = manifest.random_array(a.shape, a.dtype, a.seed) if array is None else array
         given[a.name] = made[()] if a.scalar else made
     results = _expected(job, variant, given)
     outputs = [a for a in arguments if a.written]
     for a, result in zip(outputs, results, strict=True):
         flat = np.asarray(result).reshape(-1)
-        kept[f"expected_{a.name}"] = _bits(flat[manifest.places(flat.size)])
+        kept[f"expected_{a.name}"] = _bits(flat[manifest.compared_indices(flat.size)])
     inputs = tuple(a.dtype for a in arguments if not a.written)
     path = os.path.join(folder, job.name)
     np.savez_compressed(f"{path}.npz", **kept)

@@ -136,7 +136,7 @@ def _machine_code() -> Finding:
     from tdsl.codegen.cuda import nvcc, nvrtc
     from tdsl.errors import TargetError
 
-    compiler = nvcc.chosen()
+    compiler = nvcc.selected_compiler()
     if compiler != "nvrtc":
         return "PASS", f"CUDA text as machine code: {compiler}, {nvcc.version(compiler)}", ""
     try:

@@ -27,14 +27,14 @@ def programs() -> dict[str, td.Schedule]:
 def blocks(p: Any) -> list[Any]:
     rng = np.random.default_rng(0)
     shapes = [tuple(e.value for e in t.shape) for t in p.signature.inputs]
-    made = (
+    arrays = (
         rng.integers(0, 5, x).astype(t.dtype.numpy)
         for x, t in zip(shapes, p.signature.inputs, strict=True)
     )
-    return [p.block(t.name, x) for t, x in zip(p.signature.inputs, made, strict=True)]
+    return [p.block(t.name, x) for t, x in zip(p.signature.inputs, arrays, strict=True)]
 
 
-def strike(kind: str) -> None:
+def fail(kind: str) -> None:
     match kind:
         case "raise":
             raise RuntimeError("on purpose")
@@ -46,13 +46,13 @@ def strike(kind: str) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
 
 
-def at_step(kind: str, wanted: int) -> None:
+def fail_at_step(kind: str, failing_step: int) -> None:
     """Have the worker of this process fail when it comes to a step."""
 
     def reach(worker: Any, step: int) -> None:
         worker.__dict__["step"] = step
-        if step == wanted:
-            strike(kind)
+        if step == failing_step:
+            fail(kind)
 
     Worker.at = property(lambda worker: worker.__dict__["step"], reach)  # type: ignore[assignment, method-assign]
 
@@ -71,7 +71,7 @@ def main(what: str, kind: str, victim: int, step: int) -> None:
     if mine and kind == "dtype":
         given = [given[0].astype(np.float32), *given[1:]]
     if mine:
-        at_step(kind, max(1, len(p.plan().rank(victim).steps) * step // 100))
+        fail_at_step(kind, max(1, len(p.plan().rank(victim).steps) * step // 100))
     if mine and kind == "away":
         time.sleep(600)
     p(*given)

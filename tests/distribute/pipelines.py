@@ -40,12 +40,12 @@ def stage(
     """A func that reads another one in some way, and its shape."""
     rows, columns = shape
     kind = int(rng.integers(6))
-    made = (columns, rows) if kind == 1 else shape
+    out_shape = (columns, rows) if kind == 1 else shape
     if kind == 2:
-        made = (rows // 2 + 1, columns)
+        out_shape = (rows // 2 + 1, columns)
     elif kind == 3:
-        made = (rows, 2 * columns - 1)
-    g, p = td.Func(name, shape=made), padded(rng, f, shape)
+        out_shape = (rows, 2 * columns - 1)
+    g, p = td.Func(name, shape=out_shape), padded(rng, f, shape)
     dy, dx = int(rng.integers(-2, 3)), int(rng.integers(-2, 3))
     if kind == 0:
         g[i, j] = p[i, j] + 2 * p[i + dy, j] - p[i, j + dx]
@@ -56,29 +56,29 @@ def stage(
     elif kind == 3:
         g[i, j] = p[i, j // 2] + p[i + dy, (j + 1) // 2]
     elif kind == 4:
-        near = td.range("near", 0, int(rng.integers(1, 4)))
-        g[i, j] = td.max(p[i, j + near], axis=near)
+        window = td.range("near", 0, int(rng.integers(1, 4)))
+        g[i, j] = td.max(p[i, j + window], axis=window)
     else:
-        whole = td.Func(name, shape=made)
+        whole = td.Func(name, shape=out_shape)
         whole[i, j] = f[i, j] * (i + 2) - f[rows - 1 - i, j]
-        return whole, made
-    return g, made
+        return whole, out_shape
+    return g, out_shape
 
 
 def program(rng: np.random.Generator) -> td.Func:
     """One to four stages; the last may read an earlier one, too."""
     shape = (int(rng.integers(1, 10)), int(rng.integers(1, 10)))
     a = td.Tensor("a", shape, td.i64)
-    made: list[tuple[Any, tuple[int, int]]] = [(a, shape)]
+    stages: list[tuple[Any, tuple[int, int]]] = [(a, shape)]
     for n in range(int(rng.integers(1, 5))):
-        made.append(stage(rng, *made[-1], f"f{n}"))
+        stages.append(stage(rng, *stages[-1], f"f{n}"))
     if rng.random() < 0.4:
-        last, whole = made[-1]
-        early, small = made[int(rng.integers(len(made)))]
+        last, whole = stages[-1]
+        early, small = stages[int(rng.integers(len(stages)))]
         f = td.Func("last", shape=whole)
         f[i, j] = last[i, j] + padded(rng, early, small)[i, j]
         return f
-    return made[-1][0]
+    return stages[-1][0]
 
 
 def placement(rng: np.random.Generator, grid: td.Grid) -> str:
@@ -90,7 +90,7 @@ def placement(rng: np.random.Generator, grid: td.Grid) -> str:
     return f"rc -> {' '.join(entries)}"
 
 
-def shared_out(rng: np.random.Generator, f: td.Func) -> td.Schedule:
+def random_distribution(rng: np.random.Generator, f: td.Func) -> td.Schedule:
     """A schedule that shares the output and some of its producers out over a random grid."""
     shape = GRIDS[int(rng.integers(len(GRIDS)))]
     grid = td.Grid(**dict(zip("xyz", shape, strict=False)))

@@ -36,7 +36,7 @@ class Chooser:
 
 
 @dataclass
-class Made:
+class RandomProgram:
     """A func, the loops that may be shared out of each distributed func, and whether it must be ordered."""
 
     out: td.Func
@@ -44,16 +44,16 @@ class Made:
     update: bool = False  # the loops are those of an update
 
 
-def contraction(c: Chooser) -> Made:
+def contraction(c: Chooser) -> RandomProgram:
     """A product of two matrices, reduced in some way."""
     m, n, p = (c.number(0, 7) for _ in range(3))
     dtype = c.of([td.i64, td.i32, td.f64])
     a, b, f = td.Tensor("a", (m, p), dtype), td.Tensor("b", (p, n), dtype), td.Func("f")
     f[i, j] = c.of([td.sum, td.max, td.min])(a[i, k] * b[k, j], axis=k)
-    return Made(f, {"f": ("i", "j", "k")})
+    return RandomProgram(f, {"f": ("i", "j", "k")})
 
 
-def stencil(c: Chooser) -> Made:
+def stencil(c: Chooser) -> RandomProgram:
     """Neighbours in a padded tensor, read through a func that ranks share or compute each."""
     m, n = c.number(2, 9), c.number(2, 9)
     a, g, f = td.Tensor("a", (m, n), td.i64), td.Func("g"), td.Func("f", shape=(m, n))
@@ -61,45 +61,45 @@ def stencil(c: Chooser) -> Made:
     dy, dx = c.number(-2, 2), c.number(-1, 2)
     g[i, j] = padded[i, j] + 2 * padded[i + dy, j]
     f[i, j] = g[i, j] - g[i, j + dx]
-    return Made(f, {"f": ("i", "j")} | ({"g": ("i", "j")} if c.yes() else {}))
+    return RandomProgram(f, {"f": ("i", "j")} | ({"g": ("i", "j")} if c.yes() else {}))
 
 
-def resampled(c: Chooser) -> Made:
+def resampled(c: Chooser) -> RandomProgram:
     """Every other row, and columns twice, of a transposed tensor."""
     m, n = c.number(1, 6), c.number(1, 6)
     a, f = td.Tensor("a", (m, 2 * n), td.i64), td.Func("f", shape=(n, 2 * m))
     f[i, j] = a[j // 2, 2 * i] + i * j
-    return Made(f, {"f": ("i", "j")})
+    return RandomProgram(f, {"f": ("i", "j")})
 
 
-def summed_rows(c: Chooser) -> Made:
+def summed_rows(c: Chooser) -> RandomProgram:
     """Updates that follow the first definition: running sums along what is not shared out."""
     m, n = c.number(1, 8), c.number(2, 6)
     a, f, r = td.Tensor("a", (m, n), td.i64), td.Func("f", shape=(m, n)), td.range("r", 1, n)
     f[i, j] = a[i, j] * 3
     f[i, r] = f[i, r - 1] + a[i, r]
-    return Made(f, {"f": ("i",)})
+    return RandomProgram(f, {"f": ("i",)})
 
 
-def counted(c: Chooser) -> Made:
+def counted(c: Chooser) -> RandomProgram:
     """A histogram, whose update ranks share out."""
     n, bins = c.number(1, 20), c.number(1, 6)
     a, f, r = td.Tensor("a", (n,), td.i64), td.Func("f", shape=(bins,)), td.range("r", 0, n)
     f[i] = 0
     f[td.clip(a[r], 0, bins - 1)] += r
-    return Made(f, {"f": ("r",)}, update=True)
+    return RandomProgram(f, {"f": ("r",)}, update=True)
 
 
-def best(c: Chooser) -> Made:
+def best(c: Chooser) -> RandomProgram:
     """The place of the maximum, from pairs that are reduced over ranks."""
     m, n = c.number(1, 6), c.number(1, 9)
     a, f = td.Tensor("a", (m, n), td.f64), td.Func("f")
     f[i] = c.of([td.argmax, td.argmin])(a[i, k], axis=k)
     name = td.Schedule(f).program.funcs[0].name
-    return Made(f, {name: ("i", "k"), "f": ("i",)})
+    return RandomProgram(f, {name: ("i", "k"), "f": ("i",)})
 
 
-def ring(c: Chooser) -> Made:
+def ring(c: Chooser) -> RandomProgram:
     """Neighbours around the ends of what is reduced, of which ranks may have parts only."""
     n, m, p = c.number(2, 9), c.number(1, 5), c.number(1, 6)
     a, g, f = td.Tensor("a", (n, m, p), td.i64), td.Func("g"), td.Func("f", shape=(n, m))
@@ -107,7 +107,7 @@ def ring(c: Chooser) -> Made:
     wrapped = td.pad(g, mode="wrap", shape=(n, m))
     d, e = c.number(-2, 2), c.number(1, 2)
     f[i, j] = c.of([wrapped[i + d, j], g[e * i % n, (j + 1) % m], wrapped[i - 1, j] + g[i, j]])
-    return Made(f, {"g": ("i", "j", "k"), "f": ("i", "j")})
+    return RandomProgram(f, {"g": ("i", "j", "k"), "f": ("i", "j")})
 
 
 PROGRAMS = (contraction, contraction, stencil, resampled, summed_rows, counted, best, ring)
@@ -117,9 +117,9 @@ def _shapes(ranks: int, axes: int) -> list[Grids]:
     """The grids of a number of ranks with at most so many axes."""
     if axes == 1:
         return [(ranks,)]
-    found = {(n, *rest) for n in range(1, ranks + 1) if ranks % n == 0
+    shapes = {(n, *rest) for n in range(1, ranks + 1) if ranks % n == 0
              for rest in _shapes(ranks // n, axes - 1)}  # fmt: skip
-    return sorted(found | {(ranks,)})
+    return sorted(shapes | {(ranks,)})
 
 
 def _placement(c: Chooser, ndim: int, grid: td.Grid, op: str | None) -> str:
@@ -136,26 +136,26 @@ def _placement(c: Chooser, ndim: int, grid: td.Grid, op: str | None) -> str:
 
 def schedule(seed: int, distribution: int, ranks: tuple[int, ...] = RANKS) -> td.Schedule:
     """One of the programs, shared out in one of many ways over some number of ranks."""
-    made = Chooser(seed).of(PROGRAMS)(Chooser(seed, 0))
+    program = Chooser(seed).of(PROGRAMS)(Chooser(seed, 0))
     c = Chooser(seed, 1, distribution)
-    most = min(len(loops) for loops in made.loops.values())
+    most = min(len(loops) for loops in program.loops.values())
     grid = td.Grid(**dict(zip("xyz", c.of(_shapes(c.of(ranks), most)), strict=False)))
-    s = td.Schedule(made.out)
+    s = td.Schedule(program.out)
     for t in s.program.inputs:
         s.place(t.name, _placement(c, len(t.shape), grid, None), grid)
-    for name, loops in made.loops.items():
+    for name, loops in program.loops.items():
         f = s.program.func(name)
         combine = f.definitions[-1].combine
         partial = combine is not None and len(f.dtypes) == 1 and not combine.scalars()
         op = combine.kind if combine is not None and partial else None
         s.place(name, _placement(c, len(f.variables), grid, op), grid)
-        stage = s[name].update(0) if made.update else s[name]
+        stage = s[name].update(0) if program.update else s[name]
         outer = stage.distribute(tuple(c.order(loops)[: len(grid.shape)]), grid)
-        _steps(c, s, stage, outer, combine is not None)
+        _communicate(c, s, stage, outer, combine is not None)
     return s
 
 
-def _steps(c: Chooser, s: Any, stage: Any, outer: Any, reduced: bool) -> None:
+def _communicate(c: Chooser, s: Any, stage: Any, outer: Any, reduced: bool) -> None:
     """Go through a loop in steps, and fetch or bring something at it; or say how parts are combined."""
     program, func, fixed = s.program, stage.func, len(outer)
     reads = [t.name for t in program.inputs] if len(program.funcs) == 1 else []

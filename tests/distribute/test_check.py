@@ -14,12 +14,12 @@ from tdsl.distribute.buffer_contents import PlanFault
 from tdsl.distribute.check import check
 from tdsl.distribute.plan import Plan
 from tdsl.distribute.steps import (
+    Allocate,
     Copy,
-    Drop,
     Exchange,
     Fill,
     Finish,
-    Make,
+    Free,
     Merge,
     Message,
     RankPlan,
@@ -85,7 +85,7 @@ PLANS = {
 
 
 @pytest.mark.parametrize("make", PLANS.values(), ids=PLANS.keys())
-def test_plans_are_right(make: Any) -> None:
+def test_plans_of_the_planner_are_verified(make: Any) -> None:
     check(make())
 
 
@@ -95,7 +95,7 @@ def changed(plan: Plan, rank: int, steps: list[Any]) -> Plan:
     def make(r: int) -> RankPlan:
         return replace(plan.rank(r), steps=tuple(steps)) if r == rank else plan.rank(r)
 
-    return Plan(plan.name, plan.grid, plan.homes, plan.outputs, plan.notes, make)
+    return Plan(plan.name, plan.grid, plan.tensors, plan.outputs, plan.notes, make)
 
 
 def faults(plan: Plan, rng: np.random.Generator) -> Iterator[tuple[str, Plan]]:
@@ -109,33 +109,33 @@ def faults(plan: Plan, rng: np.random.Generator) -> Iterator[tuple[str, Plan]]:
                 what = f"no {type(step).__name__}"
                 del steps[at]
             case Start(Exchange(sends, receives), handle):
-                own = [replace(m, tag=m.tag + 1000) for m in sends + receives]
-                parts = tuple(own[: len(sends)]), tuple(own[len(sends) :])
+                messages = [replace(m, tag=m.tag + 1000) for m in sends + receives]
+                parts = tuple(messages[: len(sends)]), tuple(messages[len(sends) :])
                 x = replace(steps[at].exchange, sends=parts[0], receives=parts[1])
                 what, steps[at] = "other tags", Start(x, handle)
             case Exchange() as step if step.collective and rng.integers(2):
                 what, steps[at] = _other_group(step, rng)
             case Exchange(sends, receives):
-                own = list(sends + receives)
-                n = int(rng.integers(len(own)))
-                what, message = _other_message(own[n], plan, rank, rng)
-                made = [*own[:n], *message, *own[n + 1 :]]
-                count = len(sends) - (1 if n < len(sends) and not message else 0)
-                count += 1 if n < len(sends) and len(message) == 2 else 0
-                parts = tuple(made[:count]), tuple(made[count:])
+                messages = list(sends + receives)
+                n = int(rng.integers(len(messages)))
+                what, replacement = _other_message(messages[n], plan, rank, rng)
+                new_messages = [*messages[:n], *replacement, *messages[n + 1 :]]
+                count = len(sends) - (1 if n < len(sends) and not replacement else 0)
+                count += 1 if n < len(sends) and len(replacement) == 2 else 0
+                parts = tuple(new_messages[:count]), tuple(new_messages[count:])
                 steps[at] = replace(steps[at], sends=parts[0], receives=parts[1])
             case Reduce() as step:
                 what, steps[at] = _other_reduction(step, rng)
             case Run() as run:
                 what, steps[at] = _other_run(run, plan, rng)
-            case Make() as step if step.box:
-                what, steps[at] = "memory for less", replace(step, box=_less(step.box))
+            case Allocate() as step if step.box:
+                what, steps[at] = "memory for less", replace(step, box=_smaller(step.box))
             case Merge() as step if (others := _other_sources(step, steps)) and rng.integers(2):
                 what, source = "one part twice for another", str(rng.choice(others))
                 steps[at] = replace(step, source=source)
             case Merge() as step if step.box and rng.integers(2):
-                what, steps[at] = "less is merged", replace(step, box=_less(step.box))
-            case Drop() | Copy() | Merge() | Make() as step:
+                what, steps[at] = "less is merged", replace(step, box=_smaller(step.box))
+            case Free() | Copy() | Merge() | Allocate() as step:
                 what = f"no {type(step).__name__}"
                 del steps[at]
             case Fill() as step:
@@ -166,7 +166,7 @@ def _other_reduction(x: Reduce, rng: np.random.Generator) -> tuple[str, Reduce]:
         case 2:
             return "no memory for the result", replace(x, target=None if x.target else "?")
         case 3 if x.box:
-            return "a smaller box", replace(x, box=_less(x.box))
+            return "a smaller box", replace(x, box=_smaller(x.box))
         case _:
             return "all parts for the next", replace(
                 x, parts=(*x.parts[1:], x.parts[0]), target="?"
@@ -184,7 +184,7 @@ def _other_message(
         case 2:
             return "another rank", [replace(m, rank=(m.rank + 1) % plan.grid.size)]
         case 3 if m.box:
-            return "a smaller box", [replace(m, box=_less(m.box))]
+            return "a smaller box", [replace(m, box=_smaller(m.box))]
         case _:
             return "twice", [m, m]
 
@@ -196,34 +196,34 @@ def _other_sources(m: Merge, steps: list[Any]) -> list[str]:
 
 
 def _other_run(run: Run, plan: Plan, rng: np.random.Generator) -> tuple[str, Run]:
-    (home,) = (h for h in plan.homes if h.name == run.func)
+    (home,) = (h for h in plan.tensors if h.name == run.func)
     reduced = dict(home.points)
     match rng.integers(4):
         case 0:
-            return "a smaller result", replace(run, box=_less(run.box))
+            return "a smaller result", replace(run, box=_smaller(run.box))
         case 1:
             (name, (lo, hi)), *rest = reversed(run.ranges)
             return "points twice", replace(run, ranges=(*reversed(rest), (name, (lo, 2 * hi - lo))))
         case 2 if any(part != reduced.get(x, part) for x, part in run.ranges):
-            moved = tuple((x, _elsewhere(r, reduced.get(x, r))) for x, r in run.ranges)
+            moved = tuple((x, _shifted(r, reduced.get(x, r))) for x, r in run.ranges)
             return "as many other points", replace(run, ranges=moved)
         case _:
             return "another buffer", replace(run, reads=tuple((t, "?") for t, _ in run.reads))
 
 
-def _elsewhere(part: tuple[int, int], whole: tuple[int, int]) -> tuple[int, int]:
+def _shifted(part: tuple[int, int], whole: tuple[int, int]) -> tuple[int, int]:
     """As long a part of a range, moved by one."""
     lo, hi = part
     return (lo + 1, hi + 1) if hi < whole[1] else (lo - 1, hi - 1) if lo > whole[0] else part
 
 
-def _less(box: Any) -> Any:
+def _smaller(box: Any) -> Any:
     (lo, hi), *rest = box
     return ((lo, hi - 1), *rest)
 
 
 @pytest.mark.parametrize("make", PLANS.values(), ids=PLANS.keys())
-def test_changed_plans_are_refused(make: Any, rng: np.random.Generator) -> None:
+def test_faulty_plans_are_rejected(make: Any, rng: np.random.Generator) -> None:
     plan = make()
     for _, (what, wrong) in zip(range(250), faults(plan, rng), strict=False):
         try:
@@ -233,25 +233,25 @@ def test_changed_plans_are_refused(make: Any, rng: np.random.Generator) -> None:
         pytest.fail(f"{what} was not seen")
 
 
-def crossed(plan: Plan, rank: int, sends_first: bool) -> Plan:
+def with_cross_exchange(plan: Plan, rank: int, sends_first: bool) -> Plan:
     """The plan where a rank first exchanges a block of A with the other one, one way after the other."""
     other = 1 - rank
     mine, theirs = plan.owned("A", rank), plan.owned("A", other)
     send = Exchange((Message(other, 70 + rank, "A", mine),), ())
     receive = Exchange((), (Message(other, 70 + other, "copy", theirs),))
     both = (send, receive) if sends_first else (receive, send)
-    steps = [Make("copy", "A", theirs), *both, Drop("copy"), *plan.rank(rank).steps]
+    steps = [Allocate("copy", "A", theirs), *both, Free("copy"), *plan.rank(rank).steps]
     return changed(plan, rank, steps)
 
 
-def test_two_ranks_that_both_send_first_may_wait_for_ever() -> None:
+def test_two_ranks_that_both_send_first_deadlock() -> None:
     plan = td.compile(flat(td.Grid(x=1, y=2), "")).plan(**SIZES)
-    check(crossed(crossed(plan, 0, True), 1, False))
+    check(with_cross_exchange(with_cross_exchange(plan, 0, True), 1, False))
     with pytest.raises(PlanFault, match="is never received"):
-        check(crossed(crossed(plan, 0, True), 1, True))
+        check(with_cross_exchange(with_cross_exchange(plan, 0, True), 1, True))
 
 
-def test_memory_that_is_missing_is_said_in_bytes() -> None:
+def test_an_exceeded_memory_limit_is_reported_in_bytes() -> None:
     p = td.compile(flat(td.Grid(x=3, y=2), "ij", **SIZES))
     most = max(p.plan().peak_memory)
     assert p.plan(memory=most) is p.plan()

@@ -11,10 +11,10 @@ import pytest
 import tdsl as td
 from tdsl.distribute.check import check
 from tdsl.distribute.plan import Plan
-from tdsl.distribute.steps import Reduce, carried
+from tdsl.distribute.steps import Reduce, reduction_elements
 from tests.distribute.matmuls import cube, flat
 from tests.distribute.test_results import histogram
-from tests.distribute.test_simulate import carried_as_planned
+from tests.distribute.test_simulate import simulate_as_planned
 
 i, j, k = td.vars("i j k")
 
@@ -24,7 +24,7 @@ def kinds(plan: Plan, rank: int = 0) -> Counter[str]:
     return Counter(s.collective for s in plan.rank(rank).steps if hasattr(s, "collective"))
 
 
-def test_panels_are_broadcast_and_turned_ones_shifted() -> None:
+def test_panels_are_broadcast_and_rotated_tiles_shifted() -> None:
     grid = td.Grid(x=3, y=3)
     summa, cannon = (td.compile(flat(grid, turn, M=9, N=9, K=9)).plan() for turn in ("", "ij"))
     assert kinds(summa) == {"broadcast": 6}  # one of A and one of B in each of three steps
@@ -33,7 +33,7 @@ def test_panels_are_broadcast_and_turned_ones_shifted() -> None:
     assert kinds(pumma) == {"broadcast": 3, "": 2}  # of A; tiles of B roll
 
 
-def test_plans_say_what_moves_how() -> None:
+def test_plans_list_tensors_by_kind_of_communication() -> None:
     grid = td.Grid(x=3, y=3)
     said = {}
     for turn in ("", "i", "ij"):
@@ -55,14 +55,14 @@ def test_whole_rows_are_gathered() -> None:
     s[f].distribute(i, grid)
     assert kinds(td.compile(s).plan()) == {"all-gather": 1}
     x = np.arange(12)
-    np.testing.assert_array_equal(carried_as_planned(s, x), x.sum() * np.arange(8))
+    np.testing.assert_array_equal(simulate_as_planned(s, x), x.sum() * np.arange(8))
 
 
 @pytest.mark.parametrize(
     "place, kind",
     [("r -> r", "reduce-scatter"), ("r -> *", "all-reduce"), ("r -> 2", "reduce")],
 )
-def test_parts_are_reduced_as_the_result_lies(place: str, kind: str) -> None:
+def test_partial_results_are_reduced_to_their_owners(place: str, kind: str) -> None:
     plan = td.compile(histogram(place)).plan()
     assert kinds(plan) == ({kind: 1})
 
@@ -71,7 +71,7 @@ def test_an_all_reduce_moves_less_than_messages() -> None:
     """To and from each rank, 100 elements less those that it adds up: 75 twice, where messages are 300."""
     s = cube(td.Grid(x=1, y=1, z=4), M=10, N=10, K=40)
     (step,) = [s for s in td.compile(s).plan().rank(1).steps if hasattr(s, "parts")]
-    assert carried(step, 1) == (0 + 100, 0)
+    assert reduction_elements(step, 1) == (0 + 100, 0)
     b = td.Tensor("b", (16, 100), td.f32)
     f, grid = td.Func("f"), td.Grid(x=4)
     f[i] = td.sum(b[k, i], axis=k)
@@ -84,11 +84,11 @@ def test_a_change_of_layout_is_all_to_all(rng: np.random.Generator) -> None:
     a, f, grid = td.Tensor("a", (8, 12), td.i64), td.Func("f"), td.Grid(x=4)
     f[i, j] = a[i, j] + 1
     x = rng.integers(-9, 9, (8, 12))
-    for made in (i, j):  # columns are fetched, or rows sent off
+    for loop in (i, j):  # columns are fetched, or rows sent off
         s = td.Schedule(f).place("a", "rc -> r", grid).place("f", "rc -> c", grid)
-        s[f].distribute(made, grid)
+        s[f].distribute(loop, grid)
         assert kinds(td.compile(s).plan()) == {"all-to-all": 1}
-        np.testing.assert_array_equal(carried_as_planned(s, x), x + 1)
+        np.testing.assert_array_equal(simulate_as_planned(s, x), x + 1)
 
 
 def test_copies_of_a_result_are_gathered(rng: np.random.Generator) -> None:
@@ -98,7 +98,7 @@ def test_copies_of_a_result_are_gathered(rng: np.random.Generator) -> None:
     s[f].distribute(i, grid)
     assert kinds(td.compile(s).plan()) == {"all-gather": 1}
     x = rng.integers(-9, 9, 10)
-    np.testing.assert_array_equal(carried_as_planned(s, x), x * 3)
+    np.testing.assert_array_equal(simulate_as_planned(s, x), x * 3)
 
 
 def floats(*, deterministic: bool) -> td.Schedule:
@@ -111,16 +111,16 @@ def floats(*, deterministic: bool) -> td.Schedule:
     return s
 
 
-def test_parts_are_combined_in_the_order_of_ranks_where_asked(rng: np.random.Generator) -> None:
+def test_deterministic_reductions_combine_in_rank_order(rng: np.random.Generator) -> None:
     assert kinds(td.compile(floats(deterministic=False)).plan()) == {"all-reduce": 1}
     s = floats(deterministic=True)
     assert kinds(td.compile(s).plan()) == {"": 1}
     assert "deterministic=True" in str(s)
     a = rng.random(40).astype(np.float32) * 1e3
-    wanted = np.float32(0)
+    expected = np.float32(0)
     for part in np.split(a, 4):
-        wanted = wanted + np.float32(td.compile(_sum())(part))
-    assert carried_as_planned(s, a) == wanted
+        expected = expected + np.float32(td.compile(_sum())(part))
+    assert simulate_as_planned(s, a) == expected
 
 
 def _sum() -> td.Func:
@@ -130,7 +130,7 @@ def _sum() -> td.Func:
 
 
 @pytest.mark.parametrize("combined", [td.max, td.argmax])
-def test_what_mpi_has_no_operator_for_is_combined_from_messages(combined: Any) -> None:
+def test_combines_without_an_mpi_operator_use_messages(combined: Any) -> None:
     """MPI says nothing of the maximum of NaN, and knows no pairs of a value and a 64 bit index."""
     a, f, grid = td.Tensor("a", (6, 40), td.f64), td.Func("f"), td.Grid(x=4)
     f[i] = combined(a[i, k], axis=k)
@@ -143,8 +143,8 @@ def test_what_mpi_has_no_operator_for_is_combined_from_messages(combined: Any) -
     x = np.random.default_rng(0).random((6, 40))
     x[2, 33] = np.nan
     x[4, 3:30:7] = np.nan
-    wanted = x.max(axis=1) if combined is td.max else x.argmax(axis=1)
-    np.testing.assert_array_equal(carried_as_planned(s, x), wanted)
+    expected = x.max(axis=1) if combined is td.max else x.argmax(axis=1)
+    np.testing.assert_array_equal(simulate_as_planned(s, x), expected)
 
 
 @pytest.mark.parametrize("shape", [(7, 5, 9), (2, 9, 3), (9, 1, 2), (3, 0, 4), (1, 1, 1)])
@@ -155,12 +155,12 @@ def test_uneven_blocks(shape: tuple[int, int, int], grid: dict[str, int]) -> Non
     a, b = (rng.integers(-9, 9, s).astype(float) for s in ((m, p), (p, n)))
     for turn in ("", "i", "ij"):
         s = flat(td.Grid(**grid), turn)
-        np.testing.assert_array_equal(carried_as_planned(s, a, b), a @ b)
+        np.testing.assert_array_equal(simulate_as_planned(s, a, b), a @ b)
         check(td.compile(s).plan(M=m, N=n, K=p))
 
 
 @pytest.mark.parametrize("home", ["-> 0 0", "-> 1 2"])
-def test_a_reduction_goes_level_by_level(home: str, rng: np.random.Generator) -> None:
+def test_hierarchical_reductions(home: str, rng: np.random.Generator) -> None:
     """First inside of a node of three ranks, then over two nodes: the root gets three parts, not five."""
     a, f, machine = td.Tensor("a", (60,), td.i64), td.Func("f"), [td.Grid(node=2), td.Grid(x=3)]
     f[()] = td.sum(a[k], axis=k)
@@ -169,7 +169,7 @@ def test_a_reduction_goes_level_by_level(home: str, rng: np.random.Generator) ->
     inner = s[f].loops[1]
     s[f].distribute((outer, inner), machine)
     x = rng.integers(-9, 9, 60)
-    assert carried_as_planned(s, x) == x.sum()
+    assert simulate_as_planned(s, x) == x.sum()
     plan = td.compile(s).plan()
     check(plan)
     assert sum(kinds(plan, r)["reduce"] for r in range(6)) == 6 + 2
@@ -187,7 +187,7 @@ def test_a_reduction_goes_level_by_level(home: str, rng: np.random.Generator) ->
         ("r -> * r", None),
     ],
 )
-def test_sums_go_level_by_level_to_all(
+def test_hierarchical_all_reduce(
     home: str, kinds_: dict[str, int] | None, size: int, rng: np.random.Generator
 ) -> None:
     """Over nodes goes what is left when each node of four ranks has added up its own."""
@@ -201,7 +201,7 @@ def test_sums_go_level_by_level_to_all(
     outer, _ = s[f].split(k, nparts=3)
     s[f].distribute((outer, s[f].loops[2]), machine)
     x = rng.integers(-9, 9, (24, size))
-    np.testing.assert_array_equal(carried_as_planned(s, x), x.sum(0))
+    np.testing.assert_array_equal(simulate_as_planned(s, x), x.sum(0))
     plan = td.compile(s).plan()
     check(plan)
     with pytest.raises(td.TypeMismatch, match="level by level to several ranks"):
@@ -212,13 +212,13 @@ def test_sums_go_level_by_level_to_all(
         for rank in plan:
             for step in rank.steps:
                 if isinstance(step, Reduce) and {r // 4 for r in step.ranks} == {0, 1, 2}:
-                    across += carried(step, rank.rank)[1]
+                    across += reduction_elements(step, rank.rank)[1]
         assert across == (
             4 * 24 if home == "r -> * *" else 2 * 24
         )  # a fourth of what would go there flat
 
 
-def test_ranks_that_make_nothing_take_part_where_all_get_all(rng: np.random.Generator) -> None:
+def test_idle_ranks_join_an_all_reduce(rng: np.random.Generator) -> None:
     """Nine terms in blocks of three are those of three ranks of four."""
     a, f, grid = td.Tensor("a", (9, 5), td.i64), td.Func("f"), td.Grid(x=4)
     f[i] = td.sum(a[k, i], axis=k)
@@ -230,5 +230,5 @@ def test_ranks_that_make_nothing_take_part_where_all_get_all(rng: np.random.Gene
         plan.total_received == 8 * 2 * 3 * 5
     )  # of messages three times 5 to three ranks each, and one
     x = rng.integers(-9, 9, (9, 5))
-    np.testing.assert_array_equal(carried_as_planned(s, x), x.sum(0))
+    np.testing.assert_array_equal(simulate_as_planned(s, x), x.sum(0))
     check(plan)

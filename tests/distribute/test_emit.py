@@ -83,11 +83,11 @@ def test_the_module_gives_the_blocks_of_the_result(
     blocks = [(p.block("A", a, r), p.block("B", b, r)) for r in range(size)]
     results = module(str(p.source("mpi")), blocks)
     for rank, result in enumerate(results):
-        wanted = p.block("C", a @ b, rank)
-        if wanted is None:
+        expected = p.block("C", a @ b, rank)
+        if expected is None:
             assert result is None
         else:
-            np.testing.assert_array_equal(result, wanted)
+            np.testing.assert_array_equal(result, expected)
 
 
 def test_equal_tasks_are_one_function() -> None:
@@ -96,7 +96,7 @@ def test_equal_tasks_are_one_function() -> None:
     assert text.count("def rank_") == 4
 
 
-def test_parts_are_merged_around_the_ends(module: Any, rng: np.random.Generator) -> None:
+def test_partial_results_of_wrapped_reads_are_merged(module: Any, rng: np.random.Generator) -> None:
     i, k = td.vars("i k")
     x, f, h, grid = td.Tensor("x", (9, 8), td.f64), td.Func("f"), td.Func("h"), td.Grid(x=3)
     f[i] = td.max(x[i, k], axis=k)

@@ -42,7 +42,7 @@ CASES = AT_STEPS + BEFORE + AFTER
 ALWAYS = [AT_STEPS[n] for n in (1, 13, 22, 34)] + [BEFORE[1], BEFORE[7]] + AFTER[:1]
 
 
-def test_there_are_at_least_forty() -> None:
+def test_there_are_at_least_forty_cases() -> None:
     assert len(set(CASES)) >= 40
     assert set(ALWAYS) <= set(CASES)
 
@@ -51,7 +51,7 @@ def test_there_are_at_least_forty() -> None:
 @pytest.mark.parametrize(
     "case", CASES if LONG else ALWAYS, ids=lambda case: "-".join(map(str, case))
 )
-def test_the_run_ends(case: tuple[str, str, int, int]) -> None:
+def test_a_failing_rank_ends_the_run(case: tuple[str, str, int, int]) -> None:
     _, kind, victim, _ = case
     done = ranks(
         4, str(PROGRAM), *map(str, case), seconds=DEADLINE, limit=120, launched=kind == "kill"
@@ -68,22 +68,22 @@ from tdsl.distribute.engine import Worker
 from tests.distribute.matmuls import flat
 p = td.compile(flat(td.Grid(x=2, y=1), "", M=4, N=4, K=4), target="python")
 given = p.block("A", np.ones((4, 4))), p.block("B", np.ones((4, 4)))
-run = Worker._run
+run = Worker._run_task
 def stop(worker, step):
     raise RuntimeError("on purpose")
 if td.mpi.rank():
-    Worker._run = stop
+    Worker._run_task = stop
 for _ in range(2):
     try:
         p(*given)
     except Exception as error:
         print(str(error).splitlines()[0], flush=True)
-    Worker._run = run
+    Worker._run_task = run
 """
 
 
 @needs_mpi
-def test_no_call_follows_one_that_ended_half_way() -> None:
+def test_calls_after_an_interrupted_call_are_refused() -> None:
     """It would take the messages that are left of it for its own."""
     done = ranks(2, "-c", CAUGHT, seconds=1)
     assert "on purpose" in done.stdout

@@ -49,8 +49,8 @@ def test_formulas_of_the_literature_where_blocks_are_even() -> None:
     m, n, depth = (sympy.Symbol(s, integer=True, nonnegative=True) for s in "MNK")
     for turn in ("", "ij"):
         plan = td.compile(flat(td.Grid(x=3, y=3), turn)).plan(M=9, N=9, K=9)
-        wanted = sympy.Rational(8 * 2, 9) * (m * depth + depth * n)
-        assert sympy.simplify(plan.formula(4, even=True) - wanted) == 0
+        expected = sympy.Rational(8 * 2, 9) * (m * depth + depth * n)
+        assert sympy.simplify(plan.formula(4, even=True) - expected) == 0
     plan = td.compile(cube(td.Grid(x=2, y=2, z=2))).plan(M=8, N=8, K=8)
     assert sympy.simplify(plan.formula(3, even=True) - 8 * m * depth / 4) == 0
 
@@ -67,7 +67,7 @@ def test_reductions_and_their_convention(place: str) -> None:
 
 
 @pytest.mark.parametrize("home", ["r -> 0 0", "r -> 1 2"])
-def test_reductions_level_by_level(home: str) -> None:
+def test_hierarchical_reductions(home: str) -> None:
     a, f, machine = (
         td.Tensor("a", ("K", "N"), td.f32),
         td.Func("f"),
@@ -83,20 +83,20 @@ def test_reductions_level_by_level(home: str) -> None:
 def test_halos_of_stages() -> None:
     u = td.Tensor("u", ("M", "N"), td.f64)
     source: Any = td.pad(u, mode="edge")
-    grid, made = td.Grid(x=3, y=1), []
+    grid, funcs = td.Grid(x=3, y=1), []
     for n in range(2):
         f = td.Func(f"f{n}")
         f[i, j] = source[i, j] + source[i - 1, j] + source[i, j + 1]
-        made.append(f)
+        funcs.append(f)
         source = td.pad(f, mode="edge", shape=u.shape)
-    s = td.Schedule(made[-1]).place(u, "rc -> r c", grid)
-    for f in made:
+    s = td.Schedule(funcs[-1]).place(u, "rc -> r c", grid)
+    for f in funcs:
         s.place(f, "rc -> r c", grid)[f].distribute((i, j), grid)
     p = td.compile(s)
     agree(p, range(3), *({"M": m, "N": n} for m, n in ((12, 8), (7, 5), (4, 3))))
 
 
-def test_what_is_dealt_out_and_even() -> None:
+def test_block_cyclic_placements() -> None:
     """From blocks of 2 and 3 to blocks of a quarter: three of four elements, on average, come from others."""
     a, f, grid = td.Tensor("a", ("M", "N"), td.f64), td.Func("f"), td.Grid(x=2, y=2)
     f[i, j] = a[i, j] * 2
@@ -112,7 +112,7 @@ def test_sizes_that_the_schedule_knows_stay_names() -> None:
     assert value(plan.formula(1), {"M": 8, "N": 6, "K": 4}) == plan.received[1]
 
 
-def test_what_has_no_formula_says_so() -> None:
+def test_plans_without_a_formula_are_errors() -> None:
     a, f, grid = td.Tensor("a", ("N", "K"), td.f32), td.Func("f"), td.Grid(x=2)
     f[i] = td.sum(a[i, k], axis=k)
     s = td.Schedule(f).place("a", "rc -> c", grid).place("f", "r -> r", grid)

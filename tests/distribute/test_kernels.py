@@ -83,7 +83,7 @@ def test_a_tensor_times_a_khatri_rao_product_stays_where_it_is() -> None:
     assert plan.moved("f") == WORD * I * L * (gy * gz - 1)
 
 
-def test_factors_that_are_shared_out_evenly_move_as_much_but_evenly() -> None:
+def test_evenly_distributed_factors_move_the_same_total() -> None:
     edges = {"B": "xyz -> x y z", "E": "yl -> 0 y 0", "D": "zl -> 0 0 z", "f": "xl -> x 0 0"}
     evenly = {"B": "xyz -> x y z", "E": "yl -> y' y y'", "D": "zl -> z' z' z", "f": "xl -> x x' x'"}
     plans = [

@@ -28,8 +28,8 @@ def mpiexec() -> str | None:
         import mpi4py  # noqa: F401
     except ImportError:
         return None
-    beside = Path(sys.executable).parent / "mpiexec"
-    return str(beside) if beside.exists() else shutil.which("mpiexec")
+    sibling = Path(sys.executable).parent / "mpiexec"
+    return str(sibling) if sibling.exists() else shutil.which("mpiexec")
 
 
 needs_mpi = pytest.mark.skipif(mpiexec() is None, reason="no mpi4py or mpiexec")
@@ -80,7 +80,7 @@ def test_examples_run_on_four_ranks(example: str) -> None:
 
 
 @needs_mpi
-def test_a_launcher_of_another_mpi_is_noticed() -> None:
+def test_a_launcher_of_another_mpi_is_an_error() -> None:
     """As it would be under srun without a plugin for this MPI: four processes, each alone."""
     for variable in ("OMPI_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS"):
         env = os.environ | {"PYTHONPATH": str(ROOT), variable: "4"}
@@ -90,14 +90,14 @@ def test_a_launcher_of_another_mpi_is_noticed() -> None:
         assert "mpi4py, of another MPI, sees one" in done.stderr
 
 
-def test_messages_that_are_too_large_for_one_call_are_several() -> None:
+def test_large_messages_are_split() -> None:
     """More bytes than a count of MPI has; nothing of the memory is touched."""
     calls: list[tuple[int, int, int]] = []
     array = np.empty((3, mpi.LARGEST // 16 + 1), np.float64)
-    made = mpi.start(
+    requests = mpi.start(
         lambda part, tag, dest: calls.append((part.nbytes, tag, dest)), array, 7, dest=1
     )
-    assert len(made) == 2
+    assert len(requests) == 2
     assert sum(size for size, _, _ in calls) == array.nbytes > mpi.LARGEST
     assert {call[1:] for call in calls} == {(7, 1)}
     assert max(size for size, _, _ in calls) <= mpi.LARGEST
@@ -127,7 +127,7 @@ def test_a_grid_of_another_size_than_the_run_is_refused() -> None:
         p(None, None)
 
 
-def test_a_block_of_another_kind_is_not_gathered() -> None:
+def test_gather_checks_blocks() -> None:
     """In a run of one rank, whose block is the whole."""
     p = td.compile(flat(td.Grid(x=1, y=1), "", M=4, N=5, K=6))
     with pytest.raises(td.ShapeError, match=r"C has shape \(1, 5\), expected \(4, 5\)"):

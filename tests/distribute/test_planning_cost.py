@@ -17,7 +17,7 @@ i, j = td.vars("i j")
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+def region_calls(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Counts how often the region function is asked."""
     count = [0]
     for name in ("interval_where", "boxes_of"):
@@ -36,12 +36,12 @@ def planned(s: Any, rank: int) -> RankPlan:
 
 
 @pytest.mark.parametrize("turn, most", [("", 4_000), ("i", 8_000), ("ij", 16_000)])
-def test_products_on_65536_ranks(turn: str, most: int, asked: list[int]) -> None:
+def test_products_on_65536_ranks(turn: str, most: int, region_calls: list[int]) -> None:
     """In 256 steps each, from a grid on which all pairs are four thousand million."""
     n = 64 * SIDE
     plan = planned(flat(td.Grid(x=SIDE, y=SIDE), turn, M=n, N=n, K=n), 12345)
     assert len(plan.steps) > 8 * SIDE
-    assert asked[0] < most
+    assert region_calls[0] < most
 
 
 def test_a_plan_of_one_of_65536_ranks_is_small() -> None:
@@ -64,11 +64,11 @@ def halo(side: int) -> td.Schedule:
     return s
 
 
-def test_neighbours_are_found_in_steps_that_double(asked: list[int]) -> None:
+def test_planning_a_halo_is_logarithmic_in_ranks(region_calls: list[int]) -> None:
     counts = []
     for side in (16, 64, 256):
-        asked[0] = 0
+        region_calls[0] = 0
         planned(halo(side), side * side // 2 + side // 2)
-        counts.append(asked[0])
+        counts.append(region_calls[0])
     assert counts[2] - counts[1] <= counts[1] - counts[0] + 4
     assert counts[2] < 400

@@ -14,7 +14,7 @@ from tdsl.distribute.plan import Plan
 from tdsl.distribute.steps import Copy, Exchange, Finish, Run, Start
 from tests.distribute.matmuls import matmul
 from tests.distribute.test_check import changed
-from tests.distribute.test_simulate import carried_as_planned
+from tests.distribute.test_simulate import simulate_as_planned
 
 SHAPES = {"M": 11, "N": 7, "K": 13}
 
@@ -32,11 +32,11 @@ def test_products_are_the_same(name: str, grid: tuple[int, int], prefetch: int) 
     rng = np.random.default_rng(0)
     a, b = (rng.integers(-9, 9, s).astype(float) for s in ((11, 13), (13, 7)))
     s = product(name, prefetch, td.Grid(x=grid[0], y=grid[1]))
-    np.testing.assert_array_equal(carried_as_planned(s, a, b), a @ b)
+    np.testing.assert_array_equal(simulate_as_planned(s, a, b), a @ b)
     check(td.compile(s).plan(**SHAPES))
 
 
-def test_the_next_step_is_on_its_way_while_one_is_computed() -> None:
+def test_the_next_step_is_in_flight_during_a_task() -> None:
     plan = td.compile(product("cannon", 1, td.Grid(x=4, y=4), M=8, N=8, K=8)).plan()
     steps = [s for s in plan.rank(5).steps if isinstance(s, Start | Finish | Run)]
     kinds = "".join({Start: "s", Finish: "f", Run: "r"}[type(s)] for s in steps)
@@ -60,14 +60,14 @@ def test_directives_print_and_replay() -> None:
     assert str(again.replay(s.to_json())) == str(s)
 
 
-def without(plan: Plan, kind: type, rank: int) -> Plan:
+def without_first(plan: Plan, kind: type, rank: int) -> Plan:
     """The plan in which a rank leaves its first step of a kind away."""
     steps = list(plan.rank(rank).steps)
     del steps[next(n for n, s in enumerate(steps) if isinstance(s, kind))]
     return changed(plan, rank, steps)
 
 
-def moved(plan: Plan, rank: int) -> Plan:
+def with_late_finish(plan: Plan, rank: int) -> Plan:
     """The plan in which a rank computes its first step before what it reads of others is there."""
     steps: list[Any] = list(plan.rank(rank).steps)
     at = next(n for n, s in enumerate(steps) if isinstance(s, Finish))
@@ -76,14 +76,18 @@ def moved(plan: Plan, rank: int) -> Plan:
     return changed(plan, rank, steps)
 
 
-def test_the_proof_sees_what_is_touched_on_its_way() -> None:
+def test_accesses_to_messages_in_flight_are_rejected() -> None:
     plan = td.compile(product("cannon", 1, td.Grid(x=4, y=4), M=8, N=8, K=8)).plan()
-    for wrong in (without(plan, Finish, 5), without(plan, Start, 5), moved(plan, 5)):
+    for wrong in (
+        without_first(plan, Finish, 5),
+        without_first(plan, Start, 5),
+        with_late_finish(plan, 5),
+    ):
         with pytest.raises(PlanFault):
             check(wrong)
     steps: list[Any] = list(plan.rank(5).steps)
     at = next(n for n, s in enumerate(steps) if isinstance(s, Start))
-    own = steps[at].exchange.receives[0]
-    steps.insert(at + 1, Copy(own.buffer, own.buffer, own.box))
+    message = steps[at].exchange.receives[0]
+    steps.insert(at + 1, Copy(message.buffer, message.buffer, message.box))
     with pytest.raises(PlanFault, match="on its way"):
         check(changed(plan, 5, steps))

@@ -131,8 +131,8 @@ def pdgemm(case: Case) -> tuple[Any, list[np.ndarray], np.ndarray]:
     tensors = [td.Tensor(name, size, td.f64) for name, size in zip("ABC", sizes, strict=True)]
     index = [(i, r)[::first], (r, j)[::second], (i, j)]
     left, right, old = (
-        t[tuple(x + lo for x, lo in zip(own, start, strict=True))]
-        for t, own, start in zip(tensors, index, starts, strict=True)
+        t[tuple(x + lo for x, lo in zip(indices, start, strict=True))]
+        for t, indices, start in zip(tensors, index, starts, strict=True)
     )
     product, out = td.Func("product", shape=(m, n)), td.Func("out", shape=(m, n))
     product[i, j] = td.sum(left * right, axis=r)
@@ -150,8 +150,8 @@ def pdgemm(case: Case) -> tuple[Any, list[np.ndarray], np.ndarray]:
         for x, (lo, first), (down, across) in zip(arrays, starts, shapes, strict=True)
     ]
     x, y = (part if t == "N" else part.T for part, t in zip(parts, turned, strict=False))
-    wanted = alpha * (x @ y) + (beta * parts[2] if beta else 0)
-    return s, arrays[:count], wanted
+    expected = alpha * (x @ y) + (beta * parts[2] if beta else 0)
+    return s, arrays[:count], expected
 
 
 def square(edge: int) -> tuple[int, int, int]:
@@ -186,10 +186,10 @@ CALLS: list[Case] = [
 @pytest.mark.parametrize("case", CALLS, ids=lambda c: "-".join(map(str, c)).replace(" ", ""))
 def test_calls_of_pdgemm(case: Case) -> None:
     """Nothing along a dimension or to add, transposes, parts of matrices, more ranks than there is work."""
-    s, arrays, wanted = pdgemm(case)
+    s, arrays, expected = pdgemm(case)
     p = td.compile(s, target="python")
     out, counted = p.simulate(*arrays, count=True)
-    np.testing.assert_array_equal(out, wanted)
+    np.testing.assert_array_equal(out, expected)
     assert counted.received == p.plan().received
 
 
@@ -202,6 +202,6 @@ def test_calls_of_pdgemm(case: Case) -> None:
     ],
     ids=["parts", "deep", "tall"],
 )
-def test_large_calls_of_pdgemm_are_proved(case: Case) -> None:
+def test_plans_of_large_pdgemm_calls_are_verified(case: Case) -> None:
     s, _, _ = pdgemm(case)
     check(td.compile(s).plan())

@@ -14,21 +14,25 @@ from tests.distribute.test_mpi import LONG, ROOT, needs_mpi
 
 PROGRAM = ROOT / "tests" / "distribute" / "random_ranks.py"
 SEEDS = 300 if LONG else 30
-WAYS = 4  # to share out each program
+DISTRIBUTIONS = 4  # to share out each program
 
 
 @pytest.mark.parametrize("part", range(10))
-def test_ranks_give_what_one_rank_gives_and_move_what_was_planned(part: int) -> None:
+def test_random_programs_match_the_interpreter_and_their_plans(part: int) -> None:
     for seed in range(part, SEEDS, 10):
-        for way in range(WAYS + 1):
-            s = schedule(seed, way) if way < WAYS else schedule(seed, way, (5, 7))
+        for distribution in range(DISTRIBUTIONS + 1):
+            s = (
+                schedule(seed, distribution)
+                if distribution < DISTRIBUTIONS
+                else schedule(seed, distribution, (5, 7))
+            )
             given = arrays(s, seed)
             p = td.compile(s, target="python")
-            (wanted,) = interpret(s.program, given)
+            (expected,) = interpret(s.program, given)
             got, counted = p.simulate(**given, count=True)
             plan = p.plan()
-            what = f"schedule({seed}, {way})\n{s.program}\n{s}"
-            np.testing.assert_array_equal(got, wanted, err_msg=what)
+            what = f"schedule({seed}, {distribution})\n{s.program}\n{s}"
+            np.testing.assert_array_equal(got, expected, err_msg=what)
             assert (counted.received, counted.sent) == (plan.received, plan.sent), what
             assert counted.messages == plan.messages, what
             check(plan)
@@ -38,6 +42,8 @@ def test_ranks_give_what_one_rank_gives_and_move_what_was_planned(part: int) -> 
 @pytest.mark.parametrize("ranks", RANKS if LONG else (3,))
 def test_the_same_under_mpi(ranks: int) -> None:
     """All programs of a number of ranks in one run."""
-    done = test_mpi.ranks(ranks, str(PROGRAM), str(SEEDS), str(WAYS), seconds=120, limit=3600)
+    done = test_mpi.ranks(
+        ranks, str(PROGRAM), str(SEEDS), str(DISTRIBUTIONS), seconds=120, limit=3600
+    )
     assert done.returncode == 0, done.stderr[-4000:]
     assert done.stdout.startswith("right: ")

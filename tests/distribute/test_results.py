@@ -7,7 +7,7 @@ import pytest
 
 import tdsl as td
 from tdsl.distribute.check import check
-from tests.distribute.test_simulate import carried_as_planned
+from tests.distribute.test_simulate import simulate_as_planned
 
 i, j, k = td.vars("i j k")
 four = td.Grid(x=4)
@@ -23,26 +23,26 @@ def histogram(place: str) -> td.Schedule:
 
 
 @pytest.mark.parametrize("place", ["r -> r", "r -> *", "r -> 2", "r -> partial(sum)"])
-def test_ranks_make_parts_of_a_histogram(place: str, rng: np.random.Generator) -> None:
+def test_ranks_compute_partial_histograms(place: str, rng: np.random.Generator) -> None:
     b = rng.integers(0, 5, 19).astype(np.int32)
-    got = carried_as_planned(histogram(place), b)
+    got = simulate_as_planned(histogram(place), b)
     np.testing.assert_array_equal(got, np.bincount(b, minlength=5))
 
 
-def test_parts_of_a_product_stay_where_they_are_made(rng: np.random.Generator) -> None:
+def test_partial_products_stay_on_the_ranks_that_compute_them(rng: np.random.Generator) -> None:
     a, b, f = td.Tensor("a", (7, 9), td.i64), td.Tensor("b", (9, 5), td.i64), td.Func("f")
     f[i, j] = td.sum(a[i, k] * b[k, j], axis=k)
     grid = td.Grid(x=2, y=3)
     s = td.Schedule(f).place("a", "ik -> i k", grid).place("b", "kj -> * k", grid)
     s.place("f", "ij -> i partial(sum)", grid)[f].distribute((i, k), grid)
     x, y = rng.integers(-9, 9, (7, 9)), rng.integers(-9, 9, (9, 5))
-    np.testing.assert_array_equal(carried_as_planned(s, x, y), x @ y)
+    np.testing.assert_array_equal(simulate_as_planned(s, x, y), x @ y)
     assert td.compile(s).plan().total_received == 0
     assert "partial(sum)" in str(s)
 
 
 @pytest.mark.parametrize("place", ["r -> x x", "r -> * *", "r -> 1 r"])
-def test_a_later_stage_adds_up_the_parts_that_it_reads(
+def test_a_later_stage_reduces_partial_results_that_it_reads(
     place: str, rng: np.random.Generator
 ) -> None:
     """Sums of rows lie in parts along the second axis; each reader fetches all parts of what it needs."""
@@ -55,8 +55,8 @@ def test_a_later_stage_adds_up_the_parts_that_it_reads(
     s.place("g", place.replace("x x", "r r"), grid)[g].distribute((i, i), grid)
     x = rng.integers(-9, 9, (7, 9))
     total = x.sum(1)
-    wanted = total * 2 + total[[0, 0, 1, 2, 3, 4, 5]]
-    np.testing.assert_array_equal(carried_as_planned(s, x), wanted)
+    expected = total * 2 + total[[0, 0, 1, 2, 3, 4, 5]]
+    np.testing.assert_array_equal(simulate_as_planned(s, x), expected)
     plan = td.compile(s).plan()
     check(plan)
     if (
@@ -74,16 +74,16 @@ def test_an_argument_of_the_maximum_over_ranks(rng: np.random.Generator) -> None
     s["f_argmax"].distribute((i, k), grid)
     s[f].distribute(s[f].split(i, 3), grid)
     x = rng.integers(0, 5, (6, 21)).astype(float)  # with ties: the first one counts
-    np.testing.assert_array_equal(carried_as_planned(s, x), x.argmax(axis=1))
+    np.testing.assert_array_equal(simulate_as_planned(s, x), x.argmax(axis=1))
 
 
-def test_several_values_are_given_out_as_several_arrays(rng: np.random.Generator) -> None:
+def test_several_values_are_returned_as_several_arrays(rng: np.random.Generator) -> None:
     c, f, grid = td.Tensor("c", (7, 2), td.i64), td.Func("f"), td.Grid(x=3)
     f[i] = (c[i, 0], c[i, 1] * 0.5)
     s = td.Schedule(f).place("c", "rc -> r", grid).place("f", "r -> *", grid)
     s[f].distribute(i, grid)
     x = rng.integers(-9, 9, (7, 2))
-    first, second = carried_as_planned(s, x)
+    first, second = simulate_as_planned(s, x)
     np.testing.assert_array_equal(first, x[:, 0])
     np.testing.assert_array_equal(second, x[:, 1] * 0.5)
 
@@ -97,7 +97,7 @@ def test_updates_follow_the_first_definition(rng: np.random.Generator) -> None:
     s = td.Schedule(f).place("c", "rc -> r", grid).place("f", "rc -> c", grid)
     s[f].distribute(i, grid)
     x = rng.integers(-9, 9, (7, 9))
-    np.testing.assert_array_equal(carried_as_planned(s, x), x.cumsum(axis=1))
+    np.testing.assert_array_equal(simulate_as_planned(s, x), x.cumsum(axis=1))
 
 
 def test_what_an_update_reads_is_fetched(rng: np.random.Generator) -> None:
@@ -108,5 +108,5 @@ def test_what_an_update_reads_is_fetched(rng: np.random.Generator) -> None:
     s = td.Schedule(f).place("c", "r -> r", grid).place("d", "rc -> r", grid)
     s.place("f", "r -> r", grid)[f].distribute(i, grid)
     x, y = rng.integers(-9, 9, 8), rng.integers(-9, 9, (8, 3))
-    wanted = ((x * 2 + y[::-1, 0]) * 2 + y[::-1, 1]) * 2 + y[::-1, 2]
-    np.testing.assert_array_equal(carried_as_planned(s, x, y), wanted)
+    expected = ((x * 2 + y[::-1, 0]) * 2 + y[::-1, 1]) * 2 + y[::-1, 2]
+    np.testing.assert_array_equal(simulate_as_planned(s, x, y), expected)

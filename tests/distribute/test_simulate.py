@@ -16,7 +16,7 @@ from tests.distribute.matmuls import cube, flat, matmul, two_and_a_half
 i, j, k = td.vars("i j k")
 
 
-def carried_as_planned(s: Any, *arrays: np.ndarray) -> Any:
+def simulate_as_planned(s: Any, *arrays: np.ndarray) -> Any:
     p = td.compile(s)
     out, counted = p.simulate(*arrays, count=True)
     given = zip(p.signature.inputs, arrays, strict=True)
@@ -45,17 +45,17 @@ def test_products_of_whole_numbers_are_exact(make: Any, shape: tuple[int, int, i
     m, n, k = shape
     rng = np.random.default_rng(0)
     a, b = (rng.integers(-9, 9, s).astype(float) for s in ((m, k), (k, n)))
-    np.testing.assert_array_equal(carried_as_planned(make(), a, b), a @ b)
+    np.testing.assert_array_equal(simulate_as_planned(make(), a, b), a @ b)
 
 
-def test_a_maximum_over_ranks_is_combined_where_the_result_lives(rng: np.random.Generator) -> None:
+def test_a_maximum_over_ranks_is_combined_on_its_owner(rng: np.random.Generator) -> None:
     a, f = td.Tensor("a", (7, 10), td.i32), td.Func("f")
     f[i] = td.max(a[i, k], axis=k)
     grid = td.Grid(x=2, y=3)
     s = td.Schedule(f).place("a", "rc -> r c", grid).place("f", "r -> r *", grid)
     s[f].distribute((i, k), grid)
     x = rng.integers(-99, 99, (7, 10)).astype(np.int32)
-    np.testing.assert_array_equal(carried_as_planned(s, x), x.max(axis=1))
+    np.testing.assert_array_equal(simulate_as_planned(s, x), x.max(axis=1))
 
 
 def test_a_combiner_with_a_scalar_of_the_call(rng: np.random.Generator) -> None:
@@ -65,20 +65,20 @@ def test_a_combiner_with_a_scalar_of_the_call(rng: np.random.Generator) -> None:
     s = td.Schedule(f).place("a", "r -> 0", grid).place("f", "-> 3", grid)
     s[f].distribute(k, grid)
     x = rng.integers(0, 99, 9)
-    assert carried_as_planned(s, x, 50) == np.minimum(x, 50).sum()
+    assert simulate_as_planned(s, x, 50) == np.minimum(x, 50).sum()
 
 
-def test_the_output_may_live_elsewhere_than_it_is_made(rng: np.random.Generator) -> None:
+def test_the_output_may_be_owned_by_other_ranks_than_compute_it(rng: np.random.Generator) -> None:
     a, f = td.Tensor("a", (10, 7), td.f32), td.Func("f")
     f[j, i] = a[i, j] + 1
     grid = td.Grid(x=3)
     s = td.Schedule(f).place("a", "rc -> r", grid).place("f", "rc -> r", grid)
     s[f].distribute(i, grid)
     x = rng.random((10, 7)).astype(np.float32)
-    np.testing.assert_array_equal(carried_as_planned(s, x), x.T + 1)
+    np.testing.assert_array_equal(simulate_as_planned(s, x), x.T + 1)
 
 
-def test_stages_hand_over_in_different_layouts(rng: np.random.Generator) -> None:
+def test_stages_with_different_layouts(rng: np.random.Generator) -> None:
     """Rows are summed where they live, columns afterwards where those live: a change of layout between."""
     a, f, g = td.Tensor("a", (8, 9), td.i64), td.Func("f"), td.Func("g")
     f[i, j] = a[i, j] * (i + 1)
@@ -89,25 +89,23 @@ def test_stages_hand_over_in_different_layouts(rng: np.random.Generator) -> None
     s[f].distribute(i, grid)
     s[g].distribute(j, grid)
     x = rng.integers(0, 99, (8, 9))
-    made = x * np.arange(1, 9)[:, None]
-    np.testing.assert_array_equal(carried_as_planned(s, x), made + made[:, ::-1])
+    scaled = x * np.arange(1, 9)[:, None]
+    np.testing.assert_array_equal(simulate_as_planned(s, x), scaled + scaled[:, ::-1])
 
 
 @pytest.mark.parametrize("grid", [td.Grid(x=2, y=2), td.Grid(x=3, y=1), td.Grid(x=2, y=5)])
-def test_blocks_that_are_dealt_out_are_taken_in_and_given_out(
-    grid: td.Grid, rng: np.random.Generator
-) -> None:
+def test_block_cyclic_inputs_and_outputs(grid: td.Grid, rng: np.random.Generator) -> None:
     """The layout of ScaLAPACK, in blocks of other sizes than those that ranks compute."""
     s = flat(grid, "", "rc -> r/2 c/3", M=11, N=7, K=13)
     a, b = rng.integers(0, 9, (11, 13)).astype(float), rng.integers(0, 9, (13, 7)).astype(float)
-    np.testing.assert_array_equal(carried_as_planned(s, a, b), a @ b)
+    np.testing.assert_array_equal(simulate_as_planned(s, a, b), a @ b)
     p = td.compile(s)
     rows = [r for r in range(11) if r // 2 % grid.x == 0]
     columns = [c for c in range(13) if c // 3 % grid.y == 0]
     np.testing.assert_array_equal(p.block("A", a, 0), a[np.ix_(rows, columns)])
 
 
-def test_levels_of_a_machine_share_the_same_loops_out_again(rng: np.random.Generator) -> None:
+def test_levels_of_a_grid_distribute_the_same_loops_again(rng: np.random.Generator) -> None:
     """SUMMA over nodes, and in each of them over its ranks."""
     nodes, cores = td.Grid(X=2, Y=1), td.Grid(x=2, y=2)
     s = matmul.schedule(M=12, N=10, K=9)
@@ -119,7 +117,7 @@ def test_levels_of_a_machine_share_the_same_loops_out_again(rng: np.random.Gener
     C.reorder(panel, C.local("i"), C.local("j"), inside)
     C.communicate("C", at=outer[-1]).communicate(("A", "B"), at=panel)
     a, b = rng.integers(0, 9, (12, 9)).astype(float), rng.integers(0, 9, (9, 10)).astype(float)
-    np.testing.assert_array_equal(carried_as_planned(s, a, b), a @ b)
+    np.testing.assert_array_equal(simulate_as_planned(s, a, b), a @ b)
     plan = td.compile(s).plan()
     assert plan.moved("C") == 0
     assert [plan.owned("C", r) for r in (0, 1, 4)] == [
@@ -130,7 +128,7 @@ def test_levels_of_a_machine_share_the_same_loops_out_again(rng: np.random.Gener
     assert again.state == s.state
 
 
-def test_what_is_not_read_of_the_padding_is_not_carried(rng: np.random.Generator) -> None:
+def test_unread_padding_is_not_sent(rng: np.random.Generator) -> None:
     a, f = td.Tensor("a", (12,), td.i64), td.Func("f", shape=(12,))
     padded = td.pad(a, mode="constant")
     f[i] = padded[i - 1] + padded[i + 1]
@@ -139,17 +137,17 @@ def test_what_is_not_read_of_the_padding_is_not_carried(rng: np.random.Generator
     s[f].distribute(i, grid)
     x = rng.integers(0, 99, 12)
     whole = np.pad(x, 1)
-    np.testing.assert_array_equal(carried_as_planned(s, x), whole[:-2] + whole[2:])
+    np.testing.assert_array_equal(simulate_as_planned(s, x), whole[:-2] + whole[2:])
     assert td.compile(s).plan().received == (8, 16, 8)
 
 
-def test_directives_inside_of_a_rank_stay(rng: np.random.Generator) -> None:
+def test_directives_within_a_rank_are_kept(rng: np.random.Generator) -> None:
     s = flat(td.Grid(x=2, y=2), "ij")
     C = s["C"]
     C.split("i", 4)
     C.vectorize("j", 8)
     a, b = rng.integers(0, 9, (21, 18)).astype(float), rng.integers(0, 9, (18, 30)).astype(float)
-    np.testing.assert_array_equal(carried_as_planned(s, a, b), a @ b)
+    np.testing.assert_array_equal(simulate_as_planned(s, a, b), a @ b)
     nest = inner_nest(s.state.plan("C").nests[0], ("i_o", "j_o", "k_or"), ("i", "j", "k"))
     assert [(x.name, x.kind) for x in nest.loops] == [
         ("i_i_o", "serial"), ("i_i_i", "serial"), ("j_i_o", "serial"), ("j_i_v", "vectorized"),
@@ -183,7 +181,7 @@ def test_loops_are_shared_out_onto_a_placement() -> None:
     s.place("f", "xly -> y x", grid)
     assert [x.name for x in s[f].distribute(onto=b)] == ["j_o", "i_o"]
     x, y = np.arange(240).reshape(8, 6, 5), np.arange(35).reshape(5, 7)
-    np.testing.assert_array_equal(carried_as_planned(s, x, y), np.einsum("ijk,kl->ilj", x, y))
+    np.testing.assert_array_equal(simulate_as_planned(s, x, y), np.einsum("ijk,kl->ilj", x, y))
     assert td.compile(s).plan().total_received == 0
     again = td.Schedule(f).place("f", "xly -> y x", grid)
     assert [x.name for x in again[f].distribute(onto=f)] == ["j_o", "i_o"]

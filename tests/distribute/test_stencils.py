@@ -13,19 +13,19 @@ import tdsl as td
 from tdsl.distribute.check import check
 from tdsl.distribute.steps import Exchange
 from tdsl.lang.interp import interpret
-from tests.distribute.pipelines import program, shared_out
-from tests.distribute.test_simulate import carried_as_planned
+from tests.distribute.pipelines import program, random_distribution
+from tests.distribute.test_simulate import simulate_as_planned
 
 i, j = td.vars("i j")
 WORD = 8
 
 
-def checked(s: td.Schedule, **arrays: np.ndarray) -> Any:
+def simulate_and_check(s: td.Schedule, **arrays: np.ndarray) -> Any:
     """The plan of a schedule that gives what one rank gives, and carries what it says."""
     p = td.compile(s, target="python")
-    (wanted,) = interpret(s.program, arrays)
+    (expected,) = interpret(s.program, arrays)
     got, counted = p.simulate(**arrays, count=True)
-    np.testing.assert_array_equal(got, wanted)
+    np.testing.assert_array_equal(got, expected)
     plan = p.plan()
     assert (counted.received, counted.sent) == (plan.received, plan.sent)
     assert counted.messages == plan.messages
@@ -35,22 +35,22 @@ def checked(s: td.Schedule, **arrays: np.ndarray) -> Any:
 @given(st.integers(0, 2**32 - 1))
 def test_random_pipelines(seed: int) -> None:
     rng = np.random.default_rng(seed)
-    s = shared_out(rng, program(rng))
+    s = random_distribution(rng, program(rng))
     shape = tuple(e.value for e in s.program.inputs[0].shape)
-    checked(s, a=rng.integers(-99, 99, shape))
+    simulate_and_check(s, a=rng.integers(-99, 99, shape))
 
 
 def heat(steps: int, every: int, grid: td.Grid, mode: str = "edge") -> td.Schedule:
     """Steps of a stencil, of which every so many exchange halos and the others are made again."""
-    u, made = td.Tensor("u", (48, 36), td.i64), []
+    u, funcs = td.Tensor("u", (48, 36), td.i64), []
     source: Any = u
     for n in range(steps):
         f, p = td.Func(f"step{n}"), td.pad(source, mode=mode, shape=u.shape)
         f[i, j] = p[i, j] + p[i - 1, j] - p[i + 1, j] + 2 * p[i, j - 1] - p[i, j + 1]
-        made.append(f)
+        funcs.append(f)
         source = f
-    s = td.Schedule(made[-1]).place(u, "rc -> r c", grid)
-    for n, f in enumerate(made, 1):
+    s = td.Schedule(funcs[-1]).place(u, "rc -> r c", grid)
+    for n, f in enumerate(funcs, 1):
         if n % every == 0:
             s.place(f, "rc -> r c", grid)
             s[f].distribute(onto=f)
@@ -62,7 +62,7 @@ def test_deep_halos_are_one_exchange_for_several_steps(
     every: int, rng: np.random.Generator
 ) -> None:
     """In rows, k steps need k lines of either neighbour; the bytes are the same, the messages fewer."""
-    plan = checked(heat(6, every, td.Grid(x=4, y=1)), u=rng.integers(-9, 9, (48, 36)))
+    plan = simulate_and_check(heat(6, every, td.Grid(x=4, y=1)), u=rng.integers(-9, 9, (48, 36)))
     lines = WORD * 36 * 6
     assert plan.received == (lines, 2 * lines, 2 * lines, lines)
     assert plan.messages == tuple(n * 6 // every for n in (1, 2, 2, 1))
@@ -72,8 +72,8 @@ def test_deep_halos_are_one_exchange_for_several_steps(
 def test_deep_halos_of_tiles(mode: str, rng: np.random.Generator) -> None:
     """Tiles of 24 x 18 with neighbours on two sides: one line and a corner for each of two steps, or two."""
     a = rng.integers(-9, 9, (48, 36))
-    each = checked(heat(2, 1, td.Grid(x=2, y=2), mode), u=a)
-    deep = checked(heat(2, 2, td.Grid(x=2, y=2), mode), u=a)
+    each = simulate_and_check(heat(2, 1, td.Grid(x=2, y=2), mode), u=a)
+    deep = simulate_and_check(heat(2, 2, td.Grid(x=2, y=2), mode), u=a)
     assert set(each.received) == {2 * WORD * (25 * 19 - 24 * 18)}
     assert set(deep.received) == {WORD * (26 * 20 - 24 * 18)}
     assert set(each.messages) == {6}
@@ -82,14 +82,16 @@ def test_deep_halos_of_tiles(mode: str, rng: np.random.Generator) -> None:
 
 @pytest.mark.parametrize("every", [1, 2])
 def test_halos_that_wrap_around(every: int, rng: np.random.Generator) -> None:
-    plan = checked(heat(2, every, td.Grid(x=4, y=1), "wrap"), u=rng.integers(-9, 9, (48, 36)))
+    plan = simulate_and_check(
+        heat(2, every, td.Grid(x=4, y=1), "wrap"), u=rng.integers(-9, 9, (48, 36))
+    )
     assert plan.received[1] == WORD * 36 * 4  # inside as with any other padding
     if every == 1:
         assert set(plan.received) == {WORD * 36 * 4}  # and at the ends
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 5, 8])
-def test_what_runs_around_an_end_is_one_block(ranks: int, rng: np.random.Generator) -> None:
+def test_wrapped_reads_are_one_block(ranks: int, rng: np.random.Generator) -> None:
     """By a modulo and by padding, to both sides; with few elements a rank needs all."""
     a, f, grid = td.Tensor("a", (23, 4), td.i64), td.Func("f", shape=(23, 4)), td.Grid(x=ranks)
     padded = td.pad(a, mode="wrap", shape=a.shape)
@@ -98,7 +100,7 @@ def test_what_runs_around_an_end_is_one_block(ranks: int, rng: np.random.Generat
     s[f].distribute(i, grid)
     x = rng.integers(-9, 9, (23, 4))
     np.testing.assert_array_equal(
-        carried_as_planned(s, x), np.roll(x, -3, 0) * 5 + np.roll(x, 2, 0) + x * 3
+        simulate_as_planned(s, x), np.roll(x, -3, 0) * 5 + np.roll(x, 2, 0) + x * 3
     )
     plan = td.compile(s).plan()
     check(plan)
@@ -109,7 +111,7 @@ def test_what_runs_around_an_end_is_one_block(ranks: int, rng: np.random.Generat
         plan.formula()
 
 
-def test_neighbours_around_an_end_are_found_in_steps_that_double() -> None:
+def test_planning_a_wrapped_halo_is_logarithmic_in_ranks() -> None:
     a, f = td.Tensor("a", (8 * 65536,), td.f32), td.Func("f")
     f[i] = a[(i + 1) % (8 * 65536)]
     grid = td.Grid(x=65536)
@@ -126,30 +128,30 @@ def test_neighbours_around_an_end_are_found_in_steps_that_double() -> None:
         assert [(m.rank - rank) % 65536 for m in messages] == [65535, 1]
 
 
-def test_a_pyramid_down_and_up_again(rng: np.random.Generator) -> None:
+def test_an_image_pyramid(rng: np.random.Generator) -> None:
     """Levels of half the extent each, placed on the same ranks; what is next to what changes."""
     a, grid = td.Tensor("a", (37, 22), td.i64), td.Grid(x=3, y=2)
-    shape, level, made = (37, 22), a, []
+    shape, level, funcs = (37, 22), a, []
     for n in range(3):
         shape = ((shape[0] + 1) // 2, (shape[1] + 1) // 2)
         f, p = td.Func(f"down{n}", shape=shape), td.pad(level, mode="edge")
         f[i, j] = p[2 * i - 1, 2 * j] + 2 * p[2 * i, 2 * j] + p[2 * i + 1, 2 * j + 1]
-        made.append(f)
+        funcs.append(f)
         level = f
     for n, up_to in enumerate([(10, 6), (19, 11), (37, 22)]):
         g, p = td.Func(f"up{n}", shape=up_to), td.pad(level, mode="edge")
         g[i, j] = p[i // 2, j // 2] + p[(i + 1) // 2, (j + 1) // 2]
-        made.append(g)
+        funcs.append(g)
         level = g
     s = td.Schedule(level).place(a, "rc -> r c", grid)
-    for f in made:
+    for f in funcs:
         s.place(f, "rc -> r c", grid)
         s[f].distribute((i, j), grid)
-    plan = checked(s, a=rng.integers(-9, 9, (37, 22)))
+    plan = simulate_and_check(s, a=rng.integers(-9, 9, (37, 22)))
     assert plan.moved("a") < WORD * 37 * 22 // 2
 
 
-def test_each_stage_may_share_another_dimension_out(rng: np.random.Generator) -> None:
+def test_each_stage_may_distribute_another_dimension(rng: np.random.Generator) -> None:
     """Sums along rows where rows are whole, then along columns: a transpose of the layout between."""
     a, grid = td.Tensor("a", (12, 8), td.i64), td.Grid(x=4)
     f, g = td.Func("f"), td.Func("g")
@@ -158,12 +160,12 @@ def test_each_stage_may_share_another_dimension_out(rng: np.random.Generator) ->
     s = td.Schedule(g).place(a, "rc -> r", grid).place(f, "rc -> r", grid).place(g, "rc -> c", grid)
     s[f].distribute(onto=f)
     s[g].distribute(onto=g)
-    plan = checked(s, a=rng.integers(-9, 9, (12, 8)))
+    plan = simulate_and_check(s, a=rng.integers(-9, 9, (12, 8)))
     assert plan.received == (WORD * 3 * 12 * 8 // 16,) * 4
     assert plan.messages == (1,) * 4  # all to all
 
 
-def test_blocks_inside_are_one_task() -> None:
+def test_interior_blocks_share_one_task() -> None:
     """Sixteen ranks: four corners, four edges, and the middle need different code for the padding."""
     p = td.compile(heat(1, 1, td.Grid(x=4, y=4)))
     assert str(p.source("mpi")).count("def compute_") == 9

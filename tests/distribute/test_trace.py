@@ -33,8 +33,8 @@ def events(p: Any, path: Path, **options: Any) -> tuple[float, list[Any]]:
     """The seconds of a modelled run, and the slices of its trace."""
     fast = {"operations": 1e30, "memory": 1e30, "latency": LATENCY, "bandwidth": BANDWIDTH}
     seconds = p.trace(path, **{**fast, **options})
-    found = json.loads(path.read_text())["traceEvents"]
-    return seconds, [e for e in found if e["ph"] == "X"]
+    events = json.loads(path.read_text())["traceEvents"]
+    return seconds, [e for e in events if e["ph"] == "X"]
 
 
 def test_a_message_takes_a_latency_and_its_bytes(tmp_path: Path) -> None:
@@ -102,7 +102,7 @@ def test_a_trace_has_all_bytes_and_its_tracks_have_no_overlaps(make: Any, tmp_pa
         assert spans[-1][1] <= 1e6 * seconds + 1e-3
 
 
-def test_what_is_fetched_ahead_hides_behind_what_is_computed(tmp_path: Path) -> None:
+def test_prefetches_overlap_computation(tmp_path: Path) -> None:
     """Cannon's algorithm on 3 x 3 ranks: two tiles come while one product is computed, four times as long."""
     seconds = []
     for prefetch in (0, 1):
@@ -145,14 +145,19 @@ assert p.trace(sys.argv[1]) > 0
 
 
 @needs_mpi
-def test_a_run_leaves_a_trace_of_its_last_call(tmp_path: Path) -> None:
+def test_a_run_writes_a_trace_of_its_last_call(tmp_path: Path) -> None:
     path = tmp_path / "trace.json"
     done = ranks(4, "-c", PROGRAM, str(path))
     assert done.returncode == 0, done.stderr
     slices = [e for e in json.loads(path.read_text())["traceEvents"] if e["ph"] == "X"]
     plan = td.compile(flat(td.Grid(x=2, y=2), "ij", M=40, N=60, K=50)).plan()
     for rank in range(4):
-        own = [e for e in slices if e["pid"] == rank]
-        assert sum(e["args"]["bytes"] for e in own if e["cat"] == "receive") == plan.received[rank]
-        assert sum(e["args"]["bytes"] for e in own if e["cat"] == "send") == plan.sent[rank]
-        assert any(e["cat"] == "compute" and e["name"] == "C" for e in own)
+        events_of_rank = [e for e in slices if e["pid"] == rank]
+        assert (
+            sum(e["args"]["bytes"] for e in events_of_rank if e["cat"] == "receive")
+            == plan.received[rank]
+        )
+        assert (
+            sum(e["args"]["bytes"] for e in events_of_rank if e["cat"] == "send") == plan.sent[rank]
+        )
+        assert any(e["cat"] == "compute" and e["name"] == "C" for e in events_of_rank)

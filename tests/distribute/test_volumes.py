@@ -44,12 +44,12 @@ def test_layers(s: int, c: int, read: int, reduced: int) -> None:
     assert (words(plan, "A", "B"), words(plan, "C")) == (read, reduced)
 
 
-def test_the_order_of_k_does_not_change_what_moves_but_what_moves_when() -> None:
+def test_the_order_of_k_changes_messages_but_not_volume() -> None:
     """Turned by i and j, a tile is wanted by one rank at a time, else by all of a row or column."""
     plans = [td.compile(flat(td.Grid(x=3, y=3), turn, M=9, N=9, K=9)).plan() for turn in ("", "ij")]
-    wanted = []
+    collectives = []
     for plan in plans:
         first = next(s for s in plan.rank(0).steps if isinstance(s, Exchange))
-        wanted.append((first.collective, len(first.sends)))
-    assert wanted == [("broadcast", 2), ("", 2)]
+        collectives.append((first.collective, len(first.sends)))
+    assert collectives == [("broadcast", 2), ("", 2)]
     assert plans[0].received == plans[1].received

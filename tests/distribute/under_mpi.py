@@ -26,20 +26,20 @@ def products() -> None:
         flat(td.Grid(x=1, y=3), "", **SIZES).ranks(4),
     ):
         p = td.compile(s)
-        own, carried = p(p.block("A", a), p.block("B", b), count=True)
+        block, carried = p(p.block("A", a), p.block("B", b), count=True)
         plan, me = p.plan(), td.mpi.rank()
-        said = (
+        planned = (
             (plan.received[me], plan.sent[me], plan.messages[me])
             if me < plan.grid.size
             else (0, 0, 0)
         )
-        assert (carried.received, carried.sent, carried.messages) == said
-        whole = p.gather("C", own)
+        assert (carried.received, carried.sent, carried.messages) == planned
+        whole = p.gather("C", block)
         if td.mpi.rank() == 0:
             np.testing.assert_array_equal(whole, a @ b)
 
 
-def collected() -> list[tuple[td.Schedule, list[np.ndarray], np.ndarray]]:
+def collective_programs() -> list[tuple[td.Schedule, list[np.ndarray], np.ndarray]]:
     """Programs of four ranks with a collective of each kind: their inputs, and the result."""
     i, j = td.vars("i j")
     four = td.Grid(x=4)
@@ -48,15 +48,15 @@ def collected() -> list[tuple[td.Schedule, list[np.ndarray], np.ndarray]]:
         td.Tensor("t", c.shape, td.i64),
         ("r -> r", "r -> *", "r -> 2", "r -> partial(sum)"),
     )
-    made = [(histogram(entry), [w], np.bincount(w, minlength=5)) for entry in entries]
-    for turned in (False, True):
+    cases = [(histogram(entry), [w], np.bincount(w, minlength=5)) for entry in entries]
+    for by_columns in (False, True):
         for axis, entry in ((i, "rc -> c"), (j, "rc -> *"), (i, "rc -> *")):
             f = td.Func("f")
             f[i, j] = t[i, j] * 2
-            s = td.Schedule(f).place("t", "rc -> c" if turned else "rc -> r", four)
+            s = td.Schedule(f).place("t", "rc -> c" if by_columns else "rc -> r", four)
             s.place("f", entry, four)[f].distribute(axis, four)
-            made.append((s, [c], c * 2))
-    for op, wanted in ((td.sum, c.sum(0)), (td.max, c.max(0)), (td.argmax, c.argmax(0))):
+            cases.append((s, [c], c * 2))
+    for op, expected in ((td.sum, c.sum(0)), (td.max, c.max(0)), (td.argmax, c.argmax(0))):
         f = td.Func("f")
         f[j] = op(t[i, j], axis=i)
         s = td.Schedule(f).place("t", "rc -> r", four)
@@ -65,47 +65,47 @@ def collected() -> list[tuple[td.Schedule, list[np.ndarray], np.ndarray]]:
         if op is td.argmax:
             s["f"].distribute(j, four)
         s[s.program.funcs[0].name].distribute(i, four)
-        made.append((s, [c], wanted))
+        cases.append((s, [c], expected))
     for grid, turn in (
         (td.Grid(x=1, y=4), ""),
         (td.Grid(x=1, y=4), "ij"),
         (td.Grid(x=4, y=1), "i"),
     ):
-        made.append((flat(grid, turn, **SIZES), [a, b], a @ b))
+        cases.append((flat(grid, turn, **SIZES), [a, b], a @ b))
     for name, grid in (("cannon", td.Grid(x=2, y=2)), ("summa", td.Grid(x=1, y=4))):
         s = matmul.schedule(**SIZES)
         getattr(td.recipes, name)(s["C"], grid, prefetch=1)
-        made.append((s, [a, b], a @ b))
-    made.append((cube(td.Grid(x=1, y=1, z=4), **SIZES), [a, b], a @ b))
+        cases.append((s, [a, b], a @ b))
+    cases.append((cube(td.Grid(x=1, y=1, z=4), **SIZES), [a, b], a @ b))
     f, machine = td.Func("f"), [td.Grid(node=2), td.Grid(x=2)]
     f[i] = td.sum(t[i, j], axis=j)
     for entry in ("r -> 1 0", "r -> * *", "r -> r r"):
         s = td.Schedule(f).place("t", "rc -> c c", machine).place("f", entry, machine)
         outer, _ = s[f].split(j, nparts=2)
         s[f].distribute((outer, s[f].loops[2]), machine)
-        made.append((s, [c], c.sum(1)))
-    made.append((flat(td.Grid(x=2, y=2), "ij", "rc -> r/2 c/1", **SIZES), [a, b], a @ b))
+        cases.append((s, [c], c.sum(1)))
+    cases.append((flat(td.Grid(x=2, y=2), "ij", "rc -> r/2 c/1", **SIZES), [a, b], a @ b))
     f = td.Func("f", shape=c.shape)
     f[i, j] = t[(i + 1) % 9, j] * 3 - t[(i - 2) % 9, j]
     s = td.Schedule(f).place("t", "rc -> r", four).place("f", "rc -> r", four)
     s[f].distribute(i, four)
-    made.append((s, [c], np.roll(c, -1, 0) * 3 - np.roll(c, 2, 0)))
-    return made
+    cases.append((s, [c], np.roll(c, -1, 0) * 3 - np.roll(c, 2, 0)))
+    return cases
 
 
 def collectives(largest: int) -> None:
     """Every kind of collective, in calls of so many bytes at most."""
     mpi.LARGEST = largest
-    for s, arrays, wanted in collected():
+    for s, arrays, expected in collective_programs():
         p = td.compile(s)
         names = [t.name for t in p.signature.inputs]
-        own, carried = p(*map(p.block, names, arrays), count=True)
+        block, carried = p(*map(p.block, names, arrays), count=True)
         plan, me = p.plan(), td.mpi.rank()
-        said = (plan.received[me], plan.sent[me], plan.messages[me])
-        assert (carried.received, carried.sent, carried.messages) == said, str(s)
-        whole = p.gather(names_of(p)[-1], own)
+        planned = (plan.received[me], plan.sent[me], plan.messages[me])
+        assert (carried.received, carried.sent, carried.messages) == planned, str(s)
+        whole = p.gather(names_of(p)[-1], block)
         if me == 0:
-            np.testing.assert_array_equal(whole, wanted, err_msg=str(s))
+            np.testing.assert_array_equal(whole, expected, err_msg=str(s))
 
 
 def names_of(p: Any) -> list[str]:
@@ -115,8 +115,8 @@ def names_of(p: Any) -> list[str]:
 def modules() -> None:
     """The standalone modules of the same programs; their kernels run as Python, which starts at once."""
     os.environ["NUMBA_DISABLE_JIT"] = "1"
-    for s, arrays, wanted in [
-        *collected(),
+    for s, arrays, expected in [
+        *collective_programs(),
         (two_and_a_half(td.Grid(x=2, y=2, z=1), **SIZES), [a, b], a @ b),
         (flat(td.Grid(x=1, y=3), "", **SIZES).ranks(4), [a, b], a @ b),
     ]:
@@ -125,10 +125,10 @@ def modules() -> None:
         space: dict[str, Any] = {}
         exec(compile(text, "module of a plan", "exec"), space)
         names = [t.name for t in p.signature.inputs]
-        own = space["run"](*map(p.block, names, arrays))
-        whole = p.gather(names_of(p)[-1], own)
+        block = space["run"](*map(p.block, names, arrays))
+        whole = p.gather(names_of(p)[-1], block)
         if td.mpi.rank() == 0:
-            np.testing.assert_array_equal(whole, wanted, err_msg=str(s))
+            np.testing.assert_array_equal(whole, expected, err_msg=str(s))
 
 
 PARTS = {

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import tdsl as td
-from tdsl.distribute.engine import Begun, Event, Reduction, Transfer
+from tdsl.distribute.engine import Event, Reduction, StartTransfer, Transfer
 from tdsl.distribute.simulate import simulate
 from tdsl.distribute.steps import Exchange, Message, Reduce
 from tdsl.lang.interp import interpret
@@ -64,7 +64,7 @@ def test_phases_of_a_reduction_are_not_mixed_up() -> None:
         if rank == 1:
             yield late(True)
         if rank == 3:
-            yield Begun(late(False), 1)
+            yield StartTransfer(late(False), 1)
         yield reduce(rank, (0, 1) if rank < 2 else (2, 3))
         if rank in (0, 2):
             yield reduce(rank, (0, 2))

@@ -182,12 +182,12 @@ def test_a_folder_that_is_no_bundle(tmp_path, capsys):
 
 
 def test_numbers_do_not_depend_on_where_they_are_made():
-    x = manifest.numbers((1000,), "f32", 3)
+    x = manifest.random_array((1000,), "f32", 3)
     assert (abs(x) <= 1).all()
     assert abs(x.mean()) < 0.1
     assert 0.5 < x.std() < 0.65
-    assert set(manifest.numbers((100,), "i8", 3).tolist()) == {-3, -2, -1, 0, 1, 2, 3}
-    assert set(manifest.numbers((100,), "bool_", 3).tolist()) == {False, True}
+    assert set(manifest.random_array((100,), "i8", 3).tolist()) == {-3, -2, -1, 0, 1, 2, 3}
+    assert set(manifest.random_array((100,), "bool_", 3).tolist()) == {False, True}
 
 
 def test_what_cannot_be_bundled_is_refused(tmp_path):

@@ -16,7 +16,7 @@ from tdsl.lang.types import bool_
 TIR = Any
 
 
-def update(e: Expressions, s: Store, memory: TIR, at: TIR, value: TIR) -> TIR:
+def atomic_update(e: Expressions, s: Store, memory: TIR, at: TIR, value: TIR) -> TIR:
     """The call that updates an element atomically; TargetError for types without atomics."""
     t = dtype_of(s.value)
     if t.bytes < 4 or t == bool_:

@@ -13,18 +13,18 @@ from tdsl.codegen.ir.loops import AXES, CLUSTER
 TIR = Any
 
 
-def numbers_of(launch: Launch) -> tuple[dict[str, TIR], dict[str, TIR]]:
+def axis_indices(launch: Launch) -> tuple[dict[str, TIR], dict[str, TIR]]:
     """The index of a thread on each axis of a launch, and the CUDA variables that the kernel uses, by name.
 
     The blocks of a cluster are adjacent on blockIdx.x.
     """
-    own = {a: T.Var(a, "int32") for a, n in _sizes(launch) if n > 1 or a.endswith("Idx.x")}
+    variables = {a: T.Var(a, "int32") for a, n in _sizes(launch) if n > 1 or a.endswith("Idx.x")}
     zero, count = T.const(0, "int32"), T.const(launch.cluster, "int32")
-    numbers = {a: own.get(a, zero) for a in AXES}
+    indices = {a: variables.get(a, zero) for a in AXES}
     if launch.cluster > 1:
-        block = own["blockIdx.x"]
-        numbers |= {CLUSTER: T.truncmod(block, count), "blockIdx.x": T.truncdiv(block, count)}
-    return numbers, own
+        block = variables["blockIdx.x"]
+        indices |= {CLUSTER: T.truncmod(block, count), "blockIdx.x": T.truncdiv(block, count)}
+    return indices, variables
 
 
 def _sizes(launch: Launch) -> list[tuple[str, int]]:
@@ -34,11 +34,11 @@ def _sizes(launch: Launch) -> list[tuple[str, int]]:
     return list(sizes.items())
 
 
-def on_axes(body: TIR, own: dict[str, TIR], launch: Launch) -> TIR:
+def with_thread_extents(body: TIR, variables: dict[str, TIR], launch: Launch) -> TIR:
     """`body` inside thread_extent attributes, which give the CUDA variables `own` their ranges."""
     sizes = dict(_sizes(launch))
-    for axis in reversed(own):
+    for axis in reversed(variables):
         extent = T.const(sizes[axis], "int32")
-        number = T.IterVar(tvm.ir.Range(0, extent), own[axis], T.IterVar.ThreadIndex, axis)
-        body = T.AttrStmt(number, "thread_extent", extent, body)
+        index = T.IterVar(tvm.ir.Range(0, extent), variables[axis], T.IterVar.ThreadIndex, axis)
+        body = T.AttrStmt(index, "thread_extent", extent, body)
     return body

@@ -63,9 +63,9 @@ class DeviceArray:
 
     def numpy(self) -> np.ndarray[Any, Any]:
         """A copy of the values in CPU memory; waits for the work on `stream`."""
-        made = np.empty(self.shape, self.dtype)
-        read(self.device, self.pointer, made, self.stream)
-        return made
+        array = np.empty(self.shape, self.dtype)
+        read(self.device, self.pointer, array, self.stream)
+        return array
 
 
 def is_on_a_gpu(value: Any) -> bool:
@@ -88,12 +88,12 @@ def stream_of(value: Any, device: Device) -> int | None:
         return table.stream(CUDA, device.ordinal) or DEFAULT_STREAM
     if hasattr(value, "__dlpack__") or not hasattr(value, "__cuda_array_interface__"):
         return None  # `__dlpack__` gets the stream of the call instead
-    told: int | None = value.__cuda_array_interface__.get("stream")
-    return told
+    stream: int | None = value.__cuda_array_interface__.get("stream")
+    return stream
 
 
 @frozen
-class _Lent:
+class _ForeignArray:
     """An array of another library: `strides` in bytes, None if row-major; `here` if on the call's GPU."""
 
     pointer: int
@@ -114,57 +114,57 @@ def device_array(arg: ArrayArg, value: Any, device: Device, stream: int) -> Devi
         memory = device.allocate(array.nbytes, stream)
         memory.fill(array)
         return DeviceArray(device, memory.pointer, array.shape, array.dtype, memory, stream)
-    with _refusing(arg):
-        lent = _lent(value, device, stream)
-    if not lent.here:
-        raise refused(
+    with _convert_errors(arg):
+        foreign = _import_array(value, device, stream)
+    if not foreign.here:
+        raise array_error(
             arg, f"is on another GPU than {device.name} with number {device.ordinal}",
             "copy it there, or make its GPU the current one (torch.cuda.set_device)",
         )  # fmt: skip
-    if lent.dtype != arg.dtype.numpy:
-        raise refused(
-            arg, f"has dtype {lent.dtype}, expected {arg.dtype.numpy}", "convert it on the GPU"
+    if foreign.dtype != arg.dtype.numpy:
+        raise array_error(
+            arg, f"has dtype {foreign.dtype}, expected {arg.dtype.numpy}", "convert it on the GPU"
         )
-    if not _is_dense(lent):
+    if not _is_dense(foreign):
         hint = "pass a contiguous copy: x.contiguous(), or cupy.ascontiguousarray(x)"
-        raise refused(arg, f"is not contiguous: strides {lent.strides} bytes", hint)
-    if lent.pointer % ALIGNED:
-        raise refused(arg, f"begins at no multiple of {ALIGNED} bytes", "pass a copy")
-    return DeviceArray(device, lent.pointer, lent.shape, lent.dtype, value, stream)
+        raise array_error(arg, f"is not contiguous: strides {foreign.strides} bytes", hint)
+    if foreign.pointer % ALIGNED:
+        raise array_error(arg, f"begins at no multiple of {ALIGNED} bytes", "pass a copy")
+    return DeviceArray(device, foreign.pointer, foreign.shape, foreign.dtype, value, stream)
 
 
 @contextmanager
-def _refusing(arg: ArrayArg) -> Iterator[None]:
+def _convert_errors(arg: ArrayArg) -> Iterator[None]:
     try:
         yield
     except BufferError as error:
-        raise refused(arg, f"is not lent: {error}", "detach or convert it on the GPU") from None
+        raise array_error(arg, f"is not lent: {error}", "detach or convert it on the GPU") from None
 
 
-def _lent(value: Any, device: Device, stream: int) -> _Lent:
+def _import_array(value: Any, device: Device, stream: int) -> _ForeignArray:
     if isinstance(value, DeviceArray):
         here_ = value.device.ordinal == device.ordinal
-        return _Lent(value.pointer, value.shape, None, value.dtype, here_)
+        return _ForeignArray(value.pointer, value.shape, None, value.dtype, here_)
     if hasattr(value, "__dlpack__"):
         where = device_of(value)
         if where not in (f"cuda:{device.ordinal}", f"cuda_managed:{device.ordinal}"):
-            return _Lent(0, (), None, np.dtype(bool), here=False)
+            return _ForeignArray(0, (), None, np.dtype(bool), here=False)
         waits = None if exchange(value.__class__) else stream
-        return _Lent(*array_info(value, waits), here=True)
+        return _ForeignArray(*array_info(value, waits), here=True)
     about = value.__cuda_array_interface__
     pointer, shape = about["data"][0], tuple(about["shape"])
     strides, dtype = about.get("strides"), np.dtype(about["typestr"])
-    return _Lent(pointer, shape, strides, dtype, 0 in shape or device.has(pointer))
+    return _ForeignArray(pointer, shape, strides, dtype, 0 in shape or device.has_address(pointer))
 
 
-def _is_dense(lent: _Lent) -> bool:
-    if lent.strides is None or 0 in lent.shape:
+def _is_dense(array: _ForeignArray) -> bool:
+    if array.strides is None or 0 in array.shape:
         return True
-    own = (n * lent.dtype.itemsize for n in row_major(lent.shape))
-    return all(n == 1 or s == o for n, s, o in zip(lent.shape, lent.strides, own, strict=True))
+    dense = (n * array.dtype.itemsize for n in row_major(array.shape))
+    return all(n == 1 or s == o for n, s, o in zip(array.shape, array.strides, dense, strict=True))
 
 
-def refused(arg: ArrayArg, what: str, hint: str) -> TypeMismatch:
+def array_error(arg: ArrayArg, what: str, hint: str) -> TypeMismatch:
     """The TypeMismatch for an array argument that a call does not accept."""
     return TypeMismatch(
         f"{arg.name} {what}", loc=here(), label="this call", related=declaration_of(arg), hint=hint

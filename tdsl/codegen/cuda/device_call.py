@@ -16,23 +16,23 @@ from typing import Any
 
 from tdsl.codegen.cuda.device_array import (
     DeviceArray,
+    array_error,
     device_array,
     is_on_a_gpu,
-    refused,
     stream_of,
 )
 from tdsl.codegen.cuda.driver import DEFAULT_STREAM, Device, driver
 from tdsl.codegen.cuda.executable import CudaExecutable
-from tdsl.codegen.cuda.fast_launch import FastCall, fast_launch, made
+from tdsl.codegen.cuda.fast_launch import FastCall, empty_array, fast_launch
 from tdsl.codegen.cuda.launcher import plain
-from tdsl.codegen.cuda.streams import chosen
+from tdsl.codegen.cuda.streams import selected_stream
 from tdsl.codegen.ir.loops import SizeParam
 from tdsl.codegen.runtime.arrays import as_scalar
 from tdsl.codegen.runtime.binding import bind, bind_outputs, bind_sizes, check_shape, output_shape
 from tdsl.codegen.runtime.call import Entry
 from tdsl.codegen.runtime.signature import ArrayArg, Specialisation, dense_specialisation
 
-_KEPT = 4  # variants tried on the fast path
+_MAX_RECENT = 4  # variants tried on the fast path
 
 
 def uses_a_gpu(args: Sequence[Any], kwargs: dict[str, Any], out: Any) -> bool:
@@ -46,52 +46,52 @@ class DeviceCalls:
 
     def __init__(self, entry: Entry, find: Callable[[], Device] | None = None) -> None:
         self._entry, self._find = entry, find or (lambda: driver().device())
-        self._known: dict[tuple[Specialisation, int, tuple[int, ...]], FastCall] = {}
+        self._fast_calls: dict[tuple[Specialisation, int, tuple[int, ...]], FastCall] = {}
         self._recent: tuple[FastCall, ...] = ()
 
-    def again(self, args: tuple[Any, ...], out: Any) -> Any:
+    def call_fast(self, args: tuple[Any, ...], out: Any) -> Any:
         """The results of a call on the fast path; None if the call is like no recent one."""
-        for quick in self._recent:
-            found = quick(args, out)
-            if found is not None:
-                return found
+        for call in self._recent:
+            result = call(args, out)
+            if result is not None:
+                return result
         return None
 
     def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Any:
         """The results of a call on the slow path; None if all arrays are in CPU memory."""
-        return self._slow(args, kwargs, out) if uses_a_gpu(args, kwargs, out) else None
+        return self._call_slow(args, kwargs, out) if uses_a_gpu(args, kwargs, out) else None
 
-    def _slow(self, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Any:
+    def _call_slow(self, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Any:
         entry, device, signature = self._entry, self._find(), self._entry.signature
         values = bind(signature, args, kwargs)
-        given = bind_outputs(signature, out)
-        stream = _stream(device, (*values, *given))
-        held: dict[str, Any] = {}
+        outputs = bind_outputs(signature, out)
+        stream = _stream(device, (*values, *outputs))
+        bound: dict[str, Any] = {}
         for arg, value in zip(signature.inputs, values, strict=True):
             if isinstance(arg, ArrayArg):
-                held[arg.name] = device_array(arg, value, device, stream)
+                bound[arg.name] = device_array(arg, value, device, stream)
             else:
-                held[arg.name] = as_scalar(arg, value)
-        for output, value in zip(signature.outputs, given, strict=True):
+                bound[arg.name] = as_scalar(arg, value)
+        for output, value in zip(signature.outputs, outputs, strict=True):
             if value is not None:
                 if not is_on_a_gpu(value):
-                    raise refused(output, "in out= is on the CPU", "pass memory of the GPU")
-                held[output.name] = device_array(output, value, device, stream)
-                _check_apart(output, held)
-        arrays = [(arg, held[arg.name]) for arg in signature.arrays if arg.name in held]
+                    raise array_error(output, "in out= is on the CPU", "pass memory of the GPU")
+                bound[output.name] = device_array(output, value, device, stream)
+                _check_no_overlap(output, bound)
+        arrays = [(arg, bound[arg.name]) for arg in signature.arrays if arg.name in bound]
         sizes = bind_sizes(signature, arrays)
         for output in signature.outputs:
             shape = output_shape(signature, output, sizes)
-            if output.name in held:
-                check_shape(output, held[output.name], shape)
+            if output.name in bound:
+                check_shape(output, bound[output.name], shape)
             else:
-                held[output.name] = made(device, shape, output.dtype.numpy, stream)
+                bound[output.name] = empty_array(device, shape, output.dtype.numpy, stream)
         fixed = {name: sizes[name] for name in signature.sizes}
         variant = dense_specialisation(signature, fixed, entry.dynamic)
         executable = entry.executable(variant)
         assert isinstance(executable, CudaExecutable)
         launcher = executable.launcher(device)
-        passed = [held[arg.name] for arg in (*signature.inputs, *signature.outputs)]
+        passed = [bound[arg.name] for arg in (*signature.inputs, *signature.outputs)]
         open_ = [fixed[p.name] for p in executable.params if isinstance(p, SizeParam)]
 
         def start(values: Sequence[Any], stream: int) -> None:
@@ -99,34 +99,34 @@ class DeviceCalls:
 
         start([x.pointer if isinstance(x, DeviceArray) else plain(x) for x in passed], stream)
         key = variant, device.ordinal, tuple(open_)
-        if key not in self._known:
-            shapes = {name: x.shape for name, x in held.items() if isinstance(x, DeviceArray)}
-            self._known[key] = fast_launch(
+        if key not in self._fast_calls:
+            shapes = {name: x.shape for name, x in bound.items() if isinstance(x, DeviceArray)}
+            self._fast_calls[key] = fast_launch(
                 signature, shapes, device, start if open_ else launcher.start
             )
-            self._recent = tuple(self._known.values())[: -_KEPT - 1 : -1]
+            self._recent = tuple(self._fast_calls.values())[: -_MAX_RECENT - 1 : -1]
         results = tuple(
-            held[o.name] if value is None else value
-            for o, value in zip(signature.outputs, given, strict=True)
+            bound[o.name] if value is None else value
+            for o, value in zip(signature.outputs, outputs, strict=True)
         )
         return results[0] if len(results) == 1 else results
 
 
 def _stream(device: Device, values: Sequence[Any]) -> int:
     """The stream of a call, after it was made to wait for the streams on which its arrays are written."""
-    own = [s for x in values if is_on_a_gpu(x) and (s := stream_of(x, device))]
-    asked = chosen.get()
-    stream = asked if asked is not None else own[0] if own else DEFAULT_STREAM
-    for other in dict.fromkeys(own):
+    streams = [s for x in values if is_on_a_gpu(x) and (s := stream_of(x, device))]
+    selected = selected_stream.get()
+    stream = selected if selected is not None else streams[0] if streams else DEFAULT_STREAM
+    for other in dict.fromkeys(streams):
         if other != stream:
-            device.follow(stream, other)
+            device.wait_for_stream(stream, other)
     return stream
 
 
-def _check_apart(output: ArrayArg, held: dict[str, Any]) -> None:
-    own = held[output.name]
-    others = {n: x for n, x in held.items() if n != output.name and isinstance(x, DeviceArray)}
+def _check_no_overlap(output: ArrayArg, bound: dict[str, Any]) -> None:
+    array = bound[output.name]
+    others = {n: x for n, x in bound.items() if n != output.name and isinstance(x, DeviceArray)}
     for name, other in others.items():
-        first, last = max(own.pointer, other.pointer), own.pointer + own.nbytes
+        first, last = max(array.pointer, other.pointer), array.pointer + array.nbytes
         if first < min(last, other.pointer + other.nbytes):
-            raise refused(output, f"in out= shares memory with {name}", "pass other memory")
+            raise array_error(output, f"in out= shares memory with {name}", "pass other memory")

@@ -20,7 +20,7 @@ _COPY_TILE = "cp.async.bulk.tensor.{rank}d.shared::cluster.global.tile.mbarrier:
 def _copy_tile(*, cluster: bool = False) -> str:
     """The function that copies boxes of 1 to 5 axes by TMA, to one block or, multicast, to a cluster."""
     name = "tdsl_copy_tile_to" if cluster else "tdsl_copy_tile"
-    made = f"""
+    text = f"""
 template <{"int Blocks, " * cluster}class... I> __device__ __forceinline__
 void {name}(void *to, unsigned long long map, void *p, I... at) {{
   const int c[] = {{at...}};
@@ -32,11 +32,11 @@ void {name}(void *to, unsigned long long map, void *p, I... at) {{
         if cluster:
             copy += ".multicast::cluster"
             mask, given = f", %{rank + 3}", ', "h"((unsigned short)((1 << Blocks) - 1))'
-        made += f"""  if constexpr (sizeof...(at) == {rank})
+        text += f"""  if constexpr (sizeof...(at) == {rank})
     asm volatile("{copy} [%0], [%1, {{{places}}}], [%2]{mask};"
                  :: "r"(tdsl_shared(to)), "l"(map), "r"(tdsl_shared(p)), {values}{given} : "memory");
 """
-    return made + "}\n"
+    return text + "}\n"
 
 
 FUNCTIONS = {
@@ -434,7 +434,7 @@ template <int N> __device__ __forceinline__ void tdsl_wgmma_wait() {
 """,
 }  # in an order in which each function calls only earlier ones
 
-_NEEDS = {
+_CALLEES = {
     "tdsl_add": ("tdsl_unsigned",), "tdsl_sub": ("tdsl_unsigned",), "tdsl_neg": ("tdsl_unsigned",),
     "tdsl_abs": ("tdsl_unsigned", "tdsl_neg"), "tdsl_floordiv": ("tdsl_unsigned", "tdsl_neg"),
     "tdsl_shl": ("tdsl_unsigned",), "tdsl_shr": ("tdsl_unsigned",), "tdsl_pow": ("tdsl_mul",),
@@ -457,5 +457,5 @@ def functions_text(used: Iterable[str]) -> str:
     """
     names = {name.partition("<")[0] for name in used}
     for name in list(names):
-        names.update(_NEEDS.get(name, ()))
+        names.update(_CALLEES.get(name, ()))
     return "".join(text for name, text in FUNCTIONS.items() if name in names)

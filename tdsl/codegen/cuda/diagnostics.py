@@ -7,16 +7,16 @@ import re
 from tdsl.core.source import here
 from tdsl.errors import TargetError
 
-_AT = re.compile(r"kernels\.cu\((\d+)\)")
-_AROUND = 2  # lines shown before and after the line of the error
-_LISTED = 5  # errors listed in the note
+_ERROR_LINE = re.compile(r"kernels\.cu\((\d+)\)")
+_CONTEXT_LINES = 2  # lines shown before and after the line of the error
+_MAX_ERRORS = 5  # errors listed in the note
 
 
-def rejected(compiler: str, log: str, arch: str, text: str) -> TargetError:
+def rejection_error(compiler: str, log: str, arch: str, text: str) -> TargetError:
     """The error for CUDA source that `compiler` rejects, with a note: its first messages, a source excerpt.
 
     >>> text = "int f() {\\n  return x;\\n}"
-    >>> error = rejected("NVRTC", "kernels.cu(2): error: no such name", "sm_80", text)
+    >>> error = rejection_error("NVRTC", "kernels.cu(2): error: no such name", "sm_80", text)
     >>> print(error.__notes__[0])
     kernels.cu(2): error: no such name
         1 | int f() {
@@ -36,15 +36,15 @@ def rejected(compiler: str, log: str, arch: str, text: str) -> TargetError:
         label="this call",
         hint=hint,
     )
-    error.add_note("\n".join([*errors[:_LISTED], *_excerpt(errors[0], text)]))
+    error.add_note("\n".join([*errors[:_MAX_ERRORS], *_excerpt(errors[0], text)]))
     return error
 
 
 def _excerpt(error: str, text: str) -> list[str]:
     """The source line that an error message names, and the lines around it."""
-    at = _AT.search(error)
+    at = _ERROR_LINE.search(error)
     if at is None:
         return []
     wrong, lines = int(at[1]), text.splitlines()
-    first, last = max(wrong - _AROUND, 1), min(wrong + _AROUND, len(lines))
+    first, last = max(wrong - _CONTEXT_LINES, 1), min(wrong + _CONTEXT_LINES, len(lines))
     return [f"{'>' if n == wrong else ' '} {n:>3} | {lines[n - 1]}" for n in range(first, last + 1)]

@@ -17,12 +17,12 @@ DEFAULT_STREAM = 1  # CU_STREAM_LEGACY: the stream of libraries that have not be
 MOST_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 _MAJOR, _MINOR = 75, 76  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_*
 _HAS_POOLS = 115  # CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED
-_KEEP_UP_TO = 4  # CU_MEMPOOL_ATTR_RELEASE_THRESHOLD
+_RELEASE_THRESHOLD = 4  # CU_MEMPOOL_ATTR_RELEASE_THRESHOLD
 _ORDINAL_OF_POINTER = 9  # CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
 _NO_CONTEXT = 201  # CUDA_ERROR_INVALID_CONTEXT
 
 # Errors after which the context is unusable, and with it the GPU in this process.
-_LASTING = frozenset({214, 700, 702, 710, 714, 715, 716, 717, 718, 719, 721})
+_STICKY_ERRORS = frozenset({214, 700, 702, 710, 714, 715, 716, 717, 718, 719, 721})
 
 
 class Driver:
@@ -45,9 +45,9 @@ class Driver:
         """Call a function of the driver; TargetError if it fails."""
         status = getattr(self.library, name)(*arguments)
         if status:
-            self.failed(status, doing or name)
+            self.raise_error(status, doing or name)
 
-    def failed(self, status: int, doing: str) -> NoReturn:
+    def raise_error(self, status: int, doing: str) -> NoReturn:
         """Raise the TargetError for an error code of the driver."""
         text = ctypes.c_char_p()
         self.library.cuGetErrorString(status, ctypes.byref(text))
@@ -57,7 +57,7 @@ class Driver:
             loc=here(),
             label="this call",
             hint="this process cannot use the GPU any more; td.emulate(f) finds such faults on the CPU"
-            if status in _LASTING
+            if status in _STICKY_ERRORS
             else "the GPU can be used further; td.emulate(f) runs the same kernels on the CPU",
         )
 
@@ -69,8 +69,8 @@ class Driver:
 
     def version(self) -> str:
         """The newest CUDA version that the driver supports."""
-        told = self.number("cuDriverGetVersion")
-        return f"{told // 1000}.{told % 1000 // 10}"
+        version = self.number("cuDriverGetVersion")
+        return f"{version // 1000}.{version % 1000 // 10}"
 
     def device_count(self) -> int:
         """The number of GPUs."""
@@ -81,17 +81,17 @@ class Driver:
         context = Handle()
         self.call("cuCtxGetCurrent", ctypes.byref(context))
         ordinal = self.number("cuCtxGetDevice") if context.value else 0
-        found = self._devices.get(ordinal)
-        if found is None:
+        device = self._devices.get(ordinal)
+        if device is None:
             if ordinal >= self.device_count():
                 raise TargetError(
                     "there is no GPU here", loc=here(), label="this call",
                     hint="td.emulate(f) runs the same kernels on the CPU",
                 )  # fmt: skip
-            found = self._devices[ordinal] = Device(self, ordinal)
+            device = self._devices[ordinal] = Device(self, ordinal)
         if not context.value:
-            found.make_current()
-        return found
+            device.make_current()
+        return device
 
 
 class Device:
@@ -109,10 +109,11 @@ class Device:
             pool, most = Handle(), ctypes.c_uint64(2**64 - 1)
             driver.call("cuDeviceGetDefaultMemPool", ctypes.byref(pool), self._handle)
             # otherwise the pool returns memory to the system at each synchronisation
-            driver.call("cuMemPoolSetAttribute", pool, _KEEP_UP_TO, ctypes.byref(most))
-            self._get, self._put = driver.library.cuMemAllocAsync, driver.library.cuMemFreeAsync
-            self._get.argtypes = [ctypes.c_void_p, ctypes.c_size_t, Handle]
-            self._put.argtypes = [ctypes.c_uint64, Handle]
+            driver.call("cuMemPoolSetAttribute", pool, _RELEASE_THRESHOLD, ctypes.byref(most))
+            self._allocate_async = driver.library.cuMemAllocAsync
+            self._free_async = driver.library.cuMemFreeAsync
+            self._allocate_async.argtypes = [ctypes.c_void_p, ctypes.c_size_t, Handle]
+            self._free_async.argtypes = [ctypes.c_uint64, Handle]
 
     def attribute(self, which: int) -> int:
         """The value of an attribute, `which` of CU_DEVICE_ATTRIBUTE_*."""
@@ -130,34 +131,34 @@ class Device:
 
     def load(self, cubin: bytes, names: Sequence[str]) -> tuple[Handle, ...]:
         """The kernels of a cubin with these names; they stay loaded until the process ends."""
-        module, found = Handle(), []
+        module, functions = Handle(), []
         self.driver.call("cuModuleLoadData", ctypes.byref(module), cubin)
         for name in names:
             function = Handle()
             self.driver.call("cuModuleGetFunction", ctypes.byref(function), module, name.encode())
-            found.append(function)
-        return tuple(found)
+            functions.append(function)
+        return tuple(functions)
 
     def allocate(self, count: int, stream: int = DEFAULT_STREAM) -> Memory:
         """Allocate `count` bytes of GPU memory in stream order; freed when the returned object is deleted."""
         pointer = ctypes.c_uint64()
         if self._has_pool:
-            status = self._get(ctypes.byref(pointer), count or 1, stream)
+            status = self._allocate_async(ctypes.byref(pointer), count or 1, stream)
         else:
             size = ctypes.c_size_t(count or 1)
             status = self.driver.library.cuMemAlloc_v2(ctypes.byref(pointer), size)
         if status:
-            self.driver.failed(status, f"making an array of {count} bytes")
+            self.driver.raise_error(status, f"making an array of {count} bytes")
         return Memory(self, pointer.value, count, stream)
 
     def release(self, memory: Memory) -> None:
         """Free memory after the work enqueued on its stream so far."""
         if self._has_pool:
-            self._put(memory.pointer, memory.stream)
+            self._free_async(memory.pointer, memory.stream)
         else:
             self.driver.library.cuMemFree_v2(ctypes.c_uint64(memory.pointer))  # synchronises
 
-    def has(self, pointer: int) -> bool:
+    def has_address(self, pointer: int) -> bool:
         """True for an address in the memory of this GPU, according to the driver."""
         ordinal = ctypes.c_int(-1)
         status = self.driver.library.cuPointerGetAttribute(
@@ -169,7 +170,7 @@ class Device:
         """Wait for all work on a stream."""
         self.driver.call("cuStreamSynchronize", Handle(stream), doing=doing)
 
-    def follow(self, stream: int, other: int) -> None:
+    def wait_for_stream(self, stream: int, other: int) -> None:
         """Make later work on `stream` wait for the work enqueued on `other` so far."""
         event = Event(self)
         event.record(other)
@@ -229,16 +230,16 @@ class Event:
         return passed.value
 
 
-def runs_on(arch: str, own: str) -> bool:
+def runs_on(arch: str, gpu: str) -> bool:
     """True if code for `arch` runs on a GPU of `own`: same major version, minor at most; equal for "a".
 
     >>> runs_on("sm_80", "sm_86"), runs_on("sm_80", "sm_90"), runs_on("sm_90a", "sm_90")
     (True, False, True)
     """
-    wanted, found = arch.removeprefix("sm_"), own.removeprefix("sm_")
-    if wanted.endswith("a"):
-        return wanted[:-1] == found
-    return wanted[:-1] == found[:-1] and int(wanted) <= int(found)
+    required, present = arch.removeprefix("sm_"), gpu.removeprefix("sm_")
+    if required.endswith("a"):
+        return required[:-1] == present
+    return required[:-1] == present[:-1] and int(required) <= int(present)
 
 
 @functools.cache

@@ -11,7 +11,7 @@ from tdsl.codegen.cuda.driver import DEFAULT_STREAM, Device, driver, read
 from tdsl.codegen.cuda.launcher import POINTER, Launcher, code_of, plain
 from tdsl.codegen.cuda.record import Module
 from tdsl.codegen.cuda.size_formulas import argument_name
-from tdsl.codegen.cuda.streams import chosen
+from tdsl.codegen.cuda.streams import selected_stream
 from tdsl.codegen.ir.loops import Argument, BufferParam, Check, Kernel, ScalarParam
 from tdsl.codegen.ir.statements import walk
 from tdsl.codegen.runtime.failure import check_error
@@ -50,21 +50,21 @@ class CudaExecutable:
         Raises TargetError if there is no GPU, the GPU has another architecture, or a launch fails.
         """
         device = self._find()
-        launcher, stream = self.launcher(device), chosen.get() or DEFAULT_STREAM
+        launcher, stream = self.launcher(device), selected_stream.get() or DEFAULT_STREAM
         values: list[Any] = []
-        held = []
+        copies = []
         for p, value in zip(self.params, arguments, strict=True):
             if isinstance(p, BufferParam):
                 array = np.ascontiguousarray(value)
                 memory = device.allocate(array.nbytes, stream)
                 values.append(memory.pointer)
-                held.append((p, value, array, memory))
+                copies.append((p, value, array, memory))
                 if not p.written:
                     memory.fill(array)
             else:
                 values.append(plain(value) if isinstance(p, ScalarParam) else int(value))
         launcher.start(values, stream, wait=True)
-        for p, value, array, memory in held:
+        for p, value, array, memory in copies:
             if p.written:
                 read(device, memory.pointer, array, stream)
                 if array is not value:
@@ -75,13 +75,13 @@ class CudaExecutable:
 
         TargetError if the device has another architecture.
         """
-        found = self._launchers.get(device.ordinal)
-        if found is None:
+        launcher = self._launchers.get(device.ordinal)
+        if launcher is None:
             formats = {argument_name(p): _format(p) for p in self.params}
-            found = self._launchers[device.ordinal] = Launcher(
+            launcher = self._launchers[device.ordinal] = Launcher(
                 device, self.module, formats, self._failure
             )
-        return found
+        return launcher
 
     def _failure(self, site: int, values: bytes) -> TdslError:
         """The error of a failed check that a kernel recorded; `values` has 8 bytes for each value shown."""

@@ -42,9 +42,11 @@ from tdsl.lang.types import DType, bf16, bool_, f8e4m3, f8e5m2, f16, f32, i64, u
 
 TIR = Any
 
-_MUCH = 200  # nodes of an expression written out, from which on shared parts are bound to variables
-_SEVERAL = 8  # fewest nodes of a shared part that is bound
-_DEEP = 60  # nested operators after which a part is bound
+_SHARE_NODES = (
+    200  # nodes of an expression written out, from which on shared parts become variables
+)
+_MIN_SHARED_NODES = 8  # fewest nodes of a shared part that is bound
+_MAX_DEPTH = 60  # nested operators after which a part is bound
 
 BYTES = (f8e4m3, f8e5m2)
 _NAMES = {"b": "bool", "i": "int", "u": "uint", "f": "float"}
@@ -57,10 +59,10 @@ _C_TYPES = {
 _COMPARE: dict[str, Callable[[TIR, TIR], TIR]] = {
     "eq": T.EQ, "ne": T.NE, "lt": T.LT, "le": T.LE, "gt": T.GT, "ge": T.GE,
 }  # fmt: skip
-_PLAIN: dict[str, Callable[[TIR, TIR], TIR]] = {
+_ARITHMETIC: dict[str, Callable[[TIR, TIR], TIR]] = {
     "add": T.Add, "sub": T.Sub, "mul": T.Mul, "div": T.Div, "min": T.Min, "max": T.Max,
 }  # fmt: skip
-_BITS: dict[str, Callable[[TIR, TIR], TIR]] = {
+_BITWISE: dict[str, Callable[[TIR, TIR], TIR]] = {
     "and": T.bitwise_and, "or": T.bitwise_or, "xor": T.bitwise_xor,
 }  # fmt: skip
 _LOGIC: dict[str, Callable[[TIR, TIR], TIR]] = {"and": T.And, "or": T.Or, "xor": T.NE}
@@ -129,7 +131,7 @@ def _fits(n: Expr, facts: Facts) -> bool:
     return lo is not None and hi is not None and lo >= -(2**31) and hi < 2**31
 
 
-def _is_place(e: Expr) -> bool:
+def _cannot_overflow(e: Expr) -> bool:
     """True for an index of loop variables, sizes and small constants, which cannot overflow 64 bits."""
     return all(
         isinstance(n, Var | Size | Binary) or (isinstance(n, Const) and abs(n.value) < 2**31)
@@ -174,7 +176,7 @@ class Expressions:
 
     def bind_shared(self, e: Expr) -> None:
         """Bind variables to parts of a large expression that it uses several times or nests deeply."""
-        if tree_size(e) < _MUCH and height(e) < _DEEP:
+        if tree_size(e) < _SHARE_NODES and height(e) < _MAX_DEPTH:
             return
         distinct = [n for n in dict.fromkeys(post_order(e)) if isinstance(n, Expr)]
         uses = Counter(c for n in distinct for c in dict.fromkeys(children(n)))
@@ -182,8 +184,8 @@ class Expressions:
         indices = post_order(*(x for n in masked for x in n.index))
         guarded = {n for n in indices if isinstance(n, Expr) and has_data(n)}
         for n in distinct:
-            again = uses[n] > 1 and tree_size(n) >= _SEVERAL
-            if (again or height(n) % _DEEP == 0) and not (n in self.bound or n in guarded):
+            is_shared = uses[n] > 1 and tree_size(n) >= _MIN_SHARED_NODES
+            if (is_shared or height(n) % _MAX_DEPTH == 0) and not (n in self.bound or n in guarded):
                 narrow = dtype_of(n) == i64 and in_int32(n, self.facts)
                 value = self.index(n) if narrow else self.node(n, {})
                 kind = dtype_text(value)
@@ -197,10 +199,10 @@ class Expressions:
     def node(self, e: Expr, done: dict[Expr, TIR]) -> TIR:
         """The TIR of an expression; `done` caches its parts, each of which is lowered once."""
         if e not in done:
-            done[e] = self.made(e, done)
+            done[e] = self.lower(e, done)
         return done[e]
 
-    def made(self, e: Expr, done: dict[Expr, TIR]) -> TIR:
+    def lower(self, e: Expr, done: dict[Expr, TIR]) -> TIR:
         """The TIR of an expression from the TIR of its operands."""
         if e in self.bound:
             return as_type(tir_type(dtype_of(e)), self.bound[e])
@@ -242,7 +244,7 @@ class Expressions:
         if e in self.bound:
             return as_type(dtype_text(self.bound[e]), self.bound[e])
         if not in_int32(e, self.facts):
-            return self.long_index(e) if _is_place(e) else self.node(e, {})
+            return self.long_index(e) if _cannot_overflow(e) else self.node(e, {})
         match e:
             case Const(value):
                 return T.const(int(value), "int32")
@@ -250,8 +252,8 @@ class Expressions:
                 return as_type("int32", self.scalars[name])
             case Binary("floordiv" | "mod" as op, x, y):
                 return self.quotient(op, x, y)
-            case Binary(op, x, y) if op in _PLAIN:
-                return _PLAIN[op](self.index(x), self.index(y))
+            case Binary(op, x, y) if op in _ARITHMETIC:
+                return _ARITHMETIC[op](self.index(x), self.index(y))
             case Select(cond, yes, no):
                 return T.Select(self.node(cond, {}), self.index(yes), self.index(no))
             case Unary("neg", x):
@@ -265,7 +267,7 @@ class Expressions:
             return as_type("int64", self.index(e))
         match e:
             case Binary("add" | "sub" | "mul" as op, x, y):
-                return _PLAIN[op](self.long_index(x), self.long_index(y))
+                return _ARITHMETIC[op](self.long_index(x), self.long_index(y))
             case Binary("floordiv" | "mod" as op, x, Const(n)) if n > 0 and self.is_natural(x):
                 divide = T.truncdiv if op == "floordiv" else T.truncmod
                 return divide(self.long_index(x), T.const(int(n), "int64"))
@@ -300,19 +302,19 @@ class Expressions:
         """The offset of an element in a flat buffer; `certain` if its index may be computed in any case."""
         swizzle = self.swizzles.get(buffer)
         if swizzle is None:
-            place = self.flat(buffer, index)
+            place = self.flat_offset(buffer, index)
             if certain:
                 self.bind_shared(place)
             return self.index(place)
         inner, outer = swizzle.split_offset(self.in_panels(buffer, index), self.facts)
         chunk, line = (T.const(n, "int32") for n in (swizzle.chunk, swizzle.line))
-        own = self.index(inner)
-        order = T.truncmod(T.truncdiv(own, line), T.const(swizzle.count, "int32"))
+        inner_offset = self.index(inner)
+        order = T.truncmod(T.truncdiv(inner_offset, line), T.const(swizzle.count, "int32"))
         if simplify(Binary("mod", inner, integer(swizzle.chunk)), self.facts) == integer(0):
             # a multiple of a chunk, in a form that shows the compiler the alignment of chunk-wide accesses
-            at = T.Mul(T.bitwise_xor(T.truncdiv(own, chunk), order), chunk)
+            at = T.Mul(T.bitwise_xor(T.truncdiv(inner_offset, chunk), order), chunk)
         else:
-            at = T.bitwise_xor(own, T.Mul(order, chunk))
+            at = T.bitwise_xor(inner_offset, T.Mul(order, chunk))
         return T.Add(at, self.index(outer))
 
     def in_panels(self, buffer: str, index: tuple[Expr, ...]) -> Expr:
@@ -320,7 +322,7 @@ class Expressions:
         strides = tuple(n for n in self.buffers[buffer][1] if isinstance(n, int))
         return simplify(self.swizzles[buffer].panel_offset(index, strides), self.facts)
 
-    def flat(self, buffer: str, index: tuple[Expr, ...]) -> Expr:
+    def flat_offset(self, buffer: str, index: tuple[Expr, ...]) -> Expr:
         """The offset as a loop-IR expression; of a fragment's element, the number of its register."""
         fragment = self.fragments.get(buffer)
         if fragment is not None:
@@ -333,13 +335,13 @@ class Expressions:
                 total = as_expr(as_sum(total).plus(as_sum(Binary("mul", i, stride))))
         return total
 
-    def wide(self, t: DType, x: TIR) -> TIR:
+    def widen(self, t: DType, x: TIR) -> TIR:
         """A value converted to the type of its arithmetic, which is f32 for narrow floats."""
         if t in BYTES:
             return self.call(f"tdsl_from_{t.name}", "float32", x)
         return as_type("float32", x) if t.is_narrow else x
 
-    def rounded(self, t: DType, x: TIR) -> TIR:
+    def narrow(self, t: DType, x: TIR) -> TIR:
         """A result computed from `wide` values, rounded to type `t`."""
         if t in BYTES:
             return self.call(f"tdsl_to_{t.name}", "uint8", x)
@@ -353,35 +355,35 @@ class Expressions:
             return T.bitwise_not(x)
         if not t.is_float:
             return self.call(f"tdsl_{op}<{c_type(t)}>", tir_type(t), x)
-        wide = self.wide(t, x)
+        wide = self.widen(t, x)
         if op == "abs":
-            return self.rounded(t, self.call("fabs", _wide_type(t), wide))
-        return self.rounded(t, T.Mul(T.const(-1.0, _wide_type(t)), wide))
+            return self.narrow(t, self.call("fabs", _wide_type(t), wide))
+        return self.narrow(t, T.Mul(T.const(-1.0, _wide_type(t)), wide))
 
     def binary(self, op: str, t: DType, x: TIR, y: TIR) -> TIR:
         """The TIR of a binary operator on two values of type `t`."""
         if op in COMPARISONS:
-            return _COMPARE[op](self.wide(t, x), self.wide(t, y))
+            return _COMPARE[op](self.widen(t, x), self.widen(t, y))
         if t == bool_:
             return {"min": T.And, "max": T.Or, **_LOGIC}[op](x, y)
-        if op in _BITS:
-            return _BITS[op](x, y)
+        if op in _BITWISE:
+            return _BITWISE[op](x, y)
         name = tir_type(t)
         if not t.is_float:
             return self.call(f"tdsl_{op}<{c_type(t)}>", name, x, y)
-        a, b, wide = self.wide(t, x), self.wide(t, y), _wide_type(t)
+        a, b, wide = self.widen(t, x), self.widen(t, y), _wide_type(t)
         match op:
             case "div" if self.fast and isinstance(b, T.FloatImm) and b.value:
-                made = T.Mul(a, T.const(1 / b.value, wide))
+                result = T.Mul(a, T.const(1 / b.value, wide))
             case "add" | "sub" | "mul" | "div":
-                made = _PLAIN[op](a, b)
+                result = _ARITHMETIC[op](a, b)
             case "floordiv" | "mod":
-                made = self.call(f"tdsl_float_{op}", wide, a, b)
+                result = self.call(f"tdsl_float_{op}", wide, a, b)
             case "pow":
-                made = self.call("pow", wide, a, b)
+                result = self.call("pow", wide, a, b)
             case _:
-                made = self.call(f"tdsl_{op}", wide, a, b)
-        return self.rounded(t, made)
+                result = self.call(f"tdsl_{op}", wide, a, b)
+        return self.narrow(t, result)
 
     def cast(self, x: TIR, of: DType, to: DType, *, saturate: bool) -> TIR:
         """The value `x` of type `of` converted to type `to`."""
@@ -389,13 +391,13 @@ class Expressions:
             return x
         name = tir_type(to)
         if to == bool_:
-            return T.NE(self.wide(of, x), T.const(0, _wide_type(of)))
+            return T.NE(self.widen(of, x), T.const(0, _wide_type(of)))
         if to.is_float or of == bool_:
-            wide = self.wide(of, x)
+            wide = self.widen(of, x)
             # conversions to narrow floats go through f32
-            return self.rounded(to, as_type("float32", wide) if to.is_narrow else wide)
+            return self.narrow(to, as_type("float32", wide) if to.is_narrow else wide)
         if of.is_float:
-            return self.call(f"tdsl_to_integer<{c_type(to)}>", name, self.wide(of, x))
+            return self.call(f"tdsl_to_integer<{c_type(to)}>", name, self.widen(of, x))
         if saturate:
             return self.call(f"tdsl_saturate<{c_type(to)}>", name, x)
         return as_type(name, x)
@@ -404,21 +406,21 @@ class Expressions:
         """A call of a function of `lang.expr.FUNCTIONS`; `given` are its arguments in the loop IR."""
         of = dtype_of(given[0])
         if fn in ("popcount", "clz", "ctz"):
-            made = self.call(f"tdsl_{fn}<{c_type(of)}>", tir_type(of), args[0])
-            return self.cast(made, of, dtype, saturate=False)
+            bits = self.call(f"tdsl_{fn}<{c_type(of)}>", tir_type(of), args[0])
+            return self.cast(bits, of, dtype, saturate=False)
         if fn == "reinterpret":
             return self.call(f"tdsl_bits<{c_type(dtype)}>", tir_type(dtype), args[0])
         if fn == "random":
             return self.random(args, dtype)
-        wide, name = [self.wide(of, a) for a in args], _wide_type(of)
+        wide, name = [self.widen(of, a) for a in args], _wide_type(of)
         if fn in ("isnan", "isinf", "isfinite"):  # calls, since TVM folds x != x to false
             return self.call(f"tdsl_{fn}", "bool", wide[0])
         if fn == "rsqrt":
             root = self.call("sqrt", name, wide[0])
-            return self.rounded(dtype, T.Div(T.const(1.0, name), root))
+            return self.narrow(dtype, T.Div(T.const(1.0, name), root))
         if self.fast and fn == "exp" and name == "float32":
-            return self.rounded(dtype, self.call("tdsl_fast_exp", name, *wide))
-        return self.rounded(dtype, self.call(_FUNCTIONS[fn], name, *wide))
+            return self.narrow(dtype, self.call("tdsl_fast_exp", name, *wide))
+        return self.narrow(dtype, self.call(_FUNCTIONS[fn], name, *wide))
 
     def random(self, keys: list[TIR], dtype: DType) -> TIR:
         """A random float in [0, 1), from a hash of integers."""
@@ -461,10 +463,10 @@ def _constant(value: Any, dtype: DType) -> TIR:
 
 def as_type(name: str, x: TIR) -> TIR:
     """A TIR expression cast to the type `name`, unless it has it."""
-    own = dtype_text(x)
-    if own == name:
+    type_name = dtype_text(x)
+    if type_name == name:
         return x
-    if own.startswith("int") and name.startswith(
+    if type_name.startswith("int") and name.startswith(
         "uint"
     ):  # TVM fails to fold this cast of a negative constant
         return T.call_pure_extern(name, f"({_C_TYPES[name]})", x)

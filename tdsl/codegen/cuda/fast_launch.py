@@ -14,7 +14,7 @@ from typing import Any
 
 from tdsl.codegen.cuda.device_array import ALIGNED, CUDA, DeviceArray
 from tdsl.codegen.cuda.driver import DEFAULT_STREAM, Device
-from tdsl.codegen.cuda.streams import chosen
+from tdsl.codegen.cuda.streams import selected_stream
 from tdsl.codegen.ir.loops import row_major
 from tdsl.codegen.runtime.dlpack_exchange import BorrowedTensor, device_word, exchange, kind_word
 from tdsl.codegen.runtime.signature import ArrayArg, ScalarArg, Signature
@@ -82,8 +82,8 @@ def fast_launch(
     launches the kernels, given addresses and numbers, and a stream.
     """
     namespace: dict[str, Any] = {
-        "chosen": chosen.get, "spare": _spare, "BorrowedTensor": BorrowedTensor, "exchange": exchange,
-        "start": start,
+        "chosen": selected_stream.get, "spare": _spare, "BorrowedTensor": BorrowedTensor,
+        "exchange": exchange, "start": start,
         "DeviceArray": DeviceArray, "device": device_word(CUDA, device.ordinal), "gpu": device,
         "allocate": device.allocate, "error": struct.error,
         "__name__": __name__,  # which `source.here` passes over
@@ -146,15 +146,15 @@ def _check(n: int, arg: ArrayArg | ScalarArg, shapes: Mapping[str, Shape], devic
 
 def _overlaps(signature: Signature, shapes: Mapping[str, Shape]) -> list[str]:
     """Conditions, as text, under which an output shares memory with an earlier array argument."""
-    known = [
+    sizes = [
         (n, prod(shapes[arg.name]) * arg.dtype.bytes)
         for n, arg in enumerate((*signature.inputs, *signature.outputs))
         if isinstance(arg, ArrayArg)
     ]
     return [
         f"p{n} < p{m} + {other} and p{m} < p{n} + {size}"
-        for n, size in known
-        for m, other in known
+        for n, size in sizes
+        for m, other in sizes
         if m < n and n >= len(signature.inputs)
     ]
 
@@ -167,7 +167,7 @@ def _indented(text: str) -> str:
     return "".join(f"    {line}\n" for line in text.splitlines())
 
 
-def made(device: Device, shape: Shape, dtype: Any, stream: int) -> DeviceArray:
+def empty_array(device: Device, shape: Shape, dtype: Any, stream: int) -> DeviceArray:
     """A new array, allocated in the order of a stream, whose work may write it."""
     memory = device.allocate(prod(shape) * dtype.itemsize, stream)
     return DeviceArray(device, memory.pointer, shape, dtype, memory, stream)

@@ -15,7 +15,7 @@ import numpy as np
 
 from tdsl.codegen.cuda.driver import MOST_DYNAMIC_SHARED, Device, Handle, Memory, read
 from tdsl.codegen.cuda.record import KernelRecord, Module
-from tdsl.codegen.cuda.size_formulas import number, sizes_among
+from tdsl.codegen.cuda.size_formulas import count_value, sizes_of_arguments
 from tdsl.codegen.cuda.tensor_maps import TensorMap
 from tdsl.codegen.cuda.timing import fill
 from tdsl.codegen.gpu.launches import FAILED_CHECK
@@ -62,7 +62,7 @@ class _Config(ctypes.Structure):
     )
 
 
-class _Block:
+class _ArgumentBlock:
     """Memory for the arguments of one call, and the launch configurations and parameter arrays."""
 
     def __init__(
@@ -71,7 +71,7 @@ class _Block:
         self.values = ctypes.create_string_buffer(_SLOT * max(len(places), 1))
         first = ctypes.addressof(self.values)
         self.launches: list[tuple[_Config, int, int | None, int, str]] = []
-        self._kept = []
+        self._pointers = []
         self.maps: list[tuple[TensorMap, int]] = []  # with the offset of its array's address
         for k, function in zip(kernels, functions, strict=True):
             grid = (n if isinstance(n, int) else 1 for n in k.grid)
@@ -81,7 +81,7 @@ class _Block:
             pointers = (Handle * max(len(k.arguments) + len(maps), 1))(
                 *(first + _SLOT * places[name] for name in k.arguments), *(m.address for m in maps)
             )
-            self._kept.append(pointers)
+            self._pointers.append(pointers)
             row = ctypes.addressof(config), function.value, ctypes.addressof(pointers)
             self.launches.append((config, *row, k.name))
 
@@ -113,7 +113,7 @@ class Launcher:
         self._pack = struct.Struct("=" + "".join(formats.values())).pack_into
         self._launch: Any = device.driver.library.cuLaunchKernelEx
         self._launch.argtypes = [Handle] * 4
-        self._blocks: list[_Block] = []
+        self._blocks: list[_ArgumentBlock] = []
         counts = [*(n for k in module.kernels for n in k.grid), *(n for _, n in module.temporaries)]
         self._open = any(not isinstance(n, int) for n in counts)  # some depend on sizes
         names = [name for name, _ in module.temporaries]
@@ -127,50 +127,52 @@ class Launcher:
         TargetError if the driver refuses a launch, and struct.error for a number out of its type's range.
         """
         # temporaries are freed in stream order, after the kernels that use them
-        sizes = sizes_among(dict(zip(self._places, values, strict=False))) if self._open else {}
-        between = [
-            self.device.allocate(number(n, sizes), stream) for _, n in self.module.temporaries
+        sizes = (
+            sizes_of_arguments(dict(zip(self._places, values, strict=False))) if self._open else {}
+        )
+        temporaries = [
+            self.device.allocate(count_value(n, sizes), stream) for _, n in self.module.temporaries
         ]
         if self._record is not None:
-            fill(between[self._record], 0, stream)
+            fill(temporaries[self._record], 0, stream)
         try:
             block = self._blocks.pop()
         except IndexError:
-            block = _Block(self.module.kernels, self._functions, self._places)
+            block = _ArgumentBlock(self.module.kernels, self._functions, self._places)
         try:
-            self._pack(block.values, 0, *values, *[m.pointer for m in between])
+            self._pack(block.values, 0, *values, *[m.pointer for m in temporaries])
             for tile, place in block.maps:
                 (array,) = _POINTER.unpack_from(block.values, place)
                 tile.point_to(self.device.driver, array)
             for n, (config, address, function, pointers, name) in enumerate(block.launches):
                 config.stream = stream
-                if self._open and not self._sized(config, self.module.kernels[n], sizes):
+                if self._open and not self._set_grid(config, self.module.kernels[n], sizes):
                     continue
                 status = self._launch(address, function, pointers, None)
                 if status:
-                    self._again(status, (address, function, pointers, None), name)
+                    self._retry_launch(status, (address, function, pointers, None), name)
                 if wait:
                     self.device.wait(f"kernel {name!r}", stream)
         finally:
             self._blocks.append(block)
         if self._record is not None:
-            self._raise_failure(between[self._record], stream)
+            self._raise_failure(temporaries[self._record], stream)
 
-    def _sized(self, config: _Config, kernel: KernelRecord, sizes: dict[str, int]) -> bool:
+    def _set_grid(self, config: _Config, kernel: KernelRecord, sizes: dict[str, int]) -> bool:
         """Set the grid of a launch for the sizes of a call; False if the grid has no blocks.
 
         TargetError for a grid that exceeds the limits of a launch.
         """
-        grid = [number(n, sizes) for n in kernel.grid]
+        grid = [count_value(n, sizes) for n in kernel.grid]
         check_grid(kernel.name, grid)
         config.grid_x, config.grid_y, config.grid_z = grid
         return all(grid)
 
     def _raise_failure(self, record: Memory, stream: int) -> None:
         """Raise the error of the first check that failed, if any; waits for all kernels."""
-        found = np.empty(record.count, np.uint8)
-        read(self.device, record.pointer, found, stream)
-        site, values = int(found[:_SLOT].view(np.int64)[0]), found[_SLOT:].tobytes()
+        data = np.empty(record.count, np.uint8)
+        read(self.device, record.pointer, data, stream)
+        site, values = int(data[:_SLOT].view(np.int64)[0]), data[_SLOT:].tobytes()
         if site and self._failure is not None:
             raise self._failure(site - 1, values)
         if site:
@@ -179,10 +181,10 @@ class Launcher:
                 loc=here(), label="this call", hint="pass arguments for which the condition holds",
             )  # fmt: skip
 
-    def _again(self, status: int, arguments: tuple[Any, ...], name: str) -> None:
+    def _retry_launch(self, status: int, arguments: tuple[Any, ...], name: str) -> None:
         """Handle a failed launch: if this thread had no CUDA context, make it current and launch again."""
         if status == _NO_CONTEXT:
             self.device.make_current()
             status = self._launch(*arguments)
         if status:
-            self.device.driver.failed(status, f"the launch of kernel {name!r}")
+            self.device.driver.raise_error(status, f"the launch of kernel {name!r}")

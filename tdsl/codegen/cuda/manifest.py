@@ -26,7 +26,7 @@ from tdsl.errors import TdslError
 from tdsl.lang.types import BY_NAME
 
 FORMAT = 1
-KEPT = 1 << 16  # elements of a result that are compared
+MAX_COMPARED = 1 << 16  # elements of a result that are compared
 MANIFEST = "manifest.json"
 Array = np.ndarray[Any, Any]
 
@@ -72,9 +72,9 @@ class Program:
 
 def store(folder: str, about: dict[str, Any], programs: list[Program]) -> None:
     """Write the manifest; `about` tells when and by what the bundle was written."""
-    listed = [asdict(p) for p in programs]
+    fields = [asdict(p) for p in programs]
     with open(os.path.join(folder, MANIFEST), "w") as file:
-        json.dump({"format": FORMAT, **about, "programs": listed}, file, indent=1)
+        json.dump({"format": FORMAT, **about, "programs": fields}, file, indent=1)
 
 
 def load(folder: str) -> tuple[dict[str, Any], list[Program]]:
@@ -82,18 +82,18 @@ def load(folder: str) -> tuple[dict[str, Any], list[Program]]:
     path = os.path.join(folder, MANIFEST)
     try:
         with open(path) as file:
-            found: dict[str, Any] = json.load(file)
+            manifest: dict[str, Any] = json.load(file)
     except (OSError, ValueError) as error:
         raise TdslError(
             f"{path} cannot be read: {error}", loc=here(), label="this folder",
             hint="make one with: tdsl bundle FOLDER program.py",
         ) from None  # fmt: skip
-    if found.get("format") != FORMAT:
+    if manifest.get("format") != FORMAT:
         raise TdslError(
-            f"{path} has format {found.get('format')}, and this version reads {FORMAT}",
+            f"{path} has format {manifest.get('format')}, and this version reads {FORMAT}",
             loc=here(), label="this folder", hint="make it again with this version: tdsl bundle",
         )  # fmt: skip
-    return found, [_program(p) for p in found.pop("programs")]
+    return manifest, [_program(p) for p in manifest.pop("programs")]
 
 
 def _program(p: dict[str, Any]) -> Program:
@@ -103,12 +103,12 @@ def _program(p: dict[str, Any]) -> Program:
     return Program(**{**p, **pairs, "kernels": kernels, "arguments": arguments})
 
 
-def numbers(shape: tuple[int, ...], dtype: str, seed: int) -> Array:
+def random_array(shape: tuple[int, ...], dtype: str, seed: int) -> Array:
     """A pseudorandom array, equal on all machines: floats from -1 to 1, integers from -3 to 3, bools.
 
-    >>> numbers((3,), "f32", 1)
+    >>> random_array((3,), "f32", 1)
     array([-0.21574974, -0.26424897, -0.9345484 ], dtype=float32)
-    >>> numbers((8,), "i32", 1)
+    >>> random_array((8,), "i32", 1)
     array([-2,  2, -3,  2,  1, -1,  0, -2], dtype=int32)
     """
     t = BY_NAME[dtype]
@@ -118,19 +118,19 @@ def numbers(shape: tuple[int, ...], dtype: str, seed: int) -> Array:
             x ^= x >> np.uint32(shift)
             x *= np.uint32(factor)
         x ^= x >> np.uint32(15)
-    made: Array = x % np.uint32(2 if t.kind == "b" else 7)
+    values: Array = x % np.uint32(2 if t.kind == "b" else 7)
     if t.is_float:
-        made = (x >> np.uint32(8)).astype(np.float32) * np.float32(2.0**-23) - np.float32(1)
+        values = (x >> np.uint32(8)).astype(np.float32) * np.float32(2.0**-23) - np.float32(1)
     elif t.kind == "i":
-        made = made.astype(np.int32) - 3
-    return made.astype(t.numpy).reshape(shape)
+        values = values.astype(np.int32) - 3
+    return values.astype(t.numpy).reshape(shape)
 
 
-def places(count: int) -> Array:
-    """The flat indices of the elements of a result that are compared, at most `KEPT`."""
-    if count <= KEPT:
+def compared_indices(count: int) -> Array:
+    """The flat indices of the elements of a result that are compared, at most `MAX_COMPARED`."""
+    if count <= MAX_COMPARED:
         return np.arange(count)
-    return np.arange(KEPT, dtype=np.int64) * 2654435761 % count
+    return np.arange(MAX_COMPARED, dtype=np.int64) * 2654435761 % count
 
 
 def tolerance(dtype: str, inputs: tuple[str, ...]) -> float:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from tdsl.codegen.cuda import nvcc, nvrtc
 from tdsl.codegen.cuda.record import KernelRecord, Module, pack, unpack
-from tdsl.codegen.cuda.size_formulas import Count, argument_name, stored
+from tdsl.codegen.cuda.size_formulas import Count, argument_name, as_count
 from tdsl.codegen.gpu.launches import Launch, Launches, launches_of
 from tdsl.codegen.gpu.limits import STATIC_SHARED, check_limits
 from tdsl.codegen.ir.loops import BufferParam, Kernel
@@ -25,14 +25,14 @@ def load_or_build(program: str, make: Callable[[], Kernel], arch: str) -> Module
 
     `program` is the fingerprint of everything that determines the kernel.
     """
-    key = cache.key("cuda program", *_made_by(), arch, program)
+    key = cache.key("cuda program", *_tool_versions(), arch, program)
     payload = None if is_compilation_logged() else cache.load(key)
     log("cache", f"{'found' if payload is not None else 'not found'} {key}")
     if payload is not None:
         return unpack(payload)
-    made = build(launches_of(make()), arch)
-    cache.store(key, pack(made), {"kind": "cuda", "arch": arch})
-    return made
+    module = build(launches_of(make()), arch)
+    cache.store(key, pack(module), {"kind": "cuda", "arch": arch})
+    return module
 
 
 def build(launches: Launches, arch: str) -> Module:
@@ -50,15 +50,15 @@ def build(launches: Launches, arch: str) -> Module:
     log("cuda", source)
     dump(f"{launches.kernel.name}.cu", source)
     with timed("machine code"):
-        made = nvrtc.compile_text(source, arch)
-    usage = dict(made.usage)
-    kernels = tuple(_record(x, usage[x.name]) for x in launches.launches)
+        compiled = nvrtc.compile_text(source, arch)
+    usage = dict(compiled.usage)
+    kernels = tuple(_kernel_record(x, usage[x.name]) for x in launches.launches)
     sizes = tuple((t.name, _bytes(t)) for t in launches.temporaries)
-    return Module(source, arch, kernels, sizes, made.warnings, made.cubin)
+    return Module(source, arch, kernels, sizes, compiled.warnings, compiled.cubin)
 
 
-def _record(launch: Launch, usage: nvrtc.Usage) -> KernelRecord:
-    names, grid = tuple(map(argument_name, launch.params)), tuple(map(stored, launch.grid))
+def _kernel_record(launch: Launch, usage: nvrtc.Usage) -> KernelRecord:
+    names, grid = tuple(map(argument_name, launch.params)), tuple(map(as_count, launch.grid))
     dynamic = launch.shared if launch.shared > STATIC_SHARED else 0
     return KernelRecord(
         launch.name, names, grid, launch.block, dynamic, launch.shared,
@@ -70,16 +70,16 @@ def _bytes(t: BufferParam) -> Count:
     whole: Expr = const(t.dtype.bytes)
     for e in t.extents:
         whole = simplify(Binary("mul", whole, e))
-    return stored(whole)
+    return as_count(whole)
 
 
 def require_tvm() -> None:
     """Raise TargetError with the install command unless the supported version of TVM is installed."""
-    wanted, found = "0.27.0.post1", tvm_version()
-    if found != wanted:
+    required, installed = "0.27.0.post1", tvm_version()
+    if installed != required:
         raise TargetError(
-            f"CUDA kernels need apache-tvm {wanted}, "
-            + (f"not {found}" if found else "which is not installed"),
+            f"CUDA kernels need apache-tvm {required}, "
+            + (f"not {installed}" if installed else "which is not installed"),
             loc=here(),
             label="this call",
             hint='pip install "tdsl[cuda]"',
@@ -96,13 +96,13 @@ def tvm_version() -> str:
         return ""
 
 
-def _made_by() -> tuple[str, ...]:
+def _tool_versions() -> tuple[str, ...]:
     """The versions of the tools that determine the code, "" for those that are not installed."""
-    compiler = nvcc.chosen()
+    compiler = nvcc.selected_compiler()
     if compiler != "nvrtc":
         return (tvm_version(), nvcc.version(compiler))
     try:
-        made = importlib.metadata.version("nvidia-cuda-nvrtc")
+        nvrtc_version = importlib.metadata.version("nvidia-cuda-nvrtc")
     except importlib.metadata.PackageNotFoundError:
-        made = ""
-    return (tvm_version(), made)
+        nvrtc_version = ""
+    return (tvm_version(), nvrtc_version)

@@ -9,43 +9,43 @@ import shutil
 import subprocess
 import tempfile
 
-from tdsl.codegen.cuda.diagnostics import rejected
+from tdsl.codegen.cuda.diagnostics import rejection_error
 from tdsl.core.source import here
 from tdsl.errors import TargetError, did_you_mean
 
 COMPILERS = ("nvrtc", "nvcc")
 
 
-def chosen() -> str:
+def selected_compiler() -> str:
     """The compiler to use: "nvrtc", or the path of an nvcc.
 
     `TDSL_CUDA_COMPILER` is "nvrtc" (the default), "nvcc" or a path; TargetError if no such program exists.
     """
-    asked = os.environ.get("TDSL_CUDA_COMPILER", "") or "nvrtc"
-    if asked == "nvrtc":
-        return asked
-    found = shutil.which(asked)
-    if found is None:
+    name = os.environ.get("TDSL_CUDA_COMPILER", "") or "nvrtc"
+    if name == "nvrtc":
+        return name
+    path = shutil.which(name)
+    if path is None:
         raise TargetError(
-            f"TDSL_CUDA_COMPILER is {asked!r}, and there is no such program here",
+            f"TDSL_CUDA_COMPILER is {name!r}, and there is no such program here",
             loc=here(),
             label="this call",
             hint='install a CUDA toolkit and set PATH, or unset it: NVRTC comes with pip install "tdsl[cuda]"'
-            if os.path.basename(asked) == "nvcc"
-            else did_you_mean(asked, COMPILERS),
+            if os.path.basename(name) == "nvcc"
+            else did_you_mean(name, COMPILERS),
         )
-    return found
+    return path
 
 
 @functools.cache
 def version(path: str) -> str:
     """The version of the nvcc at `path`."""
-    told = subprocess.run([path, "--version"], capture_output=True, text=True, check=False).stdout
-    found = re.search(r"release .*", told)
-    return found[0] if found else told
+    output = subprocess.run([path, "--version"], capture_output=True, text=True, check=False).stdout
+    release = re.search(r"release .*", output)
+    return release[0] if release else output
 
 
-def made(path: str, text: str, architecture: str, kind: str) -> tuple[bytes, str]:
+def compile_text(path: str, text: str, architecture: str, kind: str) -> tuple[bytes, str]:
     """The cubin or PTX (`kind` "CUBIN" or "PTX") of CUDA source, and the log; errors as for NVRTC."""
     arch = architecture.removeprefix("sm_").removeprefix("compute_")
     code = f"sm_{arch}" if kind == "CUBIN" else f"compute_{arch}"
@@ -59,6 +59,6 @@ def made(path: str, text: str, architecture: str, kind: str) -> tuple[bytes, str
         ]  # fmt: skip
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
-            raise rejected("nvcc", done.stderr, code, text)
+            raise rejection_error("nvcc", done.stderr, code, text)
         with open(result, "rb") as file:
             return file.read(), done.stderr

@@ -8,7 +8,7 @@ import re
 from typing import Any
 
 from tdsl.codegen.cuda import nvcc
-from tdsl.codegen.cuda.diagnostics import rejected
+from tdsl.codegen.cuda.diagnostics import rejection_error
 from tdsl.core.node import frozen
 from tdsl.core.source import here
 from tdsl.errors import TargetError
@@ -45,22 +45,22 @@ def compile_text(text: str, arch: str) -> Compiled:
 
     Raises TargetError if the compiler is missing or rejects the source, with a note that shows where.
     """
-    cubin, log = _made(text, f"--gpu-architecture={arch}", "CUBIN")
+    cubin, log = _compile(text, f"--gpu-architecture={arch}", "CUBIN")
     usage, warnings = read_log(log)
     return Compiled(cubin, usage, warnings)
 
 
 def ptx(text: str, arch: str) -> str:
     """The PTX of CUDA source for an architecture; errors as `compile_text`."""
-    made, _ = _made(text, f"--gpu-architecture={arch.replace('sm_', 'compute_')}", "PTX")
-    return made.rstrip(b"\0").decode()
+    code, _ = _compile(text, f"--gpu-architecture={arch.replace('sm_', 'compute_')}", "PTX")
+    return code.rstrip(b"\0").decode()
 
 
-def _made(text: str, architecture: str, kind: str) -> tuple[bytes, str]:
+def _compile(text: str, architecture: str, kind: str) -> tuple[bytes, str]:
     """The cubin or PTX of CUDA source, and the compiler's log."""
-    compiler = nvcc.chosen()
+    compiler = nvcc.selected_compiler()
     if compiler != "nvrtc":
-        return nvcc.made(compiler, text, architecture.partition("=")[2], kind)
+        return nvcc.compile_text(compiler, text, architecture.partition("=")[2], kind)
     require_nvrtc()
     from cuda.bindings import nvrtc
 
@@ -68,20 +68,20 @@ def _made(text: str, architecture: str, kind: str) -> tuple[bytes, str]:
     _, program = nvrtc.nvrtcCreateProgram(text.encode(), b"kernels.cu", 0, [], [])
     try:
         (status,) = nvrtc.nvrtcCompileProgram(program, len(options), [x.encode() for x in options])
-        log = _filled(nvrtc.nvrtcGetProgramLogSize(program), nvrtc.nvrtcGetProgramLog, program)
+        log = _query_bytes(nvrtc.nvrtcGetProgramLogSize(program), nvrtc.nvrtcGetProgramLog, program)
         if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
             arch = architecture.partition("=")[2]
-            raise rejected("NVRTC", log.decode(errors="replace"), arch, text)
+            raise rejection_error("NVRTC", log.decode(errors="replace"), arch, text)
         size = getattr(nvrtc, f"nvrtcGet{kind}Size")(program)
-        made = _filled(size, getattr(nvrtc, f"nvrtcGet{kind}"), program)
+        code = _query_bytes(size, getattr(nvrtc, f"nvrtcGet{kind}"), program)
     finally:
         nvrtc.nvrtcDestroyProgram(program)
-    return made, log.decode(errors="replace")
+    return code, log.decode(errors="replace")
 
 
 def require_nvrtc() -> None:
     """Raise TargetError with the install command unless NVRTC and its headers are installed."""
-    missing = [m for m in ("cuda.bindings", "nvidia.cu13") if not _is_there(m)]
+    missing = [m for m in ("cuda.bindings", "nvidia.cu13") if not _is_installed(m)]
     if missing:
         raise TargetError(
             f"NVRTC is not installed: there is no {' and no '.join(missing)}",
@@ -91,7 +91,7 @@ def require_nvrtc() -> None:
         )
 
 
-def _is_there(module: str) -> bool:
+def _is_installed(module: str) -> bool:
     try:
         return importlib.util.find_spec(module) is not None
     except ModuleNotFoundError:
@@ -105,7 +105,7 @@ def _include_folders() -> tuple[str, ...]:
     return tuple(p for x in roots for p in (x, os.path.join(x, "cccl")) if os.path.isdir(p))
 
 
-def _filled(size: Any, get: Any, program: Any) -> bytes:
+def _query_bytes(size: Any, get: Any, program: Any) -> bytes:
     """The bytes that `get` writes for a program; `size` is the result of the matching size query."""
     _, count = size
     data = b" " * int(count)
@@ -123,7 +123,7 @@ def read_log(log: str) -> tuple[tuple[tuple[str, Usage], ...], tuple[str, ...]]:
     >>> read_log(log)
     ((('k', Usage(registers=15, stack=0, spills=20, shared=1024)),), ())
     """
-    found: dict[str, Usage] = {}
+    usages: dict[str, Usage] = {}
     name, stack, spills = "", 0, 0
     for line in log.splitlines():
         if entry := _ENTRY.search(line):
@@ -132,5 +132,5 @@ def read_log(log: str) -> tuple[tuple[tuple[str, Usage], ...], tuple[str, ...]]:
             stack, spills = int(frame[1]), int(frame[2]) + int(frame[3])
         elif (used := _USED.search(line)) and name:
             shared = _SHARED.search(line)
-            found[name] = Usage(int(used[1]), stack, spills, int(shared[1]) if shared else 0)
-    return tuple(sorted(found.items())), tuple(filter(_SERIAL.search, log.splitlines()))
+            usages[name] = Usage(int(used[1]), stack, spills, int(shared[1]) if shared else 0)
+    return tuple(sorted(usages.items())), tuple(filter(_SERIAL.search, log.splitlines()))

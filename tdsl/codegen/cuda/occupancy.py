@@ -10,8 +10,8 @@ _WARP = 32
 _REGISTERS = 64 << 10  # of a multiprocessor
 _REGISTER_UNIT = 256  # allocation granularity of registers, for each warp
 _SHARED_UNIT = 128  # allocation granularity of shared memory in bytes, for each block
-_OWN_SHARED = 1024  # bytes of shared memory that the system reserves in each block
-_PARTS = 4  # partitions of a multiprocessor, each with its own warps and registers
+_SYSTEM_SHARED = 1024  # bytes of shared memory that the system reserves in each block
+_PARTITIONS = 4  # partitions of a multiprocessor, each with its own warps and registers
 
 
 @frozen
@@ -61,16 +61,16 @@ def occupancy(arch: str, block: tuple[int, int, int], registers: int, shared: in
     16
     """
     m, warps = MULTIPROCESSORS[arch], -(-prod(block) // _WARP)
-    each = _up(max(registers, 1) * _WARP, _REGISTER_UNIT)
-    fit = _REGISTERS // _PARTS // each * _PARTS
+    each = _round_up(max(registers, 1) * _WARP, _REGISTER_UNIT)
+    fit = _REGISTERS // _PARTITIONS // each * _PARTITIONS
     by = {
         "threads": m.warps // warps,
         "registers": fit // warps,
-        "shared": m.shared // _up(shared + _OWN_SHARED, _SHARED_UNIT),
+        "shared": m.shared // _round_up(shared + _SYSTEM_SHARED, _SHARED_UNIT),
         "blocks": m.blocks,
     }
     return Occupancy(min(by.values()) * warps, m.warps, **by)
 
 
-def _up(count: int, unit: int) -> int:
+def _round_up(count: int, unit: int) -> int:
     return -(-count // unit) * unit

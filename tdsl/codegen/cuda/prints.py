@@ -18,9 +18,11 @@ from tdsl.lang.types import bool_
 TIR = Any
 
 
-def printed(e: Expressions, axes: Mapping[str, TIR], s: Print, message: Message) -> TIR:
+def lower_print(e: Expressions, axes: Mapping[str, TIR], s: Print, message: Message) -> TIR:
     """The TIR of a print statement under its condition; `axes` has the block and thread indices."""
-    forms, values = zip(*(_shown(e, x) for x in s.values), strict=True) if s.values else ((), ())
+    forms, values = (
+        zip(*(_format_and_value(e, x) for x in s.values), strict=True) if s.values else ((), ())
+    )
     parts = [part.replace("%", "%%") for part in message.parts]
     text = THREAD_PREFIX.format(*["%d"] * len(AXES[1:])) + "".join(
         part + form for part, form in zip(parts, (*forms, "\n"), strict=True)
@@ -30,12 +32,12 @@ def printed(e: Expressions, axes: Mapping[str, TIR], s: Print, message: Message)
     return T.IfThenElse(e.value(s.cond), T.Evaluate(call), None)
 
 
-def _shown(e: Expressions, x: Expr) -> tuple[str, TIR]:
+def _format_and_value(e: Expressions, x: Expr) -> tuple[str, TIR]:
     """The printf format of a value, and the value cast to the type that this format takes."""
     t, value = dtype_of(x), e.value(x)
     if t == bool_:
         return "%s", e.call("tdsl_word", "handle", value)
     if t.is_float:
-        return "%.8g", T.Cast("float64", e.wide(t, value))
+        return "%.8g", T.Cast("float64", e.widen(t, value))
     wide, form = ("uint64", "%llu") if t.kind == "u" else ("int64", "%lld")
     return form, T.Cast(wide, value)

@@ -13,7 +13,7 @@ from dataclasses import asdict, field
 from typing import Any
 
 from tdsl.codegen.cuda.occupancy import Occupancy, occupancy
-from tdsl.codegen.cuda.size_formulas import Count, shown
+from tdsl.codegen.cuda.size_formulas import Count, count_text
 from tdsl.codegen.gpu.tensor_map_specs import TensorMapSpec
 from tdsl.core.node import frozen
 
@@ -43,7 +43,7 @@ class KernelRecord:
     cluster: int = 1
 
     def __str__(self) -> str:
-        blocks, threads = (" x ".join(map(shown, x)) for x in (self.grid, self.block))
+        blocks, threads = (" x ".join(map(count_text, x)) for x in (self.grid, self.block))
         stack = f", {self.stack} bytes of stack" if self.stack else ""
         clusters = f" in clusters of {self.cluster}," if self.cluster > 1 else ""
         tiles = ", ".join(f"{m.array} {' x '.join(map(str, m.box))}" for m in self.maps)
@@ -73,11 +73,11 @@ class Module:
     cubin: bytes = field(repr=False)
 
     def __str__(self) -> str:
-        between = [
-            f"memory between kernels: {name}, {shown(n)} bytes" for name, n in self.temporaries
+        temporaries = [
+            f"memory between kernels: {name}, {count_text(n)} bytes" for name, n in self.temporaries
         ]
         kernels = [f"{k}\n  {self.occupancy(k)}" for k in self.kernels]
-        return "\n".join([*kernels, *between, *self.warnings])
+        return "\n".join([*kernels, *temporaries, *self.warnings])
 
     def occupancy(self, kernel: KernelRecord) -> Occupancy:
         """The occupancy of a kernel of the module."""

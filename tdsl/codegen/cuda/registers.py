@@ -11,12 +11,12 @@ from tdsl.codegen.ir.statements import walk
 
 _REGISTERS = 65_536  # of a multiprocessor
 _UNIT = 8  # granularity of setmaxnreg, in registers of a thread
-_MOST = 240  # most registers of a consumer thread
-_ASKING = 40  # registers of a producer thread, enough for indices of tiles
+_MAX_CONSUMER = 240  # most registers of a consumer thread
+_PRODUCER = 40  # registers of a producer thread, enough for indices of tiles
 _GROUP = 128  # threads of a warp group, which execute setmaxnreg together
 
 
-def registers_of(launch: Launch, s: WarpSpecialize) -> tuple[int, int] | None:
+def registers_of_parts(launch: Launch, s: WarpSpecialize) -> tuple[int, int] | None:
     """The registers of each producer and each consumer thread; None to leave the allocation unchanged.
 
     At the start of a launch all threads have equally many, the most that its launch bounds allow.
@@ -24,21 +24,21 @@ def registers_of(launch: Launch, s: WarpSpecialize) -> tuple[int, int] | None:
     >>> from tdsl.codegen.ir.loops import Block
     >>> from tdsl.codegen.gpu.shared_memory import SharedMemory
     >>> launch = Launch("k", (), (1, 1, 1), (128, 1, 3), SharedMemory({}, 0, {}), Block(()))
-    >>> share(launch, 2 * 128)
+    >>> register_split(launch, 2 * 128)
     (40, 232)
     """
     faster = THREADS[: THREADS.index(s.axis)]
-    using = s.first * prod(launch.extent(x) for x in faster)
+    consumers = s.first * prod(launch.extent(x) for x in faster)
     if not any(map(is_asynchronous, walk(launch.body))):
         return None
-    return share(launch, using)
+    return register_split(launch, consumers)
 
 
-def share(launch: Launch, using: int) -> tuple[int, int] | None:
+def register_split(launch: Launch, consumers: int) -> tuple[int, int] | None:
     """The registers of each producer and each consumer thread if `using` threads are consumers, or None."""
     total = prod(launch.block)
-    each = _REGISTERS // (total * launch.resident) // _UNIT * _UNIT
-    left = each * total - _ASKING * (total - using)
-    more = min(_MOST, left // using // _UNIT * _UNIT)
-    whole = total % _GROUP == 0 and using % _GROUP == 0
-    return (_ASKING, more) if whole and _ASKING < each < more else None
+    per_thread = _REGISTERS // (total * launch.resident) // _UNIT * _UNIT
+    remaining = per_thread * total - _PRODUCER * (total - consumers)
+    consumer = min(_MAX_CONSUMER, remaining // consumers // _UNIT * _UNIT)
+    is_aligned = total % _GROUP == 0 and consumers % _GROUP == 0
+    return (_PRODUCER, consumer) if is_aligned and _PRODUCER < per_thread < consumer else None

@@ -27,26 +27,26 @@ def argument_name(p: Argument) -> str:
     return f"{_SIZE}{p.name}" if isinstance(p, SizeParam) else p.name
 
 
-def sizes_among(arguments: Mapping[str, Any]) -> dict[str, int]:
+def sizes_of_arguments(arguments: Mapping[str, Any]) -> dict[str, int]:
     """The sizes of a call, out of its arguments by `argument_name`.
 
-    >>> sizes_among({"N": 1234, "size N": 10})
+    >>> sizes_of_arguments({"N": 1234, "size N": 10})
     {'N': 10}
     """
     return {n.removeprefix(_SIZE): x for n, x in arguments.items() if n.startswith(_SIZE)}
 
 
-def stored(e: int | Expr) -> Count:
+def as_count(e: int | Expr) -> Count:
     """An integer, or an expression in sizes as nested tuples; TargetError for any other expression.
 
     >>> from tdsl.lang.expr import Binary, Size, const
-    >>> stored(const(3)), stored(Binary("mul", Size("N"), const(4)))
+    >>> as_count(const(3)), as_count(Binary("mul", Size("N"), const(4)))
     (3, ('mul', ('size', 'N'), ('const', 4, 'i64')))
     """
     if isinstance(e, int | Const):
         return int(e if isinstance(e, int) else e.value)
     try:
-        made: Count = _tuples(encode_condition(e))
+        count: Count = _tuples(encode_condition(e))
     except Illegal:
         raise TargetError(
             f"a launch of {show_expr(e)} blocks or bytes cannot be told from the sizes of a call",
@@ -54,22 +54,22 @@ def stored(e: int | Expr) -> Count:
             label="compiled here",
             hint="leave out dynamic=: a call with other sizes compiles again",
         ) from None
-    return made
+    return count
 
 
-def number(count: Count, sizes: Mapping[str, int]) -> int:
+def count_value(count: Count, sizes: Mapping[str, int]) -> int:
     """The value of a count for the sizes of a call.
 
-    >>> number(("mul", ("size", "N"), ("const", 4, "i64")), {"N": 10})
+    >>> count_value(("mul", ("size", "N"), ("const", 4, "i64")), {"N": 10})
     40
     """
     return count if isinstance(count, int) else extent(decode_condition(count), sizes)
 
 
-def shown(count: Count) -> str:
+def count_text(count: Count) -> str:
     """The text of a count.
 
-    >>> shown(7), shown(("mul", ("size", "N"), ("const", 4, "i64")))
+    >>> count_text(7), count_text(("mul", ("size", "N"), ("const", 4, "i64")))
     ('7', 'N * 4')
     """
     return str(count) if isinstance(count, int) else f"{show_expr(decode_condition(count))}"

@@ -19,8 +19,8 @@ from tvm.ir import PointerType, PrimType
 from tdsl.codegen.analysis.asynchronous import is_asynchronous
 from tdsl.codegen.analysis.facts import facts_inside
 from tdsl.codegen.analysis.launch_axes import covers_axis
-from tdsl.codegen.cuda.atomics import update
-from tdsl.codegen.cuda.axes import numbers_of, on_axes
+from tdsl.codegen.cuda.atomics import atomic_update
+from tdsl.codegen.cuda.axes import axis_indices, with_thread_extents
 from tdsl.codegen.cuda.expressions import (
     Expressions,
     as_type,
@@ -29,10 +29,10 @@ from tdsl.codegen.cuda.expressions import (
     tir_type,
 )
 from tdsl.codegen.cuda.instructions import invoke, stores_for_descriptors
-from tdsl.codegen.cuda.prints import printed
-from tdsl.codegen.cuda.registers import registers_of
+from tdsl.codegen.cuda.prints import lower_print
+from tdsl.codegen.cuda.registers import registers_of_parts
 from tdsl.codegen.cuda.size_formulas import argument_name
-from tdsl.codegen.cuda.vectors import piece, stored_at_once
+from tdsl.codegen.cuda.vectors import lanes_of_access, lower_vector_store
 from tdsl.codegen.gpu.launches import FAILED_CHECK, Launch
 from tdsl.codegen.gpu.limits import STATIC_SHARED
 from tdsl.codegen.gpu.tensor_map_specs import TensorMapSpec, tensor_map_spec
@@ -77,7 +77,7 @@ from tdsl.lang.types import i64, u64
 
 TIR = Any
 
-AT_ONCE = 8  # unroll factor of long loops over arrays
+UNROLL_FACTOR = 8  # unroll factor of long loops over arrays
 _ALIGN_FRAGMENT = 16  # bytes, so that device functions can read several elements as one register
 
 
@@ -86,18 +86,18 @@ def device_function(launch: Launch, target: Any, used: set[str]) -> Any:
     expressions = Expressions(
         used=used, fragments=launch.fragments, swizzles=launch.memory.swizzles
     )
-    return _Writer(launch, expressions).function(target)
+    return _KernelLowering(launch, expressions).function(target)
 
 
 @dataclass(slots=True)
-class _Writer:
+class _KernelLowering:
     launch: Launch
     e: Expressions
     axes: dict[str, TIR] = field(default_factory=dict)
     head: list[TIR] = field(default_factory=list)
     maps: dict[TensorMapSpec, TIR] = field(default_factory=dict)
     in_loop: bool = False
-    grouped: bool = False
+    in_wgmma: bool = False
 
     def function(self, target: Any) -> Any:
         params: list[TIR] = []
@@ -106,27 +106,27 @@ class _Writer:
                 params.append(self.array(n, p))
             else:
                 kind = tir_type(p.dtype) if isinstance(p, ScalarParam) else "int64"
-                params.append(T.Var(_plain(p.name, n), kind))
+                params.append(T.Var(_identifier(p.name, n), kind))
                 self.e.scalars[argument_name(p)] = params[-1]
         for n, tile in enumerate(self.launch.maps):
-            name = f"m{n}_{_plain(tile.array)}"
+            name = f"m{n}_{_identifier(tile.array)}"
             self.maps[tile] = T.Var(name, PointerType(tvm.tirx.TensorMapType()))
             params.append(self.maps[tile])
-        self.axes, own = numbers_of(self.launch)
+        self.axes, variables = axis_indices(self.launch)
         self.shared_memory()
         body = _sequence([*self.head, *self.statement(self.launch.body, frozenset())])
-        body = on_axes(body, own, self.launch)
+        body = with_thread_extents(body, variables, self.launch)
         attributes = {
             "global_symbol": self.launch.name, "tirx.noalias": True, "calling_conv": 2,
-            "target": target, "tirx.is_global_func": True, "tirx.kernel_launch_params": list(own),
+            "target": target, "tirx.is_global_func": True, "tirx.kernel_launch_params": list(variables),
         }  # fmt: skip
-        made = T.PrimFunc(params, body)
+        kernel = T.PrimFunc(params, body)
         for name, value in attributes.items():
-            made = made.with_attr(name, value)
-        return made
+            kernel = kernel.with_attr(name, value)
+        return kernel
 
     def array(self, n: int, p: BufferParam) -> TIR:
-        name = _plain(p.name, n)
+        name = _identifier(p.name, n)
         pointer = T.Var(name, PointerType(PrimType(tir_type(p.dtype)), "global"))
         memory = T.decl_buffer(
             (max(element_count(p.extents), 1),), tir_type(p.dtype), f"{name}_", data=pointer
@@ -137,7 +137,7 @@ class _Writer:
 
     def shared_memory(self) -> None:
         """Allocate all shared memory at the head of the kernel; dynamic if it exceeds the static limit."""
-        found = {s.name: s for s in walk(self.launch.body) if _is_shared(s)}
+        allocations = {s.name: s for s in walk(self.launch.body) if _is_shared(s)}
         memories, align = self.launch.memory, 1024 if self.launch.memory.swizzles else 128
         dynamic = memories.size > STATIC_SHARED
         whole = T.decl_buffer(
@@ -145,20 +145,20 @@ class _Writer:
         )
         if dynamic:
             self.head.append(T.AllocBuffer(whole))
-        for name, s in found.items():
+        for name, s in allocations.items():
             extents, dtype = (
                 ((s.slots,), u64) if isinstance(s, InitBarriers) else (_extents(s), s.dtype)
             )
             count, kind = max(prod(extents), 1), tir_type(dtype)
             if dynamic:
                 memory = T.decl_buffer(
-                    (count,), kind, _plain(name), data=T.buffer_data(whole), scope="shared.dyn",
+                    (count,), kind, _identifier(name), data=T.buffer_data(whole), scope="shared.dyn",
                     elem_offset=memories.starts[name] // dtype.bytes,
                 )  # fmt: skip
                 self.head.append(T.DeclBuffer(memory, data=T.buffer_data(whole)))
             else:
                 memory = T.decl_buffer(
-                    (count,), kind, _plain(name), scope="shared", data_alignment=align
+                    (count,), kind, _identifier(name), scope="shared", data_alignment=align
                 )
                 self.head.append(T.AllocBuffer(memory))
             self.e.buffers[name] = memory, row_major(extents)
@@ -166,21 +166,21 @@ class _Writer:
     def statement(self, s: Stmt, bound: frozenset[str]) -> list[TIR]:
         """The TIR of a loop-IR statement; loops over the axes `bound` enclose it."""
         with self.e.statement() as values:
-            body = self.alone(s, bound)
+            body = self.one_statement(s, bound)
         return [*values, *body]
 
-    def alone(self, s: Stmt, bound: frozenset[str]) -> list[TIR]:
-        if not self.grouped and is_asynchronous(s):
-            return self.in_group(s, bound)
-        alone = [x for x in AXES if x not in bound and self.launch.extent(x) > 1]
+    def one_statement(self, s: Stmt, bound: frozenset[str]) -> list[TIR]:
+        if not self.in_wgmma and is_asynchronous(s):
+            return self.wgmma_group(s, bound)
+        free_axes = [x for x in AXES if x not in bound and self.launch.extent(x) > 1]
         if isinstance(s, Invoke):
-            alone = [x for x in alone if x != LANES]
-        if alone and (isinstance(s, Invoke) or not any(_needs_all(x) for x in walk(s))):
-            first = T.EQ(self.axes[alone[0]], T.const(0, "int32"))
-            for axis in alone[1:]:
+            free_axes = [x for x in free_axes if x != LANES]
+        if free_axes and (isinstance(s, Invoke) or not any(_needs_all_threads(x) for x in walk(s))):
+            first = T.EQ(self.axes[free_axes[0]], T.const(0, "int32"))
+            for axis in free_axes[1:]:
                 first = T.And(first, T.EQ(self.axes[axis], T.const(0, "int32")))
-            made = self.statement(s, bound | set(alone))
-            return [T.IfThenElse(first, _sequence(made), None)] if made else []
+            inner = self.statement(s, bound | set(free_axes))
+            return [T.IfThenElse(first, _sequence(inner), None)] if inner else []
         match s:
             case Block(body):
                 return [x for part in body for x in self.statement(part, bound)]
@@ -189,25 +189,27 @@ class _Writer:
             case Let(name, value, body):
                 narrow = dtype_of(value) == i64 and in_int32(value, self.e.facts)
                 bind = self.e.index(value) if narrow else self.e.value(value)
-                variable = T.Var(_plain(name), "int32" if narrow else tir_type(dtype_of(value)))
+                variable = T.Var(
+                    _identifier(name), "int32" if narrow else tir_type(dtype_of(value))
+                )
                 self.e.scalars[name] = variable
-                return [T.Bind(variable, bind), *self.within(s, body, bound)]
+                return [T.Bind(variable, bind), *self.enclosed(s, body, bound)]
             case Alloc():
                 return self.alloc(s, bound)
             case If(cond, then, orelse):
                 test = self.e.value(cond)
-                yes = _sequence(self.within(s, then, bound))
+                yes = _sequence(self.enclosed(s, then, bound))
                 no = None if orelse is None else _sequence(self.statement(orelse, bound))
                 return [T.IfThenElse(test, yes, no)]
             case Store():
                 if s.asynchronous:
                     return self.copy(s)
                 self.e.fast = s.fast
-                made = self.vector(s) if lane_count(s) > 1 else self.store(s)
+                stores = self.vector(s) if lane_count(s) > 1 else self.store(s)
                 self.e.fast = False
-                return made
+                return stores
             case WarpSpecialize():
-                return [self.beside(s, bound)]
+                return [self.warp_roles(s, bound)]
             case InitBarriers():
                 return self.with_barriers(s, bound)
             case Prefetch():
@@ -217,15 +219,15 @@ class _Writer:
             case Invoke():
                 return [invoke(self.e, s, self.axes[LANES])]
             case Print():
-                return [printed(self.e, self.axes, s, self.launch.messages[s.site])]
+                return [lower_print(self.e, self.axes, s, self.launch.messages[s.site])]
             case _:
-                return [self.meeting(s)]
+                return [self.synchronisation(s)]
 
-    def meeting(self, s: Synchronization) -> TIR:
+    def synchronisation(self, s: Synchronization) -> TIR:
         """The TIR of synchronisation, shuffles and tile copies."""
         match s:
             case Barrier(group):
-                meet = self.together() if group else _all_together()
+                meet = self.group_barrier() if group else _sync_threads()
                 if not stores_for_descriptors(self.launch.body):
                     return meet
                 return T.SeqStmt([self.call("tdsl_fence_async"), meet])
@@ -235,49 +237,49 @@ class _Writer:
                 return self.call("tdsl_wgmma_commit" if products else "tdsl_commit")
             case Wait(pending, products):
                 return self.call(f"{'tdsl_wgmma_wait' if products else 'tdsl_wait'}<{pending}>")
-            case ArriveBarrier(phases, slot, per_warp=True):
+            case ArriveBarrier(mbarriers, slot, per_warp=True):
                 count = T.const(s.blocks, "int32")
-                return self.call("tdsl_arrive_together", self.slot(phases, slot), count)
-            case ArriveBarrier(phases, slot, count):
+                return self.call("tdsl_arrive_together", self.mbarrier(mbarriers, slot), count)
+            case ArriveBarrier(mbarriers, slot, count):
                 announced = (T.const(count, "uint32"),) if count else ()
-                return self.call("tdsl_arrive", self.slot(phases, slot), *announced)
-            case WaitBarrier(phases, slot, parity):
-                wanted = T.Cast("uint32", self.e.index(parity))
-                return self.call("tdsl_await", self.slot(phases, slot), wanted)
+                return self.call("tdsl_arrive", self.mbarrier(mbarriers, slot), *announced)
+            case WaitBarrier(mbarriers, slot, parity):
+                phase = T.Cast("uint32", self.e.index(parity))
+                return self.call("tdsl_await", self.mbarrier(mbarriers, slot), phase)
             case CopyTile():
                 return self.copy_tile(s)
             case _:
                 assert_never(s)
 
-    def within(self, s: Stmt, body: Stmt, bound: frozenset[str]) -> list[TIR]:
+    def enclosed(self, s: Stmt, body: Stmt, bound: frozenset[str]) -> list[TIR]:
         """The TIR of `body`, a part of the statement `s`, with the facts that hold inside `s`."""
         facts, loops = self.e.facts, self.e.loops
         self.e.facts = facts_inside(facts, s)
         self.e.loops = loops if isinstance(s, If) else facts_inside(loops, s)
-        made = self.statement(body, bound)
+        lowered = self.statement(body, bound)
         self.e.facts, self.e.loops = facts, loops
-        return made
+        return lowered
 
     def loop(self, s: For, bound: frozenset[str]) -> list[TIR]:
         narrow = in_int32(add(s.lo, s.extent), self.e.facts) and in_int32(s.extent, self.e.facts)
         if s.kind in AXES:
             number = self.axes[s.kind]
             lo, extent = self.e.index(s.lo), self.e.index(s.extent)
-            own = as_type(dtype_text(lo), number)
-            self.e.scalars[s.name] = number if s.lo == ZERO else T.Add(lo, own)
-            body = self.within(s, s.body, bound | {s.kind})
+            index = as_type(dtype_text(lo), number)
+            self.e.scalars[s.name] = number if s.lo == ZERO else T.Add(lo, index)
+            body = self.enclosed(s, s.body, bound | {s.kind})
             if not body:
                 return []
             whole = covers_axis(s, {s.kind: self.launch.extent(s.kind)})
-            taken = T.LT(as_type(dtype_text(extent), number), extent)
-            return body if whole else [T.IfThenElse(taken, _sequence(body), None)]
+            in_range = T.LT(as_type(dtype_text(extent), number), extent)
+            return body if whole else [T.IfThenElse(in_range, _sequence(body), None)]
         lo, extent = self.e.index(s.lo), self.e.index(s.extent)
-        variable = T.Var(_plain(s.name), "int32" if narrow else "int64")
+        variable = T.Var(_identifier(s.name), "int32" if narrow else "int64")
         if not narrow:
             lo, extent = T.Cast("int64", lo), T.Cast("int64", extent)
         self.e.scalars[s.name] = variable
         outside, self.in_loop = self.in_loop, True
-        body = self.within(s, s.body, bound)
+        body = self.enclosed(s, s.body, bound)
         self.in_loop = outside
         how = self.unrolling(s)
         return (
@@ -293,7 +295,7 @@ class _Writer:
         """
         if s.kind == UNROLLED:
             return {"pragma_unroll": True}
-        many = isinstance(s.extent, Const) and int(s.extent.value) > AT_ONCE
+        many = isinstance(s.extent, Const) and int(s.extent.value) > UNROLL_FACTOR
         arrays = {p.name for p in self.launch.params if isinstance(p, BufferParam)}
         plain = all(isinstance(x, Block | Let | If | Store) for x in walk(s.body))
         return {"disable_unroll": True} if many and plain and inputs_of(s) & arrays else None
@@ -305,7 +307,7 @@ class _Writer:
         fragment = self.launch.fragments.get(s.name)
         count = prod(extents) if fragment is None else fragment.count
         memory = T.decl_buffer(
-            (max(count, 1),), tir_type(s.dtype), _plain(s.name), scope="local",
+            (max(count, 1),), tir_type(s.dtype), _identifier(s.name), scope="local",
             data_alignment=_ALIGN_FRAGMENT if fragment is not None else 0,
         )  # fmt: skip
         self.e.buffers[s.name] = memory, row_major(extents)
@@ -314,19 +316,25 @@ class _Writer:
     def store(self, s: Store) -> list[TIR]:
         memory, _ = self.e.buffers[s.buffer]
         at, value = self.e.offset(s.buffer, s.index), self.e.value(s.value)
-        made = (
-            update(self.e, s, memory, at, value) if s.atomic else T.BufferStore(memory, value, [at])
+        statement = (
+            atomic_update(self.e, s, memory, at, value)
+            if s.atomic
+            else T.BufferStore(memory, value, [at])
         )
-        return [made if s.mask is None else T.IfThenElse(self.e.value(s.mask), made, None)]
+        return [
+            statement if s.mask is None else T.IfThenElse(self.e.value(s.mask), statement, None)
+        ]
 
     def vector(self, s: Store) -> list[TIR]:
         """A vector store, in as few accesses as contiguity and alignment allow."""
-        count, made = stored_at_once(self.e, s), []
+        count, statements = lanes_of_access(self.e, s), []
         for start in range(0, lane_count(s), count):
-            made += (
-                self.store(lane_store(s, start)) if count == 1 else piece(self.e, s, start, count)
+            statements += (
+                self.store(lane_store(s, start))
+                if count == 1
+                else lower_vector_store(self.e, s, start, count)
             )
-        return made
+        return statements
 
     def shuffle(self, s: Shuffle) -> TIR:
         memory, _ = self.e.buffers[s.buffer]
@@ -348,7 +356,7 @@ class _Writer:
         self.e.used.add(name)
         return T.Evaluate(T.call_extern("void", name, *args))
 
-    def together(self) -> TIR:
+    def group_barrier(self) -> TIR:
         """A barrier of the threads along threadIdx.x, with a barrier number of their own (bar.sync)."""
         rows, number = self.launch.block[1], T.const(1, "int32")
         row = T.Add(
@@ -356,39 +364,41 @@ class _Writer:
         )
         return self.call("tdsl_meet", T.Add(row, number), T.const(self.launch.block[0], "int32"))
 
-    def beside(self, s: WarpSpecialize, bound: frozenset[str]) -> TIR:
+    def warp_roles(self, s: WarpSpecialize, bound: frozenset[str]) -> TIR:
         """Warp specialisation: producer threads, perhaps with fewer registers, and consumer threads."""
-        asks, uses = (self.statement(part, bound) for part in s.parts)
-        found = registers_of(self.launch, s)
-        if found is not None:
-            asks.insert(0, self.call(f"tdsl_registers_less<{found[0]}>"))
-            uses.insert(0, self.call(f"tdsl_registers_more<{found[1]}>"))
+        producer, consumer = (self.statement(part, bound) for part in s.parts)
+        registers = registers_of_parts(self.launch, s)
+        if registers is not None:
+            producer.insert(0, self.call(f"tdsl_registers_less<{registers[0]}>"))
+            consumer.insert(0, self.call(f"tdsl_registers_more<{registers[1]}>"))
         behind = T.GE(self.axes[s.axis], T.const(s.first, "int32"))
-        return T.IfThenElse(behind, _sequence(asks), _sequence(uses))
+        return T.IfThenElse(behind, _sequence(producer), _sequence(consumer))
 
-    def slot(self, phases: str, slot: Expr) -> TIR:
+    def mbarrier(self, mbarriers: str, slot: Expr) -> TIR:
         """The address of the mbarrier of a slot."""
-        memory, _ = self.e.buffers[phases]
+        memory, _ = self.e.buffers[mbarriers]
         return T.address_of(T.BufferLoad(memory, [self.e.index(slot)]))
 
     def with_barriers(self, s: InitBarriers, bound: frozenset[str]) -> list[TIR]:
         """Thread 0 initialises the mbarriers, then all synchronise; in a loop they are invalidated after."""
-        place, slots = self.slot(s.name, ZERO), T.const(s.slots, "int32")
+        place, slots = self.mbarrier(s.name, ZERO), T.const(s.slots, "int32")
         first = [
             T.EQ(self.axes[x], T.const(0, "int32")) for x in THREADS if self.launch.extent(x) > 1
         ]
 
-        def alone(made: TIR) -> TIR:
-            return T.IfThenElse(functools.reduce(T.And, first), made, None) if first else made
+        def by_first_thread(body: TIR) -> TIR:
+            return T.IfThenElse(functools.reduce(T.And, first), body, None) if first else body
 
-        together = self.call("tdsl_meet_cluster") if s.blocks > 1 else _all_together()
-        ready = alone(self.call("tdsl_phases", place, slots, T.const(s.arrivals, "uint32")))
-        made = [ready, together, *self.statement(s.body, bound)]
+        together = self.call("tdsl_meet_cluster") if s.blocks > 1 else _sync_threads()
+        ready = by_first_thread(
+            self.call("tdsl_phases", place, slots, T.const(s.arrivals, "uint32"))
+        )
+        statements = [ready, together, *self.statement(s.body, bound)]
         if s.blocks > 1 and not self.in_loop:
-            made.append(together)  # until then other blocks arrive at this block's mbarriers
+            statements.append(together)  # until then other blocks arrive at this block's mbarriers
         if self.in_loop:
-            made += [together, alone(self.call("tdsl_no_phases", place, slots))]
-        return made
+            statements += [together, by_first_thread(self.call("tdsl_no_phases", place, slots))]
+        return statements
 
     def copy_tile(self, s: CopyTile) -> TIR:
         """The TMA copy of a box, one for each panel if swizzled; coordinates go innermost axis first."""
@@ -396,7 +406,7 @@ class _Writer:
         params = {p.name: p for p in self.launch.params if isinstance(p, BufferParam)}
         swizzle = next(x.swizzle for x in walk(self.launch.body) if _is_memory(x, s.buffer))
         at = tensor_map_spec(s, params[s.source], swizzle)
-        ends, made = self.slot(s.mbarriers, s.slot), []
+        barrier, copies = self.mbarrier(s.mbarriers, s.slot), []
         for first in range(0, s.extents[-1], at.box[-1]):
             index, start = (
                 (*x[:-1], add(x[-1], const(first), self.e.facts)) for x in (s.index, s.start)
@@ -405,15 +415,15 @@ class _Writer:
             corner = [self.e.index(i) for i in reversed(start)]
             place = T.address_of(self.maps[at])
             copied = "tdsl_copy_tile" if s.blocks == 1 else f"tdsl_copy_tile_to<{s.blocks}>"
-            made.append(self.call(copied, to, place, ends, *corner))
-        return _sequence(made)
+            copies.append(self.call(copied, to, place, barrier, *corner))
+        return _sequence(copies)
 
     def copy(self, s: Store) -> list[TIR]:
         """An asynchronous store (cp.async), in pieces as wide as contiguity and alignment allow."""
         (memory, to), size = self.e.buffers[s.buffer], dtype_of(s.value).bytes
         assert isinstance(s.value, Load)
         source, of = self.e.buffers[s.value.buffer]
-        count, made = copy_width(s, s.value, constant_strides(to), constant_strides(of), size), []
+        count, copies = copy_width(s, s.value, constant_strides(to), constant_strides(of), size), []
         for start in range(0, lane_count(s), count):
             one = lane_store(s, start)
             assert isinstance(one.value, Load)
@@ -426,24 +436,24 @@ class _Writer:
             if one.value.mask is not None:
                 places.append(self.e.value(one.value.mask))
             copied = self.call(f"tdsl_copy<{count * size}>", *places)
-            made.append(
+            copies.append(
                 copied if one.mask is None else T.IfThenElse(self.e.value(one.mask), copied, None)
             )
-        return made
+        return copies
 
-    def in_group(self, s: Stmt, bound: frozenset[str]) -> list[TIR]:
+    def wgmma_group(self, s: Stmt, bound: frozenset[str]) -> list[TIR]:
         """Asynchronous instructions (wgmma), after a fence that orders earlier writes to registers."""
-        self.grouped = True
-        made = self.statement(s, bound)
-        self.grouped = False
-        return [self.call("tdsl_wgmma_fence"), *made]
+        self.in_wgmma = True
+        statements = self.statement(s, bound)
+        self.in_wgmma = False
+        return [self.call("tdsl_wgmma_fence"), *statements]
 
 
-def _all_together() -> TIR:
+def _sync_threads() -> TIR:
     return T.Evaluate(T.call_intrin("int32", "tirx.tvm_storage_sync", "shared"))
 
 
-def _needs_all(s: Stmt) -> bool:
+def _needs_all_threads(s: Stmt) -> bool:
     meets = isinstance(s, Barrier | Shuffle | Commit | Wait | Invoke | InitBarriers | WaitBarrier)
     meets = meets or (isinstance(s, ArriveBarrier) and s.per_warp)
     return meets or (isinstance(s, For) and s.kind in AXES)
@@ -466,7 +476,7 @@ def _sequence(parts: Iterable[TIR]) -> TIR:
     return listed[0] if len(listed) == 1 else T.SeqStmt(listed)
 
 
-def _plain(name: str, number: int | None = None) -> str:
+def _identifier(name: str, number: int | None = None) -> str:
     """A valid C identifier for a name; prefixes avoid C keywords, numbers make arguments unique."""
     text = "".join(c if c.isascii() and (c.isalnum() or c == "_") else "_" for c in name)
     return f"v_{text}" if number is None else f"a{number}_{text}"

@@ -8,7 +8,7 @@ from typing import Any, Self
 from tdsl.core.source import here
 from tdsl.errors import TypeMismatch
 
-chosen: ContextVar[int | None] = ContextVar("chosen", default=None)
+selected_stream: ContextVar[int | None] = ContextVar("selected_stream", default=None)
 _HANDLES = ("cuda_stream", "ptr", "handle")  # of PyTorch, CuPy, numba and others
 
 
@@ -19,7 +19,7 @@ class stream:
     handle as an integer. TypeMismatch for anything else.
 
     >>> with stream(7):
-    ...     chosen.get()
+    ...     selected_stream.get()
     7
     """
 
@@ -28,11 +28,11 @@ class stream:
         self._tokens: list[Token[int | None]] = []
 
     def __enter__(self) -> Self:
-        self._tokens.append(chosen.set(self.handle))
+        self._tokens.append(selected_stream.set(self.handle))
         return self
 
     def __exit__(self, *_: object) -> None:
-        chosen.reset(self._tokens.pop())
+        selected_stream.reset(self._tokens.pop())
 
 
 def handle_of(which: Any) -> int:
@@ -41,12 +41,12 @@ def handle_of(which: Any) -> int:
     >>> handle_of(0), handle_of(12)
     (1, 12)
     """
-    found = which
+    handle = which
     if hasattr(which, "__cuda_stream__"):
-        _, found = which.__cuda_stream__()
+        _, handle = which.__cuda_stream__()
     elif not isinstance(which, int):
-        found = next((getattr(which, x) for x in _HANDLES if hasattr(which, x)), None)
-    value = getattr(found, "value", found)  # a number of ctypes
+        handle = next((getattr(which, x) for x in _HANDLES if hasattr(which, x)), None)
+    value = getattr(handle, "value", handle)  # a number of ctypes
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
         raise TypeMismatch(
             f"{which!r} is no stream of a GPU", loc=here(), label="this stream",

@@ -9,13 +9,13 @@ import tvm
 from tvm.tirx import transform
 
 from tdsl.codegen.cuda.device_functions import functions_text
-from tdsl.codegen.cuda.statements import AT_ONCE, device_function
+from tdsl.codegen.cuda.statements import UNROLL_FACTOR, device_function
 from tdsl.codegen.gpu.launches import Launch, Launches
 from tdsl.machine.instructions.instruction import INSTRUCTIONS
 
 DEVICE_CODE = "// device functions and kernels"  # follows TVM's head, which depends on the compiler
 _KERNEL = 'extern "C" __global__'
-_SO_MANY = re.compile(r"#pragma unroll 1\n(\s*for )")
+_UNROLL_ONE = re.compile(r"#pragma unroll 1\n(\s*for )")
 _STANDARD = re.compile(r"  #include <cuda/std/cstdint>\n.*?\n(?=\n  // NVRTC uses asm)", re.DOTALL)
 _INTEGERS = "".join(
     f"  using {'u' * unsigned}int{bits}_t = {'un' * unsigned}signed {name};\n"
@@ -34,12 +34,12 @@ def cuda_text(launches: Launches, arch: str) -> str:
     for launch in launches.launches:
         # without the number of resident blocks, ptxas may spill registers to make more blocks fit
         bounds = rf"__launch_bounds__\((\d+)\) {launch.name}\("
-        wanted = rf"{_cluster(launch)}__launch_bounds__(\1, {launch.resident}) {launch.name}("
-        text = re.sub(bounds, wanted, text)
-    text = _SO_MANY.sub(rf"#pragma unroll {AT_ONCE}\n\1", text)
+        replacement = rf"{_cluster(launch)}__launch_bounds__(\1, {launch.resident}) {launch.name}("
+        text = re.sub(bounds, replacement, text)
+    text = _UNROLL_ONE.sub(rf"#pragma unroll {UNROLL_FACTOR}\n\1", text)
     head, mark, kernels = text.partition(_KERNEL)
-    own = "".join(INSTRUCTIONS[name].cuda for name in sorted(used) if name in INSTRUCTIONS)
-    text = f"{DEVICE_CODE}\n{functions_text(used)}{own}\n{mark}{kernels}"
+    instructions = "".join(INSTRUCTIONS[name].cuda for name in sorted(used) if name in INSTRUCTIONS)
+    text = f"{DEVICE_CODE}\n{functions_text(used)}{instructions}\n{mark}{kernels}"
     return _without_standard_library(head, text) + text
 
 

@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 from tdsl.codegen.cuda.driver import DEFAULT_STREAM, Device, Event, Handle, Memory
 
-_FLUSHED = 256 << 20  # bytes written to flush the L2 cache, more than any GPU has
-_WARM = 3  # warm-up runs
+_FLUSH_BYTES = 256 << 20  # bytes written to flush the L2 cache, more than any GPU has
+_WARM_UPS = 3  # warm-up runs
 
 
 class Clock:
@@ -16,25 +16,25 @@ class Clock:
 
     def __init__(self, device: Device, stream: int = DEFAULT_STREAM) -> None:
         self.device, self.stream = device, stream
-        self._spare = device.allocate(_FLUSHED, stream)
+        self._flush_memory = device.allocate(_FLUSH_BYTES, stream)
 
     def times(self, start: Callable[[], object], count: int) -> list[float]:
         """The milliseconds of each of `count` runs of `start`, after some warm-up runs."""
         events = []
-        for n in range(_WARM + count):
-            fill(self._spare, n % 2, self.stream)
+        for n in range(_WARM_UPS + count):
+            fill(self._flush_memory, n % 2, self.stream)
             before, after = Event(self.device), Event(self.device)
             before.record(self.stream)
             start()
             after.record(self.stream)
             events.append((before, after))
-        return [after.milliseconds_since(before) for before, after in events[_WARM:]]
+        return [after.milliseconds_since(before) for before, after in events[_WARM_UPS:]]
 
     def copy_bandwidth(self, count: int = 20) -> float:
         """The bandwidth of a device-to-device memcpy, in bytes read and written per second."""
-        to = self.device.allocate(_FLUSHED, self.stream)
-        best = min(self.times(lambda: copy(self._spare, to, self.stream), count))
-        return 2 * _FLUSHED / best * 1e3
+        to = self.device.allocate(_FLUSH_BYTES, self.stream)
+        best = min(self.times(lambda: copy(self._flush_memory, to, self.stream), count))
+        return 2 * _FLUSH_BYTES / best * 1e3
 
 
 def fill(memory: Memory, byte: int, stream: int) -> None:

@@ -16,17 +16,17 @@ from tdsl.lang.expr import Broadcast, Const, Expr, Load, const
 from tdsl.lang.types import DType
 
 
-def stored_at_once(e: Expressions, s: Store) -> int:
+def lanes_of_access(e: Expressions, s: Store) -> int:
     """The number of lanes of a store that one access writes."""
     return 1 if s.mask is not None or s.atomic else _width(e, s.buffer, s.index, lane_count(s))
 
 
-def piece(e: Expressions, s: Store, start: int, count: int) -> list[TIR]:
+def lower_vector_store(e: Expressions, s: Store, start: int, count: int) -> list[TIR]:
     """The store of `count` lanes from lane `start` as one access; its loads are vectorised where possible."""
-    made: list[TIR] = []
-    near: dict[Expr, tuple[str, DType]] = {}
+    statements: list[TIR] = []
+    loaded_parts: dict[Expr, tuple[str, DType]] = {}
     for n in post_order(s.value):
-        if isinstance(n, Load) and _is_near(e, n, count):
+        if isinstance(n, Load) and _is_vector_load(e, n, count):
             source, _ = e.buffers[n.buffer]
             at = T.Ramp(
                 e.offset(n.buffer, tuple(extract_lane(i, start) for i in n.index)), 1, count
@@ -34,25 +34,27 @@ def piece(e: Expressions, s: Store, start: int, count: int) -> list[TIR]:
             loaded = T.BufferLoad(source, [at])
             if n is s.value and n.mask is None:
                 return [_write(e, s, start, count, loaded)]
-            part = T.decl_buffer((count,), str(source.dtype), f"part{len(near)}", scope="local")
+            part = T.decl_buffer(
+                (count,), str(source.dtype), f"part{len(loaded_parts)}", scope="local"
+            )
             whole = T.Ramp(T.const(0, "int32"), 1, count)
-            kept = T.BufferStore(part, loaded, [whole])
+            store = T.BufferStore(part, loaded, [whole])
             if n.mask is not None:
                 other = _zeros(e, n.dtype, part, count)
-                kept = T.IfThenElse(e.value(extract_lane(n.mask, start)), kept, other)
-            made += [T.AllocBuffer(part), kept]
-            name = f"part {len(near)}"
+                store = T.IfThenElse(e.value(extract_lane(n.mask, start)), store, other)
+            statements += [T.AllocBuffer(part), store]
+            name = f"part {len(loaded_parts)}"
             e.buffers[name] = part, (1,)
-            near[n] = name, n.dtype
+            loaded_parts[n] = name, n.dtype
     target, _ = e.buffers[s.buffer]
     result = T.decl_buffer((count,), str(target.dtype), "result", scope="local")
-    made.append(T.AllocBuffer(result))
+    statements.append(T.AllocBuffer(result))
     for k in range(count):
         with e.statement() as values:
-            value = e.value(_in_parts(s.value, near, start + k, k))
-        made += [*values, T.BufferStore(result, value, [T.const(k, "int32")])]
+            value = e.value(_lane_from_parts(s.value, loaded_parts, start + k, k))
+        statements += [*values, T.BufferStore(result, value, [T.const(k, "int32")])]
     whole = T.BufferLoad(result, [T.Ramp(T.const(0, "int32"), 1, count)])
-    return [*made, _write(e, s, start, count, whole)]
+    return [*statements, _write(e, s, start, count, whole)]
 
 
 def _zeros(e: Expressions, dtype: DType, part: TIR, count: int) -> TIR:
@@ -75,7 +77,7 @@ def _width(e: Expressions, buffer: str, index: tuple[Expr, ...], lanes: int) -> 
     return access_width(index, constant_strides(strides), lanes, bytes_of(kind))
 
 
-def _is_near(e: Expressions, n: Load, count: int) -> bool:
+def _is_vector_load(e: Expressions, n: Load, count: int) -> bool:
     """True for a load of `count` contiguous lanes that one access covers, with one mask for all lanes."""
     same = n.mask is None or isinstance(n.mask, Broadcast)
     return same and _width(e, n.buffer, n.index, count) == count
@@ -87,12 +89,12 @@ def _write(e: Expressions, s: Store, start: int, count: int, value: TIR) -> TIR:
     return T.BufferStore(target, value, [T.Ramp(at, 1, count)])
 
 
-def _in_parts(e: Expr, near: dict[Expr, Any], which: int, n: int) -> Expr:
+def _lane_from_parts(e: Expr, loaded_parts: dict[Expr, Any], which: int, n: int) -> Expr:
     """Lane `which` of an expression, with the loads in `near` replaced by element n of their registers."""
 
     def loaded(x: Any) -> Any:
-        if x in near:
-            name, dtype = near[x]
+        if x in loaded_parts:
+            name, dtype = loaded_parts[x]
             return Load(name, (const(n),), dtype)
         return x
 

@@ -29,8 +29,8 @@ def changed(
 def lacking(s: td.Schedule, turned: bool) -> int:
     """Bytes of its block that a rank does not have before, over all ranks."""
     plan, total = td.compile(s).plan(), 0
-    whole = np.arange(np.prod([hi - lo for lo, hi in plan.homes[0].whole])).reshape(
-        [hi - lo for lo, hi in plan.homes[0].whole]
+    whole = np.arange(np.prod([hi - lo for lo, hi in plan.tensors[0].whole])).reshape(
+        [hi - lo for lo, hi in plan.tensors[0].whole]
     )
     p = td.compile(s)
     for rank in range(plan.grid.size):

@@ -97,10 +97,10 @@ def test_emulated_calls_of_many_sizes(make):
 
 def test_numbers_of_blocks_are_made_of_the_sizes_of_a_call():
     n = Binary("floordiv", Binary("add", Size("N"), const(63)), const(64))
-    assert counts.number(counts.stored(n), {"N": 65}) == 2
-    assert counts.shown(counts.stored(n)) == "(N + 63) // 64"
+    assert counts.count_value(counts.as_count(n), {"N": 65}) == 2
+    assert counts.count_text(counts.as_count(n)) == "(N + 63) // 64"
     with pytest.raises(td.TargetError, match="cannot be told from the sizes"):
-        counts.stored(Select(Const(True, td.bool_), n, n))
+        counts.as_count(Select(Const(True, td.bool_), n, n))
 
 
 @pytest.mark.parametrize("dtype, marks", [(td.f32, "# shared"), (td.f16, "mma_m16n8k16_f16_f16(")])

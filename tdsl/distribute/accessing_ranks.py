@@ -8,43 +8,49 @@ from tdsl.distribute.stages import Spans
 from tdsl.placement.grid import Coordinates
 from tdsl.placement.ownership import Box, intersection
 
-Touched = Callable[[Spans], Box | None]  # the box that ranks with these spans of coordinates access
+AccessedBox = Callable[
+    [Spans], Box | None
+]  # the box that ranks with these spans of coordinates access
 
 
-def meeting(ranks: Spans, box: Box, touched: Touched) -> Iterator[tuple[Coordinates, Box]]:
+def ranks_accessing(
+    ranks: Spans, box: Box, accessed: AccessedBox
+) -> Iterator[tuple[Coordinates, Box]]:
     """The ranks within spans of coordinates that access a box, each with the part of it that it accesses.
 
     >>> def halo(ranks):
     ...     (lo, hi), = ranks
     ...     return ((10 * lo - 1, 10 * hi + 1),)
-    >>> list(meeting(((0, 1000),), ((500, 510),), halo))
+    >>> list(ranks_accessing(((0, 1000),), ((500, 510),), halo))
     [((49,), ((500, 501),)), ((50,), ((500, 510),)), ((51,), ((509, 510),))]
     """
-    alive = [(at, shared, 0) for at, shared in _alive((ranks,), box, touched)]
-    while alive:
-        at, shared, last = alive.pop()
+    candidates = [(at, shared, 0) for at, shared in _accessing_spans((ranks,), box, accessed)]
+    while candidates:
+        at, shared, last = candidates.pop()
         widths = [hi - lo for lo, hi in at]
         if max(widths) == 1:
             yield tuple(first for first, _ in at), shared
             continue
         wide = [n for n, w in enumerate(widths) if w > 1]
         wide.sort(key=lambda n: (n != last, -widths[n]))
-        halves = _alive(_halves(at, wide[0]), box, touched)
+        halves = _accessing_spans(_halves(at, wide[0]), box, accessed)
         cut = wide[0]
         for axis in wide[1:]:
             if len(halves) < 2:
                 break
             # an axis of which one half drops out is better than the widest; it is tried first next time
-            other = _alive(_halves(at, axis), box, touched)
+            other = _accessing_spans(_halves(at, axis), box, accessed)
             if len(other) < 2 or widths[axis] > widths[cut]:
                 halves, cut = other, axis
-        alive += [(half, part, cut) for half, part in halves]
+        candidates += [(half, part, cut) for half, part in halves]
 
 
-def _alive(parts: tuple[Spans, ...], box: Box, touched: Touched) -> list[tuple[Spans, Box]]:
+def _accessing_spans(
+    parts: tuple[Spans, ...], box: Box, accessed: AccessedBox
+) -> list[tuple[Spans, Box]]:
     """The spans of coordinates in which a rank may access a box, with the part of it; the last ones first."""
-    found = [(ranks, touched(ranks)) for ranks in reversed(parts)]
-    shared = [(ranks, intersection(part, box)) for ranks, part in found if part is not None]
+    boxes = [(ranks, accessed(ranks)) for ranks in reversed(parts)]
+    shared = [(ranks, intersection(part, box)) for ranks, part in boxes if part is not None]
     return [(ranks, part) for ranks, part in shared if part is not None]
 
 
