@@ -96,7 +96,7 @@ class Compiled:
 
 @dataclass(frozen=True)
 class Kernel:
-    """A peer that tdsl compiles: the call writes into the array that the first one made."""
+    """A peer that tdsl compiles: the call writes into the array that the first call returned."""
 
     build: Callable[[], Any]
 

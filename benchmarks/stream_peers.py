@@ -87,7 +87,7 @@ def triad(arrays: Arrays) -> Call:
 def same_traffic(expected: Callable[..., Array]) -> Prepare:
     """A copy of the first array, for a computation that reads and writes as much.
 
-    What the copy has made is no result: the check gets `expected` of the input.
+    The array of the copy is no result: the check gets `expected` of the input.
     """
     return lambda arrays: Converted(copy(arrays), lambda _: expected(*arrays))
 

@@ -40,7 +40,7 @@ def run(
         typer.Option("--json", help="the record, instead of a file in benchmarks/results"),
     ] = None,
 ) -> None:
-    """Build, check and time kernels of a GPU beside cuBLAS, cuDNN, torch.compile, Triton and a copy."""
+    """Build, check and time kernels of a GPU against cuBLAS, cuDNN, torch.compile, Triton and a copy."""
     console = Console(width=None if sys.stdout.isatty() else 140)
     chosen = choose(group or [], case or [])
     record = report.machine() | {"suite": "cuda", "rounds": count}

@@ -14,7 +14,7 @@ EPS = 1e-5
 
 @functools.cache
 def kernels() -> dict[str, Any]:
-    """The kernels, made when they are asked for first."""
+    """The kernels, created on first use."""
     try:
         import triton
 

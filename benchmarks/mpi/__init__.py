@@ -1,1 +1,1 @@
-"""The suite `mpi`: products of matrices on ranks beside ScaLAPACK, and what planning and simulating cost."""
+"""The suite `mpi`: products of matrices on ranks against ScaLAPACK, and the cost of plans and simulation."""

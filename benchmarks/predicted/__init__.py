@@ -1,1 +1,1 @@
-"""Bytes that caches move as schedules predict them, beside bytes that are counted line by line."""
+"""The bytes that caches move for schedules: as predicted, and as counted line by line."""

@@ -43,7 +43,7 @@ class Figure:
 
 @contextmanager
 def use_machine(machine: Machine) -> Iterator[None]:
-    """Schedules are made for a machine meanwhile."""
+    """A context in which every target has this machine."""
     with patch.object(Target, "machine", lambda _: machine):
         yield
 

@@ -1,6 +1,6 @@
 """Schedules whose bytes are counted: programs of the benchmarks in sizes whose loops can run in Python.
 
-They are made for the machine that is described at that time: by hand, by default, by the search where it
+They are for the machine of the context (`figures.use_machine`): by hand, by default, by the search where it
 leaves the default, and as the best of its candidates that have tiles inside of tiles.
 """
 
@@ -34,7 +34,7 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Counted:
-    """A schedule by the name of its program and by how it is made; None where there is none of that kind."""
+    """A schedule by the names of its program and method; `build` returns None if there is none."""
 
     group: str
     method: str
