@@ -1,7 +1,7 @@
-"""Each edge of a schedule in words: where what is read lives, what that saves and costs, or why it is far.
+"""Each edge of a schedule in words: where its producer is stored, and what that saves and costs, or why.
 
 An input, and a func that is there as a whole, has a line for each nest at the root that reads it, with the
-bytes which this nest gets; what stays near has one for all of its readers. A func that stays near saves what
+bytes that this nest reads; a func in a nearer level has one for all of its readers. Such a func saves what
 it would move as a whole, a copy loads of what it copies.
 """
 
@@ -82,7 +82,7 @@ def _computed_once(p: Prediction) -> Iterator[str]:
 
 
 def _inlined(p: Prediction, given: State, decisions: Sequence[Decision]) -> Iterator[str]:
-    """The funcs that have no values of their own: computed where they are read, or part of one pass."""
+    """The funcs that are not stored: computed where they are read, or part of one pass."""
     computed = {f.name for s in (p.state, p.once) if s is not None for f in s.program.funcs}
     fresh = initial_state(given.program)
     inlined = choose_inline(fresh, products_read_values=p.machine.block_threads > 0)[1]

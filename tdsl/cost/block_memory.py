@@ -45,10 +45,10 @@ from tdsl.schedule.state import (
 )  # fmt: skip
 from tdsl.schedule.tree import ROOT, ScheduleTree
 
-CHUNK = 16  # bytes that stay together
-ALIGN = 128  # bytes, at a multiple of which a memory of as many begins
-ALIGN_SWIZZLED = 1024  # the same of one that is swizzled: there the hardware's own patterns begin
-WORD = 8  # bytes of a barrier that waits for copies
+CHUNK = 16  # bytes, the granularity of allocations and of swizzles
+ALIGN = 128  # bytes, the alignment of allocations of as many or more
+ALIGN_SWIZZLED = 1024  # bytes, the alignment of swizzled allocations: the period of the pattern
+MBARRIER_BYTES = 8  # of an mbarrier
 WARP = 32
 
 
@@ -251,7 +251,7 @@ class _Kernel:
         copied = self.tree.computed.get(here, ())
         if loop.kind == PIPELINED and any(state.plan(n).bulk for n in copied):
             for what in ("copied", "used")[: 1 + loop.producer_warps]:
-                size = WORD * loop.stages
+                size = MBARRIER_BYTES * loop.stages
                 self.allocations.append(
                     Memory(f"{loop.name} {what}", size, CHUNK, loop.producer_warps)
                 )

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from math import inf, prod
 
-from tdsl.cost.reach import SIZE, Reach, point_of, points_of, value
+from tdsl.cost.symbolic_boxes import SIZE, SymbolicBoxes, point_of, points_of, value
 from tdsl.lang.expr import Expr
 from tdsl.lang.regions import Box, Interval
 from tdsl.schedule.properties import volume, work_per_point
@@ -21,7 +21,7 @@ SHIFT = 0.29  # between these places in one loop and in the next: they are on no
 MOST_AGAIN = 2.5  # times each point may be computed: above, all of a func is better computed first
 
 
-def too_dear(
+def too_expensive(
     state: State, owner: str, outer: Iterable[str], line: str, group: Iterable[str],
     boxes: dict[str, Box], height: int = 1,
 ) -> set[str]:  # fmt: skip
@@ -64,17 +64,17 @@ def times_computed(
     runs = {v: boxes[owner][n] for n, v in enumerate(f.variables) if v in around}
     counts = {v: _count(runs[v]) for v in around}
     starts = {v: _first(runs[v][0]) for v in around}
-    reach = Reach.of(state, owner, around, group, boxes)
+    symbolic = SymbolicBoxes.of(state, owner, around, group, boxes)
     times: dict[str, float] = {}
     for name in group:
-        if name not in reach.boxes or name not in boxes:
+        if name not in symbolic.boxes or name not in boxes:
             continue
-        several = height if sliding_axis(reach.boxes[name], point_of(line)) is not None else 1
+        several = height if sliding_axis(symbolic.boxes[name], point_of(line)) is not None else 1
         points = 0.0
         for weight, first in _iterations({**counts, line: counts[line] // several}):
             at = {v: starts[v] + n * (several if v == line else 1) for v, n in first.items()}
             last = {**at, line: at[line] + several - 1}
-            points += weight * reach.points(name, at, last)
+            points += weight * symbolic.points(name, at, last)
         points *= prod(counts[v] for v in around) / several
         once = points_of(boxes[name])
         times[name] = inf if inf in (points, once) else points / max(once, 1)

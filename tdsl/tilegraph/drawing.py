@@ -6,13 +6,13 @@ from xml.sax.saxutils import escape
 
 from tdsl.core.node import frozen
 
-WIDE, HIGH, APART, BELOW = 110, 30, 30, 58  # of a node, and between nodes, in pixels
+WIDE, HIGH, BETWEEN, BELOW = 110, 30, 30, 58  # of a node, and between nodes, in pixels
 COLOURS = ("#d9ead3", "#cfe2f3", "#fff2cc", "#f4cccc", "#d9d2e9", "#fce5cd")
 
 
 @frozen
 class Arrow:
-    """An edge: what is read, by whom, the words beside the arrow, and whether its colour stands out."""
+    """An edge: what is read, by whom, the label of the arrow, and whether it is highlighted."""
 
     producer: str
     consumer: str
@@ -35,7 +35,7 @@ class Drawing:
 
 
 def dot(graph: Drawing) -> str:
-    """The graph in the language of dot: funcs of one group stand in one box, edges carry all their bytes.
+    """The graph in the language of dot: funcs of one group are in one box, edges carry all their bytes.
 
     >>> import tdsl as td
     >>> from tdsl.tilegraph.graph import TileGraph
@@ -73,8 +73,8 @@ def svg(graph: Drawing) -> str:
     (3, 2, True)
     """
     at = _places(graph)
-    width = max(x for x, _ in at.values()) + WIDE + APART
-    height = max(y for _, y in at.values()) + HIGH + APART
+    width = max(x for x, _ in at.values()) + WIDE + BETWEEN
+    height = max(y for _, y in at.values()) + HIGH + BETWEEN
     colour = {
         name: COLOURS[n % len(COLOURS)]
         for n, group in enumerate(g for g in graph.groups if len(g) > 1)
@@ -106,7 +106,7 @@ def svg(graph: Drawing) -> str:
 
 
 def _places(graph: Drawing) -> dict[str, tuple[int, int]]:
-    """The corner of each node: rows by the longest way from an input, in a row near what it reads."""
+    """The corner of each node: rows by the longest path from an input, in a row close to what it reads."""
     row: dict[str, int] = {}
     for name in graph.nodes:
         before = [e.producer for e in graph.arrows if e.consumer == name and e.producer in row]
@@ -115,12 +115,12 @@ def _places(graph: Drawing) -> dict[str, tuple[int, int]]:
     for y in range(max(row.values(), default=0) + 1):
         here = sorted((n for n in graph.nodes if row[n] == y), key=lambda n: _above(graph, n, at))
         for x, name in enumerate(here):
-            at[name] = (APART + x * (WIDE + APART), APART + y * (HIGH + BELOW))
+            at[name] = (BETWEEN + x * (WIDE + BETWEEN), BETWEEN + y * (HIGH + BELOW))
     return at
 
 
 def _above(graph: Drawing, name: str, at: dict[str, tuple[int, int]]) -> float:
-    """Where what a func reads stands, on average."""
+    """The mean position of what a func reads."""
     places = [at[e.producer][0] for e in graph.arrows if e.consumer == name and e.producer in at]
     return sum(places) / max(len(places), 1)
 
@@ -129,7 +129,7 @@ def _edge(e: Arrow, at: dict[str, tuple[int, int]]) -> list[str]:
     (x, y), (to, end) = at[e.producer], at[e.consumer]
     x, to, y = x + WIDE // 2, to + WIDE // 2, y + HIGH
     bend = x + (
-        WIDE // 2 + APART // 2 if x == to and end - y > BELOW else 0
+        WIDE // 2 + BETWEEN // 2 if x == to and end - y > BELOW else 0
     )  # around what is between
     return [
         (

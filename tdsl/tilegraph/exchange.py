@@ -1,7 +1,7 @@
 """Which operand of a product is loaded as vectors, and which is broadcast: that which fills vectors better.
 
 A product commutes, so that the tile of a result may have its rows or its columns along the vectors. The
-recipe for products takes what lies side by side in memory, which has few columns where a matrix is narrow.
+recipe for products takes the contiguous operand, which has few columns where a matrix is narrow.
 """
 
 from __future__ import annotations

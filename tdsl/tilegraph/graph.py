@@ -276,7 +276,7 @@ class TileGraph:
     def tiles(self, name: str, shape: tuple[int, ...]) -> list[tuple[Box, int]]:
         """Boxes of the kinds of tiles that cover a func, with how many there are: full ones and the rest.
 
-        Full tiles stand for those in the midst; tails are shorter where the shape does not divide.
+        Full tiles represent the inner ones; tails are shorter where the shape does not divide.
         """
         kinds: list[list[tuple[tuple[int, int], int]]] = []
         for axis, want in enumerate(shape):

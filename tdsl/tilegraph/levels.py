@@ -69,7 +69,7 @@ def nested_tiles(
 def _places(machine: Machine) -> list[Place]:
     """The levels that tiles are made for, with what is behind each, the outermost first.
 
-    Those of a GPU are what a block and a thread have of their own; its cache serves all.
+    Those of a GPU are shared memory of a block and registers of a thread; its cache serves all.
 
     >>> from tdsl.machine.devices import describe_gpu
     >>> [(p.level.name, p.behind.name) for p in _places(describe_gpu("sm_80"))]

@@ -42,7 +42,7 @@ class Reordered:
 
 
 def fewer_operations(program: Program, sizes: Mapping[str, int]) -> Reordered | None:
-    """The best order of the products of a program, where it is clearly better than that in which they stand.
+    """The best order of the products of a program, where it is clearly better than the order of the program.
 
     >>> import tdsl as td
     >>> i, j, k, l = td.vars("i j k l")
@@ -109,7 +109,7 @@ class _Tree:
         return sum(self._cost(name, frozenset(order[:n])) for n, name in enumerate(order))
 
     def best(self) -> tuple[str, ...]:
-        """The order that costs the least; of equal ones that which is next to the one as it stands."""
+        """The order that costs the least; of equal ones that which is next to the order of the program."""
         names = self.now
         best: dict[frozenset[str], tuple[float, tuple[str, ...]]] = {frozenset(): (0.0, ())}
         for count in range(1, len(names) + 1):
@@ -144,7 +144,7 @@ class _Tree:
 
 
 def _written_out(program: Program, root: str, below: Mapping[str, list[str]]) -> _Tree | None:
-    """The tree of a sum; None where one stands in it twice, or sizes are not known."""
+    """The tree of a sum; None where a sum is in it twice, or sizes are not known."""
     now = _from_below(root, below)
     inlined = {
         n for f in now for s in below.get(f, ()) for n in elementwise_between(program, f, s) or ()
@@ -220,12 +220,12 @@ def _arranged(
 
     try:
         return arrange(state, root), steps
-    except Illegal:  # a sum has another factor that stands in the way
+    except Illegal:  # another factor of a sum prevents it
         return None
 
 
 def _above(program: Program, top: str, known: Mapping[str, str]) -> dict[str, str]:
-    """The sums of a tree, each with the one in whose terms it stands; the top with itself."""
+    """The sums of a tree, each with the one whose terms contain it; the top with itself."""
     above, new = {top: top}, [top]
     while new:
         name = new.pop()

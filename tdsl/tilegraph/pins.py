@@ -253,7 +253,7 @@ def _least(pins: Pins, graph: TileGraph, level: MemoryLevel) -> dict[str, float]
 
 
 def _conflicting_readers(pins: Pins, graph: TileGraph, name: str) -> tuple[str, str, str] | None:
-    """Two readers of a func between which all of another is made: (the first, that other, the second)."""
+    """Two readers of a func between which all of another is computed: (the first, that other, the second)."""
     readers = graph.consumers(name)
     for first in readers:
         for far in sorted(pins.far - {name}):

@@ -1,4 +1,4 @@
-"""Why a found schedule has funcs as a whole in the farthest memory: what has them nearer, and its price."""
+"""Why a chosen schedule materialises funcs in the last memory: what keeps them nearer, and its price."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tdsl.tilegraph.search import Candidate
 def reasons_of(
     chosen: Candidate, candidates: Sequence[Candidate], pinned: Collection[str] = ()
 ) -> dict[str, str]:
-    """Of each func that is there as a whole, the best candidate that has it in tiles, or that none does.
+    """For each func that is materialised, the best candidate that has it in tiles, or that none does.
 
     `pinned` are those that the user wants there.
     """
@@ -35,7 +35,7 @@ def reasons_of(
 
 
 def _whole(p: Prediction) -> dict[str, str]:
-    """The funcs that are stored outside of all loops, results apart, and what each of them is a copy of."""
+    """The funcs that are stored outside of all loops, except results, and what each of them is a copy of."""
     program = p.state.program
     stored = p.nests.tree.stored.get(ROOT, ())
     return {n: _origin(p, n) for n in stored if n not in program.outputs}

@@ -181,7 +181,7 @@ Make = Callable[[Schedule], bool]
 
 
 def _tiled(start: Schedule, machine: Machine, pins: Pins) -> Iterator[tuple[str, Make]]:
-    """The best cuts, with the recipes for what lies between, or with nested tiles."""
+    """The best cuts, with recipes for the funcs between them, or with nested tiles."""
     state = bind_state(start.state, start.sizes)
     on_a_gpu = machine.block_threads > 0
     state = inline_funcs(choose_inline(state, products_read_values=on_a_gpu)[0])
@@ -277,7 +277,7 @@ def _by_groups(
     open_ = {n for n, plan in state.plans if n in boxes and not plan.scheduled}
     done: set[str] = set()
     for name in sorted(cuts & open_ - {*state.program.outputs}):
-        schedule[name].compute_root()  # no reader makes it in a place of its own
+        schedule[name].compute_root()  # no recipe of a reader places it elsewhere
     for part in reversed(tiled):
         write_tiles(schedule, part, machine)
         done |= {*part.members}
@@ -335,7 +335,7 @@ def _together(schedule: Schedule, machine: Machine) -> bool:
 def _by_itself(
     schedule: Schedule, state: State, name: str, boxes: dict[str, Box], machine: Machine
 ) -> None:
-    """A func at the root that its reader must not take into its loops."""
+    """Vectors and threads for a func at the root that must not be fused into its reader."""
     stage, f = schedule[name], state.program.func(name)
     for n in range(len(f.definitions)):
         current = stage if n == 0 else stage.update(n - 1)
@@ -347,7 +347,7 @@ def _by_itself(
 def _on_a_gpu(
     schedule: Schedule, machine: Machine, cuts: Collection[str] = (), tiled: tuple[Part, ...] = ()
 ) -> bool:
-    """Each func that recipes take into no other kernel as one of its own; those of cuts always.
+    """A separate kernel for each func that no recipe fuses into another one, and always for those of cuts.
 
     Those that are `tiled` get tiles of blocks and threads.
     """
@@ -398,7 +398,7 @@ def _online(schedule: Schedule, name: str, machine: Machine) -> bool:
 
 
 def notes_of(ranked: list[Candidate]) -> tuple[str, ...]:
-    """Why the first candidate was taken, and not the others."""
+    """Why the first candidate was chosen, and not the others."""
     best, *others = ranked
     lines = [f"taken: {best.label}, {_milliseconds(best.seconds)}"]
     for c in others:

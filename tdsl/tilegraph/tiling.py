@@ -17,7 +17,6 @@ from tdsl.autoschedule.patterns.rows import vectors_of
 from tdsl.autoschedule.recipes.operands import is_for_tensor_cores
 from tdsl.core.node import frozen
 from tdsl.cost.moved import bytes_in_runs
-from tdsl.cost.reach import Reach, Values, moving_with
 from tdsl.cost.roofline import (
     HALF,
     Work,
@@ -26,6 +25,7 @@ from tdsl.cost.roofline import (
     unit_seconds,
     work_of_point,
 )
+from tdsl.cost.symbolic_boxes import SymbolicBoxes, Values, moving_with
 from tdsl.lang.affine import variables
 from tdsl.lang.expr import Var
 from tdsl.machine.instructions.tensor_cores import ROWS
@@ -35,7 +35,7 @@ from tdsl.schedule.state import is_ordered
 from tdsl.tilegraph.graph import TileGraph
 
 FULL = 0.5  # of a level, which tiles may fill: other data passes through it
-STEP = 64  # terms of a reduction whose operands are held at a time
+STEP = 64  # terms of a reduction whose operands are in memory at a time
 AHEAD = 32  # terms of a reduction whose operands a block holds: those of two steps
 ENTER = 2e-8  # seconds to begin the loops of a func
 WAIT = 3e-7  # seconds in which threads of a block wait for each other and for what they have begun to load
@@ -68,7 +68,7 @@ class Place:
 
     @property
     def step(self) -> int:
-        """The terms of a reduction whose operands are held at a time."""
+        """The terms of a reduction whose operands are in memory at a time."""
         return STEP if not self.level.managed else 1 if self.threads > 1 else AHEAD
 
     @property
@@ -135,7 +135,7 @@ class Group:
     needs: Needs
     owner: str
     members: tuple[str, ...]
-    reach: Reach
+    symbolic: SymbolicBoxes
     read: tuple[str, ...]
     stepped: frozenset[tuple[str, int]]
     once: frozenset[str]
@@ -146,12 +146,14 @@ class Group:
         """The group of an owner alone."""
         graph = needs.graph
         around = graph.program.func(owner).variables
-        return _group(needs, (owner,), Reach.of(graph.state, owner, around, (), graph.boxes))
+        return _group(
+            needs, (owner,), SymbolicBoxes.of(graph.state, owner, around, (), graph.boxes)
+        )
 
     def joined(self, name: str) -> Group:
         """The group with one more func, which only its members read."""
         f = self.needs.graph.program.func(name)
-        return _group(self.needs, (name, *self.members), self.reach.joined(f))
+        return _group(self.needs, (name, *self.members), self.symbolic.joined(f))
 
     @property
     def whole(self) -> Shape:
@@ -159,16 +161,16 @@ class Group:
         return tuple(max(n, 1) for n in self.needs.most[self.owner])
 
     def tile(self, shape: Shape) -> dict[str, Shape]:
-        """What a tile in the midst needs of each func and input."""
+        """The extents that an inner tile needs of each func and input."""
         first, last = {}, {}
         starts = self.needs.first[self.owner]
-        for v, lo, n, whole in zip(self.reach.around, starts, shape, self.whole, strict=True):
+        for v, lo, n, whole in zip(self.symbolic.around, starts, shape, self.whole, strict=True):
             first[v] = lo + (whole // n // 2) * n if n < whole else lo
             last[v] = first[v] + n - 1
         return {n: self._extents(n, first, last) for n in (*self.members, *self.read)}
 
     def _extents(self, name: str, first: Values, last: Values) -> Shape:
-        lengths = self.reach.extents(name, first, last)
+        lengths = self.symbolic.extents(name, first, last)
         most = self.needs.most[name]
         return tuple([w if n is None or n > w else n for n, w in zip(lengths, most, strict=True)])
 
@@ -183,16 +185,16 @@ class Group:
         """
         program, moving = self.needs.graph.program, set[str]()
         for reader in map(program.func, self.members):
-            bounds = dict(zip(reader.variables, self.reach.boxes[reader.name], strict=True))
+            bounds = dict(zip(reader.variables, self.symbolic.boxes[reader.name], strict=True))
             for r in (
                 r for d in reader.definitions for r in d.reads if r.name in self.members[:-1]
             ):
-                for e, box in zip(r.index, self.reach.boxes[r.name], strict=True):
+                for e, box in zip(r.index, self.symbolic.boxes[r.name], strict=True):
                     intervals = [bounds[v] for v in variables(e) if v in bounds]
-                    read = {v for x in intervals for v in moving_with(x, self.reach.around)}
-                    moving |= read - {*moving_with(box, self.reach.around)}
+                    read = {v for x in intervals for v in moving_with(x, self.symbolic.around)}
+                    moving |= read - {*moving_with(box, self.symbolic.around)}
         return tuple(
-            n if v in moving else 1 for v, n in zip(self.reach.around, self.whole, strict=True)
+            n if v in moving else 1 for v, n in zip(self.symbolic.around, self.whole, strict=True)
         )
 
     def can_be_tiled(self) -> bool:
@@ -207,14 +209,14 @@ class Group:
         )
 
 
-def _group(needs: Needs, members: tuple[str, ...], reach: Reach) -> Group:
-    graph, names = needs.graph, [n for n in reach.boxes if n in needs.most]
+def _group(needs: Needs, members: tuple[str, ...], symbolic: SymbolicBoxes) -> Group:
+    graph, names = needs.graph, [n for n in symbolic.boxes if n in needs.most]
     read = tuple(n for n in names if n not in members)
     stepped = frozenset(_stepped(graph, members))
     readers = Counter(e.producer for e in graph.edges if e.consumer in members)
     once = frozenset(n for n, count in readers.items() if count == 1)
     live = _live(graph, members, names)
-    return Group(needs, members[-1], members, reach, read, stepped, once, live)
+    return Group(needs, members[-1], members, symbolic, read, stepped, once, live)
 
 
 def _work(graph: TileGraph, name: str, machine: Machine) -> Work:

@@ -64,7 +64,7 @@ def _write(schedule: BaseSchedule, part: Part, machine: Machine, open_: _Open) -
     smaller = next((p for p in part.parts if p.owner == part.owner and len(p.members) > 1), None)
     boxes = _moving(part, part.tile)
     for p in inside:
-        _spread(schedule, p.owner, part.tile[p.owner])
+        _pad_storage(schedule, p.owner, part.tile[p.owner])
     queue = list(reversed(inside))  # consumers first
     while queue:
         p = queue.pop(0)
@@ -85,7 +85,7 @@ def _write(schedule: BaseSchedule, part: Part, machine: Machine, open_: _Open) -
     return open_
 
 
-def _spread(schedule: BaseSchedule, name: str, box: Box) -> None:
+def _pad_storage(schedule: BaseSchedule, name: str, box: Box) -> None:
     """Pad the storage of a func in a tile if terms that a reduction reads of it share few sets of a cache."""
     state = inline_funcs(schedule.state)
     f, shape = state.program.func(name), [extent(box, axis) or 1 for axis in range(len(box))]
@@ -135,7 +135,7 @@ def _split(part: Part, open_: _Open, schedule: BaseSchedule) -> _Open:
             outer, inner[v] = owner.split(inner[v], part.shape[axis])
             tiles.append(outer)
     ranges = [name for name, _, _ in f.definitions[0].ranges]
-    if not tiles:  # one tile: a loop of one iteration, in which the others stand
+    if not tiles:  # one tile: a loop of one iteration around the others
         v = f.variables[0]
         outer, inner[v] = owner.split(inner[v], part.shape[0])
         tiles.append(outer)
@@ -178,7 +178,7 @@ def _vectors(schedule: BaseSchedule, open_: _Open, part: Part, machine: Machine)
 
 
 def _moving(part: Part, tile: dict[str, Box]) -> dict[str, Box]:
-    """The boxes of a tile in terms of where it lies: those that are not all of a func move with it."""
+    """The boxes of a tile in terms of its position: those that are not all of a func move with it."""
     boxes = {}
     for name, box in tile.items():
         whole = part.boxes.get(name)

@@ -15,11 +15,16 @@ from collections.abc import Iterable
 from dataclasses import replace
 from math import prod
 
-from tdsl.autoschedule.recipes.ahead import fetch_ahead
 from tdsl.autoschedule.recipes.block_rows import fused, reduce_by_threads
-from tdsl.autoschedule.recipes.elements import definition_of, fetched, separate_operands, vector_of
+from tdsl.autoschedule.recipes.elements import (
+    definition_of,
+    load_width,
+    separate_operands,
+    vector_of,
+)
 from tdsl.autoschedule.recipes.epilogue import write_neighbours
 from tdsl.autoschedule.recipes.operands import is_for_tensor_cores
+from tdsl.autoschedule.recipes.pipelining import pipeline_loads
 from tdsl.core.node import frozen
 from tdsl.lang.affine import variables
 from tdsl.lang.definition import Definition
@@ -49,7 +54,7 @@ UNROLLED = 512  # operations of a thread without a loop
 
 @frozen
 class _Block:
-    """A block that is being written: the tile of `own`, inside its loop `at` over blocks."""
+    """A block that is being written: the tile of `owner`, inside its loop `at` over blocks."""
 
     schedule: BaseSchedule
     part: Part
@@ -105,7 +110,7 @@ def write_blocks(schedule: BaseSchedule, part: Part, machine: Machine) -> None:
         if p.owner != part.owner:
             _member(block, p)
     _fetch_for_several(block)
-    fetch_ahead(owner, machine.level("shared").bytes or 0)
+    pipeline_loads(owner, machine.level("shared").bytes or 0)
 
 
 def _leading(schedule: BaseSchedule, part: Part, last: Part, machine: Machine) -> WarpTiles | None:
@@ -214,7 +219,7 @@ def _reduce_in_warps(stage: Stage, machine: Machine) -> None:
 def _share_out(
     stage: Stage, tile: Shape, sizes: dict[str, int], inner: dict[str, str], machine: Machine
 ) -> Loop:
-    """Tiles of a stage for threads; the loop over these, and in `inner` those of a thread's own tile."""
+    """Tiles of a stage for threads; the loop over these, and in `inner` those inside a thread's tile."""
     counted = list[str]()
     several = [v for v, n in zip(inner, tile, strict=True) if n < sizes[v]] or [*inner][:1]
     for v, each in zip(inner, tile, strict=True):
@@ -286,7 +291,7 @@ def _sum(
     else:
         stage.reorder(*windows, step_loop, *inner.values())
     for source, along in _shared_reads(block, d):
-        vector = fetched(stage, source, along)
+        vector = load_width(stage, source, along)
         copy = block.schedule.cache_read(source, stage, scope=SHARED, along=along)
         copy.compute_at(*place)
         _bound(copy)

@@ -14,7 +14,7 @@ from math import prod
 from tdsl.autoschedule.recipes.choices import Unsuited, reduction_of
 from tdsl.autoschedule.recipes.elements import definition_of
 from tdsl.autoschedule.recipes.operands import Operand, matrices_of, operands_of, vector_of
-from tdsl.autoschedule.recipes.tensor_cores import load_by, load_of, mma_of, spread
+from tdsl.autoschedule.recipes.tensor_cores import load_by, load_of, mma_of, swizzle_rows
 from tdsl.core.node import frozen
 from tdsl.lang.expr import Var
 from tdsl.machine.instructions.tensor_cores import COLUMNS, ROWS, Mma
@@ -23,7 +23,7 @@ from tdsl.schedule.naming import Loop
 from tdsl.schedule.state import FRAGMENT, SHARED
 
 LANES = 32  # threads of a warp
-HELD = 64  # sums of a thread, at most
+SUMS = 64  # sums of a thread, at most
 TERMS = 32  # terms, of which a block fetches the operands
 
 
@@ -60,7 +60,7 @@ def find_warp_tiles(stage: Stage, sizes: Mapping[str, int], warps: int) -> WarpT
         and rows % (down * ROWS) == 0
         and columns % (warps // down * COLUMNS) == 0
     ]
-    tiles = [t for t in shapes if prod(t) <= HELD * LANES]
+    tiles = [t for t in shapes if prod(t) <= SUMS * LANES]
     if not tiles:
         return None
     return WarpTiles(stage.func, left, right, form, min(tiles, key=lambda t: (prod(t), sum(t))))
@@ -68,7 +68,7 @@ def find_warp_tiles(stage: Stage, sizes: Mapping[str, int], warps: int) -> WarpT
 
 @frozen
 class WarpLoops:
-    """Where a product stands: the loops of its rows and columns in a tile, those outside, and the block's."""
+    """The place of a product: the loops of its rows and columns in a tile, those outside, and the block's."""
 
     rows: str
     columns: str
@@ -101,7 +101,7 @@ def write_warp_tiles(
             tile = schedule.cache_read(
                 source, stage.func, at=ko, scope=SHARED, filled=True, along=x.copy_along
             )
-            spread(tile, x, row)
+            swizzle_rows(tile, x, row)
             source = tile.cooperate(vector).func
         fragment = schedule.cache_read(
             source, stage.func, at=ki, scope=FRAGMENT, along=x.copy_along

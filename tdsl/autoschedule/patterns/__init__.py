@@ -1,1 +1,1 @@
-"""What a program is made of, found by its indices: products, rows, strips, chains, parts."""
+"""Patterns that recipes schedule, recognised by their indices: products, rows, strips, chains, parts."""

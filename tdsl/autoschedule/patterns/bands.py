@@ -49,7 +49,7 @@ def plan_bands(
     if len(f.definitions) != 1 or len(f.variables) < 2:
         return None
     if all(d.init is None for name in group for d in state.program.func(name).definitions):
-        return None  # no product among them; their boxes need not be found
+        return None  # no product among them; their boxes are not needed
     sizes = extents(f, f.definitions[0], boxes[owner])
     for at in range(len(f.variables) - 2, -1, -1):
         row, count = f.variables[at], sizes[f.variables[at]]
@@ -73,7 +73,7 @@ def plan_bands(
 def _inside(
     state: State, f: FuncDef, row: str, group: list[str], boxes: dict[str, Box]
 ) -> list[str]:
-    """What of a group moves with the rows, and is read inside only."""
+    """The funcs of a group that move with the rows and are read inside only."""
     row_boxes = boxes_of_rows(state, f.name, row, group, boxes, 1)
     moving = [n for n in group if n in row_boxes and n in boxes and moves(row_boxes[n])]
     while True:

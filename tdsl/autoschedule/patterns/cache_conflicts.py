@@ -1,4 +1,4 @@
-"""Rows in few sets of a cache: those of inputs are copied first, those in memory of a schedule lie apart."""
+"""Conflict misses of rows in few sets of a cache: inputs are copied first, storage of funcs is padded."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ROWS = 16  # of a result, from which such rows are copied
 
 
 def has_cache_conflicts(program: Program, moving: Read, term: str, element: int) -> bool:
-    """True where the terms of what is read lie whole pages apart in an input.
+    """True if the stride of the terms of an input is a multiple of a page.
 
     >>> import tdsl as td
     >>> i, k, j = td.vars("i k j")
@@ -37,7 +37,7 @@ def has_cache_conflicts(program: Program, moving: Read, term: str, element: int)
 
 
 def conflict_free_extent(shape: Sequence[int], axis: int, element: int) -> tuple[int, int] | None:
-    """A dimension of some memory, and a longer extent for it, with which rows along an axis are not crowded.
+    """A dimension, and a padded extent for it, with which rows along an axis spread over enough cache sets.
 
     None where these are not: where the sets of a cache into which they fall hold all of them. The extent is
     the one that takes the least memory, a line or a row more.

@@ -39,17 +39,17 @@ LEAST_TERMS = 8  # of a sum, below which tiles do not pay
 REUSE = 64  # rows and terms from which copying a panel pays
 SERIAL_WORK = 1 << 20  # multiplications that take less time than waking other threads
 MEMORY = 4  # multiplications in the time of one whose operands are not used again
-APART = 0.25  # of the cache next to the first: larger rows that lie apart are asked for in time
+PREFETCHED = 0.25  # of the cache next to the first: larger operands are prefetched
 WIDE = 16  # elements of a vector, more than which a window should move along
 FULL = 0.9  # of the lanes of vectors of a window, which are used
-ROWS_APART = 6  # of a tile: room in a set of the cache where all their elements lie in one
+ROWS_IN_SET = 6  # of a tile: the ways of the cache set that all their elements map to
 CROWDED = 1.03  # times as long as others count tiles with more rows
 MOST_ROWS = 8  # of a tile: they would fill that set
 EVEN = 0.01  # of the time that tiles without smaller ones at each end may take longer
 MOST_VECTORS = 4  # of a tile
 SHORT = 8  # whole vectors of a row, beyond which the lanes that a last one wastes do not count
 PIXELS = 4  # windows without reuse across channels that are summed side by side
-PRODUCTS = 100  # of such a tile that stand one after the other: windows of 5 x 5
+PRODUCTS = 100  # of such a tile that are unrolled: windows of 5 x 5
 THIN = 64  # terms of sums that are written more slowly than computed
 FEW = 4  # tiles in the rows of such a result that are written together
 WHOLE = 0.9  # of the products, that whole tiles of an instruction must have
@@ -64,8 +64,8 @@ class Contraction:
     of the vectors in it. `final` says that the owner is a result that no func reads. `windowed` is true of a
     sum over a window in which nothing is used again along another variable, such as that of each channel.
     What moves is `constant` where it is the same in every call: a copy of it at the root is made once.
-    `crowded` says that the rows of the vectors lie in the same sets of a cache, `spread` that what is
-    broadcast does not lie side by side along its last dimension.
+    `crowded` says that the rows of the vectors map to the same sets of a cache, `spread` that what is
+    broadcast is not contiguous along its last dimension.
     """
 
     func: str
@@ -272,7 +272,7 @@ def _candidate(f: FuncDef, along: str, sizes: dict[str, int]) -> tuple[int, str,
 
 
 def _fills(read: Read, along: str, extent: int) -> bool:
-    """True where vectors of a window lie in memory as they are, and most of their lanes are used."""
+    """True if vectors of a window are contiguous in memory, and most of their lanes are used."""
     half = WIDE // 2
     even = extent > WIDE and extent >= FULL * -(-extent // half) * half
     return stride_of(read, along) == 1 and even
@@ -286,10 +286,10 @@ class Tiles:
     summed before the next panel is copied; 0 means all. `panel` says where what moves along is copied:
     "no", in the "block" that uses it, or all of it at the "root". `parallel` is the loop for threads: a
     variable of the owner, or "" for none; for `across` these are bands of `band` rows. `ahead` iterations
-    before its use memory that is not copied is asked for; 0 leaves that to the processor. What is broadcast
-    is asked for, too, in pieces of `fetch` terms. `dot` names the row of `dots.DOTS` whose instruction sums
+    before its use memory that is not copied is prefetched; 0 leaves that to the processor. What is broadcast
+    is prefetched, too, in pieces of `fetch` terms. `dot` names the row of `dots.DOTS` whose instruction sums
     several terms at once, "" for none. `stream` writes the result past the caches. `unroll` are ranges, the
-    inner ones, whose terms stand one after the other. `short` makes a last vector of half or a quarter of
+    inner ones, whose loops are unrolled. `short` makes a last vector of half or a quarter of
     the lanes a vector of these, not one with a mask.
     """
 
@@ -343,7 +343,7 @@ def _plan_product(c: Contraction, machine: Machine) -> Tiles:
         blocks = -(-panel // machine.l2_share)
         terms = -(-c.terms // blocks)
         terms += -terms % (dot.terms if dot else 1)
-    large = c.element * prod(c.sizes[v] for v in moves) > APART * machine.l2_share
+    large = c.element * prod(c.sizes[v] for v in moves) > PREFETCHED * machine.l2_share
     prefetched = adjacent and large and not c.slides and not c.constant
     if _is_outer(c, machine):
         across = c.names[c.across] if parallel else ""
@@ -420,7 +420,7 @@ def _dot(c: Contraction, machine: Machine) -> Dot | None:
 
 
 def is_contiguous_along(c: Contraction, left: Read, variable: str) -> bool:
-    """True when what is broadcast has what lies along a variable side by side as it is."""
+    """True if the broadcast operand is contiguous along a variable."""
     return stride_of(left, variable) == 1 and not c.spread
 
 
@@ -436,7 +436,7 @@ def _is_filled(c: Contraction, dot: Dot) -> bool:
 
 
 def _is_paired(r: Read, variable: str) -> bool:
-    """True when a copy of what is read can have what lies along a variable side by side."""
+    """True if a copy of an operand can be contiguous along a variable."""
     return sum(variable in variables(e) for e in r.index) == 1 and Var(variable) in r.index
 
 
@@ -494,5 +494,5 @@ def _cycles(rows: int, vectors: int) -> float:
     if not rows or not vectors:
         return 0.0
     loads = rows + vectors
-    crowded = CROWDED if rows > ROWS_APART else 1
+    crowded = CROWDED if rows > ROWS_IN_SET else 1
     return crowded * (max(rows * vectors, loads, 8) / 2 + loads / 64)

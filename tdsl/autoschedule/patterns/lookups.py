@@ -2,7 +2,7 @@
 
     out[y, x] = row[level(y, x), y, x // 8]
 
-Where all levels of a cell lie side by side, the lanes of a vector of `out` find theirs in a register or two.
+Where all levels of a cell are contiguous, the lanes of a vector of `out` select from a register or two.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ FEW = 16  # values that are reduced in the same parts, one after the other
 
 
 def in_parts(state: State, func: str, definition: int, box: Box, vector_bytes: int) -> State | None:
-    """Reduce parts of the outermost range on threads, each in memory of its own, and merge them in order.
+    """Reduce parts of the outermost range on threads, each in separate memory, and merge them in order.
 
     None where a reduction has free loops for threads or too few terms, and for a float update, which keeps
     its order. How many parts there are depends on the sizes alone.

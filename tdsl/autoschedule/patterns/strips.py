@@ -28,7 +28,7 @@ from tdsl.autoschedule.patterns.lookups import lookup_axes
 from tdsl.autoschedule.patterns.rows import vectors_of
 from tdsl.autoschedule.patterns.streaming import is_bound_by_memory, pays_to_stream
 from tdsl.core.node import frozen
-from tdsl.cost.price import MOST_AGAIN, too_dear
+from tdsl.cost.price import MOST_AGAIN, too_expensive
 from tdsl.lang.expr import Const, Expr, Var, const
 from tdsl.lang.program import FuncDef
 from tdsl.lang.regions import Box, reads_in
@@ -44,9 +44,9 @@ AGAIN = 1.1  # how often each point may be computed for strips to be high enough
 LEAST_LINES = 16  # of the whole, from which strips pay
 EVEN = 8  # lines, of which a strip has a multiple
 COARSE = 8  # times the points of a func that the owner has, from which it is computed first
-MIDST = 1 << 12  # a place between the ends of a dimension whose extent is not known
+INSIDE = 1 << 12  # a place between the ends of a dimension whose extent is not known
 FAR = 64  # lines that show how much each further line costs
-TOGETHER = (4, 8)  # lines whose needs may be held in registers
+TOGETHER = (4, 8)  # lines whose operands may stay in registers
 REGISTERS = 16  # vectors for that
 LEAST_BLOCKS = 4  # of such vectors in a line
 MANY = 16  # terms of a sum, whose operands should be used again
@@ -59,9 +59,9 @@ class Strips:
 
     `line` is the variable of the owner that its lines are counted by; `outer` those that stay outside of
     it. Threads share the loop over `parallel`: one of those, or the line itself, by strips. A strip has
-    `height` lines; 0 means that each line is computed apart, and nothing is kept for the
+    `height` lines; 0 means that each line is computed separately, and nothing is kept for the
     next. `inside` are the funcs of the group, consumers first. `last` gives funcs whose elements along a
-    variable lie side by side, since they are looked up along it. `stream` writes past the caches.
+    variable are contiguous, since they are looked up along it. `stream` writes past the caches.
     `lines` above 1 are computed together, `vectors` of each at a time, and what they need of the funcs
     inside is computed for them alone.
     """
@@ -185,11 +185,11 @@ class _Group:
         return boxes_of_group(self.state, f.name, tuple(box), self.names)
 
     def place(self, axis: int) -> Expr:
-        """A place along a dimension of the owner that is not near its ends."""
+        """A place along a dimension of the owner away from its ends."""
         lo, hi = self.boxes[self.owner.name][axis]
         if not isinstance(lo, Const):
             return Var(f"{self.owner.variables[axis]} of the owner")  # no variable has spaces
-        inside = (int(hi.value) - int(lo.value)) // 4 if isinstance(hi, Const) else MIDST
+        inside = (int(hi.value) - int(lo.value)) // 4 if isinstance(hi, Const) else INSIDE
         return const(int(lo.value) + inside)
 
     def moving(self, here: dict[str, Box], further: dict[str, Box]) -> frozenset[str]:
@@ -230,7 +230,9 @@ def _priced(g: _Group, machine: Machine, depth: int) -> Strips | None:
     plan = _along(g, machine, depth)
     while plan is not None:
         height = max(plan.height, 1)
-        dear = too_dear(g.state, g.owner.name, plan.outer, plan.line, plan.inside, g.boxes, height)
+        dear = too_expensive(
+            g.state, g.owner.name, plan.outer, plan.line, plan.inside, g.boxes, height
+        )
         if not dear:
             return plan
         g = replace(g, names=tuple(name for name in g.names if name not in dear))

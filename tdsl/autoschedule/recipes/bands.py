@@ -1,4 +1,4 @@
-"""Chains with products of matrices, computed for some rows at a time so that what they pass on stays near.
+"""Chains with products of matrices, computed for some rows at a time so that intermediates stay in a cache.
 
     for others, bands of rows (one of them by threads):
       for each func of the chain: the rows of this band,

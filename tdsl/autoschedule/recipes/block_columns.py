@@ -41,7 +41,7 @@ class BlockColumns:
 
 @recipe
 def block_columns(stage: Stage, **choices: Any) -> BlockColumns:
-    """Reduce over one variable that moves across memory, along which results lie side by side.
+    """Reduce over one variable that moves across memory, while results are contiguous.
 
     `choices` replace what is chosen: the numbers of `BlockColumns`. Float sums are in another order.
     Returns what was chosen. A column has at least 64 terms, and the schedule has to know all sizes.

@@ -129,7 +129,7 @@ def _factors(d: Definition) -> tuple[Read, Read] | None:
 
 
 def _is_windowed(r: Read, v: str, ranges: set[str]) -> bool:
-    """True where a variable stands together with one of the window."""
+    """True if a variable is in one index expression with one of the window."""
     return any(v in variables(e) and variables(e) & ranges for e in r.index)
 
 

@@ -35,11 +35,11 @@ from tdsl.schedule.state import State, is_ordered
 ACCESS = 16  # bytes that a thread can load or store at once
 _WARP = 32
 _MOST_THREADS = 1024
-_BESIDE = ("blockIdx.y", "blockIdx.z")  # axes of blocks beside the first
+_OTHER_AXES = ("blockIdx.y", "blockIdx.z")  # axes of blocks other than the first
 _EACH = 16  # elements of a long row that a thread should have
 _SHORT = 1024  # elements of a row that one warp can do
 _TOGETHER = 128  # threads of a block with several rows
-_HELD = 192 << 10  # bytes in the registers of a block, of 4 for each element
+_REGISTER_BYTES = 192 << 10  # bytes in the registers of a block, of 4 for each element
 _LEAST = 2  # elements of a row that are worth threads
 _WARPS = 8  # of a block whose rows read the same
 _MANY = 264 * _WARPS  # rows that keep a GPU busy with a warp for each
@@ -183,7 +183,7 @@ def _chain_of(
     sizes = extents(f, f.definitions[0], boxes[f.name])
     count = prod(sizes[v] or 0 for v in rows)
     outer = max((n for n, v in enumerate(rows) if n and sizes[v] is None), default=0)
-    if outer > len(_BESIDE):
+    if outer > len(_OTHER_AXES):
         return None
     chain = _Chain(rows, (f,), row_boxes, outer, count)
     for name in group:
@@ -229,7 +229,7 @@ def _plan(chain: _Chain) -> BlockRows:
         threads = min(max(_power(-(-length // _EACH)), _TOGETHER), _MOST_THREADS)
         together = 1
     kept = (*_sources(chain), *_kept(chain))
-    if 4 * length * len(kept) * together > _HELD:
+    if 4 * length * len(kept) * together > _REGISTER_BYTES:
         kept = ()
     inside = tuple(f.name for f in chain.funcs[1:])
     return BlockRows(chain.rows, inside, threads, together, vector, kept)
@@ -286,7 +286,7 @@ def _sources(chain: _Chain) -> tuple[str, ...]:
 
 
 def _kept(chain: _Chain) -> tuple[str, ...]:
-    """The element-wise funcs inside whose values can stay where they were made."""
+    """The element-wise funcs inside whose values can stay in the thread that computes them."""
     kept = []
     for f in chain.funcs[1:]:
         reads = [
@@ -301,7 +301,7 @@ def _kept(chain: _Chain) -> tuple[str, ...]:
 
 
 def _is_of_row(chain: _Chain, f: FuncDef, r: Read) -> bool:
-    """True for a read of the element of a row that has the number of the func's own."""
+    """True for a read of a row at the position that the func computes."""
     names = chain.along(f)
     box = chain.row_boxes.get(r.name)  # none where it is read over an empty range
     if box is None or len(names) != 1 or r.index[-1:] != (Var(names[0]),):
@@ -322,7 +322,7 @@ class _Writer:
     def write(self) -> None:
         schedule, plan, owner = self.owner.schedule, self.plan, self.owner
         outer, rows = plan.rows[: self.chain.outer], plan.rows[self.chain.outer :]
-        for v, axis in zip(outer, _BESIDE, strict=False):
+        for v, axis in zip(outer, _OTHER_AXES, strict=False):
             owner.bind(v, axis)
         row = fused(owner, list(rows))
         if plan.together > 1:

@@ -128,7 +128,7 @@ def _plan(state: State, f: FuncDef, boxes: dict[str, Box]) -> BlockStencil:
 def _tile_boxes(
     state: State, f: FuncDef, whole: Box, tile: tuple[int, int], group: list[str]
 ) -> Mapping[str, Box]:
-    """What a tile in the midst of a func needs."""
+    """The boxes that an inner tile of a func needs."""
     box = []
     sides = (*(1,) * (len(f.variables) - 2), *tile)
     for (lo, hi), size in zip(whole, sides, strict=True):
@@ -139,7 +139,7 @@ def _tile_boxes(
 
 
 def _windows(state: State, f: FuncDef, inside: list[str]) -> list[str]:
-    """What is not made for the tile, and read at several places for one point of it."""
+    """The arrays that are not computed for the tile, and are read at several places for one point of it."""
     indices: dict[str, set[tuple[object, ...]]] = {}
     moving: set[str] = set()
     for g in (f, *map(state.program.func, inside)):

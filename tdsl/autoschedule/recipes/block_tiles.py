@@ -24,7 +24,7 @@ from tdsl.autoschedule.recipes.elements import (
     definition_of,
     elements,
     even_width,
-    fetched,
+    load_width,
     separate_operands,
     share_points,
     sizes_of,
@@ -202,7 +202,7 @@ def _vector_of(stage: Stage, d: Definition, source: str, along: str | None) -> i
         ):
             side = next(v for v in d.free[-2:] if uses_variable(r, v))
             return vector_of_operand(stage, Operand(r, side, (0, 1), gathered=True))
-    return fetched(stage, source, along)
+    return load_width(stage, source, along)
 
 
 def _is_gathered(r: Read, sides: tuple[str, ...]) -> bool:

@@ -57,7 +57,7 @@ def block_transpose(stage: Stage, **choices: Any) -> BlockTranspose:
     """
     f = stage.schedule.state.program.func(stage.func)
     d = f.definitions[0]
-    planned = _turned(d) if len(f.definitions) == 1 and not has_effects(d) else None
+    planned = _find_transpose(d) if len(f.definitions) == 1 and not has_effects(d) else None
     if planned is None:
         raise Unsuited(
             "it does not read an array along another variable than it writes, element by element"
@@ -73,7 +73,7 @@ def block_transpose(stage: Stage, **choices: Any) -> BlockTranspose:
     return plan
 
 
-def _turned(d: Definition) -> BlockTranspose | None:
+def _find_transpose(d: Definition) -> BlockTranspose | None:
     """The two dimensions, and what is read along the first of them."""
     if d.ranges or len(d.free) < 2 or not d.index or not isinstance(d.index[-1], Var):
         return None

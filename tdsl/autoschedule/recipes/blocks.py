@@ -28,7 +28,7 @@ from tdsl.autoschedule.recipes.elements import (
     definition_of,
     elements,
     even_width,
-    fetched,
+    load_width,
     sizes_of,
 )
 from tdsl.autoschedule.recipes.epilogue import reader_of
@@ -168,7 +168,7 @@ def block_sums(stage: Stage, *, threads: int = 256) -> BlockSums:
         sources = dict.fromkeys(r.name for r in reads_in(d.values) if uses_variable(r, names[-1]))
         terms = prod(sizes.get(v) or 0 for v in names)
         whole = len(names) == 1 and terms > 0 and terms % (threads * _EACH) == 0
-        vector = min((fetched(parts, source) for source in sources), default=1) if whole else 1
+        vector = min((load_width(parts, source) for source in sources), default=1) if whole else 1
         _sum_in_blocks(parts, [parts.loops[-1].name], threads, vector)
         if d.free:
             _sum_in_blocks(stage, [block.name], _WARP, 1)

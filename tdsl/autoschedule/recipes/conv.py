@@ -7,8 +7,8 @@
 1. What is read beyond the edges is copied, so that the tiles have no tests.
 2. The last convolution gets tiles of sums in registers. Sums without reuse across channels (depthwise) have
    the terms of a window unrolled, and some windows side by side share what they read: no copy would pay.
-3. A sum that it alone reads, and of which each iteration of the outer loops needs a part of its own, is
-   made inside them: its values stay near, with what is computed of each alone (relu).
+3. A sum that it alone reads, and of which each iteration of the outer loops needs another part, is computed
+   inside them: its values stay in a cache, with those of element-wise funcs of it (relu).
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from tdsl.target import as_target
 
 Tiled = tuple[Contraction, Tiles]
 
-NEAR = 0.25  # of the cache next to the first, that a row of values may fill which stays until it is read
+ROW_SHARE = 0.25  # of the cache next to the first, that a row of values may fill which stays until it is read
 
 
 @recipe
@@ -94,7 +94,7 @@ def convolve(
     tile(schedule, c, tiles)
     tiled = [(c, tiles)]
     for name in inner:
-        tiled += make_inside(
+        tiled += compute_inside(
             schedule, name, c.func, c.others, schedule[c.owner], c.names[c.others[-1]], machine
         )
     return tiled
@@ -144,7 +144,7 @@ def _copy_paddings(schedule: BaseSchedule, func: str, machine: Machine) -> bool:
 
 
 def _inner(schedule: BaseSchedule, c: Contraction, tiles: Tiles, machine: Machine) -> list[str]:
-    """The sums that are read here only, and of which every iteration of the outer loops needs its own."""
+    """The sums that are read here only, of which every iteration of the outer loops needs another part."""
     if not c.others or tiles.parallel not in ("", *(c.names[v] for v in c.others)):
         return []
     state, _ = known(schedule)
@@ -184,10 +184,10 @@ def _follows(r: Read, c: Contraction, machine: Machine) -> bool:
     if len(names) < len(r.index) or len({*names}) < len(names) or not {*c.others} <= {*names}:
         return False
     size = c.element * prod(c.sizes[v] for v in names if v not in c.others)
-    return size <= NEAR * machine.l2_share
+    return size <= ROW_SHARE * machine.l2_share
 
 
-def make_inside(
+def compute_inside(
     schedule: BaseSchedule, name: str, reader: str, outer: Collection[str], host: Stage, loop: str,
     machine: Machine,
 ) -> list[Tiled]:  # fmt: skip

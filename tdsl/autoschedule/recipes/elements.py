@@ -59,7 +59,7 @@ def elements(stage: Stage, *, threads: int = 256, vector: int | None = None) -> 
 
 
 def share_points(stage: Stage, d: Definition, threads: int, vector: int, rows: int = 1) -> bool:
-    """One loop over blocks and one over threads of the free loops that stand outside of all others.
+    """One loop over blocks and one over threads of the free loops outside of all others.
 
     Neighbours that a thread makes are those of the last loop, or of the last few as one.
     """
@@ -121,7 +121,7 @@ def _beyond_rows(stage: Stage, threads: int) -> tuple[int, int]:
 
 
 def _shape_of(state: State, boxes: Mapping[str, Box], name: str) -> list[int | None]:
-    """The extents of an array, or of a func in memory of its own; none of what begins elsewhere than at 0."""
+    """The extents of an array or of a stored func; none of one that begins elsewhere than at 0."""
     if not state.program.has_func(name):
         return [upper(n) for n in state.program.input(name).shape]
     box = boxes.get(name, ())
@@ -181,7 +181,7 @@ def separate_operands(reads: Iterable[Read], free: Collection[str]) -> list[tupl
     return operands
 
 
-def fetched(stage: Stage, source: str, along: str | None = None) -> int:
+def load_width(stage: Stage, source: str, along: str | None = None) -> int:
     """How many elements of an operand 16 bytes hold, where its last index has a multiple of so many.
 
     With a variable `along` which it is read, of that alone.

@@ -10,7 +10,7 @@ from tdsl.schedule.fluent import Stage
 from tdsl.schedule.launch import MAX_BLOCKS
 from tdsl.schedule.loops import iterations_of
 
-_MOST_BESIDE = MAX_BLOCKS["blockIdx.y"]
+_MOST_OTHER = MAX_BLOCKS["blockIdx.y"]
 
 
 def bind_blocks(stage: Stage, loops: Sequence[str]) -> None:
@@ -30,7 +30,7 @@ def bind_blocks(stage: Stage, loops: Sequence[str]) -> None:
     state, sizes = stage.schedule.state, sizes_of(stage)
     counts = [iterations_of(state, stage.func, stage.definition, x, sizes) for x in loops]
     first = next(
-        (n for n, count in enumerate(counts) if (count or 0) > _MOST_BESIDE), len(loops) - 1
+        (n for n, count in enumerate(counts) if (count or 0) > _MOST_OTHER), len(loops) - 1
     )
     axes = [*loops[:first], fused(stage, [*loops[first:]])]
     for loop, axis in zip(reversed(axes), "xyz", strict=False):

@@ -12,7 +12,7 @@ from math import prod
 
 from tdsl.autoschedule.patterns.rows import lanes_for, vector_variable
 from tdsl.autoschedule.recipes.choices import Unsuited, recipe
-from tdsl.autoschedule.recipes.conv import contraction_of, inner_reads, known, make_inside
+from tdsl.autoschedule.recipes.conv import compute_inside, contraction_of, inner_reads, known
 from tdsl.core.node import frozen
 from tdsl.lang.expr import Read, Var
 from tdsl.lang.program import FuncDef
@@ -22,7 +22,7 @@ from tdsl.schedule.properties import extents
 from tdsl.schedule.state import State, is_ordered
 from tdsl.target import as_target
 
-NEAR = 0.5  # of the cache next to the first, that the sums of a row may fill
+CACHE_SHARE = 0.5  # of the cache next to the first, that the sums of a row may fill
 
 
 @frozen
@@ -84,13 +84,13 @@ def plan_inner_sums(schedule: BaseSchedule, func: str, machine: Machine) -> Inne
 def _is_of_a_row(
     r: Read, row: str, state: State, sizes: dict[str, int | None], machine: Machine
 ) -> bool:
-    """True where each row reads others of these values, and few enough to stay near."""
+    """True if each row reads other values of these, and few enough to stay in a cache."""
     names = [e.name for e in r.index if isinstance(e, Var)]
     others = [sizes[v] for v in names if v != row]
     if len(names) < len(r.index) or len({*names}) < len(names) or row not in names:
         return False
     bytes_ = state.program.func(r.name).dtypes[0].bytes
-    return all(others) and bytes_ * prod(n or 0 for n in others) <= NEAR * machine.l2_share
+    return all(others) and bytes_ * prod(n or 0 for n in others) <= CACHE_SHARE * machine.l2_share
 
 
 def write_inner_sums(schedule: BaseSchedule, func: str, plan: InnerSums, machine: Machine) -> None:
@@ -113,4 +113,4 @@ def write_inner_sums(schedule: BaseSchedule, func: str, plan: InnerSums, machine
     if machine.threads > 1:
         owner.parallel(plan.row)
     for name in plan.inside:
-        make_inside(schedule, name, func, (plan.row,), owner, plan.row, machine)
+        compute_inside(schedule, name, func, (plan.row,), owner, plan.row, machine)

@@ -49,7 +49,7 @@ def matmul(
     """Schedule a sum of products, or an element-wise func that alone reads one, in register tiles.
 
     `along` is the variable of the vectors: the operand that moves with it is loaded as vectors, the other is
-    broadcast. Without it this is decided by how they lie. `choices` replace what is chosen by shape; they are
+    broadcast. Without it their layouts decide. `choices` replace what is chosen by shape; they are
     the fields of `Tiles`. Sizes that the schedule does not know count as large. Returns the choices that were
     made.
 
@@ -82,7 +82,7 @@ def _find(schedule: BaseSchedule, func: str, along: str) -> Contraction | str:
 
 
 def tile(schedule: BaseSchedule, c: Contraction, tiles: Tiles, *, threads: bool = True) -> None:
-    """Write tiles as directives; without `threads` for loops that stand inside of a parallel one."""
+    """Write tiles as directives; without `threads` for loops inside of a parallel one."""
     owner = schedule[c.owner]
     across, along = c.names[c.across], c.names[c.along]
     others = [c.names[v] for v in c.others]
@@ -127,7 +127,7 @@ def tile(schedule: BaseSchedule, c: Contraction, tiles: Tiles, *, threads: bool 
 def _sum_here(
     stage: Stage, c: Contraction, tiles: Tiles, outer: list[Loop | str], row: Loop, inner: tuple[Loop, Loop]
 ) -> tuple[Stage, Loop]:  # fmt: skip
-    """Sum in memory of the stage's own, which is then copied out; the loop around a panel."""
+    """Sum in a buffer that is then copied to the result; the stage and loop around a panel."""
     terms: list[Loop | str] = list(c.ranges)
     some: list[Loop] = []
     if tiles.terms:
@@ -157,7 +157,7 @@ def _sum_here(
 def _sum_inside(
     schedule: BaseSchedule, c: Contraction, tiles: Tiles, owner: Stage, block: Loop, row: Loop
 ) -> tuple[Stage, Loop]:
-    """Sum inside of the tiles of the func that reads the sums; the loop around a panel."""
+    """Sum inside of the tiles of the func that reads the sums; the stage and loop around a panel."""
     summed = schedule[c.func]
     if not tiles.terms:
         summed.compute_at(owner, row)
@@ -213,7 +213,7 @@ def _left(c: Contraction) -> Read:
 def _left_panel(
     schedule: BaseSchedule, c: Contraction, tiles: Tiles, owner: Stage, row: Loop | None
 ) -> None:
-    """Copy what is broadcast so that the terms of a sum lie side by side, where they do not, or in tiles."""
+    """Copy the broadcast operand so that its terms are contiguous, if they are not, or in tiles."""
     left, term, dot = _left(c), c.ranges[-1], _dot(tiles)
     copies, name = [], left.name
     if not is_contiguous_along(c, left, term):
@@ -234,7 +234,7 @@ def _with_terms_last(schedule: BaseSchedule, c: Contraction, left: Read, name: s
     copy.reorder_storage(*dims, axis)
     copy.reorder(*(names[n] for n in (*dims, axis)))
     blocks, vectors = _transpose(copy, names[dims[-1]], names[axis], SQUARE)
-    copy.reorder(vectors, blocks)  # what is written together lies together
+    copy.reorder(vectors, blocks)  # for contiguous stores
     return copy
 
 
@@ -260,7 +260,7 @@ def _in_tiles(
 
 
 def _for_all(stage: Stage, tiles: Tiles, owner: Stage, row: Loop | None) -> None:
-    """Make something inside of a loop, or at the root by all threads."""
+    """Compute a stage inside of a loop of `owner`, or at the root by all threads."""
     if row is not None:
         stage.compute_at(owner, row)
     elif tiles.parallel and stage.loops:
@@ -329,7 +329,7 @@ def _panel(schedule: BaseSchedule, c: Contraction, tiles: Tiles, host: Stage, lo
         copy.vectorize(names[dims[-1]], tiles.lanes)
     elif inner and inner[-1] == rank - 1:
         blocks, _ = _transpose(copy, names[inner[-1]], names[dims[-1]], min(tiles.lanes, SQUARE))
-        # few rows at a time: the others may lie in the same sets of the cache
+        # few rows at a time: the others may map to the same sets of the cache
         copy.reorder(blocks, *(names[n] for n in inner[:-1]))
     if tiles.ahead and inner and not producer:
         copy.prefetch(c.moving.name, names[inner[-1]], tiles.ahead)
@@ -381,7 +381,7 @@ def _copy_moving(
     loop: Loop,
     pack: dict[int, int],
 ) -> Stage:
-    """A copy of what moves along; in the sum's own loop from the start, where alone it may be there."""
+    """A copy of the operand of the vectors; at once in the loop of the sum if it may be nowhere else."""
     here = tiles.panel != "root" and host.func == c.func
     return schedule.cache_read(
         c.moving.name, c.func, at=loop if here else None, pack=pack, along=_copy_along(c, c.along)
@@ -389,7 +389,7 @@ def _copy_moving(
 
 
 def _copy_along(c: Contraction, variable: str) -> str | None:
-    """The variable that tells an operand from the other one, where both are of one array."""
+    """The variable that distinguishes two operands of one array, else None."""
     twice = any(r.name == c.moving.name for r in reads_in((c.value,)) if r != c.moving)
     return variable if twice else None
 

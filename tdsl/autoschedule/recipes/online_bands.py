@@ -33,7 +33,7 @@ from tdsl.target import as_target
 MOST, LEAST = 128, 8  # rows of a band
 TERMS = 256  # of a tile: few enough to stay near, enough for merging to take little
 BAND = 24  # rows of which products still make register tiles
-NEAR = 0.5  # of the cache, for scores and weights: keys and values pass by
+CACHE_SHARE = 0.5  # of the cache, for scores and weights: keys and values pass by
 
 
 @frozen
@@ -90,7 +90,7 @@ def needs_tiles(d: Definition, arrays: int, machine: Machine) -> bool:
 def _plan(chain: OnlineChain, machine: Machine) -> OnlineBands:
     count, terms = chain.sizes[chain.row], min(TERMS, chain.sizes[chain.term])
     each = 4 * (2 * terms + 4 * chain.sizes[chain.column])  # bytes of a row
-    rows = max(min(int(NEAR * machine.l2_share) // each, MOST, count), min(LEAST, count))
+    rows = max(min(int(CACHE_SHARE * machine.l2_share) // each, MOST, count), min(LEAST, count))
     if count >= machine.threads:  # a band for each thread
         rows = min(rows, max(-(-count // machine.threads), LEAST))
     *batches, _, _ = chain.lead.variables

@@ -14,12 +14,12 @@ from collections.abc import Mapping
 from math import prod
 from typing import Any
 
-from tdsl.autoschedule.recipes.ahead import fetch_ahead
 from tdsl.autoschedule.recipes.block_rows import fused
 from tdsl.autoschedule.recipes.choices import Unsuited, choose, recipe
 from tdsl.autoschedule.recipes.conv import known
 from tdsl.autoschedule.recipes.elements import elements, even_width, known_sizes
 from tdsl.autoschedule.recipes.epilogue import write_neighbours
+from tdsl.autoschedule.recipes.pipelining import pipeline_loads
 from tdsl.core.node import frozen
 from tdsl.lang.affine import variables
 from tdsl.lang.expr import Binary, Expr, Var
@@ -143,7 +143,7 @@ def online_blocks(stage: Stage, *, machine: Machine | None = None, **choices: An
     machine = machine or as_target(schedule.target).machine()
     chain = find_online_chain(stage)
     plan = choose(plan_online(known(schedule)[0], chain, machine), choices)
-    fetch_ahead(_write(stage, chain, plan), machine.level("shared").bytes or 0)
+    pipeline_loads(_write(stage, chain, plan), machine.level("shared").bytes or 0)
     return plan
 
 
@@ -288,7 +288,7 @@ def _share_out(owner: Stage, chain: OnlineChain, plan: OnlineBlocks, whole: str,
 
 @frozen
 class _Block:
-    """A block that is being filled: its loops over threads are those of `own`, tiles those of `running`."""
+    """A block that is being filled: its loops over threads are those of `owner`, tiles those of `running`."""
 
     schedule: BaseSchedule
     chain: OnlineChain

@@ -19,7 +19,7 @@ from typing import Any
 
 from tdsl.autoschedule.recipes.block_rows import ACCESS, fused
 from tdsl.autoschedule.recipes.choices import Unsuited, choose, recipe
-from tdsl.autoschedule.recipes.elements import definition_of, fetched, sizes_of
+from tdsl.autoschedule.recipes.elements import definition_of, load_width, sizes_of
 from tdsl.autoschedule.recipes.online_blocks import (
     INNER,
     ROW,
@@ -40,7 +40,7 @@ from tdsl.autoschedule.recipes.tensor_cores import (
     load_of,
     mma_of,
     shape_of,
-    spread,
+    swizzle_rows,
     wgmma_of,
 )
 from tdsl.core.node import frozen, post_order
@@ -60,8 +60,8 @@ _STEP = 16  # what rows of operands are a multiple of
 _LARGEST = (128, 64)  # rows and terms of a block's tile
 _AT_ONCE = 128  # columns of the result whose products are made before they are added
 _FEWER = 32  # of wider results, since registers hold these, too
-_HELD = 64  # columns up to which registers hold the rows' operand, too
-_GROUPS = range(1, 8)  # of four warps in a block, beside the one that fetches
+_IN_REGISTERS = 64  # columns up to which registers hold the rows' operand, too
+_GROUPS = range(1, 8)  # of four warps in a block, besides the one that loads
 _GROUP_TERMS = (
     128,
     64,
@@ -70,7 +70,7 @@ _GROUP_PART = 64  # of more columns
 _GROUP_COLUMNS = 256  # that registers hold at all
 _MOST_AXES = 5  # of an array of which the GPU fetches tiles as wholes
 _GROUP_EARLY = 96  # columns of two groups up to which registers hold the next scores, too
-_OWN = {"warp", "held"}  # choices of warps alone
+_WARP_CHOICES = {"warp", "held"}  # choices of warps alone
 
 
 @frozen
@@ -80,8 +80,8 @@ class OnlineTensorCores:
     `stages` of these are in shared memory at a time. Products with weights are made for `columns` at once.
     With `held` the rows' operand stays in registers; otherwise each tile loads it from shared memory.
     With `hopper` products are made by groups of four warps, by `wgmma` from shared memory, and weights are
-    taken from registers; a group of its own fetches the tiles of terms. With `early` the scores of the next
-    tile are made while weights are made of those of this one.
+    taken from registers; another group, of producer warps, loads the tiles of terms. With `early` the scores
+    of the next tile are computed during the softmax of this one.
     """
 
     rows: int
@@ -146,7 +146,10 @@ def online_tensor_cores(
             f"wgmma needs sm_90a, and the schedule is for {as_target(stage.schedule.target).arch}",
             'leave hopper= out, or td.Schedule(..., target="cuda:sm_90a")',
         )
-    if choices.get("hopper", _is_for_groups(chain, machine) and _OWN.isdisjoint(choices)) is True:
+    if (
+        choices.get("hopper", _is_for_groups(chain, machine) and _WARP_CHOICES.isdisjoint(choices))
+        is True
+    ):
         try:
             with stage.schedule.all_or_nothing():
                 return _write(stage, chain, _plan_of_groups(chain, machine, choices))
@@ -201,7 +204,7 @@ def _plan(chain: OnlineChain, machine: Machine) -> OnlineTensorCores:
     ):
         rows //= 2
     at_once = columns if columns <= _AT_ONCE else _FEWER
-    return OnlineTensorCores(rows, ROWS, terms, at_once, held=columns <= _HELD)
+    return OnlineTensorCores(rows, ROWS, terms, at_once, held=columns <= _IN_REGISTERS)
 
 
 def _write(stage: Stage, chain: OnlineChain, plan: OnlineTensorCores) -> OnlineTensorCores:
@@ -312,7 +315,7 @@ def _multiply(
 def _fetched(p: _Product, x: Operand, plan: OnlineTensorCores, place: tuple[Stage, str]) -> Stage:
     """A tile of an operand in shared memory: of rows for a group that has them alone."""
     of_rows, size = p.roles.get(x.along) == ROW, x.read.dtype.bytes
-    vector, row = fetched(p.stage, x.read.name, x.copy_along), size * _tile_of(p, x, plan)[1]
+    vector, row = load_width(p.stage, x.read.name, x.copy_along), size * _tile_of(p, x, plan)[1]
     whole = plan.hopper and plan.stages > 1 and not of_rows
     refused = plan.hopper and (row % min(SWIZZLES) or x.axes[1] + 1 < len(x.read.index))
     if refused or (whole and (vector * size < ACCESS or len(x.read.index) > _MOST_AXES)):
@@ -327,7 +330,7 @@ def _fetched(p: _Product, x: Operand, plan: OnlineTensorCores, place: tuple[Stag
     tile.compute_at(*place)
     if not whole:
         tile.cooperate(vector)
-    spread(tile, x, row)
+    swizzle_rows(tile, x, row)
     if whole:
         tile.bulk_copy()
     return tile

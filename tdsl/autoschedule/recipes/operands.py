@@ -13,7 +13,7 @@ from dataclasses import replace
 from tdsl.autoschedule.recipes.block_rows import ACCESS
 from tdsl.autoschedule.recipes.choices import Unsuited
 from tdsl.autoschedule.recipes.conv import known
-from tdsl.autoschedule.recipes.elements import definition_of, even_width, fetched, sizes_of
+from tdsl.autoschedule.recipes.elements import definition_of, even_width, load_width, sizes_of
 from tdsl.autoschedule.recipes.epilogue import reader_of
 from tdsl.core.node import frozen
 from tdsl.lang.affine import as_sum, variables
@@ -48,12 +48,12 @@ class Operand:
 
     @property
     def copy_along(self) -> str | None:
-        """The variable that tells this operand from the other one, where both are of one array."""
+        """The variable that distinguishes this operand from another one of the same array, else None."""
         return self.along if self.twice else None
 
     @property
     def turned(self) -> bool:
-        """True where the terms lie further apart in memory than rows or columns."""
+        """True if the terms have a larger stride in memory than rows or columns."""
         return self.along in variables(self.read.index[self.axes[1]])
 
 
@@ -68,7 +68,7 @@ class Matrices:
     def fitting(
         self, d: Definition, sizes: Mapping[str, int | None], tile: tuple[int, int, int]
     ) -> Matrices:
-        """One variable for rows or columns, where it fills tiles and its operand lies as it is multiplied.
+        """One variable for rows or columns, if it fills tiles and its operand has the layout of the product.
 
         The others are batches then.
         """
@@ -221,7 +221,7 @@ def flattened(stage: Stage, m: Matrices) -> tuple[Matrices, Stage | None]:
 def vector_of(stage: Stage, x: Operand) -> int:
     """How many elements of an operand's rows one access of 16 bytes at most has."""
     if not x.gathered:
-        return fetched(stage, x.read.name, x.copy_along)
+        return load_width(stage, x.read.name, x.copy_along)
     state = bind_state(stage.schedule.state, stage.schedule.sizes)
     d = state.program.func(stage.func).definitions[0]
     (part,) = (p for p in _factors(d) if x.along in variables(p))

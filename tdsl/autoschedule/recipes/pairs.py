@@ -97,7 +97,7 @@ def pairs(stage: Stage, *, machine: Machine | None = None, **choices: Any) -> Pa
 
 
 def _is_choice(f: FuncDef) -> bool:
-    """True for a func of one dimension, which may take what a reduction over pairs has found."""
+    """True for a func of one dimension, which may read the result of a reduction over pairs."""
     return len(f.definitions) == 1 and not f.definitions[0].ranges and len(f.variables) == 1
 
 
@@ -189,7 +189,7 @@ def write_pairs(schedule: BaseSchedule, p: PairReduction, plan: Pairs) -> None:
 def _transpose_block(
     schedule: BaseSchedule, p: PairReduction, axis: int, owner: Stage, block: Any
 ) -> None:
-    """Copy a block of what moves with the rows, so that the rows lie side by side."""
+    """Copy a block of the operand that moves with the rows, so that the rows are contiguous."""
     copy = schedule.cache_read(p.moving.name, p.pair)
     names = [loop.name for loop in copy.loops]
     dims = [n for n in range(len(names)) if n != axis]

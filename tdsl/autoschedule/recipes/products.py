@@ -80,7 +80,7 @@ def pumma(stage: Stage, grid: Grid, prefetch: int = 0) -> Stage:
 
 @recipe
 def cannon(stage: Stage, grid: Grid, prefetch: int = 0) -> Stage:
-    """As SUMMA, each rank beginning at its own panel: every tile is wanted by one rank at a time (Cannon)."""
+    """As SUMMA, each rank beginning at its own panel: every tile is read by one rank at a time (Cannon)."""
     return _tiles(stage, grid, (0, 1), prefetch)
 
 

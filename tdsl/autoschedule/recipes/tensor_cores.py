@@ -48,7 +48,7 @@ Tiles = tuple[tuple[int, int], tuple[int, int]]  # rows and columns of a block, 
 _MOST_WARPS = 32  # of a block
 _COPIED = 4  # bytes that a GPU copies to shared memory asynchronously, at least
 _SMALLEST = 64  # rows, columns and terms of a product that is worth tiles
-_OPEN = 1024  # taken for rows, columns or terms whose number only a call tells
+_OPEN = 1024  # assumed for rows, columns or terms whose number only a call determines
 _BLOCKS = 96  # that keep a GPU busy
 _PROCESSORS = 132  # of the GPUs that have wgmma
 _TILES = (
@@ -71,7 +71,7 @@ PHASE_BYTES = 1 << 10  # bytes of barriers, at most
 
 
 @frozen
-class Choices:
+class TensorCoreChoices:
     """What the user may choose; see `tensor_core_matmul`."""
 
     block: tuple[int, int, int] = (128, 128, 32)
@@ -141,7 +141,7 @@ def tensor_core_matmul(stage: Stage, **choices: Any) -> TensorCoreMatmul:
     >>> plan.instruction, plan.stages
     ('mma_m16n8k16_f16_f16', 3)
     """
-    chosen = choose(Choices(), choices)
+    chosen = choose(TensorCoreChoices(), choices)
     target = as_target(stage.schedule.target)
     if chosen.hopper and target.name == "cuda" and "wgmma" not in target.machine().features:
         raise Unsuited(
@@ -181,10 +181,12 @@ def tensor_core_matmul(stage: Stage, **choices: Any) -> TensorCoreMatmul:
     return plan
 
 
-def _for_groups(choices: dict[str, Any], size: int) -> Choices:
+def _for_groups(choices: dict[str, Any], size: int) -> TensorCoreChoices:
     """What is chosen for wgmma of operands of so many bytes, and what is best where nothing is."""
     (rows, columns), warp = _GROUP_TILES[0]
-    best = Choices(block=(rows, columns, 2 * _ROW_BYTES // size), warp=warp, stages=_GROUP_STAGES)
+    best = TensorCoreChoices(
+        block=(rows, columns, 2 * _ROW_BYTES // size), warp=warp, stages=_GROUP_STAGES
+    )
     chosen = choose(best, choices)
     if "warp" in choices:
         return chosen
@@ -255,8 +257,10 @@ def _blocks(rows: int, columns: int, tile: tuple[int, int]) -> int:
     return -(-rows // tile[0]) * -(-columns // tile[1])
 
 
-def _no_instruction(left: Operand, right: Operand, total: str, chosen: Choices) -> Unsuited:
-    """What the instructions multiply, and what they are asked for."""
+def _no_instruction(
+    left: Operand, right: Operand, total: str, chosen: TensorCoreChoices
+) -> Unsuited:
+    """The error that names the types that tensor cores multiply, and those of the operands."""
     types = f"{left.read.dtype} and {right.read.dtype} in {total}"
     if "f32" == left.read.dtype.name == right.read.dtype.name == total and not chosen.tf32:
         return Unsuited(
@@ -272,7 +276,7 @@ def _no_instruction(left: Operand, right: Operand, total: str, chosen: Choices) 
 def _no_product_of_groups(
     left: Operand, right: Operand, total: str, columns: int, types: str
 ) -> Unsuited:
-    """What wgmma does not have: the types, how operands lie, or the columns of a group."""
+    """What wgmma does not support: the types, the layout of operands, or the columns of a group."""
     forms = [
         x
         for x in wgmma_rows()
@@ -407,7 +411,7 @@ def _schedule(
             x.read.name, stage.func, at=ko, scope=SHARED, filled=not whole, gathered=x.gathered,
             along=x.copy_along,
         )  # fmt: skip
-        spread(tile, x, x.read.dtype.bytes * (along if x.turned else terms))
+        swizzle_rows(tile, x, x.read.dtype.bytes * (along if x.turned else terms))
         if whole:
             tile.bulk_copy()
         else:
@@ -459,11 +463,11 @@ def _is_stored_whole(
 
 
 def _is_row_major(out: Stage, d: Definition, columns: str) -> bool:
-    """True when neighbours of a column lie side by side in the result."""
+    """True if neighbours along `columns` are contiguous in the result."""
     return d.index[-1] == Var(columns)
 
 
-def spread(tile: Stage, x: Operand, row: int) -> None:
+def swizzle_rows(tile: Stage, x: Operand, row: int) -> None:
     """Swizzle a tile with rows of so many bytes."""
     wide = [n for n in SWIZZLES if row % n == 0]
     if wide and x.axes[1] == len(x.read.index) - 1:

@@ -14,7 +14,7 @@ from math import prod
 from tdsl.codegen.ir.loops import SHARED, Alloc, InitBarriers, Stmt
 from tdsl.codegen.ir.statements import walk
 from tdsl.core.node import frozen
-from tdsl.cost.block_memory import ALIGN, ALIGN_SWIZZLED, WORD
+from tdsl.cost.block_memory import ALIGN, ALIGN_SWIZZLED, MBARRIER_BYTES
 from tdsl.cost.block_memory import CHUNK as CHUNK
 from tdsl.errors import ScheduleError
 from tdsl.lang.affine import AffineSum, as_expr, as_sum
@@ -109,7 +109,7 @@ def shared_memory(body: Stmt) -> SharedMemory:
                 swizzles[s.name] = _swizzle(s)
         elif isinstance(s, InitBarriers):
             starts[s.name] = end
-            end += -(-s.slots * WORD // CHUNK) * CHUNK
+            end += -(-s.slots * MBARRIER_BYTES // CHUNK) * CHUNK
     return SharedMemory(starts, end, swizzles)
 
 

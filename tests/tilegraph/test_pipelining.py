@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 import tdsl as td
-from tdsl.autoschedule.recipes.ahead import STAGES, SYSTEM, fetch_ahead
+from tdsl.autoschedule.recipes.pipelining import STAGES, SYSTEM, pipeline_loads
 from tdsl.machine.devices import describe_gpu
 from tdsl.schedule.state import PIPELINED
 from tdsl.target import Target
@@ -60,7 +60,7 @@ def steps(dtype=td.f32, columns=64):
 def test_there_are_as_many_stages_as_have_room(room, stages):
     # where two blocks have room on a multiprocessor, they still do
     schedule, tile_bytes = steps()
-    fetch_ahead(schedule["c"], int(room * tile_bytes) + (SYSTEM if room > 2 else 0))
+    pipeline_loads(schedule["c"], int(room * tile_bytes) + (SYSTEM if room > 2 else 0))
     assert stages_of(schedule).get("c", 1) == stages
     assert schedule.footprint("shared") == stages * tile_bytes
 
@@ -68,5 +68,5 @@ def test_there_are_as_many_stages_as_have_room(room, stages):
 def test_copies_of_two_bytes_are_not_fetched_ahead():
     # a GPU copies 4 bytes or more by itself: the others would wait in registers
     schedule, _ = steps(td.f16, columns=63)
-    fetch_ahead(schedule["c"], 99 << 10)
+    pipeline_loads(schedule["c"], 99 << 10)
     assert stages_of(schedule) == {}

@@ -27,7 +27,7 @@ Length = tuple[int, tuple[tuple[str, int, int], ...]]  # a number; factors of fi
 
 
 @frozen
-class Reach:
+class SymbolicBoxes:
     """What one iteration of an owner's variables `around` needs of a group and of what this reads.
 
     Each point of its other variables is computed in an iteration. `boxes` are in terms of `around`.
@@ -39,8 +39,8 @@ class Reach:
     >>> f[i, j] = td.exp(x[i, j])
     >>> g[i, j] = f[2 * i, j] + f[2 * i + 2, j]
     >>> state = rest_at_root(td.Schedule(g).state)
-    >>> reach = Reach.of(state, "g", ("i", "j"), ["f"], root_boxes(state))
-    >>> reach.extents("f", {"i": 4, "j": 0}, {"i": 7, "j": 15})
+    >>> boxes = SymbolicBoxes.of(state, "g", ("i", "j"), ["f"], root_boxes(state))
+    >>> boxes.extents("f", {"i": 4, "j": 0}, {"i": 7, "j": 15})
     (9, 16)
     """
 
@@ -54,8 +54,8 @@ class Reach:
     def of(
         state: State, owner: str, around: Iterable[str], group: Iterable[str],
         boxes: Mapping[str, Box],
-    ) -> Reach:  # fmt: skip
-        """The reach of an owner of which `boxes` are needed in all."""
+    ) -> SymbolicBoxes:  # fmt: skip
+        """The boxes of a group for an owner of which `boxes` are needed in all."""
         around, box, facts = tuple(around), list(boxes[owner]), NO_FACTS
         for axis, v in enumerate(state.program.func(owner).variables):
             lo, hi = box[axis]
@@ -63,10 +63,12 @@ class Reach:
                 facts = facts.with_range(point_of(v), lo, hi)
                 box[axis] = (Var(point_of(v)), Var(point_of(v)))
         needed = boxes_of_group(state, owner, tuple(box), group, facts)
-        return Reach(needed, around, facts, {n: _lengths(b, around) for n, b in needed.items()})
+        return SymbolicBoxes(
+            needed, around, facts, {n: _lengths(b, around) for n, b in needed.items()}
+        )
 
-    def joined(self, f: FuncDef) -> Reach:
-        """The reach with one more func in the group, of which no other one in it is made."""
+    def joined(self, f: FuncDef) -> SymbolicBoxes:
+        """The boxes with one more func in the group, which no other one in it reads."""
         boxes = with_boxes_read(f, self.boxes, self.facts)
         lengths = {
             n: self.lengths[n] if self.boxes.get(n) is b else _lengths(b, self.around)

@@ -1,4 +1,4 @@
-"""Loops of a kernel that fetch tiles of memory, made to fetch them ahead where there is room for that."""
+"""Software pipelining of the loops of a kernel that load tiles, as far as shared memory suffices."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tdsl.schedule.tree import ROOT, ScheduleTree, build_tree
 
 COPIED = 4  # bytes that a GPU copies to shared memory by itself, at least
 STAGES = 3  # tiles that are there at a time, at most: one in use and two on their way
-SYSTEM = 1 << 10  # bytes of each block that are not its own
+SYSTEM = 1 << 10  # bytes of shared memory of each block that the system reserves
 
 
 @frozen
@@ -28,11 +28,11 @@ class _Steps:
     bytes: float
 
 
-def fetch_ahead(stage: Stage, capacity: int) -> None:
+def pipeline_loads(stage: Stage, capacity: int) -> None:
     """Pipeline the loops of a kernel that fetch tiles of memory, of a block with so many bytes to share.
 
     `stage` is the one whose loops are those of blocks. Loops that fetch the most come first; each has as many
-    stages as there is room for beside what the kernel holds anyway, and no more than iterations. Where two
+    stages as fit beside the kernel's other shared memory, and no more than iterations. Where two
     blocks have room on a multiprocessor, they still do: one works while the other waits.
 
     >>> import tdsl as td
@@ -41,7 +41,7 @@ def fetch_ahead(stage: Stage, capacity: int) -> None:
     >>> c[i, j] = td.sum(a[i, k] * b[k, j], axis=k)
     >>> s = td.Schedule(c, target="cuda")
     >>> _ = td.recipes.block_tiles(s[c], stages=1)
-    >>> fetch_ahead(s[c], 99 << 10)
+    >>> pipeline_loads(s[c], 99 << 10)
     >>> print(str(s).splitlines()[-1])
     s["c"].pipeline("k_o", 3)
     """
