@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Iterable, Iterator
 
 from tdsl.autoschedule.patterns.bands import Bands
-from tdsl.autoschedule.patterns.contraction import Contraction, Tiles
+from tdsl.autoschedule.patterns.contraction import Contraction, RegisterTiles
 from tdsl.autoschedule.patterns.strips import Strips
 from tdsl.core.node import frozen
 from tdsl.lang.program import FuncDef
@@ -47,7 +47,8 @@ def explain(decisions: Iterable[Decision], state: State | None = None) -> str:
 
     With the completed `state`, also why loops are serial, and the stages that the schedule added.
 
-    >>> print(explain([Decision("c", "matmul", (Tiles(16, 6, 4, parallel="j"),), ("acc",), ("a reason",))]))
+    >>> plan = RegisterTiles(16, 6, 4, parallel="j")
+    >>> print(explain([Decision("c", "matmul", (plan,), ("acc",), ("a reason",))]))
     c: matmul, with acc inside
       6 x 64 register tiles (4 vectors of 16), all terms at once, nothing copied, threads over j
       a reason
@@ -117,7 +118,7 @@ def plan_text(plan: object) -> str:
             if plan.windowed:
                 return f"windows of {plan.terms} terms: {vectors}, some side by side along {plan.across}"
             return f"a sum of {plan.terms} products: {vectors}, each used again along {plan.across}"
-        case Tiles():
+        case RegisterTiles():
             return _tiles(plan)
         case Strips(line, outer, parallel, height, _, _, stream, lines):
             each = f"strips of {height} lines of {line}" if height else f"each line of {line} apart"
@@ -135,7 +136,7 @@ def plan_text(plan: object) -> str:
             return ", ".join(f"{name} {value}" for name, value in fields)
 
 
-def _tiles(t: Tiles) -> str:
+def _tiles(t: RegisterTiles) -> str:
     copied = {
         "no": "nothing copied",
         "block": "panels copied by the block",

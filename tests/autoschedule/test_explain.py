@@ -7,7 +7,7 @@ import pytest
 import tdsl as td
 from tdsl import pipeline
 from tdsl.autoschedule.explain import Decision, explain, plan_text
-from tdsl.autoschedule.patterns.contraction import Contraction, Tiles
+from tdsl.autoschedule.patterns.contraction import Contraction, RegisterTiles
 from tdsl.autoschedule.patterns.strips import Strips
 from tdsl.errors import ShapeError
 from tdsl.machine.model import Machine
@@ -43,7 +43,7 @@ def test_a_product_is_explained_with_its_tiles():
     contraction, tiles = decision.plan
     assert decision.how == "matmul"
     assert isinstance(contraction, Contraction)
-    assert isinstance(tiles, Tiles)
+    assert isinstance(tiles, RegisterTiles)
     text = explain([decision])
     assert f"{tiles.rows} x {tiles.width} register tiles" in text
     assert "vectors along j of b, each used again along i" in text

@@ -279,7 +279,7 @@ def _fills(read: Read, along: str, extent: int) -> bool:
 
 
 @frozen
-class Tiles:
+class RegisterTiles:
     """How a contraction runs.
 
     A register tile has `rows` of `across` and `vectors` vectors of `lanes` elements of `along`. `terms` are
@@ -313,7 +313,7 @@ class Tiles:
         return self.lanes * self.vectors
 
 
-def plan_tiles(c: Contraction, machine: Machine) -> Tiles:
+def plan_tiles(c: Contraction, machine: Machine) -> RegisterTiles:
     """The tiles that fit the shape: few loads, little waste at the ends, work for every thread."""
     tiles = _plan_window(c, machine) if c.windowed else _plan_product(c, machine)
     whole, rest = divmod(c.sizes[c.along], tiles.lanes)
@@ -321,7 +321,7 @@ def plan_tiles(c: Contraction, machine: Machine) -> Tiles:
     return replace(tiles, short=halved and whole < SHORT and not tiles.dot)
 
 
-def _plan_product(c: Contraction, machine: Machine) -> Tiles:
+def _plan_product(c: Contraction, machine: Machine) -> RegisterTiles:
     dot = _dot(c, machine)
     lanes = dot.lanes if dot else _lanes(c, machine)
     rows_of, columns = c.sizes[c.across], c.sizes[c.along]
@@ -347,11 +347,11 @@ def _plan_product(c: Contraction, machine: Machine) -> Tiles:
     prefetched = adjacent and large and not c.slides and not c.constant
     if _is_outer(c, machine):
         across = c.names[c.across] if parallel else ""
-        return Tiles(
+        return RegisterTiles(
             lanes, rows, vectors, panel="root", parallel=across, band=FEW * rows,
             dot=dot.name if dot else "", stream=True,
         )  # fmt: skip
-    return Tiles(
+    return RegisterTiles(
         lanes, rows, vectors, terms, "no" if not copied else "root" if whole else "block", parallel, band,
         AHEAD if prefetched else 0, dot.name if dot else "",
         0 if dot or terms or columns > width else _fetch(c, machine),
@@ -365,7 +365,7 @@ def _lanes(c: Contraction, machine: Machine) -> int:
     return lanes
 
 
-def _plan_window(c: Contraction, machine: Machine) -> Tiles:
+def _plan_window(c: Contraction, machine: Machine) -> RegisterTiles:
     """Some windows side by side, which share what they read, or some vectors of one; few enough to unroll."""
     lanes = _lanes(c, machine)
     shared = [v for v in c.ranges if slides(c.across, (c.value,), {v})]
@@ -377,7 +377,7 @@ def _plan_window(c: Contraction, machine: Machine) -> Tiles:
             break
         unroll = (v, *unroll)
     parallel, band = _for_threads(c, rows, lanes * vectors, machine.threads)
-    return Tiles(lanes, rows, vectors, parallel=parallel, band=band, unroll=unroll)
+    return RegisterTiles(lanes, rows, vectors, parallel=parallel, band=band, unroll=unroll)
 
 
 def _is_outer(c: Contraction, machine: Machine) -> bool:

@@ -14,7 +14,12 @@ from dataclasses import replace
 from typing import Any
 
 from tdsl.autoschedule.patterns.bands import Bands, Chain, plan_bands
-from tdsl.autoschedule.patterns.contraction import Contraction, Tiles, find_contraction, plan_tiles
+from tdsl.autoschedule.patterns.contraction import (
+    Contraction,
+    RegisterTiles,
+    find_contraction,
+    plan_tiles,
+)
 from tdsl.autoschedule.patterns.groups import group_of, moves
 from tdsl.autoschedule.recipes.choices import Unsuited, choose, recipe
 from tdsl.autoschedule.recipes.matmul import tile
@@ -121,7 +126,7 @@ def _moves_on(c: Contraction, schedule: BaseSchedule, chain: Chain) -> bool:
     return moves(tuple(box))
 
 
-def _is_packed(c: Contraction, tiles: Tiles) -> bool:
+def _is_packed(c: Contraction, tiles: RegisterTiles) -> bool:
     """True when the vectors of a term lie next to those of the last one as they are."""
     return not tiles.dot and c.sizes[c.along] <= tiles.width and stride_of(c.moving, c.along) == 1
 

@@ -21,7 +21,7 @@ from typing import Any
 
 from tdsl.autoschedule.patterns.contraction import (
     Contraction,
-    Tiles,
+    RegisterTiles,
     find_contraction,
     find_window,
     plan_tiles,
@@ -41,17 +41,17 @@ from tdsl.schedule.properties import extents, rest_at_root, root_boxes
 from tdsl.schedule.state import State, is_ordered
 from tdsl.target import as_target
 
-Tiled = tuple[Contraction, Tiles]
+Tiled = tuple[Contraction, RegisterTiles]
 
 ROW_SHARE = 0.25  # of the cache next to the first, that a row of values may fill which stays until it is read
 
 
 @recipe
-def conv(stage: Stage, *, machine: Machine | None = None, **choices: Any) -> Tiles:
+def conv(stage: Stage, *, machine: Machine | None = None, **choices: Any) -> RegisterTiles:
     """Schedule a convolution, and the one that it alone reads, in register tiles.
 
-    `choices` replace what is chosen by shape for the last of them; they are the fields of `Tiles`. Sizes
-    that the schedule does not know count as large. Returns the choices that were made. A window,
+    `choices` replace what is chosen by shape for the last of them; they are the fields of `RegisterTiles`.
+    Sizes that the schedule does not know count as large. Returns the choices that were made. A window,
     padding or another sum is read: else it is a product, for `matmul`.
 
     >>> import tdsl as td
@@ -143,7 +143,9 @@ def _copy_paddings(schedule: BaseSchedule, func: str, machine: Machine) -> bool:
     return bool(padded)
 
 
-def _inner(schedule: BaseSchedule, c: Contraction, tiles: Tiles, machine: Machine) -> list[str]:
+def _inner(
+    schedule: BaseSchedule, c: Contraction, tiles: RegisterTiles, machine: Machine
+) -> list[str]:
     """The sums that are read here only, of which every iteration of the outer loops needs another part."""
     if not c.others or tiles.parallel not in ("", *(c.names[v] for v in c.others)):
         return []

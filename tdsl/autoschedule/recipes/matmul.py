@@ -19,7 +19,7 @@ from typing import Any
 
 from tdsl.autoschedule.patterns.contraction import (
     Contraction,
-    Tiles,
+    RegisterTiles,
     is_contiguous_along,
     plan_tiles,
     recognize,
@@ -45,13 +45,13 @@ SQUARE = 8
 @recipe
 def matmul(
     stage: Stage, *, machine: Machine | None = None, along: LoopLike | None = None, **choices: Any
-) -> Tiles:
+) -> RegisterTiles:
     """Schedule a sum of products, or an element-wise func that alone reads one, in register tiles.
 
     `along` is the variable of the vectors: the operand that moves with it is loaded as vectors, the other is
     broadcast. Without it their layouts decide. `choices` replace what is chosen by shape; they are
-    the fields of `Tiles`. Sizes that the schedule does not know count as large. Returns the choices that were
-    made.
+    the fields of `RegisterTiles`. Sizes that the schedule does not know count as large. Returns the choices
+    that were made.
 
     >>> import tdsl as td
     >>> i, j, k = td.vars("i j k")
@@ -81,7 +81,9 @@ def _find(schedule: BaseSchedule, func: str, along: str) -> Contraction | str:
     return recognize(state, func, read, root_boxes(rest_at_root(state)), along=along)
 
 
-def tile(schedule: BaseSchedule, c: Contraction, tiles: Tiles, *, threads: bool = True) -> None:
+def tile(
+    schedule: BaseSchedule, c: Contraction, tiles: RegisterTiles, *, threads: bool = True
+) -> None:
     """Write tiles as directives; without `threads` for loops inside of a parallel one."""
     owner = schedule[c.owner]
     across, along = c.names[c.across], c.names[c.along]
@@ -125,7 +127,8 @@ def tile(schedule: BaseSchedule, c: Contraction, tiles: Tiles, *, threads: bool 
 
 
 def _sum_here(
-    stage: Stage, c: Contraction, tiles: Tiles, outer: list[Loop | str], row: Loop, inner: tuple[Loop, Loop]
+    stage: Stage, c: Contraction, tiles: RegisterTiles, outer: list[Loop | str], row: Loop,
+    inner: tuple[Loop, Loop],
 ) -> tuple[Stage, Loop]:  # fmt: skip
     """Sum in a buffer that is then copied to the result; the stage and loop around a panel."""
     terms: list[Loop | str] = list(c.ranges)
@@ -155,7 +158,12 @@ def _sum_here(
 
 
 def _sum_inside(
-    schedule: BaseSchedule, c: Contraction, tiles: Tiles, owner: Stage, block: Loop, row: Loop
+    schedule: BaseSchedule,
+    c: Contraction,
+    tiles: RegisterTiles,
+    owner: Stage,
+    block: Loop,
+    row: Loop,
 ) -> tuple[Stage, Loop]:
     """Sum inside of the tiles of the func that reads the sums; the stage and loop around a panel."""
     summed = schedule[c.func]
@@ -173,7 +181,7 @@ def _sum_inside(
 
 
 def _products(
-    stage: Stage, tiles: Tiles, outer: list[Loop | str], terms: list[Loop | str], across: Loop | str,
+    stage: Stage, tiles: RegisterTiles, outer: list[Loop | str], terms: list[Loop | str], across: Loop | str,
     along: Loop | str,
 ) -> None:  # fmt: skip
     """The loops of a register tile: its products term by term, or several terms in one instruction."""
@@ -201,7 +209,7 @@ def _products(
     stage.tensorize(first, declare(dot))
 
 
-def _dot(tiles: Tiles) -> Dot | None:
+def _dot(tiles: RegisterTiles) -> Dot | None:
     return next((d for d in DOTS if d.name == tiles.dot), None)
 
 
@@ -211,7 +219,7 @@ def _left(c: Contraction) -> Read:
 
 
 def _left_panel(
-    schedule: BaseSchedule, c: Contraction, tiles: Tiles, owner: Stage, row: Loop | None
+    schedule: BaseSchedule, c: Contraction, tiles: RegisterTiles, owner: Stage, row: Loop | None
 ) -> None:
     """Copy the broadcast operand so that its terms are contiguous, if they are not, or in tiles."""
     left, term, dot = _left(c), c.ranges[-1], _dot(tiles)
@@ -259,7 +267,7 @@ def _in_tiles(
     return copy
 
 
-def _for_all(stage: Stage, tiles: Tiles, owner: Stage, row: Loop | None) -> None:
+def _for_all(stage: Stage, tiles: RegisterTiles, owner: Stage, row: Loop | None) -> None:
     """Compute a stage inside of a loop of `owner`, or at the root by all threads."""
     if row is not None:
         stage.compute_at(owner, row)
@@ -268,7 +276,7 @@ def _for_all(stage: Stage, tiles: Tiles, owner: Stage, row: Loop | None) -> None
 
 
 def _unsigned(
-    schedule: BaseSchedule, c: Contraction, tiles: Tiles, owner: Stage, row: Loop | None
+    schedule: BaseSchedule, c: Contraction, tiles: RegisterTiles, owner: Stage, row: Loop | None
 ) -> Contraction:
     """Read what moves along as unsigned, and what the sums then have too much once, or inside of a loop."""
     copy, excess = schedule[c.func].unsigned(c.moving.name)
@@ -287,12 +295,12 @@ def _unsigned(
     return replace(c, moving=moving, value=value)
 
 
-def _vectors(stage: Stage, across: Loop | str, along: Loop | str, tiles: Tiles) -> None:
+def _vectors(stage: Stage, across: Loop | str, along: Loop | str, tiles: RegisterTiles) -> None:
     _along(stage, along, tiles)
     stage.unroll(across)
 
 
-def _along(stage: Stage, along: Loop | str, tiles: Tiles) -> None:
+def _along(stage: Stage, along: Loop | str, tiles: RegisterTiles) -> None:
     """Vectors of a loop; where the last one is short it is a short vector, not one with a mask."""
     if not tiles.short:
         stage.vectorize(along, tiles.lanes)
@@ -309,7 +317,9 @@ def _store_along(stage: Stage, c: Contraction) -> None:
     stage.reorder_storage(*(v for v in variables_ if v != c.along), c.along)
 
 
-def _panel(schedule: BaseSchedule, c: Contraction, tiles: Tiles, host: Stage, loop: Loop) -> None:
+def _panel(
+    schedule: BaseSchedule, c: Contraction, tiles: RegisterTiles, host: Stage, loop: Loop
+) -> None:
     """Copy what moves along, so that its vectors are adjacent, and those of a term next to the last one's."""
     if tiles.dot:
         _paired_panel(schedule, c, tiles, host, loop)
@@ -336,7 +346,7 @@ def _panel(schedule: BaseSchedule, c: Contraction, tiles: Tiles, host: Stage, lo
 
 
 def _paired_panel(
-    schedule: BaseSchedule, c: Contraction, tiles: Tiles, host: Stage, loop: Loop
+    schedule: BaseSchedule, c: Contraction, tiles: RegisterTiles, host: Stage, loop: Loop
 ) -> None:
     """Copy what moves along, with the terms of an instruction side by side for each lane."""
     dot = _dot(tiles)
@@ -376,7 +386,7 @@ def _axes(c: Contraction) -> tuple[int, list[int], list[int]]:
 def _copy_moving(
     schedule: BaseSchedule,
     c: Contraction,
-    tiles: Tiles,
+    tiles: RegisterTiles,
     host: Stage,
     loop: Loop,
     pack: dict[int, int],
@@ -394,7 +404,7 @@ def _copy_along(c: Contraction, variable: str) -> str | None:
     return variable if twice else None
 
 
-def _place(copy: Stage, tiles: Tiles, host: Stage, loop: Loop, outermost: str) -> None:
+def _place(copy: Stage, tiles: RegisterTiles, host: Stage, loop: Loop, outermost: str) -> None:
     """Copy in the loop that uses the panel, or all of it first, by all threads."""
     if tiles.panel != "root":
         copy.compute_at(host, loop)
