@@ -158,13 +158,8 @@ def _sum_here(
 
 
 def _sum_inside(
-    schedule: BaseSchedule,
-    c: Contraction,
-    tiles: RegisterTiles,
-    owner: Stage,
-    block: Loop,
-    row: Loop,
-) -> tuple[Stage, Loop]:
+    schedule: BaseSchedule, c: Contraction, tiles: RegisterTiles, owner: Stage, block: Loop, row: Loop
+) -> tuple[Stage, Loop]:  # fmt: skip
     """Sum inside of the tiles of the func that reads the sums; the stage and loop around a panel."""
     summed = schedule[c.func]
     if not tiles.terms:

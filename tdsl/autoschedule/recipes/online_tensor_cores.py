@@ -70,7 +70,7 @@ _GROUP_PART = 64  # of more columns
 _GROUP_COLUMNS = 256  # that registers hold at all
 _MOST_AXES = 5  # of an array of which the GPU fetches tiles as wholes
 _GROUP_EARLY = 96  # columns of two groups up to which registers hold the next scores, too
-_WARP_CHOICES = {"warp", "held"}  # choices of warps alone
+_WARPS = {"warp", "held"}  # choices of warps alone
 
 
 @frozen
@@ -146,10 +146,7 @@ def online_tensor_cores(
             f"wgmma needs sm_90a, and the schedule is for {as_target(stage.schedule.target).arch}",
             'leave hopper= out, or td.Schedule(..., target="cuda:sm_90a")',
         )
-    if (
-        choices.get("hopper", _is_for_groups(chain, machine) and _WARP_CHOICES.isdisjoint(choices))
-        is True
-    ):
+    if choices.get("hopper", _is_for_groups(chain, machine) and _WARPS.isdisjoint(choices)) is True:
         try:
             with stage.schedule.all_or_nothing():
                 return _write(stage, chain, _plan_of_groups(chain, machine, choices))
