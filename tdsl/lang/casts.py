@@ -48,7 +48,7 @@ def saturating_cast(x: Any, dtype: Any) -> Value:
 def _cast_type(x: Any, dtype: Any) -> DType:
     if isinstance(x, DType):
         raise TypeMismatch(
-            f"{x} stands where the value of a cast belongs",
+            f"{x} is an element type, not the value of a cast",
             loc=here(),
             label="in this cast",
             hint=f"the value comes first: td.cast(value, td.{x})",

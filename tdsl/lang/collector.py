@@ -23,9 +23,9 @@ class Collector:
         self.scalars: list[ScalarInput] = []
         self.funcs: list[FuncDef] = []
         self.created: dict[str, int] = {}  # creation numbers by name of input, in order of reads
-        self.given: list[tuple[Any, ...]] = []  # operands of einsums, in the order of the call
+        self.einsum_operands: list[tuple[Any, ...]] = []  # of each einsum, in the order of its call
         self.names: dict[int, str] = {}
-        self.used: dict[str, Loc | None] = {}
+        self.used_names: dict[str, Loc | None] = {}
         self.active: set[int] = set()
 
     def input(self, handle: Any) -> None:
@@ -59,7 +59,7 @@ class Collector:
         """The inputs' names in the order of a call's arguments; the `first` ones keep their positions."""
         names = list(self.created)
         order = names[:first] + sorted(names[first:], key=self.created.__getitem__)
-        for operands in self.given:
+        for operands in self.einsum_operands:
             read = [n for x in operands for n in _inputs_of(x)]
             given = [n.name if isinstance(n, Param) else self.names.get(id(n)) for n in read]
             moved = [n for n in dict.fromkeys(given) if n in order[first:]]
@@ -90,32 +90,32 @@ class Collector:
                 label="this input",
                 hint="out= is the argument of a call for the memory of results; choose another name",
             )
-        if name in self.used:
+        if name in self.used_names:
             raise DefinitionError(
                 f"two inputs are named {name!r}",
                 loc=loc,
                 label="this input",
-                related=((self.used[name], "the other one"),),
+                related=((self.used_names[name], "the other one"),),
                 hint="arguments are passed by name; give each its own",
             )
-        self.used[name] = loc
+        self.used_names[name] = loc
         self.created[name] = created
 
     def func(self, f: Any) -> None:
         """Collect a func, after all funcs and inputs that it reads."""
-        waiting = [self._collected(f)]  # an explicit stack: there may be thousands of funcs
-        while waiting:
-            read = next(waiting[-1], None)
+        stack = [self._collected(f)]  # an explicit stack: there may be thousands of funcs
+        while stack:
+            read = next(stack[-1], None)
             if read is None:
-                waiting.pop()
+                stack.pop()
             else:
-                waiting.append(self._collected(read))
+                stack.append(self._collected(read))
 
     def _collected(self, f: Any) -> Iterator[Any]:
         """Collect a func; yields each func that it reads, which the caller collects before resuming."""
         if id(f) in self.names or id(f) in self.active:
             return
-        f._first()
+        f._pure_definition()
         self.active.add(id(f))
         for d in f.definitions:
             for n in d.named:
@@ -128,12 +128,12 @@ class Collector:
             for p in d.combine.scalars() if d.combine else ():
                 self.scalar(p)
         name, count = f.name, 0
-        while name in self.used:
+        while name in self.used_names:
             count += 1
             name = f"{f.name}_{count}"
-        self.used[name] = f.loc
+        self.used_names[name] = f.loc
         self.names[id(f)] = name
-        self.given.append(f._operands)
+        self.einsum_operands.append(f._operands)
         definitions = tuple(self._named(d) for d in f.definitions)
         rank = f.ndim
         limits: tuple[Interval, ...] = ((None, None),) * rank

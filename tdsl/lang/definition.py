@@ -220,7 +220,7 @@ def check_pure(
     for axis in top.axes if top is not None else ():
         if isinstance(axis, Var | Range) and axis.name in names:
             raise DefinitionError(
-                f"{axis.name!r} is reduced over, but stands on the left of {name!r}",
+                f"{axis.name!r} is reduced over, but indexes the left side of {name!r}",
                 loc=loc,
                 label="this definition",
                 hint=f"take {axis.name} from the left, or reduce over another variable",

@@ -288,8 +288,8 @@ def _dtype(e: Expr) -> DType:
 
 def lanes_of(e: Expr) -> int:
     """The number of lanes of an expression of the loop IR; 1 for a scalar."""
-    found = _LANES.get(e)
-    return memoised(_LANES, e, _lanes, _lane_operands) if found is None else found
+    cached = _LANES.get(e)
+    return memoised(_LANES, e, _lanes, _lane_operands) if cached is None else cached
 
 
 def _lane_operands(e: Expr) -> tuple[Expr, ...]:

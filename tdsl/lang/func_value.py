@@ -94,7 +94,7 @@ class FuncValue(Value):
     def __imul__(self, other: Any) -> Any:
         return Increment(self.node, "prod", lift(other))  # type: ignore[arg-type]  # an Access
 
-    def _changed(self, op: str, symbol: str, other: Any) -> Value:
+    def _read_and_update(self, op: str, symbol: str, other: Any) -> Value:
         if self.dtype is UNKNOWN_TYPE:
             name = self.node.source.name  # type: ignore[union-attr]  # an Access
             raise DefinitionError(
@@ -105,12 +105,12 @@ class FuncValue(Value):
             )
         return binary(op, self, other)
 
-    __iand__ = partialmethod(_changed, "and", "&")
-    __ior__ = partialmethod(_changed, "or", "|")
-    __ixor__ = partialmethod(_changed, "xor", "^")
-    __itruediv__ = partialmethod(_changed, "div", "/")
-    __ifloordiv__ = partialmethod(_changed, "floordiv", "//")
-    __imod__ = partialmethod(_changed, "mod", "%")
-    __ipow__ = partialmethod(_changed, "pow", "**")
-    __ilshift__ = partialmethod(_changed, "shl", "<<")
-    __irshift__ = partialmethod(_changed, "shr", ">>")
+    __iand__ = partialmethod(_read_and_update, "and", "&")
+    __ior__ = partialmethod(_read_and_update, "or", "|")
+    __ixor__ = partialmethod(_read_and_update, "xor", "^")
+    __itruediv__ = partialmethod(_read_and_update, "div", "/")
+    __ifloordiv__ = partialmethod(_read_and_update, "floordiv", "//")
+    __imod__ = partialmethod(_read_and_update, "mod", "%")
+    __ipow__ = partialmethod(_read_and_update, "pow", "**")
+    __ilshift__ = partialmethod(_read_and_update, "shl", "<<")
+    __irshift__ = partialmethod(_read_and_update, "shr", ">>")

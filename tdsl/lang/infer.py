@@ -262,7 +262,7 @@ def _disagreement(name: str, a: _Candidate, b: _Candidate, loc: Loc | None) -> S
         loc=b.read.loc or loc,
         label=f"{name} runs to {show_expr(b.extent)} here",
         related=((a.read.loc, f"{name} runs to {show_expr(a.extent)} here"),),
-        hint="a variable that stands bare in several places must have one extent; check the shapes",
+        hint="a variable that indexes several axes must have one extent; check the shapes",
     )
 
 

@@ -232,10 +232,11 @@ class Interpretation:
         for f in self.program.funcs:
             self.realise(f, boxes.get(f.name))
         return [
-            self.natural(self.program.func(n), self.stored[n].parts) for n in self.program.outputs
+            self.in_natural_range(self.program.func(n), self.stored[n].parts)
+            for n in self.program.outputs
         ]
 
-    def natural(self, f: FuncDef, parts: tuple[Array, ...]) -> tuple[Array, ...]:
+    def in_natural_range(self, f: FuncDef, parts: tuple[Array, ...]) -> tuple[Array, ...]:
         """The parts of an output's arrays that lie in its natural range."""
         ends = [(number_of(lo), number_of(hi)) for lo, hi in f.natural]
         shape = tuple(max(hi - lo + 1, 0) for lo, hi in ends)
@@ -267,16 +268,16 @@ class Interpretation:
         mesh = dict(zip(d.free, np.ix_(*free), strict=True))
         if d.init is not None:
             initial = [arithmetic.constant(c) for c in map(_constant, d.init)]
-            self.write(f, self.place(f, d, mesh), initial)
+            self.write(f, self.positions(f, d, mesh), initial)
         ordered = [n for n, _, _ in d.ranges]
         spans = (range(ranges[n][0], ranges[n][1] + 1) for n in ordered)
         for point in itertools.product(*spans):
             at = {n: np.asarray(value) for n, value in zip(ordered, point, strict=True)}
-            kept = self.kept(d, {**mesh, **at})
+            kept = self.filter_points(d, {**mesh, **at})
             if kept is not None:
-                self.step(f, d, kept)
+                self.run_at_point(f, d, kept)
 
-    def kept(self, d: Definition, variables: dict[str, Array]) -> dict[str, Array] | None:
+    def filter_points(self, d: Definition, variables: dict[str, Array]) -> dict[str, Array] | None:
         """The values of the variables at the points where all conditions hold; None if there are none."""
         pure, mixed = split_conditions(d)
         for c in (*pure, *mixed):
@@ -291,10 +292,10 @@ class Interpretation:
                 }
         return variables
 
-    def step(self, f: FuncDef, d: Definition, variables: dict[str, Array]) -> None:
+    def run_at_point(self, f: FuncDef, d: Definition, variables: dict[str, Array]) -> None:
         """Run a definition at one point of its ranges, for all given values of the free variables."""
         values = [self.evaluate(v, variables) for v in d.values]
-        place = self.place(f, d, variables)
+        place = self.positions(f, d, variables)
         if d.combine is not None:
             so_far = [part[place] for part in self.stored[f.name].parts]
             params = {f"a{n}": v for n, v in enumerate(so_far)}
@@ -309,7 +310,9 @@ class Interpretation:
             assert part.dtype == value.dtype, f"{f.name} holds {part.dtype}, gets {value.dtype}"
             part[place] = value
 
-    def place(self, f: FuncDef, d: Definition, variables: dict[str, Array]) -> tuple[Array, ...]:
+    def positions(
+        self, f: FuncDef, d: Definition, variables: dict[str, Array]
+    ) -> tuple[Array, ...]:
         """The positions in the arrays of the func of the left-side index of a definition."""
         index = tuple(self.evaluate(e, variables) for e in d.index)
         return _positions(f.name, self.stored[f.name], index)

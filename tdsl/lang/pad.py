@@ -149,7 +149,7 @@ def _check_source(source: Any, loc: Loc | None) -> None:
             hint="declare an array as td.Tensor(name, shape, dtype)",
         )
     if isinstance(source, Func):
-        source._first()
+        source._pure_definition()
         if len(source.dtypes) > 1:
             raise TypeMismatch(
                 f"{source.name!r} has {counted(len(source.dtypes), 'value')}, one can be padded",

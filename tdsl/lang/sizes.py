@@ -119,7 +119,7 @@ def _solve_for_size(
         loc=here(),
         label="this call",
         hint=f"give {' and '.join(left)} in place of {name}" if left
-        else f"leave {name} out; what an index stands in twice has one extent",
+        else f"leave {name} out; axes indexed by one variable have one extent",
     )  # fmt: skip
 
 

@@ -159,12 +159,12 @@ class Func(Handle, Suggesting):
     @property
     def ndim(self) -> int:
         """The number of dimensions; DefinitionError before the first definition."""
-        return len(self._first().index)
+        return len(self._pure_definition().index)
 
     @property
     def dtype(self) -> DType:
         """The element type (of the first component)."""
-        self._first()
+        self._pure_definition()
         return self.dtypes[0]
 
     @property
@@ -180,13 +180,13 @@ class Func(Handle, Suggesting):
     def _domain(self) -> tuple[tuple[Expr, Expr], ...]:
         from tdsl.lang.build_program import build_program
 
-        self._first()
+        self._pure_definition()
         if self.declared is not None:  # no program is built: a chain of n funcs needs n domains
             return tuple((const(0), e) for e in self.declared)
         program = build_program((self,))
         return program.func(program.outputs[0]).output_box(here())
 
-    def _first(self) -> Definition:
+    def _pure_definition(self) -> Definition:
         if not self.definitions:
             raise DefinitionError(
                 f"func {self.name!r} has no definition",
@@ -251,11 +251,13 @@ class Func(Handle, Suggesting):
 
     def _increment(self, index: tuple[Expr, ...], marker: Increment, loc: Loc | None) -> None:
         if not self.definitions:
-            self._start(index, marker.kind, marker.value.dtype, loc)
+            self._define_identity(index, marker.kind, marker.value.dtype, loc)
         value = convert_same_kind(marker.value, self.dtypes[0], self.name, loc)
         self._add_update(index, (value,), builtin_combiner(marker.kind, (self.dtypes[0],)), loc)
 
-    def _start(self, index: tuple[Expr, ...], kind: str, t: DType, loc: Loc | None) -> None:
+    def _define_identity(
+        self, index: tuple[Expr, ...], kind: str, t: DType, loc: Loc | None
+    ) -> None:
         """Add the pure definition that an update of an undefined func implies: its combiner's identity."""
         names = [e.name if isinstance(e, Var) else f"{self.name}_{n}" for n, e in enumerate(index)]
         if len(set(names)) < len(names):
@@ -277,10 +279,10 @@ class Func(Handle, Suggesting):
         values = tuple(
             _lift_or_self(v, self, loc) for v in (value if isinstance(value, tuple) else (value,))
         )
-        started = self._starts_itself(index, values)
+        started = self._self_min_max(index, values)
         if started is not None:
             kind, other = started
-            self._start(index, kind, other.dtype, loc)
+            self._define_identity(index, kind, other.dtype, loc)
             self._add_update(index, (other.node,), builtin_combiner(kind, (other.dtype,)), loc)
             return
         nodes = tuple(v.node for v in values)
@@ -297,7 +299,7 @@ class Func(Handle, Suggesting):
         self.dtypes = tuple(v.dtype for v in values)
         self.definitions.append(define(index, nodes, None, loc, pure=True))
 
-    def _starts_itself(
+    def _self_min_max(
         self, index: tuple[Expr, ...], values: tuple[Value, ...]
     ) -> tuple[str, Value] | None:
         match [v.node for v in values]:

@@ -144,7 +144,7 @@ UNSIGNED = {
 ALL = (bool_, i8, i16, i32, i64, u8, u16, u32, u64, f8e4m3, f8e5m2, f16, bf16, f32, f64)
 BY_NAME = {t.name: t for t in ALL}
 _BY_NUMPY = {(t.kind, t.bits // 8): t for t in ALL if t.kind != "e"}
-ML_DTYPES = {name: BY_NAME[own] for own, name in _ML_DTYPES_NAMES.items()}  # by ml_dtypes' names
+ML_DTYPES = {name: BY_NAME[ours] for ours, name in _ML_DTYPES_NAMES.items()}  # by ml_dtypes' names
 
 
 def as_dtype(t: Any) -> DType:

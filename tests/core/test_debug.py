@@ -31,7 +31,7 @@ def _quiet(monkeypatch):
     monkeypatch.delenv("TDSL_DUMP", raising=False)
 
 
-def test_nothing_is_said_unless_asked(capsys):
+def test_no_output_without_TDSL_DEBUG(capsys):
     assert debug.run_passes(1, (add_one, keep)) == 2
     debug.log("llvm", "text")
     with debug.timed("lowering"):

@@ -76,7 +76,7 @@ def test_no_parenthesis_can_be_left_out(tree):
         assert not same, (piece.text, shorter)
 
 
-def test_pieces_bind_like_atoms_unless_told():
+def test_pieces_have_the_precedence_of_atoms_by_default():
     assert Piece("x").inside(ATOM) == "x"
     assert infix("+", Piece("x"), Piece("y")).inside(ATOM) == "(x + y)"
 
@@ -92,8 +92,8 @@ def test_a_writer_indents_blocks_and_leaves_empty_lines_empty():
 
 
 @given(st.lists(st.text(max_size=4), max_size=20))
-def test_names_are_identifiers_given_out_once(wanted):
-    names = Names({"a", "_1"})
-    given_out = [names.fresh(w) for w in wanted]
+def test_names_are_identifiers_given_out_once(names):
+    generator = Names({"a", "_1"})
+    given_out = [generator.fresh(w) for w in names]
     assert len(set(given_out)) == len(given_out)
     assert all(n.isidentifier() and n not in ("a", "_1") for n in given_out)

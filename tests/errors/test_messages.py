@@ -107,7 +107,7 @@ TEXTS: dict[type[td.TdslError], tuple[Callable[[], None], str]] = {
   at test_messages.py:LINE
    LINE | c[i, j] = td.sum(a[i, k] * b[k, j], axis=k)
                            ^^^^^^^ k runs to 9 here
-  hint: a variable that stands bare in several places must have one extent; check the shapes""",
+  hint: a variable that indexes several axes must have one extent; check the shapes""",
     ),
     td.TypeMismatch: (
         type_mismatch,

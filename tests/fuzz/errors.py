@@ -86,7 +86,7 @@ def reference(
         values = run.outputs()
     made = []
     for name, parts in zip(program.outputs, values, strict=True):
-        errors = run.natural(program.func(name), tuple(run.errors[name]))
+        errors = run.in_natural_range(program.func(name), tuple(run.errors[name]))
         made += [Bounded(v, e) for v, e in zip(parts, errors, strict=True)]
     return tuple(made)
 
@@ -166,9 +166,9 @@ class ErrorRun(Interpretation):
         for error in self.errors[f.name]:
             error[place] = 0.0
 
-    def step(self, f: FuncDef, d: Definition, variables: dict[str, Array]) -> None:
+    def run_at_point(self, f: FuncDef, d: Definition, variables: dict[str, Array]) -> None:
         pairs = [self.pair(v, variables) for v in d.values]
-        place = self.place(f, d, variables)
+        place = self.positions(f, d, variables)
         if d.combine is not None:
             old = [part[place] for part in self.stored[f.name].parts]
             errors = [error[place] for error in self.errors[f.name]]

@@ -58,9 +58,12 @@ class Program:
                 lambda: td.cast(k, td.i64),
                 lambda: td.cast(i * 3 + j, td.i64),
                 lambda: self.a[i, j],
-                lambda: self.a[self._near(i), self._near(j)] + self.a[self._near(i), self._near(j)],
+                lambda: (
+                    self.a[self._offset(i), self._offset(j)]
+                    + self.a[self._offset(i), self._offset(j)]
+                ),
                 lambda: self._read(funcs, i, j),
-                lambda: td.pad(self.a, mode="edge")[self._near(i), self._near(j)],
+                lambda: td.pad(self.a, mode="edge")[self._offset(i), self._offset(j)],
             )
         )()
         for n in range(pick((0, 0, 1, 1, 2, 3))):
@@ -101,7 +104,7 @@ class Program:
 
     def _read(self, funcs: list[Any], i: Any, j: Any) -> Any:
         g = self.draw.choice(funcs[1:] or [self.a])
-        i, j = self._near(i), self._near(j)
+        i, j = self._offset(i), self._offset(j)
         at = funcs[0]
         i, j = self.draw.choice((
             lambda: (i, j), lambda: (i, j), lambda: (i, j), lambda: (at[td.clip(i, 0, 3)], j),
@@ -109,7 +112,7 @@ class Program:
         ))()  # fmt: skip
         return g[i, j]
 
-    def _near(self, e: Any) -> Any:
+    def _offset(self, e: Any) -> Any:
         return e + self.draw.choice((0, 0, 0, 1, 2, -1))
 
     def arrays(self) -> dict[str, Any]:

@@ -111,7 +111,7 @@ def test_operands_may_be_values_and_funcs(rng):
     np.testing.assert_array_equal(value_of(upper, [a]), np.triu(a).sum(1))
 
 
-def test_a_range_of_its_own_is_summed_over():
+def test_sum_over_a_td_range():
     j, p = td.range("j", 1, 3), td.Tensor("p", ("N", 4), td.i64)
     i = td.vars("i")
     got = value_of(td.einsum("ij->i", p[i, j]), [np.arange(8).reshape(2, 4)])
@@ -166,7 +166,7 @@ def test_cheap_order(text, most):
     assert multiplications(terms, result, sizes, order) <= most
 
 
-def test_order_of_many_operands_is_found_quickly():
+def test_contraction_order_of_many_operands_is_fast():
     terms = [frozenset(x) for x in zip("abcdefghijklmnop", "bcdefghijklmnopq", strict=True)]
     order = contraction_order(terms, frozenset("aq"), dict.fromkeys("abcdefghijklmnopq", 10))
     assert multiplications(terms, "aq", dict.fromkeys("abcdefghijklmnopq", 10), order) == 15_000
@@ -220,8 +220,8 @@ def test_a_call_takes_the_operands_in_the_order_given_whatever_the_pairs(rng, sp
     shapes = [
         tuple(dict(zip("abcd", sides, strict=True))[x] for x in t) for t in spec[:8].split(",")
     ]
-    made = {n: td.Tensor(n, s, td.f64) for n, s in reversed([*zip("pqr", shapes, strict=True)])}
-    func = td.einsum(spec, *(made[n] for n in "pqr"))
+    operands = {n: td.Tensor(n, s, td.f64) for n, s in reversed([*zip("pqr", shapes, strict=True)])}
+    func = td.einsum(spec, *(operands[n] for n in "pqr"))
     assert build_program((func,)).parameters == ("p", "q", "r")
     if sides[0] == sides[1]:
         arrays = [rng.random(s) for s in shapes]

@@ -59,7 +59,7 @@ def test_a_window_leaves_room_for_its_taps() -> None:
     assert domain(td.sum(a[i + k] * w[k], axis=k)) == [("0", "N - K + 1")]
 
 
-def test_a_window_over_a_range_of_its_own() -> None:
+def test_a_window_over_a_td_range() -> None:
     r = td.range("r", -2, 3)
     assert domain(td.sum(one()[i + r], axis=r)) == [("2", "6")]
 
@@ -149,7 +149,7 @@ def test_extents_that_no_name_makes_equal_are_compared_at_the_call() -> None:
     [lambda: td.cast(i, td.f32), lambda: one()[td.clip(i, 0, 9)], lambda: one()[i % 10],
      lambda: one()[0]],
 )  # fmt: skip
-def test_a_range_that_does_not_follow_is_asked_for(value: Any) -> None:
+def test_an_unknown_range_is_an_error(value: Any) -> None:
     with pytest.raises(ShapeError, match=r"declare it: f.with_shape"):
         domain(value())
 

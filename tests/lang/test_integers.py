@@ -9,7 +9,7 @@ from tdsl.lang.integers import LinearForm, find_point
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_a_point_is_found_where_there_is_one(seed):
+def test_find_point_agrees_with_enumeration(seed):
     draw = random.Random(seed)
     names = [("x",), ("y",), ("z",)]
     ends = {n: sorted((draw.randint(-4, 4), draw.randint(-4, 4))) for n in names}
@@ -27,11 +27,11 @@ def test_a_point_is_found_where_there_is_one(seed):
     fits = [
         p for p in points if all(e.at(p) == 0 for e in zero) and all(e.at(p) >= 0 for e in least)
     ]
-    found = find_point(zero, least)
-    assert (found in fits) if fits else found is None
+    point = find_point(zero, least)
+    assert (point in fits) if fits else point is None
 
 
-def test_a_point_of_variables_without_ends_is_found():
+def test_find_point_of_unbounded_variables():
     x, y = LinearForm({("x",): 1}), LinearForm({("y",): 1})
     least = [x.plus(y, -1).less(1), x.plus(y, 2).less(-3)]
     point = find_point([], least)

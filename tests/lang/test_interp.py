@@ -136,7 +136,7 @@ def test_an_index_without_bounds_is_refused() -> None:
         run(g, a=counted(3, dtype=np.int64))
 
 
-def test_a_read_out_of_range_is_told_from_a_fault_of_the_regions(
+def test_index_errors_differ_from_region_bugs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     a, f, g = td.Tensor("a", (6,), td.f32), td.Func("f"), td.Func("g", shape=(5,))

@@ -39,7 +39,7 @@ def test_every_axis_is_padded(mode: str) -> None:
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_a_func_is_padded_over_its_own_range(mode: str) -> None:
+def test_a_func_is_padded_over_its_range(mode: str) -> None:
     """The func starts at 1: its padding starts there, too."""
     a = counted(7)
     t, g, f = td.Tensor("a", (7,), td.f32), td.Func("g"), td.Func("f", shape=(9,))
@@ -58,20 +58,20 @@ def test_padding_of_nothing_is_the_constant(mode: str) -> None:
     assert run(f, a=np.zeros(0, np.float32)).shape == (0,)
 
 
-def test_a_constant_stands_for_every_read_beside_an_empty_axis() -> None:
+def test_padding_of_an_empty_axis_is_constant() -> None:
     t, f = td.Tensor("a", ("N",), td.f32), td.Func("f", shape=(4,))
     f[i] = td.pad(t, value=3)[i - 1]
     np.testing.assert_array_equal(run(f, a=np.zeros(0, np.float32)), [3.0] * 4)
 
 
-def test_padding_takes_a_shape_of_its_own() -> None:
+def test_padding_with_an_explicit_shape() -> None:
     t, f = td.Tensor("a", (8,), td.f32), td.Func("f", shape=(8,))
     f[i] = td.pad(t, mode="edge", shape=(5,))[i]
     a = counted(8)
     np.testing.assert_array_equal(run(f, a=a), padded(a[:5], (0, 3), "edge"))
 
 
-def test_padding_is_no_stage_of_its_own() -> None:
+def test_padding_is_no_stage() -> None:
     t, f = td.Tensor("a", (8,), td.f32), td.Func("f")
     p = td.pad(t, mode="reflect")
     f[i] = p[i - 1] + p[i] + p[i + 1]

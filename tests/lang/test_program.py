@@ -45,13 +45,13 @@ def test_a_scalar_that_is_declared_again_keeps_its_first_place() -> None:
 
 
 def test_when_inputs_were_created_is_in_no_text_and_no_fingerprint() -> None:
-    def made() -> Program:
+    def build() -> Program:
         a, s, b = td.Tensor("a", (3,), td.f32), td.Scalar("s", td.f32), td.Tensor("b", (3,), td.f32)
         f = td.Func("f")
         f[i] = b[i] * s + a[i]
         return build_program((f,))
 
-    one, other = made(), made()
+    one, other = build(), build()
     assert one == other
     assert (str(one), repr(one), hash(one)) == (str(other), repr(other), hash(other))
     assert fingerprint(one) == fingerprint(other)
@@ -89,7 +89,7 @@ def test_producers_come_before_consumers() -> None:
     assert [x.name for x in build_program((g,)).funcs] == ["f", "h", "g"]
 
 
-def test_funcs_of_one_name_get_names_of_their_own() -> None:
+def test_funcs_of_one_name_are_renamed() -> None:
     a, f, g, h = td.Tensor("f", (9,), td.f32), td.Func("f"), td.Func("f"), td.Func("h")
     f[i] = a[i]
     g[i] = f[i] * 2
@@ -120,7 +120,7 @@ def test_a_scalar_of_two_types_is_refused() -> None:
         build_program((f,))
 
 
-def test_a_scalar_may_be_made_twice() -> None:
+def test_a_scalar_may_be_declared_twice() -> None:
     f = td.Func("f", shape=(3,))
     f[i] = td.Scalar("s", td.f32) + td.Scalar("s", td.f32)
     assert build_program((f,)).parameters == ("s",)
@@ -261,7 +261,7 @@ def test_each_name_of_equal_sizes_leaves_both_open(dynamic) -> None:
         np.testing.assert_array_equal(f(*ones), np.full(n - 2, 4.0))
 
 
-def test_sizes_that_do_not_follow_from_each_other_are_told() -> None:
+def test_contradicting_sizes_are_an_error() -> None:
     with pytest.raises(
         ShapeError, match="size 'N' of 'f' is P - 1 by its indices, which is 6, not"
     ):

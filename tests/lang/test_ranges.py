@@ -36,7 +36,7 @@ def test_a_bound_by_a_variable_whose_range_is_inferred(order: tuple[int, int]) -
     assert td.compile(f)(VALUES) == np.triu(np.outer(VALUES, VALUES)).sum()
 
 
-def test_a_bound_beyond_the_tensor_is_found() -> None:
+def test_a_bound_beyond_the_tensor_is_an_error() -> None:
     a, f, r = one(), td.Func("f", shape="N"), td.range("r", 0, I + 2)
     f[I] = td.sum(a[r], axis=r)
     with pytest.raises(td.IndexBoundError, match="a"):
@@ -65,8 +65,8 @@ def test_bounds_that_are_data(target: str) -> None:
     f = td.Func("f", shape=s.shape[0] - 1)
     f[I] = td.sum(v[r] * x[td.clip(c[r], 0, x.shape[0] - 1)], axis=r)
     other = np.arange(6, dtype=np.float32)
-    made = td.compile(f, target=target)(v=values, c=columns, s=start, x=other)
-    np.testing.assert_array_equal(made, dense @ other)
+    result = td.compile(f, target=target)(v=values, c=columns, s=start, x=other)
+    np.testing.assert_array_equal(result, dense @ other)
 
 
 @pytest.mark.parametrize("target", ["cpu", "python"])

@@ -81,7 +81,7 @@ def test_a_reduction_of_nothing_is_its_identity(kind: str, expected: int) -> Non
     np.testing.assert_array_equal(run(f, a=np.zeros((2, 0), np.int8)), [expected] * 2)
 
 
-def test_narrow_integers_sum_in_64_bits_unless_told_otherwise() -> None:
+def test_narrow_integers_sum_in_64_bits_without_a_dtype() -> None:
     i, k = td.vars("i k")
     t = td.Tensor("a", (1, 300), td.u8)
     wide, same = td.Func("wide"), td.Func("same")
@@ -138,7 +138,7 @@ def test_equal_reductions_in_an_expression_are_one_stage() -> None:
     assert [g.name for g in program.funcs] == ["f_sum", "f"]
 
 
-def test_reductions_that_differ_in_their_combiner_alone_stay_apart() -> None:
+def test_reductions_of_different_combiners_are_not_merged() -> None:
     i, k = td.vars("i k")
     t, f = td.Tensor("a", (3, 4), td.f32), td.Func("f")
     high = td.reduce(td.maximum, -1e9, t[i, k], axis=k)

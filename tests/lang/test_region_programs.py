@@ -35,11 +35,11 @@ def compiled(seed: int, *, names: bool, dynamic: bool, data: dict[str, Any]) -> 
 
 @pytest.mark.parametrize("seed", range(40))
 def test_code_has_memory_for_what_the_interpreter_computes(seed: int) -> None:
-    made = attempt(lambda: Program(seed, names=False))
-    if isinstance(made, td.TdslError):
+    program = attempt(lambda: Program(seed, names=False))
+    if isinstance(program, td.TdslError):
         pytest.skip("no program")
-    data = made.arrays()
-    want = attempt(lambda: interpret(build_program(made.outputs), data)[0])
+    data = program.arrays()
+    want = attempt(lambda: interpret(build_program(program.outputs), data)[0])
     for names, dynamic in ((False, False), (True, False), (True, True)):
         got = attempt(lambda n=names, d=dynamic: compiled(seed, names=n, dynamic=d, data=data))
         if isinstance(want, td.TdslError):

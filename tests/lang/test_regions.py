@@ -138,8 +138,8 @@ def test_ends_that_depend_on_an_outer_loop_are_exact_for_sums(
     ranges = {"i": (start, Binary("add", start, const(extent)))}
     i = np.arange(times * t, times * t + extent + 1)
     touched = values(e, {"i": i, "t": np.full_like(i, t)})
-    found = tuple(int(evaluate(x, {"t": np.array(t)})) for x in interval_of(e, ranges) if x)
-    assert found == (touched.min(), touched.max())
+    ends = tuple(int(evaluate(x, {"t": np.array(t)})) for x in interval_of(e, ranges) if x)
+    assert ends == (touched.min(), touched.max())
 
 
 @given(st.sampled_from(PADS), affine(("i",)), st.integers(0, 7), constant_ranges(("i",)))
@@ -226,7 +226,7 @@ def test_a_union_is_the_smallest_interval_that_holds_both(ranges: Ranges) -> Non
     assert ends(union(a, b)) == (min(p, r), max(q, s))
 
 
-def test_boxes_of_reads_are_united_and_those_inside_indices_are_found() -> None:
+def test_boxes_of_reads_include_reads_in_indices() -> None:
     i, j = Var("i"), Var("j")
     table = Read("table", (i,), 0, u8)
     e = Binary(

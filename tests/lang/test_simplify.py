@@ -42,10 +42,10 @@ def test_simplifying_twice_changes_nothing_more(e: Expr, facts: Facts) -> None:
 
 @given(EXPRESSIONS, nested_facts(NAMES))
 def test_no_value_is_beyond_its_bounds(e: Expr, facts: Facts) -> None:
-    found = values(e, points_of_facts(facts))
+    results = values(e, points_of_facts(facts))
     for low, high in ((lower(e, facts), upper(e, facts)), value_range(e, facts)):
-        assert low is None or np.all(found >= low)
-        assert high is None or np.all(found <= high)
+        assert low is None or np.all(results >= low)
+        assert high is None or np.all(results <= high)
 
 
 @given(EXPRESSIONS, EXPRESSIONS, nested_facts(NAMES))
@@ -53,9 +53,9 @@ def test_what_is_certain_holds_everywhere(a: Expr, b: Expr, facts: Facts) -> Non
     points = points_of_facts(facts)
     if at_most(a, b, facts):
         assert np.all(values(a, points) <= values(b, points))
-    apart = constant_difference(a, b)
-    if apart is not None:
-        assert np.all(values(a, points) - values(b, points) == apart)
+    distance = constant_difference(a, b)
+    if distance is not None:
+        assert np.all(values(a, points) - values(b, points) == distance)
 
 
 @given(EXPRESSIONS)

@@ -133,7 +133,7 @@ def test_a_function_has_the_name_and_the_values_of_numpy(name: str, t: str) -> N
 
 
 @pytest.mark.parametrize("name", ["isnan", "isinf", "isfinite"])
-def test_numbers_are_told_from_infinities_and_nan(name: str) -> None:
+def test_isnan_isinf_isfinite(name: str) -> None:
     x = np.array([0.0, np.nan, np.inf, -np.inf, 1e300, -0.0])
     value = getattr(td, name)
     np.testing.assert_array_equal(result(value(tensor("a", "f64")[i]), a=x), getattr(np, name)(x))

@@ -47,7 +47,7 @@ def test_an_axis_of_a_tile() -> None:
     assert tiles[3:] == [((2, 4), (0, 2)), ((2, 4), (2, 4)), ((2, 4), (4, 5))]
 
 
-def test_an_axis_may_cut_another_dimension_than_its_own() -> None:
+def test_dimensions_cut_over_permuted_axes() -> None:
     assert table("rc -> c r", Grid(x=2, y=2), (0, 2), (0, 4)) == [
         ((0, 1), (0, 2)), ((1, 2), (0, 2)), ((0, 1), (2, 4)), ((1, 2), (2, 4)),
     ]  # fmt: skip
@@ -76,13 +76,13 @@ def test_copies_and_one_side_of_the_grid() -> None:
 
 def rows(text: str, ranks: int, extent: int) -> list[list[int]]:
     """The rows that each rank owns, in the order in which it stores them."""
-    found = []
+    rows_of_rank = []
     for box in table(text, Grid(x=ranks), (0, extent)):
-        found.append(
+        rows_of_rank.append(
             [] if box is None else [n for lo, hi in contiguous_parts(box[0]) for n in range(lo, hi)]
         )
-        assert box is None or stored_shape(box) == (len(found[-1]),)
-    return found
+        assert box is None or stored_shape(box) == (len(rows_of_rank[-1]),)
+    return rows_of_rank
 
 
 def test_block_cyclic_ownership() -> None:
@@ -175,7 +175,7 @@ def placed(draw: st.DrawFn) -> tuple[str, Grid, Box]:
 
 
 @given(placed())
-def test_every_element_is_owned_and_copies_own_the_same(case: tuple[str, Grid, Box]) -> None:
+def test_every_element_is_owned_and_copies_are_equal(case: tuple[str, Grid, Box]) -> None:
     text, grid, whole = case
     placement = read_placement(text, len(whole), grid)
     times = np.zeros([hi - lo for lo, hi in whole], int)
@@ -199,17 +199,17 @@ def test_pieces_cover_a_box_once_and_lie_with_their_owners(
     text, grid, whole = case
     placement = read_placement(text, len(whole), grid)
     ends = [sorted(data.draw(st.tuples(*[st.integers(lo, hi)] * 2))) for lo, hi in whole]
-    wanted = tuple((lo, hi) for lo, hi in ends)
-    near = grid.coordinates(data.draw(st.integers(0, grid.size - 1)))
+    box = tuple((lo, hi) for lo, hi in ends)
+    preferred = grid.coordinates(data.draw(st.integers(0, grid.size - 1)))
     times = np.zeros([hi - lo for lo, hi in whole], int)
-    for at, piece in owned_pieces(placement, grid, whole, wanted, near):
-        own = owned(placement, grid, whole, at)
-        assert own is not None
-        assert contains(own, piece)
+    for at, piece in owned_pieces(placement, grid, whole, box, preferred):
+        owned_box = owned(placement, grid, whole, at)
+        assert owned_box is not None
+        assert contains(owned_box, piece)
         assert element_count(piece)
         times[index_within(piece, whole)] += 1
     inside = np.zeros_like(times)
-    inside[index_within(wanted, whole)] = 1
+    inside[index_within(box, whole)] = 1
     np.testing.assert_array_equal(times, inside)
 
 
