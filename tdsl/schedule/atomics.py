@@ -41,7 +41,7 @@ def _split_initial_value(state: State, func: str) -> State:
     inside = any(isinstance(p.place, At) and p.place.level.func == func for _, p in state.plans)
     if inside or plan.specializations or plan.tensorizations or plan.prefetches or plan.distributed:
         raise Illegal(
-            f"the start of {func!r} becomes a definition of its own, and its loops are in use already",
+            f"the initial value of {func!r} becomes a definition, and its loops are in use already",
             "atomic() comes before what is computed, replaced or fetched at loops of the reduction",
         )
     for r in plan.nests[0].relations:

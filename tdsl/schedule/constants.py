@@ -149,7 +149,7 @@ def _can_be_passed(state: State, name: str, box: Box | None) -> bool:
     return all(shape_of(box))
 
 
-def _order(state: State, name: str) -> tuple[int, ...]:
+def _storage_order(state: State, name: str) -> tuple[int, ...]:
     """The dimensions of a func in the order of their strides, largest first."""
     return state.plan(name).order or tuple(range(len(state.program.func(name).variables)))
 
@@ -158,7 +158,7 @@ def _state_of_constants(state: State, once: set[str], passed: dict[str, Box]) ->
     """The state of the nests that run once; `passed`, the funcs that other nests read, are its outputs."""
     program = state.program
     funcs = tuple(
-        replace(f, natural=passed[f.name], array=tuple(map(Axis, _order(state, f.name))))
+        replace(f, natural=passed[f.name], array=tuple(map(Axis, _storage_order(state, f.name))))
         if f.name in passed
         else f
         for f in program.funcs
@@ -187,7 +187,7 @@ def _state_of_calls(state: State, once: set[str], passed: dict[str, Box]) -> Sta
     def reindexed(n: Node) -> Node:
         if not isinstance(n, Read) or n.name not in passed:
             return n
-        order, first = _order(state, n.name), firsts[n.name]
+        order, first = _storage_order(state, n.name), firsts[n.name]
         return replace(n, index=tuple(subtract(n.index[k], const(first[k])) for k in order))
 
     funcs = tuple(
@@ -199,7 +199,12 @@ def _state_of_calls(state: State, once: set[str], passed: dict[str, Box]) -> Sta
     kept = tuple(t for t in program.inputs if t.name in read or not t.constant)
     gone = {t.name for t in program.inputs} - {t.name for t in kept}
     new = tuple(
-        Input(n, tuple(const(extent(box, k) or 0) for k in _order(state, n)), dtype, constant=True)
+        Input(
+            n,
+            tuple(const(extent(box, k) or 0) for k in _storage_order(state, n)),
+            dtype,
+            constant=True,
+        )
         for n, box in passed.items()
         for dtype in program.func(n).dtypes
     )

@@ -100,8 +100,8 @@ def _is_in_order(d: Definition, nest: Nest) -> bool:
 
 
 @dataclass(slots=True)
-class _System:
-    """Linear constraints on two iterations: sums in `zero` equal 0, sums in `least` are at least 0."""
+class _LinearSystem:
+    """LinearForm constraints on two iterations: sums in `zero` equal 0, sums in `least` are at least 0."""
 
     zero: list[LinearForm] = field(default_factory=list)
     least: list[LinearForm] = field(default_factory=list)
@@ -116,7 +116,7 @@ class _Pair:
         self.ordered = is_ordered(f, definition)
         self.ranges = [name for name, _, _ in self.d.ranges]
         self.least: list[LinearForm] = []
-        self.guesses: set[Name] = set()  # variables for terms that are not affine
+        self.unknowns: set[Name] = set()  # variables for terms that are not affine
         self.known: set[Name] = set()
         for side in (_A, _B):
             self._bounds(side)
@@ -127,15 +127,15 @@ class _Pair:
         conflict = self._conflict_of(parallel)
         if conflict is not None:
             first, second, point, loop = conflict
-            raise self._refused(first, second, point, loop, loop in parallel)
+            raise self._error(first, second, point, loop, loop in parallel)
 
     def _conflict_of(
         self, parallel: set[str]
-    ) -> tuple[_Touch, _Touch, Point | Unknown, str] | None:
+    ) -> tuple[_Access, _Access, Point | Unknown, str] | None:
         """Two conflicting accesses, a pair of iterations that run out of order, and the loop; or None."""
         loops = [x for x in self.nest.names() if roots_of(self.nest, x) & set(self.ranges)]
         for first, second, same in self._conflicts():
-            for earlier in self._in_order():
+            for earlier in self._earlier():
                 zero, least = [*same, *earlier.zero], [*self.least, *earlier.least]
                 if find_point(zero, least) is None:
                     continue
@@ -147,21 +147,23 @@ class _Pair:
                         return first, second, point, loop
         return None
 
-    def _out_of_order(self, loops: list[str], parallel: set[str]) -> Iterator[tuple[str, _System]]:
+    def _out_of_order(
+        self, loops: list[str], parallel: set[str]
+    ) -> Iterator[tuple[str, _LinearSystem]]:
         """Each loop as the outermost in which a pair differs, with the constraints of an illegal order."""
         for n, loop in enumerate(loops):
             same = [self._distance(x) for x in loops[:n]]
             step = self._distance(loop)
             if loop in parallel:
-                yield loop, _System(same, [step.less(1)])
+                yield loop, _LinearSystem(same, [step.less(1)])
             if loop in parallel or self.ordered:
-                yield loop, _System(same, [LinearForm().plus(step, -1).less(1)])
+                yield loop, _LinearSystem(same, [LinearForm().plus(step, -1).less(1)])
 
-    def _refused(
-        self, first: _Touch, second: _Touch, point: Point | Unknown, loop: str, parallel: bool
+    def _error(
+        self, first: _Access, second: _Access, point: Point | Unknown, loop: str, parallel: bool
     ) -> Illegal:
         f = self.f.name
-        if isinstance(point, Unknown) or self._is_guessed(point):
+        if isinstance(point, Unknown) or self._has_unknowns(point):
             do = (
                 "write the same element"
                 if first.writes and second.writes
@@ -201,8 +203,8 @@ class _Pair:
         moved = replace(self.nest, loops=tuple(loops))
         return _Pair(self.f, self.definition, moved)._conflict_of({loop}) is None
 
-    def _is_guessed(self, point: Point) -> bool:
-        return any(name in self.guesses for name in point)
+    def _has_unknowns(self, point: Point) -> bool:
+        return any(name in self.unknowns for name in point)
 
     def _iteration(self, side: int, point: Point) -> str:
         return ", ".join(f"{v}={point.get((v, side), 0)}" for v in self.ranges)
@@ -211,10 +213,10 @@ class _Pair:
         value = self._linear(as_sum(e), side)
         return value.constant + sum(c * point.get(n, 0) for n, c in value.terms.items())
 
-    def _conflicts(self) -> Iterator[tuple[_Touch, _Touch, list[LinearForm]]]:
+    def _conflicts(self) -> Iterator[tuple[_Access, _Access, list[LinearForm]]]:
         """The pairs of accesses of which one writes, with the constraints that their elements are equal."""
-        write = _Touch(self.d.index, True)
-        reads = [_Touch(r.index, False, r) for r in self.d.reads if r.name == self.f.name]
+        write = _Access(self.d.index, True)
+        reads = [_Access(r.index, False, r) for r in self.d.reads if r.name == self.f.name]
         pairs = [(write, write)]
         if self.ordered:
             pairs += [(write, r) for r in reads] + [(r, write) for r in reads]
@@ -229,11 +231,11 @@ class _Pair:
                 ],
             )
 
-    def _in_order(self) -> Iterator[_System]:
+    def _earlier(self) -> Iterator[_LinearSystem]:
         """The constraints that iteration _A is earlier, for each range as the first that differs."""
         for n, name in enumerate(self.ranges):
             same = [self._distance(x) for x in self.ranges[:n]]
-            yield _System(same, [self._distance(name).less(1)])
+            yield _LinearSystem(same, [self._distance(name).less(1)])
 
     def _distance(self, name: str) -> LinearForm:
         return LinearForm({(name, _B): 1, (name, _A): -1})
@@ -271,13 +273,13 @@ class _Pair:
             case Var(name):
                 return LinearForm({(name, side) if name in self.ranges else (name,): 1})
             case Size(name):
-                self._once(("size", name), [LinearForm({("size", name): 1})])
+                self._add_once(("size", name), [LinearForm({("size", name): 1})])
                 return LinearForm({("size", name): 1})
             case Binary("floordiv" | "mod" as op, x, Const(k)) if k > 0:
                 inner = self._linear(as_sum(x), side)
                 quotient: Name = ("quotient", x, k, *self._sides(x, side))
                 rest = inner.plus(LinearForm({quotient: int(k)}), -1)
-                self._once(quotient, [rest, LinearForm({}, int(k) - 1).plus(rest, -1)])
+                self._add_once(quotient, [rest, LinearForm({}, int(k) - 1).plus(rest, -1)])
                 return LinearForm({quotient: 1}) if op == "floordiv" else rest
             case _:
                 reads_func = any(
@@ -286,23 +288,23 @@ class _Pair:
                 sides = (side,) if reads_func else self._sides(atom, side)
                 value: Name = ("value", atom, *sides)
                 if sides:
-                    self.guesses.add(value)
+                    self.unknowns.add(value)
                 return LinearForm({value: 1})
 
     def _sides(self, e: Expr, side: int) -> tuple[int, ...]:
         return () if variables(e).isdisjoint(self.ranges) else (side,)
 
-    def _once(self, name: Name, least: list[LinearForm]) -> None:
+    def _add_once(self, name: Name, least: list[LinearForm]) -> None:
         if name not in self.known:
             self.known.add(name)
             self.least += least
 
-    def _relations(self) -> list[_System]:
+    def _relations(self) -> list[_LinearSystem]:
         """The relations between loops and ranges; several systems if one of them is not linear."""
         unknown = {v: (ZERO, Size(f"extent of {v}")) for v in self.d.free}
         ends = {n: (lo, subtract(hi, lo)) for n, lo, hi in self.d.ranges if lo and hi}
         extents = relate(self.nest, {**unknown, **ends}).extents
-        cases = [_System()]
+        cases = [_LinearSystem()]
         first = dict(ends)
         for n, r in enumerate(self.nest.relations):
             before = replace(self.nest, relations=self.nest.relations[:n])
@@ -313,69 +315,69 @@ class _Pair:
             )
             if not any(roots_of(before, p) & set(self.ranges) for p in parents):
                 continue
-            systems: list[_System] = []
+            systems: list[_LinearSystem] = []
             match r:
                 case Split(parent, outer, inner, factor):
                     size = factor or _constant(extents[inner])
                     systems = (
-                        [self._whole(parent, outer, inner, size, first)]
+                        [self._split_system(parent, outer, inner, size, first)]
                         if size
-                        else self._by_cases(outer, inner, parent)
+                        else self._order_systems(outer, inner, parent)
                     )
                 case Fuse(fused, outer, inner):
                     size = _constant(extents[inner])
                     systems = (
-                        [self._whole(fused, outer, inner, size, first)]
+                        [self._split_system(fused, outer, inner, size, first)]
                         if size
-                        else self._by_cases(outer, inner, fused)
+                        else self._order_systems(outer, inner, fused)
                     )
                 case Rename(old, new):
                     here = (
-                        self._counted(old, s, first).plus(LinearForm({(new, s): 1}), -1)
+                        self._from_zero(old, s, first).plus(LinearForm({(new, s): 1}), -1)
                         for s in (_A, _B)
                     )
-                    systems = [_System(list(here))]
+                    systems = [_LinearSystem(list(here))]
                 case Rotate():
-                    systems = [_System()]
+                    systems = [_LinearSystem()]
             cases = [
-                _System([*a.zero, *b.zero], [*a.least, *b.least])
+                _LinearSystem([*a.zero, *b.zero], [*a.least, *b.least])
                 for a, b in product(cases, systems)
             ]
         return cases
 
-    def _counted(self, name: str, side: int, first: dict[str, tuple[Expr, Expr]]) -> LinearForm:
+    def _from_zero(self, name: str, side: int, first: dict[str, tuple[Expr, Expr]]) -> LinearForm:
         """The value of a loop or range, counted from 0."""
         if name in self.d.free:
             return LinearForm({(name,): 1})
         here = LinearForm({(name, side): 1})
         return here.plus(self._linear(as_sum(first[name][0]), side), -1) if name in first else here
 
-    def _whole(
+    def _split_system(
         self, parent: str, outer: str, inner: str, size: int, first: dict[str, tuple[Expr, Expr]]
-    ) -> _System:
+    ) -> _LinearSystem:
         """parent == outer * size + inner, in both iterations."""
-        system = _System()
+        system = _LinearSystem()
         for side in (_A, _B):
-            o, i = (self._counted(x, side, first) for x in (outer, inner))
-            system.zero.append(self._counted(parent, side, first).plus(o, -size).plus(i, -1))
+            o, i = (self._from_zero(x, side, first) for x in (outer, inner))
+            system.zero.append(self._from_zero(parent, side, first).plus(o, -size).plus(i, -1))
             system.least += [i, LinearForm({}, size - 1).plus(i, -1)]
         return system
 
-    def _by_cases(self, outer: str, inner: str, whole: str) -> list[_System]:
+    def _order_systems(self, outer: str, inner: str, whole: str) -> list[_LinearSystem]:
         """The possible orders of two iterations in loops and in their split or fused loop, for any extent."""
         o, i, w = (
             LinearForm() if x in self.d.free else self._distance(x) for x in (outer, inner, whole)
         )
         back_o, back_w = LinearForm().plus(o, -1), LinearForm().plus(w, -1)
         return [
-            _System([o, w.plus(i, -1)]),
-            _System([], [o.less(1), w.less(1)]),
-            _System([], [back_o.less(1), back_w.less(1)]),
+            _LinearSystem([o, w.plus(i, -1)]),
+            _LinearSystem([], [o.less(1), w.less(1)]),
+            _LinearSystem([], [back_o.less(1), back_w.less(1)]),
         ]
 
 
 @frozen
-class _Touch:
+class _Access:
     """An access of the func that is updated: its index, and the read, None for the write."""
 
     index: tuple[Expr, ...]

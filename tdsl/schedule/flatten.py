@@ -87,7 +87,7 @@ def flatten(
     if loops[0] in ranges:
         if is_ordered(f, definition):
             raise Illegal(
-                f"the terms of {func!r} are taken in order", "flatten free variables only"
+                f"the terms of {func!r} are reduced in order", "flatten free variables only"
             )
         box = {x: _inclusive(*ranges[x]) for x in loops}
     else:
@@ -109,7 +109,7 @@ def _check_flattenable(state: State, f: FuncDef, plan: FuncPlan, definition: int
         raise Illegal(f"{f.name!r} has loops for special cases already", "specialize after it")
     if state.grid is not None:
         raise Illegal(
-            "what ranks have is told by its dimensions", "flatten in programs of one rank"
+            "the blocks of ranks are given by its dimensions", "flatten in programs of one rank"
         )
 
 

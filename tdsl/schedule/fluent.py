@@ -65,13 +65,13 @@ class BaseSchedule(Suggesting):
         if not outputs or not all(isinstance(f, Func) for f in outputs):
             given = ", ".join(type(f).__name__ for f in outputs) or "nothing"
             raise TypeMismatch(
-                f"a schedule is made for funcs, not for {given}",
+                f"a schedule takes funcs, not {given}",
                 loc=here(),
                 label="this schedule",
                 hint="td.Schedule(f), or td.Schedule(f, g) for two outputs; for an operator, op.schedule()",
             )
-        self._start(initial_state(build_program(outputs)), outputs)
-        self._take(sizes, target)
+        self._set_state(initial_state(build_program(outputs)), outputs)
+        self._set_sizes(sizes, target)
 
     @classmethod
     def of_program(
@@ -79,17 +79,17 @@ class BaseSchedule(Suggesting):
     ) -> Self:
         """The empty schedule of a program."""
         schedule = cls.of_state(initial_state(program))
-        schedule._take(sizes, target)
+        schedule._set_sizes(sizes, target)
         return schedule
 
     @classmethod
     def of_state(cls, state: State) -> Self:
         """A schedule that starts from a state and records the directives that follow."""
         schedule = cls.__new__(cls)
-        schedule._start(state, ())
+        schedule._set_state(state, ())
         return schedule
 
-    def _start(self, state: State, outputs: tuple[Func, ...]) -> None:
+    def _set_state(self, state: State, outputs: tuple[Func, ...]) -> None:
         self.program = state.program
         self.target: Target | None = None
         self.sizes: dict[str, int] = {}
@@ -102,7 +102,7 @@ class BaseSchedule(Suggesting):
         self.reasons: dict[str, str] = {}  # name of a func: why the search stores it whole
         self._prediction: Any = None  # see schedule.py
 
-    def _take(self, sizes: Mapping[str, int] | None, target: Any) -> None:
+    def _set_sizes(self, sizes: Mapping[str, int] | None, target: Any) -> None:
         """Check and store the sizes and the target of this schedule."""
         program, sizes = self.program, {} if sizes is None else sizes
         self.target = None if target is None else as_target(target)
@@ -139,10 +139,10 @@ class BaseSchedule(Suggesting):
         for was, is_now in zip(self._outline, now, strict=False):
             if was != is_now:
                 raise DefinitionError(
-                    f"{is_now[0]!r} was changed after this schedule was made",
+                    f"{is_now[0]!r} was changed after this schedule was created",
                     loc=here(),
                     label="compiled here",
-                    hint="make the schedule after the last definition and the shape",
+                    hint="create the schedule after the last definition and the shape",
                 )
 
     def _with_arguments(self, arguments: object) -> Self:

@@ -60,13 +60,13 @@ class ConditionalFuncs:
                 names.add(f.name)
         return ConditionalFuncs(program, frozenset(names))
 
-    def out(self, e: Expr) -> Expr:
+    def inlined(self, e: Expr) -> Expr:
         """An expression with the reads of these funcs replaced by their definitions."""
         return transform(e, self._visit)
 
     def _visit(self, n: Node) -> Node:
         if isinstance(n, Read) and n.name in self.names:
-            return self.out(value_at(self.program.func(n.name).definitions[0], n))
+            return self.inlined(value_at(self.program.func(n.name).definitions[0], n))
         return n
 
 
@@ -74,7 +74,7 @@ class ConditionalFuncs:
 class ImpliedValues:
     """Values that terms over some ranges must have if a comparison is true (`holds`) or false."""
 
-    written: ConditionalFuncs
+    conditional: ConditionalFuncs
     comparison: Expr
     holds: bool
     ranges: Ranges
@@ -193,7 +193,7 @@ class ImpliedValues:
 
     def _is_largest(self, x: Expr, m: Expr) -> bool:
         """True if m is the maximum of the terms x of a row: if m is -inf or NaN, all x - m are NaN."""
-        program = self.written.program
+        program = self.conditional.program
         if not isinstance(m, Read) or not program.has_func(m.name):
             return False
         f = program.func(m.name)
@@ -205,4 +205,4 @@ class ImpliedValues:
             return False
         at: dict[str, Expr] = dict(zip(d.free, m.index, strict=True))
         at |= {r[0]: Var(row_range[0]) for r, row_range in zip(d.ranges, self.ranges, strict=True)}
-        return self.written.out(substitute(d.values[0], at)) == x
+        return self.conditional.inlined(substitute(d.values[0], at)) == x

@@ -9,6 +9,7 @@ from tdsl.lang.expr import Read, Var
 from tdsl.lang.program import FuncDef
 from tdsl.machine.instructions.instruction import INSTRUCTIONS
 from tdsl.schedule.dependence import is_independent
+from tdsl.schedule.layout_distribution import distribute_by_layout
 from tdsl.schedule.legality import loops_around
 from tdsl.schedule.loops import (
     check_concurrent,
@@ -35,7 +36,6 @@ from tdsl.schedule.state import (
     is_ordered,
     is_reduction,
 )  # fmt: skip
-from tdsl.schedule.thread_shares import distribute_by_layout
 from tdsl.schedule.tree import nested_funcs
 from tdsl.schedule.vectorize import vectorize
 
@@ -134,7 +134,7 @@ def launch_bounds(state: State, func: str, definition: int, *, blocks: int) -> S
     if check_positive(blocks, "the number of blocks") > _MAX_RESIDENT:
         raise Illegal(
             f"{blocks} blocks do not run on a multiprocessor at a time",
-            f"it has room for {_MAX_RESIDENT} at most",
+            f"it runs {_MAX_RESIDENT} at most",
         )
     return state.with_plan(func, replace(state.plan(func), min_blocks=blocks, scheduled=True))
 
@@ -178,8 +178,8 @@ def _no_threads_error(state: State, func: str) -> Illegal:
         inside = [x.name for x in nest.loops if x.kind in THREADS]
         if inside:
             return Illegal(
-                f"{func!r} is made at {outer!r} of {host!r}, outside of its loops over threads",
-                f"make it inside of them: compute_at or at={inside[-1]!r}; the block still shares it",
+                f"{func!r} is computed at {outer!r} of {host!r}, outside of its loops over threads",
+                f"compute it inside of them: compute_at or at={inside[-1]!r}; the block still shares it",
             )
     return Illegal(
         f"no loop around {func!r} runs on threads",

@@ -342,8 +342,8 @@ def _check_launch(state: State, func: str) -> None:
         for n, x in enumerate(nest.loops):
             if x.kind in BLOCKS and (kinds or any(y.kind not in BLOCKS for y in nest.loops[:n])):
                 raise Illegal(
-                    f"loop {x.name!r} runs on {x.kind}, but stands inside of another loop",
-                    "loops over blocks stand outside of all others: reorder, or compute the func at the root",
+                    f"loop {x.name!r} runs on {x.kind}, but is nested in another loop",
+                    "loops over blocks must be outermost: reorder, or compute the func at the root",
                 )
     bound = [x for nest in plan.nests for x in nest.loops if x.kind in THREADS and x.kind in kinds]
     scope = state.plan(plan.place.level.func).scope if isinstance(plan.place, AfterProducer) else ""
@@ -351,7 +351,7 @@ def _check_launch(state: State, func: str) -> None:
     is_private = plan.scope != SHARED and func not in state.program.outputs
     if scope == SHARED and is_private and not kinds.isdisjoint(THREADS):
         raise Illegal(
-            f"each thread has a {func!r} of its own, but what it follows is made once for all of them",
+            f"each thread has its own {func!r}, but the producer is computed once for all of them",
             'set_scope("shared")',
         )
     if bound and not cooperative:

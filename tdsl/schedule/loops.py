@@ -120,7 +120,7 @@ def _move_places(plan: FuncPlan, func: str, definition: int, moved: dict[str, st
 def new_loop_name(nest: Nest, name: str | None, default: str) -> str:
     """The name of a new loop: `name`, which must be unused, or an unused name derived from `default`."""
     if name is None:
-        return nest.fresh(default)
+        return nest.fresh_name(default)
     if not name.isidentifier() or keyword.iskeyword(name):
         raise Illegal(f"{name!r} is not a name", "use letters, digits and _, as in Python")
     if name in nest.used_names():
@@ -335,7 +335,7 @@ def split_with_kind(
 ) -> State:
     """Split a loop and set the kind of the inner loop; the old name then means the outer loop."""
     nest = state.plan(func).nests[definition]
-    outer, inner = nest.fresh(f"{name}_o"), nest.fresh(f"{name}_{suffix}")
+    outer, inner = nest.fresh_name(f"{name}_o"), nest.fresh_name(f"{name}_{suffix}")
     state = split(state, func, definition, loop=name, factor=factor, names=(outer, inner))
     nest = state.plan(func).nests[definition]
     new_nest = replace(nest, aliases=(*nest.aliases, (name, outer)))

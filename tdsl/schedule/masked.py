@@ -59,7 +59,7 @@ def skip_masked(state: State, func: str, definition: int) -> State:
     mask = mask_of(ConditionalFuncs.of(state.program), f, d, lenient=True)
     if mask == TRUE:
         raise Illegal(
-            f"no comparison of indices is known to make terms of {func!r} nothing",
+            f"no comparison of indices is known to mask terms of {func!r}",
             "write td.where(j <= i, term, 0), or -inf in an exponent or a maximum",
         )
     changed = (*f.definitions[:definition], replace(d, mask=mask), *f.definitions[definition + 1 :])
@@ -74,18 +74,21 @@ def _replace_definitions(state: State, f: FuncDef, definitions: tuple[Definition
 
 def masked_funcs(program: Program) -> list[str]:
     """The funcs of a program that have terms which `skip_masked` can skip."""
-    written = ConditionalFuncs.of(program)
+    conditional = ConditionalFuncs.of(program)
     return [
-        f.name for f in program.funcs if mask_of(written, f, f.definitions[0], lenient=True) != TRUE
+        f.name
+        for f in program.funcs
+        if mask_of(conditional, f, f.definitions[0], lenient=True) != TRUE
     ]
 
 
 def with_masks(state: State) -> State:
     """The state with the mask of each reduction set, as far as it is provable without `skip_masked`."""
-    written = ConditionalFuncs.of(state.program)
+    conditional = ConditionalFuncs.of(state.program)
     for f in state.program.funcs:
         definitions = tuple(
-            replace(d, mask=mask_of(written, f, d)) if d.mask == TRUE else d for d in f.definitions
+            replace(d, mask=mask_of(conditional, f, d)) if d.mask == TRUE else d
+            for d in f.definitions
         )
         state = _replace_definitions(state, f, definitions)
     return state
@@ -133,7 +136,7 @@ def _reason_for_all_terms(state: State, machine: Machine, f: FuncDef, definition
     if isinstance(plan.place, WithStage) or f.name in hosts:
         return "its loops are shared with another func"
     if plan.tensorizations:
-        return "an instruction stands in the place of its loops"
+        return "an instruction replaces its loops"
     if plan.specializations:
         return "it has special cases"
     if not _has_narrowable_loops(d, plan.nests[definition]):
@@ -148,7 +151,9 @@ def _has_narrowable_loops(d: Definition, nest: Nest) -> bool:
     return plain and not any(isinstance(r, Rotate) for r in nest.relations)
 
 
-def mask_of(written: ConditionalFuncs, f: FuncDef, d: Definition, *, lenient: bool = False) -> Expr:
+def mask_of(
+    conditional: ConditionalFuncs, f: FuncDef, d: Definition, *, lenient: bool = False
+) -> Expr:
     """The conjunction of comparisons outside of which terms equal the identity; TRUE if there is none.
 
     >>> from tdsl.lang.build_program import build_program
@@ -161,16 +166,16 @@ def mask_of(written: ConditionalFuncs, f: FuncDef, d: Definition, *, lenient: bo
     >>> a, f = Tensor("a", (9, 9), "f32"), Func("f")
     >>> f[i] = sum(where(j > i, 0, a[i, j]), axis=j)
     >>> program = build_program((f,))
-    >>> made = program.funcs[-1]
-    >>> show_expr(mask_of(ConditionalFuncs.of(program), made, made.definitions[0]))
+    >>> func = program.funcs[-1]
+    >>> show_expr(mask_of(ConditionalFuncs.of(program), func, func.definitions[0]))
     'i >= j'
     """
     plain = d.combine is not None and d.init is not None and d.combine.kind in KINDS
-    masked = any(map(has_condition, d.values)) or any(r.name in written.names for r in d.reads)
+    masked = any(map(has_condition, d.values)) or any(r.name in conditional.names for r in d.reads)
     if not plain or not masked or d.init is None or has_effects(d):
         return TRUE
     lenient = lenient or f.fast_math
-    masks = list(_masks_of_term(written, d.values[0], d.init[0], d.ranges, lenient=lenient))
+    masks = list(_masks_of_term(conditional, d.values[0], d.init[0], d.ranges, lenient=lenient))
     mask = conjunction(c for linear, _ in masks for c in linear)
     if all(sure for _, sure in masks) or _keeps_terms(f, d, mask):
         return mask
@@ -178,19 +183,19 @@ def mask_of(written: ConditionalFuncs, f: FuncDef, d: Definition, *, lenient: bo
 
 
 def _masks_of_term(
-    written: ConditionalFuncs, term: Expr, start: Expr, ranges: Ranges, *, lenient: bool
+    conditional: ConditionalFuncs, term: Expr, start: Expr, ranges: Ranges, *, lenient: bool
 ) -> Iterator[tuple[list[Expr], bool]]:
     """Comparisons of indices such that a term equals the identity of its reduction where they are false.
 
     Those with False are valid only if each row has a term where they hold: else all its terms may be NaN.
     """
-    whole, names = written.out(term), {name for name, _, _ in ranges}
+    whole, names = conditional.inlined(term), {name for name, _, _ in ranges}
     for c in _comparisons(whole, names)[:_MAX_COMPARISONS]:
         for holds in (False, True):
             condition = simplify(Unary("not", c)) if holds else c
             linear = [x for x in _linear(condition) if variables(x) & names]
             if linear and isinstance(start, Const):
-                value = ImpliedValues(written, c, holds, ranges, lenient).value(whole)
+                value = ImpliedValues(conditional, c, holds, ranges, lenient).value(whole)
                 if value is not None and value[0] == start.value:
                     yield linear, not value[1]
 
@@ -201,12 +206,15 @@ def needs_tile(fusion: Fusion, first: Expr, factor: int) -> Expr:
     Each comparison of a mask is tested at the end of the tile where it can hold. Merging a tile without
     terms changes nothing, also in a row without terms.
     """
-    written, ranges = ConditionalFuncs.of(fusion.state.program), fusion.lead.definitions[0].ranges
+    conditional, ranges = (
+        ConditionalFuncs.of(fusion.state.program),
+        fusion.lead.definitions[0].ranges,
+    )
     masks = []
     for member in fusion.members.values():
         known = member.combine.kind in (*KINDS, "argmax")
         start = member.combine.init[0]
-        terms = _masks_of_term(written, member.terms[0], start, ranges, lenient=True)
+        terms = _masks_of_term(conditional, member.terms[0], start, ranges, lenient=True)
         masks.append(dict.fromkeys(c for linear, _ in terms for c in linear) if known else {})
     common = [c for c in masks[0] if all(c in others for others in masks)]
     last = add(first, const(factor - 1))

@@ -46,7 +46,7 @@ def name_of_source(what: Any, handles: Mapping[int, str]) -> str:
                 f"{what.name!r} is not part of this program",
                 loc=here(),
                 label="this directive",
-                related=((what.loc, "made here"),),
+                related=((what.loc, "created here"),),
                 hint="schedule the funcs from which this schedule's outputs are computed",
             )
         return handles.get(id(what), what.name)
@@ -80,7 +80,7 @@ def check_grid(grid: object) -> Grid:
         return Grid.of(grid)
     if not isinstance(grid, Grid):
         raise TypeMismatch(
-            f"ranks stand on a td.Grid, not on {grid!r}",
+            f"ranks form a td.Grid, not {grid!r}",
             loc=here(),
             label="this directive",
             hint="make one, td.Grid(x=2, y=2), or a list of them for several levels",

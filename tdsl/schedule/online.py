@@ -142,8 +142,8 @@ def _of_tile(fusion: Fusion, e: Expr, tiles: Mapping[str, str], tile: Expr, fact
     powers = {r.name for m in members if m.power for r in reads_in((m.power.part,))}
     if shifting & powers:
         raise Illegal(
-            f"{', '.join(sorted(shifting & powers))} stands in exponents and in powers",
-            "no place of a tile suits both",
+            f"{', '.join(sorted(shifting & powers))} occurs in exponents and in powers",
+            "a tile cannot rescale both",
         )
     lo, hi = fusion.range
     terms = minimum(const(factor), subtract(subtract(hi, lo), multiply(tile, const(factor))))

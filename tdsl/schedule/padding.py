@@ -64,7 +64,7 @@ def padded_read(e: Expr) -> LiftedExpr | None:
                 return None
         case _:
             return None
-    inside = [x for x in map(_unclipped, index) if variables(x)]
+    inside = [x for x in map(_without_clip, index) if variables(x)]
     outer = [o for o in dict.fromkeys(tested) if o not in inside]
     offsets = tuple(dict.fromkeys((*outer, *inside)))
     names = {o: f"d{n}" for n, o in enumerate(offsets)}
@@ -86,7 +86,7 @@ def _tested_index(test: Expr) -> list[Expr]:
     return []
 
 
-def _unclipped(e: Expr) -> Expr:
+def _without_clip(e: Expr) -> Expr:
     match e:
         case Call("pad_edge" | "pad_reflect" | "pad_symmetric" | "pad_wrap", (x, _)):
             return x
@@ -95,5 +95,5 @@ def _unclipped(e: Expr) -> Expr:
         case Binary("min", x, Const()):
             return x
         case Binary("add", Call() as inner, low) if not variables(low):
-            return _unclipped(inner)
+            return _without_clip(inner)
     return e

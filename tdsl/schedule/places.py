@@ -97,7 +97,7 @@ def inline(state: State, func: str, definition: int) -> State:
     if len(f.definitions) > 1 or f.definitions[0].init is not None:
         what = "has updates" if len(f.definitions) > 1 else "is a reduction"
         raise Illegal(
-            f"{func!r} {what}; its loops cannot stand inside an expression", "use compute_at"
+            f"{func!r} {what}; its loops cannot be part of an expression", "use compute_at"
         )
     if any(
         isinstance(p.place, At | AfterProducer | WithStage) and p.place.level.func == func
@@ -188,7 +188,7 @@ def bound_extent(
         check_positive(extent, "the extent")
     if func in state.program.outputs:
         raise Illegal(
-            f"{func!r} is an output, it is made on all of its points",
+            f"{func!r} is an output, it is computed at all of its points",
             "split its loops: s[f].split(i, 16)",
         )
     f, plan = state.program.func(func), state.plan(func)

@@ -35,7 +35,7 @@ def check_predicates(state: State, func: str, level: Level, *, final: bool) -> N
         read = read_in_condition(state, d, cond, func)
         if read is None:
             continue
-        tested = _tested_at(state, level, cond)
+        tested = _test_position(state, level, cond)
         if tested > names.index(level.loop):
             continue
         around = f"at loop {names[tested - 1]!r}, or " if tested else ""
@@ -60,7 +60,7 @@ def read_in_condition(state: State, d: Definition, cond: Expr, func: str) -> Rea
     return None
 
 
-def _tested_at(state: State, level: Level, cond: Expr) -> int:
+def _test_position(state: State, level: Level, cond: Expr) -> int:
     """The position of the loop in whose body a condition is tested first."""
     f = state.program.func(level.func)
     d, nest = f.definitions[level.definition], state.plan(level.func).nests[level.definition]

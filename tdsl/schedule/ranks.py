@@ -35,7 +35,7 @@ def place(
     state: State, func: str, definition: int, *, tensor: str, notation: str | tuple[str, ...], grid: Levels
 ) -> State:  # fmt: skip
     """Set the placement of an input or a func on a grid of ranks; `func` is the program's first output."""
-    state = _on_grid(state, grid)
+    state = _with_grid(state, grid)
     program = state.program
     names = [t.name for t in program.inputs] + [f.name for f in program.funcs]
     if tensor not in names:
@@ -63,8 +63,8 @@ def _check_partial(state: State, tensor: str, placement: Placement) -> None:
         if f is None or combine is None or combine.kind != op:
             kind = "an input" if f is None else "not reduced" if combine is None else combine.kind
             raise Illegal(
-                f"{tensor!r} cannot lie as partial({op}): it is {kind}",
-                "only the parts of a reduction lie so, combined by its own operator: partial(sum)",
+                f"{tensor!r} cannot be placed as partial({op}): it is {kind}",
+                "only partial results are placed so, combined by its own operator: partial(sum)",
             )
         if combine.scalars() or len(f.dtypes) > 1:
             raise Illegal(
@@ -73,7 +73,7 @@ def _check_partial(state: State, tensor: str, placement: Placement) -> None:
             )
 
 
-def _on_grid(state: State, levels: Levels) -> State:
+def _with_grid(state: State, levels: Levels) -> State:
     """The state with its grid; raises Illegal if another grid is in use."""
     grid = Grid.of([Grid(**dict(axes)) for axes in levels])
     if state.grid is not None and state.grid != grid:
@@ -100,7 +100,7 @@ def distribute(
     state: State, func: str, definition: int, *, loops: tuple[str, ...], grid: Levels
 ) -> State:
     """for x  -->  for x_o: for x_i, where each rank runs the x_o of its coordinate on an axis."""
-    state = _on_grid(state, grid)
+    state = _with_grid(state, grid)
     axes = [axis for level in grid for axis in level]
     f, plan = state.program.func(func), state.plan(func)
     if plan.distributed:
@@ -113,7 +113,7 @@ def distribute(
     if definition:
         _check_update(f, definition)
     for name in (find_loop(state, func, definition, x) for x in loops):
-        _check_reduced(state, func, definition, plan.nests[definition], name)
+        _check_associative(state, func, definition, plan.nests[definition], name)
         _check_local_updates(f, definition, plan.nests[definition], name)
     outer: list[str] = []
     for loop, (_, parts) in zip(loops, axes, strict=True):
@@ -134,7 +134,7 @@ def distribute(
     return state.with_plan(func, new_plan)
 
 
-def _check_reduced(state: State, func: str, definition: int, nest: Nest, name: str) -> None:
+def _check_associative(state: State, func: str, definition: int, nest: Nest, name: str) -> None:
     """Raise Illegal if ranks would compute partial results of a reduction that is not associative."""
     f = state.program.func(func)
     d = f.definitions[definition]
@@ -219,7 +219,7 @@ def communicate(
         func not in tensors or state.program.func(func).definitions[definition].combine is None
     ):
         raise Illegal(
-            "nothing of this is combined over ranks", "say it of the func that is reduced"
+            "none of these is combined over ranks", "communicate the func that is reduced"
         )
     if (
         type(prefetch) is not int
@@ -265,7 +265,7 @@ def rotate(
             f"{name!r} is a variable of the definition, not a part of one",
             f"divide({name!r}, n) first, and rotate the outer loop",
         )
-    new = nest.fresh(f"{name}r")
+    new = nest.fresh_name(f"{name}r")
     new_nest = replace(
         nest.replaced(name, Loop(new)), relations=(*nest.relations, Rotate(name, new, turns))
     )

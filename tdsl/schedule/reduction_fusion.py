@@ -37,7 +37,7 @@ from tdsl.schedule.state import Illegal, State, fresh_nest
 ORDERED = ("max", "min", "argmax")  # reductions whose choice a positive factor does not change
 
 
-NONE = ResultFactors()
+NO_FACTORS = ResultFactors()
 
 
 @frozen
@@ -59,7 +59,7 @@ class Member:
     func: FuncDef
     free: tuple[str, ...]
     terms: tuple[Expr, ...]
-    factors: ResultFactors = NONE
+    factors: ResultFactors = NO_FACTORS
     power: Power | None = None
 
     @property
@@ -211,7 +211,8 @@ def _add_member(fusion: Fusion, g: FuncDef, read: Read) -> Read:
         return read
     if not d.combine.associative or d.where != TRUE:
         raise Illegal(
-            f"{g.name!r} is reduced in order, or under a condition", "it cannot be made in tiles"
+            f"{g.name!r} is reduced in order, or under a condition",
+            "it cannot be computed in tiles",
         )
     names = {**dict(zip(g.variables, free, strict=True)), d.ranges[0][0]: fusion.variable}
     at: dict[str, Expr] = {a: Var(b) for a, b in names.items()}

@@ -50,15 +50,15 @@ def result_factors(term: Expr, of_results: Predicate, of_points: Predicate) -> R
     >>> from tdsl.lang.expr import Var
     >>> from tdsl.lang.types import f32
     >>> x, m = Read("x", (Var("j"),), 0, f32), Read("m", (), 0, f32)
-    >>> found = result_factors(
+    >>> factors = result_factors(
     ...     Call("exp", (Binary("sub", x, m),), f32), lambda n: n == m, lambda n: n == Var("j")
     ... )
-    >>> found.shifts == (("exp", Unary("neg", m)),)
+    >>> factors.shifts == (("exp", Unary("neg", m)),)
     True
     """
 
     def depends(e: Expr) -> bool:
-        return _any(e, of_results)
+        return _contains(e, of_results)
 
     def factors(e: Expr, divides: bool) -> ResultFactors | None:
         if not depends(e):
@@ -84,12 +84,12 @@ def shift_of(e: Expr, of_results: Predicate, of_points: Predicate) -> Expr | Non
     """The summand of `e` that does not vary over the terms; None if another summand depends on results."""
 
     def depends(x: Expr) -> bool:
-        return _any(x, of_results)
+        return _contains(x, of_results)
 
     def summand(x: Expr) -> Expr | None:
         return shift_of(x, of_results, of_points)
 
-    if not _any(e, of_points):
+    if not _contains(e, of_points):
         return e
     match e:
         case Binary("add" | "sub" as op, x, y):
@@ -103,15 +103,15 @@ def shift_of(e: Expr, of_results: Predicate, of_points: Predicate) -> Expr | Non
         case Unary("neg", x):
             part = summand(x)
             return None if part is None else Unary("neg", part)
-        case Binary("mul" | "div" as op, x, y) if not _any(y, of_points) and not depends(y):
+        case Binary("mul" | "div" as op, x, y) if not _contains(y, of_points) and not depends(y):
             part = summand(x)
             return None if part is None else Binary(op, part, y)
-        case Binary("mul", x, y) if not _any(x, of_points) and not depends(x):
+        case Binary("mul", x, y) if not _contains(x, of_points) and not depends(x):
             part = summand(y)
             return None if part is None else Binary("mul", x, part)
         case _:
             return None
 
 
-def _any(e: Expr, holds: Predicate) -> bool:
+def _contains(e: Expr, holds: Predicate) -> bool:
     return any(holds(n) for n in post_order(e))  # type: ignore[arg-type]  # all are Exprs

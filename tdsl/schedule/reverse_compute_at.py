@@ -31,7 +31,7 @@ def check_after(state: State, func: str, level: Level) -> None:
     _check_elementwise(f, level.func)
     nest = state.plan(level.func).nests[level.definition]
     _check_complete(source, nest, level)
-    _check_exact(nest, level)
+    _check_is_box(nest, level)
     for c in readers_of(state, level.func):
         if c.name != func:
             raise Illegal(
@@ -70,7 +70,7 @@ def _check_complete(source: FuncDef, nest: Nest, level: Level) -> None:
             )
 
 
-def _check_exact(nest: Nest, level: Level) -> None:
+def _check_is_box(nest: Nest, level: Level) -> None:
     """Raise Illegal if the points that a body computes are not a box, the only shape that can be copied."""
     whole, block, fixed = "whole", "block", "fixed"
     at = nest.position(level.loop)

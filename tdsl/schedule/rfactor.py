@@ -176,7 +176,7 @@ def vectorize_reduction(
     """Reduce a loop in `factor` vector lanes, each with a partial result, merged after the loop."""
     if factor is None:
         return reduce_concurrently(state, func, definition, name, VECTORIZED)
-    lane = state.plan(func).nests[definition].fresh(f"{name}_v")
+    lane = state.plan(func).nests[definition].fresh_name(f"{name}_v")
     state = split(state, func, definition, loop=name, factor=factor, names=(None, lane))
     return reduce_concurrently(state, func, definition, lane, VECTORIZED)
 
@@ -212,6 +212,6 @@ def check_thread_merge(state: State, func: str, level: Level) -> None:
     merged = merged and is_reduction(f, level.definition, nest, level.loop)
     if merged and level.func != func and plan.scope != FRAGMENT:
         raise Illegal(
-            f"threads combine their results in {level.loop!r} of {level.func!r}, and {func!r} is made there",
+            f"threads combine their results in {level.loop!r} of {level.func!r}, where {func!r} is computed",
             "place it outside of that loop",
         )

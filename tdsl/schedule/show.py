@@ -18,7 +18,7 @@ def show_schedule(directives: tuple[Directive, ...]) -> str:
     s["f"].split("x", 8)
     s["f"].parallel("x_o")
     """
-    return "\n".join(_call(d) for d in directives)
+    return "\n".join(_call_text(d) for d in directives)
 
 
 def show_nests(state: State) -> str:
@@ -39,12 +39,12 @@ def show_nests(state: State) -> str:
             loops = ", ".join(
                 x.name if x.kind == SERIAL else f"{x.name} ({x.kind})" for x in nest.loops
             )
-            where = "" if n or plan.place is None else f", {_where(plan.place)}"
+            where = "" if n or plan.place is None else f", {_place_text(plan.place)}"
             lines.append(f"{name}{f'.update({n - 1})' if n else ''}: {loops or 'no loops'}{where}")
     return "\n".join(lines)
 
 
-def _where(place: Place) -> str:
+def _place_text(place: Place) -> str:
     match place:
         case Root():
             return "at the root"
@@ -60,9 +60,9 @@ def _where(place: Place) -> str:
             assert_never(place)
 
 
-def _call(d: Directive) -> str:
+def _call_text(d: Directive) -> str:
     a = dict(d.arguments)
-    stage = _stage(d.func, d.definition)
+    stage = _stage_text(d.func, d.definition)
     match d.name:
         case "cache_read":
             at = "" if a["loop"] is None else f", at={_value(a['loop'])}"
@@ -83,13 +83,13 @@ def _call(d: Directive) -> str:
             rest = _options(a, "loop", scope="auto", name=None)
             return f"s.cache_write({stage}, at={_value(a['loop'])}{rest})"
         case "compute_at" | "store_at":
-            where = _stage(a["consumer"], a["consumer_definition"])
+            where = _stage_text(a["consumer"], a["consumer_definition"])
             return f"{stage}.{d.name}({where}, {_value(a['loop'])})"
         case "reverse_compute_at":
-            where = _stage(a["producer"], a["producer_definition"])
+            where = _stage_text(a["producer"], a["producer_definition"])
             return f"{stage}.{d.name}({where}, {_value(a['loop'])})"
         case "compute_with":
-            where = _stage(a["other"], a["other_definition"])
+            where = _stage_text(a["other"], a["other_definition"])
             return f"{stage}.{d.name}({where}, {_value(a['loop'])})"
         case "reorder":
             return f"{stage}.reorder({', '.join(map(_value, a['loops']))})"
@@ -124,7 +124,7 @@ def _call(d: Directive) -> str:
             return f"{stage}.{d.name}({', '.join(_value(v) for v in a.values())})"
 
 
-def _stage(func: str, definition: int) -> str:
+def _stage_text(func: str, definition: int) -> str:
     return f's["{func}"]' + (f".update({definition - 1})" if definition else "")
 
 

@@ -144,7 +144,7 @@ class Nest:
                     used |= {old, new}
         return used
 
-    def fresh(self, base: str) -> str:
+    def fresh_name(self, base: str) -> str:
         """`base`, or the first unused name of wanted_1, wanted_2, ..."""
         used, name, count = self.used_names(), base, 0
         while name in used:

@@ -81,7 +81,7 @@ def producers_first(state: State) -> list[str]:
         if isinstance(plan.place, WithStage | AfterProducer):
             group[name] = plan.place.level.func
     if _latest is None or _latest[0] is not state.program or _latest[1] != group:
-        _latest = state.program, group, _ordered(state.program, group)
+        _latest = state.program, group, _sorted_names(state.program, group)
     return _latest[2]
 
 
@@ -90,7 +90,7 @@ _latest: tuple[Program, dict[str, str], list[str]] | None = (
 )
 
 
-def _ordered(program: Program, group: dict[str, str]) -> list[str]:
+def _sorted_names(program: Program, group: dict[str, str]) -> list[str]:
     position = {f.name: n for n, f in enumerate(program.funcs)}
 
     def leader(name: str) -> str:

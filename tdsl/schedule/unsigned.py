@@ -30,7 +30,7 @@ def unsigned(state: State, func: str, definition: int, *, source: str) -> State:
     program, f = state.program, state.program.func(func)
     if func in program.outputs:
         raise Illegal(
-            f"{func!r} is an output, and its excess is taken away where it is read",
+            f"{func!r} is an output, and its readers subtract the excess",
             "write the output through cache_write first",
         )
     d, t = f.definitions[definition], f.dtypes[0]

@@ -31,7 +31,7 @@ def vectorize(
     if is_reduction(f, definition, nest, name) and not is_ordered(f, definition):
         try:
             vectorized = _as_lanes(state, func, definition, name, factor)
-            lane = name if factor is None else nest.fresh(f"{name}_v")
+            lane = name if factor is None else nest.fresh_name(f"{name}_v")
             independent = f.definitions[definition].init is None
             independent = independent and is_independent(vectorized, func, definition, lane)
         except Illegal:

@@ -461,7 +461,9 @@ def scalar_named_as_an_extent():
     td.compile(f)
 
 
-@wrong(td.DefinitionError, "'f' was changed after this schedule was made", hint="last definition")
+@wrong(
+    td.DefinitionError, "'f' was changed after this schedule was created", hint="last definition"
+)
 def definition_after_the_schedule():
     f = td.Func("f")
     f[i] = a[i, 0]

@@ -137,7 +137,7 @@ def cooperation_without_threads():
 
 @wrong(
     td.ScheduleError,
-    "'a_cache' is made at 'i_o' of 'f', outside of its loops over threads",
+    "'a_cache' is computed at 'i_o' of 'f', outside of its loops over threads",
     hint="at='j_i'; the block still shares it",
 )
 def cooperation_outside_of_the_loops_over_threads():
@@ -165,9 +165,7 @@ def cooperation_of_loops_that_were_changed():
     tile.cooperate(4)  # here
 
 
-@wrong(
-    td.ScheduleError, "'j' runs on blockIdx.x, but stands inside of another loop", hint="reorder"
-)
+@wrong(td.ScheduleError, "'j' runs on blockIdx.x, but is nested in another loop", hint="reorder")
 def blocks_inside_of_a_loop():
     f, s = doubled()
     s[f].bind(j, "blockIdx.x")  # here
@@ -193,7 +191,7 @@ def threads_inside_of_a_thread():
     td.compile(s, target="cuda")
 
 
-@wrong(td.ScheduleError, "but what it follows is made once for all", hint='set_scope("shared")')
+@wrong(td.ScheduleError, "but the producer is computed once for all", hint='set_scope("shared")')
 def private_copy_of_what_threads_share():
     g, f = td.Func("g"), td.Func("f")
     g[i, j] = a[i, j] * 2

@@ -48,12 +48,12 @@ def stage_by_number():
     s[0].inline()  # here
 
 
-@wrong(td.TypeMismatch, "for funcs, not for Tensor", hint="td.Schedule(f)")
+@wrong(td.TypeMismatch, "takes funcs, not Tensor", hint="td.Schedule(f)")
 def schedule_of_a_tensor():
     td.Schedule(a)  # here
 
 
-@wrong(td.TypeMismatch, "for funcs, not for nothing", hint="td.Schedule(f)")
+@wrong(td.TypeMismatch, "takes funcs, not nothing", hint="td.Schedule(f)")
 def schedule_of_nothing():
     td.Schedule()  # here
 

@@ -47,7 +47,7 @@ def block_cyclic_and_cut():
     doubled().place("a", "rc -> r/2 r", square)  # here
 
 
-@wrong(td.TypeMismatch, "not on (2, 2)", hint="td.Grid(x=2, y=2)")
+@wrong(td.TypeMismatch, "not (2, 2)", hint="td.Grid(x=2, y=2)")
 def ranks_on_a_tuple():
     doubled().place("a", "rc -> r c", (2, 2))  # here
 
@@ -166,17 +166,17 @@ def prefetch_the_past():
     tiled()["f"].communicate("a", at="i_i", prefetch=-1)  # here
 
 
-@wrong(td.ScheduleError, "nothing of this is combined over ranks", hint="the func that is reduced")
+@wrong(td.ScheduleError, "none of these is combined over ranks", hint="the func that is reduced")
 def deterministic_without_a_reduction():
     tiled()["f"].communicate("f", at="j_o", deterministic=True)  # here
 
 
-@wrong(td.ScheduleError, "cannot lie as partial(sum): it is an input", hint="partial(sum)")
+@wrong(td.ScheduleError, "cannot be placed as partial(sum): it is an input", hint="partial(sum)")
 def partial_input():
     doubled().place("a", "rc -> r partial(sum)", square)  # here
 
 
-@wrong(td.ScheduleError, "cannot lie as partial(max): it is sum", hint="its own operator")
+@wrong(td.ScheduleError, "cannot be placed as partial(max): it is sum", hint="its own operator")
 def partial_of_another_operator():
     f = td.Func("f")
     f[i] = td.sum(a[i, k], axis=k)

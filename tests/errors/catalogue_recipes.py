@@ -83,7 +83,7 @@ def choice_without_its_name():
     td.recipes.tensor_core_matmul(product(), (64, 64, 32))  # here
 
 
-@wrong(td.TypeMismatch, "not on 4", hint="td.Grid")
+@wrong(td.TypeMismatch, "not 4", hint="td.Grid")
 def product_on_a_number_of_ranks():
     td.recipes.summa(product(), 4)  # here
 

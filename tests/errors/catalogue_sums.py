@@ -86,7 +86,7 @@ def unsigned_factors_that_are_floats():
     td.Schedule(g)[f].unsigned(a)  # here
 
 
-@wrong(td.ScheduleError, "skip_masked", "known to make terms of 'f' nothing", hint="td.where")
+@wrong(td.ScheduleError, "skip_masked", "known to mask terms of 'f'", hint="td.where")
 def skip_masked_terms_without_a_mask():
     summed().skip_masked()  # here
 
@@ -217,7 +217,7 @@ def online_sum_with_results_of_two_rows():
     softmaxed_rows().online("k", 8)  # here
 
 
-@wrong(td.ScheduleError, "online", "stands in exponents and in powers", hint="suits both")
+@wrong(td.ScheduleError, "online", "occurs in exponents and in powers", hint="rescale both")
 def online_sums_with_a_result_in_two_ways():
     top, less, both = td.Func("top"), td.Func("less"), td.Func("both")
     top[i] = td.max(a[i, k], axis=k)

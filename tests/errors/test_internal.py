@@ -32,7 +32,7 @@ def remove_function(monkeypatch, path: str) -> None:
         ("tdsl.pipeline.complete", lambda s: td.compile(s).source(M=4, N=5)),
         ("tdsl.pipeline.decide", lambda s: td.compile(s).explain(M=4, N=5)),
         ("tdsl.compile.check_all", td.compile),
-        ("tdsl.schedule.loops.positive", lambda s: s["g"].split("i", 2)),
+        ("tdsl.schedule.loops.check_positive", lambda s: s["g"].split("i", 2)),
     ],
 )
 def test_a_fault_of_the_compiler_names_the_func_and_its_cause(monkeypatch, tmp_path, place, act):

@@ -46,7 +46,7 @@ ALLOWED = (
     r"how many iterations of .* run on .* is not known before the launch",
     r"but each thread around it has",
     r"each thread has a .* of its own, but what it follows is made once",
-    r"runs on .*, but stands inside of another loop",
+    r"runs on .*, but is nested in another loop",
     r"is in shared memory, but not inside of a block",
     r"is parallel, on threads of a CPU, and the target .* is a GPU",
     r"kernels of a GPU cannot",

@@ -33,7 +33,7 @@ def distribute_by_layout(state: State, func: str, vector: int) -> State | None:
     if assignment is None:
         return None
     if len(state.plan(func).nests) > 1:
-        raise Illegal(f"{func!r} has updates", "share out a stage of one definition")
+        raise Illegal(f"{func!r} has updates", "distribute a stage of one definition")
     layout, names = assignment
     digits: dict[Digit, str] = {}
     tiles: list[str] = []
