@@ -69,7 +69,7 @@ class SymbolicBoxes:
 
     def joined(self, f: FuncDef) -> SymbolicBoxes:
         """The boxes with one more func in the group, which no other one in it reads."""
-        boxes = with_boxes_read(f, self.boxes, self.facts)
+        boxes = with_boxes_read((f,), self.boxes, self.facts)
         lengths = {
             n: self.lengths[n] if self.boxes.get(n) is b else _lengths(b, self.around)
             for n, b in boxes.items()

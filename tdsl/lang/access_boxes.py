@@ -2,6 +2,7 @@
 
     boxes = accessed_boxes(d, ranges)   the boxes that a definition reads for given ranges of its variables
     box = update_closure(f, box, ...)   a box of a func, extended by what its updates read and write of it
+    boxes = propagate(funcs, boxes, ...)   from the boxes of consumers to those of producers
 
 Conditions that read data are evaluated at the points where all conditions without reads hold; index and
 values are evaluated where every condition holds.
@@ -9,7 +10,7 @@ values are evaluated where every condition holds.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 
 from tdsl.core.node import post_order
 from tdsl.errors import IndexBoundError
@@ -57,6 +58,38 @@ def accessed_boxes(
     if writes:
         boxes[writes] = union_box(boxes.get(writes), box_of(d.index, ranges, facts, d.where), facts)
     return boxes
+
+
+def reads_of_func(
+    f: FuncDef, box: Box, ranges_at: RangesAt, facts: Facts = NO_FACTS
+) -> dict[str, Box]:
+    """The boxes of inputs and other funcs that all definitions of `f` read when it is computed on `box`."""
+    boxes: dict[str, Box] = {}
+    for d in f.definitions:
+        for name, touched in accessed_boxes(d, ranges_at(d, box), facts).items():
+            if name != f.name:
+                boxes[name] = union_box(boxes.get(name), touched, facts)
+    return boxes
+
+
+def propagate(
+    funcs: Iterable[FuncDef], boxes: Mapping[str, Box], reads: Callable[[FuncDef, Box], Mapping[str, Box]],
+    computed: Callable[[FuncDef, Box], Box] | None = None, facts: Facts = NO_FACTS,
+) -> dict[str, Box]:  # fmt: skip
+    """The boxes, with those of all that `funcs`, consumers first, read: bounds inference over a program.
+
+    `computed(f, box)` is the box on which a func is computed where `box` of it is needed, by default the
+    same; `reads(f, box)` is what it then reads. Funcs without a box are not needed.
+    """
+    needed = dict(boxes)
+    for f in funcs:
+        if f.name in needed:
+            box = needed[f.name] if computed is None else computed(f, needed[f.name])
+            needed[f.name] = box
+            for name, touched in reads(f, box).items():
+                if name != f.name:
+                    needed[name] = union_box(needed.get(name), touched, facts)
+    return needed
 
 
 _MAX_NODES = (

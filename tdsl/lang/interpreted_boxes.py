@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from tdsl.core.source import here
 from tdsl.errors import IndexBoundError, ShapeError
-from tdsl.lang.access_boxes import accessed_boxes, update_closure
+from tdsl.lang.access_boxes import accessed_boxes, propagate, reads_of_func, update_closure
 from tdsl.lang.definition import Definition
 from tdsl.lang.expr import Const, Expr, const
 from tdsl.lang.program import FuncDef, Program
@@ -55,19 +55,18 @@ def realised_boxes(program: Program) -> dict[str, Bounds]:
             )
         if 0 not in extents:
             needed[name] = union_box(needed.get(name), f.natural)
-    boxes: dict[str, Bounds] = {}
-    for f in reversed(program.funcs):
-        if f.name not in needed:
-            continue
-        box = update_closure(f, _numeric_box(needed[f.name]), ranges_at)
-        boxes[f.name] = tuple((number_of(lo), number_of(hi)) for lo, hi in box)
-        for d in f.definitions:
-            for name, touched in accessed_boxes_of(f, d, box).items():
-                if name != f.name and program.has_func(name):
-                    limited = intersection_box(touched, program.func(name).limits)
-                    if not any(map(is_empty, limited)):
-                        needed[name] = union_box(needed.get(name), limited)
-    return boxes
+
+    def reads(f: FuncDef, box: Box) -> dict[str, Box]:
+        touched = reads_of_func(f, box, ranges_at).items()
+        funcs = {name: program.func(name) for name, _ in touched if program.has_func(name)}
+        limited = {n: intersection_box(b, funcs[n].limits) for n, b in touched if n in funcs}
+        return {name: b for name, b in limited.items() if not any(map(is_empty, b))}
+
+    def computed(f: FuncDef, box: Box) -> Box:
+        return _numeric_box(update_closure(f, _numeric_box(box), ranges_at))
+
+    boxes = propagate(reversed(program.funcs), needed, reads, computed)
+    return {n: tuple((number_of(lo), number_of(hi)) for lo, hi in b) for n, b in boxes.items()}
 
 
 def ranges_at(d: Definition, box: Box) -> dict[str, Interval]:

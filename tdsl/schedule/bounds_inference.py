@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from tdsl.core.node import frozen
-from tdsl.lang.access_boxes import accessed_boxes, update_closure
+from tdsl.lang.access_boxes import accessed_boxes, propagate, reads_of_func, update_closure
 from tdsl.lang.affine import constant_bounds, variables
 from tdsl.lang.bounds import Facts, at_most, upper
 from tdsl.lang.definition import Definition
@@ -231,9 +231,14 @@ def variable_ranges(d: Definition, box: Box, facts: Facts) -> dict[str, Interval
     return ranges
 
 
+def term_ranges(d: Definition, box: Box, facts: Facts) -> dict[str, Interval]:
+    """The range of each variable if a func is computed on a box, without predicates; masks narrow terms."""
+    return masked_ranges(variable_ranges(d, box, facts), d, facts)
+
+
 def boxes_read(d: Definition, box: Box, facts: Facts) -> dict[str, Box]:
     """The boxes that a definition reads if a func is computed on a box."""
-    return accessed_boxes(d, masked_ranges(variable_ranges(d, box, facts), d, facts), facts)
+    return accessed_boxes(d, term_ranges(d, box, facts), facts)
 
 
 def masked_ranges(
@@ -369,26 +374,27 @@ def required_boxes(
                 tree, state, names, {active.func.name: active.computed_box(facts)}, boxes, facts
             )
         _add_boxes(boxes, active.func.name, _iteration_reads(active, facts, threads), facts)
-    for name in reversed(tree.order):
-        if name not in names or name not in boxes:
-            continue
-        f, plan = state.program.func(name), state.plan(name)
+
+    def computed(f: FuncDef, needed: Box) -> Box:
+        name, plan = f.name, state.plan(f.name)
         after_outer = _is_after_outer_producer(state, name, names)
         # limits that were rounded up must not be rounded again
         most = None if _rounded_axes(state, f) else limits.get(name)
-        updated = box_with_updates(f, boxes[name], facts, most)
+        updated = box_with_updates(f, needed, facts, most)
         box = _box_for_threads(plan, name, updated, threads, facts, after_outer=after_outer)
         if plan.extents and not after_outer:
             box = fix_extents(state, name, box, limits, facts)
         if not exact:
             box = full_tile_box(state, f, box, facts)
-        boxes[name] = box = round_up_box(state, f, box, facts, whole=name in here)
-        whole = not exact and plan.scope == FRAGMENT and is_total(state, name)
-        for d in f.definitions:
-            if whole:
-                d = replace(d, where=TRUE)
-            _add_boxes(boxes, name, boxes_read(d, box, facts), facts)
-    return boxes
+        return round_up_box(state, f, box, facts, whole=name in here)
+
+    def reads(f: FuncDef, box: Box) -> dict[str, Box]:
+        if not exact and state.plan(f.name).scope == FRAGMENT and is_total(state, f.name):
+            f = replace(f, definitions=tuple(replace(d, where=TRUE) for d in f.definitions))
+        return reads_of_func(f, box, lambda d, b: term_ranges(d, b, facts), facts)
+
+    funcs = (state.program.func(name) for name in reversed(tree.order) if name in names)
+    return propagate(funcs, boxes, reads, computed, facts)
 
 
 def _iteration_reads(active: OpenNest, facts: Facts, threads: ThreadLoops) -> dict[str, Box]:

@@ -20,12 +20,14 @@ from tdsl.core.source import here
 from tdsl.cost.moved import bytes_in_runs
 from tdsl.cost.predict import Prediction
 from tdsl.errors import ScheduleError, ShapeError, did_you_mean
+from tdsl.lang.access_boxes import propagate, reads_of_func
 from tdsl.lang.bounds import NO_FACTS, upper
+from tdsl.lang.definition import Definition
 from tdsl.lang.expr import const
-from tdsl.lang.program import FuncDef, Program, bind_sizes
-from tdsl.lang.regions import Box, boxes_of, is_empty, union_box
+from tdsl.lang.program import Program, bind_sizes
+from tdsl.lang.regions import Box, Interval, restrict_ranges
 from tdsl.lang.sizes import check_sizes
-from tdsl.schedule.bounds_inference import definition_ranges
+from tdsl.schedule.bounds_inference import variable_ranges
 from tdsl.schedule.needed_boxes import with_self_reads
 from tdsl.schedule.properties import extent, rest_at_root, root_boxes, shape_of, volume
 from tdsl.schedule.state import State, initial_state
@@ -226,35 +228,25 @@ class TileGraph:
 
         `steps` limits reductions, by variable, to so many of their terms, which are summed up step by step.
         """
-        members = self._in_order(group)
-        boxes = dict(tile)
-        for name in reversed(members):
-            if name not in boxes:
-                continue
-            f = self.program.func(name)
-            boxes[name] = with_self_reads(f, boxes[name])
-            for source, box in self._reads(f, boxes[name], steps or {}).items():
-                boxes[source] = union_box(boxes.get(source), box)
+        members, limits = self._in_order(group), dict(steps or {})
+
+        def ranges_at(d: Definition, box: Box) -> dict[str, Interval]:
+            ranges = restrict_ranges(variable_ranges(d, box, NO_FACTS), d.where)
+            for name in limits.keys() & {name for name, _, _ in d.ranges}:
+                lo, hi = ranges[name]
+                if lo is not None and hi is not None:
+                    first, last = upper(lo), upper(hi)
+                    assert first is not None and last is not None
+                    ranges[name] = (lo, const(min(first + limits[name] - 1, last)))
+            return ranges
+
+        funcs = (self.program.func(name) for name in reversed(members))
+        boxes = propagate(
+            funcs, tile, lambda f, box: reads_of_func(f, box, ranges_at), with_self_reads
+        )
         needed = tuple(n for n in members if n in boxes)
         reads = tuple(sorted(n for n in boxes if n not in members))
         return Tile(needed, boxes, reads, self._given(needed))
-
-    def _reads(self, f: FuncDef, box: Box, steps: Mapping[str, int]) -> dict[str, Box]:
-        reads: dict[str, Box] = {}
-        for d in f.definitions:
-            ranges = definition_ranges(f, d, box, NO_FACTS, every=True)
-            for name, _, _ in d.ranges:
-                lo, hi = ranges[name]
-                if name in steps and lo is not None and hi is not None:
-                    first, last = upper(lo), upper(hi)
-                    assert first is not None and last is not None
-                    ranges[name] = (lo, const(min(first + steps[name] - 1, last)))
-            if any(is_empty(r) for r in ranges.values()):
-                continue
-            for source, touched in boxes_of(d.indices, ranges, where=d.where).items():
-                if source != f.name:
-                    reads[source] = union_box(reads.get(source), touched)
-        return reads
 
     def _in_order(self, group: Iterable[str]) -> tuple[str, ...]:
         """The funcs of a group in the order of the program; ScheduleError for what is none."""
