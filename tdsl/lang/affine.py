@@ -97,8 +97,8 @@ def as_sum(e: Expr) -> AffineSum:
 
 
 def _as_sum(e: Expr) -> AffineSum:
-    sum_ = modular_sum(e)
-    return AffineSum({e: 1}) if may_wrap(e) else sum_
+    total = modular_sum(e)
+    return AffineSum({e: 1}) if may_wrap(e) else total
 
 
 def _sum_operands(e: Expr) -> tuple[Expr, ...]:

@@ -157,7 +157,7 @@ def test_padding_by_a_named_extent_stays_inside_for_every_extent(
 
 
 @given(conditions(expressions(NAMES)), constant_ranges(NAMES))
-def test_tightened_ranges_keep_every_point_that_a_condition_keeps(
+def test_restricted_ranges_keep_every_point_that_a_condition_keeps(
     cond: Expr, ranges: Ranges
 ) -> None:
     tight = restrict_ranges(as_ranges(ranges), cond)
@@ -186,7 +186,7 @@ def test_an_interval_where_a_condition_holds_holds_every_value_there(
 
 
 @given(st.sampled_from(("lt", "le", "gt", "ge", "eq")), affine(("i",)), st.integers(-9, 9))
-def test_a_condition_on_one_variable_tightens_to_what_it_keeps(op: str, e: Expr, n: int) -> None:
+def test_a_condition_on_one_variable_restricts_to_what_it_keeps(op: str, e: Expr, n: int) -> None:
     ranges = {"i": (-9, 9)}
     cond = Binary(op, e, const(n))
     points = points_of(ranges)
