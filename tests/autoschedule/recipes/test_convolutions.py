@@ -15,7 +15,7 @@ CASES = {
     "strided": Conv(stride=2, channels=16),
     "dilated": Conv(dilation=2, pad=2, channels=16),
     "inside": Conv(pad=0, biased=False, channels=16),
-    "filters first": Conv(filters="opqc", channels=24, made=40),
+    "filters first": Conv(filters="opqc", channels=24, filter_count=40),
     "few channels": Conv(channels=3, window=(5, 5), stride=2, pad=2),
     "planes": Conv(points="ncyx", filters="ocpq", channels=8),
     "planes of sums": Conv(points="ncyx", filters="ocpq", channels=8, biased=False),
@@ -69,7 +69,7 @@ def test_filters_are_copied_past_registers_where_points_are_not_neighbours():
 
 
 def test_the_default_schedule_takes_it(rng):
-    case = Conv(batch=1, size=(16, 16), channels=64, made=64)
+    case = Conv(batch=1, size=(16, 16), channels=64, filter_count=64)
     result, _ = case.funcs()
     f = td.compile(result, target="cuda:sm_80")
     assert "mma_m16n8k16_f16_f16" in str(f.loops("final"))
@@ -80,7 +80,7 @@ def test_the_default_schedule_takes_it(rng):
 @pytest.mark.parametrize("arch, columns", [("sm_80", (64, 128, 128)), ("sm_90a", (64, 128, 256))])
 def test_tiles_are_hardly_wider_than_the_number_of_filters(arch, columns):
     for filters, expected in zip((64, 128, 256), columns, strict=True):
-        result, sums = Conv(batch=32, size=(56, 56), channels=64, made=filters).funcs()
+        result, sums = Conv(batch=32, size=(56, 56), channels=64, filter_count=filters).funcs()
         plan = on_tensor_cores(td.Schedule(result)[sums], hopper=arch == "sm_90a")
         assert plan.block[1] == expected
 

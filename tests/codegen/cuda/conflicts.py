@@ -50,15 +50,15 @@ def accesses(s: Stmt, loops: Loops = ()) -> Iterator[tuple[str, str, tuple[Expr,
 
 def first_warp(loops: Loops, launch: Launch) -> list[dict[str, int]]:
     """The variables for each thread of the first warp, other loops being at their first iteration."""
-    made = []
+    threads = []
     for lane in range(min(WARP, prod(launch.block))):
         x, y, _ = launch.block
         numbers = dict(zip(THREADS, (lane % x, lane // x % y, lane // x // y), strict=True))
         at: dict[str, int] = {}
         for loop in loops:
             at[loop.name] = value(loop.lo, at) + numbers.get(loop.kind, 0)
-        made.append(at)
-    return made
+        threads.append(at)
+    return threads
 
 
 def conflicts(kernel: Kernel) -> list[int]:
@@ -66,18 +66,18 @@ def conflicts(kernel: Kernel) -> list[int]:
 
     Accesses of 16 bytes are made by 8 threads at a time, of 8 bytes by 16.
     """
-    found = []
+    ways = []
     for launch in launches_of(kernel).launches:
         shared = {
             s.name: s for s in walk(launch.body) if isinstance(s, Alloc) and s.scope == SHARED
         }
         for _, buffer, index, loops in accesses(launch.body):
             if buffer in shared:
-                found.append(_worst(shared[buffer], index, first_warp(loops, launch)))
-    return found
+                ways.append(_bank_conflicts(shared[buffer], index, first_warp(loops, launch)))
+    return ways
 
 
-def _worst(memory: Alloc, index: tuple[Expr, ...], threads: list[dict[str, int]]) -> int:
+def _bank_conflicts(memory: Alloc, index: tuple[Expr, ...], threads: list[dict[str, int]]) -> int:
     extents = [int(e.value) for e in memory.extents]
     size = memory.dtype.bytes
     lanes = max((e.lanes for e in index if isinstance(e, Ramp)), default=1)
@@ -97,7 +97,7 @@ def _worst(memory: Alloc, index: tuple[Expr, ...], threads: list[dict[str, int]]
 
 def strides(kernel: Kernel, buffer: str) -> list[int]:
     """For each access to an argument how far two neighbouring threads of a warp are apart, in elements."""
-    found = []
+    distances = []
     for launch in launches_of(kernel).launches:
         params = {p.name: p for p in launch.params}
         for _, name, index, loops in accesses(launch.body):
@@ -108,5 +108,5 @@ def strides(kernel: Kernel, buffer: str) -> list[int]:
                     sum(value(e, at) * n for e, n in zip(index, steps, strict=True))
                     for at in (first, second)
                 )
-                found.append(two - one)
-    return found
+                distances.append(two - one)
+    return distances

@@ -17,7 +17,7 @@ class Conv:
     batch: int = 2
     size: tuple[int, int] = (9, 10)
     channels: int = 32
-    made: int = 64
+    filter_count: int = 64
     window: tuple[int, int] = (3, 3)
     stride: int = 1
     dilation: int = 1
@@ -40,7 +40,7 @@ class Conv:
 
     def funcs(self):
         """(the result, the sums)."""
-        extents = {"n": self.batch, "c": self.channels, "o": self.made}
+        extents = {"n": self.batch, "c": self.channels, "o": self.filter_count}
         extents |= dict(zip("yxpq", (*self.size, *self.window), strict=True))
         image = td.Tensor("image", tuple(extents[v] for v in self.points), self.dtype)
         weights = td.Tensor("weights", tuple(extents[v] for v in self.filters), self.dtype)
@@ -53,16 +53,16 @@ class Conv:
         weight, sums = weights[tuple(at[v] for v in self.filters)], td.Func("sums")
         terms = td.cast(read, self.total) * td.cast(weight, self.total)
         sums[here] = td.sum(terms, axis=(p, q, c), dtype=self.total)
-        shape = dict(zip("nyxc", (self.batch, *self.shape(), self.made), strict=True))
+        shape = dict(zip("nyxc", (self.batch, *self.shape(), self.filter_count), strict=True))
         if not self.biased:
             return sums.with_shape(*(shape[v] for v in self.points)), sums
-        result, bias = td.Func("result"), td.Tensor("bias", (self.made,), self.total)
+        result, bias = td.Func("result"), td.Tensor("bias", (self.filter_count,), self.total)
         result[here] = td.maximum(sums[here] + bias[o], 0)
         return result.with_shape(*(shape[v] for v in self.points)), sums
 
     def arrays(self, rng):
         """Small whole numbers, whose sums are exact, and the result by NumPy."""
-        shapes = {"n": self.batch, "c": self.channels, "o": self.made}
+        shapes = {"n": self.batch, "c": self.channels, "o": self.filter_count}
         shapes |= dict(zip("yxpq", (*self.size, *self.window), strict=True))
         image, weights, bias = (
             rng.integers(-3, 4, tuple(shapes[v] for v in letters)).astype(t.numpy)
@@ -76,7 +76,7 @@ class Conv:
         by_place = np.einsum(f"{self.filters}->pqco", weights).astype(self.total.numpy)
         margin = (self.pad, self.pad)
         plain = np.pad(plain, ((0, 0), margin, margin, (0, 0)))
-        want = np.zeros((self.batch, *self.shape(), self.made), self.total.numpy)
+        want = np.zeros((self.batch, *self.shape(), self.filter_count), self.total.numpy)
         for u in range(self.window[0]):
             for v in range(self.window[1]):
                 rows, columns = (

@@ -13,11 +13,11 @@ i, j, k = td.vars("i j k")
 
 def matmul(
     dtype: td.DType = td.i32, vector: int = 4, stages: int = 0, bulk: bool = False,
-    apart: bool = False, rounds: int = 1,
+    producer: bool = False, rounds: int = 1,
 ) -> td.Schedule:  # fmt: skip
     """Tiles of 16 x 32 in blocks of 8 x 8 threads; both operands go through shared memory.
 
-    With `stages` they are fetched ahead, with `bulk` as a whole, with `apart` by a warp of its own. A block
+    With `stages` they are fetched ahead, with `bulk` as a whole, with `producer` by a producer warp. A block
     makes a tile after the other, in so many `rounds`.
     """
     a, b, c = td.Tensor("a", ("M", "K"), dtype), td.Tensor("b", ("K", "N"), dtype), td.Func("c")
@@ -38,7 +38,7 @@ def matmul(
         _ = tile.bulk_copy() if bulk else tile.cooperate(vector)
     s[c].unroll(i0).unroll(j0)
     if stages:
-        s[c].pipeline(ko, stages, apart)
+        s[c].pipeline(ko, stages, producer)
     return s
 
 
@@ -105,9 +105,9 @@ def barriers(kernel: Kernel) -> int:
     return sum(isinstance(s, Barrier) for s in walk(kernel.body))
 
 
-def rewritten(s: Stmt, change: Callable[[Stmt], Stmt]) -> Stmt:
+def map_statements(s: Stmt, change: Callable[[Stmt], Stmt]) -> Stmt:
     """A statement with each one inside, and itself, changed."""
-    return change(map_parts(s, lambda part: rewritten(part, change)))
+    return change(map_parts(s, lambda part: map_statements(part, change)))
 
 
 def without_barrier(s: Stmt, n: int) -> Stmt:
@@ -120,4 +120,4 @@ def without_barrier(s: Stmt, n: int) -> Stmt:
         seen[0] += 1
         return Block(()) if seen[0] == n + 1 else x
 
-    return rewritten(s, change)
+    return map_statements(s, change)

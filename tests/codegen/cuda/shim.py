@@ -34,7 +34,7 @@ from tdsl.codegen.runtime.signature import Specialisation, extent
 from tdsl.pipeline import make_kernel
 from tests.codegen.cuda import shim_tensor_cores, shim_tiles
 from tests.codegen.cuda.shim_tensor_cores import without_assembly
-from tests.codegen.cuda.shim_tiles import STATUS, map_for
+from tests.codegen.cuda.shim_tiles import STATUS, tensor_map_for
 
 HAS_COMPILER = shutil.which("g++") is not None
 
@@ -276,9 +276,9 @@ class TextExecutable:
         dense = [np.ascontiguousarray(x) if isinstance(x, np.ndarray) else x for x in arguments]
         with tempfile.TemporaryDirectory() as folder:
             run_text(self.launches, dense, Path(folder))
-        for p, own, given in zip(self.params, dense, arguments, strict=True):
-            if isinstance(p, BufferParam) and p.written and own is not given:
-                given[...] = own
+        for p, array, given in zip(self.params, dense, arguments, strict=True):
+            if isinstance(p, BufferParam) and p.written and array is not given:
+                given[...] = array
 
 
 def text_of(compiled: td.Compiled) -> Entry:
@@ -318,7 +318,7 @@ def run_text(
         pointers = [
             ctypes.c_void_p(v.data) if not isinstance(v, ctypes.c_void_p) else v for v in given
         ]
-        maps = [map_for(tile, values[tile.array].value) for tile in launch.maps]
+        maps = [tensor_map_for(tile, values[tile.array].value) for tile in launch.maps]
         addresses = [*(p.value for p in pointers), *map(ctypes.addressof, maps)]
         slots = (ctypes.c_void_p * max(len(addresses), 1))(*addresses)
         grid = [n if isinstance(n, int) else extent(n, sizes) for n in launch.grid]
@@ -366,26 +366,26 @@ def library_of(launches: Launches, folder: Path, change: Callable[[str], str] = 
 
 def _entry(launch: Launch) -> str:
     """A function that runs one kernel; arguments are pointers to arrays, or to scalars."""
-    given = []
+    args = []
     for n, p in enumerate(launch.params):
         if isinstance(p, BufferParam):
-            given.append(f"Pointer{{arguments_[{n}]}}")
+            args.append(f"Pointer{{arguments_[{n}]}}")
         else:
             kind = c_type(p.dtype) if isinstance(p, ScalarParam) else "long long"
-            given.append(f"*({kind} *)arguments_[{n}]")
+            args.append(f"*({kind} *)arguments_[{n}]")
     first = len(launch.params)
-    given += [f"*(CUtensorMap *)arguments_[{first + n}]" for n in range(len(launch.maps))]
-    name, count = launch.name, max(len(given), 1)
-    held = "".join(
+    args += [f"*(CUtensorMap *)arguments_[{first + n}]" for n in range(len(launch.maps))]
+    name, count = launch.name, max(len(args), 1)
+    slots = "".join(
         f"  slots[{n}] = {'*(void **)' if isinstance(p, BufferParam) else ''}values[{n}];\n"
         for n, p in enumerate((*launch.params, *launch.maps))
     )
     return (
         f"static void **arguments_{name};\n"
-        f"static void body_{name}() {{ void **arguments_ = arguments_{name}; {name}({', '.join(given)}); }}\n"
+        f"static void body_{name}() {{ void **arguments_ = arguments_{name}; {name}({', '.join(args)}); }}\n"
         f'extern "C" int launch_{name}(const unsigned *shape, void **arguments) {{\n'
         f"  arguments_{name} = arguments; return run(shape, body_{name}, {launch.cluster});\n}}\n"
         # the same with addresses of all values, as the driver gets them
         f'extern "C" int driver_{name}(const unsigned *shape, void **values) {{\n'
-        f"  void *slots[{count}];\n{held}  return launch_{name}(shape, slots);\n}}\n"
+        f"  void *slots[{count}];\n{slots}  return launch_{name}(shape, slots);\n}}\n"
     )

@@ -166,13 +166,13 @@ def _body(text: str, name: str) -> str:
     if "mma.sync" in text:
         a, b = (_TYPES[x] for x in name.split("_")[2:4])
         return f"mma_sync(acc, (const {a} *)a, (const {b} *)b);"
-    found = re.search(r"wgmma_m64n(\d+)k\d+_\w+_([mkr]+)_([nk]+)\(([\w ]+)\*acc", text)
-    if found:
-        columns, a, b, total = found.groups()
+    match = re.search(r"wgmma_m64n(\d+)k\d+_\w+_([mkr]+)_([nk]+)\(([\w ]+)\*acc", text)
+    if match:
+        columns, a, b, total = match.groups()
         t = _TYPES[name.split("_")[2]]
-        given = f"0, b, (const {t} *)a" if a == "rk" else "a, b, nullptr"
+        operands = f"0, b, (const {t} *)a" if a == "rk" else "a, b, nullptr"
         flags = f"{str(a == 'km').lower()}, {str(b == 'kn').lower()}"
-        return f"Product<{total.strip()}, {t}>{{acc, {given}, {columns}, {flags}}}.begin();"
-    found = re.search(r"ldmatrix\.sync\.aligned\.m8n8\.x(\d)(\.trans)?", text)
-    assert found, f"the instruction {name} has no emulation"
-    return f"ldmatrix(fragment, tile, {found[1]}, {'true' if found[2] else 'false'});"
+        return f"Product<{total.strip()}, {t}>{{acc, {operands}, {columns}, {flags}}}.begin();"
+    match = re.search(r"ldmatrix\.sync\.aligned\.m8n8\.x(\d)(\.trans)?", text)
+    assert match, f"the instruction {name} has no emulation"
+    return f"ldmatrix(fragment, tile, {match[1]}, {'true' if match[2] else 'false'});"

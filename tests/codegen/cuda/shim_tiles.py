@@ -144,10 +144,10 @@ class Map(ctypes.Structure):
     )  # fmt: skip
 
 
-def map_for(tile: TensorMapSpec, array: int) -> Map:
+def tensor_map_for(tile: TensorMapSpec, array: int) -> Map:
     """The map of an array at an address."""
-    made = Map(array, len(tile.shape), BY_NAME[tile.dtype].bytes, tile.swizzle)
+    tensor_map = Map(array, len(tile.shape), BY_NAME[tile.dtype].bytes, tile.swizzle)
     for n, axis in enumerate(reversed(range(len(tile.shape)))):
-        made.dims[n], made.box[n] = tile.shape[axis], tile.box[axis]
-        made.steps[n] = row_major(tile.shape)[axis] * made.size
-    return made
+        tensor_map.dims[n], tensor_map.box[n] = tile.shape[axis], tile.box[axis]
+        tensor_map.steps[n] = row_major(tile.shape)[axis] * tensor_map.size
+    return tensor_map

@@ -106,13 +106,13 @@ def test_text_of_products_of_clusters():
     np.testing.assert_array_equal(text_of(td.compile(product(), target="cuda"))(a, b), want)
 
 
-def broken(change) -> None:
-    made, (a, b, want) = programs.kernel_of(product()), operands()
-    changed = replace(made, body=programs.rewritten(made.body, change))
+def run_broken(change) -> None:
+    kernel, (a, b, want) = programs.kernel_of(product()), operands()
+    changed = replace(kernel, body=programs.map_statements(kernel.body, change))
     EmulatedExecutable(changed).run((a, b, np.zeros_like(want)))
 
 
-def test_a_slot_that_another_block_still_reads_is_found():
+def test_overwriting_a_slot_that_another_block_reads_is_a_hazard():
     """Consumers say only to their own block that they have used a slot, and that waits for no others."""
 
     def change(s):
@@ -123,27 +123,29 @@ def test_a_slot_that_another_block_still_reads_is_found():
         return s
 
     with pytest.raises(Hazard, match=r"another thread|what is being copied"):
-        broken(change)
+        run_broken(change)
 
 
-def test_arrivals_of_one_block_where_two_are_waited_for_are_found():
+def test_arrivals_of_one_block_instead_of_two_are_a_hazard():
     with pytest.raises(Hazard, match="waits for ever at slot 0 of 'c_k_o_used': 4 arrivals"):
-        broken(lambda s: replace(s, blocks=1) if isinstance(s, ArriveBarrier) and s.per_warp else s)
+        run_broken(
+            lambda s: replace(s, blocks=1) if isinstance(s, ArriveBarrier) and s.per_warp else s
+        )
 
 
-def test_a_tile_that_goes_to_one_block_alone_is_found():
+def test_a_tile_copied_to_one_block_only_is_a_hazard():
     with pytest.raises(Hazard, match="waits for ever at slot 0"):
-        broken(lambda s: replace(s, blocks=1) if isinstance(s, CopyTile) else s)
+        run_broken(lambda s: replace(s, blocks=1) if isinstance(s, CopyTile) else s)
 
 
-def test_the_wrong_half_of_a_tile_is_found():
+def test_the_wrong_half_of_a_tile_is_a_hazard():
     def change(s):
         if isinstance(s, CopyTile) and s.blocks > 1:
             return replace(s, index=(s.index[0], const(0), s.index[2]))
         return s
 
     with pytest.raises(Hazard, match=r"what is being copied|reads what nobody wrote"):
-        broken(change)
+        run_broken(change)
 
 
 def test_machine_code_of_clusters(tmp_path):

@@ -21,7 +21,7 @@ from tests.codegen.cuda.test_tensor_text import loop_of
 @pytest.mark.parametrize(
     "case, hopper",
     [
-        (Conv(stride=2, channels=24, made=40), False),
+        (Conv(stride=2, channels=24, filter_count=40), False),
         (Conv(batch=1, size=(6, 6), points="ncyx", filters="ocpq", channels=4), False),
         (Conv(batch=1, size=(6, 7), channels=16), True),
     ],

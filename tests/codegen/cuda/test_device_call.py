@@ -98,13 +98,13 @@ def f(fake, monkeypatch):
     """`2 * a + 1`, compiled for the fake driver."""
     a, f, i = td.Tensor("a", ("N",), td.f32), td.Func("f"), td.vars("i")
     f[i] = a[i] * 2 + 1
-    made = td.compile(f, target="cuda")
+    compiled = td.compile(f, target="cuda")
     driver = Driver(fake.path)
     kernel = programs.kernel_of(programs.scaled(1), N=100)
-    made.build = lambda _: CudaExecutable(MODULE, kernel.params, lambda: kernel, driver.device)
-    made._device_calls = device_call.DeviceCalls(made, driver.device)
+    compiled.build = lambda _: CudaExecutable(MODULE, kernel.params, lambda: kernel, driver.device)
+    compiled._device_calls = device_call.DeviceCalls(compiled, driver.device)
     monkeypatch.setattr("tdsl.codegen.cuda.executable.driver", lambda: driver)
-    return made
+    return compiled
 
 
 def aligned(count=100):
@@ -126,7 +126,7 @@ def values(result):
     return np.ctypeslib.as_array((ctypes.c_float * 100).from_address(place))
 
 
-def test_arrays_on_a_gpu_are_used_where_they_are(f):
+def test_gpu_arrays_are_used_without_a_copy(f):
     x, out = filled(), aligned()
     result = f(OnGpu(x))
     assert (result.shape, result.dtype) == ((100,), np.float32)
@@ -138,7 +138,7 @@ def test_arrays_on_a_gpu_are_used_where_they_are(f):
 
 
 @pytest.mark.parametrize("kind", [OnGpu, Lent])
-def test_the_second_call_gives_what_the_first_one_gave(f, fake, kind):
+def test_the_fast_path_gives_the_result_of_the_slow_path(f, fake, kind):
     x, out = filled(), aligned()
     for _ in range(3):
         out[:] = 0
@@ -157,7 +157,7 @@ def test_results_are_arguments_of_the_next_call(f, fake):
     np.testing.assert_array_equal(again.numpy(), ((X * 2 + 1) * 2 + 1) * 2 + 1)
 
 
-def test_memory_of_results_is_given_back(f, fake):
+def test_memory_of_results_is_freed(f, fake):
     x = Lent(filled())
     f(x)
     before = fake.live
@@ -166,13 +166,13 @@ def test_memory_of_results_is_given_back(f, fake):
     assert fake.live == before
 
 
-def test_arrays_of_the_cpu_go_with_those_of_a_gpu(f):
+def test_cpu_and_gpu_arrays_in_one_call(f):
     out = aligned()
     f(X, out=OnGpu(out))
     np.testing.assert_array_equal(out, X * 2 + 1)
 
 
-def test_arrays_of_the_cpu_are_copied_there_and_back(f):
+def test_cpu_arrays_are_copied_to_the_gpu_and_back(f):
     np.testing.assert_array_equal(f(X), X * 2 + 1)
 
 
@@ -205,7 +205,7 @@ def test_an_address_of_another_gpu_is_refused(f, fake):
 
 
 @pytest.mark.parametrize("kind", [OnGpu, Lent])
-def test_outputs_have_memory_of_their_own(f, kind):
+def test_outputs_must_not_share_memory(f, kind):
     x = aligned()
     f(kind(filled()), out=kind(aligned()))
     with pytest.raises(td.TypeMismatch, match="f in out= shares memory with a"):
@@ -217,7 +217,7 @@ def test_outputs_have_memory_of_their_own(f, kind):
 # Streams.
 
 
-def test_calls_run_on_the_stream_that_is_asked_for(f, fake):
+def test_calls_run_on_the_selected_stream(f, fake):
     x = OnGpu(filled())
     with td.cuda.stream(7):
         result = f(x)
@@ -228,13 +228,13 @@ def test_calls_run_on_the_stream_that_is_asked_for(f, fake):
     assert fake.log() == f"{LAUNCH}\n"
 
 
-def test_arrays_of_the_cpu_are_copied_on_the_stream_that_is_asked_for(f, fake):
+def test_cpu_arrays_are_copied_on_the_selected_stream(f, fake):
     with td.cuda.stream(7):
         f(X)
     assert fake.log() == f"{LAUNCH} stream 7\n"
 
 
-def test_a_library_is_followed_to_its_stream(f, fake, monkeypatch):
+def test_the_stream_of_a_library_is_used(f, fake, monkeypatch):
     x = Lent(filled())
     f(x)
     monkeypatch.setattr(Lent, "stream", 9)
@@ -244,7 +244,7 @@ def test_a_library_is_followed_to_its_stream(f, fake, monkeypatch):
         assert fake.log() == f"{LAUNCH} stream 9\n"
 
 
-def test_another_stream_waits_for_those_of_the_arrays(f, fake, monkeypatch):
+def test_the_selected_stream_waits_for_streams_of_arrays(f, fake, monkeypatch):
     monkeypatch.setattr(Lent, "stream", 9)
     x = Lent(filled())
     f(x)
@@ -269,10 +269,10 @@ def test_results_of_one_stream_are_waited_for_on_another(f, fake):
     assert fake.log() == f"record on 7\nstream 8 waits\n{LAUNCH} stream 8\n"
 
 
-def test_calls_on_another_stream_are_prepared_once(f, monkeypatch):
-    made = []
+def test_calls_on_another_stream_share_the_fast_path(f, monkeypatch):
+    fast_launches = []
     real = device_call.fast_launch
-    monkeypatch.setattr(device_call, "fast_launch", lambda *a: made.append(1) or real(*a))
+    monkeypatch.setattr(device_call, "fast_launch", lambda *a: fast_launches.append(1) or real(*a))
     x = Lent(filled())
     for _ in range(3):
         with td.cuda.stream(
@@ -280,7 +280,7 @@ def test_calls_on_another_stream_are_prepared_once(f, monkeypatch):
         ):  # the library works on another one, so these calls take the slow path
             f(x)
     f(x)
-    assert len(made) == 1
+    assert len(fast_launches) == 1
 
 
 class Torch:
@@ -334,7 +334,7 @@ def test_a_thread_without_a_context_gets_one(f, fake):
     np.testing.assert_array_equal(f(x).numpy(), X * 2 + 1)
 
 
-def test_threads_have_arguments_of_their_own(f, fake):
+def test_threads_use_separate_argument_blocks(f, fake):
     fake.quiet()
     wrong = []
 
@@ -354,7 +354,7 @@ def test_threads_have_arguments_of_their_own(f, fake):
     assert not wrong
 
 
-def test_a_call_that_fits_an_earlier_one_costs_little(record_property):
+def test_the_fast_path_costs_little(record_property):
     cost = launch_cost.costs()["f(x, y, out=z)"]
     record_property("microseconds_of_a_call", cost)
     assert cost < 10 * launch_cost.GOAL_US  # a busy machine must not fail the test

@@ -46,11 +46,11 @@ def test_a_transpose_through_shared_memory(m, n):
 
 
 @pytest.mark.parametrize("m, n", [(3, 64), (5, 33), (2, 7)])
-def test_parts_of_a_sum_are_passed_on_in_shared_memory(m, n):
+def test_partial_sums_in_shared_memory(m, n):
     agrees(programs.row_sums(), a=numbers(m, n))
 
 
-def test_funcs_at_the_root_are_kernels_of_their_own():
+def test_funcs_at_the_root_are_separate_kernels():
     a, g, f = td.Tensor("a", ("N",), td.i32), td.Func("g"), td.Func("f")
     g[i] = a[i] * 2
     f[i] = g[i] + g[i + 1]
@@ -61,7 +61,7 @@ def test_funcs_at_the_root_are_kernels_of_their_own():
     agrees(s, a=numbers(30))
 
 
-def test_what_no_schedule_mentions_runs_in_one_thread():
+def test_unscheduled_funcs_run_in_one_thread():
     a, f = td.Tensor("a", ("N",), td.i32), td.Func("f")
     f[i] = a[i] + 1
     agrees(td.Schedule(f), a=numbers(9))
@@ -78,7 +78,7 @@ def test_atomic_updates_of_many_threads():
     agrees(s, a=numbers(200))
 
 
-def test_a_stage_of_one_point_is_one_threads_work():
+def test_a_stage_of_one_point_runs_in_one_thread():
     a, g, f = td.Tensor("a", ("M", "N"), td.i32), td.Func("g"), td.Func("f")
     g[i] = 0
     r = td.range("r", 0, 4)
@@ -114,7 +114,9 @@ def test_only_kernels_of_a_gpu_are_emulated():
 
 
 def emulated(kernel: Kernel, change: Callable[[Stmt], Stmt], *arrays) -> None:
-    EmulatedExecutable(replace(kernel, body=programs.rewritten(kernel.body, change))).run(arrays)
+    EmulatedExecutable(replace(kernel, body=programs.map_statements(kernel.body, change))).run(
+        arrays
+    )
 
 
 def matmul_kernel() -> tuple[Kernel, tuple]:
@@ -133,7 +135,7 @@ def test_each_barrier_is_needed():
     EmulatedExecutable(kernel).run(arrays)
 
 
-def test_a_barrier_that_some_threads_do_not_reach_is_found():
+def test_a_barrier_that_some_threads_do_not_reach_is_a_hazard():
     kernel, arrays = matmul_kernel()
     thread = next(s.name for s in _loops(kernel) if s.kind == "threadIdx.x")
 
@@ -145,7 +147,7 @@ def test_a_barrier_that_some_threads_do_not_reach_is_found():
         emulated(kernel, change, *arrays)
 
 
-def test_an_index_outside_is_found():
+def test_an_index_out_of_bounds_is_a_hazard():
     kernel = programs.kernel_of(programs.scaled(1), N=100)
 
     def change(s: Stmt) -> Stmt:
@@ -155,7 +157,7 @@ def test_an_index_outside_is_found():
         emulated(kernel, change, numbers(100, dtype=np.float32), np.zeros(100, np.float32))
 
 
-def test_a_copy_that_leaves_out_elements_is_found():
+def test_a_copy_that_omits_elements_is_a_hazard():
     kernel, arrays = matmul_kernel()
 
     def change(s: Stmt) -> Stmt:
@@ -167,7 +169,7 @@ def test_a_copy_that_leaves_out_elements_is_found():
         emulated(kernel, change, *arrays)
 
 
-def test_a_register_that_is_not_started_is_found():
+def test_an_uninitialised_register_is_a_hazard():
     kernel, arrays = matmul_kernel()
 
     def change(s: Stmt) -> Stmt:
@@ -178,7 +180,7 @@ def test_a_register_that_is_not_started_is_found():
         emulated(kernel, change, *arrays)
 
 
-def test_threads_that_write_one_element_are_found():
+def test_threads_that_write_one_element_are_a_hazard():
     kernel = programs.kernel_of(programs.scaled(1), N=64)
 
     def change(s: Stmt) -> Stmt:
@@ -188,7 +190,7 @@ def test_threads_that_write_one_element_are_found():
         emulated(kernel, change, numbers(64, dtype=np.float32), np.zeros(64, np.float32))
 
 
-def test_blocks_that_write_one_element_are_found():
+def test_blocks_that_write_one_element_are_a_hazard():
     kernel = programs.kernel_of(programs.scaled(1), N=128)
     block = next(s.name for s in _loops(kernel) if s.kind == "blockIdx.x")
 
@@ -201,7 +203,7 @@ def test_blocks_that_write_one_element_are_found():
         emulated(kernel, change, numbers(128, dtype=np.float32), np.zeros(128, np.float32))
 
 
-def test_shared_memory_of_each_thread_alone_is_found():
+def test_thread_private_memory_instead_of_shared_is_a_hazard():
     kernel, arrays = matmul_kernel()
 
     def change(s: Stmt) -> Stmt:
@@ -211,7 +213,7 @@ def test_shared_memory_of_each_thread_alone_is_found():
         emulated(kernel, change, *arrays)
 
 
-def test_registers_that_all_threads_share_are_found():
+def test_shared_memory_instead_of_registers_is_a_hazard():
     kernel, arrays = matmul_kernel()
 
     def change(s: Stmt) -> Stmt:
@@ -221,7 +223,7 @@ def test_registers_that_all_threads_share_are_found():
         emulated(kernel, change, *arrays)
 
 
-def test_a_wrong_index_of_a_tile_is_found():
+def test_a_wrong_index_of_a_tile_is_a_hazard():
     kernel, arrays = matmul_kernel()
 
     def change(s: Stmt) -> Stmt:
@@ -233,7 +235,7 @@ def test_a_wrong_index_of_a_tile_is_found():
         emulated(kernel, change, *arrays)
 
 
-def test_a_stage_made_by_every_thread_is_found():
+def test_a_stage_computed_by_every_thread_is_a_hazard():
     kernel = programs.kernel_of(programs.row_sums(), M=2, N=64)
 
     def change(s: Stmt) -> Stmt:
@@ -241,22 +243,24 @@ def test_a_stage_made_by_every_thread_is_found():
             return For(s.name, s.lo, s.extent, "serial", If(TRUE, s.body))
         return s
 
-    every = For("t", const(0), const(2), "threadIdx.x", programs.rewritten(kernel.body, change))
+    every = For(
+        "t", const(0), const(2), "threadIdx.x", programs.map_statements(kernel.body, change)
+    )
     broken = EmulatedExecutable(replace(kernel, body=every))
     with pytest.raises(td.Hazard):
         broken.run((numbers(2, 64), np.zeros(2, np.int32)))
 
 
 def _loops(kernel: Kernel) -> list[For]:
-    found: list[For] = []
+    loops: list[For] = []
 
     def change(s: Stmt) -> Stmt:
         if isinstance(s, For):
-            found.append(s)
+            loops.append(s)
         return s
 
-    programs.rewritten(kernel.body, change)
-    return found
+    programs.map_statements(kernel.body, change)
+    return loops
 
 
 def copied(shape: tuple[int, int], axes: tuple[str, ...], scope: str = "") -> td.Schedule:
@@ -315,8 +319,8 @@ def test_serial_loops_of_one_thread_are_right():
         return o
 
     x = np.random.default_rng(0).random((9, 9)) + 9 * np.eye(9)
-    made = td.emulate(eliminated.compile(target="cuda"))(x)
-    np.testing.assert_allclose(made, eliminated(x), rtol=1e-12)
+    result = td.emulate(eliminated.compile(target="cuda"))(x)
+    np.testing.assert_allclose(result, eliminated(x), rtol=1e-12)
 
 
 def test_one_thread_that_exchanges_elements_has_what_it_read_before():

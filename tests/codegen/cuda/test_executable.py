@@ -35,7 +35,7 @@ def executable(fake: FakeDriver, m: module.Module = MODULE) -> CudaExecutable:
     return CudaExecutable(m, kernel.params, lambda: kernel, lambda: Driver(fake.path).device())
 
 
-def test_arrays_are_copied_there_and_back(fake):
+def test_arrays_are_copied_to_the_gpu_and_back(fake):
     out = np.zeros(100, np.float32)
     executable(fake).run([X, out])
     np.testing.assert_array_equal(out, X * 2 + 1)
@@ -49,7 +49,7 @@ def test_arrays_of_any_layout(fake):
     assert not wide[1::2].any()
 
 
-def test_large_shared_memory_is_asked_for_once(fake):
+def test_large_shared_memory_is_requested_once(fake):
     large = replace(MODULE, kernels=(replace(RECORD, shared=100_000),))
     run = executable(fake, large).run
     for _ in range(2):
@@ -59,15 +59,15 @@ def test_large_shared_memory_is_asked_for_once(fake):
     assert lines[1:] == ["f_kernel grid 1 1 1 block 64 1 1 shared 100000"] * 2
 
 
-def test_tensor_maps_are_made_for_the_arrays_of_a_call(fake):
+def test_tensor_maps_are_encoded_for_the_arrays_of_a_call(fake):
     tile = TensorMapSpec("a", "f32", (10, 12), (8, 4))
     with_map = replace(MODULE, kernels=(replace(RECORD, maps=(tile,)),))
-    made = executable(fake, with_map)
+    program = executable(fake, with_map)
     for _ in range(2):
-        made.run([X, np.zeros(100, np.float32)])
+        program.run([X, np.zeros(100, np.float32)])
     text = "map of type 7, 10 x 12, 48 bytes apart, box 8 x 4"
     assert fake.log().splitlines()[0] == text
-    made.run([X, np.zeros(100, np.float32)])
+    program.run([X, np.zeros(100, np.float32)])
     assert fake.log().count(text) <= 3  # only where the address is another one
 
 
@@ -89,15 +89,15 @@ def test_code_for_another_architecture_is_refused(fake):
 
 
 @pytest.mark.parametrize(
-    "arch, own, runs",
+    "arch, gpu, runs",
     [
         ("sm_80", "sm_80", True), ("sm_80", "sm_86", True), ("sm_86", "sm_80", False),
         ("sm_80", "sm_90", False), ("sm_90", "sm_90", True), ("sm_90a", "sm_90", True),
         ("sm_90a", "sm_100", False),
     ],
 )  # fmt: skip
-def test_where_code_runs(arch, own, runs):
-    assert runs_on(arch, own) == runs
+def test_compatible_architectures(arch, gpu, runs):
+    assert runs_on(arch, gpu) == runs
 
 
 def test_without_a_driver_the_error_says_what_to_do():
@@ -106,7 +106,7 @@ def test_without_a_driver_the_error_says_what_to_do():
     assert "td.emulate" in caught.value.hint
 
 
-def test_without_a_driver_nothing_is_compiled_before_it_is_said(monkeypatch):
+def test_a_missing_driver_is_an_error_before_compilation(monkeypatch):
     monkeypatch.setattr(
         "tdsl.codegen.cuda.executable.driver", lambda: Driver("libthere-is-none.so")
     )
@@ -120,7 +120,7 @@ def test_without_a_driver_nothing_is_compiled_before_it_is_said(monkeypatch):
         f(np.ones((32, 16), np.int32), np.ones((17, 64), np.int32))
 
 
-def test_launch_says_how_kernels_run():
+def test_launch_shows_configurations_of_kernels():
     pytest.importorskip("tvm")
     s = programs.matmul()
     f = td.compile(s, target="cuda", M=32, K=16, N=64)

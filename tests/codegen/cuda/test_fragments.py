@@ -43,7 +43,7 @@ def test_each_form_of_mma(name):
 
 @pytest.mark.parametrize("turned_a", [False, True])
 @pytest.mark.parametrize("turned_b", [False, True])
-def test_operands_either_way_in_memory(turned_a, turned_b):
+def test_row_and_column_major_operands(turned_a, turned_b):
     loads = (
         f"ldmatrix_x4{'_trans' * turned_a}_a_f16",
         f"ldmatrix_x{'2' if turned_a else '4'}{'_trans' * (not turned_b)}_b_f16",
@@ -66,7 +66,7 @@ def run(broken: Kernel) -> None:
 
 
 @pytest.mark.parametrize("n", [0, 1])
-def test_a_barrier_that_is_missing_around_an_instruction_is_found(n):
+def test_a_missing_barrier_around_an_instruction_is_a_hazard(n):
     whole = kernel()
     assert programs.barriers(whole) == 2
     broken = replace(whole, body=programs.without_barrier(whole.body, n))
@@ -74,7 +74,7 @@ def test_a_barrier_that_is_missing_around_an_instruction_is_found(n):
         run(broken)
 
 
-def test_sums_that_are_not_started_are_found():
+def test_uninitialised_accumulators_are_a_hazard():
     whole = kernel()
 
     def change(s):
@@ -83,7 +83,7 @@ def test_sums_that_are_not_started_are_found():
     def _starts(s):
         return s.name.endswith("_register")
 
-    body = programs.rewritten(
+    body = programs.map_statements(
         whole.body,
         lambda s: replace(s, extent=const(3)) if isinstance(s, For) and _starts(s) else s,
     )
@@ -105,7 +105,7 @@ def test_a_thread_that_touches_registers_of_another_one_is_refused():
     with pytest.raises(
         td.ScheduleError, match="accessed by a thread that does not own the element"
     ):
-        EmulatedExecutable(replace(whole, body=programs.rewritten(whole.body, shifted)))
+        EmulatedExecutable(replace(whole, body=programs.map_statements(whole.body, shifted)))
 
 
 def test_a_fragment_without_an_instruction_is_refused():

@@ -112,19 +112,19 @@ def test_machine_code_writes_16_bytes_at_a_time(to, tmp_path):
     assert words[first:].index("STG") > words[first:].index("WARPGROUP.DEPBAR.LE gsb0, 0x0")
 
 
-def changed(made: Kernel, change: Callable[[Stmt], Stmt]) -> Kernel:
-    return replace(made, body=programs.rewritten(made.body, change))
+def with_changed_statements(kernel: Kernel, change: Callable[[Stmt], Stmt]) -> Kernel:
+    return replace(kernel, body=programs.map_statements(kernel.body, change))
 
 
-def test_a_barrier_of_a_group_left_out_is_found():
-    made = programs.kernel_of(layer(256, 128, 64, to=td.f32, blocks=1))
-    total = sum(isinstance(s, Barrier) for s in walk(made.body))
+def test_a_missing_group_barrier_is_a_hazard():
+    kernel = programs.kernel_of(layer(256, 128, 64, to=td.f32, blocks=1))
+    total = sum(isinstance(s, Barrier) for s in walk(kernel.body))
     assert total == 2
     (a, b), want = operands(256, 128, 64, td.f32)
     for n in range(total):
         seen = iter(range(total))
-        left = changed(
-            made,
+        left = with_changed_statements(
+            kernel,
             lambda s, n=n, seen=seen: (
                 Block(()) if isinstance(s, Barrier) and next(seen) == n else s
             ),
@@ -134,7 +134,7 @@ def test_a_barrier_of_a_group_left_out_is_found():
 
 
 @pytest.mark.parametrize("scope", ["group", "shared"])
-def test_rows_of_threads_have_memory_of_their_own(scope, rng):
+def test_rows_of_threads_have_separate_memory(scope, rng):
     s, x = turned(scope), rng.integers(0, 99, (8, 32), np.int32)
     compiled = td.compile(s, target="cuda")
     np.testing.assert_array_equal(td.emulate(compiled)(x), x[:, ::-1])
@@ -142,7 +142,7 @@ def test_rows_of_threads_have_memory_of_their_own(scope, rng):
         np.testing.assert_array_equal(text_of(compiled)(x), x[:, ::-1])
 
 
-def test_a_barrier_of_groups_is_too_weak_for_what_others_pass_on(rng):
+def test_a_group_barrier_does_not_order_other_groups(rng):
     def weak(s: Stmt) -> Stmt:
         return Barrier(group=True) if isinstance(s, Barrier) else s
 
@@ -151,7 +151,7 @@ def test_a_barrier_of_groups_is_too_weak_for_what_others_pass_on(rng):
     EmulatedExecutable(others).run((x, got))
     np.testing.assert_array_equal(got, x[::-1, ::-1])
     with pytest.raises(Hazard, match="reads what another thread"):
-        EmulatedExecutable(changed(others, weak)).run((x, got))
-    own = programs.kernel_of(turned("group"))
-    EmulatedExecutable(changed(own, weak)).run((x, got))
+        EmulatedExecutable(with_changed_statements(others, weak)).run((x, got))
+    kernel = programs.kernel_of(turned("group"))
+    EmulatedExecutable(with_changed_statements(kernel, weak)).run((x, got))
     np.testing.assert_array_equal(got, x[:, ::-1])

@@ -39,7 +39,7 @@ def test_products_are_right(stages):
     np.testing.assert_array_equal(got, a.astype(np.float32) @ b.astype(np.float32))
 
 
-def test_a_warpgroup_more_asks_and_warps_give_back():
+def test_a_producer_warpgroup_fetches_and_warps_release_slots():
     kernel = programs.kernel_of(product(128, 256, 128))
     (launch,) = launches_of(kernel).launches
     assert launch.block == (128, 1, 2 + 1)
@@ -47,11 +47,11 @@ def test_a_warpgroup_more_asks_and_warps_give_back():
     assert all(s.group for s in walk(kernel.body) if isinstance(s, Barrier))
 
 
-def test_products_stand_back_to_back_in_machine_code(tmp_path):
-    made = module.build(launches_of(programs.kernel_of(product(1024, 1024, 1024))), "sm_90a")
-    (kernel,) = made.kernels
-    assert (kernel.spills, kernel.stack, made.warnings) == (0, 0, ())
-    text = sass(made, tmp_path)
+def test_wgmmas_are_back_to_back_in_machine_code(tmp_path):
+    compiled = module.build(launches_of(programs.kernel_of(product(1024, 1024, 1024))), "sm_90a")
+    (kernel,) = compiled.kernels
+    assert (kernel.spills, kernel.stack, compiled.warnings) == (0, 0, ())
+    text = sass(compiled, tmp_path)
     lines = [x for x in text.splitlines() if re.search(r"\b(HGMMA|BAR|WARPGROUP|UTMALDG)\b", x)]
     words = [re.search(r"\b(HGMMA|BAR|WARPGROUP|UTMALDG)\b", x)[1] for x in lines]
     assert words.count("HGMMA") >= 4 and "UTMALDG" in words
@@ -63,10 +63,10 @@ def test_products_stand_back_to_back_in_machine_code(tmp_path):
 
 def test_rows_of_several_swizzles_are_fetched_panel_by_panel(tmp_path):
     s = product(1024, 1024, 1024, block=(128, 256, 64), warp=(64, 256), stages=4)
-    made = module.build(launches_of(programs.kernel_of(s)), "sm_90a")
-    (kernel,) = made.kernels
+    compiled = module.build(launches_of(programs.kernel_of(s)), "sm_90a")
+    (kernel,) = compiled.kernels
     assert (kernel.block, kernel.spills, kernel.stack) == ((128, 1, 3), 0, 0)
     assert [x.box for x in kernel.maps] == [(128, 64), (64, 64)]
-    text = sass(made, tmp_path)
+    text = sass(compiled, tmp_path)
     assert len(re.findall(r"\bUTMALDG", text)) >= 1 + 4
     assert not re.findall(r"\b(LDGSTS|LDL|STL)\b", text)

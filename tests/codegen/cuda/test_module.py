@@ -27,7 +27,7 @@ tvm = pytest.importorskip("tvm", reason='pip install "tdsl[cuda]"')
 i, j, k = td.vars("i j k")
 
 
-def made(s: td.Schedule, arch: str = "sm_90a", **sizes: int) -> module.Module:
+def build(s: td.Schedule, arch: str = "sm_90a", **sizes: int) -> module.Module:
     return module.build(launches_of(programs.kernel_of(s, **sizes)), arch)
 
 
@@ -60,7 +60,7 @@ def test_a_matmul_has_wide_loads_and_a_product_for_each_sum(arch, tmp_path):
     for t in (a, b):
         s.cache_read(t, c, at=ko, scope="shared").cooperate(4)
     s[c].unroll(i0).unroll(j0).unroll(ki)
-    m = made(s, arch)
+    m = build(s, arch)
     (kernel,) = m.kernels
     assert (kernel.grid, kernel.block, kernel.shared) == ((4, 4, 1), (16, 16, 1), 0)
     assert (kernel.spills, kernel.stack, kernel.used_shared) == (0, 0, 2 * 64 * 16 * 4)
@@ -78,7 +78,7 @@ def test_threads_combine_sums_by_shuffles(arch, tmp_path):
     s = td.Schedule(f)
     _, thread = s[f].split(k, 256)
     s[f].bind(i, "blockIdx.x").bind(thread, "threadIdx.x")
-    m = made(s, arch)
+    m = build(s, arch)
     (kernel,) = m.kernels
     assert (kernel.spills, kernel.stack, kernel.used_shared) == (0, 0, 32)
     text = sass(m, tmp_path)
@@ -88,8 +88,8 @@ def test_threads_combine_sums_by_shuffles(arch, tmp_path):
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
 @pytest.mark.parametrize("stages", [2, 3, 4])
-def test_a_pipelined_matmul_copies_past_the_registers(arch, stages, tmp_path):
-    m = made(programs.matmul(td.f32, stages=stages), arch, M=256, K=64, N=256)
+def test_a_pipelined_matmul_copies_asynchronously(arch, stages, tmp_path):
+    m = build(programs.matmul(td.f32, stages=stages), arch, M=256, K=64, N=256)
     (kernel,) = m.kernels
     assert (kernel.spills, kernel.stack) == (0, 0)
     assert kernel.used_shared == stages * (16 * 8 + 8 * 32) * 4
@@ -107,11 +107,11 @@ TILES = {
 }
 
 
-def test_parts_that_are_added_up_at_once_are_updates_without_an_answer(tmp_path):
+def test_atomic_sums_use_reductions_without_a_result(tmp_path):
     c, _ = dense_layer(256, 256, 256)
     s = td.Schedule(c)
     td.recipes.block_tiles(s[c], parts=4, atomic=True)
-    m = made(s)
+    m = build(s)
     assert [(x.spills, x.stack) for x in m.kernels] == [(0, 0)] * 2
     text = sass(m, tmp_path)
     assert count(text, r"\bRED(G)?\.E\.ADD") == 16 and not re.search(r"\bATOM", text)
@@ -123,7 +123,7 @@ def test_layers_in_tiles_keep_their_sums_in_registers(choices, arch, tmp_path):
     c, y = dense_layer(4096, 4096, 4096)
     s = td.Schedule(y)
     plan = td.recipes.block_tiles(s[c], **TILES[choices])
-    m = made(s, arch)
+    m = build(s, arch)
     assert all((x.spills, x.stack) == (0, 0) for x in m.kernels)
     text = sass(m, tmp_path)
     assert count(text, r"\bFFMA\b") == prod(plan.each) * plan.tile[2]
@@ -140,7 +140,7 @@ ROWS = {"softmax": (1, 2), "layer norm": (3, 2), "log-sum-exp": (1, 2)}  # array
 def test_rows_are_read_once_and_stay_in_registers(name, length, arch, tmp_path):
     arrays, reductions = ROWS[name]
     s, plan = scheduled(name, 4096, length)
-    m = made(s, arch)
+    m = build(s, arch)
     (kernel,) = m.kernels
     assert (kernel.spills, kernel.stack) == (0, 0)
     text = sass(m, tmp_path)
@@ -157,7 +157,7 @@ def test_long_rows_times_a_vector_leave_registers_for_other_blocks(arch, tmp_pat
     y = times_a_vector(4096, 4096)
     s = td.Schedule(y)
     td.recipes.block_rows(s[y])
-    m = made(s, arch)
+    m = build(s, arch)
     (kernel,) = m.kernels
     assert (kernel.spills, kernel.stack) == (0, 0) and kernel.registers <= 96
     text = sass(m, tmp_path)
@@ -168,7 +168,7 @@ def test_long_rows_times_a_vector_leave_registers_for_other_blocks(arch, tmp_pat
 @pytest.mark.parametrize("length, wide", [(3, 0), (8, 1), (17, 0)])
 def test_short_rows_are_loaded_once_by_neighbours(length, wide, arch, tmp_path):
     s, _ = scheduled("softmax", 10_000, length)
-    m = made(s, arch)
+    m = build(s, arch)
     (kernel,) = m.kernels
     assert (kernel.spills, kernel.stack) == (0, 0)
     text = sass(m, tmp_path)
@@ -184,7 +184,7 @@ def test_rows_that_follow_each_other_are_accesses_of_16_bytes(shape, arch, tmp_p
     f[at] = a[at] * 2
     s = td.Schedule(f)
     td.recipes.elements(s[f])
-    m = made(s, arch)
+    m = build(s, arch)
     assert (m.kernels[0].spills, m.kernels[0].stack) == (0, 0)
     text = sass(m, tmp_path)
     assert count(text, r"\bLDG\.E\.128") == count(text, r"\bLDG") == 1
@@ -197,7 +197,7 @@ def test_a_transpose_moves_each_element_through_shared_memory_once(arch, tmp_pat
     f[i, j] = a[j, i]
     s = td.Schedule(f)
     td.recipes.block_transpose(s[f])
-    m = made(s, arch)
+    m = build(s, arch)
     (kernel,) = m.kernels
     assert (kernel.block, kernel.spills, kernel.used_shared) == ((32, 8, 1), 0, 32 * 33 * 4)
     text = sass(m, tmp_path)
@@ -205,9 +205,9 @@ def test_a_transpose_moves_each_element_through_shared_memory_once(arch, tmp_pat
     assert counts == [4, 4, 4, 4, 1]
 
 
-@pytest.mark.parametrize("apart", [False, True])
-def test_tiles_are_copied_by_the_unit_for_them(apart, tmp_path):
-    m = made(programs.matmul(td.f32, stages=3, bulk=True, apart=apart), M=256, K=512, N=256)
+@pytest.mark.parametrize("producer", [False, True])
+def test_tiles_are_copied_by_tma(producer, tmp_path):
+    m = build(programs.matmul(td.f32, stages=3, bulk=True, producer=producer), M=256, K=512, N=256)
     (kernel,) = m.kernels
     assert (kernel.spills, kernel.stack) == (0, 0)
     assert [(x.array, x.shape, x.box) for x in kernel.maps] == [
@@ -228,7 +228,7 @@ def test_more_blocks_at_a_time_leave_fewer_registers():
         s = td.Schedule(y)
         td.recipes.block_tiles(s[c])
         s[c].launch_bounds(blocks)
-        m = made(s)
+        m = build(s)
         assert f"__launch_bounds__(256, {blocks})" in m.source
         used.append(m.kernels[0].registers)
     assert 65536 // 256 >= used[0] >= used[1] > used[2]
@@ -241,7 +241,7 @@ def test_windows_are_read_from_shared_memory(name, arch, tmp_path):
     f = WINDOWS[name](1024, 2048)
     s = td.Schedule(f)
     td.recipes.block_stencil(s[f])
-    m = made(s, arch)
+    m = build(s, arch)
     (kernel,) = m.kernels
     assert (kernel.spills, kernel.stack) == (0, 0)
     text = sass(m, tmp_path)
@@ -255,7 +255,7 @@ def test_windows_are_read_from_shared_memory(name, arch, tmp_path):
 def test_convolutions_keep_their_sums_in_registers(name, arch, tmp_path):
     s = td.Schedule(CONVOLUTIONS[name](8, 64, 128, 28, 32))
     plan = td.recipes.block_conv(s["f"])
-    m = made(s, arch)
+    m = build(s, arch)
     (kernel,) = m.kernels
     assert (kernel.spills, kernel.stack) == (0, 0)
     text = sass(m, tmp_path)
@@ -264,13 +264,13 @@ def test_convolutions_keep_their_sums_in_registers(name, arch, tmp_path):
 
 
 def test_vectors_are_loaded_and_stored_as_wholes(tmp_path):
-    text = sass(made(programs.scaled(), N=4096), tmp_path)
+    text = sass(build(programs.scaled(), N=4096), tmp_path)
     assert count(text, r"\bLDG\.E\.128") == count(text, r"\bSTG\.E\.128") == 1
 
 
 @pytest.mark.parametrize("dtype", [td.f16, td.bf16, td.f8e4m3, td.i8])
 def test_tiles_of_narrow_types_compile(dtype):
-    m = made(programs.matmul(dtype), M=32, K=16, N=64)
+    m = build(programs.matmul(dtype), M=32, K=16, N=64)
     assert all(x.spills == 0 for x in m.kernels)
 
 
@@ -284,7 +284,7 @@ def test_arrays_of_every_type_compile():
     for f in funcs:
         lanes = s[f].vectorize(i, 4).loops[0]
         s[f].bind(lanes, "threadIdx.x")
-    assert len(made(s).kernels) == len(funcs)
+    assert len(build(s).kernels) == len(funcs)
 
 
 EXPRESSIONS = {
@@ -317,12 +317,12 @@ def test_every_kind_of_arithmetic_compiles():
     s = td.Schedule(*funcs)
     for f in funcs:
         s[f].bind(i, "threadIdx.x")
-    kernels = made(s).kernels
+    kernels = build(s).kernels
     assert len(kernels) == len(EXPRESSIONS)
     assert {x.block for x in kernels} == {(64, 1, 1)}
 
 
-def test_large_shared_memory_is_asked_for_at_the_launch():
+def test_large_shared_memory_is_requested_at_the_launch():
     a, f = td.Tensor("a", (128, 512), td.f32), td.Func("f")
     f[i, j] = a[i, 511 - j]
     s = td.Schedule(f)
@@ -331,12 +331,12 @@ def test_large_shared_memory_is_asked_for_at_the_launch():
     _, lane = s[f].split(j, 32)
     s[f].bind(lane, "threadIdx.x")
     s.cache_read(a, f, at=row, scope="shared").cooperate(4)
-    (kernel,) = made(s).kernels
+    (kernel,) = build(s).kernels
     assert kernel.shared == kernel.used_shared == 32 * 512 * 4
 
 
 def test_text_and_machine_code_are_the_same_each_time():
-    first, again = (made(programs.matmul(), M=100, K=30, N=70) for _ in range(2))
+    first, again = (build(programs.matmul(), M=100, K=30, N=70) for _ in range(2))
     assert first == again
 
 
@@ -347,22 +347,22 @@ from tests.codegen.cuda import programs
 import tdsl as td
 f = td.compile(programs.matmul(td.f16, 8, 3, bulk=True), target="cuda", M=32, K=16, N=64)
 module = f.launch
-made = hashlib.sha256(module.source.encode() + module.cubin).hexdigest()
-print(made, cache.info().hits, bool({"tvm", "cuda"} & set(sys.modules)))
+digest = hashlib.sha256(module.source.encode() + module.cubin).hexdigest()
+print(digest, cache.info().hits, bool({"tvm", "cuda"} & set(sys.modules)))
 """
 
 
-def test_a_second_process_compiles_nothing_and_a_third_the_same(tmp_path):
+def test_a_second_process_uses_the_cache(tmp_path):
     shown = []
     for seed, folder in enumerate(("one", "one", "other")):
-        own = {"PYTHONHASHSEED": str(seed), "TDSL_CACHE_DIR": str(tmp_path / folder)}
+        variables = {"PYTHONHASHSEED": str(seed), "TDSL_CACHE_DIR": str(tmp_path / folder)}
         command = [sys.executable, "-c", CHILD]
         done = subprocess.run(
-            command, capture_output=True, text=True, check=True, env={**os.environ, **own}
+            command, capture_output=True, text=True, check=True, env={**os.environ, **variables}
         )
         shown.append(done.stdout.split())
-    made = shown[0][0]
-    assert shown == [[made, "0", "True"], [made, "1", "False"], [made, "0", "True"]]
+    digest = shown[0][0]
+    assert shown == [[digest, "0", "True"], [digest, "1", "False"], [digest, "0", "True"]]
 
 
 def test_a_rejected_text_is_an_error_with_its_line():
@@ -375,9 +375,9 @@ def test_a_rejected_text_is_an_error_with_its_line():
 
 
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="needs a CUDA toolkit")
-def test_nvcc_makes_the_machine_code_when_asked(monkeypatch):
+def test_nvcc_compiles_if_selected(monkeypatch):
     monkeypatch.setenv("TDSL_CUDA_COMPILER", "nvcc")
-    m = made(programs.scaled(), N=4096)
+    m = build(programs.scaled(), N=4096)
     assert m.cubin.startswith(b"\x7fELF")
     assert m.kernels[0].registers > 0
     f = td.compile(programs.scaled(), target="cuda:sm_80", N=4096)
@@ -386,7 +386,7 @@ def test_nvcc_makes_the_machine_code_when_asked(monkeypatch):
         nvrtc.compile_text('extern "C" __global__ void k() { int x = }', "sm_80")
 
 
-def test_code_of_another_compiler_is_not_taken_from_the_cache(tmp_path, monkeypatch):
+def test_the_cache_distinguishes_compilers(tmp_path, monkeypatch):
     before = module._made_by()
     fake = tmp_path / "nvcc"
     fake.write_text("#!/bin/sh\necho release 1.0\n")
@@ -402,6 +402,6 @@ def test_another_version_of_tvm_is_refused(monkeypatch):
 
 
 def test_a_module_is_what_its_bytes_say():
-    m = made(programs.scaled(), N=100)
+    m = build(programs.scaled(), N=100)
     assert module.unpack(module.pack(m)) == m
     assert module.unpack(module.pack(replace(m, warnings=("C7510",)))) != m

@@ -95,7 +95,7 @@ def test_emulated_calls_of_many_sizes(make):
     check(make, td.emulate(opened(make)))
 
 
-def test_numbers_of_blocks_are_made_of_the_sizes_of_a_call():
+def test_numbers_of_blocks_are_formulas_of_sizes():
     n = Binary("floordiv", Binary("add", Size("N"), const(63)), const(64))
     assert counts.count_value(counts.as_count(n), {"N": 65}) == 2
     assert counts.count_text(counts.as_count(n)) == "(N + 63) // 64"
@@ -104,7 +104,7 @@ def test_numbers_of_blocks_are_made_of_the_sizes_of_a_call():
 
 
 @pytest.mark.parametrize("dtype, marks", [(td.f32, "# shared"), (td.f16, "mma_m16n8k16_f16_f16(")])
-def test_products_of_open_sizes_are_made_in_tiles(rng, dtype, marks):
+def test_products_of_open_sizes_are_tiled(rng, dtype, marks):
     a, b, c = td.Tensor("a", ("M", "K"), dtype), td.Tensor("b", ("K", "N"), dtype), td.Func("c")
     c[i, j] = td.sum(td.cast(a[i, k], td.f32) * td.cast(b[k, j], td.f32), axis=k)
     f = td.compile(c, target="cuda:sm_80", dynamic=("M", "K", "N"))
@@ -145,15 +145,15 @@ class TestText:
     def test_the_text_of_many_sizes(self, shim):
         check(product, shim.text_of(opened(product)))
 
-    def test_places_are_counted_in_64_bits(self, shim, tmp_path):
+    def test_offsets_have_64_bits(self, shim, tmp_path):
         side = (1 << 16) + 1  # of a sparse file: few of its 4 GiB are on the disk
         q = np.memmap(tmp_path / "sparse", dtype=np.uint8, mode="w+", shape=(side, side))
         q[-1, -1], q[0, -1], q[-1, 0] = 7, 3, 2
         far, f, last = td.Tensor("q", ("N", "M"), td.u8), td.Func("f", shape=(2,)), side - 1
         f[i] = td.cast(far[i * last, last], td.i32) * 10 + far[last, i * last]
         for dynamic in ((), ("N", "M")):
-            made = td.compile(f, target="cuda", dynamic=dynamic)
-            np.testing.assert_array_equal(shim.text_of(made)(q), [32, 77])
+            compiled = td.compile(f, target="cuda", dynamic=dynamic)
+            np.testing.assert_array_equal(shim.text_of(compiled)(q), [32, 77])
         (tmp_path / "sparse").unlink()
 
     @pytest.fixture
@@ -163,11 +163,11 @@ class TestText:
         from tdsl.codegen.cuda.driver import Driver
         from tests.codegen.cuda.fake_driver import FakeDriver, image
 
-        build, made = module.build, []
+        build, builds = module.build, []
 
         def for_the_cpu(launches, arch):
-            made.append(launches)
-            folder = tmp_path / str(len(made))
+            builds.append(launches)
+            folder = tmp_path / str(len(builds))
             folder.mkdir()
             shim.library_of(launches, folder)
             return replace(build(launches, arch), cubin=image(folder / "kernels.so"))
@@ -177,7 +177,7 @@ class TestText:
         driver = Driver(FakeDriver(tmp_path).path)
         monkeypatch.setattr(device_call, "driver", lambda: driver)
         monkeypatch.setattr("tdsl.codegen.cuda.executable.driver", lambda: driver)
-        return made
+        return builds
 
     def test_one_compilation_is_launched_for_many_sizes(self, launched):
         f = opened(softmax)

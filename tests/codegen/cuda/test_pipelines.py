@@ -85,7 +85,7 @@ def test_rows_that_are_not_aligned_are_copied_by_elements_of_4_bytes():
     assert count(kernel, is_asynchronous) == 0
 
 
-def test_each_iteration_waits_for_its_own_tile_only():
+def test_each_iteration_waits_for_one_tile():
     for stages in (2, 3, 4):
         kernel = programs.kernel_of(programs.matmul(stages=stages), M=32, K=64, N=64)
         assert [s.pending for s in walk(kernel.body) if isinstance(s, Wait)] == [stages - 2]
@@ -117,7 +117,7 @@ def converted() -> td.Schedule:
 
 
 @pytest.mark.parametrize("m, n, p", [(32, 32, 32), (17, 19, 21)])
-def test_what_is_converted_is_made_ahead_beside_what_is_copied(m, n, p):
+def test_converted_and_copied_tiles_are_prefetched_together(m, n, p):
     a, b = numbers(m, n, dtype=np.float16), numbers(n, p, dtype=np.float32)
     s = converted()
     agrees(s, a=a, b=b)
@@ -126,7 +126,7 @@ def test_what_is_converted_is_made_ahead_beside_what_is_copied(m, n, p):
     assert programs.barriers(kernel) == 1
 
 
-def test_what_is_made_of_a_tile_is_not_made_ahead():
+def test_funcs_computed_from_a_tile_are_not_prefetched():
     a, g, f = td.Tensor("a", ("M", "N"), td.f32), td.Func("g"), td.Func("f")
     g[i, j] = a[i, j] * 2 + a[i, j + 1]
     f[j] = td.sum(g[k, j + 1] - g[k, j], axis=k)
@@ -199,7 +199,9 @@ def broken(stages: int, change: Callable[[Stmt], Stmt]) -> None:
     kernel = programs.kernel_of(programs.matmul(stages=stages), M=32, K=64, N=64)
     arrays = (*operands(32, 64, 64), np.zeros((32, 64), np.int64))
     EmulatedExecutable(kernel).run(arrays)
-    EmulatedExecutable(replace(kernel, body=programs.rewritten(kernel.body, change))).run(arrays)
+    EmulatedExecutable(replace(kernel, body=programs.map_statements(kernel.body, change))).run(
+        arrays
+    )
 
 
 def without(kind: type) -> Callable[[Stmt], Stmt]:
@@ -207,28 +209,28 @@ def without(kind: type) -> Callable[[Stmt], Stmt]:
 
 
 @pytest.mark.parametrize("stages", [2, 3, 4])
-def test_a_wait_that_is_left_out_is_found(stages):
+def test_a_missing_wait_is_a_hazard(stages):
     with pytest.raises(td.Hazard, match="reads, with no wait, what is being copied: a_cache"):
         broken(stages, without(Wait))
 
 
 @pytest.mark.parametrize("stages", [2, 3, 4])
-def test_a_wait_that_is_too_weak_is_found(stages):
+def test_a_wait_that_is_too_weak_is_a_hazard(stages):
     with pytest.raises(td.Hazard, match="reads, with no wait, what is being copied: a_cache"):
         broken(stages, lambda s: Wait(s.pending + 1) if isinstance(s, Wait) else s)
 
 
-def test_copies_that_are_not_committed_are_found():
+def test_uncommitted_copies_are_a_hazard():
     with pytest.raises(td.Hazard, match="reads, with no wait, what is being copied: a_cache"):
         broken(3, without(Commit))
 
 
-def test_a_barrier_left_out_behind_a_wait_is_found():
+def test_a_missing_barrier_after_a_wait_is_a_hazard():
     with pytest.raises(td.Hazard, match="reads what another thread writes: a_cache"):
         broken(3, without(Barrier))
 
 
-def test_a_slot_that_is_still_read_is_found():
+def test_overwriting_a_slot_that_is_read_is_a_hazard():
     def change(s: Stmt) -> Stmt:
         if is_asynchronous(s) and isinstance(s.index[0], Binary):
             ring = s.index[0].right
@@ -240,7 +242,7 @@ def test_a_slot_that_is_still_read_is_found():
         broken(3, change)
 
 
-def test_a_ring_of_too_few_slots_is_found():
+def test_a_ring_of_too_few_slots_is_a_hazard():
     def change(s: Stmt) -> Stmt:
         if isinstance(s, Store) and s.asynchronous and isinstance(s.index[0], Binary):
             return replace(s, index=(Binary("mod", s.index[0].left, const(2)), *s.index[1:]))
@@ -250,7 +252,7 @@ def test_a_ring_of_too_few_slots_is_found():
         broken(3, change)
 
 
-def test_copies_begun_before_the_barrier_are_found():
+def test_copies_before_the_barrier_are_a_hazard():
     """The slot that they go to is read by slower threads."""
 
     def change(s: Stmt) -> Stmt:
@@ -264,7 +266,7 @@ def test_copies_begun_before_the_barrier_are_found():
         broken(2, change)
 
 
-def test_a_thread_that_ends_before_its_copies_is_found():
+def test_a_thread_that_ends_before_its_copies_is_a_hazard():
     def change(s: Stmt) -> Stmt:
         return Block(()) if isinstance(s, For) and any(isinstance(x, Wait) for x in walk(s)) else s
 

@@ -41,7 +41,7 @@ def numbers(*shape: int, dtype=np.int32):
 
 
 def matmul(stages: int = 3, rounds: int = 1) -> td.Schedule:
-    return programs.matmul(td.f32, stages=stages, bulk=True, apart=True, rounds=rounds)
+    return programs.matmul(td.f32, stages=stages, bulk=True, producer=True, rounds=rounds)
 
 
 def kernel(stages: int = 3, rounds: int = 1) -> Kernel:
@@ -59,7 +59,7 @@ def test_a_matmul_is_right_at_every_size(m, n, p, stages):
 
 @pytest.mark.parametrize("stages", [2, 3])
 @pytest.mark.parametrize("m, n, p", [(16, 40, 96), (17, 12, 100), (32, 64, 64), (8, 4, 32)])
-def test_a_block_that_makes_tiles_in_rounds_is_right(m, n, p, stages):
+def test_blocks_that_compute_several_tiles(m, n, p, stages):
     """Also where terms are fewer than the ring has slots, and where the last round has nothing to do."""
     a, b = numbers(m, n, dtype=np.float32), numbers(n, p, dtype=np.float32)
     s = matmul(stages, rounds=3)
@@ -67,9 +67,9 @@ def test_a_block_that_makes_tiles_in_rounds_is_right(m, n, p, stages):
     np.testing.assert_array_equal(got, interpret(s.program, {"a": a, "b": b})[0], strict=True)
 
 
-def test_the_ring_is_made_once_for_all_rounds():
-    made = kernel(3, rounds=2)
-    outside = made.body
+def test_the_ring_is_initialised_once_for_all_rounds():
+    lowered = kernel(3, rounds=2)
+    outside = lowered.body
     while not isinstance(outside, WarpSpecialize):
         assert not isinstance(outside, For) or outside.kind in BLOCKS
         outside = outside.body
@@ -91,13 +91,13 @@ def test_producer_warps_need_the_same_iteration_count_each_time(around):
         specialize_warps(use, [wrong], FreshNames(Kernel("k", (), use)))
 
 
-def test_a_block_has_a_warp_more_and_no_barriers():
-    made = kernel()
-    (launch,) = launches_of(made).launches
+def test_a_producer_warp_is_added_and_barriers_are_removed():
+    lowered = kernel()
+    (launch,) = launches_of(lowered).launches
     assert launch.block == (8, 8 + 4, 1)
-    assert programs.barriers(made) == 0
-    assert [s.arrivals for s in walk(made.body) if isinstance(s, InitBarriers)] == [2, 2]
-    assert sum(isinstance(s, WarpSpecialize) for s in walk(made.body)) == 1
+    assert programs.barriers(lowered) == 0
+    assert [s.arrivals for s in walk(lowered.body) if isinstance(s, InitBarriers)] == [2, 2]
+    assert sum(isinstance(s, WarpSpecialize) for s in walk(lowered.body)) == 1
 
 
 def test_the_directive_is_written_and_read():
@@ -110,12 +110,14 @@ def test_the_directive_is_written_and_read():
 # Bugs put in by hand.
 
 
-def broken(change: Callable[[Stmt], Stmt], stages: int = 3, rounds: int = 1) -> None:
-    made = kernel(stages, rounds)
+def run_broken(change: Callable[[Stmt], Stmt], stages: int = 3, rounds: int = 1) -> None:
+    lowered = kernel(stages, rounds)
     shapes = (32, 64), (64, 64 * rounds), (32, 64 * rounds)
     a, b, c = (numbers(*x, dtype=np.float32) for x in shapes)
-    EmulatedExecutable(made).run((a, b, c))
-    EmulatedExecutable(replace(made, body=programs.rewritten(made.body, change))).run((a, b, c))
+    EmulatedExecutable(lowered).run((a, b, c))
+    EmulatedExecutable(replace(lowered, body=programs.map_statements(lowered.body, change))).run(
+        (a, b, c)
+    )
 
 
 def in_part(n: int, change: Callable[[Stmt], Stmt]) -> Callable[[Stmt], Stmt]:
@@ -125,7 +127,7 @@ def in_part(n: int, change: Callable[[Stmt], Stmt]) -> Callable[[Stmt], Stmt]:
         if not isinstance(s, WarpSpecialize):
             return s
         parts = list(s.parts)
-        parts[n] = programs.rewritten(parts[n], change)
+        parts[n] = programs.map_statements(parts[n], change)
         return replace(s, parts=tuple(parts))
 
     return both
@@ -142,33 +144,33 @@ def dropped(kind: type) -> Callable[[Stmt], Stmt]:
         (-1, "another thread|comes to a phase|no wait"),
     ],
 )
-def test_a_wrong_number_of_arrivals_is_found(more, says):
+def test_a_wrong_number_of_arrivals_is_a_hazard(more, says):
     def change(s: Stmt) -> Stmt:
         used = isinstance(s, InitBarriers) and s.name == "c_k_o_used"
         return replace(s, arrivals=s.arrivals + more) if used else s
 
     with pytest.raises(td.Hazard, match=says):
-        broken(change)
+        run_broken(change)
 
 
-def test_slots_that_are_never_free_again_are_found():
+def test_slots_that_are_never_released_are_a_hazard():
     with pytest.raises(td.Hazard, match="waits for ever at slot 0 of 'c_k_o_used': 2 arrivals"):
-        broken(in_part(1, dropped(ArriveBarrier)))
+        run_broken(in_part(1, dropped(ArriveBarrier)))
 
 
-def test_a_producer_that_does_not_wait_for_free_slots_is_found():
+def test_a_producer_that_does_not_wait_for_free_slots_is_a_hazard():
     with pytest.raises(td.Hazard, match=r"with no wait, what is being copied|come to"):
-        broken(in_part(0, dropped(WaitBarrier)))
+        run_broken(in_part(0, dropped(WaitBarrier)))
 
 
-def test_a_consumer_that_does_not_wait_for_its_tile_is_found():
+def test_a_consumer_that_does_not_wait_for_its_tile_is_a_hazard():
     with pytest.raises(
         td.Hazard, match=r"reads, with no wait, what is being copied|reads what nobody wrote"
     ):
-        broken(in_part(1, dropped(WaitBarrier)))
+        run_broken(in_part(1, dropped(WaitBarrier)))
 
 
-def test_a_producer_that_waits_for_the_wrong_phase_is_found():
+def test_a_producer_that_waits_for_the_wrong_phase_is_a_hazard():
     def change(s: Stmt) -> Stmt:
         return (
             replace(s, parity=Binary("sub", const(1), s.parity))
@@ -177,11 +179,11 @@ def test_a_producer_that_waits_for_the_wrong_phase_is_found():
         )
 
     with pytest.raises(td.Hazard, match="waits for ever at slot 0 of 'c_k_o_used'"):
-        broken(in_part(0, change))
+        run_broken(in_part(0, change))
 
 
 @pytest.mark.parametrize("part", [0, 1])
-def test_counting_anew_in_each_round_is_found(part):
+def test_restarting_phases_in_each_round_is_a_hazard(part):
     def change(s: Stmt) -> Stmt:
         return map_exprs(s, anew) if isinstance(s, WaitBarrier | ArriveBarrier) else s
 
@@ -189,10 +191,10 @@ def test_counting_anew_in_each_round_is_found(part):
         return substitute(e, {n: const(0) for n in scalars_of(e) if n.startswith("c_j_o")})
 
     with pytest.raises(td.Hazard, match=r"waits for ever|no wait|another thread|come to"):
-        broken(in_part(part, change), rounds=2)
+        run_broken(in_part(part, change), rounds=2)
 
 
-def test_a_slot_given_back_before_it_is_read_is_found():
+def test_a_slot_released_before_it_is_read_is_a_hazard():
     def change(s: Stmt) -> Stmt:
         if isinstance(s, Block) and isinstance(s.body[0], WaitBarrier):
             first, *rest, last = s.body
@@ -200,12 +202,12 @@ def test_a_slot_given_back_before_it_is_read_is_found():
         return s
 
     with pytest.raises(td.Hazard, match=r"another thread reads|no wait, what is being copied"):
-        broken(in_part(1, change), stages=2)
+        run_broken(in_part(1, change), stages=2)
 
 
-def test_wrong_bytes_are_found():
+def test_a_wrong_byte_count_is_a_hazard():
     def change(s: Stmt) -> Stmt:
         return replace(s, bytes=s.bytes - 4) if isinstance(s, ArriveBarrier) and s.bytes else s
 
     with pytest.raises(td.Hazard, match="waits for ever at slot 0"):
-        broken(change)
+        run_broken(change)

@@ -25,24 +25,24 @@ def kernel(stages: int = 3) -> Kernel:
     return programs.kernel_of(s)
 
 
-def run(made: Kernel) -> tuple[np.ndarray, np.ndarray]:
+def run(lowered: Kernel) -> tuple[np.ndarray, np.ndarray]:
     numbers = np.random.default_rng(0)
     a, b = (numbers.integers(-3, 4, x).astype(np.float16) for x in ((64, 256), (256, 64)))
     got = np.zeros((64, 64), np.float32)
-    EmulatedExecutable(made).run((a, b, got))
+    EmulatedExecutable(lowered).run((a, b, got))
     return got, a.astype(np.float32) @ b.astype(np.float32)
 
 
-def broken(change: Callable[[Stmt], Stmt], stages: int = 3) -> None:
-    made = kernel(stages)
-    run(replace(made, body=programs.rewritten(made.body, change)))
+def run_broken(change: Callable[[Stmt], Stmt], stages: int = 3) -> None:
+    lowered = kernel(stages)
+    run(replace(lowered, body=programs.map_statements(lowered.body, change)))
 
 
 @pytest.mark.parametrize("stages", [2, 3])
 def test_a_step_waits_for_the_products_of_the_one_before(stages):
-    made = kernel(stages)
-    np.testing.assert_array_equal(*run(made))
-    lines = [line.strip() for line in show(made.body).splitlines()]
+    lowered = kernel(stages)
+    np.testing.assert_array_equal(*run(lowered))
+    lines = [line.strip() for line in show(lowered.body).splitlines()]
     meetings = [line.partition("[")[0] for line in lines if line[:5] in ("wait(", "commi", "arriv")]
     assert meetings[-6:] == [
         "wait(c_k_o_copied",
@@ -54,7 +54,7 @@ def test_a_step_waits_for_the_products_of_the_one_before(stages):
     ]
 
 
-def test_a_slot_given_back_in_its_own_step_is_waited_for():
+def test_a_slot_released_in_its_step_waits_for_products():
     """The pass finds the wait that a program needs."""
 
     def change(s: Stmt) -> Stmt:
@@ -64,31 +64,33 @@ def test_a_slot_given_back_in_its_own_step_is_waited_for():
             return map_exprs(s.then, lambda e: substitute(e, {"c_k_o": add(Var("c_k_o"), ONE)}))
         return s
 
-    made = kernel()
-    again = commit_mma_groups(replace(made, body=programs.rewritten(made.body, change)))
-    assert "wait(1, products)" not in show(again.body)
-    assert show(again.body).count("wait(0, products)") == 1
+    lowered = kernel()
+    repaired = commit_mma_groups(
+        replace(lowered, body=programs.map_statements(lowered.body, change))
+    )
+    assert "wait(1, products)" not in show(repaired.body)
+    assert show(repaired.body).count("wait(0, products)") == 1
 
 
-def test_waits_that_are_too_weak_are_found():
+def test_waits_that_are_too_weak_are_a_hazard():
     with pytest.raises(Hazard, match=r"what is being copied|while wgmma_\w+ reads it"):
-        broken(lambda s: Wait(2, mma=True) if s == Wait(1, mma=True) else s, stages=2)
+        run_broken(lambda s: Wait(2, mma=True) if s == Wait(1, mma=True) else s, stages=2)
     with pytest.raises(Hazard, match="reads, with no wait, what is being made: c_1"):
-        broken(lambda s: Wait(1, mma=True) if s == Wait(0, mma=True) else s)
+        run_broken(lambda s: Wait(1, mma=True) if s == Wait(0, mma=True) else s)
 
 
-def test_waits_and_commits_left_out_are_found():
+def test_missing_waits_and_commits_are_a_hazard():
     with pytest.raises(Hazard, match="with no wait, what is being made"):
-        broken(lambda s: Block(()) if s == Wait(0, mma=True) else s)
+        run_broken(lambda s: Block(()) if s == Wait(0, mma=True) else s)
     with pytest.raises(Hazard, match=r"what is being (copied|made)"):
-        broken(lambda s: Block(()) if isinstance(s, Commit) and s.mma else s)
+        run_broken(lambda s: Block(()) if isinstance(s, Commit) and s.mma else s)
 
 
-def test_a_slot_given_back_a_step_too_early_is_found():
+def test_a_slot_released_a_step_too_early_is_a_hazard():
     def change(s: Stmt) -> Stmt:
         if isinstance(s, If) and isinstance(s.then, ArriveBarrier) and s.then.per_warp:
             return map_exprs(s.then, lambda e: substitute(e, {"c_k_o": add(Var("c_k_o"), ONE)}))
         return s
 
     with pytest.raises(Hazard, match="what another thread reads: a_cache"):
-        broken(change, stages=2)
+        run_broken(change, stages=2)

@@ -86,7 +86,7 @@ def test_a_row_is_passed_on_among_the_threads_that_have_a_part_of_it(tmp_path):
     assert count(text, r"\bHMMA\b") == COLUMNS // 8 * (TERMS // 16)
 
 
-def test_a_shuffle_that_is_missing_is_found():
+def test_a_missing_shuffle_is_a_hazard():
     whole = programs.kernel_of(softmax_of_product())
     first = next(s for s in walk(whole.body) if isinstance(s, Shuffle))
 
@@ -96,7 +96,7 @@ def test_a_shuffle_that_is_missing_is_found():
         at = s.body.index(first)  # and the statement that combines what it has brought
         return replace(s, body=s.body[:at] + s.body[at + 2 :])
 
-    broken: Kernel = replace(whole, body=programs.rewritten(whole.body, without))
+    broken: Kernel = replace(whole, body=programs.map_statements(whole.body, without))
     with pytest.raises(td.Hazard, match="and another one keep different values of"):
         EmulatedExecutable(broken).run([*operands(), np.zeros((64, COLUMNS), np.float32)])
 

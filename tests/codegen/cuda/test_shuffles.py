@@ -112,7 +112,7 @@ def test_loops_of_axes_that_are_no_warps_are_combined_by_one():
     agrees(s, a=numbers(2, 50))
 
 
-def test_a_value_computed_once_for_all_threads_is_made_by_each():
+def test_a_value_for_all_threads_is_computed_by_each():
     a, best, scale, f = td.Tensor("a", ("M", "N"), td.i32), *map(td.Func, ("best", "scale", "f"))
     best[i] = td.max(a[i, k], axis=k)
     scale[i] = best[i] * 3 + i
@@ -130,7 +130,7 @@ def test_a_value_computed_once_for_all_threads_is_made_by_each():
     agrees(s, a=numbers(3, 200))
 
 
-def test_a_shuffle_to_which_some_threads_do_not_come_is_found():
+def test_a_shuffle_that_some_threads_do_not_reach_is_a_hazard():
     kernel = programs.kernel_of(sums(32), M=2, N=100)
     thread = next(s for s in walk(kernel.body) if getattr(s, "name", "") == "f_k_i")
 
@@ -138,20 +138,20 @@ def test_a_shuffle_to_which_some_threads_do_not_come_is_found():
         last = isinstance(s, Shuffle) and s.distance == 1
         return If(Binary("gt", Var(thread.name), ZERO), s) if last else s
 
-    broken = replace(kernel, body=programs.rewritten(kernel.body, change))
+    broken = replace(kernel, body=programs.map_statements(kernel.body, change))
     with pytest.raises(
         td.Hazard, match="31 of 32 threads from thread 0 of block 0 come to a shuffle"
     ):
         EmulatedExecutable(broken).run((numbers(2, 100), np.zeros(2, np.int32)))
 
 
-def test_a_missing_shuffle_is_found():
+def test_a_missing_shuffle_is_a_hazard():
     kernel = programs.kernel_of(sums(32), M=2, N=100)
 
     def change(s):
         return Block(()) if isinstance(s, Shuffle) and s.distance == 16 else s
 
-    broken = replace(kernel, body=programs.rewritten(kernel.body, change))
+    broken = replace(kernel, body=programs.map_statements(kernel.body, change))
     with pytest.raises(td.Hazard, match="reads what nobody wrote: f_lanes_other"):
         EmulatedExecutable(broken).run((numbers(2, 100), np.zeros(2, np.int32)))
 

@@ -100,9 +100,9 @@ def loop_of(text: str, instruction: str) -> str:
     labels = {x.strip()[:-1]: n for n, x in enumerate(lines) if x.strip().endswith(":")}
     loops = []
     for n, line in enumerate(lines):
-        found = re.search(r"\bBRA\b.*`\((\.L\S+)\)", line)
-        if found and labels.get(found[1], n) < n:
-            body = "\n".join(lines[labels[found[1]] : n + 1])
+        branch = re.search(r"\bBRA\b.*`\((\.L\S+)\)", line)
+        if branch and labels.get(branch[1], n) < n:
+            body = "\n".join(lines[labels[branch[1]] : n + 1])
             if re.search(rf"\b{instruction}\b", body):
                 loops.append(body)
     return min(loops, key=len)

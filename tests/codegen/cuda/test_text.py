@@ -99,26 +99,26 @@ def test_tiles_copied_as_a_whole_in_a_loop(tmp_path):
 
 @pytest.mark.parametrize("stages", [2, 3])
 @pytest.mark.parametrize("m, n, p", [(32, 64, 64), (17, 12, 36)])
-def test_tiles_asked_for_by_a_warp_of_its_own(m, n, p, stages, tmp_path):
-    s = programs.matmul(td.f32, stages=stages, bulk=True, apart=True)
+def test_tiles_fetched_by_a_producer_warp(m, n, p, stages, tmp_path):
+    s = programs.matmul(td.f32, stages=stages, bulk=True, producer=True)
     check(s, tmp_path, a=numbers(m, n, dtype=np.float32), b=numbers(n, p, dtype=np.float32))
 
 
 @pytest.mark.parametrize(
-    "found, instead",
+    "pattern, replacement",
     [
         (r"(tdsl_phases\(.*used.*), \(uint\)2\)", r"\1, (uint)3)"),
         (r"tdsl_arrive_together\(\(&\(v_c_k_o_used.*\);", ""),
     ],
     ids=["more arrivals", "no arrival"],
 )
-def test_planted_bugs_of_rings_are_found(found, instead, tmp_path):
-    s = programs.matmul(stages=3, bulk=True, apart=True)
+def test_planted_bugs_of_rings_are_detected(pattern, replacement, tmp_path):
+    s = programs.matmul(stages=3, bulk=True, producer=True)
     launches = launches_of(programs.kernel_of(s, M=32, K=64, N=64))
 
     def change(text: str) -> str:
-        assert re.search(found, text)
-        return re.sub(found, instead, text)
+        assert re.search(pattern, text)
+        return re.sub(pattern, replacement, text)
 
     a, b, c = numbers(32, 64), numbers(64, 64), np.zeros((32, 64), np.int64)
     with pytest.raises(AssertionError, match="threads wait for ever"):
@@ -137,14 +137,14 @@ BUGS = {
 
 
 @pytest.mark.parametrize("bug", BUGS)
-def test_planted_bugs_of_tiles_are_found(bug, tmp_path):
-    found, instead, says = BUGS[bug]
+def test_planted_bugs_of_tiles_are_detected(bug, tmp_path):
+    pattern, replacement, says = BUGS[bug]
     kernel = programs.kernel_of(programs.matmul(stages=3, bulk=True), M=32, K=64, N=64)
     a, b, c = numbers(32, 64), numbers(64, 64), np.zeros((32, 64), np.int64)
 
     def change(text: str) -> str:
-        assert re.search(found, text)
-        return re.sub(found, instead, text)
+        assert re.search(pattern, text)
+        return re.sub(pattern, replacement, text)
 
     if says:
         with pytest.raises(AssertionError, match=says):
@@ -248,7 +248,7 @@ RECIPES = {
 
 
 @pytest.mark.parametrize("name", RECIPES)
-def test_what_recipes_make(name, tmp_path):
+def test_kernels_of_recipes(name, tmp_path):
     f, recipe, choices = RECIPES[name]()
     s = td.Schedule(f)
     assert getattr(td.recipes, recipe)(s["c" if recipe == "block_tiles" else f], **choices)
@@ -366,8 +366,8 @@ def test_every_float_of_8_bits(tmp_path):
         y = td.reinterpret(x[i], t)
         wide[i] = td.cast(y, td.f32)
         # between neighbours, at them and a little beside, and too large
-        near = td.cast(y, td.f32) * (1 + td.cast((i * 5) % 64, td.f32) / 256)
-        back[i] = td.cast(near, t)
+        scaled = td.cast(y, td.f32) * (1 + td.cast((i * 5) % 64, td.f32) / 256)
+        back[i] = td.cast(scaled, t)
         more[i] = td.minimum(y * 2, 1) + td.absolute(y)
     s = td.Schedule(*funcs)
     for f in funcs:
@@ -393,7 +393,7 @@ def test_an_axis_on_which_one_thread_runs(tmp_path):
     check(s, tmp_path, a=numbers(4))
 
 
-def test_a_barrier_that_not_all_reach_is_found(tmp_path):
+def test_a_barrier_that_not_all_threads_reach_is_detected(tmp_path):
     kernel = programs.kernel_of(programs.matmul(), M=16, K=8, N=32)
     lines = launches_of(kernel)
     broken = replace(lines, launches=tuple(replace(x, block=(9, 8, 1)) for x in lines.launches))

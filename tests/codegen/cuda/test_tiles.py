@@ -62,17 +62,17 @@ def test_tiles_of_every_type(dtype):
     agrees(s, a=numbers(20, 24, dtype=dtype.numpy), b=numbers(24, 40, dtype=dtype.numpy))
 
 
-def test_one_thread_asks_for_tiles_and_all_wait_once_an_iteration():
+def test_one_thread_copies_tiles_and_all_wait_once_an_iteration():
     kernel = programs.kernel_of(programs.matmul(stages=3, bulk=True), M=32, K=64, N=64)
-    found = list(walk(kernel.body))
-    assert [s.arrivals for s in found if isinstance(s, InitBarriers)] == [2]
-    assert sum(isinstance(s, CopyTile) for s in found) == 4
-    assert sum(isinstance(s, WaitBarrier) for s in found) == programs.barriers(kernel) == 1
-    announced = {s.bytes for s in found if isinstance(s, ArriveBarrier)}
+    statements = list(walk(kernel.body))
+    assert [s.arrivals for s in statements if isinstance(s, InitBarriers)] == [2]
+    assert sum(isinstance(s, CopyTile) for s in statements) == 4
+    assert sum(isinstance(s, WaitBarrier) for s in statements) == programs.barriers(kernel) == 1
+    announced = {s.bytes for s in statements if isinstance(s, ArriveBarrier)}
     assert announced == {16 * 8 * 4, 8 * 32 * 4}
 
 
-def beside() -> td.Schedule:
+def copied_and_cooperative() -> td.Schedule:
     """A tile that is copied as a whole beside one that all threads copy."""
     a, b, c = td.Tensor("a", ("M", "K"), td.f32), td.Tensor("b", ("K", "N"), td.f32), td.Func("c")
     c[i, j] = td.sum(a[i, k] * b[k, j], axis=k)
@@ -89,8 +89,12 @@ def beside() -> td.Schedule:
 
 @pytest.mark.parametrize("m, n, p", [(32, 64, 64), (17, 12, 36)])
 def test_both_kinds_of_copies_in_a_loop(m, n, p):
-    agrees(beside(), a=numbers(m, n, dtype=np.float32), b=numbers(n, p, dtype=np.float32))
-    kernel = programs.kernel_of(beside(), M=32, K=64, N=64)
+    agrees(
+        copied_and_cooperative(),
+        a=numbers(m, n, dtype=np.float32),
+        b=numbers(n, p, dtype=np.float32),
+    )
+    kernel = programs.kernel_of(copied_and_cooperative(), M=32, K=64, N=64)
     assert programs.barriers(kernel) == 1
 
 
@@ -124,15 +128,17 @@ def broken(change: Callable[[Stmt], Stmt], stages: int = 3) -> None:
     kernel = programs.kernel_of(programs.matmul(stages=stages, bulk=True), M=32, K=64, N=64)
     arrays = numbers(32, 64), numbers(64, 64), np.zeros((32, 64), np.int64)
     EmulatedExecutable(kernel).run(arrays)
-    EmulatedExecutable(replace(kernel, body=programs.rewritten(kernel.body, change))).run(arrays)
+    EmulatedExecutable(replace(kernel, body=programs.map_statements(kernel.body, change))).run(
+        arrays
+    )
 
 
-def test_a_wait_that_is_left_out_is_found():
+def test_a_missing_wait_is_a_hazard():
     with pytest.raises(td.Hazard, match="reads, with no wait, what is being copied: a_cache"):
         broken(lambda s: Block(()) if isinstance(s, WaitBarrier) else s)
 
 
-def test_a_wait_for_the_wrong_phase_is_found():
+def test_a_wait_for_the_wrong_phase_is_a_hazard():
     def change(s: Stmt) -> Stmt:
         return (
             replace(s, parity=Binary("sub", const(1), s.parity))
@@ -144,7 +150,7 @@ def test_a_wait_for_the_wrong_phase_is_found():
         broken(change)
 
 
-def test_a_phase_that_is_never_the_second_is_found():
+def test_a_phase_that_never_alternates_is_a_hazard():
     def change(s: Stmt) -> Stmt:
         return replace(s, parity=const(0)) if isinstance(s, WaitBarrier) else s
 
@@ -152,7 +158,7 @@ def test_a_phase_that_is_never_the_second_is_found():
         broken(change)
 
 
-def test_an_arrival_too_many_that_is_waited_for_is_found():
+def test_waiting_for_too_many_arrivals_is_a_hazard():
     def change(s: Stmt) -> Stmt:
         return replace(s, arrivals=3) if isinstance(s, InitBarriers) else s
 
@@ -162,7 +168,7 @@ def test_an_arrival_too_many_that_is_waited_for_is_found():
         broken(change)
 
 
-def test_an_arrival_too_few_that_is_waited_for_is_found():
+def test_waiting_for_too_few_arrivals_is_a_hazard():
     def change(s: Stmt) -> Stmt:
         return replace(s, arrivals=1) if isinstance(s, InitBarriers) else s
 
@@ -171,7 +177,7 @@ def test_an_arrival_too_few_that_is_waited_for_is_found():
 
 
 @pytest.mark.parametrize("more", [-4, 4])
-def test_wrong_bytes_are_found(more):
+def test_a_wrong_byte_count_is_a_hazard(more):
     def change(s: Stmt) -> Stmt:
         return replace(s, bytes=s.bytes + more) if isinstance(s, ArriveBarrier) else s
 
@@ -181,17 +187,17 @@ def test_wrong_bytes_are_found(more):
         broken(change)
 
 
-def test_a_copy_without_an_arrival_is_found():
+def test_a_copy_without_an_arrival_is_a_hazard():
     with pytest.raises(td.Hazard, match="waits for ever at slot 0"):
         broken(lambda s: Block(()) if isinstance(s, ArriveBarrier) else s)
 
 
-def test_a_barrier_left_out_behind_a_wait_is_found():
+def test_a_missing_barrier_after_a_wait_is_a_hazard():
     with pytest.raises(td.Hazard, match="writes what another thread reads: a_cache"):
         broken(lambda s: Block(()) if isinstance(s, Barrier) else s, stages=2)
 
 
-def test_a_wrong_slot_is_found():
+def test_a_wrong_slot_is_a_hazard():
     def change(s: Stmt) -> Stmt:
         if isinstance(s, CopyTile) and isinstance(s.index[0], Binary):
             before = Binary("add", s.index[0].left, const(1))
@@ -210,12 +216,12 @@ def test_a_box_at_the_wrong_place_gives_wrong_results():
 
     kernel = programs.kernel_of(programs.matmul(stages=3, bulk=True), M=32, K=64, N=64)
     a, b, c = numbers(32, 64), numbers(64, 64), np.zeros((32, 64), np.int64)
-    wrong = replace(kernel, body=programs.rewritten(kernel.body, change))
+    wrong = replace(kernel, body=programs.map_statements(kernel.body, change))
     EmulatedExecutable(wrong).run((a, b, c))
     assert (c != a @ b).any()
 
 
-def test_a_tile_that_every_thread_asks_for_is_found():
+def test_a_tile_copied_by_every_thread_is_a_hazard():
     def change(s: Stmt) -> Stmt:
         alone = hasattr(s, "then") and any(isinstance(x, CopyTile) for x in walk(s.then))
         inner = alone and not any(hasattr(x, "then") for x in walk(s.then))
@@ -225,7 +231,7 @@ def test_a_tile_that_every_thread_asks_for_is_found():
         broken(change)
 
 
-def test_a_store_into_a_tile_on_its_way_is_found():
+def test_a_store_into_a_tile_in_flight_is_a_hazard():
     def change(s: Stmt) -> Stmt:
         if isinstance(s, CopyTile) and s.buffer == "a_cache":
             return Block((s, Store("a_cache", s.index, Const(0, td.i32))))

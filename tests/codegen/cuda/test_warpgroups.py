@@ -88,7 +88,7 @@ def test_text_of_products_of_a_group_is_right(name):
 
 @pytest.mark.skipif(not HAS_COMPILER, reason="g++ runs the text")
 @pytest.mark.parametrize("old, new", [(", 1024, 1)", ", 512, 1)"), (", 1024, 1)", ", 1024, 2)")])
-def test_a_wrong_descriptor_is_found(old, new, tmp_path):
+def test_a_wrong_descriptor_gives_wrong_results(old, new, tmp_path):
     s, (x, y), want = scheduled("wgmma_m64n64k16_f16_mk_kn")
     launches = launches_of(programs.kernel_of(s, M=128, K=128, N=64))
     got = np.zeros_like(want)
@@ -133,7 +133,7 @@ def test_the_recipe_for_hopper_keeps_products_back_to_back(turned, columns, tmp_
     assert not re.search(r"\bLDG\b|\bSTS\b|\bLDS\b|\bLDL\b|\bSTL\b|\bLDSM\b|\bBAR\b", inner)
 
 
-def test_products_of_8_bits_have_units_of_their_own_on_hopper_and_wait_to_be_asked_for(tmp_path):
+def test_products_of_8_bits_use_wgmma_on_hopper_if_requested(tmp_path):
     c, *_ = product(td.f8e4m3, td.f8e4m3, turned_b=True)
     s = td.Schedule(c, sizes={"M": 256, "K": 1024, "N": 256})
     plan = td.recipes.tensor_core_matmul(
