@@ -45,7 +45,7 @@ ALLOWED = (
     r"only some threads of a block would reach a barrier",
     r"how many iterations of .* run on .* is not known before the launch",
     r"but each thread around it has",
-    r"each thread has a .* of its own, but what it follows is made once",
+    r"each thread has its own .*, but the producer is computed once",
     r"runs on .*, but is nested in another loop",
     r"is in shared memory, but not inside of a block",
     r"is parallel, on threads of a CPU, and the target .* is a GPU",
