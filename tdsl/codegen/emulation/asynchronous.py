@@ -14,59 +14,61 @@ from tdsl.machine.instructions.instruction import Instruction
 
 
 @dataclass(slots=True)
-class _Begun:
+class _PendingInstruction:
     """A pending instruction: its threads, the commit group of each, and its operands' values at issue."""
 
-    chosen: Instruction
+    instruction: Instruction
     tiles: Sequence[Tile]
-    live: Array
+    active: Array
     group: Array
-    taken: list[Array]
+    operand_values: list[Array]
 
     @property
     def first(self) -> Array:
         """The first thread of each group of threads that runs the instruction."""
-        threads = self.chosen.threads
-        return np.asarray(np.flatnonzero(self.live[::threads, 0]) * threads)
+        threads = self.instruction.threads
+        return np.asarray(np.flatnonzero(self.active[::threads, 0]) * threads)
 
-    def part(self, live: Array) -> _Begun:
+    def select_groups(self, active: Array) -> _PendingInstruction:
         """The same instruction in some of its groups of threads."""
-        among = live[self.first, 0]
-        taken = [x if len(x) == 1 else x[among] for x in self.taken]
-        return replace(self, live=live, taken=taken)
+        among = active[self.first, 0]
+        operand_values = [x if len(x) == 1 else x[among] for x in self.operand_values]
+        return replace(self, active=active, operand_values=operand_values)
 
 
 @dataclass(slots=True)
-class Products:
-    """The pending instructions of a crew; `groups` counts the commit groups of each thread.
+class PendingInstructions:
+    """The pending instructions of threads in lockstep; `groups` counts the commit groups of each thread.
 
     Instructions execute as late as possible, when threads wait for them; until then their operands must not
     change, and threads must not access their results.
     """
 
-    crew: LockstepThreads
-    begun: list[_Begun] = field(default_factory=list)
+    team: LockstepThreads
+    pending_instructions: list[_PendingInstruction] = field(default_factory=list)
     groups: Array = field(init=False)
 
     def __post_init__(self) -> None:
-        self.groups = np.zeros(self.crew.size, np.int64)
+        self.groups = np.zeros(self.team.size, np.int64)
 
-    def begin(self, chosen: Instruction, tiles: Sequence[Tile], live: Array) -> None:
+    def issue(self, instruction: Instruction, tiles: Sequence[Tile], active: Array) -> None:
         """Issue an instruction in the groups of threads that are live."""
-        begun = _Begun(chosen, tiles, live, self.groups.copy(), [])
-        begun.taken = [self.read(begun, n) for n in range(1, len(tiles))]
-        self.begun.append(begun)
-        self.mark(begun, coming=True)
+        issued = _PendingInstruction(instruction, tiles, active, self.groups.copy(), [])
+        issued.operand_values = [self.read(issued, n) for n in range(1, len(tiles))]
+        self.pending_instructions.append(issued)
+        self.mark_results(issued, pending=True)
 
-    def read(self, x: _Begun, n: int) -> Array:
+    def read(self, x: _PendingInstruction, n: int) -> Array:
         """The values of operand `n`, a row for each group of threads."""
-        memory, index = elements(x.tiles[n], x.chosen.shapes()[n], x.first)
-        return memory.load(index, None, self.crew.of(x.first))
+        memory, index = elements(x.tiles[n], x.instruction.shapes()[n], x.first)
+        return memory.load(index, None, self.team.select(x.first))
 
-    def mark(self, x: _Begun, *, coming: bool) -> None:
+    def mark_results(self, x: _PendingInstruction, *, pending: bool) -> None:
         """Mark the results of an instruction as pending, or as complete."""
-        memory, index = elements(x.tiles[0], x.chosen.shapes()[0], x.first)
-        x.tiles[0][0].announce(memory.places(index, self.crew.of(x.first)), coming=coming)
+        memory, index = elements(x.tiles[0], x.instruction.shapes()[0], x.first)
+        x.tiles[0][0].mark_pending(
+            memory.offsets(index, self.team.select(x.first)), pending=pending
+        )
 
     def commit(self, mask: Array | None) -> None:
         """Close the current group of each thread in `mask`: its instructions since its last commit."""
@@ -74,32 +76,33 @@ class Products:
 
     def wait(self, pending: int, mask: Array | None) -> None:
         """Execute the instructions of each thread in `mask`, except its last `pending` groups."""
-        came = np.ones(self.crew.size, bool) if mask is None else mask[:, 0]
-        left: list[_Begun] = []
-        for x in self.begun:
-            done = x.live & (came & (x.group < self.groups - pending))[:, None]
+        waiting = np.ones(self.team.size, bool) if mask is None else mask[:, 0]
+        remaining: list[_PendingInstruction] = []
+        for x in self.pending_instructions:
+            done = x.active & (waiting & (x.group < self.groups - pending))[:, None]
             if done.any():
-                self.make(x.part(done))
+                self.execute(x.select_groups(done))
             if not done[x.first].all():
-                left.append(x.part(x.live & ~done))
-        self.begun = left
-        for x in left:
-            self.mark(x, coming=True)
+                remaining.append(x.select_groups(x.active & ~done))
+        self.pending_instructions = remaining
+        for x in remaining:
+            self.mark_results(x, pending=True)
 
-    def make(self, x: _Begun) -> None:
+    def execute(self, x: _PendingInstruction) -> None:
         """Execute an instruction; Hazard if an operand has changed since the issue."""
-        self.mark(x, coming=False)
-        for n, before in enumerate(x.taken, 1):
+        self.mark_results(x, pending=False)
+        for n, before in enumerate(x.operand_values, 1):
             now = self.read(x, n)
             if not ((now == before) | (before != before)).all():
                 raise Hazard(
-                    f"{self.crew.kernel}: {x.tiles[n][0].name!r} is written while {x.chosen.name} reads it"
+                    f"{self.team.kernel}: {x.tiles[n][0].name!r} is written while"
+                    f" {x.instruction.name} reads it"
                 )
-        run_instruction(x.chosen, x.tiles, x.live, self.crew)
+        run_instruction(x.instruction, x.tiles, x.active, self.team)
 
     def finish(self) -> None:
         """Raise Hazard if an instruction is still pending when its threads end."""
-        for x in self.begun:
+        for x in self.pending_instructions:
             raise Hazard(
-                f"{self.crew.kernel}: threads end before {x.chosen.name}, for which there is no wait"
+                f"{self.team.kernel}: threads end before {x.instruction.name}, for which there is no wait"
             )

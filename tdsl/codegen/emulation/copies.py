@@ -11,7 +11,7 @@ from tdsl.errors import Hazard
 
 
 @dataclass(slots=True)
-class _Begun:
+class _PendingCopy:
     """Elements of a pending copy: offsets, values, and for each its thread and its commit group."""
 
     memory: Memory
@@ -22,20 +22,20 @@ class _Begun:
 
 
 @dataclass(slots=True)
-class Copies:
-    """The pending copies of a crew; `groups` counts the groups that each thread has committed."""
+class AsyncCopies:
+    """The pending copies of threads in lockstep; `groups` counts those that each thread committed."""
 
-    crew: LockstepThreads
-    begun: list[_Begun] = field(default_factory=list)
+    team: LockstepThreads
+    pending_copies: list[_PendingCopy] = field(default_factory=list)
     groups: Array = field(init=False)
 
     def __post_init__(self) -> None:
-        self.groups = np.zeros(self.crew.size, np.int64)
+        self.groups = np.zeros(self.team.size, np.int64)
 
-    def begin(self, memory: Memory, index: list[Array], value: Array, mask: Array | None) -> None:
+    def issue(self, memory: Memory, index: list[Array], value: Array, mask: Array | None) -> None:
         """Start to copy values to elements, which must not be accessed before the copy completes."""
-        at, rows, values = memory.begin(index, value, mask, self.crew)
-        self.begun.append(_Begun(memory, at, rows, values, self.groups[rows]))
+        at, rows, values = memory.begin_copy(index, value, mask, self.team)
+        self.pending_copies.append(_PendingCopy(memory, at, rows, values, self.groups[rows]))
 
     def commit(self, mask: Array | None) -> None:
         """Close the current group of each thread in `mask`: its copies since its last commit."""
@@ -43,22 +43,22 @@ class Copies:
 
     def wait(self, pending: int, mask: Array | None) -> None:
         """Complete the copies of each thread in `mask`, except its last `pending` groups."""
-        came = np.ones(self.crew.size, bool) if mask is None else mask[:, 0]
-        left: list[_Begun] = []
-        for x in self.begun:
-            done = came[x.rows] & (x.group < self.groups[x.rows] - pending)
-            x.memory.end(x.at[done], x.rows[done], x.values[done], self.crew)
+        waiting = np.ones(self.team.size, bool) if mask is None else mask[:, 0]
+        remaining: list[_PendingCopy] = []
+        for x in self.pending_copies:
+            done = waiting[x.rows] & (x.group < self.groups[x.rows] - pending)
+            x.memory.complete_copy(x.at[done], x.rows[done], x.values[done], self.team)
             if not done.all():
                 rest = ~done
                 parts = (part[rest] for part in (x.at, x.rows, x.values, x.group))
-                left.append(_Begun(x.memory, *parts))
-        self.begun = left
+                remaining.append(_PendingCopy(x.memory, *parts))
+        self.pending_copies = remaining
 
     def finish(self) -> None:
         """Raise Hazard if a copy is still pending when its thread ends."""
-        for x in self.begun:
+        for x in self.pending_copies:
             raise Hazard(
-                f"{self.crew.kernel}: thread {self.crew.number[x.rows[0]]} of block "
-                f"{self.crew.block[x.rows[0]]} ends before its copy to {x.memory.name!r}, for which there is "
+                f"{self.team.kernel}: thread {self.team.number[x.rows[0]]} of block "
+                f"{self.team.block[x.rows[0]]} ends before its copy to {x.memory.name!r}, for which there is "
                 "no wait"
             )

@@ -23,23 +23,23 @@ _GROUP = Var("group of threads")  # the leading axis of all tiles
 
 
 def run_instruction(
-    chosen: Instruction, operands: Sequence[Tile], live: Array, crew: LockstepThreads
+    instruction: Instruction, operands: Sequence[Tile], active: Array, team: LockstepThreads
 ) -> None:
     """Run an instruction in all groups whose threads are live, vectorised over the groups."""
-    first = np.flatnonzero(live[:: chosen.threads, 0]) * chosen.threads
+    first = np.flatnonzero(active[:: instruction.threads, 0]) * instruction.threads
     # any thread of a group may access any element of its tile, so the group gets a thread number of its own
-    number = crew.threads + crew.number[first] // chosen.threads
-    groups = replace(crew.of(first), number=number)
+    number = team.threads + team.number[first] // instruction.threads
+    groups = replace(team.select(first), number=number)
     tiles: dict[str, Array] = {}
-    names, shapes = chosen.operands(), chosen.shapes()
-    d = chosen.meaning.funcs[0].definitions[-1]
+    names, shapes = instruction.operands(), instruction.shapes()
+    d = instruction.meaning.funcs[0].definitions[-1]
     for name, shape, tile in zip(names, shapes, operands, strict=True):
         if name == names[0] and d.combine is None:
             continue
         memory, index = elements(tile, shape, first)
-        found = memory.load(index, None, groups)
-        tiles[name] = np.broadcast_to(found, (len(first), prod(shape))).reshape(-1, *shape)
-    result = _computed(chosen, d, tiles, len(first))
+        values = memory.load(index, None, groups)
+        tiles[name] = np.broadcast_to(values, (len(first), prod(shape))).reshape(-1, *shape)
+    result = _computed(instruction, d, tiles, len(first))
     memory, index = elements(operands[0], shapes[0], first)
     memory.store(index, result.reshape(len(first), -1), None, groups)
 
@@ -48,17 +48,19 @@ def elements(tile: Tile, shape: tuple[int, ...], first: Array) -> tuple[Memory, 
     """A tile's memory for the `first` threads of groups, and its elements' indices, a row for each group."""
     memory, start, axes = tile
     index = [np.broadcast_to(i, (len(i), 1))[first] if len(i) > 1 else i for i in start]
-    inside = np.indices(shape).reshape(len(shape), -1)
-    for axis, i in zip(axes, inside, strict=True):
+    element_indices = np.indices(shape).reshape(len(shape), -1)
+    for axis, i in zip(axes, element_indices, strict=True):
         index[axis] = index[axis] + i[None, :]
     rows = None if memory.row_of is None else memory.row_of[first]
     return replace(memory, row_of=rows, private=False, owners=None), index
 
 
-def _computed(chosen: Instruction, d: Definition, tiles: dict[str, Array], count: int) -> Array:
+def _computed(
+    instruction: Instruction, d: Definition, tiles: dict[str, Array], count: int
+) -> Array:
     """The output tiles: serial over the points of the ranges, vectorised over free variables and groups."""
-    names = chosen.operands()
-    shape = chosen.shapes()[0]
+    names = instruction.operands()
+    shape = instruction.shapes()[0]
     rank = len(d.free)
     variables = {_GROUP.name: np.arange(count).reshape(-1, *[1] * rank)}
     extents = {e.name: n for e, n in zip(d.index, shape, strict=True) if isinstance(e, Var)}
@@ -68,11 +70,11 @@ def _computed(chosen: Instruction, d: Definition, tiles: dict[str, Array], count
         )
     stored = {name: _stored(tile) for name, tile in tiles.items()}
     order = [0, *(1 + d.free.index(e.name) for e in d.index if isinstance(e, Var))]
-    back = [order.index(n) for n in range(rank + 1)]
-    total = np.transpose(tiles[names[0]], back) if names[0] in tiles else None
+    inverse_order = [order.index(n) for n in range(rank + 1)]
+    total = np.transpose(tiles[names[0]], inverse_order) if names[0] in tiles else None
     (value,) = (_with_group(v) for v in d.values)
-    runs = [range(_number(lo), _number(hi)) for _, lo, hi in d.ranges]
-    for point in itertools.product(*runs):
+    intervals = [range(_number(lo), _number(hi)) for _, lo, hi in d.ranges]
+    for point in itertools.product(*intervals):
         at = {name: np.asarray(p) for (name, _, _), p in zip(d.ranges, point, strict=True)}
         new = Evaluator({**variables, **at}, stored, [])(value)
         if d.combine is None or total is None:
@@ -81,8 +83,8 @@ def _computed(chosen: Instruction, d: Definition, tiles: dict[str, Array], count
             params = {"a0": total, "b0": np.broadcast_to(new, total.shape)}
             total = Evaluator({}, {}, [], params)(d.combine.exprs[0])
     assert total is not None
-    whole = np.broadcast_to(total, (count, *(extents[name] for name in d.free)))
-    return np.ascontiguousarray(np.transpose(whole, order))
+    result = np.broadcast_to(total, (count, *(extents[name] for name in d.free)))
+    return np.ascontiguousarray(np.transpose(result, order))
 
 
 def _stored(tile: Array) -> StoredArrays:

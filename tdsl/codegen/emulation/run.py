@@ -15,12 +15,12 @@ from typing import Any
 
 import numpy as np
 
-from tdsl.codegen.emulation.asynchronous import Products
-from tdsl.codegen.emulation.copies import Copies
+from tdsl.codegen.emulation.asynchronous import PendingInstructions
+from tdsl.codegen.emulation.copies import AsyncCopies
 from tdsl.codegen.emulation.instructions import run_instruction
 from tdsl.codegen.emulation.mbarriers import PhaseBarriers
 from tdsl.codegen.emulation.memory import Array, LockstepThreads, Memory
-from tdsl.codegen.emulation.serial import in_order, is_alone
+from tdsl.codegen.emulation.serial import evaluation_order, is_single_threaded
 from tdsl.codegen.gpu.launches import THREAD_PREFIX, Launch, Launches, launches_of
 from tdsl.codegen.gpu.limits import DEFAULT_ARCH, check_grid, check_limits
 from tdsl.codegen.ir.loops import (
@@ -117,9 +117,9 @@ def run_launches(launches: Launches, arguments: Sequence[Any]) -> None:
         elif isinstance(p, ScalarParam):
             scalars[p.name] = np.asarray(value, p.dtype.numpy).reshape(1, 1)
     for t in launches.temporaries:
-        memories[t.name] = _fresh(t.name, t.dtype.numpy, _numbers(t.extents), 1, None)
+        memories[t.name] = _memory(t.name, t.dtype.numpy, _constants(t.extents), 1, None)
     for launch in launches.launches:
-        _launch(launch, memories, scalars, launches.kernel.messages)
+        _run_launch(launch, memories, scalars, launches.kernel.messages)
     for p, value in zip(launches.kernel.params, arguments, strict=True):
         if isinstance(p, BufferParam) and p.written:
             value[...] = memories[p.name].data.reshape(value.shape)
@@ -130,30 +130,30 @@ def _argument(p: Argument, array: Array) -> Memory:
     data = np.ascontiguousarray(array).reshape(1, -1)
     if p.written:
         data = data.copy()
-    known = np.full(data.shape, not p.written)
-    return Memory(p.name, array.shape, data, known, None)
+    written_elements = np.full(data.shape, not p.written)
+    return Memory(p.name, array.shape, data, written_elements, None)
 
 
-def _numbers(extents: Sequence[Expr]) -> tuple[int, ...]:
+def _constants(extents: Sequence[Expr]) -> tuple[int, ...]:
     return tuple(int(e.value) for e in extents if isinstance(e, Const))
 
 
-def _fresh(
+def _memory(
     name: str, dtype: Any, extents: tuple[int, ...], count: int, rows: Array | None
 ) -> Memory:
     shape = (count, prod(extents))
     return Memory(name, extents, np.zeros(shape, dtype), np.zeros(shape, bool), rows)
 
 
-def _launch(
+def _run_launch(
     launch: Launch, memories: dict[str, Memory], scalars: dict[str, Array], messages: tuple[Message, ...]
 ) -> None:  # fmt: skip
     """Run a launch in batches of blocks; the access records of one batch are kept for the next."""
-    written, alone = stored_in(launch.body), is_alone(launch)
+    written, is_serial = stored_in(launch.body), is_single_threaded(launch)
     for name, memory in memories.items():
-        memory.private = alone
-        if name in written and not alone:
-            memory.watch()
+        memory.private = is_serial
+        if name in written and not is_serial:
+            memory.log_accesses()
     threads, blocks = prod(launch.block), prod(map(launch.extent, BLOCKS))
     epochs = np.zeros(blocks, np.int64)
     step = max(1, _MOST_THREADS // (threads * launch.cluster)) * launch.cluster
@@ -161,38 +161,38 @@ def _launch(
         count = min(step, blocks - first)
         block = np.repeat(np.arange(first, first + count), threads)
         number = np.tile(np.arange(threads), count)
-        crew = LockstepThreads.of_threads(
+        team = LockstepThreads.of_threads(
             launch.name, block, number, epochs, launch.block[0], threads, launch.cluster
         )
         with np.errstate(all="ignore"):
-            _Group(launch, crew, first, dict(memories), dict(scalars), messages).run()
+            _BlockBatch(launch, team, first, dict(memories), dict(scalars), messages).run()
     for memory in memories.values():
         memory.private, memory.writes, memory.reads = False, None, None
 
 
 @dataclass(slots=True)
-class _Group:
+class _BlockBatch:
     """A batch of blocks of a launch; `axes` has each thread's indices. `bound`: axes of enclosing loops."""
 
     launch: Launch
-    crew: LockstepThreads
+    team: LockstepThreads
     first: int
     memories: dict[str, Memory]
     scalars: dict[str, Array]
     messages: tuple[Message, ...]
     axes: dict[str, Array] = field(default_factory=dict)
-    alone: dict[frozenset[str], Array | None] = field(default_factory=dict)
-    own: dict[int, Memory] = field(default_factory=dict)
-    copies: Copies = field(init=False)
-    products: Products = field(init=False)
+    leaders: dict[frozenset[str], Array | None] = field(default_factory=dict)
+    allocations: dict[int, Memory] = field(default_factory=dict)
+    copies: AsyncCopies = field(init=False)
+    products: PendingInstructions = field(init=False)
     phases: dict[str, PhaseBarriers] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.copies, self.products = Copies(self.crew), Products(self.crew)
+        self.copies, self.products = AsyncCopies(self.team), PendingInstructions(self.team)
 
     def run(self) -> None:
         """Run the body of the launch."""
-        rest, block = self.crew.number, self.crew.block
+        rest, block = self.team.number, self.team.block
         for axis in AXES:
             which = block if axis in BLOCKS else rest
             extent = self.launch.extent(axis)
@@ -224,41 +224,41 @@ class _Group:
                 self.alloc(s, mask)
                 yield from self.statement(s.body, mask, bound)
             case If(cond, then, orelse):
-                holds = self.value(cond, mask)
-                yield from self.inside(then, holds, mask, bound)
+                condition = self.value(cond, mask)
+                yield from self.masked_statement(then, condition, mask, bound)
                 if orelse is not None:
-                    yield from self.inside(orelse, ~holds, mask, bound)
+                    yield from self.masked_statement(orelse, ~condition, mask, bound)
             case InitBarriers():
                 self.barrier(mask)
-                made = PhaseBarriers(s.name, s.slots, s.arrivals, self.crew, self.first)
-                self.phases[s.name] = made
+                barriers = PhaseBarriers(s.name, s.slots, s.arrivals, self.team, self.first)
+                self.phases[s.name] = barriers
                 yield from self.statement(s.body, mask, bound)
-                made.finish()
+                barriers.finish()
             case WaitBarrier(phases, slot, parity):
                 where = self.value(slot, mask), self.value(parity, mask), mask
                 while not self.phases[phases].wait(*where):
-                    yield self.phases[phases].stuck(*where)
+                    yield self.phases[phases].deadlock_error(*where)
             case WarpSpecialize(parts):
-                yield from self.beside(parts, mask, bound)
+                yield from self.run_warp_specialised(parts, mask, bound)
             case _:
-                self.at_once(s, mask, bound)
+                self.run_immediately(s, mask, bound)
 
-    def at_once(self, s: Stmt, mask: Array | None, bound: frozenset[str]) -> None:
+    def run_immediately(self, s: Stmt, mask: Array | None, bound: frozenset[str]) -> None:
         """Run a statement that never yields to other threads."""
         match s:
             case Store():
-                self.store(s, _both(mask, self.first_of_others(bound)))
+                self.store(s, _and_masks(mask, self.leaders_outside(bound)))
             case Barrier(group):
                 self.barrier(mask, of_groups=group)
             case Shuffle():
-                self.shuffle(s, mask, _both(mask, self.first_of_others(bound)))
+                self.shuffle(s, mask, _and_masks(mask, self.leaders_outside(bound)))
             case ArriveBarrier(phases, slot, count):
-                who = _both(mask, self.first_of_others(bound)) if count else mask
+                who = _and_masks(mask, self.leaders_outside(bound)) if count else mask
                 if s.per_warp:
-                    who = self.of_warps(mask)
+                    who = self.warp_leaders(mask)
                 self.phases[phases].arrive(self.value(slot, mask), count, who, s.blocks)
             case CopyTile():
-                self.copy_tile(s, _both(mask, self.first_of_others(bound)))
+                self.copy_tile(s, _and_masks(mask, self.leaders_outside(bound)))
             case Commit(products):
                 (self.products if products else self.copies).commit(mask)
             case Wait(pending, products):
@@ -266,119 +266,119 @@ class _Group:
             case Prefetch():
                 pass
             case Check():
-                self.check(s, _both(mask, self.first_of_others(bound)))
+                self.check(s, _and_masks(mask, self.leaders_outside(bound)))
             case Print():
-                self.print(s, _both(mask, self.first_of_others(bound)))
+                self.print(s, _and_masks(mask, self.leaders_outside(bound)))
             case Invoke():
                 self.invoke(s, mask, bound)
             case _:
                 raise AssertionError(f"no kernel of a GPU has a {type(s).__name__}")
 
-    def beside(
+    def run_warp_specialised(
         self, parts: Sequence[Stmt], mask: Array | None, bound: frozenset[str]
     ) -> Iterator[Hazard]:
         """Run warp-specialised parts in turns, each until it waits for another part."""
         running = []
         for part in parts:
-            own = copy.copy(self)
-            own.scalars, own.memories = dict(self.scalars), dict(self.memories)
-            running.append(own.statement(part, mask, bound))
+            batch = copy.copy(self)
+            batch.scalars, batch.memories = dict(self.scalars), dict(self.memories)
+            running.append(batch.statement(part, mask, bound))
         while running:
-            before = int(self.crew.epochs.sum())
+            before = int(self.team.epochs.sum())
             waiting = [(x, why) for x in running if (why := next(x, None)) is not None]
-            stuck = len(waiting) == len(running) and before == int(self.crew.epochs.sum())
+            stuck = len(waiting) == len(running) and before == int(self.team.epochs.sum())
             if stuck:  # enclosing parts may make progress
                 yield waiting[0][1]
             running = [x for x, _ in waiting]
 
-    def inside(
-        self, s: Stmt, holds: Array, mask: Array | None, bound: frozenset[str]
+    def masked_statement(
+        self, s: Stmt, condition: Array, mask: Array | None, bound: frozenset[str]
     ) -> Iterator[Hazard]:
-        assert holds.shape[1] == 1, "lanes differ by masks only"
-        if holds.all():
+        assert condition.shape[1] == 1, "lanes differ by masks only"
+        if condition.all():
             yield from self.statement(s, mask, bound)
         else:
-            both = _both(mask, holds)
+            both = _and_masks(mask, condition)
             if both is not None and both.any():
-                whole = np.broadcast_to(both, (self.crew.size, 1))
-                yield from self.statement(s, whole, bound)
+                full_mask = np.broadcast_to(both, (self.team.size, 1))
+                yield from self.statement(s, full_mask, bound)
 
     def loop(self, s: For, mask: Array | None, bound: frozenset[str]) -> Iterator[Hazard]:
         lo, extent = self.value(s.lo, mask), self.value(s.extent, mask)
         if s.kind in AXES:
             number = self.axes[s.kind]
             self.scalars[s.name] = lo + number
-            yield from self.inside(s.body, number < extent, mask, bound | {s.kind})
+            yield from self.masked_statement(s.body, number < extent, mask, bound | {s.kind})
             return
-        live = extent if mask is None else np.broadcast_to(extent, mask.shape)[mask]
-        most = int(live.max(initial=0))
-        alike = int(live.min(initial=most)) == most
-        for n in range(most):
+        extents = extent if mask is None else np.broadcast_to(extent, mask.shape)[mask]
+        trip_count = int(extents.max(initial=0))
+        is_uniform = int(extents.min(initial=trip_count)) == trip_count
+        for n in range(trip_count):
             self.scalars[s.name] = lo + n
-            if alike:
+            if is_uniform:
                 yield from self.statement(s.body, mask, bound)
             else:
-                yield from self.inside(s.body, n < extent, mask, bound)
+                yield from self.masked_statement(s.body, n < extent, mask, bound)
 
-    def first_of_others(self, bound: frozenset[str]) -> Array | None:
+    def leaders_outside(self, bound: frozenset[str]) -> Array | None:
         """The mask of the threads with index 0 on all axes that no enclosing loop runs over."""
-        if bound not in self.alone:
-            chosen: Array | None = None
+        if bound not in self.leaders:
+            leader_mask: Array | None = None
             for axis in AXES:
                 if axis not in bound and self.launch.extent(axis) > 1:
-                    chosen = _both(chosen, self.axes[axis] == 0)
-            self.alone[bound] = chosen
-        return self.alone[bound]
+                    leader_mask = _and_masks(leader_mask, self.axes[axis] == 0)
+            self.leaders[bound] = leader_mask
+        return self.leaders[bound]
 
     def alloc(self, s: Alloc, mask: Array | None) -> None:
         """Allocate memory of blocks or threads: the same at each execution, with undefined contents."""
-        made = self.own.get(id(s))
-        if made is None:
-            extents = _numbers(s.extents)
+        memory = self.allocations.get(id(s))
+        if memory is None:
+            extents = _constants(s.extents)
             shared = s.scope == SHARED
-            rows = self.crew.block - self.first if shared else np.arange(self.crew.size)
+            rows = self.team.block - self.first if shared else np.arange(self.team.size)
             fragment = self.launch.fragments.get(s.name)
             if fragment is not None:
                 threads, copy = fragment.layout.threads, fragment.layout.copy_of(rows)
                 rows = rows // threads * fragment.layout.kept + copy
             count = int(rows.max()) + 1
-            made = self.own[id(s)] = _fresh(s.name, s.dtype.numpy, extents, count, rows)
-            made.private = not shared and fragment is None
+            memory = self.allocations[id(s)] = _memory(s.name, s.dtype.numpy, extents, count, rows)
+            memory.private = not shared and fragment is None
             if fragment is not None:
-                made.owners = fragment.layout.owned_by(extents)
-                made.copies = fragment.layout.kept
+                memory.owners = fragment.layout.owned_by(extents)
+                memory.copies = fragment.layout.kept
             if shared:
-                made.watch()
-        elif made.row_of is not None:
-            made.forget(None if mask is None else np.unique(made.row_of[mask[:, 0]]))
-        self.memories[s.name] = made
+                memory.log_accesses()
+        elif memory.row_of is not None:
+            memory.invalidate(None if mask is None else np.unique(memory.row_of[mask[:, 0]]))
+        self.memories[s.name] = memory
 
     def store(self, s: Store, mask: Array | None) -> None:
         if s.mask is not None:
-            mask = _both(mask, self.value(s.mask, mask))
+            mask = _and_masks(mask, self.value(s.mask, mask))
         if mask is not None and not mask.any():
             return
         index = [self.value(i, mask) for i in s.index]
         value, memory = self.value(s.value, mask), self.memories[s.buffer]
         if s.asynchronous:
-            self.copies.begin(memory, index, value, mask)
+            self.copies.issue(memory, index, value, mask)
         elif s.atomic:
             function = arithmetic.BINARY[s.atomic]
-            memory.update(index, value, mask, self.crew, function)
+            memory.update(index, value, mask, self.team, function)
         else:
-            memory.store(index, value, mask, self.crew)
+            memory.store(index, value, mask, self.team)
 
-    def of_warps(self, mask: Array | None) -> Array:
+    def warp_leaders(self, mask: Array | None) -> Array:
         """The mask of the first threads of warps; Hazard if only a part of a warp is in `mask`."""
-        came = np.ones(self.crew.size, bool) if mask is None else mask[:, 0]
-        some = came.reshape(-1, WARP).any(axis=1) & ~came.reshape(-1, WARP).all(axis=1)
-        if some.any():
-            row = int(np.flatnonzero(some)[0]) * WARP
+        arrived = np.ones(self.team.size, bool) if mask is None else mask[:, 0]
+        is_partial = arrived.reshape(-1, WARP).any(axis=1) & ~arrived.reshape(-1, WARP).all(axis=1)
+        if is_partial.any():
+            row = int(np.flatnonzero(is_partial)[0]) * WARP
             raise Hazard(
-                f"{self.launch.name}: a part of the warp of thread {self.crew.number[row]} of block "
-                f"{self.crew.block[row]} comes to a phase"
+                f"{self.launch.name}: a part of the warp of thread {self.team.number[row]} of block "
+                f"{self.team.block[row]} comes to a phase"
             )
-        return np.asarray(came & (np.arange(self.crew.size) % WARP == 0))[:, None]
+        return np.asarray(arrived & (np.arange(self.team.size) % WARP == 0))[:, None]
 
     def copy_tile(self, s: CopyTile, mask: Array | None) -> None:
         index, start = ([self.value(i, mask) for i in part] for part in (s.index, s.start))
@@ -387,25 +387,25 @@ class _Group:
         self.phases[s.mbarriers].copy(to, index, source, start, s.extents, slot, mask, s.blocks)
 
     def barrier(self, mask: Array | None, *, of_groups: bool = False) -> None:
-        rows = np.arange(self.crew.size) if mask is None else np.flatnonzero(mask[:, 0])
+        rows = np.arange(self.team.size) if mask is None else np.flatnonzero(mask[:, 0])
         if mask is not None:
             size = self.launch.block[0] if of_groups else prod(self.launch.block)
-            came = mask.reshape(-1, size).sum(axis=1)
-            some = (came > 0) & (came < size)
-            if some.any():
-                n = int(np.flatnonzero(some)[0])
+            arrived = mask.reshape(-1, size).sum(axis=1)
+            is_partial = (arrived > 0) & (arrived < size)
+            if is_partial.any():
+                n = int(np.flatnonzero(is_partial)[0])
                 raise Hazard(
-                    f"{self.launch.name}: {came[n]} of {size} threads of block {self.crew.block[n * size]} "
-                    "come to a barrier"
+                    f"{self.launch.name}: {arrived[n]} of {size} threads of block "
+                    f"{self.team.block[n * size]} come to a barrier"
                 )
         if of_groups:
-            self.crew.met_in_groups(rows)
+            self.team.synchronize_groups(rows)
         else:
-            self.crew.met(rows)
+            self.team.synchronize(rows)
 
     def check(self, s: Check, mask: Array | None) -> None:
         """Raise the error of a check for the first thread whose condition is false."""
-        failed = np.broadcast_to(~self.value(s.cond, mask), (self.crew.size, 1))
+        failed = np.broadcast_to(~self.value(s.cond, mask), (self.team.size, 1))
         failed = failed if mask is None else failed & mask
         if failed.any():
             row = int(np.flatnonzero(failed)[0])
@@ -414,11 +414,11 @@ class _Group:
 
     def print(self, s: Print, mask: Array | None) -> None:
         """Print a line for each thread whose condition is true."""
-        shape = self.crew.size, 1
-        holds = np.broadcast_to(self.value(s.cond, mask), shape)
-        holds = holds if mask is None else holds & mask
+        shape = self.team.size, 1
+        condition = np.broadcast_to(self.value(s.cond, mask), shape)
+        condition = condition if mask is None else condition & mask
         values = [np.broadcast_to(self.value(v, mask), shape) for v in s.values]
-        for row in np.flatnonzero(holds):
+        for row in np.flatnonzero(condition):
             thread = THREAD_PREFIX.format(*(self.axes[a][row, 0] for a in AXES[1:]))
             text = message_text(self.messages[s.site], tuple(v[row, 0].item() for v in values))
             print(thread + text)  # noqa: T201  # what td.debug_print asks for
@@ -426,43 +426,43 @@ class _Group:
     def shuffle(self, s: Shuffle, mask: Array | None, using: Array | None) -> None:
         """Give each thread in `using` its partner's value; `mask` must contain groups of lanes as a whole."""
         if mask is not None:
-            came = mask[:, 0].reshape(-1, s.width)
-            some = came.any(axis=1) & ~came.all(axis=1)
-            if some.any():
-                row = int(np.flatnonzero(some)[0]) * s.width
+            arrived = mask[:, 0].reshape(-1, s.width)
+            is_partial = arrived.any(axis=1) & ~arrived.all(axis=1)
+            if is_partial.any():
+                row = int(np.flatnonzero(is_partial)[0]) * s.width
                 raise Hazard(
-                    f"{self.launch.name}: {came[row // s.width].sum()} of {s.width} threads from thread "
-                    f"{self.crew.number[row]} of block {self.crew.block[row]} come to a shuffle"
+                    f"{self.launch.name}: {arrived[row // s.width].sum()} of {s.width} threads from thread "
+                    f"{self.team.number[row]} of block {self.team.block[row]} come to a shuffle"
                 )
-        value = np.broadcast_to(self.value(s.value, using), (self.crew.size, 1))
-        partner = np.arange(self.crew.size) ^ s.distance
-        self.memories[s.buffer].store([], value[partner], using, self.crew)
+        value = np.broadcast_to(self.value(s.value, using), (self.team.size, 1))
+        partner = np.arange(self.team.size) ^ s.distance
+        self.memories[s.buffer].store([], value[partner], using, self.team)
 
     def invoke(self, s: Invoke, mask: Array | None, bound: frozenset[str]) -> None:
         """Run or issue an instruction in groups of threads, each group on its own tiles."""
         threads = INSTRUCTIONS[s.instruction].threads
-        everywhere = np.ones((self.crew.size, 1), bool)
-        live = _both(_both(mask, self.first_of_others(bound | {LANES})), everywhere)
-        assert live is not None
-        groups = live.reshape(-1, threads)
+        everywhere = np.ones((self.team.size, 1), bool)
+        active = _and_masks(_and_masks(mask, self.leaders_outside(bound | {LANES})), everywhere)
+        assert active is not None
+        groups = active.reshape(-1, threads)
         if (groups.any(axis=1) != groups.all(axis=1)).any():
             raise Hazard(
                 f"{self.launch.name}: some threads of a group do not come to {s.instruction}"
             )
-        if live.any():
+        if active.any():
             operands = [
                 (self.memories[o.buffer], [self.value(i, mask) for i in o.index], o.axes)
                 for o in s.operands
             ]
-            chosen = INSTRUCTIONS[s.instruction]
-            if chosen.asynchronous:
-                self.products.begin(chosen, operands, live)
+            instruction = INSTRUCTIONS[s.instruction]
+            if instruction.asynchronous:
+                self.products.issue(instruction, operands, active)
             else:
-                run_instruction(chosen, operands, live, self.crew)
+                run_instruction(instruction, operands, active, self.team)
 
     def value(self, e: Expr, mask: Array | None) -> Array:
         """The values of an expression for all threads; loads only where the mask is true."""
-        order, done = in_order(e), dict[int, Array]()
+        order, done = evaluation_order(e), dict[int, Array]()
         for n in order:
             done[id(n)] = self.node(n, done, mask)
         return done[id(order[-1])]
@@ -487,14 +487,14 @@ class _Group:
                 return done[id(base)] + stride * np.arange(lanes)[None, :]
             case Broadcast(x):
                 return done[id(x)]
-            case Load(buffer, index, _, own):
-                held = mask if own is None else _both(mask, done[id(own)])
-                return self.memories[buffer].load([done[id(i)] for i in index], held, self.crew)
+            case Load(buffer, index, _, lane_mask):
+                mask = mask if lane_mask is None else _and_masks(mask, done[id(lane_mask)])
+                return self.memories[buffer].load([done[id(i)] for i in index], mask, self.team)
             case _:
                 raise AssertionError(f"no loop has a {type(e).__name__}")
 
 
-def _both(a: Array | None, b: Array | None) -> Array | None:
+def _and_masks(a: Array | None, b: Array | None) -> Array | None:
     if a is None or b is None:
         return b if a is None else a
     return a & b

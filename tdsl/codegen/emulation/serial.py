@@ -12,7 +12,7 @@ from tdsl.core.node import post_order
 from tdsl.lang.expr import Expr
 
 
-def is_alone(launch: Launch) -> bool:
+def is_single_threaded(launch: Launch) -> bool:
     """True if a launch has one thread and nothing asynchronous, so that its accesses have one order only."""
     if prod(launch.block) * prod(map(launch.extent, BLOCKS)) != 1:
         return False
@@ -23,6 +23,6 @@ def is_alone(launch: Launch) -> bool:
 
 
 @functools.lru_cache(maxsize=1024)
-def in_order(e: Expr) -> tuple[Expr, ...]:
+def evaluation_order(e: Expr) -> tuple[Expr, ...]:
     """The nodes of an expression in the order of evaluation, the expression itself last."""
     return tuple(post_order(e))  # type: ignore[arg-type]  # expressions hold only such
