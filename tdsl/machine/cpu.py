@@ -124,9 +124,11 @@ def lower_level(target: CpuTarget) -> str:
     ('avx512', 'sse4', '')
     """
     names = [n for n in _LEVELS if level(n).architecture == target.architecture]
-    least = {n: level(n).has for n in names}
-    below = [n for n in names if least[n] < target.has and not _same_code(level(n), target)]
-    return below[-1] if below else ""
+    features_of = {n: level(n).has for n in names}
+    lower_names = [
+        n for n in names if features_of[n] < target.has and not _same_code(level(n), target)
+    ]
+    return lower_names[-1] if lower_names else ""
 
 
 def _same_code(level: CpuTarget, target: CpuTarget) -> bool:

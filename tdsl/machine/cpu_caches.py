@@ -26,10 +26,10 @@ def caches(folder: str = FOLDER) -> tuple[MemoryLevel, ...]:
     `folder` has the layout of `/sys/devices/system/cpu/cpu0/cache` in Linux.
     """
     try:
-        found = [_cache(os.path.join(folder, name)) for name in sorted(os.listdir(folder))]
+        cache_levels = [_cache(os.path.join(folder, name)) for name in sorted(os.listdir(folder))]
     except (OSError, ValueError):
         return CACHES
-    levels = tuple(sorted((c for c in found if c is not None), key=lambda level: level.name))
+    levels = tuple(sorted((c for c in cache_levels if c is not None), key=lambda level: level.name))
     return levels or CACHES
 
 

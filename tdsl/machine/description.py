@@ -58,7 +58,7 @@ def read() -> Description | None:
     except OSError as error:
         if os.environ.get("TDSL_MACHINE", BUILT_IN) == BUILT_IN:
             return None
-        raise _unusable(file, str(error)) from None
+        raise _file_error(file, str(error)) from None
     return _read(file, status.st_mtime_ns, status.st_size)
 
 
@@ -77,10 +77,10 @@ def _read(file: str, _time: int, _size: int) -> Description:
         with open(file, encoding="utf-8") as text:
             return from_text(text.read())
     except (OSError, ValueError) as error:
-        raise _unusable(file, str(error)) from None
+        raise _file_error(file, str(error)) from None
 
 
-def _unusable(file: str, reason: str) -> TargetError:
+def _file_error(file: str, reason: str) -> TargetError:
     return TargetError(
         f"{file} does not describe a machine: {reason}",
         loc=here(),
@@ -98,15 +98,15 @@ def to_text(description: Description) -> str:
     """
     fields = {"schema": SCHEMA, "cpu": description.cpu, "date": description.date}
     fields |= asdict(description.machine)
-    every = (*description.machine.levels, *description.machine.links)
-    fields["levels"] = [_without_nothing(asdict(level)) for level in every]
+    all_levels = (*description.machine.levels, *description.machine.links)
+    fields["levels"] = [_without_unset_latency(asdict(level)) for level in all_levels]
     del fields["links"]
     fields["features"] = " ".join(sorted(description.machine.features))
     lines = [f" {json.dumps(name)}: {_value_text(value)}" for name, value in fields.items()]
     return "{\n" + ",\n".join(lines) + "\n}\n"
 
 
-def _without_nothing(level: dict[str, Any]) -> dict[str, Any]:
+def _without_unset_latency(level: dict[str, Any]) -> dict[str, Any]:
     """A level as it is written: only links have a latency."""
     return {n: v for n, v in level.items() if (n, v) != ("latency", None)}
 
@@ -134,38 +134,38 @@ def from_text(text: str) -> Description:
 
 
 def _machine(data: dict[str, Any]) -> Machine:
-    every = tuple(_level(level) for level in data["levels"])
-    levels = tuple(level for level in every if level.latency is None)
+    all_levels = tuple(_level(level) for level in data["levels"])
+    levels = tuple(level for level in all_levels if level.latency is None)
     if not any(level.bytes is not None and not level.managed for level in levels):
         raise ValueError("it has no cache")
     rates = tuple(
         Rate(str(r["unit"]), str(r["dtype"]), _positive(r, "per_second")) for r in data["rates"]
     )
     return Machine(
-        _whole(data, "vector_bytes"),
-        _whole(data, "threads"),
+        _positive_int(data, "vector_bytes"),
+        _positive_int(data, "threads"),
         frozenset(str(data["features"]).split()),
-        _whole(data, "registers"),
+        _positive_int(data, "registers"),
         levels,
         rates,
         None if data["launch"] is None else _positive(data, "launch"),
-        links=tuple(level for level in every if level.latency is not None),
+        links=tuple(level for level in all_levels if level.latency is not None),
     )
 
 
 def _level(data: dict[str, Any]) -> MemoryLevel:
     return MemoryLevel(
         str(data["name"]),
-        None if data["bytes"] is None else _whole(data, "bytes"),
-        _whole(data, "line"),
-        _whole(data, "shared_by"),
+        None if data["bytes"] is None else _positive_int(data, "bytes"),
+        _positive_int(data, "line"),
+        _positive_int(data, "shared_by"),
         bool(data["managed"]),
         tuple((int(n), float(rate)) for n, rate in data["bandwidth"]),
         None if "latency" not in data else _not_negative(data, "latency"),
     )
 
 
-def _whole(data: dict[str, Any], key: str) -> int:
+def _positive_int(data: dict[str, Any], key: str) -> int:
     value = data[key]
     if not isinstance(value, int) or value < 1:
         raise ValueError(f"{key} is {value!r}, not a whole number above 0")

@@ -30,9 +30,9 @@ def describe_gpu(arch: str) -> Machine:
     >>> machine.threads, machine.level("shared").bytes >> 10
     (108, 163)
     """
-    made = _file(DEVICES[arch or "sm_90a"])
+    device = _described_machine(DEVICES[arch or "sm_90a"])
     features = frozenset({"wgmma"}) if arch in ("", "sm_90a") else frozenset()
-    return replace(made, vector_bytes=0, block_threads=BLOCK_THREADS, features=features)
+    return replace(device, vector_bytes=0, block_threads=BLOCK_THREADS, features=features)
 
 
 @functools.cache
@@ -54,9 +54,11 @@ def reference_cpu(vector_bytes: int = 0) -> Machine:
     >>> [reference_cpu(n).vector_bytes for n in (16, 32, 64, 0)]
     [32, 32, 64, 64]
     """
-    measured = sorted((_file(name) for name in PROCESSORS), key=lambda m: m.vector_bytes)
+    measured = sorted(
+        (_described_machine(name) for name in PROCESSORS), key=lambda m: m.vector_bytes
+    )
     return next((m for m in measured if 0 < vector_bytes <= m.vector_bytes), measured[-1])
 
 
-def _file(name: str) -> Machine:
+def _described_machine(name: str) -> Machine:
     return from_text((FOLDER / f"{name}.json").read_text(encoding="utf-8")).machine

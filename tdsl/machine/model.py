@@ -115,15 +115,15 @@ class Machine:
         >>> Machine().level("l2").bytes >> 10
         512
         """
-        found = next((x for x in self.levels if x.name.lower() == str(name).lower()), None)
-        if found is None:
+        match = next((x for x in self.levels if x.name.lower() == str(name).lower()), None)
+        if match is None:
             raise TargetError(
                 f"the memory of this machine has no level {name!r}",
                 loc=here(),
                 label="this level",
                 hint=did_you_mean(name, [x.name for x in self.levels]),
             )
-        return found
+        return match
 
     def rate(self, unit: str, dtype: str = "f32") -> float | None:
         """The operations a second of one thread by a unit; those of another type where this has none."""

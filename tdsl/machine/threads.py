@@ -33,16 +33,16 @@ def store_num_threads(count: int) -> None:
 
 def default_threads() -> int:
     """The number of threads set in the environment, else the number of cores that this process may use."""
-    asked = os.environ.get("TDSL_NUM_THREADS", "").strip()
-    if asked:
-        if not asked.isdecimal() or not 1 <= int(asked) <= MOST_THREADS:
+    setting = os.environ.get("TDSL_NUM_THREADS", "").strip()
+    if setting:
+        if not setting.isdecimal() or not 1 <= int(setting) <= MOST_THREADS:
             raise TargetError(
-                f"TDSL_NUM_THREADS={asked!r} is not a number of threads",
+                f"TDSL_NUM_THREADS={setting!r} is not a number of threads",
                 loc=here(),
                 label="this call",
                 hint=f"set it to 1 to {MOST_THREADS}, or leave it unset",
             )
-        return int(asked)
+        return int(setting)
     outermost = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
     if outermost.isdecimal() and 1 <= int(outermost) <= MOST_THREADS:
         return int(outermost)

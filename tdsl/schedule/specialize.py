@@ -23,7 +23,7 @@ from tdsl.lang.expr import (
     dtype_of,
 )  # fmt: skip
 from tdsl.lang.types import BY_NAME, bool_
-from tdsl.machine.instructions.tensor_cores import find, nearest
+from tdsl.machine.instructions.tensor_cores import find, name_hint
 from tdsl.schedule import loops as directives
 from tdsl.schedule.arguments import check_arguments
 from tdsl.schedule.loops import find_loop
@@ -130,7 +130,7 @@ def tensorize(state: State, func: str, definition: int, *, loop: str, instructio
     if find(instruction) is None:
         raise Illegal(
             f"there is no instruction {instruction!r}",
-            f"{nearest(instruction)}; td.instruction(name, meaning, llvm=..., cuda=...) declares others",
+            f"{name_hint(instruction)}; td.instruction(name, meaning, llvm=..., cuda=...) declares others",
         )
     plan = state.plan(func)
     tensorization = Tensorization(definition, name, instruction, loc=here())

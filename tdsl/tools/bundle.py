@@ -54,7 +54,7 @@ def write(folder: str, jobs: Iterable[Job]) -> list[manifest.Program]:
             f"cannot make the folder {folder}: {error.strerror}", loc=here(), label="this bundle",
             hint="name a folder that is new, or one that can be written",
         ) from None  # fmt: skip
-    programs = [_stored(folder, job) for job in jobs]
+    programs = [_write_program(folder, job) for job in jobs]
     about = {
         "made": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "tdsl": __version__,
@@ -63,29 +63,29 @@ def write(folder: str, jobs: Iterable[Job]) -> list[manifest.Program]:
     return programs
 
 
-def _stored(folder: str, job: Job) -> manifest.Program:
+def _write_program(folder: str, job: Job) -> manifest.Program:
     variant = _variant(job)
     executable = job.compiled.executable(variant)
     assert isinstance(executable, CudaExecutable)
     module, arguments = executable.module, _arguments(job, executable)
-    kept: dict[str, Any] = {}
-    given: dict[str, Any] = {}
+    stored: dict[str, Any] = {}
+    inputs_by_name: dict[str, Any] = {}
     for a in arguments:
         if a.written:
             continue
         array = np.asarray(job.inputs[a.name]) if not a.seed else None
         if array is not None:
-            kept[f"input_{a.name}"] = _bits(array)
-        made = manifest.random_array(a.shape, a.dtype, a.seed) if array is None else array
-        given[a.name] = made[()] if a.scalar else made
-    results = _expected(job, variant, given)
+            stored[f"input_{a.name}"] = _storable(array)
+        value = manifest.random_array(a.shape, a.dtype, a.seed) if array is None else array
+        inputs_by_name[a.name] = value[()] if a.scalar else value
+    results = _expected(job, variant, inputs_by_name)
     outputs = [a for a in arguments if a.written]
     for a, result in zip(outputs, results, strict=True):
         flat = np.asarray(result).reshape(-1)
-        kept[f"expected_{a.name}"] = _bits(flat[manifest.compared_indices(flat.size)])
+        stored[f"expected_{a.name}"] = _storable(flat[manifest.compared_indices(flat.size)])
     inputs = tuple(a.dtype for a in arguments if not a.written)
     path = os.path.join(folder, job.name)
-    np.savez_compressed(f"{path}.npz", **kept)
+    np.savez_compressed(f"{path}.npz", **stored)
     for ending, data in ((".cubin", module.cubin), (".cu", module.source.encode())):
         with open(path + ending, "wb") as file:
             file.write(data)
@@ -106,36 +106,36 @@ def _variant(job: Job) -> Specialisation:
 
 
 def _arguments(job: Job, executable: CudaExecutable) -> tuple[manifest.Argument, ...]:
-    made = []
+    arguments = []
     for n, p in enumerate(executable.params):
         stored = p.name in job.inputs
         seed = 0 if stored else n + 1
         if isinstance(p, ScalarParam):
-            made.append(manifest.Argument(p.name, p.dtype.name, (), scalar=True, seed=seed))
+            arguments.append(manifest.Argument(p.name, p.dtype.name, (), scalar=True, seed=seed))
         else:
             assert isinstance(p, BufferParam)
             shape = tuple(
                 int(e.value) if isinstance(e, Const) else extent(e, {}) for e in p.extents
             )
             seed = 0 if p.written else seed
-            made.append(
+            arguments.append(
                 manifest.Argument(p.name, p.dtype.name, shape, written=p.written, seed=seed)
             )
-    return tuple(made)
+    return tuple(arguments)
 
 
-def _expected(job: Job, variant: Specialisation, given: dict[str, Any]) -> tuple[Any, ...]:
+def _expected(job: Job, variant: Specialisation, inputs_by_name: dict[str, Any]) -> tuple[Any, ...]:
     """The expected results: those of the job, or the results of the same program on the CPU."""
     results = job.expected
     if results is None:
         program = Schedule.of_program(job.compiled.schedule.program)
         sizes = {**job.compiled.sizes, **dict(variant.sizes)}
         on_cpu = Compiled(program, Target("cpu"), frozenset(), sizes)
-        results = on_cpu(**given)
+        results = on_cpu(**inputs_by_name)
     return results if isinstance(results, tuple) else (results,)
 
 
-def _bits(array: Any) -> Any:
+def _storable(array: Any) -> Any:
     """A contiguous copy or view that NumPy can store: element types of ml_dtypes as unsigned integers."""
     plain = np.ascontiguousarray(array)
     return plain.view(f"u{plain.itemsize}") if plain.dtype.name in ML_DTYPES else plain
@@ -150,18 +150,18 @@ def collect(words: Iterable[str]) -> list[Job]:
     """
     jobs: list[Job] = []
     for word in words:
-        found = list(_named(word))
-        if not found:
+        word_jobs = list(_jobs_named(word))
+        if not word_jobs:
             raise TypeMismatch(
                 f"{word} has nothing that is compiled for a GPU", loc=here(), label="this bundle",
                 hint='give it f = td.compile(..., target="cuda"), or a function that returns one',
             )  # fmt: skip
-        jobs += found
-    taken: set[str] = set()
-    return [_renamed(job, taken) for job in jobs]
+        jobs += word_jobs
+    used_names: set[str] = set()
+    return [_renamed(job, used_names) for job in jobs]
 
 
-def _named(word: str) -> Iterator[Job]:
+def _jobs_named(word: str) -> Iterator[Job]:
     if word.endswith(".py"):
         if not os.path.isfile(word):
             raise TypeMismatch(
@@ -174,14 +174,14 @@ def _named(word: str) -> Iterator[Job]:
         return
     module, _, name = word.partition(":")
     try:
-        found = getattr(importlib.import_module(module), name)
+        target = getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError, ValueError) as error:
         raise TypeMismatch(
             f"{word} is neither a program nor a function: {error}", loc=here(), label="this bundle",
             hint="program.py, or module:function; a module is found as in a program of this folder",
         ) from None  # fmt: skip
-    made = callable(found) and not isinstance(found, Compiled)
-    yield from _jobs(name, checked_call(found)() if made else found)
+    is_function = callable(target) and not isinstance(target, Compiled)
+    yield from _jobs(name, checked_call(target)() if is_function else target)
 
 
 def _jobs(name: str, value: Any) -> Iterator[Job]:
@@ -203,9 +203,11 @@ def _is_for_a_gpu(value: object) -> bool:
     return isinstance(value, Compiled) and value.target.name == "cuda"
 
 
-def _renamed(job: Job, taken: set[str]) -> Job:
+def _renamed(job: Job, used_names: set[str]) -> Job:
     name = next(
-        n for n in (job.name, *(f"{job.name}_{k}" for k in range(len(taken) + 1))) if n not in taken
+        n
+        for n in (job.name, *(f"{job.name}_{k}" for k in range(len(used_names) + 1)))
+        if n not in used_names
     )
-    taken.add(name)
+    used_names.add(name)
     return Job(name, job.compiled, job.inputs, job.expected, job.flops)

@@ -57,17 +57,17 @@ def doctor(
     as_json: Annotated[bool, typer.Option("--json", help="for programs and bug reports")] = False,
 ) -> None:
     """Check whether each component works on this machine; exit code 1 if one fails."""
-    found = []
+    results = []
     console = Console(soft_wrap=True, highlight=False)
     for check in checks.check_all():
-        found.append(check)
+        results.append(check)
         if not as_json:
             colour = COLOURS[check.status]
             console.print(f"[{colour}]{check.status}[/] {check.name:8}", end="")
             console.print(check.detail + (f" ({check.hint})" if check.hint else ""), markup=False)
     if as_json:
-        typer.echo(json.dumps([dataclasses.asdict(check) for check in found], indent=1))
-    if any(check.status == "FAIL" for check in found):
+        typer.echo(json.dumps([dataclasses.asdict(check) for check in results], indent=1))
+    if any(check.status == "FAIL" for check in results):
         raise typer.Exit(1)
 
 
@@ -169,18 +169,20 @@ def machine_show(
     from tdsl.machine.cpu import host
 
     machine = Target("cpu").machine()
-    found = description.read()
-    used = found is not None and found.cpu == host().cpu
-    date = found.date if found is not None and used else ""
+    measured = description.read()
+    is_used = measured is not None and measured.cpu == host().cpu
+    date = measured.date if measured is not None and is_used else ""
     if as_json:
         typer.echo(
             description.to_text(description.Description(machine, host().cpu, date)), nl=False
         )
         return
     console = Console(width=None if sys.stdout.isatty() else 100, highlight=False)
-    if found is not None and not used:
-        console.print(f"{description.path()} describes {found.cpu}: it is not used", soft_wrap=True)
-    origin = f"measured {date}" if used else "built in; `tdsl machine measure` measures it"
+    if measured is not None and not is_used:
+        console.print(
+            f"{description.path()} describes {measured.cpu}: it is not is_used", soft_wrap=True
+        )
+    origin = f"measured {date}" if is_used else "built in; `tdsl machine measure` measures it"
     console.print(
         f"{host().cpu}, {machine.threads} threads, {machine.registers} vector registers of "
         f"{machine.vector_bytes} bytes ({origin})",

@@ -93,8 +93,8 @@ def blur_by_hand() -> Kernel:
     s[rows].store_at(s[blur], strip)
     s[rows].compute_at(s[blur], line)
     s[rows].vectorize("x", 16)
-    made: Kernel = td.compile(s)
-    return made
+    compiled: Kernel = td.compile(s)
+    return compiled
 
 
 def blur_in_numpy(image: Array) -> Array:
@@ -127,8 +127,8 @@ def equalize_by_hand() -> Kernel:
     s[partial].parallel(strip)
     s[out].parallel("y")
     s[out].vectorize("x", 16)
-    made: Kernel = td.compile(s)
-    return made
+    compiled: Kernel = td.compile(s)
+    return compiled
 
 
 def equalize_in_numpy(image: Array) -> Array:
@@ -170,8 +170,8 @@ def dense_by_hand() -> Kernel:
     panels.reorder("d1", "d0", "d2")
     panels.parallel("d1")
     panels.vectorize("d2", 16)
-    made: Kernel = td.compile(s)
-    return made
+    compiled: Kernel = td.compile(s)
+    return compiled
 
 
 def dense_in_numpy(x: Array, w: Array, bias: Array) -> Array:
@@ -206,8 +206,8 @@ def softmax_by_hand() -> Kernel:
     for name in ("top", "e", "total"):
         s[name].compute_at(y, "i")
         s[name].vectorize("j", 16)
-    made: Kernel = td.compile(s)
-    return made
+    compiled: Kernel = td.compile(s)
+    return compiled
 
 
 def softmax_in_numpy(x: Array) -> Array:
@@ -259,8 +259,8 @@ def conv_by_hand() -> Kernel:
         stage.reorder_storage(0, 2, 3, 1)
     s.cache_read("w", conv, name="w_by_f").reorder_storage(1, 2, 3, 0)
     s.cache_read("v", out, name="v_by_g").reorder_storage(1, 0)
-    made: Kernel = td.compile(s)
-    return made
+    compiled: Kernel = td.compile(s)
+    return compiled
 
 
 def _as_tile(stage: Any, rows: Any, several: Any, one: Any) -> None:

@@ -83,23 +83,26 @@ class Measurement:
 
     def levels(self) -> tuple[MemoryLevel, ...]:
         """The memory levels with their measured bandwidths by number of threads; registers have none."""
-        found, nearer = [], 0
+        levels, nearer = [], 0
         for level in self.machine.levels:
             if level.name == "registers":
-                found.append(level)
+                levels.append(level)
                 continue
             rates = []
             for threads in _counts(self.machine.threads):
                 self.tell(f"bandwidth of {level.name}, {threads} threads")
                 with _threads(threads):
                     rates.append(
-                        (threads, self.bandwidth(self._set(level, nearer, threads), threads))
+                        (
+                            threads,
+                            self.bandwidth(self._working_set(level, nearer, threads), threads),
+                        )
                     )
-            found.append(replace(level, bandwidth=tuple(rates)))
+            levels.append(replace(level, bandwidth=tuple(rates)))
             nearer = level.bytes or 0
-        return tuple(found)
+        return tuple(levels)
 
-    def _set(self, level: MemoryLevel, nearer: int, threads: int) -> int:
+    def _working_set(self, level: MemoryLevel, nearer: int, threads: int) -> int:
         """The bytes for each thread that fit into a level, and not into the next nearer one."""
         if level.bytes is None:
             return min(BEYOND * nearer, LARGEST) // threads
@@ -121,19 +124,19 @@ class Measurement:
     def rates(self) -> tuple[Rate, ...]:
         """The rates of one thread by unit and element type."""
         wide = self.machine.vector_bytes
-        found = []
+        rates = []
         with _threads(1):
             for dtype in (td.f32, td.f64, td.i32):
                 for unit, lanes in (("scalar", 1), ("vector", wide // dtype.bytes)):
                     self.tell(f"rate of {unit} {dtype}")
-                    found.append(Rate(unit, str(dtype), self.products(dtype, lanes)))
+                    rates.append(Rate(unit, str(dtype), self.products(dtype, lanes)))
             self.tell("rate of exp")
-            found.append(Rate("exp", "f32", self.exponentials(wide // 4)))
+            rates.append(Rate("exp", "f32", self.exponentials(wide // 4)))
             for dot in DOTS:
                 if dot.feature in self.machine.features:
                     self.tell(f"rate of {dot.name}")
-                    found.append(Rate(dot.name, str(dot.total), self.narrow_products(dot)))
-        return tuple(found)
+                    rates.append(Rate(dot.name, str(dot.total), self.narrow_products(dot)))
+        return tuple(rates)
 
     def products(self, dtype: td.DType, lanes: int) -> float:
         """The multiplications and additions per second on a tile of accumulators in registers."""
@@ -237,8 +240,8 @@ def _compiled(
             part.vectorize(str(kept[-1]), lanes)
         for loop in kept:
             part.unroll(str(loop))
-    made: td.Compiled = td.compile(s)
-    return made
+    kernel: td.Compiled = td.compile(s)
+    return kernel
 
 
 def _counts(threads: int) -> list[int]:

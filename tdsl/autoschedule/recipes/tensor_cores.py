@@ -478,7 +478,7 @@ def load_of(x: Operand, operand: str, rows: int) -> Load | None:
     """The instruction that loads an operand for rows or columns of a warp, if there is one."""
     matrices = 4 if operand == "a" or rows % 16 == 0 else 2
     key = (operand, x.read.dtype, x.turned, matrices)
-    rows_of = {(r.operand, r.dtype, r.turned, r.matrices): r for r in LOADS}
+    rows_of = {(r.operand, r.dtype, r.transposed, r.matrices): r for r in LOADS}
     return rows_of.get(key)
 
 

@@ -340,13 +340,13 @@ class _BlockBatch:
             fragment = self.launch.fragments.get(s.name)
             if fragment is not None:
                 threads, copy = fragment.layout.threads, fragment.layout.copy_of(rows)
-                rows = rows // threads * fragment.layout.kept + copy
+                rows = rows // threads * fragment.layout.copy_count + copy
             count = int(rows.max()) + 1
             memory = self.allocations[id(s)] = _memory(s.name, s.dtype.numpy, extents, count, rows)
             memory.private = not shared and fragment is None
             if fragment is not None:
                 memory.owners = fragment.layout.owned_by(extents)
-                memory.copies = fragment.layout.kept
+                memory.copies = fragment.layout.copy_count
             if shared:
                 memory.log_accesses()
         elif memory.row_of is not None:

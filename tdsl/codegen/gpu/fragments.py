@@ -34,7 +34,7 @@ class Fragment:
     @property
     def count(self) -> int:
         """The number of elements in the registers of each thread."""
-        return prod(self.extents) * self.layout.kept // self.layout.threads
+        return prod(self.extents) * self.layout.copy_count // self.layout.threads
 
     def lane(self, index: Sequence[Expr], facts: Facts = NO_FACTS) -> Expr:
         """The thread of the group that owns an element; the first one of those that own a copy."""

@@ -32,7 +32,7 @@ class Dot:
     """A dot-product instruction: the CPU feature that it needs, its shape, its types, and its LLVM code.
 
     `body` computes %sum from the vectors %total, %left and %right by calls of the intrinsic. If `rows` > 1,
-    the operands are tiles in AMX registers, with `beside` of the terms contiguous in memory.
+    the operands are tiles in AMX registers, with `contiguous` of the terms contiguous in memory.
     """
 
     name: str
@@ -45,19 +45,21 @@ class Dot:
     intrinsic: str
     body: str = ""
     rows: int = 1
-    beside: int = 0
+    contiguous: int = 0
 
     @property
     def packed(self) -> int:
         """The number of terms that are contiguous for each lane in a packed panel."""
-        return self.beside or self.terms
+        return self.contiguous or self.terms
 
 
-def _tile(name: str, beside: int, left: DType, right: DType, total: DType, intrinsic: str) -> Dot:
+def _tile(
+    name: str, contiguous: int, left: DType, right: DType, total: DType, intrinsic: str
+) -> Dot:
     feature = f"amx-{'bf16' if total.is_float else 'int8'}"
     return Dot(
-        f"tile_{name}", feature, 16, 16 * beside, left, right, total, f"llvm.x86.{intrinsic}",
-        rows=amx.ROWS, beside=beside,
+        f"tile_{name}", feature, 16, 16 * contiguous, left, right, total, f"llvm.x86.{intrinsic}",
+        rows=amx.ROWS, contiguous=contiguous,
     )  # fmt: skip
 
 
@@ -98,10 +100,10 @@ def find_dots(value: Expr, moving: Read, machine: Machine) -> list[Dot]:
     match value:
         case Binary("mul", Cast(Read() as x, total), Cast(Read() as y, _)):
             left = y if x == moving else x
-            able = [d for d in DOTS if d.feature in machine.features]
-            fitting = [d for d in able if (d.left, d.total) == (left.dtype, total)]
-            rights = (moving.dtype, UNSIGNED.get(moving.dtype))
-            return [d for right in rights for d in fitting if d.right == right]
+            supported = [d for d in DOTS if d.feature in machine.features]
+            fitting = [d for d in supported if (d.left, d.total) == (left.dtype, total)]
+            right_types = (moving.dtype, UNSIGNED.get(moving.dtype))
+            return [d for right in right_types for d in fitting if d.right == right]
         case _:
             return []
 
@@ -132,9 +134,9 @@ def _declare_vector(dot: Dot) -> Instruction:
 
 def _declare_tile(dot: Dot) -> Instruction:
     i, j, q, t = vars("i j q t")
-    some = dot.terms // dot.beside
-    left = Tensor("left", (dot.rows, some, dot.beside), dot.left)
-    right = Tensor("right", (some, dot.lanes, dot.beside), dot.right)
+    groups = dot.terms // dot.contiguous
+    left = Tensor("left", (dot.rows, groups, dot.contiguous), dot.left)
+    right = Tensor("right", (groups, dot.lanes, dot.contiguous), dot.right)
     total = Func("total")
     total[i, j] += cast(left[i, q, t], dot.total) * cast(right[q, j, t], dot.total)
 
@@ -147,21 +149,21 @@ def _declare_tile(dot: Dot) -> Instruction:
 
 def _text(dot: Dot) -> str:
     n, size = dot.lanes, dot.total.bytes
-    sums, many = (
+    total_type, operand_type = (
         f"<{n} x {_LLVM[dot.total]}>",
         f"<{n * dot.terms} x {_LLVM[dot.left]}>",
     )
     operands = "ptr %t, i64 %ts, ptr %l, i64 %ls, ptr %r, i64 %rs, i64 %rt"
-    return f"""declare {sums} @{dot.intrinsic}({sums}, {many}, {many})
+    return f"""declare {total_type} @{dot.intrinsic}({total_type}, {operand_type}, {operand_type})
 define internal void @{dot.name}({operands}) alwaysinline nounwind {{
-  %total = load {sums}, ptr %t, align {size}
-  %right = load {many}, ptr %r, align {dot.right.bytes}
+  %total = load {total_type}, ptr %t, align {size}
+  %right = load {operand_type}, ptr %r, align {dot.right.bytes}
   %word = load i32, ptr %l, align {dot.left.bytes}
   %first = insertelement <{n} x i32> poison, i32 %word, i64 0
   %words = shufflevector <{n} x i32> %first, <{n} x i32> poison, <{n} x i32> zeroinitializer
-  %left = bitcast <{n} x i32> %words to {many}
+  %left = bitcast <{n} x i32> %words to {operand_type}
   {dot.body}
-  store {sums} %sum, ptr %t, align {size}
+  store {total_type} %sum, ptr %t, align {size}
   ret void
 }}
 """

@@ -163,102 +163,103 @@ def instruction(
             label="this declaration",
             hint="pass llvm=, cuda= or python=",
         )
-    given = tuple(sorted((strides or {}).items()))
-    made = Instruction(name, program, llvm, python, given, registers, loc=loc)
-    _check_strides(made)
+    stride_patterns = tuple(sorted((strides or {}).items()))
+    instr = Instruction(name, program, llvm, python, stride_patterns, registers, loc=loc)
+    _check_strides(instr)
     if registers is not None:
-        _check_call(made)
-        made = replace(
-            made, strides=tuple(zip(made.operands(), map(_rows, made.shapes()), strict=True))
+        _check_call(instr)
+        instr = replace(
+            instr,
+            strides=tuple(zip(instr.operands(), map(_row_strides, instr.shapes()), strict=True)),
         )
     if cuda:
-        made = replace(
-            made,
+        instr = replace(
+            instr,
             cuda=cuda,
             threads=threads,
             arch=str(arch),
             descriptors=descriptors,
             asynchronous=asynchronous,
         )
-        made = replace(
-            made, fragments=_layouts(made, fragments or {}), points=_points(made, points or {})
+        instr = replace(
+            instr, fragments=_layouts(instr, fragments or {}), points=_points(instr, points or {})
         )
-    INSTRUCTIONS[name] = made
-    return made
+    INSTRUCTIONS[name] = instr
+    return instr
 
 
 def _layouts(
-    made: Instruction, rules: Mapping[str, Callable[..., Any]]
+    instr: Instruction, rules: Mapping[str, Callable[..., Any]]
 ) -> tuple[tuple[str, Layout], ...]:
-    shapes = _shapes_of(made, rules, "fragments")
-    found = []
+    shapes = _shapes_of(instr, rules, "fragments")
+    layouts = []
     for operand, rule in sorted(rules.items()):
-        layout = layout_of(shapes[operand], made.threads, rule)
+        layout = layout_of(shapes[operand], instr.threads, rule)
         if layout is None:
             raise DefinitionError(
-                f"the layout of {operand!r} of instruction {made.name!r} gives no place of its own to each "
-                f"of {prod(shapes[operand])} elements in {made.threads} threads, by digits of the index",
-                loc=made.loc,
+                f"the layout of {operand!r} of instruction {instr.name!r} gives no place of its own to each "
+                f"of {prod(shapes[operand])} elements in {instr.threads} threads, by digits of the index",
+                loc=instr.loc,
                 label="this declaration",
                 hint="return (lane, register), made of floor divisions and remainders of the index",
             )
-        found.append((operand, layout))
-    return tuple(found)
+        layouts.append((operand, layout))
+    return tuple(layouts)
 
 
 def _points(
-    made: Instruction, rules: Mapping[str, Callable[..., Any]]
+    instr: Instruction, rules: Mapping[str, Callable[..., Any]]
 ) -> tuple[tuple[str, tuple[Digit, ...]], ...]:
-    shapes = _shapes_of(made, rules, "points")
+    shapes = _shapes_of(instr, rules, "points")
     return tuple(
-        (operand, points_of(made.threads, len(shapes[operand]), rule))
+        (operand, points_of(instr.threads, len(shapes[operand]), rule))
         for operand, rule in sorted(rules.items())
     )
 
 
 def _shapes_of(
-    made: Instruction, rules: Mapping[str, object], what: str
+    instr: Instruction, rules: Mapping[str, object], what: str
 ) -> dict[str, tuple[int, ...]]:
-    shapes = dict(zip(made.operands(), made.shapes(), strict=True))
+    shapes = dict(zip(instr.operands(), instr.shapes(), strict=True))
     unknown = sorted(rules.keys() - shapes.keys())
     if unknown:
         raise DefinitionError(
-            f"{what} names {unknown[0]!r}, which is no operand of instruction {made.name!r}",
-            loc=made.loc,
+            f"{what} names {unknown[0]!r}, which is no operand of instruction {instr.name!r}",
+            loc=instr.loc,
             label="this declaration",
             hint=did_you_mean(unknown[0], shapes),
         )
     return shapes
 
 
-def _check_call(made: Instruction) -> None:
+def _check_call(instr: Instruction) -> None:
     try:
-        line = made.llvm.format(**dict.fromkeys(made.operands(), 0))
+        line = instr.llvm.format(**dict.fromkeys(instr.operands(), 0))
     except (KeyError, IndexError, ValueError):
         line = ""
     if not line.startswith("call void @"):
-        operands = ", ".join(f"i8 {{{name}}}" for name in made.operands())
+        operands = ", ".join(f"i8 {{{name}}}" for name in instr.operands())
         raise DefinitionError(
-            f"the code of instruction {made.name!r} is no call on registers",
-            loc=made.loc,
+            f"the code of instruction {instr.name!r} is no call on registers",
+            loc=instr.loc,
             label="this declaration",
             hint=f'name the registers of its operands: llvm="call void @NAME({operands})"',
         )
 
 
-def _rows(shape: tuple[int, ...]) -> tuple[int | None, ...]:
+def _row_strides(shape: tuple[int, ...]) -> tuple[int | None, ...]:
     """The strides of a tile with contiguous rows: any stride along the first axis, dense along the others."""
     return (None, *(prod(shape[n + 1 :]) for n in range(1, len(shape))))
 
 
-def _check_strides(made: Instruction) -> None:
-    f = made.meaning.funcs[0]
-    ranks = {f.name: len(f.variables)} | {t.name: len(t.shape) for t in made.meaning.inputs}
-    for operand, wanted in made.strides:
-        if ranks.get(operand) != len(wanted):
+def _check_strides(instr: Instruction) -> None:
+    f = instr.meaning.funcs[0]
+    ranks = {f.name: len(f.variables)} | {t.name: len(t.shape) for t in instr.meaning.inputs}
+    for operand, pattern in instr.strides:
+        if ranks.get(operand) != len(pattern):
             raise DefinitionError(
-                f"strides of {operand!r} do not fit the operands of instruction {made.name!r}",
-                loc=made.loc,
+                f"strides of {operand!r} do not fit the operands of instruction {instr.name!r}",
+                loc=instr.loc,
                 label="this declaration",
                 hint="give a stride or None for each axis of: "
                 + ", ".join(f"{n} ({rank})" for n, rank in ranks.items()),

@@ -52,10 +52,10 @@ class Layout:
     @property
     def count(self) -> int:
         """The number of elements of the tile that each thread holds."""
-        return prod(self.shape) * self.kept // self.threads
+        return prod(self.shape) * self.copy_count // self.threads
 
     @property
-    def kept(self) -> int:
+    def copy_count(self) -> int:
         """The number of threads that hold a copy of each element."""
         return prod(radix for _, radix in self.copies)
 
@@ -161,8 +161,8 @@ class Layout:
             else:
                 register += digit
         tile = np.zeros(extents, np.int64)
-        for axis, (extent, own) in enumerate(zip(extents, self.shape, strict=True)):
-            tile = tile * (extent // own) + index[axis] // own
+        for axis, (extent, tile_extent) in enumerate(zip(extents, self.shape, strict=True)):
+            tile = tile * (extent // tile_extent) + index[axis] // tile_extent
         return lane, register + tile * self.count
 
 
@@ -188,17 +188,16 @@ def layout_of(shape: tuple[int, ...], threads: int, rule: Callable[..., Any]) ->
     """
     index = np.indices(shape)
     lane, register = (np.broadcast_to(x, shape) for x in rule(*index))
-    found = []
+    all_digits: list[Digit] = []
     for axis, extent in enumerate(shape):
         line = tuple(slice(None) if a == axis else 0 for a in range(len(shape)))
-        digits = list(_digits(axis, extent, lane[line], register[line]))
-        found += digits
-    made = Layout(shape, threads, tuple(found))
+        all_digits += _digits(axis, extent, lane[line], register[line])
+    layout = Layout(shape, threads, tuple(all_digits))
     count = prod(shape) // threads
-    own, place = made.places(shape)
-    once = np.unique(own * count + place).size == prod(shape) == threads * count
-    fits = bool((own == lane).all() and (place == register).all())
-    return made if once and fits and own.max() < threads and place.max() < count else None
+    lanes, registers = layout.places(shape)
+    once = np.unique(lanes * count + registers).size == prod(shape) == threads * count
+    fits = bool((lanes == lane).all() and (registers == register).all())
+    return layout if once and fits and lanes.max() < threads and registers.max() < count else None
 
 
 def _digits(axis: int, extent: int, lane: Array, register: Array) -> Iterator[Digit]:
@@ -228,16 +227,16 @@ def points_of(threads: int, rank: int, rule: Callable[[Array], Any]) -> tuple[Di
     Digit(axis=1, step=16, radix=2, weight=8, in_lane=True)
     """
     lane, none = np.arange(threads), np.zeros(threads, np.int64)
-    found: list[Digit] = []
+    all_digits: list[Digit] = []
     for axis, index in enumerate(rule(lane)):
         line = np.broadcast_to(index, threads)
         digits = [d for d in _digits(0, threads, line, none) if d.weight]
         digits = [replace(d, axis=axis) for d in digits]
-        own = sum((lane // d.step % d.radix * d.weight for d in digits), none)
-        assert (own == line).all(), "points are sums of digits of the lane"
-        found += digits
-    assert all(d.axis < rank for d in found), "an index for each axis"
-    return tuple(found)
+        values = sum((lane // d.step % d.radix * d.weight for d in digits), none)
+        assert (values == line).all(), "points are sums of digits of the lane"
+        all_digits += digits
+    assert all(d.axis < rank for d in all_digits), "an index for each axis"
+    return tuple(all_digits)
 
 
 def point(digits: Sequence[Digit], start: Sequence[Expr], lane: Expr) -> tuple[Expr, ...]:

@@ -68,32 +68,32 @@ class Load:
 
     operand: str
     dtype: DType
-    turned: bool
+    transposed: bool
     matrices: int = 4
 
     @property
     def name(self) -> str:
         """The name of the instruction."""
-        turned = "_trans" if self.turned else ""
-        return f"ldmatrix_x{self.matrices}{turned}_{self.operand}_{self.dtype.name}"
+        transposed = "_trans" if self.transposed else ""
+        return f"ldmatrix_x{self.matrices}{transposed}_{self.operand}_{self.dtype.name}"
 
     @property
     def shape(self) -> tuple[int, int]:
         """The shape of the tile in memory: k is the last axis, or the first if the load transposes."""
         terms = _BYTES // self.dtype.bytes
         other = ROWS if self.matrices == 4 else COLUMNS
-        return (terms, other) if self.turned else (other, terms)
+        return (terms, other) if self.transposed else (other, terms)
 
 
 LOADS = (
-    *(Load("a", t, turned=False) for t in (f16, bf16, f32, f8e4m3, f8e5m2, i8, u8)),
+    *(Load("a", t, transposed=False) for t in (f16, bf16, f32, f8e4m3, f8e5m2, i8, u8)),
     *(
-        Load("b", t, turned=False, matrices=n)
+        Load("b", t, transposed=False, matrices=n)
         for t in (f16, bf16, f32, f8e4m3, f8e5m2, i8, u8)
         for n in (4, 2)
     ),
-    *(Load("a", t, turned=True) for t in (f16, bf16)),
-    *(Load("b", t, turned=True, matrices=n) for t in (f16, bf16) for n in (4, 2)),
+    *(Load("a", t, transposed=True) for t in (f16, bf16)),
+    *(Load("b", t, transposed=True, matrices=n) for t in (f16, bf16) for n in (4, 2)),
 )
 
 
@@ -107,7 +107,7 @@ def find(name: str) -> Instruction | None:
     return declare(rows[name]) if name in rows else INSTRUCTIONS.get(name)
 
 
-def nearest(name: str) -> str:
+def name_hint(name: str) -> str:
     """The hint for an unknown name: similar names of instructions with the same prefix."""
     known = {**INSTRUCTIONS, **_rows()}
     kind = name.partition("_")[0]
@@ -150,19 +150,19 @@ def _product(row: Mma) -> Instruction:
 
 
 def _layout_of_a(t: DType) -> Callable[[Any, Any], tuple[Any, Any]]:
-    near, half = 4 // t.bytes, 16 // t.bytes
+    per_register, half = 4 // t.bytes, 16 // t.bytes
     return lambda i, k: (
-        i % 8 * 4 + k % half // near,
-        k // half * 2 * near + i // 8 * near + k % near,
+        i % 8 * 4 + k % half // per_register,
+        k // half * 2 * per_register + i // 8 * per_register + k % per_register,
     )
 
 
 def _layout_of_b(t: DType) -> Callable[[Any, Any], tuple[Any, Any]]:
     """The layout of `b` for one tile of 8 columns, or for two adjacent tiles."""
-    near, half = 4 // t.bytes, 16 // t.bytes
+    per_register, half = 4 // t.bytes, 16 // t.bytes
     return lambda k, j: (
-        j % 8 * 4 + k % half // near,
-        j // 8 * 2 * near + k // half * near + k % near,
+        j % 8 * 4 + k % half // per_register,
+        j // 8 * 2 * per_register + k // half * per_register + k % per_register,
     )
 
 
@@ -170,18 +170,18 @@ def _product_text(row: Mma) -> str:
     left, right = PTX_TYPES[row.left], PTX_TYPES[row.right]
     total = "f32" if row.total == f32 else "s32"
     constraint = "f" if row.total == f32 else "r"
-    ready = [f"x[{n}]" for n in range(4)] + [f"y[{n}]" for n in range(2)]
+    inputs = [f"x[{n}]" for n in range(4)] + [f"y[{n}]" for n in range(2)]
     acc, a, b = (C_TYPES[t] for t in (row.total, row.left, row.right))
     lines = []
     if row.kind == "tf32":
         lines.append("  unsigned z[6];")
-        for n, x in enumerate(ready):
+        for n, x in enumerate(inputs):
             lines.append(
                 f'  asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(z[{n}]) : "f"(__uint_as_float({x})));'
             )
-        ready = [f"z[{n}]" for n in range(6)]
+        inputs = [f"z[{n}]" for n in range(6)]
     sums = ", ".join(f'"+{constraint}"(acc[{n}])' for n in range(4))
-    given = ", ".join(f'"r"({x})' for x in ready)
+    input_constraints = ", ".join(f'"r"({x})' for x in inputs)
     return "\n".join(
         [
             "",
@@ -190,7 +190,7 @@ def _product_text(row: Mma) -> str:
             *lines,
             f'  asm volatile("mma.sync.aligned.m16n8k{row.terms}.row.col.{total}.{left}.{right}.{total} "',
             '    "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"',
-            f"    : {sums} : {given});",
+            f"    : {sums} : {input_constraints});",
             "}",
             "",
         ]
@@ -201,24 +201,24 @@ def _load(row: Load) -> Instruction:
     i, j = vars("i j")
     tile, fragment = Tensor("tile", row.shape, row.dtype), Func("fragment")
     fragment[i, j] = tile[i, j]
-    of = _layout_of_a(row.dtype) if row.operand == "a" else _layout_of_b(row.dtype)
-    straight = row.turned == (
+    operand_layout = _layout_of_a(row.dtype) if row.operand == "a" else _layout_of_b(row.dtype)
+    in_operand_order = row.transposed == (
         row.operand == "b"
     )  # True if the axes of the tile are in the operand's order
-    rule = of if straight else lambda i, j: of(j, i)
+    rule = operand_layout if in_operand_order else lambda i, j: operand_layout(j, i)
     half = 16 // row.dtype.bytes
     if row.operand == "a":
         points = lambda x: (x % 16, x // 16 * half)
-        turned = lambda x: (x % 8 + x // 16 * 8, x // 8 % 2 * 8)
+        transposed = lambda x: (x % 8 + x // 16 * 8, x // 8 % 2 * 8)
     else:
         points = lambda x: (x % 8 + x // 16 * 8, x // 8 % 2 * half)
-        turned = lambda x: (x % 16, x // 16 * 8)
+        transposed = lambda x: (x % 16, x // 16 * 8)
         if row.matrices == 2:
             points = lambda x: (x % 8, x // 8 % 2 * half)
-            turned = lambda x: (x % 16, x * 0)
+            transposed = lambda x: (x % 16, x * 0)
     return instruction(
         row.name, fragment, cuda=_load_text(row), fragments={"fragment": rule},
-        points={"tile": turned if row.turned else points}, strides={"tile": (None, 1)}, arch=80,
+        points={"tile": transposed if row.transposed else points}, strides={"tile": (None, 1)}, arch=80,
     )  # fmt: skip
 
 
@@ -226,14 +226,14 @@ def _load_text(row: Load) -> str:
     count = row.matrices
     registers = ", ".join(f"%{n}" for n in range(count))
     results = ", ".join(f'"=r"(r[{n}])' for n in range(count))
-    turned = ".trans" if row.turned else ""
+    transposed = ".trans" if row.transposed else ""
     c = C_TYPES[row.dtype]
     return "\n".join(
         [
             "",
             f"__device__ __forceinline__ void {row.name}({c} *fragment, const {c} *tile) {{",
             "  unsigned *r = (unsigned *)fragment;",
-            f'  asm volatile("ldmatrix.sync.aligned.m8n8.x{count}{turned}.shared.b16 "',
+            f'  asm volatile("ldmatrix.sync.aligned.m8n8.x{count}{transposed}.shared.b16 "',
             f'    "{{{registers}}}, [%{count}];"',
             f'    : {results} : "r"((unsigned)__cvta_generic_to_shared(tile)));',
             "}",

@@ -69,7 +69,7 @@ def rows() -> Iterator[Wgmma]:
 def declare_wgmma(row: Wgmma) -> Instruction:
     """The `Instruction` of a row of the table."""
     i, j, k = vars("i j k")
-    n, near, half = row.columns, 4 // row.operand.bytes, 16 // row.operand.bytes
+    n, per_register, half = row.columns, 4 // row.operand.bytes, 16 // row.operand.bytes
     a, b = Tensor("a", (ROWS, row.terms), row.operand), Tensor("b", (row.terms, n), row.operand)
     acc = Func("acc")
     left, right = a[i, k], b[k, j]
@@ -89,8 +89,8 @@ def declare_wgmma(row: Wgmma) -> Instruction:
     if row.a == "rk":
         del strides["a"]
         fragments["a"] = lambda i, k: (
-            i // 16 * 32 + i % 8 * 4 + k % half // near,
-            k // half * 2 * near + i % 16 // 8 * near + k % near,
+            i // 16 * 32 + i % 8 * 4 + k % half // per_register,
+            k // half * 2 * per_register + i % 16 // 8 * per_register + k % per_register,
         )
     return instruction(
         row.name, acc, cuda=_text(row), fragments=fragments, strides=strides, threads=THREADS,
@@ -103,25 +103,25 @@ def _text(row: Wgmma) -> str:
     kind, total = PTX_TYPES[row.operand], "f32" if row.total == f32 else "s32"
     results = ", ".join(f"%{n}" for n in range(sums))
     constraint = "f" if row.total == f32 else "r"
-    held = ", ".join(f'"+{constraint}"(acc[{n}])' for n in range(sums))
+    outputs = ", ".join(f'"+{constraint}"(acc[{n}])' for n in range(sums))
     at = sums
     if row.a == "rk":
-        a, given, left = (
+        a, input_constraints, left = (
             f"{{%{at}, %{at + 1}, %{at + 2}, %{at + 3}}}",
             [],
             f"const {C_TYPES[row.operand]} *a",
         )
-        given += [f'"r"(x[{n}])' for n in range(4)]
+        input_constraints += [f'"r"(x[{n}])' for n in range(4)]
         at += 4
     else:
-        a, given, left = f"%{at}", ['"l"(a)'], "unsigned long long a"
+        a, input_constraints, left = f"%{at}", ['"l"(a)'], "unsigned long long a"
         at += 1
     b, one = f"%{at}", f"%{at + 1}"
-    given += ['"l"(b)', '"r"(1)']
+    input_constraints += ['"l"(b)', '"r"(1)']
     scales = "1, 1" if row.total == f32 else ""
     if row.operand in (f16, bf16):
-        turned = [str(int(row.a == "km"))] * (row.a != "rk") + [str(int(row.b == "kn"))]
-        scales = ", ".join([scales, *turned])
+        transposes = [str(int(row.a == "km"))] * (row.a != "rk") + [str(int(row.b == "kn"))]
+        scales = ", ".join([scales, *transposes])
     options = f", p, {scales}" if scales else ", p"
     shape = f"m64n{row.columns}k{row.terms}"
     head = f"void {row.name}({C_TYPES[row.total]} *acc, {left}, unsigned long long b) {{"
@@ -133,7 +133,7 @@ def _text(row: Wgmma) -> str:
             '  asm volatile("{.reg .pred p; setp.ne.b32 p, ' + one + ', 0; "',
             f'    "wgmma.mma_async.sync.aligned.{shape}.{total}.{kind}.{kind} "',
             f'    "{{{results}}}, {a}, {b}{options};}}"',
-            f"    : {held} : {', '.join(given)});",
+            f"    : {outputs} : {', '.join(input_constraints)});",
             "}",
             "",
         ]
