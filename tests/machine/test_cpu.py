@@ -34,7 +34,7 @@ def test_host_is_this_machine():
     assert listed == target.has
 
 
-def test_target_machine_is_made_once():
+def test_target_machine_is_created_once():
     assert target_machine(host()) is target_machine(host())
 
 

@@ -13,7 +13,7 @@ def tell(folder, **files):
         (folder / name).write_text(text + "\n")
 
 
-def test_caches_of_data_are_found_with_those_who_share_them(tmp_path):
+def test_data_caches_have_the_number_of_threads_that_share_them(tmp_path):
     line = {"coherency_line_size": "128"}
     tell(tmp_path / "index0", level="1", type="Data", size="48K", shared_cpu_list="0,16", **line)
     tell(
@@ -40,10 +40,10 @@ def test_a_system_that_does_not_tell_gets_small_caches(tmp_path):
 
 
 def test_registers_are_the_nearest_level_and_memory_has_no_end():
-    found = {name: describe(level(name)) for name in ("sse2", "avx2", "avx512", "aarch64")}
-    assert {n: (m.registers, m.vector_bytes) for n, m in found.items()} == {
+    machines = {name: describe(level(name)) for name in ("sse2", "avx2", "avx512", "aarch64")}
+    assert {n: (m.registers, m.vector_bytes) for n, m in machines.items()} == {
         "sse2": (16, 16), "avx2": (16, 32), "avx512": (32, 64), "aarch64": (32, 16),
     }  # fmt: skip
-    first, *_, last = found["avx2"].levels
+    first, *_, last = machines["avx2"].levels
     assert (first.name, first.bytes, first.managed) == ("registers", 512, True)
     assert (last.name, last.bytes, last.managed) == ("memory", None, True)

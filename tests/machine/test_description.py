@@ -87,10 +87,10 @@ def test_caches_and_times_of_a_file_are_used_and_registers_of_the_processor(tmp_
     file = tmp_path / "deep" / "machine.json"
     description.write(str(file), Description(MACHINE, host().cpu))
     monkeypatch.setenv("TDSL_MACHINE", str(file))
-    found = Target("cpu").machine()
-    assert (found.levels, found.rates, found.launch) == (LEVELS, MACHINE.rates, 2e-6)
-    assert found.vector_bytes == host().vector_bytes
-    assert found.registers == host().vector_registers
+    machine = Target("cpu").machine()
+    assert (machine.levels, machine.rates, machine.launch) == (LEVELS, MACHINE.rates, 2e-6)
+    assert machine.vector_bytes == host().vector_bytes
+    assert machine.registers == host().vector_registers
 
 
 def test_a_file_of_another_processor_is_not_used(tmp_path, monkeypatch):

@@ -75,14 +75,14 @@ def emulated(folder: Path, jobs: list[bundle.Job]) -> None:
         launches = shim.TextExecutable(
             td.pipeline.make_kernel(job.compiled.variant(variant))
         ).launches
-        own = folder / f"{job.name}_for_the_cpu"
-        own.mkdir()
-        shim.library_of(launches, own)
-        (folder / f"{job.name}.cubin").write_bytes(image(own / "kernels.so"))
+        cpu_folder = folder / f"{job.name}_for_the_cpu"
+        cpu_folder.mkdir()
+        shim.library_of(launches, cpu_folder)
+        (folder / f"{job.name}.cubin").write_bytes(image(cpu_folder / "kernels.so"))
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory):
+def bundle(tmp_path_factory):
     """A bundle as the command makes it, ready for the stand-in, and that."""
     folder = tmp_path_factory.mktemp("bundle")
     script = folder / "script.py"
@@ -116,8 +116,8 @@ def run(folder, driver, *more):
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
-def test_a_bundle_runs_without_the_tools_that_made_it(made):
-    folder, driver = made
+def test_a_bundle_runs_without_the_compiler(bundle):
+    folder, driver = bundle
     done = run(folder, driver, "--count", "4")
     assert "ImportError" not in done.stderr, done.stderr
     record = json.loads((folder / "results.json").read_text())
@@ -132,8 +132,8 @@ def test_a_bundle_runs_without_the_tools_that_made_it(made):
     assert done.returncode == 1  # because of the one that did not run
 
 
-def test_only_some_programs_are_run(made, tmp_path):
-    folder, driver = made
+def test_only_some_programs_are_run(bundle, tmp_path):
+    folder, driver = bundle
     record = tmp_path / "record.json"
     done = run(folder, driver, "--only", "gather", "--json", str(record))
     assert done.returncode == 0
@@ -142,8 +142,8 @@ def test_only_some_programs_are_run(made, tmp_path):
     assert "right" in done.stdout
 
 
-def test_tensor_maps_are_made_for_the_arrays_of_a_bundle(made):
-    folder, _ = made
+def test_tensor_maps_are_encoded_for_the_arrays_of_a_bundle(bundle):
+    folder, _ = bundle
     programs_of = {p.name: p for p in manifest.load(str(folder))[1]}
     for name in ("tiles", "groups"):
         (kernel,) = programs_of[name].kernels
@@ -151,8 +151,8 @@ def test_tensor_maps_are_made_for_the_arrays_of_a_bundle(made):
 
 
 @pytest.mark.parametrize("name", ["matmul", "chain", "groups"])
-def test_a_wrong_result_is_found(made, tmp_path, name):
-    folder, driver = made
+def test_a_wrong_result_fails(bundle, tmp_path, name):
+    folder, driver = bundle
     broken = tmp_path / "broken"
     shutil.copytree(folder, broken)
     with np.load(broken / f"{name}.npz") as stored:
@@ -166,8 +166,8 @@ def test_a_wrong_result_is_found(made, tmp_path, name):
     assert f"WRONG: {expected.removeprefix('expected_')}" in done.stdout
 
 
-def test_without_a_gpu_it_says_so(made):
-    folder, _ = made
+def test_without_a_gpu_it_says_so(bundle):
+    folder, _ = bundle
     done = run(folder, "libthere-is-none.so")
     assert done.returncode == 1
     assert "there is no CUDA driver here" in done.stderr
@@ -181,7 +181,7 @@ def test_a_folder_that_is_no_bundle(tmp_path, capsys):
     assert "has format 0" in capsys.readouterr().err
 
 
-def test_numbers_do_not_depend_on_where_they_are_made():
+def test_generated_numbers_are_the_same_on_every_machine():
     x = manifest.random_array((1000,), "f32", 3)
     assert (abs(x) <= 1).all()
     assert abs(x.mean()) < 0.1
@@ -220,7 +220,7 @@ def test_sizes_of_a_call_are_those_of_the_bundle(tmp_path):
     assert program.bytes == 800
 
 
-def test_a_folder_that_cannot_be_made_is_an_error(tmp_path):
+def test_a_folder_that_cannot_be_created_is_an_error(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(td.TargetError, match=r"cannot make the folder .*file/bundle"):
         bundle.write(str(tmp_path / "file" / "bundle"), [])

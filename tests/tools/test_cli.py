@@ -20,7 +20,7 @@ KEY = "0" * 64
 
 
 @pytest.fixture
-def own_cache(tmp_path, monkeypatch):
+def private_cache(tmp_path, monkeypatch):
     monkeypatch.setenv("TDSL_CACHE_DIR", str(tmp_path / "kernels"))
     return tmp_path / "kernels"
 
@@ -64,7 +64,7 @@ def test_doctor_tells_of_a_gpu(monkeypatch, tmp_path):
     assert (status, "not launched" in detail, "run_bundle" in hint) == ("SKIP", True, True)
 
 
-def test_doctor_names_the_compiler_that_is_asked_for(monkeypatch, tmp_path):
+def test_doctor_names_the_chosen_compiler(monkeypatch, tmp_path):
     nvcc = tmp_path / "nvcc"
     nvcc.write_text("#!/bin/sh\necho release 13.0\n")
     nvcc.chmod(0o755)
@@ -72,19 +72,19 @@ def test_doctor_names_the_compiler_that_is_asked_for(monkeypatch, tmp_path):
     assert doctor.CHECKS["nvrtc"]()[1] == f"CUDA text as machine code: {nvcc}, release 13.0"
 
 
-def test_doctor_on_a_cache_that_others_can_write(own_cache, monkeypatch):
-    own_cache.mkdir()
-    own_cache.chmod(0o777)
+def test_doctor_on_a_cache_that_others_can_write(private_cache, monkeypatch):
+    private_cache.mkdir()
+    private_cache.chmod(0o777)
     monkeypatch.setattr(doctor, "CHECKS", {"cache": doctor.CHECKS["cache"]})
     done = RUNNER.invoke(app, ["doctor"])
     assert "FAIL cache" in done.stdout
     assert done.exit_code == 1
 
 
-def test_cache_info_verify_clear(own_cache):
+def test_cache_info_verify_clear(private_cache):
     cache.store(KEY, b"payload")
     info = RUNNER.invoke(app, ["cache", "info"])
-    assert str(own_cache) in info.stdout
+    assert str(private_cache) in info.stdout
     assert "entries  1" in info.stdout
 
     sound = RUNNER.invoke(app, ["cache", "verify"])
@@ -96,9 +96,9 @@ def test_cache_info_verify_clear(own_cache):
     assert cache.info().entries == 0
 
 
-def test_cache_verify_finds_a_damaged_entry(own_cache):
+def test_cache_verify_finds_a_damaged_entry(private_cache):
     cache.store(KEY, b"payload")
-    (entry,) = own_cache.iterdir()
+    (entry,) = private_cache.iterdir()
     entry.write_bytes(entry.read_bytes()[:-1] + b"?")
     with pytest.warns(UserWarning, match="bad entry"):
         done = RUNNER.invoke(app, ["cache", "verify"])
@@ -152,6 +152,6 @@ def test_an_error_of_tdsl_is_its_message_and_hint(monkeypatch, capsys):
     with pytest.raises(SystemExit) as left:
         main()
     assert left.value.code == 1
-    told = capsys.readouterr().err
-    assert "/nowhere.json does not describe a machine" in told
-    assert "hint: write it anew" in told
+    message = capsys.readouterr().err
+    assert "/nowhere.json does not describe a machine" in message
+    assert "hint: write it anew" in message

@@ -14,29 +14,33 @@ from tests.distribute.test_mpi import needs_mpi
 
 @pytest.fixture
 def measurement():
-    made = Measurement(0.0, lambda _: None)
+    measurement = Measurement(0.0, lambda _: None)
     levels = (
         MemoryLevel("registers", 1024, managed=True),
         MemoryLevel("L1", 1 << 12),
         MemoryLevel("L2", 1 << 16, shared_by=2),
         MemoryLevel("memory", None, managed=True),
     )
-    made.machine = dataclasses.replace(made.machine, levels=levels, threads=2)
-    return made
+    measurement.machine = dataclasses.replace(measurement.machine, levels=levels, threads=2)
+    return measurement
 
 
-def test_all_figures_are_found_and_fit_into_a_file(measurement):
+def test_all_figures_are_measured_and_written_to_a_file(measurement):
     threads = num_threads()
-    found = measurement.describe()
+    description = measurement.describe()
     assert num_threads() == threads
-    assert from_text(to_text(found)) == found
-    assert [[n for n, _ in level.bandwidth] for level in found.machine.levels] == [
+    assert from_text(to_text(description)) == description
+    assert [[n for n, _ in level.bandwidth] for level in description.machine.levels] == [
         [], [1, 2], [1, 2], [1, 2],
     ]  # fmt: skip
-    assert {(rate.unit, rate.dtype) for rate in found.machine.rates} == {
+    assert {(rate.unit, rate.dtype) for rate in description.machine.rates} == {
         *((unit, dtype) for unit in ("scalar", "vector") for dtype in ("f32", "f64", "i32")),
         ("exp", "f32"),
-        *((dot.name, str(dot.total)) for dot in DOTS if dot.feature in found.machine.features),
+        *(
+            (dot.name, str(dot.total))
+            for dot in DOTS
+            if dot.feature in description.machine.features
+        ),
     }
 
 

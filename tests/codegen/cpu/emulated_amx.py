@@ -70,7 +70,7 @@ done:
 }
 """
 
-# one row of the result, one group of `beside` neighbours at a time
+# one row of the result, one group of `contiguous` neighbours at a time
 PRODUCT = """
 define internal void @emulated.NAME(i8 %c, i8 %a, i8 %b) {
 entry:
@@ -120,16 +120,22 @@ def _filled(text: str, **words: object) -> str:
 
 def _product(name: str) -> str:
     floats = name == "tdpbf16ps"
-    beside, small, wide = (2, "bfloat", "float") if floats else (4, "i8", "i32")
+    contiguous, small, wide = (2, "bfloat", "float") if floats else (4, "i8", "i32")
     left, right = ("fpext", "fpext") if floats else (EXTEND[name[4]], EXTEND[name[5]])
     mul, add = ("fmul", "fadd") if floats else ("mul", "add")
     terms = ""
-    for t in range(beside):
-        lanes = ", ".join(f"i32 {beside * j + t}" for j in range(16))
+    for t in range(contiguous):
+        lanes = ", ".join(f"i32 {contiguous * j + t}" for j in range(16))
         term = _filled(TERM, LANES=lanes, LEFT=left, RIGHT=right, MUL=mul, ADD=add, NEXT=t + 1)
         terms += re.sub(r"(?<=[a-z, ])T\b|(?<=[a-z])T\b", str(t), term)
     return _filled(
-        PRODUCT, NAME=name, TERMS=terms, BESIDE=beside, SOME=16 * beside, SMALL=small, WIDE=wide
+        PRODUCT,
+        NAME=name,
+        TERMS=terms,
+        BESIDE=contiguous,
+        SOME=16 * contiguous,
+        SMALL=small,
+        WIDE=wide,
     )
 
 
@@ -141,18 +147,18 @@ def emulated(text: str) -> str:
         for line in text.splitlines()
         if not (line.startswith("declare") and INTRINSIC.search(line))
     ]
-    made = [REGISTERS]
+    instances = [REGISTERS]
     for name in sorted(used):
         match name:
             case "tileloadd64":
-                made.append(_filled(MOVE, NAME=name, FROM="%memory", TO="%row"))
+                instances.append(_filled(MOVE, NAME=name, FROM="%memory", TO="%row"))
             case "tilestored64":
-                made.append(_filled(MOVE, NAME=name, FROM="%row", TO="%memory"))
+                instances.append(_filled(MOVE, NAME=name, FROM="%row", TO="%memory"))
             case "ldtilecfg" | "sttilecfg":
                 pass
             case _:
-                made.append(_product(name))
-    return INTRINSIC.sub(r"@emulated.\1", "\n".join(kept)) + "\n".join(made)
+                instances.append(_product(name))
+    return INTRINSIC.sub(r"@emulated.\1", "\n".join(kept)) + "\n".join(instances)
 
 
 def run_emulated(f: td.Compiled, *arrays: np.ndarray, **sizes: int) -> np.ndarray:

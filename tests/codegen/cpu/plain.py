@@ -71,8 +71,8 @@ def _store(s: Store, names: Names) -> None:
     buffer = names[s.buffer]
     lanes = np.broadcast(value, mask, *index)
     every = [np.broadcast_to(x, lanes.shape).reshape(-1) for x in (value, mask, *index)]
-    for x, wanted, *at in zip(*every, strict=True):
-        if wanted:
+    for x, expected, *at in zip(*every, strict=True):
+        if expected:
             new = arithmetic.binary(s.atomic, buffer[tuple(at)], x) if s.atomic else x
             buffer[tuple(at)] = new
 

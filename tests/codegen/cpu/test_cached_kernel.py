@@ -31,7 +31,7 @@ def kernel() -> Kernel:
 
 
 @pytest.fixture
-def made(monkeypatch, tmp_path):
+def cached_kernel(monkeypatch, tmp_path):
     """A function that loads or builds the kernel, and the list of the times that it was made."""
     monkeypatch.setenv("TDSL_CACHE_DIR", str(tmp_path))
     calls = []
@@ -43,41 +43,41 @@ def made(monkeypatch, tmp_path):
     return (lambda program: load_or_build(program, (X,), make, host())), calls
 
 
-def test_code_is_made_once_and_its_loops_when_they_are_asked_for(made, capfd):
-    load, calls = made
+def test_code_is_built_once_and_its_loops_on_demand(cached_kernel, capfd):
+    load, calls = cached_kernel
     load("a").run([np.array([3, 0])])
     assert len(calls) == 1
-    found = load("a")
+    executable = load("a")
     assert len(calls) == 1
     x = np.array([3, 0])
-    assert found.fast(x) is True
+    assert executable.fast(x) is True
     assert x.tolist() == [3, 4]
-    assert repr(found) == "<machine code of k>"
-    assert found.kernel == kernel()
-    assert found.kernel is found.kernel
+    assert repr(executable) == "<machine code of k>"
+    assert executable.kernel == kernel()
+    assert executable.kernel is executable.kernel
     assert len(calls) == 2
-    assert "define i64 @k" in found.llvm
-    assert "k:" in found.asm()
+    assert "define i64 @k" in executable.llvm
+    assert "k:" in executable.asm()
     assert capfd.readouterr().out == "x 3\nx 3\n"
 
 
-def test_checks_of_stored_code_have_their_texts(made):
-    load, _ = made
+def test_checks_of_stored_code_have_their_texts(cached_kernel):
+    load, _ = cached_kernel
     load("a")
     with pytest.raises(RequireError, match="10 is too much"):
         load("a").run([np.array([10, 0])])
 
 
-def test_other_programs_are_other_entries(made):
-    load, calls = made
+def test_other_programs_are_other_entries(cached_kernel):
+    load, calls = cached_kernel
     for program in ("a", "b", "a", "b"):
         load(program)
     assert len(calls) == 2
     assert cache.info().entries == 2
 
 
-def test_another_numpy_is_another_entry(made, monkeypatch):
-    load, calls = made
+def test_another_numpy_is_another_entry(cached_kernel, monkeypatch):
+    load, calls = cached_kernel
     load("a")
     monkeypatch.setattr(stored, "_CALLER", (sys.version, "99"))
     load("a")

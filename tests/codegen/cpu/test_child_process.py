@@ -1,4 +1,4 @@
-"""Machine code that takes LLVM too long is given up, and plainer code runs."""
+"""LLVM is limited in time: fallbacks are compiled, and the child process that compiles is killed."""
 
 import os
 import signal
@@ -30,23 +30,23 @@ def slow(monkeypatch, tmp_path):
     runtime()  # which is compiled, too
     monkeypatch.setenv("TDSL_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(jit, "_compiles_fast", lambda text: False)
-    tried, quick = [], jit._object
+    targets_tried, quick = [], jit._object
     within = jit._within_time_limit
 
-    def plant(is_slow):
+    def make_slow(is_slow):
         def compile_(text, target, name):
             if is_slow(text, target):
                 os.kill(os.getpid(), signal.SIGPROF)  # as the timer does
             return quick(text, target, name)
 
         def counted(compute, text, target, name):
-            tried.append(target.vector_bytes)
+            targets_tried.append(target.vector_bytes)
             return within(compute, text, target, name)
 
         monkeypatch.setattr(jit, "_object", compile_)
         monkeypatch.setattr(jit, "_within_time_limit", counted)
 
-    return plant, tried
+    return make_slow, targets_tried
 
 
 def of_kernel(text):
@@ -58,56 +58,54 @@ def run(what, rng, **options):
     np.testing.assert_allclose(td.compile(what, **options)(x, y), x @ y, rtol=1e-5)
 
 
-def test_a_default_schedule_is_given_up_for_that_of_the_next_lower_level(slow, rng):
-    plant, tried = slow
-    plant(lambda text, target: of_kernel(text) and target.vector_bytes == 32)
+def test_a_default_schedule_falls_back_to_the_next_lower_level(slow, rng):
+    make_slow, targets_tried = slow
+    make_slow(lambda text, target: of_kernel(text) and target.vector_bytes == 32)
     with pytest.warns(td.CompileWarning, match=r"20 s .* 'f_kernel'.* for cpu:sse4") as caught:
         run(product(), rng, target="cpu:avx2")
     assert caught[0].filename == __file__
-    assert tried == [32, 16]
+    assert targets_tried == [32, 16]
 
 
-def test_what_was_given_up_is_not_tried_again_by_the_next_process_unless_the_limit_is_larger(
-    slow, rng, monkeypatch
-):
-    plant, tried = slow
-    plant(lambda text, target: of_kernel(text) and target.vector_bytes == 32)
+def test_a_cached_fallback_is_used_unless_the_limit_is_larger(slow, rng, monkeypatch):
+    make_slow, targets_tried = slow
+    make_slow(lambda text, target: of_kernel(text) and target.vector_bytes == 32)
     for _ in range(2):
         with pytest.warns(td.CompileWarning, match="for cpu:sse4"):
             run(product(), rng, target="cpu:avx2")
-    assert tried == [32, 16]
+    assert targets_tried == [32, 16]
     monkeypatch.setenv("TDSL_COMPILE_LIMIT", "21")
     with pytest.warns(td.CompileWarning, match="21 s"):
         run(product(), rng, target="cpu:avx2")
-    assert tried == [32, 16, 32, 16]
+    assert targets_tried == [32, 16, 32, 16]
 
 
-def test_a_schedule_of_the_user_is_given_up_for_the_same_loops_without_vectors(slow, rng):
-    plant, tried = slow
-    plant(lambda text, target: of_kernel(text) and "<8 x float>" in text)
+def test_a_schedule_of_the_user_falls_back_to_loops_without_vectors(slow, rng):
+    make_slow, targets_tried = slow
+    make_slow(lambda text, target: of_kernel(text) and "<8 x float>" in text)
     s = td.Schedule(product())
     s["f"].split(j, 8)
     s["f"].vectorize("j_i").parallel(i)
     with pytest.warns(td.CompileWarning, match="without vectors"):
         run(s, rng, target="cpu:avx2")
-    assert tried == [32, 32]
+    assert targets_tried == [32, 32]
 
 
-def test_where_all_is_given_up_the_error_has_the_line_of_the_user(slow, rng):
-    plant, tried = slow
-    plant(lambda text, target: of_kernel(text))
+def test_an_error_of_all_fallbacks_has_the_line_of_the_user(slow, rng):
+    make_slow, targets_tried = slow
+    make_slow(lambda text, target: of_kernel(text))
     with pytest.raises(td.TargetError, match="TDSL_COMPILE_LIMIT") as error:
         run(product(), rng, target="cpu:avx2")
     assert error.value.loc.file == __file__
-    assert len(tried) == 3
+    assert len(targets_tried) == 3
 
 
-def test_what_llvm_refuses_is_the_same_error_from_a_child(slow):
+def test_an_error_of_llvm_is_the_same_from_a_child(slow):
     with pytest.raises(td.TargetError, match="LLVM refused"):
         jit.generate("define void @f( {", jit.host())
 
 
-def test_what_does_not_end_is_given_up():
+def test_a_computation_that_does_not_end_is_killed():
     def spin():
         while True:
             pass
@@ -116,7 +114,7 @@ def test_what_does_not_end_is_given_up():
         run_in_child(spin, 0.05)
 
 
-def test_a_child_that_dies_is_given_up():
+def test_a_child_that_dies_is_an_error():
     with pytest.raises(ChildFailure, match=f"ends with signal {int(signal.SIGTERM)}"):
         run_in_child(lambda: os.kill(os.getpid(), signal.SIGTERM) or b"", 10)
 
@@ -126,7 +124,7 @@ def test_a_large_result_and_one_that_is_an_error():
     assert run_in_child(lambda: bytes(1 // 0), 10) is None
 
 
-def test_a_child_is_made_beside_threads_without_a_warning_and_leaves_none_behind():
+def test_a_fork_with_threads_warns_not_and_leaves_no_child():
     stop = threading.Event()
     thread = threading.Thread(target=stop.wait)
     thread.start()

@@ -53,9 +53,9 @@ def agree(kernel: Kernel, *arguments: Any) -> None:
     plain = [x.copy() if isinstance(x, np.ndarray) else x for x in arguments]
     run_plain(kernel, *plain)
     assert run(kernel, *arguments) == 0
-    for got, wanted in zip(arguments, plain, strict=True):
+    for got, expected in zip(arguments, plain, strict=True):
         if isinstance(got, np.ndarray):
-            assert np.array_equal(got, wanted)
+            assert np.array_equal(got, expected)
 
 
 def matrix(written: bool = True) -> BufferParam:
@@ -147,16 +147,16 @@ def test_memory_is_given_back_on_every_way_out() -> None:
     body = Alloc("t", i64, (const(1 << 20),), "heap", For("i", const(0), const(5), "serial", small))
     kernel = Kernel("leak", (SizeParam("n"),), body, (Message("require", ("i is ", ""), ""),))
     text = emit(kernel, host())
-    held: dict[int, Any] = {}
+    objects: dict[int, Any] = {}
 
     def malloc(size: int) -> int:
         memory = ctypes.create_string_buffer(size)
-        held[ctypes.addressof(memory)] = memory
+        objects[ctypes.addressof(memory)] = memory
         return ctypes.addressof(memory)
 
     functions = (
         ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_int64)(malloc),
-        ctypes.CFUNCTYPE(None, ctypes.c_void_p)(lambda pointer: held.pop(pointer)),
+        ctypes.CFUNCTYPE(None, ctypes.c_void_p)(lambda pointer: objects.pop(pointer)),
     )
     addresses = [ctypes.cast(f, ctypes.c_void_p).value or 0 for f in functions]
     imports = dict(zip(("tdsl_malloc", "tdsl_free"), addresses, strict=True))
@@ -168,7 +168,7 @@ def test_memory_is_given_back_on_every_way_out() -> None:
         frame = (ctypes.c_int64 * 9)(size)
         assert entry(ctypes.addressof(frame), 0) == status
         assert frame[1] == (size if status else 0)
-        assert not held
+        assert not objects
 
 
 @pytest.mark.parametrize("kind", ["serial", "parallel"])
@@ -268,10 +268,10 @@ def test_only_fast_arithmetic_flushes_subnormal_numbers(kind: str) -> None:
     body = For("i", const(0), const(8), kind, Store("y", (i,), half))
     params = (dense("x", f32, 8), dense("y", f32, 8, written=True))
     tiny = np.full(8, 2.0**-126, np.float32)
-    for fast, wanted in ((False, 2.0**-127), (True, 0.0)):
+    for fast, expected in ((False, 2.0**-127), (True, 0.0)):
         y = np.ones(8, np.float32)
         assert run(Kernel("tiny", params, body, fast_math=fast), tiny, y) == 0
-        assert (y == np.float32(wanted)).all()
+        assert (y == np.float32(expected)).all()
         # the caller's mode is as before
         assert (tiny * np.float32(0.5) == np.float32(2.0**-127)).all()
 
@@ -395,8 +395,8 @@ def test_functions_of_half_types() -> None:
             )
             given, y = x.astype(t.numpy), np.zeros(32, t.numpy)
             assert run(kernel, given, y) == 0
-            wanted = np.tanh(given.astype(np.float64))
-            assert np.allclose(y.astype(np.float64), wanted, rtol=error, atol=0)
+            expected = np.tanh(given.astype(np.float64))
+            assert np.allclose(y.astype(np.float64), expected, rtol=error, atol=0)
 
 
 def test_memory_too_large_for_a_stack_comes_from_the_heap() -> None:

@@ -168,7 +168,7 @@ def test_missing_symbol_is_an_error_that_names_the_kernel():
         jit.load(jit.emit_object(ANSWER, host()), ["other"])
 
 
-def test_symbols_of_the_process_and_given_ones_are_found():
+def test_symbols_of_the_process_and_imports_are_resolved():
     text = """
     @word = external global i64
     declare double @cos(double)

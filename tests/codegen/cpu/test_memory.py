@@ -57,9 +57,9 @@ def agree(kernel: Kernel, *arguments: Any) -> None:
     plain = [x.copy() if isinstance(x, np.ndarray) else x for x in arguments]
     run_plain(kernel, *plain)
     assert run(kernel, *arguments) == 0
-    for got, wanted in zip(arguments, plain, strict=True):
+    for got, expected in zip(arguments, plain, strict=True):
         if isinstance(got, np.ndarray):
-            assert (got == wanted).all()
+            assert (got == expected).all()
 
 
 @st.composite
@@ -130,8 +130,8 @@ def test_loads(data: st.DataObject) -> None:
     for k in range(3):
         index = (data.draw(indices(lanes)), data.draw(indices(lanes)))
         load = Load("a", index, t, data.draw(masks(lanes)))
-        wanted = Broadcast(load, lanes) if lanes > 1 and lanes_of(load) == 1 else load
-        stores.append(Store("out", (const(k), Var("i"), at(0, lanes)), wanted))
+        expected = Broadcast(load, lanes) if lanes > 1 and lanes_of(load) == 1 else load
+        stores.append(Store("out", (const(k), Var("i"), at(0, lanes)), expected))
     params = (
         BufferParam("a", t, (const(SIDE), const(SIDE)), strides, False),
         *PARAMS,
@@ -302,7 +302,7 @@ def test_streaming_stores_bypass_the_caches_where_aligned() -> None:
 
 
 @AVX512
-def test_vector_accesses_are_not_taken_apart() -> None:
+def test_vector_accesses_are_not_scalarised() -> None:
     index = at(Binary("mul", i, const(16)), 16)
     mask = Binary("lt", index, wide(Size("n"), 16))
     x = Load("x", (index,), f32, mask)
@@ -326,18 +326,18 @@ def test_vector_accesses_are_not_taken_apart() -> None:
 
 @AVX512
 @pytest.mark.parametrize(
-    "step, wanted, unwanted",
+    "step, expected, unexpected",
     [(2, "2ps", "vgather"), (-1, "vperm", "vgather"), (9, "vgatherdps", "vmovss")],
 )
-def test_strided_loads(step: int, wanted: str, unwanted: str) -> None:
+def test_strided_loads(step: int, expected: str, unexpected: str) -> None:
     kernel = Kernel(
         "k",
         (dense("x", f32, 256), dense("y", f32, 16, written=True)),
         Store("y", (at(0, 16),), Load("x", (Ramp(const(100), step, 16),), f32)),
     )
     text = assembly(kernel)
-    assert wanted in text
-    assert unwanted not in text
+    assert expected in text
+    assert unexpected not in text
 
 
 @AVX512

@@ -20,7 +20,7 @@ class Memory:
     """The functions by themselves, on a C library that counts what it has given."""
 
     def __init__(self, platform: str = sys.platform) -> None:
-        self.held: dict[int, ctypes.Array[ctypes.c_char]] = {}
+        self.blocks: dict[int, ctypes.Array[ctypes.c_char]] = {}
         self.advised: list[tuple[int, int]] = []
         functions = {
             "test_malloc": ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_int64)(self._malloc),
@@ -42,11 +42,11 @@ class Memory:
 
     def _malloc(self, size: int) -> int:
         memory = ctypes.create_string_buffer(size)
-        self.held[ctypes.addressof(memory)] = memory
+        self.blocks[ctypes.addressof(memory)] = memory
         return ctypes.addressof(memory)
 
     def _free(self, pointer: int) -> None:
-        del self.held[pointer]
+        del self.blocks[pointer]
 
     def _advise(self, pointer: int, size: int, advice: int) -> int:
         self.advised.append((pointer, size))
@@ -64,22 +64,22 @@ def test_a_block_given_back_is_given_again(memory: Memory, size: int) -> None:
     memory.give(first)
     assert memory.take(size) == first
     assert memory.take(size) != first
-    assert len(memory.held) == 2
+    assert len(memory.blocks) == 2
 
 
 @pytest.mark.parametrize(
-    "asked, same", [(MIB, True), (MIB - 1, True), (MIB // 2, True), (MIB // 2 - 1, False), (MIB + 1, False)]
+    "size, same", [(MIB, True), (MIB - 1, True), (MIB // 2, True), (MIB // 2 - 1, False), (MIB + 1, False)]
 )  # fmt: skip
-def test_only_about_as_much_is_given(memory: Memory, asked: int, same: bool) -> None:
+def test_a_cached_block_serves_similar_sizes_only(memory: Memory, size: int, same: bool) -> None:
     first = memory.take(MIB)
     memory.give(first)
-    assert (memory.take(asked) == first) is same
+    assert (memory.take(size) == first) is same
 
 
 @pytest.mark.parametrize("size", [0, 1, LEAST - 1, MOST + 1])
 def test_small_and_very_large_blocks_are_not_kept(memory: Memory, size: int) -> None:
     memory.give(memory.take(size))
-    assert not memory.held
+    assert not memory.blocks
 
 
 def test_no_more_than_a_few_blocks_are_kept_the_newest_of_them(memory: Memory) -> None:
@@ -87,7 +87,7 @@ def test_no_more_than_a_few_blocks_are_kept_the_newest_of_them(memory: Memory) -
     assert len({*blocks}) == len(blocks)
     for block in blocks:
         memory.give(block)
-    assert len(memory.held) == memory_text.SLOTS
+    assert len(memory.blocks) == memory_text.SLOTS
     newest = blocks[-memory_text.SLOTS :]
     assert {memory.take(LEAST) for _ in newest} == {*newest}
 
@@ -97,7 +97,7 @@ def test_blocks_are_aligned_and_lie_in_what_the_system_gave(memory: Memory) -> N
         block = memory.take(size)
         assert block % 64 == 0
         ((raw, whole),) = (
-            (raw, len(whole)) for raw, whole in memory.held.items() if raw <= block < raw + len(whole)
+            (raw, len(whole)) for raw, whole in memory.blocks.items() if raw <= block < raw + len(whole)
         )  # fmt: skip
         assert block - 16 >= raw
         assert block + size <= raw + whole
@@ -106,37 +106,37 @@ def test_blocks_are_aligned_and_lie_in_what_the_system_gave(memory: Memory) -> N
 @pytest.mark.parametrize("size", [-1, 1 << 62, (1 << 63) - 1])
 def test_nobody_has_more_than_memory_has(memory: Memory, size: int) -> None:
     assert memory.take(size) is None
-    assert not memory.held
+    assert not memory.blocks
 
 
-@pytest.mark.parametrize("platform, asked", [("linux", True), ("darwin", False)])
-def test_large_blocks_are_asked_for_in_large_pages(platform: str, asked: bool) -> None:
-    if asked and not sys.platform.startswith("linux"):
+@pytest.mark.parametrize("platform, advised", [("linux", True), ("darwin", False)])
+def test_large_blocks_request_huge_pages(platform: str, advised: bool) -> None:
+    if advised and not sys.platform.startswith("linux"):
         pytest.skip("the text for Linux calls what others lack")
     memory = Memory(platform)
     memory.take(4 * MIB - 1000)
     assert not memory.advised
     memory.give(memory.take(8 * MIB))
-    assert len(memory.advised) == asked
+    assert len(memory.advised) == advised
     for pointer, size in memory.advised:
         assert pointer % 4096 == 0
         assert size > 8 * MIB - 8192
-        ends = [(raw, raw + len(whole)) for raw, whole in memory.held.items()]
+        ends = [(raw, raw + len(whole)) for raw, whole in memory.blocks.items()]
         assert any(raw <= pointer and pointer + size <= end for raw, end in ends)
     memory.take(8 * MIB)  # one that has its pages
-    assert len(memory.advised) == asked
+    assert len(memory.advised) == advised
 
 
 def test_threads_never_share_a_block(memory: Memory) -> None:
     failed: list[int] = []
 
-    def use(own: int, take: Callable[[int], int], give: Callable[[int], None]) -> None:
+    def use(seed: int, take: Callable[[int], int], give: Callable[[int], None]) -> None:
         for turn in range(300):
             block = take(LEAST + turn % 3 * LEAST)
             cell = ctypes.c_int64.from_address(block)
-            cell.value = own
-            if any(cell.value != own for _ in range(20)):
-                failed.append(own)
+            cell.value = seed
+            if any(cell.value != seed for _ in range(20)):
+                failed.append(seed)
             give(block)
 
     threads = [threading.Thread(target=use, args=(n, memory.take, memory.give)) for n in range(4)]
@@ -145,4 +145,4 @@ def test_threads_never_share_a_block(memory: Memory) -> None:
     for t in threads:
         t.join()
     assert not failed
-    assert len(memory.held) <= memory_text.SLOTS
+    assert len(memory.blocks) <= memory_text.SLOTS

@@ -71,11 +71,11 @@ def pairs(t: DType) -> tuple[Array, Array]:
     return edges(t)[grid[:, 0]], edges(t)[grid[:, 1]]
 
 
-def same(got: Array, wanted: Array, what: str) -> None:
+def same(got: Array, expected: Array, what: str) -> None:
     """Equal bits, but for the sign of zeros and the bits of NaN."""
-    assert got.dtype == wanted.dtype, what
+    assert got.dtype == expected.dtype, what
     with np.errstate(all="ignore"):
-        equal = (got == wanted) | ((got != got) & (wanted != wanted))
+        equal = (got == expected) | ((got != got) & (expected != expected))
     assert equal.all(), f"{what}: {np.flatnonzero(~equal)[:5]}"
 
 
@@ -109,8 +109,8 @@ def test_a_constant_on_the_right(t: DType) -> None:
             lambda e, op=op, c=c, n=lanes: Binary(op, e, wide(Const(c, t), n)) for op, c in cases
         ]
         for (op, c), result in zip(cases, pointwise([x], values, lanes), strict=True):
-            wanted = arithmetic.binary(op, x, np.full_like(x, c))
-            same(result, wanted, f"{op} by {c} of {t}")
+            expected = arithmetic.binary(op, x, np.full_like(x, c))
+            same(result, expected, f"{op} by {c} of {t}")
 
 
 @pytest.mark.parametrize("lanes", LANES)
@@ -160,8 +160,8 @@ def check_casts(x: Array, t: DType, lanes: int, **options: Any) -> None:
     cases = [(to, saturate) for to in ALL if to != t for saturate in (False, True)]
     values = [lambda e, to=to, s=saturate: Cast(e, to, s) for to, saturate in cases]
     for (to, saturate), result in zip(cases, pointwise([x], values, lanes, **options), strict=True):
-        wanted = arithmetic.cast(x, to, saturate)
-        same(result, wanted, f"{t} to {to}{' clipped' * saturate}")
+        expected = arithmetic.cast(x, to, saturate)
+        same(result, expected, f"{t} to {to}{' clipped' * saturate}")
 
 
 @X86
@@ -185,8 +185,8 @@ def ties(t: DType) -> Array:
     numbers = np.sort(np.r_[numbers[np.isfinite(numbers)], 2 * t.largest, -2 * t.largest])
     middle = ((numbers[1:] + numbers[:-1]) / 2).astype(np.float32)
     around = (middle, np.nextafter(middle, np.float32(0)), np.nextafter(middle, 2 * middle))
-    found: Array = np.resize(np.concatenate(around), -(-3 * middle.size // 16) * 16)
-    return found
+    values: Array = np.resize(np.concatenate(around), -(-3 * middle.size // 16) * 16)
+    return values
 
 
 def test_f64_to_f16_rounds_once() -> None:
@@ -208,8 +208,8 @@ def test_random_is_the_stated_hash(lanes: int) -> None:
             [lambda e, t=t, n=lanes: Call("random", (wide(Const(7, i64), n), e, e), t)],
             lanes,
         )
-        wanted = arithmetic.call("random", (np.full_like(key, 7), key, key), t)
-        same(got, wanted, f"random {t}")
+        expected = arithmetic.call("random", (np.full_like(key, 7), key, key), t)
+        same(got, expected, f"random {t}")
 
 
 def test_reinterpret_keeps_bits() -> None:

@@ -69,7 +69,7 @@ def test_what_is_read_before_it_is_written_is_no_number(monkeypatch):
     assert got[0] == 0x7FFF7FFF
 
 
-def test_code_with_canaries_is_not_taken_for_other_code(monkeypatch, tmp_path):
+def test_code_with_canaries_has_separate_cache_entries(monkeypatch, tmp_path):
     monkeypatch.setenv("TDSL_CACHE_DIR", str(tmp_path))
     entries = []
     for topics in ("", "canaries", "", "canaries"):

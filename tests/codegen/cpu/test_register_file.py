@@ -263,7 +263,7 @@ def test_functions_with_tiles_set_their_shapes_and_give_back_those_of_the_caller
 
 
 @pytest.mark.parametrize("shape", [(1024, 8, 1024), (40, 40, 40), (18, 64, 64), (64, 64, 31)])
-def test_small_shapes_and_much_work_beyond_tiles_take_vectors(shape):
+def test_small_shapes_and_work_beyond_tiles_use_vectors(shape):
     sizes = dict(zip("MNK", shape, strict=True))
     loops = str(td.compile(sums_of(TILES[0]), target="cpu:amx").loops(**sizes))
     assert "tile_bf16" not in loops
@@ -319,7 +319,7 @@ def test_a_transposed_operand_of_a_product_in_bands_is_copied_twice_in_them(rng)
 
 
 @emulation
-def test_bands_that_begin_anywhere_have_tiles_of_their_own(rng):
+def test_bands_that_begin_anywhere_use_separate_tiles(rng):
     # bands of 81 rows: rows of the packed operand are counted from the first of a band
     dot = next(d for d in TILES if d.name == "tile_bf16")
     c, out = sums_of(dot, "nt"), td.Func("out")

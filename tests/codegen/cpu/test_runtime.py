@@ -106,7 +106,7 @@ def test_a_worker_leaves_the_core_of_a_caller_and_may_come_back():
     )
     code = jit.load(jit.emit_object(text, host()), ["meet", "apart"])
     meet = ctypes.CFUNCTYPE(ctypes.c_int)(code.address("meet"))
-    apart = ctypes.CFUNCTYPE(None)(code.address("apart"))
+    work_on_other_core = ctypes.CFUNCTYPE(None)(code.address("apart"))
     core = ctypes.CDLL(None).sched_getcpu
     allowed = os.sched_getaffinity(0)
     try:
@@ -114,7 +114,7 @@ def test_a_worker_leaves_the_core_of_a_caller_and_may_come_back():
         after = os.sched_getaffinity(0)
         os.sched_setaffinity(0, {min(allowed)})
         assert meet() == core()  # there is no other core to go to
-        apart()
+        work_on_other_core()
         assert os.sched_getaffinity(0) == {min(allowed)}
     finally:
         os.sched_setaffinity(0, allowed)

@@ -15,8 +15,8 @@ from tests.codegen.cpu.running import assembly, at, dense, run
 
 def chosen(lanes: int, least: int, most: int) -> Expr:
     """idx[lane], between two numbers."""
-    found = Load("idx", (at(0, lanes),), i32)
-    above = Binary("max", found, Broadcast(Const(least, i32), lanes))
+    index = Load("idx", (at(0, lanes),), i32)
+    above = Binary("max", index, Broadcast(Const(least, i32), lanes))
     return Cast(Binary("min", above, Broadcast(Const(most, i32), lanes)), i64)
 
 
@@ -30,10 +30,10 @@ def agrees(kernel: Kernel, t=f32) -> None:
     size, lanes = (int(p.extents[0].value) for p in (kernel.params[0], kernel.params[1]))
     a = (np.arange(size) + 0.5).astype(t.numpy)
     idx = np.random.default_rng(0).integers(-50, 90, lanes).astype(np.int32)
-    got, wanted = np.zeros(lanes, t.numpy), np.zeros(lanes, t.numpy)
-    run_plain(kernel, a, idx, wanted)
+    got, expected = np.zeros(lanes, t.numpy), np.zeros(lanes, t.numpy)
+    run_plain(kernel, a, idx, expected)
     assert run(kernel, a, idx, got) == 0
-    assert np.array_equal(got, wanted)
+    assert np.array_equal(got, expected)
 
 
 @pytest.mark.parametrize("least, most", [(0, 15), (3, 20), (0, 31), (5, 36)])

@@ -49,20 +49,20 @@ def test_a_block_is_stored_in_vectors_of_the_length_of_a_register(level, count, 
     assert "scatter" not in text
 
 
-@pytest.mark.parametrize("beside, rows", [(2, 4), (4, 2), (2, 3), (3, 2)])
-def test_rows_along_several_dimensions_that_follow_each_other_in_memory(rng, beside, rows):
-    # f[i, j, t] = a[j, beside * i + t]: blocks of `rows` times `beside` elements of f side by side
+@pytest.mark.parametrize("adjacent, rows", [(2, 4), (4, 2), (2, 3), (3, 2)])
+def test_rows_along_several_dimensions_that_follow_each_other_in_memory(rng, adjacent, rows):
+    # f[i, j, t] = a[j, adjacent * i + t]: blocks of `rows` times `adjacent` elements of f side by side
     t = td.vars("t")
-    a, f = td.Tensor("a", (2 * rows, 16 * beside), td.i16), td.Func("f")
-    f[i, j, t] = a[j, i * beside + t]
-    s = td.Schedule(f.with_shape(16, 2 * rows, beside))
+    a, f = td.Tensor("a", (2 * rows, 16 * adjacent), td.i16), td.Func("f")
+    f[i, j, t] = a[j, i * adjacent + t]
+    s = td.Schedule(f.with_shape(16, 2 * rows, adjacent))
     block, one = s[f].split(j, rows)
     vectors, lane = s[f].split(i, 8)
     s[f].reorder(block, vectors, one, t, lane).unroll(one).unroll(t).vectorize(lane)
-    compiled, x = td.compile(s), rng.integers(0, 999, (2 * rows, 16 * beside), dtype=np.int16)
-    want = x.reshape(2 * rows, 16, beside).transpose(1, 0, 2)
+    compiled, x = td.compile(s), rng.integers(0, 999, (2 * rows, 16 * adjacent), dtype=np.int16)
+    want = x.reshape(2 * rows, 16, adjacent).transpose(1, 0, 2)
     np.testing.assert_array_equal(compiled(x), want)
-    parts = {8: (8,), 6: (4, 2)}[rows * beside]
+    parts = {8: (8,), 6: (4, 2)}[rows * adjacent]
     assert all(f"store <{n} x i16>" in str(compiled.source("llvm")) for n in parts)
 
 
@@ -72,7 +72,7 @@ def test_values_are_computed_before_they_are_turned(rng):
     np.testing.assert_array_equal(f(a), a.T * 3 + 1)
 
 
-def test_rows_with_a_stride_of_their_own(rng):
+def test_rows_with_any_stride(rng):
     a = rng.standard_normal((64, 80), dtype=np.float32)
     f = turned(td.f32, 16, 16)
     out = np.zeros((32, 100), np.float32)

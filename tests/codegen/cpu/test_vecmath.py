@@ -23,8 +23,8 @@ INLINE = (
 
 
 def test_every_function_of_floats_has_a_bound():
-    wanted = {(fn, t) for fn in (*OWN, "fma") for t in ("f32", "f64")}
-    assert set(ULP) == wanted
+    expected = {(fn, t) for fn in (*OWN, "fma") for t in ("f32", "f64")}
+    assert set(ULP) == expected
 
 
 @pytest.mark.parametrize("dtype", ["f32", "f64"])
@@ -107,10 +107,10 @@ def test_aarch64_code_is_vectors_without_calls():
 
 
 def test_far_arguments_leave_their_neighbours_alone():
-    near = np.linspace(-3, 3, 16, dtype=np.float32)
-    mixed = near.copy()
+    small = np.linspace(-3, 3, 16, dtype=np.float32)
+    mixed = small.copy()
     mixed[5] = 1e30
     sin = ulp.Compiled("sin", f32)
-    want = sin(near)
+    want = sin(small)
     want[5] = np.float32(np.sin(np.float64(np.float32(1e30))))
     np.testing.assert_array_equal(sin(mixed), want)

@@ -187,16 +187,16 @@ def test_equal_sizes_must_agree(strided):
     assert strided(f(3, 4), f(2, 4)) is False
 
 
-def test_outputs_apart_from_inputs_and_each_other():
+def test_outputs_must_be_disjoint_from_inputs_and_each_other():
     params = [buffer(n, f32, (R,), (1,), n != "x") for n in ("x", "y", "z")]
     k = Linked(kernel(*params, SizeParam("R")))
     memory = f(100)
     for starts in itertools.product((0, 9, 10, 11, 20, 30), repeat=3):
         x, y, z = (memory[s : s + 10] for s in starts)
-        apart = all(
+        disjoint = all(
             abs(starts[a] - starts[b]) >= 10 for a, b in itertools.combinations(range(3), 2)
         )
-        assert k(x, y, z) is apart, starts
+        assert k(x, y, z) is disjoint, starts
     assert k(f(0), f(0), f(0)) is True
 
 
@@ -262,7 +262,7 @@ def test_extents_that_are_expressions():
 
 
 @pytest.mark.parametrize("dtype", [t for t in ALL if t.kind != "e"], ids=str)
-def test_every_dtype_is_told_from_the_others(dtype):
+def test_every_dtype_is_distinguished(dtype):
     k = Linked(kernel(buffer("x", dtype, (3,), (1,))))
     for other in ALL:
         assert k(np.zeros(3, other.numpy)) is (other == dtype)
@@ -270,7 +270,7 @@ def test_every_dtype_is_told_from_the_others(dtype):
         assert k(np.zeros(3, dtype.numpy.newbyteorder(">"))) is False
 
 
-def test_no_entry_is_made_for_what_it_cannot_check():
+def test_no_entry_for_arguments_that_it_cannot_check():
     assert wrapper(kernel(buffer("x", f32, (3,), (1,))))
     for narrow in (t for t in ALL if t.kind == "e"):
         assert not wrapper(kernel(buffer("x", narrow, (3,), (1,))))
@@ -301,15 +301,15 @@ def test_numbers_in_range_and_no_others(dtype):
     for value in good:
         assert k(value) is True, value
         with np.errstate(under="ignore"):
-            wanted = dtype.numpy.type(value).tobytes()
-        assert k.raw()[: dtype.bytes] == wanted, value
+            expected = dtype.numpy.type(value).tobytes()
+        assert k.raw()[: dtype.bytes] == expected, value
     for value in (*bad, "1", None, 1j, np.float32(1), np.int64(1), f(1)):
         assert k(value) is False, value
     kinds = {"f": True, "i": 1.0, "u": 1.0, "b": 1.0}
     assert k(kinds[dtype.kind]) is False
 
 
-def test_a_failed_check_is_told_by_its_status(dense):
+def test_a_failed_check_returns_its_status(dense):
     dense.set_status(3)
     try:
         assert dense(f(3, 4), f(3, 4)) == 3
@@ -388,8 +388,8 @@ def test_a_dynamic_program_runs_by_its_quick_entry():
     )
     params = buffer("x", f32, shape, (4, 1)), ScalarParam("s", f32)
     k = kernel(*params, buffer("y", f32, shape, (4, 1), True), SizeParam("R"))
-    made = Counted(k, ADD + wrapper(k))
-    entry = Entry(signature, frozenset({"R"}), lambda _: made)
+    executable = Counted(k, ADD + wrapper(k))
+    entry = Entry(signature, frozenset({"R"}), lambda _: executable)
     for rows in (3, 1, 7, 0, 2):
         x = np.arange(rows * 4, dtype=np.float32).reshape(rows, 4)
         np.testing.assert_array_equal(entry(x, 0.5), x + np.float32(0.5))
@@ -406,7 +406,7 @@ def test_a_dynamic_program_runs_by_its_quick_entry():
     for t in threads:
         t.join()
     assert not wrong
-    assert made.slow_calls == 1
+    assert executable.slow_calls == 1
 
 
 slices = st.tuples(st.integers(0, 3), st.integers(0, 3), st.sampled_from([1, 1, 2, -1, -2]))

@@ -35,7 +35,7 @@ def element(name: str, dtype: DType, n: int = 0) -> Expr:
     return Load(name, (Ramp(const(0), 1, n) if n else i,), dtype)
 
 
-def beside(x: Expr, other: Expr) -> Expr:
+def paired(x: Expr, other: Expr) -> Expr:
     """A scalar with as many lanes as another operand."""
     lanes = lanes_of(other)
     return Broadcast(x, lanes) if lanes > 1 else x

@@ -13,7 +13,7 @@ from tdsl.codegen.python.run import PythonExecutable
 from tdsl.lang import arithmetic
 from tdsl.lang.expr import FUNCTIONS, Binary, Call, Cast, Const, Param, Select, Unary
 from tdsl.lang.types import ALL, BY_NAME, DType, bool_, f32, f64, i32, i64, u64
-from tests.codegen.python.kernels import beside, buffer, element, out, pointwise, vectors
+from tests.codegen.python.kernels import buffer, element, out, paired, pointwise, vectors
 
 INTEGERS = [t for t in ALL if t.is_integer]
 FLOATS = [t for t in ALL if t.is_float]
@@ -42,8 +42,23 @@ def wrap(value: int, t: DType) -> int:
 
 
 def edges(t: DType) -> list[int]:
-    near = {t.low, t.low + 1, t.high, t.high - 1, 0, 1, 2, 3, 7, t.bits, t.bits - 1, -1, -2, -7}
-    return sorted(v for v in near if t.low <= v <= t.high)
+    edge_values = {
+        t.low,
+        t.low + 1,
+        t.high,
+        t.high - 1,
+        0,
+        1,
+        2,
+        3,
+        7,
+        t.bits,
+        t.bits - 1,
+        -1,
+        -2,
+        -7,
+    }
+    return sorted(v for v in edge_values if t.low <= v <= t.high)
 
 
 def shift_left(a, b, t):
@@ -267,13 +282,13 @@ def splitmix(x: int) -> int:
 @pytest.mark.parametrize("t", [i32, i64, u64], ids=str)
 def test_random_is_the_documented_hash(t):
     values = edges(t)
-    got = evaluate(lambda k: Call("random", (beside(Const(5, t), k), k), f64), t, f64, values)
+    got = evaluate(lambda k: Call("random", (paired(Const(5, t), k), k), f64), t, f64, values)
     bits = [
         splitmix(splitmix(5 ^ 0x9E3779B97F4A7C15) ^ (v % 2**64 * 0x9E3779B97F4A7C15 % 2**64))
         for v in values
     ]
     assert got.tolist() == [(b >> 11) * 2.0**-53 for b in bits]
-    got = evaluate(lambda k: Call("random", (beside(Const(5, t), k), k), f32), t, f32, values)
+    got = evaluate(lambda k: Call("random", (paired(Const(5, t), k), k), f32), t, f32, values)
     assert got.tolist() == [(b >> 40) * 2.0**-24 for b in bits]
 
 
@@ -294,7 +309,7 @@ def test_select_takes_either_arm(t):
     values = np.array([0, 1, 1, 0]).astype(t.numpy)
 
     def choose(a, no):
-        zero, one = beside(Const(0, t), a), beside(Const(1, t), a)
+        zero, one = paired(Const(0, t), a), paired(Const(1, t), a)
         return Select(Binary("eq", a, zero), one, no or zero)
 
     got = evaluate(lambda a: choose(a, a), t, t, values)

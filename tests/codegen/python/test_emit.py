@@ -163,7 +163,7 @@ def test_a_let_of_a_float_is_a_param():
     assert result == np.float32(0.1) * np.float32(0.1)
 
 
-def test_names_that_python_has_taken_are_changed():
+def test_names_reserved_by_python_are_changed():
     params = (buffer("np", f32, 2), buffer("for", f32, 2), buffer("out", f32, 2, written=True))
     value = add(Load("np", (Var("lambda"),), f32), Load("for", (Var("lambda"),), f32))
     kernel = Kernel("max", params, loop("lambda", 2, Store("out", (Var("lambda"),), value)))

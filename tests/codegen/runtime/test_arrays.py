@@ -26,7 +26,7 @@ from tdsl.errors import TypeMismatch
 from tdsl.lang.types import ALL, bf16, bool_, f16, f32, f64, from_numpy, i8, i32, i64, u8, u64
 
 
-def taken(value, dtype=f32):
+def converted(value, dtype=f32):
     return as_array(ArrayArg("x", dtype, (), Loc(__file__, 1)), value)
 
 
@@ -47,10 +47,10 @@ class Exporter:
     def __dlpack_device__(self):
         return self.device
 
-    def __dlpack__(self, **wanted):
+    def __dlpack__(self, **options):
         if self.versioned:
-            return self.a.__dlpack__(**wanted)
-        if wanted:
+            return self.a.__dlpack__(**options)
+        if options:
             raise TypeError("unexpected keyword")
         return self.a.__dlpack__()
 
@@ -85,9 +85,9 @@ def test_every_way_of_passing_an_array_shares_its_memory(export, view):
     a = view(np.arange(30, dtype=np.float32).reshape(5, 6).copy())
     if not a.flags.writeable and export is EXPORTS["older dlpack"]:
         with pytest.raises(TypeMismatch, match="readonly"):  # that protocol has no word for it
-            taken(export(a))
+            converted(export(a))
         return
-    got = taken(export(a))
+    got = converted(export(a))
     assert type(got) is np.ndarray
     assert (got.dtype, got.shape) == (a.dtype, a.shape)
     np.testing.assert_array_equal(got, a)
@@ -100,21 +100,21 @@ def test_every_way_of_passing_an_array_shares_its_memory(export, view):
 def test_dlpack_carries_every_dtype(dtype):
     a = np.array([0, 1, 1, 0], dtype.numpy)
     for versioned in (True, False):
-        got = taken(Exporter(a, versioned=versioned), dtype)
+        got = converted(Exporter(a, versioned=versioned), dtype)
         np.testing.assert_array_equal(got, a)
 
 
 def test_dlpack_tells_read_only_memory():
     a = np.zeros(3, np.float32)
     a.flags.writeable = False
-    assert not taken(Exporter(a)).flags.writeable
+    assert not converted(Exporter(a)).flags.writeable
 
 
 def test_dlpack_memory_lives_as_long_as_the_array():
     for versioned in (True, False):
         source = np.zeros(5, np.float32)
         owner = weakref.ref(source)
-        got = taken(Exporter(source, versioned=versioned))
+        got = converted(Exporter(source, versioned=versioned))
         del source
         assert owner() is not None
         got[:] = 3
@@ -132,7 +132,7 @@ def tensor_of(capsule):
 class Relabelled(Exporter):
     """NumPy does not export floats of ml_dtypes: integers of their size with DLPack's codes for them."""
 
-    def __dlpack__(self, **wanted):
+    def __dlpack__(self, **options):
         capsule = self.a.view(f"u{self.a.itemsize}").__dlpack__()
         code = {"bfloat16": 4, "float8_e4m3fn": 10, "float8_e5m2": 12}[self.a.dtype.name]
         ctypes.c_uint8.from_address(tensor_of(capsule) + 20).value = code
@@ -142,35 +142,35 @@ class Relabelled(Exporter):
 class Shifted(Exporter):
     """A view that starts two elements on, with the distance apart from the address."""
 
-    def __dlpack__(self, **wanted):
+    def __dlpack__(self, **options):
         capsule = self.a[:-2].__dlpack__()
         ctypes.c_uint64.from_address(tensor_of(capsule) + 40).value = 2 * self.a.itemsize
         return capsule
 
 
 def test_dlpack_arrays_may_start_behind_their_address():
-    assert taken(Shifted(np.arange(5, dtype=np.float32))).tolist() == [2, 3, 4]
+    assert converted(Shifted(np.arange(5, dtype=np.float32))).tolist() == [2, 3, 4]
 
 
 @pytest.mark.parametrize("t", [t for t in ALL if t.kind == "e"], ids=str)
 def test_floats_of_ml_dtypes_come_through_dlpack(t):
     a = np.array([[1.5, -2], [0, t.high]], t.numpy)
-    got = taken(Relabelled(a), t)
+    got = converted(Relabelled(a), t)
     assert address(got) == address(a)
     np.testing.assert_array_equal(got, a)
     with pytest.raises(TypeMismatch, match=f"has dtype {t.numpy}, expected float32"):
-        taken(Relabelled(a))
+        converted(Relabelled(a))
 
 
 def test_standard_containers_with_the_buffer_protocol():
-    assert taken(array.array("f", [1, 2])).tolist() == [1, 2]
-    assert taken(bytearray(b"ab"), u8).flags.writeable
-    assert not taken(b"ab", u8).flags.writeable
-    assert taken((ctypes.c_double * 3)(1, 2, 3), f64).tolist() == [1, 2, 3]
+    assert converted(array.array("f", [1, 2])).tolist() == [1, 2]
+    assert converted(bytearray(b"ab"), u8).flags.writeable
+    assert not converted(b"ab", u8).flags.writeable
+    assert converted((ctypes.c_double * 3)(1, 2, 3), f64).tolist() == [1, 2, 3]
 
 
 def test_numpy_scalars_are_arrays_of_rank_0():
-    assert taken(np.float32(3)).shape == ()
+    assert converted(np.float32(3)).shape == ()
 
 
 class OnGpu:
@@ -178,12 +178,12 @@ class OnGpu:
 
 
 class Broken(Exporter):
-    def __dlpack__(self, **wanted):
+    def __dlpack__(self, **options):
         raise BufferError("it requires grad")
 
 
 class NotReady(Exporter):
-    def __dlpack__(self, **wanted):
+    def __dlpack__(self, **options):
         raise TypeError("it is sparse")
 
 
@@ -213,7 +213,7 @@ REFUSED = {
 @pytest.mark.parametrize("value, words, hint", REFUSED.values(), ids=REFUSED)
 def test_anything_else_is_refused_with_a_way_out(value, words, hint):
     with pytest.raises(TypeMismatch) as caught:
-        taken(value)
+        converted(value)
     assert words in str(caught.value)
     assert hint in caught.value.hint
     assert caught.value.related == ((Loc(__file__, 1), "x is declared here"),)
@@ -221,7 +221,7 @@ def test_anything_else_is_refused_with_a_way_out(value, words, hint):
 
 def test_the_hint_for_bfloat16_names_its_package():
     with pytest.raises(TypeMismatch, match=r"expected bfloat16") as caught:
-        taken(ONES, bf16)
+        converted(ONES, bf16)
     assert "astype(ml_dtypes.bfloat16)" in caught.value.hint
 
 
@@ -348,5 +348,5 @@ def test_only_inputs_that_share_memory_or_are_misaligned_are_copied():
 
 
 def test_dtypes_of_numpy_are_recognised_by_value():
-    assert taken(np.ones(2, np.longlong), i64).dtype == np.int64
+    assert converted(np.ones(2, np.longlong), i64).dtype == np.int64
     assert from_numpy(np.dtype("=f4")) == f32

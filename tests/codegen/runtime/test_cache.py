@@ -57,8 +57,8 @@ def unprivileged(*paths):
 
 
 def entry(folder: Path) -> Path:
-    (found,) = folder.glob("*.entry")
-    return found
+    (entry,) = folder.glob("*.entry")
+    return entry
 
 
 def in_new_process(code: str, *arguments: str) -> str:
@@ -285,7 +285,7 @@ def test_verify_names_damaged_entries_and_removes_old_temporaries(folder):
     assert cache.load(KEY) == PAYLOAD
 
 
-def test_clear_removes_its_own_files_only(folder):
+def test_clear_removes_files_of_the_cache_only(folder):
     cache.store(KEY, PAYLOAD)
     (folder / "notes.txt").write_text("mine")
     assert cache.clear() == 1
@@ -314,12 +314,12 @@ def test_writers_and_readers_in_processes_never_see_half_an_entry(folder):
             assert found[5000:] == key.encode()
     """
     command = [sys.executable, "-c", textwrap.dedent(code)]
-    writers = [subprocess.Popen([*command, str(own)]) for own in range(4)]
+    writers = [subprocess.Popen([*command, str(writer)]) for writer in range(4)]
     assert [w.wait() for w in writers] == [0] * 4
     assert len(list(folder.iterdir())) == 3
     assert cache.verify() == []
 
 
-def test_keys_tell_parts_types_and_order_apart():
+def test_keys_depend_on_parts_types_and_order():
     parts = [(), ("",), (b"",), ("a", "b"), ("b", "a"), ("ab",), (b"ab",), ("a", b"b"), ("ab", "")]
     assert len({cache.key(*p) for p in parts}) == len(parts)

@@ -111,9 +111,11 @@ def program(signature, compute, dynamic=(), quick=True):
     entry = Entry(
         signature,
         frozenset(dynamic),
-        lambda s: made.append(Fake(signature, compute, s, quick)) or made[-1],
+        lambda s: (
+            executables_built.append(Fake(signature, compute, s, quick)) or executables_built[-1]
+        ),
     )
-    entry.made = made = []
+    entry.executables_built = executables_built = []
     return entry
 
 
@@ -154,9 +156,9 @@ def test_by_position_and_by_name(dynamic, quick):
         np.testing.assert_array_equal(call(X, W, 0.5), Y)
         np.testing.assert_array_equal(call(X, s=0.5, w=W), Y)
         np.testing.assert_array_equal(call(s=0.5, x=X, w=W), Y)
-    assert len(call.made) == 1
-    assert call.made[0].quick_runs == (5 if quick else 0)
-    assert call.made[0].slow_runs == (1 if quick else 6)
+    assert len(call.executables_built) == 1
+    assert call.executables_built[0].quick_runs == (5 if quick else 0)
+    assert call.executables_built[0].slow_runs == (1 if quick else 6)
 
 
 @DYNAMIC
@@ -179,11 +181,11 @@ def test_memory_of_the_caller_is_returned_as_it_is(dynamic, quick):
 
 def test_memory_of_other_libraries_is_written_and_returned():
     call = two()
-    held = memoryview(bytearray(12)).cast("f")
+    output_memory = memoryview(bytearray(12)).cast("f")
     total = np.zeros((), np.float32)
-    result = call(memoryview(f(3)), out=(held, total))
-    assert result == (held, total)
-    assert held.tolist() == [1, 2, 3]
+    result = call(memoryview(f(3)), out=(output_memory, total))
+    assert result == (output_memory, total)
+    assert output_memory.tolist() == [1, 2, 3]
     assert total == 3
 
 
@@ -198,13 +200,13 @@ def test_several_outputs_are_a_tuple_and_rank_0_is_a_scalar(quick):
     y, total = call(f(4), out=(out, None))
     assert y is out
     assert type(total) is np.float32
-    y, total = call(f(4), out={"total": (held := np.zeros((), np.float32))})
-    assert total is held
-    assert held == 6
+    y, total = call(f(4), out={"total": (output_memory := np.zeros((), np.float32))})
+    assert total is output_memory
+    assert output_memory == 6
     np.testing.assert_array_equal(y, f(4) + 1)
 
 
-def test_a_second_array_by_position_is_not_taken_for_an_output():
+def test_a_second_array_by_position_is_no_output():
     call = two()
     call(f(4))
     with pytest.raises(TypeMismatch, match="takes 1 argument, got 2"):
@@ -237,7 +239,7 @@ def test_one_variant_for_each_fixed_size_and_layout():
     call(f(5, 4), W, 1)
     call(f(4, 3).T, W, 1)
     call(f(3, 8)[:, ::2], W, 1)
-    assert [m.specialisation for m in call.made] == [
+    assert [m.specialisation for m in call.executables_built] == [
         Specialisation((("R", r), ("C", 4)), (x, (1,), (4, 1)))
         for r, x in ((3, (4, 1)), (5, (4, 1)), (3, (1, None)), (3, (None, None)))
     ]
@@ -248,9 +250,9 @@ def test_dynamic_sizes_share_a_variant():
     for rows in (3, 0, 1, 7, 1000):
         x = f(rows, 4)
         np.testing.assert_array_equal(call(x, W, 0.5), x * W + np.float32(0.5))
-    assert len(call.made) == 1
-    assert call.made[0].specialisation == dense_specialisation(SCALED, {"C": 4}, {"R"})
-    assert call.made[0].slow_runs == 1
+    assert len(call.executables_built) == 1
+    assert call.executables_built[0].specialisation == dense_specialisation(SCALED, {"C": 4}, {"R"})
+    assert call.executables_built[0].slow_runs == 1
 
 
 def test_variants_used_in_turn_stay_quick():
@@ -259,18 +261,18 @@ def test_variants_used_in_turn_stay_quick():
     for _ in range(3):
         for x in inputs:
             np.testing.assert_array_equal(call(x, W, 0.5), x * W + np.float32(0.5))
-    assert [m.slow_runs for m in call.made] == [1] * 4
+    assert [m.slow_runs for m in call.executables_built] == [1] * 4
     for n in range(5, 9):
         call(f(n, 4), W, 0.5)
     np.testing.assert_array_equal(call(inputs[0], W, 0.5), inputs[0] * W + np.float32(0.5))
-    assert len(call.made) == 8
+    assert len(call.executables_built) == 8
 
 
 def test_the_dense_variant_can_be_built_ahead():
     call = scaled()
     built = call.executable(dense_specialisation(SCALED, {"R": 3, "C": 4}))
     call(X, W, 0.5)
-    assert call.made == [built]
+    assert call.executables_built == [built]
 
 
 def test_a_build_that_fails_is_tried_again():
@@ -293,8 +295,8 @@ def test_other_arrays_and_numbers_take_the_quick_way_once_converted():
     np.testing.assert_array_equal(call(memoryview(X), W, np.float64(0.5)), Y)
     np.testing.assert_array_equal(call(X, W.view(np.memmap), 0.5), Y)
     np.testing.assert_array_equal(call(X, W, 1), X * W + 1)
-    assert call.made[0].slow_runs == 1
-    assert call.made[0].quick_runs == 3
+    assert call.executables_built[0].slow_runs == 1
+    assert call.executables_built[0].quick_runs == 3
 
 
 def test_a_negative_extent_is_an_error():
@@ -412,7 +414,7 @@ BAD = {
 
 @DYNAMIC
 @pytest.mark.parametrize("action, kind, words", BAD.values(), ids=BAD)
-def test_a_mistake_is_told_with_its_place_and_the_next_call_works(dynamic, action, kind, words):
+def test_an_error_has_its_location_and_the_next_call_works(dynamic, action, kind, words):
     call = scaled(dynamic=dynamic)
     for _ in range(2):
         with pytest.raises(kind) as caught:

@@ -11,10 +11,10 @@ from tdsl.codegen.runtime.call import Entry
 from tests.codegen.runtime.test_call import SCALED, TWO, Fake, f
 
 
-def test_threads_build_each_variant_once_and_get_their_own_results():
+def test_threads_build_each_variant_once_and_get_separate_results():
     def build(specialisation):
         np.sort(rng.random(300_000))  # long enough, without Python's lock, for the others to ask
-        made.append(specialisation.sizes)
+        builds.append(specialisation.sizes)
         return Fake(SCALED, lambda x, w, s: [x * w + s], specialisation, True)
 
     def work(seed):
@@ -24,7 +24,7 @@ def test_threads_build_each_variant_once_and_get_their_own_results():
             if not (call(x, np.ones(seed + 1, np.float32), float(n)) == seed + n).all():
                 wrong.append((seed, n))
 
-    rng, made, wrong, started = np.random.default_rng(0), [], [], threading.Barrier(8)
+    rng, builds, wrong, started = np.random.default_rng(0), [], [], threading.Barrier(8)
     call = Entry(SCALED, frozenset({"C"}), build)
     threads = [threading.Thread(target=work, args=(seed,)) for seed in range(8)]
     for t in threads:
@@ -32,7 +32,7 @@ def test_threads_build_each_variant_once_and_get_their_own_results():
     for t in threads:
         t.join()
     assert not wrong
-    assert sorted(made) == [(("R", 1),), (("R", 2),), (("R", 3),)]
+    assert sorted(builds) == [(("R", 1),), (("R", 2),), (("R", 3),)]
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")

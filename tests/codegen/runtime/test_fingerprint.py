@@ -78,13 +78,13 @@ def test_shared_and_equal_subexpressions_are_the_same():
 
 
 def test_the_place_in_the_source_does_not_count():
-    def made():
+    def expression():
         f = td.Func("f", 4)
         f[td.vars("x")] = 1
         return td.Schedule(f).state
 
-    first = made()
-    assert fingerprint(first) == fingerprint(made())
+    first = expression()
+    assert fingerprint(first) == fingerprint(expression())
 
 
 def test_deep_and_shared_expressions_are_quick_and_need_no_deep_stack():

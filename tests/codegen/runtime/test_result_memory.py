@@ -125,7 +125,7 @@ def test_memory_in_a_cycle_is_used_again_when_the_cycle_is_collected():
     assert address(new_output((MIB,), F32)) == first
 
 
-def test_results_of_threads_are_their_own():
+def test_results_of_threads_share_no_memory():
     f, wrong = shifted(), []
 
     def work(number: int) -> None:
@@ -186,7 +186,7 @@ def test_small_results_are_plain_arrays():
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
-def test_the_child_of_a_fork_has_memory_of_its_own():
+def test_the_child_of_a_fork_has_a_separate_pool():
     f, x = shifted(), np.zeros(LARGE // 8)
     first = f(x)
     f(x)
