@@ -82,7 +82,7 @@ def emulated(folder: Path, jobs: list[bundle.Job]) -> None:
 
 
 @pytest.fixture(scope="module")
-def bundle(tmp_path_factory):
+def written_bundle(tmp_path_factory):
     """A bundle as the command makes it, ready for the stand-in, and that."""
     folder = tmp_path_factory.mktemp("bundle")
     script = folder / "script.py"
@@ -116,8 +116,8 @@ def run(folder, driver, *more):
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
-def test_a_bundle_runs_without_the_compiler(bundle):
-    folder, driver = bundle
+def test_a_bundle_runs_without_the_compiler(written_bundle):
+    folder, driver = written_bundle
     done = run(folder, driver, "--count", "4")
     assert "ImportError" not in done.stderr, done.stderr
     record = json.loads((folder / "results.json").read_text())
@@ -132,8 +132,8 @@ def test_a_bundle_runs_without_the_compiler(bundle):
     assert done.returncode == 1  # because of the one that did not run
 
 
-def test_only_some_programs_are_run(bundle, tmp_path):
-    folder, driver = bundle
+def test_only_some_programs_are_run(written_bundle, tmp_path):
+    folder, driver = written_bundle
     record = tmp_path / "record.json"
     done = run(folder, driver, "--only", "gather", "--json", str(record))
     assert done.returncode == 0
@@ -142,8 +142,8 @@ def test_only_some_programs_are_run(bundle, tmp_path):
     assert "right" in done.stdout
 
 
-def test_tensor_maps_are_encoded_for_the_arrays_of_a_bundle(bundle):
-    folder, _ = bundle
+def test_tensor_maps_are_encoded_for_the_arrays_of_a_bundle(written_bundle):
+    folder, _ = written_bundle
     programs_of = {p.name: p for p in manifest.load(str(folder))[1]}
     for name in ("tiles", "groups"):
         (kernel,) = programs_of[name].kernels
@@ -151,8 +151,8 @@ def test_tensor_maps_are_encoded_for_the_arrays_of_a_bundle(bundle):
 
 
 @pytest.mark.parametrize("name", ["matmul", "chain", "groups"])
-def test_a_wrong_result_fails(bundle, tmp_path, name):
-    folder, driver = bundle
+def test_a_wrong_result_fails(written_bundle, tmp_path, name):
+    folder, driver = written_bundle
     broken = tmp_path / "broken"
     shutil.copytree(folder, broken)
     with np.load(broken / f"{name}.npz") as stored:
@@ -166,8 +166,8 @@ def test_a_wrong_result_fails(bundle, tmp_path, name):
     assert f"WRONG: {expected.removeprefix('expected_')}" in done.stdout
 
 
-def test_without_a_gpu_it_says_so(bundle):
-    folder, _ = bundle
+def test_without_a_gpu_it_says_so(written_bundle):
+    folder, _ = written_bundle
     done = run(folder, "libthere-is-none.so")
     assert done.returncode == 1
     assert "there is no CUDA driver here" in done.stderr

@@ -58,10 +58,10 @@ def test_without_mpi_there_is_no_network(measurement, monkeypatch):
 
 def test_the_array_for_a_level_is_larger_than_the_nearer_one(measurement):
     _, first, second, memory = measurement.machine.levels
-    assert measurement._set(first, 0, 2) == 1 << 11
-    assert measurement._set(second, 1 << 12, 1) == 1 << 15
-    assert measurement._set(second, 1 << 12, 2) == 1 << 14
-    assert measurement._set(memory, 1 << 16, 2) == 1 << 17
+    assert measurement._working_set(first, 0, 2) == 1 << 11
+    assert measurement._working_set(second, 1 << 12, 1) == 1 << 15
+    assert measurement._working_set(second, 1 << 12, 2) == 1 << 14
+    assert measurement._working_set(memory, 1 << 16, 2) == 1 << 17
 
 
 def test_measuring_does_not_ask_for_the_file_that_it_makes(monkeypatch, tmp_path):

@@ -142,7 +142,7 @@ def test_interrupt_waits_for_the_end_of_the_loop():
             raise KeyboardInterrupt
 
     def share_then_go_on() -> None:
-        pool._share(5, 1)
+        pool._run_job(5, 1)
         for _ in range(1000):  # the interrupt is delivered at some later bytecode
             pass
 
