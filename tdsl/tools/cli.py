@@ -180,7 +180,7 @@ def machine_show(
     console = Console(width=None if sys.stdout.isatty() else 100, highlight=False)
     if measured is not None and not is_used:
         console.print(
-            f"{description.path()} describes {measured.cpu}: it is not is_used", soft_wrap=True
+            f"{description.path()} describes {measured.cpu}: it is not used", soft_wrap=True
         )
     origin = f"measured {date}" if is_used else "built in; `tdsl machine measure` measures it"
     console.print(
