@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from tdsl.core.node import frozen
 from tdsl.errors import ScheduleError
+from tdsl.lang.access_boxes import propagate, reads_of_func
 from tdsl.lang.affine import variables
 from tdsl.lang.bounds import NO_FACTS
 from tdsl.lang.definition import Definition
@@ -24,17 +25,15 @@ from tdsl.lang.reduction import Combine
 from tdsl.lang.regions import Box as Region
 from tdsl.lang.regions import (
     Interval,
-    boxes_of,
     interval_where,
     modular_index,
     restrict_ranges,
     union,
-    union_box,
 )
 from tdsl.lang.simplify import add, conjunction, subtract
 from tdsl.placement.ownership import Box, is_empty
 from tdsl.placement.spans import Span, wrapped
-from tdsl.schedule.bounds_inference import bounds_of, box_with_updates, definition_ranges
+from tdsl.schedule.bounds_inference import bounds_of, box_with_updates, term_ranges
 from tdsl.schedule.loop_relations import relate
 from tdsl.schedule.state import Nest, State
 
@@ -336,37 +335,25 @@ def task_funcs_and_sources(state: State, f: FuncDef) -> tuple[tuple[FuncDef, ...
 
 
 def required_boxes(
-    f: FuncDef, const_value: int, inside: Iterable[FuncDef], ranges: dict[str, Interval]
+    f: FuncDef, definition: int, inside: Iterable[FuncDef], ranges: dict[str, Interval]
 ) -> dict[str, Region]:
     """The boxes of all tensors that a definition and its later updates read, for ranges of its variables.
 
     Reads of the funcs `inside`, consumers first, are followed to the tensors that these funcs read.
     """
-    d = f.definitions[const_value]
-    boxes: dict[str, Region] = {}
-    _add_reads(
-        boxes, f, restrict_ranges(ranges, d.where) if d.where != TRUE else ranges, const_value
+
+    def ranges_at(d: Definition, box: Region) -> dict[str, Interval]:
+        return ranges if d is f.definitions[definition] else term_ranges(d, box, NO_FACTS)
+
+    box = () if definition else tuple(ranges[name] for name in f.variables)
+    run = f.definitions[definition : definition + 1] if definition else f.definitions
+    boxes = reads_of_func(replace(f, definitions=run), box, ranges_at)
+    return propagate(
+        inside,
+        boxes,
+        lambda g, needed: reads_of_func(g, needed, ranges_at),
+        lambda g, needed: box_with_updates(g, needed, NO_FACTS),
     )
-    if not const_value:
-        ranges_of_func = tuple(ranges[name] for name in f.variables)
-        for n, update in enumerate(f.definitions[1:], 1):
-            _add_reads(boxes, f, definition_ranges(f, update, ranges_of_func, NO_FACTS), n)
-    for g in inside:
-        if g.name not in boxes:
-            continue
-        boxes[g.name] = box = box_with_updates(g, boxes[g.name], NO_FACTS)
-        for n, definition in enumerate(g.definitions):
-            _add_reads(boxes, g, definition_ranges(g, definition, box, NO_FACTS), n)
-    return boxes
-
-
-def _add_reads(boxes: dict[str, Region], f: FuncDef, ranges: dict[str, Interval], n: int) -> None:
-    if any(_is_empty(i) for i in ranges.values()):
-        return
-    d = f.definitions[n]
-    for name, box in boxes_of(d.indices, ranges, NO_FACTS, d.where).items():
-        if name != f.name:
-            boxes[name] = union_box(boxes.get(name), box)
 
 
 def _is_empty(i: Interval) -> bool:
