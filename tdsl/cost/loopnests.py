@@ -68,9 +68,10 @@ def memoised(f: Callable[Concatenate[O, P], R]) -> Callable[Concatenate[O, P], R
 
 @frozen
 class Window:
-    """What slides along an axis: so many `new` elements at a time, in `part` of the iterations."""
+    """What slides along an axis: so many `new` elements of `length` at a time, in `part` of the iterations."""
 
     axis: int
+    length: int
     new: int
     part: float
 
@@ -162,8 +163,17 @@ class Nests:
                 box = spot.boxes(k).get(name)
                 if box is not None:
                     self.hold(name, box)
+            for name, window in spot.windows(k).items():
+                self._fold(name, window)
             for child in spot.children(k):
                 self._store(child)
+
+    def _fold(self, name: str, window: Window) -> None:
+        """Replace the extent along which a func slides by that of the ring which it is stored in."""
+        memory, axis, ring = self.memory.get(name), window.axis, ring_size(window.length)
+        if memory is not None:
+            ring = min(ring, memory[axis] or ring)
+            self.memory[name] = (*memory[:axis], ring, *memory[axis + 1 :])
 
     def hold(self, name: str, box: Box) -> None:
         """Remember the memory of a func for a box, with the rings that the schedule asks for."""
@@ -389,11 +399,7 @@ class NestSpot:
             if length is None or total is None:
                 continue
             new = min(max(round((total - length) / max(count - 1, 1)), 1), max(length, 1))
-            windows[name] = Window(axis, new, total / (new * max(count, 1)))
-            memory = nests.memory.get(name)
-            if memory is not None:
-                ring = min(ring_size(length), memory[axis] or ring_size(length))
-                nests.memory[name] = (*memory[:axis], ring, *memory[axis + 1 :])
+            windows[name] = Window(axis, length, new, total / (new * max(count, 1)))
         return windows
 
     @memoised

@@ -10,6 +10,7 @@ import pytest
 import tdsl as td
 from tdsl.distribute import stages
 from tdsl.distribute.steps import RankPlan
+from tdsl.lang import access_boxes
 from tests.distribute.matmuls import flat
 
 SIDE = 256
@@ -20,14 +21,14 @@ i, j = td.vars("i j")
 def region_calls(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Counts how often the region function is asked."""
     count = [0]
-    for name in ("interval_where", "boxes_of"):
-        original = getattr(stages, name)
+    for module, name in ((stages, "interval_where"), (access_boxes, "boxes_of")):
+        original = getattr(module, name)
 
         def counted(*args: Any, original: Any = original) -> Any:
             count[0] += 1
             return original(*args)
 
-        monkeypatch.setattr(stages, name, counted)
+        monkeypatch.setattr(module, name, counted)
     return count
 
 
