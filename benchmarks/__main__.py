@@ -30,27 +30,19 @@ console = Console(width=None if sys.stdout.isatty() else 110)
 def run(
     suite: Annotated[
         str,
-        typer.Option(
-            help="cpu: run time; compile: time until it runs; growth: that by n; mpi: on ranks"
-        ),
+        typer.Option(help="cpu: run time; compile: time until it runs; growth: that by n; mpi: on ranks"),
     ] = "cpu",
-    group: Annotated[
-        list[str] | None, typer.Option(help="cases of this group; may be repeated")
-    ] = None,
+    group: Annotated[list[str] | None, typer.Option(help="cases of this group; may be repeated")] = None,
     case: Annotated[list[str] | None, typer.Option(help="only this case; may be repeated")] = None,
     peer: Annotated[list[str] | None, typer.Option(help="only this peer; may be repeated")] = None,
     count: Annotated[int, typer.Option("--rounds", help="turns of each peer")] = 9,
     threads: Annotated[int, typer.Option(help="threads of each peer")] = os.cpu_count() or 1,
-    json_: Annotated[
-        Path | None, typer.Option("--json", help="write a record to this file")
-    ] = None,
+    json_: Annotated[Path | None, typer.Option("--json", help="write a record to this file")] = None,
 ) -> None:
     """Check every result, time the peers in alternating turns, print tables with ratios."""
     record = report.machine() | {"suite": suite, "rounds": count, "threads": threads}
     record["command"] = " ".join(["python -m benchmarks", *sys.argv[1:]])
-    console.print(
-        f"{record['date']}  {record['cpu']}, {record['cores']} cores, load {record['load']:.1f}"
-    )
+    console.print(f"{record['date']}  {record['cpu']}, {record['cores']} cores, load {record['load']:.1f}")
     if suite == "compile":
         results = compile_time.run(console, case or [], count)
     elif suite == "growth":

@@ -104,9 +104,7 @@ class Kernel:
         compiled = self.build()
         out = compiled(*arrays)
         (specialisation,) = compiled.executables
-        return Compiled(
-            lambda: compiled(*arrays, out=out), lambda: self.build().executable(specialisation)
-        )
+        return Compiled(lambda: compiled(*arrays, out=out), lambda: self.build().executable(specialisation))
 
 
 def kernel(build: Callable[[], Any]) -> Prepare:
@@ -125,9 +123,7 @@ def searched(build: Callable[[], Any]) -> Prepare:
 
             default = build()
             _, specialisation = arguments_of(default.signature, arrays, {}, None)
-            best = candidates(default.state.program, dict(specialisation.sizes), as_target("cpu"))[
-                0
-            ]
+            best = candidates(default.state.program, dict(specialisation.sizes), as_target("cpu"))[0]
             return td.compile(best.schedule)
 
         return kernel(build_best)(arrays)

@@ -71,9 +71,7 @@ def _extremes(error: Sequence[mpf], count: int) -> list[int]:
         if len(runs) == count + 1:
             runs.pop(0 if abs(error[runs[0]]) < abs(error[runs[-1]]) else -1)
         else:  # dropping the weakest neighbouring pair keeps the signs alternating
-            weakest = min(
-                pairwise(range(len(runs))), key=lambda p: max(abs(error[runs[k]]) for k in p)
-            )
+            weakest = min(pairwise(range(len(runs))), key=lambda p: max(abs(error[runs[k]]) for k in p))
             del runs[weakest[0] : weakest[1] + 1]
     return runs
 
@@ -91,9 +89,7 @@ def _expand(c: Sequence[mpf], mid: mpf, half: mpf) -> list[mpf]:
 
 def rounded(x: mpf, dtype: str) -> float:
     """The nearest float of the type."""
-    return (
-        float(struct.unpack("<f", struct.pack("<f", float(x)))[0]) if dtype == "f32" else float(x)
-    )
+    return float(struct.unpack("<f", struct.pack("<f", float(x)))[0]) if dtype == "f32" else float(x)
 
 
 def _series(series: Function, function: Function) -> Function:
@@ -192,9 +188,7 @@ class Split:
 
 
 SPLITS = (
-    Split(
-        "LN2", "log(2); a multiple by an exponent is exact", mp.log(2), {"f32": 15, "f64": 32}, 2
-    ),
+    Split("LN2", "log(2); a multiple by an exponent is exact", mp.log(2), {"f32": 15, "f64": 32}, 2),
     Split(
         "LOG10_2",
         "log10(2); a multiple by an exponent is exact",
@@ -213,9 +207,7 @@ SPLITS = (
     Split("PI_SHORT", "pi; a multiple by an integer below 2^20 is exact", mp.pi, {"f64": 33}, 4),
     Split("POW_FIRST", "2 / log(2)", 2 / mp.log(2), {"f64": 53}, 2),
     Split("POW_CUBIC", "2 / (3 log(2))", 2 / mp.log(2) / 3, {"f64": 53}, 2),
-    Split(
-        "LOG2_5_4", "log2(5/4); a sum with an exponent is exact", mp.log(1.25, 2), {"f64": 40}, 2
-    ),
+    Split("LOG2_5_4", "log2(5/4); a sum with an exponent is exact", mp.log(1.25, 2), {"f64": 40}, 2),
     Split("LOG2_7_8", "log2(7/8), the same", mp.log(0.875, 2), {"f64": 40}, 2),
     Split("LOG2_3_4", "log2(3/4), the same", mp.log(0.75, 2), {"f64": 40}, 2),
 )

@@ -134,11 +134,7 @@ def _group(name: str, cases: Iterable[dict[str, Any]]) -> str:
 def _ratio(peer: dict[str, Any] | None, ours: dict[str, Any]) -> str:
     if peer is None:
         return ""
-    return (
-        f"{goals.ratio(peer['turns_ms'], ours['turns_ms']):.2f}"
-        if peer["turns_ms"]
-        else peer["note"]
-    )
+    return f"{goals.ratio(peer['turns_ms'], ours['turns_ms']):.2f}" if peer["turns_ms"] else peer["note"]
 
 
 def _table(heads: tuple[str, ...], rows: Iterable[tuple[Any, ...]]) -> str:

@@ -111,9 +111,7 @@ def summary(lines: list[dict[str, Any]]) -> Table:
         for name, comparison in line["cases"].items():
             ms = comparison["compile_ms"]
             slow = "[red]" if ms > COMPILE_MS else ""
-            out.add_row(
-                f"  {name}", comparison["peer"], f"{comparison['ratio']:.2f}", "", f"{slow}{ms:.0f}"
-            )
+            out.add_row(f"  {name}", comparison["peer"], f"{comparison['ratio']:.2f}", "", f"{slow}{ms:.0f}")
         goal, colour = line["goal"], "green" if line["met"] else "red"
         out.add_row(
             f"[bold]{line['group']}[/]" + (f" ({line['ours']})" if line["ours"] != "tdsl" else ""),

@@ -45,9 +45,7 @@ def targets() -> dict[str, machine.CpuTarget]:
     host = machine.host()
     levels = {name: machine.level(name) for name in ("avx512", "avx2", "sse2")}
     here = host.architecture, host.has
-    usable = {
-        name: t for name, t in levels.items() if t.architecture == here[0] and t.has <= here[1]
-    }
+    usable = {name: t for name, t in levels.items() if t.architecture == here[0] and t.has <= here[1]}
     return usable or {"host": host}
 
 
@@ -76,14 +74,10 @@ def function_text(fn: str, t: DType, lanes: int, target: machine.CpuTarget) -> s
 class Compiled:
     """A function on arrays of equal length, a multiple of `lanes`."""
 
-    def __init__(
-        self, fn: str, t: DType, lanes: int = 16, target: machine.CpuTarget | None = None
-    ) -> None:
+    def __init__(self, fn: str, t: DType, lanes: int = 16, target: machine.CpuTarget | None = None) -> None:
         target = target or machine.host()
         self.lanes, self.result = lanes, np.dtype(np.bool_) if fn in PREDICATES else t.numpy
-        self._code = jit.load(
-            jit.emit_object(function_text(fn, t, lanes, target), target, fn), ["f"]
-        )
+        self._code = jit.load(jit.emit_object(function_text(fn, t, lanes, target), target, fn), ["f"])
         pointers = [ctypes.c_void_p] * (arity(fn) + 1)
         entry = ctypes.CFUNCTYPE(None, *pointers, ctypes.c_int64)
         self._entry = entry(self._code.address("f"))
@@ -195,9 +189,7 @@ def specials(t: DType) -> Array:
     ]
     x = np.array(edges + ends + [np.pi, np.pi / 2, 1e5, 1e9, 1e22], t.numpy)
     with np.errstate(all="ignore"):
-        x = np.concatenate(
-            [x, np.nextafter(x, t.numpy.type(0)), np.nextafter(x, t.numpy.type(np.inf))]
-        )
+        x = np.concatenate([x, np.nextafter(x, t.numpy.type(0)), np.nextafter(x, t.numpy.type(np.inf))])
     x = np.concatenate([x, -x, [t.numpy.type(np.nan)]])
     return x.astype(t.numpy)
 
@@ -215,9 +207,7 @@ def inputs(fn: str, t: DType, count: int, seed: int = 0) -> tuple[Array, ...]:
         moderate = rng.normal(0, 1, quarter) if fn != "log" else rng.uniform(0.5, 2, quarter)
         parts = [bits, rng.uniform(low, high, quarter), moderate, rng.exponential(1.0, quarter)]
         pair = specials(t)
-        grid = (
-            np.meshgrid(*[pair] * min(arity(fn), 2))[min(k, 1)].ravel() if arity(fn) > 1 else pair
-        )
+        grid = np.meshgrid(*[pair] * min(arity(fn), 2))[min(k, 1)].ravel() if arity(fn) > 1 else pair
         columns.append(np.concatenate([grid, *(p.astype(t.numpy) for p in parts)]))
     size = len(columns[0]) // 64 * 64
     return tuple(np.ascontiguousarray(c[:size]) for c in columns)
@@ -245,9 +235,7 @@ def largest(fn: str, t: DType, runs: list[Compiled], count: int, every: int = 0)
     largest_errors = np.zeros(len(runs))
     for xs in blocks(fn, t, count, every):
         expected = exact(fn, *xs)
-        largest_errors = np.maximum(
-            largest_errors, [errors(run(*xs), expected).max() for run in runs]
-        )
+        largest_errors = np.maximum(largest_errors, [errors(run(*xs), expected).max() for run in runs])
     return [float(w) for w in largest_errors]
 
 
@@ -275,10 +263,7 @@ def speed(names: list[str], t: DType, lanes: int) -> None:
         "round": np.rint,
     }
     for fn in names:
-        xs = [
-            np.abs(rng.normal(0, 2, 16384)).astype(t.numpy) + t.numpy.type(0.01)
-            for _ in range(arity(fn))
-        ]
+        xs = [np.abs(rng.normal(0, 2, 16384)).astype(t.numpy) + t.numpy.type(0.01) for _ in range(arity(fn))]
         if fn in ("arcsin", "arccos", "arctanh"):
             xs = [x / t.numpy.type(20) for x in xs]
         out = np.empty(16384, t.numpy)

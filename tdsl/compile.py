@@ -128,9 +128,7 @@ def _check_bounds(compiled: Compiled) -> None:
         from tdsl.pipeline import lower_variant
 
         signature = compiled.signature
-        lower_variant(
-            compiled.variant(dense_specialisation(signature, dict.fromkeys(signature.sizes, size)))
-        )
+        lower_variant(compiled.variant(dense_specialisation(signature, dict.fromkeys(signature.sizes, size))))
 
     check_every_call(compiled.state, lower, known=not compiled.signature.sizes)
 
@@ -155,9 +153,7 @@ def _schedule_of(what: object) -> Schedule:
     )
 
 
-def _distributed(
-    state: State, target: Target, dynamic: frozenset[str], sizes: dict[str, int]
-) -> Distributed:
+def _distributed(state: State, target: Target, dynamic: frozenset[str], sizes: dict[str, int]) -> Distributed:
     from tdsl.distribute.program import Distributed
 
     if dynamic:
@@ -168,9 +164,7 @@ def _distributed(
             hint="leave dynamic= away; another size makes another plan",
         )
     check_all(state)
-    symbolic = state = remove_masks(
-        state
-    )  # ranks divide masked terms, too; kernels find their masks
+    symbolic = state = remove_masks(state)  # ranks divide masked terms, too; kernels find their masks
     if sizes:
         state = replace(state, program=bind_sizes(state.program, sizes))
 
@@ -227,9 +221,7 @@ class Compiled(Entry, Suggesting):
         result = None if self._device_calls is None else self._device_calls(args, kwargs, out)
         return Entry._bind_and_call(self, args, kwargs, out) if result is None else result
 
-    def _run(
-        self, inputs: tuple[Any, ...], outputs: tuple[Array, ...], sizes: dict[str, int]
-    ) -> None:
+    def _run(self, inputs: tuple[Any, ...], outputs: tuple[Array, ...], sizes: dict[str, int]) -> None:
         if self.target.name == "cuda" and not self.executables:
             from tdsl.codegen.cuda.executable import this_gpu
 
@@ -258,9 +250,7 @@ class Compiled(Entry, Suggesting):
 
         has_loops = self.latest or self.dynamic.issuperset(self.signature.sizes)
         title = repr(self).strip("<>")
-        return compiled_page(
-            title, self.schedule, self.signature, self.loops() if has_loops else ""
-        )
+        return compiled_page(title, self.schedule, self.signature, self.loops() if has_loops else "")
 
     def loops(self, stage: str = "scheduled", **sizes: int) -> Listing:
         """The loop IR as text: of the variant used last, or for the sizes given by name.
@@ -411,8 +401,7 @@ def signature_of(program: Program) -> Signature:
         f = program.func(o)
         shape = f.array_shape(here())
         outputs += [
-            ArrayArg(name, t, shape, f.loc)
-            for name, t in zip(names.components(f), f.dtypes, strict=True)
+            ArrayArg(name, t, shape, f.loc) for name, t in zip(names.components(f), f.dtypes, strict=True)
         ]
     return Signature(program.name, tuple(inputs), tuple(outputs), program.agreements)
 

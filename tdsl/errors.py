@@ -189,9 +189,7 @@ def did_you_mean(name: object, names: Iterable[str]) -> str:
 
     all_names = list(names)
     listing = f"There are: {', '.join(all_names)}" if all_names else "there are none"
-    similar = (
-        difflib.get_close_matches(name, all_names, n=1, cutoff=0.5) if isinstance(name, str) else []
-    )
+    similar = difflib.get_close_matches(name, all_names, n=1, cutoff=0.5) if isinstance(name, str) else []
     if not similar:
         return listing
     suggestion = f"did you mean {similar[0]!r}?"
@@ -318,13 +316,9 @@ def _wrong_arguments(
         signature.bind(*args, **kwargs)
     except TypeError as error:
         problem = str(error)
-    parameters = [
-        p.replace(annotation=p.empty) for p in signature.parameters.values() if p.name != "self"
-    ]
+    parameters = [p.replace(annotation=p.empty) for p in signature.parameters.values() if p.name != "self"]
     shown_signature = inspect.Signature(parameters)
-    return TypeMismatch(
-        f"{name}: {problem}", loc=here(), label="this call", hint=f"{name}{shown_signature}"
-    )
+    return TypeMismatch(f"{name}: {problem}", loc=here(), label="this call", hint=f"{name}{shown_signature}")
 
 
 class Suggesting:
@@ -370,9 +364,7 @@ class Suggesting:
         """The hint for an attribute of an object that can be derived from this object; "" for any other."""
         for other, expression in self._related_types:
             # hasattr would say yes for names of `object` and `Suggesting`, too
-            is_defined = any(
-                name in vars(c) for c in other.__mro__ if c not in (object, Suggesting)
-            )
+            is_defined = any(name in vars(c) for c in other.__mro__ if c not in (object, Suggesting))
             if is_defined and name not in getattr(other, "_internal", ()):
                 return f"{expression.format(func=self._func_name())}.{name}"
         return ""

@@ -113,9 +113,7 @@ class Operator(Suggesting):
     ) -> Compiled:
         """The operator compiled with its default schedule; see `td.compile`."""
         schedule = Schedule.of_program(self.program)
-        compiled: Compiled = compile(
-            schedule, target=target, dynamic=dynamic, arguments="created", **sizes
-        )
+        compiled: Compiled = compile(schedule, target=target, dynamic=dynamic, arguments="created", **sizes)
         return compiled
 
     def autoschedule(

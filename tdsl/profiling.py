@@ -96,10 +96,7 @@ class Profile:
                 s.name, f"{1e3 * s.seconds:.3f}", f"{s.seconds / total:.0%}", f"{s.read / 1e6:.2f}",
                 f"{s.written / 1e6:.2f}", f"{nbytes_moved / 1e9 / s.seconds:.1f}" if s.seconds else "",
             ))  # fmt: skip
-            rows += [
-                (f"  {n}, inside", "", "", "", f"({nbytes / 1e6:.2f})", "")
-                for n, nbytes in s.inside
-            ]
+            rows += [(f"  {n}, inside", "", "", "", f"({nbytes / 1e6:.2f})", "") for n, nbytes in s.inside]
         rows.append(("all in one kernel", f"{1e3 * self.total:.3f}", "", "", "", ""))
         text = f"{self.name}: medians of {self.repeat}\n{columns(rows)}"
         if not self.caches:
@@ -197,9 +194,7 @@ def arguments_of(
     return values, Specialisation(tuple((n, sizes[n]) for n in signature.sizes), layouts, placed)
 
 
-def sizes_of(
-    signature: Signature, args: Sequence[Any], kwargs: Mapping[str, Any]
-) -> dict[str, int]:
+def sizes_of(signature: Signature, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, int]:
     """The sizes that follow from the arguments of a call; checks all arguments."""
     return _inputs_of(signature, args, kwargs)[1]
 
@@ -209,13 +204,10 @@ def _inputs_of(
 ) -> tuple[tuple[Any, ...], dict[str, int]]:
     given = tuple(zip(signature.inputs, bind(signature, args, kwargs), strict=True))
     inputs = tuple(
-        as_array(arg, value) if isinstance(arg, ArrayArg) else as_scalar(arg, value)
-        for arg, value in given
+        as_array(arg, value) if isinstance(arg, ArrayArg) else as_scalar(arg, value) for arg, value in given
     )
     named_inputs = zip(signature.inputs, inputs, strict=True)
-    return inputs, bind_sizes(
-        signature, [(arg, x) for arg, x in named_inputs if isinstance(arg, ArrayArg)]
-    )
+    return inputs, bind_sizes(signature, [(arg, x) for arg, x in named_inputs if isinstance(arg, ArrayArg)])
 
 
 def _make_run(executable: Executable, arguments: list[Any]) -> Run:

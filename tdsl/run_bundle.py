@@ -60,9 +60,7 @@ def run_program(folder: str, program: Program, device: Device, clock: Clock, cou
         return Outcome(program.name, note=error.message)
 
 
-def _check_and_time(
-    folder: str, program: Program, device: Device, clock: Clock, count: int
-) -> Outcome:
+def _check_and_time(folder: str, program: Program, device: Device, clock: Clock, count: int) -> Outcome:
     launcher = Launcher(device, program.module(folder), formats(program.arguments))
     with np.load(os.path.join(folder, f"{program.name}.npz")) as stored:
         arrays = dict(stored)
@@ -107,9 +105,7 @@ def _input(a: Argument, arrays: dict[str, Array]) -> Array:
 
 def table(outcomes: list[Outcome], bandwidth: float) -> str:
     """The outcomes as a table, with each rate also as a fraction of the measured copy bandwidth."""
-    rows: list[tuple[str, ...]] = [
-        ("program", "result", "error", "median ms", "TFLOP/s", "GB/s", "of copy")
-    ]
+    rows: list[tuple[str, ...]] = [("program", "result", "error", "median ms", "TFLOP/s", "GB/s", "of copy")]
     for o in outcomes:
         if not o.turns_ms:
             rows.append((o.name, o.note, *[""] * 5))

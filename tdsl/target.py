@@ -63,9 +63,7 @@ class Target:
             _check_name(self.level, names, f"level of {self.name}", "only the cpu has levels")
         if not is_one_of(self.arch, ("",)):
             names = ARCHS if self.name == "cuda" else {}
-            _check_name(
-                self.arch, names, f"architecture of {self.name}", "only cuda has architectures"
-            )
+            _check_name(self.arch, names, f"architecture of {self.name}", "only cuda has architectures")
 
     def capacity(self, level: str) -> int | None:
         """The size in bytes of one instance of a level of memory; None if the level has no limit.
@@ -92,9 +90,7 @@ class Target:
 def _check_name(name: object, names: dict[str, str], kind: str, alternative: str) -> None:
     if not is_one_of(name, names):
         hint = did_you_mean(str(name), names) if names else alternative
-        raise TargetError(
-            f"there is no {kind} {name!r}", loc=here(), label="this target", hint=hint
-        )
+        raise TargetError(f"there is no {kind} {name!r}", loc=here(), label="this target", hint=hint)
 
 
 def as_target(target: Target | str | None) -> Target:

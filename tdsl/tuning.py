@@ -75,9 +75,7 @@ def autoschedule(
     trials = measure(empty, [(c.label, c.schedule) for c in ranked[:tries]], values, seconds)
     by_label = {c.label: c for c in ranked}
     measured = [t for t in trials if t.seconds is not None]
-    best = (
-        min(measured, key=lambda t: t.seconds or 0.0) if measured else Trial(ranked[0].label, None)
-    )
+    best = min(measured, key=lambda t: t.seconds or 0.0) if measured else Trial(ranked[0].label, None)
     schedule = by_label[best.label].schedule
     schedule.reasons = reasons_of(by_label[best.label], ranked, pinned_levels)
     trial_notes = map(_trial_note, trials)
@@ -137,9 +135,7 @@ def _summary(trials: list[Trial], count: int, seconds: float) -> list[str]:
     dropped = sum(t.seconds is None for t in trials)
     lines = [f"{dropped} of {len(trials)} dropped"] if dropped else []
     if len(trials) < count:
-        lines.append(
-            f"stopped when {seconds:g} s were over: {count - len(trials)} of {count} not measured"
-        )
+        lines.append(f"stopped when {seconds:g} s were over: {count - len(trials)} of {count} not measured")
     return lines
 
 
@@ -208,9 +204,7 @@ def measure(
 
         reference = run("default", default, None, 1.0)
         if reference.seconds is None:
-            problem = (
-                f"the default schedule, which gives the reference, was dropped: {reference.problem}"
-            )
+            problem = f"the default schedule, which gives the reference, was dropped: {reference.problem}"
             return [Trial(label, None, problem) for label, _ in schedules]
         for n, (label, schedule) in enumerate(schedules):
             if trials and end - time.monotonic() < MIN_LIMIT_S:
@@ -251,9 +245,7 @@ def _run_process(label: str, job: object, file: str, limit: float) -> Trial:
 def _run_job(file: str) -> dict[str, Any]:
     """The work of the child process: compiles and times a schedule, and compares its results."""
     with open(file, "rb") as job:
-        state, sizes, target, values, file, tolerance = pickle.load(
-            job
-        )  # written by `_run_process`
+        state, sizes, target, values, file, tolerance = pickle.load(job)  # written by `_run_process`
     schedule = Schedule.of_state(state)
     run: Compiled = compiled(schedule, target=target, **sizes)
     arguments = {a.name: values[a.name] for a in run.signature.inputs}
@@ -274,8 +266,7 @@ def _run_job(file: str) -> dict[str, Any]:
         return {"seconds": best, "right": True}
     with open(file, "rb") as reference_file:  # compared with the results of the last run
         agree = all(
-            is_close(x, y, tolerance)
-            for x, y in zip(results, pickle.load(reference_file), strict=True)
+            is_close(x, y, tolerance) for x, y in zip(results, pickle.load(reference_file), strict=True)
         )
     return {"seconds": best, "right": agree}
 
@@ -313,9 +304,7 @@ def rounding_tolerance(program: Program, sizes: Mapping[str, int]) -> float:
                     types.add(dtype_of(n))
                     operations += CALL_ROUNDINGS if isinstance(n, Call) else 1
             count += terms * operations
-            unit_roundoff = max(
-                unit_roundoff, *(2.0 ** -(t.fraction + 1) for t in types if t.is_float), 0.0
-            )
+            unit_roundoff = max(unit_roundoff, *(2.0 ** -(t.fraction + 1) for t in types if t.is_float), 0.0)
     return min(count * unit_roundoff, math.sqrt(unit_roundoff))
 
 

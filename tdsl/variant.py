@@ -31,6 +31,4 @@ class Variant:
         """A hash of the variant and of the package's code, equal in all processes: the key in caches."""
         names = sorted({t.instruction for _, p in self.state.plans for t in p.tensorizations})
         instructions = tuple(INSTRUCTIONS[n].identity() for n in names)
-        return fingerprint(
-            PACKAGE, self.state, instructions, self.target, self.machine, self.specialisation
-        )
+        return fingerprint(PACKAGE, self.state, instructions, self.target, self.machine, self.specialisation)

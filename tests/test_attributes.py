@@ -61,9 +61,7 @@ def test_hasattr_and_getattr_with_a_default_work(thing: Any, wrong: str, right: 
         (td.Graph(doubled), "explain", "autoschedule of a graph"),
     ],
 )
-def test_attributes_of_schedules_and_compiled_programs_are_hinted(
-    thing: Any, name: str, hint: str
-) -> None:
+def test_attributes_of_schedules_and_compiled_programs_are_hinted(thing: Any, name: str, hint: str) -> None:
     assert not hasattr(thing, name)
     with pytest.raises(td.UnknownAttribute) as caught:
         getattr(thing, name)

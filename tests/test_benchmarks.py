@@ -135,9 +135,7 @@ def test_every_group_of_cases_has_a_goal_and_a_peer_of_it():
     for case in cases.ALL.values():
         goals_of_group = [goal for goal in goals.GOALS if goal.group == case.group]
         assert goals_of_group or not case.group
-        assert all(
-            goal.ours in case.peers and set(goal.peers) & set(case.peers) for goal in goals_of_group
-        )
+        assert all(goal.ours in case.peers and set(goal.peers) & set(case.peers) for goal in goals_of_group)
 
 
 def test_the_page_names_the_peers_that_are_faster():

@@ -171,9 +171,7 @@ def fetched_ahead(s: Schedule, p: Programs) -> None:
     """What the steps of a block of f need of g, two steps ahead."""
     block, rest = s["f"].split(p.inner, 12)
     step, thread = s["f"].split(rest, 4)
-    s["f"].reorder(
-        block, thread, *(x for x in s["f"].loops if x.name not in (block.name, thread.name))
-    )
+    s["f"].reorder(block, thread, *(x for x in s["f"].loops if x.name not in (block.name, thread.name)))
     s["f"].bind(block, "blockIdx.x").bind(thread, "threadIdx.x")
     s["g"].compute_at("f", step).set_scope("shared").cooperate()
     s["f"].pipeline(step, 3)

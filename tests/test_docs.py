@@ -35,9 +35,7 @@ def test_links_between_pages_lead_somewhere(page):
 
 
 def test_readme_has_one_command_for_the_demo_and_one_for_the_tests():
-    blocks = re.findall(
-        r"^```bash\n(python3 -m venv [^\n]*)\n```", (ROOT / "README.md").read_text(), re.M
-    )
+    blocks = re.findall(r"^```bash\n(python3 -m venv [^\n]*)\n```", (ROOT / "README.md").read_text(), re.M)
     assert len(blocks) == 2
     assert "tdsl demo" in blocks[0]
     assert "pytest" in blocks[1]
@@ -80,18 +78,12 @@ def test_every_public_name_is_in_the_reference():
 
 
 def test_every_recipe_is_on_a_page():
-    pages = "".join(
-        (ROOT / "docs" / f"{name}.md").read_text() for name in ("schedule", "distribution")
-    )
-    absent = [
-        x for x in tdsl.recipes.__all__ if f"`{x}" not in pages and f"recipes.{x}" not in pages
-    ]
+    pages = "".join((ROOT / "docs" / f"{name}.md").read_text() for name in ("schedule", "distribution"))
+    absent = [x for x in tdsl.recipes.__all__ if f"`{x}" not in pages and f"recipes.{x}" not in pages]
     assert not absent
 
 
-@pytest.mark.parametrize(
-    "plan", [OnlineTensorCores, BlockTiles, TensorCoreChoices], ids=lambda x: x.__name__
-)
+@pytest.mark.parametrize("plan", [OnlineTensorCores, BlockTiles, TensorCoreChoices], ids=lambda x: x.__name__)
 def test_every_choice_of_a_recipe_is_in_its_table(plan):
     recipe = sys.modules[plan.__module__].__name__.rpartition(".")[2]
     name = "tensor_core_matmul" if recipe == "tensor_cores" else recipe

@@ -173,8 +173,6 @@ def test_a_graph_of_fused_operators(golden):
     golden("\n\n".join([str(plan), *kernels]))
 
 
-@pytest.mark.parametrize(
-    "program", [softmax(64, 1000), attention(2, 128, 64)], ids=["softmax", "attention"]
-)
+@pytest.mark.parametrize("program", [softmax(64, 1000), attention(2, 128, 64)], ids=["softmax", "attention"])
 def test_texts_are_the_same_each_time(program):
     assert text_of_stages(program) == text_of_stages(program)

@@ -140,9 +140,7 @@ def test_no_file_imports_itself_through_others() -> None:
 @pytest.mark.parametrize("heavy", HEAVY)
 def test_a_heavy_package_is_imported_in_one_place(heavy: str) -> None:
     homes, _ = HEAVY[heavy]
-    users = {
-        str(path.relative_to(PACKAGE)) for path in modules() if heavy in imports_anywhere(path)
-    }
+    users = {str(path.relative_to(PACKAGE)) for path in modules() if heavy in imports_anywhere(path)}
     for home in homes.split():
         users = {user for user in users if user != home and not user.startswith(home + "/")}
     assert not users
@@ -168,9 +166,7 @@ def test_import_loads_numpy_and_nothing_heavy(
     )
     command = [sys.executable, "-c", program]
     runs = [
-        json.loads(
-            subprocess.run(command, cwd=PACKAGE.parent, check=True, capture_output=True).stdout
-        )
+        json.loads(subprocess.run(command, cwd=PACKAGE.parent, check=True, capture_output=True).stdout)
         for _ in range(3)
     ]
     heavy = {"llvmlite", "sympy", "numba", "networkx", "rich", "typer", "tvm", "cuda"}

@@ -198,9 +198,7 @@ def test_factors_in_a_sum_are_not_rounded_and_the_product_of_many_is_rounded_onc
     assert_same(exact[0], (wide * b.astype(np.float32) * wide).sum(1).astype(t.numpy))
     assert_same(exact[1], wide.prod(1, dtype=np.float64).astype(np.float32).astype(t.numpy))
     for result, want in zip(compiled(dots, prods)(a, b), exact, strict=True):
-        np.testing.assert_allclose(
-            result.astype(np.float64), want.astype(np.float64), rtol=2.0**-t.fraction
-        )
+        np.testing.assert_allclose(result.astype(np.float64), want.astype(np.float64), rtol=2.0**-t.fraction)
 
 
 def test_the_dtype_of_a_sum_is_that_of_its_accumulator():

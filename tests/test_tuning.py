@@ -84,9 +84,7 @@ def test_a_hanging_schedule_leaves_time_for_others() -> None:
     assert hanging.problem.startswith("it took longer than")
 
 
-@pytest.mark.parametrize(
-    "reference", [scaled(2.0, check=True), scaled(2.5)], ids=["failing", "other"]
-)
+@pytest.mark.parametrize("reference", [scaled(2.0, check=True), scaled(2.5)], ids=["failing", "other"])
 def test_schedules_that_disagree_with_the_default_are_dropped(reference) -> None:
     jobs = [("one", scaled(2.0)), ("another", scaled(2.0))]
     trials = tuning.measure(reference, jobs, INPUTS, seconds=60)
@@ -176,10 +174,7 @@ def test_rounding_grows_with_terms_and_with_the_coarseness_of_types() -> None:
         return tuning.rounding_tolerance(td.Schedule(f).program, {})
 
     assert (
-        tolerance(td.f32, 1, td.f32)
-        < tolerance(td.f32, 100, td.f32)
-        < tolerance(td.f32, 200, td.f32)
-        < 1e-4
+        tolerance(td.f32, 1, td.f32) < tolerance(td.f32, 100, td.f32) < tolerance(td.f32, 200, td.f32) < 1e-4
     )
     assert tolerance(td.f32, 1 << 30, td.f32) == 2.0**-12  # half of the digits
     assert tolerance(td.f64, 100, td.f64) < 1e-13

@@ -105,9 +105,7 @@ def expected(image: Array) -> Array:
             return grid[c, z + k, y // CELL + dy, x // CELL + dx]
 
         across = (x % CELL) / CELL
-        return mix(
-            mix(at(0, 0), at(0, 1), across), mix(at(1, 0), at(1, 1), across), (y % CELL) / CELL
-        )
+        return mix(mix(at(0, 0), at(0, 1), across), mix(at(1, 0), at(1, 1), across), (y % CELL) / CELL)
 
     value, weight = (mix(plane(c, 0), plane(c, 1), part) for c in (0, 1))
     return value / weight

@@ -81,9 +81,7 @@ def mlp() -> td.Func:
     return out
 
 
-def expected_mlp(
-    x: Array, w1: Array, b1: Array, w2: Array, b2: Array, scale: Array, shift: Array
-) -> Array:
+def expected_mlp(x: Array, w1: Array, b1: Array, w2: Array, b2: Array, scale: Array, shift: Array) -> Array:
     sums = x @ w1 + b1
     y = sums * (erf(sums / 2**0.5) + 1) / 2 @ w2 + b2 + x
     normal = (y - y.mean(1, keepdims=True)) / np.sqrt(y.var(1, keepdims=True) + EPSILON)

@@ -60,9 +60,7 @@ def expected(x: Array, w: Array, v: Array, first: bool) -> Array:
     """The result by NumPy; a window of three dimensions has weights for each channel alone."""
     if first:
         back = (2, 3, 1, 0) if w.ndim == 4 else (1, 2, 0)
-        return expected(x.transpose(0, 2, 3, 1), w.transpose(back), v.T, False).transpose(
-            0, 3, 1, 2
-        )
+        return expected(x.transpose(0, 2, 3, 1), w.transpose(back), v.T, False).transpose(0, 3, 1, 2)
     height, width = x.shape[1:3]
     padded = np.pad(x, ((0, 0), (1, 1), (1, 1), (0, 0)))
     total: Any = 0

@@ -10,9 +10,7 @@ BATCH, HEIGHT, WIDTH, IN, OUT = 5, 80, 100, 128, 128
 
 
 @td.op
-def conv_relu(
-    source: td.f32["N", "H", "W", "C"], kernel: td.f32["C", 3, 3, "F"], bias: td.f32["F"]
-):
+def conv_relu(source: td.f32["N", "H", "W", "C"], kernel: td.f32["C", 3, 3, "F"], bias: td.f32["F"]):
     n, y, x, f, c, r, s = td.vars("n y x f c r s")
     acc, out = td.Func("acc"), td.Func("out")
     acc[n, y, x, f] = td.sum(source[n, y + r, x + s, c] * kernel[c, r, s, f], axis=(r, s, c))

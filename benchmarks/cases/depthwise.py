@@ -82,9 +82,7 @@ def case(step: int, is_first: bool) -> Case:
         name=f"depthwise-{layout}" + ("" if step == 1 else f"-{step}"),
         title=f"3x3 by channel: {h} x {w} x {c}, channels {'first' if is_first else 'last'}, step {step}",
         inputs=inputs,
-        is_right=within(
-            9 * float(np.finfo(np.float32).eps), lambda x, w: expected(x, w, step, is_first)
-        ),
+        is_right=within(9 * float(np.finfo(np.float32).eps), lambda x, w: expected(x, w, step, is_first)),
         peers={
             "tdsl": kernel(lambda: (first if is_first else last)(step).compile(**SIZES)),
             **torch(step, is_first),

@@ -48,9 +48,7 @@ def _upright(turned: str, a: Array, b: Array) -> Arrays:
     return (a if turned[0] == "n" else a.T, b if turned[1] == "n" else b.T)
 
 
-def case(
-    name: str, dtype: td.DType, m: int, n: int, k: int, turned: str = "nn", group: str = ""
-) -> Case:
+def case(name: str, dtype: td.DType, m: int, n: int, k: int, turned: str = "nn", group: str = "") -> Case:
     """A product of m x k by k x n."""
 
     def inputs() -> Arrays:

@@ -68,9 +68,7 @@ def _steps(start: Array, a: Array, b: Array, steps: int) -> Array:
             for x in range(1, width - 1):
                 out[x] = (here[x] + above[x] + below[x] + here[x - 1] + here[x + 1]) * fifth
             last = width - 1
-            out[last] = (
-                here[last] + above[last] + below[last] + here[last - 1] + here[last]
-            ) * fifth
+            out[last] = (here[last] + above[last] + below[last] + here[last - 1] + here[last]) * fifth
         source, target = target, (a if n % 2 else b)
     return source
 

@@ -107,9 +107,7 @@ def _up(a: Array, shape: tuple[int, ...]) -> Array:
     for axis in (-2, -1):
         n = np.arange(shape[axis])
         far = np.clip(n // 2 - 1 + 2 * (n % 2), 0, a.shape[axis] - 1)
-        a = a.dtype.type(0.75) * np.take(a, n // 2, axis) + a.dtype.type(0.25) * np.take(
-            a, far, axis
-        )
+        a = a.dtype.type(0.75) * np.take(a, n // 2, axis) + a.dtype.type(0.25) * np.take(a, far, axis)
     return a
 
 

@@ -89,9 +89,7 @@ def expected_nearest(points: Array, centres: Array) -> Array:
     return np.asarray(((centres**2).sum(1) - 2 * cross).argmin(1))
 
 
-def expected_norm_backward(
-    dy: Array, x: Array, mean: Array, scale: Array, gain: Array
-) -> tuple[Array, ...]:
+def expected_norm_backward(dy: Array, x: Array, mean: Array, scale: Array, gain: Array) -> tuple[Array, ...]:
     """By NumPy."""
     unit, dnorm = (x - mean[:, None]) * scale[:, None], dy * gain
     first, second = dnorm.mean(1, keepdims=True), (dnorm * unit).mean(1, keepdims=True)
@@ -184,9 +182,7 @@ def numba_norm_backward(
     return dx, gains.sum(0), shifts.sum(0)
 
 
-def torch_norm_backward(
-    torch: Any, dy: Any, x: Any, mean: Any, scale: Any, gain: Any
-) -> tuple[Any, ...]:
+def torch_norm_backward(torch: Any, dy: Any, x: Any, mean: Any, scale: Any, gain: Any) -> tuple[Any, ...]:
     """PyTorch's own kernel, which its backward pass calls."""
     stats = mean[:, None], scale[:, None]
     output_mask = [True, True, True]
@@ -197,9 +193,7 @@ def torch_norm_backward(
     )
 
 
-def jax_norm_backward(
-    jax: Any, dy: Any, x: Any, mean: Any, scale: Any, gain: Any
-) -> tuple[Any, ...]:
+def jax_norm_backward(jax: Any, dy: Any, x: Any, mean: Any, scale: Any, gain: Any) -> tuple[Any, ...]:
     """As it is written in JAX."""
     unit, dnorm = (x - mean[:, None]) * scale[:, None], dy * gain
     first, second = dnorm.mean(1, keepdims=True), (dnorm * unit).mean(1, keepdims=True)

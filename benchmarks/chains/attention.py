@@ -83,9 +83,7 @@ def _grouped(kv: int, group: int, size: int) -> tuple[tuple[int, ...], ...]:
 def _causal(name: str, what: str, variant: str, size: int) -> Chain:
     compute = partial(causal_attention, variant=variant)
     flops = _attention(2, size, size, HEADS)
-    return Chain(
-        name, f"causal attention{what}, 2 x {size} x 128", compute, _heads(2, size), 2 * size, flops
-    )
+    return Chain(name, f"causal attention{what}, 2 x {size} x 128", compute, _heads(2, size), 2 * size, flops)
 
 
 def _llama(name: str, kv: int, group: int, size: int, causal: bool) -> Chain:

@@ -80,9 +80,7 @@ def _fused(chain: Chain) -> Prepare:
         compiled = build()
         out = compiled(*arrays)
         (specialisation,) = compiled.executables
-        return Compiled(
-            lambda: compiled(*arrays, out=out), lambda: build().executable(specialisation)
-        )
+        return Compiled(lambda: compiled(*arrays, out=out), lambda: build().executable(specialisation))
 
     return prepare
 

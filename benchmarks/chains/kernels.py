@@ -54,12 +54,8 @@ class ChainResult:
 
 def run(
     case: Annotated[list[str] | None, typer.Option(help="only this chain; may be repeated")] = None,
-    arch: Annotated[
-        list[str] | None, typer.Option(help="only this architecture; may be repeated")
-    ] = None,
-    json_: Annotated[
-        Path | None, typer.Option("--json", help="write a record to this file")
-    ] = None,
+    arch: Annotated[list[str] | None, typer.Option(help="only this architecture; may be repeated")] = None,
+    json_: Annotated[Path | None, typer.Option("--json", help="write a record to this file")] = None,
 ) -> None:
     """Compile the schedules that a search finds for chains on GPUs; no GPU is needed, and nothing is run."""
     console = Console(width=None if sys.stdout.isatty() else 110)
@@ -108,9 +104,7 @@ def _separate_calls(ranked: Sequence[Candidate]) -> Candidate:
 
 def table(results: Sequence[ChainResult]) -> Table:
     """A line for each chain and architecture."""
-    out = Table(
-        title="chains on GPUs, compiled; bytes of global memory as predicted", title_justify="left"
-    )
+    out = Table(title="chains on GPUs, compiled; bytes of global memory as predicted", title_justify="left")
     out.add_column("chain", no_wrap=True)
     out.add_column("arch")
     out.add_column("schedule")

@@ -102,9 +102,7 @@ def concat(parts: Sequence[Tensor]) -> Tensor:
 def decayed(similarity: Tensor, total: Tensor, dt: Tensor) -> Tensor:
     t = torch.arange(total.shape[1])
     transposed = total.transpose(1, 2)
-    elapsed = torch.where(
-        t <= t[:, None], transposed[..., None] - transposed[..., None, :], -math.inf
-    )
+    elapsed = torch.where(t <= t[:, None], transposed[..., None] - transposed[..., None, :], -math.inf)
     return similarity[:, None] * torch.exp(elapsed) * dt.transpose(1, 2)[:, :, None]
 
 

@@ -113,17 +113,13 @@ def _attention(q: Any, k: Any, v: Any, causal: bool) -> td.Func:
 
 
 @td.op
-def attention(
-    q: td.bf16["H", "S", DEPTH], k: td.bf16["H", "S", DEPTH], v: td.bf16["H", "S", DEPTH]
-):
+def attention(q: td.bf16["H", "S", DEPTH], k: td.bf16["H", "S", DEPTH], v: td.bf16["H", "S", DEPTH]):
     """softmax(q k') v for each head."""
     return _attention(q, k, v, causal=False)
 
 
 @td.op
-def causal_attention(
-    q: td.bf16["H", "S", DEPTH], k: td.bf16["H", "S", DEPTH], v: td.bf16["H", "S", DEPTH]
-):
+def causal_attention(q: td.bf16["H", "S", DEPTH], k: td.bf16["H", "S", DEPTH], v: td.bf16["H", "S", DEPTH]):
     """The same, where what comes later is not seen."""
     return _attention(q, k, v, causal=True)
 

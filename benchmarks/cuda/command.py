@@ -23,18 +23,12 @@ PACKAGES = ("apache-tvm", "nvidia-cuda-nvrtc", "torch", "triton")
 
 
 def run(
-    group: Annotated[
-        list[str] | None, typer.Option(help="cases of this group; may be repeated")
-    ] = None,
+    group: Annotated[list[str] | None, typer.Option(help="cases of this group; may be repeated")] = None,
     case: Annotated[list[str] | None, typer.Option(help="only this case; may be repeated")] = None,
     peer: Annotated[list[str] | None, typer.Option(help="only this peer; may be repeated")] = None,
     count: Annotated[int, typer.Option("--rounds", help="turns of each peer")] = 9,
-    emulate: Annotated[
-        bool, typer.Option("--emulate", help="no GPU: build, and check small sizes")
-    ] = False,
-    into: Annotated[
-        Path | None, typer.Option("--bundle", help="make a folder for tdsl.run_bundle")
-    ] = None,
+    emulate: Annotated[bool, typer.Option("--emulate", help="no GPU: build, and check small sizes")] = False,
+    into: Annotated[Path | None, typer.Option("--bundle", help="make a folder for tdsl.run_bundle")] = None,
     json_: Annotated[
         Path | None,
         typer.Option("--json", help="the record, instead of a file in benchmarks/results"),
@@ -73,9 +67,7 @@ def choose(groups: list[str], names: list[str]) -> list[GpuCase]:
     unknown = [name for name in names if name not in ALL]
     if unknown:
         raise typer.BadParameter(f"no case {unknown[0]!r}; there are {', '.join(ALL)}")
-    return [
-        c for c in ALL.values() if not (groups or names) or c.name in names or c.group in groups
-    ]
+    return [c for c in ALL.values() if not (groups or names) or c.name in names or c.group in groups]
 
 
 def job(case: GpuCase) -> bundle.Job:

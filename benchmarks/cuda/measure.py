@@ -21,9 +21,7 @@ RUNS_PER_TURN = 10  # timed runs, of which the median is a turn
 Call = Callable[[], object]
 
 
-def compare(
-    case: GpuCase, device: Device, rounds: int, peers: list[str]
-) -> tuple[td.Compiled, list[Timing]]:
+def compare(case: GpuCase, device: Device, rounds: int, peers: list[str]) -> tuple[td.Compiled, list[Timing]]:
     """Times of our kernels and of the peers, all of them, or those named."""
     start = time.perf_counter()
     compiled = case.compiled(case.sizes, device_arch(device, case))

@@ -36,12 +36,8 @@ def product(
     total = tl.zeros((BM, BN), dtype=tl.float32)
     for step in range(tl.cdiv(k, BK)):
         at = step * BK + p
-        a = tl.load(
-            a_ + i[:, None] * k + at[None, :], mask=(i[:, None] < m) & (at[None, :] < k), other=0.0
-        )
-        b = tl.load(
-            b_ + at[:, None] * n + j[None, :], mask=(at[:, None] < k) & (j[None, :] < n), other=0.0
-        )
+        a = tl.load(a_ + i[:, None] * k + at[None, :], mask=(i[:, None] < m) & (at[None, :] < k), other=0.0)
+        b = tl.load(b_ + at[:, None] * n + j[None, :], mask=(at[:, None] < k) & (j[None, :] < n), other=0.0)
         total = tl.dot(a, b, total)
     c = total.to(c_.dtype.element_ty)
     tl.store(c_ + i[:, None] * n + j[None, :], c, mask=(i[:, None] < m) & (j[None, :] < n))

@@ -42,9 +42,7 @@ def rows(name: str) -> dict[str, Callable[..., Any]]:
         block = 1 << (columns - 1).bit_length()
         norm = name == "rms_norm"
         warps = 8 if block < 8192 else 16
-        kernel[(count,)](
-            x, gain if norm else x, y, columns, EPS, NORM=norm, BLOCK=block, num_warps=warps
-        )
+        kernel[(count,)](x, gain if norm else x, y, columns, EPS, NORM=norm, BLOCK=block, num_warps=warps)
         return y
 
     return {"triton": run}

@@ -15,9 +15,7 @@ def build(arrays: Arrays, by_hand: bool) -> Program:
     source = image if by_hand else hl.BoundaryConditions.repeat_edge(image)
     gray, dx, dy, xx, yy, xy, corner, out = funcs("gray dx dy xx yy xy corner out")
     weights = [hl.f32(w) for w in (0.299, 0.587, 0.114)]
-    gray[x, y] = (
-        weights[0] * source[x, y, 0] + weights[1] * source[x, y, 1] + weights[2] * source[x, y, 2]
-    )
+    gray[x, y] = weights[0] * source[x, y, 0] + weights[1] * source[x, y, 1] + weights[2] * source[x, y, 2]
     one, two = hl.f32(1 / 12), hl.f32(2 / 12)
     dx[x, y] = two * (gray[x + 1, y] - gray[x - 1, y]) + one * (
         gray[x + 1, y - 1] - gray[x - 1, y - 1] + gray[x + 1, y + 1] - gray[x - 1, y + 1]

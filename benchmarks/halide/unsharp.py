@@ -15,9 +15,7 @@ def build(arrays: Arrays, by_hand: bool) -> Program:
     edge = hl.BoundaryConditions.repeat_edge(image)
     gray, down, across, ratio, out = funcs("gray down across ratio out")
     weights = [hl.f32(w) for w in (0.299, 0.587, 0.114)]
-    gray[x, y] = (
-        weights[0] * edge[x, y, 0] + weights[1] * edge[x, y, 1] + weights[2] * edge[x, y, 2]
-    )
+    gray[x, y] = weights[0] * edge[x, y, 0] + weights[1] * edge[x, y, 1] + weights[2] * edge[x, y, 2]
     taps = [hl.f32(t) for t in TAPS]
     down[x, y] = taps[0] * gray[x, y] + (
         taps[1] * (gray[x, y - 1] + gray[x, y + 1])

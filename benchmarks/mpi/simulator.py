@@ -23,9 +23,7 @@ def heat(ranks: int) -> tuple[td.Schedule, dict[str, np.ndarray]]:
     y, x = td.vars("y x")
     u, step = td.Tensor("u", (SIDE, SIDE), td.f64), td.Func("step")
     p = td.pad(u, mode="edge", shape=u.shape)
-    step[y, x] = p[y, x] + 0.1 * (
-        p[y - 1, x] + p[y + 1, x] + p[y, x - 1] + p[y, x + 1] - 4 * p[y, x]
-    )
+    step[y, x] = p[y, x] + 0.1 * (p[y - 1, x] + p[y + 1, x] + p[y, x - 1] + p[y, x + 1] - 4 * p[y, x])
     rows = 2 ** (int(math.log2(ranks)) // 2)
     grid = td.Grid(rows=rows, columns=ranks // rows)
     s = td.Schedule(step).place(u, "rc -> r c", grid).place(step, "rc -> r c", grid)

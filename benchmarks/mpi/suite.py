@@ -110,9 +110,7 @@ def _grid(name: str, ranks: int) -> tuple[int, int]:
 
 def _add_turn(peer: dict[str, Any], command: list[str]) -> None:
     """One turn: its median time, and the bytes of a call."""
-    environment = (
-        os.environ | KEEP_MEMORY | dict.fromkeys(THREAD_VARIABLES, "1") | {"PYTHONPATH": str(ROOT)}
-    )
+    environment = os.environ | KEEP_MEMORY | dict.fromkeys(THREAD_VARIABLES, "1") | {"PYTHONPATH": str(ROOT)}
     process = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
     if process.returncode:
         peer["note"] = f"failed: {process.stderr.strip().splitlines()[-1:]}"
@@ -133,13 +131,9 @@ def simulated(name: str) -> list[dict[str, Any]]:
         command = [sys.executable, "-m", "benchmarks.mpi.simulator", name, str(ranks)]
         environment = os.environ | {"PYTHONPATH": str(ROOT)}
         process = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
-        note = (
-            "" if not process.returncode else f"failed: {process.stderr.strip().splitlines()[-1:]}"
-        )
+        note = "" if not process.returncode else f"failed: {process.stderr.strip().splitlines()[-1:]}"
         seconds = json.loads(process.stdout) if not note else {}
-        records.append(
-            {"case": name, "ranks": ranks, "simulated": seconds, "peers": {"": {"note": note}}}
-        )
+        records.append({"case": name, "ranks": ranks, "simulated": seconds, "peers": {"": {"note": note}}})
     return records
 
 

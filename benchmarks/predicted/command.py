@@ -18,12 +18,8 @@ from benchmarks.predicted.schedules import SCHEDULES
 
 
 def run(
-    group: Annotated[
-        list[str] | None, typer.Option(help="programs of this name; may be repeated")
-    ] = None,
-    json_: Annotated[
-        Path | None, typer.Option("--json", help="write a record to this file")
-    ] = None,
+    group: Annotated[list[str] | None, typer.Option(help="programs of this name; may be repeated")] = None,
+    json_: Annotated[Path | None, typer.Option("--json", help="write a record to this file")] = None,
 ) -> None:
     """Count the bytes that caches move for schedules, line by line, beside those that are predicted."""
     console = Console(width=None if sys.stdout.isatty() else 110)

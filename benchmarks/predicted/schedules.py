@@ -81,9 +81,7 @@ def of_chain(name: str, *shapes: Shape) -> Start:
     return start
 
 
-def schedules(
-    group: str, start: Start, hand: Callable[[], td.Compiled] | None = None
-) -> list[Counted]:
+def schedules(group: str, start: Start, hand: Callable[[], td.Compiled] | None = None) -> list[Counted]:
     """All schedules of a program."""
     by_hand = [] if hand is None else [Counted(group, "by hand", hand)]
     return [

@@ -121,9 +121,7 @@ def _is_in_order(place: Expr, sizes: Mapping[str, int]) -> bool:
     steps = [s.terms[Var(name)] for name in sizes]
     reach = [step * (n - 1) for step, n in zip(steps, sizes.values(), strict=True)]
     later = [sum(reach[k + 1 :]) for k in range(len(reach))]
-    return (
-        all(step > further for step, further in zip(steps, later, strict=True)) and min(steps) > 0
-    )
+    return all(step > further for step, further in zip(steps, later, strict=True)) and min(steps) > 0
 
 
 def _fresh(name: str, d: Definition) -> str:

@@ -136,9 +136,7 @@ def _with_new(order: dict[str, float], state: State) -> dict[str, float]:
     return extended
 
 
-def _with_masks_left_out(
-    decisions: Iterable[Decision], left_out: Mapping[str, str]
-) -> Iterator[Decision]:
+def _with_masks_left_out(decisions: Iterable[Decision], left_out: Mapping[str, str]) -> Iterator[Decision]:
     """The decisions, with a reason for each `skip_masked` that has no effect."""
     for d in decisions:
         names = [n for n in (d.func, *d.inside, *d.siblings) if n in left_out]
@@ -239,9 +237,7 @@ def _hosts(state: State) -> set[str]:
     return {level.func for _, plan in state.plans for level in levels_of(plan)}
 
 
-def choose_inline(
-    state: State, *, products_read_values: bool = False
-) -> tuple[State, list[Decision]]:
+def choose_inline(state: State, *, products_read_values: bool = False) -> tuple[State, list[Decision]]:
     """The state with the place `Inline` for funcs that are worth inlining, and the decisions.
 
     With `products_read_values`, a factor of a sum of products that is computed from another func is not
@@ -251,12 +247,7 @@ def choose_inline(
     boxes = functools.cache(functools.partial(root_boxes, rest_at_root(state)))
     for f in state.program.funcs:
         plan = state.plan(f.name)
-        if (
-            plan.scheduled
-            or f.name in hosts
-            or plan.place is not None
-            or f.name in state.program.outputs
-        ):
+        if plan.scheduled or f.name in hosts or plan.place is not None or f.name in state.program.outputs:
             continue
         if len(f.definitions) > 1 or f.definitions[0].init is not None:
             continue

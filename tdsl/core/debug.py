@@ -31,9 +31,7 @@ TOPICS = {
     "cache": "what is found in the disk cache, and what is not",
 }
 
-always_verify = (
-    False  # as by TDSL_DEBUG=verify, but cached kernels are still used: set by the tests
-)
+always_verify = False  # as by TDSL_DEBUG=verify, but cached kernels are still used: set by the tests
 
 
 def topics() -> frozenset[str]:
@@ -48,9 +46,7 @@ def topics() -> frozenset[str]:
     for word in words:
         if word not in TOPICS:
             hint = did_you_mean(word, TOPICS)
-            raise TdslError(
-                f"TDSL_DEBUG has no topic {word!r}", loc=here(), label="this call", hint=hint
-            )
+            raise TdslError(f"TDSL_DEBUG has no topic {word!r}", loc=here(), label="this call", hint=hint)
     return frozenset(words)
 
 

@@ -74,9 +74,7 @@ def _constructor(fields: tuple[Any, ...], mutable: type, cls: type) -> Any:
         default, value = "", f.name
         if f.default_factory is not MISSING:
             names[f"{f.name}_"], default = f.default_factory, "=__missing"
-            value = (
-                f"{f.name}_() if {f.name} is __missing else {f.name}" if f.init else f"{f.name}_()"
-            )
+            value = f"{f.name}_() if {f.name} is __missing else {f.name}" if f.init else f"{f.name}_()"
         elif f.default is not MISSING:
             names[f"{f.name}_"], default = f.default, f"={f.name}_"
             value = f.name if f.init else f"{f.name}_"
@@ -171,9 +169,7 @@ def node(cls: C) -> C:
         return (kind is not None and kind is other._kind) or _is_same_structure(self, other)
 
     def children_of(n: Any) -> tuple[Node, ...]:
-        new._children = staticmethod(
-            _children_of(new)
-        )  # in place of this function, on its first use
+        new._children = staticmethod(_children_of(new))  # in place of this function, on its first use
         return new._children(n)  # type: ignore[no-any-return]
 
     new.__hash__, new.__eq__, new.__reduce__ = __hash__, __eq__, _reduce_graph

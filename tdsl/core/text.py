@@ -13,9 +13,7 @@ from dataclasses import dataclass, field
 from tdsl.core.node import frozen
 
 # Precedence levels, loosest first, as in Python's table of operators.
-TERNARY, OR, AND, NOT, COMPARE, BIT_OR, BIT_XOR, BIT_AND, SHIFT, SUM, PRODUCT, SIGN, POWER, ATOM = (
-    range(14)
-)
+TERNARY, OR, AND, NOT, COMPARE, BIT_OR, BIT_XOR, BIT_AND, SHIFT, SUM, PRODUCT, SIGN, POWER, ATOM = range(14)
 
 _BINDING = {
     "or": OR, "and": AND,

@@ -131,9 +131,7 @@ def _in_order(spot: NestSpot, name: str, index: tuple[Expr, ...]) -> tuple[Expr,
     return tuple(index[a] for a in order) if order else index
 
 
-def _one(
-    index: tuple[Expr, ...], along: set[str], lanes: int, size: int, vector_bytes: int
-) -> float:
+def _one(index: tuple[Expr, ...], along: set[str], lanes: int, size: int, vector_bytes: int) -> float:
     """The bytes of vectors side by side that are loaded in the time of one access."""
     moving = {v for e in index for v in variables(e)} & along
     if lanes == 1 or not moving:
@@ -173,9 +171,7 @@ def _different(index: tuple[Expr, ...], unrolled: Mapping[str, float], along: se
         if len(factors) > 1 and along.isdisjoint(variables(e)):
             steps = [coefficient(e, v) for v in factors]
             if None not in steps:
-                reach = sum(
-                    abs(k or 0) * (n - 1) for k, n in zip(steps, factors.values(), strict=True)
-                )
+                reach = sum(abs(k or 0) * (n - 1) for k, n in zip(steps, factors.values(), strict=True))
                 many = min(many, reach + 1)
         count *= many
     return min(count, prod(moving.values()))

@@ -218,9 +218,7 @@ class _Kernel:
             {n: b for n, b in x.items() if n not in filled} for x in (whole, around.enclosing)
         )
         names = active.nest.names()
-        levels = tuple(
-            Level(func.name, active.definition, x) for x in names[names.index(here.loop) :]
-        )
+        levels = tuple(Level(func.name, active.definition, x) for x in names[names.index(here.loop) :])
         threads = ThreadLoops(around.runs, known, enclosing)
         boxes = required_boxes(
             tree, state, levels, {}, [active], around.facts, threads, limits=around.enclosing
@@ -252,9 +250,7 @@ class _Kernel:
         if loop.kind == PIPELINED and any(state.plan(n).bulk for n in copied):
             for what in ("copied", "used")[: 1 + loop.producer_warps]:
                 size = MBARRIER_BYTES * loop.stages
-                self.allocations.append(
-                    Memory(f"{loop.name} {what}", size, CHUNK, loop.producer_warps)
-                )
+                self.allocations.append(Memory(f"{loop.name} {what}", size, CHUNK, loop.producer_warps))
 
     def bytes_of(self, name: str, box: Box, facts: Facts) -> list[float]:
         """The bytes of each component of a box of a func as it is stored; infinite where that is open."""
@@ -282,9 +278,7 @@ class _Kernel:
     def passed_on(self, f: FuncDef, n: int, loop: str, warps: int, rows: int) -> Iterator[Memory]:
         """What the warps of each row of threads give each other where they reduce together in a loop."""
         nest = self.state.plan(f.name).nests[n]
-        each = [
-            isinstance(v, Read) and v.index[-1:] == (Var(loop),) for v in f.definitions[n].values
-        ]
+        each = [isinstance(v, Read) and v.index[-1:] == (Var(loop),) for v in f.definitions[n].values]
         if is_reduction(f, n, nest, loop) and all(each):
             for t in f.dtypes:
                 size = rows * warps * t.bytes

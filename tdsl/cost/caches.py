@@ -159,9 +159,7 @@ class CacheModel:
         """How the first k loops, which touch `touched`, go through each array."""
         return partial(sweep, self._touched, spot, k, touched)
 
-    def _steps(
-        self, spot: NestSpot, k: int, rest: Step, children: Sequence[NestSpot]
-    ) -> list[Step]:
+    def _steps(self, spot: NestSpot, k: int, rest: Step, children: Sequence[NestSpot]) -> list[Step]:
         """What stands in the body of the k-th loop, in running order."""
         names, counts, tree = spot.nest.names(), spot.counts(), self.nests.tree
         here = Level(spot.func.name, spot.definition, names[k - 1])
@@ -250,9 +248,7 @@ def _chosen(spot: NestSpot, k: int, boxes: Mapping[str, Box], line: int) -> Touc
                 for read, several in branches.items():
                     if read not in boxes:
                         continue  # loops over empty ranges read nothing
-                    weighted = [
-                        (b.part(ranges), _touch(nests, read, b.box(ranges), line)) for b in several
-                    ]
+                    weighted = [(b.part(ranges), _touch(nests, read, b.box(ranges), line)) for b in several]
                     by_name.setdefault(read, []).extend(weighted)
     means = dict[str, Touch]()
     for name, weighted in by_name.items():
@@ -314,9 +310,7 @@ def _in_loop(
         if name not in body.steady:
             still = _times(body.touched, outer, name) <= SAME
             chosen = body.touched[name].part < outer[name].part
-            times = (
-                ceil(count) if still and not chosen else count
-            )  # a short last one touches all, too
+            times = ceil(count) if still and not chosen else count  # a short last one touches all, too
             later = body.again.get(name, body.later[name]) if still else body.later[name]
             all_ = first + later.times(max(times - 1, 0))
             disjoint = _times(body.touched, outer, name) * SAME >= count  # but for lines at ends

@@ -68,7 +68,7 @@ def memoised(f: Callable[Concatenate[O, P], R]) -> Callable[Concatenate[O, P], R
 
 @frozen
 class Window:
-    """What slides along an axis: so many `new` elements of `length` at a time, in `part` of the iterations."""
+    """What slides along an axis: `new` elements of `length` at a time, in `part` of the iterations."""
 
     axis: int
     length: int
@@ -127,12 +127,7 @@ class Nests:
         return list(self.spots(ROOT, self.whole, self.whole, 1, 1))
 
     def spots(
-        self,
-        at: Level,
-        boxes: Mapping[str, Box],
-        wide: Mapping[str, Box],
-        times: float,
-        blocks: float,
+        self, at: Level, boxes: Mapping[str, Box], wide: Mapping[str, Box], times: float, blocks: float
     ) -> Iterator[NestSpot]:
         """The nests at a place: one iteration needs `boxes`, all threads around it together `wide`."""
         places = (self.tree.computed, self.tree.after, self.tree.joined)

@@ -121,9 +121,7 @@ class Prediction:
         return CacheModel.of(self.nests, memory, self.machine).peak_bytes()
 
     def _is_array(self, name: str) -> bool:
-        return not self.state.program.has_func(name) or name in {
-            s.func.name for s in self.nests.roots()
-        }
+        return not self.state.program.has_func(name) or name in {s.func.name for s in self.nests.roots()}
 
     def whole(self, name: str) -> float:
         """The bytes of all of a func or input that is needed."""
@@ -146,9 +144,7 @@ class Prediction:
         for spot in self.nests.every():
             d = spot.func.definitions[spot.definition]
             if any(r.name == name for r in d.reads):
-                points = gathered_points(
-                    d, name, restrict_ranges(spot.ranges((), wide=False), d.where)
-                )
+                points = gathered_points(d, name, restrict_ranges(spot.ranges((), wide=False), d.where))
                 if points is None:
                     return self.whole(name)
                 total += spot.times * points
@@ -201,9 +197,7 @@ class Prediction:
         if at == ROOT:
             touched = [s.boxes(0) for s in nests.roots() if name in s.boxes(0)]
         else:
-            spots = (
-                s for s in nests.every() if (s.func.name, s.definition) == (at.func, at.definition)
-            )
+            spots = (s for s in nests.every() if (s.func.name, s.definition) == (at.func, at.definition))
             touched = [s.boxes(s.nest.names().index(at.loop) + 1) for s in spots]
         return max(sum(map(nests.bytes_of, boxes, boxes.values())) for boxes in touched)
 

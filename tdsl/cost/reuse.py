@@ -122,9 +122,7 @@ def _there(
             continue
         if back and shift is not None:
             one = 1 / here.part if n == at and here.part < RARE else 1.0
-            points = tuple(
-                (lo - one * d, hi - one * d) for (lo, hi), d in zip(points, shift, strict=True)
-            )
+            points = tuple((lo - one * d, hi - one * d) for (lo, hi), d in zip(points, shift, strict=True))
         same = sum(volume(_common(x, points)) for x in left)
         if same:
             kept = _kept(steps, (n, at), name, capacity, new if back else None)
@@ -274,9 +272,7 @@ def _without(a: Points, b: Points) -> list[Points]:
     for axis, (lo, hi) in enumerate(common):
         first, last = a[axis]
         pieces += [
-            (*a[:axis], part, *a[axis + 1 :])
-            for part in ((first, lo), (hi, last))
-            if part[0] < part[1]
+            (*a[:axis], part, *a[axis + 1 :]) for part in ((first, lo), (hi, last)) if part[0] < part[1]
         ]
         a = (*a[:axis], (lo, hi), *a[axis + 1 :])
     return pieces

@@ -273,8 +273,7 @@ def _of_merge(spot: NestSpot, *, wide: bool) -> Work:
     differ = [variables(v) for v in d.values]
     for _ in exprs:  # a value depends on those that it is corrected by, and on what these depend on
         differ = [
-            needs
-            | frozenset().union(*(x for n, x in enumerate(differ) if {f"a{n}", f"b{n}"} & names))
+            needs | frozenset().union(*(x for n, x in enumerate(differ) if {f"a{n}", f"b{n}"} & names))
             for needs, names in zip(differ, used, strict=True)
         ]
     inner = _inside_reduction(spot, d)

@@ -38,8 +38,7 @@ def _once_around(around: Touched, body: Touched, name: str) -> Touched:
     times = volume(around[name].points) / (volume(body[name].points) or 1.0)
     part = min(around[name].size / (times * body[name].size or 1.0), 1.0)
     return {
-        n: replace(t, size=max(part * t.size, body[n].size if n in body else 0.0))
-        for n, t in around.items()
+        n: replace(t, size=max(part * t.size, body[n].size if n in body else 0.0)) for n, t in around.items()
     }
 
 

@@ -63,9 +63,7 @@ class SymbolicBoxes:
                 facts = facts.with_range(point_of(v), lo, hi)
                 box[axis] = (Var(point_of(v)), Var(point_of(v)))
         needed = boxes_of_group(state, owner, tuple(box), group, facts)
-        return SymbolicBoxes(
-            needed, around, facts, {n: _lengths(b, around) for n, b in needed.items()}
-        )
+        return SymbolicBoxes(needed, around, facts, {n: _lengths(b, around) for n, b in needed.items()})
 
     def joined(self, f: FuncDef) -> SymbolicBoxes:
         """The boxes with one more func in the group, which no other one in it reads."""

@@ -6,9 +6,7 @@ from collections.abc import Collection, Mapping
 
 from tdsl.schedule.state import Fuse, Nest, Rename, Rotate, Split, roots_of
 
-ASIDE = (
-    0.4  # of the iterations of a loop through several dimensions, where one stands for the others
-)
+ASIDE = 0.4  # of the iterations of a loop through several dimensions, where one stands for the others
 BEFORE = 0.3  # the same of terms, of which the results there have some where predicates cut others
 
 

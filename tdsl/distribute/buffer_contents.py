@@ -9,9 +9,7 @@ from tdsl.distribute.steps import PlacedTensor
 from tdsl.placement.ownership import Box, contiguous_boxes, element_count, intersection
 from tdsl.placement.spans import clip, length
 
-Points = tuple[
-    Box, ...
-]  # of a reduction, as disjoint boxes; one box of no axes without a reduction
+Points = tuple[Box, ...]  # of a reduction, as disjoint boxes; one box of no axes without a reduction
 Piece = tuple[Box, Points]  # a box, and the points that each of its elements combines
 
 
@@ -91,9 +89,7 @@ def box_difference(box: Box, hole: Box) -> Iterator[Box]:
         yield box
         return
     spans = list(zip(box, shared, strict=True))
-    if any(
-        length(clip(span, *part)) > length(part) for span, part in spans
-    ):  # only `hole` has gaps
+    if any(length(clip(span, *part)) > length(part) for span, part in spans):  # only `hole` has gaps
         rest = list(contiguous_boxes(box))
         for part in contiguous_boxes(shared):
             rest = [piece for remaining in rest for piece in box_difference(remaining, part)]

@@ -70,9 +70,7 @@ def check(plan: Plan) -> None:
     for rank in ranks:
         stated = plan.costs[rank.plan.rank].peak_memory
         if rank.peak != stated:
-            raise PlanFault(
-                f"rank {rank.plan.rank} holds {rank.peak} bytes, the plan says {stated}"
-            )
+            raise PlanFault(f"rank {rank.plan.rank} holds {rank.peak} bytes, the plan says {stated}")
 
 
 def _check_gather(tag: int, members: Mapping[int, Exchange | Reduce]) -> None:
@@ -90,8 +88,7 @@ def _check_gather(tag: int, members: Mapping[int, Exchange | Reduce]) -> None:
     senders = [rank for rank, sends in given.items() if sends]
     (kind,) = kinds
     to_all = all(
-        len(given[r]) == len(ranks) - 1 and len({(m.buffer, m.box) for m in given[r]}) == 1
-        for r in senders
+        len(given[r]) == len(ranks) - 1 and len({(m.buffer, m.box) for m in given[r]}) == 1 for r in senders
     )
     matches = {
         "broadcast": len(senders) == 1 and to_all,
@@ -128,9 +125,7 @@ def _check_parts(plan: Plan, placed: PlacedTensor, ranks: list[RankCheck]) -> No
 
 BLOCKING = -1  # the handle of a blocking step
 PostedSide = tuple[bool, Message, tuple[Exchange, int]]  # is it a send; exchange, handle
-JoinedStep = tuple[
-    Exchange | Reduce, int
-]  # the step by which a rank joins a collective, and its handle
+JoinedStep = tuple[Exchange | Reduce, int]  # the step by which a rank joins a collective, and its handle
 
 
 class MessageMatcher:
@@ -246,16 +241,12 @@ class MessageMatcher:
             joined_step = members[rank]
             assert isinstance(joined_step, Reduce)
             if (part is None) != (joined_step.target is None):
-                raise PlanFault(
-                    f"rank {rank} gets {part} of a reduction into {joined_step.target!r}"
-                )
+                raise PlanFault(f"rank {rank} gets {part} of a reduction into {joined_step.target!r}")
             if part is not None and joined_step.target is not None:
                 self.ranks[rank].check_not_in_flight(joined_step.target, part, written=True)
                 target = self.ranks[rank].buffer(joined_step.target, part)
                 if target.tensor != total.tensor or not contains(reduction.box, part):
-                    raise PlanFault(
-                        f"{part} of {total.tensor!r} does not fit {joined_step.target!r}"
-                    )
+                    raise PlanFault(f"{part} of {total.tensor!r} does not fit {joined_step.target!r}")
                 target.put(total.get(part))
 
     def _post(
@@ -421,9 +412,7 @@ class RankCheck:
         """Store the pieces of a message in its buffer; PlanFault unless tensor and box match."""
         contents = self.buffer(m.buffer, m.box)
         if contents.tensor != tensor or m.box != box:
-            raise self._fault(
-                f"{contents.tensor}{m.box} is expected, {tensor}{box} is sent, tag {m.tag}"
-            )
+            raise self._fault(f"{contents.tensor}{m.box} is expected, {tensor}{box} is sent, tag {m.tag}")
         contents.put(pieces)
 
     def check_end(self, outputs: Mapping[str, Box | None], whole: AbstractSet[str]) -> None:

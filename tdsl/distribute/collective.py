@@ -48,9 +48,7 @@ class Layout:
         """The box of a tensor that the rank at coordinates `at` owns; None for no elements."""
         return owned(self.placements[tensor], self.grid, self.wholes[tensor], at)
 
-    def pieces(
-        self, tensor: str, box: Box, nearest_to: Coordinates
-    ) -> Iterator[tuple[Coordinates, Box]]:
+    def pieces(self, tensor: str, box: Box, nearest_to: Coordinates) -> Iterator[tuple[Coordinates, Box]]:
         """A box cut at the borders of blocks, each piece with the coordinates of the nearest owner."""
         whole = self.wholes[tensor]
         return owned_pieces(self.placements[tensor], self.grid, whole, box, nearest_to)
@@ -82,9 +80,7 @@ class StageCollectives:
     layout: Layout
     stage: Stage
     _collectives: dict[object, Gather | Reduce | None] = field(default_factory=dict)
-    _members: dict[object, tuple[frozenset[Coordinates], tuple[int, ...]]] = field(
-        default_factory=dict
-    )
+    _members: dict[object, tuple[frozenset[Coordinates], tuple[int, ...]]] = field(default_factory=dict)
 
     def source_collective(self, source: str, reader: Coordinates, inner: Spans) -> Gather | None:
         """The broadcast or all-gather of the box of a source that a rank reads in an iteration, or None."""
@@ -149,9 +145,7 @@ class StageCollectives:
         partners = self._partners(tensor, at, inner)
         axes = [n for n, p in enumerate(at) if any(other[n] != p for other in partners)]
         group = set(itertools.islice(self.layout.line(at, axes), MAX_ALL_TO_ALL_RANKS + 1))
-        if not MIN_COLLECTIVE_RANKS <= len(group) <= MAX_ALL_TO_ALL_RANKS or partners != group - {
-            at
-        }:
+        if not MIN_COLLECTIVE_RANKS <= len(group) <= MAX_ALL_TO_ALL_RANKS or partners != group - {at}:
             return ()
         if any(self._partners(tensor, other, inner) != group - {other} for other in group):
             return ()
@@ -180,9 +174,7 @@ class StageCollectives:
             firsts = (other for first in firsts for other in self.layout.copies(tensor, first))
         return set(firsts) - {at}
 
-    def result_collective(
-        self, writer: Coordinates, inner: Spans, tag: int
-    ) -> Gather | Reduce | None:
+    def result_collective(self, writer: Coordinates, inner: Spans, tag: int) -> Gather | Reduce | None:
         """The collective that brings the results of `writer` to their owners, or None; without buffers."""
         name, combine = self.stage.name, self.stage.combine
         placement = self.layout.placements[name]
@@ -199,9 +191,7 @@ class StageCollectives:
             line = list(self.layout.line(writer, axes))
             boxes = {at: self.stage.written_box(outer_spans(at, inner)) for at in line}
             self._collectives[key] = (
-                self._result_gather(boxes)
-                if combine is None
-                else self._result_reduction(boxes, tag)
+                self._result_gather(boxes) if combine is None else self._result_reduction(boxes, tag)
             )
         return self._collectives[key]
 
@@ -242,9 +232,7 @@ class StageCollectives:
         if len(members) < MIN_COLLECTIVE_RANKS:
             return None
         is_disjoint = sum(map(element_count, parts.values())) == element_count(box)
-        if not is_disjoint and not (
-            len(parts) == len(members) and set(parts.values()) == partial_boxes
-        ):
+        if not is_disjoint and not (len(parts) == len(members) and set(parts.values()) == partial_boxes):
             return None
         received = tuple(parts.get(at) for _, at in members)
         return Reduce(tuple(rank for rank, _ in members), tag, "", None, box, received)

@@ -50,9 +50,7 @@ def emit(plan: Plan, tasks: Tasks, parameters: tuple[str, ...], text: Text) -> s
     return "\n\n\n".join(parts)
 
 
-def _rank_function(
-    plan: RankPlan, whole: Plan, parameters: Mapping[str, str], kernels: TaskFunctions
-) -> str:
+def _rank_function(plan: RankPlan, whole: Plan, parameters: Mapping[str, str], kernels: TaskFunctions) -> str:
     """The text of the function of one rank."""
     body = RankText(kernels, parameters, plan.rank)
     w = body.writer

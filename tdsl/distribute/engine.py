@@ -74,9 +74,7 @@ class Reduction:
     combine: Combine
 
 
-Event = (
-    Transfer | StartTransfer | FinishTransfer | Reduction
-)  # communication, which the caller performs
+Event = Transfer | StartTransfer | FinishTransfer | Reduction  # communication, which the caller performs
 
 
 @dataclass(slots=True)
@@ -141,9 +139,7 @@ class Worker:
             self.marks.append(time.perf_counter())
             match step:
                 case Allocate(name, tensor, box):
-                    arrays = tuple(
-                        new_output(stored_shape(box), t.numpy) for t in self.tasks.dtypes[tensor]
-                    )
+                    arrays = tuple(new_output(stored_shape(box), t.numpy) for t in self.tasks.dtypes[tensor])
                     self.buffers[name] = Buffer(tensor, box, arrays)
                 case Fill(name):
                     fill(self._combine(name), self.buffers[name].arrays, self.scalars)
@@ -260,11 +256,7 @@ def receive_memory(place: tuple[Array, ...]) -> Array:
 def pack(parts: tuple[Array, ...]) -> Array:
     """The elements of `parts` as one contiguous array; of several parts, their bytes one after the other."""
     whole = [np.ascontiguousarray(p) for p in parts]
-    return (
-        whole[0]
-        if len(whole) == 1
-        else np.concatenate([p.reshape(-1).view(np.uint8) for p in whole])
-    )
+    return whole[0] if len(whole) == 1 else np.concatenate([p.reshape(-1).view(np.uint8) for p in whole])
 
 
 def unpack(array: Array, place: tuple[Array, ...]) -> None:

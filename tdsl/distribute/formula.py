@@ -107,9 +107,7 @@ class StageFormula:
             for inner in itertools.product(*(_iterations(x, runs[x]) for x in steps)):
                 given = dict(zip(steps, inner, strict=True))
 
-                def ranges(
-                    coordinates: Coordinates, given: Mapping[str, int] = given
-                ) -> dict[str, Interval]:
+                def ranges(coordinates: Coordinates, given: Mapping[str, int] = given) -> dict[str, Interval]:
                     fixed_loops = zip(plan.distributed, coordinates, strict=True)
                     return _ranges(parts, runs, {**dict(fixed_loops), **given})
 
@@ -117,17 +115,15 @@ class StageFormula:
                     moved = self._result_elements(at, ranges)
                 else:
                     ranges_of_rank, moved = ranges(at), ZERO
-                    read_region = required_boxes(
-                        f, plan.distributed_definition, inside, ranges_of_rank
-                    ).get(tensor)
+                    read_region = required_boxes(f, plan.distributed_definition, inside, ranges_of_rank).get(
+                        tensor
+                    )
                     if read_region is not None:
                         self._check_no_wrap(tensor)
                         read = _ends(read_region)
                         owned_elements = _shared_elements(read, self._owned(tensor, at))
                         read_elements = multiply(const(self._partial_count(tensor)), _volume(read))
-                        moved = _unless_empty(
-                            ranges_of_rank, subtract(read_elements, owned_elements)
-                        )
+                        moved = _unless_empty(ranges_of_rank, subtract(read_elements, owned_elements))
                 total = add(total, multiply(const(size), moved))
         return total
 
@@ -141,9 +137,7 @@ class StageFormula:
         for d in self.func.definitions:
             for r in d.reads:
                 if r.name == tensor and any(_wraps_around(e) for e in r.index):
-                    raise _no_formula(
-                        f"what {self.func.name!r} reads of {tensor!r} runs around its ends"
-                    )
+                    raise _no_formula(f"what {self.func.name!r} reads of {tensor!r} runs around its ends")
 
     def _result_elements(self, at: Coordinates, ranges: RangesAt) -> Expr:
         """The number of elements that a rank receives of the results that all ranks compute in a step."""
@@ -188,16 +182,12 @@ class StageFormula:
             entries = [placement.entries[n] for n in axes]
             if not all(isinstance(e, Fixed) for e in entries):
                 raise _no_formula(f"{self.func.name!r} is reduced level by level to several ranks")
-            takes_part = takes_part and all(
-                e == Fixed(at[n]) for e, n in zip(entries, axes, strict=True)
-            )
+            takes_part = takes_part and all(e == Fixed(at[n]) for e, n in zip(entries, axes, strict=True))
             if takes_part:
                 others = math.prod(self.grid.shape[n] for n in axes) - 1
                 received = add(received, multiply(const(others), whole))
         line = self._ranks_along(at, [n for axes in levels for n in axes])
-        senders = [
-            c for c in line if any(placement.entries[n] != Fixed(c[n]) for x in levels for n in x)
-        ]
+        senders = [c for c in line if any(placement.entries[n] != Fixed(c[n]) for x in levels for n in x)]
         all_compute = conjunction(x for c in senders for x in _nonempty_conditions(ranges(c)))
         return Select(all_compute, received, messages)
 
@@ -233,9 +223,7 @@ class StageFormula:
         return [n for n, x in enumerate(plan.distributed)
                 if x not in loops and n not in placement.partial]  # fmt: skip
 
-    def _all_reduce(
-        self, at: Coordinates, axes: list[int], ranges: RangesAt, messages: Expr
-    ) -> Expr:
+    def _all_reduce(self, at: Coordinates, axes: list[int], ranges: RangesAt, messages: Expr) -> Expr:
         """The elements of an all-reduce along some axes; `messages` if at most one rank computes any."""
         line = self._ranks_along(at, axes)
         whole, members, n = _volume(self._computed_box(ranges(at))), len(line), line.index(at)

@@ -66,9 +66,7 @@ def _reduce_phases(
     ]
     if first == grid.rank(at):
         whole = dict(_parts(reduction))
-        phases += hierarchical_phases(
-            grid, replace(over, parts=tuple(whole[r] for r in over.ranks)), at
-        )
+        phases += hierarchical_phases(grid, replace(over, parts=tuple(whole[r] for r in over.ranks)), at)
     return phases
 
 
@@ -84,9 +82,7 @@ def _all_reduce_phases(grid: Grid, within: Reduce, over: Reduce, at: Coordinates
     mine = parts[within.ranks.index(grid.rank(at))]
     phases: Phases = [replace(within, parts=tuple(parts))]
     if mine is not None:
-        phases += hierarchical_phases(
-            grid, replace(over, box=mine, parts=(mine,) * len(over.ranks)), at
-        )
+        phases += hierarchical_phases(grid, replace(over, box=mine, parts=(mine,) * len(over.ranks)), at)
     gathered = tuple((r, p) for r, p in zip(within.ranks, parts, strict=True) if p is not None)
     kind = "all-gather" if len(gathered) > 1 else "broadcast"
     return [*phases, Gather(kind, within.ranks, gathered)]
@@ -106,9 +102,7 @@ def _reduce_scatter_phases(
         peers = [r for r in reduction.ranks if [grid.coordinates(r)[n] for n in inner] == place]
         boxes = [box for r in peers if (box := whole[r]) is not None]
         spans = (
-            [union(box_spans) for box_spans in zip(*boxes, strict=True)]
-            if len(boxes) == len(peers)
-            else []
+            [union(box_spans) for box_spans in zip(*boxes, strict=True)] if len(boxes) == len(peers) else []
         )
         box = tuple(span for span in spans if span is not None)
         sizes = sum(math.prod(map(length, box_spans)) for box_spans in boxes)

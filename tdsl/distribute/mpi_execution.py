@@ -82,9 +82,7 @@ def step_text(plan: RankPlan, number: int) -> str:
 
 def last_steps(plan: RankPlan) -> str:
     """A text that names the steps of a rank after its last communication."""
-    communications = [
-        n for n, s in enumerate(plan.steps, 1) if isinstance(s, Exchange | Finish | Reduce)
-    ]
+    communications = [n for n, s in enumerate(plan.steps, 1) if isinstance(s, Exchange | Finish | Reduce)]
     first = max(communications, default=0) + 1
     if first > len(plan.steps):
         return "no steps"
@@ -200,9 +198,7 @@ def _exchange(transfer: Transfer, me: int, group: Any) -> Started:
     _, send_counts, send_starts = _receive_buffer([sent_arrays.get(r, nothing).size for r in ranks])
     sizes = {m.rank: array.nbytes for m, array in transfer.receives}
     buffer, counts, starts = _receive_buffer([sizes.get(r, 0) for r in ranks])
-    request = group.Ialltoallv(
-        [packed, send_counts, send_starts, byte], [buffer, counts, starts, byte]
-    )
+    request = group.Ialltoallv([packed, send_counts, send_starts, byte], [buffer, counts, starts, byte])
     return request, lambda: _unpack(transfer, buffer, starts)
 
 
@@ -234,9 +230,7 @@ def _reduce(reduction: Reduction, worker: Worker, comm: Any) -> PendingCalls:
     assert isinstance(combined, Binary)
     op = mpi.constant(OPERATORS[combined.op])
     parts = [part.reshape(-1) for part in reduction.parts]
-    result = (
-        np.empty(0, parts[0].dtype) if reduction.result is None else reduction.result.reshape(-1)
-    )
+    result = np.empty(0, parts[0].dtype) if reduction.result is None else reduction.result.reshape(-1)
     owners = [n for n, part in enumerate(step.parts) if part is not None]
     most = max(mpi.LARGEST // parts[0].itemsize, 1)
     if kind == "reduce-scatter" and sum(part.size for part in parts) <= most:

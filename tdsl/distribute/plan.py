@@ -175,9 +175,7 @@ def show_plan(plan: Plan) -> str:
     lines += ["  ".join(x.rjust(w) for x, w in zip(row, widths, strict=True)) for row in rows]
     if plan.grid.size > SHOWN:
         lines.append(f"and {counted(plan.grid.size - SHOWN, 'rank')} more")
-    idle = [
-        r for r in range(plan.grid.size) if not any(isinstance(s, Run) for s in plan.rank(r).steps)
-    ]
+    idle = [r for r in range(plan.grid.size) if not any(isinstance(s, Run) for s in plan.rank(r).steps)]
     if plan.idle:
         behind = plan.grid.size + plan.idle - 1
         last = f" to {behind}" if plan.idle > 1 else ""
@@ -208,9 +206,7 @@ def show_communication(plan: Plan) -> list[str]:
                         ] = None
                 case _:
                     pass
-    phrases = (
-        f"{kind} of {', '.join(sorted(names))}" for kind, names in sorted(tensors_by_kind.items())
-    )
+    phrases = (f"{kind} of {', '.join(sorted(names))}" for kind, names in sorted(tensors_by_kind.items()))
     return [f"moved by {'; '.join(phrases)}"] if tensors_by_kind else []
 
 

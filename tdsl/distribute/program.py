@@ -127,10 +127,7 @@ class Distributed(Suggesting):
         program.verify()
         workers = []
         for plan in program.plan:
-            blocks = {
-                name: arrays[name][index_within(box, program.wholes[name])]
-                for name, box in plan.owned
-            }
+            blocks = {name: arrays[name][index_within(box, program.wholes[name])] for name, box in plan.owned}
             workers.append(Worker(plan, program.tasks, blocks, scalars))
         traffic = simulate(workers)
         outputs: list[Any] = []
@@ -167,9 +164,7 @@ class Distributed(Suggesting):
         values, error = self._blocks(plan, args, kwargs)
         mpi.check_agreement(comm, program.digest, "" if error is None else error.message)
         arrays = {name: values[name] for name, _ in plan.owned}
-        scalars = {
-            a.name: values[a.name] for a in self.signature.inputs if isinstance(a, ScalarArg)
-        }
+        scalars = {a.name: values[a.name] for a in self.signature.inputs if isinstance(a, ScalarArg)}
         progress = program.progress
         progress.reach(0)
         worker = Worker(plan, program.tasks, arrays, scalars, progress.reach)
@@ -223,14 +218,9 @@ class Distributed(Suggesting):
         """
         named_sizes = self._checked_sizes(sizes)
         program = self._specialise({**self.sizes, **named_sizes})
-        if (
-            self._step_times is not None
-            and mpi.size() == program.plan.grid.size + program.plan.idle > 1
-        ):
+        if self._step_times is not None and mpi.size() == program.plan.grid.size + program.plan.idle > 1:
             times = {p.rank: np.empty(len(p.steps) + 1) for p in program.plan}
-            mpi.gather(
-                mpi.communicator(), times, self._step_times if mpi.rank() in times else None, 0
-            )
+            mpi.gather(mpi.communicator(), times, self._step_times if mpi.rank() in times else None, 0)
             if mpi.rank():
                 return float(self._step_times[-1] - self._step_times[0])
             return write_trace(path, program.plan, measured_slices(program.plan, times.values()))

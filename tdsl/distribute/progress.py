@@ -65,9 +65,7 @@ def rank_positions(folder: str) -> dict[int, str]:
     for rank, (_, step, inside), path in _files(folder):
         if inside:
             steps = path.with_suffix(".steps").read_text().splitlines()
-            positions[rank] = (
-                f"step {step}: {steps[step - 1]}" if step else "a call, before its first step"
-            )
+            positions[rank] = f"step {step}: {steps[step - 1]}" if step else "a call, before its first step"
         else:
             positions.setdefault(rank, "no call")
     return dict(sorted(positions.items()))

@@ -39,9 +39,7 @@ from tdsl.placement.grid import Coordinates
 from tdsl.placement.notation import Copies
 from tdsl.placement.ownership import Box, contains, intersection, is_contiguous, is_empty
 
-AccessesByIteration = dict[
-    Spans, list[tuple[Coordinates, Box]]
-]  # other ranks and boxes, by iteration
+AccessesByIteration = dict[Spans, list[tuple[Coordinates, Box]]]  # other ranks and boxes, by iteration
 
 
 def plan_rank(
@@ -162,9 +160,7 @@ class StageSteps:
     def _sources(self, depth: int, ahead: int) -> list[str]:
         """The sources communicated inside of `depth` loops and prefetched by `ahead` iterations."""
         stage = self.stage
-        return [
-            s for s in stage.sources if (stage.levels[s], stage.ahead.get(s, 0)) == (depth, ahead)
-        ]
+        return [s for s in stage.sources if (stage.levels[s], stage.ahead.get(s, 0)) == (depth, ahead)]
 
     def _start_fetch(self, sources: list[str], spans: Spans, slot: int) -> Fetched:
         """Start to fetch sources for a later iteration, into the buffers of a slot."""
@@ -197,15 +193,10 @@ class StageSteps:
                 self.steps.append(Allocate(buffer, source, box))
                 if partial:
                     self.steps.append(Fill(buffer))
-                elif (
-                    owned_box is not None
-                    and (owned_part := intersection(owned_box, box)) is not None
-                ):
+                elif owned_box is not None and (owned_part := intersection(owned_box, box)) is not None:
                     fetched.copies.append(Copy(source, buffer, owned_part))
             if partial:
-                exchanges = iter(
-                    (self._partial_results(source, buffer, box, spans, fetched.copies),)
-                )
+                exchanges = iter((self._partial_results(source, buffer, box, spans, fetched.copies),))
             else:
                 exchanges = self._source_exchanges(source, buffer, box, spans)
             for exchange in exchanges:
@@ -264,9 +255,7 @@ class StageSteps:
             out.append(Message(grid.rank(reader), self.tag, source, piece))
         for gather, (out, into) in groups.items():
             yield Exchange(tuple(out), tuple(into), gather.kind, gather.ranks)
-        ranks = (
-            self.collectives.all_to_all_ranks(source, self.at, inner) if sends and receives else ()
-        )
+        ranks = self.collectives.all_to_all_ranks(source, self.at, inner) if sends and receives else ()
         kind = "all-to-all" if ranks else ""
         yield Exchange(tuple(sends), tuple(receives), kind, ranks)
 
@@ -347,9 +336,7 @@ class StageSteps:
         target = self.buffers[stage.name]
         first = all(intersection(box, other) is None for other in self.computed)
         self.computed.add(box)
-        reads = tuple(
-            (s, self.buffers[s]) for s in stage.sources if stage.read_box(s, spans) is not None
-        )
+        reads = tuple((s, self.buffers[s]) for s in stage.sources if stage.read_box(s, spans) is not None)
         run = Run(stage.name, tuple(ranges.items()), reads, target, box)
         if stage.combine is None or stage.levels[stage.name] == len(spans) or first:
             self.steps.append(run)
@@ -382,9 +369,7 @@ class StageSteps:
             members = set(collective.ranks)
             gathered = [m for m in receives if m.rank in members]
             receives = [m for m in receives if m.rank not in members]
-            self._append_exchanges(
-                Exchange(tuple(sends), tuple(gathered), collective.kind, collective.ranks)
-            )
+            self._append_exchanges(Exchange(tuple(sends), tuple(gathered), collective.kind, collective.ranks))
             sends = []
         buffers = [m for m in receives if m.buffer != name]
         self.steps += [Allocate(m.buffer, name, m.box) for m in buffers]
@@ -412,9 +397,7 @@ class StageSteps:
             allocated.append(buffer)
             return buffer
 
-        result = (
-            name if is_final or received_box is None else allocate(f"{name} in all", received_box)
-        )
+        result = name if is_final or received_box is None else allocate(f"{name} in all", received_box)
         for n, step in enumerate(steps):
             if isinstance(step, Gather):
                 self._append_exchanges(self._gather_exchange(step, result))
@@ -433,12 +416,7 @@ class StageSteps:
         """The exchange by which each rank of a group receives all parts in a buffer."""
         me = self.layout.grid.rank(self.at)
         sent_parts = [part for rank, part in gather.parts if rank == me]
-        sends = [
-            Message(r, self.tag, buffer, part)
-            for part in sent_parts
-            for r in gather.ranks
-            if r != me
-        ]
+        sends = [Message(r, self.tag, buffer, part) for part in sent_parts for r in gather.ranks if r != me]
         receives = [Message(r, self.tag, buffer, part) for r, part in gather.parts if r != me]
         return Exchange(tuple(sends), tuple(receives), gather.kind, gather.ranks)
 
@@ -484,9 +462,7 @@ class StageSteps:
             for n, (p, size) in enumerate(zip(self.at, self.layout.grid.shape, strict=True))
         )
         owned_box, depth = self.layout.owned(name, self.at), self.stage.levels[name]
-        for writer, inner, box in self._accesses(
-            candidates, depth, owned_box, self.stage.written_box
-        ):
+        for writer, inner, box in self._accesses(candidates, depth, owned_box, self.stage.written_box):
             accesses.setdefault(inner, []).append((writer, box))
         return accesses
 

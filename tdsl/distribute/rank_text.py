@@ -165,9 +165,7 @@ class RankText:
     def pack(self, parts: list[str]) -> str:
         """An expression for parts of buffers in one contiguous array."""
         flat = ", ".join(f"{part}.ravel()" for part in parts)
-        return (
-            f"np.concatenate([{flat}])" if len(parts) > 1 else f"np.ascontiguousarray({parts[0]})"
-        )
+        return f"np.concatenate([{flat}])" if len(parts) > 1 else f"np.ascontiguousarray({parts[0]})"
 
     def allocate(self, shape: tuple[int, ...], like: str) -> str:
         """Write the allocation of an array with the element type of `like`; returns its name."""
@@ -181,11 +179,7 @@ class RankText:
         (combined,) = self._combine(step.source).exprs
         assert isinstance(combined, Binary), "MPI has an operator for it"
         op = f"op=MPI.{OPERATORS[combined.op]}"
-        boxes = (
-            [part for part in step.parts if part is not None]
-            if kind == "reduce-scatter"
-            else [step.box]
-        )
+        boxes = [part for part in step.parts if part is not None] if kind == "reduce-scatter" else [step.box]
         packed = self.pack([self.parts(step.source, box)[0] for box in boxes])
         part, into = step.parts[n], "None"
         if part is not None or kind == "reduce-scatter":
@@ -219,15 +213,11 @@ class RankText:
                 if part.endswith("]"):
                     target = self.allocate(stored_shape(m.box), part)
                     copies.append(f"{part} = {target}")
-                w.line(
-                    f"{requests}.append(comm.Irecv({target}, source={m.rank}, tag={m.tag % TAGS}))"
-                )
+                w.line(f"{requests}.append(comm.Irecv({target}, source={m.rank}, tag={m.tag % TAGS}))")
         for m in step.sends:
             for part in self.parts(m.buffer, m.box):
                 packed = f"np.ascontiguousarray({part})"
-                w.line(
-                    f"{requests}.append(comm.Isend({packed}, dest={m.rank}, tag={m.tag % TAGS}))"
-                )
+                w.line(f"{requests}.append(comm.Isend({packed}, dest={m.rank}, tag={m.tag % TAGS}))")
         return copies
 
     def broadcast(self, step: Exchange, requests: str) -> list[str]:
@@ -237,9 +227,7 @@ class RankText:
         copies = []
         for part in self.parts(m.buffer, m.box):
             given = self.pack([part]) if step.sends else self.allocate(stored_shape(m.box), part)
-            self.writer.line(
-                f"{requests}.append({self.group(step.ranks)}.Ibcast({given}, root={root}))"
-            )
+            self.writer.line(f"{requests}.append({self.group(step.ranks)}.Ibcast({given}, root={root}))")
             if not step.sends:
                 copies.append(f"{self._as_slice(part)} = {given}")
         return copies
@@ -291,9 +279,7 @@ class RankText:
         arguments = {
             parameter: name
             for tensor, buffer in step.reads
-            for parameter, name in zip(
-                components(program, tensor), self.arrays(buffer), strict=True
-            )
+            for parameter, name in zip(components(program, tensor), self.arrays(buffer), strict=True)
         }
         boxes = {tensor: self.boxes[name] for tensor, name in step.reads}
         function, takes = self.kernels.call(step, boxes)

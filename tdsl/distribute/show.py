@@ -56,13 +56,9 @@ def show_step(step: Step) -> str:
             return f"merge [{show_box(box)}] of {source!r} into {target!r}"
         case Exchange(sends, receives, collective, ranks):
             among = f", {collective} among {', '.join(map(str, ranks))}" if collective else ""
-            lines = [
-                f"send {m.buffer!r}[{show_box(m.box)}] to {m.rank}, tag {m.tag}{among}"
-                for m in sends
-            ]
+            lines = [f"send {m.buffer!r}[{show_box(m.box)}] to {m.rank}, tag {m.tag}{among}" for m in sends]
             lines += [
-                f"receive {m.buffer!r}[{show_box(m.box)}] from {m.rank}, tag {m.tag}{among}"
-                for m in receives
+                f"receive {m.buffer!r}[{show_box(m.box)}] from {m.rank}, tag {m.tag}{among}" for m in receives
             ]
             return "\n".join(lines)
         case Start(exchange, handle):

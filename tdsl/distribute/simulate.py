@@ -41,9 +41,7 @@ def simulate(workers: Sequence[Worker]) -> Traffic:
             case Reduction(step):
                 others = (waiting.get(r) for r in step.ranks)
                 key = step.tag, step.ranks  # the phases of a reduction have one tag
-                return all(
-                    isinstance(o, Reduction) and (o.step.tag, o.step.ranks) == key for o in others
-                )
+                return all(isinstance(o, Reduction) and (o.step.tag, o.step.ranks) == key for o in others)
 
     ready = list(range(len(runs)))
     while ready:
@@ -94,11 +92,7 @@ def _reduce(
         return
     kind, receivers = (
         reduction.step.collective,
-        [
-            r
-            for r, p in zip(reduction.step.ranks, reduction.step.parts, strict=True)
-            if p is not None
-        ],
+        [r for r, p in zip(reduction.step.ranks, reduction.step.parts, strict=True) if p is not None],
     )
     n = receivers.index(rank) if kind == "reduce-scatter" else 0
     so_far: Array | None = None

@@ -47,9 +47,7 @@ class SpecialisedProgram:
         symbolic: State,
     ) -> None:
         program = state.program
-        computed = {
-            n: tuple((lo, hi + 1) for lo, hi in box) for n, box in realised_boxes(program).items()
-        }
+        computed = {n: tuple((lo, hi + 1) for lo, hi in box) for n, box in realised_boxes(program).items()}
         self.state = state
         self.stages = stages_of(state, computed)
         for stage in self.stages:
@@ -84,9 +82,7 @@ class SpecialisedProgram:
             lower_bound_of(self.stages, tensors, grid.size),
         )
         name = self.state.program.name
-        return Plan(
-            name, grid, tensors, self.outputs, notes, self._rank, symbolic, lower_bound, idle
-        )
+        return Plan(name, grid, tensors, self.outputs, notes, self._rank, symbolic, lower_bound, idle)
 
     def _rank(self, rank: int) -> RankPlan:
         return plan_rank(self.layout, self.stages, self.inputs, self.outputs, rank)
@@ -178,9 +174,7 @@ class SpecialisedProgram:
 
 def _input_boxes(program: Program, computed: Mapping[str, Box]) -> dict[str, Box]:
     """The boxes of the inputs, and of the empty outputs, which no stage computes."""
-    boxes: dict[str, Box] = {
-        t.name: tuple((0, extent(e, {})) for e in t.shape) for t in program.inputs
-    }
+    boxes: dict[str, Box] = {t.name: tuple((0, extent(e, {})) for e in t.shape) for t in program.inputs}
     for name in set(program.outputs) - set(computed):
         box = program.func(name).output_box(None)
         boxes[name] = tuple((extent(lo, {}), extent(lo, {}) + extent(e, {})) for lo, e in box)

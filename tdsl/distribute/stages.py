@@ -109,9 +109,7 @@ class Stage:
     def dims(self) -> tuple[str | None, ...]:
         """The variable of each dimension of the results; None where an iteration may write all of it."""
         free = self.definition.free
-        return tuple(
-            e.name if isinstance(e, Var) and e.name in free else None for e in self.definition.index
-        )
+        return tuple(e.name if isinstance(e, Var) and e.name in free else None for e in self.definition.index)
 
     @property
     def points(self) -> tuple[tuple[str, Span], ...]:
@@ -163,16 +161,10 @@ class Stage:
             d = self.definition
             reads = self._reads[tensor]
             if reads is None:
-                region = required_boxes(self.func, self.number, self.inside, intervals(ranges)).get(
-                    tensor
-                )
+                region = required_boxes(self.func, self.number, self.inside, intervals(ranges)).get(tensor)
                 self._boxes[key] = None if region is None else int_box(region)
             else:
-                inside = (
-                    restrict_ranges(intervals(ranges), d.where)
-                    if d.where != TRUE
-                    else intervals(ranges)
-                )
+                inside = restrict_ranges(intervals(ranges), d.where) if d.where != TRUE else intervals(ranges)
                 alive = not any(map(_is_empty, inside.values()))
                 self._boxes[key] = self._axes(tensor, reads, inside) if alive else None
         return self._boxes[key]
@@ -186,9 +178,7 @@ class Stage:
             key = (tensor, n, *(ranges.get(name) for name in names))
             if key not in self._spans:
                 dealt = dict(self.state.placed)[tensor].cyclic_size(n) is not None
-                self._spans[key] = _accessed_span(
-                    list(indices), ranges, where, around_ends=not dealt
-                )
+                self._spans[key] = _accessed_span(list(indices), ranges, where, around_ends=not dealt)
             spans.append(self._spans[key])
         return tuple(spans)
 
@@ -206,9 +196,7 @@ class Stage:
             ):  # fmt: skip
                 reads = tuple(r for r in d.reads if r.name == tensor)
                 self._reads[tensor] = reads
-                names = {v for r in reads for e in r.index for v in variables(e)} | variables(
-                    d.where
-                )
+                names = {v for r in reads for e in r.index for v in variables(e)} | variables(d.where)
             self._dependencies[tensor] = tuple(name for name in d.variables if name in names)
         return self._dependencies[tensor]
 
@@ -230,9 +218,7 @@ def _accessed_span(
     extents = {wrapped[1] for wrapped in wraps if wrapped is not None}
     if not around_ends or len(extents) != 1 or not (first >= 0 and {behind} == extents):
         return first, behind
-    plain = (
-        e if wrapped is None else wrapped[0] for e, wrapped in zip(indices, wraps, strict=True)
-    )
+    plain = (e if wrapped is None else wrapped[0] for e, wrapped in zip(indices, wraps, strict=True))
     ends = [interval_where(e, ranges, where) for e in plain]
     if any(not isinstance(end, Const) for both in ends for end in both):
         return first, behind
@@ -298,9 +284,7 @@ def derived_variables(
     """The variables of a definition in terms of its loops where a box is computed, and the loops' ranges."""
     bounds = bounds_of(f, f.definitions[definition], box)
     related = relate(nest, bounds)
-    ends: dict[str, Interval] = {
-        name: (lo, subtract(add(lo, n), ONE)) for name, (lo, n) in bounds.items()
-    }
+    ends: dict[str, Interval] = {name: (lo, subtract(add(lo, n), ONE)) for name, (lo, n) in bounds.items()}
     parts = []
     for name, root in related.roots.items():
         loops = frozenset(variables(root))

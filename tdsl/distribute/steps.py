@@ -213,9 +213,7 @@ def reduction_elements(step: Reduce, rank: int) -> tuple[int, int]:
     if step.collective == "all-reduce":
         return reduction_volume("all-reduce", members, whole, part_size(whole, members, n))
     part = step.parts[n]
-    return reduction_volume(
-        step.collective, members, whole, 0 if part is None else element_count(part)
-    )
+    return reduction_volume(step.collective, members, whole, 0 if part is None else element_count(part))
 
 
 def cost(plan: RankPlan, sizes: dict[str, int]) -> Cost:
@@ -234,9 +232,7 @@ def cost(plan: RankPlan, sizes: dict[str, int]) -> Cost:
                     peak, peak_step = sum(buffer_bytes.values()), number
             case Free(buffer):
                 del buffer_bytes[buffer]
-            case Exchange(sends, receives, collective) | Start(
-                Exchange(sends, receives, collective)
-            ):
+            case Exchange(sends, receives, collective) | Start(Exchange(sends, receives, collective)):
                 sent += sum(element_count(m.box) * sizes[tensors[m.buffer]] for m in sends)
                 messages += min(len(receives), 1) if collective else len(receives)
                 for m in receives:

@@ -73,9 +73,7 @@ def task(stage: Stage, run: Run, boxes: Mapping[str, Box]) -> State:
         buffer_boxes = {**boxes, f.name: run.box}
         d = map_expressions(
             d,
-            lambda e: simplify(
-                _read_buffers(substitute(e, moved), buffer_boxes, names, runs), known
-            ),
+            lambda e: simplify(_read_buffers(substitute(e, moved), buffer_boxes, names, runs), known),
         )
         index = tuple(subtract(e, const(lo)) for e, (lo, _) in zip(d.index, run.box, strict=True))
         return replace(d, index=tuple(map(simplify, index)), ranges=spans)
@@ -86,9 +84,7 @@ def task(stage: Stage, run: Run, boxes: Mapping[str, Box]) -> State:
         assert stage.combine is not None
         first = replace(first, values=stage.combine.init)
     definitions = tuple(localise(d) for d in (first, *updates))
-    local_func = replace(
-        f, definitions=definitions, limits=natural, natural=natural, declared=False
-    )
+    local_func = replace(f, definitions=definitions, limits=natural, natural=natural, declared=False)
     inside = tuple(g.map_expressions(of_buffers) for g in reversed(stage.inside))
     inputs = tuple(
         Input(part, tuple(map(const, stored_shape(boxes[name]))), dtype)
@@ -97,9 +93,7 @@ def task(stage: Stage, run: Run, boxes: Mapping[str, Box]) -> State:
         for part, dtype in zip(names[name], dtypes_of(program, name), strict=True)
     )
     parameters = (*(t.name for t in inputs), *(s.name for s in program.scalars))
-    local = Program(
-        f.name, inputs, program.scalars, (*inside, local_func), (f.name,), parameters, (f.name,)
-    )
+    local = Program(f.name, inputs, program.scalars, (*inside, local_func), (f.name,), parameters, (f.name,))
     plans = [(g.name, _inner_plan(stage, state.plan(g.name))) for g in inside]
     return State(local, (*plans, (f.name, _stage_plan(stage, local_func))))
 
@@ -157,9 +151,7 @@ def dtypes_of(program: Program, name: str) -> tuple[DType, ...]:
 
 def _inner_plan(stage: Stage, plan: FuncPlan) -> FuncPlan:
     """The plan of a func inside of a stage; computed or stored at a fixed loop becomes at the root."""
-    if isinstance(plan.place, At) and _is_fixed(
-        stage, plan.place.level.func, plan.place.level.loop
-    ):
+    if isinstance(plan.place, At) and _is_fixed(stage, plan.place.level.func, plan.place.level.loop):
         plan = replace(plan, place=Root())
     if plan.store is not None and _is_fixed(stage, plan.store.func, plan.store.loop):
         plan = replace(plan, store=None)
@@ -172,9 +164,7 @@ def _is_fixed(stage: Stage, func: str, loop: str) -> bool:
 
 def _stage_plan(stage: Stage, func: FuncDef) -> FuncPlan:
     plan = stage.state.plan(stage.name)
-    nest = inner_nest(
-        plan.nests[stage.number], stage.outer, func.definitions[stage.number].variables
-    )
+    nest = inner_nest(plan.nests[stage.number], stage.outer, func.definitions[stage.number].variables)
     fresh = fresh_plan(func)
     local = replace(
         plan,
@@ -188,9 +178,7 @@ def _stage_plan(stage: Stage, func: FuncDef) -> FuncPlan:
     local = local.with_nest(stage.number, nest)
     if stage.number:
         local = local.with_nest(0, fresh.nests[0])
-    is_default = replace(local, scheduled=False, place=None, loc=None) == fresh.with_nest(
-        stage.number, nest
-    )
+    is_default = replace(local, scheduled=False, place=None, loc=None) == fresh.with_nest(stage.number, nest)
     only_renames = all(isinstance(r, Rename) for r in nest.relations)
     if is_default and only_renames and all(x.kind == SERIAL for x in nest.loops):
         return fresh

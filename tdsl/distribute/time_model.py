@@ -108,9 +108,7 @@ class TimeModel:
         self.collectives: dict[tuple[int, tuple[int, ...]], PendingCollective] = {}
         self.posted = [0] * len(ranks)  # messages started so far by each rank
         self.free_at: dict[Port, float] = {}  # the time at which a link becomes free
-        self.waiting: dict[
-            Port, set[Key]
-        ] = {}  # messages with both sides ready that wait for free links
+        self.waiting: dict[Port, set[Key]] = {}  # messages with both sides ready that wait for free links
         self.slices: list[Slice] = []
         self._events: list[tuple[float, int, Key | tuple[int, tuple[int, ...]] | Port]] = []
         self._count = itertools.count()
@@ -152,9 +150,7 @@ class TimeModel:
                     self._compute(rank, what, size / self.machine.memory, size)
                 case Run(func, ranges):
                     points = math.prod(hi - lo for _, (lo, hi) in ranges)
-                    self._compute(
-                        rank, func, points * self.operations[func] / self.machine.operations
-                    )
+                    self._compute(rank, func, points * self.operations[func] / self.machine.operations)
                 case Exchange():
                     self._post(rank, step, -1)
                     if self._must_wait(rank, -1):
@@ -191,9 +187,7 @@ class TimeModel:
             m = (step.sends or step.receives)[0]
             root = rank if step.sends else m.rank
             size = self._size(rank, m)
-            volumes = dict.fromkeys(step.ranks, (0, size)) | {
-                root: (size * (len(step.ranks) - 1), 0)
-            }
+            volumes = dict.fromkeys(step.ranks, (0, size)) | {root: (size * (len(step.ranks) - 1), 0)}
             name = f"broadcast {self.tensors[rank][m.buffer]}"
             hops = math.ceil(math.log2(len(step.ranks)))
             self._join(rank, m.tag, PendingCollective(name, step.ranks, hops, volumes), handle)
@@ -203,9 +197,7 @@ class TimeModel:
         sides += [((m.rank, rank, m.tag), m) for m in step.receives]
         for key, m in sides:
             if key not in self.pending:
-                self.pending[key] = PendingMessage(
-                    self.tensors[rank][m.buffer], self._size(rank, m)
-                )
+                self.pending[key] = PendingMessage(self.tensors[rank][m.buffer], self._size(rank, m))
             link = self.pending[key]
             link.ready[rank] = (self.now[rank], handle)
             self.posted[rank] += 1
@@ -317,9 +309,7 @@ def crossed_level(grid: Grid, ranks: tuple[int, ...]) -> int:
     (1, 0)
     """
     coordinates = [grid.coordinates(r) for r in ranks]
-    axis = next(
-        (n for n, along in enumerate(zip(*coordinates, strict=True)) if len(set(along)) > 1), 0
-    )
+    axis = next((n for n, along in enumerate(zip(*coordinates, strict=True)) if len(set(along)) > 1), 0)
     return next(n for n, behind in enumerate(itertools.accumulate(grid.depths)) if axis < behind)
 
 

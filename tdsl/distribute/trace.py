@@ -45,9 +45,7 @@ def model_parameters(
     levels_of: list[tuple[float, ...]] = []
     for name, value in (("latency", latency), ("bandwidth", bandwidth)):
         count = len(grid.depths)
-        numbers: tuple[Any, ...] = (
-            tuple(value) if isinstance(value, list | tuple) else (value,) * count
-        )
+        numbers: tuple[Any, ...] = tuple(value) if isinstance(value, list | tuple) else (value,) * count
         least = 0.0 if name == "latency" else math.ulp(0.0)
         fits = all(isinstance(x, int | float) and x >= least for x in numbers)
         if len(numbers) != count or not fits:
@@ -79,9 +77,7 @@ def operations_per_point(stage: Stage) -> float:
 def measured_slices(plan: Plan, marks: Iterable[Array]) -> list[Slice]:
     """The slices of a run; `marks` has for each rank the times of its steps in s, and the end of the last."""
     return [
-        s
-        for rank_plan, when in zip(plan, marks, strict=True)
-        for s in _rank_slices(plan, rank_plan, when)
+        s for rank_plan, when in zip(plan, marks, strict=True) for s in _rank_slices(plan, rank_plan, when)
     ]
 
 

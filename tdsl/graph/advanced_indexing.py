@@ -91,8 +91,7 @@ def _expand_ellipsis(x: Symbol, parts: list[Any]) -> list[Any]:
     missing = x.ndim - sum(p is not None and p is not Ellipsis for p in parts)
     if missing < 0:
         raise IndexBoundError(
-            f"too many indices for array: array is {x.ndim}-dimensional, "
-            f"but {x.ndim - missing} were indexed",
+            f"too many indices for array: array is {x.ndim}-dimensional, but {x.ndim - missing} were indexed",
             loc=here(),
             label="this index",
             hint=f"the array has shape {x.shape}",
@@ -106,9 +105,7 @@ def _gather(x: Symbol, arrays: dict[int, Any], first: int, mode: str) -> Symbol:
     index_shape = broadcast_shape(np.take, [np.shape(a) for a in arrays.values()], 0)
     other_extents = [n for axis, n in enumerate(x.shape) if axis not in arrays]
     result_shape = (*other_extents[:first], *index_shape, *other_extents[first:])
-    checked = {
-        n: _checked_indices(at, n, x.shape[n]) for n, at in arrays.items() if mode == "raise"
-    }
+    checked = {n: _checked_indices(at, n, x.shape[n]) for n, at in arrays.items() if mode == "raise"}
     if 0 in result_shape:
         return full(x.trace, "take", result_shape, 0, from_numpy(x.dtype))
     index, stop = index_variables(len(result_shape)), first + len(index_shape)
@@ -140,9 +137,7 @@ def _checked_indices(indices: Any, axis: int, extent: int) -> Any:
     values = np.asarray(indices)
     outside = values[(values < -extent) | (values >= extent)]
     if outside.size:
-        raise _out_of_bounds(
-            _OUT_OF_BOUNDS.format(axis=axis, extent=extent).format(outside.flat[0])
-        )
+        raise _out_of_bounds(_OUT_OF_BOUNDS.format(axis=axis, extent=extent).format(outside.flat[0]))
     if isinstance(indices, int):
         return indices % extent
     return np.where(indices < 0, indices + extent, indices) if (indices < 0).any() else indices

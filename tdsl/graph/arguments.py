@@ -55,10 +55,7 @@ def wrong_arguments_error(
 
 def _parameter_texts(implementation: Callable[..., Any]) -> list[str]:
     parameters = inspect.signature(implementation).parameters.values()
-    return [
-        p.name if p.default in (p.empty, np._NoValue) else f"{p.name}={p.default}"
-        for p in parameters
-    ]
+    return [p.name if p.default in (p.empty, np._NoValue) else f"{p.name}={p.default}" for p in parameters]
 
 
 def refuse_options(function: Callable[..., Any], options: Mapping[str, Any]) -> None:

@@ -29,9 +29,7 @@ def concatenate(
     if axis is None:
         parts, axis = [p.reshape(-1) for p in parts], 0
     try:
-        example = np.concatenate(
-            [np.broadcast_to(np.empty((), p.dtype), p.shape) for p in parts], axis
-        )
+        example = np.concatenate([np.broadcast_to(np.empty((), p.dtype), p.shape) for p in parts], axis)
     except (ValueError, TypeError) as error:
         raise ShapeError(
             f"{name_of(function)}: {error}",

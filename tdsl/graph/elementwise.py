@@ -26,9 +26,7 @@ def apply_ufunc(
     Broadcasting and type promotion are NumPy's. ShapeError if the shapes do not broadcast, TypeMismatch if
     tdsl has no such function.
     """
-    return map_elements(
-        trace, ufunc, args, lambda *values: call_ufunc(ufunc, method, values, options)
-    )
+    return map_elements(trace, ufunc, args, lambda *values: call_ufunc(ufunc, method, values, options))
 
 
 def map_elements(
@@ -42,10 +40,7 @@ def map_elements(
         for a, name in zip({id(a): a for a in arrays}.values(), "abcd", strict=False)
     }
     index = index_variables(len(shape))
-    values = [
-        broadcast_read(tensors[id(a)], a.shape, shape, index) if id(a) in tensors else a
-        for a in args
-    ]
+    values = [broadcast_read(tensors[id(a)], a.shape, shape, index) if id(a) in tensors else a for a in args]
     result = value(*values)
     result_type = from_numpy(function(*(_empty(a) for a in args)).dtype)
     out = Func(function.__name__)
@@ -138,6 +133,4 @@ def broadcast_read(
     """
     left = len(result_shape) - len(shape)
     axes = zip(shape, result_shape[left:], index[left:], strict=True)
-    return tensor[
-        (*(0 if extent != result_extent else i for extent, result_extent, i in axes), *inner)
-    ]
+    return tensor[(*(0 if extent != result_extent else i for extent, result_extent, i in axes), *inner)]

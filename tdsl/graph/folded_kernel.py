@@ -64,9 +64,7 @@ class FoldedKernel:
                 cache[key] = tuple(aligned_empty(s, d) for s, d in _output_specs(once))
                 once(*_select_inputs(once, self.parameters, inputs), out=cache[key])
             arrays |= zip(once.state.program.outputs, cache[key], strict=True)
-        return tuple(
-            arrays[arg.name] for arg in self.per_call.signature.inputs if arg.name in arrays
-        )
+        return tuple(arrays[arg.name] for arg in self.per_call.signature.inputs if arg.name in arrays)
 
     def _once_key(self, once: Compiled, inputs: Sequence[Any]) -> OnceKey:
         arrays = _select_inputs(once, self.parameters, inputs)
@@ -84,9 +82,7 @@ def _output_specs(once: Compiled) -> list[tuple[tuple[int, ...], np.dtype[Any]]]
     return [(output_shape(signature, arg, {}), arg.dtype.numpy) for arg in signature.outputs]
 
 
-def _select_inputs(
-    compiled: Compiled, parameters: Sequence[str], values: Sequence[T]
-) -> tuple[T, ...]:
+def _select_inputs(compiled: Compiled, parameters: Sequence[str], values: Sequence[T]) -> tuple[T, ...]:
     by_parameter = dict(zip(parameters, values, strict=True))
     names = (arg.name for arg in compiled.signature.inputs)
     return tuple(by_parameter[n] for n in names if n in by_parameter)
@@ -99,9 +95,7 @@ def compile_kernel(program: Program, compiled: Compiled | None, target: Target) 
         if kernel.once:
             return kernel
         program = mark_constants(program, ())
-    return FoldedKernel(
-        program.parameters, compiled or compile(Schedule.of_program(program), target=target)
-    )
+    return FoldedKernel(program.parameters, compiled or compile(Schedule.of_program(program), target=target))
 
 
 def scheduled_kernel(call: Call) -> FoldedKernel:

@@ -78,12 +78,8 @@ def _copy(a: Any, order: Any = None, subok: Any = None) -> Symbol:
     return record_copy(a)
 
 
-def _full_like(
-    a: Any, fill_value: Any, dtype: Any = None, *, shape: Any = None
-) -> np.ndarray[Any, Any]:
-    return np.full(
-        a.shape if shape is None else shape, fill_value, a.dtype if dtype is None else dtype
-    )
+def _full_like(a: Any, fill_value: Any, dtype: Any = None, *, shape: Any = None) -> np.ndarray[Any, Any]:
+    return np.full(a.shape if shape is None else shape, fill_value, a.dtype if dtype is None else dtype)
 
 
 FUNCTIONS: Mapping[NumpyFunction, NumpyFunction] = {
@@ -116,9 +112,7 @@ FUNCTIONS: Mapping[NumpyFunction, NumpyFunction] = {
 }
 
 
-def numpy_function(
-    function: NumpyFunction, args: tuple[Any, ...], options: Mapping[str, Any]
-) -> Any:
+def numpy_function(function: NumpyFunction, args: tuple[Any, ...], options: Mapping[str, Any]) -> Any:
     """Calls a function of NumPy on arrays of a graph; TypeMismatch for a function without implementation."""
     implementation = FUNCTIONS.get(function)
     if implementation is None:
@@ -157,6 +151,4 @@ def numpy_ufunc(
     return apply_ufunc(trace, ufunc, method, arrays, options)
 
 
-NUMPY = NumpyFunctions(
-    numpy_ufunc, numpy_function, record_copy, convert, advanced_indexing.index_by_arrays
-)
+NUMPY = NumpyFunctions(numpy_ufunc, numpy_function, record_copy, convert, advanced_indexing.index_by_arrays)

@@ -47,9 +47,7 @@ def separate_groups(calls: Sequence[Call], outputs: Sequence[Source]) -> Groups:
 def fuse_elementwise(calls: Sequence[Call], outputs: Sequence[Source]) -> Groups:
     """The groups of a graph with element-wise calls fused into their producers, in an executable order."""
     numbers = sorted(needed_calls(calls, outputs))
-    bases = [base_of(s) for n in numbers for s in set(sources(calls[n]))] + [
-        base_of(s) for s in outputs
-    ]
+    bases = [base_of(s) for n in numbers for s in set(sources(calls[n]))] + [base_of(s) for s in outputs]
     uses = Counter(bases)
     groups: list[list[int]] = []
     group_of: dict[int, int] = {}
@@ -111,12 +109,9 @@ def _reads_elementwise(call: Call, source: Source) -> bool:
         if argument == source
     }
     program = call.compiled.state.program
-    reads = [
-        (f, r) for f in program.funcs for r in reads_in(f.definitions[0].values) if r.name in names
-    ]
+    reads = [(f, r) for f in program.funcs for r in reads_in(f.definitions[0].values) if r.name in names]
     return bool(reads) and all(
-        r.index == tuple(Var(v) for v in f.variables) and f.name in program.outputs
-        for f, r in reads
+        r.index == tuple(Var(v) for v in f.variables) and f.name in program.outputs for f, r in reads
     )
 
 

@@ -69,8 +69,7 @@ def assign_offsets(buffers: Mapping[Key, LiveBuffer]) -> MemoryPlan[Key]:
         offsets[key] = offset
     first_steps = {buffer.first for buffer in buffers.values()}
     live_bytes = [
-        sum(_aligned(n.nbytes) for n in buffers.values() if n.first <= s <= n.last)
-        for s in first_steps
+        sum(_aligned(n.nbytes) for n in buffers.values() if n.first <= s <= n.last) for s in first_steps
     ]
     peak = max((offsets[key] + _aligned(buffers[key].nbytes) for key in offsets), default=0)
     unshared_bytes = sum(_aligned(n.nbytes) for n in buffers.values())

@@ -147,9 +147,7 @@ class _Merger:
         self._used_names.add(name)
         return name
 
-    def _rewrite(
-        self, names: dict[str, str], arguments: dict[str, Operand]
-    ) -> Callable[[Expr], Expr]:
+    def _rewrite(self, names: dict[str, str], arguments: dict[str, Operand]) -> Callable[[Expr], Expr]:
         """A function that rewrites an expression of the call's program for the merged program."""
 
         def read(name: str, index: tuple[Expr, ...], n: Read | Param) -> Expr:
@@ -167,9 +165,7 @@ class _Merger:
                     loc=n.loc,
                 )
             f, component = producer
-            offset_index = (
-                add(lo, e) for (lo, _), e in zip(f.output_box(None), index, strict=True)
-            )
+            offset_index = (add(lo, e) for (lo, _), e in zip(f.output_box(None), index, strict=True))
             return Read(f.name, tuple(offset_index), component, n.dtype, loc=n.loc)
 
         def visit(n: Node) -> Node:

@@ -61,11 +61,7 @@ def _with_copies(plan: Plan) -> tuple[Trace, list[Result]]:
     while len(outputs) < len(plan.sources):
         source = plan.sources[len(outputs)]
         results = _func_results(trace, source) if isinstance(source, Result) else ()
-        if (
-            results
-            and results == plan.sources[len(outputs) :][: len(results)]
-            and source not in outputs
-        ):
+        if results and results == plan.sources[len(outputs) :][: len(results)] and source not in outputs:
             outputs += results
         else:
             spec = source.spec if isinstance(source, View) else trace.spec_of(source)
@@ -92,9 +88,7 @@ def _exchanged_results(plan: Plan, trace: Trace, outputs: Sequence[Result]) -> s
     group_of = {n: group for group in plan.groups for n in group}
     numbers = sorted(needed_calls(trace.calls, outputs))
     reads = {(group_of.get(n), base_of(s)) for n in numbers for s in sources(trace.calls[n])}
-    return {
-        base for group, base in reads if isinstance(base, Result) and group_of[base.call] != group
-    }
+    return {base for group, base in reads if isinstance(base, Result) and group_of[base.call] != group}
 
 
 def _unread_arguments(

@@ -115,11 +115,7 @@ def plan_memory(
         if isinstance(base, Result):
             last[base] = len(steps)
     return assign_offsets(
-        {
-            r: LiveBuffer(results[r].nbytes, first[r], last[r])
-            for r in first
-            if r not in outputs.direct
-        }
+        {r: LiveBuffer(results[r].nbytes, first[r], last[r]) for r in first if r not in outputs.direct}
     )
 
 
@@ -179,18 +175,12 @@ class Plan:
         check_outputs_disjoint(written_arrays)
         memory = {arg.name: array for arg, array in written_arrays}
         output_arrays = [
-            memory[arg.name]
-            if arg.name in memory
-            else new_output(shapes[arg.name], arg.dtype.numpy)
+            memory[arg.name] if arg.name in memory else new_output(shapes[arg.name], arg.dtype.numpy)
             for arg in signature.outputs
         ]
         # a result may be written to the memory of an output of another shape, which must be contiguous
-        targets = [
-            x if x.flags.c_contiguous else np.empty_like(x, order="C") for x in output_arrays
-        ]
-        assert self._entry(
-            *copy_overlapping(inputs, [array for _, array in written_arrays]), *targets
-        )
+        targets = [x if x.flags.c_contiguous else np.empty_like(x, order="C") for x in output_arrays]
+        assert self._entry(*copy_overlapping(inputs, [array for _, array in written_arrays]), *targets)
         for array, target in zip(output_arrays, targets, strict=True):
             if array is not target:
                 array[...] = target
@@ -281,9 +271,7 @@ def show_plan(plan: Plan) -> str:
     )
     once = sum(bool(step.kernel.once) for step in plan.steps)
     if once:
-        lines.append(
-            f"once: {plan.program.folded_bytes:,} bytes for {counted(once, 'group')}, of constants"
-        )
+        lines.append(f"once: {plan.program.folded_bytes:,} bytes for {counted(once, 'group')}, of constants")
     return "\n".join([head, *lines, f"memory: {plan.memory}", *map(str, plan.trials)])
 
 
@@ -296,7 +284,5 @@ def _location(plan: Plan, result: Result) -> str:
 def _bytes_read(plan: Plan, step: Step) -> int:
     """The bytes of the arrays that a step reads, each array counted once."""
     sources_read = {x for x in step.inputs if isinstance(x, Source)}
-    specs = [
-        x.spec if isinstance(x, View) else plan.trace.spec_of(base_of(x)) for x in sources_read
-    ]
+    specs = [x.spec if isinstance(x, View) else plan.trace.spec_of(base_of(x)) for x in sources_read]
     return sum(spec.nbytes for spec in specs)

@@ -85,9 +85,7 @@ def trace_graph(
     names = _argument_paths(graph, args, kwargs)
     plan = Plan(trace, sources, groups(trace.calls, sources), names, graph.kernel)
     several = Nested(tuple, (), (Leaf(),) * max(len(outputs), 2))
-    return PlannedFunction(
-        plan, make_extractor(args, kwargs), structure, structure in (Leaf(), several)
-    )
+    return PlannedFunction(plan, make_extractor(args, kwargs), structure, structure in (Leaf(), several))
 
 
 def tune_plan(

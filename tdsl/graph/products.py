@@ -158,9 +158,7 @@ def _contract(
         texts.append("".join(letters[name] for name, k in zip(names, stored, strict=True) if k))
         operand = x if all(stored) else x[tuple(slice(None) if k else 0 for k in stored)]
         tensors[Tensor(f"a{len(texts)}", operand.shape, from_numpy(x.dtype))] = operand
-    result_type = (
-        element_type(dtype) if dtype is not None else reduce(promote, (t.dtype for t in tensors))
-    )
+    result_type = element_type(dtype) if dtype is not None else reduce(promote, (t.dtype for t in tensors))
     text = f"{','.join(texts)}->{''.join(letters[name] for name in result)}"
     contraction = language.einsum(text, *tensors, dtype=result_type.summed, name=function.__name__)
     if result_type != result_type.summed:

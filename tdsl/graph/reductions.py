@@ -115,9 +115,7 @@ ALIASES: Mapping[Any, Any] = {np.amax: np.max, np.amin: np.min}
 NORMS: Mapping[Any, ReductionRule] = {
     None: ReductionRule(lambda x, domain: sqrt(domain.reduce("sum", x * x))),
     1: ReductionRule(lambda x, domain: domain.reduce("sum", absolute(x))),
-    np.inf: ReductionRule(
-        lambda x, domain: maximum(domain.reduce("max", absolute(x)), 0)
-    ),  # of nothing 0
+    np.inf: ReductionRule(lambda x, domain: maximum(domain.reduce("max", absolute(x)), 0)),  # of nothing 0
     -np.inf: ReductionRule(
         lambda x, domain: domain.reduce("min", absolute(x)), empty_error=MIN_RULE.empty_error
     ),
@@ -142,9 +140,7 @@ def call_reduction(function: Callable[..., Any], *args: Any, **options: Any) -> 
     ddof, dtype = arguments.pop("ddof", 0), arguments.pop("dtype", None)
     correction = arguments.pop("correction", ddof)
     refuse_options(function, arguments)
-    result = _result_type(
-        function, x, {} if dtype is None else {"dtype": element_type(dtype).numpy}
-    )
+    result = _result_type(function, x, {} if dtype is None else {"dtype": element_type(dtype).numpy})
     if function in POSITIONS:
         axis = axis if axis is None else axis_of(function, axis, x.ndim)
         if not x.ndim:
@@ -190,9 +186,7 @@ def call_ufunc_method(
             label="this call",
             hint=f"{method} is known of {', '.join(f'np.{u.__name__}' for u in functions) or 'no function'}",
         )
-    arguments = dict(zip(("a", "axis", "dtype", "out", "keepdims"), args, strict=False)) | dict(
-        options
-    )
+    arguments = dict(zip(("a", "axis", "dtype", "out", "keepdims"), args, strict=False)) | dict(options)
     arguments.setdefault("axis", 0)
     function = functions[ufunc]
     return (call_reduction if method == "reduce" else cumulate)(function, **arguments)
@@ -272,9 +266,7 @@ def cumulate(function: Callable[..., Any], *args: Any, **options: Any) -> Symbol
     if axis is None or not x.ndim:
         x, axis = x.reshape(-1), 0
     axis = axis_of(function, axis, x.ndim)
-    result = _result_type(
-        function, x, {} if dtype is None else {"dtype": element_type(dtype).numpy}
-    )
+    result = _result_type(function, x, {} if dtype is None else {"dtype": element_type(dtype).numpy})
     index = index_variables(x.ndim)
     a, out = Tensor("a", x.shape, from_numpy(x.dtype)), Func(function.__name__, shape=x.shape)
     out[index] = cast(a[index], result)

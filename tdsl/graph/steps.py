@@ -87,9 +87,7 @@ class StepsCode:
                 self._lines.append(f"{_name(result)} = r{n}.reshape({results[result].shape})")
         body = [self._call_line(n, step) for n, step in enumerate(steps)]
         body += [f"copyto(r{n}, {self._operand(source)})" for n, source in outputs.copied.items()]
-        parameters = [f"p{n}" for n in range(arguments)] + [
-            f"r{n}" for n in range(len(outputs.specs))
-        ]
+        parameters = [f"p{n}" for n in range(arguments)] + [f"r{n}" for n in range(len(outputs.specs))]
         lines = [f"def run({', '.join(parameters)}):", *self._lines, *body]
         self.text = "\n    ".join([*lines, "return None"])
         self._code: CodeType = compile(self.text, "<steps of a graph>", "exec")
@@ -156,9 +154,7 @@ class StepsCode:
         ]
         inputs += [f"k{number}_{k}" for k in range(len(args) - len(inputs_given))]
         outputs = [self._operand(r) for r in step.outputs]
-        fallback = (
-            f"again({number}, ({''.join(f'{x}, ' for x in inputs)}), ({', '.join(outputs)},))"
-        )
+        fallback = f"again({number}, ({''.join(f'{x}, ' for x in inputs)}), ({', '.join(outputs)},))"
         return f"if f{number}({', '.join([*inputs, *outputs])}) is not True: {fallback}"
 
     def _operand(self, x: Operand) -> str:

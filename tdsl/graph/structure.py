@@ -130,14 +130,10 @@ class _Writer:
                 self._require(f"type({name}) is array")
                 self.leaves.append(name)
             case Static(kind, value, text):
-                is_equal = (
-                    f"{name}.hex() == {text!r}" if text else f"{name} == {self._literal(value)}"
-                )
+                is_equal = f"{name}.hex() == {text!r}" if text else f"{name} == {self._literal(value)}"
                 self._require(f"type({name}) is {self._literal(kind)} and {is_equal}")
             case Nested(kind, keys, parts):
-                self._require(
-                    f"type({name}) is {self._literal(kind)} and len({name}) == {len(parts)}"
-                )
+                self._require(f"type({name}) is {self._literal(kind)} and len({name}) == {len(parts)}")
                 for n, part in enumerate(parts):
                     element = f"x{self._parts}"
                     self._parts += 1
@@ -162,13 +158,9 @@ def is_array(x: Any) -> bool:
     """True for a NumPy array, and for an object with DLPack, the array interface or the buffer protocol."""
     if isinstance(x, np.ndarray):
         return True
-    if isinstance(
-        x, np.generic | str | bytes | int | float | complex | tuple | list | dict | type | None
-    ):
+    if isinstance(x, np.generic | str | bytes | int | float | complex | tuple | list | dict | type | None):
         return False
-    return (
-        hasattr(x, "__dlpack__") or hasattr(x, "__array_interface__") or isinstance(x, memoryview)
-    )
+    return hasattr(x, "__dlpack__") or hasattr(x, "__array_interface__") or isinstance(x, memoryview)
 
 
 def is_array_or_type(x: Any) -> bool:

@@ -198,9 +198,7 @@ class Symbol(Suggesting):
         items = tuple(int(item) if isinstance(item, np.integer) else item for item in items)
         for item in items:
             basic = item is None or item is Ellipsis or isinstance(item, int | slice)
-            if isinstance(item, bool) or not (
-                basic or isinstance(item, list | np.ndarray | Symbol)
-            ):
+            if isinstance(item, bool) or not (basic or isinstance(item, list | np.ndarray | Symbol)):
                 raise TypeMismatch(
                     f"arrays of a graph are indexed by integers, slices and arrays of integers, not {item!r}",
                     loc=here(),
@@ -236,9 +234,7 @@ class Symbol(Suggesting):
         except (ValueError, IndexError, TypeError) as error:
             hint = "its elements stay as they are; the new shape must hold as many"
             if isinstance(error, IndexError):
-                hint = (
-                    "an index is a number below the extent of its axis, or a slice; -1 is the last"
-                )
+                hint = "an index is a number below the extent of its axis, or a slice; -1 is the last"
             raise ShapeError(
                 f"an array of shape {self.shape} has no such view: {error}",
                 loc=here(),

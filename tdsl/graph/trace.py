@@ -58,9 +58,7 @@ class Trace:
         signature = compiled.signature
         arguments = tuple(zip(signature.inputs, bind(signature, args, kwargs), strict=True))
         arrays = [
-            (arg, as_array(arg, _placeholder(value)))
-            for arg, value in arguments
-            if isinstance(arg, ArrayArg)
+            (arg, as_array(arg, _placeholder(value))) for arg, value in arguments if isinstance(arg, ArrayArg)
         ]
         sizes = bind_sizes(signature, arrays)
         shapes = [output_shape(signature, arg, sizes) for arg in signature.outputs]
@@ -69,13 +67,10 @@ class Trace:
             for arg, value in arguments
         )
         results = tuple(
-            Spec(shape, arg.dtype.numpy)
-            for shape, arg in zip(shapes, signature.outputs, strict=True)
+            Spec(shape, arg.dtype.numpy) for shape, arg in zip(shapes, signature.outputs, strict=True)
         )
         self.calls.append(Call(compiled, inputs, sizes, results, here()))
-        symbols = tuple(
-            Symbol(self, Result(len(self.calls) - 1, n), spec) for n, spec in enumerate(results)
-        )
+        symbols = tuple(Symbol(self, Result(len(self.calls) - 1, n), spec) for n, spec in enumerate(results))
         return symbols[0] if len(symbols) == 1 else symbols
 
     def _number(self, arg: ScalarArg, value: Any) -> Operand:
@@ -122,8 +117,4 @@ class Trace:
 
 def _placeholder(value: Any) -> Any:
     """For a symbol an array of its shape and type without values, for checks; any other value unchanged."""
-    return (
-        placeholder_array(value.spec.shape, value.spec.dtype)
-        if isinstance(value, Symbol)
-        else value
-    )
+    return placeholder_array(value.spec.shape, value.spec.dtype) if isinstance(value, Symbol) else value

@@ -96,9 +96,7 @@ class WholeGraphTime:
 
     def __str__(self) -> str:
         change = f"{1e6 * self.before_s:.1f} us a call before, {1e6 * self.after_s:.1f} us"
-        return (
-            f"whole: {change}" if self.kept else f"whole: {change}: the plan before tuning is kept"
-        )
+        return f"whole: {change}" if self.kept else f"whole: {change}: the plan before tuning is kept"
 
 
 KernelCandidates = Callable[[Program], list[tuple[str, FoldedKernel]]]
@@ -172,9 +170,7 @@ def tune_groups(
 Pair = tuple[tuple[int, ...], tuple[int, ...]]
 
 
-def _pairs(
-    calls: Sequence[Call], groups: Groups, timer: KernelTimer, cache_bytes: int
-) -> Iterator[Pair]:
+def _pairs(calls: Sequence[Call], groups: Groups, timer: KernelTimer, cache_bytes: int) -> Iterator[Pair]:
     """The pairs of groups that may be fused, in descending order of the bytes that they share."""
     pairs: list[tuple[int, int, Pair]] = []
     for n, second in enumerate(groups):
@@ -183,11 +179,7 @@ def _pairs(
                 {s for c in group for s in sources(calls[c])} for group in (second, first)
             )
             passed = {s for s in sources_read if _is_computed_by(s, first)}
-            shared = {
-                s
-                for s in sources_read & sources_first - passed
-                if timer.array(s).nbytes > cache_bytes
-            }
+            shared = {s for s in sources_read & sources_first - passed if timer.array(s).nbytes > cache_bytes}
             if passed | shared and all(is_unscheduled(calls[c]) for c in (*first, *second)):
                 flow = sum(timer.array(s).nbytes for s in passed | shared)
                 pairs.append((-flow, n, (first, second)))
@@ -213,9 +205,7 @@ def _try_fusion(
     if fused_groups is None:
         return None
     before = dict(zip(groups, build_steps(calls, outputs, groups, compile_kernel), strict=True))
-    after = dict(
-        zip(fused_groups, build_steps(calls, outputs, fused_groups, compile_kernel), strict=True)
-    )
+    after = dict(zip(fused_groups, build_steps(calls, outputs, fused_groups, compile_kernel), strict=True))
     try:
         a, b, fused = timer.seconds([before[pair[0]], before[pair[1]], after[fused_group]])
     except TdslError:

@@ -34,9 +34,7 @@ def index_of_base(view: View, base: Spec, index: Sequence[Expr]) -> tuple[Expr, 
     facts = NO_FACTS
     for name, extent in zip(names, strided.shape, strict=True):
         facts = facts.with_range(name, ZERO, const(extent - 1))
-    strides = {
-        Var(n): s // base.dtype.itemsize for n, s in zip(names, strided.strides, strict=True)
-    }
+    strides = {Var(n): s // base.dtype.itemsize for n, s in zip(names, strided.strides, strict=True)}
     view_offset = (strided.ctypes.data - memory.ctypes.data) // base.dtype.itemsize
     offset = as_expr(AffineSum({v: s for v, s in strides.items() if s}, view_offset))
     values, base_index = dict(zip(names, index, strict=True)), []

@@ -60,9 +60,7 @@ def accessed_boxes(
     return boxes
 
 
-def reads_of_func(
-    f: FuncDef, box: Box, ranges_at: RangesAt, facts: Facts = NO_FACTS
-) -> dict[str, Box]:
+def reads_of_func(f: FuncDef, box: Box, ranges_at: RangesAt, facts: Facts = NO_FACTS) -> dict[str, Box]:
     """The boxes of inputs and other funcs that all definitions of `f` read when it is computed on `box`."""
     boxes: dict[str, Box] = {}
     for d in f.definitions:
@@ -92,9 +90,7 @@ def propagate(
     return needed
 
 
-_MAX_NODES = (
-    100  # nodes of a box's bounds beyond which the iteration of updates is taken not to converge
-)
+_MAX_NODES = 100  # nodes of a box's bounds beyond which the iteration of updates is taken not to converge
 
 
 def update_closure(
@@ -119,11 +115,7 @@ def update_closure(
         # widening: ends that still move are set to those on an unbounded box, then to the func's limits
         moving = zip(box, before, strict=True)
         over = tuple((a if a == c else None, b if b == d else None) for (a, b), (c, d) in moving)
-        box = (
-            _replace_unbounded(over, f.limits)
-            if widened
-            else _grow_box(f, box, ranges_at, facts, over)
-        )
+        box = _replace_unbounded(over, f.limits) if widened else _grow_box(f, box, ranges_at, facts, over)
         if any(None in ends for ends in box):
             break
     if most is not None:
@@ -136,9 +128,7 @@ def update_closure(
     )
 
 
-def _grow_box(
-    f: FuncDef, box: Box, ranges_at: RangesAt, facts: Facts, over: Box | None = None
-) -> Box:
+def _grow_box(f: FuncDef, box: Box, ranges_at: RangesAt, facts: Facts, over: Box | None = None) -> Box:
     """The union of a box and the boxes that a func's updates read and write of it when run on the box.
 
     If `over` is given, the updates run on `over`, which may be unbounded; ends that are then unbounded do not
@@ -150,9 +140,7 @@ def _grow_box(
             continue
         if over is not None:
             touched = _replace_unbounded(touched, box)
-        box = union_box(
-            box, intersection_box(touched, f.limits, facts) if f.declared else touched, facts
-        )
+        box = union_box(box, intersection_box(touched, f.limits, facts) if f.declared else touched, facts)
     return box
 
 

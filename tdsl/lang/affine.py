@@ -163,11 +163,7 @@ def may_wrap(e: Expr) -> bool:
 def data_magnitude(e: Expr) -> int:
     """A bound of what data contribute to |e|, by their dtypes; 0 if only loop variables and extents do."""
     cached = _MAGNITUDES.get(e)
-    return (
-        memoised(_MAGNITUDES, e, _clamped_magnitude, _magnitude_operands)
-        if cached is None
-        else cached
-    )
+    return memoised(_MAGNITUDES, e, _clamped_magnitude, _magnitude_operands) if cached is None else cached
 
 
 def _clamped_magnitude(e: Expr) -> int:
@@ -215,8 +211,7 @@ def _binary_magnitude(op: str, e: Binary, x: Expr, y: Expr) -> int:
     if magnitudes == (0, 0) or op in COMPARISONS or _is_clip(e):
         return 0
     tight = [
-        abs(int(a.value)) if isinstance(a, Const) else s
-        for a, s in zip((x, y), magnitudes, strict=True)
+        abs(int(a.value)) if isinstance(a, Const) else s for a, s in zip((x, y), magnitudes, strict=True)
     ]
     match op:
         case "add" | "sub":

@@ -48,9 +48,7 @@ class Facts:
 
     ranges: dict[str, tuple[Expr, Expr]] = field(default_factory=dict)
     min_size: int = 0
-    bounds: Memo[tuple[Expr, bool], int | None] = field(
-        default_factory=Memo, compare=False, repr=False
-    )
+    bounds: Memo[tuple[Expr, bool], int | None] = field(default_factory=Memo, compare=False, repr=False)
     values: Memo[Expr, Bounds] = field(default_factory=Memo, compare=False, repr=False)
     proofs: Memo[tuple[Expr, Expr], bool] = field(default_factory=Memo, compare=False, repr=False)
     simple: Memo[Expr, Expr] = field(default_factory=Memo, compare=False, repr=False)
@@ -190,9 +188,7 @@ def _upper(s: AffineSum, facts: Facts, arms: int, atoms: int = _MAX_ATOM_DEPTH) 
     v = unknown[0] if len(unknown) == 1 else _innermost(unknown, facts)
     lo, hi = facts.ranges[v.name]
     coefficient = s.terms[v]
-    return _upper(
-        s.without(v).plus(as_sum(hi if coefficient > 0 else lo), coefficient), facts, arms, atoms
-    )
+    return _upper(s.without(v).plus(as_sum(hi if coefficient > 0 else lo), coefficient), facts, arms, atoms)
 
 
 def _cancel_atom(s: AffineSum, facts: Facts) -> AffineSum | None:
@@ -249,11 +245,7 @@ def _atom_bounds(atom: Expr, coefficient: int, facts: Facts, inside: bool) -> li
             limits.append(as_sum(x).times(m).plus(AffineSum({}, 0 if m > 0 else -m * (k - 1))))
             if m > 0:
                 top = upper(x, facts) if isinstance(x, Var) else None
-                return (
-                    limits
-                    if top is None
-                    else [*limits, AffineSum({}, coefficient * (top // int(k)))]
-                )
+                return limits if top is None else [*limits, AffineSum({}, coefficient * (top // int(k)))]
         case Binary("mod", x, Const(k)) if k > 0 and not _is_below(x, k, facts):
             return [AffineSum({}, max(coefficient * (k - 1), 0))]
         case Binary("mod", x, Const(k)) if inside and k > 0:
@@ -321,9 +313,7 @@ def _scalar_range(e: Expr, facts: Facts) -> Bounds:
             most = upper(n, facts)
             return 0, None if most is None else max(most - 1, 0)
         case Binary("mul", x, y):
-            return _within_dtype(
-                e, _product_range(_operand_range(x, facts), _operand_range(y, facts))
-            )
+            return _within_dtype(e, _product_range(_operand_range(x, facts), _operand_range(y, facts)))
         case Binary("min" | "max" as op, x, y):
             return _min_max_range(op, _operand_range(x, facts), _operand_range(y, facts))
         case Binary("add" | "sub") | Unary("neg") | Var():

@@ -39,9 +39,7 @@ def saturating_cast(x: Any, dtype: Any) -> Value:
     if t.largest < (source.largest if source.is_float else source.high):
         high = t.largest if source.is_float else int(t.largest)
         low = max(-high, source.low)
-        wide = binary(
-            "min", binary("max", wide, Value(Const(low, source))), Value(Const(high, source))
-        )
+        wide = binary("min", binary("max", wide, Value(Const(low, source))), Value(Const(high, source)))
     return Value(convert(wide, t, loc))
 
 

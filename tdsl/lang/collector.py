@@ -69,9 +69,7 @@ class Collector:
 
     def check_extents(self) -> None:
         """Raise DefinitionError if a scalar and an extent have one name."""
-        extents = {
-            n.name: t.loc for t in self.inputs for n in post_order(*t.shape) if isinstance(n, Size)
-        }
+        extents = {n.name: t.loc for t in self.inputs for n in post_order(*t.shape) if isinstance(n, Size)}
         for s in self.scalars:
             if s.name in extents:
                 raise DefinitionError(

@@ -15,17 +15,13 @@ from math import prod
 from tdsl.core.node import frozen
 
 MAX_OPTIMAL = 8  # the number of operands up to which the order is optimal
-STORAGE_COST = (
-    16  # the cost of storing and reading an element of an intermediate, in multiplications
-)
+STORAGE_COST = 16  # the cost of storing and reading an element of an intermediate, in multiplications
 
 Names = frozenset[str]
 Pair = tuple[int, int]
 
 
-def contraction_order(
-    terms: Sequence[Names], result: Names, sizes: Mapping[str, int]
-) -> list[Pair]:
+def contraction_order(terms: Sequence[Names], result: Names, sizes: Mapping[str, int]) -> list[Pair]:
     """The contraction order: the positions of each pair's operands; a product replaces the first of the two.
 
     >>> n = {"i": 200, "j": 200, "k": 200, "r": 16}
@@ -59,9 +55,7 @@ def _optimal_tree(terms: Sequence[Names], result: Names, sizes: Mapping[str, int
             best: _Tree | None = None
             for some in _halves(chosen):
                 one, other = trees[some], trees[chosen - some]
-                names = _product_axes(some, terms, result) | _product_axes(
-                    chosen - some, terms, result
-                )
+                names = _product_axes(some, terms, result) | _product_axes(chosen - some, terms, result)
                 cost = one.cost + other.cost + prod(sizes[n] for n in names) + stored
                 if best is None or cost < best.cost:
                     best = _Tree(cost, (one, other))

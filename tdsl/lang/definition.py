@@ -101,11 +101,7 @@ class Definition:
         conditions = [(c, indices_in(reads_in((c,)))) for c in conjuncts(self.where)]
         plain = [c for c, indices in conditions if not indices]
         reading = (c for c, indices in conditions if indices)
-        return (
-            None
-            if len(plain) == len(conditions)
-            else (conjunction(plain), indices_in(reads_in(reading)))
-        )
+        return None if len(plain) == len(conditions) else (conjunction(plain), indices_in(reads_in(reading)))
 
     @functools.cached_property
     def indices(self) -> Indices:
@@ -204,9 +200,7 @@ def strip_ranges(e: Expr) -> Expr:
     return transform(e, lambda n: Var(n.name, loc=n.loc) if isinstance(n, Range) else n)
 
 
-def check_pure(
-    name: str, index: tuple[Expr, ...], values: tuple[Expr, ...], loc: Loc | None
-) -> None:
+def check_pure(name: str, index: tuple[Expr, ...], values: tuple[Expr, ...], loc: Loc | None) -> None:
     """Raise DefinitionError unless the indices are distinct variables, and the only free ones of `values`."""
     names = [e.name for e in index if isinstance(e, Var)]
     if len(names) < len(index) or len(set(names)) < len(names):

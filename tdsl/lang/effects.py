@@ -12,9 +12,7 @@ from tdsl.lang.types import bool_
 from tdsl.lang.value import Value, lift
 
 
-def require(
-    cond: Any, value: Any, message: str = "a required condition does not hold", *shown: Any
-) -> Value:
+def require(cond: Any, value: Any, message: str = "a required condition does not hold", *shown: Any) -> Value:
     """`value`, with a run-time check of `cond` wherever it is computed.
 
     If `cond` is false, the kernel stops and the call raises RequireError with `message`, each `{}` in it
@@ -27,9 +25,7 @@ def require(
     """
     loc = here()
     v = lift(value, loc)
-    return Value(
-        Require(_condition(cond, loc), v.node, message, _shown(message, shown, loc), loc=loc)
-    )
+    return Value(Require(_condition(cond, loc), v.node, message, _shown(message, shown, loc), loc=loc))
 
 
 def debug_print(value: Any, message: str = "{}", *shown: Any, when: Any = True) -> Value:
@@ -41,9 +37,7 @@ def debug_print(value: Any, message: str = "{}", *shown: Any, when: Any = True) 
     loc = here()
     v = lift(value, loc)
     values = shown or ((v,) if "{}" in str(message) else ())
-    return Value(
-        Show(_condition(when, loc), v.node, message, _shown(message, values, loc), loc=loc)
-    )
+    return Value(Show(_condition(when, loc), v.node, message, _shown(message, values, loc), loc=loc))
 
 
 def _condition(cond: Any, loc: Loc | None) -> Expr:

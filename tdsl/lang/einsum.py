@@ -32,9 +32,7 @@ from tdsl.lang.tensor import Func, Tensor
 from tdsl.lang.types import DType, as_dtype, promote
 from tdsl.lang.value import Value, Variable, lift
 
-ASSUMED_EXTENT = (
-    1000  # the value assumed for an unknown extent when the contraction order is chosen
-)
+ASSUMED_EXTENT = 1000  # the value assumed for an unknown extent when the contraction order is chosen
 
 
 @frozen
@@ -73,10 +71,7 @@ def einsum(
     parsed = parse(subscripts, ranks, loc)
     variables: dict[str, Value] = {n: Variable(Var(n), weak=True) for n in chain(*parsed.terms)}
     infer = bool(parsed.dots) or len(operands) > 2
-    extents = [
-        _extents(x, len(names), infer=infer)
-        for names, x in zip(parsed.terms, operands, strict=True)
-    ]
+    extents = [_extents(x, len(names), infer=infer) for names, x in zip(parsed.terms, operands, strict=True)]
     several = _extents_by_axis(parsed, extents)
     terms = [
         _term(x, names, variables, _broadcast_axes(x, names, shape, several, parsed.dots), loc)
@@ -87,9 +82,7 @@ def einsum(
     terms = [replace(term, value=cast(term.value, exact)) for term in terms]
     whole = {n: min(e - {ONE} or e, key=show_expr, default=None) for n, e in several.items()}
     if optimize and len(terms) > 1:
-        sizes = {
-            n: int(e.value) if isinstance(e, Const) else ASSUMED_EXTENT for n, e in whole.items()
-        }
+        sizes = {n: int(e.value) if isinstance(e, Const) else ASSUMED_EXTENT for n, e in whole.items()}
         f = _contract_pairwise(terms, parsed.result, variables, sizes, name, t)
     else:
         f = _sum_of_products(terms, parsed.result, variables, name, t)

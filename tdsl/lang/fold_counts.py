@@ -79,9 +79,7 @@ def _is_count(d: Definition, n: int) -> bool:
     assert d.combine is not None
     assert d.init is not None
     one, zero = d.values[n], d.init[n]
-    if not (
-        isinstance(one, Const) and isinstance(zero, Const) and (one.value, zero.value) == (1, 0)
-    ):
+    if not (isinstance(one, Const) and isinstance(zero, Const) and (one.value, zero.value) == (1, 0)):
         return False
     operands = {f"a{n}", f"b{n}"}
     match d.combine.exprs[n]:
@@ -109,6 +107,4 @@ def _keep_components(f: FuncDef, kept: tuple[int, ...]) -> FuncDef:
     if (combine.exprs, combine.init) == (plain.exprs, plain.init):
         combine = plain
     values, init = (tuple(of[n] for n in kept) for of in (d.values, d.init))
-    return replace(
-        f, dtypes=dtypes, definitions=(replace(d, values=values, init=init, combine=combine),)
-    )
+    return replace(f, dtypes=dtypes, definitions=(replace(d, values=values, init=init, combine=combine),))

@@ -29,8 +29,7 @@ class TupleValue(Handle):
     def __init__(self, access: Access, dtypes: Sequence[DType]) -> None:
         self.access = access
         self.parts = tuple(
-            Value(Access(access.source, access.index, n, t, loc=access.loc))
-            for n, t in enumerate(dtypes)
+            Value(Access(access.source, access.index, n, t, loc=access.loc)) for n, t in enumerate(dtypes)
         )
 
     def __repr__(self) -> str:

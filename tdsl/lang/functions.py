@@ -24,19 +24,13 @@ def where(cond: Any, yes: Any, no: Any) -> Value:
             hint="compare it: x != 0",
         )
     t = common_type(a, b)
-    return Value(
-        Select(c.node, convert(a, t, loc), convert(b, t, loc), loc=loc), weak=a.weak and b.weak
-    )
+    return Value(Select(c.node, convert(a, t, loc), convert(b, t, loc), loc=loc), weak=a.weak and b.weak)
 
 
 def _min_max(op: str, x: Any, y: Any) -> Value:
     for current, other in ((x, y), (y, x)):
         # f[i] = maximum(f[i], e) defines an undefined func by the identity; its type is that of e
-        if (
-            isinstance(current, Value)
-            and isinstance(current.node, Access)
-            and current.dtype is UNKNOWN_TYPE
-        ):
+        if isinstance(current, Value) and isinstance(current.node, Access) and current.dtype is UNKNOWN_TYPE:
             v, node = lift(other), current.node
             typed = Access(node.source, node.index, node.component, v.dtype, loc=node.loc)
             return Value(Binary(op, typed, v.node, loc=here()))

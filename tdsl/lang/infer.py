@@ -97,9 +97,7 @@ class _SizeEqualities:
 def infer(program: Program) -> Program:
     """The program with the ranges of all variables inferred; ShapeError if one does not follow."""
     sizes = _SizeEqualities()
-    boxes: Boxes = {
-        t.name: tuple(((ZERO, subtract(e, ONE)),) * 2 for e in t.shape) for t in program.inputs
-    }
+    boxes: Boxes = {t.name: tuple(((ZERO, subtract(e, ONE)),) * 2 for e in t.shape) for t in program.inputs}
     inferred = {f.name for f in program.funcs if not f.declared}
     indices = sources_of_indices(program)
     funcs, known_ranges = [], dict[str, tuple[Interval, ...]]()
@@ -122,9 +120,7 @@ def _resolve(program: Program, sizes: _SizeEqualities) -> Program:
         program,
         equal=tuple((name, sizes.resolve(e)) for name, e in sizes.equal.items()),
         agreements=tuple(a.map_extents(sizes.resolve) for a in sizes.agreements),
-        inputs=tuple(
-            replace(t, shape=tuple(sizes.resolve(e) for e in t.shape)) for t in program.inputs
-        ),
+        inputs=tuple(replace(t, shape=tuple(sizes.resolve(e) for e in t.shape)) for t in program.inputs),
         funcs=tuple(
             replace(
                 f,
@@ -140,9 +136,7 @@ def _resolve(program: Program, sizes: _SizeEqualities) -> Program:
 Boxes = dict[str, tuple[tuple[Interval, Interval], ...]]
 
 
-def _infer_func(
-    f: FuncDef, boxes: Boxes, sizes: _SizeEqualities, inferred: Collection[str]
-) -> FuncDef:
+def _infer_func(f: FuncDef, boxes: Boxes, sizes: _SizeEqualities, inferred: Collection[str]) -> FuncDef:
     dims = [_Variable(name) for name in f.definitions[0].free]
     scopes = [_variables_of(d, dims) for d in f.definitions]
     for d, scope in zip(f.definitions, scopes, strict=True):
@@ -244,9 +238,7 @@ def _unify_bare_accesses(v: _Variable, f: FuncDef, sizes: _SizeEqualities) -> No
         if not sizes.unify(first.extent, other.extent):
             raise _disagreement(v.name, first, other, f.definitions[0].loc)
         if first.extent != other.extent:
-            first_side, second_side = (
-                (c.extent, c.read.name, c.axis, c.read.loc) for c in (first, other)
-            )
+            first_side, second_side = ((c.extent, c.read.name, c.axis, c.read.loc) for c in (first, other))
             sizes.agreements.append(Agreement(v.name, (first_side, second_side)))
     if v.exact:
         c = next((c for c in v.exact if not c.inferred), v.exact[0])
@@ -303,10 +295,7 @@ def _suggested_range(v: _Variable) -> Interval:
         return UNBOUNDED
     first = v.suggested[0]
     for other in v.suggested[1:]:
-        if (
-            constant_difference(first.lo, other.lo) != 0
-            or constant_difference(first.hi, other.hi) != 0
-        ):
+        if constant_difference(first.lo, other.lo) != 0 or constant_difference(first.hi, other.hi) != 0:
             return UNBOUNDED
     return first.lo, first.hi
 
@@ -334,13 +323,9 @@ def _with_inferred_ranges(f: FuncDef, d: Definition, scope: dict[str, _Variable]
 def _unknown_range(f: FuncDef, d: Definition, v: _Variable) -> ShapeError:
     if v.given:
         message = f"the range of {v.name!r} in {f.name!r} depends on a variable whose own range is not known"
-        hint = (
-            f"bound it by extents and say the rest with where=, or declare the shape of {f.name!r}"
-        )
+        hint = f"bound it by extents and say the rest with where=, or declare the shape of {f.name!r}"
     else:
-        message = (
-            f"the range of {v.name!r} in {f.name!r} does not follow from the tensors that are read"
-        )
+        message = f"the range of {v.name!r} in {f.name!r} does not follow from the tensors that are read"
         hint = f'say it: {v.name} = td.range("{v.name}", lo, hi)'
     return ShapeError(message, loc=d.loc, label="this definition", hint=hint)
 

@@ -32,9 +32,7 @@ class LinearForm:
         terms = dict(self.terms)
         for name, c in other.terms.items():
             terms[name] = terms.get(name, 0) + times * c
-        return LinearForm(
-            {n: c for n, c in terms.items() if c}, self.constant + times * other.constant
-        )
+        return LinearForm({n: c for n, c in terms.items() if c}, self.constant + times * other.constant)
 
     def less(self, constant: int) -> LinearForm:
         """self - constant."""
@@ -80,9 +78,7 @@ def find_point(zero: Iterable[LinearForm], least: Iterable[LinearForm]) -> Point
             continue
         # solve e == 0 for `name` and substitute
         c = e.terms[name]
-        value = LinearForm().plus(
-            LinearForm({n: k for n, k in e.terms.items() if n != name}, e.constant), -c
-        )
+        value = LinearForm().plus(LinearForm({n: k for n, k in e.terms.items() if n != name}, e.constant), -c)
         eliminated.append((name, value))
         equal = [_substitute(x, name, value) for x in equal]
         system = [_substitute(x, name, value) for x in system]
@@ -132,11 +128,7 @@ def _search(system: list[LinearForm]) -> Point | Unknown | None:
         for a in low:
             for b in high:
                 scaled = LinearForm().plus(a, -b.terms[name]).plus(b, a.terms[name])
-                rest.append(
-                    LinearForm(
-                        {n: c for n, c in scaled.terms.items() if n != name}, scaled.constant
-                    )
-                )
+                rest.append(LinearForm({n: c for n, c in scaled.terms.items() if n != name}, scaled.constant))
         now = _drop_implied(rest)
         if now is not None and len(now) > _MAX_CONSTRAINTS:
             return UNKNOWN

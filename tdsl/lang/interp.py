@@ -101,9 +101,7 @@ def bind_arguments(
     program = _bind_program(program, known)
     _check_arrays(program, arrays)
     for a in program.agreements:
-        (first, *_), (second, *_) = a.map_extents(
-            lambda e: transform(e, lambda n: known.get(n, n))
-        ).sides
+        (first, *_), (second, *_) = a.map_extents(lambda e: transform(e, lambda n: known.get(n, n))).sides
         if number_of(first) != number_of(second):
             raise ShapeError(
                 f"{a.variable!r} has two extents: {number_of(first)} and {number_of(second)}",
@@ -191,9 +189,7 @@ def _bind_program(program: Program, known: Mapping[Node, Const]) -> Program:
     )
 
 
-def evaluate(
-    e: Expr, variables: Mapping[str, Array], arrays: Mapping[str, Array] | None = None
-) -> Array:
+def evaluate(e: Expr, variables: Mapping[str, Array], arrays: Mapping[str, Array] | None = None) -> Array:
     """The values of an expression at arrays of values of its variables; `arrays` are the tensors it reads.
 
     >>> evaluate(Binary("mod", Var("i"), const(3)), {"i": np.arange(5)})
@@ -219,9 +215,7 @@ def _input(array: Array) -> StoredArrays:
 class Interpretation:
     """One execution of a program whose sizes are numbers, func by func."""
 
-    def __init__(
-        self, program: Program, arrays: Mapping[str, Array], out: Callable[[str], None]
-    ) -> None:
+    def __init__(self, program: Program, arrays: Mapping[str, Array], out: Callable[[str], None]) -> None:
         self.program, self.out = program, out
         self.stored = {name: _input(array) for name, array in arrays.items()}
         self.orders: Orders = {}
@@ -232,8 +226,7 @@ class Interpretation:
         for f in self.program.funcs:
             self.realise(f, boxes.get(f.name))
         return [
-            self.in_natural_range(self.program.func(n), self.stored[n].parts)
-            for n in self.program.outputs
+            self.in_natural_range(self.program.func(n), self.stored[n].parts) for n in self.program.outputs
         ]
 
     def in_natural_range(self, f: FuncDef, parts: tuple[Array, ...]) -> tuple[Array, ...]:
@@ -253,9 +246,7 @@ class Interpretation:
         shape = tuple(hi - lo + 1 for lo, hi in ends)
         # the pure definition writes every element; the value 99 would reveal one that is not
         parts = tuple(np.full(shape, 99).astype(t.numpy) for t in f.dtypes)
-        self.stored[f.name] = StoredArrays(
-            parts, tuple(lo for lo, _ in ends), _numeric_limits(f.limits)
-        )
+        self.stored[f.name] = StoredArrays(parts, tuple(lo for lo, _ in ends), _numeric_limits(f.limits))
         if box is not None:
             whole = tuple((const(lo), const(hi)) for lo, hi in box)
             for d in f.definitions:
@@ -287,8 +278,7 @@ class Interpretation:
                 return None
             if not holds.all():
                 variables = {
-                    n: np.broadcast_to(v, shape)[holds] if v.ndim else v
-                    for n, v in variables.items()
+                    n: np.broadcast_to(v, shape)[holds] if v.ndim else v for n, v in variables.items()
                 }
         return variables
 
@@ -310,9 +300,7 @@ class Interpretation:
             assert part.dtype == value.dtype, f"{f.name} holds {part.dtype}, gets {value.dtype}"
             part[place] = value
 
-    def positions(
-        self, f: FuncDef, d: Definition, variables: dict[str, Array]
-    ) -> tuple[Array, ...]:
+    def positions(self, f: FuncDef, d: Definition, variables: dict[str, Array]) -> tuple[Array, ...]:
         """The positions in the arrays of the func of the left-side index of a definition."""
         index = tuple(self.evaluate(e, variables) for e in d.index)
         return _positions(f.name, self.stored[f.name], index)
@@ -417,9 +405,7 @@ class Evaluator:
             case _:
                 raise AssertionError(f"{type(e).__name__} has no value in a program: {e}")
 
-    def _read(
-        self, e: Read, name: str, index: tuple[Array, ...], component: int, root: Expr
-    ) -> Array:
+    def _read(self, e: Read, name: str, index: tuple[Array, ...], component: int, root: Expr) -> Array:
         stored = self.stored[name]
         part = stored.parts[component]
         if part.size == 0 and e not in _unconditional_nodes(root):
@@ -438,9 +424,7 @@ class Evaluator:
                 )
 
     def _show(self, cond: Array, text: str, shown: list[Array]) -> None:
-        self.shown += [
-            _message(text, values) for holds, values in self._points(cond, shown) if holds
-        ]
+        self.shown += [_message(text, values) for holds, values in self._points(cond, shown) if holds]
 
     def _points(self, cond: Array, shown: list[Array]) -> Iterator[tuple[bool, tuple[Any, ...]]]:
         shape = np.broadcast_shapes(

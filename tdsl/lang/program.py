@@ -207,13 +207,10 @@ def bind_sizes(program: Program, sizes: Mapping[str, int]) -> Program:
         known = program.bound[key] = replace(
             program,
             inputs=tuple(
-                replace(t, shape=tuple(bind_expr(e, sizes) for e in t.shape))
-                for t in program.inputs
+                replace(t, shape=tuple(bind_expr(e, sizes) for e in t.shape)) for t in program.inputs
             ),
             funcs=tuple(_bind_func_cached(f, key) for f in program.funcs),
-            agreements=tuple(
-                a.map_extents(lambda e: bind_expr(e, sizes)) for a in program.agreements
-            ),
+            agreements=tuple(a.map_extents(lambda e: bind_expr(e, sizes)) for a in program.agreements),
         )
     return known
 

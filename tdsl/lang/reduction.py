@@ -64,9 +64,7 @@ def builtin_combiner(kind: str, dtypes: tuple[DType, ...]) -> Combine:
         case "sum":
             return Combine(kind, (Binary("or" if t == bool_ else "add", a, b),), (_constant(0, t),))
         case "prod":
-            return Combine(
-                kind, (Binary("and" if t == bool_ else "mul", a, b),), (_constant(1, t),)
-            )
+            return Combine(kind, (Binary("and" if t == bool_ else "mul", a, b),), (_constant(1, t),))
         case "min":
             return Combine(kind, (Binary("min", a, b),), (Const(t.high, t),))
         case "max":
@@ -234,8 +232,7 @@ def _mean(x: Expr, axis: Any, t: DType, loc: Loc | None) -> Value:
         init = (both[0].init[0], both[1].init[0])
         terms = (x, Const(1, i64))
         total, count = (
-            Value(Reduce("custom", axes, terms, exprs, init, n, u, loc=loc))
-            for n, u in enumerate((t, i64))
+            Value(Reduce("custom", axes, terms, exprs, init, n, u, loc=loc)) for n, u in enumerate((t, i64))
         )
         return binary("div", total, cast(count, t))
     size = Value(extents[0], weak=True)  # type: ignore[arg-type]  # None was handled above
@@ -335,9 +332,7 @@ def reduce(
             f"combine returns {counted(len(results), 'value')} for {len(terms)}",
             loc=loc,
             label="this reduction",
-            hint="return a tuple with one value for each that is reduced"
-            if several
-            else "return one value",
+            hint="return a tuple with one value for each that is reduced" if several else "return one value",
         )
     exprs = _convert_to_dtypes("combine gives", results, dtypes, loc)
     identity = _convert_to_dtypes("the identity is", starts, dtypes, loc)
@@ -345,8 +340,7 @@ def reduce(
     kind, axes = "custom" if associative else "custom_ordered", _axes(axis, loc)
     nodes = tuple(t.node for t in terms)
     components = tuple(
-        Value(Reduce(kind, axes, nodes, exprs, identity, n, t, loc=loc))
-        for n, t in enumerate(dtypes)
+        Value(Reduce(kind, axes, nodes, exprs, identity, n, t, loc=loc)) for n, t in enumerate(dtypes)
     )
     return components if several else components[0]
 

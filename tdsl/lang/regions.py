@@ -78,9 +78,7 @@ def interval_of(e: Expr, ranges: Ranges, facts: Facts = NO_FACTS) -> Interval:
     """
     known = ranges if isinstance(ranges, _MemoRanges) else _MemoRanges(ranges)
     if height(e) > MAX_HEIGHT:
-        return memoised(
-            known.intervals, e, lambda n: _interval_of(n, known, facts), integer_operands
-        )
+        return memoised(known.intervals, e, lambda n: _interval_of(n, known, facts), integer_operands)
     if e not in known.intervals:
         known.intervals[e] = _interval_of(e, known, facts)
     return known.intervals[e]
@@ -377,9 +375,7 @@ def nonpositive_sums(cond: Expr) -> Iterator[AffineSum]:
                     yield d.times(-1)
 
 
-def box_of(
-    index: Iterable[Expr], ranges: Ranges, facts: Facts = NO_FACTS, where: Expr = TRUE
-) -> Box:
+def box_of(index: Iterable[Expr], ranges: Ranges, facts: Facts = NO_FACTS, where: Expr = TRUE) -> Box:
     """The box of the values of an index tuple, at the points where a condition holds."""
     return tuple(interval_where(e, ranges, where, facts) for e in index)
 
@@ -442,9 +438,7 @@ def indices_in(reads: Iterable[Read]) -> Indices:
     return {name: tuple(map(tuple, axes)) for name, axes in indices.items()}
 
 
-def boxes_of(
-    indices: Indices, ranges: Ranges, facts: Facts = NO_FACTS, where: Expr = TRUE
-) -> dict[str, Box]:
+def boxes_of(indices: Indices, ranges: Ranges, facts: Facts = NO_FACTS, where: Expr = TRUE) -> dict[str, Box]:
     """`boxes_of_reads`, given the indices of the reads instead of the expressions."""
     interval = functools.cache(lambda e: interval_where(e, ranges, where, facts))
     unite = functools.partial(functools.reduce, lambda a, b: union(a, b, facts))
@@ -456,9 +450,7 @@ def boxes_of(
     return {name: box(axes) for name, axes in indices.items()}
 
 
-def restrict_ranges(
-    ranges: Ranges, cond: Expr, facts: Facts = NO_FACTS, v: str = ""
-) -> dict[str, Interval]:
+def restrict_ranges(ranges: Ranges, cond: Expr, facts: Facts = NO_FACTS, v: str = "") -> dict[str, Interval]:
     """Ranges restricted by a condition: each comparison bounds each variable (a single one only a given `v`).
 
     >>> r = restrict_ranges({"i": (ZERO, const(9))}, Binary("lt", multiply(const(2), Var("i")), const(7)))

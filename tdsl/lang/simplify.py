@@ -74,9 +74,7 @@ def simplify_node(e: Node, facts: Facts) -> Node:
             if dtype_of(e) == i64 and lanes_of(e) == 1:
                 return _simplify_index(e, facts)
             return e
-        case Binary("lt" | "le" | "gt" | "ge" | "eq" | "ne", x) if (
-            dtype_of(x) == i64 and lanes_of(x) == 1
-        ):
+        case Binary("lt" | "le" | "gt" | "ge" | "eq" | "ne", x) if dtype_of(x) == i64 and lanes_of(x) == 1:
             return _simplify_comparison(e, facts)
         case Binary("and" | "or", x, y) if dtype_of(e) == bool_:
             return _simplify_and_or(e.op, x, y)
@@ -100,9 +98,7 @@ def simplify_node(e: Node, facts: Facts) -> Node:
         case Call("pad_edge", (i, n)):
             return maximum(minimum(i, subtract(n, ONE, facts), facts), ZERO, facts)
         case Call("pad_reflect" | "pad_symmetric" | "pad_wrap", (i, n)):
-            inside = at_most(ZERO, i, facts) and at_most(
-                as_expr(as_sum(i).plus(AffineSum({}, 1))), n, facts
-            )
+            inside = at_most(ZERO, i, facts) and at_most(as_expr(as_sum(i).plus(AffineSum({}, 1))), n, facts)
             return i if inside else e
         case Ramp(base, 0, lanes):
             return Broadcast(base, lanes)
@@ -271,8 +267,7 @@ def _simplify_sum(s: AffineSum, facts: Facts) -> Expr:
         return as_expr(s)  # each level of such an index would double its size
     coefficient, rest = s.terms[atom], s.without(atom)
     left, right = (
-        _simplify_sum(as_sum(x).times(coefficient).plus(rest), facts)
-        for x in (atom.left, atom.right)
+        _simplify_sum(as_sum(x).times(coefficient).plus(rest), facts) for x in (atom.left, atom.right)
     )
     op = atom.op if coefficient > 0 else ("max" if atom.op == "min" else "min")
     return _simplify_min_max(op, left, right, facts)
@@ -353,9 +348,7 @@ def _divide(x: Expr, k: int, facts: Facts) -> Expr:
     split = _split_by_divisor(rest, k, facts)
     if split is not None:
         step, steps, _ = split
-        return _simplify_sum(
-            quotient.plus(as_sum(_divide(as_expr(steps), k // step, facts))), facts
-        )
+        return _simplify_sum(quotient.plus(as_sum(_divide(as_expr(steps), k // step, facts))), facts)
     match rest_expr:
         case Binary("floordiv", y, Const(m)) if m > 0:
             inner: Expr = Binary("floordiv", y, const(m * k))
@@ -390,9 +383,7 @@ def _remainder(x: Expr, k: int, facts: Facts) -> Expr:
     return Binary("mod", rest_expr, const(k))
 
 
-def _split_by_divisor(
-    s: AffineSum, k: int, facts: Facts
-) -> tuple[int, AffineSum, AffineSum] | None:
+def _split_by_divisor(s: AffineSum, k: int, facts: Facts) -> tuple[int, AffineSum, AffineSum] | None:
     """(g, a, r) with s = g * a + r and 0 <= r < g, for the largest such divisor g of k above 1."""
     for g in sorted({gcd(k, c) for c in s.terms.values()} - {1}, reverse=True):
         within = AffineSum({a: c for a, c in s.terms.items() if c % g}, s.constant % g)

@@ -89,9 +89,7 @@ def check_agreement(a: Agreement, sizes: Mapping[str, int], hint: str) -> None:
 
 def _unknown_size_hint(name: str, known: Sequence[str], others: Sequence[str]) -> str:
     """The hint of the error for an unknown size: a similar name, if there is one."""
-    similar = [
-        n for n in others if n.lower() == name.lower() or did_you_mean(name, (n,)).startswith("did")
-    ]
+    similar = [n for n in others if n.lower() == name.lower() or did_you_mean(name, (n,)).startswith("did")]
     if similar:
         return f"did you mean {similar[0]!r}? It is an argument of its own"
     return did_you_mean(name, known) if known else "leave it out: no extent has a name"

@@ -9,9 +9,7 @@ from tdsl.lang.regions import UNBOUNDED, Interval, Ranges, interval_of
 from tdsl.lang.simplify import add, floordiv, multiply, subtract
 
 
-def solve(
-    e: Expr, name: str, lo: Expr, hi: Expr, ranges: Ranges, facts: Facts = NO_FACTS
-) -> Interval:
+def solve(e: Expr, name: str, lo: Expr, hi: Expr, ranges: Ranges, facts: Facts = NO_FACTS) -> Interval:
     """The range of the variable `name` for which lo <= e <= hi for all values of the variables in `ranges`.
 
     Unbounded if `e` is neither affine in the variable nor a quotient of it.

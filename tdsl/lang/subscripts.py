@@ -56,14 +56,9 @@ def parse(text: str, ranks: tuple[int | None, ...], loc: Loc | None) -> Subscrip
         )
     for term in (*terms, output):
         _check_term(term, text, loc)
-    counts = [
-        _dots_rank(t, rank, n, text, loc)
-        for n, (t, rank) in enumerate(zip(terms, ranks, strict=True))
-    ]
+    counts = [_dots_rank(t, rank, n, text, loc) for n, (t, rank) in enumerate(zip(terms, ranks, strict=True))]
     dots = tuple(f"b{n}" for n in reversed(range(max(counts, default=0))))
-    named = tuple(
-        _expand_dots(t, dots[len(dots) - n :]) for t, n in zip(terms, counts, strict=True)
-    )
+    named = tuple(_expand_dots(t, dots[len(dots) - n :]) for t, n in zip(terms, counts, strict=True))
     if arrow:
         return Subscripts(named, _result_names(output, named, dots, text, loc), dots)
     letters = [x for x in chain(*named) if x not in dots]

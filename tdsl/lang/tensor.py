@@ -96,9 +96,7 @@ class Tensor(Handle, Suggesting):
 
     def __getitem__(self, index: Any) -> Value:
         loc = here()
-        return Value(
-            Access(self, _index_nodes(self.name, self.ndim, index, loc), 0, self.dtype, loc=loc)
-        )
+        return Value(Access(self, _index_nodes(self.name, self.ndim, index, loc), 0, self.dtype, loc=loc))
 
     def __setitem__(self, index: Any, value: Any) -> None:
         raise DefinitionError(
@@ -126,9 +124,7 @@ class Scalar(Value):
     def __init__(self, name: str, dtype: Any) -> None:
         self.loc = here()
         check_name(name, self.loc)
-        Value.__init__(
-            self, Param(name, as_dtype(dtype), created=next_creation_number(), loc=self.loc)
-        )
+        Value.__init__(self, Param(name, as_dtype(dtype), created=next_creation_number(), loc=self.loc))
 
     @property
     def name(self) -> str:
@@ -200,9 +196,7 @@ class Func(Handle, Suggesting):
     def with_shape(self, *shape: Any) -> Func:
         """Declare the extents of this func, which limits it to 0 <= index < extent; returns the func."""
         loc = here()
-        extents = as_shape(
-            shape[0] if len(shape) == 1 and isinstance(shape[0], tuple) else shape, loc
-        )
+        extents = as_shape(shape[0] if len(shape) == 1 and isinstance(shape[0], tuple) else shape, loc)
         if self.definitions and len(extents) != self.ndim:
             raise ShapeError(
                 f"{self.name!r} has {counted(self.ndim, 'dimension')}, the shape has {len(extents)}",
@@ -255,18 +249,14 @@ class Func(Handle, Suggesting):
         value = convert_same_kind(marker.value, self.dtypes[0], self.name, loc)
         self._add_update(index, (value,), builtin_combiner(marker.kind, (self.dtypes[0],)), loc)
 
-    def _define_identity(
-        self, index: tuple[Expr, ...], kind: str, t: DType, loc: Loc | None
-    ) -> None:
+    def _define_identity(self, index: tuple[Expr, ...], kind: str, t: DType, loc: Loc | None) -> None:
         """Add the pure definition that an update of an undefined func implies: its combiner's identity."""
         names = [e.name if isinstance(e, Var) else f"{self.name}_{n}" for n, e in enumerate(index)]
         if len(set(names)) < len(names):
             names = [f"{self.name}_{n}" for n in range(len(index))]
         pure = tuple(Var(n) for n in names)
         self.dtypes = (t,)
-        self.definitions.append(
-            define(pure, builtin_combiner(kind, (t,)).init, None, loc, pure=True)
-        )
+        self.definitions.append(define(pure, builtin_combiner(kind, (t,)).init, None, loc, pure=True))
 
     def _define(self, index: tuple[Expr, ...], value: Any, loc: Loc | None) -> None:
         if isinstance(value, tuple) and not value:
@@ -276,9 +266,7 @@ class Func(Handle, Suggesting):
                 label="this definition",
                 hint="write a value, or a tuple of several",
             )
-        values = tuple(
-            _lift_or_self(v, self, loc) for v in (value if isinstance(value, tuple) else (value,))
-        )
+        values = tuple(_lift_or_self(v, self, loc) for v in (value if isinstance(value, tuple) else (value,)))
         started = self._self_min_max(index, values)
         if started is not None:
             kind, other = started
@@ -299,9 +287,7 @@ class Func(Handle, Suggesting):
         self.dtypes = tuple(v.dtype for v in values)
         self.definitions.append(define(index, nodes, None, loc, pure=True))
 
-    def _self_min_max(
-        self, index: tuple[Expr, ...], values: tuple[Value, ...]
-    ) -> tuple[str, Value] | None:
+    def _self_min_max(self, index: tuple[Expr, ...], values: tuple[Value, ...]) -> tuple[str, Value] | None:
         match [v.node for v in values]:
             case [Binary("min" | "max" as op, Access(source, indices), other)] if (
                 source is self and indices == index and not reads(other, self)

@@ -87,9 +87,7 @@ def value_ranges(f: FuncDef) -> tuple[Interval, ...]:
         lo, hi = _assigned_range(f, f.definitions[0], n)
         for d in f.definitions[1:]:
             lo, hi = union((lo, hi), _assigned_range(f, d, n))
-        ranges.append(
-            (lo if _is_call_constant(lo) else None, hi if _is_call_constant(hi) else None)
-        )
+        ranges.append((lo if _is_call_constant(lo) else None, hi if _is_call_constant(hi) else None))
     return tuple(ranges)
 
 

@@ -125,9 +125,7 @@ def lower_level(target: CpuTarget) -> str:
     """
     names = [n for n in _LEVELS if level(n).architecture == target.architecture]
     features_of = {n: level(n).has for n in names}
-    lower_names = [
-        n for n in names if features_of[n] < target.has and not _same_code(level(n), target)
-    ]
+    lower_names = [n for n in names if features_of[n] < target.has and not _same_code(level(n), target)]
     return lower_names[-1] if lower_names else ""
 
 

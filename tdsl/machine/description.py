@@ -138,9 +138,7 @@ def _machine(data: dict[str, Any]) -> Machine:
     levels = tuple(level for level in all_levels if level.latency is None)
     if not any(level.bytes is not None and not level.managed for level in levels):
         raise ValueError("it has no cache")
-    rates = tuple(
-        Rate(str(r["unit"]), str(r["dtype"]), _positive(r, "per_second")) for r in data["rates"]
-    )
+    rates = tuple(Rate(str(r["unit"]), str(r["dtype"]), _positive(r, "per_second")) for r in data["rates"])
     return Machine(
         _positive_int(data, "vector_bytes"),
         _positive_int(data, "threads"),

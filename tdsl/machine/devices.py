@@ -54,9 +54,7 @@ def reference_cpu(vector_bytes: int = 0) -> Machine:
     >>> [reference_cpu(n).vector_bytes for n in (16, 32, 64, 0)]
     [32, 32, 64, 64]
     """
-    measured = sorted(
-        (_described_machine(name) for name in PROCESSORS), key=lambda m: m.vector_bytes
-    )
+    measured = sorted((_described_machine(name) for name in PROCESSORS), key=lambda m: m.vector_bytes)
     return next((m for m in measured if 0 < vector_bytes <= m.vector_bytes), measured[-1])
 
 

@@ -57,9 +57,7 @@ class Grid:
                     hint="give each axis a positive integer: td.Grid(x=2, y=2)",
                 )
         if not axes:
-            raise ShapeError(
-                "a grid has no axes", loc=here(), label="this grid", hint="td.Grid(x=4)"
-            )
+            raise ShapeError("a grid has no axes", loc=here(), label="this grid", hint="td.Grid(x=4)")
         named = tuple((name, operator.index(size)) for name, size in axes.items())
         object.__setattr__(self, "axes", named)
         object.__setattr__(self, "depths", (len(named),))
@@ -132,7 +130,5 @@ class Grid:
 
 def grid_text(levels: Iterable[Axes], prefix: str = "") -> str:
     """A grid as Python source; a list if it has several levels."""
-    texts = [
-        f"{prefix}Grid({', '.join(f'{name}={size}' for name, size in axes)})" for axes in levels
-    ]
+    texts = [f"{prefix}Grid({', '.join(f'{name}={size}' for name, size in axes)})" for axes in levels]
     return texts[0] if len(texts) == 1 else f"[{', '.join(texts)}]"

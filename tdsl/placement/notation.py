@@ -69,9 +69,7 @@ class Placement:
         blocks = [(n, e) for n, e in enumerate(self.entries) if isinstance(e, Blocks)]
         by_dim = [[(n, e) for n, e in blocks if e.dim == dim] for dim in range(len(self.dims))]
         cuts = (tuple(n for _, n in sorted((e.level, n) for n, e in entries)) for entries in by_dim)
-        sizes = (
-            next((e.size for _, e in entries if e.size is not None), None) for entries in by_dim
-        )
+        sizes = (next((e.size for _, e in entries if e.size is not None), None) for entries in by_dim)
         object.__setattr__(self, "_axes_by_dim", tuple(cuts))
         object.__setattr__(self, "_cyclic_sizes", tuple(sizes))
 
@@ -186,9 +184,7 @@ def _entry(word: str, dims: str, axis: str, size: int) -> Entry:
         return Copies()
     if word.isdecimal():
         if int(word) >= size:
-            raise PlacementSyntaxError(
-                f"axis {axis!r} has no coordinate {word}", f"it has 0 to {size - 1}"
-            )
+            raise PlacementSyntaxError(f"axis {axis!r} has no coordinate {word}", f"it has 0 to {size - 1}")
         return Fixed(int(word))
     if word.startswith("partial(") and word.endswith(")"):
         return Partial(word[len("partial(") : -1])

@@ -70,9 +70,7 @@ def owned(placement: Placement, grid: Grid, whole: Box, at: Coordinates) -> Box 
         for axis in placement.axes_of(dim):
             parts = grid.shape[axis]
             span = (
-                block(span, parts, at[axis])
-                if size is None
-                else cyclic_blocks(span, parts, at[axis], size)
+                block(span, parts, at[axis]) if size is None else cyclic_blocks(span, parts, at[axis], size)
             )
         box.append(span)
     return None if is_empty(box) else tuple(box)
@@ -130,9 +128,7 @@ def _cut_span(
         for run in contiguous_parts(clip(requested, lo, hi))
     )
     for n in dict.fromkeys(itertools.chain(*spread)):
-        for positions, part in _cut_span(
-            block(span, shape[first], n), requested, rest, shape, None
-        ):
+        for positions, part in _cut_span(block(span, shape[first], n), requested, rest, shape, None):
             result.append(({first: n, **positions}, part))
     return result
 

@@ -66,9 +66,7 @@ def wrapped(lo: int, hi: int, n: int) -> Span:
     (block_cyclic((0, 9), 3, 9, 8), [(0, 2), (8, 9)], (1, 3))
     """
     first = lo % n
-    return (
-        block_cyclic((0, n), hi - lo, n, first) if first + hi - lo > n else (first, first + hi - lo)
-    )
+    return block_cyclic((0, n), hi - lo, n, first) if first + hi - lo > n else (first, first + hi - lo)
 
 
 def union(spans: Sequence[Span]) -> Span | None:
@@ -120,15 +118,9 @@ def covers(outer: Span, inner: Span) -> bool:
     """True if `outer` has all elements of `inner`."""
     if not (outer[0] <= inner[0] and inner[1] <= outer[1]):
         return False
-    if (
-        isinstance(outer, PeriodicSpan)
-        and isinstance(inner, PeriodicSpan)
-        and outer.period == inner.period
-    ):
+    if isinstance(outer, PeriodicSpan) and isinstance(inner, PeriodicSpan) and outer.period == inner.period:
         return (inner.start - outer.start) % outer.period + inner.block <= outer.block
-    return not isinstance(outer, PeriodicSpan) or length(intersect_spans(outer, inner)) == length(
-        inner
-    )
+    return not isinstance(outer, PeriodicSpan) or length(intersect_spans(outer, inner)) == length(inner)
 
 
 def length(span: Span) -> int:

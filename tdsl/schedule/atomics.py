@@ -18,11 +18,7 @@ def atomic(state: State, func: str, definition: int) -> State:
     A reduction that initialises and combines in one nest becomes two definitions: initial value and update.
     """
     d = state.program.func(func).definitions[definition]
-    if (
-        is_ordered(state.program.func(func), definition)
-        or d.combine is None
-        or d.combine.kind not in KINDS
-    ):
+    if is_ordered(state.program.func(func), definition) or d.combine is None or d.combine.kind not in KINDS:
         raise Illegal(
             f"this definition of {func!r} is not an update by one of {', '.join(KINDS)}",
             "atomic() needs a reduction, or an update such as f[...] += ...",

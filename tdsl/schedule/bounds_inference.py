@@ -321,9 +321,7 @@ def fix_extents(state: State, name: str, box: Box, limits: Mapping[str, Box], fa
                 continue
             # the limits already contain the rounding
             last = subtract(last, const(sum(steps) - len(steps)))
-        extent = (
-            upper(simplify(add(subtract(hi, lo), ONE), facts), facts) if given is None else given
-        )
+        extent = upper(simplify(add(subtract(hi, lo), ONE), facts), facts) if given is None else given
         if extent is None:
             continue
         available = simplify(add(subtract(last, first), ONE), facts)
@@ -370,9 +368,7 @@ def required_boxes(
     followed = {level.func for level in tree.after}
     for active in actives:
         if active.func.name in followed:
-            _add_after(
-                tree, state, names, {active.func.name: active.computed_box(facts)}, boxes, facts
-            )
+            _add_after(tree, state, names, {active.func.name: active.computed_box(facts)}, boxes, facts)
         _add_boxes(boxes, active.func.name, _iteration_reads(active, facts, threads), facts)
 
     def computed(f: FuncDef, needed: Box) -> Box:

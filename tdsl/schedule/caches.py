@@ -43,9 +43,7 @@ def _replace_reads(name: str, new: Callable[[Read], Expr]) -> Callable[[Expr], E
     return lambda e: transform(e, visit)
 
 
-def dtypes_and_limits(
-    program: Program, name: str
-) -> tuple[tuple[DType, ...], tuple[Interval, ...]]:
+def dtypes_and_limits(program: Program, name: str) -> tuple[tuple[DType, ...], tuple[Interval, ...]]:
     """The element types of a tensor or func, and the interval of valid indices of each dimension."""
     for t in program.inputs:
         if t.name == name:
@@ -89,9 +87,7 @@ def cache_read(
         padded=padded, mapped=mapped, filled=filled, gathered=gathered, along=along,
     )  # fmt: skip
     factors = _pack_factors(pack, len(content.limits))
-    f = _copy_func(
-        new_name(program, name, f"{source}_cache"), content.values, content.limits, factors
-    )
+    f = _copy_func(new_name(program, name, f"{source}_cache"), content.values, content.limits, factors)
     redirect = _redirect_reads(f.name, content, factors)
     definitions = tuple(
         map_expressions(d, redirect) if definition in (None, n) else d
@@ -158,9 +154,7 @@ def _gathered_content(
     return _Content(copy.reads, (value,), ((None, None),) * len(copy.limits))
 
 
-def _redirect_reads(
-    copy_name: str, content: _Content, factors: Mapping[int, int]
-) -> Callable[[Expr], Expr]:
+def _redirect_reads(copy_name: str, content: _Content, factors: Mapping[int, int]) -> Callable[[Expr], Expr]:
     """A function that replaces reads in an expression by reads of a copy with axes split by `factors`."""
 
     def redirected(n: Node) -> Node:
@@ -169,8 +163,7 @@ def _redirect_reads(
         assert isinstance(n, Expr)
         index = content.reads[n]
         outer = tuple(
-            Binary("floordiv", e, const(factors[k])) if k in factors else e
-            for k, e in enumerate(index)
+            Binary("floordiv", e, const(factors[k])) if k in factors else e for k, e in enumerate(index)
         )
         inner = tuple(Binary("mod", index[k], const(size)) for k, size in factors.items())
         component = n.component if isinstance(n, Read) and len(content.values) > 1 else 0
@@ -200,9 +193,7 @@ def _funcs_inside(state: State, level: Level | None, func: str) -> tuple[FuncDef
     """The other funcs that are computed inside of a loop of `func`, in the order of the program."""
     if level is None:
         raise Illegal("a copy at the root is inside of no loop", "name a loop: at=i")
-    return tuple(
-        g for g in state.program.funcs if level in loops_around(state, g.name) and g.name != func
-    )
+    return tuple(g for g in state.program.funcs if level in loops_around(state, g.name) and g.name != func)
 
 
 def _check_reads(
@@ -276,9 +267,7 @@ def _copy_func(
         # the first and the last panel may reach beyond the tensor; their elements there are never read
         inside: Expr = whole if hi is None else Binary("min", whole, hi)
         at[variables[axis]] = inside if lo is None else Binary("max", inside, lo)
-    d = Definition(
-        tuple(index), variables, (), TRUE, tuple(substitute(v, at) for v in values), None, None
-    )
+    d = Definition(tuple(index), variables, (), TRUE, tuple(substitute(v, at) for v in values), None, None)
     dtypes = tuple(dtype_of(v) for v in values)
     split = ((None, None),) * len(factors)
     unsplit = tuple((None, None) if n in factors else ends for n, ends in enumerate(limits))
@@ -326,18 +315,14 @@ def cache_write(
         align=plan.align,
     )  # fmt: skip
     state = replace(state, program=program, plans=(*state.plans, (copy_name, copied)))
-    plan = replace(
-        plan, store=level, scope=scope, stream=False, order=None, align=(), scheduled=True
-    )
+    plan = replace(plan, store=level, scope=scope, stream=False, order=None, align=(), scheduled=True)
     return state.with_plan(func, plan)
 
 
 def _loop_of_complete_values(state: State, f: FuncDef, loop: str) -> str:
     """The current name of a loop; raises Illegal unless its body completes values of `f`."""
     if len(f.definitions) > 1:
-        raise Illegal(
-            f"{f.name!r} has updates", "only a func with one definition can be written by a cache"
-        )
+        raise Illegal(f"{f.name!r} has updates", "only a func with one definition can be written by a cache")
     plan = state.plan(f.name)
     at, nest = find_loop(state, f.name, 0, loop), plan.nests[0]
     for x in nest.names()[: nest.position(at) + 1]:
@@ -347,7 +332,5 @@ def _loop_of_complete_values(state: State, f: FuncDef, loop: str) -> str:
                 f"place it outside of {x!r}",
             )
     if plan.fold or plan.store is not None:
-        raise Illegal(
-            f"{f.name!r} is stored in another way already", "cache_write before store_at and fold"
-        )
+        raise Illegal(f"{f.name!r} is stored in another way already", "cache_write before store_at and fold")
     return at

@@ -84,9 +84,7 @@ def split_constants(state: State) -> ConstantSplit | None:
             used = [n for n in members if {c.name for c, _ in state.consumers(n)} - members]
             if used and all(_can_be_passed(state, n, boxes.get(n)) for n in used):
                 once |= members
-    used_outside = {
-        r.name for f in program.funcs if f.name not in once for r in _reads(f) if r.name in once
-    }
+    used_outside = {r.name for f in program.funcs if f.name not in once for r in _reads(f) if r.name in once}
     passed = [f.name for f in program.funcs if f.name in used_outside]
     if not passed:
         return None
@@ -102,10 +100,7 @@ def independent_parts(once: State) -> tuple[State, ...]:
     Equal parts of equal constants can then be computed once for several programs.
     """
     program, parts = once.program, list[set[str]]()
-    nests = [
-        members | {r.name for n in members for r in _reads(program.func(n))}
-        for members in _nests(once)
-    ]
+    nests = [members | {r.name for n in members for r in _reads(program.func(n))} for members in _nests(once)]
     for nest in nests:
         computed = nest & {f.name for f in program.funcs}
         joined = [part for part in parts if part & computed]
@@ -180,9 +175,7 @@ def _state_of_constants(state: State, once: set[str], passed: dict[str, Box]) ->
 def _state_of_calls(state: State, once: set[str], passed: dict[str, Box]) -> State:
     """The state of the other nests, with the funcs in `passed` as constant inputs."""
     program = state.program
-    firsts = {
-        n: tuple(upper(lo) or 0 for lo, _ in box if lo is not None) for n, box in passed.items()
-    }
+    firsts = {n: tuple(upper(lo) or 0 for lo, _ in box if lo is not None) for n, box in passed.items()}
 
     def reindexed(n: Node) -> Node:
         if not isinstance(n, Read) or n.name not in passed:
@@ -191,9 +184,7 @@ def _state_of_calls(state: State, once: set[str], passed: dict[str, Box]) -> Sta
         return replace(n, index=tuple(subtract(n.index[k], const(first[k])) for k in order))
 
     funcs = tuple(
-        f.map_expressions(lambda e: transform(e, reindexed))
-        for f in program.funcs
-        if f.name not in once
+        f.map_expressions(lambda e: transform(e, reindexed)) for f in program.funcs if f.name not in once
     )
     read = {t.name for t in _read_by(program, funcs)}
     kept = tuple(t for t in program.inputs if t.name in read or not t.constant)

@@ -56,9 +56,7 @@ def check_dependences(state: State, func: str, definition: int, nest: Nest | Non
             return  # `check_concurrent` checks the loops of terms
         in_index = {v for e in d.index for v in variables(e)}
         parallel = [
-            x
-            for x in parallel
-            if x.kind not in (VECTORIZED, *THREADS) or roots_of(nest, x.name) & in_index
+            x for x in parallel if x.kind not in (VECTORIZED, *THREADS) or roots_of(nest, x.name) & in_index
         ]  # other loops merge the partial results of their iterations
     elif not parallel and _is_in_order(d, nest):
         return
@@ -129,9 +127,7 @@ class _Pair:
             first, second, point, loop = conflict
             raise self._error(first, second, point, loop, loop in parallel)
 
-    def _conflict_of(
-        self, parallel: set[str]
-    ) -> tuple[_Access, _Access, Point | Unknown, str] | None:
+    def _conflict_of(self, parallel: set[str]) -> tuple[_Access, _Access, Point | Unknown, str] | None:
         """Two conflicting accesses, a pair of iterations that run out of order, and the loop; or None."""
         loops = [x for x in self.nest.names() if roots_of(self.nest, x) & set(self.ranges)]
         for first, second, same in self._conflicts():
@@ -140,16 +136,12 @@ class _Pair:
                 if find_point(zero, least) is None:
                     continue
                 for case, (loop, wrong) in product(self.cases, self._out_of_order(loops, parallel)):
-                    point = find_point(
-                        [*zero, *case.zero, *wrong.zero], [*least, *case.least, *wrong.least]
-                    )
+                    point = find_point([*zero, *case.zero, *wrong.zero], [*least, *case.least, *wrong.least])
                     if point is not None:
                         return first, second, point, loop
         return None
 
-    def _out_of_order(
-        self, loops: list[str], parallel: set[str]
-    ) -> Iterator[tuple[str, _LinearSystem]]:
+    def _out_of_order(self, loops: list[str], parallel: set[str]) -> Iterator[tuple[str, _LinearSystem]]:
         """Each loop as the outermost in which a pair differs, with the constraints of an illegal order."""
         for n, loop in enumerate(loops):
             same = [self._distance(x) for x in loops[:n]]
@@ -164,11 +156,7 @@ class _Pair:
     ) -> Illegal:
         f = self.f.name
         if isinstance(point, Unknown) or self._has_unknowns(point):
-            do = (
-                "write the same element"
-                if first.writes and second.writes
-                else "need each other's elements"
-            )
+            do = "write the same element" if first.writes and second.writes else "need each other's elements"
             text = f"iterations of {loop!r} may {do} of {f!r}, by indices that are not affine"
         else:
             a, b = (self._iteration(side, point) for side in (_A, _B))
@@ -179,9 +167,7 @@ class _Pair:
                 earlier, later = ("writes", "reads") if first.writes else ("reads", "writes")
                 text = f"iteration {b} {later} {element}, which iteration {a} {earlier}"
         if not self.ordered:
-            hint = (
-                f"partial = rfactor({loop!r}) and run that side by side, or allow it with atomic()"
-            )
+            hint = f"partial = rfactor({loop!r}) and run that side by side, or allow it with atomic()"
             return Illegal(text, hint, ((self.d.loc, "this definition"),))
         what = "would run at a time" if parallel else "would run in another order"
         hint = "put loops into an order in which the one that has to be first comes first"
@@ -192,9 +178,7 @@ class _Pair:
             carried = [x for x in inside if point.get((x, _B), 0) > point.get((x, _A), 0)]
             legal = (x for x in carried if self._may_be_outside(x, loop))
             hint += "".join(f", or put {x!r} outside of it" for x in islice(legal, 1))
-        return Illegal(
-            f"{text}, and they {what}", hint, ((second.loc or self.d.loc, "this access"),)
-        )
+        return Illegal(f"{text}, and they {what}", hint, ((second.loc or self.d.loc, "this access"),))
 
     def _may_be_outside(self, inner: str, loop: str) -> bool:
         """True if a loop may run in parallel once an inner one is moved outside of it."""
@@ -225,10 +209,7 @@ class _Pair:
             yield (
                 first,
                 second,
-                [
-                    self._linear(as_sum(a), _A).plus(self._linear(as_sum(b), _B), -1)
-                    for a, b in ends
-                ],
+                [self._linear(as_sum(a), _A).plus(self._linear(as_sum(b), _B), -1) for a, b in ends],
             )
 
     def _earlier(self) -> Iterator[_LinearSystem]:
@@ -257,9 +238,7 @@ class _Pair:
                         least.append(here.plus(self._linear(as_sum(lo), side), -1))
                     if hi is not None:
                         least.append(self._linear(as_sum(hi), side).plus(here, -1))
-        least += [
-            LinearForm().plus(self._linear(s, side), -1) for s in nonpositive_sums(self.d.where)
-        ]
+        least += [LinearForm().plus(self._linear(s, side), -1) for s in nonpositive_sums(self.d.where)]
 
     def _linear(self, s: AffineSum, side: int) -> LinearForm:
         """A sum over the variables of one iteration; both iterations share atoms that have no range."""
@@ -282,9 +261,7 @@ class _Pair:
                 self._add_once(quotient, [rest, LinearForm({}, int(k) - 1).plus(rest, -1)])
                 return LinearForm({quotient: 1}) if op == "floordiv" else rest
             case _:
-                reads_func = any(
-                    isinstance(n, Read) and n.name == self.f.name for n in post_order(atom)
-                )
+                reads_func = any(isinstance(n, Read) and n.name == self.f.name for n in post_order(atom))
                 sides = (side,) if reads_func else self._sides(atom, side)
                 value: Name = ("value", atom, *sides)
                 if sides:
@@ -309,9 +286,7 @@ class _Pair:
         for n, r in enumerate(self.nest.relations):
             before = replace(self.nest, relations=self.nest.relations[:n])
             parents = (
-                (r.outer, r.inner)
-                if isinstance(r, Fuse)
-                else (r.parent if isinstance(r, Split) else r.old,)
+                (r.outer, r.inner) if isinstance(r, Fuse) else (r.parent if isinstance(r, Split) else r.old,)
             )
             if not any(roots_of(before, p) & set(self.ranges) for p in parents):
                 continue
@@ -333,15 +308,13 @@ class _Pair:
                     )
                 case Rename(old, new):
                     here = (
-                        self._from_zero(old, s, first).plus(LinearForm({(new, s): 1}), -1)
-                        for s in (_A, _B)
+                        self._from_zero(old, s, first).plus(LinearForm({(new, s): 1}), -1) for s in (_A, _B)
                     )
                     systems = [_LinearSystem(list(here))]
                 case Rotate():
                     systems = [_LinearSystem()]
             cases = [
-                _LinearSystem([*a.zero, *b.zero], [*a.least, *b.least])
-                for a, b in product(cases, systems)
+                _LinearSystem([*a.zero, *b.zero], [*a.least, *b.least]) for a, b in product(cases, systems)
             ]
         return cases
 
@@ -365,9 +338,7 @@ class _Pair:
 
     def _order_systems(self, outer: str, inner: str, whole: str) -> list[_LinearSystem]:
         """The possible orders of two iterations in loops and in their split or fused loop, for any extent."""
-        o, i, w = (
-            LinearForm() if x in self.d.free else self._distance(x) for x in (outer, inner, whole)
-        )
+        o, i, w = (LinearForm() if x in self.d.free else self._distance(x) for x in (outer, inner, whole))
         back_o, back_w = LinearForm().plus(o, -1), LinearForm().plus(w, -1)
         return [
             _LinearSystem([o, w.plus(i, -1)]),

@@ -157,9 +157,7 @@ def _directive(row: Any, loc: Loc | None) -> Directive:
         if not isinstance(row.get(key), kind):
             raise _no_schedule(f"{key!r} of {row!r} must be {words}", loc)
     rest = {_RENAMED.get(key, key): value for key, value in row.items() if key not in _KEYS}
-    return Directive(
-        row["do"], row["func"], row["definition"], tuple(json_value(rest).items()), loc
-    )
+    return Directive(row["do"], row["func"], row["definition"], tuple(json_value(rest).items()), loc)
 
 
 class Recorder(Protocol):

@@ -19,9 +19,7 @@ def loops_of_blocks(
     """
     try:
         if not alone:
-            raise Illegal(
-                "loops or a grid are given, and a tensor that says them", "give onto= alone"
-            )
+            raise Illegal("loops or a grid are given, and a tensor that says them", "give onto= alone")
         loops = loops_onto(state, func, definition, tensor)
     except Illegal as reason:
         raise ScheduleError(
@@ -72,9 +70,7 @@ def _variable(state: State, func: str, definition: int, tensor: str, dim: int) -
         case [Var(name)]:
             return name
         case []:
-            raise Illegal(
-                f"{func!r} does not read {tensor!r}", "name a tensor that it reads, or itself"
-            )
+            raise Illegal(f"{func!r} does not read {tensor!r}", "name a tensor that it reads, or itself")
         case _:
             raise Illegal(
                 f"no variable alone is the index of dimension {dim} of {tensor!r} in {func!r}",

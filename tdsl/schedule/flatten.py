@@ -86,9 +86,7 @@ def flatten(
     flat_name = new_loop_name(nest, name, "_".join(loops))
     if loops[0] in ranges:
         if is_ordered(f, definition):
-            raise Illegal(
-                f"the terms of {func!r} are reduced in order", "flatten free variables only"
-            )
+            raise Illegal(f"the terms of {func!r} are reduced in order", "flatten free variables only")
         box = {x: _inclusive(*ranges[x]) for x in loops}
     else:
         box = dict(zip(f.variables, _needed_box(state, f), strict=True))
@@ -108,18 +106,14 @@ def _check_flattenable(state: State, f: FuncDef, plan: FuncPlan, definition: int
     if plan.specializations:
         raise Illegal(f"{f.name!r} has loops for special cases already", "specialize after it")
     if state.grid is not None:
-        raise Illegal(
-            "the blocks of ranks are given by its dimensions", "flatten in programs of one rank"
-        )
+        raise Illegal("the blocks of ranks are given by its dimensions", "flatten in programs of one rank")
 
 
 def _needed_box(state: State, f: FuncDef) -> tuple[Interval, ...]:
     """The box of a func that the whole program needs."""
     box = needed_box(state, f)
     if f.name in state.program.outputs and box != f.natural:
-        raise Illegal(
-            f"{f.name!r} is an output of which more is needed", "copy it first: cache_write"
-        )
+        raise Illegal(f"{f.name!r} is an output of which more is needed", "copy it first: cache_write")
     return box
 
 
@@ -178,8 +172,7 @@ def _replace_variables(state: State, f: FuncDef, flat: _Flat) -> State:
         return replace(n, index=tuple(index[v] for v in kept))
 
     funcs = tuple(
-        g if h is f else h.map_expressions(lambda e: transform(e, flat_read))
-        for h in state.program.funcs
+        g if h is f else h.map_expressions(lambda e: transform(e, flat_read)) for h in state.program.funcs
     )
     return replace(state, program=replace(state.program, funcs=funcs))
 

@@ -59,9 +59,7 @@ class BaseSchedule(Suggesting):
         "source_name", "state",
     )  # fmt: skip
 
-    def __init__(
-        self, *outputs: Func, sizes: Mapping[str, int] | None = None, target: Any = None
-    ) -> None:
+    def __init__(self, *outputs: Func, sizes: Mapping[str, int] | None = None, target: Any = None) -> None:
         if not outputs or not all(isinstance(f, Func) for f in outputs):
             given = ", ".join(type(f).__name__ for f in outputs) or "nothing"
             raise TypeMismatch(
@@ -74,9 +72,7 @@ class BaseSchedule(Suggesting):
         self._set_sizes(sizes, target)
 
     @classmethod
-    def of_program(
-        cls, program: Program, sizes: Mapping[str, int] | None = None, target: Any = None
-    ) -> Self:
+    def of_program(cls, program: Program, sizes: Mapping[str, int] | None = None, target: Any = None) -> Self:
         """The empty schedule of a program."""
         schedule = cls.of_state(initial_state(program))
         schedule._set_sizes(sizes, target)

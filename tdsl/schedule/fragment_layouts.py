@@ -60,9 +60,7 @@ def known_layout(state: State, name: str) -> Layout:
     return layout
 
 
-def layout_of_fragment(
-    state: State, name: str, below: frozenset[str] = frozenset()
-) -> Layout | None:
+def layout_of_fragment(state: State, name: str, below: frozenset[str] = frozenset()) -> Layout | None:
     """The layout of a fragment over the axes of its func, by instructions or by fragments that it reads."""
     return _layout_by_instructions(state, name) or derived_layout(state, name, below)
 

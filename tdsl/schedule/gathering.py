@@ -36,9 +36,7 @@ def gathered_reads(
     parts = dict.fromkeys(part for e in d.expressions() for part in reads_or_padding(e, source))
     matches = [part for part in parts if uses_variable(part, along)]
     if len(matches) != 1:
-        raise Illegal(
-            f"{f.name!r} reads {source!r} at {len(matches)} indices", "only one can be gathered"
-        )
+        raise Illegal(f"{f.name!r} reads {source!r} at {len(matches)} indices", "only one can be gathered")
     (part,) = matches
     names = read_variables(d, part)
     index = {v: Var(f"d{n}") for n, v in enumerate(names)}

@@ -34,8 +34,7 @@ Ranges = tuple[tuple[str, Expr | None, Expr | None], ...]
 def has_condition(e: Expr) -> bool:
     """True if an expression contains a select or a comparison, whose conditions may decide its value."""
     return any(
-        isinstance(n, Select) or (isinstance(n, Binary) and n.op in COMPARISONS)
-        for n in post_order(e)
+        isinstance(n, Select) or (isinstance(n, Binary) and n.op in COMPARISONS) for n in post_order(e)
     )
 
 
@@ -54,9 +53,7 @@ class ConditionalFuncs:
             d = f.definitions[0]
             single = len(f.definitions) == 1 == len(f.dtypes)
             plain = single and d.combine is None and not has_effects(d)
-            if plain and (
-                any(r.name in names for r in d.reads) or any(map(has_condition, d.values))
-            ):
+            if plain and (any(r.name in names for r in d.reads) or any(map(has_condition, d.values))):
                 names.add(f.name)
         return ConditionalFuncs(program, frozenset(names))
 
@@ -103,9 +100,7 @@ class ImpliedValues:
                 return either if sure or self.lenient else None
             case Cast(x, t):
                 a = self.value(x)
-                fits = a is not None and (
-                    a[0] in (0, 1) or (isinf(a[0]) and -t.low == t.high == inf)
-                )
+                fits = a is not None and (a[0] in (0, 1) or (isinf(a[0]) and -t.low == t.high == inf))
                 floats = t.is_float and dtype_of(x).is_float
                 return a if fits and a is not None and (floats or not a[1]) else None
             case Unary("not", x) if dtype_of(e) == bool_:

@@ -146,9 +146,7 @@ def _check_default_loops(f: FuncDef, nest: Nest) -> None:
     if not nest.loops:
         raise Illegal(f"{f.name!r} has no loops", "one thread makes its only value")
     if nest.relations or any(x.kind != SERIAL for x in nest.loops):
-        raise Illegal(
-            f"the loops of {f.name!r} were changed before", "cooperate makes them from the first"
-        )
+        raise Illegal(f"the loops of {f.name!r} were changed before", "cooperate makes them from the first")
 
 
 def _threads_around(state: State, func: str) -> tuple[tuple[str, int], ...]:

@@ -74,9 +74,7 @@ def _split_into_digits(
     digits = sorted((d for d in layout.digits if d.axis == axis), key=lambda d: -d.step)
     nest = state.plan(func).nests[0]
     v = max(parts_of(nest, v), key=nest.position)  # the innermost loop of the variable
-    state = split(
-        state, func, 0, loop=v, factor=_tile_size(state, func, digits, v, layout.shape[axis])
-    )
+    state = split(state, func, 0, loop=v, factor=_tile_size(state, func, digits, v, layout.shape[axis]))
     tile, rest, parts = f"{v}_o", f"{v}_i", {}
     for n, d in enumerate(digits):
         if d.step > 1:

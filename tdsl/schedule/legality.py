@@ -142,9 +142,7 @@ def check_place(state: State, func: str, *, final: bool) -> None:
 def _check_level(state: State, func: str, level: Level) -> None:
     host = state.plan(level.func)
     if isinstance(host.place, Inline):
-        raise Illegal(
-            f"{level.func!r} is inlined and has no loops", f"compute {level.func!r} somewhere"
-        )
+        raise Illegal(f"{level.func!r} is inlined and has no loops", f"compute {level.func!r} somewhere")
     if level.definition == AT_ROOT:
         return
     nest = host.nests[level.definition]
@@ -170,9 +168,7 @@ def _check_acyclic(state: State, func: str) -> None:
             if level.func == name:
                 continue  # a func with a write cache is stored in its own loops
             if level.func == func:
-                raise Illegal(
-                    f"{func!r} would be computed inside itself", "name a loop around both"
-                )
+                raise Illegal(f"{func!r} would be computed inside itself", "name a loop around both")
             if level.func not in seen:
                 seen.add(level.func)
                 stack.append(level.func)
@@ -192,8 +188,7 @@ def _check_order(state: State, func: str) -> None:
 def _check_uses(state: State, func: str, level: Level, *, final: bool) -> None:
     if func in state.program.outputs:
         raise Illegal(
-            f"{func!r} is an output, all of which is needed outside of loop {level.loop!r} of "
-            f"{level.func!r}",
+            f"{func!r} is an output, all of which is needed outside of loop {level.loop!r} of {level.func!r}",
             "compute it, and what it follows, at the root",
         )
     for c, definition in state.consumers(func):
@@ -221,14 +216,10 @@ def check_with(state: State, func: str, level: Level) -> None:
     if len(f.definitions) > 1 or len(state.program.func(other).definitions) > 1:
         raise Illegal("only stages with one definition can share loops", "use compute_at")
     if not isinstance(state.plan(other).place, Root | WithStage | None):
-        raise Illegal(
-            f"{other!r} is not computed at the root", "share loops of a stage at the root"
-        )
+        raise Illegal(f"{other!r} is not computed at the root", "share loops of a stage at the root")
     for name in _funcs_sharing_loops(state, func):
         if depends_on(state, func, name) or depends_on(state, name, func):
-            raise Illegal(
-                f"{name!r} shares these loops, too, and depends on {func!r}", "use compute_at"
-            )
+            raise Illegal(f"{name!r} shares these loops, too, and depends on {func!r}", "use compute_at")
     nest, depth = state.plan(func).nests[0], _depth(state, level)
     if len(nest.loops) < depth:
         raise Illegal(
@@ -240,9 +231,7 @@ def check_with(state: State, func: str, level: Level) -> None:
     for name, plan in state.plans:
         for used in levels_of(plan):
             if used.func == func and used.loop in shared and used.definition != AT_ROOT:
-                raise Illegal(
-                    f"{name!r} has its place at loop {used.loop!r}", "move that one first"
-                )
+                raise Illegal(f"{name!r} has its place at loop {used.loop!r}", "move that one first")
 
 
 def _check_shared_order(state: State, func: str, level: Level, shared: tuple[str, ...]) -> None:

@@ -85,8 +85,7 @@ def _values(
 ) -> tuple[dict[str, Expr], tuple[Expr, ...]]:
     """Each loop and variable, counted from 0, as an expression of the current loops; the guards."""
     values: dict[str, Expr] = {
-        name: subtract(Var(name), bounds[name][0]) if name in bounds else Var(name)
-        for name in nest.names()
+        name: subtract(Var(name), bounds[name][0]) if name in bounds else Var(name) for name in nest.names()
     }
     guards: list[Expr] = []
     for r in reversed(nest.relations):

@@ -53,9 +53,7 @@ def find_loop(state: State, func: str, definition: int, name: str) -> str:
     for r in nest.relations:
         match r:
             case Split(parent, outer, inner) if parent == name:
-                raise Illegal(
-                    f"loop {name!r} was split into {outer!r} and {inner!r}", "name one of them"
-                )
+                raise Illegal(f"loop {name!r} was split into {outer!r} and {inner!r}", "name one of them")
             case Fuse(fused, outer, inner) if name in (outer, inner):
                 raise Illegal(f"loop {name!r} was fused into {fused!r}", f"name {fused!r}")
             case Rename(old, new) if old == name:
@@ -196,9 +194,7 @@ def split(
         raise Illegal(f"loop {name!r} is {nest.kind(name)} already", "split it before")
     _check_tail(state, func, definition, nest, name, tail, factor, nparts)
     outer = new_loop_name(nest, names[0], f"{name}_o")
-    inner = new_loop_name(
-        replace(nest, aliases=(*nest.aliases, (outer, outer))), names[1], f"{name}_i"
-    )
+    inner = new_loop_name(replace(nest, aliases=(*nest.aliases, (outer, outer))), names[1], f"{name}_i")
     new_nest = nest.replaced(name, Loop(outer), Loop(inner))
     relation = Split(name, outer, inner, factor, nparts, tail)
     new_nest = replace(new_nest, relations=(*nest.relations, relation))
@@ -243,18 +239,14 @@ def fuse(
             f"reorder first, so that {b!r} follows {a!r}",
         )
     if is_reduction(f, definition, nest, a) != is_reduction(f, definition, nest, b):
-        raise Illegal(
-            f"one of {a!r} and {b!r} is reduced over, the other is not", "fuse loops of a kind"
-        )
+        raise Illegal(f"one of {a!r} and {b!r} is reduced over, the other is not", "fuse loops of a kind")
     for x in (a, b):
         if nest.kind(x) != SERIAL:
             raise Illegal(f"loop {x!r} is {nest.kind(x)} already", "fuse before")
     return fuse_loops(state, func, definition, a, b, name)
 
 
-def fuse_loops(
-    state: State, func: str, definition: int, a: str, b: str, name: str | None = None
-) -> State:
+def fuse_loops(state: State, func: str, definition: int, a: str, b: str, name: str | None = None) -> State:
     """The state with a loop fused with the loop directly inside of it."""
     nest = state.plan(func).nests[definition]
     both = new_loop_name(nest, name, f"{a}_{b}")
@@ -320,9 +312,7 @@ def check_concurrent(state: State, func: str, definition: int, name: str) -> Non
     )
 
 
-def unroll(
-    state: State, func: str, definition: int, *, loop: str, factor: int | None = None
-) -> State:
+def unroll(state: State, func: str, definition: int, *, loop: str, factor: int | None = None) -> State:
     """Unroll a loop completely, or by a factor."""
     name = find_loop(state, func, definition, loop)
     if factor is None:

@@ -75,11 +75,7 @@ def _replace_definitions(state: State, f: FuncDef, definitions: tuple[Definition
 def masked_funcs(program: Program) -> list[str]:
     """The funcs of a program that have terms which `skip_masked` can skip."""
     conditional = ConditionalFuncs.of(program)
-    return [
-        f.name
-        for f in program.funcs
-        if mask_of(conditional, f, f.definitions[0], lenient=True) != TRUE
-    ]
+    return [f.name for f in program.funcs if mask_of(conditional, f, f.definitions[0], lenient=True) != TRUE]
 
 
 def with_masks(state: State) -> State:
@@ -87,8 +83,7 @@ def with_masks(state: State) -> State:
     conditional = ConditionalFuncs.of(state.program)
     for f in state.program.funcs:
         definitions = tuple(
-            replace(d, mask=mask_of(conditional, f, d)) if d.mask == TRUE else d
-            for d in f.definitions
+            replace(d, mask=mask_of(conditional, f, d)) if d.mask == TRUE else d for d in f.definitions
         )
         state = _replace_definitions(state, f, definitions)
     return state
@@ -109,9 +104,7 @@ def remove_unused_masks(state: State, machine: Machine) -> State:
     """
     for f in state.program.funcs:
         definitions = tuple(
-            replace(d, mask=TRUE)
-            if d.mask != TRUE and _reason_for_all_terms(state, machine, f, n)
-            else d
+            replace(d, mask=TRUE) if d.mask != TRUE and _reason_for_all_terms(state, machine, f, n) else d
             for n, d in enumerate(f.definitions)
         )
         state = _replace_definitions(state, f, definitions)
@@ -151,9 +144,7 @@ def _has_narrowable_loops(d: Definition, nest: Nest) -> bool:
     return plain and not any(isinstance(r, Rotate) for r in nest.relations)
 
 
-def mask_of(
-    conditional: ConditionalFuncs, f: FuncDef, d: Definition, *, lenient: bool = False
-) -> Expr:
+def mask_of(conditional: ConditionalFuncs, f: FuncDef, d: Definition, *, lenient: bool = False) -> Expr:
     """The conjunction of comparisons outside of which terms equal the identity; TRUE if there is none.
 
     >>> from tdsl.lang.build_program import build_program

@@ -85,10 +85,7 @@ def _variables_of_values(d: Definition) -> tuple[frozenset[str], ...]:
     free = frozenset(d.free)
     common = variables(d.where) & free
     terms = [variables(e) & free for e in d.values]
-    used = [
-        common | variables_ | (variables(e) & free)
-        for variables_, e in zip(terms, d.init, strict=True)
-    ]
+    used = [common | variables_ | (variables(e) & free) for variables_, e in zip(terms, d.init, strict=True)]
     while True:
         new = []
         for variables_, e in zip(used, d.combine.exprs, strict=True):

@@ -195,16 +195,13 @@ def _tile_loop_names(fusion: Fusion) -> tuple[str, str]:
     return names[0], names[1]
 
 
-def _add_merge(
-    fusion: Fusion, state: State, running: str, tiles: Mapping[str, str], factor: int
-) -> State:
+def _add_merge(fusion: Fusion, state: State, running: str, tiles: Mapping[str, str], factor: int) -> State:
     """The state with one reduction over tiles for all results together."""
     f, d = fusion.lead, fusion.lead.definitions[0]
     outer, _ = _tile_loop_names(fusion)
     order, slots = list(fusion.members.values()), _offsets(fusion)
     sides = {
-        side: {m.func.name: Param(f"{side}{slots[m.func.name]}", m.dtype) for m in order}
-        for side in "ab"
+        side: {m.func.name: Param(f"{side}{slots[m.func.name]}", m.dtype) for m in order} for side in "ab"
     }
     both: dict[str, Expr] = {}
     merged: list[Expr] = []
@@ -358,9 +355,7 @@ def _redirect_readers(fusion: Fusion, state: State, running: str) -> State:
     return _with_sorted_funcs(without_unread(state, set(fusion.members) - {f.name}))
 
 
-def _result_at(
-    fusion: Fusion, member: Member, running: str, index: tuple[Expr, ...], component: int
-) -> Expr:
+def _result_at(fusion: Fusion, member: Member, running: str, index: tuple[Expr, ...], component: int) -> Expr:
     """The final value of a member, from the values of the pass at an index of the lead."""
     slots = _offsets(fusion)
     values: dict[str, Expr] = {

@@ -56,9 +56,7 @@ def pipeline(
         raise Illegal(f"loop {name!r} is {kind} already", "pipeline a serial loop")
     pipelined = Loop(name, PIPELINED, stages, producer_warps, overlap_mma)
     nest = state.plan(func).nests[definition].with_loop(pipelined)
-    state = state.with_plan(
-        func, replace(state.plan(func).with_nest(definition, nest), scheduled=True)
-    )
+    state = state.with_plan(func, replace(state.plan(func).with_nest(definition, nest), scheduled=True))
     check_pipelined(state, func)
     return state
 
@@ -69,9 +67,7 @@ def bulk_copy(state: State, func: str, definition: int) -> State:
     if plan.scope != SHARED:
         raise Illegal(f"{func!r} is not in shared memory", 'set_scope("shared") first')
     if not f.variables:
-        raise Illegal(
-            f"{func!r} has one element", "a copy as a whole is for rows of 16 bytes and more"
-        )
+        raise Illegal(f"{func!r} has one element", "a copy as a whole is for rows of 16 bytes and more")
     d = f.definitions[0]
     if copied_read(state, f) is None:
         raise Illegal(f"{func!r} is no plain copy", "cache_read the tensor, or use cooperate()")

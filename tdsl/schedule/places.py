@@ -36,9 +36,7 @@ def _level(state: State, consumer: str, definition: int, loop: str) -> Level:
 
 def _check_not_output(state: State, func: str, what: str) -> None:
     if func in state.program.outputs:
-        raise Illegal(
-            f"{func!r} is an output, which is computed at the root", f"{what} its producers"
-        )
+        raise Illegal(f"{func!r} is an output, which is computed at the root", f"{what} its producers")
 
 
 def _check_memory(state: State, func: str) -> None:
@@ -96,16 +94,12 @@ def inline(state: State, func: str, definition: int) -> State:
     f = state.program.func(func)
     if len(f.definitions) > 1 or f.definitions[0].init is not None:
         what = "has updates" if len(f.definitions) > 1 else "is a reduction"
-        raise Illegal(
-            f"{func!r} {what}; its loops cannot be part of an expression", "use compute_at"
-        )
+        raise Illegal(f"{func!r} {what}; its loops cannot be part of an expression", "use compute_at")
     if any(
         isinstance(p.place, At | AfterProducer | WithStage) and p.place.level.func == func
         for _, p in state.plans
     ):
-        raise Illegal(
-            f"another func is computed inside the loops of {func!r}", "move that one first"
-        )
+        raise Illegal(f"another func is computed inside the loops of {func!r}", "move that one first")
     return _with_plan(state, func, replace(state.plan(func), place=Inline(), store=None))
 
 
@@ -117,9 +111,7 @@ def reverse_compute_at(
     if producer == func:
         raise Illegal(f"{func!r} cannot be computed inside itself", "name its producer")
     state = expand_reads(state, func, producer)
-    return _with_plan(
-        state, func, replace(state.plan(func), place=AfterProducer(level), store=None)
-    )
+    return _with_plan(state, func, replace(state.plan(func), place=AfterProducer(level), store=None))
 
 
 def compute_with(
@@ -146,9 +138,7 @@ def _axis(state: State, func: str, dim: int | str) -> int:
     return dim % len(f.variables)
 
 
-def reorder_storage(
-    state: State, func: str, definition: int, *, dims: tuple[int | str, ...]
-) -> State:
+def reorder_storage(state: State, func: str, definition: int, *, dims: tuple[int | str, ...]) -> State:
     """Set the order of dimensions in memory, largest stride first."""
     _check_memory(state, func)
     axes = tuple(_axis(state, func, d) for d in dims)
@@ -158,17 +148,13 @@ def reorder_storage(
     return _with_plan(state, func, replace(state.plan(func), order=axes))
 
 
-def align_storage(
-    state: State, func: str, definition: int, *, dim: int | str, multiple: int
-) -> State:
+def align_storage(state: State, func: str, definition: int, *, dim: int | str, multiple: int) -> State:
     """Pad the memory of a dimension to a multiple, in elements."""
     _check_memory(state, func)
     check_positive(multiple, "the multiple")
     plan = state.plan(func)
     kept = tuple(x for x in plan.align if x[0] != _axis(state, func, dim))
-    return _with_plan(
-        state, func, replace(plan, align=(*kept, (_axis(state, func, dim), multiple)))
-    )
+    return _with_plan(state, func, replace(plan, align=(*kept, (_axis(state, func, dim), multiple))))
 
 
 def fold_storage(state: State, func: str, definition: int, *, dim: int | str, extent: int) -> State:
@@ -193,13 +179,9 @@ def bound_extent(
         )
     f, plan = state.program.func(func), state.plan(func)
     if len(f.definitions) > 1:
-        raise Illegal(
-            f"{func!r} has updates, which may write anywhere", "give the extent of funcs without"
-        )
+        raise Illegal(f"{func!r} has updates, which may write anywhere", "give the extent of funcs without")
     kept = tuple(x for x in plan.extents if x[0] != _axis(state, func, dim))
-    return _with_plan(
-        state, func, replace(plan, extents=(*kept, (_axis(state, func, dim), extent)))
-    )
+    return _with_plan(state, func, replace(plan, extents=(*kept, (_axis(state, func, dim), extent))))
 
 
 def set_scope(state: State, func: str, definition: int, *, scope: str) -> State:

@@ -77,9 +77,7 @@ def _with_grid(state: State, levels: Levels) -> State:
     """The state with its grid; raises Illegal if another grid is in use."""
     grid = Grid.of([Grid(**dict(axes)) for axes in levels])
     if state.grid is not None and state.grid != grid:
-        raise Illegal(
-            f"another grid is in use: {state.grid}, not {grid}", "use one grid for a program"
-        )
+        raise Illegal(f"another grid is in use: {state.grid}, not {grid}", "use one grid for a program")
     return replace(state, grid=grid)
 
 
@@ -88,17 +86,13 @@ def ranks(state: State, func: str, definition: int, *, count: int) -> State:
     if state.grid is None:
         raise Illegal("nothing is placed on a grid yet", "place or distribute first")
     if type(count) is not int or count < state.grid.size:
-        raise Illegal(
-            f"a run of {count!r} ranks cannot have {state.grid}", f"{state.grid.size} or more"
-        )
+        raise Illegal(f"a run of {count!r} ranks cannot have {state.grid}", f"{state.grid.size} or more")
     if state.ranks is not None:
         raise Illegal(f"a run has {state.ranks} ranks already", "say it once")
     return replace(state, ranks=count)
 
 
-def distribute(
-    state: State, func: str, definition: int, *, loops: tuple[str, ...], grid: Levels
-) -> State:
+def distribute(state: State, func: str, definition: int, *, loops: tuple[str, ...], grid: Levels) -> State:
     """for x  -->  for x_o: for x_i, where each rank runs the x_o of its coordinate on an axis."""
     state = _with_grid(state, grid)
     axes = [axis for level in grid for axis in level]
@@ -218,14 +212,8 @@ def communicate(
     if deterministic and (
         func not in tensors or state.program.func(func).definitions[definition].combine is None
     ):
-        raise Illegal(
-            "none of these is combined over ranks", "communicate the func that is reduced"
-        )
-    if (
-        type(prefetch) is not int
-        or prefetch < 0
-        or (prefetch and (func in tensors or name == last))
-    ):
+        raise Illegal("none of these is combined over ranks", "communicate the func that is reduced")
+    if type(prefetch) is not int or prefetch < 0 or (prefetch and (func in tensors or name == last)):
         raise Illegal(
             f"there is nothing to fetch {prefetch!r} iterations of {name!r} ahead",
             "prefetch what is read, a number of iterations of a loop inside of those distributed",
@@ -266,9 +254,7 @@ def rotate(
             f"divide({name!r}, n) first, and rotate the outer loop",
         )
     new = nest.fresh_name(f"{name}r")
-    new_nest = replace(
-        nest.replaced(name, Loop(new)), relations=(*nest.relations, Rotate(name, new, turns))
-    )
+    new_nest = replace(nest.replaced(name, Loop(new)), relations=(*nest.relations, Rotate(name, new, turns)))
     plan = plan.with_nest(definition, new_nest)
     moved = tuple((t, new if at == name else at) for t, at in plan.communicated)
     return state.with_plan(func, replace(plan, communicated=moved, scheduled=True))

@@ -28,9 +28,7 @@ from tdsl.schedule.sum_factors import Factor, factors_of, product_of
 from tdsl.schedule.tree import nested_funcs
 
 
-def reassociate(
-    state: State, func: str, definition: int, *, source: str, name: str | None = None
-) -> State:
+def reassociate(state: State, func: str, definition: int, *, source: str, name: str | None = None) -> State:
     """Exchange the sum of this func with the sum `source`, which is a factor of its terms.
 
         s[i, j] = sum over k of a[i, k] * b[k, j]   y_factor[k, l] = sum over j of b[k, j] * c[j, l]
@@ -189,15 +187,12 @@ def _first_sum(f: FuncDef, sums: _NestedSum, name: str) -> FuncDef:
     d, t = f.definitions[0], f.dtypes[0]
     ends = [e for _, lo, hi in d.ranges for e in (lo, hi) if e is not None]
     used = {v for e in (*(x for x, _ in sums.first), d.where, *ends) for v in variables(e)}
-    terms = {
-        n: (lo, subtract(hi, ONE)) for n, lo, hi in sums.ranges if lo is not None and hi is not None
-    }
+    terms = {n: (lo, subtract(hi, ONE)) for n, lo, hi in sums.ranges if lo is not None and hi is not None}
     free = [v for v in d.free if v in used]
     last = len(free) - (d.free[-1:] == tuple(free[-1:]) and bool(free))
     dims = (*free[:last], *(v for v in terms if v in used), *free[last:])
     limits, natural = (
-        tuple((dict(zip(d.free, box, strict=True)) | terms)[v] for v in dims)
-        for box in (f.limits, f.natural)
+        tuple((dict(zip(d.free, box, strict=True)) | terms)[v] for v in dims) for box in (f.limits, f.natural)
     )
     definition = replace(
         d, index=tuple(map(Var, dims)), free=dims, values=(product_of(sums.first, t),), mask=TRUE
@@ -220,7 +215,5 @@ def _remove_unread(state: State, names: set[str]) -> State:
     for name in [f.name for f in state.program.funcs if f.name not in kept]:
         placed = len(nested_funcs(state, name)) > 1 or name in dict(state.placed)
         if placed or state.plan(name).scheduled:
-            raise Illegal(
-                f"{name!r} has a schedule, and is not needed any more", "give this directive first"
-            )
+            raise Illegal(f"{name!r} has a schedule, and is not needed any more", "give this directive first")
     return left

@@ -188,12 +188,7 @@ def _has_same_range(fusion: Fusion, g: FuncDef, read: Read) -> bool:
         return False
     ((reduced, lo, hi),) = d.ranges
     first, end = fusion.range
-    if (
-        lo is None
-        or hi is None
-        or constant_difference(lo, first) != 0
-        or constant_difference(hi, end) != 0
-    ):
+    if lo is None or hi is None or constant_difference(lo, first) != 0 or constant_difference(hi, end) != 0:
         return False
     return any(Var(reduced) in r.index for r in reads_in(d.values))
 
@@ -235,9 +230,7 @@ def _with_factors(fusion: Fusion, member: Member) -> Member:
     both = scaling & {r.name for _, b in shifts for r in reads_in((b,))}
     if factors is not None and shifts_read_results and not both:
         positive = [e for e, _ in factors.scales]
-        if (
-            kind == "argmax"
-        ):  # infinite results make NaN of the largest terms, if these are positive
+        if kind == "argmax":  # infinite results make NaN of the largest terms, if these are positive
             positive.append(term)
         if kind == "sum" or (kind in ORDERED and all(_is_positive(fusion, e) for e in positive)):
             return replace(member, factors=factors)
@@ -351,10 +344,7 @@ def _free_in_lead(fusion: Fusion, g: FuncDef) -> tuple[str, ...] | None:
     """The variables of the lead for the free ones of a reduction that reads a tensor of the pass, or None."""
     d, variable = g.definitions[0], fusion.variable
     known = {
-        r.name: r
-        for m in fusion.members.values()
-        for r in reads_in(m.terms)
-        if Var(variable) in r.index
+        r.name: r for m in fusion.members.values() for r in reads_in(m.terms) if Var(variable) in r.index
     }
     for r in reads_in(d.values):
         lead = known.get(r.name)
@@ -366,9 +356,7 @@ def _free_in_lead(fusion: Fusion, g: FuncDef) -> tuple[str, ...] | None:
             if isinstance(a, Var) and isinstance(b, Var)
         }
         free = tuple(names.get(v, "") for v in d.free)
-        firsts = dict(
-            zip(fusion.lead.variables, (lo for lo, _ in fusion.lead.natural), strict=True)
-        )
+        firsts = dict(zip(fusion.lead.variables, (lo for lo, _ in fusion.lead.natural), strict=True))
         missing = {v: lo for v, lo in firsts.items() if v not in free}
         if (
             names.get(d.ranges[0][0]) == variable
@@ -381,9 +369,7 @@ def _free_in_lead(fusion: Fusion, g: FuncDef) -> tuple[str, ...] | None:
 
 def _is_circular(fusion: Fusion) -> bool:
     """True if the pass reads a tensor that depends on its results."""
-    read = {r.name for m in fusion.members.values() for r in reads_in(m.terms)} - set(
-        fusion.members
-    )
+    read = {r.name for m in fusion.members.values() for r in reads_in(m.terms)} - set(fusion.members)
     return any(depends_on(fusion.state, name, m) for name in read for m in fusion.members)
 
 

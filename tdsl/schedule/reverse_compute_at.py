@@ -25,22 +25,16 @@ def check_after(state: State, func: str, level: Level) -> None:
     if len(f.definitions) > 1 or d.init is not None:
         raise Illegal(f"{func!r} is not element-wise", "only pure funcs can follow their producer")
     if len(source.definitions) > 1:
-        raise Illegal(
-            f"{level.func!r} has updates, which come after that loop", "use compute_at instead"
-        )
+        raise Illegal(f"{level.func!r} has updates, which come after that loop", "use compute_at instead")
     _check_elementwise(f, level.func)
     nest = state.plan(level.func).nests[level.definition]
     _check_complete(source, nest, level)
     _check_is_box(nest, level)
     for c in readers_of(state, level.func):
         if c.name != func:
-            raise Illegal(
-                f"{c.name!r} reads {level.func!r}, too", "only a sole consumer can follow it"
-            )
+            raise Illegal(f"{c.name!r} reads {level.func!r}, too", "only a sole consumer can follow it")
     if level.func in state.program.outputs:
-        raise Illegal(
-            f"{level.func!r} is an output", "only an intermediate can be consumed in place"
-        )
+        raise Illegal(f"{level.func!r} is an output", "only an intermediate can be consumed in place")
 
 
 def _check_elementwise(f: FuncDef, producer: str) -> None:
@@ -56,9 +50,7 @@ def _check_elementwise(f: FuncDef, producer: str) -> None:
                 ((r.loc, "this read"),),
             )
         if r.index != reads[0].index:
-            raise Illegal(
-                f"{f.name!r} reads {producer!r} in two orders of its dimensions", "use compute_at"
-            )
+            raise Illegal(f"{f.name!r} reads {producer!r} in two orders of its dimensions", "use compute_at")
 
 
 def _check_complete(source: FuncDef, nest: Nest, level: Level) -> None:

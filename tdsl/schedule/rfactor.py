@@ -36,9 +36,7 @@ from tdsl.schedule.state import (
 )  # fmt: skip
 
 
-def rfactor(
-    state: State, func: str, definition: int, *, loop: str, name: str | None = None
-) -> State:
+def rfactor(state: State, func: str, definition: int, *, loop: str, name: str | None = None) -> State:
     """Compute a partial result for each iteration of a reduction loop in a new stage, then merge them.
 
     The new stage has the loop as an additional dimension, in which it is free.
@@ -49,9 +47,7 @@ def rfactor(
     _check_reducible(f, definition, nest, u)
     if any(special.definition == definition for special in plan.specializations):
         raise Illegal(f"{func!r} has loops for special cases already", "specialize after it")
-    ranges = {
-        n: (lo, subtract(hi, lo)) for n, lo, hi in d.ranges if lo is not None and hi is not None
-    }
+    ranges = {n: (lo, subtract(hi, lo)) for n, lo, hi in d.ranges if lo is not None and hi is not None}
     reduced = Nest(
         tuple(x for x in nest.loops if roots_of(nest, x.name) & set(ranges)),
         tuple(r for r in nest.relations if _roots_of_relation(nest, r) & set(ranges)),
@@ -92,9 +88,7 @@ def _check_reducible(f: FuncDef, definition: int, nest: Nest, loop: str) -> None
         combine = f.definitions[definition].combine
         associative = combine is not None and combine.associative
         why = "reads itself" if associative else "has no associative combiner"
-        raise Illegal(
-            f"this definition of {f.name!r} {why}", "the order of its points cannot be changed"
-        )
+        raise Illegal(f"this definition of {f.name!r} {why}", "the order of its points cannot be changed")
 
 
 def _partial_definition(
@@ -128,9 +122,7 @@ def _partial_and_merge(
         return (partial,), replace(d, values=values, where=TRUE, ranges=(over,), mask=TRUE)
     axis = f"{partial_name}_{loop}" if loop in f.variables else loop
     dims = tuple(Var(v) for v in f.variables)
-    start = Definition(
-        (*dims, Var(axis)), (*f.variables, axis), (), TRUE, d.combine.init, None, None, d.loc
-    )
+    start = Definition((*dims, Var(axis)), (*f.variables, axis), (), TRUE, d.combine.init, None, None, d.loc)
     merge = Definition(
         dims, f.variables, ((axis, low, high),), TRUE,
         _partial_reads(partial_name, (*dims, Var(axis)), f.dtypes), d.combine, None, d.loc,
@@ -157,9 +149,7 @@ def _roots_of_relation(nest: Nest, r: Relation) -> frozenset[str]:
             return roots_of(before, old)
 
 
-def _partial_reads(
-    name: str, index: tuple[Expr, ...], dtypes: tuple[DType, ...]
-) -> tuple[Expr, ...]:
+def _partial_reads(name: str, index: tuple[Expr, ...], dtypes: tuple[DType, ...]) -> tuple[Expr, ...]:
     return tuple(Read(name, index, c, t) for c, t in enumerate(dtypes))
 
 
@@ -170,9 +160,7 @@ def _merge_nest(nest: Nest, ranges: set[str], merge: Definition) -> Nest:
     return Nest((*free, *(Loop(n) for n, _, _ in merge.ranges)), relations, nest.aliases)
 
 
-def vectorize_reduction(
-    state: State, func: str, definition: int, name: str, factor: int | None
-) -> State:
+def vectorize_reduction(state: State, func: str, definition: int, name: str, factor: int | None) -> State:
     """Reduce a loop in `factor` vector lanes, each with a partial result, merged after the loop."""
     if factor is None:
         return reduce_concurrently(state, func, definition, name, VECTORIZED)

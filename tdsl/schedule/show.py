@@ -36,9 +36,7 @@ def show_nests(state: State) -> str:
     lines = []
     for name, plan in state.plans:
         for n, nest in enumerate(plan.nests):
-            loops = ", ".join(
-                x.name if x.kind == SERIAL else f"{x.name} ({x.kind})" for x in nest.loops
-            )
+            loops = ", ".join(x.name if x.kind == SERIAL else f"{x.name} ({x.kind})" for x in nest.loops)
             where = "" if n or plan.place is None else f", {_place_text(plan.place)}"
             lines.append(f"{name}{f'.update({n - 1})' if n else ''}: {loops or 'no loops'}{where}")
     return "\n".join(lines)
@@ -103,9 +101,7 @@ def _call_text(d: Directive) -> str:
             return f"{stage}.split({', '.join(first)}{_options(a, 'loop', 'factor')})"
         case "prefetch":
             of = f", of={_value(a['of'])}" if a.get("of") else ""
-            return (
-                f"{stage}.prefetch({_value(a['source'])}, {_value(a['loop'])}, {a['offset']}{of})"
-            )
+            return f"{stage}.prefetch({_value(a['source'])}, {_value(a['loop'])}, {a['offset']}{of})"
         case "place":
             return f"s.place({_value(a['tensor'])}, {_value(a['notation'])}, {grid_text(a['grid'], 'td.')})"
         case "ranks":
@@ -129,11 +125,7 @@ def _stage_text(func: str, definition: int) -> str:
 
 
 def _options(arguments: dict[str, Any], *done: str, **defaults: Any) -> str:
-    rest = {
-        k: v
-        for k, v in arguments.items()
-        if k not in done and not (k in defaults and v == defaults[k])
-    }
+    rest = {k: v for k, v in arguments.items() if k not in done and not (k in defaults and v == defaults[k])}
     return "".join(f", {k}={_value(v)}" for k, v in rest.items())
 
 

@@ -55,9 +55,7 @@ def specialize(
     known = {s.name for s in state.program.scalars} | set(state.program.sizes)
     for n in post_order(expr):
         if isinstance(n, Param | Size) and n.name not in known:
-            raise Illegal(
-                f"{n.name!r} is no scalar or extent of this program", did_you_mean(n.name, known)
-            )
+            raise Illegal(f"{n.name!r} is no scalar or extent of this program", did_you_mean(n.name, known))
     special = state
     for row in loops:
         rule = LOOP_DIRECTIVES.get(str(row.get("do")))

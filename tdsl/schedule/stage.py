@@ -70,9 +70,7 @@ class StageDirectives(Suggesting):
 
     def do(self, directive: str, /, **arguments: Any) -> None:
         """Apply a directive by name; all other methods call this one."""
-        self.schedule.do(
-            Directive(directive, self.func, self.definition, tuple(arguments.items()), here())
-        )
+        self.schedule.do(Directive(directive, self.func, self.definition, tuple(arguments.items()), here()))
 
     def _new_loops(self, before: tuple[str, ...]) -> tuple[Loop, ...]:
         nest = self.schedule.state.plan(self.func).nests[self.definition]
@@ -224,9 +222,7 @@ class StageDirectives(Suggesting):
         self.do("atomic")
         return type(self)(self.schedule, self.func, self.definition + (starts is not None))
 
-    def _level(
-        self, consumer: StageDirectives | Func | str, loop: LoopLike
-    ) -> tuple[StageDirectives, str]:
+    def _level(self, consumer: StageDirectives | Func | str, loop: LoopLike) -> tuple[StageDirectives, str]:
         stage = self.schedule[consumer]
         return stage, stage.loop_name(loop)
 
@@ -376,9 +372,7 @@ class StageDirectives(Suggesting):
         first, excess = self._do_adding("unsigned", source=self.schedule.source_name(source))
         return type(self)(self.schedule, first.name, 0), type(self)(self.schedule, excess.name, 0)
 
-    def specialize(
-        self, cond: Value, recipe: Callable[[StageDirectives], Any] | None = None
-    ) -> Self:
+    def specialize(self, cond: Value, recipe: Callable[[StageDirectives], Any] | None = None) -> Self:
         """Add a second version of this stage's loops, which runs if a condition on extents and scalars holds.
 
         The second version starts as a copy of the current loops; `recipe` changes that version only.
@@ -406,9 +400,7 @@ class StageDirectives(Suggesting):
         try:
             encoded = encode_condition(cond.node)
         except Illegal as reason:
-            raise ScheduleError(
-                reason.reason, loc=here(), label="this directive", hint=reason.hint
-            ) from None
+            raise ScheduleError(reason.reason, loc=here(), label="this directive", hint=reason.hint) from None
         self.do("specialize", cond=encoded, loops=inner)
         return self
 

@@ -31,13 +31,9 @@ GUARD, SHIFT, ROUND_UP, PEEL = "guard", "shift", "round_up", "peel"
 TAILS = (GUARD, SHIFT, ROUND_UP, PEEL)
 AUTO, HEAP, STACK, REGISTER = "auto", "heap", "stack", "register"  # the first is chosen by a pass
 SHARED = "shared"  # shared memory of a GPU, one for all threads of a block
-FRAGMENT = (
-    "fragment"  # a tile in the registers of several GPU threads, each element in a single thread
-)
+FRAGMENT = "fragment"  # a tile in the registers of several GPU threads, each element in a single thread
 SWIZZLES = (32, 64, 128)  # bytes of a row of shared memory within which chunks are permuted
-GROUP = (
-    "group"  # shared memory of the GPU threads along threadIdx.x, one part for each row of threads
-)
+GROUP = "group"  # shared memory of the GPU threads along threadIdx.x, one part for each row of threads
 COOPERATIVE = (SHARED, FRAGMENT, GROUP)  # memory that several threads fill cooperatively
 SCOPES = (AUTO, HEAP, STACK, REGISTER, *COOPERATIVE)
 
@@ -45,9 +41,7 @@ SCOPES = (AUTO, HEAP, STACK, REGISTER, *COOPERATIVE)
 class Illegal(Exception):  # converted to a ScheduleError where the directive is known
     """The reason why a directive cannot be applied."""
 
-    def __init__(
-        self, reason: str, hint: str = "", related: tuple[tuple[Loc | None, str], ...] = ()
-    ) -> None:
+    def __init__(self, reason: str, hint: str = "", related: tuple[tuple[Loc | None, str], ...] = ()) -> None:
         Exception.__init__(self, reason)
         self.reason, self.hint, self.related = reason, hint, related
 

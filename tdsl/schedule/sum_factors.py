@@ -56,9 +56,7 @@ def factors_of(e: Expr, expand: Callable[[Read], Expr | None]) -> list[Factor] |
             case Cast(value, t, False) if _distributes(dtype_of(value), t):
                 return factors(value, divides, (t, *types))
             case Unary("neg", value) if inside:
-                return _joined(
-                    [(_number(-1, types, dtype_of(x)), divides)], factors(value, divides, types)
-                )
+                return _joined([(_number(-1, types, dtype_of(x)), divides)], factors(value, divides, types))
             case Select(cond, value, Const(0)) if inside and not expanded_names(cond):
                 one, zero = (_number(n, types, dtype_of(x)) for n in (1, 0))
                 return _joined([(Select(cond, one, zero), divides)], factors(value, divides, types))

@@ -24,9 +24,7 @@ class ScheduleTree:
 
     def has_funcs_at(self, level: Level) -> bool:
         """True if a func is computed, stored, continued or joined in the body of this loop."""
-        return any(
-            level in places for places in (self.computed, self.stored, self.after, self.joined)
-        )
+        return any(level in places for places in (self.computed, self.stored, self.after, self.joined))
 
 
 def build_tree(state: State) -> ScheduleTree:
@@ -85,9 +83,7 @@ def producers_first(state: State) -> list[str]:
     return _latest[2]
 
 
-_latest: tuple[Program, dict[str, str], list[str]] | None = (
-    None  # a cache, as each directive needs the order
-)
+_latest: tuple[Program, dict[str, str], list[str]] | None = None  # a cache, as each directive needs the order
 
 
 def _sorted_names(program: Program, group: dict[str, str]) -> list[str]:

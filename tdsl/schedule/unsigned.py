@@ -37,9 +37,7 @@ def unsigned(state: State, func: str, definition: int, *, source: str) -> State:
     read = _only_read(d, source)
     summed = d.init is not None and d.combine is not None and d.combine.kind == "sum"
     wider = t.is_integer and t.bits > read.dtype.bits
-    if not (
-        summed and wider and len(f.definitions) == 1 and _is_factor(d.values[0], Cast(read, t))
-    ):
+    if not (summed and wider and len(f.definitions) == 1 and _is_factor(d.values[0], Cast(read, t))):
         raise Illegal(
             f"{func!r} is no sum of products of integers with {source!r}, cast to a wider type, in each",
             "only such a sum has an excess that its readers can take away",
@@ -47,9 +45,7 @@ def unsigned(state: State, func: str, definition: int, *, source: str) -> State:
     limits = dtypes_and_limits(program, source)[1]
     raised = _raised_func(new_name(program, None, f"{source}_unsigned"), read, limits)
     half = Const(-int(read.dtype.low), t)
-    excess = _excess_func(
-        new_name(program, None, f"{func}_excess"), f, _replaced(d, Cast(read, t), half)
-    )
+    excess = _excess_func(new_name(program, None, f"{func}_excess"), f, _replaced(d, Cast(read, t), half))
     raised_factor = Cast(Read(raised.name, read.index, 0, raised.dtypes[0], loc=read.loc), t)
 
     def without_excess(n: Node) -> Node:
@@ -62,9 +58,7 @@ def unsigned(state: State, func: str, definition: int, *, source: str) -> State:
     for name in {g.name for g, _ in state.consumers(func)}:
         g = program.func(name)
         state = replace_func(state, g.map_expressions(lambda e: transform(e, without_excess)))
-    state = replace_func(
-        state, replace(f, definitions=(_replaced(d, Cast(read, t), raised_factor),))
-    )
+    state = replace_func(state, replace(f, definitions=(_replaced(d, Cast(read, t), raised_factor),)))
     for stage in (raised, excess):
         state = insert_func(state, func, stage, fresh_plan(stage))
     return state
@@ -120,6 +114,4 @@ def _excess_func(name: str, f: FuncDef, d: Definition) -> FuncDef:
     free = tuple(f.variables[n] for n in kept)
     definition = replace(d, index=tuple(map(Var, free)), free=free, mask=TRUE)
     limits, natural = (tuple(box[n] for n in kept) for box in (f.limits, f.natural))
-    return replace(
-        f, name=name, definitions=(definition,), limits=limits, natural=natural, declared=False
-    )
+    return replace(f, name=name, definitions=(definition,), limits=limits, natural=natural, declared=False)

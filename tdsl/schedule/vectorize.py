@@ -22,9 +22,7 @@ from tdsl.schedule.state import (
 MAX_LANES = 1024
 
 
-def vectorize(
-    state: State, func: str, definition: int, *, loop: str, factor: int | None = None
-) -> State:
+def vectorize(state: State, func: str, definition: int, *, loop: str, factor: int | None = None) -> State:
     """Run the iterations of a loop (or groups of `factor` of them) as vector lanes."""
     name = find_loop(state, func, definition, loop)
     nest, f = state.plan(func).nests[definition], state.program.func(func)

@@ -40,10 +40,7 @@ def partitions(
     `together` says whether a func may join its readers.
     """
     order = [f.name for f in graph.program.funcs if f.name in {*names}]
-    readers = {
-        n: {e.consumer for e in graph.edges if e.producer == n and e.consumer in order}
-        for n in order
-    }
+    readers = {n: {e.consumer for e in graph.edges if e.producer == n and e.consumer in order} for n in order}
     outside = {e.producer for e in graph.edges if e.consumer not in order}
     priced: dict[tuple[str, frozenset[str]], Priced | None] = {}
 

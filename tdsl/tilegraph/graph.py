@@ -152,9 +152,7 @@ class TileGraph:
         names = [t.name for t in self.program.inputs] + [f.name for f in self.program.funcs]
         nodes = {n: " x ".join(map(str, shape_of(self.boxes[n]))) for n in names if n in self.boxes}
         inputs = tuple(t.name for t in self.program.inputs)
-        arrows = tuple(
-            Arrow(e.producer, e.consumer, self._label(e), e.level > 0) for e in self.edges
-        )
+        arrows = tuple(Arrow(e.producer, e.consumer, self._label(e), e.level > 0) for e in self.edges)
         return Drawing(self.program.name, inputs, nodes, tuple(self.groups()), arrows)
 
     def _label(self, e: Edge) -> str:
@@ -241,9 +239,7 @@ class TileGraph:
             return ranges
 
         funcs = (self.program.func(name) for name in reversed(members))
-        boxes = propagate(
-            funcs, tile, lambda f, box: reads_of_func(f, box, ranges_at), with_self_reads
-        )
+        boxes = propagate(funcs, tile, lambda f, box: reads_of_func(f, box, ranges_at), with_self_reads)
         needed = tuple(n for n in members if n in boxes)
         reads = tuple(sorted(n for n in boxes if n not in members))
         return Tile(needed, boxes, reads, self._given(needed))
@@ -365,9 +361,7 @@ class TileGraph:
         size = int(self.bytes_moved(name, box))
         return -(-size // ALIGNED) * ALIGNED
 
-    def recomputed(
-        self, group: Iterable[str], shape: Mapping[str, tuple[int, ...]]
-    ) -> dict[str, float]:
+    def recomputed(self, group: Iterable[str], shape: Mapping[str, tuple[int, ...]]) -> dict[str, float]:
         """How often each point of the members is computed, tiles of one of them by themselves."""
         members, name, tile_shape = self.tiled(group, shape)
         points = dict[str, float]()

@@ -50,9 +50,7 @@ def busiest_rank(state: State) -> Received | None:
     every = _owned(graph)
     each = [_received(graph, every, rank) for rank in range(state.grid.size)]
     counts = [dict(r.computed) for r in each]
-    computed = {
-        n: max(c.get(n, 0) for c in counts) for n in dict.fromkeys(n for c in counts for n in c)
-    }
+    computed = {n: max(c.get(n, 0) for c in counts) for n in dict.fromkeys(n for c in counts for n in c)}
     return replace(max(each, key=lambda r: r.bytes), computed=tuple(computed.items()))
 
 

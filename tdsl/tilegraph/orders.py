@@ -146,9 +146,7 @@ class _Tree:
 def _written_out(program: Program, root: str, below: Mapping[str, list[str]]) -> _Tree | None:
     """The tree of a sum; None where a sum is in it twice, or sizes are not known."""
     now = _from_below(root, below)
-    inlined = {
-        n for f in now for s in below.get(f, ()) for n in elementwise_between(program, f, s) or ()
-    }
+    inlined = {n for f in now for s in below.get(f, ()) for n in elementwise_between(program, f, s) or ()}
     groups: dict[str, frozenset[str]] = {}
     f = program.func(root)
     extents = dict(zip(f.variables, (_extent(lo, hi, 1) for lo, hi in f.natural), strict=True))
@@ -208,9 +206,7 @@ def _arranged(
         while last != top:
             known, parent = {f.name for f in state.program.funcs}, above[last]
             state = reassociate(state, parent, 0, source=last)
-            new = [
-                f for f in state.program.funcs if f.name not in known and f.definitions[0].ranges
-            ]
+            new = [f for f in state.program.funcs if f.name not in known and f.definitions[0].ranges]
             steps.append((parent, last))
             holds[new[0].name], holds[parent] = holds[parent], holds.pop(last)
             last = parent

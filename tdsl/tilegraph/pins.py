@@ -49,9 +49,7 @@ class Pins:
                     return name
                 continue
             at, pinned = order.index(prediction.home(name).name), order.index(level)
-            if at > pinned or (
-                self.is_far(name) and at < pinned and self._is_inside(schedule, name)
-            ):
+            if at > pinned or (self.is_far(name) and at < pinned and self._is_inside(schedule, name)):
                 return name
         return ""
 
@@ -219,14 +217,10 @@ def _home(schedule: Schedule, name: str) -> str:
     return prediction.home(name).name if prediction.state.program.has_func(name) else "passing"
 
 
-def _nearest(
-    pins: Pins, level: MemoryLevel, name: str, tried: Sequence[tuple[str, Schedule]]
-) -> str:
+def _nearest(pins: Pins, level: MemoryLevel, name: str, tried: Sequence[tuple[str, Schedule]]) -> str:
     """By how much the schedule that has a func nearest to a level, and least of it, goes beyond that."""
     order = [x.name for x in pins.machine.levels]
-    closest = [
-        (order.index(_home(s, name)), s.prediction().needed_with(name), label) for label, s in tried
-    ]
+    closest = [(order.index(_home(s, name)), s.prediction().needed_with(name), label) for label, s in tried]
     at, size, label = min(closest)
     room = _room(pins.machine, level)
     nearest = f"nearest comes {label!r}, which has it in {order[at]}"

@@ -24,8 +24,7 @@ def predict(
     missing = [n for n in state.program.sizes if n not in sizes]
     if missing:
         raise ShapeError(
-            f"what {state.program.name!r} moves depends on sizes that are not known: "
-            f"{', '.join(missing)}",
+            f"what {state.program.name!r} moves depends on sizes that are not known: {', '.join(missing)}",
             loc=here(),
             label="this call",
             hint=f"give them to the schedule: op.schedule({missing[0]}=100, ...), or sizes={{...}}",

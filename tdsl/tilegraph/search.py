@@ -259,9 +259,7 @@ def _online_sums(program: Program) -> list[str]:
     return [f.name for f in sorted(sums, key=lambda f: -len(f.variables))[:2]]
 
 
-def _by_groups(
-    schedule: Schedule, machine: Machine, cuts: set[str], tiled: tuple[Part, ...] = ()
-) -> bool:
+def _by_groups(schedule: Schedule, machine: Machine, cuts: set[str], tiled: tuple[Part, ...] = ()) -> bool:
     """The groups of the default schedule, none of which goes beyond a cut, as directives.
 
     Those that are `tiled` get nested tiles instead.
@@ -317,9 +315,7 @@ def _exchanged(schedule: Schedule, machine: Machine, cuts: set[str]) -> bool:
 
 def _in_bands(schedule: Schedule, rows: int, machine: Machine) -> bool:
     """The chains that end in outputs by bands of another height."""
-    plans = [
-        if_suited(bands, schedule[o], machine=machine, rows=rows) for o in schedule.program.outputs
-    ]
+    plans = [if_suited(bands, schedule[o], machine=machine, rows=rows) for o in schedule.program.outputs]
     return any(plans)
 
 
@@ -332,9 +328,7 @@ def _together(schedule: Schedule, machine: Machine) -> bool:
     return bool(groups)
 
 
-def _by_itself(
-    schedule: Schedule, state: State, name: str, boxes: dict[str, Box], machine: Machine
-) -> None:
+def _by_itself(schedule: Schedule, state: State, name: str, boxes: dict[str, Box], machine: Machine) -> None:
     """Vectors and threads for a func at the root that must not be fused into its reader."""
     stage, f = schedule[name], state.program.func(name)
     for n in range(len(f.definitions)):

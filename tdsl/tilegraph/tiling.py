@@ -146,9 +146,7 @@ class Group:
         """The group of an owner alone."""
         graph = needs.graph
         around = graph.program.func(owner).variables
-        return _group(
-            needs, (owner,), SymbolicBoxes.of(graph.state, owner, around, (), graph.boxes)
-        )
+        return _group(needs, (owner,), SymbolicBoxes.of(graph.state, owner, around, (), graph.boxes))
 
     def joined(self, name: str) -> Group:
         """The group with one more func, which only its members read."""
@@ -186,16 +184,12 @@ class Group:
         program, moving = self.needs.graph.program, set[str]()
         for reader in map(program.func, self.members):
             bounds = dict(zip(reader.variables, self.symbolic.boxes[reader.name], strict=True))
-            for r in (
-                r for d in reader.definitions for r in d.reads if r.name in self.members[:-1]
-            ):
+            for r in (r for d in reader.definitions for r in d.reads if r.name in self.members[:-1]):
                 for e, box in zip(r.index, self.symbolic.boxes[r.name], strict=True):
                     intervals = [bounds[v] for v in variables(e) if v in bounds]
                     read = {v for x in intervals for v in moving_with(x, self.symbolic.around)}
                     moving |= read - {*moving_with(box, self.symbolic.around)}
-        return tuple(
-            n if v in moving else 1 for v, n in zip(self.symbolic.around, self.whole, strict=True)
-        )
+        return tuple(n if v in moving else 1 for v, n in zip(self.symbolic.around, self.whole, strict=True))
 
     def can_be_tiled(self) -> bool:
         """Whether the loops of the owner can be split with others inside: its points are independent."""
@@ -261,9 +255,7 @@ def grow(group: Group, place: Place) -> Tiling | None:
     if len(group.members) > 1 and not group.can_be_tiled():
         return None
     least = group.uncut() if place.threads > 1 else tuple(1 for _ in whole)
-    lines, vectors = (
-        price(group, tuple(map(max, shape, least)), place) for shape in _smallest(group, place)
-    )
+    lines, vectors = (price(group, tuple(map(max, shape, least)), place) for shape in _smallest(group, place))
     best = lines if lines.footprint <= place.room and not place.level.managed else vectors
     if best.footprint > place.room:
         return best if len(group.members) == 1 else None
@@ -274,9 +266,7 @@ def grow(group: Group, place: Place) -> Tiling | None:
                 more = _next(n, whole[axis])
                 wider = price(group, (*best.shape[:axis], more, *best.shape[axis + 1 :]), place)
                 if wider.footprint <= place.room and wider.seconds < best.seconds:
-                    gain = (best.seconds - wider.seconds) / max(
-                        wider.footprint - best.footprint, 1.0
-                    )
+                    gain = (best.seconds - wider.seconds) / max(wider.footprint - best.footprint, 1.0)
                     grown.append((-round(log2(gain), 1), -axis, wider))
         if not grown:
             return best
@@ -366,9 +356,7 @@ def _footprint(group: Group, sizes: Mapping[str, Shape], place: Place) -> float:
     return max([sum([footprints[n] for n in names]) for names in group.live])
 
 
-def _live(
-    graph: TileGraph, members: tuple[str, ...], names: Collection[str]
-) -> tuple[tuple[str, ...], ...]:
+def _live(graph: TileGraph, members: tuple[str, ...], names: Collection[str]) -> tuple[tuple[str, ...], ...]:
     """What a tile holds while each of its members is made: members until they are read."""
     order = {n: at for at, n in enumerate(members)}
     last = dict(order)
@@ -376,6 +364,5 @@ def _live(
         if e.consumer in order and e.producer in names:
             last[e.producer] = max(last.get(e.producer, 0), order[e.consumer])
     return tuple(
-        tuple(n for n in last if n in names and order.get(n, at) <= at <= last[n])
-        for at in range(len(order))
+        tuple(n for n in last if n in names and order.get(n, at) <= at <= last[n]) for at in range(len(order))
     )

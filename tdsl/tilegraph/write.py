@@ -106,9 +106,7 @@ def _ends_sum(schedule: BaseSchedule, name: str, within: list[str], boxes: dict[
     return total is not None and [total.func] == within
 
 
-def _member(
-    schedule: BaseSchedule, name: str, others: list[str], chain: Chain, machine: Machine
-) -> str:
+def _member(schedule: BaseSchedule, name: str, others: list[str], chain: Chain, machine: Machine) -> str:
     """The loops of a func in a tile; that of the others which it takes into its register tiles, or ""."""
     state = inline_funcs(bind_state(schedule.state, schedule.sizes))
     boxes = dict(chain.boxes)
@@ -201,9 +199,7 @@ def _share_out(owner: Stage, tiles: tuple[Loop, ...], part: Part, machine: Machi
     """Threads over the first loop over tiles, or over the first two together where that is not even."""
     box = part.boxes[part.owner]
     counts = [
-        -(-(extent(box, axis) or 1) // n)
-        for axis, n in enumerate(part.shape)
-        if n < (extent(box, axis) or 1)
+        -(-(extent(box, axis) or 1) // n) for axis, n in enumerate(part.shape) if n < (extent(box, axis) or 1)
     ]
     if len(counts) > 1 and share(counts[0], machine.threads) < EVEN:
         owner.parallel(owner.fuse(tiles[0], tiles[1]))

@@ -99,9 +99,7 @@ def write_blocks(schedule: BaseSchedule, part: Part, machine: Machine) -> None:
         rows, columns = (owner.split(inner[v], shape[v]) for v in sides)  # as many as is known
         others = [x for v, x in inner.items() if v not in sides]
         reader = None if owner.func == part.owner else schedule[part.owner]
-        place = WarpLoops(
-            rows[1].name, columns[1].name, (at, *others, rows[0].name, columns[0].name)
-        )
+        place = WarpLoops(rows[1].name, columns[1].name, (at, *others, rows[0].name, columns[0].name))
         write_warp_tiles(owner, product, place, part.members, reader)
     else:
         last = _even(last, shape.values())
@@ -131,9 +129,7 @@ def _member(block: _Block, p: Part) -> None:
     """A member in shared memory, with those that it has in registers."""
     stage, d = block.schedule[p.owner], definition_of(block.schedule[p.owner])
     sizes = block.sizes(p.owner)
-    points, terms = (
-        prod(sizes[v] for v in names) for names in (d.free, [v for v, _, _ in d.ranges])
-    )
+    points, terms = (prod(sizes[v] for v in names) for names in (d.free, [v for v, _, _ in d.ranges]))
     if d.init is None and len(p.members) == 1:
         p = replace(p, shape=tuple(1 for _ in p.shape))  # neighbours on neighbouring threads
     if len(p.members) == 1 and 2 * points <= block.machine.block_threads and terms >= LANES:
@@ -159,9 +155,7 @@ def _product(schedule: BaseSchedule, part: Part, p: Part, machine: Machine) -> W
     if len(names) != 1 or len(p.members) > 2:
         return None
     (name,) = names
-    if name != p.owner and name not in {
-        r.name for r in _as_read(schedule, p.owner).definitions[0].reads
-    }:
+    if name != p.owner and name not in {r.name for r in _as_read(schedule, p.owner).definitions[0].reads}:
         return None
     warps = machine.block_threads // LANES
     return find_warp_tiles(schedule[name], _sizes(schedule, part, name), warps)
@@ -334,8 +328,6 @@ def _fetch_for_several(block: _Block) -> None:
     placed = {n for n, plan in state.plans if isinstance(plan.place, AfterProducer | At | Inline)}
     for source in sorted(far - placed):
         if len(_readers(block, source)) > 1:
-            copy = block.schedule.cache_read(
-                source, block.owner, at=block.at, scope=SHARED, inside=True
-            )
+            copy = block.schedule.cache_read(source, block.owner, at=block.at, scope=SHARED, inside=True)
             _on_threads(copy, definition_of(copy).free, block.machine)
             _bound(copy)

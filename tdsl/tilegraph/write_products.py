@@ -56,9 +56,7 @@ def find_warp_tiles(stage: Stage, sizes: Mapping[str, int], warps: int) -> WarpT
     shapes = [  # all warps of the block, since they wait for what they fetch together
         (rows // down, columns * down // warps)
         for down in range(1, warps + 1)
-        if warps % down == 0
-        and rows % (down * ROWS) == 0
-        and columns % (warps // down * COLUMNS) == 0
+        if warps % down == 0 and rows % (down * ROWS) == 0 and columns % (warps // down * COLUMNS) == 0
     ]
     tiles = [t for t in shapes if prod(t) <= SUMS * LANES]
     if not tiles:
@@ -103,9 +101,7 @@ def write_warp_tiles(
             )
             swizzle_rows(tile, x, row)
             source = tile.cooperate(vector).func
-        fragment = schedule.cache_read(
-            source, stage.func, at=ki, scope=FRAGMENT, along=x.copy_along
-        )
+        fragment = schedule.cache_read(source, stage.func, at=ki, scope=FRAGMENT, along=x.copy_along)
         load_by(fragment, x, load_of(x, "a" if x is left else "b", rows))
     stage.unroll(mi).unroll(nj).unroll(ki)
     return out

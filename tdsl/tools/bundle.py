@@ -114,13 +114,9 @@ def _arguments(job: Job, executable: CudaExecutable) -> tuple[manifest.Argument,
             arguments.append(manifest.Argument(p.name, p.dtype.name, (), scalar=True, seed=seed))
         else:
             assert isinstance(p, BufferParam)
-            shape = tuple(
-                int(e.value) if isinstance(e, Const) else extent(e, {}) for e in p.extents
-            )
+            shape = tuple(int(e.value) if isinstance(e, Const) else extent(e, {}) for e in p.extents)
             seed = 0 if p.written else seed
-            arguments.append(
-                manifest.Argument(p.name, p.dtype.name, shape, written=p.written, seed=seed)
-            )
+            arguments.append(manifest.Argument(p.name, p.dtype.name, shape, written=p.written, seed=seed))
     return tuple(arguments)
 
 
@@ -205,9 +201,7 @@ def _is_for_a_gpu(value: object) -> bool:
 
 def _renamed(job: Job, used_names: set[str]) -> Job:
     name = next(
-        n
-        for n in (job.name, *(f"{job.name}_{k}" for k in range(len(used_names) + 1)))
-        if n not in used_names
+        n for n in (job.name, *(f"{job.name}_{k}" for k in range(len(used_names) + 1))) if n not in used_names
     )
     used_names.add(name)
     return Job(name, job.compiled, job.inputs, job.expected, job.flops)

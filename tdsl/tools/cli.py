@@ -22,9 +22,7 @@ from tdsl.target import Target
 from tdsl.tools import bundle as bundles
 from tdsl.tools import doctor as checks
 
-app = typer.Typer(
-    add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, help=__doc__
-)
+app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, help=__doc__)
 cache_app = typer.Typer(no_args_is_help=True, help="Look at or empty the disk cache of kernels.")
 app.add_typer(cache_app, name="cache")
 machine_app = typer.Typer(no_args_is_help=True, help="Measure or show what schedules know of it.")
@@ -173,15 +171,11 @@ def machine_show(
     is_used = measured is not None and measured.cpu == host().cpu
     date = measured.date if measured is not None and is_used else ""
     if as_json:
-        typer.echo(
-            description.to_text(description.Description(machine, host().cpu, date)), nl=False
-        )
+        typer.echo(description.to_text(description.Description(machine, host().cpu, date)), nl=False)
         return
     console = Console(width=None if sys.stdout.isatty() else 100, highlight=False)
     if measured is not None and not is_used:
-        console.print(
-            f"{description.path()} describes {measured.cpu}: it is not used", soft_wrap=True
-        )
+        console.print(f"{description.path()} describes {measured.cpu}: it is not used", soft_wrap=True)
     origin = f"measured {date}" if is_used else "built in; `tdsl machine measure` measures it"
     console.print(
         f"{host().cpu}, {machine.threads} threads, {machine.registers} vector registers of "

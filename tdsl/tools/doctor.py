@@ -64,9 +64,7 @@ def _cpu() -> Finding:
     host = machine.host()
     shown = ("avx2", "fma", "avx512f", "avx512bf16", "avx512fp16", "amx-bf16", "neon", "sve")
     features = " ".join(name for name in shown if name in host.has)
-    detail = (
-        f"{host.cpu}, {os.cpu_count()} cores, vectors of {8 * host.vector_bytes} bits: {features}"
-    )
+    detail = f"{host.cpu}, {os.cpu_count()} cores, vectors of {8 * host.vector_bytes} bits: {features}"
     return "PASS", detail, ""
 
 

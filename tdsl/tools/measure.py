@@ -208,9 +208,7 @@ class Measurement:
         except (TargetError, OSError, subprocess.SubprocessError):
             return ()
         latency, bandwidth = json.loads(done.stdout)
-        link = MemoryLevel(
-            "network", None, managed=True, bandwidth=((1, bandwidth),), latency=latency
-        )
+        link = MemoryLevel("network", None, managed=True, bandwidth=((1, bandwidth),), latency=latency)
         return (link,)
 
     def time(self, kernel: td.Compiled, *arrays: Any) -> float:
@@ -226,9 +224,7 @@ class Measurement:
                 return best
 
 
-def _compiled(
-    total: td.Func, task: Any, terms: tuple[Any, ...], *kept: Any, lanes: int
-) -> td.Compiled:
+def _compiled(total: td.Func, task: Any, terms: tuple[Any, ...], *kept: Any, lanes: int) -> td.Compiled:
     """Compile sums over `terms`, accumulated in registers: `task` parallel, the last of `kept` vectorised."""
     s = td.Schedule(total)
     stage = s[total]

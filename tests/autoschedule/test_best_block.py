@@ -37,9 +37,7 @@ def values(rng, shape, dtype):
     last.flat[-1] = 1
     yield from ((rng.standard_normal(shape) * 100).astype(dtype), few, np.zeros(shape, dtype), last)
     if np.issubdtype(dtype, np.integer):
-        yield from (
-            np.full(shape, end, dtype) for end in (np.iinfo(dtype).min, np.iinfo(dtype).max)
-        )
+        yield from (np.full(shape, end, dtype) for end in (np.iinfo(dtype).min, np.iinfo(dtype).max))
         return
     yield from (np.full(shape, end, dtype) for end in (-np.inf, np.inf, np.nan))
     holes = few.copy()

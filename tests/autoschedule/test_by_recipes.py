@@ -208,6 +208,4 @@ def test_results_do_not_depend_on_the_default(n: int):
         h = p[:, :-2] + p[:, 1:-1] + p[:, 2:]
         np.testing.assert_allclose(td.compile(blur())(x), h[:-2] + h[1:-1] + h[2:], rtol=9 * 2**-23)
     e = np.exp(x.astype(np.float64) - x.max(1, keepdims=True, initial=-np.inf))
-    np.testing.assert_allclose(
-        td.compile(rows())(x), e / e.sum(1, keepdims=True), rtol=(n + 8) * 2**-22
-    )
+    np.testing.assert_allclose(td.compile(rows())(x), e / e.sum(1, keepdims=True), rtol=(n + 8) * 2**-22)

@@ -135,9 +135,7 @@ def test_masks_that_come_to_nothing_are_said() -> None:
     f[i] = td.sum(td.where(j <= i, x[i, j], 0) * x[j, i], axis=j)
     s = td.Schedule(f, target="cuda")
     s[f].skip_masked()
-    reason = (
-        "skip_masked of f: all terms are computed, threads of a GPU go through its loops together"
-    )
+    reason = "skip_masked of f: all terms are computed, threads of a GPU go through its loops together"
     assert reason in str(s.explain())
     assert reason in explain(decide(s.state, describe_gpu("sm_80"))[1])
     plain = td.Schedule(f)

@@ -192,10 +192,7 @@ def test_funcs_of_random_programs_are_decided_once():
 
 
 def test_plans_of_unknown_types_are_shown_by_their_fields():
-    assert (
-        plan_text(Decision("f", "root"))
-        == "func f, how root, plan (), inside (), why (), siblings ()"
-    )
+    assert plan_text(Decision("f", "root")) == "func f, how root, plan (), inside (), why (), siblings ()"
 
 
 def explained(what, **sizes):
@@ -235,8 +232,7 @@ def test_stages_that_a_schedule_adds_are_all_listed():
     for what, target in ((c, "cpu:avx2"), (c, "cuda"), (by_hand, "cpu:avx2"), (by_hand, "python")):
         compiled = td.compile(what, target=target)
         stages = [
-            f.name
-            for f in completed_state(compiled.variant(compiled.specialisation({}))).program.funcs
+            f.name for f in completed_state(compiled.variant(compiled.specialisation({}))).program.funcs
         ]
         assert len(stages) > 1
         text = str(compiled.explain()) if target != "cuda" else decided_text(compiled)
@@ -245,7 +241,5 @@ def test_stages_that_a_schedule_adds_are_all_listed():
 
 
 def decided_text(compiled):
-    state, decisions = pipeline.completed_with_decisions(
-        compiled.variant(compiled.specialisation({}))
-    )
+    state, decisions = pipeline.completed_with_decisions(compiled.variant(compiled.specialisation({})))
     return explain(decisions, state)

@@ -16,9 +16,7 @@ i, j, k = td.vars("i j k")
 def launched_bytes(s: td.Schedule) -> int:
     """The most bytes of shared memory that a kernel of a schedule asks for."""
     program = td.compile(s)
-    kernel = make_kernel(
-        program.variant(dense_specialisation(program.signature, s.sizes, frozenset()))
-    )
+    kernel = make_kernel(program.variant(dense_specialisation(program.signature, s.sizes, frozenset())))
     return max(x.shared for x in launches_of(kernel).launches)
 
 
@@ -103,9 +101,7 @@ MADE: dict[str, Callable[[], td.Schedule]] = {
     "mma": lambda: tensor_cores(stages=3),
     "mma, an odd number of terms": lambda: tensor_cores(terms=500, stages=4),
     "wgmma": lambda: tensor_cores(hopper=True),
-    "wgmma in clusters": lambda: tensor_cores(
-        hopper=True, block=(128, 128, 64), cluster=2, blocks=4
-    ),
+    "wgmma in clusters": lambda: tensor_cores(hopper=True, block=(128, 128, 64), cluster=2, blocks=4),
     "online": online_in_blocks,
     "online on tensor cores": online_on_tensor_cores,
     "rows": long_rows,

@@ -174,9 +174,7 @@ def test_windows_move_what_is_counted(schedule: td.Schedule, sizes: tuple[int, i
     arrays = [rng.random([n.value for n in t.shape], np.float32) for t in schedule.program.inputs]
     values, exact = arguments_of(program.signature, arrays, {}, None)
     variant = program.variant(exact)
-    counted = count_bytes(
-        apply_passes(lower_variant(variant), Target("python")), values, machine.caches
-    )
+    counted = count_bytes(apply_passes(lower_variant(variant), Target("python")), values, machine.caches)
     predicted = Prediction(completed_state(variant), replace(machine, threads=1))
     for name, bytes_ in counted.items():
         assert total(predicted.moved(name)) == pytest.approx(bytes_, rel=0.25), name

@@ -49,10 +49,7 @@ def test_every_index_operator_has_a_symbolic_form():
     n = Size("N")
     for op in ("add", "sub", "mul", "floordiv", "mod", "min", "max"):
         value = as_sympy(Binary(op, n, const(7))).subs({N: 23})
-        assert (
-            value
-            == {"add": 30, "sub": 16, "mul": 161, "floordiv": 3, "mod": 2, "min": 7, "max": 23}[op]
-        )
+        assert value == {"add": 30, "sub": 16, "mul": 161, "floordiv": 3, "mod": 2, "min": 7, "max": 23}[op]
     chosen = as_sympy(Select(Binary("lt", n, const(4)), const(1), n))
     assert [chosen.subs({N: v}) for v in (3, 4)] == [1, 4]
 

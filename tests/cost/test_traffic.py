@@ -28,8 +28,7 @@ b, i, j, d, e, k = td.vars("b i j d e k")
 
 def attention(batches: int, rows: int, terms: int, depth: int) -> td.Func:
     q, kk, v = (
-        td.Tensor(n, (batches, m, depth), td.f32)
-        for n, m in (("q", rows), ("k", terms), ("v", terms))
+        td.Tensor(n, (batches, m, depth), td.f32) for n, m in (("q", rows), ("k", terms), ("v", terms))
     )
     score, top, p, sums, out = (td.Func(n) for n in ("score", "top", "p", "sums", "out"))
     score[b, i, j] = td.sum(q[b, i, d] * kk[b, j, d], axis=d) * 0.125
@@ -43,9 +42,7 @@ def attention(batches: int, rows: int, terms: int, depth: int) -> td.Func:
 def loaded(s: td.Schedule) -> int:
     """The bytes that the kernels of a schedule load from and store to arrays, counted in their loops."""
     program = td.compile(s)
-    kernel = make_kernel(
-        program.variant(dense_specialisation(program.signature, s.sizes, frozenset()))
-    )
+    kernel = make_kernel(program.variant(dense_specialisation(program.signature, s.sizes, frozenset())))
     far = {p.name for p in kernel.params if isinstance(p, BufferParam)}
 
     def count(x: Stmt | None, times: int, axes: dict[str, int]) -> int:
@@ -53,9 +50,7 @@ def loaded(s: td.Schedule) -> int:
             case None:
                 return 0
             case For(extent=Const(value), kind=kind, body=body) if kind in AXES:
-                return count(
-                    body, times, {**axes, kind: value}
-                )  # inside of another it takes its place
+                return count(body, times, {**axes, kind: value})  # inside of another it takes its place
             case For(extent=Const(value), body=body):
                 return count(body, times * value, axes)
             case If(then=then, orelse=orelse):
@@ -138,10 +133,7 @@ def counted(s: td.Schedule, elements: int) -> int:
 
     names["watched"] = watched
     program = s.program
-    arrays = [
-        Watched(t.name, np.ones([n.value for n in t.shape], np.float32), cache)
-        for t in program.inputs
-    ]
+    arrays = [Watched(t.name, np.ones([n.value for n in t.shape], np.float32), cache) for t in program.inputs]
     for name in program.outputs:
         shape = [x.value for _, x in program.func(name).output_box(None)]
         arrays.append(Watched(name, np.empty(shape, np.float32), cache))

@@ -28,8 +28,7 @@ def blocks(p: Any) -> list[Any]:
     rng = np.random.default_rng(0)
     shapes = [tuple(e.value for e in t.shape) for t in p.signature.inputs]
     arrays = (
-        rng.integers(0, 5, x).astype(t.dtype.numpy)
-        for x, t in zip(shapes, p.signature.inputs, strict=True)
+        rng.integers(0, 5, x).astype(t.dtype.numpy) for x, t in zip(shapes, p.signature.inputs, strict=True)
     )
     return [p.block(t.name, x) for t, x in zip(p.signature.inputs, arrays, strict=True)]
 

@@ -168,14 +168,10 @@ def _other_reduction(x: Reduce, rng: np.random.Generator) -> tuple[str, Reduce]:
         case 3 if x.box:
             return "a smaller box", replace(x, box=_smaller(x.box))
         case _:
-            return "all parts for the next", replace(
-                x, parts=(*x.parts[1:], x.parts[0]), target="?"
-            )
+            return "all parts for the next", replace(x, parts=(*x.parts[1:], x.parts[0]), target="?")
 
 
-def _other_message(
-    m: Message, plan: Plan, rank: int, rng: np.random.Generator
-) -> tuple[str, list[Message]]:
+def _other_message(m: Message, plan: Plan, rank: int, rng: np.random.Generator) -> tuple[str, list[Message]]:
     match rng.integers(5):
         case 0:
             return "no message", []

@@ -213,9 +213,7 @@ def test_hierarchical_all_reduce(
             for step in rank.steps:
                 if isinstance(step, Reduce) and {r // 4 for r in step.ranks} == {0, 1, 2}:
                     across += reduction_elements(step, rank.rank)[1]
-        assert across == (
-            4 * 24 if home == "r -> * *" else 2 * 24
-        )  # a fourth of what would go there flat
+        assert across == (4 * 24 if home == "r -> * *" else 2 * 24)  # a fourth of what would go there flat
 
 
 def test_idle_ranks_join_an_all_reduce(rng: np.random.Generator) -> None:
@@ -226,9 +224,7 @@ def test_idle_ranks_join_an_all_reduce(rng: np.random.Generator) -> None:
     s[f].distribute(k, grid)
     plan = td.compile(s).plan()
     assert [kinds(plan, rank) for rank in range(4)] == [{"all-reduce": 1}] * 4
-    assert (
-        plan.total_received == 8 * 2 * 3 * 5
-    )  # of messages three times 5 to three ranks each, and one
+    assert plan.total_received == 8 * 2 * 3 * 5  # of messages three times 5 to three ranks each, and one
     x = rng.integers(-9, 9, (9, 5))
     np.testing.assert_array_equal(simulate_as_planned(s, x), x.sum(0))
     check(plan)

@@ -53,9 +53,7 @@ def module(monkeypatch: pytest.MonkeyPatch) -> Any:
         def work(rank: int) -> None:
             results[rank] = space["run"](*blocks[rank], comm=ranks.comm(rank))
 
-        threads = [
-            threading.Thread(target=work, args=(r,), daemon=True) for r in range(len(blocks))
-        ]
+        threads = [threading.Thread(target=work, args=(r,), daemon=True) for r in range(len(blocks))]
         for t in threads:
             t.start()
         for t in threads:

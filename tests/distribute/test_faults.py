@@ -48,14 +48,10 @@ def test_there_are_at_least_forty_cases() -> None:
 
 
 @needs_mpi
-@pytest.mark.parametrize(
-    "case", CASES if LONG else ALWAYS, ids=lambda case: "-".join(map(str, case))
-)
+@pytest.mark.parametrize("case", CASES if LONG else ALWAYS, ids=lambda case: "-".join(map(str, case)))
 def test_a_failing_rank_ends_the_run(case: tuple[str, str, int, int]) -> None:
     _, kind, victim, _ = case
-    done = ranks(
-        4, str(PROGRAM), *map(str, case), seconds=DEADLINE, limit=120, launched=kind == "kill"
-    )
+    done = ranks(4, str(PROGRAM), *map(str, case), seconds=DEADLINE, limit=120, launched=kind == "kill")
     said = done.stdout + done.stderr
     assert done.returncode != 0, said
     assert "not stopped" not in said

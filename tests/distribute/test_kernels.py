@@ -86,10 +86,7 @@ def test_a_tensor_times_a_khatri_rao_product_stays_where_it_is() -> None:
 def test_evenly_distributed_factors_move_the_same_total() -> None:
     edges = {"B": "xyz -> x y z", "E": "yl -> 0 y 0", "D": "zl -> 0 0 z", "f": "xl -> x 0 0"}
     evenly = {"B": "xyz -> x y z", "E": "yl -> y' y y'", "D": "zl -> z' z' z", "f": "xl -> x x' x'"}
-    plans = [
-        run(mttkrp(), placed, (i, j, k), CUBE, "ijk,jl,kl->il", B, E, D)
-        for placed in (edges, evenly)
-    ]
+    plans = [run(mttkrp(), placed, (i, j, k), CUBE, "ijk,jl,kl->il", B, E, D) for placed in (edges, evenly)]
     for name in "EDf":
         assert plans[0].moved(name) == plans[1].moved(name)
     assert plans[1].moved("B") == 0
@@ -128,15 +125,12 @@ SUBSCRIPTS = (
 
 
 @given(st.sampled_from(SUBSCRIPTS), st.sampled_from([(2,), (3,), (2, 2), (1, 3)]), st.data())
-def test_any_einsum_by_any_of_its_loops(
-    subscripts: str, shape: tuple[int, ...], data: st.DataObject
-) -> None:
+def test_any_einsum_by_any_of_its_loops(subscripts: str, shape: tuple[int, ...], data: st.DataObject) -> None:
     sizes = {x: data.draw(st.integers(1, 6)) for x in sorted(set(subscripts) - set(",->"))}
     terms, result = subscripts.split("->")
     loops = {x.name: x for x in td.vars(" ".join(sizes))} if len(sizes) > 1 else {"i": i}
     tensors = [
-        td.Tensor(f"t{n}", tuple(sizes[x] for x in term), td.f64)
-        for n, term in enumerate(terms.split(","))
+        td.Tensor(f"t{n}", tuple(sizes[x] for x in term), td.f64) for n, term in enumerate(terms.split(","))
     ]
     product: Any = 1
     for t, term in zip(tensors, terms.split(","), strict=True):

@@ -94,9 +94,7 @@ def test_large_messages_are_split() -> None:
     """More bytes than a count of MPI has; nothing of the memory is touched."""
     calls: list[tuple[int, int, int]] = []
     array = np.empty((3, mpi.LARGEST // 16 + 1), np.float64)
-    requests = mpi.start(
-        lambda part, tag, dest: calls.append((part.nbytes, tag, dest)), array, 7, dest=1
-    )
+    requests = mpi.start(lambda part, tag, dest: calls.append((part.nbytes, tag, dest)), array, 7, dest=1)
     assert len(requests) == 2
     assert sum(size for size, _, _ in calls) == array.nbytes > mpi.LARGEST
     assert {call[1:] for call in calls} == {(7, 1)}

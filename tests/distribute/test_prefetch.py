@@ -46,9 +46,7 @@ def test_the_next_step_is_in_flight_during_a_task() -> None:
 
 def test_memory_has_the_buffers_of_two_steps() -> None:
     """Of each panel 2 x 2 elements of 8 bytes more."""
-    plans = [
-        td.compile(product("cannon", n, td.Grid(x=4, y=4), M=8, N=8, K=8)).plan() for n in (0, 1)
-    ]
+    plans = [td.compile(product("cannon", n, td.Grid(x=4, y=4), M=8, N=8, K=8)).plan() for n in (0, 1)]
     assert max(plans[1].peak_memory) - max(plans[0].peak_memory) == 2 * (2 * 2 * 8)
     assert plans[0].received == plans[1].received
 

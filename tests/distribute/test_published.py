@@ -34,9 +34,7 @@ MULTIPLIED = [
 
 
 @pytest.mark.parametrize("case", MULTIPLIED, ids=lambda c: "-".join(map(str, c)))
-def test_strategies_multiply(
-    case: tuple[int, int, int, int, str], rng: np.random.Generator
-) -> None:
+def test_strategies_multiply(case: tuple[int, int, int, int, str], rng: np.random.Generator) -> None:
     """Each is proved as it stands; large ones are multiplied with smaller extents, as uneven."""
     m, n, depth, ranks, splits = case
     s = matmul.schedule(M=m, N=n, K=depth)
@@ -98,17 +96,13 @@ def test_the_layout_of_a_strategy() -> None:
     for t, whole in wholes.items():  # a block has the elements of its box, in their order
         for rank in range(4):
             rows, columns = (slice(*span) for span in owned[t][rank])
-            np.testing.assert_array_equal(
-                p.block(t, whole.astype(float), rank), whole[rows, columns]
-            )
+            np.testing.assert_array_equal(p.block(t, whole.astype(float), rank), whole[rows, columns])
     assert {len(p.block("A", wholes["A"].astype(float), r).ravel()) for r in range(4)} == {4}
     assert plan.total_received == 4 * 8 * Strategy((2, 2, 1), (2, 1, 1)).received(8, 4, 2)
     multiplies(s, wholes["A"], wholes["B"])
 
 
-Case = tuple[
-    tuple[int, int, int], tuple[int, int, int], tuple[int, int], str, float, float, tuple[int, ...]
-]
+Case = tuple[tuple[int, int, int], tuple[int, int, int], tuple[int, int], str, float, float, tuple[int, ...]]
 
 
 def pdgemm(case: Case) -> tuple[Any, list[np.ndarray], np.ndarray]:
@@ -125,8 +119,7 @@ def pdgemm(case: Case) -> tuple[Any, list[np.ndarray], np.ndarray]:
     starts = [at[0:2], at[2:4], at[4:6]]
     # a tensor ends a little behind its part
     sizes = [
-        tuple(x + lo + 2 for x, lo in zip(*both, strict=True))
-        for both in zip(shapes, starts, strict=True)
+        tuple(x + lo + 2 for x, lo in zip(*both, strict=True)) for both in zip(shapes, starts, strict=True)
     ]
     tensors = [td.Tensor(name, size, td.f64) for name, size in zip("ABC", sizes, strict=True)]
     index = [(i, r)[::first], (r, j)[::second], (i, j)]

@@ -42,8 +42,6 @@ def test_random_programs_match_the_interpreter_and_their_plans(part: int) -> Non
 @pytest.mark.parametrize("ranks", RANKS if LONG else (3,))
 def test_the_same_under_mpi(ranks: int) -> None:
     """All programs of a number of ranks in one run."""
-    done = test_mpi.ranks(
-        ranks, str(PROGRAM), str(SEEDS), str(DISTRIBUTIONS), seconds=120, limit=3600
-    )
+    done = test_mpi.ranks(ranks, str(PROGRAM), str(SEEDS), str(DISTRIBUTIONS), seconds=120, limit=3600)
     assert done.returncode == 0, done.stderr[-4000:]
     assert done.stdout.startswith("right: ")

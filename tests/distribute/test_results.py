@@ -42,9 +42,7 @@ def test_partial_products_stay_on_the_ranks_that_compute_them(rng: np.random.Gen
 
 
 @pytest.mark.parametrize("place", ["r -> x x", "r -> * *", "r -> 1 r"])
-def test_a_later_stage_reduces_partial_results_that_it_reads(
-    place: str, rng: np.random.Generator
-) -> None:
+def test_a_later_stage_reduces_partial_results_that_it_reads(place: str, rng: np.random.Generator) -> None:
     """Sums of rows lie in parts along the second axis; each reader fetches all parts of what it needs."""
     a, f, g = td.Tensor("a", (7, 9), td.i64), td.Func("f"), td.Func("g", shape=(7,))
     f[i] = td.sum(a[i, k], axis=k)
@@ -59,9 +57,7 @@ def test_a_later_stage_reduces_partial_results_that_it_reads(
     np.testing.assert_array_equal(simulate_as_planned(s, x), expected)
     plan = td.compile(s).plan()
     check(plan)
-    if (
-        place == "r -> x x"
-    ):  # on rank 1: its two elements and the one before, of three parts but its own
+    if place == "r -> x x":  # on rank 1: its two elements and the one before, of three parts but its own
         assert plan.received[1] == 8 * 2 * 3
         assert int(plan.formula(1)) == plan.received[1]
 

@@ -20,9 +20,7 @@ def simulate_as_planned(s: Any, *arrays: np.ndarray) -> Any:
     p = td.compile(s)
     out, counted = p.simulate(*arrays, count=True)
     given = zip(p.signature.inputs, arrays, strict=True)
-    plan = p.plan(
-        **bind_sizes(p.signature, [(arg, x) for arg, x in given if isinstance(arg, ArrayArg)])
-    )
+    plan = p.plan(**bind_sizes(p.signature, [(arg, x) for arg, x in given if isinstance(arg, ArrayArg)]))
     assert (counted.received, counted.sent) == (plan.received, plan.sent)
     assert counted.messages == plan.messages
     return out
@@ -159,12 +157,7 @@ def test_a_gather_fetches_what_it_may_read(rng: np.random.Generator) -> None:
     a, at, f = td.Tensor("a", (16,), td.i64), td.Tensor("at", (10,), td.i32), td.Func("f")
     f[i] = a[td.clip(at[i], 0, 15)]
     grid = td.Grid(x=4)
-    s = (
-        td.Schedule(f)
-        .place("a", "r -> r", grid)
-        .place("at", "r -> r", grid)
-        .place("f", "r -> r", grid)
-    )
+    s = td.Schedule(f).place("a", "r -> r", grid).place("at", "r -> r", grid).place("f", "r -> r", grid)
     s[f].distribute(i, grid)
     x, where = rng.integers(0, 99, 16), rng.integers(0, 16, 10).astype(np.int32)
     p = td.compile(s)

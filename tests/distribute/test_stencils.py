@@ -58,9 +58,7 @@ def heat(steps: int, every: int, grid: td.Grid, mode: str = "edge") -> td.Schedu
 
 
 @pytest.mark.parametrize("every", [1, 2, 3, 6])
-def test_deep_halos_are_one_exchange_for_several_steps(
-    every: int, rng: np.random.Generator
-) -> None:
+def test_deep_halos_are_one_exchange_for_several_steps(every: int, rng: np.random.Generator) -> None:
     """In rows, k steps need k lines of either neighbour; the bytes are the same, the messages fewer."""
     plan = simulate_and_check(heat(6, every, td.Grid(x=4, y=1)), u=rng.integers(-9, 9, (48, 36)))
     lines = WORD * 36 * 6
@@ -82,9 +80,7 @@ def test_deep_halos_of_tiles(mode: str, rng: np.random.Generator) -> None:
 
 @pytest.mark.parametrize("every", [1, 2])
 def test_halos_that_wrap_around(every: int, rng: np.random.Generator) -> None:
-    plan = simulate_and_check(
-        heat(2, every, td.Grid(x=4, y=1), "wrap"), u=rng.integers(-9, 9, (48, 36))
-    )
+    plan = simulate_and_check(heat(2, every, td.Grid(x=4, y=1), "wrap"), u=rng.integers(-9, 9, (48, 36)))
     assert plan.received[1] == WORD * 36 * 4  # inside as with any other padding
     if every == 1:
         assert set(plan.received) == {WORD * 36 * 4}  # and at the ends
@@ -99,9 +95,7 @@ def test_wrapped_reads_are_one_block(ranks: int, rng: np.random.Generator) -> No
     s = td.Schedule(f).place(a, "rc -> r", grid).place(f, "rc -> r", grid)
     s[f].distribute(i, grid)
     x = rng.integers(-9, 9, (23, 4))
-    np.testing.assert_array_equal(
-        simulate_as_planned(s, x), np.roll(x, -3, 0) * 5 + np.roll(x, 2, 0) + x * 3
-    )
+    np.testing.assert_array_equal(simulate_as_planned(s, x), np.roll(x, -3, 0) * 5 + np.roll(x, 2, 0) + x * 3)
     plan = td.compile(s).plan()
     check(plan)
     if ranks == 3:
@@ -119,12 +113,7 @@ def test_planning_a_wrapped_halo_is_logarithmic_in_ranks() -> None:
     s[f].distribute(i, grid)
     plan = td.compile(s).plan()
     for rank in (0, 65535):
-        messages = [
-            m
-            for x in plan.rank(rank).steps
-            if isinstance(x, Exchange)
-            for m in x.sends + x.receives
-        ]
+        messages = [m for x in plan.rank(rank).steps if isinstance(x, Exchange) for m in x.sends + x.receives]
         assert [(m.rank - rank) % 65536 for m in messages] == [65535, 1]
 
 

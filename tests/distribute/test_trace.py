@@ -123,9 +123,7 @@ def test_prefetches_overlap_computation(tmp_path: Path) -> None:
 
 def test_a_network_of_another_depth_is_refused(tmp_path: Path) -> None:
     p = moved("r -> 0", "r -> 1", td.Grid(x=2))
-    with pytest.raises(
-        td.TypeMismatch, match="latency is a positive number, or one for each level"
-    ):
+    with pytest.raises(td.TypeMismatch, match="latency is a positive number, or one for each level"):
         p.trace(tmp_path / "trace.json", latency=(1e-6, 1e-7))
     with pytest.raises(td.TypeMismatch, match="bandwidth is a positive number"):
         p.trace(tmp_path / "trace.json", bandwidth=0)
@@ -153,11 +151,6 @@ def test_a_run_writes_a_trace_of_its_last_call(tmp_path: Path) -> None:
     plan = td.compile(flat(td.Grid(x=2, y=2), "ij", M=40, N=60, K=50)).plan()
     for rank in range(4):
         events_of_rank = [e for e in slices if e["pid"] == rank]
-        assert (
-            sum(e["args"]["bytes"] for e in events_of_rank if e["cat"] == "receive")
-            == plan.received[rank]
-        )
-        assert (
-            sum(e["args"]["bytes"] for e in events_of_rank if e["cat"] == "send") == plan.sent[rank]
-        )
+        assert sum(e["args"]["bytes"] for e in events_of_rank if e["cat"] == "receive") == plan.received[rank]
+        assert sum(e["args"]["bytes"] for e in events_of_rank if e["cat"] == "send") == plan.sent[rank]
         assert any(e["cat"] == "compute" and e["name"] == "C" for e in events_of_rank)

@@ -28,11 +28,7 @@ def products() -> None:
         p = td.compile(s)
         block, carried = p(p.block("A", a), p.block("B", b), count=True)
         plan, me = p.plan(), td.mpi.rank()
-        planned = (
-            (plan.received[me], plan.sent[me], plan.messages[me])
-            if me < plan.grid.size
-            else (0, 0, 0)
-        )
+        planned = (plan.received[me], plan.sent[me], plan.messages[me]) if me < plan.grid.size else (0, 0, 0)
         assert (carried.received, carried.sent, carried.messages) == planned
         whole = p.gather("C", block)
         if td.mpi.rank() == 0:

@@ -267,9 +267,7 @@ def size_of_a_search_that_there_is_not():
     matmul.autoschedule(M=4, K=4, N=4, Z=3)  # here
 
 
-@wrong(
-    td.ShapeError, "'matmul' needs all sizes; not known: N", hint="autoschedule(M=4, K=8, N=100)"
-)
+@wrong(td.ShapeError, "'matmul' needs all sizes; not known: N", hint="autoschedule(M=4, K=8, N=100)")
 def size_of_a_search_missing():
     matmul.autoschedule(M=4, K=8)  # here
 
@@ -290,8 +288,6 @@ def compiled_program_of_a_func():
     matmul(ones, f)  # here
 
 
-@wrong(
-    td.ShapeError, "'a' has 2 dimensions, td.f32 is the type of a number", hint="td.f32[100, 100]"
-)
+@wrong(td.ShapeError, "'a' has 2 dimensions, td.f32 is the type of a number", hint="td.f32[100, 100]")
 def search_for_a_type_without_extents():
     matmul.autoschedule(td.f32, td.f32)  # here

@@ -87,9 +87,7 @@ def recursion_in_the_first_definition():
     f[i] = f[i - 1] + a[i, 0]  # here
 
 
-@wrong(
-    td.DefinitionError, "reads itself at another 'i'", "order", hint="td.range", caret="f[i - 1]"
-)
+@wrong(td.DefinitionError, "reads itself at another 'i'", "order", hint="td.range", caret="f[i - 1]")
 def update_that_orders_a_free_variable():
     f = td.Func("f")
     f[i] = a[i, 0]
@@ -461,9 +459,7 @@ def scalar_named_as_an_extent():
     td.compile(f)
 
 
-@wrong(
-    td.DefinitionError, "'f' was changed after this schedule was created", hint="last definition"
-)
+@wrong(td.DefinitionError, "'f' was changed after this schedule was created", hint="last definition")
 def definition_after_the_schedule():
     f = td.Func("f")
     f[i] = a[i, 0]

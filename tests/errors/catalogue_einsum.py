@@ -62,16 +62,12 @@ def einsum_of_a_value_with_dots():
     td.einsum("...", a[i, k])  # here
 
 
-@wrong(
-    td.DefinitionError, "variable 'k' of an operand is not among its subscripts 'ij'", hint="'ijk'"
-)
+@wrong(td.DefinitionError, "variable 'k' of an operand is not among its subscripts 'ij'", hint="'ijk'")
 def einsum_of_a_value_with_other_letters():
     td.einsum("ij->i", a[i, k])  # here
 
 
-@wrong(
-    td.TypeMismatch, "operand 1 of einsum is no tensor, func or value, but 'jk'", hint="come first"
-)
+@wrong(td.TypeMismatch, "operand 1 of einsum is no tensor, func or value, but 'jk'", hint="come first")
 def einsum_with_subscripts_of_each_operand():
     td.einsum("ij,jk", a, "jk")  # here
 

@@ -22,23 +22,17 @@ def tiled():
     """Blocks and threads, and a copy of what a block reads."""
     f, s = doubled()
     io, jo, ii, ji = s[f].tile((i, j), (16, 16))
-    s[f].bind(io, "blockIdx.y").bind(jo, "blockIdx.x").bind(ii, "threadIdx.y").bind(
-        ji, "threadIdx.x"
-    )
+    s[f].bind(io, "blockIdx.y").bind(jo, "blockIdx.x").bind(ii, "threadIdx.y").bind(ji, "threadIdx.x")
     return f, s, ji
 
 
-@wrong(
-    td.ScheduleError, "bind(\"i\") of 'f'", "no axis 'thread.x'", hint="did you mean 'threadIdx.x'"
-)
+@wrong(td.ScheduleError, "bind(\"i\") of 'f'", "no axis 'thread.x'", hint="did you mean 'threadIdx.x'")
 def axis_that_no_gpu_has():
     f, s = doubled()
     s[f].bind(i, "thread.x")  # here
 
 
-@wrong(
-    td.ScheduleError, "has 16 iterations, and a cluster 8 blocks at most", hint="split('i_i', 8)"
-)
+@wrong(td.ScheduleError, "has 16 iterations, and a cluster 8 blocks at most", hint="split('i_i', 8)")
 def more_blocks_than_run_at_one_time():
     f, s = doubled()
     s[f].split(i, 16)
@@ -67,9 +61,7 @@ def two_loops_on_an_axis():
     s[f].bind(j, "threadIdx.x")  # here
 
 
-@wrong(
-    td.TargetError, "loop 'f_i' is parallel, on threads of a CPU", hint='bind(loop, "blockIdx.x")'
-)
+@wrong(td.TargetError, "loop 'f_i' is parallel, on threads of a CPU", hint='bind(loop, "blockIdx.x")')
 def threads_of_a_cpu_on_a_gpu():
     f, s = doubled()
     s[f].parallel(i)
@@ -182,9 +174,7 @@ def shared_memory_without_a_block():
     td.compile(s, target="cuda")
 
 
-@wrong(
-    td.ScheduleError, "each thread around it has a 'a_cache' of its own", hint='set_scope("shared")'
-)
+@wrong(td.ScheduleError, "each thread around it has a 'a_cache' of its own", hint='set_scope("shared")')
 def threads_inside_of_a_thread():
     f, s, ji = tiled()
     s.cache_read(a, f, at=ji).bind("d0", "threadIdx.y")  # here
@@ -226,21 +216,15 @@ def emulation_of_a_cpu():
     td.emulate(td.compile(f))  # here
 
 
-@wrong(
-    td.ScheduleError, "has 4096 threads in a block; sm_80 has 1024 at most", hint="smaller loops"
-)
+@wrong(td.ScheduleError, "has 4096 threads in a block; sm_80 has 1024 at most", hint="smaller loops")
 def too_many_threads():
     f, s = doubled()
     io, jo, ii, ji = s[f].tile((i, j), (64, 64))
-    s[f].bind(io, "blockIdx.y").bind(jo, "blockIdx.x").bind(ii, "threadIdx.y").bind(
-        ji, "threadIdx.x"
-    )
+    s[f].bind(io, "blockIdx.y").bind(jo, "blockIdx.x").bind(ii, "threadIdx.y").bind(ji, "threadIdx.x")
     td.compile(s, target="cuda:sm_80").source()  # here
 
 
-@wrong(
-    td.ScheduleError, "has 262144 bytes of shared memory; sm_90a has 232448", hint="tiles smaller"
-)
+@wrong(td.ScheduleError, "has 262144 bytes of shared memory; sm_90a has 232448", hint="tiles smaller")
 def shared_memory_beyond_the_limit():
     f, s = doubled()
     s[f].bind(i, "threadIdx.x")
@@ -362,9 +346,7 @@ def copy_as_a_whole_of_what_is_computed():
     s[g].compute_at(f, i).set_scope("shared").bulk_copy()  # here
 
 
-@wrong(
-    td.ScheduleError, "copied as a whole at 'j_i', where nothing waits", hint="pipeline(loop, 2)"
-)
+@wrong(td.ScheduleError, "copied as a whole at 'j_i', where nothing waits", hint="pipeline(loop, 2)")
 def copy_as_a_whole_outside_of_a_pipeline():
     f, s, ji = tiled()
     s.cache_read(a, f, at=ji, scope="shared").bulk_copy()  # here
@@ -401,9 +383,7 @@ def copy_as_a_whole_of_rows_that_are_not_aligned():
     td.compile(s, target="cuda").source()
 
 
-@wrong(
-    td.ScheduleError, "512 elements along an axis; copies as a whole need 256", hint="cooperate()"
-)
+@wrong(td.ScheduleError, "512 elements along an axis; copies as a whole need 256", hint="cooperate()")
 def copy_as_a_whole_of_long_rows():
     s = whole(td.Tensor("t", (64, 1024), td.f16), tile=512)
     s["t_cache"].bulk_copy()  # here
@@ -466,9 +446,7 @@ def registers_for_other_threads():
     td.compile(s, target="cuda").source()
 
 
-@wrong(
-    td.ScheduleError, "memory 'most' is private to a block", hint="inside of all loops over blocks"
-)
+@wrong(td.ScheduleError, "memory 'most' is private to a block", hint="inside of all loops over blocks")
 def memory_of_a_block_between_loops_over_blocks():
     most, f = td.Func("most"), td.Func("f")
     most[i] = td.max(a[i, k], axis=k)

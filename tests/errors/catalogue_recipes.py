@@ -62,23 +62,17 @@ def recipe_for_a_schedule():
     td.recipes.matmul(product().schedule)  # here
 
 
-@wrong(
-    td.TypeMismatch, "missing a required argument: 'stage'", hint="elements(stage, *, threads=256"
-)
+@wrong(td.TypeMismatch, "missing a required argument: 'stage'", hint="elements(stage, *, threads=256")
 def recipe_for_nothing():
     td.recipes.elements()  # here
 
 
-@wrong(
-    td.TypeMismatch, "unexpected keyword argument 'thread'", hint="elements(stage, *, threads=256"
-)
+@wrong(td.TypeMismatch, "unexpected keyword argument 'thread'", hint="elements(stage, *, threads=256")
 def choice_that_sharing_out_does_not_have():
     td.recipes.elements(product(), thread=128)  # here
 
 
-@wrong(
-    td.TypeMismatch, "too many positional arguments", hint="tensor_core_matmul(stage, **choices)"
-)
+@wrong(td.TypeMismatch, "too many positional arguments", hint="tensor_core_matmul(stage, **choices)")
 def choice_without_its_name():
     td.recipes.tensor_core_matmul(product(), (64, 64, 32))  # here
 
@@ -93,9 +87,7 @@ def choice_that_tensor_cores_do_not_have():
     td.recipes.tensor_core_matmul(product(), tile=(64, 64))  # here
 
 
-@wrong(
-    td.ScheduleError, "block must be a tuple of 3", "not (128, 128)", hint="block=(128, 128, 32)"
-)
+@wrong(td.ScheduleError, "block must be a tuple of 3", "not (128, 128)", hint="block=(128, 128, 32)")
 def tile_without_terms():
     td.recipes.tensor_core_matmul(product(), block=(128, 128))  # here
 
@@ -260,9 +252,7 @@ def halves(dtype):
     return td.Schedule(o)
 
 
-@wrong(
-    td.ScheduleError, "only where terms lie side by side", "those of 'w' lie apart", hint="w[j, k]"
-)
+@wrong(td.ScheduleError, "only where terms lie side by side", "those of 'w' lie apart", hint="w[j, k]")
 def bytes_that_lie_in_rows_of_columns():
     td.recipes.tensor_core_matmul(halves(td.f8e4m3)["o_sum"], hopper=True)  # here
 

@@ -23,9 +23,7 @@ def extents_that_disagree():
     return c.shape
 
 
-@wrong(
-    td.ShapeError, "'i' has two extents", "8 as axis 0 of 'a'", "10 as axis 0 of 'b'", hint="extent"
-)
+@wrong(td.ShapeError, "'i' has two extents", "8 as axis 0 of 'a'", "10 as axis 0 of 'b'", hint="extent")
 def extents_that_disagree_in_compile():
     c = td.Func("c")
     c[i] = a[i, 0] + b[i, 0]  # here

@@ -23,9 +23,7 @@ def update_that_reduces_over_itself():
     f[r, j] = a[r, j] + td.sum(f[r - 1, k], axis=k)  # here
 
 
-@wrong(
-    td.DefinitionError, "'f' reads 'g'", "computed of it", hint="another td.Func", caret="g[r - 1]"
-)
+@wrong(td.DefinitionError, "'f' reads 'g'", "computed of it", hint="another td.Func", caret="g[r - 1]")
 def update_that_reads_a_func_computed_from_it():
     f, g, r = td.Func("f"), td.Func("g"), td.range("r", 1, 8)
     f[i] = a[i, 0]

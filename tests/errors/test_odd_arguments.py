@@ -45,11 +45,7 @@ def answered(call: Callable[[], Any]) -> None:
 
 def is_function(name: str) -> bool:
     x = getattr(td, name)
-    return (
-        callable(x)
-        and not (isinstance(x, type) and issubclass(x, Exception))
-        and name != "Operator"
-    )
+    return callable(x) and not (isinstance(x, type) and issubclass(x, Exception)) and name != "Operator"
 
 
 @pytest.mark.parametrize("name", [n for n in td.__all__ if is_function(n)])

@@ -33,9 +33,7 @@ SILENCE = 900.0  # seconds
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m tests.fuzz", description=__doc__.splitlines()[0]
-    )
+    parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__.splitlines()[0])
     parser.add_argument("--programs", type=int, default=200)
     parser.add_argument("--schedules", type=int, default=1)
     parser.add_argument("--seed", type=int, default=0)
@@ -232,9 +230,7 @@ def again(options: argparse.Namespace) -> int:
     print(f"\n{fault.outcome.kind}\n{fault.outcome.text}")
     if fault.case is not None:
         kind, checked = fault.outcome.kind, fault.checked
-        small = shrink(
-            fault.case, lambda c: run_case(c, Meaning(), checked).kind == kind, options.small
-        )
+        small = shrink(fault.case, lambda c: run_case(c, Meaning(), checked).kind == kind, options.small)
         print(f"\n{'#' * 20} small, checked={checked}\n{small.source()}")
         print(run_case(small, Meaning(), checked).text[-3000:])
     return 1

@@ -93,9 +93,7 @@ def scheduled(made: Made, seed: int, program: int, schedule: int, tally: Tally) 
         if c.chance(20):
             _check_copies(s, made)
     dynamic = tuple(n for n in made.sizes if c.chance(60)) if c.chance(25) else ()
-    case = Case(
-        made, s.to_json(), program % 1000, dynamic=dynamic, layout=c.weighted(LAYOUTS), how=how
-    )
+    case = Case(made, s.to_json(), program % 1000, dynamic=dynamic, layout=c.weighted(LAYOUTS), how=how)
     return replace(case, resized=other_extent(made, c))
 
 
@@ -164,9 +162,7 @@ def _levels() -> tuple[str, ...]:
     return tuple(x for x in ("sse2", "sse4", "avx2", "avx512") if level(x).has <= host().has)
 
 
-def run_program(
-    seed: int, program: int, schedules: int, report: Report, started: Any = None
-) -> None:
+def run_program(seed: int, program: int, schedules: int, report: Report, started: Any = None) -> None:
     """All schedules of one program; `started` is told before anything that could end the process."""
     if kind_of(seed, program) in report.without:
         return

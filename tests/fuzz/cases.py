@@ -292,14 +292,10 @@ def _checked(s: td.Schedule, case: Case, arguments: dict[str, Any]) -> tuple[np.
     check_all(s.state)
     state = bind_state(s.state, sizes)
     target = as_target("cpu")
-    variant = Variant(
-        state, target, target.machine(), signature, dense_specialisation(signature, sizes)
-    )
+    variant = Variant(state, target, target.machine(), signature, dense_specialisation(signature, sizes))
     kernel = make_kernel(variant)
     verify(kernel)
-    outputs = [
-        np.zeros(output_shape(signature, a, sizes), a.dtype.numpy) for a in signature.outputs
-    ]
+    outputs = [np.zeros(output_shape(signature, a, sizes), a.dtype.numpy) for a in signature.outputs]
     given = {
         **arguments,
         **{a.name: x for a, x in zip(signature.outputs, outputs, strict=True)},

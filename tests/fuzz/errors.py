@@ -276,9 +276,7 @@ class ErrorEvaluator(Evaluator):
         place = tuple(i - first for i, first in zip(index, stored.first, strict=True))
         return np.asarray(own[place]) + doubt
 
-    def binary(
-        self, op: str, t: DType, r: Array, x: Array, y: Array, ex: Array, ey: Array
-    ) -> Array:
+    def binary(self, op: str, t: DType, r: Array, x: Array, y: Array, ex: Array, ey: Array) -> Array:
         if op in COMPARISONS:
             sure = (ex + ey == 0) | (_apart(x, y) > ex + ey)
             return np.where(sure, 0.0, 1.0)
@@ -339,9 +337,7 @@ def _perturbed(
     for n, e in enumerate(errors):
         if not np.any(e > 0):
             continue
-        moved = [
-            _apart(f(*wide[:n], wide[n] + side * e, *wide[n + 1 :]), f(*wide)) for side in (1, -1)
-        ]
+        moved = [_apart(f(*wide[:n], wide[n] + side * e, *wide[n + 1 :]), f(*wide)) for side in (1, -1)]
         total = total + np.where(e > 0, 2 * np.maximum(*moved), 0.0)
     return total + np.zeros(np.shape(r))
 

@@ -138,9 +138,7 @@ def _free_inside(s: td.Schedule, stage: Stage) -> list[str]:
     f = s.state.program.func(stage.func)
     nest = s.state.plan(stage.func).nests[stage.definition]
     return [
-        x.name
-        for x in nest.loops
-        if x.kind == SERIAL and not is_reduction(f, stage.definition, nest, x.name)
+        x.name for x in nest.loops if x.kind == SERIAL and not is_reduction(f, stage.definition, nest, x.name)
     ]
 
 
@@ -218,19 +216,13 @@ def main() -> int:
             shown = outcome.kind if outcome.kind != "refused" else f"refused: {outcome.text}"
             outcomes[shown] += 1
             if outcome.fault:
-                print(
-                    f"--seed {options.seed} --only {program}:{schedule}  {outcome.kind}", flush=True
-                )
+                print(f"--seed {options.seed} --only {program}:{schedule}  {outcome.kind}", flush=True)
     for title, found in (("", outcomes), ("refused, and replaced:", replaced)):
-        print(
-            *[title] * bool(title), *(f"{n:6} {kind}" for kind, n in found.most_common()), sep="\n"
-        )
+        print(*[title] * bool(title), *(f"{n:6} {kind}" for kind, n in found.most_common()), sep="\n")
     return any(not kind.startswith(("same", "refused")) for kind in outcomes)
 
 
-def outcome_of(
-    seed: int, program: int, schedule: int, meaning: Meaning, text: bool = False
-) -> Outcome:
+def outcome_of(seed: int, program: int, schedule: int, meaning: Meaning, text: bool = False) -> Outcome:
     """What comes of a case; `meaning` is kept for all schedules of a program."""
     try:
         case = case_of(seed, program, schedule, text)

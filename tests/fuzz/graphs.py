@@ -171,9 +171,7 @@ class _Graph:
 
     def rows(self, x: str, shape: tuple[int, ...]) -> str:
         how = self.c.pick(("sum", "max", "min"))
-        return self.func(
-            self.at()[:-3], f"td.{how}({self.read(x, self.at('k'))}, axis=k)", shape[:-1]
-        )
+        return self.func(self.at()[:-3], f"td.{how}({self.read(x, self.at('k'))}, axis=k)", shape[:-1])
 
     def over_rows(self, x: str, shape: tuple[int, ...]) -> str:
         found = [n for n, s in self.shapes.items() if s == shape[:-1]]
@@ -246,9 +244,7 @@ class _Graph:
         return self.func(self.at(), value, (shape[0], shape[1] // 2, shape[2] // 2))
 
     def channel_norm(self, x: str, shape: tuple[int, ...]) -> str:
-        mean = self.func(
-            "i, j", f"td.sum({self.read(x, 'k, i, j')}, axis=k) / {shape[0]}", shape[1:]
-        )
+        mean = self.func("i, j", f"td.sum({self.read(x, 'k, i, j')}, axis=k) / {shape[0]}", shape[1:])
         apart = f"({self.read(x, 'k, i, j')} - {mean}[i, j])"
         spread = self.func("i, j", f"td.sum({apart} * {apart}, axis=k) / {shape[0]}", shape[1:])
         value = f"({self.read(x, self.at())} - {mean}[i, j]) / td.sqrt({spread}[i, j] + 1)"

@@ -92,9 +92,7 @@ class Made:
         return "\n".join([*head, *self.lines, "", inspect.getsource(array), "", *tail])
 
 
-def _resized(
-    name: str, shape: tuple[int, ...], resized: tuple[str, int, int] | None
-) -> tuple[int, ...]:
+def _resized(name: str, shape: tuple[int, ...], resized: tuple[str, int, int] | None) -> tuple[int, ...]:
     if resized is None or resized[0] != name:
         return shape
     return tuple(resized[2] if axis == resized[1] else e for axis, e in enumerate(shape))

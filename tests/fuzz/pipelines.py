@@ -98,9 +98,7 @@ class _Pipeline:
                 where = ""
                 if self.c.chance(30):
                     op = self.c.pick(("<", ">=", "!="))
-                    where = (
-                        f", where=lambda m: m {op} {self.c.pick(point)} - {self.c.integer(0, 4)}"
-                    )
+                    where = f", where=lambda m: m {op} {self.c.pick(point)} - {self.c.integer(0, 4)}"
                 axis = f'td.range("m", {lo}, {hi}{where})'
                 inner = read(f"{v} + m")
                 return f"td.sum({inner} * (m + 2), axis={axis}, dtype=td.i32)"

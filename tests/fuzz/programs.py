@@ -148,11 +148,7 @@ class _Builder:
 
     def pad(self, name: str, dtypes: tuple[DType, ...], exact: bool, most: float) -> None:
         mode = self.c.pick(("constant", "edge", "reflect", "symmetric", "wrap"))
-        value = (
-            f", value={self.c.integer(0, 3)}"
-            if mode == "constant" and dtypes[0] != td.bool_
-            else ""
-        )
+        value = f", value={self.c.integer(0, 3)}" if mode == "constant" and dtypes[0] != td.bool_ else ""
         padded = f"{name}p"
         self.run(f'{padded} = td.pad({name}, mode="{mode}"{value})')
         rank = self.names[name].ndim
@@ -260,9 +256,7 @@ class _Builder:
                 value = self.terms.term(scope, kind, depth)
                 other = self.terms.term(scope, self.c.pick(("i", "f")), 1)
                 self.run(f"{name}[{left}] = ({value.text}, {other.text})")
-                return Term(
-                    name, value.dtype, value.exact and other.exact, max(value.most, other.most)
-                )
+                return Term(name, value.dtype, value.exact and other.exact, max(value.most, other.most))
             case "custom":
                 return self.custom(name, left, scope, depth)
             case "constant":
@@ -281,9 +275,7 @@ class _Builder:
         ordered = ordered or self.c.chance(20)
         init = f"(td.cast({first}, td.f32), td.cast({second}, td.i32))"
         more = ", associative=False" if ordered else ""
-        self.run(
-            f"{name}[{left}] = td.reduce({combine}, {init}, ({x.text}, {y.text}), axis={axis}{more})"
-        )
+        self.run(f"{name}[{left}] = td.reduce({combine}, {init}, ({x.text}, {y.text}), axis={axis}{more})")
         return Term(name, td.f32, x.exact, max(2 * x.most, 8.0))
 
     def rows(self, name: str, left: str, scope: Scope) -> Term:

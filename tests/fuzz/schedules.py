@@ -65,9 +65,7 @@ def nest_stages(s: Schedule, choices: Choices) -> Tally:
     names = [f.name for f in s.state.program.funcs]
     for name in reversed(names):
         for _ in range(choices.integer(0, 2)):
-            maker.on_one(
-                name, choices.weighted({"split": 4, "reorder": 3, "fuse": 1, "vectorize": 3})
-            )
+            maker.on_one(name, choices.weighted({"split": 4, "reorder": 3, "fuse": 1, "vectorize": 3}))
         if name not in s.state.program.outputs and choices.chance(85):
             maker.on_one(name, choices.weighted({"slide": 6, "compute_at": 3, "compute_root": 1}))
     return maker.tally
@@ -245,10 +243,7 @@ class Directives:
 
     def reduction(self) -> Stage:
         stages = [
-            (f.name, n)
-            for f in self.s.state.program.funcs
-            for n, d in enumerate(f.definitions)
-            if d.ranges
+            (f.name, n) for f in self.s.state.program.funcs for n, d in enumerate(f.definitions) if d.ranges
         ]
         name, n = self.pick(stages)
         return self.s[name].update(n - 1) if n else self.s[name]
@@ -368,9 +363,7 @@ class Directives:
         self.s[name].reorder_storage(*order)
 
     def do_set_scope(self) -> None:
-        self.s[self.func(output=False)].set_scope(
-            self.pick(x for x in SCOPES if x not in COOPERATIVE)
-        )
+        self.s[self.func(output=False)].set_scope(self.pick(x for x in SCOPES if x not in COOPERATIVE))
 
     def do_stream_stores(self) -> None:
         self.s[self.func()].stream_stores()
@@ -387,9 +380,7 @@ class Directives:
     def source(self, stage: Stage) -> str:
         f = self.s.state.program.func(stage.func)
         d = f.definitions[stage.definition]
-        return self.pick(
-            dict.fromkeys(r.name for r in reads_in(d.expressions()) if r.name != f.name)
-        )
+        return self.pick(dict.fromkeys(r.name for r in reads_in(d.expressions()) if r.name != f.name))
 
     def do_unsigned(self) -> None:
         program = self.s.state.program
@@ -403,9 +394,7 @@ class Directives:
 
     def do_online(self) -> None:
         places = [
-            (f.name, x)
-            for f in self.s.state.program.funcs
-            for x in self.loops(self.s[f.name], reduced=True)
+            (f.name, x) for f in self.s.state.program.funcs for x in self.loops(self.s[f.name], reduced=True)
         ]
         self.first_legal(places, lambda func, x: self.s[func].online(x, self.c.pick(FACTORS)))
 
@@ -434,9 +423,7 @@ class Directives:
         mapped = not padded and self.c.chance(20)
         d = program.func(stage.func).definitions[stage.definition]
         along = self.pick(d.variables) if self.c.chance(15) else None
-        made = self.s.cache_read(
-            source, stage, at, pack=pack, padded=padded, mapped=mapped, along=along
-        )
+        made = self.s.cache_read(source, stage, at, pack=pack, padded=padded, mapped=mapped, along=along)
         if self.c.chance(30):
             made.vectorize(self.pick(self.loops(made)[-1:]), 4)
 

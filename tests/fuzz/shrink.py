@@ -119,9 +119,7 @@ def remade(
         inputs = {}
         for n, t in names.items():
             if isinstance(t, td.Tensor) and n in old.inputs:
-                shape = tuple(
-                    sizes[e.name] if isinstance(e, Size) else int(e.value) for e in t.extents
-                )
+                shape = tuple(sizes[e.name] if isinstance(e, Size) else int(e.value) for e in t.extents)
                 inputs[n] = (shape, t.dtype)
         made = replace(old, lines=lines, names=names, output_names=kept, sizes=sizes, inputs=inputs)
         made.program()
@@ -138,9 +136,7 @@ def _fewer_outputs(case: Case) -> Iterator[Case | None]:
             yield remade(case, made.lines, [n])
     if len(made.output_names) == 1:
         funcs = [n for n, f in made.names.items() if isinstance(f, td.Func) and n.startswith("f")]
-        for n in (
-            funcs[: funcs.index(made.output_names[0])] if made.output_names[0] in funcs else []
-        ):
+        for n in funcs[: funcs.index(made.output_names[0])] if made.output_names[0] in funcs else []:
             yield remade(case, made.lines, [n])
 
 

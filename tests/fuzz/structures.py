@@ -31,9 +31,7 @@ def random_structure(choices: Choices, kind: str | None = None) -> Made:
         made = _Structure(choices)
         try:
             getattr(made, f"do_{kind}")()
-            program = Made(
-                made.lines, made.names, made.outputs, made.sizes, made.inputs, {}, kind=kind
-            )
+            program = Made(made.lines, made.names, made.outputs, made.sizes, made.inputs, {}, kind=kind)
             program.program()
         except td.TdslError:
             if last:
@@ -98,9 +96,7 @@ class _Structure:
         for _ in range(self.c.integer(1, 3)):
             x = f"{self.c.pick(found)}[{self.inside('i', e, (0, e - 1))}]"
             y = f"{self.c.pick(found)}[{self.inside('i', e, (0, e - 1))}]"
-            text = self.c.pick(
-                (f"{x} * 2", f"{x} + {y}", f"({x} % 5) * {y}", f"td.where({x} > 0, {y}, {e})")
-            )
+            text = self.c.pick((f"{x} * 2", f"{x} + {y}", f"({x} % 5) * {y}", f"td.where({x} > 0, {y}, {e})"))
             found.append(self.func("i", f"td.cast({text}, td.i32)", str(e)))
             if self.c.chance(25):
                 self.update(found[-1], e, found[:-1])
@@ -159,9 +155,7 @@ class _Structure:
         if self.c.chance(75):
             lo, hi = self.bounds(sources, "i", e)
             axis = f'td.range("m", {lo}, {hi}{self.where("m", "i", sources, e)})'
-            term = (
-                f"{self.c.pick(sources)}[td.clip(m, 0, {e - 1})] * (m + {left.replace(',', ' +')})"
-            )
+            term = f"{self.c.pick(sources)}[td.clip(m, 0, {e - 1})] * (m + {left.replace(',', ' +')})"
             which = self.c.pick(("sum", "sum", "max", "min"))
             value = f"td.{which}(td.cast({term}, td.i32), axis={axis})"
         else:
@@ -224,9 +218,7 @@ class _Structure:
     def do_diagonals(self) -> None:
         e = self.c.pick((3, 5, 8))
         declared = f"{e + 2}, {e + 2}" if self.c.chance(60) else ""
-        table = self.func(
-            "i, j", f"td.cast({self.c.pick(('0', 'i - j', 'i * j'))}, td.i32)", declared
-        )
+        table = self.func("i, j", f"td.cast({self.c.pick(('0', 'i - j', 'i * j'))}, td.i32)", declared)
         for _ in range(self.c.integer(1, 3)):
             a, b = self.c.integer(0, 2), self.c.integer(0, 2)
             v = "i"
@@ -246,9 +238,7 @@ class _Structure:
             with contextlib.suppress(td.DefinitionError):  # no order in which this may run
                 self.run(f"{table}[{', '.join(place)}] {value}")
         length = self.c.integer(1, e)
-        read = self.c.pick(
-            (f"{table}[i, i]", f"{table}[i, i + 1]", f"{table}[i, 0] + {table}[1, i]")
-        )
+        read = self.c.pick((f"{table}[i, i]", f"{table}[i, i + 1]", f"{table}[i, 0] + {table}[1, i]"))
         self.output(self.func("i", read, str(length)))
 
     def do_sharing(self) -> None:
@@ -270,9 +260,7 @@ class _Structure:
         for n in range(levels):
             by = self.c.integer(0, 2) if self.c.chance(30) else 0
             if n % 7 == 6 and self.c.chance(30):
-                self.run(
-                    f'p{n} = td.pad({last}, mode="{self.c.pick(("edge", "reflect", "wrap"))}")'
-                )
+                self.run(f'p{n} = td.pad({last}, mode="{self.c.pick(("edge", "reflect", "wrap"))}")')
                 text = f"p{n}[i - 1] + p{n}[i + {by}]"
             else:
                 other = f"{last}[td.clip(i + {by}, 0, {e - 1})]" if by else f"{last}[i]"
@@ -280,9 +268,7 @@ class _Structure:
                     f"{last}[i] * 3 + td.minimum({other}, 1)", f"{last}[i] ^ ({other} >> 1)",
                     f"td.where({other} > 0, {last}[i], {last}[i] + {data}[i])",
                 ))  # fmt: skip
-            last = self.func(
-                "i", f"td.cast({text}, td.i32)", str(e) if "clip" in text or "p" in text else ""
-            )
+            last = self.func("i", f"td.cast({text}, td.i32)", str(e) if "clip" in text or "p" in text else "")
         self.output(last)
 
     def do_long(self) -> None:

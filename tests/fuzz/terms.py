@@ -227,9 +227,7 @@ class Terms:
         r, n = self.c.pick(tables)
         part = f"[{n}]" if len(r.dtypes) > 1 else ""
         where = ", ".join([self.safe(scope, e) for e in r.limits]) or "()"
-        return (
-            f"td.clip({r.name}[{where}]{part}, {max(lo, 0)}, {max(hi, 0)})" if lo >= 0 else str(lo)
-        )
+        return f"td.clip({r.name}[{where}]{part}, {max(lo, 0)}, {max(hi, 0)})" if lo >= 0 else str(lo)
 
     @staticmethod
     def _nonempty(r: Readable) -> bool:

@@ -39,8 +39,6 @@ def test_kernels_of_a_gpu_give_what_programs_mean(first, monkeypatch):
         meaning = Meaning()
         for schedule in range(3):
             outcome = outcome_of(SEED, program, schedule, meaning)
-            assert not outcome.fault, (
-                f"python -m tests.fuzz.gpu --seed {SEED} --only {program}:{schedule}"
-            )
+            assert not outcome.fault, f"python -m tests.fuzz.gpu --seed {SEED} --only {program}:{schedule}"
             same += outcome.kind == "same"
     assert same > 6

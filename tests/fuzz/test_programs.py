@@ -108,9 +108,7 @@ def test_most_results_are_certain_to_the_bit() -> None:
         (-0.0, 0.0, 0.0, False),
     ],
 )
-def test_a_result_may_be_off_by_its_error(
-    got: float, value: float, error: float, differs: bool
-) -> None:
+def test_a_result_may_be_off_by_its_error(got: float, value: float, error: float, differs: bool) -> None:
     want = Bounded(np.array([value]), np.array([error]))
     assert bool(mismatch(np.array([got]), want)) == differs
 

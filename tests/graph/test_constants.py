@@ -100,9 +100,7 @@ def test_weights_are_prepared_for_the_first_call_only(rng, monkeypatch):
     x, w = integers(rng, 8, 64), integers(rng, 64, 192)
     calls = []
     folded_arrays = FoldedKernel.folded_arrays
-    monkeypatch.setattr(
-        FoldedKernel, "folded_arrays", lambda *a: calls.append(a) or folded_arrays(*a)
-    )
+    monkeypatch.setattr(FoldedKernel, "folded_arrays", lambda *a: calls.append(a) or folded_arrays(*a))
     graph = td.Graph(lambda x: product(x, w))
     for _ in range(3):
         graph(x)

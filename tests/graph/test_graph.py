@@ -461,9 +461,7 @@ def test_numpy_functions_return_the_same_as_for_arrays(x, function):
     result, expected = graph(function)(x), function(x)
     assert result.dtype == expected.dtype
     assert result.shape == expected.shape
-    np.testing.assert_allclose(
-        result, expected, rtol=2e-3 if expected.dtype == np.float16 else 1e-6
-    )
+    np.testing.assert_allclose(result, expected, rtol=2e-3 if expected.dtype == np.float16 else 1e-6)
 
 
 def test_an_index_beyond_an_axis_says_what_an_index_may_be(x):

@@ -130,9 +130,7 @@ def test_views_copies_and_tuples_are_results(arrays, function):
 def test_arguments_are_passed_as_base_arrays_of_their_views(arrays):
     x, w = arrays
     schedule = td.Graph(lambda x, w: linear(x.T[:, ::2], linear(w.T, w)[:4])).autoschedule(x, w)
-    np.testing.assert_allclose(
-        td.compile(schedule)(x, w), x.T[:, ::2] @ (w.T @ w)[:4], rtol=1e-4, atol=1e-4
-    )
+    np.testing.assert_allclose(td.compile(schedule)(x, w), x.T[:, ::2] @ (w.T @ w)[:4], rtol=1e-4, atol=1e-4)
 
 
 def test_the_schedules_of_the_calls_compete(arrays):

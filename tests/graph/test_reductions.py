@@ -118,9 +118,7 @@ def test_methods_and_ufuncs_reduce_as_well(name):
 def test_argmax_returns_the_first_of_equal_values_and_the_first_nan():
     x = np.float32([[1, 3, 3], [np.nan, 5, np.nan], [-np.inf, -np.inf, -np.inf]])
     for function in PLACES:
-        np.testing.assert_array_equal(
-            td.Graph(lambda x, f=function: f(x, axis=1))(x), function(x, axis=1)
-        )
+        np.testing.assert_array_equal(td.Graph(lambda x, f=function: f(x, axis=1))(x), function(x, axis=1))
 
 
 def test_narrow_floats_are_summed_in_f32():
@@ -143,9 +141,7 @@ def test_a_type_by_name_is_the_one_that_numpy_means():
 def test_equal_reductions_have_one_kernel():
     x = values("f4", (5, 7), 1)
     graph = td.Graph(lambda x: (x.sum(axis=0), np.sum(x * 2, 0), np.amax(x), x.max()))
-    kernels = {
-        id(step.kernel) for step in graph.plan(x).steps if "multiply" not in step.program.name
-    }
+    kernels = {id(step.kernel) for step in graph.plan(x).steps if "multiply" not in step.program.name}
     assert len(kernels) == 2
 
 

@@ -58,10 +58,7 @@ class Program:
                 lambda: td.cast(k, td.i64),
                 lambda: td.cast(i * 3 + j, td.i64),
                 lambda: self.a[i, j],
-                lambda: (
-                    self.a[self._offset(i), self._offset(j)]
-                    + self.a[self._offset(i), self._offset(j)]
-                ),
+                lambda: self.a[self._offset(i), self._offset(j)] + self.a[self._offset(i), self._offset(j)],
                 lambda: self._read(funcs, i, j),
                 lambda: td.pad(self.a, mode="edge")[self._offset(i), self._offset(j)],
             )

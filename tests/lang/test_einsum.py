@@ -133,9 +133,7 @@ def test_empty_axes(empty):
     sides = {x: 0 if x == empty else 3 for x in "ijkr"}
     arrays = [np.ones([sides[x] for x in term], np.float32) for term in ("ijk", "jr", "kr")]
     text = "ijk,jr,kr->ir"
-    got = td.compile(td.einsum(text, *tensors_for(text, arrays)))(
-        **dict(zip("pqr", arrays, strict=True))
-    )
+    got = td.compile(td.einsum(text, *tensors_for(text, arrays)))(**dict(zip("pqr", arrays, strict=True)))
     np.testing.assert_array_equal(got, np.einsum(text, *arrays))
 
 
@@ -217,9 +215,7 @@ def test_other_extents_of_a_letter_are_one(shapes):
 @pytest.mark.parametrize("spec", ["ab,bc,cd->ad", "bc,cd,ab->ad", "ab,bc,ad->cd", "ab,ca,bc->a"])
 @pytest.mark.parametrize("sides", [(6, 6, 6, 6), (4, 400, 40, 4), (400, 4, 40, 8)])
 def test_a_call_takes_the_operands_in_the_order_given_whatever_the_pairs(rng, spec, sides):
-    shapes = [
-        tuple(dict(zip("abcd", sides, strict=True))[x] for x in t) for t in spec[:8].split(",")
-    ]
+    shapes = [tuple(dict(zip("abcd", sides, strict=True))[x] for x in t) for t in spec[:8].split(",")]
     operands = {n: td.Tensor(n, s, td.f64) for n, s in reversed([*zip("pqr", shapes, strict=True)])}
     func = td.einsum(spec, *(operands[n] for n in "pqr"))
     assert build_program((func,)).parameters == ("p", "q", "r")

@@ -116,9 +116,7 @@ def test_a_limit_does_not_depend_on_the_variable_that_it_limits() -> None:
 
 
 def test_two_extents_of_one_variable_are_an_error() -> None:
-    with pytest.raises(
-        ShapeError, match="two extents: 10 as axis 0 of 'a', and 9 as axis 0 of 'b'"
-    ):
+    with pytest.raises(ShapeError, match="two extents: 10 as axis 0 of 'a', and 9 as axis 0 of 'b'"):
         domain(one("a")[i] + one("b", 9)[i])
 
 
@@ -138,9 +136,7 @@ def test_extents_that_no_name_makes_equal_are_compared_at_the_call() -> None:
     g[i] = f[i] * b[i]
     call, x = td.compile(g), np.arange(5, dtype=np.float32)
     np.testing.assert_array_equal(call(x, x[:3]), (x[:3] + x[:3]) * x[:3])
-    with pytest.raises(
-        ShapeError, match="'i' has two extents: 3 as axis 0 of 'f', and 5 as axis 0"
-    ):
+    with pytest.raises(ShapeError, match="'i' has two extents: 3 as axis 0 of 'f', and 5 as axis 0"):
         call(x[:3], x)
 
 

@@ -24,9 +24,7 @@ def test_find_point_agrees_with_enumeration(seed):
     least += [drawn() for _ in range(draw.randint(0, 3))]
     box = itertools.product(*(range(lo, hi + 1) for lo, hi in ends.values()))
     points = [dict(zip(names, values, strict=True)) for values in box]
-    fits = [
-        p for p in points if all(e.at(p) == 0 for e in zero) and all(e.at(p) >= 0 for e in least)
-    ]
+    fits = [p for p in points if all(e.at(p) == 0 for e in zero) and all(e.at(p) >= 0 for e in least)]
     point = find_point(zero, least)
     assert (point in fits) if fits else point is None
 

@@ -218,9 +218,7 @@ def test_a_size_that_indices_make_another_may_be_given_by_either_name() -> None:
     assert "range(0, 8)" in str(product.compile().loops(O=8, K=9))
     for name in ("K", "C"):
         assert td.compile(product, dynamic=name).dynamic == {k_}
-    with pytest.raises(
-        ShapeError, match=r"size '.' of 'product' is . by its indices, which is ., not"
-    ):
+    with pytest.raises(ShapeError, match=r"size '.' of 'product' is . by its indices, which is ., not"):
         product.autoschedule(M=8, O=9, C=4)
 
 
@@ -262,7 +260,5 @@ def test_each_name_of_equal_sizes_leaves_both_open(dynamic) -> None:
 
 
 def test_contradicting_sizes_are_an_error() -> None:
-    with pytest.raises(
-        ShapeError, match="size 'N' of 'f' is P - 1 by its indices, which is 6, not"
-    ):
+    with pytest.raises(ShapeError, match="size 'N' of 'f' is P - 1 by its indices, which is 6, not"):
         td.compile(windows(), N=5, P=7)

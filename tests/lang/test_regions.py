@@ -107,9 +107,7 @@ def exact(draw: Any) -> Expr:
 
 
 @given(exact(), constant_ranges(NAMES))
-def test_quotients_extremes_and_clips_of_separate_variables_are_exact(
-    e: Expr, ranges: Ranges
-) -> None:
+def test_quotients_extremes_and_clips_of_separate_variables_are_exact(e: Expr, ranges: Ranges) -> None:
     touched = values(e, points_of(ranges))
     assert ends(interval_of(e, as_ranges(ranges))) == (touched.min(), touched.max())
 
@@ -157,9 +155,7 @@ def test_padding_by_a_named_extent_stays_inside_for_every_extent(
 
 
 @given(conditions(expressions(NAMES)), constant_ranges(NAMES))
-def test_restricted_ranges_keep_every_point_that_a_condition_keeps(
-    cond: Expr, ranges: Ranges
-) -> None:
+def test_restricted_ranges_keep_every_point_that_a_condition_keeps(cond: Expr, ranges: Ranges) -> None:
     tight = restrict_ranges(as_ranges(ranges), cond)
     points = points_of(ranges)
     kept = values(cond, points)
@@ -209,9 +205,7 @@ def test_a_solved_range_keeps_an_index_inside(e: Expr, ranges: Ranges, lo: int, 
 
 
 @given(st.integers(-4, 4).filter(bool), affine(("j",)), constant_ranges(("j",)), POSITIVE)
-def test_a_solved_range_of_a_sum_is_the_largest(
-    times: int, rest: Expr, ranges: Ranges, count: int
-) -> None:
+def test_a_solved_range_of_a_sum_is_the_largest(times: int, rest: Expr, ranges: Ranges, count: int) -> None:
     e = Binary("add", Binary("mul", const(times), Var("i")), rest)
     first, last = ends(solve(e, "i", ZERO, const(count - 1), as_ranges(ranges)))
     for i in range(-60, 60):
@@ -255,9 +249,7 @@ def test_a_clip_bounds_wide_data() -> None:
         assert ends((bound[0], bound[1])) == expected
 
 
-@pytest.mark.parametrize(
-    "lo, hi, empty", [(0, 3, False), (3, 3, False), (4, 3, True), (0, -1, True)]
-)
+@pytest.mark.parametrize("lo, hi, empty", [(0, 3, False), (3, 3, False), (4, 3, True), (0, -1, True)])
 def test_emptiness_is_known_for_numbers(lo: int, hi: int, empty: bool) -> None:
     assert is_empty((const(lo), const(hi))) == empty
 
@@ -275,9 +267,7 @@ def test_both_arms_of_a_choice_are_read() -> None:
 def test_the_ranges_of_a_sliding_window_cancel() -> None:
     """Two neighbouring tiles of 16: what the second adds does not depend on where they are."""
     t = Var("t")
-    tile = {
-        "x": (Binary("mul", const(16), t), Binary("add", Binary("mul", const(16), t), const(15)))
-    }
+    tile = {"x": (Binary("mul", const(16), t), Binary("add", Binary("mul", const(16), t), const(15)))}
     lo, hi = interval_of(Binary("add", Var("x"), const(1)), tile, NO_FACTS)
     assert lo is not None
     assert hi is not None

@@ -74,9 +74,7 @@ def unsized(e: Expr) -> Expr:
 
 
 @given(expressions(("n", "i", "j")), nested_facts(("i", "j"), outer=("n",)), st.integers(0, 6))
-def test_named_extents_are_never_negative_and_otherwise_unknown(
-    e: Expr, facts: Facts, n: int
-) -> None:
+def test_named_extents_are_never_negative_and_otherwise_unknown(e: Expr, facts: Facts, n: int) -> None:
     known = NO_FACTS
     for name, (lo, hi) in facts.ranges.items():
         known = known.with_range(name, sized(lo), sized(hi))
@@ -100,9 +98,7 @@ def test_blocks_of_a_size_begin_at_zero_or_later_and_inside_of_it():
 
 def test_equal_ranges_are_one_object_until_forgotten() -> None:
     i, j = Var("i"), Var("j")
-    first, other = (
-        NO_FACTS.with_range("i", const(0), const(9)).with_range("j", const(0), i) for _ in "ab"
-    )
+    first, other = (NO_FACTS.with_range("i", const(0), const(9)).with_range("j", const(0), i) for _ in "ab")
     assert first is other
     assert at_most(j, const(9), first)
     assert (j, const(9)) in other.proofs

@@ -16,13 +16,9 @@ def tell(folder, **files):
 def test_data_caches_have_the_number_of_threads_that_share_them(tmp_path):
     line = {"coherency_line_size": "128"}
     tell(tmp_path / "index0", level="1", type="Data", size="48K", shared_cpu_list="0,16", **line)
-    tell(
-        tmp_path / "index1", level="1", type="Instruction", size="32K", shared_cpu_list="0", **line
-    )
+    tell(tmp_path / "index1", level="1", type="Instruction", size="32K", shared_cpu_list="0", **line)
     tell(tmp_path / "index3", level="3", type="Unified", size="36M", shared_cpu_list="0-31", **line)
-    tell(
-        tmp_path / "index2", level="2", type="Unified", size="2048K", shared_cpu_list="0,16", **line
-    )
+    tell(tmp_path / "index2", level="2", type="Unified", size="2048K", shared_cpu_list="0,16", **line)
     (tmp_path / "uevent").write_text("")
     assert caches(str(tmp_path)) == (
         MemoryLevel("L1", 48 << 10, 128, 2),

@@ -184,10 +184,7 @@ def test_every_element_is_owned_and_copies_are_equal(case: tuple[str, Grid, Box]
         if box is not None:
             assert contains(whole, box)
             times[index_within(box, whole)] += 1
-            assert all(
-                owned(placement, grid, whole, c) == box
-                for c in ranks_with_copy(placement, grid, at)
-            )
+            assert all(owned(placement, grid, whole, c) == box for c in ranks_with_copy(placement, grid, at))
     replicas = len(list(ranks_with_copy(placement, grid, (0,) * len(grid.shape))))
     assert np.all(times == replicas)
 

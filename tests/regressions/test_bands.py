@@ -8,9 +8,7 @@ import tdsl as td
 def test_what_lies_across_is_packed_although_one_tile_has_all_of_it() -> None:
     """64 columns are one register tile, but those of v lay 256 elements apart and were gathered."""
     i, j, d, e = td.vars("i j d e")
-    q, k, v = (
-        td.Tensor(n, s, td.f32) for n, s in (("q", (256, 64)), ("k", (256, 64)), ("v", (64, 256)))
-    )
+    q, k, v = (td.Tensor(n, s, td.f32) for n, s in (("q", (256, 64)), ("k", (256, 64)), ("v", (64, 256))))
     score, top, p, out = (td.Func(n) for n in ("score", "top", "p", "out"))
     score[i, j] = td.sum(q[i, d] * k[j, d], axis=d)
     top[i] = td.max(score[i, j], axis=j)

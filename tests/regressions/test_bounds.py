@@ -87,9 +87,7 @@ def test_a_size_that_only_an_expression_has_follows_from_its_array() -> None:
 
 def hdiff(a: Any, c: Any) -> Any:
     lap, fx, fy, o = map(td.Func, ("lap", "fx", "fy", "o"))
-    lap[i, j] = 4 * a[i + 1, j + 1] - (
-        a[i + 2, j + 1] + a[i, j + 1] + a[i + 1, j + 2] + a[i + 1, j]
-    )
+    lap[i, j] = 4 * a[i + 1, j + 1] - (a[i + 2, j + 1] + a[i, j + 1] + a[i + 1, j + 2] + a[i + 1, j])
     fx[i, j] = lap[i + 1, j + 1] - lap[i, j + 1]
     fy[i, j] = (lap[i + 1, j + 1] - lap[i + 1, j]) * (a[i + 2, j + 2] - a[i + 2, j + 1])
     o[i, j] = a[i + 2, j + 2] - c[i, j] * (fx[i + 1, j] - fx[i, j] + fy[i, j + 1] - fy[i, j])
@@ -346,9 +344,7 @@ def test_loops_end_by_data_that_is_stored_before_them() -> None:
 
 @pytest.mark.parametrize("target", ["cpu", "python"])
 @pytest.mark.parametrize("dtype", [td.u8, td.i8, td.i64])
-def test_extremes_of_narrow_integers_and_loop_variables_are_those_of_all_integers(
-    dtype, target
-) -> None:
+def test_extremes_of_narrow_integers_and_loop_variables_are_those_of_all_integers(dtype, target) -> None:
     i = td.vars("i")
     x, low, high = td.Tensor("x", (600,), dtype), td.Func("low"), td.Func("high")
     low[i] = td.minimum(x[i], 250 - i)
@@ -358,7 +354,5 @@ def test_extremes_of_narrow_integers_and_loop_variables_are_those_of_all_integer
     values = np.arange(600).astype(dtype.numpy)
     wide, at = values.astype(np.int64), np.arange(600)
     mine = td.compile((low, high), target=target)(values)
-    for got, want in zip(
-        mine, (np.minimum(wide, 250 - at), np.maximum(wide, at - 300)), strict=True
-    ):
+    for got, want in zip(mine, (np.minimum(wide, 250 - at), np.maximum(wide, at - 300)), strict=True):
         np.testing.assert_array_equal(got, np.clip(want, ends.min, ends.max))

@@ -15,9 +15,7 @@ LAYOUTS = {
     "columns": lambda x: np.ascontiguousarray(x.swapaxes(-1, -2)).swapaxes(-1, -2),
     "reversed": lambda x: np.ascontiguousarray(x[..., ::-1])[..., ::-1],
     "every second": lambda x: np.repeat(x, 2, axis=-1)[..., ::2],
-    "every second column": lambda x: np.repeat(x.swapaxes(-1, -2), 2, axis=-1)[..., ::2].swapaxes(
-        -1, -2
-    ),
+    "every second column": lambda x: np.repeat(x.swapaxes(-1, -2), 2, axis=-1)[..., ::2].swapaxes(-1, -2),
 }
 TYPES = [
     (td.bf16, td.f32, ml_dtypes.bfloat16),

@@ -305,9 +305,7 @@ def test_unrolled_iterations_that_store_to_one_element_pass_no_values_on():
 def test_a_random_number_of_zeros_is_not_zero(target):
     f, i = td.Func("f", shape=2), td.vars("i")
     f[i] = td.random(i)
-    np.testing.assert_array_equal(
-        td.compile(f, target=target)(), np.float32([0.2817613, 0.01403302])
-    )
+    np.testing.assert_array_equal(td.compile(f, target=target)(), np.float32([0.2817613, 0.01403302]))
 
 
 def test_a_packed_copy_of_partial_results_stays_in_their_range():

@@ -243,14 +243,11 @@ def test_sums_of_two_trees_are_arranged_one_after_the_other() -> None:
     program = td.Schedule(rows, columns).program
     rng = np.random.default_rng(0)
     given = {
-        a.name: rng.integers(-3, 4, [e.value for e in a.shape]).astype(np.float32)
-        for a in program.inputs
+        a.name: rng.integers(-3, 4, [e.value for e in a.shape]).astype(np.float32) for a in program.inputs
     }
     best = candidates(program, {}, Target("cpu"))[0]
     assert best.label.startswith("reassociated")
-    for mine, own in zip(
-        td.compile(best.schedule)(**given), interpret(program, given), strict=True
-    ):
+    for mine, own in zip(td.compile(best.schedule)(**given), interpret(program, given), strict=True):
         np.testing.assert_array_equal(mine, own)
 
 

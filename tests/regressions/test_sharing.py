@@ -132,9 +132,7 @@ def test_chains_of_light_stages_are_compiled_stage_by_stage(stage: Callable[[Any
 
 
 def nodes(state: State) -> int:
-    return len(
-        {id(n) for f in state.program.funcs for d in f.definitions for n in post_order(*d.values)}
-    )
+    return len({id(n) for f in state.program.funcs for d in f.definitions for n in post_order(*d.values)})
 
 
 @pytest.mark.parametrize("stage", STAGES.values(), ids=STAGES)

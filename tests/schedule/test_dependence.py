@@ -29,15 +29,12 @@ class Program:
             ranges.append(td.range(name, lows[n], lows[n] + extents[n], where=where))
 
         def index():
-            coefficients = [
-                [draw.choice([0, 1, 1, 1, -1, 2]) for _ in names] for _ in range(self.dims)
-            ]
+            coefficients = [[draw.choice([0, 1, 1, 1, -1, 2]) for _ in names] for _ in range(self.dims)]
             return [(c, draw.randint(-2, 3)) for c in coefficients]
 
         def at(index):
             point = tuple(
-                sum((c * r for c, r in zip(cs, ranges, strict=True) if c), k + OFF)
-                for cs, k in index
+                sum((c * r for c, r in zip(cs, ranges, strict=True) if c), k + OFF) for cs, k in index
             )
             return point if self.dims > 1 else point[0]
 
@@ -62,12 +59,8 @@ class Program:
         order = [n for n, _, _ in td.Schedule(f).state.program.func("f").definitions[1].ranges]
         self.names, places = order, [names.index(n) for n in order]
         self.lows = [lows[p] for p in places]
-        points = itertools.product(
-            *(range(lo, lo + e) for lo, e in zip(lows, extents, strict=True))
-        )
-        self.points = sorted(
-            (tuple(p[k] for k in places), p) for p in points if not below or p[1] <= p[0]
-        )
+        points = itertools.product(*(range(lo, lo + e) for lo, e in zip(lows, extents, strict=True)))
+        self.points = sorted((tuple(p[k] for k in places), p) for p in points if not below or p[1] <= p[0])
 
     def run(self, what, target):
         values = np.random.default_rng(1).integers(-3, 4, (S,) * self.dims).astype(np.int32)
@@ -222,9 +215,7 @@ def test_lanes_fit_between_iterations_that_depend_on_each_other():
     s[f].update(0).vectorize("r", 8)
     refused(lambda: td.Schedule(f)[f].update(0).vectorize("r", 16), "would run at a time")
     values = np.arange(64, dtype=np.int32)
-    np.testing.assert_array_equal(
-        td.compile(s, target="cpu")(values), td.compile(f, target="python")(values)
-    )
+    np.testing.assert_array_equal(td.compile(s, target="cpu")(values), td.compile(f, target="python")(values))
 
 
 def test_elements_that_data_choose_are_written_in_order_unless_atomic():
@@ -299,9 +290,7 @@ def test_shortest_paths_run_over_the_intermediate_node_outside():
         want = np.minimum(want, want[:, m, None] + want[None, m, :])
     for target in ("cpu", "python"):
         np.testing.assert_array_equal(td.compile(d, target=target)(values), want)
-    refused(
-        lambda: td.Schedule(d)[d].update(0).reorder("i", "j", "k"), "would run in another order"
-    )
+    refused(lambda: td.Schedule(d)[d].update(0).reorder("i", "j", "k"), "would run in another order")
 
 
 @pytest.mark.parametrize("back, legal", [(1, False), (30, True)])

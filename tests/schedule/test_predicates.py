@@ -84,9 +84,7 @@ def test_places_and_copies_respect_the_predicate_or_are_refused(kind, seed):
 def test_a_func_at_the_loop_of_the_predicate_that_reads_it_is_refused_with_places_that_serve():
     f = programs("two")
     s = td.Schedule(f)
-    with pytest.raises(
-        ScheduleError, match="predicate of 'f' that reads 'g' is tested at loop 'q'"
-    ) as e:
+    with pytest.raises(ScheduleError, match="predicate of 'f' that reads 'g' is tested at loop 'q'") as e:
         s["g"].compute_at(s[f].update(0), "q")
     assert "place it at loop 'r', or outside of all loops" in str(e.value)
     s["g"].compute_at(s[f].update(0), "r")

@@ -132,9 +132,7 @@ def test_extents_of_0_and_1(empty: str, extent: int) -> None:
     s = chain(td.i32)
     s["y"].reassociate("s")
     given = given_for(s.program, {**SIZES, empty: extent})
-    np.testing.assert_array_equal(
-        td.compile(s)(**given), interpret(s.program, given)[0], strict=True
-    )
+    np.testing.assert_array_equal(td.compile(s)(**given), interpret(s.program, given)[0], strict=True)
 
 
 def test_the_inner_sum_has_only_the_variables_of_its_factors() -> None:
@@ -159,9 +157,7 @@ def test_a_sum_that_others_read_stays() -> None:
     schedule["y"].reassociate("s")
     given = given_for(schedule.program, SIZES)
     assert schedule.state.program.has_func("s")
-    for result, want in zip(
-        td.compile(schedule)(**given), interpret(schedule.program, given), strict=True
-    ):
+    for result, want in zip(td.compile(schedule)(**given), interpret(schedule.program, given), strict=True):
         np.testing.assert_allclose(result, want)
 
 

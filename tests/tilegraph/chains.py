@@ -27,9 +27,7 @@ def masked_softmax(size: int) -> Chain:
 def gated_block(size: int) -> Chain:
     """A norm over channels, a pointwise convolution, a gate, another one, and a residual."""
     a = td.Tensor("a", (2, 8, size, size), td.f32)
-    w, u, gamma = (
-        td.Tensor(m, z, td.f32) for m, z in (("w", (16, 8)), ("u", (8, 8)), ("gamma", (8,)))
-    )
+    w, u, gamma = (td.Tensor(m, z, td.f32) for m, z in (("w", (16, 8)), ("u", (8, 8)), ("gamma", (8,))))
     mean, var, normed, wide, out = (td.Func(m) for m in ("mean", "var", "normed", "wide", "out"))
     mean[b, y, x] = td.mean(a[b, c, y, x], axis=c)
     var[b, y, x] = td.mean((a[b, c, y, x] - mean[b, y, x]) ** 2, axis=c)
@@ -48,9 +46,7 @@ def inverted_residual(size: int) -> Chain:
     wide, out = td.Func("wide"), td.Func("out")
     wide[b, y, x, f] = td.clip(td.sum(a[b, y, x, c] * w[c, f], axis=c), 0, 6)
     depthwise = td.Func("depthwise", shape=(1, size - 2, size - 2, 24))
-    depthwise[b, y, x, f] = td.clip(
-        td.sum(wide[b, y + r, x + s, f] * dw[r, s, f], axis=(r, s)), 0, 6
-    )
+    depthwise[b, y, x, f] = td.clip(td.sum(wide[b, y + r, x + s, f] * dw[r, s, f], axis=(r, s)), 0, 6)
     out[b, y, x, f] = td.sum(depthwise[b, y, x, c] * u[c, f], axis=c) + a[b, y + 1, x + 1, f]
     return (out,)
 
@@ -81,9 +77,7 @@ def convolution_by_channel(size: int) -> Chain:
 
 def dense_and_norm(size: int) -> Chain:
     """Two dense layers with a gelu between, a residual and a norm."""
-    a, w, u = (
-        td.Tensor(m, z, td.f32) for m, z in (("a", (size, 16)), ("w", (16, 64)), ("u", (64, 16)))
-    )
+    a, w, u = (td.Tensor(m, z, td.f32) for m, z in (("a", (size, 16)), ("w", (16, 64)), ("u", (64, 16))))
     hidden, z, mean, var, out = (td.Func(m) for m in ("hidden", "z", "mean", "var", "out"))
     pre = td.Func("pre")
     pre[i, j] = td.sum(a[i, k] * w[k, j], axis=k)
@@ -98,8 +92,7 @@ def dense_and_norm(size: int) -> Chain:
 def two_products(size: int) -> Chain:
     """A product of matrices with the result of another one."""
     a, w, u = (
-        td.Tensor(m, z, td.f32)
-        for m, z in (("a", (3, size, 8)), ("w", (3, 8, size)), ("u", (3, size, 8)))
+        td.Tensor(m, z, td.f32) for m, z in (("a", (3, size, 8)), ("w", (3, 8, size)), ("u", (3, size, 8)))
     )
     first, out = td.Func("first"), td.Func("out")
     first[b, i, j] = td.sum(a[b, i, k] * w[b, k, j], axis=k)
@@ -125,9 +118,7 @@ def gated_mlp(size: int, inner: int = 40, width: int = 24) -> Chain:
 def attention_with_column_sums(size: int) -> Chain:
     """Attention with soft-capped scores, and the sums of its weights by column."""
     q, w, v = (td.Tensor(m, (size, 8), td.f32) for m in ("q", "w", "v"))
-    score, top, p, total, out, share = (
-        td.Func(m) for m in ("score", "top", "p", "total", "out", "share")
-    )
+    score, top, p, total, out, share = (td.Func(m) for m in ("score", "top", "p", "total", "out", "share"))
     score[i, j] = td.tanh(td.sum(q[i, d] * w[j, d], axis=d) / 50) * 50
     top[i] = td.max(score[i, j], axis=j)
     p[i, j] = td.exp(score[i, j] - top[i])

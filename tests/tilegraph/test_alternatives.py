@@ -29,9 +29,7 @@ def test_a_chain_that_recipes_leave_in_memory_gets_tiles() -> None:
     before = Prediction(complete_by_recipes(state, SMALL)[0], SMALL).seconds
     assert Prediction(completed, SMALL).seconds < 0.8 * before
     rng = np.random.default_rng(0)
-    given = {
-        t.name: rng.random([n.value for n in t.shape], dtype=np.float32) for t in s.program.inputs
-    }
+    given = {t.name: rng.random([n.value for n in t.shape], dtype=np.float32) for t in s.program.inputs}
     (want,) = interpret(s.program, given)
     np.testing.assert_allclose(
         td.compile(td.Schedule.of_state(completed))(**given), want, rtol=1e-4, atol=1e-5

@@ -41,8 +41,7 @@ def tiled(program, target=GPU):
 def arrays_of(program):
     rng = np.random.default_rng(0)
     return {
-        t.name: rng.standard_normal([n.value for n in t.shape]).astype(t.dtype.numpy)
-        for t in program.inputs
+        t.name: rng.standard_normal([n.value for n in t.shape]).astype(t.dtype.numpy) for t in program.inputs
     }
 
 
@@ -52,9 +51,7 @@ def check(schedule, program):
     got = td.emulate(td.compile(schedule, target="cuda"))(**given)
     want = interpret(program, given)
     for mine, expected in zip(got if isinstance(got, tuple) else (got,), want, strict=True):
-        np.testing.assert_allclose(
-            mine, expected, rtol=2e-4, atol=1e-5 * max(abs(expected).max(), 1)
-        )
+        np.testing.assert_allclose(mine, expected, rtol=2e-4, atol=1e-5 * max(abs(expected).max(), 1))
 
 
 @pytest.mark.parametrize("name", CHAINS)
@@ -65,9 +62,7 @@ def test_a_chain_in_tiles_is_right_and_fits(name):
     check(schedule, program)
 
 
-@pytest.mark.parametrize(
-    "sizes", [(1, 1, 1, 1), (250, 13, 37, 11), (7, 64, 128, 64), (64, 40, 1, 3)]
-)
+@pytest.mark.parametrize("sizes", [(1, 1, 1, 1), (250, 13, 37, 11), (7, 64, 128, 64), (64, 40, 1, 3)])
 def test_two_products_of_any_sizes_are_one_kernel(sizes):
     program = td.Schedule(products(*sizes)).program
     schedule = tiled(program)
@@ -97,8 +92,7 @@ def test_what_is_between_two_products_moves_no_bytes():
 def test_funcs_in_shared_memory_are_not_copied_there_again():
     """A product that is read by a maximum, by a product and by the result is there for all of them."""
     x, w, u = (
-        td.Tensor(n, shape, td.f32)
-        for n, shape in (("x", (128, 64)), ("w", (64, 64)), ("u", (64, 64)))
+        td.Tensor(n, shape, td.f32) for n, shape in (("x", (128, 64)), ("w", (64, 64)), ("u", (64, 64)))
     )
     a, top, y = td.Func("a"), td.Func("top"), td.Func("y")
     a[i, h] = td.sum(x[i, k] * w[k, h], axis=k)

@@ -27,9 +27,7 @@ def test_candidates_for_a_chain_are_right(name: str, size: int) -> None:
     for candidate in (ranked[0], ranked[-1]):
         got = td.compile(candidate.schedule)(**given)
         for mine, expected in zip(got if isinstance(got, tuple) else (got,), want, strict=True):
-            np.testing.assert_allclose(
-                mine, expected, rtol=2e-4, atol=2e-5, err_msg=candidate.label
-            )
+            np.testing.assert_allclose(mine, expected, rtol=2e-4, atol=2e-5, err_msg=candidate.label)
 
 
 def test_large_dense_layers_are_not_fused_to_their_harm() -> None:
@@ -54,8 +52,7 @@ def test_a_transformer_block_is_right() -> None:
     program = td.Schedule(*transformer_block(24)).program
     rng = np.random.default_rng(0)
     given = {
-        t.name: rng.standard_normal([n.value for n in t.shape]).astype(np.float32) / 2
-        for t in program.inputs
+        t.name: rng.standard_normal([n.value for n in t.shape]).astype(np.float32) / 2 for t in program.inputs
     }
     (want,) = interpret(program, given)
     ranked = candidates(program, {}, Target("cpu"))

@@ -19,9 +19,7 @@ def attention_of(dtype):
     def attention(q: dtype["B", "Q", "D"], k: dtype["B", "S", "D"], v: dtype["B", "S", "E"]):
         b, i, j, d, e = td.vars("b i j d e")
         score, top, p, total, out = (td.Func(n) for n in ("score", "top", "p", "total", "out"))
-        score[b, i, j] = (
-            td.sum(td.cast(q[b, i, d], td.f32) * td.cast(k[b, j, d], td.f32), axis=d) / 8
-        )
+        score[b, i, j] = td.sum(td.cast(q[b, i, d], td.f32) * td.cast(k[b, j, d], td.f32), axis=d) / 8
         top[b, i] = td.max(score[b, i, j], axis=j)
         p[b, i, j] = td.exp(score[b, i, j] - top[b, i])
         total[b, i] = td.sum(p[b, i, j], axis=j)
@@ -37,9 +35,7 @@ def attention_of(dtype):
 @pytest.mark.parametrize("dtype", [td.f16, td.f32], ids=str)
 def test_attention_reads_keys_and_values_once_for_each_block_of_rows(dtype, depth, terms):
     heads, queries = 16, 2048
-    s = attention_of(dtype).autoschedule(
-        B=heads, Q=queries, S=terms, D=depth, E=depth, target="cuda"
-    )
+    s = attention_of(dtype).autoschedule(B=heads, Q=queries, S=terms, D=depth, E=depth, target="cuda")
     rows = next(dict(d.arguments)["factor"] for d in s.directives if d.name == "split")
     both = 2 * heads * terms * depth * dtype.bytes
     others = heads * queries * depth * (dtype.bytes + 4)  # queries are read, results written
@@ -53,8 +49,7 @@ def test_the_best_for_a_chain_is_right_and_fits(name):
     program = td.Schedule(*CHAINS[name](12)).program
     rng = np.random.default_rng(0)
     given = {
-        t.name: rng.standard_normal([n.value for n in t.shape]).astype(np.float32)
-        for t in program.inputs
+        t.name: rng.standard_normal([n.value for n in t.shape]).astype(np.float32) for t in program.inputs
     }
     best = candidates(program, {}, GPU)[0].schedule
     assert best.footprint("shared") <= GPU.capacity("shared")
@@ -79,9 +74,7 @@ def test_machine_code_of_the_best_candidates_spills_nothing(arch):
 def test_attention_streams_over_its_terms_with_a_mask_as_without(causal):
     b, i, j, d, e = td.vars("b i j d e")
     q, k, v = (td.Tensor(n, (16, 2048, 64), td.f16) for n in "qkv")
-    dot, score, top, p, total, out = (
-        td.Func(n) for n in ("dot", "score", "top", "p", "total", "out")
-    )
+    dot, score, top, p, total, out = (td.Func(n) for n in ("dot", "score", "top", "p", "total", "out"))
     dot[b, i, j] = td.sum(td.cast(q[b, i, d], td.f32) * td.cast(k[b, j, d], td.f32), axis=d)
     score[b, i, j] = td.where(j <= i, dot[b, i, j], -np.inf) if causal else dot[b, i, j]
     top[b, i] = td.max(score[b, i, j], axis=j)

@@ -40,12 +40,7 @@ def test_a_product_on_a_grid_receives_rows_and_columns(places: tuple[str, str]) 
     a, b, c = td.Tensor("A", (60, 40), td.f32), td.Tensor("B", (40, 50), td.f32), td.Func("C")
     c[i, j] = td.sum(a[i, k] * b[k, j], axis=k)
     grid = td.Grid(x=2, y=3)
-    s = (
-        td.Schedule(c)
-        .place(a, places[0], grid)
-        .place(b, places[1], grid)
-        .place(c, "mn -> m n", grid)
-    )
+    s = td.Schedule(c).place(a, places[0], grid).place(b, places[1], grid).place(c, "mn -> m n", grid)
     s[c].distribute(onto=c)
     plan = td.compile(s).plan()
     assert predicted(s, 6) == list(plan.received)
@@ -74,9 +69,7 @@ def test_the_network_is_the_last_level_of_what_a_schedule_moves() -> None:
     link = link_of(s.prediction().machine)
     seconds = 2 * link.latency + moved / link.bandwidth[0][1]
     assert s.prediction().network == pytest.approx(seconds)
-    assert s.prediction().seconds == pytest.approx(
-        seconds + sum(t.seconds for t in s.prediction().times)
-    )
+    assert s.prediction().seconds == pytest.approx(seconds + sum(t.seconds for t in s.prediction().times))
     assert "network: 8.19 kB to rank 0, the busiest of 4, in 2 messages: " in s.explain()
 
 

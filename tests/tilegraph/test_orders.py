@@ -47,9 +47,7 @@ def cost_of(s: td.Schedule) -> int:
     for f in s.state.program.funcs:
         ((_, lo, hi),) = f.definitions[0].ranges
         points = volume(boxes[f.name])
-        total += points * (hi.value - lo.value) + STORED * points * (
-            f.name not in s.program.outputs
-        )
+        total += points * (hi.value - lo.value) + STORED * points * (f.name not in s.program.outputs)
     return total
 
 

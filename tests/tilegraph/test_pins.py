@@ -58,9 +58,7 @@ def test_a_pin_that_does_not_fit_with_other_reads_reports_the_excess() -> None:
     with pytest.raises(td.ScheduleError) as caught:
         weighted.autoschedule(M=256, K=1024, N=256, pin={"w": "L1"})
     text = str(caught.value)
-    needed, too_many = map(
-        int, re.findall(r"needs (\d+) bytes while it is used, (\d+) too many", text)[0]
-    )
+    needed, too_many = map(int, re.findall(r"needs (\d+) bytes while it is used, (\d+) too many", text)[0])
     assert needed > 4 * 1024  # a row of it, and all of v
     assert too_many == needed - capacity
     assert "nearest comes" in text

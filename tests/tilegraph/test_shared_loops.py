@@ -89,9 +89,7 @@ def test_the_default_reads_once_what_several_funcs_need() -> None:
     s = td.Schedule(*extremes(512, 256))
     state = bind_state(s.state, {})
     completed, decisions = decide(state, SMALL)
-    assert [(d.func, d.how) for d in decisions] == [
-        (n, "together") for n in ("low", "high", "total")
-    ]
+    assert [(d.func, d.how) for d in decisions] == [(n, "together") for n in ("low", "high", "total")]
     assert "rows at a time of x, which high, total read, too" in explain(decisions)
     once = 4 * 512 * 256
     assert Prediction(completed, SMALL).moved("L2")["x"].read == once

@@ -85,9 +85,7 @@ def test_the_beam_finds_what_trying_all_partitions_does() -> None:
         for n, name in enumerate(names[1:]):
             groups = [*groups, [name]] if cuts >> n & 1 else [*groups[:-1], [*groups[-1], name]]
         groups_priced = [priced[g[-1], frozenset(g)] for g in groups]
-        chains.append(
-            sum(f[1].seconds for f in groups_priced if f) if all(groups_priced) else float("inf")
-        )
+        chains.append(sum(f[1].seconds for f in groups_priced if f) if all(groups_priced) else float("inf"))
     assert best[0].seconds == pytest.approx(min(chains))
 
 
@@ -129,9 +127,7 @@ def test_rows_whose_terms_share_few_cache_sets_are_padded() -> None:
     schedule = td.Schedule(h)
     (part,), *_ = nested_tiles(TileGraph.of(schedule.program), machine(1 << 12, 1 << 19))
     write_tiles(schedule, part, machine(1 << 12, 1 << 19))
-    assert part.tile["f"][1] != part.boxes["f"][1] and 's["f"].align_storage(2, 272)' in str(
-        schedule
-    )
+    assert part.tile["f"][1] != part.boxes["f"][1] and 's["f"].align_storage(2, 272)' in str(schedule)
     rng = np.random.default_rng(0)
     given = [rng.standard_normal(shape).astype(np.float32) for shape in ((40, 16, 256), (8, 40))]
     sums = np.einsum("mij,k->kij", given[0], given[1][0])
@@ -144,8 +140,7 @@ def test_nested_tiles_of_small_levels_are_right(name: str) -> None:
     program = td.Schedule(*CHAINS[name](22)).program
     rng = np.random.default_rng(0)
     given = {
-        t.name: rng.standard_normal([n.value for n in t.shape]).astype(np.float32)
-        for t in program.inputs
+        t.name: rng.standard_normal([n.value for n in t.shape]).astype(np.float32) for t in program.inputs
     }
     want = interpret(program, given)
     tiny = machine(1 << 11, 1 << 13)
@@ -175,6 +170,4 @@ def test_fused_and_tiled_candidates_compete_with_recipes() -> None:
     labels = [c.label for c in ranked]
     assert {"default", "apart"} <= {*labels} and any(x.endswith("tiles") for x in labels)
     again = candidates(program, {}, Target("cpu"))
-    assert [(c.label, str(c.schedule)) for c in ranked] == [
-        (c.label, str(c.schedule)) for c in again
-    ]
+    assert [(c.label, str(c.schedule)) for c in ranked] == [(c.label, str(c.schedule)) for c in again]

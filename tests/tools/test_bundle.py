@@ -72,9 +72,7 @@ def emulated(folder: Path, jobs: list[bundle.Job]) -> None:
     """Put kernels for the CPU into the place of the machine code."""
     for job in jobs:
         variant = bundle._variant(job)
-        launches = shim.TextExecutable(
-            td.pipeline.make_kernel(job.compiled.variant(variant))
-        ).launches
+        launches = shim.TextExecutable(td.pipeline.make_kernel(job.compiled.variant(variant))).launches
         cpu_folder = folder / f"{job.name}_for_the_cpu"
         cpu_folder.mkdir()
         shim.library_of(launches, cpu_folder)

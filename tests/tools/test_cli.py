@@ -137,9 +137,7 @@ def test_machine_show_tells_the_file_and_what_is_used(tmp_path, monkeypatch):
 
 def test_machine_measure_writes_the_file_that_is_read(tmp_path, monkeypatch):
     file = tmp_path / "new" / "machine.json"
-    monkeypatch.setattr(
-        "tdsl.tools.measure.measure", lambda **_: description.Description(Machine(16), "x")
-    )
+    monkeypatch.setattr("tdsl.tools.measure.measure", lambda **_: description.Description(Machine(16), "x"))
     monkeypatch.setenv("TDSL_MACHINE", str(file))
     done = RUNNER.invoke(app, ["machine", "measure", "--quick"])
     assert done.stdout.strip() == str(file)

@@ -36,11 +36,7 @@ def test_all_figures_are_measured_and_written_to_a_file(measurement):
     assert {(rate.unit, rate.dtype) for rate in description.machine.rates} == {
         *((unit, dtype) for unit in ("scalar", "vector") for dtype in ("f32", "f64", "i32")),
         ("exp", "f32"),
-        *(
-            (dot.name, str(dot.total))
-            for dot in DOTS
-            if dot.feature in description.machine.features
-        ),
+        *((dot.name, str(dot.total)) for dot in DOTS if dot.feature in description.machine.features),
     }
 
 

@@ -70,9 +70,7 @@ def plan_bands(
     return None
 
 
-def _inside(
-    state: State, f: FuncDef, row: str, group: list[str], boxes: dict[str, Box]
-) -> list[str]:
+def _inside(state: State, f: FuncDef, row: str, group: list[str], boxes: dict[str, Box]) -> list[str]:
     """The funcs of a group that move with the rows and are read inside only."""
     row_boxes = boxes_of_rows(state, f.name, row, group, boxes, 1)
     moving = [n for n in group if n in row_boxes and n in boxes and moves(row_boxes[n])]

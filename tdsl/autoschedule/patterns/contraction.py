@@ -101,9 +101,7 @@ class Contraction:
         return tuple(v for v in self.names if v not in (self.along, self.across))
 
 
-def find_contraction(
-    state: State, owner: str, group: list[str], boxes: dict[str, Box]
-) -> Contraction | None:
+def find_contraction(state: State, owner: str, group: list[str], boxes: dict[str, Box]) -> Contraction | None:
     """The contraction that `owner` is, or that it reads element by element."""
     recognized = recognize(state, owner, group, boxes)
     return recognized if isinstance(recognized, Contraction) else None
@@ -127,9 +125,7 @@ def contraction(f: FuncDef, boxes: dict[str, Box]) -> Contraction | None:
     return recognized if isinstance(recognized, Contraction) else None
 
 
-def find_window(
-    state: State, owner: str, group: list[str], boxes: dict[str, Box]
-) -> Contraction | None:
+def find_window(state: State, owner: str, group: list[str], boxes: dict[str, Box]) -> Contraction | None:
     """The sum over a window that `owner` is, or that it reads element by element."""
     recognized = _final(state, owner, _recognize(state, owner, group, boxes, _window))
     return recognized if isinstance(recognized, Contraction) else None
@@ -172,9 +168,7 @@ def _recognize(
         if len(g.definitions) == 1 and sorted(bare) == sorted(f.variables):
             product = find(g, f, dict(zip(g.variables, bare, strict=True)), boxes)
             same = tuple(bare) == f.variables  # the sum alone would be written in the same order
-            if isinstance(product, Contraction) and (
-                same or product.names[product.along] == f.variables[-1]
-            ):
+            if isinstance(product, Contraction) and (same or product.names[product.along] == f.variables[-1]):
                 return product
     return "it is no sum of products, and reads none element by element"
 
@@ -222,9 +216,7 @@ def _sizes_of_sum(f: FuncDef, boxes: dict[str, Box]) -> dict[str, int] | str:
     return {n: UNKNOWN if e is None else e for n, e in extents(f, d, boxes[f.name]).items()}
 
 
-def _window(
-    f: FuncDef, owner: FuncDef, names: dict[str, str], boxes: dict[str, Box]
-) -> Contraction | str:
+def _window(f: FuncDef, owner: FuncDef, names: dict[str, str], boxes: dict[str, Box]) -> Contraction | str:
     """Vectors along memory; of the other variables one along which the window moves, if there is any."""
     sizes = _sizes_of_sum(f, boxes)
     if isinstance(sizes, str):
@@ -428,9 +420,7 @@ def _is_filled(c: Contraction, dot: Dot) -> bool:
     """True for enough work in each direction, and little beyond whole tiles, which runs in loops."""
     last = c.sizes[c.ranges[-1]]
     if dot.rows == 1:  # so many rows pay for the copy of a panel
-        return (
-            c.sizes[c.along] >= dot.lanes and last >= dot.terms and c.sizes[c.across] >= dot.terms
-        )
+        return c.sizes[c.along] >= dot.lanes and last >= dot.terms and c.sizes[c.across] >= dot.terms
     sides = ((c.sizes[c.across], dot.rows), (c.sizes[c.along], dot.lanes), (last, dot.terms))
     return prod(n - n % side for n, side in sides) >= WHOLE * prod(n for n, _ in sides) > 0
 

@@ -42,9 +42,7 @@ def lookup_axes(
         if axis is None or name not in boxes:
             continue
         elements = extent(boxes[name], axis)
-        if elements is None or not LEAST <= elements <= vector_bytes // max(
-            t.bytes for t in f.dtypes
-        ):
+        if elements is None or not LEAST <= elements <= vector_bytes // max(t.bytes for t in f.dtypes):
             continue
         if all(f.variables[axis] in d.free for d in f.definitions[:1]):
             by_func[name] = f.variables[axis]

@@ -43,9 +43,7 @@ def vector_variable(d: Definition, sizes: Sizes | None = None) -> str | None:
     name = last[0].name
     reads = list(reads_in(d.values))
     moving = not d.ranges or any(stride_of(r, name, sizes) for r in reads)
-    return (
-        name if moving and 2 * sum(is_dense(r, name, sizes) for r in reads) >= len(reads) else None
-    )
+    return name if moving and 2 * sum(is_dense(r, name, sizes) for r in reads) >= len(reads) else None
 
 
 def lanes_for(d: Definition, extent: int | None, vector_bytes: int) -> int:
@@ -110,9 +108,7 @@ def scanned_row(f: FuncDef, definition: int) -> str | None:
     if len(d.ranges) != 1 or not d.free or not is_ordered(f, definition):
         return None
     row, r = d.free[-1], d.ranges[0][0]
-    reads = [
-        x.index for x in reads_in(d.values) if x.name == f.name and x.index[:-1] == d.index[:-1]
-    ]
+    reads = [x.index for x in reads_in(d.values) if x.name == f.name and x.index[:-1] == d.index[:-1]]
     along = d.index[-1] == Var(r) and any(at != d.index for at in reads)
     return row if along and Var(row) in d.index else None
 
@@ -228,19 +224,12 @@ def _block_of(name: str) -> str:
     return f"{name}_b"
 
 
-def _thread_blocks(
-    state: State, f: FuncDef, definition: int, name: str, extent: int | None
-) -> State:
+def _thread_blocks(state: State, f: FuncDef, definition: int, name: str, extent: int | None) -> State:
     """A single dimension is both threads and vectors: blocks of it, narrow where ranges run over them."""
     names = (f"{name}_t", _block_of(name))
     block = SCANNED if is_ordered(f, definition) else BLOCK
     nest = state.plan(f.name).nests[definition]
-    if (
-        extent is None
-        or extent < 2 * block
-        or name not in nest.names()
-        or set(names) & nest.used_names()
-    ):
+    if extent is None or extent < 2 * block or name not in nest.names() or set(names) & nest.used_names():
         return state
     state = loops.split(state, f.name, definition, loop=name, factor=block, names=names)
     return loops.parallel(state, f.name, definition, loop=names[0])

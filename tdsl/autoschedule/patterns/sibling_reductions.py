@@ -87,9 +87,7 @@ def _sums_rows(
         return False  # its rows are in lanes
     row = d.ranges[0][0]
     along = bool(rows_read & _rows_read(d, row)) and extents(g, d, box)[row] == count
-    return (
-        along and free_vector(g, 0, extents(g, d, box)) is not None and count_parts(g, 0, box) > 0
-    )
+    return along and free_vector(g, 0, extents(g, d, box)) is not None and count_parts(g, 0, box) > 0
 
 
 def _columns(f: FuncDef, box: Box, machine: Machine) -> tuple[int | None, int] | None:
@@ -106,12 +104,7 @@ def _reads(f: FuncDef) -> list[Read]:
 
 def _rows_read(d: Definition, row: str) -> set[tuple[str, int]]:
     """What a definition reads at a row alone, and along which dimension rows lie."""
-    return {
-        (r.name, axis)
-        for r in reads_in(d.values)
-        for axis, e in enumerate(r.index)
-        if e == Var(row)
-    }
+    return {(r.name, axis) for r in reads_in(d.values) for axis, e in enumerate(r.index) if e == Var(row)}
 
 
 def _is_far(state: State, name: str, boxes: dict[str, Box], machine: Machine) -> bool:

@@ -230,9 +230,7 @@ def _priced(g: _Group, machine: Machine, depth: int) -> Strips | None:
     plan = _along(g, machine, depth)
     while plan is not None:
         height = max(plan.height, 1)
-        dear = too_expensive(
-            g.state, g.owner.name, plan.outer, plan.line, plan.inside, g.boxes, height
-        )
+        dear = too_expensive(g.state, g.owner.name, plan.outer, plan.line, plan.inside, g.boxes, height)
         if not dear:
             return plan
         g = replace(g, names=tuple(name for name in g.names if name not in dear))

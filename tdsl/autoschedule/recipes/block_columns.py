@@ -55,9 +55,7 @@ def block_columns(stage: Stage, **choices: Any) -> BlockColumns:
     """
     d = reduction_of(stage, 1)
     if not d.free or not _is_across(d):
-        raise Unsuited(
-            "neighbouring results do not read neighbours in memory, or neighbouring terms do"
-        )
+        raise Unsuited("neighbouring results do not read neighbours in memory, or neighbouring terms do")
     sizes = known_sizes(stage)
     terms, points = sizes[d.ranges[0][0]], [sizes[v] for v in d.free]
     if terms < _LEAST or not all(points):
@@ -112,7 +110,5 @@ def _columns(stage: Stage, free: list[str], term: str, plan: BlockColumns) -> No
     lines.reorder_storage(line.name, *stage.schedule.state.program.func(stage.func).variables)
     stage.bind(fused(stage, [*outer, block]), "blockIdx.x").bind(column, "threadIdx.x")
     lines.compute_at(stage, column).set_scope(SHARED)
-    lines.reorder(
-        line.name, last, *(x.name for x in lines.loops if x.name not in (line.name, last))
-    )
+    lines.reorder(line.name, last, *(x.name for x in lines.loops if x.name not in (line.name, last)))
     lines.bind(line.name, "threadIdx.y").bind(last, "threadIdx.x")

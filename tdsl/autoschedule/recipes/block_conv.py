@@ -86,9 +86,7 @@ def block_conv(stage: Stage, **choices: Any) -> BlockConv:
     sizes = known_sizes(stage, axes.filter, axes.point)
     for v in (axes.filter, axes.point):
         if sizes[v] < _LEAST:
-            raise Unsuited(
-                f"{v!r} goes through {sizes[v]} elements, and less than {_LEAST} are no tile"
-            )
+            raise Unsuited(f"{v!r} goes through {sizes[v]} elements, and less than {_LEAST} are no tile")
     plan = _plan(stage, d, axes)
     plan = choose(plan, choices, epilogue=dict.fromkeys(("", plan.epilogue)))
     _write(stage, axes, plan)
@@ -105,9 +103,7 @@ def _find(d: Definition) -> _Conv | None:
         of_weights = {v for e in weights.index for v in variables(e)}
         of_source = {v for e in source.index for v in variables(e)}
         filters = [v for v in d.free if v in of_weights - of_source]
-        points = [
-            v for v in d.free if v in of_source - of_weights and _is_windowed(source, v, ranges)
-        ]
+        points = [v for v in d.free if v in of_source - of_weights and _is_windowed(source, v, ranges)]
         channels = [v for v in ranges if Var(v) in source.index and v in of_weights]
         window = tuple(v for v, _, _ in d.ranges if v not in channels)
         last = d.index[-1].name
@@ -147,9 +143,7 @@ def _plan(stage: Stage, d: Definition, c: _Conv) -> BlockConv:
         filters //= 2
     tile, step = (filters, *tile[1:]), size * (filters * prod(window) + halo)
     if step > min_shared_bytes():
-        raise Unsuited(
-            f"a channel of a window of {prod(window)} points needs {step} bytes of shared memory"
-        )
+        raise Unsuited(f"a channel of a window of {prod(window)} points needs {step} bytes of shared memory")
     channels = max(min(_CHANNELS, sizes.get(c.channel) or 1, _SHARED // step), 1)
     reader = reader_of(stage)
     return BlockConv(tile, each, channels, "" if reader is None else reader.func)
@@ -179,9 +173,7 @@ def _write(stage: Stage, c: _Conv, plan: BlockConv) -> None:
 def _tiles(stage: Stage, c: _Conv, plan: BlockConv, *, by_filter: bool) -> tuple[str, list[str]]:
     """Tiles for blocks and threads; the loop over steps of channels, and those of a thread's own points."""
     sides = [
-        (v, n, e)
-        for v, n, e in zip((c.filter, c.line, c.point), plan.tile, plan.each, strict=True)
-        if v
+        (v, n, e) for v, n, e in zip((c.filter, c.line, c.point), plan.tile, plan.each, strict=True) if v
     ]
     names = [v for v, _, _ in sides]
     batch = [v for v in definition_of(stage).free if v not in names]

@@ -117,9 +117,7 @@ def _plan(state: State, f: FuncDef, boxes: dict[str, Box]) -> BlockStencil:
     kept = [*inside, *sources]
     size = sum((volume(tile_boxes[n]) or 0) * _bytes(state, n) for n in kept)
     if not kept:
-        raise Unsuited(
-            "it reads no window of an array, and nothing that may be made for a tile of it"
-        )
+        raise Unsuited("it reads no window of an array, and nothing that may be made for a tile of it")
     if size > _SHARED:
         raise Unsuited(f"a tile needs {size} bytes of shared memory, of {_SHARED}")
     return BlockStencil(tile, (8, 32), tuple(inside), sources)
@@ -149,9 +147,7 @@ def _windows(state: State, f: FuncDef, inside: list[str]) -> list[str]:
             if any(variables(e) & ranges and variables(e) & {*d.free} for e in r.index):
                 moving.add(r.name)
             indices.setdefault(r.name, set()).add(r.index)
-    return [
-        n for n, places in indices.items() if n not in inside and (len(places) > 1 or n in moving)
-    ]
+    return [n for n, places in indices.items() if n not in inside and (len(places) > 1 or n in moving)]
 
 
 def _fits(tile_boxes: Mapping[str, Box], name: str, tile: tuple[int, int]) -> bool:

@@ -195,11 +195,7 @@ def _plan(stage: Stage, d: Definition, operands: list[tuple[str, str | None]]) -
 def _vector_of(stage: Stage, d: Definition, source: str, along: str | None) -> int:
     """How many neighbours of an operand, or of what is gathered of it, one access has."""
     for r in reads_in(d.values):
-        if (
-            r.name == source
-            and uses_variable(r, along)
-            and _is_gathered(r, (*d.free[-2:], d.ranges[0][0]))
-        ):
+        if r.name == source and uses_variable(r, along) and _is_gathered(r, (*d.free[-2:], d.ranges[0][0])):
             side = next(v for v in d.free[-2:] if uses_variable(r, v))
             return vector_of_operand(stage, Operand(r, side, (0, 1), gathered=True))
     return load_width(stage, source, along)
@@ -254,9 +250,7 @@ def _added_at_once(stage: Stage, plan: BlockTiles, d: Definition) -> None:
     partial.unroll(ki).unroll(d.free[-2]).unroll(d.free[-1])
 
 
-def _on_threads(
-    stage: Stage, plan: BlockTiles, batch: list[str], sides: tuple[str, ...]
-) -> tuple[Loop, ...]:
+def _on_threads(stage: Stage, plan: BlockTiles, batch: list[str], sides: tuple[str, ...]) -> tuple[Loop, ...]:
     """Tiles of the result for blocks, and smaller ones for threads: the loops over these and inside."""
     ro, co, ri, ci = stage.tile(sides, plan.tile[:2])
     ty, tx, r, c = stage.tile((ri, ci), plan.each)
@@ -310,10 +304,7 @@ def _tiles(
 
 def _of_tile(stage: Stage, term: str, sides: tuple[str, ...]) -> list[tuple[str, str | None]]:
     """The operands, also where a part of the terms is free."""
-    used = (
-        (r, {v for e in r.index for v in variables(e)})
-        for r in reads_in(definition_of(stage).values)
-    )
+    used = ((r, {v for e in r.index for v in variables(e)}) for r in reads_in(definition_of(stage).values))
     reads = (r for r, moving in used if term in moving and len(moving & {*sides}) == 1)
     return separate_operands(reads, sides)
 

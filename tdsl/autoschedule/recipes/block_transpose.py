@@ -59,9 +59,7 @@ def block_transpose(stage: Stage, **choices: Any) -> BlockTranspose:
     d = f.definitions[0]
     planned = _find_transpose(d) if len(f.definitions) == 1 and not has_effects(d) else None
     if planned is None:
-        raise Unsuited(
-            "it does not read an array along another variable than it writes, element by element"
-        )
+        raise Unsuited("it does not read an array along another variable than it writes, element by element")
     state, boxes = known(stage.schedule)
     bound = state.program.func(stage.func)
     sizes = extents(bound, bound.definitions[0], boxes[f.name]) if f.name in boxes else {}

@@ -59,14 +59,7 @@ class BlockSums:
 
 
 Plan = (
-    Elements
-    | BlockSums
-    | BlockTiles
-    | BlockRows
-    | BlockTranspose
-    | BlockStencil
-    | BlockConv
-    | BlockColumns
+    Elements | BlockSums | BlockTiles | BlockRows | BlockTranspose | BlockStencil | BlockConv | BlockColumns
 )
 
 

@@ -108,9 +108,7 @@ def reduction_of(stage: Stage, ranges: int | None = None) -> Definition:
     if is_ordered(f, 0):
         raise Unsuited("its terms have to come in their order")
     if ranges is not None and len(d.ranges) != ranges:
-        raise Unsuited(
-            f"it reduces over {', '.join(v for v, _, _ in d.ranges)}, not over one variable"
-        )
+        raise Unsuited(f"it reduces over {', '.join(v for v, _, _ in d.ranges)}, not over one variable")
     return d
 
 

@@ -79,9 +79,7 @@ def conv(stage: Stage, *, machine: Machine | None = None, **choices: Any) -> Reg
     return tiled[0][1]
 
 
-def convolve(
-    schedule: BaseSchedule, c: Contraction, machine: Machine, **choices: Any
-) -> list[Tiled]:
+def convolve(schedule: BaseSchedule, c: Contraction, machine: Machine, **choices: Any) -> list[Tiled]:
     """Write the tiles of a convolution, and of what is inside, as directives; none for a plain product."""
     tiles = choose(plan_tiles(c, machine), choices)
     inner = _inner(schedule, c, tiles, machine)
@@ -143,9 +141,7 @@ def _copy_paddings(schedule: BaseSchedule, func: str, machine: Machine) -> bool:
     return bool(padded)
 
 
-def _inner(
-    schedule: BaseSchedule, c: Contraction, tiles: RegisterTiles, machine: Machine
-) -> list[str]:
+def _inner(schedule: BaseSchedule, c: Contraction, tiles: RegisterTiles, machine: Machine) -> list[str]:
     """The sums that are read here only, of which every iteration of the outer loops needs another part."""
     if not c.others or tiles.parallel not in ("", *(c.names[v] for v in c.others)):
         return []
@@ -175,9 +171,7 @@ def _is_inner(state: State, name: str, reader: str) -> bool:
 
 def _is_sum(f: FuncDef) -> bool:
     d = f.definitions[0]
-    return (
-        len(f.definitions) == 1 and bool(d.ranges) and d.init is not None and not is_ordered(f, 0)
-    )
+    return len(f.definitions) == 1 and bool(d.ranges) and d.init is not None and not is_ordered(f, 0)
 
 
 def _follows(r: Read, c: Contraction, machine: Machine) -> bool:
@@ -220,9 +214,7 @@ def compute_inside(
     return tiled
 
 
-def _sum_inside(
-    schedule: BaseSchedule, owner: str, name: str, fixed: Collection[int]
-) -> Contraction | None:
+def _sum_inside(schedule: BaseSchedule, owner: str, name: str, fixed: Collection[int]) -> Contraction | None:
     """The sum `name` that an owner is or reads, each axis in `fixed` being one value wide."""
     state, boxes = known(schedule)
     if name in boxes:  # else none of its values is needed

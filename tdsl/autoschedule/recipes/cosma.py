@@ -77,13 +77,9 @@ def _read_splits(text: str, ranks: int) -> Strategy:
         if match is None:
             raise _refused(f"{split!r} is no split", 'write as the library does: "sm2,pn2,pk3"')
         counts[match[1]] *= int(match[2])
-    given = Strategy(
-        (counts["pm"], counts["pn"], counts["pk"]), (counts["sm"], counts["sn"], counts["sk"])
-    )
+    given = Strategy((counts["pm"], counts["pn"], counts["pk"]), (counts["sm"], counts["sn"], counts["sk"]))
     if math.prod(given.ranks) > ranks:
-        raise _refused(
-            f"{text!r} takes {math.prod(given.ranks)} ranks, there are {ranks}", "take more ranks"
-        )
+        raise _refused(f"{text!r} takes {math.prod(given.ranks)} ranks, there are {ranks}", "take more ranks")
     return given
 
 
@@ -98,9 +94,7 @@ def _count(name: str, value: int) -> int:
     return operator.index(value)
 
 
-def _checked(
-    strategy: Strategy | None, p: Product, stage: Stage, ranks: int, memory: int | None
-) -> Strategy:
+def _checked(strategy: Strategy | None, p: Product, stage: Stage, ranks: int, memory: int | None) -> Strategy:
     if strategy is None:
         m, n, k = extents_of(stage, p)
         least = (m * k + k * n + m * n) / ranks

@@ -29,9 +29,7 @@ def bind_blocks(stage: Stage, loops: Sequence[str]) -> None:
     """
     state, sizes = stage.schedule.state, sizes_of(stage)
     counts = [iterations_of(state, stage.func, stage.definition, x, sizes) for x in loops]
-    first = next(
-        (n for n, count in enumerate(counts) if (count or 0) > _MOST_OTHER), len(loops) - 1
-    )
+    first = next((n for n, count in enumerate(counts) if (count or 0) > _MOST_OTHER), len(loops) - 1)
     axes = [*loops[:first], fused(stage, [*loops[first:]])]
     for loop, axis in zip(reversed(axes), "xyz", strict=False):
         stage.bind(loop, f"blockIdx.{axis}")

@@ -50,9 +50,7 @@ def inner_sums(stage: Stage, *, machine: Machine | None = None) -> InnerSums:
     machine = machine or as_target(schedule.target).machine()
     plan = plan_inner_sums(schedule, stage.func, machine)
     if plan is None:
-        raise Unsuited(
-            "it is no sum that alone reads sums of products, others for each of its rows"
-        )
+        raise Unsuited("it is no sum that alone reads sums of products, others for each of its rows")
     write_inner_sums(schedule, stage.func, plan, machine)
     return plan
 
@@ -75,15 +73,12 @@ def plan_inner_sums(schedule: BaseSchedule, func: str, machine: Machine) -> Inne
     inside = [
         r.name
         for r in inner_reads(state, func)
-        if _is_of_a_row(r, several[0], state, sizes, machine)
-        and contraction_of(schedule, r.name) is not None
+        if _is_of_a_row(r, several[0], state, sizes, machine) and contraction_of(schedule, r.name) is not None
     ]
     return InnerSums(several[0], tuple(inside)) if inside else None
 
 
-def _is_of_a_row(
-    r: Read, row: str, state: State, sizes: dict[str, int | None], machine: Machine
-) -> bool:
+def _is_of_a_row(r: Read, row: str, state: State, sizes: dict[str, int | None], machine: Machine) -> bool:
     """True if each row reads other values of these, and few enough to stay in a cache."""
     names = [e.name for e in r.index if isinstance(e, Var)]
     others = [sizes[v] for v in names if v != row]

@@ -81,9 +81,7 @@ def _find(schedule: BaseSchedule, func: str, along: str) -> Contraction | str:
     return recognize(state, func, read, root_boxes(rest_at_root(state)), along=along)
 
 
-def tile(
-    schedule: BaseSchedule, c: Contraction, tiles: RegisterTiles, *, threads: bool = True
-) -> None:
+def tile(schedule: BaseSchedule, c: Contraction, tiles: RegisterTiles, *, threads: bool = True) -> None:
     """Write tiles as directives; without `threads` for loops inside of a parallel one."""
     owner = schedule[c.owner]
     across, along = c.names[c.across], c.names[c.along]
@@ -241,9 +239,7 @@ def _with_terms_last(schedule: BaseSchedule, c: Contraction, left: Read, name: s
     return copy
 
 
-def _in_tiles(
-    schedule: BaseSchedule, c: Contraction, dot: Dot, left: Read, name: str, rows: int
-) -> Stage:
+def _in_tiles(schedule: BaseSchedule, c: Contraction, dot: Dot, left: Read, name: str, rows: int) -> Stage:
     """A copy of what is broadcast, tile after tile of an instruction; `rows` of these come together."""
     rank = len(left.index)
     across, axis = (left.index.index(Var(v)) for v in (c.across, c.ranges[-1]))
@@ -312,9 +308,7 @@ def _store_along(stage: Stage, c: Contraction) -> None:
     stage.reorder_storage(*(v for v in variables_ if v != c.along), c.along)
 
 
-def _panel(
-    schedule: BaseSchedule, c: Contraction, tiles: RegisterTiles, host: Stage, loop: Loop
-) -> None:
+def _panel(schedule: BaseSchedule, c: Contraction, tiles: RegisterTiles, host: Stage, loop: Loop) -> None:
     """Copy what moves along, so that its vectors are adjacent, and those of a term next to the last one's."""
     if tiles.dot:
         _paired_panel(schedule, c, tiles, host, loop)

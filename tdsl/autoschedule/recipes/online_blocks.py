@@ -92,9 +92,7 @@ def inside_tiles(state: State, running: str, row: str, tile: str) -> dict[str, R
             g = program.func(r.name)
             axes = {v: role_of(e, roles) for v, e in zip(g.variables, r.index, strict=True)}
             if ROW in axes.values() and {TERM, TILE} & set(axes.values()):
-                ranges = {
-                    v: INNER for d in g.definitions for v, _, _ in d.ranges if TILE in axes.values()
-                }
+                ranges = {v: INNER for d in g.definitions for v, _, _ in d.ranges if TILE in axes.values()}
                 candidates[g.name] = {**axes, **ranges}
                 stack.append((g, candidates[g.name]))
     kept, members = dict[str, Roles](), {running}
@@ -180,8 +178,7 @@ def _used(index: tuple[Any, ...]) -> set[str]:
 def plan_online(state: State, chain: OnlineChain, machine: Machine) -> OnlineBlocks:
     """The largest tiles that fit into shared memory, and enough blocks for all multiprocessors."""
     rows, terms = (
-        _power(most, chain.sizes[v])
-        for most, v in zip(LARGEST, (chain.row, chain.term), strict=True)
+        _power(most, chain.sizes[v]) for most, v in zip(LARGEST, (chain.row, chain.term), strict=True)
     )
     capacity = int(MOST_SHARED * (machine.level("shared").bytes or 0))
     while max(rows, terms) > LEAST and _shared(state, chain, rows, terms) > capacity:
@@ -343,9 +340,7 @@ def _is_kept_in_registers(state: State, name: str, inside: Mapping[str, Roles]) 
     if state.program.func(name).definitions[0].init is None or TERM not in inside[name].values():
         return False
     readers = [c for c, _ in state.consumers(name)]
-    return (
-        len(readers) == 1 and readers[0].definitions[0].init is None and readers[0].name in inside
-    )
+    return len(readers) == 1 and readers[0].definitions[0].init is None and readers[0].name in inside
 
 
 def _weights(b: _Block, name: str, roles: Roles, products: set[str]) -> None:
@@ -368,9 +363,7 @@ def _weights(b: _Block, name: str, roles: Roles, products: set[str]) -> None:
         f = b.schedule.state.program.func(product)
         product_stage.compute_at(stage, tx).set_scope(REGISTER)
         read = next(r for r in reads_in(d.values) if r.name == product)
-        last = [
-            v for v, e in zip(f.variables, read.index, strict=True) if e in (Var(row), Var(term))
-        ]
+        last = [v for v, e in zip(f.variables, read.index, strict=True) if e in (Var(row), Var(term))]
         product_stage.reorder(*[v for v in f.definitions[0].variables if v not in last], *last)
         for v in last:
             product_stage.unroll(v)
@@ -396,7 +389,5 @@ def _fetch(b: _Block, name: str, roles: Roles) -> None:
             copy.compute_at(b.running, b.tile)
         dims = extents(f, d, f.natural)
         last = read.index[-1]
-        count = (
-            dims.get(last.name) if isinstance(last, Var) and role_of(last, roles) == "" else None
-        )
+        count = dims.get(last.name) if isinstance(last, Var) and role_of(last, roles) == "" else None
         copy.cooperate(even_width(COPIED // read.dtype.bytes, count))

@@ -107,9 +107,7 @@ class _Product:
 
 
 @recipe
-def online_tensor_cores(
-    stage: Stage, *, machine: Machine | None = None, **choices: Any
-) -> OnlineTensorCores:
+def online_tensor_cores(stage: Stage, *, machine: Machine | None = None, **choices: Any) -> OnlineTensorCores:
     """Schedule a sum whose terms need other reductions over them with tensor cores, on a GPU (from sm_80 on).
 
     `stage` is a sum of products of weights and values, with rows and columns as the last two of its
@@ -163,9 +161,7 @@ def _is_for_groups(chain: OnlineChain, machine: Machine) -> bool:
     return "wgmma" in machine.features and 2 * blocks >= machine.threads
 
 
-def _plan_of_groups(
-    chain: OnlineChain, machine: Machine, choices: Mapping[str, Any]
-) -> OnlineTensorCores:
+def _plan_of_groups(chain: OnlineChain, machine: Machine, choices: Mapping[str, Any]) -> OnlineTensorCores:
     """Two groups where all multiprocessors have work then, and terms for which there are registers."""
     columns = chain.sizes[chain.column]
     if columns > _GROUP_COLUMNS:
@@ -242,10 +238,7 @@ def _write(stage: Stage, chain: OnlineChain, plan: OnlineTensorCores) -> OnlineT
     for product in reversed(products):  # what they are made of first
         _multiply(product, plan, inside, (owner, warp.name), (running, tile))
     for name in reversed(list(inside)):
-        if (
-            not schedule.state.plan(name).tensorizations
-            and schedule.state.plan(name).scope == FRAGMENT
-        ):
+        if not schedule.state.plan(name).tensorizations and schedule.state.plan(name).scope == FRAGMENT:
             schedule[name].cooperate()
     running.cooperate()
     owner.cooperate(2)
@@ -343,9 +336,7 @@ def _tile_of(p: _Product, x: Operand, plan: OnlineTensorCores) -> tuple[int, int
     return extents[0], extents[1]
 
 
-def _check_shared(
-    products: list[_Product], plan: OnlineTensorCores, inside: Mapping[str, Roles]
-) -> None:
+def _check_shared(products: list[_Product], plan: OnlineTensorCores, inside: Mapping[str, Roles]) -> None:
     """The tiles of all operands fit into the shared memory of a block."""
     total = 0
     for p in products:

@@ -65,9 +65,7 @@ class Matrices:
     columns: tuple[str, ...]
     terms: tuple[str, ...]
 
-    def fitting(
-        self, d: Definition, sizes: Mapping[str, int | None], tile: tuple[int, int, int]
-    ) -> Matrices:
+    def fitting(self, d: Definition, sizes: Mapping[str, int | None], tile: tuple[int, int, int]) -> Matrices:
         """One variable for rows or columns, if it fills tiles and its operand has the layout of the product.
 
         The others are batches then.
@@ -135,9 +133,7 @@ def check_terms(stage: Stage, operands: tuple[Operand, Operand], step: int) -> b
     if box is not None and all(None not in ends for ends in box):
         for v, (first, n) in bounds_of(f, f.definitions[stage.definition], box).items():
             facts = facts.with_range(v, first, subtract(add(first, n), ONE))
-    open_ends = [
-        c for c in conjuncts(d.where) if simplify(bind_expr(c, schedule.sizes), facts) != TRUE
-    ]
+    open_ends = [c for c in conjuncts(d.where) if simplify(bind_expr(c, schedule.sizes), facts) != TRUE]
     for c in open_ends:
         if not (
             isinstance(c, Binary)
@@ -167,9 +163,7 @@ def _ends(schedule: BaseSchedule, x: Operand, at: Expr, end: Expr) -> bool:
         return False
     _, limits = dtypes_and_limits(schedule.state.program, x.read.name)
     return any(
-        e == at
-        and last is not None
-        and bind_expr(subtract(add(last, ONE), end), schedule.sizes) == ZERO
+        e == at and last is not None and bind_expr(subtract(add(last, ONE), end), schedule.sizes) == ZERO
         for e, (_, last) in zip(x.read.index, limits, strict=True)
     )
 

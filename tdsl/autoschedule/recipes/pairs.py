@@ -86,9 +86,7 @@ def pairs(stage: Stage, *, machine: Machine | None = None, **choices: Any) -> Pa
     reduction = find_pairs(state, stage.func, group_of(state, stage.func, open_))
     plan = None if reduction is None else plan_pairs(state, reduction, machine)
     if reduction is None:
-        raise Unsuited(
-            "it takes no result, for each of its points, of a reduction over reductions of pairs"
-        )
+        raise Unsuited("it takes no result, for each of its points, of a reduction over reductions of pairs")
     if plan is None:
         raise Unsuited("the target has no vectors of what a pair is reduced to")
     plan = choose(plan, choices)
@@ -136,9 +134,7 @@ def _reduces(f: FuncDef) -> bool:
 
 def _pair(pair: FuncDef, read: Read, best: Definition) -> tuple[str, str, Read] | None:
     """(row, partner, what moves with the row) of a pair; None where an operand moves with both."""
-    names = {
-        e.name: v for e, v in zip(read.index, pair.variables, strict=True) if isinstance(e, Var)
-    }
+    names = {e.name: v for e, v in zip(read.index, pair.variables, strict=True) if isinstance(e, Var)}
     if set(names) != {best.free[0], best.ranges[0][0]} or len(read.index) != 2:
         return None
     row, partner = names[best.free[0]], names[best.ranges[0][0]]
@@ -186,9 +182,7 @@ def write_pairs(schedule: BaseSchedule, p: PairReduction, plan: Pairs) -> None:
         _transpose_block(schedule, p, axis, owner, block)
 
 
-def _transpose_block(
-    schedule: BaseSchedule, p: PairReduction, axis: int, owner: Stage, block: Any
-) -> None:
+def _transpose_block(schedule: BaseSchedule, p: PairReduction, axis: int, owner: Stage, block: Any) -> None:
     """Copy a block of the operand that moves with the rows, so that the rows are contiguous."""
     copy = schedule.cache_read(p.moving.name, p.pair)
     names = [loop.name for loop in copy.loops]

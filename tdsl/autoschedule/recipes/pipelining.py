@@ -69,12 +69,7 @@ def _steps(state: State, tree: ScheduleTree, allocations: list[Memory]) -> list[
     steps = []
     for level, tiles in fetched.items():
         kind, runs = state.plan(level.func).nests[level.definition].kind(level.loop), tiles[0].runs
-        if (
-            kind == SERIAL
-            and runs
-            and runs > 1
-            and any(_is_copied(state, tree, m.name) for m in tiles)
-        ):
+        if kind == SERIAL and runs and runs > 1 and any(_is_copied(state, tree, m.name) for m in tiles):
             steps.append(_Steps(level, runs, sum(-(-m.bytes // m.align) * m.align for m in tiles)))
     return steps
 

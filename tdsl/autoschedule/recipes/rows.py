@@ -186,9 +186,7 @@ def write_rows(
     first = (*group.outer, group.row)
     row_boxes = dict(group.boxes)
     if plan.together > 1:
-        row_boxes = boxes_of_rows(
-            state, owner.name, group.row, inside, row_boxes, plan.together, group.outer
-        )
+        row_boxes = boxes_of_rows(state, owner.name, group.row, inside, row_boxes, plan.together, group.outer)
     looped.reorder(*first, *(v for v in owner.variables if v not in first))
     threads: Loop | str = group.row
     loop: Loop | str = group.row
@@ -212,9 +210,7 @@ def write_rows(
     if plan.stream:
         looped.stream_stores()
     if plan.beside:
-        write_sibling_reductions(
-            looped, loop, plan.beside, boxes, machine.vector_bytes, far=plan.stream
-        )
+        write_sibling_reductions(looped, loop, plan.beside, boxes, machine.vector_bytes, far=plan.stream)
 
 
 def _scan_side_by_side(stage: Stage, f: FuncDef, definition: int, box: Box, rows: int) -> None:

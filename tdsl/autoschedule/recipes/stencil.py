@@ -102,9 +102,7 @@ def write_strips(
             _vectors(definition, boxes[name], machine, last)
 
 
-def _write_blocks(
-    schedule: BaseSchedule, owner: Stage, line: Loop, plan: Strips, machine: Machine
-) -> None:
+def _write_blocks(schedule: BaseSchedule, owner: Stage, line: Loop, plan: Strips, machine: Machine) -> None:
     """Some lines at a time, by a vector or two of each, with all that they need in registers."""
     f = schedule.state.program.func(owner.func)
     lanes = machine.vector_bytes // max(t.bytes for t in f.dtypes)
@@ -161,9 +159,7 @@ def _looking_up(d: Definition, last: Mapping[str, str]) -> str | None:
 
 def _is_plain(d: Definition, variable: str) -> bool:
     """True where a variable is one axis of what is written, and in no other."""
-    return variable in d.free and [e for e in d.index if variable in variables(e)] == [
-        Var(variable)
-    ]
+    return variable in d.free and [e for e in d.index if variable in variables(e)] == [Var(variable)]
 
 
 def _share_index(stage: Stage, d: Definition, sizes: dict[str, int | None]) -> None:

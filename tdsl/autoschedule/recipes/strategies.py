@@ -98,9 +98,7 @@ def best_strategy(m: int, n: int, k: int, ranks: int, memory: int | None = None)
         s = _within(Strategy(grid), m, n, k, memory)
         if s is None:
             continue
-        cost = at_least + _parts(
-            s.received(m, n, k) - Strategy(grid).received(m, n, k), m, n, k, ranks
-        )
+        cost = at_least + _parts(s.received(m, n, k) - Strategy(grid).received(m, n, k), m, n, k, ranks)
         key = (cost, s.memory(m, n, k), grid)
         if best is None or key < best:
             best, chosen = key, s
@@ -153,9 +151,7 @@ def _within(s: Strategy, m: int, n: int, k: int, memory: int | None) -> Strategy
     thin = replace(s, steps=(max(bm, 1), max(bn, 1), max(bk, 1)))
     free = memory - thin.memory(m, n, k) + 4  # of which a step of one element along each takes 4
     best: tuple[float, Triple] | None = None
-    for cm in sorted(
-        {-(-bm // step) for step in range(1, bm + 1)} if free >= 4 else (), reverse=True
-    ):
+    for cm in sorted({-(-bm // step) for step in range(1, bm + 1)} if free >= 4 else (), reverse=True):
         cn = min((free - cm) // (1 + 2 * cm), bn)
         if cn < 1:
             continue
@@ -277,9 +273,7 @@ def _published_memory(whole: Triple, extents: list[int], grid: Triple, ranks: in
     return total
 
 
-def halved_strategy(
-    m: int, n: int, k: int, ranks: int, memory: int | None = None
-) -> Strategy | None:
+def halved_strategy(m: int, n: int, k: int, ranks: int, memory: int | None = None) -> Strategy | None:
     """What CARMA chooses: the largest extent is halved, over two halves of the ranks while there are any.
 
     Demmel, Eliahu, Fox, Kamil, Lipshitz, Schwartz, Spillinger (2013): where memory is missing, the two halves

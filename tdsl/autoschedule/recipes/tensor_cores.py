@@ -184,9 +184,7 @@ def tensor_core_matmul(stage: Stage, **choices: Any) -> TensorCoreMatmul:
 def _for_groups(choices: dict[str, Any], size: int) -> TensorCoreChoices:
     """What is chosen for wgmma of operands of so many bytes, and what is best where nothing is."""
     (rows, columns), warp = _GROUP_TILES[0]
-    best = TensorCoreChoices(
-        block=(rows, columns, 2 * _ROW_BYTES // size), warp=warp, stages=_GROUP_STAGES
-    )
+    best = TensorCoreChoices(block=(rows, columns, 2 * _ROW_BYTES // size), warp=warp, stages=_GROUP_STAGES)
     chosen = choose(best, choices)
     if "warp" in choices:
         return chosen
@@ -257,9 +255,7 @@ def _blocks(rows: int, columns: int, tile: tuple[int, int]) -> int:
     return -(-rows // tile[0]) * -(-columns // tile[1])
 
 
-def _no_instruction(
-    left: Operand, right: Operand, total: str, chosen: TensorCoreChoices
-) -> Unsuited:
+def _no_instruction(left: Operand, right: Operand, total: str, chosen: TensorCoreChoices) -> Unsuited:
     """The error that names the types that tensor cores multiply, and those of the operands."""
     types = f"{left.read.dtype} and {right.read.dtype} in {total}"
     if "f32" == left.read.dtype.name == right.read.dtype.name == total and not chosen.tf32:
@@ -273,14 +269,10 @@ def _no_instruction(
     return Unsuited(f"no instruction multiplies {types}", f"td.cast: there are {', '.join(known)}")
 
 
-def _no_product_of_groups(
-    left: Operand, right: Operand, total: str, columns: int, types: str
-) -> Unsuited:
+def _no_product_of_groups(left: Operand, right: Operand, total: str, columns: int, types: str) -> Unsuited:
     """What wgmma does not support: the types, the layout of operands, or the columns of a group."""
     forms = [
-        x
-        for x in wgmma_rows()
-        if x.operand == left.read.dtype == right.read.dtype and x.total.name == total
+        x for x in wgmma_rows() if x.operand == left.read.dtype == right.read.dtype and x.total.name == total
     ]
     if not forms:
         return Unsuited(f"wgmma does not multiply {types}", "leave hopper= out")
@@ -389,9 +381,7 @@ def _schedule(
     ko, ki = stage.split(term, block[2])
     ki, k1 = stage.split(ki, form.terms)
     stage.reorder(*batch, io, jo, wi, wj, ko, ki, mi, nj, i1, j1, k1)
-    on_grid(
-        stage, batch, io.name, jo.name, group=plan.group, blocks=plan.blocks, cluster=plan.cluster
-    )
+    on_grid(stage, batch, io.name, jo.name, group=plan.group, blocks=plan.blocks, cluster=plan.cluster)
     stage.bind(wi, "threadIdx.z").bind(wj, "threadIdx.y")
     stage.tensorize(i1, form.name)
     out = following(stage, wj, FRAGMENT, reader)
@@ -403,8 +393,7 @@ def _schedule(
     tiles = [block[:1] + block[2:], block[1:]]
     whole = isinstance(form, Wgmma) and stages > 1 and even
     whole = whole and all(
-        _is_fetched_whole(x, tile, sizes.get(x.along))
-        for x, tile in zip(operands, tiles, strict=True)
+        _is_fetched_whole(x, tile, sizes.get(x.along)) for x, tile in zip(operands, tiles, strict=True)
     )
     for x, vector, (along, terms) in zip((left, right), vectors, (tiles[0], tiles[1]), strict=True):
         tile = schedule.cache_read(
@@ -420,9 +409,7 @@ def _schedule(
             fragment = schedule.cache_read(tile.func, stage.func, at=ki, scope=FRAGMENT)
             rows = warp[0] if x is left else warp[1]
             load_by(fragment, x, load_of(x, "a" if x is left else "b", rows))
-    copied = any(
-        n * x.read.dtype.bytes >= _COPIED for n, x in zip(vectors, (left, right), strict=True)
-    )
+    copied = any(n * x.read.dtype.bytes >= _COPIED for n, x in zip(vectors, (left, right), strict=True))
     if stages > 1 and (whole or copied):
         stage.pipeline(ko, stages, producer_warps=whole)
     stage.unroll(mi).unroll(nj).unroll(ki)

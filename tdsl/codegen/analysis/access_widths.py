@@ -35,9 +35,7 @@ def access_width(index: tuple[Expr, ...], strides: Sequence[int], lanes: int, si
     for i, stride in zip(index, strides, strict=True):
         first = first.plus(as_sum(_first_lane(i)), stride)
     count = max(1, _MAX_BYTES // size)
-    while count > 1 and (
-        lanes % count or any(n % count for n in (first.constant, *first.terms.values()))
-    ):
+    while count > 1 and (lanes % count or any(n % count for n in (first.constant, *first.terms.values()))):
         count //= 2
     return count
 

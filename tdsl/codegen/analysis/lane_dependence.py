@@ -86,9 +86,7 @@ class _IterationPair:
                 facts = facts_inside(facts, rebuilt(s, lo=lo, extent=extent))
                 if s.name in facts.ranges:
                     lo, hi = facts.ranges[s.name]
-                    facts = facts.with_range(
-                        f"{s.name}'", substitute(lo, twins), substitute(hi, twins)
-                    )
+                    facts = facts.with_range(f"{s.name}'", substitute(lo, twins), substitute(hi, twins))
             elif dtype_of(s.value) == i64 and not loads_of(s.value) & written:
                 lets[s.name] = substitute(s.value, lets)
         return _IterationPair(loop.name, facts, twins, lets)

@@ -118,9 +118,7 @@ def scalar_index(
     return tuple(substitute(transform(i, scalar), lets) for i in index), facts
 
 
-def _proof(
-    a: Access, b: Access, same: frozenset[str], threads: Mapping[str, int]
-) -> DisjointIndices:
+def _proof(a: Access, b: Access, same: frozenset[str], threads: Mapping[str, int]) -> DisjointIndices:
     """The proof, still to be carried out, that two threads that access the same element are one thread."""
     names = {v for i in b.index for v in variables(i)} | set(b.facts.ranges)
     twins: dict[str, Expr] = {v: Var(f"{v}'") for v in names - same}

@@ -82,9 +82,7 @@ class Address:
     offset_range: tuple[int, int] | None = None
 
 
-def address(
-    cx: Context, evaluate: Evaluate, name: str, index: tuple[Expr, ...], in_bounds: bool
-) -> Address:
+def address(cx: Context, evaluate: Evaluate, name: str, index: tuple[Expr, ...], in_bounds: bool) -> Address:
     """The address of name[index]; `in_bounds` promises that every lane is in bounds."""
     buffer = cx.buffers[name]
     lanes = max((lanes_of(i) for i in index), default=1)
@@ -119,9 +117,7 @@ def address(
     return Address(name, pointer, element, align, lanes, 0, offsets, unit, offset_range)
 
 
-def _offset_range(
-    cx: Context, buffer: Buffer, sums: list[LaneSum], lanes: int
-) -> tuple[int, int] | None:
+def _offset_range(cx: Context, buffer: Buffer, sums: list[LaneSum], lanes: int) -> tuple[int, int] | None:
     """The range of the offsets of lanes, in elements, if it is known to be inside the buffer, else None."""
     if buffer.size is None:
         return None

@@ -182,11 +182,7 @@ class Builder:
         body, exit_label = self.labels("body", "exit")
         with self.scope():
             before = self.block
-            self.do(
-                f"br i1 {guard}, label %{body}, label %{exit_label}"
-                if guard
-                else f"br label %{body}"
-            )
+            self.do(f"br i1 {guard}, label %{body}, label %{exit_label}" if guard else f"br label %{body}")
             self.label(body)
             i, define = self.phi()
             yield i

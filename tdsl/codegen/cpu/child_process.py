@@ -17,9 +17,7 @@ from collections.abc import Callable
 from typing import NoReturn
 
 _DONE, _RAISED = b"done", b"rais"
-_WALL_TIME_FACTOR = (
-    20  # seconds of wall time to wait for a second of processor time on a busy machine
-)
+_WALL_TIME_FACTOR = 20  # seconds of wall time to wait for a second of processor time on a busy machine
 
 
 class ChildFailure(Exception):

@@ -84,9 +84,7 @@ class _FrameReader:
         self.names: dict[str, Value] = {}
         self.buffers: dict[str, Buffer] = {}
         self.arguments = [Argument("ptr", "%frame"), Argument("ptr", "%runtime")]
-        atomic_buffers = {
-            n.buffer for n in post_order(kernel.body) if isinstance(n, Store) and n.atomic
-        }
+        atomic_buffers = {n.buffer for n in post_order(kernel.body) if isinstance(n, Store) and n.atomic}
         for p in kernel.params:
             match p:
                 case BufferParam():

@@ -140,9 +140,7 @@ def _loop(cx: Context, s: For) -> None:
     lo, extent = scalar_index(cx, s.lo), scalar_index(cx, s.extent)
     if extent.constant is not None and extent.constant <= 0:
         return
-    is_unrolled = (
-        s.kind == SERIAL and _stored_registers(s, cx.b.target.vector_bytes) <= _LARGEST_UNROLLED
-    )
+    is_unrolled = s.kind == SERIAL and _stored_registers(s, cx.b.target.vector_bytes) <= _LARGEST_UNROLLED
     if extent.constant is not None and (extent.constant == 1 or is_unrolled):
         for k in range(extent.constant):
             _emit_with_binding(cx, s.name, _nth_iteration(cx, lo, k), s.body)
@@ -249,7 +247,6 @@ def _print(cx: Context, s: Print) -> None:
         for k, name in enumerate(values):
             b.do(f"store i64 {name}, ptr {b.v(f'getelementptr i64, ptr {slots}, i64 {k}')}")
         pointers = [
-            b.get(f"load ptr, ptr {b.v(f'getelementptr ptr, ptr %runtime, i64 {k}')}")
-            for k in (1, 2)
+            b.get(f"load ptr, ptr {b.v(f'getelementptr ptr, ptr %runtime, i64 {k}')}") for k in (1, 2)
         ]
         b.do(f"call void {pointers[0]}(ptr {pointers[1]}, i64 {s.site}, ptr {slots})")

@@ -67,9 +67,7 @@ class CpuExecutable:
         self._load(code, _KernelSource(lambda: kernel, lambda _: text), target)
 
     @classmethod
-    def from_object(
-        cls, code: ObjectCode, make: Callable[[], Kernel], target: CpuTarget
-    ) -> CpuExecutable:
+    def from_object(cls, code: ObjectCode, make: Callable[[], Kernel], target: CpuTarget) -> CpuExecutable:
         """The executable of existing machine code; `make` builds its kernel again on demand."""
         self = cls.__new__(cls)
         self._load(code, _KernelSource(make, lambda kernel: text_of(kernel, target)), target)
@@ -202,9 +200,7 @@ class _Messages:
 
     def _values(self, site: int, address: int) -> tuple[int | float | bool, ...]:
         """The values of a site: 8 bytes each, integers or the bits of doubles."""
-        return tuple(
-            _value(dtype, address + 8 * slot) for slot, dtype in enumerate(self._dtypes[site])
-        )
+        return tuple(_value(dtype, address + 8 * slot) for slot, dtype in enumerate(self._dtypes[site]))
 
     def show(self, site: int, address: int) -> None:
         """Print the message of a site; machine code calls this, on any thread."""
@@ -225,9 +221,7 @@ def _slots(param: Argument) -> int:
     return 1 + (param.strides.count(None) if isinstance(param, BufferParam) else 0)
 
 
-def _store_argument(
-    frame: ctypes.Array[ctypes.c_int64], slot: int, param: Argument, value: Any
-) -> int:
+def _store_argument(frame: ctypes.Array[ctypes.c_int64], slot: int, param: Argument, value: Any) -> int:
     """Write an argument to its slots of the frame; the index of the next free slot."""
     match param:
         case BufferParam(_, _, _, strides):

@@ -18,9 +18,7 @@ _INTRINSICS = {
 }  # fmt: skip
 
 
-def in_f32(
-    b: Builder, f: Callable[[list[str], DType], str], t: DType, lanes: int, names: list[str]
-) -> str:
+def in_f32(b: Builder, f: Callable[[list[str], DType], str], t: DType, lanes: int, names: list[str]) -> str:
     """`f(names, t)`; operands of 8 or 16 bits are widened to f32, and the result is rounded back to `t`."""
     if not t.is_narrow:
         return f(names, t)

@@ -21,9 +21,7 @@ class Argument(NamedTuple):
     attributes: str = ""
 
 
-def start_function(
-    module: Module, symbol: str, args: list[Argument]
-) -> tuple[Builder, dict[str, str]]:
+def start_function(module: Module, symbol: str, args: list[Argument]) -> tuple[Builder, dict[str, str]]:
     """Begin a function that returns a status: its builder, and the names of the arguments inside it.
 
     %frame, %runtime, %begin and %end keep their names.

@@ -70,9 +70,7 @@ def _after_fork() -> None:
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(
-        before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork
-    )
+    os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork)
 
 
 class CompileLimit(TargetError):
@@ -201,9 +199,7 @@ def compile_limit() -> float:
     return seconds
 
 
-def _within_time_limit(
-    compute: Callable[[], bytes], text: str, target: CpuTarget, name: str
-) -> bytes:
+def _within_time_limit(compute: Callable[[], bytes], text: str, target: CpuTarget, name: str) -> bytes:
     seconds = compile_limit()
     if not seconds or not hasattr(os, "fork") or _compiles_fast(text):
         return compute()

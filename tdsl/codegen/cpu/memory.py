@@ -87,8 +87,7 @@ def lane_pointers(b: Builder, at: Address) -> str:
     steps = [k * at.step for k in range(at.lanes)]
     width = "i32" if max(map(abs, steps)) < 1 << 31 else "i64"
     return b.v(
-        f"getelementptr {at.element}, ptr {at.pointer}, "
-        f"<{at.lanes} x {width}> {constants(width, steps)}"
+        f"getelementptr {at.element}, ptr {at.pointer}, <{at.lanes} x {width}> {constants(width, steps)}"
     )
 
 
@@ -155,9 +154,7 @@ def _strided(cx: Context, at: Address, mask: Value | None) -> str:
     parts = []
     for start in starts:
         pointer = b.v(f"getelementptr inbounds {at.element}, ptr {at.pointer}, i64 {start}")
-        source = replace(
-            at, pointer=pointer if start else at.pointer, step=1, align=_element_align(at)
-        )
+        source = replace(at, pointer=pointer if start else at.pointer, step=1, align=_element_align(at))
         part_mask = None if mask is None else _shift_mask(b, mask, [w - start for w in elements])
         parts.append(_contiguous(cx, source, part_mask))
     result, start = parts[0], starts[0]
@@ -219,9 +216,7 @@ def _zero_inactive(cx: Context, x: Value, mask: Value | None) -> Value:
 _SAME_SIZE = {"i16": "half", "i32": "float"}
 
 
-def _hide_narrowing(
-    b: Builder, at: Address, type_: str, name: str, mask: str
-) -> tuple[str, str, str]:
+def _hide_narrowing(b: Builder, at: Address, type_: str, name: str, mask: str) -> tuple[str, str, str]:
     """The type, value and mask of a store, rewritten to hide truncated values and constant masks from LLVM.
 
     Works around LLVM 22: for AVX-512, if the value is truncated and the mask is one constant lane, it stores
@@ -242,9 +237,7 @@ def _hide_narrowing(
     return type_, name, b.v(f"bitcast {bits} {hidden} to <{at.lanes} x i1>")
 
 
-def _store_contiguous(
-    cx: Context, at: Address, name: str, mask: str | None, streaming: bool
-) -> None:
+def _store_contiguous(cx: Context, at: Address, name: str, mask: str | None, streaming: bool) -> None:
     b, type_ = cx.b, vector(at.element, at.lanes)
     if mask is not None:
         type_, name, mask = _hide_narrowing(b, at, type_, name, mask)
@@ -283,9 +276,7 @@ def _store_pieces(b: Builder, at: Address, name: str) -> None:
         b.do(f"store {piece} {part}, ptr {pointer}, align {_PIECE_BYTES}, !nontemporal !0")
 
 
-def _intrinsic(
-    b: Builder, result: str, what: str, types: str, args: tuple[tuple[str, str, str], ...]
-) -> str:
+def _intrinsic(b: Builder, result: str, what: str, types: str, args: tuple[tuple[str, str, str], ...]) -> str:
     """Call a masked intrinsic; `args` are (type, attribute, value)."""
     name = f"llvm.masked.{what}.{types}"
     b.declare(f"declare {result} @{name}({', '.join(t for t, _, _ in args)})")

@@ -72,8 +72,7 @@ def round_to_odd(b: Builder, x: str, lanes: int) -> str:
     back = b.v(f"fpext {w.float} {rounded} to {double}")
     fabs = f"llvm.fabs.{suffix(double)}"
     above = b.v(
-        f"fcmp ogt {double} {b.call(double, fabs, (double, back))}, "
-        f"{b.call(double, fabs, (double, x))}"
+        f"fcmp ogt {double} {b.call(double, fabs, (double, back))}, {b.call(double, fabs, (double, x))}"
     )
     inexact = b.v(f"fcmp one {double} {back}, {x}")
     bits = w.as_int(rounded)

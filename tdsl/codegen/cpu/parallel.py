@@ -64,9 +64,7 @@ def _outline(
     module.declare(f"; @{entry}")  # reserves the symbol, before nested loops request theirs
     all_args = [*args, Argument("i64", "%begin"), Argument("i64", "%end")]
     b, renamed = start_function(module, f"{entry}.body", all_args)
-    inner = Context(
-        b, cx.kernel, _rename_values(names, renamed), _rename_buffers(buffers, renamed), cx.facts
-    )
+    inner = Context(b, cx.kernel, _rename_values(names, renamed), _rename_buffers(buffers, renamed), cx.facts)
     lo = renamed[args[-2 if can_fail else -1].name]
     if can_fail:
         inner.status_cell = renamed[args[-1].name]
@@ -80,9 +78,7 @@ def _outline(
     return entry
 
 
-def _captures(
-    cx: Context, body: Stmt
-) -> tuple[dict[str, Value], dict[str, Buffer], set[str], bool]:
+def _captures(cx: Context, body: Stmt) -> tuple[dict[str, Value], dict[str, Buffer], set[str], bool]:
     """The names and the buffers that a body captures, the buffers with atomic stores, and if it may fail."""
     names: dict[str, Value] = {}
     buffers: dict[str, Buffer] = {}
@@ -116,9 +112,7 @@ def _arguments(
             seen.add(x.name)
             yield Argument(x.type, x.name)
     for name, buffer in buffers.items():
-        attributes = (
-            "" if name in atomic_buffers else "noalias " + "readonly " * (not buffer.written)
-        )
+        attributes = "" if name in atomic_buffers else "noalias " + "readonly " * (not buffer.written)
         yield Argument("ptr", buffer.pointer, attributes)
         for stride in buffer.strides:
             if isinstance(stride, str) and stride not in seen:

@@ -32,9 +32,7 @@ def instruction_of(cx: Context, s: Stmt) -> Instruction | None:
     """The instruction that `s` invokes if its operands are in tile registers, else None."""
     if not isinstance(s, Invoke):
         return None
-    tile_instructions = (
-        i for i in cx.kernel.instructions if isinstance(i, Instruction) and i.registers
-    )
+    tile_instructions = (i for i in cx.kernel.instructions if isinstance(i, Instruction) and i.registers)
     return next((i for i in tile_instructions if i.name == s.instruction), None)
 
 

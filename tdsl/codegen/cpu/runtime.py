@@ -54,11 +54,7 @@ class Runtime:
     """The runtime of the process. `backend` is pool, threads, serial, or the path of an OpenMP library."""
 
     def __init__(self, choice: str) -> None:
-        text = (
-            parallel_text.SELF_SCHEDULING
-            + parallel_text.OPENMP
-            + memory_text.allocator_text(sys.platform)
-        )
+        text = parallel_text.SELF_SCHEDULING + parallel_text.OPENMP + memory_text.allocator_text(sys.platform)
         symbols = [*_SYMBOLS, *_MEMORY_SYMBOLS, *(_POOL_SYMBOLS if _POSIX else ())]
         if _POSIX:
             text += parallel_text.pool(host().architecture, sys.platform)
@@ -108,9 +104,7 @@ class Runtime:
     def _use_python_pool(self) -> None:
         from tdsl.codegen.cpu.python_pool import PythonPool
 
-        self._python = PythonPool(
-            ctypes.CFUNCTYPE(None, ctypes.c_void_p)(self._code.address("tdsl_work"))
-        )
+        self._python = PythonPool(ctypes.CFUNCTYPE(None, ctypes.c_void_p)(self._code.address("tdsl_work")))
         self._set_word("tdsl_region", self._python.address)
         self.backend = "threads"
 

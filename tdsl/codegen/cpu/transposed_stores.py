@@ -113,19 +113,13 @@ def _is_transposable(cx: Context, s: Store) -> bool:
     is_dense_ramp = isinstance(ramp, Ramp) and ramp.stride == 1 and ramp.lanes >= _SMALLEST
     is_last_contiguous = lanes_of(s.index[-1]) == 1 and cx.buffers[s.buffer].strides[-1] == 1
     is_bool = dtype_of(s.value).kind == "b"
-    return (
-        is_dense_ramp and is_last_contiguous and not is_bool and s.buffer not in loads_of(s.value)
-    )
+    return is_dense_ramp and is_last_contiguous and not is_bool and s.buffer not in loads_of(s.value)
 
 
 def _follows(cx: Context, first: Store, s: Store, n: int) -> bool:
     """True if each lane of `s` is stored n elements after the same lane of `first`."""
     is_same_kind = replace(s, index=first.index, value=first.value, loc=first.loc) == first
-    if (
-        not is_same_kind
-        or len(s.index) != len(first.index)
-        or dtype_of(s.value) != dtype_of(first.value)
-    ):
+    if not is_same_kind or len(s.index) != len(first.index) or dtype_of(s.value) != dtype_of(first.value):
         return False
     offset = 0
     for i, j, stride in zip(s.index, first.index, cx.buffers[s.buffer].strides, strict=True):

@@ -52,9 +52,7 @@ _BOUNDS = {
 
 # (function, name of the element type): a bound of the error, in units in the last place of the result.
 ULP: dict[tuple[str, str], float] = {
-    (fn, t): bound
-    for fn, both in _BOUNDS.items()
-    for t, bound in zip(("f32", "f64"), both, strict=True)
+    (fn, t): bound for fn, both in _BOUNDS.items() for t, bound in zip(("f32", "f64"), both, strict=True)
 }
 
 # Functions with a separate algorithm for each type.

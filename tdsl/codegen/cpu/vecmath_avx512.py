@@ -42,9 +42,7 @@ def getexp(b: Builder, t: DType, lanes: int, x: str) -> str:
 def getmant(b: Builder, t: DType, lanes: int, x: str) -> str:
     """x times the power of 2 that brings it to 3/4 <= |x| < 3/2."""
     interval = f"i32 {_THREE_QUARTERS_TO_THREE_HALVES}"
-    return _by_register(
-        b, t, lanes, (x,), lambda part, xs: part.call("getmant", xs, xs[0], interval)
-    )
+    return _by_register(b, t, lanes, (x,), lambda part, xs: part.call("getmant", xs, xs[0], interval))
 
 
 class _Register:

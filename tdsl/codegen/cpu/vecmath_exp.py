@@ -35,9 +35,7 @@ def _exp_of(a: Arith, r: str) -> str:
     return a.add(tail, a.c(1.0))
 
 
-def _limits(
-    a: Arith, narrow: tuple[float, float], wide: tuple[float, float]
-) -> tuple[float, float]:
+def _limits(a: Arith, narrow: tuple[float, float], wide: tuple[float, float]) -> tuple[float, float]:
     return narrow if a.t == f32 else wide
 
 

@@ -121,9 +121,7 @@ def _special_cases(a: Arith, x: str, y: str, result: str) -> str:
     fraction = a.cmp("one", a.intrinsic("floor", y), y)
     half_fraction = a.cmp("one", a.intrinsic("floor", half), half)
     signed = a.select(fraction, result, a.select(half_fraction, a.copysign(result, x), result))
-    undefined = a.mask_and(
-        fraction, a.mask_and(a.cmp("olt", x, zero), a.cmp("olt", magnitude, inf))
-    )
+    undefined = a.mask_and(fraction, a.mask_and(a.cmp("olt", x, zero), a.cmp("olt", magnitude, inf)))
     signed = a.select(a.mask_or(undefined, a.cmp("uno", x, y)), a.c(float("nan")), signed)
     is_one = a.mask_and(a.cmp("oeq", magnitude, one), a.cmp("oeq", a.abs(y), inf))
     is_one = a.mask_or(is_one, a.mask_or(a.cmp("oeq", x, one), a.cmp("oeq", y, zero)))

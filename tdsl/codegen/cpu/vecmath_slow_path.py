@@ -43,9 +43,7 @@ def _slow_function(like: Arith, symbol: str, params: Sequence[str], slow_path: E
     return a.b.text()
 
 
-def _fast_function(
-    like: Arith, symbol: str, params: Sequence[str], fast_path: Emit, is_rare: Emit
-) -> str:
+def _fast_function(like: Arith, symbol: str, params: Sequence[str], fast_path: Emit, is_rare: Emit) -> str:
     a = _function(like, symbol, params, "alwaysinline")
     value, mask = fast_path(a, *params), is_rare(a, *params)
     if a.lanes > 1:

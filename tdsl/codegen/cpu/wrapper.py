@@ -64,11 +64,7 @@ declare double @PyFloat_AsDouble(ptr)
 @functools.cache
 def has_known_array_layout() -> bool:
     """True if arrays of this Python and NumPy have their fields at the offsets that the wrapper reads."""
-    if (
-        sys.implementation.name != "cpython"
-        or struct.calcsize("P") != 8
-        or sys.byteorder != "little"
-    ):
+    if sys.implementation.name != "cpython" or struct.calcsize("P") != 8 or sys.byteorder != "little":
         return False
     a = np.zeros((3, 5, 7), np.float32)[::-1, ::2]
     a.flags.writeable = False
@@ -216,9 +212,7 @@ def _check_and_run(w: _Writer, kernel: Kernel) -> None:
             w.require(w.v(f"icmp eq i64 {rest}, 0"))
         slots[array.param.name] = [array.data, *_passed_strides(array)]
     _check_disjoint(w, arrays)
-    slots |= {
-        param.name: [sizes[param.name]] for param in kernel.params if isinstance(param, SizeParam)
-    }
+    slots |= {param.name: [sizes[param.name]] for param in kernel.params if isinstance(param, SizeParam)}
     for i, value in enumerate(value for param in kernel.params for value in slots[param.name]):
         w.do(f"store i64 {value}, ptr {w.v(f'getelementptr i64, ptr %frame, i64 {i}')}")
     _run(w, kernel)
@@ -285,9 +279,7 @@ def _number(w: _Writer, dtype: DType, obj: str) -> str:
         w.require(w.v(f"icmp sge i64 {value}, {low}"), w.v(f"icmp sle i64 {value}, {high}"))
         return value
     from_float, from_int, joined = w.block("float"), w.block("int"), w.block("number")
-    w.do(
-        f"br i1 {w.v(f'icmp eq ptr {kind}, @PyFloat_Type')}, label %{from_float}, label %{from_int}"
-    )
+    w.do(f"br i1 {w.v(f'icmp eq ptr {kind}, @PyFloat_Type')}, label %{from_float}, label %{from_int}")
     w.label(from_float)
     a = w.v(f"call double @PyFloat_AsDouble(ptr {obj})")
     w.do(f"br label %{joined}")
@@ -331,8 +323,7 @@ def _sizes(w: _Writer, arrays: Iterable[_Array]) -> dict[str, str]:
 
 def _check_extents(w: _Writer, array: _Array, sizes: Mapping[str, str]) -> None:
     pairs = [
-        (value, _extent(w, e, sizes))
-        for e, value in zip(array.param.extents, array.extents, strict=True)
+        (value, _extent(w, e, sizes)) for e, value in zip(array.param.extents, array.extents, strict=True)
     ]
     w.require(*(w.v(f"icmp eq i64 {a}, {b}") for a, b in pairs if a != b))
 

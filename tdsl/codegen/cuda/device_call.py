@@ -101,9 +101,7 @@ class DeviceCalls:
         key = variant, device.ordinal, tuple(open_)
         if key not in self._fast_calls:
             shapes = {name: x.shape for name, x in bound.items() if isinstance(x, DeviceArray)}
-            self._fast_calls[key] = fast_launch(
-                signature, shapes, device, start if open_ else launcher.start
-            )
+            self._fast_calls[key] = fast_launch(signature, shapes, device, start if open_ else launcher.start)
             self._recent = tuple(self._fast_calls.values())[: -_MAX_RECENT - 1 : -1]
         results = tuple(
             bound[o.name] if value is None else value

@@ -78,9 +78,7 @@ class CudaExecutable:
         launcher = self._launchers.get(device.ordinal)
         if launcher is None:
             formats = {argument_name(p): _format(p) for p in self.params}
-            launcher = self._launchers[device.ordinal] = Launcher(
-                device, self.module, formats, self._failure
-            )
+            launcher = self._launchers[device.ordinal] = Launcher(device, self.module, formats, self._failure)
         return launcher
 
     def _failure(self, site: int, values: bytes) -> TdslError:

@@ -42,9 +42,7 @@ from tdsl.lang.types import DType, bf16, bool_, f8e4m3, f8e5m2, f16, f32, i64, u
 
 TIR = Any
 
-_SHARE_NODES = (
-    200  # nodes of an expression written out, from which on shared parts become variables
-)
+_SHARE_NODES = 200  # nodes of an expression written out, from which on shared parts become variables
 _MIN_SHARED_NODES = 8  # fewest nodes of a shared part that is bound
 _MAX_DEPTH = 60  # nested operators after which a part is bound
 
@@ -109,9 +107,7 @@ def in_int32(e: Expr, facts: Facts) -> bool:
     if _narrow[0] is not facts:
         _narrow = facts, {}
     narrow = _narrow[1]
-    return memoised(
-        narrow, e, lambda n: _fits(n, facts) and all(narrow[c] for c in children(n)), _indices
-    )
+    return memoised(narrow, e, lambda n: _fits(n, facts) and all(narrow[c] for c in children(n)), _indices)
 
 
 _narrow: tuple[Facts, dict[Node, bool]] = (
@@ -283,9 +279,7 @@ class Expressions:
         """Index arithmetic for which `index` uses no operator of TIR, computed in 64 bits."""
         match e:
             case Binary(op, x, y):
-                return self.binary(
-                    op, i64, as_type("int64", self.index(x)), as_type("int64", self.index(y))
-                )
+                return self.binary(op, i64, as_type("int64", self.index(x)), as_type("int64", self.index(y)))
             case Unary(op, x):
                 return self.unary(op, i64, as_type("int64", self.index(x)))
             case _:
@@ -445,9 +439,7 @@ def _constant(value: Any, dtype: DType) -> TIR:
     if dtype in BYTES:
         return T.const(int(dtype.numpy.type(value).view("u1")), "uint8")
     if dtype == bf16:  # TVM folds a cast of infinity to a name that CUDA does not have
-        return T.call_pure_extern(
-            "bfloat16", "__float2bfloat16_rn", T.const(float(value), "float32")
-        )
+        return T.call_pure_extern("bfloat16", "__float2bfloat16_rn", T.const(float(value), "float32"))
     if dtype == f16:
         return as_type(tir_type(dtype), T.const(float(value), "float32"))
     if dtype == bool_:

@@ -139,9 +139,7 @@ def _check(n: int, arg: ArrayArg | ScalarArg, shapes: Mapping[str, Shape], devic
     if isinstance(arg, ScalarArg):
         return f"        p{n} = a{n}\n        if type(p{n}) is not plain{n}:\n            return None\n"
     rank, ordinal = len(shapes[arg.name]), device.ordinal
-    return _ARRAY.format(
-        n=n, rank=rank, ordinal=ordinal, aligned=ALIGNED, cuda=CUDA, default=DEFAULT_STREAM
-    )
+    return _ARRAY.format(n=n, rank=rank, ordinal=ordinal, aligned=ALIGNED, cuda=CUDA, default=DEFAULT_STREAM)
 
 
 def _overlaps(signature: Signature, shapes: Mapping[str, Shape]) -> list[str]:

@@ -51,9 +51,7 @@ def _descriptor(e: Expressions, o: Operand) -> TIR:
     numbers = (swizzle.height * pitch, 8 * pitch, _KINDS[pitch])
     e.used.add("tdsl_descriptor")
     place = T.address_of(T.BufferLoad(memory, [e.index(e.in_panels(o.buffer, o.index))]))
-    return T.call_extern(
-        "uint64", "tdsl_descriptor", place, *(T.const(n, "int32") for n in numbers)
-    )
+    return T.call_extern("uint64", "tdsl_descriptor", place, *(T.const(n, "int32") for n in numbers))
 
 
 def stores_for_descriptors(body: Stmt) -> bool:

@@ -127,9 +127,7 @@ class Launcher:
         TargetError if the driver refuses a launch, and struct.error for a number out of its type's range.
         """
         # temporaries are freed in stream order, after the kernels that use them
-        sizes = (
-            sizes_of_arguments(dict(zip(self._places, values, strict=False))) if self._open else {}
-        )
+        sizes = sizes_of_arguments(dict(zip(self._places, values, strict=False))) if self._open else {}
         temporaries = [
             self.device.allocate(count_value(n, sizes), stream) for _, n in self.module.temporaries
         ]

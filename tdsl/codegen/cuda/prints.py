@@ -20,9 +20,7 @@ TIR = Any
 
 def lower_print(e: Expressions, axes: Mapping[str, TIR], s: Print, message: Message) -> TIR:
     """The TIR of a print statement under its condition; `axes` has the block and thread indices."""
-    forms, values = (
-        zip(*(_format_and_value(e, x) for x in s.values), strict=True) if s.values else ((), ())
-    )
+    forms, values = zip(*(_format_and_value(e, x) for x in s.values), strict=True) if s.values else ((), ())
     parts = [part.replace("%", "%%") for part in message.parts]
     text = THREAD_PREFIX.format(*["%d"] * len(AXES[1:])) + "".join(
         part + form for part, form in zip(parts, (*forms, "\n"), strict=True)

@@ -83,9 +83,7 @@ _ALIGN_FRAGMENT = 16  # bytes, so that device functions can read several element
 
 def device_function(launch: Launch, target: Any, used: set[str]) -> Any:
     """The TIR function of a launch; adds the names of the device functions that it calls to `used`."""
-    expressions = Expressions(
-        used=used, fragments=launch.fragments, swizzles=launch.memory.swizzles
-    )
+    expressions = Expressions(used=used, fragments=launch.fragments, swizzles=launch.memory.swizzles)
     return _KernelLowering(launch, expressions).function(target)
 
 
@@ -146,9 +144,7 @@ class _KernelLowering:
         if dynamic:
             self.head.append(T.AllocBuffer(whole))
         for name, s in allocations.items():
-            extents, dtype = (
-                ((s.slots,), u64) if isinstance(s, InitBarriers) else (_extents(s), s.dtype)
-            )
+            extents, dtype = ((s.slots,), u64) if isinstance(s, InitBarriers) else (_extents(s), s.dtype)
             count, kind = max(prod(extents), 1), tir_type(dtype)
             if dynamic:
                 memory = T.decl_buffer(
@@ -189,9 +185,7 @@ class _KernelLowering:
             case Let(name, value, body):
                 narrow = dtype_of(value) == i64 and in_int32(value, self.e.facts)
                 bind = self.e.index(value) if narrow else self.e.value(value)
-                variable = T.Var(
-                    _identifier(name), "int32" if narrow else tir_type(dtype_of(value))
-                )
+                variable = T.Var(_identifier(name), "int32" if narrow else tir_type(dtype_of(value)))
                 self.e.scalars[name] = variable
                 return [T.Bind(variable, bind), *self.enclosed(s, body, bound)]
             case Alloc():
@@ -283,9 +277,7 @@ class _KernelLowering:
         self.in_loop = outside
         how = self.unrolling(s)
         return (
-            [T.For(variable, lo, extent, T.ForKind.SERIAL, _sequence(body), annotations=how)]
-            if body
-            else []
+            [T.For(variable, lo, extent, T.ForKind.SERIAL, _sequence(body), annotations=how)] if body else []
         )
 
     def unrolling(self, s: For) -> dict[str, bool] | None:
@@ -317,13 +309,9 @@ class _KernelLowering:
         memory, _ = self.e.buffers[s.buffer]
         at, value = self.e.offset(s.buffer, s.index), self.e.value(s.value)
         statement = (
-            atomic_update(self.e, s, memory, at, value)
-            if s.atomic
-            else T.BufferStore(memory, value, [at])
+            atomic_update(self.e, s, memory, at, value) if s.atomic else T.BufferStore(memory, value, [at])
         )
-        return [
-            statement if s.mask is None else T.IfThenElse(self.e.value(s.mask), statement, None)
-        ]
+        return [statement if s.mask is None else T.IfThenElse(self.e.value(s.mask), statement, None)]
 
     def vector(self, s: Store) -> list[TIR]:
         """A vector store, in as few accesses as contiguity and alignment allow."""
@@ -359,9 +347,7 @@ class _KernelLowering:
     def group_barrier(self) -> TIR:
         """A barrier of the threads along threadIdx.x, with a barrier number of their own (bar.sync)."""
         rows, number = self.launch.block[1], T.const(1, "int32")
-        row = T.Add(
-            T.Mul(self.axes["threadIdx.z"], T.const(rows, "int32")), self.axes["threadIdx.y"]
-        )
+        row = T.Add(T.Mul(self.axes["threadIdx.z"], T.const(rows, "int32")), self.axes["threadIdx.y"])
         return self.call("tdsl_meet", T.Add(row, number), T.const(self.launch.block[0], "int32"))
 
     def warp_roles(self, s: WarpSpecialize, bound: frozenset[str]) -> TIR:
@@ -382,17 +368,13 @@ class _KernelLowering:
     def with_barriers(self, s: InitBarriers, bound: frozenset[str]) -> list[TIR]:
         """Thread 0 initialises the mbarriers, then all synchronise; in a loop they are invalidated after."""
         place, slots = self.mbarrier(s.name, ZERO), T.const(s.slots, "int32")
-        first = [
-            T.EQ(self.axes[x], T.const(0, "int32")) for x in THREADS if self.launch.extent(x) > 1
-        ]
+        first = [T.EQ(self.axes[x], T.const(0, "int32")) for x in THREADS if self.launch.extent(x) > 1]
 
         def by_first_thread(body: TIR) -> TIR:
             return T.IfThenElse(functools.reduce(T.And, first), body, None) if first else body
 
         together = self.call("tdsl_meet_cluster") if s.blocks > 1 else _sync_threads()
-        ready = by_first_thread(
-            self.call("tdsl_phases", place, slots, T.const(s.arrivals, "uint32"))
-        )
+        ready = by_first_thread(self.call("tdsl_phases", place, slots, T.const(s.arrivals, "uint32")))
         statements = [ready, together, *self.statement(s.body, bound)]
         if s.blocks > 1 and not self.in_loop:
             statements.append(together)  # until then other blocks arrive at this block's mbarriers
@@ -408,9 +390,7 @@ class _KernelLowering:
         at = tensor_map_spec(s, params[s.source], swizzle)
         barrier, copies = self.mbarrier(s.mbarriers, s.slot), []
         for first in range(0, s.extents[-1], at.box[-1]):
-            index, start = (
-                (*x[:-1], add(x[-1], const(first), self.e.facts)) for x in (s.index, s.start)
-            )
+            index, start = ((*x[:-1], add(x[-1], const(first), self.e.facts)) for x in (s.index, s.start))
             to = T.address_of(T.BufferLoad(memory, [self.e.offset(s.buffer, index)]))
             corner = [self.e.index(i) for i in reversed(start)]
             place = T.address_of(self.maps[at])
@@ -436,9 +416,7 @@ class _KernelLowering:
             if one.value.mask is not None:
                 places.append(self.e.value(one.value.mask))
             copied = self.call(f"tdsl_copy<{count * size}>", *places)
-            copies.append(
-                copied if one.mask is None else T.IfThenElse(self.e.value(one.mask), copied, None)
-            )
+            copies.append(copied if one.mask is None else T.IfThenElse(self.e.value(one.mask), copied, None))
         return copies
 
     def wgmma_group(self, s: Stmt, bound: frozenset[str]) -> list[TIR]:

@@ -28,15 +28,11 @@ def lower_vector_store(e: Expressions, s: Store, start: int, count: int) -> list
     for n in post_order(s.value):
         if isinstance(n, Load) and _is_vector_load(e, n, count):
             source, _ = e.buffers[n.buffer]
-            at = T.Ramp(
-                e.offset(n.buffer, tuple(extract_lane(i, start) for i in n.index)), 1, count
-            )
+            at = T.Ramp(e.offset(n.buffer, tuple(extract_lane(i, start) for i in n.index)), 1, count)
             loaded = T.BufferLoad(source, [at])
             if n is s.value and n.mask is None:
                 return [_write(e, s, start, count, loaded)]
-            part = T.decl_buffer(
-                (count,), str(source.dtype), f"part{len(loaded_parts)}", scope="local"
-            )
+            part = T.decl_buffer((count,), str(source.dtype), f"part{len(loaded_parts)}", scope="local")
             whole = T.Ramp(T.const(0, "int32"), 1, count)
             store = T.BufferStore(part, loaded, [whole])
             if n.mask is not None:
@@ -61,9 +57,7 @@ def _zeros(e: Expressions, dtype: DType, part: TIR, count: int) -> TIR:
     """Store zeros to all of `part`; beyond 4 lanes, TVM can print vector constants of halves only."""
     zero = e.value(Const(0, dtype))
     if count <= 4 or str(part.dtype).endswith("float16"):
-        return T.BufferStore(
-            part, T.Broadcast(zero, count), [T.Ramp(T.const(0, "int32"), 1, count)]
-        )
+        return T.BufferStore(part, T.Broadcast(zero, count), [T.Ramp(T.const(0, "int32"), 1, count)])
     each = (T.BufferStore(part, zero, [T.const(k, "int32")]) for k in range(count))
     return T.SeqStmt(list(each))
 

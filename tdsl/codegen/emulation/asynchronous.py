@@ -66,9 +66,7 @@ class PendingInstructions:
     def mark_results(self, x: _PendingInstruction, *, pending: bool) -> None:
         """Mark the results of an instruction as pending, or as complete."""
         memory, index = elements(x.tiles[0], x.instruction.shapes()[0], x.first)
-        x.tiles[0][0].mark_pending(
-            memory.offsets(index, self.team.select(x.first)), pending=pending
-        )
+        x.tiles[0][0].mark_pending(memory.offsets(index, self.team.select(x.first)), pending=pending)
 
     def commit(self, mask: Array | None) -> None:
         """Close the current group of each thread in `mask`: its instructions since its last commit."""

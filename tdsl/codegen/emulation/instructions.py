@@ -16,9 +16,7 @@ from tdsl.lang.expr import Const, Expr, Read, Var
 from tdsl.lang.interp import Evaluator, StoredArrays
 from tdsl.machine.instructions.instruction import Instruction
 
-Tile = tuple[
-    Memory, list[Array], tuple[int, ...]
-]  # memory, first element, axes that the tile spans
+Tile = tuple[Memory, list[Array], tuple[int, ...]]  # memory, first element, axes that the tile spans
 _GROUP = Var("group of threads")  # the leading axis of all tiles
 
 
@@ -55,9 +53,7 @@ def elements(tile: Tile, shape: tuple[int, ...], first: Array) -> tuple[Memory, 
     return replace(memory, row_of=rows, private=False, owners=None), index
 
 
-def _computed(
-    instruction: Instruction, d: Definition, tiles: dict[str, Array], count: int
-) -> Array:
+def _computed(instruction: Instruction, d: Definition, tiles: dict[str, Array], count: int) -> Array:
     """The output tiles: serial over the points of the ranges, vectorised over free variables and groups."""
     names = instruction.operands()
     shape = instruction.shapes()[0]
@@ -65,9 +61,7 @@ def _computed(
     variables = {_GROUP.name: np.arange(count).reshape(-1, *[1] * rank)}
     extents = {e.name: n for e, n in zip(d.index, shape, strict=True) if isinstance(e, Var)}
     for n, name in enumerate(d.free):
-        variables[name] = np.arange(extents[name]).reshape(
-            1, *[-1 if m == n else 1 for m in range(rank)]
-        )
+        variables[name] = np.arange(extents[name]).reshape(1, *[-1 if m == n else 1 for m in range(rank)])
     stored = {name: _stored(tile) for name, tile in tiles.items()}
     order = [0, *(1 + d.free.index(e.name) for e in d.index if isinstance(e, Var))]
     inverse_order = [order.index(n) for n in range(rank + 1)]

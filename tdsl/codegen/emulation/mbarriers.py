@@ -101,10 +101,7 @@ class PhaseBarriers:
             return np.asarray(np.broadcast_to(x, (self.team.size, 1))[rows])
 
         lead = len(corner) - len(extents)
-        index = [
-            column(i) + (element_indices[n - lead] if n >= lead else 0)
-            for n, i in enumerate(corner)
-        ]
+        index = [column(i) + (element_indices[n - lead] if n >= lead else 0) for n, i in enumerate(corner)]
         inside, offset = np.ones((len(rows), prod(extents)), bool), np.zeros((1, 1), np.int64)
         for n, (i, extent) in enumerate(zip(start, source.extents, strict=True)):
             position = column(i) + element_indices[n]
@@ -132,9 +129,7 @@ class PhaseBarriers:
         team = self.team
         team.awaited[rows] = team.epoch[rows]
         arrivals = self.last_arrival[block, slots]
-        arrival_here = np.take_along_axis(arrivals, (team.block[rows] % team.cluster)[:, None], 1)[
-            :, 0
-        ]
+        arrival_here = np.take_along_axis(arrivals, (team.block[rows] % team.cluster)[:, None], 1)[:, 0]
         team.seen[rows] = np.maximum(team.seen[rows], arrival_here)
         team.cluster_seen[rows] = np.maximum(team.cluster_seen[rows], arrivals)
         return True
@@ -148,9 +143,7 @@ class PhaseBarriers:
             if not done.any():
                 remaining.append(x)
                 continue
-            x.memory.complete_copy(
-                x.at[done], x.rows[done], x.values[done], self.team, by_unit=True
-            )
+            x.memory.complete_copy(x.at[done], x.rows[done], x.values[done], self.team, by_unit=True)
             size = x.memory.data.dtype.itemsize
             np.subtract.at(self.missing_bytes, (x.block[done], x.slot[done]), size)
             if not done.all():

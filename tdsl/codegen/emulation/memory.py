@@ -142,15 +142,11 @@ class _AccessLog:
         if races.any():
             synchronized = np.where(thread == UNIT, awaited, seen)
             same = team.group_of(thread) == team.group_of(number)
-            races &= epoch >= np.where(
-                same, np.maximum(synchronized, team.group_seen[rows]), synchronized
-            )
+            races &= epoch >= np.where(same, np.maximum(synchronized, team.group_seen[rows]), synchronized)
         if self.block is None:
             return races
         block, this_block = self.block[at], team.block[rows]
-        return np.asarray(
-            ((block == this_block) & races) | ((block != NOBODY) & (block != this_block))
-        )
+        return np.asarray(((block == this_block) & races) | ((block != NOBODY) & (block != this_block)))
 
     def record(self, at: Array, team: LockstepThreads, rows: Array, *, concurrent: bool) -> None:
         """Record accesses; with `concurrent`, unordered readers of one element are recorded as several."""
@@ -171,9 +167,7 @@ class _AccessLog:
             this_block, before = team.block[rows], self.block[at]
             self.block[at] = this_block
             if concurrent:
-                other_block = ((before != NOBODY) & (before != this_block)) | (
-                    self.block[at] != this_block
-                )
+                other_block = ((before != NOBODY) & (before != this_block)) | (self.block[at] != this_block)
                 self.block[at[other_block]] = SEVERAL
 
 
@@ -236,9 +230,7 @@ class Memory:
         result[np.broadcast_to(mask, shape)] = values
         return result
 
-    def store(
-        self, index: list[Array], value: Array, mask: Array | None, team: LockstepThreads
-    ) -> None:
+    def store(self, index: list[Array], value: Array, mask: Array | None, team: LockstepThreads) -> None:
         """Write elements; Hazard for a race, unless it writes equal values."""
         offset = self._uniform_offset(index)
         if offset is not None and (mask is None or mask.shape[1] == 1) and value.shape[1] == 1:
@@ -269,9 +261,7 @@ class Memory:
         first = at // size // self.copies * self.copies * size + at % size
         for n in range(self.copies):
             other = first + n * size
-            races = self.written.ravel()[other] & ~_same(
-                self.data.ravel()[other], self.data.ravel()[at]
-            )
+            races = self.written.ravel()[other] & ~_same(self.data.ravel()[other], self.data.ravel()[at])
             if races.any():
                 self._fail("and another one keep different values of", at[races], rows[races], team)
 
@@ -306,9 +296,7 @@ class Memory:
         self, index: list[Array], values: Array, rows: Array, team: LockstepThreads, rank: int = -1
     ) -> tuple[Array, Array, Array]:
         """As `begin_copy`, by the threads `rows`; into block `rank` of their clusters unless it is -1."""
-        at_block, target_rows = (
-            team.in_block(rows, rank) if rank >= 0 else (team.select(rows), rows)
-        )
+        at_block, target_rows = team.in_block(rows, rank) if rank >= 0 else (team.select(rows), rows)
         view = replace(self, row_of=None if self.row_of is None else self.row_of[target_rows])
         at, local, _ = view._resolve_index(index, None, at_block)
         new = values.ravel()

@@ -138,9 +138,7 @@ def _constants(extents: Sequence[Expr]) -> tuple[int, ...]:
     return tuple(int(e.value) for e in extents if isinstance(e, Const))
 
 
-def _memory(
-    name: str, dtype: Any, extents: tuple[int, ...], count: int, rows: Array | None
-) -> Memory:
+def _memory(name: str, dtype: Any, extents: tuple[int, ...], count: int, rows: Array | None) -> Memory:
     shape = (count, prod(extents))
     return Memory(name, extents, np.zeros(shape, dtype), np.zeros(shape, bool), rows)
 
@@ -446,13 +444,10 @@ class _BlockBatch:
         assert active is not None
         groups = active.reshape(-1, threads)
         if (groups.any(axis=1) != groups.all(axis=1)).any():
-            raise Hazard(
-                f"{self.launch.name}: some threads of a group do not come to {s.instruction}"
-            )
+            raise Hazard(f"{self.launch.name}: some threads of a group do not come to {s.instruction}")
         if active.any():
             operands = [
-                (self.memories[o.buffer], [self.value(i, mask) for i in o.index], o.axes)
-                for o in s.operands
+                (self.memories[o.buffer], [self.value(i, mask) for i in o.index], o.axes) for o in s.operands
             ]
             instruction = INSTRUCTIONS[s.instruction]
             if instruction.asynchronous:

@@ -95,9 +95,7 @@ def _layouts(s: Stmt) -> Iterator[tuple[str, Operand, Layout]]:
         yield s.instruction, operand, Layout(tuple(shape), layout.threads, digits)
 
 
-def _set_layout(
-    layouts: dict[str, tuple[Fragment, str]], s: Alloc, by: str, layout: Layout
-) -> None:
+def _set_layout(layouts: dict[str, tuple[Fragment, str]], s: Alloc, by: str, layout: Layout) -> None:
     extents = tuple(int(e.value) for e in s.extents if isinstance(e, Const))
     for extent, tile_extent in zip(extents, layout.shape, strict=True):
         if extent % tile_extent:
@@ -111,8 +109,7 @@ def _set_layout(
     if known.layout != layout and (
         known.layout.copies != layout.copies
         or any(
-            (a != b).any()
-            for a, b in zip(known.layout.places(extents), layout.places(extents), strict=True)
+            (a != b).any() for a, b in zip(known.layout.places(extents), layout.places(extents), strict=True)
         )
     ):
         raise _error(

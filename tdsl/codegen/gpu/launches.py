@@ -81,8 +81,7 @@ class Launch:
         4
         """
         x, y, z = (
-            n if isinstance(n, int) else most
-            for n, most in zip(self.grid, MAX_BLOCKS.values(), strict=True)
+            n if isinstance(n, int) else most for n, most in zip(self.grid, MAX_BLOCKS.values(), strict=True)
         )
         return (self.cluster, x // self.cluster, y, z, *self.block)[AXES.index(axis)]
 

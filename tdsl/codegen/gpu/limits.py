@@ -21,9 +21,7 @@ _TMA_ARCH = 90  # the first architecture with TMA
 MOST_SHARED = {
     "sm_80": 163 << 10, "sm_86": 99 << 10, "sm_89": 99 << 10, "sm_90": 227 << 10, "sm_90a": 227 << 10,
 }  # fmt: skip
-_SMALLER = dict.fromkeys(
-    MAX_BLOCKS, "bind the largest loop to blockIdx.x, or fuse it with that one"
-)
+_SMALLER = dict.fromkeys(MAX_BLOCKS, "bind the largest loop to blockIdx.x, or fuse it with that one")
 _SMALLER["blockIdx.x"] = "bind smaller loops to blocks"
 
 

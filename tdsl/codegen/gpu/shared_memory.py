@@ -67,9 +67,7 @@ class Swizzle:
     def split_offset(self, at: Expr, facts: Facts) -> tuple[Expr, Expr]:
         """Splits an offset into a sum (inner, outer): swizzled(inner) + outer is the swizzled offset."""
         whole, s = self.line * self.count, as_sum(simplify(at, facts))
-        outer = AffineSum(
-            {a: c for a, c in s.terms.items() if c % whole == 0}, s.constant // whole * whole
-        )
+        outer = AffineSum({a: c for a, c in s.terms.items() if c % whole == 0}, s.constant // whole * whole)
         inner = as_expr(s.plus(outer, -1))
         least = lower(inner, facts)
         if least is None or least < 0:

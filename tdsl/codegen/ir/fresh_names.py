@@ -121,9 +121,7 @@ def renamed(s: Stmt, renaming: Renaming, names: Mapping[str, str]) -> Stmt:
                 return rebuilt(new, name=names.get(name, name), merges=merges)
             case Let(name) | Alloc(name):
                 return rebuilt(new, name=names.get(name, name))
-            case Store(buffer) | Shuffle(buffer) | Prefetch(buffer) | CopyTile(buffer) if (
-                buffer in buffers
-            ):
+            case Store(buffer) | Shuffle(buffer) | Prefetch(buffer) | CopyTile(buffer) if buffer in buffers:
                 return rebuilt(new, buffer=buffers[buffer])
             case Invoke(_, operands):
                 return rebuilt(new, operands=tuple(_renamed(o, buffers) for o in operands))

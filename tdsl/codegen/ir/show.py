@@ -103,9 +103,7 @@ def _statement(s: Stmt, w: Writer, messages: tuple[Message, ...]) -> None:
                 else ""
             )
             note = "" if kind == SERIAL else f"  # {kind}{stages}"
-            with w.block(
-                f"for {name} in range({show_expr(lo)}, {show_expr(add(lo, extent))}):{note}"
-            ):
+            with w.block(f"for {name} in range({show_expr(lo)}, {show_expr(add(lo, extent))}):{note}"):
                 _statement(body, w, messages)
         case Let(name, value, body):
             w.line(f"{name} = {show_expr(value)}")
@@ -175,10 +173,7 @@ def _synchronization(s: Synchronization) -> str:
 def _copy_tile(s: CopyTile) -> str:
     lead = [show_expr(i) for i in s.index[: len(s.index) - len(s.extents)]]
     tile = [*lead, *(f"{show_expr(i)}:" for i in s.index[len(lead) :])]
-    box = [
-        f"{show_expr(i)}:{show_expr(add(i, const(n)))}"
-        for i, n in zip(s.start, s.extents, strict=True)
-    ]
+    box = [f"{show_expr(i)}:{show_expr(add(i, const(n)))}" for i, n in zip(s.start, s.extents, strict=True)]
     ends = f"  # ends in {s.mbarriers}[{show_expr(s.slot)}]" if s.mbarriers else ""
     cluster = f", to {s.blocks} blocks" if s.blocks > 1 else ""
     return f"copy_tile({s.buffer}[{', '.join(tile)}], {s.source}[{', '.join(box)}]{cluster}){ends}"
@@ -203,9 +198,7 @@ def _store(s: Store, w: Writer) -> None:
 
 def _operand(o: Operand) -> str:
     """The text of a tile, with `:` for the axes that it spans."""
-    subscripts = [
-        f"{show_expr(i)}:" if axis in o.axes else show_expr(i) for axis, i in enumerate(o.index)
-    ]
+    subscripts = [f"{show_expr(i)}:" if axis in o.axes else show_expr(i) for axis, i in enumerate(o.index)]
     return f"{o.buffer}[{', '.join(subscripts) or '()'}]"
 
 

@@ -141,9 +141,7 @@ def map_exprs(s: Stmt, f: Callable[[Expr], Expr]) -> Stmt:
         case Prefetch(_, index):
             return rebuilt(s, index=_map_all(index, f))
         case Invoke(_, operands):
-            return rebuilt(
-                s, operands=tuple(rebuilt(o, index=_map_all(o.index, f)) for o in operands)
-            )
+            return rebuilt(s, operands=tuple(rebuilt(o, index=_map_all(o.index, f)) for o in operands))
         case _:
             assert_never(s)
 

@@ -125,9 +125,7 @@ class _Scope:
     @contextmanager
     def binding_scalar(self, name: str, dtype: DType) -> Iterator[None]:
         """A context in which `name` is bound to a scalar."""
-        self.require(
-            name not in self.scalars and name not in self.sizes, f"{name!r} is bound twice"
-        )
+        self.require(name not in self.scalars and name not in self.sizes, f"{name!r} is bound twice")
         self.scalars[name] = dtype
         self.names.add((SCALAR, name, dtype))
         yield
@@ -301,9 +299,7 @@ class _Scope:
         distinct = len(set(o.axes)) == len(o.axes)
         self.require(inside and distinct, f"{o.buffer} has no axes {o.axes}")
 
-    def access(
-        self, buffer: str, index: tuple[Expr, ...], scalar: bool = False
-    ) -> tuple[DType, int]:
+    def access(self, buffer: str, index: tuple[Expr, ...], scalar: bool = False) -> tuple[DType, int]:
         """The dtype of the buffer and the lanes of the index; BadIR for an unbound buffer or another rank."""
         self.require(buffer in self.buffers, f"no buffer is called {buffer!r}")
         dtype, rank = self.buffers[buffer]

@@ -117,9 +117,7 @@ def _limits(program: Program) -> dict[str, Box]:
     return inputs | {f.name: f.limits for f in program.funcs}
 
 
-def _unproved_at_root(
-    state: State, limits: Mapping[str, Box], *, writes: bool = False
-) -> list[Condition]:
+def _unproved_at_root(state: State, limits: Mapping[str, Box], *, writes: bool = False) -> list[Condition]:
     """The conditions left open for reads of names in `limits`, and `writes`, with all funcs at the root."""
     unproved: list[Condition] = []
     plans = tuple((n, replace(p, place=Root(), store=None)) for n, p in state.plans)

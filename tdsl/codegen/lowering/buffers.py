@@ -112,9 +112,7 @@ def make_buffer(
     single: tuple[frozenset[int], ...] = ()
     if invariant is not None:
         index = f.definitions[0].index
-        axes = frozenset(
-            n for n, e in enumerate(index) if isinstance(e, Var) and e.name in invariant.along
-        )
+        axes = frozenset(n for n, e in enumerate(index) if isinstance(e, Var) and e.name in invariant.along)
         components = range(len(names))
         single = tuple(axes if n in invariant.components else frozenset() for n in components)
     return Buffer(f.name, names, tuple(origin), tuple(extents), order, None, single)

@@ -73,9 +73,7 @@ class LoopContext:
         conditions: list[Expr] = []
         for _, name, (first, last) in self.narrowed().threads if self.pending_guards else ():
             if first is not None and last is not None:
-                lo, hi = (
-                    interval_of(e, intervals, self.facts)[n] for n, e in enumerate((first, last))
-                )
+                lo, hi = (interval_of(e, intervals, self.facts)[n] for n, e in enumerate((first, last)))
                 intervals[name] = lo, hi
                 if lo is not None and hi is not None:
                     conditions.append(Binary("le", lo, hi))
@@ -96,9 +94,7 @@ class Lowering:
     boxes: dict[str, Box]  # of each func, what the whole program needs
     buffers: dict[str, Buffer] = field(default_factory=dict)
     stored_at: dict[str, Level] = field(default_factory=dict)
-    stored_boxes: dict[str, Box] = field(
-        default_factory=dict
-    )  # of stored funcs, where they are stored
+    stored_boxes: dict[str, Box] = field(default_factory=dict)  # of stored funcs, where they are stored
     rings: dict[str, dict[int, Ring]] = field(default_factory=dict)  # of each func, by axis
     layouts: dict[str, Layout] = field(default_factory=dict)  # of fragments no instruction lays out
     sizes: dict[str, Expr] = field(default_factory=dict)  # of rings whose funcs are lowered

@@ -22,9 +22,7 @@ class DefinitionNest:
     shared memory stored or computed in it.
     """
 
-    def __init__(
-        self, lowering: Lowering, f: FuncDef, definition: int, nest: Nest | None = None
-    ) -> None:
+    def __init__(self, lowering: Lowering, f: FuncDef, definition: int, nest: Nest | None = None) -> None:
         self.low, self.f, self.n = lowering, f, definition
         self.d = f.definitions[definition]
         self.plan = lowering.state.plan(f.name)

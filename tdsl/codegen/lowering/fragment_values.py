@@ -57,13 +57,10 @@ def reduce_over_threads(
     assert d.init is not None and d.combine is not None
     buffer = low.buffers[f.name]
     partial, received = (
-        tuple(low.names.fresh(f"{name}_{what}") for name in buffer.names)
-        for what in ("own", "other")
+        tuple(low.names.fresh(f"{name}_{what}") for name in buffer.names) for what in ("own", "other")
     )
     writer = ValueWriter(low, f, builder.free_values(pos), ctx.facts)
-    steps: list[Stmt] = [
-        Store(name, (), writer.convert(e)) for name, e in zip(partial, d.init, strict=True)
-    ]
+    steps: list[Stmt] = [Store(name, (), writer.convert(e)) for name, e in zip(partial, d.init, strict=True)]
     builder.partial_results = partial
     steps += lower_local(pos, ctx)
     received_values = tuple(Load(name, (), t) for name, t in zip(received, f.dtypes, strict=True))

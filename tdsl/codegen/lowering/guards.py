@@ -52,9 +52,7 @@ def _make_guard(builder: DefinitionNest, cond: Expr, related: Related, *, predic
     if predicate:  # with constant sizes it may have fewer variables than `check_predicates` saw
         for x, inner in pairwise(names):
             computed = builder.low.tree.computed.get(Level(builder.f.name, builder.n, x), ())
-            if any(
-                read_in_condition(builder.low.state, builder.d, cond, name) for name in computed
-            ):
+            if any(read_in_condition(builder.low.state, builder.d, cond, name) for name in computed):
                 needed |= {inner}
     return Guard(over_loops, needed, predicate)
 
@@ -85,9 +83,7 @@ def deferred_guards(builder: DefinitionNest, pos: NestPosition) -> list[Expr]:
     if pos.depth >= builder.common_depth:
         return []
     return [
-        substitute(g.cond, pos.opened)
-        for g in pos.guards
-        if g.loops <= pos.opened.keys() and not g.predicate
+        substitute(g.cond, pos.opened) for g in pos.guards if g.loops <= pos.opened.keys() and not g.predicate
     ]
 
 
@@ -96,7 +92,5 @@ def with_new_guards(builder: DefinitionNest, pos: NestPosition, facts: Facts) ->
     related = relate(builder.nest, pos.bounds, facts, pos.tails)
     late = max(builder.shared_depth, builder.common_depth)
     tested = pos.opened.keys() if pos.depth >= late else set()
-    guards = (
-        g for g in guards_of(builder, related, pos.bounds) if g.predicate or not g.loops <= tested
-    )
+    guards = (g for g in guards_of(builder, related, pos.bounds) if g.predicate or not g.loops <= tested)
     return replace(pos, related=related, guards=tuple(guards))

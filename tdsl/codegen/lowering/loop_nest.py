@@ -204,9 +204,7 @@ class NestBuilder(DefinitionNest):
                 reduced = [n for n, x in enumerate(shared) if is_reduction(f, 0, nest, x)]
                 if name in self.low.boxes and reduced[:1] == [pos.depth]:
                     outer = self._loops(pos)
-                    yield from NestBuilder(self.low, f, 0).lower_init(
-                        self.low.boxes[name], ctx, outer
-                    )
+                    yield from NestBuilder(self.low, f, 0).lower_init(self.low.boxes[name], ctx, outer)
 
     def _fuse_tail(
         self,
@@ -350,9 +348,7 @@ class NestBuilder(DefinitionNest):
             guarded = If(cond, guarded if guarded is not None else as_stmt(body))
         return body if guarded is None else [guarded]
 
-    def _loop_body(
-        self, loop: str, tests: list[Expr], pos: NestPosition, ctx: LoopContext
-    ) -> list[Stmt]:
+    def _loop_body(self, loop: str, tests: list[Expr], pos: NestPosition, ctx: LoopContext) -> list[Stmt]:
         """The body of a loop under its guards, with the funcs that the schedule computes or stores there."""
         level = Level(self.f.name, self.n, loop)
         tree = self.low.tree
@@ -377,9 +373,7 @@ class NestBuilder(DefinitionNest):
         filled = {name for name, plan in self.low.state.plans if plan.filled}
         all_boxes = {n: b for n, b in self.low.boxes.items() if n not in filled}
         inner_boxes = {n: b for n, b in self.low.level_boxes.items() if n not in filled}
-        threads = ThreadLoops(
-            {name: run for _, name, run in narrow.threads}, all_boxes, inner_boxes
-        )
+        threads = ThreadLoops({name: run for _, name, run in narrow.threads}, all_boxes, inner_boxes)
         boxes = required_boxes(
             tree, self.low.state, levels, {}, actives, narrow.facts, threads, limits=self.low.limits
         )
@@ -402,9 +396,7 @@ class NestBuilder(DefinitionNest):
             for name in joined:
                 f = self.low.program.func(name)
                 shared = self._loops(pos)
-                yield from NestBuilder(self.low, f, 0).lower_shared(
-                    self.low.boxes[name], ctx, shared
-                )
+                yield from NestBuilder(self.low, f, 0).lower_shared(self.low.boxes[name], ctx, shared)
 
         ahead = [s for p in prefetches for s in prefetch_box(self.low, self.active(pos), p, ctx)]
         statements = [*ahead, *self.low.lower_level(level, boxes, ctx, lambda: list(body()))]
@@ -446,9 +438,7 @@ class NestBuilder(DefinitionNest):
         values = self.free_values(pos) if pos.mode == INIT else self.active(pos).values()
         writer = ValueWriter(self.low, self.f, values, ctx.facts)
         if pos.mode == LOCAL:
-            return writer.accumulate(
-                self.d, self.partial_results, tuple(map(writer.convert, self.d.values))
-            )
+            return writer.accumulate(self.d, self.partial_results, tuple(map(writer.convert, self.d.values)))
         if pos.mode == INIT:
             assert self.d.init is not None
             return writer.store(self.d, self.d.init, combine=False, components=pos.components)

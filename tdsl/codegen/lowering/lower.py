@@ -147,12 +147,7 @@ class _ProgramLowering(Lowering):
         varying, facts, limits = {name for _, name, _ in ctx.threads}, ctx.facts, self.limits
         for name in boxes:
             plan = self.state.plan(name) if self.program.has_func(name) else None
-            if (
-                plan is None
-                or not plan.extents
-                or level == ROOT
-                or level != self._compute_level(name)
-            ):
+            if plan is None or not plan.extents or level == ROOT or level != self._compute_level(name):
                 continue
             if name not in self.boxes:  # the program needs no point of it
                 continue
@@ -163,9 +158,7 @@ class _ProgramLowering(Lowering):
                 extent = max_elements(boxes[name], axis, facts)
                 if lo is None or hi is None or first is None or last is None or extent is None:
                     continue
-                if constant_difference(hi, lo) != extent - 1 or not varying.isdisjoint(
-                    variables(lo)
-                ):
+                if constant_difference(hi, lo) != extent - 1 or not varying.isdisjoint(variables(lo)):
                     continue
                 end, clamps = subtract(last, const(extent - 1)), map(_is_min_or_max, post_order(lo))
                 if not any(clamps) or not at_most(first, end, facts):

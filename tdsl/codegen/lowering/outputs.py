@@ -29,9 +29,7 @@ def separate_outputs(state: State) -> State:
         tuple(
             (
                 n,
-                p
-                if isinstance(p.place, Inline)
-                else replace(fresh_plan(program.func(n)), place=Root()),
+                p if isinstance(p.place, Inline) else replace(fresh_plan(program.func(n)), place=Root()),
             )
             for n, p in state.plans
         ),

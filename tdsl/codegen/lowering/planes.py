@@ -54,27 +54,17 @@ def find_planes(low: Lowering, f: FuncDef, box: Box, facts: Facts) -> Planes | N
         return None
     axis = axes[0]
     ahead = constant_difference(last.index[axis], Var(step))
-    behind = [
-        constant_difference(last.index[axis], r.index[axis]) for r in last.reads if r.name == f.name
-    ]
+    behind = [constant_difference(last.index[axis], r.index[axis]) for r in last.reads if r.name == f.name]
     first, end = box[axis]
     if ahead is None or first is None or end is None or not all(_stays_in_one_plane(f, axis)):
         return None
     last_plane = add(subtract(hi, ONE), const(ahead))
     read = _first_plane_read(low, f, axis, facts)
     window = None if read is None else max_elements(((read, end),), 0, facts)
-    if (
-        window is None
-        or constant_difference(end, last_plane) != 0
-        or any(n is None or n < 0 for n in behind)
-    ):
+    if window is None or constant_difference(end, last_plane) != 0 or any(n is None or n < 0 for n in behind):
         return None
     alive = max(window, 1, *(n + 1 for n in behind if n is not None))
-    return (
-        None
-        if fits_in_ring(add(subtract(end, first), ONE), alive)
-        else Planes(axis, step, ahead, alive)
-    )
+    return None if fits_in_ring(add(subtract(end, first), ONE), alive) else Planes(axis, step, ahead, alive)
 
 
 def _stays_in_one_plane(f: FuncDef, axis: int) -> Iterable[bool]:
@@ -119,9 +109,7 @@ def fold_planes(low: Lowering, f: FuncDef, planes: Planes) -> None:
     low.buffers[f.name] = replace(buffer, folds=folds, extents=extents)
 
 
-def lower_planes(
-    low: Lowering, f: FuncDef, box: Box, ctx: LoopContext, planes: Planes
-) -> list[Stmt]:
+def lower_planes(low: Lowering, f: FuncDef, box: Box, ctx: LoopContext, planes: Planes) -> list[Stmt]:
     """The nests of all definitions of a func, interleaved plane by plane."""
     axis = planes.axis
     first, end = box[axis]
@@ -137,9 +125,9 @@ def lower_planes(
         facts = ctx.facts.with_range(name, begin, subtract(stop, ONE))
         inner = replace(ctx, facts=facts, loop=name, first=begin, in_order=False)
         plane_box = (*box[:axis], (plane, plane), *box[axis + 1 :])
-        body = NestBuilder(
-            low, f, 0, _move_parallel_inwards(low.state.plan(f.name).nests[0])
-        ).build(plane_box, inner)
+        body = NestBuilder(low, f, 0, _move_parallel_inwards(low.state.plan(f.name).nests[0])).build(
+            plane_box, inner
+        )
         for n, d in enumerate(f.definitions[1:-1], 1):
             update = NestBuilder(low, f, n).build(box, inner)
             body.append(If(Binary("eq", plane, d.index[axis]), as_stmt(update)))

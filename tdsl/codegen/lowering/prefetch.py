@@ -18,9 +18,7 @@ MAX_LINES = 1024  # lines; a larger box would evict its own lines
 MAX_UNROLLED_LINES = 16  # lines up to which the loops are unrolled
 
 
-def prefetch_box(
-    low: Lowering, active: OpenNest, plan: PrefetchPlan, ctx: LoopContext
-) -> list[Stmt]:
+def prefetch_box(low: Lowering, active: OpenNest, plan: PrefetchPlan, ctx: LoopContext) -> list[Stmt]:
     """Loops over the cache lines of the box that the body of a loop reads some iterations later."""
     source, counter = plan.source, active.opened.get(plan.of)
     if not isinstance(counter, Var):

@@ -41,9 +41,7 @@ def is_unreachable(builder: DefinitionNest, pos: NestPosition) -> bool:
     low, values = builder.low, builder.d.values
     if pos.components is not None:
         values = tuple(values[n] for n in pos.components)
-    always = pre_order(
-        *values, inside=lambda n: (n.cond,) if isinstance(n, Select) else children(n)
-    )
+    always = pre_order(*values, inside=lambda n: (n.cond,) if isinstance(n, Select) else children(n))
     funcs = {n.name for n in always if isinstance(n, Read) and low.program.has_func(n.name)}
     return not funcs <= low.buffers.keys()
 

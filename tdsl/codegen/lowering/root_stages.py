@@ -100,9 +100,7 @@ def bytes_of(state: State, name: str, box: Box) -> int:
     else:
         element = state.program.input(name).dtype.bytes
     return element * math.prod(
-        max(0, extent(add(subtract(hi, lo), ONE), {}))
-        for lo, hi in box
-        if lo is not None and hi is not None
+        max(0, extent(add(subtract(hi, lo), ONE), {})) for lo, hi in box if lo is not None and hi is not None
     )
 
 
@@ -115,9 +113,7 @@ def stage_kernels(kernel: Kernel, state: State) -> Iterator[tuple[str, Kernel]]:
     tree, names = build_tree(state), KernelNames(state.program)
     for n in tree.stored.get(ROOT, ()):  # in the order in which `lower` named them
         names.components(state.program.func(n))
-    roots = {
-        b: n for n in tree.computed.get(ROOT, ()) for b in names.components(state.program.func(n))
-    }
+    roots = {b: n for n in tree.computed.get(ROOT, ()) for b in names.components(state.program.func(n))}
     between: list[BufferParam] = []
     bodies: dict[str, list[Stmt]] = {}
     checks: list[Stmt] = []
@@ -158,9 +154,7 @@ def _written(s: Stmt) -> set[str]:
 def used_params(params: Iterable[Argument], body: Stmt) -> tuple[Argument, ...]:
     """The parameters that `body` uses, with `written` set for the buffers that it stores to."""
     written = _written(body)
-    buffers = {
-        n.buffer for n in post_order(body) if isinstance(n, Load | Store | Prefetch | Operand)
-    }
+    buffers = {n.buffer for n in post_order(body) if isinstance(n, Load | Store | Prefetch | Operand)}
     buffers |= {n.source for n in post_order(body) if isinstance(n, CopyTile)}
     kept: list[Argument] = []
     for p in params:

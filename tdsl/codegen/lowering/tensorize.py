@@ -98,8 +98,7 @@ def may_read_beyond(state: State, d: Definition, ranges: Sequence[tuple[str, Exp
     zero_terms = _is_product(d.values[0]) and all(
         isinstance(c, Binary)
         and c.op == "lt"
-        and len(at := [(r, n) for r in reads for n, e in enumerate(r.index) if e == c.left])
-        == len(reads)
+        and len(at := [(r, n) for r in reads for n, e in enumerate(r.index) if e == c.left]) == len(reads)
         and all(_is_zero_from(program, r.name, n, c.right) for r, n in at)
         for c in ends
     )
@@ -135,9 +134,7 @@ def _is_zero_from(program: Program, name: str, axis: int, end: Expr | None) -> b
     match d.values[0]:
         case Read(source, index):
             axes = [n for n, e in enumerate(index) if e == at]
-            return any(
-                program.has_func(source) and _is_zero_from(program, source, n, end) for n in axes
-            )
+            return any(program.has_func(source) and _is_zero_from(program, source, n, end) for n in axes)
         case Select(cond, Read(), Const(value)) if value == 0:
             ends = (c.right for c in conjuncts(cond) if isinstance(c, Binary) and c.op == "le")
             lefts = (c.left for c in conjuncts(cond) if isinstance(c, Binary) and c.op == "le")

@@ -18,9 +18,7 @@ ATOMIC = {"sum": "add", "prod": "mul", "min": "min", "max": "max", "any": "or", 
 class ValueWriter:
     """Emits the statements of one point; `values` maps the variables of the definition to the loop IR."""
 
-    def __init__(
-        self, lowering: Lowering, f: FuncDef, values: dict[str, Expr], facts: Facts
-    ) -> None:
+    def __init__(self, lowering: Lowering, f: FuncDef, values: dict[str, Expr], facts: Facts) -> None:
         self.low, self.f, self.values, self.facts = lowering, f, values, facts
         self.effects: list[Stmt] = []
 
@@ -66,8 +64,7 @@ class ValueWriter:
                 statement = Store(buffer.names[0], index[0], new[0], atomic=op, fast=fast)
                 return [*self.effects, statement]
             old = tuple(
-                Load(name, i, t)
-                for name, i, t in zip(buffer.names, index, self.f.dtypes, strict=True)
+                Load(name, i, t) for name, i, t in zip(buffer.names, index, self.f.dtypes, strict=True)
             )
             new = _combine(d.combine.exprs, old, new)
         components_ = all_components if components is None else components
@@ -78,9 +75,7 @@ class ValueWriter:
         targets = [(buffer.names[n], index[n], new[n]) for n in components_]
         return [*self.effects, self._store_all(targets, streaming)]
 
-    def accumulate(
-        self, d: Definition, names: tuple[str, ...], new: tuple[Expr, ...]
-    ) -> list[Stmt]:
+    def accumulate(self, d: Definition, names: tuple[str, ...], new: tuple[Expr, ...]) -> list[Stmt]:
         """Stores names = combine(names, new), where `names` are registers of one thread."""
         assert d.combine is not None
         old = tuple(Load(name, (), t) for name, t in zip(names, self.f.dtypes, strict=True))
@@ -97,13 +92,10 @@ class ValueWriter:
     ) -> Stmt:
         """Stores several values that may read the targets: all are computed before the first is stored."""
         temporaries = tuple(self.low.names.fresh(f"{name}_new") for name, _, _ in targets)
-        values = [
-            (t, name, index, v) for t, (name, index, v) in zip(temporaries, targets, strict=True)
-        ]
+        values = [(t, name, index, v) for t, (name, index, v) in zip(temporaries, targets, strict=True)]
         evaluations = [Store(t, (), v, fast=self.f.fast_math) for t, _, _, v in values]
         stores = [
-            Store(name, index, Load(t, (), dtype_of(v)), streaming=streaming)
-            for t, name, index, v in values
+            Store(name, index, Load(t, (), dtype_of(v)), streaming=streaming) for t, name, index, v in values
         ]
         body: Stmt = Block((*evaluations, *stores))
         for t, _, _, v in values:
@@ -111,9 +103,7 @@ class ValueWriter:
         return body
 
 
-def _combine(
-    exprs: tuple[Expr, ...], old: tuple[Expr, ...], new: tuple[Expr, ...]
-) -> tuple[Expr, ...]:
+def _combine(exprs: tuple[Expr, ...], old: tuple[Expr, ...], new: tuple[Expr, ...]) -> tuple[Expr, ...]:
     """A combiner's expressions with a0, a1, ... replaced by `old` and b0, b1, ... by `new`, sharing kept."""
 
     def fill(n: Node) -> Node:

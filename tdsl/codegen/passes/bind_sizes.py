@@ -27,9 +27,7 @@ def bind_sizes(kernel: Kernel, sizes: Mapping[str, int]) -> Kernel:
         return map_exprs(map_parts(s, bound), lambda e: bind_expr(e, sizes))
 
     params = tuple(
-        replace(p, extents=tuple(bind_expr(e, sizes) for e in p.extents))
-        if isinstance(p, BufferParam)
-        else p
+        replace(p, extents=tuple(bind_expr(e, sizes) for e in p.extents)) if isinstance(p, BufferParam) else p
         for p in kernel.params
         if not (isinstance(p, SizeParam) and p.name in sizes)
     )

@@ -104,9 +104,7 @@ def _narrow(loop: For, facts: Facts, arrays: Arrays) -> Stmt:
     if len(used) > len(outside):
         changes |= {"lo": lo, "extent": add(subtract(hi, lo, facts), ONE, facts)}
     return (
-        conditional(conjunction(outside), rebuilt(loop, **changes))
-        if outside
-        else rebuilt(loop, **changes)
+        conditional(conjunction(outside), rebuilt(loop, **changes)) if outside else rebuilt(loop, **changes)
     )
 
 

@@ -46,22 +46,13 @@ def hoist_calls(kernel: Kernel) -> Kernel:
       s[e] = s[e] * same
     """
     registers = {
-        s.name
-        for s in walk(kernel.body)
-        if isinstance(s, Alloc) and s.scope in (REGISTER, FRAGMENT)
+        s.name for s in walk(kernel.body) if isinstance(s, Alloc) and s.scope in (REGISTER, FRAGMENT)
     }
-    return dataclasses.replace(
-        kernel, body=_hoist(kernel.body, frozenset(registers), FreshNames(kernel))
-    )
+    return dataclasses.replace(kernel, body=_hoist(kernel.body, frozenset(registers), FreshNames(kernel)))
 
 
 def _hoist(s: Stmt, registers: frozenset[str], fresh: FreshNames) -> Stmt:
-    if (
-        isinstance(s, For)
-        and s.kind in _KINDS
-        and isinstance(s.extent, Const)
-        and s.extent.value > 0
-    ):
+    if isinstance(s, For) and s.kind in _KINDS and isinstance(s.extent, Const) and s.extent.value > 0:
         unchanged = registers - stored_in(s) - {x.name for x in walk(s) if isinstance(x, Alloc)}
         bound = {x.name for x in walk(s) if isinstance(x, For | Let)}
         values = (x.value for x in _unconditional_stores(s))

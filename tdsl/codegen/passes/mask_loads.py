@@ -69,9 +69,7 @@ def _mask(s: Stmt, global_buffers: Collection[str], facts: Facts) -> Stmt:
     def expr(e: Expr) -> Expr:
         return transform(e, step) if loads_of(e) else e
 
-    return map_parts(
-        map_exprs(s, expr), lambda part: _mask(part, global_buffers, facts_inside(facts, s))
-    )
+    return map_parts(map_exprs(s, expr), lambda part: _mask(part, global_buffers, facts_inside(facts, s)))
 
 
 def _unclamped(e: Expr, cond: Expr, facts: Facts) -> Expr:

@@ -223,9 +223,7 @@ class _Interior:
             if largest is None:
                 return None
             variable = Var(self.name)
-            if variable not in largest.terms or self.name in variables(
-                as_expr(largest.without(variable))
-            ):
+            if variable not in largest.terms or self.name in variables(as_expr(largest.without(variable))):
                 return None
             first, last = narrow_range(largest, self.name, first, last, self.facts)
         return first, last
@@ -233,9 +231,7 @@ class _Interior:
     def step_covers_lanes(self, s: AffineSum) -> bool:
         """True if one step of the loop passes all lanes, so that few of its iterations are at the ends."""
         step = abs(s.terms.get(Var(self.name), 0))
-        return step > 0 and all(
-            step >= n * abs(s.terms.get(Var(v), 0)) for v, n in self.lanes.items()
-        )
+        return step > 0 and all(step >= n * abs(s.terms.get(Var(v), 0)) for v, n in self.lanes.items())
 
     def upper_sum(self, s: AffineSum) -> AffineSum | None:
         """The largest value of a sum over the variables bound inside the loop; None if unknown."""

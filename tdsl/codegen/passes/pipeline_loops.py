@@ -217,9 +217,7 @@ class _Pipelines:
         count = subtract(Var(s.name), s.lo)
         later = fetch(add(Var(s.name), distance), Binary("mod", add(count, distance), stages))
         rest = [p for p in parts if p not in fetches]
-        consumer = index_by_slot(
-            _with_lets(lets, sequence(rest)), rings, Binary("mod", count, stages)
-        )
+        consumer = index_by_slot(_with_lets(lets, sequence(rest)), rings, Binary("mod", count, stages))
         for a in reversed(head):
             if isinstance(a, Alloc) and a.name not in rings:
                 consumer = rebuilt(a, body=consumer)
@@ -250,12 +248,7 @@ class _Pipelines:
         full, empty = (self.fresh.name(f"{s.name}_{x}") for x in ("copied", "used"))
         count, stages = iteration_count([*round_loops(self.enclosing), s]), const(s.stages)
         slot, parity = Binary("mod", count, stages), _parity(count, stages)
-        boxes = [
-            x
-            for p in fetches
-            for x in walk(index_by_slot(p, rings, slot))
-            if isinstance(x, CopyTile)
-        ]
+        boxes = [x for p in fetches for x in walk(index_by_slot(p, rings, slot)) if isinstance(x, CopyTile)]
         shared = [multicast_share(x, self.cluster, lets) for x in boxes]
         copies = sequence(
             self.expect_bytes(x, full, slot, whole=prod(box.extents))
@@ -300,9 +293,7 @@ class _Pipelines:
             map_exprs(release, partial(substitute, values=previous)),
         )
         end = {s.name: subtract(add(s.lo, s.extent), ONE)}
-        final = If(
-            Binary("lt", ZERO, s.extent), map_exprs(release, partial(substitute, values=end))
-        )
+        final = If(Binary("lt", ZERO, s.extent), map_exprs(release, partial(substitute, values=end)))
         return sequence([rebuilt(loop, body=sequence([wait, consumer, last])), final])
 
     def make_asynchronous(self, s: Stmt, copies: set[str], sources: set[str]) -> Stmt:

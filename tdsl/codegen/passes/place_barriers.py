@@ -255,9 +255,7 @@ class _KernelBarriers:
         code = rebuilt(s, then=then.code, orelse=None if s.orelse is None else orelse.code)
         syncs = then.syncs and orelse.syncs
         last = then.last + orelse.last
-        return _Synced(
-            code, direct + then.first + orelse.first, last if syncs else direct + last, syncs
-        )
+        return _Synced(code, direct + then.first + orelse.first, last if syncs else direct + last, syncs)
 
     def diverges(self, s: If, ctx: _Context, then: _Synced) -> bool:
         """True if only some warps would reach a barrier in `then`, by a condition that reads no memory."""
@@ -270,9 +268,7 @@ class _KernelBarriers:
         """Raise ScheduleError if `es` let only some threads reach a barrier or shuffle in `code`."""
         if not ctx.is_uniform(*es) and any(_has_barrier(x.code, of_groups=False) for x in code):
             raise _divergence_error(s)
-        if not ctx.is_warp_uniform(*es) and any(
-            _has_shuffle(x.code) or _has_barrier(x.code) for x in code
-        ):
+        if not ctx.is_warp_uniform(*es) and any(_has_shuffle(x.code) or _has_barrier(x.code) for x in code):
             raise _divergence_error(s)
 
     def loop(self, s: For, ctx: _Context) -> _Synced:

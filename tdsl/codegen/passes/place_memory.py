@@ -113,13 +113,9 @@ class _KernelMemory:
             s = self.place_alloc(s, facts, threads, final=final)
         elif isinstance(s, For) and s.kind in THREADS:
             threads = {**threads, s.kind: subtract(Var(s.name), s.lo)}
-        return map_parts(
-            s, lambda part: self.visit(part, facts_inside(facts, s), threads, final=final)
-        )
+        return map_parts(s, lambda part: self.visit(part, facts_inside(facts, s), threads, final=final))
 
-    def place_alloc(
-        self, s: Alloc, facts: Facts, threads: Mapping[str, Expr], *, final: bool
-    ) -> Alloc:
+    def place_alloc(self, s: Alloc, facts: Facts, threads: Mapping[str, Expr], *, final: bool) -> Alloc:
         if s.scope == HEAP:
             raise _error(s, "is in heap memory, but allocated in a kernel", "leave the scope open")
         if _crosses_blocks(s):
@@ -143,9 +139,7 @@ class _KernelMemory:
         if not final:
             return s
         if axes and s.scope != SHARED and (threads or s.scope != AUTO):
-            raise _error(
-                s, "is private to a thread, but loops over threads use it", 'set_scope("shared")'
-            )
+            raise _error(s, "is private to a thread, but loops over threads use it", 'set_scope("shared")')
         if s.scope in (AUTO, STACK):
             return rebuilt(s, scope=SHARED if axes else REGISTER)
         return s
@@ -186,9 +180,7 @@ def _with_sizes(s: Alloc, facts: Facts) -> Alloc:
     for e in s.extents:
         most = upper(e, facts)
         if most is None:
-            raise _error(
-                s, "has a size that is not known", "split the loops by constants around it"
-            )
+            raise _error(s, "has a size that is not known", "split the loops by constants around it")
         extents.append(e if isinstance(e, Const) else const(max(most, 0)))
     return rebuilt(s, extents=tuple(extents))
 

@@ -84,12 +84,8 @@ class _ReductionTree:
             buffers += [(names[t], x.dtype, half) for t, x in loads.items()]
             i = self.fresh.name(self.loop) if half > 1 else ""
             at: Expr = Var(i) if i else ZERO
-            low, high = (
-                {t: _shift_load(x, add(at, const(k))) for t, x in loads.items()} for k in (0, half)
-            )
-            step = self._combine(
-                low, high, {t: Store(name, (at,), ZERO) for t, name in names.items()}
-            )
+            low, high = ({t: _shift_load(x, add(at, const(k))) for t, x in loads.items()} for k in (0, half))
+            step = self._combine(low, high, {t: Store(name, (at,), ZERO) for t, name in names.items()})
             steps.append(For(i, ZERO, const(half), VECTORIZED, step) if i else step)
             loads = {t: replace(x, buffer=names[t], index=(ZERO,)) for t, x in loads.items()}
             half //= 2

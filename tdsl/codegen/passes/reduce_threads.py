@@ -79,10 +79,7 @@ def _reduction(s: For, scopes: Mapping[str, str], fresh: FreshNames, axes: _Thre
     for result, name in s.merges:
         loads = (n for x in walk(s.body) for n in post_order(*exprs_of(x)) if isinstance(n, Load))
         lanes[result] = next(n for n in loads if n.buffer == name)
-    names = {
-        t: (fresh.name(f"{x.buffer}_own"), fresh.name(f"{x.buffer}_other"))
-        for t, x in lanes.items()
-    }
+    names = {t: (fresh.name(f"{x.buffer}_own"), fresh.name(f"{x.buffer}_other")) for t, x in lanes.items()}
     tree = _ReductionTree(s, lanes, names, fresh)
     count = int(s.extent.value)
     steps: list[Stmt] = [Store(partial, (), lanes[t]) for t, (partial, _) in names.items()]
@@ -121,9 +118,7 @@ class _ReductionTree:
         partials = self.loads(0)
         distance = count // 2
         while distance:
-            steps += [
-                Shuffle(other, partials[t], distance, width) for t, (_, other) in self.names.items()
-            ]
+            steps += [Shuffle(other, partials[t], distance, width) for t, (_, other) in self.names.items()]
             steps.append(self.combine(partials, 1, into))
             distance //= 2
         return steps
@@ -143,9 +138,7 @@ class _ReductionTree:
         first = Binary("eq", Binary("mod", thread, const(WARP)), ZERO)
         stores = sequence([Store(scratch[t], at, partials[t]) for t in scratch])
         index = row, Binary("mod", thread, const(warps))
-        loads = [
-            Store(self.names[t][0], (), Load(scratch[t], index, partials[t].dtype)) for t in scratch
-        ]
+        loads = [Store(self.names[t][0], (), Load(scratch[t], index, partials[t].dtype)) for t in scratch]
         body = sequence((If(first, stores), *loads, *self.shuffles(warps, WARP)))
         for t, name in scratch.items():
             body = Alloc(name, partials[t].dtype, (const(rows), const(warps)), SHARED, body)

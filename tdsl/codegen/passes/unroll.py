@@ -45,9 +45,7 @@ def unroll_some(kernel: Kernel, loops: AbstractSet[str]) -> Kernel:
     """As `unroll`, for the loops with these names alone."""
     if not loops:
         return kernel
-    return dataclasses.replace(
-        kernel, body=_unroll(kernel.body, loops, NO_FACTS, FreshNames(kernel))
-    )
+    return dataclasses.replace(kernel, body=_unroll(kernel.body, loops, NO_FACTS, FreshNames(kernel)))
 
 
 def _unroll(s: Stmt, loops: AbstractSet[str], facts: Facts, fresh: FreshNames) -> Stmt:

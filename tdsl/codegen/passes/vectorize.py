@@ -233,9 +233,7 @@ class _VectorBody:
             return body if is_empty(body) else rebuilt(s, value=wide, body=body)
         if t == i64 and not loads_of(s.value):
             vectors = {**lanes.vectors, s.name: wide}
-            return self.within(vectors=vectors, facts=facts_inside(lanes.facts, s)).statement(
-                s.body
-            )
+            return self.within(vectors=vectors, facts=facts_inside(lanes.facts, s)).statement(s.body)
         lane = (Ramp(const(0), 1, lanes.count),)
         vectors = {**lanes.vectors, s.name: Load(s.name, lane, t)}
         body = self.within(vectors=vectors).statement(s.body)

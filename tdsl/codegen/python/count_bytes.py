@@ -25,9 +25,7 @@ from tdsl.errors import TargetError
 from tdsl.machine.model import MemoryLevel
 
 MOST_ACCESSES = 30_000_000  # accesses: about a minute
-ESTIMATE_TOLERANCE = (
-    1.25  # tolerance of the estimate, which counts partial iterations (tails) as whole
-)
+ESTIMATE_TOLERANCE = 1.25  # tolerance of the estimate, which counts partial iterations (tails) as whole
 PAGE = 4096  # alignment of arrays in bytes
 
 
@@ -113,9 +111,7 @@ class _TracedArray:
         size = sum(abs(s) * max(n - 1, 0) for s, n in zip(array.strides, array.shape, strict=True))
         self.first = memory.allocate(key, size + itemsize)
         self.origin, self.strides = self.first - low, array.strides
-        self.lines = range(
-            self.first // memory.line, (self.first + size + itemsize - 1) // memory.line + 1
-        )
+        self.lines = range(self.first // memory.line, (self.first + size + itemsize - 1) // memory.line + 1)
 
     def __getitem__(self, at: Any) -> Any:
         self.memory.access(self._address(at), write=False)
@@ -132,9 +128,7 @@ class _TracedArray:
         addresses = np.full((1,) * view.ndim, first)
         for axis, (n, stride) in enumerate(zip(view.shape, view.strides, strict=True)):
             steps = stride * np.arange(n)
-            addresses = addresses + np.expand_dims(
-                steps, tuple(k for k in range(view.ndim) if k != axis)
-            )
+            addresses = addresses + np.expand_dims(steps, tuple(k for k in range(view.ndim) if k != axis))
         for line in np.unique(addresses // self.memory.line):
             self.memory.access(int(line) * self.memory.line, write=write)
         return view
@@ -152,9 +146,7 @@ class _Emitter(Emitter):
         extents = self.expressions.values(*s.extents)
         name = self.expressions.buffers.setdefault(s.name, self.names.fresh(s.name))
         shape = tuple_text(v.text for v in extents)
-        allocation = call(
-            "traced_array", repr(s.name), shape, self.expressions.scalar_type(s.dtype)
-        )
+        allocation = call("traced_array", repr(s.name), shape, self.expressions.scalar_type(s.dtype))
         self.writer.line(f"{name} = {allocation.text}")
 
     def statement(self, s: Stmt) -> None:
@@ -170,9 +162,7 @@ class _Emitter(Emitter):
         return f"{buffer}.tile(np.s_[{subscripts}], write=False)"
 
 
-def count_bytes(
-    kernel: Kernel, values: Mapping[str, Any], levels: Sequence[MemoryLevel]
-) -> dict[str, int]:
+def count_bytes(kernel: Kernel, values: Mapping[str, Any], levels: Sequence[MemoryLevel]) -> dict[str, int]:
     """The bytes that each cache exchanges with the next level while a kernel of scalar loops runs, by name.
 
     An instruction reads each line of its tiles, and writes those of the first. TargetError for kernels that
@@ -180,23 +170,17 @@ def count_bytes(
     """
     estimate = estimate_accesses(kernel.body)
     if estimate > ESTIMATE_TOLERANCE * MOST_ACCESSES:
-        raise _too_many(
-            f"about {estimate:,.0f} accesses, more than the {MOST_ACCESSES:,} of a minute"
-        )
+        raise _too_many(f"about {estimate:,.0f} accesses, more than the {MOST_ACCESSES:,} of a minute")
     caches: list[Cache] = []
     for level in reversed(levels):
         caches.insert(0, Cache(level, caches[0] if caches else None))
     memory = _AddressSpace(caches)
     module: dict[str, Any] = {"traced_array": memory.traced_array}
-    module |= {
-        name: python_code(instruction) for name, instruction in instructions_of(kernel).items()
-    }
+    module |= {name: python_code(instruction) for name, instruction in instructions_of(kernel).items()}
     exec(emit(kernel, emitter=_Emitter), module)
     function = list(module.values())[-1]
     arguments = [
-        _TracedArray(memory, values[p.name], p.name)
-        if isinstance(p, BufferParam)
-        else values[p.name]
+        _TracedArray(memory, values[p.name], p.name) if isinstance(p, BufferParam) else values[p.name]
         for p in kernel.params
     ]
     try:

@@ -99,9 +99,7 @@ def emit(kernel: Kernel, *, checked: bool = False, emitter: type[Emitter] | None
 class Emitter:
     """Emits statements; `Expressions` emits the expressions in them."""
 
-    def __init__(
-        self, kernel: Kernel, writer: Writer, names: Names, expressions: Expressions
-    ) -> None:
+    def __init__(self, kernel: Kernel, writer: Writer, names: Names, expressions: Expressions) -> None:
         self.source, self.writer, self.names = kernel, writer, names
         self.expressions, self.depth = expressions, 0
         self.instructions = instructions_of(kernel)
@@ -302,9 +300,7 @@ class Emitter:
             for e, v in zip(s.values, values, strict=True)
         ]
         pieces = []
-        for part, value_text in zip(
-            self.source.messages[s.site].parts, [*formats, ""], strict=True
-        ):
+        for part, value_text in zip(self.source.messages[s.site].parts, [*formats, ""], strict=True):
             literal = repr(part)[1:-1].replace('"', '\\"')
             pieces += [literal.replace("{", "{{").replace("}", "}}"), value_text]
         return f'print(f"{"".join(pieces)}")'
@@ -313,11 +309,7 @@ class Emitter:
         """The text of a view of a tile, transposed to the order of the operand's axes."""
         view = self.tile(self.expressions.buffers[o.buffer], self.subscripts(o, shape))
         order = tuple(sorted(o.axes).index(axis) for axis in o.axes)
-        return (
-            view
-            if order == tuple(sorted(order))
-            else f"{view}.transpose({tuple_text(map(str, order))})"
-        )
+        return view if order == tuple(sorted(order)) else f"{view}.transpose({tuple_text(map(str, order))})"
 
     def tile(self, buffer: str, subscripts: str) -> str:
         """The text of a view of some elements of an array."""

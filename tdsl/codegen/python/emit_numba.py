@@ -86,17 +86,13 @@ def _runs_in_parallel(s: Node) -> bool:
     if not (isinstance(s, For) and s.kind == PARALLEL):
         return False
     ordered = (Check, Print)
-    return not any(
-        isinstance(n, ordered) or (isinstance(n, Store) and n.atomic) for n in post_order(s.body)
-    )
+    return not any(isinstance(n, ordered) or (isinstance(n, Store) and n.atomic) for n in post_order(s.body))
 
 
 class _NumbaEmitter(Emitter):
     """Emits loops and prints for numba, other statements as `Emitter`."""
 
-    def __init__(
-        self, kernel: Kernel, writer: Writer, names: Names, expressions: Expressions
-    ) -> None:
+    def __init__(self, kernel: Kernel, writer: Writer, names: Names, expressions: Expressions) -> None:
         Emitter.__init__(self, kernel, writer, names, expressions)
         self.messages: list[str] = []
         self.inside_prange = False
@@ -126,9 +122,7 @@ class _NumbaEmitter(Emitter):
         """Emit a print as a call of a Python function in object mode, since numba lacks formatting."""
         function = self.names.fresh("message")
         parameters = [f"v{k}" for k in range(len(s.values))]
-        self.messages.append(
-            f"def {function}({', '.join(parameters)}):\n    {self.message(s, parameters)}"
-        )
+        self.messages.append(f"def {function}({', '.join(parameters)}):\n    {self.message(s, parameters)}")
         with self.writer.block("with objmode():"):
             values = [v.text for v in self.expressions.values(*s.values)]
             self.writer.line(call(function, *values).text)

@@ -31,19 +31,13 @@ def estimate_accesses(s: Stmt, at: dict[str, Expr] | None = None) -> float:
             )
         case Let(name, value, body):
             known = simplify(substitute(value, at))
-            return loads + estimate_accesses(
-                body, {**at, name: known} if isinstance(known, Const) else at
-            )
+            return loads + estimate_accesses(body, {**at, name: known} if isinstance(known, Const) else at)
         case If(cond, then, orelse):
             if simplify(substitute(cond, at)) != FALSE:
                 return loads + estimate_accesses(then, at)
             return loads + (0.0 if orelse is None else estimate_accesses(orelse, at))
         case _:
-            return (
-                loads
-                + isinstance(s, Store)
-                + sum(estimate_accesses(part, at) for part in parts_of(s))
-            )
+            return loads + isinstance(s, Store) + sum(estimate_accesses(part, at) for part in parts_of(s))
 
 
 def _loads(e: Node) -> int:

@@ -73,9 +73,7 @@ def as_array(arg: ArrayArg, value: Any) -> Array:
 
 def view_of(arg: ArrayArg, value: Any) -> Array:
     """An array over the memory of `value`, of any element type; TypeMismatch if `value` is no array."""
-    if "numpy.ma" in sys.modules and isinstance(
-        value, np.ma.MaskedArray
-    ):  # else importing it takes long
+    if "numpy.ma" in sys.modules and isinstance(value, np.ma.MaskedArray):  # else importing it takes long
         raise _mismatch(arg, f"{arg.name} is a masked array", f"pass {arg.name}.filled(...)")
     if isinstance(value, np.ndarray | np.generic):
         return np.asarray(value)
@@ -114,9 +112,7 @@ def _foreign(arg: ArrayArg, value: Any) -> Array | None:
 
 def _check_on_host(arg: ArrayArg, value: Any, device: str | None) -> None:
     if device is not None:
-        message = (
-            f"{arg.name}, a {type(value).__name__}, is an array on device {device}, not the CPU"
-        )
+        message = f"{arg.name}, a {type(value).__name__}, is an array on device {device}, not the CPU"
         raise _mismatch(arg, message, "copy it to the host first")
 
 
@@ -126,9 +122,7 @@ def _numpy_name(dtype: DType) -> str:
 
 
 def _mismatch(arg: ArrayArg | ScalarArg, message: str, hint: str) -> TypeMismatch:
-    return TypeMismatch(
-        message, loc=here(), label="this call", related=declaration_of(arg), hint=hint
-    )
+    return TypeMismatch(message, loc=here(), label="this call", related=declaration_of(arg), hint=hint)
 
 
 def as_scalar(arg: ScalarArg, value: Any) -> Any:
@@ -183,12 +177,8 @@ def _as_float(arg: ScalarArg, number: Any) -> Any:
 
 
 def _wrong_kind(arg: ScalarArg, value: Any) -> TypeMismatch:
-    expected = (
-        "a bool" if arg.dtype.kind == "b" else "a number" if arg.dtype.is_float else "an integer"
-    )
-    received = (
-        f"{value!r} of type {type(value).__name__}" if np.isscalar(value) else type(value).__name__
-    )
+    expected = "a bool" if arg.dtype.kind == "b" else "a number" if arg.dtype.is_float else "an integer"
+    received = f"{value!r} of type {type(value).__name__}" if np.isscalar(value) else type(value).__name__
     hint = "pass True or False" if arg.dtype.kind == "b" else "pass a Python number"
     return _mismatch(arg, f"{arg.name} needs {expected} ({arg.dtype.numpy}), got {received}", hint)
 
@@ -260,6 +250,5 @@ def copy_overlapping(inputs: Iterable[Any], outputs: Iterable[Array]) -> tuple[A
         return value.flags.aligned and not any(share_memory(value, out) for out in output_arrays)
 
     return tuple(
-        value if not isinstance(value, np.ndarray) or is_usable(value) else value.copy()
-        for value in inputs
+        value if not isinstance(value, np.ndarray) or is_usable(value) else value.copy() for value in inputs
     )

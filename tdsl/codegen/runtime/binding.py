@@ -73,9 +73,7 @@ def bind_outputs(signature: Signature, out: Any) -> tuple[Any, ...]:
     if isinstance(out, dict):
         for key in out:
             if key not in known:
-                raise _argument_error(
-                    f"{signature.name} has no output {key!r}", did_you_mean(key, known)
-                )
+                raise _argument_error(f"{signature.name} has no output {key!r}", did_you_mean(key, known))
         return tuple(out.get(name) for name in known)
     if isinstance(out, tuple):
         if len(out) != len(known):
@@ -146,9 +144,7 @@ def bind_sizes(signature: Signature, arrays: Sequence[tuple[ArrayArg, Array]]) -
             if isinstance(e, Const) and actual != e.value:
                 reason = _agreement_reason(signature, arg, axis)
                 hint, places = reason and AGREE_HINT, _agreement_accesses(signature, arg, axis)
-                raise _wrong_shape(
-                    arg, array.shape, _shape_text(arg.shape) + reason, None, hint, places
-                )
+                raise _wrong_shape(arg, array.shape, _shape_text(arg.shape) + reason, None, hint, places)
             if isinstance(e, Size) and sizes.setdefault(e.name, actual) != actual:
                 places = _agreement_accesses(signature, arg, axis)
                 raise _conflicting_sizes(e.name, sizes, size_axes, arg, axis, array, places)
@@ -260,11 +256,7 @@ def _wrong_shape(
         hint = f"{needed} needed: reshape it, or {advice}"
     elif not hint:
         hint = f"pass an array of shape {expected}; an extent with a name for a number may differ"
-    related = (
-        declaration_of(arg)
-        if other in (None, arg)
-        else (*declaration_of(arg), *declaration_of(other))
-    )
+    related = declaration_of(arg) if other in (None, arg) else (*declaration_of(arg), *declaration_of(other))
     return ShapeError(
         f"{arg.name} has shape {actual}, expected {expected}",
         loc=here(), label="this call", related=(*related, *places), hint=hint,

@@ -168,9 +168,7 @@ class Entry:
         # The types that the fast path takes: plain arrays and Python numbers.
         fast_args = tuple(x if isinstance(x, np.ndarray) else x.item() for x in inputs)
         fast_path_tried = not kwargs and (out is None or (self._single and type(out) is np.ndarray))
-        if not fast_path_tried or any(
-            type(a) is not type(b) for a, b in zip(fast_args, values, strict=True)
-        ):
+        if not fast_path_tried or any(type(a) is not type(b) for a, b in zip(fast_args, values, strict=True)):
             done = self._call_fast(fast_args, outputs_given)
             if done is not None:
                 return done
@@ -222,9 +220,7 @@ class Entry:
             outputs.append(array)
         return tuple(outputs)
 
-    def _run(
-        self, inputs: tuple[Any, ...], outputs: tuple[Array, ...], sizes: dict[str, int]
-    ) -> None:
+    def _run(self, inputs: tuple[Any, ...], outputs: tuple[Array, ...], sizes: dict[str, int]) -> None:
         signature = self.signature
         # Machine code requires aligned memory.
         targets = tuple(out if out.flags.aligned else np.empty_like(out) for out in outputs)
@@ -237,9 +233,7 @@ class Entry:
         executable = self.executable(specialisation)
         named = {
             arg.name: value
-            for arg, value in zip(
-                (*signature.inputs, *signature.outputs), (*inputs, *targets), strict=True
-            )
+            for arg, value in zip((*signature.inputs, *signature.outputs), (*inputs, *targets), strict=True)
         }
         executable.run(
             [

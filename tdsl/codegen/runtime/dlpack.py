@@ -103,9 +103,7 @@ def array_info(
 class _CapsuleArray:
     """An object with `__array_interface__` for a capsule; NumPy's array has it as base and keeps it alive."""
 
-    def __init__(
-        self, capsule: object, tensor: Tensor, dtype: np.dtype[Any], read_only: bool
-    ) -> None:
+    def __init__(self, capsule: object, tensor: Tensor, dtype: np.dtype[Any], read_only: bool) -> None:
         self.capsule = capsule
         shape = tuple(tensor.shape[axis] for axis in range(tensor.ndim))
         # An empty tensor may have a null address; NumPy requires another one, and reads nothing there.
@@ -133,9 +131,7 @@ def _read(capsule: object) -> tuple[Tensor, bool]:
 
 
 # Separate function objects: those of ctypes.pythonapi are shared by all modules of the process.
-_get_name = ctypes.PYFUNCTYPE(ctypes.c_char_p, ctypes.py_object)(
-    ("PyCapsule_GetName", ctypes.pythonapi)
-)
+_get_name = ctypes.PYFUNCTYPE(ctypes.c_char_p, ctypes.py_object)(("PyCapsule_GetName", ctypes.pythonapi))
 _get_pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(
     ("PyCapsule_GetPointer", ctypes.pythonapi)
 )

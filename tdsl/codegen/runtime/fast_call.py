@@ -23,9 +23,7 @@ from tdsl.lang.types import BY_NAME
 FastCall = Callable[[tuple[Any, ...]], Any]
 
 
-def fast_call(
-    signature: Signature, fixed: Mapping[str, int], entry: Callable[..., Any]
-) -> FastCall:
+def fast_call(signature: Signature, fixed: Mapping[str, int], entry: Callable[..., Any]) -> FastCall:
     """A function that maps a tuple of inputs to the result, or to None if `entry` does not accept them.
 
     `entry(*inputs, *outputs)` returns True if it ran. The inputs must determine every size that is not
@@ -59,14 +57,11 @@ def fast_call_text(signature: Signature, fixed: Mapping[str, int]) -> str:
             return r0
         return None
     """
-    size_texts = {
-        name: f"a{k}.shape[{axis}]" for name, (k, axis) in size_sources(signature).items()
-    }
+    size_texts = {name: f"a{k}.shape[{axis}]" for name, (k, axis) in size_sources(signature).items()}
     inputs = [f"a{k}" for k in range(len(signature.inputs))]
     outputs = [f"r{k}" for k in range(len(signature.outputs))]
     results = [
-        name if arg.shape else f"{name}[()]"
-        for name, arg in zip(outputs, signature.outputs, strict=True)
+        name if arg.shape else f"{name}[()]" for name, arg in zip(outputs, signature.outputs, strict=True)
     ]
     lines = ["def call(args):", "    try:", f"        {_tuple(inputs)} = args"]
     for k, (name, arg) in enumerate(zip(outputs, signature.outputs, strict=True)):

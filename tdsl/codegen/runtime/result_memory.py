@@ -54,9 +54,7 @@ class _Lease(np.ndarray[Any, Any]):
     ) -> None:
         if is_finalizing():  # the functions of this module may be gone
             return
-        if (
-            isinstance(self.base, _Block) and count_references(self.base) == 2
-        ):  # self.base and the argument
+        if isinstance(self.base, _Block) and count_references(self.base) == 2:  # self.base and the argument
             _return_to_pool(self.base)
 
 

@@ -19,9 +19,7 @@ def index_by_slot(s: Stmt, rings: Collection[str], slot: Expr) -> Stmt:
         lambda part: index_by_slot(part, rings, slot),
     )
     match s:
-        case Store(buffer, index) | Prefetch(buffer, index) | CopyTile(buffer, index) if (
-            buffer in rings
-        ):
+        case Store(buffer, index) | Prefetch(buffer, index) | CopyTile(buffer, index) if buffer in rings:
             return rebuilt(s, index=(slot, *index))
         case Invoke(_, operands):
             moved = (

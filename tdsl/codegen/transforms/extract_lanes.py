@@ -62,9 +62,7 @@ def extract_lanes(e: Expr, first: int, count: int) -> Expr:
 
 def lane_statement(s: Stmt, n: int) -> Stmt:
     """A statement of vector code for its n-th lane alone."""
-    return map_parts(
-        map_exprs(s, lambda e: extract_lane(e, n)), lambda part: lane_statement(part, n)
-    )
+    return map_parts(map_exprs(s, lambda e: extract_lane(e, n)), lambda part: lane_statement(part, n))
 
 
 def lane_store(s: Store, n: int) -> Store:

@@ -95,9 +95,7 @@ def _tile_accumulator(memory: Sequence[Alloc], parts: Sequence[Stmt]) -> str | N
     written = {name for x in parts for name in outputs_of(x)}
     for a in memory:
         mmas = [x for x in parts if a.name in outputs_of(x)]
-        alone = all(
-            outputs_of(x) == {a.name} and not (inputs_of(x) - {a.name}) & written for x in mmas
-        )
+        alone = all(outputs_of(x) == {a.name} and not (inputs_of(x) - {a.name}) & written for x in mmas)
         if alone and any(map(is_asynchronous, mmas)):
             return a.name
     return None

@@ -73,9 +73,7 @@ def privatize(
 
 def uses(body: Stmt, name: str) -> bool:
     """True if a statement reads or writes the buffer `name`."""
-    return name in stored_in(body) or any(
-        name in loads_of(e) for s in walk(body) for e in exprs_of(s)
-    )
+    return name in stored_in(body) or any(name in loads_of(e) for s in walk(body) for e in exprs_of(s))
 
 
 @frozen
@@ -164,9 +162,7 @@ class _AxisPrivatizer:
             raise _NotPrivate
         return terms[0] if terms else None
 
-    def private_index(
-        self, index: tuple[Expr, ...], digit: _Digit, ctx: _Context
-    ) -> tuple[Expr, ...]:
+    def private_index(self, index: tuple[Expr, ...], digit: _Digit, ctx: _Context) -> tuple[Expr, ...]:
         """The index of the same element in the private memory of its thread."""
         e, step = index[digit.dim], digit.step
         whole = step * self.count
@@ -177,9 +173,7 @@ class _AxisPrivatizer:
         beyond = e.stride * (e.lanes - 1) if isinstance(e, Ramp) else 0
         if least is None or most is None or least < 0 or not 0 <= beyond < step - most:
             raise _NotPrivate
-        of_high = (
-            AffineSum(high, total.constant - total.constant % whole).divided(whole).times(step)
-        )
+        of_high = AffineSum(high, total.constant - total.constant % whole).divided(whole).times(step)
         private = as_expr(of_high.plus(low))
         if isinstance(e, Ramp):
             private = replace(e, base=private)

@@ -109,9 +109,7 @@ def specialize_warps(body: Stmt, producers: list[Producer], fresh: FreshNames) -
     count = prod(extents[x] for x in used_axes)
     unit = prod(extents[x] for x in used_axes if x < axis)
     if count % _WARP or (unit < _WARP and _WARP % unit):
-        raise _error(
-            p, f"{count} threads are no whole warps", f"bind a multiple of {_WARP} threads"
-        )
+        raise _error(p, f"{count} threads are no whole warps", f"bind a multiple of {_WARP} threads")
     more = max(1, _WARP // unit)
     if axis not in used_axes:
         name = fresh.name(f"using_{axis[-1]}")
@@ -125,9 +123,7 @@ def specialize_warps(body: Stmt, producers: list[Producer], fresh: FreshNames) -
     return whole
 
 
-def _producer_code(
-    copy_loop: Stmt, axis: str, extents: dict[str, int], more: int, fresh: FreshNames
-) -> Stmt:
+def _producer_code(copy_loop: Stmt, axis: str, extents: dict[str, int], more: int, fresh: FreshNames) -> Stmt:
     """`copy_loop` run by thread `extents[axis]` of `axis`, 0 of the others; `more` threads are added."""
     loops = []
     tests: list[Expr] = []
@@ -138,9 +134,7 @@ def _producer_code(
             loops.append((name, x, extents[x] + (more if x == axis else 0)))
             tests.append(Binary("eq", Var(name), first))
     body: Stmt = If(conjunction(tests), copy_loop)
-    return functools.reduce(
-        lambda s, loop: For(loop[0], ZERO, const(loop[2]), loop[1], s), loops, body
-    )
+    return functools.reduce(lambda s, loop: For(loop[0], ZERO, const(loop[2]), loop[1], s), loops, body)
 
 
 def multicast_share(s: CopyTile, cluster: For | None, lets: Sequence[Let]) -> CopyTile:

@@ -100,11 +100,7 @@ class VectorLanes:
         match e:
             case Binary("floordiv" | "mod" as op, x, Const(k)) if k > 0 and k % self.count == 0:
                 inner = self.memo[x]
-                if (
-                    isinstance(inner, Ramp)
-                    and inner.stride == 1
-                    and self.is_aligned(as_sum(inner.base))
-                ):
+                if isinstance(inner, Ramp) and inner.stride == 1 and self.is_aligned(as_sum(inner.base)):
                     first = simplify(Binary(op, inner.base, const(int(k))), self.facts)
                     return first if op == "floordiv" else Ramp(first, 1, self.count)
             case Binary("lt" | "le" | "gt" | "ge" as op, x, y) if dtype_of(x) == i64:
@@ -113,12 +109,8 @@ class VectorLanes:
                     sign = -1 if op in ("gt", "ge") else 1
                     # for all lanes alike: base + lane <= 0 if base <= 1 - count, base - lane if base <= 0
                     start = int(op in ("lt", "gt")) - (sign * difference.stride == 1)
-                    if self.is_aligned(
-                        as_sum(difference.base).times(sign).plus(AffineSum({}, start))
-                    ):
-                        return Binary(
-                            op, extract_lane(self.memo[x], 0), extract_lane(self.memo[y], 0)
-                        )
+                    if self.is_aligned(as_sum(difference.base).times(sign).plus(AffineSum({}, start))):
+                        return Binary(op, extract_lane(self.memo[x], 0), extract_lane(self.memo[y], 0))
             case _:
                 pass
         return None
@@ -195,10 +187,7 @@ class VectorLanes:
         """True if the mask certainly holds in the first or the last lane."""
         last = add(self.lo, const(self.count - 1))
         return any(
-            all(
-                simplify(substitute(c, {self.name: lane}), self.facts) == TRUE
-                for c in self.conditions
-            )
+            all(simplify(substitute(c, {self.name: lane}), self.facts) == TRUE for c in self.conditions)
             for lane in (self.lo, last)
         )
 

@@ -53,9 +53,7 @@ class Dot:
         return self.contiguous or self.terms
 
 
-def _tile(
-    name: str, contiguous: int, left: DType, right: DType, total: DType, intrinsic: str
-) -> Dot:
+def _tile(name: str, contiguous: int, left: DType, right: DType, total: DType, intrinsic: str) -> Dot:
     feature = f"amx-{'bf16' if total.is_float else 'int8'}"
     return Dot(
         f"tile_{name}", feature, 16, 16 * contiguous, left, right, total, f"llvm.x86.{intrinsic}",

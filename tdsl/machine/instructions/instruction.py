@@ -188,9 +188,7 @@ def instruction(
     return instr
 
 
-def _layouts(
-    instr: Instruction, rules: Mapping[str, Callable[..., Any]]
-) -> tuple[tuple[str, Layout], ...]:
+def _layouts(instr: Instruction, rules: Mapping[str, Callable[..., Any]]) -> tuple[tuple[str, Layout], ...]:
     shapes = _shapes_of(instr, rules, "fragments")
     layouts = []
     for operand, rule in sorted(rules.items()):
@@ -217,9 +215,7 @@ def _points(
     )
 
 
-def _shapes_of(
-    instr: Instruction, rules: Mapping[str, object], what: str
-) -> dict[str, tuple[int, ...]]:
+def _shapes_of(instr: Instruction, rules: Mapping[str, object], what: str) -> dict[str, tuple[int, ...]]:
     shapes = dict(zip(instr.operands(), instr.shapes(), strict=True))
     unknown = sorted(rules.keys() - shapes.keys())
     if unknown:

@@ -103,9 +103,7 @@ class Layout:
                 copies += [(d.weight, d.radix)] if d.in_lane else []
                 continue
             shape[axis] = max(shape[axis], d.step * d.radix)
-            digits.append(
-                replace(d, axis=axis) if d.in_lane else replace(d, axis=axis, weight=weight)
-            )
+            digits.append(replace(d, axis=axis) if d.in_lane else replace(d, axis=axis, weight=weight))
             weight *= 1 if d.in_lane else d.radix
         return Layout(tuple(shape), self.threads, tuple(digits), tuple(copies))
 

@@ -50,9 +50,7 @@ class Mma:
     @property
     def name(self) -> str:
         """The name of the instruction."""
-        return (
-            f"mma_m16n8k{self.terms}_{self.kind or self.left.name}_{self.kind or self.right.name}"
-        )
+        return f"mma_m16n8k{self.terms}_{self.kind or self.left.name}_{self.kind or self.right.name}"
 
 
 MMAS = (
@@ -176,9 +174,7 @@ def _product_text(row: Mma) -> str:
     if row.kind == "tf32":
         lines.append("  unsigned z[6];")
         for n, x in enumerate(inputs):
-            lines.append(
-                f'  asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(z[{n}]) : "f"(__uint_as_float({x})));'
-            )
+            lines.append(f'  asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(z[{n}]) : "f"(__uint_as_float({x})));')
         inputs = [f"z[{n}]" for n in range(6)]
     sums = ", ".join(f'"+{constraint}"(acc[{n}])' for n in range(4))
     input_constraints = ", ".join(f'"r"({x})' for x in inputs)

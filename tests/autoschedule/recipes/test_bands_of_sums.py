@@ -49,9 +49,7 @@ def test_a_sum_keeps_what_it_reads_by_bands(rng):
     plan = td.recipes.bands(s["out"], machine=WIDE)
     assert (plan.row, plan.parallel) == ("i", "i")
     assert plan.rows <= 128
-    a, b, d = (
-        rng.standard_normal(x, dtype=np.float32) for x in ((1, 256, 64), (1, 64, 512), (1, 512, 64))
-    )
+    a, b, d = (rng.standard_normal(x, dtype=np.float32) for x in ((1, 256, 64), (1, 64, 512), (1, 512, 64)))
     np.testing.assert_allclose(td.compile(s)(a, b, d), a @ b @ d, rtol=1e-3, atol=1e-3)
 
 
@@ -65,6 +63,4 @@ def test_weights_divided_before_the_sum(rng):
     q, key, v = (rng.standard_normal((1, 300, 16), dtype=np.float32) / 4 for _ in range(3))
     p = np.exp(q @ key.transpose(0, 2, 1).astype(np.float64))
     want = p / p.sum(-1, keepdims=True) @ v
-    np.testing.assert_allclose(
-        td.compile(weighted())(q=q, key=key, v=v), want, rtol=1e-4, atol=1e-5
-    )
+    np.testing.assert_allclose(td.compile(weighted())(q=q, key=key, v=v), want, rtol=1e-4, atol=1e-5)

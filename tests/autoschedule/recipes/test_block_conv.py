@@ -65,8 +65,7 @@ def meaning(name, a, w, bias=None):
 
 def agrees(name, s: td.Schedule, rng) -> None:
     arrays = {
-        t.name: rng.integers(-2, 3, [e.value for e in t.shape]).astype(np.float32)
-        for t in s.program.inputs
+        t.name: rng.integers(-2, 3, [e.value for e in t.shape]).astype(np.float32) for t in s.program.inputs
     }
     got = td.emulate(td.compile(s, target="cuda"))(**arrays)
     np.testing.assert_array_equal(got, meaning(name, **arrays))

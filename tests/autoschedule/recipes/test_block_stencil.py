@@ -52,8 +52,7 @@ PROGRAMS = {"blur": blur, "heat": heat, "filter": filtered, "sharpen": sharpened
 
 def agrees(s: td.Schedule, rng) -> None:
     arrays = {
-        t.name: rng.integers(-3, 4, [e.value for e in t.shape]).astype(np.float32)
-        for t in s.program.inputs
+        t.name: rng.integers(-3, 4, [e.value for e in t.shape]).astype(np.float32) for t in s.program.inputs
     }
     got = td.emulate(td.compile(s, target="cuda"))(**arrays)
     (want,) = interpret(s.program, arrays)
@@ -84,9 +83,7 @@ def test_a_pipeline_is_one_kernel_and_passes_nothing_through_global_memory():
     (launch,) = launches_of(kernel).launches
     assert launch.grid == (4, 16, 1) and launch.shared < 48 << 10
     assert barriers(kernel) == 3
-    assert (
-        max(conflicts(kernel)) <= 2
-    )  # at the ends of lines, which are as long as the tile and its halo
+    assert max(conflicts(kernel)) <= 2  # at the ends of lines, which are as long as the tile and its halo
 
 
 def test_choices_replace_what_is_chosen(rng):

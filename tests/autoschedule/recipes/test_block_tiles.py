@@ -31,8 +31,7 @@ def channels_last(batch, filters, channels, rows, columns):
 
 def agrees(s, rng):
     given = {
-        t.name: rng.integers(-3, 4, [e.value for e in t.shape]).astype(np.float32)
-        for t in s.program.inputs
+        t.name: rng.integers(-3, 4, [e.value for e in t.shape]).astype(np.float32) for t in s.program.inputs
     }
     got = td.emulate(td.compile(s, target="cuda"))(**given)
     (want,) = interpret(s.program, given)

@@ -55,9 +55,7 @@ def test_elements_at_any_size(rng, shape, vector):
     agrees(s, a=whole(rng, *shape))
 
 
-@pytest.mark.parametrize(
-    "m, n, vector", [(7, 64, 4), (7, 66, 2), (7, 67, 1), (8, 67, 4), (4, 3, 4)]
-)
+@pytest.mark.parametrize("m, n, vector", [(7, 64, 4), (7, 66, 2), (7, 67, 1), (8, 67, 4), (4, 3, 4)])
 def test_elements_are_as_wide_as_the_extents_allow(m, n, vector):
     f = scaled((m, n))
     assert td.recipes.elements(td.Schedule(f)[f]) == Elements(256, vector)
@@ -66,8 +64,7 @@ def test_elements_are_as_wide_as_the_extents_allow(m, n, vector):
 def layered(shape):
     """What all points are made of, beside that of a row and that of a column."""
     a, rows, columns = (
-        td.Tensor(n, s, td.f16)
-        for n, s in (("a", shape), ("rows", shape[:1]), ("columns", shape[-1:]))
+        td.Tensor(n, s, td.f16) for n, s in (("a", shape), ("rows", shape[:1]), ("columns", shape[-1:]))
     )
     f = td.Func("f")
     at = (i, j, k)[: len(shape)]
@@ -75,9 +72,7 @@ def layered(shape):
     return f
 
 
-@pytest.mark.parametrize(
-    "shape", [(16, 3), (40, 33), (6, 8, 5), (70, 8, 3), (3, 4, 66), (5, 40, 1)]
-)
+@pytest.mark.parametrize("shape", [(16, 3), (40, 33), (6, 8, 5), (70, 8, 3), (3, 4, 66), (5, 40, 1)])
 def test_rows_that_follow_each_other_are_read_as_one(rng, shape):
     f = layered(shape)
     s = td.Schedule(f)

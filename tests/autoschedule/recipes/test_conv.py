@@ -124,9 +124,7 @@ def test_groups(rng):
         td.Tensor("w", ("G", 3, 3, "C", "F"), td.f32),
     )
     around, out = td.pad(x), td.Func("out")
-    out[n, i, j, g, f] = td.sum(
-        around[n, i + r - 1, j + s - 1, g, c] * w[g, r, s, c, f], axis=(r, s, c)
-    )
+    out[n, i, j, g, f] = td.sum(around[n, i + r - 1, j + s - 1, g, c] * w[g, r, s, c, f], axis=(r, s, c))
     run = planned(out.with_shape("N", "H", "W", "G", "F"))
     a, b = small(rng, 1, 5, 8, 3, 4), small(rng, 3, 3, 3, 4, 18)
     want = np.stack([expected_last(a[..., q, :], b[q]) for q in range(3)], axis=3)

@@ -41,9 +41,7 @@ def test_a_convolution_by_warpgroups(rng, case):
     s = td.Schedule(result)
     assert td.recipes.tensor_core_matmul(s[sums], **GROUPS).instruction.startswith("wgmma")
     given, want = case.arrays(rng)
-    np.testing.assert_array_equal(
-        td.emulate(td.compile(s, target="cuda"))(*given), want, strict=True
-    )
+    np.testing.assert_array_equal(td.emulate(td.compile(s, target="cuda"))(*given), want, strict=True)
 
 
 def fetched(case, **choices):
@@ -98,9 +96,7 @@ def test_a_sum_over_two_ranges_with_batches(rng):
     c[b, i, j] = td.sum(wide, axis=(k, m))
     s = td.Schedule(c)
     td.recipes.tensor_core_matmul(s[c], **SMALL)
-    one, two = (
-        rng.integers(-3, 4, s_).astype(np.float16) for s_ in ((2, 40, 3, 16), (2, 3, 16, 24))
-    )
+    one, two = (rng.integers(-3, 4, s_).astype(np.float16) for s_ in ((2, 40, 3, 16), (2, 3, 16, 24)))
     want = np.einsum("bimk,bmkj->bij", one.astype(np.float32), two.astype(np.float32))
     np.testing.assert_array_equal(td.emulate(td.compile(s, target="cuda:sm_80"))(one, two), want)
 

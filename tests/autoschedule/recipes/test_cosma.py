@@ -22,12 +22,8 @@ def multiplies(s: Any, rng: np.random.Generator, m: int = 21, n: int = 17, k: in
     return p
 
 
-@pytest.mark.parametrize(
-    "ranks, memory", [(1, None), (4, None), (7, None), (12, None), (8, 500), (8, 330)]
-)
-def test_cosma_multiplies_within_its_memory(
-    ranks: int, memory: int | None, rng: np.random.Generator
-) -> None:
+@pytest.mark.parametrize("ranks, memory", [(1, None), (4, None), (7, None), (12, None), (8, 500), (8, 330)])
+def test_cosma_multiplies_within_its_memory(ranks: int, memory: int | None, rng: np.random.Generator) -> None:
     s = matmul.schedule(M=21, N=17, K=30)
     grid = td.recipes.cosma(s["C"], ranks, memory)
     assert ranks < 2 * grid.size <= 2 * ranks
@@ -37,9 +33,7 @@ def test_cosma_multiplies_within_its_memory(
 
 
 @pytest.mark.parametrize("ranks, memory", [(1, None), (4, None), (12, None), (8, 400)])
-def test_carma_multiplies_within_its_memory(
-    ranks: int, memory: int | None, rng: np.random.Generator
-) -> None:
+def test_carma_multiplies_within_its_memory(ranks: int, memory: int | None, rng: np.random.Generator) -> None:
     s = matmul.schedule(M=21, N=17, K=30)
     assert td.recipes.carma(s["C"], ranks, memory).size == 2 ** (ranks.bit_length() - 1)
     p = multiplies(s, rng)

@@ -30,9 +30,7 @@ def program(text, arrays):
 
 
 @pytest.mark.parametrize("i, j, k, r", SHAPES)
-@pytest.mark.parametrize(
-    "text", ["ijk,jr,kr->ir", "ijk,ir,kr->jr", "ijk,ir,jr->kr", "ijk,jr,kr->ri"]
-)
+@pytest.mark.parametrize("text", ["ijk,jr,kr->ir", "ijk,ir,kr->jr", "ijk,ir,jr->kr", "ijk,jr,kr->ri"])
 def test_matricised_tensor_times_khatri_rao(rng, text, i, j, k, r):
     arrays = operands(rng, text, i=i, j=j, k=k, r=r)
     func, given = program(text, arrays)
@@ -70,9 +68,7 @@ def test_rows_from_memory_are_prefetched(rng, k, fused):
     out[i, j, r] = td.maximum(product[i, j, r], 0)
     small = tuple(MemoryLevel(name, 1 << 10) for name in ("L1", "L2", "L3"))
     schedule = td.Schedule(out if fused else product)
-    tiles = td.recipes.matmul(
-        schedule["out" if fused else "einsum"], machine=replace(WIDE, levels=small)
-    )
+    tiles = td.recipes.matmul(schedule["out" if fused else "einsum"], machine=replace(WIDE, levels=small))
     assert tiles.fetch == 16
     run = td.compile(schedule)
     a, b = operands(rng, "ijk,kr", i=3, j=21, k=k, r=20)

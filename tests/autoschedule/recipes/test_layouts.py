@@ -50,9 +50,7 @@ def lacking(s: td.Schedule, turned: bool) -> int:
         ("rc -> c r", "rc -> r/3 c/1"), ("rc -> r/2 c/3", "rc -> r/3 c/2"), ("rc -> r/1 c/4", "rc -> c r/5"),
     ],
 )  # fmt: skip
-def test_each_element_moves_once_to_each_rank_that_lacks_it(
-    source: str, target: str, turned: bool
-) -> None:
+def test_each_element_moves_once_to_each_rank_that_lacks_it(source: str, target: str, turned: bool) -> None:
     s, x = changed(source, target, td.Grid(x=2, y=3), (12, 18), turned)
     out, counted = td.compile(s, target="python").simulate(x, count=True)
     np.testing.assert_array_equal(out, x.T if turned else x)

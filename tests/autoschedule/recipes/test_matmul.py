@@ -64,9 +64,7 @@ def test_transposed_operands(rng, a_turned, b_turned):
 def test_every_choice_computes_the_same(rng, panel, terms, parallel):
     a, b = operands(rng, 43, 50, 45)
     choices = {"panel": panel, "terms": terms, "parallel": parallel}
-    f = compiled(
-        product(), band=12 if parallel == "i" else 0, rows=2, vectors=2, lanes=16, **choices
-    )
+    f = compiled(product(), band=12 if parallel == "i" else 0, rows=2, vectors=2, lanes=16, **choices)
     np.testing.assert_array_equal(f(a, b), a @ b)
 
 

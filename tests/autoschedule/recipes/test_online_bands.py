@@ -18,9 +18,7 @@ def test_bands_over_tiles_give_attention(sizes: tuple[int, ...], mask: bool) -> 
     s = td.Schedule(attention(*sizes, mask=mask))
     assert td.recipes.online_bands(s["out_sum"]) is not None
     rng = np.random.default_rng(0)
-    q, k, v = (
-        rng.standard_normal((batches, n, depth)).astype(np.float32) for n in (rows, terms, terms)
-    )
+    q, k, v = (rng.standard_normal((batches, n, depth)).astype(np.float32) for n in (rows, terms, terms))
     z = np.einsum("bid,bjd->bij", q, k)
     z = np.where(np.arange(terms) <= np.arange(rows)[:, None], z, -np.inf) if mask else z
     z = np.exp(z - z.max(-1, keepdims=True))
@@ -48,9 +46,7 @@ def test_results_with_readers_are_computed_in_the_same_bands() -> None:
     z = (given[0] @ given[1].T).astype(np.float64)
     w = np.exp(z - z.max(1, keepdims=True))
     results = td.compile(s)(*given)
-    np.testing.assert_allclose(
-        results[0], w @ given[2] / w.sum(1, keepdims=True), rtol=1e-3, atol=1e-5
-    )
+    np.testing.assert_allclose(results[0], w @ given[2] / w.sum(1, keepdims=True), rtol=1e-3, atol=1e-5)
     np.testing.assert_allclose(results[1], np.log(w.sum(1)) + z.max(1), rtol=1e-4)
     np.testing.assert_array_equal(results[2], z.argmax(1))
     prediction = s.prediction()
@@ -103,6 +99,4 @@ def test_scores_with_other_readers_are_computed_before(more: str) -> None:
     np.testing.assert_allclose(
         results[0], np.exp(z - z.max(1, keepdims=True)) @ given[2], rtol=1e-3, atol=1e-4
     )
-    np.testing.assert_allclose(
-        results[1], z * 2 if more == "rows" else z.sum(0), rtol=1e-3, atol=1e-3
-    )
+    np.testing.assert_allclose(results[1], z * 2 if more == "rows" else z.sum(0), rtol=1e-3, atol=1e-3)

@@ -42,9 +42,7 @@ def test_blocks_of_rows_give_attention(name: str) -> None:
     assert td.recipes.online_blocks(s["out_sum"], **choices) is not None
     batches, rows, terms, depth = sizes
     rng = np.random.default_rng(0)
-    q, k, v = (
-        rng.standard_normal((batches, n, depth)).astype(np.float32) for n in (rows, terms, terms)
-    )
+    q, k, v = (rng.standard_normal((batches, n, depth)).astype(np.float32) for n in (rows, terms, terms))
     z = np.einsum("bid,bjd->bij", q, k)
     z = np.where(np.arange(terms) <= np.arange(rows)[:, None], z, -np.inf) if mask else z
     z = np.exp(z - z.max(-1, keepdims=True))

@@ -79,9 +79,7 @@ def laid_out(order: str, heads: int = 1, depth: int = 32, terms: int = 64) -> td
     return out
 
 
-@pytest.mark.parametrize(
-    "order, heads, depth", [("bhid", 2, 32), ("bihd", 1, 128), ("bhdi", 1, 32)]
-)
+@pytest.mark.parametrize("order, heads, depth", [("bhid", 2, 32), ("bihd", 1, 128), ("bhdi", 1, 32)])
 def test_operands_may_lie_in_any_order(order: str, heads: int, depth: int) -> None:
     out = laid_out(order, heads, depth)
     s = scheduled(out, terms=64)
@@ -108,9 +106,7 @@ def chosen(*sizes: int, arch: str = "sm_90a", **choices: Any) -> OnlineTensorCor
 
 
 def test_warpgroups_are_used_where_they_fill_a_gpu_that_has_them() -> None:
-    assert chosen(16, 8192, 8192, 128) == OnlineTensorCores(
-        128, 64, 128, 128, 2, held=False, hopper=True
-    )
+    assert chosen(16, 8192, 8192, 128) == OnlineTensorCores(128, 64, 128, 128, 2, held=False, hopper=True)
     assert chosen(16, 8192, 8192, 256) == OnlineTensorCores(
         128, 64, 64, 64, 2, held=False, hopper=True, early=True
     )

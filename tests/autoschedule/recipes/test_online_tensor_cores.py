@@ -21,9 +21,7 @@ def attention(
     """softmax(q k' / 8) v for each batch, with weights rounded to the type of the operands."""
     q = td.Tensor("q", (batches, rows, depth), dtype)
     k, v = (td.Tensor(n, (batches, terms, depth), dtype) for n in "kv")
-    raw, score, top, p, total, out = (
-        td.Func(n) for n in ("raw", "score", "top", "p", "total", "out")
-    )
+    raw, score, top, p, total, out = (td.Func(n) for n in ("raw", "score", "top", "p", "total", "out"))
     raw[b, i, j] = td.sum(td.cast(q[b, i, d], td.f32) * td.cast(k[b, j, d], td.f32), axis=d)
     scaled = raw[b, i, j] / 8
     score[b, i, j] = td.where(j <= i, scaled, -np.inf) if mask else scaled
@@ -98,9 +96,7 @@ def test_fully_masked_tiles_are_skipped() -> None:
 
 def test_a_window_begins_with_the_first_tile_that_it_needs() -> None:
     q, k, v = (td.Tensor(n, (128, 16), td.f16) for n in "qkv")
-    raw, score, top, p, total, out = (
-        td.Func(n) for n in ("raw", "score", "top", "p", "total", "out")
-    )
+    raw, score, top, p, total, out = (td.Func(n) for n in ("raw", "score", "top", "p", "total", "out"))
     raw[i, j] = td.sum(td.cast(q[i, d], td.f32) * td.cast(k[j, d], td.f32), axis=d)
     score[i, j] = td.where((j <= i) & (j > i - 20), raw[i, j] / 8, -np.inf)
     top[i] = td.max(score[i, j], axis=j)

@@ -109,9 +109,7 @@ def test_argmax_is_the_first_of_equal_values(rng, shape, kind, axis, dtype):
 def test_the_first_nan_is_the_largest_and_the_smallest(rng, kind, axis):
     x = rng.standard_normal((150, 139), dtype=np.float32)
     x[3, [2, 90]], x[[7, 140], 5], x[9], x[:, 11] = np.nan, np.nan, -np.inf, np.inf
-    np.testing.assert_array_equal(
-        td.compile(arg(kind, axis, td.f32))(x), getattr(np, kind)(x, axis)
-    )
+    np.testing.assert_array_equal(td.compile(arg(kind, axis, td.f32))(x), getattr(np, kind)(x, axis))
 
 
 def top(count):

@@ -132,9 +132,7 @@ def tight_grids(m: int, n: int, k: int) -> dict[int, tuple[int, int, int]]:
     halves = [2**e for e in range(13)]
     for grid in ((a, b, c) for a in halves for b in halves for c in halves):
         ranks = math.prod(grid)
-        if 4 <= ranks <= 4096 and Strategy(grid).received(m, n, k) <= 1.0001 * product_bound(
-            m, n, k, ranks
-        ):
+        if 4 <= ranks <= 4096 and Strategy(grid).received(m, n, k) <= 1.0001 * product_bound(m, n, k, ranks):
             grids[ranks] = grid
     return grids
 

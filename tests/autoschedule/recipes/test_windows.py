@@ -23,16 +23,12 @@ def by_channel(layout, window=(3, 3), step=1, dilation=1, mode="constant"):
     w = td.Tensor("w", ("C", *window) if layout is FIRST else (*window, "C"), td.f32)
     sides = [dilation * (size // 2) for size in window]
     around, out = td.pad(x, mode=mode), td.Func("out")
-    p, q = (
-        step * v + dilation * k - side for v, k, side in zip((i, j), (r, s), sides, strict=True)
-    )
+    p, q = (step * v + dilation * k - side for v, k, side in zip((i, j), (r, s), sides, strict=True))
     if layout is FIRST:
         out[n, c, i, j] = td.sum(around[n, c, p, q] * w[c, r, s], axis=(r, s))
     else:
         out[n, i, j, c] = td.sum(around[n, p, q, c] * w[r, s, c], axis=(r, s))
-    shape = [
-        (x.shape[k] - 1) // step + 1 if name in "HW" else name for k, name in enumerate(layout)
-    ]
+    shape = [(x.shape[k] - 1) // step + 1 if name in "HW" else name for k, name in enumerate(layout)]
     return out.with_shape(*shape)
 
 
@@ -51,9 +47,7 @@ def expected(x, w, layout, step=1, dilation=1, mode="constant"):
 def arrays(rng, layout, sizes, window=(3, 3)):
     """An image of (N, C, H, W) and weights in a layout."""
     x, w = small(rng, *sizes), small(rng, sizes[1], *window)
-    return (
-        (x, w) if layout is FIRST else (x.transpose(0, 2, 3, 1).copy(), w.transpose(1, 2, 0).copy())
-    )
+    return (x, w) if layout is FIRST else (x.transpose(0, 2, 3, 1).copy(), w.transpose(1, 2, 0).copy())
 
 
 def planned(func, **sizes):
@@ -67,9 +61,7 @@ layouts = pytest.mark.parametrize("layout", [FIRST, LAST], ids=["first", "last"]
 
 
 @layouts
-@pytest.mark.parametrize(
-    "sizes", [(1, 5, 7, 9), (2, 17, 6, 24), (1, 33, 4, 56), (1, 1, 1, 1)], ids=str
-)
+@pytest.mark.parametrize("sizes", [(1, 5, 7, 9), (2, 17, 6, 24), (1, 33, 4, 56), (1, 1, 1, 1)], ids=str)
 @pytest.mark.parametrize("step, dilation", [(1, 1), (2, 1), (1, 2), (3, 2)])
 def test_each_channel_alone(rng, layout, sizes, step, dilation):
     x, w = arrays(rng, layout, sizes)

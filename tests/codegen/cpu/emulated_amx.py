@@ -142,11 +142,7 @@ def _product(name: str) -> str:
 def emulated(text: str) -> str:
     """The IR text of a kernel with AMX as calls of functions that stand beside it."""
     used = {m[1] for m in INTRINSIC.finditer(text)}
-    kept = [
-        line
-        for line in text.splitlines()
-        if not (line.startswith("declare") and INTRINSIC.search(line))
-    ]
+    kept = [line for line in text.splitlines() if not (line.startswith("declare") and INTRINSIC.search(line))]
     instances = [REGISTERS]
     for name in sorted(used):
         match name:

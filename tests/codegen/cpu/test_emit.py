@@ -91,9 +91,7 @@ def test_constant_extents(extent: int) -> None:
 def test_scalar_arguments(t: Any) -> None:
     stores: list[Stmt] = [Store("y", (const(0),), Param("p", t))]
     loop = For("i", const(1), const(3), "parallel", Store("y", (i,), Param("p", t)))
-    kernel = Kernel(
-        "scalar", (ScalarParam("p", t), dense("y", t, 4, written=True)), Block((*stores, loop))
-    )
+    kernel = Kernel("scalar", (ScalarParam("p", t), dense("y", t, 4, written=True)), Block((*stores, loop)))
     y = np.zeros(4, t.numpy)
     assert run(kernel, t.numpy.type(1), y) == 0
     assert (y == t.numpy.type(1)).all()
@@ -116,9 +114,7 @@ def test_memory_of_a_kernel(scope: str, kind: str) -> None:
 def test_memory_of_a_size_known_at_run_time(strides: tuple[int, ...]) -> None:
     shape = (n, const(3), add(n, 1))
     cell = (i, const(2), add(j, 1))
-    fill = For(
-        "i", const(0), n, "parallel", For("j", const(0), n, "serial", Store("t", cell, add(i, j)))
-    )
+    fill = For("i", const(0), n, "parallel", For("j", const(0), n, "serial", Store("t", cell, add(i, j))))
     copy = For(
         "i",
         const(0),
@@ -161,9 +157,7 @@ def test_memory_is_given_back_on_every_way_out() -> None:
     addresses = [ctypes.cast(f, ctypes.c_void_p).value or 0 for f in functions]
     imports = dict(zip(("tdsl_malloc", "tdsl_free"), addresses, strict=True))
     loaded = jit.load(jit.emit_object(text, host()), ["leak"], imports)
-    entry = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p)(
-        loaded.address("leak")
-    )
+    entry = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p)(loaded.address("leak"))
     for size, status in ((5, 0), (3, 1), (0, 1)):
         frame = (ctypes.c_int64 * 9)(size)
         assert entry(ctypes.addressof(frame), 0) == status
@@ -180,9 +174,7 @@ def test_a_failed_check_stops_the_kernel_and_shows_values(kind: str) -> None:
         Message("print", ("not ", ""), ""),
         Message("require", ("x[", "] is ", ", ", ""), "here"),
     )
-    kernel = Kernel(
-        "checked", (dense("x", f32, 64), dense("y", f32, 64, written=True)), body, messages
-    )
+    kernel = Kernel("checked", (dense("x", f32, 64), dense("y", f32, 64, written=True)), body, messages)
     executable = CpuExecutable(kernel, emit(kernel, host()))
     x_data, y_data = np.arange(64, dtype=np.float32) % 50, np.zeros(64, np.float32)
     executable.run([x_data, y_data])
@@ -193,9 +185,7 @@ def test_a_failed_check_stops_the_kernel_and_shows_values(kind: str) -> None:
 
 
 def test_print(capfd: pytest.CaptureFixture[str]) -> None:
-    site = Print(
-        Binary("eq", Binary("mod", i, const(2)), const(1)), 0, (i, Cast(i, f32), Cast(i, u8))
-    )
+    site = Print(Binary("eq", Binary("mod", i, const(2)), const(1)), 0, (i, Cast(i, f32), Cast(i, u8)))
     body = For("i", const(-1), const(4), "serial", site)
     kernel = Kernel("show", (), body, (Message("print", ("", " ", " ", ""), ""),))
     assert run(kernel) == 0
@@ -309,9 +299,7 @@ def test_expressions_may_be_deep_and_shared() -> None:
         dense("y", i64, 4, written=True),
         dense("z", i64, 4, written=True),
     )
-    body = For(
-        "i", const(0), const(4), "serial", Block((Store("y", (i,), deep), Store("z", (i,), shared)))
-    )
+    body = For("i", const(0), const(4), "serial", Block((Store("y", (i,), deep), Store("z", (i,), shared))))
     x_data, y, z = np.arange(4), np.zeros(4, np.int64), np.zeros(4, np.int64)
     assert run(Kernel("deep", params, body), x_data, y, z) == 0
     assert (y == x_data + 3000).all()
@@ -373,9 +361,7 @@ def test_nested_parallel_loops_capture_what_they_use() -> None:
 
 
 def test_text_is_the_same_every_time_and_names_no_address() -> None:
-    body = For(
-        "i", const(0), n, "parallel", Store("y", (i,), Call("exp", (Load("y", (i,), f32),), f32))
-    )
+    body = For("i", const(0), n, "parallel", Store("y", (i,), Call("exp", (Load("y", (i,), f32),), f32)))
     kernel = Kernel("same", (BufferParam("y", f32, (n,), (1,), True), SizeParam("n")), body)
     text = emit(kernel, host())
     assert text == emit(kernel, host())
@@ -419,9 +405,7 @@ def test_what_was_loaded_is_loaded_again_after_loops_and_branches() -> None:
 
     loop = For("i", const(0), n, "serial", Block((keep(add(i, 1)), more)))
     arms = If(Binary("lt", first, const(9)), Block((more, keep(10))), Block((keep(11), more)))
-    body = Block(
-        (keep(0), loop, keep(12), arms, keep(13), If(Binary("gt", n, const(2)), more), keep(14))
-    )
+    body = Block((keep(0), loop, keep(12), arms, keep(13), If(Binary("gt", n, const(2)), more), keep(14)))
     params = (dense("x", i64, 2, written=True), dense("y", i64, 16, written=True), SizeParam("n"))
     for size in (0, 4, 9):
         agree(Kernel("again", params, body), np.ones(2, np.int64), np.zeros(16, np.int64), size)

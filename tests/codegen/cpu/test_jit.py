@@ -159,9 +159,7 @@ def test_refused_text_names_the_kernel_and_the_reason(text, reason):
 
 
 def test_missing_symbol_is_an_error_that_names_the_kernel():
-    text = (
-        "declare i64 @not_there()\ndefine i64 @k() {\n  %x = call i64 @not_there()\n  ret i64 %x\n}"
-    )
+    text = "declare i64 @not_there()\ndefine i64 @k() {\n  %x = call i64 @not_there()\n  ret i64 %x\n}"
     with pytest.raises(TargetError, match="cannot load the code of kernel 'blur'"):
         jit.load(jit.emit_object(text, host()), ["k"], name="blur")
     with pytest.raises(TargetError, match="other"):
@@ -186,9 +184,7 @@ def test_symbols_of_the_process_and_imports_are_resolved():
 
 
 def test_kernels_may_have_the_same_names():
-    first, second = (
-        jit.load(jit.emit_object(ANSWER.replace("42", n), host()), ["k"]) for n in ("1", "2")
-    )
+    first, second = (jit.load(jit.emit_object(ANSWER.replace("42", n), host()), ["k"]) for n in ("1", "2"))
     assert (call(first), call(second)) == (1, 2)
     del first
     assert call(second) == 2

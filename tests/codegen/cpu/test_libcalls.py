@@ -45,9 +45,7 @@ LANES = 8
 @pytest.mark.parametrize("t", [f8e4m3, f8e5m2, f16, bf16, f32, f64, i32, i64, u64, bool_], ids=str)
 def test_code_calls_only_what_every_process_has(t, name):
     exprs = list(values(t))
-    stores = (
-        Store(f"o{n}", (at(Binary("mul", i, const(LANES)), LANES),), e) for n, e in enumerate(exprs)
-    )
+    stores = (Store(f"o{n}", (at(Binary("mul", i, const(LANES)), LANES),), e) for n, e in enumerate(exprs))
     params = [dense(n, t, 64) for n in "xyz"]
     params += [dense(f"o{n}", e.dtype if isinstance(e, Cast | Call) else _type(e, t), 64, written=True)
                for n, e in enumerate(exprs)]  # fmt: skip

@@ -307,9 +307,7 @@ def test_vector_accesses_are_not_scalarised() -> None:
     mask = Binary("lt", index, wide(Size("n"), 16))
     x = Load("x", (index,), f32, mask)
     scalars = (ScalarParam("p", f32), SizeParam("n"))
-    axpy = Binary(
-        "add", Binary("mul", wide(Param("p", f32), 16), x), Load("y", (index,), f32, mask)
-    )
+    axpy = Binary("add", Binary("mul", wide(Param("p", f32), 16), x), Load("y", (index,), f32, mask))
     kernel = Kernel(
         "axpy",
         (dense("x", f32, 64), dense("y", f32, 64, written=True), *scalars),
@@ -363,9 +361,7 @@ def test_every_target_has_code_for_every_type(name: str) -> None:
         z = Call("sqrt", (y,), t) if t.is_float else Cast(Cast(y, f32), t)
         stores.append(Store(f"x_{t}", (lane,), z, streaming=True))
         stores.append(Store(f"x_{t}", (Cast(Load("x_i64", (lane,), i64), i64),), z))
-    kernel = Kernel(
-        "every", tuple(params), If(Binary("lt", Param("p", i64), const(3)), Block(tuple(stores)))
-    )
+    kernel = Kernel("every", tuple(params), If(Binary("lt", Param("p", i64), const(3)), Block(tuple(stores))))
     text = assembly(kernel, level(name))
     for library in ("truncsfhf", "extendhfsf", "truncdfhf", "truncsfbf", "extendhfdf"):
         assert library not in text

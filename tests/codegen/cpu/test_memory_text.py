@@ -25,9 +25,9 @@ class Memory:
         functions = {
             "test_malloc": ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_int64)(self._malloc),
             "test_free": ctypes.CFUNCTYPE(None, ctypes.c_void_p)(self._free),
-            "test_madvise": ctypes.CFUNCTYPE(
-                ctypes.c_int, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int
-            )(self._advise),
+            "test_madvise": ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int)(
+                self._advise
+            ),
         }
         self._functions = functions
         text = memory_text.allocator_text(platform)

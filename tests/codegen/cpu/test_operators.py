@@ -105,9 +105,7 @@ def test_a_constant_on_the_right(t: DType) -> None:
             for c in numbers
             if op != "pow" or 0 <= c < 64
         ]
-        values = [
-            lambda e, op=op, c=c, n=lanes: Binary(op, e, wide(Const(c, t), n)) for op, c in cases
-        ]
+        values = [lambda e, op=op, c=c, n=lanes: Binary(op, e, wide(Const(c, t), n)) for op, c in cases]
         for (op, c), result in zip(cases, pointwise([x], values, lanes), strict=True):
             expected = arithmetic.binary(op, x, np.full_like(x, c))
             same(result, expected, f"{op} by {c} of {t}")

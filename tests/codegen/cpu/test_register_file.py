@@ -174,10 +174,7 @@ def test_products_by_amx_are_right(rng, dot, turned):
     odd = [(165, 144, 321)] if turned == "nn" else []
     for m, n, terms in [(64, 32, 128), *odd]:
         a, b = small_numbers(rng, dot.left, m, terms), small_numbers(rng, dot.right, terms, n)
-        given = [
-            np.ascontiguousarray(x.T) if t == "t" else x
-            for t, x in zip(turned, (a, b), strict=True)
-        ]
+        given = [np.ascontiguousarray(x.T) if t == "t" else x for t, x in zip(turned, (a, b), strict=True)]
         got = run_emulated(f, *given, M=m, N=n, K=terms)
         np.testing.assert_array_equal(got, exact(dot, a, b))
         assert "tile_" in str(f.loops(M=m, N=n, K=terms))
@@ -191,9 +188,7 @@ def test_a_matrix_times_itself_by_amx(rng, turned):
     c[i, j] = td.sum(td.cast(left, td.f32) * td.cast(right, td.f32), axis=k)
     a = small_numbers(rng, td.bf16, 96, 64)
     f, wide = td.compile(c, target="cpu:amx"), a.astype(np.float32)
-    np.testing.assert_array_equal(
-        run_emulated(f, a, M=96, N=64), wide @ wide.T if turned else wide.T @ wide
-    )
+    np.testing.assert_array_equal(run_emulated(f, a, M=96, N=64), wide @ wide.T if turned else wide.T @ wide)
     assert "tile_bf16" in str(f.loops(M=96, N=64))
 
 
@@ -222,9 +217,7 @@ def test_an_epilogue_of_products_by_amx(rng, shape):
 @emulation
 def test_products_by_amx_in_bands_of_rows(rng):
     q, p, v, e = (*(td.Tensor(n, ("S", "D"), td.bf16) for n in "qpv"), td.vars("e"))
-    scores, most, weights, total, out = (
-        td.Func(n) for n in ("scores", "most", "weights", "total", "out")
-    )
+    scores, most, weights, total, out = (td.Func(n) for n in ("scores", "most", "weights", "total", "out"))
     scores[i, j] = td.sum(td.cast(q[i, k], td.f32) * td.cast(p[j, k], td.f32), axis=k)
     most[i] = td.max(scores[i, j], axis=j)
     weights[i, j] = td.cast(td.cast(scores[i, j] >= most[i] / 2, td.i32), td.bf16)
@@ -256,9 +249,7 @@ def test_functions_with_tiles_set_their_shapes_and_give_back_those_of_the_caller
     # for the function that threads call, not for the one that starts them
     assert len(re.findall(r"\bsttilecfg\b", asm)) == 1
     assert len(re.findall(r"\bldtilecfg\b", asm)) == 2
-    plain = str(
-        td.compile(sums_of(TILES[0]), target="cpu:avx512", M=256, N=256, K=256).source("asm")
-    )
+    plain = str(td.compile(sums_of(TILES[0]), target="cpu:avx512", M=256, N=256, K=256).source("asm"))
     assert "tilecfg" not in plain
 
 

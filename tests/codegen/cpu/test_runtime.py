@@ -82,9 +82,7 @@ def test_loops_take_turns_with_numpy(seen):
     assert seen["with_numpy"] == [[[1], 200.0**3]] * 10
 
 
-@pytest.mark.skipif(
-    sys.platform != "linux" or len(os.sched_getaffinity(0)) < 2, reason="no two cores"
-)
+@pytest.mark.skipif(sys.platform != "linux" or len(os.sched_getaffinity(0)) < 2, reason="no two cores")
 def test_a_worker_leaves_the_core_of_a_caller_and_may_come_back():
     shared = """
     define i32 @meet() {
@@ -99,11 +97,7 @@ def test_a_worker_leaves_the_core_of_a_caller_and_may_come_back():
       ret void
     }
     """
-    text = (
-        parallel_text.SELF_SCHEDULING
-        + parallel_text.pool(host().architecture, sys.platform)
-        + shared
-    )
+    text = parallel_text.SELF_SCHEDULING + parallel_text.pool(host().architecture, sys.platform) + shared
     code = jit.load(jit.emit_object(text, host()), ["meet", "apart"])
     meet = ctypes.CFUNCTYPE(ctypes.c_int)(code.address("meet"))
     work_on_other_core = ctypes.CFUNCTYPE(None)(code.address("apart"))

@@ -104,9 +104,7 @@ def statements(draw: st.DrawFn, names: tuple[str, ...] = ("n",), depth: int = 4)
             return Store(buffer, index, value(draw, names, lanes, 2), mask, atomic)
         case 2:
             lo = const(draw(st.integers(-1, 2)))
-            extent = draw(
-                st.sampled_from([const(0), const(1), const(2), Var(names[-1]), Size("n")])
-            )
+            extent = draw(st.sampled_from([const(0), const(1), const(2), Var(names[-1]), Size("n")]))
             bounded = Binary("min", extent, const(3))
             body = draw(statements((*names, name), depth - 1))
             return For(

@@ -61,9 +61,7 @@ def test_doubles_and_narrow_vectors_are_picked():
 
 
 def test_lanes_that_a_mask_leaves_out_are_zero():
-    kernel = lookup(
-        chosen(16, 0, 20), 21, 16, mask=Binary("lt", at(0, 16), Broadcast(const(5), 16))
-    )
+    kernel = lookup(chosen(16, 0, 20), 21, 16, mask=Binary("lt", at(0, 16), Broadcast(const(5), 16)))
     if "avx512f" in host().has:
         assert "vgather" not in assembly(kernel)
     agrees(kernel)

@@ -33,9 +33,7 @@ def test_any_element(rng, dtype):
     np.testing.assert_array_equal(turned(dtype, 8, 8)(a), a.T)
 
 
-@pytest.mark.parametrize(
-    "lanes, count", [(16, 16), (8, 4), (4, 8), (16, 5), (5, 16), (7, 7), (8, 32)]
-)
+@pytest.mark.parametrize("lanes, count", [(16, 16), (8, 4), (4, 8), (16, 5), (5, 16), (7, 7), (8, 32)])
 def test_blocks_of_any_sides_and_what_is_left_over(rng, lanes, count):
     a = rng.standard_normal((41, 53), dtype=np.float32)
     np.testing.assert_array_equal(turned(td.f32, lanes, count)(a), a.T)
@@ -133,9 +131,7 @@ def test_shuffles_are_of_powers_of_two_within_registers(level, register, dtype, 
     for lanes in (5, 17, 37):
         sides = (count, lanes) if copy is paired else (lanes, count)
         compiled = copy(dtype, *sides, target=f"cpu:{level}")
-        variant = compiled.variant(
-            compiled.specialisation(dict.fromkeys(compiled.signature.sizes, 80))
-        )
+        variant = compiled.variant(compiled.specialisation(dict.fromkeys(compiled.signature.sizes, 80)))
         text = text_of(make_kernel(variant), processor(variant.target.level))
         shuffles = re.findall(r"shufflevector <(\d+) x .*<(\d+) x i32> <", text)
         assert shuffles

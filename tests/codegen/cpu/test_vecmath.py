@@ -92,16 +92,12 @@ def test_code_of_inlined_functions_calls_nothing(level):
             if (fn, t.name, level) == ("pow", "f64", "sse2"):
                 continue  # needs a fused multiply-add
             text = ulp.function_text(fn, t, 4, target)
-            declared = [
-                line.partition("@")[2] for line in text.splitlines() if line.startswith("declare")
-            ]
+            declared = [line.partition("@")[2] for line in text.splitlines() if line.startswith("declare")]
             assert all(name.startswith("llvm.") for name in declared), (fn, t)
 
 
 def test_aarch64_code_is_vectors_without_calls():
-    code = jit.assembly(
-        ulp.function_text("exp", f32, 4, machine.level("aarch64")), machine.level("aarch64")
-    )
+    code = jit.assembly(ulp.function_text("exp", f32, 4, machine.level("aarch64")), machine.level("aarch64"))
     assert "fmla" in code
     assert "\tbl\t" not in code
 

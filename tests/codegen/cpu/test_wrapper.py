@@ -67,9 +67,7 @@ class Linked:
         self.method = MethodDef(b"k", self.code["k_call"], 0x80, None)
         pointer = ctypes.c_void_p
         new = ctypes.PYFUNCTYPE(ctypes.py_object, pointer, pointer, pointer)
-        self.fast = new(("PyCFunction_NewEx", ctypes.pythonapi))(
-            ctypes.addressof(self.method), None, None
-        )
+        self.fast = new(("PyCFunction_NewEx", ctypes.pythonapi))(ctypes.addressof(self.method), None, None)
 
     def __call__(self, *args):
         return self.fast(*args)
@@ -193,9 +191,7 @@ def test_outputs_must_be_disjoint_from_inputs_and_each_other():
     memory = f(100)
     for starts in itertools.product((0, 9, 10, 11, 20, 30), repeat=3):
         x, y, z = (memory[s : s + 10] for s in starts)
-        disjoint = all(
-            abs(starts[a] - starts[b]) >= 10 for a, b in itertools.combinations(range(3), 2)
-        )
+        disjoint = all(abs(starts[a] - starts[b]) >= 10 for a, b in itertools.combinations(range(3), 2))
         assert k(x, y, z) is disjoint, starts
     assert k(f(0), f(0), f(0)) is True
 
@@ -248,9 +244,7 @@ def test_the_axis_of_adjacent_elements_is_checked():
 def test_extents_that_are_expressions():
     half = Binary("floordiv", Binary("sub", R, const(3)), const(2))
     rest = Binary("mod", Binary("sub", R, const(10)), const(4))
-    top = Binary(
-        "max", Binary("min", Binary("mul", R, const(2)), const(9)), Binary("add", R, const(1))
-    )
+    top = Binary("max", Binary("min", Binary("mul", R, const(2)), const(9)), Binary("add", R, const(1)))
     out = buffer("y", f32, (half, rest, top), (None, None, 1), True)
     k = Linked(kernel(buffer("x", f32, (R,), (1,)), out, SizeParam("R")))
     for n in range(3, 14):

@@ -68,9 +68,7 @@ def conflicts(kernel: Kernel) -> list[int]:
     """
     ways = []
     for launch in launches_of(kernel).launches:
-        shared = {
-            s.name: s for s in walk(launch.body) if isinstance(s, Alloc) and s.scope == SHARED
-        }
+        shared = {s.name: s for s in walk(launch.body) if isinstance(s, Alloc) and s.scope == SHARED}
         for _, buffer, index, loops in accesses(launch.body):
             if buffer in shared:
                 ways.append(_bank_conflicts(shared[buffer], index, first_warp(loops, launch)))
@@ -105,8 +103,7 @@ def strides(kernel: Kernel, buffer: str) -> list[int]:
                 steps = [s or 0 for s in params[name].strides]
                 first, second = first_warp(loops, launch)[:2]
                 one, two = (
-                    sum(value(e, at) * n for e, n in zip(index, steps, strict=True))
-                    for at in (first, second)
+                    sum(value(e, at) * n for e, n in zip(index, steps, strict=True)) for at in (first, second)
                 )
                 distances.append(two - one)
     return distances

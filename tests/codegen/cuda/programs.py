@@ -29,9 +29,7 @@ def matmul(
     s[c].reorder(io, jo, ty, tx, ko, ki, i0, j0)
     if rounds > 1:
         jo, _ = s[c].split(jo, rounds)
-    s[c].bind(io, "blockIdx.y").bind(jo, "blockIdx.x").bind(ty, "threadIdx.y").bind(
-        tx, "threadIdx.x"
-    )
+    s[c].bind(io, "blockIdx.y").bind(jo, "blockIdx.x").bind(ty, "threadIdx.y").bind(tx, "threadIdx.x")
     s.cache_write(c, at=tx, scope="register")
     for t in (a, b):
         tile = s.cache_read(t, c, at=ko, scope="shared")
@@ -59,9 +57,7 @@ def transposed() -> td.Schedule:
     f[i, j] = a[j, i]
     s = td.Schedule(f)
     io, jo, ii, ji = s[f].tile((i, j), (16, 16))
-    s[f].bind(io, "blockIdx.y").bind(jo, "blockIdx.x").bind(ii, "threadIdx.y").bind(
-        ji, "threadIdx.x"
-    )
+    s[f].bind(io, "blockIdx.y").bind(jo, "blockIdx.x").bind(ii, "threadIdx.y").bind(ji, "threadIdx.x")
     s.cache_read(a, f, at=ji, scope="shared").cooperate()
     return s
 

@@ -298,9 +298,7 @@ def run_text(
     library = library_of(launches, folder, change)
     values: dict[str, Any] = {}
     params = launches.kernel.params
-    sizes = {
-        p.name: int(x) for p, x in zip(params, arguments, strict=True) if isinstance(p, SizeParam)
-    }
+    sizes = {p.name: int(x) for p, x in zip(params, arguments, strict=True) if isinstance(p, SizeParam)}
     for p, value in zip(params, arguments, strict=True):
         if isinstance(p, BufferParam):
             assert value.flags.c_contiguous
@@ -315,9 +313,7 @@ def run_text(
     values |= {name: ctypes.c_void_p(array.ctypes.data) for name, array in memory.items()}
     for launch in launches.launches:
         given = [values[argument_name(p)] for p in launch.params]
-        pointers = [
-            ctypes.c_void_p(v.data) if not isinstance(v, ctypes.c_void_p) else v for v in given
-        ]
+        pointers = [ctypes.c_void_p(v.data) if not isinstance(v, ctypes.c_void_p) else v for v in given]
         maps = [tensor_map_for(tile, values[tile.array].value) for tile in launch.maps]
         addresses = [*(p.value for p in pointers), *map(ctypes.addressof, maps)]
         slots = (ctypes.c_void_p * max(len(addresses), 1))(*addresses)

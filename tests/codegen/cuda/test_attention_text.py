@@ -57,9 +57,7 @@ def test_machine_code_has_each_product_once_and_spills_nothing(arch, depth, dtyp
     assert count(inner, r"\bLDSM\b") == loads
     assert count(inner, r"\bLDGSTS\b") == 2 * 64 * depth * 2 // 16 // 256
     assert count(inner, r"\bSHFL") == 2 * 2 * 2  # distances, rows of a thread, maximum and sum
-    assert (
-        count(inner, r"\bFMNMX") == 64 // 2 + 2 * 2 + 2
-    )  # a thread's scores, shuffles, what was before
+    assert count(inner, r"\bFMNMX") == 64 // 2 + 2 * 2 + 2  # a thread's scores, shuffles, what was before
     assert count(inner, r"\bBAR\.SYNC") == 1
     assert not re.search(r"\b(LDG|STS|LDS|LDL|STL)\b", inner)
 

@@ -128,9 +128,7 @@ def test_overwriting_a_slot_that_another_block_reads_is_a_hazard():
 
 def test_arrivals_of_one_block_instead_of_two_are_a_hazard():
     with pytest.raises(Hazard, match="waits for ever at slot 0 of 'c_k_o_used': 4 arrivals"):
-        run_broken(
-            lambda s: replace(s, blocks=1) if isinstance(s, ArriveBarrier) and s.per_warp else s
-        )
+        run_broken(lambda s: replace(s, blocks=1) if isinstance(s, ArriveBarrier) and s.per_warp else s)
 
 
 def test_a_tile_copied_to_one_block_only_is_a_hazard():
@@ -164,9 +162,7 @@ def test_machine_code_of_clusters(tmp_path):
     text = sass(m, tmp_path)
     assert count(text, r"\bHGMMA\b") % 4 == 0 and count(text, r"\bHGMMA\b") > 0
     assert count(text, r"\bUTMALDG\.2D\.MULTICAST") > 0
-    assert (
-        count(text, r"\bUSETMAXREG\b") == 2
-    )  # a group that asks for tiles gives to those that use them
+    assert count(text, r"\bUSETMAXREG\b") == 2  # a group that asks for tiles gives to those that use them
     # around the phases of what is copied, and of what is used
     assert count(text, r"\bUCGABAR_ARV") >= 4
 

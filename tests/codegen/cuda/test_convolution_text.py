@@ -29,11 +29,7 @@ from tests.codegen.cuda.test_tensor_text import loop_of
 def test_text(rng, case, hopper):
     result, sums = case.funcs()
     s = td.Schedule(result)
-    tiles = (
-        {"block": (64, 64, 64), "warp": (64, 64)}
-        if hopper
-        else {"block": (64, 32, 32), "warp": (32, 32)}
-    )
+    tiles = {"block": (64, 64, 64), "warp": (64, 64)} if hopper else {"block": (64, 32, 32), "warp": (32, 32)}
     td.recipes.tensor_core_matmul(s[sums], **tiles, hopper=hopper)
     given, want = case.arrays(rng)
     arch = "cuda:sm_90a" if hopper else "cuda:sm_80"

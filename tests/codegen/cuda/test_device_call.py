@@ -36,9 +36,9 @@ class OnGpu:
         }  # fmt: skip
 
 
-_new_capsule = ctypes.PYFUNCTYPE(
-    ctypes.py_object, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p
-)(("PyCapsule_New", ctypes.pythonapi))
+_new_capsule = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)(
+    ("PyCapsule_New", ctypes.pythonapi)
+)
 
 
 @ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.POINTER(Tensor))
@@ -275,9 +275,7 @@ def test_calls_on_another_stream_share_the_fast_path(f, monkeypatch):
     monkeypatch.setattr(device_call, "fast_launch", lambda *a: fast_launches.append(1) or real(*a))
     x = Lent(filled())
     for _ in range(3):
-        with td.cuda.stream(
-            7
-        ):  # the library works on another one, so these calls take the slow path
+        with td.cuda.stream(7):  # the library works on another one, so these calls take the slow path
             f(x)
     f(x)
     assert len(fast_launches) == 1

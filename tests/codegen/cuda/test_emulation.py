@@ -114,9 +114,7 @@ def test_only_kernels_of_a_gpu_are_emulated():
 
 
 def emulated(kernel: Kernel, change: Callable[[Stmt], Stmt], *arrays) -> None:
-    EmulatedExecutable(replace(kernel, body=programs.map_statements(kernel.body, change))).run(
-        arrays
-    )
+    EmulatedExecutable(replace(kernel, body=programs.map_statements(kernel.body, change))).run(arrays)
 
 
 def matmul_kernel() -> tuple[Kernel, tuple]:
@@ -243,9 +241,7 @@ def test_a_stage_computed_by_every_thread_is_a_hazard():
             return For(s.name, s.lo, s.extent, "serial", If(TRUE, s.body))
         return s
 
-    every = For(
-        "t", const(0), const(2), "threadIdx.x", programs.map_statements(kernel.body, change)
-    )
+    every = For("t", const(0), const(2), "threadIdx.x", programs.map_statements(kernel.body, change))
     broken = EmulatedExecutable(replace(kernel, body=every))
     with pytest.raises(td.Hazard):
         broken.run((numbers(2, 64), np.zeros(2, np.int32)))

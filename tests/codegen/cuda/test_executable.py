@@ -107,12 +107,8 @@ def test_without_a_driver_the_error_says_what_to_do():
 
 
 def test_a_missing_driver_is_an_error_before_compilation(monkeypatch):
-    monkeypatch.setattr(
-        "tdsl.codegen.cuda.executable.driver", lambda: Driver("libthere-is-none.so")
-    )
-    monkeypatch.setattr(
-        "tdsl.codegen.cuda.module.load_or_build", lambda *_: pytest.fail("compiled")
-    )
+    monkeypatch.setattr("tdsl.codegen.cuda.executable.driver", lambda: Driver("libthere-is-none.so"))
+    monkeypatch.setattr("tdsl.codegen.cuda.module.load_or_build", lambda *_: pytest.fail("compiled"))
     f = td.compile(programs.matmul(), target="cuda")
     with pytest.raises(td.TargetError, match="no CUDA driver"):
         f(np.ones((32, 16), np.int32), np.ones((16, 64), np.int32))
@@ -137,9 +133,7 @@ def test_launch_names_clusters_and_tensor_maps():
     a, b, c = td.Tensor("a", (256, 64), td.f16), td.Tensor("b", (64, 64), td.f16), td.Func("c")
     c[i, j] = td.sum(td.cast(a[i, k], td.f32) * td.cast(b[k, j], td.f32), axis=k)
     s = td.Schedule(c)
-    td.recipes.tensor_core_matmul(
-        s[c], block=(64, 64, 64), warp=(64, 64), stages=2, cluster=2, hopper=True
-    )
+    td.recipes.tensor_core_matmul(s[c], block=(64, 64, 64), warp=(64, 64), stages=2, cluster=2, hopper=True)
     text = str(td.compile(s, target="cuda").explain())
     assert "blocks in clusters of 2, of " in text
     assert "tiles by tensor maps (TMA): a 64 x 64, b 32 x 64" in text

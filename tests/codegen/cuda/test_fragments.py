@@ -97,14 +97,10 @@ def test_a_thread_that_touches_registers_of_another_one_is_refused():
     def shifted(s):
         if isinstance(s, Store) and s.buffer.startswith("c_1"):
             first, last = s.index
-            return replace(
-                s, index=(first, Binary("mod", Binary("add", last, const(2)), const(16)))
-            )
+            return replace(s, index=(first, Binary("mod", Binary("add", last, const(2)), const(16))))
         return s
 
-    with pytest.raises(
-        td.ScheduleError, match="accessed by a thread that does not own the element"
-    ):
+    with pytest.raises(td.ScheduleError, match="accessed by a thread that does not own the element"):
         EmulatedExecutable(replace(whole, body=programs.map_statements(whole.body, shifted)))
 
 
@@ -155,8 +151,6 @@ def test_schedules_with_instructions_of_tensor_cores_replay():
 
 def test_all_threads_of_a_warp_run_an_instruction():
     whole = kernel()
-    (count,) = {
-        x.extent for x in walk(whole.body) if isinstance(x, For) and x.kind == "threadIdx.x"
-    }
+    (count,) = {x.extent for x in walk(whole.body) if isinstance(x, For) and x.kind == "threadIdx.x"}
     assert count == const(32)
     assert any(isinstance(x, Invoke) for x in walk(whole.body))

@@ -64,9 +64,7 @@ def operands(m: int, n: int, p: int, to: td.DType):
 def test_results_go_to_memory_in_rows(to, blocks):
     s = layer(256, 128, 64, to=to, blocks=blocks)
     given, want = operands(256, 128, 64, to)
-    np.testing.assert_array_equal(
-        td.emulate(td.compile(s, target="cuda"))(*given), want, strict=True
-    )
+    np.testing.assert_array_equal(td.emulate(td.compile(s, target="cuda"))(*given), want, strict=True)
     kernel = programs.kernel_of(s)
     (tile,) = (x for x in walk(kernel.body) if isinstance(x, Alloc) and x.name.startswith("out"))
     assert (tile.scope, tile.swizzle) == (SHARED, 128)
@@ -84,18 +82,14 @@ def test_text_of_results_in_rows():
 def test_sizes_that_tiles_do_not_divide_are_written_from_registers():
     s = layer(100, 128, 72, to=td.bf16)
     given, want = operands(100, 128, 72, td.bf16)
-    np.testing.assert_array_equal(
-        td.emulate(td.compile(s, target="cuda"))(*given), want, strict=True
-    )
+    np.testing.assert_array_equal(td.emulate(td.compile(s, target="cuda"))(*given), want, strict=True)
     assert "barrier(group)" not in td.compile(s, target="cuda").loops("final")
 
 
 @pytest.mark.parametrize("to", [td.bf16, td.f32], ids=str)
 def test_machine_code_writes_16_bytes_at_a_time(to, tmp_path):
     choices = {"block": (128, 256, 64), "warp": (64, 256), "stages": 4, "group": 8, "blocks": 128}
-    m = module.build(
-        launches_of(programs.kernel_of(layer(4096, 4096, 4096, to=to, **choices))), "sm_90a"
-    )
+    m = module.build(launches_of(programs.kernel_of(layer(4096, 4096, 4096, to=to, **choices))), "sm_90a")
     (record,) = m.kernels
     assert (record.spills, record.stack, m.warnings) == (0, 0, ())
     assert record.registers <= 168  # what 384 threads may have
@@ -104,9 +98,7 @@ def test_machine_code_writes_16_bytes_at_a_time(to, tmp_path):
     assert count(text, r"\bSTG\.E\.128") == count(text, r"\bSTG\b") == parts * 4
     assert count(text, r"\bLDS\.128") == count(text, r"\bLDS\b") == parts * 4
     assert count(text, r"\bSTS\b") == 64 * 256 // 128 // 2
-    assert (
-        count(text, r"\bBAR\b") == 2 + 2 * parts
-    )  # where phases are made ready, and around each part
+    assert count(text, r"\bBAR\b") == 2 + 2 * parts  # where phases are made ready, and around each part
     words = re.findall(r"\b(HGMMA|WARPGROUP\.DEPBAR\.LE gsb0, 0x\d|STG)\b", text)
     first = words.index("HGMMA")
     assert words[first:].index("STG") > words[first:].index("WARPGROUP.DEPBAR.LE gsb0, 0x0")
@@ -125,9 +117,7 @@ def test_a_missing_group_barrier_is_a_hazard():
         seen = iter(range(total))
         left = with_changed_statements(
             kernel,
-            lambda s, n=n, seen=seen: (
-                Block(()) if isinstance(s, Barrier) and next(seen) == n else s
-            ),
+            lambda s, n=n, seen=seen: Block(()) if isinstance(s, Barrier) and next(seen) == n else s,
         )
         with pytest.raises(Hazard, match="what another thread"):
             EmulatedExecutable(left).run((a, b, np.zeros_like(want)))

@@ -18,9 +18,7 @@ from tests.codegen.cuda.test_module import sass  # imports tvm
 i, j, k = td.vars("i j k")
 
 
-def product(
-    m: int, n: int, p: int, block=(128, 64, 64), warp=(64, 64), stages: int = 3
-) -> td.Schedule:
+def product(m: int, n: int, p: int, block=(128, 64, 64), warp=(64, 64), stages: int = 3) -> td.Schedule:
     """wgmma, TMA, and a warpgroup that only asks for tiles."""
     a, b, c = td.Tensor("a", (m, n), td.f16), td.Tensor("b", (n, p), td.f16), td.Func("c")
     c[i, j] = td.sum(td.cast(a[i, k], td.f32) * td.cast(b[k, j], td.f32), axis=k)

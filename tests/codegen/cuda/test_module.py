@@ -53,9 +53,7 @@ def test_a_matmul_has_wide_loads_and_a_product_for_each_sum(arch, tmp_path):
     ty, tx, i0, j0 = s[c].tile((ii, ji), (4, 4))
     ko, ki = s[c].split(k, 16)
     s[c].reorder(io, jo, ty, tx, ko, ki, i0, j0)
-    s[c].bind(io, "blockIdx.y").bind(jo, "blockIdx.x").bind(ty, "threadIdx.y").bind(
-        tx, "threadIdx.x"
-    )
+    s[c].bind(io, "blockIdx.y").bind(jo, "blockIdx.x").bind(ty, "threadIdx.y").bind(tx, "threadIdx.x")
     s.cache_write(c, at=tx, scope="register")
     for t in (a, b):
         s.cache_read(t, c, at=ko, scope="shared").cooperate(4)
@@ -288,9 +286,7 @@ def test_arrays_of_every_type_compile():
 
 
 EXPRESSIONS = {
-    "floats": lambda x, n: (
-        td.exp(x) + td.tanh(x) * td.erf(x) - td.rsqrt(td.absolute(x)) + td.sigmoid(x)
-    ),
+    "floats": lambda x, n: td.exp(x) + td.tanh(x) * td.erf(x) - td.rsqrt(td.absolute(x)) + td.sigmoid(x),
     "tests": lambda x, n: td.where(td.isnan(x) | td.isinf(x), 0, td.floor(x) % 3),
     "extremes": lambda x, n: td.minimum(td.maximum(x, -1), td.power(x, 2)),
     "halves": lambda x, n: td.cast(td.cast(x, td.f16) * td.cast(x, td.f16), td.f32),
@@ -298,12 +294,8 @@ EXPRESSIONS = {
     "bytes": lambda x, n: td.cast(td.cast(x, td.f8e4m3) + 1, td.f8e5m2) * td.cast(1, td.f8e5m2) + x,
     "integers": lambda x, n: td.cast(n // 3 + n % -7 + (n << 2) + (n >> 1), td.f32),
     "bits": lambda x, n: td.cast(td.popcount(n) + td.count_leading_zeros(n) * ~n, td.f32),
-    "casts": lambda x, n: (
-        td.cast(td.saturating_cast(n, td.i8), td.f32) + td.cast(td.cast(x, td.u8), td.f32)
-    ),
-    "numbers": lambda x, n: (
-        td.random(3, td.cast(n, td.i64)) + td.cast(td.reinterpret(x, td.i32), td.f32)
-    ),
+    "casts": lambda x, n: td.cast(td.saturating_cast(n, td.i8), td.f32) + td.cast(td.cast(x, td.u8), td.f32),
+    "numbers": lambda x, n: td.random(3, td.cast(n, td.i64)) + td.cast(td.reinterpret(x, td.i32), td.f32),
     "powers": lambda x, n: td.cast(n**3, td.f32) + td.arctan2(x, 2) + td.hypot(x, 1),
     "infinite": lambda x, n: td.where(x > 0, float("inf"), float("nan")) + td.copysign(x, -1),
 }

@@ -68,9 +68,7 @@ PROGRAMS = {
 def inputs(s: td.Schedule, sizes: dict[str, int]) -> list[np.ndarray]:
     """Small whole numbers, whose sums are exact."""
     rng = np.random.default_rng(0)
-    shapes = [
-        [int(td.lang.program.bind_expr(e, sizes).value) for e in t.shape] for t in s.program.inputs
-    ]
+    shapes = [[int(td.lang.program.bind_expr(e, sizes).value) for e in t.shape] for t in s.program.inputs]
     types = [t.dtype.numpy for t in s.program.inputs]
     return [rng.integers(-3, 4, x).astype(t) for x, t in zip(shapes, types, strict=True)]
 

@@ -107,9 +107,7 @@ def converted() -> td.Schedule:
     io, jo, ii, ji = s[c].tile((i, j), (16, 16))
     ko, ki = s[c].split(k, 8)
     s[c].reorder(io, jo, ii, ji, ko, ki)
-    s[c].bind(io, "blockIdx.y").bind(jo, "blockIdx.x").bind(ii, "threadIdx.y").bind(
-        ji, "threadIdx.x"
-    )
+    s[c].bind(io, "blockIdx.y").bind(jo, "blockIdx.x").bind(ii, "threadIdx.y").bind(ji, "threadIdx.x")
     s[h].compute_at(s[c], ko).set_scope("shared").cooperate()
     s.cache_read(b, c, at=ko, scope="shared").cooperate(4)
     s[c].pipeline(ko, 3)
@@ -199,9 +197,7 @@ def broken(stages: int, change: Callable[[Stmt], Stmt]) -> None:
     kernel = programs.kernel_of(programs.matmul(stages=stages), M=32, K=64, N=64)
     arrays = (*operands(32, 64, 64), np.zeros((32, 64), np.int64))
     EmulatedExecutable(kernel).run(arrays)
-    EmulatedExecutable(replace(kernel, body=programs.map_statements(kernel.body, change))).run(
-        arrays
-    )
+    EmulatedExecutable(replace(kernel, body=programs.map_statements(kernel.body, change))).run(arrays)
 
 
 def without(kind: type) -> Callable[[Stmt], Stmt]:

@@ -80,9 +80,7 @@ def test_the_ring_is_initialised_once_for_all_rounds():
     ]
 
 
-@pytest.mark.parametrize(
-    "around", [For("r", ZERO, const(3), SERIAL, Block(())), If(TRUE, Block(()))]
-)
+@pytest.mark.parametrize("around", [For("r", ZERO, const(3), SERIAL, Block(())), If(TRUE, Block(()))])
 def test_producer_warps_need_the_same_iteration_count_each_time(around):
     inner = For("k", ZERO, Var("r"), SERIAL, Block(()))
     use = For("x", ZERO, const(32), "threadIdx.x", Store("b", (Var("x"),), Var("x")))
@@ -115,9 +113,7 @@ def run_broken(change: Callable[[Stmt], Stmt], stages: int = 3, rounds: int = 1)
     shapes = (32, 64), (64, 64 * rounds), (32, 64 * rounds)
     a, b, c = (numbers(*x, dtype=np.float32) for x in shapes)
     EmulatedExecutable(lowered).run((a, b, c))
-    EmulatedExecutable(replace(lowered, body=programs.map_statements(lowered.body, change))).run(
-        (a, b, c)
-    )
+    EmulatedExecutable(replace(lowered, body=programs.map_statements(lowered.body, change))).run((a, b, c))
 
 
 def in_part(n: int, change: Callable[[Stmt], Stmt]) -> Callable[[Stmt], Stmt]:
@@ -164,19 +160,13 @@ def test_a_producer_that_does_not_wait_for_free_slots_is_a_hazard():
 
 
 def test_a_consumer_that_does_not_wait_for_its_tile_is_a_hazard():
-    with pytest.raises(
-        td.Hazard, match=r"reads, with no wait, what is being copied|reads what nobody wrote"
-    ):
+    with pytest.raises(td.Hazard, match=r"reads, with no wait, what is being copied|reads what nobody wrote"):
         run_broken(in_part(1, dropped(WaitBarrier)))
 
 
 def test_a_producer_that_waits_for_the_wrong_phase_is_a_hazard():
     def change(s: Stmt) -> Stmt:
-        return (
-            replace(s, parity=Binary("sub", const(1), s.parity))
-            if isinstance(s, WaitBarrier)
-            else s
-        )
+        return replace(s, parity=Binary("sub", const(1), s.parity)) if isinstance(s, WaitBarrier) else s
 
     with pytest.raises(td.Hazard, match="waits for ever at slot 0 of 'c_k_o_used'"):
         run_broken(in_part(0, change))

@@ -65,9 +65,7 @@ def test_a_slot_released_in_its_step_waits_for_products():
         return s
 
     lowered = kernel()
-    repaired = commit_mma_groups(
-        replace(lowered, body=programs.map_statements(lowered.body, change))
-    )
+    repaired = commit_mma_groups(replace(lowered, body=programs.map_statements(lowered.body, change)))
     assert "wait(1, products)" not in show(repaired.body)
     assert show(repaired.body).count("wait(0, products)") == 1
 

@@ -64,9 +64,7 @@ def test_machine_code_has_each_product_once(kind, tmp_path):
 
 
 def test_loads_of_tiles_need_no_other_access_of_shared_memory(tmp_path):
-    kernel = programs.kernel_of(
-        by_warps(*product(), "mma_m16n8k16_f16_f16", LOADS["f16"]), M=64, K=32, N=32
-    )
+    kernel = programs.kernel_of(by_warps(*product(), "mma_m16n8k16_f16_f16", LOADS["f16"]), M=64, K=32, N=32)
     text = sass(module.build(launches_of(kernel), "sm_80"), tmp_path)
     assert not re.search(r"\bLDS\b", text)
     assert count(text, r"\bSTS\.128") == 3

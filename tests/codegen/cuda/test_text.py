@@ -86,9 +86,7 @@ def test_tiles_copied_as_a_whole_to_swizzled_memory(columns, boxes, tmp_path):
     for t in (a, b):
         s.cache_read(t, c, at=ko, scope="shared").swizzle(128).bulk_copy()
     s[c].pipeline(ko, 2)
-    launches = check(
-        s, tmp_path, a=numbers(40, 72, dtype=np.float16), b=numbers(72, 136, dtype=np.float16)
-    )
+    launches = check(s, tmp_path, a=numbers(40, 72, dtype=np.float16), b=numbers(72, 136, dtype=np.float16))
     assert [(x.swizzle, x.box[-1]) for x in launches.launches[0].maps] == [(128, 64), (128, boxes)]
 
 
@@ -266,9 +264,7 @@ def test_large_shared_memory_is_one_memory_of_parts(tmp_path):
     for t in (a, b):
         s.cache_read(t, f, at=row, scope="shared")
     assert inner.name == "j_o"
-    launches = check(
-        s, tmp_path, a=numbers(64, 128, dtype=np.float32), b=numbers(64, 128, dtype=np.float32)
-    )
+    launches = check(s, tmp_path, a=numbers(64, 128, dtype=np.float32), b=numbers(64, 128, dtype=np.float32))
     assert launches.launches[0].shared == 2 * 64 * 128 * 4
 
 
@@ -360,9 +356,7 @@ def test_arithmetic_is_that_of_every_target(table, tmp_path):
 def test_every_float_of_8_bits(tmp_path):
     x = td.Tensor("x", (256,), td.u8)
     funcs = [td.Func(name) for name in ("wide", "wider", "back", "across", "least", "twice")]
-    for t, (wide, back, more) in zip(
-        (td.f8e4m3, td.f8e5m2), (funcs[::2], funcs[1::2]), strict=True
-    ):
+    for t, (wide, back, more) in zip((td.f8e4m3, td.f8e5m2), (funcs[::2], funcs[1::2]), strict=True):
         y = td.reinterpret(x[i], t)
         wide[i] = td.cast(y, td.f32)
         # between neighbours, at them and a little beside, and too large

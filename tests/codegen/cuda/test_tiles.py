@@ -116,9 +116,7 @@ def batches() -> td.Schedule:
 
 
 def test_a_pipeline_in_a_loop_and_boxes_of_three_axes():
-    agrees(
-        batches(), a=numbers(3, 20, 24, dtype=np.float32), b=numbers(3, 24, 40, dtype=np.float32)
-    )
+    agrees(batches(), a=numbers(3, 20, 24, dtype=np.float32), b=numbers(3, 24, 40, dtype=np.float32))
 
 
 # Bugs put in by hand.
@@ -128,9 +126,7 @@ def broken(change: Callable[[Stmt], Stmt], stages: int = 3) -> None:
     kernel = programs.kernel_of(programs.matmul(stages=stages, bulk=True), M=32, K=64, N=64)
     arrays = numbers(32, 64), numbers(64, 64), np.zeros((32, 64), np.int64)
     EmulatedExecutable(kernel).run(arrays)
-    EmulatedExecutable(replace(kernel, body=programs.map_statements(kernel.body, change))).run(
-        arrays
-    )
+    EmulatedExecutable(replace(kernel, body=programs.map_statements(kernel.body, change))).run(arrays)
 
 
 def test_a_missing_wait_is_a_hazard():
@@ -140,11 +136,7 @@ def test_a_missing_wait_is_a_hazard():
 
 def test_a_wait_for_the_wrong_phase_is_a_hazard():
     def change(s: Stmt) -> Stmt:
-        return (
-            replace(s, parity=Binary("sub", const(1), s.parity))
-            if isinstance(s, WaitBarrier)
-            else s
-        )
+        return replace(s, parity=Binary("sub", const(1), s.parity)) if isinstance(s, WaitBarrier) else s
 
     with pytest.raises(td.Hazard, match="reads, with no wait, what is being copied: a_cache"):
         broken(change)
@@ -162,9 +154,7 @@ def test_waiting_for_too_many_arrivals_is_a_hazard():
     def change(s: Stmt) -> Stmt:
         return replace(s, arrivals=3) if isinstance(s, InitBarriers) else s
 
-    with pytest.raises(
-        td.Hazard, match="waits for ever at slot 0 of 'c_k_o_copied': 1 arrivals and 0 bytes"
-    ):
+    with pytest.raises(td.Hazard, match="waits for ever at slot 0 of 'c_k_o_copied': 1 arrivals and 0 bytes"):
         broken(change)
 
 
@@ -181,9 +171,7 @@ def test_a_wrong_byte_count_is_a_hazard(more):
     def change(s: Stmt) -> Stmt:
         return replace(s, bytes=s.bytes + more) if isinstance(s, ArriveBarrier) else s
 
-    with pytest.raises(
-        td.Hazard, match=f"waits for ever at .* 0 arrivals and {2 * more} bytes are missing"
-    ):
+    with pytest.raises(td.Hazard, match=f"waits for ever at .* 0 arrivals and {2 * more} bytes are missing"):
         broken(change)
 
 

@@ -136,9 +136,7 @@ def test_the_recipe_for_hopper_keeps_products_back_to_back(turned, columns, tmp_
 def test_products_of_8_bits_use_wgmma_on_hopper_if_requested(tmp_path):
     c, *_ = product(td.f8e4m3, td.f8e4m3, turned_b=True)
     s = td.Schedule(c, sizes={"M": 256, "K": 1024, "N": 256})
-    plan = td.recipes.tensor_core_matmul(
-        s[c], block=(128, 128, 128), warp=(64, 128), stages=3, hopper=True
-    )
+    plan = td.recipes.tensor_core_matmul(s[c], block=(128, 128, 128), warp=(64, 128), stages=3, hopper=True)
     assert plan.instruction == "wgmma_m64n128k32_e4m3_mk_nk"
     m = module.build(launches_of(programs.kernel_of(s, M=256, K=1024, N=256)), "sm_90a")
     assert [(x.spills, x.stack) for x in m.kernels] == [(0, 0)] and m.warnings == ()

@@ -64,9 +64,7 @@ PARAMS = (
 def test_a_kernel_reads_like_python():
     vector = Ramp(x, 1, 16)
     mask = Binary("lt", vector, Broadcast(const(1923), 16))
-    value = Binary(
-        "mul", Load("rows", (const(0), vector), f32, mask), Broadcast(Param("s", f32), 16)
-    )
+    value = Binary("mul", Load("rows", (const(0), vector), f32, mask), Broadcast(Param("s", f32), 16))
     row = For("x_o", const(0), const(121), "serial", Let("x", Binary("mul", Var("x_o"), const(16)),
               Store("blur", (y, vector), value, mask, streaming=True)))  # fmt: skip
     body = Block((
@@ -89,9 +87,7 @@ def test_a_kernel_reads_like_python():
 
 
 STATEMENTS = {
-    "for x in range(0, 4):  # unrolled\n  pass": For(
-        "x", const(0), const(4), "unrolled", Block(())
-    ),
+    "for x in range(0, 4):  # unrolled\n  pass": For("x", const(0), const(4), "unrolled", Block(())),
     "for x in range(3, 7):\n  pass": For("x", const(3), const(4), "serial", Block(())),
     "for x in range(y, n):\n  pass": For("x", y, Binary("sub", n, y), "serial", Block(())),
     "for x in range(y, y + 16):\n  pass": For("x", y, const(16), "serial", Block(())),

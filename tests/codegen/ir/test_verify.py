@@ -149,9 +149,7 @@ BAD = {
     "Store: Binary: no operator is called 'nand'": store(Binary("nand", ZERO, ZERO)),
     "Store: Select: a condition of dtype f32": store(Select(ZERO, ZERO, ZERO)),
     "Store: Select: operands of f32 and i64": store(Select(TRUE, ZERO, n)),
-    "Store: out: Call: no function of loops is called 'extent'": store(
-        ZERO, (Call("extent", (n,), i64),)
-    ),
+    "Store: out: Call: no function of loops is called 'extent'": store(ZERO, (Call("extent", (n,), i64),)),
     "Store: Call: no function of loops is called 'gamma'": store(Call("gamma", (ZERO,), f32)),
     "Store: Call: exp: 2 arguments": store(Call("exp", (ZERO, ZERO), f32)),
     "Store: Call: exp: f32 gives f64": store(Cast(Call("exp", (ZERO,), f64), f32)),

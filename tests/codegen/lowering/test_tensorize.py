@@ -75,15 +75,11 @@ def in_blocks(c, instruction, tail="peel"):
 
 
 def arrays(rng, m, n, terms):
-    return tuple(
-        rng.integers(-9, 9, shape).astype(np.float32) for shape in ((m, terms), (terms, n))
-    )
+    return tuple(rng.integers(-9, 9, shape).astype(np.float32) for shape in ((m, terms), (terms, n)))
 
 
 @pytest.mark.parametrize("target", ["cpu", "python"])
-@pytest.mark.parametrize(
-    "shape", [(4, 6, 8), (5, 7, 3), (1, 1, 1), (2, 3, 1), (0, 4, 2), (4, 4, 0)]
-)
+@pytest.mark.parametrize("shape", [(4, 6, 8), (5, 7, 3), (1, 1, 1), (2, 3, 1), (0, 4, 2), (4, 4, 0)])
 def test_full_tiles_are_instructions_and_tails_are_loops(rng, target, shape):
     a, b = arrays(rng, *shape)
     f = td.compile(in_blocks(product(), block()), target=target)
@@ -124,9 +120,7 @@ def test_operand_with_wrong_strides_raises(rng):
 def test_packed_panel_has_storage_strides(rng):
     a, b = arrays(rng, 6, 6, 6)
     f = td.compile(panel_by_columns(block({"right": (None, 1)})))
-    with pytest.raises(
-        td.ScheduleError, match="'right' with stride 1 in axis 1, 'b_cache' has stride 6"
-    ):
+    with pytest.raises(td.ScheduleError, match="'right' with stride 1 in axis 1, 'b_cache' has stride 6"):
         f(a, b)
     f = td.compile(panel_by_columns(block()))
     np.testing.assert_array_equal(f(a, b), a @ b)
@@ -153,15 +147,11 @@ def test_cache_traffic_of_tiles_is_counted(rng):
         *arrays(rng, 16, 32, 48), repeat=1, counters=True
     )
     moved = 4 * (16 * 48 + 48 * 32 + 16 * 32)
-    assert [(c.predicted, c.counted) for c in profile.caches] == [(moved, moved)] * len(
-        profile.caches
-    )
+    assert [(c.predicted, c.counted) for c in profile.caches] == [(moved, moved)] * len(profile.caches)
     assert profile.caches
 
 
 def test_cache_traffic_of_transposed_tiles_is_counted(rng):
     transposed = [np.asfortranarray(x) for x in arrays(rng, 16, 32, 48)]
-    profile = td.compile(in_blocks(product(), block())).profile(
-        *transposed, repeat=1, counters=True
-    )
+    profile = td.compile(in_blocks(product(), block())).profile(*transposed, repeat=1, counters=True)
     assert {c.counted for c in profile.caches} == {4 * (16 * 48 + 48 * 32 + 16 * 32)}

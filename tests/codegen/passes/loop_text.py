@@ -55,9 +55,7 @@ def kernel(arrays: str, text: str) -> Kernel:
     params = []
     for n in ast.parse(f"[{arrays}]").body[0].value.elts:
         extents = tuple(map(_expr, _items(n.slice)))
-        params.append(
-            BufferParam(n.value.id, i64, extents, (None,) * len(extents), n.value.id in stored)
-        )
+        params.append(BufferParam(n.value.id, i64, extents, (None,) * len(extents), n.value.id in stored))
     sizes = tuple(SizeParam(name) for name in SIZES)
     return Kernel("k", (*params, *sizes), body, (Message("require", ("failed",), ""),))
 
@@ -95,9 +93,7 @@ def assert_same_results(before: Kernel, after: Kernel) -> None:
 def run(k: Kernel) -> list[np.ndarray]:
     rng = np.random.default_rng(1)
     arrays = [
-        rng.integers(
-            0, 9, tuple(SIZES[e.name] if isinstance(e, Size) else e.value for e in p.extents)
-        )
+        rng.integers(0, 9, tuple(SIZES[e.name] if isinstance(e, Size) else e.value for e in p.extents))
         for p in k.params
         if isinstance(p, BufferParam)
     ]
@@ -112,9 +108,7 @@ def _dedent(text: str) -> str:
 
 
 def _targets(text: str) -> list[ast.expr]:
-    stores = [
-        n for n in ast.walk(ast.parse(_dedent(text))) if isinstance(n, ast.Assign | ast.AugAssign)
-    ]
+    stores = [n for n in ast.walk(ast.parse(_dedent(text))) if isinstance(n, ast.Assign | ast.AugAssign)]
     targets = [t for s in stores for t in (s.targets if isinstance(s, ast.Assign) else [s.target])]
     return [t.value for t in targets if isinstance(t, ast.Subscript)]
 
@@ -138,9 +132,7 @@ def _statement(s: ast.stmt) -> Stmt:
             return If(_expr(test), _block(body), _block(orelse) if orelse else None)
         case ast.With([ast.withitem(ast.Call(_, [ast.Name(name), *extents]))], body):
             scope = HEAP
-            if extents and isinstance(
-                extents[-1].value if isinstance(extents[-1], ast.Constant) else 0, str
-            ):
+            if extents and isinstance(extents[-1].value if isinstance(extents[-1], ast.Constant) else 0, str):
                 scope = extents.pop().value
             return Alloc(name, i64, tuple(map(_expr, extents)), scope, _block(body))
         case ast.Assign([ast.Subscript(ast.Name(name), index)], value):

@@ -41,9 +41,7 @@ from tdsl.lang.expr import (
 from tdsl.lang.types import i32, i64
 
 ROWS, COLUMNS, LENGTH = 6, 23, 9
-MANY = (
-    100  # times that a statement runs, from which loops inside are short, so that tests stay quick
-)
+MANY = 100  # times that a statement runs, from which loops inside are short, so that tests stay quick
 PARAMS = (
     BufferParam("out", i64, (const(ROWS), const(COLUMNS)), (None, None), True),
     BufferParam("line", i64, (const(COLUMNS),), (None,), True),

@@ -105,9 +105,7 @@ def test_condition_with_loads_is_hoisted_only_if_loads_are_in_bounds():
     assert_becomes(bound_loops, "out[6], a[N]", stays, stays)
     assert_becomes(bound_loops, "out[6], a[6]", stays, moved.replace("0, 6", "0, N - 7"))
     written = text.replace("out[y] = a[y]", "a[y] = a[y] + 5")
-    assert_becomes(
-        bound_loops, "a[6]", written.format("serial(0, 6)"), written.format("serial(0, 6)")
-    )
+    assert_becomes(bound_loops, "a[6]", written.format("serial(0, 6)"), written.format("serial(0, 6)"))
 
 
 def test_condition_common_to_a_block_becomes_bound():
@@ -144,9 +142,7 @@ def test_range_with_both_bounds_loaded(target, dynamic):
     got = td.emulate(compiled)(x, ends) if target == "cuda" else compiled(x, ends)
     np.testing.assert_array_equal(got, [3, 0, 42, 0, 0, 45])
     assert any(
-        "+ 1]" in line.split("range")[-1]
-        for line in str(compiled.loops()).splitlines()
-        if "for" in line
+        "+ 1]" in line.split("range")[-1] for line in str(compiled.loops()).splitlines() if "for" in line
     )
 
 

@@ -9,9 +9,7 @@ from tests.codegen.passes.loop_text import kernel, run
 
 
 @pytest.mark.parametrize("mode", ["edge", "reflect", "symmetric", "wrap"])
-@pytest.mark.parametrize(
-    "n, width", [(1, 1), (1, 7), (2, 1), (2, 9), (5, 2), (5, 4), (5, 5), (5, 30)]
-)
+@pytest.mark.parametrize("n, width", [(1, 1), (1, 7), (2, 1), (2, 9), (5, 2), (5, 4), (5, 5), (5, 30)])
 def test_indices_equal_numpy_pad(mode, n, width):
     total = n + 2 * width
     text = f"""

@@ -82,9 +82,7 @@ def test_interior_holds_for_all_inner_iterations():
     )
     after = partitioned(before)
     assert_same_results(before, after)
-    assert [
-        s.extent.value for s in walk(after.body) if isinstance(s, For) and s.name[0] == "x"
-    ] == [18]
+    assert [s.extent.value for s in walk(after.body) if isinstance(s, For) and s.name[0] == "x"] == [18]
 
 
 def test_parallel_loop_becomes_branch():
@@ -122,9 +120,7 @@ def test_outer_loop_is_cut_if_interior_dominates():
     )
     after = partitioned(before)
     assert_same_results(before, after)
-    assert [s.extent.value for s in walk(after.body) if isinstance(s, For) and s.name == "t"] == [
-        19
-    ]
+    assert [s.extent.value for s in walk(after.body) if isinstance(s, For) and s.name == "t"] == [19]
 
 
 @pytest.mark.parametrize(

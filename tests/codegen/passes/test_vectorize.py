@@ -230,9 +230,7 @@ def test_bounded_extent_is_masked():
     ],
 )
 def test_uniform_conditions_stay_scalar(value):
-    text = (
-        f"for y in serial(0, 3):\n    for x in vectorized(0, 8):\n        out[y * 8 + x] = {value}"
-    )
+    text = f"for y in serial(0, 3):\n    for x in vectorized(0, 8):\n        out[y * 8 + x] = {value}"
     k, _ = vectorized("out[24], a[24]", text)
     (store,) = (s for s in walk(k.body) if isinstance(s, Store))
     vectors = [n for n in post_order(store.value) if isinstance(n, Binary) and lanes_of(n) > 1]
@@ -242,11 +240,7 @@ def test_uniform_conditions_stay_scalar(value):
 @pytest.mark.parametrize("limit", [15, 17])
 def test_condition_that_differs_by_lane_becomes_mask(limit):
     value = f"where(y * 8 + x < {limit}, a[y * 8 + x], 0)"
-    text = (
-        f"for y in serial(0, 3):\n    for x in vectorized(0, 8):\n        out[y * 8 + x] = {value}"
-    )
+    text = f"for y in serial(0, 3):\n    for x in vectorized(0, 8):\n        out[y * 8 + x] = {value}"
     k, _ = vectorized("out[24], a[24]", text)
     (store,) = (s for s in walk(k.body) if isinstance(s, Store))
-    assert any(
-        isinstance(n, Binary) and n.op == "lt" and lanes_of(n) > 1 for n in post_order(store.value)
-    )
+    assert any(isinstance(n, Binary) and n.op == "lt" and lanes_of(n) > 1 for n in post_order(store.value))

@@ -25,9 +25,7 @@ def pointwise(params: Sequence[BufferParam], result: DType, n: int, value: Expr)
 
 def vectors(params: Sequence[BufferParam], result: DType, n: int, value: Expr) -> Kernel:
     """out[0:n] = value, where value is a vector of n lanes."""
-    return Kernel(
-        "vectors", (*params, out(result, n)), Store("out", (Ramp(const(0), 1, n),), value)
-    )
+    return Kernel("vectors", (*params, out(result, n)), Store("out", (Ramp(const(0), 1, n),), value))
 
 
 def element(name: str, dtype: DType, n: int = 0) -> Expr:

@@ -156,9 +156,7 @@ FLOAT_EDGES = [
 def truncated(v: float, t: DType) -> int:
     if math.isnan(v):
         return 0
-    return (
-        int(min(max(v, t.low), t.high)) if math.isinf(v) else min(max(math.trunc(v), t.low), t.high)
-    )
+    return int(min(max(v, t.low), t.high)) if math.isinf(v) else min(max(math.trunc(v), t.low), t.high)
 
 
 @pytest.mark.parametrize("target", INTEGERS, ids=str)
@@ -221,9 +219,7 @@ def test_float_operators_are_numpys_and_round_each_time(t, op):
 @pytest.mark.parametrize("op", ["eq", "ne", "lt", "le", "gt", "ge"])
 @pytest.mark.parametrize("t", ALL, ids=str)
 def test_comparisons(t, op):
-    values = (
-        [0, 1] if t == bool_ else edges(t) if t.is_integer else [0.0, -0.0, 1.5, t.high, math.nan]
-    )
+    values = [0, 1] if t == bool_ else edges(t) if t.is_integer else [0.0, -0.0, 1.5, t.high, math.nan]
     pairs = [(a, b) for a in values for b in values]
     got = evaluate(lambda a, b: Binary(op, a, b), t, bool_, *zip(*pairs, strict=True))
     meaning = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}[op]
@@ -284,17 +280,14 @@ def test_random_is_the_documented_hash(t):
     values = edges(t)
     got = evaluate(lambda k: Call("random", (paired(Const(5, t), k), k), f64), t, f64, values)
     bits = [
-        splitmix(splitmix(5 ^ 0x9E3779B97F4A7C15) ^ (v % 2**64 * 0x9E3779B97F4A7C15 % 2**64))
-        for v in values
+        splitmix(splitmix(5 ^ 0x9E3779B97F4A7C15) ^ (v % 2**64 * 0x9E3779B97F4A7C15 % 2**64)) for v in values
     ]
     assert got.tolist() == [(b >> 11) * 2.0**-53 for b in bits]
     got = evaluate(lambda k: Call("random", (paired(Const(5, t), k), k), f32), t, f32, values)
     assert got.tolist() == [(b >> 40) * 2.0**-24 for b in bits]
 
 
-@pytest.mark.parametrize(
-    "pair", ["f32 u32", "f64 i64", "f16 u16", "bf16 i16", "f8e4m3 u8", "i8 u8"]
-)
+@pytest.mark.parametrize("pair", ["f32 u32", "f64 i64", "f16 u16", "bf16 i16", "f8e4m3 u8", "i8 u8"])
 def test_reinterpret_keeps_the_bits(pair):
     a, b = (BY_NAME[name] for name in pair.split())
     values = np.array([0, 1, 100]).astype(a.numpy)

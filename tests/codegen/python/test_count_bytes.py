@@ -18,9 +18,7 @@ i, j, k = td.vars("i j k")
 
 def profile(*outputs: td.Func) -> dict[str, tuple[float, int]]:
     s = td.Schedule(*outputs)
-    arguments = {
-        t.name: np.ones([n.value for n in t.shape], t.dtype.numpy) for t in s.program.inputs
-    }
+    arguments = {t.name: np.ones([n.value for n in t.shape], t.dtype.numpy) for t in s.program.inputs}
     result = td.compile(s).profile(**arguments, repeat=1, counters=True)
     assert "predicted MB" in str(result)
     return {c.name: (c.predicted, c.counted) for c in result.caches}
@@ -69,9 +67,7 @@ def test_too_many_accesses_are_an_error(monkeypatch: pytest.MonkeyPatch, estimat
 
 
 @pytest.mark.parametrize("name", ["masked softmax", "gated block", "two products", "triangle"])
-def test_the_estimate_of_accesses_is_within_a_tenth(
-    monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
+def test_the_estimate_of_accesses_is_within_a_tenth(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     estimates, accesses = [], []
 
     def estimate(body):

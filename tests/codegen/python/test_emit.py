@@ -87,9 +87,7 @@ def blur():
         loop("y", 6, loop("x", 8, rows)),
         loop("y", 4, loop("x_o", 2, strips), kind="parallel"),
     ))  # fmt: skip
-    return Kernel(
-        "blur", (a, out(f32, 4, 8)), Alloc("rows", f32, (const(6), const(8)), "heap", body)
-    )
+    return Kernel("blur", (a, out(f32, 4, 8)), Alloc("rows", f32, (const(6), const(8)), "heap", body))
 
 
 def test_a_stencil_reads_like_the_loops_it_is():
@@ -194,9 +192,7 @@ def test_vectors_with_strides_and_gathers():
         (gathered, [0, 1, 2, 3]),
     ):
         result = np.zeros(n, np.int32)
-        kernel = Kernel(
-            "k", (buffer("a", i32, 8), out(i32, n)), Store("out", (Ramp(const(0), 1, n),), value)
-        )
+        kernel = Kernel("k", (buffer("a", i32, 8), out(i32, n)), Store("out", (Ramp(const(0), 1, n),), value))
         run(kernel, np.arange(8, dtype=np.int32), result, checked=False)
         assert result.tolist() == expected
 
@@ -331,9 +327,7 @@ def invoke(python):
     target = Operand("out", (const(1), const(2)), (0, 1))
     source = Operand("a", (const(0), i, const(0)), (2, 1))
     body = loop("i", 1, Invoke("add_tile", (target, source)))
-    return Kernel(
-        "k", (buffer("a", f32, 1, 3, 4), out(f32, 4, 4)), body, (), False, (add_tile(python),)
-    )
+    return Kernel("k", (buffer("a", f32, 1, 3, 4), out(f32, 4, 4)), body, (), False, (add_tile(python),))
 
 
 def test_an_instruction_gets_views_of_its_tiles():

@@ -82,9 +82,7 @@ def casts(t):
 
 @pytest.mark.parametrize("t", [i8, i64, u64], ids=str)
 def test_integers(t):
-    edges = [
-        v for v in (t.low, t.low + 1, -7, -2, -1, 0, 1, 2, 3, 7, 63, t.high) if t.low <= v <= t.high
-    ]
+    edges = [v for v in (t.low, t.low + 1, -7, -2, -1, 0, 1, 2, 3, 7, 63, t.high) if t.low <= v <= t.high]
     left, right = zip(*[(x, y) for x in edges for y in edges], strict=True)
     ops = [
         "add",
@@ -102,9 +100,7 @@ def test_integers(t):
         "shr",
     ]
     values = [(op, Binary(op, a(t), b(t)), t) for op in ops]
-    values += [
-        (f"{op} by 3", Binary(op, a(t), Const(3, t)), t) for op in ("floordiv", "mod", "shl", "shr")
-    ]
+    values += [(f"{op} by 3", Binary(op, a(t), Const(3, t)), t) for op in ("floordiv", "mod", "shl", "shr")]
     values += [(op, Unary(op, a(t)), t) for op in ("neg", "not", "abs")]
     values += [(op, Binary(op, a(t), b(t)), bool_) for op in ("lt", "eq")]
     values += [(f"{fn}", Call(fn, (a(t),), i32), i32) for fn in ("popcount", "clz", "ctz")]
@@ -159,9 +155,7 @@ def statements():
         "serial",
         If(odd, last, Store("out", (i, j), Load("row", (j,), f32))),
     )
-    body = For(
-        "i", const(0), n, "parallel", Alloc("row", f32, (const(4),), "stack", Block((fill, copy)))
-    )
+    body = For("i", const(0), n, "parallel", Alloc("row", f32, (const(4),), "stack", Block((fill, copy))))
     shape = (n, const(4))
     params = (BufferParam("a", f32, shape, (None, None), False), ScalarParam("s", f32), SizeParam("n"),
               BufferParam("out", f32, shape, (None, None), True))  # fmt: skip

@@ -296,18 +296,14 @@ def test_overlap_within_an_array_is_never_missed(axes):
     memory = np.zeros(200, np.int16)[100:]
     shape, strides = [e for e, _ in axes], [2 * s for _, s in axes]
     view = np.lib.stride_tricks.as_strided(memory, shape, strides)
-    places = sum(
-        (s * i for (_, s), i in zip(axes, np.indices(shape), strict=True)), np.zeros(shape, int)
-    )
+    places = sum((s * i for (_, s), i in zip(axes, np.indices(shape), strict=True)), np.zeros(shape, int))
     if len(np.unique(places)) < view.size:
         assert overlaps_itself(view)
 
 
 @given(
     st.permutations(range(3)),
-    st.tuples(
-        *[st.tuples(st.integers(0, 2), st.integers(0, 5), st.sampled_from([1, 2, -1, -3]))] * 3
-    ),
+    st.tuples(*[st.tuples(st.integers(0, 2), st.integers(0, 5), st.sampled_from([1, 2, -1, -3]))] * 3),
 )
 @settings(max_examples=200, deadline=None)
 def test_views_by_slices_and_transposition_do_not_overlap(axes, cuts):

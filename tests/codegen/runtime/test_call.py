@@ -111,9 +111,7 @@ def program(signature, compute, dynamic=(), quick=True):
     entry = Entry(
         signature,
         frozenset(dynamic),
-        lambda s: (
-            executables_built.append(Fake(signature, compute, s, quick)) or executables_built[-1]
-        ),
+        lambda s: executables_built.append(Fake(signature, compute, s, quick)) or executables_built[-1],
     )
     entry.executables_built = executables_built = []
     return entry
@@ -215,9 +213,7 @@ def test_a_second_array_by_position_is_no_output():
 
 @QUICK
 def test_the_result_of_rank_0_alone(quick):
-    call = program(
-        Signature("sum", (array("x", R),), (array("t"),)), lambda x: [x.sum()], quick=quick
-    )
+    call = program(Signature("sum", (array("x", R),), (array("t"),)), lambda x: [x.sum()], quick=quick)
     for n in (4, 4, 0):
         assert call(f(n)) == f(n).sum()
     out = np.zeros((), np.float32)

@@ -12,9 +12,7 @@ R, C = Size("R"), Size("C")
 EXTENTS = (
     Binary("add", Binary("floordiv", R, const(2)), const(1)),
     Binary("max", Binary("sub", R, const(3)), Binary("min", C, const(2))),
-    Select(
-        Binary("eq", Binary("mod", R, const(2)), const(1)), Unary("neg", const(-5)), Cast(C, i64)
-    ),
+    Select(Binary("eq", Binary("mod", R, const(2)), const(1)), Unary("neg", const(-5)), Cast(C, i64)),
     Binary("sub", R, Binary("sub", R, Binary("mul", const(2), C))),
 )
 SIGNATURE = Signature(
@@ -53,9 +51,7 @@ def test_only_true_is_success(answer):
 
 def test_arguments_that_give_no_shape_are_left_to_the_slow_path():
     call = fast_call(SIGNATURE, {}, lambda *given: True)
-    small = Signature(
-        "h", (ArrayArg("x", f32, (R,)),), (ArrayArg("y", f32, (Binary("sub", R, const(5)),)),)
-    )
+    small = Signature("h", (ArrayArg("x", f32, (R,)),), (ArrayArg("y", f32, (Binary("sub", R, const(5)),)),))
     divided = Binary("floordiv", const(6), R)
     odd = Signature("h", (ArrayArg("x", f32, (R,)),), (ArrayArg("y", f32, (divided,)),))
     for args in ((), (1.0,), (1.0, [[1]]), (1.0, np.zeros(3)), (1.0, np.zeros((2, 2)), 3)):

@@ -78,7 +78,5 @@ def test_memory_larger_than_registers_is_shared():
 def test_register_scope_used_by_several_threads_raises():
     s = row(lambda g: g[i, 127 - j])
     s["g"].set_scope("register")
-    with pytest.raises(
-        td.ScheduleError, match="'g' is private to a thread, but loops over threads use it"
-    ):
+    with pytest.raises(td.ScheduleError, match="'g' is private to a thread, but loops over threads use it"):
         kernel_of(s, M=3)

@@ -41,9 +41,7 @@ def operands(rng, dot, m, n, terms):
 
 def given(turned, a, b):
     """The operands as the program takes them."""
-    return tuple(
-        np.ascontiguousarray(x.T) if t == "t" else x for t, x in zip(turned, (a, b), strict=True)
-    )
+    return tuple(np.ascontiguousarray(x.T) if t == "t" else x for t, x in zip(turned, (a, b), strict=True))
 
 
 def exact(dot, a, b):
