@@ -50,10 +50,7 @@ Extents = tuple[int | None, ...]
 
 
 def memoised(f: Callable[Concatenate[O, P], R]) -> Callable[Concatenate[O, P], R]:
-    """A function of nests or of a spot, memoised in its `known`; callers must not change the results.
-
-    Each level of memory queries the same boxes and counts.
-    """
+    """A function of nests or of a spot, memoised in its `known`; callers must not change the results."""
 
     @functools.wraps(f)
     def wrapper(of: O, /, *args: P.args, **kwargs: P.kwargs) -> R:
