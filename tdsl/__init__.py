@@ -248,7 +248,7 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from tdsl.autoschedule import recipes
+    from tdsl import recipes
     from tdsl.distribute import mpi
 else:  # a type checker reports unknown names and wrong arguments itself
     for _name in {*__all__}.intersection(globals()):
@@ -257,7 +257,7 @@ else:  # a type checker reports unknown names and wrong arguments itself
             globals()[_name] = checked_call(_public)
         elif isinstance(_public, type) and is_dataclass(_public):
             _public.__init__ = checked_call(_public.__init__)
-    _LAZY_MODULES = {"recipes": "tdsl.autoschedule.recipes", "mpi": "tdsl.distribute.mpi"}
+    _LAZY_MODULES = {"recipes": "tdsl.recipes", "mpi": "tdsl.distribute.mpi"}
     __getattr__ = module_getattr("tdsl", __all__, lazy_modules=_LAZY_MODULES)
 
     def __dir__() -> list[str]:

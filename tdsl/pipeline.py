@@ -11,6 +11,7 @@ passes    optimises the loop IR                                  codegen/passes/
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -22,7 +23,7 @@ from tdsl.codegen.ir.verify import Verifier
 from tdsl.codegen.lowering.bounds_checks import check_declared
 from tdsl.codegen.lowering.lower import lower
 from tdsl.codegen.lowering.outputs import separate_outputs
-from tdsl.codegen.passes import CUDA_PASSES, PASSES, SCALAR_PASSES
+from tdsl.codegen.passes import PASSES, SCALAR_PASSES
 from tdsl.codegen.passes.bound_loops import bound_loops
 from tdsl.codegen.passes.simplify_loops import simplify_loops
 from tdsl.codegen.runtime.call import Executable
@@ -83,9 +84,20 @@ def apply_passes(kernel: Kernel, target: Target, vectors: bool = True) -> Kernel
     TargetError for loops bound to axes of a GPU if the target is no GPU, and for parallel loops if it is one.
     """
     _check_loop_kinds(kernel, target)
-    vector_passes = {"cpu": PASSES, "cuda": CUDA_PASSES} if vectors else {}
-    passes = vector_passes.get(target.name, SCALAR_PASSES)
+    passes = _passes_of(target) if vectors else SCALAR_PASSES
     return run_passes(kernel, passes, show=show, verify=Verifier(), name=kernel.name)
+
+
+def _passes_of(target: Target) -> Sequence[Callable[[Kernel], Kernel]]:
+    match target.name:
+        case "cpu":
+            return PASSES
+        case "cuda":
+            from tdsl.codegen.passes.gpu_passes import CUDA_PASSES
+
+            return CUDA_PASSES
+        case _:
+            return SCALAR_PASSES
 
 
 def _check_loop_kinds(kernel: Kernel, target: Target) -> None:

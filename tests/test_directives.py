@@ -397,7 +397,7 @@ def test_the_uses_of_a_directive_hold_it(name: str) -> None:
 def test_arguments_of_pipeline_have_their_old_names_for_one_version() -> None:
     from tests.codegen.cuda import programs
 
-    new = programs.matmul(td.f32, stages=3, bulk=True, apart=True)
+    new = programs.matmul(td.f32, stages=3, bulk=True, producer=True)
     old = programs.matmul(td.f32, bulk=True)
     with pytest.warns(DeprecationWarning, match="apart=.* is deprecated: producer_warps="):
         old["c"].pipeline("k_o", 3, apart=True)

@@ -21,7 +21,7 @@ from dataclasses import replace
 from itertools import chain
 
 from tdsl.autoschedule.best_block import in_best_block
-from tdsl.autoschedule.explain import BY_HAND, GENERAL, INLINE, ROOT, Decision
+from tdsl.autoschedule.explain import BY_HAND, GENERAL, INLINE, ROOT, Decision, recipe_decision
 from tdsl.autoschedule.patterns.bands import plan_bands
 from tdsl.autoschedule.patterns.contraction import Contraction, find_window, plan_tiles, recognize
 from tdsl.autoschedule.patterns.groups import group_of
@@ -31,18 +31,15 @@ from tdsl.autoschedule.patterns.sibling_reductions import find_sibling_reduction
 from tdsl.autoschedule.patterns.streaming import pays_to_stream
 from tdsl.autoschedule.patterns.strips import Strips, plan_strips, separate_products
 from tdsl.autoschedule.recipes.bands import write_bands
-from tdsl.autoschedule.recipes.blocks import on_blocks
 from tdsl.autoschedule.recipes.choices import if_suited
 from tdsl.autoschedule.recipes.conv import convolve
 from tdsl.autoschedule.recipes.inner_sums import inner_sums
 from tdsl.autoschedule.recipes.matmul import tile
 from tdsl.autoschedule.recipes.online_bands import LEAST as FEW_ROWS
 from tdsl.autoschedule.recipes.online_bands import OnlineBands, needs_tiles, online_bands
-from tdsl.autoschedule.recipes.online_tensor_cores import online_tensor_cores
 from tdsl.autoschedule.recipes.pairs import pairs
 from tdsl.autoschedule.recipes.rows import RowChain, plan_rows, write_rows
 from tdsl.autoschedule.recipes.stencil import write_strips
-from tdsl.autoschedule.recipes.tensor_cores import on_tensor_cores
 from tdsl.errors import ScheduleError
 from tdsl.lang.affine import variables
 from tdsl.lang.expr import Const, Expr
@@ -73,8 +70,10 @@ def complete_by_recipes(state: State, machine: Machine) -> tuple[State, tuple[De
     given, state = state, with_masks(state)
     order: dict[str, float] = {f.name: n for n, f in enumerate(state.program.funcs)}
     online: list[Decision] = []
-    if machine.block_threads:  # on a GPU weights are a separate stage
-        state, online = _online_on_a_gpu(state, machine)
+    if machine.block_threads:
+        from tdsl.autoschedule.on_gpu import schedule_online
+
+        state, online = schedule_online(state, machine)  # before inlining: weights are a separate stage
     state, decisions = choose_inline(state, products_read_values=machine.block_threads > 0)
     state = inline_funcs(state)
     if not machine.block_threads:
@@ -107,17 +106,10 @@ def complete_by_recipes(state: State, machine: Machine) -> tuple[State, tuple[De
             reason = (f"reduced in parts in the loops of {name}",)
             decisions += [Decision(x, decision.how, why=reason) for x in decision.siblings]
     elif machine.block_threads:
-        state = rest_at_root(state)
-        for name in [f.name for f in state.program.funcs if f.name in open_]:
-            schedule = BaseSchedule.of_state(state)
-            plan = on_tensor_cores(schedule[name], hopper="wgmma" in machine.features)
-            if plan is not None:
-                decisions.append(_by_recipe(state, schedule.state, name, "tensor cores", plan))
-                state = schedule.state
-        for name in [f.name for f in reversed(state.program.funcs) if f.name in open_]:
-            if not state.plan(name).scheduled:
-                state, decision = _on_a_gpu(state, name, machine)
-                decisions.append(decision)
+        from tdsl.autoschedule.on_gpu import schedule_on_gpu
+
+        state, on_gpu = schedule_on_gpu(rest_at_root(state), open_, machine)
+        decisions += on_gpu
     else:
         decisions += [Decision(name, ROOT, why=("the target has no vectors",)) for name in open_]
     decisions.sort(key=lambda d: order[d.func])
@@ -182,35 +174,6 @@ def _long_rows(state: State, machine: Machine) -> tuple[State, list[Decision]]:
         inside = tuple(n for n, p in schedule.state.plans if p.scheduled and n != name)
         decisions.append(Decision(name, "online_bands", (plan,), inside))
     return schedule.state, decisions
-
-
-def _online_on_a_gpu(state: State, machine: Machine) -> tuple[State, list[Decision]]:
-    """The state with tensor-core schedules for sums whose weights read other reductions; the decisions."""
-    decisions: list[Decision] = []
-    if any(plan.scheduled for _, plan in state.plans):
-        return state, decisions
-    for name in [f.name for f in state.program.funcs if f.definitions[0].init is not None]:
-        schedule = BaseSchedule.of_state(state)
-        if not state.program.has_func(name) or state.plan(name).scheduled:
-            continue
-        try:
-            plan = if_suited(online_tensor_cores, schedule[name], machine=machine)
-        except ScheduleError:
-            continue  # its terms need nothing, or nothing that can be corrected
-        if plan is not None:
-            state = schedule.state
-            inside = tuple(n for n, p in state.plans if p.scheduled and n != name)
-            decisions.append(Decision(name, "tensor cores, in one pass", (plan,), inside))
-    return state, decisions
-
-
-def _on_a_gpu(state: State, name: str, machine: Machine) -> tuple[State, Decision]:
-    """The state with a func at the root as a kernel, with funcs that only its rows read; the decision."""
-    schedule = BaseSchedule.of_state(state)
-    plan = on_blocks(schedule[name], threads=machine.block_threads)
-    if plan is None:
-        return state, Decision(name, ROOT, why=("it has one point",))
-    return schedule.state, _by_recipe(state, schedule.state, name, "blocks", plan)
 
 
 def _in_order(state: State, open_: set[str]) -> list[str]:
@@ -323,27 +286,27 @@ def by_recipe(
     bands = plan_bands(state, owner, group, boxes, machine)
     if bands is not None:
         write_bands(schedule, *bands, machine)
-        return _by_recipe(before, schedule.state, owner, "bands", *bands[1:])
+        return recipe_decision(before, schedule.state, owner, "bands", *bands[1:])
     contraction = recognize(state, owner, group, boxes)
     if isinstance(contraction, Contraction):
         how, tiled = "conv", convolve(schedule, contraction, machine)
         if not tiled:
             tiled, how = [(contraction, plan_tiles(contraction, machine))], "matmul"
             tile(schedule, *tiled[0])
-        return _by_recipe(before, schedule.state, owner, how, *chain.from_iterable(tiled))
+        return recipe_decision(before, schedule.state, owner, how, *chain.from_iterable(tiled))
     separate = separate_products(state, owner, group, boxes, machine)
     if separate:
         group = group_of(state, owner, {*group} - separate)
     sums = if_suited(inner_sums, schedule[owner], machine=machine) if group else None
     if sums is not None:
-        return _by_recipe(before, schedule.state, owner, "inner_sums", sums)
+        return recipe_decision(before, schedule.state, owner, "inner_sums", sums)
     pair_plan = if_suited(pairs, schedule[owner], machine=machine) if group else None
     if pair_plan is not None:
-        return _by_recipe(before, schedule.state, owner, "pairs", pair_plan)
+        return recipe_decision(before, schedule.state, owner, "pairs", pair_plan)
     window = find_window(state, owner, group, boxes) if len(group) <= 1 else None
     tiled = [] if window is None else convolve(schedule, window, machine)
     if tiled:
-        return _by_recipe(before, schedule.state, owner, "conv", *chain.from_iterable(tiled))
+        return recipe_decision(before, schedule.state, owner, "conv", *chain.from_iterable(tiled))
     f = state.program.func(owner)
     if len(f.definitions) == 1 and f.definitions[0].init is None:
         return _fuse_group(schedule, state, owner, group, boxes, machine)
@@ -376,13 +339,6 @@ def _schedule_group(
         f"not strips: {alone if group else 'it alone reads no func'}",
     )
     return state, Decision(owner, GENERAL, (state.plan(owner),), why=reasons)
-
-
-def _by_recipe(before: State, after: State, owner: str, how: str, *plan: object) -> Decision:
-    """The decision of a recipe; `inside` are the funcs that it scheduled besides the owner."""
-    mentioned = {name for name, plan in after.plans if plan.scheduled}
-    inside = tuple(n for n, p in before.plans if n in mentioned and not p.scheduled and n != owner)
-    return Decision(owner, how, plan, inside)
 
 
 def _fuse_group(

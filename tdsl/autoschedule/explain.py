@@ -42,6 +42,13 @@ class Decision:
     siblings: tuple[str, ...] = ()
 
 
+def recipe_decision(before: State, after: State, owner: str, how: str, *plan: object) -> Decision:
+    """The decision of a recipe; `inside` are the funcs that it scheduled besides the owner."""
+    mentioned = {name for name, plan in after.plans if plan.scheduled}
+    inside = tuple(n for n, p in before.plans if n in mentioned and not p.scheduled and n != owner)
+    return Decision(owner, how, plan, inside)
+
+
 def explain(decisions: Iterable[Decision], state: State | None = None) -> str:
     """Decisions as text: the recipe of each func, the numbers of its plan, the reasons.
 

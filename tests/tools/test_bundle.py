@@ -32,7 +32,8 @@ from tests.codegen.cuda import programs
 
 matmul = td.compile(programs.matmul(td.f16, 8), target="cuda", M=40, K=24, N=72)
 scaled = td.compile(programs.scaled(), target="cuda:sm_80", N=1000)
-tiles = td.compile(programs.matmul(td.f16, stages=3, bulk=True, apart=True), target="cuda", M=48, K=32, N=96)
+producer = programs.matmul(td.f16, stages=3, bulk=True, producer=True)
+tiles = td.compile(producer, target="cuda", M=48, K=32, N=96)
 """
 
 

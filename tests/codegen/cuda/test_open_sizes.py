@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 import tdsl as td
-from tdsl.autoschedule.recipes import block_tiles
 from tdsl.codegen.cuda import size_formulas as counts
 from tdsl.lang.expr import Binary, Const, Select, Size, const
+from tdsl.recipes import block_tiles
 from tests.codegen.cuda import programs
 
 i, j, k = td.vars("i j k")

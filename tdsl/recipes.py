@@ -1,0 +1,70 @@
+"""Schedules written as ordinary functions on the public directives.
+
+A recipe takes a stage and gives its loops the shape that is known to be fast for what it computes. The
+default schedule uses the same functions.
+"""
+
+from typing import TYPE_CHECKING
+
+from tdsl.autoschedule.recipes.bands import bands
+from tdsl.autoschedule.recipes.block_columns import block_columns
+from tdsl.autoschedule.recipes.block_conv import block_conv
+from tdsl.autoschedule.recipes.block_rows import block_rows
+from tdsl.autoschedule.recipes.block_stencil import block_stencil
+from tdsl.autoschedule.recipes.block_tiles import block_tiles
+from tdsl.autoschedule.recipes.block_transpose import block_transpose
+from tdsl.autoschedule.recipes.blocks import block_sums
+from tdsl.autoschedule.recipes.conv import conv
+from tdsl.autoschedule.recipes.cosma import carma, cosma
+from tdsl.autoschedule.recipes.elements import elements
+from tdsl.autoschedule.recipes.inner_sums import inner_sums
+from tdsl.autoschedule.recipes.layouts import redistribute
+from tdsl.autoschedule.recipes.matmul import matmul
+from tdsl.autoschedule.recipes.online_bands import online_bands
+from tdsl.autoschedule.recipes.online_blocks import online_blocks
+from tdsl.autoschedule.recipes.online_tensor_cores import online_tensor_cores
+from tdsl.autoschedule.recipes.pairs import pairs
+from tdsl.autoschedule.recipes.products import (
+    cannon,
+    johnson,
+    pumma,
+    solomonik_2_5d,
+    summa,
+)
+from tdsl.autoschedule.recipes.rows import rows
+from tdsl.autoschedule.recipes.stencil import strips
+from tdsl.autoschedule.recipes.tensor_cores import tensor_core_matmul
+from tdsl.errors import module_getattr
+
+__all__ = [
+    "bands",
+    "block_columns",
+    "block_conv",
+    "block_rows",
+    "block_stencil",
+    "block_sums",
+    "block_tiles",
+    "block_transpose",
+    "cannon",
+    "carma",
+    "conv",
+    "cosma",
+    "elements",
+    "inner_sums",
+    "johnson",
+    "matmul",
+    "online_bands",
+    "online_blocks",
+    "online_tensor_cores",
+    "pairs",
+    "pumma",
+    "redistribute",
+    "rows",
+    "solomonik_2_5d",
+    "strips",
+    "summa",
+    "tensor_core_matmul",
+]
+
+if not TYPE_CHECKING:  # a type checker sees which recipes there are
+    __getattr__ = module_getattr("td.recipes", __all__)
