@@ -236,8 +236,22 @@ def _fma(x: float, y: float, z: float) -> float:
 def _fused(x: Array, y: Array, z: Array) -> Array:
     if x.dtype == np.float64:
         return np.asarray(_by_element(_fma)(x, y, z))
-    wide = x.astype(np.float64) * y.astype(np.float64)  # exact: 2 * 24 bits fit in 53
-    return (wide + z.astype(np.float64)).astype(x.dtype)
+    product = x.astype(np.float64) * y.astype(np.float64)  # exact: 2 * 24 bits fit in 53
+    return sum_to_odd(product, z.astype(np.float64)).astype(x.dtype)
+
+
+def sum_to_odd(a: Array, b: Array) -> Array:
+    """a + b in f64, rounded to odd where it is inexact, so that rounding the sum to f32 rounds only once.
+
+    Source: S. Boldo, G. Melquiond, Emulation of FMA and correctly rounded sums: proved algorithms using
+    rounding to odd, IEEE Transactions on Computers 57, 2008.
+    """
+    total = np.asarray(a + b)
+    part = total - a
+    error = np.asarray((a - (total - part)) + (b - part))
+    up_or_down = np.nextafter(total, np.where(error > 0, np.inf, -np.inf))
+    is_even = (total.view(np.int64) & 1) == 0
+    return np.where(is_even & (error != 0) & np.isfinite(error), up_or_down, total)
 
 
 def _one(x: Array) -> Any:

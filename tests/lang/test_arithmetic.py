@@ -184,6 +184,13 @@ def test_a_fused_product_and_sum_is_rounded_once() -> None:
     assert float(got[0]) == 2.0**-29 + 2.0**-60
 
 
+def test_a_fused_product_and_sum_of_f32_is_rounded_once_where_f64_would_round_too() -> None:
+    x, tiny = np.float32([4097, -4097, 4097]), np.float32([2.0**-40, -(2.0**-40), -(2.0**-40)])
+    y = np.float32([4097, 4097, 4097])
+    got = arithmetic.call("fma", (x, y, tiny), f32)
+    assert got.tolist() == [16785410.0, -16785410.0, 16785408.0]
+
+
 def test_rounding_is_half_to_even() -> None:
     x = np.array([0.5, 1.5, -0.5, 2.5])
     np.testing.assert_array_equal(arithmetic.call("round", (x,), f64), [0, 2, 0, 2])

@@ -93,8 +93,18 @@ def rsqrt(x):
 def fma(a, b, c):
     """a * b + c, rounded once."""
     if a.dtype != np.float64:  # the product is exact in f64
-        return (np.float64(a) * np.float64(b) + np.float64(c)).astype(a.dtype)
+        return sum_to_odd(np.float64(a) * np.float64(b), np.float64(c)).astype(a.dtype)[()]
     return np.vectorize(fma_f64, otypes=[float])(a, b, c)[()]
+''',
+    "sum_to_odd": '''
+def sum_to_odd(a, b):
+    """a + b in f64, rounded to odd where it is inexact, so that rounding it to f32 rounds only once."""
+    total = np.asarray(a + b)
+    part = total - a
+    error = np.asarray((a - (total - part)) + (b - part))
+    up_or_down = np.nextafter(total, np.where(error > 0, np.inf, -np.inf))
+    is_even = (total.view(np.int64) & 1) == 0
+    return np.where(is_even & (error != 0) & np.isfinite(error), up_or_down, total)
 ''',
     "fma_f64": """
 def fma_f64(a, b, c):
@@ -143,7 +153,7 @@ def poisoned(shape, dtype):
 }
 
 _CALLS = {
-    "popcount": ("unsigned",), "clz": ("unsigned",), "ctz": ("unsigned",), "fma": ("fma_f64",),
+    "popcount": ("unsigned",), "clz": ("unsigned",), "ctz": ("unsigned",), "fma": ("fma_f64", "sum_to_odd"),
 }  # fmt: skip
 _IMPORTS = {"erf": "import math", "fma_f64": "from fractions import Fraction"}
 

@@ -269,6 +269,12 @@ def test_fma_rounds_once(t):
     assert got.tolist() == [tiny * tiny, 13.0, math.inf, 0.0]
 
 
+def test_fma_of_f32_rounds_once_where_f64_would_round_too():
+    a, c = np.array([4097.0, 3.0], np.float32), np.array([2.0**-40, 1.0], np.float32)
+    got = evaluate(lambda x, y, z: Call("fma", (x, y, z), f32), f32, f32, a, a, c)
+    assert got.tolist() == [16785410.0, 10.0]
+
+
 def splitmix(x: int) -> int:
     x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9 % 2**64
     x = (x ^ (x >> 27)) * 0x94D049BB133111EB % 2**64
