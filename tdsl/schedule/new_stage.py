@@ -14,7 +14,7 @@ from tdsl.schedule.state import (
 
 
 def fresh_name(program: Program, base: str) -> str:
-    """`base`, or the first of wanted_1, wanted_2, ... that no func or input has."""
+    """`base`, or the first of base_1, base_2, ... that no func or input has."""
     used = {f.name for f in program.funcs} | {t.name for t in program.inputs}
     name, count = base, 0
     while name in used:

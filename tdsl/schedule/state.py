@@ -139,7 +139,7 @@ class Nest:
         return used
 
     def fresh_name(self, base: str) -> str:
-        """`base`, or the first unused name of wanted_1, wanted_2, ..."""
+        """`base`, or the first unused name of base_1, base_2, ..."""
         used, name, count = self.used_names(), base, 0
         while name in used:
             count += 1

@@ -383,7 +383,7 @@ def copy_as_a_whole_of_rows_that_are_not_aligned():
     td.compile(s, target="cuda").source()
 
 
-@wrong(td.ScheduleError, "512 elements along an axis; copies as a whole need 256", hint="cooperate()")
+@wrong(td.ScheduleError, "512 elements along an axis; copies by TMA need 256", hint="cooperate()")
 def copy_as_a_whole_of_long_rows():
     s = whole(td.Tensor("t", (64, 1024), td.f16), tile=512)
     s["t_cache"].bulk_copy()  # here
@@ -391,7 +391,7 @@ def copy_as_a_whole_of_long_rows():
     td.compile(s, target="cuda").source()
 
 
-@wrong(td.TargetError, "sm_80 has no unit that copies tiles as a whole", hint="cooperate()")
+@wrong(td.TargetError, "sm_80 has no TMA", hint="cooperate()")
 def bulk_copy_on_a_gpu_without_the_unit():
     s = whole(a)
     s["a_cache"].bulk_copy()

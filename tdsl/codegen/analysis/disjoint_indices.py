@@ -16,7 +16,7 @@ class DisjointIndices:
 
     The variables of the second instance are renamed (`twins`) unless both have the same value. `differences`
     are the sums that are 0 at equal indices; `equal_atoms` the atoms proved equal in both instances;
-    `unequal` the variables by which instances are told apart and that may still differ.
+    `unequal` the identifying variables not yet proved equal.
 
     >>> from tdsl.lang.expr import ZERO, const
     >>> i, j = Var("i"), Var("j")
@@ -49,7 +49,7 @@ class DisjointIndices:
         return (lo is not None and lo > 0) or (hi is not None and hi < 0) or are_distinct_slots(d)
 
     def _equate_variable(self) -> bool:
-        """Deduce x = x' and rest = 0 from c * x - c * x' + rest = 0, |rest| < c; False if no sum does."""
+        """Deduce x = x' and rest = 0 from c * x - c * x' + rest = 0, |rest| < c; else False."""
         for n, d in enumerate(self.differences):
             for x, c in d.terms.items():
                 twin = substitute(x, self.twins)

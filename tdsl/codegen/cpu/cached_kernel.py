@@ -47,12 +47,12 @@ def load_or_build(
     target: CpuTarget,
     fallbacks: Callable[[], Sequence[Fallback]] = tuple,
 ) -> CpuExecutable:
-    """The machine code of `make()` for this machine or a level of it, from the disk cache if it has an entry.
+    """The machine code of `make()` for this CPU or an ISA level of it, from the disk cache if it is there.
 
     `program` is the fingerprint of everything that the kernel depends on, `params` are its parameters. The
     kernel is lowered only if the cache has no entry, or if its loops are accessed. If LLVM reaches the time
     limit, the first fallback of `fallbacks()` that it compiles is used, with a warning, and cached.
-    TargetError if this machine cannot run the code, CompileLimit if LLVM reaches the limit for all.
+    TargetError if this CPU cannot run the code, CompileLimit if LLVM reaches the limit for all.
     """
     check_runs_here(target)
     key = cache.key(

@@ -23,7 +23,7 @@ def frame_slots(kernel: Kernel) -> int:
 
 
 def slot_values(cx: Context, values: list[Value]) -> list[str]:
-    """Scalars as the bits of 8-byte slots: integers as i64, floats as f64."""
+    """Scalars bit-cast to i64 for the call frame: integers from i64, floats from f64."""
     names = []
     for x in values:
         wide = cast(cx.b, x, f64 if x.dtype.is_float else i64).name
@@ -34,7 +34,7 @@ def slot_values(cx: Context, values: list[Value]) -> list[str]:
 def emit_failure(cx: Context, status: int, values: list[Value]) -> None:
     """Return from the function with a status, and store the values of the first thread that fails."""
     b = cx.b
-    if not cx.status_cell:
+    if not cx.status_cell:  # not in a parallel loop
         _store_check_values(cx, values)
         emit_return(cx, str(status))
         return

@@ -33,10 +33,10 @@ from tdsl.core.source import here
 from tdsl.errors import TargetError
 from tdsl.machine.cpu import CpuTarget, host, llvm_version
 
-PIPELINE = "always-inline,function<O2>(no vectorize, no unroll)"
+PIPELINE_KEY = "always-inline,function<O2>(no vectorize, no unroll)"  # describes `_passes` in cache keys
 _MESSAGE_LINES = 4
-_LIMIT = 30.0  # seconds
-_SHORT_TEXT = 200_000  # bytes of text
+_LIMIT = 30.0  # seconds; a child process that compiles for longer is killed
+_SHORT_TEXT = 200_000  # bytes; longer text is compiled in a child process
 _SHUFFLE = re.compile(r"<(\d+) x i32> <i32")  # the number of lanes of a shuffle's mask
 _MOST_LANES = 128
 _FEW_LANES = 16  # up to this number, shuffles compile fast even if it is no power of two
@@ -120,7 +120,7 @@ def _attributes(function: llvm.ValueRef) -> bytes:
 def _passes(
     target: CpuTarget,
 ) -> tuple[llvm.PassBuilder, llvm.ModulePassManager, llvm.FunctionPassManager]:
-    """The pass builder, the module passes and the function passes of `PIPELINE`."""
+    """The pass builder, the module passes and the function passes that `PIPELINE_KEY` names."""
     tuning = llvm.create_pipeline_tuning_options(speed_level=2)
     tuning.loop_vectorization = tuning.slp_vectorization = False
     tuning.loop_unrolling = tuning.loop_interleaving = False
@@ -133,7 +133,7 @@ def _passes(
 def compiler_identity(target: CpuTarget) -> tuple[str, ...]:
     """All that determines an object file besides the text: the pipeline, versions, and the target."""
     versions = (llvm_version(), llvmlite.__version__)
-    return (PIPELINE, *versions, target.triple, target.cpu, target.features)
+    return (PIPELINE_KEY, *versions, target.triple, target.cpu, target.features)
 
 
 def emit_object(text: str, target: CpuTarget, name: str = "kernel") -> bytes:

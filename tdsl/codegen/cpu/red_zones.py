@@ -14,7 +14,7 @@ from tdsl.codegen.ir.loops import Alloc, Kernel
 from tdsl.codegen.ir.statements import walk
 from tdsl.codegen.runtime.failure import RED_ZONE_OVERWRITTEN
 
-BYTES = 256  # of one zone: a multiple of the alignment of any buffer
+BYTES = 256  # bytes of one zone; a multiple of the alignment of any buffer
 
 # The bytes of the pattern alternate between 0xff and 0x7f, from an even address on: words of 0x7fff.
 _FUNCTIONS = f"""\

@@ -7,9 +7,9 @@ from math import prod
 from tdsl.core.node import frozen
 
 _WARP = 32
-_REGISTERS = 64 << 10  # of a multiprocessor
-_REGISTER_UNIT = 256  # allocation granularity of registers, for each warp
-_SHARED_UNIT = 128  # allocation granularity of shared memory in bytes, for each block
+_REGISTERS = 64 << 10  # registers of a multiprocessor
+_REGISTER_UNIT = 256  # registers; a warp's count is rounded up to a multiple
+_SHARED_UNIT = 128  # bytes; a block's shared memory is rounded up to a multiple
 _SYSTEM_SHARED = 1024  # bytes of shared memory that the system reserves in each block
 _PARTITIONS = 4  # partitions of a multiprocessor, each with its own warps and registers
 
@@ -34,23 +34,23 @@ MULTIPROCESSORS = {
 
 @frozen
 class Occupancy:
-    """The resident `warps` of at most `most`, and the number of blocks that each resource would allow.
+    """The resident `warps` of at most `most`, and how many blocks each resource allows (`by_...`, `blocks`).
 
-    >>> print(Occupancy(warps=64, most=64, threads=8, registers=16, shared=30, blocks=32))
+    >>> print(Occupancy(warps=64, most=64, by_threads=8, by_registers=16, by_shared=30, blocks=32))
     64 of 64 warps of a multiprocessor: 8 blocks by threads, 16 by registers, 30 by shared bytes, 32 at most
     """
 
     warps: int
     most: int
-    threads: int
-    registers: int
-    shared: int
+    by_threads: int
+    by_registers: int
+    by_shared: int
     blocks: int
 
     def __str__(self) -> str:
         return (
-            f"{self.warps} of {self.most} warps of a multiprocessor: {self.threads} blocks by threads, "
-            f"{self.registers} by registers, {self.shared} by shared bytes, {self.blocks} at most"
+            f"{self.warps} of {self.most} warps of a multiprocessor: {self.by_threads} blocks by threads, "
+            f"{self.by_registers} by registers, {self.by_shared} by shared bytes, {self.blocks} at most"
         )
 
 
@@ -64,9 +64,9 @@ def occupancy(arch: str, block: tuple[int, int, int], registers: int, shared: in
     each = _round_up(max(registers, 1) * _WARP, _REGISTER_UNIT)
     fit = _REGISTERS // _PARTITIONS // each * _PARTITIONS
     by = {
-        "threads": m.warps // warps,
-        "registers": fit // warps,
-        "shared": m.shared // _round_up(shared + _SYSTEM_SHARED, _SHARED_UNIT),
+        "by_threads": m.warps // warps,
+        "by_registers": fit // warps,
+        "by_shared": m.shared // _round_up(shared + _SYSTEM_SHARED, _SHARED_UNIT),
         "blocks": m.blocks,
     }
     return Occupancy(min(by.values()) * warps, m.warps, **by)

@@ -9,7 +9,7 @@ from tdsl.codegen.gpu.launches import Launch
 from tdsl.codegen.ir.loops import THREADS, WarpSpecialize
 from tdsl.codegen.ir.statements import walk
 
-_REGISTERS = 65_536  # of a multiprocessor
+_REGISTERS = 65_536  # registers of a multiprocessor
 _UNIT = 8  # granularity of setmaxnreg, in registers of a thread
 _MAX_CONSUMER = 240  # most registers of a consumer thread
 _PRODUCER = 40  # registers of a producer thread, enough for indices of tiles

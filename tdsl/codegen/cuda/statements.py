@@ -218,19 +218,19 @@ class _KernelLowering:
                 return [self.synchronisation(s)]
 
     def synchronisation(self, s: Synchronization) -> TIR:
-        """The TIR of synchronisation, shuffles and tile copies."""
+        """The TIR of a barrier, mbarrier operation, commit, wait, shuffle or tile copy."""
         match s:
             case Barrier(group):
-                meet = self.group_barrier() if group else _sync_threads()
+                barrier = self.group_barrier() if group else _sync_threads()
                 if not stores_for_descriptors(self.launch.body):
-                    return meet
-                return T.SeqStmt([self.call("tdsl_fence_async"), meet])
+                    return barrier
+                return T.SeqStmt([self.call("tdsl_fence_async"), barrier])
             case Shuffle():
                 return self.shuffle(s)
-            case Commit(products):
-                return self.call("tdsl_wgmma_commit" if products else "tdsl_commit")
-            case Wait(pending, products):
-                return self.call(f"{'tdsl_wgmma_wait' if products else 'tdsl_wait'}<{pending}>")
+            case Commit(mma):
+                return self.call("tdsl_wgmma_commit" if mma else "tdsl_commit")
+            case Wait(pending, mma):
+                return self.call(f"{'tdsl_wgmma_wait' if mma else 'tdsl_wait'}<{pending}>")
             case ArriveBarrier(mbarriers, slot, per_warp=True):
                 count = T.const(s.blocks, "int32")
                 return self.call("tdsl_arrive_together", self.mbarrier(mbarriers, slot), count)
@@ -281,7 +281,7 @@ class _KernelLowering:
         )
 
     def unrolling(self, s: For) -> dict[str, bool] | None:
-        """The unroll annotation of a loop: full, or for long loops over arrays by AT_ONCE; else None.
+        """The unroll annotation of a loop: full, or by UNROLL_FACTOR for long loops over arrays; else None.
 
         Otherwise the compiler unrolls loops of constant extent fully, and issues all of their loads first.
         """
@@ -290,6 +290,7 @@ class _KernelLowering:
         many = isinstance(s.extent, Const) and int(s.extent.value) > UNROLL_FACTOR
         arrays = {p.name for p in self.launch.params if isinstance(p, BufferParam)}
         plain = all(isinstance(x, Block | Let | If | Store) for x in walk(s.body))
+        # TVM emits `#pragma unroll 1`, which text.py turns into one of UNROLL_FACTOR
         return {"disable_unroll": True} if many and plain and inputs_of(s) & arrays else None
 
     def alloc(self, s: Alloc, bound: frozenset[str]) -> list[TIR]:
@@ -432,9 +433,9 @@ def _sync_threads() -> TIR:
 
 
 def _needs_all_threads(s: Stmt) -> bool:
-    meets = isinstance(s, Barrier | Shuffle | Commit | Wait | Invoke | InitBarriers | WaitBarrier)
-    meets = meets or (isinstance(s, ArriveBarrier) and s.per_warp)
-    return meets or (isinstance(s, For) and s.kind in AXES)
+    is_collective = isinstance(s, Barrier | Shuffle | Commit | Wait | Invoke | InitBarriers | WaitBarrier)
+    is_collective = is_collective or (isinstance(s, ArriveBarrier) and s.per_warp)
+    return is_collective or (isinstance(s, For) and s.kind in AXES)
 
 
 def _is_shared(s: Stmt) -> TypeGuard[Alloc | InitBarriers]:

@@ -9,7 +9,7 @@ from tdsl.core.source import here
 from tdsl.errors import TypeMismatch
 
 selected_stream: ContextVar[int | None] = ContextVar("selected_stream", default=None)
-_HANDLES = ("cuda_stream", "ptr", "handle")  # of PyTorch, CuPy, numba and others
+_HANDLES = ("cuda_stream", "ptr", "handle")  # attributes of the streams of PyTorch, CuPy, numba and others
 
 
 class stream:

@@ -1,4 +1,4 @@
-"""Generates the CUDA source of launches by TVM."""
+"""Generates the CUDA source of launches with TVM."""
 
 from __future__ import annotations
 

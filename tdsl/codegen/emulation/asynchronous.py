@@ -15,22 +15,22 @@ from tdsl.machine.instructions.instruction import Instruction
 
 @dataclass(slots=True)
 class _PendingInstruction:
-    """A pending instruction: its threads, the commit group of each, and its operands' values at issue."""
+    """A pending instruction: its `active` threads, their commit groups, its operands' values at issue."""
 
     instruction: Instruction
     tiles: Sequence[Tile]
     active: Array
-    group: Array
+    commit_group: Array
     operand_values: list[Array]
 
     @property
     def first(self) -> Array:
-        """The first thread of each group of threads that runs the instruction."""
+        """The first thread of each thread group that runs the instruction."""
         threads = self.instruction.threads
         return np.asarray(np.flatnonzero(self.active[::threads, 0]) * threads)
 
     def select_groups(self, active: Array) -> _PendingInstruction:
-        """The same instruction in some of its groups of threads."""
+        """The same instruction in the thread groups in `active`, some of its own."""
         among = active[self.first, 0]
         operand_values = [x if len(x) == 1 else x[among] for x in self.operand_values]
         return replace(self, active=active, operand_values=operand_values)
@@ -38,7 +38,7 @@ class _PendingInstruction:
 
 @dataclass(slots=True)
 class PendingInstructions:
-    """The pending instructions of threads in lockstep; `groups` counts the commit groups of each thread.
+    """The pending instructions of threads in lockstep; `commit_groups` counts those of each thread.
 
     Instructions execute as late as possible, when threads wait for them; until then their operands must not
     change, and threads must not access their results.
@@ -46,20 +46,20 @@ class PendingInstructions:
 
     team: LockstepThreads
     pending_instructions: list[_PendingInstruction] = field(default_factory=list)
-    groups: Array = field(init=False)
+    commit_groups: Array = field(init=False)
 
     def __post_init__(self) -> None:
-        self.groups = np.zeros(self.team.size, np.int64)
+        self.commit_groups = np.zeros(self.team.size, np.int64)
 
     def issue(self, instruction: Instruction, tiles: Sequence[Tile], active: Array) -> None:
-        """Issue an instruction in the groups of threads that are live."""
-        issued = _PendingInstruction(instruction, tiles, active, self.groups.copy(), [])
+        """Issue an instruction in the thread groups in `active`."""
+        issued = _PendingInstruction(instruction, tiles, active, self.commit_groups.copy(), [])
         issued.operand_values = [self.read(issued, n) for n in range(1, len(tiles))]
         self.pending_instructions.append(issued)
         self.mark_results(issued, pending=True)
 
     def read(self, x: _PendingInstruction, n: int) -> Array:
-        """The values of operand `n`, a row for each group of threads."""
+        """The values of operand `n`, a row for each thread group."""
         memory, index = elements(x.tiles[n], x.instruction.shapes()[n], x.first)
         return memory.load(index, None, self.team.select(x.first))
 
@@ -69,15 +69,15 @@ class PendingInstructions:
         x.tiles[0][0].mark_pending(memory.offsets(index, self.team.select(x.first)), pending=pending)
 
     def commit(self, mask: Array | None) -> None:
-        """Close the current group of each thread in `mask`: its instructions since its last commit."""
-        self.groups[slice(None) if mask is None else mask[:, 0]] += 1
+        """Close the current commit group of each thread in `mask`: its instructions since its last commit."""
+        self.commit_groups[slice(None) if mask is None else mask[:, 0]] += 1
 
     def wait(self, pending: int, mask: Array | None) -> None:
-        """Execute the instructions of each thread in `mask`, except its last `pending` groups."""
+        """Execute the instructions of each thread in `mask`, except its last `pending` commit groups."""
         waiting = np.ones(self.team.size, bool) if mask is None else mask[:, 0]
         remaining: list[_PendingInstruction] = []
         for x in self.pending_instructions:
-            done = x.active & (waiting & (x.group < self.groups - pending))[:, None]
+            done = x.active & (waiting & (x.commit_group < self.commit_groups - pending))[:, None]
             if done.any():
                 self.execute(x.select_groups(done))
             if not done[x.first].all():

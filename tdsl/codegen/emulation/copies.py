@@ -18,39 +18,39 @@ class _PendingCopy:
     at: Array
     rows: Array
     values: Array
-    group: Array
+    commit_group: Array
 
 
 @dataclass(slots=True)
 class AsyncCopies:
-    """The pending copies of threads in lockstep; `groups` counts those that each thread committed."""
+    """The pending copies of threads in lockstep; `commit_groups` counts the commit groups of each thread."""
 
     team: LockstepThreads
     pending_copies: list[_PendingCopy] = field(default_factory=list)
-    groups: Array = field(init=False)
+    commit_groups: Array = field(init=False)
 
     def __post_init__(self) -> None:
-        self.groups = np.zeros(self.team.size, np.int64)
+        self.commit_groups = np.zeros(self.team.size, np.int64)
 
     def issue(self, memory: Memory, index: list[Array], value: Array, mask: Array | None) -> None:
         """Start to copy values to elements, which must not be accessed before the copy completes."""
         at, rows, values = memory.begin_copy(index, value, mask, self.team)
-        self.pending_copies.append(_PendingCopy(memory, at, rows, values, self.groups[rows]))
+        self.pending_copies.append(_PendingCopy(memory, at, rows, values, self.commit_groups[rows]))
 
     def commit(self, mask: Array | None) -> None:
-        """Close the current group of each thread in `mask`: its copies since its last commit."""
-        self.groups[slice(None) if mask is None else mask[:, 0]] += 1
+        """Close the current commit group of each thread in `mask`: its copies since its last commit."""
+        self.commit_groups[slice(None) if mask is None else mask[:, 0]] += 1
 
     def wait(self, pending: int, mask: Array | None) -> None:
-        """Complete the copies of each thread in `mask`, except its last `pending` groups."""
+        """Complete the copies of each thread in `mask`, except its last `pending` commit groups."""
         waiting = np.ones(self.team.size, bool) if mask is None else mask[:, 0]
         remaining: list[_PendingCopy] = []
         for x in self.pending_copies:
-            done = waiting[x.rows] & (x.group < self.groups[x.rows] - pending)
+            done = waiting[x.rows] & (x.commit_group < self.commit_groups[x.rows] - pending)
             x.memory.complete_copy(x.at[done], x.rows[done], x.values[done], self.team)
             if not done.all():
                 rest = ~done
-                parts = (part[rest] for part in (x.at, x.rows, x.values, x.group))
+                parts = (part[rest] for part in (x.at, x.rows, x.values, x.commit_group))
                 remaining.append(_PendingCopy(x.memory, *parts))
         self.pending_copies = remaining
 

@@ -23,7 +23,7 @@ _GROUP = Var("group of threads")  # the leading axis of all tiles
 def run_instruction(
     instruction: Instruction, operands: Sequence[Tile], active: Array, team: LockstepThreads
 ) -> None:
-    """Run an instruction in all groups whose threads are live, vectorised over the groups."""
+    """Run an instruction in the thread groups in `active`, vectorised over the groups."""
     first = np.flatnonzero(active[:: instruction.threads, 0]) * instruction.threads
     # any thread of a group may access any element of its tile, so the group gets a thread number of its own
     number = team.threads + team.number[first] // instruction.threads

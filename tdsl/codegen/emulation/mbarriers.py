@@ -72,7 +72,7 @@ class PhaseBarriers:
             np.add.at(self.missing_bytes, (block, slots), count)
             np.minimum.at(self.first_arrival, (block, slots, rank), now)
             if (self.missing_arrivals[block, slots] < 0).any():
-                self.raise_hazard(rows[0], f"comes to a phase that {self.arrivals} have come to")
+                self.raise_hazard(rows[0], f"arrives at an mbarrier that has its {self.arrivals} arrivals")
             self.complete_phases(block, slots)
         self.team.epochs[np.unique(self.team.block[rows])] += 1
 

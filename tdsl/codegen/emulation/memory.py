@@ -12,8 +12,8 @@ from tdsl.errors import Hazard
 
 Array = np.ndarray[Any, Any]
 
-NOBODY, SEVERAL, UNIT = -1, -2, -3  # for a thread: none, several of different groups, the TMA unit
-SEVERAL_OF = -4  # several threads of group 0; SEVERAL_OF - n for group n
+NOBODY, SEVERAL, UNIT = -1, -2, -3  # in place of a thread: none, several of different groups, the TMA unit
+SEVERAL_IN_GROUP = -4  # minus n: several threads of group n
 
 
 @dataclass(slots=True)
@@ -58,7 +58,7 @@ class LockstepThreads:
 
     def select(self, rows: Array) -> LockstepThreads:
         """Some of the threads."""
-        columns = (
+        per_thread = (
             self.block,
             self.number,
             self.seen,
@@ -66,7 +66,7 @@ class LockstepThreads:
             self.awaited,
             self.cluster_seen,
         )
-        block, number, seen, group_seen, awaited, cluster_seen = (x[rows] for x in columns)
+        block, number, seen, group_seen, awaited, cluster_seen = (x[rows] for x in per_thread)
         return replace(
             self,
             block=block,
@@ -89,7 +89,7 @@ class LockstepThreads:
 
     def group_of(self, thread: Array) -> Array:
         """The group of each recorded thread, of several of one group, or of a whole group; else -1."""
-        several = np.where(thread <= SEVERAL_OF, SEVERAL_OF - thread, -1)
+        several = np.where(thread <= SEVERAL_IN_GROUP, SEVERAL_IN_GROUP - thread, -1)
         alone = np.where(thread < self.threads, thread // self.group, thread - self.threads)
         return np.where(thread >= 0, alone, several)
 
@@ -135,7 +135,7 @@ class _AccessLog:
         return _AccessLog(thread, epoch, None if of_a_block else block)
 
     def unordered(self, at: Array, team: LockstepThreads, rows: Array) -> Array:
-        """True where another thread's last access is unordered; those of other blocks always are."""
+        """True where another thread's last access is unordered; accesses of other blocks always are."""
         thread, number, epoch = self.thread[at], team.number[rows], self.epoch[at]
         seen, awaited = team.seen[rows], team.awaited[rows]
         races: Array = (thread != number) & (epoch >= np.minimum(seen, awaited))
@@ -161,7 +161,7 @@ class _AccessLog:
                 mixed = several & (team.group_of(last) != group)
                 mixed |= lost & (team.group_of(self.thread[at]) != group)
                 several |= lost
-                self.thread[at[several]] = SEVERAL_OF - group[several]
+                self.thread[at[several]] = SEVERAL_IN_GROUP - group[several]
                 self.thread[at[mixed]] = SEVERAL
         if self.block is not None:
             this_block, before = team.block[rows], self.block[at]
@@ -214,7 +214,7 @@ class Memory:
                 return column.copy()  # a later store does not change it
             return np.where(mask, column, np.zeros((), column.dtype))
         at, rows, shape = self._resolve_index(index, mask, team)
-        self._check_settled("reads", at, rows, team)
+        self._check_not_pending("reads", at, rows, team)
         written = self.written.ravel()[at]
         if not written.all():
             self._fail("reads what nobody wrote", at[~written], rows[~written], team)
@@ -242,7 +242,7 @@ class Memory:
         new = np.broadcast_to(value, shape)
         new = new.ravel() if mask is None else new[np.broadcast_to(mask, shape)]
         data = self.data.ravel()
-        self._check_settled("writes", at, rows, team)
+        self._check_not_pending("writes", at, rows, team)
         self._check_write_race(at, rows, new, team)
         if self.writes is not None:
             self.writes.record(at, team, rows, concurrent=False)
@@ -276,11 +276,11 @@ class Memory:
         if races.any():
             self._fail("writes what another thread writes", at[races], rows[races], team)
 
-    def _check_settled(self, does: str, at: Array, rows: Array, team: LockstepThreads) -> None:
+    def _check_not_pending(self, does: str, at: Array, rows: Array, team: LockstepThreads) -> None:
         """Raise Hazard for an access to an element that a pending copy or instruction writes."""
         if self.pending is not None and self.pending[at].any():
-            races, what = self.pending[at], "made" if self.values is None else "copied"
-            self._fail(f"{does}, with no wait, what is being {what}", at[races], rows[races], team)
+            races, what = self.pending[at], "result" if self.values is None else "copy"
+            self._fail(f"{does} a pending {what} before a wait", at[races], rows[races], team)
 
     def begin_copy(
         self, index: list[Array], value: Array, mask: Array | None, team: LockstepThreads
@@ -309,7 +309,7 @@ class Memory:
             self.values = np.zeros(self.data.size, self.data.dtype)
         races = self.pending[at] & ~_same(self.values[at], new)
         if races.any():
-            self._fail("writes, with no wait, what is being copied", at[races], rows[races], team)
+            self._fail("writes a pending copy before a wait", at[races], rows[races], team)
         self._check_write_race(at, rows, new, team)
         self.pending[at], self.values[at] = True, new
 

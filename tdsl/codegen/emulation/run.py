@@ -78,7 +78,7 @@ from tdsl.lang.expr import (
 )  # fmt: skip
 from tdsl.machine.instructions.instruction import INSTRUCTIONS
 
-_MOST_THREADS = 1 << 17  # that run in lockstep: more cost memory and save no time
+_MOST_THREADS = 1 << 17  # threads run in lockstep; more cost memory and save no time
 
 
 class EmulatedExecutable:
@@ -182,11 +182,11 @@ class _BlockBatch:
     leaders: dict[frozenset[str], Array | None] = field(default_factory=dict)
     allocations: dict[int, Memory] = field(default_factory=dict)
     copies: AsyncCopies = field(init=False)
-    products: PendingInstructions = field(init=False)
-    phases: dict[str, PhaseBarriers] = field(default_factory=dict)
+    instructions: PendingInstructions = field(init=False)
+    mbarriers: dict[str, PhaseBarriers] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.copies, self.products = AsyncCopies(self.team), PendingInstructions(self.team)
+        self.copies, self.instructions = AsyncCopies(self.team), PendingInstructions(self.team)
 
     def run(self) -> None:
         """Run the body of the launch."""
@@ -202,7 +202,7 @@ class _BlockBatch:
         for stuck in self.statement(self.launch.body, None, frozenset()):
             raise stuck
         self.copies.finish()
-        self.products.finish()
+        self.instructions.finish()
 
     def statement(self, s: Stmt, mask: Array | None, bound: frozenset[str]) -> Iterator[Hazard]:
         """Run a statement for the threads in `mask`, inside loops over the axes `bound`.
@@ -229,13 +229,13 @@ class _BlockBatch:
             case InitBarriers():
                 self.barrier(mask)
                 barriers = PhaseBarriers(s.name, s.slots, s.arrivals, self.team, self.first)
-                self.phases[s.name] = barriers
+                self.mbarriers[s.name] = barriers
                 yield from self.statement(s.body, mask, bound)
                 barriers.finish()
-            case WaitBarrier(phases, slot, parity):
+            case WaitBarrier(name, slot, parity):
                 where = self.value(slot, mask), self.value(parity, mask), mask
-                while not self.phases[phases].wait(*where):
-                    yield self.phases[phases].deadlock_error(*where)
+                while not self.mbarriers[name].wait(*where):
+                    yield self.mbarriers[name].deadlock_error(*where)
             case WarpSpecialize(parts):
                 yield from self.run_warp_specialised(parts, mask, bound)
             case _:
@@ -250,17 +250,17 @@ class _BlockBatch:
                 self.barrier(mask, of_groups=group)
             case Shuffle():
                 self.shuffle(s, mask, _and_masks(mask, self.leaders_outside(bound)))
-            case ArriveBarrier(phases, slot, count):
+            case ArriveBarrier(name, slot, count):
                 who = _and_masks(mask, self.leaders_outside(bound)) if count else mask
                 if s.per_warp:
                     who = self.warp_leaders(mask)
-                self.phases[phases].arrive(self.value(slot, mask), count, who, s.blocks)
+                self.mbarriers[name].arrive(self.value(slot, mask), count, who, s.blocks)
             case CopyTile():
                 self.copy_tile(s, _and_masks(mask, self.leaders_outside(bound)))
-            case Commit(products):
-                (self.products if products else self.copies).commit(mask)
-            case Wait(pending, products):
-                (self.products if products else self.copies).wait(pending, mask)
+            case Commit(mma):
+                (self.instructions if mma else self.copies).commit(mask)
+            case Wait(pending, mma):
+                (self.instructions if mma else self.copies).wait(pending, mask)
             case Prefetch():
                 pass
             case Check():
@@ -367,14 +367,14 @@ class _BlockBatch:
             memory.store(index, value, mask, self.team)
 
     def warp_leaders(self, mask: Array | None) -> Array:
-        """The mask of the first threads of warps; Hazard if only a part of a warp is in `mask`."""
+        """The mask of the first threads of warps; Hazard if only part of a warp is in `mask`."""
         arrived = np.ones(self.team.size, bool) if mask is None else mask[:, 0]
         is_partial = arrived.reshape(-1, WARP).any(axis=1) & ~arrived.reshape(-1, WARP).all(axis=1)
         if is_partial.any():
             row = int(np.flatnonzero(is_partial)[0]) * WARP
             raise Hazard(
-                f"{self.launch.name}: a part of the warp of thread {self.team.number[row]} of block "
-                f"{self.team.block[row]} comes to a phase"
+                f"{self.launch.name}: only part of the warp of thread {self.team.number[row]} of block "
+                f"{self.team.block[row]} arrives at an mbarrier"
             )
         return np.asarray(arrived & (np.arange(self.team.size) % WARP == 0))[:, None]
 
@@ -382,7 +382,7 @@ class _BlockBatch:
         index, start = ([self.value(i, mask) for i in part] for part in (s.index, s.start))
         to, source = self.memories[s.buffer], self.memories[s.source]
         slot = self.value(s.slot, mask)
-        self.phases[s.mbarriers].copy(to, index, source, start, s.extents, slot, mask, s.blocks)
+        self.mbarriers[s.mbarriers].copy(to, index, source, start, s.extents, slot, mask, s.blocks)
 
     def barrier(self, mask: Array | None, *, of_groups: bool = False) -> None:
         rows = np.arange(self.team.size) if mask is None else np.flatnonzero(mask[:, 0])
@@ -394,7 +394,7 @@ class _BlockBatch:
                 n = int(np.flatnonzero(is_partial)[0])
                 raise Hazard(
                     f"{self.launch.name}: {arrived[n]} of {size} threads of block "
-                    f"{self.team.block[n * size]} come to a barrier"
+                    f"{self.team.block[n * size]} arrive at a barrier"
                 )
         if of_groups:
             self.team.synchronize_groups(rows)
@@ -422,7 +422,7 @@ class _BlockBatch:
             print(thread + text)  # noqa: T201  # what td.debug_print asks for
 
     def shuffle(self, s: Shuffle, mask: Array | None, using: Array | None) -> None:
-        """Give each thread in `using` its partner's value; `mask` must contain groups of lanes as a whole."""
+        """Give each thread in `using` its partner's value; `mask` must contain whole groups of lanes."""
         if mask is not None:
             arrived = mask[:, 0].reshape(-1, s.width)
             is_partial = arrived.any(axis=1) & ~arrived.all(axis=1)
@@ -430,7 +430,7 @@ class _BlockBatch:
                 row = int(np.flatnonzero(is_partial)[0]) * s.width
                 raise Hazard(
                     f"{self.launch.name}: {arrived[row // s.width].sum()} of {s.width} threads from thread "
-                    f"{self.team.number[row]} of block {self.team.block[row]} come to a shuffle"
+                    f"{self.team.number[row]} of block {self.team.block[row]} arrive at a shuffle"
                 )
         value = np.broadcast_to(self.value(s.value, using), (self.team.size, 1))
         partner = np.arange(self.team.size) ^ s.distance
@@ -444,14 +444,14 @@ class _BlockBatch:
         assert active is not None
         groups = active.reshape(-1, threads)
         if (groups.any(axis=1) != groups.all(axis=1)).any():
-            raise Hazard(f"{self.launch.name}: some threads of a group do not come to {s.instruction}")
+            raise Hazard(f"{self.launch.name}: only part of a group of threads runs {s.instruction}")
         if active.any():
             operands = [
                 (self.memories[o.buffer], [self.value(i, mask) for i in o.index], o.axes) for o in s.operands
             ]
             instruction = INSTRUCTIONS[s.instruction]
             if instruction.asynchronous:
-                self.products.issue(instruction, operands, active)
+                self.instructions.issue(instruction, operands, active)
             else:
                 run_instruction(instruction, operands, active, self.team)
 

@@ -14,10 +14,10 @@ from tdsl.lang.expr import Expr
 from tdsl.machine.instructions.instruction import INSTRUCTIONS
 from tdsl.schedule.launch import MAX_BLOCKS, MAX_CLUSTER_BLOCKS, MAX_THREADS
 
-STATIC_SHARED = 48 << 10  # bytes of a block; more has to be requested by the launch
+STATIC_SHARED = 48 << 10  # bytes of a block; the launch has to request more
 
 DEFAULT_ARCH = "sm_90a"
-_TMA_ARCH = 90  # the first architecture with TMA
+_TMA_ARCH = 90  # compute capability; the first with TMA and clusters
 MOST_SHARED = {
     "sm_80": 163 << 10, "sm_86": 99 << 10, "sm_89": 99 << 10, "sm_90": 227 << 10, "sm_90a": 227 << 10,
 }  # fmt: skip
@@ -29,7 +29,7 @@ def check_limits(launches: Launches, arch: str) -> None:
     """ScheduleError if a launch exceeds a limit of the GPU, TargetError if it uses a missing instruction."""
     for launch in launches.launches:
         _check_instructions(launch, arch)
-        grid = (n if isinstance(n, int) else 0 for n in launch.grid)  # exprs: `check_grid`
+        grid = (n if isinstance(n, int) else 0 for n in launch.grid)  # check_grid checks the others
         limits = (
             (
                 prod(launch.block),
@@ -64,7 +64,7 @@ def _check_instructions(launch: Launch, arch: str) -> None:
     have = int("".join(c for c in arch if c.isdigit()))
     if launch.maps and have < _TMA_ARCH:
         raise TargetError(
-            f"{arch} has no unit that copies tiles as a whole, which sm_{_TMA_ARCH} has",
+            f"{arch} has no TMA, which sm_{_TMA_ARCH} has",
             loc=here(),
             label="compiled here",
             hint="copy by threads: cooperate() instead of bulk_copy()",
@@ -80,8 +80,8 @@ def _check_instructions(launch: Launch, arch: str) -> None:
         if not isinstance(s, Invoke):
             continue
         chosen = INSTRUCTIONS[s.instruction]
-        alone = chosen.arch.endswith("a")
-        if arch != f"sm_{chosen.arch}" if alone else int(chosen.arch or 0) > have:
+        exact = chosen.arch.endswith("a")  # features of `a` targets exist on no other architecture
+        if arch != f"sm_{chosen.arch}" if exact else int(chosen.arch or 0) > have:
             raise TargetError(
                 f"instruction {chosen.name!r} needs sm_{chosen.arch}, the target is {arch}",
                 loc=here(),

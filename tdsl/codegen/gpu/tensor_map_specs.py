@@ -13,8 +13,8 @@ from tdsl.errors import ScheduleError
 from tdsl.lang.expr import Const
 from tdsl.schedule.pipelines import BULK_ROW_BYTES, BULK_TILE_BYTES
 
-_MAX_EXTENT = 256
-_MAX_AXES = 5
+_MAX_EXTENT = 256  # elements of a box along an axis
+_MAX_AXES = 5  # axes of a box
 
 
 @frozen
@@ -48,7 +48,7 @@ def tensor_map_specs(body: Stmt, params: Iterable[Argument]) -> tuple[TensorMapS
         if isinstance(s, CopyTile):
             if s.source not in arrays:
                 raise ScheduleError(
-                    f"{s.buffer!r} is copied as a whole of {s.source!r}, which the same kernel computes",
+                    f"{s.buffer!r} is copied by TMA from {s.source!r}, which the same kernel computes",
                     loc=s.loc,
                     label="scheduled here",
                     hint="compute_root() what is copied, or copy by threads: cooperate()",
@@ -58,11 +58,11 @@ def tensor_map_specs(body: Stmt, params: Iterable[Argument]) -> tuple[TensorMapS
 
 
 def tensor_map_spec(s: CopyTile, p: BufferParam, swizzle: int) -> TensorMapSpec:
-    """The tensor map of a copy; for a swizzled tile with longer rows, the one of each of its panels."""
+    """The tensor map of a copy; for a swizzled tile with longer rows, the map of each of its panels."""
     shape = tuple(int(e.value) for e in p.extents if isinstance(e, Const))
     if len(shape) < len(p.extents):
         raise ScheduleError(
-            f"tiles of {p.name!r} are copied as a whole, which needs sizes that are known",
+            f"tiles of {p.name!r} are copied by TMA, which needs sizes that are known",
             loc=s.loc,
             label="this copy",
             hint="copy by threads: cooperate() instead of bulk_copy(), or leave out dynamic=",
@@ -107,7 +107,7 @@ def tensor_map_spec(s: CopyTile, p: BufferParam, swizzle: int) -> TensorMapSpec:
 
 def _tma_error(what: str, requirement: str, loc: Loc | None) -> ScheduleError:
     return ScheduleError(
-        f"{what}; copies as a whole need {requirement}",
+        f"{what}; copies by TMA need {requirement}",
         loc=loc,
         label="scheduled here",
         hint="choose other tiles or sizes, or copy by threads: cooperate() instead of bulk_copy()",

@@ -22,7 +22,7 @@ class KernelNames:
         self.kernel = self.fresh(f"{program.name}_kernel")
 
     def fresh(self, preferred: str) -> str:
-        """`preferred`, or the first of wanted_1, wanted_2, ... that is unused."""
+        """`preferred`, or the first of preferred_1, preferred_2, ... that is unused."""
         name, count = preferred, 0
         while name in self.used:
             count += 1

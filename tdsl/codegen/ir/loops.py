@@ -2,7 +2,7 @@
 
     Kernel = name, params, body
     Stmt   = For | Let | Alloc | Store | If | Block | Check | Print | Prefetch | Invoke | InitBarriers
-           | Beside | Barrier | Shuffle | Commit | Wait | ArriveBarrier | WaitBarrier | CopyTile
+           | WarpSpecialize | Barrier | Shuffle | Commit | Wait | ArriveBarrier | WaitBarrier | CopyTile
     Expr   = lang.expr without Access, Read, Reduce and Range, and without the pad_* calls
 
 Indices are i64 and multi-dimensional: a buffer has extents and strides, and the backend computes addresses.

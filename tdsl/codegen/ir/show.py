@@ -138,11 +138,11 @@ def _statement(s: Stmt, w: Writer, messages: tuple[Message, ...]) -> None:
             w.line(call(instruction, *map(_operand, operands)).text)
         case WarpSpecialize(parts):
             for part in parts:
-                with w.block("beside:"):
+                with w.block("warps:"):
                     _statement(part, w, messages)
         case InitBarriers(name, slots, arrivals, body):
             cluster = f", blocks={s.blocks}" if s.blocks > 1 else ""
-            w.line(f"{name} = phases({slots}, arrivals={arrivals}{cluster})")
+            w.line(f"{name} = mbarriers({slots}, arrivals={arrivals}{cluster})")
             _statement(body, w, messages)
         case _:
             w.line(_synchronization(s))
@@ -155,9 +155,9 @@ def _synchronization(s: Synchronization) -> str:
         case Shuffle(buffer, value, distance):
             return f"{buffer}[()] = shuffle({show_expr(value)}, {distance})"
         case Commit(mma):
-            return f"commit({'products' * mma})"
+            return f"commit({'mma' * mma})"
         case Wait(pending, mma):
-            return f"wait({pending}{', products' * mma})"
+            return f"wait({pending}{', mma' * mma})"
         case ArriveBarrier(mbarriers, slot, count):
             announced = f", {count} bytes" if count else ", as a warp" * s.per_warp
             announced += f", in {s.blocks} blocks" if s.blocks > 1 else ""

@@ -3,7 +3,7 @@
 Names: each Var, Size, Param and buffer is bound around its use, and no name is bound twice on a path.
 Types: `dtypes.py` has the rules of expressions.
 Nodes: the expressions listed in `loops.py`, without calls of extent; calls of pad_* exist until
-`passes/expand_calls.py`.
+`passes/expand_padding.py`.
 """
 
 from __future__ import annotations
@@ -13,17 +13,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeVar, assert_never
 
-from tdsl.codegen.ir.dtypes import (
-    BUFFER,
-    SCALAR,
-    SIZE,
-    BadIR,
-    Typed,
-    lanes_of_index,
-    require_lanes,
-    require_mask,
-    type_check,
-)
 from tdsl.codegen.ir.loops import (
     COOPERATIVE,
     GROUP,
@@ -60,6 +49,17 @@ from tdsl.codegen.ir.loops import (
     WaitBarrier,
     WarpSpecialize,
 )  # fmt: skip
+from tdsl.codegen.ir.type_check import (
+    BUFFER,
+    SCALAR,
+    SIZE,
+    BadIR,
+    Typed,
+    lanes_of_index,
+    require_lanes,
+    require_mask,
+    type_check,
+)
 from tdsl.core.node import children, post_order
 from tdsl.lang.expr import Const, Expr, Load, Param, Size, Var
 from tdsl.lang.types import DType, bool_, i64
@@ -77,7 +77,7 @@ def verify(kernel: Kernel) -> None:
     >>> verify(Kernel("k", (), Store("a", (const(0),), const(1))))
     Traceback (most recent call last):
     ...
-    tdsl.codegen.ir.dtypes.BadIR: kernel k: Store: no buffer is called 'a'
+    tdsl.codegen.ir.type_check.BadIR: kernel k: Store: no buffer is called 'a'
     """
     Verifier()(kernel)
 

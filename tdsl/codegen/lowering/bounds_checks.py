@@ -27,7 +27,7 @@ from tdsl.schedule.tree import ScheduleTree
 
 
 @dataclass(slots=True)
-class KernelMessages:
+class KernelTables:
     """The messages of a kernel's checks and prints, and the instructions that it invokes."""
 
     sites: list[Message] = field(default_factory=list)
@@ -44,13 +44,13 @@ def check_boxes(
     tree: ScheduleTree,
     state: State,
     boxes: dict[str, Box],
-    messages: KernelMessages,
+    tables: KernelTables,
     declared: list[Condition],
 ) -> list[Stmt]:
     """Prove that reads and writes are in bounds; returns the checks left for a call, `declared` included.
 
     `declared` are the conditions of `check_declared`. A condition on sizes that are known only in a call
-    becomes a `Check`; IndexBoundError for an access that is out of bounds or, by data, may be.
+    becomes a `Check`; IndexBoundError for an access that is out of bounds or data-dependently may be.
     """
     program, limits = state.program, _limits(state.program)
     unproved: list[Condition] = []
@@ -64,7 +64,7 @@ def check_boxes(
     checks: dict[tuple[str, Expr], Stmt] = {}
     for cond, text, loc in (*unproved, *declared):
         if cond != TRUE and (text, cond) not in checks:
-            checks[text, cond] = Check(cond, messages.site("bounds", text, 0, loc), ())
+            checks[text, cond] = Check(cond, tables.site("bounds", text, 0, loc), ())
     return list(checks.values())
 
 
@@ -89,7 +89,7 @@ def check_every_call(state: State, lower: Callable[[int], None], *, known: bool)
     `known` is true if all sizes are numbers.
 
     An access that may be out of bounds with all funcs at the root is decided by `lower`, which lowers the
-    program for a value of each size: an inlined func may be read on a smaller box.
+    program at sample sizes: an inlined func may be read on a smaller box.
     """
     try:
         check_reads(state)
@@ -173,7 +173,7 @@ def _unproved_accesses(
 
 
 def _unproved_writes(f: FuncDef, d: Definition, ranges: Ranges) -> Iterator[Condition]:
-    """The same for the writes of a definition; a free variable as an index is in bounds by construction."""
+    """As `_unproved_reads`, for writes; a free variable as an index is in bounds by construction."""
     for axis, e in enumerate(d.index):
         if not (isinstance(e, Var) and e.name in d.free):
             touched = interval_where(e, ranges, d.where)
@@ -270,7 +270,7 @@ def _unproved_conditions(
 
 
 def _operands(op: str, e: Expr) -> tuple[Expr, ...]:
-    """The operands of nested calls of min or max (`op`); the expression alone if it is none."""
+    """The operands of nested calls of min or max (`op`); the expression alone if it is no such call."""
     match e:
         case Binary(operator, x, y) if operator == op:
             return (*_operands(op, x), *_operands(op, y))

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from tdsl.codegen.ir.kernel_names import KernelNames
 from tdsl.codegen.ir.loops import Stmt
-from tdsl.codegen.lowering.bounds_checks import KernelMessages
+from tdsl.codegen.lowering.bounds_checks import KernelTables
 from tdsl.codegen.lowering.buffers import Buffer, Ring
 from tdsl.core.node import frozen
 from tdsl.lang.bounds import NO_FACTS, Facts
@@ -21,16 +21,16 @@ from tdsl.schedule.tree import ScheduleTree
 
 
 @frozen
-class Planes:
+class FoldedAxis:
     """The dimension `axis` along which the last update of a func steps: it writes index `step` + `ahead`.
 
-    `step` is the variable of the update, `alive` the number of planes in use at a time.
+    `step` is the variable of the update, `live` the number of planes in use at a time.
     """
 
     axis: int
     step: str
     ahead: int
-    alive: int
+    live: int
 
 
 @frozen
@@ -39,9 +39,9 @@ class LoopContext:
 
     `loop` is the variable of the innermost loop, `first` its first value; `in_order`: the loop is serial and
     only the tails of splits skip iterations of it. `threads` has (kind, variable, (first, last)) of the open
-    loops over GPU threads, and of loops whose range differs from thread to thread. `pending_guards` are not
-    tested around the statement yet: a thread has points to compute only if all of them are true.
-    Statements that threads execute collectively are run by all threads, others under these guards.
+    loops over GPU threads, and of loops whose range differs from thread to thread. `pending_guards`:
+    untested guards; a thread is active only if all hold. Statements that threads execute collectively are run
+    by all threads, others under these guards.
     """
 
     facts: Facts = NO_FACTS
@@ -90,16 +90,16 @@ class Lowering:
     state: State
     tree: ScheduleTree
     names: KernelNames
-    messages: KernelMessages
-    boxes: dict[str, Box]  # of each func, what the whole program needs
+    tables: KernelTables
+    boxes: dict[str, Box]  # by func, what the whole program needs
     buffers: dict[str, Buffer] = field(default_factory=dict)
     stored_at: dict[str, Level] = field(default_factory=dict)
-    stored_boxes: dict[str, Box] = field(default_factory=dict)  # of stored funcs, where they are stored
-    rings: dict[str, dict[int, Ring]] = field(default_factory=dict)  # of each func, by axis
-    layouts: dict[str, Layout] = field(default_factory=dict)  # of fragments no instruction lays out
-    sizes: dict[str, Expr] = field(default_factory=dict)  # of rings whose funcs are lowered
-    planes: dict[str, Planes] = field(default_factory=dict)  # of funcs computed plane by plane
-    level_boxes: dict[str, Box] = field(default_factory=dict)  # needed inside of the open levels
+    stored_boxes: dict[str, Box] = field(default_factory=dict)  # by func, what is needed where it is stored
+    rings: dict[str, dict[int, Ring]] = field(default_factory=dict)  # by func and axis
+    layouts: dict[str, Layout] = field(default_factory=dict)  # by fragment that no instruction lays out
+    sizes: dict[str, Expr] = field(default_factory=dict)  # of rings by size name, once lowered
+    planes: dict[str, FoldedAxis] = field(default_factory=dict)  # by func, of those computed plane by plane
+    level_boxes: dict[str, Box] = field(default_factory=dict)  # by func, what the open levels need
 
     @property
     def limits(self) -> dict[str, Box]:

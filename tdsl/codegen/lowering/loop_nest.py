@@ -46,7 +46,7 @@ from tdsl.codegen.lowering.tensorize import (
     emit_invoke,
     extents_match,
     fragment_tile,
-    may_read_beyond,
+    may_overcompute,
 )
 from tdsl.codegen.lowering.values import ValueWriter
 from tdsl.errors import ScheduleError
@@ -256,7 +256,7 @@ class NestBuilder(DefinitionNest):
         tails = (g for g in pos.guards if not g.predicate)
         tail_variables = {v for g in tails for x in g.loops for v in roots_of(self.nest, x)}
         ranges = [(name, hi) for name, _, hi in self.d.ranges if name in tail_variables]
-        return may_read_beyond(self.low.state, self.d, ranges)
+        return may_overcompute(self.low.state, self.d, ranges)
 
     def _emit(self, pos: NestPosition, ctx: LoopContext, first: Expr, extent: Expr) -> list[Stmt]:
         loop = self.nest.loops[pos.depth]

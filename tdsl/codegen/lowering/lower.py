@@ -17,7 +17,7 @@ from functools import partial
 from tdsl.codegen.ir.kernel_names import KernelNames
 from tdsl.codegen.ir.loops import Alloc, Argument, CopyTile, For, If, Kernel, Let, Stmt, as_stmt
 from tdsl.codegen.ir.statements import map_parts, rebuilt, walk
-from tdsl.codegen.lowering.bounds_checks import Condition, KernelMessages, check_boxes
+from tdsl.codegen.lowering.bounds_checks import Condition, KernelTables, check_boxes
 from tdsl.codegen.lowering.buffers import (
     Buffer,
     Ring,
@@ -251,7 +251,7 @@ class _ProgramLowering(Lowering):
         loc = self.state.plan(f.name).loc
         if value is None or not isinstance(load, Load) or self._shares_root_nest(f, value):
             raise ScheduleError(
-                f"{f.name!r} is copied as a whole, but what it copies is computed in the same kernel",
+                f"{f.name!r} is copied by TMA, but what it copies is computed in the same kernel",
                 loc=loc,
                 label="scheduled here",
                 hint="compute_root() what is copied, or copy by threads: cooperate()",
@@ -365,7 +365,7 @@ def lower(state: State, params: tuple[Argument, ...], declared: list[Condition])
     while (moved := _move_to_root(state, boxes)) is not state:
         state, tree = moved, build_tree(moved)
         boxes = required_boxes(tree, state, (ROOT,), output_boxes, [], NO_FACTS)
-    lowering = _ProgramLowering(state, tree, names, KernelMessages(), boxes)
+    lowering = _ProgramLowering(state, tree, names, KernelTables(), boxes)
     for name in program.outputs:
         f = program.func(name)
         lowering.buffers[name] = _output_buffer(f, names.components(f))
@@ -373,14 +373,14 @@ def lower(state: State, params: tuple[Argument, ...], declared: list[Condition])
     exact = boxes
     if any(plan.scope == FRAGMENT for _, plan in state.plans):
         exact = required_boxes(tree, state, (ROOT,), output_boxes, [], NO_FACTS, exact=True)
-    checks = check_boxes(lowering.tree, state, exact, lowering.messages, declared)
+    checks = check_boxes(lowering.tree, state, exact, lowering.tables, declared)
     body = as_stmt([*checks, *lowering.lower_level(ROOT, boxes, LoopContext(), lambda: ())])
     if lowering.sizes:
         body = transform(body, partial(_replace_size, lowering.sizes))
     kernel = Kernel(
         names.kernel, params, body,
-        tuple(lowering.messages.sites), all(f.fast_math for f in program.funcs),
-        tuple(INSTRUCTIONS[n] for n in lowering.messages.instructions),
+        tuple(lowering.tables.sites), all(f.fast_math for f in program.funcs),
+        tuple(INSTRUCTIONS[n] for n in lowering.tables.instructions),
         _resident_blocks(state, names),
     )  # fmt: skip
     check_strides(kernel)

@@ -15,7 +15,7 @@ from dataclasses import replace
 
 from tdsl.codegen.ir.loops import PARALLEL, SERIAL, For, If, Stmt, as_stmt
 from tdsl.codegen.lowering.buffers import fits_in_ring, max_elements
-from tdsl.codegen.lowering.context import LoopContext, Lowering, Planes
+from tdsl.codegen.lowering.context import FoldedAxis, LoopContext, Lowering
 from tdsl.codegen.lowering.loop_nest import NestBuilder
 from tdsl.errors import ScheduleError
 from tdsl.lang.affine import constant_difference, variables
@@ -30,7 +30,7 @@ from tdsl.schedule.state import AUTO, AXES, HEAP, Nest
 from tdsl.schedule.tree import ROOT
 
 
-def find_planes(low: Lowering, f: FuncDef, box: Box, facts: Facts) -> Planes | None:
+def find_planes(low: Lowering, f: FuncDef, box: Box, facts: Facts) -> FoldedAxis | None:
     """The planes of a root func whose last update steps along a dimension; None if it cannot be folded."""
     plan, last = low.state.plan(f.name), f.definitions[-1]
     shared_levels = {level.func for level in (*low.tree.after, *low.tree.joined)}
@@ -63,8 +63,8 @@ def find_planes(low: Lowering, f: FuncDef, box: Box, facts: Facts) -> Planes | N
     window = None if read is None else max_elements(((read, end),), 0, facts)
     if window is None or constant_difference(end, last_plane) != 0 or any(n is None or n < 0 for n in behind):
         return None
-    alive = max(window, 1, *(n + 1 for n in behind if n is not None))
-    return None if fits_in_ring(add(subtract(end, first), ONE), alive) else Planes(axis, step, ahead, alive)
+    live = max(window, 1, *(n + 1 for n in behind if n is not None))
+    return None if fits_in_ring(add(subtract(end, first), ONE), live) else FoldedAxis(axis, step, ahead, live)
 
 
 def _stays_in_one_plane(f: FuncDef, axis: int) -> Iterable[bool]:
@@ -92,31 +92,31 @@ def _first_plane_read(low: Lowering, f: FuncDef, axis: int, facts: Facts) -> Exp
     return first
 
 
-def fold_planes(low: Lowering, f: FuncDef, planes: Planes) -> None:
-    """Fold the buffer of a func to the planes alive at a time, or to the size of its fold_storage."""
+def fold_planes(low: Lowering, f: FuncDef, folded: FoldedAxis) -> None:
+    """Fold the buffer of a func to the planes in use at a time, or to the size of its fold_storage."""
     buffer, plan = low.buffers[f.name], low.state.plan(f.name)
-    size = dict(plan.fold).get(planes.axis, planes.alive)
-    if size < planes.alive:
+    size = dict(plan.fold).get(folded.axis, folded.live)
+    if size < folded.live:
         raise ScheduleError(
-            f"fold_storage of {f.name!r}: dimension {f.variables[planes.axis]!r} needs {planes.alive} "
+            f"fold_storage of {f.name!r}: dimension {f.variables[folded.axis]!r} needs {folded.live} "
             f"elements at a time, not {size}",
             loc=plan.loc,
             label="the last directive of this func",
             hint="fold to that number or more, or leave it out",
         )
-    folds = tuple(const(size) if a == planes.axis else None for a in range(len(buffer.extents)))
+    folds = tuple(const(size) if a == folded.axis else None for a in range(len(buffer.extents)))
     extents = tuple(fold or e for fold, e in zip(folds, buffer.extents, strict=True))
     low.buffers[f.name] = replace(buffer, folds=folds, extents=extents)
 
 
-def lower_planes(low: Lowering, f: FuncDef, box: Box, ctx: LoopContext, planes: Planes) -> list[Stmt]:
+def lower_planes(low: Lowering, f: FuncDef, box: Box, ctx: LoopContext, folded: FoldedAxis) -> list[Stmt]:
     """The nests of all definitions of a func, interleaved plane by plane."""
-    axis = planes.axis
+    axis = folded.axis
     first, end = box[axis]
     assert first is not None and end is not None
     _, lo, _ = f.definitions[-1].ranges[0]
     assert lo is not None
-    starts = minimum(add(lo, const(planes.ahead)), add(end, ONE), ctx.facts)
+    starts = minimum(add(lo, const(folded.ahead)), add(end, ONE), ctx.facts)
 
     def loop(begin: Expr, stop: Expr, *, steps: bool) -> list[Stmt]:
         extent = simplify(subtract(stop, begin), ctx.facts)
@@ -133,8 +133,8 @@ def lower_planes(low: Lowering, f: FuncDef, box: Box, ctx: LoopContext, planes: 
             body.append(If(Binary("eq", plane, d.index[axis]), as_stmt(update)))
         if steps:
             last = f.definitions[-1]
-            at = subtract(plane, const(planes.ahead))
-            ranges = ((planes.step, at, add(at, ONE)), *last.ranges[1:])
+            at = subtract(plane, const(folded.ahead))
+            ranges = ((folded.step, at, add(at, ONE)), *last.ranges[1:])
             stepped = replace(f, definitions=(*f.definitions[:-1], replace(last, ranges=ranges)))
             body += NestBuilder(low, stepped, len(f.definitions) - 1).build(box, inner)
         return [For(name, begin, extent, SERIAL, as_stmt(body))] if body else []

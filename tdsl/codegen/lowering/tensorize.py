@@ -66,12 +66,12 @@ def emit_invoke(
             else ((chosen.loc, f"instruction {chosen.name!r} is declared here"),),
             hint="split and reorder so that the inner loops are those of the instruction",
         ) from None
-    low.messages.instructions[chosen.name] = None
+    low.tables.instructions[chosen.name] = None
     return Invoke(chosen.name, operands)
 
 
 def fragment_tile(active: OpenNest, plan: Tensorization) -> tuple[Layout, tuple[str, ...]] | None:
-    """The layout of an instruction's output and the loop along each axis; None if it is no fragment."""
+    """The layout of an instruction's output and the loop along each axis; None if that is no fragment."""
     chosen = INSTRUCTIONS[plan.instruction]
     spec = chosen.meaning.funcs[0].definitions[-1]
     layout = dict(chosen.fragments).get(chosen.operands()[0])
@@ -83,8 +83,8 @@ def fragment_tile(active: OpenNest, plan: Tensorization) -> tuple[Layout, tuple[
     return layout, tuple(matched[e.name] for e in spec.index if isinstance(e, Var))
 
 
-def may_read_beyond(state: State, d: Definition, ranges: Sequence[tuple[str, Expr | None]]) -> bool:
-    """True if a definition can be evaluated at any point, with terms of 0 beyond the end of `ranges`.
+def may_overcompute(state: State, d: Definition, ranges: Sequence[tuple[str, Expr | None]]) -> bool:
+    """True if a definition may run past the end of `ranges`: reads are safe there, and terms 0.
 
     Terms that its predicate excludes must be 0, too, since all their factors are 0 there.
     """
@@ -225,15 +225,15 @@ def _match_definition(
     for x, (_, extent) in zip(inner, spec_loops, strict=True):
         last = add(starts[x], subtract(extent, ONE))
         facts = facts.with_range(x, starts[x], last)
-    writer = _OperandMatcher(low, values, matched, starts, facts)
-    writer.add_tile(
+    matcher = _OperandMatcher(low, values, matched, starts, facts)
+    matcher.add_tile(
         low.buffers[active.func.name].names[0],
         low.buffers[active.func.name].index(tuple(substitute(e, values) for e in d.index)),
         spec.index,
     )
     for value, spec_value in zip(d.values, spec.values, strict=True):
-        writer.match_expr(value, spec_value)
-    return tuple(writer.in_order(chosen))
+        matcher.match_expr(value, spec_value)
+    return tuple(matcher.in_order(chosen))
 
 
 def _spec_loops(chosen: Instruction, spec: Definition) -> list[tuple[str, Expr]]:
@@ -245,7 +245,7 @@ def _spec_loops(chosen: Instruction, spec: Definition) -> list[tuple[str, Expr]]
 
 
 class _OperandMatcher:
-    """Matches a definition with that of an instruction, and collects the tile of each operand."""
+    """Matches a definition with the definition of an instruction, and collects the tile of each operand."""
 
     def __init__(
         self, low: Lowering, values: dict[str, Expr], matched: dict[str, str],

@@ -36,12 +36,12 @@ class ValueWriter:
                 return Load(name, index, t, loc=n.loc)
             case Require(cond, x, text, shown):
                 self.effects.append(
-                    Check(cond, self.low.messages.site("require", text, len(shown), n.loc), shown)
+                    Check(cond, self.low.tables.site("require", text, len(shown), n.loc), shown)
                 )
                 return x
             case Show(cond, x, text, shown):
                 self.effects.append(
-                    Print(cond, self.low.messages.site("print", text, len(shown), n.loc), shown)
+                    Print(cond, self.low.tables.site("print", text, len(shown), n.loc), shown)
                 )
                 return x
             case _:

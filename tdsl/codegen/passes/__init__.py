@@ -4,7 +4,7 @@
     bound_loops       turns conditions around a loop's body into loop bounds
     split_on_selects  splits a loop's body by ranges of its variable where a select chooses between arrays
     partition         partitions loops around vectorized ones: an interior without clipping, and its ends
-    expand_calls      expands padding calls into index arithmetic
+    expand_padding    expands padding calls into index arithmetic
     unroll_clipped    unrolls those unrolled loops whose variable decides how vectors are clipped
     carry_values      passes the value stored by one iteration of a serial loop to the next in a register
     reduce_lanes      reduces vector lanes by a tree
@@ -21,7 +21,7 @@
 from tdsl.codegen.passes.bound_loops import bound_loops
 from tdsl.codegen.passes.carry_values import carry_values
 from tdsl.codegen.passes.drop_unread import drop_unread
-from tdsl.codegen.passes.expand_calls import expand_calls
+from tdsl.codegen.passes.expand_padding import expand_padding
 from tdsl.codegen.passes.hoist_allocs import hoist_allocs
 from tdsl.codegen.passes.pad_rows import pad_rows
 from tdsl.codegen.passes.partition import partition
@@ -37,7 +37,7 @@ PASSES = (
     bound_loops,
     split_on_selects,
     partition,
-    expand_calls,
+    expand_padding,
     unroll_clipped,
     carry_values,
     reduce_lanes,
@@ -49,4 +49,4 @@ PASSES = (
     hoist_allocs,
 )
 
-SCALAR_PASSES = (simplify_loops, bound_loops, expand_calls, drop_unread, hoist_allocs)
+SCALAR_PASSES = (simplify_loops, bound_loops, expand_padding, drop_unread, hoist_allocs)

@@ -63,9 +63,9 @@ def commit_mma_groups(kernel: Kernel) -> Kernel:
     >>> print(show(commit_mma_groups(Kernel("k", (), Block((steps, Store("d", (ZERO,), ZERO), take)))).body))
     for k in range(0, 4):
       wgmma_m64n8k16_f16_mk_nk(acc[0:, 0:], a[0:, 0:], b[0:, 0:])
-    commit(products)
+    commit(mma)
     d[0] = 0
-    wait(0, products)
+    wait(0, mma)
     c[0] = acc[0, 0]
     """
     if not any(map(is_asynchronous, walk(kernel.body))):

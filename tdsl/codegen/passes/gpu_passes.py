@@ -16,7 +16,7 @@ from tdsl.codegen.passes.bound_loops import bound_loops
 from tdsl.codegen.passes.commit_mma_groups import commit_mma_groups
 from tdsl.codegen.passes.count_from_zero import count_from_zero
 from tdsl.codegen.passes.drop_unread import drop_unread
-from tdsl.codegen.passes.expand_calls import expand_calls
+from tdsl.codegen.passes.expand_padding import expand_padding
 from tdsl.codegen.passes.hoist_calls import hoist_calls
 from tdsl.codegen.passes.mask_loads import mask_loads
 from tdsl.codegen.passes.name_memory import name_memory
@@ -33,7 +33,7 @@ CUDA_PASSES = (
     mask_loads,
     simplify_loops,
     bound_loops,
-    expand_calls,
+    expand_padding,
     count_from_zero,
     simplify_loops,
     hoist_calls,

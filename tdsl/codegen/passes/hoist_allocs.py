@@ -37,16 +37,16 @@ from tdsl.lang.expr import ZERO, Broadcast, Const, Expr, Load, Ramp, const
 from tdsl.lang.simplify import maximum
 
 _MAX_REGISTERS = 2 << 10  # bytes; no CPU has more
-_MAX_STACK = 16 << 10
-_MAX_BOUNDED = 1 << 20
+_MAX_STACK = 16 << 10  # bytes; larger allocations go on the heap
+_MAX_BOUNDED = 1 << 20  # bytes up to which an upper bound replaces an extent
 
 
 def hoist_allocs(kernel: Kernel) -> Kernel:
-    """Hoist heap allocations out of the serial loops around them, and choose the scope of those without one.
+    """Hoist heap allocations out of the serial loops around them, and choose the scope where it is AUTO.
 
     A small allocation of constant size is placed in registers if all its indices are constant, otherwise on
     the stack; any other on the heap. An extent that changes in a loop is replaced by a constant upper bound
-    if it has one. No iteration reads contents left by another one, so hoisting keeps the meaning.
+    if there is one. No iteration reads contents left by another one, so hoisting keeps the meaning.
 
     >>> from tdsl.codegen.ir.show import show
     >>> from tdsl.lang.expr import ZERO, Var

@@ -92,7 +92,7 @@ class _Simplifier:
         return _Simplifier(self.facts, {**self.values, name: value}, axes=self.axes)
 
     def inside_loop(self, kind: str) -> _Simplifier:
-        """The scope inside of a loop of the given kind."""
+        """The simplifier inside of a loop of the given kind."""
         if kind not in AXES or kind in self.axes:
             return self
         return _Simplifier(self.facts, self.values, axes=self.axes | {kind})
@@ -124,7 +124,7 @@ class _Simplifier:
         if most == 1 == lower(extent, self.facts):
             extent = ONE
         if extent == ONE and s.kind != PIPELINED:
-            # the loop marks its body as one kernel, or as run by one thread
+            # kept: it marks a kernel, or binds a repeated GPU axis
             if (s.kind in BLOCKS or s.kind in self.axes) and not loads_of(lo):
                 inner = self.with_value(s.name, lo).inside_loop(s.kind).statement(s.body)
                 return EMPTY if is_empty(inner) else rebuilt(s, lo=lo, extent=ONE, body=inner)

@@ -2,7 +2,7 @@
 
 An i64 computed from loop variables, sizes and constants is a Python integer, which does not wrap; its range
 is tracked, and `wrap(...)` is emitted only where it may leave i64. Other values are NumPy scalars, or arrays
-for vectors, which wrap and round as the definition says. Constant operands remain plain literals, which take
+for vectors, which wrap and round as the language defines. Constant operands remain plain literals, which take
 the dtype of the other operand.
 """
 
@@ -44,12 +44,10 @@ from tdsl.lang.types import ALL, DType, bool_, f16, f32, i64
 
 INT, BOOL, SCALAR, ARRAY, LITERAL = "int", "bool", "scalar", "array", "literal"
 NARROW = tuple(t for t in ALL if t.is_narrow)
-ML_FLOATS = tuple(t for t in ALL if t.kind == "e")  # of ml_dtypes
-LONGEST_LINE, LONGEST_BRANCH = (
-    60,
-    2000,
-)  # most nodes of an expression on a line, and of one inside a select's branch
-LARGEST_SIZE = 1 << 40  # no array has more elements along an axis
+ML_FLOATS = tuple(t for t in ALL if t.kind == "e")  # types of ml_dtypes
+LONGEST_LINE = 60  # nodes of an expression on one line
+LONGEST_BRANCH = 2000  # nodes of an expression inside a select's branch
+LARGEST_SIZE = 1 << 40  # elements along an axis; no array has more
 
 
 @frozen
@@ -89,11 +87,11 @@ class Expressions:
     """Emits expressions as text.
 
     `scalars`, `sizes` and `buffers` map names to values and identifiers; `used` collects the names of support
-    functions; `line` emits a statement before the current one; `checked` adds a bounds check to each access.
+    functions; `emit` emits a statement before the current one; `checked` adds a bounds check to each access.
     """
 
     names: Names
-    line: Callable[[str], None]
+    emit: Callable[[str], None]
     checked: bool = False
     scalars: dict[str, Value] = field(default_factory=dict)
     sizes: dict[str, Value] = field(default_factory=dict)
@@ -132,7 +130,7 @@ class Expressions:
         if v.kind == LITERAL:
             return v
         name = self.names.fresh("t")
-        self.line(f"{name} = {v.text}")
+        self.emit(f"{name} = {v.text}")
         return replace(v, piece=Piece(name), size=1)
 
     def support(self, name: str, *args: object) -> Piece:
@@ -173,7 +171,7 @@ class Expressions:
         return Value(call("np.float32", v.text), v.kind)
 
     def rounded(self, v: Value, t: DType, narrow: tuple[DType, ...] = ML_FLOATS) -> Value:
-        """The f32 result of `up` values rounded to the narrow type."""
+        """The f32 result of `widened` values rounded to the narrow type."""
         if t not in narrow:
             return v
         if t == f16:

@@ -12,7 +12,7 @@ from tdsl.machine.instructions.instruction import Instruction
 def instructions_of(kernel: Kernel) -> dict[str, Instruction]:
     """The instructions that a kernel may invoke, by name."""
     declared = [i for i in kernel.instructions if isinstance(i, Instruction)]
-    assert len(declared) == len(kernel.instructions), "an instruction that is none"
+    assert len(declared) == len(kernel.instructions), "an undeclared instruction"
     return {i.name: i for i in declared}
 
 

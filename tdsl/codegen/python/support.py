@@ -1,7 +1,7 @@
 """Support functions that emitted Python may call; a module contains only those that it uses.
 
 All take NumPy scalars and arrays alike. Where backends could differ (a cast out of range, a random number),
-these texts are the reference.
+these functions are the reference.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def mod(x, y):
 """,
     "int_power": '''
 def int_power(x, y):
-    """x ** y that wraps; 0 for a negative y, except that 1 and -1 stay units."""
+    """x ** y that wraps; 0 for a negative y, except that 1 and -1 have exact inverses."""
     unit = np.where(x == 1, x, np.where(x + 1 == 0, np.where(y % 2 == 0, -x, x), x - x))
     power = np.power(x, np.maximum(y, y - y))
     return np.where(y < 0, unit, power)[()].astype(x.dtype)
@@ -146,7 +146,7 @@ def inside(buffer, *index):
 ''',
     "poisoned": '''
 def poisoned(shape, dtype):
-    """Memory whose values betray that they were never written."""
+    """Uninitialised memory, filled with a sentinel (NaN, 99 or True)."""
     kind = np.dtype(dtype).kind
     return np.full(shape, True if kind == "b" else 99 if kind in "iu" else np.nan, dtype)
 ''',

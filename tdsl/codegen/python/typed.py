@@ -78,7 +78,7 @@ def power(x, y):
     "signed_power": '''
 @njit
 def signed_power(x, y):
-    """x ** y that wraps, from i64; 0 for a negative y, except that 1 and -1 stay units."""
+    """x ** y that wraps, from i64; 0 for a negative y, except that 1 and -1 have exact inverses."""
     if y >= 0:
         return np.int64(power(np.uint64(x), np.uint64(y)))
     if x == -1:

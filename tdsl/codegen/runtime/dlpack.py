@@ -42,8 +42,8 @@ class _Versioned(ctypes.Structure):
     )
 
 
-_READ_ONLY = 1
-_VERSION = 1
+_READ_ONLY = 1  # DLPACK_FLAG_BITMASK_READ_ONLY
+_VERSION = 1  # major version of DLPack
 _KINDS = {"i": 0, "u": 1, "f": 2, "b": 6}  # DLDataTypeCode
 _ML_DTYPES = {"bf16": 4, "f8e4m3": 10, "f8e5m2": 12}
 _DEVICES = {
@@ -72,7 +72,7 @@ def from_dlpack(exporter: Any) -> np.ndarray[Any, Any]:
     """An array over the memory of `exporter`; BufferError if its element type is not supported."""
     try:
         capsule = exporter.__dlpack__(max_version=(_VERSION, 0))
-    except TypeError:  # from before versions were agreed on
+    except TypeError:  # exporter older than DLPack 1.0
         try:
             capsule = exporter.__dlpack__()
         except TypeError as error:
@@ -87,12 +87,12 @@ def array_info(
 ) -> tuple[int, tuple[int, ...], tuple[int, ...] | None, np.dtype[Any]]:
     """Address, shape, strides in bytes and dtype of an array on any device; `exporter` owns the memory.
 
-    The exporter synchronises `stream` with its own one; with None it does not synchronise.
+    The exporter synchronises `stream` with its own; with None it does not synchronise.
     """
     stream_argument = -1 if stream is None else stream
     try:
         capsule = exporter.__dlpack__(stream=stream_argument, max_version=(_VERSION, 0))
-    except TypeError:  # from before versions were agreed on
+    except TypeError:  # exporter older than DLPack 1.0
         capsule = exporter.__dlpack__(stream=stream_argument)
     tensor, _ = _read(capsule)
     dtype = _dtype(tensor)
@@ -130,7 +130,7 @@ def _read(capsule: object) -> tuple[Tensor, bool]:
     return managed.tensor, bool(managed.flags & _READ_ONLY)
 
 
-# Separate function objects: those of ctypes.pythonapi are shared by all modules of the process.
+# Separate function objects: the functions of ctypes.pythonapi are shared by all modules of the process.
 _get_name = ctypes.PYFUNCTYPE(ctypes.c_char_p, ctypes.py_object)(("PyCapsule_GetName", ctypes.pythonapi))
 _get_pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(
     ("PyCapsule_GetPointer", ctypes.pythonapi)

@@ -1,7 +1,7 @@
 """Generates the fast path of a call: a Python function specialised for one variant.
 
-Apart from allocating the outputs and calling machine code, the budget is well under a microsecond, and each
-loop over arguments would take part of it; so the function is generated as text with the loops unrolled.
+Call overhead, beyond output allocation and machine code, must stay well under 1 us, of which each loop over
+arguments would take a part; so the function is generated as text with the loops unrolled.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def fast_call_text(signature: Signature, fixed: Mapping[str, int]) -> str:
     ]
     lines = ["def call(args):", "    try:", f"        {_tuple(inputs)} = args"]
     for k, (name, arg) in enumerate(zip(outputs, signature.outputs, strict=True)):
-        lines.append(f"        s{k} = {_tuple([_text(e, fixed, size_texts) for e in arg.shape])}")
+        lines.append(f"        s{k} = {_tuple([_python_text(e, fixed, size_texts) for e in arg.shape])}")
         lines.append(f"        {name} = {_allocator(k, arg, fixed)}(s{k}, t{k})")
     return "\n".join(
         [
@@ -93,7 +93,7 @@ def _tuple(items: list[str]) -> str:
     return f"({', '.join(items)}{',' if len(items) == 1 else ''})"
 
 
-def _text(e: Expr, fixed: Mapping[str, int], size_texts: Mapping[str, str]) -> str:
+def _python_text(e: Expr, fixed: Mapping[str, int], size_texts: Mapping[str, str]) -> str:
     def replace(n: Node) -> Node:
         if not isinstance(n, Size):
             return n

@@ -4,7 +4,7 @@ The C library returns the memory of large arrays to the system and requests it a
 fault on every page of its result. A result of `LARGE` bytes and more is allocated in a block that outlives
 it. The base of the result, and so of every view of it, is a lease: every owner of a reference to the memory,
 be it an array, a memoryview, a DLPack capsule or the frame of an exception, keeps the lease alive, and the
-lease returns the block to the pool when it is destroyed. A block with other references is then not pooled.
+lease returns the block to the pool when it is destroyed. A block that is still referenced is not pooled.
 
 The pool is a list whose methods are atomic: neither threads, nor forks, nor a lease that is destroyed in the
 middle of a function of this file need a lock.
@@ -29,7 +29,7 @@ _MOST_BLOCKS = 32  # blocks in the pool, at most: a call may look at each
 _LARGEST_RATIO = 1.25  # bytes of a reused block for each byte of its result, at most
 
 _pool: list[_Block] = []  # the pool, with the block used last at the end
-_limit = 0  # bytes of the pool, at most
+_limit = 0  # bytes of blocks in the pool, at most
 
 
 class _Block(np.ndarray[Any, Any]):
@@ -39,7 +39,7 @@ class _Block(np.ndarray[Any, Any]):
     start: int  # offset of the first byte at a multiple of ALIGN
     capacity: int  # bytes from `start` on
     __eq__ = object.__eq__  # list.remove compares blocks by identity
-    __hash__ = object.__hash__  # type: ignore[assignment]  # of arrays None
+    __hash__ = object.__hash__  # type: ignore[assignment]  # ndarray has none
 
 
 class _Lease(np.ndarray[Any, Any]):

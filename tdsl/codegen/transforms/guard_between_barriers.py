@@ -12,8 +12,8 @@ from tdsl.lang.expr import Expr
 def guard_between_barriers(cond: Expr, s: Stmt) -> Stmt | None:
     """The statement under a condition, with its barriers unconditional: the code between them is guarded.
 
-    None if loops, conditions or lets around a barrier read memory, since that read may be invalid where the
-    condition does not hold.
+    Around a barrier may be blocks, allocations, loops, lets, and conditions without else. None for other
+    statements around a barrier, or if these read memory, which may be invalid where the condition is false.
 
     >>> from tdsl.codegen.ir.loops import Store
     >>> from tdsl.codegen.ir.show import show
@@ -60,10 +60,10 @@ def _join_without_barriers(parts: Iterable[Stmt]) -> list[Stmt]:
     runs: list[list[Stmt]] = []
     open_ = False
     for part in parts:
-        waits = any(isinstance(x, Barrier | InitBarriers) for x in walk(part))
-        if open_ and not waits:
+        has_barrier = any(isinstance(x, Barrier | InitBarriers) for x in walk(part))
+        if open_ and not has_barrier:
             runs[-1].append(part)
         else:
             runs.append([part])
-        open_ = not waits
+        open_ = not has_barrier
     return [sequence(run) for run in runs]

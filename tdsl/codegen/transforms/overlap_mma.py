@@ -1,4 +1,4 @@
-"""Software pipelining of asynchronous MMAs: those of tile n + 1 are issued before the epilogue of tile n."""
+"""Software pipelining: the asynchronous MMAs of tile n + 1 are issued before the epilogue of tile n."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tdsl.lang.simplify import add, subtract
 def overlap_mma(
     loop: For,
     wait: Stmt,
-    memory: Sequence[Alloc],
+    allocs: Sequence[Alloc],
     parts: Sequence[Stmt],
     release: Stmt,
     fresh: FreshNames,
@@ -29,8 +29,8 @@ def overlap_mma(
       the rest of the epilogue                   the rest of the epilogue of tile n
                                                the epilogue of the last tile
 
-    Each iteration is `parts` nested in the allocations `memory`, after `wait`, which waits for its tile,
-    and before `release`, which frees its slot. None if no accumulator is computed from tiles alone.
+    Each iteration is `parts` nested in the allocations `allocs`, after `wait`, which waits for its tile,
+    and before `release`, which frees its slot. None if every MMA reads a result of its iteration.
 
     >>> from tdsl.codegen.ir.loops import FRAGMENT, ArriveBarrier, WaitBarrier
     >>> from tdsl.codegen.ir.loops import Block, Invoke, Kernel, Operand, Store
@@ -64,7 +64,7 @@ def overlap_mma(
         b[t_1] = acc[t_1]
       arrive(empty[0], as a warp)
     """
-    accumulator_name = _tile_accumulator(memory, parts)
+    accumulator_name = _tile_accumulator(allocs, parts)
     if accumulator_name is None:
         return None
     mmas = [x for x in parts if accumulator_name in outputs_of(x)]
@@ -77,7 +77,7 @@ def overlap_mma(
 
     def iteration(ahead: Sequence[Stmt], value: Expr) -> Stmt:
         body = sequence([*before, *ahead, *rest])
-        for a in reversed(memory):
+        for a in reversed(allocs):
             if a.name != accumulator_name:
                 body = rebuilt(a, body=body)
         return fresh.copy(sequence([body, release]), {loop.name: value})
@@ -86,16 +86,16 @@ def overlap_mma(
     after = substituted(first_mmas, loop.name, add(Var(loop.name), ONE))
     main = rebuilt(loop, extent=subtract(loop.extent, ONE), body=iteration([after], Var(loop.name)))
     whole = sequence([fresh.copy(first_mmas, {loop.name: loop.lo}), main, iteration([], last)])
-    accumulator = next(a for a in memory if a.name == accumulator_name)
+    accumulator = next(a for a in allocs if a.name == accumulator_name)
     return rebuilt(accumulator, body=If(Binary("lt", ZERO, loop.extent), whole))
 
 
-def _tile_accumulator(memory: Sequence[Alloc], parts: Sequence[Stmt]) -> str | None:
-    """The accumulator of asynchronous MMAs that read nothing that the iteration writes; None without one."""
+def _tile_accumulator(allocs: Sequence[Alloc], parts: Sequence[Stmt]) -> str | None:
+    """The accumulator of asynchronous MMAs that read no result of the iteration; None without such MMAs."""
     written = {name for x in parts for name in outputs_of(x)}
-    for a in memory:
+    for a in allocs:
         mmas = [x for x in parts if a.name in outputs_of(x)]
-        alone = all(outputs_of(x) == {a.name} and not (inputs_of(x) - {a.name}) & written for x in mmas)
-        if alone and any(map(is_asynchronous, mmas)):
+        reads_tiles = all(outputs_of(x) == {a.name} and not (inputs_of(x) - {a.name}) & written for x in mmas)
+        if reads_tiles and any(map(is_asynchronous, mmas)):
             return a.name
     return None

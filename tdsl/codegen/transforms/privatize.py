@@ -47,7 +47,7 @@ from tdsl.lang.simplify import substitute
 
 Index = tuple[Expr, ...]
 
-_MAX_BYTES = 512  # of an allocation in the registers of one thread
+_MAX_BYTES = 512  # bytes of an allocation in the registers of one thread
 
 
 class _NotPrivate(Exception):  # for control flow: the allocation is left as it is

@@ -63,14 +63,14 @@ def specialize_warps(body: Stmt, producers: list[Producer], fresh: FreshNames) -
     >>> use = For("x", ZERO, const(32), "threadIdx.x", Store("b", (Var("x"),), Var("x")))
     >>> p = Producer(use, ArriveBarrier("full", ZERO, 8), (), "full", "empty", 2, 1, (use,))
     >>> print(show(specialize_warps(use, [p], FreshNames(Kernel("k", (), use)))))
-    full = phases(2, arrivals=1)
-    empty = phases(2, arrivals=1)
-    beside:
+    full = mbarriers(2, arrivals=1)
+    empty = mbarriers(2, arrivals=1)
+    warps:
       for asking_y in range(0, 2):  # threadIdx.y
         for asking_x in range(0, 32):  # threadIdx.x
           if (asking_x == 0) & (asking_y == 1):
             arrive(full[0], 8 bytes)
-    beside:
+    warps:
       for using_y in range(0, 2):  # threadIdx.y
         if using_y < 1:
           for x in range(0, 32):  # threadIdx.x

@@ -44,7 +44,7 @@ def test_groups_give_attention(name: str) -> None:
     assert error.max() < (0.002 if dtype == td.f16 else 0.016)  # half a digit of results up to 4
     text = compiled.loops("final")
     assert len(set(re.findall(r"wgmma_m64n\w+", text))) == 2
-    assert ("beside:" in text) == (choices.get("stages") != 1)
+    assert ("warps:" in text) == (choices.get("stages") != 1)
 
 
 def test_the_next_scores_are_computed_during_the_softmax() -> None:
@@ -53,7 +53,7 @@ def test_the_next_scores_are_computed_during_the_softmax() -> None:
     marks = [loop.index(x) for x in ("score", "mk_nk(", "max(", "exp(", "rk_kn(")]
     assert marks == sorted(marks)
     behind = loop[marks[1] : marks[-1]]  # from scores to the products with weights
-    assert "commit(products)" in behind and "wait(0, products)" not in behind
+    assert "commit(mma)" in behind and "wait(0, mma)" not in behind
 
 
 def laid_out(order: str, heads: int = 1, depth: int = 32, terms: int = 64) -> td.Func:

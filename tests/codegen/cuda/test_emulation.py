@@ -141,7 +141,7 @@ def test_a_barrier_that_some_threads_do_not_reach_is_a_hazard():
         alone = Binary("lt", Var(thread), const(3))
         return If(alone, s) if isinstance(s, Barrier) else s
 
-    with pytest.raises(td.Hazard, match="24 of 64 threads of block 0 come to a barrier"):
+    with pytest.raises(td.Hazard, match="24 of 64 threads of block 0 arrive at a barrier"):
         emulated(kernel, change, *arrays)
 
 

@@ -206,18 +206,18 @@ def without(kind: type) -> Callable[[Stmt], Stmt]:
 
 @pytest.mark.parametrize("stages", [2, 3, 4])
 def test_a_missing_wait_is_a_hazard(stages):
-    with pytest.raises(td.Hazard, match="reads, with no wait, what is being copied: a_cache"):
+    with pytest.raises(td.Hazard, match="reads a pending copy before a wait: a_cache"):
         broken(stages, without(Wait))
 
 
 @pytest.mark.parametrize("stages", [2, 3, 4])
 def test_a_wait_that_is_too_weak_is_a_hazard(stages):
-    with pytest.raises(td.Hazard, match="reads, with no wait, what is being copied: a_cache"):
+    with pytest.raises(td.Hazard, match="reads a pending copy before a wait: a_cache"):
         broken(stages, lambda s: Wait(s.pending + 1) if isinstance(s, Wait) else s)
 
 
 def test_uncommitted_copies_are_a_hazard():
-    with pytest.raises(td.Hazard, match="reads, with no wait, what is being copied: a_cache"):
+    with pytest.raises(td.Hazard, match="reads a pending copy before a wait: a_cache"):
         broken(3, without(Commit))
 
 
@@ -234,7 +234,7 @@ def test_overwriting_a_slot_that_is_read_is_a_hazard():
             return replace(s, index=(Binary("mod", before, ring), *s.index[1:]))
         return s
 
-    with pytest.raises(td.Hazard, match="with no wait, what is being copied"):
+    with pytest.raises(td.Hazard, match="a pending copy before a wait"):
         broken(3, change)
 
 

@@ -46,10 +46,10 @@ def test_a_step_waits_for_the_products_of_the_one_before(stages):
     meetings = [line.partition("[")[0] for line in lines if line[:5] in ("wait(", "commi", "arriv")]
     assert meetings[-6:] == [
         "wait(c_k_o_copied",
-        "commit(products)",
-        "wait(1, products)",
+        "commit(mma)",
+        "wait(1, mma)",
         "arrive(c_k_o_used",  # the slot of the step before
-        "wait(0, products)",
+        "wait(0, mma)",
         "arrive(c_k_o_used",
     ]
 
@@ -66,21 +66,21 @@ def test_a_slot_released_in_its_step_waits_for_products():
 
     lowered = kernel()
     repaired = commit_mma_groups(replace(lowered, body=programs.map_statements(lowered.body, change)))
-    assert "wait(1, products)" not in show(repaired.body)
-    assert show(repaired.body).count("wait(0, products)") == 1
+    assert "wait(1, mma)" not in show(repaired.body)
+    assert show(repaired.body).count("wait(0, mma)") == 1
 
 
 def test_waits_that_are_too_weak_are_a_hazard():
-    with pytest.raises(Hazard, match=r"what is being copied|while wgmma_\w+ reads it"):
+    with pytest.raises(Hazard, match=r"a pending copy|while wgmma_\w+ reads it"):
         run_broken(lambda s: Wait(2, mma=True) if s == Wait(1, mma=True) else s, stages=2)
-    with pytest.raises(Hazard, match="reads, with no wait, what is being made: c_1"):
+    with pytest.raises(Hazard, match="reads a pending result before a wait: c_1"):
         run_broken(lambda s: Wait(1, mma=True) if s == Wait(0, mma=True) else s)
 
 
 def test_missing_waits_and_commits_are_a_hazard():
-    with pytest.raises(Hazard, match="with no wait, what is being made"):
+    with pytest.raises(Hazard, match="a pending result before a wait"):
         run_broken(lambda s: Block(()) if s == Wait(0, mma=True) else s)
-    with pytest.raises(Hazard, match=r"what is being (copied|made)"):
+    with pytest.raises(Hazard, match=r"a pending (copy|result)"):
         run_broken(lambda s: Block(()) if isinstance(s, Commit) and s.mma else s)
 
 

@@ -139,7 +139,7 @@ def test_a_shuffle_that_some_threads_do_not_reach_is_a_hazard():
         return If(Binary("gt", Var(thread.name), ZERO), s) if last else s
 
     broken = replace(kernel, body=programs.map_statements(kernel.body, change))
-    with pytest.raises(td.Hazard, match="31 of 32 threads from thread 0 of block 0 come to a shuffle"):
+    with pytest.raises(td.Hazard, match="31 of 32 threads from thread 0 of block 0 arrive at a shuffle"):
         EmulatedExecutable(broken).run((numbers(2, 100), np.zeros(2, np.int32)))
 
 

@@ -130,7 +130,7 @@ def broken(change: Callable[[Stmt], Stmt], stages: int = 3) -> None:
 
 
 def test_a_missing_wait_is_a_hazard():
-    with pytest.raises(td.Hazard, match="reads, with no wait, what is being copied: a_cache"):
+    with pytest.raises(td.Hazard, match="reads a pending copy before a wait: a_cache"):
         broken(lambda s: Block(()) if isinstance(s, WaitBarrier) else s)
 
 
@@ -138,7 +138,7 @@ def test_a_wait_for_the_wrong_phase_is_a_hazard():
     def change(s: Stmt) -> Stmt:
         return replace(s, parity=Binary("sub", const(1), s.parity)) if isinstance(s, WaitBarrier) else s
 
-    with pytest.raises(td.Hazard, match="reads, with no wait, what is being copied: a_cache"):
+    with pytest.raises(td.Hazard, match="reads a pending copy before a wait: a_cache"):
         broken(change)
 
 
@@ -146,7 +146,7 @@ def test_a_phase_that_never_alternates_is_a_hazard():
     def change(s: Stmt) -> Stmt:
         return replace(s, parity=const(0)) if isinstance(s, WaitBarrier) else s
 
-    with pytest.raises(td.Hazard, match="with no wait, what is being copied"):
+    with pytest.raises(td.Hazard, match="a pending copy before a wait"):
         broken(change)
 
 
@@ -162,7 +162,7 @@ def test_waiting_for_too_few_arrivals_is_a_hazard():
     def change(s: Stmt) -> Stmt:
         return replace(s, arrivals=1) if isinstance(s, InitBarriers) else s
 
-    with pytest.raises(td.Hazard, match="comes to a phase that 1 have come to"):
+    with pytest.raises(td.Hazard, match="arrives at an mbarrier that has its 1 arrivals"):
         broken(change)
 
 
@@ -192,7 +192,7 @@ def test_a_wrong_slot_is_a_hazard():
             return replace(s, index=(Binary("mod", before, s.index[0].right), *s.index[1:]))
         return s
 
-    with pytest.raises(td.Hazard, match=r"another thread reads|no wait"):
+    with pytest.raises(td.Hazard, match=r"another thread reads|before a wait"):
         broken(change)
 
 
@@ -215,7 +215,7 @@ def test_a_tile_copied_by_every_thread_is_a_hazard():
         inner = alone and not any(hasattr(x, "then") for x in walk(s.then))
         return s.then if inner else s
 
-    with pytest.raises(td.Hazard, match="comes to a phase that 2 have come to"):
+    with pytest.raises(td.Hazard, match="arrives at an mbarrier that has its 2 arrivals"):
         broken(change)
 
 
@@ -225,5 +225,5 @@ def test_a_store_into_a_tile_in_flight_is_a_hazard():
             return Block((s, Store("a_cache", s.index, Const(0, td.i32))))
         return s
 
-    with pytest.raises(td.Hazard, match="writes, with no wait, what is being copied"):
+    with pytest.raises(td.Hazard, match="writes a pending copy before a wait"):
         broken(change)

@@ -2,7 +2,6 @@
 
 import pytest
 
-from tdsl.codegen.ir.dtypes import BadIR
 from tdsl.codegen.ir.loops import (
     Alloc,
     Block,
@@ -21,6 +20,7 @@ from tdsl.codegen.ir.loops import (
     SizeParam,
     Store,
 )  # fmt: skip
+from tdsl.codegen.ir.type_check import BadIR
 from tdsl.codegen.ir.verify import Verifier, verify
 from tdsl.lang.expr import (
     TRUE,

@@ -32,7 +32,7 @@ from tdsl.codegen.ir.loops import (
 from tdsl.codegen.ir.show import show
 from tdsl.codegen.ir.statements import map_exprs, map_parts
 from tdsl.codegen.ir.verify import verify
-from tdsl.codegen.passes.expand_calls import expand_calls
+from tdsl.codegen.passes.expand_padding import expand_padding
 from tdsl.codegen.python.run import PythonExecutable
 from tdsl.core.node import transform
 from tdsl.lang.affine import as_expr, as_sum
@@ -86,7 +86,7 @@ def _ordered(e: Expr) -> Expr:
 
 def assert_same_results(before: Kernel, after: Kernel) -> None:
     verify(after)
-    for x, y in zip(run(expand_calls(before)), run(expand_calls(after)), strict=True):
+    for x, y in zip(run(expand_padding(before)), run(expand_padding(after)), strict=True):
         np.testing.assert_array_equal(x, y)
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tdsl.codegen.ir.loops import Kernel
 from tdsl.codegen.passes import PASSES
-from tdsl.codegen.passes.expand_calls import expand_calls
+from tdsl.codegen.passes.expand_padding import expand_padding
 from tdsl.codegen.passes.simplify_loops import simplify_loops
 from tests.codegen.passes.nests import Nests, assert_same_results
 
@@ -39,12 +39,12 @@ def test_all_passes_preserve_results(seed, n):
 
 @few
 @given(seed=seeds)
-def test_expand_calls_commutes_with_simplify(seed):
+def test_expand_padding_commutes_with_simplify(seed):
     kernel = random_kernel(seed, pads=True)
     after = kernel
     for step in PASSES:
         after = step(after)
-    assert_same_results(expand_calls(kernel), after)
+    assert_same_results(expand_padding(kernel), after)
 
 
 @few

@@ -14,7 +14,7 @@ from tdsl.lang.expr import ONE, ZERO, Binary, Call, Expr, Select, const
 from tdsl.lang.simplify import add, maximum, minimum, simplify_node, subtract
 
 
-def expand_calls(kernel: Kernel) -> Kernel:
+def expand_padding(kernel: Kernel) -> Kernel:
     """Replace pad_edge, pad_reflect, pad_symmetric and pad_wrap by arithmetic on indices.
 
     There is no division if an index is proved to be less than one period outside of the array.
@@ -26,10 +26,10 @@ def expand_calls(kernel: Kernel) -> Kernel:
     >>> i = Var("i")
     >>> at = lambda x: Call("pad_symmetric", (x, const(4)), i64)
     >>> both = lambda n: For("i", ZERO, const(n), SERIAL, Store("a", (at(i),), ZERO))
-    >>> print(show(expand_calls(Kernel("k", (), both(6))).body))
+    >>> print(show(expand_padding(Kernel("k", (), both(6))).body))
     for i in range(0, 6):
       a[min(i, i * -1 + 7)] = 0
-    >>> print(show(expand_calls(Kernel("k", (), both(20))).body))
+    >>> print(show(expand_padding(Kernel("k", (), both(20))).body))
     for i in range(0, 20):
       a[min(i % 8, i % 8 * -1 + 7)] = 0
     """

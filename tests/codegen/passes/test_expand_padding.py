@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from tdsl.codegen.ir.show import show
-from tdsl.codegen.passes.expand_calls import expand_calls
+from tdsl.codegen.passes.expand_padding import expand_padding
 from tests.codegen.passes.loop_text import kernel, run
 
 
@@ -16,7 +16,7 @@ def test_indices_equal_numpy_pad(mode, n, width):
         for x in serial(0, {total}):
             out[x] = pad_{mode}(x - {width}, {n})
         """
-    (out,) = run(expand_calls(kernel(f"out[{total}]", text)))
+    (out,) = run(expand_padding(kernel(f"out[{total}]", text)))
     np.testing.assert_array_equal(out, np.pad(np.arange(n), width, mode))
 
 
@@ -26,9 +26,9 @@ def test_no_division_within_one_period(mode):
         for x in serial(0, 20):
             out[x] = pad_{mode}(x - 5, 10)
         """
-    assert "%" not in show(expand_calls(kernel("out[20]", text)))
+    assert "%" not in show(expand_padding(kernel("out[20]", text)))
     far = text.replace("x - 5", "x * 5")
-    assert ("%" in show(expand_calls(kernel("out[20]", far)))) == (mode != "edge")
+    assert ("%" in show(expand_padding(kernel("out[20]", far)))) == (mode != "edge")
 
 
 def test_nested_padding():
@@ -36,6 +36,6 @@ def test_nested_padding():
         for x in serial(0, 9):
             out[x] = pad_reflect(pad_wrap(x - 3, 4) - 2, 3)
         """
-    (out,) = run(expand_calls(kernel("out[9]", text)))
+    (out,) = run(expand_padding(kernel("out[9]", text)))
     reflected = np.pad(np.arange(3), 2, "reflect")
     np.testing.assert_array_equal(out, [reflected[(x - 3) % 4] for x in range(9)])
