@@ -442,9 +442,9 @@ def build(variant: Variant) -> Executable:
 
     if variant.target.name == "cpu":
         from tdsl.codegen.cpu.cached_kernel import load_or_build
-        from tdsl.machine.cpu import processor
+        from tdsl.machine.cpu import cpu_for
 
-        cpu = processor(variant.target.level)
+        cpu = cpu_for(variant.target.level)
         return load_or_build(variant.fingerprint(), variant.params, kernel, cpu, make_fallbacks)
     if variant.target.name == "cuda":
         from tdsl.codegen.cuda import module

@@ -96,9 +96,9 @@ def _compiler_text(variant: Variant, kind: str) -> str:
     """The LLVM IR or assembly for a CPU level that this machine may not be able to run."""
     from tdsl.codegen.cpu import jit
     from tdsl.codegen.cpu.executable import text_of
-    from tdsl.machine.cpu import processor
+    from tdsl.machine.cpu import cpu_for
 
-    cpu, kernel = processor(variant.target.level), make_kernel(variant)
+    cpu, kernel = cpu_for(variant.target.level), make_kernel(variant)
     text = text_of(kernel, cpu)
     return text if kind == "llvm" else jit.assembly(text, cpu, kernel.name)
 

@@ -63,9 +63,9 @@ def _without_vectors(kernel: Kernel) -> Kernel:
 def fallbacks(variant: Variant) -> list[Fallback]:
     """Fallbacks if LLVM exceeds its time limit: a default schedule for a lower level, then scalar code."""
     from tdsl.codegen.cpu.cached_kernel import Fallback
-    from tdsl.machine.cpu import lower_level, processor
+    from tdsl.machine.cpu import cpu_for, lower_level
 
-    cpu = processor(variant.target.level)
+    cpu = cpu_for(variant.target.level)
     candidates = [Fallback(lambda: make_kernel(variant, vectors=False), cpu, "without vectors")]
     level = lower_level(cpu)
     if level and not any(plan.scheduled for _, plan in variant.state.plans):
@@ -73,7 +73,7 @@ def fallbacks(variant: Variant) -> list[Fallback]:
         lower = replace(variant, target=target, machine=target.machine())
         candidates.insert(
             0,
-            Fallback(lambda: make_kernel(lower), processor(target.level), f"for {target} instead"),
+            Fallback(lambda: make_kernel(lower), cpu_for(target.level), f"for {target} instead"),
         )
     return candidates
 
@@ -125,9 +125,9 @@ def build_executable(kernel: Kernel, target: Target) -> Executable:
         match target.name:
             case "cpu":
                 from tdsl.codegen.cpu.executable import build as build_cpu
-                from tdsl.machine.cpu import processor
+                from tdsl.machine.cpu import cpu_for
 
-                return build_cpu(kernel, processor(target.level))
+                return build_cpu(kernel, cpu_for(target.level))
             case "numba":
                 from tdsl.codegen.python.run import NumbaExecutable
 

@@ -114,9 +114,9 @@ def check_measure(measure: object, seconds: object, target: Target) -> None:
                 "there is no GPU here to measure on", loc=here(), label="this call", hint=decides
             )
     if measure and target.level:
-        from tdsl.machine.cpu import check_runs_here, processor
+        from tdsl.machine.cpu import check_runs_here, cpu_for
 
-        check_runs_here(processor(target.level), decides)
+        check_runs_here(cpu_for(target.level), decides)
 
 
 def _choice_note(t: Trial, predicted: float) -> str:

@@ -16,7 +16,7 @@ from tdsl.codegen.cpu.executable import text_of
 from tdsl.codegen.ir.show import show
 from tdsl.codegen.runtime.signature import dense_specialisation
 from tdsl.distribute.show import show_rank
-from tdsl.machine.cpu import processor
+from tdsl.machine.cpu import cpu_for
 from tdsl.machine.devices import describe_gpu, reference_cpu
 from tdsl.target import as_target
 from tdsl.variant import Variant
@@ -30,7 +30,7 @@ def described(schedule: Any, target: td.Target = AVX2) -> Variant:
     compiled = td.compile(schedule, target=target)
     variant = compiled.variant(dense_specialisation(compiled.signature, {}, frozenset()))
     if target is AVX2:
-        cpu = processor(AVX2.level)
+        cpu = cpu_for(AVX2.level)
         machine = replace(reference_cpu(cpu.vector_bytes), features=cpu.has, threads=4)
     else:
         machine = describe_gpu(HOPPER.arch)
@@ -44,7 +44,7 @@ def text_of_stages(schedule: Any, target: td.Target = AVX2) -> str:
     kernel = pipeline.make_kernel(variant)
     lines = [f"{len(show(kernel).splitlines())} lines of loops"]
     if target is AVX2:
-        lines.append(f"{len(text_of(kernel, processor(AVX2.level)).splitlines())} lines of LLVM IR")
+        lines.append(f"{len(text_of(kernel, cpu_for(AVX2.level)).splitlines())} lines of LLVM IR")
     parts = [
         str(schedule) if isinstance(schedule, td.Schedule) else "",
         explain(decisions, state),

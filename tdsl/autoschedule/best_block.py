@@ -26,7 +26,7 @@ from tdsl.lang.simplify import add, multiply, substitute
 from tdsl.lang.types import bool_, i64
 from tdsl.machine.model import Machine
 from tdsl.schedule.new_stage import fresh_name, insert_func, replace_func
-from tdsl.schedule.properties import extents, rest_at_root, root_boxes
+from tdsl.schedule.properties import extents, root_boxes, unplaced_at_root
 from tdsl.schedule.state import State, fresh_plan
 
 KINDS = {"argmax": "max", "argmin": "min"}
@@ -45,7 +45,7 @@ def in_best_block(state: State, machine: Machine, hosts: Collection[str] = ()) -
     candidates = [name for name in open_ if _is_place(state, state.program.func(name))]
     if not candidates:
         return state
-    boxes = root_boxes(rest_at_root(state))
+    boxes = root_boxes(unplaced_at_root(state))
     for name in candidates:
         f = state.program.func(name)
         if name in boxes:

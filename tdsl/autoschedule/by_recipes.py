@@ -55,8 +55,8 @@ from tdsl.schedule.properties import (
     cost,
     extents,
     has_effects,
-    rest_at_root,
     root_boxes,
+    unplaced_at_root,
     volume,
     work_per_point,
 )
@@ -78,7 +78,7 @@ def complete_by_recipes(state: State, machine: Machine) -> tuple[State, tuple[De
     state = inline_funcs(state)
     if not machine.block_threads:
         state, online = _long_rows(state, machine)
-    if machine.vector_bytes and not machine.block_threads:
+    if machine.has_vectors and not machine.block_threads:
         state = in_best_block(state, machine, _hosts(state))
         order = _with_new(order, state)
     decisions += online
@@ -89,8 +89,8 @@ def complete_by_recipes(state: State, machine: Machine) -> tuple[State, tuple[De
         for name, plan in state.plans
         if name not in open_ and name not in decided
     ]
-    if machine.vector_bytes:
-        boxes = root_boxes(rest_at_root(state))
+    if machine.has_vectors:
+        boxes = root_boxes(unplaced_at_root(state))
         done: set[str] = set()
         parted = {name for name in open_ if name in boxes and _has_parts(state, name, boxes[name])}
         for name in _in_order(state, open_):
@@ -108,12 +108,12 @@ def complete_by_recipes(state: State, machine: Machine) -> tuple[State, tuple[De
     elif machine.block_threads:
         from tdsl.autoschedule.on_gpu import schedule_on_gpu
 
-        state, on_gpu = schedule_on_gpu(rest_at_root(state), open_, machine)
+        state, on_gpu = schedule_on_gpu(unplaced_at_root(state), open_, machine)
         decisions += on_gpu
     else:
         decisions += [Decision(name, ROOT, why=("the target has no vectors",)) for name in open_]
     decisions.sort(key=lambda d: order[d.func])
-    state = inline_funcs(rest_at_root(state))  # recipes may have inlined some, too
+    state = inline_funcs(unplaced_at_root(state))  # recipes may have inlined some, too
     whole = remove_unused_masks(state, machine)
     left_out = dict(unused_masks(given, whole, machine))
     return whole, tuple(_with_masks_left_out(decisions, left_out))
@@ -143,7 +143,7 @@ def read_in_tiles(schedule: BaseSchedule, machine: Machine) -> list[tuple[str, O
     sums with their plans.
     """
     applied: list[tuple[str, OnlineBands]] = []
-    if not machine.vector_bytes or any(plan.scheduled for _, plan in schedule.state.plans):
+    if not machine.has_vectors or any(plan.scheduled for _, plan in schedule.state.plans):
         return applied
     state = bind_state(schedule.state, schedule.sizes)
     open_ = {g.name for g in state.program.funcs}
@@ -207,7 +207,7 @@ def choose_inline(state: State, *, products_read_values: bool = False) -> tuple[
     inlined, since matrix instructions read it from memory; the kernel of its producer may compute it.
     """
     hosts, decisions = _hosts(state), []
-    boxes = functools.cache(functools.partial(root_boxes, rest_at_root(state)))
+    boxes = functools.cache(functools.partial(root_boxes, unplaced_at_root(state)))
     for f in state.program.funcs:
         plan = state.plan(f.name)
         if plan.scheduled or f.name in hosts or plan.place is not None or f.name in state.program.outputs:

@@ -25,7 +25,7 @@ from tdsl.lang.regions import reads_in
 from tdsl.machine.instructions.instruction import INSTRUCTIONS
 from tdsl.machine.model import MemoryLevel
 from tdsl.schedule.masked import unused_masks
-from tdsl.schedule.properties import extents, rest_at_root, root_boxes, volume
+from tdsl.schedule.properties import extents, root_boxes, unplaced_at_root, volume
 from tdsl.schedule.state import FRAGMENT, GROUP, THREADS, State, initial_state, roots_of
 from tdsl.schedule.tree import ROOT
 
@@ -87,7 +87,7 @@ def _inlined(p: Prediction, given: State, decisions: Sequence[Decision]) -> Iter
     fresh = initial_state(given.program)
     inlined = choose_inline(fresh, products_read_values=p.machine.block_threads > 0)[1]
     why = {d.func: "; ".join(d.why) for d in (*inlined, *decisions) if d.how == INLINE}
-    whole = root_boxes(rest_at_root(fresh))
+    whole = root_boxes(unplaced_at_root(fresh))
     for f in given.program.funcs:
         if f.name in computed or f.name not in whole:
             continue
@@ -98,7 +98,7 @@ def _inlined(p: Prediction, given: State, decisions: Sequence[Decision]) -> Iter
 
 def _times_inlined(p: Prediction, given: State, f: FuncDef) -> float:
     """How often each point of a func is computed by those that read it."""
-    whole = root_boxes(rest_at_root(initial_state(given.program)))
+    whole = root_boxes(unplaced_at_root(initial_state(given.program)))
     points = 0.0
     for c, n in given.consumers(f.name):
         if c.name not in whole:

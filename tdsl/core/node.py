@@ -21,7 +21,8 @@ def frozen(cls: C | None = None, *, slots: bool = True) -> Any:
     """A class decorator for immutable values, compared, hashed and printed by their fields.
 
     As `dataclass(frozen=True, slots=slots)`, whose functions work on it, but construction takes a third of
-    the time: fields are set while the object is of a mutable subclass, and methods are shared.
+    the time: fields are set while the object is of a mutable subclass, and __eq__, __hash__, __repr__ and
+    __reduce__ are shared by all classes.
 
     >>> @frozen
     ... class Point:
@@ -51,7 +52,7 @@ def frozen(cls: C | None = None, *, slots: bool = True) -> Any:
 
 
 def _compile_on_first_use(new: Any, fields: tuple[Any, ...]) -> Any:
-    """A `__new__` that compiles the one for these fields, of which most programs use a few, and sets it."""
+    """A `__new__` that compiles the real constructor on the first call and replaces itself by it."""
 
     def __new__(cls: Any, *arguments: Any, **named: Any) -> Any:
         mutable = {"__slots__": (), "__setattr__": object.__setattr__}
@@ -100,7 +101,7 @@ def _equal(self: Any, other: object) -> Any:
         return True
     if self.__class__ is not other.__class__:
         return NotImplemented
-    return self._compared(self) == self._compared(other)  # type: ignore[attr-defined]  # of one class
+    return self._compared(self) == self._compared(other)  # type: ignore[attr-defined]  # same class
 
 
 def _hash(self: Any) -> int:
@@ -134,8 +135,8 @@ class Node:
 
     loc: Loc | None = field(default=None, kw_only=True, compare=False, repr=False)
     _hash: int | None = field(default=None, init=False, compare=False, repr=False)  # computed once
-    # An object that only nodes of equal structure share, once they have been compared.
-    _kind: object = field(default=None, init=False, compare=False, repr=False)
+    # One object for all nodes that were compared and found equal: a token of their equivalence class.
+    _class_token: object = field(default=None, init=False, compare=False, repr=False)
 
 
 @dataclass_transform(frozen_default=True, field_specifiers=(field,))
@@ -145,8 +146,8 @@ def node(cls: C) -> C:
     Without the cache the hash of a shared DAG costs time exponential in its depth.
     """
     new: Any = frozen(cls)
-    structural, known = new.__hash__, new._hash.__set__
-    new._equal = new.__eq__ if "__eq__" in cls.__dict__ else None
+    structural, set_hash = new.__hash__, new._hash.__set__
+    new._custom_eq = new.__eq__ if "__eq__" in cls.__dict__ else None
     new._values = staticmethod(_values_of([f.name for f in dataclasses.fields(new) if f.compare]))
 
     def __hash__(self: Any) -> int:
@@ -155,7 +156,7 @@ def node(cls: C) -> C:
             if None in map(_known_hash, self._children(self)):
                 _hash_descendants(self)
             value = structural(self)
-            known(self, value)
+            set_hash(self, value)
         return value
 
     def __eq__(self: Any, other: Any) -> bool:
@@ -165,8 +166,8 @@ def node(cls: C) -> C:
             return False
         if (self._hash or hash(self)) != (other._hash or hash(other)):
             return False
-        kind = self._kind
-        return (kind is not None and kind is other._kind) or _is_same_structure(self, other)
+        token = self._class_token
+        return (token is not None and token is other._class_token) or _is_same_structure(self, other)
 
     def children_of(n: Any) -> tuple[Node, ...]:
         new._children = staticmethod(_children_of(new))  # in place of this function, on its first use
@@ -228,14 +229,14 @@ def _values_of(names: list[str]) -> Callable[[Any], tuple[Any, ...]]:
 def _is_same_structure(a: Any, b: Any) -> bool:
     """True if two nodes of one class and one hash have equal structure; each pair inside is compared once.
 
-    There is no recursion. Equal nodes get the same `_kind`, so they are never compared again.
+    There is no recursion. Equal nodes get the same `_class_token`, so they are never compared again.
     """
-    mark = Node._kind.__set__  # type: ignore[attr-defined]  # of a slot
-    if a._equal is not None:
-        return bool(a._equal(b))
+    mark = Node._class_token.__set__  # type: ignore[attr-defined]  # a slot descriptor
+    if a._custom_eq is not None:
+        return bool(a._custom_eq(b))
     if _has_same_fields(a, b):
-        mark(a, kind := a._kind or b._kind or object())
-        mark(b, kind)
+        mark(a, token := a._class_token or b._class_token or object())
+        mark(b, token)
         return True
     pairs: dict[tuple[int, int], tuple[Any, Any]] = {}
     stack = [((a,), (b,))]  # pairs of tuples of equal length
@@ -248,10 +249,13 @@ def _is_same_structure(a: Any, b: Any) -> bool:
                     return False
                 if (x._hash or hash(x)) != (y._hash or hash(y)):
                     return False
-                if x._equal is not None:  # type: ignore[attr-defined]  # set by @node
-                    if not x._equal(y):  # type: ignore[attr-defined]
+                if x._custom_eq is not None:  # type: ignore[attr-defined]  # set by @node
+                    if not x._custom_eq(y):  # type: ignore[attr-defined]
                         return False
-                elif (x._kind is None or x._kind is not y._kind) and (id(x), id(y)) not in pairs:
+                elif (x._class_token is None or x._class_token is not y._class_token) and (
+                    id(x),
+                    id(y),
+                ) not in pairs:
                     pairs[id(x), id(y)] = x, y
                     stack.append((x._values(x), y._values(y)))  # type: ignore[attr-defined]
             elif x.__class__ is tuple and y.__class__ is tuple:
@@ -261,9 +265,9 @@ def _is_same_structure(a: Any, b: Any) -> bool:
             elif x != y:
                 return False
     for x, y in pairs.values():
-        kind = x._kind or y._kind or object()
-        mark(x, kind)
-        mark(y, kind)
+        token = x._class_token or y._class_token or object()
+        mark(x, token)
+        mark(y, token)
     return True
 
 
@@ -273,7 +277,7 @@ def _has_same_fields(a: Any, b: Any) -> bool:
         if x is y:
             continue
         if isinstance(x, Node):
-            if x._kind is None or x._kind is not y._kind:
+            if x._class_token is None or x._class_token is not y._class_token:
                 return False
         elif x.__class__ is tuple or x != y:
             return False
@@ -413,7 +417,7 @@ def memoised(
 
 
 def pre_order(*roots: Node, inside: Callable[[Node], Sequence[Node]] = children) -> Iterator[Node]:
-    """Each distinct node once, parents before children, as written; `inside` says which children."""
+    """Each distinct node once, parents before children in field order; `inside` returns those to visit."""
     seen: set[int] = set()
     stack = list(reversed(roots))
     while stack:

@@ -27,7 +27,7 @@ def page(title: str, texts: Iterable[tuple[str, str]]) -> str:
     >>> page("f", [("program", "a < b")])
     '<div><b>f</b><details open><summary>program</summary><pre>a &lt; b</pre></details></div>'
     """
-    from html import escape  # its table of characters is not needed to import tdsl
+    from html import escape  # imported lazily: only HTML output needs it
 
     parts = [
         f"<details{' open' * (position == 0)}><summary>{escape(heading)}</summary>{_pre(text)}</details>"

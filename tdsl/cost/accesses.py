@@ -59,12 +59,12 @@ def partly_filled(spot: NestSpot, loops: Collection[str] | None = None) -> float
 
     >>> import tdsl as td
     >>> from tdsl.cost.loopnests import Nests
-    >>> from tdsl.schedule.properties import rest_at_root
+    >>> from tdsl.schedule.properties import unplaced_at_root
     >>> i, x, f = td.vars("i"), td.Tensor("x", (20,), td.f32), td.Func("f")
     >>> f[i] = x[i] + 1
     >>> s = td.Schedule(f)
     >>> _ = s[f].vectorize(i, 16)
-    >>> (spot,) = Nests.of(rest_at_root(s.state)).roots()
+    >>> (spot,) = Nests.of(unplaced_at_root(s.state)).roots()
     >>> partly_filled(spot)
     1.6
     """

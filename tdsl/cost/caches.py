@@ -1,10 +1,10 @@
 """The bytes that a cache exchanges with the memory behind it.
 
-A cache holds what was used last. Of a nest of loops, it keeps what an iteration of the first loops touches
-that fits into it; a tensor is then fetched once for each iteration of the loops around that move its box, and
-again for each iteration of loops outside of those. In a loop whose body does not fit, the nests that stand
-there and what is left of its own are steps, one after another, and in the next iteration again: `reuse.py`
-says what a step finds of what others have touched. So are the nests at the root.
+A cache holds the bytes used last (LRU). For a nest of loops, the first k loops are found whose iteration
+touches no more than fits. A tensor is then fetched once for each iteration of the loops around that change
+its box, and again for each iteration of loops outside of these. If the body of a loop does not fit, the nests
+inside it, and the rest of the loop's own body, are steps that run in turn in every iteration: `reuse.py`
+predicts what a step finds in the cache of what earlier steps touched. The nests at the root are steps, too.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from math import ceil, prod
 from tdsl.core.node import frozen
 from tdsl.cost.branches import Branches, branches_of
 from tdsl.cost.loopnests import Nests, NestSpot, memoised
-from tdsl.cost.moved import Bytes, Moved, bytes_in_lines
+from tdsl.cost.moved import Moved, MovedByName, bytes_in_lines
 from tdsl.cost.reuse import Shift, Step, Sweeps, Touch, Touched, all_of, reused, volume
 from tdsl.cost.sweeps import SAME, passes, sweep
 from tdsl.lang.bounds import NO_FACTS, lower, upper
@@ -30,23 +30,23 @@ from tdsl.schedule.tree import ROOT
 
 @frozen
 class Body:
-    """What the body of a loop touches, and moves the first time and later on.
+    """What one iteration of a loop touches, and what it moves the first time and in later iterations.
 
-    What is `steady` is used all the time: it stays from one iteration to the next where its box does.
-    `inner` is what an iteration of the next loop touches, `again` what is moved if all of it has just run.
+    A tensor in `steady` is used throughout: it stays in the cache while its box is the same. `inner` is what
+    an iteration of the next inner loop touches; `again` is what moves if the whole body has just run.
     """
 
     touched: Touched
-    first: Bytes
-    later: Bytes
+    first: MovedByName
+    later: MovedByName
     steady: Mapping[str, float]
     inner: Touched
-    again: Bytes = field(default_factory=dict)
+    again: MovedByName = field(default_factory=dict)
 
 
 @frozen
 class CacheModel:
-    """A cache of some bytes in lines; threads that run parallel loops have so many of them."""
+    """A cache of `capacity` bytes in lines; threads of a parallel loop have `instances` such caches."""
 
     nests: Nests
     capacity: float
@@ -55,9 +55,9 @@ class CacheModel:
 
     @staticmethod
     def of(nests: Nests, level: MemoryLevel, machine: Machine) -> CacheModel:
-        """That of a level of a machine.
+        """The model of a cache level of a machine.
 
-        What is written comes here when the nearer cache gives it up: it has room for so much more.
+        Written lines arrive only when the next inner cache evicts them: its room for them is added.
         """
         assert level.bytes is not None
         instances = min(machine.threads, max(machine.threads // level.shared_by, 1))
@@ -66,10 +66,10 @@ class CacheModel:
         room = level.bytes + (nearer and nearer * _written(nests, level.line))
         return CacheModel(nests, room, level.line, instances)
 
-    def by_nest(self, *, freed: bool = True) -> list[Bytes]:
-        """What each nest at the root moves, in running order.
+    def by_nest(self, *, freed: bool = True) -> list[MovedByName]:
+        """The bytes that each nest at the root moves, in execution order.
 
-        What is left in the cache when memory is freed at the end never goes out, but for calls that follow.
+        With `freed`, written bytes that are still in the cache when their memory is freed are not moved.
         """
         steps = [self._nest(spot) for spot in self.nests.roots()]
         by_step = [dict[str, Moved]() for _ in steps]
@@ -84,7 +84,7 @@ class CacheModel:
         return by_step
 
     def _freed(self, steps: Sequence[Step], name: str, moved: Sequence[tuple[int, Moved]]) -> float:
-        """The bytes of memory that are still there when it is freed: at the end of all, or of its nest."""
+        """The bytes of a func still cached when its memory is freed, after all nests or after its own."""
         last, _ = moved[-1]
         read, written = (sum(x) for x in zip(*((m.read, m.written) for _, m in moved), strict=True))
         lost = read / written if written else 0.0
@@ -96,11 +96,11 @@ class CacheModel:
         return end.touched[name].size * stays * max(1 - lost, 0.0)
 
     def peak_bytes(self) -> float:
-        """The most bytes that the cache holds at a time of what is read from it again."""
+        """The most bytes at a time that the cache holds to be read again."""
         return max((_size(self._levels(spot)[-1]) for spot in self.nests.roots()), default=0.0)
 
     def _nest(self, spot: NestSpot) -> Step:
-        """The bytes that a nest, and the nests in its loops, move."""
+        """The bytes that a nest and the nests inside its loops touch and move."""
         names, counts, inner = spot.nest.names(), spot.counts(), self._levels(spot)
         innermost = len(inner) - 1
         touched, moved = inner[innermost], _visited(spot, inner[innermost], innermost)
@@ -124,7 +124,7 @@ class CacheModel:
         return Step(touched, _with_sums(spot, moved, touched), self._sweeps(spot, 0, touched))
 
     def _levels(self, spot: NestSpot) -> list[Touched]:
-        """What an iteration of the first loops touches, from none of them to so many that it stays."""
+        """What an iteration of the first k loops touches, for k = 0, 1, ... until it stays in the cache."""
         levels, depth = [self._touched(spot, 0)], len(spot.nest.loops)
         while len(levels) <= depth and _size(levels[-1]) > self.capacity:
             levels.append(self._touched(spot, len(levels)))
@@ -147,7 +147,7 @@ class CacheModel:
         return touched
 
     def _rest(self, spot: NestSpot, k: int) -> Touched:
-        """What is touched in the body of the k-th loop without the nests that stand there."""
+        """What the body of the k-th loop touches, without the nests inside it."""
         if k == 0 or not spot.children(k):
             return self._touched(spot, k)
         return _in_lines(spot, k, "rest", self.line)
@@ -160,7 +160,7 @@ class CacheModel:
         return partial(sweep, self._touched, spot, k, touched)
 
     def _steps(self, spot: NestSpot, k: int, rest: Step, children: Sequence[NestSpot]) -> list[Step]:
-        """What stands in the body of the k-th loop, in running order."""
+        """The steps in the body of the k-th loop, in execution order: nests inside it, and the `rest`."""
         names, counts, tree = spot.nest.names(), spot.counts(), self.nests.tree
         here = Level(spot.func.name, spot.definition, names[k - 1])
         behind = {*tree.after.get(here, ()), *tree.joined.get(here, ())}
@@ -173,8 +173,8 @@ class CacheModel:
 
     def _together(
         self, spot: NestSpot, k: int, steps: list[Step], touched: Touched, outer: Touched, count: float,
-    ) -> tuple[Bytes, Bytes, dict[str, float]]:  # fmt: skip
-        """What the body of the k-th loop moves the first time and later on, and what is steady in it."""
+    ) -> tuple[MovedByName, MovedByName, dict[str, float]]:  # fmt: skip
+        """What the body of the k-th loop moves the first time and in later iterations; what is `steady`."""
         first, later, steady = dict[str, Moved](), dict[str, Moved](), dict[str, float]()
         inside, new = spot.internal(k), _new(outer, touched, count)
         for name in dict.fromkeys(n for s in steps for n in s.touched):
@@ -191,7 +191,7 @@ class CacheModel:
 
 @memoised
 def _written(nests: Nests, line: int) -> float:
-    """The part of the bytes that nests touch which they compute themselves."""
+    """The fraction of the bytes touched by nests that belongs to the funcs they compute."""
     written = all_ = 0.0
     for spot in nests.roots():
         computed = spot.computed(0)
@@ -202,7 +202,7 @@ def _written(nests: Nests, line: int) -> float:
 
 
 def _new(around: Touched, body: Touched, count: float) -> dict[str, float]:
-    """The bytes that the next iteration of a loop touches beyond those of one, of what moves."""
+    """The bytes that the next iteration of a loop touches newly, of each tensor whose box changes."""
     return {
         n: min((around[n].size - t.size) / (count - 1), t.size)
         for n, t in body.items()
@@ -212,10 +212,10 @@ def _new(around: Touched, body: Touched, count: float) -> dict[str, float]:
 
 @memoised
 def _in_lines(spot: NestSpot, k: int, part: str, line: int) -> Touched:
-    """What is touched in one iteration of the first k loops.
+    """What one iteration of the first k loops touches; gaps between distant reads do not count.
 
-    "all" is what is needed, of which what slides is computed already but for its "new" part; the "rest" is
-    without the nests in the body of the k-th loop. Gaps between reads far apart do not count.
+    `part` is "all" (the boxes needed), "new" (of sliding windows only the part not yet computed), or "rest"
+    (without the nests inside the k-th loop).
     """
     nests = spot.nests
     boxes = spot.boxes(k) if part == "all" else dict(spot.rest_boxes(k))
@@ -233,7 +233,7 @@ def _in_lines(spot: NestSpot, k: int, part: str, line: int) -> Touched:
 
 
 def _chosen(spot: NestSpot, k: int, boxes: Mapping[str, Box], line: int) -> Touched:
-    """What branches alone read in some iterations of the first k loops, in the mean of all."""
+    """What only branches read, and so only some iterations of the first k loops: the mean over all."""
     nests, always = spot.nests, set[str]()
     by_name: dict[str, list[tuple[float, Touch]]] = {}
     for name in spot.computed(k) & boxes.keys() & nests.whole.keys():
@@ -261,14 +261,14 @@ def _chosen(spot: NestSpot, k: int, boxes: Mapping[str, Box], line: int) -> Touc
 
 @memoised
 def _branches(nests: Nests, name: str, definition: int) -> Branches:
-    """What a definition reads in branches, of all that is needed of its func."""
+    """What a definition reads in branches, over the box that the whole program needs of its func."""
     f = nests.state.program.func(name)
     d = f.definitions[definition]
     return branches_of(d, definition_ranges(f, d, nests.whole[name], NO_FACTS))
 
 
 def _touch(nests: Nests, name: str, box: Box, line: int) -> Touch:
-    """The points of a box, and its bytes in lines: no more than there is memory."""
+    """The points of a box, and its bytes in whole lines, at most those of the func's memory."""
     program, whole = nests.state.program, nests.extents_in_memory(name, box)
     points = tuple(_ends(i, n) for i, n in zip(box, whole, strict=True))
     is_func = program.has_func(name)
@@ -290,7 +290,7 @@ def _touch(nests: Nests, name: str, box: Box, line: int) -> Touch:
 
 
 def _first(nests: Nests, name: str, axis: int, points: tuple[float, float]) -> int:
-    """Where points begin in memory; of what is stored in loops, at a line."""
+    """The first element of a box in memory; 0, at a line, for a func that is stored inside loops."""
     lo, _ = map(int, points)
     if not nests.state.program.has_func(name):
         return lo
@@ -302,8 +302,8 @@ def _first(nests: Nests, name: str, axis: int, points: tuple[float, float]) -> i
 
 def _in_loop(
     body: Body, outer: Touched, count: float, instances: int, capacity: float
-) -> tuple[Bytes, dict[str, float]]:
-    """What a loop moves, all iterations together; and what is used in all of them where it is."""
+) -> tuple[MovedByName, dict[str, float]]:
+    """What all iterations of a loop move together, and what is steady in them (see `Body`)."""
     moved, steady = dict[str, Moved](), dict[str, float]()
     for name, first in body.first.items():
         grown = max(outer[name].size / (body.touched[name].size or 1.0), 1.0)
@@ -332,8 +332,8 @@ def _in_loop(
     return moved, steady
 
 
-def _again(body: Touched, outer: Touched, moved: Bytes, count: float, capacity: float) -> Bytes:
-    """What a loop moves that has just run: parts that several of its iterations touch may still be there."""
+def _again(body: Touched, outer: Touched, moved: MovedByName, count: float, capacity: float) -> MovedByName:
+    """What a loop moves if it has just run: parts that several iterations touch may still be cached."""
     new, beyond = _new(outer, body, count), _size(outer) - capacity
     all_, moved_again = sum(new.values()), dict[str, Moved]()
     for name, n in new.items():
@@ -345,14 +345,14 @@ def _again(body: Touched, outer: Touched, moved: Bytes, count: float, capacity: 
 
 
 def _times(body: Touched, outer: Touched, name: str) -> float:
-    """How many times as many points a loop touches as its body."""
+    """The points that a loop touches, divided by those that one iteration touches."""
     return volume(outer[name].points) / (volume(body[name].points) or 1.0)
 
 
 def _goes_on(body: Body, outer: Touched, name: str, count: float, capacity: float) -> bool:
-    """Whether iterations of a loop begin where those before have ended, and what both touch is still there.
+    """True if an iteration of a loop begins where the previous one ended, with their overlap still cached.
 
-    They do where the loops within go the same way.
+    That is so if the next inner loop moves along the same axis.
     """
     if name not in body.inner:
         return False
@@ -366,7 +366,7 @@ def _goes_on(body: Body, outer: Touched, name: str, count: float, capacity: floa
 
 
 def _stays(body: Touched, outer: Touched, name: str, count: float, capacity: float) -> bool:
-    """Whether a ring stays until it has come around: all that is touched meanwhile fits."""
+    """True if a ring buffer stays cached until it is reused: all that is touched meanwhile fits."""
     size, ring = body[name].size, outer[name].size
     new = size * (_times(body, outer, name) - 1) / max(count - 1, 1)
     around = (ring - size) / new if new else 1.0  # or the next iteration touches the same
@@ -376,12 +376,12 @@ def _stays(body: Touched, outer: Touched, name: str, count: float, capacity: flo
 
 
 def _is_same_memory(inner: Touch, outer: Touch) -> bool:
-    """Whether all iterations use the same memory for an array: a ring that holds no more than one of them."""
+    """True if all iterations use the same memory: a ring buffer with room for one iteration only."""
     return outer.ring and outer.size <= SAME * inner.size
 
 
 def _shift(inner: Touch, outer: Touch | None, count: float) -> Shift:
-    """How far points lie from those of the next iteration: forwards, by what all of them reach beyond one."""
+    """The distance per axis from the points of an iteration to those of the next, averaged over all."""
     if outer is not None and inner.part < outer.part:
         count *= inner.part / outer.part
         if count <= 1:  # what is touched in one iteration is not in the next
@@ -394,8 +394,8 @@ def _shift(inner: Touch, outer: Touch | None, count: float) -> Shift:
     )
 
 
-def _visited(spot: NestSpot, touched: Touched, k: int) -> Bytes:
-    """What an iteration of the first k loops moves with a cold cache; what it computes it only writes."""
+def _visited(spot: NestSpot, touched: Touched, k: int) -> MovedByName:
+    """What an iteration of the first k loops moves with a cold cache; computed funcs are only written."""
     inner, owner = spot.computed(k), spot.func.name
     moved = {n: Moved(written=t.size) if n in inner else Moved(t.size) for n, t in touched.items()}
     if _updates(spot):
@@ -403,8 +403,8 @@ def _visited(spot: NestSpot, touched: Touched, k: int) -> Bytes:
     return moved
 
 
-def _with_sums(spot: NestSpot, moved: Bytes, touched: Touched) -> Bytes:
-    """What a nest moves, with the partial sums that it reads again where loops come back to them."""
+def _with_sums(spot: NestSpot, moved: MovedByName, touched: Touched) -> MovedByName:
+    """What a nest moves, with the partial results that it reads again when loops return to them."""
     total, owner = dict(moved), spot.func.name
     if spot.func.definitions[spot.definition].combine is not None and not _updates(spot):
         m = total[owner]
@@ -413,14 +413,14 @@ def _with_sums(spot: NestSpot, moved: Bytes, touched: Touched) -> Bytes:
 
 
 def _updates(spot: NestSpot) -> bool:
-    """Whether a definition reads what one before it has written of the same func."""
+    """True if a definition reads values of its func that an earlier definition wrote."""
     d = spot.func.definitions[spot.definition]
     reads = any(r.name == spot.func.name for r in reads_in(d.expressions()))
     return spot.definition > 0 and (reads or d.combine is not None)
 
 
 def _ends(interval: Interval, extent: int) -> tuple[float, float]:
-    """The first point, and the first beyond; all there are where it has no bounds."""
+    """The first point and the one behind the last; 0 and the extent for an unbounded interval."""
     lo, hi = interval
     first, last = None if lo is None else lower(lo), None if hi is None else upper(hi)
     if first is None or last is None:

@@ -7,7 +7,7 @@ from typing import Any
 from tdsl.core.node import frozen
 from tdsl.lang.symbolic import product
 from tdsl.schedule.bounds_inference import bounds_of
-from tdsl.schedule.properties import cost, rest_at_root, root_boxes
+from tdsl.schedule.properties import cost, root_boxes, unplaced_at_root
 from tdsl.schedule.state import State
 
 
@@ -31,7 +31,7 @@ class Formula:
 def formula(state: State) -> Formula:
     """The formulas of the program of a state."""
     program = state.program
-    boxes = root_boxes(rest_at_root(state))
+    boxes = root_boxes(unplaced_at_root(state))
     operations: Any = 0
     for f in program.funcs:
         if f.name in boxes:

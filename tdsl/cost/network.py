@@ -1,4 +1,4 @@
-"""The last level of memory: what a rank needs and does not own, and how long the network takes for it."""
+"""The network as outermost memory level: what a rank receives, and how long the network takes for it."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from tdsl.machine.model import Machine, MemoryLevel
 
 @frozen
 class Received:
-    """What a rank of so many receives: bytes by tensor, in so many messages at least.
+    """What one of `ranks` ranks receives: `moved` has the bytes of each tensor, `messages` is a lower bound.
 
-    `computed` has how many points of each func are computed by the rank that computes the most of it.
+    `computed` has, for each func, the most points of it that any rank computes.
     """
 
     rank: int
@@ -24,17 +24,17 @@ class Received:
 
     @property
     def bytes(self) -> float:
-        """Those of all tensors."""
+        """Total bytes received."""
         return sum(size for _, size in self.moved)
 
 
 def link_of(machine: Machine) -> MemoryLevel:
-    """The outermost link of a machine, or that of a processor which was measured."""
+    """The outermost link of a machine, or the reference CPU's if it has none."""
     return (machine.links or reference_cpu().links)[-1]
 
 
 def network_seconds(received: Received, link: MemoryLevel) -> float:
-    """A latency for each message, and the bytes, in whole granules, over the bandwidth of a link.
+    """The latency of all messages, plus the bytes, in whole granules, divided by the bandwidth of a link.
 
     >>> link = MemoryLevel("network", None, 64, bandwidth=((1, 1e9),), latency=1e-6)
     >>> round(1e6 * network_seconds(Received(0, 4, (("a", 6400.0),), 2), link), 3)

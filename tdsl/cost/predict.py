@@ -12,7 +12,7 @@ from tdsl.cost.block_memory import shared_bytes, stages_of
 from tdsl.cost.caches import CacheModel
 from tdsl.cost.gathers import gathered_points
 from tdsl.cost.loopnests import Nests
-from tdsl.cost.moved import Bytes, Moved
+from tdsl.cost.moved import Moved, MovedByName
 from tdsl.cost.network import Received, link_of, network_seconds
 from tdsl.cost.roofline import NestTime, roofline, seconds
 from tdsl.cost.traffic import beyond_cache, kept_in_blocks, of_blocks
@@ -47,7 +47,7 @@ class Prediction:
         split = split_constants(state)
         if split is None:
             return Prediction(state, machine, received=received)
-        return Prediction(split.each, machine, split.once, received)
+        return Prediction(split.per_call, machine, split.once, received)
 
     @cached_property
     def nests(self) -> Nests:
@@ -80,7 +80,7 @@ class Prediction:
             return 0.0
         return network_seconds(self.received, link_of(self.machine))
 
-    def moved(self, level: str) -> Bytes:
+    def moved(self, level: str) -> MovedByName:
         """The bytes that a level exchanges with what is further out, by tensor and func.
 
         Of the last level these are the bytes that it exchanges with what is nearer; of the network, where
@@ -101,7 +101,7 @@ class Prediction:
                 return of_blocks(self.nests)
         return beyond_cache(self.nests, self._cache(memory), self.machine)
 
-    def by_nest(self) -> list[Bytes]:
+    def by_nest(self) -> list[MovedByName]:
         """What each nest at the root exchanges with the memory of a processor, by tensor and func."""
         level = self.machine.caches[-1]
         return CacheModel.of(self.nests, level, self.machine).by_nest()
@@ -181,7 +181,7 @@ class Prediction:
         return levels[-1]
 
     @cached_property
-    def _moved_by_cache(self) -> dict[str, Bytes]:
+    def _moved_by_cache(self) -> dict[str, MovedByName]:
         return {x.name: beyond_cache(self.nests, x, self.machine) for x in self.machine.caches}
 
     def needed_with(self, name: str) -> float:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from math import inf, prod
 
-from tdsl.cost.symbolic_boxes import SIZE, SymbolicBoxes, point_of, points_of, value
+from tdsl.cost.symbolic_boxes import SIZE, SymbolicBoxes, iteration_name, points_of, value
 from tdsl.lang.expr import Expr
 from tdsl.lang.regions import Box, Interval
 from tdsl.schedule.properties import volume, work_per_point
@@ -51,12 +51,12 @@ def times_computed(
     infinitely often.
 
     >>> import tdsl as td
-    >>> from tdsl.schedule.properties import rest_at_root, root_boxes
+    >>> from tdsl.schedule.properties import unplaced_at_root, root_boxes
     >>> i, j = td.vars("i j")
     >>> x, a, o = td.Tensor("x", (100,), td.f32), td.Func("a"), td.Func("o")
     >>> a[i] = td.exp(x[i])
     >>> o[i, j] = a[i] * a[j]
-    >>> state = rest_at_root(td.Schedule(o).state)
+    >>> state = unplaced_at_root(td.Schedule(o).state)
     >>> times_computed(state, "o", (), "i", ["a"], boxes=root_boxes(state))
     {'a': 100.0}
     """
@@ -69,7 +69,7 @@ def times_computed(
     for name in group:
         if name not in symbolic.boxes or name not in boxes:
             continue
-        several = height if sliding_axis(symbolic.boxes[name], point_of(line)) is not None else 1
+        several = height if sliding_axis(symbolic.boxes[name], iteration_name(line)) is not None else 1
         points = 0.0
         for weight, first in _iterations({**counts, line: counts[line] // several}):
             at = {v: starts[v] + n * (several if v == line else 1) for v, n in first.items()}

@@ -11,7 +11,7 @@ from dataclasses import field
 from math import inf, prod
 
 from tdsl.core.node import frozen
-from tdsl.cost.moved import Bytes, Moved
+from tdsl.cost.moved import Moved, MovedByName
 
 RARE = 0.5  # of the iterations of a loop, below which a step is seldom between others
 PLACES = 8  # along each of two orders in which an array is gone through
@@ -59,7 +59,7 @@ class Step:
     """
 
     touched: Touched
-    moved: Bytes
+    moved: MovedByName
     sweeps: Sweeps = field(default=lambda _: Sweep(inf))
     part: float = 1.0
 

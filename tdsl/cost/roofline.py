@@ -1,7 +1,7 @@
-"""How long a schedule takes, by its bytes at each level of memory and its operations: a roofline.
+"""Predicts the time of a schedule by a roofline, from bytes at each memory level and operations of each unit.
 
-A nest at the root waits for the slowest of what it does at the same time: each level of memory for its bytes,
-each unit for its operations. Nests run one after another; each that is shared out begins with a launch.
+A nest at the root takes as long as its slowest resource: a memory level that moves bytes, or a unit that
+computes operations. Nests run one after another; each parallel nest begins with a launch.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tdsl.core.node import Node, frozen, post_order, transform
 from tdsl.cost.accesses import accessed, partly_filled, variable_of
 from tdsl.cost.caches import CacheModel
 from tdsl.cost.loopnests import Nests, NestSpot
-from tdsl.cost.moved import Bytes, Moved, total
+from tdsl.cost.moved import Moved, MovedByName, total
 from tdsl.cost.traffic import of_block
 from tdsl.lang.affine import variables
 from tdsl.lang.definition import Definition
@@ -29,18 +29,18 @@ from tdsl.schedule.properties import cost, max_bytes, node_cost
 from tdsl.schedule.state import BLOCKS, PARALLEL, THREADS, VECTORIZED
 
 _CHEAP = ("fma", "isnan", "isinf", "isfinite", "floor", "ceil", "trunc", "sqrt", "absolute")
-WARM = 0.5  # of the last cache, in which the arrays of a small program stay from call to call
-_CALL = 12  # operations that `cost` takes a call for
-HALF = 2  # bytes of the elements that rates of tensor cores are said for
-KNOWN = 1 << 10  # definitions that are looked at once: each candidate of a search has them
-LAUNCH = 3e-6  # seconds of a kernel of a GPU, where it has not been measured
+WARM = 0.5  # fraction of the last cache; arrays that together fit into it stay from call to call
+_CALL = 12  # operations; what `cost` counts for a call of a function
+HALF = 2  # bytes; the rate of tensor cores is that for operands of this element size
+KNOWN = 1 << 10  # entries of a cache by definition: the candidates of a search share definitions
+LAUNCH = 3e-6  # seconds; the launch of a GPU kernel, where it has not been measured
 
 
 @frozen
 class Work:
-    """Operations by unit: "vector" and "scalar" ones, and values of functions such as exp.
+    """Operations by unit: vector, scalar, tensor-core operations, and calls of functions such as exp.
 
-    Those of tensor cores count by the bytes of what they multiply: twice as much takes twice as long.
+    Tensor-core operations are scaled by the size of their operands: at twice `HALF` bytes they count twice.
     """
 
     vector: float = 0.0
@@ -55,15 +55,15 @@ class Work:
         )  # fmt: skip
 
     def times(self, n: float) -> Work:
-        """So many times as much."""
+        """The operations multiplied by `n`."""
         return Work(n * self.vector, n * self.scalar, n * self.exp, n * self.tensor)
 
 
 @frozen
 class NestTime:
-    """The seconds of a nest at the root: by level of memory, by unit, and for its launch.
+    """The seconds of a nest at the root: by memory level, by unit, and for its launch.
 
-    `far` is the level that a processor waits for without doing anything else, "" for none.
+    `far` is the memory level whose time nothing overlaps, "" for none.
     """
 
     func: str
@@ -74,13 +74,13 @@ class NestTime:
 
     @property
     def seconds(self) -> float:
-        """The slowest of what is done at the same time, the level that nothing hides, and the launch."""
+        """The time of the slowest level or unit that overlap, plus the level `far`, plus the launch."""
         together = (s for name, s in (*self.memory, *self.units) if name != self.far)
         exposed = sum(s for name, s in self.memory if name == self.far)
         return max(together, default=0.0) + exposed + self.launch
 
     def times(self, part: float) -> NestTime:
-        """That of a part of its iterations."""
+        """The time of a part of the iterations of the nest, at the same launch cost."""
         if part == 1:
             return self
         memory = tuple((name, part * s) for name, s in self.memory)
@@ -89,7 +89,7 @@ class NestTime:
 
     @property
     def waits_for(self) -> str:
-        """What takes the longest."""
+        """The memory level or unit that takes longest."""
         return max((*self.memory, *self.units), key=lambda x: x[1], default=("nothing", 0.0))[0]
 
 
@@ -97,10 +97,10 @@ def roofline(nests: Nests, machine: Machine) -> tuple[NestTime, ...]:
     """The time of each nest at the root, in running order.
 
     >>> import tdsl as td
-    >>> from tdsl.schedule.properties import rest_at_root
+    >>> from tdsl.schedule.properties import unplaced_at_root
     >>> i, a, f = td.vars("i"), td.Tensor("a", (1 << 26,), td.f32), td.Func("f")
     >>> f[i] = a[i] + 1
-    >>> (time,) = roofline(Nests.of(rest_at_root(td.Schedule(f).state)), Machine(vector_bytes=64))
+    >>> (time,) = roofline(Nests.of(unplaced_at_root(td.Schedule(f).state)), Machine(vector_bytes=64))
     >>> time.func, time.waits_for
     ('f', 'memory')
     """
@@ -108,8 +108,8 @@ def roofline(nests: Nests, machine: Machine) -> tuple[NestTime, ...]:
         return tuple(_on_gpu(spot, machine) for spot in nests.roots())
     caches, last = machine.caches, machine.caches[-1]
     size = sum(map(nests.bytes_of, nests.whole, nests.whole.values()))
-    warm = size <= WARM * (last.bytes or 0)  # all is there from one call to the next
-    moved: dict[str, list[Bytes]] = {
+    warm = size <= WARM * (last.bytes or 0)  # all arrays stay in the cache from call to call
+    moved: dict[str, list[MovedByName]] = {
         x.name: [{} for _ in nests.roots()]
         if warm and x is last
         else CacheModel.of(nests, x, machine).by_nest(freed=size <= WARM * (x.bytes or 0))
@@ -121,8 +121,8 @@ def roofline(nests: Nests, machine: Machine) -> tuple[NestTime, ...]:
     )
 
 
-def _on_cpu(spot: NestSpot, machine: Machine, moved: Mapping[str, Bytes]) -> NestTime:
-    """`moved` is what each cache moves for this nest."""
+def _on_cpu(spot: NestSpot, machine: Machine, moved: Mapping[str, MovedByName]) -> NestTime:
+    """The time of a nest on a CPU; `moved` is what each cache moves for it."""
     shared = _has(spot, PARALLEL)
     threads = _busy(spot, machine.threads) if shared else 1
     levels = machine.levels
@@ -140,14 +140,14 @@ def _on_cpu(spot: NestSpot, machine: Machine, moved: Mapping[str, Bytes]) -> Nes
 
 
 def _loading(spot: NestSpot, machine: Machine, threads: int) -> tuple[str, float]:
-    """The time in which the nearest cache gives registers what a nest loads."""
+    """The nearest cache, and the time in which it transfers to registers all that a nest loads."""
     cache = machine.caches[0]
     size = loaded_of(spot, machine)
     return cache.name, size / bytes_per_second(cache, machine, threads)
 
 
 def loaded_of(spot: NestSpot, machine: Machine) -> float:
-    """What a nest loads with all that stands in its loops, in bytes of vectors side by side."""
+    """The bytes that a nest and the nests inside its loops load, counted in whole vectors."""
     definition = _without_tests_of_indices(spot.func.definitions[spot.definition])
     wide = machine.vector_bytes or max_bytes(definition)
     bytes_loaded = accessed(spot, definition, wide, wide * machine.registers)
@@ -159,9 +159,9 @@ def loaded_of(spot: NestSpot, machine: Machine) -> float:
 
 
 def _filled(spot: NestSpot, name: str, moved: Moved) -> float:
-    """The bytes of lines that are read because they are written, unless that goes past the caches.
+    """The bytes of lines that are read only because they are written; 0 for streaming stores.
 
-    What a nest makes itself it reads only to write it again, as sums to which loops come back.
+    Lines of the nest's own func that it reads anyway, such as sums that it updates, do not count again.
     """
     if _streams(spot.nests, name):
         return 0.0
@@ -169,12 +169,12 @@ def _filled(spot: NestSpot, name: str, moved: Moved) -> float:
 
 
 def _streams(nests: Nests, name: str) -> bool:
-    """Whether stores of a func go past the caches."""
+    """True if stores of a func bypass the caches."""
     return nests.state.program.has_func(name) and nests.state.plan(name).stream
 
 
 def unit_seconds(work: Work, machine: Machine, threads: int) -> tuple[tuple[str, float], ...]:
-    """The time that so many threads take for operations, by unit."""
+    """The time that `threads` threads take for operations, by unit."""
     measured = reference_cpu(machine.vector_bytes)
     return tuple(
         (unit, n / (threads * (machine.rate(unit) or measured.rate(unit) or inf)))
@@ -188,19 +188,19 @@ def unit_seconds(work: Work, machine: Machine, threads: int) -> tuple[tuple[str,
 
 
 def launch_seconds(machine: Machine) -> float:
-    """What a parallel loop takes beyond its work."""
+    """The seconds to start and end a parallel loop."""
     return machine.launch or reference_cpu(machine.vector_bytes).launch or 0.0
 
 
 def bytes_per_second(level: MemoryLevel, machine: Machine, threads: int) -> float:
-    """The bytes a second that threads read of a level, where not measured those of a like processor."""
+    """The bytes per second that threads read from a level; the reference CPU's if not measured."""
     measured = {x.name: x for x in reference_cpu(machine.vector_bytes).levels}
     like = measured.get(level.name, measured["memory"])
     return level.bytes_per_second(threads) or like.bytes_per_second(threads) or inf
 
 
 def _on_gpu(spot: NestSpot, machine: Machine) -> NestTime:
-    """Blocks take turns on the multiprocessors; the memory is shared by all that run."""
+    """The time of a nest on a GPU: blocks run in waves on multiprocessors, which share the memory."""
     extents = spot.extents()
     blocks = prod(extents[x] for x in extents if spot.kind(x) in BLOCKS)
     threads = _lanes(spot) * prod(extents[x] for x in extents if spot.kind(x) in THREADS)
@@ -209,7 +209,7 @@ def _on_gpu(spot: NestSpot, machine: Machine) -> NestTime:
     far = machine.level("global")
     speed = far.bytes_per_second(machine.threads)
     assert speed is not None, "a GPU is described by its data sheet"
-    used = min(blocks / machine.threads * 2, 1.0)  # half of them already keep the memory busy
+    used = min(blocks / machine.threads * 2, 1.0)  # blocks on half of the multiprocessors saturate the memory
     size = total(of_block(spot))
     work = work_of(spot)
     units = [
@@ -225,10 +225,10 @@ def _on_gpu(spot: NestSpot, machine: Machine) -> NestTime:
 
 
 def work_of(spot: NestSpot, vector_bytes: int = 0) -> Work:
-    """The operations of a nest with all that stands in its loops.
+    """The operations of a nest and of the nests inside its loops.
 
-    With the bytes of vectors, those on less than half of one count as those on half: as long as they take
-    where processors make whole vectors in two halves.
+    With `vector_bytes`, an operation on less than half a vector counts as one on half a vector: as long as it
+    takes on CPUs that execute a vector in two halves.
     """
     work = _of_point(spot, vector_bytes).times(spot.times * prod(spot.points()))
     for k in range(1, len(spot.nest.loops) + 1):
@@ -254,16 +254,16 @@ def _of_point(spot: NestSpot, vector_bytes: int) -> Work:
 
 
 def _lanes(spot: NestSpot) -> int:
-    """The threads that run an instruction of a GPU together, in the place of loops of a stage."""
+    """The threads that execute together the GPU instruction to which a stage is tensorized; 1 if none."""
     instructions = spot.nests.state.plan(spot.func.name).tensorizations
     known = (INSTRUCTIONS[t.instruction] for t in instructions if t.definition == spot.definition)
     return max((x.threads for x in known if x.cuda), default=1)
 
 
 def _of_merge(spot: NestSpot, *, wide: bool) -> Work:
-    """The operations of a point by which a combiner of several values goes beyond one for each.
+    """The operations per point of a combiner of several values, less the one per value counted already.
 
-    What is the same for the iterations of loops inside of those that reduce is computed once for them.
+    Operations that do not depend on the loops inside the reduction loops are computed once for all of these.
     """
     d = spot.func.definitions[spot.definition]
     if d.combine is None or not d.combine.kind.startswith("custom"):
@@ -271,7 +271,7 @@ def _of_merge(spot: NestSpot, *, wide: bool) -> Work:
     exprs = d.combine.exprs
     used = [{n.name for n in post_order(e) if isinstance(n, Param)} for e in exprs]
     differ = [variables(v) for v in d.values]
-    for _ in exprs:  # a value depends on those that it is corrected by, and on what these depend on
+    for _ in exprs:  # transitively: a value depends on all values that its expression uses
         differ = [
             needs | frozenset().union(*(x for n, x in enumerate(differ) if {f"a{n}", f"b{n}"} & names))
             for needs, names in zip(differ, used, strict=True)
@@ -291,7 +291,7 @@ def _of_merge(spot: NestSpot, *, wide: bool) -> Work:
 
 
 def _inside_reduction(spot: NestSpot, d: Definition) -> list[tuple[str, int]]:
-    """The loops inside of all that reduce: the variable that each belongs to, and its iterations."""
+    """The loops inside all reduction loops: the variable of each, and its number of iterations."""
     variable = variable_of(spot)
     ranges = {name for name, _, _ in d.ranges}
     inner: list[tuple[str, int]] = []
@@ -303,7 +303,7 @@ def _inside_reduction(spot: NestSpot, d: Definition) -> list[tuple[str, int]]:
 
 @functools.lru_cache(KNOWN)
 def work_of_point(d: Definition, *, wide: bool) -> Work:
-    """The operations of one point of a definition, on vectors or not."""
+    """The operations of one point of a definition: vector operations if `wide`, else scalar ones."""
     d = _without_tests_of_indices(d)
     calls = sum(
         1
@@ -318,9 +318,10 @@ def work_of_point(d: Definition, *, wide: bool) -> Work:
 
 @functools.lru_cache(KNOWN)
 def _without_tests_of_indices(d: Definition) -> Definition:
-    """A definition with the longer of two values that a condition on indices chooses, without the condition.
+    """A definition in which a select by a condition on indices is replaced by the longer of its two values.
 
-    Loops are cut where these change, so few vectors have any. Beyond edges a constant is chosen.
+    Loops are split where such conditions change, so that few vectors evaluate them. If the second value is
+    a constant, as beyond edges, the select remains, with a true condition.
     """
 
     def chosen(n: Node) -> Node:
@@ -338,7 +339,7 @@ def _length(e: Expr) -> int:
 
 
 def _busy(spot: NestSpot, threads: int) -> int:
-    """How many threads have work: no more than there are iterations of the parallel loops."""
+    """The number of threads with work, at most one per iteration of the parallel loops."""
     extents = spot.extents()
     return max(min(prod(extents[x] for x in extents if spot.kind(x) == PARALLEL), threads), 1)
 
@@ -348,5 +349,5 @@ def _has(spot: NestSpot, kind: str) -> bool:
 
 
 def seconds(times: tuple[NestTime, ...]) -> float:
-    """All nests, one after another."""
+    """The total time of nests that run one after another."""
     return sum(t.seconds for t in times)

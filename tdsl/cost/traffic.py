@@ -13,50 +13,50 @@ from math import prod
 from tdsl.cost.caches import CacheModel
 from tdsl.cost.gathers import gathered_points
 from tdsl.cost.loopnests import Nests, NestSpot
-from tdsl.cost.moved import Bytes, Moved, add_up
+from tdsl.cost.moved import Moved, MovedByName, add_up
 from tdsl.lang.regions import Box, restrict_ranges
 from tdsl.machine.model import Machine, MemoryLevel
 from tdsl.schedule.state import BLOCKS, COOPERATIVE, REGISTER, Level
 from tdsl.schedule.tree import ROOT
 
 
-def beyond_cache(nests: Nests, level: MemoryLevel, machine: Machine) -> Bytes:
+def beyond_cache(nests: Nests, level: MemoryLevel, machine: Machine) -> MovedByName:
     """What a cache exchanges with the memory behind it, by tensor and func.
 
     Threads run the parallel loops; a cache of its own for each fetches for itself what all of them read.
     """
-    moved: Bytes = {}
+    moved: MovedByName = {}
     for of_nest in CacheModel.of(nests, level, machine).by_nest():
         add_up(moved, of_nest)
     return moved
 
 
-def of_blocks(nests: Nests) -> Bytes:
+def of_blocks(nests: Nests) -> MovedByName:
     """What the kernels of a GPU load from its memory and store there, by tensor and func."""
-    moved: Bytes = {}
+    moved: MovedByName = {}
     for spot in nests.roots():
         add_up(moved, of_block(spot))
     return moved
 
 
-def of_block(spot: NestSpot) -> Bytes:
+def of_block(spot: NestSpot) -> MovedByName:
     """What one kernel loads and stores; not what lives in shared memory and registers."""
-    moved: Bytes = {}
+    moved: MovedByName = {}
     for _, of_stage in _of_stages(spot):
         add_up(moved, of_stage)
     return moved
 
 
-def of_stages(nests: Nests) -> dict[str, Bytes]:
+def of_stages(nests: Nests) -> dict[str, MovedByName]:
     """What each stage of the kernels of a GPU loads from its memory and stores there, by name."""
-    by_stage: dict[str, Bytes] = {}
+    by_stage: dict[str, MovedByName] = {}
     for spot in nests.roots():
         for name, of_stage in _of_stages(spot):
             add_up(by_stage.setdefault(name, {}), of_stage)
     return by_stage
 
 
-def _of_stages(spot: NestSpot) -> Iterator[tuple[str, Bytes]]:
+def _of_stages(spot: NestSpot) -> Iterator[tuple[str, MovedByName]]:
     nests = spot.nests
     inner = {n for n, plan in nests.state.plans if plan.scope in (REGISTER, *COOPERATIVE)}
     inner |= {n for n, home in nests.tree.parent.items() if _is_inside_threads(nests, n, home)}
@@ -68,7 +68,7 @@ def _is_inside_threads(nests: Nests, name: str, home: Level) -> bool:
     return home != ROOT and name not in nests.tree.stored.get(ROOT, ())
 
 
-def _of_block(spot: NestSpot, inner: set[str]) -> Iterator[tuple[str, Bytes]]:
+def _of_block(spot: NestSpot, inner: set[str]) -> Iterator[tuple[str, MovedByName]]:
     nests, extents, moved = spot.nests, spot.counts(), dict[str, Moved]()
     block_loops = tuple(x for x in extents if spot.kind(x) in BLOCKS)
     count = spot.blocks * prod(extents[x] for x in block_loops)

@@ -22,19 +22,19 @@ def ranks_accessing(ranks: Spans, box: Box, accessed: AccessedBox) -> Iterator[t
     """
     candidates = [(at, shared, 0) for at, shared in _accessing_spans((ranks,), box, accessed)]
     while candidates:
-        at, shared, last = candidates.pop()
+        at, shared, axis_tried = candidates.pop()
         widths = [hi - lo for lo, hi in at]
         if max(widths) == 1:
             yield tuple(first for first, _ in at), shared
             continue
         wide = [n for n, w in enumerate(widths) if w > 1]
-        wide.sort(key=lambda n: (n != last, -widths[n]))
+        wide.sort(key=lambda n: (n != axis_tried, -widths[n]))
         halves = _accessing_spans(_halves(at, wide[0]), box, accessed)
         cut = wide[0]
         for axis in wide[1:]:
             if len(halves) < 2:
                 break
-            # an axis of which one half drops out is better than the widest; it is tried first next time
+            # prefer an axis of which one half misses the box; it is tried first next time
             other = _accessing_spans(_halves(at, axis), box, accessed)
             if len(other) < 2 or widths[axis] > widths[cut]:
                 halves, cut = other, axis

@@ -30,7 +30,7 @@ def _product_bound(stage: Stage, ranks: int) -> Callable[[float], float] | None:
         names = {e.name for e in r.index if isinstance(e, Var)}
         if len(names) != len(r.index) or loops_of_tensor.setdefault(r.name, names) != names:
             return None
-    if len(d.free) != 2 or len(d.ranges) != 1 or stage.inside:
+    if len(d.free) != 2 or len(d.ranges) != 1 or stage.task_funcs:
         return None
     (i, j), k = d.free, d.ranges[0][0]
     if sorted(map(sorted, loops_of_tensor.values())) != sorted(map(sorted, ({i, k}, {k, j}))):

@@ -41,7 +41,7 @@ from tdsl.lang.simplify import (
 from tdsl.lang.symbolic import as_sympy, simplify_for_multiples
 from tdsl.placement.grid import Coordinates, Grid
 from tdsl.placement.notation import Copies, Fixed, Partial, Placement
-from tdsl.schedule.properties import rest_at_root, root_boxes
+from tdsl.schedule.properties import root_boxes, unplaced_at_root
 from tdsl.schedule.state import Split, State
 
 RangesAt = Callable[[Coordinates], dict[str, Interval]]  # of variables on a rank in a step
@@ -60,7 +60,7 @@ def formula(state: State, rank: int, *, even: bool = False) -> Any:
     """
     assert state.grid is not None
     total: Expr = ZERO
-    boxes = root_boxes(rest_at_root(state))
+    boxes = root_boxes(unplaced_at_root(state))
     for f in state.program.funcs:
         if f.name in boxes and state.plan(f.name).distributed:
             total = add(total, StageFormula(state, state.grid, f, boxes).received(rank))
@@ -166,7 +166,7 @@ class StageFormula:
     def _levels(self, axes: list[int]) -> list[list[int]]:
         """The axes of more than one rank, grouped by level of the grid, innermost first; no empty groups."""
         levels, last = [], len(self.grid.shape)
-        for depth in reversed(self.grid.depths):
+        for depth in reversed(self.grid.axes_per_level):
             levels.append([n for n in axes if last - depth <= n < last and self.grid.shape[n] > 1])
             last -= depth
         return [level for level in levels if level]

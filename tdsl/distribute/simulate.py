@@ -110,11 +110,11 @@ def _reduce(
 def reduction_bytes(reduction: Reduction, rank: int) -> tuple[int, int]:
     """The bytes that a rank sends and receives in a reduction, by the sizes of its arrays.
 
-    The convention is that of `steps.reduction_volume`.
+    Counted as point-to-point messages (all-reduce: reduce-scatter + all-gather), by `reduction_volume`.
     """
     kind, members = reduction.step.collective, len(reduction.step.ranks)
-    whole, each = sum(part.nbytes for part in reduction.parts), reduction.parts[0].itemsize
+    whole, itemsize = sum(part.nbytes for part in reduction.parts), reduction.parts[0].itemsize
     part = 0 if reduction.result is None else reduction.result.nbytes
     if kind == "all-reduce":
-        part = each * part_size(whole // each, members, reduction.step.ranks.index(rank))
+        part = itemsize * part_size(whole // itemsize, members, reduction.step.ranks.index(rank))
     return reduction_volume(kind, members, whole, part)

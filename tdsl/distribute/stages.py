@@ -1,10 +1,10 @@
 """The distributed funcs of a program, and the boxes that their iterations read and write.
 
-A stage is a distributed func, with the definition whose loops are distributed: the first one, followed by the
-updates on each rank, or an update, of which each rank computes a partial result. Its outer loops are those
-that the coordinates of the rank fix and those that the rank steps through, down to the innermost communicate;
-the rest of its nest is a task. Funcs that are not distributed are computed in the tasks of the stages that
-read them. All boxes come from the region function.
+A stage is the distributed definition of a func: its first (updates then run on each rank), or an update, of
+which each rank computes a partial result. Its outer loops are those that the coordinates of the rank fix and
+those that the rank steps through, down to the innermost `communicate`; the rest of its nest is a task.
+Funcs that are not distributed are computed in the tasks of the stages that read them. All boxes come from
+the region function.
 """
 
 from __future__ import annotations
@@ -54,25 +54,25 @@ class DerivedVariable:
 
 @dataclass(slots=True)
 class Stage:
-    """A distributed func.
+    """The distributed definition of a func, number `definition_index` of its definitions.
 
     `outer` are the loops around its tasks, the first `fixed` of them fixed by the coordinates of the rank,
     and `counts` their extents. `levels` is, for the func and each of its `sources` (inputs and other stages),
     the number of these loops inside of which it is communicated; `ahead` is the number of iterations of the
-    last of them by which a source is prefetched. `inside` are the funcs computed in its tasks, consumers
-    first.
+    last of them by which a source is prefetched. `task_funcs` are the other funcs computed in its tasks,
+    consumers first.
     """
 
     state: State
     func: FuncDef
-    number: int
+    definition_index: int
     whole: Box
     outer: tuple[str, ...]
     fixed: int
     counts: tuple[int, ...]
     levels: dict[str, int]
     ahead: Mapping[str, int]
-    inside: tuple[FuncDef, ...]
+    task_funcs: tuple[FuncDef, ...]
     sources: tuple[str, ...]
     bounds: Ranges
     parts: tuple[DerivedVariable, ...]
@@ -83,7 +83,7 @@ class Stage:
     _spans: dict[object, Span] = field(default_factory=dict)
     _reads: dict[str, tuple[Read, ...] | None] = field(
         default_factory=dict
-    )  # None: read by updates or inner funcs, too
+    )  # None: also read by updates or task funcs
 
     @property
     def name(self) -> str:
@@ -92,13 +92,13 @@ class Stage:
 
     @property
     def definition(self) -> Definition:
-        """The definition whose loops are distributed."""
-        return self.func.definitions[self.number]
+        """The distributed definition."""
+        return self.func.definitions[self.definition_index]
 
     @property
     def combine(self) -> Combine | None:
         """The combine of the partial results of iterations; None if each computes complete values."""
-        return self.definition.combine if self.number + 1 == len(self.func.definitions) else None
+        return self.definition.combine if self.definition_index + 1 == len(self.func.definitions) else None
 
     @property
     def in_order(self) -> bool:
@@ -112,8 +112,8 @@ class Stage:
         return tuple(e.name if isinstance(e, Var) and e.name in free else None for e in self.definition.index)
 
     @property
-    def points(self) -> tuple[tuple[str, Span], ...]:
-        """The ranges of the reduction, whose points each element combines."""
+    def reduction_ranges(self) -> tuple[tuple[str, Span], ...]:
+        """The range of each reduction variable of the definition."""
         return tuple((n, self.bounds[n]) for n, _, _ in self.definition.ranges)
 
     def ranges(self, spans: Spans) -> Ranges | None:
@@ -161,24 +161,26 @@ class Stage:
             d = self.definition
             reads = self._reads[tensor]
             if reads is None:
-                region = required_boxes(self.func, self.number, self.inside, intervals(ranges)).get(tensor)
+                region = required_boxes(
+                    self.func, self.definition_index, self.task_funcs, intervals(ranges)
+                ).get(tensor)
                 self._boxes[key] = None if region is None else int_box(region)
             else:
-                inside = restrict_ranges(intervals(ranges), d.where) if d.where != TRUE else intervals(ranges)
-                alive = not any(map(_is_empty, inside.values()))
-                self._boxes[key] = self._axes(tensor, reads, inside) if alive else None
+                narrow = restrict_ranges(intervals(ranges), d.where) if d.where != TRUE else intervals(ranges)
+                nonempty = not any(map(_is_empty, narrow.values()))
+                self._boxes[key] = self._axes(tensor, reads, narrow) if nonempty else None
         return self._boxes[key]
 
     def _axes(self, tensor: str, reads: tuple[Read, ...], ranges: dict[str, Interval]) -> Box:
-        """The box that some reads access, cached axis by axis: neighbouring ranks share most axes."""
+        """The box that `reads` access; spans are cached per axis: neighbouring ranks share most."""
         where, spans = self.definition.where, []
         for n in range(len(reads[0].index)):
             indices = dict.fromkeys(r.index[n] for r in reads)
             names = sorted(variables(where).union(*map(variables, indices)))
             key = (tensor, n, *(ranges.get(name) for name in names))
             if key not in self._spans:
-                dealt = dict(self.state.placed)[tensor].cyclic_size(n) is not None
-                self._spans[key] = _accessed_span(list(indices), ranges, where, around_ends=not dealt)
+                cyclic = dict(self.state.placed)[tensor].cyclic_size(n) is not None
+                self._spans[key] = _accessed_span(list(indices), ranges, where, around_ends=not cyclic)
             spans.append(self._spans[key])
         return tuple(spans)
 
@@ -190,9 +192,9 @@ class Stage:
             self._reads[tensor] = None
             if tensor == self.name:
                 names = {name for name in self.dims if name is not None}
-            elif self.number + 1 == len(self.func.definitions) and not any(
+            elif self.definition_index + 1 == len(self.func.definitions) and not any(
                 r.name == tensor
-                for g in self.inside for x in g.definitions for r in x.reads
+                for g in self.task_funcs for x in g.definitions for r in x.reads
             ):  # fmt: skip
                 reads = tuple(r for r in d.reads if r.name == tensor)
                 self._reads[tensor] = reads
@@ -215,10 +217,10 @@ def _accessed_span(
         (functools.reduce(union, (interval_where(e, ranges, where) for e in indices)),)
     )
     wraps = [modular_index(e) for e in indices]
-    extents = {wrapped[1] for wrapped in wraps if wrapped is not None}
+    extents = {m[1] for m in wraps if m is not None}
     if not around_ends or len(extents) != 1 or not (first >= 0 and {behind} == extents):
         return first, behind
-    plain = (e if wrapped is None else wrapped[0] for e, wrapped in zip(indices, wraps, strict=True))
+    plain = (e if m is None else m[0] for e, m in zip(indices, wraps, strict=True))
     ends = [interval_where(e, ranges, where) for e in plain]
     if any(not isinstance(end, Const) for both in ends for end in both):
         return first, behind
@@ -245,7 +247,7 @@ def _stage(state: State, f: FuncDef, whole: Box) -> Stage:
     parts, symbolic = derived_variables(f, plan.distributed_definition, nest, region)
     spans = {part.name: _span_of(part.bounds) for part in parts}
     runs = {x: _span_of(run) for x, run in symbolic.items()}
-    inside, sources = task_funcs_and_sources(state, f)
+    task_funcs, sources = task_funcs_and_sources(state, f)
     fixed = len(plan.distributed)
     at = {tensor: nest.position(loop) + 1 for tensor, loop in plan.communicated}
     for name in at.keys() - {*sources, f.name}:
@@ -270,7 +272,7 @@ def _stage(state: State, f: FuncDef, whole: Box) -> Stage:
         counts,
         levels,
         dict(plan.ahead),
-        inside,
+        task_funcs,
         sources,
         spans,
         parts,
@@ -303,27 +305,27 @@ def task_funcs_and_sources(state: State, f: FuncDef) -> tuple[tuple[FuncDef, ...
     """The other funcs that the tasks of a stage compute, consumers first, and the sources that all read."""
     computed = {f.name}
     sources: dict[str, None] = {}
-    inside = []
+    task_funcs = []
     for g in reversed(state.program.funcs):
         if g.name not in computed:
             continue
         if g is not f:
-            inside.append(g)
+            task_funcs.append(g)
         for d in g.definitions:
             for r in d.reads:
                 if state.program.has_func(r.name) and not state.plan(r.name).distributed:
                     computed.add(r.name)
                 elif r.name != f.name:
                     sources[r.name] = None
-    return tuple(inside), tuple(sources)
+    return tuple(task_funcs), tuple(sources)
 
 
 def required_boxes(
-    f: FuncDef, definition: int, inside: Iterable[FuncDef], ranges: dict[str, Interval]
+    f: FuncDef, definition: int, task_funcs: Iterable[FuncDef], ranges: dict[str, Interval]
 ) -> dict[str, Region]:
     """The boxes of all tensors that a definition and its later updates read, for ranges of its variables.
 
-    Reads of the funcs `inside`, consumers first, are followed to the tensors that these funcs read.
+    Reads of the `task_funcs`, consumers first, are followed to the tensors that these funcs read.
     """
 
     def ranges_at(d: Definition, box: Region) -> dict[str, Interval]:
@@ -333,7 +335,7 @@ def required_boxes(
     run = f.definitions[definition : definition + 1] if definition else f.definitions
     boxes = reads_of_func(replace(f, definitions=run), box, ranges_at)
     return propagate(
-        inside,
+        task_funcs,
         boxes,
         lambda g, needed: reads_of_func(g, needed, ranges_at),
         lambda g, needed: box_with_updates(g, needed, NO_FACTS),

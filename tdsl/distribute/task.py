@@ -80,12 +80,12 @@ def task(stage: Stage, run: Run, boxes: Mapping[str, Box]) -> State:
 
     natural = tuple((ZERO, const(hi - lo - 1)) for lo, hi in run.box)
     first, *updates = f.definitions
-    if stage.number:
+    if stage.definition_index:
         assert stage.combine is not None
         first = replace(first, values=stage.combine.init)
     definitions = tuple(localise(d) for d in (first, *updates))
     local_func = replace(f, definitions=definitions, limits=natural, natural=natural, declared=False)
-    inside = tuple(g.map_expressions(of_buffers) for g in reversed(stage.inside))
+    inside = tuple(g.map_expressions(of_buffers) for g in reversed(stage.task_funcs))
     inputs = tuple(
         Input(part, tuple(map(const, stored_shape(boxes[name]))), dtype)
         for name in stage.sources
@@ -164,7 +164,9 @@ def _is_fixed(stage: Stage, func: str, loop: str) -> bool:
 
 def _stage_plan(stage: Stage, func: FuncDef) -> FuncPlan:
     plan = stage.state.plan(stage.name)
-    nest = inner_nest(plan.nests[stage.number], stage.outer, func.definitions[stage.number].variables)
+    nest = inner_nest(
+        plan.nests[stage.definition_index], stage.outer, func.definitions[stage.definition_index].variables
+    )
     fresh = fresh_plan(func)
     local = replace(
         plan,
@@ -175,10 +177,12 @@ def _stage_plan(stage: Stage, func: FuncDef) -> FuncPlan:
         deterministic=False,
         place=Root(),
     )
-    local = local.with_nest(stage.number, nest)
-    if stage.number:
+    local = local.with_nest(stage.definition_index, nest)
+    if stage.definition_index:
         local = local.with_nest(0, fresh.nests[0])
-    is_default = replace(local, scheduled=False, place=None, loc=None) == fresh.with_nest(stage.number, nest)
+    is_default = replace(local, scheduled=False, place=None, loc=None) == fresh.with_nest(
+        stage.definition_index, nest
+    )
     only_renames = all(isinstance(r, Rename) for r in nest.relations)
     if is_default and only_renames and all(x.kind == SERIAL for x in nest.loops):
         return fresh
@@ -232,7 +236,7 @@ def check_nest(stage: Stage) -> None:
     """ScheduleError if the iterations inside of the fixed loops are no box."""
     plan = stage.state.plan(stage.name)
     try:
-        inner_nest(plan.nests[stage.number], stage.outer, stage.definition.variables)
+        inner_nest(plan.nests[stage.definition_index], stage.outer, stage.definition.variables)
     except StridedIterations as error:
         raise ScheduleError(
             f"{stage.name!r}: inside of {error.inner!r} are every few points only, as {error.outer!r} is "

@@ -44,7 +44,7 @@ def model_parameters(
     """The parameters of the model; latency and bandwidth are one number, or one for each grid level."""
     levels_of: list[tuple[float, ...]] = []
     for name, value in (("latency", latency), ("bandwidth", bandwidth)):
-        count = len(grid.depths)
+        count = len(grid.axes_per_level)
         numbers: tuple[Any, ...] = tuple(value) if isinstance(value, list | tuple) else (value,) * count
         least = 0.0 if name == "latency" else math.ulp(0.0)
         fits = all(isinstance(x, int | float) and x >= least for x in numbers)
@@ -70,7 +70,7 @@ def model_parameters(
 
 def operations_per_point(stage: Stage) -> float:
     """The operations for a point of a stage, with those of the funcs computed in its tasks."""
-    definitions = [stage.definition, *(d for f in stage.inside for d in f.definitions)]
+    definitions = [stage.definition, *(d for f in stage.task_funcs for d in f.definitions)]
     return float(sum(cost(d) + (d.combine is not None) for d in definitions)) or 1.0
 
 

@@ -1,4 +1,4 @@
-"""`FoldedKernel`: the compiled program of a group, and programs that run once for its constant arrays."""
+"""`FoldedKernel`: the compiled program of a group, with constant folding of arrays."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tdsl.tilegraph.schedule import Schedule
 T = TypeVar("T")
 
 
-OnceKey = tuple[State, tuple[object, ...]]  # cache key: a program and its input arrays
+OnceKey = tuple[State, tuple[object, ...]]  # cache key: a program, its inputs' addresses and layouts
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -55,7 +55,7 @@ class FoldedKernel:
     ) -> tuple[Array, ...]:
         """Runs `once` on the `inputs`, one for each parameter, and returns the arrays that `per_call` takes.
 
-        `cache` has results that kernels share.
+        `cache` has the results of programs in `once` that other kernels have run, by key.
         """
         cache, arrays = {} if cache is None else cache, dict[str, Array]()
         for once in self.once:
@@ -89,7 +89,7 @@ def _select_inputs(compiled: Compiled, parameters: Sequence[str], values: Sequen
 
 
 def compile_kernel(program: Program, compiled: Compiled | None, target: Target) -> FoldedKernel:
-    """The kernel of a program with bound sizes; `compiled` takes constants as plain inputs."""
+    """The kernel of a program with bound sizes; `compiled` folds no constants."""
     if any(t.constant for t in program.inputs):
         kernel = fold_constants(compile(Schedule.of_program(program), target=target))
         if kernel.once:
@@ -112,11 +112,11 @@ def fold_constants(compiled: Compiled) -> FoldedKernel:
     if any(t.constant for t in program.inputs):
         parts = split_constants(completed_state(compiled.variant(compiled.specialisation({}))))
         if parts is not None:
-            each, *once = (
+            per_call, *once = (
                 compile(Schedule.of_state(s), target=compiled.target)
-                for s in (parts.each, *independent_parts(parts.once))
+                for s in (parts.per_call, *independent_parts(parts.once))
             )
-            return FoldedKernel(program.parameters, each, tuple(once))
+            return FoldedKernel(program.parameters, per_call, tuple(once))
     return FoldedKernel(program.parameters, compiled)
 
 

@@ -39,8 +39,8 @@ def build_steps(
 ) -> tuple[Step, ...]:
     """The steps of a plan, one for each group.
 
-    `kernel_of` returns the kernel of a program, compiled once for equal programs, or the user's compilation
-    of that program. A call that the user has scheduled keeps its schedule.
+    `compile_kernel` returns the kernel of a program, compiled once for equal programs, or the given one.
+    A call that the user has scheduled keeps its schedule.
     """
     steps = []
     group_of = {n: group for group in groups for n in group}
@@ -122,7 +122,7 @@ def plan_memory(
 class Plan:
     """A graph compiled for arguments of fixed shapes and types.
 
-    `print` shows a line for each group of calls that share a kernel: the arrays that it reads and writes, and
+    `str()` shows a line for each group of calls that share a kernel: the arrays that it reads and writes, and
     the offsets of its results. `memory` is the memory plan of the intermediate results; `groups` has the
     numbers of the calls in each group, `trials` the measurements and choices of `Graph.tune`.
     """
@@ -143,7 +143,7 @@ class Plan:
         self.outputs = assign_outputs(trace, outputs)
         self.memory = plan_memory(self.steps, self.results, self.outputs)
         self.signature = _signature(trace, paths, self.outputs.specs)
-        self.program = StepsCode(
+        self.code = StepsCode(
             self.steps,
             len(trace.arguments),
             trace.constants,
@@ -151,7 +151,7 @@ class Plan:
             self.outputs,
             self.memory,
         )
-        self._entry = _make_entry(trace.arguments, self.program.bind)
+        self._entry = _make_entry(trace.arguments, self.code.bind)
         self._fast_entry = fast_call(self.signature, {}, self._entry)
 
     def call(self, arrays: tuple[Any, ...]) -> Any:
@@ -244,7 +244,7 @@ def show_plan(plan: Plan) -> str:
     kernels = [(id(step.kernel), step.program) for step in plan.steps]
     rows = [("", "calls", "writes", "reads", "offset", "")]
     for n, (group, step) in enumerate(zip(plan.groups, plan.steps, strict=True)):
-        twin = kernels.index(kernels[n])
+        first_use = kernels.index(kernels[n])
         rows.append(
             (
                 str(n),
@@ -252,7 +252,7 @@ def show_plan(plan: Plan) -> str:
                 " ".join(str(plan.results[r]) for r in step.outputs),
                 f"{_bytes_read(plan, step):,}",
                 " ".join(_location(plan, r) for r in step.outputs),
-                "" if twin == n else f"the kernel of {twin}",
+                "" if first_use == n else f"the kernel of {first_use}",
             )
         )
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
@@ -271,7 +271,7 @@ def show_plan(plan: Plan) -> str:
     )
     once = sum(bool(step.kernel.once) for step in plan.steps)
     if once:
-        lines.append(f"once: {plan.program.folded_bytes:,} bytes for {counted(once, 'group')}, of constants")
+        lines.append(f"once: {plan.code.folded_bytes:,} bytes for {counted(once, 'group')}, of constants")
     return "\n".join([head, *lines, f"memory: {plan.memory}", *map(str, plan.trials)])
 
 

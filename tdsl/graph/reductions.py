@@ -33,27 +33,27 @@ from tdsl.lang.reduction import range as ordered
 from tdsl.lang.tensor import Func, Tensor
 from tdsl.lang.types import DType, as_dtype, bool_, from_numpy
 
-Value = Any  # of the index language
+Value = Any  # an expression of the index language
 
 
 @frozen
 class ReductionDomain:
-    """The domain of a reduction: the variables reduced over, their number of points, the other variables.
+    """The domain of a reduction: the variables `reduced` over, the other `variables`, the number of points.
 
     `ddof` is subtracted from the number of points for a variance, as by NumPy.
     """
 
-    axes: tuple[Any, ...]
+    reduced: tuple[Any, ...]
     variables: tuple[Any, ...]
     points: int
     ddof: float = 0
 
     def reduce(self, kind: str, x: Value) -> Value:
-        """The reduction `kind` of `td` over the axes; `x` itself if there are none."""
-        if not self.axes:
+        """The reduction `kind` of `td` over the variables `reduced`; `x` itself if there are none."""
+        if not self.reduced:
             return x
-        exact = {"dtype": x.dtype} if kind in ("sum", "prod") else {}
-        return getattr(reduction, kind)(x, axis=self.axes, **exact)
+        options = {"dtype": x.dtype} if kind in ("sum", "prod") else {}
+        return getattr(reduction, kind)(x, axis=self.reduced, **options)
 
     def mean(self, x: Value) -> Value:
         """The sum divided by the number of points."""
@@ -115,11 +115,11 @@ ALIASES: Mapping[Any, Any] = {np.amax: np.max, np.amin: np.min}
 NORMS: Mapping[Any, ReductionRule] = {
     None: ReductionRule(lambda x, domain: sqrt(domain.reduce("sum", x * x))),
     1: ReductionRule(lambda x, domain: domain.reduce("sum", absolute(x))),
-    np.inf: ReductionRule(lambda x, domain: maximum(domain.reduce("max", absolute(x)), 0)),  # of nothing 0
+    np.inf: ReductionRule(lambda x, domain: maximum(domain.reduce("max", absolute(x)), 0)),  # 0 if empty
     -np.inf: ReductionRule(
         lambda x, domain: domain.reduce("min", absolute(x)), empty_error=MIN_RULE.empty_error
     ),
-}  # of vectors
+}  # norms of vectors, by `ord`
 
 REDUCTION_OF_UFUNC: Mapping[Any, Any] = {
     np.add: np.sum, np.multiply: np.prod, np.maximum: np.max, np.minimum: np.min,
@@ -163,7 +163,7 @@ def _result_type(function: Callable[..., Any], x: Symbol, options: dict[str, Any
         ) from None
     if function in FLOAT_ONLY and not result_type.is_float:
         raise TypeMismatch(
-            f"{name_of(function)} in {result_type} has no fractions",
+            f"{name_of(function)} in {result_type} would truncate",
             loc=here(),
             label="this call",
             hint="leave dtype= away, or name a float",
@@ -224,7 +224,7 @@ def _reduce_by_rule(
             f"{name_of(function)}: {rule.empty_error}",
             loc=here(),
             label="this call",
-            hint=f"the array has shape {x.shape}: look at the extents first, they are known",
+            hint=f"the array has shape {x.shape}: test the extents first, they are known",
         )
     index = index_variables(x.ndim)
     variables = tuple(i for d, i in enumerate(index) if d not in axes)

@@ -78,7 +78,7 @@ def _shown(message: object, shown: tuple[Any, ...], loc: Loc | None) -> tuple[Ex
 
 
 def fast_math(func: Func) -> Func:
-    """Allow reassociation of float arithmetic in a func's definitions, and assume no NaN and infinity.
+    """Allow reassociation of float arithmetic in a func's definitions, and assume no NaN or infinity.
 
     Returns the func.
     """

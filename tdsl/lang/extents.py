@@ -37,7 +37,7 @@ def as_extent(e: Any, loc: Loc | None) -> Expr:
             f"an extent cannot be negative: {e}",
             loc=loc,
             label="this shape",
-            hint="0 makes an empty tensor; a name makes the extent known at a call",
+            hint="0 makes an empty tensor; a name defers it to the call",
         )
     if number > i64.high:
         raise ShapeError(
@@ -71,5 +71,5 @@ def as_shape(shape: Any, loc: Loc | None) -> tuple[Expr, ...]:
 
 
 def extent_value(e: Expr) -> Any:
-    """An extent as the user sees it: an int if it is constant, else a weak value."""
+    """An extent as the user sees it: an int if it is constant, else a weakly typed value."""
     return int(e.value) if isinstance(e, Const) else Value(e, weak=True)

@@ -1,8 +1,9 @@
 """Bounds inference for the interpreter: the box of each func that an unscheduled program computes.
 
-    1. the box of an output is its natural range
+    1. the box of an output is its natural range: the range that is computed if the func is an output
     2. the box of a func is extended by what its updates read and write of it
-    3. the box of a producer is extended by what each definition reads of it, clipped to its limits
+    3. the box of a producer is extended by what each definition reads of it, clipped to the
+       producer's limits: the range where it may be read
 
 Consumers are visited before producers. All bounds are numbers: sizes and scalars are already substituted.
 """
@@ -70,7 +71,7 @@ def realised_boxes(program: Program) -> dict[str, Bounds]:
 
 
 def ranges_at(d: Definition, box: Box) -> dict[str, Interval]:
-    """Inclusive ranges of the variables of a definition; a free one has that of its dimension of `box`."""
+    """Inclusive ranges of the variables of a definition; a free one runs over its dimension of `box`."""
     ranges: dict[str, Interval] = {}
     for name in d.free:
         ranges[name] = free_range(name, d.index, box)
@@ -91,7 +92,7 @@ def _numeric_box(box: Box) -> Box:
 
 def split_conditions(d: Definition) -> tuple[list[Expr], list[Expr]]:
     """The conditions of a definition: those on variables only, and those that read tensors or funcs."""
-    both: tuple[list[Expr], list[Expr]] = ([], [])
+    split: tuple[list[Expr], list[Expr]] = ([], [])
     for c in conjuncts(d.where):
-        both[any(True for _ in reads_in((c,)))].append(c)
-    return both
+        split[any(True for _ in reads_in((c,)))].append(c)
+    return split

@@ -7,8 +7,8 @@ import functools
 import sys
 import warnings
 
-_ARCH_PRCTL = 158  # on x86-64
-_REQUEST, _TILE_DATA = 0x1023, 18
+_ARCH_PRCTL = 158  # the number of the system call arch_prctl on x86-64
+_REQUEST, _TILE_DATA = 0x1023, 18  # ARCH_REQ_XCOMP_PERM and the number of the XTILEDATA state
 
 
 @functools.cache
@@ -20,7 +20,7 @@ def may_use_tiles() -> bool:
     if _request():
         return True
     warnings.warn(
-        "the system does not let this process use AMX: products of bf16 and int8 take vectors instead",
+        "the system does not let this process use AMX: bf16 and int8 products use AVX instead",
         RuntimeWarning,
         stacklevel=2,
     )

@@ -118,23 +118,23 @@ def level(name: str) -> CpuTarget:
 
 
 def lower_level(target: CpuTarget) -> str:
-    """The highest level below `target` that lacks a feature which schedules use; "" if there is none.
+    """The highest lower level for which schedules differ; "" if there is none.
 
     >>> lower_level(level("amx")), lower_level(level("avx2")), lower_level(level("sse2"))
     ('avx512', 'sse4', '')
     """
     names = [n for n in _LEVELS if level(n).architecture == target.architecture]
     features_of = {n: level(n).has for n in names}
-    lower_names = [n for n in names if features_of[n] < target.has and not _same_code(level(n), target)]
+    lower_names = [n for n in names if features_of[n] < target.has and not _same_schedules(level(n), target)]
     return lower_names[-1] if lower_names else ""
 
 
-def _same_code(level: CpuTarget, target: CpuTarget) -> bool:
+def _same_schedules(level: CpuTarget, target: CpuTarget) -> bool:
     """True if `level` has all features of `target` that schedules use."""
     return not (target.has - level.has) & {*_SPR}
 
 
-def processor(name: str) -> CpuTarget:
+def cpu_for(name: str) -> CpuTarget:
     """The CPU that code for a level is compiled for; this machine's for ""."""
     return level(name) if name else host()
 

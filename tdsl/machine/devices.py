@@ -1,8 +1,8 @@
-"""The machines that are described: a file in `tdsl/machine/described` for each.
+"""The machines that come with the package, each described by a file in `tdsl/machine/described`.
 
-The figures of GPUs are those of their data sheets, those of a processor have been measured. On a GPU a
-multiprocessor stands where a processor has a thread: rates are those of one, and levels are shared by so many
-of them. Operations are counted as for processors, a multiplication and its addition as two.
+The figures of a GPU are from its data sheet, those of a CPU are measured. On a GPU "thread" means
+multiprocessor: rates are per multiprocessor, `shared_by` counts them. As on CPUs, a multiplication and its
+addition are two operations.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ FOLDER = Path(__file__).parent / "described"
 DEVICES = {
     "sm_80": "a100", "sm_86": "rtx3090", "sm_89": "l40", "sm_90": "h100", "sm_90a": "h200",
 }  # fmt: skip
-PROCESSORS = ("zen3", "zen4")
-BLOCK_THREADS = 256
+CPUS = ("zen3", "zen4")
+BLOCK_THREADS = 256  # threads per block in default schedules
 
 
 @functools.cache
 def describe_gpu(arch: str) -> Machine:
-    """The device that stands for an architecture; an H200 where none is named.
+    """The GPU that represents an architecture; an H200 for "".
 
     >>> machine = describe_gpu("sm_80")
     >>> machine.threads, machine.level("shared").bytes >> 10
@@ -37,7 +37,7 @@ def describe_gpu(arch: str) -> Machine:
 
 @functools.cache
 def min_shared_bytes() -> int:
-    """The bytes of shared memory that a block has on each of the GPUs.
+    """The bytes of shared memory available to a block on every GPU.
 
     >>> min_shared_bytes() >> 10
     99
@@ -47,14 +47,14 @@ def min_shared_bytes() -> int:
 
 @functools.cache
 def reference_cpu(vector_bytes: int = 0) -> Machine:
-    """The measured processor whose times stand for those of one that was not measured.
+    """The measured CPU whose times are assumed for a CPU that was not measured.
 
-    It is the one with vectors of `vector_bytes`, or with the next wider ones; 0 asks for the widest.
+    It has vectors of `vector_bytes`, or of the next larger size that was measured; 0 means the largest.
 
     >>> [reference_cpu(n).vector_bytes for n in (16, 32, 64, 0)]
     [32, 32, 64, 64]
     """
-    measured = sorted((_described_machine(name) for name in PROCESSORS), key=lambda m: m.vector_bytes)
+    measured = sorted((_described_machine(name) for name in CPUS), key=lambda m: m.vector_bytes)
     return next((m for m in measured if 0 < vector_bytes <= m.vector_bytes), measured[-1])
 
 

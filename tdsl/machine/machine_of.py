@@ -20,12 +20,12 @@ def machine_of(backend: str, level: str = "", arch: str = "") -> Machine:
     if backend != "cpu":
         return Machine()
     from tdsl.machine.cpu import (  # LLVM is imported with the first program for a CPU
+        cpu_for,
         host,
-        processor,
     )
     from tdsl.machine.cpu_caches import describe
 
-    machine = replace(describe(processor(level)), threads=num_threads())
+    machine = replace(describe(cpu_for(level)), threads=num_threads())
     described = None if level else read()
     if described is None or described.cpu != host().cpu:
         return machine

@@ -18,8 +18,8 @@ class MemoryLevel:
     One instance holds `bytes` (None: as much as is asked for), moves `line` bytes at a time and serves
     `shared_by` threads. A level is `managed` if it holds what a program puts there, otherwise it is a cache.
     `bandwidth` pairs numbers of threads, rising, with the bytes a second that they read together; it is
-    empty where that has not been measured. A link to other ranks has a `latency`, too, in seconds; 0 is that
-    of a data sheet which does not say it.
+    empty if not measured. A link to other ranks has a `latency`, too, in seconds; 0 if its data sheet gives
+    none.
     """
 
     name: str
@@ -36,7 +36,7 @@ class MemoryLevel:
         return None if self.bytes is None else self.bytes // self.shared_by
 
     def bytes_per_second(self, threads: int) -> float | None:
-        """What this many threads read together: that of the nearest number which was measured, or None.
+        """The bytes per second that `threads` threads read together, as measured for the nearest number.
 
         >>> MemoryLevel("memory", None, bandwidth=((1, 20e9), (4, 50e9))).bytes_per_second(3)
         50000000000.0
@@ -59,7 +59,7 @@ class Rate:
     per_second: float
 
 
-# What stands here where nothing says more: any processor of the last years has about as much.
+# bytes; assumed for a CPU whose caches are not known, as most of recent years have about as much
 CACHES = (MemoryLevel("L1", 32 << 10), MemoryLevel("L2", 512 << 10), MemoryLevel("L3", 16 << 20))
 
 
@@ -72,7 +72,7 @@ class Machine:
     go from the nearest to the farthest, and are those of one rank; `links` go on from there, to what other
     ranks have. `launch` is the time that a parallel loop takes beyond its work, in
     seconds; it and `rates` are there only where they have been measured. `block_threads` are those of a block
-    on a GPU, by default (0: it is none).
+    on a GPU, by default (0: not a GPU).
     """
 
     vector_bytes: int = 0
@@ -84,6 +84,11 @@ class Machine:
     launch: float | None = None
     block_threads: int = 0
     links: tuple[MemoryLevel, ...] = ()
+
+    @property
+    def has_vectors(self) -> bool:
+        """True if the backend makes vectors."""
+        return self.vector_bytes > 0
 
     @property
     def caches(self) -> tuple[MemoryLevel, ...]:
@@ -126,6 +131,6 @@ class Machine:
         return match
 
     def rate(self, unit: str, dtype: str = "f32") -> float | None:
-        """The operations a second of one thread by a unit; those of another type where this has none."""
+        """The operations per second of one thread on a unit: of `dtype`, or of another type if unknown."""
         same = [r for r in self.rates if r.unit == unit]
         return next((r.per_second for r in (*(r for r in same if r.dtype == dtype), *same)), None)

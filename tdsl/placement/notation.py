@@ -159,13 +159,13 @@ def read_placement(text: str | Sequence[str], ndim: int, grid: Grid) -> Placemen
 
 def _joined(texts: Sequence[str], grid: Grid) -> str:
     """The texts of all levels joined to one: inner levels cut the blocks of outer levels."""
-    if len(texts) != len(grid.depths):
+    if len(texts) != len(grid.levels):
         raise PlacementSyntaxError(
-            f"{counted(len(texts), 'notation')} for the {counted(len(grid.depths), 'level')} of {grid}",
+            f"{counted(len(texts), 'notation')} for the {counted(len(grid.levels), 'level')} of {grid}",
             "write one for each level, or one for the axes of all",
         )
     parts = [text.partition("->") for text in texts]
-    for text, (dims, _, words), depth in zip(texts, parts, grid.depths, strict=True):
+    for text, (dims, _, words), depth in zip(texts, parts, grid.axes_per_level, strict=True):
         if dims.strip() != parts[0][0].strip():
             raise PlacementSyntaxError(
                 f"{texts[0]!r} and {text!r} name the dimensions differently",

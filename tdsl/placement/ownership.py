@@ -83,8 +83,10 @@ def owned_pieces(
 
     Of several copies, the one with the coordinates of `preferred` is chosen.
     """
-    cuts = [_cut_span(span, w, placement.axes_of(d), grid.shape, placement.cyclic_size(d)) for d, (span, w) in
-            enumerate(zip(whole, box, strict=True))]  # fmt: skip
+    cuts = [
+        _cut_span(span, part, placement.axes_of(d), grid.shape, placement.cyclic_size(d))
+        for d, (span, part) in enumerate(zip(whole, box, strict=True))
+    ]
     start = list(preferred)
     for axis, entry in enumerate(placement.entries):
         if isinstance(entry, Fixed):
@@ -120,8 +122,8 @@ def _cut_span(
     result: list[tuple[dict[int, int], Span]] = []
     if size is not None:
         parts = (cyclic_blocks(span, shape[first], n, size) for n in range(shape[first]))
-        mine = ((n, clip(part, lo, hi)) for n, part in enumerate(parts))
-        return [({first: n}, part) for n, part in mine if part[0] < part[1]]
+        clipped = ((n, clip(part, lo, hi)) for n, part in enumerate(parts))
+        return [({first: n}, part) for n, part in clipped if part[0] < part[1]]
     block_length = -(-(span[1] - span[0]) // shape[first])
     spread = (
         range((run[0] - span[0]) // block_length, (run[1] - 1 - span[0]) // block_length + 1)

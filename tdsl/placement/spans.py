@@ -173,9 +173,9 @@ def storage_parts(span: Span, whole: Span) -> list[Span]:
     """
     if isinstance(whole, PeriodicSpan) and is_wrapped(whole):
         firsts = (((lo - whole.start) % whole.period, hi - lo) for lo, hi in contiguous_parts(span))
-        return [(first, first + length) for first, length in firsts]
+        return [(first, first + n) for first, n in firsts]
     if isinstance(span, PeriodicSpan) and not isinstance(whole, PeriodicSpan):
         return [(lo - whole[0], hi - whole[0]) for lo, hi in contiguous_parts(span)]
     first = offset(whole, span[0])
-    assert offset(whole, span[1]) - first == length(span), "gaps of another kind"
+    assert offset(whole, span[1]) - first == length(span), "the gaps differ"
     return [(first, first + length(span))]

@@ -2,7 +2,10 @@
 
 In an `OpenNest`, which is being lowered, the variables of open loops are fixed and the other loops run over
 their whole range. `required_boxes` starts from the reads of open nests and from the outputs, and goes back
-through every func that is computed inside the place.
+through every func that is computed inside that loop.
+
+The predicate (`where`) of a definition restricts the points that it computes; terms of a reduction for which
+its `mask` is false equal the identity and may be skipped.
 """
 
 from __future__ import annotations
@@ -60,8 +63,8 @@ from tdsl.schedule.tree import ScheduleTree
 class ThreadLoops:
     """The open loops over threads of a GPU and their ranges, outermost first.
 
-    `program_boxes` are those that the whole program needs, an upper bound for the threads of a block.
-    `enclosing_boxes` are those of the enclosing places, an upper bound for which memory is allocated.
+    `program_boxes` are the boxes that the whole program needs, an upper bound for the threads of a block.
+    `enclosing_boxes` are the boxes of the enclosing places, an upper bound for which memory is allocated.
     """
 
     ranges: Mapping[str, Interval]
@@ -110,8 +113,8 @@ class ThreadLoops:
                 )
                 for lo, hi in box
             )
-        most = self.program_boxes.get(name)
-        return box if most is None else intersection_box(box, most, facts)
+        bound = self.program_boxes.get(name)
+        return box if bound is None else intersection_box(box, bound, facts)
 
 
 NO_THREADS = ThreadLoops({}, {})
@@ -131,8 +134,8 @@ def _clip(interval: Interval, bound: Interval, facts: Facts) -> Interval:
 class OpenNest:
     """A nest that is being lowered, some of whose loops are open.
 
-    `roots` gives each variable of the definition over the names of loops; `opened` maps a loop to its
-    variable in the loop IR; `extents` are the extents of loops, `bounds` the (first, extent) of variables.
+    `roots` has each variable as an expression of loops; `opened` maps a loop to its variable in the loop IR;
+    `extents` are the extents of loops, `bounds` the (first, extent) of variables.
     With `past_bounds`, points of loops beyond these bounds are computed, too. `guards` are the conditions
     under which a point of the loops is a point of the definition.
     """
@@ -179,8 +182,8 @@ class OpenNest:
             result[name] = intersection((lo_, hi_), (first, last), facts)
         if self.d.mask == TRUE:
             return result
-        begun = {n for n, value in self.roots.items() if variables(value) & self.opened.keys()}
-        return masked_ranges(result, self.d, facts, begun)
+        opened = {n for n, value in self.roots.items() if variables(value) & self.opened.keys()}
+        return masked_ranges(result, self.d, facts, opened)
 
     def written_box(self, facts: Facts) -> Box:
         """The box that the nest writes while its open loops are fixed."""
@@ -209,15 +212,15 @@ def bounds_of(f: FuncDef, d: Definition, box: Box) -> dict[str, tuple[Expr, Expr
 
 
 def definition_ranges(
-    f: FuncDef, d: Definition, box: Box, facts: Facts, *, every: bool = False
+    f: FuncDef, d: Definition, box: Box, facts: Facts, *, ignore_mask: bool = False
 ) -> dict[str, Interval]:
     """The range of each variable if a func is computed on a box, narrowed by predicates.
 
-    Masks narrow it, too, unless `every` term is computed.
+    The mask narrows it, too, unless `ignore_mask`: then all terms are computed.
     """
     ranges = variable_ranges(d, box, facts)
     ranges = ranges if d.where == TRUE else restrict_ranges(ranges, d.where, facts)
-    return ranges if every else masked_ranges(ranges, d, facts)
+    return ranges if ignore_mask else masked_ranges(ranges, d, facts)
 
 
 def variable_ranges(d: Definition, box: Box, facts: Facts) -> dict[str, Interval]:
@@ -242,21 +245,21 @@ def boxes_read(d: Definition, box: Box, facts: Facts) -> dict[str, Box]:
 
 
 def masked_ranges(
-    ranges: dict[str, Interval], d: Definition, facts: Facts, begun: Collection[str] = ()
+    ranges: dict[str, Interval], d: Definition, facts: Facts, opened: Collection[str] = ()
 ) -> dict[str, Interval]:
-    """The ranges, those of reductions narrowed to the terms that the mask does not exclude.
+    """`ranges` with those of reduction variables narrowed to the terms that the mask keeps.
 
-    Variables in `begun`, whose loops are open, keep their ranges.
+    Variables in `opened`, whose loops are open, keep their ranges.
     """
     if d.mask == TRUE:
         return ranges
     narrow = restrict_ranges(ranges, d.mask, facts)
-    return ranges | {n: narrow[n] for n, _, _ in d.ranges if n not in begun}
+    return ranges | {n: narrow[n] for n, _, _ in d.ranges if n not in opened}
 
 
-def box_with_updates(f: FuncDef, box: Box, facts: Facts, most: Box | None = None) -> Box:
-    """The box enlarged by what the func's updates write and read of the func; `most` if that is unbounded."""
-    return update_closure(f, box, lambda d, b: variable_ranges(d, b, facts), facts, most)
+def box_with_updates(f: FuncDef, box: Box, facts: Facts, bound: Box | None = None) -> Box:
+    """The box enlarged by what the updates of the func write and read of it; `bound` if unbounded."""
+    return update_closure(f, box, lambda d, b: variable_ranges(d, b, facts), facts, bound)
 
 
 def round_up_box(state: State, f: FuncDef, box: Box, facts: Facts, *, whole: bool) -> Box:
@@ -365,9 +368,9 @@ def required_boxes(
     names = funcs_inside(tree, state, levels)
     here = set(tree.computed.get(levels[0], ()))
     boxes = dict(start)
-    followed = {level.func for level in tree.after}
+    producers = {level.func for level in tree.after}
     for active in actives:
-        if active.func.name in followed:
+        if active.func.name in producers:
             _add_after(tree, state, names, {active.func.name: active.computed_box(facts)}, boxes, facts)
         _add_boxes(boxes, active.func.name, _iteration_reads(active, facts, threads), facts)
 
@@ -375,8 +378,8 @@ def required_boxes(
         name, plan = f.name, state.plan(f.name)
         after_outer = _is_after_outer_producer(state, name, names)
         # limits that were rounded up must not be rounded again
-        most = None if _rounded_axes(state, f) else limits.get(name)
-        updated = box_with_updates(f, needed, facts, most)
+        bound = None if _rounded_axes(state, f) else limits.get(name)
+        updated = box_with_updates(f, needed, facts, bound)
         box = _box_for_threads(plan, name, updated, threads, facts, after_outer=after_outer)
         if plan.extents and not after_outer:
             box = fix_extents(state, name, box, limits, facts)

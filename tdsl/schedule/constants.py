@@ -23,10 +23,10 @@ from tdsl.schedule.state import AfterProducer, At, State, WithStage
 
 @frozen
 class ConstantSplit:
-    """`once`, the state that computes constants; `each`, that of a call, with constants as last inputs."""
+    """`once`, the state that computes constants; `per_call`, which takes these as its last inputs."""
 
     once: State
-    each: State
+    per_call: State
 
 
 def constant_names(program: Program) -> set[str]:
@@ -59,14 +59,14 @@ def split_constants(state: State) -> ConstantSplit | None:
 
     >>> import tdsl as td
     >>> from dataclasses import replace
-    >>> from tdsl.schedule.properties import rest_at_root
+    >>> from tdsl.schedule.properties import unplaced_at_root
     >>> i, a, w, f, g = td.vars("i"), *(td.Tensor(n, (8,), td.f32) for n in "aw"), td.Func("f"), td.Func("g")
     >>> f[i] = td.exp(w[i])
     >>> g[i] = a[i] * f[i]
-    >>> state = rest_at_root(td.Schedule(g).state)
+    >>> state = unplaced_at_root(td.Schedule(g).state)
     >>> inputs = tuple(replace(t, constant=t.name == "w") for t in state.program.inputs)
     >>> split = split_constants(replace(state, program=replace(state.program, inputs=inputs)))
-    >>> print(split.each.program)
+    >>> print(split.per_call.program)
     g(a: f32[8], f: f32[8]) -> g
     g: f32 on 0 <= i < 8
       g[i] = a[i] * f[i]

@@ -1,4 +1,4 @@
-"""Properties of a definition that default and automatic schedules use: extents, cost, access strides."""
+"""Properties that default and automatic schedules use: boxes of the whole program; extents, cost, strides."""
 
 from __future__ import annotations
 
@@ -49,13 +49,13 @@ def root_boxes(state: State) -> dict[str, Box]:
 
 
 def needed_box(state: State, f: FuncDef) -> Box:
-    """The box of a func that the whole program needs, for any place of it; unbounded if unknown."""
+    """The box of a func that the whole program needs, wherever it is computed; unbounded if unknown."""
     plans = tuple((n, replace(p, place=Root(), store=None)) for n, p in state.plans)
     boxes = root_boxes(replace(state, plans=plans))
     return boxes.get(f.name, ((None, None),) * len(f.variables))
 
 
-def rest_at_root(state: State) -> State:
+def unplaced_at_root(state: State) -> State:
     """The state with the place `Root` for every func that has no place yet."""
     for name, plan in state.plans:
         if plan.place is None:
@@ -127,29 +127,29 @@ def node_cost(n: Node) -> int:
 
 
 def _children_without_indices(n: Node) -> tuple[Node, ...]:
-    """The children of a node, none for reads, whose children are indices."""
+    """The children of a node; none for a read, whose children are indices."""
     return () if isinstance(n, Read | Access) else children(n)
 
 
 def operations(state: State, free: Collection[str] = ()) -> int | None:
-    """The estimated operations of a program that computes each func once; None if sizes are unknown.
+    """The estimated operations of first definitions, each func computed once; None if sizes are unknown.
 
     Funcs in `free` cost nothing.
     """
-    boxes, total = root_boxes(rest_at_root(state)), 0
+    boxes, total = root_boxes(unplaced_at_root(state)), 0
     for f in state.program.funcs:
         if f.name in boxes and f.name not in free:
             d = f.definitions[0]
             sizes = extents(f, d, boxes[f.name])
-            every = [volume(boxes[f.name]), *(sizes[v] for v, _, _ in d.ranges)]
-            if None in every:
+            counts = [volume(boxes[f.name]), *(sizes[v] for v, _, _ in d.ranges)]
+            if None in counts:
                 return None
-            total += prod(n or 0 for n in every) * cost(d)
+            total += prod(n or 0 for n in counts) * cost(d)
     return total
 
 
 def work_per_point(f: FuncDef) -> float:
-    """Operations and reads for a point of all definitions together, with the terms of their reductions."""
+    """Operations and reads per point, summed over all definitions and the terms of their reductions."""
     total = 0.0
     for d in f.definitions:
         terms = prod(max(upper(subtract(hi, lo)) or 1, 1) for _, lo, hi in d.ranges if lo and hi)
@@ -187,7 +187,7 @@ def stride_of(r: Read, variable: str, sizes: Sizes | None = None) -> int | None:
 def is_dense(r: Read, variable: str, sizes: Sizes | None = None) -> bool:
     """True if the reads for adjacent values of a variable fall into a few vectors.
 
-    Their stride is small, or their range is within two vectors, as that of x // 2.
+    Their stride is small, or their range is within two vectors, as the range of x // 2 is.
     """
     stride = stride_of(r, variable, sizes)
     if stride is not None:

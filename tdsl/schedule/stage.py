@@ -192,8 +192,8 @@ class StageDirectives(Suggesting):
 
         Each tile has `stages` buffers, 2 or more: one in use while the others are filled. With
         `producer_warps` warps of their own issue bulk copies of the tiles, and consumer threads do not
-        synchronise with each other between tiles. With `overlap_mma` as well, asynchronous MMAs of tiles
-        alone are issued one iteration early. (`apart` and `early` are the names of both in version 0.1.)
+        synchronise with each other between tiles. With `overlap_mma` as well, asynchronous MMAs that read
+        only tiles are issued one iteration early. (`apart` and `early` are the names of both in version 0.1.)
         """
         options = _given(producer_warps=producer_warps or None, overlap_mma=overlap_mma or None)
         options |= current_names(old)
@@ -216,7 +216,7 @@ class StageDirectives(Suggesting):
     def atomic(self) -> Self:
         """Allow reduction loops to run in parallel, with atomic updates; returns the stage of the updates.
 
-        A reduction becomes two definitions: its initial value, which this stage then is, and an update.
+        A reduction becomes two definitions: its initial value (this stage) and an update.
         """
         starts = self.schedule.state.program.func(self.func).definitions[self.definition].init
         self.do("atomic")
@@ -305,7 +305,7 @@ class StageDirectives(Suggesting):
         return self
 
     def set_scope(self, scope: str) -> Self:
-        """Set the scope of this func's memory: "heap", "stack", "register", "auto", "shared" by a block."""
+        """Set the memory scope: "auto", "heap", "stack", "register"; GPU: "shared", "group", "fragment"."""
         self.do("set_scope", scope=scope)
         return self
 
@@ -367,10 +367,10 @@ class StageDirectives(Suggesting):
         """Offset the signed integers of `source`, a factor of this sum, to unsigned integers.
 
         For processors that multiply unsigned by signed integers. Returns the stage of the unsigned copy of
-        the source, and the stage of the excess of the sums, which their readers subtract.
+        the source, and the stage of the correction term, which readers of the sum subtract.
         """
-        first, excess = self._do_adding("unsigned", source=self.schedule.source_name(source))
-        return type(self)(self.schedule, first.name, 0), type(self)(self.schedule, excess.name, 0)
+        copied, correction = self._do_adding("unsigned", source=self.schedule.source_name(source))
+        return type(self)(self.schedule, copied.name, 0), type(self)(self.schedule, correction.name, 0)
 
     def specialize(self, cond: Value, recipe: Callable[[StageDirectives], Any] | None = None) -> Self:
         """Add a second version of this stage's loops, which runs if a condition on extents and scalars holds.
@@ -437,11 +437,13 @@ class StageDirectives(Suggesting):
         self.do("distribute", loops=named, grid=levels)
         return self._new_loops(before)[: len(named)]
 
-    def local(self, loop: LoopLike) -> Loop:
-        """The loop inside a distributed loop that one rank runs."""
+    def local_loop(self, loop: LoopLike) -> Loop:
+        """The loop that each rank runs inside a distributed loop, given the name of the latter."""
         nest = self.schedule.state.plan(self.func).nests[self.definition]
         name = self.loop_name(loop)
         return Loop(self, dict(nest.aliases).get(name, name))
+
+    local = local_loop  # its old name
 
     def communicate(
         self, tensors: TensorLike | Sequence[TensorLike], at: LoopLike, *, prefetch: int = 0,

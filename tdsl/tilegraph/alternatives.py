@@ -20,7 +20,7 @@ from tdsl.machine.model import Machine
 from tdsl.schedule.fluent import BaseSchedule
 from tdsl.schedule.inlining import inline_funcs
 from tdsl.schedule.legality import check_all
-from tdsl.schedule.properties import cost, extents, has_effects, rest_at_root, root_boxes, volume
+from tdsl.schedule.properties import cost, extents, has_effects, root_boxes, unplaced_at_root, volume
 from tdsl.schedule.state import Root, State
 from tdsl.tilegraph.graph import TileGraph
 from tdsl.tilegraph.levels import Part, nested_tiles
@@ -55,7 +55,7 @@ def faster_shared_loops(
 ) -> tuple[State, list[Decision]] | None:
     """A clearly faster state in which funcs that read the same share loops; None without one."""
     touched = any(plan.scheduled for _, plan in state.plans)
-    if touched or not machine.vector_bytes or state.program.sizes:
+    if touched or not machine.has_vectors or state.program.sizes:
         return None
     plans = find_shared_loops(state, by_recipes, machine)
     schedule = BaseSchedule.of_state(state)
@@ -113,7 +113,7 @@ def _may_gain(state: State, machine: Machine, by_recipes: State) -> bool:
     """Whether funcs at the root, beside results, fill the caches of the threads, or work is much."""
     funcs = state.program.funcs
     if (
-        not machine.vector_bytes
+        not machine.has_vectors
         or not 1 < len(funcs) <= MOST
         or state.program.sizes
         or any(plan.scheduled for _, plan in state.plans)
@@ -124,7 +124,7 @@ def _may_gain(state: State, machine: Machine, by_recipes: State) -> bool:
     far = [n for n, p in by_recipes.plans if isinstance(p.place, Root) and n in open_]
     if not far:
         return False
-    boxes = root_boxes(rest_at_root(state))
+    boxes = root_boxes(unplaced_at_root(state))
     needed = [f for f in funcs if f.name in boxes]
     points = {f.name: volume(boxes[f.name]) or 0 for f in needed}
     stored = sum(points[f.name] * sum(t.bytes for t in f.dtypes) for f in needed if f.name in far)

@@ -1,4 +1,4 @@
-"""The default schedule: by recipes, or by nested tiles or shared loops that are predicted to be faster."""
+"""The default schedule: by recipes, or by nested tiling or loop fusion if predicted to be faster."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def complete(state: State, machine: Machine) -> State:
 def decide(state: State, machine: Machine) -> tuple[State, tuple[Decision, ...]]:
     """The state of `complete`, and the decision for each func, in the order of the program."""
     completed, decisions = complete_by_recipes(state, machine)
-    if len(state.program.funcs) == 1 or not machine.vector_bytes:
+    if len(state.program.funcs) == 1 or not machine.has_vectors:
         return completed, decisions
     # importing the search takes longer than compiling a program of one func, for which it has nothing
     from tdsl.tilegraph.alternatives import faster_alternative

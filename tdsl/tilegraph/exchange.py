@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from tdsl.autoschedule.patterns.contraction import Contraction, recognize
 from tdsl.machine.model import Machine
-from tdsl.schedule.properties import rest_at_root, root_boxes
+from tdsl.schedule.properties import root_boxes, unplaced_at_root
 from tdsl.schedule.state import State
 
 BETTER = 1.2  # times the lanes that are used
@@ -25,7 +25,7 @@ def exchanged(state: State, machine: Machine) -> list[tuple[str, str]]:
     >>> exchanged(td.Schedule(c).state, Machine(vector_bytes=64))
     [('c', 'i')]
     """
-    boxes, better = root_boxes(rest_at_root(state)), list[tuple[str, str]]()
+    boxes, better = root_boxes(unplaced_at_root(state)), list[tuple[str, str]]()
     names = [f.name for f in state.program.funcs if f.name in boxes]
     inside: set[str] = set()
     for owner in reversed(names):

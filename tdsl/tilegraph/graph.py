@@ -29,7 +29,7 @@ from tdsl.lang.regions import Box, Interval, restrict_ranges
 from tdsl.lang.sizes import check_sizes
 from tdsl.schedule.bounds_inference import variable_ranges
 from tdsl.schedule.needed_boxes import with_self_reads
-from tdsl.schedule.properties import extent, rest_at_root, root_boxes, shape_of, volume
+from tdsl.schedule.properties import extent, root_boxes, shape_of, unplaced_at_root, volume
 from tdsl.schedule.state import State, initial_state
 from tdsl.tilegraph.drawing import Arrow, Drawing, svg
 
@@ -117,7 +117,7 @@ class TileGraph:
             for name in dict.fromkeys(r.name for d in f.definitions for r in d.reads)
             if name != f.name
         )
-        return TileGraph(state, tuple(edges), root_boxes(rest_at_root(state)))
+        return TileGraph(state, tuple(edges), root_boxes(unplaced_at_root(state)))
 
     @staticmethod
     def of_schedule(schedule: Predicted) -> TileGraph:

@@ -1,8 +1,8 @@
-"""The network as the last level of memory: what a rank needs of a tile graph, and does not own, it receives.
+"""The network as outermost memory level: a rank receives what its tiles read and it does not own.
 
 The tile of a rank is the box of a func that it owns. From it follow, as at every other level, the boxes of
-all that is computed in the tile and of what this reads; a func without a placement is computed by each rank
-as far as it needs it.
+all funcs computed in the tile and of all that they read; a func that has no placement is computed by each
+rank that needs it, in the box that it needs.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from tdsl.tilegraph.graph import TileGraph
 
 
 def received(state: State, rank: int) -> float:
-    """The bytes that a rank receives where each placed func fetches at once what its own box needs.
+    """The bytes that a rank receives if each placed func fetches at once all that its own box needs.
 
-    That is what plans have of schedules with `distribute(onto=...)` and nothing communicated in steps. The
-    state has a grid, placements of all inputs and results, and sizes that are known.
+    As in plans of schedules with `distribute(onto=...)` and nothing communicated in steps. The state has a
+    grid, placements of all inputs and results, and known sizes.
 
     >>> import tdsl as td
     >>> from tdsl.schedule.bind import bind_state
@@ -39,9 +39,9 @@ def received(state: State, rank: int) -> float:
 
 
 def busiest_rank(state: State) -> Received | None:
-    """What the rank receives that receives the most, and what those make that compute the most.
+    """The largest receive of a rank, and per func the most points a rank computes.
 
-    None where an input or a result is on no ranks.
+    None if an input or a result has no placement.
     """
     program, placed = state.program, dict(state.placed)
     if state.grid is None or not {t.name for t in program.inputs} | {*program.outputs} <= {*placed}:
@@ -55,7 +55,7 @@ def busiest_rank(state: State) -> Received | None:
 
 
 def _owned(graph: TileGraph) -> list[dict[str, Spans | None]]:
-    """What each rank has of all that is placed and needed."""
+    """By rank, the box that it owns of each func and input that is placed and needed."""
     grid = graph.state.grid
     assert grid is not None, "a placement names a grid"
     placed = [(n, p, _spans(graph.boxes[n])) for n, p in graph.state.placed if n in graph.boxes]
@@ -66,7 +66,7 @@ def _owned(graph: TileGraph) -> list[dict[str, Spans | None]]:
 
 
 def _received(graph: TileGraph, every: list[dict[str, Spans | None]], rank: int) -> Received:
-    """What a rank receives and computes, where `every` rank has what it owns."""
+    """What a rank receives and computes. `every`: boxes owned, by rank."""
     free = {f.name for f in graph.program.funcs}.difference(n for n, _ in graph.state.placed)
     moved: dict[str, float] = {}
     computed: dict[str, int] = {}
@@ -90,6 +90,6 @@ def _received(graph: TileGraph, every: list[dict[str, Spans | None]], rank: int)
 
 
 def _spans(box: Box) -> Spans:
-    """Constant bounds as first index and the one behind the last."""
+    """A box with constant bounds as half-open spans."""
     ends = ((upper(lo or const(0)) or 0, upper(hi or const(0)) or 0) for lo, hi in box)
     return tuple((lo, hi + 1) for lo, hi in ends)

@@ -1,6 +1,6 @@
 """WELDER's score of a tile, for comparison with the roofline: bytes of a tile times waves of tiles.
 
-It knows no operations, takes b blocks of a multiprocessor for b times its speed, and counts bytes as moved
+It ignores operations, assumes that b resident blocks run b times as fast as one, and counts bytes as moved
 from a memory that nothing shares. What it ranks highest is still a good first guess where memory decides.
 """
 
@@ -14,15 +14,15 @@ from tdsl.machine.model import Machine
 from tdsl.schedule.properties import extent, volume
 from tdsl.tilegraph.graph import Tile, TileGraph
 
-READ, WRITTEN = 128, 32  # bytes of a transaction
-REGISTERS = 65536  # of a multiprocessor, of 4 bytes
-MOST_BLOCKS = 4  # of a multiprocessor that are counted
+READ, WRITTEN = 128, 32  # bytes of a memory transaction
+REGISTERS = 65536  # registers of 4 bytes per multiprocessor
+MAX_BLOCKS_PER_SM = 4  # blocks; more resident ones are not counted
 
 
 def score(
     graph: TileGraph, group: Iterable[str], shape: Mapping[str, tuple[int, ...]], machine: Machine
 ) -> float | None:
-    """Bytes of a tile times waves, lower is better; None where a tile fits no block.
+    """Bytes of a tile times waves, lower is better; None if a tile does not fit into a block.
 
     >>> import tdsl as td
     >>> from tdsl.machine.devices import describe_gpu
@@ -47,18 +47,18 @@ def score(
 
 
 def _blocks(graph: TileGraph, tile: Tile, machine: Machine) -> int:
-    """The tiles that a multiprocessor has room for."""
+    """The number of tiles (blocks) resident on a multiprocessor; 0 if a tile does not fit."""
     shared = machine.level("shared").bytes or 0
     footprint = graph.footprint(tile, reads=False)
     largest = max(graph.bytes_moved(n, tile.boxes[n]) for n in tile.members)
     registers = 2 * largest / 4
     if footprint > shared or registers > REGISTERS:
         return 0
-    return int(min(shared // max(footprint, 1), REGISTERS // max(registers, 1), MOST_BLOCKS))
+    return int(min(shared // max(footprint, 1), REGISTERS // max(registers, 1), MAX_BLOCKS_PER_SM))
 
 
 def coalesced(graph: TileGraph, name: str, box: Box, transaction: int) -> float:
-    """The bytes of a box in whole transactions: runs of memory shorter than one take one each."""
+    """The bytes of a box in whole transactions; a shorter contiguous run takes one of its own."""
     size, run = graph.element_bytes(name), 1
     for axis in range(len(box) - 1, -1, -1):
         length, whole = extent(box, axis) or 0, extent(graph.boxes[name], axis) or 0

@@ -49,7 +49,7 @@ from tdsl.schedule.fluent import Stage
 from tdsl.schedule.inlining import inline_funcs
 from tdsl.schedule.legality import check_all
 from tdsl.schedule.masked import masked_funcs
-from tdsl.schedule.properties import rest_at_root, root_boxes
+from tdsl.schedule.properties import root_boxes, unplaced_at_root
 from tdsl.schedule.state import State
 from tdsl.target import Target
 from tdsl.tilegraph.alternatives import CLEARLY
@@ -205,7 +205,7 @@ def _makers(
 ) -> Iterator[tuple[str, Schedule, Make]]:
     """Candidates: what they are, a schedule to go on from, and how."""
     starts = {"": Schedule.of_program(program, sizes, target)}
-    if pins.machine.vector_bytes:
+    if pins.machine.has_vectors:
         for name in masked_funcs(program):
             starts[""][name].skip_masked()
     order = fewer_operations(program, sizes)
@@ -231,16 +231,16 @@ def _ways(start: Schedule, pins: Pins, results: set[str]) -> Iterator[tuple[str,
     yield "default", partial(_by_groups, machine=machine, cuts=pins.far)
     for name in _online_sums(program):
         yield f"online {name}", partial(_online, name=name, machine=machine)
-    if machine.vector_bytes:
+    if machine.has_vectors:
         yield "operands exchanged", partial(_exchanged, machine=machine, cuts=pins.far)
     names = [f.name for f in program.funcs if f.name not in program.outputs]
     if not machine.block_threads and names:
         for rows in BANDS:
             yield f"bands of {rows} rows", partial(_in_bands, rows=rows, machine=machine)
         yield "apart", partial(_by_groups, machine=machine, cuts=set(names))
-    if (machine.vector_bytes or machine.block_threads) and names:
+    if (machine.has_vectors or machine.block_threads) and names:
         yield from _tiled(start, machine, pins)
-    if machine.vector_bytes:
+    if machine.has_vectors:
         yield "together", partial(_together, machine=machine)
 
 
@@ -266,12 +266,12 @@ def _by_groups(schedule: Schedule, machine: Machine, cuts: set[str], tiled: tupl
     """
     if machine.block_threads:
         return _on_a_gpu(schedule, machine, cuts, tiled)
-    if not machine.vector_bytes:
+    if not machine.has_vectors:
         return True
     if not cuts and read_in_tiles(schedule, machine):
         return True
     state = _with_inlined(schedule, cuts)
-    boxes = root_boxes(rest_at_root(state))
+    boxes = root_boxes(unplaced_at_root(state))
     open_ = {n for n, plan in state.plans if n in boxes and not plan.scheduled}
     done: set[str] = set()
     for name in sorted(cuts & open_ - {*state.program.outputs}):
@@ -281,7 +281,7 @@ def _by_groups(schedule: Schedule, machine: Machine, cuts: set[str], tiled: tupl
         done |= {*part.members}
     if tiled:  # others read copies of what these give
         state = _without_inlined(schedule)
-        boxes = root_boxes(rest_at_root(state))
+        boxes = root_boxes(unplaced_at_root(state))
     for f in reversed(state.program.funcs):
         if f.name in done or f.name not in open_:
             continue

@@ -23,8 +23,8 @@ from tdsl.schedule.properties import (
     extent,
     extents,
     has_effects,
-    rest_at_root,
     root_boxes,
+    unplaced_at_root,
     volume,
     work_per_point,
 )
@@ -53,7 +53,7 @@ def find_shared_loops(state: State, by_recipes: State, machine: Machine) -> list
     alone = {n for n, p in by_recipes.plans if isinstance(p.place, Root)} - hosts
     if len(alone) < 2:
         return []
-    boxes = root_boxes(rest_at_root(state))
+    boxes = root_boxes(unplaced_at_root(state))
     by_source: dict[tuple[str, int], list[str]] = {}
     for f in state.program.funcs:
         if f.name not in alone or f.name not in boxes or not _is_plain(f):
@@ -110,7 +110,7 @@ def _bytes(state: State, name: str, boxes: dict[str, Box]) -> int:
 def write_shared_loops(schedule: BaseSchedule, plan: SharedLoops, machine: Machine) -> None:
     """Write shared loops as directives; the sizes of the schedule are known."""
     state, first = schedule.state, schedule[plan.funcs[0]]
-    boxes, block = root_boxes(rest_at_root(state)), None
+    boxes, block = root_boxes(unplaced_at_root(state)), None
     for name in plan.funcs:
         stage, f = schedule[name], state.program.func(name)
         stage.compute_root()

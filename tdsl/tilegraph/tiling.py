@@ -25,7 +25,7 @@ from tdsl.cost.roofline import (
     unit_seconds,
     work_of_point,
 )
-from tdsl.cost.symbolic_boxes import SymbolicBoxes, Values, moving_with
+from tdsl.cost.symbolic_boxes import SymbolicBoxes, Values, dependent_variables
 from tdsl.lang.affine import variables
 from tdsl.lang.expr import Var
 from tdsl.machine.instructions.tensor_cores import ROWS
@@ -187,8 +187,8 @@ class Group:
             for r in (r for d in reader.definitions for r in d.reads if r.name in self.members[:-1]):
                 for e, box in zip(r.index, self.symbolic.boxes[r.name], strict=True):
                     intervals = [bounds[v] for v in variables(e) if v in bounds]
-                    read = {v for x in intervals for v in moving_with(x, self.symbolic.around)}
-                    moving |= read - {*moving_with(box, self.symbolic.around)}
+                    read = {v for x in intervals for v in dependent_variables(x, self.symbolic.around)}
+                    moving |= read - {*dependent_variables(box, self.symbolic.around)}
         return tuple(n if v in moving else 1 for v, n in zip(self.symbolic.around, self.whole, strict=True))
 
     def can_be_tiled(self) -> bool:

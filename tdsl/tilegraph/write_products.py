@@ -51,7 +51,7 @@ def find_warp_tiles(stage: Stage, sizes: Mapping[str, int], warps: int) -> WarpT
     form = mma_of(left, right, stage.schedule.state.program.func(stage.func).dtypes[0].name)
     rows, columns, terms = (sizes[v] for v in (left.along, right.along, d.ranges[0][0]))
     others = prod(sizes[v] for v in d.free if v not in (left.along, right.along))
-    if form is None or left.gathered or right.gathered or others != 1 or terms % form.terms:
+    if form is None or left.gathered or right.gathered or others != 1 or terms % form.k:
         return None
     shapes = [  # all warps of the block, since they wait for what they fetch together
         (rows // down, columns * down // warps)
@@ -88,7 +88,7 @@ def write_warp_tiles(
     mi, i1 = stage.split(ii, ROWS)
     nj, j1 = stage.split(ji, COLUMNS)
     ko, ki = stage.split(term, TERMS)
-    ki, k1 = stage.split(ki, form.terms)
+    ki, k1 = stage.split(ki, form.k)
     stage.reorder(*at.outside, wi, wj, ko, ki, mi, nj, i1, j1, k1)
     warp = stage.fuse(wi, wj)
     stage.bind(warp, "threadIdx.y").tensorize(i1, form.name)

@@ -30,7 +30,7 @@ from tdsl.tilegraph.schedule import Schedule
 class Job:
     """A program for a bundle: its kernels, inputs by name, and expected results.
 
-    Inputs that are not given are generated numbers; results that are not given are computed on the CPU.
+    Inputs that are not given are random; results that are not given are computed on the CPU.
     `flops` is the number of floating-point operations of the computation, for rates.
     """
 
@@ -162,7 +162,7 @@ def _jobs_named(word: str) -> Iterator[Job]:
         if not os.path.isfile(word):
             raise TypeMismatch(
                 f"there is no program {word}", loc=here(), label="this bundle",
-                hint=f"a file is found from the folder {os.getcwd()}",
+                hint=f"paths are relative to {os.getcwd()}",
             )  # fmt: skip
         for name, value in runpy.run_path(word).items():
             if isinstance(value, Job) or _is_for_a_gpu(value):

@@ -83,7 +83,7 @@ def bundle(
 def demo(
     case: Annotated[list[str] | None, typer.Argument(help="which cases; all by default")] = None,
 ) -> None:
-    """Compile five programs, run them on real data, check them against NumPy and time them."""
+    """Compile five programs, run them, check them against NumPy and time them."""
     from tdsl.tools import demo as programs
 
     known = {c.name: c for c in programs.CASES}

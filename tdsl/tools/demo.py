@@ -1,4 +1,4 @@
-"""Five programs on real data, for `tdsl demo`, the benchmarks and the tests.
+"""Five programs, for `tdsl demo`, the benchmarks and the tests.
 
 A case holds a program, its input, a schedule by hand, and the same computation in NumPy. A result is
 right if it differs from NumPy's in double precision by at most the error bound of its arithmetic.
@@ -304,7 +304,7 @@ def _conv_bound(_: Array, x: Array, w: Array, v: Array) -> Array:
 
 
 def _softmax_bound(expected: Array, x: Array) -> Array:
-    # exp doubles the relative error of its argument by the argument itself; then C sums.
+    # exp's relative error is its argument's absolute error; then C sums.
     reach = float(x.max() - x.min())
     return EPS * (2 * reach + SOFTMAX["C"] + 8) * expected
 

@@ -136,13 +136,13 @@ def _machine_code() -> Finding:
 
     compiler = nvcc.selected_compiler()
     if compiler != "nvrtc":
-        return "PASS", f"CUDA text as machine code: {compiler}, {nvcc.version(compiler)}", ""
+        return "PASS", f"CUDA C++ to machine code: {compiler}, {nvcc.version(compiler)}", ""
     try:
         nvrtc.require_nvrtc()
     except TargetError as error:
         return "SKIP", error.message, error.hint
     version = importlib.metadata.version("nvidia-cuda-nvrtc")
-    return "PASS", f"CUDA text as machine code: NVRTC {version}", ""
+    return "PASS", f"CUDA C++ to machine code: NVRTC {version}", ""
 
 
 def _gpu() -> Finding:
@@ -167,7 +167,7 @@ CHECKS: dict[str, Callable[[], Finding]] = {
     "threads": _threads,
     "cache": _cache,
     "numba": _package("numba", "numba", 'kernels with target="numba"'),
-    "tvm": _package("apache-tvm", "tvm", "kernels of a GPU as CUDA text"),
+    "tvm": _package("apache-tvm", "tvm", "CUDA C++ for GPU kernels"),
     "nvrtc": _machine_code,
     "gpu": _gpu,
     "picture": _package("scikit-image", "skimage", "a photograph for the demo"),

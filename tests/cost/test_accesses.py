@@ -7,7 +7,7 @@ from tdsl.cost.accesses import partly_filled
 from tdsl.cost.loopnests import Nests
 from tdsl.cost.roofline import loaded_of, roofline
 from tdsl.machine.model import Machine, MemoryLevel
-from tdsl.schedule.properties import rest_at_root
+from tdsl.schedule.properties import unplaced_at_root
 
 ROWS, WIDTH, LANES, VECTOR = 24, 96, 16, 64
 MEMORY = MemoryLevel("memory", None, managed=True, bandwidth=((1, 1e12),))
@@ -18,7 +18,7 @@ i, j, k = td.vars("i j k")
 
 def loaded(s: td.Schedule) -> float:
     """By all nests, in vectors."""
-    roots = Nests.of(rest_at_root(s.state)).roots()
+    roots = Nests.of(unplaced_at_root(s.state)).roots()
     return sum(loaded_of(spot, MACHINE) for spot in roots) / VECTOR
 
 
@@ -74,7 +74,7 @@ def test_the_last_vector_of_a_row_takes_as_long_as_the_others() -> None:
     s = td.Schedule(f)
     s[f].split(j, 32, tail="peel")
     s[f].vectorize("j_i", LANES)
-    (spot,) = Nests.of(rest_at_root(s.state)).roots()
+    (spot,) = Nests.of(unplaced_at_root(s.state)).roots()
     assert partly_filled(spot) == 48 / 40
     assert loaded(s) == ROWS * 3
 
@@ -84,6 +84,6 @@ def test_a_nest_takes_as_long_as_its_accesses() -> None:
     f[i, j] = x[j, i] + 1
     s = td.Schedule(f)
     s[f].vectorize(j, LANES)
-    (time,) = roofline(Nests.of(rest_at_root(s.state)), MACHINE)
+    (time,) = roofline(Nests.of(unplaced_at_root(s.state)), MACHINE)
     assert time.waits_for == "L1"
     assert time.seconds == pytest.approx(ROWS * WIDTH * VECTOR / 1e9, rel=0.01)

@@ -9,7 +9,7 @@ import tdsl as td
 from tdsl.autoschedule.by_recipes import Machine
 from tdsl.cost.price import times_computed
 from tdsl.schedule.bind import bind_state
-from tdsl.schedule.properties import rest_at_root, root_boxes
+from tdsl.schedule.properties import root_boxes, unplaced_at_root
 from tdsl.schedule.state import Root, State
 from tdsl.tilegraph.default import complete
 
@@ -162,7 +162,7 @@ def test_steps_of_a_periodic_grid_are_computed_one_after_the_other():
 
 
 def test_a_line_computes_all_between_its_reads():
-    state = rest_at_root(bind_state(td.Schedule(flipped()).state, {"N": N}))
+    state = unplaced_at_root(bind_state(td.Schedule(flipped()).state, {"N": N}))
     boxes = root_boxes(state)
     lines = times_computed(state, "out", (), "y", ["a"], boxes)["a"]
     strips = times_computed(state, "out", (), "y", ["a"], boxes, height=16)["a"]
@@ -174,7 +174,7 @@ def test_what_slides_is_computed_once_but_for_the_edges_of_strips():
     y, x = td.vars("y x")
     (_, a), out = table(), td.Func("out")
     out[y, x] = a[y, x] + a[y + 8, x]
-    state = rest_at_root(bind_state(td.Schedule(out).state, {"N": N}))
+    state = unplaced_at_root(bind_state(td.Schedule(out).state, {"N": N}))
     boxes = root_boxes(state)
     lines = N - 8
     assert times_computed(state, "out", (), "y", ["a"], boxes)["a"] == pytest.approx(9 * lines / N)
@@ -183,6 +183,6 @@ def test_what_slides_is_computed_once_but_for_the_edges_of_strips():
 
 
 def test_sizes_that_are_not_known_count_as_many():
-    state = rest_at_root(td.Schedule(periodic()).state)
+    state = unplaced_at_root(td.Schedule(periodic()).state)
     again = times_computed(state, "out", (), "y", ["a"], root_boxes(state))
     assert again["a"] > 1000

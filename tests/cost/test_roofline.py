@@ -6,7 +6,7 @@ import tdsl as td
 from tdsl.cost.loopnests import Nests
 from tdsl.cost.roofline import Work, roofline, work_of
 from tdsl.machine.model import Machine, MemoryLevel
-from tdsl.schedule.properties import rest_at_root
+from tdsl.schedule.properties import unplaced_at_root
 
 i, j, k = td.vars("i j k")
 ROWS, TERMS, COLUMNS, TILE = 8, 96, 16, 32
@@ -15,7 +15,7 @@ ROWS, TERMS, COLUMNS, TILE = 8, 96, 16, 32
 def work(s: td.Schedule) -> Work:
     """All operations of a schedule."""
     total = Work()
-    for spot in Nests.of(rest_at_root(s.state)).roots():
+    for spot in Nests.of(unplaced_at_root(s.state)).roots():
         total += work_of(spot)
     return total
 
@@ -62,6 +62,6 @@ def test_sums_to_which_loops_come_back_are_read_once_each_time() -> None:
     speed = 1e9
     memory = MemoryLevel("memory", None, managed=True, bandwidth=((1, speed),))
     machine = Machine(levels=(MemoryLevel("L1", 1024), memory))
-    (time,) = roofline(Nests.of(rest_at_root(s.state)), machine)
+    (time,) = roofline(Nests.of(unplaced_at_root(s.state)), machine)
     size = 4 * 1024 * TERMS  # of all iterations of j
     assert dict(time.memory)["memory"] * speed == pytest.approx(3 * size + 4 * TERMS)

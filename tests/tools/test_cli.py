@@ -69,7 +69,7 @@ def test_doctor_names_the_chosen_compiler(monkeypatch, tmp_path):
     nvcc.write_text("#!/bin/sh\necho release 13.0\n")
     nvcc.chmod(0o755)
     monkeypatch.setenv("TDSL_CUDA_COMPILER", str(nvcc))
-    assert doctor.CHECKS["nvrtc"]()[1] == f"CUDA text as machine code: {nvcc}, release 13.0"
+    assert doctor.CHECKS["nvrtc"]()[1] == f"CUDA C++ to machine code: {nvcc}, release 13.0"
 
 
 def test_doctor_on_a_cache_that_others_can_write(private_cache, monkeypatch):

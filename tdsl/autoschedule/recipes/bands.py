@@ -29,7 +29,7 @@ from tdsl.lang.regions import Box
 from tdsl.machine.model import Machine
 from tdsl.schedule.bind import bind_state
 from tdsl.schedule.fluent import BaseSchedule, Stage
-from tdsl.schedule.properties import rest_at_root, root_boxes, stride_of
+from tdsl.schedule.properties import root_boxes, stride_of, unplaced_at_root
 from tdsl.schedule.state import Root, State
 from tdsl.target import as_target
 
@@ -54,7 +54,7 @@ def bands(stage: Stage, *, machine: Machine | None = None, **choices: Any) -> Ba
     """
     schedule = stage.schedule
     machine = machine or as_target(schedule.target).machine()
-    state = rest_at_root(bind_state(schedule.state, schedule.sizes))
+    state = unplaced_at_root(bind_state(schedule.state, schedule.sizes))
     open_ = {name for name, plan in schedule.state.plans if not plan.scheduled}
     boxes = root_boxes(state)
     planned = plan_bands(state, stage.func, group_of(state, stage.func, open_), boxes, machine)

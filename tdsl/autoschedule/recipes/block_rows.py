@@ -29,7 +29,7 @@ from tdsl.schedule.bind import bind_state
 from tdsl.schedule.bounds_inference import bounds_of
 from tdsl.schedule.fluent import Stage
 from tdsl.schedule.inlining import inline_funcs
-from tdsl.schedule.properties import cost, extents, has_effects, rest_at_root, root_boxes, volume
+from tdsl.schedule.properties import cost, extents, has_effects, root_boxes, unplaced_at_root, volume
 from tdsl.schedule.state import State, is_ordered
 
 ACCESS = 16  # bytes that a thread can load or store at once
@@ -152,7 +152,7 @@ class _Chain:
 
 def _find(stage: Stage) -> _Chain | None:
     """The chain of a func that has the most funcs in its rows, and of these the one with the most rows."""
-    state = rest_at_root(inline_funcs(bind_state(stage.schedule.state, stage.schedule.sizes)))
+    state = unplaced_at_root(inline_funcs(bind_state(stage.schedule.state, stage.schedule.sizes)))
     boxes = root_boxes(state)
     f = state.program.func(stage.func)
     if f.name not in boxes or not _is_plain(f):

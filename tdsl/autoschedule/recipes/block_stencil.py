@@ -30,7 +30,7 @@ from tdsl.schedule.bind import bind_state
 from tdsl.schedule.fluent import Stage
 from tdsl.schedule.inlining import inline_funcs
 from tdsl.schedule.needed_boxes import boxes_of_group
-from tdsl.schedule.properties import extents, has_effects, rest_at_root, root_boxes, volume
+from tdsl.schedule.properties import extents, has_effects, root_boxes, unplaced_at_root, volume
 from tdsl.schedule.state import REGISTER, SHARED, State, is_ordered
 
 _SHARED = 48 << 10  # bytes of a block, which every GPU has
@@ -76,7 +76,7 @@ def block_stencil(stage: Stage, **choices: Any) -> BlockStencil:
 
 def plan_block_stencil(stage: Stage) -> BlockStencil:
     """The funcs and sources of tiles of a stage; Unsuited where there are none."""
-    state = rest_at_root(inline_funcs(bind_state(stage.schedule.state, stage.schedule.sizes)))
+    state = unplaced_at_root(inline_funcs(bind_state(stage.schedule.state, stage.schedule.sizes)))
     boxes = root_boxes(state)
     f = state.program.func(stage.func)
     if f.name not in boxes or not _is_plain(f) or len(f.variables) < 2:

@@ -37,7 +37,7 @@ from tdsl.schedule.bind import bind_state
 from tdsl.schedule.fluent import BaseSchedule, Stage
 from tdsl.schedule.mapping import mapped_reads
 from tdsl.schedule.padding import padded_reads
-from tdsl.schedule.properties import extents, rest_at_root, root_boxes
+from tdsl.schedule.properties import extents, root_boxes, unplaced_at_root
 from tdsl.schedule.state import State, is_ordered
 from tdsl.target import as_target
 
@@ -101,7 +101,7 @@ def convolve(schedule: BaseSchedule, c: Contraction, machine: Machine, **choices
 def known(schedule: BaseSchedule) -> tuple[State, dict[str, Box]]:
     """The state for the sizes that the schedule knows, and what is needed of every func."""
     state = bind_state(schedule.state, schedule.sizes)
-    return state, root_boxes(rest_at_root(state))
+    return state, root_boxes(unplaced_at_root(state))
 
 
 def _sizes(f: FuncDef, box: Box) -> dict[str, int]:

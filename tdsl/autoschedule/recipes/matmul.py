@@ -35,7 +35,7 @@ from tdsl.machine.model import Machine
 from tdsl.schedule.bind import bind_state
 from tdsl.schedule.fluent import BaseSchedule, Stage
 from tdsl.schedule.naming import Loop, LoopLike, name_of_loop
-from tdsl.schedule.properties import rest_at_root, root_boxes, stride_of
+from tdsl.schedule.properties import root_boxes, stride_of, unplaced_at_root
 from tdsl.target import as_target
 
 # The side of blocks that are turned in registers; larger ones only take longer to compile.
@@ -78,7 +78,7 @@ def _find(schedule: BaseSchedule, func: str, along: str) -> Contraction | str:
     """The contraction that a func is, with the sizes that the schedule knows; or why there is none."""
     state = bind_state(schedule.state, schedule.sizes)
     read = [g.name for g in state.program.funcs if g.name != func]
-    return recognize(state, func, read, root_boxes(rest_at_root(state)), along=along)
+    return recognize(state, func, read, root_boxes(unplaced_at_root(state)), along=along)
 
 
 def tile(schedule: BaseSchedule, c: Contraction, tiles: RegisterTiles, *, threads: bool = True) -> None:

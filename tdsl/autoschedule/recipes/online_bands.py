@@ -68,7 +68,7 @@ def online_bands(stage: Stage, *, machine: Machine | None = None, **choices: Any
     schedule = stage.schedule
     machine = machine or as_target(schedule.target).machine()
     chain = find_online_chain(stage)
-    if not machine.vector_bytes:
+    if not machine.has_vectors:
         raise Unsuited("the target has no vectors", "td.recipes.online_blocks is for GPUs")
     plan = choose(_plan(chain, machine), choices)
     _write(stage, chain, plan, machine)

@@ -283,7 +283,7 @@ def _multiply(
     """Products by tensor cores, and the tiles of what they are made of; `rows` and `tiles` are places."""
     stage, schedule, (term, _, _) = p.stage, p.stage.schedule, p.d.ranges[0]
     mi, nj, i1, j1 = stage.tile((p.left.along, p.right.along), shape_of(p.form)[:2])
-    ko, k1 = stage.split(term, p.form.terms)
+    ko, k1 = stage.split(term, p.form.k)
     others = [v for v in p.d.free if v not in (p.left.along, p.right.along)]
     stage.reorder(*others, ko, mi, nj, i1, j1, k1).tensorize(i1, p.form.name)
     stage.unroll(mi).unroll(nj).unroll(ko)

@@ -323,5 +323,5 @@ def is_for_tensor_cores(f: FuncDef) -> bool:
     except Unsuited:
         return False
     types = {r.dtype for r in f.definitions[0].reads}
-    known = (x for x in MMAS if x.kind != "tf32" and x.total == f.dtypes[0])
+    known = (x for x in MMAS if x.kind != "tf32" and x.acc_type == f.dtypes[0])
     return len(m.rows) == len(m.columns) == 1 and any(types == {x.left, x.right} for x in known)

@@ -10,7 +10,7 @@ from tdsl.lang.expr import Read, Select
 from tdsl.schedule.bind import bind_state
 from tdsl.schedule.fluent import Stage
 from tdsl.schedule.inlining import inline_funcs
-from tdsl.schedule.properties import rest_at_root, root_boxes
+from tdsl.schedule.properties import root_boxes, unplaced_at_root
 from tdsl.schedule.state import SERIAL, VECTORIZED, Level, Split, State
 from tdsl.schedule.tree import ROOT, ScheduleTree, build_tree
 
@@ -46,7 +46,7 @@ def pipeline_loads(stage: Stage, capacity: int) -> None:
     s["c"].pipeline("k_o", 3)
     """
     schedule = stage.schedule
-    state = inline_funcs(rest_at_root(bind_state(schedule.state, schedule.sizes)))
+    state = inline_funcs(unplaced_at_root(bind_state(schedule.state, schedule.sizes)))
     tree = build_tree(state)
     allocations = memories(state, tree, root_boxes(state), stage.func)
     used, half = total_bytes(allocations), (capacity - SYSTEM) // 2

@@ -33,7 +33,7 @@ from tdsl.schedule.bind import bind_state
 from tdsl.schedule.fluent import BaseSchedule, Stage
 from tdsl.schedule.inlining import inline_funcs
 from tdsl.schedule.naming import Loop
-from tdsl.schedule.properties import cost, extents, rest_at_root, root_boxes, volume
+from tdsl.schedule.properties import cost, extents, root_boxes, unplaced_at_root, volume
 from tdsl.schedule.state import State, is_ordered
 from tdsl.target import as_target
 
@@ -106,7 +106,7 @@ def rows(stage: Stage, *, machine: Machine | None = None, **choices: Any) -> Row
     schedule = stage.schedule
     machine = machine or as_target(schedule.target).machine()
     state = bind_state(schedule.state, schedule.sizes)
-    boxes = root_boxes(rest_at_root(state))
+    boxes = root_boxes(unplaced_at_root(state))
     open_ = {name for name, plan in state.plans if not plan.scheduled}
     strips = plan_strips(state, stage.func, group_of(state, stage.func, open_), boxes, machine)
     if strips is None or strips.height:

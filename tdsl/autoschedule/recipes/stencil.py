@@ -29,7 +29,7 @@ from tdsl.machine.model import Machine
 from tdsl.schedule.bind import bind_state
 from tdsl.schedule.fluent import BaseSchedule, Stage
 from tdsl.schedule.naming import Loop
-from tdsl.schedule.properties import extent, extents, max_bytes, rest_at_root, root_boxes
+from tdsl.schedule.properties import extent, extents, max_bytes, root_boxes, unplaced_at_root
 from tdsl.schedule.state import is_ordered
 from tdsl.target import as_target
 
@@ -60,7 +60,7 @@ def strips(stage: Stage, *, machine: Machine | None = None, **choices: Any) -> S
     """
     schedule = stage.schedule
     state = bind_state(schedule.state, schedule.sizes)
-    boxes = root_boxes(rest_at_root(state))
+    boxes = root_boxes(unplaced_at_root(state))
     open_ = {name for name, plan in state.plans if not plan.scheduled}
     machine = machine or as_target(schedule.target).machine()
     plan = plan_strips(state, stage.func, group_of(state, stage.func, open_), boxes, machine)

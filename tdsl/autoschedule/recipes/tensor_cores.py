@@ -265,14 +265,16 @@ def _no_instruction(left: Operand, right: Operand, total: str, chosen: TensorCor
         )
     if chosen.hopper:
         return _no_product_of_groups(left, right, total, chosen.warp[1], types)
-    known = dict.fromkeys(f"{m.left} and {m.right} in {m.total}" for m in MMAS)
+    known = dict.fromkeys(f"{m.left} and {m.right} in {m.acc_type}" for m in MMAS)
     return Unsuited(f"no instruction multiplies {types}", f"td.cast: there are {', '.join(known)}")
 
 
 def _no_product_of_groups(left: Operand, right: Operand, total: str, columns: int, types: str) -> Unsuited:
     """What wgmma does not support: the types, the layout of operands, or the columns of a group."""
     forms = [
-        x for x in wgmma_rows() if x.operand == left.read.dtype == right.read.dtype and x.total.name == total
+        x
+        for x in wgmma_rows()
+        if x.operand == left.read.dtype == right.read.dtype and x.acc_type.name == total
     ]
     if not forms:
         return Unsuited(f"wgmma does not multiply {types}", "leave hopper= out")
@@ -310,7 +312,7 @@ def wgmma_of(
     a, b = _layout(left, right)
     a = "rk" if in_registers else a
     for form in wgmma_rows():
-        same = form.operand == left.read.dtype == right.read.dtype and form.total.name == total
+        same = form.operand == left.read.dtype == right.read.dtype and form.acc_type.name == total
         if same and (form.a, form.b) == (a, b) and columns % form.columns == 0:
             return form if tf32 or form.operand != f32 else None
     return None
@@ -320,7 +322,7 @@ def mma_of(left: Operand, right: Operand, total: str, *, tf32: bool = False) -> 
     """The product of warps for these operands, if there is one."""
     types = left.read.dtype, right.read.dtype, total
     for form in MMAS:
-        if (form.left, form.right, form.total.name) == types and (tf32 or form.kind != "tf32"):
+        if (form.left, form.right, form.acc_type.name) == types and (tf32 or form.kind != "tf32"):
             return form
     return None
 
@@ -328,8 +330,8 @@ def mma_of(left: Operand, right: Operand, total: str, *, tf32: bool = False) -> 
 def shape_of(form: Form) -> tuple[int, int, int]:
     """Rows, columns and terms of a product of tiles."""
     if isinstance(form, Wgmma):
-        return GROUP_ROWS, form.columns, form.terms
-    return ROWS, COLUMNS, form.terms
+        return GROUP_ROWS, form.columns, form.k
+    return ROWS, COLUMNS, form.k
 
 
 def _check_tiles(block: tuple[int, int, int], warp: tuple[int, int], form: Form) -> None:
@@ -379,7 +381,7 @@ def _schedule(
     wi, wj, ii, ji = stage.tile((ii, ji), warp)
     mi, nj, i1, j1 = stage.tile((ii, ji), shape_of(form)[:2])
     ko, ki = stage.split(term, block[2])
-    ki, k1 = stage.split(ki, form.terms)
+    ki, k1 = stage.split(ki, form.k)
     stage.reorder(*batch, io, jo, wi, wj, ko, ki, mi, nj, i1, j1, k1)
     on_grid(stage, batch, io.name, jo.name, group=plan.group, blocks=plan.blocks, cluster=plan.cluster)
     stage.bind(wi, "threadIdx.z").bind(wj, "threadIdx.y")

@@ -2,15 +2,15 @@
 
     total[i, j] += sum of left[i, q, t] * right[q, j, t] over q = 0 .. 15 and the contiguous terms t
 
-A row of `right` stores the terms t contiguously for each of its columns (the VNNI layout).
+For each column, a row of `right` holds its terms t contiguously (the VNNI layout).
 """
 
 from __future__ import annotations
 
 from tdsl.machine.instructions.instruction import RegisterFile
 
-ROWS = 16
-COUNT = 8  # registers
+ROWS = 16  # rows of a tile register
+COUNT = 8  # tile registers
 # The operand of ldtilecfg: palette 1; from byte 16 on the bytes per row of each tile, from byte 48 its rows.
 _SHAPES = bytearray(64)
 _SHAPES[0] = 1
@@ -22,7 +22,7 @@ TILES = RegisterFile(
     count=COUNT,
     load="call void @llvm.x86.tileloadd64(i8 {register}, ptr {pointer}, i64 {stride})",
     store="call void @llvm.x86.tilestored64(i8 {register}, ptr {pointer}, i64 {stride})",
-    state=64,
+    state_bytes=64,
     begin=(
         "call void @llvm.x86.sttilecfg(ptr {state})",
         "call void @llvm.x86.ldtilecfg(ptr @amx.shapes)",

@@ -24,15 +24,15 @@ class RegisterFile:
 
     `load` and `store` are instructions with {register} (0 .. count-1), {pointer} and {stride}, the bytes
     from one row of the tile to the next. A function that uses the file runs `begin` first and `end` last,
-    with {state} for a pointer to `state` bytes of its stack. `declarations` are the global declarations that
-    this code needs.
+    with {state} for a pointer to `state_bytes` bytes of its stack. `declarations` are the global declarations
+    that this code needs.
     """
 
     name: str
     count: int
     load: str
     store: str
-    state: int = 0
+    state_bytes: int = 0
     begin: tuple[str, ...] = ()
     end: tuple[str, ...] = ()
     declarations: tuple[str, ...] = ()
@@ -46,13 +46,13 @@ class Instruction:
     the text of a function `define void @NAME(...)` with, for each operand, a pointer to its first element
     and one i64 stride in elements for each of its axes. `python` does the same on array views. `strides`
     has the strides that the text assumes: for an operand, its stride along each axis, None for any stride.
-    With `registers` the operands are in registers of that file, and `llvm` is one instruction on registers.
+    With `registers` the operands are in that register file, and `llvm` is one instruction on its registers.
 
     `cuda` is the text of a device function that `threads` threads call collectively, for GPUs of `arch` and
     later, or of `arch` alone if it ends in "a". It takes a pointer for each operand: to the thread's
-    registers if the operand is a fragment, with the layout in `fragments`; otherwise into memory, to the
-    element that `points` gives for the thread. For an operand in `descriptors` it takes the descriptor of a
-    matrix in swizzled shared memory instead of a pointer. An `asynchronous` instruction runs concurrently
+    registers if the operand is a fragment, with the layout in `fragments`; otherwise into memory: `points`
+    has the element each lane points to. For an operand in `descriptors` it takes the descriptor of a matrix
+    in swizzled shared memory instead of a pointer. An `asynchronous` instruction runs concurrently
     with its threads, which must wait for it before they access its operands.
     """
 
@@ -110,7 +110,7 @@ def instruction(
     `meaning` is a func over tensors of constant shape: `acc[i, j] += a[i, k] * b[k, j]`, or a pure
     definition. `llvm` is a function that takes, for each operand (the output first), a pointer and the
     stride in elements along each axis. `strides={"b": (None, 1)}` are strides that the text relies on:
-    tensorize refuses tiles with other strides. With `registers` the operands are tiles in registers of that
+    tensorize refuses tiles with other strides. With `registers` the operands are tiles in that register
     file, their rows contiguous in memory, and accumulators stay in registers throughout the reduction loops;
     `llvm` is then one call of an intrinsic, with {a}, {b}, ... for the registers of operands by name.
 
@@ -118,7 +118,7 @@ def instruction(
     pointer for each operand, which `threads` threads call collectively. `fragments` has the operands that are
     distributed over registers of these threads: a function from the index of an element to its lane and its
     register, on NumPy arrays. For an operand in memory, `points` is a function from the lane to the index of
-    the element that the thread's pointer refers to; by default the first element.
+    the element each lane points to; by default the first element.
 
         fragments={"acc": lambda i, j: (i % 8 * 4 + j // 2, i // 8 * 2 + j % 2)}
         points={"tile": lambda lane: (lane % 16, lane // 16 * 8)}
@@ -195,8 +195,8 @@ def _layouts(instr: Instruction, rules: Mapping[str, Callable[..., Any]]) -> tup
         layout = layout_of(shapes[operand], instr.threads, rule)
         if layout is None:
             raise DefinitionError(
-                f"the layout of {operand!r} of instruction {instr.name!r} gives no place of its own to each "
-                f"of {prod(shapes[operand])} elements in {instr.threads} threads, by digits of the index",
+                f"the layout of {operand!r} of instruction {instr.name!r} does not map "
+                f"{prod(shapes[operand])} elements one-to-one to registers of {instr.threads} threads",
                 loc=instr.loc,
                 label="this declaration",
                 hint="return (lane, register), made of floor divisions and remainders of the index",

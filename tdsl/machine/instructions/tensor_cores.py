@@ -24,8 +24,8 @@ from tdsl.machine.instructions.instruction import INSTRUCTIONS, Instruction, ins
 from tdsl.machine.instructions.warpgroups import C_TYPES, PTX_TYPES, Wgmma, declare_wgmma
 from tdsl.machine.instructions.warpgroups import rows as wgmma_rows
 
-ROWS, COLUMNS = 16, 8  # of the accumulators
-_BYTES = 32  # of a row of `a` and of a column of `b`
+ROWS, COLUMNS = 16, 8  # the shape of the accumulator tile
+_BYTES = 32  # bytes of a row of `a` and of a column of `b`
 
 
 @frozen
@@ -34,11 +34,11 @@ class Mma:
 
     left: DType
     right: DType
-    total: DType
+    acc_type: DType
     kind: str = ""
 
     @property
-    def terms(self) -> int:
+    def k(self) -> int:
         """The extent of k: the number of products added to each accumulator."""
         return _BYTES // self.left.bytes
 
@@ -50,7 +50,7 @@ class Mma:
     @property
     def name(self) -> str:
         """The name of the instruction."""
-        return f"mma_m16n8k{self.terms}_{self.kind or self.left.name}_{self.kind or self.right.name}"
+        return f"mma_m16n8k{self.k}_{self.kind or self.left.name}_{self.kind or self.right.name}"
 
 
 MMAS = (
@@ -78,9 +78,9 @@ class Load:
     @property
     def shape(self) -> tuple[int, int]:
         """The shape of the tile in memory: k is the last axis, or the first if the load transposes."""
-        terms = _BYTES // self.dtype.bytes
+        k = _BYTES // self.dtype.bytes
         other = ROWS if self.matrices == 4 else COLUMNS
-        return (terms, other) if self.transposed else (other, terms)
+        return (k, other) if self.transposed else (other, k)
 
 
 LOADS = (
@@ -113,7 +113,7 @@ def name_hint(name: str) -> str:
 
 
 def is_built_in(name: str) -> bool:
-    """True for an instruction of the tables of tensor cores; False for one that a user declares."""
+    """True for a built-in Tensor Core instruction; False for one that a user declares."""
     return name in _rows()
 
 
@@ -133,11 +133,11 @@ def declare(row: Mma | Load | Wgmma) -> Instruction:
 
 def _product(row: Mma) -> Instruction:
     i, j, k = vars("i j k")
-    a, b = Tensor("a", (ROWS, row.terms), row.left), Tensor("b", (row.terms, COLUMNS), row.right)
+    a, b = Tensor("a", (ROWS, row.k), row.left), Tensor("b", (row.k, COLUMNS), row.right)
     acc = Func("acc")
     left, right = a[i, k], b[k, j]
-    if row.left != row.total:
-        left, right = cast(left, row.total), cast(right, row.total)
+    if row.left != row.acc_type:
+        left, right = cast(left, row.acc_type), cast(right, row.acc_type)
     acc[i, j] += left * right
     rules = {
         "acc": lambda i, j: (i % 8 * 4 + j // 2, i // 8 * 2 + j % 2),
@@ -148,6 +148,7 @@ def _product(row: Mma) -> Instruction:
 
 
 def _layout_of_a(t: DType) -> Callable[[Any, Any], tuple[Any, Any]]:
+    """The layout of `a`: a function from (i, k) to (lane, register)."""
     per_register, half = 4 // t.bytes, 16 // t.bytes
     return lambda i, k: (
         i % 8 * 4 + k % half // per_register,
@@ -156,7 +157,7 @@ def _layout_of_a(t: DType) -> Callable[[Any, Any], tuple[Any, Any]]:
 
 
 def _layout_of_b(t: DType) -> Callable[[Any, Any], tuple[Any, Any]]:
-    """The layout of `b` for one tile of 8 columns, or for two adjacent tiles."""
+    """The layout of `b`, of one or two adjacent tiles of 8 columns: from (k, j) to (lane, register)."""
     per_register, half = 4 // t.bytes, 16 // t.bytes
     return lambda k, j: (
         j % 8 * 4 + k % half // per_register,
@@ -166,10 +167,10 @@ def _layout_of_b(t: DType) -> Callable[[Any, Any], tuple[Any, Any]]:
 
 def _product_text(row: Mma) -> str:
     left, right = PTX_TYPES[row.left], PTX_TYPES[row.right]
-    total = "f32" if row.total == f32 else "s32"
-    constraint = "f" if row.total == f32 else "r"
+    acc_type = "f32" if row.acc_type == f32 else "s32"
+    constraint = "f" if row.acc_type == f32 else "r"
     inputs = [f"x[{n}]" for n in range(4)] + [f"y[{n}]" for n in range(2)]
-    acc, a, b = (C_TYPES[t] for t in (row.total, row.left, row.right))
+    acc, a, b = (C_TYPES[t] for t in (row.acc_type, row.left, row.right))
     lines = []
     if row.kind == "tf32":
         lines.append("  unsigned z[6];")
@@ -184,7 +185,7 @@ def _product_text(row: Mma) -> str:
             f"__device__ __forceinline__ void {row.name}({acc} *acc, const {a} *a, const {b} *b) {{",
             "  const unsigned *x = (const unsigned *)a, *y = (const unsigned *)b;",
             *lines,
-            f'  asm volatile("mma.sync.aligned.m16n8k{row.terms}.row.col.{total}.{left}.{right}.{total} "',
+            f'  asm volatile("mma.sync.aligned.m16n8k{row.k}.row.col.{acc_type}.{left}.{right}.{acc_type} "',
             '    "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"',
             f"    : {sums} : {input_constraints});",
             "}",

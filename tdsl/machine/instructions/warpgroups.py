@@ -39,13 +39,13 @@ class Wgmma:
     """
 
     operand: DType
-    total: DType
+    acc_type: DType
     columns: int
     a: str
     b: str
 
     @property
-    def terms(self) -> int:
+    def k(self) -> int:
         """The extent of k: the number of products added to each accumulator."""
         return _BYTES // self.operand.bytes
 
@@ -53,7 +53,7 @@ class Wgmma:
     def name(self) -> str:
         """The name of the instruction."""
         kind = PTX_TYPES[self.operand]
-        return f"wgmma_m64n{self.columns}k{self.terms}_{kind}_{self.a}_{self.b}"
+        return f"wgmma_m64n{self.columns}k{self.k}_{kind}_{self.a}_{self.b}"
 
 
 def rows() -> Iterator[Wgmma]:
@@ -62,19 +62,19 @@ def rows() -> Iterator[Wgmma]:
         for t in (f16, bf16):
             for a in ("mk", "km", "rk"):
                 yield from (Wgmma(t, f32, n, a, b) for b in ("nk", "kn"))
-        for t, total in ((f32, f32), (f8e4m3, f32), (f8e5m2, f32), (i8, i32), (u8, i32)):
-            yield from (Wgmma(t, total, n, a, "nk") for a in ("mk", "rk"))
+        for t, acc_type in ((f32, f32), (f8e4m3, f32), (f8e5m2, f32), (i8, i32), (u8, i32)):
+            yield from (Wgmma(t, acc_type, n, a, "nk") for a in ("mk", "rk"))
 
 
 def declare_wgmma(row: Wgmma) -> Instruction:
     """The `Instruction` of a row of the table."""
     i, j, k = vars("i j k")
     n, per_register, half = row.columns, 4 // row.operand.bytes, 16 // row.operand.bytes
-    a, b = Tensor("a", (ROWS, row.terms), row.operand), Tensor("b", (row.terms, n), row.operand)
+    a, b = Tensor("a", (ROWS, row.k), row.operand), Tensor("b", (row.k, n), row.operand)
     acc = Func("acc")
     left, right = a[i, k], b[k, j]
-    if row.operand != row.total:
-        left, right = cast(left, row.total), cast(right, row.total)
+    if row.operand != row.acc_type:
+        left, right = cast(left, row.acc_type), cast(right, row.acc_type)
     acc[i, j] += left * right
     fragments = {
         "acc": lambda i, j: (
@@ -100,9 +100,9 @@ def declare_wgmma(row: Wgmma) -> Instruction:
 
 def _text(row: Wgmma) -> str:
     sums = row.columns // 2
-    kind, total = PTX_TYPES[row.operand], "f32" if row.total == f32 else "s32"
+    kind, acc_type = PTX_TYPES[row.operand], "f32" if row.acc_type == f32 else "s32"
     results = ", ".join(f"%{n}" for n in range(sums))
-    constraint = "f" if row.total == f32 else "r"
+    constraint = "f" if row.acc_type == f32 else "r"
     outputs = ", ".join(f'"+{constraint}"(acc[{n}])' for n in range(sums))
     at = sums
     if row.a == "rk":
@@ -118,20 +118,20 @@ def _text(row: Wgmma) -> str:
         at += 1
     b, one = f"%{at}", f"%{at + 1}"
     input_constraints += ['"l"(b)', '"r"(1)']
-    scales = "1, 1" if row.total == f32 else ""
+    scales = "1, 1" if row.acc_type == f32 else ""
     if row.operand in (f16, bf16):
         transposes = [str(int(row.a == "km"))] * (row.a != "rk") + [str(int(row.b == "kn"))]
         scales = ", ".join([scales, *transposes])
     options = f", p, {scales}" if scales else ", p"
-    shape = f"m64n{row.columns}k{row.terms}"
-    head = f"void {row.name}({C_TYPES[row.total]} *acc, {left}, unsigned long long b) {{"
+    shape = f"m64n{row.columns}k{row.k}"
+    head = f"void {row.name}({C_TYPES[row.acc_type]} *acc, {left}, unsigned long long b) {{"
     return "\n".join(
         [
             "",
             f"__device__ __forceinline__ {head}",
             *(["  const unsigned *x = (const unsigned *)a;"] if row.a == "rk" else []),
             '  asm volatile("{.reg .pred p; setp.ne.b32 p, ' + one + ', 0; "',
-            f'    "wgmma.mma_async.sync.aligned.{shape}.{total}.{kind}.{kind} "',
+            f'    "wgmma.mma_async.sync.aligned.{shape}.{acc_type}.{kind}.{kind} "',
             f'    "{{{results}}}, {a}, {b}{options};}}"',
             f"    : {outputs} : {', '.join(input_constraints)});",
             "}",

@@ -7,7 +7,7 @@ import pytest
 
 import tdsl as td
 from tdsl.codegen.cpu.executable import text_of
-from tdsl.machine.cpu import processor
+from tdsl.machine.cpu import cpu_for
 from tdsl.pipeline import make_kernel
 
 i, j = td.vars("i j")
@@ -132,7 +132,7 @@ def test_shuffles_are_of_powers_of_two_within_registers(level, register, dtype, 
         sides = (count, lanes) if copy is paired else (lanes, count)
         compiled = copy(dtype, *sides, target=f"cpu:{level}")
         variant = compiled.variant(compiled.specialisation(dict.fromkeys(compiled.signature.sizes, 80)))
-        text = text_of(make_kernel(variant), processor(variant.target.level))
+        text = text_of(make_kernel(variant), cpu_for(variant.target.level))
         shuffles = re.findall(r"shufflevector <(\d+) x .*<(\d+) x i32> <", text)
         assert shuffles
         for operand, result in shuffles:

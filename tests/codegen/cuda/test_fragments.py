@@ -33,9 +33,9 @@ FORMS = {form.name: form for form in tensor_cores.MMAS}
 @pytest.mark.parametrize("name", FORMS)
 def test_each_form_of_mma(name):
     form = FORMS[name]
-    s = by_warps(*product(form.left, form.right, form.total), name)
+    s = by_warps(*product(form.left, form.right, form.acc_type), name)
     x, y = operands(128, 32, 64, form.left.numpy, form.right.numpy)
-    want = x.astype(form.total.numpy) @ y.astype(form.total.numpy)
+    want = x.astype(form.acc_type.numpy) @ y.astype(form.acc_type.numpy)
     arch = INSTRUCTIONS[name].arch or "80"
     got = td.emulate(td.compile(s, target=f"cuda:sm_{arch}"))(x, y)
     np.testing.assert_array_equal(got, want, strict=True)
@@ -137,7 +137,7 @@ def test_tiles_that_do_not_divide_a_fragment_are_refused():
 def test_a_layout_that_is_no_sum_of_digits_is_refused():
     f, t = td.Func("f"), td.Tensor("t", (8, 8), td.f16)
     f[i, j] = t[i, j]
-    with pytest.raises(td.DefinitionError, match="no place of its own"):
+    with pytest.raises(td.DefinitionError, match="one-to-one to registers"):
         td.instruction("bad", f, cuda="x", fragments={"f": lambda i, j: (i, j * 0)})
     with pytest.raises(td.DefinitionError, match="no operand"):
         td.instruction("bad", f, cuda="x", fragments={"g": lambda i, j: (i, j)})

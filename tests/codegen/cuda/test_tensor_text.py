@@ -32,10 +32,10 @@ LOADS = {
 def test_text_of_each_type(kind):
     name = next(x for x in FORMS if x.endswith(f"_{kind}_{kind}"))
     form = FORMS[name]
-    s = by_warps(*product(form.left, form.right, form.total), name, LOADS[kind])
+    s = by_warps(*product(form.left, form.right, form.acc_type), name, LOADS[kind])
     x, y = operands(64, 64, 64, form.left.numpy, form.right.numpy)
     got = text_of(td.compile(s, target="cuda:sm_80"))(x, y)
-    want = x.astype(form.total.numpy) @ y.astype(form.total.numpy)
+    want = x.astype(form.acc_type.numpy) @ y.astype(form.acc_type.numpy)
     np.testing.assert_array_equal(got, want, strict=True)
 
 
@@ -52,13 +52,13 @@ def test_text_of_operands_the_other_way_in_memory(turned):
 @pytest.mark.parametrize("kind", [k for k in LOADS if k != "u8"])
 def test_machine_code_has_each_product_once(kind, tmp_path):
     form = FORMS[next(x for x in FORMS if x.endswith(f"_{kind}_{kind}"))]
-    s = by_warps(*product(form.left, form.right, form.total), form.name, LOADS[kind])
+    s = by_warps(*product(form.left, form.right, form.acc_type), form.name, LOADS[kind])
     kernel = programs.kernel_of(s, M=64, K=32, N=32)
     m = module.build(launches_of(kernel), f"sm_{form.arch}")
     (record,) = m.kernels
     assert (record.block, record.spills, record.stack) == ((32, 2, 2), 0, 0)
     text = sass(m, tmp_path)
-    tiles, steps = 2 * 2, 32 // form.terms  # of a warp, of a block's terms
+    tiles, steps = 2 * 2, 32 // form.k  # of a warp, of a block's terms
     assert count(text, r"\b[HIQ]MMA\b") == tiles * steps
     assert count(text, r"\bLDSM\b") == 2 * steps + (1 * steps if kind == "f16" else 0)
 
