@@ -1,9 +1,9 @@
 """The compilation pipeline from the state of a schedule to the loop IR that a backend compiles.
 
 bind      replaces named sizes by the numbers of a variant       schedule/bind.py
-separate  stores outputs that are computed beyond their array    codegen/lowering/outputs.py
-          in separate buffers
-complete  adds the default schedule; substitutes inlined funcs   autoschedule/by_recipes.py
+separate  computes outputs needed beyond their array in a        codegen/lowering/outputs.py
+          temporary, then copies
+complete  adds the default schedule; substitutes inlined funcs   tilegraph/default.py
           into their readers
 lower     generates loop IR                                      codegen/lowering/lower.py
 passes    optimises the loop IR                                  codegen/passes/
@@ -46,28 +46,28 @@ def make_kernel(variant: Variant, vectors: bool = True) -> Kernel:
     """The loop IR that a backend compiles; with `vectors=False` CPU loops are serial or parallel only."""
     with timed("lower"):
         kernel = lower_variant(variant)
-    kernel = apply_passes(kernel if vectors else _without_vectors(kernel), variant.target, vectors)
+    kernel = apply_passes(kernel if vectors else _serial_loops(kernel), variant.target, vectors)
     clear_facts()
     return kernel
 
 
-def _without_vectors(kernel: Kernel) -> Kernel:
-    def without_vectors(s: Stmt) -> Stmt:
+def _serial_loops(kernel: Kernel) -> Kernel:
+    def serial(s: Stmt) -> Stmt:
         if isinstance(s, For) and s.kind != PARALLEL:
             s = replace(s, kind=SERIAL)
-        return map_parts(s, without_vectors)
+        return map_parts(s, serial)
 
-    return replace(kernel, body=without_vectors(kernel.body))
+    return replace(kernel, body=serial(kernel.body))
 
 
 def fallbacks(variant: Variant) -> list[Fallback]:
-    """Fallbacks if LLVM exceeds its time limit: a default schedule for a lower level, then scalar code."""
+    """If LLVM exceeds its time limit: the default schedule for a lower ISA level, then scalar code."""
     from tdsl.codegen.cpu.cached_kernel import Fallback
-    from tdsl.machine.cpu import cpu_for, lower_level
+    from tdsl.machine.cpu import cpu_for, next_lower_isa
 
     cpu = cpu_for(variant.target.level)
     candidates = [Fallback(lambda: make_kernel(variant, vectors=False), cpu, "without vectors")]
-    level = lower_level(cpu)
+    level = next_lower_isa(cpu)
     if level and not any(plan.scheduled for _, plan in variant.state.plans):
         target = Target("cpu", level)
         lower = replace(variant, target=target, machine=target.machine())
@@ -81,7 +81,7 @@ def fallbacks(variant: Variant) -> list[Fallback]:
 def apply_passes(kernel: Kernel, target: Target, vectors: bool = True) -> Kernel:
     """Runs the passes of a target's backend on a kernel from `lower_variant`.
 
-    TargetError for loops bound to axes of a GPU if the target is no GPU, and for parallel loops if it is one.
+    TargetError for loops bound to axes of a GPU on other targets, and for parallel loops on a GPU.
     """
     _check_loop_kinds(kernel, target)
     passes = _passes_of(target) if vectors else SCALAR_PASSES
@@ -120,7 +120,7 @@ def _check_loop_kinds(kernel: Kernel, target: Target) -> None:
 
 
 def build_executable(kernel: Kernel, target: Target) -> Executable:
-    """Generates code for a kernel to which all passes of the target have been applied."""
+    """The executable for cpu, numba or python of a kernel after its passes."""
     with timed("backend"):
         match target.name:
             case "cpu":

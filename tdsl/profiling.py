@@ -68,8 +68,8 @@ class Profile:
 
     Each func at the root is compiled as a separate kernel, with the funcs computed in its loops, and the
     kernels run one after the other on the arguments of the call, with preallocated intermediate arrays.
-    `seconds` of a stage is the median over `repeat` such rounds, after one warm-up round. Bytes are those of
-    the boxes that the stage reads and writes outside of itself, each element counted once. `total` is the
+    `seconds` of a stage is the median over `repeat` such rounds, after one warm-up round. `read` and
+    `written` count each element of an array outside the stage once. `total` is the
     median time in seconds of the complete program in one kernel, with outputs preallocated; it differs from
     the sum of the stages by the allocation of intermediate arrays, and by LLVM's optimisations across stages.
 
@@ -120,7 +120,7 @@ def profile(
     repeat: int,
     counters: bool = False,
 ) -> Profile:
-    """Profiles a variant on arguments by name; `whole` is its executable. See `Profile`."""
+    """Profiles a variant on arguments by name; `executable` is compiled from it. See `Profile`."""
     if not _is_count(repeat):
         raise TypeMismatch(
             f"repeat must be a positive integer, not {repeat!r}",
@@ -190,8 +190,8 @@ def arguments_of(
             array = new_output(output_shape(signature, output, sizes), output.dtype.numpy)
         values[output.name] = array
     layouts = tuple(layout_of(values[a.name], True) for a in signature.arrays)
-    placed = are_aligned(values[a.name] for a in signature.outputs)
-    return values, Specialisation(tuple((n, sizes[n]) for n in signature.sizes), layouts, placed)
+    aligned = are_aligned(values[a.name] for a in signature.outputs)
+    return values, Specialisation(tuple((n, sizes[n]) for n in signature.sizes), layouts, aligned)
 
 
 def sizes_of(signature: Signature, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, int]:

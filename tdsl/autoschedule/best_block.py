@@ -5,8 +5,8 @@
                                         f         = argmax of x[f_block, j] over j
 
 A reduction of values alone runs at memory bandwidth; a reduction of (value, index) pairs is several times
-slower, since vectors of values and of indices differ in width, and each step waits for the comparison of the
-last. The first block that contains the best value contains its first index, so ties and NaN give the same.
+slower: vectors of values and of indices differ in width, and each step waits for the previous comparison. The
+first block that contains the best value contains its first index, so ties and NaN give the same index.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ from tdsl.schedule.properties import extents, root_boxes, unplaced_at_root
 from tdsl.schedule.state import State, fresh_plan
 
 KINDS = {"argmax": "max", "argmin": "min"}
-LEAST = 64  # least terms of a block: a few vectors
-FEWEST = 4  # least number of blocks
-TERMS = 512  # least number of terms for which blocks pay
+MIN_BLOCK_TERMS = 64  # terms of a block: a few vectors
+MIN_BLOCKS = 4  # blocks of a split variable
+MIN_TERMS = 512  # terms; shorter reductions are left as they are
 
 
-def in_best_block(state: State, machine: Machine, hosts: Collection[str] = ()) -> State:
+def block_arg_reductions(state: State, machine: Machine, hosts: Collection[str] = ()) -> State:
     """The state with argmax and argmin of many contiguous terms computed by blocks.
 
     Funcs with directives, and `hosts`, at whose loops other funcs are placed, are unchanged.
     """
     plans = [(name, plan) for name, plan in state.plans if name not in hosts]
     open_ = [name for name, plan in plans if not plan.scheduled and plan.place is None]
-    candidates = [name for name in open_ if _is_place(state, state.program.func(name))]
+    candidates = [name for name in open_ if _is_plain_arg_reduction(state, state.program.func(name))]
     if not candidates:
         return state
     boxes = root_boxes(unplaced_at_root(state))
@@ -56,7 +56,7 @@ def in_best_block(state: State, machine: Machine, hosts: Collection[str] = ()) -
     return state
 
 
-def _is_place(state: State, f: FuncDef) -> bool:
+def _is_plain_arg_reduction(state: State, f: FuncDef) -> bool:
     """True for an argmax or argmin over all elements of ranges of inputs, without predicate or mask."""
     d = f.definitions[0]
     return (
@@ -75,13 +75,13 @@ def _is_place(state: State, f: FuncDef) -> bool:
 def _in_blocks(state: State, f: FuncDef, sizes: Mapping[str, int | None]) -> State:
     d = f.definitions[0]
     terms = [(name, sizes[name] or 0) for name, _, _ in d.ranges]
-    if prod(n for _, n in terms) < TERMS or not _is_in_order(d.values[1], dict(terms)):
+    if prod(n for _, n in terms) < MIN_TERMS or not _is_in_order(d.values[1], dict(terms)):
         return state
     inner = len(terms)
-    while inner and prod(n for _, n in terms[inner:]) < LEAST:
+    while inner and prod(n for _, n in terms[inner:]) < MIN_BLOCK_TERMS:
         inner -= 1
     outer = terms[:inner]
-    if prod(n for _, n in outer) < prod(n for _, n in terms[inner:]) // LEAST:
+    if prod(n for _, n in outer) < prod(n for _, n in terms[inner:]) // MIN_BLOCK_TERMS:
         inner, outer = len(terms) - 1, terms[:-1]
         (last, extent) = terms[-1]
         size = _block_size(extent)
@@ -101,21 +101,21 @@ def _in_blocks(state: State, f: FuncDef, sizes: Mapping[str, int | None]) -> Sta
     count = prod(n for _, n in outer)
     number = Binary("max", Binary("min", number, const(count - 1)), ZERO)
     at = dict(zip((name for name, _ in outer), _digits(number, [n for _, n in outer]), strict=True))
-    place = replace(d, ranges=_ranges(ranges), values=tuple(substitute(v, at) for v in values))
-    f = replace(f, definitions=(place,))
+    within = replace(d, ranges=_ranges(ranges), values=tuple(substitute(v, at) for v in values))
+    f = replace(f, definitions=(within,))
     return replace_func(state, f).with_plan(f.name, fresh_plan(f))
 
 
 def _block_size(extent: int) -> int:
-    """A divisor of an extent near its square root, a multiple of vectors if possible; 0 if there is none."""
-    divisors = [n for n in range(LEAST, max(isqrt(extent), 4 * LEAST) + 1) if extent % n == 0]
-    divisors = [n for n in divisors if extent >= FEWEST * n]
-    return max(divisors, key=lambda n: (min(n & -n, LEAST), -abs(n - isqrt(extent))), default=0)
+    """A divisor of `extent` near its square root, a multiple of vectors if possible; 0 without a divisor."""
+    largest = min(max(isqrt(extent), 4 * MIN_BLOCK_TERMS), extent // MIN_BLOCKS)
+    divisors = [n for n in range(MIN_BLOCK_TERMS, largest + 1) if extent % n == 0]
+    return max(divisors, key=lambda n: (min(n & -n, MIN_BLOCK_TERMS), -abs(n - isqrt(extent))), default=0)
 
 
-def _is_in_order(place: Expr, sizes: Mapping[str, int]) -> bool:
-    """True if the index that an argmax returns increases from each term to the next."""
-    s = as_sum(place)
+def _is_in_order(index: Expr, sizes: Mapping[str, int]) -> bool:
+    """True if the index that an argmax returns increases with the order of the terms."""
+    s = as_sum(index)
     if set(s.terms) != {Var(name) for name in sizes}:
         return False
     steps = [s.terms[Var(name)] for name in sizes]

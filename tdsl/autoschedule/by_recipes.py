@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from itertools import chain
 
-from tdsl.autoschedule.best_block import in_best_block
+from tdsl.autoschedule.best_block import block_arg_reductions
 from tdsl.autoschedule.explain import BY_HAND, GENERAL, INLINE, ROOT, Decision, recipe_decision
 from tdsl.autoschedule.patterns.bands import plan_bands
 from tdsl.autoschedule.patterns.contraction import Contraction, find_window, plan_tiles, recognize
@@ -79,7 +79,7 @@ def complete_by_recipes(state: State, machine: Machine) -> tuple[State, tuple[De
     if not machine.block_threads:
         state, online = _long_rows(state, machine)
     if machine.has_vectors and not machine.block_threads:
-        state = in_best_block(state, machine, _hosts(state))
+        state = block_arg_reductions(state, machine, _hosts(state))
         order = _with_new(order, state)
     decisions += online
     decided = {name for d in online for name in (d.func, *d.inside)}

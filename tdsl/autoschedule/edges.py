@@ -1,8 +1,8 @@
-"""Each edge of a schedule in words: where its producer is stored, and what that saves and costs, or why.
+"""The text of each edge of a schedule: the memory level of its producer, what that saves and costs, or why.
 
-An input, and a func that is there as a whole, has a line for each nest at the root that reads it, with the
-bytes that this nest reads; a func in a nearer level has one for all of its readers. Such a func saves what
-it would move as a whole, a copy loads of what it copies.
+An input, or a func materialised in full, has a line for each nest at the root that reads it, with the bytes
+that this nest reads. A func kept in a cache, shared memory or registers has one line for all readers. Such a
+func saves its memory traffic; a copy saves reloads of its source.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from tdsl.schedule.properties import extents, root_boxes, unplaced_at_root, volu
 from tdsl.schedule.state import FRAGMENT, GROUP, THREADS, State, initial_state, roots_of
 from tdsl.schedule.tree import ROOT
 
-REGISTER_BYTES = 4  # of each of the registers that a thread of a GPU has
-WARP = 32  # threads
-ONCE = 1.005  # times that are said to be one
+REGISTER_BYTES = 4  # bytes of a GPU register
+WARP = 32  # threads of a warp
+ONCE = 1.005  # recomputation factors up to this are not reported
 
 
 def explained(
@@ -41,10 +41,9 @@ def explained(
     notes: Sequence[str] = (),
     reasons: Mapping[str, str] | None = None,
 ) -> str:
-    """Each edge with where it lives and why, then what a search has to say, bytes by level, and the time.
+    """Each edge and its memory level, the search's notes, bytes per level, predicted time.
 
-    `given` is the state that was completed by these `decisions`; `reasons` say of funcs why a search left
-    them as a whole.
+    `decisions` completed the state `given`; `reasons` say why the search materialised a func.
     """
     program = p.state.program
     lines = [*_inlined(p, given, decisions), *_computed_once(p)]
@@ -82,7 +81,7 @@ def _computed_once(p: Prediction) -> Iterator[str]:
 
 
 def _inlined(p: Prediction, given: State, decisions: Sequence[Decision]) -> Iterator[str]:
-    """The funcs that are not stored: computed where they are read, or part of one pass."""
+    """The lines of funcs without storage: inlined into their readers, or merged into another func."""
     computed = {f.name for s in (p.state, p.once) if s is not None for f in s.program.funcs}
     fresh = initial_state(given.program)
     inlined = choose_inline(fresh, products_read_values=p.machine.block_threads > 0)[1]
@@ -92,47 +91,47 @@ def _inlined(p: Prediction, given: State, decisions: Sequence[Decision]) -> Iter
         if f.name in computed or f.name not in whole:
             continue
         readers = ", ".join(dict.fromkeys(c.name for c, _ in given.consumers(f.name)))
-        again = _paid(_times_inlined(p, given, f))
-        yield f"{f.name} -> {readers}: inline, {why.get(f.name, 'as the schedule says')}{again}"
+        recomputed = _recompute_text(_times_inlined(p, given, f))
+        yield f"{f.name} -> {readers}: inline, {why.get(f.name, 'as the schedule says')}{recomputed}"
 
 
 def _times_inlined(p: Prediction, given: State, f: FuncDef) -> float:
-    """How often each point of a func is computed by those that read it."""
+    """Recomputation factor of an inlined func: evaluations by its readers per point."""
     whole = root_boxes(unplaced_at_root(initial_state(given.program)))
     points = 0.0
     for c, n in given.consumers(f.name):
         if c.name not in whole:
             continue
-        again = p.again.get(c.name)
-        again = _times_inlined(p, given, c) if again is None else again
+        factor = p.again.get(c.name)
+        factor = _times_inlined(p, given, c) if factor is None else factor
         d = c.definitions[n]
         sizes = extents(c, d, whole[c.name])
         for index in {r.index for r in reads_in(d.values) if r.name == f.name}:
             used = {v for e in index for v in variables(e)}
-            points += again * prod(sizes[v] or 1 for v in c.definitions[n].variables if v in used)
+            points += factor * prod(sizes[v] or 1 for v in c.definitions[n].variables if v in used)
     return points / max(volume(whole[f.name]) or 1, 1)
 
 
 def _edges(p: Prediction, name: str, reason: str) -> Iterator[str]:
-    """The lines of what reads an input or func."""
+    """The lines of the edges from an input or func to its readers."""
     level, whole = p.home(name), in_bytes(p.whole(name))
     if level is not p.machine.levels[-1]:
-        yield f"{name} -> {', '.join(p.readers(name))}: {_kept_nearer(p, name, level)}"
+        yield f"{name} -> {', '.join(p.readers(name))}: {_on_chip_text(p, name, level)}"
         return
     program, moved = p.state.program, p.moved(level.name).get(name, Moved())
     for root, readers, size in _reads(p, name):
         edge, read = f"{name} -> {', '.join(readers)}", in_bytes(size)
         if not program.has_func(name) or name in program.outputs:
             result = ", a result" if name in program.outputs else ""
-            yield f"{edge}: from {level.name}, {read}, of {whole}{result}{_again(p, name)}"
+            yield f"{edge}: from {level.name}, {read}, of {whole}{result}{_recompute_suffix(p, name)}"
         else:
             flow = f"{in_bytes(moved.written)} written, {read} read"
-            why = "; ".join(x for x in (_why_far(p, name, root, size), reason) if x)
-            yield f"{edge}: through {level.name}, {flow}{_again(p, name)}: {why}"
+            why = "; ".join(x for x in (_why_in_memory(p, name, root, size), reason) if x)
+            yield f"{edge}: through {level.name}, {flow}{_recompute_suffix(p, name)}: {why}"
 
 
 def _reads(p: Prediction, name: str) -> Iterator[tuple[str, list[str], float]]:
-    """The funcs at the root in whose loops something is read, who reads it there, and its bytes."""
+    """(func at the root, readers in its loops, bytes read there) of an input or func; on a GPU by reader."""
     nests = p.nests
     roots = nests.roots()
     by_root: dict[str, list[str]] = {}
@@ -152,39 +151,39 @@ def _reads(p: Prediction, name: str) -> Iterator[tuple[str, list[str], float]]:
         yield root, readers, size
 
 
-def _why_far(p: Prediction, name: str, root: str, size: float) -> str:
-    """Why a func is in the last level before one at the root reads it."""
-    makers = [s.func.name for s in p.nests.roots() if name in s.computed(0)]
-    maker = makers[0] if makers else name
+def _why_in_memory(p: Prediction, name: str, root: str, size: float) -> str:
+    """Why a func goes through memory to the nest of `root` that reads it."""
+    owners = [s.func.name for s in p.nests.roots() if name in s.computed(0)]
+    owner = owners[0] if owners else name
     if p.machine.block_threads:
-        if maker != root:
-            return f"the kernel of {maker} makes all of it before that of {root} begins"
-        return f"{root} makes and reads it there"
+        if owner != root:
+            return f"the kernel of {owner} computes all of it before the kernel of {root} starts"
+        return f"{root} writes and reads it there"
     cache, whole = p.machine.caches[-1], p.whole(name)
     room = cache.bytes or 0
     if not size:
-        return f"{root} finds it in {cache.name}, which writes it back"
+        return f"{root} reads it from {cache.name}, which later writes it back"
     kept = f"{cache.name} keeps {in_bytes(room)}"
     if name not in p.nests.tree.stored.get(ROOT, ()):
-        return f"{kept}, and the loops of {root} touch more until they read it"
-    first = f"all of it is made before {root} begins"
+        return f"{kept}, and the loops of {root} have a longer reuse distance"
+    first = f"all of it is computed before {root} starts"
     if whole > room:
         return f"{first}, {in_bytes(whole - room)} more than {cache.name} keeps"
-    return f"{first}, {kept}, and what else is touched in between is more"
+    return f"{first}, {kept}, and the reuse distance is longer"
 
 
-def _kept_nearer(p: Prediction, name: str, level: MemoryLevel) -> str:
-    """What is kept in a level that it never leaves."""
+def _on_chip_text(p: Prediction, name: str, level: MemoryLevel) -> str:
+    """The text for a func that never leaves a level above memory."""
     whole = p.whole(name)
-    text = f"kept in {level.name}, {_room(p, name, level)}"
+    text, recomputed = f"kept in {level.name}, {_room(p, name, level)}", _recompute_suffix(p, name)
     source, readers = copied(p.state.program.func(name)), p.readers(name)
     if all(_is_written_copy(p, r) for r in readers):
-        return f"{text}{_again(p, name)}: {', '.join(readers)} gets it once, when it is done"
+        return f"{text}{recomputed}: {', '.join(readers)} writes it back once, complete"
     if not source or _is_written_copy(p, name):
         less = in_bytes((1 + len(readers)) * whole)
-        return f"{text}{_again(p, name)}: {less} less at the last level"
+        return f"{text}{recomputed}: {less} less at the last level"
     uses = _uses(p, name)
-    text = f"{text}, a copy of {source}{_again(p, name)}: each used {_number(uses)} times"
+    text = f"{text}, a copy of {source}{recomputed}: each copied element read {_number(uses)} times"
     if not p.machine.block_threads:
         return text
     saved = max(uses - 1, 0.0) * p.again.get(name, 1.0) * whole
@@ -192,19 +191,19 @@ def _kept_nearer(p: Prediction, name: str, level: MemoryLevel) -> str:
 
 
 def _room(p: Prediction, name: str, level: MemoryLevel) -> str:
-    """The bytes that a func has in a level, and those that there are: of registers, those of a thread."""
+    """The bytes of a func in a level and the capacity of the level; registers are counted per thread."""
     needed = p.kept(name)
     if p.machine.block_threads and level.name == "registers":
         room = REGISTER_BYTES * p.machine.registers
         element = p.nests.element_bytes(name)
         needed = element * ceil(needed / element / _threads_of(p, name))
-        return f"{in_bytes(needed)} of {in_bytes(room)} of a thread"
-    each = " for a row of threads" if p.state.plan(name).scope == GROUP else ""
+        return f"{in_bytes(needed)} of {in_bytes(room)} per thread"
+    each = " per row of threads" if p.state.plan(name).scope == GROUP else ""
     return f"{in_bytes(needed)}{f' of {in_bytes(level.bytes)}' if level.bytes else ''}{each}"
 
 
 def _threads_of(p: Prediction, name: str) -> float:
-    """The threads over whose registers a func is spread: those of an instruction, or those that make it."""
+    """How many threads hold a func in registers: those of an instruction, or of the func's loops."""
     plan = p.state.plan(name)
     if plan.scope == FRAGMENT:
         used = (t for n in (name, *p.readers(name)) for t in p.state.plan(n).tensorizations)
@@ -219,7 +218,7 @@ def _threads_of(p: Prediction, name: str) -> float:
 
 
 def copied(f: FuncDef) -> str:
-    """What a func is a copy of, element by element, with zeros beyond its edges or not; empty for others.
+    """The source that a func copies element by element, perhaps with padding; "" for a func that is no copy.
 
     >>> import tdsl as td
     >>> i, a, f = td.vars("i"), td.Tensor("a", (8,), td.f32), td.Func("f")
@@ -245,7 +244,7 @@ def _read(e: Expr) -> str:
 
 
 def _is_written_copy(p: Prediction, name: str) -> bool:
-    """Whether a func has what another one has made, which nothing else reads, no nearer than that."""
+    """True for a copy of a func with no other reader, kept no nearer than its source."""
     source = copied(p.state.program.func(name))
     if not p.state.program.has_func(source) or p.readers(source) != (name,):
         return False
@@ -254,7 +253,7 @@ def _is_written_copy(p: Prediction, name: str) -> bool:
 
 
 def _uses(p: Prediction, name: str) -> float:
-    """How often each value that a copy gets is used: by all points that read it, each time anew."""
+    """Reuse factor of a copy: reads per element copied."""
     used = computed = 0.0
     for spot in p.nests.every():
         points = spot.times * prod(spot.points())
@@ -264,19 +263,19 @@ def _uses(p: Prediction, name: str) -> float:
     return used / max(computed, 1.0)
 
 
-def _again(p: Prediction, name: str) -> str:
+def _recompute_suffix(p: Prediction, name: str) -> str:
     if not p.state.program.has_func(name):
         return ""
     verb = "copied" if copied(p.state.program.func(name)) else "computed"
-    return _paid(p.again.get(name, 1.0), verb)
+    return _recompute_text(p.again.get(name, 1.0), verb)
 
 
-def _paid(times: float, verb: str = "computed") -> str:
+def _recompute_text(times: float, verb: str = "computed") -> str:
     return f", each point {verb} {_number(times)} times" if times > ONCE else ""
 
 
 def _number(n: float) -> str:
-    """A number with two digits behind the point, where there are any.
+    """A number rounded to two decimals, without trailing zeros.
 
     >>> _number(1.144), _number(65536.0)
     ('1.14', '65,536')

@@ -28,10 +28,10 @@ BY_HAND, INLINE, GENERAL, ROOT = "by hand", "inline", "general schedule", "root"
 
 @frozen
 class Decision:
-    """The recipe that schedules a func, the funcs `inside` it, and its `siblings`, reductions in its loops.
+    """The recipe that schedules `func`, the funcs `inside` its loops; `siblings`: reductions fused into them.
 
     `how` is the name of the recipe, or one of BY_HAND, INLINE, GENERAL and ROOT. `plan` are the patterns and
-    numbers of the recipe, as frozen dataclasses. `why` are the reasons, also those against other recipes.
+    numbers of the recipe, as frozen dataclasses. `why` are the reasons for it and against other recipes.
     """
 
     func: str
@@ -57,7 +57,7 @@ def explain(decisions: Iterable[Decision], state: State | None = None) -> str:
     >>> plan = RegisterTiles(16, 6, 4, parallel="j")
     >>> print(explain([Decision("c", "matmul", (plan,), ("acc",), ("a reason",))]))
     c: matmul, with acc inside
-      6 x 64 register tiles (4 vectors of 16), all terms at once, nothing copied, threads over j
+      6 x 64 register tiles (4 vectors of 16), all terms at once, no packing, threads over j
       a reason
     """
     lines, listed = [], set[str]()
@@ -110,7 +110,7 @@ def why_serial(state: State, f: FuncDef, definition: int, loop: str) -> str:
         return "reads what it wrote"
     if d.combine is None:
         return "overwrites what it wrote"
-    return "a reduction in order" + ("" if d.combine.associative else ", as its combiner asks")
+    return "a sequential reduction" + ("" if d.combine.associative else ", combiner not associative")
 
 
 def plan_text(plan: object) -> str:
@@ -123,16 +123,16 @@ def plan_text(plan: object) -> str:
         case Contraction():
             vectors = f"vectors along {plan.along} of {plan.moving.name}"
             if plan.windowed:
-                return f"windows of {plan.terms} terms: {vectors}, some side by side along {plan.across}"
+                return f"windows of {plan.terms} terms: {vectors}, several {plan.across} per tile"
             return f"a sum of {plan.terms} products: {vectors}, each used again along {plan.across}"
         case RegisterTiles():
             return _tiles(plan)
         case Strips(line, outer, parallel, height, _, _, stream, lines):
-            each = f"strips of {height} lines of {line}" if height else f"each line of {line} apart"
+            each = f"strips of {height} lines of {line}" if height else f"each {line} line separately"
             around = f" inside of {', '.join(outer)}" if outer else ""
             together = f", {lines} at a time" if lines > 1 else ""
-            past = ", stored past the caches" if stream else ""
-            return f"{each}{around}{together}, threads over {parallel}{past}"
+            stores = ", non-temporal stores" if stream else ""
+            return f"{each}{around}{together}, threads over {parallel}{stores}"
         case Bands(row, rows, parallel):
             return f"bands of {rows} rows of {row}, {_threads(parallel)}"
         case FuncPlan():
@@ -144,16 +144,16 @@ def plan_text(plan: object) -> str:
 
 
 def _tiles(t: RegisterTiles) -> str:
-    copied = {
-        "no": "nothing copied",
-        "block": "panels copied by the block",
-        "root": "panels copied once",
+    packed = {
+        "no": "no packing",
+        "block": "panels packed per cache block",
+        "root": "panels packed once",
     }
     parts = [
         f"{t.rows} x {t.width} register tiles ({t.vectors} vectors of {t.lanes})",
         f"{t.terms} terms at a time" if t.terms else "all terms at once",
         *([f"{' and '.join(t.unroll)} unrolled"] if t.unroll else []),
-        copied[t.panel],
+        packed[t.panel],
         _threads(t.parallel) + (f" by bands of {t.band}" if t.band else ""),
     ]
     if t.dot:

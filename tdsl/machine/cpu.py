@@ -117,10 +117,10 @@ def level(name: str) -> CpuTarget:
     return CpuTarget(triple, cpu, flatten(dict.fromkeys(features, True)), vector_bytes(has), has)
 
 
-def lower_level(target: CpuTarget) -> str:
+def next_lower_isa(target: CpuTarget) -> str:
     """The highest lower level for which schedules differ; "" if there is none.
 
-    >>> lower_level(level("amx")), lower_level(level("avx2")), lower_level(level("sse2"))
+    >>> next_lower_isa(level("amx")), next_lower_isa(level("avx2")), next_lower_isa(level("sse2"))
     ('avx512', 'sse4', '')
     """
     names = [n for n in _LEVELS if level(n).architecture == target.architecture]

@@ -13,7 +13,7 @@ from math import prod
 
 from tdsl.autoschedule.recipes.choices import Unsuited, reduction_of
 from tdsl.autoschedule.recipes.elements import definition_of
-from tdsl.autoschedule.recipes.operands import Operand, matrices_of, operands_of, vector_of
+from tdsl.autoschedule.recipes.operands import Operand, matrices_of, operands_of, vector_width
 from tdsl.autoschedule.recipes.tensor_cores import load_by, load_of, mma_of, swizzle_rows
 from tdsl.core.node import frozen
 from tdsl.lang.expr import Var
@@ -82,7 +82,7 @@ def write_warp_tiles(
     """
     schedule, form, (left, right) = (stage.schedule, plan.form, (plan.left, plan.right))
     term, _, _ = definition_of(stage).ranges[0]
-    vectors = [vector_of(stage, x) for x in (left, right)]
+    vectors = [vector_width(stage, x) for x in (left, right)]
     wi, ii = stage.split(at.rows, plan.tile[0])
     wj, ji = stage.split(at.columns, plan.tile[1])
     mi, i1 = stage.split(ii, ROWS)
@@ -94,7 +94,7 @@ def write_warp_tiles(
     stage.bind(warp, "threadIdx.y").tensorize(i1, form.name)
     out = _write_out(stage, warp, reader)
     for x, vector, rows in zip((left, right), vectors, plan.tile, strict=True):
-        source, row = x.read.name, x.read.dtype.bytes * (rows if x.turned else TERMS)
+        source, row = x.read.name, x.read.dtype.bytes * (rows if x.transposed else TERMS)
         if source not in in_shared:
             tile = schedule.cache_read(
                 source, stage.func, at=ko, scope=SHARED, filled=True, along=x.copy_along

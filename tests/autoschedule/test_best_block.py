@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import tdsl as td
-from tdsl.autoschedule.best_block import in_best_block
+from tdsl.autoschedule.best_block import block_arg_reductions
 from tdsl.machine.model import Machine
 
 i, j, k = td.vars("i j k")
@@ -60,7 +60,7 @@ def test_places_are_those_of_numpy(rng, kind, shape, dtype):
 
 def funcs(func):
     state = td.Schedule(func).state
-    return [f.name for f in in_best_block(state, WIDE).program.funcs]
+    return [f.name for f in block_arg_reductions(state, WIDE).program.funcs]
 
 
 @pytest.mark.parametrize(

@@ -90,7 +90,7 @@ def test_a_separate_kernel_is_explained() -> None:
     text = s.explain()
     line = line_of(text, "pre -> ")
     assert "through global, 16.78 MB written, 67.11 MB read" in line
-    assert line.endswith("the kernel of pre_sum makes all of it before that of y begins")
+    assert line.endswith("the kernel of pre_sum computes all of it before the kernel of y starts")
     assert "fit" not in str(text)
 
 
@@ -98,14 +98,14 @@ def test_a_copy_says_how_often_what_it_gets_is_used() -> None:
     s = two_products.schedule(M=4096, K=256, H=1024, N=256, target="cuda")
     line = line_of(s.explain(), "x_cache -> ")
     # tiles of 64 x 64: each block of columns gets x once, and uses a value for its 64 columns
-    assert "a copy of x, each point copied 16 times: each used 64 times" in line
+    assert "a copy of x, each point copied 16 times: each copied element read 64 times" in line
     assert line.endswith("4.23 GB of loads from global saved")  # 63 of 64 of 4 * 4096 * 256 * 1024
-    assert line_of(s.explain(), "y -> y_out").endswith("y_out gets it once, when it is done")
+    assert line_of(s.explain(), "y -> y_out").endswith("y_out writes it back once, complete")
 
 
 def test_registers_are_those_of_a_thread() -> None:
     s = softmax.schedule(M=4096, N=1024, target="cuda")
-    assert "kept in registers, 128 B of 1.02 kB of a thread" in line_of(s.explain(), "e -> ")
+    assert "kept in registers, 128 B of 1.02 kB per thread" in line_of(s.explain(), "e -> ")
 
 
 def test_what_is_inlined_says_what_is_paid() -> None:
@@ -126,7 +126,7 @@ def test_funcs_too_large_for_caches_report_their_excess_and_streamed_ones_do_not
     y[i] = f[i] + f[n - 1 - i]
     s = td.Schedule(y)
     s[f].compute_root()
-    assert "all of it is made before y begins, " in line_of(s.explain(), "f -> y")
+    assert "all of it is computed before y starts, " in line_of(s.explain(), "f -> y")
     assert line_of(s.explain(), "f -> y").endswith("more than L3 keeps")
 
 

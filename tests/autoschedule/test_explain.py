@@ -71,7 +71,7 @@ def test_an_inner_product_is_explained_with_its_tiles():
     assert decision.inside == ("deep",)
     text = explain([decision])
     assert "a sum of 64 products: vectors along f of v" in text
-    assert "windows of 3 terms: vectors along k of x, some side by side along j" in text
+    assert "windows of 3 terms: vectors along k of x, several j per tile" in text
     assert "y unrolled" in text
 
 
@@ -209,7 +209,7 @@ def test_serial_loops_are_explained():
     s["sums"].compute_root()
     text = explained(s)
     assert "r: reads what it wrote" in text
-    assert "k: a reduction in order, as its combiner asks" in text
+    assert "k: a sequential reduction, combiner not associative" in text
     total = td.Func("total")
     total[i] = td.sum(a[i, k], axis=k)
     s = td.Schedule(total)
@@ -218,7 +218,7 @@ def test_serial_loops_are_explained():
         "total: by hand",
         "  loops i > k",
         "  i: independent iterations, left serial",
-        "  k: a reduction in order",
+        "  k: a sequential reduction",
     ]
 
 

@@ -2,13 +2,13 @@
 
 `find_contraction` recognises them by their indices, `plan_tiles` decides how they run:
 
-    for others, [bands of `across`,] blocks of `along`:                  one of them by threads
-      [copy the panel of what moves along]
+    for others, [bands of `across`,] blocks of `along`:                  one of these loops is parallel
+      [pack the panel of the vector operand]
       for rows of `across`:
         for the terms:  rows of `across` x vectors of `along`, in registers
 
-`along` is the variable of the vectors: what moves with it is loaded as vectors, everything else is
-broadcast. `across` uses each of these vectors again. `recipes/matmul.py` writes the plan as directives.
+`along` is the vectorised variable: operands indexed by it load as vectors, all others broadcast. `across`
+is the variable along which each vector is reused. `recipes/matmul.py` writes the plan as directives.
 """
 
 from __future__ import annotations
@@ -35,37 +35,36 @@ from tdsl.schedule.inlining import inline_funcs
 from tdsl.schedule.properties import coefficient, extents, max_bytes, stride_of
 from tdsl.schedule.state import State, is_ordered
 
-LEAST_TERMS = 8  # of a sum, below which tiles do not pay
-REUSE = 64  # rows and terms from which copying a panel pays
-SERIAL_WORK = 1 << 20  # multiplications that take less time than waking other threads
-MEMORY = 4  # multiplications in the time of one whose operands are not used again
-PREFETCHED = 0.25  # of the cache next to the first: larger operands are prefetched
-WIDE = 16  # elements of a vector, more than which a window should move along
-FULL = 0.9  # of the lanes of vectors of a window, which are used
-ROWS_IN_SET = 6  # of a tile: the ways of the cache set that all their elements map to
-CROWDED = 1.03  # times as long as others count tiles with more rows
-MOST_ROWS = 8  # of a tile: they would fill that set
-EVEN = 0.01  # of the time that tiles without smaller ones at each end may take longer
-MOST_VECTORS = 4  # of a tile
-SHORT = 8  # whole vectors of a row, beyond which the lanes that a last one wastes do not count
-PIXELS = 4  # windows without reuse across channels that are summed side by side
-PRODUCTS = 100  # of such a tile that are unrolled: windows of 5 x 5
-THIN = 64  # terms of sums that are written more slowly than computed
-FEW = 4  # tiles in the rows of such a result that are written together
-WHOLE = 0.9  # of the products, that whole tiles of an instruction must have
-AHEAD = 8  # iterations from a request for a row to its use
+LEAST_TERMS = 8  # terms of a sum; with fewer, tiles do not pay
+REUSE = 64  # rows and terms from which packing a panel pays
+SERIAL_WORK = 1 << 20  # multiplications; fewer take less time than waking threads
+NO_REUSE_COST = 4  # cost of a multiplication without reuse, relative to one with
+PREFETCHED = 0.25  # share of a thread's L2; larger operands are prefetched
+WIDE = 16  # elements; shorter vectorised extents waste lanes
+FULL = 0.9  # share of the lanes of a window's vectors that must be used
+ROWS_IN_SET = 6  # tile rows that fit a cache set
+CROWDED = 1.03  # cost factor for taller tiles
+MOST_ROWS = 8  # tile rows
+EVEN = 0.01  # slowdown accepted for tiles without tails, per dimension
+MOST_VECTORS = 4  # vectors of a tile
+SHORT = 8  # full vectors of a row; from here on, lanes wasted by a tail do not count
+PIXELS = 4  # depthwise windows summed in one tile
+PRODUCTS = 100  # products of such a tile that are unrolled: 4 windows of 5 x 5
+THIN = 64  # terms; shorter sums with large results are bound by writing
+FEW = 4  # tiles per band of rows of such a result
+WHOLE = 0.9  # share of the products that must lie in full tiles of an instruction
+AHEAD = 8  # iterations between the prefetch of a row and its use
 
 
 @frozen
 class Contraction:
-    """`func` reduces; `owner` is it, or an element-wise func that alone reads it.
+    """`func` reduces; `owner` is `func` or an element-wise func that is its only reader.
 
-    `names` gives the owner's variable for each of the func's; `value` is what is summed, `moving` the operand
-    of the vectors in it. `final` says that the owner is a result that no func reads. `windowed` is true of a
-    sum over a window in which nothing is used again along another variable, such as that of each channel.
-    What moves is `constant` where it is the same in every call: a copy of it at the root is made once.
-    `crowded` says that the rows of the vectors map to the same sets of a cache, `spread` that what is
-    broadcast is not contiguous along its last dimension.
+    `names` maps variables of `func` to variables of `owner`; `value` is the summed expression, `moving` its
+    vector operand. `final`: the owner is an output that no func reads. `windowed`: a sum over a window
+    without reuse along another variable, such as a depthwise convolution. `constant`: the vector operand is
+    the same in every call; a copy of it at the root is made once. `crowded`: the vector operand's k stride
+    causes cache conflicts. `broadcast_strided`: a broadcast operand is strided along its last dimension.
     """
 
     func: str
@@ -82,11 +81,11 @@ class Contraction:
     windowed: bool = False
     constant: bool = False
     crowded: bool = False
-    spread: bool = False
+    broadcast_strided: bool = False
 
     @property
     def slides(self) -> bool:
-        """True where the vectors are those of a window: they begin anywhere, and overlap."""
+        """True if the vectors are loaded from a sliding window: unaligned, and overlapping."""
         along = (e for e in self.moving.index if self.along in variables(e))
         return not all(are_digits(e, self.sizes) for e in along)
 
@@ -112,8 +111,8 @@ def recognize(
 ) -> Contraction | str:
     """The contraction that `owner` is, or that it reads element by element; or why there is none.
 
-    With `along` the vectors are those along this variable of the owner: of the operands of a product of
-    matrices the one is broadcast that would be loaded as vectors along the other variable.
+    With `along` the vectors lie along this variable of the owner; in a matrix product this swaps which
+    operand is broadcast.
     """
     recognized = _recognize(state, owner, group, boxes, partial(_contraction, vectors=along))
     return _final(state, owner, recognized)
@@ -134,15 +133,15 @@ def find_window(state: State, owner: str, group: list[str], boxes: dict[str, Box
 def _final(state: State, owner: str, c: Contraction | str) -> Contraction | str:
     if not isinstance(c, Contraction):
         return c
-    # what is inlined is no operand in memory: products are those of what it is made of
+    # an inlined func is no operand in memory; its definition replaces it in the products
     (value,) = inline_funcs(state).program.func(c.func).definitions[0].values
     if c.moving not in reads_in((value,)):
         return f"{c.moving.name!r} is inlined"
     final = owner in state.program.outputs and not any(True for _ in state.consumers(owner))
     constant = c.moving.name in constant_names(state.program)
     crowded = has_cache_conflicts(state.program, c.moving, c.ranges[-1], c.element)
-    spread = any(r.name in state.strided_inputs for r in reads_in((value,)) if r != c.moving)
-    return replace(c, value=value, final=final, constant=constant, crowded=crowded, spread=spread)
+    strided = any(r.name in state.strided_inputs for r in reads_in((value,)) if r != c.moving)
+    return replace(c, value=value, final=final, constant=constant, crowded=crowded, broadcast_strided=strided)
 
 
 _Find = Callable[[FuncDef, FuncDef, dict[str, str], dict[str, Box]], Contraction | str]
@@ -185,7 +184,7 @@ def _contraction(
         return f"its sums have fewer than {LEAST_TERMS} terms"
     width = max_bytes(d)
     if is_of_few(f, boxes[f.name], WIDE * width):
-        return "its values are so few that the terms are the vectors, and shared out"
+        return "it has so few values that the terms are vectorised and split"
     best: tuple[int, Contraction] | None = None
     for along in d.free:
         if vectors not in ("", names[along]):
@@ -205,7 +204,7 @@ def _contraction(
 
 
 def _sizes_of_sum(f: FuncDef, boxes: dict[str, Box]) -> dict[str, int] | str:
-    """The extents of the variables of a sum in two dimensions or more; or why it is none."""
+    """The extents of the variables of a sum with two free variables or more; or why there is no such sum."""
     d = f.definitions[0]
     if d.init is None or f.name not in boxes:
         return "it is no reduction"
@@ -217,7 +216,7 @@ def _sizes_of_sum(f: FuncDef, boxes: dict[str, Box]) -> dict[str, int] | str:
 
 
 def _window(f: FuncDef, owner: FuncDef, names: dict[str, str], boxes: dict[str, Box]) -> Contraction | str:
-    """Vectors along memory; of the other variables one along which the window moves, if there is any."""
+    """A contraction with contiguous vectors; `across` is a window variable, if one has an extent above 1."""
     sizes = _sizes_of_sum(f, boxes)
     if isinstance(sizes, str):
         return sizes
@@ -238,7 +237,7 @@ def _window(f: FuncDef, owner: FuncDef, names: dict[str, str], boxes: dict[str, 
 
 
 def _candidate(f: FuncDef, along: str, sizes: dict[str, int]) -> tuple[int, str, Read] | None:
-    """(how good, the variable across, what moves) for vectors along a variable."""
+    """(score, variable across, vector operand) for vectors along a variable."""
     d = f.definitions[0]
     reads = list(dict.fromkeys(reads_in(d.values)))
     moving = [r for r in reads if any(along in variables(e) for e in r.index)]
@@ -275,14 +274,14 @@ class RegisterTiles:
     """How a contraction runs.
 
     A register tile has `rows` of `across` and `vectors` vectors of `lanes` elements of `along`. `terms` are
-    summed before the next panel is copied; 0 means all. `panel` says where what moves along is copied:
+    summed before the next panel is packed; 0 means all. `panel` says where the vector operand is packed:
     "no", in the "block" that uses it, or all of it at the "root". `parallel` is the loop for threads: a
-    variable of the owner, or "" for none; for `across` these are bands of `band` rows. `ahead` iterations
-    before its use memory that is not copied is prefetched; 0 leaves that to the processor. What is broadcast
-    is prefetched, too, in pieces of `fetch` terms. `dot` names the row of `dots.DOTS` whose instruction sums
-    several terms at once, "" for none. `stream` writes the result past the caches. `unroll` are ranges, the
-    inner ones, whose loops are unrolled. `short` makes a last vector of half or a quarter of
-    the lanes a vector of these, not one with a mask.
+    variable of the owner, or "" for none; `across` is split into bands of `band` rows for threads. A vector
+    operand that is not packed is prefetched `ahead` iterations before its use, the broadcast operand in
+    pieces of `fetch` terms; 0 leaves prefetching to the processor. `dot` names the row of `dots.DOTS` whose
+    instruction sums several terms at once, "" for none. `stream` uses non-temporal stores. `unroll` are the
+    inner ranges whose loops are unrolled. With `short`, half or a quarter of the lanes left at the end of a
+    row are a shorter vector, not a masked one.
     """
 
     lanes: int
@@ -318,7 +317,7 @@ def _plan_product(c: Contraction, machine: Machine) -> RegisterTiles:
     lanes = dot.lanes if dot else _lanes(c, machine)
     rows_of, columns = c.sizes[c.across], c.sizes[c.along]
     rows, vectors = tile_shape(rows_of, columns, lanes, machine.registers)
-    if dot and dot.rows > 1:  # two by two tiles of sums, and as many of operands
+    if dot and dot.rows > 1:  # two by two tiles of sums, and two tiles of each operand
         rows, vectors = (min(2, n // side) for n, side in ((rows_of, dot.rows), (columns, lanes)))
         rows *= dot.rows
     width = vectors * lanes
@@ -330,14 +329,14 @@ def _plan_product(c: Contraction, machine: Machine) -> RegisterTiles:
     moves = {v for e in c.moving.index for v in variables(e)}
     whole = c.constant or parallel == c.names[c.across] or not moves.issuperset(c.others)
     terms = 0
-    panel = width * c.terms * c.element  # bytes, which should stay in the cache next to the first
+    panel = width * c.terms * c.element  # bytes, which should stay in the L2
     if copied and len(c.ranges) == 1 and c.terms < UNKNOWN and panel > machine.l2_share:
         blocks = -(-panel // machine.l2_share)
         terms = -(-c.terms // blocks)
         terms += -terms % (dot.terms if dot else 1)
     large = c.element * prod(c.sizes[v] for v in moves) > PREFETCHED * machine.l2_share
     prefetched = adjacent and large and not c.slides and not c.constant
-    if _is_outer(c, machine):
+    if _is_write_bound(c, machine):
         across = c.names[c.across] if parallel else ""
         return RegisterTiles(
             lanes, rows, vectors, panel="root", parallel=across, band=FEW * rows,
@@ -358,7 +357,7 @@ def _lanes(c: Contraction, machine: Machine) -> int:
 
 
 def _plan_window(c: Contraction, machine: Machine) -> RegisterTiles:
-    """Some windows side by side, which share what they read, or some vectors of one; few enough to unroll."""
+    """Tiles of adjacent windows, which share loads, or of several vectors of one window; small, to unroll."""
     lanes = _lanes(c, machine)
     shared = [v for v in c.ranges if slides(c.across, (c.value,), {v})]
     rows = min(PIXELS, c.sizes[c.across]) if shared else 1
@@ -372,10 +371,10 @@ def _plan_window(c: Contraction, machine: Machine) -> RegisterTiles:
     return RegisterTiles(lanes, rows, vectors, parallel=parallel, band=band, unroll=unroll)
 
 
-def _is_outer(c: Contraction, machine: Machine) -> bool:
+def _is_write_bound(c: Contraction, machine: Machine) -> bool:
     """True for a large result of short sums, which takes longer to write than to compute.
 
-    It is then written by few rows at a time: a row of it is a page of memory or more.
+    Such a result is written in bands of few rows, since each row spans a page of memory or more.
     """
     free = prod(c.sizes[v] for v in c.names)
     known = max(c.sizes.values()) < UNKNOWN
@@ -384,7 +383,7 @@ def _is_outer(c: Contraction, machine: Machine) -> bool:
 
 
 def _fetch(c: Contraction, machine: Machine) -> int:
-    """The terms in a line of the cache, where what is broadcast comes from memory, line by line."""
+    """The terms in a cache line if a broadcast operand is loaded from memory line by line; otherwise 0."""
     for r in reads_in((c.value,)):
         plain = r != c.moving and all(isinstance(e, Var) for e in r.index)
         if not plain or stride_of(r, c.ranges[-1]) != 1:
@@ -395,7 +394,7 @@ def _fetch(c: Contraction, machine: Machine) -> int:
 
 
 def _dot(c: Contraction, machine: Machine) -> Dot | None:
-    """The instruction that sums several terms at once, where the operands can be copied for it."""
+    """The instruction that sums several terms at once, if the operands can be packed for it."""
     last = c.ranges[-1]
     dots = find_dots(c.value, c.moving, machine)
     dot = next((d for d in dots if _is_filled(c, d)), None)
@@ -403,7 +402,7 @@ def _dot(c: Contraction, machine: Machine) -> Dot | None:
         return None
     (left,) = (r for r in reads_in((c.value,)) if r != c.moving)
     if left.name == c.moving.name and dot.right != c.moving.dtype:
-        return None  # both would be read as unsigned
+        return None  # both operands would be read as unsigned
     if dot.rows > 1:
         paired = _is_paired(left, last) and _is_paired(left, c.across)
     else:
@@ -413,13 +412,13 @@ def _dot(c: Contraction, machine: Machine) -> Dot | None:
 
 def is_contiguous_along(c: Contraction, left: Read, variable: str) -> bool:
     """True if the broadcast operand is contiguous along a variable."""
-    return stride_of(left, variable) == 1 and not c.spread
+    return stride_of(left, variable) == 1 and not c.broadcast_strided
 
 
 def _is_filled(c: Contraction, dot: Dot) -> bool:
-    """True for enough work in each direction, and little beyond whole tiles, which runs in loops."""
+    """True for enough work in each dimension, with few tails, which run in loops."""
     last = c.sizes[c.ranges[-1]]
-    if dot.rows == 1:  # so many rows pay for the copy of a panel
+    if dot.rows == 1:  # dot.terms rows pay for packing a panel
         return c.sizes[c.along] >= dot.lanes and last >= dot.terms and c.sizes[c.across] >= dot.terms
     sides = ((c.sizes[c.across], dot.rows), (c.sizes[c.along], dot.lanes), (last, dot.terms))
     return prod(n - n % side for n, side in sides) >= WHOLE * prod(n for n, _ in sides) > 0
@@ -431,8 +430,8 @@ def _is_paired(r: Read, variable: str) -> bool:
 
 
 def _for_threads(c: Contraction, rows: int, width: int, threads: int) -> tuple[str, int]:
-    """(the variable whose loop all threads share evenly, the rows in a band where that is `across`)."""
-    work = prod(c.sizes.values()) * (MEMORY if c.windowed else 1)
+    """(the variable whose loop threads share most evenly, the rows of a band if the variable is `across`)."""
+    work = prod(c.sizes.values()) * (NO_REUSE_COST if c.windowed else 1)
     if threads == 1 or work < SERIAL_WORK:
         return "", 0
     blocks = {c.names[v]: c.sizes[v] for v in c.others}
@@ -450,14 +449,14 @@ def _for_threads(c: Contraction, rows: int, width: int, threads: int) -> tuple[s
 
 
 def share(n: int, threads: int) -> float:
-    """The part of the time in which a thread has work, when n equal parts are shared out."""
+    """The share of the time in which a thread has work, when threads share n equal tasks."""
     return n / (-(-n // threads) * threads)
 
 
 def tile_shape(rows: int, columns: int, lanes: int, registers: int) -> tuple[int, int]:
-    """(rows, vectors) of a register tile: the least time for all tiles, with those at the ends.
+    """(rows, vectors) of a register tile: the least time for all tiles, tails included.
 
-    Of about equal shapes one without smaller tiles at the ends has less code.
+    Of about equal shapes one without tails has less code.
 
     >>> tile_shape(512, 1024, 16, 32), tile_shape(1000, 1000, 16, 32), tile_shape(28, 64, 8, 16)
     ((4, 4), (5, 3), (4, 2))
@@ -474,13 +473,13 @@ def tile_shape(rows: int, columns: int, lanes: int, registers: int) -> tuple[int
                 for m, across in ((beyond[0], v), (1, beyond[1]))
             )
             time *= 1 + EVEN * (bool(over[1]) + bool(beyond[1]))
-            if not best or time <= best:  # rows are read from nearer by than vectors
+            if not best or time <= best:  # on ties more rows: broadcasts hit nearer caches
                 best, shape = time, (r, v)
     return shape
 
 
 def _cycles(rows: int, vectors: int) -> float:
-    """About the time of a term of a tile: two multiplications or loads at a time, four to wait for one."""
+    """Estimated cycles per k step: 2 FMAs or loads per cycle, FMA latency 4."""
     if not rows or not vectors:
         return 0.0
     loads = rows + vectors

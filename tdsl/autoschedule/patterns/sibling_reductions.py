@@ -1,13 +1,13 @@
-"""Reductions over the rows of a chain that read what it reads: the column sums of a gradient.
+"""Fuses column reductions into the row loop of a func that reads the same arrays (bias gradients).
 
     for parts of the rows (threads):
       for rows of a part:
-        the row
+        the row of the func
         its terms, added to the sums of the part
     the sums of the parts, merged in order
 
-`find_sibling_reductions` recognises them by what they read at the row; `write_sibling_reductions` writes them
-as directives, once the rows run in parts.
+`find_sibling_reductions` finds them by the arrays they read by row; `write_sibling_reductions` writes them as
+directives, after the row loop is split into parts.
 """
 
 from __future__ import annotations
@@ -29,9 +29,10 @@ from tdsl.schedule.state import State, is_ordered
 
 @frozen
 class SiblingReductions:
-    """`names` reduce over the rows of a chain, in parts of `part` rows; both read rows of `shared`.
+    """`names` reduce over the rows of the owner, in parts of `part` rows.
 
-    With `columns` their vectors go along the same columns, and share that loop, too.
+    `shared` are the arrays that they and the owner read by row. With `columns` all are vectorised along the
+    same columns, and share the column loop, too.
     """
 
     names: tuple[str, ...]
@@ -43,15 +44,15 @@ class SiblingReductions:
 def find_sibling_reductions(
     state: State, owner: str, row: str, boxes: dict[str, Box], machine: Machine
 ) -> SiblingReductions | None:
-    """The open results that can be reduced in the rows of `owner` and read the same; None without any.
+    """Unscheduled outputs that reduce over the rows of `owner` and share an input; None without any.
 
-    What both read is more than the caches of the threads hold: it would come from memory again. All have as
-    many parts as each has alone, so that sums do not depend on what runs together.
+    The shared input exceeds the L2 caches of the threads: separate loops would read it from memory again.
+    Each keeps its own part count, so that fusion does not change rounding.
     """
     f = state.program.func(owner)
     d = f.definitions[0]
     count = extents(f, d, boxes[owner])[row]
-    rows_read = {r for r in _rows_read(d, row) if _is_far(state, r[0], boxes, machine)}
+    rows_read = {r for r in _rows_read(d, row) if _exceeds_l2(state, r[0], boxes, machine)}
     parts, names = count_parts(f, 0, boxes[owner]), list[str]()
     for name, plan in state.plans:
         g = state.program.func(name)
@@ -79,19 +80,19 @@ def find_sibling_reductions(
 def _sums_rows(
     g: FuncDef, rows_read: set[tuple[str, int]], count: int | None, box: Box, machine: Machine
 ) -> bool:
-    """True for a reduction over `count` rows of what is read by row in `rows_read`, to few values."""
+    """True for a vectorisable reduction over `count` rows of an array in `rows_read` that runs in parts."""
     d = g.definitions[0]
     if len(g.definitions) > 1 or len(d.ranges) != 1 or d.init is None or is_ordered(g, 0):
         return False
     if is_of_few(g, box, machine.vector_bytes):
-        return False  # its rows are in lanes
+        return False  # vectorised along rows
     row = d.ranges[0][0]
     along = bool(rows_read & _rows_read(d, row)) and extents(g, d, box)[row] == count
     return along and free_vector(g, 0, extents(g, d, box)) is not None and count_parts(g, 0, box) > 0
 
 
 def _columns(f: FuncDef, box: Box, machine: Machine) -> tuple[int | None, int] | None:
-    """(extent, lanes) of the only variable other than that of the rows; None if there are several."""
+    """(extent, lanes) of the only variable besides the rows; None with several other variables."""
     d = f.definitions[0]
     sizes = extents(f, d, box)
     vectors = vectors_of(f, 0, sizes, machine.vector_bytes)
@@ -103,11 +104,11 @@ def _reads(f: FuncDef) -> list[Read]:
 
 
 def _rows_read(d: Definition, row: str) -> set[tuple[str, int]]:
-    """What a definition reads at a row alone, and along which dimension rows lie."""
+    """(array, axis) of the reads that a definition indexes by the row variable alone in an axis."""
     return {(r.name, axis) for r in reads_in(d.values) for axis, e in enumerate(r.index) if e == Var(row)}
 
 
-def _is_far(state: State, name: str, boxes: dict[str, Box], machine: Machine) -> bool:
+def _exceeds_l2(state: State, name: str, boxes: dict[str, Box], machine: Machine) -> bool:
     program = state.program
     if name not in boxes:
         return False
@@ -120,9 +121,9 @@ def write_sibling_reductions(
     stage: Stage, row: Loop | str, plan: SiblingReductions, boxes: dict[str, Box], vector_bytes: int,
     *, far: bool,
 ) -> None:  # fmt: skip
-    """Reduce in parts in the loops of `stage`, of which `row` are the rows of a part.
+    """Reduce in parts in the loops of `stage`, whose loop `row` visits the rows of a part.
 
-    With `far`, what is read comes from memory, and is prefetched a row ahead.
+    With `far` the shared arrays come from memory, and are prefetched a row ahead.
     """
     at = stage.loops[-2] if plan.columns else row
     for name in plan.names:

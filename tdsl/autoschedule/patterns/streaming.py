@@ -1,4 +1,4 @@
-"""Where stores past the caches pay: for large results that take little work."""
+"""When non-temporal stores pay: for large results with little work per point."""
 
 from __future__ import annotations
 
@@ -8,23 +8,20 @@ from tdsl.machine.model import Machine
 from tdsl.schedule.properties import volume
 from tdsl.schedule.state import State
 
-LARGE = 0.5  # of the last cache: a larger result will not be there when it is read
-# Of the last cache: where all arrays are larger, most of them are gone in the next call.
-STAYS = 1.25
-# Operations for a byte: with fewer, a result that stays in the cache is best kept there.
-LEAST_WORK = 2
-MOST_WORK = 6  # the same: with more, memory is not what is waited for
+LARGE = 0.5  # of the LLC; a larger result is evicted before it is read
+STAYS = 1.25  # of the LLC; if all arrays are larger together, most are evicted before the next call
+LEAST_WORK = 2  # operations per byte; with fewer, a result that stays in the LLC is stored there
+MOST_WORK = 6  # operations per byte; with more, the kernel is compute-bound
 
 
 def pays_to_stream(
     state: State, name: str, boxes: dict[str, Box], work: float, machine: Machine,
     most: float = MOST_WORK,
 ) -> bool:  # fmt: skip
-    """True for an output that is written once and larger than a cache; `work` is that of a point.
+    """True for an output written once and larger than LARGE of the LLC; `work` is in operations per point.
 
-    An ordinary store first reads the line of the cache that it changes; a streaming one does not. Where
-    all arrays of the kernel stay in the last cache together the line is there, and only stores to memory
-    beside enough work are not waited for.
+    An ordinary store first reads the cache line that it changes; a streaming store does not. If all arrays
+    of the kernel fit the LLC together the line is a hit, so streaming pays only if work hides the stores.
     """
     f = state.program.func(name)
     if name not in state.program.outputs or name not in boxes:
@@ -41,12 +38,12 @@ def pays_to_stream(
 
 
 def is_bound_by_memory(f: FuncDef, work: float) -> bool:
-    """True where the `work` for a point of a func takes less time than writing it to memory."""
+    """True if `work`, operations per point, takes less time than writing the point to memory."""
     return work <= MOST_WORK * sum(t.bytes for t in f.dtypes)
 
 
 def _bytes_of_arrays(state: State, boxes: dict[str, Box]) -> int:
-    """The bytes of the inputs and outputs that are touched; those of unknown extent are left out."""
+    """The bytes of the inputs and outputs that are accessed; arrays of unknown extent count 0."""
     program = state.program
     sizes = {x.name: x.dtype.bytes for x in program.inputs}
     sizes |= {n: sum(t.bytes for t in program.func(n).dtypes) for n in program.outputs}

@@ -60,8 +60,8 @@ class Strips:
     `line` is the variable of the owner that its lines are counted by; `outer` those that stay outside of
     it. Threads share the loop over `parallel`: one of those, or the line itself, by strips. A strip has
     `height` lines; 0 means that each line is computed separately, and nothing is kept for the
-    next. `inside` are the funcs of the group, consumers first. `last` gives funcs whose elements along a
-    variable are contiguous, since they are looked up along it. `stream` writes past the caches.
+    next. `inside` are the funcs of the group, consumers first. `lookup_axes` gives funcs whose elements along
+    a variable are contiguous, since they are looked up along it. `stream` uses non-temporal stores.
     `lines` above 1 are computed together, `vectors` of each at a time, and what they need of the funcs
     inside is computed for them alone.
     """
@@ -71,7 +71,7 @@ class Strips:
     parallel: str
     height: int
     inside: tuple[str, ...]
-    last: tuple[tuple[str, str], ...] = ()
+    lookup_axes: tuple[tuple[str, str], ...] = ()
     stream: bool = False
     lines: int = 1
     vectors: int = 1
@@ -258,8 +258,8 @@ def _along(g: _Group, machine: Machine, depth: int) -> Strips | None:
         return None  # the owner would run across its memory for little
     work = each / points + owner_work
     stream = pays_to_stream(g.state, f.name, g.boxes, work, machine)
-    last = lookup_axes(g.state, (f.name, *inside), g.boxes, machine.vector_bytes)
-    if one <= AGAIN * each and not last:
+    axes = lookup_axes(g.state, (f.name, *inside), g.boxes, machine.vector_bytes)
+    if one <= AGAIN * each and not axes:
         return Strips(g.line, outer, g.line, 0, inside, stream=stream)
     if depth == len(f.variables) or (lines is not None and lines < LEAST_LINES):
         return None
@@ -269,8 +269,8 @@ def _along(g: _Group, machine: Machine, depth: int) -> Strips | None:
     height = _height(lines, threads, twice)
     if twice > (MOST_AGAIN - 1) * height:
         return None
-    plan = Strips(g.line, outer, parallel, height, inside, tuple(last.items()), stream)
-    return plan if last or not is_bound_by_memory(f, work) else _together(g, plan, each, machine)
+    plan = Strips(g.line, outer, parallel, height, inside, tuple(axes.items()), stream)
+    return plan if axes or not is_bound_by_memory(f, work) else _together(g, plan, each, machine)
 
 
 def _together(g: _Group, plan: Strips, each: float, machine: Machine) -> Strips:

@@ -32,8 +32,7 @@ from tdsl.autoschedule.recipes.elements import (
 )
 from tdsl.autoschedule.recipes.epilogue import following, reader_of, write_neighbours
 from tdsl.autoschedule.recipes.grid import bind_blocks
-from tdsl.autoschedule.recipes.operands import Operand, flattened, matrices_of
-from tdsl.autoschedule.recipes.operands import vector_of as vector_of_operand
+from tdsl.autoschedule.recipes.operands import Operand, flatten_sides, matrices_of, vector_width
 from tdsl.core.node import frozen
 from tdsl.errors import ScheduleError
 from tdsl.lang.affine import as_sum, variables
@@ -143,7 +142,7 @@ def _flatten_sides(stage: Stage, d: Definition) -> Stage | None:
         if flat or {*left[-2:]} != {m.rows[-1], m.columns[-1]}:
             return None
         with stage.schedule.all_or_nothing():
-            return flattened(stage, m)[1]
+            return flatten_sides(stage, m)[1]
     except (Unsuited, ScheduleError):  # it is no product, or what reads it reads beyond its array
         return None
 
@@ -197,7 +196,7 @@ def _vector_of(stage: Stage, d: Definition, source: str, along: str | None) -> i
     for r in reads_in(d.values):
         if r.name == source and uses_variable(r, along) and _is_gathered(r, (*d.free[-2:], d.ranges[0][0])):
             side = next(v for v in d.free[-2:] if uses_variable(r, v))
-            return vector_of_operand(stage, Operand(r, side, (0, 1), gathered=True))
+            return vector_width(stage, Operand(r, side, (0, 1), gathered=True))
     return load_width(stage, source, along)
 
 

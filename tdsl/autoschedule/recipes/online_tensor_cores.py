@@ -1,13 +1,13 @@
-"""Attention and its like by the tensor cores of a GPU: scores, weights and results stay in registers.
+"""Flash attention on tensor cores: scores, weights and results stay in registers.
 
 for batches, blocks of rows:                   on blocks
-  for warps, or groups of four:                16 rows of the block or more, 64 of a group; fetched once
+  for warps, or warpgroups:                    16 rows of the block or more, 64 of a group; fetched once
     for tiles of terms:                        both operands in shared memory, fetched ahead
       scores, by tensor cores                  in fragments
-      their maxima, weights, sums of these     each thread for what it has, then by shuffles
+      row maxima, weights, row sums            each thread for its elements, then by shuffles
       for parts of the columns:
         weights times values, by tensor cores
-        results, corrected as the maxima grow
+        results, rescaled when the maxima grow
 """
 
 from __future__ import annotations
@@ -56,32 +56,29 @@ from tdsl.schedule.mapping import narrow_operand
 from tdsl.schedule.state import FRAGMENT, GROUP, SHARED, SWIZZLES
 from tdsl.target import as_target
 
-_STEP = 16  # what rows of operands are a multiple of
+_STEP = 16  # divisor of columns and terms
 _LARGEST = (128, 64)  # rows and terms of a block's tile
-_AT_ONCE = 128  # columns of the result whose products are made before they are added
-_FEWER = 32  # of wider results, since registers hold these, too
-_IN_REGISTERS = 64  # columns up to which registers hold the rows' operand, too
-_GROUPS = range(1, 8)  # of four warps in a block, besides the one that loads
-_GROUP_TERMS = (
-    128,
-    64,
-)  # of a tile: for so many columns that registers hold them twice, and for more
-_GROUP_PART = 64  # of more columns
-_GROUP_COLUMNS = 256  # that registers hold at all
-_MOST_AXES = 5  # of an array of which the GPU fetches tiles as wholes
-_GROUP_EARLY = 96  # columns of two groups up to which registers hold the next scores, too
-_WARPS = {"warp", "held"}  # choices of warps alone
+_AT_ONCE = 128  # columns of the result multiplied before they are accumulated
+_FEWER = 32  # the same, if the result has more than _AT_ONCE columns
+_IN_REGISTERS = 64  # columns; up to this registers also hold the rows' operand
+_GROUPS = range(1, 8)  # consumer warpgroups per block
+_GROUP_TERMS = (128, 64)  # terms of a warpgroup's tile for up to _AT_ONCE columns, and for more
+_GROUP_PART = 64  # columns multiplied at once by a warpgroup, if there are more than _AT_ONCE
+_GROUP_COLUMNS = 256  # columns; registers of a warpgroup hold no more
+_MOST_AXES = 5  # axes of an array from which the GPU copies tiles in bulk
+_GROUP_EARLY = 96  # columns; up to this registers of two warpgroups also hold the next scores
+_WARPS = {"warp", "held"}  # choices for warps without wgmma
 
 
 @frozen
 class OnlineTensorCores:
-    """Blocks of `rows`, each warp having `warp` of them, go over tiles of `terms`.
+    """Blocks of `rows`, `warp` of them per warp or warpgroup, loop over tiles of `terms`.
 
-    `stages` of these are in shared memory at a time. Products with weights are made for `columns` at once.
+    `stages` tiles of terms are in shared memory at a time. Weights are multiplied with `columns` at once.
     With `held` the rows' operand stays in registers; otherwise each tile loads it from shared memory.
-    With `hopper` products are made by groups of four warps, by `wgmma` from shared memory, and weights are
-    taken from registers; another group, of producer warps, loads the tiles of terms. With `early` the scores
-    of the next tile are computed during the softmax of this one.
+    With `hopper` warpgroups multiply by `wgmma`, with operands in shared memory but weights in registers;
+    another warpgroup, of producer warps, loads the tiles of terms. With `early` the scores of the next tile
+    are computed during the softmax of the current tile.
     """
 
     rows: int
@@ -108,14 +105,14 @@ class _Product:
 
 @recipe
 def online_tensor_cores(stage: Stage, *, machine: Machine | None = None, **choices: Any) -> OnlineTensorCores:
-    """Schedule a sum whose terms need other reductions over them with tensor cores, on a GPU (from sm_80 on).
+    """Schedule an online-softmax weighted sum with tensor cores, on a GPU (from sm_80 on).
 
     `stage` is a sum of products of weights and values, with rows and columns as the last two of its
-    variables; the weights are of f16 or bf16, as the values, and made of a sum of products of such operands.
-    The schedule has to know all sizes. `choices` replace what is chosen: the fields of `OnlineTensorCores`.
-    With `hopper`, on sm_90a, products are those of `wgmma`; where it is not given, they are where their
-    blocks keep half of the GPU busy and the operands can be fetched in tiles for them.
-    Returns the choices; ScheduleError for a stage of another kind. Float sums are made in another order.
+    variables; weights and values are both f16 or both bf16, and weights come from a sum of products of such
+    operands. The schedule has to know all sizes. `choices` override fields of `OnlineTensorCores`.
+    `hopper=True`, on sm_90a, multiplies by `wgmma`; by default `wgmma` is used if its blocks keep half of the
+    GPU busy and the operands can be fetched in tiles for `wgmma`.
+    Returns the choices; ScheduleError for a stage of another kind. The order of float sums changes.
 
     >>> import tdsl as td
     >>> i, j, d, e = td.vars("i j d e")
@@ -155,14 +152,14 @@ def online_tensor_cores(stage: Stage, *, machine: Machine | None = None, **choic
 
 
 def _is_for_groups(chain: OnlineChain, machine: Machine) -> bool:
-    """True where blocks of 64 rows are as many as half of the multiprocessors that have wgmma."""
+    """True if wgmma exists and 64-row blocks fill half of the SMs."""
     rows = chain.sizes[chain.row]
     blocks = rows // GROUP_ROWS * chain.batches
     return "wgmma" in machine.features and 2 * blocks >= machine.threads
 
 
 def _plan_of_groups(chain: OnlineChain, machine: Machine, choices: Mapping[str, Any]) -> OnlineTensorCores:
-    """Two groups where all multiprocessors have work then, and terms for which there are registers."""
+    """Two warpgroups per block if all SMs then have work, one otherwise; terms that fit in registers."""
     columns = chain.sizes[chain.column]
     if columns > _GROUP_COLUMNS:
         raise Unsuited(
@@ -188,7 +185,7 @@ def _plan_of_groups(chain: OnlineChain, machine: Machine, choices: Mapping[str, 
 
 
 def _plan(chain: OnlineChain, machine: Machine) -> OnlineTensorCores:
-    """The largest blocks of rows with which all multiprocessors have work."""
+    """The largest blocks of rows that give work to all SMs."""
     rows, terms = _LARGEST
     columns = chain.sizes[chain.column]
     while rows > ROWS and (
@@ -235,7 +232,7 @@ def _write(stage: Stage, chain: OnlineChain, plan: OnlineTensorCores) -> OnlineT
             products.append(_product(schedule[name], d, roles, plan, inside))
     if plan.hopper:
         _check_shared(products, plan, inside)
-    for product in reversed(products):  # what they are made of first
+    for product in reversed(products):  # producers first
         _multiply(product, plan, inside, (owner, warp.name), (running, tile))
     for name in reversed(list(inside)):
         if not schedule.state.plan(name).tensorizations and schedule.state.plan(name).scope == FRAGMENT:
@@ -248,7 +245,7 @@ def _write(stage: Stage, chain: OnlineChain, plan: OnlineTensorCores) -> OnlineT
 
 
 def _rounded(d: Definition) -> list[str]:
-    """The funcs of which a sum reads elements that it rounds to another type first."""
+    """The funcs whose elements a sum rounds to a narrower type before it multiplies them."""
     casts = (n for n in post_order(*d.values) if isinstance(n, Cast) and narrow_operand(n) != n)
     return [x.name for n in casts for x in post_order(n) if isinstance(x, Read)]
 
@@ -256,7 +253,7 @@ def _rounded(d: Definition) -> list[str]:
 def _product(
     stage: Stage, d: Definition, roles: Roles, plan: OnlineTensorCores, inside: Mapping[str, Roles]
 ) -> _Product:
-    """A sum of products by the rows' operand and another; Unsuited where tensor cores do not make it."""
+    """A sum of products with the rows' operand on the left; Unsuited if no tensor-core instruction fits."""
     if len(d.ranges) != 1:
         raise Unsuited(f"{stage.func!r} sums over {counted(len(d.ranges), 'variable')}")
     operands = plain_operands(replace(d, where=TRUE))
@@ -280,7 +277,7 @@ def _multiply(
     p: _Product, plan: OnlineTensorCores, inside: Mapping[str, Roles], rows: tuple[Stage, str],
     tiles: tuple[Stage, str],
 ) -> None:  # fmt: skip
-    """Products by tensor cores, and the tiles of what they are made of; `rows` and `tiles` are places."""
+    """Write a product by tensor cores; `rows` and `tiles` are the places of the operands' tiles."""
     stage, schedule, (term, _, _) = p.stage, p.stage.schedule, p.d.ranges[0]
     mi, nj, i1, j1 = stage.tile((p.left.along, p.right.along), shape_of(p.form)[:2])
     ko, k1 = stage.split(term, p.form.k)
@@ -303,7 +300,7 @@ def _multiply(
 
 
 def _fetched(p: _Product, x: Operand, plan: OnlineTensorCores, place: tuple[Stage, str]) -> Stage:
-    """A tile of an operand in shared memory: of rows for a group that has them alone."""
+    """A tile of an operand in shared memory; with hopper, the rows' tile is per warpgroup."""
     of_rows, size = p.roles.get(x.along) == ROW, x.read.dtype.bytes
     vector, row = load_width(p.stage, x.read.name, x.copy_along), size * _tile_of(p, x, plan)[1]
     whole = plan.hopper and plan.stages > 1 and not of_rows
@@ -327,7 +324,7 @@ def _fetched(p: _Product, x: Operand, plan: OnlineTensorCores, place: tuple[Stag
 
 
 def _tile_of(p: _Product, x: Operand, plan: OnlineTensorCores) -> tuple[int, int]:
-    """How many elements a tile of an operand has along its axes."""
+    """The extents of an operand's tile along its two axes."""
     along = {ROW: plan.warp if plan.hopper else plan.rows, TERM: plan.terms, INNER: plan.terms}
     sizes, extents = sizes_of(p.stage), []
     for axis in x.axes:
@@ -337,7 +334,7 @@ def _tile_of(p: _Product, x: Operand, plan: OnlineTensorCores) -> tuple[int, int
 
 
 def _check_shared(products: list[_Product], plan: OnlineTensorCores, inside: Mapping[str, Roles]) -> None:
-    """The tiles of all operands fit into the shared memory of a block."""
+    """Unsuited if the operands' tiles exceed the shared memory of a block."""
     total = 0
     for p in products:
         for x in (p.left, p.right):

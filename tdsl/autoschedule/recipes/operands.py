@@ -1,8 +1,8 @@
 """The operands of a sum of products as matrices: rows, or columns, by terms.
 
-A sum over several ranges, of what is read along several variables or in a window, is a product of
-matrices, too: variables that one operand alone moves with are flattened to its rows, ranges to its terms. A
-convolution has points for rows, and the places of the window times channels for terms.
+A sum over several ranges, of operands with several free variables or windows, is a matrix product, too: the
+variables that only one operand is indexed by are flattened to its rows or columns, ranges to terms. A
+convolution has points as rows, and window positions times channels as terms.
 """
 
 from __future__ import annotations
@@ -34,10 +34,9 @@ from tdsl.schedule.gathering import read_variables
 
 @frozen
 class Operand:
-    """What is read along the terms and one other variable, rows or columns; `axes` are those of both.
+    """A factor indexed by k and a row or column variable, `along`; `axes` are their two axes.
 
-    Of one that is `gathered` this is its copy, which has a dimension for each of its variables. What is read
-    `twice` is both operands.
+    If `gathered`, an im2col copy with an axis per variable. `twice`: both operands are one array.
     """
 
     read: Read
@@ -52,7 +51,7 @@ class Operand:
         return self.along if self.twice else None
 
     @property
-    def turned(self) -> bool:
+    def transposed(self) -> bool:
         """True if the terms have a larger stride in memory than rows or columns."""
         return self.along in variables(self.read.index[self.axes[1]])
 
@@ -66,9 +65,9 @@ class Matrices:
     terms: tuple[str, ...]
 
     def fitting(self, d: Definition, sizes: Mapping[str, int | None], tile: tuple[int, int, int]) -> Matrices:
-        """One variable for rows or columns, if it fills tiles and its operand has the layout of the product.
+        """Keeps one row or column variable where the tile divides it; others become batches.
 
-        The others are batches then.
+        Only for one variable of terms, and operands that are not gathered.
         """
         if len(self.terms) > 1:
             return self
@@ -80,7 +79,7 @@ class Matrices:
         return Matrices(sides[0], sides[1], self.terms)
 
     def extents(self, sizes: Mapping[str, int | None]) -> tuple[int, int, int]:
-        """How many rows, columns and terms there are; 0 where that is not known."""
+        """The numbers of rows, columns and terms; 0 for an unknown number."""
         extents = []
         for names in (self.rows, self.columns, self.terms):
             total = 1
@@ -91,7 +90,7 @@ class Matrices:
 
 
 def matrices_of(d: Definition) -> Matrices:
-    """The matrices that a sum of products multiplies, rows of the result first; Unsuited for others."""
+    """The variables of the matrices of a sum of products, rows first in the result; Unsuited for others."""
     parts = _factors(d)
     if d.combine is None or d.combine.kind != "sum":
         raise Unsuited("it does not add its terms up")
@@ -112,7 +111,7 @@ def matrices_of(d: Definition) -> Matrices:
 
 
 def operands_of(stage: Stage, m: Matrices) -> tuple[Operand, Operand]:
-    """The operands along rows and along columns, one variable each, as they are read or gathered."""
+    """The operands indexed by the row and by the column variable, read directly or gathered."""
     d = definition_of(stage)
     parts = _factors(d)
     (row,), (column,), (term,) = m.rows, m.columns, m.terms
@@ -125,11 +124,11 @@ def operands_of(stage: Stage, m: Matrices) -> tuple[Operand, Operand]:
 
 
 def check_terms(stage: Stage, operands: tuple[Operand, Operand], step: int) -> bool:
-    """Whether all steps of so many terms are whole; Unsuited where others have more that is not 0."""
+    """True if `step` divides the terms; Unsuited if a partial step could add nonzeros."""
     schedule, d = stage.schedule, definition_of(stage)
     state, boxes = known(schedule)
     f, facts = state.program.func(stage.func), NO_FACTS
-    box = boxes.get(f.name)  # none where nothing of it is needed
+    box = boxes.get(f.name)  # None if no element is needed
     if box is not None and all(None not in ends for ends in box):
         for v, (first, n) in bounds_of(f, f.definitions[stage.definition], box).items():
             facts = facts.with_range(v, first, subtract(add(first, n), ONE))
@@ -142,8 +141,8 @@ def check_terms(stage: Stage, operands: tuple[Operand, Operand], step: int) -> b
         ):
             raise Unsuited(
                 f"it adds up its terms only where {show_expr(c)}",
-                "parts of as many terms each need no such condition, where sizes={...} tells how many "
-                "there are; others can be 0: td.where(condition, factor, 0)",
+                "parts of equal size need no such condition if sizes={...} gives the number of terms; "
+                "other terms can be 0: td.where(condition, factor, 0)",
             )
     ((term, _, end),) = d.ranges
     count = sizes_of(stage).get(term)
@@ -158,7 +157,7 @@ def check_terms(stage: Stage, operands: tuple[Operand, Operand], step: int) -> b
 
 
 def _ends(schedule: BaseSchedule, x: Operand, at: Expr, end: Expr) -> bool:
-    """True for an operand that ends where an index of its elements comes to an end."""
+    """True if an axis of `x` indexed by `at` has extent `end`."""
     if x.gathered:
         return False
     _, limits = dtypes_and_limits(schedule.state.program, x.read.name)
@@ -169,9 +168,9 @@ def _ends(schedule: BaseSchedule, x: Operand, at: Expr, end: Expr) -> bool:
 
 
 def plain_operands(d: Definition) -> tuple[Operand, Operand]:
-    """The operands of a sum over one variable as they lie in memory; Unsuited where one does not.
+    """The operands of a sum over one variable, read directly; Unsuited if one has to be gathered.
 
-    Of several variables of an operand the last is taken that it moves along one by one.
+    Of several row or column variables of an operand, the last with coefficient 1 in an axis of its own.
     """
     m, operands = matrices_of(d), []
     for names in (m.rows, m.columns):
@@ -190,10 +189,10 @@ def _pair(left: Operand, right: Operand) -> tuple[Operand, Operand]:
     return replace(left, twice=twice), replace(right, twice=twice)
 
 
-def flattened(stage: Stage, m: Matrices) -> tuple[Matrices, Stage | None]:
-    """Make one variable of all rows, one of all columns and one of all terms.
+def flatten_sides(stage: Stage, m: Matrices) -> tuple[Matrices, Stage | None]:
+    """Flatten all rows to one variable, all columns to another, all terms to a third.
 
-    So does what alone reads the sums; this stage is given, too.
+    The epilogue, the only reader of the sums, is flattened alike and returned, too.
     """
     reader = reader_of(stage) if max(len(m.rows), len(m.columns)) > 1 else None
     d = definition_of(stage)
@@ -208,12 +207,12 @@ def flattened(stage: Stage, m: Matrices) -> tuple[Matrices, Stage | None]:
             reader.flatten(*(theirs[v] for v in names))
     terms = m.terms
     if len(terms) > 1:
-        terms = (stage.flatten(*sorted(terms, key=_places(d).__getitem__)).name,)
+        terms = (stage.flatten(*sorted(terms, key=_range_order(d).__getitem__)).name,)
     return Matrices(sides[0], sides[1], terms), reader
 
 
-def vector_of(stage: Stage, x: Operand) -> int:
-    """How many elements of an operand's rows one access of 16 bytes at most has."""
+def vector_width(stage: Stage, x: Operand) -> int:
+    """The elements of an operand's rows in one access of at most 16 bytes."""
     if not x.gathered:
         return load_width(stage, x.read.name, x.copy_along)
     state = bind_state(stage.schedule.state, stage.schedule.sizes)
@@ -227,7 +226,7 @@ def vector_of(stage: Stage, x: Operand) -> int:
 
 
 def _are_neighbours(part: Expr, v: str, width: int) -> bool:
-    """True where `width` values of a variable, from a multiple on, read neighbours from a multiple on."""
+    """True if `width` aligned consecutive values of `v` read aligned consecutive elements."""
     lane, first = Var("lane of a copy"), Var("first of a copy")
     facts = NO_FACTS.with_range(lane.name, ZERO, const(width - 1))
     at: Expr = Binary("add", Binary("mul", first, const(width)), lane)
@@ -242,7 +241,7 @@ def _are_neighbours(part: Expr, v: str, width: int) -> bool:
 
 
 def _factors(d: Definition) -> tuple[Expr, Expr]:
-    """The two factors of each term, without conversions: reads of tensors or funcs, or 0 in their place."""
+    """The two factors of each term, without conversions: reads, or selects of a read or a constant."""
     match d.values:
         case (Binary("mul", x, y),):
             left, right = _factor(x), _factor(y)
@@ -257,7 +256,7 @@ def _factors(d: Definition) -> tuple[Expr, Expr]:
 
 
 def _factor(e: Expr) -> Expr:
-    """The element that a factor is, perhaps of another type, perhaps 0 beyond edges."""
+    """The read of a factor without conversions, or its select of the read or a constant (padding)."""
     while isinstance(e, Cast):
         e = e.x
     match e:
@@ -266,7 +265,7 @@ def _factor(e: Expr) -> Expr:
         case _:
             raise Unsuited(
                 f"a factor of its terms is {e}, not an element of an array",
-                "make a td.Func of what is computed of it, and multiply with that",
+                "make a td.Func of the computed factor, and multiply with this func",
             )
     if any(True for _ in reads_in(index)):
         raise Unsuited(f"data choose which elements of {name!r} it reads")
@@ -280,7 +279,7 @@ def _source(part: Expr) -> Read:
 
 
 def _plain(read: Read, along: str, term: str) -> Operand | None:
-    """An operand that moves one by one along both variables, in an axis for each; None for another."""
+    """An operand whose two variables each have coefficient 1 in an axis of their own; None for others."""
     axes = []
     for v in (along, term):
         holders = [n for n, e in enumerate(read.index) if v in variables(e)]
@@ -291,7 +290,7 @@ def _plain(read: Read, along: str, term: str) -> Operand | None:
 
 
 def _plain_one(d: Definition, names: tuple[str, ...], term: str) -> Operand | None:
-    """The operand that alone moves with some variables, along the last that it moves along one by one."""
+    """The operand indexed by `names`, along the last of these with coefficient 1; None if there is none."""
     (part,) = (p for p in _factors(d) if variables(p).issuperset(names))
     candidates = [_plain(part, v, term) for v in names] if isinstance(part, Read) else []
     return next((x for x in reversed(candidates) if x is not None), None)
@@ -304,8 +303,8 @@ def _gathered(d: Definition, part: Expr, along: str, term: str) -> Operand:
     return Operand(copy, along, (axes[0], axes[1]), gathered=True)
 
 
-def _places(d: Definition) -> dict[str, tuple[int, int]]:
-    """Where each range moves an operand: the axis of that which it moves alone in more axes."""
+def _range_order(d: Definition) -> dict[str, tuple[int, int]]:
+    """Sort keys of ranges: their axis in the operand with more bare range indices."""
     ranges = [v for v, _, _ in d.ranges]
     alone = max(
         ([*_source(p).index] for p in _factors(d)),
@@ -315,7 +314,7 @@ def _places(d: Definition) -> dict[str, tuple[int, int]]:
 
 
 def is_for_tensor_cores(f: FuncDef) -> bool:
-    """True for a sum of products of two matrices whose types tensor cores multiply."""
+    """True for a product of two matrices of types that tensor cores multiply."""
     if len(f.definitions) > 1 or len(f.definitions[0].ranges) != 1:
         return False
     try:

@@ -1,14 +1,14 @@
-"""Stencils and pipelines of pictures, in strips of lines.
+"""Stencils and image pipelines, in strips of lines.
 
-    blur[y, x] = rows[y - 1, x] + rows[y, x] + rows[y + 1, x], where rows[y, x] is such a sum, too
+    blur[y, x] = rows[y - 1, x] + rows[y, x] + rows[y + 1, x], where rows[y, x] is a sum along x
 
     for strips of lines (threads):
       for y:
-        the lines of rows that this line is the first to need, in a ring of four
+        the lines of `rows` that this line is the first to need, in a ring of four
         for x, by vectors:  the sum
 
-All funcs that only the stage and each other read are computed in its loops, whatever they do: sums over
-windows, updates that scatter, changes of the resolution.
+All funcs read only by the stage and by each other are computed in the loops of the stage, whatever they do:
+sums over windows, updates that scatter, changes of the resolution.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ from tdsl.schedule.properties import extent, extents, max_bytes, root_boxes, unp
 from tdsl.schedule.state import is_ordered
 from tdsl.target import as_target
 
-SETS = 2048  # bytes after which lines of the caches share a set with earlier ones
-LINE = 64  # bytes of a line of the caches
-FEW = 4  # values of a variable whose loop is unrolled around an update that scatters
+SETS = 2048  # bytes; a multiple of this between lines causes cache conflicts
+LINE = 64  # bytes of a cache line
+FEW = 4  # values of a variable; such loops are unrolled around an update that scatters
 
 
 @recipe
 def strips(stage: Stage, *, machine: Machine | None = None, **choices: Any) -> Strips:
-    """Compute what a stage needs line by line inside its loops, in strips of lines for the threads.
+    """Compute the producers of a stage line by line inside its loops, in strips of lines for threads.
 
     `choices` replace what is chosen by shape; they are the fields of `Strips`. Funcs that a directive has
     mentioned are left alone. Returns the choices that were made.
@@ -86,24 +86,24 @@ def write_strips(
     if plan.lines > 1:
         _write_blocks(schedule, looped, line, plan, machine)
         return
-    last = dict(plan.last)
-    _vectors(looped, boxes[owner], machine, last)
+    lookup_axes = dict(plan.lookup_axes)
+    _vectors(looped, boxes[owner], machine, lookup_axes)
     for name in plan.inside:
         stage = schedule[name]
         stage.store_at(looped, strip)
         stage.compute_at(looped, line)
-        if name in last:
-            all_ = schedule.state.program.func(name).variables
-            stage.reorder_storage(*(v for v in all_ if v != last[name]), last[name])
+        if name in lookup_axes:
+            axis, dims = lookup_axes[name], schedule.state.program.func(name).variables
+            stage.reorder_storage(*(v for v in dims if v != axis), axis)
         else:
-            _spread(stage, boxes[name])
+            _pad_lines(stage, boxes[name])
         for n in range(len(schedule.state.program.func(name).definitions)):
             definition = stage.update(n - 1) if n else stage
-            _vectors(definition, boxes[name], machine, last)
+            _vectors(definition, boxes[name], machine, lookup_axes)
 
 
 def _write_blocks(schedule: BaseSchedule, owner: Stage, line: Loop, plan: Strips, machine: Machine) -> None:
-    """Some lines at a time, by a vector or two of each, with all that they need in registers."""
+    """Register tiles of lines x vectors; producers are computed per tile."""
     f = schedule.state.program.func(owner.func)
     lanes = machine.vector_bytes // max(t.bytes for t in f.dtypes)
     _, line = owner.split(line, plan.lines)
@@ -118,8 +118,8 @@ def _write_blocks(schedule: BaseSchedule, owner: Stage, line: Loop, plan: Strips
         stage.unroll(inner)
 
 
-def _spread(stage: Stage, box: Box) -> None:
-    """Lines that do not all begin in the same sets of the cache."""
+def _pad_lines(stage: Stage, box: Box) -> None:
+    """Pads line strides to avoid cache conflicts."""
     f = stage.schedule.state.program.func(stage.func)
     size = max(t.bytes for t in f.dtypes)
     elements = extent(box, len(box) - 1)
@@ -127,43 +127,43 @@ def _spread(stage: Stage, box: Box) -> None:
         stage.align_storage(f.variables[-1], elements + LINE // size)
 
 
-def _vectors(stage: Stage, box: Box, machine: Machine, last: Mapping[str, str]) -> None:
-    """Vectors along memory, inside of what is reduced over; updates that scatter share their index."""
+def _vectors(stage: Stage, box: Box, machine: Machine, lookup_axes: Mapping[str, str]) -> None:
+    """Vectorise along contiguous memory, inside reduction loops; without a vector axis share indices."""
     f = stage.schedule.state.program.func(stage.func)
     d = f.definitions[stage.definition]
     sizes = extents(f, d, box)
     names = [loop.name for loop in stage.loops]
-    first = stage.func in last
-    along = last[stage.func] if first and _is_plain(d, last[stage.func]) else None
-    if not first:
-        along = vector_variable(d) or _looking_up(d, last)
+    looked_up = stage.func in lookup_axes
+    along = lookup_axes[stage.func] if looked_up and _is_plain(d, lookup_axes[stage.func]) else None
+    if not looked_up:
+        along = vector_variable(d) or _looking_up(d, lookup_axes)
     if along is None:
         _share_index(stage, d, sizes)
         return
     size, full = sizes[along], max(machine.vector_bytes // max_bytes(d), 1)
-    whole = first and size is not None and full < 2 * size
+    whole = looked_up and size is not None and full < 2 * size
     lanes = full if whole else lanes_for(d, size, machine.vector_bytes)
     if lanes <= 1 or along not in names:
         return
-    if (d.ranges or first) and not is_ordered(f, stage.definition):
+    if (d.ranges or looked_up) and not is_ordered(f, stage.definition):
         stage.reorder(*(v for v in names if v != along), along)
     stage.vectorize(along, lanes)
 
 
-def _looking_up(d: Definition, last: Mapping[str, str]) -> str | None:
-    """The last variable of what reads funcs that are looked up: its vectors find them in registers."""
+def _looking_up(d: Definition, lookup_axes: Mapping[str, str]) -> str | None:
+    """The last variable of a reader of looked-up funcs, to look vectors up in registers; None for others."""
     lane = d.index[-1] if d.index else None
-    looks = any(r.name in last for r in reads_in(d.values))
+    looks = any(r.name in lookup_axes for r in reads_in(d.values))
     return lane.name if looks and isinstance(lane, Var) and lane.name in d.free else None
 
 
 def _is_plain(d: Definition, variable: str) -> bool:
-    """True where a variable is one axis of what is written, and in no other."""
+    """True if a variable alone indexes one axis of the written elements, and occurs in no other axis."""
     return variable in d.free and [e for e in d.index if variable in variables(e)] == [Var(variable)]
 
 
 def _share_index(stage: Stage, d: Definition, sizes: dict[str, int | None]) -> None:
-    """for the others: for the ranges: the few elements whose place is the same, one after the other."""
+    """Unrolls innermost the few variables that a scatter's index does not depend on."""
     placed = [e for e in d.index if any(isinstance(n, Read) for n in post_order(e))]
     if not placed or is_ordered(stage.schedule.state.program.func(stage.func), stage.definition):
         return

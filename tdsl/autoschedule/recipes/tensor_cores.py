@@ -21,10 +21,10 @@ from tdsl.autoschedule.recipes.epilogue import ROW_BYTES, following, store_by_gr
 from tdsl.autoschedule.recipes.operands import (
     Operand,
     check_terms,
-    flattened,
+    flatten_sides,
     matrices_of,
     operands_of,
-    vector_of,
+    vector_width,
 )
 from tdsl.core.node import frozen
 from tdsl.core.source import here
@@ -159,7 +159,7 @@ def tensor_core_matmul(stage: Stage, **choices: Any) -> TensorCoreMatmul:
         )
     if 0 in (sizes.get(v) for v in m.terms):
         raise Unsuited("its sums have no terms")
-    m, reader = flattened(stage, m.fitting(d, sizes, chosen.block))
+    m, reader = flatten_sides(stage, m.fitting(d, sizes, chosen.block))
     left, right = operands_of(stage, m)
     even = check_terms(stage, (left, right), chosen.block[2])
     total = stage.schedule.state.program.func(stage.func).dtypes[0].name
@@ -279,10 +279,10 @@ def _no_product_of_groups(left: Operand, right: Operand, total: str, columns: in
     if not forms:
         return Unsuited(f"wgmma does not multiply {types}", "leave hopper= out")
     if all((x.a, x.b) != _layout(left, right) for x in forms):
-        turned = " and ".join(repr(x.read.name) for x in (left, right) if x.turned)
+        transposed = " and ".join(repr(x.read.name) for x in (left, right) if x.transposed)
         return Unsuited(
             f"wgmma multiplies {types} only where terms lie side by side in memory (K-major), and those of "
-            f"{turned} lie apart",
+            f"{transposed} lie apart",
             "make the terms the last dimension, x[i, k] and w[j, k], or leave hopper= out",
         )
     least = min(x.columns for x in forms)
@@ -293,7 +293,7 @@ def _no_product_of_groups(left: Operand, right: Operand, total: str, columns: in
 
 
 def _layout(left: Operand, right: Operand) -> tuple[str, str]:
-    return "km" if left.turned else "mk", "kn" if right.turned else "nk"
+    return "km" if left.transposed else "mk", "kn" if right.transposed else "nk"
 
 
 def wgmma_of(
@@ -358,9 +358,9 @@ def _check_tiles(block: tuple[int, int, int], warp: tuple[int, int], form: Form)
 def _check_rows(block: tuple[int, int, int], operands: tuple[Operand, Operand]) -> None:
     """The rows of tiles that wgmma reads are a multiple of a swizzle."""
     for x, along in zip(operands, block[:2], strict=True):
-        elements, size, least = along if x.turned else block[2], x.read.dtype.bytes, min(SWIZZLES)
+        elements, size, least = along if x.transposed else block[2], x.read.dtype.bytes, min(SWIZZLES)
         if elements * size % least:
-            what = ("rows", "columns")[x is operands[1]] if x.turned else "terms"
+            what = ("rows", "columns")[x is operands[1]] if x.transposed else "terms"
             raise _refused(
                 f"rows of {elements * size} bytes of tiles of {x.read.name!r} are no multiple of {least}",
                 f"wgmma reads swizzled tiles: choose a multiple of {least // size} {what} of a block",
@@ -376,7 +376,7 @@ def _schedule(
     schedule, d = stage.schedule, definition_of(stage)
     term = d.ranges[0][0]
     batch = [v for v in d.free if v not in (left.along, right.along)]
-    vectors, sizes = [vector_of(stage, x) for x in operands], sizes_of(stage)
+    vectors, sizes = [vector_width(stage, x) for x in operands], sizes_of(stage)
     io, jo, ii, ji = stage.tile((left.along, right.along), block[:2])
     wi, wj, ii, ji = stage.tile((ii, ji), warp)
     mi, nj, i1, j1 = stage.tile((ii, ji), shape_of(form)[:2])
@@ -402,7 +402,7 @@ def _schedule(
             x.read.name, stage.func, at=ko, scope=SHARED, filled=not whole, gathered=x.gathered,
             along=x.copy_along,
         )  # fmt: skip
-        swizzle_rows(tile, x, x.read.dtype.bytes * (along if x.turned else terms))
+        swizzle_rows(tile, x, x.read.dtype.bytes * (along if x.transposed else terms))
         if whole:
             tile.bulk_copy()
         else:
@@ -419,7 +419,7 @@ def _schedule(
 
 def _is_fetched_whole(x: Operand, tile: tuple[int, ...], extent: int | None) -> bool:
     """True where rows of a tile are a multiple of a swizzle, and tiles divide rows or columns, so many."""
-    row_bytes = (tile[0] if x.turned else tile[1]) * x.read.dtype.bytes
+    row_bytes = (tile[0] if x.transposed else tile[1]) * x.read.dtype.bytes
     return (
         not x.gathered
         and row_bytes % min(SWIZZLES) == 0
@@ -466,7 +466,7 @@ def swizzle_rows(tile: Stage, x: Operand, row: int) -> None:
 def load_of(x: Operand, operand: str, rows: int) -> Load | None:
     """The instruction that loads an operand for rows or columns of a warp, if there is one."""
     matrices = 4 if operand == "a" or rows % 16 == 0 else 2
-    key = (operand, x.read.dtype, x.turned, matrices)
+    key = (operand, x.read.dtype, x.transposed, matrices)
     rows_of = {(r.operand, r.dtype, r.transposed, r.matrices): r for r in LOADS}
     return rows_of.get(key)
 

@@ -133,7 +133,7 @@ def test_levels_that_data_chooses_lie_side_by_side(rng):
     func = planes(48, 72)
     s = td.Schedule(func)
     plan = td.recipes.strips(s["out"], machine=WIDE)
-    assert plan.last == (("line", "z"),)
+    assert plan.lookup_axes == (("line", "z"),)
     image = (rng.random((48, 72)) * 14 - 2).astype(np.float32)
     table = rng.integers(0, 9, (11, 50, 10)).astype(np.float32)
     line = table[:, :-2] + table[:, 1:-1] + table[:, 2:]
