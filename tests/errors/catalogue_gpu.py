@@ -365,7 +365,7 @@ def whole(t, tile=16):
     return s
 
 
-@wrong(td.ScheduleError, "no MMA of loop 'f_k_o' reads tiles alone", hint="leave overlap_mma out")
+@wrong(td.ScheduleError, "no MMA of loop 'f_k_o' reads tiles only", hint="leave overlap_mma out")
 def products_early_of_a_loop_that_has_none():
     t = td.Tensor("t", (64, 256), td.f32)
     s = whole(t, tile=32)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from tdsl.lang.affine import AffineSum, as_sum
 from tdsl.lang.expr import ZERO, Binary, Broadcast, Const, Expr, Ramp, const, lanes_of
 
-_MAX_BYTES = 16
+_MAX_BYTES = 16  # bytes of one access of a thread, at most
 
 
 def access_width(index: tuple[Expr, ...], strides: Sequence[int], lanes: int, size: int) -> int:

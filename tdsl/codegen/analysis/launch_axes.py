@@ -34,7 +34,7 @@ def launch_extents(body: Stmt) -> dict[str, int]:
 
 
 def grid_of(body: Stmt) -> tuple[Expr, ...]:
-    """The grid of a kernel: its blocks along x, y, z, in terms of sizes; x includes those of a cluster."""
+    """The grid of a kernel: its blocks along x, y, z, in terms of sizes; x includes a cluster's blocks."""
     extents = _extents(body)
     x, y, z = (extents[axis] for axis in MAX_BLOCKS)
     return simplify(Binary("mul", x, extents[CLUSTER])), y, z

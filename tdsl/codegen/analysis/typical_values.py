@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from tdsl.lang.bounds import Facts
 from tdsl.lang.expr import Binary, Cast, Const, Expr, Select, Size, Unary, Var
 
-_SIZE = 4096
+_SIZE = 4096  # the value of every size
 
 
 def typical_values(exprs: Iterable[Expr], facts: Facts) -> list[int]:

@@ -44,7 +44,7 @@ from tdsl.lang.expr import Binary, Const, Expr, const, dtype_of, lanes_of
 from tdsl.lang.simplify import simplify
 from tdsl.lang.types import i64
 
-# Serial loops that store at most so many vector registers are unrolled: accumulators can stay in registers.
+# vector registers; serial loops that store at most this many are unrolled, so accumulators stay in registers
 _LARGEST_UNROLLED = 16
 
 

@@ -30,7 +30,7 @@ def memory_type(t: DType) -> str:
 
 
 def vector(element: str, lanes: int) -> str:
-    """The LLVM type of a vector; that of the element for one lane.
+    """The LLVM type of a vector; the element's type for one lane.
 
     >>> vector("float", 4), vector("float", 1)
     ('<4 x float>', 'float')

@@ -7,7 +7,7 @@ TDSL_COMPILE_LIMIT seconds: text of more than `_SHORT_TEXT` bytes, for which the
 of the time, and shorter text with vectors that fit in no register, on which LLVM 22 may not terminate.
 `python -m tests.fuzz.processors` searches for other such cases.
 
-The passes are those of -O2 for one function without loop vectorization and unrolling. The text contains
+The passes are LLVM's of -O2 for one function without loop vectorization and unrolling. The text contains
 explicit vectors already; the passes promote allocas to registers, move invariant addresses and accumulators
 out of loops, and simplify control flow.
 """
@@ -34,12 +34,12 @@ from tdsl.errors import TargetError
 from tdsl.machine.cpu import CpuTarget, host, llvm_version
 
 PIPELINE_KEY = "always-inline,function<O2>(no vectorize, no unroll)"  # describes `_passes` in cache keys
-_MESSAGE_LINES = 4
+_MESSAGE_LINES = 4  # lines of LLVM's message that an error shows
 _LIMIT = 30.0  # seconds; a child process that compiles for longer is killed
 _SHORT_TEXT = 200_000  # bytes; longer text is compiled in a child process
 _SHUFFLE = re.compile(r"<(\d+) x i32> <i32")  # the number of lanes of a shuffle's mask
-_MOST_LANES = 128
-_FEW_LANES = 16  # up to this number, shuffles compile fast even if it is no power of two
+_MOST_LANES = 128  # lanes, a power of two; shuffles of more may not compile in time
+_FEW_LANES = 16  # lanes; shuffles of at most this many compile fast even if it is no power of two
 
 # One thread at a time calls LLVM, and a fork waits until none does: a child forked during a call would
 # deadlock on locks of a thread that it does not have. A waiting thread holds the turnstile, so that

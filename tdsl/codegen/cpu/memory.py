@@ -21,7 +21,7 @@ from tdsl.codegen.cpu.ir_types import constants, register_type, suffix, vector
 from tdsl.codegen.cpu.values import Value, full, select, splat
 from tdsl.lang.types import DType, bool_, f32, f64
 
-_LARGEST_STEP = 4
+_LARGEST_STEP = 4  # elements from lane to lane; accesses of larger steps are scattered
 # Bytes of a streaming store if no larger alignment is known: the alignment of any large array.
 _PIECE_BYTES = 16
 

@@ -7,7 +7,7 @@ whichever kernel and thread freed them, and reused for requests of a similar siz
 A header of 16 bytes precedes each block: the pointer that `malloc` returned, and the block's size in bytes.
 """
 
-SLOTS = 8  # the largest number of cached blocks
+SLOTS = 8  # cached blocks, at most
 CACHED_SIZES = (1 << 16, 1 << 26)  # bytes of the smallest and the largest block that is cached
 _HUGE_PAGE_SIZE = (
     1 << 22

@@ -25,7 +25,7 @@ from tdsl.core.node import post_order
 from tdsl.lang.affine import constant_difference, variables
 from tdsl.machine.instructions.instruction import Instruction, RegisterFile
 
-_OPERAND_REGISTERS = 2  # the fewest registers that the accumulators of a loop leave for operands
+_OPERAND_REGISTERS = 2  # registers; the accumulators of a loop leave at least these for operands
 
 
 def instruction_of(cx: Context, s: Stmt) -> Instruction | None:

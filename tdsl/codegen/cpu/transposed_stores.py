@@ -27,7 +27,7 @@ from tdsl.lang.affine import constant_difference
 from tdsl.lang.expr import Ramp, const, dtype_of, lanes_of
 from tdsl.lang.simplify import add
 
-_SMALLEST = 4  # the fewest vectors and lanes for which a transposition pays
+_SMALLEST = 4  # vectors, and lanes; a transposition of fewer does not pay
 
 
 def write_transposed(cx: Context, body: Sequence[Stmt], begin: int) -> int:

@@ -10,7 +10,7 @@ from tdsl.lang.types import DType, bool_, i64
 
 
 class Value(NamedTuple):
-    """A scalar or vector: `name` is an SSA name or a literal; for a uniform vector, that of one lane.
+    """A scalar or vector: `name` is an SSA name or a literal; for a uniform vector, the name of one lane.
 
     `limit` is an upper bound of the magnitude of an integer's lanes, if known.
     """

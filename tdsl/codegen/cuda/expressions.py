@@ -42,9 +42,9 @@ from tdsl.lang.types import DType, bf16, bool_, f8e4m3, f8e5m2, f16, f32, i64, u
 
 TIR = Any
 
-_SHARE_NODES = 200  # nodes of an expression written out, from which on shared parts become variables
-_MIN_SHARED_NODES = 8  # fewest nodes of a shared part that is bound
-_MAX_DEPTH = 60  # nested operators after which a part is bound
+_SHARE_NODES = 200  # nodes of an expression written out; from this many on, shared parts become variables
+_MIN_SHARED_NODES = 8  # nodes; smaller shared parts are not bound
+_MAX_DEPTH = 60  # nested operators; deeper parts are bound
 
 BYTES = (f8e4m3, f8e5m2)
 _NAMES = {"b": "bool", "i": "int", "u": "uint", "f": "float"}

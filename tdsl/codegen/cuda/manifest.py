@@ -136,7 +136,7 @@ def compared_indices(count: int) -> Array:
 def tolerance(dtype: str, inputs: tuple[str, ...]) -> float:
     """The tolerated error of a result, relative to its largest magnitude.
 
-    It allows for sums in another order than that of the expected results, in the precision of the inputs or
+    It allows for sums in another order than in the expected results, in the precision of the inputs or
     better; integers have to be exact.
     """
     if not BY_NAME[dtype].is_float:

@@ -11,7 +11,7 @@ from tdsl.codegen.ir.statements import walk
 
 _REGISTERS = 65_536  # registers of a multiprocessor
 _UNIT = 8  # granularity of setmaxnreg, in registers of a thread
-_MAX_CONSUMER = 240  # most registers of a consumer thread
+_MAX_CONSUMER = 240  # registers of a consumer thread, at most
 _PRODUCER = 40  # registers of a producer thread, enough for indices of tiles
 _GROUP = 128  # threads of a warp group, which execute setmaxnreg together
 

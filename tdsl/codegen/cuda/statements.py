@@ -77,7 +77,7 @@ from tdsl.lang.types import i64, u64
 
 TIR = Any
 
-UNROLL_FACTOR = 8  # unroll factor of long loops over arrays
+UNROLL_FACTOR = 8  # iterations by which long loops over arrays are unrolled
 _ALIGN_FRAGMENT = 16  # bytes, so that device functions can read several elements as one register
 
 

@@ -9,7 +9,7 @@ from tdsl.codegen.gpu.tensor_map_specs import TensorMapSpec
 from tdsl.codegen.ir.loops import row_major
 from tdsl.lang.types import BY_NAME
 
-_BYTES, _ALIGN = 128, 64  # of a CUtensorMap
+_BYTES, _ALIGN = 128, 64  # size and alignment of a CUtensorMap, in bytes
 # CUtensorMapDataType; copies depend only on the size of the type
 _TYPES = {
     "u8": 0, "i8": 0, "bool_": 0, "u16": 1, "i16": 1, "u32": 2, "i32": 3, "u64": 4, "i64": 5, "f16": 6,

@@ -38,7 +38,7 @@ class _PendingInstruction:
 
 @dataclass(slots=True)
 class PendingInstructions:
-    """The pending instructions of threads in lockstep; `commit_groups` counts those of each thread.
+    """The pending instructions of threads in lockstep; `commit_groups` counts each thread's.
 
     Instructions execute as late as possible, when threads wait for them; until then their operands must not
     change, and threads must not access their results.

@@ -90,8 +90,8 @@ class LockstepThreads:
     def group_of(self, thread: Array) -> Array:
         """The group of each recorded thread, of several of one group, or of a whole group; else -1."""
         several = np.where(thread <= SEVERAL_IN_GROUP, SEVERAL_IN_GROUP - thread, -1)
-        alone = np.where(thread < self.threads, thread // self.group, thread - self.threads)
-        return np.where(thread >= 0, alone, several)
+        one = np.where(thread < self.threads, thread // self.group, thread - self.threads)
+        return np.where(thread >= 0, one, several)
 
     @property
     def cluster(self) -> int:

@@ -54,7 +54,7 @@ class Launch:
     `grid` and `block` are the extents along x, y and z; `cluster` is the number of blocks along blockIdx.x
     in a cluster. `memory` is the layout of a block's shared memory, `fragments` has the register fragments
     by name. `maps` are the tensor maps of TMA copies, passed after `params`. At least `resident` blocks run
-    at a time on a multiprocessor. `messages` are those of the whole program.
+    at a time on a multiprocessor. `messages` are the messages of the whole program.
     """
 
     name: str

@@ -23,7 +23,7 @@ from tdsl.lang.expr import Binary, Const, Expr, const
 from tdsl.lang.simplify import simplify
 
 LINE = 128  # bytes that touch each of the 32 banks once
-_ROWS = 8  # after which the permutations of chunks repeat
+_ROWS = 8  # rows; after them the permutations of chunks repeat
 
 
 @frozen
@@ -31,7 +31,7 @@ class Swizzle:
     """A swizzle of panels with `width` columns and `height` rows: an XOR of the offset of each element.
 
     The element at offset n is stored at n ^ (n // line % count * chunk). All fields are numbers of elements;
-    `line` is those of 128 bytes.
+    `line` is the number in 128 bytes.
     """
 
     width: int
@@ -55,7 +55,7 @@ class Swizzle:
     def panel_offset(self, index: tuple[Expr, ...], strides: tuple[int, ...]) -> Expr:
         """The offset in the panels, before the swizzle, of an element of a buffer with these strides.
 
-        Axes of one element may lie between the axis of rows and that of columns.
+        Axes of one element may lie between the axis of rows and the axis of columns.
         """
         *outer, column = index
         width, total, row = const(self.width), AffineSum(), strides[-2:][0]

@@ -27,7 +27,7 @@ class Buffer:
 
     `folds` has the ring sizes of folded dimensions; it is None until a nest that computes the func has chosen
     them. `single` has for each component the axes with one element, along which its values do not vary;
-    `axes` are those of an output's array."""
+    `axes` are the axes of an output's array."""
 
     func: str
     names: tuple[str, ...]
@@ -74,7 +74,7 @@ class Buffer:
         return layout.along(axes, rank)
 
 
-_SMALL_EXTENT = 1 << 16  # up to this extent a dimension is allocated with its constant upper bound
+_SMALL_EXTENT = 1 << 16  # elements up to which a dimension is allocated with its constant upper bound
 
 
 def make_buffer(

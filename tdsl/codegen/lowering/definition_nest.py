@@ -32,7 +32,7 @@ class DefinitionNest:
         self.plan_nest = nest or self.plan.nests[definition]
 
     def select_nest(self, nest: Nest) -> None:
-        """Set the nest to lower: that of the definition, or of one of its specializations."""
+        """Set the nest to lower: the definition's, or the nest of one of its specializations."""
         self.nest = nest
         self.reduced = {x for x in nest.names() if is_reduction(self.f, self.n, nest, x)}
         shared = [

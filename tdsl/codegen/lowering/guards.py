@@ -21,7 +21,7 @@ from tdsl.schedule.state import Level
 def guards_of(
     builder: DefinitionNest, related: Related, bounds: Mapping[str, tuple[Expr, Expr]]
 ) -> tuple[Guard, ...]:
-    """The guards of a nest: those of split tails, and the conditions of the predicate.
+    """The guards of a nest: the guards of split tails, and the conditions of the predicate.
 
     Conditions that read funcs come last: these funcs are computed only where the other conditions are true.
     """

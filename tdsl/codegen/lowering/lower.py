@@ -3,7 +3,7 @@
     state (every func placed, none inlined)  ->  Kernel
 
 1. `tree.py` gives the loop at which each func is computed and the one at which it is stored.
-2. Bounds inference: from the boxes of the outputs, `required.py` computes those of all funcs and inputs.
+2. Bounds inference: from the boxes of the outputs, `required.py` computes the boxes of all funcs and inputs.
 3. At each level, `Lowering.place` allocates the funcs stored there, emits the nests of those computed there,
    then the body. `loop_nest.py` opens the loops of a definition one by one and calls `place` in each.
 """
@@ -211,7 +211,7 @@ class _ProgramLowering(Lowering):
             return []
         home = self.tree.parent[name]
         if self.stored_at.get(name, home) != home:
-            # bounds inferred at an inner level may be looser than those of the allocation
+            # bounds inferred at an inner level may be looser than the bounds of the allocation
             box = intersection_box(box, self.stored_boxes[name], ctx.facts)
             box = self._sliding_window(f, box, ctx)
         if name in self.planes:

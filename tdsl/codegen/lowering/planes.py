@@ -4,7 +4,7 @@ u[t, y, x] = a[y, x]                       for p in range(0, 100):
 u[r, y, x] = step(u[r - 1, ...])             u[p % 2, ...] = a[...]
 out[y, x] = u[99, y, x]            -->       if p >= 1: u[p % 2, ...] = step(u[(p - 1) % 2, ...])
 
-All definitions of a plane are computed before those of the next plane. The results do not change if the
+All definitions of a plane are computed before any of the next plane. The results do not change if the
 update that steps reads no later plane, and every update before it writes and reads one plane only.
 """
 

@@ -39,5 +39,5 @@ class NestPosition:
     components: tuple[int, ...] | None = None
 
     def first_of(self, loop: str) -> Expr:
-        """The first value of a loop: that of the variable if the loop is a whole variable, else 0."""
+        """The first value of a loop: the variable's if the loop is a whole variable, else 0."""
         return self.bounds[loop][0] if loop in self.bounds else ZERO

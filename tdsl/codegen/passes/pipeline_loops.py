@@ -278,7 +278,7 @@ class _Pipelines:
             overlapped = overlap_mma(loop, wait, iteration_memory, uses, release, self.fresh)
             if overlapped is None:
                 raise ScheduleError(
-                    f"no MMA of loop {s.name!r} reads tiles alone, so that none can be issued early",
+                    f"no MMA of loop {s.name!r} reads tiles only, so none can be issued early",
                     loc=next((a.loc for a in tiles), s.loc),
                     label="scheduled here",
                     hint="leave overlap_mma out",

@@ -48,7 +48,7 @@ from tdsl.lang.expr import ONE, ZERO, Binary, Expr, Var
 from tdsl.lang.show import show_expr
 from tdsl.lang.simplify import add, conjuncts, substitute, subtract
 
-_MAX_BARRIERS = 15  # named barriers of a block, besides that of __syncthreads
+_MAX_BARRIERS = 15  # named barriers of a block, besides the one that __syncthreads uses
 
 
 def place_barriers(kernel: Kernel) -> Kernel:
@@ -192,7 +192,7 @@ class _KernelBarriers:
         return direct
 
     def specialized_part(self, s: Stmt, ctx: _Context) -> _Synced:
-        """One part of a `WarpSpecialize`: its barriers are those of a group of threads, not of the block."""
+        """One part of a `WarpSpecialize`: its barriers synchronise a group of threads, not the block."""
         self.recorded = []
         result = self.visit(s, ctx)
         part_accesses, self.recorded = self.recorded, None

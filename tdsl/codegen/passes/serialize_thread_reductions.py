@@ -10,7 +10,7 @@ from tdsl.codegen.ir.statements import map_parts, rebuilt
 from tdsl.codegen.transforms.partial_results import partial_loads
 from tdsl.lang.expr import ZERO, Const
 
-_MAX_THREADS = WARP * WARP  # threads: one warp reduces the results of at most so many warps
+_MAX_THREADS = WARP * WARP  # threads; one warp reduces the results of at most WARP warps
 
 
 def serialize_thread_reductions(kernel: Kernel) -> Kernel:

@@ -17,7 +17,7 @@ from tdsl.lang.bounds import NO_FACTS, Facts, upper
 from tdsl.lang.expr import Binary, Call, Expr, dtype_of
 from tdsl.lang.types import i64
 
-_MAX_VECTORS = 16  # the largest extent at which a vectorized loop around another one is unrolled
+_MAX_VECTORS = 16  # iterations up to which a vectorized loop around another one is unrolled
 
 
 def unroll_clipped(kernel: Kernel) -> Kernel:

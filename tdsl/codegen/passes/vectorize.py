@@ -62,7 +62,7 @@ from tdsl.lang.expr import (
 from tdsl.lang.simplify import conjunction, conjuncts, simplify, substitute, subtract
 from tdsl.lang.types import bool_, i64
 
-_MAX_LANES = 256
+_MAX_LANES = 256  # iterations of a vectorized loop, at most
 
 
 def vectorize(kernel: Kernel) -> Kernel:

@@ -181,7 +181,7 @@ class Expressions:
     # Nodes
 
     def node(self, e: Expr, memo: dict[Node, Value]) -> Value:
-        """The text of a node from those of its children."""
+        """The text of a node from the texts of its children."""
         match e:
             case Const():
                 return _constant(e)

@@ -26,10 +26,10 @@ from collections.abc import Iterator, Mapping
 from tdsl.core.node import frozen
 from tdsl.errors import CacheWarning
 
-SCHEMA = 1
+SCHEMA = 1  # version of the format of entries
 _MAGIC = b"\x89tdsl\r\n\x1a"
 _PREFIX = struct.Struct("<8sIIQ")
-_DIGEST = 32
+_DIGEST = 32  # bytes of a SHA-256 digest
 _SUFFIX, _BAD, _TEMPORARY = ".entry", ".bad", ".tmp"
 _STALE_SECONDS = 3600.0
 _FLAGS = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)

@@ -8,7 +8,7 @@ import platform
 import struct
 from collections.abc import Callable
 
-HARDWARE, CACHE_MISSES = 0, 3  # of linux/perf_event.h
+HARDWARE, CACHE_MISSES = 0, 3  # numbers in linux/perf_event.h
 SIZE = 128  # bytes of struct perf_event_attr
 FLAGS = 1 << 0 | 1 << 1 | 1 << 5 | 1 << 6  # disabled, inherited by threads, without kernel and hypervisor
 ENABLE, DISABLE = 0x2400, 0x2401

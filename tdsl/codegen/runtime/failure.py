@@ -20,7 +20,7 @@ RED_ZONE_OVERWRITTEN = -2
 def check_error(message: Message, values: Sequence[Any]) -> TdslError:
     """The exception of a failed check: IndexBoundError for an access out of bounds, else RequireError.
 
-    Its location is that of the user's source line. `values` are the Python or NumPy scalars of the message.
+    Its location is the user's source line. `values` are the Python or NumPy scalars of the message.
 
     >>> print(check_error(Message("require", ("row ", " is empty"), "blur.py:7"), (3,)))
     row 3 is empty [require]

@@ -38,7 +38,7 @@ class VectorLanes:
     """The lanes of a vectorized loop: its iterations lo, lo + 1, ..., lo + count - 1, run in lockstep.
 
     `vectors` are the values of scalars that differ by lane, `private` the buffers with a last axis for
-    lanes, `extents` those of all buffers whose extents are known. `mask` is the conjunction of `conditions`,
+    lanes, `extents` the known extents of buffers. `mask` is the conjunction of `conditions`,
     which are scalar, for one iteration; `facts` hold for every lane, whether its mask holds or not.
     """
 
