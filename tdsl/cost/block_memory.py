@@ -48,7 +48,7 @@ from tdsl.schedule.tree import ROOT, ScheduleTree
 CHUNK = 16  # bytes, the granularity of allocations and of swizzles
 ALIGN = 128  # bytes, the alignment of allocations of as many or more
 ALIGN_SWIZZLED = 1024  # bytes, the alignment of swizzled allocations: the period of the pattern
-MBARRIER_BYTES = 8  # of an mbarrier
+MBARRIER_BYTES = 8  # bytes of an mbarrier in shared memory
 WARP = 32
 
 

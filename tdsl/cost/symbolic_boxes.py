@@ -56,7 +56,7 @@ class SymbolicBoxes:
         state: State, owner: str, around: Iterable[str], group: Iterable[str],
         boxes: Mapping[str, Box],
     ) -> SymbolicBoxes:  # fmt: skip
-        """The symbolic boxes of a group; `boxes` are those that the whole program needs."""
+        """The symbolic boxes of a group; `boxes` has what the whole program needs."""
         around, box, facts = tuple(around), list(boxes[owner]), NO_FACTS
         for axis, v in enumerate(state.program.func(owner).variables):
             lo, hi = box[axis]

@@ -1,7 +1,7 @@
 """NumPy's reductions and cumulative sums on the arrays of a graph: each call is a small operator.
 
 `RULES` defines each reduction as an expression of the language. Types, axes and errors are NumPy's: the type
-of a result is that of NumPy's own function on an array of one element.
+of a result is what NumPy's own function returns for an array of one element.
 """
 
 from __future__ import annotations

@@ -91,7 +91,7 @@ def _numeric_box(box: Box) -> Box:
 
 
 def split_conditions(d: Definition) -> tuple[list[Expr], list[Expr]]:
-    """The conditions of a definition: those on variables only, and those that read tensors or funcs."""
+    """The conditions of a definition: first all on variables only, then all that read tensors or funcs."""
     split: tuple[list[Expr], list[Expr]] = ([], [])
     for c in conjuncts(d.where):
         split[any(True for _ in reads_in((c,)))].append(c)

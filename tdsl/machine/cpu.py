@@ -21,7 +21,7 @@ from tdsl.machine.amx_permission import may_use_tiles
 class CpuTarget:
     """A CPU as LLVM describes it; `vector_bytes` is the widest vector register worth using, in bytes.
 
-    `features` is LLVM's string of +on and -off features, `has` the set of those that are on.
+    `features` is LLVM's string of +on and -off features, `has` the set of the features that are on.
     """
 
     triple: str

@@ -1,7 +1,7 @@
 """What a schedule knows of the machine: vectors, threads, and one memory hierarchy from registers outwards.
 
-Levels are data: those of a processor are its registers, caches and memory; those of a GPU and the network
-to other machines have the same fields and stand in the same list.
+Memory levels are data: the caches and memory of a CPU, the levels of a GPU, and the network links to other
+machines all have the same fields.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Rate:
     """The operations a second of one thread; a multiplication and its addition are two.
 
     `unit` is what computes them: "scalar" or "vector" for sums of products, "exp" for that function, or the
-    name of a tensor instruction; `dtype` is that of the sums.
+    name of a tensor instruction; `dtype` is the type of the sums.
     """
 
     unit: str
@@ -69,10 +69,10 @@ class Machine:
 
     `vector_bytes` are the bytes of a vector (0: the backend makes no vectors), `features` are LLVM's names of
     what the processor can do beyond its architecture, `registers` is the number of vector registers. `levels`
-    go from the nearest to the farthest, and are those of one rank; `links` go on from there, to what other
+    go from the nearest to the farthest, all of one rank; `links` go on from there, to what other
     ranks have. `launch` is the time that a parallel loop takes beyond its work, in
-    seconds; it and `rates` are there only where they have been measured. `block_threads` are those of a block
-    on a GPU, by default (0: not a GPU).
+    seconds; it and `rates` are there only where they have been measured. `block_threads` is the default
+    number of threads per block on a GPU (0: not a GPU).
     """
 
     vector_bytes: int = 0
@@ -115,7 +115,7 @@ class Machine:
         return self.caches[-1].bytes or 0
 
     def level(self, name: str) -> MemoryLevel:
-        """The level of a name, in capital letters or not; TargetError where there is none.
+        """The memory level with a name, in capital letters or not; TargetError if there is none.
 
         >>> Machine().level("l2").bytes >> 10
         512

@@ -156,7 +156,7 @@ class OpenNest:
         return self.func.definitions[self.definition]
 
     def first_of(self, loop: str) -> Expr:
-        """The first value of a loop: that of its variable if the variable is itself a loop, else 0."""
+        """The first value of a loop: the first of its variable if the loop is that variable, else 0."""
         return self.bounds[loop][0] if loop in self.bounds else const(0)
 
     def ranges(self, facts: Facts, guards: tuple[Expr, ...] = ()) -> dict[str, Interval]:
@@ -178,7 +178,7 @@ class OpenNest:
             if self.past_bounds:
                 result[name] = lo_, hi_
                 continue
-            # a product of a loop and an unknown extent has no bounds; those of the variable apply
+            # a product of a loop and an unknown extent has no bounds; the bounds of the variable apply
             result[name] = intersection((lo_, hi_), (first, last), facts)
         if self.d.mask == TRUE:
             return result
@@ -247,7 +247,7 @@ def boxes_read(d: Definition, box: Box, facts: Facts) -> dict[str, Box]:
 def masked_ranges(
     ranges: dict[str, Interval], d: Definition, facts: Facts, opened: Collection[str] = ()
 ) -> dict[str, Interval]:
-    """`ranges` with those of reduction variables narrowed to the terms that the mask keeps.
+    """`ranges`, with the ranges of reduction variables narrowed to the terms that the mask keeps.
 
     Variables in `opened`, whose loops are open, keep their ranges.
     """

@@ -424,7 +424,7 @@ class StageDirectives(Suggesting):
         that is given twice is divided twice. If a reduction loop is distributed, each rank computes a partial
         result, and these are combined at the owners of the func.
 
-        `onto` is a tensor with a placement, or the func itself: loops and grid are then those of its blocks
+        `onto` is a tensor with a placement, or the func itself: loops and grid are then taken from its blocks
         (owner computes), so that none of its elements is communicated.
         """
         before = self._names()
@@ -486,5 +486,5 @@ class StageDirectives(Suggesting):
 
 
 def _given(**arguments: Any) -> dict[str, Any]:
-    """The arguments that are not None: those that a directive stores and prints."""
+    """The arguments that are not None, which a directive stores and prints."""
     return {name: value for name, value in arguments.items() if value is not None}

@@ -19,7 +19,7 @@ from tdsl.placement.grid import Grid
 from tdsl.placement.notation import Placement
 
 SERIAL, PARALLEL, VECTORIZED, UNROLLED = "serial", "parallel", "vectorized", "unrolled"
-PIPELINED = "pipelined"  # in order, with copies to shared memory issued some iterations ahead
+PIPELINED = "pipelined"  # iterations in order, with copies to shared memory issued some iterations ahead
 CLUSTER = "clusterCtaIdx.x"  # the axis of the blocks of a cluster, which run concurrently
 BLOCKS = (CLUSTER, "blockIdx.x", "blockIdx.y", "blockIdx.z")
 THREADS = ("threadIdx.x", "threadIdx.y", "threadIdx.z")

@@ -30,7 +30,7 @@ from tdsl.schedule.properties import (
 )
 from tdsl.schedule.state import Root, State, levels_of
 
-FULL = 0.5  # of the cache next to the first, that the rows of a block fill
+FULL = 0.5  # fraction of the second cache that the rows of a block fill
 EACH = 8  # blocks for each thread at least
 
 

@@ -34,7 +34,7 @@ from tdsl.schedule.properties import extents, max_bytes, shape_of
 from tdsl.schedule.state import is_ordered
 from tdsl.tilegraph.graph import TileGraph
 
-FULL = 0.5  # of a level, which tiles may fill: other data passes through it
+FULL = 0.5  # fraction of a memory level that tiles may fill: other data passes through it
 STEP = 64  # terms of a reduction whose operands are in memory at a time
 AHEAD = 32  # terms of a reduction whose operands a block holds: those of two steps
 ENTER = 2e-8  # seconds to begin the loops of a func

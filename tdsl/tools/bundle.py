@@ -121,7 +121,7 @@ def _arguments(job: Job, executable: CudaExecutable) -> tuple[manifest.Argument,
 
 
 def _expected(job: Job, variant: Specialisation, inputs_by_name: dict[str, Any]) -> tuple[Any, ...]:
-    """The expected results: those of the job, or the results of the same program on the CPU."""
+    """The expected results that the job gives, or the results of the same program on the CPU."""
     results = job.expected
     if results is None:
         program = Schedule.of_program(job.compiled.schedule.program)

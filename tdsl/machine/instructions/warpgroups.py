@@ -18,10 +18,10 @@ from tdsl.lang.types import DType, bf16, f8e4m3, f8e5m2, f16, f32, i8, i32, u8
 from tdsl.lang.value import vars
 from tdsl.machine.instructions.instruction import Instruction, instruction
 
-ROWS = 64  # of the accumulators
+ROWS = 64  # rows of the accumulator tile
 COLUMNS = (*range(256, 32, -16), 32, 24, 16, 8)
 THREADS = 128
-_BYTES = 32  # of a row of `a` and of a column of `b`
+_BYTES = 32  # bytes of a row of `a` and of a column of `b`
 C_TYPES = {
     f16: "half", bf16: "nv_bfloat16", f32: "float", f8e4m3: "unsigned char", f8e5m2: "unsigned char",
     i8: "signed char", u8: "unsigned char", i32: "int",
