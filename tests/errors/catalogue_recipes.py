@@ -184,14 +184,14 @@ def products_of_what_is_computed():
     td.recipes.tensor_core_matmul(td.Schedule(f)[f])  # here
 
 
-@wrong(td.ScheduleError, "no variable of the result is that of 'x' alone", hint="default schedule")
+@wrong(td.ScheduleError, "no variable of the result indexes 'x' alone", hint="default schedule")
 def products_without_columns():
     x, w, f = td.Tensor("x", (64, 64), td.f16), td.Tensor("w", (64, 64), td.f16), td.Func("f")
     f[i] = td.sum(td.cast(x[i, k], td.f32) * td.cast(w[k, i], td.f32), axis=k)
     td.recipes.tensor_core_matmul(td.Schedule(f)[f])  # here
 
 
-@wrong(td.ScheduleError, "'w' does not move along 'k'", hint="default schedule")
+@wrong(td.ScheduleError, "'w' is not indexed by 'k'", hint="default schedule")
 def products_by_what_all_terms_share():
     x, w, f = td.Tensor("x", (64, 64), td.f16), td.Tensor("w", (64, 64), td.f16), td.Func("f")
     f[i, j] = td.sum(td.cast(x[i, k], td.f32) * td.cast(w[0, j], td.f32), axis=k)

@@ -95,16 +95,16 @@ def matrices_of(d: Definition) -> Matrices:
     if d.combine is None or d.combine.kind != "sum":
         raise Unsuited("it does not add its terms up")
     if not all(isinstance(e, Var) for e in d.index):
-        raise Unsuited("its sums are not made at plain variables")
+        raise Unsuited("the indices of its result are not plain variables")
     sides = []
     for part, other in zip(parts, reversed(parts), strict=True):
         name = _source(part).name
         sides.append(tuple(v for v in d.free if v in variables(part) - variables(other)))
         if not sides[-1]:
-            raise Unsuited(f"no variable of the result is that of {name!r} alone")
+            raise Unsuited(f"no variable of the result indexes {name!r} alone")
         for v, _, _ in d.ranges:
             if v not in variables(part):
-                raise Unsuited(f"{name!r} does not move along {v!r}, which is summed over")
+                raise Unsuited(f"{name!r} is not indexed by {v!r}, which is summed over")
     last = [max(d.index.index(Var(v)) for v in names) for names in sides]
     rows, columns = sides if last[0] < last[1] else sides[::-1]
     return Matrices(rows, columns, tuple(v for v, _, _ in d.ranges))
@@ -248,7 +248,7 @@ def _factors(d: Definition) -> tuple[Expr, Expr]:
         case (Cast(Binary("mul"), dtype),):
             raise Unsuited(
                 f"it adds products up in {dtype}",
-                "the instructions do in f32, and those of bytes in i32",
+                "the instructions accumulate floats in f32, and bytes in i32",
             )
         case _:
             raise Unsuited("its terms are no products of two factors")

@@ -4,8 +4,8 @@
       what a row needs, stage by stage, in the nearest cache:
       element-wise stages by vectors, reductions along memory by several vectors of partial results
 
-A large result is written past the caches. Reductions over the rows that read the same run in these loops,
-too, in parts.
+A large result uses non-temporal stores. Reductions over the rows that read the same arrays run in these
+loops, too, in parts.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class RowChain:
 
 @frozen
 class Rows:
-    """The choices: rows at a time, the variable that threads share, and stores past the caches.
+    """The choices: rows at a time, the variable that threads share, and non-temporal stores.
 
     `beside` are reductions over the rows that run with them.
     """

@@ -128,7 +128,7 @@ def sum_of(make):
 @pytest.mark.parametrize(
     "make, reason",
     [
-        (lambda a, w: td.sum(a(i, k) * w(0, j), axis=k), "does not move along 'k'"),
+        (lambda a, w: td.sum(a(i, k) * w(0, j), axis=k), "is not indexed by 'k'"),
         (lambda a, w: td.sum(a(i, k) * w(k, i), axis=k), "no variable of the result"),
         (lambda a, w: td.max(a(i, k) * w(k, j), axis=k), "does not add its terms up"),
         (
