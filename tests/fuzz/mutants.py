@@ -75,18 +75,18 @@ MUTANTS = (
     ("box of consumers not united", "schedule/bounds_inference.py",
      "boxes[name] = union_box(boxes.get(name), box, facts)", "boxes[name] = box"),
     ("box of a tile reaches beyond the tail", "schedule/bounds_inference.py",
-     "common((lo_, hi_), (first, last), facts)", "(lo_, hi_)"),
+     "intersection((lo_, hi_), (first, last), facts)", "(lo_, hi_)"),
     ("integer division rounds toward zero", "codegen/cpu/int_arith.py",
-     'return b.v(f"add {t} {q}, {fix}")', "return q"),
+     'select(b, t, needs_fix, b.v(f"add {t} {q}, {minus}"), q)', "q"),
     ("memory one element short", "codegen/cpu/allocate.py",
      "furthest = sum((e - 1) * abs(s)", "furthest = -1 + sum((e - 1) * abs(s)"),
     ("memory of a size that is known late too short", "codegen/cpu/allocate.py",
      'b.v(f"add i64 {step}, 0")', 'b.v(f"sub i64 {step}, {a.dtype.bytes}")'),
     ("vector store one element further", "codegen/cpu/memory.py",
-     'b.do(f"store {type_} {name}, ptr {at.pointer}, align {at.align}")\n        return\n    cx.streams',
+     'b.do(f"store {type_} {name}, ptr {at.pointer}, align {at.align}")\n        return\n    cx.has_streaming_stores',
      """b.do(f"store {type_} {name}, ptr {b.v(f'getelementptr i8, ptr {at.pointer}, i64 8')}, align 1")
         return
-    cx.streams"""),
+    cx.has_streaming_stores"""),
     ("signed widening as unsigned", "codegen/cpu/convert.py",
      '"sext" if x.dtype.kind == "i" else "zext"', '"zext" if x.dtype.kind == "i" else "zext"'),
 )  # fmt: skip
