@@ -83,10 +83,10 @@ MUTANTS = (
     ("memory of a size that is known late too short", "codegen/cpu/allocate.py",
      'b.v(f"add i64 {step}, 0")', 'b.v(f"sub i64 {step}, {a.dtype.bytes}")'),
     ("vector store one element further", "codegen/cpu/memory.py",
-     'b.do(f"store {type_} {name}, ptr {at.pointer}, align {at.align}")\n        return\n    cx.has_streaming_stores',
+     'b.do(f"store {type_} {name}, ptr {at.pointer}, align {at.align}")\n        return\n    cx.has',
      """b.do(f"store {type_} {name}, ptr {b.v(f'getelementptr i8, ptr {at.pointer}, i64 8')}, align 1")
         return
-    cx.has_streaming_stores"""),
+    cx.has"""),
     ("signed widening as unsigned", "codegen/cpu/convert.py",
      '"sext" if x.dtype.kind == "i" else "zext"', '"zext" if x.dtype.kind == "i" else "zext"'),
 )  # fmt: skip
