@@ -6,12 +6,14 @@ from collections.abc import Callable, Iterator
 
 from tdsl.distribute.stages import Spans
 from tdsl.placement.grid import Coordinates
-from tdsl.placement.ownership import Box, intersection
+from tdsl.placement.ownership import SpanBox, intersection
 
-AccessedBox = Callable[[Spans], Box | None]  # the box that ranks with these spans of coordinates access
+AccessedBox = Callable[[Spans], SpanBox | None]  # the box that ranks with these spans of coordinates access
 
 
-def ranks_accessing(ranks: Spans, box: Box, accessed: AccessedBox) -> Iterator[tuple[Coordinates, Box]]:
+def ranks_accessing(
+    ranks: Spans, box: SpanBox, accessed: AccessedBox
+) -> Iterator[tuple[Coordinates, SpanBox]]:
     """The ranks within spans of coordinates that access a box, each with the part of it that it accesses.
 
     >>> def halo(ranks):
@@ -41,7 +43,9 @@ def ranks_accessing(ranks: Spans, box: Box, accessed: AccessedBox) -> Iterator[t
         candidates += [(half, part, cut) for half, part in halves]
 
 
-def _accessing_spans(parts: tuple[Spans, ...], box: Box, accessed: AccessedBox) -> list[tuple[Spans, Box]]:
+def _accessing_spans(
+    parts: tuple[Spans, ...], box: SpanBox, accessed: AccessedBox
+) -> list[tuple[Spans, SpanBox]]:
     """The spans of coordinates in which a rank may access a box, with the part of it; the last ones first."""
     boxes = [(ranks, accessed(ranks)) for ranks in reversed(parts)]
     shared = [(ranks, intersection(part, box)) for ranks, part in boxes if part is not None]

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from tdsl.distribute.steps import PlacedTensor
-from tdsl.placement.ownership import Box, contiguous_boxes, element_count, intersection
+from tdsl.placement.ownership import SpanBox, contiguous_boxes, element_count, intersection
 from tdsl.placement.spans import clip, length
 
-Points = tuple[Box, ...]  # of a reduction, as disjoint boxes; one box of no axes without a reduction
-Piece = tuple[Box, Points]  # a box, and the points that each of its elements combines
+Points = tuple[SpanBox, ...]  # of a reduction, as disjoint boxes; one box of no axes without a reduction
+Piece = tuple[SpanBox, Points]  # a box, and the points that each of its elements combines
 
 
 class PlanFault(AssertionError):  # an error of this package, not of the user
@@ -22,7 +22,7 @@ class BufferContents:
     """The contents of a buffer: disjoint boxes whose elements have values, with their points."""
 
     tensor: str
-    box: Box
+    box: SpanBox
     pieces: list[Piece] = field(default_factory=list)
 
     def put(self, new: list[Piece]) -> None:
@@ -31,7 +31,7 @@ class BufferContents:
             kept = [(rest, p) for old, p in self.pieces for rest in box_difference(old, box)]
             self.pieces = [*kept, (box, points)]
 
-    def get(self, box: Box) -> list[Piece]:
+    def get(self, box: SpanBox) -> list[Piece]:
         """The pieces within a box, which do not cover it if some elements have no value."""
         overlaps = ((intersection(contents, box), points) for contents, points in self.pieces)
         return [(part, points) for part, points in overlaps if part is not None]
@@ -55,7 +55,7 @@ def disjoint_union(a: Points, b: Points) -> Points:
     return a
 
 
-def _with_adjacent(points: Points, box: Box) -> Points:
+def _with_adjacent(points: Points, box: SpanBox) -> Points:
     """`points` with one more box, merged with those adjacent to it."""
     for n, present in enumerate(points):
         differ = [axis for axis, (x, y) in enumerate(zip(present, box, strict=True)) if x != y]
@@ -78,7 +78,7 @@ def point_count(points: Points) -> int:
     return sum(map(element_count, points))
 
 
-def box_difference(box: Box, hole: Box) -> Iterator[Box]:
+def box_difference(box: SpanBox, hole: SpanBox) -> Iterator[SpanBox]:
     """The set difference of two boxes, as disjoint boxes.
 
     >>> list(box_difference(((0, 3), (0, 3)), ((1, 9), (0, 2))))

@@ -46,7 +46,7 @@ from tdsl.distribute.steps import (
     Step,
 )
 from tdsl.placement.ownership import (
-    Box,
+    SpanBox,
     contains,
     element_count,
     intersection,
@@ -279,7 +279,7 @@ class RankCheck:
     plan: RankPlan
     points: Mapping[str, Points]
     sizes: Mapping[str, int]
-    owned: Mapping[str, Box]
+    owned: Mapping[str, SpanBox]
     tensors: Mapping[str, PlacedTensor]
     buffers: dict[str, BufferContents] = field(default_factory=dict)
     in_flight: dict[int, Exchange] = field(default_factory=dict)
@@ -299,7 +299,7 @@ class RankCheck:
     def _fault(self, why: str) -> PlanFault:
         return PlanFault(f"step {self.at} of rank {self.plan.rank}: {why}")
 
-    def buffer(self, name: str, box: Box) -> BufferContents:
+    def buffer(self, name: str, box: SpanBox) -> BufferContents:
         """The buffer `name`; PlanFault unless it is allocated and contains `box`."""
         if name not in self.buffers:
             raise self._fault(f"there is no buffer {name!r}")
@@ -308,7 +308,7 @@ class RankCheck:
             raise self._fault(f"{name!r} holds {contents.box}, not {box}")
         return contents
 
-    def values(self, name: str, box: Box) -> list[Piece]:
+    def values(self, name: str, box: SpanBox) -> list[Piece]:
         """The pieces of a buffer within a box; PlanFault unless all elements of the box have values."""
         pieces = self.buffer(name, box).get(box)
         if sum(element_count(part) for part, _ in pieces) < element_count(box):
@@ -325,7 +325,7 @@ class RankCheck:
             self._execute(step)
         return None
 
-    def check_not_in_flight(self, name: str, box: Box | None, *, written: bool) -> None:
+    def check_not_in_flight(self, name: str, box: SpanBox | None, *, written: bool) -> None:
         """Raise PlanFault if an access conflicts with an exchange in flight; None is the whole buffer."""
         for x in self.in_flight.values():
             for m in (*x.receives, *(x.sends if written else ())):
@@ -372,7 +372,7 @@ class RankCheck:
             case Exchange() | Start() | Finish() | Reduce():
                 raise AssertionError("`MessageMatcher` performs communication")
 
-    def _same_tensor(self, source: str, target: str, box: Box) -> None:
+    def _same_tensor(self, source: str, target: str, box: SpanBox) -> None:
         if self.buffer(source, box).tensor != self.buffer(target, box).tensor:
             raise self._fault(f"{source!r} and {target!r} hold different tensors")
 
@@ -397,25 +397,25 @@ class RankCheck:
             raise self._fault(f"the ranges of {step.func!r} are not those of its box")
         self.buffer(step.target, step.box).put([(step.box, (points,))])
 
-    def check_complete(self, name: str, box: Box) -> None:
+    def check_complete(self, name: str, box: SpanBox) -> None:
         """Raise PlanFault unless every element of a box has all points of its reduction."""
         expected = point_count(self.points[self.buffer(name, box).tensor])
         for part, points in self.values(name, box):
             if point_count(points) != expected:
                 raise self._fault(f"{part} of {name!r} has the points {points} only")
 
-    def send(self, m: Message) -> tuple[str, Box, list[Piece]]:
+    def send(self, m: Message) -> tuple[str, SpanBox, list[Piece]]:
         """The contents of a message: tensor, box, pieces."""
         return self.buffer(m.buffer, m.box).tensor, m.box, self.values(m.buffer, m.box)
 
-    def receive(self, m: Message, tensor: str, box: Box, pieces: list[Piece]) -> None:
+    def receive(self, m: Message, tensor: str, box: SpanBox, pieces: list[Piece]) -> None:
         """Store the pieces of a message in its buffer; PlanFault unless tensor and box match."""
         contents = self.buffer(m.buffer, m.box)
         if contents.tensor != tensor or m.box != box:
             raise self._fault(f"{contents.tensor}{m.box} is expected, {tensor}{box} is sent, tag {m.tag}")
         contents.put(pieces)
 
-    def check_end(self, outputs: Mapping[str, Box | None], whole: AbstractSet[str]) -> None:
+    def check_end(self, outputs: Mapping[str, SpanBox | None], whole: AbstractSet[str]) -> None:
         """Raise PlanFault unless the rank has its blocks of the outputs, and nothing else is left.
 
         No exchange may be in flight, and no other buffer be allocated. Elements of the outputs in `whole`

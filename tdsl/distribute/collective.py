@@ -20,7 +20,7 @@ from tdsl.lang.types import DType
 from tdsl.placement.grid import Coordinates, Grid
 from tdsl.placement.notation import Copies, Placement
 from tdsl.placement.ownership import (
-    Box,
+    SpanBox,
     contains,
     element_count,
     intersection,
@@ -33,7 +33,7 @@ from tdsl.placement.ownership import (
 MIN_COLLECTIVE_RANKS = 3  # ranks of a collective: two send each other messages
 MAX_ALL_TO_ALL_RANKS = 64  # ranks of a group up to which an all-to-all is looked for
 
-Parts = tuple[tuple[int, Box], ...]  # ranks, each with the box that it contributes
+Parts = tuple[tuple[int, SpanBox], ...]  # ranks, each with the box that it contributes
 
 
 @frozen
@@ -42,13 +42,15 @@ class Layout:
 
     grid: Grid
     placements: Mapping[str, Placement]
-    wholes: Mapping[str, Box]
+    wholes: Mapping[str, SpanBox]
 
-    def owned(self, tensor: str, at: Coordinates) -> Box | None:
+    def owned(self, tensor: str, at: Coordinates) -> SpanBox | None:
         """The box of a tensor that the rank at coordinates `at` owns; None for no elements."""
         return owned(self.placements[tensor], self.grid, self.wholes[tensor], at)
 
-    def pieces(self, tensor: str, box: Box, nearest_to: Coordinates) -> Iterator[tuple[Coordinates, Box]]:
+    def pieces(
+        self, tensor: str, box: SpanBox, nearest_to: Coordinates
+    ) -> Iterator[tuple[Coordinates, SpanBox]]:
         """A box cut at the borders of blocks, each piece with the coordinates of the nearest owner."""
         whole = self.wholes[tensor]
         return owned_pieces(self.placements[tensor], self.grid, whole, box, nearest_to)
@@ -195,7 +197,7 @@ class StageCollectives:
             )
         return self._collectives[key]
 
-    def _result_gather(self, boxes: Mapping[Coordinates, Box | None]) -> Gather | None:
+    def _result_gather(self, boxes: Mapping[Coordinates, SpanBox | None]) -> Gather | None:
         """An all-gather or broadcast of boxes that all ranks of a line own, each computed by one of them."""
         grid, name = self.layout.grid, self.stage.name
         owned_box = self.layout.owned(name, next(iter(boxes)))
@@ -210,7 +212,7 @@ class StageCollectives:
         kind = "broadcast" if len(parts) == 1 else "all-gather"
         return Gather(kind, _rank_numbers(grid, boxes), tuple(parts))
 
-    def _result_reduction(self, boxes: Mapping[Coordinates, Box | None], tag: int) -> Reduce | None:
+    def _result_reduction(self, boxes: Mapping[Coordinates, SpanBox | None], tag: int) -> Reduce | None:
         """A reduction of one box, of which all ranks of a line have partial results, to its owners."""
         layout, name = self.layout, self.stage.name
         members = sorted((layout.grid.rank(at), at) for at, box in boxes.items() if box is not None)
@@ -218,7 +220,7 @@ class StageCollectives:
         if len(members) < MIN_COLLECTIVE_RANKS - 1 or len(partial_boxes) > 1:
             return None
         (box,) = partial_boxes
-        parts: dict[Coordinates, Box] = {}
+        parts: dict[Coordinates, SpanBox] = {}
         for first, piece in layout.pieces(name, box, members[0][1]):
             for owner in layout.copies(name, first):
                 if owner in parts or owner not in boxes:

@@ -32,7 +32,7 @@ from tdsl.lang.expr import Binary, Param
 from tdsl.lang.interp import Evaluator
 from tdsl.lang.reduction import Combine
 from tdsl.lang.types import DType
-from tdsl.placement.ownership import Box, index_within, stored_shape
+from tdsl.placement.ownership import SpanBox, index_within, stored_shape
 from tdsl.schedule.state import State
 
 IN_PLACE = {"add": np.add, "mul": np.multiply}
@@ -87,7 +87,7 @@ class Tasks:
     _programs: dict[State, Task] = field(default_factory=dict)
     _programs_by_run: dict[object, Task] = field(default_factory=dict)
 
-    def get(self, run: Run, boxes: Mapping[str, Box]) -> Task:
+    def get(self, run: Run, boxes: Mapping[str, SpanBox]) -> Task:
         """The program of a step; `boxes` has the box of the buffer that it reads for each tensor."""
         key = (run.func, run.ranges, tuple(boxes.items()))
         if key not in self._programs_by_run:
@@ -103,14 +103,14 @@ class Buffer:
     """A box of a tensor in memory; a func of several values has one array for each value."""
 
     tensor: str
-    box: Box
+    box: SpanBox
     arrays: tuple[Array, ...]
 
-    def part(self, box: Box) -> tuple[Array, ...]:
+    def part(self, box: SpanBox) -> tuple[Array, ...]:
         """The arrays of `box`: views of the buffer, or copies if `box` has gaps that the buffer has not."""
         return tuple(array[index_within(box, self.box)] for array in self.arrays)
 
-    def put(self, box: Box, values: tuple[Array, ...]) -> None:
+    def put(self, box: SpanBox, values: tuple[Array, ...]) -> None:
         """Store values in a box of the buffer; arrays that are views of the buffer are skipped."""
         for array, new in zip(self.arrays, values, strict=True):
             if not np.may_share_memory(array, new):
@@ -166,7 +166,7 @@ class Worker:
                     del self.buffers[name]
         self.marks.append(time.perf_counter())
 
-    def _part(self, name: str, box: Box) -> tuple[Array, ...]:
+    def _part(self, name: str, box: SpanBox) -> tuple[Array, ...]:
         return self.buffers[name].part(box)
 
     def _combine(self, name: str) -> Combine:
@@ -175,7 +175,7 @@ class Worker:
         return combine
 
     def _pack(self, step: Exchange) -> Transfer:
-        packed: dict[tuple[str, Box], Array] = {}
+        packed: dict[tuple[str, SpanBox], Array] = {}
         for m in step.sends:
             if (m.buffer, m.box) not in packed:
                 packed[m.buffer, m.box] = pack(self._part(m.buffer, m.box))

@@ -17,7 +17,7 @@ from dataclasses import replace
 from tdsl.distribute.collective import Gather
 from tdsl.distribute.steps import Reduce
 from tdsl.placement.grid import Coordinates, Grid
-from tdsl.placement.ownership import Box, block
+from tdsl.placement.ownership import SpanBox, block
 from tdsl.placement.spans import length, union
 
 Phases = list[Reduce | Gather]
@@ -75,7 +75,7 @@ def _all_reduce_phases(grid: Grid, within: Reduce, over: Reduce, at: Coordinates
     box, members = within.box, len(within.ranks)
     longest = max(range(len(box)), key=lambda n: length(box[n]), default=None)
     if longest is None:  # a scalar: reduce in the node, all-reduce across, broadcast in it
-        parts: list[Box | None] = [box, *[None] * (members - 1)]
+        parts: list[SpanBox | None] = [box, *[None] * (members - 1)]
     else:
         spans = [block(box[longest], members, n) for n in range(members)]
         parts = [(*box[:longest], s, *box[longest + 1 :]) if s[0] < s[1] else None for s in spans]
@@ -96,7 +96,7 @@ def _reduce_scatter_phases(
     `[reduction]` where the parts of peers are not together a box.
     """
     whole = dict(_parts(reduction))
-    node_boxes: list[Box] = []
+    node_boxes: list[SpanBox] = []
     for rank in within.ranks:
         place = [grid.coordinates(rank)[n] for n in inner]
         peers = [r for r in reduction.ranks if [grid.coordinates(r)[n] for n in inner] == place]
@@ -114,5 +114,5 @@ def _reduce_scatter_phases(
     return [replace(within, parts=tuple(node_boxes)), *hierarchical_phases(grid, rest, at)]
 
 
-def _parts(reduction: Reduce) -> list[tuple[int, Box | None]]:
+def _parts(reduction: Reduce) -> list[tuple[int, SpanBox | None]]:
     return list(zip(reduction.ranks, reduction.parts, strict=True))

@@ -21,7 +21,7 @@ from tdsl.distribute.steps import (
 )
 from tdsl.errors import TypeMismatch, counted, did_you_mean, is_one_of
 from tdsl.placement.grid import Grid
-from tdsl.placement.ownership import Box, owned
+from tdsl.placement.ownership import SpanBox, owned
 
 if TYPE_CHECKING:
     from tdsl.schedule.state import State
@@ -59,7 +59,7 @@ class Plan:
     def __iter__(self) -> Iterator[RankPlan]:
         return (self.rank(r) for r in range(self.grid.size))
 
-    def owned(self, name: str, rank: int) -> Box | None:
+    def owned(self, name: str, rank: int) -> SpanBox | None:
         """The box of a tensor that a rank owns; None for no elements."""
         if rank >= self.grid.size:
             return None
@@ -210,7 +210,7 @@ def show_communication(plan: Plan) -> list[str]:
     return [f"moved by {'; '.join(phrases)}"] if tensors_by_kind else []
 
 
-def _message_kind(x: Exchange, tag: int, buffers: Mapping[str, tuple[str, Box]]) -> str:
+def _message_kind(x: Exchange, tag: int, buffers: Mapping[str, tuple[str, SpanBox]]) -> str:
     """The kind of the messages with a tag: a collective, a "shift" of whole blocks, or "messages"."""
     sends, receives = ([m for m in side if m.tag == tag] for side in (x.sends, x.receives))
     blocks = len(sends) <= 1 and all(m.box == buffers[m.buffer][1] for m in receives)

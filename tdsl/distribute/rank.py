@@ -37,9 +37,9 @@ from tdsl.distribute.steps import (
 )
 from tdsl.placement.grid import Coordinates
 from tdsl.placement.notation import Copies
-from tdsl.placement.ownership import Box, contains, intersection, is_contiguous, is_empty
+from tdsl.placement.ownership import SpanBox, contains, intersection, is_contiguous, is_empty
 
-AccessesByIteration = dict[Spans, list[tuple[Coordinates, Box]]]  # other ranks and boxes, by iteration
+AccessesByIteration = dict[Spans, list[tuple[Coordinates, SpanBox]]]  # other ranks and boxes, by iteration
 
 
 def plan_rank(
@@ -84,7 +84,7 @@ class StageSteps:
     tag: int
     steps: list[Step] = field(default_factory=list)
     buffers: dict[str, str] = field(default_factory=dict)  # the buffer to read for each source
-    computed: set[Box] = field(default_factory=set)  # boxes of the target computed so far
+    computed: set[SpanBox] = field(default_factory=set)  # boxes of the target computed so far
     handles: int = 0
     readers: dict[tuple[str, int], AccessesByIteration] = field(default_factory=dict)
     writers: AccessesByIteration | None = None
@@ -103,7 +103,7 @@ class StageSteps:
         if owned_box is not None:
             self._fill(name, owned_box, 1)
 
-    def _fill(self, buffer: str, box: Box | None, start: int) -> None:
+    def _fill(self, buffer: str, box: SpanBox | None, start: int) -> None:
         """Insert a fill of a buffer at step `start`, unless its first later write covers `box`."""
         if self.stage.combine is None:
             return
@@ -213,11 +213,11 @@ class StageSteps:
         return bool(self.layout.placements[source].partial)
 
     def _partial_results(
-        self, source: str, buffer: str, box: Box | None, spans: Spans, merges: list[Step]
+        self, source: str, buffer: str, box: SpanBox | None, spans: Spans, merges: list[Step]
     ) -> Exchange:
         """The messages with partial results of a source; appends to `joins` merges in the order of ranks."""
         grid, axes = self.layout.grid, self.layout.placements[source].partial
-        parts: list[tuple[int, Box]] = []
+        parts: list[tuple[int, SpanBox]] = []
         if box is not None:
             for at in self.layout.line(self.at, axes):
                 cut = self.layout.pieces(source, box, at)
@@ -236,7 +236,7 @@ class StageSteps:
         return Exchange(tuple(sends), tuple(receives))
 
     def _source_exchanges(
-        self, source: str, buffer: str, box: Box | None, spans: Spans
+        self, source: str, buffer: str, box: SpanBox | None, spans: Spans
     ) -> Iterator[Exchange]:
         """The exchanges that receive a box of a source, and send parts of this rank's block to others."""
         inner, grid = spans[self.stage.fixed :], self.layout.grid
@@ -259,7 +259,7 @@ class StageSteps:
         kind = "all-to-all" if ranks else ""
         yield Exchange(tuple(sends), tuple(receives), kind, ranks)
 
-    def _requests(self, source: str, spans: Spans) -> Iterator[tuple[Coordinates, Box]]:
+    def _requests(self, source: str, spans: Spans) -> Iterator[tuple[Coordinates, SpanBox]]:
         """The parts of this rank's block of `source` that others read in an iteration, and by whom."""
         if (source, len(spans)) not in self.readers:
             self.readers[source, len(spans)] = self._readers(source, len(spans))
@@ -274,7 +274,7 @@ class StageSteps:
             for e, p, size in zip(entries, self.at, grid.shape, strict=True)
         )
 
-        def read_box(spans: Spans) -> Box | None:
+        def read_box(spans: Spans) -> SpanBox | None:
             return self.stage.read_box(source, spans)
 
         accesses: AccessesByIteration = {}
@@ -292,8 +292,8 @@ class StageSteps:
         return accesses
 
     def _accesses(
-        self, ranks: Spans, depth: int, box: Box | None, accessed: AccessedBox
-    ) -> Iterator[tuple[Coordinates, Spans, Box]]:
+        self, ranks: Spans, depth: int, box: SpanBox | None, accessed: AccessedBox
+    ) -> Iterator[tuple[Coordinates, Spans, SpanBox]]:
         """The ranks that access a box, with the iteration and the part of the box."""
         if box is None:
             return
@@ -392,7 +392,7 @@ class StageSteps:
         received_box = reduction.parts[reduction.ranks.index(me)]
         source, allocated = reduction.source, list[str]()
 
-        def allocate(buffer: str, box: Box) -> str:
+        def allocate(buffer: str, box: SpanBox) -> str:
             self.steps.append(Allocate(buffer, name, box))
             allocated.append(buffer)
             return buffer

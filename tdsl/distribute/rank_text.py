@@ -27,7 +27,7 @@ from tdsl.distribute.task import components, task
 from tdsl.errors import TargetError
 from tdsl.lang.expr import Binary, Call, Cast, Const, Expr, Param, Select, Unary
 from tdsl.lang.reduction import Combine
-from tdsl.placement.ownership import Box, element_count, stored_shape
+from tdsl.placement.ownership import SpanBox, element_count, stored_shape
 from tdsl.placement.spans import is_wrapped, storage_parts
 
 Text = Callable[..., str]  # from the state of a task to the text of its module
@@ -49,7 +49,7 @@ class TaskFunctions:
         self.uses_groups = False  # whether there is a communicator of some ranks only
         self._names: dict[object, tuple[str, tuple[str, ...]]] = {}
 
-    def call(self, step: Run, boxes: dict[str, Box]) -> tuple[str, tuple[str, ...]]:
+    def call(self, step: Run, boxes: dict[str, SpanBox]) -> tuple[str, tuple[str, ...]]:
         """The name of the function for a step, and its parameters before those of the result."""
         state = task(self.tasks.stages[step.func], step, boxes)
         if state not in self._names:
@@ -77,7 +77,7 @@ class RankText:
         self.parameters = parameters
         self.names = Names({*RESERVED, *parameters.values()})
         self.variables: dict[str, list[str]] = {p: [name] for p, name in parameters.items()}
-        self.boxes: dict[str, Box] = {}
+        self.boxes: dict[str, SpanBox] = {}
         self.started: dict[int, list[str]] = {}
         self.tensors: dict[str, str] = {}
 
@@ -90,7 +90,7 @@ class RankText:
             self.variables[buffer] = [self.names.fresh(x) for x in stems]
         return self.variables[buffer]
 
-    def parts(self, buffer: str, box: Box) -> list[str]:
+    def parts(self, buffer: str, box: SpanBox) -> list[str]:
         """Expressions for a box of a buffer: slices, or `np.ix_` indices where it has gaps."""
         buffer_box = self.boxes[buffer]
         parts = [storage_parts(span, around) for span, around in zip(box, buffer_box, strict=True)]

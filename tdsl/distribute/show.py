@@ -18,7 +18,7 @@ from tdsl.distribute.steps import (
     Start,
     Step,
 )
-from tdsl.placement.ownership import Box
+from tdsl.placement.ownership import SpanBox
 from tdsl.placement.spans import PeriodicSpan, Span
 
 
@@ -28,7 +28,7 @@ def show_rank(plan: RankPlan) -> str:
     return "\n".join((f"rank {plan.rank}", *owned, *map(show_step, plan.steps)))
 
 
-def show_box(box: Box) -> str:
+def show_box(box: SpanBox) -> str:
     """A box as slices; of a span with gaps how many elements of how many each are meant.
 
     >>> from tdsl.placement.spans import block_cyclic

@@ -29,7 +29,7 @@ from tdsl.errors import IndexBoundError
 from tdsl.lang.interpreted_boxes import realised_boxes
 from tdsl.lang.program import Program
 from tdsl.placement.notation import Copies
-from tdsl.placement.ownership import Box, index_within, stored_shape
+from tdsl.placement.ownership import SpanBox, index_within, stored_shape
 from tdsl.schedule.state import State
 
 
@@ -56,7 +56,7 @@ class SpecialisedProgram:
         self.outputs = program.outputs
         named = dict.fromkeys((*self.inputs, *(s.name for s in self.stages), *self.outputs))
         boxes = computed | _input_boxes(program, computed)
-        self.wholes: dict[str, Box] = {n: boxes[n] for n in named}
+        self.wholes: dict[str, SpanBox] = {n: boxes[n] for n in named}
         assert state.grid is not None
         self.layout = Layout(state.grid, dict(state.placed), self.wholes)
         self.dtypes = {n: dtypes_of(program, n) for n in named}
@@ -134,7 +134,7 @@ class SpecialisedProgram:
         box = self.plan.owned(name, rank)
         return None if box is None else array[index_within(box, self.wholes[name])]
 
-    def owners(self, name: str) -> dict[int, Box]:
+    def owners(self, name: str) -> dict[int, SpanBox]:
         """The ranks whose blocks together are the whole tensor, with their boxes; the first of copies."""
         assert self.state.grid is not None
         grid, placement = self.state.grid, dict(self.state.placed)[name]
@@ -172,9 +172,9 @@ class SpecialisedProgram:
         return tuple(array if array.ndim else array[()] for array in whole)
 
 
-def _input_boxes(program: Program, computed: Mapping[str, Box]) -> dict[str, Box]:
+def _input_boxes(program: Program, computed: Mapping[str, SpanBox]) -> dict[str, SpanBox]:
     """The boxes of the inputs, and of the empty outputs, which no stage computes."""
-    boxes: dict[str, Box] = {t.name: tuple((0, extent(e, {})) for e in t.shape) for t in program.inputs}
+    boxes: dict[str, SpanBox] = {t.name: tuple((0, extent(e, {})) for e in t.shape) for t in program.inputs}
     for name in set(program.outputs) - set(computed):
         box = program.func(name).output_box(None)
         boxes[name] = tuple((extent(lo, {}), extent(lo, {}) + extent(e, {})) for lo, e in box)

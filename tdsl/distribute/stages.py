@@ -22,8 +22,8 @@ from tdsl.lang.definition import Definition
 from tdsl.lang.expr import ONE, TRUE, ZERO, Const, Expr, Read, Var, const
 from tdsl.lang.program import FuncDef
 from tdsl.lang.reduction import Combine
-from tdsl.lang.regions import Box as Region
 from tdsl.lang.regions import (
+    Box,
     Interval,
     interval_where,
     modular_index,
@@ -31,7 +31,7 @@ from tdsl.lang.regions import (
     union,
 )
 from tdsl.lang.simplify import add, conjunction, subtract
-from tdsl.placement.ownership import Box, is_empty
+from tdsl.placement.ownership import SpanBox, is_empty
 from tdsl.placement.spans import Span, wrapped
 from tdsl.schedule.bounds_inference import bounds_of, box_with_updates, term_ranges
 from tdsl.schedule.loop_relations import relate
@@ -66,7 +66,7 @@ class Stage:
     state: State
     func: FuncDef
     definition_index: int
-    whole: Box
+    whole: SpanBox
     outer: tuple[str, ...]
     fixed: int
     counts: tuple[int, ...]
@@ -78,7 +78,7 @@ class Stage:
     parts: tuple[DerivedVariable, ...]
     loops: Ranges
     _variable_spans: dict[object, Span] = field(default_factory=dict)
-    _boxes: dict[object, Box | None] = field(default_factory=dict)
+    _boxes: dict[object, SpanBox | None] = field(default_factory=dict)
     _dependencies: dict[str, tuple[str, ...]] = field(default_factory=dict)
     _spans: dict[object, Span] = field(default_factory=dict)
     _reads: dict[str, tuple[Read, ...] | None] = field(
@@ -135,7 +135,7 @@ class Stage:
         first, behind = self.bounds[part.name]
         return max(const_value(lo), first), min(const_value(hi) + 1, behind)
 
-    def written_box(self, spans: Spans) -> Box | None:
+    def written_box(self, spans: Spans) -> SpanBox | None:
         """The box of the func that is computed while the first outer loops have these spans."""
         ranges = self.ranges(spans)
         if ranges is None:
@@ -143,17 +143,17 @@ class Stage:
         dims = zip(self.dims, self.whole, strict=True)
         return tuple(all_of if name is None else ranges[name] for name, all_of in dims)
 
-    def read_box(self, tensor: str, spans: Spans) -> Box | None:
+    def read_box(self, tensor: str, spans: Spans) -> SpanBox | None:
         """The box of a source that is read while the first outer loops have these spans."""
         ranges = self.ranges(spans)
         return None if ranges is None else self.box_of_ranges(tensor, ranges)
 
-    def read_boxes(self, ranges: Iterable[tuple[str, Span]]) -> dict[str, Box]:
+    def read_boxes(self, ranges: Iterable[tuple[str, Span]]) -> dict[str, SpanBox]:
         """The boxes of all sources that are read while the variables have some ranges."""
         boxes = {source: self.box_of_ranges(source, dict(ranges)) for source in self.sources}
         return {source: box for source, box in boxes.items() if box is not None}
 
-    def box_of_ranges(self, tensor: str, ranges: Ranges) -> Box | None:
+    def box_of_ranges(self, tensor: str, ranges: Ranges) -> SpanBox | None:
         """The box of a source that is read while the variables have these ranges."""
         names = self.dependencies(tensor)
         key = (tensor, *(ranges[name] for name in names))
@@ -171,7 +171,7 @@ class Stage:
                 self._boxes[key] = self._axes(tensor, reads, narrow) if nonempty else None
         return self._boxes[key]
 
-    def _axes(self, tensor: str, reads: tuple[Read, ...], ranges: dict[str, Interval]) -> Box:
+    def _axes(self, tensor: str, reads: tuple[Read, ...], ranges: dict[str, Interval]) -> SpanBox:
         """The box that `reads` access; spans are cached per axis: neighbouring ranks share most."""
         where, spans = self.definition.where, []
         for n in range(len(reads[0].index)):
@@ -228,7 +228,7 @@ def _accessed_span(
     return wrapped(lo, hi, behind) if hi - lo < behind - first else (first, behind)
 
 
-def stages_of(state: State, boxes: Mapping[str, Box]) -> tuple[Stage, ...]:
+def stages_of(state: State, boxes: Mapping[str, SpanBox]) -> tuple[Stage, ...]:
     """The stages of a state whose sizes are numbers, producers first.
 
     `boxes` has the box that is computed of each func; a func that is not needed has none, and is no stage.
@@ -240,7 +240,7 @@ def stages_of(state: State, boxes: Mapping[str, Box]) -> tuple[Stage, ...]:
     )
 
 
-def _stage(state: State, f: FuncDef, whole: Box) -> Stage:
+def _stage(state: State, f: FuncDef, whole: SpanBox) -> Stage:
     plan = state.plan(f.name)
     nest = plan.nests[plan.distributed_definition]
     region = tuple((const(lo), const(hi - 1)) for lo, hi in whole)
@@ -281,7 +281,7 @@ def _stage(state: State, f: FuncDef, whole: Box) -> Stage:
 
 
 def derived_variables(
-    f: FuncDef, definition: int, nest: Nest, box: Region
+    f: FuncDef, definition: int, nest: Nest, box: Box
 ) -> tuple[tuple[DerivedVariable, ...], dict[str, Interval]]:
     """The variables of a definition in terms of its loops where a box is computed, and the loops' ranges."""
     bounds = bounds_of(f, f.definitions[definition], box)
@@ -322,13 +322,13 @@ def task_funcs_and_sources(state: State, f: FuncDef) -> tuple[tuple[FuncDef, ...
 
 def required_boxes(
     f: FuncDef, definition: int, task_funcs: Iterable[FuncDef], ranges: dict[str, Interval]
-) -> dict[str, Region]:
+) -> dict[str, Box]:
     """The boxes of all tensors that a definition and its later updates read, for ranges of its variables.
 
     Reads of the `task_funcs`, consumers first, are followed to the tensors that these funcs read.
     """
 
-    def ranges_at(d: Definition, box: Region) -> dict[str, Interval]:
+    def ranges_at(d: Definition, box: Box) -> dict[str, Interval]:
         return ranges if d is f.definitions[definition] else term_ranges(d, box, NO_FACTS)
 
     box = () if definition else tuple(ranges[name] for name in f.variables)
@@ -353,7 +353,7 @@ def const_value(e: Expr | None) -> int:
     return int(e.value)
 
 
-def int_box(box: Region) -> Box:
+def int_box(box: Box) -> SpanBox:
     """A box of the region function, both ends inclusive, as half-open spans of integers."""
     return tuple((const_value(lo), const_value(hi) + 1) for lo, hi in box)
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from tdsl.core.node import frozen
 from tdsl.placement.notation import Placement
-from tdsl.placement.ownership import Box, block, element_count
+from tdsl.placement.ownership import SpanBox, block, element_count
 
 if TYPE_CHECKING:
     pass
@@ -27,7 +27,7 @@ class Allocate:
 
     buffer: str
     tensor: str
-    box: Box
+    box: SpanBox
 
 
 @frozen
@@ -43,7 +43,7 @@ class Copy:
 
     source: str
     target: str
-    box: Box
+    box: SpanBox
 
 
 @frozen
@@ -52,7 +52,7 @@ class Merge:
 
     source: str
     target: str
-    box: Box
+    box: SpanBox
 
 
 @frozen
@@ -62,7 +62,7 @@ class Message:
     rank: int
     tag: int
     buffer: str
-    box: Box
+    box: SpanBox
 
 
 @frozen
@@ -105,8 +105,8 @@ class Reduce:
     tag: int
     source: str
     target: str | None
-    box: Box
-    parts: tuple[Box | None, ...]
+    box: SpanBox
+    parts: tuple[SpanBox | None, ...]
 
     @property
     def collective(self) -> str:
@@ -151,7 +151,7 @@ class Run:
     ranges: Ranges
     reads: tuple[tuple[str, str], ...]
     target: str
-    box: Box
+    box: SpanBox
 
 
 @frozen
@@ -175,11 +175,11 @@ class PlacedTensor:
 
     name: str
     bytes: int
-    whole: Box
+    whole: SpanBox
     placement: Placement
     points: Ranges = ()
     dims: tuple[str | None, ...] = ()
-    read_boxes: Callable[[Ranges], Mapping[str, Box]] | None = None
+    read_boxes: Callable[[Ranges], Mapping[str, SpanBox]] | None = None
 
 
 @frozen
@@ -187,7 +187,7 @@ class RankPlan:
     """The steps of one rank. `owned` are its blocks of the inputs, which exist at the start."""
 
     rank: int
-    owned: tuple[tuple[str, Box], ...]
+    owned: tuple[tuple[str, SpanBox], ...]
     steps: tuple[Step, ...]
 
 

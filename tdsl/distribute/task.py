@@ -24,7 +24,7 @@ from tdsl.lang.program import FuncDef, Input, Program, map_expressions
 from tdsl.lang.regions import Ranges, interval_of, modular_index
 from tdsl.lang.simplify import add, simplify, substitute, subtract
 from tdsl.lang.types import DType
-from tdsl.placement.ownership import Box, stored_shape
+from tdsl.placement.ownership import SpanBox, stored_shape
 from tdsl.placement.spans import PeriodicSpan, Span, is_wrapped
 from tdsl.schedule.state import (
     SERIAL,
@@ -45,7 +45,7 @@ from tdsl.schedule.state import (
 NO_RANGES: Ranges = {}
 
 
-def task(stage: Stage, run: Run, boxes: Mapping[str, Box]) -> State:
+def task(stage: Stage, run: Run, boxes: Mapping[str, SpanBox]) -> State:
     """The state of the program that a step runs; `boxes` has the box of the buffer of each tensor."""
     f, state, program = stage.func, stage.state, stage.state.program
     ranges = dict(run.ranges)
@@ -99,7 +99,7 @@ def task(stage: Stage, run: Run, boxes: Mapping[str, Box]) -> State:
 
 
 def _read_buffers(
-    e: Expr, boxes: Mapping[str, Box], names: Mapping[str, tuple[str, ...]], ranges: Ranges = NO_RANGES
+    e: Expr, boxes: Mapping[str, SpanBox], names: Mapping[str, tuple[str, ...]], ranges: Ranges = NO_RANGES
 ) -> Expr:  # fmt: skip
     """`e` with reads of tensors replaced by reads of buffers; `names` has the parameters of the task."""
 

@@ -30,7 +30,7 @@ from tdsl.distribute.steps import (
 from tdsl.distribute.time_model import COMPUTE, RECEIVE, SEND, Machine, Slice
 from tdsl.errors import TypeMismatch
 from tdsl.placement.grid import Grid
-from tdsl.placement.ownership import Box, element_count
+from tdsl.placement.ownership import SpanBox, element_count
 from tdsl.schedule.properties import cost
 
 TRACKS = (COMPUTE, SEND, RECEIVE)
@@ -86,7 +86,7 @@ def _rank_slices(plan: Plan, rank_plan: RankPlan, marks: Array) -> Iterator[Slic
     started: dict[int, Exchange] = {}
     when = (marks - marks[0]).tolist()
 
-    def size(buffer: str, box: Box) -> int:
+    def size(buffer: str, box: SpanBox) -> int:
         return element_count(box) * plan.sizes[tensors[buffer]]
 
     for step, (begin, end) in zip(rank_plan.steps, itertools.pairwise(when), strict=True):

@@ -29,7 +29,7 @@ from tdsl.placement.spans import (
     storage_parts,
 )
 
-Box = tuple[Span, ...]
+SpanBox = tuple[Span, ...]
 
 
 def block(span: Span, parts: int, n: int) -> Span:
@@ -52,7 +52,7 @@ def cyclic_blocks(span: Span, parts: int, n: int, size: int) -> Span:
     return block_cyclic(span, size, size * parts, span[0] + n * size)
 
 
-def owned(placement: Placement, grid: Grid, whole: Box, at: Coordinates) -> Box | None:
+def owned(placement: Placement, grid: Grid, whole: SpanBox, at: Coordinates) -> SpanBox | None:
     """The box of a tensor that the rank at some coordinates owns; None if it owns no elements.
 
     >>> from tdsl.placement.notation import read_placement
@@ -77,8 +77,8 @@ def owned(placement: Placement, grid: Grid, whole: Box, at: Coordinates) -> Box 
 
 
 def owned_pieces(
-    placement: Placement, grid: Grid, whole: Box, box: Box, preferred: Coordinates
-) -> Iterator[tuple[Coordinates, Box]]:
+    placement: Placement, grid: Grid, whole: SpanBox, box: SpanBox, preferred: Coordinates
+) -> Iterator[tuple[Coordinates, SpanBox]]:
     """The box `box`, cut at block boundaries; each piece with the coordinates of the rank that owns it.
 
     Of several copies, the one with the coordinates of `preferred` is chosen.
@@ -135,7 +135,7 @@ def _cut_span(
     return result
 
 
-def intersection(a: Box, b: Box) -> Box | None:
+def intersection(a: SpanBox, b: SpanBox) -> SpanBox | None:
     """The intersection of two boxes; None if it is empty.
 
     >>> intersection(((0, 4), (0, 4)), ((2, 9), (1, 2))), intersection(((0, 4),), ((4, 5),))
@@ -150,17 +150,17 @@ def intersection(a: Box, b: Box) -> Box | None:
     return tuple(spans)
 
 
-def contains(outer: Box, inner: Box) -> bool:
+def contains(outer: SpanBox, inner: SpanBox) -> bool:
     """True if `outer` has all elements of `inner`."""
     return all(covers(a, b) for a, b in zip(outer, inner, strict=True))
 
 
-def is_contiguous(box: Box) -> bool:
+def is_contiguous(box: SpanBox) -> bool:
     """True if a box is contiguous in every dimension (has no gaps)."""
     return not any(isinstance(span, PeriodicSpan) for span in box)
 
 
-def contiguous_boxes(box: Box) -> Iterator[Box]:
+def contiguous_boxes(box: SpanBox) -> Iterator[SpanBox]:
     """The contiguous boxes of which a box with gaps consists.
 
     >>> list(contiguous_boxes((block_cyclic((0, 6), 1, 4, 0), (3, 5))))
@@ -174,17 +174,17 @@ def is_empty(box: Sequence[Span]) -> bool:
     return any(lo >= hi for lo, hi in box)
 
 
-def element_count(box: Box) -> int:
+def element_count(box: SpanBox) -> int:
     """The number of elements of a box."""
     return math.prod(map(length, box))
 
 
-def stored_shape(box: Box) -> tuple[int, ...]:
+def stored_shape(box: SpanBox) -> tuple[int, ...]:
     """The shape of the array that stores a box, without gaps."""
     return tuple(map(length, box))
 
 
-def index_within(box: Box, outer: Box) -> tuple[Any, ...]:
+def index_within(box: SpanBox, outer: SpanBox) -> tuple[Any, ...]:
     """The NumPy index of a box in the array that stores a larger box `outer`.
 
     It selects a view, unless the box has gaps that `outer` does not have.

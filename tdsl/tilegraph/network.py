@@ -13,8 +13,7 @@ from tdsl.cost.network import Received
 from tdsl.lang.bounds import upper
 from tdsl.lang.expr import const
 from tdsl.lang.regions import Box
-from tdsl.placement.ownership import Box as Spans
-from tdsl.placement.ownership import element_count, intersection, owned
+from tdsl.placement.ownership import SpanBox, element_count, intersection, owned
 from tdsl.schedule.state import State
 from tdsl.tilegraph.graph import TileGraph
 
@@ -54,7 +53,7 @@ def busiest_rank(state: State) -> Received | None:
     return replace(max(each, key=lambda r: r.bytes), computed=tuple(computed.items()))
 
 
-def _owned(graph: TileGraph) -> list[dict[str, Spans | None]]:
+def _owned(graph: TileGraph) -> list[dict[str, SpanBox | None]]:
     """By rank, the box that it owns of each func and input that is placed and needed."""
     grid = graph.state.grid
     assert grid is not None, "a placement names a grid"
@@ -65,7 +64,7 @@ def _owned(graph: TileGraph) -> list[dict[str, Spans | None]]:
     ]
 
 
-def _received(graph: TileGraph, every: list[dict[str, Spans | None]], rank: int) -> Received:
+def _received(graph: TileGraph, every: list[dict[str, SpanBox | None]], rank: int) -> Received:
     """What a rank receives and computes. `every`: boxes owned, by rank."""
     free = {f.name for f in graph.program.funcs}.difference(n for n, _ in graph.state.placed)
     moved: dict[str, float] = {}
@@ -89,7 +88,7 @@ def _received(graph: TileGraph, every: list[dict[str, Spans | None]], rank: int)
     return Received(rank, len(every), tuple(moved.items()), messages, tuple(computed.items()))
 
 
-def _spans(box: Box) -> Spans:
+def _spans(box: Box) -> SpanBox:
     """A box with constant bounds as half-open spans."""
     ends = ((upper(lo or const(0)) or 0, upper(hi or const(0)) or 0) for lo, hi in box)
     return tuple((lo, hi + 1) for lo, hi in ends)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tdsl.placement.grid import Grid
 from tdsl.placement.notation import PlacementSyntaxError, read_placement
 from tdsl.placement.ownership import (
-    Box,
+    SpanBox,
     contains,
     element_count,
     index_within,
@@ -24,7 +24,7 @@ from tdsl.placement.ownership import (
 from tdsl.placement.spans import contiguous_parts
 
 
-def table(text: str | tuple[str, ...], grid: Grid, *whole: tuple[int, int]) -> list[Box | None]:
+def table(text: str | tuple[str, ...], grid: Grid, *whole: tuple[int, int]) -> list[SpanBox | None]:
     """What each rank owns."""
     placement = read_placement(text, len(whole), grid)
     return [owned(placement, grid, whole, grid.coordinates(r)) for r in range(grid.size)]
@@ -158,7 +158,7 @@ GRIDS = st.lists(st.integers(1, 4), min_size=1, max_size=3).map(
 
 
 @st.composite
-def placed(draw: st.DrawFn) -> tuple[str, Grid, Box]:
+def placed(draw: st.DrawFn) -> tuple[str, Grid, SpanBox]:
     grid, ndim = draw(GRIDS), draw(st.integers(0, 3))
     dims = "abc"[:ndim]
     entries = [
@@ -175,7 +175,7 @@ def placed(draw: st.DrawFn) -> tuple[str, Grid, Box]:
 
 
 @given(placed())
-def test_every_element_is_owned_and_copies_are_equal(case: tuple[str, Grid, Box]) -> None:
+def test_every_element_is_owned_and_copies_are_equal(case: tuple[str, Grid, SpanBox]) -> None:
     text, grid, whole = case
     placement = read_placement(text, len(whole), grid)
     times = np.zeros([hi - lo for lo, hi in whole], int)
@@ -191,7 +191,7 @@ def test_every_element_is_owned_and_copies_are_equal(case: tuple[str, Grid, Box]
 
 @given(placed(), st.data())
 def test_pieces_cover_a_box_once_and_lie_with_their_owners(
-    case: tuple[str, Grid, Box], data: st.DataObject
+    case: tuple[str, Grid, SpanBox], data: st.DataObject
 ) -> None:
     text, grid, whole = case
     placement = read_placement(text, len(whole), grid)

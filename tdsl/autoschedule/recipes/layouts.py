@@ -13,7 +13,7 @@ from tdsl.lang.expr import Const, Var
 from tdsl.lang.program import bind_expr
 from tdsl.placement.grid import Coordinates, Grid
 from tdsl.placement.notation import Blocks, Placement
-from tdsl.placement.ownership import Box, element_count, owned
+from tdsl.placement.ownership import SpanBox, element_count, owned
 from tdsl.placement.spans import clip, contiguous_parts, length
 from tdsl.schedule.fluent import Stage
 from tdsl.schedule.naming import Loop, check_grid
@@ -78,7 +78,7 @@ class Moved:
     """What a change of layout moves: `order` says which dimension of the func each of the tensor's is."""
 
     def __init__(
-        self, grid: Grid, whole: Box, order: tuple[int, ...], source: Placement, target: Placement
+        self, grid: Grid, whole: SpanBox, order: tuple[int, ...], source: Placement, target: Placement
     ) -> None:
         self.grid, self.whole, self.order = grid, whole, order
         self.source, self.target = source, target
@@ -108,7 +108,7 @@ class Moved:
             total += _lacking(needed, self._there(at))
         return total
 
-    def _there(self, at: Coordinates) -> Box | None:
+    def _there(self, at: Coordinates) -> SpanBox | None:
         """What a rank has before."""
         return owned(self.source, self.grid, tuple(self.whole[dim] for dim in self.order), at)
 
@@ -119,7 +119,7 @@ class Moved:
         return _lacking(needed, self._there(at)) + _lacking(block, tile)
 
 
-def _lacking(needed: Box | None, there: Box | None) -> int:
+def _lacking(needed: SpanBox | None, there: SpanBox | None) -> int:
     """Elements of a box that another one has not."""
     if needed is None:
         return 0
@@ -148,7 +148,7 @@ def _copied(stage: Stage) -> tuple[str, tuple[int, ...]]:
     )
 
 
-def _extents(stage: Stage) -> Box:
+def _extents(stage: Stage) -> SpanBox:
     """The box of a func in numbers."""
     schedule = stage.schedule
     box = schedule.state.program.func(stage.func).output_box(here())

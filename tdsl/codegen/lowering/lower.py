@@ -3,9 +3,9 @@
     state (every func placed, none inlined)  ->  Kernel
 
 1. `tree.py` gives the loop at which each func is computed and the one at which it is stored.
-2. Bounds inference: from the boxes of the outputs, `required.py` computes the boxes of all funcs and inputs.
-3. At each level, `Lowering.place` allocates the funcs stored there, emits the nests of those computed there,
-   then the body. `loop_nest.py` opens the loops of a definition one by one and calls `place` in each.
+2. Bounds inference: from the boxes of the outputs, `bounds_inference.py` computes those of funcs and inputs.
+3. At each level, `Lowering.lower_level` allocates the funcs stored there, emits the nests of those computed
+   there, then the body. `loop_nest.py` opens the loops of a definition one by one and calls it in each.
 """
 
 from __future__ import annotations
