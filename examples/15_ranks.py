@@ -16,7 +16,7 @@ for name in ("A", "B", "C"):
     s.place(name, "rc -> r/8 c/8", grid)
 _, columns = s[C].distribute((i, j), grid)
 panel, inside = s[C].divide(k, 5)
-s[C].reorder(panel, s[C].local_loop(i), s[C].local_loop(j), inside)
+s[C].reorder(panel, s[C].local(i), s[C].local(j), inside)
 s[C].communicate(("A", "B"), at=panel).communicate(C, at=columns)
 a, b = rng.standard_normal((60, 50)), rng.standard_normal((50, 40))
 p = td.compile(s)

@@ -166,7 +166,7 @@ class StageFormula:
     def _levels(self, axes: list[int]) -> list[list[int]]:
         """The axes of more than one rank, grouped by level of the grid, innermost first; no empty groups."""
         levels, last = [], len(self.grid.shape)
-        for depth in reversed(self.grid.axes_per_level):
+        for depth in reversed(self.grid.depths):
             levels.append([n for n in axes if last - depth <= n < last and self.grid.shape[n] > 1])
             last -= depth
         return [level for level in levels if level]

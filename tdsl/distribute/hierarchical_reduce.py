@@ -47,7 +47,7 @@ def hierarchical_phases(grid: Grid, reduction: Reduce, at: Coordinates) -> Phase
 def _innermost(grid: Grid, free: Sequence[int]) -> list[int]:
     """The axes among `free` of the innermost level that has any of them."""
     last = len(grid.shape)
-    for depth in reversed(grid.axes_per_level):
+    for depth in reversed(grid.depths):
         axes = [n for n in free if last - depth <= n < last]
         last -= depth
         if axes:

@@ -310,7 +310,7 @@ def crossed_level(grid: Grid, ranks: tuple[int, ...]) -> int:
     """
     coordinates = [grid.coordinates(r) for r in ranks]
     axis = next((n for n, along in enumerate(zip(*coordinates, strict=True)) if len(set(along)) > 1), 0)
-    return next(n for n, behind in enumerate(itertools.accumulate(grid.axes_per_level)) if axis < behind)
+    return next(n for n, behind in enumerate(itertools.accumulate(grid.depths)) if axis < behind)
 
 
 def ports(grid: Grid, rank: int, level: int) -> Iterator[tuple[int, ...]]:
@@ -320,5 +320,5 @@ def ports(grid: Grid, rank: int, level: int) -> Iterator[tuple[int, ...]]:
     """
     at = grid.coordinates(rank)
     yield (rank,)
-    for behind in list(itertools.accumulate(grid.axes_per_level))[level:-1]:
+    for behind in list(itertools.accumulate(grid.depths))[level:-1]:
         yield (behind, *at[:behind])

@@ -44,7 +44,7 @@ def model_parameters(
     """The parameters of the model; latency and bandwidth are one number, or one for each grid level."""
     levels_of: list[tuple[float, ...]] = []
     for name, value in (("latency", latency), ("bandwidth", bandwidth)):
-        count = len(grid.axes_per_level)
+        count = len(grid.depths)
         numbers: tuple[Any, ...] = tuple(value) if isinstance(value, list | tuple) else (value,) * count
         least = 0.0 if name == "latency" else math.ulp(0.0)
         fits = all(isinstance(x, int | float) and x >= least for x in numbers)

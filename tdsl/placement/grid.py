@@ -37,7 +37,7 @@ class Grid:
     """
 
     axes: Axes
-    axes_per_level: tuple[int, ...]  # the number of axes of each level
+    depths: tuple[int, ...]  # the number of axes of each level
     shape: tuple[int, ...]  # the number of ranks along each axis
 
     def __init__(self, *sizes: int, **axes: int) -> None:
@@ -60,7 +60,7 @@ class Grid:
             raise ShapeError("a grid has no axes", loc=here(), label="this grid", hint="td.Grid(x=4)")
         named = tuple((name, operator.index(size)) for name, size in axes.items())
         object.__setattr__(self, "axes", named)
-        object.__setattr__(self, "axes_per_level", (len(named),))
+        object.__setattr__(self, "depths", (len(named),))
         object.__setattr__(self, "shape", tuple(size for _, size in named))
 
     @staticmethod
@@ -77,14 +77,14 @@ class Grid:
                 hint="name each axis once: [td.Grid(node=2), td.Grid(x=2, y=2)]",
             )
         grid = Grid(**dict(axes))
-        object.__setattr__(grid, "axes_per_level", tuple(len(level.axes) for level in levels))
+        object.__setattr__(grid, "depths", tuple(len(level.axes) for level in levels))
         return grid
 
     @property
     def levels(self) -> tuple[Axes, ...]:
         """The axes of each level, outer levels first."""
         left = iter(self.axes)
-        return tuple(tuple(itertools.islice(left, n)) for n in self.axes_per_level)
+        return tuple(tuple(itertools.islice(left, n)) for n in self.depths)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -119,7 +119,7 @@ class Grid:
         return number
 
     def __getattr__(self, name: str) -> Any:
-        sizes = {} if name in ("axes", "axes_per_level", "shape") else dict(self.axes)
+        sizes = {} if name in ("axes", "depths", "shape") else dict(self.axes)
         if name in sizes:
             return sizes[name]
         raise AttributeError(f"this grid has no axis {name!r}. {did_you_mean(name, sizes)}")

@@ -165,7 +165,7 @@ def _joined(texts: Sequence[str], grid: Grid) -> str:
             "write one for each level, or one for the axes of all",
         )
     parts = [text.partition("->") for text in texts]
-    for text, (dims, _, words), depth in zip(texts, parts, grid.axes_per_level, strict=True):
+    for text, (dims, _, words), depth in zip(texts, parts, grid.depths, strict=True):
         if dims.strip() != parts[0][0].strip():
             raise PlacementSyntaxError(
                 f"{texts[0]!r} and {text!r} name the dimensions differently",

@@ -437,13 +437,11 @@ class StageDirectives(Suggesting):
         self.do("distribute", loops=named, grid=levels)
         return self._new_loops(before)[: len(named)]
 
-    def local_loop(self, loop: LoopLike) -> Loop:
+    def local(self, loop: LoopLike) -> Loop:
         """The loop that each rank runs inside a distributed loop, given the name of the latter."""
         nest = self.schedule.state.plan(self.func).nests[self.definition]
         name = self.loop_name(loop)
         return Loop(self, dict(nest.aliases).get(name, name))
-
-    local = local_loop  # its old name
 
     def communicate(
         self, tensors: TensorLike | Sequence[TensorLike], at: LoopLike, *, prefetch: int = 0,

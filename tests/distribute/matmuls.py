@@ -46,7 +46,7 @@ def two_and_a_half(grid: td.Grid, **sizes: int) -> Any:
     s = matmul.schedule(**sizes)
     C = place(s, grid, "mk -> m k 0", "kn -> k n 0", "mn -> m n 0")
     io, jo, ko = C.distribute(("i", "j", "k"), grid)
-    kio, kii = C.divide(C.local_loop("k"), grid.x // grid.z)
+    kio, kii = C.divide(C.local("k"), grid.x // grid.z)
     C.reorder(kio, "i", "j", kii)
     C.communicate("C", at=ko)
     C.communicate(("A", "B"), at=C.rotate(kio, by=(io, jo)))

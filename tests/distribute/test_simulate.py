@@ -112,7 +112,7 @@ def test_levels_of_a_grid_distribute_the_same_loops_again(rng: np.random.Generat
     C = s["C"]
     outer = C.distribute(("i", "j", "i", "j"), [nodes, cores])
     panel, inside = C.divide("k", 2)
-    C.reorder(panel, C.local_loop("i"), C.local_loop("j"), inside)
+    C.reorder(panel, C.local("i"), C.local("j"), inside)
     C.communicate("C", at=outer[-1]).communicate(("A", "B"), at=panel)
     a, b = rng.integers(0, 9, (12, 9)).astype(float), rng.integers(0, 9, (9, 10)).astype(float)
     np.testing.assert_array_equal(simulate_as_planned(s, a, b), a @ b)

@@ -6,6 +6,7 @@ import contextlib
 import copy
 import functools
 import inspect
+import warnings
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import MISSING, Field, fields, replace
 from typing import Any, TypeVar, get_type_hints
@@ -112,6 +113,9 @@ def reduction_of(stage: Stage, ranges: int | None = None) -> Definition:
     return d
 
 
+_RENAMED = {"last": "lookup_axes"}  # choices of version 0.1
+
+
 def choose(plan: Plan, choices: Mapping[str, Any], **among: Collection[Any]) -> Plan:
     """A plan, a dataclass, with fields replaced by choices of the user; ScheduleError where they do not fit.
 
@@ -120,7 +124,9 @@ def choose(plan: Plan, choices: Mapping[str, Any], **among: Collection[Any]) -> 
     """
     known: dict[str, Field[Any]] = {f.name: f for f in fields(plan)}  # type: ignore[arg-type]  # a plan is a dataclass
     types = get_type_hints(type(plan))
-    given = {name: json_value(value) for name, value in choices.items()}
+    given = {_RENAMED.get(name, name): json_value(value) for name, value in choices.items()}
+    for old in _RENAMED.keys() & choices.keys():
+        warnings.warn(f"{old}=... is deprecated: {_RENAMED[old]}=...", DeprecationWarning, stacklevel=4)
     for name, value in given.items():
         if name not in known:
             raise _refused(f"there is no choice {name!r}", did_you_mean(name, known))

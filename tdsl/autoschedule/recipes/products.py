@@ -115,7 +115,7 @@ def solomonik_2_5d(stage: Stage, grid: Grid) -> Stage:
     rows, _, layers = grid.shape
     p.place(stage, grid, "m k 0", "k n 0", "m n 0")
     outer = stage.distribute((p.i, p.j, p.k), grid)
-    panel, inside = stage.divide(stage.local_loop(p.k), max(rows // layers, 1))
+    panel, inside = stage.divide(stage.local(p.k), max(rows // layers, 1))
     stage.reorder(panel, p.i, p.j, inside)
     stage.communicate(stage.func, at=outer[-1])
     return stage.communicate(p.factors, at=stage.rotate(panel, by=outer[:2]))

@@ -75,7 +75,7 @@ def accumulators_in_registers(cx: Context, s: For) -> Iterator[None]:
 @contextmanager
 def configured_register_files(b: Builder, files: dict[str, RegisterFile]) -> Iterator[None]:
     """Configure register files before the call written inside, and release them after it."""
-    states = {name: b.alloca(f"[{file.state_bytes} x i8]", 64) for name, file in files.items()}
+    states = {name: b.alloca(f"[{file.state} x i8]", 64) for name, file in files.items()}
     for name, file in files.items():
         for line in file.begin:
             b.do(line.format(state=states[name]))

@@ -22,7 +22,7 @@ TILES = RegisterFile(
     count=COUNT,
     load="call void @llvm.x86.tileloadd64(i8 {register}, ptr {pointer}, i64 {stride})",
     store="call void @llvm.x86.tilestored64(i8 {register}, ptr {pointer}, i64 {stride})",
-    state_bytes=64,
+    state=64,
     begin=(
         "call void @llvm.x86.sttilecfg(ptr {state})",
         "call void @llvm.x86.ldtilecfg(ptr @amx.shapes)",

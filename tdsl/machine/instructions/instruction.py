@@ -24,7 +24,7 @@ class RegisterFile:
 
     `load` and `store` are instructions with {register} (0 .. count-1), {pointer} and {stride}, the bytes
     from one row of the tile to the next. A function that uses the file runs `begin` first and `end` last,
-    with {state} for a pointer to `state_bytes` bytes of its stack. `declarations` are the global declarations
+    with {state} for a pointer to `state` bytes of its stack. `declarations` are the global declarations
     that this code needs.
     """
 
@@ -32,7 +32,7 @@ class RegisterFile:
     count: int
     load: str
     store: str
-    state_bytes: int = 0
+    state: int = 0
     begin: tuple[str, ...] = ()
     end: tuple[str, ...] = ()
     declarations: tuple[str, ...] = ()

@@ -3,6 +3,8 @@
 import pytest
 
 import tdsl as td
+from tdsl.autoschedule.patterns.strips import Strips
+from tdsl.autoschedule.recipes.choices import choose
 
 i, j, k = td.vars("i j k")
 
@@ -38,3 +40,10 @@ def test_a_function_that_fails_leaves_the_schedule_as_it_was():
         s.apply(wrong)
     assert s.state == before
     assert str(s) == text
+
+
+def test_a_choice_has_its_old_name_for_one_version() -> None:
+    plan = Strips("y", (), "y", 4, ())
+    with pytest.warns(DeprecationWarning, match="last=.* is deprecated: lookup_axes="):
+        chosen = choose(plan, {"last": (("table", "x"),)})
+    assert chosen.lookup_axes == (("table", "x"),)
