@@ -379,12 +379,12 @@ def test_nvcc_compiles_if_selected(monkeypatch):
 
 
 def test_the_cache_distinguishes_compilers(tmp_path, monkeypatch):
-    before = module._made_by()
+    before = module._tool_versions()
     fake = tmp_path / "nvcc"
     fake.write_text("#!/bin/sh\necho release 1.0\n")
     fake.chmod(0o755)
     monkeypatch.setenv("TDSL_CUDA_COMPILER", str(fake))
-    assert module._made_by() != before
+    assert module._tool_versions() != before
 
 
 def test_another_version_of_tvm_is_refused(monkeypatch):
