@@ -6,6 +6,7 @@ from unittest.mock import patch
 import numpy as np
 
 import tdsl as td
+from tdsl.codegen.runtime import result_memory
 from tests.errors.case import Catalogue
 
 CASES = Catalogue()
@@ -37,7 +38,8 @@ def dump_where_nothing_can_be_written():
 
 @wrong(td.TdslError, "TDSL_RESULT_MEMORY='1G' is not a number of MiB", hint="set it to 0")
 def memory_of_results_in_other_words():
-    with patch.dict(os.environ, {"TDSL_RESULT_MEMORY": "1G"}):
+    empty = patch.object(result_memory, "_pool", [])  # the setting is read when a block is allocated
+    with patch.dict(os.environ, {"TDSL_RESULT_MEMORY": "1G"}), empty:
         n, a = td.Func("n"), td.Tensor("a", (1 << 19,), td.f32)
         n[i] = a[i] * 2
         td.compile(n, target="python")(np.ones(1 << 19, np.float32))  # here
