@@ -299,7 +299,7 @@ class Compiled(Entry, Suggesting):
         total: root
           the target has no vectors
           i: independent iterations, left serial
-          k: a reduction in order
+          k: a sequential reduction
 
         ShapeError if sizes are unknown and no call has been made.
         """
