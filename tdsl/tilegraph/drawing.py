@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from xml.sax.saxutils import escape
-
 from tdsl.core.node import frozen
 
 WIDE, HIGH, BETWEEN, BELOW = 110, 30, 30, 58  # of a node, and between nodes, in pixels
@@ -72,6 +70,8 @@ def svg(graph: Drawing) -> str:
     >>> text.count("<rect"), text.count("<path"), "400 B" in text
     (3, 2, True)
     """
+    from html import escape  # imported lazily: only pictures need it
+
     at = _places(graph)
     width = max(x for x, _ in at.values()) + WIDE + BETWEEN
     height = max(y for _, y in at.values()) + HIGH + BETWEEN
