@@ -244,7 +244,7 @@ def _chosen(spot: NestSpot, k: int, boxes: Mapping[str, Box], line: int) -> Touc
             if branches:
                 box = boxes[name]
                 runs = spot.ranges(spot.first(k), wide=True) if is_owner else None
-                ranges = runs or definition_ranges(f, d, box, NO_FACTS)
+                ranges = runs or definition_ranges(d, box, NO_FACTS)
                 for read, several in branches.items():
                     if read not in boxes:
                         continue  # loops over empty ranges read nothing
@@ -264,7 +264,7 @@ def _branches(nests: Nests, name: str, definition: int) -> Branches:
     """What a definition reads in branches, over the box that the whole program needs of its func."""
     f = nests.state.program.func(name)
     d = f.definitions[definition]
-    return branches_of(d, definition_ranges(f, d, nests.whole[name], NO_FACTS))
+    return branches_of(d, definition_ranges(d, nests.whole[name], NO_FACTS))
 
 
 def _touch(nests: Nests, name: str, box: Box, line: int) -> Touch:

@@ -385,7 +385,7 @@ class StageSteps:
             self.steps.append(Free(target))
 
     def _append_reduction(self, reduction: Reduce, is_final: bool) -> None:
-        """Append a reduction of results; unless `once`, merge it with those of other iterations."""
+        """Append a reduction of results; unless `is_final`, merge it with those of other iterations."""
         name, me = self.stage.name, self.layout.grid.rank(self.at)
         steps = hierarchical_phases(self.layout.grid, reduction, self.at)
         last = max(n for n, step in enumerate(steps) if isinstance(step, Reduce))

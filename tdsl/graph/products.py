@@ -133,7 +133,7 @@ def einsum(
 def _contract_axes(
     function: Callable[..., Any], a: Any, b: Any, axes_a: Sequence[int], axes_b: Sequence[int]
 ) -> Symbol:
-    """Contracts axes `mine` of `a` with `theirs` of `b`; the result has the other axes, `a` first."""
+    """Contracts `axes_a` of `a` with `axes_b` of `b`; the result has the other axes, `a` first."""
     left, right = [f"a{n}" for n in range(a.ndim)], [f"b{n}" for n in range(b.ndim)]
     for n, m in zip(axes_a, axes_b, strict=True):
         right[m] = left[n]

@@ -211,16 +211,11 @@ def bounds_of(f: FuncDef, d: Definition, box: Box) -> dict[str, tuple[Expr, Expr
     return bounds
 
 
-def definition_ranges(
-    f: FuncDef, d: Definition, box: Box, facts: Facts, *, ignore_mask: bool = False
-) -> dict[str, Interval]:
-    """The range of each variable if a func is computed on a box, narrowed by predicates.
-
-    The mask narrows it, too, unless `ignore_mask`: then all terms are computed.
-    """
+def definition_ranges(d: Definition, box: Box, facts: Facts) -> dict[str, Interval]:
+    """The range of each variable if a func is computed on a box, narrowed by its predicate and mask."""
     ranges = variable_ranges(d, box, facts)
     ranges = ranges if d.where == TRUE else restrict_ranges(ranges, d.where, facts)
-    return ranges if ignore_mask else masked_ranges(ranges, d, facts)
+    return masked_ranges(ranges, d, facts)
 
 
 def variable_ranges(d: Definition, box: Box, facts: Facts) -> dict[str, Interval]:

@@ -35,7 +35,7 @@ def _sizes(launch: Launch) -> list[tuple[str, int]]:
 
 
 def with_thread_extents(body: TIR, variables: dict[str, TIR], launch: Launch) -> TIR:
-    """`body` inside thread_extent attributes, which give the CUDA variables `own` their ranges."""
+    """`body` inside thread_extent attributes, which give the CUDA `variables` their ranges."""
     sizes = dict(_sizes(launch))
     for axis in reversed(variables):
         extent = T.const(sizes[axis], "int32")

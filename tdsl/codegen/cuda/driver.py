@@ -231,7 +231,7 @@ class Event:
 
 
 def runs_on(arch: str, gpu: str) -> bool:
-    """True if code for `arch` runs on a GPU of `own`: same major version, minor at most; equal for "a".
+    """True if code for `arch` runs on architecture `gpu`: same major version, minor at most; equal for "a".
 
     >>> runs_on("sm_80", "sm_86"), runs_on("sm_80", "sm_90"), runs_on("sm_90a", "sm_90")
     (True, False, True)

@@ -84,7 +84,7 @@ def _write(e: Expressions, s: Store, start: int, count: int, value: TIR) -> TIR:
 
 
 def _lane_from_parts(e: Expr, loaded_parts: dict[Expr, Any], which: int, n: int) -> Expr:
-    """Lane `which` of an expression, with the loads in `near` replaced by element n of their registers."""
+    """Lane `which` of an expression, with `loaded_parts` replaced by element n of their registers."""
 
     def loaded(x: Any) -> Any:
         if x in loaded_parts:

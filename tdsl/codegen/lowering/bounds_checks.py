@@ -133,8 +133,7 @@ def _unproved_at_root(state: State, limits: Mapping[str, Box], *, writes: bool =
 def _nonempty_definitions(f: FuncDef, boxes: Mapping[str, Box]) -> list[tuple[Definition, Ranges]]:
     """The definitions of a func with nonempty ranges, each with the ranges of its variables."""
     ranges_of = [
-        (d, definition_ranges(f, d, boxes[f.name], NO_FACTS))
-        for d in (f.definitions if f.name in boxes else ())
+        (d, definition_ranges(d, boxes[f.name], NO_FACTS)) for d in (f.definitions if f.name in boxes else ())
     ]
     return [(d, ranges) for d, ranges in ranges_of if not any(map(is_empty, ranges.values()))]
 
@@ -148,7 +147,7 @@ def _unproved_reads(
     for d in f.definitions if f.name in boxes else ():
         if d.tested:  # conditions with reads are evaluated only where those without reads are true
             plain = replace(d, where=d.tested[0])
-            ranges = definition_ranges(f, plain, boxes[f.name], NO_FACTS)
+            ranges = definition_ranges(plain, boxes[f.name], NO_FACTS)
             if not any(map(is_empty, ranges.values())):
                 reads = tuple(reads_in((d.where,)))
                 yield from _unproved_accesses(f, plain, reads, ranges, limits)

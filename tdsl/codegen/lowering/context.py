@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -81,7 +82,7 @@ class LoopContext:
 
 
 @dataclass(slots=True)
-class Lowering:
+class Lowering(ABC):
     """The state being lowered, the boxes needed of its funcs, and the buffers and names assigned so far.
 
     The subclass in `lower.py` implements `lower_level`.
@@ -111,6 +112,7 @@ class Lowering:
         """The program being lowered, with the stages that directives have added."""
         return self.state.program
 
+    @abstractmethod
     def lower_level(
         self,
         level: Level,
@@ -119,8 +121,7 @@ class Lowering:
         body: Callable[[], Sequence[Stmt]],
     ) -> list[Stmt]:
         """Allocate and compute the funcs of a level, then its body; `boxes` are the boxes needed inside."""
-        raise NotImplementedError
 
+    @abstractmethod
     def check_joined_empty(self, name: str) -> None:
         """ScheduleError for an empty func that shares loops with another one."""
-        raise NotImplementedError

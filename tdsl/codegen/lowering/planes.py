@@ -82,7 +82,7 @@ def _first_plane_read(low: Lowering, f: FuncDef, axis: int, facts: Facts) -> Exp
         if c.name not in low.boxes:
             continue
         d = c.definitions[n]
-        ranges = definition_ranges(c, d, low.boxes[c.name], facts)
+        ranges = definition_ranges(d, low.boxes[c.name], facts)
         if any(is_empty(r, facts) for r in ranges.values()):
             continue
         lo, _ = boxes_of(d.indices, ranges, facts, d.where)[f.name][axis]
