@@ -96,13 +96,17 @@ class Compiled:
 
 @dataclass(frozen=True)
 class Kernel:
-    """A peer that tdsl compiles: the call writes into the array that the first call returned."""
+    """A peer that tdsl compiles: the call writes into the arrays that the first call returned."""
 
     build: Callable[[], Any]
 
     def __call__(self, arrays: Arrays) -> Call:
         compiled = self.build()
-        out = compiled(*arrays)
+        result = compiled(*arrays)
+        parts = result if isinstance(result, tuple) else (result,)
+        out = (
+            result if all(isinstance(part, np.ndarray) for part in parts) else None
+        )  # numbers are not memory
         (specialisation,) = compiled.executables
         return Compiled(lambda: compiled(*arrays, out=out), lambda: self.build().executable(specialisation))
 

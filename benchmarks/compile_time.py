@@ -59,7 +59,7 @@ def sample(module: str, *arguments: str, cache: str) -> float:
     out = subprocess.run(
         [sys.executable, "-m", module, *arguments],
         cwd=ROOT,
-        env=os.environ | {"TDSL_CACHE_DIR": cache},
+        env=os.environ | {"TDSL_CACHE_DIR": cache, "TDSL_PROBE": "0"},  # the probe runs once on a machine
         check=True,
         stdout=subprocess.PIPE,
         text=True,

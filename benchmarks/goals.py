@@ -12,6 +12,8 @@ from typing import Any
 
 TORCH = ("torch", "torch-compile")
 LAYOUTS = (*TORCH, "torch-last", "torch-last-compile")
+EINSUMS = ("numpy", "torch", "opt_einsum", "jax", "numpy-matmul", "torch-matmul")
+NUMBA = ("numba", "numba-parallel", "numba-numpy", "numba-numpy-parallel")
 COMPILE_MS = 300  # how long a first call may take beyond the second
 
 
@@ -47,6 +49,11 @@ GOALS = (
     Goal("stream", ("stream",), 0.9, 0.9),
     Goal("chains", ("tdsl-unfused",), 1.5, 0.95),
     Goal("chains", ("torch-compile",), 1.2),
+    Goal("unknown-contractions", EINSUMS, 2.5, 0.9),
+    Goal("unknown-layouts", EINSUMS, 1.0, 0.9),
+    Goal("unknown-npbench", NUMBA, 1.5, 0.8),
+    Goal("unseen-contractions", EINSUMS, 2.5, 0.9),
+    Goal("unseen-npbench", NUMBA, 1.5, 0.8),
 )
 
 # Of a GPU: "copy" is the time of a copy of as many bytes, "sdpa-*" are the backends of PyTorch's attention.

@@ -1,6 +1,8 @@
 """The programs of `tdsl demo` as loops for numba, parallel where a numba user would write prange."""
 
+import warnings
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -24,13 +26,22 @@ def peer(name: str) -> Prepare:
     return prepare
 
 
-def fast(f: Callable[..., Array]) -> Prepare:
+def fast(f: Callable[..., Any]) -> Prepare:
     """A function compiled by numba for threads, with float sums in any order (fastmath)."""
+    return _compiled(f, parallel=True)
 
+
+def serial(f: Callable[..., Any]) -> Prepare:
+    """A function compiled by numba for one thread, with float sums in any order (fastmath)."""
+    return _compiled(f, parallel=False)
+
+
+def _compiled(f: Callable[..., Any], *, parallel: bool) -> Prepare:
     def prepare(arrays: tuple[Array, ...]) -> Callable[[], Array]:
         if numba is None:
             raise PeerMissing("pip install numba")
-        return function(numba.njit(parallel=True, fastmath=True)(f))(arrays)
+        warnings.simplefilter("ignore", numba.NumbaPerformanceWarning)  # of code without parallel loops
+        return function(numba.njit(parallel=parallel, fastmath=True)(f))(arrays)
 
     return prepare
 

@@ -24,6 +24,7 @@ PACKAGES = (
     "scipy",
     "torch",
     "jax",
+    "opt_einsum",
     "mpi4py",
     "mpich",
 )
@@ -76,7 +77,7 @@ def table(case: Case, timings: list[Timing]) -> Table:
         out.add_column(head, justify="right", no_wrap=True)
     for t in timings:
         if not t.turns or reference is None:
-            out.add_row(t.peer, t.note)
+            out.add_row(t.peer, t.note or "right, not timed")
             continue
         r = ratios(t, reference)
         out.add_row(

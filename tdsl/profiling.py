@@ -152,7 +152,8 @@ def count_caches(variant: Variant, values: Mapping[str, Any]) -> tuple[CacheByte
     """The traffic beyond each cache for one thread, predicted and counted by running the loops in Python."""
     kernel = apply_passes(lower_variant(variant), Target("python"))
     machine = replace(variant.machine, threads=1)
-    counted = count_bytes(kernel, values, machine.caches)
+    caches = [replace(level, bytes=machine.capacity(level)) for level in machine.caches]
+    counted = count_bytes(kernel, values, caches)
     predicted = Prediction(completed_state(variant), machine)
     return tuple(
         CacheBytes(level.name, total(predicted.moved(level.name)), counted[level.name])

@@ -66,7 +66,7 @@ class Target:
             _check_name(self.arch, names, f"architecture of {self.name}", "only cuda has architectures")
 
     def capacity(self, level: str) -> int | None:
-        """The size in bytes of one instance of a level of memory; None if the level has no limit.
+        """The bytes of one instance of a level of memory that stay there; None if the level has no limit.
 
         Levels of a GPU are "registers", "shared" (of a block), "L2" and "global", with sizes from its data
         sheet; levels of the CPU are "registers", "L1" and so on, and "memory". TargetError for another level.
@@ -74,7 +74,8 @@ class Target:
         >>> Target("cuda", arch="sm_80").capacity("shared") >> 10
         163
         """
-        return self.machine().level(level).bytes
+        machine = self.machine()
+        return machine.capacity(machine.level(level))
 
     def machine(self) -> Machine:
         """The machine model of this target: vectors, threads, levels of memory, and rates if known."""

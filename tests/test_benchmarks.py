@@ -1,5 +1,6 @@
 """The mechanics of the benchmarks: peers are checked before they are timed, and compared in turns."""
 
+import io
 import json
 import subprocess
 import sys
@@ -80,6 +81,16 @@ def test_a_peer_that_dies_is_reported():
     timings = rounds.compare(cases.find("equalize"), ["no such peer"], rounds=1, threads=1)
     assert timings[0].note
     assert not timings[0].turns
+
+
+def test_without_rounds_results_are_checked_only():
+    (timing,) = rounds.compare(cases.find("equalize"), ["numpy"], rounds=0, threads=1)
+    assert not timing.turns
+    console = Console(record=True, file=io.StringIO(), width=200)
+    console.print(report.table(CASE, [timing, rounds.Timing("numba", note="WRONG result")]))
+    text = console.export_text()
+    assert "right, not timed" in text
+    assert "WRONG result" in text
 
 
 def test_ratios_are_computed_round_by_round():

@@ -236,6 +236,22 @@ def below_a_diagonal(p: Programs) -> Schedule:
     return s
 
 
+def by_blocks(p: Programs) -> Schedule:
+    f, k, row = td.Func("f"), td.range("k", 0, 24), p.index[:-1]
+    f[row] = td.argmax(td.pad(p.a)[(*row, k)], axis=k)
+    s = td.Schedule(f)
+    s["f_argmax" if s.state.program.has_func("f_argmax") else "f"].in_blocks("k", 8)
+    return s
+
+
+def updated(p: Programs) -> Schedule:
+    """f adds the tensor to its double, by an update."""
+    f = td.Func("f")
+    f[p.index] = p.a[p.index] * 2
+    f[p.index] += p.a[p.index]
+    return td.Schedule(f)
+
+
 def turned(s: Schedule, p: Programs) -> None:
     block, _ = s["f"].split(p.inner, 4)
     outer, inner = s["f"].split(block, 2)
@@ -352,8 +368,10 @@ USES: dict[str, tuple[Use, ...]] = {
     "communicate": (on(P.stencil, in_steps), on(P.sums, in_steps)),
     "rotate": (on(P.scaled, turned), on(P.sums, in_turned_steps)),
     "flatten": (on(P.stencil, flattened), on(P.scaled, flattened)),
+    "in_blocks": (by_blocks,),
     "unsigned": (by_unsigned_factors,),
     "skip_masked": (below_a_diagonal,),
+    "fold_update": (on(updated, lambda s, p: s["f"].update(0).fold_update().split(p.inner, 4)),),
     "reassociate": (on(P.products, lambda s, p: s["f"].reassociate("s")),),
     "online": (
         on(P.shares, lambda s, p: s["f"].online("k", 4)),

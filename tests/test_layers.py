@@ -27,7 +27,10 @@ RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
 # 90 ms, more than half of what a first compilation may take, so compiling does without it.
 # Homes are separated by spaces.
 HEAVY = {
-    "llvmlite": ("codegen/cpu machine/cpu.py", True),  # what LLVM knows of this processor
+    "llvmlite": (
+        "codegen/cpu machine/cpu.py machine/memory_kernels.py",
+        True,
+    ),  # what LLVM knows of this processor
     "numba": ("codegen/python", True),
     "tvm": ("codegen/cuda", True),
     "cuda": ("codegen/cuda", False),

@@ -2,6 +2,7 @@
 
 from types import MappingProxyType
 
+from benchmarks import unknown
 from benchmarks.case import Case
 from benchmarks.cases import (
     bilateral_grid,
@@ -46,6 +47,7 @@ ALL = MappingProxyType(
             *tensor.CASES,
             jacobi.CASE,
             *table.CASES,
+            *unknown.CASES,
         )
     }
 )

@@ -1,4 +1,4 @@
-"""The default schedule by recipes: directives for all stages that the user did not schedule.
+"""The default schedule by recipes: directives for all that those of the user leave open.
 
 1. Funcs that are cheap, or read in one place only, are inlined.
 2. A contraction (a sum over products, with reuse in two directions) gets register tiles.
@@ -9,7 +9,7 @@ still be stored whole in main memory may get nested tiles instead (`tilegraph.de
 is a kernel of its own, together with the funcs that only its rows read.
 
 Results change in the last bits of float reductions only, whose order changes with lanes and partial results.
-Stages that a directive names are left as they are.
+What directives say is kept; what they leave open is filled in (`open_stages`).
 """
 
 from __future__ import annotations
@@ -17,11 +17,22 @@ from __future__ import annotations
 import functools
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from itertools import chain
+from typing import NamedTuple
 
 from tdsl.autoschedule.best_block import block_arg_reductions
 from tdsl.autoschedule.explain import BY_HAND, GENERAL, INLINE, ROOT, Decision, recipe_decision
+from tdsl.autoschedule.open_stages import (
+    fill_in,
+    host_funcs,
+    move_threads,
+    open_at_root,
+    open_threads,
+    text_by_hand,
+    with_threads_only,
+)
 from tdsl.autoschedule.patterns.bands import plan_bands
 from tdsl.autoschedule.patterns.contraction import Contraction, find_window, plan_tiles, recognize
 from tdsl.autoschedule.patterns.groups import group_of
@@ -43,16 +54,17 @@ from tdsl.autoschedule.recipes.stencil import write_strips
 from tdsl.errors import ScheduleError
 from tdsl.lang.affine import variables
 from tdsl.lang.expr import Const, Expr
+from tdsl.lang.operations import arithmetic_of
 from tdsl.lang.program import FuncDef
 from tdsl.lang.regions import Box, reads_in
 from tdsl.machine.model import Machine
 from tdsl.schedule.bind import bind_state
-from tdsl.schedule.fluent import BaseSchedule
+from tdsl.schedule.directive import Directive
+from tdsl.schedule.fluent import BaseSchedule, Stage
+from tdsl.schedule.fold_update import is_most_of
 from tdsl.schedule.inlining import cost_with_inlined, inline_funcs
 from tdsl.schedule.masked import remove_unused_masks, unused_masks, with_masks
-from tdsl.schedule.places import stream_stores
 from tdsl.schedule.properties import (
-    cost,
     extents,
     has_effects,
     root_boxes,
@@ -60,72 +72,122 @@ from tdsl.schedule.properties import (
     volume,
     work_per_point,
 )
-from tdsl.schedule.state import Inline, State, levels_of
+from tdsl.schedule.state import AfterProducer, Inline, Root, State
 
 FEW_OPERATIONS = 6  # the most operations of a func that is recomputed at each of its reads
 
 
-def complete_by_recipes(state: State, machine: Machine) -> tuple[State, tuple[Decision, ...]]:
-    """The state with a place and loops for every func by recipes, without the search; the decisions."""
-    given, state = state, with_masks(state)
-    order: dict[str, float] = {f.name: n for n, f in enumerate(state.program.funcs)}
+class Completed(NamedTuple):
+    """A state with a place and loops for every func, the decisions, and the directives they are made of."""
+
+    state: State
+    decisions: tuple[Decision, ...]
+    directives: tuple[Directive, ...]
+
+
+def complete_by_recipes(state: State, machine: Machine) -> Completed:
+    """The state with a place and loops for every func by recipes, without the search."""
+    given, schedule = state, BaseSchedule.of_state(with_masks(state))
+    if machine.has_vectors:
+        _fold_updates(schedule)
     online: list[Decision] = []
     if machine.block_threads:
         from tdsl.autoschedule.on_gpu import schedule_online
 
-        state, online = schedule_online(state, machine)  # before inlining: weights are a separate stage
-    state, decisions = choose_inline(state, products_read_values=machine.block_threads > 0)
-    state = inline_funcs(state)
+        online = schedule_online(schedule, machine)  # before inlining: weights are a separate stage
+    decisions = _inline(schedule, products_read_values=machine.block_threads > 0)
     if not machine.block_threads:
-        state, online = _long_rows(state, machine)
+        online = _long_rows(schedule, machine)
     if machine.has_vectors and not machine.block_threads:
-        state = block_arg_reductions(state, machine, _hosts(state))
-        order = _with_new(order, state)
+        block_arg_reductions(schedule, machine, host_funcs(schedule.state))
+    order = _order(given, schedule.state)
     decisions += online
     decided = {name for d in online for name in (d.func, *d.inside)}
-    open_ = {name for name, plan in state.plans if not plan.scheduled} - _hosts(state)
-    decisions += [
-        Decision(name, BY_HAND, (plan,))
-        for name, plan in state.plans
-        if name not in open_ and name not in decided
-    ]
+    plans, rooted = schedule.state.plans, open_at_root(schedule.state) - decided
+    open_ = {name for name, plan in plans if not plan.scheduled} - host_funcs(schedule.state)
+    by_hand = [name for name, _ in plans if name not in open_ | rooted | decided]
+    added: dict[str, tuple[str, ...]] = {}
     if machine.has_vectors:
-        boxes = root_boxes(unplaced_at_root(state))
-        done: set[str] = set()
-        parted = {name for name in open_ if name in boxes and _has_parts(state, name, boxes[name])}
-        for name in _in_order(state, open_):
-            if name in done:
-                continue
-            if name not in boxes:
-                decisions.append(Decision(name, ROOT, why=("none of its values is needed",)))
-                continue
-            group = group_of(state, name, open_ - done - parted)
-            state, decision = _schedule_group(state, name, group, boxes, machine)
-            done |= {name, *decision.inside, *decision.siblings}
-            decisions.append(decision)
-            reason = (f"reduced in parts in the loops of {name}",)
-            decisions += [Decision(x, decision.how, why=reason) for x in decision.siblings]
+        boxes = root_boxes(unplaced_at_root(schedule.state))
+        of_owners = _schedule_owners(schedule, open_, rooted, boxes, machine)
+        decisions += of_owners
+        with_threads = {d.func for d in of_owners}
+        by_hand = [name for name in by_hand if name not in with_threads]
+        added = fill_in(schedule, by_hand, boxes, machine)
     elif machine.block_threads:
         from tdsl.autoschedule.on_gpu import schedule_on_gpu
 
-        state, on_gpu = schedule_on_gpu(unplaced_at_root(state), open_, machine)
-        decisions += on_gpu
+        schedule.state = unplaced_at_root(schedule.state)
+        decisions += schedule_on_gpu(schedule, open_ | rooted, machine)
     else:
-        decisions += [Decision(name, ROOT, why=("the target has no vectors",)) for name in open_]
+        decisions += [Decision(name, ROOT, why=("the target has no vectors",)) for name in open_ | rooted]
+    for name in by_hand:
+        by_default = (f"by default: {', '.join(added[name])}",) if name in added else ()
+        decisions.append(Decision(name, BY_HAND, (schedule.state.plan(name),), why=by_default))
     decisions.sort(key=lambda d: order[d.func])
-    state = inline_funcs(unplaced_at_root(state))  # recipes may have inlined some, too
+    state = inline_funcs(unplaced_at_root(schedule.state))  # recipes may have inlined some, too
     whole = remove_unused_masks(state, machine)
     left_out = dict(unused_masks(given, whole, machine))
-    return whole, tuple(_with_masks_left_out(decisions, left_out))
+    return Completed(whole, tuple(_with_masks_left_out(decisions, left_out)), schedule.directives)
 
 
-def _with_new(order: dict[str, float], state: State) -> dict[str, float]:
+def _fold_updates(schedule: BaseSchedule) -> None:
+    """Fold updates of most points of an output without directives into its first definition.
+
+    Funcs inside of the loops of others stay as they are: their points wait in a cache to be overwritten.
+    """
+    hosts = host_funcs(schedule.state)
+    for name in schedule.state.program.outputs:
+        state, f = schedule.state, schedule.state.program.func(name)
+        plan = state.plan(name)
+        if len(f.definitions) == 1 or plan.scheduled or plan.place is not None or name in hosts:
+            continue
+        if not any(state.consumers(name)) and is_most_of(f, extents(f, f.definitions[1], f.natural)):
+            with suppress(ScheduleError):
+                schedule[name].update(0).fold_update()
+
+
+def _schedule_owners(
+    schedule: BaseSchedule, open_: set[str], rooted: set[str], boxes: dict[str, Box], machine: Machine
+) -> list[Decision]:
+    """Schedule the funcs whose loops are open with the funcs that these alone read; the decisions.
+
+    `open_` are without directives, `rooted` at the root by hand; those with threads by hand are added.
+    """
+    state, decisions, done = schedule.state, list[Decision](), set[str]()
+    threads = {n: v for n, v in with_threads_only(state).items() if n in boxes}
+    parted = {name for name in open_ if name in boxes and _has_parts(state, name, boxes[name])}
+    for name in _in_order(state, open_ | rooted | threads.keys()):
+        if name in done:
+            continue
+        if name not in boxes:
+            decisions.append(Decision(name, ROOT, why=("none of its values is needed",)))
+            continue
+        group = group_of(schedule.state, name, open_ - done - parted)
+        given = schedule.state.plan(name)
+        if name in threads:
+            around = _around_threads(schedule, name, threads[name], group, boxes, machine)
+            if around is None:
+                continue
+            decision = around
+        else:
+            decision = _schedule_group(schedule, name, group, boxes, machine)
+        decision = replace(decision, why=(*decision.why, *text_by_hand(given)))
+        done |= {name, *decision.inside, *decision.siblings}
+        decisions.append(decision)
+        reason = (f"reduced in parts in the loops of {name}",)
+        decisions += [Decision(x, decision.how, why=reason) for x in decision.siblings]
+    return decisions
+
+
+def _order(given: State, state: State) -> dict[str, float]:
     """The order of funcs, each func that was added since just before the func it was added for."""
-    extended, at = dict(order), float(len(order))
+    order: dict[str, float] = {f.name: n for n, f in enumerate(given.program.funcs)}
+    at = float(len(order))
     for f in reversed(state.program.funcs):
         at = order.get(f.name, at)
-        extended.setdefault(f.name, at - 0.5)
-    return extended
+        order.setdefault(f.name, at - 0.5)
+    return order
 
 
 def _with_masks_left_out(decisions: Iterable[Decision], left_out: Mapping[str, str]) -> Iterator[Decision]:
@@ -168,12 +230,20 @@ def read_in_tiles(schedule: BaseSchedule, machine: Machine) -> list[tuple[str, O
     return applied
 
 
-def _long_rows(state: State, machine: Machine) -> tuple[State, list[Decision]]:
-    schedule, decisions = BaseSchedule.of_state(state), []
+def _long_rows(schedule: BaseSchedule, machine: Machine) -> list[Decision]:
+    decisions = []
     for name, plan in read_in_tiles(schedule, machine):
         inside = tuple(n for n, p in schedule.state.plans if p.scheduled and n != name)
         decisions.append(Decision(name, "online_bands", (plan,), inside))
-    return schedule.state, decisions
+    return decisions
+
+
+def _inline(schedule: BaseSchedule, *, products_read_values: bool) -> list[Decision]:
+    """Inline the funcs that `choose_inline` chooses, and replace their reads at once; the decisions."""
+    state, decisions = choose_inline(schedule.state, products_read_values=products_read_values)
+    schedule.state = _without_unread_hosts(inline_funcs(state))
+    schedule.directives += tuple(Directive("inline", d.func, 0, ()) for d in decisions)
+    return decisions
 
 
 def _in_order(state: State, open_: set[str]) -> list[str]:
@@ -195,9 +265,13 @@ def _is_lone_sum(state: State, name: str, open_: set[str]) -> bool:
     return reduces and not read and not group_of(state, name, open_)
 
 
-def _hosts(state: State) -> set[str]:
-    """Funcs at whose loops other funcs are placed; they count as scheduled by the user, too."""
-    return {level.func for _, plan in state.plans for level in levels_of(plan)}
+def _without_unread_hosts(state: State) -> State:
+    """The state with funcs at the root that are placed after a producer which they no longer read."""
+    for name, plan in state.plans:
+        match plan.place:
+            case AfterProducer(level) if level.func not in state.program.func(name).definitions[0].sources:
+                state = state.with_plan(name, replace(plan, place=Root()))
+    return state
 
 
 def choose_inline(state: State, *, products_read_values: bool = False) -> tuple[State, list[Decision]]:
@@ -206,7 +280,7 @@ def choose_inline(state: State, *, products_read_values: bool = False) -> tuple[
     With `products_read_values`, a factor of a sum of products that is computed from another func is not
     inlined, since matrix instructions read it from memory; the kernel of its producer may compute it.
     """
-    hosts, decisions = _hosts(state), []
+    hosts, decisions = host_funcs(state), list[Decision]()
     boxes = functools.cache(functools.partial(root_boxes, unplaced_at_root(state)))
     for f in state.program.funcs:
         plan = state.plan(f.name)
@@ -237,7 +311,7 @@ def _why_inline(state: State, f: FuncDef, boxes: Callable[[], dict[str, Box]]) -
     d = f.definitions[0]
     if has_effects(d):
         return ""
-    light = cost(d) <= 1 and cost_with_inlined(state, d, FEW_OPERATIONS) <= FEW_OPERATIONS
+    light = arithmetic_of(d) <= 1 and cost_with_inlined(state, d, FEW_OPERATIONS) <= FEW_OPERATIONS
     sites, chosen = 0, False
     for c, n in state.consumers(f.name):
         reader = c.definitions[n]
@@ -314,31 +388,47 @@ def by_recipe(
 
 
 def _schedule_group(
-    state: State, owner: str, group: list[str], boxes: dict[str, Box], machine: Machine
-) -> tuple[State, Decision]:
-    schedule = BaseSchedule.of_state(state)
+    schedule: BaseSchedule, owner: str, group: list[str], boxes: dict[str, Box], machine: Machine
+) -> Decision:
+    state = schedule.state
     decision = by_recipe(schedule, state, owner, group, boxes, machine)
     if decision is not None:
-        return schedule.state, decision
+        return decision
     f = state.program.func(owner)
-    together = reduce_siblings(state, owner, boxes, machine)
-    if together is not None:
-        new_state, siblings = together
-        return new_state, Decision(owner, GENERAL, (new_state.plan(owner),), siblings=siblings)
+    siblings = reduce_siblings(schedule[owner], boxes, machine)
+    if siblings:
+        return Decision(owner, GENERAL, (schedule.state.plan(owner),), siblings=siblings)
     for n in range(len(f.definitions)):
-        parted = in_parts(state, owner, n, boxes[owner], machine.vector_bytes)
-        if parted is not None:
-            state = parted
-        else:
-            state = shape_nest(state, owner, n, boxes[owner], machine.vector_bytes, outer=True)
-    if pays_to_stream(state, owner, boxes, work_per_point(f), machine):
-        state = stream_stores(state, owner, 0)
+        stage = Stage(schedule, owner, n)
+        if not in_parts(stage, boxes[owner], machine.vector_bytes):
+            shape_nest(stage, boxes[owner], machine.vector_bytes, outer=True)
+    if pays_to_stream(schedule.state, owner, boxes, work_per_point(f), machine):
+        schedule[owner].stream_stores()
     alone = "nothing that it alone reads stays near along its lines"
     reasons = (
         f"not matmul: {recognize(state, owner, group, boxes)}",
         f"not strips: {alone if group else 'it alone reads no func'}",
     )
-    return state, Decision(owner, GENERAL, (state.plan(owner),), why=reasons)
+    return Decision(owner, GENERAL, (schedule.state.plan(owner),), why=reasons)
+
+
+def _around_threads(
+    schedule: BaseSchedule, owner: str, loop: str, group: list[str], boxes: dict[str, Box], machine: Machine
+) -> Decision | None:
+    """As `_schedule_group` for a func of which a directive says that `loop` runs on threads.
+
+    None if no loop is over this variable alone, or threads work on parts of a reduction.
+    """
+    if count_parts(schedule.state.program.func(owner), 0, boxes[owner]):
+        return None
+    try:
+        with schedule.all_or_nothing():
+            open_threads(schedule[owner], loop)
+            decision = _schedule_group(schedule, owner, group, boxes, machine)
+            move_threads(schedule[owner], loop)
+    except ScheduleError:
+        return None
+    return decision
 
 
 def _fuse_group(

@@ -10,39 +10,85 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from math import prod
 
-from tdsl.cost.loopnests import NestSpot
+from tdsl.cost.loopnests import NestSpot, memoised
 from tdsl.lang.affine import variables
 from tdsl.lang.bounds import upper
 from tdsl.lang.definition import Definition
 from tdsl.lang.expr import Binary, Const, Expr
 from tdsl.schedule.properties import MAX_STRIDE, coefficient
-from tdsl.schedule.state import UNROLLED, VECTORIZED, Split
+from tdsl.schedule.state import BLOCKS, THREADS, UNROLLED, VECTORIZED, Split
 from tdsl.schedule.tree import ROOT
 
 ONE = 0.5  # of the time of a vector takes an access of a single element: there are two at a time
 
 
-def accessed(spot: NestSpot, d: Definition, vector_bytes: int, register_bytes: int) -> float:
-    """The bytes that could be loaded as vectors side by side in the time of all accesses of a nest.
+def accessed(
+    spot: NestSpot, d: Definition, vector_bytes: int, register_bytes: int
+) -> tuple[float, float, float]:
+    """The bytes that vectors side by side could load, and store, in the time of the accesses of a nest.
 
-    `d` is its definition, without what no iteration reads; funcs of up to `register_bytes` are in registers.
+    The third figure are the elements that vectors access one by one. `d` is its definition, without what no
+    iteration reads; funcs of up to `register_bytes` are in registers. What does not depend on inner loops is
+    loaded once for all of their iterations, and a sum is stored after them.
     """
     counts, loops = spot.counts(), variable_of(spot)
     tile = _tile(spot)
-    runs = spot.times * prod(n for x, n in counts.items() if x not in tile) * partly_filled(spot)
+    points = spot.times * prod(counts.values()) * partly_filled(spot)
+    runs = points / prod(counts[x] or 1 for x in tile)  # none where there is no iteration
     lanes = prod(n for x, n in spot.extents().items() if spot.kind(x) == VECTORIZED)
     along = {loops[x] for x in tile if spot.kind(x) == VECTORIZED}
     unrolled: dict[str, float] = {}
     for x, n in counts.items():
         if x in tile and spot.kind(x) != VECTORIZED:
             unrolled[loops[x]] = unrolled.get(loops[x], 1.0) * n
-    total = 0.0
-    for name, index, size in {(r.name, r.index, r.dtype.bytes): None for r in d.reads}:
+    singly = 0.0
+
+    def total(name: str, index: tuple[Expr, ...], size: int) -> float:
+        nonlocal singly
         if _in_registers(spot, name, register_bytes):
-            continue
+            return 0.0
         one = _one(_in_order(spot, name, index), along, lanes, size, vector_bytes)
-        total += one * _different(index, unrolled, along)
-    return runs * total
+        needs = loops_of(spot, frozenset().union(*map(variables, index)))
+        times = runs * _different(index, unrolled, along) / _hoisted(spot, needs, tile)
+        singly += times * lanes if one is None else 0.0
+        return times * (one or 0.0)
+
+    name = spot.func.name
+    loads = sum(total(*r) for r in {(r.name, r.index, r.dtype.bytes): None for r in d.reads})
+    stores = sum(total(name, d.index, t.bytes) for t in spot.func.dtypes)
+    if d.combine is not None:
+        needs = loops_of(spot, frozenset().union(*map(variables, d.index)))
+        visits = prod(n for x, n in counts.items() if x not in needs) / repeated(spot, needs)
+        loads += stores * (1.0 if d.init is None else 1 - 1 / max(visits, 1.0))
+    return loads, stores, singly
+
+
+def loops_of(spot: NestSpot, needs: frozenset[str]) -> frozenset[str]:
+    """The loops that go through some variables."""
+    _, related = spot.related()
+    return frozenset[str]().union(*(variables(e) for v, e in related.roots.items() if v in needs))
+
+
+def repeated(spot: NestSpot, needs: frozenset[str]) -> float:
+    """The iterations of inner loops that share a value which changes with the loops `needs` alone."""
+    tile, counts = _tile(spot), spot.counts()
+    shared = prod(max(n, 1.0) for x, n in counts.items() if x in tile and x not in needs)
+    return shared * _hoisted(spot, needs, tile)
+
+
+def _hoisted(spot: NestSpot, needs: Collection[str], tile: Collection[str]) -> float:
+    """The iterations of the innermost loops outside a tile that do not change a value.
+
+    Each thread of a GPU computes for itself.
+    """
+    times = 1.0
+    for x, n in reversed(spot.counts().items()):
+        if x in tile:
+            continue
+        if x in needs or spot.kind(x) in (*THREADS, *BLOCKS):
+            break
+        times *= max(n, 1.0)
+    return times
 
 
 def variable_of(spot: NestSpot) -> dict[str, str]:
@@ -106,6 +152,7 @@ def _vectors(n: int, lengths: Sequence[int]) -> int:
     return many * _vectors(first, others) + (_vectors(rest, others) if rest else 0)
 
 
+@memoised
 def _tile(spot: NestSpot) -> set[str]:
     """The loops whose iterations are one piece of code: vectors, and unrolled ones inside of all others."""
     tile = {x for x in spot.nest.names() if spot.kind(x) == VECTORIZED}
@@ -131,8 +178,8 @@ def _in_order(spot: NestSpot, name: str, index: tuple[Expr, ...]) -> tuple[Expr,
     return tuple(index[a] for a in order) if order else index
 
 
-def _one(index: tuple[Expr, ...], along: set[str], lanes: int, size: int, vector_bytes: int) -> float:
-    """The bytes of vectors side by side that are loaded in the time of one access."""
+def _one(index: tuple[Expr, ...], along: set[str], lanes: int, size: int, vector_bytes: int) -> float | None:
+    """The bytes of vectors side by side that are loaded in the time of one access; None for one by one."""
     moving = {v for e in index for v in variables(e)} & along
     if lanes == 1 or not moving:
         return ONE * vector_bytes
@@ -141,7 +188,7 @@ def _one(index: tuple[Expr, ...], along: set[str], lanes: int, size: int, vector
         *outer, last = (_lane_stride(e, v, lanes) for e in index)
         if not any(outer) and None not in outer and last is not None and abs(last) <= MAX_STRIDE:
             return max(abs(last), 1) * lanes * size
-    return lanes * vector_bytes
+    return None
 
 
 def _lane_stride(e: Expr, v: str, lanes: int) -> int | None:

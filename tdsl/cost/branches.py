@@ -6,12 +6,15 @@ data chooses is read always.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
-from tdsl.core.node import children, frozen
+from tdsl.core.node import Node, children, frozen, post_order, pre_order, transform
 from tdsl.lang.bounds import lower, upper
 from tdsl.lang.definition import Definition
-from tdsl.lang.expr import ONE, TRUE, Binary, Expr, Read, Select, const
+from tdsl.lang.expr import ONE, TRUE, Binary, Const, Expr, Read, Select, const
+from tdsl.lang.program import map_expressions
 from tdsl.lang.regions import Box, Interval, Ranges, box_of, reads_in, restrict_ranges
 from tdsl.lang.simplify import add, conjuncts, subtract
 
@@ -123,3 +126,28 @@ def _subranges(where: tuple[Expr, ...], ranges: Ranges) -> dict[str, Subrange]:
 def _count(interval: Interval) -> int | None:
     lo, hi = interval
     return None if lo is None or hi is None else upper(add(subtract(hi, lo), ONE))
+
+
+@functools.lru_cache(1 << 12)
+def without_tests_of_indices(d: Definition) -> Definition:
+    """A definition in which a select by a condition on indices is replaced by the longer of its two values.
+
+    Loops are split where such conditions change, so that few vectors evaluate them. If the second value is
+    a constant, as beyond edges, the select remains, with a true condition.
+    """
+
+    if not any(isinstance(n, Select) for n in pre_order(*d.values)):
+        return d
+
+    def chosen(n: Node) -> Node:
+        if not isinstance(n, Select) or any(True for _ in reads_in((n.cond,))):
+            return n
+        if isinstance(n.no, Const):
+            return replace(n, cond=TRUE)
+        return max(n.yes, n.no, key=_length)
+
+    return map_expressions(d, lambda e: transform(e, chosen))
+
+
+def _length(e: Expr) -> int:
+    return sum(1 for _ in post_order(e))

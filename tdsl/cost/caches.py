@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import field, replace
 from functools import partial
-from math import ceil, prod
+from math import ceil, gcd, prod
 
 from tdsl.core.node import frozen
 from tdsl.cost.branches import Branches, branches_of
@@ -26,6 +26,9 @@ from tdsl.machine.model import Machine, MemoryLevel
 from tdsl.schedule.bounds_inference import definition_ranges
 from tdsl.schedule.state import PARALLEL, Level
 from tdsl.schedule.tree import ROOT
+
+PAGE = 4096  # bytes
+KNOWN_PAGES = 64  # whose addresses a core finds at once: the entries of the first TLB of current CPUs
 
 
 @frozen
@@ -46,25 +49,35 @@ class Body:
 
 @frozen
 class CacheModel:
-    """A cache of `capacity` bytes in lines; threads of a parallel loop have `instances` such caches."""
+    """A cache of `capacity` bytes in lines; threads of a parallel loop have `instances` such caches.
+
+    With `sets` a line has a place in few sets only; otherwise anywhere, as in an ideal cache.
+    """
 
     nests: Nests
     capacity: float
     line: int
     instances: int
+    sets: bool = False
 
     @staticmethod
-    def of(nests: Nests, level: MemoryLevel, machine: Machine) -> CacheModel:
+    def of(nests: Nests, level: MemoryLevel, machine: Machine, *, sets: bool = False) -> CacheModel:
         """The model of a cache level of a machine.
 
         Written lines arrive only when the next inner cache evicts them: its room for them is added.
         """
-        assert level.bytes is not None
+        size = machine.capacity(level)
+        assert size is not None
         instances = min(machine.threads, max(machine.threads // level.shared_by, 1))
         at = [x.name for x in machine.caches].index(level.name)
-        nearer = machine.caches[at - 1].bytes or 0 if at else 0
-        room = level.bytes + (nearer and nearer * _written(nests, level.line))
-        return CacheModel(nests, room, level.line, instances)
+        nearer = machine.capacity(machine.caches[at - 1]) or 0 if at else 0
+        room = size + (nearer and nearer * _written(nests, level.line))
+        return CacheModel(nests, room, level.line, instances, sets)
+
+    @staticmethod
+    def of_pages(nests: Nests, machine: Machine) -> CacheModel:
+        """The model of the first TLB, a cache of addresses whose lines are pages."""
+        return CacheModel(nests, KNOWN_PAGES * PAGE, PAGE, machine.threads)
 
     def by_nest(self, *, freed: bool = True) -> list[MovedByName]:
         """The bytes that each nest at the root moves, in execution order.
@@ -141,16 +154,16 @@ class CacheModel:
 
     def _touched(self, spot: NestSpot, k: int) -> Touched:
         """What one iteration of the first k loops touches."""
-        touched = _in_lines(spot, k, "all", self.line)
+        touched = _in_lines(spot, k, "all", self.line, self.sets)
         if k and _size(touched) > self.capacity and spot.windows(k):
-            return _in_lines(spot, k, "new", self.line)
+            return _in_lines(spot, k, "new", self.line, self.sets)
         return touched
 
     def _rest(self, spot: NestSpot, k: int) -> Touched:
         """What the body of the k-th loop touches, without the nests inside it."""
         if k == 0 or not spot.children(k):
             return self._touched(spot, k)
-        return _in_lines(spot, k, "rest", self.line)
+        return _in_lines(spot, k, "rest", self.line, self.sets)
 
     def _passes(self, spot: NestSpot, k: int, name: str) -> bool:
         return passes(self._touched, self._rest, spot, k, name)
@@ -211,7 +224,7 @@ def _new(around: Touched, body: Touched, count: float) -> dict[str, float]:
 
 
 @memoised
-def _in_lines(spot: NestSpot, k: int, part: str, line: int) -> Touched:
+def _in_lines(spot: NestSpot, k: int, part: str, line: int, sets: bool = False) -> Touched:
     """What one iteration of the first k loops touches; gaps between distant reads do not count.
 
     `part` is "all" (the boxes needed), "new" (of sliding windows only the part not yet computed), or "rest"
@@ -222,7 +235,7 @@ def _in_lines(spot: NestSpot, k: int, part: str, line: int) -> Touched:
     for child in spot.children(k) if part == "new" else ():
         for name, box in child.boxes(0).items():
             boxes[name] = union_box(boxes.get(name), box)
-    touched = {n: _touch(nests, n, box, line) for n, box in boxes.items()}
+    touched = {n: _touch(nests, n, box, line, sets) for n, box in boxes.items()}
     filled = spot.filled(k, boxes)
     inner = spot.computed(k) - {spot.func.name} if filled else set()
     for name, full in filled.items():
@@ -267,7 +280,7 @@ def _branches(nests: Nests, name: str, definition: int) -> Branches:
     return branches_of(d, definition_ranges(d, nests.whole[name], NO_FACTS))
 
 
-def _touch(nests: Nests, name: str, box: Box, line: int) -> Touch:
+def _touch(nests: Nests, name: str, box: Box, line: int, sets: bool = False) -> Touch:
     """The points of a box, and its bytes in whole lines, at most those of the func's memory."""
     program, whole = nests.state.program, nests.extents_in_memory(name, box)
     points = tuple(_ends(i, n) for i, n in zip(box, whole, strict=True))
@@ -286,7 +299,28 @@ def _touch(nests: Nests, name: str, box: Box, line: int) -> Touch:
     most = [-(-prod(memory) * t.bytes // line) * line for t in types]
     sizes = (bytes_in_lines(first, shape, memory, t.bytes, line) for t in types)
     size = sum(map(min, sizes, most))
-    return Touch(points, size, ring=ring)
+    return Touch(points, size, ring=ring, room=_room(shape, memory, types[0].bytes, line) if sets else 0.0)
+
+
+def _room(shape: Sequence[int], memory: Sequence[int], size: int, line: int) -> float:
+    """The bytes of a cache that the rows of a box block, if these begin at few places of a page.
+
+    A cache has as many lines for a place in a page as pages fill it, wherever the pages are.
+
+    >>> _room((64, 16), (4096, 4096), 4, 64), _room((64, 16), (4096, 4112), 4, 64)
+    (262144.0, 4096.0)
+    """
+    axis = len(shape) - 1
+    while axis > 0 and shape[axis] >= memory[axis]:
+        axis -= 1
+    rows = [n for n in range(axis) if shape[n] > 1]
+    if not rows:
+        return 0.0
+    places = 1
+    for n in rows:
+        stride = gcd(prod(memory[n + 1 :]) * size, PAGE)
+        places *= min(PAGE // stride, shape[n])
+    return float(-(-prod(shape[n] for n in rows) // min(places, PAGE // line)) * PAGE)
 
 
 def _first(nests: Nests, name: str, axis: int, points: tuple[float, float]) -> int:
@@ -429,7 +463,7 @@ def _ends(interval: Interval, extent: int) -> tuple[float, float]:
 
 
 def _size(touched: Touched) -> float:
-    return sum(t.size for t in touched.values())
+    return sum(max(t.size, t.room) for t in touched.values())
 
 
 def _sum(moved: list[tuple[int, Moved]]) -> Moved:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from tdsl.core.node import frozen
+from tdsl.lang.operations import arithmetic_of
 from tdsl.lang.symbolic import product
 from tdsl.schedule.bounds_inference import bounds_of
-from tdsl.schedule.properties import cost, root_boxes, unplaced_at_root
+from tdsl.schedule.properties import root_boxes, unplaced_at_root
 from tdsl.schedule.state import State
 
 
@@ -37,8 +38,7 @@ def formula(state: State) -> Formula:
         if f.name in boxes:
             for d in f.definitions:
                 extents = [extent for _, extent in bounds_of(f, d, boxes[f.name]).values()]
-                combined = len(d.combine.exprs) if d.combine is not None else 0
-                operations += (cost(d) + combined) * product(extents)
+                operations += arithmetic_of(d) * product(extents)
     moved: Any = 0
     for t in program.inputs:
         moved += t.dtype.bytes * product(list(t.shape))

@@ -24,8 +24,8 @@ from tdsl.lang.program import FuncDef
 from tdsl.lang.regions import Box, Interval, box_of, boxes_of, is_empty, restrict_ranges, union_box
 from tdsl.lang.simplify import add, conjuncts, subtract
 from tdsl.schedule.bounds_inference import OpenNest, bounds_of, funcs_inside, required_boxes
-from tdsl.schedule.loop_relations import Related, relate
-from tdsl.schedule.properties import extent, volume
+from tdsl.schedule.loop_relations import Related, relate_known
+from tdsl.schedule.properties import element_bytes, extent, volume
 from tdsl.schedule.sliding import ring_size, window_axis
 from tdsl.schedule.state import (
     BLOCKS,
@@ -208,9 +208,7 @@ class Nests:
 
     def element_bytes(self, name: str) -> int:
         """The bytes of an element of an input or func, of which all components count."""
-        if self.state.program.has_func(name):
-            return sum(t.bytes for t in self.state.program.func(name).dtypes)
-        return self.state.program.input(name).dtype.bytes
+        return element_bytes(self.state.program, name)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -240,7 +238,7 @@ class NestSpot:
         """The bounds of its variables, and how its loops make these."""
         box = self.wide if wide else self.box
         bounds = bounds_of(self.func, self.func.definitions[self.definition], box)
-        return bounds, relate(self.nest, bounds)
+        return bounds, relate_known(self.nest, tuple(bounds.items()))
 
     @memoised
     def typical_related(self) -> tuple[dict[str, tuple[Expr, Expr]], Related]:
@@ -255,7 +253,7 @@ class NestSpot:
             lo, hi = restrict_ranges(self.ranges(around, wide=False), d.where)[v]
             if lo is not None and hi is not None:
                 bounds = {**bounds, v: (lo, add(subtract(hi, lo), ONE))}
-        return bounds, relate(self.nest, bounds)
+        return bounds, relate_known(self.nest, tuple(bounds.items()))
 
     @memoised
     def extents(self) -> dict[str, int]:
@@ -384,7 +382,8 @@ class NestSpot:
         windows: dict[str, Window] = {}
         for name in names:
             f = nests.state.program.func(name)
-            axis = window_axis(f, boxes[name], _ITERATION) if name in boxes else None
+            needed = name in boxes and name in one and name in all_
+            axis = window_axis(f, boxes[name], _ITERATION) if needed else None
             if axis is None:
                 continue
             length, total = extent(one[name], axis), extent(all_[name], axis)

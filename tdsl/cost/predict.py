@@ -14,7 +14,8 @@ from tdsl.cost.gathers import gathered_points
 from tdsl.cost.loopnests import Nests
 from tdsl.cost.moved import Moved, MovedByName
 from tdsl.cost.network import Received, link_of, network_seconds
-from tdsl.cost.roofline import NestTime, roofline, seconds
+from tdsl.cost.seconds import NestTime, time_of
+from tdsl.cost.terms import Terms, terms_of
 from tdsl.cost.traffic import beyond_cache, kept_in_blocks, of_blocks
 from tdsl.errors import TargetError
 from tdsl.lang.regions import restrict_ranges
@@ -57,7 +58,13 @@ class Prediction:
     @cached_property
     def times(self) -> tuple[NestTime, ...]:
         """The time of each nest at the root, on ranks that of the one which computes the most of it."""
-        return tuple(t.times(self._part(t.func)) for t in roofline(self.nests, self.machine))
+        times = (time_of(t, self.machine) for t in self.terms)
+        return tuple(t.times(self._part(t.func)) for t in times)
+
+    @cached_property
+    def terms(self) -> tuple[Terms, ...]:
+        """What each nest at the root asks of the machine."""
+        return terms_of(self.nests, self.machine)
 
     def _part(self, name: str) -> float:
         """The part of a func that a rank computes; if it is not in the program, that of its readers."""
@@ -71,7 +78,7 @@ class Prediction:
     @property
     def seconds(self) -> float:
         """The time of all, with that of the network."""
-        return seconds(self.times) + self.network
+        return sum(t.seconds for t in self.times) + self.network
 
     @property
     def network(self) -> float:

@@ -24,13 +24,15 @@ class Touch:
     """The points of an array that are touched, and their bytes in whole lines.
 
     Where that is done in `part` of the iterations of a loop, the bytes are those of the mean. Points of a
-    `ring` take turns in less memory.
+    `ring` take turns in less memory. Of a cache with sets the lines take `room` bytes, more than `size` where
+    they fall into few sets.
     """
 
     points: Points
     size: float
     part: float = 1.0
     ring: bool = False
+    room: float = 0.0
 
 
 Touched = dict[str, Touch]

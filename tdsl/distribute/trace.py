@@ -29,9 +29,9 @@ from tdsl.distribute.steps import (
 )
 from tdsl.distribute.time_model import COMPUTE, RECEIVE, SEND, Machine, Slice
 from tdsl.errors import TypeMismatch
+from tdsl.lang.operations import arithmetic_of
 from tdsl.placement.grid import Grid
 from tdsl.placement.ownership import SpanBox, element_count
-from tdsl.schedule.properties import cost
 
 TRACKS = (COMPUTE, SEND, RECEIVE)
 MICRO = 1e6
@@ -71,7 +71,7 @@ def model_parameters(
 def operations_per_point(stage: Stage) -> float:
     """The operations for a point of a stage, with those of the funcs computed in its tasks."""
     definitions = [stage.definition, *(d for f in stage.task_funcs for d in f.definitions)]
-    return float(sum(cost(d) + (d.combine is not None) for d in definitions)) or 1.0
+    return float(sum(map(arithmetic_of, definitions))) or 1.0
 
 
 def measured_slices(plan: Plan, marks: Iterable[Array]) -> list[Slice]:

@@ -16,7 +16,7 @@ from tdsl.core.node import post_order
 from tdsl.errors import IndexBoundError
 from tdsl.lang.bounds import NO_FACTS, Facts
 from tdsl.lang.definition import Definition
-from tdsl.lang.expr import TRUE
+from tdsl.lang.expr import TRUE, Const
 from tdsl.lang.program import FuncDef
 from tdsl.lang.regions import (
     Box,
@@ -40,6 +40,21 @@ def accessed_boxes(
 
     If a name `writes` is given, the box that the definition writes is united with the box of that func.
     """
+    if facts is not NO_FACTS or not all(isinstance(end, Const) for ends in ranges.values() for end in ends):
+        return _accessed_boxes(d, ranges, facts, writes)
+    key = writes, *ranges.items()
+    known = d.known_boxes
+    if key not in known:
+        if len(known) >= _KNOWN:
+            known.clear()
+        known[key] = _accessed_boxes(d, ranges, facts, writes)
+    return dict(known[key])
+
+
+_KNOWN = 256  # boxes of a definition that are remembered
+
+
+def _accessed_boxes(d: Definition, ranges: Ranges, facts: Facts, writes: str) -> dict[str, Box]:
     boxes: dict[str, Box] = {}
     if any(is_empty(r, facts) for r in ranges.values()):
         return boxes

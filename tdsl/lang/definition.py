@@ -79,6 +79,11 @@ class Definition:
         return {}
 
     @functools.cached_property
+    def known_boxes(self) -> dict[object, Any]:
+        """A cache of the boxes that the definition reads, for constant ranges of its variables."""
+        return {}
+
+    @functools.cached_property
     def reads(self) -> tuple[Read, ...]:
         """Every read in `expressions()`, also inside indices."""
         return tuple(n for n in post_order(*self.expressions()) if isinstance(n, Read))

@@ -11,14 +11,14 @@ import functools
 from dataclasses import replace
 from pathlib import Path
 
-from tdsl.machine.description import from_text
+from tdsl.machine.description_json import from_text
 from tdsl.machine.model import Machine
 
 FOLDER = Path(__file__).parent / "described"
 DEVICES = {
     "sm_80": "a100", "sm_86": "rtx3090", "sm_89": "l40", "sm_90": "h100", "sm_90a": "h200",
 }  # fmt: skip
-CPUS = ("zen3", "zen4")
+CPUS = ("zen3", "zen4")  # whose figures are measured
 BLOCK_THREADS = 256  # threads per block in default schedules
 
 
@@ -30,7 +30,7 @@ def describe_gpu(arch: str) -> Machine:
     >>> machine.threads, machine.level("shared").bytes >> 10
     (108, 163)
     """
-    device = _described_machine(DEVICES[arch or "sm_90a"])
+    device = described_machine(DEVICES[arch or "sm_90a"])
     features = frozenset({"wgmma"}) if arch in ("", "sm_90a") else frozenset()
     return replace(device, vector_bytes=0, block_threads=BLOCK_THREADS, features=features)
 
@@ -54,9 +54,16 @@ def reference_cpu(vector_bytes: int = 0) -> Machine:
     >>> [reference_cpu(n).vector_bytes for n in (16, 32, 64, 0)]
     [32, 32, 64, 64]
     """
-    measured = sorted((_described_machine(name) for name in CPUS), key=lambda m: m.vector_bytes)
+    measured = sorted((described_machine(name) for name in CPUS), key=lambda m: m.vector_bytes)
     return next((m for m in measured if 0 < vector_bytes <= m.vector_bytes), measured[-1])
 
 
-def _described_machine(name: str) -> Machine:
+@functools.cache
+def described_machine(name: str) -> Machine:
+    """The machine that a file of `tdsl/machine/described` describes, such as "zen4" or "spr".
+
+    >>> spr = described_machine("spr")
+    >>> spr.level("L3").bytes >> 20, spr.llc_bytes >> 20
+    (480, 32)
+    """
     return from_text((FOLDER / f"{name}.json").read_text(encoding="utf-8")).machine

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 
-from tdsl.machine.description import read
+from tdsl.machine.description import BUILT_IN, read
 from tdsl.machine.devices import describe_gpu
 from tdsl.machine.model import Machine
+from tdsl.machine.probe import with_probe
 from tdsl.machine.threads import num_threads
 
 
 def machine_of(backend: str, level: str = "", arch: str = "") -> Machine:
     """The machine model of a target: it has vectors and threads only if the backend generates code for them.
 
-    Caches and rates are those of the stored machine description, if it describes this processor.
+    For this processor, caches and rates are those of the stored machine description, if it describes it;
+    without one a probe tells how much stays in the last-level cache. A level of processors has neither.
     """
     if backend == "cuda":
         return describe_gpu(arch)
@@ -26,14 +29,15 @@ def machine_of(backend: str, level: str = "", arch: str = "") -> Machine:
     from tdsl.machine.cpu_caches import describe
 
     machine = replace(describe(cpu_for(level)), threads=num_threads())
-    described = None if level else read()
-    if described is None or described.cpu != host().cpu:
+    if level:
         return machine
-    measured = described.machine
+    described = read()
+    if described is None or described.cpu != host().cpu:
+        return machine if os.environ.get("TDSL_MACHINE") == BUILT_IN else with_probe(machine)
     return replace(
-        machine,
-        levels=measured.levels,
-        rates=measured.rates,
-        launch=measured.launch,
-        links=measured.links,
+        described.machine,
+        vector_bytes=machine.vector_bytes,
+        threads=machine.threads,
+        features=machine.features,
+        registers=machine.registers,
     )

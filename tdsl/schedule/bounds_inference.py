@@ -343,7 +343,7 @@ def funcs_inside(tree: ScheduleTree, state: State, levels: Iterable[Level]) -> s
             for name in places.get(level, ()):
                 if name not in names:
                     names.add(name)
-                    for n, nest in enumerate(state.plan(name).nests):
+                    for n, nest in enumerate(state.plan(name).nests if name in tree.hosts else ()):
                         stack += [Level(name, n, loop) for loop in nest.names()]
     return names
 

@@ -24,6 +24,8 @@ from tdsl.lang.integers import LinearForm, Name, Point, Unknown, find_point
 from tdsl.lang.program import FuncDef
 from tdsl.lang.regions import nonpositive_sums
 from tdsl.lang.simplify import subtract
+from tdsl.lang.types import bool_
+from tdsl.schedule.inlining import with_inlined_indices
 from tdsl.schedule.loop_relations import relate
 from tdsl.schedule.state import (
     CONCURRENT,
@@ -41,20 +43,21 @@ from tdsl.schedule.state import (
     is_reduction,
     roots_of,
 )  # fmt: skip
+from tdsl.schedule.update_pieces import Piece, pieces_of
 
 _A, _B = 0, 1  # sides of a pair: the earlier and the later iteration
 
 
 def check_dependences(state: State, func: str, definition: int, nest: Nest | None = None) -> None:
     """Raise Illegal if a nest, by default that of the state, breaks a dependence of a definition."""
-    f, plan = state.program.func(func), state.plan(func)
+    f, plan = with_inlined_indices(state, func), state.plan(func)
     d, nest = f.definitions[definition], nest or plan.nests[definition]
     range_loops = [x for x in nest.loops if is_reduction(f, definition, nest, x.name)]
     parallel = [x for x in range_loops if x.kind in (VECTORIZED, *CONCURRENT)]
+    in_index = {v for e in d.index for v in variables(e)}
     if not is_ordered(f, definition):
         if d.init is not None or definition in plan.atomic:
             return  # `check_concurrent` checks the loops of terms
-        in_index = {v for e in d.index for v in variables(e)}
         parallel = [
             x for x in parallel if x.kind not in (VECTORIZED, *THREADS) or roots_of(nest, x.name) & in_index
         ]  # other loops merge the partial results of their iterations
@@ -62,7 +65,8 @@ def check_dependences(state: State, func: str, definition: int, nest: Nest | Non
         return
     if parallel or is_ordered(f, definition):
         pair = _Pair(f, definition, nest)
-        pair.check({x.name for x in parallel})
+        lanes = {x.name for x in parallel if x.kind == VECTORIZED}
+        pair.check({x.name for x in parallel}, lanes)
 
 
 def is_independent(state: State, func: str, definition: int, loop: str) -> bool:
@@ -73,6 +77,33 @@ def is_independent(state: State, func: str, definition: int, loop: str) -> bool:
     except Illegal:
         return False
     return True
+
+
+def accumulated_read(f: FuncDef, definition: int) -> Read | None:
+    """The read of f[index] in an update f[index] = f[index] op e, op one of +, -, *, min and max; else None.
+
+    Vector lanes may each accumulate some of the terms of one element. An update whose combiner reads the
+    element, as in f[index] += e, gives a read that is not in its values.
+    """
+    return accumulates(f, f.definitions[definition])
+
+
+def accumulates(f: FuncDef, d: Definition) -> Read | None:
+    """As `accumulated_read`, for an update of a func that is perhaps a piece of one of its own."""
+    if d.init is not None or len(d.values) != 1 or f.dtypes[0] == bool_:
+        return None
+    if d.combine is not None:
+        read = Read(f.name, d.index, 0, f.dtypes[0])
+        return read if d.combine.kind in ("sum", "prod", "min", "max") else None
+    match d.values[0]:
+        case Binary("add" | "sub" | "mul" | "min" | "max", Read() as old, e):
+            pass
+        case Binary("add" | "mul" | "min" | "max", e, Read() as old):
+            pass
+        case _:
+            return None
+    same = old.name == f.name and old.index == d.index
+    return old if same and old not in post_order(e, d.where, *d.index) else None
 
 
 def _is_in_order(d: Definition, nest: Nest) -> bool:
@@ -105,6 +136,17 @@ class _LinearSystem:
     least: list[LinearForm] = field(default_factory=list)
 
 
+@frozen
+class _Step:
+    """Two iterations that differ first in a loop, out of order, perhaps as they run at a time."""
+
+    loop: str
+    same: list[LinearForm]
+    distance: LinearForm
+    lanes: bool
+    at_a_time: bool
+
+
 class _Pair:
     """The pairs of iterations of a definition, earlier and later, as the integer points of linear systems."""
 
@@ -120,36 +162,76 @@ class _Pair:
             self._bounds(side)
         self.cases = self._relations()
 
-    def check(self, parallel: set[str]) -> None:
-        """Raise Illegal if two conflicting iterations would not run in order."""
-        conflict = self._conflict_of(parallel)
+    def check(self, parallel: set[str], lanes: set[str]) -> None:
+        """Raise Illegal if two conflicting iterations would not run in order.
+
+        Iterations of `lanes` that write one element may accumulate into it.
+        """
+        conflict = self._conflict_of(parallel, lanes)
         if conflict is not None:
             first, second, point, loop = conflict
             raise self._error(first, second, point, loop, loop in parallel)
 
-    def _conflict_of(self, parallel: set[str]) -> tuple[_Access, _Access, Point | Unknown, str] | None:
+    def _conflict_of(
+        self, parallel: set[str], lanes: set[str]
+    ) -> tuple[_Access, _Access, Point | Unknown, str] | None:
         """Two conflicting accesses, a pair of iterations that run out of order, and the loop; or None."""
         loops = [x for x in self.nest.names() if roots_of(self.nest, x) & set(self.ranges)]
-        for first, second, same in self._conflicts():
+        steps = [x for n, loop in enumerate(loops) for x in self._steps(loop, loops[:n], parallel)]
+        conflict = self._conflict_in(self.d, [x for x in steps if x.loop not in lanes], [])
+        for loop in loops:
+            for piece in self._pieces(loop) if loop in lanes and conflict is None else ():
+                within = [x for side in (_A, _B) for x in self._ends(piece, loop, side)]
+                ways = [x for x in steps if x.loop == loop]
+                conflict = conflict or self._conflict_in(piece.definition, ways, within)
+        return conflict
+
+    def _conflict_in(
+        self, d: Definition, steps: list[_Step], within: list[LinearForm]
+    ) -> tuple[_Access, _Access, Point | Unknown, str] | None:
+        """As `_conflict_of`, for one of the steps between two iterations of a piece."""
+        accumulated, in_index = accumulates(self.f, d), {v for e in d.index for v in variables(e)}
+        for first, second, same in self._conflicts(d) if steps else ():
+            merged = accumulated is not None and {first.read, second.read} <= {None, accumulated}
             for earlier in self._earlier():
-                zero, least = [*same, *earlier.zero], [*self.least, *earlier.least]
+                zero, least = [*same, *earlier.zero], [*self.least, *earlier.least, *within]
                 if find_point(zero, least) is None:
                     continue
-                for case, (loop, wrong) in product(self.cases, self._out_of_order(loops, parallel)):
-                    point = find_point([*zero, *case.zero, *wrong.zero], [*least, *case.least, *wrong.least])
+                for case, step in product(self.cases, steps):
+                    sums = step.lanes and roots_of(self.nest, step.loop).isdisjoint(in_index)
+                    if merged and sums and step.at_a_time:
+                        continue
+                    known = [*least, *case.least, step.distance]
+                    point = find_point([*zero, *case.zero, *step.same], known)
                     if point is not None:
-                        return first, second, point, loop
+                        return first, second, point, step.loop
         return None
 
-    def _out_of_order(self, loops: list[str], parallel: set[str]) -> Iterator[tuple[str, _LinearSystem]]:
-        """Each loop as the outermost in which a pair differs, with the constraints of an illegal order."""
-        for n, loop in enumerate(loops):
-            same = [self._distance(x) for x in loops[:n]]
-            step = self._distance(loop)
-            if loop in parallel:
-                yield loop, _LinearSystem(same, [step.less(1)])
-            if loop in parallel or self.ordered:
-                yield loop, _LinearSystem(same, [LinearForm().plus(step, -1).less(1)])
+    def _pieces(self, loop: str) -> list[Piece]:
+        """The pieces between which lanes of a loop are cut (`codegen/passes/cut_at_conflicts.py`)."""
+        (v, *more) = roots_of(self.nest, loop)
+        if more or v not in self.ranges:
+            return [Piece(self.d)]
+        order = self.nest.names()
+        outside = {x for n in order[: order.index(loop)] for x in roots_of(self.nest, n)} - {v}
+        return pieces_of(self.f, self.d, v, outside)
+
+    def _ends(self, piece: Piece, loop: str, side: int) -> Iterator[LinearForm]:
+        """The constraints that an iteration is in a piece."""
+        if piece.first is not None and piece.after is not None:
+            (v,) = roots_of(self.nest, loop)
+            here = LinearForm({(v, side): 1})
+            yield here.plus(self._linear(as_sum(piece.first), side), -1)
+            yield self._linear(as_sum(piece.after), side).plus(here, -1).less(1)
+
+    def _steps(self, loop: str, outside: list[str], parallel: set[str]) -> Iterator[_Step]:
+        """A loop as the outermost in which a pair differs, with the constraint of an illegal order."""
+        same, step = [self._distance(x) for x in outside], self._distance(loop)
+        lanes = self.nest.kind(loop) == VECTORIZED
+        if loop in parallel:
+            yield _Step(loop, same, step.less(1), lanes, True)
+        if loop in parallel or self.ordered:
+            yield _Step(loop, same, LinearForm().plus(step, -1).less(1), lanes, not self.ordered)
 
     def _error(
         self, first: _Access, second: _Access, point: Point | Unknown, loop: str, parallel: bool
@@ -185,7 +267,7 @@ class _Pair:
         loops, at = list(self.nest.loops), self.nest.position(loop)
         loops.insert(at, loops.pop(self.nest.position(inner)))
         moved = replace(self.nest, loops=tuple(loops))
-        return _Pair(self.f, self.definition, moved)._conflict_of({loop}) is None
+        return _Pair(self.f, self.definition, moved)._conflict_of({loop}, set()) is None
 
     def _has_unknowns(self, point: Point) -> bool:
         return any(name in self.unknowns for name in point)
@@ -197,10 +279,10 @@ class _Pair:
         value = self._linear(as_sum(e), side)
         return value.constant + sum(c * point.get(n, 0) for n, c in value.terms.items())
 
-    def _conflicts(self) -> Iterator[tuple[_Access, _Access, list[LinearForm]]]:
+    def _conflicts(self, d: Definition) -> Iterator[tuple[_Access, _Access, list[LinearForm]]]:
         """The pairs of accesses of which one writes, with the constraints that their elements are equal."""
-        write = _Access(self.d.index, True)
-        reads = [_Access(r.index, False, r) for r in self.d.reads if r.name == self.f.name]
+        write = _Access(d.index, True)
+        reads = [_Access(r.index, False, r) for r in d.reads if r.name == self.f.name]
         pairs = [(write, write)]
         if self.ordered:
             pairs += [(write, r) for r in reads] + [(r, write) for r in reads]

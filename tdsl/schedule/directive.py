@@ -15,6 +15,8 @@ from tdsl.schedule import (
     atomics,
     caches,
     flatten,
+    fold_update,
+    in_blocks,
     launch,
     masked,
     online,
@@ -43,8 +45,9 @@ DIRECTIVES: dict[str, Callable[..., State]] = {
     "stream_stores": places.stream_stores, "prefetch": places.prefetch, "pin": places.pin,
     "cache_read": caches.cache_read, "cache_write": caches.cache_write, "rfactor": rfactor.rfactor,
     "specialize": specialize.specialize, "tensorize": specialize.tensorize,
-    "flatten": flatten.flatten, "unsigned": unsigned.unsigned, "online": online.online,
-    "reassociate": reassociate.reassociate, "skip_masked": masked.skip_masked,
+    "flatten": flatten.flatten, "fold_update": fold_update.fold_update, "in_blocks": in_blocks.in_blocks,
+    "unsigned": unsigned.unsigned, "online": online.online, "reassociate": reassociate.reassociate,
+    "skip_masked": masked.skip_masked,
     **ranks.RANK_DIRECTIVES,
 }  # fmt: skip
 

@@ -45,13 +45,22 @@ class Stage(StageDirectives):
     __slots__ = ()
     schedule: BaseSchedule
 
+    def in_blocks(self, loop: LoopLike, factor: int | None = None) -> Self:
+        """Compute an argmax or argmin in steps: the best value of each block, the first best block, where.
+
+        Blocks are the terms of the ranges from `loop` inwards, or `factor` terms of the last range. The new
+        stages are named `..._best` and `..._block`. Equal values and NaN give the same index as before.
+        """
+        self.do("in_blocks", loop=self.loop_name(loop), **({} if factor is None else {"factor": factor}))
+        return self
+
 
 class BaseSchedule(Suggesting):
     """The directives of a program and the state that results from them; `s[f]` is a stage.
 
     Each directive is checked when it is called and raises ScheduleError if it would change the meaning of
     the program or names an unknown func or loop. `print(s)` shows Python code that rebuilds the schedule;
-    `to_json` and `replay` store and restore it. Funcs without directives get the default schedule.
+    `to_json` and `replay` store and restore it. What no directive says is as in the default schedule.
     """
 
     _internal = (

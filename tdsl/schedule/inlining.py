@@ -10,10 +10,10 @@ from tdsl.errors import ScheduleError
 from tdsl.lang.affine import as_sum
 from tdsl.lang.definition import Definition
 from tdsl.lang.expr import Expr, Read, Var
+from tdsl.lang.operations import arithmetic_of
 from tdsl.lang.program import FuncDef, Program
 from tdsl.lang.regions import reads_in
 from tdsl.lang.simplify import substitute
-from tdsl.schedule.properties import cost
 from tdsl.schedule.state import Inline, State
 
 MAX_COPIES = 10_000  # values of inlined funcs at different indices in one func
@@ -104,7 +104,7 @@ def cost_with_inlined(state: State, d: Definition, limit: int) -> int:
 
     Each different read of an inlined func counts once; counting stops beyond `limit`.
     """
-    total, seen, queue = cost(d), set(), [*d.reads]
+    total, seen, queue = arithmetic_of(d), set(), [*d.reads]
     while queue and total <= limit:
         read = queue.pop()
         key = read.name, index_key(read.index)
@@ -113,7 +113,7 @@ def cost_with_inlined(state: State, d: Definition, limit: int) -> int:
         seen.add(key)
         inner = state.program.func(read.name).definitions[0]
         reads = {*inner.reads}
-        total += max(cost(inner), 1) + len(reads) - 1
+        total += max(arithmetic_of(inner), 1) + len(reads) - 1
         if total <= limit:
             at = dict(zip(inner.free, read.index, strict=True))
             queue += reads_in(substitute(r, at) for r in reads if is_inlined(state, r.name))
@@ -123,6 +123,14 @@ def cost_with_inlined(state: State, d: Definition, limit: int) -> int:
 def is_inlined(state: State, name: str) -> bool:
     """True for a func without memory, whose definition replaces its reads."""
     return state.program.has_func(name) and isinstance(state.plan(name).place, Inline)
+
+
+def with_inlined_indices(state: State, name: str) -> FuncDef:
+    """A func, with values instead of reads of inlined funcs if the indices of its updates have such reads."""
+    f = state.program.func(name)
+    if any(is_inlined(state, r.name) for d in f.definitions[1:] for r in reads_in(d.index)):
+        return inline_funcs(state).program.func(name)
+    return f
 
 
 def inlined_into(state: State, definitions: Iterable[Definition]) -> tuple[Definition, ...]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 from tdsl.core.node import frozen
 from tdsl.lang.bounds import NO_FACTS, Facts, at_most
 from tdsl.lang.expr import ZERO, Binary, Const, Expr, Var, const
@@ -46,6 +48,12 @@ def relate(
     values, guards = _values(nest, bounds, extents, facts)
     roots = {name: add(values[name], lo, facts) for name, (lo, _) in bounds.items()}
     return Related(roots, extents, guards, peels)
+
+
+@functools.lru_cache(1 << 12)
+def relate_known(nest: Nest, bounds: tuple[tuple[str, tuple[Expr, Expr]], ...]) -> Related:
+    """`relate`, remembered: schedules that are compared share most nests."""
+    return relate(nest, dict(bounds))
 
 
 def _extents(

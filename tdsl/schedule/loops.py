@@ -195,7 +195,8 @@ def split(
     _check_tail(state, func, definition, nest, name, tail, factor, nparts)
     outer = new_loop_name(nest, names[0], f"{name}_o")
     inner = new_loop_name(replace(nest, aliases=(*nest.aliases, (outer, outer))), names[1], f"{name}_i")
-    new_nest = nest.replaced(name, Loop(outer), Loop(inner))
+    fixed = nest.loops[nest.position(name)].fixed
+    new_nest = nest.replaced(name, Loop(outer, fixed=fixed), Loop(inner, fixed=fixed))
     relation = Split(name, outer, inner, factor, nparts, tail)
     new_nest = replace(new_nest, relations=(*nest.relations, relation))
     return replace_nest(state, func, definition, new_nest, {name: inner})
@@ -286,7 +287,9 @@ def set_kind(state: State, func: str, definition: int, name: str, kind: str) -> 
 
 def serial(state: State, func: str, definition: int, *, loop: str) -> State:
     """Run a loop in order, undoing parallel, vectorize, unroll, bind or pipeline."""
-    return set_kind(state, func, definition, find_loop(state, func, definition, loop), SERIAL)
+    nest = state.plan(func).nests[definition]
+    fixed = Loop(find_loop(state, func, definition, loop), fixed=True)
+    return replace_nest(state, func, definition, nest.with_loop(fixed))
 
 
 def parallel(state: State, func: str, definition: int, *, loop: str) -> State:

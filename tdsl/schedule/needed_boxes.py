@@ -8,8 +8,8 @@ from tdsl.lang.access_boxes import propagate, reads_of_func
 from tdsl.lang.bounds import NO_FACTS, Facts
 from tdsl.lang.definition import Definition
 from tdsl.lang.program import FuncDef
-from tdsl.lang.regions import Box, Interval, union_box
-from tdsl.schedule.bounds_inference import boxes_read, variable_ranges
+from tdsl.lang.regions import Box, Interval
+from tdsl.schedule.bounds_inference import box_with_updates, variable_ranges
 from tdsl.schedule.state import State
 
 
@@ -36,14 +36,6 @@ def with_boxes_read(
         funcs,
         boxes,
         lambda f, box: reads_of_func(f, box, ranges_at, facts),
-        lambda f, box: with_self_reads(f, box, facts),
+        lambda f, box: box_with_updates(f, box, facts),
         facts,
     )
-
-
-def with_self_reads(f: FuncDef, box: Box, facts: Facts = NO_FACTS) -> Box:
-    """A box of a func together with what its updates read of itself for it, as a scan does."""
-    for d in f.definitions[1:]:
-        self_read = boxes_read(d, box, facts).get(f.name)
-        box = box if self_read is None else union_box(box, self_read, facts)
-    return box

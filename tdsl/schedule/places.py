@@ -239,4 +239,5 @@ def prefetch(
 def pin(state: State, func: str, definition: int) -> State:
     """Keep this func as it is now: no default and no automatic schedule changes it."""
     plan = state.plan(func)
-    return _with_plan(state, func, replace(plan, place=plan.place or Root()))
+    nests = (replace(n, loops=tuple(replace(x, fixed=True) for x in n.loops)) for n in plan.nests)
+    return _with_plan(state, func, replace(plan, nests=tuple(nests), place=plan.place or Root()))

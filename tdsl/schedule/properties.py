@@ -6,7 +6,6 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 from math import prod
 
-from tdsl.core.node import Node, children, pre_order
 from tdsl.lang.affine import as_sum, variables
 from tdsl.lang.bounds import NO_FACTS, upper
 from tdsl.lang.definition import Definition
@@ -14,19 +13,17 @@ from tdsl.lang.definition import has_effects as has_effects
 from tdsl.lang.expr import (
     ONE,
     ZERO,
-    Access,
     Binary,
     Call,
     Const,
     Expr,
     Read,
-    Select,
-    Unary,
     Var,
     const,
     dtype_of,
 )  # fmt: skip
-from tdsl.lang.program import FuncDef
+from tdsl.lang.operations import arithmetic_of
+from tdsl.lang.program import FuncDef, Program
 from tdsl.lang.regions import Box, interval_of, reads_in
 from tdsl.lang.simplify import add, subtract
 from tdsl.schedule.bounds_inference import bounds_of, required_boxes
@@ -35,7 +32,6 @@ from tdsl.schedule.tree import ROOT, build_tree
 
 MAX_STRIDE = 4  # the largest stride, in elements, of accesses that still use vector loads
 ASSUMED_LANES = 16  # vector lanes assumed in estimates
-_COSTLY = {"div": 4, "floordiv": 4, "mod": 4, "pow": 30}
 
 
 def root_boxes(state: State) -> dict[str, Box]:
@@ -94,43 +90,6 @@ def extents(f: FuncDef, d: Definition, box: Box) -> dict[str, int | None]:
     return {name: upper(e) for name, (_, e) in bounds_of(f, d, box).items()}
 
 
-def cost(d: Definition, along: str | None = None) -> int:
-    """The estimated number of simple operations per point; index arithmetic is free.
-
-    With a variable `along`, only operations whose value depends on it.
-    """
-    total = 0
-    for n in pre_order(*d.values, inside=_children_without_indices):
-        if not isinstance(n, Binary | Call | Unary | Select):
-            continue
-        if along is None or along in variables(n):
-            total += node_cost(n)
-    return total
-
-
-def node_cost(n: Node) -> int:
-    """The estimated cost of a node of an expression, in simple operations.
-
-    >>> from tdsl.lang.expr import Var, const
-    >>> node_cost(Binary("add", Var("i"), const(1))), node_cost(Var("i"))
-    (1, 0)
-    """
-    match n:
-        case Binary(op):
-            return _COSTLY.get(op, 1)
-        case Call(fn):
-            return 1 if fn in ("fma", "isnan", "isinf", "isfinite") else 12
-        case Unary() | Select():
-            return 1
-        case _:
-            return 0
-
-
-def _children_without_indices(n: Node) -> tuple[Node, ...]:
-    """The children of a node; none for a read, whose children are indices."""
-    return () if isinstance(n, Read | Access) else children(n)
-
-
 def operations(state: State, free: Collection[str] = ()) -> int | None:
     """The estimated operations of first definitions, each func computed once; None if sizes are unknown.
 
@@ -144,7 +103,7 @@ def operations(state: State, free: Collection[str] = ()) -> int | None:
             counts = [volume(boxes[f.name]), *(sizes[v] for v, _, _ in d.ranges)]
             if None in counts:
                 return None
-            total += prod(n or 0 for n in counts) * cost(d)
+            total += prod(n or 0 for n in counts) * arithmetic_of(d)
     return total
 
 
@@ -153,8 +112,15 @@ def work_per_point(f: FuncDef) -> float:
     total = 0.0
     for d in f.definitions:
         terms = prod(max(upper(subtract(hi, lo)) or 1, 1) for _, lo, hi in d.ranges if lo and hi)
-        total += (cost(d) + len(list(reads_in(d.values)))) * terms
+        total += (arithmetic_of(d) + len(list(reads_in(d.values)))) * terms
     return total
+
+
+def element_bytes(program: Program, name: str) -> int:
+    """The bytes of an element of an input or func, of which all components count."""
+    if program.has_func(name):
+        return sum(t.bytes for t in program.func(name).dtypes)
+    return program.input(name).dtype.bytes
 
 
 def max_bytes(d: Definition) -> int:
@@ -162,6 +128,14 @@ def max_bytes(d: Definition) -> int:
     sizes = [dtype_of(v).bytes for v in d.values]
     sizes += [r.dtype.bytes for r in reads_in(d.values)]
     return max(sizes, default=4)
+
+
+def lanes_for(d: Definition, extent: int | None, vector_bytes: int) -> int:
+    """How many lanes fit a vector and an extent; 1 where vectors do not pay."""
+    lanes = max(vector_bytes // max_bytes(d), 1)
+    while extent is not None and lanes > 1 and lanes > extent:
+        lanes //= 2
+    return lanes if lanes >= 4 or lanes * max_bytes(d) == vector_bytes else 1
 
 
 Sizes = Mapping[str, int | None]

@@ -140,9 +140,10 @@ class StageDirectives(Suggesting):
         self.do("rename", loop=self.loop_name(loop), name=name)
         return Loop(self, name)
 
-    def serial(self, loop: LoopLike) -> Self:
-        """Run a loop in order."""
-        self.do("serial", loop=self.loop_name(loop))
+    def serial(self, *loops: LoopLike) -> Self:
+        """Run loops in order, all loops of this stage without any; the default leaves them as they are."""
+        for name in self._loop_names(loops) or self._names():
+            self.do("serial", loop=name)
         return self
 
     def parallel(self, loop: LoopLike) -> Self:
@@ -357,6 +358,14 @@ class StageDirectives(Suggesting):
         named = self.schedule.source_name(source)
         added = self._do_adding("reassociate", source=named, **_given(name=name))
         return type(self)(self.schedule, next(f.name for f in added if f.definitions[0].ranges), 0)
+
+    def fold_update(self) -> Self:
+        """Compute the points of this update, the first, in the loops of the first definition, by a select.
+
+        Returns the stage of the first definition. Later updates are counted from 0 again.
+        """
+        self.do("fold_update")
+        return type(self)(self.schedule, self.func, 0)
 
     def skip_masked(self) -> Self:
         """Skip terms that a mask makes 0 (or the identity); factors of such a 0 are assumed to be finite."""

@@ -51,7 +51,7 @@ class Loop:
     """A loop of a nest; a pipelined one has the tiles of `stages` iterations in memory at a time.
 
     With `producer_warps`, warps of their own issue the copies of these tiles; with `overlap_mma`, MMAs of
-    tiles alone are issued one iteration early.
+    tiles alone are issued one iteration early. `fixed`: a directive says that the loop is as it is.
     """
 
     name: str
@@ -59,6 +59,7 @@ class Loop:
     stages: int = 0
     producer_warps: bool = False
     overlap_mma: bool = False
+    fixed: bool = False
 
 
 @frozen

@@ -21,6 +21,7 @@ class ScheduleTree:
     joined: dict[Level, list[str]] = field(default_factory=dict)
     parent: dict[str, Level] = field(default_factory=dict)  # the loop around the loops of a func
     order: list[str] = field(default_factory=list)  # producers first; joined funcs are neighbours
+    hosts: frozenset[str] = frozenset()  # the funcs in whose loops others are computed, continued or joined
 
     def has_funcs_at(self, level: Level) -> bool:
         """True if a func is computed, stored, continued or joined in the body of this loop."""
@@ -47,6 +48,7 @@ def build_tree(state: State) -> ScheduleTree:
                 tree.computed.setdefault(ROOT, []).append(name)
     for name in tree.order:
         tree.stored.setdefault(_store_level(state, name), []).append(name)
+    tree.hosts = frozenset(x.func for at in (tree.computed, tree.after, tree.joined) for x in at)
     return tree
 
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 from contextlib import suppress
 
 from tdsl.errors import ShapeError
+from tdsl.lang.affine import variables
 from tdsl.lang.definition import Definition
 from tdsl.lang.expr import Const, Var
-from tdsl.schedule.dependence import check_dependences, is_independent
+from tdsl.schedule.dependence import accumulated_read, check_dependences, is_independent
+from tdsl.schedule.inlining import with_inlined_indices
 from tdsl.schedule.loops import check_positive, find_loop, iterations_of, set_kind, split_with_kind
 from tdsl.schedule.properties import extent, needed_box
 from tdsl.schedule.rfactor import vectorize_reduction
@@ -17,6 +19,7 @@ from tdsl.schedule.state import (
     State,
     is_ordered,
     is_reduction,
+    roots_of,
 )  # fmt: skip
 
 MAX_LANES = 1024
@@ -25,12 +28,15 @@ MAX_LANES = 1024
 def vectorize(state: State, func: str, definition: int, *, loop: str, factor: int | None = None) -> State:
     """Run the iterations of a loop (or groups of `factor` of them) as vector lanes."""
     name = find_loop(state, func, definition, loop)
-    nest, f = state.plan(func).nests[definition], state.program.func(func)
-    if is_reduction(f, definition, nest, name) and not is_ordered(f, definition):
+    nest, f = state.plan(func).nests[definition], with_inlined_indices(state, func)
+    d = f.definitions[definition]
+    in_lanes = accumulated_read(f, definition) is not None
+    in_lanes = in_lanes and not roots_of(nest, name) & {v for e in d.index for v in variables(e)}
+    if is_reduction(f, definition, nest, name) and not is_ordered(f, definition) and not in_lanes:
         try:
             vectorized = _as_lanes(state, func, definition, name, factor)
             lane = name if factor is None else nest.fresh_name(f"{name}_v")
-            independent = f.definitions[definition].init is None
+            independent = d.init is None
             independent = independent and is_independent(vectorized, func, definition, lane)
         except Illegal:
             independent = False

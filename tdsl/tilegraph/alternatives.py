@@ -7,24 +7,29 @@ time is spent on them.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import prod
 
-from tdsl.autoschedule.by_recipes import choose_inline, complete_by_recipes
+from tdsl.autoschedule.by_recipes import Completed, choose_inline, complete_by_recipes
 from tdsl.autoschedule.explain import Decision
 from tdsl.core.node import frozen
 from tdsl.cost.predict import Prediction
 from tdsl.errors import ScheduleError
+from tdsl.lang.operations import arithmetic_of
 from tdsl.lang.program import FuncDef
 from tdsl.lang.regions import Box
 from tdsl.machine.model import Machine
 from tdsl.schedule.fluent import BaseSchedule
 from tdsl.schedule.inlining import inline_funcs
 from tdsl.schedule.legality import check_all
-from tdsl.schedule.properties import cost, extents, has_effects, root_boxes, unplaced_at_root, volume
+from tdsl.schedule.properties import extents, has_effects, root_boxes, unplaced_at_root, volume
 from tdsl.schedule.state import Root, State
+from tdsl.tilegraph.at_root import faster_at_root
 from tdsl.tilegraph.graph import TileGraph
 from tdsl.tilegraph.levels import Part, nested_tiles
 from tdsl.tilegraph.shared_loops import find_shared_loops, write_shared_loops
+from tdsl.tilegraph.sum_order import has_sums_of_floats, sum_orders
+from tdsl.tilegraph.trees import faster_trees
 from tdsl.tilegraph.write import write_tiles
 
 MOST = 12  # funcs
@@ -40,24 +45,43 @@ class NestedTiles:
 
 
 def faster_alternative(
-    state: State, machine: Machine, by_recipes: State
-) -> tuple[State, list[Decision]] | None:
-    """A clearly faster state for known sizes, and its decisions; None where recipes are as good.
+    state: State, by_recipes: Completed, machine: Machine
+) -> tuple[BaseSchedule, list[Decision]] | None:
+    """A clearly faster schedule for known sizes, and its decisions; None where recipes are as good.
 
-    `by_recipes` is what the default schedule makes of the state.
+    `by_recipes` is what the default schedule makes of the state. What changes the order of sums of floats is
+    decided by the price for one thread, so that results do not depend on the number of threads.
     """
-    tiles = faster_nested_tiles(state, machine, by_recipes)
-    return tiles or faster_shared_loops(state, machine, by_recipes)
-
-
-def faster_shared_loops(
-    state: State, machine: Machine, by_recipes: State
-) -> tuple[State, list[Decision]] | None:
-    """A clearly faster state in which funcs that read the same share loops; None without one."""
-    touched = any(plan.scheduled for _, plan in state.plans)
-    if touched or not machine.has_vectors or state.program.sizes:
+    if not machine.has_vectors or state.program.sizes:
         return None
-    plans = find_shared_loops(state, by_recipes, machine)
+    schedule, sums = BaseSchedule.of_state(state), has_sums_of_floats(state.program)
+    if len(state.program.funcs) > 1:
+        prediction = Prediction.of(by_recipes.state, machine)
+        together = faster_nested_tiles(state, prediction) or faster_shared_loops(state, prediction)
+        if together is not None:
+            completed = complete_by_recipes(together[0].state, machine)
+            if not sums or sum_orders(completed.state) == sum_orders(by_recipes.state):
+                return together
+    decider = replace(machine, threads=1) if sums else machine
+    if decider != machine:
+        by_recipes = complete_by_recipes(state, decider)
+    prediction = Prediction.of(by_recipes.state, decider)
+    if len(state.program.funcs) > 1:
+        at_root = faster_at_root(state, prediction)
+        if at_root is not None:
+            schedule, by_recipes, prediction = at_root
+    trees = faster_trees(schedule, by_recipes, prediction, machine)
+    if trees is None and schedule.directives:
+        return schedule, []
+    return trees
+
+
+def faster_shared_loops(state: State, by_recipes: Prediction) -> tuple[BaseSchedule, list[Decision]] | None:
+    """A clearly faster schedule in which funcs that read the same share loops; None without one."""
+    if any(plan.scheduled for _, plan in state.plans):
+        return None
+    machine = by_recipes.machine
+    plans = find_shared_loops(state, by_recipes.state, machine)
     schedule = BaseSchedule.of_state(state)
     try:
         for plan in plans:
@@ -65,7 +89,7 @@ def faster_shared_loops(
         completed = complete_by_recipes(schedule.state, machine)[0]
     except ScheduleError:
         return None  # something that is computed in these loops cannot be there
-    if not plans or not _is_faster(completed, by_recipes, machine):
+    if not plans or not _is_faster(completed, by_recipes):
         return None
     decisions = []
     for plan in plans:
@@ -73,17 +97,16 @@ def faster_shared_loops(
         why = f"{plan.rows} rows at a time of {plan.source}, which {', '.join(others)} read, too"
         decisions.append(Decision(first, "together", why=(why,), siblings=tuple(others)))
         decisions += [Decision(n, "together", why=(f"in the loops of {first}",)) for n in others]
-    return schedule.state, decisions
+    return schedule, decisions
 
 
-def faster_nested_tiles(
-    state: State, machine: Machine, by_recipes: State
-) -> tuple[State, list[Decision]] | None:
-    """A clearly faster state with nested tiles, and its decisions; None where recipes are as good.
+def faster_nested_tiles(state: State, by_recipes: Prediction) -> tuple[BaseSchedule, list[Decision]] | None:
+    """A clearly faster schedule with nested tiles, and its decisions; None where recipes are as good.
 
-    `by_recipes` is what the default schedule makes of the state.
+    `by_recipes` is the prediction for the default schedule by recipes.
     """
-    if not _may_gain(state, machine, by_recipes):
+    machine = by_recipes.machine
+    if not _may_gain(state, machine, by_recipes.state):
         return None
     inlined = choose_inline(state)[0]
     schedule = BaseSchedule.of_state(state)
@@ -99,23 +122,20 @@ def faster_nested_tiles(
         check_all(completed)  # recipes may take into a tile what is read outside of it, too
     except ScheduleError:
         return None  # a place for each func does not suit this program
-    if not parts or not _is_faster(completed, by_recipes, machine):
+    if not parts or not _is_faster(completed, by_recipes):
         return None
-    return schedule.state, [_decision(p) for p in parts]
+    return schedule, [_decision(p) for p in parts]
 
 
-def _is_faster(state: State, other: State, machine: Machine) -> bool:
-    seconds, others = (Prediction.of(s, machine).seconds for s in (state, other))
-    return seconds < CLEARLY * others
+def _is_faster(state: State, other: Prediction) -> bool:
+    return Prediction.of(state, other.machine).seconds < CLEARLY * other.seconds
 
 
 def _may_gain(state: State, machine: Machine, by_recipes: State) -> bool:
     """Whether funcs at the root, beside results, fill the caches of the threads, or work is much."""
     funcs = state.program.funcs
     if (
-        not machine.has_vectors
-        or not 1 < len(funcs) <= MOST
-        or state.program.sizes
+        len(funcs) > MOST
         or any(plan.scheduled for _, plan in state.plans)
         or any(len(f.definitions) > 1 or has_effects(f.definitions[0]) for f in funcs)
     ):
@@ -128,7 +148,7 @@ def _may_gain(state: State, machine: Machine, by_recipes: State) -> bool:
     needed = [f for f in funcs if f.name in boxes]
     points = {f.name: volume(boxes[f.name]) or 0 for f in needed}
     stored = sum(points[f.name] * sum(t.bytes for t in f.dtypes) for f in needed if f.name in far)
-    work = sum(points[f.name] * _terms(f, boxes[f.name]) * cost(f.definitions[0]) for f in needed)
+    work = sum(points[f.name] * _terms(f, boxes[f.name]) * arithmetic_of(f.definitions[0]) for f in needed)
     return stored > machine.l2_share * machine.threads or work > MUCH
 
 

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
-from tdsl.autoschedule.by_recipes import complete_by_recipes
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from tdsl.autoschedule.by_recipes import Completed, complete_by_recipes
 from tdsl.autoschedule.explain import BY_HAND, INLINE, Decision
+from tdsl.lang.program import FuncDef
 from tdsl.machine.model import Machine
 from tdsl.schedule.state import State
+
+if TYPE_CHECKING:
+    from tdsl.schedule.fluent import BaseSchedule
 
 
 def complete(state: State, machine: Machine) -> State:
@@ -15,18 +22,51 @@ def complete(state: State, machine: Machine) -> State:
 
 def decide(state: State, machine: Machine) -> tuple[State, tuple[Decision, ...]]:
     """The state of `complete`, and the decision for each func, in the order of the program."""
-    completed, decisions = complete_by_recipes(state, machine)
-    if len(state.program.funcs) == 1 or not machine.has_vectors:
-        return completed, decisions
-    # importing the search takes longer than compiling a program of one func, for which it has nothing
+    completed = completion(state, machine)
+    return completed.state, completed.decisions
+
+
+def completion(state: State, machine: Machine) -> Completed:
+    """The state of `complete`, the decisions, and the directives that make it of the given state."""
+    by_recipes = complete_by_recipes(state, machine)
+    funcs = state.program.funcs
+    if not machine.has_vectors or (len(funcs) == 1 and _is_streamed(funcs[0])):
+        return by_recipes
+    # importing the search takes longer than compiling such a program, for which it has nothing
     from tdsl.tilegraph.alternatives import faster_alternative
 
-    better = faster_alternative(state, machine, completed)
+    return _with_alternative(by_recipes, faster_alternative(state, by_recipes, machine), machine)
+
+
+def _with_alternative(
+    by_recipes: Completed, better: tuple[BaseSchedule, list[Decision]] | None, machine: Machine
+) -> Completed:
+    """What an alternative makes of the loops it leaves open, or recipes alone if there is none."""
     if better is None:
-        return completed, decisions
-    tiled, of_tiles = better
-    completed, rest = complete_by_recipes(tiled, machine)
-    order = {f.name: n for n, f in enumerate(state.program.funcs)}
-    inlined = [d for d in decisions if d.how == INLINE]
-    all_ = [*inlined, *of_tiles, *(d for d in rest if d.how not in (BY_HAND, INLINE))]
-    return completed, tuple(sorted(all_, key=lambda d: order.get(d.func, len(order))))
+        return by_recipes
+    schedule, of_tiles = better
+    rest = complete_by_recipes(schedule.state, machine)
+    placed = {d.func for d in schedule.directives if d.name == "compute_root"}
+    decisions = {d.func: d for d in by_recipes.decisions if d.how in (BY_HAND, INLINE)}
+    for d in rest.decisions:
+        if d.func in placed:
+            decisions[d.func] = _at_root(d)
+        elif d.how not in (BY_HAND, INLINE):
+            decisions[d.func] = d
+    decisions |= {d.func: d for d in of_tiles}
+    order = {f.name: n for n, f in enumerate(by_recipes.state.program.funcs)}
+    in_order = sorted(decisions.values(), key=lambda d: order.get(d.func, len(order)))
+    return Completed(rest.state, tuple(in_order), (*schedule.directives, *rest.directives))
+
+
+def _at_root(d: Decision) -> Decision:
+    """The decision for a func that the search placed at the root."""
+    why = (text for text in d.why if not text.startswith("by hand"))
+    return replace(d, why=(*why, "at the root: predicted to be faster than in the loops of its readers"))
+
+
+def _is_streamed(f: FuncDef) -> bool:
+    """True for a func without reductions and updates that is read and written along the same axis."""
+    d = f.definitions[0]
+    last = d.index[-1:]
+    return len(f.definitions) == 1 and not d.ranges and all(r.index[-1:] in (last, ()) for r in d.reads)

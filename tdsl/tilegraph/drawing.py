@@ -1,4 +1,4 @@
-"""Drawings of graphs: text for graphviz, or SVG that needs no other program."""
+"""Drawings of graphs as SVG, which needs no other program."""
 
 from __future__ import annotations
 
@@ -30,32 +30,6 @@ class Drawing:
     nodes: dict[str, str]
     groups: tuple[tuple[str, ...], ...]
     arrows: tuple[Arrow, ...]
-
-
-def dot(graph: Drawing) -> str:
-    """The graph in the language of dot: funcs of one group are in one box, edges carry all their bytes.
-
-    >>> import tdsl as td
-    >>> from tdsl.tilegraph.graph import TileGraph
-    >>> i, a, f, g = td.vars("i"), td.Tensor("a", (100,), td.f32), td.Func("f"), td.Func("g")
-    >>> f[i] = td.exp(a[i])
-    >>> g[i] = f[i] + 1
-    >>> print(dot(TileGraph.of(td.Schedule(g).program).connect("f", "g", 1).drawing()))
-    digraph "g" {
-      "a" [shape=box];
-      subgraph cluster_0 { "f"; "g"; }
-      "a" -> "f" [label="400 B"];
-      "f" -> "g" [label="400 B, level 1"];
-    }
-    """
-    lines = [f'digraph "{graph.name}" {{']
-    lines += [f'  "{name}" [shape=box];' for name in graph.inputs]
-    for n, group in enumerate(graph.groups):
-        inside = " ".join(f'"{name}";' for name in group)
-        lines.append(f"  subgraph cluster_{n} {{ {inside} }}" if len(group) > 1 else f"  {inside}")
-    for e in graph.arrows:
-        lines.append(f'  "{e.producer}" -> "{e.consumer}" [label="{e.label}"];')
-    return "\n".join([*lines, "}"])
 
 
 def svg(graph: Drawing) -> str:

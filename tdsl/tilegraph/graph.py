@@ -3,8 +3,8 @@
 A node is a func, an edge what one func reads of another or of an input. An edge is kept at a level of memory:
 at level 0, the last one, all of the producer is there before its consumer begins; further in, both belong
 to one group, which is computed tile by tile. From the tile of what a group gives follow the tiles of all
-its members (`propagate`), and from these the bytes that it holds (`footprint`) and moves (`traffic`). Every
-box is an answer of the region function.
+its members (`propagate`), and from these the bytes that it moves (`traffic`). Every box is an answer of the
+region function.
 """
 
 from __future__ import annotations
@@ -27,13 +27,10 @@ from tdsl.lang.expr import const
 from tdsl.lang.program import Program, bind_sizes
 from tdsl.lang.regions import Box, Interval, restrict_ranges
 from tdsl.lang.sizes import check_sizes
-from tdsl.schedule.bounds_inference import variable_ranges
-from tdsl.schedule.needed_boxes import with_self_reads
-from tdsl.schedule.properties import extent, root_boxes, shape_of, unplaced_at_root, volume
+from tdsl.schedule.bounds_inference import box_with_updates, variable_ranges
+from tdsl.schedule.properties import element_bytes, extent, root_boxes, shape_of, unplaced_at_root, volume
 from tdsl.schedule.state import State, initial_state
 from tdsl.tilegraph.drawing import Arrow, Drawing, svg
-
-ALIGNED = 32  # bytes to which tiles in memory are rounded up
 
 
 class Predicted(Protocol):
@@ -219,27 +216,20 @@ class TileGraph:
             groups.setdefault(find(f.name), []).append(f.name)
         return [tuple(names) for names in groups.values()]
 
-    def propagate(
-        self, group: Iterable[str], tile: Mapping[str, Box], steps: Mapping[str, int] | None = None
-    ) -> Tile:
-        """The boxes of all members of a group, and of what they read, for boxes of what it gives.
-
-        `steps` limits reductions, by variable, to so many of their terms, which are summed up step by step.
-        """
-        members, limits = self._in_order(group), dict(steps or {})
+    def propagate(self, group: Iterable[str], tile: Mapping[str, Box]) -> Tile:
+        """The boxes of all members of a group, and of what they read, for boxes of what it gives."""
+        members = self._in_order(group)
 
         def ranges_at(d: Definition, box: Box) -> dict[str, Interval]:
-            ranges = restrict_ranges(variable_ranges(d, box, NO_FACTS), d.where)
-            for name in limits.keys() & {name for name, _, _ in d.ranges}:
-                lo, hi = ranges[name]
-                if lo is not None and hi is not None:
-                    first, last = upper(lo), upper(hi)
-                    assert first is not None and last is not None
-                    ranges[name] = (lo, const(min(first + limits[name] - 1, last)))
-            return ranges
+            return restrict_ranges(variable_ranges(d, box, NO_FACTS), d.where)
 
         funcs = (self.program.func(name) for name in reversed(members))
-        boxes = propagate(funcs, tile, lambda f, box: reads_of_func(f, box, ranges_at), with_self_reads)
+        boxes = propagate(
+            funcs,
+            tile,
+            lambda f, box: reads_of_func(f, box, ranges_at),
+            lambda f, box: box_with_updates(f, box, NO_FACTS),
+        )
         needed = tuple(n for n in members if n in boxes)
         reads = tuple(sorted(n for n in boxes if n not in members))
         return Tile(needed, boxes, reads, self._given(needed))
@@ -334,39 +324,4 @@ class TileGraph:
 
     def element_bytes(self, name: str) -> int:
         """The bytes of an element: of all values of a func of several."""
-        if self.program.has_func(name):
-            return sum(t.bytes for t in self.program.func(name).dtypes)
-        return self.program.input(name).dtype.bytes
-
-    def footprint(self, tile: Tile, *, reads: bool = True) -> int:
-        """The most bytes that a tile holds at a time, when members are made in order and freed after use."""
-        last: dict[str, int] = {}
-        for n, name in enumerate(tile.members):
-            last[name] = n
-            for e in self.edges:
-                if e.consumer == name and e.producer in tile.boxes:
-                    last[e.producer] = n
-        last |= dict.fromkeys(tile.writes, len(tile.members) - 1)
-        first = {name: n for n, name in enumerate(tile.members)}
-        sizes = {n: self._aligned(n, tile.boxes[n]) for n in last if reads or n in first}
-        return max(
-            (
-                sum(s for name, s in sizes.items() if first.get(name, n) <= n <= last[name])
-                for n in range(len(tile.members))
-            ),
-            default=0,
-        )
-
-    def _aligned(self, name: str, box: Box) -> int:
-        size = int(self.bytes_moved(name, box))
-        return -(-size // ALIGNED) * ALIGNED
-
-    def recomputed(self, group: Iterable[str], shape: Mapping[str, tuple[int, ...]]) -> dict[str, float]:
-        """How often each point of the members is computed, tiles of one of them by themselves."""
-        members, name, tile_shape = self.tiled(group, shape)
-        points = dict[str, float]()
-        for box, times in self.tiles(name, tile_shape):
-            tile = self.propagate(members, {name: box})
-            for n in tile.members:
-                points[n] = points.get(n, 0.0) + times * (volume(tile.boxes[n]) or 0)
-        return {n: p / max(volume(self.boxes[n]) or 1, 1) for n, p in points.items()}
+        return element_bytes(self.program, name)

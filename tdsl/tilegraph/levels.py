@@ -59,7 +59,7 @@ def nested_tiles(
     places = _places(machine)
     names = [f.name for f in graph.program.funcs if f.name in graph.boxes]
     size = sum(graph.bytes_moved(n, box) for n, box in graph.boxes.items())
-    room = [FULL * (p.level.bytes or 0) for p in places]
+    room = [FULL * (machine.capacity(p.level) or 0) for p in places]
     full = (n for n, p in enumerate(places) if p.level.managed or size > room[n])
     at = next(full, len(places) - 1)
     best, priced = partitions(graph, names, places[at], together=together)

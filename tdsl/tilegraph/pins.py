@@ -193,13 +193,14 @@ def impossible(
         others = [n for n in needed if n != name]
         together = f" of it, {', '.join(others)}" if others else ""
         why = f"a point of the result needs {most:.0f} bytes{together}, {most - room:.0f} too many"
-        hint = "pin it further out, or sum in tiles: see online() of a stage"
+        hint = f"{_nearest_with_room(pins, level, name, most)}, or sum in tiles: see online() of a stage"
     elif pins.is_far(name):
         label, schedule = next((label, s) for func, label, s in tried if func == name)
         why = f"every schedule that was tried makes it in tiles, as {label!r} in {_home(schedule, name)}"
         hint = "leave out the pin, or schedule it by hand"
     else:
-        why = _nearest(pins, level, name, [(label, s) for func, label, s in tried if func == name])
+        why, kept = _nearest(pins, level, name, [(label, s) for func, label, s in tried if func == name])
+        hint = f'pin={{"{name}": "{kept}"}} is what that schedule keeps; or schedule it by hand'
     return ScheduleError(
         f"{name!r} cannot be kept in {level.name}: {why}", loc=here(), label="this call", hint=hint
     )
@@ -209,7 +210,18 @@ def _room(machine: Machine, level: MemoryLevel) -> int | None:
     """The bytes of a level for what stays there: of the registers of a GPU, those of a thread."""
     if machine.block_threads and level.name == "registers":
         return REGISTER_BYTES * machine.registers
-    return level.bytes
+    return machine.capacity(level)
+
+
+def _nearest_with_room(pins: Pins, level: MemoryLevel, name: str, size: float) -> str:
+    """The pin of a func to the nearest level beyond `level` with room for so many bytes, with this room."""
+    levels = pins.machine.levels
+    for outer in levels[levels.index(level) + 1 :]:
+        room = _room(pins.machine, outer)
+        if room is None or size <= room:
+            of = "" if room is None else f" of {room} bytes"
+            return f'pin={{"{name}": "{outer.name}"}}: {outer.name}{of} is the nearest with room'
+    return "pin it further out"
 
 
 def _home(schedule: Schedule, name: str) -> str:
@@ -217,8 +229,13 @@ def _home(schedule: Schedule, name: str) -> str:
     return prediction.home(name).name if prediction.state.program.has_func(name) else "passing"
 
 
-def _nearest(pins: Pins, level: MemoryLevel, name: str, tried: Sequence[tuple[str, Schedule]]) -> str:
-    """By how much the schedule that has a func nearest to a level, and least of it, goes beyond that."""
+def _nearest(
+    pins: Pins, level: MemoryLevel, name: str, tried: Sequence[tuple[str, Schedule]]
+) -> tuple[str, str]:
+    """By how much the schedule that has a func nearest to a level, and least of it, goes beyond that.
+
+    Returns that and the level at which this schedule has it.
+    """
     order = [x.name for x in pins.machine.levels]
     closest = [(order.index(_home(s, name)), s.prediction().needed_with(name), label) for label, s in tried]
     at, size, label = min(closest)
@@ -232,8 +249,8 @@ def _nearest(pins: Pins, level: MemoryLevel, name: str, tried: Sequence[tuple[st
                 why = "none that was tried makes it in the blocks of what reads it"
                 updated = len(tried[0][1].program.func(name).definitions) > 1
                 why += ": what has updates gets a kernel of its own" if updated else ""
-        return f"{nearest}; its {size:.0f} bytes would have room, but {why}"
-    return f"{nearest} and needs {size:.0f} bytes while it is used, {size - room:.0f} too many"
+        return f"{nearest}; its {size:.0f} bytes would have room, but {why}", order[at]
+    return f"{nearest} and needs {size:.0f} bytes while it is used, {size - room:.0f} too many", order[at]
 
 
 def _least(pins: Pins, graph: TileGraph, level: MemoryLevel) -> dict[str, float]:

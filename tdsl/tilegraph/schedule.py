@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from copy import copy
 from typing import TYPE_CHECKING
 
 from tdsl.core.notebook import Listing
 from tdsl.cost.formula import Formula, formula
 from tdsl.schedule.bind import bind_state
 from tdsl.schedule.fluent import BaseSchedule
+from tdsl.schedule.legality import check_all
+from tdsl.schedule.state import Inline
 from tdsl.target import as_target
 
 if TYPE_CHECKING:  # the default schedule is imported only when a prediction is computed
@@ -20,7 +23,7 @@ class Schedule(BaseSchedule):
 
     Each directive is checked when it is called and raises ScheduleError if it would change the meaning of
     the program or names an unknown func or loop. `print(s)` shows Python code that rebuilds the schedule;
-    `to_json` and `replay` store and restore it. Funcs without directives get the default schedule.
+    `to_json` and `replay` store and restore it. What no directive says is as in the default schedule.
     """
 
     def formula(self) -> Formula:
@@ -41,7 +44,7 @@ class Schedule(BaseSchedule):
         """The predicted bytes that a memory level exchanges with the next level further out.
 
         For a cache these are reads and writes that miss it; for "memory", and for "global" memory of a GPU,
-        all loads and stores of that memory. Stages without directives count as in the default schedule.
+        all loads and stores of that memory. What no directive says counts as in the default schedule.
         Raises ShapeError if sizes are unknown, TargetError for a level that the target does not have.
 
         >>> from tdsl.lang.tensor import Func, Tensor
@@ -92,6 +95,57 @@ class Schedule(BaseSchedule):
         prediction, decisions = self._predict()
         given = bind_state(self.state, self.sizes)
         return Listing(explained(prediction, given, decisions, self.notes, self.reasons))
+
+    def tree(self) -> Listing:
+        """The loops of each nest as nested tiles, a line for each, with what is computed inside below it.
+
+        Each loop is named by its variable, with the number of its values that one iteration goes through;
+        `*` marks threads, `:u` unrolled loops and `:v` lanes. What no directive says is as in the default
+        schedule. ShapeError where sizes are left open.
+
+        >>> from tdsl.lang import reduction
+        >>> from tdsl.lang.tensor import Func, Tensor
+        >>> from tdsl.lang.value import vars
+        >>> i, j, k = vars("i j k")
+        >>> a, b, c = Tensor("a", (256, 64), "f32"), Tensor("b", (64, 256), "f32"), Func("c")
+        >>> c[i, j] = reduction.sum(a[i, k] * b[k, j], axis=k)
+        >>> s = Schedule(c)
+        >>> _ = s[c].tile((i, j), (32, 64))
+        >>> _ = s[c].parallel("i_o").vectorize("j_i", 8).pin()
+        >>> print(s.tree())
+        c: i:32* j:64 i j:8 j:v8 k
+        """
+        from tdsl.tilegraph.tree_lines import tree_lines
+
+        return Listing("\n".join(tree_lines(self.prediction().nests)))
+
+    def completed(self) -> Schedule:
+        """This schedule with the directives of the default schedule for all that is left open.
+
+        What is printed is the whole schedule of the program, for the sizes and the target of this one; each
+        stage ends pinned, so that completing it again changes nothing.
+
+        >>> from tdsl.lang.tensor import Func, Tensor
+        >>> from tdsl.lang.value import vars
+        >>> from tdsl.machine.model import Machine
+        >>> i, j, a, f = *vars("i j"), Tensor("a", (500, 500), "f32"), Func("f")
+        >>> f[i, j] = a[i, j] + 1
+        >>> print(Schedule(f, target="cpu:avx2").completed())
+        s["f"].vectorize("j", 8)
+        s["f"].parallel("i")
+        s["f"].pin()
+        """
+        from tdsl.tilegraph.default import completion
+
+        check_all(self.state)
+        state = bind_state(self.state, self.sizes)
+        schedule = copy(self)
+        for directive in completion(state, as_target(self.target).machine()).directives:
+            schedule.do(directive)
+        for name, plan in schedule.state.plans:
+            if not isinstance(plan.place, Inline):
+                schedule[name].pin()
+        return schedule
 
     def prediction(self) -> Prediction:
         """The predicted traffic, footprint and time for this schedule's sizes on its target's machine.

@@ -1,9 +1,9 @@
 """The search: which funcs share tiles, how, and what that costs.
 
-1. Candidates: the default groups, and these with the operands of narrow products exchanged; every func by
-   itself; the best cuts that a beam finds, and tiles inside of tiles for each level of memory; and, where
-   sums need other reductions over their terms, one pass over tiles of the terms.
-2. Each becomes an ordinary schedule by the recipes that the default schedule uses, or by `write_tiles`.
+1. Candidates: the default schedule; every func by itself; the best cuts that a beam finds, and tiles inside
+   of tiles for each level of memory; and, where sums need other reductions over their terms, one pass over
+   tiles of the terms.
+2. Each becomes an ordinary schedule: the default schedule fills in what a candidate leaves open.
 3. Terms that a mask makes nothing are left out of all of them, where the target is a CPU.
 4. Where products in another order take clearly fewer operations, the same of the program that `reassociate`
    makes; with less than half of them, of the program as it stands the default groups alone.
@@ -21,45 +21,32 @@ from copy import copy
 from functools import partial
 from itertools import islice
 
-from tdsl.autoschedule.by_recipes import (
-    by_recipe,
-    choose_inline,
-    complete_by_recipes,
-    read_in_tiles,
-)  # fmt: skip
-from tdsl.autoschedule.patterns.groups import group_of
+from tdsl.autoschedule.by_recipes import choose_inline
+from tdsl.autoschedule.explain import Decision
 from tdsl.autoschedule.recipes.bands import bands
-from tdsl.autoschedule.recipes.blocks import on_blocks
 from tdsl.autoschedule.recipes.choices import if_suited
-from tdsl.autoschedule.recipes.matmul import matmul
 from tdsl.autoschedule.recipes.online_bands import online_bands
 from tdsl.autoschedule.recipes.online_blocks import online_blocks
 from tdsl.autoschedule.recipes.online_tensor_cores import online_tensor_cores
-from tdsl.autoschedule.recipes.rows import write_vectors
-from tdsl.autoschedule.recipes.tensor_cores import on_tensor_cores
 from tdsl.core.node import frozen
 from tdsl.core.source import here
 from tdsl.cost.moved import total
 from tdsl.errors import ScheduleError
 from tdsl.lang.program import Program
-from tdsl.lang.regions import Box
 from tdsl.machine.model import Machine
 from tdsl.schedule.bind import bind_state
-from tdsl.schedule.fluent import Stage
 from tdsl.schedule.inlining import inline_funcs
 from tdsl.schedule.legality import check_all
 from tdsl.schedule.masked import masked_funcs
-from tdsl.schedule.properties import root_boxes, unplaced_at_root
 from tdsl.schedule.state import State
 from tdsl.target import Target
 from tdsl.tilegraph.alternatives import CLEARLY
-from tdsl.tilegraph.exchange import exchanged
+from tdsl.tilegraph.default import completion
 from tdsl.tilegraph.graph import TileGraph
 from tdsl.tilegraph.levels import Part, nested_tiles
 from tdsl.tilegraph.orders import fewer_operations
 from tdsl.tilegraph.pins import Pins, impossible, read_pins
 from tdsl.tilegraph.schedule import Schedule
-from tdsl.tilegraph.shared_loops import find_shared_loops, write_shared_loops
 from tdsl.tilegraph.write import write_tiles
 from tdsl.tilegraph.write_blocks import write_blocks
 
@@ -170,7 +157,8 @@ def _check_room(label: str, schedule: Schedule, machine: Machine) -> None:
     needed = schedule.footprint("shared")
     if needed > capacity:
         raise ScheduleError(
-            f"the schedule {label!r} needs {needed:.0f} bytes of shared memory for a block",
+            f"the schedule {label!r} needs {needed:.0f} bytes of shared memory for a block, "
+            f"{needed - capacity:.0f} more than there are",
             loc=here(),
             label="this call",
             hint="schedule it by hand, in smaller tiles",
@@ -182,9 +170,7 @@ Make = Callable[[Schedule], bool]
 
 def _tiled(start: Schedule, machine: Machine, pins: Pins) -> Iterator[tuple[str, Make]]:
     """The best cuts, with recipes for the funcs between them, or with nested tiles."""
-    state = bind_state(start.state, start.sizes)
-    on_a_gpu = machine.block_threads > 0
-    state = inline_funcs(choose_inline(state, products_read_values=on_a_gpu)[0])
+    state = inline_funcs(_inlined(start, machine)[0])
     graph = TileGraph.of_state(state)
 
     def together(name: str) -> bool:  # what updates write is anywhere
@@ -231,8 +217,6 @@ def _ways(start: Schedule, pins: Pins, results: set[str]) -> Iterator[tuple[str,
     yield "default", partial(_by_groups, machine=machine, cuts=pins.far)
     for name in _online_sums(program):
         yield f"online {name}", partial(_online, name=name, machine=machine)
-    if machine.has_vectors:
-        yield "operands exchanged", partial(_exchanged, machine=machine, cuts=pins.far)
     names = [f.name for f in program.funcs if f.name not in program.outputs]
     if not machine.block_threads and names:
         for rows in BANDS:
@@ -240,8 +224,6 @@ def _ways(start: Schedule, pins: Pins, results: set[str]) -> Iterator[tuple[str,
         yield "apart", partial(_by_groups, machine=machine, cuts=set(names))
     if (machine.has_vectors or machine.block_threads) and names:
         yield from _tiled(start, machine, pins)
-    if machine.has_vectors:
-        yield "together", partial(_together, machine=machine)
 
 
 def _online_sums(program: Program) -> list[str]:
@@ -259,58 +241,40 @@ def _online_sums(program: Program) -> list[str]:
     return [f.name for f in sorted(sums, key=lambda f: -len(f.variables))[:2]]
 
 
-def _by_groups(schedule: Schedule, machine: Machine, cuts: set[str], tiled: tuple[Part, ...] = ()) -> bool:
+def _by_groups(
+    schedule: Schedule, machine: Machine, cuts: Collection[str] = (), tiled: tuple[Part, ...] = ()
+) -> bool:
     """The groups of the default schedule, none of which goes beyond a cut, as directives.
 
     Those that are `tiled` get nested tiles instead.
     """
-    if machine.block_threads:
-        return _on_a_gpu(schedule, machine, cuts, tiled)
-    if not machine.has_vectors:
-        return True
-    if not cuts and read_in_tiles(schedule, machine):
-        return True
-    state = _with_inlined(schedule, cuts)
-    boxes = root_boxes(unplaced_at_root(state))
-    open_ = {n for n, plan in state.plans if n in boxes and not plan.scheduled}
-    done: set[str] = set()
-    for name in sorted(cuts & open_ - {*state.program.outputs}):
-        schedule[name].compute_root()  # no recipe of a reader places it elsewhere
+    names = {name for part in tiled for name in part.members}
+    for d in _inlined(schedule, machine)[1] if tiled else ():
+        if d.func not in cuts:
+            schedule[d.func].inline()
     for part in reversed(tiled):
-        write_tiles(schedule, part, machine)
-        done |= {*part.members}
-    if tiled:  # others read copies of what these give
-        state = _without_inlined(schedule)
-        boxes = root_boxes(unplaced_at_root(state))
-    for f in reversed(state.program.funcs):
-        if f.name in done or f.name not in open_:
-            continue
-        group = group_of(state, f.name, open_ - done - cuts)
-        chosen = by_recipe(schedule, state, f.name, group, boxes, machine)
-        done |= {f.name, *(chosen.inside if chosen else ()), *(chosen.siblings if chosen else ())}
-        if chosen is None and f.name in cuts and f.name not in state.program.outputs:
-            _by_itself(schedule, state, f.name, boxes, machine)
+        (write_blocks if machine.block_threads else write_tiles)(schedule, part, machine)
+    for name in sorted({*cuts} - names - {*schedule.state.program.outputs}):
+        if schedule.state.program.has_func(name):  # in another order some are not computed
+            schedule[name].compute_root()  # no recipe of a reader places it elsewhere
+    try:
+        with schedule.all_or_nothing():
+            _fill_in(schedule, bind_state(schedule.state, schedule.sizes), machine)
+    except ScheduleError:  # a directive needs a size that the program leaves open
+        _fill_in(schedule, schedule.state, machine)
     return True
 
 
-def _with_inlined(schedule: Schedule, cuts: set[str]) -> State:
-    """The schedule's state without the funcs that the default schedule inlines, as it does from now on."""
-    for name, plan in choose_inline(bind_state(schedule.state, schedule.sizes))[0].plans:
-        if plan.place is not None and name not in cuts and not schedule.state.plan(name).scheduled:
-            schedule[name].inline()
-    return _without_inlined(schedule)
+def _fill_in(schedule: Schedule, state: State, machine: Machine) -> None:
+    """Add the directives of the default schedule for a state to a schedule."""
+    for directive in completion(state, machine).directives:
+        schedule.do(directive)
 
 
-def _without_inlined(schedule: Schedule) -> State:
-    return inline_funcs(bind_state(schedule.state, schedule.sizes))
-
-
-def _exchanged(schedule: Schedule, machine: Machine, cuts: set[str]) -> bool:
-    """Products by vectors of their other operand, where that fills these better, and the default groups."""
-    products = exchanged(_with_inlined(schedule, cuts), machine)
-    for owner, along in products:
-        matmul(schedule[owner], machine=machine, along=along)
-    return bool(products) and _by_groups(schedule, machine, cuts)
+def _inlined(schedule: Schedule, machine: Machine) -> tuple[State, list[Decision]]:
+    """The state with the funcs inlined that the default schedule inlines, and these decisions."""
+    state = bind_state(schedule.state, schedule.sizes)
+    return choose_inline(state, products_read_values=machine.block_threads > 0)
 
 
 def _in_bands(schedule: Schedule, rows: int, machine: Machine) -> bool:
@@ -319,74 +283,12 @@ def _in_bands(schedule: Schedule, rows: int, machine: Machine) -> bool:
     return any(plans)
 
 
-def _together(schedule: Schedule, machine: Machine) -> bool:
-    """The default schedule, but funcs that read the same share loops over it."""
-    state = bind_state(schedule.state, schedule.sizes)
-    groups = find_shared_loops(state, complete_by_recipes(state, machine)[0], machine)
-    for plan in groups:
-        write_shared_loops(schedule, plan, machine)
-    return bool(groups)
-
-
-def _by_itself(schedule: Schedule, state: State, name: str, boxes: dict[str, Box], machine: Machine) -> None:
-    """Vectors and threads for a func at the root that must not be fused into its reader."""
-    stage, f = schedule[name], state.program.func(name)
-    for n in range(len(f.definitions)):
-        current = stage if n == 0 else stage.update(n - 1)
-        write_vectors(current, f, n, boxes[name], machine)
-        if n == 0 and current.loops and current.loops[0].name in f.variables:
-            current.parallel(current.loops[0])
-
-
-def _on_a_gpu(
-    schedule: Schedule, machine: Machine, cuts: Collection[str] = (), tiled: tuple[Part, ...] = ()
-) -> bool:
-    """A separate kernel for each func that no recipe fuses into another one, and always for those of cuts.
-
-    Those that are `tiled` get tiles of blocks and threads.
-    """
-    state, hopper = bind_state(schedule.state, schedule.sizes), "wgmma" in machine.features
-    cuts = {n for n in cuts if state.program.has_func(n)}  # in another order some are not made
-    inlined = choose_inline(state, products_read_values=True)[0]
-    for name, plan in inlined.plans:
-        if plan.place is not None and name not in cuts and not schedule.state.plan(name).scheduled:
-            schedule[name].inline()
-    done: set[str] = set()
-    for part in reversed(tiled):
-        write_blocks(schedule, part, machine)
-        done |= {*part.members}
-    for name in sorted(cuts - done):
-        schedule[name].compute_root()
-    open_ = [
-        f.name
-        for f in schedule.state.program.funcs
-        if f.name in cuts - done or not schedule.state.plan(f.name).scheduled
-    ]
-    separate = (cuts - done).difference(
-        n for n in open_ if _in_a_kernel(schedule, n, partial(on_tensor_cores, hopper=hopper))
-    )
-    for name in reversed(open_):  # consumers first
-        if name in separate or not schedule.state.plan(name).scheduled:
-            _in_a_kernel(schedule, name, partial(on_blocks, threads=machine.block_threads))
-    return True
-
-
-def _in_a_kernel(schedule: Schedule, name: str, rule: Callable[[Stage], object]) -> bool:
-    """Whether a recipe is for a func; where it has to know sizes by name, it is left to the default."""
-    try:
-        return if_suited(rule, schedule[name]) is not None
-    except ScheduleError:
-        if schedule.state.program.sizes:
-            return False
-        raise
-
-
 def _online(schedule: Schedule, name: str, machine: Machine) -> bool:
     """One pass over the terms of a sum; what is left over has its own loops."""
     if machine.block_threads:
         if if_suited(online_tensor_cores, schedule[name], machine=machine) is None:
             online_blocks(schedule[name], machine=machine)
-        return _on_a_gpu(schedule, machine)
+        return _by_groups(schedule, machine)
     online_bands(schedule[name], machine=machine)
     return True
 

@@ -20,6 +20,7 @@ from tdsl.machine.model import Machine
 from tdsl.schedule.fluent import BaseSchedule
 from tdsl.schedule.legality import depends_on
 from tdsl.schedule.properties import (
+    element_bytes,
     extent,
     extents,
     has_effects,
@@ -102,9 +103,7 @@ def _independent(state: State, members: list[str]) -> list[str]:
 
 
 def _bytes(state: State, name: str, boxes: dict[str, Box]) -> int:
-    program = state.program
-    types = program.func(name).dtypes if program.has_func(name) else (program.input(name).dtype,)
-    return (volume(boxes[name]) or 0) * sum(t.bytes for t in types) if name in boxes else 0
+    return (volume(boxes[name]) or 0) * element_bytes(state.program, name) if name in boxes else 0
 
 
 def write_shared_loops(schedule: BaseSchedule, plan: SharedLoops, machine: Machine) -> None:

@@ -16,18 +16,14 @@ from math import ceil, inf, log2, prod
 from tdsl.autoschedule.patterns.rows import vectors_of
 from tdsl.autoschedule.recipes.operands import is_for_tensor_cores
 from tdsl.core.node import frozen
+from tdsl.cost.branches import without_tests_of_indices
 from tdsl.cost.moved import bytes_in_runs
-from tdsl.cost.roofline import (
-    HALF,
-    Work,
-    bytes_per_second,
-    launch_seconds,
-    unit_seconds,
-    work_of_point,
-)
+from tdsl.cost.seconds import at_once, bytes_per_second, launch_seconds, work_seconds
 from tdsl.cost.symbolic_boxes import SymbolicBoxes, Values, dependent_variables
+from tdsl.cost.terms import HALF, SCALAR, TENSOR, VECTOR, Body, Issue
 from tdsl.lang.affine import variables
 from tdsl.lang.expr import Var
+from tdsl.lang.operations import BY_LANE, PRODUCTS, operations_of
 from tdsl.machine.instructions.tensor_cores import ROWS
 from tdsl.machine.model import Machine, MemoryLevel
 from tdsl.schedule.properties import extents, max_bytes, shape_of
@@ -63,7 +59,7 @@ class Place:
     @property
     def room(self) -> float:
         """The bytes that a tile may hold."""
-        share = self.level.share
+        share = self.machine.share(self.level)
         return inf if share is None else FULL * share / self.threads
 
     @property
@@ -119,7 +115,7 @@ class Needs:
         first = {n: tuple(graph.first(n, a) for a in range(len(b))) for n, b in graph.boxes.items()}
         most = {n: shape_of(box) for n, box in graph.boxes.items()}
         work = {n: _work(graph, n, machine) for n in names}
-        seconds = {n: tuple(s for _, s in unit_seconds(w, machine, 1)) for n, w in work.items()}
+        seconds = {n: _by_unit(work_seconds(w, machine), machine) for n, w in work.items()}
         lanes = {n: _lanes(graph, n, machine, w) for n, w in work.items()}
         return Needs(graph, first, most, {n: graph.element_bytes(n) for n in most}, seconds, lanes)
 
@@ -213,23 +209,33 @@ def _group(needs: Needs, members: tuple[str, ...], symbolic: SymbolicBoxes) -> G
     return Group(needs, members[-1], members, symbolic, read, stepped, once, live)
 
 
-def _work(graph: TileGraph, name: str, machine: Machine) -> Work:
+UNITS = VECTOR, "exp", TENSOR  # of a GPU, which work at the same time
+
+
+def _by_unit(seconds: Mapping[str, float], machine: Machine) -> tuple[float, ...]:
+    """The seconds of units that work at the same time."""
+    return tuple(seconds.get(u, 0.0) for u in UNITS) if machine.block_threads else at_once(seconds)
+
+
+def _work(graph: TileGraph, name: str, machine: Machine) -> Body:
     """The operations of a point of a func, of which reductions have many terms."""
-    f, work = graph.program.func(name), Work()
+    f, issues = graph.program.func(name), list[tuple[Issue, float]]()
+    tensor = machine.block_threads > 0 and is_for_tensor_cores(f)
     for n, d in enumerate(f.definitions):
         sizes = extents(f, d, graph.boxes[name])
-        wide = vectors_of(f, n, sizes, machine.vector_bytes) is not None
+        wide = machine.block_threads > 0 or vectors_of(f, n, sizes, machine.vector_bytes) is not None
         terms = prod(sizes[v] or 1 for v, _, _ in d.ranges)
-        work += work_of_point(d, wide=wide or machine.block_threads > 0).times(terms)
-    if machine.block_threads and is_for_tensor_cores(f):
-        size = max(r.dtype.bytes for r in f.definitions[0].reads)
-        return Work(tensor=work.vector * size / HALF)
-    return work
+        scale = terms * max((r.dtype.bytes for r in d.reads), default=HALF) / HALF if tensor else terms
+        for x in operations_of(without_tests_of_indices(d)):
+            unit = TENSOR if tensor else VECTOR if wide and x.op not in BY_LANE else SCALAR
+            if not tensor or x.op in PRODUCTS:
+                issues.append((Issue(unit, x.op, x.dtype.name), scale * x.count))
+    return Body(tuple(issues))
 
 
-def _lanes(graph: TileGraph, name: str, machine: Machine, work: Work) -> Shape:
+def _lanes(graph: TileGraph, name: str, machine: Machine, work: Body) -> Shape:
     """The points along the last dimensions that are computed together, if only for some of them."""
-    if work.tensor:
+    if any(issue.unit == TENSOR for issue, _ in work.issues):
         return ROWS, ROWS
     return (max(machine.vector_bytes // max(graph.element_bytes(name), 1), 1),)
 
@@ -302,7 +308,7 @@ def price(group: Group, shape: Shape, place: Place) -> Tiling:
     sizes, line = group.tile(shape), place.granule
     written = group.bytes_of(group.owner, sizes[group.owner], line)
     moved = sum([group.bytes_of(n, sizes[n], line) for n in group.read]) + written
-    units = [0.0, 0.0, 0.0, 0.0]
+    units = [0.0] * len(next(iter(needs.seconds.values())))
     for n in group.members:
         points = tiles * _padded(sizes[n], needs.lanes[n])
         units = [s + points * each for s, each in zip(units, needs.seconds[n], strict=True)]

@@ -6,18 +6,23 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
+import os
 import sys
+from collections.abc import Iterator
 from typing import Annotated
 
 import typer
 from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from tdsl.codegen.runtime import cache
 from tdsl.distribute.launch import launch
 from tdsl.errors import TdslError
 from tdsl.machine import description
-from tdsl.machine.model import Machine
+from tdsl.machine.description_json import Description, to_text
+from tdsl.machine.model import Machine, of_nearest
 from tdsl.target import Target
 from tdsl.tools import bundle as bundles
 from tdsl.tools import doctor as checks
@@ -28,6 +33,7 @@ app.add_typer(cache_app, name="cache")
 machine_app = typer.Typer(no_args_is_help=True, help="Measure or show what schedules know of it.")
 app.add_typer(machine_app, name="machine")
 
+BUSY = 0.5  # the load of a machine with other work
 COLOURS = {"PASS": "green", "SKIP": "yellow", "FAIL": "red"}
 
 
@@ -153,8 +159,19 @@ def machine_measure(
     if not file:
         raise typer.BadParameter("TDSL_MACHINE=builtin names no file: give --to")
     console = Console(stderr=True)
-    with console.status("measuring") as status:
-        described = measure(quick=quick, tell=status.update)
+    if hasattr(os, "getloadavg") and os.getloadavg()[0] > BUSY:
+        console.print(
+            f"other programs run (load {os.getloadavg()[0]:.1f}): figures will be too low", style="yellow"
+        )
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console) as progress:
+        task = progress.add_task("measuring", total=None)
+
+        def tell(name: str, number: int, count: int) -> None:
+            progress.update(task, description=name, completed=number, total=count)
+
+        described = measure(quick=quick, tell=tell)
+        progress.update(task, description="done", completed=1, total=1)
     description.write(file, described)
     typer.echo(file)
 
@@ -171,12 +188,14 @@ def machine_show(
     is_used = measured is not None and measured.cpu == host().cpu
     date = measured.date if measured is not None and is_used else ""
     if as_json:
-        typer.echo(description.to_text(description.Description(machine, host().cpu, date)), nl=False)
+        typer.echo(to_text(Description(machine, host().cpu, date)), nl=False)
         return
     console = Console(width=None if sys.stdout.isatty() else 100, highlight=False)
     if measured is not None and not is_used:
         console.print(f"{description.path()} describes {measured.cpu}: it is not used", soft_wrap=True)
-    origin = f"measured {date}" if is_used else "built in; `tdsl machine measure` measures it"
+    is_probed = machine.non_temporal_from is not None or machine.caches[-1].effective
+    origin = "built in but for a probe" if is_probed else "built in"
+    origin = f"measured {date}" if is_used else f"{origin}; `tdsl machine measure` measures it"
     console.print(
         f"{host().cpu}, {machine.threads} threads, {machine.registers} vector registers of "
         f"{machine.vector_bytes} bytes ({origin})",
@@ -186,34 +205,89 @@ def machine_show(
         console.print(table)
 
 
+@machine_app.command("check")
+def machine_check(
+    as_json: Annotated[bool, typer.Option("--json", help="for programs")] = False,
+) -> None:
+    """Compare the predicted with the measured times of a dozen reference kernels: about ten seconds."""
+    from tdsl.tools import check_machine
+
+    outcomes = []
+    table = Table(title="milliseconds with the default schedules", title_justify="left")
+    table.add_column("kernel")
+    for head in ("predicted", "measured", "ratio"):
+        table.add_column(head, justify="right")
+    console = Console(width=None if sys.stdout.isatty() else 100, highlight=False)
+    with Console(stderr=True).status("measuring") as status:
+        for outcome in check_machine.check(tell=status.update):
+            outcomes.append(outcome)
+            times = (f"{1e3 * s:.3f}" for s in (outcome.predicted, outcome.measured))
+            table.add_row(outcome.name, *times, f"{outcome.ratio:.2f}")
+    mean, deviation = check_machine.spread(outcomes)
+    if as_json:
+        rows = [dataclasses.asdict(outcome) | {"ratio": outcome.ratio} for outcome in outcomes]
+        typer.echo(json.dumps({"kernels": rows, "mean": mean, "spread": deviation}, indent=1))
+        return
+    console.print(table)
+    console.print(f"geometric mean of the ratios {mean:.2f}, spread {deviation:.2f}")
+
+
 def machine_tables(machine: Machine) -> list[Table]:
-    """A table of the memory levels of a machine, and one of its rates if they are known."""
+    """Tables of the memory levels of a machine, of its rates and of overheads, as far as they are known."""
     levels = Table(title="levels", title_justify="left")
     counts = sorted({threads for level in machine.levels for threads, _ in level.bandwidth})
     levels.add_column("level")
-    for head in ("bytes", "line", "shared by", *(f"GB/s, {n} threads" for n in counts)):
+    speeds = [f"GB/s, {n} threads" for n in counts] + ["write", "non-temporal"] * bool(counts)
+    for head in ("bytes", "that stay", "line", "shared by", *speeds):
         levels.add_column(head, justify="right")
     for level in (*machine.levels, *machine.links):
         rates = dict(level.bandwidth)
+        stores = (
+            of_nearest(x, machine.threads) for x in (level.write_bandwidth, level.non_temporal_bandwidth)
+        )
         late = "" if level.latency is None else f", {1e6 * level.latency:.2f} us late"
+        figures = [*(rates.get(n) for n in counts), *stores][: len(speeds)]
         levels.add_row(
             level.name + late,
-            "" if level.bytes is None else _short(level.bytes),
+            *("" if size is None else _short(size) for size in (level.bytes, machine.capacity(level))),
             str(level.line),
             str(level.shared_by),
-            *(f"{rates[n] / 1e9:.1f}" if n in rates else "" for n in counts),
+            *("" if speed is None else f"{speed / 1e9:.1f}" for speed in figures),
         )
-    if not machine.rates:
-        return [levels]
-    rates_ = Table(title="operations of one thread", title_justify="left")
-    for head in ("unit", "dtype"):
-        rates_.add_column(head)
-    rates_.add_column("10^9 per second", justify="right")
-    for rate in machine.rates:
-        rates_.add_row(rate.unit, rate.dtype, f"{rate.per_second / 1e9:.1f}")
-    if machine.launch is not None:
-        rates_.caption = f"launch of a parallel loop: {machine.launch * 1e6:.1f} us"
-    return [levels, rates_]
+    tables = [levels]
+    if machine.rates:
+        rates_ = Table(title="operations of one thread", title_justify="left")
+        for head in ("unit", "dtype"):
+            rates_.add_column(head)
+        for head in ("10^9 per second", "latency, ns"):
+            rates_.add_column(head, justify="right")
+        for rate in machine.rates:
+            late = "" if rate.latency is None else f"{rate.latency * 1e9:.2f}"
+            rates_.add_row(rate.unit, rate.dtype, f"{rate.per_second / 1e9:.2f}", late)
+        tables.append(rates_)
+    overheads = list(_overheads(machine))
+    if overheads:
+        table = Table(title="overheads", title_justify="left", show_header=False)
+        for row in overheads:
+            table.add_row(*row)
+        tables.append(table)
+    return tables
+
+
+def _overheads(machine: Machine) -> Iterator[tuple[str, str]]:
+    """What is known of a machine beside its levels and rates: the name of a figure, and the figure."""
+    for name, pairs in (("launch of a parallel loop", machine.launch), ("barrier", machine.barrier)):
+        yield from ((f"{name}, {n} threads", f"{seconds * 1e6:.1f} us") for n, seconds in pairs)
+    if machine.gathers is not None:
+        yield "gathers", f"{machine.gathers / 1e9:.2f} 10^9 per second"
+    for name, seconds in (("another page", machine.page), ("first access to a page", machine.first_touch)):
+        if seconds is not None:
+            yield name, f"{seconds * 1e9:.1f} ns"
+    if machine.hidden is not None:
+        yield "time of memory that is hidden", f"{machine.hidden:.0%}"
+    if machine.non_temporal_from is not None:
+        size = machine.non_temporal_from
+        yield "non-temporal stores", "never" if math.isinf(size) else f"from {_short(int(size))} on"
 
 
 def _short(size: int) -> str:
@@ -221,4 +295,4 @@ def _short(size: int) -> str:
     for shift, unit in ((30, "GiB"), (20, "MiB"), (10, "KiB")):
         if size % (1 << shift) == 0:
             return f"{size >> shift} {unit}"
-    return str(size)
+    return f"{size / (1 << 20):.1f} MiB" if size > 1 << 20 else str(size)

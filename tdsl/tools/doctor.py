@@ -68,6 +68,27 @@ def _cpu() -> Finding:
     return "PASS", detail, ""
 
 
+def _machine() -> Finding:
+    from tdsl.machine import description
+    from tdsl.machine.cpu import host
+    from tdsl.machine.probe import probe
+    from tdsl.target import Target
+
+    machine = Target("cpu").machine()
+    last = machine.caches[-1]
+    detail = f"{machine.llc_bytes / 2**20:g} of {(last.bytes or 0) / 2**20:g} MiB stay in {last.name}"
+    measured = description.read()
+    if measured is not None and measured.cpu == host().cpu:
+        return "PASS", f"{detail}, measured {measured.date}", ""
+    hint = "measure all of it: tdsl machine measure"
+    if not description.path():
+        return "SKIP", f"{detail}: built in, as TDSL_MACHINE=builtin asks for", "unset TDSL_MACHINE"
+    problem = probe(machine).problem
+    if problem:
+        return "SKIP", f"{detail}: built in, as no probe told more: {problem}", hint
+    return "PASS", f"{detail}, as a probe found", hint
+
+
 def _kernel() -> Finding:
     import numpy as np
 
@@ -163,6 +184,7 @@ CHECKS: dict[str, Callable[[], Finding]] = {
     "numpy": _numpy,
     "llvm": _llvm,
     "cpu": _cpu,
+    "machine": _machine,
     "kernel": _kernel,
     "threads": _threads,
     "cache": _cache,

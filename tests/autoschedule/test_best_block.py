@@ -6,6 +6,7 @@ import pytest
 import tdsl as td
 from tdsl.autoschedule.best_block import block_arg_reductions
 from tdsl.machine.model import Machine
+from tdsl.schedule.fluent import BaseSchedule
 
 i, j, k = td.vars("i j k")
 WIDE = Machine(vector_bytes=64, threads=2, registers=32)
@@ -60,7 +61,9 @@ def test_places_are_those_of_numpy(rng, kind, shape, dtype):
 
 def funcs(func):
     state = td.Schedule(func).state
-    return [f.name for f in block_arg_reductions(state, WIDE).program.funcs]
+    schedule = BaseSchedule.of_state(state)
+    block_arg_reductions(schedule, WIDE)
+    return [f.name for f in schedule.state.program.funcs]
 
 
 @pytest.mark.parametrize(

@@ -91,6 +91,24 @@ def skip_masked_terms_without_a_mask():
     summed().skip_masked()  # here
 
 
+@wrong(td.ScheduleError, "fold_update", "reads other elements of 'f'", hint="nest of the update")
+def fold_update_of_a_scan():
+    f = td.Func("f", shape=(9,))
+    r = td.range("r", 1, 9)
+    f[i] = i * 2
+    f[r] += f[r - 1]
+    td.Schedule(f)[f].update(0).fold_update()  # here
+
+
+@wrong(td.ScheduleError, "fold_update", "may have no points of 'r'", hint="nest of the update")
+def fold_update_of_points_that_may_be_none():
+    f, b = td.Func("f"), td.Tensor("b", ("M",), td.f32)
+    r = td.range("r", 1, b.shape[0])
+    f[i] = b[i]
+    f[r] = b[r - 1]
+    td.Schedule(f)[f].update(0).fold_update()  # here
+
+
 def product_of_sums(of=lambda s: s, axis=j):
     """A sum with another one in its terms."""
     s, y = td.Func("s"), td.Func("y")

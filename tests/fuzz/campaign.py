@@ -5,6 +5,7 @@ Everything follows from (seed, program, schedule), so that a fault can be found 
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import time
 import traceback
@@ -24,6 +25,7 @@ from tests.fuzz.made import Made
 from tests.fuzz.pipelines import random_pipeline
 from tests.fuzz.placed import LAYOUTS
 from tests.fuzz.programs import random_program
+from tests.fuzz.replayed import check_replays
 from tests.fuzz.schedules import Tally, nest_stages, scramble
 from tests.fuzz.structures import KINDS, random_structure
 
@@ -92,6 +94,8 @@ def scheduled(made: Made, seed: int, program: int, schedule: int, tally: Tally) 
         tally.add(scramble(s, c, conditions(made), most))
         if c.chance(20):
             _check_copies(s, made)
+            with contextlib.suppress(td.TdslError):  # running the case tells whether that is right
+                check_replays(s, {n: v for n, v in made.sizes.items() if n in s.state.program.sizes})
     dynamic = tuple(n for n in made.sizes if c.chance(60)) if c.chance(25) else ()
     case = Case(made, s.to_json(), program % 1000, dynamic=dynamic, layout=c.weighted(LAYOUTS), how=how)
     return replace(case, resized=other_extent(made, c))

@@ -28,6 +28,7 @@ def test_a_tail_that_is_split_again_needs_no_tests(m, target):
     f = s["f"]
     _, ii = f.split(i, 24, tail="peel")
     f.split(ii, 6, tail="peel")
+    f.serial()
     text = check(s, m, 7, target)
     assert "if " not in text
 

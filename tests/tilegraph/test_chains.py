@@ -36,7 +36,7 @@ def test_large_dense_layers_are_not_fused_to_their_harm() -> None:
     work = 2 * 3 * 16384 * 1280 * 3456
     machine = best.schedule.prediction().machine
     peak = machine.threads * (machine.rate("vector") or 1.2e11)
-    assert best.seconds < 1.5 * work / peak
+    assert best.seconds < 2 * work / peak
     assert all(best.seconds <= c.seconds / 0.8 for c in others)
     assert any("times as long" in note for note in notes_of([best, *others]))
 

@@ -6,8 +6,6 @@ import pytest
 import tdsl as td
 from tdsl.machine.model import Machine
 from tdsl.target import Target
-from tdsl.tilegraph.exchange import exchanged
-from tdsl.tilegraph.search import candidates
 
 i, j, k = td.vars("i j k")
 WIDE = Machine(vector_bytes=64)
@@ -62,22 +60,6 @@ def test_narrow_results_have_vectors_along_their_rows() -> None:
         return td.recipes.matmul(s["c"], machine=WIDE).lanes
 
     assert [lanes(n) for n in (5, 7, 8, 12, 16)] == [16, 16, 8, 8, 16]
-
-
-def test_the_other_operand_is_offered_where_it_fills_vectors_better() -> None:
-    def offered(columns: int, *, after: bool = False) -> list[tuple[str, str]]:
-        return exchanged(td.Schedule(product(4096, columns, 64, after=after)).state, WIDE)
-
-    assert offered(12) == [("c", "i")]
-    assert offered(12, after=True) == [("d", "i")]
-    assert offered(64) == []
-
-
-def test_a_search_tries_it() -> None:
-    program = td.Schedule(product(2000, 9, 64, after=True)).program
-    schedules = {c.label: c.schedule for c in candidates(program, {}, Target("cpu"))}
-    assert "operands exchanged" in schedules
-    check(schedules["operands exchanged"], left=False, right=False, after=True)
 
 
 def test_short_vectors_take_as_long_as_longer_ones() -> None:

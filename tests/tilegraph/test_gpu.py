@@ -83,5 +83,6 @@ def test_attention_streams_over_its_terms_with_a_mask_as_without(causal):
     weight = td.cast(td.cast(p[b, i, j], td.f16), td.f32)
     out[b, i, e] = td.sum(weight * td.cast(v[b, j, e], td.f32), axis=j) / total[b, i]
     best = candidates(td.Schedule(out).program, {}, GPU)[0]
-    assert best.label == "online out_sum"
+    assert best.label in ("default", "online out_sum")  # what the default does, too
+    assert any(d.name == "online" for d in best.schedule.directives)
     assert best.seconds < (2.5e-5 if causal else 4e-5)

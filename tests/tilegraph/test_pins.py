@@ -27,7 +27,8 @@ def test_a_func_too_large_for_its_pin_reports_the_excess() -> None:
     capacity = td.Target("cpu").capacity("L1")
     assert capacity is not None
     n = capacity  # a row is four times as large as the cache
-    with pytest.raises(td.ScheduleError, match=rf"needs {4 * n} bytes, {3 * n} too many"):
+    wrong = rf"(?s)needs {4 * n} bytes, {3 * n} too many.*hint: .* is the nearest with room"
+    with pytest.raises(td.ScheduleError, match=wrong):
         softmax.autoschedule(M=64, N=n, pin={"e": "L1"})
 
 
@@ -61,7 +62,9 @@ def test_a_pin_that_does_not_fit_with_other_reads_reports_the_excess() -> None:
     needed, too_many = map(int, re.findall(r"needs (\d+) bytes while it is used, (\d+) too many", text)[0])
     assert needed > 4 * 1024  # a row of it, and all of v
     assert too_many == needed - capacity
-    assert "nearest comes" in text
+    nearest = re.findall(r"which has it in (\w+)", text)[0]
+    assert f'pin={{"w": "{nearest}"}}' in text
+    weighted.autoschedule(M=256, K=1024, N=256, pin={"w": nearest})
 
 
 def test_registers_of_a_gpu_are_those_of_a_thread() -> None:

@@ -40,7 +40,7 @@ def test_operands_of_tensor_cores_are_fetched_ahead(monkeypatch, terms):
     few = replace(describe_gpu("sm_80"), threads=2)  # so that tiles are large
     monkeypatch.setattr(td.Target, "machine", lambda _: few)
     program = td.Schedule(products(250, terms, 128, 64, td.f16)).program
-    schedule = tiled(program, Target("cuda", arch="sm_80"))
+    schedule = tiled(program, Target("cuda", arch="sm_80"), "no cuts, tiles")
     assert stages_of(schedule).get("a", 1) == min(-(-terms // 32), STAGES)
     text = str(td.compile(schedule, target="cuda:sm_80").loops("final"))
     assert "# asynchronous" in text and "mma_" in text

@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 from tdsl.codegen.cuda.driver import Driver
 from tdsl.codegen.runtime import cache
 from tdsl.machine import description
+from tdsl.machine.description_json import Description, from_text
 from tdsl.machine.model import Machine, Rate
 from tdsl.tools import doctor
 from tdsl.tools.cli import app, main
@@ -121,15 +122,33 @@ def test_demo_of_an_unknown_case():
 def test_machine_show_tells_the_file_and_what_is_used(tmp_path, monkeypatch):
     file = tmp_path / "machine.json"
     shown = RUNNER.invoke(app, ["machine", "show", "--json"])
-    described = description.from_text(shown.stdout)
+    described = from_text(shown.stdout)
     levels = tuple(replace(x, bandwidth=((1, 5e9),)) for x in described.machine.levels)
-    rates = (Rate("vector", "f32", 7e9),)
-    machine = replace(described.machine, levels=levels, rates=rates, launch=3e-6)
+    rates = (Rate("vector", "f32", 7e9, 5e-10),)
+    machine = replace(
+        described.machine,
+        levels=levels,
+        rates=rates,
+        launch=((2, 3e-6),),
+        non_temporal_from=1 << 24,
+        gathers=2e9,
+    )
     description.write(str(file), replace(described, machine=machine, date="2026"))
     monkeypatch.setenv("TDSL_MACHINE", str(file))
     done = RUNNER.invoke(app, ["machine", "show"])
     assert done.exit_code == 0
-    for text in ("measured 2026", "L1", "5.0", "vector", "7.0", "3.0 us"):
+    for text in (
+        "measured 2026",
+        "L1",
+        "5.0",
+        "vector",
+        "7.00",
+        "0.50",
+        "3.0 us",
+        "from 16 MiB on",
+        "2.00 10^9",
+        "that stay",
+    ):
         assert text in done.stdout
     description.write(str(file), replace(described, cpu="another"))
     assert "is not used" in RUNNER.invoke(app, ["machine", "show"]).stdout
@@ -137,11 +156,19 @@ def test_machine_show_tells_the_file_and_what_is_used(tmp_path, monkeypatch):
 
 def test_machine_measure_writes_the_file_that_is_read(tmp_path, monkeypatch):
     file = tmp_path / "new" / "machine.json"
-    monkeypatch.setattr("tdsl.tools.measure.measure", lambda **_: description.Description(Machine(16), "x"))
+    monkeypatch.setattr("tdsl.tools.measure.measure", lambda **_: Description(Machine(16), "x"))
     monkeypatch.setenv("TDSL_MACHINE", str(file))
     done = RUNNER.invoke(app, ["machine", "measure", "--quick"])
     assert done.stdout.strip() == str(file)
     assert description.read().cpu == "x"
+
+
+@pytest.mark.parametrize("load, warned", [(0.1, False), (3.0, True)])
+def test_machine_measure_warns_of_other_work(tmp_path, monkeypatch, load, warned):
+    monkeypatch.setattr("os.getloadavg", lambda: (load, 1.0, 1.0), raising=False)
+    monkeypatch.setattr("tdsl.tools.measure.measure", lambda **_: Description(Machine(16), "x"))
+    done = RUNNER.invoke(app, ["machine", "measure", "--to", str(tmp_path / "machine.json")])
+    assert ("other programs run (load 3.0)" in done.stderr) == warned
 
 
 def test_an_error_of_tdsl_is_its_message_and_hint(monkeypatch, capsys):

@@ -16,7 +16,7 @@ from tdsl.core.node import frozen
 from tdsl.lang.program import FuncDef
 from tdsl.lang.regions import Box
 from tdsl.machine.model import Machine
-from tdsl.schedule.properties import extents, volume
+from tdsl.schedule.properties import element_bytes, extents, volume
 from tdsl.schedule.state import State
 
 LEAST, MOST = 8, 128  # rows of a band: fewer use a panel too seldom, more bring nothing
@@ -107,7 +107,7 @@ def _price(
         n, total = volume(one[name]), volume(boxes[name])
         if n is None or total is None:
             return None, 0.0
-        size += n * sum(t.bytes for t in state.program.func(name).dtypes)
+        size += n * element_bytes(state.program, name)
         points, whole = points + n * count, whole + total
     return size, points / max(whole, 1)
 

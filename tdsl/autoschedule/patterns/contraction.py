@@ -16,16 +16,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import field, replace
 from functools import partial
-from math import prod
+from math import gcd, prod
 
 from tdsl.autoschedule.patterns.cache_conflicts import ROWS, WAYS, has_cache_conflicts
 from tdsl.autoschedule.patterns.parts import is_of_few
+from tdsl.autoschedule.patterns.register_tile import MOST_VECTORS, tile_shape
 from tdsl.autoschedule.patterns.rows import vector_variable
-from tdsl.autoschedule.patterns.streaming import LARGE
+from tdsl.autoschedule.patterns.streaming import is_large
 from tdsl.autoschedule.patterns.windows import UNKNOWN, are_digits, slides, window_variables
 from tdsl.core.node import frozen
 from tdsl.lang.affine import variables
-from tdsl.lang.expr import Expr, Read, Var
+from tdsl.lang.expr import Expr, Read, Var, dtype_of
 from tdsl.lang.program import FuncDef
 from tdsl.lang.regions import Box, reads_in
 from tdsl.machine.instructions.dots import DOTS, Dot, find_dots
@@ -40,13 +41,10 @@ REUSE = 64  # rows and terms from which packing a panel pays
 SERIAL_WORK = 1 << 20  # multiplications; fewer take less time than waking threads
 NO_REUSE_COST = 4  # cost of a multiplication without reuse, relative to one with
 PREFETCHED = 0.25  # share of a thread's L2; larger operands are prefetched
+KEPT = 0.9  # share of a thread's L2 for what stays there while other operands pass
+PAGE = 4096  # bytes
 WIDE = 16  # elements; shorter vectorised extents waste lanes
 FULL = 0.9  # share of the lanes of a window's vectors that must be used
-ROWS_IN_SET = 6  # tile rows that fit a cache set
-CROWDED = 1.03  # cost factor for taller tiles
-MOST_ROWS = 8  # tile rows
-EVEN = 0.01  # slowdown accepted for tiles without tails, per dimension
-MOST_VECTORS = 4  # vectors of a tile
 SHORT = 8  # full vectors of a row; from here on, lanes wasted by a tail do not count
 PIXELS = 4  # depthwise windows summed in one tile
 PRODUCTS = 100  # products of such a tile that are unrolled: 4 windows of 5 x 5
@@ -326,10 +324,13 @@ def _plan_product(c: Contraction, machine: Machine) -> RegisterTiles:
     crowded = c.crowded and rows_of >= ROWS and c.terms > WAYS and not c.slides
     copied = dot is not None or not adjacent or again or crowded or c.constant
     parallel, band = _for_threads(c, rows, width, machine.threads)
+    if dot and dot.rows > 1 and not band:
+        band = _rows_in_cache(c, rows, width, machine)
+        parallel = c.names[c.across] if band and parallel else parallel
     moves = {v for e in c.moving.index for v in variables(e)}
-    whole = c.constant or parallel == c.names[c.across] or not moves.issuperset(c.others)
+    whole = c.constant or band > 0 or parallel == c.names[c.across] or not moves.issuperset(c.others)
     terms = 0
-    panel = width * c.terms * c.element  # bytes, which should stay in the L2
+    panel = (width + 2 * rows) * c.terms * c.element  # bytes with rows that pass by, which L2 should keep
     if copied and len(c.ranges) == 1 and c.terms < UNKNOWN and panel > machine.l2_share:
         blocks = -(-panel // machine.l2_share)
         terms = -(-c.terms // blocks)
@@ -378,7 +379,7 @@ def _is_write_bound(c: Contraction, machine: Machine) -> bool:
     """
     free = prod(c.sizes[v] for v in c.names)
     known = max(c.sizes.values()) < UNKNOWN
-    large = known and free * c.element >= LARGE * machine.llc_bytes
+    large = known and is_large(free * c.element, machine)
     return large and c.final and c.terms <= THIN and not c.others and len(c.ranges) == 1
 
 
@@ -448,40 +449,23 @@ def _for_threads(c: Contraction, rows: int, width: int, threads: int) -> tuple[s
     return best, 0
 
 
+def _rows_in_cache(c: Contraction, rows: int, width: int, machine: Machine) -> int:
+    """The rows that stay in the L2 for all panels of a tile unit, as many for each thread; 0 for all of them.
+
+    Vectors are busy with a row that comes from the last cache; tile units take less time than that. Rows of
+    a result a page apart have few places in a cache.
+    """
+    (left,) = (r for r in reads_in((c.value,)) if r != c.moving)
+    size = dtype_of(c.value).bytes
+    row = c.terms * left.dtype.bytes + max(width * size, gcd(c.sizes[c.along] * size, PAGE))
+    room = KEPT * machine.l2_share - 2 * width * c.terms * c.moving.dtype.bytes
+    if c.others or c.sizes[c.across] >= UNKNOWN or c.sizes[c.across] * row <= room or room < rows * row:
+        return 0
+    bands = -(-c.sizes[c.across] * row // int(room))
+    bands += -bands % machine.threads
+    return -(-c.sizes[c.across] // (bands * rows)) * rows
+
+
 def share(n: int, threads: int) -> float:
     """The share of the time in which a thread has work, when threads share n equal tasks."""
     return n / (-(-n // threads) * threads)
-
-
-def tile_shape(rows: int, columns: int, lanes: int, registers: int) -> tuple[int, int]:
-    """(rows, vectors) of a register tile: the least time for all tiles, tails included.
-
-    Of about equal shapes one without tails has less code.
-
-    >>> tile_shape(512, 1024, 16, 32), tile_shape(1000, 1000, 16, 32), tile_shape(28, 64, 8, 16)
-    ((4, 4), (5, 3), (4, 2))
-    """
-    best, shape = 0.0, (1, 1)
-    for r in range(1, min(rows, MOST_ROWS) + 1):
-        for v in range(1, MOST_VECTORS + 1):
-            if r * v + v + 1 > registers or (v > 1 and (v - 1) * lanes >= columns):
-                continue
-            over, beyond = divmod(rows, r), divmod(-(-columns // lanes), v)
-            time = sum(
-                n * m * _cycles(height, across)
-                for n, height in ((over[0], r), (1, over[1]))
-                for m, across in ((beyond[0], v), (1, beyond[1]))
-            )
-            time *= 1 + EVEN * (bool(over[1]) + bool(beyond[1]))
-            if not best or time <= best:  # on ties more rows: broadcasts hit nearer caches
-                best, shape = time, (r, v)
-    return shape
-
-
-def _cycles(rows: int, vectors: int) -> float:
-    """Estimated cycles per k step: 2 FMAs or loads per cycle, FMA latency 4."""
-    if not rows or not vectors:
-        return 0.0
-    loads = rows + vectors
-    crowded = CROWDED if rows > ROWS_IN_SET else 1
-    return crowded * (max(rows * vectors, loads, 8) / 2 + loads / 64)

@@ -22,6 +22,11 @@ def group_of(state: State, owner: str, open_: set[str]) -> list[str]:
     return group
 
 
+def open_group(state: State, owner: str) -> list[str]:
+    """The funcs without directives that are read by `owner` and each other only, consumers first."""
+    return group_of(state, owner, {name for name, plan in state.plans if not plan.scheduled})
+
+
 def boxes_of_rows(
     state: State, owner: str, row: str, group: list[str], boxes: dict[str, Box], rows: int,
     outer: tuple[str, ...] = (),

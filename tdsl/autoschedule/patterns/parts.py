@@ -4,33 +4,34 @@ from __future__ import annotations
 
 from math import prod
 
-from tdsl.autoschedule.patterns.rows import free_vector, lanes_for, vectors_of
+from tdsl.autoschedule.patterns.rows import free_vector, vectors_of
 from tdsl.lang.affine import variables
 from tdsl.lang.definition import Definition
 from tdsl.lang.program import FuncDef
 from tdsl.lang.regions import Box, reads_in
-from tdsl.schedule.fluent import BaseSchedule, Stage
-from tdsl.schedule.properties import extents, volume
-from tdsl.schedule.state import State, is_ordered
+from tdsl.schedule.fluent import Stage
+from tdsl.schedule.properties import extents, lanes_for, volume
+from tdsl.schedule.state import is_ordered
 
 MOST = 64  # parts
-WORK = 1 << 16  # terms that are worth a part
+EVEN = 8  # parts, a multiple of which any usual number of threads shares evenly
+WORK = 1 << 17  # terms that are worth parts
+PART = 1 << 14  # terms that are worth a part
 MERGE = 8  # terms for each element that is merged
 FEW = 16  # values that are reduced in the same parts, one after the other
 
 
-def in_parts(state: State, func: str, definition: int, box: Box, vector_bytes: int) -> State | None:
+def in_parts(stage: Stage, box: Box, vector_bytes: int) -> bool:
     """Reduce parts of the outermost range on threads, each in separate memory, and merge them in order.
 
-    None where a reduction has free loops for threads or too few terms, and for a float update, which keeps
-    its order. How many parts there are depends on the sizes alone.
+    False, and nothing is changed, where a reduction has free loops for threads or too few terms. How many
+    parts there are depends on the sizes alone.
     """
-    f = state.program.func(func)
+    f, definition = stage.schedule.state.program.func(stage.func), stage.definition
     sizes = _sizes(f, definition, box)
     count = count_parts(f, definition, box)
     if not count:
-        return None
-    stage = Stage(BaseSchedule.of_state(state), func, definition)
+        return False
     first = outermost(f.definitions[definition])
     size = -(-(sizes[first] or 1) // count)
     vectors = vectors_of(f, definition, sizes, vector_bytes, whole=True)
@@ -38,7 +39,7 @@ def in_parts(state: State, func: str, definition: int, box: Box, vector_bytes: i
         size += -size % vectors[1]  # whole vectors
     partial = reduce_in_parts(stage, size, box, vector_bytes)
     partial.parallel(partial.loops[0])
-    return stage.schedule.state
+    return True
 
 
 def reduce_in_parts(stage: Stage, size: int, box: Box, vector_bytes: int) -> Stage:
@@ -68,7 +69,7 @@ def count_parts(f: FuncDef, definition: int, box: Box) -> int:
     """How many parts pay; 0 where the reduction is better left whole."""
     d, values = f.definitions[definition], volume(box)
     sizes = {v: n for v, n in _sizes(f, definition, box).items() if v in d.variables}
-    if not d.ranges or is_ordered(f, definition) or (d.init is None and f.dtypes[0].is_float):
+    if not d.ranges or is_ordered(f, definition):
         return 0
     vector = free_vector(f, definition, sizes)
     several = any((sizes[v] or 2) > 1 for v in d.free if v != vector)
@@ -79,8 +80,10 @@ def count_parts(f: FuncDef, definition: int, box: Box) -> int:
     if values is None or len(known) < len(sizes) or extent is None or any(n <= 0 for n in known):
         return 0
     terms = prod(known)
-    count = min(MOST, terms // WORK, terms // (MERGE * max(values, 1)), extent // 2)
-    return count if count > 1 else 0
+    merge = MERGE if d.init is not None else 4 * MERGE  # zeros are stored, too, before an update
+    count = min(MOST, terms // PART, terms // (merge * max(values, 1)), extent // 2)
+    count -= count % EVEN if count > EVEN else 0
+    return count if count > 1 and terms >= WORK else 0
 
 
 def is_of_few(f: FuncDef, box: Box, vector_bytes: int) -> bool:

@@ -20,10 +20,10 @@ from tdsl.lang.expr import Read, Var
 from tdsl.lang.program import FuncDef
 from tdsl.lang.regions import Box, reads_in
 from tdsl.machine.model import Machine
-from tdsl.schedule.fluent import BaseSchedule, Stage
+from tdsl.schedule.fluent import Stage
 from tdsl.schedule.legality import depends_on
 from tdsl.schedule.naming import Loop
-from tdsl.schedule.properties import extents, volume
+from tdsl.schedule.properties import element_bytes, extents, volume
 from tdsl.schedule.state import State, is_ordered
 
 
@@ -109,11 +109,7 @@ def _rows_read(d: Definition, row: str) -> set[tuple[str, int]]:
 
 
 def _exceeds_l2(state: State, name: str, boxes: dict[str, Box], machine: Machine) -> bool:
-    program = state.program
-    if name not in boxes:
-        return False
-    types = program.func(name).dtypes if program.has_func(name) else (program.input(name).dtype,)
-    size = (volume(boxes[name]) or 0) * sum(t.bytes for t in types)
+    size = (volume(boxes[name]) or 0) * element_bytes(state.program, name) if name in boxes else 0
     return size > machine.l2_share * machine.threads
 
 
@@ -133,21 +129,22 @@ def write_sibling_reductions(
         stage.prefetch(name, stage.loops[-2], of=row)
 
 
-def reduce_siblings(
-    state: State, owner: str, boxes: dict[str, Box], machine: Machine
-) -> tuple[State, tuple[str, ...]] | None:
-    """Reduce a func in parts on threads, with its siblings in the same loops; None without any sibling."""
-    f = state.program.func(owner)
-    if len(f.definitions) > 1 or not f.definitions[0].ranges or not count_parts(f, 0, boxes[owner]):
-        return None
-    if is_of_few(f, boxes[owner], machine.vector_bytes):
-        return None
-    plan = find_sibling_reductions(state, owner, outermost(f.definitions[0]), boxes, machine)
+def reduce_siblings(stage: Stage, boxes: dict[str, Box], machine: Machine) -> tuple[str, ...]:
+    """Reduce a func in parts on threads, with its siblings in the same loops; the names of these.
+
+    Nothing is changed without any sibling.
+    """
+    state = stage.schedule.state
+    f, box = state.program.func(stage.func), boxes[stage.func]
+    if len(f.definitions) > 1 or not f.definitions[0].ranges or not count_parts(f, 0, box):
+        return ()
+    if is_of_few(f, box, machine.vector_bytes):
+        return ()
+    plan = find_sibling_reductions(state, f.name, outermost(f.definitions[0]), boxes, machine)
     if plan is None:
-        return None
-    stage = BaseSchedule.of_state(state)[owner]
-    partial = reduce_in_parts(stage, plan.part, boxes[owner], machine.vector_bytes)
+        return ()
+    partial = reduce_in_parts(stage, plan.part, box, machine.vector_bytes)
     part, row = partial.loops[:2]
     partial.parallel(part)
     write_sibling_reductions(partial, row, plan, boxes, machine.vector_bytes, far=False)
-    return stage.schedule.state, plan.names
+    return plan.names

@@ -20,7 +20,7 @@ from tdsl.autoschedule.patterns.contraction import (
     find_contraction,
     plan_tiles,
 )
-from tdsl.autoschedule.patterns.groups import group_of, moves
+from tdsl.autoschedule.patterns.groups import moves, open_group
 from tdsl.autoschedule.recipes.choices import Unsuited, choose, recipe
 from tdsl.autoschedule.recipes.matmul import tile
 from tdsl.autoschedule.recipes.rows import write_vectors
@@ -55,9 +55,8 @@ def bands(stage: Stage, *, machine: Machine | None = None, **choices: Any) -> Ba
     schedule = stage.schedule
     machine = machine or as_target(schedule.target).machine()
     state = unplaced_at_root(bind_state(schedule.state, schedule.sizes))
-    open_ = {name for name, plan in schedule.state.plans if not plan.scheduled}
     boxes = root_boxes(state)
-    planned = plan_bands(state, stage.func, group_of(state, stage.func, open_), boxes, machine)
+    planned = plan_bands(state, stage.func, open_group(state, stage.func), boxes, machine)
     if planned is None:
         raise Unsuited(
             "it ends no chain with a product of matrices whose rows, of known extents, can stay in a cache"

@@ -17,19 +17,20 @@ from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any
 
-from tdsl.autoschedule.patterns.groups import boxes_of_rows, group_of, moves
+from tdsl.autoschedule.patterns.groups import boxes_of_rows, moves, open_group
 from tdsl.autoschedule.recipes.choices import Unsuited, choose, recipe
 from tdsl.core.node import frozen
 from tdsl.errors import counted
 from tdsl.lang.affine import variables
 from tdsl.lang.expr import ZERO, Read, Var
+from tdsl.lang.operations import arithmetic_of
 from tdsl.lang.program import FuncDef
 from tdsl.lang.regions import Box, reads_in
 from tdsl.schedule.bind import bind_state
 from tdsl.schedule.bounds_inference import bounds_of
 from tdsl.schedule.fluent import Stage
 from tdsl.schedule.inlining import inline_funcs
-from tdsl.schedule.properties import cost, extents, has_effects, root_boxes, unplaced_at_root, volume
+from tdsl.schedule.properties import extents, has_effects, root_boxes, unplaced_at_root, volume
 from tdsl.schedule.state import State, is_ordered
 
 ACCESS = 16  # bytes that a thread can load or store at once
@@ -105,7 +106,7 @@ def _with_inlined(stage: Stage, chain: _Chain) -> _Chain:
     try:
         with stage.schedule.all_or_nothing():
             for f in chain.funcs[1:]:
-                if chain.along(f) and not f.definitions[0].ranges and cost(f.definitions[0]) <= 1:
+                if chain.along(f) and not f.definitions[0].ranges and arithmetic_of(f.definitions[0]) <= 1:
                     stage.schedule[f.name].inline()
             inlined = _find(stage)
             if inlined is None:
@@ -155,10 +156,9 @@ def _find(stage: Stage) -> _Chain | None:
     state = unplaced_at_root(inline_funcs(bind_state(stage.schedule.state, stage.schedule.sizes)))
     boxes = root_boxes(state)
     f = state.program.func(stage.func)
-    if f.name not in boxes or not _is_plain(f):
+    if f.name not in boxes or not is_plain(f):
         return None
-    open_ = {name for name, plan in state.plans if not plan.scheduled}
-    group = [g for g in group_of(state, f.name, open_) if g in boxes]
+    group = [g for g in open_group(state, f.name) if g in boxes]
     d, best = f.definitions[0], None
     for n in range(len(d.free), 0, -1):
         if d.ranges and n < len(d.free):
@@ -169,7 +169,7 @@ def _find(stage: Stage) -> _Chain | None:
     return best
 
 
-def _is_plain(f: FuncDef) -> bool:
+def is_plain(f: FuncDef) -> bool:
     """True for a func with one definition, whose points may run in any order."""
     d = f.definitions[0]
     return len(f.definitions) == 1 and not (d.ranges and is_ordered(f, 0)) and not has_effects(d)
@@ -193,7 +193,7 @@ def _chain_of(
             continue
         points, whole = volume(row_boxes[name]), volume(boxes[name])
         once = points is not None and points * count == whole
-        if once and _is_plain(g) and _is_along(chain, g):
+        if once and is_plain(g) and _is_along(chain, g):
             chain = replace(chain, funcs=(*chain.funcs, g))
     if not _is_along(chain, f):
         return None

@@ -14,8 +14,8 @@ from collections.abc import Mapping
 from math import prod
 from typing import Any
 
-from tdsl.autoschedule.patterns.groups import group_of
-from tdsl.autoschedule.recipes.block_rows import fused
+from tdsl.autoschedule.patterns.groups import open_group
+from tdsl.autoschedule.recipes.block_rows import fused, is_plain
 from tdsl.autoschedule.recipes.choices import Unsuited, choose, recipe
 from tdsl.autoschedule.recipes.elements import definition_of, known_sizes, vector_of
 from tdsl.autoschedule.recipes.epilogue import write_neighbours
@@ -30,8 +30,8 @@ from tdsl.schedule.bind import bind_state
 from tdsl.schedule.fluent import Stage
 from tdsl.schedule.inlining import inline_funcs
 from tdsl.schedule.needed_boxes import boxes_of_group
-from tdsl.schedule.properties import extents, has_effects, root_boxes, unplaced_at_root, volume
-from tdsl.schedule.state import REGISTER, SHARED, State, is_ordered
+from tdsl.schedule.properties import element_bytes, extents, root_boxes, unplaced_at_root, volume
+from tdsl.schedule.state import REGISTER, SHARED, State
 
 _SHARED = 48 << 10  # bytes of a block, which every GPU has
 _AGAIN = 1.6  # how often points of the funcs inside may be made
@@ -79,7 +79,7 @@ def plan_block_stencil(stage: Stage) -> BlockStencil:
     state = unplaced_at_root(inline_funcs(bind_state(stage.schedule.state, stage.schedule.sizes)))
     boxes = root_boxes(state)
     f = state.program.func(stage.func)
-    if f.name not in boxes or not _is_plain(f) or len(f.variables) < 2:
+    if f.name not in boxes or not is_plain(f) or len(f.variables) < 2:
         raise Unsuited("it has updates, one variable, an order, or nothing of it is needed")
     d, sizes = f.definitions[0], extents(f, f.definitions[0], boxes[f.name])
     known_sizes(stage)
@@ -93,16 +93,10 @@ def plan_block_stencil(stage: Stage) -> BlockStencil:
     return _plan(state, f, boxes)
 
 
-def _is_plain(f: FuncDef) -> bool:
-    d = f.definitions[0]
-    return len(f.definitions) == 1 and not (d.ranges and is_ordered(f, 0)) and not has_effects(d)
-
-
 def _plan(state: State, f: FuncDef, boxes: dict[str, Box]) -> BlockStencil:
     """The funcs that can be made for a tile, and what is read several times for it."""
     tile = (16, 128)
-    open_ = {name for name, plan in state.plans if not plan.scheduled}
-    group = [g for g in group_of(state, f.name, open_) if g in boxes]
+    group = [g for g in open_group(state, f.name) if g in boxes]
     tile_boxes = _tile_boxes(state, f, boxes[f.name], tile, group)
     inside: list[str] = []
     for name in group:
@@ -111,11 +105,11 @@ def _plan(state: State, f: FuncDef, boxes: dict[str, Box]) -> BlockStencil:
         points = volume(tile_boxes[name]) if name in tile_boxes else None
         if not readers <= {f.name, *inside} or points is None or g.definitions[0].ranges:
             continue
-        if _is_plain(g) and points <= _AGAIN * prod(tile):
+        if is_plain(g) and points <= _AGAIN * prod(tile):
             inside.append(name)
     sources = tuple(n for n in _windows(state, f, inside) if _fits(tile_boxes, n, tile))
     kept = [*inside, *sources]
-    size = sum((volume(tile_boxes[n]) or 0) * _bytes(state, n) for n in kept)
+    size = sum((volume(tile_boxes[n]) or 0) * element_bytes(state.program, n) for n in kept)
     if not kept:
         raise Unsuited("it reads no window of an array, and nothing that may be made for a tile of it")
     if size > _SHARED:
@@ -154,12 +148,6 @@ def _fits(tile_boxes: Mapping[str, Box], name: str, tile: tuple[int, int]) -> bo
     """True for a source of which a tile needs about a tile."""
     points = volume(tile_boxes[name]) if name in tile_boxes else None
     return points is not None and prod(tile) // 4 <= points <= 2 * prod(tile)
-
-
-def _bytes(state: State, name: str) -> int:
-    if state.program.has_func(name):
-        return sum(t.bytes for t in state.program.func(name).dtypes)
-    return state.program.input(name).dtype.bytes
 
 
 def _write(stage: Stage, d: Definition, plan: BlockStencil) -> None:

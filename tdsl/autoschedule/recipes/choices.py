@@ -69,7 +69,7 @@ def recipe(rule: Rule) -> Rule:
                 related=[(f.definitions[stage.definition].loc or f.loc, "this stage")],
                 hint=other.hint
                 or _another_stage(rule, stage, args, options)
-                or "the default schedule has a recipe for what no directive mentions",
+                or "the default schedule has a recipe for what no directive says",
             ) from None
 
     return run  # type: ignore[return-value]  # it has the signature of the rule
@@ -129,15 +129,15 @@ def choose(plan: Plan, choices: Mapping[str, Any], **among: Collection[Any]) -> 
         warnings.warn(f"{old}=... is deprecated: {_RENAMED[old]}=...", DeprecationWarning, stacklevel=4)
     for name, value in given.items():
         if name not in known:
-            raise _refused(f"there is no choice {name!r}", did_you_mean(name, known))
+            raise refused(f"there is no choice {name!r}", did_you_mean(name, known))
         expected = types[name]
         listed = among.get(name, known[name].metadata.get("among"))
         if not has_type(value, expected):
-            raise _refused(f"{name} must be {type_text(expected)}, not {value!r}", _listed(known))
+            raise refused(f"{name} must be {type_text(expected)}, not {value!r}", _listed(known))
         if expected is int and value < (least := 0 if known[name].default == 0 else 1):
-            raise _refused(f"{name} must be at least {least}, not {value}", _listed(known))
+            raise refused(f"{name} must be at least {least}, not {value}", _listed(known))
         if listed is not None and value not in listed:
-            raise _refused(f"{name} cannot be {value!r}", did_you_mean(value, map(repr, listed)))
+            raise refused(f"{name} cannot be {value!r}", did_you_mean(value, map(repr, listed)))
     return replace(plan, **given)  # type: ignore[type-var]  # as above
 
 
@@ -147,5 +147,6 @@ def _listed(known: Mapping[str, Field[Any]]) -> str:
     return f"the choices are: {', '.join(shown)}"
 
 
-def _refused(message: str, hint: str) -> ScheduleError:
+def refused(message: str, hint: str) -> ScheduleError:
+    """The error of a recipe whose arguments do not fit."""
     return ScheduleError(message, loc=here(), label="this recipe", hint=hint)

@@ -12,7 +12,7 @@ import math
 import operator
 import re
 
-from tdsl.autoschedule.recipes.choices import recipe
+from tdsl.autoschedule.recipes.choices import recipe, refused
 from tdsl.autoschedule.recipes.products import Product, extents_of, product_of
 from tdsl.autoschedule.recipes.strategies import (
     Strategy,
@@ -20,8 +20,7 @@ from tdsl.autoschedule.recipes.strategies import (
     halved_strategy,
     published_strategy,
 )
-from tdsl.core.source import here
-from tdsl.errors import ScheduleError, did_you_mean, is_one_of
+from tdsl.errors import did_you_mean, is_one_of
 from tdsl.placement.grid import Grid
 from tdsl.schedule.fluent import Stage
 
@@ -41,7 +40,7 @@ def cosma(
     is too little for any grid.
     """
     if not is_one_of(rule, RULES):
-        raise _refused(f"there is no rule {rule!r}", did_you_mean(rule, RULES))
+        raise refused(f"there is no rule {rule!r}", did_you_mean(rule, RULES))
     p = product_of(stage)
     ranks, memory = _counts(ranks, memory)
     given = _read_splits(splits, ranks)
@@ -75,11 +74,11 @@ def _read_splits(text: str, ranks: int) -> Strategy:
     for split in filter(None, text.split(",")):
         match = re.fullmatch(r"([ps][mnk])([1-9]\d*)", split.strip())
         if match is None:
-            raise _refused(f"{split!r} is no split", 'write as the library does: "sm2,pn2,pk3"')
+            raise refused(f"{split!r} is no split", 'write as the library does: "sm2,pn2,pk3"')
         counts[match[1]] *= int(match[2])
     given = Strategy((counts["pm"], counts["pn"], counts["pk"]), (counts["sm"], counts["sn"], counts["sk"]))
     if math.prod(given.ranks) > ranks:
-        raise _refused(f"{text!r} takes {math.prod(given.ranks)} ranks, there are {ranks}", "take more ranks")
+        raise refused(f"{text!r} takes {math.prod(given.ranks)} ranks, there are {ranks}", "take more ranks")
     return given
 
 
@@ -90,7 +89,7 @@ def _counts(ranks: int, memory: int | None) -> tuple[int, int | None]:
 
 def _count(name: str, value: int) -> int:
     if isinstance(value, bool) or not hasattr(value, "__index__") or value < 1:
-        raise _refused(f"{name} cannot be {value!r}", "give a positive integer")
+        raise refused(f"{name} cannot be {value!r}", "give a positive integer")
     return operator.index(value)
 
 
@@ -98,15 +97,11 @@ def _checked(strategy: Strategy | None, p: Product, stage: Stage, ranks: int, me
     if strategy is None:
         m, n, k = extents_of(stage, p)
         least = (m * k + k * n + m * n) / ranks
-        raise _refused(
+        raise refused(
             f"{memory} elements are too few for {ranks} ranks: {least:.0f} hold a share of the matrices",
             "take more ranks, or allow more memory",
         )
     return strategy
-
-
-def _refused(message: str, hint: str) -> ScheduleError:
-    return ScheduleError(message, loc=here(), label="this recipe", hint=hint)
 
 
 def _apply(stage: Stage, p: Product, s: Strategy, ranks: int) -> Grid:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from math import prod
 
-from tdsl.autoschedule.patterns.rows import lanes_for, vector_variable
+from tdsl.autoschedule.patterns.rows import vector_variable
 from tdsl.autoschedule.recipes.choices import Unsuited, recipe
 from tdsl.autoschedule.recipes.conv import compute_inside, contraction_of, inner_reads, known
 from tdsl.core.node import frozen
@@ -18,7 +18,7 @@ from tdsl.lang.expr import Read, Var
 from tdsl.lang.program import FuncDef
 from tdsl.machine.model import Machine
 from tdsl.schedule.fluent import BaseSchedule, Stage
-from tdsl.schedule.properties import extents
+from tdsl.schedule.properties import extents, lanes_for
 from tdsl.schedule.state import State, is_ordered
 from tdsl.target import as_target
 

@@ -13,7 +13,6 @@ from typing import Any
 
 from tdsl.autoschedule.patterns.bands import Chain
 from tdsl.autoschedule.patterns.contraction import find_contraction, share
-from tdsl.autoschedule.patterns.rows import lanes_for
 from tdsl.autoschedule.recipes.bands import tile_product, write_parts
 from tdsl.autoschedule.recipes.choices import Unsuited, choose, recipe
 from tdsl.autoschedule.recipes.conv import known
@@ -28,6 +27,7 @@ from tdsl.machine.model import Machine
 from tdsl.schedule.fluent import Stage
 from tdsl.schedule.needed_boxes import boxes_of_group
 from tdsl.schedule.new_stage import replace_func
+from tdsl.schedule.properties import lanes_for
 from tdsl.target import as_target
 
 MOST, LEAST = 128, 8  # rows of a band

@@ -15,8 +15,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tdsl.autoschedule.patterns.groups import group_of
-from tdsl.autoschedule.patterns.rows import lanes_for
+from tdsl.autoschedule.patterns.groups import open_group
 from tdsl.autoschedule.recipes.choices import Unsuited, choose, recipe
 from tdsl.core.node import frozen
 from tdsl.lang.affine import variables
@@ -26,6 +25,7 @@ from tdsl.lang.program import FuncDef
 from tdsl.machine.model import Machine
 from tdsl.schedule.bind import bind_state
 from tdsl.schedule.fluent import BaseSchedule, Stage
+from tdsl.schedule.properties import lanes_for
 from tdsl.schedule.state import State, is_ordered
 from tdsl.target import as_target
 
@@ -82,8 +82,7 @@ def pairs(stage: Stage, *, machine: Machine | None = None, **choices: Any) -> Pa
         raise Unsuited("it has not one variable, updates, or sums of its own")
     machine = machine or as_target(schedule.target).machine()
     state = bind_state(schedule.state, schedule.sizes)
-    open_ = {name for name, plan in state.plans if not plan.scheduled}
-    reduction = find_pairs(state, stage.func, group_of(state, stage.func, open_))
+    reduction = find_pairs(state, stage.func, open_group(state, stage.func))
     plan = None if reduction is None else plan_pairs(state, reduction, machine)
     if reduction is None:
         raise Unsuited("it takes no result, for each of its points, of a reduction over reductions of pairs")

@@ -14,8 +14,8 @@ from collections.abc import Mapping
 from math import inf, prod
 from typing import Any
 
-from tdsl.autoschedule.patterns.groups import boxes_of_rows, group_of
-from tdsl.autoschedule.patterns.rows import SCANS, lanes_for, scanned_row, vectors_of
+from tdsl.autoschedule.patterns.groups import boxes_of_rows, open_group
+from tdsl.autoschedule.patterns.rows import SCANS, scanned_row, vectors_of
 from tdsl.autoschedule.patterns.sibling_reductions import (
     SiblingReductions,
     find_sibling_reductions,
@@ -24,8 +24,10 @@ from tdsl.autoschedule.patterns.sibling_reductions import (
 from tdsl.autoschedule.patterns.streaming import pays_to_stream
 from tdsl.autoschedule.patterns.strips import Strips, plan_strips
 from tdsl.autoschedule.recipes.choices import Unsuited, choose, recipe
+from tdsl.autoschedule.recipes.conv import known
 from tdsl.core.node import frozen
 from tdsl.lang.affine import variables
+from tdsl.lang.operations import arithmetic_of
 from tdsl.lang.program import FuncDef
 from tdsl.lang.regions import Box, reads_in
 from tdsl.machine.model import Machine
@@ -33,7 +35,7 @@ from tdsl.schedule.bind import bind_state
 from tdsl.schedule.fluent import BaseSchedule, Stage
 from tdsl.schedule.inlining import inline_funcs
 from tdsl.schedule.naming import Loop
-from tdsl.schedule.properties import cost, extents, root_boxes, unplaced_at_root, volume
+from tdsl.schedule.properties import element_bytes, extents, lanes_for, volume
 from tdsl.schedule.state import State, is_ordered
 from tdsl.target import as_target
 
@@ -105,10 +107,8 @@ def rows(stage: Stage, *, machine: Machine | None = None, **choices: Any) -> Row
     """
     schedule = stage.schedule
     machine = machine or as_target(schedule.target).machine()
-    state = bind_state(schedule.state, schedule.sizes)
-    boxes = root_boxes(unplaced_at_root(state))
-    open_ = {name for name, plan in state.plans if not plan.scheduled}
-    strips = plan_strips(state, stage.func, group_of(state, stage.func, open_), boxes, machine)
+    state, boxes = known(schedule)
+    strips = plan_strips(state, stage.func, open_group(state, stage.func), boxes, machine)
     if strips is None or strips.height:
         raise Unsuited(
             "nothing that it alone reads can be computed row by row, for rows of an extent that is known",
@@ -125,7 +125,7 @@ def plan_rows(state: State, group: RowChain, boxes: dict[str, Box], machine: Mac
     f = state.program.func(group.owner)
     lanes = lanes_for(f.definitions[0], group.count, machine.vector_bytes)
     across = any(_is_across(state.program.func(n), group, boxes, machine) for n in group.inside)
-    size = sum(_bytes(state, name, group.boxes[name]) or 0 for name in group.inside)
+    size = sum((volume(group.boxes[n]) or 0) * element_bytes(state.program, n) for n in group.inside)
     together = lanes if across and lanes * size <= machine.l2_share else 1
     if together == 1 and _scans(state, group) and SCANS * size <= machine.l2_share:
         together = SCANS if (group.count or 0) >= 2 * SCANS else 1
@@ -161,19 +161,12 @@ def _work(f: FuncDef, box: Box) -> int:
         sizes = extents(f, d, box)
         inner = next((v for v in reversed(d.variables) if sizes[v] != 1), None)
         reads = sum(any(inner in variables(e) for e in r.index) for r in reads_in(d.values))
-        total += (cost(d, inner) + reads) * _points(sizes) if inner is not None else 0
+        total += (arithmetic_of(d, inner) + reads) * _points(sizes) if inner is not None else 0
     return total
 
 
 def _points(sizes: dict[str, int | None]) -> int:
     return prod(1000 if n is None else max(n, 0) for n in sizes.values())
-
-
-def _bytes(state: State, name: str, box: Box) -> int | None:
-    count = volume(box)
-    if count is None:
-        return None
-    return count * sum(t.bytes for t in state.program.func(name).dtypes)
 
 
 def write_rows(

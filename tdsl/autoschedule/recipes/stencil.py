@@ -16,20 +16,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from tdsl.autoschedule.patterns.groups import group_of
-from tdsl.autoschedule.patterns.rows import lanes_for, vector_variable
+from tdsl.autoschedule.patterns.groups import open_group
+from tdsl.autoschedule.patterns.rows import vector_variable
 from tdsl.autoschedule.patterns.strips import Strips, plan_strips
 from tdsl.autoschedule.recipes.choices import Unsuited, choose, recipe
+from tdsl.autoschedule.recipes.conv import known
 from tdsl.core.node import post_order
 from tdsl.lang.affine import variables
 from tdsl.lang.definition import Definition
 from tdsl.lang.expr import Read, Var
 from tdsl.lang.regions import Box, reads_in
 from tdsl.machine.model import Machine
-from tdsl.schedule.bind import bind_state
 from tdsl.schedule.fluent import BaseSchedule, Stage
 from tdsl.schedule.naming import Loop
-from tdsl.schedule.properties import extent, extents, max_bytes, root_boxes, unplaced_at_root
+from tdsl.schedule.properties import extent, extents, lanes_for, max_bytes
 from tdsl.schedule.state import is_ordered
 from tdsl.target import as_target
 
@@ -59,11 +59,9 @@ def strips(stage: Stage, *, machine: Machine | None = None, **choices: Any) -> S
     [{"do": "split", "func": "blur", "definition": 0, "loop": "y", "factor": 50},
     """
     schedule = stage.schedule
-    state = bind_state(schedule.state, schedule.sizes)
-    boxes = root_boxes(unplaced_at_root(state))
-    open_ = {name for name, plan in state.plans if not plan.scheduled}
+    state, boxes = known(schedule)
     machine = machine or as_target(schedule.target).machine()
-    plan = plan_strips(state, stage.func, group_of(state, stage.func, open_), boxes, machine)
+    plan = plan_strips(state, stage.func, open_group(state, stage.func), boxes, machine)
     plan = None if plan is None else choose(plan, choices)
     if plan is None or not plan.height:
         raise Unsuited("nothing that it alone reads slides along with its lines")

@@ -15,7 +15,7 @@ from math import prod
 from typing import Any
 
 from tdsl.autoschedule.recipes.block_tiles import on_grid
-from tdsl.autoschedule.recipes.choices import Unsuited, choose, if_suited, recipe, reduction_of
+from tdsl.autoschedule.recipes.choices import Unsuited, choose, if_suited, recipe, reduction_of, refused
 from tdsl.autoschedule.recipes.elements import definition_of, sizes_of
 from tdsl.autoschedule.recipes.epilogue import ROW_BYTES, following, store_by_groups
 from tdsl.autoschedule.recipes.operands import (
@@ -27,8 +27,6 @@ from tdsl.autoschedule.recipes.operands import (
     vector_width,
 )
 from tdsl.core.node import frozen
-from tdsl.core.source import here
-from tdsl.errors import ScheduleError
 from tdsl.lang.definition import Definition
 from tdsl.lang.expr import Var
 from tdsl.lang.regions import reads_in
@@ -153,7 +151,7 @@ def tensor_core_matmul(stage: Stage, **choices: Any) -> TensorCoreMatmul:
     if chosen.hopper:
         chosen = _for_groups(choices, max(r.dtype.bytes for r in reads_in(d.values)))
     if chosen.blocks % chosen.cluster:
-        raise _refused(
+        raise refused(
             f"blocks={chosen.blocks} are no whole clusters of {chosen.cluster}",
             f"choose blocks= as a multiple of {chosen.cluster}, or 0 for one for each tile",
         )
@@ -343,13 +341,13 @@ def _check_tiles(block: tuple[int, int, int], warp: tuple[int, int], form: Form)
         ("columns of a block", block[1], warp[1]),
     ):  # fmt: skip
         if size <= 0 or size % step:
-            raise _refused(
+            raise refused(
                 f"{size} {what} are no multiple of {step}",
                 f"{form.name} makes {' x '.join(map(str, steps))} products at once",
             )
     warps = block[0] // warp[0] * (block[1] // warp[1])
     if warps > most:
-        raise _refused(
+        raise refused(
             f"tiles of {warp} make {warps} warps of a block, which has {most} at most",
             "choose larger tiles of a warp",
         )
@@ -361,7 +359,7 @@ def _check_rows(block: tuple[int, int, int], operands: tuple[Operand, Operand]) 
         elements, size, least = along if x.transposed else block[2], x.read.dtype.bytes, min(SWIZZLES)
         if elements * size % least:
             what = ("rows", "columns")[x is operands[1]] if x.transposed else "terms"
-            raise _refused(
+            raise refused(
                 f"rows of {elements * size} bytes of tiles of {x.read.name!r} are no multiple of {least}",
                 f"wgmma reads swizzled tiles: choose a multiple of {least // size} {what} of a block",
             )
@@ -481,7 +479,3 @@ def load_by(fragment: Stage, x: Operand, load: Load | None) -> None:
     others = [loop for n, loop in enumerate(loops) if n not in x.axes]
     fragment.reorder(*others, rows, columns, tile, inner)
     fragment.tensorize(tile, load.name).unroll(rows).unroll(columns)
-
-
-def _refused(message: str, hint: str) -> ScheduleError:
-    return ScheduleError(message, loc=here(), label="this recipe", hint=hint)

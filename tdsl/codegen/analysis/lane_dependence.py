@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from tdsl.codegen.analysis.disjoint_indices import DisjointIndices
-from tdsl.codegen.analysis.facts import facts_inside
-from tdsl.codegen.ir.loops import Alloc, For, Let, Stmt, Store
+from tdsl.codegen.analysis.facts import facts_inside, facts_where
+from tdsl.codegen.ir.loops import Alloc, For, If, Let, Stmt, Store
 from tdsl.codegen.ir.statements import exprs_of, loads_of, rebuilt, stored_in, walk
 from tdsl.core.node import frozen, post_order
 from tdsl.lang.affine import as_sum
-from tdsl.lang.bounds import Facts
+from tdsl.lang.bounds import NO_FACTS, Facts
 from tdsl.lang.expr import Expr, Load, Var, dtype_of
 from tdsl.lang.simplify import substitute
 from tdsl.lang.types import i64
@@ -54,6 +54,24 @@ def lanes_are_independent(loop: For, facts: Facts) -> bool:
     )
 
 
+def has_distinct_elements(loop: For, store: Store) -> bool:
+    """True if it is proved that a store in a loop, perhaps in loops inside it, writes no element twice.
+
+    >>> from tdsl.lang.expr import ZERO, Binary, const
+    >>> i, j, k = Var("i"), Var("j"), Var("k")
+    >>> def alone(*index):
+    ...     store = Store("a", index, ZERO)
+    ...     loop = For("i", ZERO, const(8), "parallel", For("j", ZERO, const(4), "serial", store))
+    ...     return has_distinct_elements(loop, store)
+    >>> alone(i, j), alone(Binary("add", Binary("mul", i, const(4)), j)), alone(j)
+    (True, True, False)
+    """
+    around = {s.name for s in walk(loop) if isinstance(s, For) and any(x is store for x in walk(s))}
+    return _IterationPair.create(loop, NO_FACTS, frozenset({store.buffer})).are_disjoint(
+        store.index, store.index, around
+    )
+
+
 def _accesses(s: Stmt, buffers: frozenset[str]) -> Iterator[tuple[str, Index, bool]]:
     """The buffer and index of each load and store of `buffers`, with True for a store."""
     for inner in walk(s):
@@ -89,11 +107,16 @@ class _IterationPair:
                     facts = facts.with_range(f"{s.name}'", substitute(lo, twins), substitute(hi, twins))
             elif dtype_of(s.value) == i64 and not loads_of(s.value) & written:
                 lets[s.name] = substitute(s.value, lets)
+        body: Stmt = loop.body
+        while isinstance(body, If) and body.orelse is None:
+            facts = facts_where(facts, substitute(body.cond, lets))
+            facts = facts_where(facts, substitute(substitute(body.cond, lets), twins))
+            body = body.then
         return _IterationPair(loop.name, facts, twins, lets)
 
-    def are_disjoint(self, a: Index, b: Index) -> bool:
-        """True if two different iterations are proved never to have equal indices `a` and `b`."""
+    def are_disjoint(self, a: Index, b: Index, loops: Iterable[str] = ()) -> bool:
+        """True if two different iterations, of some `loops`, are proved never to have equal indices."""
         first = (as_sum(substitute(i, self.lets)) for i in a)
         other = (as_sum(substitute(substitute(i, self.lets), self.twins)) for i in b)
         differences = [x.plus(y, -1) for x, y in zip(first, other, strict=True)]
-        return DisjointIndices(differences, self.facts, self.twins, {self.loop}).is_proved()
+        return DisjointIndices(differences, self.facts, self.twins, {*loops} or {self.loop}).is_proved()

@@ -12,7 +12,7 @@ from tdsl.codegen.cpu.float_arith import (
     float_unary,
 )  # fmt: skip
 from tdsl.codegen.cpu.int_arith import count_bits, int_binary, int_compare, int_unary
-from tdsl.codegen.cpu.ir_types import literal, register_type, vector
+from tdsl.codegen.cpu.ir_types import literal, register_type, suffix, vector
 from tdsl.codegen.cpu.values import Value, full, splat
 from tdsl.codegen.cpu.values import select as choose
 from tdsl.lang.expr import COMPARISONS
@@ -32,6 +32,18 @@ def binary(b: Builder, op: str, x: Value, y: Value) -> Value:
         return known
     limit = _limit(op, x, y)
     return Value(int_binary(b, op, x, y, nsw=limit is not None), x.dtype, x.lanes, limit=limit)
+
+
+def multiply_add(b: Builder, x: Value, y: Value, z: Value, op: str, *, first: bool) -> Value:
+    """`x * y op z` with the product `first`, else `z op x * y`; op is add or sub. CPUs may round once."""
+    if x.uniform and y.uniform and z.uniform:
+        return _uniform(multiply_add(b, x.lane(), y.lane(), z.lane(), op, first=first), x.lanes)
+    if op == "sub":
+        x, z = (x, unary(b, "neg", z)) if first else (unary(b, "neg", x), z)
+    type_ = register_type(x.dtype, x.lanes)
+    operands = [(type_, full(b, v)) for v in (x, y, z)]
+    name = b.call(type_, f"llvm.fmuladd.{suffix(type_)}", *operands, flags="contract ")
+    return Value(name, x.dtype, x.lanes)
 
 
 def unary(b: Builder, op: str, x: Value) -> Value:

@@ -9,6 +9,7 @@ from tdsl.codegen.cpu import arith, memory
 from tdsl.codegen.cpu.address import Address, address, lane_sum, scalar_sum
 from tdsl.codegen.cpu.context import LARGEST_INDEX, Context
 from tdsl.codegen.cpu.convert import cast
+from tdsl.codegen.cpu.float_arith import half_power
 from tdsl.codegen.cpu.ir_types import constants, literal
 from tdsl.codegen.cpu.values import Value, broadcast, index, splat
 from tdsl.core.node import post_order
@@ -38,7 +39,7 @@ from tdsl.lang.expr import (
     dtype_of,
     lanes_of,
 )  # fmt: skip
-from tdsl.lang.types import bool_, i64, u64
+from tdsl.lang.types import bool_, f32, f64, i64, u64
 
 
 def value(cx: Context, e: Expr) -> Value:
@@ -72,7 +73,7 @@ def _operands(e: Expr) -> tuple[Expr, ...]:
         case Unary(_, x) | Cast(x) | Broadcast(x):
             return (x,)
         case Binary(op, x, y):
-            return () if _compares_ramps(op, x) else (x, y)
+            return _factors_and_term(e) or (() if _compares_ramps(op, x) else (x, y))
         case Select(cond, yes, no):
             return cond, yes, no
         case Call(_, args):
@@ -101,6 +102,9 @@ def _node(cx: Context, e: Expr) -> Value:
         case Binary(op, x, y) if _compares_ramps(op, x):
             return _compare_ramps(cx, e)
         case Binary(op, x, y):
+            if not b.module.fast and (fused := _factors_and_term(e)):
+                left, right, term = (value(cx, v) for v in fused)
+                return arith.multiply_add(b, left, right, term, op, first=fused[2] is y)
             return _binary(cx, op, x, y)
         case Unary(op, x):
             return arith.unary(b, op, value(cx, x))
@@ -124,8 +128,25 @@ def _node(cx: Context, e: Expr) -> Value:
             assert_never(e)
 
 
+def _factors_and_term(e: Binary) -> tuple[Expr, Expr, Expr] | None:
+    """The factors of a product of floats, and what is added to it or subtracted; None for other expressions.
+
+    Such a pair is one instruction wherever loops have it, so that no schedule changes the rounding.
+    """
+    if e.op not in ("add", "sub"):
+        return None
+    for product, term in ((e.left, e.right), (e.right, e.left)):
+        if isinstance(product, Binary) and product.op == "mul":
+            dtype = dtype_of(product.left)
+            return (product.left, product.right, term) if dtype.is_float and not dtype.is_narrow else None
+    return None
+
+
 def _binary(cx: Context, op: str, left: Expr, right: Expr) -> Value:
     x, y = value(cx, left), value(cx, right)
+    match right:
+        case Const(c, t) | Broadcast(Const(c, t)) if op == "pow" and t in (f32, f64) and abs(c) in (0.5, 1.5):
+            return Value(half_power(cx.b, x, float(c)), t, x.lanes)
     if op in ("floordiv", "mod") and x.dtype == i64 and (y.constant or 0) > 0 and x.lanes == 1:
         least = lower(left, cx.facts)
         if least is not None and least >= 0:  # no fix-up of negative quotients

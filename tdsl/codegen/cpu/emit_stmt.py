@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import assert_never
 
 from tdsl.codegen.cpu import atomic, memory
@@ -40,7 +41,7 @@ from tdsl.codegen.ir.loops import (
     WaitBarrier,
     WarpSpecialize,
 )  # fmt: skip
-from tdsl.lang.expr import Binary, Const, Expr, const, dtype_of, lanes_of
+from tdsl.lang.expr import Binary, Const, Expr, Load, const, dtype_of, lanes_of
 from tdsl.lang.simplify import simplify
 from tdsl.lang.types import i64
 
@@ -192,6 +193,15 @@ def _emit_with_binding(cx: Context, name: str, x: Value, body: Stmt) -> None:
 
 
 def _store(cx: Context, s: Store) -> None:
+    match s.value:
+        case Binary("min" | "max" as op, Load(buffer, index) as old, x) if (buffer, index) == (
+            s.buffer,
+            s.index,
+        ):
+            # LLVM tests the first operand for NaN, here to store others under a mask, which is slow on AMD
+            s = replace(s, value=Binary(op, x, old))
+        case _:
+            pass
     with _fast_math(cx, s.fast):
         _store_masked(cx, s)
 

@@ -114,6 +114,26 @@ def _binary(b: Builder, op: str, x: str, y: str, t: DType, lanes: int) -> str:
     return _Remainder(b, t, lanes).compute(op, x, y)
 
 
+def half_power(b: Builder, x: Value, power: float) -> str:
+    """`x` to the power 0.5, -0.5, 1.5 or -1.5 by a square root, with the special cases of C's pow."""
+    t, lanes = x.type, x.lanes
+
+    def constant(c: float) -> str:
+        return splat(b, register_type(x.dtype), literal(c, x.dtype), lanes)
+
+    base = b.v(f"fadd {t} {full(b, x)}, {constant(0.0)}")  # -0.0 as 0.0
+    if power < 0:  # first, so that the result overflows and becomes subnormal where it should
+        base = b.v(f"fdiv {t} {constant(1.0)}, {base}")
+    result = b.call(t, f"llvm.sqrt.{suffix(t)}", (t, base))
+    if abs(power) > 1:
+        result = b.v(f"fmul {t} {result}, {base}")
+    if power < 0:
+        return result
+    infinite = b.v(f"fcmp oeq {t} {full(b, x)}, {constant(float('-inf'))}")
+    mask = vector("i1", lanes)
+    return b.v(f"select {mask} {infinite}, {t} {constant(float('inf'))}, {t} {result}")
+
+
 class _Remainder:
     """NumPy's floor division and remainder of floats, from C's fmod."""
 

@@ -43,7 +43,7 @@ def check_limits(launches: Launches, arch: str) -> None:
                 launch.shared,
                 MOST_SHARED[arch],
                 "bytes of shared memory",
-                "make the tiles smaller, or let pipelines have fewer stages",
+                _smaller_tiles(launch),
             ),
             *(
                 (n, most, f"blocks on {axis}", _SMALLER[axis])
@@ -58,6 +58,16 @@ def check_limits(launches: Launches, arch: str) -> None:
                     label="compiled here",
                     hint=hint,
                 )
+
+
+def _smaller_tiles(launch: Launch) -> str:
+    """The hint for too much shared memory, with the largest buffer."""
+    starts = sorted(launch.memory.starts.items(), key=lambda item: item[1])
+    ends = [*(start for _, start in starts), launch.shared][1:]
+    sizes = {name: end - start for (name, start), end in zip(starts, ends, strict=True)}
+    largest = max(sizes, key=lambda name: sizes[name], default="")
+    named = f" ({largest!r} takes {sizes[largest]} bytes)" if largest else ""
+    return f"make the tiles smaller{named}, let pipelines have fewer stages, or use global memory"
 
 
 def _check_instructions(launch: Launch, arch: str) -> None:

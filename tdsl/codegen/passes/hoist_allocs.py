@@ -157,6 +157,12 @@ def _bounded_extents(s: Alloc, facts: Facts) -> tuple[Expr, ...]:
     return known
 
 
+def is_large(a: Alloc) -> bool:
+    """True for an allocation that goes on the heap, unless its scope says otherwise."""
+    size = _byte_size(a, a.extents)
+    return size is None or size > _MAX_STACK
+
+
 def _byte_size(s: Alloc, extents: tuple[Expr, ...]) -> int | None:
     sizes = [int(e.value) for e in extents if isinstance(e, Const)]
     if len(sizes) < len(extents):

@@ -17,7 +17,7 @@ from tdsl.core.node import post_order
 from tdsl.lang.affine import as_sum
 from tdsl.lang.bounds import NO_FACTS, Facts, lower, upper
 from tdsl.lang.expr import Binary, Select, Var, const
-from tdsl.lang.simplify import subtract
+from tdsl.lang.simplify import conjuncts, subtract
 
 _LARGEST_BODY = 4000  # nodes of expressions in all copies
 # For x + d (key 1) or -x + d (key -1) compared with 0: the result changes at x = -d, or d, plus this offset.
@@ -56,11 +56,13 @@ def _cut_points(s: Stmt) -> dict[str, set[int]]:
     for n in post_order(*(e for part in walk(s) for e in exprs_of(part))):
         if not isinstance(n, Select) or not loads_of(n.yes) or not loads_of(n.no):
             continue
-        if isinstance(n.cond, Binary) and n.cond.op in _BEGINS:
-            difference = as_sum(subtract(n.cond.left, n.cond.right))
+        for c in conjuncts(n.cond):
+            if not isinstance(c, Binary) or c.op not in _BEGINS:
+                continue
+            difference = as_sum(subtract(c.left, c.right))
             match [*difference.terms.items()]:
                 case [(Var(name), 1 | -1 as sign)]:
-                    begin = _BEGINS[n.cond.op][sign] - sign * difference.constant
+                    begin = _BEGINS[c.op][sign] - sign * difference.constant
                     cuts.setdefault(name, set()).add(begin)
                 case _:
                     pass

@@ -23,6 +23,7 @@ import time
 import warnings
 from collections.abc import Iterator, Mapping
 
+from tdsl.core.folders import cache_folder
 from tdsl.core.node import frozen
 from tdsl.errors import CacheWarning
 
@@ -87,7 +88,6 @@ class _Folder:
 _lock = threading.Lock()
 _counts = {"hits": 0, "misses": 0, "stored": 0, "rejected": 0}
 _warned: set[tuple[str, str]] = set()
-_default: list[str] = []
 
 
 def key(*parts: str | bytes) -> str:
@@ -149,9 +149,9 @@ def info() -> CacheInfo:
                 path = folder.path
                 sizes = [folder.status(n).st_size for n in folder.names() if n.endswith(_SUFFIX)]
     except FileNotFoundError:
-        path = _path()
+        path = cache_folder()
     except (_RefusedError, OSError) as refused:
-        path, problem = _path(), str(refused)
+        path, problem = cache_folder(), str(refused)
     with _lock:
         return CacheInfo(path, len(sizes), sum(sizes), **_counts, problem=problem)
 
@@ -206,24 +206,10 @@ def _listed(trouble: str) -> Iterator[tuple[_Folder, list[str]]]:
         yield listed
 
 
-def _path() -> str:
-    """The path of the cache folder; "" if the cache is turned off."""
-    if os.environ.get("TDSL_CACHE", "") == "0":
-        return ""
-    chosen = os.environ.get("TDSL_CACHE_DIR", "")
-    if chosen:
-        return os.path.abspath(chosen)
-    if not _default:
-        import platformdirs  # not needed if TDSL_CACHE_DIR is set
-
-        _default.append(platformdirs.user_cache_dir("tdsl", appauthor=False))
-    return _default[0]
-
-
 @contextlib.contextmanager
 def _folder(create: bool) -> Iterator[_Folder | None]:
     """The opened folder after the check of its owner; None if the cache is off. FileNotFoundError if none."""
-    path = _path()
+    path = cache_folder()
     if not path:
         yield None
         return
@@ -315,7 +301,7 @@ def _count(what: str) -> None:
 
 def _warn(what: str, problem: Exception, kind: str = "") -> None:
     """Issue a CacheWarning, once in a process for each kind of problem and folder."""
-    path = _path()
+    path = cache_folder()
     with _lock:
         if (kind, path) in _warned:
             return

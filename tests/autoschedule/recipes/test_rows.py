@@ -7,6 +7,7 @@ import tdsl as td
 from tdsl.autoschedule.patterns.sibling_reductions import SiblingReductions, reduce_siblings
 from tdsl.autoschedule.recipes.choices import if_suited
 from tdsl.machine.model import Machine
+from tdsl.schedule.fluent import BaseSchedule
 from tdsl.schedule.properties import root_boxes
 
 i, j = td.vars("i j")
@@ -204,8 +205,9 @@ def test_sums_run_together_only_in_the_parts_that_each_has_alone():
     s = td.Schedule(y, whole, few, too)
     assert td.recipes.rows(s[y], machine=WIDE).beside.names == ("whole", "too")
     state = td.Schedule(whole, few, too).state
-    assert reduce_siblings(state, "whole", root_boxes(state), WIDE)[1] == ("too",)
-    assert reduce_siblings(state, "few", root_boxes(state), WIDE) is None
+    schedule = BaseSchedule.of_state(state)
+    assert reduce_siblings(schedule["few"], root_boxes(state), WIDE) == ()
+    assert reduce_siblings(schedule["whole"], root_boxes(state), WIDE) == ("too",)
 
 
 def test_a_sum_that_a_row_needs_is_computed_before_the_rows():
@@ -272,3 +274,20 @@ def test_results_of_columns_share_one_pass_over_the_rows(rng, shape, host):
 def test_explain_says_how_rows_are_stored(rows):
     compiled = td.compile(centred(), R=rows, C=1024)
     assert ("non-temporal stores" in compiled.explain()) == ("streaming" in str(compiled.loops()))
+
+
+def test_sums_in_rows_read_columns_of_narrow_matrices_as_vectors():
+    """Forces of points on each other: positions are rows of 3, and each row sums all points by component."""
+    j, c = td.vars("j c")
+    pos, mass = td.Tensor("pos", ("N", 3), td.f64), td.Tensor("mass", ("N",), td.f64)
+    weight, force, moved = td.Func("weight"), td.Func("force"), td.Func("moved")
+    weight[i, j] = mass[j] / (1.0 + sum((pos[j, m] - pos[i, m]) ** 2 for m in range(3)))
+    force[i, c] = td.sum((pos[j, c] - pos[i, c]) * weight[i, j], axis=j)
+    moved[i, c] = pos[i, c] + 0.1 * force[i, c]
+    compiled = td.compile(moved)
+    rng = np.random.default_rng(0)
+    p, m = rng.random((70, 3)), rng.random(70)
+    d = p[None] - p[:, None]
+    weights = m / (1 + (d**2).sum(axis=2))
+    np.testing.assert_allclose(compiled(p, m), p + 0.1 * (d * weights[:, :, None]).sum(axis=1))
+    assert "force_lanes" in str(compiled.loops("final"))

@@ -7,6 +7,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
+import tdsl as td
 from benchmarks import ulp
 from tdsl.codegen.cpu import jit
 from tdsl.codegen.cpu.vecmath import ULP
@@ -110,3 +111,24 @@ def test_far_arguments_leave_their_neighbours_alone():
     want = sin(small)
     want[5] = np.float32(np.sin(np.float64(np.float32(1e30))))
     np.testing.assert_array_equal(sin(mixed), want)
+
+
+@pytest.mark.parametrize("power", [0.5, -0.5, 1.5, -1.5])
+@pytest.mark.parametrize("t", [td.f32, td.f64], ids=str)
+def test_powers_of_halves_are_computed_by_roots(power, t):
+    """Within 2 ulp, also where the result is subnormal; special cases as those of C's pow."""
+    i, n = td.vars("i"), 4096
+    x, y = td.Tensor("x", ("N",), t), td.Func("y")
+    y[i] = x[i] ** td.cast(power, t)
+    compiled = td.compile(y)
+    assert "sqrt" in str(compiled.source("llvm", N=n)) and "tdsl.pow" not in str(compiled.source("llvm", N=n))
+    dtype = np.float32 if t == td.f32 else np.float64
+    limits = np.finfo(dtype)
+    exponents = np.linspace(np.log2(limits.tiny) + 1, np.log2(limits.max) - 1, n - 8)
+    special = np.array([0.0, -0.0, np.inf, -np.inf, np.nan, -2.0, 1.0, 4.0])
+    values = np.concatenate([special, np.exp2(exponents)]).astype(dtype)
+    with np.errstate(all="ignore"):
+        expected = np.power(values.astype(np.longdouble), np.longdouble(power)).astype(dtype)
+        close = np.abs(compiled(values) - expected) <= 2 * np.spacing(np.abs(expected))
+    same = (compiled(values) == expected) | (np.isnan(compiled(values)) & np.isnan(expected))
+    assert (close | same).all(), values[~(close | same)]

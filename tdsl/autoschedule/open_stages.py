@@ -1,0 +1,240 @@
+"""What directives leave open: the default fills in the loops that they do not mention.
+
+Each aspect of a stage is fixed only by a directive on it. With a place or storage alone, all loops are open.
+With `parallel(y)` alone, other loops have no threads, and the rest is as by default. Loops that were split or
+reordered keep their structure; the innermost becomes vectors, and the outermost threads, where no directive
+says which loops do. `serial()` and `pin()` close what should stay as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from dataclasses import replace
+
+from tdsl.autoschedule.patterns.rows import is_worth_threads, outermost_free_loop, vectors_of
+from tdsl.cost.loopnests import Nests
+from tdsl.errors import IndexBoundError, ScheduleError, ShapeError
+from tdsl.lang.regions import Box
+from tdsl.machine.model import Machine
+from tdsl.schedule.fluent import BaseSchedule, Stage
+from tdsl.schedule.loops import iterations_of
+from tdsl.schedule.properties import extents, lanes_for, unplaced_at_root
+from tdsl.schedule.state import (
+    AUTO,
+    COOPERATIVE,
+    PARALLEL,
+    SERIAL,
+    UNROLLED,
+    VECTORIZED,
+    AfterProducer,
+    At,
+    FuncPlan,
+    Loop,
+    Nest,
+    Rename,
+    Root,
+    Split,
+    State,
+    WithStage,
+    fresh_nest,
+    fresh_plan,
+    levels_of,
+    roots_of,
+)  # fmt: skip
+
+
+def open_at_root(state: State) -> set[str]:
+    """The funcs that directives place at the root, or store in some way, whose loops are all open."""
+    hosts = host_funcs(state)
+    return {n for n, p in state.plans if n not in hosts and _is_at_root(p) and _has_open_loops(state, n, p)}
+
+
+def with_threads_only(state: State) -> dict[str, str]:
+    """The funcs at the root of which directives say only the loop of the threads, with this loop."""
+    threads: dict[str, str] = {}
+    hosts = host_funcs(state)
+    for name, plan in state.plans:
+        f = state.program.func(name)
+        parallel = [x.name for x in plan.nests[0].loops if x.kind == PARALLEL]
+        if len(f.definitions) > 1 or len(parallel) != 1 or parallel[0] not in f.definitions[0].free:
+            continue
+        serial = without_threads(plan)
+        if name not in hosts and _is_at_root(plan) and _has_open_loops(state, name, serial):
+            threads[name] = parallel[0]
+    return threads
+
+
+def without_threads(plan: FuncPlan) -> FuncPlan:
+    """The plan with its parallel loops serial, as if no directive had mentioned them."""
+    nests = (
+        replace(n, loops=tuple(Loop(x.name) if x.kind in (SERIAL, PARALLEL) else x for x in n.loops))
+        for n in plan.nests
+    )
+    return replace(plan, nests=tuple(nests))
+
+
+def host_funcs(state: State) -> set[str]:
+    """The funcs at whose loops other funcs are placed, which therefore keep these loops."""
+    return {level.func for _, plan in state.plans for level in levels_of(plan)}
+
+
+def _is_at_root(plan: FuncPlan) -> bool:
+    return plan.scheduled and (plan.place is None or isinstance(plan.place, Root))
+
+
+def _has_open_loops(state: State, name: str, plan: FuncPlan) -> bool:
+    """True if the directives of a func are on its place and storage only."""
+    scope = plan.scope if plan.scope in COOPERATIVE else AUTO
+    rest = replace(
+        plan, place=None, store=None, scope=scope, order=None, align=(), fold=(), extents=(), stream=False,
+        scheduled=False,
+    )  # fmt: skip
+    return rest == fresh_plan(state.program.func(name))
+
+
+def text_by_hand(plan: FuncPlan) -> Iterator[str]:
+    """What directives say of a stage whose other loops are open, for `explain`."""
+    said = ["the place"] if plan.place is not None else []
+    said += [f"threads over {x.name}" for n in plan.nests for x in n.loops if x.kind == PARALLEL]
+    if plan.scheduled:
+        yield f"by hand: {' and '.join(said) or 'the storage'}"
+
+
+def open_threads(stage: Stage, loop: str) -> None:
+    """Undo `parallel(loop)` of a stage with no other directive on loops: a recipe chooses all loops."""
+    stage.serial(loop)
+    state = stage.schedule.state
+    stage.schedule.state = state.with_plan(stage.func, without_threads(state.plan(stage.func)))
+
+
+def move_threads(stage: Stage, variable: str) -> None:
+    """Run the outermost loop of a variable on threads, and no loop of another variable.
+
+    ScheduleError if no loop is of this variable alone.
+    """
+    nest = stage.schedule.state.plan(stage.func).nests[stage.definition]
+    of_variable = [x for x in nest.loops if roots_of(nest, x.name) == {variable}]
+    if any(x.kind == PARALLEL for x in of_variable):
+        return
+    for x in nest.loops:
+        if x.kind == PARALLEL:
+            stage.serial(x.name)
+    stage.parallel(next((x.name for x in of_variable if x.kind == SERIAL), variable))
+
+
+def fill_in(
+    schedule: BaseSchedule, names: Iterable[str], boxes: dict[str, Box], machine: Machine
+) -> dict[str, tuple[str, ...]]:
+    """Vectors and threads for loops that the directives of funcs leave open; what was added, by func.
+
+    `boxes` are those of funcs at the root.
+    """
+    added: dict[str, tuple[str, ...]] = {}
+    todo = [n for n in names if _may_be_filled(schedule.state, n)]
+    inside = [n for n in todo if isinstance(schedule.state.plan(n).place, At)]
+    for name in todo:
+        if name not in inside and name in boxes:
+            added[name] = tuple(_fill_func(schedule, name, boxes[name], machine, root=True))
+    needed = _boxes_inside(schedule.state) if inside else {}
+    for name in inside:
+        unknown = ((None, None),) * len(schedule.state.program.func(name).variables)
+        added[name] = tuple(_fill_func(schedule, name, needed.get(name, unknown), machine, root=False))
+    return {name: texts for name, texts in added.items() if texts}
+
+
+def _boxes_inside(state: State) -> dict[str, Box]:
+    """The box of each func that an iteration around it needs; empty if sizes are unknown."""
+    if not state.program.sizes:
+        with suppress(IndexBoundError, ShapeError):
+            return {spot.func.name: spot.box for spot in Nests.of(unplaced_at_root(state)).every()}
+    return {}
+
+
+def _may_be_filled(state: State, name: str) -> bool:
+    """True unless a func has loops that are shared, distributed, special cases, or those of instructions."""
+    plan = state.plan(name)
+    shares = isinstance(plan.place, WithStage | AfterProducer) or any(
+        isinstance(p.place, WithStage | AfterProducer) and p.place.level.func == name for _, p in state.plans
+    )
+    special = plan.specializations or plan.tensorizations or plan.distributed or plan.atomic or plan.bulk
+    return not shares and not special and plan.scope not in COOPERATIVE
+
+
+def _fill_func(schedule: BaseSchedule, name: str, box: Box, machine: Machine, *, root: bool) -> Iterator[str]:
+    state = schedule.state
+    slides = any(state.plan(other).store is not None for other in state.placed_in.get(name, ()))
+    for n in range(len(state.program.func(name).definitions)):
+        stage = Stage(schedule, name, n)
+        for rule, possible in ((_fill_vectors, True), (_fill_threads, root and not slides)):
+            if possible:
+                with suppress(ScheduleError), schedule.all_or_nothing():  # not legal for these loops
+                    yield from rule(stage, box, machine)
+
+
+def _fill_vectors(stage: Stage, box: Box, machine: Machine) -> Iterator[str]:
+    state, n = stage.schedule.state, stage.definition
+    f, nest = state.program.func(stage.func), state.plan(stage.func).nests[n]
+    d = f.definitions[n]
+    if any(x.kind not in (SERIAL, PARALLEL, UNROLLED) for x in nest.loops):
+        return
+    sizes = extents(f, d, box)
+    whole = not isinstance(state.plan(f.name).place, At)
+    vectors = vectors_of(f, n, sizes, machine.vector_bytes, whole=whole)
+    if vectors is None:
+        return
+    variable, lanes = vectors
+    levels = [x for _, p in state.plans for x in levels_of(p) if (x.func, x.definition) == (f.name, n)]
+    first = max((nest.position(x.loop) + 1 for x in levels), default=0)
+    names = nest.names()
+    if _is_unchanged(nest, fresh_nest(d)):
+        loop = variable
+        inner = (*(x for x in names[first:] if x != loop), loop)
+        moves = d.ranges and (variable in d.free or variable != d.ranges[-1][0])
+        reordered = moves and loop in names[first:] and names[first:] != inner
+    else:
+        loop, reordered, inner = names[-1], False, ()
+        if variable not in d.free or not _is_contiguous(nest, loop, variable):
+            return
+        lanes = min(lanes, lanes_for(d, iterations_of(state, f.name, n, loop, sizes), machine.vector_bytes))
+    if lanes == 1 or loop not in names[first:] or not _is_open(nest, loop):
+        return
+    if reordered:
+        stage.reorder(*inner)
+    stage.vectorize(loop, lanes)
+    yield f"vectors along {loop}"
+
+
+def _fill_threads(stage: Stage, box: Box, machine: Machine) -> Iterator[str]:
+    state, n = stage.schedule.state, stage.definition
+    f, nest = state.program.func(stage.func), state.plan(stage.func).nests[n]
+    d = f.definitions[n]
+    sizes = extents(f, d, box)
+    if any(x.kind not in (SERIAL, UNROLLED, VECTORIZED) for x in nest.loops):
+        return
+    if not is_worth_threads(d, sizes):
+        return
+    loop = outermost_free_loop(nest, d, sizes)
+    if loop is not None and _is_open(nest, loop):
+        stage.parallel(loop)
+        yield f"threads over {loop}"
+
+
+def _is_open(nest: Nest, loop: str) -> bool:
+    """True for a loop of which no directive says how it runs."""
+    return nest.kind(loop) == SERIAL and not nest.loops[nest.position(loop)].fixed
+
+
+def _is_unchanged(nest: Nest, fresh: Nest) -> bool:
+    return not nest.relations and nest.names() == fresh.names()
+
+
+def _is_contiguous(nest: Nest, loop: str, variable: str) -> bool:
+    """True if a step of a loop is a step of a variable."""
+    for r in reversed(nest.relations):
+        match r:
+            case Split(parent, _, inner) if inner == loop:
+                loop = parent
+            case Rename(old, new) if new == loop:
+                loop = old
+    return loop == variable

@@ -1,0 +1,140 @@
+"""Writes a tile tree as directives of the schedule language."""
+
+from __future__ import annotations
+
+from tdsl.schedule.fluent import BaseSchedule, Stage
+from tdsl.schedule.naming import Loop, LoopLike
+from tdsl.tilegraph.op import Access, Op
+from tdsl.tilegraph.tree import THREADS, Copy, Cut, Tree
+
+SQUARE = 8  # the most rows and columns that are transposed in registers
+
+
+def write_tree(schedule: BaseSchedule, op: Op, tree: Tree) -> None:
+    """Write a tree as directives of its func.
+
+    >>> import tdsl as td
+    >>> from tdsl.schedule.properties import root_boxes, unplaced_at_root
+    >>> i, j, x, t = *td.vars("i j"), td.Tensor("x", (512, 512), td.f32), td.Func("t")
+    >>> t[j, i] = x[i, j]
+    >>> s = td.Schedule(t)
+    >>> state = unplaced_at_root(s.state)
+    >>> op = Op.of(state, state.program.func("t"), root_boxes(state))
+    >>> registers = (Cut("i", 8, "unroll"), Cut("j", 8, "lanes"))
+    >>> write_tree(s, op, Tree("t", (Cut("j", 64, THREADS),), (), (Cut("j", 8),), registers))
+    >>> [str(loop.name) for loop in s[t].loops]
+    ['j_o', 'i_o', 'j_i_o', 'i_i', 'j_i_i_o', 'j_i_i_v']
+    """
+    stage = schedule[tree.func]
+    rest: dict[str, LoopLike] = {a.name: a.name for a in op.axes}
+    left = {a.name: a.extent for a in op.axes}
+    tiles: list[tuple[str, LoopLike]] = []
+    for cut in tree.tiles:
+        if cut.size < left[cut.axis]:
+            outer, rest[cut.axis] = stage.split(rest[cut.axis], cut.size, tail="peel")
+            tiles.append((cut.axis, outer))
+            left[cut.axis] = cut.size
+    registers: list[LoopLike] = []
+    for cut in tree.registers:
+        if left[cut.axis] > cut.size:
+            rest[cut.axis], inner = stage.split(rest[cut.axis], cut.size, tail="peel")
+            registers.append(inner)
+        else:
+            registers.append(rest.pop(cut.axis))
+    in_tile = [c.axis for c in tree.inner if c.axis in rest]
+    single = [v for v in rest if v not in in_tile]  # of one iteration in a tile
+    order = [*tiles, *((v, rest[v]) for v in (*single, *in_tile))]
+    stage.reorder(*(loop for _, loop in order), *registers)
+    summed, lanes = {a.name for a in op.summed}, tree.registers[-1]
+    if summed and lanes.axis not in summed:
+        _sum_in_a_buffer(stage, op, tree, order)
+    before = {f.name for f in schedule.state.program.funcs}
+    _vectorize(stage, registers[-1], lanes, summed=lanes.axis in summed)
+    for loop in registers[:-1]:
+        stage.unroll(loop)
+    if any(c.how == THREADS for c in tree.tiles):
+        stage.parallel(order[0][1])
+    reader = stage
+    for f in schedule.state.program.funcs:
+        if f.name not in before:  # the lanes of a sum
+            reader = schedule[f.name]
+            _unroll_rows(reader, tree.registers[:-1])
+    for copy in tree.copies:
+        access = next(x for x in op.reads if x.array == copy.array and x.uses(copy.axis))
+        around = [loop for axis, loop in tiles if access.uses(axis)]
+        copied = _copy(reader, op, tree, access, copy)
+        if around:
+            place = around[-1].name if isinstance(around[-1], Loop) else around[-1]
+            has_place = any(loop.name == place for loop in stage.loops)
+            copied.compute_at(stage if has_place else reader, place)
+
+
+def _vectorize(stage: Stage, loop: LoopLike, lanes: Cut, *, summed: bool) -> None:
+    if summed:  # partial sums in all lanes of all vectors
+        stage.vectorize(loop, lanes.size)
+        return
+    stage.vectorize(loop, lanes.size // lanes.vectors)
+    if lanes.vectors > 1:
+        stage.unroll(loop)
+
+
+def _unroll_rows(lanes: Stage, rows: tuple[Cut, ...]) -> None:
+    """Unroll rows of a func with the lanes of a sum inside of its loop over terms."""
+    *outer, lane = [loop.name for loop in lanes.loops]
+    blocks, inner = dict(zip(outer, outer, strict=True)), list[Loop]()
+    for cut in rows:
+        if cut.axis in blocks:
+            block, row = lanes.split(cut.axis, cut.size, tail="peel")
+            blocks[cut.axis] = block.name
+            inner.append(row)
+    if inner:
+        lanes.reorder(*blocks.values(), *inner, lane)
+        for row in inner:
+            lanes.unroll(row)
+
+
+def _sum_in_a_buffer(stage: Stage, op: Op, tree: Tree, order: list[tuple[str, LoopLike]]) -> None:
+    """Sum in memory of the tile, in registers if the sums are inside all other loops, and copy that out."""
+    summed, lanes = {a.name for a in op.summed}, tree.registers[-1]
+    first = next(n for n, (axis, _) in enumerate(order) if axis in summed)
+    if not first:
+        return
+    copy = stage.schedule.cache_write(stage, order[first - 1][1])
+    variables = [a.name for a in op.free]
+    if variables[-1] != lanes.axis:
+        stage.reorder_storage(*(v for v in variables if v != lanes.axis), lanes.axis)
+    names = [loop.name for loop in copy.loops]
+    last, rows = variables[-1], [c.axis for c in tree.registers[:-1] if c.axis in names]
+    if last == lanes.axis:
+        _vectorize(copy, last, lanes, summed=False)
+        for axis in rows:
+            copy.unroll(axis)
+    elif last in rows and lanes.axis in names:
+        block, lane = copy.split(lanes.axis, lanes.size // lanes.vectors, tail="peel")
+        copy.reorder(*(n for n in names if n not in (lanes.axis, last)), block, last, lane)
+        copy.unroll(last)
+        copy.vectorize(lane)
+
+
+def _copy(reader: Stage, op: Op, tree: Tree, access: Access, copied: Copy) -> Stage:
+    """Copy what is read of an array: in the order of the loops, with the lanes last. Returns the copy."""
+    twice = sum(x.array == access.array for x in op.reads) > 1
+    copy = reader.schedule.cache_read(access.array, reader, along=copied.axis if twice else None)
+    names, loops = [x.name for x in copy.loops], [c.axis for c in tree.inner]
+    depth = [max((loops.index(v) for v, _ in dim if v in loops), default=-1) for dim in access.dims]
+    last = next(n for n, dim in enumerate(access.dims) if any(v == copied.axis for v, _ in dim))
+    others = sorted((n for n in range(len(names)) if n != last), key=lambda n: depth[n])
+    copy.reorder_storage(*others, last)
+    lanes, row = tree.registers[-1], len(names) - 1
+    width = lanes.size // lanes.vectors
+    if last == row:
+        copy.reorder(*(names[n] for n in (*others, last)))
+        copy.vectorize(names[last], width)
+        return copy
+    square = min(width, SQUARE)
+    rows, one = copy.split(names[last], square, tail="peel")
+    columns, lane = copy.split(names[row], square, tail="peel")
+    copy.reorder(*(names[n] for n in others if n != row), columns, rows, one, lane)
+    copy.vectorize(lane)
+    copy.unroll(one)
+    return copy

@@ -1,0 +1,156 @@
+"""What directives leave open is filled in by the default; what they say stays, and `serial` closes it."""
+
+import numpy as np
+import pytest
+
+import tdsl as td
+from tdsl.machine.model import Machine
+from tdsl.schedule.bind import bind_state
+from tdsl.schedule.state import At, Root
+from tdsl.tilegraph.default import complete, decide
+
+i, j, k = td.vars("i j k")
+WIDE = Machine(vector_bytes=64, threads=2, registers=32)
+
+
+def products(n=256, count=2):
+    arrays = [td.Tensor(f"a{t}", (n, n), td.f32) for t in range(count + 1)]
+    funcs, left = [], arrays[0]
+    for t in range(count):
+        f = td.Func(f"p{t}")
+        f[i, j] = td.sum(left[i, k] * arrays[t + 1][k, j], axis=k)
+        funcs.append(f)
+        left = f
+    return funcs
+
+
+def scaled(n=500):
+    a, f = td.Tensor("a", (n, n), td.f32), td.Func("f")
+    f[i, j] = a[i, j] * 2 + 1
+    return f
+
+
+def completed(s):
+    return complete(bind_state(s.state, s.sizes), WIDE)
+
+
+def loops(s, name, definition=0):
+    return [(x.name, x.kind) for x in completed(s).plan(name).nests[definition].loops]
+
+
+def kinds(s, name):
+    return {kind for _, kind in loops(s, name)}
+
+
+def test_a_place_leaves_tiles_vectors_and_threads_to_the_default():
+    funcs = products()
+    s = td.Schedule(funcs[-1])
+    for f in funcs:
+        s[f].compute_root()
+    state, decisions = decide(bind_state(s.state, {}), WIDE)
+    assert [d.how for d in decisions] == ["matmul", "matmul"]
+    assert all(d.why[-1] == "by hand: the place" for d in decisions)
+    assert all(isinstance(state.plan(f.name).place, Root) for f in funcs)
+
+
+def test_a_place_keeps_a_func_out_of_its_reader():
+    a = td.Tensor("a", (300, 500), td.f32)
+    total, y = td.Func("total"), td.Func("y")
+    total[i] = td.sum(a[i, j], axis=j)
+    y[i, j] = a[i, j] / total[i]
+    s = td.Schedule(y)
+    assert isinstance(completed(s).plan("total").place, At)
+    s[total].compute_root()
+    assert isinstance(completed(s).plan("total").place, Root)
+    assert {kind for _, kind in loops(s, "total")} >= {"parallel"}
+
+
+@pytest.mark.parametrize("loop", [i, j])
+def test_threads_stay_where_they_are_said_and_the_rest_is_by_default(loop):
+    (f,) = products(count=1)
+    s = td.Schedule(f)
+    s[f].parallel(loop)
+    assert decide(bind_state(s.state, {}), WIDE)[1][0].how == "matmul"
+    threads = [name for name, kind in loops(s, "p0") if kind == "parallel"]
+    assert len(threads) == 1
+    assert threads[0].startswith(loop.name)
+
+
+def test_vectors_by_hand_leave_threads_to_the_default():
+    s = td.Schedule(scaled())
+    s["f"].vectorize(j, 4)
+    assert loops(s, "f") == [("i", "parallel"), ("j_o", "serial"), ("j_v", "vectorized")]
+
+
+def test_loops_by_hand_keep_their_structure():
+    s = td.Schedule(scaled())
+    s["f"].tile((i, j), (20, 50))
+    assert [name for name, _ in loops(s, "f")] == ["i_o", "j_o", "i_i", "j_i_o", "j_i_v"]
+    assert loops(s, "f")[0] == ("i_o", "parallel")
+
+
+def test_a_func_inside_loops_gets_vectors_and_no_threads():
+    f = scaled()
+    g = td.Func("g")
+    g[i, j] = f[i, j] * f[i, 499 - j]
+    s = td.Schedule(g)
+    s[f].compute_at(g, i)
+    assert loops(s, "f") == [("i", "serial"), ("j_o", "serial"), ("j_v", "vectorized")]
+    assert loops(s, "g") == [("i", "parallel"), ("j_o", "serial"), ("j_v", "vectorized")]
+
+
+def test_a_loop_at_which_a_func_is_computed_is_not_split():
+    f = scaled()
+    g = td.Func("g")
+    g[i, j] = f[i, j] * 3
+    s = td.Schedule(g)
+    s[f].compute_at(g, j)
+    assert [name for name, _ in loops(s, "g")] == ["i", "j"]
+
+
+def test_serial_and_pin_close_what_stays_plain():
+    for close in ("serial", "pin"):
+        s = td.Schedule(scaled())
+        getattr(s["f"], close)()
+        assert kinds(s, "f") == {"serial"}
+    s = td.Schedule(scaled())
+    s["f"].serial(i)
+    assert loops(s, "f") == [("i", "serial"), ("j_o", "serial"), ("j_v", "vectorized")]
+    s = td.Schedule(scaled())
+    s["f"].serial(j)
+    assert loops(s, "f") == [("i", "parallel"), ("j", "serial")]
+
+
+def test_results_are_those_without_directives(rng):
+    arrays = [rng.standard_normal((256, 256), np.float32) for _ in range(3)]
+    want = arrays[0] @ arrays[1] @ arrays[2]
+    for directive in (
+        lambda s, f: s[f].compute_root(),
+        lambda s, f: s[f].parallel(i),
+        lambda s, f: s[f].vectorize(j, 4),
+        lambda s, f: s[f].split(i, 24),
+        lambda s, f: s[f].serial(),
+    ):
+        funcs = products()
+        s = td.Schedule(funcs[-1])
+        for f in funcs:
+            directive(s, f)
+        np.testing.assert_allclose(td.compile(s)(*arrays), want, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("kind", ["scan", "update", "histogram"])
+def test_dependent_loops_stay_serial(kind, rng):
+    a = td.Tensor("a", (64, 300), td.f32)
+    f, r = td.Func("f"), td.range("r", 1, 300)
+    f[i, j] = a[i, j]
+    if kind == "scan":
+        f[i, r] += f[i, r - 1]
+    elif kind == "update":
+        f[i, r] = a[i, r] * f[i, r - 1]
+    else:
+        f[i, 0] += a[i, r]
+    want = td.compile(f, target="python")
+    s = td.Schedule(f)
+    s[f].compute_root().update(0).reorder("i", "r")
+    x = rng.standard_normal((64, 300), np.float32)
+    np.testing.assert_allclose(td.compile(s)(x), want(x), rtol=1e-4, atol=1e-4)

@@ -1,0 +1,24 @@
+"""Default schedules of random programs give what these mean, and replay.
+
+`python -m tests.fuzz.defaults` goes on from here.
+"""
+
+import pytest
+
+from tests.fuzz.defaults import outcome_of
+
+SEED, PER_TEST = 30_000, 6
+FAILED = [(101, 417), (202, 169)]  # a func that is inlined, but not where an update is folded, had a tree
+
+
+@pytest.mark.parametrize("first", range(0, 4 * PER_TEST, PER_TEST))
+def test_default_schedules_give_what_programs_mean(first: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TDSL_DEBUG", "verify")
+    for number in range(first, first + PER_TEST):
+        outcome = outcome_of(SEED, number)
+        assert not outcome.fault, f"python -m tests.fuzz.defaults --seed {SEED} --only {number}"
+
+
+@pytest.mark.parametrize("seed, number", FAILED)
+def test_default_schedules_that_failed(seed: int, number: int) -> None:
+    assert not outcome_of(seed, number).fault
