@@ -16,11 +16,16 @@ from tdsl.machine.description_json import Description, from_text, to_text
 BUILT_IN = "builtin"
 
 
+def setting() -> str:
+    """The value of TDSL_MACHINE; "" if it is not set."""
+    return os.environ.get("TDSL_MACHINE", "")
+
+
 def path() -> str:
     """The file that describes this machine, whether it is there or not; empty for TDSL_MACHINE=builtin."""
-    named = os.environ.get("TDSL_MACHINE", "")
+    named = setting()
     if named:
-        return "" if named == BUILT_IN else named
+        return "" if named == BUILT_IN else os.path.expanduser(named)
     import platformdirs
 
     return os.path.join(platformdirs.user_config_dir("tdsl", appauthor=False), "machine.json")
@@ -35,9 +40,9 @@ def read() -> Description | None:
     try:
         status = os.stat(file)
     except OSError as error:
-        if os.environ.get("TDSL_MACHINE", BUILT_IN) == BUILT_IN:
+        if setting() in ("", BUILT_IN):
             return None
-        raise _file_error(file, str(error)) from None
+        raise _file_error(f"{file}, which TDSL_MACHINE names, cannot be read: {error.strerror}") from None
     return _read(file, status.st_mtime_ns, status.st_size)
 
 
@@ -69,12 +74,12 @@ def _read(file: str, _time: int, _size: int) -> Description:
         with open(file, encoding="utf-8") as text:
             return from_text(text.read())
     except (OSError, ValueError) as error:
-        raise _file_error(file, str(error)) from None
+        raise _file_error(f"{file} does not describe a machine: {error}") from None
 
 
-def _file_error(file: str, reason: str) -> TargetError:
+def _file_error(message: str) -> TargetError:
     return TargetError(
-        f"{file} does not describe a machine: {reason}",
+        message,
         loc=here(),
         label="this call",
         hint="write it anew by `tdsl machine measure`, or set TDSL_MACHINE=builtin to do without",

@@ -58,6 +58,26 @@ def reference_cpu(vector_bytes: int = 0) -> Machine:
     return next((m for m in measured if 0 < vector_bytes <= m.vector_bytes), measured[-1])
 
 
+def with_reference(machine: Machine) -> Machine:
+    """The machine with the rates, bandwidths and overheads of the reference CPU where it has none of its own.
+
+    >>> shown = with_reference(Machine(32))
+    >>> shown.rates == reference_cpu(32).rates, len(shown.level("L2").bandwidth) > 0
+    (True, True)
+    """
+    reference = reference_cpu(machine.vector_bytes)
+    bandwidths = {x.name: x.bandwidth for x in reference.levels}
+    of_memory = bandwidths["memory"]
+    return replace(
+        machine,
+        levels=tuple(
+            replace(x, bandwidth=x.bandwidth or bandwidths.get(x.name, of_memory)) for x in machine.levels
+        ),
+        rates=machine.rates or reference.rates,
+        launch=machine.launch or reference.launch,
+    )
+
+
 @functools.cache
 def described_machine(name: str) -> Machine:
     """The machine that a file of `tdsl/machine/described` describes, such as "zen4" or "spr".

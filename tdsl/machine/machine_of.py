@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 
-from tdsl.machine.description import BUILT_IN, read
+from tdsl.machine.description import BUILT_IN, read, setting
 from tdsl.machine.devices import describe_gpu
 from tdsl.machine.model import Machine
 from tdsl.machine.probe import with_probe
@@ -33,7 +32,7 @@ def machine_of(backend: str, level: str = "", arch: str = "") -> Machine:
         return machine
     described = read()
     if described is None or described.cpu != host().cpu:
-        return machine if os.environ.get("TDSL_MACHINE") == BUILT_IN else with_probe(machine)
+        return machine if setting() == BUILT_IN else with_probe(machine)
     return replace(
         described.machine,
         vector_bytes=machine.vector_bytes,

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 from tdsl.core.folders import cache_folder
 from tdsl.core.node import frozen
-from tdsl.machine.description_json import NEVER
+from tdsl.machine.description_fields import NEVER
 from tdsl.machine.model import Machine
 
 if TYPE_CHECKING:

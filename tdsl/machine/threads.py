@@ -15,7 +15,7 @@ _threads: list[int] = []
 def num_threads() -> int:
     """The number of threads that a parallel loop requests; TargetError if TDSL_NUM_THREADS is invalid."""
     if not _threads:
-        _threads.append(default_threads())
+        _threads.append(default_threads()[0])
     return _threads[0]
 
 
@@ -31,8 +31,8 @@ def store_num_threads(count: int) -> None:
     _threads[:] = [count]
 
 
-def default_threads() -> int:
-    """The number of threads set in the environment, else the number of cores that this process may use."""
+def default_threads() -> tuple[int, str]:
+    """The number of threads and its origin: the environment, else the cores that this process may use."""
     setting = os.environ.get("TDSL_NUM_THREADS", "").strip()
     if setting:
         if not setting.isdecimal() or not 1 <= int(setting) <= MOST_THREADS:
@@ -42,10 +42,10 @@ def default_threads() -> int:
                 label="this call",
                 hint=f"set it to 1 to {MOST_THREADS}, or leave it unset",
             )
-        return int(setting)
+        return int(setting), "set by TDSL_NUM_THREADS"
     outermost = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
     if outermost.isdecimal() and 1 <= int(outermost) <= MOST_THREADS:
-        return int(outermost)
+        return int(outermost), "set by OMP_NUM_THREADS"
     if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+        return len(os.sched_getaffinity(0)), "the cores that this process may use"
+    return os.cpu_count() or 1, "the cores of this machine"

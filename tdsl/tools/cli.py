@@ -22,6 +22,7 @@ from tdsl.distribute.launch import launch
 from tdsl.errors import TdslError
 from tdsl.machine import description
 from tdsl.machine.description_json import Description, to_text
+from tdsl.machine.devices import with_reference
 from tdsl.machine.model import Machine, of_nearest
 from tdsl.target import Target
 from tdsl.tools import bundle as bundles
@@ -180,10 +181,14 @@ def machine_measure(
 def machine_show(
     as_json: Annotated[bool, typer.Option("--json", help="the form of the file")] = False,
 ) -> None:
-    """Show the memory levels and rates that schedules for this processor use, measured or built in."""
+    """Show the memory levels, rates and overheads that schedules for this processor use.
+
+    What was not measured is built in: the figures of a similar processor.
+    """
     from tdsl.machine.cpu import host
 
-    machine = Target("cpu").machine()
+    of_target = Target("cpu").machine()
+    machine = with_reference(of_target)
     measured = description.read()
     is_used = measured is not None and measured.cpu == host().cpu
     date = measured.date if measured is not None and is_used else ""
@@ -193,7 +198,7 @@ def machine_show(
     console = Console(width=None if sys.stdout.isatty() else 100, highlight=False)
     if measured is not None and not is_used:
         console.print(f"{description.path()} describes {measured.cpu}: it is not used", soft_wrap=True)
-    is_probed = machine.non_temporal_from is not None or machine.caches[-1].effective
+    is_probed = of_target.non_temporal_from is not None or of_target.caches[-1].effective
     origin = "built in but for a probe" if is_probed else "built in"
     origin = f"measured {date}" if is_used else f"{origin}; `tdsl machine measure` measures it"
     console.print(

@@ -106,24 +106,28 @@ def _kernel() -> Finding:
     return ("PASS" if right else "FAIL"), f"compiled, run and checked in {milliseconds:.0f} ms", ""
 
 
-THREADS = {"pool": "the system", "threads": "Python"}
+THREADS = {"pool": "threads of the system", "threads": "threads of Python"}
 
 
 def _threads() -> Finding:
     from tdsl.codegen.cpu.runtime import runtime
+    from tdsl.machine.threads import default_threads
 
     used = runtime()
     if used.backend == "serial":
         return "SKIP", "parallel loops run in one thread", "unset TDSL_PARALLEL"
-    return "PASS", f"{used.threads}, of {THREADS.get(used.backend, used.backend)}", ""
+    count, origin = default_threads()
+    origin = origin if used.threads == count else "as this process has set"
+    return "PASS", f"{used.threads}, {origin}: {THREADS.get(used.backend, used.backend)}", ""
 
 
 def _cache() -> Finding:
     from tdsl.codegen.runtime import cache
 
     info = cache.info()
-    if info.problem:
-        return "FAIL", info.problem, "set TDSL_CACHE_DIR to a folder of your own"
+    problem = info.problem or cache.problem_of_writing()
+    if problem:
+        return "FAIL", f"{info.path}: {problem}", "set TDSL_CACHE_DIR to a folder of your own"
     if not info.path:
         return "SKIP", "turned off", "unset TDSL_CACHE"
     detail = f"{info.path}, {info.entries} entries, {info.bytes / 1e6:.1f} MB"

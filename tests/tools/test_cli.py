@@ -11,11 +11,14 @@ from tdsl.codegen.cuda.driver import Driver
 from tdsl.codegen.runtime import cache
 from tdsl.machine import description
 from tdsl.machine.description_json import Description, from_text
+from tdsl.machine.devices import reference_cpu
 from tdsl.machine.model import Machine, Rate
+from tdsl.machine.threads import num_threads
 from tdsl.tools import doctor
 from tdsl.tools.cli import app, main
 from tests.codegen.cuda.fake_driver import FakeDriver
 
+MEASURED = Description(Machine(16, rates=(Rate("vector", "f32", 1e10),)), "x")
 RUNNER = CliRunner()
 KEY = "0" * 64
 
@@ -156,7 +159,7 @@ def test_machine_show_tells_the_file_and_what_is_used(tmp_path, monkeypatch):
 
 def test_machine_measure_writes_the_file_that_is_read(tmp_path, monkeypatch):
     file = tmp_path / "new" / "machine.json"
-    monkeypatch.setattr("tdsl.tools.measure.measure", lambda **_: Description(Machine(16), "x"))
+    monkeypatch.setattr("tdsl.tools.measure.measure", lambda **_: MEASURED)
     monkeypatch.setenv("TDSL_MACHINE", str(file))
     done = RUNNER.invoke(app, ["machine", "measure", "--quick"])
     assert done.stdout.strip() == str(file)
@@ -166,9 +169,34 @@ def test_machine_measure_writes_the_file_that_is_read(tmp_path, monkeypatch):
 @pytest.mark.parametrize("load, warned", [(0.1, False), (3.0, True)])
 def test_machine_measure_warns_of_other_work(tmp_path, monkeypatch, load, warned):
     monkeypatch.setattr("os.getloadavg", lambda: (load, 1.0, 1.0), raising=False)
-    monkeypatch.setattr("tdsl.tools.measure.measure", lambda **_: Description(Machine(16), "x"))
+    monkeypatch.setattr("tdsl.tools.measure.measure", lambda **_: MEASURED)
     done = RUNNER.invoke(app, ["machine", "measure", "--to", str(tmp_path / "machine.json")])
     assert ("other programs run (load 3.0)" in done.stderr) == warned
+
+
+def test_machine_show_has_the_figures_that_are_built_in():
+    described = from_text(RUNNER.invoke(app, ["machine", "show", "--json"]).stdout)
+    reference = reference_cpu(described.machine.vector_bytes)
+    assert described.machine.rates == reference.rates
+    assert described.machine.level("L1").bandwidth == reference.level("L1").bandwidth
+    assert f"{reference.rates[0].per_second / 1e9:.2f}" in RUNNER.invoke(app, ["machine", "show"]).stdout
+
+
+def test_doctor_on_a_cache_folder_that_cannot_be_written(tmp_path, monkeypatch):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("TDSL_CACHE_DIR", str(tmp_path / "file" / "cache"))
+    status, detail, hint = doctor.CHECKS["cache"]()
+    assert (status, "file/cache" in detail, "TDSL_CACHE_DIR" in hint) == ("FAIL", True, True)
+
+
+def test_doctor_leaves_no_file_in_the_cache_folder(private_cache):
+    assert doctor.CHECKS["cache"]()[0] == "PASS"
+    assert not [*private_cache.iterdir()]
+
+
+def test_doctor_says_what_the_number_of_threads_is_from(monkeypatch):
+    monkeypatch.setenv("TDSL_NUM_THREADS", str(num_threads()))
+    assert f"{num_threads()}, set by TDSL_NUM_THREADS: " in doctor.CHECKS["threads"]()[1]
 
 
 def test_an_error_of_tdsl_is_its_message_and_hint(monkeypatch, capsys):
@@ -178,5 +206,5 @@ def test_an_error_of_tdsl_is_its_message_and_hint(monkeypatch, capsys):
         main()
     assert left.value.code == 1
     message = capsys.readouterr().err
-    assert "/nowhere.json does not describe a machine" in message
+    assert "/nowhere.json, which TDSL_MACHINE names, cannot be read" in message
     assert "hint: write it anew" in message

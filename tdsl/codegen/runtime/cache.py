@@ -156,6 +156,19 @@ def info() -> CacheInfo:
         return CacheInfo(path, len(sizes), sum(sizes), **_counts, problem=problem)
 
 
+def problem_of_writing() -> str:
+    """Why no entry can be written to the cache; "" if one can be, or if the cache is turned off."""
+    try:
+        with _folder(create=True) as folder:
+            if folder is not None:
+                name = f"{key('problem_of_writing', str(os.getpid()))}{_TEMPORARY}"
+                _write(folder, name, b"")
+                folder.remove(name)
+    except (_RefusedError, OSError) as problem:
+        return str(problem)
+    return ""
+
+
 def verify() -> list[str]:
     """Check every entry; the names of the damaged ones, which are renamed to `.bad`.
 
