@@ -1,8 +1,9 @@
-"""Alternatives of the tile graph to recipes, taken by default where they are predicted to be clearly faster.
+"""Alternatives to the schedule by recipes, taken by default where they are predicted to be clearly faster.
 
-Nested tiles are for large programs of a few funcs, some of which the default schedule makes as a whole before
-they are read; shared loops for funcs that read the same from memory. The others have nothing to gain, and no
-time is spent on them.
+Places at the root and tile trees change how single funcs are computed (`at_root`, `trees`). Nested tiles are
+for large programs of a few funcs, some of which the default schedule computes as a whole before they are
+read; shared loops for funcs that read the same from memory. The others have nothing to gain, and no time is
+spent on them.
 """
 
 from __future__ import annotations
@@ -50,30 +51,46 @@ def faster_alternative(
     """A clearly faster schedule for known sizes, and its decisions; None where recipes are as good.
 
     `by_recipes` is what the default schedule makes of the state. What changes the order of sums of floats is
-    decided by the price for one thread, so that results do not depend on the number of threads.
+    decided by the price for one thread, so that results do not depend on the number of threads: tile trees
+    and places at the root, unless nested tiles or shared loops, which keep the order, are faster there.
     """
     if not machine.has_vectors or state.program.sizes:
         return None
-    schedule, sums = BaseSchedule.of_state(state), has_sums_of_floats(state.program)
-    if len(state.program.funcs) > 1:
-        prediction = Prediction.of(by_recipes.state, machine)
-        together = faster_nested_tiles(state, prediction) or faster_shared_loops(state, prediction)
-        if together is not None:
-            completed = complete_by_recipes(together[0].state, machine)
-            if not sums or sum_orders(completed.state) == sum_orders(by_recipes.state):
-                return together
+    sums, several = has_sums_of_floats(state.program), len(state.program.funcs) > 1
     decider = replace(machine, threads=1) if sums else machine
-    if decider != machine:
-        by_recipes = complete_by_recipes(state, decider)
-    prediction = Prediction.of(by_recipes.state, decider)
-    if len(state.program.funcs) > 1:
-        at_root = faster_at_root(state, prediction)
-        if at_root is not None:
-            schedule, by_recipes, prediction = at_root
-    trees = faster_trees(schedule, by_recipes, prediction, machine)
-    if trees is None and schedule.directives:
-        return schedule, []
-    return trees
+    on_decider = by_recipes if decider == machine else complete_by_recipes(state, decider)
+    prediction = Prediction.of(on_decider.state, decider)
+    if several and (together := _faster_together(state, on_decider, prediction)) is not None:
+        return together if decider == machine else _faster_together_for(state, by_recipes, machine)
+    schedule, orders = BaseSchedule.of_state(state), sum_orders(on_decider.state)
+    at_root = faster_at_root(state, prediction) if several else None
+    if at_root is not None:
+        schedule, on_decider, prediction = at_root
+    trees = faster_trees(schedule, on_decider, prediction, machine)
+    if trees is not None:
+        return trees
+    if several and decider != machine and sum_orders(on_decider.state) == orders:
+        together = _faster_together_for(state, by_recipes, machine)
+        if together is not None:
+            return together
+    return None if at_root is None else (schedule, [])
+
+
+def _faster_together_for(
+    state: State, by_recipes: Completed, machine: Machine
+) -> tuple[BaseSchedule, list[Decision]] | None:
+    return _faster_together(state, by_recipes, Prediction.of(by_recipes.state, machine))
+
+
+def _faster_together(
+    state: State, by_recipes: Completed, prediction: Prediction
+) -> tuple[BaseSchedule, list[Decision]] | None:
+    """A clearly faster schedule with nested tiles or shared loops that keeps the order of sums of floats."""
+    together = faster_nested_tiles(state, prediction) or faster_shared_loops(state, prediction)
+    if together is None or not has_sums_of_floats(state.program):
+        return together
+    completed = complete_by_recipes(together[0].state, prediction.machine)
+    return together if sum_orders(completed.state) == sum_orders(by_recipes.state) else None
 
 
 def faster_shared_loops(state: State, by_recipes: Prediction) -> tuple[BaseSchedule, list[Decision]] | None:
@@ -82,6 +99,8 @@ def faster_shared_loops(state: State, by_recipes: Prediction) -> tuple[BaseSched
         return None
     machine = by_recipes.machine
     plans = find_shared_loops(state, by_recipes.state, machine)
+    if not plans:
+        return None
     schedule = BaseSchedule.of_state(state)
     try:
         for plan in plans:
@@ -89,7 +108,7 @@ def faster_shared_loops(state: State, by_recipes: Prediction) -> tuple[BaseSched
         completed = complete_by_recipes(schedule.state, machine)[0]
     except ScheduleError:
         return None  # something that is computed in these loops cannot be there
-    if not plans or not _is_faster(completed, by_recipes):
+    if not _is_faster(completed, by_recipes):
         return None
     decisions = []
     for plan in plans:

@@ -6,12 +6,14 @@ loops is well above that of their operations and bytes alone, each of these func
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from copy import copy
 
 from tdsl.autoschedule.by_recipes import Completed, complete_by_recipes
 from tdsl.cost.least import least_seconds
 from tdsl.cost.predict import Prediction
 from tdsl.errors import ScheduleError
+from tdsl.lang.program import Program
 from tdsl.schedule.fluent import BaseSchedule
 from tdsl.schedule.properties import has_effects, root_boxes, unplaced_at_root
 from tdsl.schedule.state import Root, State
@@ -77,7 +79,7 @@ def _inside_slow_nests(state: State, prediction: Prediction) -> list[str]:
     boxes = root_boxes(unplaced_at_root(state))
     slow = set[str]()
     for root in {r for name in inside for r in nests[name]}:
-        seconds = seconds_of(prediction, root)
+        seconds = seconds_of(prediction, program, root)
         funcs = [f for f in program.funcs if root in nests[f.name] and f.name in boxes]
         least = sum(least_seconds(program, f, boxes, prediction.machine) for f in funcs)
         if seconds > max(WORTH, SHARE * prediction.seconds, FAR_FROM_BEST * least):
@@ -85,6 +87,16 @@ def _inside_slow_nests(state: State, prediction: Prediction) -> list[str]:
     return [name for name in inside if nests[name] & slow]
 
 
-def seconds_of(prediction: Prediction, name: str) -> float:
-    """The predicted time of a func at the root, with the stages that its schedule added."""
-    return sum(t.seconds for t in prediction.times if t.func == name or t.func.startswith(f"{name}_"))
+def seconds_of(prediction: Prediction, program: Program, name: str) -> float:
+    """The predicted time of a func of a program, with that of the stages that its schedule added."""
+    names = {f.name for f in program.funcs}
+    return sum(t.seconds for t in prediction.times if _owner(t.func, names) == name)
+
+
+def _owner(func: str, names: Collection[str]) -> str:
+    """The func that a stage was added for, after whose name it is called; the func itself of a program.
+
+    >>> _owner("s_lanes", ("s", "s_mean")), _owner("s_mean", ("s", "s_mean")), _owner("t", ("s",))
+    ('s', 's_mean', '')
+    """
+    return max((n for n in names if func == n or func.startswith(f"{n}_")), key=len, default="")

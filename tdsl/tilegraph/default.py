@@ -1,4 +1,4 @@
-"""The default schedule: by recipes, or by nested tiling or loop fusion if predicted to be faster."""
+"""The default schedule: by recipes, or the alternative that is predicted to be faster (`alternatives`)."""
 
 from __future__ import annotations
 

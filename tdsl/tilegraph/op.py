@@ -8,7 +8,7 @@ from math import prod
 from tdsl.core.node import frozen
 from tdsl.lang.affine import as_sum
 from tdsl.lang.definition import Definition
-from tdsl.lang.expr import TRUE, Expr, Var
+from tdsl.lang.expr import TRUE, Const, Expr, Var
 from tdsl.lang.program import FuncDef
 from tdsl.lang.regions import Box, reads_in
 from tdsl.schedule.properties import extents, shape_of
@@ -128,7 +128,7 @@ def _access(
     shape = shape_of(boxes[name])
     if not state.program.has_func(name):
         shape = tuple(
-            int(n.value) if hasattr(n, "value") else m
+            int(n.value) if isinstance(n, Const) else m
             for n, m in zip(state.program.input(name).shape, shape, strict=True)
         )
     dims = tuple(tuple((a.name, c) for a, c in s.terms.items() if isinstance(a, Var)) for s in sums)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from tdsl.core.node import frozen
 from tdsl.lang.definition import Definition
 from tdsl.lang.expr import dtype_of
 from tdsl.lang.program import Program
@@ -47,26 +50,55 @@ def _rounds(d: Definition) -> bool:
     )
 
 
+@frozen
+class _Piece:
+    """What a loop adds to a variable: `step` for each iteration, `count` times; None where unknown."""
+
+    variable: str
+    step: int | None
+    count: int | None = None
+
+
 def _order(nest: Nest, d: Definition) -> Order:
     """The loops of a nest over the terms of a definition, and the terms from one iteration to the next."""
-    steps: dict[str, list[tuple[str, int | None]]] = {v: [(v, 1)] for v in d.variables}
+    pieces: dict[str, list[_Piece]] = {v: [_Piece(v, 1)] for v in d.variables}
     for r in nest.relations:
         match r:
             case Split(parent, outer, inner, factor):
-                of_parent = steps.get(parent, [])
-                steps[inner] = of_parent
-                steps[outer] = [(v, n * factor if n and factor else None) for v, n in of_parent]
+                of_parent = pieces.get(parent, [])
+                known = factor if len(of_parent) == 1 else None
+                pieces[inner] = [replace(p, count=known) for p in of_parent]
+                pieces[outer] = [
+                    _Piece(p.variable, p.step * known if p.step and known else None) for p in of_parent
+                ]
             case Fuse(fused, outer, inner):
-                steps[fused] = [*steps.get(outer, []), *steps.get(inner, [])]
+                pieces[fused] = [*pieces.get(outer, []), *pieces.get(inner, [])]
             case _:
-                steps[r.new] = steps.get(r.old, [])
+                pieces[r.new] = pieces.get(r.old, [])
     ranges = {v for v, _, _ in d.ranges}
-    order: list[tuple[str, int | None]] = []
+    order: list[tuple[_Piece, bool]] = []
     for loop in nest.loops:
-        for v, n in steps.get(loop.name, []):
-            if v in ranges:
-                lanes = loop.kind == VECTORIZED
-                if order and order[-1][0] == v and not lanes:
-                    order.pop()
-                order.append((f"{v} in lanes" if lanes else v, n))
-    return tuple(order)
+        for p in pieces.get(loop.name, []):
+            if p.variable not in ranges:
+                continue
+            in_lanes = loop.kind == VECTORIZED
+            if order and not in_lanes and not order[-1][1] and (both := _as_one(order[-1][0], p)):
+                order[-1] = (both, False)
+            else:
+                order.append((p, in_lanes))
+    return tuple((f"{p.variable} in lanes" if in_lanes else p.variable, p.step) for p, in_lanes in order)
+
+
+def _as_one(outer: _Piece, inner: _Piece) -> _Piece | None:
+    """The loop over all terms of two loops, one inside the other; None if these are not adjacent blocks.
+
+    >>> _as_one(_Piece("k", 16), _Piece("k", 1, 16))
+    _Piece(variable='k', step=1, count=None)
+    >>> _as_one(_Piece("k", 256), _Piece("k", 1, 16))
+    """
+    if outer.variable != inner.variable or None in (outer.step, inner.step, inner.count):
+        return None
+    assert outer.step is not None and inner.step is not None and inner.count is not None
+    if outer.step != inner.step * inner.count:
+        return None
+    return _Piece(inner.variable, inner.step, outer.count and outer.count * inner.count)

@@ -74,7 +74,7 @@ def faster_trees(
     whole = unplaced_at_root(inline_funcs(inlined))
     boxes, slow, written = root_boxes(whole), [], schedule
     for op in ops:
-        seconds = seconds_of(prediction, op.func)
+        seconds = seconds_of(prediction, program, op.func)
         factor = NEAR_BEST if op.func in general else FAR_FROM_BEST
         least = least_seconds(whole.program, whole.program.func(op.func), boxes, machine)
         if seconds > max(WORTH, SHARE * prediction.seconds, factor * least):

@@ -1,12 +1,13 @@
 """Default schedules that once failed or did not replay."""
 
 import numpy as np
+import pytest
 
 import tdsl as td
 from tdsl.lang.interp import interpret
 from tests.fuzz.replayed import check_replays
 
-i, m = td.vars("i m")
+i, j, k, m = td.vars("i j k m")
 
 
 def test_an_update_at_an_inlined_index_replays() -> None:
@@ -19,3 +20,13 @@ def test_an_update_at_an_inlined_index_replays() -> None:
     given = {"x": np.arange(37.0), "at": np.array(3, np.int16)}
     (want,) = interpret(td.Schedule(f).program, given)
     np.testing.assert_array_equal(td.compile(f)(**given), want)
+
+
+@pytest.mark.parametrize("dtype", (td.i16, td.f32, td.f64))
+@pytest.mark.parametrize("columns", (4, 8, 100))
+def test_a_reader_of_column_sums_whose_last_dimension_has_one_element_has_a_default(dtype, columns, rng):
+    x, f, total = td.Tensor("x", (16, columns, 1), dtype), td.Func("f"), td.Func("total")
+    total[j, k] = td.sum(x[i, j, k], axis=i)
+    f[j, k] = td.sqrt(total[j, k]) / 3
+    a = rng.integers(0, 9, (16, columns, 1)).astype(dtype.numpy)
+    np.testing.assert_allclose(td.compile(f)(a), np.sqrt(a.sum(0)) / 3, rtol=1e-5)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 import tdsl as td
@@ -9,9 +11,11 @@ from tdsl.autoschedule.by_recipes import complete_by_recipes
 from tdsl.autoschedule.explain import explain
 from tdsl.cost.predict import Prediction
 from tdsl.lang.interp import interpret
+from tdsl.machine.devices import described_machine
 from tdsl.machine.model import Machine, MemoryLevel
 from tdsl.schedule.bind import bind_state
-from tdsl.tilegraph.default import decide
+from tdsl.tilegraph.default import completion, decide
+from tdsl.tilegraph.sum_order import sum_orders
 from tests.tilegraph.chains import CHAINS
 
 LEVELS = (
@@ -67,3 +71,18 @@ def test_sizes_that_are_not_known_and_updates_are_left_to_recipes() -> None:
     count[td.clip(y[r, s], 0, 63)] += 1
     out[i, j] = count[td.clip(y[i, j], 0, 63)] * y[i, j]
     assert "tiles" not in hows(out.with_shape(512, 512))
+
+
+def test_shared_loops_and_trees_keep_the_order_of_sums_for_any_number_of_threads() -> None:
+    i, j, k, o, u = td.vars("i j k o u")
+    x, v = td.Tensor("x", (20000, 300), td.f32), td.Tensor("v", (300,), td.f32)
+    p, q = td.Tensor("p", (150, 150, 80), td.f32), td.Tensor("q", (80, 150, 150), td.f32)
+    a, b, c, d = td.Func("a"), td.Func("b"), td.Func("c"), td.Func("d")
+    a[i], b[i] = td.sum(x[i, k] * v[k], axis=k), td.sum(x[i, k] * x[i, k], axis=k)
+    c[i], d[u] = td.max(x[i, k], axis=k), td.sum(p[o, u, j] * q[j, o, u], axis=(j, o))
+    state = bind_state(td.Schedule(a, b, c, d).state, {})
+    machines = [replace(described_machine("zen3"), threads=n) for n in (1, 2, 8)]
+    completed = [completion(state, machine) for machine in machines]
+    assert [how.how for how in completed[0].decisions][:3] == ["together"] * 3
+    first, *others = (sum_orders(c.state) for c in completed)
+    assert all(order == first for order in others)

@@ -185,7 +185,9 @@ def write_rows(
     loop: Loop | str = group.row
     if plan.beside:
         threads, loop = looped.split(group.row, plan.beside.part)
-    if plan.together > 1 and owner.variables[-1] == group.row:
+    sizes = extents(owner, owner.definitions[0], row_boxes[owner.name])
+    vectors = vectors_of(owner, 0, sizes, machine.vector_bytes)
+    if plan.together > 1 and group.row in (owner.variables[-1], vectors[0] if vectors else ""):
         looped.vectorize(group.row, plan.together)
     else:
         if plan.together > 1:
