@@ -22,8 +22,8 @@ def test_an_update_at_an_inlined_index_replays() -> None:
     np.testing.assert_array_equal(td.compile(f)(**given), want)
 
 
-@pytest.mark.parametrize("dtype", (td.i16, td.f32, td.f64))
-@pytest.mark.parametrize("columns", (4, 8, 100))
+@pytest.mark.parametrize("dtype", [td.i16, td.f32, td.f64])
+@pytest.mark.parametrize("columns", [4, 8, 100])
 def test_a_reader_of_column_sums_whose_last_dimension_has_one_element_has_a_default(dtype, columns, rng):
     x, f, total = td.Tensor("x", (16, columns, 1), dtype), td.Func("f"), td.Func("total")
     total[j, k] = td.sum(x[i, j, k], axis=i)
