@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping
 
-from tdsl.autoschedule.edges import REGISTER_BYTES
+from tdsl.autoschedule.edges import copied
 from tdsl.core.node import frozen
 from tdsl.core.source import here
 from tdsl.errors import ScheduleError, TargetError, TypeMismatch, did_you_mean
-from tdsl.lang.program import Program, bind_sizes
-from tdsl.machine.model import Machine, MemoryLevel
+from tdsl.lang.program import Program
+from tdsl.machine.model import Machine
+from tdsl.schedule.directive import apply
+from tdsl.schedule.state import initial_state
 from tdsl.tilegraph.graph import TileGraph
 from tdsl.tilegraph.schedule import Schedule
 
@@ -32,30 +34,65 @@ class Pins:
         """The funcs that are pinned to the last level."""
         return {n for n in self.levels if self.is_far(n)}
 
+    def __str__(self) -> str:
+        return "{" + ", ".join(f'"{n}": "{level}"' for n, level in self.levels.items()) + "}"
+
     @property
     def inlined(self) -> tuple[str, ...]:
         """The funcs that must be computed wherever they are read."""
         return tuple(n for n, level in self.levels.items() if level == INLINE)
 
-    def broken(self, schedule: Schedule) -> str:
-        """The first func that a schedule keeps further out than it is pinned; empty where there is none."""
-        prediction = schedule.prediction()
-        order = [x.name for x in self.machine.levels]
-        for name, level in self.levels.items():
-            if level == INLINE:
-                continue
-            if not prediction.state.program.has_func(name):
-                if self.is_far(name):  # it is made in tiles that nothing keeps
-                    return name
-                continue
-            at, pinned = order.index(prediction.home(name).name), order.index(level)
-            if at > pinned or (self.is_far(name) and at < pinned and self._is_inside(schedule, name)):
-                return name
-        return ""
+    def broken(self, schedule: Schedule) -> dict[str, str]:
+        """The funcs that a schedule does not keep where they are pinned, each with what keeps it instead.
 
-    @staticmethod
-    def _is_inside(schedule: Schedule, name: str) -> bool:
-        return name not in {s.func.name for s in schedule.prediction().nests.roots()}
+        That is the name of a level of memory, or "inline" for a func without memory that has to have some.
+        """
+        at_root = {s.func.name for s in schedule.prediction().nests.roots()}
+        order = [x.name for x in self.machine.levels]
+        broken = {}
+        for name, pinned in self.levels.items():
+            storing = stores(schedule, name)
+            at = order[-1] if self.is_far(name) and storing & at_root else level_of(schedule, storing)
+            if self.is_far(name) and not schedule.state.program.has_func(name):
+                keeps = False  # its values are computed in tiles
+            elif pinned == INLINE or self.is_far(name):
+                keeps = at == pinned
+            else:
+                keeps = at == INLINE or order.index(at) <= order.index(pinned)
+            if not keeps:
+                broken[name] = at
+        return broken
+
+
+def level_of(schedule: Schedule, storing: Collection[str]) -> str:
+    """The farthest level of memory at which a schedule keeps some funcs; "inline" without any."""
+    prediction = schedule.prediction()
+    order = [x.name for x in prediction.machine.levels]
+    return max((prediction.home(n).name for n in storing), key=order.index, default=INLINE)
+
+
+def stores(schedule: Schedule, name: str) -> set[str]:
+    """The funcs of a complete schedule that store the values of a func; none if it is inlined.
+
+    These are the func itself, its copies, and for a func that `online` replaces, the results of tiles.
+    """
+    program = schedule.prediction().state.program
+    storing = {name} if program.has_func(name) else set()
+    if not schedule.state.program.has_func(name):
+        storing = _replacing(schedule, name)
+    while copies := {f.name for f in program.funcs if copied(f) in storing} - storing:
+        storing |= copies
+    return {n for n in storing if program.has_func(n)}
+
+
+def _replacing(schedule: Schedule, name: str) -> set[str]:
+    """The funcs that a directive of a schedule added when it removed a func from the program."""
+    state = initial_state(schedule.program)
+    for directive in schedule.directives:
+        before, state = state, apply(directive, state)
+        if not state.program.has_func(name):
+            return {*state.by_name} - {*before.by_name}
+    return set()
 
 
 def read_pins(program: Program, machine: Machine, pin: object) -> Pins:
@@ -166,109 +203,3 @@ def _split_off(graph: TileGraph, name: str) -> list[str]:
     """The reductions in the expressions of a func, which are funcs of their own: y_sum of y."""
     read = [e.producer for e in graph.edges if e.consumer == name]
     return [n for n in read if n.startswith(f"{name}_") and graph.consumers(n) == [name]]
-
-
-def impossible(
-    pins: Pins,
-    program: Program,
-    sizes: Mapping[str, int],
-    tried: Sequence[tuple[str, str, Schedule]],
-) -> ScheduleError:
-    """The error for a func that nothing keeps where it is pinned: what contradicts it, or by how much.
-
-    `tried` are the schedules that were found, what they are, and the first func that each does not keep.
-    """
-    name = tried[0][0]
-    level = pins.machine.level(pins.levels[name])
-    graph = TileGraph.of_state(Schedule.of_program(bind_sizes(program, sizes)).state)
-    conflict = None if pins.is_far(name) else _conflicting_readers(pins, graph, name)
-    needed = _least(pins, graph, level)
-    most, room = sum(needed.values()), _room(pins.machine, level)
-    hint = "pin it further out, or schedule it by hand"
-    if conflict is not None:
-        first, far, later = conflict
-        why = f"{first!r} reads it before, and {later!r} after all of {far!r}, which is pinned to memory"
-        hint = f"pin {far!r} nearer, or {name!r} to memory"
-    elif room is not None and most > room:
-        others = [n for n in needed if n != name]
-        together = f" of it, {', '.join(others)}" if others else ""
-        why = f"a point of the result needs {most:.0f} bytes{together}, {most - room:.0f} too many"
-        hint = f"{_nearest_with_room(pins, level, name, most)}, or sum in tiles: see online() of a stage"
-    elif pins.is_far(name):
-        label, schedule = next((label, s) for func, label, s in tried if func == name)
-        why = f"every schedule that was tried makes it in tiles, as {label!r} in {_home(schedule, name)}"
-        hint = "leave out the pin, or schedule it by hand"
-    else:
-        why, kept = _nearest(pins, level, name, [(label, s) for func, label, s in tried if func == name])
-        hint = f'pin={{"{name}": "{kept}"}} is what that schedule keeps; or schedule it by hand'
-    return ScheduleError(
-        f"{name!r} cannot be kept in {level.name}: {why}", loc=here(), label="this call", hint=hint
-    )
-
-
-def _room(machine: Machine, level: MemoryLevel) -> int | None:
-    """The bytes of a level for what stays there: of the registers of a GPU, those of a thread."""
-    if machine.block_threads and level.name == "registers":
-        return REGISTER_BYTES * machine.registers
-    return machine.capacity(level)
-
-
-def _nearest_with_room(pins: Pins, level: MemoryLevel, name: str, size: float) -> str:
-    """The pin of a func to the nearest level beyond `level` with room for so many bytes, with this room."""
-    levels = pins.machine.levels
-    for outer in levels[levels.index(level) + 1 :]:
-        room = _room(pins.machine, outer)
-        if room is None or size <= room:
-            of = "" if room is None else f" of {room} bytes"
-            return f'pin={{"{name}": "{outer.name}"}}: {outer.name}{of} is the nearest with room'
-    return "pin it further out"
-
-
-def _home(schedule: Schedule, name: str) -> str:
-    prediction = schedule.prediction()
-    return prediction.home(name).name if prediction.state.program.has_func(name) else "passing"
-
-
-def _nearest(
-    pins: Pins, level: MemoryLevel, name: str, tried: Sequence[tuple[str, Schedule]]
-) -> tuple[str, str]:
-    """By how much the schedule that has a func nearest to a level, and least of it, goes beyond that.
-
-    Returns that and the level at which this schedule has it.
-    """
-    order = [x.name for x in pins.machine.levels]
-    closest = [(order.index(_home(s, name)), s.prediction().needed_with(name), label) for label, s in tried]
-    at, size, label = min(closest)
-    room = _room(pins.machine, level)
-    nearest = f"nearest comes {label!r}, which has it in {order[at]}"
-    if room is None or size <= room:
-        why = "more passes than that"
-        if pins.machine.block_threads:
-            why = "other threads read it"
-            if at == len(order) - 1:  # what blocks share is read by other threads, too
-                why = "none that was tried makes it in the blocks of what reads it"
-                updated = len(tried[0][1].program.func(name).definitions) > 1
-                why += ": what has updates gets a kernel of its own" if updated else ""
-        return f"{nearest}; its {size:.0f} bytes would have room, but {why}", order[at]
-    return f"{nearest} and needs {size:.0f} bytes while it is used, {size - room:.0f} too many", order[at]
-
-
-def _least(pins: Pins, graph: TileGraph, level: MemoryLevel) -> dict[str, float]:
-    """The bytes that one point of the results needs of the funcs pinned to a level or nearer."""
-    program, order = graph.program, [x.name for x in pins.machine.levels]
-    points = {o: tuple((lo, lo) for lo, _ in graph.boxes[o]) for o in program.outputs}
-    tile = graph.propagate([f.name for f in program.funcs], points)
-    nearer = order[: order.index(level.name) + 1]
-    names = [n for n, x in pins.levels.items() if x in nearer and n in tile.boxes]
-    return {n: graph.bytes_moved(n, tile.boxes[n]) for n in names}
-
-
-def _conflicting_readers(pins: Pins, graph: TileGraph, name: str) -> tuple[str, str, str] | None:
-    """Two readers of a func between which all of another is computed: (the first, that other, the second)."""
-    readers = graph.consumers(name)
-    for first in readers:
-        for far in sorted(pins.far - {name}):
-            for later in readers:
-                if graph.follows(far, first) and later != far and graph.follows(later, far):
-                    return first, far, later
-    return None

@@ -38,14 +38,15 @@ from tdsl.schedule.bind import bind_state
 from tdsl.schedule.inlining import inline_funcs
 from tdsl.schedule.legality import check_all
 from tdsl.schedule.masked import masked_funcs
-from tdsl.schedule.state import State
+from tdsl.schedule.state import Inline, State
 from tdsl.target import Target
 from tdsl.tilegraph.alternatives import CLEARLY
 from tdsl.tilegraph.default import completion
 from tdsl.tilegraph.graph import TileGraph
 from tdsl.tilegraph.levels import Part, nested_tiles
 from tdsl.tilegraph.orders import fewer_operations
-from tdsl.tilegraph.pins import Pins, impossible, read_pins
+from tdsl.tilegraph.pin_errors import Refused, impossible
+from tdsl.tilegraph.pins import Pins, read_pins
 from tdsl.tilegraph.schedule import Schedule
 from tdsl.tilegraph.write import write_tiles
 from tdsl.tilegraph.write_blocks import write_blocks
@@ -102,25 +103,42 @@ def search(
     machine = target.machine()
     pins = read_pins(program, machine, pin)
     legal: list[Candidate] = []
-    broken: list[tuple[str, str, Schedule]] = []
-    seen, refused = set[str](), dict[str, ScheduleError]()
-    for label, schedule, make in _makers(program, sizes, target, pins, {*results}):
+    against_pins: list[Refused] = []
+    refused: dict[str, ScheduleError] = {}
+    for label, schedule in _schedules(program, sizes, target, pins, {*results}, refused):
+        if broken := pins.broken(schedule):
+            against_pins.append(Refused(label, schedule, broken))
+        else:
+            legal.append(Candidate(label, schedule, schedule.prediction().seconds))
+    if not legal and against_pins:
+
+        def holds(others: Pins) -> bool:
+            schedules = _schedules(program, sizes, target, others, {*results}, {})
+            return any(not others.broken(schedule) for _, schedule in schedules)
+
+        raise impossible(pins, program, sizes, against_pins, holds)
+    if not legal:
+        raise next(iter(refused.values()))
+    return SearchResult(_in_order(legal, ON_GPUS if machine.block_threads else CLEARLY), refused)
+
+
+def _schedules(
+    program: Program, sizes: Mapping[str, int], target: Target, pins: Pins, results: set[str],
+    refused: dict[str, ScheduleError],
+) -> Iterator[tuple[str, Schedule]]:  # fmt: skip
+    """The legal schedules for candidates, each with its label; the errors of illegal ones go to `refused`."""
+    seen = set[str]()
+    for label, schedule, make in _makers(program, sizes, target, pins, results):
         try:
             if not make(schedule) or str(schedule) in seen:
                 continue
             seen.add(str(schedule))
-            _check_room(label, schedule, machine)
+            _check_room(label, schedule, pins.machine)
             check_all(schedule.state)
         except ScheduleError as error:  # any other one is a fault, of the program or of the search
             refused[label] = error
             continue
-        if func := pins.broken(schedule):
-            broken.append((func, label, schedule))
-        else:
-            legal.append(Candidate(label, schedule, schedule.prediction().seconds))
-    if not legal:
-        raise impossible(pins, program, sizes, broken) if broken else next(iter(refused.values()))
-    return SearchResult(_in_order(legal, ON_GPUS if machine.block_threads else CLEARLY), refused)
+        yield label, schedule
 
 
 def _in_order(legal: list[Candidate], clearly: float) -> list[Candidate]:
@@ -255,7 +273,9 @@ def _by_groups(
     for part in reversed(tiled):
         (write_blocks if machine.block_threads else write_tiles)(schedule, part, machine)
     for name in sorted({*cuts} - names - {*schedule.state.program.outputs}):
-        if schedule.state.program.has_func(name):  # in another order some are not computed
+        if not schedule.state.program.has_func(name):
+            continue  # in another order some are not computed
+        if not isinstance(schedule.state.plan(name).place, Inline):  # as a pin has it
             schedule[name].compute_root()  # no recipe of a reader places it elsewhere
     try:
         with schedule.all_or_nothing():

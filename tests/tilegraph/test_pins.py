@@ -1,12 +1,16 @@
 """Pins: what the user fixed stays, and what cannot be kept says by how much."""
 
+import json
 import re
 
 import numpy as np
 import pytest
 
 import tdsl as td
+from tdsl.tilegraph.pins import stores
 from tests.tilegraph.operators import attention, softmax
+
+LONG = {"Q": 1024, "S": 2048, "D": 64}
 
 
 def test_a_func_can_be_pinned_to_memory_or_a_cache() -> None:
@@ -23,11 +27,69 @@ def test_a_func_can_be_inlined() -> None:
     assert 's["e"].inline()' in str(s)
 
 
+@td.op
+def of_exp(x: td.f32["N", "M"], w: td.f32["M", "K"]):
+    i, j, k = td.vars("i j k")
+    p, y = td.Func("p"), td.Func("y")
+    p[i, j] = td.exp(x[i, j])
+    y[i, k] = td.sum(p[i, j] * w[j, k], axis=j)
+    return y
+
+
+@pytest.mark.parametrize("op, sizes", [(of_exp, {"N": 500, "M": 600, "K": 700}), (attention, LONG)])
+def test_an_inlined_func_is_stored_nowhere(op: td.Operator, sizes: dict[str, int]) -> None:
+    s = op.autoschedule(**sizes, pin={"p": "inline"})
+    assert not s.prediction().state.program.has_func("p")
+
+
+@pytest.mark.parametrize("name, level", [("top", "L1"), ("total", "registers")])
+def test_what_one_pass_over_tiles_keeps_counts_as_the_func(name: str, level: str) -> None:
+    with pytest.raises(td.ScheduleError, match=rf"'{name}' cannot be kept in {level}") as caught:
+        attention.autoschedule(**LONG, pin={name: level})
+    assert_hint_holds(attention, LONG, caught.value.hint)
+
+
+def test_a_copy_that_is_read_in_place_of_a_func_counts_as_the_func() -> None:
+    s = attention.autoschedule(**LONG)
+    assert stores(s, "score") == {"score", "score_out"}
+
+
+def test_the_func_that_no_schedule_keeps_is_blamed_and_the_pins_of_the_hint_hold() -> None:
+    with pytest.raises(td.ScheduleError, match=r"'score' .* in L1: .*; nor can 'top' in registers") as caught:
+        attention.autoschedule(**LONG, pin={"p": "L2", "score": "L1", "top": "registers"})
+    assert_hint_holds(attention, LONG, caught.value.hint)
+
+
+def test_a_level_of_a_hint_is_one_at_which_the_func_is_kept() -> None:
+    with pytest.raises(td.ScheduleError, match=r"'p' cannot be .* needs 8192 bytes") as caught:
+        attention.autoschedule(**LONG, pin={"p": "registers"})
+    assert_hint_holds(attention, LONG, caught.value.hint)
+
+
+def test_the_bytes_of_a_func_in_registers_are_its_own() -> None:
+    @td.op
+    def parts(x: td.f32["N", "M"]):
+        i, j = td.vars("i j")
+        a, out = td.Func("a"), td.Func("out")
+        a[i] = td.sum(x[i, j], axis=j)
+        out[i, j] = x[i, j] / a[i]
+        return out
+
+    with pytest.raises(td.ScheduleError, match=r"'a' .* in L1 with 4 bytes; .* the compiler") as caught:
+        parts.autoschedule(N=2000, M=3000, pin={"a": "registers"})
+    assert_hint_holds(parts, {"N": 2000, "M": 3000}, caught.value.hint)
+
+
+def assert_hint_holds(op: td.Operator, sizes: dict[str, int], hint: str) -> None:
+    (text,) = re.findall(r"pin=(\{.*?\}) is the nearest that holds", hint)
+    op.autoschedule(**sizes, pin=json.loads(text))
+
+
 def test_a_func_too_large_for_its_pin_reports_the_excess() -> None:
     capacity = td.Target("cpu").capacity("L1")
     assert capacity is not None
     n = capacity  # a row is four times as large as the cache
-    wrong = rf"(?s)needs {4 * n} bytes, {3 * n} too many.*hint: .* is the nearest with room"
+    wrong = rf"(?s)needs {4 * n} bytes, {3 * n} too many.*hint: .* is the nearest that holds"
     with pytest.raises(td.ScheduleError, match=wrong):
         softmax.autoschedule(M=64, N=n, pin={"e": "L1"})
 
@@ -63,7 +125,7 @@ def test_a_pin_that_does_not_fit_with_other_reads_reports_the_excess() -> None:
     assert needed > 4 * 1024  # a row of it, and all of v
     assert too_many == needed - capacity
     nearest = re.findall(r"which has it in (\w+)", text)[0]
-    assert f'pin={{"w": "{nearest}"}}' in text
+    assert f'pin={{"w": "{nearest}"}} is the nearest that holds' in text
     weighted.autoschedule(M=256, K=1024, N=256, pin={"w": nearest})
 
 
