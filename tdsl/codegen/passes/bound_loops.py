@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
+from tdsl.codegen.analysis.elements import Arrays, is_in_bounds
 from tdsl.codegen.analysis.facts import facts_inside, facts_where, last_value, narrow_range
 from tdsl.codegen.ir.loops import (
     PARALLEL,
@@ -28,13 +29,10 @@ from tdsl.codegen.ir.statements import (
 )  # fmt: skip
 from tdsl.core.node import post_order
 from tdsl.lang.affine import AffineSum, as_sum, variables
-from tdsl.lang.bounds import NO_FACTS, Facts, at_most, lower
-from tdsl.lang.expr import ONE, ZERO, Binary, Const, Expr, Load, Unary, Var, dtype_of
+from tdsl.lang.bounds import NO_FACTS, Facts, lower
+from tdsl.lang.expr import ONE, Binary, Const, Expr, Load, Unary, Var, dtype_of
 from tdsl.lang.simplify import add, conjunction, conjuncts, simplify, subtract
 from tdsl.lang.types import i64
-
-Arrays = Mapping[str, tuple[Expr, ...]]
-"""The extents of arguments and of memory around."""
 
 
 def bound_loops(kernel: Kernel) -> Kernel:
@@ -150,16 +148,8 @@ def _may_hoist(c: Expr, loop: For, facts: Facts, arrays: Arrays) -> bool:
 
 def _loads_are_valid(c: Expr, facts: Facts, arrays: Arrays) -> bool:
     """True if all loads in a condition are certainly in bounds of arguments or enclosing allocations."""
-    return all(
-        n.buffer in arrays
-        and n.mask is None
-        and all(
-            at_most(ZERO, i, facts) and at_most(add(i, ONE), extent, facts)
-            for i, extent in zip(n.index, arrays[n.buffer], strict=True)
-        )
-        for n in post_order(c)
-        if isinstance(n, Load)
-    )
+    loads = (n for n in post_order(c) if isinstance(n, Load))
+    return all(n.mask is None and is_in_bounds(n.buffer, n.index, arrays, facts) for n in loads)
 
 
 def guards(s: Stmt, may_evaluate: Callable[[Expr], bool]) -> list[Expr]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator
 
-from tdsl.codegen.analysis.disjoint_indices import DisjointIndices
+from tdsl.codegen.analysis.elements import is_in_bounds, is_other_element
 from tdsl.codegen.analysis.facts import facts_inside
 from tdsl.codegen.ir.fresh_names import FreshNames
 from tdsl.codegen.ir.loops import (
@@ -22,12 +22,20 @@ from tdsl.codegen.ir.loops import (
     Stmt,
     Store,
 )  # fmt: skip
-from tdsl.codegen.ir.statements import loads_of, map_exprs, map_parts, rebuilt, scalars_of, sequence, walk
+from tdsl.codegen.ir.statements import (
+    loads_of,
+    map_exprs,
+    map_parts,
+    parts_of,
+    rebuilt,
+    scalars_of,
+    sequence,
+    walk,
+)  # fmt: skip
 from tdsl.core.node import Node, children, map_children, post_order, transform
-from tdsl.lang.affine import as_sum, variables
+from tdsl.lang.affine import variables
 from tdsl.lang.bounds import NO_FACTS, Facts, at_most
-from tdsl.lang.expr import ONE, ZERO, Const, Expr, Load, Param, Var, dtype_of
-from tdsl.lang.simplify import add
+from tdsl.lang.expr import ONE, ZERO, Binary, Const, Expr, Load, Param, Var, dtype_of
 from tdsl.lang.types import i64
 
 
@@ -40,6 +48,7 @@ def keep_in_registers(kernel: Kernel) -> Kernel:
 
     >>> from tdsl.codegen.ir.show import show
     >>> from tdsl.lang.expr import Binary, const
+    >>> from tdsl.lang.simplify import add
     >>> from tdsl.lang.types import f32
     >>> k, x = Var("k"), Var("x")
     >>> at, pivot = Load("a", (x,), f32), Load("a", (k,), f32)
@@ -74,36 +83,32 @@ class _Registers:
         return s
 
     def loop(self, s: For, facts: Facts) -> Stmt:
-        stores = _plain_stores(s.body)
+        stores = _plain_stores(s.body, facts_inside(facts, s))
         if stores is None:
             return s
-        if not any(loads_of(x.value) & {y.buffer for y in stores} for x in stores):
+        if not any(loads_of(x.value) & {y.buffer for y, _ in stores} for x, _ in stores):
             return s
-        changes = _Changes(s, facts, stores)
-        values = dict.fromkeys(e for x in stores for e in changes.unchanged(x.value))
+        changes = _Changes(s, stores)
+        values = dict.fromkeys(e for x, _ in stores for e in changes.unchanged(x.value))
         invariant = [e for e in values if self.is_valid(e, facts)]
         names = {e: self.fresh.name("same") for e in invariant}
         loop: Stmt = _with_values(s, names) if names else s
         assert isinstance(loop, For)
-        loop = self.accumulated(loop, changes)
+        loop = self.accumulated(loop, changes, facts)
         for e, name in names.items():
             loop = Let(name, e, loop)
         return loop
 
     def is_valid(self, e: Expr, facts: Facts) -> bool:
         """True if every load in an expression is in bounds, also where the loop has no iterations."""
-        return all(
-            n.buffer in self.arrays
-            and all(
-                at_most(ZERO, i, facts) and at_most(add(i, ONE), size, facts)
-                for i, size in zip(n.index, self.arrays[n.buffer], strict=True)
-            )
-            for n in post_order(e)
-            if isinstance(n, Load)
-        )
+        loads = (n for n in post_order(e) if isinstance(n, Load))
+        return all(is_in_bounds(n.buffer, n.index, self.arrays, facts) for n in loads)
 
-    def accumulated(self, s: For, changes: _Changes) -> Stmt:
-        """The loop with the element that its only store updates in a register."""
+    def accumulated(self, s: For, changes: _Changes, facts: Facts) -> Stmt:
+        """The loop with the element that its only store updates in a register.
+
+        A loop without iterations neither reads nor writes the element, which may then be out of bounds.
+        """
         store = s.body
         if s.kind != SERIAL or not isinstance(store, Store) or store.mask is not None or store.atomic:
             return s
@@ -119,21 +124,28 @@ class _Registers:
         step = Store(name, (ZERO,), value, fast=store.fast)
         last = rebuilt(store, value=kept)
         body = sequence((Store(name, (ZERO,), old), rebuilt(s, body=step), last))
-        return Alloc(name, old.dtype, (ONE,), REGISTER, body, loc=s.loc)
+        kept_in = Alloc(name, old.dtype, (ONE,), REGISTER, body, loc=s.loc)
+        return kept_in if at_most(ONE, s.extent, facts) else If(Binary("lt", ZERO, s.extent), kept_in)
 
 
-def _plain_stores(s: Stmt) -> list[Store] | None:
-    """The stores of a loop's body if it has nothing but stores, conditions, lets and vectors; else None."""
-    stores = []
-    for x in walk(s):
-        match x:
-            case Store():
-                stores.append(x)
-            case For(_, _, Const(), "vectorized" | "unrolled") | If() | Let() | Block():
-                pass
-            case _:
-                return None
-    return stores
+def _plain_stores(s: Stmt, facts: Facts) -> list[tuple[Store, Facts]] | None:
+    """The stores of a loop's body, with what holds where each of them runs: the facts on the path to it.
+
+    None if the body has anything but stores, conditions, lets and vectors.
+    """
+    match s:
+        case Store():
+            return [(s, facts)]
+        case For(_, _, Const(), "vectorized" | "unrolled") | If() | Let() | Block():
+            stores: list[tuple[Store, Facts]] = []
+            for part in parts_of(s):
+                inside = _plain_stores(part, facts_inside(facts, s))
+                if inside is None:
+                    return None
+                stores += inside
+            return stores
+        case _:
+            return None
 
 
 def _loads(e: Expr, buffers: set[str]) -> list[Load]:
@@ -141,17 +153,13 @@ def _loads(e: Expr, buffers: set[str]) -> list[Load]:
 
 
 class _Changes:
-    """What the stores of a loop may change."""
+    """What the stores of a loop, each with the facts on the path to it, may change."""
 
-    def __init__(self, loop: For, facts: Facts, stores: list[Store]) -> None:
-        self.stores: dict[str, list[Store]] = {}
-        for x in stores:
-            self.stores.setdefault(x.buffer, []).append(x)
+    def __init__(self, loop: For, stores: list[tuple[Store, Facts]]) -> None:
+        self.stores: dict[str, list[tuple[Store, Facts]]] = {}
+        for x, facts in stores:
+            self.stores.setdefault(x.buffer, []).append((x, facts))
         self.bound = {loop.name, *(x.name for x in walk(loop.body) if isinstance(x, For | Let))}
-        self.facts = facts
-        for part in (loop, *walk(loop.body)):
-            if isinstance(part, For | If):
-                self.facts = facts_inside(self.facts, part)
 
     def unchanged(self, e: Expr) -> Iterator[Expr]:
         """The largest parts of an expression that load a stored buffer and that the loop does not change."""
@@ -166,12 +174,7 @@ class _Changes:
 
     def is_unchanged(self, load: Load) -> bool:
         """True if no store of the loop writes the element of a load."""
-        return all(self.is_other(load, s) for s in self.stores.get(load.buffer, ()))
-
-    def is_other(self, load: Load, s: Store) -> bool:
-        pairs = zip(load.index, s.index, strict=True)
-        differences = [as_sum(a).plus(as_sum(b), -1) for a, b in pairs]
-        return DisjointIndices(differences, self.facts, {}, {""}).is_proved()
+        return all(is_other_element(load, s, facts) for s, facts in self.stores.get(load.buffer, ()))
 
 
 def _with_values(s: Stmt, names: dict[Expr, str]) -> Stmt:
