@@ -97,8 +97,13 @@ class _IterationPair:
     def create(loop: For, facts: Facts, written: frozenset[str]) -> _IterationPair:
         bound = [loop, *(s for s in walk(loop.body) if isinstance(s, For | Let))]
         twins: dict[str, Expr] = {s.name: Var(f"{s.name}'") for s in bound}
+        meanings: dict[str, set[tuple[Expr, ...]]] = {}
+        for s in bound:
+            meanings.setdefault(s.name, set()).add(exprs_of(s))
         lets: dict[str, Expr] = {}
         for s in bound:
+            if len(meanings[s.name]) > 1:
+                continue  # statements beside each other bind the name to different values
             if isinstance(s, For):
                 lo, extent = substitute(s.lo, lets), substitute(s.extent, lets)
                 facts = facts_inside(facts, rebuilt(s, lo=lo, extent=extent))

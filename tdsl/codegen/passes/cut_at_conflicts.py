@@ -72,6 +72,8 @@ def _segments(outer: For, inner: For, facts: Facts, fresh: FreshNames) -> Stmt:
     store = _only_store(inner.body)
     if store is None or not loads_of(store.value) & {store.buffer}:
         return outer
+    if (loads_of(outer.lo) | loads_of(outer.extent)) & {store.buffer}:
+        return outer  # the bounds of the later pieces would be those after the first ones
     if lanes_are_independent(inner, facts_inside(facts, outer)):
         return outer
     start, name = multiply(Var(outer.name), inner.extent), fresh.name(f"{inner.name}_at")

@@ -5,9 +5,19 @@ from __future__ import annotations
 import dataclasses
 
 from tdsl.codegen.analysis.facts import facts_inside, last_value, narrow_range
+from tdsl.codegen.analysis.lane_dependence import lanes_are_independent
 from tdsl.codegen.ir.fresh_names import FreshNames
-from tdsl.codegen.ir.loops import For, If, Kernel, Let, Stmt
-from tdsl.codegen.ir.statements import exprs_of, loads_of, map_exprs, map_parts, rebuilt, scalars_of, walk
+from tdsl.codegen.ir.loops import PARALLEL, For, If, Kernel, Let, Stmt
+from tdsl.codegen.ir.statements import (
+    exprs_of,
+    loads_of,
+    map_exprs,
+    map_parts,
+    rebuilt,
+    scalars_of,
+    stored_in,
+    walk,
+)
 from tdsl.codegen.passes.bound_loops import guards, nonpositive_sums, without_guards
 from tdsl.lang.affine import as_sum
 from tdsl.lang.bounds import NO_FACTS, Facts
@@ -71,6 +81,8 @@ def _rebased(outer: For, inner: For, facts: Facts, fresh: FreshNames) -> Stmt:
                 lo, hi = narrow_range(limit, point, lo, hi, facts)
     if all(isinstance(e, Const) for e in (lo, hi)) or (lo, hi) == given:
         return outer
+    if (loads_of(lo) | loads_of(hi)) & stored_in(outer):
+        return outer  # the bounds are evaluated before the loop, the conditions on them in it
     body = without_guards(inner.body, used)
     if isinstance(lo, Const) or lo == given[0]:  # vectors stay where they are
         begin, last = floordiv(lo, factor, facts), floordiv(hi, factor, facts)
@@ -83,6 +95,9 @@ def _rebased(outer: For, inner: For, facts: Facts, fresh: FreshNames) -> Stmt:
     if any(outer.name in scalars_of(e) for x in walk(moved) for e in exprs_of(x)):
         return outer
     count = add(subtract(hi, lo, facts), ONE, facts)
+    points = For(point, lo, count, PARALLEL, moved)
+    if outer.kind == PARALLEL and not lanes_are_independent(points, facts):
+        return outer  # points of one iteration, which may depend on each other, would be in two
     here = add(start, Var(inner.name))
     plain = all(isinstance(atom, Var | Size) for atom in as_sum(lo).terms)
     first: Expr = lo if plain else Var(fresh.name(f"{outer.name}_first"))

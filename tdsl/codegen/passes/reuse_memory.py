@@ -7,7 +7,19 @@ from collections import Counter
 
 from tdsl.codegen.analysis.lane_dependence import has_distinct_elements
 from tdsl.codegen.ir.fresh_names import Renaming, renamed
-from tdsl.codegen.ir.loops import AUTO, HEAP, Alloc, Block, For, Kernel, Stmt, Store
+from tdsl.codegen.ir.loops import (
+    AUTO,
+    HEAP,
+    Alloc,
+    Block,
+    CopyTile,
+    For,
+    Invoke,
+    Kernel,
+    Shuffle,
+    Stmt,
+    Store,
+)  # fmt: skip
 from tdsl.codegen.ir.statements import (
     EMPTY,
     exprs_of,
@@ -94,6 +106,9 @@ def _is_in_place(s: Stmt, old: str, new: str) -> bool:
     """True if a statement reads `old` only at the element of `new` that it writes from it, each once."""
     if not isinstance(s, For) or old in stored_in(s):
         return False
+    moved = (x for x in walk(s) if isinstance(x, Invoke | CopyTile | Shuffle))
+    if any({old, new} & (inputs_of(x) | stored_in(x)) for x in moved):
+        return False  # they access more than one element
     stores = [x for x in walk(s) if isinstance(x, Store) and x.buffer == new]
     if len(stores) != 1 or any(
         old in loads_of(e) for x in walk(s) if x is not stores[0] for e in exprs_of(x)
@@ -116,7 +131,7 @@ def _renamed(s: Stmt, shared: dict[str, str]) -> Stmt:
             case Alloc(name, body=body) if name in shared:
                 return without(body)
             case Store(buffer, index, Load(source, at, mask=None)) if (buffer, index) == (source, at):
-                return EMPTY if buffer in kept else part
+                return EMPTY if buffer in kept and not part.atomic else part
             case _:
                 return map_parts(part, without)
 

@@ -37,3 +37,16 @@ def test_one_point_is_computed_alone(store, cuts, condition, first):
     if cuts and condition == "" and first == 0:
         assert show(after).count("vectorized") == 2
     assert cuts or after == before
+
+
+def test_bounds_that_the_loop_changes_are_evaluated_once():
+    before = kernel(
+        "out[32]",
+        """
+        for k in serial(0, 9):
+            for o in serial(0, 1 + min(max(out[0], 0), 7)):
+                for v in vectorized(0, 4):
+                    out[o * 4 + v] = out[k] - out[o * 4 + v]
+        """,
+    )
+    assert_same_results(before, cut_at_conflicts(before))

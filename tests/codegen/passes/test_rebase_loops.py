@@ -46,3 +46,34 @@ def test_loops_that_are_used_alone_keep_their_start(value, condition):
         """,
     )
     assert rebase_loops(before) == before
+
+
+@pytest.mark.parametrize("element, rebased", [("o * 4 + v", True), ("(o * 4 + v) // 2", False)])
+def test_points_that_depend_on_each_other_stay_in_one_parallel_iteration(element, rebased):
+    before = kernel(
+        "a[32], out[32]",
+        f"""
+        for k in serial(0, 9):
+            for o in parallel(0, 8):
+                for v in vectorized(0, 4):
+                    if k * 3 <= o * 4 + v:
+                        out[{element}] = out[{element}] + a[o * 4 + v]
+        """,
+    )
+    after = rebase_loops(before)
+    assert_same_results(before, after)
+    assert (after != before) == rebased
+
+
+def test_bounds_that_the_loop_changes_are_evaluated_once():
+    before = kernel(
+        "out[32]",
+        """
+        for k in serial(0, 9):
+            for o in serial(0, 1 + min(out[0], 7)):
+                for v in vectorized(0, 4):
+                    if o * 4 + v + k < 20:
+                        out[o * 4 + v] = o * 4 + v
+        """,
+    )
+    assert_same_results(before, rebase_loops(before))

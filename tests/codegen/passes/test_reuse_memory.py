@@ -1,12 +1,15 @@
 """Allocations that share memory where their values are not needed at the same time."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 import tdsl as td
-from tdsl.codegen.ir.loops import Alloc, For
-from tdsl.codegen.ir.statements import walk
+from tdsl.codegen.ir.loops import Alloc, Block, For, Invoke, Operand
+from tdsl.codegen.ir.statements import map_parts, stored_in, walk
 from tdsl.codegen.passes.reuse_memory import reuse_memory
+from tdsl.lang.expr import ZERO
 from tests.codegen.passes.loop_text import assert_same_results, kernel
 
 
@@ -130,3 +133,48 @@ def test_steps_in_time_need_two_arrays():
     text = str(compiled.loops("final"))
     assert text.count("alloc(") == 2
     assert text.count("# parallel") == steps  # the copies of the arguments have too little work for threads
+
+
+def test_a_loop_keeps_its_range_beside_another_of_its_name():
+    text = """
+    with alloc(t, 4000, "auto"):
+        with alloc(u, 4000, "auto"):
+            for i in parallel(0, 4000):
+                t[i] = a[i] * 3
+            for y in serial(0, 39):
+                for x in serial(0, 200):
+                    u[y * 100 + x] = t[y * 100 + x] + 1
+                for x in serial(0, 100):
+                    c[y * 100 + x] = 1
+            for i in parallel(0, 4000):
+                c[i] = u[i]
+    """
+    assert allocated(shared("c[4000], a[4000]", text)) == ["t", "u"]
+
+
+def test_an_atomic_update_by_the_element_itself_is_no_copy():
+    text = """
+    with alloc(t, 4000, "auto"):
+        with alloc(u, 4000, "auto"):
+            for i in parallel(0, 4000):
+                t[i] = a[i] * 3
+            for i in parallel(0, 4000):
+                t[i] += t[i]
+            for i in parallel(0, 4000):
+                u[i] = t[i] + 1
+            for i in parallel(0, 4000):
+                c[i] = u[i]
+    """
+    assert allocated(shared("c[4000], a[4000]", text)) == ["t"]
+
+
+def test_memory_that_instructions_access_is_not_written_in_place():
+    k = kernel("c[4000], a[4000]", chain("u[i] = t[i] + 1"))
+    loop = next(s for s in walk(k.body) if isinstance(s, For) and "u" in stored_in(s))
+    other = Invoke("dot", tuple(Operand(name, (ZERO,), (0,)) for name in ("c", "u")))
+    both = replace(loop, body=Block((loop.body, other)))
+
+    def changed(s):
+        return both if s == loop else map_parts(s, changed)
+
+    assert allocated(reuse_memory(replace(k, body=changed(k.body)))) == ["t", "u"]
