@@ -1,4 +1,7 @@
-"""Random kernels for tests of passes: small, within bounds, and with everything that lowering may give."""
+"""Random kernels for tests of passes: small, within bounds, and with everything that lowering may give.
+
+Some indices are within bounds only where a condition holds or a loop has iterations.
+"""
 
 from dataclasses import dataclass, replace
 from random import Random
@@ -38,7 +41,8 @@ from tdsl.lang.expr import (
     Var,
     const,
 )  # fmt: skip
-from tdsl.lang.types import i32, i64
+from tdsl.lang.simplify import conjunction
+from tdsl.lang.types import f64, i32, i64
 
 ROWS, COLUMNS, LENGTH = 6, 23, 9
 MANY = 100  # times that a statement runs, from which loops inside are short, so that tests stay quick
@@ -50,6 +54,8 @@ PARAMS = (
     BufferParam("c", i32, (const(LENGTH),), (None,), False),
     ScalarParam("p", i64),
     SizeParam("n"),
+    BufferParam("real", f64, (const(ROWS), const(COLUMNS)), (None, None), True),
+    BufferParam("terms", f64, (const(COLUMNS),), (None,), False),
 )
 EXTENTS = {
     "out": (const(ROWS), const(COLUMNS)),
@@ -57,6 +63,8 @@ EXTENTS = {
     "a": (const(ROWS), const(COLUMNS)),
     "b": (Size("n"),),
     "c": (const(LENGTH),),
+    "real": (const(ROWS), const(COLUMNS)),
+    "terms": (const(COLUMNS),),
 }
 
 
@@ -90,7 +98,7 @@ class Nests:
         return f"{prefix}{self.count}"
 
     def kernel(self) -> Kernel:
-        body = self.block(Scope())
+        body = Updates(self.random).loops() if self.random.random() < 0.4 else self.block(Scope())
         return Kernel("k", PARAMS, body, (Message("require", ("", ""), ""),))
 
     def one_of(self, *choices: str) -> str:
@@ -276,14 +284,103 @@ class Nests:
         return Binary(op, self.value(s, depth + 1), self.value(s, depth + 1))
 
 
-def results(kernel: Kernel, n: int = 4, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    """What a kernel stores, run with every access checked."""
+class Updates:
+    """Draws loops that update numbers, each under a condition of its own.
+
+    Only conditions, or loops without iterations, keep the indices in bounds. Sums and differences of
+    these numbers, and products, are exact in any order, the signs of their zeros too.
+    """
+
+    def __init__(self, random: Random) -> None:
+        self.random = random
+        self.row = self.random.choice((None, const(self.random.randrange(ROWS))))  # of all elements
+        self.limits: list[Expr] | None = [] if self.random.random() < 0.3 else None  # of the inner loop
+
+    def one_of(self, *choices: str) -> str:
+        return self.random.choice(choices)
+
+    def loops(self) -> Stmt:
+        kind = self.one_of("strip", "strip", "strip", "serial", "serial", "parallel", "vectorized")
+        factor = self.random.choice((2, 4, 8))
+        point: Expr = add(times(factor, Var("o")), Var("x")) if kind == "strip" else Var("x")
+        stores = [self.update(point) for _ in range(self.random.choice((1, 1, 2, 3)))]
+        body = stores[0] if len(stores) == 1 else Block(tuple(stores))
+        extent: Expr = const(self.random.randint(0, 16))
+        if self.random.random() < 0.4:
+            extent = add(times(self.random.choice((1, -1)), Var("k")), const(self.random.randint(-2, 4)))
+        for limit in self.limits or ():
+            extent = Binary("min", extent, limit)
+        if self.limits is not None and kind in ("strip", "vectorized"):
+            body = If(Binary("lt", point, extent), body)
+        if kind == "strip":
+            steps = Binary("floordiv", add(extent, const(factor - 1)), const(factor))
+            vector = For("x", const(0), const(factor), "vectorized", body)
+            body = For("o", const(0), steps, self.one_of("serial", "serial", "parallel"), vector)
+        else:
+            extent = const(factor) if kind == "vectorized" else extent
+            body = For("x", const(0), extent, kind, body)
+        return For("k", const(0), const(self.random.randint(1, ROWS + 3)), "serial", body)
+
+    def update(self, point: Expr) -> Stmt:
+        tests: list[Expr] = []
+        at = self.element(point, tests)
+        term: Expr = Load("terms", (self.index(COLUMNS, point, tests),), f64)
+        if self.random.random() < 0.6:
+            other = Load("real", self.element(point, tests), f64)
+            small = Binary("max", Binary("min", other, Const(3.0, f64)), Const(-3.0, f64))
+            term = Binary("mul", term, small) if self.random.random() < 0.7 else small
+        op = self.one_of("add", "add", "sub", "sub", "mul")
+        if op == "mul":
+            term = Binary("max", Binary("min", term, Const(1.0, f64)), Const(-1.0, f64))
+        if self.limits is None or self.random.random() < 0.2:
+            tests += [self.condition(point) for _ in range(self.random.choice((0, 1, 1)))]
+        self.random.shuffle(tests)
+        s: Stmt = Store("real", at, Binary(op, Load("real", at, f64), term))
+        while tests:
+            count = self.random.randint(1, len(tests))
+            s, tests = If(conjunction(tests[:count]), s), tests[count:]
+        return s
+
+    def condition(self, point: Expr) -> Expr:
+        if self.random.random() < 0.15:
+            some = Load("terms", (Binary("mod", point, const(COLUMNS)),), f64)
+            return Binary("lt", some, Const(0.0, f64))
+        side = add(Var("k"), const(self.random.choice((0, 0, 0, 1, -1, 2))))
+        return Binary(self.one_of("lt", "le", "gt", "ge", "eq"), point, side)
+
+    def element(self, point: Expr, tests: list[Expr]) -> tuple[Expr, Expr]:
+        row = self.row
+        if row is None:
+            row = self.within(Var("k"), ROWS, point, tests)
+        return row, self.index(COLUMNS, point, tests)
+
+    def index(self, n: int, point: Expr, tests: list[Expr]) -> Expr:
+        start: Expr = const(self.random.choice((0, 0, 0, 1, 2, 3)))
+        base = self.random.choice((Var("k"), Var("k"), point, None))
+        if base is point:
+            self.within(start, n, point, tests, moves=True)
+            return add(point, start)
+        return start if base is None else self.within(add(base, start), n, point, tests)
+
+    def within(self, i: Expr, n: int, point: Expr, tests: list[Expr], moves: bool = False) -> Expr:
+        """An index i; it, or i + point if it `moves`, is below n by a test or a limit of the points."""
+        if self.limits is not None:
+            self.limits.append(Binary("sub", const(n), i))
+        else:
+            most = add(i, point) if moves or self.random.random() < 0.5 else i
+            tests.append(Binary("lt", most, const(n)))
+        return i
+
+
+def results(kernel: Kernel, n: int = 4, seed: int = 0) -> tuple[np.ndarray, ...]:
+    """What a kernel stores, run with every access checked; floats by their bits."""
     rng = np.random.default_rng(seed)
     out, a = (rng.integers(-9, 10, (ROWS, COLUMNS)) for _ in range(2))
     line, b = rng.integers(-9, 10, COLUMNS), rng.integers(-9, 10, n)
     c = rng.integers(-9, 10, LENGTH, dtype=np.int32)
-    PythonExecutable(kernel, checked=True).run([out, line, a, b, c, 5, n])
-    return out, line
+    real, terms = (rng.choice((-2.0, -1.0, -0.0, 0.0, 1.0), size) for size in ((ROWS, COLUMNS), COLUMNS))
+    PythonExecutable(kernel, checked=True).run([out, line, a, b, c, 5, n, real, terms])
+    return out, line, real.view(np.int64)
 
 
 def assert_same_results(before: Kernel, after: Kernel, n: int = 4) -> None:
