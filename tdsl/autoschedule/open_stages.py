@@ -2,8 +2,9 @@
 
 Each aspect of a stage is fixed only by a directive on it. With a place or storage alone, all loops are open.
 With `parallel(y)` alone, other loops have no threads, and the rest is as by default. Loops that were split or
-reordered keep their structure; the innermost becomes vectors, and the outermost threads, where no directive
-says which loops do. `serial()` and `pin()` close what should stay as it is.
+reordered stay; where no `reorder` is in the way, the loop along contiguous memory becomes the innermost one,
+in vectors, and the outermost free loop runs on threads. `tilegraph.open_tiles` then looks for tiles inside of
+these loops. `serial()` and `pin()` close what should stay as it is.
 """
 
 from __future__ import annotations
@@ -37,8 +38,8 @@ from tdsl.schedule.state import (
     Split,
     State,
     WithStage,
-    fresh_nest,
     fresh_plan,
+    is_ordered_outside,
     levels_of,
     roots_of,
 )  # fmt: skip
@@ -131,8 +132,8 @@ def fill_in(
     `boxes` are those of funcs at the root.
     """
     added: dict[str, tuple[str, ...]] = {}
-    todo = [n for n in names if _may_be_filled(schedule.state, n)]
-    inside = [n for n in todo if isinstance(schedule.state.plan(n).place, At)]
+    todo = [n for n in names if may_be_filled(schedule.state, n)]
+    inside = [n for n in todo if isinstance(schedule.state.plan(n).place, At | AfterProducer)]
     for name in todo:
         if name not in inside and name in boxes:
             added[name] = tuple(_fill_func(schedule, name, boxes[name], machine, root=True))
@@ -151,11 +152,11 @@ def _boxes_inside(state: State) -> dict[str, Box]:
     return {}
 
 
-def _may_be_filled(state: State, name: str) -> bool:
+def may_be_filled(state: State, name: str) -> bool:
     """True unless a func has loops that are shared, distributed, special cases, or those of instructions."""
     plan = state.plan(name)
-    shares = isinstance(plan.place, WithStage | AfterProducer) or any(
-        isinstance(p.place, WithStage | AfterProducer) and p.place.level.func == name for _, p in state.plans
+    shares = isinstance(plan.place, WithStage) or any(
+        isinstance(p.place, WithStage) and p.place.level.func == name for _, p in state.plans
     )
     special = plan.specializations or plan.tensorizations or plan.distributed or plan.atomic or plan.bulk
     return not shares and not special and plan.scope not in COOPERATIVE
@@ -163,10 +164,14 @@ def _may_be_filled(state: State, name: str) -> bool:
 
 def _fill_func(schedule: BaseSchedule, name: str, box: Box, machine: Machine, *, root: bool) -> Iterator[str]:
     state = schedule.state
-    slides = any(state.plan(other).store is not None for other in state.placed_in.get(name, ()))
+    others = {*state.placed_in.get(name, ())} - {name}
+    slides = any(state.plan(other).store is not None for other in others)
     for n in range(len(state.program.func(name).definitions)):
         stage = Stage(schedule, name, n)
-        for rule, possible in ((_fill_vectors, True), (_fill_threads, root and not slides)):
+        kinds = {x.kind for x in state.plan(name).nests[n].loops}
+        copied_out = any(isinstance(state.plan(other).place, AfterProducer) for other in others)
+        tiled = copied_out and VECTORIZED in kinds  # a tile tree, which says its threads
+        for rule, possible in ((_fill_vectors, True), (_fill_threads, root and not slides and not tiled)):
             if possible:
                 with suppress(ScheduleError), schedule.all_or_nothing():  # not legal for these loops
                     yield from rule(stage, box, machine)
@@ -184,25 +189,49 @@ def _fill_vectors(stage: Stage, box: Box, machine: Machine) -> Iterator[str]:
     if vectors is None:
         return
     variable, lanes = vectors
-    levels = [x for _, p in state.plans for x in levels_of(p) if (x.func, x.definition) == (f.name, n)]
-    first = max((nest.position(x.loop) + 1 for x in levels), default=0)
-    names = nest.names()
-    if _is_unchanged(nest, fresh_nest(d)):
-        loop = variable
-        inner = (*(x for x in names[first:] if x != loop), loop)
-        moves = d.ranges and (variable in d.free or variable != d.ranges[-1][0])
-        reordered = moves and loop in names[first:] and names[first:] != inner
-    else:
-        loop, reordered, inner = names[-1], False, ()
-        if variable not in d.free or not _is_contiguous(nest, loop, variable):
-            return
-        lanes = min(lanes, lanes_for(d, iterations_of(state, f.name, n, loop, sizes), machine.vector_bytes))
-    if lanes == 1 or loop not in names[first:] or not _is_open(nest, loop):
+    names, loop = nest.names(), _innermost_of(nest, variable)
+    movable = names[first_open(state, f.name, n) :]
+    if loop not in movable or not _is_open(nest, loop):
         return
-    if reordered:
-        stage.reorder(*inner)
+    if loop != variable:
+        lanes = min(lanes, lanes_for(d, iterations_of(state, f.name, n, loop, sizes), machine.vector_bytes))
+    inside = movable[movable.index(loop) + 1 :]
+    stays = any(is_ordered_outside(nest, loop, x) for x in inside)
+    if lanes == 1 or (variable not in d.free and inside and (stays or nest.relations)):
+        return
+    if inside and not stays and (d.ranges or nest.relations):
+        stage.reorder(*_unrolled_last(nest, [x for x in movable if x != loop]), loop)
     stage.vectorize(loop, lanes)
+    if stays:
+        new = stage.schedule.state.plan(f.name).nests[n]
+        lane = next(x.name for x in new.loops if x.kind == VECTORIZED)
+        rest = [x for x in new.names()[-len(movable) - 1 :] if x != lane]
+        stage.reorder(*_unrolled_last(new, rest), lane)
     yield f"vectors along {loop}"
+
+
+def _unrolled_last(nest: Nest, loops: Iterable[str]) -> list[str]:
+    """Loops with the unrolled ones innermost."""
+    return sorted(loops, key=lambda x: nest.kind(x) == UNROLLED)
+
+
+def first_open(state: State, func: str, definition: int) -> int:
+    """The number of outer loops that stay as they are, since another func is computed or stored inside."""
+    nest = state.plan(func).nests[definition]
+    levels = (x for _, p in state.plans for x in levels_of(p) if (x.func, x.definition) == (func, definition))
+    return max((nest.position(x.loop) + 1 for x in levels), default=0)
+
+
+def _innermost_of(nest: Nest, variable: str) -> str:
+    """The loop that takes single steps of a variable, "" if that is no loop of this variable alone."""
+    loop = variable
+    for r in nest.relations:
+        match r:
+            case Split(parent, _, inner) if parent == loop:
+                loop = inner
+            case Rename(old, new) if old == loop:
+                loop = new
+    return loop if loop in nest.names() else ""
 
 
 def _fill_threads(stage: Stage, box: Box, machine: Machine) -> Iterator[str]:
@@ -223,18 +252,3 @@ def _fill_threads(stage: Stage, box: Box, machine: Machine) -> Iterator[str]:
 def _is_open(nest: Nest, loop: str) -> bool:
     """True for a loop of which no directive says how it runs."""
     return nest.kind(loop) == SERIAL and not nest.loops[nest.position(loop)].fixed
-
-
-def _is_unchanged(nest: Nest, fresh: Nest) -> bool:
-    return not nest.relations and nest.names() == fresh.names()
-
-
-def _is_contiguous(nest: Nest, loop: str, variable: str) -> bool:
-    """True if a step of a loop is a step of a variable."""
-    for r in reversed(nest.relations):
-        match r:
-            case Split(parent, _, inner) if inner == loop:
-                loop = parent
-            case Rename(old, new) if new == loop:
-                loop = old
-    return loop == variable

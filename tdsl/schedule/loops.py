@@ -5,6 +5,7 @@ from __future__ import annotations
 import keyword
 from collections.abc import Mapping
 from dataclasses import replace
+from itertools import combinations
 from typing import TypeVar
 
 from tdsl.errors import did_you_mean
@@ -35,6 +36,7 @@ from tdsl.schedule.state import (
     WithStage,
     is_ordered,
     is_reduction,
+    parts_of,
     roots_of,
 )  # fmt: skip
 
@@ -276,7 +278,16 @@ def reorder(state: State, func: str, definition: int, *, loops: tuple[str, ...])
     by_name = {x.name: x for x in nest.loops}
     order = iter(names)
     new = tuple(by_name[next(order)] if x.name in names else x for x in nest.loops)
-    return replace_nest(state, func, definition, replace(nest, loops=new))
+    reordered = replace(nest, loops=new)
+    ordered = (*nest.ordered, *combinations(names, 2))
+    kept = tuple(dict.fromkeys(p for p in ordered if _is_kept(reordered, *p)))
+    return replace_nest(state, func, definition, replace(reordered, ordered=kept))
+
+
+def _is_kept(nest: Nest, outer: str, inner: str) -> bool:
+    """True if all pieces of a loop are outside of all pieces of another one."""
+    outer_parts, inner_parts = (parts_of(nest, x) for x in (outer, inner))
+    return all(nest.position(a) < nest.position(b) for a in outer_parts for b in inner_parts)
 
 
 def set_kind(state: State, func: str, definition: int, name: str, kind: str) -> State:

@@ -108,11 +108,13 @@ class Nest:
     """Loops, outermost first, and the relations between them and the variables of the definition.
 
     `aliases` map the name of a loop that a directive split implicitly to the loop that the name now means.
+    `ordered` are the pairs of loops, the outer one first, whose order a directive gives.
     """
 
     loops: tuple[Loop, ...]
     relations: tuple[Relation, ...] = ()
     aliases: tuple[tuple[str, str], ...] = ()
+    ordered: tuple[tuple[str, str], ...] = ()
 
     def names(self) -> tuple[str, ...]:
         """The loops by name, outermost first."""
@@ -188,6 +190,11 @@ def parts_of(nest: Nest, name: str) -> frozenset[str]:
             case Rename(old, new) | Rotate(old, new) if old in parts:
                 parts.add(new)
     return frozenset(parts & set(nest.names()))
+
+
+def is_ordered_outside(nest: Nest, outer: str, inner: str) -> bool:
+    """True if directives say that a current loop, or one that it is a piece of, is outside of another one."""
+    return any(outer in parts_of(nest, a) and inner in parts_of(nest, b) for a, b in nest.ordered)
 
 
 @frozen

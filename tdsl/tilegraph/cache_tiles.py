@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise, product
+from itertools import pairwise, permutations, product
 from math import gcd, prod
 from typing import Any
 
@@ -19,7 +19,7 @@ import numpy as np
 from tdsl.cost.seconds import bytes_per_second, launch_seconds
 from tdsl.cost.terms import WARM
 from tdsl.machine.model import Machine
-from tdsl.tilegraph.kernels import Kernel, Rates, kernels
+from tdsl.tilegraph.kernels import NO_LIMITS, Kernel, Limits, Rates, kernels
 from tdsl.tilegraph.op import Access, Op
 from tdsl.tilegraph.tree import LANES, THREADS, UNROLL, Copy, Cut, Tree
 
@@ -45,22 +45,23 @@ class Order:
     parallel: bool
 
 
-def best_trees(op: Op, machine: Machine) -> list[tuple[float, Tree]]:
+def best_trees(op: Op, machine: Machine, limits: Limits = NO_LIMITS) -> list[tuple[float, Tree]]:
     """The best tree for each of the best register tiles, with its predicted seconds, the best first."""
     by_kernel = []
-    for kernel in kernels(op, machine):
-        orders = list(_orders(op, kernel, machine))
-        seconds, tree = _best(op, kernel, orders[0], machine)
-        by_kernel.append((seconds, tree, kernel, orders[1:]))
+    for kernel in kernels(op, machine, limits):
+        orders = list(_orders(op, kernel, machine, limits))
+        if orders:
+            seconds, tree = _best(op, kernel, orders[0], machine, limits)
+            by_kernel.append((seconds, tree, kernel, orders[1:]))
     by_kernel.sort(key=lambda x: x[0])
     priced = [(seconds, tree) for seconds, tree, *_ in by_kernel]
     for n, (_, _, kernel, orders) in enumerate(by_kernel[:FOLLOWED]):
-        others = [_best(op, kernel, order, machine) for order in orders]
+        others = [_best(op, kernel, order, machine, limits) for order in orders]
         priced[n] = min([priced[n], *others], key=lambda x: x[0])
     return sorted(priced, key=lambda x: x[0])
 
 
-def _orders(op: Op, kernel: Kernel, machine: Machine) -> Iterator[Order]:
+def _orders(op: Op, kernel: Kernel, machine: Machine, limits: Limits) -> Iterator[Order]:
     free, summed = [a.name for a in op.free], [a.name for a in op.summed]
     if kernel.lane in summed:
         summed = [*(v for v in summed if v != kernel.lane), kernel.lane]
@@ -68,7 +69,10 @@ def _orders(op: Op, kernel: Kernel, machine: Machine) -> Iterator[Order]:
     work = op.points * kernel.seconds
     parallel = machine.threads > 1 and work > LAUNCHES * launch_seconds(machine)
     several = [a.name for a in op.axes if a.extent > 1] or [a.name for a in op.axes]
-    firsts = [v for v in free if v in several][:2] if parallel else []
+    if limits.ordered:
+        yield from _orders_by_hand(op, kernel, tuple(v for v in inner if v in several), limits)
+        return
+    firsts = [v for v in free if v in several and v not in limits.whole][:2] if parallel else []
     lasts = sorted(several, key=lambda v: -op.axis(v).extent)[:LASTS]
     for first, last in product(firsts or [""], lasts):
         if first == last and len(several) > 1:
@@ -78,21 +82,36 @@ def _orders(op: Op, kernel: Kernel, machine: Machine) -> Iterator[Order]:
         yield Order(outer, tuple(v for v in inner if v in several), bool(firsts))
 
 
-def _best(op: Op, kernel: Kernel, order: Order, machine: Machine) -> tuple[float, Tree]:
+def _orders_by_hand(op: Op, kernel: Kernel, inner: tuple[str, ...], limits: Limits) -> Iterator[Order]:
+    """Orders with the loops of some axes as directives say, which have no loops over tiles."""
+    summed = {a.name for a in op.summed}
+    for loops in permutations(inner):
+        sums = [v in summed for v in loops]
+        inside = sums == sorted(sums) and (kernel.lane not in summed or loops[-1] == kernel.lane)
+        if limits.keep(loops) and inside == (kernel.sums_inside or not summed):
+            yield Order(loops, loops, parallel=False)
+
+
+def _best(
+    op: Op, kernel: Kernel, order: Order, machine: Machine, limits: Limits
+) -> tuple[float, Tree]:  # fmt: skip
     """The fastest sizes of tiles for an order of loops."""
-    sizes = _lattice(op, kernel, order, machine.threads)
+    sizes = _lattice(op, kernel, order, machine.threads, limits)
     seconds = _seconds(op, kernel, order, sizes, machine)
     at = int(np.argmin(seconds))
     return float(seconds[at]), _tree(op, kernel, order, {v: int(n[at]) for v, n in sizes.items()})
 
 
-def _lattice(op: Op, kernel: Kernel, order: Order, threads: int) -> Sizes:
+def _lattice(op: Op, kernel: Kernel, order: Order, threads: int, limits: Limits) -> Sizes:
     """Sizes of tiles: register tiles times powers of two, the whole axis, or a share of a short outer one."""
+    whole = limits.whole | {v for pair in limits.ordered for v in pair}
     in_registers = kernel.sums_inside and not op.axis(kernel.lane).summed  # sums are complete in a tile
 
     def sizes(steps: Sequence[int]) -> list[list[int]]:
         each = [
-            [a.extent] if a.summed and in_registers else _sizes(a.extent, kernel.size(a.name), steps)
+            [a.extent]
+            if (a.summed and in_registers) or a.name in whole
+            else _sizes(a.extent, kernel.size(a.name), steps)
             for a in op.axes
         ]
         first = [a.name for a in op.axes].index(order.outer[0])

@@ -34,8 +34,17 @@ def completion(state: State, machine: Machine) -> Completed:
         return by_recipes
     # importing the search takes longer than compiling such a program, for which it has nothing
     from tdsl.tilegraph.alternatives import faster_alternative
+    from tdsl.tilegraph.open_tiles import fill_tiles
 
-    return _with_alternative(by_recipes, faster_alternative(state, by_recipes, machine), machine)
+    filled = fill_tiles(state, by_recipes, machine)
+    if filled is None:
+        return _with_alternative(by_recipes, faster_alternative(state, by_recipes, machine), machine)
+    schedule = filled[0]
+    in_tiles = _with_alternative(by_recipes, filled, machine)
+    rest = Completed(in_tiles.state, in_tiles.decisions, in_tiles.directives[len(schedule.directives) :])
+    better = faster_alternative(schedule.state, rest, machine)
+    completed = _with_alternative(rest, better, machine)
+    return completed._replace(directives=(*schedule.directives, *completed.directives))
 
 
 def _with_alternative(

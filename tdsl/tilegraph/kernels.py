@@ -7,7 +7,7 @@ enough for high-performance BLIS", TOMS 2016, for the rows and vectors of a regi
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from math import prod
@@ -50,6 +50,34 @@ class Kernel:
 
 
 @dataclass(frozen=True)
+class Limits:
+    """What directives say of the loops that a tree describes.
+
+    `registers` are the values of an axis that loops by hand have in vectors or unrolled: `lanes` elements of
+    `lane` in a vector. Axes that are `whole` have no loops over tiles. Of two axes in `ordered`, all loops
+    over register tiles of the first are outside of those of the second.
+    """
+
+    registers: tuple[tuple[str, int], ...] = ()
+    lane: str = ""
+    lanes: int = 0
+    whole: frozenset[str] = frozenset()
+    ordered: tuple[tuple[str, str], ...] = ()
+
+    def size(self, axis: str) -> int:
+        """The values of an axis that loops by hand have in registers, 1 if there are none."""
+        return dict(self.registers).get(axis, 1)
+
+    def keep(self, loops: Sequence[str]) -> bool:
+        """True if loops over axes, outermost first, are in the order that directives say."""
+        at = {axis: n for n, axis in enumerate(loops)}
+        return all(at[a] < at[b] for a, b in self.ordered if a in at and b in at)
+
+
+NO_LIMITS = Limits()
+
+
+@dataclass(frozen=True)
 class Rates:
     """Seconds of one thread: the operations of a point with the axes they need, an addition to a sum, a load.
 
@@ -72,11 +100,11 @@ class Rates:
         return sum(s * prod(n for v, n in sizes.items() if v in needs) for needs, s in self.operations)
 
 
-def kernels(op: Op, machine: Machine) -> list[Kernel]:
+def kernels(op: Op, machine: Machine, limits: Limits = NO_LIMITS) -> list[Kernel]:
     """The best register tiles of a definition, the best first, with different lanes and copies."""
     best: dict[object, Kernel] = {}
     rates = Rates.of(op, machine)
-    for k in _candidates(op, machine, rates):
+    for k in _candidates(op, machine, rates, limits):
         key = (k.lane, k.sums_inside, k.copied, k.row if not op.summed else "")
         if key not in best or k.seconds < best[key].seconds:
             best[key] = k
@@ -84,20 +112,26 @@ def kernels(op: Op, machine: Machine) -> list[Kernel]:
     return [*[k for k in ranked if k.sums_inside][:MOST], *[k for k in ranked if not k.sums_inside][:FEW]]
 
 
-def _candidates(op: Op, machine: Machine, rates: Rates) -> Iterator[Kernel]:
+def _candidates(op: Op, machine: Machine, rates: Rates, limits: Limits) -> Iterator[Kernel]:
     width = max(machine.vector_bytes // max_bytes(op.definition), 1)
     contiguous = {a.name for a in op.axes for x in op.accesses if abs(x.step(a.name)) == 1}
     for axis in op.axes:
-        lanes = min(width, 1 << (axis.extent - 1).bit_length())
-        if axis.name not in contiguous or lanes < 2:
+        if limits.lane not in ("", axis.name) or (not limits.lane and limits.size(axis.name) > 1):
             continue
+        lanes = limits.lanes or min(width, 1 << (axis.extent - 1).bit_length())
+        if axis.name not in {*contiguous, limits.lane} or lanes < 2:
+            continue
+        of_lane = {n * max(limits.size(axis.name) // lanes, 1) for n in VECTORS}
         rows = ["", *(a.name for a in op.free if a.name != axis.name and a.extent > 1)]
+        rows = [row for row in rows if _have_registers(op, limits, axis.name, row)]
         strided = tuple(x for x in op.reads if x.step(axis.name) not in (0, 1))
         inner = op.summed[-1].name if op.summed else ""
         paged = tuple(x for x in op.reads if x in strided or abs(x.step(inner)) * x.size >= PAGE)
         for copied in dict.fromkeys(((), strided, paged)):
             for row, inside in product(rows, {True, not op.summed or axis.summed}):
-                for r, vectors in product({*UNROLLED[1:], lanes} if row else (1,), VECTORS):
+                least = limits.size(row)
+                sizes = {*(least * n for n in UNROLLED[least == 1 :]), lanes} if row else {1}
+                for r, vectors in product(sorted(x for x in sizes if x % least == 0), sorted(of_lane)):
                     extent = 1 if not row else op.axis(row).extent
                     if r > extent or vectors > max(-(-axis.extent // lanes), 1):
                         continue
@@ -106,13 +140,19 @@ def _candidates(op: Op, machine: Machine, rates: Rates) -> Iterator[Kernel]:
                         yield Kernel(axis.name, lanes, vectors, row, r, copied, inside, seconds)
 
 
+def _have_registers(op: Op, limits: Limits, lane: str, row: str) -> bool:
+    """True if free axes with values in registers by hand are the lane and the rows."""
+    return all(limits.size(a.name) == 1 for a in op.free if a.name not in (lane, row))
+
+
 def _seconds(
     op: Op, machine: Machine, rates: Rates, lane: str, lanes: int, vectors: int, row: str, rows: int,
     copied: tuple[Access, ...], inside: bool,
 ) -> float | None:  # fmt: skip
     """The time of a point in a register tile; None where it does not fit the registers."""
     sums = bool(op.summed)
-    accumulators = rows * vectors if sums and inside else 0
+    width = max(machine.vector_bytes // max_bytes(op.definition), 1)
+    accumulators = rows * vectors * -(-lanes // width) if sums and inside else 0
     if accumulators + vectors + 2 > machine.registers:
         return None
     terms = prod(a.extent for a in op.summed) if inside else 1

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from tdsl.errors import ScheduleError
 from tdsl.schedule.fluent import BaseSchedule, Stage
 from tdsl.schedule.naming import Loop, LoopLike
+from tdsl.schedule.state import levels_of
+from tdsl.tilegraph.given_tile import GivenTile
 from tdsl.tilegraph.op import Access, Op
 from tdsl.tilegraph.tree import THREADS, Copy, Cut, Tree
 
 SQUARE = 8  # the most rows and columns that are transposed in registers
 
 
-def write_tree(schedule: BaseSchedule, op: Op, tree: Tree) -> None:
-    """Write a tree as directives of its func.
+def write_tree(schedule: BaseSchedule, op: Op, tree: Tree, given: GivenTile | None = None) -> None:
+    """Write a tree as directives of its func, inside of the tile that directives have cut, if there is one.
+
+    ScheduleError if directives cannot say this tree.
 
     >>> import tdsl as td
     >>> from tdsl.schedule.properties import root_boxes, unplaced_at_root
@@ -25,35 +30,53 @@ def write_tree(schedule: BaseSchedule, op: Op, tree: Tree) -> None:
     >>> [str(loop.name) for loop in s[t].loops]
     ['j_o', 'i_o', 'j_i_o', 'i_i', 'j_i_i_o', 'j_i_i_v']
     """
+    tile = given or GivenTile.without_directives(op)
     stage = schedule[tree.func]
-    rest: dict[str, LoopLike] = {a.name: a.name for a in op.axes}
-    left = {a.name: a.extent for a in op.axes}
-    tiles: list[tuple[str, LoopLike]] = []
+    for axis in tile.threads:
+        stage.serial(*tile.loops[axis])
+    rest: dict[str, list[LoopLike]] = {v: [*names] for v, names in tile.loops.items() if names}
+    left = {a.name: a.extent for a in tile.op.axes}
+    tiles: list[tuple[str, LoopLike]] = [*tile.outer]
     for cut in tree.tiles:
         if cut.size < left[cut.axis]:
-            outer, rest[cut.axis] = stage.split(rest[cut.axis], cut.size, tail="peel")
+            outer, rest[cut.axis][-1] = stage.split(rest[cut.axis][-1], _iterations(tile, cut), tail="peel")
             tiles.append((cut.axis, outer))
             left[cut.axis] = cut.size
     registers: list[LoopLike] = []
+    by_default: list[LoopLike] = []
     for cut in tree.registers:
-        if left[cut.axis] > cut.size:
-            rest[cut.axis], inner = stage.split(rest[cut.axis], cut.size, tail="peel")
-            registers.append(inner)
-        else:
-            registers.append(rest.pop(cut.axis))
-    in_tile = [c.axis for c in tree.inner if c.axis in rest]
+        if _iterations(tile, cut) > 1 and cut.axis in rest:
+            whole = rest[cut.axis].pop()
+            if left[cut.axis] > cut.size:
+                outer, whole = stage.split(whole, _iterations(tile, cut), tail="peel")
+                rest[cut.axis].append(outer)
+            registers.append(whole)
+            by_default.append(whole)
+        registers += tile.registers.get(cut.axis, ())
+    in_tile = [c.axis for c in tree.inner if rest.get(c.axis)]
     single = [v for v in rest if v not in in_tile]  # of one iteration in a tile
-    order = [*tiles, *((v, rest[v]) for v in (*single, *in_tile))]
-    stage.reorder(*(loop for _, loop in order), *registers)
+    terms = [
+        x for v in tile.registers if v not in {c.axis for c in tree.registers} for x in tile.registers[v]
+    ]
+    order = [*tiles, *((v, x) for v in (*single, *in_tile) for x in rest[v])]
+    stage.reorder(*(loop for _, loop in order), *terms, *registers)
     summed, lanes = {a.name for a in op.summed}, tree.registers[-1]
-    if summed and lanes.axis not in summed:
+    has_buffer = any(level.func == stage.func for _, p in schedule.state.plans for level in levels_of(p))
+    if summed and lanes.axis not in summed and not has_buffer:
         _sum_in_a_buffer(stage, op, tree, order)
     before = {f.name for f in schedule.state.program.funcs}
-    _vectorize(stage, registers[-1], lanes, summed=lanes.axis in summed)
-    for loop in registers[:-1]:
+    if not tile.limits.lane:
+        _vectorize(stage, by_default.pop(), lanes, summed=lanes.axis in summed)
+    for loop in by_default:
         stage.unroll(loop)
+    threads = [*tile.threads]
     if any(c.how == THREADS for c in tree.tiles):
-        stage.parallel(order[0][1])
+        threads.append(order[len(tile.outer)][0])
+    for name in dict.fromkeys(threads):
+        shared = next((loop for v, loop in order[len(tile.outer) :] if v == name), None)
+        if shared is None:
+            raise ScheduleError(f"all of {name!r} is in registers, which threads cannot share")
+        stage.parallel(shared)
     reader = stage
     for f in schedule.state.program.funcs:
         if f.name not in before:  # the lanes of a sum
@@ -67,6 +90,11 @@ def write_tree(schedule: BaseSchedule, op: Op, tree: Tree) -> None:
             place = around[-1].name if isinstance(around[-1], Loop) else around[-1]
             has_place = any(loop.name == place for loop in stage.loops)
             copied.compute_at(stage if has_place else reader, place)
+
+
+def _iterations(tile: GivenTile, cut: Cut) -> int:
+    """The iterations of a loop in a tile that go through the values of a cut."""
+    return -(-cut.size // tile.limits.size(cut.axis))
 
 
 def _vectorize(stage: Stage, loop: LoopLike, lanes: Cut, *, summed: bool) -> None:
@@ -105,7 +133,10 @@ def _sum_in_a_buffer(stage: Stage, op: Op, tree: Tree, order: list[tuple[str, Lo
         stage.reorder_storage(*(v for v in variables if v != lanes.axis), lanes.axis)
     names = [loop.name for loop in copy.loops]
     last, rows = variables[-1], [c.axis for c in tree.registers[:-1] if c.axis in names]
-    if last == lanes.axis:
+    if any(axis not in summed for axis, _ in order[first:]):  # a tile in a cache
+        copy.reorder(*(n for n in names if n != lanes.axis), lanes.axis)
+        copy.vectorize(lanes.axis, lanes.size // lanes.vectors)
+    elif last == lanes.axis:
         _vectorize(copy, last, lanes, summed=False)
         for axis in rows:
             copy.unroll(axis)

@@ -1,9 +1,12 @@
 """What directives leave open is filled in by the default; what they say stays, and `serial` closes it."""
 
+import itertools
+
 import numpy as np
 import pytest
 
 import tdsl as td
+from tdsl.cost.predict import Prediction
 from tdsl.machine.model import Machine
 from tdsl.schedule.bind import bind_state
 from tdsl.schedule.state import At, Root
@@ -154,3 +157,82 @@ def test_dependent_loops_stay_serial(kind, rng):
     s[f].compute_root().update(0).reorder("i", "r")
     x = rng.standard_normal((64, 300), np.float32)
     np.testing.assert_allclose(td.compile(s)(x), want(x), rtol=1e-4, atol=1e-4)
+
+
+GIVEN = {
+    "two loops on threads": lambda s, f: s[f].parallel(i).parallel(j),
+    "split rows": lambda s, f: s[f].split(i, 64),
+    "unrolled rows": lambda s, f: s[f].unroll(i, 4),
+    "a name": lambda s, f: s[f].rename(i, "ii"),
+    "a name of terms": lambda s, f: s[f].rename(k, "z"),
+    "tiles": lambda s, f: s[f].tile((i, j), (64, 64)),
+    "split terms": lambda s, f: s[f].split(k, 64),
+    "unrolled terms": lambda s, f: s[f].unroll(k, 4),
+    "vectors": lambda s, f: s[f].vectorize(j, 16),
+    "narrow vectors": lambda s, f: s[f].vectorize(j, 8),
+    "uneven tiles": lambda s, f: s[f].tile((i, j, k), (50, 70, 90)),
+    "an order": lambda s, f: s[f].reorder(j, i),
+    "rows of a copy": lambda s, f: s.cache_write(f, at=i),
+}
+
+
+@pytest.mark.parametrize("directive", GIVEN.values(), ids=GIVEN)
+def test_inside_of_given_loops_there_are_vectors_rows_and_threads(directive, rng):
+    (f,) = products(200, count=1)
+    s = td.Schedule(f)
+    directive(s, f)
+    state = completed(s)
+    seen = {x.kind for name, plan in state.plans if name.startswith("p0") for x in plan.nests[0].loops}
+    assert seen >= {"parallel", "vectorized"}
+    x, y = (rng.standard_normal((200, 200), np.float32) for _ in range(2))
+    np.testing.assert_allclose(td.compile(s)(x, y), x @ y, rtol=1e-3, atol=1e-3)
+
+
+EVEN = {n: v for n, v in GIVEN.items() if n not in ("rows of a copy", "uneven tiles")}
+
+
+@pytest.mark.parametrize("directive", EVEN.values(), ids=EVEN)
+def test_the_price_of_what_directives_leave_open_is_near_that_without_directives(directive):
+    (f,) = products(512, count=1)
+    s, alone = td.Schedule(f), td.Schedule(f)
+    directive(s, f)
+    seconds = [Prediction.of(completed(x), WIDE).seconds for x in (s, alone)]
+    assert seconds[0] < 3 * seconds[1]
+
+
+@pytest.mark.parametrize("order", [(i, j), (j, i), (i, j, k), (j, i, k)])
+def test_all_pieces_outside_of_a_register_tile_keep_the_order_of_reorder(order):
+    (f,) = products(512, count=1)
+    s = td.Schedule(f)
+    s[f].reorder(*order)
+    kinds_ = [(x.name[0], x.kind) for x in completed(s).plan("p0").nests[0].loops]
+    tiles = [name for name, kind in kinds_ if kind in ("serial", "parallel")]
+    at = {v.name: [n for n, name in enumerate(tiles) if name == v.name] for v in order}
+    for outer, inner in itertools.pairwise(order):
+        assert not at[outer.name] or not at[inner.name] or max(at[outer.name]) < min(at[inner.name])
+
+
+def test_a_later_order_takes_the_place_of_an_earlier_one():
+    (f,) = products(512, count=1)
+    s = td.Schedule(f)
+    s[f].reorder(j, i).reorder(i, j)
+    assert ("j", "i") not in s.state.plan("p0").nests[0].ordered
+
+
+@pytest.mark.parametrize("order", [(i, j), (j, i)])
+def test_a_tile_of_a_transpose_has_vectors_inside(order, rng):
+    a, f = td.Tensor("a", (1000, 1000), td.f32), td.Func("f")
+    f[i, j] = a[j, i]
+    s = td.Schedule(f)
+    s[f].tile(order, (64, 64))
+    assert {kind for _, kind in loops(s, "f")} >= {"parallel", "vectorized"}
+    x = rng.standard_normal((1000, 1000), np.float32)
+    np.testing.assert_array_equal(td.compile(s)(x), x.T)
+
+
+def test_vectors_are_along_contiguous_memory_where_sizes_are_not_known():
+    a, b, f = td.Tensor("a", ("M", "K"), td.f32), td.Tensor("b", ("K", "N"), td.f32), td.Func("f")
+    f[i, j] = td.sum(a[i, k] * b[k, j], axis=k)
+    s = td.Schedule(f)
+    s[f].split(i, 64)
+    assert loops(s, "f")[-1] == ("j_v", "vectorized")
