@@ -394,7 +394,7 @@ def signature_of(program: Program) -> Signature:
     names = KernelNames(program)
     inputs: list[ArrayArg | ScalarArg] = []
     for p in program.parameters:
-        inputs += [ArrayArg(p, t.dtype, t.shape, t.loc) for t in program.inputs if t.name == p]
+        inputs += [ArrayArg(p, t.dtype, t.array_shape(), t.loc) for t in program.inputs if t.name == p]
         inputs += [ScalarArg(p, s.dtype, s.loc) for s in program.scalars if s.name == p]
     outputs = []
     for o in program.outputs:

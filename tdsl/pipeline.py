@@ -163,5 +163,6 @@ def _bound_state(variant: Variant) -> State:
     bound = bind_state(variant.state, dict(variant.specialisation.sizes))
     arrays = [p for p in variant.params if isinstance(p, BufferParam) and not p.written]
     strided = tuple(p.name for p in arrays if p.strides and p.strides[-1] != 1)
+    gaps = tuple(p.name for p in variant.params if isinstance(p, BufferParam) and not p.is_dense)
     program = annotate_value_ranges(bound.program)  # also ranges of funcs that directives have added
-    return separate_outputs(replace(bound, strided_inputs=strided, program=program))
+    return separate_outputs(replace(bound, strided_inputs=strided, with_gaps=gaps, program=program))

@@ -148,7 +148,7 @@ def random_values(program: Program, sizes: Mapping[str, int]) -> dict[str, Any]:
     bound = bind_sizes(program, sizes)
     arrays: dict[str, Any] = {}
     for t in bound.inputs:
-        shape = [upper(e) or 0 for e in t.shape]
+        shape = [upper(e) or 0 for e in t.array_shape()]
         try:
             if t.dtype.is_float:
                 arrays[t.name] = rng.standard_normal(shape, dtype=np.float32).astype(t.dtype.numpy)

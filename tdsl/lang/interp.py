@@ -110,16 +110,21 @@ def bind_arguments(
                 related=a.related,
                 hint="pass arrays that agree",
             )
-    return program, arrays
+    return program, {t.name: _merge_axes(t, arrays[t.name]) for t in program.inputs}
+
+
+def _merge_axes(t: Input, array: Array) -> Array:
+    """An array with the dimensions that its input has in the program."""
+    return array.reshape([number_of(e) for e in t.shape]) if t.array else array
 
 
 def _sizes_of_arrays(program: Program, arrays: Mapping[str, Array]) -> dict[str, int]:
     sizes: dict[str, int] = {}
     for t in program.inputs:
         array = arrays[t.name]
-        if array.ndim != len(t.shape):
+        if array.ndim != len(t.axes()):
             raise _wrong_shape(t, array)
-        for e, extent in zip(t.shape, array.shape, strict=True):
+        for e, extent in zip(t.array_shape(), array.shape, strict=True):
             if isinstance(e, Size):
                 sizes.setdefault(e.name, extent)
     return sizes
@@ -127,7 +132,7 @@ def _sizes_of_arrays(program: Program, arrays: Mapping[str, Array]) -> dict[str,
 
 def _check_arrays(program: Program, arrays: Mapping[str, Array]) -> None:
     for t in program.inputs:
-        array, shape = arrays[t.name], tuple(number_of(e) for e in t.shape)
+        array, shape = arrays[t.name], tuple(number_of(e) for e in t.array_shape())
         if array.shape != shape:
             raise _wrong_shape(t, array)
         if from_numpy(array.dtype) != t.dtype:
@@ -140,12 +145,12 @@ def _check_arrays(program: Program, arrays: Mapping[str, Array]) -> None:
 
 
 def _wrong_shape(t: Input, array: Array) -> ShapeError:
-    extents = ", ".join(map(show_expr, t.shape))
+    extents = ", ".join(map(show_expr, t.array_shape()))
     return ShapeError(
         f"{t.name!r} has shape ({extents}), the array {array.shape}",
         loc=t.loc,
         label="declared here",
-        hint=f"pass an array of the declared shape, of {counted(len(t.shape), 'dimension')}",
+        hint=f"pass an array of the declared shape, of {counted(len(t.axes()), 'dimension')}",
     )
 
 

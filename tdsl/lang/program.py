@@ -26,28 +26,8 @@ Numbers = tuple[tuple[str, int], ...]  # (name of a size, value), sorted
 
 
 @frozen
-class Input:
-    """An input array; if `constant`, it is the same array in every call."""
-
-    name: str
-    shape: tuple[Expr, ...]
-    dtype: DType
-    loc: Loc | None = field(default=None, compare=False)
-    constant: bool = False
-
-
-@frozen
-class ScalarInput:
-    """A scalar input."""
-
-    name: str
-    dtype: DType
-    loc: Loc | None = field(default=None, compare=False)
-
-
-@frozen
 class Axis:
-    """An axis of an output array, at position index[dim] // step % extent; no modulo if `extent` is None."""
+    """An axis of an array, at position index[dim] // step % extent; no modulo if `extent` is None."""
 
     dim: int
     step: Expr = ONE
@@ -58,6 +38,38 @@ class Axis:
         e = index[self.dim]
         whole = e if self.step == ONE else Binary("floordiv", e, self.step)
         return whole if self.extent is None else Binary("mod", whole, self.extent)
+
+
+@frozen
+class Input:
+    """An input array; if `constant`, it is the same array in every call.
+
+    `array` are the axes of the array if they differ from the dimensions of `shape`.
+    """
+
+    name: str
+    shape: tuple[Expr, ...]
+    dtype: DType
+    loc: Loc | None = field(default=None, compare=False)
+    constant: bool = False
+    array: tuple[Axis, ...] = ()
+
+    def axes(self) -> tuple[Axis, ...]:
+        """The axes of the array that is passed to a call."""
+        return self.array or tuple(map(Axis, range(len(self.shape))))
+
+    def array_shape(self) -> tuple[Expr, ...]:
+        """The shape of the array that is passed to a call."""
+        return tuple(self.shape[a.dim] if a.extent is None else a.extent for a in self.axes())
+
+
+@frozen
+class ScalarInput:
+    """A scalar input."""
+
+    name: str
+    dtype: DType
+    loc: Loc | None = field(default=None, compare=False)
 
 
 @frozen(slots=False)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 from tdsl.core.node import Node, frozen, transform
-from tdsl.lang.expr import ONE, ZERO, Binary, Expr, Read, Var
+from tdsl.lang.affine import variables
+from tdsl.lang.expr import ONE, ZERO, Binary, Const, Expr, Read, Var
 from tdsl.lang.program import Axis, FuncDef
 from tdsl.lang.regions import Interval
 from tdsl.lang.simplify import add, maximum, multiply, substitute, subtract
@@ -63,7 +65,8 @@ def flatten(
 ) -> State:
     """f[a, b] with a, b = divmod(ab, extent of b)  -->  f[ab]; the same for two ranges of a reduction.
 
-    Readers of the func read it at the flat index; the layout of an output's array is unchanged.
+    Readers of the func read it at the flat index; the layout of an output's array is unchanged. An input that
+    the func reads at all points of adjacent dimensions, as in a[a, b], is flattened with it.
     """
     f, plan = state.program.func(func), state.plan(func)
     _check_flattenable(state, f, plan, definition)
@@ -92,7 +95,7 @@ def flatten(
         box = dict(zip(f.variables, _needed_box(state, f), strict=True))
     ends = ((x, *_first_and_extent(x, *box[x])) for x in loops)
     flat = _Flat(flat_name, tuple((x, lo, maximum(extent, ZERO)) for x, lo, extent in ends))
-    state = _replace_variables(state, f, flat)
+    state = _replace_variables(_flatten_inputs(state, f, flat), func, flat)
     merged = [x for x in nest.loops if x.name not in loops[:-1]]
     merged[[x.name for x in merged].index(loops[-1])] = Loop(flat_name)
     return replace_nest(state, func, definition, replace(nest, loops=tuple(merged)))
@@ -130,8 +133,57 @@ def _first_and_extent(v: str, lo: Expr | None, hi: Expr | None) -> tuple[Expr, E
     return lo, add(subtract(hi, lo), ONE)
 
 
-def _replace_variables(state: State, f: FuncDef, flat: _Flat) -> State:
+def _flatten_inputs(state: State, f: FuncDef, flat: _Flat) -> State:
+    """The state with one dimension in inputs instead of several that a func reads at all their points."""
+    program, names = state.program, [v for v, _, _ in flat.parts]
+    whole = all(lo == ZERO and isinstance(extent, Const) for _, lo, extent in flat.parts)
+    for t in program.inputs:
+        indices = {r.index for g in program.funcs for d in g.definitions for r in d.reads if r.name == t.name}
+        own = {r.index for r in f.definitions[0].reads if r.name == t.name}
+        first = next((_position(index, names) for index in own), None)
+        if not whole or first is None or any(_position(index, names) != first for index in own):
+            continue
+        dims = slice(first, first + len(names))
+        as_read = t.shape[dims] == tuple(extent for _, _, extent in flat.parts)
+        if not as_read or not all(isinstance(e, Var) for index in indices for e in index[dims]):
+            continue
+        shape = (*t.shape[: dims.start], flat.extent, *t.shape[dims.stop :])
+        array = tuple(_flat_axis(axis, t.shape, dims, flat) for axis in t.axes())
+        read = partial(_read_flat, t.name, dims, flat)
+        funcs = tuple(g.map_expressions(partial(transform, f=read)) for g in program.funcs)
+        inputs = tuple(replace(x, shape=shape, array=array) if x is t else x for x in program.inputs)
+        program = replace(program, inputs=inputs, funcs=funcs)
+    return replace(state, program=program)
+
+
+def _read_flat(name: str, dims: slice, flat: _Flat, n: Node) -> Node:
+    """A node; a read of an input at the flat index of some of its dimensions."""
+    if not (isinstance(n, Read) and n.name == name):
+        return n
+    return replace(n, index=(*n.index[: dims.start], flat.index(n.index[dims]), *n.index[dims.stop :]))
+
+
+def _position(index: Sequence[Expr], names: Sequence[str]) -> int | None:
+    """The first of the adjacent dimensions whose indices are these variables, used in no other."""
+    at = [n for n, e in enumerate(index) if not variables(e).isdisjoint(names)]
+    if [index[n] for n in at] != [Var(v) for v in names] or at[-1] - at[0] >= len(names):
+        return None
+    return at[0]
+
+
+def _flat_axis(axis: Axis, shape: Sequence[Expr], dims: slice, flat: _Flat) -> Axis:
+    """An axis of an input's array over its dimensions after flattening."""
+    if axis.dim < dims.start:
+        return axis
+    if axis.dim >= dims.stop:
+        return replace(axis, dim=axis.dim - len(flat.parts) + 1)
+    step = flat.steps()[axis.dim - dims.start]
+    return Axis(dims.start, multiply(step, axis.step), axis.extent or shape[axis.dim])
+
+
+def _replace_variables(state: State, func: str, flat: _Flat) -> State:
     """The state with one variable instead of several in a func and its readers, in place of the last."""
+    f = state.program.func(func)
     names = tuple(v for v, _, _ in flat.parts)
     flat_index = flat.index(tuple(map(Var, names)))
     values, d = flat.values(), f.definitions[0]

@@ -329,7 +329,8 @@ class State:
     """A program, the plan of each of its funcs, and the placement of tensors and funcs on a grid of ranks.
 
     `ranks` is the number of ranks of a run, None for that of the grid; ranks beyond the grid are idle.
-    `strided_inputs` are the tensors that are not contiguous along the last dimension in a call.
+    `strided_inputs` are the tensors that are not contiguous along the last dimension in a call, `with_gaps`
+    the arrays of a call whose elements do not follow each other in memory.
     """
 
     program: Program
@@ -338,6 +339,7 @@ class State:
     placed: tuple[tuple[str, Placement], ...] = ()
     ranks: int | None = None
     strided_inputs: tuple[str, ...] = ()
+    with_gaps: tuple[str, ...] = ()
 
     def plan(self, func: str) -> FuncPlan:
         """The plan of a func, which must be one of the program."""

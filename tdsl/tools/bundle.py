@@ -114,7 +114,7 @@ def _arguments(job: Job, executable: CudaExecutable) -> tuple[manifest.Argument,
             arguments.append(manifest.Argument(p.name, p.dtype.name, (), scalar=True, seed=seed))
         else:
             assert isinstance(p, BufferParam)
-            shape = tuple(int(e.value) if isinstance(e, Const) else extent(e, {}) for e in p.extents)
+            shape = tuple(int(e.value) if isinstance(e, Const) else extent(e, {}) for e in p.argument.extents)
             seed = 0 if p.written else seed
             arguments.append(manifest.Argument(p.name, p.dtype.name, shape, written=p.written, seed=seed))
     return tuple(arguments)

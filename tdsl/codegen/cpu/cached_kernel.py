@@ -99,7 +99,7 @@ def _compile_first_fallback(
 
 def _compile(fallback: Fallback, params: tuple[Argument, ...]) -> tuple[Kernel, ObjectCode]:
     kernel = fallback.make()
-    assert kernel.params == params, "a kernel takes what its signature says"
+    assert kernel.arguments == params, "a kernel takes what its signature says"
     with timed("emit"):
         text = text_of(kernel, fallback.target)
     with timed("llvm"):

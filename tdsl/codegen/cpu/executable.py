@@ -63,7 +63,7 @@ class CpuExecutable:
     def __init__(self, kernel: Kernel, text: str, target: CpuTarget | None = None) -> None:
         target = target or host()
         file = jit.emit_object(text, target, kernel.name)
-        code = ObjectCode(kernel.name, kernel.params, f"@{kernel.name}_call(" in text, file)
+        code = ObjectCode(kernel.name, kernel.arguments, f"@{kernel.name}_call(" in text, file)
         self._load(code, _KernelSource(lambda: kernel, lambda _: text), target)
 
     @classmethod

@@ -125,7 +125,7 @@ def wrapper(kernel: Kernel) -> str:
     >>> "define ptr @f_call(ptr %self, ptr %args, i64 %nargs)" in wrapper(Kernel("f", (), Block(())))
     True
     """
-    if not has_known_array_layout() or not _is_checkable(kernel.params):
+    if not has_known_array_layout() or not _is_checkable(kernel.arguments):
         return ""
     w = _Writer()
     _check_and_run(w, kernel)
@@ -148,8 +148,8 @@ def wrapper(kernel: Kernel) -> str:
 
 
 def _slot_count(kernel: Kernel) -> int:
-    strides = sum(p.strides.count(None) for p in kernel.params if isinstance(p, BufferParam))
-    return len(kernel.params) + strides + CHECK_SLOTS
+    strides = sum(p.strides.count(None) for p in kernel.arguments if isinstance(p, BufferParam))
+    return len(kernel.arguments) + strides + CHECK_SLOTS
 
 
 @dataclass
@@ -193,7 +193,7 @@ class _Writer:
 
 
 def _check_and_run(w: _Writer, kernel: Kernel) -> None:
-    passed = [param for param in kernel.params if not isinstance(param, SizeParam)]
+    passed = [param for param in kernel.arguments if not isinstance(param, SizeParam)]
     w.require(w.v(f"icmp eq i64 %nargs, {len(passed)}"))
     objects = [w.load("ptr", "%args", 8 * i) for i in range(len(passed))]
     arrays: list[_Array] = []
@@ -212,8 +212,8 @@ def _check_and_run(w: _Writer, kernel: Kernel) -> None:
             w.require(w.v(f"icmp eq i64 {rest}, 0"))
         slots[array.param.name] = [array.data, *_passed_strides(array)]
     _check_disjoint(w, arrays)
-    slots |= {param.name: [sizes[param.name]] for param in kernel.params if isinstance(param, SizeParam)}
-    for i, value in enumerate(value for param in kernel.params for value in slots[param.name]):
+    slots |= {param.name: [sizes[param.name]] for param in kernel.arguments if isinstance(param, SizeParam)}
+    for i, value in enumerate(value for param in kernel.arguments for value in slots[param.name]):
         w.do(f"store i64 {value}, ptr {w.v(f'getelementptr i64, ptr %frame, i64 {i}')}")
     _run(w, kernel)
 

@@ -90,7 +90,7 @@ class EmulatedExecutable:
     fast = None
 
     def __init__(self, kernel: Kernel, arch: str = DEFAULT_ARCH) -> None:
-        self.kernel, self.params = kernel, kernel.params
+        self.kernel, self.params = kernel, kernel.arguments
         self._sizes = {p.name: n for n, p in enumerate(kernel.params) if isinstance(p, SizeParam)}
         self.launches = launches_of(kernel)
         check_limits(self.launches, arch)

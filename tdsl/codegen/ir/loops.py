@@ -14,9 +14,10 @@ Indices are i64 and multi-dimensional: a buffer has extents and strides, and the
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from tdsl.core.node import Node, frozen, node
-from tdsl.lang.expr import ZERO, Expr
+from tdsl.lang.expr import ZERO, Const, Expr
 from tdsl.lang.types import DType
 from tdsl.machine.instructions.layout import Layout
 from tdsl.schedule.state import AUTO as AUTO  # loop kinds and scopes are defined there
@@ -324,7 +325,8 @@ class BufferParam:
 
     `strides` has for each axis the stride in elements if it is known when the kernel is compiled, else
     None: then the stride is an argument of the call, in bytes.
-    `written` is true for outputs. The array begins at a multiple of `align` bytes.
+    `written` is true for outputs. The array begins at a multiple of `align` bytes. `shape` has the extents of
+    the argument, which is dense, if some of its dimensions are one in `extents`.
     """
 
     name: str
@@ -333,6 +335,21 @@ class BufferParam:
     strides: tuple[int | None, ...]
     written: bool
     align: int = 1
+    shape: tuple[Expr, ...] = ()
+
+    @property
+    def is_dense(self) -> bool:
+        """True if the array is known to be in row-major order without gaps."""
+        shape = tuple(int(e.value) for e in self.extents if isinstance(e, Const))
+        return len(shape) == len(self.extents) and self.strides == row_major(shape)
+
+    @property
+    def argument(self) -> BufferParam:
+        """The parameter with the dimensions that the argument has."""
+        if not self.shape:
+            return self
+        strides = row_major(tuple(int(e.value) for e in self.shape if isinstance(e, Const)))
+        return replace(self, extents=self.shape, strides=strides, shape=())
 
 
 @frozen
@@ -378,6 +395,11 @@ class Kernel:
     fast_math: bool = False
     instructions: tuple[object, ...] = ()
     resident: tuple[tuple[str, int], ...] = ()
+
+    @property
+    def arguments(self) -> tuple[Argument, ...]:
+        """The parameters with the dimensions that the arguments have."""
+        return tuple(p.argument if isinstance(p, BufferParam) else p for p in self.params)
 
 
 def row_major(extents: tuple[int, ...]) -> tuple[int, ...]:

@@ -85,7 +85,8 @@ def _argument(p: Argument) -> str:
                 known = ", ".join("?" if s is None else str(s) for s in p.strides)
                 strides = f" strides ({known})"
             extents = ", ".join(map(show_expr, p.extents))
-            return f"{'out ' * p.written}{p.name}: {p.dtype}[{extents}]{strides}"
+            of = f" of [{', '.join(map(show_expr, p.shape))}]" if p.shape else ""
+            return f"{'out ' * p.written}{p.name}: {p.dtype}[{extents}]{of}{strides}"
         case ScalarParam(name, dtype):
             return f"{name}: {dtype}"
         case SizeParam(name):

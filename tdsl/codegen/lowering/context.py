@@ -13,7 +13,7 @@ from tdsl.codegen.lowering.buffers import Buffer, Ring
 from tdsl.core.node import frozen
 from tdsl.lang.bounds import NO_FACTS, Facts
 from tdsl.lang.expr import ZERO, Binary, Expr
-from tdsl.lang.program import Program
+from tdsl.lang.program import Axis, Program
 from tdsl.lang.regions import Box, Interval, interval_of, restrict_ranges
 from tdsl.lang.simplify import conjunction, simplify
 from tdsl.machine.instructions.layout import Layout
@@ -101,6 +101,7 @@ class Lowering(ABC):
     sizes: dict[str, Expr] = field(default_factory=dict)  # of rings by size name, once lowered
     planes: dict[str, FoldedAxis] = field(default_factory=dict)  # by func, of those computed plane by plane
     level_boxes: dict[str, Box] = field(default_factory=dict)  # by func, what the open levels need
+    input_axes: dict[str, tuple[Axis, ...]] = field(default_factory=dict)  # of arrays with other dimensions
 
     @property
     def limits(self) -> dict[str, Box]:

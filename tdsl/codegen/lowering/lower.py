@@ -29,6 +29,7 @@ from tdsl.codegen.lowering.buffers import (
 )  # fmt: skip
 from tdsl.codegen.lowering.context import LoopContext, Lowering
 from tdsl.codegen.lowering.loop_nest import NestBuilder
+from tdsl.codegen.lowering.merge_axes import merge_axes
 from tdsl.codegen.lowering.planes import find_planes, fold_planes, lower_planes
 from tdsl.codegen.lowering.tensorize import check_strides
 from tdsl.codegen.lowering.values import ValueWriter
@@ -37,7 +38,7 @@ from tdsl.errors import ScheduleError
 from tdsl.lang.affine import constant_difference, known_divisor, variables
 from tdsl.lang.bounds import NO_FACTS, Facts, at_most
 from tdsl.lang.expr import ONE, TRUE, ZERO, Binary, Const, Expr, Load, Read, Select, Var, const
-from tdsl.lang.program import FuncDef
+from tdsl.lang.program import Axis, FuncDef
 from tdsl.lang.regions import Box, intersection_box, is_empty
 from tdsl.lang.simplify import (
     add,
@@ -359,16 +360,18 @@ def lower(state: State, params: tuple[Argument, ...], declared: list[Condition])
     """
     program = state.program
     names = KernelNames(program)
+    params, axes = merge_axes(program, names, params)
     tree = build_tree(state)
     output_boxes = {name: _output_box(program.func(name)) for name in program.outputs}
     boxes = required_boxes(tree, state, (ROOT,), output_boxes, [], NO_FACTS)
     while (moved := _move_to_root(state, boxes)) is not state:
         state, tree = moved, build_tree(moved)
         boxes = required_boxes(tree, state, (ROOT,), output_boxes, [], NO_FACTS)
-    lowering = _ProgramLowering(state, tree, names, KernelTables(), boxes)
+    lowering = _ProgramLowering(state, tree, names, KernelTables(), boxes, input_axes=axes)
     for name in program.outputs:
         f = program.func(name)
-        lowering.buffers[name] = _output_buffer(f, names.components(f))
+        components = names.components(f)
+        lowering.buffers[name] = _output_buffer(f, components, axes.get(components[0], f.axes()))
         lowering.stored_boxes[name] = output_boxes[name]
     exact = boxes
     if any(plan.scope == FRAGMENT for _, plan in state.plans):
@@ -403,10 +406,10 @@ def _output_box(f: FuncDef) -> Box:
     return f.natural
 
 
-def _output_buffer(f: FuncDef, names: tuple[str, ...]) -> Buffer:
+def _output_buffer(f: FuncDef, names: tuple[str, ...], axes: tuple[Axis, ...]) -> Buffer:
     box = f.output_box(None)
     starts, extents = tuple(lo for lo, _ in box), tuple(e for _, e in box)
-    return Buffer(f.name, names, starts, extents, tuple(range(len(box))), None, axes=f.axes())
+    return Buffer(f.name, names, starts, extents, tuple(range(len(box))), None, axes=axes)
 
 
 def _run_by_first_thread(s: Stmt, tests: Mapping[str, Expr]) -> Stmt:

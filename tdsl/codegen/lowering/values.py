@@ -33,7 +33,9 @@ class ValueWriter:
             case Read(name, index, component, t):
                 if name in self.low.buffers:
                     return self.low.buffers[name].load(index, component, t)
-                return Load(name, index, t, loc=n.loc)
+                axes = self.low.input_axes.get(name)
+                at = tuple(axis.place(index) for axis in axes) if axes else index
+                return Load(name, at, t, loc=n.loc)
             case Require(cond, x, text, shown):
                 self.effects.append(
                     Check(cond, self.low.tables.site("require", text, len(shown), n.loc), shown)

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tdsl.codegen.ir.loops import Argument, Kernel, ScalarParam, SizeParam
+from tdsl.codegen.ir.loops import Argument, BufferParam, Kernel, ScalarParam, SizeParam
 from tdsl.codegen.python.emit import emit
 from tdsl.codegen.python.emit_numba import emit_numba, is_parallel
 from tdsl.codegen.python.instructions import instructions_of, python_code
@@ -16,6 +16,7 @@ from tdsl.codegen.runtime.failure import check_error
 from tdsl.core.debug import dump, log
 from tdsl.core.source import here
 from tdsl.errors import TargetError
+from tdsl.lang.expr import Const
 
 _PARALLEL_LOCK = threading.Lock()
 
@@ -41,7 +42,7 @@ class PythonExecutable:
     fast: Callable[..., Any] | None = None  # no entry that takes a call's arguments unconverted
 
     def __init__(self, kernel: Kernel, *, checked: bool = False) -> None:
-        self.kernel, self.params = kernel, kernel.params
+        self.kernel, self.params = kernel, kernel.arguments
         self.source = emit(kernel, checked=checked)
         self._function, self._check_exceptions = _load(self.source, kernel)
 
@@ -51,7 +52,7 @@ class PythonExecutable:
         Raises RequireError or IndexBoundError if a check of the kernel fails.
         """
         try:
-            self._function(*arguments)
+            self._function(*map(_merged, self.kernel.params, arguments))
         except self._check_exceptions as failure:
             site, values = failure.args
             raise check_error(self.kernel.messages[site], values) from None
@@ -69,7 +70,7 @@ class NumbaExecutable:
 
     def __init__(self, kernel: Kernel) -> None:
         require_numba()
-        self.kernel, self.params = kernel, kernel.params
+        self.kernel, self.params = kernel, kernel.arguments
         self.source = emit_numba(kernel)
         self._function, self._check_exceptions = _load(self.source, kernel, compiled=True)
         self._lock = _PARALLEL_LOCK if is_parallel(kernel) else contextlib.nullcontext()
@@ -109,7 +110,14 @@ def _numpy_scalar(p: Argument, value: Any) -> Any:
     """A scalar as the parameter's dtype, since numba compiles anew for each argument type."""
     if isinstance(p, ScalarParam):
         return p.dtype.numpy.type(value)
-    return int(value) if isinstance(p, SizeParam) else value
+    return int(value) if isinstance(p, SizeParam) else _merged(p, value)
+
+
+def _merged(p: Argument, value: Any) -> Any:
+    """An argument; an array with the dimensions that it has in the kernel."""
+    if isinstance(p, BufferParam) and p.shape:
+        return value.reshape([int(e.value) for e in p.extents if isinstance(e, Const)])
+    return value
 
 
 Loaded = tuple[Callable[..., None], tuple[type[Exception], ...]]
