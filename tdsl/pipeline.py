@@ -146,7 +146,8 @@ def scheduled_loops(variant: Variant) -> Kernel:
 def lower_variant(variant: Variant) -> Kernel:
     """The loops of the completed schedule, before any pass."""
     bound = _bound_state(variant)
-    return lower(complete(bound, variant.machine), variant.params, check_declared(bound))
+    on_gpu = variant.target.name == "cuda"  # whose tensor maps describe the arrays of a call
+    return lower(complete(bound, variant.machine), variant.params, check_declared(bound), merged=not on_gpu)
 
 
 def completed_state(variant: Variant) -> State:

@@ -60,7 +60,7 @@ def merge_dimensions(state: State, machine: Machine) -> BaseSchedule | None:
     try:
         for f in program.funcs:
             for run in merged[f.name]:
-                schedule[f.name].flatten(*run)
+                schedule[f.name].flatten(*run, inputs=True)
     except ScheduleError:
         return None  # the memory of a func has been laid out
     return schedule

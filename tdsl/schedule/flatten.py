@@ -61,12 +61,13 @@ class _Flat:
 
 
 def flatten(
-    state: State, func: str, definition: int, *, variables: tuple[str, ...], name: str | None = None
-) -> State:
+    state: State, func: str, definition: int, *, variables: tuple[str, ...], inputs: bool = False,
+    name: str | None = None,
+) -> State:  # fmt: skip
     """f[a, b] with a, b = divmod(ab, extent of b)  -->  f[ab]; the same for two ranges of a reduction.
 
-    Readers of the func read it at the flat index; the layout of an output's array is unchanged. An input that
-    the func reads at all points of adjacent dimensions, as in a[a, b], is flattened with it.
+    Readers of the func read it at the flat index; the layout of an output's array is unchanged. With `inputs`
+    those that the func reads at all points of adjacent dimensions, as in x[a, b], are flattened with it.
     """
     f, plan = state.program.func(func), state.plan(func)
     _check_flattenable(state, f, plan, definition)
@@ -95,7 +96,9 @@ def flatten(
         box = dict(zip(f.variables, _needed_box(state, f), strict=True))
     ends = ((x, *_first_and_extent(x, *box[x])) for x in loops)
     flat = _Flat(flat_name, tuple((x, lo, maximum(extent, ZERO)) for x, lo, extent in ends))
-    state = _replace_variables(_flatten_inputs(state, f, flat), func, flat)
+    if inputs:
+        state = _flatten_inputs(state, f, flat)
+    state = _replace_variables(state, func, flat)
     merged = [x for x in nest.loops if x.name not in loops[:-1]]
     merged[[x.name for x in merged].index(loops[-1])] = Loop(flat_name)
     return replace_nest(state, func, definition, replace(nest, loops=tuple(merged)))

@@ -328,10 +328,15 @@ class StageDirectives(Suggesting):
         self.do("prefetch", source=name, loop=self.loop_name(at), offset=offset, **arguments)
         return self
 
-    def flatten(self, *variables: LoopLike, name: str | None = None) -> Loop:
-        """Replace several free variables, or several reduction variables, by one; returns its loop."""
+    def flatten(self, *variables: LoopLike, inputs: bool = False, name: str | None = None) -> Loop:
+        """Replace several free variables, or several reduction variables, by one; returns its loop.
+
+        With `inputs`, dimensions of inputs that are read at all points of these variables, as in `x[i, j]`,
+        are one dimension, too: a dense array is read at the flat index.
+        """
         before = self._names()
-        self.do("flatten", variables=tuple(map(self.loop_name, variables)), **_given(name=name))
+        given = _given(inputs=inputs or None, name=name)
+        self.do("flatten", variables=tuple(map(self.loop_name, variables)), **given)
         return self._new_loops(before)[0]
 
     def rfactor(self, loop: LoopLike, name: str | None = None) -> Self:

@@ -114,6 +114,7 @@ def kernels(op: Op, machine: Machine, limits: Limits = NO_LIMITS) -> list[Kernel
 
 def _candidates(op: Op, machine: Machine, rates: Rates, limits: Limits) -> Iterator[Kernel]:
     width = max(machine.vector_bytes // max_bytes(op.definition), 1)
+    summed = {a.name for a in op.summed}
     contiguous = {a.name for a in op.axes for x in op.accesses if abs(x.step(a.name)) == 1}
     for axis in op.axes:
         if limits.lane not in ("", axis.name) or (not limits.lane and limits.size(axis.name) > 1):
@@ -122,13 +123,15 @@ def _candidates(op: Op, machine: Machine, rates: Rates, limits: Limits) -> Itera
         if axis.name not in {*contiguous, limits.lane} or lanes < 2:
             continue
         of_lane = {n * max(limits.size(axis.name) // lanes, 1) for n in VECTORS}
-        rows = ["", *(a.name for a in op.free if a.name != axis.name and a.extent > 1)]
+        rows = ["", *(a.name for a in op.axes if a.name != axis.name and a.extent > 1)]
         rows = [row for row in rows if _have_registers(op, limits, axis.name, row)]
         strided = tuple(x for x in op.reads if x.step(axis.name) not in (0, 1))
         inner = op.summed[-1].name if op.summed else ""
         paged = tuple(x for x in op.reads if x in strided or abs(x.step(inner)) * x.size >= PAGE)
         for copied in dict.fromkeys(((), strided, paged)):
             for row, inside in product(rows, {True, not op.summed or axis.summed}):
+                if inside and row in summed:
+                    continue  # terms of the innermost loop are unrolled as it is
                 least = limits.size(row)
                 sizes = {*(least * n for n in UNROLLED[least == 1 :]), lanes} if row else {1}
                 for r, vectors in product(sorted(x for x in sizes if x % least == 0), sorted(of_lane)):
@@ -171,7 +174,7 @@ def _seconds(
     if square:
         stores += rows * vectors * 4  # shuffles, too
     elif not sums or not op.axis(lane).summed:
-        written = (rows if row else 1) * _vectors(op.write, lane, lanes, vectors)
+        written = (rows if op.write.uses(row) else 1) * _vectors(op.write, lane, lanes, vectors)
         stores += written / terms
         if sums and not inside:
             loads += written

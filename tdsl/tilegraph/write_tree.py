@@ -124,7 +124,7 @@ def _unroll_rows(lanes: Stage, rows: tuple[Cut, ...]) -> None:
 def _sum_in_a_buffer(stage: Stage, op: Op, tree: Tree, order: list[tuple[str, LoopLike]]) -> None:
     """Sum in memory of the tile, in registers if the sums are inside all other loops, and copy that out."""
     summed, lanes = {a.name for a in op.summed}, tree.registers[-1]
-    first = next(n for n, (axis, _) in enumerate(order) if axis in summed)
+    first = next((n for n, (axis, _) in enumerate(order) if axis in summed), 0)
     if not first:
         return
     copy = stage.schedule.cache_write(stage, order[first - 1][1])

@@ -352,15 +352,21 @@ def _is_min_or_max(n: Node) -> bool:
     return isinstance(n, Binary) and n.op in ("min", "max")
 
 
-def lower(state: State, params: tuple[Argument, ...], declared: list[Condition]) -> Kernel:
+def lower(
+    state: State, params: tuple[Argument, ...], declared: list[Condition], *, merged: bool = True
+) -> Kernel:
     """The kernel of a complete state; `params` are its arguments, `declared` conditions for it to check.
+
+    With `merged`, dense arrays that the schedule flattens have fewer dimensions in the kernel.
 
     Raises IndexBoundError if an access may be out of bounds, ScheduleError if a directive is impossible for
     these sizes.
     """
     program = state.program
     names = KernelNames(program)
-    params, axes = merge_axes(program, names, params)
+    axes = {t.name: t.array for t in program.inputs if t.array}
+    if merged:
+        params, axes = merge_axes(program, names, params)
     tree = build_tree(state)
     output_boxes = {name: _output_box(program.func(name)) for name in program.outputs}
     boxes = required_boxes(tree, state, (ROOT,), output_boxes, [], NO_FACTS)
