@@ -115,6 +115,7 @@ def kernels(op: Op, machine: Machine, limits: Limits = NO_LIMITS) -> list[Kernel
 def _candidates(op: Op, machine: Machine, rates: Rates, limits: Limits) -> Iterator[Kernel]:
     width = max(machine.vector_bytes // max_bytes(op.definition), 1)
     summed = {a.name for a in op.summed}
+    once = any(all(x.uses(a.name) for a in op.axes) for x in op.reads)  # whose values no row uses again
     contiguous = {a.name for a in op.axes for x in op.accesses if abs(x.step(a.name)) == 1}
     for axis in op.axes:
         if limits.lane not in ("", axis.name) or (not limits.lane and limits.size(axis.name) > 1):
@@ -123,7 +124,8 @@ def _candidates(op: Op, machine: Machine, rates: Rates, limits: Limits) -> Itera
         if axis.name not in {*contiguous, limits.lane} or lanes < 2:
             continue
         of_lane = {n * max(limits.size(axis.name) // lanes, 1) for n in VECTORS}
-        rows = ["", *(a.name for a in op.axes if a.name != axis.name and a.extent > 1)]
+        of_row = op.axes if once else op.free
+        rows = ["", *(a.name for a in of_row if a.name != axis.name and a.extent > 1)]
         rows = [row for row in rows if _have_registers(op, limits, axis.name, row)]
         strided = tuple(x for x in op.reads if x.step(axis.name) not in (0, 1))
         inner = op.summed[-1].name if op.summed else ""
