@@ -142,9 +142,9 @@ def _flatten_inputs(state: State, f: FuncDef, flat: _Flat) -> State:
     whole = all(lo == ZERO and isinstance(extent, Const) for _, lo, extent in flat.parts)
     for t in program.inputs:
         indices = {r.index for g in program.funcs for d in g.definitions for r in d.reads if r.name == t.name}
-        own = {r.index for r in f.definitions[0].reads if r.name == t.name}
-        first = next((_position(index, names) for index in own), None)
-        if not whole or first is None or any(_position(index, names) != first for index in own):
+        positions = {_position(r.index, names) for r in f.definitions[0].reads if r.name == t.name}
+        first = next(iter(positions), None)
+        if not whole or first is None or len(positions) > 1:
             continue
         dims = slice(first, first + len(names))
         as_read = t.shape[dims] == tuple(extent for _, _, extent in flat.parts)

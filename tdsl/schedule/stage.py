@@ -331,11 +331,9 @@ class StageDirectives(Suggesting):
     def flatten(self, *variables: LoopLike, inputs: bool = False, name: str | None = None) -> Loop:
         """Replace several free variables, or several reduction variables, by one; returns its loop.
 
-        With `inputs`, dimensions of inputs that are read at all points of these variables, as in `x[i, j]`,
-        are one dimension, too: a dense array is read at the flat index.
+        With `inputs`, those that are read at all of these points, as x[i, j], are read at the flat index.
         """
-        before = self._names()
-        given = _given(inputs=inputs or None, name=name)
+        before, given = self._names(), _given(inputs=inputs or None, name=name)
         self.do("flatten", variables=tuple(map(self.loop_name, variables)), **given)
         return self._new_loops(before)[0]
 
