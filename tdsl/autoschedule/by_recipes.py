@@ -30,6 +30,7 @@ from tdsl.autoschedule.open_stages import (
     move_threads,
     open_at_root,
     open_threads,
+    place_readers,
     text_by_hand,
     with_threads_only,
 )
@@ -96,6 +97,7 @@ def complete_by_recipes(state: State, machine: Machine) -> Completed:
 
         online = schedule_online(schedule, machine)  # before inlining: weights are a separate stage
     decisions = _inline(schedule, products_read_values=machine.block_threads > 0)
+    place_readers(schedule)
     if not machine.block_threads:
         online = _long_rows(schedule, machine)
     if machine.has_vectors and not machine.block_threads:

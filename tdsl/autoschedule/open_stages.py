@@ -19,6 +19,7 @@ from tdsl.errors import IndexBoundError, ScheduleError, ShapeError
 from tdsl.lang.regions import Box
 from tdsl.machine.model import Machine
 from tdsl.schedule.fluent import BaseSchedule, Stage
+from tdsl.schedule.legality import implied_places
 from tdsl.schedule.loops import iterations_of
 from tdsl.schedule.properties import extents, lanes_for, unplaced_at_root
 from tdsl.schedule.state import (
@@ -100,6 +101,13 @@ def text_by_hand(plan: FuncPlan) -> Iterator[str]:
     said += [f"threads over {x.name}" for n in plan.nests for x in n.loops if x.kind == PARALLEL]
     if plan.scheduled:
         yield f"by hand: {' and '.join(said) or 'the storage'}"
+
+
+def place_readers(schedule: BaseSchedule) -> None:
+    """Compute funcs without a place in the loops that directives imply for them (`implied_places`)."""
+    for name, level in implied_places(schedule.state):
+        with suppress(ScheduleError):  # it is needed elsewhere, too
+            schedule[name].compute_at(Stage(schedule, level.func, level.definition), level.loop)
 
 
 def open_threads(stage: Stage, loop: str) -> None:

@@ -336,6 +336,8 @@ class NestSpot:
         boxes = required_boxes(nests.tree, state, levels, {}, [active], NO_FACTS, limits=limits)
         for level in levels:  # what runs in these loops, too, is needed by nobody in them
             for other in nests.tree.joined.get(level, ()):
+                if other not in nests.whole:
+                    continue  # none of its values is needed
                 f, whole = nests.state.program.func(other), nests.whole[other]
                 spot = NestSpot(nests, f, 0, whole, whole, 1, 1)
                 for name, box in spot._needs(spot.first(k), k, wide=wide).items():

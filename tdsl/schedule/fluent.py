@@ -84,6 +84,7 @@ class BaseSchedule(Suggesting):
     def of_program(cls, program: Program, sizes: Mapping[str, int] | None = None, target: Any = None) -> Self:
         """The empty schedule of a program."""
         schedule = cls.of_state(initial_state(program))
+        schedule._continues = False
         schedule._set_sizes(sizes, target)
         return schedule
 
@@ -92,6 +93,7 @@ class BaseSchedule(Suggesting):
         """A schedule that starts from a state and records the directives that follow."""
         schedule = cls.__new__(cls)
         schedule._set_state(state, ())
+        schedule._continues = True
         return schedule
 
     def _set_state(self, state: State, outputs: tuple[Func, ...]) -> None:
@@ -106,6 +108,7 @@ class BaseSchedule(Suggesting):
         self.notes: tuple[str, ...] = ()  # remarks of a search on its choices
         self.reasons: dict[str, str] = {}  # name of a func: why the search stores it whole
         self._prediction: Any = None  # see schedule.py
+        self._continues = False  # messages name the directives before, not those that a default adds
 
     def _set_sizes(self, sizes: Mapping[str, int] | None, target: Any) -> None:
         """Check and store the sizes and the target of this schedule."""
@@ -181,6 +184,9 @@ class BaseSchedule(Suggesting):
         directive = replace(directive, arguments=arguments)
         known = self.state.by_name
         self.state = apply(directive, self.state)
+        if self._continues and directive.func in known and directive.func in self.state.by_name:
+            given, plan = known[directive.func], self.state.plan(directive.func)
+            self.state = self.state.with_plan(directive.func, replace(plan, loc=given.loc or plan.loc))
         if len(self.state.plans) > len(known):
             added = {n: directive.func for n, _ in self.state.plans if n not in known}
             self.origins = {**self.origins, **added}

@@ -7,6 +7,7 @@ after it, and all of them before lowering.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from graphlib import CycleError
 
@@ -93,7 +94,12 @@ def _check_shifts(f: FuncDef, nest: Nest) -> None:
 
 
 def check_all(state: State) -> None:
-    """Check every func before lowering; raises ScheduleError with the source line of its directive."""
+    """Check every func before lowering; raises ScheduleError with the source line of its directive.
+
+    Funcs without a place are at the root, or where their reads imply (`implied_places`).
+    """
+    for name, level in implied_places(state):
+        state = state.with_plan(name, replace(state.plan(name), place=At(level)))
     for name, plan in state.plans:
         try:
             check_place(state, name, final=True)
@@ -104,6 +110,38 @@ def check_all(state: State) -> None:
                 f"schedule of {name!r}: {reason.reason}", loc=plan.loc, label="placed here",
                 hint=reason.hint, related=reason.related,
             ) from None  # fmt: skip
+
+
+def implied_places(state: State) -> Iterator[tuple[str, Level]]:
+    """The funcs without a place that read what directives compute in a loop, with the innermost such loop.
+
+    Only funcs that may be computed there: an output, or what others need elsewhere, may not. Consumers come
+    before producers.
+
+    >>> import tdsl as td
+    >>> i, a, w, c, o = td.vars("i"), td.Tensor("a", (8,), td.f32), td.Func("w"), td.Func("c"), td.Func("o")
+    >>> w[i] = a[i] + 1
+    >>> c[i] = w[i] * w[i]
+    >>> o[i] = c[i] + w[i]
+    >>> s = td.Schedule(o)
+    >>> _ = s[w].compute_at(o, i)
+    >>> [(name, level.func, level.loop) for name, level in implied_places(s.state)]
+    [('c', 'o', 'i')]
+    """
+    for f in reversed(state.program.funcs):
+        if state.plan(f.name).place is not None or f.name in state.program.outputs:
+            continue
+        read = {r.name for d in f.definitions for r in d.reads if state.program.has_func(r.name)} - {f.name}
+        places = (state.plan(name).place for name in sorted(read))
+        levels = [p.level for p in places if isinstance(p, At) and depends_on(state, p.level.func, f.name)]
+        if not levels or f.name in (level.func for level in levels):
+            continue
+        level = max(levels, key=lambda x: _depth(state, x))
+        placed = state.with_plan(f.name, replace(state.plan(f.name), place=At(level)))
+        with suppress(Illegal):
+            check_place(placed, f.name, final=False)
+            state = placed
+            yield f.name, level
 
 
 def check_place(state: State, func: str, *, final: bool) -> None:

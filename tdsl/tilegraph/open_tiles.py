@@ -20,7 +20,7 @@ from tdsl.machine.model import Machine
 from tdsl.schedule.fluent import BaseSchedule
 from tdsl.schedule.inlining import inline_funcs
 from tdsl.schedule.properties import root_boxes, unplaced_at_root
-from tdsl.schedule.state import PARALLEL, Root, State
+from tdsl.schedule.state import PARALLEL, Illegal, Root, State
 from tdsl.tilegraph.cache_tiles import best_trees
 from tdsl.tilegraph.given_tile import GivenTile
 from tdsl.tilegraph.op import Op
@@ -42,7 +42,9 @@ def fill_tiles(
     `by_recipes` is what the default schedule by recipes makes of the state. What changes the order of sums of
     floats is decided by the price for one thread, as in `alternatives`.
     """
-    names = [d.func for d in by_recipes.decisions if d.how == BY_HAND]
+    plans = by_recipes.state.by_name
+    by_hand = [d.func for d in by_recipes.decisions if d.how == BY_HAND]
+    names = [n for n in by_hand if n in plans and isinstance(plans[n].place, Root)]
     if state.program.sizes or not machine.has_vectors or not names:
         return None
     sums = has_sums_of_floats(state.program)
@@ -103,7 +105,7 @@ def _fastest(
         try:
             _write(tried, tile, tree, machine)
             predicted = Prediction.of(complete_by_recipes(tried.state, machine).state, machine)
-        except ScheduleError:
+        except (ScheduleError, Illegal):
             continue  # no directives say this tree
         if predicted.seconds < limit:
             best, limit = (tried, tree, predicted), predicted.seconds
@@ -119,7 +121,7 @@ def _for_machine(
         tried = copy(given)
         try:
             _write(tried, tile, other, machine)
-        except ScheduleError:
+        except (ScheduleError, Illegal):
             continue
         if sum_orders(tried.state) == orders:
             return tried, other

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from tdsl.errors import ScheduleError
 from tdsl.schedule.fluent import BaseSchedule, Stage
 from tdsl.schedule.naming import Loop, LoopLike
-from tdsl.schedule.state import levels_of
+from tdsl.schedule.state import Illegal, levels_of
 from tdsl.tilegraph.given_tile import GivenTile
 from tdsl.tilegraph.op import Access, Op
 from tdsl.tilegraph.tree import THREADS, Copy, Cut, Tree
@@ -16,7 +15,7 @@ SQUARE = 8  # the most rows and columns that are transposed in registers
 def write_tree(schedule: BaseSchedule, op: Op, tree: Tree, given: GivenTile | None = None) -> None:
     """Write a tree as directives of its func, inside of the tile that directives have cut, if there is one.
 
-    ScheduleError if directives cannot say this tree.
+    ScheduleError or Illegal if directives cannot say this tree.
 
     >>> import tdsl as td
     >>> from tdsl.schedule.properties import root_boxes, unplaced_at_root
@@ -75,7 +74,7 @@ def write_tree(schedule: BaseSchedule, op: Op, tree: Tree, given: GivenTile | No
     for name in dict.fromkeys(threads):
         shared = next((loop for v, loop in order[len(tile.outer) :] if v == name), None)
         if shared is None:
-            raise ScheduleError(f"all of {name!r} is in registers, which threads cannot share")
+            raise Illegal(f"all of {name!r} is in registers, which threads cannot share")
         stage.parallel(shared)
     reader = stage
     for f in schedule.state.program.funcs:

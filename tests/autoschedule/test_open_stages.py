@@ -236,3 +236,26 @@ def test_vectors_are_along_contiguous_memory_where_sizes_are_not_known():
     s = td.Schedule(f)
     s[f].split(i, 64)
     assert loops(s, "f")[-1] == ("j_v", "vectorized")
+
+
+@pytest.mark.parametrize("read_by_output", [True, False])
+def test_what_reads_a_func_in_a_loop_is_computed_in_this_loop(read_by_output, rng):
+    a, b = td.Tensor("a", (64, 64), td.f32), td.Tensor("b", (64, 64), td.f32)
+    w, c, o = td.Func("w"), td.Func("c"), td.Func("o")
+    w[i, k] = td.exp(a[i, k])
+    c[i, j] = td.sum(w[i, k] * b[k, j], axis=k)
+    o[i, j] = c[i, j] + (w[i, j] if read_by_output else c[i, 63 - j])
+    s = td.Schedule(o)
+    s[w].compute_at(o, i)
+    assert isinstance(completed(s).plan("c").place, At)
+    x, y = (rng.standard_normal((64, 64), np.float32) for _ in range(2))
+    product = np.exp(x) @ y
+    want = product + (np.exp(x) if read_by_output else product[:, ::-1])
+    np.testing.assert_allclose(td.compile(s)(x, y), want, rtol=1e-3, atol=1e-3)
+
+
+def test_a_copy_by_hand_is_not_copied_again():
+    (f,) = products(512, count=1)
+    s = td.Schedule(f)
+    s.cache_read("a1", f)
+    assert "a1_cache_cache" not in dict(completed(s).plans)

@@ -112,7 +112,7 @@ def test_what_follows_a_producer_that_rounds_up_stays_in_its_memory():
     s = td.Schedule(g.with_shape(5))
     s[g].compute_root()
     s[p].split(i, 4, tail="round_up")
-    s[f].reverse_compute_at(p, "i_o")
+    s[f].reverse_compute_at(p, "i_o").serial()
     same(s, np.arange(5, dtype=np.int32))
     assert "range(p_i_o * 4, min(p_i_o * 4 + 4, 5))" in str(td.compile(s).loops())
 

@@ -154,3 +154,14 @@ def test_a_func_that_no_point_needs_may_have_an_extent():
     s[f].bound_extent(0)
     s[f].compute_at(s[g], "m")
     np.testing.assert_array_equal(td.compile(s)(), [0, 0])
+
+
+def test_an_extent_is_an_error_if_all_of_a_dimension_is_needed():
+    i, j = td.vars("i j")
+    a, p, q = td.Tensor("a", (64, 64), td.f32), td.Func("p"), td.Func("q")
+    p[i, j] = td.exp(a[i, j])
+    q[i, j] = p[i, j] + p[i, 63 - j]
+    s = td.Schedule(q)
+    s[p].compute_at(q, i).bound_extent(j, 5)
+    with pytest.raises(td.ScheduleError, match="needs 64 elements, not 5"):
+        td.compile(s, target="python").loops()

@@ -61,7 +61,8 @@ class Contraction:
     `names` maps variables of `func` to variables of `owner`; `value` is the summed expression, `moving` its
     vector operand. `final`: the owner is an output that no func reads. `windowed`: a sum over a window
     without reuse along another variable, such as a depthwise convolution. `constant`: the vector operand is
-    the same in every call; a copy of it at the root is made once. `crowded`: the vector operand's k stride
+    the same in every call; a copy of it at the root is made once. `by_hand`: directives copy the vector
+    operand. `crowded`: the vector operand's k stride
     causes cache conflicts. `broadcast_strided`: a broadcast operand is strided along its last dimension.
     """
 
@@ -80,6 +81,7 @@ class Contraction:
     constant: bool = False
     crowded: bool = False
     broadcast_strided: bool = False
+    by_hand: bool = False
 
     @property
     def slides(self) -> bool:
@@ -139,7 +141,18 @@ def _final(state: State, owner: str, c: Contraction | str) -> Contraction | str:
     constant = c.moving.name in constant_names(state.program)
     crowded = has_cache_conflicts(state.program, c.moving, c.ranges[-1], c.element)
     strided = any(r.name in state.strided_inputs for r in reads_in((value,)) if r != c.moving)
-    return replace(c, value=value, final=final, constant=constant, crowded=crowded, broadcast_strided=strided)
+    return replace(
+        c, value=value, final=final, constant=constant, crowded=crowded, broadcast_strided=strided,
+        by_hand=_is_copied_by_hand(state, c.moving.name),
+    )  # fmt: skip
+
+
+def _is_copied_by_hand(state: State, name: str) -> bool:
+    """True for a func of elements of another array alone on which there are directives."""
+    if not state.program.has_func(name) or not state.plan(name).scheduled:
+        return False
+    (first, *others) = state.program.func(name).definitions
+    return not others and first.init is None and all(isinstance(v, Read) for v in first.values)
 
 
 _Find = Callable[[FuncDef, FuncDef, dict[str, str], dict[str, Box]], Contraction | str]
@@ -322,7 +335,8 @@ def _plan_product(c: Contraction, machine: Machine) -> RegisterTiles:
     adjacent = stride_of(c.moving, c.along) == 1
     again = rows_of >= REUSE and c.terms >= REUSE and not c.slides
     crowded = c.crowded and rows_of >= ROWS and c.terms > WAYS and not c.slides
-    copied = dot is not None or not adjacent or again or crowded or c.constant
+    pays = (again or crowded or c.constant) and not c.by_hand
+    copied = dot is not None or not adjacent or pays
     parallel, band = _for_threads(c, rows, width, machine.threads)
     if dot and dot.rows > 1 and not band:
         band = _rows_in_cache(c, rows, width, machine)

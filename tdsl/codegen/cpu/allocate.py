@@ -11,20 +11,23 @@ from tdsl.codegen.cpu.early_exit import NO_MEMORY, emit_failure, free_innermost
 from tdsl.codegen.cpu.emit_expr import scalar_index
 from tdsl.codegen.cpu.ir_types import memory_type
 from tdsl.codegen.cpu.values import Value
-from tdsl.codegen.ir.loops import HEAP, STACK, Alloc, row_major
+from tdsl.codegen.ir.loops import HEAP, LARGEST_FRAME, STACK, Alloc, row_major
 from tdsl.codegen.runtime.signature import ALIGN
 from tdsl.lang.expr import Const
 
-_LARGEST_FRAME = 1 << 20  # bytes of allocations on the stack of a function; threads have few MiB
 _ALWAYS_ON_STACK = 1 << 14  # bytes that go on the stack whatever the size of the frame
 
 
 def may_fail(a: Alloc) -> bool:
     """True if the memory may come from the heap, so that the allocation may emit_failure."""
+    size = alloc_bytes(a)
+    return a.scope == HEAP or size is None or size > _ALWAYS_ON_STACK
+
+
+def alloc_bytes(a: Alloc) -> int | None:
+    """The size in bytes of an allocation; None if it has an extent that is known only at run time."""
     sizes = [int(e.value) for e in a.extents if isinstance(e, Const)]
-    if a.scope == HEAP or len(sizes) < len(a.extents):
-        return True
-    return _bytes(a, sizes) > _ALWAYS_ON_STACK
+    return _bytes(a, sizes) if len(sizes) == len(a.extents) else None
 
 
 def _bytes(a: Alloc, sizes: list[int]) -> int:
@@ -53,7 +56,7 @@ def allocate_buffer(cx: Context, a: Alloc) -> Iterator[Buffer]:
     else:
         strides, count = a.strides or row_major(tuple(sizes)), _bytes(a, sizes)
         elements, size, total_size = count // a.dtype.bytes, str(count), str(count + zone_bytes)
-        fits = count <= _ALWAYS_ON_STACK or cx.stack_bytes + count <= _LARGEST_FRAME
+        fits = count <= _ALWAYS_ON_STACK or cx.stack_bytes + count <= LARGEST_FRAME
         on_stack = a.scope != HEAP and fits
     if on_stack:
         cx.stack_bytes += int(total_size)

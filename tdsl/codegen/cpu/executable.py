@@ -10,9 +10,11 @@ from typing import Any
 import numpy as np
 
 from tdsl.codegen.cpu import jit
+from tdsl.codegen.cpu.allocate import alloc_bytes
 from tdsl.codegen.cpu.runtime import Structure, runtime
-from tdsl.codegen.ir.loops import Argument, BufferParam, Check, Kernel, Print, SizeParam
+from tdsl.codegen.ir.loops import Alloc, Argument, BufferParam, Check, Kernel, Print, SizeParam
 from tdsl.codegen.ir.show import message_text
+from tdsl.codegen.ir.statements import walk
 from tdsl.codegen.runtime.failure import (
     CHECK_SLOTS,
     RED_ZONE_OVERWRITTEN,
@@ -21,6 +23,7 @@ from tdsl.codegen.runtime.failure import (
 )
 from tdsl.core.debug import dump, log
 from tdsl.core.node import frozen, post_order
+from tdsl.core.text import in_bytes
 from tdsl.errors import TargetError, TdslError
 from tdsl.lang.expr import dtype_of
 from tdsl.lang.types import DType
@@ -111,7 +114,7 @@ class CpuExecutable:
         if status <= RED_ZONE_OVERWRITTEN:
             raise self._code.messages.overwritten(RED_ZONE_OVERWRITTEN - status)
         if status < 0:
-            raise MemoryError(f"no memory for what {self._code.name} computes on the way")
+            raise MemoryError(f"no memory for {_largest(self.kernel)}, in {self._code.name}")
         if status:
             values = ctypes.addressof(frame) + 8 * self._values
             raise self._code.messages.error(status - 1, values)
@@ -119,6 +122,16 @@ class CpuExecutable:
     def asm(self) -> str:
         """The assembly of the machine code."""
         return jit.assembly(self.llvm, self.target, self._code.name)
+
+
+def _largest(kernel: Kernel) -> str:
+    """The largest memory that a kernel allocates, with its bytes if its size is constant."""
+    allocs = [s for s in walk(kernel.body) if isinstance(s, Alloc)]
+    known = {a.name: n for a in allocs if (n := alloc_bytes(a)) is not None}
+    unknown = [f"{a.name!r}" for a in allocs if a.name not in known]
+    largest = max(known, key=lambda name: known[name], default="")
+    of_known = [f"{largest!r}, which takes {in_bytes(known[largest])}"] if largest else []
+    return " or ".join([*of_known, *unknown]) or "what it computes"
 
 
 class _KernelSource:

@@ -41,6 +41,7 @@ from tdsl.schedule.state import UNROLLED as UNROLLED
 from tdsl.schedule.state import VECTORIZED as VECTORIZED
 
 WARP = 32  # threads of a warp
+LARGEST_FRAME = 1 << 20  # bytes of allocations on the stack of a function; threads have few MiB
 
 
 @node

@@ -173,7 +173,7 @@ def check_extents(f: FuncDef, plan: FuncPlan, box: Box, whole: Box, facts: Facts
     """ScheduleError if a box has more elements in a dimension than the user's bound_extent."""
     for axis, extent in plan.extents:
         needed = max_elements(box, axis, facts)
-        if extent is None or box[axis] == whole[axis]:
+        if extent is None or (needed is None and box[axis] == whole[axis]):
             continue
         if needed is None or needed > extent:
             hint = "give that number or more, or leave it out"

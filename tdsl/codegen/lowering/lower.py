@@ -15,7 +15,18 @@ from dataclasses import replace
 from functools import partial
 
 from tdsl.codegen.ir.kernel_names import KernelNames
-from tdsl.codegen.ir.loops import Alloc, Argument, CopyTile, For, If, Kernel, Let, Stmt, as_stmt
+from tdsl.codegen.ir.loops import (
+    LARGEST_FRAME,
+    Alloc,
+    Argument,
+    CopyTile,
+    For,
+    If,
+    Kernel,
+    Let,
+    Stmt,
+    as_stmt,
+)  # fmt: skip
 from tdsl.codegen.ir.statements import map_parts, rebuilt, walk
 from tdsl.codegen.lowering.bounds_checks import Condition, KernelTables, check_boxes
 from tdsl.codegen.lowering.buffers import (
@@ -34,6 +45,7 @@ from tdsl.codegen.lowering.planes import find_planes, fold_planes, lower_planes
 from tdsl.codegen.lowering.tensorize import check_strides
 from tdsl.codegen.lowering.values import ValueWriter
 from tdsl.core.node import Node, post_order, transform
+from tdsl.core.text import in_bytes
 from tdsl.errors import ScheduleError
 from tdsl.lang.affine import constant_difference, known_divisor, variables
 from tdsl.lang.bounds import NO_FACTS, Facts, at_most
@@ -189,12 +201,14 @@ class _ProgramLowering(Lowering):
                 return self.tree.parent[name]
 
     def _check_scope(self, f: FuncDef, facts: Facts) -> None:
-        """ScheduleError if a func in stack, register or GPU block memory has no constant size."""
+        """ScheduleError if a func in stack, register or block memory is too large or of no constant size."""
         plan = self.state.plan(f.name)
         if plan.scope not in (STACK, REGISTER, *COOPERATIVE):
             return
+        count = sum(t.bytes for t in f.dtypes)
         for e in self.buffers[f.name].memory_extents():
-            if not isinstance(simplify(substitute(e, self.sizes), facts), Const):
+            extent = simplify(substitute(e, self.sizes), facts)
+            if not isinstance(extent, Const):
                 raise ScheduleError(
                     f"{f.name!r} is in {plan.scope} memory, but its size is known at a call only",
                     loc=plan.loc,
@@ -203,6 +217,15 @@ class _ProgramLowering(Lowering):
                     if plan.scope in COOPERATIVE
                     else 'leave the scope to the compiler, or take "heap"',
                 )
+            count *= max(int(extent.value), 0)
+        if plan.scope in (STACK, REGISTER) and count > LARGEST_FRAME:
+            raise ScheduleError(
+                f"{f.name!r} takes {in_bytes(count)} of {plan.scope} memory, "
+                f"and {in_bytes(LARGEST_FRAME)} is the most",
+                loc=plan.loc,
+                label="scheduled here",
+                hint='set_scope("heap"), or compute it in a loop that needs less of it',
+            )
 
     def lower_func(self, name: str, box: Box, ctx: LoopContext) -> list[Stmt]:
         """The nests that compute a func on a box, one for each definition in order."""
