@@ -12,6 +12,7 @@ from dataclasses import field, replace
 from math import inf
 
 from tdsl.core.node import Node, frozen, transform
+from tdsl.errors import IndexBoundError
 from tdsl.lang.affine import as_sum, variables
 from tdsl.lang.bounds import NO_FACTS, Facts, upper
 from tdsl.lang.expr import Expr, Size, Var, const
@@ -56,14 +57,20 @@ class SymbolicBoxes:
         state: State, owner: str, around: Iterable[str], group: Iterable[str],
         boxes: Mapping[str, Box],
     ) -> SymbolicBoxes:  # fmt: skip
-        """The symbolic boxes of a group; `boxes` has what the whole program needs."""
+        """The symbolic boxes of a group; `boxes` has what the whole program needs.
+
+        An owner whose updates read what others of them write anywhere needs its whole range for each tile.
+        """
         around, box, facts = tuple(around), list(boxes[owner]), NO_FACTS
         for axis, v in enumerate(state.program.func(owner).variables):
             lo, hi = box[axis]
             if v in around and lo is not None and hi is not None:
                 facts = facts.with_range(iteration_name(v), lo, hi)
                 box[axis] = (Var(iteration_name(v)), Var(iteration_name(v)))
-        needed = boxes_of_group(state, owner, tuple(box), group, facts)
+        try:
+            needed = boxes_of_group(state, owner, tuple(box), group, facts)
+        except IndexBoundError:
+            needed = boxes_of_group(state, owner, tuple(boxes[owner]), group, facts)
         return SymbolicBoxes(needed, around, facts, {n: _lengths(b, around) for n, b in needed.items()})
 
     def joined(self, f: FuncDef) -> SymbolicBoxes:

@@ -327,3 +327,14 @@ def test_what_is_read_in_an_empty_range_alone_leaves_candidates(first: int, beyo
     x = np.arange(64, dtype=np.int32)
     for candidate in candidates(td.Schedule(o).program, {}, Target("cpu"), None):
         np.testing.assert_array_equal(td.compile(candidate.schedule)(x), x[:3])
+
+
+def test_a_func_whose_updates_write_anywhere_on_a_diagonal_has_no_tiles():
+    i, j, r = *td.vars("i j"), td.range("r", 1, 7)
+    f, g = td.Func("f"), td.Func("g", shape=3)
+    f[i, j] = td.cast(0, td.i32)
+    f[r + 1, r + 1] = td.cast(r, td.i32)
+    f[i, i] += 1
+    g[i] = f[i, 0] + f[1, i]
+    for candidate in candidates(td.Schedule(g).program, {}, td.Target("cpu")):
+        np.testing.assert_array_equal(td.compile(candidate.schedule)(), [1, 1, 0])
