@@ -4,9 +4,9 @@
 2. A contraction (a sum over products, with reuse in two directions) gets register tiles.
 3. Row-wise chains and stencils are computed inside the loops of their last stage.
 4. The rest is computed at the root.
-Then every nest is vectorised along contiguous memory, and its outer loops run on threads. Funcs that would
-still be stored whole in main memory may get nested tiles instead (`tilegraph.default`). On a GPU each func
-is a kernel of its own, together with the funcs that only its rows read.
+Then every nest is vectorised along contiguous memory, and its outer loops run on threads. Places at the root,
+tile trees, nested tiles or shared loops may take their place (`tilegraph.default`). On a GPU each func is a
+kernel of its own, together with the funcs that only its rows read.
 
 Results change in the last bits of float reductions only, whose order changes with lanes and partial results.
 What directives say is kept; what they leave open is filled in (`open_stages`).

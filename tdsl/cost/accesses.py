@@ -1,4 +1,4 @@
-"""What instructions load into registers and store from there, by the time that the nearest cache has for it.
+"""The loads, stores and gathers of a nest, in bytes that vectors would move in the same time.
 
 A cache serves so many accesses in a time, each of a vector at most. A vector of elements side by side is one
 access, one of elements a few apart as many as these lie in, and one of elements anywhere as many as it has.
@@ -25,7 +25,7 @@ ONE = 0.5  # of the time of a vector takes an access of a single element: there 
 def accessed(
     spot: NestSpot, d: Definition, vector_bytes: int, register_bytes: int
 ) -> tuple[float, float, float]:
-    """The bytes that vectors side by side could load, and store, in the time of the accesses of a nest.
+    """The loads and the stores of a nest, in bytes that full vectors would move in the same time.
 
     The third figure are the elements that vectors access one by one. `d` is its definition, without what no
     iteration reads; funcs of up to `register_bytes` are in registers. What does not depend on inner loops is

@@ -22,12 +22,11 @@ from tdsl.cost.reuse import Shift, Step, Sweeps, Touch, Touched, all_of, reused,
 from tdsl.cost.sweeps import SAME, passes, sweep
 from tdsl.lang.bounds import NO_FACTS, lower, upper
 from tdsl.lang.regions import Box, Interval, reads_in, union_box
-from tdsl.machine.model import Machine, MemoryLevel
+from tdsl.machine.model import PAGE_BYTES, Machine, MemoryLevel
 from tdsl.schedule.bounds_inference import definition_ranges
 from tdsl.schedule.state import PARALLEL, Level
 from tdsl.schedule.tree import ROOT
 
-PAGE = 4096  # bytes
 KNOWN_PAGES = 64  # whose addresses a core finds at once: the entries of the first TLB of current CPUs
 
 
@@ -77,7 +76,7 @@ class CacheModel:
     @staticmethod
     def of_pages(nests: Nests, machine: Machine) -> CacheModel:
         """The model of the first TLB, a cache of addresses whose lines are pages."""
-        return CacheModel(nests, KNOWN_PAGES * PAGE, PAGE, machine.threads)
+        return CacheModel(nests, KNOWN_PAGES * PAGE_BYTES, PAGE_BYTES, machine.threads)
 
     def by_nest(self, *, freed: bool = True) -> list[MovedByName]:
         """The bytes that each nest at the root moves, in execution order.
@@ -318,9 +317,9 @@ def _room(shape: Sequence[int], memory: Sequence[int], size: int, line: int) -> 
         return 0.0
     places = 1
     for n in rows:
-        stride = gcd(prod(memory[n + 1 :]) * size, PAGE)
-        places *= min(PAGE // stride, shape[n])
-    return float(-(-prod(shape[n] for n in rows) // min(places, PAGE // line)) * PAGE)
+        stride = gcd(prod(memory[n + 1 :]) * size, PAGE_BYTES)
+        places *= min(PAGE_BYTES // stride, shape[n])
+    return float(-(-prod(shape[n] for n in rows) // min(places, PAGE_BYTES // line)) * PAGE_BYTES)
 
 
 def _first(nests: Nests, name: str, axis: int, points: tuple[float, float]) -> int:

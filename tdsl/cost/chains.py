@@ -114,7 +114,7 @@ def _latency_of_combiner(d: Definition) -> float:
 
 
 def _depth(e: Expr, start: Expr) -> float:
-    """The cycles from one operand of an expression to its value; 0 where it does not depend on that."""
+    """The cycles from an operand of an expression to its value; 0 if the operand is not in it."""
     depth: dict[Node, float] = {}
     for n in post_order(e):
         if n == start:

@@ -1,4 +1,4 @@
-"""The nests of a complete schedule as a tree, with what is touched between their loops.
+"""The nests of a complete schedule as a tree, with the boxes that each of their loops needs.
 
 A `NestSpot` is the nest of one definition at its place: the loops around it are at one typical iteration,
 so that every box has a size. What an iteration of its first k loops needs is `boxes(k)`; of

@@ -25,7 +25,7 @@ from tdsl.machine.model import Machine, MemoryLevel, of_nearest
 LAUNCH = 3e-6  # seconds; the launch of a GPU kernel, where it has not been measured
 PER_CYCLE = 4.0  # operations of a scalar unit: two multiply-adds
 STORE = 2.0  # loads of the nearest memory in the time of a store, where that has not been measured
-PAGE = 2e-9  # seconds to find the address of a page, where that has not been measured
+PAGE_SECONDS = 2e-9  # seconds to find the address of a page, where that has not been measured
 DOTS = 4.0  # times as many operations as vectors do tensor instructions that were not measured
 
 
@@ -108,7 +108,7 @@ def time_of(terms: Terms, machine: Machine) -> NestTime:
     barrier = of_nearest(machine.barrier, machine.threads) or launch_seconds(machine)
     launch = terms.launches * launch_seconds(machine) + terms.barriers * barrier
     hidden = machine.hidden or 0.0
-    pages = terms.pages * (PAGE if machine.page is None else machine.page)
+    pages = terms.pages * (PAGE_SECONDS if machine.page is None else machine.page)
     if pages:
         shared += ((PAGES, pages / workers),)
     return NestTime(terms.func, tuple(memory), shared, (bodies + pages) / workers, launch, last.name, hidden)

@@ -12,7 +12,7 @@ from math import ceil, log2, prod
 from tdsl.core.node import frozen
 from tdsl.cost.accesses import accessed, loops_of, partly_filled, repeated, variable_of
 from tdsl.cost.branches import without_tests_of_indices
-from tdsl.cost.caches import PAGE, CacheModel
+from tdsl.cost.caches import CacheModel
 from tdsl.cost.chains import chain_cycles
 from tdsl.cost.loopnests import Nests, NestSpot
 from tdsl.cost.moved import Moved, MovedByName
@@ -21,7 +21,7 @@ from tdsl.lang.definition import Definition
 from tdsl.lang.operations import BY_LANE, FUNCTIONS, PRODUCTS, operations_of
 from tdsl.lang.regions import reads_in
 from tdsl.machine.instructions.instruction import INSTRUCTIONS
-from tdsl.machine.model import Machine
+from tdsl.machine.model import PAGE_BYTES, Machine
 from tdsl.schedule.properties import max_bytes
 from tdsl.schedule.state import BLOCKS, PARALLEL, THREADS, VECTORIZED
 
@@ -156,7 +156,7 @@ def _on_cpu(spot: NestSpot, machine: Machine, moved: Mapping[str, MovedByName], 
             behind.append((levels[n + 1].name, Traffic(sizes.read, sizes.written, filled, past)))
     shared = any(x.kind == PARALLEL for x in spot.nest.loops)
     workers = _workers(spot, machine.threads) if shared else 1.0
-    entered = sum(max(m.read, m.written) for m in pages.values()) / PAGE
+    entered = sum(max(m.read, m.written) for m in pages.values()) / PAGE_BYTES
     bodies = tuple(_bodies(spot, machine, 1.0))
     return Terms(spot.func.name, bodies, tuple(behind), workers, launches=shared, pages=entered)
 

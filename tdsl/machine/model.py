@@ -87,6 +87,7 @@ class Rate:
     latency: float | None = None
 
 
+PAGE_BYTES = 4096  # of x86-64 and of most ARM systems; first caches have as many bytes in a way
 UNMEASURED_LLC = (
     16 << 20
 )  # bytes for each thread; what a last-level cache that was not measured is trusted with

@@ -18,12 +18,12 @@ import numpy as np
 
 from tdsl.cost.seconds import bytes_per_second, launch_seconds
 from tdsl.cost.terms import WARM
-from tdsl.machine.model import Machine
+from tdsl.machine.model import PAGE_BYTES, Machine
 from tdsl.tilegraph.kernels import NO_LIMITS, Kernel, Limits, Rates, kernels
 from tdsl.tilegraph.op import Access, Op
 from tdsl.tilegraph.tree import LANES, THREADS, UNROLL, Copy, Cut, Tree
 
-LINE, PAGE = 64, 4096  # bytes
+LINE = 64  # bytes
 FULL = 0.75  # of a cache that tiles may fill
 MOST = 384  # sizes in a lattice
 FOLLOWED = 2  # register tiles for which all orders of loops are tried
@@ -172,7 +172,7 @@ def _seconds(op: Op, kernel: Kernel, order: Order, tiles: Sizes, machine: Machin
 
 @dataclass(frozen=True)
 class Body:
-    """The body of a loop: the `room` that all it touches takes in a cache, and what moves if that is there.
+    """The body of a loop: the `room` in a cache of all that it touches, and the bytes that move if that fits.
 
     `runs` are the bytes of a line for each contiguous run, which memory takes to begin with it.
     """
@@ -239,11 +239,11 @@ def _lines(x: Access, box: Sizes, copied: bool) -> tuple[Any, Any, Any]:
     for n in reversed(range(len(each) - 1)):
         stride *= x.shape[n + 1]
         run, rows = np.where(whole, run * each[n], run), np.where(whole, rows, rows * each[n])
-        places = np.where(whole, places, places * np.minimum(PAGE // gcd(stride, PAGE), each[n]))
+        places = np.where(whole, places, places * np.minimum(PAGE_BYTES // gcd(stride, PAGE_BYTES), each[n]))
         whole = whole & (each[n] >= x.shape[n])
     aligned = x.shape[-1] * x.size % LINE == 0
     lines = np.ceil(run * x.size / LINE) if aligned else run * x.size / LINE + 1 - 1 / LINE
-    blocked = np.where(rows > 1, np.ceil(rows / np.minimum(places, PAGE // LINE)) * PAGE, 0.0)
+    blocked = np.where(rows > 1, np.ceil(rows / np.minimum(places, PAGE_BYTES // LINE)) * PAGE_BYTES, 0.0)
     return rows, np.maximum(lines, 1), blocked
 
 

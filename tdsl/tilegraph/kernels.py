@@ -14,7 +14,7 @@ from math import prod
 
 from tdsl.cost.least import operation_seconds
 from tdsl.cost.seconds import bytes_per_second
-from tdsl.machine.model import Machine
+from tdsl.machine.model import PAGE_BYTES, Machine
 from tdsl.schedule.properties import max_bytes
 from tdsl.tilegraph.op import Access, Op
 
@@ -23,7 +23,6 @@ VECTORS = (1, 2, 4)
 MOST = 4  # kernels that are tiled for the caches
 FEW = 2  # of those with sums in memory
 IN_FLIGHT = 8  # sums that a core has in flight: 2 units with a latency of 4 cycles
-PAGE = 4096  # bytes; steps as long go to another page
 ELSEWHERE = 3  # loads, that the first one of a page takes longer
 
 
@@ -129,7 +128,7 @@ def _candidates(op: Op, machine: Machine, rates: Rates, limits: Limits) -> Itera
         rows = [row for row in rows if _have_registers(op, limits, axis.name, row)]
         strided = tuple(x for x in op.reads if x.step(axis.name) not in (0, 1))
         inner = op.summed[-1].name if op.summed else ""
-        paged = tuple(x for x in op.reads if x in strided or abs(x.step(inner)) * x.size >= PAGE)
+        paged = tuple(x for x in op.reads if x in strided or abs(x.step(inner)) * x.size >= PAGE_BYTES)
         for copied in dict.fromkeys(((), strided, paged)):
             for row, inside in product(rows, {True, not op.summed or axis.summed}):
                 if inside and row in summed:
@@ -170,7 +169,7 @@ def _seconds(
         loads += count * (
             _vectors(x, lane, lanes, vectors) if x not in copied else vectors if x.step(lane) else 0.5
         )
-        if inner and x not in copied and abs(x.step(inner)) * x.size >= PAGE:
+        if inner and x not in copied and abs(x.step(inner)) * x.size >= PAGE_BYTES:
             loads += count * ELSEWHERE
     square = not sums and rows == lanes and abs(op.write.step(row)) == 1 and op.write.step(lane) not in (0, 1)
     if square:

@@ -35,7 +35,7 @@ from tdsl.machine.description import BUILT_IN
 from tdsl.machine.description_json import Description
 from tdsl.machine.instructions.dots import DOTS, Dot
 from tdsl.machine.memory_kernels import MemoryKernels
-from tdsl.machine.model import Machine, MemoryLevel, Rate
+from tdsl.machine.model import PAGE_BYTES, Machine, MemoryLevel, Rate
 from tdsl.machine.probe import FASTER, OF_MEMORY, free_memory
 from tdsl.machine.threads import num_threads
 
@@ -47,7 +47,6 @@ PASS = 1 << 22  # bytes that a thread reads at least between two looks at the cl
 TASKS = 256  # iterations of the loop whose launch is measured: some 50 us of work
 LOOPS = 9  # parallel loops one after another in the kernel that measures the barrier
 LEAST = 1e-8  # seconds; a figure that load of the machine made smaller
-PAGE = 4096  # bytes
 DEGREES = (2, 4, 8, 16, 32, 64)  # of polynomials, one of which takes as long as memory
 Step = Callable[[Machine], Machine]
 FUNCTIONS: dict[str, Callable[[Any], Any]] = {
@@ -312,13 +311,13 @@ class Measurement:
 
     def page(self, machine: Machine) -> float:
         """The seconds that one thread takes for a line on another page beyond those of its bytes."""
-        lanes, rows = machine.vector_bytes // 4, self.largest // 4 // PAGE
+        lanes, rows = machine.vector_bytes // 4, self.largest // 4 // PAGE_BYTES
         t, j, k = td.vars("t j k")
-        a, total = td.Tensor("a", (rows, PAGE // 4), td.f32), td.Func("total", shape=(1, lanes))
+        a, total = td.Tensor("a", (rows, PAGE_BYTES // 4), td.f32), td.Func("total", shape=(1, lanes))
         total[t, j] = td.sum(a[k, j], axis=k)
         with _threads(1):
             kernel = _compiled(total, t, (k,), j, lanes=lanes)
-            seconds = self.time(kernel, np.ones((rows, PAGE // 4), np.float32)) / rows
+            seconds = self.time(kernel, np.ones((rows, PAGE_BYTES // 4), np.float32)) / rows
         memory = machine.levels[-1]
         return rounded(max(seconds - memory.line / (memory.bytes_per_second(1) or math.inf), 1e-11))
 
@@ -331,7 +330,7 @@ class Measurement:
             times.append(time.perf_counter() - start)
         array, again = np.zeros(size, np.uint8), time.perf_counter()
         array.fill(0)
-        return max(statistics.median(times) - (time.perf_counter() - again), 1e-9) / (size // PAGE)
+        return max(statistics.median(times) - (time.perf_counter() - again), 1e-9) / (size // PAGE_BYTES)
 
     def with_overlap(self, machine: Machine) -> Machine:
         """The machine with the part of the time of memory that overlaps with arithmetic."""

@@ -7,8 +7,8 @@ from math import gcd, prod
 
 from tdsl.lang.expr import Const, Read, Var
 from tdsl.lang.program import Program
+from tdsl.machine.model import PAGE_BYTES
 
-PAGE = 4096  # bytes: the sets of a first cache together
 LINE = 64  # bytes
 WAYS = 8  # rows that a set of it holds
 ROWS = 16  # of a result, from which such rows are copied
@@ -33,7 +33,7 @@ def has_cache_conflicts(program: Program, moving: Read, term: str, element: int)
     axis = next((n for n, e in enumerate(moving.index) if e == Var(term)), len(shape))
     after = [int(e.value) for e in shape[axis + 1 :] if isinstance(e, Const)]
     known = len(after) == len(shape) - axis - 1 > 0
-    return known and element * prod(after) % PAGE == 0
+    return known and element * prod(after) % PAGE_BYTES == 0
 
 
 def conflict_free_extent(shape: Sequence[int], axis: int, element: int) -> tuple[int, int] | None:
@@ -59,5 +59,5 @@ def conflict_free_extent(shape: Sequence[int], axis: int, element: int) -> tuple
 
 
 def _in_few_sets(shape: Sequence[int], axis: int, element: int) -> bool:
-    stride = gcd(element * prod(shape[axis + 1 :]), PAGE)
-    return stride > LINE and shape[axis] > WAYS * PAGE // stride
+    stride = gcd(element * prod(shape[axis + 1 :]), PAGE_BYTES)
+    return stride > LINE and shape[axis] > WAYS * PAGE_BYTES // stride

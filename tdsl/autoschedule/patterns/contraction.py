@@ -30,7 +30,7 @@ from tdsl.lang.expr import Expr, Read, Var, dtype_of
 from tdsl.lang.program import FuncDef
 from tdsl.lang.regions import Box, reads_in
 from tdsl.machine.instructions.dots import DOTS, Dot, find_dots
-from tdsl.machine.model import Machine
+from tdsl.machine.model import PAGE_BYTES, Machine
 from tdsl.schedule.constants import constant_names
 from tdsl.schedule.inlining import inline_funcs
 from tdsl.schedule.properties import coefficient, extents, max_bytes, stride_of
@@ -42,7 +42,6 @@ SERIAL_WORK = 1 << 20  # multiplications; fewer take less time than waking threa
 NO_REUSE_COST = 4  # cost of a multiplication without reuse, relative to one with
 PREFETCHED = 0.25  # share of a thread's L2; larger operands are prefetched
 KEPT = 0.9  # share of a thread's L2 for what stays there while other operands pass
-PAGE = 4096  # bytes
 WIDE = 16  # elements; shorter vectorised extents waste lanes
 FULL = 0.9  # share of the lanes of a window's vectors that must be used
 SHORT = 8  # full vectors of a row; from here on, lanes wasted by a tail do not count
@@ -471,7 +470,7 @@ def _rows_in_cache(c: Contraction, rows: int, width: int, machine: Machine) -> i
     """
     (left,) = (r for r in reads_in((c.value,)) if r != c.moving)
     size = dtype_of(c.value).bytes
-    row = c.terms * left.dtype.bytes + max(width * size, gcd(c.sizes[c.along] * size, PAGE))
+    row = c.terms * left.dtype.bytes + max(width * size, gcd(c.sizes[c.along] * size, PAGE_BYTES))
     room = KEPT * machine.l2_share - 2 * width * c.terms * c.moving.dtype.bytes
     if c.others or c.sizes[c.across] >= UNKNOWN or c.sizes[c.across] * row <= room or room < rows * row:
         return 0
