@@ -21,7 +21,7 @@ from tdsl.schedule.fluent import BaseSchedule
 from tdsl.schedule.properties import max_bytes
 from tdsl.schedule.state import State, is_ordered
 
-SHORT = 8  # vectors of a row, from which a loop over rows costs nothing
+SHORT = 2  # vectors of a row, from which a loop over rows costs little
 
 
 @frozen

@@ -39,14 +39,14 @@ def completion(state: State, machine: Machine) -> Completed:
 
 
 def _is_faster(state: State, other: State, machine: Machine) -> bool:
-    """True if the schedule by recipes of a state is faster, for one thread, than that of another.
+    """True if the completion of a state is faster, for one thread, than that of another.
 
     The number of threads does not decide, since merged sums add in another order.
     """
     from tdsl.cost.predict import Prediction
 
     one = replace(machine, threads=1)
-    first, second = (Prediction.of(complete_by_recipes(x, one).state, one).seconds for x in (state, other))
+    first, second = (Prediction.of(_completion(x, one).state, one).seconds for x in (state, other))
     return first < NEARLY * second
 
 

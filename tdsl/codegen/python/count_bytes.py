@@ -19,6 +19,7 @@ from tdsl.codegen.python.emit import Emitter, emit
 from tdsl.codegen.python.estimate_accesses import estimate_accesses
 from tdsl.codegen.python.expressions import tuple_text
 from tdsl.codegen.python.instructions import instructions_of, python_code
+from tdsl.codegen.python.run import with_dimensions_of
 from tdsl.core.source import here
 from tdsl.core.text import call
 from tdsl.errors import TargetError
@@ -180,7 +181,9 @@ def count_bytes(kernel: Kernel, values: Mapping[str, Any], levels: Sequence[Memo
     exec(emit(kernel, emitter=_Emitter), module)
     function = list(module.values())[-1]
     arguments = [
-        _TracedArray(memory, values[p.name], p.name) if isinstance(p, BufferParam) else values[p.name]
+        _TracedArray(memory, with_dimensions_of(p, values[p.name]), p.name)
+        if isinstance(p, BufferParam)
+        else values[p.name]
         for p in kernel.params
     ]
     try:

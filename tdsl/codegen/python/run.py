@@ -52,7 +52,7 @@ class PythonExecutable:
         Raises RequireError or IndexBoundError if a check of the kernel fails.
         """
         try:
-            self._function(*map(_merged, self.kernel.params, arguments))
+            self._function(*map(with_dimensions_of, self.kernel.params, arguments))
         except self._check_exceptions as failure:
             site, values = failure.args
             raise check_error(self.kernel.messages[site], values) from None
@@ -110,11 +110,11 @@ def _numpy_scalar(p: Argument, value: Any) -> Any:
     """A scalar as the parameter's dtype, since numba compiles anew for each argument type."""
     if isinstance(p, ScalarParam):
         return p.dtype.numpy.type(value)
-    return int(value) if isinstance(p, SizeParam) else _merged(p, value)
+    return int(value) if isinstance(p, SizeParam) else with_dimensions_of(p, value)
 
 
-def _merged(p: Argument, value: Any) -> Any:
-    """An argument; an array with the dimensions that it has in the kernel."""
+def with_dimensions_of(p: Argument, value: Any) -> Any:
+    """The argument for a parameter; an array has the dimensions that the kernel gives it."""
     if isinstance(p, BufferParam) and p.shape:
         return value.reshape([int(e.value) for e in p.extents if isinstance(e, Const)])
     return value

@@ -159,7 +159,7 @@ def test_fast_entry_of_a_failed_check_asks_for_the_slow_one():
 
 def test_kernel_without_memory_is_a_memory_error():
     executable = check_kernel("require")
-    with pytest.raises(MemoryError, match="computes on the way"):
+    with pytest.raises(MemoryError, match="no memory for what it computes, in k"):
         executable.run([-1])
     executable.run([0])
 
