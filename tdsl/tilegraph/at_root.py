@@ -19,8 +19,8 @@ from tdsl.schedule.properties import has_effects, root_boxes, unplaced_at_root
 from tdsl.schedule.state import Root, State
 
 CLEARLY = 0.8  # of the time of a schedule, from which another is taken instead
-FAR_FROM_BEST = 2.0  # times the least time of what a nest computes, from which other places may pay
-WORTH = 2e-5  # seconds of a nest, from which other places may pay
+FAR_FROM_BEST = 2.0  # times the least time of what a nest computes, from which other loops may pay
+WORTH = 2e-5  # seconds of a nest, from which other loops may pay
 SHARE = 0.1  # of the time of all
 TRIED = 8  # schedules that are priced
 

@@ -21,16 +21,15 @@ from tdsl.schedule.fluent import BaseSchedule
 from tdsl.schedule.inlining import inline_funcs
 from tdsl.schedule.properties import root_boxes, unplaced_at_root
 from tdsl.schedule.state import PARALLEL, Illegal, Root, State
+from tdsl.tilegraph.at_root import WORTH, seconds_of
 from tdsl.tilegraph.cache_tiles import best_trees
 from tdsl.tilegraph.given_tile import GivenTile
 from tdsl.tilegraph.op import Op
 from tdsl.tilegraph.sum_order import has_sums_of_floats, sum_orders
 from tdsl.tilegraph.tree import Tree
+from tdsl.tilegraph.trees import NEAR_BEST, NEARLY
 from tdsl.tilegraph.write_tree import write_tree
 
-NEARLY = 0.95  # of the time of the loops as they are, that a tree must beat
-NEAR_BEST = 1.25  # times the least time of such a func, from which a tree may pay
-WORTH = 2e-5  # seconds of a func, from which a tree may pay
 TRIED = 4  # trees that are written and priced for a func
 
 
@@ -56,7 +55,7 @@ def fill_tiles(
             on_decider = by_recipes if decider == machine else complete_by_recipes(state, decider)
             prediction = Prediction.of(on_decider.state, decider)
         name = tile.op.func
-        seconds = sum(t.seconds for t in prediction.times if t.func == name or t.func.startswith(f"{name}_"))
+        seconds = seconds_of(prediction, state.program, name)
         whole = unplaced_at_root(inline_funcs(state))
         least = least_seconds(whole.program, whole.program.func(name), root_boxes(whole), decider)
         if seconds <= max(WORTH, NEAR_BEST * least):

@@ -24,7 +24,7 @@ from tdsl.schedule.fluent import BaseSchedule
 from tdsl.schedule.inlining import inline_funcs
 from tdsl.schedule.properties import extents, root_boxes, unplaced_at_root
 from tdsl.schedule.state import Inline, Root, State, levels_of
-from tdsl.tilegraph.at_root import seconds_of
+from tdsl.tilegraph.at_root import FAR_FROM_BEST, SHARE, WORTH, seconds_of
 from tdsl.tilegraph.cache_tiles import best_trees
 from tdsl.tilegraph.op import Op
 from tdsl.tilegraph.sum_order import sum_orders
@@ -32,9 +32,7 @@ from tdsl.tilegraph.tree import THREADS, Tree
 from tdsl.tilegraph.write_tree import write_tree
 
 NEARLY, CLEARLY = 0.95, 0.8  # of the time of a general schedule, and of a tuned recipe, that a tree must beat
-NEAR_BEST, FAR_FROM_BEST = 1.25, 2.0  # times the least time of such nests, from which a tree may pay
-WORTH = 2e-5  # seconds of a nest, from which a tree may pay
-SHARE = 0.1  # of the time of all
+NEAR_BEST = 1.25  # times the least time of a nest by a general schedule, from which a tree may pay
 TRIED = 3  # trees that are written and priced for a func
 ASKED = 3  # funcs for which trees are searched
 
