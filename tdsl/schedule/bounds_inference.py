@@ -47,6 +47,7 @@ from tdsl.lang.simplify import (
 from tdsl.schedule.full_tiles import full_tile_box, is_total
 from tdsl.schedule.state import (
     FRAGMENT,
+    REGISTER,
     ROUND_UP,
     SHARED,
     AfterProducer,
@@ -383,7 +384,7 @@ def required_boxes(
         return round_up_box(state, f, box, facts, whole=name in here)
 
     def reads(f: FuncDef, box: Box) -> dict[str, Box]:
-        if not exact and state.plan(f.name).scope == FRAGMENT and is_total(state, f.name):
+        if not exact and state.plan(f.name).scope in (FRAGMENT, REGISTER) and is_total(state, f.name):
             f = replace(f, definitions=tuple(replace(d, where=TRUE) for d in f.definitions))
         return reads_of_func(f, box, lambda d, b: term_ranges(d, b, facts), facts)
 

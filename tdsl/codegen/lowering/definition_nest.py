@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tdsl.codegen.ir.loops import FRAGMENT, SHARED
+from tdsl.codegen.ir.loops import FRAGMENT, REGISTER, SHARED
 from tdsl.codegen.lowering.context import Lowering
 from tdsl.codegen.lowering.position import NestPosition
 from tdsl.lang.expr import Expr
@@ -28,7 +28,7 @@ class DefinitionNest:
         self.plan = lowering.state.plan(f.name)
         self.partial_results: tuple[str, ...] = ()  # registers of a thread's partial results
         self.invariant = find_narrowed(lowering.state, f)
-        self.full_tiles = self.plan.scope == FRAGMENT and is_total(lowering.state, f.name)
+        self.full_tiles = self.plan.scope in (FRAGMENT, REGISTER) and is_total(lowering.state, f.name)
         self.plan_nest = nest or self.plan.nests[definition]
 
     def select_nest(self, nest: Nest) -> None:

@@ -10,9 +10,10 @@ from tdsl.codegen.lowering.definition_nest import DefinitionNest
 from tdsl.codegen.lowering.position import FULL, INIT, SHUFFLE, Guard, NestPosition
 from tdsl.lang.affine import variables
 from tdsl.lang.bounds import Facts
-from tdsl.lang.expr import ONE, TRUE, Expr
+from tdsl.lang.expr import ONE, TRUE, Binary, Expr, Var
 from tdsl.lang.regions import reads_in, restrict_ranges
 from tdsl.lang.simplify import add, conjunction, conjuncts, simplify, substitute, subtract
+from tdsl.schedule.full_tiles import adds_zeros_beyond
 from tdsl.schedule.loop_relations import Related, relate
 from tdsl.schedule.predicates import read_in_condition
 from tdsl.schedule.state import Level
@@ -25,10 +26,13 @@ def guards_of(
 
     Conditions that read funcs come last: these funcs are computed only where the other conditions are true.
     """
-    tails = [_make_guard(builder, c, related, predicate=False) for c in related.guards]
+    ends, conditions = related.guards, conjuncts(builder.d.where)
+    if builder.full_tiles:
+        ends = tuple(c for c in ends if not _adds_zeros_beyond(builder, c, related))
+        conditions = [c for c in conditions if not _adds_zeros_beyond(builder, c, related)]
+    tails = [_make_guard(builder, c, related, predicate=False) for c in ends]
     if builder.full_tiles:  # guards restrict the terms, not the results, which cover whole tiles
         tails = [g for g in tails if g.loops & builder.reduced]
-    conditions = conjuncts(builder.d.where)
     where = [(c, _make_guard(builder, c, related, predicate=True)) for c in conditions]
     if builder.d.tested is None:
         return (*tails, *(g for _, g in where))
@@ -43,6 +47,14 @@ def guards_of(
             g = replace(g, loops=g.loops.union(*(h.loops for _, h in plain)))
         delayed.append(g)
     return (*tails, *(g for _, g in plain), *delayed)
+
+
+def _adds_zeros_beyond(builder: DefinitionNest, cond: Expr, related: Related) -> bool:
+    """True if the terms for which a guard `at < end` is false are 0."""
+    if not isinstance(cond, Binary) or cond.op != "lt":
+        return False
+    at = next((Var(v) for v, _, _ in builder.d.ranges if related.roots[v] == cond.left), cond.left)
+    return adds_zeros_beyond(builder.low.state, builder.d, at, cond.right)
 
 
 def _make_guard(builder: DefinitionNest, cond: Expr, related: Related, *, predicate: bool) -> Guard:

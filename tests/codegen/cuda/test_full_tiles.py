@@ -1,0 +1,70 @@
+"""Sums in registers whose operands are copies filled with zeros: whole tiles, without guards, at every size."""
+
+import numpy as np
+import pytest
+
+import tdsl as td
+
+pytest.importorskip("tvm", reason='pip install "tdsl[cuda]"')
+
+i, j, k = td.vars("i j k")
+
+
+def product_in_tiles(m: int, n: int, p: int, combine=td.sum, dtype=td.f32) -> td.Schedule:
+    a, b, c = td.Tensor("a", (m, p), dtype), td.Tensor("b", (p, n), dtype), td.Func("c")
+    c[i, j] = combine(a[i, k] * b[k, j], axis=k)
+    s = td.Schedule(c, target="cuda")
+    io, jo, ii, ji = s[c].tile((i, j), (16, 16))
+    ty, tx, r, q = s[c].tile((ii, ji), (2, 2))
+    ko, ki = s[c].split(k, 8)
+    s[c].reorder(io, jo, ty, tx, ko, ki, r, q).bind(io, "blockIdx.y").bind(jo, "blockIdx.x")
+    s[c].bind(ty, "threadIdx.y").bind(tx, "threadIdx.x")
+    s.cache_write(c, at=tx, scope="register")
+    for t in (a, b):
+        s.cache_read(t, c, at=ko, scope="shared", filled=True).cooperate()
+    s[c].unroll(ki).unroll(r).unroll(q)
+    return s
+
+
+def arrays(m: int, n: int, p: int) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(m + n + p)
+    return tuple(rng.integers(-5, 6, shape).astype("f4") for shape in ((m, p), (p, n)))
+
+
+@pytest.mark.parametrize("sizes", [(1, 1, 1), (16, 16, 8), (17, 15, 9), (31, 1, 23), (33, 47, 1)])
+def test_products_of_every_size_are_right(sizes):
+    x, y = arrays(*sizes)
+    compiled = td.compile(product_in_tiles(*sizes), target="cuda")
+    np.testing.assert_array_equal(td.emulate(compiled)(x, y), x @ y)
+
+
+def test_the_products_have_no_guards():
+    loops = str(td.compile(product_in_tiles(31, 29, 23), target="cuda").loops("final"))
+    products, stores = loops.split("for c_k_i in ")[1].split("for c_out_i in ")
+    assert "if" not in products and "min(" not in products
+    assert "min(" in stores
+
+
+def test_a_maximum_over_terms_that_end_within_a_tile_ignores_the_zeros():
+    x, y = arrays(5, 7, 11)
+    x, y = -abs(x) - 1, abs(y) + 1  # all products are negative
+    compiled = td.compile(product_in_tiles(5, 7, 11, td.max), target="cuda")
+    expected = (x[:, :, None] * y[None]).max(axis=1)
+    np.testing.assert_array_equal(td.emulate(compiled)(x, y), expected)
+
+
+def test_infinite_factors_beyond_the_terms_are_not_read():
+    a, b, c = td.Tensor("a", (8, 5), td.f32), td.Tensor("b", (8, 8), td.f32), td.Func("c")
+    k = td.range("k", 0, 5)
+    c[i, j] = td.sum(a[i, k] * b[k, j], axis=k)
+    s = td.Schedule(c, target="cuda")
+    ko, ki = s[c].split(k, 8)
+    io, jo, ii, ji = s[c].tile((i, j), (8, 8))
+    s[c].reorder(io, jo, ii, ji, ko, ki).bind(ii, "threadIdx.y").bind(ji, "threadIdx.x")
+    s.cache_write(c, at=ji, scope="register")
+    for t in (a, b):
+        s.cache_read(t, c, at=ko, scope="shared", filled=True).cooperate()
+    y = np.full((8, 8), np.inf, "f4")
+    y[:5] = 1
+    got = td.emulate(td.compile(s, target="cuda"))(np.ones((8, 5), "f4"), y)
+    np.testing.assert_array_equal(got, np.full((8, 8), 5, "f4"))
