@@ -449,9 +449,8 @@ def build(variant: Variant) -> Executable:
     if variant.target.name == "cuda":
         from tdsl.codegen.cuda import module
         from tdsl.codegen.cuda.executable import CudaExecutable
-        from tdsl.codegen.gpu.limits import DEFAULT_ARCH
 
-        arch = variant.target.arch or DEFAULT_ARCH
+        arch = variant.target.machine().arch
         cuda_module = module.load_or_build(variant.fingerprint(), kernel, arch)
         return CudaExecutable(cuda_module, variant.params, kernel)
     from tdsl.pipeline import build_executable

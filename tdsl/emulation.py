@@ -62,12 +62,10 @@ def emulate(compiled: Compiled) -> Entry:
 
     def build(specialisation: Specialisation) -> Executable:
         from tdsl.codegen.emulation.run import EmulatedExecutable
-        from tdsl.codegen.gpu.limits import DEFAULT_ARCH
         from tdsl.pipeline import make_kernel
 
         compiled.latest = specialisation
-        arch = compiled.target.arch or DEFAULT_ARCH
-        return EmulatedExecutable(make_kernel(compiled.variant(specialisation)), arch)
+        return EmulatedExecutable(make_kernel(compiled.variant(specialisation)), compiled.target.arch)
 
     return Entry(compiled.signature, compiled.dynamic, build)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -29,20 +30,13 @@ LEVELS = {
     "aarch64": "any ARM processor of 64 bits",
 }
 
-ARCHS = {
-    "sm_80": "A100",
-    "sm_86": "RTX 30",
-    "sm_89": "RTX 40, L4, L40",
-    "sm_90": "H100, H200, without instructions of sm_90a",
-    "sm_90a": "H100, H200",
-}
-
 
 @dataclass(frozen=True, slots=True)
 class Target:
     """A backend by name, with an instruction-set level for the CPU or an architecture for a GPU.
 
-    `level` is one of LEVELS, by default all features of this CPU; `arch` is one of ARCHS, by default sm_90a.
+    `level` is one of LEVELS, by default all features of this CPU; `arch` is one of those that a file of
+    `tdsl/machine/described` stands for, by default sm_90a.
 
     >>> Target("cpu"), Target("cuda", arch="sm_80")
     (Target(name='cpu', level='', arch=''), Target(name='cuda', level='', arch='sm_80'))
@@ -62,7 +56,9 @@ class Target:
             names = LEVELS if self.name == "cpu" else {}
             _check_name(self.level, names, f"level of {self.name}", "only the cpu has levels")
         if not is_one_of(self.arch, ("",)):
-            names = ARCHS if self.name == "cuda" else {}
+            from tdsl.machine.devices import gpus  # reads files
+
+            names = gpus() if self.name == "cuda" else {}
             _check_name(self.arch, names, f"architecture of {self.name}", "only cuda has architectures")
 
     def capacity(self, level: str) -> int | None:
@@ -88,7 +84,7 @@ class Target:
         return f"{self.name}:{part}" if part else self.name
 
 
-def _check_name(name: object, names: dict[str, str], kind: str, alternative: str) -> None:
+def _check_name(name: object, names: Mapping[str, str], kind: str, alternative: str) -> None:
     if not is_one_of(name, names):
         hint = did_you_mean(str(name), names) if names else alternative
         raise TargetError(f"there is no {kind} {name!r}", loc=here(), label="this target", hint=hint)

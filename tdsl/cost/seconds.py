@@ -22,7 +22,6 @@ from tdsl.lang.types import DType
 from tdsl.machine.devices import reference_cpu
 from tdsl.machine.model import Machine, MemoryLevel, of_nearest
 
-LAUNCH = 3e-6  # seconds; the launch of a GPU kernel, where it has not been measured
 PER_CYCLE = 4.0  # operations of a scalar unit: two multiply-adds
 STORE = 2.0  # loads of the nearest memory in the time of a store, where that has not been measured
 PAGE_SECONDS = 2e-9  # seconds to find the address of a page, where that has not been measured
@@ -138,7 +137,7 @@ def _on_gpu(terms: Terms, machine: Machine) -> NestTime:
         assert speed is not None, "a GPU is described by its data sheet"
         memory.append((name, moved.total / (speed * terms.reach)))
     slowest = max(units.values(), default=0.0)
-    launch = terms.launches * (of_nearest(machine.launch, 1) or LAUNCH)
+    launch = terms.launches * (of_nearest(machine.launch, 1) or 0.0)
     return NestTime(terms.func, tuple(memory), tuple(units.items()), slowest, launch)
 
 

@@ -26,7 +26,6 @@ from tdsl.schedule.properties import max_bytes
 from tdsl.schedule.state import BLOCKS, PARALLEL, THREADS, VECTORIZED
 
 WARM = 0.5  # fraction of the last cache; arrays that together fit into it stay from call to call
-HALF = 2  # bytes; the rate of tensor cores is that for operands of this element size
 VECTOR, SCALAR, TENSOR = "vector", "scalar", "tensor"
 
 
@@ -249,9 +248,9 @@ def issues_of(spot: NestSpot, d: Definition, machine: Machine) -> dict[Issue, fl
     for x in operations_of(d):
         if instruction and x.op not in FUNCTIONS:
             if x.op in PRODUCTS:
-                size = max(r.dtype.bytes for r in reads_in(d.values))
-                scale = size / HALF if instruction == TENSOR else 1.0
-                _add(issues, Issue(instruction, x.op, x.dtype.name), points * x.count * scale)
+                operand = max((r.dtype for r in reads_in(d.values)), key=lambda t: t.bytes)
+                dtype = operand if instruction == TENSOR else x.dtype  # of which a GPU gives the rates
+                _add(issues, Issue(instruction, x.op, dtype.name), points * x.count)
             continue
         needs = loops_of(spot, x.needs)
         count = points * x.count / repeated(spot, needs)

@@ -62,6 +62,7 @@ class Field:
             bool: "true or false",
             str: "a known name" if self.names else "a string",
             list: "a list of objects that is not empty",
+            dict: "an object",
             int: f"{'a power of two' if self.power_of_two else 'a whole number'} {limits}",
             float: f"a number {limits}",
         }
@@ -131,6 +132,7 @@ MACHINE: Mapping[str, Field] = {
     "registers": Field(int, 1, 1024),
     "threads": THREADS,
     "features": Field(str),
+    "gpu": Field(dict, required=False),
     "levels": Field(list),
     "rates": Field(list),
     "launch": OVERHEAD,
@@ -159,6 +161,22 @@ CACHE = {
     "line": Field(int, 16, 1024, power_of_two=True),
 }
 LINK = {**LEVEL, "latency": Field(float, 0, 1)}
+
+COUNT = Field(int, 1, 10**9)
+GPU: Mapping[str, Field] = {
+    "arch": Field(str),
+    "clock": Field(float, 1e8, 1e10),
+    "schedulers": COUNT,
+    "warps": COUNT,
+    "blocks": COUNT,
+    "registers": COUNT,
+    "register_unit": COUNT,
+    "registers_per_thread": COUNT,
+    "shared": COUNT,
+    "shared_unit": COUNT,
+    "shared_reserved": Field(int, 0, 10**9),
+    "latency": Field(float, 1e-9, 1e-4),
+}
 
 RATE: Mapping[str, Field] = {
     "unit": Field(str, names=UNITS),

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import fields
 from itertools import pairwise
@@ -26,10 +27,12 @@ from typing import Any
 from tdsl.core.node import frozen
 from tdsl.machine import description_fields as tables
 from tdsl.machine.description_fields import NEVER, SCHEMA, Field, read_object, shown
+from tdsl.machine.gpu import Multiprocessor
 from tdsl.machine.model import Machine, MemoryLevel, Rate
 
 RISE = 10  # a level farther away with more than so many times the bandwidth is refused as a mistake
 BEYOND = 4  # so many times the bytes of a level can not stay in it
+ARCH = re.compile(r"sm_\d+a?")
 FIGURES = ("gathers", "page", "first_touch", "hidden")  # numbers, or null
 
 
@@ -54,6 +57,8 @@ def to_text(description: Description) -> str:
     for name in ("vector_bytes", "registers", "threads"):
         data[name] = getattr(machine, name)
     data["features"] = " ".join(sorted(machine.features))
+    if machine.gpu is not None:
+        data["gpu"] = {f.name: getattr(machine.gpu, f.name) for f in fields(machine.gpu)}
     data["levels"] = [_plain(x, tables.LEVEL) for x in (*machine.levels, *machine.links)]
     data["rates"] = [_plain(x, tables.RATE) for x in machine.rates]
     for name in ("launch", "barrier", *FIGURES):
@@ -100,7 +105,7 @@ def _machine(whole: dict[str, Any]) -> Machine:
     all_levels = [_level(x, _place("levels", n, x, "name")) for n, x in enumerate(whole["levels"])]
     rates = [_rate(x, _place("rates", n, x, "unit", "dtype")) for n, x in enumerate(whole["rates"])]
     named = ("vector_bytes", "threads", "registers", "launch", "barrier", *FIGURES)
-    least = whole["non_temporal_from"]
+    least, gpu = whole["non_temporal_from"], whole["gpu"]
     return Machine(
         **{name: whole[name] for name in named},
         features=frozenset(whole["features"].split()),
@@ -108,7 +113,15 @@ def _machine(whole: dict[str, Any]) -> Machine:
         links=tuple(level for level in all_levels if level.latency is not None),
         rates=tuple(rates),
         non_temporal_from=math.inf if least == NEVER else least,
+        gpu=None if gpu is None else _gpu(gpu),
     )
+
+
+def _gpu(values: object) -> Multiprocessor:
+    gpu = Multiprocessor(**read_object(values, tables.GPU, "gpu"))
+    if not ARCH.fullmatch(gpu.arch):
+        raise ValueError(f"gpu.arch is {shown(gpu.arch)}, not sm_ and a compute capability, as in sm_90a")
+    return gpu
 
 
 def _place(key: str, number: int, values: object, *names: str) -> str:

@@ -1,8 +1,8 @@
 """The machines that come with the package, each described by a file in `tdsl/machine/described`.
 
-The figures of a GPU are from its data sheet, those of a CPU are measured. On a GPU "thread" means
-multiprocessor: rates are per multiprocessor, `shared_by` counts them. As on CPUs, a multiplication and its
-addition are two operations.
+The figures of a GPU are from the sources that its file names, those of a CPU are measured. On a GPU "thread"
+means multiprocessor: rates are per multiprocessor, `shared_by` counts them. As on CPUs, a multiplication and
+its addition are two operations.
 """
 
 from __future__ import annotations
@@ -12,37 +12,41 @@ from dataclasses import replace
 from pathlib import Path
 
 from tdsl.machine.description_json import from_text
+from tdsl.machine.gpu import capability, features_of
 from tdsl.machine.model import Machine
 
 FOLDER = Path(__file__).parent / "described"
-DEVICES = {
-    "sm_80": "a100", "sm_86": "rtx3090", "sm_89": "l40", "sm_90": "h100", "sm_90a": "h200",
-}  # fmt: skip
+DEFAULT_ARCH = "sm_90a"
 CPUS = ("zen3", "zen4")  # whose figures are measured
 BLOCK_THREADS = 256  # threads per block in default schedules
 
 
 @functools.cache
+def gpus() -> dict[str, str]:
+    """The name of the file that represents each architecture of GPUs, the architectures in rising order.
+
+    >>> list(gpus())[0], gpus()["sm_90a"]
+    ('sm_75', 'h200')
+    """
+    machines = {file.stem: described_machine(file.stem) for file in FOLDER.glob("*.json")}
+    names = {machine.arch: name for name, machine in machines.items() if machine.gpu is not None}
+    return {arch: names[arch] for arch in sorted(names, key=lambda arch: (capability(arch), arch))}
+
+
 def describe_gpu(arch: str) -> Machine:
-    """The GPU that represents an architecture; an H200 for "".
+    """The GPU that represents an architecture; that of DEFAULT_ARCH for "".
 
     >>> machine = describe_gpu("sm_80")
-    >>> machine.threads, machine.level("shared").bytes >> 10
-    (108, 163)
+    >>> machine.threads, machine.level("shared").bytes >> 10, "cp.async" in machine.features
+    (108, 163, True)
     """
-    device = described_machine(DEVICES[arch or "sm_90a"])
-    features = frozenset({"wgmma"}) if arch in ("", "sm_90a") else frozenset()
-    return replace(device, vector_bytes=0, block_threads=BLOCK_THREADS, features=features)
+    return _gpu(arch or DEFAULT_ARCH)
 
 
 @functools.cache
-def min_shared_bytes() -> int:
-    """The bytes of shared memory available to a block on every GPU.
-
-    >>> min_shared_bytes() >> 10
-    99
-    """
-    return min(describe_gpu(arch).level("shared").bytes or 0 for arch in DEVICES)
+def _gpu(arch: str) -> Machine:
+    device, features = described_machine(gpus()[arch]), features_of(arch)
+    return replace(device, vector_bytes=0, block_threads=BLOCK_THREADS, features=features)
 
 
 @functools.cache

@@ -11,7 +11,9 @@ from typing import TypeVar
 
 from tdsl.core.node import frozen
 from tdsl.core.source import here
-from tdsl.errors import TargetError, did_you_mean
+from tdsl.errors import DefinitionError, TargetError, did_you_mean
+from tdsl.machine.gpu import Multiprocessor, has
+from tdsl.machine.instructions.tensor_cores import find, name_hint
 
 Figure = TypeVar("Figure")
 ByThreads = tuple[tuple[int, float], ...]  # (threads, figure), threads rising; () if not measured
@@ -76,9 +78,10 @@ class Rate:
     """The operations a second of one thread; a multiplication and its addition are two.
 
     `unit` is what computes them: "scalar" or "vector" for sums of products, "add", "div", "sqrt", "exp" and
-    other functions for vectors of values, or the name of a tensor instruction; `dtype` is the type of the
-    sums or values. `latency` is the seconds of one operation that waits for the one before, of sums of
-    products those of the addition; None if not measured.
+    other functions for vectors of values, the name of a tensor instruction, or "tensor" on a GPU. `dtype` is
+    the type of the sums or values; of tensor cores that of the operands, f32 for tf32. `latency` is the
+    seconds of one operation that waits for the one before, of sums of products those of the addition; None
+    if not measured.
     """
 
     unit: str
@@ -103,7 +106,8 @@ class Machine:
     `vector_bytes` are the bytes of a vector (0: the backend makes no vectors), `features` are LLVM's names of
     what the processor can do beyond its architecture, `registers` is the number of vector registers. `levels`
     go from the nearest to the farthest, all of one rank; `links` go on from there, to what other
-    ranks have. `block_threads` is the default number of threads per block on a GPU (0: not a GPU).
+    ranks have. On a GPU, which has a `gpu`, threads are multiprocessors, `features` those of `gpu.FEATURES`,
+    and `block_threads` is the default number of threads per block (0: not a GPU).
 
     The rest is there only if it was measured. `launch` pairs numbers of threads with the seconds that a
     parallel loop takes beyond its work, and `barrier` those of a parallel loop straight after another in the
@@ -129,6 +133,30 @@ class Machine:
     first_touch: float | None = None
     hidden: float | None = None
     non_temporal_from: float | None = None
+    gpu: Multiprocessor | None = None
+
+    @property
+    def arch(self) -> str:
+        """The architecture of a GPU, such as "sm_90a"; "" for a CPU."""
+        return "" if self.gpu is None else self.gpu.arch
+
+    def supports(self, instruction: str) -> bool:
+        """True if the GPU has a tensor core instruction; DefinitionError if none has that name.
+
+        >>> from tdsl.machine.devices import describe_gpu
+        >>> ampere = describe_gpu("sm_80")
+        >>> ampere.supports("mma_m16n8k16_f16_f16"), ampere.supports("mma_m16n8k32_f8e4m3_f8e4m3")
+        (True, False)
+        """
+        known = find(instruction)
+        if known is None:
+            raise DefinitionError(
+                f"there is no instruction {instruction!r}",
+                loc=here(),
+                label="this question",
+                hint=name_hint(instruction),
+            )
+        return bool(known.cuda) and self.gpu is not None and has(self.gpu.arch, known.arch)
 
     @property
     def has_vectors(self) -> bool:

@@ -20,7 +20,7 @@ from tdsl.cost.branches import without_tests_of_indices
 from tdsl.cost.moved import bytes_in_runs
 from tdsl.cost.seconds import at_once, bytes_per_second, launch_seconds, work_seconds
 from tdsl.cost.symbolic_boxes import SymbolicBoxes, Values, dependent_variables
-from tdsl.cost.terms import HALF, SCALAR, TENSOR, VECTOR, Body, Issue
+from tdsl.cost.terms import SCALAR, TENSOR, VECTOR, Body, Issue
 from tdsl.lang.affine import variables
 from tdsl.lang.expr import Var
 from tdsl.lang.operations import BY_LANE, PRODUCTS, operations_of
@@ -225,11 +225,12 @@ def _work(graph: TileGraph, name: str, machine: Machine) -> Body:
         sizes = extents(f, d, graph.boxes[name])
         wide = machine.block_threads > 0 or vectors_of(f, n, sizes, machine.vector_bytes) is not None
         terms = prod(sizes[v] or 1 for v, _, _ in d.ranges)
-        scale = terms * max((r.dtype.bytes for r in d.reads), default=HALF) / HALF if tensor else terms
+        operand = max((r.dtype for r in d.reads), key=lambda t: t.bytes, default=None)
         for x in operations_of(without_tests_of_indices(d)):
             unit = TENSOR if tensor else VECTOR if wide and x.op not in BY_LANE else SCALAR
             if not tensor or x.op in PRODUCTS:
-                issues.append((Issue(unit, x.op, x.dtype.name), scale * x.count))
+                dtype = operand if tensor and operand is not None else x.dtype
+                issues.append((Issue(unit, x.op, dtype.name), terms * x.count))
     return Body(tuple(issues))
 
 
@@ -316,9 +317,11 @@ def price(group: Group, shape: Shape, place: Place) -> Tiling:
     bytes_ = tiles * (moved + (written if far else 0.0))
     if place.outermost:
         busy = count / ceil(count / machine.threads)
-        shared = _slowest([s / busy for s in units], bytes_ / place.speed, far) + enter / busy
-        alone = _slowest(units, bytes_ / bytes_per_second(place.behind, machine, 1), far) + enter
-        seconds = min(shared + launch_seconds(machine), alone)
+        seconds = _slowest([s / busy for s in units], bytes_ / place.speed, far) + enter / busy
+        seconds += launch_seconds(machine)
+        if machine.gpu is None:  # which launches every kernel; one thread of a CPU just goes on
+            alone = _slowest(units, bytes_ / bytes_per_second(place.behind, machine, 1), far) + enter
+            seconds = min(seconds, alone)
     else:
         idle = place.threads * ceil(count / place.threads) / count  # how often all could have run
         seconds = idle * _slowest(units, bytes_ / place.speed * machine.threads, far)

@@ -36,6 +36,7 @@ MACHINE = Machine(
     ((4, 2e-6),),
     links=(LINK,),
 )
+H200 = json.loads((FOLDER / "h200.json").read_text())["gpu"]
 ABOUT = Description(MACHINE, "haswell", "2026-01-02T03:04:05+00:00")
 
 
@@ -125,6 +126,10 @@ def rate(**fields):
         (level("L2", effective=[[1, 1 << 21]]), "levels.L2.effective has 2097152 bytes, more than 4 times"),
         (level("L2", managed="no"), "levels.L2.managed is 'no', not true or false"),
         (level("L2", name=2), "levels[2].name is 2, not a string"),
+        (changed(gpu=3), "gpu is 3, not an object"),
+        (changed(gpu=H200 | {"warps": 0}), "gpu.warps is 0, not a whole number from 1 to 1e+09"),
+        (changed(gpu=H200 | {"cores": 4}), "gpu.cores is not known"),
+        (changed(gpu=H200 | {"arch": "hopper"}), "gpu.arch is 'hopper', not sm_ and a compute capability"),
         (changed(rates=[]), "rates is [], not a list of objects that is not empty"),
         (changed(rates=[json.loads(rate())["rates"][0]] * 2), "rates.vector.f32 is there twice"),
         (rate(unit="zzz"), "rates.zzz.f32.unit is 'zzz', which is not known"),
@@ -219,7 +224,13 @@ def test_the_machines_that_come_with_the_package_are_sound(name):
     assert described_machine(name).rates
 
 
-TABLES = {"MACHINE": fields.MACHINE, "LEVEL": fields.LEVEL, "LINK": fields.LINK, "RATE": fields.RATE}
+TABLES = {
+    "MACHINE": fields.MACHINE,
+    "LEVEL": fields.LEVEL,
+    "LINK": fields.LINK,
+    "RATE": fields.RATE,
+    "GPU": fields.GPU,
+}
 
 
 @pytest.mark.parametrize("table, name", [(t, name) for t in TABLES for name in TABLES[t]])

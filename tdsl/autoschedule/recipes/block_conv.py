@@ -22,9 +22,10 @@ from tdsl.core.node import frozen
 from tdsl.lang.affine import variables
 from tdsl.lang.definition import Definition
 from tdsl.lang.expr import Binary, Read, Var
-from tdsl.machine.devices import min_shared_bytes
+from tdsl.machine.devices import describe_gpu
 from tdsl.schedule.fluent import Stage
 from tdsl.schedule.state import REGISTER, SHARED
+from tdsl.target import as_target
 
 _SHARED = 40 << 10  # bytes of the tiles of both operands
 _CHANNELS = 8  # of a step, at most
@@ -142,7 +143,8 @@ def _plan(stage: Stage, d: Definition, c: _Conv) -> BlockConv:
     while filters > each[0] and size * (filters * prod(window) + halo) > _SHARED:
         filters //= 2
     tile, step = (filters, *tile[1:]), size * (filters * prod(window) + halo)
-    if step > min_shared_bytes():
+    machine = describe_gpu(as_target(stage.schedule.target).arch)
+    if step > (machine.level("shared").bytes or 0):
         raise Unsuited(f"a channel of a window of {prod(window)} points needs {step} bytes of shared memory")
     channels = max(min(_CHANNELS, sizes.get(c.channel) or 1, _SHARED // step), 1)
     reader = reader_of(stage)

@@ -18,6 +18,7 @@ from tdsl.core.source import here
 from tdsl.errors import TargetError
 from tdsl.lang.expr import Binary, Expr, const
 from tdsl.lang.simplify import simplify
+from tdsl.machine.devices import describe_gpu
 
 
 def load_or_build(program: str, make: Callable[[], Kernel], arch: str) -> Module:
@@ -41,7 +42,7 @@ def build(launches: Launches, arch: str) -> Module:
     Raises ScheduleError for a launch that exceeds the limits of the architecture, TargetError if a tool is
     missing or rejects the code.
     """
-    check_limits(launches, arch)
+    check_limits(launches, describe_gpu(arch))
     require_tvm()
     from tdsl.codegen.cuda.text import cuda_text
 

@@ -5,31 +5,9 @@ from __future__ import annotations
 from math import prod
 
 from tdsl.core.node import frozen
+from tdsl.machine.gpu import Multiprocessor
 
 _WARP = 32
-_REGISTERS = 64 << 10  # registers of a multiprocessor
-_REGISTER_UNIT = 256  # registers; a warp's count is rounded up to a multiple
-_SHARED_UNIT = 128  # bytes; a block's shared memory is rounded up to a multiple
-_SYSTEM_SHARED = 1024  # bytes of shared memory that the system reserves in each block
-_PARTITIONS = 4  # partitions of a multiprocessor, each with its own warps and registers
-
-
-@frozen
-class Multiprocessor:
-    """Limits of a multiprocessor: resident warps, resident blocks, bytes of shared memory."""
-
-    warps: int
-    blocks: int
-    shared: int
-
-
-MULTIPROCESSORS = {
-    "sm_80": Multiprocessor(64, 32, 164 << 10),
-    "sm_86": Multiprocessor(48, 16, 100 << 10),
-    "sm_89": Multiprocessor(48, 24, 100 << 10),
-    "sm_90": Multiprocessor(64, 32, 228 << 10),
-    "sm_90a": Multiprocessor(64, 32, 228 << 10),
-}
 
 
 @frozen
@@ -54,19 +32,20 @@ class Occupancy:
         )
 
 
-def occupancy(arch: str, block: tuple[int, int, int], registers: int, shared: int) -> Occupancy:
+def occupancy(m: Multiprocessor, block: tuple[int, int, int], registers: int, shared: int) -> Occupancy:
     """The occupancy of a kernel with `registers` for each thread and `shared` bytes for each block.
 
-    >>> occupancy("sm_90a", (256, 1, 1), 128, 0).warps
+    >>> from tdsl.machine.devices import describe_gpu
+    >>> occupancy(describe_gpu("sm_90a").gpu, (256, 1, 1), 128, 0).warps
     16
     """
-    m, warps = MULTIPROCESSORS[arch], -(-prod(block) // _WARP)
-    each = _round_up(max(registers, 1) * _WARP, _REGISTER_UNIT)
-    fit = _REGISTERS // _PARTITIONS // each * _PARTITIONS
+    warps = -(-prod(block) // _WARP)
+    each = _round_up(max(registers, 1) * _WARP, m.register_unit)
+    fit = m.registers // m.schedulers // each * m.schedulers  # each scheduler has its own registers
     by = {
         "by_threads": m.warps // warps,
         "by_registers": fit // warps,
-        "by_shared": m.shared // _round_up(shared + _SYSTEM_SHARED, _SHARED_UNIT),
+        "by_shared": m.shared // max(_round_up(shared + m.shared_reserved, m.shared_unit), 1),
         "blocks": m.blocks,
     }
     return Occupancy(min(by.values()) * warps, m.warps, **by)

@@ -16,6 +16,7 @@ from tdsl.codegen.cuda.occupancy import Occupancy, occupancy
 from tdsl.codegen.cuda.size_formulas import Count, count_text
 from tdsl.codegen.gpu.tensor_map_specs import TensorMapSpec
 from tdsl.core.node import frozen
+from tdsl.machine.devices import describe_gpu
 
 Extents = tuple[int, int, int]
 _LENGTH = struct.Struct("<I")
@@ -81,7 +82,9 @@ class Module:
 
     def occupancy(self, kernel: KernelRecord) -> Occupancy:
         """The occupancy of a kernel of the module."""
-        return occupancy(self.arch, kernel.block, kernel.registers, kernel.used_shared)
+        gpu = describe_gpu(self.arch).gpu
+        assert gpu is not None, "an architecture of GPUs"
+        return occupancy(gpu, kernel.block, kernel.registers, kernel.used_shared)
 
 
 def pack(module: Module) -> bytes:

@@ -22,7 +22,7 @@ from tdsl.codegen.emulation.mbarriers import PhaseBarriers
 from tdsl.codegen.emulation.memory import Array, LockstepThreads, Memory
 from tdsl.codegen.emulation.serial import evaluation_order, is_single_threaded
 from tdsl.codegen.gpu.launches import THREAD_PREFIX, Launch, Launches, launches_of
-from tdsl.codegen.gpu.limits import DEFAULT_ARCH, check_grid, check_limits
+from tdsl.codegen.gpu.limits import check_grid, check_limits
 from tdsl.codegen.ir.loops import (
     AXES,
     BLOCKS,
@@ -76,6 +76,7 @@ from tdsl.lang.expr import (
     Unary,
     Var,
 )  # fmt: skip
+from tdsl.machine.devices import describe_gpu
 from tdsl.machine.instructions.instruction import INSTRUCTIONS
 
 _MOST_THREADS = 1 << 17  # threads run in lockstep; more cost memory and save no time
@@ -89,11 +90,11 @@ class EmulatedExecutable:
 
     fast = None
 
-    def __init__(self, kernel: Kernel, arch: str = DEFAULT_ARCH) -> None:
+    def __init__(self, kernel: Kernel, arch: str = "") -> None:
         self.kernel, self.params = kernel, kernel.arguments
         self._sizes = {p.name: n for n, p in enumerate(kernel.params) if isinstance(p, SizeParam)}
         self.launches = launches_of(kernel)
-        check_limits(self.launches, arch)
+        check_limits(self.launches, describe_gpu(arch))
 
     def run(self, arguments: Sequence[Any]) -> None:
         """Run on arrays, scalars and sizes in the order of `kernel.params`."""

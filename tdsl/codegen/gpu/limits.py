@@ -11,24 +11,21 @@ from tdsl.codegen.ir.statements import walk
 from tdsl.core.source import here
 from tdsl.errors import ScheduleError, TargetError
 from tdsl.lang.expr import Expr
+from tdsl.machine.gpu import FEATURES
 from tdsl.machine.instructions.instruction import INSTRUCTIONS
+from tdsl.machine.model import Machine
 from tdsl.schedule.launch import MAX_BLOCKS, MAX_CLUSTER_BLOCKS, MAX_THREADS
 
 STATIC_SHARED = 48 << 10  # bytes of a block; the launch has to request more
 
-DEFAULT_ARCH = "sm_90a"
-_TMA_ARCH = 90  # compute capability; the first with TMA and clusters
-MOST_SHARED = {
-    "sm_80": 163 << 10, "sm_86": 99 << 10, "sm_89": 99 << 10, "sm_90": 227 << 10, "sm_90a": 227 << 10,
-}  # fmt: skip
 _SMALLER = dict.fromkeys(MAX_BLOCKS, "bind the largest loop to blockIdx.x, or fuse it with that one")
 _SMALLER["blockIdx.x"] = "bind smaller loops to blocks"
 
 
-def check_limits(launches: Launches, arch: str) -> None:
+def check_limits(launches: Launches, machine: Machine) -> None:
     """ScheduleError if a launch exceeds a limit of the GPU, TargetError if it uses a missing instruction."""
     for launch in launches.launches:
-        _check_instructions(launch, arch)
+        _check_instructions(launch, machine)
         grid = (n if isinstance(n, int) else 0 for n in launch.grid)  # check_grid checks the others
         limits = (
             (
@@ -41,7 +38,7 @@ def check_limits(launches: Launches, arch: str) -> None:
             (launch.block[2], 64, "threads on threadIdx.z", "bind the largest loop to threadIdx.x"),
             (
                 launch.shared,
-                MOST_SHARED[arch],
+                machine.level("shared").bytes or 0,
                 "bytes of shared memory",
                 _smaller_tiles(launch),
             ),
@@ -53,7 +50,7 @@ def check_limits(launches: Launches, arch: str) -> None:
         for count, most, what, hint in limits:
             if count > most:
                 raise ScheduleError(
-                    f"kernel {launch.name!r} has {count} {what}; {arch} has {most} at most",
+                    f"kernel {launch.name!r} has {count} {what}; {machine.arch} has {most} at most",
                     loc=here(),
                     label="compiled here",
                     hint=hint,
@@ -70,34 +67,35 @@ def _smaller_tiles(launch: Launch) -> str:
     return f"make the tiles smaller{named}, let pipelines have fewer stages, or use global memory"
 
 
-def _check_instructions(launch: Launch, arch: str) -> None:
-    have = int("".join(c for c in arch if c.isdigit()))
-    if launch.maps and have < _TMA_ARCH:
-        raise TargetError(
-            f"{arch} has no TMA, which sm_{_TMA_ARCH} has",
-            loc=here(),
-            label="compiled here",
-            hint="copy by threads: cooperate() instead of bulk_copy()",
-        )
-    if launch.cluster > 1 and have < _TMA_ARCH:
-        raise TargetError(
-            f"{arch} has no clusters of blocks, which sm_{_TMA_ARCH} has",
-            loc=here(),
-            label="compiled here",
-            hint='bind the loop to "blockIdx.x" or another axis',
-        )
-    for s in walk(launch.body):
-        if not isinstance(s, Invoke):
-            continue
-        chosen = INSTRUCTIONS[s.instruction]
-        exact = chosen.arch.endswith("a")  # features of `a` targets exist on no other architecture
-        if arch != f"sm_{chosen.arch}" if exact else int(chosen.arch or 0) > have:
+def _check_instructions(launch: Launch, machine: Machine) -> None:
+    """TargetError if a launch uses what the GPU lacks."""
+    missing = (
+        (launch.maps, "tma", "no TMA", "copy by threads: cooperate() instead of bulk_copy()"),
+        (
+            launch.cluster > 1,
+            "clusters",
+            "no clusters of blocks",
+            'bind the loop to "blockIdx.x" or another axis',
+        ),
+    )
+    for used, feature, what, hint in missing:
+        if used and feature not in machine.features:
             raise TargetError(
-                f"instruction {chosen.name!r} needs sm_{chosen.arch}, the target is {arch}",
+                f"{machine.arch} has {what}, which sm_{FEATURES[feature]} has",
                 loc=here(),
                 label="compiled here",
-                hint=f'td.compile(..., target="cuda:sm_{chosen.arch}"), or another instruction',
+                hint=hint,
             )
+    for s in walk(launch.body):
+        if not isinstance(s, Invoke) or machine.supports(s.instruction):
+            continue
+        chosen = INSTRUCTIONS[s.instruction]
+        raise TargetError(
+            f"instruction {chosen.name!r} needs sm_{chosen.arch}, the target is {machine.arch}",
+            loc=here(),
+            label="compiled here",
+            hint=f'td.compile(..., target="cuda:sm_{chosen.arch}"), or another instruction',
+        )
 
 
 def check_grid(kernel: str, grid: Sequence[int | Expr]) -> None:

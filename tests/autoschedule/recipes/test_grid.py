@@ -4,7 +4,8 @@ import pytest
 
 import tdsl as td
 from tdsl.codegen.gpu.launches import launches_of
-from tdsl.codegen.gpu.limits import DEFAULT_ARCH, check_limits
+from tdsl.codegen.gpu.limits import check_limits
+from tdsl.machine.devices import describe_gpu
 from tests.codegen.cuda.programs import kernel_of
 
 b, c, o, i, j, k, p, q = td.vars("b c o i j k p q")
@@ -43,7 +44,7 @@ def windows(batch: int, rows: int) -> td.Schedule:
 @pytest.mark.parametrize("define", [products, convolutions, windows])
 def test_more_tiles_than_the_second_grid_axis_takes_are_on_the_first(define, batch, rows):
     launches = launches_of(kernel_of(define(batch, rows)))
-    check_limits(launches, DEFAULT_ARCH)
+    check_limits(launches, describe_gpu(""))
     (launch,) = launches.launches
     few = launches_of(kernel_of(define(2, 64))).launches[0]
     assert launch.grid[0] > 65_535 and max(few.grid[1:]) > 1

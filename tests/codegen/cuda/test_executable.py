@@ -15,6 +15,7 @@ from tdsl.codegen.cuda.launcher import code_of, plain
 from tdsl.codegen.cuda.occupancy import occupancy
 from tdsl.codegen.gpu.tensor_map_specs import TensorMapSpec
 from tdsl.lang.types import ALL
+from tdsl.machine.devices import describe_gpu
 from tests.codegen.cuda import programs
 from tests.codegen.cuda.fake_driver import FakeDriver
 
@@ -162,7 +163,8 @@ def test_scalars_of_every_type_have_their_bits_in_a_slot(dtype):
         ("sm_80", 256, 32, 0, 64), ("sm_80", 256, 33, 0, 48), ("sm_80", 1024, 64, 0, 32),
         ("sm_90a", 128, 168, 0, 12), ("sm_90a", 384, 168, 200 << 10, 12), ("sm_80", 256, 64, 48 << 10, 24),
         ("sm_86", 256, 32, 0, 48), ("sm_80", 32, 16, 0, 32), ("sm_90a", 33, 16, 0, 64),
+        ("sm_75", 64, 32, 4096, 32), ("sm_75", 64, 32, 4097, 30), ("sm_75", 256, 64, 0, 32),
     ],
 )  # fmt: skip
 def test_occupancy(arch, threads, registers, shared, warps):
-    assert occupancy(arch, (threads, 1, 1), registers, shared).warps == warps
+    assert occupancy(describe_gpu(arch).gpu, (threads, 1, 1), registers, shared).warps == warps

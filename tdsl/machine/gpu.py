@@ -1,0 +1,72 @@
+"""What only GPUs have: the limits of a multiprocessor, and what an architecture can do."""
+
+from __future__ import annotations
+
+from tdsl.core.node import frozen
+
+# the first compute capability with each; one that ends in "a" has it on no other architecture
+FEATURES = {
+    "ldmatrix": "75",
+    "mma": "75",  # f16, 8 terms at a time; other tensor core instructions have their own `arch`
+    "cp.async": "80",
+    "bf16": "80",  # arithmetic and conversions
+    "dmma": "80",  # products of f64 by tensor cores
+    "f8": "89",  # conversions and products by tensor cores
+    "clusters": "90",
+    "tma": "90",
+    "mbarrier": "90",  # with a wait that suspends the thread
+    "wgmma": "90a",
+}
+
+
+@frozen
+class Multiprocessor:
+    """The architecture of a GPU, and the limits and figures of one multiprocessor.
+
+    `warps` and `blocks` are the most that are resident; `registers` are 32-bit ones, of which a warp takes a
+    multiple of `register_unit`, and a thread at most `registers_per_thread`. Blocks share `shared` bytes,
+    of which each takes a multiple of `shared_unit`, and `shared_reserved` beyond what it asks for; the most
+    that it can ask for are the bytes of the memory level "shared". `clock` is in cycles a second, in each of
+    which every one of the `schedulers` issues an instruction of a warp. `latency` is the seconds that a load
+    takes from global memory. Bandwidths and rates are in the `Machine`.
+    """
+
+    arch: str
+    clock: float
+    schedulers: int
+    warps: int
+    blocks: int
+    registers: int
+    register_unit: int
+    registers_per_thread: int
+    shared: int
+    shared_unit: int
+    shared_reserved: int
+    latency: float
+
+
+def capability(arch: str) -> int:
+    """The compute capability of an architecture, without its point.
+
+    >>> capability("sm_90a"), capability("sm_120")
+    (90, 120)
+    """
+    return int("".join(c for c in arch if c.isdigit()))
+
+
+def has(arch: str, first: str) -> bool:
+    """True if an architecture has what came with the compute capability `first`.
+
+    >>> has("sm_90a", "80"), has("sm_90", "90a"), has("sm_100a", "90a")
+    (True, False, False)
+    """
+    return arch == f"sm_{first}" if first.endswith("a") else capability(arch) >= int(first)
+
+
+def features_of(arch: str) -> frozenset[str]:
+    """The features of an architecture.
+
+    >>> sorted(features_of("sm_80"))
+    ['bf16', 'cp.async', 'dmma', 'ldmatrix', 'mma']
+    """
+    return frozenset(name for name, first in FEATURES.items() if has(arch, first))
