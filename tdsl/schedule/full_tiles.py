@@ -1,4 +1,4 @@
-"""Stages whose values on whole tiles of fragments or registers are defined, beyond the points that are needed."""
+"""Stages whose values on whole tiles of fragments or registers are defined, beyond the needed points."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tdsl.schedule.state import FRAGMENT, REGISTER, State
 
 
 def is_total(state: State, name: str) -> bool:
-    """True if a stage is defined everywhere: filled copies, and fragments and registers that read only these."""
+    """True if a stage is defined everywhere: filled copies, fragments and registers that read only these."""
     if not state.program.has_func(name):
         return False
     f, plan = state.program.func(name), state.plan(name)
@@ -83,7 +83,7 @@ def factors_of(d: Definition) -> list[Read]:
 
 
 def _is_zero_beyond(state: State, r: Read, at: Expr, end: Expr) -> bool:
-    """True if a read is of a filled copy, an axis of which has the index `at` and a source that ends there."""
+    """True if a read is of a filled copy, with the index `at` on an axis whose source ends there."""
     if not state.program.has_func(r.name) or not state.plan(r.name).filled:
         return False
     copy = state.program.func(r.name).definitions[0]

@@ -1,4 +1,4 @@
-"""Sums in registers whose operands are copies filled with zeros: whole tiles, without guards, at every size."""
+"""Sums in registers of operands that are copies filled with zeros: whole tiles, no guards, at any size."""
 
 import numpy as np
 import pytest
