@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from tdsl import cuda
 from tdsl.compile import Compiled, compile
-from tdsl.emulation import emulate
+from tdsl.emulation import count_memory, emulate
 from tdsl.errors import (
     CacheWarning,
     CompileWarning,
@@ -174,6 +174,7 @@ __all__ = [
     "cos",
     "cosh",
     "count_leading_zeros",
+    "count_memory",
     "count_trailing_zeros",
     "cuda",
     "debug_print",

@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
 
 from tdsl.codegen.runtime.call import Entry, Executable
-from tdsl.codegen.runtime.signature import Signature, Specialisation
+from tdsl.codegen.runtime.signature import ArrayArg, ScalarArg, Signature, Specialisation, extent
 from tdsl.core.source import here
 from tdsl.errors import TypeMismatch
+from tdsl.schedule.state import State
 from tdsl.target import Target
 from tdsl.tilegraph.schedule import Schedule
 from tdsl.variant import Variant
 
+if TYPE_CHECKING:
+    from tdsl.codegen.emulation.memory_counts import MemoryCounts
+    from tdsl.codegen.ir.loops import Kernel
+
 
 class Compiled(Protocol):
-    """The part of `tdsl.compile.Compiled` that `emulate` uses."""
+    """The part of `tdsl.compile.Compiled` that emulation uses."""
 
+    state: State
     signature: Signature
     dynamic: frozenset[str]
     target: Target
@@ -23,6 +32,9 @@ class Compiled(Protocol):
 
     def variant(self, specialisation: Specialisation) -> Variant:
         """The variant for a specialisation: all that determines its code."""
+
+    def specialisation(self, sizes: Mapping[str, int]) -> Specialisation:
+        """The specialisation for dense arrays of these sizes, or the latest."""
 
 
 def emulate(compiled: Compiled) -> Entry:
@@ -44,13 +56,94 @@ def emulate(compiled: Compiled) -> Entry:
 
     TypeMismatch if `compiled` is not compiled for "cuda".
     """
-    argument: object = compiled
-    if isinstance(argument, Schedule):
+    _check_for_gpu(compiled)
+
+    def build(specialisation: Specialisation) -> Executable:
+        from tdsl.codegen.emulation.run import EmulatedExecutable
+
+        return EmulatedExecutable(*_lowered(compiled, specialisation))
+
+    return Entry(compiled.signature, compiled.dynamic, build)
+
+
+def count_memory(
+    compiled: Compiled, *arrays: Any, blocks: int | None = None, iterations: int | None = None, **sizes: int
+) -> MemoryCounts:
+    """The memory transactions of a program compiled for "cuda", counted for each access of its kernels.
+
+    For global memory these are the sectors of 32 bytes that each warp touches, beside the bytes that it uses;
+    for shared memory the wavefronts that bank conflicts cost, beside the least number. Atomic updates of one
+    word by several threads of a warp are conflicts, too. Arrays begin at multiples of 256 bytes, as those of
+    cudaMalloc do.
+
+    `arrays` are the arguments of a call; without them all are zeros, of the `sizes` by name. `blocks` and
+    `iterations` estimate the counts of large sizes from so many blocks of each kernel, and so many iterations
+    of each serial loop; intermediate results on which indices depend should then not come from other blocks.
+
+    >>> import tdsl as td
+    >>> i, j = td.vars("i j")
+    >>> a, f = td.Tensor("a", (64, 64), td.f32), td.Func("f")
+    >>> f[i, j] = a[j, i] * 2
+    >>> s = td.Schedule(f)
+    >>> _ = s[f].bind(i, "blockIdx.x").bind(j, "threadIdx.x")
+    >>> counts = td.count_memory(td.compile(s, target="cuda"))
+    >>> for access in counts.accesses:
+    ...     print(access.site, access.requests, access.sectors, access.sector_efficiency)
+    load a[f_j, f_i] in f 128 4096 0.125
+    store f[f_i, f_j] 128 512 1.0
+
+    TypeMismatch if `compiled` is not compiled for "cuda", and for numbers that are not positive.
+    """
+    from tdsl.codegen.emulation.count_accesses import CountingExecutable
+
+    _check_for_gpu(compiled)
+    for name, value in (("blocks", blocks), ("iterations", iterations)):
+        if value is not None and value < 1:
+            raise TypeMismatch(
+                f"{name} must be a positive integer or None, not {value!r}",
+                loc=here(),
+                label="this call",
+                hint=f"{name}=16",
+            )
+    program = compiled.state.program
+    places = {f.name: f.definitions[0].loc or f.loc for f in program.funcs}
+    counts: list[MemoryCounts] = []
+
+    def build(specialisation: Specialisation) -> Executable:
+        kernel, arch = _lowered(compiled, specialisation)
+        return CountingExecutable(kernel, arch, places, counts, blocks, iterations)
+
+    entry = Entry(compiled.signature, compiled.dynamic, build)
+    if not arrays:
+        known = {**dict(compiled.specialisation(sizes).sizes), **sizes}
+        arrays, sizes = tuple(_zeros(a, known) for a in compiled.signature.inputs), {}
+    entry(*arrays, **sizes)
+    return counts[0]
+
+
+def _zeros(a: ArrayArg | ScalarArg, sizes: Mapping[str, int]) -> Any:
+    """Zeros for an argument; memory that nothing reads is never touched."""
+    return np.zeros(
+        tuple(extent(e, sizes) for e in a.shape) if isinstance(a, ArrayArg) else (), a.dtype.numpy
+    )
+
+
+def _lowered(compiled: Compiled, specialisation: Specialisation) -> tuple[Kernel, str]:
+    """The kernel of a variant, and the architecture that it is compiled for."""
+    from tdsl.pipeline import make_kernel
+
+    compiled.latest = specialisation
+    return make_kernel(compiled.variant(specialisation)), compiled.target.arch
+
+
+def _check_for_gpu(compiled: object) -> None:
+    """Raise TypeMismatch for what is not compiled for a GPU."""
+    if isinstance(compiled, Schedule):
         raise TypeMismatch(
-            f"a schedule, as that of {argument.program.name!r}, is emulated when it is compiled",
+            f"a schedule, as that of {compiled.program.name!r}, is emulated when it is compiled",
             loc=here(),
             label="this call",
-            hint=_example_call(argument),
+            hint=_example_call(compiled),
         )
     if getattr(getattr(compiled, "target", None), "name", "") != "cuda":
         raise TypeMismatch(
@@ -59,15 +152,6 @@ def emulate(compiled: Compiled) -> Entry:
             label="this call",
             hint='td.compile(schedule, target="cuda")',
         )
-
-    def build(specialisation: Specialisation) -> Executable:
-        from tdsl.codegen.emulation.run import EmulatedExecutable
-        from tdsl.pipeline import make_kernel
-
-        compiled.latest = specialisation
-        return EmulatedExecutable(make_kernel(compiled.variant(specialisation)), compiled.target.arch)
-
-    return Entry(compiled.signature, compiled.dynamic, build)
 
 
 def _example_call(schedule: Schedule) -> str:

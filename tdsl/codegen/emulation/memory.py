@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from tdsl.errors import Hazard
+from tdsl.lang.expr import Const, Expr
 
 Array = np.ndarray[Any, Any]
 
@@ -418,3 +420,15 @@ class Memory:
 def _same(a: Array, b: Array) -> Array:
     """True where values are equal, or both NaN."""
     return np.asarray((a == b) | ((a != a) & (b != b)))
+
+
+def and_masks(a: Array | None, b: Array | None) -> Array | None:
+    """The threads and lanes that are in both masks; None for all."""
+    if a is None or b is None:
+        return b if a is None else a
+    return a & b
+
+
+def constants(extents: Sequence[Expr]) -> tuple[int, ...]:
+    """The values of constant extents."""
+    return tuple(int(e.value) for e in extents if isinstance(e, Const))

@@ -19,7 +19,7 @@ from tdsl.codegen.emulation.asynchronous import PendingInstructions
 from tdsl.codegen.emulation.copies import AsyncCopies
 from tdsl.codegen.emulation.instructions import run_instruction
 from tdsl.codegen.emulation.mbarriers import PhaseBarriers
-from tdsl.codegen.emulation.memory import Array, LockstepThreads, Memory
+from tdsl.codegen.emulation.memory import Array, LockstepThreads, Memory, and_masks, constants
 from tdsl.codegen.emulation.serial import evaluation_order, is_single_threaded
 from tdsl.codegen.gpu.launches import THREAD_PREFIX, Launch, Launches, launches_of
 from tdsl.codegen.gpu.limits import check_grid, check_limits
@@ -79,7 +79,7 @@ from tdsl.lang.expr import (
 from tdsl.machine.devices import describe_gpu
 from tdsl.machine.instructions.instruction import INSTRUCTIONS
 
-_MOST_THREADS = 1 << 17  # threads run in lockstep; more cost memory and save no time
+MOST_THREADS = 1 << 17  # threads run in lockstep; more cost memory and save no time
 
 
 class EmulatedExecutable:
@@ -98,14 +98,18 @@ class EmulatedExecutable:
 
     def run(self, arguments: Sequence[Any]) -> None:
         """Run on arrays, scalars and sizes in the order of `kernel.params`."""
-        launches = self.launches
-        if self._sizes:
-            sizes = {name: int(arguments[n]) for name, n in self._sizes.items()}
-            arguments = [x for n, x in enumerate(arguments) if n not in self._sizes.values()]
-            launches = launches_of(bind_sizes(self.kernel, sizes))
-            for x in launches.launches:
-                check_grid(x.name, x.grid)
-        run_launches(launches, arguments)
+        run_launches(*self.bound(arguments))
+
+    def bound(self, arguments: Sequence[Any]) -> tuple[Launches, Sequence[Any]]:
+        """The launches for the sizes among the arguments of a call, and its other arguments."""
+        if not self._sizes:
+            return self.launches, arguments
+        launches = launches_of(
+            bind_sizes(self.kernel, {s: int(arguments[n]) for s, n in self._sizes.items()})
+        )
+        for x in launches.launches:
+            check_grid(x.name, x.grid)
+        return launches, [x for n, x in enumerate(arguments) if n not in self._sizes.values()]
 
 
 def run_launches(launches: Launches, arguments: Sequence[Any]) -> None:
@@ -118,7 +122,7 @@ def run_launches(launches: Launches, arguments: Sequence[Any]) -> None:
         elif isinstance(p, ScalarParam):
             scalars[p.name] = np.asarray(value, p.dtype.numpy).reshape(1, 1)
     for t in launches.temporaries:
-        memories[t.name] = _memory(t.name, t.dtype.numpy, _constants(t.extents), 1, None)
+        memories[t.name] = _memory(t.name, t.dtype.numpy, constants(t.extents), 1, None)
     for launch in launches.launches:
         _run_launch(launch, memories, scalars, launches.kernel.messages)
     for p, value in zip(launches.kernel.params, arguments, strict=True):
@@ -133,10 +137,6 @@ def _argument(p: Argument, array: Array) -> Memory:
         data = data.copy()
     written_elements = np.full(data.shape, not p.written)
     return Memory(p.name, array.shape, data, written_elements, None)
-
-
-def _constants(extents: Sequence[Expr]) -> tuple[int, ...]:
-    return tuple(int(e.value) for e in extents if isinstance(e, Const))
 
 
 def _memory(name: str, dtype: Any, extents: tuple[int, ...], count: int, rows: Array | None) -> Memory:
@@ -155,7 +155,7 @@ def _run_launch(
             memory.log_accesses()
     threads, blocks = prod(launch.block), prod(map(launch.extent, BLOCKS))
     epochs = np.zeros(blocks, np.int64)
-    step = max(1, _MOST_THREADS // (threads * launch.cluster)) * launch.cluster
+    step = max(1, MOST_THREADS // (threads * launch.cluster)) * launch.cluster
     for first in range(0, blocks, step):
         count = min(step, blocks - first)
         block = np.repeat(np.arange(first, first + count), threads)
@@ -164,13 +164,13 @@ def _run_launch(
             launch.name, block, number, epochs, launch.block[0], threads, launch.cluster
         )
         with np.errstate(all="ignore"):
-            _BlockBatch(launch, team, first, dict(memories), dict(scalars), messages).run()
+            BlockBatch(launch, team, first, dict(memories), dict(scalars), messages).run()
     for memory in memories.values():
         memory.private, memory.writes, memory.reads = False, None, None
 
 
 @dataclass(slots=True)
-class _BlockBatch:
+class BlockBatch:
     """A batch of blocks of a launch; `axes` has each thread's indices. `bound`: axes of enclosing loops."""
 
     launch: Launch
@@ -246,18 +246,18 @@ class _BlockBatch:
         """Run a statement that never yields to other threads."""
         match s:
             case Store():
-                self.store(s, _and_masks(mask, self.leaders_outside(bound)))
+                self.store(s, and_masks(mask, self.leaders_outside(bound)))
             case Barrier(group):
                 self.barrier(mask, of_groups=group)
             case Shuffle():
-                self.shuffle(s, mask, _and_masks(mask, self.leaders_outside(bound)))
+                self.shuffle(s, mask, and_masks(mask, self.leaders_outside(bound)))
             case ArriveBarrier(name, slot, count):
-                who = _and_masks(mask, self.leaders_outside(bound)) if count else mask
+                who = and_masks(mask, self.leaders_outside(bound)) if count else mask
                 if s.per_warp:
                     who = self.warp_leaders(mask)
                 self.mbarriers[name].arrive(self.value(slot, mask), count, who, s.blocks)
             case CopyTile():
-                self.copy_tile(s, _and_masks(mask, self.leaders_outside(bound)))
+                self.copy_tile(s, and_masks(mask, self.leaders_outside(bound)))
             case Commit(mma):
                 (self.instructions if mma else self.copies).commit(mask)
             case Wait(pending, mma):
@@ -265,9 +265,9 @@ class _BlockBatch:
             case Prefetch():
                 pass
             case Check():
-                self.check(s, _and_masks(mask, self.leaders_outside(bound)))
+                self.check(s, and_masks(mask, self.leaders_outside(bound)))
             case Print():
-                self.print(s, _and_masks(mask, self.leaders_outside(bound)))
+                self.print(s, and_masks(mask, self.leaders_outside(bound)))
             case Invoke():
                 self.invoke(s, mask, bound)
             case _:
@@ -293,16 +293,18 @@ class _BlockBatch:
     def masked_statement(
         self, s: Stmt, condition: Array, mask: Array | None, bound: frozenset[str]
     ) -> Iterator[Hazard]:
+        """Run a statement for those threads in `mask` whose condition is true."""
         assert condition.shape[1] == 1, "lanes differ by masks only"
         if condition.all():
             yield from self.statement(s, mask, bound)
         else:
-            both = _and_masks(mask, condition)
+            both = and_masks(mask, condition)
             if both is not None and both.any():
                 full_mask = np.broadcast_to(both, (self.team.size, 1))
                 yield from self.statement(s, full_mask, bound)
 
     def loop(self, s: For, mask: Array | None, bound: frozenset[str]) -> Iterator[Hazard]:
+        """Run a loop: on threads or blocks at once, else one iteration after the other."""
         lo, extent = self.value(s.lo, mask), self.value(s.extent, mask)
         if s.kind in AXES:
             number = self.axes[s.kind]
@@ -325,7 +327,7 @@ class _BlockBatch:
             leader_mask: Array | None = None
             for axis in AXES:
                 if axis not in bound and self.launch.extent(axis) > 1:
-                    leader_mask = _and_masks(leader_mask, self.axes[axis] == 0)
+                    leader_mask = and_masks(leader_mask, self.axes[axis] == 0)
             self.leaders[bound] = leader_mask
         return self.leaders[bound]
 
@@ -333,7 +335,7 @@ class _BlockBatch:
         """Allocate memory of blocks or threads: the same at each execution, with undefined contents."""
         memory = self.allocations.get(id(s))
         if memory is None:
-            extents = _constants(s.extents)
+            extents = constants(s.extents)
             shared = s.scope == SHARED
             rows = self.team.block - self.first if shared else np.arange(self.team.size)
             fragment = self.launch.fragments.get(s.name)
@@ -353,8 +355,9 @@ class _BlockBatch:
         self.memories[s.name] = memory
 
     def store(self, s: Store, mask: Array | None) -> None:
+        """Write, update or begin to copy elements."""
         if s.mask is not None:
-            mask = _and_masks(mask, self.value(s.mask, mask))
+            mask = and_masks(mask, self.value(s.mask, mask))
         if mask is not None and not mask.any():
             return
         index = [self.value(i, mask) for i in s.index]
@@ -380,12 +383,14 @@ class _BlockBatch:
         return np.asarray(arrived & (np.arange(self.team.size) % WARP == 0))[:, None]
 
     def copy_tile(self, s: CopyTile, mask: Array | None) -> None:
+        """Begin the copy of a tile."""
         index, start = ([self.value(i, mask) for i in part] for part in (s.index, s.start))
         to, source = self.memories[s.buffer], self.memories[s.source]
         slot = self.value(s.slot, mask)
         self.mbarriers[s.mbarriers].copy(to, index, source, start, s.extents, slot, mask, s.blocks)
 
     def barrier(self, mask: Array | None, *, of_groups: bool = False) -> None:
+        """Synchronise the threads of blocks or of groups; Hazard if some of them do not arrive."""
         rows = np.arange(self.team.size) if mask is None else np.flatnonzero(mask[:, 0])
         if mask is not None:
             size = self.launch.block[0] if of_groups else prod(self.launch.block)
@@ -441,7 +446,7 @@ class _BlockBatch:
         """Run or issue an instruction in groups of threads, each group on its own tiles."""
         threads = INSTRUCTIONS[s.instruction].threads
         everywhere = np.ones((self.team.size, 1), bool)
-        active = _and_masks(_and_masks(mask, self.leaders_outside(bound | {LANES})), everywhere)
+        active = and_masks(and_masks(mask, self.leaders_outside(bound | {LANES})), everywhere)
         assert active is not None
         groups = active.reshape(-1, threads)
         if (groups.any(axis=1) != groups.all(axis=1)).any():
@@ -464,6 +469,7 @@ class _BlockBatch:
         return done[id(order[-1])]
 
     def node(self, e: Expr, done: dict[int, Array], mask: Array | None) -> Array:
+        """The values of a node, given those of its operands."""
         match e:
             case Const():
                 return arithmetic.constant(e).reshape(1, 1)
@@ -484,13 +490,7 @@ class _BlockBatch:
             case Broadcast(x):
                 return done[id(x)]
             case Load(buffer, index, _, lane_mask):
-                mask = mask if lane_mask is None else _and_masks(mask, done[id(lane_mask)])
+                mask = mask if lane_mask is None else and_masks(mask, done[id(lane_mask)])
                 return self.memories[buffer].load([done[id(i)] for i in index], mask, self.team)
             case _:
                 raise AssertionError(f"no loop has a {type(e).__name__}")
-
-
-def _and_masks(a: Array | None, b: Array | None) -> Array | None:
-    if a is None or b is None:
-        return b if a is None else a
-    return a & b

@@ -9,7 +9,9 @@ that equal columns of neighbouring rows are in different banks: the swizzle mode
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import prod
+from typing import Any
 
 from tdsl.codegen.ir.loops import SHARED, Alloc, InitBarriers, Stmt
 from tdsl.codegen.ir.statements import walk
@@ -44,13 +46,26 @@ class Swizzle:
         """The number of different permutations of the chunks of a row."""
         return self.width // self.chunk
 
-    def swizzled(self, n: int) -> int:
-        """The swizzled offset of the element at offset n of the panels.
+    def swizzled(self, n: Any) -> Any:
+        """The swizzled offset of the element at offset n of the panels, a number or an array.
 
         >>> [Swizzle(32, 64, 64, 8).swizzled(n) for n in (0, 8, 64, 72, 128)]
         [0, 8, 72, 64, 144]
         """
         return n ^ (n // self.line % self.count * self.chunk)
+
+    def offset(self, index: Sequence[Any], strides: tuple[int, ...]) -> Any:
+        """The swizzled offset of an element of a buffer with these strides; indices are numbers or arrays.
+
+        >>> Swizzle(32, 64, 64, 8).offset((2, 9), (32, 1))
+        65
+        """
+        *outer, column = index
+        panel, rest = column // self.width, column % self.width
+        total = panel * (self.width * self.height) + rest
+        for i, n in zip(outer, strides[:-1], strict=True):
+            total = total + i * (self.width if n == strides[-2] else n)
+        return self.swizzled(total)
 
     def panel_offset(self, index: tuple[Expr, ...], strides: tuple[int, ...]) -> Expr:
         """The offset in the panels, before the swizzle, of an element of a buffer with these strides.
