@@ -3,19 +3,30 @@
 Global memory moves whole sectors of 32 bytes. Shared memory has 32 banks, each of which delivers one word of
 4 bytes in a wavefront; an access of 8 bytes by a thread is made by half warps, of 16 bytes by quarter warps.
 Threads that read one word share it.
+
+`transactions` is the closed form for affine accesses: thread n of a block has the digits of n in the mixed
+radix of the thread axes, fastest first, and accesses the element at the sum of digit * stride. It enumerates
+the lanes of each warp, which is exact for any axes, strides and widths. `codegen/emulation/counted_batch.py`
+counts the same for the accesses of compiled kernels.
 """
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Iterator
+from math import gcd, prod
 from typing import Any
 
 import numpy as np
+
+from tdsl.core.node import frozen
 
 Array = np.ndarray[Any, Any]
 
 WARP = 32  # threads of a warp
 SECTOR = 32  # bytes
 BANKS, WORD = 32, 4  # banks of shared memory, bytes of a word of a bank
+WIDEST = 16  # bytes of one access of a thread, at most
 _NONE = np.iinfo(np.int64).max  # in place of a value of an inactive thread; sorts behind all others
 
 
@@ -55,7 +66,7 @@ def wavefronts(addresses: Array, active: Array, width: int, *, atomic: bool = Fa
     groups = len(addresses) * words
     on = np.repeat(active.reshape(groups, threads), words, axis=1)
     word = addresses.reshape(groups, threads, 1) // WORD + np.arange(words)
-    word = np.where(on, word.reshape(groups, -1), _NONE)
+    word = np.where(on, word.reshape(groups, threads * words), _NONE)
     if not atomic:
         word.sort(axis=1)
         on = _is_first(word)
@@ -65,6 +76,103 @@ def wavefronts(addresses: Array, active: Array, width: int, *, atomic: bool = Fa
     served = counts.max(axis=1)
     least = np.minimum(served, 1)
     return served.reshape(-1, words).sum(axis=1), least.reshape(-1, words).sum(axis=1)
+
+
+Axes = tuple[tuple[int, int], ...]
+"""Extent and stride in elements of each axis of threads, fastest first."""
+
+
+@frozen
+class Transactions:
+    """What the warps of a block transfer in an access: `requests`, and the `useful` bytes, of these no twice.
+
+    `sectors` if the memory is global; `wavefronts` and the `least` number of these if it is shared.
+    """
+
+    requests: int
+    useful: int
+    sectors: int
+    wavefronts: int
+    least: int
+
+    @property
+    def sector_efficiency(self) -> float:
+        """The part of the bytes of all sectors that is used."""
+        return self.useful / (SECTOR * self.sectors) if self.sectors else 1.0
+
+    @property
+    def conflict_degree(self) -> float:
+        """The wavefronts for each one that is needed without bank conflicts."""
+        return self.wavefronts / self.least if self.least else 1.0
+
+
+@functools.lru_cache(maxsize=1 << 14)
+def transactions(axes: Axes, size: int, vector: int = 1, *, offset: int = 0) -> Transactions:
+    """The transactions of a block's affine access to `vector` consecutive elements of `size` bytes a thread.
+
+    `offset` is the element of thread 0, in an array that begins at a multiple of 256 bytes. A vector is
+    transferred 16 bytes at a time, or less where strides and offset are not aligned to as many.
+
+    >>> transactions(((32, 1),), 4), transactions(((32, 8),), 2, 8).sectors
+    (Transactions(requests=1, useful=128, sectors=4, wavefronts=1, least=1), 16)
+
+    Rows of 8 threads in a matrix of 1000 columns; columns of a shared tile with 32 columns, and with 33:
+
+    >>> transactions(((8, 1), (4, 1000)), 4).sectors
+    4
+    >>> [transactions(((32, n),), 4).conflict_degree for n in (32, 33)]
+    [32.0, 1.0]
+    """
+    threads = np.arange(prod(n for n, _ in axes))
+    first, rest = np.full(len(threads), size * offset), threads
+    for extent, stride in axes:
+        first, rest = first + rest % max(extent, 1) * (stride * size), rest // max(extent, 1)
+    padding = (0, -len(threads) % WARP)
+    addresses = np.pad(first, padding).reshape(-1, WARP)
+    active = np.pad(np.ones(len(threads), bool), padding).reshape(-1, WARP)
+    aligned = gcd(WIDEST, *(size * s for n, s in axes if n > 1))
+    sums = np.zeros(5, np.int64)
+    for start, width in _pieces(size * vector, size, size * offset, aligned):
+        served, least = wavefronts(addresses + start, active, width)
+        useful = width * distinct_addresses(addresses + start, active)
+        counts = (useful, sectors(addresses + start, active), served, least)
+        sums += (len(addresses), *(int(x.sum()) for x in counts))
+    return Transactions(*map(int, sums))
+
+
+def _pieces(total: int, size: int, offset: int, aligned: int) -> Iterator[tuple[int, int]]:
+    """Start and width in bytes of the accesses to `total` bytes at an offset from multiples of `aligned`."""
+    start = 0
+    while start < total:
+        width = gcd(WIDEST, aligned, offset + start)
+        while width > size and start + width > total:
+            width //= 2
+        width = max(width, size)
+        yield start, width
+        start += width
+
+
+def sectors_per_warp(axes: Axes, size: int, vector: int = 1, *, offset: int = 0) -> float:
+    """The mean number of sectors that a warp touches for the elements of all its threads; see `transactions`.
+
+    >>> [sectors_per_warp(((32, stride),), 4) for stride in (0, 1, 2, 8, 100)]
+    [1.0, 4.0, 8.0, 32.0, 32.0]
+    >>> sectors_per_warp(((32, 1),), 4, offset=1)
+    5.0
+    """
+    warps = -(-prod(n for n, _ in axes) // WARP)
+    return transactions(axes, size, vector, offset=offset).sectors / warps
+
+
+def conflict_degree(axes: Axes, size: int, vector: int = 1, *, offset: int = 0) -> float:
+    """The wavefronts of an access to shared memory for each one that is needed; see `transactions`.
+
+    >>> [conflict_degree(((32, stride),), 4) for stride in (0, 1, 2, 3, 32)]
+    [1.0, 1.0, 2.0, 1.0, 32.0]
+    >>> conflict_degree(((16, 8), (2, 0)), 4, 4), conflict_degree(((16, 4), (2, 0)), 4, 4)
+    (2.0, 1.0)
+    """
+    return transactions(axes, size, vector, offset=offset).conflict_degree
 
 
 def _distinct(values: Array) -> Array:
