@@ -17,7 +17,7 @@ from tdsl.schedule.fluent import BaseSchedule
 def schedule_online(schedule: BaseSchedule, machine: Machine) -> list[Decision]:
     """Schedule sums whose weights read other reductions on tensor cores; the decisions."""
     decisions: list[Decision] = []
-    if any(plan.scheduled for _, plan in schedule.state.plans):
+    if "mma" not in machine.features or any(plan.scheduled for _, plan in schedule.state.plans):
         return decisions
     for name in [f.name for f in schedule.program.funcs if f.definitions[0].init is not None]:
         state = schedule.state
@@ -37,7 +37,7 @@ def schedule_on_gpu(schedule: BaseSchedule, open_: Collection[str], machine: Mac
     """Schedule kernels for the funcs `open_`, on tensor cores where these suit; the decisions."""
     decisions: list[Decision] = []
     given = schedule.state
-    for name in [f.name for f in given.program.funcs if f.name in open_]:
+    for name in [f.name for f in given.program.funcs if f.name in open_ and "mma" in machine.features]:
         before = schedule.state
         plan = on_tensor_cores(schedule[name], hopper="wgmma" in machine.features)
         if plan is not None:

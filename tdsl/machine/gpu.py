@@ -7,7 +7,7 @@ from tdsl.core.node import frozen
 # the first compute capability with each; one that ends in "a" has it on no other architecture
 FEATURES = {
     "ldmatrix": "75",
-    "mma": "75",  # f16, 8 terms at a time; other tensor core instructions have their own `arch`
+    "mma": "80",  # with 32 bytes of terms, as in `instructions.tensor_cores.MMAS`; sm_75 has smaller ones
     "cp.async": "80",
     "bf16": "80",  # arithmetic and conversions
     "dmma": "80",  # products of f64 by tensor cores

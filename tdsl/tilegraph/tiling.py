@@ -220,7 +220,7 @@ def _by_unit(seconds: Mapping[str, float], machine: Machine) -> tuple[float, ...
 def _work(graph: TileGraph, name: str, machine: Machine) -> Body:
     """The operations of a point of a func, of which reductions have many terms."""
     f, issues = graph.program.func(name), list[tuple[Issue, float]]()
-    tensor = machine.block_threads > 0 and is_for_tensor_cores(f)
+    tensor = "mma" in machine.features and is_for_tensor_cores(f)
     for n, d in enumerate(f.definitions):
         sizes = extents(f, d, graph.boxes[name])
         wide = machine.block_threads > 0 or vectors_of(f, n, sizes, machine.vector_bytes) is not None

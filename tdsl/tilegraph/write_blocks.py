@@ -152,7 +152,7 @@ def _product(schedule: BaseSchedule, part: Part, p: Part, machine: Machine) -> W
     """The sum of a part within that tensor cores make, by itself or with what is made of it alone."""
     program = schedule.state.program
     names = [n for n in p.members if is_for_tensor_cores(program.func(n))]
-    if len(names) != 1 or len(p.members) > 2:
+    if len(names) != 1 or len(p.members) > 2 or "mma" not in machine.features:
         return None
     (name,) = names
     if name != p.owner and name not in {r.name for r in _as_read(schedule, p.owner).definitions[0].reads}:

@@ -8,12 +8,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from tdsl.codegen.cuda.narrow_floats import float_of_bytes
+from tdsl.machine.gpu import FEATURES
 
 _UPDATES = {
     "mul": "(T)(old * (T)x)", "min": "tdsl_min<T>(old, (T)x)", "max": "tdsl_max<T>(old, (T)x)",
     "and": "(T)(old & (T)x)", "or": "(T)(old | (T)x)", "xor": "(T)(old ^ (T)x)",
 }  # fmt: skip
 
+# copies go through registers where they cannot be asynchronous; they are then complete at once
+_HAS_ASYNC = f"__CUDA_ARCH__ >= {FEATURES['cp.async']}0"
 _COPY_TILE = "cp.async.bulk.tensor.{rank}d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
 
 
@@ -313,8 +316,9 @@ __device__ __forceinline__ float tdsl_fast_exp(float x) {
 """,
     **float_of_bytes("f8e4m3", 3, 7, "e4m3", "> 464.0f"),
     **float_of_bytes("f8e5m2", 2, 15, "e5m2", ">= 61440.0f"),
-    "tdsl_copy": """
-template <int N> __device__ __forceinline__ void tdsl_copy(void *to, const void *from, bool holds = true) {
+    "tdsl_copy": f"""
+template <int N> __device__ __forceinline__ void tdsl_copy(void *to, const void *from, bool holds = true) {{
+#if {_HAS_ASYNC}
   unsigned int at = (unsigned int)__cvta_generic_to_shared(to);
   if constexpr (N == 16)
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" :: "r"(at), "l"(from), "r"(holds ? 16 : 0)
@@ -322,15 +326,25 @@ template <int N> __device__ __forceinline__ void tdsl_copy(void *to, const void 
   else
     asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" :: "r"(at), "l"(from), "n"(N),
                  "r"(holds ? N : 0) : "memory");
-}
+#else
+  struct alignas(N) Piece {{ char bytes[N]; }} none = {{}};
+  *(Piece *)to = holds ? *(const Piece *)from : none;
+#endif
+}}
 """,
-    "tdsl_commit": """
-__device__ __forceinline__ void tdsl_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+    "tdsl_commit": f"""
+__device__ __forceinline__ void tdsl_commit() {{
+#if {_HAS_ASYNC}
+  asm volatile("cp.async.commit_group;" ::: "memory");
+#endif
+}}
 """,
-    "tdsl_wait": """
-template <int N> __device__ __forceinline__ void tdsl_wait() {
+    "tdsl_wait": f"""
+template <int N> __device__ __forceinline__ void tdsl_wait() {{
+#if {_HAS_ASYNC}
   asm volatile("cp.async.wait_group %0;" :: "n"(N) : "memory");
-}
+#endif
+}}
 """,
     "CUtensorMap": """
 #ifdef __CUDACC_RTC__

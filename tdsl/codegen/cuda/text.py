@@ -11,10 +11,12 @@ from tvm.tirx import transform
 from tdsl.codegen.cuda.device_functions import functions_text
 from tdsl.codegen.cuda.statements import UNROLL_FACTOR, device_function
 from tdsl.codegen.gpu.launches import Launch, Launches
+from tdsl.machine.gpu import FEATURES, has
 from tdsl.machine.instructions.instruction import INSTRUCTIONS
 
 DEVICE_CODE = "// device functions and kernels"  # follows TVM's head, which depends on the compiler
 _KERNEL = 'extern "C" __global__'
+_HAS_BF16 = "#if !defined(__CUDA_ARCH__) || (__CUDA_ARCH__ >= 800)"  # TVM's guard, stricter than the header
 _UNROLL_ONE = re.compile(r"#pragma unroll 1\n(\s*for )")
 _STANDARD = re.compile(r"  #include <cuda/std/cstdint>\n.*?\n(?=\n  // NVRTC uses asm)", re.DOTALL)
 _INTEGERS = "".join(
@@ -26,7 +28,8 @@ _INTEGERS = "".join(
 
 def cuda_text(launches: Launches, arch: str) -> str:
     """The CUDA source of a module with one kernel for each launch; deterministic."""
-    target = tvm.target.Target({"kind": "cuda", "arch": arch})
+    # without bf16 in the GPU, TVM computes on bits, in vectors that it cannot print; CUDA's header does it
+    target = tvm.target.Target({"kind": "cuda", "arch": arch if has(arch, FEATURES["bf16"]) else "sm_80"})
     used: set[str] = set()
     functions = {x.name: device_function(x, target, used) for x in launches.launches}
     module = _passes()(tvm.IRModule(functions))
@@ -37,7 +40,7 @@ def cuda_text(launches: Launches, arch: str) -> str:
         replacement = rf"{_cluster(launch)}__launch_bounds__(\1, {launch.resident}) {launch.name}("
         text = re.sub(bounds, replacement, text)
     text = _UNROLL_ONE.sub(rf"#pragma unroll {UNROLL_FACTOR}\n\1", text)
-    head, mark, kernels = text.partition(_KERNEL)
+    head, mark, kernels = text.replace(_HAS_BF16, "#if 1").partition(_KERNEL)
     instructions = "".join(INSTRUCTIONS[name].cuda for name in sorted(used) if name in INSTRUCTIONS)
     text = f"{DEVICE_CODE}\n{functions_text(used)}{instructions}\n{mark}{kernels}"
     return _without_standard_library(head, text) + text

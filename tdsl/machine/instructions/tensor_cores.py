@@ -215,7 +215,7 @@ def _load(row: Load) -> Instruction:
             transposed = lambda x: (x % 16, x * 0)
     return instruction(
         row.name, fragment, cuda=_load_text(row), fragments={"fragment": rule},
-        points={"tile": transposed if row.transposed else points}, strides={"tile": (None, 1)}, arch=80,
+        points={"tile": transposed if row.transposed else points}, strides={"tile": (None, 1)}, arch=75,
     )  # fmt: skip
 
 
