@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, overload
 
 from tdsl.codegen.ir.kernel_names import KernelNames
@@ -32,6 +33,7 @@ from tdsl.errors import ShapeError, Suggesting, TypeMismatch, checked_call
 from tdsl.lang.program import Program, bind_sizes
 from tdsl.lang.sizes import AGREE_HINT, check_agreement, check_keywords, check_sizes, dynamic_sizes
 from tdsl.lang.tensor import Func
+from tdsl.machine.devices import ptx_of
 from tdsl.schedule.fluent import Stage
 from tdsl.schedule.legality import check_all
 from tdsl.schedule.masked import remove_masks
@@ -447,12 +449,29 @@ def build(variant: Variant) -> Executable:
         cpu = cpu_for(variant.target.level)
         return load_or_build(variant.fingerprint(), variant.params, kernel, cpu, make_fallbacks)
     if variant.target.name == "cuda":
-        from tdsl.codegen.cuda import module
-        from tdsl.codegen.cuda.executable import CudaExecutable
-
-        arch = variant.target.machine().arch
-        cuda_module = module.load_or_build(variant.fingerprint(), kernel, arch)
-        return CudaExecutable(cuda_module, variant.params, kernel)
+        return _build_for_gpus(variant)
     from tdsl.pipeline import build_executable
 
     return build_executable(kernel(), variant.target)
+
+
+def _build_for_gpus(variant: Variant) -> Executable:
+    """The kernels for each architecture of a target; of several, also PTX of the last for later GPUs."""
+    from tdsl.codegen.cuda import module
+    from tdsl.codegen.cuda.executable import CudaExecutable
+    from tdsl.pipeline import make_kernel
+
+    def built(target: Target, arch: str = "") -> CudaExecutable:
+        machine = target.machine()
+        one = replace(variant, target=target, machine=machine)
+        make = partial(make_kernel, one)
+        code = module.load_or_build(one.fingerprint(), make, arch or machine.arch)
+        return CudaExecutable(code, one.params, make)
+
+    targets = [replace(variant.target, arch=arch) for arch in variant.target.archs]
+    executables = [built(target) for target in targets]
+    if len(targets) > 1:
+        base, arch = ptx_of(targets[-1].arch)
+        executables.append(built(replace(variant.target, arch=base), arch))
+    first = executables[0]
+    return CudaExecutable(first.module, first.params, first.make, others=executables[1:])

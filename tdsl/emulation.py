@@ -133,7 +133,7 @@ def _lowered(compiled: Compiled, specialisation: Specialisation) -> tuple[Kernel
     from tdsl.pipeline import make_kernel
 
     compiled.latest = specialisation
-    return make_kernel(compiled.variant(specialisation)), compiled.target.arch
+    return make_kernel(compiled.variant(specialisation)), compiled.target.archs[0]
 
 
 def _check_for_gpu(compiled: object) -> None:

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from tdsl.codegen.cuda.driver import DEFAULT_STREAM, Device, Driver, Memory, driver, read
-from tdsl.codegen.cuda.launcher import POINTER, Launcher, code_of, plain
+from tdsl.codegen.cuda.launcher import POINTER, Launcher, code_of, module_for, plain
 from tdsl.codegen.cuda.manifest import (
     Argument,
     Array,
@@ -61,7 +61,8 @@ def run_program(folder: str, program: Program, device: Device, clock: Clock, cou
 
 
 def _check_and_time(folder: str, program: Program, device: Device, clock: Clock, count: int) -> Outcome:
-    launcher = Launcher(device, program.module(folder), formats(program.arguments))
+    module = module_for(device, program.modules(folder))
+    launcher = Launcher(device, module, formats(program.arguments))
     with np.load(os.path.join(folder, f"{program.name}.npz")) as stored:
         arrays = dict(stored)
     values: list[Any] = []

@@ -36,7 +36,7 @@ class Target:
     """A backend by name, with an instruction-set level for the CPU or an architecture for a GPU.
 
     `level` is one of LEVELS, by default all features of this CPU; `arch` is one of those that a file of
-    `tdsl/machine/described` stands for, by default sm_90a.
+    `tdsl/machine/described` stands for, by default sm_90a, or several with commas between them.
 
     >>> Target("cpu"), Target("cuda", arch="sm_80")
     (Target(name='cpu', level='', arch=''), Target(name='cuda', level='', arch='sm_80'))
@@ -59,7 +59,8 @@ class Target:
             from tdsl.machine.devices import gpus  # reads files
 
             names = gpus() if self.name == "cuda" else {}
-            _check_name(self.arch, names, f"architecture of {self.name}", "only cuda has architectures")
+            for arch in str(self.arch).split(","):
+                _check_name(arch, names, f"architecture of {self.name}", "only cuda has architectures")
 
     def capacity(self, level: str) -> int | None:
         """The bytes of one instance of a level of memory that stay there; None if the level has no limit.
@@ -73,11 +74,23 @@ class Target:
         machine = self.machine()
         return machine.capacity(machine.level(level))
 
+    @property
+    def archs(self) -> tuple[str, ...]:
+        """The architectures of GPUs, each once, in rising order; ("",) for the default.
+
+        >>> Target("cuda", arch="sm_90a,sm_80").archs
+        ('sm_80', 'sm_90a')
+        """
+        return tuple(sorted(set(self.arch.split(",")), key=lambda arch: (len(arch.rstrip("a")), arch)))
+
     def machine(self) -> Machine:
-        """The machine model of this target: vectors, threads, levels of memory, and rates if known."""
+        """The machine model of this target: vectors, threads, levels of memory, and rates if known.
+
+        That of the first of several architectures.
+        """
         from tdsl.machine.machine_of import machine_of
 
-        return machine_of(self.name, self.level, self.arch)
+        return machine_of(self.name, self.level, self.archs[0])
 
     def __str__(self) -> str:
         part = self.level or self.arch
@@ -91,7 +104,7 @@ def _check_name(name: object, names: Mapping[str, str], kind: str, alternative: 
 
 
 def as_target(target: Target | str | None) -> Target:
-    """Parses a target such as "cpu", "cpu:avx2" or "cuda:sm_80"; None means TDSL_TARGET, else the CPU.
+    """Parses a target: "cpu", "cpu:avx2", "cuda:sm_80,sm_90a"; None means TDSL_TARGET, else the CPU.
 
     >>> as_target("cpu:avx2")
     Target(name='cpu', level='avx2', arch='')

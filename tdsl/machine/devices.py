@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from tdsl.machine.description_json import from_text
-from tdsl.machine.gpu import capability, features_of
+from tdsl.machine.gpu import capability, features_of, runs_on
 from tdsl.machine.model import Machine
 
 FOLDER = Path(__file__).parent / "described"
@@ -34,13 +34,35 @@ def gpus() -> dict[str, str]:
 
 
 def describe_gpu(arch: str) -> Machine:
-    """The GPU that represents an architecture; that of DEFAULT_ARCH for "".
+    """The GPU that represents an architecture, or that of PTX, such as compute_90; DEFAULT_ARCH for "".
 
     >>> machine = describe_gpu("sm_80")
     >>> machine.threads, machine.level("shared").bytes >> 10, "cp.async" in machine.features
     (108, 163, True)
     """
-    return _gpu(arch or DEFAULT_ARCH)
+    arch = arch.replace("compute_", "sm_") or DEFAULT_ARCH
+    return _gpu(arch if arch in gpus() else f"{arch}a")
+
+
+def ptx_of(arch: str) -> tuple[str, str]:
+    """The architecture whose PTX later GPUs than `arch` run, and the name of that PTX.
+
+    It has none of the instructions that only an architecture that ends in "a" has.
+
+    >>> ptx_of("sm_90a"), ptx_of("sm_100a"), ptx_of("sm_120")
+    (('sm_90', 'compute_90'), ('sm_100a', 'compute_100'), ('sm_120', 'compute_120'))
+    """
+    base = arch.rstrip("a")
+    return (base if base in gpus() else arch), f"compute_{capability(arch)}"
+
+
+def arch_for(gpu: str) -> str:
+    """The architecture whose code runs best on a GPU, "" if none runs.
+
+    >>> arch_for("sm_121"), arch_for("sm_90"), arch_for("sm_70")
+    ('sm_120', 'sm_90a', '')
+    """
+    return next((arch for arch in reversed(gpus()) if runs_on(arch, gpu)), "")
 
 
 @functools.cache

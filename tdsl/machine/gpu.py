@@ -54,6 +54,27 @@ def capability(arch: str) -> int:
     return int("".join(c for c in arch if c.isdigit()))
 
 
+def is_ptx(arch: str) -> bool:
+    """True for the name of PTX for an architecture, such as "compute_90", which drivers assemble."""
+    return arch.startswith("compute_")
+
+
+def runs_on(arch: str, gpu: str) -> bool:
+    """True if code for `arch` runs on a GPU: of the same major version and its minor one or a later one.
+
+    Code for an architecture that ends in "a" runs on no other, PTX on all later ones.
+
+    >>> runs_on("sm_80", "sm_86"), runs_on("sm_80", "sm_90"), runs_on("sm_90a", "sm_90")
+    (True, False, True)
+    >>> runs_on("compute_90", "sm_120"), runs_on("compute_90", "sm_89")
+    (True, False)
+    """
+    code, present = capability(arch), capability(gpu)
+    if arch.endswith("a"):
+        return code == present
+    return code <= present and (is_ptx(arch) or code // 10 == present // 10)
+
+
 def has(arch: str, first: str) -> bool:
     """True if an architecture has what came with the compute capability `first`.
 

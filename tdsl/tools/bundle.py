@@ -8,6 +8,7 @@ import os
 import runpy
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -67,7 +68,7 @@ def _write_program(folder: str, job: Job) -> manifest.Program:
     variant = _variant(job)
     executable = job.compiled.executable(variant)
     assert isinstance(executable, CudaExecutable)
-    module, arguments = executable.module, _arguments(job, executable)
+    arguments = _arguments(job, executable)
     stored: dict[str, Any] = {}
     inputs_by_name: dict[str, Any] = {}
     for a in arguments:
@@ -84,15 +85,13 @@ def _write_program(folder: str, job: Job) -> manifest.Program:
         flat = np.asarray(result).reshape(-1)
         stored[f"expected_{a.name}"] = _storable(flat[manifest.compared_indices(flat.size)])
     inputs = tuple(a.dtype for a in arguments if not a.written)
-    path = os.path.join(folder, job.name)
-    np.savez_compressed(f"{path}.npz", **stored)
-    for ending, data in ((".cubin", module.cubin), (".cu", module.source.encode())):
-        with open(path + ending, "wb") as file:
-            file.write(data)
+    np.savez_compressed(os.path.join(folder, f"{job.name}.npz"), **stored)
+    codes = tuple(manifest.Code(m.arch, m.kernels, m.temporaries) for m in executable.modules)
+    for code, module in zip(codes, executable.modules, strict=True):
+        Path(folder, code.file(job.name)).write_bytes(module.code)
+        Path(folder, f"{job.name}.{module.arch}.cu").write_text(module.source, encoding="utf-8")
     tolerances = tuple((a.name, manifest.tolerance(a.dtype, inputs)) for a in outputs)
-    return manifest.Program(
-        job.name, module.arch, module.kernels, module.temporaries, arguments, tolerances, job.flops
-    )
+    return manifest.Program(job.name, codes, arguments, tolerances, job.flops)
 
 
 def _variant(job: Job) -> Specialisation:

@@ -83,7 +83,8 @@ def bundle(
 ) -> None:
     """Compile programs for a GPU into a folder that `python -m tdsl.run_bundle` runs on another machine."""
     for program in bundles.write(folder, bundles.collect(what)):
-        typer.echo(f"{program.name}: {program.arch}, {len(program.kernels)} kernels")
+        archs = ", ".join(code.arch for code in program.codes)
+        typer.echo(f"{program.name}: {archs}, {len(program.codes[0].kernels)} kernels")
 
 
 @app.command()

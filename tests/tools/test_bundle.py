@@ -32,6 +32,7 @@ from tests.codegen.cuda import programs
 
 matmul = td.compile(programs.matmul(td.f16, 8), target="cuda", M=40, K=24, N=72)
 scaled = td.compile(programs.scaled(), target="cuda:sm_80", N=1000)
+several = td.compile(programs.scaled(), target="cuda:sm_80,sm_90a", N=1000)
 producer = programs.matmul(td.f16, stages=3, bulk=True, producer=True)
 tiles = td.compile(producer, target="cuda", M=48, K=32, N=96)
 """
@@ -77,7 +78,7 @@ def emulated(folder: Path, jobs: list[bundle.Job]) -> None:
         cpu_folder = folder / f"{job.name}_for_the_cpu"
         cpu_folder.mkdir()
         shim.library_of(launches, cpu_folder)
-        (folder / f"{job.name}.cubin").write_bytes(image(cpu_folder / "kernels.so"))
+        (folder / f"{job.name}.sm_90a.cubin").write_bytes(image(cpu_folder / "kernels.so"))
 
 
 @pytest.fixture(scope="module")
@@ -94,10 +95,12 @@ def written_bundle(tmp_path_factory):
     assert done.exit_code == 0
     assert "matmul: sm_90a, 1 kernels" in done.stdout
     jobs = bundle.collect(words)
-    assert [job.name for job in jobs] == ["matmul", "scaled", "tiles", "chain", "gather", "groups"]
-    for name in ("matmul", "scaled"):
+    assert [job.name for job in jobs] == ["matmul", "scaled", "several", "tiles", "chain", "gather", "groups"]
+    assert "several: sm_80, sm_90a, compute_90, 1 kernels" in done.stdout
+    for name in ("matmul.sm_90a", "scaled.sm_80", "several.sm_80", "several.sm_90a"):
         assert (folder / "out" / f"{name}.cubin").read_bytes().startswith(b"\x7fELF")
         assert "__global__" in (folder / "out" / f"{name}.cu").read_text()
+    assert ".target sm_90\n" in (folder / "out" / "several.compute_90.ptx").read_text()
     emulated(folder / "out", jobs)
     return folder / "out", FakeDriver(folder).path
 
@@ -124,7 +127,7 @@ def test_a_bundle_runs_without_the_compiler(written_bundle):
     results = {r["name"]: r for r in record["results"]}
     # code for sm_80 does not run on the stand-in, which is of sm_90
     assert "for sm_80" in results["scaled"]["note"]
-    for name in ("matmul", "tiles", "chain", "gather", "groups"):
+    for name in ("matmul", "several", "tiles", "chain", "gather", "groups"):
         assert results[name]["note"] == "", results[name]
         assert len(results[name]["turns_ms"]) == 4
         assert results[name]["error"] <= 1e-3
@@ -145,7 +148,7 @@ def test_tensor_maps_are_encoded_for_the_arrays_of_a_bundle(written_bundle):
     folder, _ = written_bundle
     programs_of = {p.name: p for p in manifest.load(str(folder))[1]}
     for name in ("tiles", "groups"):
-        (kernel,) = programs_of[name].kernels
+        (kernel,) = programs_of[name].codes[0].kernels
         assert [tile.array for tile in kernel.maps] == ["a", "b"]
 
 

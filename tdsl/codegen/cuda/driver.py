@@ -125,14 +125,10 @@ class Device:
         self.driver.call("cuDevicePrimaryCtxRetain", ctypes.byref(context), self._handle)
         self.driver.call("cuCtxSetCurrent", context)
 
-    def runs(self, arch: str) -> bool:
-        """True if code for `arch` runs on this GPU, see `runs_on`."""
-        return runs_on(arch, self.arch)
-
-    def load(self, cubin: bytes, names: Sequence[str]) -> tuple[Handle, ...]:
-        """The kernels of a cubin with these names; they stay loaded until the process ends."""
+    def load(self, code: bytes, names: Sequence[str]) -> tuple[Handle, ...]:
+        """The kernels of a cubin, or of PTX, with these names; they stay loaded until the process ends."""
         module, functions = Handle(), []
-        self.driver.call("cuModuleLoadData", ctypes.byref(module), cubin)
+        self.driver.call("cuModuleLoadData", ctypes.byref(module), code)
         for name in names:
             function = Handle()
             self.driver.call("cuModuleGetFunction", ctypes.byref(function), module, name.encode())
@@ -228,18 +224,6 @@ class Event:
         call("cuEventSynchronize", self.handle)
         call("cuEventElapsedTime", ctypes.byref(passed), start.handle, self.handle)
         return passed.value
-
-
-def runs_on(arch: str, gpu: str) -> bool:
-    """True if code for `arch` runs on architecture `gpu`: same major version, minor at most; equal for "a".
-
-    >>> runs_on("sm_80", "sm_86"), runs_on("sm_80", "sm_90"), runs_on("sm_90a", "sm_90")
-    (True, False, True)
-    """
-    required, present = arch.removeprefix("sm_"), gpu.removeprefix("sm_")
-    if required.endswith("a"):
-        return required[:-1] == present
-    return required[:-1] == present[:-1] and int(required) <= int(present)
 
 
 @functools.cache

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from tdsl.codegen.cuda.driver import DEFAULT_STREAM, Device, driver, read
-from tdsl.codegen.cuda.launcher import POINTER, Launcher, code_of, plain
+from tdsl.codegen.cuda.launcher import POINTER, Launcher, code_of, module_for, plain
 from tdsl.codegen.cuda.record import Module
 from tdsl.codegen.cuda.size_formulas import argument_name
 from tdsl.codegen.cuda.streams import selected_stream
@@ -25,23 +25,32 @@ def this_gpu() -> Device:
 
 
 class CudaExecutable:
-    """A compiled module as a callable. `find` returns the GPU; CUDA is not loaded before the first run."""
+    """A compiled module as a callable. `find` returns the GPU; CUDA is not loaded before the first run.
+
+    `others` are the same program for other architectures, one of which runs where the module does not.
+    """
 
     fast: Callable[..., Any] | None = None
 
     def __init__(
         self, module: Module, params: tuple[Argument, ...], make: Callable[[], Kernel],
-        find: Callable[[], Device] = this_gpu,
+        find: Callable[[], Device] = this_gpu, others: Sequence[CudaExecutable] = (),
     ) -> None:  # fmt: skip
-        self.module, self.params, self._make, self._find = module, params, make, find
+        self.module, self.params, self.make, self._find = module, params, make, find
+        self.others = tuple(others)
         self._kernel: Kernel | None = None
         self._launchers: dict[int, Launcher] = {}
+
+    @property
+    def modules(self) -> tuple[Module, ...]:
+        """The modules of all architectures."""
+        return (self.module, *(x.module for x in self.others))
 
     @property
     def kernel(self) -> Kernel:
         """The loop IR that was compiled."""
         if self._kernel is None:
-            self._kernel = self._make()
+            self._kernel = self.make()
         return self._kernel
 
     def run(self, arguments: Sequence[Any]) -> None:
@@ -73,12 +82,14 @@ class CudaExecutable:
     def launcher(self, device: Device) -> Launcher:
         """The launcher of the kernels on a device, loaded at the first request.
 
-        TargetError if the device has another architecture.
+        TargetError if none of the modules runs on the device.
         """
         launcher = self._launchers.get(device.ordinal)
         if launcher is None:
             formats = {argument_name(p): _format(p) for p in self.params}
-            launcher = self._launchers[device.ordinal] = Launcher(device, self.module, formats, self._failure)
+            module = module_for(device, self.modules)
+            chosen = next(x for x in (self, *self.others) if x.module is module)
+            launcher = self._launchers[device.ordinal] = Launcher(device, module, formats, chosen._failure)
         return launcher
 
     def _failure(self, site: int, values: bytes) -> TdslError:

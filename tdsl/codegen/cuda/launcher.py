@@ -23,6 +23,8 @@ from tdsl.codegen.gpu.limits import check_grid
 from tdsl.core.source import here
 from tdsl.errors import TargetError, TdslError
 from tdsl.lang.types import from_numpy
+from tdsl.machine.devices import arch_for
+from tdsl.machine.gpu import capability, is_ptx, runs_on
 
 _NO_CONTEXT = 201  # CUDA_ERROR_INVALID_CONTEXT
 _SLOT = 8  # bytes of an argument
@@ -48,6 +50,24 @@ def plain(value: Any) -> Any:
     """A NumPy scalar as `struct` packs it: a Python number, or the bits of an ml_dtypes float."""
     t = from_numpy(value.dtype)
     return int(value.view(f"u{t.bytes}")) if t.kind == "e" else value.item()
+
+
+def module_for(device: Device, modules: Sequence[Module]) -> Module:
+    """The module for the architecture nearest to that of a device; PTX only if no machine code runs there.
+
+    TargetError if none runs.
+    """
+    fitting = [m for m in modules if runs_on(m.arch, device.arch)]
+    if not fitting:
+        known = ", ".join(f"{m.arch} (PTX)" if is_ptx(m.arch) else m.arch for m in modules)
+        arch = arch_for(device.arch)
+        ending = f"cuda:{arch}" if arch else "cuda:sm_90,sm_120"
+        newer = "" if arch else ", whose PTX later GPUs run; the first is sm_75"
+        raise TargetError(
+            f"these kernels are for {known}, and {device.name} is {device.arch}",
+            loc=here(), label="this call", hint=f'td.compile(..., target="{ending}"){newer}',
+        )  # fmt: skip
+    return max(fitting, key=lambda m: (not is_ptx(m.arch), capability(m.arch), m.arch))
 
 
 class _Config(ctypes.Structure):
@@ -87,7 +107,7 @@ class _ArgumentBlock:
 
 
 class Launcher:
-    """The kernels of a module, loaded on a device; `formats` has the `struct` formats of arguments by name.
+    """The kernels of a module, loaded on a device that runs it; `formats` has the `struct` formats by name.
 
     `failure` returns the error of a failed check for its site and the values of its message, 8 bytes each.
     """
@@ -96,15 +116,8 @@ class Launcher:
         self, device: Device, module: Module, formats: dict[str, str],
         failure: Callable[[int, bytes], TdslError] | None = None,
     ) -> None:  # fmt: skip
-        if not device.runs(module.arch):
-            raise TargetError(
-                f"these kernels are for {module.arch}, and {device.name} is {device.arch}",
-                loc=here(),
-                label="this call",
-                hint=f'td.compile(..., target="cuda:{device.arch}")',
-            )
         self.device, self.module = device, module
-        self._functions = device.load(module.cubin, [k.name for k in module.kernels])
+        self._functions = device.load(module.code, [k.name for k in module.kernels])
         for k, function in zip(module.kernels, self._functions, strict=True):
             if k.shared:
                 device.driver.call("cuFuncSetAttribute", function, MOST_DYNAMIC_SHARED, k.shared)

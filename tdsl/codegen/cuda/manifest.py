@@ -1,8 +1,8 @@
 """Bundles of kernels: folders that a machine with a GPU runs and checks without a compiler.
 
     manifest.json      a `Program` for each computation; when and by what the bundle was written
-    NAME.cubin         machine code
-    NAME.cu            the CUDA source of the cubin, to be read
+    NAME.sm_90a.cubin  machine code for each architecture; NAME.compute_90.ptx is PTX for later ones
+    NAME.sm_90a.cu     the CUDA source of each, to be read
     NAME.npz           expected results: all elements of small arrays, a sample of large ones; stored inputs
 
 Other inputs are generated from a seed, by arithmetic that gives the same values on every machine.
@@ -14,6 +14,7 @@ import json
 import os
 from dataclasses import asdict
 from math import prod
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,8 +25,9 @@ from tdsl.core.node import frozen
 from tdsl.core.source import here
 from tdsl.errors import TdslError
 from tdsl.lang.types import BY_NAME
+from tdsl.machine.gpu import is_ptx
 
-FORMAT = 1
+FORMAT = 2
 MAX_COMPARED = 1 << 16  # elements of a result that are compared
 MANIFEST = "manifest.json"
 Array = np.ndarray[Any, Any]
@@ -44,16 +46,32 @@ class Argument:
 
 
 @frozen
-class Program:
-    """Kernels, their arguments in the order of the launcher, and the tolerated error of each result.
+class Code:
+    """The kernels of a program for an architecture."""
 
-    `flops` is the number of operations that the computation needs at least, 0 if unknown.
-    """
-
-    name: str
     arch: str
     kernels: tuple[KernelRecord, ...]
     temporaries: tuple[tuple[str, Count], ...]
+
+    def file(self, program: str) -> str:
+        """The name of the file with the code of a program.
+
+        >>> Code("sm_80", (), ()).file("scan"), Code("compute_90", (), ()).file("scan")
+        ('scan.sm_80.cubin', 'scan.compute_90.ptx')
+        """
+        return f"{program}.{self.arch}.{'ptx' if is_ptx(self.arch) else 'cubin'}"
+
+
+@frozen
+class Program:
+    """Kernels, their arguments in the order of the launcher, and the tolerated error of each result.
+
+    `codes` are the kernels for each architecture. `flops` is the number of operations that the computation
+    needs at least, 0 if unknown.
+    """
+
+    name: str
+    codes: tuple[Code, ...]
     arguments: tuple[Argument, ...]
     tolerances: tuple[tuple[str, float], ...]
     flops: float = 0.0
@@ -63,11 +81,12 @@ class Program:
         """The bytes of all arrays, which the computation reads or writes at least once."""
         return sum(prod(a.shape) * BY_NAME[a.dtype].bytes for a in self.arguments if not a.scalar)
 
-    def module(self, folder: str) -> Module:
-        """The module of the kernels, with machine code read from the bundle in `folder`."""
-        with open(os.path.join(folder, f"{self.name}.cubin"), "rb") as file:
-            cubin = file.read()
-        return Module("", self.arch, self.kernels, self.temporaries, (), cubin)
+    def modules(self, folder: str) -> tuple[Module, ...]:
+        """The modules of the kernels, with code read from the bundle in `folder`."""
+        return tuple(
+            Module("", x.arch, x.kernels, x.temporaries, (), Path(folder, x.file(self.name)).read_bytes())
+            for x in self.codes
+        )
 
 
 def store(folder: str, about: dict[str, Any], programs: list[Program]) -> None:
@@ -98,9 +117,14 @@ def load(folder: str) -> tuple[dict[str, Any], list[Program]]:
 
 def _program(p: dict[str, Any]) -> Program:
     arguments = tuple(Argument(**{**a, "shape": tuple(a["shape"])}) for a in p["arguments"])
-    pairs = {name: tuple((n, x) for n, x in p[name]) for name in ("temporaries", "tolerances")}
-    kernels = tuple(map(kernel_of, p["kernels"]))
-    return Program(**{**p, **pairs, "kernels": kernels, "arguments": arguments})
+    tolerances = tuple((n, x) for n, x in p["tolerances"])
+    codes = tuple(
+        Code(
+            x["arch"], tuple(map(kernel_of, x["kernels"])), tuple((n, count) for n, count in x["temporaries"])
+        )
+        for x in p["codes"]
+    )
+    return Program(**{**p, "codes": codes, "tolerances": tolerances, "arguments": arguments})
 
 
 def random_array(shape: tuple[int, ...], dtype: str, seed: int) -> Array:

@@ -19,6 +19,7 @@ from tdsl.errors import TargetError
 from tdsl.lang.expr import Binary, Expr, const
 from tdsl.lang.simplify import simplify
 from tdsl.machine.devices import describe_gpu
+from tdsl.machine.gpu import is_ptx
 
 
 def load_or_build(program: str, make: Callable[[], Kernel], arch: str) -> Module:
@@ -37,25 +38,27 @@ def load_or_build(program: str, make: Callable[[], Kernel], arch: str) -> Module
 
 
 def build(launches: Launches, arch: str) -> Module:
-    """Generate and compile the CUDA source of launches.
+    """Generate and compile the CUDA source of launches: to a cubin, or to PTX for "compute_90" and the like.
 
     Raises ScheduleError for a launch that exceeds the limits of the architecture, TargetError if a tool is
     missing or rejects the code.
     """
-    check_limits(launches, describe_gpu(arch))
+    machine = describe_gpu(arch)
+    check_limits(launches, machine)
     require_tvm()
     from tdsl.codegen.cuda.text import cuda_text
 
     with timed("tvm"):
-        source = cuda_text(launches, arch)
+        source = cuda_text(launches, machine.arch)
     log("cuda", source)
     dump(f"{launches.kernel.name}.cu", source)
     with timed("machine code"):
-        compiled = nvrtc.compile_text(source, arch)
+        compiled = nvrtc.compile_text(source, machine.arch)
+        code = nvrtc.ptx(source, arch).encode() + b"\0" if is_ptx(arch) else compiled.cubin
     usage = dict(compiled.usage)
     kernels = tuple(_kernel_record(x, usage[x.name]) for x in launches.launches)
     sizes = tuple((t.name, _bytes(t)) for t in launches.temporaries)
-    return Module(source, arch, kernels, sizes, compiled.warnings, compiled.cubin)
+    return Module(source, arch, kernels, sizes, compiled.warnings, code)
 
 
 def _kernel_record(launch: Launch, usage: nvrtc.Usage) -> KernelRecord:

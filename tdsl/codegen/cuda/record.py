@@ -1,8 +1,8 @@
 """A compiled module as plain data: what a launch needs, without the tools that compiled it.
 
-In the disk cache it is JSON followed by the cubin:
+In the disk cache it is JSON followed by the code, a cubin or PTX:
 
-    length of the JSON | {"source": ..., "arch": ..., "kernels": [...], "temporaries": [...], ...} | cubin
+    length of the JSON | {"source": ..., "arch": ..., "kernels": [...], "temporaries": [...], ...} | code
 """
 
 from __future__ import annotations
@@ -59,6 +59,8 @@ class KernelRecord:
 class Module:
     """The kernels of a program in launch order, and temporary buffers between them by name and bytes.
 
+    `code` is a cubin for the architecture `arch`, or PTX for one such as compute_90.
+
     >>> kernel = KernelRecord("k", ("a", "b"), (7, 1, 1), (256, 1, 1), 0, 1024, 12, 0, 0)
     >>> print(Module("", "sm_80", (kernel,), (("t", 4096),), (), b""))
     k(a, b): 7 x 1 x 1 blocks of 256 x 1 x 1 threads, 1024 shared bytes, 12 registers, 0 bytes spilled
@@ -71,7 +73,7 @@ class Module:
     kernels: tuple[KernelRecord, ...]
     temporaries: tuple[tuple[str, Count], ...]
     warnings: tuple[str, ...]
-    cubin: bytes = field(repr=False)
+    code: bytes = field(repr=False)
 
     def __str__(self) -> str:
         temporaries = [
@@ -95,9 +97,9 @@ def pack(module: Module) -> bytes:
     True
     """
     fields = asdict(module)
-    cubin = fields.pop("cubin")
+    code = fields.pop("code")
     about = json.dumps(fields).encode()
-    return _LENGTH.pack(len(about)) + about + bytes(cubin)
+    return _LENGTH.pack(len(about)) + about + bytes(code)
 
 
 def unpack(payload: bytes) -> Module:

@@ -17,13 +17,14 @@ SOURCE = r"""
 #include <stdio.h>
 typedef unsigned long long ptr;
 static char log_[1 << 16];
-static int failing = 0, refusing = 0, quiet = 0, launched = 0, device = 0;
+static int failing = 0, refusing = 0, quiet = 0, launched = 0, device = 0, capability = 90;
 static void *context = 0;
 static void tell(const char *text) { if (!quiet) strncat(log_, text, sizeof log_ - strlen(log_) - 1); }
 const char *fake_log(void) { return log_; }
 void fake_clear(void) { log_[0] = 0; }
 void fake_fail(int status) { failing = status; log_[0] = 0; }
 void fake_refuse(int status) { refusing = status; }
+void fake_capability(int n) { capability = n; }
 void fake_quiet(int on) { quiet = on; }
 void fake_leave(void) { context = 0; }
 void fake_device_of_pointers(int n) { device = n; }
@@ -35,7 +36,7 @@ int cuDeviceGetCount(int *n) { *n = 1; return 0; }
 int cuDeviceGet(int *d, int n) { *d = n; return 0; }
 int cuDeviceGetName(char *name, int size, int d) { strcpy(name, "Fake"); return 0; }
 int cuDeviceGetAttribute(int *v, int which, int d) {
-  *v = which == 75 ? 9 : which == 115; return 0;
+  *v = which == 75 ? capability / 10 : which == 76 ? capability % 10 : which == 115; return 0;
 }
 int cuDeviceGetDefaultMemPool(void **pool, int d) { *pool = (void *)3; return 0; }
 int cuMemPoolSetAttribute(void *pool, int which, void *value) { return which == 4 ? 0 : 1; }
@@ -74,6 +75,7 @@ int cuTensorMapEncodeTiled(void *map, int type, unsigned rank, void *array, ptr 
   return 0;
 }
 int cuModuleLoadData(void **m, const void *image) {
+  if (!memcmp(image, "// PTX", 6)) { tell("PTX is assembled\n"); *m = (void *)2; return 0; }
   const char *path = (const char *)image + 4;
   *m = *path == '/' ? dlopen(path, RTLD_NOW) : (void *)2;
   return memcmp(image, "\177ELF", 4) || !*m ? 200 : 0;
@@ -183,6 +185,10 @@ class FakeDriver:
     def place_pointers(self, ordinal: int) -> None:
         """Let all memory be on the GPU with this number."""
         self._lib.fake_device_of_pointers(ordinal)
+
+    def become(self, capability: int) -> None:
+        """Let the GPU have another compute capability, such as 80, before it is looked for."""
+        self._lib.fake_capability(capability)
 
     def quiet(self) -> None:
         """Write nothing down."""

@@ -9,13 +9,14 @@ import pytest
 
 import tdsl as td
 from tdsl.codegen.cuda import module
-from tdsl.codegen.cuda.driver import Driver, runs_on
+from tdsl.codegen.cuda.driver import Driver
 from tdsl.codegen.cuda.executable import CudaExecutable
 from tdsl.codegen.cuda.launcher import code_of, plain
 from tdsl.codegen.cuda.occupancy import occupancy
 from tdsl.codegen.gpu.tensor_map_specs import TensorMapSpec
 from tdsl.lang.types import ALL
 from tdsl.machine.devices import describe_gpu
+from tdsl.machine.gpu import runs_on
 from tests.codegen.cuda import programs
 from tests.codegen.cuda.fake_driver import FakeDriver
 
@@ -86,7 +87,66 @@ def test_a_kernel_that_fails_is_named_and_the_next_call_works(fake):
 def test_code_for_another_architecture_is_refused(fake):
     with pytest.raises(td.TargetError, match="for sm_80, and Fake is sm_90") as caught:
         executable(fake, replace(MODULE, arch="sm_80")).run([X, X.copy()])
-    assert "cuda:sm_90" in caught.value.hint
+    assert "cuda:sm_90a" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    "capability, runs",
+    [(80, "sm_80"), (89, "sm_86"), (90, "sm_90a"), (100, "compute_90"), (120, "compute_90")],
+)
+def test_of_several_architectures_that_of_the_gpu_runs(fake, capability, runs):
+    fake.become(capability)
+    codes = {arch: code(arch) for arch in ("sm_80", "sm_86", "sm_90", "sm_90a")}
+    ptx = replace(code("compute_90"), code=b"// PTX\0")
+    first, *others = [executable(fake, m) for m in (*codes.values(), ptx)]
+    program = CudaExecutable(first.module, first.params, first.make, first._find, others)
+    out = np.zeros(100, np.float32)
+    program.run([X, out])
+    np.testing.assert_array_equal(out, X * 2 + 1)
+    assert f"kernel_{runs} grid" in fake.log()
+    assert ("PTX is assembled" in fake.log()) == runs.startswith("compute")
+
+
+@pytest.mark.parametrize("capability, hint", [(75, "cuda:sm_75"), (103, "cuda:sm_90,sm_120"), (70, "sm_75")])
+def test_a_gpu_that_none_of_several_architectures_is_for_is_told_what_there_is(fake, capability, hint):
+    fake.become(capability)
+    first, other = (executable(fake, code(arch)) for arch in ("sm_80", "sm_90a"))
+    program = CudaExecutable(first.module, first.params, first.make, first._find, [other])
+    with pytest.raises(td.TargetError, match=f"are for sm_80, sm_90a, and Fake is sm_{capability}") as caught:
+        program.run([X, X.copy()])
+    assert hint in caught.value.hint
+
+
+def code(arch):
+    """A module for an architecture, whose kernel has its name."""
+    return replace(MODULE, arch=arch, kernels=(replace(RECORD, name=f"kernel_{arch}"),))
+
+
+def test_a_program_for_several_architectures_has_a_schedule_for_each():
+    pytest.importorskip("tvm")
+    i, j, k = td.vars("i j k")
+    a, b, c = td.Tensor("a", (2048, 2048), td.f16), td.Tensor("b", (2048, 2048), td.f16), td.Func("c")
+    c[i, j] = td.sum(td.cast(a[i, k], td.f32) * td.cast(b[k, j], td.f32), axis=k)
+    f = td.compile(c, target="cuda:sm_90a,sm_75,sm_80")
+    modules = f.executable(f.specialisation({})).modules
+    assert [m.arch for m in modules] == ["sm_75", "sm_80", "sm_90a", "compute_90"]
+    uses = [[x for x in ("mma.sync", "wgmma.mma") if x in m.source] for m in modules]
+    assert uses == [[], ["mma.sync"], ["wgmma.mma"], ["mma.sync"]]
+    assert b".target sm_90\n" in modules[-1].code
+    assert modules[0].arch == f.launch.arch and repr(f).endswith("for cuda:sm_90a,sm_75,sm_80>")
+
+
+def test_a_schedule_by_hand_has_to_suit_each_of_several_architectures():
+    pytest.importorskip("tvm")
+    i, j, k = td.vars("i j k")
+    a, b, c = td.Tensor("a", (128, 128), td.f16), td.Tensor("b", (128, 128), td.f16), td.Func("c")
+    c[i, j] = td.sum(td.cast(a[i, k], td.f32) * td.cast(b[k, j], td.f32), axis=k)
+    s = td.Schedule(c, target="cuda:sm_90a")
+    td.recipes.tensor_core_matmul(s[c], block=(64, 64, 64), warp=(64, 64), stages=2, hopper=True)
+    with pytest.raises(td.TargetError, match="sm_80 has no TMA, which sm_90 has"):
+        td.compile(s, target="cuda:sm_80,sm_90a").source()
+    f = td.compile(s, target="cuda:sm_90a,sm_90a")
+    assert [m.arch for m in f.executable(f.specialisation({})).modules] == ["sm_90a"]
 
 
 @pytest.mark.parametrize(
@@ -94,7 +154,8 @@ def test_code_for_another_architecture_is_refused(fake):
     [
         ("sm_80", "sm_80", True), ("sm_80", "sm_86", True), ("sm_86", "sm_80", False),
         ("sm_80", "sm_90", False), ("sm_90", "sm_90", True), ("sm_90a", "sm_90", True),
-        ("sm_90a", "sm_100", False),
+        ("sm_90a", "sm_100", False), ("sm_100a", "sm_100", True), ("sm_120", "sm_121", True),
+        ("compute_90", "sm_90", True), ("compute_90", "sm_120", True), ("compute_90", "sm_80", False),
     ],
 )  # fmt: skip
 def test_compatible_architectures(arch, gpu, runs):

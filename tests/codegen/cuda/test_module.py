@@ -35,7 +35,7 @@ def sass(m: module.Module, folder: Path) -> str:
     """The instructions, as NVIDIA's disassembler shows them."""
     files = importlib.metadata.files("nvidia-cuda-nvdisasm") or []
     tool = next(f.locate() for f in files if f.name == "nvdisasm")
-    (folder / "kernels.cubin").write_bytes(m.cubin)
+    (folder / "kernels.cubin").write_bytes(m.code)
     command = [str(tool), "-c", str(folder / "kernels.cubin")]
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
@@ -339,7 +339,7 @@ from tests.codegen.cuda import programs
 import tdsl as td
 f = td.compile(programs.matmul(td.f16, 8, 3, bulk=True), target="cuda", M=32, K=16, N=64)
 module = f.launch
-digest = hashlib.sha256(module.source.encode() + module.cubin).hexdigest()
+digest = hashlib.sha256(module.source.encode() + module.code).hexdigest()
 print(digest, cache.info().hits, bool({"tvm", "cuda"} & set(sys.modules)))
 """
 
@@ -370,7 +370,7 @@ def test_a_rejected_text_is_an_error_with_its_line():
 def test_nvcc_compiles_if_selected(monkeypatch):
     monkeypatch.setenv("TDSL_CUDA_COMPILER", "nvcc")
     m = build(programs.scaled(), N=4096)
-    assert m.cubin.startswith(b"\x7fELF")
+    assert m.code.startswith(b"\x7fELF")
     assert m.kernels[0].registers > 0
     f = td.compile(programs.scaled(), target="cuda:sm_80", N=4096)
     assert ".target sm_80" in f.source("ptx")
