@@ -1,6 +1,7 @@
 """`python -m benchmarks run [--suite cpu|compile|growth|mpi] [--group G] [--case NAME] [--peer NAME]
     [--json FILE]`,
 `python -m benchmarks cuda [--emulate] [--group G] [--case NAME] [--peer NAME] [--bundle DIR]`,
+`python -m benchmarks gpu-unknown [--case NAME] [--arch ARCH] [--json FILE]`,
 `python -m benchmarks predicted [--group NAME] [--json FILE]`,
 `python -m benchmarks kernels [--case NAME] [--arch ARCH] [--json FILE]`,
 `python -m benchmarks page FILE...`.
@@ -18,6 +19,7 @@ from rich.console import Console
 from benchmarks import cases, compile_time, goals, growth, page, report, rounds
 from benchmarks.chains import kernels
 from benchmarks.cuda import command as cuda_command
+from benchmarks.cuda.unknown import command as gpu_unknown_command
 from benchmarks.mpi import page as mpi_page
 from benchmarks.mpi import suite as mpi_suite
 from benchmarks.predicted import command as predicted_command
@@ -78,6 +80,7 @@ def run_cases(names: list[str], peers: list[str], count: int, threads: int) -> l
 
 
 app.command("cuda")(cuda_command.run)
+app.command("gpu-unknown")(gpu_unknown_command.run)
 app.command("predicted")(predicted_command.run)
 app.command("kernels")(kernels.run)
 

@@ -1,6 +1,5 @@
 """CUDA text and machine code: what is in them, that they are the same each time, and that they are kept."""
 
-import importlib.metadata
 import os
 import re
 import shutil
@@ -14,6 +13,7 @@ import pytest
 
 import tdsl as td
 from tdsl.codegen.cuda import module, nvrtc
+from tdsl.codegen.cuda.sass import disassemble
 from tdsl.codegen.gpu.launches import launches_of
 from tdsl.lang.types import ALL
 from tests.autoschedule.recipes.test_block_conv import PROGRAMS as CONVOLUTIONS
@@ -31,13 +31,9 @@ def build(s: td.Schedule, arch: str = "sm_90a", **sizes: int) -> module.Module:
     return module.build(launches_of(programs.kernel_of(s, **sizes)), arch)
 
 
-def sass(m: module.Module, folder: Path) -> str:
+def sass(m: module.Module, _: Path) -> str:
     """The instructions, as NVIDIA's disassembler shows them."""
-    files = importlib.metadata.files("nvidia-cuda-nvdisasm") or []
-    tool = next(f.locate() for f in files if f.name == "nvdisasm")
-    (folder / "kernels.cubin").write_bytes(m.code)
-    command = [str(tool), "-c", str(folder / "kernels.cubin")]
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    return disassemble(m.code)
 
 
 def count(text: str, pattern: str) -> int:
