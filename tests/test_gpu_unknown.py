@@ -15,7 +15,8 @@ pytest.importorskip("tvm", reason='pip install "tdsl[cuda]"')
 KERNEL = {"blocks": 200, "threads": 256, "spills": 0, "bytes": 1 << 30, "registers": 40}
 GOOD = {
     "kernels": [KERNEL], "right": True, "useful": 1.0, "conflicts": 1.0, "memory_bytes": 1.0,
-    "cached_s": 1.0, "bound_s": 1.0, "compile_s": 1.0, "processors": 132,
+    "cached_s": 1.0, "lines_s": 1.0, "lacks_tensor": False, "bound_s": 1.0, "compile_s": 1.0,
+    "processors": 132,
 }  # fmt: skip
 
 
@@ -37,6 +38,8 @@ def test_small_sizes_are_right_by_emulation(name):
         ({"conflicts": 2.0}, "conflicts 2.00"),
         ({"memory_bytes": 3.0}, "3.0 x bytes"),
         ({"cached_s": 4.0}, "waits 4.0 x for L2"),
+        ({"lines_s": 4.0}, "waits 4.0 x for L1"),
+        ({"lacks_tensor": True}, "no tensor cores"),
         ({"compile_s": 30.0}, "compiles 30 s"),
         ({"right": False}, "WRONG"),
         ({"failure": "no end within 9 s"}, "no end within 9 s"),

@@ -131,6 +131,7 @@ for name, dtype in (("f32", td.f32), ("f16", td.f16)):
     @program(
         f"convolution NCHW {name}", sizes={"n": 32, "c": 64, "h": 58, "w": 58, "o": 64},
         small={"n": 2, "c": 16, "h": 9, "w": 11, "o": 16}, expected=convolved,
+        tensor="f16" if dtype is td.f16 else "",
     )  # fmt: skip
     def convolution(n: int, c: int, h: int, w: int, o: int, dtype: td.DType = dtype) -> td.Func:
         """Windows of 3 x 3 of images in planes."""

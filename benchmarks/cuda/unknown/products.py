@@ -32,7 +32,7 @@ for name, full, small in (
 
     @program(
         name, expected=np.matmul, sizes=dict(zip("mnk", full, strict=True)),
-        small=dict(zip("mnk", small, strict=True)),
+        small=dict(zip("mnk", small, strict=True)), tensor="f16" if full[0] > 1 else "",
     )  # fmt: skip
     def halves(m: int, n: int, k: int) -> td.Func:
         x, w = operands(m, n, k)
@@ -57,7 +57,7 @@ CUBE = {"m": 4096, "n": 4096, "k": 4096}
 SMALL = {"m": 96, "n": 72, "k": 80}
 
 
-@program("relu(x) @ w", sizes=CUBE, small=SMALL, expected=lambda x, w: np.maximum(x, 0) @ w)
+@program("relu(x) @ w", tensor="f16", sizes=CUBE, small=SMALL, expected=lambda x, w: np.maximum(x, 0) @ w)
 def of_relu(m: int, n: int, k: int) -> td.Func:
     """An operand that is computed element by element."""
     x, w = operands(m, n, k)
@@ -65,7 +65,7 @@ def of_relu(m: int, n: int, k: int) -> td.Func:
     return product(td.maximum(x[i, k], 0), w[k, j])
 
 
-@program("(x * g) @ w", sizes=CUBE, small=SMALL, expected=lambda x, w, g: (x * g) @ w)
+@program("(x * g) @ w", tensor="f16", sizes=CUBE, small=SMALL, expected=lambda x, w, g: (x * g) @ w)
 def of_scaled(m: int, n: int, k: int) -> td.Func:
     """An operand whose columns are scaled."""
     x, w = operands(m, n, k)
@@ -74,7 +74,7 @@ def of_scaled(m: int, n: int, k: int) -> td.Func:
 
 
 @program(
-    "x @ f16(w i8)", sizes={"m": 512, "n": 4096, "k": 4096}, small=SMALL,
+    "x @ f16(w i8)", tensor="f16", sizes={"m": 512, "n": 4096, "k": 4096}, small=SMALL,
     expected=lambda x, w, s: x @ (w * s),
 )  # fmt: skip
 def dequantised(m: int, n: int, k: int) -> td.Func:
@@ -98,13 +98,13 @@ def of_norm(m: int, n: int, k: int) -> td.Func:
     return product(td.cast(x[i, k], td.f32) * scale[i], w[k, j])
 
 
-@program("f16 without casts", sizes=CUBE, small=SMALL, expected=np.matmul)
+@program("f16 without casts", tensor="f16", sizes=CUBE, small=SMALL, expected=np.matmul)
 def plain_halves(m: int, n: int, k: int) -> td.Func:
     """A sum of products of f16."""
     return td.einsum("ik,kj->ij", *operands(m, n, k), name="out")
 
 
-@program("f8 4096", sizes=CUBE, small=SMALL, expected=np.matmul)
+@program("f8 4096", tensor="f8e4m3", sizes=CUBE, small=SMALL, expected=np.matmul)
 def bytes_(m: int, n: int, k: int) -> td.Func:
     """8-bit floats, rounded to bf16."""
     x, w = operands(m, n, k, td.f8e4m3)

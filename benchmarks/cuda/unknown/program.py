@@ -19,7 +19,7 @@ class Program:
     """A program of the group gpu-unknown.
 
     `write` writes it for sizes by name, and `expected` is its result by NumPy. Integer inputs that are named
-    in `below` are from 0 to less than these numbers.
+    in `below` are from 0 to less than these numbers. `tensor` is the type whose products tensor cores make.
     """
 
     name: str
@@ -28,6 +28,7 @@ class Program:
     small: Mapping[str, int]
     expected: Callable[..., Any]
     below: Mapping[str, int] = field(default_factory=dict)
+    tensor: str = ""
 
     def compiled(self, arch: str, *, small: bool = False) -> td.Compiled:
         """The program by the default schedule."""
@@ -67,12 +68,12 @@ ALL: dict[str, Program] = {}
 
 def program(
     name: str, *, sizes: Mapping[str, int], small: Mapping[str, int], expected: Callable[..., Any],
-    below: Mapping[str, int] | None = None,
+    below: Mapping[str, int] | None = None, tensor: str = "",
 ) -> Callable[[Callable[..., Written]], Callable[..., Written]]:  # fmt: skip
     """A decorator that adds a program to the group."""
 
     def add(write: Callable[..., Written]) -> Callable[..., Written]:
-        ALL[name] = Program(name, write, sizes, small, expected, below or {})
+        ALL[name] = Program(name, write, sizes, small, expected, below or {}, tensor)
         return write
 
     return add
@@ -94,4 +95,5 @@ def einsum(name: str, subscripts: str, full: str, small: str, *, dtype: td.DType
     def expected(*arrays: Array) -> Array:
         return np.asarray(np.einsum(subscripts, *arrays, optimize=True))
 
-    ALL[name] = Program(name, write, sizes(full), sizes(small), expected)
+    tensor = dtype.name if dtype is not td.f32 else ""
+    ALL[name] = Program(name, write, sizes(full), sizes(small), expected, tensor=tensor)

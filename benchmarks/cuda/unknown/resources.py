@@ -14,13 +14,19 @@ from rich.table import Table
 
 import tdsl as td
 from benchmarks.cuda.unknown.program import ALL, Program
+from tdsl.codegen.cuda.sass import disassemble, instruction_mix
 from tdsl.codegen.runtime.signature import extent
 from tdsl.cost.predict import Prediction
+from tdsl.cost.sectors import SECTOR
 from tdsl.pipeline import completed_state
 
 BLOCKS, ITERATIONS = 4, 3  # of each kernel and each serial loop that are counted
 LEAST_USEFUL = 0.9  # part of sectors
 MOST_BYTES = 1.5  # times the least
+LEVELS = ("shared", "L2", "global")
+LINE, SECTORS_OF_LINE = 128, 4  # bytes that a multiprocessor loads or stores in a clock
+ASYNCHRONOUS = ("copy", "wgmma")  # do not go through the load and store unit
+MMA = ("HMMA", "HGMMA", "IMMA", "IGMMA", "QMMA", "QGMMA", "DMMA", "OMMA")
 SMALL = 1 << 21  # bytes that few multiprocessors may move
 MOST_SECONDS = 10.0  # of compilation
 Record = dict[str, Any]
@@ -29,12 +35,18 @@ Record = dict[str, Any]
 def resources(program: Program, arch: str) -> Record:
     """What a program is compiled to for an architecture, and whether its result is right."""
     compiled = program.compiled(arch)
+    variant = compiled.variant(compiled.specialisation({}))
     start = time.perf_counter()
     launch = compiled.launch
     seconds = time.perf_counter() - start
-    record: Record = {"compile_s": seconds, "kernels": [
+    mixes = {x.kernel: x for x in instruction_mix(disassemble(launch.code))}
+    has_tensor = any(x.count(kind) for x in mixes.values() for kind in MMA)
+    rates = {x.dtype for x in variant.machine.rates if x.unit == "tensor"}
+    record: Record = {"compile_s": seconds, "lacks_tensor": program.tensor in rates and not has_tensor}
+    record |= {"kernels": [
         {
             "name": x.name, "blocks": prod(map(int, x.grid)), "threads": prod(x.block),
+            "instructions": mixes[x.name].total, "main_loop": dict(mixes[x.name].loop),
             "registers": x.registers, "spills": x.spills, "stack": x.stack, "shared": x.used_shared,
         }
         for x in launch.kernels
@@ -46,7 +58,7 @@ def resources(program: Program, arch: str) -> Record:
     for k in record["kernels"]:
         part = counts.of_kernel(k["name"])
         k |= {
-            "bytes": 32 * sum(a.sectors for a in part.accesses),
+            "bytes": SECTOR * sum(a.sectors for a in part.accesses),
             "useful": part.sector_efficiency,
             "conflicts": part.conflict_degree,
         }
@@ -60,7 +72,8 @@ def resources(program: Program, arch: str) -> Record:
 def traffic(compiled: td.Compiled, counts: Any) -> Record:
     """Bytes as times of the least: of memory, if L2 serves what a kernel reads again, and of sectors from L2.
 
-    `cached_s` is the time that the latter take, `bound_s` that of the least bytes or of the arithmetic.
+    `cached_s` is the time that the latter take, `lines_s` that of 128 bytes a clock of each multiprocessor's
+    loads and stores, and `bound_s` that of the least bytes or of the arithmetic of the schedule.
     """
     variant = compiled.variant(compiled.specialisation({}))
     prediction, machine = Prediction.of(completed_state(variant), variant.machine), variant.machine
@@ -70,14 +83,17 @@ def traffic(compiled: td.Compiled, counts: Any) -> Record:
     for a in counts.accesses:
         if a.sectors:
             key = a.kernel, a.site.array, a.site.kind in ("load", "copy")
-            moved[key] = moved.get(key, 0) + 32 * a.sectors
-    near, far = (machine.level(x).bytes_per_second(machine.threads) or 1.0 for x in ("L2", "global"))
+            moved[key] = moved.get(key, 0) + SECTOR * a.fetched
+    loads = [a for a in counts.accesses if not a.site.kind.startswith(ASYNCHRONOUS)]
+    lines = sum(a.wavefronts or max(a.requests, a.sectors / SECTORS_OF_LINE) for a in loads)
+    first, near, far = (machine.level(x).bytes_per_second(machine.threads) or 1.0 for x in LEVELS)
     work = sum(max((s for _, s in x.units), default=0.0) for x in prediction.times)
     least, cached = prediction.least, sum(moved.values())
     once = sum(min(n, sizes[array]) for (_, array, _), n in moved.items())
     return {
         "processors": machine.threads, "memory_bytes": once / least,
-        "cached_bytes": cached / least, "cached_s": cached / near, "bound_s": max(least / far, work),
+        "cached_bytes": cached / least, "cached_s": cached / near, "lines_s": lines * LINE / first,
+        "bound_s": max(least / far, work),
     }  # fmt: skip
 
 
@@ -101,6 +117,11 @@ def cliffs(record: Record) -> list[str]:
             record["cached_s"] > MOST_BYTES * record["bound_s"],
             f"waits {record['cached_s'] / record['bound_s']:.1f} x for L2",
         ),
+        (
+            record["lines_s"] > MOST_BYTES * record["bound_s"],
+            f"waits {record['lines_s'] / record['bound_s']:.1f} x for L1",
+        ),
+        (record["lacks_tensor"], "no tensor cores"),
         (record["compile_s"] > MOST_SECONDS, f"compiles {record['compile_s']:.0f} s"),
     )
     return [text for is_bad, text in tests if is_bad]

@@ -83,8 +83,8 @@ def _count_accesses(
         tallies: dict[Site, Tally] = {}
         counted, total = _count_launch(launch, buffers, scalars, needed, blocks, iterations, tallies)
         of_kernel = next((places[x] for x in sorted(stored_in(launch.body)) if x in places), None)
-        for site, x in tallies.items():
-            sums = (x.requests, x.sectors, x.useful, x.wavefronts, x.least)
+        for site, x in ((site, x) for site, x in tallies.items() if x.requests):
+            sums = (x.requests, x.sectors, x.fetched, x.useful, x.wavefronts, x.least)
             accesses.append(
                 AccessCount(launch.name, site, places.get(site.stage, of_kernel), *map(round, sums))
             )

@@ -39,12 +39,13 @@ from tdsl.codegen.ir.loops import (
 )  # fmt: skip
 from tdsl.codegen.passes.pipeline_loops import copy_width
 from tdsl.core.node import frozen, post_order
-from tdsl.cost.sectors import distinct_addresses, sectors, wavefronts
+from tdsl.cost.sectors import SECTOR, distinct_addresses, sectors, wavefronts
 from tdsl.errors import Hazard
 from tdsl.lang import arithmetic
 from tdsl.lang.expr import Broadcast, Expr, Load, lanes_of
 from tdsl.machine.instructions.instruction import INSTRUCTIONS
 
+_SECTOR_BITS = 42  # of a number; those of higher value have the block
 _WIDEST = 16  # bytes of one access of a thread, at most
 _ROWS, _CHUNK = 8, 16  # rows, and bytes of each, of a matrix that tensor instructions read in one wavefront
 
@@ -87,6 +88,7 @@ class Tally:
 
     requests: float = 0
     sectors: float = 0
+    fetched: float = 0
     useful: float = 0
     wavefronts: float = 0
     least: float = 0
@@ -116,7 +118,8 @@ class CountedBatch(BlockBatch):
 
     `pending` has the accesses since the last statement outside of the open loops that are `unrolled`, by what
     they must have in common to be combined. `guard` is the number of the current condition, `guards` that of
-    the last one. `loads` are those of the value of a store that are pending.
+    the last one. `loads` are those of the value of a store that are pending. `cached` has the sectors of the
+    last execution of each access of an array, and `fetching` those since the last statement.
     """
 
     buffers: dict[str, CountedBuffer] = field(default_factory=dict)
@@ -128,6 +131,8 @@ class CountedBatch(BlockBatch):
     unrolled: int = 0
     guard: int = 0
     guards: int = 0
+    cached: dict[tuple[str, str], dict[Site, Array]] = field(default_factory=dict)
+    fetching: dict[tuple[str, str], dict[Site, list[Array]]] = field(default_factory=dict)
     pending: dict[_Kind, dict[bytes, tuple[Site, Array]]] = field(default_factory=dict)
     loads: set[Load] = field(default_factory=set)
 
@@ -173,7 +178,7 @@ class CountedBatch(BlockBatch):
         self.guard = outer
 
     def loop(self, s: For, mask: Array | None, bound: frozenset[str]) -> Iterator[Hazard]:
-        """Run a loop, a serial one for a sample of its iterations."""
+        """Run a loop, a serial one for a sample of its iterations; the one before fills the cache."""
         if s.kind in AXES:
             yield from BlockBatch.loop(self, s, mask, bound)
             return
@@ -181,11 +186,12 @@ class CountedBatch(BlockBatch):
         extents = extent if mask is None else np.broadcast_to(extent, mask.shape)[mask]
         trips = int(extents.max(initial=0))
         is_unrolled = s.kind == UNROLLED
-        chosen = sample(trips, None if is_unrolled else self.iterations)
+        chosen = window(trips, None if is_unrolled else self.iterations)
         outer, self.unrolled = self.weight, self.unrolled + is_unrolled
-        self.weight *= trips / max(len(chosen), 1)
-        for n in chosen:
+        weight = outer * trips / max(len(chosen), 1)
+        for n in range(max(chosen.start - 1, 0), chosen.stop):
             self.scalars[s.name] = lo + n
+            self.weight = weight if n >= chosen.start else 0.0
             run = self.masked_statement if is_unrolled else self.guarded
             yield from run(s.body, np.asarray(n < extent), mask, bound)
         if not self.unrolled:
@@ -271,7 +277,9 @@ class CountedBatch(BlockBatch):
         tally = self.tally(self.site(source, "copy", s.start, s.extents[-1] * source.itemsize))
         address = np.broadcast_to(source.address(index), inside.shape)
         tally.requests += self.weight * len(rows)
-        tally.sectors += self.weight * int(sectors(address, inside).sum())
+        count = int(sectors(address, inside).sum())
+        tally.sectors += self.weight * count
+        tally.fetched += self.weight * count
         tally.useful += self.weight * int(inside.sum()) * source.itemsize
 
     def invoke(self, s: Invoke, mask: Array | None, bound: frozenset[str]) -> None:
@@ -369,6 +377,9 @@ class CountedBatch(BlockBatch):
             for n, count in _combined(addresses[:, on], kind.width, atomic=kind.is_atomic):
                 self.add(replace(sites[n], width=count * kind.width), kind, addresses[n], on)
         self.pending = {}
+        for key, of_sites in self.fetching.items():
+            self.cached.setdefault(key, {}).update({x: np.concatenate(p) for x, p in of_sites.items()})
+        self.fetching = {}
 
     def add(self, site: Site, kind: _Kind, address: Array, on: Array) -> None:
         """Add up the transactions of an access."""
@@ -378,10 +389,21 @@ class CountedBatch(BlockBatch):
         tally.useful += kind.weight * int(distinct_addresses(warps, active).sum()) * site.width
         if kind.space == GLOBAL:
             tally.sectors += kind.weight * int(sectors(warps, active).sum())
+            tally.fetched += kind.weight * self.fetch(site, address[on], np.flatnonzero(on))
         else:
             served, least = wavefronts(warps, active, site.width, atomic=kind.is_atomic)
             tally.wavefronts += kind.weight * int(served.sum())
             tally.least += kind.weight * int(least.sum())
+
+    def fetch(self, site: Site, address: Array, threads: Array) -> int:
+        """The number of sectors that are not in the caches of the blocks of these threads yet."""
+        touched = np.unique(threads // self.team.threads << _SECTOR_BITS | address // SECTOR)
+        key = site.array, site.kind
+        earlier = [*self.cached.get(key, {}).values()]
+        earlier += [part for parts in self.fetching.get(key, {}).values() for part in parts]
+        self.fetching.setdefault(key, {}).setdefault(site, []).append(touched)
+        new = np.setdiff1d(touched, np.concatenate(earlier), assume_unique=False) if earlier else touched
+        return len(new)
 
     def warps(self, of_threads: Array) -> Array:
         """Values of threads with a row for each warp."""
@@ -415,6 +437,13 @@ def _combined(addresses: Array, width: int, *, atomic: bool) -> Iterator[tuple[i
             count //= 2
         yield n, count
         n += count
+
+
+def window(count: int, most: int | None) -> range:
+    """At most `most` consecutive numbers in the middle of those below `count`."""
+    size = count if most is None else min(count, most)
+    first = (count - size) // 2
+    return range(first, first + size)
 
 
 def sample(count: int, most: int | None) -> list[int]:

@@ -12,7 +12,7 @@ from tdsl.lang.show import show_expr
 
 GLOBAL = "global"
 _LONGEST = 40  # characters of an index in a table
-_HEAD = ("  access", "line", "bytes", "requests", "sectors", "moved", "useful", "conflicts")
+_HEAD = ("  access", "line", "bytes", "requests", "sectors", "useful", "fetched", "conflicts")
 
 
 @frozen
@@ -49,9 +49,10 @@ class KernelSample:
 class AccessCount:
     """The transactions of an access in all warps: `requests` of warps, which touch `useful` different bytes.
 
-    In global memory these are in `sectors` of 32 bytes. Shared memory serves them in `wavefronts`, of which
-    `least` are needed without bank conflicts. `loc` is where the user's source defines the
-    stage, or the func that the kernel computes.
+    In global memory these are in `sectors` of 32 bytes. The block fetches `fetched` of them from L2: those
+    that it touches neither elsewhere in the same statement nor in the iteration before. Shared memory serves
+    the bytes in `wavefronts`, of which `least` are needed without bank conflicts. `loc` is where the user's
+    source defines the stage, or the func that the kernel computes.
     """
 
     kernel: str
@@ -59,6 +60,7 @@ class AccessCount:
     loc: Loc | None
     requests: int
     sectors: int
+    fetched: int
     useful: int
     wavefronts: int
     least: int
@@ -123,7 +125,7 @@ def _row(a: AccessCount) -> tuple[str, ...]:
         str(a.site.width),
         str(a.requests),
         "" if is_shared else str(a.sectors),
-        "" if is_shared else in_bytes(SECTOR * a.sectors),
         in_bytes(a.useful) if is_shared else f"{a.sector_efficiency:.0%}",
+        "" if is_shared else in_bytes(SECTOR * a.fetched),
         f"{a.conflict_degree:.2f}" if is_shared else "",
     )

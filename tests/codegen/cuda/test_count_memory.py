@@ -178,3 +178,26 @@ def test_tile_copies_move_whole_sectors():
             assert x.sector_efficiency == 1
     copied = {n: sum(x.useful for x in counts.accesses if x.site.array == n) for n in "ab"}
     assert copied == {"a": 32 * 32 * 4 * 2, "b": 32 * 64 * 4 * 2}  # for two columns, and two rows, of tiles
+
+
+def test_blocks_fetch_what_neighbours_share_once():
+    a, f = td.Tensor("a", (1026,), td.f32), td.Func("f", shape=(1024,))
+    f[i] = a[i] + a[i + 1] + a[i + 2]
+    s = td.Schedule(f)
+    block, thread = s[f].split(i, 256)
+    s[f].bind(block, "blockIdx.x").bind(thread, "threadIdx.x")
+    loads = [x for x in td.count_memory(td.compile(s, target="cuda")).accesses if x.site.kind == "load"]
+    assert sum(x.sectors for x in loads) == 32 * 4 + 2 * 32 * 5
+    assert sum(x.fetched for x in loads) == 4 * 33
+
+
+@pytest.mark.parametrize("iterations", [None, 4])
+def test_iterations_fetch_sectors_once(iterations):
+    a, f = td.Tensor("a", (64, 512), td.f32), td.Func("f", shape=(64,))
+    f[i] = td.sum(a[i, k], axis=k)
+    s = td.Schedule(f)
+    s[f].bind(i, "threadIdx.x")
+    counts = td.count_memory(td.compile(s, target="cuda"), iterations=iterations)
+    load = only(counts, "load", "a")
+    assert load.sectors == 64 * 512
+    assert load.fetched == pytest.approx(64 * 512 // 8, rel=1.01)
