@@ -461,11 +461,13 @@ def _build_for_gpus(variant: Variant) -> Executable:
     from tdsl.codegen.cuda.executable import CudaExecutable
     from tdsl.pipeline import make_kernel
 
+    default = not any(plan.scheduled for _, plan in variant.state.plans)
+
     def built(target: Target, arch: str = "") -> CudaExecutable:
         machine = target.machine()
         one = replace(variant, target=target, machine=machine)
         make = partial(make_kernel, one)
-        code = module.load_or_build(one.fingerprint(), make, arch or machine.arch)
+        code = module.load_or_build(one.fingerprint(), make, arch or machine.arch, simplify=default)
         return CudaExecutable(code, one.params, make)
 
     targets = [replace(variant.target, arch=arch) for arch in variant.target.archs]

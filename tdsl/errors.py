@@ -132,7 +132,7 @@ class CacheWarning(UserWarning):
 
 
 class CompileWarning(UserWarning):
-    """Code generation exceeded its time limit; simpler code runs instead."""
+    """A compiler exceeded its time limit; simpler code runs instead."""
 
 
 def render(error: TdslError) -> str:

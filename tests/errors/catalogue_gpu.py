@@ -205,6 +205,11 @@ def architecture_that_is_not_known():
     td.Target("cuda", arch="sm_91")  # here
 
 
+@wrong(td.TargetError, "no architecture of cuda ''", hint="sm_")
+def architecture_after_a_comma():
+    td.Target("cuda", arch="sm_80,")  # here
+
+
 @wrong(td.TargetError, "no architecture of cpu 'sm_90'", hint="only cuda")
 def architecture_of_a_cpu():
     td.Target("cpu", arch="sm_90")  # here
@@ -222,6 +227,15 @@ def too_many_threads():
     io, jo, ii, ji = s[f].tile((i, j), (64, 64))
     s[f].bind(io, "blockIdx.y").bind(jo, "blockIdx.x").bind(ii, "threadIdx.y").bind(ji, "threadIdx.x")
     td.compile(s, target="cuda:sm_80").source()  # here
+
+
+@wrong(td.ScheduleError, "asks for 4 blocks", "sm_86 runs 1 of 1024 threads", hint="launch_bounds(1)")
+def more_blocks_than_a_multiprocessor_runs():
+    f, s = doubled()
+    io, jo, ii, ji = s[f].tile((i, j), (32, 32))
+    s[f].bind(io, "blockIdx.y").bind(jo, "blockIdx.x").bind(ii, "threadIdx.y").bind(ji, "threadIdx.x")
+    s[f].launch_bounds(4)
+    td.compile(s, target="cuda:sm_86").source()  # here
 
 
 @wrong(td.ScheduleError, "has 262144 bytes of shared memory; sm_90a has 232448", hint="tiles smaller")

@@ -69,3 +69,21 @@ def groups_of_warps_without_the_features_of_an_architecture():
 @wrong(td.TargetError, "needs sm_90a, the target is sm_80", hint='target="cuda:sm_90a"')
 def groups_of_warps_on_an_older_gpu():
     td.compile(on_groups_of_warps(), target="cuda:sm_80").source()  # here
+
+
+@wrong(td.TargetError, "'mma_m16n8k16_f16_f16' needs sm_80, the target is sm_75", hint="cuda:sm_80")
+def instruction_of_a_later_architecture():
+    x, y, z = td.Tensor("x", (64, 64), td.f16), td.Tensor("y", (64, 64), td.f16), td.Func("z")
+    z[i, j] = td.sum(td.cast(x[i, k], td.f32) * td.cast(y[k, j], td.f32), axis=k)
+    s = td.Schedule(z)
+    td.recipes.tensor_core_matmul(s[z], block=(64, 64, 32), warp=(32, 32))
+    td.compile(s, target="cuda:sm_75").source()  # here
+
+
+@wrong(td.ScheduleError, "registers of a thread in kernel 'c_kernel'", "sm_80 has 255", hint="smaller")
+def tile_beyond_the_registers_of_a_warp():
+    x, y, c = td.Tensor("x", (256, 64), td.f16), td.Tensor("y", (64, 256), td.f16), td.Func("c")
+    c[i, j] = td.sum(td.cast(x[i, k], td.f32) * td.cast(y[k, j], td.f32), axis=k)
+    s = td.Schedule(c)
+    td.recipes.tensor_core_matmul(s[c], block=(128, 128, 16), warp=(128, 128), stages=2)
+    td.compile(s, target="cuda:sm_80").source()  # here

@@ -22,9 +22,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from tdsl.codegen.cpu import jit
-from tdsl.codegen.cpu.child_process import ChildFailure, run_in_child
 from tdsl.codegen.cpu.executable import text_of
 from tdsl.codegen.ir.loops import Kernel
+from tdsl.codegen.runtime.child_process import ChildFailure, run_in_child
 from tdsl.codegen.runtime.signature import Specialisation
 from tdsl.compile import Compiled
 from tdsl.errors import TargetError, TdslError

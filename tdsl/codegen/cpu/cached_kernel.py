@@ -12,7 +12,6 @@ from __future__ import annotations
 import json
 import struct
 import sys
-import warnings
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import NamedTuple
@@ -23,9 +22,8 @@ from tdsl.codegen.cpu import jit
 from tdsl.codegen.cpu.executable import CpuExecutable, ObjectCode, text_of
 from tdsl.codegen.ir.loops import Argument, Kernel
 from tdsl.codegen.runtime import cache
+from tdsl.codegen.runtime.compile_limit import CompileLimit, compile_limit, warn_of_simpler_code
 from tdsl.core.debug import is_compilation_logged, is_enabled, log, timed
-from tdsl.core.source import here
-from tdsl.errors import CompileWarning
 from tdsl.machine.cpu import CpuTarget, check_runs_here
 
 _LENGTH = struct.Struct("<I")
@@ -64,25 +62,25 @@ def load_or_build(
     )
     entry = None if is_compilation_logged() else cache.load(key)
     log("cache", f"{'found' if entry is not None else 'not found'} {key}")
-    limit = jit.compile_limit()
+    limit = compile_limit()
     if entry is not None:
         code, number, reason, limited_to = _unpack(entry, params)
         if not number:
             return CpuExecutable.from_object(code, make, target)
         if 0 < limit <= limited_to:
             fallback = fallbacks()[number - 1]
-            _warn(reason, fallback)
+            warn_of_simpler_code(reason, fallback.description)
             return CpuExecutable.from_object(code, fallback.make, fallback.target)
     try:
         kernel, code = _compile(Fallback(make, target, ""), params)
         number, reason = 0, ""
-    except jit.CompileLimit as error:
+    except CompileLimit as error:
         candidates = fallbacks()
         if not candidates:
             raise
         number, kernel, code = _compile_first_fallback(candidates, params)
         reason, target = error.message, candidates[number - 1].target
-        _warn(reason, candidates[number - 1])
+        warn_of_simpler_code(reason, candidates[number - 1].description)
     cache.store(key, _pack(code, number, reason, limit), jit.header(kernel.name, target))
     return CpuExecutable.from_object(code, lambda: kernel, target)
 
@@ -92,7 +90,7 @@ def _compile_first_fallback(
 ) -> tuple[int, Kernel, ObjectCode]:
     """The number, from 1, of the first fallback that LLVM compiles in time, with its kernel and code."""
     for number, fallback in enumerate(candidates[:-1], 1):
-        with suppress(jit.CompileLimit):
+        with suppress(CompileLimit):
             return number, *_compile(fallback, params)
     return len(candidates), *_compile(candidates[-1], params)
 
@@ -105,14 +103,6 @@ def _compile(fallback: Fallback, params: tuple[Argument, ...]) -> tuple[Kernel, 
     with timed("llvm"):
         file = jit.generate(text, fallback.target, kernel.name)
     return kernel, ObjectCode(kernel.name, params, f"@{kernel.name}_call(" in text, file)
-
-
-def _warn(reason: str, fallback: Fallback) -> None:
-    text, loc = f"{reason}: it is compiled {fallback.description} (TDSL_COMPILE_LIMIT)", here()
-    if loc is None:
-        warnings.warn(text, CompileWarning, stacklevel=4)
-    else:
-        warnings.warn_explicit(text, CompileWarning, loc.file, loc.line)
 
 
 def _pack(code: ObjectCode, number: int, reason: str, limit: float) -> bytes:

@@ -26,16 +26,15 @@ import llvmlite
 import llvmlite.binding as llvm
 from llvmlite.binding import ffi
 
-from tdsl.codegen.cpu.child_process import ChildFailure, run_in_child
 from tdsl.codegen.cpu.target_machine import target_machine
 from tdsl.codegen.runtime import cache
+from tdsl.codegen.runtime.compile_limit import has_limit, within_limit
 from tdsl.core.source import here
 from tdsl.errors import TargetError
 from tdsl.machine.cpu import CpuTarget, host, llvm_version
 
 PIPELINE_KEY = "always-inline,function<O2>(no vectorize, no unroll)"  # describes `_passes` in cache keys
 _MESSAGE_LINES = 4  # lines of LLVM's message that an error shows
-_LIMIT = 30.0  # seconds; a child process that compiles for longer is killed
 _SHORT_TEXT = 200_000  # bytes; longer text is compiled in a child process
 _SHUFFLE = re.compile(r"<(\d+) x i32> <i32")  # the number of lanes of a shuffle's mask
 _MOST_LANES = 128  # lanes, a power of two; shuffles of more may not compile in time
@@ -71,10 +70,6 @@ def _after_fork() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork)
-
-
-class CompileLimit(TargetError):
-    """LLVM exceeded the time limit for compiling a kernel."""
 
 
 class LoadedCode:
@@ -179,43 +174,12 @@ def assembly(text: str, target: CpuTarget, name: str = "kernel") -> str:
     return _within_time_limit(compute, text, target, name).decode()
 
 
-def compile_limit() -> float:
-    """The processor time in seconds that LLVM may take for a kernel; 0 for no limit.
-
-    TargetError if TDSL_COMPILE_LIMIT is not a number of seconds.
-    """
-    setting = os.environ.get("TDSL_COMPILE_LIMIT", "")
-    try:
-        seconds = float(setting or _LIMIT)
-    except ValueError:
-        seconds = -1
-    if not 0 <= seconds < float("inf"):
-        raise TargetError(
-            f"TDSL_COMPILE_LIMIT is {setting!r}, which is no number of seconds",
-            loc=here(),
-            label="this call",
-            hint="TDSL_COMPILE_LIMIT=60, or 0 for no limit",
-        )
-    return seconds
-
-
 def _within_time_limit(compute: Callable[[], bytes], text: str, target: CpuTarget, name: str) -> bytes:
-    seconds = compile_limit()
-    if not seconds or not hasattr(os, "fork") or _compiles_fast(text):
+    if not has_limit() or _compiles_fast(text):
         return compute()
     with _exclusive_llvm():
         _passes(target)  # created here, so that the child inherits them
-    try:
-        result = run_in_child(compute, seconds)
-    except ChildFailure as reason:
-        raise CompileLimit(
-            f"LLVM {reason} for kernel {name!r}",
-            loc=here(),
-            label="this call",
-            hint="vectorize or unroll less, or let it take longer: TDSL_COMPILE_LIMIT=SECONDS, "
-            "0 for no limit",
-        ) from None
-    return compute() if result is None else result  # raises the child's exception in this process
+    return within_limit(compute, "LLVM", name)
 
 
 def _compiles_fast(text: str) -> bool:

@@ -5,14 +5,18 @@ from __future__ import annotations
 import importlib.metadata
 import importlib.util
 from collections.abc import Callable
+from dataclasses import replace
 
+from tdsl.codegen.analysis.asynchronous import is_asynchronous
 from tdsl.codegen.cuda import nvcc, nvrtc
 from tdsl.codegen.cuda.record import KernelRecord, Module, pack, unpack
 from tdsl.codegen.cuda.size_formulas import Count, argument_name, as_count
 from tdsl.codegen.gpu.launches import Launch, Launches, launches_of
 from tdsl.codegen.gpu.limits import STATIC_SHARED, check_limits
 from tdsl.codegen.ir.loops import BufferParam, Kernel
+from tdsl.codegen.ir.statements import walk
 from tdsl.codegen.runtime import cache
+from tdsl.codegen.runtime.compile_limit import CompileLimit, compile_limit, warn_of_simpler_code
 from tdsl.core.debug import dump, is_compilation_logged, log, timed
 from tdsl.core.source import here
 from tdsl.errors import TargetError
@@ -22,34 +26,60 @@ from tdsl.machine.devices import describe_gpu
 from tdsl.machine.gpu import is_ptx
 
 
-def load_or_build(program: str, make: Callable[[], Kernel], arch: str) -> Module:
+def load_or_build(program: str, make: Callable[[], Kernel], arch: str, *, simplify: bool = False) -> Module:
     """The module of the kernel `make()` for an architecture, loaded from the disk cache or built and stored.
 
-    `program` is the fingerprint of everything that determines the kernel.
+    `program` is the fingerprint of everything that determines the kernel. If the compiler reaches the time
+    limit, it is a CompileLimit, or with `simplify` a warning, and loops are compiled without unrolling.
     """
     key = cache.key("cuda program", *_tool_versions(), arch, program)
     payload = None if is_compilation_logged() else cache.load(key)
     log("cache", f"{'found' if payload is not None else 'not found'} {key}")
-    if payload is not None:
-        return unpack(payload)
-    module = build(launches_of(make()), arch)
+    stored = None if payload is None else unpack(payload)
+    if stored is not None and not stored.limit:
+        return stored
+    if stored is not None and 0 < compile_limit() <= stored.limit:
+        _warn_of_loops(stored)
+        return stored
+    launches = launches_of(make())
+    try:
+        module = build(launches, arch)
+    except CompileLimit:
+        if not simplify or not is_unrolling_optional(launches):
+            raise
+        module = replace(build(launches, arch, unroll=False), limit=compile_limit())
+        _warn_of_loops(module)
     cache.store(key, pack(module), {"kind": "cuda", "arch": arch})
     return module
 
 
-def build(launches: Launches, arch: str) -> Module:
+def _warn_of_loops(module: Module) -> None:
+    kernels = ", ".join(repr(k.name) for k in module.kernels)
+    reason = f"the CUDA compiler takes more than {module.limit:g} s of processor time for {kernels}"
+    warn_of_simpler_code(reason, "without unrolled loops")
+
+
+def is_unrolling_optional(launches: Launches) -> bool:
+    """True if no kernel has asynchronous instructions, whose operands must be in known registers."""
+    return not any(is_asynchronous(s) for x in launches.launches for s in walk(x.body))
+
+
+def build(launches: Launches, arch: str, *, unroll: bool = True) -> Module:
     """Generate and compile the CUDA source of launches: to a cubin, or to PTX for "compute_90" and the like.
 
+    Without `unroll` no loop is unrolled, which takes the compiler less time.
+
     Raises ScheduleError for a launch that exceeds the limits of the architecture, TargetError if a tool is
-    missing or rejects the code.
+    missing or rejects the code, CompileLimit if the compiler takes too long.
     """
+    nvrtc.check_arch(arch)
     machine = describe_gpu(arch)
     check_limits(launches, machine)
     require_tvm()
     from tdsl.codegen.cuda.text import cuda_text
 
     with timed("tvm"):
-        source = cuda_text(launches, machine.arch)
+        source = cuda_text(launches, machine.arch, unroll=unroll)
     log("cuda", source)
     dump(f"{launches.kernel.name}.cu", source)
     with timed("machine code"):

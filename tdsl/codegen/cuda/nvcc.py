@@ -10,6 +10,7 @@ import subprocess
 import tempfile
 
 from tdsl.codegen.cuda.diagnostics import rejection_error
+from tdsl.codegen.runtime.compile_limit import compile_limit, limit_error
 from tdsl.core.source import here
 from tdsl.errors import TargetError, did_you_mean
 
@@ -45,7 +46,7 @@ def version(path: str) -> str:
     return release[0] if release else output
 
 
-def compile_text(path: str, text: str, architecture: str, kind: str) -> tuple[bytes, str]:
+def compile_text(path: str, text: str, architecture: str, kind: str, kernel: str) -> tuple[bytes, str]:
     """The cubin or PTX (`kind` "CUBIN" or "PTX") of CUDA source, and the log; errors as for NVRTC."""
     arch = architecture.removeprefix("sm_").removeprefix("compute_")
     code = f"sm_{arch}" if kind == "CUBIN" else f"compute_{arch}"
@@ -57,7 +58,11 @@ def compile_text(path: str, text: str, architecture: str, kind: str) -> tuple[by
             path, f"-gencode=arch=compute_{arch},code={code}", f"-{kind.lower()}", "-std=c++17",
             "-Xptxas=-v", "-o", result, source,
         ]  # fmt: skip
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        limit = compile_limit()
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=limit or None)
+        except subprocess.TimeoutExpired:
+            raise limit_error("nvcc", f"takes more than {limit:g} s", kernel) from None
         if done.returncode:
             raise rejection_error("nvcc", done.stderr, code, text)
         with open(result, "rb") as file:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import importlib
 import importlib.util
 import os
 import re
@@ -9,11 +11,15 @@ from typing import Any
 
 from tdsl.codegen.cuda import nvcc
 from tdsl.codegen.cuda.diagnostics import rejection_error
+from tdsl.codegen.runtime.compile_limit import within_limit
 from tdsl.core.node import frozen
 from tdsl.core.source import here
 from tdsl.errors import TargetError
+from tdsl.machine.devices import gpus
+from tdsl.machine.gpu import capability
 
 _OPTIONS = ("--std=c++17", "--ptxas-options=-v")
+_KERNEL = re.compile(r"__launch_bounds__\([^)]*\) (\w+)\(")
 _ENTRY = re.compile(r"Compiling entry function '(\w+)'")
 _USED = re.compile(r"Used (\d+) registers")
 _SPILLS = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
@@ -45,38 +51,73 @@ def compile_text(text: str, arch: str) -> Compiled:
 
     Raises TargetError if the compiler is missing or rejects the source, with a note that shows where.
     """
-    cubin, log = _compile(text, f"--gpu-architecture={arch}", "CUBIN")
+    cubin, log = _compile(text, arch, "CUBIN")
     usage, warnings = read_log(log)
     return Compiled(cubin, usage, warnings)
 
 
 def ptx(text: str, arch: str) -> str:
     """The PTX of CUDA source for an architecture; errors as `compile_text`."""
-    code, _ = _compile(text, f"--gpu-architecture={arch.replace('sm_', 'compute_')}", "PTX")
+    code, _ = _compile(text, arch.replace("sm_", "compute_"), "PTX")
     return code.rstrip(b"\0").decode()
 
 
-def _compile(text: str, architecture: str, kind: str) -> tuple[bytes, str]:
-    """The cubin or PTX of CUDA source, and the compiler's log."""
-    compiler = nvcc.selected_compiler()
-    if compiler != "nvrtc":
-        return nvcc.compile_text(compiler, text, architecture.partition("=")[2], kind)
+def check_arch(arch: str) -> None:
+    """TargetError if the NVRTC that is installed does not assemble an architecture; nvcc is not asked."""
+    if nvcc.selected_compiler() != "nvrtc":
+        return
     require_nvrtc()
+    version, known = supported_archs()
+    if capability(arch) not in known:
+        earlier = [x for x in gpus() if capability(x) in known and capability(x) < capability(arch)]
+        other = f', or td.compile(..., target="cuda:{earlier[-1]}")' if earlier else ""
+        raise TargetError(
+            f"NVRTC {version} does not compile for {arch}; it does for {', '.join(f'sm_{x}' for x in known)}",
+            loc=here(),
+            label="compiled here",
+            hint=f"pip install --upgrade nvidia-cuda-nvrtc{other}",
+        )
+
+
+@functools.cache
+def supported_archs() -> tuple[str, tuple[int, ...]]:
+    """The version of NVRTC, and the compute capabilities that it compiles for."""
     from cuda.bindings import nvrtc
 
-    options = [architecture, *_OPTIONS, *(f"-I{x}" for x in _include_folders())]
+    _, major, minor = nvrtc.nvrtcVersion()
+    _, known = nvrtc.nvrtcGetSupportedArchs()
+    return f"{major}.{minor}", tuple(known)
+
+
+def _compile(text: str, arch: str, kind: str) -> tuple[bytes, str]:
+    """The cubin or PTX of CUDA source, and the compiler's log; CompileLimit beyond the time limit."""
+    kernel = name[1] if (name := _KERNEL.search(text)) else ""
+    compiler = nvcc.selected_compiler()
+    if compiler != "nvrtc":
+        return nvcc.compile_text(compiler, text, arch, kind, kernel)
+    require_nvrtc()
+    importlib.import_module("cuda.bindings.nvrtc")  # which a child process inherits
+    payload = within_limit(lambda: b"\0".join(_compile_here(text, arch, kind)), "NVRTC", kernel)
+    log, _, code = payload.partition(b"\0")
+    return code, log.decode(errors="replace")
+
+
+def _compile_here(text: str, arch: str, kind: str) -> tuple[bytes, bytes]:
+    """The compiler's log, and the cubin or PTX."""
+    from cuda.bindings import nvrtc
+
+    options = [f"--gpu-architecture={arch}", *_OPTIONS, *(f"-I{x}" for x in _include_folders())]
     _, program = nvrtc.nvrtcCreateProgram(text.encode(), b"kernels.cu", 0, [], [])
     try:
         (status,) = nvrtc.nvrtcCompileProgram(program, len(options), [x.encode() for x in options])
         log = _query_bytes(nvrtc.nvrtcGetProgramLogSize(program), nvrtc.nvrtcGetProgramLog, program)
         if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
-            arch = architecture.partition("=")[2]
             raise rejection_error("NVRTC", log.decode(errors="replace"), arch, text)
         size = getattr(nvrtc, f"nvrtcGet{kind}Size")(program)
         code = _query_bytes(size, getattr(nvrtc, f"nvrtcGet{kind}"), program)
     finally:
         nvrtc.nvrtcDestroyProgram(program)
-    return code, log.decode(errors="replace")
+    return log.rstrip(b"\0"), code
 
 
 def require_nvrtc() -> None:

@@ -59,7 +59,8 @@ class KernelRecord:
 class Module:
     """The kernels of a program in launch order, and temporary buffers between them by name and bytes.
 
-    `code` is a cubin for the architecture `arch`, or PTX for one such as compute_90.
+    `code` is a cubin for the architecture `arch`, or PTX for one such as compute_90. Its loops are not
+    unrolled if `limit` is not 0: the seconds after which the compiler was stopped that unrolled them.
 
     >>> kernel = KernelRecord("k", ("a", "b"), (7, 1, 1), (256, 1, 1), 0, 1024, 12, 0, 0)
     >>> print(Module("", "sm_80", (kernel,), (("t", 4096),), (), b""))
@@ -74,6 +75,7 @@ class Module:
     temporaries: tuple[tuple[str, Count], ...]
     warnings: tuple[str, ...]
     code: bytes = field(repr=False)
+    limit: float = 0.0
 
     def __str__(self) -> str:
         temporaries = [
@@ -110,7 +112,7 @@ def unpack(payload: bytes) -> Module:
     kernels = tuple(map(kernel_of, about["kernels"]))
     return Module(
         about["source"], about["arch"], kernels, _tuples(about["temporaries"]),
-        tuple(about["warnings"]), payload[start:],
+        tuple(about["warnings"]), payload[start:], about["limit"],
     )  # fmt: skip
 
 

@@ -18,6 +18,7 @@ DEVICE_CODE = "// device functions and kernels"  # follows TVM's head, which dep
 _KERNEL = 'extern "C" __global__'
 _HAS_BF16 = "#if !defined(__CUDA_ARCH__) || (__CUDA_ARCH__ >= 800)"  # TVM's guard, stricter than the header
 _UNROLL_ONE = re.compile(r"#pragma unroll 1\n(\s*for )")
+_LOOP = re.compile(r"(?:#pragma unroll(?: \d+)?\n)?([ \t]*for \()")
 _STANDARD = re.compile(r"  #include <cuda/std/cstdint>\n.*?\n(?=\n  // NVRTC uses asm)", re.DOTALL)
 _INTEGERS = "".join(
     f"  using {'u' * unsigned}int{bits}_t = {'un' * unsigned}signed {name};\n"
@@ -26,8 +27,11 @@ _INTEGERS = "".join(
 )
 
 
-def cuda_text(launches: Launches, arch: str) -> str:
-    """The CUDA source of a module with one kernel for each launch; deterministic."""
+def cuda_text(launches: Launches, arch: str, *, unroll: bool = True) -> str:
+    """The CUDA source of a module with one kernel for each launch; deterministic.
+
+    Without `unroll` the compiler unrolls no loop.
+    """
     # without bf16 in the GPU, TVM computes on bits, in vectors that it cannot print; CUDA's header does it
     target = tvm.target.Target({"kind": "cuda", "arch": arch if has(arch, FEATURES["bf16"]) else "sm_80"})
     used: set[str] = set()
@@ -39,7 +43,10 @@ def cuda_text(launches: Launches, arch: str) -> str:
         bounds = rf"__launch_bounds__\((\d+)\) {launch.name}\("
         replacement = rf"{_cluster(launch)}__launch_bounds__(\1, {launch.resident}) {launch.name}("
         text = re.sub(bounds, replacement, text)
-    text = _UNROLL_ONE.sub(rf"#pragma unroll {UNROLL_FACTOR}\n\1", text)
+    if unroll:
+        text = _UNROLL_ONE.sub(rf"#pragma unroll {UNROLL_FACTOR}\n\1", text)
+    else:
+        text = _LOOP.sub(r"#pragma unroll 1\n\1", text)
     head, mark, kernels = text.replace(_HAS_BF16, "#if 1").partition(_KERNEL)
     instructions = "".join(INSTRUCTIONS[name].cuda for name in sorted(used) if name in INSTRUCTIONS)
     text = f"{DEVICE_CODE}\n{functions_text(used)}{instructions}\n{mark}{kernels}"

@@ -6,17 +6,19 @@ from collections.abc import Sequence
 from math import prod
 
 from tdsl.codegen.gpu.launches import Launch, Launches
-from tdsl.codegen.ir.loops import Invoke
+from tdsl.codegen.ir.loops import Alloc, Invoke
 from tdsl.codegen.ir.statements import walk
 from tdsl.core.source import here
 from tdsl.errors import ScheduleError, TargetError
 from tdsl.lang.expr import Expr
-from tdsl.machine.gpu import FEATURES
+from tdsl.machine.gpu import FEATURES, Multiprocessor
 from tdsl.machine.instructions.instruction import INSTRUCTIONS
 from tdsl.machine.model import Machine
 from tdsl.schedule.launch import MAX_BLOCKS, MAX_CLUSTER_BLOCKS, MAX_THREADS
 
 STATIC_SHARED = 48 << 10  # bytes of a block; the launch has to request more
+WARP = 32  # threads
+REGISTER_BYTES = 4
 
 _SMALLER = dict.fromkeys(MAX_BLOCKS, "bind the largest loop to blockIdx.x, or fuse it with that one")
 _SMALLER["blockIdx.x"] = "bind smaller loops to blocks"
@@ -55,6 +57,43 @@ def check_limits(launches: Launches, machine: Machine) -> None:
                     label="compiled here",
                     hint=hint,
                 )
+        if machine.gpu is not None:
+            _check_resident(launch, machine.gpu)
+            _check_registers(launch, machine.gpu)
+
+
+def _check_resident(launch: Launch, gpu: Multiprocessor) -> None:
+    """ScheduleError if fewer blocks fit on a multiprocessor than launch_bounds asks for."""
+    threads = prod(launch.block)
+    most = min(
+        WARP * gpu.warps // threads, gpu.blocks, gpu.shared // max(launch.shared + gpu.shared_reserved, 1)
+    )  # fmt: skip
+    if launch.resident > max(most, 1):
+        raise ScheduleError(
+            f"kernel {launch.name!r} asks for {launch.resident} blocks on a multiprocessor; {gpu.arch} runs "
+            f"{most} of {threads} threads and {launch.shared} shared bytes",
+            loc=here(),
+            label="compiled here",
+            hint=f"launch_bounds({most}), or smaller blocks",
+        )
+
+
+def _check_registers(launch: Launch, gpu: Multiprocessor) -> None:
+    """ScheduleError if a fragment takes more registers than a thread can have in blocks of this size."""
+    threads = prod(launch.block) * launch.resident
+    most = min(gpu.registers_per_thread, gpu.registers // threads)
+    for s in walk(launch.body):
+        if not isinstance(s, Alloc) or s.name not in launch.fragments:
+            continue
+        count = launch.fragments[s.name].count * s.dtype.bytes // REGISTER_BYTES
+        if count > most:
+            raise ScheduleError(
+                f"{s.name!r} takes {count} registers of a thread in kernel {launch.name!r}; with {threads} "
+                f"threads on a multiprocessor {gpu.arch} has {most}",
+                loc=here(),
+                label="compiled here",
+                hint="make the tile of a warp smaller, or use fewer threads",
+            )
 
 
 def _smaller_tiles(launch: Launch) -> str:

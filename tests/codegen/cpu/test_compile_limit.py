@@ -10,8 +10,9 @@ import pytest
 
 import tdsl as td
 from tdsl.codegen.cpu import jit
-from tdsl.codegen.cpu.child_process import ChildFailure, run_in_child
 from tdsl.codegen.cpu.runtime import runtime
+from tdsl.codegen.runtime import compile_limit
+from tdsl.codegen.runtime.child_process import ChildFailure, run_in_child
 
 i, j, k = td.vars("i j k")
 a, b = td.Tensor("a", ("M", "K"), td.f32), td.Tensor("b", ("K", "N"), td.f32)
@@ -143,12 +144,12 @@ def test_a_fork_with_threads_warns_not_and_leaves_no_child():
 def test_a_limit_that_is_no_number_of_seconds(monkeypatch, limit):
     monkeypatch.setenv("TDSL_COMPILE_LIMIT", limit)
     with pytest.raises(td.TargetError, match="no number of seconds"):
-        jit.compile_limit()
+        compile_limit.compile_limit()
 
 
 def test_no_limit_takes_no_child(monkeypatch, rng, slow):
     monkeypatch.setenv("TDSL_COMPILE_LIMIT", "0")
-    monkeypatch.setattr(jit, "run_in_child", None)
+    monkeypatch.setattr(compile_limit, "run_in_child", None)
     run(product(), rng)
 
 
