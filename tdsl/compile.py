@@ -34,6 +34,7 @@ from tdsl.lang.program import Program, bind_sizes
 from tdsl.lang.sizes import AGREE_HINT, check_agreement, check_keywords, check_sizes, dynamic_sizes
 from tdsl.lang.tensor import Func
 from tdsl.machine.devices import ptx_of
+from tdsl.machine.model import Machine
 from tdsl.schedule.fluent import Stage
 from tdsl.schedule.legality import check_all
 from tdsl.schedule.masked import remove_masks
@@ -207,6 +208,7 @@ class Compiled(Entry, Suggesting):
         Entry.__init__(self, signature, dynamic, self._build)
         self.latest: Specialisation | None = None  # the variant built or emulated last
         self._device_calls: DeviceCalls | None = None
+        self._machines: dict[Specialisation, Machine] = {}  # that default schedules of GPUs are made for
         if target.name == "cuda":
             from tdsl.codegen.cuda.device_call import DeviceCalls
 
@@ -232,11 +234,17 @@ class Compiled(Entry, Suggesting):
 
     def _build(self, specialisation: Specialisation) -> Executable:
         self.latest = specialisation
-        return build(self.variant(specialisation))
+        executable = build(self.variant(specialisation))
+        if self.target.name == "cuda":
+            from tdsl.codegen.cuda.executable import CudaExecutable
+
+            if isinstance(executable, CudaExecutable) and executable.machine is not None:
+                self._machines[specialisation] = executable.machine
+        return executable
 
     def variant(self, specialisation: Specialisation) -> Variant:
-        """The variant for a specialisation: all that determines its code."""
-        machine = self.target.machine()
+        """The variant for a specialisation: all that determines its code, known when it is built."""
+        machine = self._machines.get(specialisation) or self.target.machine()
         return Variant(self.state, self.target, machine, self.signature, specialisation)
 
     def _attribute_hint(self, name: str) -> str:
@@ -459,16 +467,21 @@ def _build_for_gpus(variant: Variant) -> Executable:
     """The kernels for each architecture of a target; of several, also PTX of the last for later GPUs."""
     from tdsl.codegen.cuda import module
     from tdsl.codegen.cuda.executable import CudaExecutable
-    from tdsl.pipeline import make_kernel
+    from tdsl.codegen.cuda.spills import first_without_spills
+    from tdsl.pipeline import make_kernel, with_fewer_registers
 
     default = not any(plan.scheduled for _, plan in variant.state.plans)
 
     def built(target: Target, arch: str = "") -> CudaExecutable:
         machine = target.machine()
         one = replace(variant, target=target, machine=machine)
-        make = partial(make_kernel, one)
-        code = module.load_or_build(one.fingerprint(), make, arch or machine.arch, simplify=default)
-        return CudaExecutable(code, one.params, make)
+
+        def compiled(candidate: Variant) -> Module:
+            make = partial(make_kernel, candidate)
+            return module.load_or_build(candidate.fingerprint(), make, arch or machine.arch, simplify=default)
+
+        chosen, code = first_without_spills(with_fewer_registers(one) if default else [one], compiled)
+        return CudaExecutable(code, one.params, partial(make_kernel, chosen), machine=chosen.machine)
 
     targets = [replace(variant.target, arch=arch) for arch in variant.target.archs]
     executables = [built(target) for target in targets]
@@ -476,4 +489,5 @@ def _build_for_gpus(variant: Variant) -> Executable:
         base, arch = ptx_of(targets[-1].arch)
         executables.append(built(replace(variant.target, arch=base), arch))
     first = executables[0]
-    return CudaExecutable(first.module, first.params, first.make, others=executables[1:])
+    others = executables[1:]
+    return CudaExecutable(first.module, first.params, first.make, others=others, machine=first.machine)

@@ -11,7 +11,7 @@ passes    optimises the loop IR                                  codegen/passes/
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -40,6 +40,8 @@ from tdsl.variant import Variant
 
 if TYPE_CHECKING:
     from tdsl.codegen.cpu.cached_kernel import Fallback
+
+_PARTS_OF_REGISTERS = (0.75, 0.5)  # of a thread's, for which a schedule is made again if its kernels spill
 
 
 def make_kernel(variant: Variant, vectors: bool = True) -> Kernel:
@@ -76,6 +78,23 @@ def fallbacks(variant: Variant) -> list[Fallback]:
             Fallback(lambda: make_kernel(lower), cpu_for(target.level), f"for {target} instead"),
         )
     return candidates
+
+
+def with_fewer_registers(variant: Variant) -> Iterator[Variant]:
+    """A variant for a GPU, then the same where default schedules have fewer registers for a thread.
+
+    Only those whose schedule differs from the previous one's.
+    """
+    yield variant
+    gpu, before = variant.machine.gpu, completed_state(variant)
+    assert gpu is not None, "only a GPU spills"
+    for part in _PARTS_OF_REGISTERS:
+        fewer = replace(gpu, registers_per_thread=int(part * gpu.registers_per_thread))
+        candidate = replace(variant, machine=replace(variant.machine, gpu=fewer))
+        state = completed_state(candidate)
+        if state != before:
+            yield candidate
+        before = state
 
 
 def apply_passes(kernel: Kernel, target: Target, vectors: bool = True) -> Kernel:

@@ -17,6 +17,7 @@ from tdsl.codegen.ir.statements import walk
 from tdsl.codegen.runtime.failure import check_error
 from tdsl.errors import TdslError
 from tdsl.lang.expr import dtype_of
+from tdsl.machine.model import Machine
 
 
 def this_gpu() -> Device:
@@ -28,6 +29,7 @@ class CudaExecutable:
     """A compiled module as a callable. `find` returns the GPU; CUDA is not loaded before the first run.
 
     `others` are the same program for other architectures, one of which runs where the module does not.
+    `machine` is the one that the default schedule was made for.
     """
 
     fast: Callable[..., Any] | None = None
@@ -35,8 +37,10 @@ class CudaExecutable:
     def __init__(
         self, module: Module, params: tuple[Argument, ...], make: Callable[[], Kernel],
         find: Callable[[], Device] = this_gpu, others: Sequence[CudaExecutable] = (),
+        machine: Machine | None = None,
     ) -> None:  # fmt: skip
         self.module, self.params, self.make, self._find = module, params, make, find
+        self.machine = machine
         self.others = tuple(others)
         self._kernel: Kernel | None = None
         self._launchers: dict[int, Launcher] = {}

@@ -84,6 +84,11 @@ class Module:
         kernels = [f"{k}\n  {self.occupancy(k)}" for k in self.kernels]
         return "\n".join([*kernels, *temporaries, *self.warnings])
 
+    @property
+    def spills(self) -> int:
+        """The bytes that a thread of each kernel spills, of all kernels."""
+        return sum(k.spills for k in self.kernels)
+
     def occupancy(self, kernel: KernelRecord) -> Occupancy:
         """The occupancy of a kernel of the module."""
         gpu = describe_gpu(self.arch).gpu
