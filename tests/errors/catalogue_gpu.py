@@ -481,3 +481,10 @@ def emulation_of_a_schedule():
 @wrong(td.TypeMismatch, "a schedule", hint='td.compile(schedule, target="cuda")')
 def emulation_of_a_schedule_for_a_cpu():
     td.emulate(doubled()[1])  # here
+
+
+@wrong(td.TypeMismatch, "blocks must be a positive integer", hint="blocks=16")
+def counting_of_no_blocks():
+    f, s = doubled()
+    s[f].bind(i, "blockIdx.x")
+    td.count_memory(td.compile(s, target="cuda"), blocks=0)  # here

@@ -114,7 +114,7 @@ class MemoryCounts:
             lines.append(f"{sample.kernel}: {sample.blocks} blocks{part}")
             rows = [_HEAD, *(_row(a) for a in self.accesses if a.kernel == sample.kernel)]
             lines.append(columns(rows))
-        return "\n".join(lines)
+        return "\n".join(lines) or f"{self.name}: no kernels"
 
 
 def _row(a: AccessCount) -> tuple[str, ...]:

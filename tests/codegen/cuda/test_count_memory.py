@@ -201,3 +201,43 @@ def test_iterations_fetch_sectors_once(iterations):
     load = only(counts, "load", "a")
     assert load.sectors == 64 * 512
     assert load.fetched == pytest.approx(64 * 512 // 8, rel=1.01)
+
+
+def test_calls_without_arrays_take_sizes():
+    a, x, f = td.Tensor("a", ("N",), td.f32), td.Scalar("x", td.f32), td.Func("f")
+    f[i] = a[i] * x
+    for dynamic in ((), "N"):
+        compiled = td.compile(f, target="cuda", dynamic=dynamic)
+        assert only(td.count_memory(compiled, N=1000), "load", "a").sectors == 125
+        assert only(td.count_memory(compiled, np.zeros(500, np.float32), 2.0), "load", "a").sectors == 63
+    assert str(td.count_memory(td.compile(f, target="cuda"), N=0)) == "f_kernel: no kernels"
+    with pytest.raises(td.ShapeError, match="not known yet: N"):
+        td.count_memory(td.compile(f, target="cuda"))
+
+
+def test_indices_that_are_data_are_those_of_the_arrays():
+    table, at, f = td.Tensor("table", (4096,), td.f32), td.Tensor("at", (64,), td.i32), td.Func("f")
+    f[i] = table[td.clip(at[i], 0, 4095)]
+    compiled = td.compile(f, target="cuda")
+    arrays = np.zeros(4096, np.float32), np.arange(64, dtype=np.int32) * 8
+    assert only(td.count_memory(compiled, *arrays), "load", "table").sectors == 64
+    assert only(td.count_memory(compiled), "load", "table").sectors == 1
+
+
+@pytest.mark.parametrize("scope", ["root", "shared"])
+def test_indices_that_are_computed_in_memory_are_followed(scope):
+    at, table = td.Tensor("at", (64,), td.i32), td.Tensor("table", (512,), td.f32)
+    far, f = td.Func("far"), td.Func("f")
+    far[i] = td.clip(at[i] * 8, 0, 511)
+    f[i] = table[far[i]]
+    s = td.Schedule(f)
+    if scope == "root":
+        s[f].bind(i, "threadIdx.x")
+        s[far].compute_root().bind(i, "threadIdx.x")
+    else:
+        block, thread = s[f].split(i, 64)
+        s[f].bind(block, "blockIdx.x").bind(thread, "threadIdx.x")
+        s[far].compute_at(s[f], thread).set_scope("shared").cooperate()
+    arrays = np.arange(64, dtype=np.int32), np.zeros(512, np.float32)
+    counts = td.count_memory(td.compile(s, target="cuda"), *arrays)
+    assert only(counts, "load", "table").sectors == 64
