@@ -74,7 +74,7 @@ def stand_in(tmp_path, monkeypatch):
         folder = tmp_path / str(next(numbers))
         folder.mkdir()
         shim.library_of(launches, folder)
-        return replace(build(launches, arch), cubin=image(folder / "kernels.so"))
+        return replace(build(launches, arch), code=image(folder / "kernels.so"))
 
     monkeypatch.setenv("TDSL_CACHE", "0")
     monkeypatch.setattr(module, "build", build_for_cpu)

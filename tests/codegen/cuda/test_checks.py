@@ -52,7 +52,7 @@ def launched(tmp_path, monkeypatch):
 
     def for_the_cpu(launches, arch):
         shim.library_of(launches, tmp_path)
-        return replace(build(launches, arch), cubin=image(tmp_path / "kernels.so"))
+        return replace(build(launches, arch), code=image(tmp_path / "kernels.so"))
 
     monkeypatch.setenv("TDSL_CACHE", "0")
     monkeypatch.setattr(module, "build", for_the_cpu)

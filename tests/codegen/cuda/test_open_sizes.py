@@ -168,7 +168,7 @@ class TestText:
             folder = tmp_path / str(len(builds))
             folder.mkdir()
             shim.library_of(launches, folder)
-            return replace(build(launches, arch), cubin=image(folder / "kernels.so"))
+            return replace(build(launches, arch), code=image(folder / "kernels.so"))
 
         monkeypatch.setenv("TDSL_CACHE", "0")
         monkeypatch.setattr(module, "build", for_the_cpu)
