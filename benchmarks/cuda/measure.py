@@ -16,6 +16,8 @@ from benchmarks.torch_peers import array, tensor
 from tdsl.codegen.cuda.device_array import DeviceArray
 from tdsl.codegen.cuda.driver import Device
 from tdsl.codegen.cuda.timing import Clock
+from tdsl.machine.devices import arch_for
+from tdsl.machine.gpu import runs_on
 
 RUNS_PER_TURN = 10  # timed runs, of which the median is a turn
 Call = Callable[[], object]
@@ -49,8 +51,8 @@ def compare(case: GpuCase, device: Device, rounds: int, peers: list[str]) -> tup
 
 
 def device_arch(device: Device, case: GpuCase) -> str:
-    """The architecture to compile a case for: its own, or that of an older GPU."""
-    return case.arch if device.runs(case.arch) else device.arch
+    """The architecture to compile a case for: its own, or the one that runs best on the GPU."""
+    return case.arch if runs_on(case.arch, device.arch) else arch_for(device.arch)
 
 
 def peers_of(case: GpuCase) -> dict[str, Callable[..., Any]]:

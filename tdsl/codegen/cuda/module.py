@@ -16,7 +16,7 @@ from tdsl.codegen.gpu.limits import STATIC_SHARED, check_limits
 from tdsl.codegen.ir.loops import BufferParam, Kernel
 from tdsl.codegen.ir.statements import walk
 from tdsl.codegen.runtime import cache
-from tdsl.codegen.runtime.compile_limit import CompileLimit, compile_limit, warn_of_simpler_code
+from tdsl.codegen.runtime.compile_limit import CompileLimit, compile_limit
 from tdsl.core.debug import dump, is_compilation_logged, log, timed
 from tdsl.core.source import here
 from tdsl.errors import TargetError
@@ -29,8 +29,8 @@ from tdsl.machine.gpu import is_ptx
 def load_or_build(program: str, make: Callable[[], Kernel], arch: str, *, simplify: bool = False) -> Module:
     """The module of the kernel `make()` for an architecture, loaded from the disk cache or built and stored.
 
-    `program` is the fingerprint of everything that determines the kernel. If the compiler reaches the time
-    limit, it is a CompileLimit, or with `simplify` a warning, and loops are compiled without unrolling.
+    `program` is the fingerprint of everything that determines the kernel. CompileLimit if the compiler
+    reaches the time limit; with `simplify` loops are then compiled without unrolling, and the module says so.
     """
     key = cache.key("cuda program", *_tool_versions(), arch, program)
     payload = None if is_compilation_logged() else cache.load(key)
@@ -39,7 +39,6 @@ def load_or_build(program: str, make: Callable[[], Kernel], arch: str, *, simpli
     if stored is not None and not stored.limit:
         return stored
     if stored is not None and 0 < compile_limit() <= stored.limit:
-        _warn_of_loops(stored)
         return stored
     launches = launches_of(make())
     try:
@@ -48,15 +47,8 @@ def load_or_build(program: str, make: Callable[[], Kernel], arch: str, *, simpli
         if not simplify or not is_unrolling_optional(launches):
             raise
         module = replace(build(launches, arch, unroll=False), limit=compile_limit())
-        _warn_of_loops(module)
     cache.store(key, pack(module), {"kind": "cuda", "arch": arch})
     return module
-
-
-def _warn_of_loops(module: Module) -> None:
-    kernels = ", ".join(repr(k.name) for k in module.kernels)
-    reason = f"the CUDA compiler takes more than {module.limit:g} s of processor time for {kernels}"
-    warn_of_simpler_code(reason, "without unrolled loops")
 
 
 def is_unrolling_optional(launches: Launches) -> bool:

@@ -1,4 +1,4 @@
-"""Chooses among candidates by the registers that ptxas spills, which no prediction knows."""
+"""Chooses among candidates by what only the compiler tells: the registers that spill, and whether it ends."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import TypeVar
 
 from tdsl.codegen.cuda.record import Module
+from tdsl.codegen.runtime.compile_limit import warn_of_simpler_code
 
 C = TypeVar("C")
 
@@ -13,7 +14,9 @@ C = TypeVar("C")
 def first_without_spills(candidates: Iterable[C], compiled: Callable[[C], Module]) -> tuple[C, Module]:
     """The first of the candidates, best first, that spills no registers, and its module.
 
-    If all spill, the one that spills fewest bytes. None after the one returned is compiled unless all spill.
+    If all spill, the one that spills fewest bytes. One whose compilation was stopped at the time limit, and
+    whose loops are not unrolled therefore, is taken last, and its kernels are named in a warning. None after
+    the one returned is compiled unless all spill.
     `candidates` are not empty.
 
     >>> from tdsl.codegen.cuda.record import KernelRecord
@@ -26,12 +29,21 @@ def first_without_spills(candidates: Iterable[C], compiled: Callable[[C], Module
     compiling
     0
     """
-    best: tuple[C, Module] | None = None
+    tried: list[tuple[C, Module]] = []
     for candidate in candidates:
-        module = compiled(candidate)
-        if best is None or module.spills < best[1].spills:
-            best = candidate, module
-        if not best[1].spills:
+        tried.append((candidate, compiled(candidate)))
+        if _cost(tried[-1][1]) == (0.0, 0):
             break
-    assert best is not None, "there is a candidate"
+    best = min(tried, key=lambda pair: _cost(pair[1]))
+    stopped = next((m for _, m in tried if m.limit), None)
+    if stopped is not None:
+        kernels = ", ".join(repr(k.name) for k in stopped.kernels)
+        warn_of_simpler_code(
+            f"the CUDA compiler takes more than {stopped.limit:g} s of processor time for {kernels}",
+            "without unrolled loops" if best[1].limit else "by a schedule for fewer registers",
+        )
     return best
+
+
+def _cost(module: Module) -> tuple[float, int]:
+    return module.limit, module.spills

@@ -7,6 +7,7 @@ import pytest
 import tdsl as td
 from tdsl import pipeline
 from tdsl.codegen.cuda import module
+from tdsl.codegen.runtime.compile_limit import limit_error
 
 pytest.importorskip("tvm", reason='pip install "tdsl[cuda]"')
 
@@ -70,3 +71,16 @@ def test_equal_schedules_are_compiled_once(builds, monkeypatch):
     builds[1][0] = 0
     assert td.compile(f, target="cuda:sm_80").launch.spills == 256
     assert builds[0] == [256]
+
+
+def test_a_candidate_on_which_the_compiler_does_not_end_is_given_up_for_the_next(builds, monkeypatch):
+    build = module.build
+
+    def stopped(launches, arch, *, unroll=True):
+        if unroll and launches.launches[0].block[0] == 256:
+            raise limit_error("NVRTC", "takes more than 30 s of processor time", "f_kernel")
+        return build(launches, arch, unroll=unroll)
+
+    monkeypatch.setattr(module, "build", stopped)
+    with pytest.warns(td.CompileWarning, match=r"30 s .*'f_kernel'.* by a schedule for fewer registers"):
+        assert td.compile(f, target="cuda:sm_80").launch.kernels[0].block == (128, 1, 1)
