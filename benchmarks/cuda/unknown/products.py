@@ -86,6 +86,7 @@ def dequantised(m: int, n: int, k: int) -> td.Func:
 
 @program(
     "rms norm @ w",
+    tensor="f16",
     sizes=CUBE,
     small=SMALL,
     expected=lambda x, w: x / np.sqrt((x * x).mean(1, keepdims=True)) @ w,
