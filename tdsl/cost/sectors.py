@@ -24,7 +24,7 @@ from tdsl.core.node import frozen
 Array = np.ndarray[Any, Any]
 
 WARP = 32  # threads of a warp
-SECTOR = 32  # bytes
+SECTOR, LINE = 32, 128  # bytes; bytes of a line of the first cache
 BANKS, WORD = 32, 4  # banks of shared memory, bytes of a word of a bank
 WIDEST = 16  # bytes of one access of a thread, at most
 _NONE = np.iinfo(np.int64).max  # in place of a value of an inactive thread; sorts behind all others
@@ -86,12 +86,14 @@ Axes = tuple[tuple[int, int], ...]
 class Transactions:
     """What the warps of a block transfer in an access: `requests`, and the `useful` bytes, of these no twice.
 
-    `sectors` if the memory is global; `wavefronts` and the `least` number of these if it is shared.
+    `sectors`, and the `lines` of 128 bytes that they are in, if the memory is global; `wavefronts` and the
+    `least` number of these if it is shared.
     """
 
     requests: int
     useful: int
     sectors: int
+    lines: int
     wavefronts: int
     least: int
 
@@ -114,7 +116,7 @@ def transactions(axes: Axes, size: int, vector: int = 1, *, offset: int = 0) -> 
     transferred 16 bytes at a time, or less where strides and offset are not aligned to as many.
 
     >>> transactions(((32, 1),), 4), transactions(((32, 8),), 2, 8).sectors
-    (Transactions(requests=1, useful=128, sectors=4, wavefronts=1, least=1), 16)
+    (Transactions(requests=1, useful=128, sectors=4, lines=1, wavefronts=1, least=1), 16)
 
     Rows of 8 threads in a matrix of 1000 columns; columns of a shared tile with 32 columns, and with 33:
 
@@ -131,11 +133,12 @@ def transactions(axes: Axes, size: int, vector: int = 1, *, offset: int = 0) -> 
     addresses = np.pad(first, padding).reshape(-1, WARP)
     active = np.pad(np.ones(len(threads), bool), padding).reshape(-1, WARP)
     aligned = gcd(WIDEST, *(size * s for n, s in axes if n > 1))
-    sums = np.zeros(5, np.int64)
+    sums = np.zeros(6, np.int64)
     for start, width in _pieces(size * vector, size, size * offset, aligned):
         served, least = wavefronts(addresses + start, active, width)
         useful = width * distinct_addresses(addresses + start, active)
-        counts = (useful, sectors(addresses + start, active), served, least)
+        lines = distinct_addresses((addresses + start) // LINE, active)
+        counts = (useful, sectors(addresses + start, active), lines, served, least)
         sums += (len(addresses), *(int(x.sum()) for x in counts))
     return Transactions(*map(int, sums))
 

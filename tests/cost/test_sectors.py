@@ -13,17 +13,18 @@ i, j, k = td.vars("i j k")
 
 
 def by_sets(axes, size, vector, offset):
-    """The sectors and useful bytes of a block, a warp after the other, from their definition."""
+    """The sectors, lines and useful bytes of a block, a warp after the other, from their definition."""
     digits = itertools.product(*(range(n) for n, _ in reversed(axes)))
     first = [offset + sum(d * s for d, (_, s) in zip(reversed(x), axes, strict=True)) for x in digits]
-    touched = useful = 0
+    touched = lines = useful = 0
     for warp in range(0, len(first), 32):
         every = {
             size * (e + n) + b for e in first[warp : warp + 32] for n in range(vector) for b in range(size)
         }
         touched += len({b // 32 for b in every})
+        lines += len({b // 128 for b in every})
         useful += len(every)
-    return touched, useful
+    return touched, lines, useful
 
 
 @pytest.mark.parametrize("seed", range(60))
@@ -35,7 +36,7 @@ def test_scalar_accesses_touch_the_sectors_of_their_bytes(seed):
     )
     size, offset = int(rng.choice([1, 2, 4, 8])), int(rng.integers(0, 9))
     got = transactions(axes, size, offset=offset)
-    assert (got.sectors, got.useful) == by_sets(axes, size, 1, offset)
+    assert (got.sectors, got.lines, got.useful) == by_sets(axes, size, 1, offset)
     assert got.requests == -(-prod(n for n, _ in axes) // 32)
 
 
@@ -81,9 +82,9 @@ def test_the_conflicts_of_columns_are_those_that_are_counted(pitch, dtype):
 
 
 def test_a_thread_alone_needs_a_sector():
-    assert transactions(((1, 5),), 4) == Transactions(1, 4, 1, 1, 1)
+    assert transactions(((1, 5),), 4) == Transactions(1, 4, 1, 1, 1, 1)
     assert sectors_per_warp((), 8, offset=3) == conflict_degree((), 8) == 1
-    assert transactions(((0, 1),), 4) == Transactions(0, 0, 0, 0, 0)
+    assert transactions(((0, 1),), 4) == Transactions(0, 0, 0, 0, 0, 0)
 
 
 def test_wide_vectors_use_halves_of_sectors_where_threads_have_whole_ones():
