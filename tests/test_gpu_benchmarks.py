@@ -119,7 +119,8 @@ def test_a_wrong_result_is_not_timed(stand_in, tmp_path, monkeypatch):
 
 def test_the_table_of_emulation_shows_what_is_wrong():
     record = {
-        "case": "a", "right": False, "error": 1.0, "compile_ms": 1.0,
+        "case": "a", "right": False, "error": 1.0, "compile_ms": 1.0, "useful": 1.0,
+        "conflicts": 1.0,
         "kernels": [{"registers": 8, "spills": 0, "shared": 0}],
     }  # fmt: skip
     table = emulated.table([record])

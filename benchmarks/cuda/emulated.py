@@ -1,4 +1,4 @@
-"""Cases without a GPU: results at small sizes by emulation, and what ptxas says of full-sized kernels."""
+"""Cases without a GPU: results at small sizes by emulation, and full-sized kernels by ptxas and counters."""
 
 import time
 from collections.abc import Iterable
@@ -9,9 +9,11 @@ from rich.table import Table
 import tdsl as td
 from benchmarks.cuda.case import GpuCase, in_double
 
+BLOCKS, ITERATIONS = 4, 3  # of each kernel and each serial loop, whose transactions are counted
+
 
 def check(case: GpuCase) -> dict[str, Any]:
-    """How far the emulated result of a case is off, and what its kernels use."""
+    """How far the emulated result of a case is off, and what its kernels use and waste at full size."""
     small = case.compiled(case.small)
     arrays = case.arrays(small)
     start = time.perf_counter()
@@ -19,10 +21,14 @@ def check(case: GpuCase) -> dict[str, Any]:
     seconds = time.perf_counter() - start
     error, right = case.error(small, result, case.expected(*in_double(arrays)))
     start = time.perf_counter()
-    launch = case.compiled(case.sizes).launch
+    full = case.compiled(case.sizes)
+    launch = full.launch
+    seconds_of_compilation = time.perf_counter() - start
+    counts = td.count_memory(full, blocks=BLOCKS, iterations=ITERATIONS)
     return {
         "case": case.name, "group": case.group, "small": dict(case.small), "right": right, "error": error,
-        "emulated_s": seconds, "compile_ms": 1e3 * (time.perf_counter() - start),
+        "emulated_s": seconds, "compile_ms": 1e3 * seconds_of_compilation,
+        "useful": counts.sector_efficiency, "conflicts": counts.conflict_degree,
         "kernels": [
             {
                 "name": k.name, "grid": k.grid, "block": k.block, "registers": k.registers,
@@ -40,7 +46,8 @@ def table(records: Iterable[dict[str, Any]]) -> Table:
         title_justify="left",
     )
     out.add_column("case", no_wrap=True)
-    for head in ("result", "error", "kernels", "registers", "spills", "shared bytes", "compile ms"):
+    heads = ("result", "error", "kernels", "registers", "spills", "shared bytes", "sectors", "conflicts")
+    for head in (*heads, "compile ms"):
         out.add_column(head, justify="right", no_wrap=True)
     for r in records:
         kernels = r["kernels"]
@@ -50,6 +57,8 @@ def table(records: Iterable[dict[str, Any]]) -> Table:
             f"{r['error']:.1e}",
             str(len(kernels)),
             *(str(max(k[what] for k in kernels)) for what in ("registers", "spills", "shared")),
+            f"{r['useful']:.2f}",
+            f"{r['conflicts']:.2f}",
             f"{r['compile_ms']:.0f}",
         )
     return out

@@ -13,6 +13,7 @@ from typing import Any
 from rich.table import Table
 
 import tdsl as td
+from benchmarks.cuda.emulated import BLOCKS, ITERATIONS
 from benchmarks.cuda.unknown.program import ALL, Program
 from tdsl.codegen.cuda.sass import disassemble, instruction_mix
 from tdsl.codegen.runtime.signature import extent
@@ -20,7 +21,6 @@ from tdsl.cost.predict import Prediction
 from tdsl.cost.sectors import SECTOR
 from tdsl.pipeline import completed_state
 
-BLOCKS, ITERATIONS = 4, 3  # of each kernel and each serial loop that are counted
 LEAST_USEFUL = 0.9  # part of sectors
 MOST_BYTES = 1.5  # times the least
 LEVELS = ("shared", "L2", "global")
