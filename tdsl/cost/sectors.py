@@ -13,7 +13,6 @@ counts the same for the accesses of compiled kernels.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
 from math import gcd, prod
 from typing import Any
 
@@ -132,27 +131,15 @@ def transactions(axes: Axes, size: int, vector: int = 1, *, offset: int = 0) -> 
     padding = (0, -len(threads) % WARP)
     addresses = np.pad(first, padding).reshape(-1, WARP)
     active = np.pad(np.ones(len(threads), bool), padding).reshape(-1, WARP)
-    aligned = gcd(WIDEST, *(size * s for n, s in axes if n > 1))
+    width = max(gcd(WIDEST, size * vector, size * offset, *(size * s for n, s in axes if n > 1)), size)
     sums = np.zeros(6, np.int64)
-    for start, width in _pieces(size * vector, size, size * offset, aligned):
+    for start in range(0, size * vector, width):
         served, least = wavefronts(addresses + start, active, width)
         useful = width * distinct_addresses(addresses + start, active)
         lines = distinct_addresses((addresses + start) // LINE, active)
         counts = (useful, sectors(addresses + start, active), lines, served, least)
         sums += (len(addresses), *(int(x.sum()) for x in counts))
     return Transactions(*map(int, sums))
-
-
-def _pieces(total: int, size: int, offset: int, aligned: int) -> Iterator[tuple[int, int]]:
-    """Start and width in bytes of the accesses to `total` bytes at an offset from multiples of `aligned`."""
-    start = 0
-    while start < total:
-        width = gcd(WIDEST, aligned, offset + start)
-        while width > size and start + width > total:
-            width //= 2
-        width = max(width, size)
-        yield start, width
-        start += width
 
 
 def sectors_per_warp(axes: Axes, size: int, vector: int = 1, *, offset: int = 0) -> float:

@@ -1,8 +1,9 @@
 """Blocks of a GPU kernel whose memory transactions are counted.
 
-A thread accesses at most 16 bytes at a time: a vector as `access_width` says, and what consecutive accesses
-of a statement, or of the copies of an unrolled one, can be combined to, as the compiler does. Equal accesses
-of these are one access. Accesses under different conditions are not combined.
+A thread accesses at most 16 bytes at a time: a vector as `access_width` says, and of shared memory what
+consecutive accesses of a statement, or of the copies of an unrolled one, can be combined to, as the compiler
+does. Equal accesses of these are one access; so are those of global memory in consecutive iterations, which
+the compiler hoists. Accesses under different conditions are not combined.
 """
 
 from __future__ import annotations
@@ -119,7 +120,9 @@ class CountedBatch(BlockBatch):
     `pending` has the accesses since the last statement outside of the open loops that are `unrolled`, by what
     they must have in common to be combined. `guard` is the number of the current condition, `guards` that of
     the last one. `loads` are those of the value of a store that are pending. `cached` has the sectors of the
-    last execution of each access of an array, and `fetching` those since the last statement.
+    last execution of each access of an array, and `fetching` those since the last statement. `latest` has the
+    weight with which each access was counted when it was last executed, `executing` those since the last
+    statement; `outer_weight` is that of the iteration around the innermost serial loop.
     """
 
     buffers: dict[str, CountedBuffer] = field(default_factory=dict)
@@ -131,6 +134,9 @@ class CountedBatch(BlockBatch):
     unrolled: int = 0
     guard: int = 0
     guards: int = 0
+    outer_weight: float = 1.0
+    latest: dict[Site, dict[bytes, float]] = field(default_factory=dict)
+    executing: dict[Site, dict[bytes, float]] = field(default_factory=dict)
     cached: dict[tuple[str, str], dict[Site, Array]] = field(default_factory=dict)
     fetching: dict[tuple[str, str], dict[Site, list[Array]]] = field(default_factory=dict)
     pending: dict[_Kind, dict[bytes, tuple[Site, Array]]] = field(default_factory=dict)
@@ -187,7 +193,8 @@ class CountedBatch(BlockBatch):
         trips = int(extents.max(initial=0))
         is_unrolled = s.kind == UNROLLED
         chosen = window(trips, None if is_unrolled else self.iterations)
-        outer, self.unrolled = self.weight, self.unrolled + is_unrolled
+        outer, around, self.unrolled = self.weight, self.outer_weight, self.unrolled + is_unrolled
+        self.outer_weight = around if is_unrolled else outer
         weight = outer * trips / max(len(chosen), 1)
         for n in range(max(chosen.start - 1, 0), chosen.stop):
             self.scalars[s.name] = lo + n
@@ -196,7 +203,8 @@ class CountedBatch(BlockBatch):
             yield from run(s.body, np.asarray(n < extent), mask, bound)
         if not self.unrolled:
             self.flush()
-        self.weight, self.unrolled = outer, self.unrolled - is_unrolled
+        self.weight, self.outer_weight = outer, around
+        self.unrolled -= is_unrolled
 
     def alloc(self, s: Alloc, mask: Array | None) -> None:
         """Allocate memory; its values only if indices depend on them."""
@@ -374,9 +382,12 @@ class CountedBatch(BlockBatch):
             first = addresses[:, int(np.argmax(on))]
             order = np.argsort(first, kind="stable")
             sites, addresses = [sites[n] for n in order], addresses[order]
-            for n, count in _combined(addresses[:, on], kind.width, atomic=kind.is_atomic):
+            alone = kind.is_atomic or kind.space == GLOBAL
+            for n, count in _combined(addresses[:, on], kind.width, alone=alone):
                 self.add(replace(sites[n], width=count * kind.width), kind, addresses[n], on)
         self.pending = {}
+        self.latest.update(self.executing)
+        self.executing = {}
         for key, of_sites in self.fetching.items():
             self.cached.setdefault(key, {}).update({x: np.concatenate(p) for x, p in of_sites.items()})
         self.fetching = {}
@@ -384,16 +395,26 @@ class CountedBatch(BlockBatch):
     def add(self, site: Site, kind: _Kind, address: Array, on: Array) -> None:
         """Add up the transactions of an access."""
         warps, active = self.warps(address), self.warps(on)
-        tally = self.tally(site)
-        tally.requests += kind.weight * int(active.any(axis=1).sum())
-        tally.useful += kind.weight * int(distinct_addresses(warps, active).sum()) * site.width
+        tally, weight = self.tally(site), kind.weight
+        if kind.space == GLOBAL and not kind.is_atomic:
+            weight = self.weight_of(site, address.tobytes() + kind.threads, weight)
+        tally.requests += weight * int(active.any(axis=1).sum())
+        tally.useful += weight * int(distinct_addresses(warps, active).sum()) * site.width
         if kind.space == GLOBAL:
-            tally.sectors += kind.weight * int(sectors(warps, active).sum())
-            tally.fetched += kind.weight * self.fetch(site, address[on], np.flatnonzero(on))
+            tally.sectors += weight * int(sectors(warps, active).sum())
+            tally.fetched += weight * self.fetch(site, address[on], np.flatnonzero(on))
         else:
             served, least = wavefronts(warps, active, site.width, atomic=kind.is_atomic)
-            tally.wavefronts += kind.weight * int(served.sum())
-            tally.least += kind.weight * int(least.sum())
+            tally.wavefronts += weight * int(served.sum())
+            tally.least += weight * int(least.sum())
+
+    def weight_of(self, site: Site, accessed: bytes, weight: float) -> float:
+        """The weight of an access; of one that was executed before that of the loop, and then 0."""
+        counted = self.latest.get(site, {}).get(accessed)
+        if counted is not None:
+            weight = 0.0 if counted else self.outer_weight
+        self.executing.setdefault(site, {})[accessed] = weight or counted or 0.0
+        return weight
 
     def fetch(self, site: Site, address: Array, threads: Array) -> int:
         """The number of sectors that are not in the caches of the blocks of these threads yet."""
@@ -423,12 +444,12 @@ class CountedBatch(BlockBatch):
         return self.tallies.setdefault(site, Tally())
 
 
-def _combined(addresses: Array, width: int, *, atomic: bool) -> Iterator[tuple[int, int]]:
+def _combined(addresses: Array, width: int, *, alone: bool) -> Iterator[tuple[int, int]]:
     """The accesses of threads (columns), consecutive rows as one: the first row of each, and how many."""
     consecutive = (np.diff(addresses, axis=0) == width).all(axis=1)
     n, rows = 0, len(addresses)
     while n < rows:
-        count = 1 if atomic else max(_WIDEST // width, 1)
+        count = 1 if alone else max(_WIDEST // width, 1)
         while count > 1 and (
             n + count > rows
             or not consecutive[n : n + count - 1].all()

@@ -4,6 +4,8 @@ import numpy as np
 import pytest
 
 import tdsl as td
+from benchmarks.cuda.cases import ALL
+from tdsl.codegen.cuda.sass import disassemble, instruction_mix
 from tdsl.cost.sectors import distinct_addresses, sectors, wavefronts
 from tests.codegen.cuda import programs
 
@@ -98,17 +100,35 @@ def test_columns_of_a_shared_tile_conflict_as_their_pitch_says(width, degree):
     assert only(counts, "store", "a_cache").conflict_degree == 1
 
 
-def test_consecutive_scalars_of_an_unrolled_tile_are_vectors():
-    a, f = td.Tensor("a", (256, 8), td.f32), td.Func("f", shape=(256, 8))
-    f[i, j] = a[i, j] * 2
+@pytest.mark.parametrize("scope", ["shared", "global"])
+def test_consecutive_scalars_of_an_unrolled_tile_are_vectors_in_shared_memory(scope):
+    a, b, f = td.Tensor("a", (256, 8), td.f32), td.Func("b"), td.Func("f", shape=(256, 8))
+    b[i, j] = a[i, j] + 1
+    f[i, j] = b[i, j] * 2
     s = td.Schedule(f)
-    s[f].bind(i, "threadIdx.x").unroll(j)
+    block, thread = s[f].split(i, 256)
+    s[f].reorder(block, thread, j).bind(block, "blockIdx.x").bind(thread, "threadIdx.x").unroll(j)
+    s[b].compute_at(s[f], block)
+    s[b].set_scope("shared").bind(i, "threadIdx.x") if scope == "shared" else s[b].inline()
     counts = td.count_memory(td.compile(s, target="cuda"))
-    assert {(x.site.kind, x.site.width, x.requests) for x in counts.accesses} == {
-        ("load", 16, 8 * 2),
-        ("store", 16, 8 * 2),
-    }
-    assert counts.sector_efficiency == 0.5  # each access of a warp uses halves of its sectors
+    load = only(counts, "load", "b" if scope == "shared" else "a")
+    assert (load.site.width, load.requests) == ((16, 2 * 8) if scope == "shared" else (4, 8 * 8))
+
+
+def test_what_iterations_access_again_is_one_access():
+    a, f = td.Tensor("a", (256, 64), td.f32), td.Func("f", shape=(256,))
+    r = td.range("r", 0, 64)
+    f[i] = td.cast(0, td.f32)
+    f[i] += a[i, r]
+    s = td.Schedule(f)
+    for stage in (s[f], s[f].update(0)):
+        block, thread = stage.split(i, 64)
+        stage.reorder(block, thread).bind(block, "blockIdx.x").bind(thread, "threadIdx.x")
+    for iterations in (None, 5):
+        counts = td.count_memory(td.compile(s, target="cuda"), iterations=iterations)
+        assert only(counts.of_kernel("f_kernel_1"), "load", "f").requests == 8
+        assert only(counts.of_kernel("f_kernel_1"), "store", "f").requests == 8
+        assert only(counts, "load", "a").requests == 8 * 64
 
 
 def histogram(n=512, bins=16):
@@ -241,3 +261,19 @@ def test_indices_that_are_computed_in_memory_are_followed(scope):
     arrays = np.arange(64, dtype=np.int32), np.zeros(512, np.float32)
     counts = td.count_memory(td.compile(s, target="cuda"), *arrays)
     assert only(counts, "load", "table").sectors == 64
+
+
+@pytest.mark.parametrize("name", ["transpose", "five-points", "row-sums", "softmax-32768x1024", "gelu-bias"])
+def test_a_warp_executes_the_accesses_that_are_in_the_machine_code(name):
+    pytest.importorskip("tvm", reason='pip install "tdsl[cuda]"')
+    case = ALL[name]
+    compiled = case.compiled(case.sizes)
+    (mix,), (kernel,) = instruction_mix(disassemble(compiled.launch.code)), compiled.launch.kernels
+    names = {"loadglobal": "LDG", "storeglobal": "STG", "loadshared": "LDS", "storeshared": "STS"}
+    counted: dict[str, float] = {}
+    for a in td.count_memory(compiled, blocks=4).accesses:
+        accesses = f"{names[a.site.kind + a.site.space]}.{a.site.width}"
+        warps = np.prod(kernel.grid) * np.prod(kernel.block) // 32
+        counted[accesses] = counted.get(accesses, 0) + a.requests / warps
+    whole = {x: n for x, n in counted.items() if n >= 1}  # not what only the first threads do
+    assert whole == {x: n for x, n in mix.all if x in whole}
