@@ -1,5 +1,7 @@
 """Transactions of a warp's accesses, counted in emulation: as sets of sectors and of words of banks."""
 
+from math import ceil
+
 import numpy as np
 import pytest
 
@@ -275,5 +277,5 @@ def test_a_warp_executes_the_accesses_that_are_in_the_machine_code(name):
         accesses = f"{names[a.site.kind + a.site.space]}.{a.site.width}"
         warps = np.prod(kernel.grid) * np.prod(kernel.block) // 32
         counted[accesses] = counted.get(accesses, 0) + a.requests / warps
-    whole = {x: n for x, n in counted.items() if n >= 1}  # not what only the first threads do
+    whole = {x: ceil(n) for x, n in counted.items() if n >= 1}  # not what only the first threads do
     assert whole == {x: n for x, n in mix.all if x in whole}
