@@ -227,7 +227,7 @@ def test_for_a_gpu_explain_of_a_schedule_and_loops_compile_nothing_and_launch_do
     class Compiling(Exception):
         pass
 
-    def refuse(*_: object) -> None:
+    def refuse(*_: object, **__: object) -> None:
         raise Compiling
 
     monkeypatch.setattr("tdsl.codegen.cuda.module.load_or_build", refuse)
