@@ -42,7 +42,6 @@ from tdsl.schedule.vectorize import vectorize
 MAX_BLOCKS = {"blockIdx.x": 2**31 - 1, "blockIdx.y": 2**16 - 1, "blockIdx.z": 2**16 - 1}
 MAX_THREADS = 1024  # the largest number of threads of a block
 MAX_CLUSTER_BLOCKS = 8  # the largest number of blocks of a cluster, on each GPU that has clusters
-_MAX_RESIDENT = 32  # the largest number of resident blocks of a multiprocessor
 
 
 def bind(state: State, func: str, definition: int, *, loop: str, axis: str) -> State:
@@ -131,11 +130,7 @@ def launch_bounds(state: State, func: str, definition: int, *, blocks: int) -> S
 
     The registers of its threads are limited accordingly.
     """
-    if check_positive(blocks, "the number of blocks") > _MAX_RESIDENT:
-        raise Illegal(
-            f"{blocks} blocks do not run on a multiprocessor at a time",
-            f"it runs {_MAX_RESIDENT} at most",
-        )
+    check_positive(blocks, "the number of blocks")
     return state.with_plan(func, replace(state.plan(func), min_blocks=blocks, scheduled=True))
 
 

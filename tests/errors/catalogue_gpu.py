@@ -75,12 +75,6 @@ def reduction_on_blocks():
     td.Schedule(f)[f].bind(k, "blockIdx.x")  # here
 
 
-@wrong(td.ScheduleError, "100 blocks do not run on a multiprocessor at a time", hint="32 at most")
-def many_blocks_at_a_time():
-    f, s = doubled()
-    s[f].launch_bounds(100)  # here
-
-
 @wrong(td.ScheduleError, "'f' is not in shared memory", hint='set_scope("shared")')
 def cooperation_without_shared_memory():
     f, s = doubled()

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from tdsl.codegen.cuda.driver import MOST_DYNAMIC_SHARED, Device, Handle, Memory, read
+from tdsl.codegen.cuda.driver import MOST_BLOCK_SHARED, MOST_DYNAMIC_SHARED, Device, Handle, Memory, read
 from tdsl.codegen.cuda.record import KernelRecord, Module
 from tdsl.codegen.cuda.size_formulas import count_value, sizes_of_arguments
 from tdsl.codegen.cuda.tensor_maps import TensorMap
@@ -67,7 +67,17 @@ def module_for(device: Device, modules: Sequence[Module]) -> Module:
             f"these kernels are for {known}, and {device.name} is {device.arch}",
             loc=here(), label="this call", hint=f'td.compile(..., target="{ending}"){newer}',
         )  # fmt: skip
-    return max(fitting, key=lambda m: (not is_ptx(m.arch), capability(m.arch), m.arch))
+    nearest = max(fitting, key=lambda m: (not is_ptx(m.arch), capability(m.arch), m.arch))
+    most = device.attribute(MOST_BLOCK_SHARED) if is_ptx(nearest.arch) else 0
+    large = next((k for k in nearest.kernels if k.shared > most), None) if most else None
+    if large is not None:
+        arch = arch_for(device.arch) or device.arch
+        raise TargetError(
+            f"kernel {large.name!r} of the PTX for {nearest.arch} takes {large.shared} bytes of shared "
+            f"memory, and a block of {device.name} {most} at most",
+            loc=here(), label="this call", hint=f'add its architecture: target="cuda:...,{arch}"',
+        )  # fmt: skip
+    return nearest
 
 
 class _Config(ctypes.Structure):

@@ -81,16 +81,20 @@ UNROLL_FACTOR = 8  # iterations by which long loops over arrays are unrolled
 _ALIGN_FRAGMENT = 16  # bytes, so that device functions can read several elements as one register
 
 
-def device_function(launch: Launch, target: Any, used: set[str]) -> Any:
-    """The TIR function of a launch; adds the names of the device functions that it calls to `used`."""
+def device_function(launch: Launch, target: Any, used: set[str], registers: int) -> Any:
+    """The TIR function of a launch for multiprocessors of so many registers.
+
+    Adds the names of the device functions that it calls to `used`.
+    """
     expressions = Expressions(used=used, fragments=launch.fragments, swizzles=launch.memory.swizzles)
-    return _KernelLowering(launch, expressions).function(target)
+    return _KernelLowering(launch, expressions, registers).function(target)
 
 
 @dataclass(slots=True)
 class _KernelLowering:
     launch: Launch
     e: Expressions
+    registers: int  # of a multiprocessor
     axes: dict[str, TIR] = field(default_factory=dict)
     head: list[TIR] = field(default_factory=list)
     maps: dict[TensorMapSpec, TIR] = field(default_factory=dict)
@@ -354,7 +358,7 @@ class _KernelLowering:
     def warp_roles(self, s: WarpSpecialize, bound: frozenset[str]) -> TIR:
         """Warp specialisation: producer threads, perhaps with fewer registers, and consumer threads."""
         producer, consumer = (self.statement(part, bound) for part in s.parts)
-        registers = registers_of_parts(self.launch, s)
+        registers = registers_of_parts(self.launch, s, self.registers)
         if registers is not None:
             producer.insert(0, self.call(f"tdsl_registers_less<{registers[0]}>"))
             consumer.insert(0, self.call(f"tdsl_registers_more<{registers[1]}>"))

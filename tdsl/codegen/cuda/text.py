@@ -11,6 +11,7 @@ from tvm.tirx import transform
 from tdsl.codegen.cuda.device_functions import functions_text
 from tdsl.codegen.cuda.statements import UNROLL_FACTOR, device_function
 from tdsl.codegen.gpu.launches import Launch, Launches
+from tdsl.machine.devices import describe_gpu
 from tdsl.machine.gpu import FEATURES, has
 from tdsl.machine.instructions.instruction import INSTRUCTIONS
 
@@ -35,7 +36,9 @@ def cuda_text(launches: Launches, arch: str, *, unroll: bool = True) -> str:
     # without bf16 in the GPU, TVM computes on bits, in vectors that it cannot print; CUDA's header does it
     target = tvm.target.Target({"kind": "cuda", "arch": arch if has(arch, FEATURES["bf16"]) else "sm_80"})
     used: set[str] = set()
-    functions = {x.name: device_function(x, target, used) for x in launches.launches}
+    gpu = describe_gpu(arch).gpu
+    assert gpu is not None, "an architecture of GPUs"
+    functions = {x.name: device_function(x, target, used, gpu.registers) for x in launches.launches}
     module = _passes()(tvm.IRModule(functions))
     text: str = tvm.get_global_func("target.build.cuda")(module, target).inspect_source()
     for launch in launches.launches:

@@ -36,7 +36,8 @@ int cuDeviceGetCount(int *n) { *n = 1; return 0; }
 int cuDeviceGet(int *d, int n) { *d = n; return 0; }
 int cuDeviceGetName(char *name, int size, int d) { strcpy(name, "Fake"); return 0; }
 int cuDeviceGetAttribute(int *v, int which, int d) {
-  *v = which == 75 ? capability / 10 : which == 76 ? capability % 10 : which == 115; return 0;
+  *v = which == 75 ? capability / 10 : which == 76 ? capability % 10 : which == 97 ? 99 << 10 : which == 115;
+  return 0;
 }
 int cuDeviceGetDefaultMemPool(void **pool, int d) { *pool = (void *)3; return 0; }
 int cuMemPoolSetAttribute(void *pool, int which, void *value) { return which == 4 ? 0 : 1; }

@@ -117,6 +117,16 @@ def test_a_gpu_that_none_of_several_architectures_is_for_is_told_what_there_is(f
     assert hint in caught.value.hint
 
 
+def test_ptx_for_larger_shared_memory_than_that_of_a_later_gpu_is_refused(fake):
+    fake.become(120)
+    ptx = replace(code("compute_90"), code=b"// PTX\0")
+    program = executable(fake, replace(ptx, kernels=(replace(RECORD, shared=200_000),)))
+    message = "'f_kernel' of the PTX for compute_90 takes 200000 bytes .* block of Fake 101376 at most"
+    with pytest.raises(td.TargetError, match=message) as caught:
+        program.run([X, X.copy()])
+    assert "cuda:...,sm_120" in caught.value.hint
+
+
 def code(arch):
     """A module for an architecture, whose kernel has its name."""
     return replace(MODULE, arch=arch, kernels=(replace(RECORD, name=f"kernel_{arch}"),))
