@@ -15,7 +15,7 @@ pytest.importorskip("tvm", reason='pip install "tdsl[cuda]"')
 KERNEL = {"blocks": 200, "threads": 256, "spills": 0, "bytes": 1 << 30, "registers": 40}
 GOOD = {
     "kernels": [KERNEL], "right": True, "useful": 1.0, "conflicts": 1.0, "memory_bytes": 1.0,
-    "cached_s": 1.0, "lines_s": 1.0, "lacks_tensor": False, "bound_s": 1.0, "compile_s": 1.0,
+    "width": 16, "cached_s": 1.0, "lines_s": 1.0, "lacks_tensor": False, "bound_s": 1.0, "compile_s": 1.0,
     "processors": 132,
 }  # fmt: skip
 
@@ -35,6 +35,7 @@ def test_small_sizes_are_right_by_emulation(name):
         ({"kernels": [KERNEL | {"spills": 8}]}, "8 bytes spilled"),
         ({"kernels": [KERNEL | {"blocks": 64}]}, "64 of 132 multiprocessors"),
         ({"useful": 0.5}, "0.50 of sectors used"),
+        ({"width": 2}, "2-byte accesses"),
         ({"conflicts": 2.0}, "conflicts 2.00"),
         ({"memory_bytes": 3.0}, "3.0 x bytes"),
         ({"cached_s": 4.0}, "waits 4.0 x for L2"),
@@ -52,7 +53,7 @@ def test_what_no_kernel_should_have_is_named(change, text):
 
 def test_the_command_writes_a_record(tmp_path):
     path = tmp_path / "record.json"
-    words = ["gpu-unknown", "--case", "odd rows, f16", "--arch", "sm_80", "--json", str(path)]
+    words = ["gpu-unknown", "--case", "channels scaled", "--arch", "sm_80", "--json", str(path)]
     done = CliRunner().invoke(app, words, catch_exceptions=False)
     assert done.exit_code == 0
     (record,) = json.loads(path.read_text())["results"]

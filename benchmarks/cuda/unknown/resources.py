@@ -16,9 +16,10 @@ import tdsl as td
 from benchmarks.cuda.emulated import BLOCKS, ITERATIONS
 from benchmarks.cuda.unknown.program import ALL, Program
 from tdsl.codegen.cuda.sass import disassemble, instruction_mix
+from tdsl.codegen.emulation.memory_counts import MemoryCounts
 from tdsl.codegen.runtime.signature import extent
 from tdsl.cost.predict import Prediction
-from tdsl.cost.sectors import SECTOR
+from tdsl.cost.sectors import SECTOR, WIDEST
 from tdsl.pipeline import completed_state
 
 LEAST_USEFUL = 0.9  # part of sectors
@@ -27,6 +28,7 @@ LEVELS = ("shared", "L2", "global")
 LINE, SECTORS_OF_LINE = 128, 4  # bytes that a multiprocessor loads or stores in a clock
 ASYNCHRONOUS = ("copy", "wgmma")  # do not go through the load and store unit
 MMA = ("HMMA", "HGMMA", "IMMA", "IGMMA", "QMMA", "QGMMA", "DMMA", "OMMA")
+GOOD_PART = 0.2  # of the bytes that are moved
 SMALL = 1 << 21  # bytes that few multiprocessors may move
 MOST_SECONDS = 10.0  # of compilation
 Record = dict[str, Any]
@@ -62,14 +64,14 @@ def resources(program: Program, arch: str) -> Record:
             "useful": part.sector_efficiency,
             "conflicts": part.conflict_degree,
         }
-    record |= traffic(compiled, counts)
+    record |= traffic(compiled, counts) | {"width": widest(counts)}
     small = program.compiled(arch, small=True)
     arrays = program.arrays(small)
     record["error"], record["right"] = program.error(small, td.emulate(small)(*arrays), arrays)
     return record
 
 
-def traffic(compiled: td.Compiled, counts: Any) -> Record:
+def traffic(compiled: td.Compiled, counts: MemoryCounts) -> Record:
     """Bytes as times of the least: of memory, if L2 serves what a kernel reads again, and of sectors from L2.
 
     `cached_s` is the time that the latter take, `lines_s` that of 128 bytes a clock of each multiprocessor's
@@ -97,6 +99,15 @@ def traffic(compiled: td.Compiled, counts: Any) -> Record:
     }  # fmt: skip
 
 
+def widest(counts: MemoryCounts) -> int:
+    """The bytes of a thread's widest access to global memory, of those that move a good part of all bytes."""
+    moved = [a for a in counts.accesses if a.sectors]
+    least = GOOD_PART * sum(a.fetched for a in moved)
+    return max(
+        (WIDEST if a.site.kind == "copy" else a.site.width for a in moved if a.fetched >= least), default=0
+    )
+
+
 def cliffs(record: Record) -> list[str]:
     """What a record has that no kernel should have."""
     if "failure" in record:
@@ -110,6 +121,7 @@ def cliffs(record: Record) -> list[str]:
         (serial > 0, f"{serial} one-thread kernels"),
         (spilled > 0, f"{spilled} bytes spilled"),
         (record["useful"] < LEAST_USEFUL, f"{record['useful']:.2f} of sectors used"),
+        (record["width"] < WIDEST, f"{record['width']}-byte accesses"),
         (record["conflicts"] > 1.005, f"conflicts {record['conflicts']:.2f}"),
         (idle is not None, f"{idle} of {record['processors']} multiprocessors"),
         (record["memory_bytes"] > MOST_BYTES, f"{record['memory_bytes']:.1f} x bytes"),

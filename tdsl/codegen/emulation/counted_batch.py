@@ -121,8 +121,8 @@ class CountedBatch(BlockBatch):
     they must have in common to be combined. `guard` is the number of the current condition, `guards` that of
     the last one. `loads` are those of the value of a store that are pending. `cached` has the sectors of the
     last execution of each access of an array, and `fetching` those since the last statement. `latest` has the
-    weight with which each access was counted when it was last executed, `executing` those since the last
-    statement; `outer_weight` is that of the iteration around the innermost serial loop.
+    weight and fetched sectors with which each access was counted when it was last executed, `executing` those
+    since the last statement; `outer_weight` is that of the iteration around the innermost serial loop.
     """
 
     buffers: dict[str, CountedBuffer] = field(default_factory=dict)
@@ -135,8 +135,8 @@ class CountedBatch(BlockBatch):
     guard: int = 0
     guards: int = 0
     outer_weight: float = 1.0
-    latest: dict[Site, dict[bytes, float]] = field(default_factory=dict)
-    executing: dict[Site, dict[bytes, float]] = field(default_factory=dict)
+    latest: dict[Site, dict[bytes, tuple[float, int]]] = field(default_factory=dict)
+    executing: dict[Site, dict[bytes, tuple[float, int]]] = field(default_factory=dict)
     cached: dict[tuple[str, str], dict[Site, Array]] = field(default_factory=dict)
     fetching: dict[tuple[str, str], dict[Site, list[Array]]] = field(default_factory=dict)
     pending: dict[_Kind, dict[bytes, tuple[Site, Array]]] = field(default_factory=dict)
@@ -395,26 +395,31 @@ class CountedBatch(BlockBatch):
     def add(self, site: Site, kind: _Kind, address: Array, on: Array) -> None:
         """Add up the transactions of an access."""
         warps, active = self.warps(address), self.warps(on)
-        tally, weight = self.tally(site), kind.weight
-        if kind.space == GLOBAL and not kind.is_atomic:
-            weight = self.weight_of(site, address.tobytes() + kind.threads, weight)
+        tally, weight, fetched = self.tally(site), kind.weight, 0
+        if kind.space == GLOBAL:
+            fetched = self.fetch(site, address[on], np.flatnonzero(on))
+            if not kind.is_atomic:
+                weight, fetched = self.hoisted(site, address.tobytes() + kind.threads, weight, fetched)
         tally.requests += weight * int(active.any(axis=1).sum())
         tally.useful += weight * int(distinct_addresses(warps, active).sum()) * site.width
         if kind.space == GLOBAL:
             tally.sectors += weight * int(sectors(warps, active).sum())
-            tally.fetched += weight * self.fetch(site, address[on], np.flatnonzero(on))
+            tally.fetched += weight * fetched
         else:
             served, least = wavefronts(warps, active, site.width, atomic=kind.is_atomic)
             tally.wavefronts += weight * int(served.sum())
             tally.least += weight * int(least.sum())
 
-    def weight_of(self, site: Site, accessed: bytes, weight: float) -> float:
-        """The weight of an access; of one that was executed before that of the loop, and then 0."""
-        counted = self.latest.get(site, {}).get(accessed)
-        if counted is not None:
+    def hoisted(self, site: Site, accessed: bytes, weight: float, fetched: int) -> tuple[float, int]:
+        """The weight and fetched sectors of an access: if repeated, once those of the loop, and then none."""
+        before = self.latest.get(site, {}).get(accessed)
+        if before is not None:
+            counted, fetched = before
             weight = 0.0 if counted else self.outer_weight
-        self.executing.setdefault(site, {})[accessed] = weight or counted or 0.0
-        return weight
+            self.executing.setdefault(site, {})[accessed] = counted or weight, fetched
+        else:
+            self.executing.setdefault(site, {})[accessed] = weight, fetched
+        return weight, fetched
 
     def fetch(self, site: Site, address: Array, threads: Array) -> int:
         """The number of sectors that are not in the caches of the blocks of these threads yet."""
