@@ -45,7 +45,7 @@ MUTANTS = (
     ("stride of a dense array off by one", "codegen/ir/loops.py",
      "step *= max(extent, 1)", "step *= max(extent - 1, 1)"),
     ("predicate dropped", "codegen/lowering/guards.py",
-     "conditions = conjuncts(builder.d.where)", "conditions = []"),
+     "related.guards, conjuncts(builder.d.where)", "related.guards, []"),
     ("predicate applied to the start of a sum", "codegen/lowering/guards.py",
      "if not (g.predicate and pos.mode == INIT)", "if True"),
     ("start of a reduction left out", "codegen/lowering/loop_nest.py",
