@@ -12,6 +12,7 @@ import os
 from tdsl.core.source import here
 from tdsl.errors import TargetError
 from tdsl.machine.description_json import Description, from_text, to_text
+from tdsl.machine.model import Machine
 
 BUILT_IN = "builtin"
 
@@ -44,6 +45,36 @@ def read() -> Description | None:
             return None
         raise _file_error(f"{file}, which TDSL_MACHINE names, cannot be read: {error.strerror}") from None
     return _read(file, status.st_mtime_ns, status.st_size)
+
+
+def read_gpu() -> Machine | None:
+    """The GPU that the file named by TDSL_GPU describes; None if TDSL_GPU is not set or empty.
+
+    TargetError for a file that cannot be read, or that describes no GPU.
+    """
+    file = os.path.expanduser(os.environ.get("TDSL_GPU", ""))
+    if not file:
+        return None
+    try:
+        status = os.stat(file)
+        machine = _read(file, status.st_mtime_ns, status.st_size).machine
+    except (OSError, TargetError) as error:
+        reason = (
+            error.message if isinstance(error, TargetError) else f"{file} cannot be read: {error.strerror}"
+        )
+        raise _gpu_error(reason) from None
+    if machine.gpu is None:
+        raise _gpu_error(f"{file} describes no GPU: there is no gpu")
+    return machine
+
+
+def _gpu_error(message: str) -> TargetError:
+    return TargetError(
+        f"TDSL_GPU: {message}",
+        loc=here(),
+        label="this call",
+        hint=f"begin with a copy of a file of {os.path.join(os.path.dirname(__file__), 'described')}",
+    )
 
 
 def write(file: str, description: Description) -> None:

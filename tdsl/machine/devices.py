@@ -44,6 +44,12 @@ def describe_gpu(arch: str) -> Machine:
     return _gpu(arch if arch in gpus() else f"{arch}a")
 
 
+def as_gpu(device: Machine) -> Machine:
+    """A GPU as schedules see it: with the features of its architecture, threads of a block, no vectors."""
+    features = features_of(device.arch)
+    return replace(device, vector_bytes=0, block_threads=BLOCK_THREADS, features=features)
+
+
 def ptx_of(arch: str) -> tuple[str, str]:
     """The architecture whose PTX later GPUs than `arch` run, and the name of that PTX.
 
@@ -67,8 +73,7 @@ def arch_for(gpu: str) -> str:
 
 @functools.cache
 def _gpu(arch: str) -> Machine:
-    device, features = described_machine(gpus()[arch]), features_of(arch)
-    return replace(device, vector_bytes=0, block_threads=BLOCK_THREADS, features=features)
+    return as_gpu(described_machine(gpus()[arch]))
 
 
 @functools.cache

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tdsl.machine.description import BUILT_IN, read, setting
-from tdsl.machine.devices import describe_gpu
+from tdsl.machine.description import BUILT_IN, read, read_gpu, setting
+from tdsl.machine.devices import DEFAULT_ARCH, as_gpu, describe_gpu
 from tdsl.machine.model import Machine
 from tdsl.machine.probe import with_probe
 from tdsl.machine.threads import num_threads
@@ -15,10 +15,12 @@ def machine_of(backend: str, level: str = "", arch: str = "") -> Machine:
     """The machine model of a target: it has vectors and threads only if the backend generates code for them.
 
     For this processor, caches and rates are those of the stored machine description, if it describes it;
-    without one a probe tells how much stays in the last-level cache. A level of processors has neither.
+    without one a probe tells how much stays in the last-level cache. A level of processors has neither. A GPU
+    is the one that TDSL_GPU describes, if that has the architecture.
     """
     if backend == "cuda":
-        return describe_gpu(arch)
+        own = read_gpu()
+        return as_gpu(own) if own is not None and own.arch == (arch or DEFAULT_ARCH) else describe_gpu(arch)
     if backend != "cpu":
         return Machine()
     from tdsl.machine.cpu import (  # LLVM is imported with the first program for a CPU

@@ -10,7 +10,7 @@ import pytest
 
 import tdsl as td
 from tdsl.errors import DefinitionError
-from tdsl.machine.devices import describe_gpu, gpus
+from tdsl.machine.devices import FOLDER, describe_gpu, gpus
 from tdsl.machine.gpu import FEATURES
 from tdsl.machine.instructions.tensor_cores import LOADS, MMAS
 
@@ -80,6 +80,34 @@ def test_features_begin_with_a_capability() -> None:
 )
 def test_instructions_are_those_of_an_architecture(name: str, archs: set[str]) -> None:
     assert {arch for arch in ARCHS if describe_gpu(arch).supports(name)} == archs
+
+
+def test_schedules_are_made_for_the_gpu_that_the_user_describes(tmp_path, monkeypatch) -> None:
+    text = (FOLDER / "l40.json").read_text()
+    (tmp_path / "mine.json").write_text(text.replace('"threads": 142', '"threads": 46'))
+    monkeypatch.setenv("TDSL_GPU", str(tmp_path / "mine.json"))
+    assert td.Target("cuda", arch="sm_89").machine().threads == 46
+    assert "f8" in td.Target("cuda", arch="sm_89").machine().features
+    assert td.Target("cuda", arch="sm_80").machine() == describe_gpu("sm_80")
+    monkeypatch.setenv("TDSL_GPU", "")
+    assert td.Target("cuda", arch="sm_89").machine() == describe_gpu("sm_89")
+
+
+@pytest.mark.parametrize(
+    "text, reason",
+    [
+        (None, "cannot be read: No such file"),
+        ("{}", 'does not describe a machine: there is no "schema"'),
+        ((FOLDER / "zen4.json").read_text(), "describes no GPU"),
+    ],
+)
+def test_a_file_that_describes_no_gpu_is_refused(text, reason, tmp_path, monkeypatch) -> None:
+    if text is not None:
+        (tmp_path / "mine.json").write_text(text)
+    monkeypatch.setenv("TDSL_GPU", str(tmp_path / "mine.json"))
+    with pytest.raises(td.TargetError, match=f"TDSL_GPU: .*mine.json {reason}") as caught:
+        td.Target("cuda", arch="sm_89").machine()
+    assert "described" in caught.value.hint
 
 
 def test_a_cpu_has_no_instruction_of_a_gpu() -> None:
