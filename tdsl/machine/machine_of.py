@@ -19,8 +19,10 @@ def machine_of(backend: str, level: str = "", arch: str = "") -> Machine:
     is the one that TDSL_GPU describes, if that has the architecture.
     """
     if backend == "cuda":
-        own = read_gpu()
-        return as_gpu(own) if own is not None and own.arch == (arch or DEFAULT_ARCH) else describe_gpu(arch)
+        described_gpu = read_gpu()
+        if described_gpu is not None and described_gpu.arch == (arch or DEFAULT_ARCH):
+            return as_gpu(described_gpu)
+        return describe_gpu(arch)
     if backend != "cpu":
         return Machine()
     from tdsl.machine.cpu import (  # LLVM is imported with the first program for a CPU
