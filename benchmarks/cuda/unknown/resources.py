@@ -28,7 +28,7 @@ LEVELS = ("shared", "L2", "global")
 LINE, SECTORS_OF_LINE = 128, 4  # bytes that a multiprocessor loads or stores in a clock
 ASYNCHRONOUS = ("copy", "wgmma")  # do not go through the load and store unit
 MMA = ("HMMA", "HGMMA", "IMMA", "IGMMA", "QMMA", "QGMMA", "DMMA", "OMMA")
-GOOD_PART = 0.2  # of the bytes that are moved
+GOOD_PART = 0.5  # of the bytes of the access that moves most
 SMALL = 1 << 21  # bytes that few multiprocessors may move
 MOST_SECONDS = 10.0  # of compilation
 Record = dict[str, Any]
@@ -100,9 +100,9 @@ def traffic(compiled: td.Compiled, counts: MemoryCounts) -> Record:
 
 
 def widest(counts: MemoryCounts) -> int:
-    """The bytes of a thread's widest access to global memory, of those that move a good part of all bytes."""
+    """The bytes of a thread's widest access to global memory, of those that move many bytes."""
     moved = [a for a in counts.accesses if a.sectors]
-    least = GOOD_PART * sum(a.fetched for a in moved)
+    least = GOOD_PART * max((a.fetched for a in moved), default=0)
     return max(
         (WIDEST if a.site.kind == "copy" else a.site.width for a in moved if a.fetched >= least), default=0
     )
