@@ -16,6 +16,7 @@ FEATURES = {
     "tma": "90",
     "mbarrier": "90",  # with a wait that suspends the thread
     "wgmma": "90a",
+    "tcgen05": "100a",  # products with sums in tensor memory
 }
 
 

@@ -67,7 +67,8 @@ def test_features_begin_with_a_capability() -> None:
     assert "cp.async" in features["sm_87"] and "f8" not in features["sm_87"]
     assert "f8" in features["sm_89"] and "tma" not in features["sm_89"]
     assert {arch for arch in ARCHS if "wgmma" in features[arch]} == {"sm_90a"}
-    assert features["sm_100a"] == features["sm_120"] == set(FEATURES) - {"wgmma"}
+    assert features["sm_100a"] == set(FEATURES) - {"wgmma"}
+    assert features["sm_120"] == set(FEATURES) - {"wgmma", "tcgen05"}
 
 
 @pytest.mark.parametrize(
@@ -76,6 +77,7 @@ def test_features_begin_with_a_capability() -> None:
         ("mma_m16n8k16_f16_f16", set(ARCHS) - {"sm_75"}),
         ("mma_m16n8k32_f8e4m3_f8e5m2", {"sm_89", "sm_90", "sm_90a", "sm_100a", "sm_120"}),
         ("wgmma_m64n128k16_f16_mk_kn", {"sm_90a"}),
+        ("tcgen05_m128n128k16_f16_mk_kn", {"sm_100a"}),
     ],
 )
 def test_instructions_are_those_of_an_architecture(name: str, archs: set[str]) -> None:

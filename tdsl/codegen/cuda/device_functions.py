@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from tdsl.codegen.cuda.narrow_floats import float_of_bytes
+from tdsl.codegen.cuda.tensor_memory_functions import CALLEES, TENSOR_MEMORY
 from tdsl.machine.gpu import FEATURES
 
 _UPDATES = {
@@ -446,6 +447,7 @@ template <int N> __device__ __forceinline__ void tdsl_wgmma_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" :: "n"(N) : "memory");
 }
 """,
+    **TENSOR_MEMORY,
 }  # in an order in which each function calls only earlier ones
 
 _CALLEES = {
@@ -459,6 +461,7 @@ _CALLEES = {
     "tdsl_phases": ("tdsl_shared",), "tdsl_no_phases": ("tdsl_shared",), "tdsl_arrive": ("tdsl_shared",),
     "tdsl_await": ("tdsl_shared",), "tdsl_copy_tile": ("tdsl_shared", "CUtensorMap"),
     "tdsl_copy_tile_to": ("tdsl_shared", "CUtensorMap"),
+    **CALLEES,
     **{f"tdsl_atomic_{op}": ("tdsl_swapped", "tdsl_min", "tdsl_max") for op in _UPDATES},
 }  # fmt: skip
 

@@ -146,6 +146,7 @@ class Expressions:
     loops: Facts = NO_FACTS  # `facts` without conditions, which would hide the extents of loops
     fragments: Mapping[str, Fragment] = field(default_factory=dict)
     swizzles: Mapping[str, Swizzle] = field(default_factory=dict)
+    tensor_columns: Mapping[str, TIR] = field(default_factory=dict)  # first ones of sums in tensor memory
     fast: bool = False  # approximate arithmetic is allowed
     names: int = 0  # count of variables bound so far
     bound: dict[Expr, TIR] = field(default_factory=dict)  # variables, by the expression they hold

@@ -32,6 +32,10 @@ def invoke(e: Expressions, s: Invoke, number: TIR) -> TIR:
         if called in chosen.descriptors:
             given.append(_descriptor(e, operand))
             continue
+        if chosen.tensor_memory and operand is s.operands[0]:
+            first = T.Cast("uint32", e.offset(operand.buffer, operand.index))
+            given.append(T.Add(e.tensor_columns[operand.buffer], first))
+            continue
         memory, _ = e.buffers[operand.buffer]
         index = list(operand.index)
         start = point(points.get(called, ()), [index[axis] for axis in operand.axes], lane)

@@ -32,9 +32,11 @@ from tdsl.codegen.cuda.instructions import invoke, stores_for_descriptors
 from tdsl.codegen.cuda.prints import lower_print
 from tdsl.codegen.cuda.registers import registers_of_parts
 from tdsl.codegen.cuda.size_formulas import argument_name
+from tdsl.codegen.cuda.tensor_memory import TensorMemory, tensor_memory
 from tdsl.codegen.cuda.vectors import lanes_of_access, lower_vector_store
 from tdsl.codegen.gpu.launches import FAILED_CHECK, Launch
 from tdsl.codegen.gpu.limits import STATIC_SHARED
+from tdsl.codegen.gpu.shared_memory import TENSOR_COMMITS, TENSOR_GROUPS, TENSOR_STATE
 from tdsl.codegen.gpu.tensor_map_specs import TensorMapSpec, tensor_map_spec
 from tdsl.codegen.ir.loops import (
     AXES,
@@ -100,6 +102,7 @@ class _KernelLowering:
     maps: dict[TensorMapSpec, TIR] = field(default_factory=dict)
     in_loop: bool = False
     in_wgmma: bool = False
+    tensor: TensorMemory | None = None
 
     def function(self, target: Any) -> Any:
         params: list[TIR] = []
@@ -116,7 +119,11 @@ class _KernelLowering:
             params.append(self.maps[tile])
         self.axes, variables = axis_indices(self.launch)
         self.shared_memory()
-        body = _sequence([*self.head, *self.statement(self.launch.body, frozenset())])
+        self.tensor = tensor_memory(self.launch, self.e, self.axes)
+        body = self.statement(self.launch.body, frozenset())
+        if self.tensor:
+            body = self.tensor.around(body)
+        body = _sequence([*self.head, *body])
         body = with_thread_extents(body, variables, self.launch)
         attributes = {
             "global_symbol": self.launch.name, "tirx.noalias": True, "calling_conv": 2,
@@ -147,8 +154,13 @@ class _KernelLowering:
         )
         if dynamic:
             self.head.append(T.AllocBuffer(whole))
-        for name, s in allocations.items():
-            extents, dtype = ((s.slots,), u64) if isinstance(s, InitBarriers) else (_extents(s), s.dtype)
+        kinds = {
+            name: ((s.slots,), u64) if isinstance(s, InitBarriers) else (_extents(s), s.dtype)
+            for name, s in allocations.items()
+        }
+        if TENSOR_STATE in memories.starts:
+            kinds[TENSOR_STATE] = ((TENSOR_GROUPS * TENSOR_COMMITS + 1,), u64)
+        for name, (extents, dtype) in kinds.items():
             count, kind = max(prod(extents), 1), tir_type(dtype)
             if dynamic:
                 memory = T.decl_buffer(
@@ -165,9 +177,10 @@ class _KernelLowering:
 
     def statement(self, s: Stmt, bound: frozenset[str]) -> list[TIR]:
         """The TIR of a loop-IR statement; loops over the axes `bound` enclose it."""
+        moves = self.tensor.before(s) if self.tensor else []
         with self.e.statement() as values:
             body = self.one_statement(s, bound)
-        return [*values, *body]
+        return [*moves, *values, *body]
 
     def one_statement(self, s: Stmt, bound: frozenset[str]) -> list[TIR]:
         if not self.in_wgmma and is_asynchronous(s):
@@ -231,6 +244,8 @@ class _KernelLowering:
                 return T.SeqStmt([self.call("tdsl_fence_async"), barrier])
             case Shuffle():
                 return self.shuffle(s)
+            case Commit(True) | Wait(_, True) if self.tensor:
+                return self.tensor.synchronisation(s)
             case Commit(mma):
                 return self.call("tdsl_wgmma_commit" if mma else "tdsl_commit")
             case Wait(pending, mma):
@@ -254,8 +269,11 @@ class _KernelLowering:
         facts, loops = self.e.facts, self.e.loops
         self.e.facts = facts_inside(facts, s)
         self.e.loops = loops if isinstance(s, If) else facts_inside(loops, s)
+        stored = self.tensor.stored if self.tensor else frozenset()
         lowered = self.statement(body, bound)
         self.e.facts, self.e.loops = facts, loops
+        if self.tensor and isinstance(s, For | If):
+            lowered += self.tensor.after(body, stored)
         return lowered
 
     def loop(self, s: For, bound: frozenset[str]) -> list[TIR]:
@@ -425,11 +443,11 @@ class _KernelLowering:
         return copies
 
     def wgmma_group(self, s: Stmt, bound: frozenset[str]) -> list[TIR]:
-        """Asynchronous instructions (wgmma), after a fence that orders earlier writes to registers."""
+        """Asynchronous instructions, after a fence that orders earlier writes to registers."""
         self.in_wgmma = True
         statements = self.statement(s, bound)
         self.in_wgmma = False
-        return [self.call("tdsl_wgmma_fence"), *statements]
+        return [self.call("tdsl_tensor_fence" if self.tensor else "tdsl_wgmma_fence"), *statements]
 
 
 def _sync_threads() -> TIR:

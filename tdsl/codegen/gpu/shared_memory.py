@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from math import prod
 from typing import Any
 
-from tdsl.codegen.ir.loops import SHARED, Alloc, InitBarriers, Stmt
+from tdsl.codegen.ir.loops import SHARED, Alloc, InitBarriers, Invoke, Stmt
 from tdsl.codegen.ir.statements import walk
 from tdsl.core.node import frozen
 from tdsl.cost.block_memory import ALIGN, ALIGN_SWIZZLED, MBARRIER_BYTES
@@ -23,7 +23,10 @@ from tdsl.lang.affine import AffineSum, as_expr, as_sum
 from tdsl.lang.bounds import Facts, lower
 from tdsl.lang.expr import Binary, Const, Expr, const
 from tdsl.lang.simplify import simplify
+from tdsl.machine.instructions.instruction import INSTRUCTIONS
 
+TENSOR_STATE = "tensor memory"  # a buffer; no name of a program has a space
+TENSOR_GROUPS, TENSOR_COMMITS = 8, 4  # groups of threads of a block; commits of a group that are tracked
 LINE = 128  # bytes that touch each of the 32 banks once
 _ROWS = 8  # rows; after them the permutations of chunks repeat
 
@@ -123,6 +126,9 @@ def shared_memory(body: Stmt) -> SharedMemory:
         elif isinstance(s, InitBarriers):
             starts[s.name] = end
             end += -(-s.slots * MBARRIER_BYTES // CHUNK) * CHUNK
+    if any(isinstance(s, Invoke) and INSTRUCTIONS[s.instruction].tensor_memory for s in walk(body)):
+        starts[TENSOR_STATE] = end  # an mbarrier for each commit, and the address of the columns
+        end += -(-(TENSOR_GROUPS * TENSOR_COMMITS + 1) * MBARRIER_BYTES // CHUNK) * CHUNK
     return SharedMemory(starts, end, swizzles)
 
 

@@ -53,7 +53,8 @@ class Instruction:
     registers if the operand is a fragment, with the layout in `fragments`; otherwise into memory: `points`
     has the element each lane points to. For an operand in `descriptors` it takes the descriptor of a matrix
     in swizzled shared memory instead of a pointer. An `asynchronous` instruction runs concurrently
-    with its threads, which must wait for it before they access its operands.
+    with its threads, which must wait for it before they access its operands. With `tensor_memory` its sums
+    are in tensor memory while such instructions run; its text takes the first column of the output there.
     """
 
     name: str
@@ -69,6 +70,7 @@ class Instruction:
     arch: str = ""
     descriptors: tuple[str, ...] = ()
     asynchronous: bool = False
+    tensor_memory: bool = False
     loc: Loc | None = field(default=None, compare=False)
 
     def operands(self) -> tuple[str, ...]:
@@ -86,7 +88,7 @@ class Instruction:
         on_gpu: tuple[object, ...] = ()
         if self.cuda:
             on_gpu = (self.cuda, self.fragments, self.points, self.threads, self.arch)
-            on_gpu += (self.descriptors, self.asynchronous)
+            on_gpu += (self.descriptors, self.asynchronous, self.tensor_memory)
         return (self.name, self.meaning, self.llvm, self.registers, *on_gpu)
 
 
@@ -103,7 +105,7 @@ def instruction(
     strides: Mapping[str, tuple[int | None, ...]] | None = None, registers: RegisterFile | None = None,
     cuda: str = "", fragments: Mapping[str, Callable[..., Any]] | None = None,
     points: Mapping[str, Callable[..., Any]] | None = None, threads: int = 32, arch: int | str = 80,
-    descriptors: tuple[str, ...] = (), asynchronous: bool = False,
+    descriptors: tuple[str, ...] = (), asynchronous: bool = False, tensor_memory: bool = False,
 ) -> Instruction:  # fmt: skip
     """Declare an instruction for `tensorize`.
 
@@ -124,7 +126,9 @@ def instruction(
         points={"tile": lambda lane: (lane % 16, lane // 16 * 8)}
 
     Operands in `descriptors` are passed as matrix descriptors (`wgmma`) of swizzled shared memory.
-    With `asynchronous` the compiler inserts the fence, commit and wait of groups of invocations.
+    With `asynchronous` the compiler inserts the fence, commit and wait of groups of invocations; with
+    `tensor_memory`, too, it moves the output, a fragment with a row of 32-bit elements for each thread, to
+    tensor memory before such a group and back after the wait (`tcgen05`).
 
     Raises DefinitionError if extents of the meaning are not constants, a name is used twice, strides are
     given for a name that is no operand, or a layout is not a weighted sum of digits of the index that is
@@ -180,6 +184,7 @@ def instruction(
             arch=str(arch),
             descriptors=descriptors,
             asynchronous=asynchronous,
+            tensor_memory=tensor_memory,
         )
         instr = replace(
             instr, fragments=_layouts(instr, fragments or {}), points=_points(instr, points or {})

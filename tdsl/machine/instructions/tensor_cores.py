@@ -21,6 +21,8 @@ from tdsl.lang.tensor import Func, Tensor
 from tdsl.lang.types import DType, bf16, f8e4m3, f8e5m2, f16, f32, i8, i32, u8
 from tdsl.lang.value import vars
 from tdsl.machine.instructions.instruction import INSTRUCTIONS, Instruction, instruction
+from tdsl.machine.instructions.tcgen05 import Tcgen05, declare_tcgen05
+from tdsl.machine.instructions.tcgen05 import rows as tcgen05_rows
 from tdsl.machine.instructions.warpgroups import C_TYPES, PTX_TYPES, Wgmma, declare_wgmma
 from tdsl.machine.instructions.warpgroups import rows as wgmma_rows
 
@@ -118,16 +120,18 @@ def is_built_in(name: str) -> bool:
 
 
 @functools.cache
-def _rows() -> dict[str, Mma | Load | Wgmma]:
-    listed: list[Mma | Load | Wgmma] = [*MMAS, *LOADS, *wgmma_rows()]
+def _rows() -> dict[str, Mma | Load | Wgmma | Tcgen05]:
+    listed: list[Mma | Load | Wgmma | Tcgen05] = [*MMAS, *LOADS, *wgmma_rows(), *tcgen05_rows()]
     return {row.name: row for row in listed}
 
 
 @functools.cache
-def declare(row: Mma | Load | Wgmma) -> Instruction:
+def declare(row: Mma | Load | Wgmma | Tcgen05) -> Instruction:
     """The `Instruction` of a row of the tables, declared on first use."""
     if isinstance(row, Wgmma):
         return declare_wgmma(row)
+    if isinstance(row, Tcgen05):
+        return declare_tcgen05(row)
     return _product(row) if isinstance(row, Mma) else _load(row)
 
 

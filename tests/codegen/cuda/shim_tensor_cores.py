@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 
+from tdsl.codegen.cuda.tensor_memory_functions import TENSOR_MEMORY
 from tdsl.machine.instructions.instruction import INSTRUCTIONS
 
 TOGETHER = r"""
@@ -135,6 +136,53 @@ template <class Acc, class T> struct Product {
     });
   }
 };
+// tensor memory: 128 lanes of 512 columns for each block; products run when the threads of a group wait
+static uint32_t tensor_[8][512][128];
+static unsigned own_thread() { return current % size_ % 128; }
+static vector<function<void()>> tensor_products_[64];  // of a group of a block
+static vector<function<void()>> &tensor_products(int group) {
+  return tensor_products_[current / size_ * 8 + group];
+}
+template <int Columns> static unsigned tdsl_tensor_begin(void *) { __syncthreads(); return 0; }
+template <int Columns> static void tdsl_tensor_end(unsigned) { __syncthreads(); }
+template <int N> static void tdsl_tensor_store(void *registers, unsigned at, int group) {
+  for (int n = 0; n < N; n++) tensor_[current / size_][at + n][own_thread()] = ((uint32_t *)registers)[n];
+  meet(current / size_ * 16 + 1 + group, 128);
+}
+template <int N> static void tdsl_tensor_load(void *registers, unsigned at) {
+  for (int n = 0; n < N; n++) ((uint32_t *)registers)[n] = tensor_[current / size_][at + n][own_thread()];
+}
+static void tdsl_tensor_commit(void *, int, unsigned *count) { ++*count; }
+template <int Pending> static void tdsl_tensor_wait(void *, int group, const unsigned *) {
+  if (own_thread() == 0) {
+    auto &products = tensor_products(group);
+    for (auto &run : products) run();
+    products.clear();
+  }
+  meet(current / size_ * 16 + 1 + group, 128);
+}
+template <class Acc, class T> struct TensorProduct {
+  unsigned acc;
+  unsigned long long a, b;
+  int columns;
+  bool km, kn;
+  void begin() const {
+    TensorProduct own = *this;
+    int group = threadIdx.y + blockDim.y * threadIdx.z;
+    if (own_thread() == 0) tensor_products(group).push_back([own] { own.run(); });
+  }
+  void run() const {
+    auto &memory = tensor_[current / size_];
+    for (int row = 0; row < 128; row++)
+      for (int column = 0; column < columns; column++)
+        for (int k = 0; k < 32 / (int)sizeof(T); k++) {
+          T x = km ? element<T>(a, k, row) : element<T>(a, row, k);
+          T y = kn ? element<T>(b, k, column) : element<T>(b, column, k);
+          Acc &sum = (Acc &)memory[acc + column][row];
+          sum += (Acc)x * (Acc)y;
+        }
+  }
+};
 """
 
 # Device functions that speak PTX, for the CPU.
@@ -142,7 +190,11 @@ ON_CPU = {
     "tdsl_descriptor": "",
     "tdsl_wgmma_commit": "",
     "tdsl_wgmma_wait": "",
-    **{name: f"static void {name}() {{}}\n" for name in ("tdsl_fence_async", "tdsl_wgmma_fence")},
+    **{
+        name: f"static void {name}() {{}}\n"
+        for name in ("tdsl_fence_async", "tdsl_wgmma_fence", "tdsl_tensor_fence")
+    },
+    **{name: "" for name in TENSOR_MEMORY if name != "tdsl_tensor_fence"},
 }
 
 
@@ -173,6 +225,12 @@ def _body(text: str, name: str) -> str:
         operands = f"0, b, (const {t} *)a" if a == "rk" else "a, b, nullptr"
         flags = f"{str(a == 'km').lower()}, {str(b == 'kn').lower()}"
         return f"Product<{total.strip()}, {t}>{{acc, {operands}, {columns}, {flags}}}.begin();"
+    match = re.search(r"tcgen05_m128n(\d+)k\d+_(\w+?)_([mk]+)_([nk]+)\(", text)
+    if match:
+        columns, kind, a, b = match.groups()
+        total = "int" if kind in ("s8", "u8") else "float"
+        flags = f"{str(a == 'km').lower()}, {str(b == 'kn').lower()}"
+        return f"TensorProduct<{total}, {_TYPES[kind]}>{{acc, a, b, {columns}, {flags}}}.begin();"
     match = re.search(r"ldmatrix\.sync\.aligned\.m8n8\.x(\d)(\.trans)?", text)
     assert match, f"the instruction {name} has no emulation"
     return f"ldmatrix(fragment, tile, {match[1]}, {'true' if match[2] else 'false'});"

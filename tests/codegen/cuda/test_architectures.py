@@ -87,7 +87,7 @@ PROGRAMS = {
 def test_defaults_are_assembled(name, arch):
     launch, features = td.compile(PROGRAMS[name](), target=f"cuda:{arch}").launch, describe_gpu(arch).features
     assert launch.code.startswith(b"\x7fELF")  # ptxas refuses instructions that the architecture lacks
-    for feature, used in {"mma": "mma.sync", "wgmma": "wgmma.mma"}.items():
+    for feature, used in {"mma": "mma.sync", "wgmma": "wgmma.mma", "tcgen05": "tcgen05.mma"}.items():
         assert feature in features or used not in launch.source
 
 

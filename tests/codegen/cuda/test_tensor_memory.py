@@ -1,0 +1,72 @@
+"""Products with sums in tensor memory (tcgen05): right under emulation and as text, assembled for sm_100a."""
+
+import re
+
+import numpy as np
+import pytest
+
+import tdsl as td
+from tdsl.machine.instructions.tcgen05 import Tcgen05
+from tests.codegen.cuda.tensor_products import product
+
+pytest.importorskip("tvm", reason='pip install "tdsl[cuda]"')
+from tests.codegen.cuda.shim import HAS_COMPILER, text_of
+from tests.codegen.cuda.test_fragments import operands
+from tests.codegen.cuda.test_warpgroups import TYPES, by_groups
+
+FORMS = (
+    "tcgen05_m128n64k16_f16_mk_kn", "tcgen05_m128n32k16_f16_km_nk", "tcgen05_m128n128k16_bf16_km_kn",
+    "tcgen05_m128n16k8_tf32_mk_nk", "tcgen05_m128n32k32_s8_mk_nk", "tcgen05_m128n48k32_e4m3_mk_nk",
+    "tcgen05_m128n16k32_e5m2_mk_nk",
+)  # fmt: skip
+
+
+def scheduled(name: str):
+    _, _, kind, a, b = name.split("_")
+    t = TYPES[kind]
+    total = td.f32 if t.is_float else td.i32
+    s = by_groups(*product(t, t, total, turned_a=a == "km", turned_b=b == "nk"), name)
+    columns = int(re.search(r"n(\d+)k", name)[1])
+    x, y = operands(256, columns, 512 // t.bytes, t.numpy, t.numpy)
+    want = x.astype(total.numpy) @ y.astype(total.numpy)
+    return s, (x.T.copy() if a == "km" else x, y.T.copy() if b == "nk" else y), want
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_products_are_right(name):
+    s, given, want = scheduled(name)
+    got = td.emulate(td.compile(s, target="cuda:sm_100a"))(*given)
+    np.testing.assert_array_equal(got, want, strict=True)
+
+
+@pytest.mark.skipif(not HAS_COMPILER, reason="g++ runs the text")
+@pytest.mark.parametrize("name", FORMS)
+def test_text_of_products_is_right(name):
+    s, given, want = scheduled(name)
+    got = text_of(td.compile(s, target="cuda:sm_100a"))(*given)
+    np.testing.assert_array_equal(got, want, strict=True)
+
+
+def test_machine_code_has_products_and_moves_of_sums():
+    s, _, _ = scheduled(FORMS[0])
+    f = td.compile(s, target="cuda:sm_100a", M=256, K=256, N=64)
+    text = f.source()
+    assert text.count("tdsl_tensor_store<64>(") == text.count("tdsl_tensor_load<64>(") == 1
+    assert "tdsl_tensor_begin<128>" in text  # two groups of 64 columns each
+    (kernel,) = f.launch.kernels
+    assert kernel.spills == kernel.stack == 0
+
+
+def test_other_architectures_are_refused():
+    s, _, _ = scheduled(FORMS[0])
+    for arch in ("sm_90a", "sm_120"):
+        with pytest.raises(td.TargetError, match=f"needs sm_100a, the target is {arch}"):
+            td.compile(s, target=f"cuda:{arch}").source("cuda", M=256, K=256, N=64)
+
+
+def test_the_instruction_descriptor_has_the_fields_of_the_manual():
+    bits = Tcgen05(td.bf16, td.f32, 256, "km", "nk").descriptor
+    fields = {"sums": (4, 2), "a": (7, 3), "b": (10, 3), "a_major": (15, 1), "b_major": (16, 1), "n": (17, 6)}
+    got = {name: bits >> at & (1 << n) - 1 for name, (at, n) in fields.items()}
+    assert got == {"sums": 1, "a": 1, "b": 1, "a_major": 1, "b_major": 0, "n": 32}
+    assert bits >> 24 == 8
