@@ -8,6 +8,7 @@ from tdsl.autoschedule.explain import ROOT, Decision, recipe_decision
 from tdsl.autoschedule.recipes.blocks import on_blocks
 from tdsl.autoschedule.recipes.choices import if_suited
 from tdsl.autoschedule.recipes.online_tensor_cores import online_tensor_cores
+from tdsl.autoschedule.recipes.reduced_tiles import reduced_tiles
 from tdsl.autoschedule.recipes.tensor_cores import on_tensor_cores
 from tdsl.errors import ScheduleError
 from tdsl.machine.model import Machine
@@ -42,6 +43,12 @@ def schedule_on_gpu(schedule: BaseSchedule, open_: Collection[str], machine: Mac
         plan = on_tensor_cores(schedule[name], hopper="wgmma" in machine.features)
         if plan is not None:
             decisions.append(recipe_decision(before, schedule.state, name, "tensor cores", plan))
+    for name in [f.name for f in given.program.funcs if f.name in open_]:
+        before = schedule.state
+        taken = before.plan(name) != given.plan(name)
+        reduced = None if taken else if_suited(reduced_tiles, schedule[name], machine=machine)
+        if reduced is not None:
+            decisions.append(recipe_decision(before, schedule.state, name, "reduced tiles", reduced))
     for name in [f.name for f in reversed(schedule.state.program.funcs) if f.name in open_]:
         before = schedule.state
         if before.plan(name) != given.plan(name):

@@ -357,6 +357,13 @@ def loops_around(state: State, func: str) -> list[Level]:
     return [x for level in levels for x in enclosing_levels(state, level)]
 
 
+def _is_read_elsewhere(state: State, func: str) -> bool:
+    """True for an output, and where a reader is outside of the nests in which the func is computed."""
+    around = {x.func for x in loops_around(state, func)}
+    readers = ({f.name, *(x.func for x in loops_around(state, f.name))} for f, _ in state.consumers(func))
+    return func in state.program.outputs or any(around.isdisjoint(names) for names in readers)
+
+
 def _check_launch(state: State, func: str) -> None:
     """Raise Illegal unless loops bound to GPU axes, and memory shared by threads, are legally nested."""
     plan = state.plan(func)
@@ -375,7 +382,7 @@ def _check_launch(state: State, func: str) -> None:
     bound = [x for nest in plan.nests for x in nest.loops if x.kind in THREADS and x.kind in kinds]
     scope = state.plan(plan.place.level.func).scope if isinstance(plan.place, AfterProducer) else ""
     cooperative = scope in COOPERATIVE or plan.scope in COOPERATIVE
-    is_private = plan.scope != SHARED and func not in state.program.outputs
+    is_private = plan.scope != SHARED and not _is_read_elsewhere(state, func)
     if scope == SHARED and is_private and not kinds.isdisjoint(THREADS):
         raise Illegal(
             f"each thread has its own {func!r}, but the producer is computed once for all of them",
