@@ -227,6 +227,14 @@ def by_unsigned_factors(p: Programs) -> Schedule:
     return s
 
 
+def by_a_factor(p: Programs) -> Schedule:
+    f, k, row = td.Func("f"), td.vars("k"), p.index[:-1]
+    f[p.index] = td.sum(p.a[p.index] * abs(p.a[(*row, k)]), axis=k, dtype=p.a.dtype)
+    s = td.Schedule(f)
+    s[f].outline("k").compute_root()
+    return s
+
+
 def below_a_diagonal(p: Programs) -> Schedule:
     f, k, row = td.Func("f"), td.vars("k"), p.index[:-1]
     first = td.where(k <= (row[0] if row else 4), p.a[(*row, k)], 0)
@@ -372,6 +380,7 @@ USES: dict[str, tuple[Use, ...]] = {
     "unsigned": (by_unsigned_factors,),
     "skip_masked": (below_a_diagonal,),
     "fold_update": (on(updated, lambda s, p: s["f"].update(0).fold_update().split(p.inner, 4)),),
+    "outline": (by_a_factor,),
     "reassociate": (on(P.products, lambda s, p: s["f"].reassociate("s")),),
     "online": (
         on(P.shares, lambda s, p: s["f"].online("k", 4)),

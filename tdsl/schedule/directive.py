@@ -20,6 +20,7 @@ from tdsl.schedule import (
     launch,
     masked,
     online,
+    outline,
     pipelines,
     places,
     ranks,
@@ -47,7 +48,7 @@ DIRECTIVES: dict[str, Callable[..., State]] = {
     "specialize": specialize.specialize, "tensorize": specialize.tensorize,
     "flatten": flatten.flatten, "fold_update": fold_update.fold_update, "in_blocks": in_blocks.in_blocks,
     "unsigned": unsigned.unsigned, "online": online.online, "reassociate": reassociate.reassociate,
-    "skip_masked": masked.skip_masked,
+    "skip_masked": masked.skip_masked, "outline": outline.outline,
     **ranks.RANK_DIRECTIVES,
 }  # fmt: skip
 

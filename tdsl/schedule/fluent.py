@@ -27,6 +27,7 @@ from tdsl.lang.build_program import (
 from tdsl.lang.program import Program
 from tdsl.lang.sizes import check_sizes
 from tdsl.lang.tensor import Func, Tensor
+from tdsl.lang.types import DType, as_dtype
 from tdsl.placement.grid import Grid
 from tdsl.schedule.arguments import items_of, json_value
 from tdsl.schedule.directive import Directive, apply, from_json, to_json
@@ -53,6 +54,17 @@ class Stage(StageDirectives):
         """
         self.do("in_blocks", loop=self.loop_name(loop), **({} if factor is None else {"factor": factor}))
         return self
+
+    def outline(self, along: LoopLike, dtype: DType | str | None = None, name: str | None = None) -> Self:
+        """Make a func of the factor of this sum's terms that depends on the variable `along`.
+
+        Its elements are of type `dtype`, by default the factor's own before it was widened; the type must
+        hold all values of the factor. Returns the stage of the new func, which is not inlined.
+        """
+        given: dict[str, Any] = {} if dtype is None else {"dtype": as_dtype(dtype).name}
+        given |= {} if name is None else {"name": name}
+        (added,) = self._do_adding("outline", along=self.loop_name(along), **given)
+        return type(self)(self.schedule, added.name, 0)
 
 
 class BaseSchedule(Suggesting):

@@ -40,7 +40,7 @@ def gathered_reads(
     (part,) = matches
     names = read_variables(d, part)
     index = {v: Var(f"d{n}") for n, v in enumerate(names)}
-    ranges = _variable_intervals(state, f, d)
+    ranges = variable_intervals(state, f, d)
     limits = tuple(ranges[v] for v in names)
     if any(None in ends for ends in limits):
         raise Illegal(f"the ranges of {f.name!r} are not known", "declare a shape: with_shape(...)")
@@ -70,7 +70,7 @@ def read_variables(d: Definition, part: Expr) -> list[str]:
     return sorted((v for v in d.variables if v in used), key=lambda v: (v in last, v in d.free))
 
 
-def _variable_intervals(state: State, f: FuncDef, d: Definition) -> dict[str, Interval]:
+def variable_intervals(state: State, f: FuncDef, d: Definition) -> dict[str, Interval]:
     """The interval of each variable of a definition."""
     box = needed_box(state, f)
     at = {e.name: ends for e, ends in zip(d.index, box, strict=True) if isinstance(e, Var)}

@@ -250,3 +250,37 @@ def softmaxed_rows():
     top[i] = td.max(square[i, k], axis=k)
     f[i, j] = td.sum(td.exp(square[i, k] - top[i]) * td.exp(square[j, k] - top[j]), axis=k)
     return td.Schedule(f)["f"]
+
+
+def scaled_products(scale=lambda x: x, terms=lambda x: x):
+    """A sum of what terms make of products of halves, one factor of which is scaled."""
+    x, w, f = td.Tensor("x", (20, 30), td.f16), td.Tensor("w", (30, 40), td.f16), td.Func("f")
+    f[i, j] = td.sum(terms(scale(td.cast(x[i, k], td.f32)) * w[k, j]), axis=k)
+    return td.Schedule(f)["f"]
+
+
+@wrong(td.ScheduleError, "outline", "no products of two factors of which one depends on 'k'", hint="alone")
+def outlined_along_the_terms():
+    scaled_products().outline(k)  # here
+
+
+@wrong(td.ScheduleError, "outline", "no products of two factors", hint="alone")
+def outlined_of_a_sum_of_sums():
+    scaled_products(terms=lambda x: x + 1).outline(i)  # here
+
+
+@wrong(td.ScheduleError, "outline", "the factor of 'i' has values that f16 does not hold", hint="td.cast")
+def outlined_with_rounding():
+    scaled_products(lambda x: x * 3).outline(i, td.f16)  # here
+
+
+@wrong(td.ScheduleError, "outline", "'f' has no variable 'm'", hint="There are: i, j, k")
+def outlined_along_nothing():
+    s = scaled_products().schedule
+    s.replay('[{"do": "outline", "func": "f", "definition": 0, "along": "m"}]')  # here
+
+
+@wrong(td.ScheduleError, "outline", "there is no element type 'f17'", hint="f16")
+def outlined_as_no_type():
+    s = scaled_products().schedule
+    s.replay('[{"do": "outline", "func": "f", "definition": 0, "along": "i", "dtype": "f17"}]')  # here

@@ -30,7 +30,7 @@ WEIGHTS = {
     "store_root": 3, "inline": 6, "compute_root": 3, "reverse_compute_at": 6, "compute_with": 6,
     "cache_read": 6, "cache_write": 6, "reorder_storage": 3, "align_storage": 3, "fold_storage": 3,
     "rfactor": 7, "atomic": 5, "specialize": 4, "prefetch": 3, "stream_stores": 2, "set_scope": 2, "pin": 1,
-    "unsigned": 1, "online": 1, "reassociate": 1, "skip_masked": 1,
+    "unsigned": 1, "online": 1, "reassociate": 1, "skip_masked": 1, "outline": 1,
     "bound_extent": 3, "flatten": 3,
 }  # fmt: skip
 FIRST = ("reassociate", "online", "unsigned")  # those that want loops that nothing has changed
@@ -406,6 +406,11 @@ class Directives:
         sums = [f.name for f in program.funcs if f.definitions[0].ranges]
         places = [(func, source) for func in sums for source in sums if func != source]
         self.first_legal(places, lambda func, source: self.s[func].reassociate(source))
+
+    def do_outline(self) -> None:
+        program = self.s.state.program
+        places = [(f.name, v) for f in program.funcs for v in f.definitions[0].variables]
+        self.first_legal(places, lambda func, v: self.s[func].outline(v))
 
     def do_cache_read(self) -> None:
         stage = self.stage()

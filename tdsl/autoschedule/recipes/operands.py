@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from tdsl.autoschedule.recipes.block_rows import ACCESS
 from tdsl.autoschedule.recipes.choices import Unsuited
+from tdsl.autoschedule.recipes.computed_operands import computed_factors
 from tdsl.autoschedule.recipes.conv import known
 from tdsl.autoschedule.recipes.elements import definition_of, even_width, load_width, sizes_of
 from tdsl.autoschedule.recipes.epilogue import reader_of
@@ -30,13 +31,16 @@ from tdsl.schedule.bounds_inference import bounds_of
 from tdsl.schedule.caches import dtypes_and_limits
 from tdsl.schedule.fluent import BaseSchedule, Stage
 from tdsl.schedule.gathering import read_variables
+from tdsl.schedule.inlining import is_inlined, value_at
+from tdsl.schedule.outline import main_read
 
 
 @frozen
 class Operand:
     """A factor indexed by k and a row or column variable, `along`; `axes` are their two axes.
 
-    If `gathered`, an im2col copy with an axis per variable. `twice`: both operands are one array.
+    If `gathered`, an im2col copy with an axis per variable. `twice`: both operands are one array. `computed`:
+    an inlined func, whose tiles are computed.
     """
 
     read: Read
@@ -44,6 +48,7 @@ class Operand:
     axes: tuple[int, int]
     gathered: bool = False
     twice: bool = False
+    computed: bool = False
 
     @property
     def copy_along(self) -> str | None:
@@ -89,22 +94,26 @@ class Matrices:
         return extents[0], extents[1], extents[2]
 
 
-def matrices_of(d: Definition) -> Matrices:
-    """The variables of the matrices of a sum of products, rows first in the result; Unsuited for others."""
-    parts = _factors(d)
+def matrices_of(d: Definition, *, computed: bool = False) -> Matrices:
+    """The variables of the matrices of a sum of products, rows first in the result; Unsuited for others.
+
+    Factors are elements of arrays, or if `computed` any expressions.
+    """
+    parts = computed_factors(d) if computed else _factors(d)
     if d.combine is None or d.combine.kind != "sum":
         raise Unsuited("it does not add its terms up")
     if not all(isinstance(e, Var) for e in d.index):
         raise Unsuited("the indices of its result are not plain variables")
     sides = []
     for part, other in zip(parts, reversed(parts), strict=True):
-        name = _source(part).name
+        source = main_read(part)
+        name = show_expr(part) if source is None else repr(source.name)
         sides.append(tuple(v for v in d.free if v in variables(part) - variables(other)))
         if not sides[-1]:
-            raise Unsuited(f"no variable of the result indexes {name!r} alone")
+            raise Unsuited(f"no variable of the result indexes {name} alone")
         for v, _, _ in d.ranges:
             if v not in variables(part):
-                raise Unsuited(f"{name!r} is not indexed by {v!r}, which is summed over")
+                raise Unsuited(f"{name} is not indexed by {v!r}, which is summed over")
     last = [max(d.index.index(Var(v)) for v in names) for names in sides]
     rows, columns = sides if last[0] < last[1] else sides[::-1]
     return Matrices(rows, columns, tuple(v for v, _, _ in d.ranges))
@@ -119,7 +128,8 @@ def operands_of(stage: Stage, m: Matrices) -> tuple[Operand, Operand]:
     for part in parts:
         along = row if row in variables(part) else column
         plain = _plain(part, along, term) if isinstance(part, Read) else None
-        operands[along] = plain or _gathered(d, part, along, term)
+        x = plain or _gathered(d, part, along, term)
+        operands[along] = replace(x, computed=is_inlined(stage.schedule.state, x.read.name))
     return _pair(operands[row], operands[column])
 
 
@@ -213,12 +223,16 @@ def flatten_sides(stage: Stage, m: Matrices) -> tuple[Matrices, Stage | None]:
 
 def vector_width(stage: Stage, x: Operand) -> int:
     """The elements of an operand's rows in one access of at most 16 bytes."""
-    if not x.gathered:
+    if not x.gathered and not x.computed:
         return load_width(stage, x.read.name, x.copy_along)
     state = bind_state(stage.schedule.state, stage.schedule.sizes)
     d = state.program.func(stage.func).definitions[0]
     (part,) = (p for p in _factors(d) if x.along in variables(p))
     v = read_variables(d, part)[-1]
+    if x.computed:
+        source = _source(part)
+        main = main_read(value_at(state.program.func(source.name).definitions[0], source))
+        part = source if main is None else main
     width = even_width(ACCESS // x.read.dtype.bytes, sizes_of(stage).get(v))
     while width > 1 and not _are_neighbours(part, v, width):
         width //= 2
@@ -242,17 +256,8 @@ def _are_neighbours(part: Expr, v: str, width: int) -> bool:
 
 def _factors(d: Definition) -> tuple[Expr, Expr]:
     """The two factors of each term, without conversions: reads, or selects of a read or a constant."""
-    match d.values:
-        case (Binary("mul", x, y),):
-            left, right = _factor(x), _factor(y)
-        case (Cast(Binary("mul"), dtype),):
-            raise Unsuited(
-                f"it adds products up in {dtype}",
-                "the instructions accumulate floats in f32, and bytes in i32",
-            )
-        case _:
-            raise Unsuited("its terms are no products of two factors")
-    return left, right
+    left, right = computed_factors(d)
+    return _factor(left), _factor(right)
 
 
 def _factor(e: Expr) -> Expr:

@@ -16,6 +16,7 @@ from typing import Any
 
 from tdsl.autoschedule.recipes.block_tiles import on_grid
 from tdsl.autoschedule.recipes.choices import Unsuited, choose, if_suited, recipe, reduction_of, refused
+from tdsl.autoschedule.recipes.computed_operands import factor_types, outline_factors
 from tdsl.autoschedule.recipes.elements import definition_of, sizes_of
 from tdsl.autoschedule.recipes.epilogue import ROW_BYTES, following, store_by_groups
 from tdsl.autoschedule.recipes.operands import (
@@ -30,7 +31,7 @@ from tdsl.core.node import frozen
 from tdsl.lang.definition import Definition
 from tdsl.lang.expr import Var
 from tdsl.lang.regions import reads_in
-from tdsl.lang.types import f8e4m3, f8e5m2, f32
+from tdsl.lang.types import f8e4m3, f8e5m2, f16, f32
 from tdsl.machine.instructions.tensor_cores import COLUMNS, LOADS, MMAS, ROWS, Load, Mma
 from tdsl.machine.instructions.warpgroups import ROWS as GROUP_ROWS
 from tdsl.machine.instructions.warpgroups import Wgmma
@@ -77,6 +78,7 @@ class TensorCoreChoices:
     stages: int = 3
     tf32: bool = False
     hopper: bool = False
+    factors: str = ""
     group: int = 1
     blocks: int = 0
     cluster: int = field(default=1, metadata={"among": range(1, MAX_CLUSTER_BLOCKS + 1)})
@@ -98,6 +100,7 @@ class TensorCoreMatmul:
     group: int = 1
     blocks: int = 0
     cluster: int = 1
+    factors: str = field(default="", repr=False)
 
     def __call__(self, schedule: BaseSchedule) -> None:
         """Apply the same choices, unless they have been."""
@@ -105,6 +108,7 @@ class TensorCoreMatmul:
             tensor_core_matmul(
                 schedule[self.stage], block=self.block, warp=self.warp, stages=self.stages,
                 tf32="tf32" in self.instruction, hopper=self.instruction.startswith("wgmma"),
+                factors=self.factors,
                 group=self.group, blocks=self.blocks, cluster=self.cluster,
             )  # fmt: skip
 
@@ -118,7 +122,8 @@ def tensor_core_matmul(stage: Stage, **choices: Any) -> TensorCoreMatmul:
     Operands may lie either way in memory; other free variables are batches, also those that one operand alone
     has: of these its rows or columns are the last. An element-wise stage that alone
     reads the sums is made of them in registers. With `tf32` products of f32 are made of 10 bits of each
-    factor.
+    factor. Factors that are expressions are computed in each tile, in a type that holds all their values:
+    `factors`, or one that an instruction multiplies.
 
     With `hopper` products are made by `wgmma`, from shared memory; `warp` is the tile of a group of four
     warps (64, 256; of a block 128, 256, and 128 bytes of terms, in 4 stages). Tiles that divide the operands,
@@ -147,7 +152,10 @@ def tensor_core_matmul(stage: Stage, **choices: Any) -> TensorCoreMatmul:
             'leave hopper= out, or td.Schedule(..., target="cuda:sm_90a")',
         )
     d = reduction_of(stage)
-    m, sizes = matrices_of(d), sizes_of(stage)
+    m = matrices_of(d, computed=True)
+    outline_factors(stage, (m.rows[-1], m.columns[-1]), chosen.factors)
+    d, sizes = reduction_of(stage), sizes_of(stage)
+    matrices_of(d)
     if chosen.hopper:
         chosen = _for_groups(choices, max(r.dtype.bytes for r in reads_in(d.values)))
     if chosen.blocks % chosen.cluster:
@@ -173,7 +181,7 @@ def tensor_core_matmul(stage: Stage, **choices: Any) -> TensorCoreMatmul:
         _check_rows(chosen.block, (left, right))
     plan = TensorCoreMatmul(
         stage.func, chosen.block, chosen.warp, chosen.stages, form.name, chosen.group, chosen.blocks,
-        chosen.cluster,
+        chosen.cluster, chosen.factors,
     )  # fmt: skip
     _schedule(stage, (left, right), form, plan, reader, even)
     return plan
@@ -192,17 +200,20 @@ def _for_groups(choices: dict[str, Any], size: int) -> TensorCoreChoices:
 def on_tensor_cores(stage: Stage, *, hopper: bool = False) -> TensorCoreMatmul | None:
     """The recipe with tiles for the sizes of a stage; None where these are small, or it does not apply.
 
-    Products of floats of 8 bits are left out: tensor cores add them with fewer bits than f32 has.
+    Factors of 8-bit floats are multiplied as f16, since tensor cores add products of the former with fewer
+    bits than f32 has.
     With `hopper` large products are made by wgmma, by one block for each multiprocessor at most. A size that
     only a call tells counts as a large one.
     """
     d = definition_of(stage)
     try:
-        m = matrices_of(reduction_of(stage))
+        m = matrices_of(reduction_of(stage), computed=True)
     except Unsuited:
         return None
-    types = [r.dtype for r in reads_in(d.values)]
-    if any(t in (f8e4m3, f8e5m2) for t in types):
+    types = factor_types(d)
+    factors = f16.name if types is not None and types[0] in (f8e4m3, f8e5m2) else ""
+    types = factor_types(d, factors)
+    if types is None:
         return None
     sizes = sizes_of(stage)
     if 0 in sizes.values():
@@ -222,14 +233,14 @@ def on_tensor_cores(stage: Stage, *, hopper: bool = False) -> TensorCoreMatmul |
         plan = if_suited(
             tensor_core_matmul, stage, block=(*tile, 2 * step), warp=warp, stages=_GROUP_STAGES, hopper=True,
             group=_group(rows, columns, tile), blocks=blocks if rounds > 1 and not open_ else 0,
-            cluster=2 if rows % (2 * tile[0]) == 0 and blocks % 2 == 0 and not open_ else 1,
+            factors=factors, cluster=2 if rows % (2 * tile[0]) == 0 and blocks % 2 == 0 and not open_ else 1,
         )  # fmt: skip
         if plan is not None:
             return plan
     enough = _keeping_busy(_TILES, rows, columns, batches)
     tile, warp = (enough or _TILES[-1:])[0]
     group = _group(rows, columns, tile)
-    return if_suited(tensor_core_matmul, stage, block=(*tile, step), warp=warp, group=group)
+    return if_suited(tensor_core_matmul, stage, block=(*tile, step), warp=warp, group=group, factors=factors)
 
 
 def _keeping_busy(known: Sequence[Tiles], rows: int, columns: int, batches: int) -> list[Tiles]:
@@ -420,6 +431,7 @@ def _is_fetched_whole(x: Operand, tile: tuple[int, ...], extent: int | None) -> 
     row_bytes = (tile[0] if x.transposed else tile[1]) * x.read.dtype.bytes
     return (
         not x.gathered
+        and not x.computed
         and row_bytes % min(SWIZZLES) == 0
         and x.axes[1] == len(x.read.index) - 1
         and extent is not None

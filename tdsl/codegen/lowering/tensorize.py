@@ -135,7 +135,7 @@ def _is_zero_from(program: Program, name: str, axis: int, end: Expr | None) -> b
         case Read(source, index):
             axes = [n for n, e in enumerate(index) if e == at]
             return any(program.has_func(source) and _is_zero_from(program, source, n, end) for n in axes)
-        case Select(cond, Read(), Const(value)) if value == 0:
+        case Select(cond, _, Const(value)) if value == 0:
             ends = (c.right for c in conjuncts(cond) if isinstance(c, Binary) and c.op == "le")
             lefts = (c.left for c in conjuncts(cond) if isinstance(c, Binary) and c.op == "le")
             return any(

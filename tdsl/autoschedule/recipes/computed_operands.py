@@ -1,0 +1,86 @@
+"""Factors of a sum of products that are expressions, as arrays that tensor cores can read.
+
+A factor becomes a func, which is inlined: tiles of it are computed where tiles of an array would
+be copied. Tensor cores multiply a type that holds all its values, so no result differs.
+"""
+
+from __future__ import annotations
+
+from tdsl.autoschedule.recipes.choices import Unsuited
+from tdsl.autoschedule.recipes.elements import definition_of
+from tdsl.lang.affine import has_data, variables
+from tdsl.lang.definition import Definition
+from tdsl.lang.exact import is_exact
+from tdsl.lang.expr import Cast, Const, Expr, Read, Select, dtype_of
+from tdsl.lang.operations import is_product
+from tdsl.lang.regions import reads_in
+from tdsl.lang.types import DType, bf16, f16
+from tdsl.machine.instructions.tensor_cores import MMAS
+from tdsl.schedule.fluent import Stage
+from tdsl.schedule.outline import product_factors, stored_type
+
+_PREFERRED = (f16, bf16)  # of types that both hold all factors
+
+
+def factor_types(d: Definition, dtype: str = "") -> tuple[DType, DType] | None:
+    """The types as which tensor cores multiply the factors of a sum, exactly; None where there are none.
+
+    The types of the factors themselves come first, unless `dtype` names another.
+
+    >>> import tdsl as td
+    >>> i, j, k, f = *td.vars("i j k"), td.Func("f")
+    >>> a, b = td.Tensor("a", (64, 64), td.f16), td.Tensor("b", (64, 64), td.i8)
+    >>> f[i, j] = td.sum(td.cast(td.maximum(a[i, k], 0), td.f32) * b[k, j], axis=k)
+    >>> factor_types(td.Schedule(f).program.func("f").definitions[0])
+    (f16, f16)
+    """
+    parts = product_factors(d)
+    if parts is None or any(has_data(x) for r in reads_in(parts) for x in r.index):
+        return None  # a tile goes beyond edges, where data does not choose an element
+    total = dtype_of(d.values[0])
+    rows = [(x.left, x.right) for x in MMAS if x.kind != "tf32" and x.acc_type == total]
+    declared = stored_type(parts[0], None), stored_type(parts[1], None)
+    if dtype:
+        rows = [types for types in rows if all(t.name == dtype for t in types)]
+    rows.sort(key=lambda types: (types != declared, types[0] not in _PREFERRED))
+    exact = (x for x in rows if all(is_exact(e, t) for e, t in zip(parts, x, strict=True)))
+    return next(exact, None)
+
+
+def outline_factors(stage: Stage, along: tuple[str, str], dtype: str = "") -> None:
+    """Make inlined funcs of the factors that are no arrays of a type that tensor cores multiply.
+
+    `along` are a row and a column variable. Nothing is changed where no type holds the factors.
+    """
+    d = definition_of(stage)
+    parts, types = product_factors(d), factor_types(d, dtype)
+    if parts is None or types is None:
+        return
+    for part, t in zip(parts, types, strict=True):
+        if not is_plain(part, t):
+            (variable,) = (v for v in along if v in variables(part))
+            stage.outline(variable, t).inline()
+
+
+def is_plain(e: Expr, t: DType) -> bool:
+    """True for an element of an array of type `t`, or 0 in its padding, that is converted exactly."""
+    while isinstance(e, Cast) and is_exact(e, dtype_of(e.x)):
+        e = e.x
+    match e:
+        case Read(_, index) | Select(_, Read(_, index), Const()):
+            return dtype_of(e) == t and not any(True for _ in reads_in(index))
+        case _:
+            return False
+
+
+def computed_factors(d: Definition) -> tuple[Expr, Expr]:
+    """The factors of each term, which may be any expressions; Unsuited for terms that are no products."""
+    parts = product_factors(d)
+    if parts is not None:
+        return parts
+    if len(d.values) == 1 and isinstance(d.values[0], Cast) and is_product(d.values[0].x):
+        raise Unsuited(
+            f"it adds products up in {d.values[0].dtype}",
+            "the instructions accumulate floats in f32, and bytes in i32",
+        )
+    raise Unsuited("its terms are no products of two factors")

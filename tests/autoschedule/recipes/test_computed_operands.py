@@ -1,0 +1,182 @@
+"""Products whose factors are expressions: on tensor cores where a short type holds them, by default."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tdsl as td
+
+b, i, j, k, n, o, p, q, v, u, c = td.vars("b i j k n o p q v u c")
+ROWS, COLUMNS, TERMS = 97, 72, 80
+F = np.float32
+
+
+def product(x: Any, w: Any) -> td.Func:
+    f = td.Func("f")
+    f[i, j] = td.sum(td.cast(x, td.f32) * td.cast(w, td.f32), axis=k)
+    return f
+
+
+def array(name: str, *shape: int, t: td.DType = td.f16) -> td.Tensor:
+    return td.Tensor(name, shape, t)
+
+
+X, W = array("x", ROWS, TERMS), array("w", TERMS, COLUMNS)
+XT, WT = array("x", TERMS, ROWS), array("w", COLUMNS, TERMS)
+BYTES, SHORT = array("w", TERMS, COLUMNS, t=td.i8), array("w", TERMS, COLUMNS, t=td.f8e4m3)
+LONG = array("x", ROWS, TERMS, t=td.f32)
+GROUPED, ZERO = array("s", TERMS // 16, COLUMNS), array("z", TERMS // 16, COLUMNS, t=td.u8)
+PACKED = array("w", TERMS // 2, COLUMNS, t=td.u8)
+
+
+def halves(x: np.ndarray) -> np.ndarray:
+    return x.astype(np.float16).astype(F)
+
+
+def nibbles(w: np.ndarray) -> np.ndarray:
+    w = w.astype(int)
+    return np.stack([w & 15, w >> 4], 1).reshape(-1, w.shape[1])
+
+
+PRODUCTS: dict[str, tuple[Callable[[], td.Func], Callable[..., Any]]] = {
+    "relu": (lambda: product(td.maximum(X[i, k], 0), W[k, j]), lambda x, w: np.maximum(x, 0) @ w),
+    "relu in f32": (
+        lambda: product(td.maximum(td.cast(X[i, k], td.f32), 0), W[k, j]),
+        lambda x, w: np.maximum(x, 0) @ w,
+    ),
+    "both": (
+        lambda: product(td.maximum(XT[k, i], 0), abs(WT[j, k])),
+        lambda x, w: np.maximum(x.T, 0) @ abs(w.T),
+    ),
+    "one array": (lambda: product(td.maximum(X[i, k], 0), X[j, k]), lambda x: np.maximum(x, 0) @ x.T),
+    "scaled terms": (
+        lambda: product(X[i, k] * array("g", TERMS)[k], W[k, j]),
+        lambda x, g, w: halves(x * g) @ w,
+    ),
+    "scaled rows": (
+        lambda: product(X[i, k] * array("g", ROWS)[i], W[k, j]),
+        lambda x, g, w: halves(x * g[:, None]) @ w,
+    ),
+    "bytes": (lambda: product(X[i, k], BYTES[k, j]), lambda x, w: x @ w),
+    "dequantised": (
+        lambda: product(
+            X[i, k],
+            td.cast(td.cast(BYTES[k, j], td.i32) - td.cast(ZERO[k // 16, j], td.i32), td.f16)
+            * GROUPED[k // 16, j],
+        ),
+        lambda x, w, z, s: x @ halves((w - np.repeat(z, 16, 0)) * np.repeat(s, 16, 0)),
+    ),
+    "four bits": (
+        lambda: product(X[i, k], ((td.cast(PACKED[k // 2, j], td.i32) >> (4 * (k % 2))) & 15) - 8),
+        lambda x, w: x @ (nibbles(w) - 8),
+    ),
+    "f8": (lambda: product(X[i, k], SHORT[k, j]), lambda x, w: x @ w),
+    "rounded": (lambda: product(td.cast(LONG[i, k], td.f16), W[k, j]), lambda x, w: halves(x) @ w),
+    "weights": (
+        lambda: product(td.cast(td.exp(td.cast(X[i, k], td.f32)), td.f16), W[k, j]),
+        lambda x, w: halves(np.exp(x)) @ w,
+    ),
+    "triangle": (
+        lambda: product(td.where(k <= i, array("x", ROWS, ROWS)[i, k], 0), array("w", ROWS, COLUMNS)[k, j]),
+        lambda x, w: np.tril(x) @ w,
+    ),
+}
+Y = array("y", TERMS, ROWS)
+PRODUCTS["two layouts"] = (
+    lambda: product(X[i, k] * Y[k, i], W[k, j]),
+    lambda x, y, w: halves(x * y.T) @ w,
+)
+
+
+def arrays_of(f: td.Compiled, rng: np.random.Generator) -> list[np.ndarray]:
+    arrays = []
+    for a in f.signature.inputs:
+        shape = tuple(int(e.value) for e in a.shape)
+        if a.dtype.is_integer:
+            arrays.append(rng.integers(int(a.dtype.low), int(a.dtype.high) + 1, shape, a.dtype.numpy))
+        else:
+            arrays.append((rng.normal(size=shape) / 2).astype(a.dtype.numpy))
+    return arrays
+
+
+def check(f: td.Compiled, expected: Callable[..., Any], rng: np.random.Generator) -> None:
+    arrays = arrays_of(f, rng)
+    wide = (a.astype(int) if a.dtype.kind in "iu" else a.astype(F) for a in arrays)
+    want = expected(**dict(zip((a.name for a in f.signature.inputs), wide, strict=True)))
+    np.testing.assert_allclose(td.emulate(f)(*arrays), want, atol=2e-5 * TERMS * abs(want).max())
+
+
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_computed_factors_are_multiplied_by_tensor_cores(rng, name):
+    write, expected = PRODUCTS[name]
+    f = td.compile(write(), target="cuda:sm_80")
+    assert "mma_m16n8k16_f16_f16(" in str(f.loops("final"))
+    check(f, expected, rng)
+
+
+@pytest.mark.parametrize("name", ["relu", "both", "dequantised", "triangle"])
+def test_computed_factors_are_multiplied_by_groups_of_warps(rng, name):
+    write, expected = PRODUCTS[name]
+    s = td.Schedule(write())
+    plan = td.recipes.tensor_core_matmul(s["f"], hopper=True, block=(64, 64, 64), warp=(64, 64), stages=3)
+    assert plan.instruction.startswith("wgmma_")
+    check(td.compile(s, target="cuda:sm_90a"), expected, rng)
+
+
+@pytest.mark.parametrize(
+    "x, w",
+    [
+        (LONG[i, k], BYTES[k, j]),  # f32 has more digits than a factor of a tensor core
+        (td.cast(X[i, k], td.f32) * 3, W[k, j]),
+        (td.cast(X[i, k], td.f32) * array("g", TERMS)[k], W[k, j]),
+        (X[i, k], array("w", TERMS, COLUMNS, t=td.bf16)[k, j]),
+    ],
+    ids=["f32", "multiple", "scaled", "f16 and bf16"],
+)
+def test_factors_that_would_be_rounded_stay_off_tensor_cores(x, w):
+    f = td.compile(product(x, w), target="cuda:sm_80")
+    assert "mma" not in str(f.loops("final"))
+
+
+def test_a_computed_operand_is_read_by_16_bytes_and_stored_without_conflicts():
+    x, w, g = array("x", 256, 256), array("w", 256, 256), array("g", 256)
+    counts = td.count_memory(td.compile(product(x[i, k] * g[k], w[k, j]), target="cuda:sm_80"))
+    assert counts.sector_efficiency == 1 and counts.conflict_degree == 1
+    assert {a.site.width for a in counts.accesses if a.site.array in ("x", "w")} == {16}
+
+
+def test_a_convolution_of_what_is_computed_of_an_image(rng):
+    x, w, f = array("x", 2, 14, 14, 16), array("w", 3, 3, 16, 64), td.Func("f")
+    point = td.maximum(td.pad(x)[n, v + p - 1, u + q - 1, c], 0)
+    f[n, v, u, o] = td.sum(td.cast(point, td.f32) * td.cast(w[p, q, c, o], td.f32), axis=(p, q, c))
+    compiled = td.compile(f.with_shape(2, 14, 14, 64), target="cuda:sm_80")
+    assert "mma_m16n8k16_f16_f16(" in str(compiled.loops("final"))
+
+    def expected(x: np.ndarray, w: np.ndarray) -> np.ndarray:
+        padded = np.pad(np.maximum(x, 0), ((0, 0), (1, 1), (1, 1), (0, 0)))
+        window = [padded[:, r : r + 14, s : s + 14] @ w[r, s] for r in range(3) for s in range(3)]
+        return np.sum(window, axis=0)
+
+    check(compiled, expected, rng)
+
+
+def test_batches_of_computed_operands(rng):
+    x, w, f = array("x", 3, 96, 80), array("w", 3, 80, 72, t=td.i8), td.Func("f")
+    terms = td.cast(td.maximum(x[b, i, k], 0), td.f32) * td.cast(w[b, k, j], td.f32)
+    f[b, i, j] = td.sum(terms, axis=k)
+    compiled = td.compile(f, target="cuda:sm_80")
+    assert "mma_m16n8k16_f16_f16(" in str(compiled.loops("final"))
+    check(compiled, lambda x, w: np.maximum(x, 0) @ w, rng)
+
+
+def test_a_plan_computes_factors_in_another_schedule(rng):
+    write, expected = PRODUCTS["dequantised"]
+    f = write()
+    plan = td.recipes.tensor_core_matmul(td.Schedule(f)["f"], block=(64, 64, 32), warp=(32, 32))
+    s = td.Schedule(f)
+    plan(s)
+    again = td.Schedule(f).replay(s.to_json())
+    assert str(again) == str(s) and 's["f"].outline("j", "f16")' in str(s)
+    check(td.compile(again, target="cuda:sm_80"), expected, rng)
