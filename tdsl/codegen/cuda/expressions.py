@@ -13,6 +13,7 @@ from typing import Any
 
 from tvm import tirx as T  # noqa: N812  # as its own documentation calls it
 
+from tdsl.codegen.cuda.identifiers import Identifiers
 from tdsl.codegen.gpu.fragments import Fragment
 from tdsl.codegen.gpu.shared_memory import Swizzle
 from tdsl.codegen.ir.strides import Strides
@@ -148,7 +149,7 @@ class Expressions:
     swizzles: Mapping[str, Swizzle] = field(default_factory=dict)
     tensor_columns: Mapping[str, TIR] = field(default_factory=dict)  # first ones of sums in tensor memory
     fast: bool = False  # approximate arithmetic is allowed
-    names: int = 0  # count of variables bound so far
+    identifiers: Identifiers = field(default_factory=Identifiers)
     bound: dict[Expr, TIR] = field(default_factory=dict)  # variables, by the expression they hold
     binds: list[TIR] = field(default_factory=list)  # the statements that bind them
 
@@ -188,8 +189,7 @@ class Expressions:
                 kind = dtype_text(value)
                 if "int" in kind:  # TVM would inline the value into the uses of the variable
                     value = T.call_extern(kind, f"({_C_TYPES[kind]})", value)
-                variable = T.Var(f"shared_{self.names}", kind)
-                self.names += 1
+                variable = T.Var(self.identifiers.declare("common"), kind)
                 self.binds.append(T.Bind(variable, value))
                 self.bound[n] = variable
 

@@ -53,9 +53,9 @@ def _descriptor(e: Expressions, o: Operand) -> TIR:
     (memory, _), swizzle = e.buffers[o.buffer], e.swizzles[o.buffer]
     pitch = 16 // swizzle.chunk * swizzle.width
     numbers = (swizzle.height * pitch, 8 * pitch, _KINDS[pitch])
-    e.used.add("tdsl_descriptor")
+    e.used.add("tdsl_wgmma_descriptor")
     place = T.address_of(T.BufferLoad(memory, [e.index(e.in_panels(o.buffer, o.index))]))
-    return T.call_extern("uint64", "tdsl_descriptor", place, *(T.const(n, "int32") for n in numbers))
+    return T.call_extern("uint64", "tdsl_wgmma_descriptor", place, *(T.const(n, "int32") for n in numbers))
 
 
 def stores_for_descriptors(body: Stmt) -> bool:

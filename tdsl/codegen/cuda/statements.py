@@ -14,7 +14,7 @@ from typing import Any, TypeGuard, assert_never
 
 import tvm
 from tvm import tirx as T  # noqa: N812  # as its own documentation calls it
-from tvm.ir import PointerType, PrimType
+from tvm.ir import PointerType, PrimType, StringImm
 
 from tdsl.codegen.analysis.asynchronous import is_asynchronous
 from tdsl.codegen.analysis.facts import facts_inside
@@ -28,10 +28,13 @@ from tdsl.codegen.cuda.expressions import (
     in_int32,
     tir_type,
 )
+from tdsl.codegen.cuda.identifiers import without_number
 from tdsl.codegen.cuda.instructions import invoke, stores_for_descriptors
 from tdsl.codegen.cuda.prints import lower_print
+from tdsl.codegen.cuda.readable import COMMENT, Notes
 from tdsl.codegen.cuda.registers import registers_of_parts
 from tdsl.codegen.cuda.size_formulas import argument_name
+from tdsl.codegen.cuda.stage_comments import StageComments
 from tdsl.codegen.cuda.tensor_memory import TensorMemory, tensor_memory
 from tdsl.codegen.cuda.vectors import lanes_of_access, lower_vector_store
 from tdsl.codegen.gpu.launches import FAILED_CHECK, Launch
@@ -40,6 +43,7 @@ from tdsl.codegen.gpu.shared_memory import TENSOR_COMMITS, TENSOR_GROUPS, TENSOR
 from tdsl.codegen.gpu.tensor_map_specs import TensorMapSpec, tensor_map_spec
 from tdsl.codegen.ir.loops import (
     AXES,
+    HEAP,
     LANES,
     SHARED,
     THREADS,
@@ -74,6 +78,7 @@ from tdsl.codegen.ir.strides import constant_strides, dense_strides, element_cou
 from tdsl.codegen.passes.pipeline_loops import copy_width
 from tdsl.codegen.transforms.extract_lanes import lane_count, lane_store
 from tdsl.lang.expr import ZERO, Const, Expr, Load, const, dtype_of
+from tdsl.lang.show import show_expr
 from tdsl.lang.simplify import add
 from tdsl.lang.types import i64, u64
 
@@ -83,13 +88,16 @@ UNROLL_FACTOR = 8  # iterations by which long loops over arrays are unrolled
 _ALIGN_FRAGMENT = 16  # bytes, so that device functions can read several elements as one register
 
 
-def device_function(launch: Launch, target: Any, used: set[str], registers: int) -> Any:
+def device_function(launch: Launch, target: Any, used: set[str], registers: int, notes: Notes) -> Any:
     """The TIR function of a launch for multiprocessors of so many registers.
 
-    Adds the names of the device functions that it calls to `used`.
+    Adds the names of the device functions that it calls to `used`, and to `notes` what its text says.
     """
-    expressions = Expressions(used=used, fragments=launch.fragments, swizzles=launch.memory.swizzles)
-    return _KernelLowering(launch, expressions, registers).function(target)
+    expressions = Expressions(
+        used=used, fragments=launch.fragments, swizzles=launch.memory.swizzles,
+        identifiers=notes.identifiers,
+    )  # fmt: skip
+    return _KernelLowering(launch, expressions, registers, notes).function(target)
 
 
 @dataclass(slots=True)
@@ -97,6 +105,9 @@ class _KernelLowering:
     launch: Launch
     e: Expressions
     registers: int  # of a multiprocessor
+    notes: Notes
+    comments: StageComments = field(init=False)
+    loops: list[str] = field(default_factory=list)  # the names of the open loops
     axes: dict[str, TIR] = field(default_factory=dict)
     head: list[TIR] = field(default_factory=list)
     maps: dict[TensorMapSpec, TIR] = field(default_factory=dict)
@@ -105,16 +116,19 @@ class _KernelLowering:
     tensor: TensorMemory | None = None
 
     def function(self, target: Any) -> Any:
+        arrays = [p.name for p in self.launch.params if isinstance(p, BufferParam)]
+        memories = {s.name: s.scope for s in walk(self.launch.body) if isinstance(s, Alloc)}
+        self.comments = StageComments(dict.fromkeys(arrays, HEAP) | memories)
         params: list[TIR] = []
-        for n, p in enumerate(self.launch.params):
+        for p in self.launch.params:
             if isinstance(p, BufferParam):
-                params.append(self.array(n, p))
+                params.append(self.array(p))
             else:
                 kind = tir_type(p.dtype) if isinstance(p, ScalarParam) else "int64"
-                params.append(T.Var(_identifier(p.name, n), kind))
+                params.append(T.Var(self.e.identifiers.declare(p.name), kind))
                 self.e.scalars[argument_name(p)] = params[-1]
-        for n, tile in enumerate(self.launch.maps):
-            name = f"m{n}_{_identifier(tile.array)}"
+        for tile in self.launch.maps:
+            name = self.e.identifiers.declare(f"{tile.array}_map")
             self.maps[tile] = T.Var(name, PointerType(tvm.tirx.TensorMapType()))
             params.append(self.maps[tile])
         self.axes, variables = axis_indices(self.launch)
@@ -134,8 +148,9 @@ class _KernelLowering:
             kernel = kernel.with_attr(name, value)
         return kernel
 
-    def array(self, n: int, p: BufferParam) -> TIR:
-        name = _identifier(p.name, n)
+    def array(self, p: BufferParam) -> TIR:
+        name = self.e.identifiers.declare(p.name)
+        self.notes.shapes[name] = f"{p.dtype}[{', '.join(map(show_expr, p.extents))}]"
         pointer = T.Var(name, PointerType(PrimType(tir_type(p.dtype)), "global"))
         memory = T.decl_buffer(
             (max(element_count(p.extents), 1),), tir_type(p.dtype), f"{name}_", data=pointer
@@ -145,41 +160,42 @@ class _KernelLowering:
         return pointer
 
     def shared_memory(self) -> None:
-        """Allocate all shared memory at the head of the kernel; dynamic if it exceeds the static limit."""
+        """Allocate all shared memory at the head of the kernel.
+
+        Memory beyond the static limit is dynamic, which only the text shows (`readable.py`).
+        """
         allocations = {s.name: s for s in walk(self.launch.body) if _is_shared(s)}
         memories, align = self.launch.memory, 1024 if self.launch.memory.swizzles else 128
-        dynamic = memories.size > STATIC_SHARED
-        whole = T.decl_buffer(
-            (memories.size,), "uint8", "shared_memory", scope="shared.dyn", data_alignment=align
-        )
-        if dynamic:
-            self.head.append(T.AllocBuffer(whole))
         kinds = {
             name: ((s.slots,), u64) if isinstance(s, InitBarriers) else (_extents(s), s.dtype)
             for name, s in allocations.items()
         }
         if TENSOR_STATE in memories.starts:
             kinds[TENSOR_STATE] = ((TENSOR_GROUPS * TENSOR_COMMITS + 1,), u64)
+        if memories.size > STATIC_SHARED:
+            self.notes.align = align
         for name, (extents, dtype) in kinds.items():
-            count, kind = max(prod(extents), 1), tir_type(dtype)
-            if dynamic:
-                memory = T.decl_buffer(
-                    (count,), kind, _identifier(name), data=T.buffer_data(whole), scope="shared.dyn",
-                    elem_offset=memories.starts[name] // dtype.bytes,
-                )  # fmt: skip
-                self.head.append(T.DeclBuffer(memory, data=T.buffer_data(whole)))
-            else:
-                memory = T.decl_buffer(
-                    (count,), kind, _identifier(name), scope="shared", data_alignment=align
-                )
-                self.head.append(T.AllocBuffer(memory))
+            base = self.comments.base(name)
+            placeholder = self.e.identifiers.declare(base, f"{base}_shared", name)
+            self.notes.shapes[placeholder] = f"[{']['.join(map(str, extents))}]" if len(extents) > 1 else ""
+            if memories.size > STATIC_SHARED:
+                self.notes.starts[placeholder] = memories.starts[name]
+            memory = T.decl_buffer(
+                (max(prod(extents), 1),), tir_type(dtype), placeholder, scope="shared", data_alignment=align
+            )
+            self.head.append(T.AllocBuffer(memory))
             self.e.buffers[name] = memory, row_major(extents)
 
     def statement(self, s: Stmt, bound: frozenset[str]) -> list[TIR]:
         """The TIR of a loop-IR statement; loops over the axes `bound` enclose it."""
         moves = self.tensor.before(s) if self.tensor else []
+        said = self.comments.comment(s, self.loops[-1] if self.loops else "")
+        outside, self.comments.inside = self.comments.inside, self.comments.inside or bool(said)
         with self.e.statement() as values:
             body = self.one_statement(s, bound)
+        self.comments.inside = outside
+        if said and body:
+            values.insert(0, T.Evaluate(T.call_extern("int32", COMMENT, StringImm(said))))
         return [*moves, *values, *body]
 
     def one_statement(self, s: Stmt, bound: frozenset[str]) -> list[TIR]:
@@ -202,7 +218,10 @@ class _KernelLowering:
             case Let(name, value, body):
                 narrow = dtype_of(value) == i64 and in_int32(value, self.e.facts)
                 bind = self.e.index(value) if narrow else self.e.value(value)
-                variable = T.Var(_identifier(name), "int32" if narrow else tir_type(dtype_of(value)))
+                variable = T.Var(
+                    self.e.identifiers.declare(without_number(name), name),
+                    "int32" if narrow else tir_type(dtype_of(value)),
+                )
                 self.e.scalars[name] = variable
                 return [T.Bind(variable, bind), *self.enclosed(s, body, bound)]
             case Alloc():
@@ -241,24 +260,26 @@ class _KernelLowering:
                 barrier = self.group_barrier() if group else _sync_threads()
                 if not stores_for_descriptors(self.launch.body):
                     return barrier
-                return T.SeqStmt([self.call("tdsl_fence_async"), barrier])
+                return T.SeqStmt([self.call("tdsl_fence_proxy_async"), barrier])
             case Shuffle():
                 return self.shuffle(s)
             case Commit(True) | Wait(_, True) if self.tensor:
                 return self.tensor.synchronisation(s)
             case Commit(mma):
-                return self.call("tdsl_wgmma_commit" if mma else "tdsl_commit")
+                return self.call("tdsl_wgmma_commit" if mma else "tdsl_cp_async_commit")
             case Wait(pending, mma):
-                return self.call(f"{'tdsl_wgmma_wait' if mma else 'tdsl_wait'}<{pending}>")
+                return self.call(f"{'tdsl_wgmma_wait' if mma else 'tdsl_cp_async_wait'}<{pending}>")
             case ArriveBarrier(mbarriers, slot, per_warp=True):
                 count = T.const(s.blocks, "int32")
-                return self.call("tdsl_arrive_together", self.mbarrier(mbarriers, slot), count)
-            case ArriveBarrier(mbarriers, slot, count):
-                announced = (T.const(count, "uint32"),) if count else ()
-                return self.call("tdsl_arrive", self.mbarrier(mbarriers, slot), *announced)
+                return self.call("tdsl_mbarrier_arrive_warp", self.mbarrier(mbarriers, slot), count)
+            case ArriveBarrier(mbarriers, slot, 0):
+                return self.call("tdsl_mbarrier_arrive", self.mbarrier(mbarriers, slot))
+            case ArriveBarrier(mbarriers, slot, size):
+                expected = T.const(size, "uint32")
+                return self.call("tdsl_mbarrier_arrive_expect", self.mbarrier(mbarriers, slot), expected)
             case WaitBarrier(mbarriers, slot, parity):
                 phase = T.Cast("uint32", self.e.index(parity))
-                return self.call("tdsl_await", self.mbarrier(mbarriers, slot), phase)
+                return self.call("tdsl_mbarrier_wait", self.mbarrier(mbarriers, slot), phase)
             case CopyTile():
                 return self.copy_tile(s)
             case _:
@@ -283,6 +304,9 @@ class _KernelLowering:
             lo, extent = self.e.index(s.lo), self.e.index(s.extent)
             index = as_type(dtype_text(lo), number)
             self.e.scalars[s.name] = number if s.lo == ZERO else T.Add(lo, index)
+            said, full = self.notes.axes.setdefault(s.kind, []), self.comments.loop(s.name)[-2]
+            if full not in said:
+                said.append(full)
             body = self.enclosed(s, s.body, bound | {s.kind})
             if not body:
                 return []
@@ -290,12 +314,14 @@ class _KernelLowering:
             in_range = T.LT(as_type(dtype_text(extent), number), extent)
             return body if whole else [T.IfThenElse(in_range, _sequence(body), None)]
         lo, extent = self.e.index(s.lo), self.e.index(s.extent)
-        variable = T.Var(_identifier(s.name), "int32" if narrow else "int64")
         if not narrow:
             lo, extent = T.Cast("int64", lo), T.Cast("int64", extent)
-        self.e.scalars[s.name] = variable
         outside, self.in_loop = self.in_loop, True
+        name = self.e.identifiers.declare(*self.comments.loop(s.name))
+        self.e.scalars[s.name] = variable = T.Var(name, "int32" if narrow else "int64")
+        self.loops.append(name)
         body = self.enclosed(s, s.body, bound)
+        self.loops.pop()
         self.in_loop = outside
         how = self.unrolling(s)
         return (
@@ -321,8 +347,13 @@ class _KernelLowering:
         extents = _extents(s)
         fragment = self.launch.fragments.get(s.name)
         count = prod(extents) if fragment is None else fragment.count
+        base = self.comments.base(s.name)
+        name = self.e.identifiers.declare(base, f"{base}_local", s.name)
+        if len(extents) > 1 and prod(extents) > 1:
+            of = "" if fragment is None else "fragment of "
+            self.notes.shapes[name] = f"{of}[{']['.join(map(str, extents))}]"
         memory = T.decl_buffer(
-            (max(count, 1),), tir_type(s.dtype), _identifier(s.name), scope="local",
+            (max(count, 1),), tir_type(s.dtype), name, scope="local",
             data_alignment=_ALIGN_FRAGMENT if fragment is not None else 0,
         )  # fmt: skip
         self.e.buffers[s.name] = memory, row_major(extents)
@@ -371,15 +402,15 @@ class _KernelLowering:
         """A barrier of the threads along threadIdx.x, with a barrier number of their own (bar.sync)."""
         rows, number = self.launch.block[1], T.const(1, "int32")
         row = T.Add(T.Mul(self.axes["threadIdx.z"], T.const(rows, "int32")), self.axes["threadIdx.y"])
-        return self.call("tdsl_meet", T.Add(row, number), T.const(self.launch.block[0], "int32"))
+        return self.call("tdsl_named_barrier", T.Add(row, number), T.const(self.launch.block[0], "int32"))
 
     def warp_roles(self, s: WarpSpecialize, bound: frozenset[str]) -> TIR:
         """Warp specialisation: producer threads, perhaps with fewer registers, and consumer threads."""
         producer, consumer = (self.statement(part, bound) for part in s.parts)
         registers = registers_of_parts(self.launch, s, self.registers)
         if registers is not None:
-            producer.insert(0, self.call(f"tdsl_registers_less<{registers[0]}>"))
-            consumer.insert(0, self.call(f"tdsl_registers_more<{registers[1]}>"))
+            producer.insert(0, self.call(f"tdsl_setmaxnreg_dec<{registers[0]}>"))
+            consumer.insert(0, self.call(f"tdsl_setmaxnreg_inc<{registers[1]}>"))
         behind = T.GE(self.axes[s.axis], T.const(s.first, "int32"))
         return T.IfThenElse(behind, _sequence(producer), _sequence(consumer))
 
@@ -396,13 +427,13 @@ class _KernelLowering:
         def by_first_thread(body: TIR) -> TIR:
             return T.IfThenElse(functools.reduce(T.And, first), body, None) if first else body
 
-        together = self.call("tdsl_meet_cluster") if s.blocks > 1 else _sync_threads()
-        ready = by_first_thread(self.call("tdsl_phases", place, slots, T.const(s.arrivals, "uint32")))
+        together = self.call("tdsl_cluster_barrier") if s.blocks > 1 else _sync_threads()
+        ready = by_first_thread(self.call("tdsl_mbarrier_init", place, slots, T.const(s.arrivals, "uint32")))
         statements = [ready, together, *self.statement(s.body, bound)]
         if s.blocks > 1 and not self.in_loop:
             statements.append(together)  # until then other blocks arrive at this block's mbarriers
         if self.in_loop:
-            statements += [together, by_first_thread(self.call("tdsl_no_phases", place, slots))]
+            statements += [together, by_first_thread(self.call("tdsl_mbarrier_inval", place, slots))]
         return statements
 
     def copy_tile(self, s: CopyTile) -> TIR:
@@ -417,7 +448,7 @@ class _KernelLowering:
             to = T.address_of(T.BufferLoad(memory, [self.e.offset(s.buffer, index)]))
             corner = [self.e.index(i) for i in reversed(start)]
             place = T.address_of(self.maps[at])
-            copied = "tdsl_copy_tile" if s.blocks == 1 else f"tdsl_copy_tile_to<{s.blocks}>"
+            copied = f"tdsl_tma_load_{len(corner)}d" + (f"_multicast<{s.blocks}>" if s.blocks > 1 else "")
             copies.append(self.call(copied, to, place, barrier, *corner))
         return _sequence(copies)
 
@@ -438,7 +469,7 @@ class _KernelLowering:
             ]  # fmt: skip
             if one.value.mask is not None:
                 places.append(self.e.value(one.value.mask))
-            copied = self.call(f"tdsl_copy<{count * size}>", *places)
+            copied = self.call(f"tdsl_cp_async<{count * size}>", *places)
             copies.append(copied if one.mask is None else T.IfThenElse(self.e.value(one.mask), copied, None))
         return copies
 
@@ -475,9 +506,3 @@ def _extents(s: Alloc) -> tuple[int, ...]:
 def _sequence(parts: Iterable[TIR]) -> TIR:
     listed = list(parts)
     return listed[0] if len(listed) == 1 else T.SeqStmt(listed)
-
-
-def _identifier(name: str, number: int | None = None) -> str:
-    """A valid C identifier for a name; prefixes avoid C keywords, numbers make arguments unique."""
-    text = "".join(c if c.isascii() and (c.isalnum() or c == "_") else "_" for c in name)
-    return f"v_{text}" if number is None else f"a{number}_{text}"

@@ -25,9 +25,10 @@ def tensor_memory(launch: Launch, e: Expressions, axes: Mapping[str, TIR]) -> Te
     sums = tensor_sums(launch)
     if sums is None:
         return None
-    count = T.decl_buffer((1,), "uint32", "mma_commits", scope="local")
+    count = T.decl_buffer((1,), "uint32", e.identifiers.declare("mma_commits"), scope="local")
     group = T.Add(axes["threadIdx.y"], T.Mul(axes["threadIdx.z"], T.const(sums.rows, "int32")))
-    memory = TensorMemory(launch, e, sums, group, count, T.Var("tensor_memory", "uint32"))
+    columns = T.Var(e.identifiers.declare("tensor_memory"), "uint32")
+    memory = TensorMemory(launch, e, sums, group, count, columns)
     base = T.Add(memory.address, T.Cast("uint32", T.Mul(group, T.const(sums.width, "int32"))))
     e.tensor_columns = {name: T.Add(base, T.const(first, "uint32")) for name, first in sums.columns.items()}
     return memory

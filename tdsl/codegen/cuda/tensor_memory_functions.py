@@ -23,7 +23,7 @@ def _move(name: str, *, stores: bool) -> str:
     kind, operands = ("st", f"[%0], {{{values}}}") if stores else ("ld", f"{{{values}}}, [%{_PIECE}]")
     registers = ", ".join(f'"{"" if stores else "="}r"(r[{n}])' for n in range(_PIECE))
     given = f': : "r"(at + n), {registers}' if stores else f': {registers} : "r"(at + n)'
-    together = f"{_BEFORE}  tdsl_meet(1 + group, 128);\n{_AFTER}" if stores else ""
+    together = f"{_BEFORE}  tdsl_named_barrier(1 + group, 128);\n{_AFTER}" if stores else ""
     return f"""
 template <int N> __device__ __forceinline__
 void tdsl_tensor_{name}(void *registers, unsigned int at{", int group" * stores}) {{
@@ -41,14 +41,14 @@ void tdsl_tensor_{name}(void *registers, unsigned int at{", int group" * stores}
 TENSOR_MEMORY = {
     "tdsl_tensor_begin": f"""
 template <int Columns> __device__ __forceinline__ unsigned int tdsl_tensor_begin(void *state) {{
-  unsigned int place = tdsl_shared(state) + {MBARRIER_BYTES * _MBARRIERS}, address;
+  unsigned int place = tdsl_shared_address(state) + {MBARRIER_BYTES * _MBARRIERS}, address;
   int thread = threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z);
   if (thread < 32) {{
     asm volatile("tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [%0], %1;"
                  :: "r"(place), "n"(Columns) : "memory");
     asm volatile("tcgen05.relinquish_alloc_permit.cta_group::1.sync.aligned;");
   }}
-  if (thread == 0) tdsl_phases(state, {_MBARRIERS}, 1);
+  if (thread == 0) tdsl_mbarrier_init(state, {_MBARRIERS}, 1);
 {_BEFORE}  __syncthreads();
 {_AFTER}  asm volatile("ld.shared.b32 %0, [%1];" : "=r"(address) : "r"(place) : "memory");
   return address;
@@ -77,7 +77,7 @@ __device__ __forceinline__ void tdsl_tensor_commit(void *state, int group, unsig
   void *mbarrier = tdsl_tensor_mbarrier(state, group, (*count)++);
   if (threadIdx.x == 0)
     asm volatile("tcgen05.commit.cta_group::1.mbarrier::arrive::one.shared::cluster.b64 [%0];"
-                 :: "r"(tdsl_shared(mbarrier)) : "memory");
+                 :: "r"(tdsl_shared_address(mbarrier)) : "memory");
 }
 """,
     "tdsl_tensor_wait": f"""
@@ -85,13 +85,13 @@ template <int Pending> __device__ __forceinline__
 void tdsl_tensor_wait(void *state, int group, const unsigned int *count) {{
   static_assert(Pending < {TENSOR_COMMITS}, "commits whose mbarriers are not used again");
   unsigned int last = *count - 1 - Pending;
-  if (*count > Pending) tdsl_await(tdsl_tensor_mbarrier(state, group, last), last / {TENSOR_COMMITS} & 1);
+  if (*count > Pending) tdsl_mbarrier_wait(tdsl_tensor_mbarrier(state, group, last), last / {TENSOR_COMMITS} & 1);
 {_AFTER}}}
 """,
 }
 
 CALLEES = {
-    "tdsl_tensor_begin": ("tdsl_shared", "tdsl_phases"), "tdsl_tensor_store": ("tdsl_meet",),
-    "tdsl_tensor_commit": ("tdsl_shared", "tdsl_tensor_mbarrier"),
-    "tdsl_tensor_wait": ("tdsl_shared", "tdsl_await", "tdsl_tensor_mbarrier"),
+    "tdsl_tensor_begin": ("tdsl_shared_address", "tdsl_mbarrier_init"), "tdsl_tensor_store": ("tdsl_named_barrier",),
+    "tdsl_tensor_commit": ("tdsl_shared_address", "tdsl_tensor_mbarrier"),
+    "tdsl_tensor_wait": ("tdsl_shared_address", "tdsl_mbarrier_wait", "tdsl_tensor_mbarrier"),
 }  # fmt: skip

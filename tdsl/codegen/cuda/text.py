@@ -9,23 +9,18 @@ import tvm
 from tvm.tirx import transform
 
 from tdsl.codegen.cuda.device_functions import functions_text
+from tdsl.codegen.cuda.prelude import prelude
+from tdsl.codegen.cuda.readable import Notes, readable
 from tdsl.codegen.cuda.statements import UNROLL_FACTOR, device_function
 from tdsl.codegen.gpu.launches import Launch, Launches
+from tdsl.codegen.gpu.limits import STATIC_SHARED
 from tdsl.machine.devices import describe_gpu
 from tdsl.machine.gpu import FEATURES, has
 from tdsl.machine.instructions.instruction import INSTRUCTIONS
 
-DEVICE_CODE = "// device functions and kernels"  # follows TVM's head, which depends on the compiler
-_KERNEL = 'extern "C" __global__'
-_HAS_BF16 = "#if !defined(__CUDA_ARCH__) || (__CUDA_ARCH__ >= 800)"  # TVM's guard, stricter than the header
+DEVICE_CODE = "// device functions and kernels"  # follows the includes
 _UNROLL_ONE = re.compile(r"#pragma unroll 1\n(\s*for )")
 _LOOP = re.compile(r"(?:#pragma unroll(?: \d+)?\n)?([ \t]*for \()")
-_STANDARD = re.compile(r"  #include <cuda/std/cstdint>\n.*?\n(?=\n  // NVRTC uses asm)", re.DOTALL)
-_INTEGERS = "".join(
-    f"  using {'u' * unsigned}int{bits}_t = {'un' * unsigned}signed {name};\n"
-    for unsigned in (False, True)
-    for bits, name in ((8, "char"), (16, "short"), (32, "int"), (64, "long long"))
-)
 
 
 def cuda_text(launches: Launches, arch: str, *, unroll: bool = True) -> str:
@@ -38,7 +33,10 @@ def cuda_text(launches: Launches, arch: str, *, unroll: bool = True) -> str:
     used: set[str] = set()
     gpu = describe_gpu(arch).gpu
     assert gpu is not None, "an architecture of GPUs"
-    functions = {x.name: device_function(x, target, used, gpu.registers) for x in launches.launches}
+    notes = {x.name: Notes(head=_head(x)) for x in launches.launches}
+    functions = {
+        x.name: device_function(x, target, used, gpu.registers, notes[x.name]) for x in launches.launches
+    }
     module = _passes()(tvm.IRModule(functions))
     text: str = tvm.get_global_func("target.build.cuda")(module, target).inspect_source()
     for launch in launches.launches:
@@ -50,19 +48,22 @@ def cuda_text(launches: Launches, arch: str, *, unroll: bool = True) -> str:
         text = _UNROLL_ONE.sub(rf"#pragma unroll {UNROLL_FACTOR}\n\1", text)
     else:
         text = _LOOP.sub(r"#pragma unroll 1\n\1", text)
-    head, mark, kernels = text.replace(_HAS_BF16, "#if 1").partition(_KERNEL)
+    kernels = readable(text, notes)
     instructions = "".join(INSTRUCTIONS[name].cuda for name in sorted(used) if name in INSTRUCTIONS)
-    text = f"{DEVICE_CODE}\n{functions_text(used)}{instructions}\n{mark}{kernels}"
-    return _without_standard_library(head, text) + text
+    code = f"{functions_text(used)}{instructions}\n{kernels}"
+    return f"{prelude(code)}{DEVICE_CODE}\n{code}"
 
 
-def _without_standard_library(head: str, text: str) -> str:
-    """TVM's head with definitions of integer types in place of the standard headers that it includes.
-
-    NVRTC takes far longer for these headers than for a kernel. They are kept if the source uses `std::`.
-    """
-    lean = _STANDARD.sub(_INTEGERS, head)
-    return head if "std::" in lean + text else lean
+def _head(launch: Launch) -> list[str]:
+    """The lines above a kernel: its name and how it is launched."""
+    grid, block = (f"({', '.join(map(str, x))})" for x in (launch.grid, launch.block))
+    said = [f"grid {grid}", f"block {block}"]
+    if launch.cluster > 1:
+        said.append(f"clusters of {launch.cluster} blocks")
+    if launch.shared:
+        kind = "dynamic" if launch.shared > STATIC_SHARED else "static"
+        said.append(f"{launch.shared} bytes of {kind} shared memory")
+    return [f"{launch.name}: {', '.join(said)}"]
 
 
 def _cluster(launch: Launch) -> str:

@@ -8,6 +8,7 @@ from tvm import tirx as T  # noqa: N812  # as its own documentation calls it
 
 from tdsl.codegen.analysis.access_widths import access_width
 from tdsl.codegen.cuda.expressions import TIR, Expressions, bytes_of
+from tdsl.codegen.cuda.identifiers import without_number
 from tdsl.codegen.ir.loops import Store
 from tdsl.codegen.ir.strides import constant_strides
 from tdsl.codegen.transforms.extract_lanes import extract_lane, lane_count
@@ -32,7 +33,8 @@ def lower_vector_store(e: Expressions, s: Store, start: int, count: int) -> list
             loaded = T.BufferLoad(source, [at])
             if n is s.value and n.mask is None:
                 return [_write(e, s, start, count, loaded)]
-            part = T.decl_buffer((count,), str(source.dtype), f"part{len(loaded_parts)}", scope="local")
+            wanted = e.identifiers.declare(f"{without_number(n.buffer)}_vec")
+            part = T.decl_buffer((count,), str(source.dtype), wanted, scope="local")
             whole = T.Ramp(T.const(0, "int32"), 1, count)
             store = T.BufferStore(part, loaded, [whole])
             if n.mask is not None:
@@ -43,7 +45,8 @@ def lower_vector_store(e: Expressions, s: Store, start: int, count: int) -> list
             e.buffers[name] = part, (1,)
             loaded_parts[n] = name, n.dtype
     target, _ = e.buffers[s.buffer]
-    result = T.decl_buffer((count,), str(target.dtype), "result", scope="local")
+    wanted = e.identifiers.declare(f"{without_number(s.buffer)}_vec")
+    result = T.decl_buffer((count,), str(target.dtype), wanted, scope="local")
     statements.append(T.AllocBuffer(result))
     for k in range(count):
         with e.statement() as values:

@@ -238,20 +238,20 @@ ON_CPU = {
     "tdsl_fast_exp": """
 static float tdsl_fast_exp(float x) { return exp2f(x * 1.44269504f); }
 """,
-    "tdsl_copy": """
-template <int N> static void tdsl_copy(void *to, const void *from, bool holds = true) {
+    "tdsl_cp_async": """
+template <int N> static void tdsl_cp_async(void *to, const void *from, bool holds = true) {
   copies[current].open.push_back({to, from, N, holds});
 }
 """,
-    "tdsl_commit": """
-static void tdsl_commit() {
+    "tdsl_cp_async_commit": """
+static void tdsl_cp_async_commit() {
   Copies &own = copies[current];
   own.groups.push_back(own.open);
   own.open.clear();
 }
 """,
-    "tdsl_wait": """
-template <int N> static void tdsl_wait() {
+    "tdsl_cp_async_wait": """
+template <int N> static void tdsl_cp_async_wait() {
   auto &groups = copies[current].groups;
   while (groups.size() > N) {
     for (Copy &c : groups[0])
@@ -343,7 +343,7 @@ def library_of(launches: Launches, folder: Path, change: Callable[[str], str] = 
     with patch.dict(FUNCTIONS, ON_CPU | shim_tiles.ON_CPU | shim_tensor_cores.ON_CPU):
         code = change(cuda_text(launches, "sm_90a").partition(DEVICE_CODE)[2])
     code = re.sub(
-        r"extern __shared__(?: __align__\(\d+\)| alignas\(\d+\))* (\w+) (\w+)\[\];",
+        r"extern __shared__(?: __align__\(\d+\)| alignas\(\d+\))* ([\w ]+) (\w+)\[\];",
         r"\1* \2 = (\1*)memory_of_block();",
         code,
     )

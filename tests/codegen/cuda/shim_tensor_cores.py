@@ -79,7 +79,7 @@ static void ldmatrix(void *out, const void *row, int count, bool trans) {
 struct Matrix { const char *first; int panels, rows, kind; };
 static Matrix matrices_[1024][256];
 static int made_[1024];
-static unsigned long long tdsl_descriptor(const void *p, int panels, int rows, int kind) {
+static unsigned long long tdsl_wgmma_descriptor(const void *p, int panels, int rows, int kind) {
   int n = made_[current]++ % 256;
   matrices_[current][n] = {(const char *)p, panels, rows, kind};
   return (unsigned long long)current << 8 | n;
@@ -187,12 +187,12 @@ template <class Acc, class T> struct TensorProduct {
 
 # Device functions that speak PTX, for the CPU.
 ON_CPU = {
-    "tdsl_descriptor": "",
+    "tdsl_wgmma_descriptor": "",
     "tdsl_wgmma_commit": "",
     "tdsl_wgmma_wait": "",
     **{
         name: f"static void {name}() {{}}\n"
-        for name in ("tdsl_fence_async", "tdsl_wgmma_fence", "tdsl_tensor_fence")
+        for name in ("tdsl_fence_proxy_async", "tdsl_wgmma_fence", "tdsl_tensor_fence")
     },
     **{name: "" for name in TENSOR_MEMORY if name != "tdsl_tensor_fence"},
 }

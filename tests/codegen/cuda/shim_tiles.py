@@ -60,49 +60,56 @@ static void land(const Tile &t) {
 
 ON_CPU = {
     "CUtensorMap": "",
-    "tdsl_shared": "",
-    "tdsl_phases": """
-static void tdsl_phases(void *p, int slots, unsigned arrivals) {
+    "tdsl_shared_address": "",
+    "tdsl_mbarrier_init": """
+static void tdsl_mbarrier_init(void *p, int slots, unsigned arrivals) {
   for (int n = 0; n < slots; n++) {
     if (phases.count((char *)p + 8 * n)) fault = 4;
     phases[(char *)p + 8 * n] = {(int)arrivals, (int)arrivals, 0, 0};
   }
 }
 """,
-    "tdsl_no_phases": """
-static void tdsl_no_phases(void *p, int slots) {
+    "tdsl_mbarrier_inval": """
+static void tdsl_mbarrier_inval(void *p, int slots) {
   for (int n = 0; n < slots; n++) phases.erase((char *)p + 8 * n);
 }
 """,
-    "tdsl_arrive": """
-static void tdsl_arrive(void *p, unsigned bytes = 0) {
+    "tdsl_mbarrier_arrive": """
+static void tdsl_mbarrier_arrive(void *p) {
+  Phase &x = phase_at(p);
+  x.missing--;
+  step(x);
+}
+""",
+    "tdsl_mbarrier_arrive_expect": """
+static void tdsl_mbarrier_arrive_expect(void *p, unsigned bytes) {
   Phase &x = phase_at(p);
   x.missing--;
   x.bytes += bytes;
   step(x);
 }
 """,
-    "tdsl_arrive_together": """
+    "tdsl_mbarrier_arrive_warp": """
 // the same place in the memory of another block
 static char *there(void *p, int rank) { return (char *)p + (rank - current / size_) * memory_; }
-static void tdsl_arrive_together(void *p, int blocks) {
+static void tdsl_mbarrier_arrive_warp(void *p, int blocks) {
   static map<pair<void *, int>, int> came;  // of each warp
   int &n = came[{p, current / 32}];
   if (++n % 32) return;
-  if (blocks == 1) tdsl_arrive(p);
-  else for (int rank = 0; rank < blocks; rank++) tdsl_arrive(there(p, rank));
+  if (blocks == 1) tdsl_mbarrier_arrive(p);
+  else for (int rank = 0; rank < blocks; rank++) tdsl_mbarrier_arrive(there(p, rank));
 }
 """,
-    "tdsl_registers_less": "template <int N> static void tdsl_registers_less() {}\n",
-    "tdsl_registers_more": "template <int N> static void tdsl_registers_more() {}\n",
-    "tdsl_meet_cluster": """
-static void tdsl_meet_cluster() { meet(-1, fibers.size()); }
+    "tdsl_setmaxnreg_dec": "template <int N> static void tdsl_setmaxnreg_dec() {}\n",
+    "tdsl_setmaxnreg_inc": "template <int N> static void tdsl_setmaxnreg_inc() {}\n",
+    "tdsl_cluster_barrier": """
+static void tdsl_cluster_barrier() { meet(-1, fibers.size()); }
 """,
-    "tdsl_meet": """
-static void tdsl_meet(int barrier, int threads) { meet(current / size_ * 16 + barrier, threads); }
+    "tdsl_named_barrier": """
+static void tdsl_named_barrier(int barrier, int threads) { meet(current / size_ * 16 + barrier, threads); }
 """,
-    "tdsl_await": """
-static void tdsl_await(void *p, unsigned parity) {
+    "tdsl_mbarrier_wait": """
+static void tdsl_mbarrier_wait(void *p, unsigned parity) {
   while (phase_at(p).ended % 2 == parity && !fault) {
     vector<Tile> left, due;
     for (Tile &t : tiles) (t.phase == p ? due : left).push_back(t);
@@ -112,18 +119,24 @@ static void tdsl_await(void *p, unsigned parity) {
   }
 }
 """,
-    "tdsl_copy_tile_to": """
+    **{
+        f"tdsl_tma_load_{n}d_multicast": f"""
 template <int Blocks, class... I>
-static void tdsl_copy_tile_to(void *to, unsigned long long map, void *p, I... at) {
+static void tdsl_tma_load_{n}d_multicast(void *to, unsigned long long map, void *p, I... at) {{
   for (int rank = 0; rank < Blocks; rank++)
-    tiles.push_back({there(to, rank), *(CUtensorMap *)map, there(p, rank), {(int)at...}});
-}
-""",
-    "tdsl_copy_tile": """
-template <class... I> static void tdsl_copy_tile(void *to, unsigned long long map, void *p, I... at) {
-  tiles.push_back({(char *)to, *(CUtensorMap *)map, p, {(int)at...}});
-}
-""",
+    tiles.push_back({{there(to, rank), *(CUtensorMap *)map, there(p, rank), {{(int)at...}}}});
+}}
+"""
+        for n in range(1, 6)
+    },
+    **{
+        f"tdsl_tma_load_{n}d": f"""
+template <class... I> static void tdsl_tma_load_{n}d(void *to, unsigned long long map, void *p, I... at) {{
+  tiles.push_back({{(char *)to, *(CUtensorMap *)map, p, {{(int)at...}}}});
+}}
+"""
+        for n in range(1, 6)
+    },
 }
 
 STATUS = {

@@ -105,8 +105,8 @@ def test_tiles_fetched_by_a_producer_warp(m, n, p, stages, tmp_path):
 @pytest.mark.parametrize(
     "pattern, replacement",
     [
-        (r"(tdsl_phases\(.*used.*), \(uint\)2\)", r"\1, (uint)3)"),
-        (r"tdsl_arrive_together\(\(&\(v_c_k_o_used.*\);", ""),
+        (r"(tdsl_mbarrier_init\(.*used.*), 2u\)", r"\1, 3u)"),
+        (r"tdsl_mbarrier_arrive_warp\(&c_k_o_used.*\);", ""),
     ],
     ids=["more arrivals", "no arrival"],
 )
@@ -125,12 +125,16 @@ def test_planted_bugs_of_rings_are_detected(pattern, replacement, tmp_path):
 
 ENDLESS, TOO_MANY = "threads wait for ever", "more threads come to a phase"
 BUGS = {
-    "arrivals": (r"(tdsl_phases\(.*), \(uint\)2\)", r"\1, (uint)3)", ENDLESS),
-    "bytes": (r"\(uint\)512\)", "(uint)516)", ENDLESS),
-    "no arrival": (r"tdsl_arrive\(\(&.*\);", "", ENDLESS),
-    "no wait": (r"tdsl_await\(\(&.*\);", "", TOO_MANY),
-    "weak phase": (r"(tdsl_await\(.*), \(\(uint\)(.*)\)\);", r"\1, 1 - (uint)\2);", TOO_MANY),
-    "place": (r"(tdsl_copy_tile\(.*v_a_cache.*) \+ 16\)", r"\1 + 17)", ""),
+    "arrivals": (r"(tdsl_mbarrier_init\(.*), 2u\)", r"\1, 3u)", ENDLESS),
+    "bytes": (r"\b512u\)", "516u)", ENDLESS),
+    "no arrival": (r"tdsl_mbarrier_arrive\(&.*\);", "", ENDLESS),
+    "no wait": (r"tdsl_mbarrier_wait\(&.*\);", "", TOO_MANY),
+    "weak phase": (
+        r"(tdsl_mbarrier_wait\(.*), \(unsigned int\)(.*)\);",
+        r"\1, 1 - (unsigned int)\2);",
+        TOO_MANY,
+    ),
+    "place": (r"(tdsl_tma_load_2d\(\s*&a_cache.*[^}]*) \+ 16,", r"\1 + 17,", ""),
 }
 
 
@@ -165,7 +169,7 @@ def test_bands_with_zeros_beyond_the_edges(tmp_path):
 @pytest.mark.parametrize(
     "change",
     [
-        lambda text: re.sub(r"\btdsl_wait<1>\(\)", "tdsl_wait<2>()", text),
+        lambda text: re.sub(r"\btdsl_wait<1>\(\)", "tdsl_cp_async_wait<2>()", text),
         lambda text: re.sub(r"\btdsl_wait<1>\(\);", "", text),
         lambda text: re.sub(r"\btdsl_commit\(\);", "", text),
         lambda text: re.sub(r"\+ 2\) % 3", "+ 1) % 3", text),

@@ -169,4 +169,4 @@ def test_text_of_the_recipe_for_hopper(turned):
     compiled = td.compile(s, target="cuda:sm_90a")
     got = text_of(compiled)(x, y.T.copy() if turned else y)
     np.testing.assert_array_equal(got, x.astype(np.float32) @ y.astype(np.float32))
-    assert compiled.source("cuda").count("tdsl_copy_tile((") == (2 if turned else 3)
+    assert compiled.source("cuda").count("tdsl_tma_load_2d(\n") == (2 if turned else 3)
