@@ -29,6 +29,7 @@ _BOUND = re.compile(r"( *)([\w ]+?) (id\d+) = (.*);")
 _LOOP = re.compile(r"( *)for \((\w+) (id\d+) = (.*?); (.*?); \+\+id\d+\) \{")
 _IF = re.compile(r"( *)(if|while) \((.*)\) \{")
 _SAID = re.compile(rf'( *){COMMENT}\("(.*)"\);')
+_TYPEDEF = re.compile(r"\b(?:u?int\d+_t|uint|uchar|ushort)\b")
 _AXIS = re.compile(r"\(\(int\)((?:block|thread)Idx\.[xyz])\)")
 DYNAMIC = "shared_memory"  # of which the arrays beyond the static limit are parts
 
@@ -142,7 +143,7 @@ class _Writer:
                 return self.statement(line)
         except UnknownSyntax:
             pass  # the line stays as TVM prints it
-        return [line]
+        return [_TYPEDEF.sub(lambda m: c_name(m[0]), line)]
 
     def declaration(self, space: str, shared: str | None, align: str, kind: str, name: str, n: str) -> str:
         """The declaration of an array, of a scalar, or of a pointer into dynamic shared memory."""

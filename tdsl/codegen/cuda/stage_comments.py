@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from tdsl.codegen.cuda.identifiers import without_number
 from tdsl.codegen.ir.loops import (
+    AXES,
     HEAP,
     SHARED,
     Alloc,
@@ -20,7 +21,7 @@ from tdsl.codegen.ir.loops import (
     Stmt,
     Store,
 )
-from tdsl.codegen.ir.statements import loads_of, parts_of, walk
+from tdsl.codegen.ir.statements import loads_of, parts_of, scalars_of, walk
 from tdsl.lang.expr import Broadcast, Const, Load
 
 _HELPERS = re.compile(r"(?:_lanes|_own|_other|_new)+$")  # buffers of reductions across lanes and threads
@@ -124,15 +125,27 @@ class StageComments:
                 case _:
                     continue
             sources |= dict.fromkeys(self.stage(b) for b in read)
-        sources.pop(stage, None)
+        updates = sources.pop(stage, stage) is None
         names = " and ".join(filter(None, (", ".join([*sources][:-1]), "".join([*sources][-1:]))))
         if not names:
-            return "accumulated" if accumulates else "initial value"
+            return "updated" if accumulates or updates else "initial value"
         if accumulates:
-            return f"accumulated from {names}"
+            over = ", ".join(self.loop(x)[0] for x in _reduction_loops(s))
+            return f"accumulated from {names}{f' over {over}' if over else ''}"
         if copies:
             return f"stored from {names}" if self.buffers.get(stage) == HEAP else f"tile of {names}"
         return f"computed from {names}"
+
+
+def _reduction_loops(s: Stmt) -> list[str]:
+    """The loops inside a statement that are not threads or blocks, and that no index of a result uses."""
+    used: set[str] = set()
+    for part in walk(s):
+        if isinstance(part, Store):
+            used.update(*map(scalars_of, part.index))
+        elif isinstance(part, Invoke):
+            used.update(*map(scalars_of, part.operands[0].index))
+    return [x.name for x in walk(s) if isinstance(x, For) and x.kind not in AXES and x.name not in used]
 
 
 def _target(s: Stmt) -> str | None:

@@ -96,8 +96,11 @@ static void tdsl_mbarrier_arrive_warp(void *p, int blocks) {
   static map<pair<void *, int>, int> came;  // of each warp
   int &n = came[{p, current / 32}];
   if (++n % 32) return;
-  if (blocks == 1) tdsl_mbarrier_arrive(p);
-  else for (int rank = 0; rank < blocks; rank++) tdsl_mbarrier_arrive(there(p, rank));
+  for (int rank = 0; rank < blocks; rank++) {
+    Phase &x = phase_at(blocks == 1 ? p : there(p, rank));
+    x.missing--;
+    step(x);
+  }
 }
 """,
     "tdsl_setmaxnreg_dec": "template <int N> static void tdsl_setmaxnreg_dec() {}\n",
