@@ -167,6 +167,11 @@ class Expressions:
             self.used.add(name)
         return T.call_pure_extern(dtype, name, *args)
 
+    def statement_call(self, name: str, *args: TIR) -> TIR:
+        """A call statement of a device function without result."""
+        self.used.add(name)
+        return T.Evaluate(T.call_extern("void", name, *args))
+
     def value(self, e: Expr) -> TIR:
         """The TIR of a scalar expression, in its own type."""
         self.bind_shared(e)

@@ -36,11 +36,12 @@ from tdsl.codegen.cuda.registers import registers_of_parts
 from tdsl.codegen.cuda.size_formulas import argument_name
 from tdsl.codegen.cuda.stage_comments import StageComments
 from tdsl.codegen.cuda.tensor_memory import TensorMemory, tensor_memory
+from tdsl.codegen.cuda.tile_copies import copy_elements, copy_tile
 from tdsl.codegen.cuda.vectors import lanes_of_access, lower_vector_store
 from tdsl.codegen.gpu.launches import FAILED_CHECK, Launch
 from tdsl.codegen.gpu.limits import STATIC_SHARED
 from tdsl.codegen.gpu.shared_memory import TENSOR_COMMITS, TENSOR_GROUPS, TENSOR_STATE
-from tdsl.codegen.gpu.tensor_map_specs import TensorMapSpec, tensor_map_spec
+from tdsl.codegen.gpu.tensor_map_specs import TensorMapSpec
 from tdsl.codegen.ir.loops import (
     AXES,
     HEAP,
@@ -74,10 +75,9 @@ from tdsl.codegen.ir.loops import (
     row_major,
 )  # fmt: skip
 from tdsl.codegen.ir.statements import inputs_of, walk
-from tdsl.codegen.ir.strides import constant_strides, dense_strides, element_count
-from tdsl.codegen.passes.pipeline_loops import copy_width
+from tdsl.codegen.ir.strides import dense_strides, element_count
 from tdsl.codegen.transforms.extract_lanes import lane_count, lane_store
-from tdsl.lang.expr import ZERO, Const, Expr, Load, const, dtype_of
+from tdsl.lang.expr import ZERO, Const, Expr, dtype_of
 from tdsl.lang.show import show_expr
 from tdsl.lang.simplify import add
 from tdsl.lang.types import i64, u64
@@ -233,7 +233,7 @@ class _KernelLowering:
                 return [T.IfThenElse(test, yes, no)]
             case Store():
                 if s.asynchronous:
-                    return self.copy(s)
+                    return copy_elements(self.e, s)
                 self.e.fast = s.fast
                 stores = self.vector(s) if lane_count(s) > 1 else self.store(s)
                 self.e.fast = False
@@ -281,7 +281,9 @@ class _KernelLowering:
                 phase = T.Cast("uint32", self.e.index(parity))
                 return self.call("tdsl_mbarrier_wait", self.mbarrier(mbarriers, slot), phase)
             case CopyTile():
-                return self.copy_tile(s)
+                return _sequence(
+                    copy_tile(self.e, s, self.launch, self.maps, self.mbarrier(s.mbarriers, s.slot))
+                )
             case _:
                 assert_never(s)
 
@@ -395,8 +397,7 @@ class _KernelLowering:
 
     def call(self, name: str, *args: TIR) -> TIR:
         """A call statement of a device function without result."""
-        self.e.used.add(name)
-        return T.Evaluate(T.call_extern("void", name, *args))
+        return self.e.statement_call(name, *args)
 
     def group_barrier(self) -> TIR:
         """A barrier of the threads along threadIdx.x, with a barrier number of their own (bar.sync)."""
@@ -436,43 +437,6 @@ class _KernelLowering:
             statements += [together, by_first_thread(self.call("tdsl_mbarrier_inval", place, slots))]
         return statements
 
-    def copy_tile(self, s: CopyTile) -> TIR:
-        """The TMA copy of a box, one for each panel if swizzled; coordinates go innermost axis first."""
-        memory, _ = self.e.buffers[s.buffer]
-        params = {p.name: p for p in self.launch.params if isinstance(p, BufferParam)}
-        swizzle = next(x.swizzle for x in walk(self.launch.body) if _is_memory(x, s.buffer))
-        at = tensor_map_spec(s, params[s.source], swizzle)
-        barrier, copies = self.mbarrier(s.mbarriers, s.slot), []
-        for first in range(0, s.extents[-1], at.box[-1]):
-            index, start = ((*x[:-1], add(x[-1], const(first), self.e.facts)) for x in (s.index, s.start))
-            to = T.address_of(T.BufferLoad(memory, [self.e.offset(s.buffer, index)]))
-            corner = [self.e.index(i) for i in reversed(start)]
-            place = T.address_of(self.maps[at])
-            copied = f"tdsl_tma_load_{len(corner)}d" + (f"_multicast<{s.blocks}>" if s.blocks > 1 else "")
-            copies.append(self.call(copied, to, place, barrier, *corner))
-        return _sequence(copies)
-
-    def copy(self, s: Store) -> list[TIR]:
-        """An asynchronous store (cp.async), in pieces as wide as contiguity and alignment allow."""
-        (memory, to), size = self.e.buffers[s.buffer], dtype_of(s.value).bytes
-        assert isinstance(s.value, Load)
-        source, of = self.e.buffers[s.value.buffer]
-        count, copies = copy_width(s, s.value, constant_strides(to), constant_strides(of), size), []
-        for start in range(0, lane_count(s), count):
-            one = lane_store(s, start)
-            assert isinstance(one.value, Load)
-            places = [
-                T.address_of(T.BufferLoad(m, [self.e.offset(name, index)]))
-                for m, name, index in (
-                    (memory, s.buffer, one.index), (source, s.value.buffer, one.value.index)
-                )
-            ]  # fmt: skip
-            if one.value.mask is not None:
-                places.append(self.e.value(one.value.mask))
-            copied = self.call(f"tdsl_cp_async<{count * size}>", *places)
-            copies.append(copied if one.mask is None else T.IfThenElse(self.e.value(one.mask), copied, None))
-        return copies
-
     def wgmma_group(self, s: Stmt, bound: frozenset[str]) -> list[TIR]:
         """Asynchronous instructions, after a fence that orders earlier writes to registers."""
         self.in_wgmma = True
@@ -493,10 +457,6 @@ def _needs_all_threads(s: Stmt) -> bool:
 
 def _is_shared(s: Stmt) -> TypeGuard[Alloc | InitBarriers]:
     return isinstance(s, InitBarriers) or (isinstance(s, Alloc) and s.scope == SHARED)
-
-
-def _is_memory(s: Stmt, name: str) -> TypeGuard[Alloc]:
-    return isinstance(s, Alloc) and s.name == name
 
 
 def _extents(s: Alloc) -> tuple[int, ...]:

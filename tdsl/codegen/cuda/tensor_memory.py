@@ -56,7 +56,7 @@ class TensorMemory:
         self.e.used.add("tdsl_tensor_begin")
         begin = T.call_extern("uint32", f"tdsl_tensor_begin<{columns}>", state)
         zero = T.BufferStore(self.count, T.const(0, "uint32"), [T.const(0, "int32")])
-        end = self.call(f"tdsl_tensor_end<{columns}>", self.address)
+        end = self.e.statement_call(f"tdsl_tensor_end<{columns}>", self.address)
         return [T.AllocBuffer(self.count), zero, T.Bind(self.address, begin), *body, end]
 
     def before(self, s: Stmt) -> list[TIR]:
@@ -75,17 +75,16 @@ class TensorMemory:
     def move(self, how: str, name: str, *group: TIR) -> TIR:
         """A store to tensor memory or a load from there of all of a thread's registers of a fragment."""
         registers, columns = _address(self.e.buffers[name][0]), self.launch.fragments[name].count
-        return self.call(f"tdsl_tensor_{how}<{columns}>", registers, self.e.tensor_columns[name], *group)
+        return self.e.statement_call(
+            f"tdsl_tensor_{how}<{columns}>", registers, self.e.tensor_columns[name], *group
+        )
 
     def synchronisation(self, s: Commit | Wait) -> TIR:
         """The commit of products, or the wait for all but the last commits of the group of threads."""
         name = "tdsl_tensor_commit" if isinstance(s, Commit) else f"tdsl_tensor_wait<{s.pending}>"
-        return self.call(name, _address(self.e.buffers[TENSOR_STATE][0]), self.group, _address(self.count))
-
-    def call(self, name: str, *args: TIR) -> TIR:
-        """A call statement of a device function without result."""
-        self.e.used.add(name)
-        return T.Evaluate(T.call_extern("void", name, *args))
+        return self.e.statement_call(
+            name, _address(self.e.buffers[TENSOR_STATE][0]), self.group, _address(self.count)
+        )
 
 
 def _address(memory: TIR) -> TIR:

@@ -85,13 +85,15 @@ template <int Pending> __device__ __forceinline__
 void tdsl_tensor_wait(void *state, int group, const unsigned int *count) {{
   static_assert(Pending < {TENSOR_COMMITS}, "commits whose mbarriers are not used again");
   unsigned int last = *count - 1 - Pending;
-  if (*count > Pending) tdsl_mbarrier_wait(tdsl_tensor_mbarrier(state, group, last), last / {TENSOR_COMMITS} & 1);
+  if (*count > Pending)
+    tdsl_mbarrier_wait(tdsl_tensor_mbarrier(state, group, last), last / {TENSOR_COMMITS} & 1);
 {_AFTER}}}
 """,
 }
 
 CALLEES = {
-    "tdsl_tensor_begin": ("tdsl_shared_address", "tdsl_mbarrier_init"), "tdsl_tensor_store": ("tdsl_named_barrier",),
+    "tdsl_tensor_begin": ("tdsl_shared_address", "tdsl_mbarrier_init"),
+    "tdsl_tensor_store": ("tdsl_named_barrier",),
     "tdsl_tensor_commit": ("tdsl_shared_address", "tdsl_tensor_mbarrier"),
     "tdsl_tensor_wait": ("tdsl_shared_address", "tdsl_mbarrier_wait", "tdsl_tensor_mbarrier"),
 }  # fmt: skip
