@@ -61,14 +61,14 @@ def without_number(name: str) -> str:
 
 @dataclass(slots=True)
 class Identifiers:
-    """The variables of a kernel: for each placeholder the names wanted for it, in the order of preference."""
+    """The variables of a kernel: the candidates for the name of each placeholder, best first."""
 
-    wanted: list[tuple[str, ...]] = field(default_factory=list)
+    candidates: list[tuple[str, ...]] = field(default_factory=list)
 
-    def declare(self, *wanted: str) -> str:
+    def declare(self, *candidates: str) -> str:
         """A placeholder for a new variable."""
-        self.wanted.append(tuple(dict.fromkeys(map(identifier, wanted))))
-        return f"id{len(self.wanted) - 1}"
+        self.candidates.append(tuple(dict.fromkeys(map(identifier, candidates))))
+        return f"id{len(self.candidates) - 1}"
 
 
 @dataclass(slots=True)
@@ -80,11 +80,11 @@ class Scopes:
     open: list[set[str]] = field(default_factory=lambda: [set()])
 
     def declare(self, placeholder: str) -> None:
-        """Name a variable of the innermost scope by the first wanted name that no open scope has."""
+        """Name a variable of the innermost scope by the first candidate that no open scope has."""
         number = int(placeholder.removeprefix("id").removesuffix("_ptr"))
-        wanted = self.identifiers.wanted[number]
-        numbered = (f"{wanted[-1]}_{n}" for n in itertools.count(1))
-        name = next(x for x in itertools.chain(wanted, numbered) if not self.is_taken(x))
+        candidates = self.identifiers.candidates[number]
+        numbered = (f"{candidates[-1]}_{n}" for n in itertools.count(1))
+        name = next(x for x in itertools.chain(candidates, numbered) if not self.is_taken(x))
         self.open[-1].add(name)
         self.names[number] = name
 

@@ -33,7 +33,7 @@ class StageComments:
 
     buffers: Mapping[str, str]
     last: tuple[str, str] = ("", "")  # the stage of the last comment, and what it says
-    inside: bool = False  # a statement with a comment of its own
+    inside: bool = False  # a statement that has a comment
     known: dict[int, frozenset[str]] = field(default_factory=dict)
     bases: set[str] = field(init=False)
 
@@ -78,10 +78,10 @@ class StageComments:
     def stages(self, s: Stmt) -> frozenset[str]:
         """The stages whose arrays a statement writes."""
         if id(s) not in self.known:
-            own: frozenset[str] = frozenset()
+            written: frozenset[str] = frozenset()
             if (target := _target(s)) is not None:
-                own = frozenset((self.stage(target),))
-            self.known[id(s)] = own.union(*(self.stages(part) for part in parts_of(s)))
+                written = frozenset((self.stage(target),))
+            self.known[id(s)] = written.union(*(self.stages(part) for part in parts_of(s)))
         return self.known[id(s)]
 
     def comment(self, s: Stmt, loop: str) -> str:

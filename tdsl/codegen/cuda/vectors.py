@@ -33,8 +33,8 @@ def lower_vector_store(e: Expressions, s: Store, start: int, count: int) -> list
             loaded = T.BufferLoad(source, [at])
             if n is s.value and n.mask is None:
                 return [_write(e, s, start, count, loaded)]
-            wanted = e.identifiers.declare(f"{without_number(n.buffer)}_vec")
-            part = T.decl_buffer((count,), str(source.dtype), wanted, scope="local")
+            name = e.identifiers.declare(f"{without_number(n.buffer)}_vec")
+            part = T.decl_buffer((count,), str(source.dtype), name, scope="local")
             whole = T.Ramp(T.const(0, "int32"), 1, count)
             store = T.BufferStore(part, loaded, [whole])
             if n.mask is not None:
@@ -45,8 +45,8 @@ def lower_vector_store(e: Expressions, s: Store, start: int, count: int) -> list
             e.buffers[name] = part, (1,)
             loaded_parts[n] = name, n.dtype
     target, _ = e.buffers[s.buffer]
-    wanted = e.identifiers.declare(f"{without_number(s.buffer)}_vec")
-    result = T.decl_buffer((count,), str(target.dtype), wanted, scope="local")
+    name = e.identifiers.declare(f"{without_number(s.buffer)}_vec")
+    result = T.decl_buffer((count,), str(target.dtype), name, scope="local")
     statements.append(T.AllocBuffer(result))
     for k in range(count):
         with e.statement() as values:
