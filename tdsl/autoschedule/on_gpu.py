@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import replace
 
 from tdsl.autoschedule.explain import ROOT, Decision, recipe_decision
+from tdsl.autoschedule.recipes.block_rows import rows_together
 from tdsl.autoschedule.recipes.blocks import on_blocks
 from tdsl.autoschedule.recipes.choices import if_suited
 from tdsl.autoschedule.recipes.online_tensor_cores import online_tensor_cores
@@ -49,13 +51,30 @@ def schedule_on_gpu(schedule: BaseSchedule, open_: Collection[str], machine: Mac
         reduced = None if taken else if_suited(reduced_tiles, schedule[name], machine=machine)
         if reduced is not None:
             decisions.append(recipe_decision(before, schedule.state, name, "reduced tiles", reduced))
+    decisions += _share_rows(schedule, open_, machine)
     for name in [f.name for f in reversed(schedule.state.program.funcs) if f.name in open_]:
         before = schedule.state
         if before.plan(name) != given.plan(name):
             continue
-        blocks = on_blocks(schedule[name], threads=machine.block_threads)
+        blocks = on_blocks(schedule[name], threads=machine.block_threads, machine=machine)
         if blocks is None:
             decisions.append(Decision(name, ROOT, why=("it has one point",)))
         else:
             decisions.append(recipe_decision(before, schedule.state, name, "blocks", blocks))
+    return decisions
+
+
+def _share_rows(schedule: BaseSchedule, open_: Collection[str], machine: Machine) -> list[Decision]:
+    """Schedule funcs together that read the same rows, element-wise ones around others; the decisions."""
+    decisions: list[Decision] = []
+    funcs = [f for f in reversed(schedule.state.program.funcs) if f.name in open_]
+    for f in sorted(funcs, key=lambda f: bool(f.definitions[0].ranges)):
+        before = schedule.state
+        if not before.program.has_func(f.name) or before.plan(f.name).scheduled:
+            continue
+        plan = if_suited(rows_together, schedule[f.name], machine=machine)
+        if plan is not None:
+            decision = recipe_decision(before, schedule.state, f.name, "blocks", plan)
+            inside = tuple(x for x in decision.inside if x not in plan.siblings)
+            decisions.append(replace(decision, inside=inside, siblings=plan.siblings))
     return decisions

@@ -279,17 +279,20 @@ def cache_write(
     func: str,
     definition: int,
     *,
-    loop: str,
+    loop: str | None,
     scope: str = "auto",
     name: str | None = None,
 ) -> State:
     """Compute the values of a loop's body in a buffer of its own, copied out at the end of the body.
 
     The stage keeps its name and its loops; consumers read the copy, which also takes its place as output.
+    Without a loop the copy takes its place as output only.
     """
     check_scope(scope)
     f, plan = state.program.func(func), state.plan(func)
-    at = _loop_of_complete_values(state, f, loop)
+    if loop is None and func not in state.program.outputs:
+        raise Illegal(f"{func!r} is no output", "name a loop: at=i")
+    at = None if loop is None else _loop_of_complete_values(state, f, loop)
     copy_name = new_name(state.program, name, f"{func}_out")
     index = tuple(Var(v) for v in f.variables)
     values = tuple(Read(func, index, c, t) for c, t in enumerate(f.dtypes))
@@ -303,12 +306,15 @@ def cache_write(
     for g in state.program.funcs:
         if g.name == func:
             funcs += [replace(f, declared=False), copy]
-        elif any(func in d.mentions for d in g.definitions):
+        elif at is not None and any(func in d.mentions for d in g.definitions):
             funcs.append(g.map_expressions(_replace_reads(func, read_of_copy)))
         else:
             funcs.append(g)
     outputs = tuple(copy_name if o == func else o for o in state.program.outputs)
     program = replace(state.program, funcs=tuple(funcs), outputs=outputs)
+    if at is None:
+        state = replace(state, program=program, plans=(*state.plans, (copy_name, fresh_plan(copy))))
+        return state.with_plan(func, replace(plan, scope=scope))
     level = Level(func, 0, at)
     copied = replace(
         fresh_plan(copy), place=AfterProducer(level), scheduled=True, stream=plan.stream, order=plan.order,

@@ -254,18 +254,21 @@ class BaseSchedule(Suggesting):
     def cache_write(
         self,
         stage: Stage | Func | str,
-        at: LoopLike,
+        at: LoopLike | None = None,
         *,
         scope: str = "auto",
         name: str | None = None,
     ) -> Stage:
         """Compute the values of a loop's body in a buffer of its own, copied out at the end of the body.
 
+        Without a loop, an output becomes a copy of `stage`, which can then be computed in the loops of what
+        reads it: its other readers go on reading `stage`.
         Returns the stage of the copy; `stage` keeps its loops and its name.
         """
         producer = self[stage]
         before = {f.name for f in self.state.program.funcs}
-        producer.do("cache_write", loop=producer.loop_name(at), scope=scope, name=name)
+        loop = None if at is None else producer.loop_name(at)
+        producer.do("cache_write", loop=loop, scope=scope, name=name)
         copy_name = next(f.name for f in self.state.program.funcs if f.name not in before)
         return Stage(self, copy_name, 0)
 

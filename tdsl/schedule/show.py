@@ -79,7 +79,8 @@ def _call_text(d: Directive) -> str:
             return f"s.cache_read({_value(a['source'])}, {stage}{at}{rest}{pack})"
         case "cache_write":
             rest = _options(a, "loop", scope="auto", name=None)
-            return f"s.cache_write({stage}, at={_value(a['loop'])}{rest})"
+            at = "" if a["loop"] is None else f", at={_value(a['loop'])}"
+            return f"s.cache_write({stage}{at}{rest})"
         case "compute_at" | "store_at":
             where = _stage_text(a["consumer"], a["consumer_definition"])
             return f"{stage}.{d.name}({where}, {_value(a['loop'])})"

@@ -291,6 +291,12 @@ def cache_packed_by_a_number():
     s.cache_read(a, g, at=i, pack=4)  # here
 
 
+@wrong(td.ScheduleError, "cache_write", "'g' is no output", hint="name a loop")
+def cache_write_without_a_loop_of_what_is_no_output():
+    g, _, s = chain()
+    s.cache_write(g)  # here
+
+
 @wrong(td.ScheduleError, "cache_write", "has updates", hint="one definition")
 def cache_write_of_a_func_with_updates():
     f = td.Func("f")

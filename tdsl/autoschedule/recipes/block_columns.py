@@ -11,7 +11,7 @@ from __future__ import annotations
 from math import prod
 from typing import Any
 
-from tdsl.autoschedule.recipes.block_rows import fused
+from tdsl.autoschedule.recipes.block_rows import reduce_by_lines
 from tdsl.autoschedule.recipes.choices import Unsuited, choose, recipe, reduction_of
 from tdsl.autoschedule.recipes.elements import elements, known_sizes
 from tdsl.core.node import frozen
@@ -20,7 +20,6 @@ from tdsl.lang.definition import Definition
 from tdsl.lang.expr import Var
 from tdsl.lang.regions import reads_in
 from tdsl.schedule.fluent import Stage
-from tdsl.schedule.state import SHARED
 
 _WARP = 32
 _THREADS = 256  # of a block
@@ -91,24 +90,10 @@ def _is_across(d: Definition) -> bool:
 def _write(stage: Stage, d: Definition, plan: BlockColumns) -> None:
     term = d.ranges[0][0]
     if plan.parts == 1:
-        _columns(stage, list(d.free), term, plan)
+        reduce_by_lines(stage, list(d.free), term, plan.columns, plan.lines)
         return
     part, inner = stage.split(term, nparts=plan.parts)
     partial = stage.rfactor(part)
     partial.reorder_storage(part.name, *d.free)
-    _columns(partial, [part.name, *d.free], inner.name, plan)
+    reduce_by_lines(partial, [part.name, *d.free], inner.name, plan.columns, plan.lines)
     elements(stage)
-
-
-def _columns(stage: Stage, free: list[str], term: str, plan: BlockColumns) -> None:
-    *outer, last = free
-    stage.reorder(*outer, last, term)
-    block, column = (x.name for x in stage.split(last, plan.columns))
-    stage.schedule.cache_write(stage, at=column)
-    _, line = stage.split(term, plan.lines)
-    lines = stage.rfactor(line)
-    lines.reorder_storage(line.name, *stage.schedule.state.program.func(stage.func).variables)
-    stage.bind(fused(stage, [*outer, block]), "blockIdx.x").bind(column, "threadIdx.x")
-    lines.compute_at(stage, column).set_scope(SHARED)
-    lines.reorder(line.name, last, *(x.name for x in lines.loops if x.name not in (line.name, last)))
-    lines.bind(line.name, "threadIdx.y").bind(last, "threadIdx.x")

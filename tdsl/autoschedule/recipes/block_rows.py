@@ -7,43 +7,45 @@
         element-wise stages: each thread its part
 
 A row is read once and written once, 16 bytes at a time where its length allows that. One that registers
-cannot hold is read by each stage.
+cannot hold is read by each stage. Other outputs that need the same rows are computed with them. So are sums
+of columns: a block then has several rows, one after the other, and their sums in its registers, which
+another kernel puts together.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from math import prod
+import inspect
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
-from tdsl.autoschedule.patterns.groups import boxes_of_rows, moves, open_group
+from tdsl.autoschedule.patterns.row_groups import RowGroup, find_row_group, moves
 from tdsl.autoschedule.recipes.choices import Unsuited, choose, recipe
 from tdsl.core.node import frozen
 from tdsl.errors import counted
 from tdsl.lang.affine import variables
-from tdsl.lang.expr import ZERO, Read, Var
+from tdsl.lang.expr import Read, Var
 from tdsl.lang.operations import arithmetic_of
 from tdsl.lang.program import FuncDef
-from tdsl.lang.regions import Box, reads_in
-from tdsl.schedule.bind import bind_state
-from tdsl.schedule.bounds_inference import bounds_of
+from tdsl.lang.regions import Interval, reads_in
+from tdsl.machine.model import Machine
 from tdsl.schedule.fluent import Stage
-from tdsl.schedule.inlining import inline_funcs
-from tdsl.schedule.properties import extents, has_effects, root_boxes, unplaced_at_root, volume
-from tdsl.schedule.state import State, is_ordered
+from tdsl.schedule.properties import volume
+from tdsl.schedule.state import SHARED
+from tdsl.target import as_target
 
 ACCESS = 16  # bytes that a thread can load or store at once
-_WARP = 32
+WARP = 32
 _MOST_THREADS = 1024
 _OTHER_AXES = ("blockIdx.y", "blockIdx.z")  # axes of blocks other than the first
 _EACH = 16  # elements of a long row that a thread should have
 _SHORT = 1024  # elements of a row that one warp can do
 _TOGETHER = 128  # threads of a block with several rows
-_REGISTER_BYTES = 192 << 10  # bytes in the registers of a block, of 4 for each element
+_HELD = 0.75  # of the registers of a multiprocessor, 4 bytes for each element of a row that stays in them
+_OWN = 40  # registers of a thread beside those for elements
+_ACCESSES = 4  # whose time is covered by what blocks fetch, as they also compute and store
 _LEAST = 2  # elements of a row that are worth threads
 _WARPS = 8  # of a block whose rows read the same
-_MANY = 264 * _WARPS  # rows that keep a GPU busy with a warp for each
 
 
 @frozen
@@ -51,7 +53,8 @@ class BlockRows:
     """The variables that count the rows of a func, and the funcs that are computed `inside` of these.
 
     `threads`, a power of two up to 1024, share a row, `vector` neighbours at a time; a block has `together`
-    rows. What several stages read is `held` in registers.
+    rows. What several stages read is `held` in registers. Other stages of the same rows are computed
+    with it (`siblings`), sums of columns of `each` rows that follow each other; 0 for one row in a block.
     """
 
     rows: tuple[str, ...]
@@ -60,10 +63,12 @@ class BlockRows:
     together: int
     vector: int
     held: tuple[str, ...]
+    siblings: tuple[str, ...] = ()
+    each: int = 0
 
 
 @recipe
-def block_rows(stage: Stage, **choices: Any) -> BlockRows:
+def block_rows(stage: Stage, *, machine: Machine | None = None, **choices: Any) -> BlockRows:
     """Schedule a func and what only its rows read: a block, or a part of one, for each row.
 
     `choices` replace what is chosen: the numbers of `BlockRows`. Float sums are in another order. Returns
@@ -76,176 +81,152 @@ def block_rows(stage: Stage, **choices: Any) -> BlockRows:
     >>> total[i] = td.sum(x[i, j], axis=j)
     >>> y[i, j] = x[i, j] / total[i]
     >>> s = td.Schedule(y)
-    >>> td.recipes.block_rows(s[y])
-    BlockRows(rows=('i',), inside=('total',), threads=256, together=1, vector=4, held=('x',))
+    >>> plan = td.recipes.block_rows(s[y])
+    >>> plan.inside, plan.threads, plan.vector, plan.held
+    (('total',), 256, 4, ('x',))
     """
-    chain = _find(stage)
-    if chain is None:
+    machine = machine or as_target("cuda").machine()
+    group = find_row_group(stage, sums=choices.get("each") != 0)
+    if group is not None and not _fits(group, machine):
+        group = find_row_group(stage, sums=False)
+    if group is None:
         raise Unsuited(
             "it has no rows, of extents that the schedule knows, that a reduction goes through along memory",
             "td.Schedule(f, sizes={...}) tells extents; td.recipes.block_columns reduces across memory",
         )
-    if chain.length < _LEAST:
+    if group.length < _LEAST:
         raise Unsuited(
-            f"its rows have {counted(chain.length, 'element')}, which is one thread's work",
+            f"its rows have {counted(group.length, 'element')}, which is one thread's work",
             "td.recipes.elements has a thread for each row",
         )
-    if chain.length < _WARP and _reads_only_shared(chain):
+    if group.length < WARP and _reads_only_shared(group):
         raise Unsuited(
-            f"rows of {chain.length} elements are of few values, which many of them read",
+            f"rows of {group.length} elements are of few values, which many of them read",
             "td.recipes.elements has a thread for each row",
         )
-    chain = _with_inlined(stage, chain)
-    plan = choose(_plan(chain), choices)
-    _Writer(stage, chain, plan).write()
+    for name in group.copies:
+        copy = stage.schedule.cache_write(name)
+        if name == stage.func:
+            stage = copy
+    if group.copies:
+        copied = find_row_group(stage, sums=bool(group.sums))
+        assert copied is not None
+        group = copied
+    group = _with_inlined(stage, group)
+    plan = choose(_plan(group, machine), choices)
+    _Writer(stage, group, plan, machine).write()
     return plan
 
 
-def _with_inlined(stage: Stage, chain: _Chain) -> _Chain:
-    """The chain without funcs of one operation, which are inlined; as it is where no rows would be left."""
+@recipe
+def rows_together(stage: Stage, *, machine: Machine | None = None) -> BlockRows:
+    """As `block_rows`, for a func whose rows other outputs or sums of columns need, too."""
+    machine = machine or as_target("cuda").machine()
+    group = find_row_group(stage)
+    if group is None or not (group.siblings or group.copies):
+        raise Unsuited("nothing else that is open reads its rows")
+    if group.count < machine.threads and group.length > _MOST_THREADS * _EACH:
+        raise Unsuited("its rows are few and long")
+    plan: BlockRows = inspect.unwrap(block_rows)(stage, machine=machine)
+    if not plan.siblings and not group.copies:
+        raise Unsuited("its rows and sums of columns do not fit into registers together")
+    return plan
+
+
+def _with_inlined(stage: Stage, group: RowGroup) -> RowGroup:
+    """The group without funcs of one operation, which are inlined; as it is where no rows would be left."""
     try:
         with stage.schedule.all_or_nothing():
-            for f in chain.funcs[1:]:
-                if chain.along(f) and not f.definitions[0].ranges and arithmetic_of(f.definitions[0]) <= 1:
+            for f in group.funcs[1:]:
+                if group.along(f) and not f.definitions[0].ranges and arithmetic_of(f.definitions[0]) <= 1:
                     stage.schedule[f.name].inline()
-            inlined = _find(stage)
+            inlined = find_row_group(stage, sums=bool(group.sums))
             if inlined is None:
                 raise Unsuited("what would be inlined has its rows")
             return inlined
     except Unsuited:
-        return chain
+        return group
 
 
-@frozen
-class _Chain:
-    """Funcs that one row of the first needs, consumers first, and the boxes of these and what they read.
-
-    Rows are `count`, 0 where that is not known.
-    The first `outer` of the variables of rows have an axis of blocks of their own: nothing is known of a
-    number that is divided by the next extent, which only a call tells.
-    """
-
-    rows: tuple[str, ...]
-    funcs: tuple[FuncDef, ...]
-    row_boxes: Mapping[str, Box]
-    outer: int = 0
-    count: int = 0
-
-    def sizes(self, f: FuncDef) -> dict[str, int]:
-        """The extents of a func's variables in a row."""
-        known = extents(f, f.definitions[0], self.row_boxes[f.name])
-        return {v: 1 if n is None else n for v, n in known.items()}
-
-    def along(self, f: FuncDef) -> list[str]:
-        """The variables that go through the row: those that are reduced over, or free ones."""
-        d, sizes = f.definitions[0], self.sizes(f)
-        return [v for v, _, _ in d.ranges] or [v for v in d.free if sizes[v] != 1]
-
-    def length_of(self, f: FuncDef) -> int:
-        """The points of a func in a row."""
-        return prod(self.sizes(f).values())
-
-    @property
-    def length(self) -> int:
-        """The most points of a func in a row."""
-        return max(map(self.length_of, self.funcs))
-
-
-def _find(stage: Stage) -> _Chain | None:
-    """The chain of a func that has the most funcs in its rows, and of these the one with the most rows."""
-    state = unplaced_at_root(inline_funcs(bind_state(stage.schedule.state, stage.schedule.sizes)))
-    boxes = root_boxes(state)
-    f = state.program.func(stage.func)
-    if f.name not in boxes or not is_plain(f):
-        return None
-    group = [g for g in open_group(state, f.name) if g in boxes]
-    d, best = f.definitions[0], None
-    for n in range(len(d.free), 0, -1):
-        if d.ranges and n < len(d.free):
-            break
-        chain = _chain_of(state, f, d.free[:n], group, boxes)
-        if chain is not None and (best is None or len(chain.funcs) > len(best.funcs)):
-            best = chain
-    return best
-
-
-def is_plain(f: FuncDef) -> bool:
-    """True for a func with one definition, whose points may run in any order."""
-    d = f.definitions[0]
-    return len(f.definitions) == 1 and not (d.ranges and is_ordered(f, 0)) and not has_effects(d)
-
-
-def _chain_of(
-    state: State, f: FuncDef, rows: tuple[str, ...], group: list[str], boxes: dict[str, Box]
-) -> _Chain | None:
-    """What can be computed row by row, each point once; None where nothing of it is a reduction."""
-    row_boxes = boxes_of_rows(state, f.name, rows[-1], group, boxes, 1, rows[:-1])
-    sizes = extents(f, f.definitions[0], boxes[f.name])
-    count = prod(sizes[v] or 0 for v in rows)
-    outer = max((n for n, v in enumerate(rows) if n and sizes[v] is None), default=0)
-    if outer > len(_OTHER_AXES):
-        return None
-    chain = _Chain(rows, (f,), row_boxes, outer, count)
-    for name in group:
-        g = state.program.func(name)
-        readers = {c.name for c, _ in state.consumers(name)}
-        if name not in row_boxes or not readers <= {h.name for h in chain.funcs}:
-            continue
-        points, whole = volume(row_boxes[name]), volume(boxes[name])
-        once = points is not None and points * count == whole
-        if once and is_plain(g) and _is_along(chain, g):
-            chain = replace(chain, funcs=(*chain.funcs, g))
-    if not _is_along(chain, f):
-        return None
-    return chain if any(g.definitions[0].ranges for g in chain.funcs) else None
-
-
-def _is_along(chain: _Chain, f: FuncDef) -> bool:
-    """True where neighbours of a row are neighbours in memory, and a reduction has one result in a row."""
-    d, sizes = f.definitions[0], extents(f, f.definitions[0], chain.row_boxes[f.name])
-    if any(n is None for n in sizes.values()):
-        return False
-    if d.ranges and any(sizes[v] != 1 for v in d.free):
-        return False
-    names = chain.along(f)
-    if not names:
-        return True
-    last = Var(names[-1])
-    if not d.ranges:
-        return d.index[-1:] == (last,)
-    moving = [r for r in reads_in(d.values) if any(names[-1] in variables(e) for e in r.index)]
-    return bool(moving) and all(r.index[-1:] == (last,) for r in moving)
-
-
-def _plan(chain: _Chain) -> BlockRows:
+def _plan(group: RowGroup, machine: Machine) -> BlockRows:
     """The numbers for the length of a row."""
-    vector, length = _vector(chain), chain.length
-    if length <= _SHORT:
-        threads = min(_power(-(-length // vector)), _WARP)
-        together = _TOGETHER // threads
-    elif _reads_shared_vector(chain) and chain.count >= _MANY:
-        threads, together = _WARP, _WARPS
-    else:
-        threads = min(max(_power(-(-length // _EACH)), _TOGETHER), _MOST_THREADS)
-        together = 1
-    kept = (*_sources(chain), *_kept(chain))
-    if 4 * length * len(kept) * together > _REGISTER_BYTES:
+    threads, together, vector = _threads(group, machine)
+    kept = (*_sources(group), *_kept(group))
+    registers = 4 * group.length * together  # bytes for each array of a row
+    if registers * (len(kept) + len(group.sums)) > _capacity(machine):
         kept = ()
-    inside = tuple(f.name for f in chain.funcs[1:])
-    return BlockRows(chain.rows, inside, threads, together, vector, kept)
+    each = _rows_of_block(group, threads, together, len(kept) + len(group.sums), machine)
+    inside, siblings = (tuple(f.name for f in funcs) for funcs in (group.funcs[1:], group.siblings))
+    return BlockRows(group.rows, inside, threads, together, vector, kept, siblings, each)
 
 
-def _reads_shared_vector(chain: _Chain) -> bool:
+def _threads(group: RowGroup, machine: Machine) -> tuple[int, int, int]:
+    """The threads of a row, the rows of a block, and the neighbours that a thread makes at once."""
+    vector, length = _vector(group), group.length
+    if length <= _SHORT:
+        most = max(_power(length // _EACH), WARP) if group.sums else WARP
+        threads = min(_power(-(-length // vector)), most)
+        return threads, max(_TOGETHER // threads, 1), vector
+    if _reads_shared_vector(group) and group.count >= 2 * _WARPS * machine.threads:
+        return WARP, _WARPS, vector
+    return min(max(_power(-(-length // _EACH)), _TOGETHER), _MOST_THREADS), 1, vector
+
+
+def _capacity(machine: Machine) -> int:
+    """The bytes of registers that the rows of a block may take."""
+    return int(_HELD * (machine.level("registers").bytes or 0))
+
+
+def _fits(group: RowGroup, machine: Machine) -> bool:
+    """True if registers hold what stages share of a row, and the sums of columns."""
+    arrays = len(_sources(group)) + len(_kept(group)) + len(group.sums)
+    return not group.sums or 4 * group.length * _threads(group, machine)[1] * arrays <= _capacity(machine)
+
+
+def _rows_of_block(group: RowGroup, threads: int, together: int, held: int, machine: Machine) -> int:
+    """How many rows a block has one after the other, where it keeps something for all of them; 0 for one.
+
+    All blocks are resident at once. With sums of columns, which each block stores, there are no more than
+    fetch what memory delivers in the time of some accesses, at least two for each multiprocessor.
+    """
+    if machine.gpu is None or not (group.sums or _shared(group)):
+        return 0
+    per_thread = _OWN + -(-group.length // threads) * held
+    blocks = max(machine.gpu.registers // (per_thread * threads * together), 1)
+    if group.sums:
+        moving = {r.name: r.dtype.bytes for r in _read(group) if moves(group.row_boxes[r.name])}
+        fetched = together * sum(n * (volume(group.row_boxes[name]) or 1) for name, n in moving.items())
+        speed = machine.level("global").bytes_per_second(machine.threads) or 0.0
+        needed = int(_ACCESSES * machine.gpu.latency * speed)
+        blocks = min(blocks, max(2, -(-needed // (fetched * machine.threads))))
+    each = -(-group.count // (machine.threads * blocks * together))
+    return each if group.sums or each > 1 else 0
+
+
+def _shared(group: RowGroup) -> bool:
+    """True if the group reads along a row what all rows share, such as the gain of a norm."""
+    boxes = [group.row_boxes[r.name] for r in _read(group)]
+    return any(not moves(box) and volume(box) != 1 for box in boxes)
+
+
+def _read(group: RowGroup) -> list[Read]:
+    """What the group reads from memory."""
+    members = {f.name for f in group.members}
+    reads = (r for f in group.members for r in reads_in(f.definitions[0].values))
+    return [r for r in reads if r.name not in members and r.name in group.row_boxes]
+
+
+def _reads_shared_vector(group: RowGroup) -> bool:
     """True for a lone sum that reads what all rows share, such as x of `a[i, k] * x[k]`."""
-    (f, *others), names = chain.funcs, {*chain.rows}
+    (f, *others), names = group.members, {*group.rows}
     along = {v for v, _, _ in f.definitions[0].ranges}
     used = [{v for e in r.index for v in variables(e)} for r in reads_in(f.definitions[0].values)]
     return not others and any(read & along and not read & names for read in used)
 
 
-def _reads_only_shared(chain: _Chain) -> bool:
+def _reads_only_shared(group: RowGroup) -> bool:
     """True for a lone sum whose operands several rows share, such as `a[i, k] * b[j, k]`."""
-    (f, *others), rows = chain.funcs, {*chain.rows}
+    (f, *others), rows = group.members, {*group.rows}
     used = [{v for e in r.index for v in variables(e)} for r in reads_in(f.definitions[0].values)]
     return not others and not any(rows <= read for read in used)
 
@@ -255,60 +236,49 @@ def _power(n: int) -> int:
     return 1 << max(n - 1, 0).bit_length()
 
 
-def _vector(chain: _Chain) -> int:
+def _vector(group: RowGroup) -> int:
     """How many neighbours 16 bytes hold of what is read and written, where that divides all rows."""
-    members = {f.name for f in chain.funcs}
-    owner = chain.funcs[0]
-    widest = max(t.bytes for t in owner.dtypes) if chain.along(owner) else 1
-    width = ACCESS
-    for f in chain.funcs:
-        names = chain.along(f)
+    members = {f.name for f in group.members}
+    widest, width = 1, ACCESS
+    for f in group.members:
+        names = group.along(f)
+        if names and f not in group.funcs[1:] and not group.reduces_rows(f):
+            widest = max(widest, *(t.bytes for t in f.dtypes))
         for r in reads_in(f.definitions[0].values) if names else ():
             if r.name not in members and r.index[-1:] == (Var(names[-1]),):
                 widest = max(widest, r.dtype.bytes)
-        while names and chain.sizes(f)[names[-1]] % width:
+        while names and group.sizes(f)[names[-1]] % width:
             width //= 2
     return min(width, max(ACCESS // widest, 1))
 
 
-def _sources(chain: _Chain) -> tuple[str, ...]:
-    """What several funcs of a chain read of one row, from memory."""
-    members = {f.name for f in chain.funcs}
+def _sources(group: RowGroup) -> tuple[str, ...]:
+    """What several funcs of a group read of one row, from memory."""
+    members = {f.name for f in group.members}
     readers: dict[str, list[bool]] = {}
-    for f in chain.funcs:
+    for f in group.members:
         of_row: dict[str, bool] = {}
         for r in reads_in(f.definitions[0].values):
-            of_row[r.name] = of_row.get(r.name, True) and _is_of_row(chain, f, r)
+            of_row[r.name] = of_row.get(r.name, True) and group.is_of_row(f, r)
         for name, same_row in of_row.items():
             readers.setdefault(name, []).append(same_row)
     shared = (n for n, x in readers.items() if n not in members and len(x) > 1 and all(x))
-    return tuple(n for n in shared if moves(chain.row_boxes[n]))
+    return tuple(n for n in shared if moves(group.row_boxes[n]))
 
 
-def _kept(chain: _Chain) -> tuple[str, ...]:
+def _kept(group: RowGroup) -> tuple[str, ...]:
     """The element-wise funcs inside whose values can stay in the thread that computes them."""
     kept = []
-    for f in chain.funcs[1:]:
+    for f in group.funcs[1:]:
         reads = [
-            _is_of_row(chain, g, r)
-            for g in chain.funcs
+            group.is_of_row(g, r)
+            for g in group.members
             for r in reads_in(g.definitions[0].values)
             if r.name == f.name
         ]
-        if not f.definitions[0].ranges and chain.along(f) and all(reads):
+        if not f.definitions[0].ranges and group.along(f) and all(reads):
             kept.append(f.name)
     return tuple(kept)
-
-
-def _is_of_row(chain: _Chain, f: FuncDef, r: Read) -> bool:
-    """True for a read of a row at the position that the func computes."""
-    names = chain.along(f)
-    box = chain.row_boxes.get(r.name)  # none where it is read over an empty range
-    if box is None or len(names) != 1 or r.index[-1:] != (Var(names[0]),):
-        return False
-    lo, _ = bounds_of(f, f.definitions[0], chain.row_boxes[f.name])[names[0]]
-    same = lo == ZERO == box[-1][0] and chain.sizes(f)[names[0]] == chain.length
-    return same and volume(box) == chain.length and volume((box[-1],)) == chain.length
 
 
 @dataclass(slots=True)
@@ -316,41 +286,78 @@ class _Writer:
     """Writes a plan as directives."""
 
     owner: Stage
-    chain: _Chain
+    group: RowGroup
     plan: BlockRows
+    machine: Machine
 
     def write(self) -> None:
-        schedule, plan, owner = self.owner.schedule, self.plan, self.owner
-        outer, rows = plan.rows[: self.chain.outer], plan.rows[self.chain.outer :]
+        schedule, plan, owner, group = self.owner.schedule, self.plan, self.owner, self.group
+        outer = plan.rows[: group.outer]
         for v, axis in zip(outer, _OTHER_AXES, strict=False):
             owner.bind(v, axis)
-        row = fused(owner, list(rows))
-        if plan.together > 1:
-            block, at = (x.name for x in owner.split(row, plan.together))
-            owner.bind(block, "blockIdx.x").bind(at, "threadIdx.y")
-        else:
-            owner.bind(row, "blockIdx.x")
-            at = row
-        first, *rest = self.chain.funcs
+        at = self.open_rows(owner, plan.rows[group.outer :])
+        for loop, axis in zip(reversed(at[: -1 if plan.each else None]), self.axes, strict=False):
+            owner.bind(loop, axis)
+        row = at[-1]
+        first, *rest = group.funcs
         if first.definitions[0].ranges:
-            schedule.cache_write(owner, at=at)
-        stages = [(owner, first)]
+            schedule.cache_write(owner, at=row)
+        stages = [(owner, first), *((self.sibling(f, row), f) for f in group.siblings)]
         for f in rest:
-            if f.definitions[0].ranges or not self.chain.along(f) or f.name in plan.held:
-                schedule[f.name].compute_at(owner, at)
+            if f.definitions[0].ranges or not group.along(f) or f.name in plan.held:
+                schedule[f.name].compute_at(owner, row)
                 stages.append((schedule[f.name], f))
             else:
                 schedule[f.name].inline()
         for name in plan.held:
             if name not in plan.inside:
-                copy = schedule.cache_read(name, owner, at=at, inside=True)
-                self.share(copy, [copy.loops[-1].name])
+                copy = schedule.cache_read(name, owner, at=row, inside=True)
+                box = group.row_boxes[name]
+                self.share(copy, [x.name for x, ends in zip(copy.loops, box, strict=True) if _extends(ends)])
         for stage, f in stages:
-            names = self.chain.along(f)
-            if f.definitions[0].ranges:
+            names = group.along(f)
+            if f.definitions[0].ranges and not group.reduces_rows(f):
+                stage.reorder(*[x.name for x in stage.loops if x.name not in names], *names)
                 reduce_by_threads(stage, names, plan.threads, plan.vector, unrolled=bool(plan.held))
             elif names:
                 self.share(stage, names)
+        for f in group.sums:
+            merged = schedule[f.name]
+            (part,) = (v for v, _, _ in schedule.state.program.func(f.name).definitions[0].ranges)
+            reduce_by_lines(merged, list(f.definitions[0].free), part, WARP, _WARPS)
+
+    @property
+    def axes(self) -> tuple[str, ...]:
+        """The axes of the loops over rows, the innermost first."""
+        return ("threadIdx.y", "blockIdx.x") if self.plan.together > 1 else ("blockIdx.x",)
+
+    def open_rows(self, stage: Stage, rows: Sequence[str]) -> list[str]:
+        """Open the loops over rows, which go around the others; their names, outermost first."""
+        names = [x.name for x in stage.loops]
+        first = names[: names.index(rows[0])] if self.group.outer else []
+        stage.reorder(*first, *rows, *(x for x in names if x not in (*first, *rows)))
+        loops = [fused(stage, list(rows))]
+        if self.plan.each:
+            loops[-1:] = [x.name for x in stage.split(loops[-1], self.plan.each)]
+        if self.plan.together > 1:
+            loops[:1] = [x.name for x in stage.split(loops[0], self.plan.together)]
+        return loops
+
+    def sibling(self, f: FuncDef, row: str) -> Stage:
+        """The stage that computes another func, or its sums of rows that follow each other, with the rows."""
+        stage, rows = self.owner.schedule[f.name], self.group.row_of[f.name]
+        if self.group.reduces_rows(f):
+            part, _ = stage.split(fused(stage, list(rows)), self.plan.each)
+            partial = stage.rfactor(part)
+            inner = [x.name for x in partial.loops if x.name not in (part.name, *f.definitions[0].free)]
+            partial.reorder_storage(part.name, *f.definitions[0].free)
+            partial.reorder(part.name, *inner, *f.definitions[0].free)
+            if self.plan.together > 1:
+                partial.split(part, self.plan.together)
+            stage = partial
+        else:
+            self.open_rows(stage, rows)
+        return stage.compute_with(self.owner, row)
 
     def share(self, stage: Stage, names: list[str]) -> None:
         """The points of a row for its threads."""
@@ -366,6 +373,11 @@ class _Writer:
             stage.vectorize(lanes)
         if self.plan.held:
             stage.unroll(outer)
+
+
+def _extends(ends: Interval) -> bool:
+    """True for a dimension of a box that has more than one place."""
+    return volume((ends,)) != 1
 
 
 def reduce_by_threads(
@@ -384,6 +396,34 @@ def reduce_by_threads(
         parts.unroll(outer.name)
     if lanes is not None:
         parts.vectorize(lanes.name)
+
+
+def reduce_by_lines(
+    stage: Stage, free: Sequence[str], term: str, columns: int, lines: int, vector: int = 1
+) -> None:
+    """Reduce across rows: a block has `columns` threads for neighbours, `vector` each, and `lines` of these.
+
+    A thread reduces every few terms; the first line puts together what all lines have, by shared memory.
+    """
+    *outer, last = free
+    stage.reorder(*outer, last, term)
+    block, column = (x.name for x in stage.split(last, columns * vector))
+    lanes = column
+    if vector > 1:
+        column, lanes = (x.name for x in stage.split(column, vector))
+    copy = stage.schedule.cache_write(stage, at=column)
+    _, line = stage.split(term, lines)
+    parts = stage.rfactor(line)
+    parts.reorder_storage(line.name, *stage.schedule.state.program.func(stage.func).variables)
+    stage.bind(fused(stage, [*outer, block]), "blockIdx.x").bind(column, "threadIdx.x")
+    parts.compute_at(stage, column).set_scope(SHARED)
+    parts.reorder(line.name, last, *(x.name for x in parts.loops if x.name not in (line.name, last)))
+    if vector > 1:
+        last, each = (x.name for x in parts.split(last, vector))
+        parts.reorder(*(x.name for x in parts.loops if x.name != each), each).vectorize(each)
+        stage.vectorize(lanes)
+        copy.vectorize(copy.loops[-1])
+    parts.bind(line.name, "threadIdx.y").bind(last, "threadIdx.x")
 
 
 def fused(stage: Stage, loops: list[str]) -> str:

@@ -15,7 +15,8 @@ from math import prod
 from typing import Any
 
 from tdsl.autoschedule.patterns.groups import open_group
-from tdsl.autoschedule.recipes.block_rows import fused, is_plain
+from tdsl.autoschedule.patterns.row_groups import is_plain
+from tdsl.autoschedule.recipes.block_rows import fused
 from tdsl.autoschedule.recipes.choices import Unsuited, choose, recipe
 from tdsl.autoschedule.recipes.elements import definition_of, known_sizes, vector_of
 from tdsl.autoschedule.recipes.epilogue import write_neighbours

@@ -7,9 +7,9 @@ which they combine.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from copy import copy
 from math import prod
 
+from tdsl.autoschedule.patterns.row_groups import find_row_group
 from tdsl.autoschedule.recipes.block_columns import BlockColumns, block_columns
 from tdsl.autoschedule.recipes.block_conv import BlockConv, block_conv
 from tdsl.autoschedule.recipes.block_rows import (
@@ -37,6 +37,7 @@ from tdsl.core.node import frozen
 from tdsl.lang.definition import Definition
 from tdsl.lang.expr import Var
 from tdsl.lang.regions import reads_in
+from tdsl.machine.model import Machine
 from tdsl.schedule.fluent import Stage
 from tdsl.schedule.gathering import uses_variable
 
@@ -63,7 +64,7 @@ Plan = (
 )
 
 
-def on_blocks(stage: Stage, *, threads: int = 256) -> Plan | None:
+def on_blocks(stage: Stage, *, threads: int = 256, machine: Machine | None = None) -> Plan | None:
     """The recipe that fits the sizes of a stage; what it chose, or None for a stage of one point."""
     d, sizes = definition_of(stage), sizes_of(stage)
     points = prod(sizes.get(v) or 1 for v in d.free)
@@ -77,7 +78,7 @@ def on_blocks(stage: Stage, *, threads: int = 256) -> Plan | None:
             return tiles
     if d.free and _is_long(d, sizes, threads) and _is_row_by_itself(stage):
         return block_sums(stage, threads=threads)
-    rows = if_suited(block_rows, stage)
+    rows = if_suited(block_rows, stage, machine=machine)
     if rows is not None:
         return rows
     turned = if_suited(block_transpose, stage)
@@ -118,9 +119,8 @@ def _is_long(d: Definition, sizes: Mapping[str, int | None], threads: int) -> bo
 
 def _is_row_by_itself(stage: Stage) -> bool:
     """True for a reduction along memory that is made of nothing else in its row."""
-    scratch = Stage(copy(stage.schedule), stage.func, stage.definition)
-    rows = if_suited(block_rows, scratch)
-    return rows is not None and not rows.inside and bool(definition_of(stage).ranges)
+    group = find_row_group(stage, siblings=False)
+    return group is not None and len(group.funcs) == 1 and bool(definition_of(stage).ranges)
 
 
 def _is_large(stage: Stage) -> bool:

@@ -3,6 +3,7 @@
 name_memory                  gives each allocation a unique name
 mask_loads                   masks loads whose value is 0 beyond an edge, drops clamps of their indices
 count_from_zero              makes loops start at 0, so that indices of registers are constant
+promote_accumulators         accumulates what a loop adds to global memory in memory of a block
 hoist_calls                  hoists loop-invariant function calls out of unrolled loops
 serialize_thread_reductions  serialises thread reductions that shuffles cannot do
 place_memory                 chooses heap, shared memory or registers for each allocation
@@ -23,6 +24,7 @@ from tdsl.codegen.passes.name_memory import name_memory
 from tdsl.codegen.passes.pipeline_loops import pipeline_loops
 from tdsl.codegen.passes.place_barriers import place_barriers
 from tdsl.codegen.passes.place_memory import place_memory
+from tdsl.codegen.passes.promote_accumulators import promote_accumulators
 from tdsl.codegen.passes.reduce_threads import reduce_threads
 from tdsl.codegen.passes.serialize_thread_reductions import serialize_thread_reductions
 from tdsl.codegen.passes.simplify_loops import simplify_loops
@@ -36,6 +38,7 @@ CUDA_PASSES = (
     expand_padding,
     count_from_zero,
     simplify_loops,
+    promote_accumulators,
     hoist_calls,
     vectorize,
     drop_unread,

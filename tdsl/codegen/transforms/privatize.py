@@ -10,6 +10,7 @@ A single element that is computed outside of the loops over threads is computed 
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import field, replace
 from math import prod
@@ -43,7 +44,7 @@ from tdsl.core.node import Node, frozen, post_order, transform
 from tdsl.lang.affine import AffineSum, as_expr, as_sum, variables
 from tdsl.lang.bounds import Facts, lower, upper
 from tdsl.lang.expr import ONE, ZERO, Const, Expr, Load, Ramp, Var, const, lanes_of
-from tdsl.lang.simplify import substitute
+from tdsl.lang.simplify import simplify, substitute
 
 Index = tuple[Expr, ...]
 
@@ -61,14 +62,16 @@ def privatize(
 
     `extents` is the number of blocks and threads on each axis, `arrays` other memory that one thread has.
     """
-    try:
-        s = _drop_unit_dimensions(s)
-        for axis in THREADS:
-            if any(isinstance(x, For) and x.kind == axis and uses(x.body, s.name) for x in walk(s)):
-                s = _AxisPrivatizer(s.name, axis, extents[axis], arrays, fresh).privatize(s, facts)
-        return _unroll_indices(rebuilt(s, scope=REGISTER))
-    except _NotPrivate:
-        return None
+    s = _drop_unit_dimensions(s)
+    axes = [x.kind for x in walk(s) if isinstance(x, For) and x.kind in THREADS and uses(x.body, s.name)]
+    for change in (lambda s: s, _as_one_dimension):
+        with contextlib.suppress(_NotPrivate):
+            private = change(s)
+            for axis in (x for x in THREADS if x in axes):
+                each = _AxisPrivatizer(s.name, axis, extents[axis], arrays, fresh)
+                private = each.privatize(private, facts)
+            return _unroll_indices(rebuilt(private, scope=REGISTER))
+    return None
 
 
 def uses(body: Stmt, name: str) -> bool:
@@ -209,6 +212,28 @@ def _drop_unit_dimensions(s: Alloc) -> Alloc:
         return map_parts(_map_indices(x, s.name, zero_index), visited)
 
     return rebuilt(s, body=visited(s.body)) if any(one) else s
+
+
+def _as_one_dimension(s: Alloc) -> Alloc:
+    """The allocation with one dimension: a number that was divided among dimensions is whole again."""
+    shape = _extents(s)
+    if sum(n != 1 for n in shape) < 2 or any(isinstance(x, Invoke | Prefetch) for x in walk(s.body)):
+        raise _NotPrivate
+
+    def whole(index: Index) -> Index:
+        last = index[-1]
+        total = as_sum(last.base if isinstance(last, Ramp) else last)
+        for n, e in enumerate(index[:-1]):
+            if lanes_of(e) > 1:
+                raise _NotPrivate
+            total = total.plus(as_sum(e).times(prod(shape[n + 1 :])))
+        folded = simplify(as_expr(total))
+        return (replace(last, base=folded) if isinstance(last, Ramp) else folded,)
+
+    def visited(x: Stmt) -> Stmt:
+        return map_parts(_map_indices(x, s.name, whole), visited)
+
+    return rebuilt(s, body=visited(s.body), extents=(const(prod(shape)),), strides=(), layout=None)
 
 
 def _map_indices(s: Stmt, name: str, change: Callable[[Index], Index]) -> Stmt:
