@@ -196,7 +196,7 @@ def check_thread_merge(state: State, func: str, level: Level) -> None:
     """Raise Illegal if a func is computed in a loop in which threads merge results of another func."""
     plan, f = state.plan(level.func), state.program.func(level.func)
     nest = plan.nests[level.definition]
-    merged = nest.kind(level.loop) in THREADS
+    merged = nest.kind(level.loop) in THREADS and level.definition not in plan.atomic
     merged = merged and is_reduction(f, level.definition, nest, level.loop)
     if merged and level.func != func and plan.scope != FRAGMENT:
         raise Illegal(

@@ -5,6 +5,7 @@ mask_loads                   masks loads whose value is 0 beyond an edge, drops 
 count_from_zero              makes loops start at 0, so that indices of registers are constant
 promote_accumulators         accumulates what a loop adds to global memory in memory of a block
 hoist_calls                  hoists loop-invariant function calls out of unrolled loops
+join_blocks                  runs consecutive statements of one block each in one kernel
 serialize_thread_reductions  serialises thread reductions that shuffles cannot do
 place_memory                 chooses heap, shared memory or registers for each allocation
 reduce_threads               reduces partial results of threads by shuffles
@@ -19,6 +20,7 @@ from tdsl.codegen.passes.count_from_zero import count_from_zero
 from tdsl.codegen.passes.drop_unread import drop_unread
 from tdsl.codegen.passes.expand_padding import expand_padding
 from tdsl.codegen.passes.hoist_calls import hoist_calls
+from tdsl.codegen.passes.join_blocks import join_blocks
 from tdsl.codegen.passes.mask_loads import mask_loads
 from tdsl.codegen.passes.name_memory import name_memory
 from tdsl.codegen.passes.pipeline_loops import pipeline_loops
@@ -42,6 +44,7 @@ CUDA_PASSES = (
     hoist_calls,
     vectorize,
     drop_unread,
+    join_blocks,
     serialize_thread_reductions,
     place_memory,
     reduce_threads,
