@@ -42,7 +42,8 @@ def join_blocks(kernel: Kernel) -> Kernel:
     >>> from tdsl.lang.types import i64
     >>> fill = For("t", ZERO, const(8), "threadIdx.x", Store("s", (Var("t"),), Var("t")))
     >>> last = Store("a", (), Load("s", (const(7),), i64))
-    >>> print(show(join_blocks(Kernel("k", (), Alloc("s", i64, (const(8),), "auto", Block((fill, last))))).body))
+    >>> body = Alloc("s", i64, (const(8),), "auto", Block((fill, last)))
+    >>> print(show(join_blocks(Kernel("k", (), body)).body))
     for one_block in range(0, 1):  # blockIdx.x
       s = alloc(i64, [8])  # auto
       for t in range(0, 8):  # threadIdx.x
@@ -58,10 +59,10 @@ def join_blocks(kernel: Kernel) -> Kernel:
         body = sequence(group)
         if len(group) > 1:
             others = sequence([s for m, other in enumerate(groups) if m != n for s in other])
-            own = [a for a in memory if _is_small(a) and not uses(others, a.name) and uses(body, a.name)]
-            body = _within(own, body)
+            local = [a for a in memory if _is_small(a) and not uses(others, a.name) and uses(body, a.name)]
+            body = _within(local, body)
             body = For(fresh.name("one_block"), ZERO, ONE, "blockIdx.x", body)
-            memory = [a for a in memory if a not in own]
+            memory = [a for a in memory if a not in local]
         parts.append(body)
     return dataclasses.replace(kernel, body=_within(memory, sequence(parts)))
 
