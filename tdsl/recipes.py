@@ -11,9 +11,10 @@ from tdsl.autoschedule.recipes.block_columns import block_columns
 from tdsl.autoschedule.recipes.block_conv import block_conv
 from tdsl.autoschedule.recipes.block_rows import block_rows
 from tdsl.autoschedule.recipes.block_stencil import block_stencil
+from tdsl.autoschedule.recipes.block_sums import block_sums
 from tdsl.autoschedule.recipes.block_tiles import block_tiles
 from tdsl.autoschedule.recipes.block_transpose import block_transpose
-from tdsl.autoschedule.recipes.blocks import block_sums
+from tdsl.autoschedule.recipes.block_updates import block_updates
 from tdsl.autoschedule.recipes.conv import conv
 from tdsl.autoschedule.recipes.cosma import carma, cosma
 from tdsl.autoschedule.recipes.elements import elements
@@ -46,6 +47,7 @@ __all__ = [
     "block_sums",
     "block_tiles",
     "block_transpose",
+    "block_updates",
     "cannon",
     "carma",
     "conv",

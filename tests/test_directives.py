@@ -252,6 +252,17 @@ def by_blocks(p: Programs) -> Schedule:
     return s
 
 
+def by_fused_reductions(p: Programs) -> Schedule:
+    top, total, f = (td.Func(name) for name in ("top", "total", "f"))
+    k, row = td.vars("k"), p.index[:-1]
+    top[row] = td.max(p.a[(*row, k)], axis=k)
+    total[row] = td.sum(p.a[(*row, k)] * p.a[(*row, k)], axis=k, dtype=p.a.dtype)
+    f[row] = top[row] - total[row]
+    s = td.Schedule(f)
+    s[top].fuse_reductions(total)
+    return s
+
+
 def updated(p: Programs) -> Schedule:
     """f adds the tensor to its double, by an update."""
     f = td.Func("f")
@@ -382,6 +393,7 @@ USES: dict[str, tuple[Use, ...]] = {
     "fold_update": (on(updated, lambda s, p: s["f"].update(0).fold_update().split(p.inner, 4)),),
     "outline": (by_a_factor,),
     "reassociate": (on(P.products, lambda s, p: s["f"].reassociate("s")),),
+    "fuse_reductions": (by_fused_reductions,),
     "online": (
         on(P.shares, lambda s, p: s["f"].online("k", 4)),
         on(P.shares, lambda s, p: s["f"].online("k", 64)),

@@ -37,6 +37,7 @@ from tdsl.autoschedule.open_stages import (
 from tdsl.autoschedule.patterns.bands import plan_bands
 from tdsl.autoschedule.patterns.contraction import Contraction, find_window, plan_tiles, recognize
 from tdsl.autoschedule.patterns.groups import group_of
+from tdsl.autoschedule.patterns.joint_reductions import join_reductions
 from tdsl.autoschedule.patterns.parts import count_parts, in_parts
 from tdsl.autoschedule.patterns.rows import shape_nest
 from tdsl.autoschedule.patterns.sibling_reductions import find_sibling_reductions, reduce_siblings
@@ -96,6 +97,7 @@ def complete_by_recipes(state: State, machine: Machine) -> Completed:
         from tdsl.autoschedule.on_gpu import schedule_online
 
         online = schedule_online(schedule, machine)  # before inlining: weights are a separate stage
+        join_reductions(schedule, host_funcs(schedule.state))
     decisions = _inline(schedule, products_read_values=machine.block_threads > 0)
     place_readers(schedule)
     if not machine.block_threads:

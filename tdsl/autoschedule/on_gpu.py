@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from tdsl.autoschedule.explain import ROOT, Decision, recipe_decision
 from tdsl.autoschedule.recipes.block_rows import rows_together
+from tdsl.autoschedule.recipes.block_updates import order_of_updates, with_updates
 from tdsl.autoschedule.recipes.blocks import on_blocks
 from tdsl.autoschedule.recipes.choices import if_suited
 from tdsl.autoschedule.recipes.online_tensor_cores import online_tensor_cores
@@ -56,11 +57,16 @@ def schedule_on_gpu(schedule: BaseSchedule, open_: Collection[str], machine: Mac
         before = schedule.state
         if before.plan(name) != given.plan(name):
             continue
-        blocks = on_blocks(schedule[name], threads=machine.block_threads, machine=machine)
+        several = len(before.program.func(name).definitions) > 1
+        blocks = (
+            with_updates(schedule[name], machine) if several else on_blocks(schedule[name], machine=machine)
+        )
         if blocks is None:
             decisions.append(Decision(name, ROOT, why=("it has one point",)))
         else:
-            decisions.append(recipe_decision(before, schedule.state, name, "blocks", blocks))
+            decision = recipe_decision(before, schedule.state, name, "blocks", blocks)
+            why = order_of_updates(schedule[name])
+            decisions.append(replace(decision, why=(*decision.why, *why)))
     return decisions
 
 

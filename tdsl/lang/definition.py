@@ -323,13 +323,16 @@ def convert_same_kind(v: Value, t: DType, name: str, loc: Loc | None) -> Expr:
     return convert(v, t, loc)
 
 
+_KINDS = {"add": "sum", "mul": "prod", "min": "min", "max": "max", "or": "any", "and": "all"}
+
+
 def recognise_combine(
     handle: object, index: tuple[Expr, ...], values: tuple[Expr, ...]
 ) -> tuple[Combine | None, tuple[Expr, ...]]:
     """The combiner and values of an update f[x] = f[x] op e, if e does not read f; else None and `values`."""
     match values:
-        case (Binary("add" | "mul" | "min" | "max" as op, left, right),):
-            kind = {"add": "sum", "mul": "prod", "min": "min", "max": "max"}[op]
+        case (Binary(op, left, right),) if op in _KINDS:
+            kind = _KINDS[op]
             for old, other in ((left, right), (right, left)):
                 if _is_self(old, handle, index) and not reads(other, handle):
                     return builtin_combiner(kind, (dtype_of(other),)), (other,)

@@ -70,9 +70,10 @@ def builtin_combiner(kind: str, dtypes: tuple[DType, ...]) -> Combine:
         case "max":
             return Combine(kind, (Binary("max", a, b),), (Const(t.low, t),))
         case "any":
-            return Combine(kind, (Binary("or", a, b),), (Const(False, bool_),))
+            return Combine(kind, (Binary("or", a, b),), (_constant(0, t),))
         case "all":
-            return Combine(kind, (Binary("and", a, b),), (Const(True, bool_),))
+            ones = Const(True if t == bool_ else -1 if t.low < 0 else t.high, t)
+            return Combine(kind, (Binary("and", a, b),), (ones,))
         case "argmin" | "argmax":
             better = _better(kind, a, b, more_a[0], more_b[0], t)
             exprs = (Select(better, b, a), Select(better, more_b[0], more_a[0]))

@@ -16,6 +16,7 @@ from tdsl.schedule import (
     caches,
     flatten,
     fold_update,
+    fuse_reductions,
     in_blocks,
     launch,
     masked,
@@ -49,6 +50,7 @@ DIRECTIVES: dict[str, Callable[..., State]] = {
     "flatten": flatten.flatten, "fold_update": fold_update.fold_update, "in_blocks": in_blocks.in_blocks,
     "unsigned": unsigned.unsigned, "online": online.online, "reassociate": reassociate.reassociate,
     "skip_masked": masked.skip_masked, "outline": outline.outline,
+    "fuse_reductions": fuse_reductions.fuse_reductions,
     **ranks.RANK_DIRECTIVES,
 }  # fmt: skip
 

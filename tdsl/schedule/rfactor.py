@@ -70,7 +70,7 @@ def rfactor(state: State, func: str, definition: int, *, loop: str, name: str | 
     state = replace_func(state, replace(f, definitions=changed))
     merge_nest = (
         _merge_nest(nest, set(ranges), merge)
-        if d.init is not None
+        if _is_of_its_elements(d)
         else Nest(tuple(map(Loop, merge.variables)))
     )
     atomics = plan.atomic - {definition}
@@ -117,7 +117,8 @@ def _partial_and_merge(
     """The definitions of the stage `partial_name`, and the merge; for an update with an initial value."""
     assert d.combine is not None
     loop, low, high = over
-    if d.init is not None:
+    if _is_of_its_elements(d):
+        partial = replace(partial, init=d.combine.init)
         values = _partial_reads(partial_name, (*d.index, Var(loop)), f.dtypes)
         return (partial,), replace(d, values=values, where=TRUE, ranges=(over,), mask=TRUE)
     axis = f"{partial_name}_{loop}" if loop in f.variables else loop
@@ -128,6 +129,11 @@ def _partial_and_merge(
         _partial_reads(partial_name, (*dims, Var(axis)), f.dtypes), d.combine, None, d.loc,
     )  # fmt: skip
     return (start, partial), merge
+
+
+def _is_of_its_elements(d: Definition) -> bool:
+    """True where each point of the free variables reduces to its element: no range chooses elements."""
+    return d.init is not None or d.index == tuple(map(Var, d.free))
 
 
 def _partial_plan(p: FuncDef, reduced: Nest) -> FuncPlan:

@@ -284,3 +284,39 @@ def outlined_along_nothing():
 def outlined_as_no_type():
     s = scaled_products().schedule
     s.replay('[{"do": "outline", "func": "f", "definition": 0, "along": "i", "dtype": "f17"}]')  # here
+
+
+def two_reductions(second=lambda top: td.sum(a[i, k], axis=k)):
+    """The largest elements of rows, and another reduction."""
+    top, total, f = td.Func("top"), td.Func("total"), td.Func("f")
+    top[i] = td.max(a[i, k], axis=k)
+    total[i] = second(top)
+    f[i] = top[i] + total[i]
+    return td.Schedule(f)["top"]
+
+
+@wrong(td.ScheduleError, "fuse_reductions", "no other func 'totals'", hint="total")
+def fused_with_an_unknown_func():
+    two_reductions().fuse_reductions("totals")  # here
+
+
+@wrong(td.ScheduleError, "fuse_reductions", "'f' is no reduction whose terms may come", hint="sums")
+def fused_with_what_reduces_nothing():
+    two_reductions().fuse_reductions("f")  # here
+
+
+@wrong(td.ScheduleError, "fuse_reductions", "have other elements or ranges", hint="same size")
+def fused_with_a_reduction_over_another_range():
+    two_reductions(lambda top: td.sum(a[i, 0], axis=td.range("k", 0, 3))).fuse_reductions("total")  # here
+
+
+@wrong(td.ScheduleError, "fuse_reductions", "reads the other", hint="at the same time")
+def fused_with_its_reader():
+    two_reductions(lambda top: td.sum(a[i, k] - top[i], axis=k)).fuse_reductions("total")  # here
+
+
+@wrong(td.ScheduleError, "fuse_reductions", "loops of 'top' were changed", hint="first")
+def fused_after_another_directive():
+    stage = two_reductions()
+    stage.split("k", 4)
+    stage.fuse_reductions("total")  # here

@@ -57,7 +57,6 @@ ALLOWED = (
     r"copied as a whole (at|outside)|copied by TMA from",
     r"is copied by TMA, but what it copies is computed",
     r"cannot have producer warps",
-    r"a GPU has no atomic",
     r"memory .* (is in heap memory, but allocated in a kernel|has a size that is not known)",
     r"memory, but its size is known at a call only",
 )

@@ -30,10 +30,15 @@ WEIGHTS = {
     "store_root": 3, "inline": 6, "compute_root": 3, "reverse_compute_at": 6, "compute_with": 6,
     "cache_read": 6, "cache_write": 6, "reorder_storage": 3, "align_storage": 3, "fold_storage": 3,
     "rfactor": 7, "atomic": 5, "specialize": 4, "prefetch": 3, "stream_stores": 2, "set_scope": 2, "pin": 1,
-    "unsigned": 1, "online": 1, "reassociate": 1, "skip_masked": 1, "outline": 1,
+    "unsigned": 1, "online": 1, "reassociate": 1, "skip_masked": 1, "outline": 1, "fuse_reductions": 2,
     "bound_extent": 3, "flatten": 3,
 }  # fmt: skip
-FIRST = ("reassociate", "online", "unsigned")  # those that want loops that nothing has changed
+FIRST = (
+    "reassociate",
+    "online",
+    "unsigned",
+    "fuse_reductions",
+)  # those that want loops that nothing has changed
 
 
 @dataclass(slots=True)
@@ -411,6 +416,11 @@ class Directives:
         program = self.s.state.program
         places = [(f.name, v) for f in program.funcs for v in f.definitions[0].variables]
         self.first_legal(places, lambda func, v: self.s[func].outline(v))
+
+    def do_fuse_reductions(self) -> None:
+        reductions = [f.name for f in self.s.state.program.funcs if f.definitions[0].ranges]
+        places = [(func, other) for func in reductions for other in reductions if func != other]
+        self.first_legal(places, lambda func, other: self.s[func].fuse_reductions(other))
 
     def do_cache_read(self) -> None:
         stage = self.stage()

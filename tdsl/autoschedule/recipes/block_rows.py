@@ -29,7 +29,7 @@ from tdsl.lang.operations import arithmetic_of
 from tdsl.lang.program import FuncDef
 from tdsl.lang.regions import Interval, reads_in
 from tdsl.machine.model import Machine
-from tdsl.schedule.fluent import Stage
+from tdsl.schedule.fluent import BaseSchedule, Stage
 from tdsl.schedule.properties import volume
 from tdsl.schedule.state import SHARED
 from tdsl.target import as_target
@@ -381,21 +381,44 @@ def _extends(ends: Interval) -> bool:
 
 
 def reduce_by_threads(
-    stage: Stage, names: list[str], threads: int, vector: int, *, unrolled: bool = False
-) -> None:
-    """A part of a reduction over `names` for each thread, in `vector` lanes, and the results of all."""
-    schedule, lanes = stage.schedule, None
-    if vector > 1:
-        outer, lanes = stage.split(names[-1], vector)
-        names = [*names[:-1], outer.name]
+    stage: Stage, names: list[str], threads: int, vector: int, *, unrolled: bool = False,
+    lanes: str | None = None,
+) -> None:  # fmt: skip
+    """A part of a reduction over `names` for each thread, in `vector` lanes, and the results of all.
+
+    `lanes` names the loop over lanes, if there is one already.
+    """
+    schedule = stage.schedule
+    if vector > 1 and lanes is None:
+        outer, lane = stage.split(names[-1], vector)
+        names, lanes = [*names[:-1], outer.name], lane.name
     outer, thread = stage.split(fused(stage, names), threads)
-    before = {f.name for f in schedule.state.program.funcs}
+    before = _names(schedule)
     stage.bind(thread, "threadIdx.x")
-    parts = schedule[next(f.name for f in schedule.state.program.funcs if f.name not in before)]
+    parts = schedule[next(name for name in _names(schedule) if name not in before)]
     if unrolled:
         parts.unroll(outer.name)
     if lanes is not None:
-        parts.vectorize(lanes.name)
+        before = _names(schedule)
+        parts.vectorize(lanes)
+        if len(schedule.state.program.func(parts.func).dtypes) > 1:
+            _load_once(schedule[next(name for name in _names(schedule) if name not in before)], vector)
+
+
+def _names(schedule: BaseSchedule) -> list[str]:
+    return [f.name for f in schedule.state.program.funcs]
+
+
+def _load_once(terms: Stage, count: int) -> None:
+    """The vectors that several values of a term are made of, in registers."""
+    for name in _sources_along(terms, terms.loops[-1].name):
+        copy = terms.schedule.cache_read(name, terms, at=terms.loops[-2], scope="register")
+        copy.vectorize(copy.loops[-1], count)
+
+
+def _sources_along(stage: Stage, loop: str) -> list[str]:
+    values = stage.schedule.state.program.func(stage.func).definitions[0].values
+    return [*dict.fromkeys(r.name for r in reads_in(values) if loop in variables(r.index[-1]))]
 
 
 def reduce_by_lines(

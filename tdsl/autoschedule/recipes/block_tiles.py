@@ -237,7 +237,7 @@ def _added_at_once(stage: Stage, plan: BlockTiles, d: Definition) -> None:
     part, _ = stage.split(d.ranges[0][0], nparts=plan.parts)
     partial = stage.rfactor(part)
     total = stage.atomic()
-    share_points(stage, definition_of(stage), _THREADS, vector_of(stage))
+    share_points(stage, definition_of(stage).free, _THREADS, vector_of(stage))
     _, tx, r, c = _on_threads(total, plan, [part.name, *d.free[:-2]], d.free[-2:])
     total.unroll(r).unroll(c)
     partial.compute_at(total, tx).set_scope(REGISTER)

@@ -53,18 +53,18 @@ def elements(stage: Stage, *, threads: int = 256, vector: int | None = None) -> 
         rows = 1
         if vector is None:
             width, rows = max((width, 1), _beyond_rows(current, threads), key=lambda x: x[0])
-        if share_points(current, d, threads, width, rows):
+        if share_points(current, d.free, threads, width, rows):
             widest = max(widest, width)
     return Elements(threads, widest)
 
 
-def share_points(stage: Stage, d: Definition, threads: int, vector: int, rows: int = 1) -> bool:
-    """One loop over blocks and one over threads of the free loops outside of all others.
+def share_points(stage: Stage, shared: Collection[str], threads: int, vector: int, rows: int = 1) -> bool:
+    """One loop over blocks and one over threads of the loops `shared` outside of all others.
 
     Neighbours that a thread makes are those of the last loop, or of the last few as one.
     """
     free = [x.name for x in stage.loops]
-    while free and not set(d.free).issuperset(free):
+    while free and not set(shared).issuperset(free):
         free.pop()
     if not free:
         return False

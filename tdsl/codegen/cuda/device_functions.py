@@ -7,14 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from tdsl.codegen.cuda.atomic_functions import ATOMIC_FUNCTIONS
 from tdsl.codegen.cuda.narrow_floats import float_of_bytes
 from tdsl.codegen.cuda.tensor_memory_functions import CALLEES, TENSOR_MEMORY
 from tdsl.machine.gpu import FEATURES
-
-_UPDATES = {
-    "mul": "(T)(old * (T)x)", "min": "tdsl_min<T>(old, (T)x)", "max": "tdsl_max<T>(old, (T)x)",
-    "and": "(T)(old & (T)x)", "or": "(T)(old | (T)x)", "xor": "(T)(old ^ (T)x)",
-}  # fmt: skip
 
 # copies go through registers where they cannot be asynchronous; they are then complete at once
 _HAS_ASYNC = f"__CUDA_ARCH__ >= {FEATURES['cp.async']}0"
@@ -224,41 +220,7 @@ __device__ __forceinline__ double tdsl_unit_f64(unsigned long long h) {
   return (double)(h >> 11) * 1.1102230246251565e-16;
 }
 """,
-    "tdsl_atomic_add": """
-template <class T, class U> __device__ __forceinline__ void tdsl_atomic_add(T *p, U x) {
-  if constexpr ((T)0.5 == (T)0 && sizeof(T) == 8)
-    atomicAdd((unsigned long long *)p, (unsigned long long)x);
-  else
-    atomicAdd(p, (T)x);
-}
-""",
-    "tdsl_swapped": """
-template <class T> __device__ __forceinline__ bool tdsl_swapped(T *p, T &old, T x) {
-  bool same;
-  if constexpr (sizeof(T) == 4) {
-    unsigned int was = *(unsigned int *)&old;
-    unsigned int found = atomicCAS((unsigned int *)p, was, *(unsigned int *)&x);
-    same = found == was;
-    memcpy(&old, &found, sizeof(T));
-  } else {
-    unsigned long long was = *(unsigned long long *)&old;
-    unsigned long long found = atomicCAS((unsigned long long *)p, was, *(unsigned long long *)&x);
-    same = found == was;
-    memcpy(&old, &found, sizeof(T));
-  }
-  return same;
-}
-""",
-    **{
-        f"tdsl_atomic_{op}": f"""
-template <class T, class U> __device__ __forceinline__ void tdsl_atomic_{op}(T *p, U x) {{
-  T old = *p;
-  while (!tdsl_swapped(p, old, {value})) {{
-  }}
-}}
-"""
-        for op, value in _UPDATES.items()
-    },
+    **ATOMIC_FUNCTIONS,
     "tdsl_failed": """
 template <class T> __device__ __forceinline__ long long tdsl_bits(T x) {
   long long bits = 0;
@@ -471,7 +433,7 @@ _CALLEES = {
     **CALLEES,
     **{f"tdsl_tma_load_{n}d": ("tdsl_shared_address", "CUtensorMap") for n in _RANKS},
     **{f"tdsl_tma_load_{n}d_multicast": ("tdsl_shared_address", "CUtensorMap") for n in _RANKS},
-    **{f"tdsl_atomic_{op}": ("tdsl_swapped",) for op in _UPDATES},
+    **dict.fromkeys(ATOMIC_FUNCTIONS, ("tdsl_swapped",)),
     "tdsl_atomic_min": ("tdsl_swapped", "tdsl_min"), "tdsl_atomic_max": ("tdsl_swapped", "tdsl_max"),
 }  # fmt: skip
 

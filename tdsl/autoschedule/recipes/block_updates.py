@@ -1,0 +1,208 @@
+"""Updates on the blocks and threads of a GPU: histograms, scattered sums, and pointwise updates of a part.
+
+    for parts of the ranges (blocks):
+      a copy of the func in shared memory, of the neutral element
+      for points of a part (threads): the copy is updated atomically
+      for elements of the copy (threads): the func is updated atomically
+
+Without room for a copy, threads update the func in global memory. Iterations that carry no dependence are
+shared out like points, and need no atomics.
+"""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+from tdsl.autoschedule.recipes.block_rows import ACCESS, fused
+from tdsl.autoschedule.recipes.block_sums import BlockSums, block_sums
+from tdsl.autoschedule.recipes.choices import Unsuited, choose, if_suited, recipe
+from tdsl.autoschedule.recipes.elements import Elements, definition_of, share_points, sizes_of, vector_of
+from tdsl.core.node import frozen
+from tdsl.lang.affine import has_data, variables
+from tdsl.lang.definition import Definition
+from tdsl.lang.expr import Var
+from tdsl.lang.regions import reads_in
+from tdsl.machine.devices import describe_gpu
+from tdsl.machine.model import Machine
+from tdsl.schedule.atomics import KINDS
+from tdsl.schedule.dependence import is_independent
+from tdsl.schedule.fluent import Stage
+from tdsl.schedule.properties import has_effects, root_boxes, unplaced_at_root, volume
+from tdsl.schedule.state import is_ordered
+from tdsl.target import as_target
+
+_WARP = 32
+_MOST_THREADS = 1024
+_PAYS = 4  # updates of an element of a block's copy that pay for its initial value and its merge
+
+
+@frozen
+class BlockUpdates:
+    """Blocks of `threads` threads, each with `vector` neighbours of a range.
+
+    With `copies`, so many blocks have a copy of the func in shared memory; with 0 none has one.
+    """
+
+    threads: int
+    vector: int
+    copies: int
+
+
+@recipe
+def block_updates(stage: Stage, *, machine: Machine | None = None, **choices: Any) -> BlockUpdates:
+    """Update elements that data choose, atomically; the order of float sums then differs from run to run.
+
+    `choices` replace what is chosen: the numbers of `BlockUpdates`. Returns what was chosen. The update must
+    be a sum, product, smallest or largest value, or `any` or `all`.
+
+    >>> import tdsl as td
+    >>> i, r = td.vars("i"), td.range("r", 0, 1 << 20)
+    >>> x, count = td.Tensor("x", (1 << 20,), td.u8), td.Func("count", shape=256)
+    >>> count[i] = td.cast(0, td.i32)
+    >>> count[x[r]] += 1
+    >>> s = td.Schedule(count, target="cuda:sm_80")
+    >>> td.recipes.block_updates(s[count].update(0))
+    BlockUpdates(threads=256, vector=16, copies=256)
+    """
+    f, d = stage.schedule.state.program.func(stage.func), definition_of(stage)
+    ordered = is_ordered(f, stage.definition) or d.combine is None or d.combine.kind not in KINDS
+    if not stage.definition or ordered or has_effects(d) or not d.ranges:
+        raise Unsuited("it is no update of which points may run in any order")
+    if len(f.dtypes) > 1:
+        raise Unsuited("its elements are several values, which no atomic update changes together")
+    machine = machine or describe_gpu(as_target(stage.schedule.target).arch)
+    plan = choose(_plan(stage, d, machine), choices)
+    _write(stage, d, plan)
+    return plan
+
+
+def _plan(stage: Stage, d: Definition, machine: Machine) -> BlockUpdates:
+    sizes, threads = sizes_of(stage), machine.block_threads
+    vector, rows = _vector(d), prod(sizes.get(v) or 1 for v in d.free)
+    terms = prod(sizes.get(v) or 0 for v, _, _ in d.ranges)
+    table = _elements(stage) // rows
+    if not table or machine.gpu is None or len(_rows(stage, d)) < len(d.free):
+        return BlockUpdates(threads, vector, 0)
+    size = table * stage.schedule.state.program.func(stage.func).dtypes[0].bytes
+    resident = machine.gpu.shared // (size + machine.gpu.shared_reserved)
+    if size > (machine.level("shared").bytes or 0):
+        return BlockUpdates(threads, vector, 0)
+    most = machine.gpu.warps * _WARP
+    while threads * max(resident, 1) < most and threads < min(_MOST_THREADS, most):
+        threads *= 2
+    copies = machine.threads * max(min(resident, most // threads), 1)
+    copies = min(-(-copies // rows), terms // (threads * vector))
+    return BlockUpdates(threads, vector, copies if terms >= _PAYS * copies * table else 0)
+
+
+def _rows(stage: Stage, d: Definition) -> list[str]:
+    """The dimensions of a func that a variable of the update numbers; data choose elements of such a row."""
+    names = stage.schedule.state.program.func(stage.func).variables
+    return [v for v, e in zip(names, d.index, strict=True) if isinstance(e, Var) and e.name in d.free]
+
+
+def _elements(stage: Stage) -> int:
+    """The elements of a func; 0 where they are not known."""
+    state = unplaced_at_root(stage.schedule.state)
+    return volume(root_boxes(state).get(stage.func, ())) or 0
+
+
+def _vector(d: Definition) -> int:
+    """How many elements along the last range 16 bytes hold of what is read along it."""
+    along = [r for r in reads_in((*d.values, *d.index)) if r.index[-1:] == (Var(d.ranges[-1][0]),)]
+    return ACCESS // max((r.dtype.bytes for r in along), default=ACCESS)
+
+
+def _sources(d: Definition) -> list[str]:
+    """What an update reads along its last range, at one index each."""
+    reads = {r.name: {x.index for x in reads_in((*d.values, *d.index, d.where)) if x.name == r.name}
+             for r in reads_in((*d.values, *d.index))}  # fmt: skip
+    last = Var(d.ranges[-1][0])
+    return [n for n, of in reads.items() if len(of) == 1 and _is_along(next(iter(of)), last)]
+
+
+def _is_along(index: tuple[Any, ...], last: Var) -> bool:
+    return index[-1:] == (last,) and not any(has_data(e) or last.name in variables(e) for e in index[:-1])
+
+
+def _write(stage: Stage, d: Definition, plan: BlockUpdates) -> None:
+    rows, names = [v for v in d.free if v in d.variables], [v for v, _, _ in d.ranges]
+    lanes = None
+    if plan.vector > 1:
+        outer, lane = stage.split(names[-1], plan.vector)
+        names, lanes = [*names[:-1], outer.name], lane.name
+    updates, whole, of_data = stage, fused(stage, names), _rows(stage, d)
+    if plan.copies:
+        sizes = sizes_of(stage)
+        count = -(-prod(sizes[v] or 1 for v, _, _ in d.ranges) // plan.vector)
+        each = -(-count // (plan.copies * plan.threads)) * plan.threads
+        block, _ = stage.split(whole, each)
+        updates = stage.rfactor(block)
+        _share_copies(stage, updates, block.name, of_data, plan.threads)
+        whole = next(x.name for x in updates.loops if x.name not in (*rows, block.name, lanes))
+    updates.atomic()
+    outer, thread = updates.split(whole, plan.threads)
+    updates.bind(thread, "threadIdx.x")
+    if not plan.copies:
+        updates.bind(outer, "blockIdx.x")
+        if rows:
+            updates.bind(fused(updates, rows), "blockIdx.y")
+    if lanes is not None:
+        for name in _sources(d):
+            copy = stage.schedule.cache_read(name, updates, at=thread, scope="register", filled=True)
+            copy.vectorize(copy.loops[-1], plan.vector)
+        updates.unroll(lanes)
+
+
+def _share_copies(stage: Stage, updates: Stage, block: str, rows: list[str], threads: int) -> None:
+    """The merge of copies on blocks, which compute them; their first values and the merge on threads."""
+    stage.atomic()
+    dims = [x.name for x in stage.loops if x.name not in (block, *rows)]
+    stage.reorder(*rows, block, *dims)
+    stage.bind(block, "blockIdx.x")
+    if rows:
+        stage.bind(fused(stage, rows), "blockIdx.y")
+    _, thread = stage.split(fused(stage, dims), threads)
+    stage.bind(thread, "threadIdx.x")
+    updates.compute_at(stage, block)
+    first = Stage(stage.schedule, updates.func, 0)
+    _, thread = first.split(fused(first, [v for v in dims if v in [x.name for x in first.loops]]), threads)
+    first.bind(thread, "threadIdx.x")
+
+
+def with_updates(stage: Stage, machine: Machine) -> Elements | BlockSums | BlockUpdates | None:
+    """Schedule all definitions of a func with updates; what was chosen, or None for one of one point."""
+    f = stage.schedule.state.program.func(stage.func)
+    width = vector_of(stage)
+    plan: Elements | BlockSums | BlockUpdates | None = None
+    if share_points(stage, f.definitions[0].free, machine.block_threads, width):
+        plan = Elements(machine.block_threads, width)
+    for n in range(1, len(f.definitions)):
+        plan = share_update(stage.update(n - 1), machine) or plan
+    return plan
+
+
+def share_update(stage: Stage, machine: Machine) -> Elements | BlockSums | BlockUpdates | None:
+    """Share an update out among threads: its points, iterations without a dependence, or atomic updates."""
+    state, d, threads = stage.schedule.state, definition_of(stage), machine.block_threads
+    sizes = sizes_of(stage)
+    names = [x.name for x in stage.loops]
+    free = [v for v in names if v in d.free or is_independent(state, stage.func, stage.definition, v)]
+    points = prod(sizes.get(v) or 1 for v in free)
+    terms = prod(sizes.get(v) or 1 for v in names if v not in free)
+    if terms > 1 and points < machine.threads * threads:
+        sums = if_suited(block_sums, stage, threads=threads, machine=machine)
+        plan = sums or if_suited(block_updates, stage, machine=machine)
+        if plan is not None:
+            return plan
+    stage.reorder(*free, *(v for v in names if v not in free))
+    return Elements(threads, 1) if share_points(stage, free, threads, 1) else None
+
+
+def order_of_updates(stage: Stage) -> tuple[str, ...]:
+    """What a reader of the schedule has to know of the order of a func's atomic updates."""
+    f, plan = stage.schedule.state.program.func(stage.func), stage.schedule.state.plan(stage.func)
+    combiners = [d.combine for n, d in enumerate(f.definitions) if n in plan.atomic]
+    rounded = any(c is not None and c.kind in ("sum", "prod") for c in combiners) and f.dtypes[0].is_float
+    return ("floats are added atomically, in an order that differs from run to run",) if rounded else ()
