@@ -66,7 +66,7 @@ class Stage(StageDirectives):
         (added,) = self._do_adding("outline", along=self.loop_name(along), **given)
         return type(self)(self.schedule, added.name, 0)
 
-    def fuse_reductions(self, source: Func | StageDirectives | str, name: str | None = None) -> Self:
+    def fuse_reductions(self, source: Func | Stage | str, name: str | None = None) -> Self:
         """Reduce this func and `source`, over the same ranges, in one pass; returns the new stage of both."""
         given = {} if name is None else {"name": name}
         (both,) = self._do_adding("fuse_reductions", source=self.schedule.source_name(source), **given)

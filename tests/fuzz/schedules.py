@@ -33,12 +33,7 @@ WEIGHTS = {
     "unsigned": 1, "online": 1, "reassociate": 1, "skip_masked": 1, "outline": 1, "fuse_reductions": 2,
     "bound_extent": 3, "flatten": 3,
 }  # fmt: skip
-FIRST = (
-    "reassociate",
-    "online",
-    "unsigned",
-    "fuse_reductions",
-)  # those that want loops that nothing has changed
+FIRST = ("reassociate", "online", "unsigned", "fuse_reductions")  # they want loops as they were at first
 
 
 @dataclass(slots=True)
