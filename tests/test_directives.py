@@ -235,6 +235,14 @@ def by_a_factor(p: Programs) -> Schedule:
     return s
 
 
+def by_a_common_factor(p: Programs) -> Schedule:
+    f, k, row = td.Func("f"), td.vars("k"), p.index[:-1]
+    f[p.index] = td.sum(p.a[p.index] * p.a[(*row, k)], axis=k, dtype=p.a.dtype)
+    s = td.Schedule(f)
+    s[f].factor_out().compute_root()
+    return s
+
+
 def below_a_diagonal(p: Programs) -> Schedule:
     f, k, row = td.Func("f"), td.vars("k"), p.index[:-1]
     first = td.where(k <= (row[0] if row else 4), p.a[(*row, k)], 0)
@@ -392,6 +400,7 @@ USES: dict[str, tuple[Use, ...]] = {
     "skip_masked": (below_a_diagonal,),
     "fold_update": (on(updated, lambda s, p: s["f"].update(0).fold_update().split(p.inner, 4)),),
     "outline": (by_a_factor,),
+    "factor_out": (by_a_common_factor,),
     "reassociate": (on(P.products, lambda s, p: s["f"].reassociate("s")),),
     "fuse_reductions": (by_fused_reductions,),
     "online": (

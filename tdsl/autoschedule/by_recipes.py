@@ -45,6 +45,7 @@ from tdsl.autoschedule.patterns.streaming import pays_to_stream
 from tdsl.autoschedule.patterns.strips import Strips, plan_strips, separate_products
 from tdsl.autoschedule.recipes.bands import write_bands
 from tdsl.autoschedule.recipes.choices import if_suited
+from tdsl.autoschedule.recipes.computed_operands import is_for_computed_tiles
 from tdsl.autoschedule.recipes.conv import convolve
 from tdsl.autoschedule.recipes.inner_sums import inner_sums
 from tdsl.autoschedule.recipes.matmul import tile
@@ -304,10 +305,18 @@ def choose_inline(state: State, *, products_read_values: bool = False) -> tuple[
 
 
 def _is_operand(state: State, f: FuncDef) -> bool:
-    """True for a func that reads another func and is a factor of the terms of a sum."""
+    """True for a func that reads another func and is a factor of the terms of a sum.
+
+    Not if it is a few operations, and tensor cores multiply it computed in tiles.
+    """
     reads_funcs = any(state.program.has_func(r.name) for r in f.definitions[0].reads)
-    readers = [c.definitions[n] for c, n in state.consumers(f.name)]
-    return reads_funcs and any(d.init and len({*d.reads}) > 1 for d in readers)
+    readers = [c for c, n in state.consumers(f.name) if c.definitions[n].init]
+    if not reads_funcs or not any(len({*c.definitions[0].reads}) > 1 for c in readers):
+        return False
+    if arithmetic_of(f.definitions[0]) > FEW_OPERATIONS:
+        return True
+    inlined = inline_funcs(state.with_plan(f.name, replace(state.plan(f.name), place=Inline()))).program
+    return not all(is_for_computed_tiles(inlined.func(c.name)) for c in readers)
 
 
 def _why_inline(state: State, f: FuncDef, boxes: Callable[[], dict[str, Box]]) -> str:

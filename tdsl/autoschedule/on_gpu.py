@@ -10,9 +10,10 @@ from tdsl.autoschedule.recipes.block_rows import rows_together
 from tdsl.autoschedule.recipes.block_updates import order_of_updates, with_updates
 from tdsl.autoschedule.recipes.blocks import on_blocks
 from tdsl.autoschedule.recipes.choices import if_suited
+from tdsl.autoschedule.recipes.computed_operands import is_product_of_halves
 from tdsl.autoschedule.recipes.online_tensor_cores import online_tensor_cores
 from tdsl.autoschedule.recipes.reduced_tiles import reduced_tiles
-from tdsl.autoschedule.recipes.tensor_cores import on_tensor_cores
+from tdsl.autoschedule.recipes.tensor_cores import TensorCoreMatmul, on_tensor_cores
 from tdsl.errors import ScheduleError
 from tdsl.machine.model import Machine
 from tdsl.schedule.fluent import BaseSchedule
@@ -44,6 +45,8 @@ def schedule_on_gpu(schedule: BaseSchedule, open_: Collection[str], machine: Mac
     for name in [f.name for f in given.program.funcs if f.name in open_ and "mma" in machine.features]:
         before = schedule.state
         plan = on_tensor_cores(schedule[name], hopper="wgmma" in machine.features)
+        if plan is None and is_product_of_halves(before.program.func(name)):
+            plan = _without_common_factors(schedule, name, machine)
         if plan is not None:
             decisions.append(recipe_decision(before, schedule.state, name, "tensor cores", plan))
     for name in [f.name for f in given.program.funcs if f.name in open_]:
@@ -84,3 +87,15 @@ def _share_rows(schedule: BaseSchedule, open_: Collection[str], machine: Machine
             inside = tuple(x for x in decision.inside if x not in plan.siblings)
             decisions.append(replace(decision, inside=inside, siblings=plan.siblings))
     return decisions
+
+
+def _without_common_factors(schedule: BaseSchedule, name: str, machine: Machine) -> TensorCoreMatmul | None:
+    """The plan for a sum that its common factors multiply in registers; None where that does not suit."""
+    before = schedule.state, schedule.origins, schedule.directives
+    terms = schedule[name].factor_out()
+    if name not in schedule.state.program.outputs:
+        schedule[name].inline()
+    plan = on_tensor_cores(terms, hopper="wgmma" in machine.features)
+    if plan is None:
+        schedule.state, schedule.origins, schedule.directives = before
+    return plan

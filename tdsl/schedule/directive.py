@@ -14,6 +14,7 @@ from tdsl.errors import ScheduleError, did_you_mean
 from tdsl.schedule import (
     atomics,
     caches,
+    factor_out,
     flatten,
     fold_update,
     fuse_reductions,
@@ -51,6 +52,7 @@ DIRECTIVES: dict[str, Callable[..., State]] = {
     "unsigned": unsigned.unsigned, "online": online.online, "reassociate": reassociate.reassociate,
     "skip_masked": masked.skip_masked, "outline": outline.outline,
     "fuse_reductions": fuse_reductions.fuse_reductions,
+    "factor_out": factor_out.factor_out,
     **ranks.RANK_DIRECTIVES,
 }  # fmt: skip
 

@@ -72,6 +72,15 @@ class Stage(StageDirectives):
         (both,) = self._do_adding("fuse_reductions", source=self.schedule.source_name(source), **given)
         return type(self)(self.schedule, both.name, 0)
 
+    def factor_out(self, name: str | None = None) -> Self:
+        """Multiply this sum by the factors of its terms that depend on no range, instead of each term.
+
+        Floats are rounded in another order. Returns the stage of the sum of the other factors, a new
+        func, which this func multiplies.
+        """
+        (added,) = self._do_adding("factor_out", **({} if name is None else {"name": name}))
+        return type(self)(self.schedule, added.name, 0)
+
 
 class BaseSchedule(Suggesting):
     """The directives of a program and the state that results from them; `s[f]` is a stage.

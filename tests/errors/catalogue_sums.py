@@ -320,3 +320,20 @@ def fused_after_another_directive():
     stage = two_reductions()
     stage.split("k", 4)
     stage.fuse_reductions("total")  # here
+
+
+@wrong(td.ScheduleError, "factor_out", "no products with a factor that depends on none", hint="ranges")
+def factored_out_of_nothing_in_common():
+    scaled_products().factor_out()  # here
+
+
+@wrong(td.ScheduleError, "factor_out", "'f' is no sum of numbers", hint="sums")
+def factored_out_of_an_elementwise_func():
+    doubled().factor_out()  # here
+
+
+@wrong(td.ScheduleError, "factor_out", "the loops of 'f' were changed before", hint="first")
+def factored_out_after_another_directive():
+    stage = scaled_products(lambda x: x * 3)
+    stage.unroll("k", 2)
+    stage.factor_out()  # here

@@ -30,10 +30,11 @@ WEIGHTS = {
     "store_root": 3, "inline": 6, "compute_root": 3, "reverse_compute_at": 6, "compute_with": 6,
     "cache_read": 6, "cache_write": 6, "reorder_storage": 3, "align_storage": 3, "fold_storage": 3,
     "rfactor": 7, "atomic": 5, "specialize": 4, "prefetch": 3, "stream_stores": 2, "set_scope": 2, "pin": 1,
-    "unsigned": 1, "online": 1, "reassociate": 1, "skip_masked": 1, "outline": 1, "fuse_reductions": 2,
+    "unsigned": 1, "online": 1, "reassociate": 1, "skip_masked": 1, "outline": 1, "factor_out": 1,
+    "fuse_reductions": 2,
     "bound_extent": 3, "flatten": 3,
 }  # fmt: skip
-FIRST = ("reassociate", "online", "unsigned", "fuse_reductions")  # they want loops as they were at first
+FIRST = ("reassociate", "online", "unsigned", "fuse_reductions", "factor_out")  # want loops as they were
 
 
 @dataclass(slots=True)
@@ -406,6 +407,11 @@ class Directives:
         sums = [f.name for f in program.funcs if f.definitions[0].ranges]
         places = [(func, source) for func in sums for source in sums if func != source]
         self.first_legal(places, lambda func, source: self.s[func].reassociate(source))
+
+    def do_factor_out(self) -> None:
+        program = self.s.state.program
+        sums = [f.name for f in program.funcs if f.definitions[0].ranges]
+        self.first_legal([(name,) for name in sums], lambda func: self.s[func].factor_out())
 
     def do_outline(self) -> None:
         program = self.s.state.program

@@ -13,9 +13,11 @@ from tdsl.lang.definition import Definition
 from tdsl.lang.exact import is_exact
 from tdsl.lang.expr import Cast, Const, Expr, Read, Select, dtype_of
 from tdsl.lang.operations import is_product
+from tdsl.lang.program import FuncDef
 from tdsl.lang.regions import reads_in
 from tdsl.lang.types import DType, bf16, f16
 from tdsl.machine.instructions.tensor_cores import MMAS
+from tdsl.schedule.factor_out import sum_without_common_factors
 from tdsl.schedule.fluent import Stage
 from tdsl.schedule.outline import product_factors, stored_type
 
@@ -45,6 +47,25 @@ def factor_types(d: Definition, dtype: str = "") -> tuple[DType, DType] | None:
     rows.sort(key=lambda types: (types != declared, types[0] not in _PREFERRED))
     exact = (x for x in rows if all(is_exact(e, t) for e, t in zip(parts, x, strict=True)))
     return next(exact, None)
+
+
+def is_for_computed_tiles(f: FuncDef) -> bool:
+    """True for a sum whose terms tensor cores multiply, with or without common factors."""
+    is_product = len(f.definitions) == 1 and factor_types(f.definitions[0]) is not None
+    return is_product or is_product_of_halves(f)
+
+
+def is_product_of_halves(f: FuncDef) -> bool:
+    """True for a sum whose terms have common factors, and without these are products of f16.
+
+    Such products are far from the ends of the range of f32, whose sum may thus be multiplied instead of each.
+    Under `fast_math` factors may be bf16, too.
+    """
+    if len(f.definitions) > 1:
+        return False
+    d = sum_without_common_factors(f)
+    types = None if d is None else factor_types(d)
+    return types is not None and (types == (f16, f16) or (f.fast_math and types == (bf16, bf16)))
 
 
 def outline_factors(stage: Stage, along: tuple[str, str], dtype: str = "") -> None:

@@ -129,11 +129,11 @@ def test_computed_factors_are_multiplied_by_groups_of_warps(rng, name):
     "x, w",
     [
         (LONG[i, k], BYTES[k, j]),  # f32 has more digits than a factor of a tensor core
-        (td.cast(X[i, k], td.f32) * 3, W[k, j]),
+        (td.cast(X[i, k], td.f32) + 3, W[k, j]),
         (td.cast(X[i, k], td.f32) * array("g", TERMS)[k], W[k, j]),
         (X[i, k], array("w", TERMS, COLUMNS, t=td.bf16)[k, j]),
     ],
-    ids=["f32", "multiple", "scaled", "f16 and bf16"],
+    ids=["f32", "sum", "scaled", "f16 and bf16"],
 )
 def test_factors_that_would_be_rounded_stay_off_tensor_cores(x, w):
     f = td.compile(product(x, w), target="cuda:sm_80")
@@ -180,3 +180,51 @@ def test_a_plan_computes_factors_in_another_schedule(rng):
     again = td.Schedule(f).replay(s.to_json())
     assert str(again) == str(s) and 's["f"].outline("j", "f16")' in str(s)
     check(td.compile(again, target="cuda:sm_80"), expected, rng)
+
+
+ROOTS, SCALES = array("s", ROWS, t=td.f32), array("t", COLUMNS, t=td.f32)
+
+
+def of_norm() -> td.Func:
+    scale, y = td.Func("scale"), td.Func("y")
+    scale[i] = td.rsqrt(td.mean(td.cast(X[i, k], td.f32) ** 2, axis=k))
+    y[i, k] = td.cast(td.cast(X[i, k], td.f32) * scale[i], td.f16)
+    return product(y[i, k], W[k, j])
+
+
+SCALED: dict[str, tuple[Callable[[], td.Func], Callable[..., Any]]] = {
+    "rows": (
+        lambda: product(td.cast(X[i, k], td.f32) * ROOTS[i], W[k, j]),
+        lambda x, s, w: x * s[:, None] @ w,
+    ),
+    "divided rows": (
+        lambda: product(td.cast(X[i, k], td.f32) / (1 + ROOTS[i] ** 2), W[k, j]),
+        lambda x, s, w: x / (1 + s**2)[:, None] @ w,
+    ),
+    "rows and columns": (
+        lambda: product(td.cast(X[i, k], td.f32) * ROOTS[i], td.cast(BYTES[k, j], td.f32) * SCALES[j]),
+        lambda x, s, w, t: x * s[:, None] @ (w * t),
+    ),
+    "norm": (of_norm, lambda x, w: halves(x / np.sqrt((x * x).mean(1, keepdims=True))) @ w),
+}
+
+
+@pytest.mark.parametrize("name", SCALED)
+def test_factors_of_rows_and_columns_multiply_the_sums(rng, name):
+    write, expected = SCALED[name]
+    f = td.compile(write(), target="cuda:sm_80")
+    assert "mma_m16n8k16_f16_f16(" in str(f.loops("final"))
+    check(f, expected, rng)
+
+
+def test_bf16_might_overflow_without_its_factor():
+    x, w = array("x", ROWS, TERMS, t=td.bf16), array("w", TERMS, COLUMNS, t=td.bf16)
+    write = lambda: product(td.cast(x[i, k], td.f32) * ROOTS[i], w[k, j])
+    assert "mma" not in str(td.compile(write(), target="cuda:sm_80").loops("final"))
+    f = td.fast_math(write())
+    assert "mma_m16n8k16_bf16_bf16(" in str(td.compile(f, target="cuda:sm_80").loops("final"))
+
+
+def test_a_norm_is_stored_by_no_kernel():
+    f = td.compile(of_norm(), target="cuda:sm_80")
+    assert [name for name, _ in f.launch.temporaries] == ["scale"]
