@@ -14,6 +14,7 @@ FEATURES = {
     "f8": "89",  # conversions and products by tensor cores
     "clusters": "90",
     "tma": "90",
+    "pdl": "90",  # programmatic dependent launch: a kernel starts before the previous one ends
     "mbarrier": "90",  # with a wait that suspends the thread
     "wgmma": "90a",
     "tcgen05": "100a",  # products with sums in tensor memory

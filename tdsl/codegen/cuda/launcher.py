@@ -92,6 +92,21 @@ class _Config(ctypes.Structure):
     )
 
 
+class _Attribute(ctypes.Structure):
+    """CUlaunchAttribute with an int as its value."""
+
+    _fields_ = (
+        ("id", ctypes.c_int),
+        ("pad", ctypes.c_int),
+        ("value", ctypes.c_int),
+        ("rest", ctypes.c_char * 60),
+    )
+
+
+# the kernel may start before the previous kernel of the stream ends
+_EARLY = _Attribute(6, 0, 1, b"")  # CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+
+
 class _ArgumentBlock:
     """Memory for the arguments of one call, and the launch configurations and parameter arrays."""
 
@@ -105,7 +120,8 @@ class _ArgumentBlock:
         self.maps: list[tuple[TensorMap, int]] = []  # with the offset of its array's address
         for k, function in zip(kernels, functions, strict=True):
             grid = (n if isinstance(n, int) else 1 for n in k.grid)
-            config = _Config(*grid, *k.block, k.shared, None, None, 0)
+            attributes = ctypes.addressof(_EARLY) if k.early else None
+            config = _Config(*grid, *k.block, k.shared, None, attributes, int(k.early))
             maps = [TensorMap(tile) for tile in k.maps]
             self.maps += [(m, _SLOT * places[m.tile.array]) for m in maps]
             pointers = (Handle * max(len(k.arguments) + len(maps), 1))(

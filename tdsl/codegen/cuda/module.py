@@ -68,7 +68,7 @@ def build(launches: Launches, arch: str, *, unroll: bool = True) -> Module:
     machine = describe_gpu(arch)
     check_limits(launches, machine)
     require_tvm()
-    from tdsl.codegen.cuda.text import cuda_text
+    from tdsl.codegen.cuda.text import cuda_text, overlaps_kernels
 
     with timed("tvm"):
         source = cuda_text(launches, machine.arch, unroll=unroll)
@@ -78,17 +78,21 @@ def build(launches: Launches, arch: str, *, unroll: bool = True) -> Module:
         compiled = nvrtc.compile_text(source, machine.arch)
         code = nvrtc.ptx(source, arch).encode() + b"\0" if is_ptx(arch) else compiled.cubin
     usage = dict(compiled.usage)
-    kernels = tuple(_kernel_record(x, usage[x.name]) for x in launches.launches)
+    early = overlaps_kernels(launches, machine.arch)
+    kernels = tuple(
+        _kernel_record(x, usage[x.name], early=early and n > 0) for n, x in enumerate(launches.launches)
+    )
     sizes = tuple((t.name, _bytes(t)) for t in launches.temporaries)
     return Module(source, arch, kernels, sizes, compiled.warnings, code)
 
 
-def _kernel_record(launch: Launch, usage: nvrtc.Usage) -> KernelRecord:
+def _kernel_record(launch: Launch, usage: nvrtc.Usage, *, early: bool) -> KernelRecord:
     names, grid = tuple(map(argument_name, launch.params)), tuple(map(as_count, launch.grid))
     dynamic = launch.shared if launch.shared > STATIC_SHARED else 0
     return KernelRecord(
         launch.name, names, grid, launch.block, dynamic, launch.shared,
         usage.registers, usage.stack, usage.spills, launch.maps, launch.cluster,
+        early,
     )  # fmt: skip
 
 

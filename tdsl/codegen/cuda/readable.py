@@ -40,6 +40,7 @@ class Notes:
 
     `head` are the lines above the kernel, `axes` the loops bound to each CUDA axis. `shapes` has the shape of
     each array, and `starts` its offset in bytes in dynamic shared memory, whose alignment is `align`.
+    `written_before` are the arrays, by name, that a kernel before this one writes while this one may run.
     """
 
     identifiers: Identifiers = field(default_factory=Identifiers)
@@ -47,6 +48,8 @@ class Notes:
     axes: dict[str, list[str]] = field(default_factory=dict)
     shapes: dict[str, str] = field(default_factory=dict)
     starts: dict[str, int] = field(default_factory=dict)
+    written_before: frozenset[str] = frozenset()
+    coherent: set[str] = field(default_factory=set)
     align: int = 0
 
 
@@ -89,6 +92,8 @@ def _signature(signature: re.Match[str], notes: Notes) -> list[str]:
     lines = [signature[1]]
     for n, p in enumerate(params):
         kind, _, name = p.rpartition(" ")
+        if name in notes.coherent:
+            kind = kind.replace(" __restrict__", "")  # else the compiler loads it through no coherent cache
         shape = notes.shapes.get(name.removesuffix("_ptr"), "")
         stars = kind.replace("* __restrict__", " *__restrict__")
         kind = " ".join(c_name(w) for w in stars.split())

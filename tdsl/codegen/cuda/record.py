@@ -26,7 +26,8 @@ _LENGTH = struct.Struct("<I")
 class KernelRecord:
     """One launch: names of its arguments, its grid and block, and the dynamic `shared` bytes to request.
 
-    `maps` are the tensor maps, passed after `arguments`; `cluster` is the number of blocks of a cluster.
+    `maps` are the tensor maps, passed after `arguments`; `cluster` is the number of blocks of a cluster. If
+    `early`, it is launched before the previous kernel ends, and waits for it (programmatic dependent launch).
 
     `registers`, `stack` and `spills` (bytes) are per thread, `used_shared` the shared bytes of a block.
     """
@@ -42,6 +43,7 @@ class KernelRecord:
     spills: int
     maps: tuple[TensorMapSpec, ...] = ()
     cluster: int = 1
+    early: bool = False
 
     def __str__(self) -> str:
         blocks, threads = (" x ".join(map(count_text, x)) for x in (self.grid, self.block))
@@ -52,6 +54,7 @@ class KernelRecord:
             f"{self.name}({', '.join(self.arguments)}): {blocks} blocks{clusters} of {threads} threads, "
             f"{self.used_shared} shared bytes, {self.registers} registers{stack}, "
             f"{self.spills} bytes spilled"
+            + (", launched before the previous kernel ends" if self.early else "")
         ) + (f"\n  tiles by tensor maps (TMA): {tiles}" if tiles else "")
 
 

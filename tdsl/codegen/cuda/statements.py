@@ -7,7 +7,7 @@ Vectors become accesses of at most 16 bytes; arithmetic between accesses is done
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from math import prod
 from typing import Any, TypeGuard, assert_never
@@ -74,7 +74,7 @@ from tdsl.codegen.ir.loops import (
     WarpSpecialize,
     row_major,
 )  # fmt: skip
-from tdsl.codegen.ir.statements import inputs_of, walk
+from tdsl.codegen.ir.statements import inputs_of, stored_in, walk
 from tdsl.codegen.ir.strides import dense_strides, element_count
 from tdsl.codegen.transforms.extract_lanes import lane_count, lane_store
 from tdsl.lang.expr import ZERO, Const, Expr, dtype_of
@@ -88,16 +88,19 @@ UNROLL_FACTOR = 8  # iterations by which long loops over arrays are unrolled
 _ALIGN_FRAGMENT = 16  # bytes, so that device functions can read several elements as one register
 
 
-def device_function(launch: Launch, target: Any, used: set[str], registers: int, notes: Notes) -> Any:
+def device_function(
+    launch: Launch, target: Any, used: set[str], registers: int, notes: Notes, first: Sequence[str] = ()
+) -> Any:
     """The TIR function of a launch for multiprocessors of so many registers.
 
-    Adds the names of the device functions that it calls to `used`, and to `notes` what its text says.
+    All threads call the device functions `first` before they access global memory. Adds the names of the
+    device functions that the kernel calls to `used`, and to `notes` what its text says.
     """
     expressions = Expressions(
         used=used, fragments=launch.fragments, swizzles=launch.memory.swizzles,
         identifiers=notes.identifiers,
     )  # fmt: skip
-    return _KernelLowering(launch, expressions, registers, notes).function(target)
+    return _KernelLowering(launch, expressions, registers, notes).function(target, first)
 
 
 @dataclass(slots=True)
@@ -115,7 +118,7 @@ class _KernelLowering:
     in_wgmma: bool = False
     tensor: TensorMemory | None = None
 
-    def function(self, target: Any) -> Any:
+    def function(self, target: Any, first: Sequence[str]) -> Any:
         arrays = [p.name for p in self.launch.params if isinstance(p, BufferParam)]
         memories = {s.name: s.scope for s in walk(self.launch.body) if isinstance(s, Alloc)}
         self.comments = StageComments(dict.fromkeys(arrays, HEAP) | memories)
@@ -133,6 +136,7 @@ class _KernelLowering:
             params.append(self.maps[tile])
         self.axes, variables = axis_indices(self.launch)
         self.shared_memory()
+        self.head += [self.call(name) for name in first]
         self.tensor = tensor_memory(self.launch, self.e, self.axes)
         body = self.statement(self.launch.body, frozenset())
         if self.tensor:
@@ -150,6 +154,8 @@ class _KernelLowering:
 
     def array(self, p: BufferParam) -> TIR:
         name = self.e.identifiers.declare(p.name)
+        if p.name in self.notes.written_before - stored_in(self.launch.body):
+            self.notes.coherent.add(name)
         self.notes.shapes[name] = f"{p.dtype}[{', '.join(map(show_expr, p.extents))}]"
         pointer = T.Var(name, PointerType(PrimType(tir_type(p.dtype)), "global"))
         memory = T.decl_buffer(

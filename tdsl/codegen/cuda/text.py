@@ -14,6 +14,7 @@ from tdsl.codegen.cuda.readable import Notes, readable
 from tdsl.codegen.cuda.statements import UNROLL_FACTOR, device_function
 from tdsl.codegen.gpu.launches import Launch, Launches
 from tdsl.codegen.gpu.limits import STATIC_SHARED
+from tdsl.codegen.ir.statements import stored_in
 from tdsl.machine.devices import describe_gpu
 from tdsl.machine.gpu import FEATURES, has
 from tdsl.machine.instructions.instruction import INSTRUCTIONS
@@ -33,9 +34,16 @@ def cuda_text(launches: Launches, arch: str, *, unroll: bool = True) -> str:
     used: set[str] = set()
     gpu = describe_gpu(arch).gpu
     assert gpu is not None, "an architecture of GPUs"
-    notes = {x.name: Notes(head=_head(x)) for x in launches.launches}
+    overlaps, last = overlaps_kernels(launches, arch), len(launches.launches) - 1
+    notes, written = {}, frozenset[str]()
+    for launch in launches.launches:
+        notes[launch.name] = Notes(head=_head(launch), written_before=written)
+        written |= stored_in(launch.body) if overlaps else frozenset()
     functions = {
-        x.name: device_function(x, target, used, gpu.registers, notes[x.name]) for x in launches.launches
+        x.name: device_function(
+            x, target, used, gpu.registers, notes[x.name], _neighbours(n, last) if overlaps else ()
+        )
+        for n, x in enumerate(launches.launches)
     }
     module = _passes()(tvm.IRModule(functions))
     text: str = tvm.get_global_func("target.build.cuda")(module, target).inspect_source()
@@ -52,6 +60,19 @@ def cuda_text(launches: Launches, arch: str, *, unroll: bool = True) -> str:
     instructions = "".join(INSTRUCTIONS[name].cuda for name in sorted(used) if name in INSTRUCTIONS)
     code = f"{functions_text(used)}{instructions}\n{kernels}"
     return f"{prelude(code)}{DEVICE_CODE}\n{code}"
+
+
+def overlaps_kernels(launches: Launches, arch: str) -> bool:
+    """True if each kernel starts before the kernel before it ends (programmatic dependent launch).
+
+    A block then waits for the end of that kernel, which itself has waited for the one before.
+    """
+    return len(launches.launches) > 1 and has(arch, FEATURES["pdl"])
+
+
+def _neighbours(n: int, last: int) -> tuple[str, ...]:
+    """What kernel `n` calls first: the wait for the kernel before it, the start of the next one."""
+    return (*(("tdsl_grid_wait",) if n else ()), *(("tdsl_grid_launch_dependents",) if n < last else ()))
 
 
 def _head(launch: Launch) -> list[str]:

@@ -123,8 +123,10 @@ int cuLaunchKernelEx(const struct config *c, void *f, void **arguments, void **e
   if (refusing) return refusing;
   launched = 1;
   if (!quiet) {
-    char line[200], on[40] = "";
+    char line[200], on[60] = "";
     if (c->stream != 1) sprintf(on, " stream %llu", c->stream);
+    const int *attribute = c->attributes;  // id, padding, value
+    if (c->count) strcat(on, attribute[0] == 6 && attribute[2] == 1 ? " early" : " unknown attribute");
     sprintf(line, "%s grid %u %u %u block %u %u %u shared %u%s\n", (char *)f, c->grid[0], c->grid[1],
             c->grid[2], c->block[0], c->block[1], c->block[2], c->shared, on);
     tell(line);

@@ -243,6 +243,8 @@ template <int N> static void tdsl_cp_async(void *to, const void *from, bool hold
   copies[current].open.push_back({to, from, N, holds});
 }
 """,
+    "tdsl_grid_wait": "static void tdsl_grid_wait() {}\n",
+    "tdsl_grid_launch_dependents": "static void tdsl_grid_launch_dependents() {}\n",
     "tdsl_cp_async_commit": """
 static void tdsl_cp_async_commit() {
   Copies &own = copies[current];
