@@ -7,18 +7,17 @@ from __future__ import annotations
 
 from math import prod
 
+from tdsl.autoschedule.block_tree.schedule import schedule_points, schedule_sums
+from tdsl.autoschedule.block_tree.tree import BlockTree
 from tdsl.autoschedule.patterns.row_groups import find_row_group
 from tdsl.autoschedule.recipes.block_columns import BlockColumns, block_columns
-from tdsl.autoschedule.recipes.block_conv import BlockConv, block_conv
 from tdsl.autoschedule.recipes.block_rows import (
     BlockRows,
     block_rows,
 )
 from tdsl.autoschedule.recipes.block_stencil import BlockStencil, block_stencil, plan_block_stencil
 from tdsl.autoschedule.recipes.block_sums import BlockSums, block_sums, is_long
-from tdsl.autoschedule.recipes.block_tiles import BlockTiles, block_tiles
-from tdsl.autoschedule.recipes.block_transpose import BlockTranspose, block_transpose
-from tdsl.autoschedule.recipes.choices import Unsuited, if_suited
+from tdsl.autoschedule.recipes.choices import if_suited
 from tdsl.autoschedule.recipes.elements import (
     Elements,
     definition_of,
@@ -26,7 +25,6 @@ from tdsl.autoschedule.recipes.elements import (
     sizes_of,
 )
 from tdsl.autoschedule.recipes.epilogue import reader_of
-from tdsl.autoschedule.recipes.operands import matrices_of
 from tdsl.lang.regions import reads_in
 from tdsl.machine.devices import describe_gpu
 from tdsl.machine.model import Machine
@@ -35,14 +33,10 @@ from tdsl.target import as_target
 
 _LONG = 256  # terms of a sum that are worth a block
 _FEW = 1 << 14  # results that leave a GPU idle with a thread for each
-_LARGE = 64  # rows and columns of a product that is worth tiles
-_MANY = 4  # reads of a window that are worth a tile
 _MANY_COLUMNS = 1 << 16  # results that keep a GPU busy with a thread for each
 
 
-Plan = (
-    Elements | BlockSums | BlockTiles | BlockRows | BlockTranspose | BlockStencil | BlockConv | BlockColumns
-)
+Plan = Elements | BlockSums | BlockRows | BlockStencil | BlockColumns | BlockTree
 
 
 def on_blocks(stage: Stage, *, machine: Machine | None = None) -> Plan | None:
@@ -53,23 +47,16 @@ def on_blocks(stage: Stage, *, machine: Machine | None = None) -> Plan | None:
     points = prod(sizes.get(v) or 1 for v in d.free)
     terms = prod(sizes.get(v) or 1 for v, _, _ in d.ranges)
     for candidate in (stage, *_followed(stage)):
-        conv = if_suited(
-            block_conv, candidate
-        )  # a sum over a window, which is no product of matrices as it is
-        tiles = conv or (if_suited(block_tiles, candidate) if _is_large(candidate) else None)
-        if tiles is not None:
-            return tiles
+        tree = if_suited(schedule_sums, candidate, machine=machine)
+        if tree is not None:
+            return tree
     if d.free and is_long(d, sizes, machine) and _is_row_by_itself(stage):
         return block_sums(stage, threads=threads, machine=machine)
     rows = if_suited(block_rows, stage, machine=machine)
     if rows is not None:
         return rows
-    turned = if_suited(block_transpose, stage)
-    if turned is not None:
-        return turned
     tiles_of = if_suited(plan_block_stencil, stage)
-    reads = {r for r in reads_in(d.values) if tiles_of and r.name in tiles_of.sources}
-    if tiles_of is not None and (tiles_of.inside or len(reads) >= _MANY or d.ranges):
+    if tiles_of is not None and tiles_of.inside:
         return block_stencil(stage)
     columns = if_suited(block_columns, stage) if points <= _MANY_COLUMNS else None
     if columns is not None:
@@ -78,7 +65,8 @@ def on_blocks(stage: Stage, *, machine: Machine | None = None) -> Plan | None:
         sums = if_suited(block_sums, stage, threads=threads, machine=machine)
         if sums is not None:
             return sums
-    return if_suited(elements, stage, threads=threads)
+    points_of = if_suited(schedule_points, stage, machine=machine)
+    return if_suited(elements, stage, threads=threads) if points_of is None else points_of
 
 
 def _followed(stage: Stage) -> list[Stage]:
@@ -97,19 +85,3 @@ def _is_row_by_itself(stage: Stage) -> bool:
     """True for a reduction along memory that is made of nothing else in its row."""
     group = find_row_group(stage, siblings=False)
     return group is not None and len(group.funcs) == 1 and bool(definition_of(stage).ranges)
-
-
-def _is_large(stage: Stage) -> bool:
-    """True for rows and columns that are worth tiles, as those of a size that only a call tells are.
-
-    They may be several variables, such as the lines and points of a picture.
-    """
-    d, sizes = definition_of(stage), sizes_of(stage)
-    known = [n for v in d.free[-2:] if (n := sizes.get(v)) is not None]
-    if d.ranges and all(n >= _LARGE for n in known):
-        return True
-    try:
-        rows, columns, _ = matrices_of(d).extents(sizes)
-    except Unsuited:
-        return False
-    return min(rows, columns) >= _LARGE

@@ -33,3 +33,21 @@ def bind_blocks(stage: Stage, loops: Sequence[str]) -> None:
     axes = [*loops[:first], fused(stage, [*loops[first:]])]
     for loop, axis in zip(reversed(axes), "xyz", strict=False):
         stage.bind(loop, f"blockIdx.{axis}")
+
+
+_GROUP = 8  # rows of tiles whose blocks run one after the other, so that what they read stays in the L2 cache
+
+
+def bind_grid(stage: Stage, loops: Sequence[str]) -> None:
+    """Any number of neighbouring loops on axes of blocks; of the last two, groups of rows follow each other.
+
+    Blocks that run at a time then form a square, not a line.
+    """
+    outer, last = [*loops[:-2]], [*loops[-2:]]
+    state, sizes = stage.schedule.state, sizes_of(stage)
+    counts = [iterations_of(state, stage.func, stage.definition, x, sizes) or 0 for x in last]
+    if len(last) == 2 and min(counts) >= 2 * _GROUP and counts[0] % _GROUP == 0:
+        above, inner = (x.name for x in stage.split(last[0], _GROUP))
+        stage.reorder(*outer, above, last[1], inner)
+        last = [fused(stage, [above, last[1], inner])]
+    bind_blocks(stage, [*([fused(stage, outer)] if outer else []), *last])

@@ -12,11 +12,11 @@ import struct
 from dataclasses import asdict, field
 from typing import Any
 
-from tdsl.codegen.cuda.occupancy import Occupancy, occupancy
 from tdsl.codegen.cuda.size_formulas import Count, count_text
 from tdsl.codegen.gpu.tensor_map_specs import TensorMapSpec
 from tdsl.core.node import frozen
 from tdsl.machine.devices import describe_gpu
+from tdsl.machine.occupancy import Occupancy, occupancy
 
 Extents = tuple[int, int, int]
 _LENGTH = struct.Struct("<I")

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 import tdsl as td
+from tdsl.autoschedule.block_tree.tree import BlockTree
 from tdsl.autoschedule.recipes.blocks import on_blocks
 from tdsl.autoschedule.recipes.choices import if_suited
-from tdsl.autoschedule.recipes.elements import Elements
 from tdsl.codegen.gpu.launches import launches_of
 from tdsl.codegen.ir.loops import Alloc, Barrier, Kernel
 from tdsl.codegen.ir.statements import walk
@@ -182,7 +182,7 @@ def test_short_sums_of_what_others_read_are_one_threads_work():
     s = td.Schedule(y)
     with pytest.raises(td.ScheduleError, match="which many of them read"):
         td.recipes.block_rows(s[y])
-    assert isinstance(on_blocks(s[y]), Elements)
+    assert isinstance(on_blocks(s[y]), BlockTree)
 
 
 @pytest.mark.parametrize("name, reductions", [("softmax", 2), ("layer norm", 2), ("rms norm", 1)])

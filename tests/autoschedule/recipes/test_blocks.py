@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 import tdsl as td
+from tdsl.autoschedule.block_tree.tree import BlockTree
 from tdsl.autoschedule.recipes.block_rows import BlockRows
 from tdsl.autoschedule.recipes.block_sums import BlockSums
-from tdsl.autoschedule.recipes.block_tiles import BlockTiles
 from tdsl.autoschedule.recipes.blocks import on_blocks
 from tdsl.autoschedule.recipes.elements import Elements
 from tdsl.codegen.gpu.launches import launches_of
@@ -268,8 +268,8 @@ SIZED = {
     "many short rows": (lambda: td_sum((30000, 300)), BlockRows),
     "short rows": (lambda: td_sum((20, 30)), BlockRows),
     "rows of one": (lambda: td_sum((20, 1)), Elements),
-    "product": (lambda: sized_product(256, 64, 256), BlockTiles),
-    "narrow product": (lambda: sized_product(256, 64, 8), Elements),
+    "product": (lambda: sized_product(256, 64, 256), BlockTree),
+    "narrow product": (lambda: sized_product(256, 64, 8), BlockTree),
 }
 
 
@@ -310,8 +310,8 @@ def test_a_sum_with_a_place_is_not_fused_into_its_reader():
     c[i, j] = td.sum(a[i, k] * b[k, j], axis=k)
     y[i, j] = td.exp(c[i, j])
     s = td.Schedule(y)
-    assert isinstance(on_blocks(s[y]), BlockTiles)  # with the product's kernel
+    assert isinstance(on_blocks(s[y]), BlockTree)  # with the product's kernel
     s = td.Schedule(y)
     s[c].compute_root()
     assert isinstance(on_blocks(s[y]), Elements)
-    assert isinstance(on_blocks(s[c]), BlockTiles)
+    assert isinstance(on_blocks(s[c]), BlockTree)

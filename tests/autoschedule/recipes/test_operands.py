@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import tdsl as td
-from tdsl.autoschedule.recipes.block_tiles import BlockTiles
+from tdsl.autoschedule.block_tree.tree import BlockTree
 from tdsl.autoschedule.recipes.blocks import on_blocks
 from tdsl.autoschedule.recipes.tensor_cores import on_tensor_cores
 from tdsl.lang.interp import interpret
@@ -108,7 +108,7 @@ def test_weights_of_one_array_by_itself(rng):
 @pytest.mark.parametrize("reads", READS)
 def test_the_default_schedule_takes_tiles_and_tensor_cores(reads):
     f = product(reads, (512, 512))
-    assert isinstance(on_blocks(td.Schedule(f)[f]), BlockTiles)
+    assert isinstance(on_blocks(td.Schedule(f)[f]), BlockTree)
     half = product(reads, (512, 512), td.f16)
     assert on_tensor_cores(td.Schedule(half)[half]) is not None
 

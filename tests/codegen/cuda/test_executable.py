@@ -12,11 +12,11 @@ from tdsl.codegen.cuda import module
 from tdsl.codegen.cuda.driver import Driver
 from tdsl.codegen.cuda.executable import CudaExecutable
 from tdsl.codegen.cuda.launcher import code_of, plain
-from tdsl.codegen.cuda.occupancy import occupancy
 from tdsl.codegen.gpu.tensor_map_specs import TensorMapSpec
 from tdsl.lang.types import ALL
 from tdsl.machine.devices import describe_gpu
 from tdsl.machine.gpu import runs_on
+from tdsl.machine.occupancy import occupancy
 from tests.codegen.cuda import programs
 from tests.codegen.cuda.fake_driver import FakeDriver
 

@@ -1,0 +1,1 @@
+"""Tile trees of a GPU: one definition cut into blocks, threads and registers, priced by the machine."""

@@ -1,0 +1,250 @@
+"""The price of a tile tree of a GPU in closed form: what each resource of the machine takes for it.
+
+Resources are the units that compute, issue slots, loads and stores of shared and global memory (wavefronts
+and sectors, `cost/sectors.py`), the L2 cache, memory, and the latency that resident blocks leave exposed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import ceil, gcd, inf, prod
+
+from tdsl.autoschedule.block_tree.problem import Access, Operand, Problem
+from tdsl.autoschedule.block_tree.tree import BlockTree, Shared
+from tdsl.core.node import frozen
+from tdsl.cost.sectors import LINE, SECTOR, WARP, WIDEST, WORD, transactions
+from tdsl.machine.model import Machine, of_nearest
+from tdsl.machine.occupancy import occupancy
+
+UNROLLED = 1024  # multiplications of a thread in one piece of code, at most
+_OTHERS = 0.3  # of the time of resources that are not the slowest, which is not hidden
+_LOOP = 6  # instructions of an iteration of a loop beyond its body
+_ADDRESS = 1.5  # instructions of a load or store, with those of its address
+_LATENCY = 4  # operations of a warp at a time that hide the latency of one
+_TESTED = 3.0  # times the instructions of a term, where each is tested for the edge
+_SPARE = 48  # registers of a thread that an estimate leaves, so that none are spilled
+_REGISTERS = 28  # of a thread beyond its sums and operands
+
+
+@frozen
+class Price:
+    """The seconds of a tree, and those of each resource; inf for one that the machine cannot run."""
+
+    seconds: float
+    resources: tuple[tuple[str, float], ...] = ()
+    blocks: int = 0
+    resident: int = 0
+    shared: int = 0
+
+    @property
+    def waits_for(self) -> str:
+        """The slowest resource."""
+        return max(self.resources, key=lambda x: x[1], default=("nothing", 0.0))[0]
+
+
+def price(p: Problem, t: BlockTree, machine: Machine) -> Price:
+    """The price of a tree of a problem on a GPU.
+
+    >>> import tdsl as td
+    >>> from tdsl.autoschedule.block_tree.tree import Cut
+    >>> from tdsl.machine.devices import describe_gpu
+    >>> i, j, k = td.vars("i j k")
+    >>> a, b, c = td.Tensor("a", (4096, 4096), td.f32), td.Tensor("b", (4096, 4096), td.f32), td.Func("c")
+    >>> c[i, j] = td.sum(a[i, k] * b[k, j], axis=k)
+    >>> p, cuts = Problem.of(td.Schedule(c)["c"]), (Cut("i", 16, 8), Cut("j", 16, 8))
+    >>> copies = Shared("a", None, 4, (0, 1)), Shared("b", None, 4, (0, 1), 36, 32)
+    >>> tree = BlockTree("c", cuts, (("j", 8), ("i", 16), ("j", 2)), (("k", 16),), copies, 4, 3)
+    >>> price(p, tree, describe_gpu("sm_90a")).waits_for
+    'issue'
+    """
+    gpu = machine.gpu
+    assert gpu is not None, "the machine is a GPU"
+    unrolled, inner = unrolled_terms(p, t)
+    each = prod(c.each for c in t.cuts)
+    threads, sizes = t.threads, t.sizes
+    warps, steps = -(-threads // WARP), prod(ceil(a.extent / sizes.get(a.name, 1)) for a in p.summed)
+    blocks = prod(ceil(a.extent / t.cut(a.name).size) for a in p.free)
+    terms = steps * prod(n for _, n in t.steps)
+    wide = max(p.write.size, WORD) // WORD
+    shared = loaded = 0
+    copied = lds = requests = sectors = fragments = 0.0
+    for x in p.operands:
+        copy = next((s for s in t.shared if (s.array, s.along) == (x.array, x.along)), None)
+        loaded += sum(_at_once(r, t, unrolled) for r in x.reads) * max(x.reads[0].size, WORD) // WORD
+        if copy is not None:
+            box = x.box(sizes)
+            shared += -(-layout_of(copy, box)[1] * x.reads[0].size // 128) * 128
+            count = prod(box)
+            copied += steps * count / copy.vector / WARP
+            sectors += steps * _sectors_of_rows(x, t, box, copy.vector)
+            requests += steps * max(count * x.reads[0].size / LINE, count / copy.vector / WARP)
+        for r in x.reads:
+            loads = distinct(r, t, unrolled) * prod(sizes[v] for v in inner if r.uses(v))
+            loads *= prod(ceil(a.extent / sizes[a.name]) for a in p.summed if copy or r.uses(a.name))
+            if copy is not None:
+                vector, wavefronts = shared_load(x, r, t, copy, unrolled)
+                lds += loads / vector * wavefronts
+                fragments += warps * loads / vector
+            else:
+                vector = _vector(p, x, r, t)
+                each_warp = _transactions(r, t, vector)
+                requests += loads / vector * max(warps, each_warp / 4)
+                sectors += loads / vector * each_warp
+                fragments += warps * loads / vector
+    stored = each / t.vector
+    requests += stored * max(warps, _transactions(p.write, t, t.vector) / 4)
+    sectors += stored * _transactions(p.write, t, t.vector)
+    registers = _REGISTERS + loaded + each * wide * (1 if p.summed else 0) + 2 * len(p.operands)
+    shared *= t.stages
+    most = min(gpu.registers_per_thread - _SPARE, gpu.registers // max(threads, WARP))
+    alone = threads == 1 and t.shared  # copies are shared out among threads
+    if alone or registers > most or threads > 1024 or shared > (machine.level("shared").bytes or 0):
+        return Price(inf)
+    resident = occupancy(gpu, (threads, 1, 1), registers, shared).warps // warps
+    if not resident:
+        return Price(inf)
+    processors = machine.threads
+    total = blocks / processors * (ceil(blocks / processors) * processors / blocks)  # of the busiest
+    products = each * terms * p.work * warps * WARP
+    code = float(products)
+    if p.summed and len(t.shared) < len(p.operands) and has_tail(p, t):
+        code *= _TESTED
+    code = code / WARP / 2 + _ADDRESS * (fragments + copied + stored * warps)
+    code += _LOOP * warps * steps * prod(sizes[v] for v in inner)
+    of_cache, of_memory = (machine.level(x).bytes_per_second(processors) or inf for x in ("L2", "global"))
+    reached = min(1.0, 2 * blocks / processors)
+    active = warps * min(resident, ceil(blocks / processors))
+    busy = min(1.0, active * min(each, _LATENCY) / gpu.schedulers / _LATENCY)  # operations wait for others
+    turns = steps if t.shared else steps * prod(sizes[v] for v in inner)
+    waits = 1 + turns / (2 * (t.stages - 1) if t.stages > 1 else 1) / 2 if p.summed else 1
+    resources = {
+        "units": total * products / (machine.rate("vector", p.dtype) or inf) / busy,
+        "issue": total * code / gpu.schedulers / gpu.clock / busy,
+        "lds": total * (lds + requests) / gpu.clock,
+        "L2": blocks * sectors * SECTOR / of_cache,
+        "memory": p.least_bytes() / (of_memory * reached),
+        "latency": ceil(blocks / processors / resident) * waits * gpu.latency,
+    }
+    slowest = max(resources.values())
+    seconds = slowest + _OTHERS * (sum(resources.values()) - slowest) + (of_nearest(machine.launch, 1) or 0.0)
+    return Price(seconds, tuple(resources.items()), blocks, resident, shared)
+
+
+def _at_once(r: Access, t: BlockTree, unrolled: Sequence[str]) -> int:
+    """The elements of an operand that a thread has in registers: of some terms, if these are neighbours."""
+    vectors = any(r.step(v) == 1 for v in unrolled)
+    return distinct(r, t, ()) * (max(WIDEST // r.size, 1) if vectors else 1)
+
+
+def has_tail(p: Problem, t: BlockTree) -> bool:
+    """True if tiles or steps go beyond an edge."""
+    return any(not a.known or a.extent % t.sizes.get(a.name, 1) for a in p.axes)
+
+
+def unrolled_terms(p: Problem, t: BlockTree) -> tuple[list[str], list[str]]:
+    """The summed axes whose terms of a step are one piece of code with a thread's points, and the others."""
+    count, unrolled = prod(c.each for c in t.cuts), list[str]()
+    axes = [v for v, _ in t.steps]
+    for v in reversed(axes):
+        if count * t.sizes[v] > UNROLLED:
+            break
+        count *= t.sizes[v]
+        unrolled.insert(0, v)
+    return unrolled, axes[: len(axes) - len(unrolled)]
+
+
+def distinct(r: Access, t: BlockTree, unrolled: Sequence[str]) -> int:
+    """The elements that a thread's piece of code reads: of a window, those of the box around it."""
+    count = {c.axis: c.each for c in t.cuts} | {v: t.sizes[v] for v in unrolled}
+    hull = prod(1 + sum(abs(c) * (count.get(v, 1) - 1) for v, c in dim) for dim in r.dims)
+    return (
+        min(hull, prod(n for v, n in count.items() if r.uses(v)))
+        if not r.data
+        else prod(n for v, n in count.items() if r.uses(v))
+    )
+
+
+def layout_of(copy: Shared, box: Sequence[int]) -> tuple[list[int], int]:
+    """The elements from one index to the next in each dimension of a copy, of groups in the last; all."""
+    sizes = [*box]
+    last = copy.order[-1]
+    if copy.group:
+        sizes[last] = -(-box[last] // copy.group)
+        inner = copy.row
+    else:
+        sizes[last] = max(box[last], copy.row)
+        inner = 1
+    strides, total = [0] * len(box), inner
+    for n in reversed(copy.order):
+        strides[n] = total
+        total *= sizes[n]
+    return strides, total
+
+
+def shared_load(
+    x: Operand, r: Access, t: BlockTree, copy: Shared, unrolled: Sequence[str]
+) -> tuple[int, float]:
+    """The neighbours of a copy that a thread loads at once, and the wavefronts of a block for that."""
+    strides, _ = layout_of(copy, x.box(t.sizes))
+    last = copy.order[-1]
+    count = {c.axis: c.each for c in t.cuts} | {v: t.sizes[v] for v in unrolled}
+    units = [count[v] for v, c in r.dims[last] if c == 1 and v in count and count[v] > 1]
+    vector = max((gcd(n, max(WIDEST // r.size, 1)) for n in units), default=1)
+    row = copy.row or x.box(t.sizes)[last]
+    while vector > 1 and (row % vector or (copy.group and copy.group % vector)):
+        vector //= 2
+    while vector > 1 and any(c * t.cut(v).each % vector for v, c in r.dims[last] if t.cut(v).threads > 1):
+        vector //= 2
+    axes = []
+    seen: dict[str, int] = {}
+    for v, n in t.order:
+        at = seen.get(v, 1) * t.cut(v).each
+        seen[v] = seen.get(v, 1) * n
+        move = sum(c * strides[d] * at for d, dim in enumerate(r.dims) if d != last for a, c in dim if a == v)
+        along = sum(c * at for a, c in r.dims[last] if a == v)
+        if copy.group and along:
+            inside = min(n, max(copy.group // along, 1))
+            axes.append((inside, move + (along if along < copy.group else along // copy.group * copy.row)))
+            if n > inside:
+                axes.append((n // inside, move * inside + along * inside // copy.group * copy.row))
+        else:
+            axes.append((n, move + along))
+    served = transactions(tuple(axes), r.size, vector)
+    return vector, float(served.wavefronts)
+
+
+def _vector(p: Problem, x: Operand, r: Access, t: BlockTree) -> int:
+    """The neighbours that a thread loads at once from global memory."""
+    copy = next((s for s in t.registers if (s.array, s.along) == (x.array, x.along)), None)
+    if copy is not None:
+        return copy.vector
+    return r.width(p.lane, t.vector) if p.lane and not p.summed else 1
+
+
+def _transactions(r: Access, t: BlockTree, vector: int) -> float:
+    """The sectors of an access of all threads of a block to global memory."""
+    axes, seen = [], dict[str, int]()
+    for v, n in t.order:
+        at = seen.get(v, 1) * t.cut(v).each
+        seen[v] = seen.get(v, 1) * n
+        stride = r.step(v) * at
+        if v in r.data:  # somewhere
+            stride = max(stride, SECTOR // r.size) if not r.step(v) else stride
+        axes.append((n, stride))
+    return float(
+        transactions(tuple(axes), r.size, vector, offset=r.offset % (SECTOR // gcd(SECTOR, r.size))).sectors
+    )
+
+
+def _sectors_of_rows(x: Operand, t: BlockTree, box: Sequence[int], vector: int) -> float:
+    """The sectors of a copy to shared memory, whose rows may begin anywhere in a sector."""
+    size, shape = x.reads[0].size, x.reads[0].shape
+    row, rows, outer = box[-1], prod(box[:-1]), list(box[:-1])
+    while outer and row == prod(shape[len(outer) :]):  # whole rows follow each other
+        row *= outer[-1]
+        rows //= outer.pop()
+    moves = [size * x.reads[0].offset, *(size * s * t.sizes.get(v, 1) for v, s in x.reads[0].steps)]
+    moves += [size * prod(shape[n + 1 :]) for n in range(len(outer))]
+    aligned = gcd(SECTOR, *moves) or SECTOR
+    requests = -(-row // (WARP * vector))
+    return rows * ceil((row * size + requests * (SECTOR - aligned)) / SECTOR)

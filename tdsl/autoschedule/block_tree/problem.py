@@ -1,0 +1,268 @@
+"""One definition as a tile tree of a GPU sees it: its axes, and how each access moves in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from math import gcd, prod
+
+from tdsl.autoschedule.recipes.choices import Unsuited
+from tdsl.autoschedule.recipes.elements import separate_operands
+from tdsl.core.node import Node, frozen, transform
+from tdsl.lang.affine import as_sum, variables
+from tdsl.lang.bounds import upper
+from tdsl.lang.expr import TRUE, Binary, Const, Expr, Var
+from tdsl.lang.operations import arithmetic_of
+from tdsl.lang.regions import Box, reads_in
+from tdsl.schedule.bind import bind_state
+from tdsl.schedule.fluent import Stage
+from tdsl.schedule.gathering import uses_variable
+from tdsl.schedule.inlining import inline_funcs
+from tdsl.schedule.properties import extents, has_effects, root_boxes, shape_of, unplaced_at_root
+from tdsl.schedule.state import State, is_ordered
+
+OPEN = 4096  # the extent that is assumed where only a call tells it
+
+
+@frozen
+class Axis:
+    """A variable of a definition, its extent, whether that is known, and whether it is summed over."""
+
+    name: str
+    extent: int
+    summed: bool = False
+    known: bool = True
+
+
+@frozen
+class Access:
+    """A read or the write of an array with elements of `size` bytes.
+
+    `dims` has the coefficients of the axes in each index, `starts` its constant; `steps` are the elements
+    from one value of an axis to the next in memory. Along axes in `data` the place is not affine.
+    """
+
+    array: str
+    size: int
+    dims: tuple[tuple[tuple[str, int], ...], ...]
+    starts: tuple[int, ...]
+    shape: tuple[int, ...]
+    steps: tuple[tuple[str, int], ...]
+    data: frozenset[str] = frozenset()
+    written: bool = False
+
+    def step(self, axis: str) -> int:
+        """The elements in memory from one value of an axis to the next; 0 if all are the same element."""
+        return dict(self.steps).get(axis, 0)
+
+    def uses(self, axis: str) -> bool:
+        """True if values of an axis are different elements."""
+        return axis in self.data or any(name == axis for name, _ in self.steps)
+
+    @property
+    def offset(self) -> int:
+        """The element at which an access begins."""
+        return sum(s * prod(self.shape[n + 1 :]) for n, s in enumerate(self.starts))
+
+    def width(self, axis: str, count: int) -> int:
+        """The neighbours along an axis in one access: up to 16 bytes, aligned, a divisor of `count`."""
+        if self.step(axis) != 1 or axis in self.data:
+            return 1
+        others = [s for name, s in self.steps if name != axis]
+        most = gcd(16 // self.size, count, self.offset, *others) if self.size <= 16 else 1
+        return most & -most
+
+    @property
+    def row_width(self) -> int:
+        """The neighbours of the last dimension that 16 bytes hold where all rows begin aligned."""
+        if not self.shape:
+            return 1
+        most = gcd(max(16 // self.size, 1), self.shape[-1])
+        return most & -most
+
+
+@frozen
+class Operand:
+    """The reads of an array that move together; `along` distinguishes them from others of the same array."""
+
+    array: str
+    along: str | None
+    reads: tuple[Access, ...]
+
+    def uses(self, axis: str) -> bool:
+        """True if values of an axis are different elements."""
+        return any(r.uses(axis) for r in self.reads)
+
+    @property
+    def is_affine(self) -> bool:
+        """True if data do not choose places."""
+        return not any(r.data for r in self.reads)
+
+    def box(self, values: Mapping[str, int]) -> tuple[int, ...]:
+        """The extents of the box that so many values of each axis read."""
+        box = []
+        for n, whole in enumerate(self.reads[0].shape):
+            lows, highs = [], []
+            for r in self.reads:
+                reach = [c * (values.get(v, 1) - 1) for v, c in r.dims[n]]
+                lows.append(r.starts[n] + sum(min(x, 0) for x in reach))
+                highs.append(r.starts[n] + sum(max(x, 0) for x in reach))
+            box.append(min(max(highs) - min(lows) + 1, max(whole, 1)))
+        return tuple(box)
+
+
+@frozen
+class Problem:
+    """A definition: its axes, operands and result, and the arithmetic of one term."""
+
+    func: str
+    axes: tuple[Axis, ...]
+    operands: tuple[Operand, ...]
+    write: Access
+    work: int
+    dtype: str
+    is_rectangular: bool
+
+    @property
+    def free(self) -> tuple[Axis, ...]:
+        """The axes of the result."""
+        return tuple(a for a in self.axes if not a.summed)
+
+    @property
+    def summed(self) -> tuple[Axis, ...]:
+        """The axes that are summed over."""
+        return tuple(a for a in self.axes if a.summed)
+
+    @property
+    def points(self) -> int:
+        """The elements of the result."""
+        return prod(a.extent for a in self.free)
+
+    @property
+    def terms(self) -> int:
+        """The terms of each element."""
+        return prod(a.extent for a in self.summed)
+
+    def axis(self, name: str) -> Axis:
+        """The axis with a name."""
+        return next(a for a in self.axes if a.name == name)
+
+    @property
+    def lane(self) -> str | None:
+        """The free axis along which neighbours of the result are neighbours in memory."""
+        return next((a.name for a in self.free if self.write.step(a.name) == 1), None)
+
+    @property
+    def has_reuse(self) -> bool:
+        """True if several points read the same elements of each operand: by a free axis, or a window."""
+        many = [a.name for a in self.free if a.extent > 1]
+        return all(
+            any(not x.uses(v) for v in many) or any(len(dim) > 1 for r in x.reads for dim in r.dims)
+            for x in self.operands
+        )
+
+    def with_parts(self, axis: str, parts: int) -> Problem:
+        """The problem of sums of each of some equal parts of an axis, which is the first of the result."""
+        size = self.axis(axis).extent // parts
+        name = f"{axis}_part"
+
+        def split(r: Access) -> Access:
+            dims = tuple((*d, *((name, c * size) for v, c in d if v == axis)) for d in r.dims)
+            steps = (*r.steps, *((name, s * size) for v, s in r.steps if v == axis))
+            return replace(r, dims=dims, steps=steps)
+
+        axes = tuple(replace(a, extent=size) if a.name == axis else a for a in self.axes)
+        operands = tuple(replace(x, reads=tuple(map(split, x.reads))) for x in self.operands)
+        write = replace(
+            self.write, dims=(((name, 1),), *self.write.dims), starts=(0, *self.write.starts),
+            shape=(parts, *self.write.shape), steps=(*self.write.steps, (name, self.points)),
+        )  # fmt: skip
+        return replace(self, axes=(Axis(name, parts), *axes), operands=operands, write=write)
+
+    def least_bytes(self) -> int:
+        """The bytes of all elements that are read or written, each once."""
+        whole = {a.name: a.extent for a in self.axes}
+        read = sum(prod(x.box(whole)) * x.reads[0].size for x in self.operands)
+        return read + self.points * self.write.size
+
+    @staticmethod
+    def of(stage: Stage) -> Problem:
+        """The problem of a stage; Unsuited where an order, effects or an empty extent are in the way.
+
+        >>> import tdsl as td
+        >>> i, j, x, t = *td.vars("i j"), td.Tensor("x", (8, 100), td.f32), td.Func("t")
+        >>> t[j, i] = x[i, j]
+        >>> p = Problem.of(td.Schedule(t)["t"])
+        >>> p.operands[0].reads[0].steps, p.write.steps, p.lane
+        ((('i', 100), ('j', 1)), (('j', 8), ('i', 1)), 'i')
+        """
+        schedule = stage.schedule
+        state = unplaced_at_root(inline_funcs(bind_state(schedule.state, schedule.sizes)))
+        boxes = root_boxes(state)
+        f = state.program.func(stage.func)
+        d = f.definitions[0]
+        if len(f.definitions) > 1 or len(f.dtypes) > 1 or f.name not in boxes:
+            raise Unsuited("it has updates, several values, or nothing of it is needed")
+        if has_effects(d) or (d.ranges and (is_ordered(f, 0) or d.init is None)):
+            raise Unsuited("its points or terms have an order")
+        if not d.free:
+            raise Unsuited("it has one point")
+        sizes = extents(f, d, boxes[f.name])
+        if 0 in sizes.values():
+            raise Unsuited("it has no point")
+        ranges = {name for name, _, _ in d.ranges}
+        axes = tuple(Axis(v, sizes[v] or OPEN, v in ranges, sizes[v] is not None) for v in d.variables)
+        reads = [*dict.fromkeys(reads_in(d.values))]
+        operands = tuple(
+            Operand(name, along, tuple(
+                _access(state, boxes, r.name, r.index, r.dtype.bytes)
+                for r in reads if r.name == name and uses_variable(r, along)
+            ))
+            for name, along in separate_operands(reads, d.free)
+        )  # fmt: skip
+        write = _access(state, boxes, f.name, d.index, f.dtypes[0].bytes, written=True)
+        plain = d.mask == TRUE == d.where and d.index == tuple(map(Var, f.variables))
+        return Problem(f.name, axes, operands, write, max(arithmetic_of(d), 1), f.dtypes[0].name, plain)
+
+
+def _unclamped(e: Expr) -> Expr:
+    """An index without the limits of what surrounds an array."""
+
+    def inside(n: Node) -> Node:
+        if isinstance(n, Binary) and n.op in ("min", "max"):
+            moving = [x for x in (n.left, n.right) if variables(x)]
+            return moving[0] if len(moving) == 1 else n
+        return n
+
+    return transform(e, inside)
+
+
+def _shape(state: State, boxes: Mapping[str, Box], name: str, rank: int) -> tuple[int, ...]:
+    """The extents of an array, OPEN for those that only a call tells."""
+    if not state.program.has_func(name):
+        return tuple(n if (n := upper(e)) is not None and isinstance(e, Const) else OPEN + 1
+                     for e in state.program.input(name).shape)  # fmt: skip
+    if name not in boxes or any(not isinstance(e, Const) for ends in boxes[name] for e in ends):
+        return (OPEN + 1,) * rank
+    return shape_of(boxes[name])
+
+
+def _access(
+    state: State, boxes: Mapping[str, Box], name: str, index: tuple[Expr, ...], size: int, *,
+    written: bool = False,
+) -> Access:  # fmt: skip
+    """The access at an index."""
+    sums, shape = [as_sum(_unclamped(e)) for e in index], _shape(state, boxes, name, len(index))
+    dims, steps, data = [], dict[str, int](), set[str]()
+    order = state.plan(name).order if state.program.has_func(name) else None
+    place = {n: at for at, n in enumerate(order or range(len(index)))}
+    for n, (e, s) in enumerate(zip(index, sums, strict=True)):
+        odd = [a for a in s.terms if not isinstance(a, Var)]
+        data |= {v for a in odd for v in variables(a)}
+        data |= {v for r in reads_in((e,)) for x in r.index for v in variables(x)}
+        dims.append(tuple((a.name, c) for a, c in s.terms.items() if isinstance(a, Var)))
+        for axis, c in dims[-1]:
+            inner = prod(m for k, m in enumerate(shape) if place[k] > place[n])
+            steps[axis] = steps.get(axis, 0) + c * inner
+    starts = tuple(int(s.constant) for s in sums)
+    return Access(name, size, tuple(dims), starts, shape, tuple(steps.items()), frozenset(data), written)

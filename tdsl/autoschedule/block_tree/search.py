@@ -1,0 +1,293 @@
+"""The search for the tile tree of a problem: steps that improve the price, then the layouts of copies."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import product
+from math import ceil, inf, prod
+
+from tdsl.autoschedule.block_tree.price import Price, has_tail, layout_of, price, shared_load, unrolled_terms
+from tdsl.autoschedule.block_tree.problem import Axis, Operand, Problem
+from tdsl.autoschedule.block_tree.tree import BlockTree, Cut, Shared
+from tdsl.core.node import frozen
+from tdsl.cost.sectors import BANKS, WARP, WIDEST, WORD, conflict_degree
+from tdsl.machine.model import Machine
+
+_MOST = 1024  # threads of a block
+_EACH = (1, 2, 4, 8, 16)  # values of an axis in a thread
+_QUARTER = 8  # threads whose accesses of 16 bytes shared memory serves together
+_STAGES = 3  # steps in shared memory at a time, at most
+_ASYNCHRONOUS = 4  # bytes of the smallest asynchronous copy
+_WHOLE = 96  # terms that may be one step, whatever their number
+_GAIN = 0.995  # times the price that is worth another step
+
+
+@frozen
+class _Choice:
+    """What the search varies: threads and values of a thread for each free axis, steps, and copies."""
+
+    threads: tuple[tuple[str, int], ...]
+    each: tuple[tuple[str, int], ...]
+    steps: tuple[tuple[str, int], ...]
+    copies: frozenset[int]
+    registers: frozenset[int] = frozenset()
+
+
+def best_tree(p: Problem, machine: Machine) -> tuple[BlockTree, Price]:
+    """The tree with the lowest price that the search has seen, and its price.
+
+    >>> import tdsl as td
+    >>> from tdsl.machine.devices import describe_gpu
+    >>> i, j, x, t = *td.vars("i j"), td.Tensor("x", (4096, 4096), td.f32), td.Func("t")
+    >>> t[j, i] = x[i, j]
+    >>> tree, _ = best_tree(Problem.of(td.Schedule(t)["t"]), describe_gpu("sm_90a"))
+    >>> [(s.array, s.vector) for s in tree.registers], tree.vector
+    ([('x', 4)], 4)
+    """
+    known: dict[_Choice, tuple[Price, BlockTree]] = {}
+
+    def seconds(c: _Choice) -> float:
+        if c not in known:
+            tree = _tree(p, c, machine)
+            known[c] = price(p, tree, machine), tree
+        return known[c][0].seconds
+
+    best = [_climb(p, seed, seconds) for seed in _seeds(p)]
+    ranked = sorted(dict.fromkeys(best), key=seconds)
+    finals = [_with_layouts(p, known[c][1], machine) for c in ranked[:3] if seconds(c) < inf]
+    return min(finals, key=lambda x: x[1].seconds) if finals else (known[ranked[0]][1], Price(inf))
+
+
+def _climb(p: Problem, seed: _Choice, seconds: Callable[[_Choice], float]) -> _Choice:
+    """The choice from which no single change lowers the seconds."""
+    current, cost = seed, seconds(seed)
+    while True:
+        following = min(_moves(p, current), key=seconds, default=current)
+        if seconds(following) >= _GAIN * cost:
+            return current
+        current, cost = following, seconds(following)
+
+
+def _seeds(p: Problem) -> Iterator[_Choice]:
+    """Where the search begins: a warp along neighbours of the result, or of an operand, and small tiles."""
+    free, lane = p.free, p.lane or p.free[-1].name
+    shared = [n for n, x in enumerate(p.operands) if x.is_affine and (p.summed or _is_shared(p, x))]
+    copied = frozenset(shared)
+    others = [a.name for a in free if a.name != lane]
+    along = [a for x in p.operands for r in x.reads for a, s in r.steps if s == 1 and a in others]
+    second = next(iter(along), next((v for v in reversed(others) if p.axis(v).extent > 1), None))
+    steps = tuple((a.name, _first_step(p, a)) for a in p.summed)
+    wide = max(WIDEST // p.write.size, 1)
+    for copies in dict.fromkeys((frozenset[int](), copied)):
+        for tile in ((WARP, 4, 1, 1), (16, 16, min(wide, 4), 4), (8, 16, wide, 2)):
+            threads = {lane: _most(p.axis(lane), tile[0])}
+            each = {lane: _most(p.axis(lane), tile[2])}
+            if second is not None:
+                threads[second] = _most(p.axis(second), tile[1])
+                each[second] = _most(p.axis(second), tile[3])
+            yield _Choice(tuple(threads.items()), tuple(each.items()), steps, copies)
+
+
+def _most(a: Axis, count: int) -> int:
+    """A power of two up to `count` that is not far beyond an extent."""
+    return min(count, 1 << (a.extent - 1).bit_length())
+
+
+def _first_step(p: Problem, a: Axis) -> int:
+    return a.extent if a.extent <= _QUARTER else _QUARTER
+
+
+def _is_shared(p: Problem, x: Operand) -> bool:
+    """True if points of a block read the same elements, or others than they write as neighbours."""
+    windows = any(r.step(p.lane or "") != 1 or len(dim) > 1 for r in x.reads for dim in r.dims)
+    return windows or len(x.reads) > 1 or any(not x.uses(a.name) for a in p.free)
+
+
+def _moves(p: Problem, c: _Choice) -> Iterator[_Choice]:
+    """The choices that differ in one cut, or move a factor of two from one axis to another."""
+    threads, each = dict(c.threads), dict(c.each)
+    names = [a.name for a in p.free]
+    changes: list[tuple[dict[str, int], dict[str, int]]] = []
+    for v in names:
+        changes += [({v: n}, {}) for n in _counts(p.axis(v), threads.get(v, 1), each.get(v, 1))]
+        for count in _each(each.get(v, 1)):
+            changes.append(({}, {v: count}))
+            if count > each.get(v, 1):
+                changes.append(({v: max(threads.get(v, 1) // 2, 1)}, {v: count}))
+            else:
+                changes.append(({v: threads.get(v, 1) * 2}, {v: count}))
+    for v, w in product(names, names):
+        if v != w and threads.get(v, 1) % 2 == 0:
+            changes.append(({v: threads[v] // 2, w: threads.get(w, 1) * 2}, {}))
+    for more, values in changes:
+        t, e = threads | more, each | values
+        count = prod(t.values())
+        fits = all(t[v] * e.get(v, 1) < 2 * p.axis(v).extent or t[v] * e.get(v, 1) == 1 for v in t)
+        if fits and count <= _MOST and all(e[v] <= 2 * p.axis(v).extent for v in e):
+            yield replace(c, threads=tuple(sorted(t.items())), each=tuple(sorted(e.items())))
+    for n, (v, size) in enumerate(c.steps):
+        whole = p.axis(v).extent
+        for other in dict.fromkeys((size * 2, max(size // 2, 1), whole if whole <= _WHOLE else size)):
+            if other != size:
+                step = (v, min(other, whole))
+                yield replace(c, steps=(*c.steps[:n], step, *c.steps[n + 1 :]))
+    affine = frozenset(n for n, x in enumerate(p.operands) if x.is_affine)
+    if p.summed:
+        yield replace(c, copies=frozenset() if c.copies else affine)
+        return
+    for n in affine:
+        yield replace(c, copies=c.copies ^ {n}, registers=c.registers - {n})
+        yield replace(c, copies=c.copies - {n}, registers=c.registers ^ {n})
+
+
+def _counts(a: Axis, threads: int, each: int) -> list[int]:
+    exact = -(-a.extent // each)
+    counts = [threads * 2, threads // 2, *([exact] if exact <= 4 * WARP else [])]
+    if threads & (threads - 1):
+        counts = [1 << threads.bit_length(), 1 << (threads.bit_length() - 1)]
+    return [n for n in counts if n >= 1 and n != threads]
+
+
+def _each(each: int) -> list[int]:
+    at = _EACH.index(each)
+    return [_EACH[n] for n in (at - 1, at + 1) if 0 <= n < len(_EACH)]
+
+
+def _tree(p: Problem, c: _Choice, machine: Machine) -> BlockTree:
+    """The tree of a choice, without padding of its copies."""
+    threads, each = dict(c.threads), dict(c.each)
+    cuts = tuple(Cut(a.name, threads.get(a.name, 1), each.get(a.name, 1)) for a in p.free)
+    lane = p.lane
+    moves = sorted((x for x in cuts if x.threads > 1), key=lambda x: (x.axis != lane, p.write.step(x.axis)))
+    order = tuple((x.axis, x.threads) for x in moves)
+    steps = c.steps
+    t = BlockTree(p.func, cuts, order, steps, vector=_written(p, each))
+    copies = tuple(_copy(p.operands[n], t) for n in sorted(c.copies))
+    t = replace(t, shared=copies)
+    if c.registers and not has_tail(p, t):
+        loaded = (_in_registers(p.operands[n], t) for n in sorted(c.registers))
+        t = replace(t, registers=tuple(s for s in loaded if s.vector > 1))
+    stepped = any(size < p.axis(v).extent for v, size in steps)
+    sizes = {(x.array, x.along): x.reads[0].size for x in p.operands}
+    ahead = [s for s in copies if s.vector * sizes[s.array, s.along] >= _ASYNCHRONOUS]
+    if stepped and ahead and "cp.async" in machine.features:
+        return replace(t, stages=_STAGES)
+    return t
+
+
+def _written(p: Problem, each: Mapping[str, int]) -> int:
+    """The neighbours that a thread writes at once."""
+    if p.lane is None:
+        return 1
+    width = p.write.width(p.lane, each.get(p.lane, 1)) if p.axis(p.lane).known else 1
+    if any(not x.is_affine for x in p.operands):  # indices have as many lanes
+        width = min(width, *(max(WIDEST // r.size, 1) for x in p.operands for r in x.reads))
+    return width
+
+
+def _copy(x: Operand, t: BlockTree) -> Shared:
+    """A copy in the order of the source, as many elements at a time as rows of it and of tiles allow."""
+    vector, box = x.reads[0].row_width, x.box(t.sizes)
+    last = [(r.starts[-1], *(c * t.sizes.get(v, 1) for v, c in r.dims[-1])) for r in x.reads if r.dims]
+    while vector > 1 and (box[-1] % vector or any(n % vector for steps in last for n in steps)):
+        vector //= 2
+    return Shared(x.array, x.along, vector, tuple(range(len(box))))
+
+
+def _in_registers(x: Operand, t: BlockTree) -> Shared:
+    """A copy in registers of a thread, loaded in vectors along the last dimension."""
+    units = [v for v, c in x.reads[0].dims[-1] if c == 1] if x.reads[0].dims else []
+    width = min((r.width(units[0], t.cut(units[0]).each) for r in x.reads), default=1) if units else 1
+    return Shared(x.array, x.along, width if len(x.reads) == 1 else 1, tuple(range(len(x.reads[0].dims))))
+
+
+def _with_layouts(p: Problem, t: BlockTree, machine: Machine) -> tuple[BlockTree, Price]:
+    """The tree with the order of threads and the layouts of copies that have the lowest price."""
+    unrolled, _ = unrolled_terms(p, t)
+    best: tuple[BlockTree, Price] | None = None
+    for order in _orders(t):
+        turned = replace(t, order=order)
+        copies = []
+        for s in t.shared:
+            x = next(x for x in p.operands if (x.array, x.along) == (s.array, s.along))
+            layouts = _layouts(p, x, s, turned)
+            cost_of = functools.partial(_wavefronts, x, t=turned, unrolled=unrolled)
+            copies.append(min(layouts, key=cost_of))
+        candidate = replace(turned, shared=tuple(copies))
+        cost = price(p, candidate, machine)
+        if best is None or cost.seconds < best[1].seconds:
+            best = candidate, cost
+    assert best is not None, "there is an order"
+    return best
+
+
+def _orders(t: BlockTree) -> Iterator[tuple[tuple[str, int], ...]]:
+    """Orders of the threads: each axis first, and in two parts, so that a warp is a tile of both."""
+    yield t.order
+    for first, n in t.order:
+        rest = tuple(x for x in t.order if x[0] != first)
+        if rest and first != t.order[0][0]:
+            yield ((first, n), *rest)
+        for part in (2, 4, 8, 16):
+            if rest and part < n and n % part == 0:
+                yield ((first, part), *rest, (first, n // part))
+
+
+def _wavefronts(x: Operand, s: Shared, t: BlockTree, unrolled: Sequence[str]) -> float:
+    """The wavefronts of loads and of the copy itself, for each piece of code of a block."""
+    total = 0.0
+    for r in x.reads:
+        vector, served = shared_load(x, r, t, s, unrolled)
+        count = {c.axis: c.each for c in t.cuts} | {v: t.sizes[v] for v in unrolled}
+        total += prod(n for v, n in count.items() if r.uses(v)) / vector * served
+    box = x.box(t.sizes)
+    size = x.reads[0].size
+    conflicts = 1.0 if s.order[-1] == len(box) - 1 else _turned(x, s, t)
+    total += prod(box) / s.vector / WARP * max(1, s.vector * size / WORD) * conflicts
+    return total + 1e-6 * layout_of(s, box)[1]
+
+
+def _turned(x: Operand, s: Shared, t: BlockTree) -> float:
+    """The conflicts of a copy whose rows are columns of the source."""
+    box = x.box(t.sizes)
+    strides, _ = layout_of(s, box)
+    axes = tuple((box[n], strides[n]) for n in reversed(range(len(box))))
+    return conflict_degree(_first(axes), x.reads[0].size)
+
+
+def _first(axes: Sequence[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
+    """The axes of as many threads as a warp has."""
+    chosen, count = [], 1
+    for extent, stride in axes:
+        if count >= WARP:
+            break
+        n = min(extent, ceil(WARP / count))
+        chosen.append((n, stride))
+        count *= n
+    return tuple(chosen)
+
+
+def _layouts(p: Problem, x: Operand, s: Shared, t: BlockTree) -> Iterator[Shared]:
+    """The layouts of a copy: rows with padding, groups with padding, and columns as rows."""
+    box, size = x.box(t.sizes), x.reads[0].size
+    yield s
+    if len(box) < 1:
+        return
+    widest = max(WIDEST // size, 1)
+    for vector in sorted({s.vector, min(s.vector, max(_ASYNCHRONOUS // size, 1))}, reverse=True):
+        for n in range(1, 9):
+            step = max(vector, 1)
+            yield replace(s, vector=vector, row=-(-box[-1] // step) * step + n * step)
+    group = BANKS * WORD // size
+    known = all(p.axis(v).known for v, _ in x.reads[0].dims[-1])
+    if known and group >= 2 and box[-1] % group == 0 and box[-1] > group and len(x.reads) == 1:
+        yield replace(s, group=group, row=group + widest)
+    registers = {c.axis for c in t.cuts if c.each > 1}
+    for d, dim in enumerate(x.reads[0].dims[:-1]):
+        if any(v in registers and c == 1 for v, c in dim) and box[d] > 1 and size >= _ASYNCHRONOUS:
+            order = (*(n for n in s.order if n != d), d)
+            for n in range(1, 9):
+                row = -(-box[d] // widest) * widest + n * widest
+                yield replace(s, vector=1, order=order, row=row)

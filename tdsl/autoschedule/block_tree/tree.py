@@ -1,0 +1,98 @@
+"""A tile tree of a GPU: how one definition is cut into blocks, threads, registers and steps of its sums.
+
+    c: i:16x8 j:16x8 | k:8 | x w(+4/32) | 2 stages
+
+is a nest of blocks of 128 x 128 points of 16 x 16 threads, each of which has 8 x 8 points in registers. Steps
+of 8 terms copy what they read of `x` and `w` to shared memory, of `w` with 4 elements of padding after 32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import prod
+
+from tdsl.core.node import frozen
+
+
+@frozen
+class Cut:
+    """A block has `threads` threads along a free axis, each of them `each` neighbouring values."""
+
+    axis: str
+    threads: int = 1
+    each: int = 1
+
+    @property
+    def size(self) -> int:
+        """The values of a block."""
+        return self.threads * self.each
+
+    def __str__(self) -> str:
+        return f"{self.axis}:{self.threads}" + (f"x{self.each}" if self.each > 1 else "")
+
+
+@frozen
+class Shared:
+    """A copy of an operand in shared memory, `vector` elements of which a thread loads at once.
+
+    The dimensions are in memory in an `order`, rows of the last one have `row` elements, or groups of
+    `group` elements, each with padding up to `row`; 0 for as many as there are.
+    """
+
+    array: str
+    along: str | None
+    vector: int
+    order: tuple[int, ...]
+    row: int = 0
+    group: int = 0
+
+    def __str__(self) -> str:
+        padded = f"+{self.row - self.group}/{self.group}" if self.group else f"{self.row}" * bool(self.row)
+        turned = "" if self.order == tuple(sorted(self.order)) else "t"
+        return self.array + (f"({turned}{padded})" if padded or turned else "")
+
+
+@frozen
+class BlockTree:
+    """The cuts of a func, the threads by axis, fastest first, the terms of a step and what a step copies.
+
+    An axis of threads may be in two parts. A thread loads `registers` as vectors before it uses them.
+    `vector` neighbours of the result are written at once. `stages` steps are in shared memory at a time. The
+    terms are in `parts`, added up by another kernel; `epilogue` is what is made of the sums in registers.
+    """
+
+    func: str
+    cuts: tuple[Cut, ...]
+    order: tuple[tuple[str, int], ...]
+    steps: tuple[tuple[str, int], ...] = ()
+    shared: tuple[Shared, ...] = ()
+    vector: int = 1
+    stages: int = 1
+    parts: int = 1
+    epilogue: str = ""
+    registers: tuple[Shared, ...] = ()
+
+    @property
+    def threads(self) -> int:
+        """The threads of a block."""
+        return prod(c.threads for c in self.cuts)
+
+    @property
+    def sizes(self) -> Mapping[str, int]:
+        """The values of each axis in a step of a block."""
+        return {c.axis: c.size for c in self.cuts} | dict(self.steps)
+
+    def cut(self, axis: str) -> Cut:
+        """The cut of a free axis."""
+        return next((c for c in self.cuts if c.axis == axis), Cut(axis))
+
+    def __str__(self) -> str:
+        parts = [
+            " ".join(str(c) for c in self.cuts if c.size > 1),
+            " ".join(f"{axis}:{size}" for axis, size in self.steps),
+            " ".join(map(str, self.shared)),
+            " ".join(f"r({s.array}:{s.vector})" for s in self.registers),
+            f"{self.stages} stages" if self.stages > 1 else "",
+            f"{self.parts} parts" if self.parts > 1 else "",
+        ]
+        return f"{self.func}: " + " | ".join(p for p in parts if p)

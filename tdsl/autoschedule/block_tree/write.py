@@ -1,0 +1,138 @@
+"""Writes a tile tree of a GPU as directives of the schedule language."""
+
+from __future__ import annotations
+
+from tdsl.autoschedule.block_tree.price import UNROLLED, unrolled_terms
+from tdsl.autoschedule.block_tree.problem import Problem
+from tdsl.autoschedule.block_tree.tree import BlockTree
+from tdsl.autoschedule.recipes.block_rows import fused
+from tdsl.autoschedule.recipes.elements import vector_of
+from tdsl.autoschedule.recipes.epilogue import following, write_neighbours
+from tdsl.autoschedule.recipes.grid import bind_grid
+from tdsl.schedule.fluent import Stage
+from tdsl.schedule.naming import Loop
+from tdsl.schedule.state import REGISTER, SHARED
+
+
+def write_tree(stage: Stage, p: Problem, t: BlockTree, reader: Stage | None = None) -> None:
+    """Write a tree as directives of its stage, with the epilogue `reader`, which alone reads its sums.
+
+    >>> import tdsl as td
+    >>> from tdsl.autoschedule.block_tree.tree import Cut, Shared
+    >>> i, j, x, t = *td.vars("i j"), td.Tensor("x", (512, 512), td.f32), td.Func("t")
+    >>> t[j, i] = x[i, j]
+    >>> s, cuts = td.Schedule(t), (Cut("j", 16, 4), Cut("i", 16, 4))
+    >>> copy = Shared("x", None, 4, (0, 1), 68)
+    >>> write_tree(s[t], Problem.of(s[t]), BlockTree("t", cuts, (("i", 16), ("j", 16)), (), (copy,), 4))
+    >>> [str(loop.name) for loop in s[t].loops]
+    ['j_o', 'i_o', 'j_i_o', 'i_i_o', 'j_i_i', 'i_i_i']
+    """
+    blocks, threads, points = _tiles(stage, p, t)
+    outer, inner = _steps(stage, p, t)
+    unrolled, _ = unrolled_terms(p, t)
+    stage.reorder(*blocks, *threads, *outer, *(x for _, x in inner), *(x for _, x in points))
+    bind_grid(stage, blocks)
+    _bind_threads(stage, threads)
+    place = stage.loop_name((outer or _thread_loops(stage, threads) or blocks)[-1])
+    if p.summed:
+        last = (_thread_loops(stage, threads) or blocks)[-1]
+        at = next(x for x in stage.loops if x.name == last)
+        if reader is not None:
+            out = following(stage, at, REGISTER, reader)
+        else:
+            out = stage.schedule.cache_write(stage.func, at=at, scope=REGISTER)
+        names = [x.name for x in out.loops]
+        lane = p.lane if reader is None and p.lane in names else names[-1]
+        if lane != names[-1]:
+            out.reorder(*(v for v in names if v != lane), lane)
+        each = t.cut(p.lane or names[-1]).each if reader is None else t.cut(p.free[-1].name).each
+        write_neighbours(out, each, t.vector if reader is None else vector_of(out))
+    for s in t.shared:
+        copy = stage.schedule.cache_read(
+            s.array, stage.func, at=place, scope=SHARED, filled=bool(p.summed), along=s.along,
+            pack={s.order[-1]: s.group} if s.group else None,
+        )  # fmt: skip
+        if s.order != tuple(sorted(s.order)):
+            copy.reorder_storage(*s.order)
+        if s.row:
+            copy.align_storage(len(s.order) if s.group else s.order[-1], s.row)
+        copy.cooperate(s.vector)
+    for s in t.registers:
+        copy = stage.schedule.cache_read(s.array, stage.func, at=place, scope=REGISTER, along=s.along)
+        copy.vectorize(copy.loops[-1], s.vector)
+        for x in copy.loops[:-1]:
+            copy.unroll(x)
+    if outer and t.stages > 1:
+        stage.pipeline(outer[-1], t.stages)
+    _unroll(stage, p, t, points, [x for v, x in inner if v in unrolled])
+
+
+def _tiles(stage: Stage, p: Problem, t: BlockTree) -> tuple[list[str], list[str], list[tuple[str, str]]]:
+    """The loops over blocks, over threads, slowest first, and over the values of a thread, by axis."""
+    blocks, points, parts = list[str](), list[tuple[str, str]](), dict[str, list[str]]()
+    for cut in t.cuts:
+        name = cut.axis
+        if cut.size == 1:
+            blocks.append(name)
+            continue
+        outer, name = (x.name for x in stage.split(name, cut.size))  # so that loops inside have known extents
+        blocks.append(outer)
+        if cut.threads == 1:
+            points.append((cut.axis, name))
+            continue
+        if cut.each > 1:
+            name, point = (x.name for x in stage.split(name, cut.each))
+            points.append((cut.axis, point))
+        counts = [count for v, count in t.order if v == cut.axis]
+        parts[cut.axis] = []
+        for count in counts[:-1]:
+            name, part = (x.name for x in stage.split(name, count))
+            parts[cut.axis].append(part)
+        parts[cut.axis].append(name)
+    threads = [parts[v].pop(0) for v, _ in t.order if v in parts]
+    points.sort(key=lambda x: x[0] == p.lane)
+    return blocks, threads[::-1], points
+
+
+def _steps(stage: Stage, p: Problem, t: BlockTree) -> tuple[list[str], list[tuple[str, str]]]:
+    """The loops over steps, and those over the terms of a step, by axis."""
+    outer, inner = list[str](), list[tuple[str, str]]()
+    for v, size in t.steps:
+        if size < p.axis(v).extent or not p.axis(v).known:
+            step, rest = (x.name for x in stage.split(v, size))
+            outer.append(step)
+            inner.append((v, rest))
+        else:
+            inner.append((v, v))
+    return outer, inner
+
+
+def _bind_threads(stage: Stage, threads: list[str]) -> None:
+    """The loops of threads on three axes, slower ones as one."""
+    while len(threads) > len("xyz"):
+        threads[:2] = [fused(stage, threads[:2])]
+    for x, axis in zip(reversed(threads), "xyz", strict=False):
+        stage.bind(x, f"threadIdx.{axis}")
+
+
+def _thread_loops(stage: Stage, threads: list[str]) -> list[str]:
+    names = {x.name for x in stage.loops}
+    return [x for x in threads if x in names]
+
+
+def _unroll(stage: Stage, p: Problem, t: BlockTree, points: list[tuple[str, str]], terms: list[str]) -> None:
+    """Unroll the terms and points of a thread; neighbours of a result without sums are a vector."""
+    count = 1
+    for v, x in reversed(points):
+        each = t.cut(v).each
+        if not p.summed and v == p.lane and t.vector > 1:
+            loop: str | Loop = x
+            if each > t.vector:
+                outer, loop = stage.split(x, t.vector)
+                stage.unroll(outer)
+            stage.vectorize(loop)
+        elif count * each <= UNROLLED:
+            stage.unroll(x)
+        count *= each
+    for x in terms:
+        stage.unroll(x)

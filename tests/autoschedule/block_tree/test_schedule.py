@@ -1,0 +1,129 @@
+"""Tile trees of a GPU: right at every size, with whole sectors, no conflicts and no tests of products."""
+
+import numpy as np
+import pytest
+
+import tdsl as td
+from tdsl.autoschedule.block_tree.problem import Problem
+from tdsl.autoschedule.block_tree.search import best_tree
+from tdsl.autoschedule.block_tree.write import write_tree
+from tdsl.autoschedule.recipes.choices import Unsuited
+from tdsl.machine.devices import describe_gpu
+
+i, j, k, b, c = td.vars("i j k b c")
+
+
+def agrees(f, expected, rng):
+    compiled = td.compile(f, target="cuda")
+    arrays = [
+        rng.integers(-3, 4, [n.value for n in t.shape]).astype(t.dtype.numpy)
+        for t in td.Schedule(f).program.inputs
+    ]
+    got = td.emulate(compiled)(*arrays)
+    wide = [a.astype(np.float64) for a in arrays]
+    np.testing.assert_array_equal(np.asarray(got, np.float64), expected(*wide))
+
+
+def counted(f, arch="sm_90a"):
+    compiled = td.compile(f, target=td.Target("cuda", arch=arch))
+    arrays = [np.zeros([n.value for n in t.shape], t.dtype.numpy) for t in td.Schedule(f).program.inputs]
+    return td.count_memory(compiled, *arrays, blocks=4, iterations=3)
+
+
+def product(m, n, terms, dtype=td.f32, turned=(False, False)):
+    x = td.Tensor("x", (terms, m) if turned[0] else (m, terms), dtype)
+    w = td.Tensor("w", (n, terms) if turned[1] else (terms, n), dtype)
+    f = td.Func("f")
+    left, right = x[k, i] if turned[0] else x[i, k], w[j, k] if turned[1] else w[k, j]
+    f[i, j] = td.sum(left * right, axis=k)
+    return f
+
+
+@pytest.mark.parametrize("turned", [(False, False), (True, False), (False, True), (True, True)], ids=str)
+@pytest.mark.parametrize("sizes", [(1, 1, 1), (67, 131, 37), (64, 96, 40), (130, 3, 200)], ids=str)
+def test_products_of_any_sides(rng, sizes, turned):
+    agrees(
+        product(*sizes, turned=turned),
+        lambda x, w: (x.T if turned[0] else x) @ (w.T if turned[1] else w),
+        rng,
+    )
+
+
+@pytest.mark.parametrize("arch", ["sm_75", "sm_80", "sm_89", "sm_90a", "sm_100a", "sm_120"])
+def test_products_at_edges_have_no_tests_and_no_conflicts(arch):
+    f = product(1028, 1028, 260)
+    s, machine = td.Schedule(f, target=td.Target("cuda", arch=arch)), describe_gpu(arch)
+    p = Problem.of(s[f])
+    tree, cost = best_tree(p, machine)
+    assert {x.array for x in tree.shared} == {"x", "w"}
+    assert cost.shared <= machine.level("shared").bytes
+    assert counted(f, arch).conflict_degree == 1
+    write_tree(s[f], p, tree)
+    text = str(td.compile(s).loops("final"))
+    products = [line for line in text.splitlines() if line.count("*") and "f[" in line and "+=" in line]
+    assert not any(" if " in line for line in products)
+
+
+@pytest.mark.parametrize(
+    "subscripts", ["ijk,jc,kc->ic", "ijk,kjc->ijc", "ibk,kbj->bij", "bij,bjk->bik", "bijk,bkc->bijc"]
+)
+@pytest.mark.parametrize("n", [3, 10, 33])
+def test_contractions_of_any_order(rng, subscripts, n):
+    terms = subscripts.partition("->")[0].split(",")
+    extents = dict(zip("bijkc", (2, n, 7, 5, n + 1), strict=True))
+    tensors = [td.Tensor(x, tuple(extents[v] for v in t), td.f32) for x, t in zip("pqr", terms, strict=False)]
+    agrees(td.einsum(subscripts, *tensors, name="f"), lambda *a: np.einsum(subscripts, *a), rng)
+
+
+@pytest.mark.parametrize("dtype", [td.u8, td.f16, td.f32, td.f64])
+@pytest.mark.parametrize("shape", [(1, 5), (64, 96), (70, 33)], ids=str)
+def test_transposes_of_any_type(rng, dtype, shape):
+    x, f = td.Tensor("x", shape, dtype), td.Func("f")
+    f[j, i] = x[i, j]
+    compiled = td.compile(f, target="cuda")
+    given = rng.integers(0, 100, shape).astype(dtype.numpy)
+    np.testing.assert_array_equal(td.emulate(compiled)(given), given.T)
+
+
+@pytest.mark.parametrize("dtype", [td.u8, td.f16, td.f32, td.f64])
+def test_transposes_use_whole_sectors_without_conflicts(dtype):
+    x, f = td.Tensor("x", (1024, 768), dtype), td.Func("f")
+    f[j, i] = x[i, j]
+    counts = counted(f)
+    assert counts.sector_efficiency == counts.conflict_degree == 1
+    assert max(a.site.width for a in counts.accesses) >= 8
+
+
+@pytest.mark.parametrize("n", [1, 9, 40])
+def test_windows_in_three_dimensions(rng, n):
+    u, f = td.Tensor("u", (n + 2, n + 2, n + 2), td.f32), td.Func("f", shape=(n, n, n))
+    f[i, j, k] = (
+        u[i, j + 1, k + 1] + u[i + 2, j + 1, k + 1] + u[i + 1, j, k + 1] + u[i + 1, j + 2, k + 1]
+        + u[i + 1, j + 1, k] + u[i + 1, j + 1, k + 2]
+    )  # fmt: skip
+    agrees(
+        f,
+        lambda u: u[:-2, 1:-1, 1:-1] + u[2:, 1:-1, 1:-1] + u[1:-1, :-2, 1:-1] + u[1:-1, 2:, 1:-1]
+        + u[1:-1, 1:-1, :-2] + u[1:-1, 1:-1, 2:],
+        rng,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("width, window", [(200, 64), (33, 2), (17, 17)])
+def test_sums_of_windows_are_one_kernel(rng, width, window):
+    x, f = td.Tensor("x", (5, width), td.f32), td.Func("f", shape=(5, width - window + 1))
+    r = td.range("r", 0, window)
+    f[i, j] = td.sum(x[i, j + r], axis=r) * 2
+    view = np.lib.stride_tricks.sliding_window_view
+    agrees(f, lambda x: view(x, window, 1).sum(-1) * 2, rng)
+    assert len(td.compile(f, target="cuda").launch.kernels) == 1
+
+
+def test_orders_and_updates_have_no_tree():
+    x, f, g = td.Tensor("x", (8,), td.f32), td.Func("f"), td.Func("g")
+    f[i] = x[i]
+    f[0] += 1
+    g[()] = td.sum(x[i], axis=i)
+    for func in (f, g):
+        with pytest.raises(Unsuited):
+            Problem.of(td.Schedule(func)[func])
