@@ -44,7 +44,7 @@ def schedule_on_gpu(schedule: BaseSchedule, open_: Collection[str], machine: Mac
     given = schedule.state
     for name in [f.name for f in given.program.funcs if f.name in open_ and "mma" in machine.features]:
         before = schedule.state
-        plan = on_tensor_cores(schedule[name], hopper="wgmma" in machine.features)
+        plan = on_tensor_cores(schedule[name], machine)
         if plan is None and is_product_of_halves(before.program.func(name)):
             plan = _without_common_factors(schedule, name, machine)
         if plan is not None:
@@ -95,7 +95,7 @@ def _without_common_factors(schedule: BaseSchedule, name: str, machine: Machine)
     terms = schedule[name].factor_out()
     if name not in schedule.state.program.outputs:
         schedule[name].inline()
-    plan = on_tensor_cores(terms, hopper="wgmma" in machine.features)
+    plan = on_tensor_cores(terms, machine)
     if plan is None:
         schedule.state, schedule.origins, schedule.directives = before
     return plan

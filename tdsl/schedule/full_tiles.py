@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from tdsl.lang.affine import variables
 from tdsl.lang.bounds import Facts, upper
 from tdsl.lang.definition import Definition, has_effects
 from tdsl.lang.expr import ONE, Binary, Cast, Expr, Read, Select, const
 from tdsl.lang.program import FuncDef
 from tdsl.lang.regions import Box, Interval
-from tdsl.lang.simplify import add, conjuncts, simplify, subtract
+from tdsl.lang.simplify import add, conjuncts, simplify, substitute, subtract
 from tdsl.schedule.fragment_layouts import layout_of_fragment
 from tdsl.schedule.state import FRAGMENT, REGISTER, State
 
@@ -61,7 +63,7 @@ def adds_zeros_beyond(state: State, d: Definition, at: Expr, end: Expr) -> bool:
     """
     factors = factors_of(d)
     moving = [r for r in factors if any(variables(e) & variables(at) for e in r.index)]
-    return bool(moving) and all(_is_zero_beyond(state, r, at, end) for r in moving)
+    return bool(moving) and all(ends_in_zeros(state, r, at, end) for r in moving)
 
 
 def factors_of(d: Definition) -> list[Read]:
@@ -82,15 +84,22 @@ def factors_of(d: Definition) -> list[Read]:
     return factors
 
 
-def _is_zero_beyond(state: State, r: Read, at: Expr, end: Expr) -> bool:
-    """True if a read is of a filled copy, with the index `at` on an axis whose source ends there."""
+def ends_in_zeros(state: State, r: Read, at: Expr, end: Expr) -> bool:
+    """True if a read is of a filled copy, with the index `at` on an axis whose source ends there.
+
+    The source may be a filled copy in turn, which has the zeros.
+    """
     if not state.program.has_func(r.name) or not state.plan(r.name).filled:
         return False
     copy = state.program.func(r.name).definitions[0]
+    index = {name: e for name, e in zip(copy.variables, r.index, strict=False)}
     match copy.values:
         case (Select(cond),):
             tests = [c for c in conjuncts(cond) if isinstance(c, Binary) and c.op == "le"]
             last = {(c.left, simplify(add(c.right, ONE))) for c in tests}
+        case (Read() as source,):
+            moved = replace(source, index=tuple(substitute(e, index) for e in source.index))
+            return ends_in_zeros(state, moved, at, end)
         case _:
             return False
     return any(e == at and (copy.index[n], simplify(end)) in last for n, e in enumerate(r.index))

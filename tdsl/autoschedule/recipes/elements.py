@@ -120,6 +120,11 @@ def _beyond_rows(stage: Stage, threads: int) -> tuple[int, int]:
     return (width, 2) if last == 1 or threads * width % last else (1, 1)
 
 
+def shape_of_source(stage: Stage, name: str) -> list[int | None]:
+    """The extents of an array or stored func, as the schedule of a stage knows them."""
+    return _shape_of(*known(stage.schedule), name)
+
+
 def _shape_of(state: State, boxes: Mapping[str, Box], name: str) -> list[int | None]:
     """The extents of an array or of a stored func; none of one that begins elsewhere than at 0."""
     if not state.program.has_func(name):

@@ -10,7 +10,6 @@ from tdsl.schedule.naming import Loop
 from tdsl.schedule.state import GROUP
 
 ROW_BYTES = 128  # of a row of a tile in which threads of a group pass results to each other
-_ACCESS = 16  # bytes
 
 
 def reader_of(stage: Stage, at: Loop | None = None) -> Stage | None:
@@ -47,22 +46,29 @@ def following(stage: Stage, at: Loop, scope: str, reader: Stage | None = None) -
     return reader
 
 
-def store_by_groups(out: Stage, size: int) -> None:
-    """Take values of so many bytes out of a fragment through shared memory, to write 16 bytes at a time.
+def store_by_groups(out: Stage, size: int, vector: int) -> None:
+    """Take values of `size` bytes out of a fragment through shared memory, to write `vector` at a time.
 
     The threads of a group put some columns of their rows there, ROW_BYTES of each, wait for each other, and
     write them row by row.
     """
+    if order := out.schedule.state.plan(out.func).order:
+        out.reorder(*(out.loops[axis] for axis in order))
     rows, columns = out.loops[-2:]
     part, inner = out.split(columns, ROW_BYTES // size)
     out.reorder(part, rows, inner)
     out.cooperate(2)
     copy = out.schedule.cache_write(out.func, at=part, scope=GROUP)
+    if order:
+        out.reorder_storage(*order)
+        copy.reorder(*(copy.loops[axis] for axis in order))
     out.swizzle(ROW_BYTES).unroll(part)
     rows, columns = copy.loops[-2:]
-    pieces, lanes = copy.split(columns, _ACCESS // size)
+    pieces, lanes = copy.split(columns, vector)
     turns, threads = copy.split(copy.fuse(rows, pieces), WARPGROUP)
-    copy.bind(threads, "threadIdx.x").vectorize(lanes).unroll(turns)
+    copy.bind(threads, "threadIdx.x").unroll(turns)
+    if vector > 1:
+        copy.vectorize(lanes)
 
 
 def write_neighbours(out: Stage, each: int, lanes: int) -> None:

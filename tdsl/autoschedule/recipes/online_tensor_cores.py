@@ -33,16 +33,16 @@ from tdsl.autoschedule.recipes.online_blocks import (
 )  # fmt: skip
 from tdsl.autoschedule.recipes.operands import Operand, plain_operands
 from tdsl.autoschedule.recipes.tensor_cores import (
-    PHASE_BYTES,
-    SHARED_BYTES,
     Form,
     load_by,
     load_of,
     mma_of,
     shape_of,
+    shared_limit,
     swizzle_rows,
     wgmma_of,
 )
+from tdsl.autoschedule.recipes.tensor_tiles import PHASE_BYTES
 from tdsl.core.node import frozen, post_order
 from tdsl.errors import counted
 from tdsl.lang.affine import variables
@@ -341,8 +341,8 @@ def _check_shared(products: list[_Product], plan: OnlineTensorCores, inside: Map
             times = plan.rows // plan.warp if x is p.left else plan.stages
             if x.read.name not in inside:
                 total += prod(_tile_of(p, x, plan)) * x.read.dtype.bytes * times
-    if total + PHASE_BYTES > SHARED_BYTES:
+    if total + PHASE_BYTES > (most := shared_limit(products[0].stage)):
         raise Unsuited(
-            f"its tiles take {total} bytes of shared memory, and a block has {SHARED_BYTES}",
+            f"its tiles take {total} bytes of shared memory, and a block has {most}",
             "choose fewer rows, terms or stages, or leave hopper= out",
         )

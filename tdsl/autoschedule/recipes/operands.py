@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from tdsl.autoschedule.recipes.block_rows import ACCESS
+from tdsl.autoschedule.recipes.block_rows import ACCESS, fused
 from tdsl.autoschedule.recipes.choices import Unsuited
 from tdsl.autoschedule.recipes.computed_operands import computed_factors
 from tdsl.autoschedule.recipes.conv import known
@@ -30,9 +30,13 @@ from tdsl.schedule.bind import bind_state
 from tdsl.schedule.bounds_inference import bounds_of
 from tdsl.schedule.caches import dtypes_and_limits
 from tdsl.schedule.fluent import BaseSchedule, Stage
+from tdsl.schedule.full_tiles import ends_in_zeros
 from tdsl.schedule.gathering import read_variables
 from tdsl.schedule.inlining import is_inlined, value_at
 from tdsl.schedule.outline import main_read
+from tdsl.schedule.state import ROUND_UP
+
+_THREADS = 256  # of a block that packs an operand
 
 
 @frozen
@@ -170,6 +174,8 @@ def _ends(schedule: BaseSchedule, x: Operand, at: Expr, end: Expr) -> bool:
     """True if an axis of `x` indexed by `at` has extent `end`."""
     if x.gathered:
         return False
+    if ends_in_zeros(schedule.state, x.read, at, end):
+        return True
     _, limits = dtypes_and_limits(schedule.state.program, x.read.name)
     return any(
         e == at and last is not None and bind_expr(subtract(add(last, ONE), end), schedule.sizes) == ZERO
@@ -223,6 +229,9 @@ def flatten_sides(stage: Stage, m: Matrices) -> tuple[Matrices, Stage | None]:
 
 def vector_width(stage: Stage, x: Operand) -> int:
     """The elements of an operand's rows in one access of at most 16 bytes."""
+    given = stage.schedule.state
+    if given.program.has_func(x.read.name) and given.plan(x.read.name).filled:  # by `pack`
+        return ACCESS // x.read.dtype.bytes
     if not x.gathered and not x.computed:
         return load_width(stage, x.read.name, x.copy_along)
     state = bind_state(stage.schedule.state, stage.schedule.sizes)
@@ -299,6 +308,27 @@ def _plain_one(d: Definition, names: tuple[str, ...], term: str) -> Operand | No
     (part,) = (p for p in _factors(d) if variables(p).issuperset(names))
     candidates = [_plain(part, v, term) for v in names] if isinstance(part, Read) else []
     return next((x for x in reversed(candidates) if x is not None), None)
+
+
+def plain_operand(stage: Stage, names: tuple[str, ...], terms: tuple[str, ...]) -> Operand | None:
+    """The operand indexed by `names` if tiles of it are boxes of its array; None if it has to be gathered."""
+    d = definition_of(stage)
+    x = _plain_one(d, names, terms[0]) if len(terms) == 1 else None
+    if x is None:
+        return None
+    twice = all(r.name == x.read.name for r in reads_in(d.values))
+    return replace(x, twice=twice, computed=is_inlined(stage.schedule.state, x.read.name))
+
+
+def pack(stage: Stage, x: Operand) -> None:
+    """Copy an operand first, by a kernel of its own, to rows that begin at multiples of 16 bytes.
+
+    Beyond its edges the copy has zeros, as far as tiles reach.
+    """
+    copy = stage.schedule.cache_read(x.read.name, stage.func, filled=True)
+    copy.split(copy.loops[-1], ACCESS // x.read.dtype.bytes, tail=ROUND_UP)
+    block, thread = copy.split(fused(copy, [loop.name for loop in copy.loops]), _THREADS)
+    copy.bind(block, "blockIdx.x").bind(thread, "threadIdx.x")
 
 
 def _gathered(d: Definition, part: Expr, along: str, term: str) -> Operand:

@@ -9,64 +9,54 @@ for tiles of the result:                on blocks
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from copy import copy
 from dataclasses import field, replace
 from math import prod
 from typing import Any
 
+from tdsl.autoschedule.recipes.block_rows import ACCESS
 from tdsl.autoschedule.recipes.block_tiles import on_grid
 from tdsl.autoschedule.recipes.choices import Unsuited, choose, if_suited, recipe, reduction_of, refused
 from tdsl.autoschedule.recipes.computed_operands import factor_types, outline_factors
-from tdsl.autoschedule.recipes.elements import definition_of, sizes_of
-from tdsl.autoschedule.recipes.epilogue import ROW_BYTES, following, store_by_groups
+from tdsl.autoschedule.recipes.elements import definition_of, even_width, shape_of_source, sizes_of
+from tdsl.autoschedule.recipes.epilogue import ROW_BYTES, following, reader_of, store_by_groups
 from tdsl.autoschedule.recipes.operands import (
     Operand,
     check_terms,
     flatten_sides,
     matrices_of,
     operands_of,
+    pack,
+    plain_operand,
     vector_width,
 )
+from tdsl.autoschedule.recipes.partial_sums import add_parts, in_parts
+from tdsl.autoschedule.recipes.tensor_tiles import PHASE_BYTES, Product, Side, best_tiles
 from tdsl.core.node import frozen
-from tdsl.lang.definition import Definition
-from tdsl.lang.expr import Var
+from tdsl.lang.expr import Expr, Var
 from tdsl.lang.regions import reads_in
-from tdsl.lang.types import f8e4m3, f8e5m2, f16, f32
+from tdsl.lang.types import DType, bf16, f8e4m3, f8e5m2, f16, f32
+from tdsl.machine.devices import describe_gpu
 from tdsl.machine.instructions.tensor_cores import COLUMNS, LOADS, MMAS, ROWS, Load, Mma
 from tdsl.machine.instructions.warpgroups import ROWS as GROUP_ROWS
 from tdsl.machine.instructions.warpgroups import Wgmma
 from tdsl.machine.instructions.warpgroups import rows as wgmma_rows
+from tdsl.machine.model import Machine
 from tdsl.schedule.fluent import BaseSchedule, Stage
 from tdsl.schedule.launch import MAX_CLUSTER_BLOCKS
 from tdsl.schedule.state import FRAGMENT, SHARED, SWIZZLES
 from tdsl.target import as_target
 
 Form = Mma | Wgmma
-Tiles = tuple[tuple[int, int], tuple[int, int]]  # rows and columns of a block, and of a warp
 
 _MOST_WARPS = 32  # of a block
 _COPIED = 4  # bytes that a GPU copies to shared memory asynchronously, at least
-_SMALLEST = 64  # rows, columns and terms of a product that is worth tiles
-_OPEN = 1024  # assumed for rows, columns or terms whose number only a call determines
-_BLOCKS = 96  # that keep a GPU busy
-_PROCESSORS = 132  # of the GPUs that have wgmma
-_TILES = (
-    ((128, 128), (64, 32)),
-    ((128, 64), (64, 32)),
-    ((64, 64), (32, 32)),
-    ((32, 64), (16, 32)),
-)  # of a block, of a warp
-_GROUP_TILES = (
-    ((128, 256), (64, 256)),
-    ((128, 128), (64, 128)),
-    ((128, 64), (64, 64)),
-)  # of groups of four warps
-_WASTE = 1.3  # times the products that other tiles make
+_OPEN = 4096  # assumed for rows, columns or terms whose number only a call determines
+_GROUP_TILE = (128, 256)  # of two groups of four warps
+_GROUP_ROW_BYTES = 128  # of terms in a tile
 _GROUP_STAGES = 4
-_GROUP = 8  # rows of tiles
-_ROW_BYTES = 64  # of terms in a tile
-SHARED_BYTES = 227 << 10  # bytes of a block on the GPUs that have wgmma
-PHASE_BYTES = 1 << 10  # bytes of barriers, at most
+_MOST_PADDING = 32  # times the products of the result that the instructions of a small one may compute
 
 
 @frozen
@@ -82,6 +72,8 @@ class TensorCoreChoices:
     group: int = 1
     blocks: int = 0
     cluster: int = field(default=1, metadata={"among": range(1, MAX_CLUSTER_BLOCKS + 1)})
+    parts: int = 1
+    packed: tuple[bool, bool] = (False, False)
 
 
 @frozen
@@ -89,7 +81,8 @@ class TensorCoreMatmul:
     """The tile of a block (rows, columns, terms), that of a warp (rows, columns), tiles fetched ahead.
 
     Blocks go down `group` rows of tiles before the next column; with `blocks` above 0 there are only so many.
-    It has been applied to `stage`; calling it with another schedule of the same program applies it there.
+    The terms are in `parts`, and the operands, rows' and columns', are `packed` or not. The plan has been
+    applied to `stage`; calling it with another schedule of the same program applies it there.
     """
 
     stage: str
@@ -100,16 +93,18 @@ class TensorCoreMatmul:
     group: int = 1
     blocks: int = 0
     cluster: int = 1
+    parts: int = 1
+    packed: tuple[bool, bool] = (False, False)
     factors: str = field(default="", repr=False)
 
     def __call__(self, schedule: BaseSchedule) -> None:
         """Apply the same choices, unless they have been."""
-        if not schedule.state.plan(self.stage).tensorizations:
+        if not schedule.state.plan(self.stage).scheduled:
             tensor_core_matmul(
                 schedule[self.stage], block=self.block, warp=self.warp, stages=self.stages,
                 tf32="tf32" in self.instruction, hopper=self.instruction.startswith("wgmma"),
-                factors=self.factors,
-                group=self.group, blocks=self.blocks, cluster=self.cluster,
+                group=self.group, blocks=self.blocks, cluster=self.cluster, parts=self.parts,
+                packed=self.packed, factors=self.factors,
             )  # fmt: skip
 
 
@@ -131,6 +126,10 @@ def tensor_core_matmul(stage: Stage, **choices: Any) -> TensorCoreMatmul:
     Blocks go down `group` rows of tiles before the next column, which keeps operands in the cache; with
     `blocks` there are only so many, of several tiles each. A `cluster` of blocks has neighbouring rows, and
     each of them fetches a part of the columns' operand for all.
+
+    The terms may be in `parts` (split-K), each of whole steps: their sums are added up, in a fixed order, by
+    another kernel, which computes the element-wise stage, too. Operands that are `packed` (rows', columns') are
+    copied first, by kernels of their own, to rows that begin at multiples of 16 bytes.
 
     Returns what was chosen; ScheduleError for a stage of another kind, for sums of no terms, for choices that
     there are not, and for tiles that do not fit each other or the instruction.
@@ -166,8 +165,17 @@ def tensor_core_matmul(stage: Stage, **choices: Any) -> TensorCoreMatmul:
     if 0 in (sizes.get(v) for v in m.terms):
         raise Unsuited("its sums have no terms")
     m, reader = flatten_sides(stage, m.fitting(d, sizes, chosen.block))
+    if any(chosen.packed):
+        for x, packed in zip(operands_of(stage, m), chosen.packed, strict=True):
+            if packed:
+                pack(stage, x)
+    whole, steps = stage, -(-(sizes_of(stage).get(m.terms[0]) or 0) // chosen.block[2])
+    if chosen.parts > 1 and steps > 1:
+        reader = reader or reader_of(stage)
+        stage = in_parts(stage, -(-steps // chosen.parts) * chosen.block[2])
+        m = replace(m, terms=(definition_of(stage).ranges[0][0],))
     left, right = operands_of(stage, m)
-    even = check_terms(stage, (left, right), chosen.block[2])
+    check_terms(stage, (left, right), chosen.block[2])
     total = stage.schedule.state.program.func(stage.func).dtypes[0].name
     form: Form | None
     if chosen.hopper:
@@ -180,88 +188,84 @@ def tensor_core_matmul(stage: Stage, **choices: Any) -> TensorCoreMatmul:
     if isinstance(form, Wgmma):
         _check_rows(chosen.block, (left, right))
     plan = TensorCoreMatmul(
-        stage.func, chosen.block, chosen.warp, chosen.stages, form.name, chosen.group, chosen.blocks,
-        chosen.cluster, chosen.factors,
+        whole.func, chosen.block, chosen.warp, chosen.stages, form.name, chosen.group, chosen.blocks,
+        chosen.cluster, chosen.parts, chosen.packed, chosen.factors,
     )  # fmt: skip
-    _schedule(stage, (left, right), form, plan, reader, even)
+    _schedule(stage, (left, right), form, plan, reader if stage is whole else None)
+    if stage is not whole:
+        add_parts(whole, reader)
     return plan
 
 
 def _for_groups(choices: dict[str, Any], size: int) -> TensorCoreChoices:
     """What is chosen for wgmma of operands of so many bytes, and what is best where nothing is."""
-    (rows, columns), warp = _GROUP_TILES[0]
-    best = TensorCoreChoices(block=(rows, columns, 2 * _ROW_BYTES // size), warp=warp, stages=_GROUP_STAGES)
-    chosen = choose(best, choices)
+    block = (*_GROUP_TILE, _GROUP_ROW_BYTES // size)
+    chosen = choose(TensorCoreChoices(block=block, warp=(GROUP_ROWS, 256), stages=_GROUP_STAGES), choices)
     if "warp" in choices:
         return chosen
-    return replace(chosen, warp=(warp[0], min(warp[1], chosen.block[1])))
+    return replace(chosen, warp=(GROUP_ROWS, min(_GROUP_TILE[1], chosen.block[1])))
 
 
-def on_tensor_cores(stage: Stage, *, hopper: bool = False) -> TensorCoreMatmul | None:
-    """The recipe with tiles for the sizes of a stage; None where these are small, or it does not apply.
+def on_tensor_cores(stage: Stage, machine: Machine) -> TensorCoreMatmul | None:
+    """The recipe with the cheapest tiles for the sizes of a stage on a machine; None where it does not apply.
 
     Factors of 8-bit floats are multiplied as f16, since tensor cores add products of the former with fewer
-    bits than f32 has.
-    With `hopper` large products are made by wgmma, by one block for each multiprocessor at most. A size that
-    only a call tells counts as a large one.
+    bits than f32 has. A size that only a call tells counts as a large one.
     """
-    d = definition_of(stage)
+    types = factor_types(definition_of(stage))
+    factors = f16.name if types is not None and types[0] in (f8e4m3, f8e5m2) else ""
     try:
-        m = matrices_of(reduction_of(stage), computed=True)
+        p = _product(Stage(copy(stage.schedule), stage.func, stage.definition), machine, factors)
     except Unsuited:
         return None
-    types = factor_types(d)
-    factors = f16.name if types is not None and types[0] in (f8e4m3, f8e5m2) else ""
-    types = factor_types(d, factors)
-    if types is None:
-        return None
-    sizes = sizes_of(stage)
-    if 0 in sizes.values():
-        return None
-    open_ = 0 in m.extents(sizes)
-    rows, columns, terms = (n or _OPEN for n in m.extents(sizes))
-    if min(rows, columns, terms) < _SMALLEST:
-        return None
-    batches = prod(sizes.get(v) or 1 for v in d.free if v not in (*m.rows, *m.columns))
-    step = _ROW_BYTES // max(t.bytes for t in types)
-    enough = _keeping_busy(_GROUP_TILES, rows, columns, batches)
-    if hopper and enough:
-        tile, warp = enough[0]
-        tiles = _blocks(rows, columns, tile) * batches
-        rounds = -(-tiles // _PROCESSORS)
-        blocks = -(-tiles // rounds)
+    for t in best_tiles(p, machine) if p is not None else ():
         plan = if_suited(
-            tensor_core_matmul, stage, block=(*tile, 2 * step), warp=warp, stages=_GROUP_STAGES, hopper=True,
-            group=_group(rows, columns, tile), blocks=blocks if rounds > 1 and not open_ else 0,
-            factors=factors, cluster=2 if rows % (2 * tile[0]) == 0 and blocks % 2 == 0 and not open_ else 1,
+            tensor_core_matmul, stage, block=t.block, warp=t.warp, stages=t.stages, hopper=t.hopper,
+            group=t.group, blocks=t.blocks, cluster=t.cluster, parts=t.parts, packed=t.packed,
+            factors=factors,
         )  # fmt: skip
         if plan is not None:
             return plan
-    enough = _keeping_busy(_TILES, rows, columns, batches)
-    tile, warp = (enough or _TILES[-1:])[0]
-    group = _group(rows, columns, tile)
-    return if_suited(tensor_core_matmul, stage, block=(*tile, step), warp=warp, group=group, factors=factors)
+    return None
 
 
-def _keeping_busy(known: Sequence[Tiles], rows: int, columns: int, batches: int) -> list[Tiles]:
-    """The tiles that are many enough, and make few products that are none of the result."""
-    computed = [_blocks(rows, columns, tile) * prod(tile) for tile, _ in known]
-    busy = [_blocks(rows, columns, tile) * batches >= _BLOCKS for tile, _ in known]
-    return [
-        x
-        for x, n, enough in zip(known, computed, busy, strict=True)
-        if enough and n <= _WASTE * min(computed)
-    ]
+def _product(stage: Stage, machine: Machine, factors: str) -> Product | None:
+    """What the price of a stage depends on; None if no instruction makes it, or mostly padding.
+
+    The stage is one to be thrown away, whose computed factors become funcs.
+    """
+    m, sizes = matrices_of(reduction_of(stage), computed=True), sizes_of(stage)
+    types = factor_types(definition_of(stage), factors)
+    total = stage.schedule.state.program.func(stage.func).dtypes[0]
+    form = None if types is None else mma_for(*types, total.name)
+    if form is None or not machine.supports(form.name) or 0 in sizes.values():
+        return None
+    extents, steps = m.extents(sizes), shape_of(form)
+    rows, columns, terms = (n or _OPEN for n in extents)
+    padding = prod(-(-n // step) * step / n for n, step in zip((rows, columns, terms), steps, strict=True))
+    if padding > _MOST_PADDING:
+        return None
+    reader = reader_of(stage)
+    result = stage.schedule.state.program.func((reader or stage).func).dtypes[0]
+    outline_factors(stage, (m.rows[-1], m.columns[-1]), factors)
+    left, right = (_side(stage, names, m.terms, form.left.bytes) for names in (m.rows, m.columns))
+    others = (v for v in definition_of(stage).free if v not in (*m.rows, *m.columns))
+    return Product(
+        rows, columns, terms, prod(sizes.get(v) or 1 for v in others), left, right, form.left.name,
+        total.bytes, result.bytes, steps,
+        groups=form.left in (f16, bf16) or (form.left.bytes < 4 and not left.turned and not right.turned),
+        open=0 in extents,
+    )  # fmt: skip
 
 
-def _group(rows: int, columns: int, tile: tuple[int, int]) -> int:
-    """Rows of tiles whose blocks run one after the other, where there are many."""
-    down, across = -(-rows // tile[0]), -(-columns // tile[1])
-    return _GROUP if min(down, across) >= 2 * _GROUP and down % _GROUP == 0 else 1
-
-
-def _blocks(rows: int, columns: int, tile: tuple[int, int]) -> int:
-    return -(-rows // tile[0]) * -(-columns // tile[1])
+def _side(stage: Stage, names: tuple[str, ...], terms: tuple[str, ...], size: int) -> Side:
+    """An operand as tiles of it are fetched; what is gathered may be fetched 16 bytes at a time."""
+    x = plain_operand(stage, names, terms)
+    if x is None:
+        return Side(size, ACCESS, turned=False)
+    access, plain = vector_width(stage, x) * size, x.axes[1] == len(x.read.index) - 1
+    packable = plain and not x.twice and not x.computed
+    return Side(size, access, x.transposed, x.computed, packable, _is_boxed(stage, x))
 
 
 def _no_instruction(left: Operand, right: Operand, total: str, chosen: TensorCoreChoices) -> Unsuited:
@@ -329,7 +333,12 @@ def wgmma_of(
 
 def mma_of(left: Operand, right: Operand, total: str, *, tf32: bool = False) -> Mma | None:
     """The product of warps for these operands, if there is one."""
-    types = left.read.dtype, right.read.dtype, total
+    return mma_for(left.read.dtype, right.read.dtype, total, tf32=tf32)
+
+
+def mma_for(left: DType, right: DType, total: str, *, tf32: bool = False) -> Mma | None:
+    """The product of warps for operands of these types, if there is one."""
+    types = left, right, total
     for form in MMAS:
         if (form.left, form.right, form.acc_type.name) == types and (tf32 or form.kind != "tf32"):
             return form
@@ -378,7 +387,7 @@ def _check_rows(block: tuple[int, int, int], operands: tuple[Operand, Operand]) 
 
 def _schedule(
     stage: Stage, operands: tuple[Operand, Operand], form: Form, plan: TensorCoreMatmul,
-    reader: Stage | None, even: bool,
+    reader: Stage | None,
 ) -> None:  # fmt: skip
     left, right = operands
     block, warp, stages = plan.block, plan.warp, plan.stages
@@ -395,20 +404,22 @@ def _schedule(
     on_grid(stage, batch, io.name, jo.name, group=plan.group, blocks=plan.blocks, cluster=plan.cluster)
     stage.bind(wi, "threadIdx.z").bind(wj, "threadIdx.y")
     stage.tensorize(i1, form.name)
+    index = _index_in_memory(stage)
     out = following(stage, wj, FRAGMENT, reader)
     size = out.schedule.state.program.func(out.func).dtypes[0].bytes
-    if isinstance(form, Wgmma) and _is_stored_whole(out, plan, d, (left, right), sizes, size):
-        store_by_groups(out, size)
+    if isinstance(form, Wgmma) and _is_stored_whole(out, stage.func, plan, index, (left, right), sizes, size):
+        store_by_groups(out, size, even_width(ACCESS // size, sizes.get(right.along)))
     else:
-        out.cooperate(2 if _is_row_major(out, d, right.along) else 1)
+        out.cooperate(2 if index[-1] == Var(right.along) else 1)
     tiles = [block[:1] + block[2:], block[1:]]
-    whole = isinstance(form, Wgmma) and stages > 1 and even
-    whole = whole and all(
-        _is_fetched_whole(x, tile, sizes.get(x.along)) for x, tile in zip(operands, tiles, strict=True)
+    whole = (
+        isinstance(form, Wgmma)
+        and stages > 1
+        and all(_is_fetched_whole(stage, x, tile) for x, tile in zip(operands, tiles, strict=True))
     )
     for x, vector, (along, terms) in zip((left, right), vectors, (tiles[0], tiles[1]), strict=True):
         tile = schedule.cache_read(
-            x.read.name, stage.func, at=ko, scope=SHARED, filled=not whole, gathered=x.gathered,
+            x.read.name, stage.func, at=ko, scope=SHARED, filled=True, gathered=x.gathered,
             along=x.copy_along,
         )  # fmt: skip
         swizzle_rows(tile, x, x.read.dtype.bytes * (along if x.transposed else terms))
@@ -426,44 +437,54 @@ def _schedule(
     stage.unroll(mi).unroll(nj).unroll(ki)
 
 
-def _is_fetched_whole(x: Operand, tile: tuple[int, ...], extent: int | None) -> bool:
-    """True where rows of a tile are a multiple of a swizzle, and tiles divide rows or columns, so many."""
+def _is_fetched_whole(stage: Stage, x: Operand, tile: tuple[int, ...]) -> bool:
+    """True where the copy unit (TMA) fetches a tile, whose rows are a multiple of a swizzle."""
     row_bytes = (tile[0] if x.transposed else tile[1]) * x.read.dtype.bytes
-    return (
-        not x.gathered
-        and not x.computed
-        and row_bytes % min(SWIZZLES) == 0
-        and x.axes[1] == len(x.read.index) - 1
-        and extent is not None
-        and extent % tile[0] == 0
-    )
+    return row_bytes % min(SWIZZLES) == 0 and _is_boxed(stage, x)
+
+
+def _is_boxed(stage: Stage, x: Operand) -> bool:
+    """True where the array of an operand has rows of whole accesses, and tiles are boxes of it."""
+    if x.gathered or x.computed or x.axes[1] != len(x.read.index) - 1:
+        return False
+    row = shape_of_source(stage, x.read.name)[-1]
+    return row is not None and row * x.read.dtype.bytes % ACCESS == 0
+
+
+def _index_in_memory(stage: Stage) -> tuple[Expr, ...]:
+    """The index of the results of a stage, the dimension with the largest stride first."""
+    index, order = definition_of(stage).index, stage.schedule.state.plan(stage.func).order
+    return index if order is None else tuple(index[axis] for axis in order)
 
 
 def _is_stored_whole(
-    out: Stage, plan: TensorCoreMatmul, d: Definition, operands: tuple[Operand, Operand],
-    sizes: Mapping[str, int | None], size: int,
+    out: Stage, name: str, plan: TensorCoreMatmul, index: tuple[Expr, ...],
+    operands: tuple[Operand, Operand], sizes: Mapping[str, int | None], size: int,
 ) -> bool:  # fmt: skip
-    """True where rows of whole tiles go to memory, and there is shared memory for them besides the ring's."""
+    """True where a tile of a group has rows to store, and there is shared memory for them besides the ring's."""
     along, (rows, columns, terms) = [x.along for x in operands], plan.block
-    divided = all((sizes.get(v) or 1) % n == 0 for v, n in zip(along, (rows, columns), strict=True))
+    filled = all((sizes.get(v) or 0) >= n for v, n in zip(along, plan.warp, strict=True))
     if plan.blocks:
-        count = prod(sizes.get(v) or 1 for v in d.free) // (rows * columns)
-        divided = divided and count % plan.blocks == 0
+        tiles = prod(-(-(sizes.get(v) or 1) // n) for v, n in zip(along, (rows, columns), strict=True))
+        others = prod(sizes.get(e.name) or 1 for e in index if isinstance(e, Var) and e.name not in along)
+        filled = filled and tiles * others % plan.blocks == 0
     copy = definition_of(out)
-    same = all(r.index == copy.index for r in reads_in(copy.values) if r.name == plan.stage)
+    same = all(r.index == copy.index for r in reads_in(copy.values) if r.name == name)
     rings = (
         plan.stages
         * terms
         * sum(n * x.read.dtype.bytes for n, x in zip((rows, columns), operands, strict=True))
     )
     tiles = prod(plan.block[:2]) // prod(plan.warp) * plan.warp[0] * ROW_BYTES
-    fits = plan.warp[1] * size % ROW_BYTES == 0 and rings + tiles + PHASE_BYTES <= SHARED_BYTES
-    return divided and same and fits and d.index[-2:] == tuple(map(Var, along))
+    fits = plan.warp[1] * size % ROW_BYTES == 0 and rings + tiles + PHASE_BYTES <= shared_limit(out)
+    return filled and same and fits and index[-2:] == tuple(map(Var, along))
 
 
-def _is_row_major(out: Stage, d: Definition, columns: str) -> bool:
-    """True if neighbours along `columns` are contiguous in the result."""
-    return d.index[-1] == Var(columns)
+def shared_limit(stage: Stage) -> int:
+    """The bytes of shared memory that a block can have on the GPU of a schedule, or else on the default one."""
+    machine = as_target(stage.schedule.target).machine()
+    machine = machine if machine.gpu is not None else describe_gpu("")
+    return machine.level("shared").bytes or 0
 
 
 def swizzle_rows(tile: Stage, x: Operand, row: int) -> None:

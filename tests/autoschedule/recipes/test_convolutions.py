@@ -79,7 +79,7 @@ def test_the_default_schedule_takes_it(rng):
 def test_tiles_are_hardly_wider_than_the_number_of_filters(arch, columns):
     for filters, expected in zip((64, 128, 256), columns, strict=True):
         result, sums = Conv(batch=32, size=(56, 56), channels=64, filter_count=filters).funcs()
-        plan = on_tensor_cores(td.Schedule(result)[sums], hopper=arch == "sm_90a")
+        plan = on_tensor_cores(td.Schedule(result)[sums], td.Target("cuda", arch=arch).machine())
         assert plan.block[1] == expected
 
 

@@ -110,7 +110,7 @@ def test_the_default_schedule_takes_tiles_and_tensor_cores(reads):
     f = product(reads, (512, 512))
     assert isinstance(on_blocks(td.Schedule(f)[f]), BlockTree)
     half = product(reads, (512, 512), td.f16)
-    assert on_tensor_cores(td.Schedule(half)[half]) is not None
+    assert on_tensor_cores(td.Schedule(half)[half], Target("cuda").machine()) is not None
 
 
 @pytest.mark.parametrize("dtype", [td.f32, td.f16], ids=str)

@@ -100,8 +100,8 @@ def test_parts_of_a_sum_of_a_number_of_terms_that_has_a_name(rng, terms, sizes):
     np.testing.assert_array_equal(emulated(s, p, q), p.astype(np.float32) @ q.astype(np.float32))
 
 
-@pytest.mark.parametrize("terms, fetched", [(256, True), (200, False)])
-def test_parts_that_are_whole_steps_are_fetched_as_wholes(rng, terms, fetched):
+@pytest.mark.parametrize("terms, fetched", [(256, True), (200, True), (196, False)])
+def test_parts_of_aligned_rows_are_fetched_as_wholes(rng, terms, fetched):
     x, y, c = td.Tensor("x", ("M", "K"), td.f16), td.Tensor("y", ("K", "N"), td.f16), td.Func("c")
     c[i, j] = product(x[i, k], y[k, j])
     s = td.Schedule(c, sizes={"M": 64, "K": terms, "N": 64})

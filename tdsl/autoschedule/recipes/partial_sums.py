@@ -1,0 +1,41 @@
+"""Sums over parts of the terms (split-K), and the kernel that adds them up in a fixed order."""
+
+from __future__ import annotations
+
+from tdsl.autoschedule.recipes.elements import definition_of, even_width, share_points, sizes_of, vector_of
+from tdsl.autoschedule.recipes.epilogue import following, write_neighbours
+from tdsl.schedule.fluent import Stage
+from tdsl.schedule.state import REGISTER
+
+_THREADS = 128  # of a block that adds parts up
+_LANES = 4  # sums of a thread
+
+
+def in_parts(stage: Stage, size: int) -> Stage:
+    """Sum parts of `size` terms each in a stage of their own, whose part is the outermost in memory; this stage.
+
+    >>> import tdsl as td
+    >>> i, k, a, f = *td.vars("i k"), td.Tensor("a", (8, 64), td.f32), td.Func("f")
+    >>> f[i] = td.sum(a[i, k], axis=k)
+    >>> in_parts(td.Schedule(f)[f], 16).func
+    'f_partial'
+    """
+    d = definition_of(stage)
+    part, _ = stage.split(d.ranges[0][0], size)
+    partial = stage.rfactor(part)
+    partial.reorder_storage(part.name, *d.free)
+    return partial
+
+
+def add_parts(stage: Stage, reader: Stage | None) -> None:
+    """Have threads add up the parts of neighbours, and the `reader` computed of the sums in registers."""
+    d = definition_of(stage)
+    width = even_width(_LANES, sizes_of(stage).get(d.free[-1]))
+    share_points(stage, d, _THREADS, width)
+    points = 2 + (width > 1)  # blocks, threads, lanes
+    *_, thread = stage.loops[:2]
+    *lanes, term = stage.loops[2:]
+    assert len(stage.loops) == points + 1
+    stage.reorder(term, *lanes)
+    out = following(stage, thread, REGISTER, reader)
+    write_neighbours(out, width, min(vector_of(out), width))

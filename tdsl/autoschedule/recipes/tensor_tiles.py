@@ -1,0 +1,362 @@
+"""Tiles of a product by tensor cores, chosen by their price on a machine.
+
+The lattice has block and warp tiles of multiples of an instruction's shape, steps of terms, tiles in shared
+memory at a time, parts of the terms (split-K), and operands that are copied to aligned rows first. What does not
+fit the registers, shared memory and warps of a multiprocessor is left out. Of the rest each has a price:
+
+    max(memory, rounds * (steps * step + start and end)) + launches
+
+in which a step is bound by tensor cores, by shared memory, by what the L2 cache delivers, or by the latency
+of a fetch; rounds are those in which all blocks run on the multiprocessors.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import product as combinations
+from math import inf
+
+from tdsl.core.node import frozen
+from tdsl.machine.model import Machine, of_nearest
+
+_ACCESS = 16  # bytes
+_LANES = 32
+_SECTOR, _BURST = 32, 64  # bytes that the L2 cache and the memory deliver at least
+_REST = 0.1  # of the time of each resource that is not hidden behind the busiest
+_GROUP_THREADS, _GROUP_ROWS = 128, 64
+_MMA_PART = 0.62  # of the rate of wgmma that mma.sync reaches: Luo et al., arXiv 2402.13499
+_COPIED = 4  # bytes that a GPU copies to shared memory asynchronously, at least
+_OVERLAP = 0.8  # of the time of the less busy unit that is hidden behind the busier one
+_SYNC = 120  # clocks of a step for a barrier, and the first loads and products after it
+_GROUP_SYNC = 40  # the same where a producer fetches tiles
+_DEPTH = 4  # products that a scheduler has under way to hide their latency
+_FIXED_REGISTERS = 32  # of a thread for addresses and counters
+_FRAGMENTS = 1.25  # times the registers of the fragments of a step: some are loaded ahead
+PHASE_BYTES = 1 << 10  # bytes of barriers in shared memory, at most
+_ROW_BYTES = 128  # of a row of results that a thread of a group passes on through shared memory
+_CLUSTER = 2  # blocks: of larger ones some multiprocessors have none
+
+
+@frozen
+class Side:
+    """An operand: bytes of an element, and the most bytes of its rows that an aligned access has.
+
+    If `turned`, its terms are in different rows. With `packable` a copy may be aligned to 16 bytes. TMA loads it
+    if `boxed`, when its rows are aligned to 16 bytes.
+    """
+
+    bytes: int
+    access: int
+    turned: bool
+    packable: bool = False
+    boxed: bool = False
+
+
+@frozen
+class Product:
+    """A batched product of matrices: extents, operands, bytes of a sum and of a result; `dtype` of factors.
+
+    The instruction of a warp has `steps` rows, columns and terms. Operands lie so that wgmma takes them if
+    `groups`. Extents of an `open` product are assumed, as only a call tells them.
+    """
+
+    rows: int
+    columns: int
+    terms: int
+    batches: int
+    left: Side
+    right: Side
+    dtype: str
+    sum_bytes: int
+    result_bytes: int
+    step: tuple[int, int, int]
+    groups: bool = False
+    open: bool = False
+
+
+@frozen
+class Tiles:
+    """Choices of `tensor_core_matmul`, and their price in seconds."""
+
+    block: tuple[int, int, int]
+    warp: tuple[int, int]
+    stages: int
+    hopper: bool = False
+    parts: int = 1
+    packed: tuple[bool, bool] = (False, False)
+    group: int = 1
+    blocks: int = 0
+    cluster: int = 1
+    seconds: float = inf
+
+    @property
+    def warps(self) -> int:
+        """The warps of a block that multiply."""
+        count = self.block[0] // self.warp[0] * (self.block[1] // self.warp[1])
+        return 4 * count if self.hopper else count
+
+
+@functools.lru_cache(1 << 8)
+def best_tiles(p: Product, machine: Machine) -> tuple[Tiles, ...]:
+    """The cheapest tiles by wgmma and by mma.sync, with and without copies of operands, cheapest first.
+
+    >>> import tdsl as td
+    >>> side = Side(2, 16, False, boxed=True)
+    >>> p = Product(4096, 4096, 4096, 1, side, side, "f16", 4, 2, (16, 8, 16), groups=True)
+    >>> t = best_tiles(p, td.Target("cuda", arch="sm_90a").machine())[0]
+    >>> t.block, t.warp, t.hopper, t.parts
+    ((128, 256, 64), (64, 256), True, 1)
+    """
+    best: dict[tuple[bool, tuple[bool, bool]], Tiles] = {}
+    for t in _lattice(p, machine):
+        one = replace(t, seconds=seconds(t, p, machine))
+        key = t.hopper, t.packed
+        if one.seconds < min(best[key].seconds if key in best else inf, inf):
+            best[key] = one
+    return tuple(sorted((_in_order(t, p, machine) for t in best.values()), key=lambda t: t.seconds))
+
+
+def _lattice(p: Product, machine: Machine) -> Iterator[Tiles]:
+    packings = {(False, False)}
+    if not p.open:
+        wanted = [x.packable and x.access < _ACCESS for x in (p.left, p.right)]
+        packings |= {(a and wanted[0], b and wanted[1]) for a in (True, False) for b in (True, False)}
+    shapes = list(_warp_tiles(p, machine))
+    if p.groups and "wgmma" in machine.features:
+        shapes += _group_tiles(p)
+    for (block, warp, hopper), stages, packed in combinations(shapes, (2, 3, 4, 5), sorted(packings)):
+        t = Tiles(block, warp, stages, hopper, packed=packed)
+        if _resident(t, p, machine):
+            for parts in _parts(t, p, machine):
+                one = replace(t, parts=parts)
+                yield one
+                if _is_boxed(t, p) and _grid(t, p)[0] % _CLUSTER == 0:
+                    yield replace(one, cluster=_CLUSTER)
+
+
+Shape = tuple[tuple[int, int, int], tuple[int, int], bool]
+
+
+def _warp_tiles(p: Product, machine: Machine) -> Iterator[Shape]:
+    """Tiles of up to 8 warps, none of them twice as large as the product where a smaller one has all of it."""
+    rows, columns, terms = p.step
+    down, across = (rows, 2 * rows, 3 * rows, 4 * rows), (columns, 2 * columns, 4 * columns, 8 * columns)
+    sides = (1, 2, 4, 8)
+    for wr, wc, nr, nc in combinations(down, across, sides, sides):
+        if nr * nc > 8 or _is_beyond(nr, wr, p.rows, rows) or _is_beyond(nc, wc, p.columns, columns):
+            continue
+        for bk in (2 * terms, 4 * terms):
+            if bk == 2 * terms or p.terms > bk // 2:
+                yield (nr * wr, nc * wc, bk), (wr, wc), False
+
+
+def _is_beyond(count: int, size: int, extent: int, step: int) -> bool:
+    """True for a side of a block that a smaller one could cover, too."""
+    padded = -(-extent // step) * step
+    return count * size > padded and (count > 1 or size > step) and (count * size >= 2 * padded or count > 1)
+
+
+def _group_tiles(p: Product) -> Iterator[Shape]:
+    size = max(p.left.bytes, p.right.bytes)
+    for groups, columns in combinations((1, 2), (32, 64, 96, 128, 192, 256)):
+        if (groups == 1 or p.rows > _GROUP_ROWS) and (columns == 32 or p.columns > columns // 2):
+            yield (groups * _GROUP_ROWS, columns, 128 // size), (_GROUP_ROWS, columns), True
+
+
+def _parts(t: Tiles, p: Product, machine: Machine) -> list[int]:
+    """Numbers of parts of whole steps, of which blocks on all multiprocessors compute about the same number."""
+    steps, tiles = _ceildiv(p.terms, t.block[2]), _tiles(t, p)
+    if p.open or tiles >= 2 * machine.threads:
+        return [1]
+    wanted = {n * machine.threads // tiles for n in (1, 2, 3, 4)} | {2, 4, 8}
+    parts = {_ceildiv(steps, _ceildiv(steps, n)) for n in wanted if 1 < n <= steps}
+    return [1, *sorted(parts)]
+
+
+def _ceildiv(a: int, b: int) -> int:
+    return -(-a // b)
+
+
+def _grid(t: Tiles, p: Product) -> tuple[int, int]:
+    return _ceildiv(p.rows, t.block[0]), _ceildiv(p.columns, t.block[1])
+
+
+def _tiles(t: Tiles, p: Product) -> int:
+    down, across = _grid(t, p)
+    return down * across * p.batches
+
+
+def _sides(t: Tiles, p: Product) -> tuple[Side, Side]:
+    """The operands as blocks read them."""
+    left, right = (
+        replace(x, access=_ACCESS, boxed=x.boxed or x.packable) if packed else x
+        for x, packed in zip((p.left, p.right), t.packed, strict=True)
+    )
+    return left, right
+
+
+def _fetched(t: Tiles, p: Product) -> int:
+    """The bytes of the tiles of a step."""
+    return t.block[2] * (t.block[0] * p.left.bytes + t.block[1] * p.right.bytes)
+
+
+def _is_boxed(t: Tiles, p: Product) -> bool:
+    return t.hopper and not p.open and all(x.boxed and x.access >= _ACCESS for x in _sides(t, p))
+
+
+def _registers(t: Tiles, p: Product) -> int:
+    """The registers of a thread, by the sums and the fragments of operands that it has."""
+    rows, columns = t.warp
+    if t.hopper:
+        return rows * columns // _GROUP_THREADS + _FIXED_REGISTERS
+    words = max(p.left.bytes, p.right.bytes) * p.step[2] / (4 * _LANES)
+    return (
+        int(rows * columns * p.sum_bytes / (4 * _LANES) + _FRAGMENTS * words * (rows + columns))
+        + _FIXED_REGISTERS
+    )
+
+
+def shared_bytes(t: Tiles, p: Product) -> int:
+    """The bytes of shared memory of a block, without those that pass results on."""
+    return t.stages * _fetched(t, p) + PHASE_BYTES
+
+
+def _resident(t: Tiles, p: Product, machine: Machine) -> int:
+    """The blocks that a multiprocessor has at a time; 0 for tiles beyond its limits."""
+    gpu = machine.gpu
+    assert gpu is not None
+    shared, registers = shared_bytes(t, p), _registers(t, p)
+    if shared > (machine.level("shared").bytes or 0) or registers > gpu.registers_per_thread:
+        return 0
+    warps = t.warps + (4 if _is_boxed(t, p) else 0)
+    of_warp = _ceildiv(registers * _LANES, gpu.register_unit) * gpu.register_unit
+    of_block = _ceildiv(shared, gpu.shared_unit) * gpu.shared_unit + gpu.shared_reserved
+    return min(
+        gpu.blocks, gpu.warps // warps, gpu.registers // (of_warp * warps), gpu.shared // of_block
+    )  # fmt: skip
+
+
+def seconds(t: Tiles, p: Product, machine: Machine) -> float:
+    """The price of tiles; see the module."""
+    gpu, processors = machine.gpu, machine.threads
+    assert gpu is not None
+    near, cache, far = (
+        machine.level(x).bytes_per_second(n) or inf
+        for x, n in (("shared", 1), ("L2", processors), ("global", processors))
+    )
+    sides, clock = _sides(t, p), 1 / gpu.clock
+    (bm, bn, bk), steps = t.block, _ceildiv(_ceildiv(p.terms, t.parts), t.block[2])
+    tiles, boxed = _tiles(t, p) * t.parts, _is_boxed(t, p)
+    rounds = _ceildiv(tiles, processors)
+    active = min(rounds, _resident(t, p, machine))
+    busy = min(tiles, processors) / processors
+
+    rate = machine.rate("tensor", p.dtype) or inf
+    if not t.hopper:
+        rate *= _MMA_PART if "wgmma" in machine.features else 1.0
+    products = 2 * bm * bn * bk / rate
+    fetched = _fetched(t, p)
+    copies = t.warps // 4 if t.hopper else t.warps
+    moved = fetched + copies * bk * (t.warp[0] * p.left.bytes + t.warp[1] * p.right.bytes)
+    shared = moved / near + (0.0 if boxed else _copy_clocks(t, sides) * clock)
+    used = _used(t, p, _SECTOR)
+    own = products
+    if not t.hopper:
+        under_way = t.warps * (t.warp[0] // p.step[0]) * (t.warp[1] // p.step[1]) / gpu.schedulers
+        own *= max(1.0, gpu.schedulers / t.warps, _DEPTH / under_way)
+    work = max(products, shared) + (1 - _OVERLAP) * min(products, shared)
+    sync = (_GROUP_SYNC if boxed else _SYNC) * clock
+    from_cache = used * active * busy * processors / cache
+    late = gpu.latency / (t.stages - 1)
+    if not boxed and all(x.access < _COPIED for x in sides):  # threads wait for what they load
+        sync += gpu.latency
+    bounds = active * work, max(own, shared) + sync, from_cache, late
+    step = max(bounds) + _REST * sum(bounds)
+    sums = p.sum_bytes if t.parts > 1 else p.result_bytes
+    ends = gpu.latency + active * busy * processors * bm * bn * sums / cache
+    time = rounds / max(active, 1) * (steps * step + ends)
+
+    results = p.batches * p.rows * p.columns
+    memory = _far_bytes(t, p, machine, active) + results * p.result_bytes
+    launch, more = of_nearest(machine.launch, 1) or 0.0, 0.0
+    if t.parts > 1:
+        partial = t.parts * results * p.sum_bytes
+        held = partial <= (machine.level("L2").bytes or 0) / 2
+        more += launch + partial * (2 / cache if held else 1 / far)
+        memory += 0 if held else partial
+    for x, along, packed in zip((p.left, p.right), (p.rows, p.columns), t.packed, strict=True):
+        more += packed * (launch + 2 * p.batches * along * p.terms * x.bytes / far)
+    return max(time, memory / (far * min(1.0, 2 * busy))) + launch + more
+
+
+def _copy_clocks(t: Tiles, sides: tuple[Side, Side]) -> float:
+    """The clocks in which threads issue the copies of a step; those of less than 4 bytes go through registers."""
+    clocks = 0.0
+    for x, along in zip(sides, t.block[:2], strict=True):
+        accesses = along * t.block[2] * x.bytes / (x.access * _LANES)
+        clocks += accesses * (max(x.access / 4, 1) if x.access >= 4 else 8)
+    return clocks
+
+
+def _far_bytes(t: Tiles, p: Product, machine: Machine, active: int) -> float:
+    """The bytes of operands that blocks read of memory: what they read at a time is there once."""
+    left, right = p.rows * p.terms * p.left.bytes, p.columns * p.terms * p.right.bytes
+    least = p.batches * (left + right)
+    if least <= (machine.level("L2").bytes or 0) / 2:
+        return least
+    down, across = _grid(t, p)
+    rows, columns = _at_once(t, p, machine, active, _group(t, p, machine, active))
+    turns = _ceildiv(down, rows) * _ceildiv(across, columns) * p.batches
+    read = turns * p.terms * (rows * t.block[0] * p.left.bytes + columns * t.block[1] * p.right.bytes)
+    return max(least * _used(t, p, _BURST) / max(_used(t, p, 1), 1), read)
+
+
+def _at_once(t: Tiles, p: Product, machine: Machine, active: int, group: int) -> tuple[int, int]:
+    """The rows and columns of tiles whose blocks run at a time, which go down `group` rows first."""
+    down, across = _grid(t, p)
+    count = max(machine.threads * max(active, 1) // t.parts, 1)
+    columns = min(across, _ceildiv(count, group))
+    return min(down, _ceildiv(count, columns)), columns
+
+
+def _used(t: Tiles, p: Product, least: int) -> int:
+    """The bytes of a step that are fetched of the cache or memory, which deliver `least` at a time.
+
+    Beyond the edges nothing is fetched, and blocks of a cluster fetch the columns' operand together.
+    """
+    total = 0
+    for x, along, extent, shared in zip(
+        (p.left, p.right), t.block[:2], (p.rows, p.columns), (1, t.cluster), strict=True
+    ):
+        count, length = min(along, extent), min(t.block[2], p.terms)
+        rows, row = (length, count) if x.turned else (count, length)
+        total += rows * _ceildiv(row * x.bytes, least) * least // shared
+    return total
+
+
+def _group(t: Tiles, p: Product, machine: Machine, active: int) -> int:
+    """Rows of tiles whose blocks run one after the other, so that those at a time read the fewest bytes."""
+    down, across = _grid(t, p)
+    if machine.threads * max(active, 1) // t.parts >= down * across:
+        return 1
+
+    def read(group: int) -> int:
+        rows, columns = _at_once(t, p, machine, active, group)
+        return rows * t.block[0] * p.left.bytes + columns * t.block[1] * p.right.bytes
+
+    return min((n for n in (1, 2, 4, 8, 16) if down % n == 0), key=lambda n: (read(n), n))
+
+
+def _in_order(t: Tiles, p: Product, machine: Machine) -> Tiles:
+    """The order of blocks: groups of rows of tiles, and several tiles of each block where a producer is ahead."""
+    if p.open:
+        return t
+    tiles, resident = _tiles(t, p) * t.parts, _resident(t, p, machine)
+    group = _group(t, p, machine, min(_ceildiv(tiles, machine.threads), resident))
+    rounds = _ceildiv(tiles, machine.threads * resident)
+    blocks = _ceildiv(tiles, rounds)
+    if not _is_boxed(t, p) or rounds == 1 or blocks % t.cluster:
+        blocks = 0
+    return replace(t, group=group, blocks=blocks)
