@@ -92,7 +92,7 @@ def ends_in_zeros(state: State, r: Read, at: Expr, end: Expr) -> bool:
     if not state.program.has_func(r.name) or not state.plan(r.name).filled:
         return False
     copy = state.program.func(r.name).definitions[0]
-    index = {name: e for name, e in zip(copy.variables, r.index, strict=False)}
+    index = dict(zip(copy.free, r.index, strict=False))
     match copy.values:
         case (Select(cond),):
             tests = [c for c in conjuncts(cond) if isinstance(c, Binary) and c.op == "le"]

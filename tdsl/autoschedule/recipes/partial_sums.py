@@ -12,7 +12,7 @@ _LANES = 4  # sums of a thread
 
 
 def in_parts(stage: Stage, size: int) -> Stage:
-    """Sum parts of `size` terms each in a stage of their own, whose part is the outermost in memory; this stage.
+    """Sum parts of `size` terms each in a stage of their own, the part outermost in memory; this stage.
 
     >>> import tdsl as td
     >>> i, k, a, f = *td.vars("i k"), td.Tensor("a", (8, 64), td.f32), td.Func("f")

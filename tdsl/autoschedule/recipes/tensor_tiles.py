@@ -1,13 +1,13 @@
 """Tiles of a product by tensor cores, chosen by their price on a machine.
 
-The lattice has block and warp tiles of multiples of an instruction's shape, steps of terms, tiles in shared
-memory at a time, parts of the terms (split-K), and operands that are copied to aligned rows first. What does not
-fit the registers, shared memory and warps of a multiprocessor is left out. Of the rest each has a price:
+The lattice has block and warp tiles of multiples of an instruction's shape, steps of terms, numbers of tiles
+in shared memory, parts of the terms (split-K), and operands that are copied to aligned rows first. What
+exceeds the registers, shared memory or warps of a multiprocessor is left out. The rest has a price:
 
-    max(memory, rounds * (steps * step + start and end)) + launches
+    max(memory, rounds * (steps * step + latency and stores)) + launches
 
-in which a step is bound by tensor cores, by shared memory, by what the L2 cache delivers, or by the latency
-of a fetch; rounds are those in which all blocks run on the multiprocessors.
+A step is bound by tensor cores, by shared memory, by what the L2 cache delivers, or by the latency of a
+fetch. Blocks run in rounds on the multiprocessors.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ _CLUSTER = 2  # blocks: of larger ones some multiprocessors have none
 class Side:
     """An operand: bytes of an element, and the most bytes of its rows that an aligned access has.
 
-    If `turned`, its terms are in different rows. With `packable` a copy may be aligned to 16 bytes. TMA loads it
-    if `boxed`, when its rows are aligned to 16 bytes.
+    If `turned`, its terms are in different rows. If `packable`, its rows may be copied to aligned ones. If
+    `boxed`, TMA can load its tiles.
     """
 
     bytes: int
@@ -121,9 +121,9 @@ def best_tiles(p: Product, machine: Machine) -> tuple[Tiles, ...]:
 def _lattice(p: Product, machine: Machine) -> Iterator[Tiles]:
     packings = {(False, False)}
     if not p.open:
-        wanted = [x.packable and x.access < _ACCESS for x in (p.left, p.right)]
-        packings |= {(a and wanted[0], b and wanted[1]) for a in (True, False) for b in (True, False)}
-    shapes = list(_warp_tiles(p, machine))
+        needed = [x.packable and x.access < _ACCESS for x in (p.left, p.right)]
+        packings |= {(a and needed[0], b and needed[1]) for a in (True, False) for b in (True, False)}
+    shapes = list(_warp_tiles(p))
     if p.groups and "wgmma" in machine.features:
         shapes += _group_tiles(p)
     for (block, warp, hopper), stages, packed in combinations(shapes, (2, 3, 4, 5), sorted(packings)):
@@ -139,8 +139,8 @@ def _lattice(p: Product, machine: Machine) -> Iterator[Tiles]:
 Shape = tuple[tuple[int, int, int], tuple[int, int], bool]
 
 
-def _warp_tiles(p: Product, machine: Machine) -> Iterator[Shape]:
-    """Tiles of up to 8 warps, none of them twice as large as the product where a smaller one has all of it."""
+def _warp_tiles(p: Product) -> Iterator[Shape]:
+    """Tiles of up to 8 warps that multiply, none larger than the product where a smaller one covers it."""
     rows, columns, terms = p.step
     down, across = (rows, 2 * rows, 3 * rows, 4 * rows), (columns, 2 * columns, 4 * columns, 8 * columns)
     sides = (1, 2, 4, 8)
@@ -166,12 +166,12 @@ def _group_tiles(p: Product) -> Iterator[Shape]:
 
 
 def _parts(t: Tiles, p: Product, machine: Machine) -> list[int]:
-    """Numbers of parts of whole steps, of which blocks on all multiprocessors compute about the same number."""
+    """Numbers of parts of whole steps with which every multiprocessor has about as many blocks."""
     steps, tiles = _ceildiv(p.terms, t.block[2]), _tiles(t, p)
     if p.open or tiles >= 2 * machine.threads:
         return [1]
-    wanted = {n * machine.threads // tiles for n in (1, 2, 3, 4)} | {2, 4, 8}
-    parts = {_ceildiv(steps, _ceildiv(steps, n)) for n in wanted if 1 < n <= steps}
+    needed = {n * machine.threads // tiles for n in (1, 2, 3, 4)} | {2, 4, 8}
+    parts = {_ceildiv(steps, _ceildiv(steps, n)) for n in needed if 1 < n <= steps}
     return [1, *sorted(parts)]
 
 
@@ -242,7 +242,7 @@ def seconds(t: Tiles, p: Product, machine: Machine) -> float:
     """The price of tiles; see the module."""
     gpu, processors = machine.gpu, machine.threads
     assert gpu is not None
-    near, cache, far = (
+    shared_speed, cache, far = (
         machine.level(x).bytes_per_second(n) or inf
         for x, n in (("shared", 1), ("L2", processors), ("global", processors))
     )
@@ -260,19 +260,19 @@ def seconds(t: Tiles, p: Product, machine: Machine) -> float:
     fetched = _fetched(t, p)
     copies = t.warps // 4 if t.hopper else t.warps
     moved = fetched + copies * bk * (t.warp[0] * p.left.bytes + t.warp[1] * p.right.bytes)
-    shared = moved / near + (0.0 if boxed else _copy_clocks(t, sides) * clock)
+    shared = moved / shared_speed + (0.0 if boxed else _copy_clocks(t, sides) * clock)
     used = _used(t, p, _SECTOR)
-    own = products
+    alone = products
     if not t.hopper:
         under_way = t.warps * (t.warp[0] // p.step[0]) * (t.warp[1] // p.step[1]) / gpu.schedulers
-        own *= max(1.0, gpu.schedulers / t.warps, _DEPTH / under_way)
+        alone *= max(1.0, gpu.schedulers / t.warps, _DEPTH / under_way)
     work = max(products, shared) + (1 - _OVERLAP) * min(products, shared)
     sync = (_GROUP_SYNC if boxed else _SYNC) * clock
     from_cache = used * active * busy * processors / cache
     late = gpu.latency / (t.stages - 1)
     if not boxed and all(x.access < _COPIED for x in sides):  # threads wait for what they load
         sync += gpu.latency
-    bounds = active * work, max(own, shared) + sync, from_cache, late
+    bounds = active * work, max(alone, shared) + sync, from_cache, late
     step = max(bounds) + _REST * sum(bounds)
     sums = p.sum_bytes if t.parts > 1 else p.result_bytes
     ends = gpu.latency + active * busy * processors * bm * bn * sums / cache
@@ -283,16 +283,16 @@ def seconds(t: Tiles, p: Product, machine: Machine) -> float:
     launch, more = of_nearest(machine.launch, 1) or 0.0, 0.0
     if t.parts > 1:
         partial = t.parts * results * p.sum_bytes
-        held = partial <= (machine.level("L2").bytes or 0) / 2
-        more += launch + partial * (2 / cache if held else 1 / far)
-        memory += 0 if held else partial
+        cached = partial <= (machine.level("L2").bytes or 0) / 2
+        more += launch + partial * (2 / cache if cached else 1 / far)
+        memory += 0 if cached else partial
     for x, along, packed in zip((p.left, p.right), (p.rows, p.columns), t.packed, strict=True):
         more += packed * (launch + 2 * p.batches * along * p.terms * x.bytes / far)
     return max(time, memory / (far * min(1.0, 2 * busy))) + launch + more
 
 
 def _copy_clocks(t: Tiles, sides: tuple[Side, Side]) -> float:
-    """The clocks in which threads issue the copies of a step; those of less than 4 bytes go through registers."""
+    """The clocks in which threads issue the copies of a step, of less than 4 bytes through registers."""
     clocks = 0.0
     for x, along in zip(sides, t.block[:2], strict=True):
         accesses = along * t.block[2] * x.bytes / (x.access * _LANES)
@@ -350,7 +350,7 @@ def _group(t: Tiles, p: Product, machine: Machine, active: int) -> int:
 
 
 def _in_order(t: Tiles, p: Product, machine: Machine) -> Tiles:
-    """The order of blocks: groups of rows of tiles, and several tiles of each block where a producer is ahead."""
+    """The order of blocks: groups of rows of tiles, several tiles of a block where a producer is ahead."""
     if p.open:
         return t
     tiles, resident = _tiles(t, p) * t.parts, _resident(t, p, machine)
