@@ -31,7 +31,7 @@ def add_parts(stage: Stage, reader: Stage | None) -> None:
     """Have threads add up the parts of neighbours, and the `reader` computed of the sums in registers."""
     d = definition_of(stage)
     width = even_width(_LANES, sizes_of(stage).get(d.free[-1]))
-    share_points(stage, d, _THREADS, width)
+    share_points(stage, d.free, _THREADS, width)
     points = 2 + (width > 1)  # blocks, threads, lanes
     *_, thread = stage.loops[:2]
     *lanes, term = stage.loops[2:]

@@ -128,8 +128,8 @@ def tensor_core_matmul(stage: Stage, **choices: Any) -> TensorCoreMatmul:
     each of them fetches a part of the columns' operand for all.
 
     The terms may be in `parts` (split-K), each of whole steps: their sums are added up, in a fixed order, by
-    another kernel, which computes the element-wise stage, too. Operands that are `packed` (rows', columns') are
-    copied first, by kernels of their own, to rows that begin at multiples of 16 bytes.
+    another kernel, which computes the element-wise stage, too. Operands that are `packed` (that of the rows,
+    that of the columns) are copied first, by other kernels, to rows that begin at multiples of 16 bytes.
 
     Returns what was chosen; ScheduleError for a stage of another kind, for sums of no terms, for choices that
     there are not, and for tiles that do not fit each other or the instruction.
@@ -461,7 +461,7 @@ def _is_stored_whole(
     out: Stage, name: str, plan: TensorCoreMatmul, index: tuple[Expr, ...],
     operands: tuple[Operand, Operand], sizes: Mapping[str, int | None], size: int,
 ) -> bool:  # fmt: skip
-    """True where a tile of a group has rows to store, and there is shared memory for them besides the ring's."""
+    """True where tiles of a group have whole rows to store, and shared memory for them besides the ring's."""
     along, (rows, columns, terms) = [x.along for x in operands], plan.block
     filled = all((sizes.get(v) or 0) >= n for v, n in zip(along, plan.warp, strict=True))
     if plan.blocks:
@@ -481,7 +481,7 @@ def _is_stored_whole(
 
 
 def shared_limit(stage: Stage) -> int:
-    """The bytes of shared memory that a block can have on the GPU of a schedule, or else on the default one."""
+    """The bytes of shared memory that a block can have, on the GPU of a schedule or else the default one."""
     machine = as_target(stage.schedule.target).machine()
     machine = machine if machine.gpu is not None else describe_gpu("")
     return machine.level("shared").bytes or 0

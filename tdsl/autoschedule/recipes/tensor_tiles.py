@@ -43,13 +43,14 @@ _CLUSTER = 2  # blocks: of larger ones some multiprocessors have none
 class Side:
     """An operand: bytes of an element, and the most bytes of its rows that an aligned access has.
 
-    If `turned`, its terms are in different rows. If `packable`, its rows may be copied to aligned ones. If
-    `boxed`, TMA can load its tiles.
+    If `turned`, its terms are in different rows. If `computed`, threads compute its tiles. If `packable`, its
+    rows may be copied to aligned ones. If `boxed`, TMA can load its tiles.
     """
 
     bytes: int
     access: int
     turned: bool
+    computed: bool = False
     packable: bool = False
     boxed: bool = False
 
@@ -270,7 +271,9 @@ def seconds(t: Tiles, p: Product, machine: Machine) -> float:
     sync = (_GROUP_SYNC if boxed else _SYNC) * clock
     from_cache = used * active * busy * processors / cache
     late = gpu.latency / (t.stages - 1)
-    if not boxed and all(x.access < _COPIED for x in sides):  # threads wait for what they load
+    if any(x.computed for x in sides) or all(
+        x.access < _COPIED for x in sides
+    ):  # threads wait for what they load
         sync += gpu.latency
     bounds = active * work, max(alone, shared) + sync, from_cache, late
     step = max(bounds) + _REST * sum(bounds)
@@ -296,7 +299,7 @@ def _copy_clocks(t: Tiles, sides: tuple[Side, Side]) -> float:
     clocks = 0.0
     for x, along in zip(sides, t.block[:2], strict=True):
         accesses = along * t.block[2] * x.bytes / (x.access * _LANES)
-        clocks += accesses * (max(x.access / 4, 1) if x.access >= 4 else 8)
+        clocks += accesses * (max(x.access / _COPIED, 1) if x.access >= _COPIED and not x.computed else 8)
     return clocks
 
 
