@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -37,7 +37,20 @@ class Compiled(Protocol):
         """The specialisation for dense arrays of these sizes, or the latest."""
 
 
-def emulate(compiled: Compiled) -> Entry:
+@runtime_checkable
+class Emulated(Protocol):
+    """What has emulation of its own: the part of `td.Graph` that emulation uses."""
+
+    def emulate(self, *args: Any, out: Any = None, **kwargs: Any) -> Any:
+        """The results of a call, by emulation."""
+
+    def count_memory(
+        self, *args: Any, blocks: int | None = None, iterations: int | None = None, **kwargs: Any
+    ) -> MemoryCounts:
+        """The memory transactions of a call."""
+
+
+def emulate(compiled: Compiled | Emulated) -> Callable[..., Any]:
     """An emulator on the CPU of a program compiled for "cuda"; call it as the program.
 
     All blocks and threads run in lockstep on NumPy arrays. Results that depend on the order of threads (a
@@ -54,9 +67,13 @@ def emulate(compiled: Compiled) -> Entry:
     >>> td.emulate(td.compile(s, target="cuda"))(np.arange(3, dtype=np.float32))
     array([0., 2., 4.], dtype=float32)
 
+    For a `td.Graph` the emulator is its method `emulate`.
+
     TypeMismatch if `compiled` is not compiled for "cuda".
     """
-    _check_for_gpu(compiled)
+    check_for_gpu(compiled)
+    if isinstance(compiled, Emulated):
+        return compiled.emulate
 
     def build(specialisation: Specialisation) -> Executable:
         from tdsl.codegen.emulation.run import EmulatedExecutable
@@ -66,9 +83,17 @@ def emulate(compiled: Compiled) -> Entry:
     return Entry(compiled.signature, compiled.dynamic, build)
 
 
+def emulated(compiled: Compiled) -> Executable:
+    """The emulation of a program whose sizes are known, on dense arrays."""
+    from tdsl.codegen.emulation.run import EmulatedExecutable
+
+    return EmulatedExecutable(*_lowered(compiled, compiled.specialisation({})))
+
+
 def count_memory(
-    compiled: Compiled, *arrays: Any, blocks: int | None = None, iterations: int | None = None, **sizes: int
-) -> MemoryCounts:
+    compiled: Compiled | Emulated, *arrays: Any, blocks: int | None = None, iterations: int | None = None,
+    **sizes: int,
+) -> MemoryCounts:  # fmt: skip
     """The memory transactions of a program compiled for "cuda", counted for each access of its kernels.
 
     For global memory these are the sectors of 32 bytes that each warp touches, beside the bytes that it uses;
@@ -94,9 +119,7 @@ def count_memory(
 
     TypeMismatch if `compiled` is not compiled for "cuda", and for numbers that are not positive.
     """
-    from tdsl.codegen.emulation.count_accesses import CountingExecutable
-
-    _check_for_gpu(compiled)
+    check_for_gpu(compiled)
     for name, value in (("blocks", blocks), ("iterations", iterations)):
         if value is not None and value < 1:
             raise TypeMismatch(
@@ -105,6 +128,18 @@ def count_memory(
                 label="this call",
                 hint=f"{name}=16",
             )
+    if isinstance(compiled, Emulated):
+        return compiled.count_memory(*arrays, blocks=blocks, iterations=iterations, **sizes)
+    return count_kernels(compiled, arrays, blocks, iterations, sizes)
+
+
+def count_kernels(
+    compiled: Compiled, arrays: Sequence[Any], blocks: int | None, iterations: int | None,
+    sizes: Mapping[str, int] = {},
+) -> MemoryCounts:  # fmt: skip
+    """The memory transactions of a program; see `count_memory`."""
+    from tdsl.codegen.emulation.count_accesses import CountingExecutable
+
     program = compiled.state.program
     places = {f.name: f.definitions[0].loc or f.loc for f in program.funcs}
     counts: list[MemoryCounts] = []
@@ -136,7 +171,7 @@ def _lowered(compiled: Compiled, specialisation: Specialisation) -> tuple[Kernel
     return make_kernel(compiled.variant(specialisation)), compiled.target.archs[0]
 
 
-def _check_for_gpu(compiled: object) -> None:
+def check_for_gpu(compiled: object) -> None:
     """Raise TypeMismatch for what is not compiled for a GPU."""
     if isinstance(compiled, Schedule):
         raise TypeMismatch(
@@ -150,7 +185,7 @@ def _check_for_gpu(compiled: object) -> None:
             f"only what is compiled for a GPU can be emulated, not {compiled!r}",
             loc=here(),
             label="this call",
-            hint='td.compile(schedule, target="cuda")',
+            hint='td.compile(schedule, target="cuda"), or td.Graph(f, target="cuda")',
         )
 
 

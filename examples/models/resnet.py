@@ -74,5 +74,5 @@ shapes = {
 }  # fmt: skip
 w = {name: rng.uniform(0.1, 0.5, shape).astype(np.float32) for name, shape in shapes.items()}
 x = rng.standard_normal((N, C, SIZE, SIZE), dtype=np.float32)
-for run in (block, td.Graph(block)):  # operator by operator, and as a whole
+for run in (block, td.Graph(block), td.Graph(block, target="cuda").emulate):  # by operator, as a whole, on a GPU
     np.testing.assert_allclose(run(x, w), expected(x, w), rtol=1e-3, atol=1e-3)

@@ -85,5 +85,5 @@ shapes = {
 }  # fmt: skip
 w = {name: rng.standard_normal(shape, dtype=np.float32) / 8 for name, shape in shapes.items()}
 x = rng.standard_normal((T, D), dtype=np.float32)
-for run in (block, td.Graph(block)):  # operator by operator, and as a whole
+for run in (block, td.Graph(block), td.Graph(block, target="cuda").emulate):  # by operator, as a whole, on a GPU
     np.testing.assert_allclose(run(x, w), expected(x, w), rtol=1e-3, atol=1e-3)

@@ -13,6 +13,8 @@ from tdsl.graph.traced_function import TracedFunction
 from tdsl.target import Target, as_target
 
 if TYPE_CHECKING:  # importing tdsl does not import tracing and planning
+    from tdsl.codegen.emulation.memory_counts import MemoryCounts
+    from tdsl.core.notebook import Listing
     from tdsl.graph.memory import MemoryPlan
     from tdsl.graph.plan import Plan
     from tdsl.graph.planned_function import PlannedFunction
@@ -45,14 +47,19 @@ class Graph(TracedFunction, Suggesting):
     >>> graph(np.arange(3, dtype=np.float32))
     array([ 0.,  5., 10.], dtype=float32)
 
-    `target` is that of `td.compile`, any but cuda: for a GPU use `autoschedule`. With `fuse=False` every call
-    is compiled to a separate kernel. Several threads may call one graph at once. `print` shows the newest
-    plan.
+    `target` is that of `td.compile`. With `fuse=False` every call is compiled to a separate kernel. Several
+    threads may call one graph at once. `print` shows the newest plan.
+
+    For the target cuda arrays may be on a GPU or not, as for `td.compile`; captured arrays are copied to it
+    once. The first call captures the launches of all kernels as a CUDA graph, which is launched as one by
+    later calls: with other arrays, the arguments in it are replaced. With `capture=False` each call launches
+    the kernels one by one. `emulate` runs the plan on the CPU.
     """
 
     def __init__(
-        self, function: Callable[..., Any], *, target: Target | str | None = None, fuse: bool = True
-    ) -> None:
+        self, function: Callable[..., Any], *, target: Target | str | None = None, fuse: bool = True,
+        capture: bool = True,
+    ) -> None:  # fmt: skip
         if not callable(function):
             raise TypeMismatch(
                 f"a graph is made of a function, not of {function!r}",
@@ -60,14 +67,7 @@ class Graph(TracedFunction, Suggesting):
                 label="this graph",
                 hint="pass a function of arrays that calls operators",
             )
-        super().__init__(function, as_target(target), fuse)
-        if self.target.name == "cuda":
-            raise TargetError(
-                "graphs run on the CPU",
-                loc=here(),
-                label="this graph",
-                hint="graph.autoschedule(..., target='cuda') makes one program of it for a GPU",
-            )
+        super().__init__(function, as_target(target), fuse, capture)
         self._plans: dict[Any, PlannedFunction] = {}
         self._recent: tuple[PlannedFunction, ...] = ()
         self._lock = threading.RLock()  # the function may call this graph
@@ -110,12 +110,19 @@ class Graph(TracedFunction, Suggesting):
         Pairs of groups that share data are fused, and timed on these arrays against the separate kernels;
         then the promising schedules of the tile-graph search are timed for each group.
         Clearly faster kernels are kept. Takes about `seconds` seconds, or less. `print` of the plan shows the
-        measurements. Raises the errors of the call.
+        measurements. Raises the errors of the call, and TargetError for a GPU.
         """
         from tdsl.graph.planned_function import tune_plan
         from tdsl.graph.structure import is_array
 
         _check_seconds(seconds)
+        if self.target.name == "cuda":
+            raise TargetError(
+                "plans for a GPU are not tuned",
+                loc=here(),
+                label="this call",
+                hint="graph.autoschedule(..., measure=10) measures schedules of the whole graph",
+            )
         planned, arrays = self._plan_for(args, kwargs, is_array)
         tuned = tune_plan(self, planned, arrays, seconds)
         with self._lock:
@@ -152,6 +159,53 @@ class Graph(TracedFunction, Suggesting):
             results=merged.results,
         )  # fmt: skip
 
+    def emulate(self, *args: Any, out: Any = None, **kwargs: Any) -> Any:
+        """The results of a call, by emulation of the kernels on the CPU; see `td.emulate`.
+
+        Results between kernels are in one block of memory, as planned: Hazard if a kernel reads one that
+        another kernel has overwritten. TypeMismatch unless the target is cuda.
+        """
+        from tdsl.emulation import check_for_gpu
+        from tdsl.graph.emulated_plan import emulate_plan
+        from tdsl.graph.gpu_plan import GpuPlan
+        from tdsl.graph.structure import is_array
+
+        check_for_gpu(self)
+        planned, arrays = self._plan_for(args, kwargs, is_array)
+        assert isinstance(planned.plan, GpuPlan)
+        results = emulate_plan(planned.plan, arrays, out)
+        return results if out is not None else planned.results(results)
+
+    def count_memory(
+        self, *args: Any, blocks: int | None = None, iterations: int | None = None, **kwargs: Any
+    ) -> MemoryCounts:
+        """The memory transactions of a call of all kernels; see `td.count_memory`.
+
+        Types such as `td.f32[64, 128]` may replace arrays. Without arguments the newest plan is counted.
+        Results between kernels are zeros. TypeMismatch unless the target is cuda.
+        """
+        from tdsl.emulation import check_for_gpu
+        from tdsl.graph.emulated_plan import count_plan
+        from tdsl.graph.gpu_plan import GpuPlan
+        from tdsl.graph.structure import is_array_or_type
+
+        check_for_gpu(self)
+        if args or kwargs:
+            planned, arrays = self._plan_for(args, kwargs, is_array_or_type)
+            plan = planned.plan
+        else:
+            plan, arrays = self._newest_plan(), ()
+        assert isinstance(plan, GpuPlan)
+        return count_plan(plan, arrays, blocks, iterations)
+
+    def source(self, kind: str = "") -> Listing:
+        """The code of the newest plan's kernels, in order; `kind` as in `source` of a compiled program."""
+        return self._newest_plan().listing(lambda kernel: str(kernel.source(kind)))
+
+    def explain(self) -> Listing:
+        """The schedule of each kernel of the newest plan, with reasons; for a GPU its launches, too."""
+        return self._newest_plan().listing(lambda kernel: str(kernel.explain()))
+
     @property
     def memory(self) -> MemoryPlan[Result]:
         """The memory plan of the newest plan: offsets of results, and sizes; ShapeError if no plan exists."""
@@ -183,14 +237,20 @@ class Graph(TracedFunction, Suggesting):
         self, args: tuple[Any, ...], kwargs: dict[str, Any], is_leaf: Callable[[Any], bool]
     ) -> tuple[PlannedFunction, tuple[Array, ...]]:
         """The plan for the arguments, traced if it is not in the cache, and the arrays in the arguments."""
-        from tdsl.graph.planned_function import as_array, trace_graph
+        from tdsl.graph.planned_function import trace_graph
         from tdsl.graph.structure import flatten, is_array
-        from tdsl.graph.values import Spec
+        from tdsl.graph.values import Spec, as_array
 
         leaves: list[Any] = []
         structures = flatten(args, is_leaf, leaves), flatten(kwargs, is_leaf, leaves)
-        arrays = tuple(as_array(x) for x in leaves)
-        key = structures, tuple(Spec(array.shape, array.dtype) for array in arrays)
+        if self.target.name == "cuda":
+            from tdsl.graph.gpu_plan import array_and_spec
+
+            arrays, specs = zip(*map(array_and_spec, leaves), strict=True) if leaves else ((), ())
+        else:
+            arrays = tuple(as_array(x) for x in leaves)
+            specs = tuple(Spec(array.shape, array.dtype) for array in arrays)
+        key = structures, specs
         with self._lock:
             if key not in self._plans:
                 if is_leaf is is_array:

@@ -26,7 +26,7 @@ class LiveBuffer:
 
 @frozen
 class MemoryPlan(Generic[Key]):
-    """The offset in bytes of each result, a multiple of 64, and the size `peak` of the block.
+    """The offset in bytes of each result, a multiple of the alignment, and the size `peak` of the block.
 
     `lower_bound` of the size is the maximum over all steps of the bytes live in the step. `unshared_bytes` is
     the size without sharing, the sum over all results.
@@ -44,8 +44,10 @@ class MemoryPlan(Generic[Key]):
         )
 
 
-def assign_offsets(buffers: Mapping[Key, LiveBuffer]) -> MemoryPlan[Key]:
+def assign_offsets(buffers: Mapping[Key, LiveBuffer], align: int = ALIGN) -> MemoryPlan[Key]:
     """Assigns an offset to each result such that results with overlapping live ranges do not overlap.
+
+    Offsets are multiples of `align`.
 
     >>> a, b, c = LiveBuffer(100, 0, 1), LiveBuffer(64, 1, 2), LiveBuffer(128, 2, 3)
     >>> plan = assign_offsets({"a": a, "b": b, "c": c})
@@ -53,28 +55,24 @@ def assign_offsets(buffers: Mapping[Key, LiveBuffer]) -> MemoryPlan[Key]:
     ({'c': 0, 'a': 0, 'b': 128}, 192, 320)
     """
     offsets: dict[Key, int] = {}
+    sizes = {key: -(-buffer.nbytes // align) * align for key, buffer in buffers.items()}
     by_size = sorted(buffers, key=lambda key: (-buffers[key].nbytes, buffers[key].first))
     for key in by_size:
         buffer = buffers[key]
         live_intervals = sorted(
-            (offset, offset + _aligned(buffers[other].nbytes))
+            (offset, offset + sizes[other])
             for other, offset in offsets.items()
             if buffers[other].first <= buffer.last and buffer.first <= buffers[other].last
         )
         offset = 0
         for lo, hi in live_intervals:
-            if offset + _aligned(buffer.nbytes) <= lo:
+            if offset + sizes[key] <= lo:
                 break
             offset = max(offset, hi)
         offsets[key] = offset
     first_steps = {buffer.first for buffer in buffers.values()}
     live_bytes = [
-        sum(_aligned(n.nbytes) for n in buffers.values() if n.first <= s <= n.last) for s in first_steps
+        sum(sizes[key] for key, n in buffers.items() if n.first <= s <= n.last) for s in first_steps
     ]
-    peak = max((offsets[key] + _aligned(buffers[key].nbytes) for key in offsets), default=0)
-    unshared_bytes = sum(_aligned(n.nbytes) for n in buffers.values())
-    return MemoryPlan(offsets, peak, max(live_bytes, default=0), unshared_bytes)
-
-
-def _aligned(nbytes: int) -> int:
-    return -(-nbytes // ALIGN) * ALIGN
+    peak = max((offsets[key] + sizes[key] for key in offsets), default=0)
+    return MemoryPlan(offsets, peak, max(live_bytes, default=0), sum(sizes.values()))

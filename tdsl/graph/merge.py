@@ -38,14 +38,15 @@ def merge(
     results: Collection[Result],
     name: str,
     arrays: Callable[[Base], Spec] | None = None,
+    is_input: Callable[[View], bool] = lambda _: False,
 ) -> MergedCalls:
     """Merges a group of calls into one program that computes `results`.
 
     Sizes are bound. Groups of the same operators on the same shapes give equal programs. `arrays` returns the
-    spec of a base array: with it, views are read by index from their base arrays; without it, a view of an
-    array that is computed outside the group is a separate input.
+    spec of a base array: with it, views are read by index from their base arrays, except those for which
+    `is_input` is true; without it, a view of an array that is computed outside the group is a separate input.
     """
-    merger = _Merger(calls, arrays)
+    merger = _Merger(calls, arrays, is_input)
     for n in group:
         merger.add(n, calls[n])
     outputs = [f for f in merger.results if any(r in results for r in merger.results[f])]
@@ -71,8 +72,13 @@ def merge(
 class _Merger:
     """Collects the inputs and funcs of several programs under unique names."""
 
-    def __init__(self, calls: Sequence[Call], arrays: Callable[[Base], Spec] | None) -> None:
-        self._calls, self._arrays = calls, arrays
+    def __init__(
+        self,
+        calls: Sequence[Call],
+        arrays: Callable[[Base], Spec] | None,
+        is_input: Callable[[View], bool],
+    ) -> None:
+        self._calls, self._arrays, self._is_input_view = calls, arrays, is_input
         self.inputs: list[Input] = []
         self.scalars: list[ScalarInput] = []
         self.funcs: list[FuncDef] = []
@@ -120,8 +126,10 @@ class _Merger:
 
     def _is_read_by_index(self, source: Source) -> TypeGuard[View]:
         """True for a view that is read by index from its base array."""
-        is_indexable = self._arrays is not None or base_of(source) in self._func_of_result
-        return isinstance(source, View) and is_indexable
+        if not isinstance(source, View):
+            return False
+        is_indexable = self._arrays is not None and not self._is_input_view(source)
+        return is_indexable or source.base in self._func_of_result
 
     def _spec(self, base: Base) -> Spec:
         if isinstance(base, Result):

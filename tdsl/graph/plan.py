@@ -16,16 +16,17 @@ from tdsl.codegen.runtime.binding import (
 )
 from tdsl.codegen.runtime.fast_call import fast_call
 from tdsl.codegen.runtime.result_memory import new_output
-from tdsl.codegen.runtime.signature import ArrayArg, Signature
+from tdsl.codegen.runtime.signature import ALIGN, ArrayArg, Signature
 from tdsl.compile import Compiled
+from tdsl.core.notebook import Listing
 from tdsl.errors import counted
 from tdsl.graph.folded_kernel import FoldedKernel, mark_constants, scheduled_kernel
 from tdsl.graph.groups import Groups, is_unscheduled, sources
-from tdsl.graph.memory import LiveBuffer, MemoryPlan, assign_offsets
+from tdsl.graph.memory import LiveBuffer, assign_offsets
 from tdsl.graph.merge import merge
 from tdsl.graph.steps import Outputs, Run, Step, StepsCode
 from tdsl.graph.trace import Trace
-from tdsl.graph.values import Call, Result, Source, Spec, View, base_of
+from tdsl.graph.values import Base, Call, Result, Source, Spec, View, base_of
 from tdsl.lang import program as lang
 from tdsl.lang.expr import const
 from tdsl.lang.program import bind_sizes
@@ -42,12 +43,7 @@ def build_steps(
     `compile_kernel` returns the kernel of a program, compiled once for equal programs, or the given one.
     A call that the user has scheduled keeps its schedule.
     """
-    steps = []
-    group_of = {n: group for group in groups for n in group}
-    stored = {base_of(s) for s in outputs}
-    for group in groups:
-        bases = {base_of(s) for n in group for s in sources(calls[n])}
-        stored |= {b for b in bases if isinstance(b, Result) and group_of[b.call] != group}
+    steps, stored = [], stored_results(calls, outputs, groups)
     for group in groups:
         results = [Result(n, k) for n in group for k in range(len(calls[n].results))]
         first_call = calls[group[0]]
@@ -61,15 +57,26 @@ def build_steps(
             )
             steps.append(Step(kernel, program, first_call.inputs, tuple(results)))
         else:
-            stored_results = [r for r in results if r in stored]
-            merged = merge(calls, group, stored_results or results, _group_name(calls, group))
+            kept = [r for r in results if r in stored]
+            merged = merge(calls, group, kept or results, group_name(calls, group))
             program = mark_constants(merged.program, merged.inputs)
             kernel = compile_kernel(program, None)
             steps.append(Step(kernel, program, merged.inputs, merged.outputs))
     return tuple(steps)
 
 
-def _group_name(calls: Sequence[Call], group: Sequence[int]) -> str:
+def stored_results(calls: Sequence[Call], outputs: Sequence[Source], groups: Groups) -> set[Base]:
+    """The results that groups store for other groups, and the arrays that are outputs."""
+    group_of = {n: group for group in groups for n in group}
+    stored = {base_of(s) for s in outputs}
+    for group in groups:
+        bases = {base_of(s) for n in group for s in sources(calls[n])}
+        stored |= {b for b in bases if isinstance(b, Result) and group_of[b.call] != group}
+    return stored
+
+
+def group_name(calls: Sequence[Call], group: Sequence[int]) -> str:
+    """The name of the program of a group."""
     names = [calls[n].name for n in group]
     return "_".join(names if len(names) < 5 else [*names[:3], f"{len(names) - 3}_more"])
 
@@ -99,10 +106,10 @@ def _is_contiguous_view(view: Source, spec: Spec) -> bool:
     return viewed.nbytes == spec.nbytes and viewed.flags.c_contiguous
 
 
-def plan_memory(
+def live_buffers(
     steps: Sequence[Step], results: Mapping[Result, Spec], outputs: Outputs
-) -> MemoryPlan[Result]:
-    """The memory plan of the results that are not written directly to an output."""
+) -> dict[Result, LiveBuffer]:
+    """The sizes and live ranges of the results that are not written directly to an output."""
     first = {r: n for n, step in enumerate(steps) for r in step.outputs}
     last = dict(first)
     for n, step in enumerate(steps):
@@ -114,9 +121,7 @@ def plan_memory(
         base = base_of(source)
         if isinstance(base, Result):
             last[base] = len(steps)
-    return assign_offsets(
-        {r: LiveBuffer(results[r].nbytes, first[r], last[r]) for r in first if r not in outputs.direct}
-    )
+    return {r: LiveBuffer(results[r].nbytes, first[r], last[r]) for r in first if r not in outputs.direct}
 
 
 class Plan:
@@ -124,8 +129,11 @@ class Plan:
 
     `str()` shows a line for each group of calls that share a kernel: the arrays that it reads and writes, and
     the offsets of its results. `memory` is the memory plan of the intermediate results; `groups` has the
-    numbers of the calls in each group, `trials` the measurements and choices of `Graph.tune`.
+    numbers of the calls in each group, `trials` the measurements and choices of `Graph.tune`. `align` is the
+    number of bytes that offsets of results are multiples of.
     """
+
+    align = ALIGN
 
     def __init__(
         self,
@@ -138,11 +146,18 @@ class Plan:
     ) -> None:
         self.trace, self.sources, self.groups = trace, tuple(outputs), groups
         self.trials = tuple(trials)
-        self.steps = build_steps(trace.calls, outputs, groups, compile_kernel)
+        self.steps = self._build_steps(compile_kernel)
         self.results = {r: trace.spec_of(r) for step in self.steps for r in step.outputs}
         self.outputs = assign_outputs(trace, outputs)
-        self.memory = plan_memory(self.steps, self.results, self.outputs)
+        self.memory = assign_offsets(live_buffers(self.steps, self.results, self.outputs), self.align)
         self.signature = _signature(trace, paths, self.outputs.specs)
+        self._prepare_calls()
+
+    def _build_steps(self, compile_kernel: KernelCompiler) -> tuple[Step, ...]:
+        return build_steps(self.trace.calls, self.sources, self.groups, compile_kernel)
+
+    def _prepare_calls(self) -> None:
+        trace = self.trace
         self.code = StepsCode(
             self.steps,
             len(trace.arguments),
@@ -188,6 +203,17 @@ class Plan:
             (array if array.ndim else array[()]) if x is None else x
             for x, array in zip(given_outputs, output_arrays, strict=True)
         )
+
+    def listing(self, text: Callable[[Compiled], str]) -> Listing:
+        """A text about each kernel under a line with its calls; a kernel that is used again has no text."""
+        kernels = [id(step.kernel) for step in self.steps]
+        parts = []
+        for n, (group, step) in enumerate(zip(self.groups, self.steps, strict=True)):
+            first = kernels.index(kernels[n])
+            head = f"// {n}: {' + '.join(self.trace.calls[c].name for c in group)}"
+            parts.append(f"{head}, the kernel of {first}" if first != n else head)
+            parts += [text(step.kernel.per_call)] * (first == n)
+        return Listing("\n".join(parts))
 
     def __str__(self) -> str:
         return show_plan(self)

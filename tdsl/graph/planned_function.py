@@ -11,8 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from tdsl.codegen.runtime.arrays import placeholder, view_of
-from tdsl.codegen.runtime.signature import ArrayArg
 from tdsl.compile import Compiled, compile
 from tdsl.core.node import frozen
 from tdsl.core.source import here
@@ -27,6 +25,7 @@ from tdsl.graph.structure import (
     Nested,
     Structure,
     flatten,
+    is_array,
     make_extractor,
     paths,
     unflatten,
@@ -44,7 +43,6 @@ from tdsl.graph.tune import (
 )
 from tdsl.graph.values import Argument, Array, Constant, Spec
 from tdsl.lang.program import Program
-from tdsl.lang.types import f32
 from tdsl.target import Target
 from tdsl.tilegraph.search import candidates
 
@@ -83,9 +81,18 @@ def trace_graph(
     groups = fuse_elementwise if graph.fuse else separate_groups
     sources = [symbol.source for symbol in outputs]
     names = _argument_paths(graph, args, kwargs)
-    plan = Plan(trace, sources, groups(trace.calls, sources), names, graph.kernel)
+    plan: Plan
+    if graph.target.name == "cuda":
+        from tdsl.graph.gpu_plan import GpuPlan, with_copies
+
+        sources = with_copies(trace, sources)
+        chosen = groups(trace.calls, sources)
+        plan = GpuPlan(trace, sources, chosen, names, graph.kernel, graph.target, graph.capture)
+    else:
+        plan = Plan(trace, sources, groups(trace.calls, sources), names, graph.kernel)
     several = Nested(tuple, (), (Leaf(),) * max(len(outputs), 2))
-    return PlannedFunction(plan, make_extractor(args, kwargs), structure, structure in (Leaf(), several))
+    extract = make_extractor(args, kwargs, is_array if graph.target.name == "cuda" else None)
+    return PlannedFunction(plan, extract, structure, structure in (Leaf(), several))
 
 
 def tune_plan(
@@ -168,9 +175,3 @@ def _argument_paths(graph: TracedFunction, args: Structure, kwargs: Structure) -
     named = [*zip(parameters, args.parts, strict=False)]
     named += [(str(key), part) for key, part in zip(kwargs.keys, kwargs.parts, strict=True)]
     return [path for name, part in named for path in paths(part, name)]
-
-
-def as_array(x: Any) -> Array:
-    """A NumPy array over the memory of `x`; for a type an array of its shape in the memory of one element."""
-    array = placeholder(x)
-    return array if type(array) is np.ndarray else view_of(ArrayArg("an argument", f32, ()), array)

@@ -37,6 +37,7 @@ class Nested:
 
 
 Structure = Leaf | Static | Nested
+_INTERFACES = ("__dlpack__", "__array_interface__", "__cuda_array_interface__")
 Extractor = Callable[[tuple[Any, ...], dict[str, Any]], tuple[Any, ...] | None]
 
 
@@ -101,13 +102,17 @@ def paths(structure: Structure, name: str) -> list[str]:
             ]
 
 
-def make_extractor(args: Structure, kwargs: Structure) -> Extractor:
+def make_extractor(
+    args: Structure, kwargs: Structure, is_leaf: Callable[[Any], bool] | None = None
+) -> Extractor:
     """A function from args and kwargs to the arrays in them, or to None if their structure differs.
+
+    Arrays are those of NumPy, and others for which `is_leaf` is true.
 
     The function is generated as source code for this structure: a generic traversal takes a microsecond for
     each array.
     """
-    generator = _Writer()
+    generator = _Writer(is_leaf)
     generator.write(args, "args")
     generator.write(kwargs, "kwargs")
     leaves = "".join(f"{leaf}, " for leaf in generator.leaves)
@@ -118,8 +123,9 @@ def make_extractor(args: Structure, kwargs: Structure) -> Extractor:
 
 
 class _Writer:
-    def __init__(self) -> None:
-        self.names: dict[str, Any] = {"array": np.ndarray}
+    def __init__(self, is_leaf: Callable[[Any], bool] | None) -> None:
+        self.names: dict[str, Any] = {"array": np.ndarray, "is_leaf": is_leaf}
+        self._others = "" if is_leaf is None else " or is_leaf({})"
         self.lines: list[str] = []
         self.leaves: list[str] = []
         self._parts = 0
@@ -127,7 +133,7 @@ class _Writer:
     def write(self, structure: Structure, name: str) -> None:
         match structure:
             case Leaf():
-                self._require(f"type({name}) is array")
+                self._require(f"type({name}) is array" + self._others.format(name))
                 self.leaves.append(name)
             case Static(kind, value, text):
                 is_equal = f"{name}.hex() == {text!r}" if text else f"{name} == {self._literal(value)}"
@@ -155,12 +161,12 @@ class _Writer:
 
 
 def is_array(x: Any) -> bool:
-    """True for a NumPy array, and for an object with DLPack, the array interface or the buffer protocol."""
+    """True for a NumPy array, and for an object with DLPack, an array interface or the buffer protocol."""
     if isinstance(x, np.ndarray):
         return True
     if isinstance(x, np.generic | str | bytes | int | float | complex | tuple | list | dict | type | None):
         return False
-    return hasattr(x, "__dlpack__") or hasattr(x, "__array_interface__") or isinstance(x, memoryview)
+    return isinstance(x, memoryview) or any(hasattr(x, name) for name in _INTERFACES)
 
 
 def is_array_or_type(x: Any) -> bool:

@@ -19,13 +19,15 @@ if TYPE_CHECKING:  # importing tdsl does not import the compiler
 class TracedFunction:
     """A function of arrays that calls operators, with its target and a cache of its kernels by program.
 
-    With `fuse=False` every operator call is compiled to a separate kernel.
+    With `fuse=False` every operator call is compiled to a separate kernel; `capture` is for GPUs.
     """
 
-    def __init__(self, function: Callable[..., Any], target: Target, fuse: bool) -> None:
+    def __init__(
+        self, function: Callable[..., Any], target: Target, fuse: bool, capture: bool = True
+    ) -> None:
         name = getattr(function, "__name__", type(function).__name__)
         self.name = name if name.isidentifier() else "graph"
-        self.function, self.target, self.fuse = function, target, fuse
+        self.function, self.target, self.fuse, self.capture = function, target, fuse, capture
         self._kernels: dict[Program, FoldedKernel] = {}
 
     def run(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:

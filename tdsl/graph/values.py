@@ -9,9 +9,12 @@ from typing import Any
 
 import numpy as np
 
+from tdsl.codegen.runtime.arrays import placeholder, view_of
+from tdsl.codegen.runtime.signature import ArrayArg
 from tdsl.compile import Compiled
 from tdsl.core.node import frozen
 from tdsl.core.source import Loc
+from tdsl.lang.types import f32
 
 Array = np.ndarray[Any, Any]
 ViewFunction = Callable[[Array], Array]
@@ -94,3 +97,9 @@ class Call:
     def name(self) -> str:
         """The name of the operator."""
         return self.compiled.signature.name
+
+
+def as_array(x: Any) -> Array:
+    """A NumPy array over the memory of `x`; for a type an array of its shape in the memory of one element."""
+    array = placeholder(x)
+    return array if type(array) is np.ndarray else view_of(ArrayArg("an argument", f32, ()), array)

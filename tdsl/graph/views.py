@@ -13,6 +13,21 @@ from tdsl.lang.expr import ZERO, Binary, Expr, Var, const
 from tdsl.lang.simplify import simplify, substitute
 
 
+def dense_offset(view: View, base: Spec) -> int | None:
+    """The offset in bytes of a view in its base array of spec `base`; None if its elements have gaps.
+
+    >>> from tdsl.graph.values import Argument
+    >>> row = View(Argument(0), (lambda a: a[2], lambda a: a.reshape(3, 2)), Spec((3, 2), np.dtype("f4")))
+    >>> dense_offset(row, Spec((4, 6), np.dtype("f4")))
+    48
+    """
+    memory = np.empty(base.shape, base.dtype)  # only address and strides are used
+    strided = view.apply(memory)
+    if not strided.flags.c_contiguous:
+        return None
+    return strided.ctypes.data - memory.ctypes.data if strided.size else 0
+
+
 def index_of_base(view: View, base: Spec, index: Sequence[Expr]) -> tuple[Expr, ...]:
     """The index into the base array, of spec `base`, of the element of `view` at `index`.
 

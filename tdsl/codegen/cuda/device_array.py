@@ -92,6 +92,17 @@ def stream_of(value: Any, device: Device) -> int | None:
     return stream
 
 
+def shape_and_type(value: Any) -> tuple[tuple[int, ...], np.dtype[Any]]:
+    """The shape and element type of an array in GPU memory."""
+    if isinstance(value, DeviceArray):
+        return value.shape, value.dtype
+    if hasattr(value, "__dlpack__"):
+        _, shape, _, dtype = array_info(value)
+        return shape, dtype
+    about = value.__cuda_array_interface__
+    return tuple(about["shape"]), np.dtype(about["typestr"])
+
+
 @frozen
 class _ForeignArray:
     """An array of another library: `strides` in bytes, None if row-major; `here` if on the call's GPU."""

@@ -22,7 +22,7 @@ from tdsl.codegen.cuda.device_array import (
     stream_of,
 )
 from tdsl.codegen.cuda.driver import DEFAULT_STREAM, Device, driver
-from tdsl.codegen.cuda.executable import CudaExecutable
+from tdsl.codegen.cuda.executable import DeviceExecutable
 from tdsl.codegen.cuda.fast_launch import FastCall, empty_array, fast_launch
 from tdsl.codegen.cuda.launcher import plain
 from tdsl.codegen.cuda.streams import selected_stream
@@ -89,7 +89,7 @@ class DeviceCalls:
         fixed = {name: sizes[name] for name in signature.sizes}
         variant = dense_specialisation(signature, fixed, entry.dynamic)
         executable = entry.executable(variant)
-        assert isinstance(executable, CudaExecutable)
+        assert isinstance(executable, DeviceExecutable)
         launcher = executable.launcher(device)
         passed = [bound[arg.name] for arg in (*signature.inputs, *signature.outputs)]
         open_ = [fixed[p.name] for p in executable.params if isinstance(p, SizeParam)]

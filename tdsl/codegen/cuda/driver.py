@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 from tdsl.core.source import here
@@ -125,6 +125,14 @@ class Device:
         context = Handle()
         self.driver.call("cuDevicePrimaryCtxRetain", ctypes.byref(context), self._handle)
         self.driver.call("cuCtxSetCurrent", context)
+
+    def retry(self, status: int, function: Callable[..., int], arguments: Sequence[Any], doing: str) -> None:
+        """Handle a failed call: if this thread had no CUDA context, make it current and call again."""
+        if status == _NO_CONTEXT:
+            self.make_current()
+            status = function(*arguments)
+        if status:
+            self.driver.raise_error(status, doing)
 
     def load(self, code: bytes, names: Sequence[str]) -> tuple[Handle, ...]:
         """The kernels of a cubin, or of PTX, with these names; they stay loaded until the process ends."""

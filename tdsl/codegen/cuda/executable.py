@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -25,40 +26,27 @@ def this_gpu() -> Device:
     return driver().device()
 
 
-class CudaExecutable:
-    """A compiled module as a callable. `find` returns the GPU; CUDA is not loaded before the first run.
+class Starter(Protocol):
+    """Loaded kernels: `start` launches them with addresses and numbers in the order of the parameters."""
 
-    `others` are the same program for other architectures, one of which runs where the module does not.
-    `machine` is the one that the default schedule was made for.
-    """
+    def start(self, values: Sequence[Any], stream: int, *, wait: bool = False) -> None:
+        """Launch the kernels on a stream; with `wait`, wait for them, so that an error is of this call."""
+
+
+class DeviceExecutable(ABC):
+    """Kernels as a callable. `find` returns the GPU; CUDA is not loaded before the first run."""
 
     fast: Callable[..., Any] | None = None
 
-    def __init__(
-        self, module: Module, params: tuple[Argument, ...], make: Callable[[], Kernel],
-        find: Callable[[], Device] = this_gpu, others: Sequence[CudaExecutable] = (),
-        machine: Machine | None = None,
-    ) -> None:  # fmt: skip
-        self.module, self.params, self.make, self._find = module, params, make, find
-        self.machine = machine
-        self.others = tuple(others)
-        self._kernel: Kernel | None = None
-        self._launchers: dict[int, Launcher] = {}
+    def __init__(self, params: tuple[Argument, ...], find: Callable[[], Device] = this_gpu) -> None:
+        self.params, self._find = params, find
 
-    @property
-    def modules(self) -> tuple[Module, ...]:
-        """The modules of all architectures."""
-        return (self.module, *(x.module for x in self.others))
-
-    @property
-    def kernel(self) -> Kernel:
-        """The loop IR that was compiled."""
-        if self._kernel is None:
-            self._kernel = self.make()
-        return self._kernel
+    @abstractmethod
+    def launcher(self, device: Device) -> Starter:
+        """The kernels loaded on a device, at the first request; TargetError if none of them runs there."""
 
     def run(self, arguments: Sequence[Any]) -> None:
-        """Run the kernels on arrays and scalars in the order of `params`.
+        """Run the kernels on arrays and scalars in the order of `params`, on copies in GPU memory.
 
         Raises TargetError if there is no GPU, the GPU has another architecture, or a launch fails.
         """
@@ -82,6 +70,38 @@ class CudaExecutable:
                 read(device, memory.pointer, array, stream)
                 if array is not value:
                     value[...] = array
+
+
+class CudaExecutable(DeviceExecutable):
+    """A compiled module as a callable.
+
+    `others` are the same program for other architectures, one of which runs where the module does not.
+    `machine` is the one that the default schedule was made for.
+    """
+
+    def __init__(
+        self, module: Module, params: tuple[Argument, ...], make: Callable[[], Kernel],
+        find: Callable[[], Device] = this_gpu, others: Sequence[CudaExecutable] = (),
+        machine: Machine | None = None,
+    ) -> None:  # fmt: skip
+        super().__init__(params, find)
+        self.module, self.make = module, make
+        self.machine = machine
+        self.others = tuple(others)
+        self._kernel: Kernel | None = None
+        self._launchers: dict[int, Launcher] = {}
+
+    @property
+    def modules(self) -> tuple[Module, ...]:
+        """The modules of all architectures."""
+        return (self.module, *(x.module for x in self.others))
+
+    @property
+    def kernel(self) -> Kernel:
+        """The loop IR that was compiled."""
+        if self._kernel is None:
+            self._kernel = self.make()
+        return self._kernel
 
     def launcher(self, device: Device) -> Launcher:
         """The launcher of the kernels on a device, loaded at the first request.

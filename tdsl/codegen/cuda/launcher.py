@@ -26,7 +26,6 @@ from tdsl.lang.types import from_numpy
 from tdsl.machine.devices import arch_for
 from tdsl.machine.gpu import capability, is_ptx, runs_on
 
-_NO_CONTEXT = 201  # CUDA_ERROR_INVALID_CONTEXT
 _SLOT = 8  # bytes of an argument
 _CODES = {
     "bool_": "?", "i8": "b", "i16": "h", "i32": "i", "i64": "q", "u8": "B", "u16": "H", "u32": "I",
@@ -80,7 +79,7 @@ def module_for(device: Device, modules: Sequence[Module]) -> Module:
     return nearest
 
 
-class _Config(ctypes.Structure):
+class LaunchConfig(ctypes.Structure):
     """CUlaunchConfig."""
 
     _fields_ = (
@@ -107,7 +106,11 @@ class _Attribute(ctypes.Structure):
 _EARLY = _Attribute(6, 0, 1, b"")  # CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
 
 
-class _ArgumentBlock:
+# a configuration, its address, the function, the address of the parameter array, and the name of the kernel
+LaunchRow = tuple[LaunchConfig, int, int | None, int, str]
+
+
+class ArgumentBlock:
     """Memory for the arguments of one call, and the launch configurations and parameter arrays."""
 
     def __init__(
@@ -115,13 +118,13 @@ class _ArgumentBlock:
     ) -> None:
         self.values = ctypes.create_string_buffer(_SLOT * max(len(places), 1))
         first = ctypes.addressof(self.values)
-        self.launches: list[tuple[_Config, int, int | None, int, str]] = []
+        self.launches: list[LaunchRow] = []
         self._pointers = []
         self.maps: list[tuple[TensorMap, int]] = []  # with the offset of its array's address
         for k, function in zip(kernels, functions, strict=True):
             grid = (n if isinstance(n, int) else 1 for n in k.grid)
             attributes = ctypes.addressof(_EARLY) if k.early else None
-            config = _Config(*grid, *k.block, k.shared, None, attributes, int(k.early))
+            config = LaunchConfig(*grid, *k.block, k.shared, None, attributes, int(k.early))
             maps = [TensorMap(tile) for tile in k.maps]
             self.maps += [(m, _SLOT * places[m.tile.array]) for m in maps]
             pointers = (Handle * max(len(k.arguments) + len(maps), 1))(
@@ -152,7 +155,7 @@ class Launcher:
         self._pack = struct.Struct("=" + "".join(formats.values())).pack_into
         self._launch: Any = device.driver.library.cuLaunchKernelEx
         self._launch.argtypes = [Handle] * 4
-        self._blocks: list[_ArgumentBlock] = []
+        self._blocks: list[ArgumentBlock] = []
         counts = [*(n for k in module.kernels for n in k.grid), *(n for _, n in module.temporaries)]
         self._open = any(not isinstance(n, int) for n in counts)  # some depend on sizes
         names = [name for name, _ in module.temporaries]
@@ -175,27 +178,46 @@ class Launcher:
         try:
             block = self._blocks.pop()
         except IndexError:
-            block = _ArgumentBlock(self.module.kernels, self._functions, self._places)
+            block = self.new_block()
         try:
-            self._pack(block.values, 0, *values, *[m.pointer for m in temporaries])
-            for tile, place in block.maps:
-                (array,) = _POINTER.unpack_from(block.values, place)
-                tile.point_to(self.device.driver, array)
-            for n, (config, address, function, pointers, name) in enumerate(block.launches):
-                config.stream = stream
-                if self._open and not self._set_grid(config, self.module.kernels[n], sizes):
+            self.write(block, (*values, *[m.pointer for m in temporaries]))
+            for n, row in enumerate(block.launches):
+                if self._open and not self._set_grid(row[0], self.module.kernels[n], sizes):
                     continue
-                status = self._launch(address, function, pointers, None)
-                if status:
-                    self._retry_launch(status, (address, function, pointers, None), name)
+                self.launch(row, stream)
                 if wait:
-                    self.device.wait(f"kernel {name!r}", stream)
+                    self.device.wait(f"kernel {row[-1]!r}", stream)
         finally:
             self._blocks.append(block)
         if self._record is not None:
             self._raise_failure(temporaries[self._record], stream)
 
-    def _set_grid(self, config: _Config, kernel: KernelRecord, sizes: dict[str, int]) -> bool:
+    def new_block(self) -> ArgumentBlock:
+        """A block for the arguments of calls of the kernels."""
+        return ArgumentBlock(self.module.kernels, self._functions, self._places)
+
+    def write(self, block: ArgumentBlock, values: Sequence[Any]) -> None:
+        """Write the arguments of a call, and the addresses of the temporaries, to a block."""
+        self._pack(block.values, 0, *values)
+        for tile, place in block.maps:
+            (array,) = _POINTER.unpack_from(block.values, place)
+            tile.point_to(self.device.driver, array)
+
+    def launch(self, row: LaunchRow, stream: int) -> None:
+        """Launch one kernel of a block on a stream; TargetError if the driver refuses it."""
+        config, address, function, pointers, name = row
+        config.stream = stream
+        status = self._launch(address, function, pointers, None)
+        if status:
+            arguments = address, function, pointers, None
+            self.device.retry(status, self._launch, arguments, f"the launch of kernel {name!r}")
+
+    @property
+    def checks(self) -> bool:
+        """True if a call waits for the kernels, since they check conditions."""
+        return self._record is not None
+
+    def _set_grid(self, config: LaunchConfig, kernel: KernelRecord, sizes: dict[str, int]) -> bool:
         """Set the grid of a launch for the sizes of a call; False if the grid has no blocks.
 
         TargetError for a grid that exceeds the limits of a launch.
@@ -217,11 +239,3 @@ class Launcher:
                 f"check {site} of kernel {self.module.kernels[-1].name!r} failed",
                 loc=here(), label="this call", hint="pass arguments for which the condition holds",
             )  # fmt: skip
-
-    def _retry_launch(self, status: int, arguments: tuple[Any, ...], name: str) -> None:
-        """Handle a failed launch: if this thread had no CUDA context, make it current and launch again."""
-        if status == _NO_CONTEXT:
-            self.device.make_current()
-            status = self._launch(*arguments)
-        if status:
-            self.device.driver.raise_error(status, f"the launch of kernel {name!r}")

@@ -12,6 +12,7 @@ from pathlib import Path
 
 SOURCE = r"""
 #include <dlfcn.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <stdio.h>
@@ -81,13 +82,19 @@ int cuModuleLoadData(void **m, const void *image) {
   *m = *path == '/' ? dlopen(path, RTLD_NOW) : (void *)2;
   return memcmp(image, "\177ELF", 4) || !*m ? 200 : 0;
 }
-struct function { char name[200]; int (*run)(const unsigned *, void **); };
+struct function { char name[200]; int (*run)(const unsigned *, void **); int arguments, maps; };
 int cuModuleGetFunction(void **f, void *m, const char *name) {
   struct function *made = calloc(1, sizeof *made);
   char entry[220];
   strncpy(made->name, name, sizeof made->name - 1);
   sprintf(entry, "driver_%s", made->name);
-  if (m != (void *)2) made->run = (int (*)(const unsigned *, void **))dlsym(m, entry);
+  made->arguments = 2;
+  if (m != (void *)2) {
+    made->run = (int (*)(const unsigned *, void **))dlsym(m, entry);
+    sprintf(entry, "count_%s", made->name);
+    const int *counts = dlsym(m, entry);
+    if (counts) made->arguments = counts[0], made->maps = counts[1];
+  }
   *f = made;
   return 0;
 }
@@ -118,9 +125,99 @@ int cuEventSynchronize(void *e) { return failing; }
 int cuEventElapsedTime(float *ms, void *a, void *b) { *ms = 0.5f; return 0; }
 // kernels
 struct config { unsigned grid[3], block[3], shared; ptr stream; void *attributes; unsigned count; };
+static pthread_mutex_t one = PTHREAD_MUTEX_INITIALIZER, capture = PTHREAD_MUTEX_INITIALIZER;
+static int run(const unsigned *grid, struct function *called, void **arguments) {
+  if (called->run) {  // one kernel at a time
+    pthread_mutex_lock(&one);
+    int status = called->run(grid, arguments) ? 719 : 0;
+    pthread_mutex_unlock(&one);
+    return status;
+  }
+  float *in = *(float **)arguments[0], *out = *(float **)arguments[1];
+  for (int n = 0; n < 100; n++) out[n] = in[n] * 2 + 1;
+  return 0;
+}
+// graphs: a node has copies of its arguments, as those of CUDA
+struct node { struct config config; struct function *called; void *arguments[64]; };
+struct graph { struct node *nodes[256]; int count; };
+static struct graph *captured = 0;
+static ptr capturing = 0, last_stream = 100;
+static int graphs = 0, updating = 0;
+int fake_graphs(void) { return graphs; }
+void fake_refuse_updates(int status) { updating = status; }
+static void set_arguments(struct node *n, void **arguments) {
+  for (int k = 0; k < n->called->arguments + n->called->maps; k++) {
+    int size = k < n->called->arguments ? 8 : 128;
+    free(n->arguments[k]);
+    n->arguments[k] = aligned_alloc(128, 128);
+    memcpy(n->arguments[k], arguments[k], size);
+  }
+}
+int cuStreamCreate(ptr *stream, int flags) { *stream = ++last_stream; return 0; }
+int cuStreamDestroy_v2(ptr stream) { return 0; }
+int cuStreamBeginCapture_v2(ptr stream, int mode) {
+  if (!context) return 201;
+  if (stream < 3) return 900;
+  pthread_mutex_lock(&capture);
+  captured = calloc(1, sizeof *captured);
+  capturing = stream;
+  graphs++;
+  tell("capture\n");
+  return 0;
+}
+int cuStreamEndCapture(ptr stream, struct graph **g) {
+  *g = captured; captured = 0; capturing = 0; tell("captured\n");
+  pthread_mutex_unlock(&capture);
+  return 0;
+}
+int cuStreamGetCaptureInfo_v2(ptr stream, int *status, ptr *id, void **g, void ***nodes, size_t *count) {
+  static void *last;
+  last = captured->nodes[captured->count - 1];
+  *status = 1; *nodes = &last; *count = 1;
+  return 0;
+}
+int cuGraphInstantiateWithFlags(struct graph **made, struct graph *g, ptr flags) {
+  *made = malloc(sizeof *g); **made = *g; graphs++; return 0;
+}
+int cuGraphDestroy(struct graph *g) { graphs--; tell("graph is destroyed\n"); return 0; }
+int cuGraphExecDestroy(struct graph *g) { graphs--; return 0; }
+struct params {
+  void *called; unsigned grid[3], block[3], shared; void **arguments, **extra; void *kernel, *context;
+};
+int cuGraphExecKernelNodeSetParams_v2(struct graph *g, struct node *n, const struct params *p) {
+  char line[300];
+  sprintf(line, "update of %s\n", (char *)p->called);
+  tell(line);
+  if (updating) return updating;
+  if (p->called != n->called || memcmp(p->grid, n->config.grid, 24)) return 1;
+  if (p->shared != n->config.shared) return 1;
+  set_arguments(n, p->arguments);
+  return 0;
+}
+int cuGraphLaunch(struct graph *g, ptr stream) {
+  char line[200];
+  if (!context) return 201;
+  if (refusing) return refusing;
+  launched = 1;
+  sprintf(line, "graph of %d on %llu\n", g->count, stream);
+  tell(line);
+  for (int n = 0; n < g->count; n++) {
+    int status = run(g->nodes[n]->config.grid, g->nodes[n]->called, g->nodes[n]->arguments);
+    if (status) return status;
+  }
+  return 0;
+}
 int cuLaunchKernelEx(const struct config *c, void *f, void **arguments, void **extra) {
   if (!context) return 201;
   if (refusing) return refusing;
+  if (captured && c->stream == capturing) {
+    struct node *n = calloc(1, sizeof *n);
+    n->config = *c;
+    n->called = f;
+    set_arguments(n, arguments);
+    captured->nodes[captured->count++] = n;
+    return 0;
+  }
   launched = 1;
   if (!quiet) {
     char line[200], on[60] = "";
@@ -131,11 +228,7 @@ int cuLaunchKernelEx(const struct config *c, void *f, void **arguments, void **e
             c->grid[2], c->block[0], c->block[1], c->block[2], c->shared, on);
     tell(line);
   }
-  struct function *called = f;
-  if (called->run) return called->run(c->grid, arguments) ? 719 : 0;
-  float *in = *(float **)arguments[0], *out = *(float **)arguments[1];
-  for (int n = 0; n < 100; n++) out[n] = in[n] * 2 + 1;
-  return 0;
+  return run(c->grid, f, arguments);
 }
 """
 
@@ -192,6 +285,15 @@ class FakeDriver:
     def become(self, capability: int) -> None:
         """Let the GPU have another compute capability, such as 80, before it is looked for."""
         self._lib.fake_capability(capability)
+
+    def refuse_updates(self, status: int) -> None:
+        """Let graphs refuse other arguments; 0 for none."""
+        self._lib.fake_refuse_updates(status)
+
+    @property
+    def graphs(self) -> int:
+        """How many graphs there are, executable ones and others."""
+        return self._lib.fake_graphs()
 
     def quiet(self) -> None:
         """Write nothing down."""

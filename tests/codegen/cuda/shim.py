@@ -383,6 +383,7 @@ def _entry(launch: Launch) -> str:
         f"static void body_{name}() {{ void **arguments_ = arguments_{name}; {name}({', '.join(args)}); }}\n"
         f'extern "C" int launch_{name}(const unsigned *shape, void **arguments) {{\n'
         f"  arguments_{name} = arguments; return run(shape, body_{name}, {launch.cluster});\n}}\n"
+        f'extern "C" const int count_{name}[] = {{{len(launch.params)}, {len(launch.maps)}}};\n'
         # the same with addresses of all values, as the driver gets them
         f'extern "C" int driver_{name}(const unsigned *shape, void **values) {{\n'
         f"  void *slots[{count}];\n{slots}  return launch_{name}(shape, slots);\n}}\n"
