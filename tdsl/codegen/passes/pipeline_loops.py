@@ -60,6 +60,7 @@ from tdsl.codegen.transforms.producer_warps import (
     round_loops,
     specialize_warps,
 )
+from tdsl.codegen.transforms.register_loads import split_loads
 from tdsl.errors import ScheduleError
 from tdsl.lang.expr import (
     ONE,
@@ -230,7 +231,11 @@ class _Pipelines:
         if wait:  # after the barrier, no thread reads the slot that is filled next
             wait.append(Barrier())
         prologue = For(first.name, ZERO, distance, UNROLLED, sequence([before, *commit]))
-        body = sequence([*wait, later, *commit, consumer])
+        split = split_loads(later, self.global_buffers - fixed, self.fresh)
+        if split is None:
+            body = sequence([*wait, later, *commit, consumer])
+        else:
+            body = split.allocated(sequence([*wait, split.loads, *commit, consumer, split.stores]))
         whole = sequence([prologue, rebuilt(s, kind=SERIAL, stages=0, body=body)])
         if boxes:
             whole = InitBarriers(full, s.stages, boxes, whole)

@@ -268,3 +268,26 @@ def test_a_thread_that_ends_before_its_copies_is_a_hazard():
 
     with pytest.raises(td.Hazard, match="ends before its copy to 'a_cache'"):
         broken(2, lambda s: change(s) if isinstance(s, For) and s.kind == "serial" else s)
+
+
+@pytest.mark.parametrize("stages", [2, 3])
+@pytest.mark.parametrize("m, n, p", [(64, 64, 64), (33, 50, 36)])
+def test_computed_tiles_are_loaded_before_the_body_and_stored_after_it(m, n, p, stages):
+    a, b, c = td.Tensor("a", (m, n), td.i32), td.Tensor("b", (n, p), td.i32), td.Func("c")
+    c[i, j] = td.sum(abs(a[i, k] * 3) * b[k, j], axis=k, dtype=td.i32)
+    s = td.Schedule(c)
+    s[c].outline(i).inline()
+    io, jo, ii, ji = s[c].tile((i, j), (16, 16))
+    ko, ki = s[c].split(k, 8)
+    s[c].reorder(io, jo, ii, ji, ko, ki).bind(io, "blockIdx.y").bind(jo, "blockIdx.x")
+    s[c].bind(ii, "threadIdx.y").bind(ji, "threadIdx.x")
+    for name in ("a_factor", "b"):
+        s.cache_read(name, c, at=ko, scope="shared", filled=True).cooperate()
+    s[c].pipeline(ko, stages)
+    agrees(s, a=numbers(m, n), b=numbers(n, p))
+    lines = [x.strip() for x in str(td.compile(s, target="cuda").loops("final")).splitlines()]
+    body = lines[next(n for n, x in enumerate(lines) if x.startswith("for c_k_o in")) :]
+    (load,) = (n for n, x in enumerate(body) if x.startswith("a_ahead["))
+    (product,) = (n for n, x in enumerate(body) if x.startswith("c["))
+    (store,) = (n for n, x in enumerate(body) if x.startswith("a_factor_cache["))
+    assert load < product < store
