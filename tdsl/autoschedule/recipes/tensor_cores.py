@@ -21,6 +21,7 @@ from tdsl.autoschedule.recipes.choices import Unsuited, choose, if_suited, recip
 from tdsl.autoschedule.recipes.computed_operands import factor_types, outline_factors
 from tdsl.autoschedule.recipes.elements import definition_of, even_width, shape_of_source, sizes_of
 from tdsl.autoschedule.recipes.epilogue import ROW_BYTES, following, reader_of, store_by_groups
+from tdsl.autoschedule.recipes.operand_tiles import load_by, load_of, swizzle_rows
 from tdsl.autoschedule.recipes.operands import (
     Operand,
     check_terms,
@@ -38,7 +39,7 @@ from tdsl.lang.expr import Expr, Var
 from tdsl.lang.regions import reads_in
 from tdsl.lang.types import DType, bf16, f8e4m3, f8e5m2, f16, f32
 from tdsl.machine.devices import describe_gpu
-from tdsl.machine.instructions.tensor_cores import COLUMNS, LOADS, MMAS, ROWS, Load, Mma
+from tdsl.machine.instructions.tensor_cores import COLUMNS, MMAS, ROWS, Mma
 from tdsl.machine.instructions.warpgroups import ROWS as GROUP_ROWS
 from tdsl.machine.instructions.warpgroups import Wgmma
 from tdsl.machine.instructions.warpgroups import rows as wgmma_rows
@@ -485,30 +486,3 @@ def shared_limit(stage: Stage) -> int:
     machine = as_target(stage.schedule.target).machine()
     machine = machine if machine.gpu is not None else describe_gpu("")
     return machine.level("shared").bytes or 0
-
-
-def swizzle_rows(tile: Stage, x: Operand, row: int) -> None:
-    """Swizzle a tile with rows of so many bytes."""
-    wide = [n for n in SWIZZLES if row % n == 0]
-    if wide and x.axes[1] == len(x.read.index) - 1:
-        tile.swizzle(max(wide))
-
-
-def load_of(x: Operand, operand: str, rows: int) -> Load | None:
-    """The instruction that loads an operand for rows or columns of a warp, if there is one."""
-    matrices = 4 if operand == "a" or rows % 16 == 0 else 2
-    key = (operand, x.read.dtype, x.transposed, matrices)
-    rows_of = {(r.operand, r.dtype, r.transposed, r.matrices): r for r in LOADS}
-    return rows_of.get(key)
-
-
-def load_by(fragment: Stage, x: Operand, load: Load | None) -> None:
-    """Have a stage of an operand's tile in registers made by an instruction, or each thread load its part."""
-    if load is None:
-        fragment.cooperate()
-        return
-    loops = fragment.loops
-    rows, columns, tile, inner = fragment.tile([loops[axis] for axis in x.axes], load.shape)
-    others = [loop for n, loop in enumerate(loops) if n not in x.axes]
-    fragment.reorder(*others, rows, columns, tile, inner)
-    fragment.tensorize(tile, load.name).unroll(rows).unroll(columns)
