@@ -366,6 +366,7 @@ USES: dict[str, tuple[Use, ...]] = {
     "stream_stores": (
         on(P.scaled, lambda s, p: s["f"].vectorize(p.inner, 8).stream_stores()),
     ),
+    "cache_policy": (on(P.sums, lambda s, p: s["f"].cache_policy("a", "evict_first")),),
     "prefetch": (
         on(P.sums, lambda s, p: s["f"].prefetch("a", "k", 2)),
         on(P.sums, lambda s, p: s["f"].prefetch("a", "k", of=s["f"].loops[0])),

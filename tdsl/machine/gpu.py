@@ -9,6 +9,7 @@ FEATURES = {
     "ldmatrix": "75",
     "mma": "80",  # with 32 bytes of terms, as in `instructions.tensor_cores.MMAS`; sm_75 has smaller ones
     "cp.async": "80",
+    "cache_hint": "80",  # loads with a policy of eviction from L2
     "bf16": "80",  # arithmetic and conversions
     "dmma": "80",  # products of f64 by tensor cores
     "f8": "89",  # conversions and products by tensor cores
@@ -90,6 +91,6 @@ def features_of(arch: str) -> frozenset[str]:
     """The features of an architecture.
 
     >>> sorted(features_of("sm_80"))
-    ['bf16', 'cp.async', 'dmma', 'ldmatrix', 'mma']
+    ['bf16', 'cache_hint', 'cp.async', 'dmma', 'ldmatrix', 'mma']
     """
     return frozenset(name for name, first in FEATURES.items() if has(arch, first))

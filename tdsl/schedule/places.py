@@ -10,6 +10,7 @@ from tdsl.schedule.inlining import expand_reads, inlined_into
 from tdsl.schedule.legality import AT_ROOT
 from tdsl.schedule.loops import check_positive, find_loop
 from tdsl.schedule.state import (
+    CACHE_POLICIES,
     GROUP,
     SHARED,
     SWIZZLES,
@@ -208,6 +209,19 @@ def swizzle(state: State, func: str, definition: int, *, count: int) -> State:
 def stream_stores(state: State, func: str, definition: int) -> State:
     """Use streaming (non-temporal) stores for this func: for large results that are not read soon."""
     return _with_plan(state, func, replace(state.plan(func), stream=True))
+
+
+def cache_policy(state: State, func: str, definition: int, *, source: str, policy: str) -> State:
+    """Load `source` with a cache policy in the GPU kernel that stores this func."""
+    if policy not in CACHE_POLICIES:
+        raise Illegal(f"there is no cache policy {policy!r}", did_you_mean(policy, CACHE_POLICIES))
+    d = state.program.func(func).definitions[definition]
+    read = sorted({r.name for reader in (d, *inlined_into(state, [d])) for r in reader.reads})
+    if source not in read:
+        raise Illegal(f"{func!r} does not read {source!r}", did_you_mean(source, read))
+    plan = state.plan(func)
+    policies = dict(plan.policies) | {source: policy}
+    return _with_plan(state, func, replace(plan, policies=tuple(policies.items())))
 
 
 def prefetch(

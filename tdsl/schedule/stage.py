@@ -176,19 +176,14 @@ class StageDirectives(Suggesting):
     def bulk_copy(self) -> Self:
         """Copy this shared-memory stage by bulk asynchronous copies (TMA) that one thread issues.
 
-        Needs sm_90 or later, a copy of a tensor in a pipelined loop, and rows of a multiple of 16 bytes.
-        """
+        Needs sm_90 or later, a copy of a tensor in a pipelined loop, and rows of a multiple of 16 bytes."""
         self.do("bulk_copy")
         return self
 
     def pipeline(
-        self,
-        loop: LoopLike,
-        stages: int,
-        producer_warps: bool = False,
-        overlap_mma: bool = False,
+        self, loop: LoopLike, stages: int, producer_warps: bool = False, overlap_mma: bool = False,
         **old: bool,
-    ) -> Self:
+    ) -> Self:  # fmt: skip
         """Software-pipeline a loop: fetch the shared-memory tiles of its body some iterations ahead.
 
         Each tile has `stages` buffers, 2 or more: one in use while the others are filled. With
@@ -311,8 +306,13 @@ class StageDirectives(Suggesting):
         return self
 
     def stream_stores(self) -> Self:
-        """Use streaming (non-temporal) stores, which bypass the caches."""
+        """Use streaming (non-temporal) stores: past a CPU's caches, evicted first from a GPU's."""
         self.do("stream_stores")
+        return self
+
+    def cache_policy(self, source: Tensor | Func | str, policy: str) -> Self:
+        """Load `source` "evict_first" or "evict_last" from L2 in the GPU kernel that stores this func."""
+        self.do("cache_policy", source=self.schedule.source_name(source), policy=policy)
         return self
 
     def prefetch(

@@ -32,6 +32,7 @@ TAILS = (GUARD, SHIFT, ROUND_UP, PEEL)
 AUTO, HEAP, STACK, REGISTER = "auto", "heap", "stack", "register"  # the first is chosen by a pass
 SHARED = "shared"  # shared memory of a GPU, one for all threads of a block
 FRAGMENT = "fragment"  # a tile in the registers of several GPU threads, each element in a single thread
+CACHE_POLICIES = ("evict_first", "evict_last")  # which lines of the last cache of a GPU are evicted
 SWIZZLES = (32, 64, 128)  # bytes of a row of shared memory within which chunks are permuted
 GROUP = "group"  # shared memory of the GPU threads along threadIdx.x, one part for each row of threads
 COOPERATIVE = (SHARED, FRAGMENT, GROUP)  # memory that several threads fill cooperatively
@@ -278,6 +279,7 @@ class FuncPlan:
     `distributed` are the loops of `distributed_definition` over the axes of the grid, in their order;
     `communicated` maps a tensor or func to the loop at which it is received, or sent to its owners,
     `ahead` to the iterations before its use. If `deterministic`, partial results combine in rank order.
+    `policies` has the cache policy of the loads of each source that has one.
     `filled`: a copy that is 0 beyond the edges of its source. `extents` are fixed extents of dimensions, the
     same wherever the func is computed, None for the largest that is needed.
     """
@@ -291,6 +293,7 @@ class FuncPlan:
     fold: tuple[tuple[int, int], ...] = ()
     extents: tuple[tuple[int, int | None], ...] = ()
     stream: bool = False
+    policies: tuple[tuple[str, str], ...] = ()
     bulk: bool = False
     atomic: frozenset[int] = frozenset()
     prefetches: tuple[PrefetchPlan, ...] = ()

@@ -19,7 +19,7 @@ from tdsl.lang.regions import reads_in
 from tdsl.schedule.fluent import Stage
 from tdsl.schedule.legality import depends_on
 from tdsl.schedule.masked import masked_funcs
-from tdsl.schedule.state import COOPERATIVE, SCOPES, TAILS, At, Level, is_reduction, levels_of
+from tdsl.schedule.state import CACHE_POLICIES, COOPERATIVE, SCOPES, TAILS, At, Level, is_reduction, levels_of
 from tdsl.tilegraph.schedule import Schedule
 from tests.fuzz.choices import Choices
 
@@ -31,7 +31,7 @@ WEIGHTS = {
     "cache_read": 6, "cache_write": 6, "reorder_storage": 3, "align_storage": 3, "fold_storage": 3,
     "rfactor": 7, "atomic": 5, "specialize": 4, "prefetch": 3, "stream_stores": 2, "set_scope": 2, "pin": 1,
     "unsigned": 1, "online": 1, "reassociate": 1, "skip_masked": 1, "outline": 1, "factor_out": 1,
-    "fuse_reductions": 2,
+    "fuse_reductions": 2, "cache_policy": 1,
     "bound_extent": 3, "flatten": 3,
 }  # fmt: skip
 FIRST = ("reassociate", "online", "unsigned", "fuse_reductions", "factor_out")  # want loops as they were
@@ -368,6 +368,10 @@ class Directives:
 
     def do_stream_stores(self) -> None:
         self.s[self.func()].stream_stores()
+
+    def do_cache_policy(self) -> None:
+        stage = self.stage()
+        stage.cache_policy(self.source(stage), self.pick(CACHE_POLICIES))
 
     def do_pin(self) -> None:
         self.s[self.func()].pin()

@@ -12,9 +12,9 @@ _HAS_ASYNC = f"__CUDA_ARCH__ >= {FEATURES['cp.async']}0"
 _COPY_TILE = "cp.async.bulk.tensor.{rank}d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
 
 
-def _tma_load(rank: int, *, multicast: bool = False) -> str:
+def _tma_load(rank: int, *, multicast: bool = False, hint: bool = False) -> str:
     """The function that copies a box of `rank` axes by TMA, to one block or to the blocks of a cluster."""
-    name = f"tdsl_tma_load_{rank}d" + "_multicast" * multicast
+    name = f"tdsl_tma_load_{rank}d" + "_multicast" * multicast + "_hint" * hint
     places = ", ".join(f"%{n + 3}" for n in range(rank))
     corner = ", ".join(f"int c{n}" for n in range(rank))
     values = ", ".join(f'"r"(c{n})' for n in range(rank))
@@ -22,6 +22,11 @@ def _tma_load(rank: int, *, multicast: bool = False) -> str:
     if multicast:
         copy += ".multicast::cluster"
         mask, given = f", %{rank + 3}", ', "h"((unsigned short)((1 << Blocks) - 1))'
+    if hint:
+        copy += ".L2::cache_hint"
+        corner += ", unsigned long long policy"
+        mask += f", %{rank + 3 + multicast}"
+        given += ', "l"(policy)'
     return f"""
 {"template <int Blocks> " * multicast}__device__ __forceinline__
 void {name}(void *to, unsigned long long map, void *mbarrier, {corner}) {{
@@ -51,6 +56,18 @@ __device__ __forceinline__ void tdsl_cp_async(void *to, const void *from, bool h
   *(Piece *)to = holds ? *(const Piece *)from : none;
 #endif
 }}
+""",
+    "tdsl_cp_async_hint": """
+template <int N> __device__ __forceinline__
+void tdsl_cp_async_hint(void *to, const void *from, unsigned long long policy, bool holds = true) {
+  unsigned int at = (unsigned int)__cvta_generic_to_shared(to);
+  if constexpr (N == 16)
+    asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2, %3;"
+                 :: "r"(at), "l"(from), "r"(holds ? 16 : 0), "l"(policy) : "memory");
+  else
+    asm volatile("cp.async.ca.shared.global.L2::cache_hint [%0], [%1], %2, %3, %4;"
+                 :: "r"(at), "l"(from), "n"(N), "r"(holds ? N : 0), "l"(policy) : "memory");
+}
 """,
     "tdsl_cp_async_commit": f"""
 __device__ __forceinline__ void tdsl_cp_async_commit() {{
@@ -154,6 +171,8 @@ __device__ __forceinline__ void tdsl_mbarrier_wait(void *p, unsigned int parity)
 """,
     **{f"tdsl_tma_load_{n}d": _tma_load(n) for n in _RANKS},
     **{f"tdsl_tma_load_{n}d_multicast": _tma_load(n, multicast=True) for n in _RANKS},
+    **{f"tdsl_tma_load_{n}d_hint": _tma_load(n, hint=True) for n in _RANKS},
+    **{f"tdsl_tma_load_{n}d_multicast_hint": _tma_load(n, multicast=True, hint=True) for n in _RANKS},
     "tdsl_wgmma_descriptor": """
 __device__ __forceinline__
 unsigned long long tdsl_wgmma_descriptor(const void *p, int panels, int rows, int kind) {
@@ -187,6 +206,9 @@ ASYNCHRONOUS_CALLEES = {
         f"tdsl_mbarrier_{x}": ("tdsl_shared_address",)
         for x in ("init", "inval", "arrive", "arrive_expect", "arrive_warp", "wait")
     },
-    **{f"tdsl_tma_load_{n}d": ("tdsl_shared_address", "CUtensorMap") for n in _RANKS},
-    **{f"tdsl_tma_load_{n}d_multicast": ("tdsl_shared_address", "CUtensorMap") for n in _RANKS},
+    **{
+        f"tdsl_tma_load_{n}d{kind}": ("tdsl_shared_address", "CUtensorMap")
+        for n in _RANKS
+        for kind in ("", "_multicast", "_hint", "_multicast_hint")
+    },
 }  # fmt: skip

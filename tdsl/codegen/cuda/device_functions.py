@@ -9,6 +9,7 @@ from collections.abc import Iterable
 
 from tdsl.codegen.cuda.asynchronous_functions import ASYNCHRONOUS, ASYNCHRONOUS_CALLEES
 from tdsl.codegen.cuda.atomic_functions import ATOMIC_FUNCTIONS
+from tdsl.codegen.cuda.cache_functions import CACHE_FUNCTIONS
 from tdsl.codegen.cuda.narrow_floats import float_of_bytes
 from tdsl.codegen.cuda.tensor_memory_functions import CALLEES, TENSOR_MEMORY
 
@@ -252,6 +253,7 @@ __device__ __forceinline__ float tdsl_fast_exp(float x) {
 """,
     **float_of_bytes("f8e4m3", 3, 7, "e4m3", "> 464.0f"),
     **float_of_bytes("f8e5m2", 2, 15, "e5m2", ">= 61440.0f"),
+    **CACHE_FUNCTIONS,
     **ASYNCHRONOUS,
     **TENSOR_MEMORY,
 }  # in an order in which each function calls only earlier ones

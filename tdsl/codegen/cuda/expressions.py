@@ -147,6 +147,7 @@ class Expressions:
     loops: Facts = NO_FACTS  # `facts` without conditions, which would hide the extents of loops
     fragments: Mapping[str, Fragment] = field(default_factory=dict)
     swizzles: Mapping[str, Swizzle] = field(default_factory=dict)
+    policies: dict[str, tuple[str, TIR]] = field(default_factory=dict)  # of loads: name and variable
     tensor_columns: Mapping[str, TIR] = field(default_factory=dict)  # first ones of sums in tensor memory
     fast: bool = False  # approximate arithmetic is allowed
     identifiers: Identifiers = field(default_factory=Identifiers)
@@ -235,6 +236,10 @@ class Expressions:
                 memory, _ = self.buffers[buffer]
                 certain = mask is None or not any(map(has_data, index))
                 loaded = T.BufferLoad(memory, [self.offset(buffer, index, certain=certain)])
+                if buffer in self.policies:
+                    name, policy = self.policies[buffer]
+                    kind = str(memory.dtype)
+                    loaded = self.call(f"tdsl_load_{name}", kind, T.address_of(loaded), policy)
                 if mask is None:
                     return loaded
                 return T.if_then_else(self.node(mask, done), loaded, _constant(0, dtype))

@@ -21,6 +21,7 @@ from tdsl.codegen.analysis.facts import facts_inside
 from tdsl.codegen.analysis.launch_axes import covers_axis
 from tdsl.codegen.cuda.atomics import atomic_update
 from tdsl.codegen.cuda.axes import axis_indices, with_thread_extents
+from tdsl.codegen.cuda.cache_hints import bind_policies, store_streaming
 from tdsl.codegen.cuda.expressions import (
     Expressions,
     as_type,
@@ -74,7 +75,7 @@ from tdsl.codegen.ir.loops import (
     WarpSpecialize,
     row_major,
 )  # fmt: skip
-from tdsl.codegen.ir.statements import inputs_of, stored_in, walk
+from tdsl.codegen.ir.statements import inputs_of, rebuilt, stored_in, walk
 from tdsl.codegen.ir.strides import dense_strides, element_count
 from tdsl.codegen.transforms.extract_lanes import lane_count, lane_store
 from tdsl.lang.expr import ZERO, Const, Expr, dtype_of
@@ -136,6 +137,7 @@ class _KernelLowering:
             params.append(self.maps[tile])
         self.axes, variables = axis_indices(self.launch)
         self.shared_memory()
+        self.head += bind_policies(self.e, dict(self.launch.policies))
         self.head += [self.call(name) for name in first]
         self.tensor = tensor_memory(self.launch, self.e, self.axes)
         body = self.statement(self.launch.body, frozenset())
@@ -241,6 +243,8 @@ class _KernelLowering:
                 if s.asynchronous:
                     return copy_elements(self.e, s)
                 self.e.fast = s.fast
+                if s.streaming and not any(p.name == s.buffer for p in self.launch.params):
+                    s = rebuilt(s, streaming=False)  # it is in shared memory or registers
                 stores = self.vector(s) if lane_count(s) > 1 else self.store(s)
                 self.e.fast = False
                 return stores
@@ -370,9 +374,12 @@ class _KernelLowering:
     def store(self, s: Store) -> list[TIR]:
         memory, _ = self.e.buffers[s.buffer]
         at, value = self.e.offset(s.buffer, s.index), self.e.value(s.value)
-        statement = (
-            atomic_update(self.e, s, memory, at, value) if s.atomic else T.BufferStore(memory, value, [at])
-        )
+        if s.atomic:
+            statement = atomic_update(self.e, s, memory, at, value)
+        elif s.streaming:
+            statement = store_streaming(self.e, memory, at, value)
+        else:
+            statement = T.BufferStore(memory, value, [at])
         return [statement if s.mask is None else T.IfThenElse(self.e.value(s.mask), statement, None)]
 
     def vector(self, s: Store) -> list[TIR]:

@@ -38,6 +38,9 @@ def copy_tile(
         to = T.address_of(T.BufferLoad(memory, [e.offset(s.buffer, index)]))
         corner = [e.index(i) for i in reversed(start)]
         name = f"tdsl_tma_load_{len(corner)}d" + (f"_multicast<{s.blocks}>" if s.blocks > 1 else "")
+        if s.source in e.policies:
+            head, angle, arguments = name.partition("<")
+            name, corner = f"{head}_hint{angle}{arguments}", [*corner, e.policies[s.source][1]]
         copies.append(e.statement_call(name, to, T.address_of(maps[spec]), barrier, *corner))
     return copies
 
@@ -59,6 +62,10 @@ def copy_elements(e: Expressions, s: Store) -> list[TIR]:
         ]  # fmt: skip
         if one.value.mask is not None:
             places.append(e.value(one.value.mask))
-        copied = e.statement_call(f"tdsl_cp_async<{count * size}>", *places)
+        name = "tdsl_cp_async"
+        if s.value.buffer in e.policies:
+            name = "tdsl_cp_async_hint"
+            places.insert(2, e.policies[s.value.buffer][1])
+        copied = e.statement_call(f"{name}<{count * size}>", *places)
         copies.append(copied if one.mask is None else T.IfThenElse(e.value(one.mask), copied, None))
     return copies

@@ -7,6 +7,7 @@ from typing import Any
 from tvm import tirx as T  # noqa: N812  # as its own documentation calls it
 
 from tdsl.codegen.analysis.access_widths import access_width
+from tdsl.codegen.cuda.cache_hints import load_vector, store_vector_streaming
 from tdsl.codegen.cuda.expressions import TIR, Expressions, bytes_of
 from tdsl.codegen.cuda.identifiers import without_number
 from tdsl.codegen.ir.loops import Store
@@ -29,14 +30,12 @@ def lower_vector_store(e: Expressions, s: Store, start: int, count: int) -> list
     for n in post_order(s.value):
         if isinstance(n, Load) and _is_vector_load(e, n, count):
             source, _ = e.buffers[n.buffer]
-            at = T.Ramp(e.offset(n.buffer, tuple(extract_lane(i, start) for i in n.index)), 1, count)
-            loaded = T.BufferLoad(source, [at])
-            if n is s.value and n.mask is None:
-                return [_write(e, s, start, count, loaded)]
+            at = e.offset(n.buffer, tuple(extract_lane(i, start) for i in n.index))
+            if n is s.value and n.mask is None and n.buffer not in e.policies and not s.streaming:
+                return [_write(e, s, start, count, T.BufferLoad(source, [T.Ramp(at, 1, count)]))]
             name = e.identifiers.declare(f"{without_number(n.buffer)}_vec")
             part = T.decl_buffer((count,), str(source.dtype), name, scope="local")
-            whole = T.Ramp(T.const(0, "int32"), 1, count)
-            store = T.BufferStore(part, loaded, [whole])
+            store = load_vector(e, n.buffer, at, count, part)
             if n.mask is not None:
                 other = _zeros(e, n.dtype, part, count)
                 store = T.IfThenElse(e.value(extract_lane(n.mask, start)), store, other)
@@ -52,6 +51,9 @@ def lower_vector_store(e: Expressions, s: Store, start: int, count: int) -> list
         with e.statement() as values:
             value = e.value(_lane_from_parts(s.value, loaded_parts, start + k, k))
         statements += [*values, T.BufferStore(result, value, [T.const(k, "int32")])]
+    if s.streaming:
+        at = e.offset(s.buffer, tuple(extract_lane(i, start) for i in s.index))
+        return [*statements, store_vector_streaming(e, target, at, count, result)]
     whole = T.BufferLoad(result, [T.Ramp(T.const(0, "int32"), 1, count)])
     return [*statements, _write(e, s, start, count, whole)]
 

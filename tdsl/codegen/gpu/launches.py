@@ -54,7 +54,8 @@ class Launch:
     `grid` and `block` are the extents along x, y and z; `cluster` is the number of blocks along blockIdx.x
     in a cluster. `memory` is the layout of a block's shared memory, `fragments` has the register fragments
     by name. `maps` are the tensor maps of TMA copies, passed after `params`. At least `resident` blocks run
-    at a time on a multiprocessor. `messages` are the messages of the whole program.
+    at a time on a multiprocessor. `policies` has
+    the cache policies of loads by buffer. `messages` are the messages of the whole program.
     """
 
     name: str
@@ -68,6 +69,7 @@ class Launch:
     resident: int = 1
     messages: tuple[Message, ...] = ()
     cluster: int = 1
+    policies: tuple[tuple[str, str], ...] = ()
 
     @property
     def shared(self) -> int:
@@ -130,10 +132,19 @@ def launches_of(kernel: Kernel) -> Launches:
         launches.append(
             Launch(
                 name, used, grid, _extents_xyz(block), shared, body, fragments, maps, resident,
-                kernel.messages, cluster,
+                kernel.messages, cluster, _policies(kernel, written, used),
             )
         )  # fmt: skip
     return Launches(kernel, tuple(temporaries), tuple(launches))
+
+
+def _policies(
+    kernel: Kernel, written: frozenset[str], params: tuple[Argument, ...]
+) -> tuple[tuple[str, str], ...]:
+    """The cache policies of the arrays that a launch with these arguments reads and does not write."""
+    chosen = {source: policy for buffer, source, policy in kernel.policies if buffer in written}
+    read = {p.name for p in params} - written
+    return tuple((source, policy) for source, policy in chosen.items() if source in read)
 
 
 def _check_groups(body: Stmt, threads: int) -> None:

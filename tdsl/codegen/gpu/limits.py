@@ -116,6 +116,7 @@ def _check_instructions(launch: Launch, machine: Machine) -> None:
             "no clusters of blocks",
             'bind the loop to "blockIdx.x" or another axis',
         ),
+        (launch.policies, "cache_hint", "no cache policies of loads", "leave out cache_policy()"),
     )
     for used, feature, what, hint in missing:
         if used and feature not in machine.features:

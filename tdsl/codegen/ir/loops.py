@@ -386,7 +386,8 @@ class Kernel:
 
     `fast_math`: every store is `fast`, so the kernel may change the floating-point mode of the processor.
     `resident` has pairs (buffer, n): the GPU kernel that writes the buffer is compiled for at least n
-    resident blocks on a multiprocessor (__launch_bounds__).
+    resident blocks on a multiprocessor (__launch_bounds__). `policies` has triples (buffer, source, policy):
+    the GPU kernel that writes the buffer loads the source with a cache policy.
     """
 
     name: str
@@ -396,6 +397,7 @@ class Kernel:
     fast_math: bool = False
     instructions: tuple[object, ...] = ()
     resident: tuple[tuple[str, int], ...] = ()
+    policies: tuple[tuple[str, str, str], ...] = ()
 
     @property
     def arguments(self) -> tuple[Argument, ...]:

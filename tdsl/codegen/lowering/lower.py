@@ -413,7 +413,7 @@ def lower(
         names.kernel, params, body,
         tuple(lowering.tables.sites), all(f.fast_math for f in program.funcs),
         tuple(INSTRUCTIONS[n] for n in lowering.tables.instructions),
-        _resident_blocks(state, names),
+        _resident_blocks(state, names), _cache_policies(state, names),
     )  # fmt: skip
     check_strides(kernel)
     return kernel
@@ -423,6 +423,18 @@ def _resident_blocks(state: State, names: KernelNames) -> tuple[tuple[str, int],
     """(buffer, n) for funcs whose directives ask for n resident blocks on a multiprocessor."""
     residents = ((f, state.plan(f.name).min_blocks) for f in state.program.funcs)
     return tuple((buffer, n) for f, n in residents if n for buffer in names.components(f))
+
+
+def _cache_policies(state: State, names: KernelNames) -> tuple[tuple[str, str, str], ...]:
+    """(buffer, source, policy) for funcs whose directives choose a cache policy for loads of a source."""
+    components = {f.name: names.components(f) for f in state.program.funcs}
+    return tuple(
+        (buffer, read, policy)
+        for f in state.program.funcs
+        for source, policy in state.plan(f.name).policies
+        for buffer in components[f.name]
+        for read in components.get(source, (source,))
+    )
 
 
 def _replace_size(sizes: dict[str, Expr], n: Node) -> Node:

@@ -32,6 +32,7 @@ from tdsl.codegen.ir.loops import BufferParam, Kernel, ScalarParam, SizeParam
 from tdsl.codegen.runtime.call import Entry
 from tdsl.codegen.runtime.signature import Specialisation, extent
 from tdsl.pipeline import make_kernel
+from tdsl.schedule.state import CACHE_POLICIES
 from tests.codegen.cuda import shim_tensor_cores, shim_tiles
 from tests.codegen.cuda.shim_tensor_cores import without_assembly
 from tests.codegen.cuda.shim_tiles import STATUS, tensor_map_for
@@ -240,6 +241,23 @@ static float tdsl_fast_exp(float x) { return exp2f(x * 1.44269504f); }
 """,
     "tdsl_cp_async": """
 template <int N> static void tdsl_cp_async(void *to, const void *from, bool holds = true) {
+  copies[current].open.push_back({to, from, N, holds});
+}
+""",
+    **{f"tdsl_{x}": f"static long long tdsl_{x}() {{ return 0; }}\n" for x in CACHE_POLICIES},
+    **{
+        f"tdsl_load_{x}": f"""
+template <int N> static void tdsl_load_{x}(void *to, const void *from, long long) {{ memcpy(to, from, N); }}
+template <class T> static T tdsl_load_{x}(const T *from, long long) {{ return *from; }}
+"""
+        for x in CACHE_POLICIES
+    },
+    "tdsl_store_streaming": """
+template <int N> static void tdsl_store_streaming(void *to, const void *from) { memcpy(to, from, N); }
+template <class T, class U> static void tdsl_store_streaming(T *to, U value) { *to = (T)value; }
+""",
+    "tdsl_cp_async_hint": """
+template <int N> static void tdsl_cp_async_hint(void *to, const void *from, long long, bool holds = true) {
   copies[current].open.push_back({to, from, N, holds});
 }
 """,

@@ -133,6 +133,15 @@ static void tdsl_tma_load_{n}d_multicast(void *to, unsigned long long map, void 
         for n in range(1, 6)
     },
     **{
+        f"tdsl_tma_load_{n}d_hint": f"""
+static void tdsl_tma_load_{n}d_hint(void *to, long long map, void *p,
+                                    {"".join(f"int c{k}, " for k in range(n))}long long) {{
+  tiles.push_back({{(char *)to, *(CUtensorMap *)map, p, {{{", ".join(f"c{k}" for k in range(n))}}}}});
+}}
+"""
+        for n in range(1, 6)
+    },
+    **{
         f"tdsl_tma_load_{n}d": f"""
 template <class... I> static void tdsl_tma_load_{n}d(void *to, unsigned long long map, void *p, I... at) {{
   tiles.push_back({{(char *)to, *(CUtensorMap *)map, p, {{(int)at...}}}});
