@@ -58,7 +58,7 @@ def schedule_on_gpu(schedule: BaseSchedule, open_: Collection[str], machine: Mac
     decisions += _share_rows(schedule, open_, machine)
     for name in [f.name for f in reversed(schedule.state.program.funcs) if f.name in open_]:
         before = schedule.state
-        if before.plan(name) != given.plan(name):
+        if not before.program.has_func(name) or before.plan(name) != given.plan(name):
             continue
         several = len(before.program.func(name).definitions) > 1
         blocks = (

@@ -423,30 +423,32 @@ def _sources_along(stage: Stage, loop: str) -> list[str]:
 
 def reduce_by_lines(
     stage: Stage, free: Sequence[str], term: str, columns: int, lines: int, vector: int = 1
-) -> None:
+) -> Stage:
     """Reduce across rows: a block has `columns` threads for neighbours, `vector` each, and `lines` of these.
 
     A thread reduces every few terms; the first line puts together what all lines have, by shared memory.
+    Returns the stage of the lines, whose last loops are those over terms and neighbours.
     """
     *outer, last = free
     stage.reorder(*outer, last, term)
     block, column = (x.name for x in stage.split(last, columns * vector))
-    lanes = column
     if vector > 1:
-        column, lanes = (x.name for x in stage.split(column, vector))
-    copy = stage.schedule.cache_write(stage, at=column)
+        column, each = (x.name for x in stage.split(column, vector))
+    copy, last_of_copy = stage.schedule.cache_write(stage, at=column), last
     _, line = stage.split(term, lines)
     parts = stage.rfactor(line)
-    parts.reorder_storage(line.name, *stage.schedule.state.program.func(stage.func).variables)
+    parts.reorder_storage(line.name, *free)
     stage.bind(fused(stage, [*outer, block]), "blockIdx.x").bind(column, "threadIdx.x")
     parts.compute_at(stage, column).set_scope(SHARED)
     parts.reorder(line.name, last, *(x.name for x in parts.loops if x.name not in (line.name, last)))
     if vector > 1:
-        last, each = (x.name for x in parts.split(last, vector))
-        parts.reorder(*(x.name for x in parts.loops if x.name != each), each).vectorize(each)
-        stage.vectorize(lanes)
-        copy.vectorize(copy.loops[-1])
+        last, lanes = (x.name for x in parts.split(last, vector))
+        parts.reorder(*(x.name for x in parts.loops if x.name != lanes), lanes)
+        parts.vectorize(lanes)
+        stage.vectorize(each)
+        copy.vectorize(copy.split(last_of_copy, vector)[1])
     parts.bind(line.name, "threadIdx.y").bind(last, "threadIdx.x")
+    return parts
 
 
 def fused(stage: Stage, loops: list[str]) -> str:

@@ -58,7 +58,7 @@ def on_blocks(stage: Stage, *, machine: Machine | None = None) -> Plan | None:
     tiles_of = if_suited(plan_block_stencil, stage)
     if tiles_of is not None and tiles_of.inside:
         return block_stencil(stage)
-    columns = if_suited(block_columns, stage) if points <= _MANY_COLUMNS else None
+    columns = if_suited(block_columns, stage, machine=machine) if points <= _MANY_COLUMNS else None
     if columns is not None:
         return columns
     if terms >= _LONG and points <= _FEW:

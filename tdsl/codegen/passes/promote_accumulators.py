@@ -1,4 +1,4 @@
-"""A pass that accumulates in memory of a block what a loop of it adds to elements of global memory."""
+"""A pass that accumulates in registers what a loop adds to elements of global or shared memory."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from tdsl.codegen.ir.loops import (
     BLOCKS,
     HEAP,
     SERIAL,
+    SHARED,
     THREADS,
     UNROLLED,
     VECTORIZED,
@@ -38,11 +39,10 @@ _MOST_BYTES = 512  # of an accumulator in the registers of one thread, as in `pr
 
 
 def promote_accumulators(kernel: Kernel) -> Kernel:
-    """Accumulate in memory of a block: no serial loop updates elements of global memory in each iteration.
+    """Accumulate in registers: no serial loop of threads updates elements of other memory in each iteration.
 
-    A loop whose iterations update the same elements, by loops over threads, updates an accumulator instead,
-    if the statements before it in its block start these elements by the same loops. The elements are stored
-    once, after the loop.
+    A loop whose iterations update the same elements updates an accumulator instead, if a statement before it
+    in its block starts these elements by the same loops. The elements are stored once, after the loop.
 
     >>> from tdsl.codegen.ir.show import show
     >>> from tdsl.lang.expr import Binary
@@ -67,14 +67,13 @@ def promote_accumulators(kernel: Kernel) -> Kernel:
         s[b, t] = s_sum[0, t]
     """
     far = {p.name for p in kernel.params if isinstance(p, BufferParam)}
-    far |= {x.name for x in walk(kernel.body) if isinstance(x, Alloc) and x.scope == HEAP}
     fresh = FreshNames(kernel)
     return dataclasses.replace(kernel, body=_visit(kernel.body, far, NO_FACTS, fresh, in_block=False))
 
 
 def _visit(s: Stmt, far: set[str], facts: Facts, fresh: FreshNames, *, in_block: bool) -> Stmt:
-    if isinstance(s, Alloc) and not in_block:
-        far = {*far, s.name}  # allocated around kernels
+    if isinstance(s, Alloc) and (s.scope in (HEAP, SHARED) or not in_block):
+        far = {*far, s.name}
     in_block = in_block or (isinstance(s, For) and s.kind in BLOCKS)
     s = map_parts(s, lambda part: _visit(part, far, facts_inside(facts, s), fresh, in_block=in_block))
     return _in_sequence(s, far, facts, fresh) if in_block and isinstance(s, Block) else s
@@ -191,7 +190,7 @@ def _accumulator(
 ) -> _Accumulator | None:
     """The accumulator of elements that a statement starts and a loop updates; None where they differ."""
     a, b = start.loops, update.loops
-    if start.store.buffer in loads_of(start.store.value) or not any(x.kind in THREADS for x in a):
+    if start.store.buffer in loads_of(start.store.value):
         return None
     if loop in b or [(x.kind, x.lo, x.extent) for x in a] != [(x.kind, x.lo, x.extent) for x in b]:
         return None

@@ -40,12 +40,14 @@ def agrees(s: td.Schedule, rng) -> None:
 @pytest.mark.parametrize("name", PROGRAMS)
 @pytest.mark.parametrize("parts", [1, 3])
 @pytest.mark.parametrize(
-    "m, n, wide", [(64, 1, 4), (65, 33, 32), (131, 64, 32), (300, 3, 4), (70, 8, 8), (64, 17, 32)]
+    "m, n, wide, vector",
+    [(64, 1, 4, 1), (65, 33, 32, 1), (131, 64, 16, 4), (300, 3, 4, 1), (70, 8, 4, 2), (64, 17, 32, 1)],
 )
-def test_columns_at_any_size(rng, name, parts, m, n, wide):
+def test_columns_at_any_size(rng, name, parts, m, n, wide, vector):
     f = PROGRAMS[name](m, n)
     s = td.Schedule(f)
-    assert td.recipes.block_columns(s[f], parts=parts) == BlockColumns(wide, 256 // wide, parts)
+    plan = td.recipes.block_columns(s[f], parts=parts)
+    assert plan == BlockColumns(wide, 256 // wide, parts, vector)
     agrees(s, rng)
 
 
@@ -57,16 +59,17 @@ def test_threads_of_few_columns_read_neighbours(n):
     plan = td.recipes.block_columns(s[f])
     kernel = kernel_of(s)
     assert plan.columns < 2 * n
-    assert strides(kernel, "a") == [1]
+    assert strides(kernel, "a") == [plan.vector]
     assert set(conflicts(kernel)) == {1}
 
 
 def test_neighbours_are_read_by_neighbours_and_parts_keep_a_gpu_busy():
     f = columns(100_000, 64)
     s = td.Schedule(f)
-    assert td.recipes.block_columns(s[f]).parts == 128
+    plan = td.recipes.block_columns(s[f])
+    assert plan.parts >= td.Target("cuda").machine().threads and plan.vector == 4
     kernel = kernel_of(s)
-    assert strides(kernel, "a") == [1]
+    assert strides(kernel, "a") == [4]
     assert set(conflicts(kernel)) == {1}
 
 
@@ -107,7 +110,7 @@ def test_a_turned_matrix_times_a_vector_is_read_once_by_neighbours():
     least = 4 * (4096 * 4096 + 2 * 4096)
     assert s.traffic("global") < 1.05 * least
     kernel = kernel_of(td.Schedule(times_a_vector(512, 64)))
-    assert set(strides(kernel, "a")) == {1} and set(strides(kernel, "x")) == {0}
+    assert set(strides(kernel, "a")) == {4} and set(strides(kernel, "x")) == {0}
 
 
 def test_rows_and_products_are_left_as_they_are():
@@ -119,3 +122,39 @@ def test_rows_and_products_are_left_as_they_are():
         with pytest.raises(td.ScheduleError, match="block_columns is not for"):
             td.recipes.block_columns(s[func])
         assert not s.directives
+
+
+def log_sum_exp(m, n):
+    a, top, f = td.Tensor("a", (m, n), td.f32), td.Func("top"), td.Func("f")
+    top[j] = td.max(a[k, j], axis=k)
+    f[j] = top[j] + td.log(td.sum(td.exp(a[k, j] - top[j]), axis=k))
+    return f
+
+
+@pytest.mark.parametrize("m, n", [(64, 1), (67, 37), (300, 64), (1031, 8)])
+@pytest.mark.parametrize("parts", [1, 3])
+def test_sums_that_need_the_largest_of_their_column_take_one_pass(rng, m, n, parts):
+    s = td.Schedule(log_sum_exp(m, n))
+    plan = td.recipes.block_columns(s["f_sum"], parts=parts)
+    assert plan.terms
+    a = rng.standard_normal((m, n)).astype(np.float32)
+    got = td.emulate(td.compile(s, target="cuda"))(a)
+    np.testing.assert_allclose(got, np.log(np.exp(a.astype(np.float64)).sum(0)), rtol=1e-5, atol=1e-5)
+
+
+def test_columns_are_read_once_and_16_bytes_at_a_time_by_default():
+    compiled = td.compile(log_sum_exp(4096, 1024), target=td.Target("cuda", arch="sm_80"))
+    counts = td.count_memory(compiled, np.zeros((4096, 1024), np.float32), blocks=4)
+    loads = [a for a in counts.accesses if a.site.array == "a" and a.sectors]
+    assert {a.site.width for a in loads} == {16}
+    assert sum(32 * a.fetched for a in loads) < 1.01 * 4 * 4096 * 1024
+
+
+def test_mean_and_variance_of_columns_take_one_pass(rng):
+    a, mean, var = td.Tensor("a", (200, 24), td.f32), td.Func("mean"), td.Func("var")
+    mean[j] = td.mean(a[k, j], axis=k)
+    var[j] = td.mean((a[k, j] - mean[j]) ** 2, axis=k)
+    array = (100 + rng.standard_normal((200, 24))).astype(np.float32)
+    got = td.emulate(td.compile(td.Schedule(mean, var), target="cuda"))(array)
+    np.testing.assert_allclose(got[0], array.astype(np.float64).mean(0), rtol=1e-6)
+    np.testing.assert_allclose(got[1], array.astype(np.float64).var(0), rtol=1e-4)
