@@ -34,6 +34,7 @@ from tdsl.autoschedule.recipes.products import (
 )
 from tdsl.autoschedule.recipes.reduced_tiles import reduced_tiles
 from tdsl.autoschedule.recipes.rows import rows
+from tdsl.autoschedule.recipes.split_rows import split_rows
 from tdsl.autoschedule.recipes.stencil import strips
 from tdsl.autoschedule.recipes.tensor_cores import tensor_core_matmul
 from tdsl.errors import module_getattr
@@ -65,6 +66,7 @@ __all__ = [
     "reduced_tiles",
     "rows",
     "solomonik_2_5d",
+    "split_rows",
     "strips",
     "summa",
     "tensor_core_matmul",

@@ -28,7 +28,7 @@ from tdsl.lang.reduction import Combine
 from tdsl.lang.regions import reads_in
 from tdsl.lang.simplify import substitute
 from tdsl.lang.types import DType
-from tdsl.schedule.inlining import value_at
+from tdsl.schedule.inlining import is_inlined, value_at
 from tdsl.schedule.legality import depends_on
 from tdsl.schedule.new_stage import fresh_name
 from tdsl.schedule.rescaling import Predicate, ResultFactors, result_factors, shift_of
@@ -160,7 +160,7 @@ def _inline_dependent(fusion: Fusion, e: Expr) -> Expr:
         known = any(isinstance(x, Read) and x.name in fusion.members for x in post_order(inner))
         if len(fusion.members) == before and not known:
             return n
-        if Var(fusion.variable) in n.index:
+        if Var(fusion.variable) in n.index and not is_inlined(fusion.state, g.name):
             _record_elementwise(fusion, g, n)
         return inner
 

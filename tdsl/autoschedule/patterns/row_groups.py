@@ -100,10 +100,13 @@ class RowGroup:
         return whole and all(volume((box[n],)) == sizes[v] for v, n in zip(names, places, strict=True))
 
 
-def find_row_group(stage: Stage, *, siblings: bool = True, sums: bool = True) -> RowGroup | None:
+def find_row_group(
+    stage: Stage, *, siblings: bool = True, sums: bool = True, whole: bool = False
+) -> RowGroup | None:
     """The group of a func that has the most funcs, and of these the one with the most rows.
 
-    Without `siblings` it has what the func needs only, and without `sums` no sums of columns.
+    Without `siblings` it has what the func needs only, and without `sums` no sums of columns. With `whole`
+    all of a func may be one row, which no variable counts.
     """
     state = unplaced_at_root(inline_funcs(bind_state(stage.schedule.state, stage.schedule.sizes)))
     boxes = root_boxes(state)
@@ -112,7 +115,7 @@ def find_row_group(stage: Stage, *, siblings: bool = True, sums: bool = True) ->
         return None
     open_ = {name for name, plan in state.plans if not plan.scheduled and name in boxes} - {f.name}
     best: RowGroup | None = None
-    for rows in _row_choices(f, open_):
+    for rows in (*_row_choices(f, open_), *([()] if whole and not f.definitions[0].ranges else [])):
         group = _group(state, f, rows, open_, boxes, sums=sums if siblings else None)
         if group is not None and (best is None or _funcs(group) > _funcs(best)):
             best = group

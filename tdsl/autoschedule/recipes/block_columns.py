@@ -144,18 +144,17 @@ def _is_across(d: Definition) -> bool:
 
 
 def _write(stage: Stage, d: Definition, plan: BlockColumns, tiles: tuple[str, ...]) -> None:
-    term, parts = d.ranges[0][0], stage
+    term, parts, free = d.ranges[0][0], stage, [*d.free]
     if plan.parts > 1:
-        part, inner = stage.split(term, nparts=plan.parts)
+        part, inner = (x.name for x in stage.split(term, nparts=plan.parts))
         parts = stage.rfactor(part)
-        parts.reorder_storage(part.name, *d.free)
-        term = inner.name
-    free = [*([part.name] if plan.parts > 1 else []), *d.free]
+        term, free = inner, [part, *free]
+        parts.reorder_storage(*free)
     lines = reduce_by_lines(parts, free, term, plan.columns, plan.lines, plan.vector)
     if tiles:
         _fill_tiles(lines, tiles, plan.vector)
-    if plan.parts > 1:
-        reduce_by_lines(stage, list(d.free), part.name, _WARP, _THREADS // _WARP)
+    if parts is not stage:
+        reduce_by_lines(stage, list(d.free), free[0], _WARP, _THREADS // _WARP)
 
 
 def _fill_tiles(lines: Stage, tiles: tuple[str, ...], vector: int) -> None:

@@ -153,7 +153,7 @@ def _plan(group: RowGroup, machine: Machine) -> BlockRows:
     threads, together, vector = _threads(group, machine)
     kept = (*_sources(group), *_kept(group))
     registers = 4 * group.length * together  # bytes for each array of a row
-    if registers * (len(kept) + len(group.sums)) > _capacity(machine):
+    if registers * (len(kept) + len(group.sums)) > row_capacity(machine):
         kept = ()
     each = _rows_of_block(group, threads, together, len(kept) + len(group.sums), machine)
     inside, siblings = (tuple(f.name for f in funcs) for funcs in (group.funcs[1:], group.siblings))
@@ -162,17 +162,22 @@ def _plan(group: RowGroup, machine: Machine) -> BlockRows:
 
 def _threads(group: RowGroup, machine: Machine) -> tuple[int, int, int]:
     """The threads of a row, the rows of a block, and the neighbours that a thread makes at once."""
-    vector, length = _vector(group), group.length
+    vector, length = vector_of_rows(group), group.length
     if length <= _SHORT:
         most = max(_power(length // _EACH), WARP) if group.sums else WARP
         threads = min(_power(-(-length // vector)), most)
         return threads, max(_TOGETHER // threads, 1), vector
     if _reads_shared_vector(group) and group.count >= 2 * _WARPS * machine.threads:
         return WARP, _WARPS, vector
-    return min(max(_power(-(-length // _EACH)), _TOGETHER), _MOST_THREADS), 1, vector
+    return threads_of_row(length), 1, vector
 
 
-def _capacity(machine: Machine) -> int:
+def threads_of_row(length: int) -> int:
+    """The threads of a block for a long row."""
+    return min(max(_power(-(-length // _EACH)), _TOGETHER), _MOST_THREADS)
+
+
+def row_capacity(machine: Machine) -> int:
     """The bytes of registers that the rows of a block may take."""
     return int(_HELD * (machine.level("registers").bytes or 0))
 
@@ -180,7 +185,7 @@ def _capacity(machine: Machine) -> int:
 def _fits(group: RowGroup, machine: Machine) -> bool:
     """True if registers hold what stages share of a row, and the sums of columns."""
     arrays = len(_sources(group)) + len(_kept(group)) + len(group.sums)
-    return not group.sums or 4 * group.length * _threads(group, machine)[1] * arrays <= _capacity(machine)
+    return not group.sums or 4 * group.length * _threads(group, machine)[1] * arrays <= row_capacity(machine)
 
 
 def _rows_of_block(group: RowGroup, threads: int, together: int, held: int, machine: Machine) -> int:
@@ -236,7 +241,7 @@ def _power(n: int) -> int:
     return 1 << max(n - 1, 0).bit_length()
 
 
-def _vector(group: RowGroup) -> int:
+def vector_of_rows(group: RowGroup) -> int:
     """How many neighbours 16 bytes hold of what is read and written, where that divides all rows."""
     members = {f.name for f in group.members}
     widest, width = 1, ACCESS
@@ -253,7 +258,10 @@ def _vector(group: RowGroup) -> int:
 
 
 def _sources(group: RowGroup) -> tuple[str, ...]:
-    """What several funcs of a group read of one row, from memory."""
+    """What funcs of a group read of one row, from memory, and should read once, 16 bytes at a time.
+
+    That is what several funcs read, and what sums of a wider type read, whose vectors have fewer lanes.
+    """
     members = {f.name for f in group.members}
     readers: dict[str, list[bool]] = {}
     for f in group.members:
@@ -261,9 +269,16 @@ def _sources(group: RowGroup) -> tuple[str, ...]:
         for r in reads_in(f.definitions[0].values):
             of_row[r.name] = of_row.get(r.name, True) and group.is_of_row(f, r)
         for name, same_row in of_row.items():
-            readers.setdefault(name, []).append(same_row)
+            wider = bool(f.definitions[0].ranges) and widens(f, name)
+            readers.setdefault(name, []).extend([same_row] * (1 + wider))
     shared = (n for n, x in readers.items() if n not in members and len(x) > 1 and all(x))
     return tuple(n for n in shared if moves(group.row_boxes[n]))
+
+
+def widens(f: FuncDef, source: str) -> bool:
+    """True for a func of wider elements than those it reads of an array."""
+    read = [r.dtype.bytes for r in reads_in(f.definitions[0].values) if r.name == source]
+    return any(n < max(t.bytes for t in f.dtypes) for n in read)
 
 
 def _kept(group: RowGroup) -> tuple[str, ...]:
@@ -361,18 +376,7 @@ class _Writer:
 
     def share(self, stage: Stage, names: list[str]) -> None:
         """The points of a row for its threads."""
-        lanes = None
-        others = [x.name for x in stage.loops if x.name not in names]
-        stage.reorder(*others, *names)
-        if self.plan.vector > 1:
-            outer, lanes = stage.split(names[-1], self.plan.vector)
-            names = [*names[:-1], outer.name]
-        outer, thread = stage.split(fused(stage, names), self.plan.threads)
-        stage.bind(thread, "threadIdx.x")
-        if lanes is not None:
-            stage.vectorize(lanes)
-        if self.plan.held:
-            stage.unroll(outer)
+        share_row(stage, names, self.plan.threads, self.plan.vector, unrolled=bool(self.plan.held))
 
 
 def _extends(ends: Interval) -> bool:
@@ -380,13 +384,28 @@ def _extends(ends: Interval) -> bool:
     return volume((ends,)) != 1
 
 
+def share_row(stage: Stage, names: list[str], threads: int, vector: int, *, unrolled: bool = False) -> None:
+    """Share the points of a row out among threads, `vector` neighbours at a time."""
+    others, lanes = [x.name for x in stage.loops if x.name not in names], None
+    stage.reorder(*others, *names)
+    if vector > 1:
+        outer, lanes = stage.split(names[-1], vector)
+        names = [*names[:-1], outer.name]
+    outer, thread = stage.split(fused(stage, names), threads)
+    stage.bind(thread, "threadIdx.x")
+    if lanes is not None:
+        stage.vectorize(lanes)
+    if unrolled:
+        stage.unroll(outer)
+
+
 def reduce_by_threads(
     stage: Stage, names: list[str], threads: int, vector: int, *, unrolled: bool = False,
     lanes: str | None = None,
-) -> None:  # fmt: skip
+) -> Stage:  # fmt: skip
     """A part of a reduction over `names` for each thread, in `vector` lanes, and the results of all.
 
-    `lanes` names the loop over lanes, if there is one already.
+    `lanes` names the loop over lanes, if there is one already. Returns the stage of the parts.
     """
     schedule = stage.schedule
     if vector > 1 and lanes is None:
@@ -403,6 +422,7 @@ def reduce_by_threads(
         parts.vectorize(lanes)
         if len(schedule.state.program.func(parts.func).dtypes) > 1:
             _load_once(schedule[next(name for name in _names(schedule) if name not in before)], vector)
+    return parts
 
 
 def _names(schedule: BaseSchedule) -> list[str]:
@@ -432,6 +452,7 @@ def reduce_by_lines(
     *outer, last = free
     stage.reorder(*outer, last, term)
     block, column = (x.name for x in stage.split(last, columns * vector))
+    each = ""
     if vector > 1:
         column, each = (x.name for x in stage.split(column, vector))
     copy, last_of_copy = stage.schedule.cache_write(stage, at=column), last

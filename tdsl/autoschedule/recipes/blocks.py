@@ -25,6 +25,7 @@ from tdsl.autoschedule.recipes.elements import (
     sizes_of,
 )
 from tdsl.autoschedule.recipes.epilogue import reader_of
+from tdsl.autoschedule.recipes.split_rows import SplitRows, split_rows
 from tdsl.lang.regions import reads_in
 from tdsl.machine.devices import describe_gpu
 from tdsl.machine.model import Machine
@@ -36,7 +37,7 @@ _FEW = 1 << 14  # results that leave a GPU idle with a thread for each
 _MANY_COLUMNS = 1 << 16  # results that keep a GPU busy with a thread for each
 
 
-Plan = Elements | BlockSums | BlockRows | BlockStencil | BlockColumns | BlockTree
+Plan = Elements | BlockSums | BlockRows | SplitRows | BlockStencil | BlockColumns | BlockTree
 
 
 def on_blocks(stage: Stage, *, machine: Machine | None = None) -> Plan | None:
@@ -52,6 +53,9 @@ def on_blocks(stage: Stage, *, machine: Machine | None = None) -> Plan | None:
             return tree
     if d.free and is_long(d, sizes, machine) and _is_row_by_itself(stage):
         return block_sums(stage, threads=threads, machine=machine)
+    split = if_suited(split_rows, stage, machine=machine)
+    if split is not None:
+        return split
     rows = if_suited(block_rows, stage, machine=machine)
     if rows is not None:
         return rows

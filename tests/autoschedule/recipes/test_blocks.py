@@ -9,6 +9,7 @@ from tdsl.autoschedule.recipes.block_rows import BlockRows
 from tdsl.autoschedule.recipes.block_sums import BlockSums
 from tdsl.autoschedule.recipes.blocks import on_blocks
 from tdsl.autoschedule.recipes.elements import Elements
+from tdsl.autoschedule.recipes.split_rows import SplitRows
 from tdsl.codegen.gpu.launches import launches_of
 from tdsl.lang.interp import interpret
 from tests.codegen.cuda.programs import kernel_of
@@ -154,11 +155,12 @@ def test_few_long_rows_take_many_blocks(rng, terms):
     agrees(s, (known_a @ known_x, known_a.argmax(axis=1)), a=known_a, x=known_x)
 
 
-def test_long_rows_with_readers_stay_in_their_block():
-    x, total, y = td.Tensor("x", (3, 20_000), td.f32), td.Func("total"), td.Func("y")
+@pytest.mark.parametrize("rows, plan", [(3, SplitRows), (1000, BlockRows)])
+def test_long_rows_with_readers_are_split_where_they_are_few(rows, plan):
+    x, total, y = td.Tensor("x", (rows, 20_000), td.f32), td.Func("total"), td.Func("y")
     total[i] = td.sum(x[i, j], axis=j)
     y[i, j] = x[i, j] / total[i]
-    assert isinstance(on_blocks(td.Schedule(y)[y]), BlockRows)
+    assert isinstance(on_blocks(td.Schedule(y)[y]), plan)
 
 
 def test_what_is_no_sum_or_is_ordered_is_left_as_it_is():

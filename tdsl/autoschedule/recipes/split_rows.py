@@ -1,0 +1,184 @@
+"""Few long rows on a GPU: several blocks for each row, whose partial results a second kernel puts together.
+
+for rows, for parts of a row (blocks):
+  reductions of the part; those that depend on each other in one pass (`online`)
+for rows, for parts of a row (blocks):
+  the results of all parts, put together
+  element-wise stages of the part
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tdsl.autoschedule.patterns.row_groups import RowGroup, find_row_group
+from tdsl.autoschedule.recipes.block_rows import (
+    WARP,
+    block_rows,
+    fused,
+    reduce_by_threads,
+    row_capacity,
+    share_row,
+    threads_of_row,
+    vector_of_rows,
+    widens,
+)
+from tdsl.autoschedule.recipes.choices import Unsuited, choose, if_suited, recipe
+from tdsl.autoschedule.recipes.elements import elements
+from tdsl.core.node import frozen
+from tdsl.errors import ScheduleError
+from tdsl.lang.regions import reads_in
+from tdsl.machine.model import Machine
+from tdsl.schedule.fluent import BaseSchedule, Stage
+from tdsl.schedule.inlining import inline_funcs
+from tdsl.schedule.properties import element_bytes
+from tdsl.target import as_target
+
+_LEAST = 4096  # elements of a part
+_BLOCKS = 2  # for each multiprocessor
+_AGAIN = 1.5  # times the bytes of one pass, where a second kernel has to read the rows from memory again
+_KEPT = 0.5  # of L2, in which rows stay for the second kernel
+
+
+@frozen
+class SplitRows:
+    """Each row of so many, which the variables `rows` count, has parts of `each` elements."""
+
+    rows: tuple[str, ...]
+    each: int
+    threads: int
+    vector: int
+
+
+@recipe
+def split_rows(stage: Stage, *, machine: Machine | None = None, **choices: Any) -> SplitRows:
+    """Schedule a chain of row operations with several blocks for each row.
+
+    `stage` is element-wise, and reads reductions of its rows over one variable, which are fewer than the
+    multiprocessors and long. `choices` replace what is chosen: the numbers of `SplitRows`. Float sums are in
+    another order. Returns what was chosen.
+
+    >>> import tdsl as td
+    >>> i, j = td.vars("i j")
+    >>> x, top, total, y = td.Tensor("x", (8, 100_000), td.f32), *map(td.Func, ("top", "total", "y"))
+    >>> top[i] = td.max(x[i, j], axis=j)
+    >>> total[i] = td.sum(td.exp(x[i, j] - top[i]), axis=j)
+    >>> y[i, j] = td.exp(x[i, j] - top[i]) / total[i]
+    >>> s = td.Schedule(y)
+    >>> plan = td.recipes.split_rows(s[y])
+    >>> plan.rows, plan.vector
+    (('i',), 4)
+    """
+    machine = machine or as_target("cuda").machine()
+    schedule = stage.schedule
+    group = find_row_group(stage, siblings=False, whole=True)
+    if group is None or group.outer or not group.count:
+        raise Unsuited("it has no rows of extents that the schedule knows, along memory")
+    owner = group.funcs[0]
+    reductions = [f for f in group.funcs[1:] if f.definitions[0].ranges]
+    single = all(len(f.definitions[0].ranges) == 1 for f in reductions)
+    if owner.definitions[0].ranges or len(group.along(owner)) != 1 or not single:
+        raise Unsuited("it is no element-wise stage of rows that reductions over one variable go through")
+    plan = choose(_plan(schedule, group, machine), choices)
+    for f in group.funcs[1:]:
+        if not f.definitions[0].ranges:
+            schedule[f.name].inline()
+    merges = _reduce_parts(schedule, [f.name for f in reductions], plan)
+    _write_owner(stage, group.along(owner)[0], merges, plan)
+    return plan
+
+
+def _plan(schedule: BaseSchedule, group: RowGroup, machine: Machine) -> SplitRows:
+    """Parts of the rows for all multiprocessors; Unsuited where rows are enough, or parts too short."""
+    length, vector, program = group.length, vector_of_rows(group), schedule.state.program
+    most = row_capacity(machine) // 4  # elements in the registers of a block
+    count = max(-(-_BLOCKS * machine.threads // group.count), -(-length // most))
+    count = min(count, length // _LEAST)
+    inputs = {r.name for f in group.funcs for r in reads_in(f.definitions[0].values)}
+    read = sum(group.count * length * element_bytes(program, x) for x in inputs if not program.has_func(x))
+    cost = 1.0 if read < _KEPT * (machine.level("L2").bytes or 0) else _AGAIN
+    if count < 2 or group.count * cost >= machine.threads:
+        raise Unsuited(f"{group.count} rows of {length} elements are enough for blocks of their own")
+    whole = (n for n in range(count, 2 * count) if length % n == 0 and length // n % vector == 0)
+    parts, step = next(whole, 0), vector * WARP
+    each = length // parts if parts else -(-length // (count * step)) * step
+    return SplitRows(group.rows, each, threads_of_row(each), vector)
+
+
+def _reduce_parts(schedule: BaseSchedule, names: list[str], plan: SplitRows) -> list[str]:
+    """Reduce parts of rows in kernels of their own; the reductions that put these together."""
+    merges: list[str] = []
+    for name in names:  # consumers first
+        before = schedule.state.program
+        if not before.has_func(name) or not before.func(name).definitions[0].ranges:
+            continue  # in the pass of one that reads it
+        ((term, _, _),) = before.func(name).definitions[0].ranges
+        try:
+            with schedule.all_or_nothing():
+                merge = schedule[name].online(term, plan.each)
+        except ScheduleError:  # it depends on no other, or cannot be corrected for it
+            part, _ = schedule[name].split(term, plan.each)
+            _write_parts(schedule[name].rfactor(part), [], plan)
+            merges.append(name)
+            continue
+        merges.append(merge.func)
+        program = schedule.state.program
+        tiles = [f.name for f in program.funcs if not before.has_func(f.name) and f.name != merge.func]
+        for f in [f for f in program.funcs if merge.func in f.definitions[0].sources]:
+            if f.name not in program.outputs and f.name != merge.func:
+                schedule[f.name].inline()
+        part, _ = merge.split(merge.loops[-1], 1)
+        _write_parts(merge.rfactor(part), tiles, plan)
+    return merges
+
+
+def _write_parts(partial: Stage, tiles: list[str], plan: SplitRows) -> None:
+    """A block for each part of a row: its reductions by all threads, those of `tiles` first."""
+    schedule = partial.schedule
+    d = schedule.state.program.func(partial.func).definitions[0]
+    loops = [x.name for x in partial.loops]
+    rows = [v for v in loops if v in d.free]
+    inner = [v for v in loops if v not in rows]
+    partial.reorder(*rows, *inner)
+    at = fused(partial, rows)
+    partial.bind(at, "blockIdx.x")
+    copied = tiles or [partial.func]
+    for name in tiles:
+        schedule[name].compute_at(partial, at)
+    funcs = [schedule.state.program.func(n) for n in copied]
+    reads = [r.name for f in funcs for r in reads_in(f.definitions[0].values)]
+    for name in dict.fromkeys(reads):
+        if name in tiles or (reads.count(name) < 2 and not any(widens(f, name) for f in funcs)):
+            continue
+        copy = schedule.cache_read(name, partial, at=at, inside=True)
+        share_row(copy, [copy.loops[-1].name], plan.threads, plan.vector, unrolled=True)
+    if not tiles:
+        schedule.cache_write(partial, at=at)
+        reduce_by_threads(partial, inner, plan.threads, plan.vector, unrolled=True)
+    for name in tiles:
+        term = schedule.state.program.func(name).definitions[0].ranges[0][0]
+        stage = schedule[name]
+        stage.reorder(*(x.name for x in stage.loops if x.name != term), term)
+        reduce_by_threads(stage, [term], plan.threads, plan.vector, unrolled=True)
+
+
+def _write_owner(owner: Stage, along: str, merges: list[str], plan: SplitRows) -> None:
+    """A block for each part of a row: puts the results of all parts together, then computes its elements."""
+    schedule = owner.schedule
+    part, inner = (x.name for x in owner.split(along, plan.each))
+    owner.reorder(*plan.rows, part, inner)
+    at = fused(owner, [*plan.rows, part])
+    owner.bind(at, "blockIdx.x")
+    share_row(owner, [inner], plan.threads, plan.vector)
+    state = inline_funcs(schedule.state)
+    for name in merges:
+        merge, readers = schedule[name], {f.name for f, _ in state.consumers(name)}
+        if readers != {owner.func}:
+            if if_suited(block_rows, merge) is None:
+                elements(merge)
+            continue
+        term = merge.loops[-1].name
+        merge.compute_at(owner, at)
+        lanes = reduce_by_threads(merge, [term], WARP, 1)
+        if not plan.rows:
+            lanes.compute_at(owner, at)
