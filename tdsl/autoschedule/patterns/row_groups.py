@@ -188,7 +188,7 @@ def _group(
         if f.name not in state.program.outputs:
             return None
         copies.append(f.name)
-    reduces = any(g.definitions[0].ranges for g in (*group.funcs, *group.siblings))
+    reduces = any(g.definitions[0].ranges for g in group.funcs) or (group.sums and group.along(f))
     return replace(group, copies=tuple(copies)) if reduces else None
 
 

@@ -54,8 +54,8 @@ def test_gradients_of_a_norm(rng, dtype, m, n, each):
 
 
 def test_the_rows_of_gradients_are_read_once_by_default():
-    """A kernel for the rows, and one for each sum that puts parts together."""
-    assert kernels(td.Schedule(*backward(8192, 4096))) == 3
+    """One kernel for the rows, and small ones that put the parts of both sums together."""
+    assert kernels(td.Schedule(*backward(8192, 4096))) <= 4
     compiled = td.compile(td.Schedule(*backward(4096, 512)), target=td.Target("cuda", arch="sm_80"))
     arrays = [np.zeros(shape, np.float32) for shape in ((4096, 512), (4096, 512), (512,))]
     counts = td.count_memory(compiled, *arrays, blocks=4)
@@ -119,3 +119,17 @@ def test_sums_of_columns_that_registers_cannot_hold_stay_alone():
     s = td.Schedule(*backward(64, 100_000))
     plan = td.recipes.block_rows(s["dx"])
     assert isinstance(plan, BlockRows) and not plan.siblings and plan.each == 0
+
+
+@pytest.mark.parametrize("m, n", [(37, 48), (300, 33)])
+def test_element_wise_stages_and_sums_of_their_columns(rng, m, n):
+    """The gradients of a rectified linear unit, and of its bias."""
+    y, dy, dx, db = *(td.Tensor(name, (m, n), td.f32) for name in ("y", "dy")), td.Func("dx"), td.Func("db")
+    dx[i, j] = td.where(y[i, j] > 0, dy[i, j], 0)
+    db[j] = td.sum(td.where(y[i, j] > 0, dy[i, j], 0), axis=i)
+    s = td.Schedule(dx, db)
+    assert td.recipes.block_rows(s["dx"], each=3).siblings == ("db",)
+    a, b = (rng.integers(-3, 4, (m, n)).astype(np.float32) for _ in "ab")
+    got = td.emulate(td.compile(s, target="cuda"))(a, b)
+    np.testing.assert_array_equal(got[0], b * (a > 0))
+    np.testing.assert_array_equal(got[1], (b * (a > 0)).sum(0))
