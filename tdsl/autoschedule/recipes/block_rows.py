@@ -153,9 +153,9 @@ def _plan(group: RowGroup, machine: Machine) -> BlockRows:
     threads, together, vector = _threads(group, machine)
     kept = (*_sources(group), *_kept(group))
     registers = 4 * group.length * together  # bytes for each array of a row
-    if registers * (len(kept) + len(group.sums)) > row_capacity(machine):
+    if registers * (len(kept) + _summed(group)) > row_capacity(machine):
         kept = ()
-    each = _rows_of_block(group, threads, together, len(kept) + len(group.sums), machine)
+    each = _rows_of_block(group, threads, together, len(kept) + _summed(group), machine)
     inside, siblings = (tuple(f.name for f in funcs) for funcs in (group.funcs[1:], group.siblings))
     return BlockRows(group.rows, inside, threads, together, vector, kept, siblings, each)
 
@@ -182,9 +182,14 @@ def row_capacity(machine: Machine) -> int:
     return int(_HELD * (machine.level("registers").bytes or 0))
 
 
+def _summed(group: RowGroup) -> int:
+    """The values of a column that the sums of columns have."""
+    return sum(len(f.dtypes) for f in group.sums)
+
+
 def _fits(group: RowGroup, machine: Machine) -> bool:
     """True if registers hold what stages share of a row, and the sums of columns."""
-    arrays = len(_sources(group)) + len(_kept(group)) + len(group.sums)
+    arrays = len(_sources(group)) + len(_kept(group)) + _summed(group)
     return not group.sums or 4 * group.length * _threads(group, machine)[1] * arrays <= row_capacity(machine)
 
 
