@@ -21,6 +21,7 @@ class Access:
 
     A thread's number on an axis is the variable with the name of the axis. `axes` are those that an enclosing
     loop is bound to; on the others, only thread 0 runs the statement. `facts` are the ranges of variables.
+    `by` is the instruction that a group of threads, those along threadIdx.x, runs together.
     """
 
     buffer: str
@@ -28,6 +29,7 @@ class Access:
     kind: str  # "read", "write", or the operator of an atomic update
     axes: frozenset[str]
     facts: Facts
+    by: Invoke | None = None
 
     def single_thread(self, axis: str) -> Expr | None:
         """The number on an axis of the only thread that makes this access; None if several do, or unknown."""
@@ -49,6 +51,9 @@ class Access:
         """The axes on which the threads of conflicting accesses may differ; None if there is no conflict."""
         if self.buffer != other.buffer or self.kind == other.kind != "write":
             return None
+        if self.kind == "write" and self.by is not None and self.by == other.by:
+            # a group stores its tiles one after another; the elements of each are those of one warp
+            threads = {axis: n for axis, n in threads.items() if axis != LANES}
         proof = _proof(self, other, same, threads)
         return None if proof.is_proved() else proof.unequal
 
@@ -82,7 +87,7 @@ def _instruction_accesses(
         if operand.buffer in shared:
             index, known = _tile_index(operand.index, operand.axes, shape, lets, facts)
             kind = "write" if n == 0 else "read"
-            yield Access(operand.buffer, index, kind, axes | {LANES}, known)
+            yield Access(operand.buffer, index, kind, axes | {LANES}, known, s)
 
 
 def _tile_index(

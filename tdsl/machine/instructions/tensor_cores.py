@@ -21,6 +21,8 @@ from tdsl.lang.tensor import Func, Tensor
 from tdsl.lang.types import DType, bf16, f8e4m3, f8e5m2, f16, f32, i8, i32, u8
 from tdsl.lang.value import vars
 from tdsl.machine.instructions.instruction import INSTRUCTIONS, Instruction, instruction
+from tdsl.machine.instructions.stmatrix import Stmatrix, declare_stmatrix
+from tdsl.machine.instructions.stmatrix import rows as stmatrix_rows
 from tdsl.machine.instructions.tcgen05 import Tcgen05, declare_tcgen05
 from tdsl.machine.instructions.tcgen05 import rows as tcgen05_rows
 from tdsl.machine.instructions.warpgroups import C_TYPES, PTX_TYPES, Wgmma, declare_wgmma
@@ -97,6 +99,9 @@ LOADS = (
 )
 
 
+Row = Mma | Load | Stmatrix | Wgmma | Tcgen05
+
+
 def find(name: str) -> Instruction | None:
     """The instruction of a name, declared by the user or built in; None for an unknown name.
 
@@ -120,16 +125,18 @@ def is_built_in(name: str) -> bool:
 
 
 @functools.cache
-def _rows() -> dict[str, Mma | Load | Wgmma | Tcgen05]:
-    listed: list[Mma | Load | Wgmma | Tcgen05] = [*MMAS, *LOADS, *wgmma_rows(), *tcgen05_rows()]
+def _rows() -> dict[str, Row]:
+    listed: list[Row] = [*MMAS, *LOADS, *stmatrix_rows(), *wgmma_rows(), *tcgen05_rows()]
     return {row.name: row for row in listed}
 
 
 @functools.cache
-def declare(row: Mma | Load | Wgmma | Tcgen05) -> Instruction:
+def declare(row: Row) -> Instruction:
     """The `Instruction` of a row of the tables, declared on first use."""
     if isinstance(row, Wgmma):
         return declare_wgmma(row)
+    if isinstance(row, Stmatrix):
+        return declare_stmatrix(row)
     if isinstance(row, Tcgen05):
         return declare_tcgen05(row)
     return _product(row) if isinstance(row, Mma) else _load(row)

@@ -75,6 +75,20 @@ static void ldmatrix(void *out, const void *row, int count, bool trans) {
         }
   });
 }
+static void stmatrix(void *row, const void *registers) {
+  together(row, registers, row, [](Given *lanes) {
+    for (int m = 0; m < 4; m++) {
+      int ways[8] = {};
+      for (int r = 0; r < 8; r++) {
+        int &own = ways[(uintptr_t)lanes[m * 8 + r].out / 16 % 8];
+        most_ways = max(most_ways, ++own);
+      }
+    }
+    for (int lane = 0; lane < 32; lane++)
+      for (int m = 0; m < 4; m++)
+        memcpy((uint32_t *)lanes[m * 8 + lane / 4].out + lane % 4, (const uint32_t *)lanes[lane].x + m, 4);
+  });
+}
 // a matrix in shared memory: its first element, bytes between panels and between 8 rows, the swizzle
 struct Matrix { const char *first; int panels, rows, kind; };
 static Matrix matrices_[1024][256];
@@ -231,6 +245,8 @@ def _body(text: str, name: str) -> str:
         total = "int" if kind in ("s8", "u8") else "float"
         flags = f"{str(a == 'km').lower()}, {str(b == 'kn').lower()}"
         return f"TensorProduct<{total}, {_TYPES[kind]}>{{acc, a, b, {columns}, {flags}}}.begin();"
+    if "stmatrix.sync" in text:
+        return "stmatrix(tile, fragment);"
     match = re.search(r"ldmatrix\.sync\.aligned\.m8n8\.x(\d)(\.trans)?", text)
     assert match, f"the instruction {name} has no emulation"
     return f"ldmatrix(fragment, tile, {match[1]}, {'true' if match[2] else 'false'});"
