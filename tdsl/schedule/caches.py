@@ -22,6 +22,7 @@ from tdsl.schedule.loops import check_positive, find_loop
 from tdsl.schedule.mapping import mapped_reads
 from tdsl.schedule.new_stage import insert_func, new_name, replace_func
 from tdsl.schedule.padding import LiftedExpr, padded_reads
+from tdsl.schedule.properties import needed_box
 from tdsl.schedule.state import (
     AfterProducer,
     At,
@@ -137,10 +138,25 @@ def _plain_content(
     values: tuple[Expr, ...] = tuple(Read(source, whole, c, t) for c, t in enumerate(dtypes))
     if filled:
         clamped = not is_total(state, source)
+        limits = _ends(state, source, limits)
         values = tuple(_filled_value(r, limits, clamped=clamped) for r in values)
         limits = ((None, None),) * len(limits)
     reads = (r for d in read_by for r in d.reads if r.name == source)
     return _Content({r: r.index for r in reads if uses_variable(r, along)}, values, limits)
+
+
+def _ends(state: State, source: str, limits: tuple[Interval, ...]) -> tuple[Interval, ...]:
+    """The limits of a source; where a func has none, the ends of what the program needs of it.
+
+    Only that is computed, and the tiles of a filled copy are as large at the edges as elsewhere.
+    """
+    if all(end is not None for interval in limits for end in interval):
+        return limits
+    needed = needed_box(state, state.program.func(source))
+    return tuple(
+        (first if lo is None else lo, last if hi is None else hi)
+        for (lo, hi), (first, last) in zip(limits, needed, strict=True)
+    )
 
 
 def _gathered_content(
