@@ -343,3 +343,61 @@ def test_a_load_whose_mask_never_holds_is_zero_on_a_single_thread():
     s.cache_write(s[first], at="i")
     got = td.emulate(td.compile(s, target="cuda"))(np.full((7, 1), 4, np.int32))
     np.testing.assert_array_equal(got, [[0]])
+
+
+def test_a_filled_copy_of_a_func_without_limits_ends_where_it_is_computed():
+    # tiles of a copy are as large at the edges as elsewhere, and of the func only what is needed is computed
+    x, g, f = td.Tensor("x", (7,), td.i32), td.Func("g"), td.Func("f", shape=(5,))
+    g[i] = x[td.clip(i, 0, 6)] + i
+    f[i] = g[i * 2 - 3] + g[i * 2 - 1]
+    s = td.Schedule(f)
+    s[g].compute_root()
+    block, thread = s[f].split(i, 4)
+    s[f].bind(block, "blockIdx.x").bind(thread, "threadIdx.x")
+    s.cache_read("g", s[f], at=block, scope="shared", filled=True)
+    given = {"x": np.arange(7, dtype=np.int32)}
+    got = td.emulate(td.compile(s, target="cuda"))(**given)
+    np.testing.assert_array_equal(got, interpret(s.program, given)[0])
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 15, 17])
+def test_few_updates_that_data_choose_read_no_more_than_there_are(count):
+    # 16 neighbours at a time were copied to registers for fewer
+    a, f = td.Tensor("a", (count,), td.u8), td.Func("f", shape=(4,))
+    f[i] = 0
+    f[td.clip(td.cast(a[k], td.i64), 0, 3)] += 1
+    given = {"a": np.arange(count, dtype=np.uint8)}
+    got = td.emulate(td.compile(f, target="cuda"))(**given)
+    np.testing.assert_array_equal(got, np.bincount(np.minimum(given["a"], 3), minlength=4))
+
+
+def test_an_update_of_points_and_of_independent_terms_has_loops_of_one_kind_on_threads():
+    # a loop over points was fused with one that a reduction numbers
+    x, f = td.Tensor("x", (9, 5), td.i32), td.Func("f", shape=(9, 5))
+    f[i, j] = x[i, j] * 2
+    r = td.range("r", 1, 4)
+    f[r, j] = td.maximum(f[r, j], 7)
+    given = {"x": np.arange(45, dtype=np.int32).reshape(9, 5)}
+    got = td.emulate(td.compile(f, target="cuda"))(**given)
+    np.testing.assert_array_equal(got, interpret(td.Schedule(f).program, given)[0])
+
+
+def test_a_tile_of_an_array_without_dimensions_is_not_copied():
+    a, f, r = td.Tensor("a", (), td.f32), td.Func("f", shape=(4,)), td.range("r", 1, 5)
+    f[i] = td.max(a[()] * td.cast(td.random(0, i, r), td.f32), axis=r)
+    given = {"a": np.float32(3)}
+    got = td.emulate(td.compile(f, target="cuda"))(**given)
+    np.testing.assert_array_equal(got, interpret(td.Schedule(f).program, given)[0])
+
+
+def test_a_stage_whose_loops_another_one_shares_is_in_no_group_of_rows(rng):
+    # the default schedule computed it inside of a reader
+    x, top, other, y = td.Tensor("x", (6, 64), td.f32), td.Func("top"), td.Func("other"), td.Func("y")
+    top[i] = td.max(x[i, k], axis=k)
+    other[i] = td.sum(x[i, k], axis=k)
+    y[i, j] = x[i, j] * top[i] + other[i]
+    s = td.Schedule(y)
+    s[other].compute_with(s[top], "i")
+    given = {"x": rng.random((6, 64), np.float32)}
+    got = td.emulate(td.compile(s, target="cuda"))(**given)
+    np.testing.assert_allclose(got, interpret(s.program, given)[0], rtol=1e-5)

@@ -73,8 +73,7 @@ def _climb(p: Problem, seed: _Choice, seconds: Callable[[_Choice], float]) -> _C
 def _seeds(p: Problem) -> Iterator[_Choice]:
     """Where the search begins: a warp along neighbours of the result, or of an operand, and small tiles."""
     free, lane = p.free, p.lane or p.free[-1].name
-    shared = [n for n, x in enumerate(p.operands) if x.is_affine and (p.summed or _is_shared(p, x))]
-    copied = frozenset(shared)
+    copied = frozenset(n for n in _copyable(p) if p.summed or _is_shared(p, p.operands[n]))
     others = [a.name for a in free if a.name != lane]
     along = [a for x in p.operands for r in x.reads for a, s in r.steps if s == 1 and a in others]
     second = next(iter(along), next((v for v in reversed(others) if p.axis(v).extent > 1), None))
@@ -97,6 +96,11 @@ def _most(a: Axis, count: int) -> int:
 
 def _first_step(p: Problem, a: Axis) -> int:
     return a.extent if a.extent <= _QUARTER else _QUARTER
+
+
+def _copyable(p: Problem) -> frozenset[int]:
+    """The numbers of the operands of which a tile can be copied: arrays read by affine indices."""
+    return frozenset(n for n, x in enumerate(p.operands) if x.is_affine and x.reads[0].dims)
 
 
 def _is_shared(p: Problem, x: Operand) -> bool:
@@ -133,7 +137,7 @@ def _moves(p: Problem, c: _Choice) -> Iterator[_Choice]:
             if other != size:
                 step = (v, min(other, whole))
                 yield replace(c, steps=(*c.steps[:n], step, *c.steps[n + 1 :]))
-    affine = frozenset(n for n, x in enumerate(p.operands) if x.is_affine)
+    affine = _copyable(p)
     if p.summed:
         yield replace(c, copies=frozenset() if c.copies else affine)
         return

@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from math import prod
 
+from tdsl.autoschedule.open_stages import host_funcs
 from tdsl.core.node import frozen
 from tdsl.lang.affine import variables
 from tdsl.lang.expr import ZERO, Read, Var
@@ -113,7 +114,8 @@ def find_row_group(
     f = state.program.func(stage.func)
     if f.name not in boxes or not is_plain(f):
         return None
-    open_ = {name for name, plan in state.plans if not plan.scheduled and name in boxes} - {f.name}
+    open_ = {name for name, plan in state.plans if not plan.scheduled and name in boxes}
+    open_ -= {f.name, *host_funcs(state)}
     best: RowGroup | None = None
     for rows in (*_row_choices(f, open_), *([()] if whole and not f.definitions[0].ranges else [])):
         group = _group(state, f, rows, open_, boxes, sums=sums if siblings else None)

@@ -79,7 +79,9 @@ def block_updates(stage: Stage, *, machine: Machine | None = None, **choices: An
 
 def _plan(stage: Stage, d: Definition, machine: Machine) -> BlockUpdates:
     sizes, threads = sizes_of(stage), machine.block_threads
-    vector, rows = _vector(d), prod(sizes.get(v) or 1 for v in d.free)
+    last = sizes.get(d.ranges[-1][0]) or ACCESS
+    vector = min(_vector(d), 1 << (last.bit_length() - 1))  # a copy of less has no room for more
+    rows = prod(sizes.get(v) or 1 for v in d.free)
     terms = prod(sizes.get(v) or 0 for v, _, _ in d.ranges)
     table = _elements(stage) // rows
     if not table or machine.gpu is None or len(_rows(stage, d)) < len(d.free):
@@ -188,7 +190,10 @@ def share_update(stage: Stage, machine: Machine) -> Elements | BlockSums | Block
     state, d, threads = stage.schedule.state, definition_of(stage), machine.block_threads
     sizes = sizes_of(stage)
     names = [x.name for x in stage.loops]
-    free = [v for v in names if v in d.free or is_independent(state, stage.func, stage.definition, v)]
+    free = [v for v in names if v in d.free]
+    others = [v for v in names if v not in free and is_independent(state, stage.func, stage.definition, v)]
+    # only loops of one kind can be one
+    free = max(free, others, key=lambda vs: (prod(sizes.get(v) or 1 for v in vs), len(vs)))
     points = prod(sizes.get(v) or 1 for v in free)
     terms = prod(sizes.get(v) or 1 for v in names if v not in free)
     if terms > 1 and points < machine.threads * threads:
