@@ -2,10 +2,69 @@
 
 from __future__ import annotations
 
+from tdsl.autoschedule.recipes.block_rows import ACCESS
+from tdsl.autoschedule.recipes.elements import shape_of_source, sizes_of
 from tdsl.autoschedule.recipes.operands import Operand
+from tdsl.core.node import frozen
+from tdsl.lang.affine import variables
+from tdsl.lang.expr import Read, Var
+from tdsl.lang.regions import reads_in
 from tdsl.machine.instructions.tensor_cores import LOADS, Load
 from tdsl.schedule.fluent import Stage
-from tdsl.schedule.state import SWIZZLES
+from tdsl.schedule.inlining import value_at
+from tdsl.schedule.naming import Loop
+from tdsl.schedule.state import FRAGMENT, SHARED, SWIZZLES
+
+
+@frozen
+class RegisterFactor:
+    """A factor of rows that threads compute in registers, of an array and vectors of rows or terms."""
+
+    array: Read
+    vectors: tuple[Read, ...]
+
+
+def register_factor(stage: Stage, x: Operand, terms: int) -> RegisterFactor | None:
+    """The arrays of a computed factor of rows whose tiles of so many terms the copy unit (TMA) can load.
+
+    None where it cannot: the factor has one matrix, of its own size with contiguous terms, and its terms
+    are whole tiles, since zeros beyond the edges could become anything.
+    """
+    term = next((v for e in x.read.index for v in variables(e) if v != x.along and _is_term(stage, v)), "")
+    if not x.computed or x.gathered or (sizes_of(stage).get(term) or 1) % terms:
+        return None
+    value = value_at(stage.schedule.state.program.func(x.read.name).definitions[0], x.read)
+    arrays, vectors = list[Read](), list[Read]()
+    for r in dict.fromkeys(reads_in((value,))):
+        used = [v for v in (x.along, term) if v in variables(r)]
+        last = r.index[-1] if r.index else None
+        if not used:
+            continue
+        plain = all(isinstance(e, Var) for e in r.index) and len({*r.index}) == len(r.index)
+        row = shape_of_source(stage, r.name)[-1]
+        if not plain or last != Var(used[-1]) or row is None or row * r.dtype.bytes % ACCESS:
+            return None
+        (arrays if len(used) == 2 else vectors).append(r)
+    if len(arrays) != 1 or arrays[0].dtype.bytes != x.read.dtype.bytes:
+        return None
+    names = [r.name for r in (*arrays, *vectors)]
+    return RegisterFactor(arrays[0], tuple(vectors)) if len({*names}) == len(names) else None
+
+
+def _is_term(stage: Stage, v: str) -> bool:
+    d = stage.schedule.state.program.func(stage.func).definitions[0]
+    return any(v == name for name, _, _ in d.ranges)
+
+
+def compute_in_registers(stage: Stage, x: Operand, at: Loop, factor: RegisterFactor, terms: int) -> None:
+    """Compute a factor in fragments in each iteration of a loop, of tiles that the copy unit loads."""
+    schedule = stage.schedule
+    schedule[x.read.name].compute_at(stage, at).set_scope(FRAGMENT).cooperate()
+    for r in (factor.array, *factor.vectors):
+        tile = schedule.cache_read(r.name, stage.func, at=at, scope=SHARED, inside=True, filled=True)
+        if r is factor.array:
+            tile.swizzle(max(n for n in SWIZZLES if terms * r.dtype.bytes % n == 0))
+        tile.bulk_copy()
 
 
 def swizzle_rows(tile: Stage, x: Operand, row: int) -> None:
@@ -33,3 +92,17 @@ def load_by(fragment: Stage, x: Operand, load: Load | None) -> None:
     others = [loop for n, loop in enumerate(loops) if n not in x.axes]
     fragment.reorder(*others, rows, columns, tile, inner)
     fragment.tensorize(tile, load.name).unroll(rows).unroll(columns)
+
+
+def is_fetched_whole(stage: Stage, x: Operand, tile: tuple[int, ...]) -> bool:
+    """True where the copy unit (TMA) fetches a tile, whose rows are a multiple of a swizzle."""
+    row_bytes = (tile[0] if x.transposed else tile[1]) * x.read.dtype.bytes
+    return row_bytes % min(SWIZZLES) == 0 and is_boxed(stage, x)
+
+
+def is_boxed(stage: Stage, x: Operand) -> bool:
+    """True where the array of an operand has rows of whole accesses, and tiles are boxes of it."""
+    if x.gathered or x.computed or x.axes[1] != len(x.read.index) - 1:
+        return False
+    row = shape_of_source(stage, x.read.name)[-1]
+    return row is not None and row * x.read.dtype.bytes % ACCESS == 0

@@ -237,12 +237,14 @@ def vector_width(stage: Stage, x: Operand) -> int:
     state = bind_state(stage.schedule.state, stage.schedule.sizes)
     d = state.program.func(stage.func).definitions[0]
     (part,) = (p for p in _factors(d) if x.along in variables(p))
-    v = read_variables(d, part)[-1]
+    v, size = read_variables(d, part)[-1], x.read.dtype.bytes
     if x.computed:
         source = _source(part)
         main = main_read(value_at(state.program.func(source.name).definitions[0], source))
         part = source if main is None else main
-    width = even_width(ACCESS // x.read.dtype.bytes, sizes_of(stage).get(v))
+        # stores of a thread are then in different banks from those of its neighbours only in short rows
+        size = size if x.transposed else min(size, _source(part).dtype.bytes)
+    width = even_width(ACCESS // size, sizes_of(stage).get(v))
     while width > 1 and not _are_neighbours(part, v, width):
         width //= 2
     return width

@@ -19,9 +19,17 @@ from tdsl.autoschedule.recipes.block_rows import ACCESS
 from tdsl.autoschedule.recipes.block_tiles import on_grid
 from tdsl.autoschedule.recipes.choices import Unsuited, choose, if_suited, recipe, reduction_of, refused
 from tdsl.autoschedule.recipes.computed_operands import factor_types, outline_factors
-from tdsl.autoschedule.recipes.elements import definition_of, even_width, shape_of_source, sizes_of
+from tdsl.autoschedule.recipes.elements import definition_of, even_width, sizes_of
 from tdsl.autoschedule.recipes.epilogue import ROW_BYTES, following, reader_of, store_by_groups
-from tdsl.autoschedule.recipes.operand_tiles import load_by, load_of, swizzle_rows
+from tdsl.autoschedule.recipes.operand_tiles import (
+    compute_in_registers,
+    is_boxed,
+    is_fetched_whole,
+    load_by,
+    load_of,
+    register_factor,
+    swizzle_rows,
+)
 from tdsl.autoschedule.recipes.operands import (
     Operand,
     check_terms,
@@ -180,7 +188,10 @@ def tensor_core_matmul(stage: Stage, **choices: Any) -> TensorCoreMatmul:
     total = stage.schedule.state.program.func(stage.func).dtypes[0].name
     form: Form | None
     if chosen.hopper:
-        form = wgmma_of(left, right, total, chosen.warp[1], tf32=chosen.tf32)
+        factor = None
+        if chosen.stages > 1 and is_fetched_whole(stage, right, chosen.block[1:]):
+            factor = register_factor(stage, left, chosen.block[2])
+        form = wgmma_of(left, right, total, chosen.warp[1], tf32=chosen.tf32, in_registers=factor is not None)
     else:
         form = mma_of(left, right, total, tf32=chosen.tf32)
     if form is None:
@@ -249,7 +260,8 @@ def _product(stage: Stage, machine: Machine, factors: str) -> Product | None:
     reader = reader_of(stage)
     result = stage.schedule.state.program.func((reader or stage).func).dtypes[0]
     outline_factors(stage, (m.rows[-1], m.columns[-1]), factors)
-    left, right = (_side(stage, names, m.terms, form.left.bytes) for names in (m.rows, m.columns))
+    left = _side(stage, m.rows, m.terms, form.left.bytes, is_left=True)
+    right = _side(stage, m.columns, m.terms, form.left.bytes, is_left=False)
     others = (v for v in definition_of(stage).free if v not in (*m.rows, *m.columns))
     return Product(
         rows, columns, terms, prod(sizes.get(v) or 1 for v in others), left, right, form.left.name,
@@ -259,14 +271,15 @@ def _product(stage: Stage, machine: Machine, factors: str) -> Product | None:
     )  # fmt: skip
 
 
-def _side(stage: Stage, names: tuple[str, ...], terms: tuple[str, ...], size: int) -> Side:
+def _side(stage: Stage, names: tuple[str, ...], terms: tuple[str, ...], size: int, *, is_left: bool) -> Side:
     """An operand as tiles of it are fetched; what is gathered may be fetched 16 bytes at a time."""
     x = plain_operand(stage, names, terms)
     if x is None:
         return Side(size, ACCESS, turned=False)
     access, plain = vector_width(stage, x) * size, x.axes[1] == len(x.read.index) - 1
     packable = plain and not x.twice and not x.computed
-    return Side(size, access, x.transposed, x.computed, packable, _is_boxed(stage, x))
+    boxed = is_boxed(stage, x) or (is_left and register_factor(stage, x, ROW_BYTES // size) is not None)
+    return Side(size, access, x.transposed, x.computed, packable, boxed)
 
 
 def _no_instruction(left: Operand, right: Operand, total: str, chosen: TensorCoreChoices) -> Unsuited:
@@ -413,12 +426,16 @@ def _schedule(
     else:
         out.cooperate(2 if index[-1] == Var(right.along) else 1)
     tiles = [block[:1] + block[2:], block[1:]]
-    whole = (
+    factor = register_factor(stage, left, block[2]) if isinstance(form, Wgmma) and form.a == "rk" else None
+    whole = factor is not None or (
         isinstance(form, Wgmma)
         and stages > 1
-        and all(_is_fetched_whole(stage, x, tile) for x, tile in zip(operands, tiles, strict=True))
+        and all(is_fetched_whole(stage, x, tile) for x, tile in zip(operands, tiles, strict=True))
     )
     for x, vector, (along, terms) in zip((left, right), vectors, (tiles[0], tiles[1]), strict=True):
+        if factor is not None and x is left:
+            compute_in_registers(stage, x, ko, factor, terms)
+            continue
         tile = schedule.cache_read(
             x.read.name, stage.func, at=ko, scope=SHARED, filled=True, gathered=x.gathered,
             along=x.copy_along,
@@ -436,20 +453,6 @@ def _schedule(
     if stages > 1 and (whole or copied):
         stage.pipeline(ko, stages, producer_warps=whole)
     stage.unroll(mi).unroll(nj).unroll(ki)
-
-
-def _is_fetched_whole(stage: Stage, x: Operand, tile: tuple[int, ...]) -> bool:
-    """True where the copy unit (TMA) fetches a tile, whose rows are a multiple of a swizzle."""
-    row_bytes = (tile[0] if x.transposed else tile[1]) * x.read.dtype.bytes
-    return row_bytes % min(SWIZZLES) == 0 and _is_boxed(stage, x)
-
-
-def _is_boxed(stage: Stage, x: Operand) -> bool:
-    """True where the array of an operand has rows of whole accesses, and tiles are boxes of it."""
-    if x.gathered or x.computed or x.axes[1] != len(x.read.index) - 1:
-        return False
-    row = shape_of_source(stage, x.read.name)[-1]
-    return row is not None and row * x.read.dtype.bytes % ACCESS == 0
 
 
 def _index_in_memory(stage: Stage) -> tuple[Expr, ...]:

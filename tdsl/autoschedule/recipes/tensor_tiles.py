@@ -44,7 +44,7 @@ class Side:
     """An operand: bytes of an element, and the most bytes of its rows that an aligned access has.
 
     If `turned`, its terms are in different rows. If `computed`, threads compute its tiles. If `packable`, its
-    rows may be copied to aligned ones. If `boxed`, TMA can load its tiles.
+    rows may be copied to aligned ones. If `boxed`, TMA can load its tiles, or what they are computed of.
     """
 
     bytes: int
@@ -271,9 +271,7 @@ def seconds(t: Tiles, p: Product, machine: Machine) -> float:
     sync = (_GROUP_SYNC if boxed else _SYNC) * clock
     from_cache = used * active * busy * processors / cache
     late = gpu.latency / (t.stages - 1)
-    if any(x.computed for x in sides) or all(
-        x.access < _COPIED for x in sides
-    ):  # threads wait for what they load
+    if all(x.access < _COPIED for x in sides):  # threads wait for what they load
         sync += gpu.latency
     bounds = active * work, max(alone, shared) + sync, from_cache, late
     step = max(bounds) + _REST * sum(bounds)

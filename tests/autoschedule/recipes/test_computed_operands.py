@@ -228,3 +228,33 @@ def test_bf16_might_overflow_without_its_factor():
 def test_a_norm_is_stored_by_no_kernel():
     f = td.compile(of_norm(), target="cuda:sm_80")
     assert [name for name, _ in f.launch.temporaries] == ["scale"]
+
+
+OF_ROWS: dict[str, tuple[Callable[[], td.Func], Callable[..., Any]]] = {
+    "relu": (lambda: product(td.maximum(A[i, k], 0), B[k, j]), lambda x, w: np.maximum(x, 0) @ w),
+    "scaled terms": (
+        lambda: product(A[i, k] * array("g", 128)[k], B[k, j]),
+        lambda x, g, w: halves(x * g) @ w,
+    ),
+    "scores": (
+        lambda: product(td.cast(td.exp(td.cast(A[i, k], td.f32) - C[i]), td.f16), B[k, j]),
+        lambda x, s, w: halves(np.exp(x - s[:, None])) @ w,
+    ),
+}
+A, B, C = array("x", 160, 128), array("w", 128, 72), array("s", 160, t=td.f32)
+
+
+@pytest.mark.parametrize("cluster", [1, 2])
+@pytest.mark.parametrize("name", OF_ROWS)
+def test_groups_of_warps_compute_factors_of_rows_in_registers(rng, name, cluster):
+    write, expected = OF_ROWS[name]
+    s = td.Schedule(write())
+    tiles = {"block": (64, 64, 64), "warp": (64, 64), "stages": 3, "cluster": cluster}
+    if cluster == 2:
+        tiles["block"] = (128, 64, 64)
+    plan = td.recipes.tensor_core_matmul(s["f"], hopper=True, **tiles)
+    assert plan.instruction == "wgmma_m64n64k16_f16_rk_kn"
+    f = td.compile(s, target="cuda:sm_90a")
+    loops = str(f.loops("final"))
+    assert "copy_tile(x_cache[" in loops and "x_factor = alloc(f16, [64, 64])  # fragment" in loops
+    check(f, expected, rng)
