@@ -244,9 +244,8 @@ template <class T> __device__ __forceinline__ bool tdsl_isfinite(T x) { return x
     "tdsl_sigmoid": """
 template <class T> __device__ __forceinline__ T tdsl_sigmoid(T x) { return (T)1 / ((T)1 + exp(-x)); }
 """,
-    "tdsl_fast_exp": """
-__device__ __forceinline__ float tdsl_fast_exp(float x) {
-  x *= 1.44269504f;
+    "tdsl_exp2_approx": """
+__device__ __forceinline__ float tdsl_exp2_approx(float x) {
   asm("ex2.approx.ftz.f32 %0, %0;" : "+f"(x));
   return x;
 }

@@ -17,6 +17,7 @@ from tdsl.codegen.cuda.identifiers import Identifiers
 from tdsl.codegen.gpu.fragments import Fragment
 from tdsl.codegen.gpu.shared_memory import Swizzle
 from tdsl.codegen.ir.strides import Strides
+from tdsl.codegen.passes.approximate_weights import LOG2_E
 from tdsl.core.node import Node, children, memoised, post_order
 from tdsl.core.source import here
 from tdsl.errors import TargetError
@@ -423,9 +424,31 @@ class Expressions:
         if fn == "rsqrt":
             root = self.call("sqrt", name, wide[0])
             return self.narrow(dtype, T.Div(T.const(1.0, name), root))
-        if self.fast and fn == "exp" and name == "float32":
-            return self.narrow(dtype, self.call("tdsl_fast_exp", name, *wide))
+        if self.fast and fn in ("exp", "exp2") and name == "float32":
+            exponent = self.exponent(given[0], wide[0]) if fn == "exp" else wide[0]
+            return self.narrow(dtype, self.call("tdsl_exp2_approx", name, exponent))
         return self.narrow(dtype, self.call(_FUNCTIONS[fn], name, *wide))
+
+    def exponent(self, e: Expr, value: TIR) -> TIR:
+        """The exponent of 2 for a power of e: one fused multiply-add where a product or term varies.
+
+        What is added is multiplied by log2(e) separately: that is done once where it is the same for several
+        powers, as the maximum of a row is.
+        """
+        if dtype_of(e) != f32 or not (isinstance(e, Binary) and e.op in ("sub", "add")):
+            return T.Mul(value, T.const(LOG2_E, "float32"))
+        varying, other = e.left, e.right
+        factor, addend = LOG2_E, LOG2_E if e.op == "add" else -LOG2_E
+        if _loads(other) and not _loads(varying):
+            varying, other, factor, addend = other, varying, addend, factor
+        match varying:
+            case Binary("mul", x, Const(c)) | Binary("mul", Const(c), x):
+                varying, factor = x, factor * float(c)
+            case _:
+                pass
+        first, last = (self.node(x, {}) for x in (varying, other))
+        scaled = T.Mul(last, T.const(addend, "float32"))
+        return self.call("fma", "float32", first, T.const(factor, "float32"), scaled)
 
     def random(self, keys: list[TIR], dtype: DType) -> TIR:
         """A random float in [0, 1), from a hash of integers."""
@@ -435,6 +458,10 @@ class Expressions:
             h = self.call("tdsl_mix_in", "uint64", h, k)
         unit = f"tdsl_unit_{'f32' if dtype == f32 else 'f64'}"
         return self.call(unit, tir_type(dtype), h)
+
+
+def _loads(e: Expr) -> bool:
+    return any(isinstance(n, Load) for n in post_order(e))
 
 
 def bytes_of(kind: str) -> int:

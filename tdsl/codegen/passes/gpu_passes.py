@@ -3,6 +3,7 @@
 name_memory                  gives each allocation a unique name
 mask_loads                   masks loads whose value is 0 beyond an edge, drops clamps of their indices
 count_from_zero              makes loops start at 0, so that indices of registers are constant
+approximate_weights          computes exponentials that tensor cores read rounded by powers of two
 promote_accumulators         accumulates what a loop adds to global memory in memory of a block
 hoist_calls                  hoists loop-invariant function calls out of unrolled loops
 join_blocks                  runs consecutive statements of one block each in one kernel
@@ -14,6 +15,7 @@ place_barriers               inserts barriers between conflicting accesses of th
 commit_mma_groups            commits asynchronous instructions as groups, waits where they are needed
 """
 
+from tdsl.codegen.passes.approximate_weights import approximate_weights
 from tdsl.codegen.passes.bound_loops import bound_loops
 from tdsl.codegen.passes.commit_mma_groups import commit_mma_groups
 from tdsl.codegen.passes.count_from_zero import count_from_zero
@@ -41,6 +43,7 @@ CUDA_PASSES = (
     count_from_zero,
     simplify_loops,
     promote_accumulators,
+    approximate_weights,
     hoist_calls,
     vectorize,
     drop_unread,

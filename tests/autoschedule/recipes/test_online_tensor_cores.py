@@ -9,6 +9,7 @@ import pytest
 
 import tdsl as td
 from tdsl.autoschedule.recipes.online_tensor_cores import OnlineTensorCores
+from tdsl.codegen.cuda.sass import disassemble, instruction_mix
 from tdsl.tilegraph.search import candidates
 
 b, i, j, d, e = td.vars("b i j d e")
@@ -163,3 +164,14 @@ def test_large_heads_keep_all_multiprocessors_at_work() -> None:
     tiles = 16 * 8192 // 128  # blocks, each of which reads all keys and values of its head
     least = 2 * (2 * 16 * 8192 * 128 + tiles * 2 * 8192 * 128)
     assert s.traffic("global") < 1.05 * least
+
+
+@pytest.mark.parametrize("fast, most", [(False, 830), (True, 770)])
+def test_the_arithmetic_of_a_tile_is_short(fast: bool, most: int) -> None:
+    """64 rows by 128 terms: an exponential is a power of two, whose exponent may be one operation."""
+    f = attention(16, 8192, 8192, 64, dtype=td.bf16, fast=fast)
+    code = td.compile(f, target=td.Target("cuda", arch="sm_90a")).launch.code
+    (mix,) = instruction_mix(disassemble(code))
+    assert mix.count("HGMMA", in_loop=True) == 12
+    assert sum(n for _, n in mix.loop) < most
+    assert mix.count("MUFU", in_loop=True) < 80

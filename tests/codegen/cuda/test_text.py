@@ -416,6 +416,28 @@ def test_fast_arithmetic_is_as_exact_as_it_says(what, ulp, tmp_path):
     assert (error < ulp + 1.2 * np.abs(x[3:] / 4)).all()
 
 
+@pytest.mark.parametrize("scale", [1.0, 0.125, 0.3])
+@pytest.mark.parametrize("turned", [False, True])
+def test_the_power_of_a_difference_is_as_exact_as_it_says(scale, turned, tmp_path):
+    """One fused multiply-add makes its exponent, also where the first term is the same for all."""
+    a, b, f = td.Tensor("a", (512,), td.f32), td.Tensor("b", (512,), td.f32), td.Func("f")
+    f[i] = td.exp(b[i] - a[i] * scale) if turned else td.exp(a[i] * scale - b[i])
+    s = td.Schedule(td.fast_math(f))
+    s[f].bind(i, "threadIdx.x")
+    rng = np.random.default_rng(0)
+    x, y = (rng.uniform(-40, 40, 512).astype(np.float32) for _ in "xy")
+    x[0] = np.inf if turned else -np.inf
+    got = np.zeros(512, np.float32)
+    launches = launches_of(programs.kernel_of(s))
+    run_text(launches, [x, y, got], tmp_path)
+    first, last = x.astype(np.float64) * scale, y.astype(np.float64)
+    exact = np.exp(last - first if turned else first - last)
+    assert got[0] == 0
+    kept = exact > 2.0**-126  # smaller results are 0
+    error = np.abs(got - exact) / np.spacing(exact.astype(np.float32))
+    assert (error < 2 + 2.4 * (np.abs(first) + np.abs(last)))[kept].all()
+
+
 @pytest.mark.parametrize("shape", [(16, 3), (5, 8, 33)])
 def test_rows_without_gaps_are_read_as_one(shape, tmp_path):
     f = layered(shape)
