@@ -234,7 +234,7 @@ def _in_lines(spot: NestSpot, k: int, part: str, line: int, sets: bool = False) 
     for child in spot.children(k) if part == "new" else ():
         for name, box in child.boxes(0).items():
             boxes[name] = union_box(boxes.get(name), box)
-    touched = {n: _touch(nests, n, box, line, sets) for n, box in boxes.items()}
+    touched = {n: touch_of(nests, n, box, line, sets) for n, box in boxes.items()}
     filled = spot.filled(k, boxes)
     inner = spot.computed(k) - {spot.func.name} if filled else set()
     for name, full in filled.items():
@@ -260,7 +260,7 @@ def _chosen(spot: NestSpot, k: int, boxes: Mapping[str, Box], line: int) -> Touc
                 for read, several in branches.items():
                     if read not in boxes:
                         continue  # loops over empty ranges read nothing
-                    weighted = [(b.part(ranges), _touch(nests, read, b.box(ranges), line)) for b in several]
+                    weighted = [(b.part(ranges), touch_of(nests, read, b.box(ranges), line)) for b in several]
                     by_name.setdefault(read, []).extend(weighted)
     means = dict[str, Touch]()
     for name, weighted in by_name.items():
@@ -279,7 +279,7 @@ def _branches(nests: Nests, name: str, definition: int) -> Branches:
     return branches_of(d, definition_ranges(d, nests.whole[name], NO_FACTS))
 
 
-def _touch(nests: Nests, name: str, box: Box, line: int, sets: bool = False) -> Touch:
+def touch_of(nests: Nests, name: str, box: Box, line: int, sets: bool = False) -> Touch:
     """The points of a box, and its bytes in whole lines, at most those of the func's memory."""
     program, whole = nests.state.program, nests.extents_in_memory(name, box)
     points = tuple(_ends(i, n) for i, n in zip(box, whole, strict=True))

@@ -30,17 +30,22 @@ def point_seconds(d: Definition, sizes: Mapping[str, int | None], machine: Machi
     )
 
 
+def least_work(f: FuncDef, boxes: Mapping[str, Box], machine: Machine) -> float:
+    """The time of the operations of a func on all threads; `boxes` are those that are needed of each func."""
+    work = 0.0
+    for d in f.definitions:
+        sizes = extents(f, d, boxes[f.name])
+        work += prod(n or 1 for n in sizes.values()) * point_seconds(d, sizes, machine) / machine.threads
+    return work
+
+
 def least_seconds(program: Program, f: FuncDef, boxes: Mapping[str, Box], machine: Machine) -> float:
     """The time of the operations of a func on all threads, or of its bytes that come from memory at least.
 
     `boxes` are those that are needed of each func and input.
     """
-    work = 0.0
-    for d in f.definitions:
-        sizes = extents(f, d, boxes[f.name])
-        work += prod(n or 1 for n in sizes.values()) * point_seconds(d, sizes, machine) / machine.threads
     read = {r.name for d in f.definitions for r in d.reads} - {f.name}
     moved = sum((volume(boxes[n]) or 0) * element_bytes(program, n) for n in read if n in boxes)
     moved += 2 * (volume(boxes[f.name]) or 0) * element_bytes(program, f.name)
     far = bytes_per_second(machine.levels[-1], machine, machine.threads)
-    return max(work, moved / far if moved > machine.llc_bytes else 0.0)
+    return max(least_work(f, boxes, machine), moved / far if moved > machine.llc_bytes else 0.0)

@@ -123,6 +123,7 @@ def _equivalent(moved: Traffic, level: MemoryLevel, threads: int) -> float:
 
 PAGES = "pages"  # whose addresses are looked up, which the operations wait for
 CHAIN = "chain"  # of operations that wait for each other
+LATENCY = "latency"  # of loads from the memory of a GPU that wait for each other
 
 
 def _on_gpu(terms: Terms, machine: Machine) -> NestTime:
@@ -136,6 +137,8 @@ def _on_gpu(terms: Terms, machine: Machine) -> NestTime:
         speed = machine.level(name).bytes_per_second(machine.threads)
         assert speed is not None, "a GPU is described by its data sheet"
         memory.append((name, moved.total / (speed * terms.reach)))
+    if terms.waits and machine.gpu is not None:
+        units[LATENCY] = terms.waits * machine.gpu.latency
     slowest = max(units.values(), default=0.0)
     launch = terms.launches * (of_nearest(machine.launch, 1) or 0.0)
     return NestTime(terms.func, tuple(memory), tuple(units.items()), slowest, launch)

@@ -16,7 +16,9 @@ from tdsl.cost.caches import CacheModel
 from tdsl.cost.chains import chain_cycles
 from tdsl.cost.loopnests import Nests, NestSpot
 from tdsl.cost.moved import Moved, MovedByName
-from tdsl.cost.traffic import of_block
+from tdsl.cost.resident import resident_blocks, waiting_loads
+from tdsl.cost.sectors import SECTOR
+from tdsl.cost.traffic import not_in_memory, of_block
 from tdsl.lang.definition import Definition
 from tdsl.lang.operations import BY_LANE, FUNCTIONS, PRODUCTS, operations_of
 from tdsl.lang.regions import reads_in
@@ -82,7 +84,8 @@ class Terms:
     `moved` are the bytes that caches exchange with each level behind them. `workers` is how many threads, or
     multiprocessors, work throughout; of the speed of memory they reach the part `reach`. `pages` is how often
     an access is to a page whose address is no longer known. A parallel nest after another has a barrier
-    instead of a launch, as its threads are awake.
+    instead of a launch, as its threads are awake. On a GPU loads from memory are `waits` times one after
+    another, at least.
     """
 
     func: str
@@ -93,6 +96,7 @@ class Terms:
     launches: int = 0
     barriers: int = 0
     pages: float = 0.0
+    waits: float = 0.0
 
     @property
     def issues(self) -> dict[Issue, float]:
@@ -117,10 +121,12 @@ def terms_of(nests: Nests, machine: Machine) -> tuple[Terms, ...]:
     >>> [(level, moved.read, moved.written, moved.filled) for level, moved in terms.moved][-1]
     ('memory', 536870912.0, 536870912.0, 536870912.0)
     """
-    if machine.block_threads:
-        return tuple(_on_gpu(spot, machine) for spot in nests.roots())
     caches, last = machine.caches, machine.caches[-1]
     size = sum(map(nests.bytes_of, nests.whole, nests.whole.values()))
+    if machine.block_threads:
+        freed = size <= WARM * (machine.capacity(last) or 0)
+        far = CacheModel.of(nests, last, machine).by_nest(freed=freed)
+        return tuple(_on_gpu(spot, machine, x) for spot, x in zip(nests.roots(), far, strict=True))
     warm = size <= WARM * machine.llc_bytes  # all arrays stay in the cache from call to call
     moved: dict[str, list[MovedByName]] = {
         x.name: [{} for _ in nests.roots()]
@@ -182,24 +188,33 @@ def _workers(spot: NestSpot, threads: int) -> float:
     return parts / ceil(parts / threads)
 
 
-def _on_gpu(spot: NestSpot, machine: Machine) -> Terms:
-    """The terms of a nest on a GPU: blocks run in waves on multiprocessors, which share the memory."""
+def _on_gpu(spot: NestSpot, machine: Machine, far: MovedByName) -> Terms:
+    """The terms of a nest on a GPU: blocks on multiprocessors, sectors of the L2 cache, and what it misses.
+
+    `far` is what the L2 cache moves for the nest.
+    """
     extents = spot.extents()
     blocks = prod(extents[x] for x in extents if spot.kind(x) in BLOCKS)
     threads = _cooperating(spot) * prod(extents[x] for x in extents if spot.kind(x) in THREADS)
+    resident = resident_blocks(spot, threads, machine)
+    at_a_time = min(resident, ceil(blocks / machine.threads))
     waves = ceil(blocks / machine.threads)
-    busy = blocks / max(waves, 1) * min(threads / machine.block_threads, 1.0)
+    busy = blocks / max(waves, 1) * min(at_a_time * threads / machine.block_threads, 1.0)
     used = min(blocks / machine.threads * 2, 1.0)  # blocks on half of the multiprocessors saturate the memory
-    far = machine.level("global").name
-    moved = sum(of_block(spot).values(), Moved())
-    bodies = tuple(_bodies(spot, machine, 1.0))
+    rounds = ceil(blocks / (machine.threads * resident))
+    near = sum(of_block(spot, SECTOR).values(), Moved())
+    missed = sum(far.values(), Moved())
     return Terms(
         spot.func.name,
-        bodies,
-        ((far, Traffic(moved.read, moved.written)),),
+        tuple(_bodies(spot, machine, 1.0)),
+        tuple(
+            (level.name, Traffic(moved.read, moved.written))
+            for level, moved in ((machine.caches[-1], near), (machine.level("global"), missed))
+        ),
         busy,
         max(used, 1 / machine.threads),
         1,
+        waits=rounds * waiting_loads(spot, not_in_memory(spot.nests)),
     )
 
 

@@ -143,7 +143,7 @@ def faster_nested_tiles(state: State, by_recipes: Prediction) -> tuple[BaseSched
         return None  # a place for each func does not suit this program
     if not parts or not _is_faster(completed, by_recipes):
         return None
-    return schedule, [_decision(p) for p in parts]
+    return schedule, [tiles_decision(p) for p in parts]
 
 
 def _is_faster(state: State, other: Prediction) -> bool:
@@ -177,7 +177,8 @@ def _terms(f: FuncDef, box: Box) -> int:
     return prod(sizes[v] or 1 for v, _, _ in d.ranges)
 
 
-def _decision(part: Part) -> Decision:
+def tiles_decision(part: Part) -> Decision:
+    """The decision for the funcs of a part, of which its owner has nested tiles."""
     inside = tuple(n for n in part.members if n != part.owner)
     return Decision(part.owner, "tiles", (NestedTiles(" of ".join(_tiles(part))),), inside)
 

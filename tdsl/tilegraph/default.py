@@ -54,6 +54,12 @@ def _completion(state: State, machine: Machine) -> Completed:
     """The completion of a state whose dimensions stay as they are."""
     by_recipes = complete_by_recipes(state, machine)
     funcs = state.program.funcs
+    if machine.block_threads:
+        if len(funcs) == 1:
+            return by_recipes
+        from tdsl.tilegraph.kernels_together import faster_kernels
+
+        return _with_alternative(by_recipes, faster_kernels(state, by_recipes, machine), machine)
     if not machine.has_vectors or (len(funcs) == 1 and _is_streamed(funcs[0])):
         return by_recipes
     # importing the search takes longer than compiling such a program, for which it has nothing
