@@ -435,7 +435,7 @@ class NestSpot:
         loops = self.first(k)
         box, wide = (self.opened(loops, wide=w).written_box(NO_FACTS) for w in (False, True))
         inner = replace(self, box=box, wide=wide, known={})
-        again = prod(inner.counts()[x] for x in loops)  # those that it reduces over are still there
+        again = prod(inner.counts()[x] for x in loops) or 1.0  # what it reduces over is still there
         return replace(inner, times=self.times / again, blocks=self.blocks / again, known={})
 
     def sliding(self, window: Window) -> NestSpot:

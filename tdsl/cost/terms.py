@@ -202,8 +202,9 @@ def _on_gpu(spot: NestSpot, machine: Machine, far: MovedByName) -> Terms:
     busy = blocks / max(waves, 1) * min(at_a_time * threads / machine.block_threads, 1.0)
     used = min(blocks / machine.threads * 2, 1.0)  # blocks on half of the multiprocessors saturate the memory
     rounds = ceil(blocks / (machine.threads * resident))
-    near = sum(of_block(spot, SECTOR).values(), Moved())
-    missed = sum(far.values(), Moved())
+    loaded = of_block(spot, SECTOR)
+    near = sum(loaded.values(), Moved())
+    missed = sum((_missed(spot, n, m, far.get(n, m), rounds) for n, m in loaded.items()), Moved())
     return Terms(
         spot.func.name,
         tuple(_bodies(spot, machine, 1.0)),
@@ -216,6 +217,12 @@ def _on_gpu(spot: NestSpot, machine: Machine, far: MovedByName) -> Terms:
         1,
         waits=rounds * waiting_loads(spot, not_in_memory(spot.nests)),
     )
+
+
+def _missed(spot: NestSpot, name: str, loaded: Moved, far: Moved, rounds: int) -> Moved:
+    """What the L2 cache moves of what blocks load and store: blocks that run together read the same once."""
+    once = spot.nests.bytes_of(name, spot.nests.whole[name]) if name in spot.nests.whole else loaded.read
+    return Moved(min(far.read, loaded.read, rounds * once), min(far.written, loaded.written))
 
 
 def _bodies(spot: NestSpot, machine: Machine, times: float) -> list[Body]:
