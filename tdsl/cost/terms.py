@@ -203,14 +203,14 @@ def _on_gpu(spot: NestSpot, machine: Machine, far: MovedByName) -> Terms:
     used = min(blocks / machine.threads * 2, 1.0)  # blocks on half of the multiprocessors saturate the memory
     rounds = ceil(blocks / (machine.threads * resident))
     loaded = of_block(spot, SECTOR)
-    near = sum(loaded.values(), Moved())
+    loads = sum(loaded.values(), Moved())
     missed = sum((_missed(spot, n, m, far.get(n, m), rounds) for n, m in loaded.items()), Moved())
     return Terms(
         spot.func.name,
         tuple(_bodies(spot, machine, 1.0)),
         tuple(
             (level.name, Traffic(moved.read, moved.written))
-            for level, moved in ((machine.caches[-1], near), (machine.level("global"), missed))
+            for level, moved in ((machine.caches[-1], loads), (machine.level("global"), missed))
         ),
         busy,
         max(used, 1 / machine.threads),
