@@ -56,7 +56,7 @@ from tdsl.autoschedule.recipes.rows import RowChain, plan_rows, write_rows
 from tdsl.autoschedule.recipes.stencil import write_strips
 from tdsl.errors import ScheduleError
 from tdsl.lang.affine import variables
-from tdsl.lang.expr import Const, Expr
+from tdsl.lang.expr import Const, Expr, Var
 from tdsl.lang.operations import arithmetic_of
 from tdsl.lang.program import FuncDef
 from tdsl.lang.regions import Box, reads_in
@@ -313,6 +313,9 @@ def _is_operand(state: State, f: FuncDef) -> bool:
     readers = [c for c, n in state.consumers(f.name) if c.definitions[n].init]
     if not reads_funcs or not any(len({*c.definitions[0].reads}) > 1 for c in readers):
         return False
+    sums = {r.name for r in f.definitions[0].reads if {*map(Var, f.variables)} <= {*r.index}}
+    if any(state.program.has_func(n) and state.program.func(n).definitions[0].init for n in sums):
+        return True  # it is made of sums as soon as these are there, and may be smaller
     if arithmetic_of(f.definitions[0]) > FEW_OPERATIONS:
         return True
     inlined = inline_funcs(state.with_plan(f.name, replace(state.plan(f.name), place=Inline()))).program
