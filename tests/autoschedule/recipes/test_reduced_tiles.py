@@ -6,6 +6,7 @@ import pytest
 import tdsl as td
 from tdsl.errors import ScheduleError
 from tdsl.lang.interp import interpret
+from tdsl.tilegraph.default import decide
 
 b, i, j, k = td.vars("b i j k")
 
@@ -107,7 +108,11 @@ def doubles(m, n, d):
 
 
 @pytest.mark.parametrize("make", [transposed, batches, norms, itself, weighted, doubles])
-def test_operands_and_epilogues(make):
+def test_operands_and_epilogues(make, monkeypatch):
+    target = td.Target("cuda", arch="sm_90a")
+    _, decisions = decide(td.Schedule(make(4096, 8192, 64), target=target).state, target.machine())
+    assert "reduced tiles" in [d.how for d in decisions]
+    monkeypatch.setattr("tdsl.tilegraph.kernels_together.WORTH", 1.0)  # small sizes take the same kernels
     out = make(70, 131, 12)
     f = compiled(out)
     assert "reduced tiles" in str(f.explain())
