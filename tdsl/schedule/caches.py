@@ -280,6 +280,9 @@ def _copy_func(
         if axis not in factors:
             continue
         whole = Binary("add", Binary("mul", index[axis], const(factors[axis])), inner[axis])
+        if lo == ZERO and isinstance(hi, Const) and (int(hi.value) + 1) % factors[axis] == 0:
+            at[variables[axis]] = whole  # panels end where the tensor does
+            continue
         # the first and the last panel may reach beyond the tensor; their elements there are never read
         inside: Expr = whole if hi is None else Binary("min", whole, hi)
         at[variables[axis]] = inside if lo is None else Binary("max", inside, lo)

@@ -42,8 +42,8 @@ class Price:
         return max(self.resources, key=lambda x: x[1], default=("nothing", 0.0))[0]
 
 
-def price(p: Problem, t: BlockTree, machine: Machine) -> Price:
-    """The price of a tree of a problem on a GPU.
+def price(p: Problem, t: BlockTree, machine: Machine, *, ideal: bool = False) -> Price:
+    """The price of a tree of a problem on a GPU, `ideal` for layouts of copies without bank conflicts.
 
     >>> import tdsl as td
     >>> from tdsl.autoschedule.block_tree.tree import Cut
@@ -70,19 +70,24 @@ def price(p: Problem, t: BlockTree, machine: Machine) -> Price:
     copied = lds = requests = sectors = fragments = 0.0
     for x in p.operands:
         copy = next((s for s in t.shared if (s.array, s.along) == (x.array, x.along)), None)
-        loaded += sum(_at_once(r, t, unrolled) for r in x.reads) * max(x.reads[0].size, WORD) // WORD
+        of_window = unrolled if copy is not None and copy.window else ()
+        loaded += (
+            sum(_at_once(r, t, unrolled, of_window) for r in x.reads) * max(x.reads[0].size, WORD) // WORD
+        )
         if copy is not None:
             box = x.box(sizes)
             shared += -(-layout_of(copy, box)[1] * x.reads[0].size // 128) * 128
+            if copy.group:
+                box = (*box[:-1], groups_of(copy, box) * copy.group)
             count = prod(box)
             copied += steps * count / copy.vector / WARP
-            sectors += steps * _sectors_of_rows(x, t, box, copy.vector)
+            sectors += steps * _sectors_of_rows(x, t, box, copy)
             requests += steps * max(count * x.reads[0].size / LINE, count / copy.vector / WARP)
         for r in x.reads:
             loads = distinct(r, t, unrolled) * prod(sizes[v] for v in inner if r.uses(v))
             loads *= prod(ceil(a.extent / sizes[a.name]) for a in p.summed if copy or r.uses(a.name))
             if copy is not None:
-                vector, wavefronts = shared_load(x, r, t, copy, unrolled)
+                vector, wavefronts = shared_load(x, r, t, copy, unrolled, ideal=ideal)
                 lds += loads / vector * wavefronts
                 fragments += warps * loads / vector
             else:
@@ -130,9 +135,11 @@ def price(p: Problem, t: BlockTree, machine: Machine) -> Price:
     return Price(seconds, tuple(resources.items()), blocks, resident, shared)
 
 
-def _at_once(r: Access, t: BlockTree, unrolled: Sequence[str]) -> int:
+def _at_once(r: Access, t: BlockTree, unrolled: Sequence[str], window: Sequence[str]) -> int:
     """The elements of an operand that a thread has in registers: of some terms, if these are neighbours."""
     vectors = any(r.step(v) == 1 for v in unrolled)
+    if window:
+        return distinct(r, t, window)
     return distinct(r, t, ()) * (max(WIDEST // r.size, 1) if vectors else 1)
 
 
@@ -164,15 +171,22 @@ def distinct(r: Access, t: BlockTree, unrolled: Sequence[str]) -> int:
     )
 
 
+def groups_of(copy: Shared, box: Sequence[int]) -> int:
+    """The groups of the last dimension that a box touches, one more where its length is no multiple."""
+    whole, rest = divmod(box[copy.order[-1]], copy.group)
+    return whole + (2 if rest > 1 else 1 if rest else 0)
+
+
 def layout_of(copy: Shared, box: Sequence[int]) -> tuple[list[int], int]:
     """The elements from one index to the next in each dimension of a copy, of groups in the last; all."""
     sizes = [*box]
     last = copy.order[-1]
     if copy.group:
-        sizes[last] = -(-box[last] // copy.group)
+        sizes[last] = groups_of(copy, box)
         inner = copy.row
     else:
-        sizes[last] = max(box[last], copy.row)
+        padded = last if copy.padded is None else copy.padded
+        sizes[padded] = max(box[padded], copy.row)
         inner = 1
     strides, total = [0] * len(box), inner
     for n in reversed(copy.order):
@@ -182,15 +196,22 @@ def layout_of(copy: Shared, box: Sequence[int]) -> tuple[list[int], int]:
 
 
 def shared_load(
-    x: Operand, r: Access, t: BlockTree, copy: Shared, unrolled: Sequence[str]
+    x: Operand, r: Access, t: BlockTree, copy: Shared, unrolled: Sequence[str], *, ideal: bool = False
 ) -> tuple[int, float]:
     """The neighbours of a copy that a thread loads at once, and the wavefronts of a block for that."""
     strides, _ = layout_of(copy, x.box(t.sizes))
     last = copy.order[-1]
     count = {c.axis: c.each for c in t.cuts} | {v: t.sizes[v] for v in unrolled}
-    units = [count[v] for v, c in r.dims[last] if c == 1 and v in count and count[v] > 1]
-    vector = max((gcd(n, max(WIDEST // r.size, 1)) for n in units), default=1)
-    row = copy.row or x.box(t.sizes)[last]
+    moving = [(v, c) for v, c in r.dims[last] if count.get(v, 1) > 1]
+    vector = max(WIDEST // r.size, 1)
+    if copy.window or (ideal and len(moving) > 1):
+        vector = gcd(vector, *(c * t.cut(v).each for v, c in r.dims[last] if t.cut(v).threads > 1))
+    elif len(moving) == 1 and moving[0][1] == 1:
+        first = 0 if copy.group else min(y.starts[last] for y in x.reads)
+        vector = gcd(vector, count[moving[0][0]], r.starts[last] - first)
+    else:
+        vector = 1
+    row = copy.row if copy.row and copy.padded is None else x.box(t.sizes)[last]
     while vector > 1 and (row % vector or (copy.group and copy.group % vector)):
         vector //= 2
     while vector > 1 and any(c * t.cut(v).each % vector for v, c in r.dims[last] if t.cut(v).threads > 1):
@@ -209,8 +230,11 @@ def shared_load(
                 axes.append((n // inside, move * inside + along * inside // copy.group * copy.row))
         else:
             axes.append((n, move + along))
-    served = transactions(tuple(axes), r.size, vector)
-    return vector, float(served.wavefronts)
+    shown, times = _of_few_warps(axes)
+    served = transactions(shown, r.size, vector)
+    strided = any(t.cut(v).threads > 1 and t.cut(v).each > 1 for v, _ in r.dims[last])
+    is_padded = not copy.group and len(moving) <= 1 and (vector > 1 or not strided)
+    return vector, times * (served.least if ideal and is_padded else served.wavefronts)
 
 
 def _vector(p: Problem, x: Operand, r: Access, t: BlockTree) -> int:
@@ -231,12 +255,22 @@ def _transactions(r: Access, t: BlockTree, vector: int) -> float:
         if v in r.data:  # somewhere
             stride = max(stride, SECTOR // r.size) if not r.step(v) else stride
         axes.append((n, stride))
-    return float(
-        transactions(tuple(axes), r.size, vector, offset=r.offset % (SECTOR // gcd(SECTOR, r.size))).sectors
-    )
+    shown, times = _of_few_warps(axes)
+    offset = r.offset % (SECTOR // gcd(SECTOR, r.size))
+    return times * transactions(shown, r.size, vector, offset=offset).sectors
 
 
-def _sectors_of_rows(x: Operand, t: BlockTree, box: Sequence[int], vector: int) -> float:
+def _of_few_warps(axes: Sequence[tuple[int, int]]) -> tuple[tuple[tuple[int, int], ...], float]:
+    """The axes of the first threads of a block, about two warps, and how many times more threads it has."""
+    shown, count = list[tuple[int, int]](), 1
+    for n, stride in axes:
+        if count < 2 * WARP and n > 1:
+            shown.append((min(n, -(-2 * WARP // count)), stride))
+            count *= shown[-1][0]
+    return tuple(shown), prod(n for n, _ in axes) / count
+
+
+def _sectors_of_rows(x: Operand, t: BlockTree, box: Sequence[int], copy: Shared) -> float:
     """The sectors of a copy to shared memory, whose rows may begin anywhere in a sector."""
     size, shape = x.reads[0].size, x.reads[0].shape
     row, rows, outer = box[-1], prod(box[:-1]), list(box[:-1])
@@ -245,6 +279,8 @@ def _sectors_of_rows(x: Operand, t: BlockTree, box: Sequence[int], vector: int) 
         rows //= outer.pop()
     moves = [size * x.reads[0].offset, *(size * s * t.sizes.get(v, 1) for v, s in x.reads[0].steps)]
     moves += [size * prod(shape[n + 1 :]) for n in range(len(outer))]
+    if copy.group:  # from a multiple of its elements on
+        moves[:1] = [size * copy.group]
     aligned = gcd(SECTOR, *moves) or SECTOR
-    requests = -(-row // (WARP * vector))
+    requests = -(-row // (WARP * copy.vector))
     return rows * ceil((row * size + requests * (SECTOR - aligned)) / SECTOR)

@@ -11,7 +11,7 @@ from tdsl.autoschedule.block_tree.search import best_tree
 from tdsl.autoschedule.block_tree.tree import BlockTree, Cut
 from tdsl.autoschedule.block_tree.write import write_tree
 from tdsl.autoschedule.recipes.choices import Unsuited
-from tdsl.autoschedule.recipes.elements import Elements, elements, vector_of
+from tdsl.autoschedule.recipes.elements import Elements, beyond_rows, elements, vector_of
 from tdsl.autoschedule.recipes.epilogue import reader_of
 from tdsl.machine.model import Machine, of_nearest
 from tdsl.schedule.fluent import Stage
@@ -80,6 +80,8 @@ def schedule_points(stage: Stage, machine: Machine) -> BlockTree | Elements:
     p = Problem.of(stage)
     if p.is_rectangular and all(a.known for a in p.axes):
         flat = price(p, _in_order(stage, p, machine), machine)
+        if beyond_rows(stage, machine.block_threads)[0] > max(vector_of(stage), 1):
+            return elements(stage, threads=machine.block_threads)
         least = p.least_bytes() / (machine.level("global").bytes_per_second(machine.threads) or inf)
         if flat.seconds > _ENOUGH * (least + (of_nearest(machine.launch, 1) or 0.0)):
             tree, cost = best_tree(p, machine)

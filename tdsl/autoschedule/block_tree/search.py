@@ -6,13 +6,21 @@ import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
-from math import ceil, inf, prod
+from math import ceil, gcd, inf, prod
 
-from tdsl.autoschedule.block_tree.price import Price, has_tail, layout_of, price, shared_load, unrolled_terms
+from tdsl.autoschedule.block_tree.price import (
+    Price,
+    distinct,
+    has_tail,
+    layout_of,
+    price,
+    shared_load,
+    unrolled_terms,
+)
 from tdsl.autoschedule.block_tree.problem import Axis, Operand, Problem
 from tdsl.autoschedule.block_tree.tree import BlockTree, Cut, Shared
 from tdsl.core.node import frozen
-from tdsl.cost.sectors import BANKS, WARP, WIDEST, WORD, conflict_degree
+from tdsl.cost.sectors import BANKS, SECTOR, WARP, WIDEST, WORD, conflict_degree
 from tdsl.machine.model import Machine
 
 _MOST = 1024  # threads of a block
@@ -21,6 +29,7 @@ _QUARTER = 8  # threads whose accesses of 16 bytes shared memory serves together
 _STAGES = 3  # steps in shared memory at a time, at most
 _ASYNCHRONOUS = 4  # bytes of the smallest asynchronous copy
 _WHOLE = 96  # terms that may be one step, whatever their number
+_FINALS = 3  # trees for which layouts are chosen
 _GAIN = 0.995  # times the price that is worth another step
 
 
@@ -51,12 +60,12 @@ def best_tree(p: Problem, machine: Machine) -> tuple[BlockTree, Price]:
     def seconds(c: _Choice) -> float:
         if c not in known:
             tree = _tree(p, c, machine)
-            known[c] = price(p, tree, machine), tree
+            known[c] = price(p, tree, machine, ideal=True), tree
         return known[c][0].seconds
 
     best = [_climb(p, seed, seconds) for seed in _seeds(p)]
     ranked = sorted(dict.fromkeys(best), key=seconds)
-    finals = [_with_layouts(p, known[c][1], machine) for c in ranked[:3] if seconds(c) < inf]
+    finals = [_with_layouts(p, known[c][1], machine) for c in ranked[:_FINALS] if seconds(c) < inf]
     return min(finals, key=lambda x: x[1].seconds) if finals else (known[ranked[0]][1], Price(inf))
 
 
@@ -80,7 +89,7 @@ def _seeds(p: Problem) -> Iterator[_Choice]:
     steps = tuple((a.name, _first_step(p, a)) for a in p.summed)
     wide = max(WIDEST // p.write.size, 1)
     for copies in dict.fromkeys((frozenset[int](), copied)):
-        for tile in ((WARP, 4, 1, 1), (16, 16, min(wide, 4), 4), (8, 16, wide, 2)):
+        for tile in ((WARP, 4, 1, 1), (16, 16, min(wide, 4), 4), (8, 16, wide, 2), (4 * WARP, 1, wide, 1)):
             threads = {lane: _most(p.axis(lane), tile[0])}
             each = {lane: _most(p.axis(lane), tile[2])}
             if second is not None:
@@ -105,7 +114,11 @@ def _copyable(p: Problem) -> frozenset[int]:
 
 def _is_shared(p: Problem, x: Operand) -> bool:
     """True if points of a block read the same elements, or others than they write as neighbours."""
-    windows = any(r.step(p.lane or "") != 1 or len(dim) > 1 for r in x.reads for dim in r.dims)
+    windows = any(
+        r.step(p.lane or "") != 1 or r.offset * r.size % SECTOR or len(dim) > 1
+        for r in x.reads
+        for dim in r.dims
+    )
     return windows or len(x.reads) > 1 or any(not x.uses(a.name) for a in p.free)
 
 
@@ -191,13 +204,21 @@ def _written(p: Problem, each: Mapping[str, int]) -> int:
     return width
 
 
-def _copy(x: Operand, t: BlockTree) -> Shared:
-    """A copy in the order of the source, as many elements at a time as rows of it and of tiles allow."""
+def _copy(x: Operand, t: BlockTree, *, from_sectors: bool = True) -> Shared:
+    """A copy in the order of the source, as many elements at a time as rows of it and of tiles allow.
+
+    Rows that begin in the middle of sectors are copied `from_sectors` on, in groups of their size.
+    """
     vector, box = x.reads[0].row_width, x.box(t.sizes)
-    last = [(r.starts[-1], *(c * t.sizes.get(v, 1) for v, c in r.dims[-1])) for r in x.reads if r.dims]
-    while vector > 1 and (box[-1] % vector or any(n % vector for steps in last for n in steps)):
+    moves = [c * t.sizes.get(v, 1) for r in x.reads for v, c in r.dims[-1]] if box else []
+    moves += [min(r.starts[-1] for r in x.reads)] if box else []
+    while vector > 1 and (box[-1] % vector or any(n % vector for n in moves)):
         vector //= 2
-    return Shared(x.array, x.along, vector, tuple(range(len(box))))
+    copy = Shared(x.array, x.along, vector, tuple(range(len(box))))
+    wide, sector = x.reads[0].row_width, max(SECTOR // x.reads[0].size, 1)
+    if from_sectors and vector < wide and _is_shifted(x, t) and x.reads[0].shape[-1] % sector == 0:
+        return replace(copy, vector=wide, group=sector, row=sector)
+    return copy
 
 
 def _in_registers(x: Operand, t: BlockTree) -> Shared:
@@ -244,21 +265,29 @@ def _wavefronts(x: Operand, s: Shared, t: BlockTree, unrolled: Sequence[str]) ->
     total = 0.0
     for r in x.reads:
         vector, served = shared_load(x, r, t, s, unrolled)
-        count = {c.axis: c.each for c in t.cuts} | {v: t.sizes[v] for v in unrolled}
-        total += prod(n for v, n in count.items() if r.uses(v)) / vector * served
+        total += distinct(r, t, unrolled) / vector * served
     box = x.box(t.sizes)
     size = x.reads[0].size
-    conflicts = 1.0 if s.order[-1] == len(box) - 1 else _turned(x, s, t)
-    total += prod(box) / s.vector / WARP * max(1, s.vector * size / WORD) * conflicts
+    stored = prod(box) / s.vector / WARP * max(1, s.vector * size / WORD)
+    total += stored * _store_conflicts(box, s, size) ** 2
     return total + 1e-6 * layout_of(s, box)[1]
 
 
-def _turned(x: Operand, s: Shared, t: BlockTree) -> float:
-    """The conflicts of a copy whose rows are columns of the source."""
-    box = x.box(t.sizes)
+def _store_conflicts(box: Sequence[int], s: Shared, size: int) -> float:
+    """The conflicts of a warp that stores neighbours of the source, row by row."""
     strides, _ = layout_of(s, box)
-    axes = tuple((box[n], strides[n]) for n in reversed(range(len(box))))
-    return conflict_degree(_first(axes), x.reads[0].size)
+    axes = [(-(-box[n] // s.vector) if n == len(box) - 1 else box[n], strides[n]) for n in range(len(box))]
+    axes[-1] = axes[-1][0], strides[-1] * s.vector
+    if s.group:  # neighbours in a group, then groups
+        axes[-1:] = [(axes[-1][0] * s.vector // s.group, s.row), (s.group // s.vector, s.vector)]
+    return conflict_degree(_first(axes[::-1]), size, s.vector)
+
+
+def _is_shifted(x: Operand, t: BlockTree) -> bool:
+    """True if rows of a copy do not begin where sectors do."""
+    moves = [r.starts[-1] for r in x.reads]
+    moves += [c * t.sizes.get(v, 1) for r in x.reads for v, c in r.dims[-1]]
+    return gcd(*moves) * x.reads[0].size % SECTOR != 0
 
 
 def _first(axes: Sequence[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
@@ -277,17 +306,28 @@ def _layouts(p: Problem, x: Operand, s: Shared, t: BlockTree) -> Iterator[Shared
     """The layouts of a copy: rows with padding, groups with padding, and columns as rows."""
     box, size = x.box(t.sizes), x.reads[0].size
     yield s
-    if len(box) < 1:
+    if not box:
         return
+    if s.group:
+        s = _copy(x, t, from_sectors=False)
+        yield s
     widest = max(WIDEST // size, 1)
     for vector in sorted({s.vector, min(s.vector, max(_ASYNCHRONOUS // size, 1))}, reverse=True):
         for n in range(1, 9):
             step = max(vector, 1)
             yield replace(s, vector=vector, row=-(-box[-1] // step) * step + n * step)
+    for n in range(1, len(box) - 1):
+        yield replace(s, padded=n, row=box[n] | 1)
+        yield replace(s, padded=n, row=box[n] + 1)
     group = BANKS * WORD // size
     known = all(p.axis(v).known for v, _ in x.reads[0].dims[-1])
     if known and group >= 2 and box[-1] % group == 0 and box[-1] > group and len(x.reads) == 1:
         yield replace(s, group=group, row=group + widest)
+    if p.summed and len(x.reads) == 1 and any(len(dim) > 1 for dim in x.reads[0].dims):
+        yield replace(s, window=True)
+        for n in range(1, 9):
+            row = -(-box[-1] // widest) * widest + n * widest
+            yield replace(s, window=True, row=row, vector=gcd(row, s.vector))
     registers = {c.axis for c in t.cuts if c.each > 1}
     for d, dim in enumerate(x.reads[0].dims[:-1]):
         if any(v in registers and c == 1 for v, c in dim) and box[d] > 1 and size >= _ASYNCHRONOUS:

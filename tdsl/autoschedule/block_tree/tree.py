@@ -36,7 +36,9 @@ class Shared:
     """A copy of an operand in shared memory, `vector` elements of which a thread loads at once.
 
     The dimensions are in memory in an `order`, rows of the last one have `row` elements, or groups of
-    `group` elements, each with padding up to `row`; 0 for as many as there are.
+    `group` elements, each with padding up to `row`; 0 for as many as there are; or
+    the dimension `padded` has. A thread loads the `window`
+    of its points to registers as vectors, once.
     """
 
     array: str
@@ -45,10 +47,13 @@ class Shared:
     order: tuple[int, ...]
     row: int = 0
     group: int = 0
+    window: bool = False
+    padded: int | None = None
 
     def __str__(self) -> str:
         padded = f"+{self.row - self.group}/{self.group}" if self.group else f"{self.row}" * bool(self.row)
         turned = "" if self.order == tuple(sorted(self.order)) else "t"
+        turned += "w" if self.window else ""
         return self.array + (f"({turned}{padded})" if padded or turned else "")
 
 

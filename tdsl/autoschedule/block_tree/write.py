@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from tdsl.autoschedule.block_tree.price import UNROLLED, unrolled_terms
+from math import gcd
+
+from tdsl.autoschedule.block_tree.price import UNROLLED, shared_load, unrolled_terms
 from tdsl.autoschedule.block_tree.problem import Problem
-from tdsl.autoschedule.block_tree.tree import BlockTree
+from tdsl.autoschedule.block_tree.tree import BlockTree, Shared
 from tdsl.autoschedule.recipes.block_rows import fused
 from tdsl.autoschedule.recipes.elements import vector_of
 from tdsl.autoschedule.recipes.epilogue import following, write_neighbours
@@ -46,7 +48,7 @@ def write_tree(stage: Stage, p: Problem, t: BlockTree, reader: Stage | None = No
         if lane != names[-1]:
             out.reorder(*(v for v in names if v != lane), lane)
         each = t.cut(p.lane or names[-1]).each if reader is None else t.cut(p.free[-1].name).each
-        write_neighbours(out, each, t.vector if reader is None else vector_of(out))
+        write_neighbours(out, each, t.vector if reader is None else gcd(vector_of(out), each))
     for s in t.shared:
         copy = stage.schedule.cache_read(
             s.array, stage.func, at=place, scope=SHARED, filled=bool(p.summed), along=s.along,
@@ -55,16 +57,34 @@ def write_tree(stage: Stage, p: Problem, t: BlockTree, reader: Stage | None = No
         if s.order != tuple(sorted(s.order)):
             copy.reorder_storage(*s.order)
         if s.row:
-            copy.align_storage(len(s.order) if s.group else s.order[-1], s.row)
+            dim = s.order[-1] if s.padded is None else s.padded
+            copy.align_storage(len(s.order) if s.group else dim, s.row)
         copy.cooperate(s.vector)
+        if s.window:
+            _load_window(stage, p, t, s, copy, [(None, place), *inner])
     for s in t.registers:
         copy = stage.schedule.cache_read(s.array, stage.func, at=place, scope=REGISTER, along=s.along)
-        copy.vectorize(copy.loops[-1], s.vector)
-        for x in copy.loops[:-1]:
-            copy.unroll(x)
+        write_neighbours(copy, s.vector, s.vector)
     if outer and t.stages > 1:
         stage.pipeline(outer[-1], t.stages)
     _unroll(stage, p, t, points, [x for v, x in inner if v in unrolled])
+
+
+def _load_window(
+    stage: Stage, p: Problem, t: BlockTree, s: Shared, copy: Stage, loops: list[tuple[str | None, str]]
+) -> None:  # fmt: skip
+    """Load what a thread reads of a copy to registers, in the innermost of `loops` outside of its windows."""
+    operand = next(x for x in p.operands if (x.array, x.along) == (s.array, s.along))
+    windows = {v for r in operand.reads for dim in r.dims if len(dim) > 1 for v, _ in dim}
+    first = next((n for n, (v, _) in enumerate(loops) if v in windows), len(loops))
+    window = stage.schedule.cache_read(copy.func, stage.func, at=loops[first - 1][1], scope=REGISTER)
+    vector, _ = shared_load(operand, operand.reads[0], t, s, unrolled_terms(p, t)[0])
+    *outer, last = window.loops
+    if vector > 1:  # beyond the last point, where the copy has more
+        last, lanes = window.split(last, vector, tail="round_up")
+        window.vectorize(lanes)
+    for x in (*outer, last):
+        window.unroll(x)
 
 
 def _tiles(stage: Stage, p: Problem, t: BlockTree) -> tuple[list[str], list[str], list[tuple[str, str]]]:

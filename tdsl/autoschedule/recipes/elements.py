@@ -52,7 +52,7 @@ def elements(stage: Stage, *, threads: int = 256, vector: int | None = None) -> 
         width = vector_of(current) if vector is None else vector
         rows = 1
         if vector is None:
-            width, rows = max((width, 1), _beyond_rows(current, threads), key=lambda x: x[0])
+            width, rows = max((width, 1), beyond_rows(current, threads), key=lambda x: x[0])
         if share_points(current, d.free, threads, width, rows):
             widest = max(widest, width)
     return Elements(threads, widest)
@@ -95,7 +95,7 @@ def _most(stage: Stage, d: Definition) -> int:
     return ACCESS // max(t.bytes for t in (*f.dtypes, *(r.dtype for r in reads_in(d.values))))
 
 
-def _beyond_rows(stage: Stage, threads: int) -> tuple[int, int]:
+def beyond_rows(stage: Stage, threads: int) -> tuple[int, int]:
     """How many neighbours 16 bytes hold, and in how many loops, where rows of what is large have no gaps.
 
     What a point is made of beside the same point of other arrays does not move with all variables, such as
