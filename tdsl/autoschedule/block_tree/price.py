@@ -12,7 +12,7 @@ from math import ceil, gcd, inf, prod
 from tdsl.autoschedule.block_tree.problem import Access, Operand, Problem
 from tdsl.autoschedule.block_tree.tree import BlockTree, Shared
 from tdsl.core.node import frozen
-from tdsl.cost.sectors import LINE, SECTOR, WARP, WIDEST, WORD, transactions
+from tdsl.cost.sectors import LINE, SECTOR, WARP, WIDEST, WORD, conflict_degree, transactions
 from tdsl.machine.model import Machine, of_nearest
 from tdsl.machine.occupancy import occupancy
 
@@ -65,7 +65,7 @@ def price(p: Problem, t: BlockTree, machine: Machine, *, ideal: bool = False) ->
     warps, steps = -(-threads // WARP), prod(ceil(a.extent / sizes.get(a.name, 1)) for a in p.summed)
     blocks = prod(ceil(a.extent / t.cut(a.name).size) for a in p.free)
     terms = steps * prod(n for _, n in t.steps)
-    wide = max(p.write.size, WORD) // WORD
+    wide = max(p.sum_bytes, WORD) // WORD
     shared = loaded = 0
     copied = lds = requests = sectors = fragments = 0.0
     for x in p.operands:
@@ -82,7 +82,8 @@ def price(p: Problem, t: BlockTree, machine: Machine, *, ideal: bool = False) ->
             count = prod(box)
             copied += steps * count / copy.vector / WARP
             sectors += steps * _sectors_of_rows(x, t, box, copy)
-            requests += steps * max(count * x.reads[0].size / LINE, count / copy.vector / WARP)
+            stores = steps * max(count * x.reads[0].size / LINE, count / copy.vector / WARP)
+            requests += stores * (1 if ideal else store_conflicts(box, copy, x.reads[0].size))
         for r in x.reads:
             loads = distinct(r, t, unrolled) * prod(sizes[v] for v in inner if r.uses(v))
             loads *= prod(ceil(a.extent / sizes[a.name]) for a in p.summed if copy or r.uses(a.name))
@@ -268,6 +269,28 @@ def _of_few_warps(axes: Sequence[tuple[int, int]]) -> tuple[tuple[tuple[int, int
             shown.append((min(n, -(-2 * WARP // count)), stride))
             count *= shown[-1][0]
     return tuple(shown), prod(n for n, _ in axes) / count
+
+
+def store_conflicts(box: Sequence[int], s: Shared, size: int) -> float:
+    """The conflicts of a warp that stores neighbours of the source, row by row."""
+    strides, _ = layout_of(s, box)
+    axes = [(-(-box[n] // s.vector) if n == len(box) - 1 else box[n], strides[n]) for n in range(len(box))]
+    axes[-1] = axes[-1][0], strides[-1] * s.vector
+    if s.group:  # neighbours in a group, then groups
+        axes[-1:] = [(axes[-1][0] * s.vector // s.group, s.row), (s.group // s.vector, s.vector)]
+    return conflict_degree(_warp_of(axes[::-1]), size, s.vector)
+
+
+def _warp_of(axes: Sequence[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
+    """The axes of as many threads as a warp has."""
+    chosen, count = [], 1
+    for extent, stride in axes:
+        if count >= WARP:
+            break
+        n = min(extent, ceil(WARP / count))
+        chosen.append((n, stride))
+        count *= n
+    return tuple(chosen)
 
 
 def _sectors_of_rows(x: Operand, t: BlockTree, box: Sequence[int], copy: Shared) -> float:

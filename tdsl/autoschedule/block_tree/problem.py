@@ -113,7 +113,10 @@ class Operand:
 
 @frozen
 class Problem:
-    """A definition: its axes, operands and result, and the arithmetic of one term."""
+    """A definition: its axes, operands and result, and the arithmetic of one term.
+
+    What is written may be an epilogue of sums, which have `sum_bytes` each.
+    """
 
     func: str
     axes: tuple[Axis, ...]
@@ -121,6 +124,7 @@ class Problem:
     write: Access
     work: int
     dtype: str
+    sum_bytes: int
     is_rectangular: bool
 
     @property
@@ -222,7 +226,16 @@ class Problem:
         )  # fmt: skip
         write = _access(state, boxes, f.name, d.index, f.dtypes[0].bytes, written=True)
         plain = d.mask == TRUE == d.where and d.index == tuple(map(Var, f.variables))
-        return Problem(f.name, axes, operands, write, max(arithmetic_of(d), 1), f.dtypes[0].name, plain)
+        return Problem(
+            f.name,
+            axes,
+            operands,
+            write,
+            max(arithmetic_of(d), 1),
+            f.dtypes[0].name,
+            f.dtypes[0].bytes,
+            plain,
+        )
 
 
 def _unclamped(e: Expr) -> Expr:

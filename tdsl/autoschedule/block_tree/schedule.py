@@ -29,11 +29,14 @@ def schedule_sums(stage: Stage, machine: Machine) -> BlockTree:
     p = Problem.of(stage)
     if not p.summed or not p.is_rectangular or not p.has_reuse:
         raise Unsuited("it is no sum whose operands several of its points read")
+    reader = reader_of(stage)
+    if reader is not None:
+        size = stage.schedule.state.program.func(reader.func).dtypes[0].bytes
+        p = replace(p, write=replace(p.write, size=size))
     tree, cost = best_tree(p, machine)
     parts = _parts(p, cost, machine)
     if cost.seconds == inf:
         raise Unsuited("no tile of it fits the machine")
-    reader = reader_of(stage)
     if parts is None:
         write_tree(stage, p, tree, reader)
         return replace(tree, epilogue="" if reader is None else reader.func)

@@ -6,7 +6,7 @@ import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
-from math import ceil, gcd, inf, prod
+from math import gcd, inf, prod
 
 from tdsl.autoschedule.block_tree.price import (
     Price,
@@ -15,12 +15,13 @@ from tdsl.autoschedule.block_tree.price import (
     layout_of,
     price,
     shared_load,
+    store_conflicts,
     unrolled_terms,
 )
 from tdsl.autoschedule.block_tree.problem import Axis, Operand, Problem
 from tdsl.autoschedule.block_tree.tree import BlockTree, Cut, Shared
 from tdsl.core.node import frozen
-from tdsl.cost.sectors import BANKS, SECTOR, WARP, WIDEST, WORD, conflict_degree
+from tdsl.cost.sectors import BANKS, SECTOR, WARP, WIDEST, WORD
 from tdsl.machine.model import Machine
 
 _MOST = 1024  # threads of a block
@@ -30,6 +31,7 @@ _STAGES = 3  # steps in shared memory at a time, at most
 _ASYNCHRONOUS = 4  # bytes of the smallest asynchronous copy
 _WHOLE = 96  # terms that may be one step, whatever their number
 _FINALS = 3  # trees for which layouts are chosen
+_CONFLICTS = 0.2  # of the time that twice the wavefronts add, whatever else is slower
 _GAIN = 0.995  # times the price that is worth another step
 
 
@@ -242,6 +244,9 @@ def _with_layouts(p: Problem, t: BlockTree, machine: Machine) -> tuple[BlockTree
             copies.append(min(layouts, key=cost_of))
         candidate = replace(turned, shared=tuple(copies))
         cost = price(p, candidate, machine)
+        least = dict(price(p, candidate, machine, ideal=True).resources).get("lds", 0.0)
+        conflicts = dict(cost.resources).get("lds", 0.0) / least - 1 if least else 0.0
+        cost = replace(cost, seconds=cost.seconds * (1 + _CONFLICTS * conflicts))
         if best is None or cost.seconds < best[1].seconds:
             best = candidate, cost
     assert best is not None, "there is an order"
@@ -269,18 +274,8 @@ def _wavefronts(x: Operand, s: Shared, t: BlockTree, unrolled: Sequence[str]) ->
     box = x.box(t.sizes)
     size = x.reads[0].size
     stored = prod(box) / s.vector / WARP * max(1, s.vector * size / WORD)
-    total += stored * _store_conflicts(box, s, size) ** 2
+    total += stored * store_conflicts(box, s, size) ** 2
     return total + 1e-6 * layout_of(s, box)[1]
-
-
-def _store_conflicts(box: Sequence[int], s: Shared, size: int) -> float:
-    """The conflicts of a warp that stores neighbours of the source, row by row."""
-    strides, _ = layout_of(s, box)
-    axes = [(-(-box[n] // s.vector) if n == len(box) - 1 else box[n], strides[n]) for n in range(len(box))]
-    axes[-1] = axes[-1][0], strides[-1] * s.vector
-    if s.group:  # neighbours in a group, then groups
-        axes[-1:] = [(axes[-1][0] * s.vector // s.group, s.row), (s.group // s.vector, s.vector)]
-    return conflict_degree(_first(axes[::-1]), size, s.vector)
 
 
 def _is_shifted(x: Operand, t: BlockTree) -> bool:
@@ -288,18 +283,6 @@ def _is_shifted(x: Operand, t: BlockTree) -> bool:
     moves = [r.starts[-1] for r in x.reads]
     moves += [c * t.sizes.get(v, 1) for r in x.reads for v, c in r.dims[-1]]
     return gcd(*moves) * x.reads[0].size % SECTOR != 0
-
-
-def _first(axes: Sequence[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
-    """The axes of as many threads as a warp has."""
-    chosen, count = [], 1
-    for extent, stride in axes:
-        if count >= WARP:
-            break
-        n = min(extent, ceil(WARP / count))
-        chosen.append((n, stride))
-        count *= n
-    return tuple(chosen)
 
 
 def _layouts(p: Problem, x: Operand, s: Shared, t: BlockTree) -> Iterator[Shared]:
