@@ -87,7 +87,7 @@ def test_transposes_of_any_type(rng, dtype, shape):
 
 @pytest.mark.parametrize("dtype", [td.u8, td.f16, td.f32, td.f64])
 def test_transposes_use_whole_sectors_without_conflicts(dtype):
-    x, f = td.Tensor("x", (1024, 768), dtype), td.Func("f")
+    x, f = td.Tensor("x", (4096, 2048), dtype), td.Func("f")
     f[j, i] = x[i, j]
     counts = counted(f)
     assert counts.sector_efficiency == counts.conflict_degree == 1
