@@ -45,7 +45,7 @@ from tdsl.autoschedule.patterns.streaming import pays_to_stream
 from tdsl.autoschedule.patterns.strips import Strips, plan_strips, separate_products
 from tdsl.autoschedule.recipes.bands import write_bands
 from tdsl.autoschedule.recipes.choices import if_suited
-from tdsl.autoschedule.recipes.computed_operands import is_for_computed_tiles
+from tdsl.autoschedule.recipes.computed_operands import is_for_computed_tiles, outline_results
 from tdsl.autoschedule.recipes.conv import convolve
 from tdsl.autoschedule.recipes.inner_sums import inner_sums
 from tdsl.autoschedule.recipes.matmul import tile
@@ -100,6 +100,8 @@ def complete_by_recipes(state: State, machine: Machine) -> Completed:
         online = schedule_online(schedule, machine)  # before inlining: weights are a separate stage
         join_reductions(schedule, host_funcs(schedule.state))
     decisions = _inline(schedule, products_read_values=machine.block_threads > 0)
+    if "mma" in machine.features:
+        outline_results(schedule)
     place_readers(schedule)
     if not machine.block_threads:
         online = _long_rows(schedule, machine)
@@ -307,7 +309,7 @@ def choose_inline(state: State, *, products_read_values: bool = False) -> tuple[
 def _is_operand(state: State, f: FuncDef) -> bool:
     """True for a func that reads another func and is a factor of the terms of a sum.
 
-    Not if it is a few operations, and tensor cores multiply it computed in tiles.
+    Not if it is a few operations on values of rows or columns that tensor cores multiply computed in tiles.
     """
     reads_funcs = any(state.program.has_func(r.name) for r in f.definitions[0].reads)
     readers = [c for c, n in state.consumers(f.name) if c.definitions[n].init]

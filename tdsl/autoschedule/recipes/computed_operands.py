@@ -18,7 +18,7 @@ from tdsl.lang.regions import reads_in
 from tdsl.lang.types import DType, bf16, f16
 from tdsl.machine.instructions.tensor_cores import MMAS
 from tdsl.schedule.factor_out import sum_without_common_factors
-from tdsl.schedule.fluent import Stage
+from tdsl.schedule.fluent import BaseSchedule, Stage
 from tdsl.schedule.outline import product_factors, stored_type
 
 _PREFERRED = (f16, bf16)  # of types that both hold all factors
@@ -66,6 +66,21 @@ def is_product_of_halves(f: FuncDef) -> bool:
     d = sum_without_common_factors(f)
     types = None if d is None else factor_types(d)
     return types is not None and (types == (f16, f16) or (f.fast_math and types == (bf16, bf16)))
+
+
+def outline_results(schedule: BaseSchedule) -> None:
+    """Make funcs of factors that are computed of a reduction at all points, which its kernel can compute."""
+    sums = {f.name for f in schedule.state.program.funcs if f.definitions[0].init is not None}
+    for f in schedule.state.program.funcs:
+        d, types = f.definitions[0], factor_types(f.definitions[0])
+        parts = product_factors(d)
+        if types is None or parts is None or len(f.definitions) > 1 or schedule.state.plan(f.name).scheduled:
+            continue
+        for part, other, t in zip(parts, reversed(parts), types, strict=True):
+            along = [v for v in d.free if v in variables(part) - variables(other)]
+            whole = any(r.name in sums and variables(r) >= variables(part) for r in reads_in((part,)))
+            if along and whole and not is_plain(part, t):
+                schedule[f.name].outline(along[0], t)
 
 
 def outline_factors(stage: Stage, along: tuple[str, str], dtype: str = "") -> None:

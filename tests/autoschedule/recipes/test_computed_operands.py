@@ -230,6 +230,18 @@ def test_a_norm_is_stored_by_no_kernel():
     assert [name for name, _ in f.launch.temporaries] == ["scale"]
 
 
+@pytest.mark.parametrize("named", [True, False])
+def test_what_follows_a_product_is_computed_by_its_kernel(named):
+    x, first, second = array("x", 64, 128), array("first", 128, 256), array("second", 256, 64)
+    h, sums, y = td.vars("h"), td.Func("sums"), td.Func("y")
+    sums[i, h] = td.sum(td.cast(x[i, k], td.f32) * td.cast(first[k, h], td.f32), axis=k)
+    y[i, h] = td.cast(td.maximum(sums[i, h], 0), td.f16)
+    factor = y[i, k] if named else td.cast(td.maximum(sums[i, k], 0), td.f16)
+    f = td.compile(product(factor, second[k, j]), target="cuda:sm_80")
+    ((name, size),) = f.launch.temporaries
+    assert (name, size) == ("y" if named else "sums_factor", 64 * 256 * 2)
+
+
 OF_ROWS: dict[str, tuple[Callable[[], td.Func], Callable[..., Any]]] = {
     "relu": (lambda: product(td.maximum(A[i, k], 0), B[k, j]), lambda x, w: np.maximum(x, 0) @ w),
     "scaled terms": (
