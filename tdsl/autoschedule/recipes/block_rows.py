@@ -21,7 +21,7 @@ from typing import Any
 
 from tdsl.autoschedule.patterns.row_groups import RowGroup, find_row_group, moves
 from tdsl.autoschedule.recipes.choices import Unsuited, choose, recipe
-from tdsl.core.node import frozen
+from tdsl.core.node import frozen, post_order
 from tdsl.errors import counted
 from tdsl.lang.affine import variables
 from tdsl.lang.expr import Read, Var
@@ -38,6 +38,7 @@ ACCESS = 16  # bytes that a thread can load or store at once
 WARP = 32
 _MOST_THREADS = 1024
 _OTHER_AXES = ("blockIdx.y", "blockIdx.z")  # axes of blocks other than the first
+_LONG_CODE = 64  # distinct operations of a combiner that is not worth copies for lanes
 _EACH = 16  # elements of a long row that a thread should have
 _SHORT = 1024  # elements of a row that one warp can do
 _TOGETHER = 128  # threads of a block with several rows
@@ -169,7 +170,8 @@ def _threads(group: RowGroup, machine: Machine) -> tuple[int, int, int]:
         return threads, max(_TOGETHER // threads, 1), vector
     if _reads_shared_vector(group) and group.count >= 2 * _WARPS * machine.threads:
         return WARP, _WARPS, vector
-    return threads_of_row(length), 1, vector
+    most = _TOGETHER if any(map(is_heavy, group.members)) else _MOST_THREADS
+    return min(threads_of_row(length), most), 1, vector
 
 
 def threads_of_row(length: int) -> int:
@@ -252,7 +254,7 @@ def vector_of_rows(group: RowGroup) -> int:
     widest, width = 1, ACCESS
     for f in group.members:
         names = group.along(f)
-        if names and f not in group.funcs[1:] and not group.reduces_rows(f):
+        if names and f not in group.funcs[1:] and not group.reduces_rows(f) and not is_heavy(f):
             widest = max(widest, *(t.bytes for t in f.dtypes))
         for r in reads_in(f.definitions[0].values) if names else ():
             if r.name not in members and r.index[-1:] == (Var(names[-1]),):
@@ -422,12 +424,21 @@ def reduce_by_threads(
     parts = schedule[next(name for name in _names(schedule) if name not in before)]
     if unrolled:
         parts.unroll(outer.name)
-    if lanes is not None:
+    if lanes is not None and is_heavy(parts.schedule.state.program.func(parts.func)):
+        _load_once(parts, vector)
+        parts.unroll(lanes)
+    elif lanes is not None:
         before = _names(schedule)
         parts.vectorize(lanes)
         if len(schedule.state.program.func(parts.func).dtypes) > 1:
             _load_once(schedule[next(name for name in _names(schedule) if name not in before)], vector)
     return parts
+
+
+def is_heavy(f: FuncDef) -> bool:
+    """True for a reduction whose combiner is long code, such as that of sorted lists: one result a thread."""
+    combine = f.definitions[0].combine
+    return combine is not None and len({*post_order(*combine.exprs)}) > _LONG_CODE
 
 
 def _names(schedule: BaseSchedule) -> list[str]:

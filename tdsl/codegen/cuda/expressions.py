@@ -179,11 +179,11 @@ class Expressions:
         self.bind_shared(e)
         return self.node(e, {})
 
-    def bind_shared(self, e: Expr) -> None:
-        """Bind variables to parts of a large expression that it uses several times or nests deeply."""
-        if tree_size(e) < _SHARE_NODES and height(e) < _MAX_DEPTH:
+    def bind_shared(self, *es: Expr) -> None:
+        """Bind variables to parts of large expressions that these use several times or nest deeply."""
+        if sum(map(tree_size, es)) < _SHARE_NODES and max(map(height, es)) < _MAX_DEPTH:
             return
-        distinct = [n for n in dict.fromkeys(post_order(e)) if isinstance(n, Expr)]
+        distinct = [n for n in dict.fromkeys(post_order(*es)) if isinstance(n, Expr)]
         uses = Counter(c for n in distinct for c in dict.fromkeys(children(n)))
         masked = [n for n in distinct if isinstance(n, Load) and n.mask is not None]
         indices = post_order(*(x for n in masked for x in n.index))
@@ -194,7 +194,7 @@ class Expressions:
                 narrow = dtype_of(n) == i64 and in_int32(n, self.facts)
                 value = self.index(n) if narrow else self.node(n, {})
                 kind = dtype_text(value)
-                if "int" in kind:  # TVM would inline the value into the uses of the variable
+                if "int" in kind or kind == "bool":  # TVM would inline the value into the uses of the variable
                     value = T.call_extern(kind, f"({_C_TYPES[kind]})", value)
                 variable = T.Var(self.identifiers.declare("common"), kind)
                 self.binds.append(T.Bind(variable, value))

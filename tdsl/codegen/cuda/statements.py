@@ -7,7 +7,7 @@ Vectors become accesses of at most 16 bytes; arithmetic between accesses is done
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from math import prod
 from typing import Any, TypeGuard, assert_never
@@ -75,7 +75,7 @@ from tdsl.codegen.ir.loops import (
     WarpSpecialize,
     row_major,
 )  # fmt: skip
-from tdsl.codegen.ir.statements import inputs_of, rebuilt, stored_in, walk
+from tdsl.codegen.ir.statements import inputs_of, loads_of, rebuilt, stored_in, walk
 from tdsl.codegen.ir.strides import dense_strides, element_count
 from tdsl.codegen.transforms.extract_lanes import lane_count, lane_store
 from tdsl.lang.expr import ZERO, Const, Expr, dtype_of
@@ -220,7 +220,7 @@ class _KernelLowering:
             return [T.IfThenElse(first, _sequence(inner), None)] if inner else []
         match s:
             case Block(body):
-                return [x for part in body for x in self.statement(part, bound)]
+                return [x for part in self.together(body, bound) for x in part]
             case For():
                 return self.loop(s, bound)
             case Let(name, value, body):
@@ -308,6 +308,21 @@ class _KernelLowering:
         if self.tensor and isinstance(s, For | If):
             lowered += self.tensor.after(body, stored)
         return lowered
+
+    def together(self, body: Sequence[Stmt], bound: frozenset[str]) -> Iterator[list[TIR]]:
+        """The statements of a block; stores of values of which none changes another one share parts."""
+        rest = list(body)
+        by_all = all(x in bound or self.launch.extent(x) == 1 for x in AXES)
+        while rest:
+            run = _independent_stores(rest) if by_all else []
+            if len(run) < 2:
+                yield self.statement(rest.pop(0), bound)
+                continue
+            del rest[: len(run)]
+            with self.e.statement() as values:
+                self.e.bind_shared(*(s.value for s in run))
+                stores = [x for s in run for x in self.one_statement(s, bound)]
+            yield [*values, *stores]
 
     def loop(self, s: For, bound: frozenset[str]) -> list[TIR]:
         narrow = in_int32(add(s.lo, s.extent), self.e.facts) and in_int32(s.extent, self.e.facts)
@@ -479,3 +494,17 @@ def _extents(s: Alloc) -> tuple[int, ...]:
 def _sequence(parts: Iterable[TIR]) -> TIR:
     listed = list(parts)
     return listed[0] if len(listed) == 1 else T.SeqStmt(listed)
+
+
+def _independent_stores(body: Sequence[Stmt]) -> list[Store]:
+    """The first statements that are stores of scalars to registers, none of which the others load."""
+    run: list[Store] = []
+    written: set[str] = set()
+    for s in body:
+        if not isinstance(s, Store) or s.mask is not None or s.atomic or s.index or lane_count(s) > 1:
+            break
+        if s.buffer in written or loads_of(s.value) & written:
+            break
+        run.append(s)
+        written.add(s.buffer)
+    return [] if any(loads_of(s.value) & written for s in run) else run
