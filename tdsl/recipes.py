@@ -10,6 +10,7 @@ from tdsl.autoschedule.recipes.bands import bands
 from tdsl.autoschedule.recipes.block_columns import block_columns
 from tdsl.autoschedule.recipes.block_conv import block_conv
 from tdsl.autoschedule.recipes.block_rows import block_rows
+from tdsl.autoschedule.recipes.block_scan import block_scan
 from tdsl.autoschedule.recipes.block_stencil import block_stencil
 from tdsl.autoschedule.recipes.block_sums import block_sums
 from tdsl.autoschedule.recipes.block_tiles import block_tiles
@@ -44,6 +45,7 @@ __all__ = [
     "block_columns",
     "block_conv",
     "block_rows",
+    "block_scan",
     "block_stencil",
     "block_sums",
     "block_tiles",

@@ -260,6 +260,14 @@ def by_blocks(p: Programs) -> Schedule:
     return s
 
 
+def scanned(p: Programs) -> Schedule:
+    """Running sums of the first 24 elements along the last dimension, with padding."""
+    f, r, row = td.Func("f", shape=(*p.a.shape[:-1], 24)), td.range("r", 1, 24), p.index[:-1]
+    f[p.index] = td.pad(p.a)[p.index]
+    f[(*row, r)] += f[(*row, r - 1)]
+    return td.Schedule(f)
+
+
 def by_fused_reductions(p: Programs) -> Schedule:
     top, total, f = (td.Func(name) for name in ("top", "total", "f"))
     k, row = td.vars("k"), p.index[:-1]
@@ -396,7 +404,7 @@ USES: dict[str, tuple[Use, ...]] = {
     "communicate": (on(P.stencil, in_steps), on(P.sums, in_steps)),
     "rotate": (on(P.scaled, turned), on(P.sums, in_turned_steps)),
     "flatten": (on(P.stencil, flattened), on(P.scaled, flattened)),
-    "in_blocks": (by_blocks,),
+    "in_blocks": (by_blocks, on(scanned, lambda s, p: s["f"].update(0).in_blocks("r", 5))),
     "unsigned": (by_unsigned_factors,),
     "skip_masked": (below_a_diagonal,),
     "fold_update": (on(updated, lambda s, p: s["f"].update(0).fold_update().split(p.inner, 4)),),
@@ -404,6 +412,7 @@ USES: dict[str, tuple[Use, ...]] = {
     "factor_out": (by_a_common_factor,),
     "reassociate": (on(P.products, lambda s, p: s["f"].reassociate("s")),),
     "fuse_reductions": (by_fused_reductions,),
+    "double": (on(scanned, lambda s, p: s["f"].update(0).double("r")),),
     "online": (
         on(P.shares, lambda s, p: s["f"].online("k", 4)),
         on(P.shares, lambda s, p: s["f"].online("k", 64)),

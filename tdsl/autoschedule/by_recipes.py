@@ -131,6 +131,7 @@ def complete_by_recipes(state: State, machine: Machine) -> Completed:
     for name in by_hand:
         by_default = (f"by default: {', '.join(added[name])}",) if name in added else ()
         decisions.append(Decision(name, BY_HAND, (schedule.state.plan(name),), why=by_default))
+    order = _order(given, schedule.state) | order
     decisions.sort(key=lambda d: order[d.func])
     state = inline_funcs(unplaced_at_root(schedule.state))  # recipes may have inlined some, too
     whole = remove_unused_masks(state, machine)

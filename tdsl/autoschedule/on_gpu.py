@@ -17,6 +17,7 @@ from tdsl.autoschedule.recipes.tensor_cores import TensorCoreMatmul, on_tensor_c
 from tdsl.errors import ScheduleError
 from tdsl.machine.model import Machine
 from tdsl.schedule.fluent import BaseSchedule
+from tdsl.schedule.state import Root, State
 
 
 def schedule_online(schedule: BaseSchedule, machine: Machine) -> list[Decision]:
@@ -56,9 +57,12 @@ def schedule_on_gpu(schedule: BaseSchedule, open_: Collection[str], machine: Mac
         if reduced is not None:
             decisions.append(recipe_decision(before, schedule.state, name, "reduced tiles", reduced))
     decisions += _share_rows(schedule, open_, machine)
-    for name in [f.name for f in reversed(schedule.state.program.funcs) if f.name in open_]:
-        before = schedule.state
-        if not before.program.has_func(name) or before.plan(name) != given.plan(name):
+    names = [f.name for f in reversed(schedule.state.program.funcs) if f.name in open_]
+    while names:
+        name, before = names.pop(0), schedule.state
+        if not before.program.has_func(name):
+            continue
+        if name in given.by_name and before.plan(name) != given.plan(name):
             continue
         several = len(before.program.func(name).definitions) > 1
         blocks = (
@@ -70,7 +74,15 @@ def schedule_on_gpu(schedule: BaseSchedule, open_: Collection[str], machine: Mac
             decision = recipe_decision(before, schedule.state, name, "blocks", blocks)
             why = order_of_updates(schedule[name])
             decisions.append(replace(decision, why=(*decision.why, *why)))
+            names = [*_open_funcs(before, schedule.state), *names]
     return decisions
+
+
+def _open_funcs(before: State, after: State) -> list[str]:
+    """The funcs that a recipe has added and left at the root for others."""
+    added = [f.name for f in reversed(after.program.funcs) if f.name not in before.by_name]
+    plans = {name: after.plan(name) for name in added}
+    return [name for name, plan in plans.items() if not plan.scheduled and plan.place in (None, Root())]
 
 
 def _share_rows(schedule: BaseSchedule, open_: Collection[str], machine: Machine) -> list[Decision]:

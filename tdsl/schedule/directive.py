@@ -28,6 +28,7 @@ from tdsl.schedule import (
     ranks,
     reassociate,
     rfactor,
+    scans,
     specialize,
     unsigned,
 )
@@ -54,6 +55,7 @@ DIRECTIVES: dict[str, Callable[..., State]] = {
     "skip_masked": masked.skip_masked, "outline": outline.outline,
     "fuse_reductions": fuse_reductions.fuse_reductions,
     "factor_out": factor_out.factor_out,
+    "double": scans.double,
     **ranks.RANK_DIRECTIVES,
 }  # fmt: skip
 

@@ -51,6 +51,9 @@ class Stage(StageDirectives):
 
         Blocks are the terms of the ranges from `loop` inwards, or `factor` terms of the last range. The new
         stages are named `..._best` and `..._block`. Equal values and NaN give the same index as before.
+
+        Of an update that is a scan, such as f[r] += f[r - 1]: the scan of each block of `factor` elements,
+        `..._local`, what the blocks give, `..._total`, and the scan of that, `..._upto`.
         """
         self.do("in_blocks", loop=self.loop_name(loop), **({} if factor is None else {"factor": factor}))
         return self
@@ -65,6 +68,15 @@ class Stage(StageDirectives):
         given |= {} if name is None else {"name": name}
         (added,) = self._do_adding("outline", along=self.loop_name(along), **given)
         return type(self)(self.schedule, added.name, 0)
+
+    def double(self, loop: LoopLike) -> Self:
+        """Compute a scan over `loop` by element-wise funcs, named `..._step`; returns the stage of the last.
+
+        Each combines elements twice as far from each other as the one before. Floats are combined in another
+        order.
+        """
+        self.do("double", loop=self.loop_name(loop))
+        return type(self)(self.schedule, self.func, 0)
 
     def fuse_reductions(self, source: Func | Stage | str, name: str | None = None) -> Self:
         """Reduce this func and `source`, over the same ranges, in one pass; returns the new stage of both."""

@@ -25,6 +25,7 @@ from tdsl.lang.simplify import add, multiply, substitute
 from tdsl.lang.types import bool_, i64
 from tdsl.schedule.loops import check_positive, find_loop, iterations_of
 from tdsl.schedule.new_stage import fresh_name, insert_func, replace_func
+from tdsl.schedule.scans import scan_in_blocks
 from tdsl.schedule.state import Illegal, State, fresh_plan
 
 KINDS = {"argmax": "max", "argmin": "min"}
@@ -35,6 +36,8 @@ def in_blocks(state: State, func: str, definition: int, *, loop: str, factor: in
 
     A block are the terms of the ranges from `loop` inwards; with a factor, that many terms of the last range.
     """
+    if definition and factor is not None:
+        return scan_in_blocks(state, func, definition, loop=loop, factor=factor)
     f = state.program.func(func)
     d = f.definitions[0]
     variable = find_loop(state, func, definition, loop)

@@ -337,3 +337,33 @@ def factored_out_after_another_directive():
     stage = scaled_products(lambda x: x * 3)
     stage.unroll("k", 2)
     stage.factor_out()  # here
+
+
+def running(terms=lambda f, r: f[r - 1]):
+    """An update with a range, which may be a scan."""
+    x, f, r = td.Tensor("x", (40,), td.f32), td.Func("f", shape=40), td.range("r", 1, 40)
+    f[i] = x[i]
+    f[r] += terms(f, r)
+    return td.Schedule(f)["f"].update(0)
+
+
+@wrong(td.ScheduleError, "in_blocks", "'f' is no scan: it reads other elements than", hint="scans")
+def scanned_two_elements_before():
+    running(lambda f, r: f[r // 2]).in_blocks("r", 8)  # here
+
+
+@wrong(td.ScheduleError, "double", "'f' is no scan", hint="scans")
+def doubled_func_that_is_no_scan():
+    running(lambda f, r: 1 / f[r - 1]).double("r")  # here
+
+
+@wrong(td.ScheduleError, "in_blocks", "blocks of 40 elements of 40 are one block", hint="below the length")
+def scanned_in_one_block():
+    running().in_blocks("r", 40)  # here
+
+
+@wrong(td.ScheduleError, "double", "loops of 'f' were changed", hint="first")
+def doubled_after_another_directive():
+    stage = running()
+    stage.split("r", 4)
+    stage.double("r_o")  # here

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from math import prod
 
-from tdsl.autoschedule.recipes.block_rows import ACCESS, fused, reduce_by_threads
+from tdsl.autoschedule.recipes.block_rows import fused, reduce_by_threads
 from tdsl.autoschedule.recipes.choices import Unsuited, recipe, reduction_of
-from tdsl.autoschedule.recipes.elements import definition_of, even_width, load_width, sizes_of
+from tdsl.autoschedule.recipes.elements import definition_of, load_width, sizes_of
 from tdsl.core.node import frozen
 from tdsl.lang.definition import Definition
 from tdsl.lang.expr import Var
@@ -69,7 +69,7 @@ def block_sums(
     if parts != 1 or stage.definition or not d.free:
         parts = _sum_parts(stage, d, names, threads, parts)
     else:
-        _sum_in_blocks(stage, names, threads, _loaded(stage, d))
+        _sum_in_blocks(stage, names, threads, _loaded(stage, d, names[-1]))
     return BlockSums(names[-1], threads, parts)
 
 
@@ -94,8 +94,7 @@ def _sum_parts(stage: Stage, d: Definition, names: list[str], threads: int, part
     """Reduce each element by `parts` blocks, and their results by one for each; the parts that it needs."""
     sizes, merged = sizes_of(stage), _WARP if d.free else threads
     terms = prod(sizes.get(v) or 0 for v in names)
-    sources = dict.fromkeys(r.name for r in reads_in(d.values) if uses_variable(r, names[-1]))
-    vector = min((load_width(stage, source, names[-1]) for source in sources), default=1) if terms else 1
+    vector = _loaded(stage, d, names[-1]) if terms else 1
     lanes = None
     if vector > 1:
         outer, lane = stage.split(names[-1], vector)
@@ -130,9 +129,7 @@ def _sum_in_blocks(
     reduce_by_threads(stage, names, threads, vector, lanes=lanes)
 
 
-def _loaded(stage: Stage, d: Definition) -> int:
-    """How many terms of a reduction that are neighbours in memory 16 bytes hold, where rows have so many."""
-    last = d.ranges[-1][0]
-    contiguous = [r for r in reads_in(d.values) if r.index[-1:] == (Var(last),)]
-    widest = max((r.dtype.bytes for r in contiguous), default=ACCESS)
-    return even_width(ACCESS // widest, sizes_of(stage).get(last))
+def _loaded(stage: Stage, d: Definition, along: str) -> int:
+    """How many terms that are neighbours in memory 16 bytes hold of all that is read along a range."""
+    sources = dict.fromkeys(r.name for r in reads_in(d.values) if uses_variable(r, along))
+    return min((load_width(stage, source, along) for source in sources), default=1)

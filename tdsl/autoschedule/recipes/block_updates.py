@@ -15,6 +15,7 @@ from math import prod
 from typing import Any
 
 from tdsl.autoschedule.recipes.block_rows import ACCESS, fused
+from tdsl.autoschedule.recipes.block_scan import BlockScan, block_scan
 from tdsl.autoschedule.recipes.block_sums import BlockSums, block_sums
 from tdsl.autoschedule.recipes.choices import Unsuited, choose, if_suited, recipe
 from tdsl.autoschedule.recipes.elements import Elements, definition_of, share_points, sizes_of, vector_of
@@ -28,12 +29,14 @@ from tdsl.machine.model import Machine
 from tdsl.schedule.atomics import KINDS
 from tdsl.schedule.dependence import is_independent
 from tdsl.schedule.fluent import Stage
+from tdsl.schedule.launch import MAX_BLOCKS
 from tdsl.schedule.properties import has_effects, root_boxes, unplaced_at_root, volume
 from tdsl.schedule.state import is_ordered
 from tdsl.target import as_target
 
 _WARP = 32
 _MOST_THREADS = 1024
+_MOST_LINES = MAX_BLOCKS["blockIdx.y"]
 _PAYS = 4  # updates of an element of a block's copy that pay for its initial value and its merge
 
 
@@ -173,9 +176,12 @@ def _share_copies(stage: Stage, updates: Stage, block: str, rows: list[str], thr
     first.bind(thread, "threadIdx.x")
 
 
-def with_updates(stage: Stage, machine: Machine) -> Elements | BlockSums | BlockUpdates | None:
+def with_updates(stage: Stage, machine: Machine) -> Elements | BlockSums | BlockUpdates | BlockScan | None:
     """Schedule all definitions of a func with updates; what was chosen, or None for one of one point."""
     f = stage.schedule.state.program.func(stage.func)
+    scan = if_suited(block_scan, stage.update(0), machine=machine)
+    if scan is not None:
+        return scan
     width = vector_of(stage)
     plan: Elements | BlockSums | BlockUpdates | None = None
     if share_points(stage, f.definitions[0].free, machine.block_threads, width):
@@ -201,8 +207,19 @@ def share_update(stage: Stage, machine: Machine) -> Elements | BlockSums | Block
         plan = sums or if_suited(block_updates, stage, machine=machine)
         if plan is not None:
             return plan
-    stage.reorder(*free, *(v for v in names if v not in free))
-    return Elements(threads, 1) if share_points(stage, free, threads, 1) else None
+    points_of = [v for v in free if v in d.free]
+    groups = sorted(
+        ([v for v in free if v not in points_of], points_of),
+        key=lambda group: prod(sizes.get(v) or 1 for v in group) if group else 0,
+    )
+    (fewer, more), rest = groups, [v for v in names if v not in free]
+    if not more:
+        return None
+    stage.reorder(*more, *fewer, *rest)
+    share_points(stage, more, threads, 1)
+    if fewer and prod(sizes.get(v) or 1 for v in fewer) <= _MOST_LINES:
+        stage.bind(fused(stage, fewer), "blockIdx.y")
+    return Elements(threads, 1)
 
 
 def order_of_updates(stage: Stage) -> tuple[str, ...]:

@@ -194,7 +194,9 @@ class Expressions:
                 narrow = dtype_of(n) == i64 and in_int32(n, self.facts)
                 value = self.index(n) if narrow else self.node(n, {})
                 kind = dtype_text(value)
-                if "int" in kind or kind == "bool":  # TVM would inline the value into the uses of the variable
+                if (
+                    "int" in kind or kind == "bool"
+                ):  # TVM would inline the value into the uses of the variable
                     value = T.call_extern(kind, f"({_C_TYPES[kind]})", value)
                 variable = T.Var(self.identifiers.declare("common"), kind)
                 self.binds.append(T.Bind(variable, value))

@@ -30,6 +30,7 @@ from tdsl.codegen.cuda.expressions import (
     tir_type,
 )
 from tdsl.codegen.cuda.identifiers import without_number
+from tdsl.codegen.cuda.independent_stores import independent_stores
 from tdsl.codegen.cuda.instructions import invoke, stores_for_descriptors
 from tdsl.codegen.cuda.prints import lower_print
 from tdsl.codegen.cuda.readable import COMMENT, Notes
@@ -75,7 +76,7 @@ from tdsl.codegen.ir.loops import (
     WarpSpecialize,
     row_major,
 )  # fmt: skip
-from tdsl.codegen.ir.statements import inputs_of, loads_of, rebuilt, stored_in, walk
+from tdsl.codegen.ir.statements import inputs_of, rebuilt, stored_in, walk
 from tdsl.codegen.ir.strides import dense_strides, element_count
 from tdsl.codegen.transforms.extract_lanes import lane_count, lane_store
 from tdsl.lang.expr import ZERO, Const, Expr, dtype_of
@@ -314,7 +315,7 @@ class _KernelLowering:
         rest = list(body)
         by_all = all(x in bound or self.launch.extent(x) == 1 for x in AXES)
         while rest:
-            run = _independent_stores(rest) if by_all else []
+            run = independent_stores(rest) if by_all else []
             if len(run) < 2:
                 yield self.statement(rest.pop(0), bound)
                 continue
@@ -494,17 +495,3 @@ def _extents(s: Alloc) -> tuple[int, ...]:
 def _sequence(parts: Iterable[TIR]) -> TIR:
     listed = list(parts)
     return listed[0] if len(listed) == 1 else T.SeqStmt(listed)
-
-
-def _independent_stores(body: Sequence[Stmt]) -> list[Store]:
-    """The first statements that are stores of scalars to registers, none of which the others load."""
-    run: list[Store] = []
-    written: set[str] = set()
-    for s in body:
-        if not isinstance(s, Store) or s.mask is not None or s.atomic or s.index or lane_count(s) > 1:
-            break
-        if s.buffer in written or loads_of(s.value) & written:
-            break
-        run.append(s)
-        written.add(s.buffer)
-    return [] if any(loads_of(s.value) & written for s in run) else run

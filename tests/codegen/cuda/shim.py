@@ -102,6 +102,11 @@ static inline int __popcll(unsigned long long x) { return __builtin_popcountll(x
 static inline int __clzll(long long x) { return x ? __builtin_clzll(x) : 64; }
 static inline int __ffsll(long long x) { return __builtin_ffsll(x); }
 template <class T> static inline T atomicAdd(T *p, T v) { T o = *p; *p = o + v; return o; }
+template <class T> static inline T atomicMin(T *p, T v) { T o = *p; *p = v < o ? v : o; return o; }
+template <class T> static inline T atomicMax(T *p, T v) { T o = *p; *p = v > o ? v : o; return o; }
+template <class T> static inline T atomicAnd(T *p, T v) { T o = *p; *p = o & v; return o; }
+template <class T> static inline T atomicOr(T *p, T v) { T o = *p; *p = o | v; return o; }
+template <class T> static inline T atomicXor(T *p, T v) { T o = *p; *p = o ^ v; return o; }
 template <class T> static inline T atomicCAS(T *p, T old, T x) {
   T o = *p;
   if (o == old) *p = x;
