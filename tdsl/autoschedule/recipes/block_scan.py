@@ -62,7 +62,7 @@ def block_scan(stage: Stage, *, machine: Machine | None = None, **choices: Any) 
     >>> total[r] += total[r - 1]
     >>> s = td.Schedule(total, target="cuda:sm_80")
     >>> td.recipes.block_scan(s[total].update(0))
-    BlockScan(threads=500, vector=4, pieces=1, part=2000)
+    BlockScan(threads=512, vector=4, pieces=1, part=2048)
     """
     f = bind_state(stage.schedule.state, stage.schedule.sizes).program.func(stage.func)
     scan = scan_of(f)
@@ -215,6 +215,7 @@ def _scan_across(stage: Stage, scan: Scan, plan: BlockScan) -> None:
     names = [x.name for x in owner.loops]
     place = names[scan.axis]
     stage.in_blocks(_scanned(stage), plan.part)
+    _sum_parts_across(schedule[f"{func}_total"], plan)
     block, within = (x.name for x in owner.split(place, plan.part))
     outer, lanes = (x.name for x in owner.split(names[-1], plan.vector))
     others = [*(v for v in names[:-1] if v != place), block, outer]
@@ -231,3 +232,15 @@ def _scan_across(stage: Stage, scan: Scan, plan: BlockScan) -> None:
         d.vectorize(last, plan.vector)
         step = "within" if d.definition == 0 else "later"
         d.unroll(next(v for v in moving if v.startswith(step)))
+
+
+def _sum_parts_across(total: Stage, plan: BlockScan) -> None:
+    """What parts of rows give, a thread for neighbouring columns of each."""
+    *names, last, within = (x.name for x in total.loops)
+    outer, lanes = (x.name for x in total.split(last, plan.vector))
+    total.reorder(*names, outer, within, lanes)
+    row, thread = (x.name for x in total.split(fused(total, [*names, outer]), plan.threads))
+    total.bind(row, "blockIdx.x").bind(thread, "threadIdx.x")
+    copy = total.schedule.cache_write(total, at=thread)
+    total.vectorize(lanes)
+    copy.vectorize(copy.loops[-1], plan.vector)
