@@ -25,6 +25,7 @@ from tdsl.lang.program import FuncDef, bind_expr
 from tdsl.lang.regions import reads_in
 from tdsl.lang.show import show_expr
 from tdsl.lang.simplify import add, conjuncts, simplify, substitute, subtract
+from tdsl.lang.types import f64
 from tdsl.machine.instructions.tensor_cores import MMAS
 from tdsl.schedule.bind import bind_state
 from tdsl.schedule.bounds_inference import bounds_of
@@ -359,5 +360,5 @@ def is_for_tensor_cores(f: FuncDef) -> bool:
     except Unsuited:
         return False
     types = {r.dtype for r in f.definitions[0].reads}
-    known = (x for x in MMAS if x.kind != "tf32" and x.acc_type == f.dtypes[0])
+    known = (x for x in MMAS if x.kind != "tf32" and x.left != f64 and x.acc_type == f.dtypes[0])
     return len(m.rows) == len(m.columns) == 1 and any(types == {x.left, x.right} for x in known)

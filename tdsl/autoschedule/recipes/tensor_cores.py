@@ -47,7 +47,7 @@ from tdsl.lang.expr import Expr, Var
 from tdsl.lang.regions import reads_in
 from tdsl.lang.types import DType, bf16, f8e4m3, f8e5m2, f16, f32
 from tdsl.machine.devices import describe_gpu
-from tdsl.machine.instructions.tensor_cores import COLUMNS, MMAS, ROWS, Mma
+from tdsl.machine.instructions.tensor_cores import COLUMNS, MMAS, Mma
 from tdsl.machine.instructions.warpgroups import ROWS as GROUP_ROWS
 from tdsl.machine.instructions.warpgroups import Wgmma
 from tdsl.machine.instructions.warpgroups import rows as wgmma_rows
@@ -61,6 +61,7 @@ Form = Mma | Wgmma
 
 _MOST_WARPS = 32  # of a block
 _COPIED = 4  # bytes that a GPU copies to shared memory asynchronously, at least
+_PADDED, _PAD = 8, 32  # bytes of elements, and between their rows: 4 lanes of 4 rows are in different banks
 _OPEN = 4096  # assumed for rows, columns or terms whose number only a call determines
 _GROUP_TILE = (128, 256)  # of two groups of four warps
 _GROUP_ROW_BYTES = 128  # of terms in a tile
@@ -118,7 +119,7 @@ class TensorCoreMatmul:
 
 
 @recipe
-def tensor_core_matmul(stage: Stage, **choices: Any) -> TensorCoreMatmul:
+def tensor_core_matmul(stage: Stage, *, machine: Machine | None = None, **choices: Any) -> TensorCoreMatmul:
     """Make a sum of products of f16, bf16, floats (in f32) or integers (in i32) of 8 bits by `mma.sync`.
 
     `choices` are `block`, the tile of a block (rows, columns, terms; 128, 128, 32), `warp`, that of a warp
@@ -152,7 +153,7 @@ def tensor_core_matmul(stage: Stage, **choices: Any) -> TensorCoreMatmul:
     >>> plan.instruction, plan.stages
     ('mma_m16n8k16_f16_f16', 3)
     """
-    chosen = choose(TensorCoreChoices(), choices)
+    chosen, machine = choose(TensorCoreChoices(), choices), machine or gpu_of(stage)
     target = as_target(stage.schedule.target)
     if chosen.hopper and target.name == "cuda" and "wgmma" not in target.machine().features:
         raise Unsuited(
@@ -193,7 +194,7 @@ def tensor_core_matmul(stage: Stage, **choices: Any) -> TensorCoreMatmul:
             factor = register_factor(stage, left, chosen.block[2])
         form = wgmma_of(left, right, total, chosen.warp[1], tf32=chosen.tf32, in_registers=factor is not None)
     else:
-        form = mma_of(left, right, total, tf32=chosen.tf32)
+        form = mma_of(left, right, total, machine, tf32=chosen.tf32)
     if form is None:
         raise _no_instruction(left, right, total, chosen)
     _check_tiles(chosen.block, chosen.warp, form)
@@ -203,7 +204,8 @@ def tensor_core_matmul(stage: Stage, **choices: Any) -> TensorCoreMatmul:
         whole.func, chosen.block, chosen.warp, chosen.stages, form.name, chosen.group, chosen.blocks,
         chosen.cluster, chosen.parts, chosen.packed, chosen.factors,
     )  # fmt: skip
-    _schedule(stage, (left, right), form, plan, reader if stage is whole else None)
+    shared = machine.level("shared").bytes or 0
+    _schedule(stage, (left, right), form, plan, reader if stage is whole else None, shared)
     if stage is not whole:
         add_parts(whole, reader)
     return plan
@@ -234,7 +236,7 @@ def on_tensor_cores(stage: Stage, machine: Machine) -> TensorCoreMatmul | None:
         plan = if_suited(
             tensor_core_matmul, stage, block=t.block, warp=t.warp, stages=t.stages, hopper=t.hopper,
             group=t.group, blocks=t.blocks, cluster=t.cluster, parts=t.parts, packed=t.packed,
-            factors=factors,
+            factors=factors, machine=machine,
         )  # fmt: skip
         if plan is not None:
             return plan
@@ -249,8 +251,11 @@ def _product(stage: Stage, machine: Machine, factors: str) -> Product | None:
     m, sizes = matrices_of(reduction_of(stage), computed=True), sizes_of(stage)
     types = factor_types(definition_of(stage), factors)
     total = stage.schedule.state.program.func(stage.func).dtypes[0]
-    form = None if types is None else mma_for(*types, total.name)
-    if form is None or not machine.supports(form.name) or 0 in sizes.values():
+    form = None if types is None else mma_for(*types, total.name, machine)
+    rates = {x.dtype for x in machine.rates if x.unit == "tensor"}
+    if form is None or form.left.name not in rates or not machine.supports(form.name):
+        return None
+    if 0 in sizes.values():
         return None
     extents, steps = m.extents(sizes), shape_of(form)
     rows, columns, terms = (n or _OPEN for n in extents)
@@ -345,25 +350,28 @@ def wgmma_of(
     return None
 
 
-def mma_of(left: Operand, right: Operand, total: str, *, tf32: bool = False) -> Mma | None:
+def mma_of(
+    left: Operand, right: Operand, total: str, machine: Machine | None = None, *, tf32: bool = False
+) -> Mma | None:
     """The product of warps for these operands, if there is one."""
-    return mma_for(left.read.dtype, right.read.dtype, total, tf32=tf32)
+    return mma_for(left.read.dtype, right.read.dtype, total, machine, tf32=tf32)
 
 
-def mma_for(left: DType, right: DType, total: str, *, tf32: bool = False) -> Mma | None:
-    """The product of warps for operands of these types, if there is one."""
+def mma_for(
+    left: DType, right: DType, total: str, machine: Machine | None = None, *, tf32: bool = False
+) -> Mma | None:
+    """The product of warps for operands of these types, if there is one; of several the one of a machine."""
     types = left, right, total
-    for form in MMAS:
-        if (form.left, form.right, form.acc_type.name) == types and (tf32 or form.kind != "tf32"):
-            return form
-    return None
+    forms = [x for x in MMAS if (x.left, x.right, x.acc_type.name) == types and (tf32 or x.kind != "tf32")]
+    supported = (x for x in forms if machine is None or machine.supports(x.name))
+    return next(supported, forms[0] if forms else None)
 
 
 def shape_of(form: Form) -> tuple[int, int, int]:
     """Rows, columns and terms of a product of tiles."""
     if isinstance(form, Wgmma):
         return GROUP_ROWS, form.columns, form.k
-    return ROWS, COLUMNS, form.k
+    return form.rows, COLUMNS, form.k
 
 
 def _check_tiles(block: tuple[int, int, int], warp: tuple[int, int], form: Form) -> None:
@@ -401,7 +409,7 @@ def _check_rows(block: tuple[int, int, int], operands: tuple[Operand, Operand]) 
 
 def _schedule(
     stage: Stage, operands: tuple[Operand, Operand], form: Form, plan: TensorCoreMatmul,
-    reader: Stage | None,
+    reader: Stage | None, shared: int,
 ) -> None:  # fmt: skip
     left, right = operands
     block, warp, stages = plan.block, plan.warp, plan.stages
@@ -421,7 +429,10 @@ def _schedule(
     index = _index_in_memory(stage)
     out = following(stage, wj, FRAGMENT, reader)
     size = out.schedule.state.program.func(out.func).dtypes[0].bytes
-    if isinstance(form, Wgmma) and _is_stored_whole(out, stage.func, plan, index, (left, right), sizes, size):
+    rows_stored = isinstance(form, Wgmma) and _is_stored_whole(
+        out, stage.func, plan, index, operands, sizes, size, shared
+    )
+    if rows_stored:
         store_by_groups(out, size, even_width(ACCESS // size, sizes.get(right.along)))
     else:
         out.cooperate(2 if index[-1] == Var(right.along) else 1)
@@ -440,15 +451,17 @@ def _schedule(
             x.read.name, stage.func, at=ko, scope=SHARED, filled=True, gathered=x.gathered,
             along=x.copy_along,
         )  # fmt: skip
-        swizzle_rows(tile, x, x.read.dtype.bytes * (along if x.transposed else terms))
+        if x.read.dtype.bytes == _PADDED:
+            tile.align_storage(x.axes[1], (along if x.transposed else terms) + _PAD // _PADDED)
+        else:
+            swizzle_rows(tile, x, x.read.dtype.bytes * (along if x.transposed else terms))
         if whole:
             tile.bulk_copy()
         else:
             tile.cooperate(vector)
         if isinstance(form, Mma):
             fragment = schedule.cache_read(tile.func, stage.func, at=ki, scope=FRAGMENT)
-            rows = warp[0] if x is left else warp[1]
-            load_by(fragment, x, load_of(x, "a" if x is left else "b", rows))
+            load_by(fragment, x, load_of(x, "a" if x is left else "b", warp[0] if x is left else warp[1]))
     copied = any(n * x.read.dtype.bytes >= _COPIED for n, x in zip(vectors, (left, right), strict=True))
     if stages > 1 and (whole or copied):
         stage.pipeline(ko, stages, producer_warps=whole)
@@ -463,7 +476,7 @@ def _index_in_memory(stage: Stage) -> tuple[Expr, ...]:
 
 def _is_stored_whole(
     out: Stage, name: str, plan: TensorCoreMatmul, index: tuple[Expr, ...],
-    operands: tuple[Operand, Operand], sizes: Mapping[str, int | None], size: int,
+    operands: tuple[Operand, Operand], sizes: Mapping[str, int | None], size: int, shared: int,
 ) -> bool:  # fmt: skip
     """True where tiles of a group have whole rows to store, and shared memory for them besides the ring's."""
     along, (rows, columns, terms) = [x.along for x in operands], plan.block
@@ -480,12 +493,16 @@ def _is_stored_whole(
         * sum(n * x.read.dtype.bytes for n, x in zip((rows, columns), operands, strict=True))
     )
     tiles = prod(plan.block[:2]) // prod(plan.warp) * plan.warp[0] * ROW_BYTES
-    fits = plan.warp[1] * size % ROW_BYTES == 0 and rings + tiles + PHASE_BYTES <= shared_limit(out)
+    fits = plan.warp[1] * size % ROW_BYTES == 0 and rings + tiles + PHASE_BYTES <= shared
     return filled and same and fits and index[-2:] == tuple(map(Var, along))
+
+
+def gpu_of(stage: Stage) -> Machine:
+    """The GPU that a stage is scheduled for, or else the default one."""
+    machine = as_target(stage.schedule.target).machine()
+    return machine if machine.gpu is not None else describe_gpu("")
 
 
 def shared_limit(stage: Stage) -> int:
     """The bytes of shared memory that a block can have, on the GPU of a schedule or else the default one."""
-    machine = as_target(stage.schedule.target).machine()
-    machine = machine if machine.gpu is not None else describe_gpu("")
-    return machine.level("shared").bytes or 0
+    return gpu_of(stage).level("shared").bytes or 0

@@ -20,6 +20,7 @@ from math import inf
 
 from tdsl.core.node import frozen
 from tdsl.machine.model import Machine, of_nearest
+from tdsl.machine.occupancy import occupancy
 
 _ACCESS = 16  # bytes
 _LANES = 32
@@ -35,7 +36,7 @@ _DEPTH = 4  # products that a scheduler has under way to hide their latency
 _FIXED_REGISTERS = 32  # of a thread for addresses and counters
 _FRAGMENTS = 1.25  # times the registers of the fragments of a step: some are loaded ahead
 PHASE_BYTES = 1 << 10  # bytes of barriers in shared memory, at most
-_ROW_BYTES = 128  # of a row of results that a thread of a group passes on through shared memory
+_ROW_BYTES, _WIDE_ROW_BYTES = (64, 128), (128, 256)  # of terms of a tile; the latter of 8-byte elements
 _CLUSTER = 2  # blocks: of larger ones some multiprocessors have none
 
 
@@ -142,14 +143,16 @@ Shape = tuple[tuple[int, int, int], tuple[int, int], bool]
 
 def _warp_tiles(p: Product) -> Iterator[Shape]:
     """Tiles of up to 8 warps that multiply, none larger than the product where a smaller one covers it."""
-    rows, columns, terms = p.step
+    rows, columns, _ = p.step
+    size = max(p.left.bytes, p.right.bytes)
+    steps = [n // size for n in (_ROW_BYTES if size < 8 else _WIDE_ROW_BYTES)]
     down, across = (rows, 2 * rows, 3 * rows, 4 * rows), (columns, 2 * columns, 4 * columns, 8 * columns)
     sides = (1, 2, 4, 8)
     for wr, wc, nr, nc in combinations(down, across, sides, sides):
         if nr * nc > 8 or _is_beyond(nr, wr, p.rows, rows) or _is_beyond(nc, wc, p.columns, columns):
             continue
-        for bk in (2 * terms, 4 * terms):
-            if bk == 2 * terms or p.terms > bk // 2:
+        for bk in steps:
+            if bk == steps[0] or p.terms > bk // 2:
                 yield (nr * wr, nc * wc, bk), (wr, wc), False
 
 
@@ -232,11 +235,7 @@ def _resident(t: Tiles, p: Product, machine: Machine) -> int:
     if shared > (machine.level("shared").bytes or 0) or registers > gpu.registers_per_thread:
         return 0
     warps = t.warps + (4 if _is_boxed(t, p) else 0)
-    of_warp = _ceildiv(registers * _LANES, gpu.register_unit) * gpu.register_unit
-    of_block = _ceildiv(shared, gpu.shared_unit) * gpu.shared_unit + gpu.shared_reserved
-    return min(
-        gpu.blocks, gpu.warps // warps, gpu.registers // (of_warp * warps), gpu.shared // of_block
-    )  # fmt: skip
+    return occupancy(gpu, (warps * _LANES, 1, 1), registers, shared).warps // warps
 
 
 def seconds(t: Tiles, p: Product, machine: Machine) -> float:
@@ -269,14 +268,14 @@ def seconds(t: Tiles, p: Product, machine: Machine) -> float:
         alone *= max(1.0, gpu.schedulers / t.warps, _DEPTH / under_way)
     work = max(products, shared) + (1 - _OVERLAP) * min(products, shared)
     sync = (_GROUP_SYNC if boxed else _SYNC) * clock
-    from_cache = used * active * busy * processors / cache
+    from_cache = used * active * processors / cache  # each multiprocessor has its share
     late = gpu.latency / (t.stages - 1)
     if all(x.access < _COPIED for x in sides):  # threads wait for what they load
         sync += gpu.latency
     bounds = active * work, max(alone, shared) + sync, from_cache, late
     step = max(bounds) + _REST * sum(bounds)
     sums = p.sum_bytes if t.parts > 1 else p.result_bytes
-    ends = gpu.latency + active * busy * processors * bm * bn * sums / cache
+    ends = gpu.latency + active * processors * bm * bn * sums / cache
     time = rounds / max(active, 1) * (steps * step + ends)
 
     results = p.batches * p.rows * p.columns

@@ -1,6 +1,6 @@
 """Warp-level instructions of tensor cores: `mma.sync`, and the `ldmatrix` loads of its operands.
 
-    acc[i, j] += a[i, k] * b[k, j]         mma.sync: 16 x 8 sums; k runs over 32 bytes of a row of `a`
+    acc[i, j] += a[i, k] * b[k, j]         mma.sync: 16 x 8 sums, of f64 also 8 x 8
     fragment[i, j] = tile[i, j]            ldmatrix: from shared memory, transposed if the tile needs it
 
 A register of 4 bytes holds consecutive elements along k. Operands of two-byte types may be row-major or
@@ -18,7 +18,7 @@ from tdsl.core.node import frozen
 from tdsl.errors import did_you_mean
 from tdsl.lang.casts import cast
 from tdsl.lang.tensor import Func, Tensor
-from tdsl.lang.types import DType, bf16, f8e4m3, f8e5m2, f16, f32, i8, i32, u8
+from tdsl.lang.types import DType, bf16, f8e4m3, f8e5m2, f16, f32, f64, i8, i32, u8
 from tdsl.lang.value import vars
 from tdsl.machine.instructions.instruction import INSTRUCTIONS, Instruction, instruction
 from tdsl.machine.instructions.stmatrix import Stmatrix, declare_stmatrix
@@ -34,33 +34,30 @@ _BYTES = 32  # bytes of a row of `a` and of a column of `b`
 
 @frozen
 class Mma:
-    """A row for `mma.sync`: the types of operands and accumulators; `kind` is the PTX type if it differs."""
+    """A row for `mma.sync`: the types of operands and accumulators; `kind` is the PTX type if it differs.
+
+    It makes `rows` x COLUMNS sums of `k` terms each, on GPUs of the compute capability `arch` and later.
+    """
 
     left: DType
     right: DType
     acc_type: DType
     kind: str = ""
-
-    @property
-    def k(self) -> int:
-        """The extent of k: the number of products added to each accumulator."""
-        return _BYTES // self.left.bytes
-
-    @property
-    def arch(self) -> int:
-        """The lowest compute capability with the instruction, as in sm_80."""
-        return 89 if self.left in (f8e4m3, f8e5m2) else 80
+    rows: int = ROWS
+    k: int = 16
+    arch: int = 80
 
     @property
     def name(self) -> str:
         """The name of the instruction."""
-        return f"mma_m16n8k{self.k}_{self.kind or self.left.name}_{self.kind or self.right.name}"
+        return f"mma_m{self.rows}n8k{self.k}_{self.kind or self.left.name}_{self.kind or self.right.name}"
 
 
 MMAS = (
-    Mma(f16, f16, f32), Mma(bf16, bf16, f32), Mma(f32, f32, f32, "tf32"),
-    *(Mma(x, y, f32) for x in (f8e4m3, f8e5m2) for y in (f8e4m3, f8e5m2)),
-    *(Mma(x, y, i32) for x in (i8, u8) for y in (i8, u8)),
+    Mma(f16, f16, f32, k=16), Mma(bf16, bf16, f32, k=16), Mma(f32, f32, f32, "tf32", k=8),
+    *(Mma(x, y, f32, k=32, arch=89) for x in (f8e4m3, f8e5m2) for y in (f8e4m3, f8e5m2)),
+    *(Mma(x, y, i32, k=32) for x in (i8, u8) for y in (i8, u8)),
+    Mma(f64, f64, f64, k=8, arch=90), Mma(f64, f64, f64, rows=8, k=4),
 )  # fmt: skip
 
 
@@ -144,7 +141,7 @@ def declare(row: Row) -> Instruction:
 
 def _product(row: Mma) -> Instruction:
     i, j, k = vars("i j k")
-    a, b = Tensor("a", (ROWS, row.k), row.left), Tensor("b", (row.k, COLUMNS), row.right)
+    a, b = Tensor("a", (row.rows, row.k), row.left), Tensor("b", (row.k, COLUMNS), row.right)
     acc = Func("acc")
     left, right = a[i, k], b[k, j]
     if row.left != row.acc_type:
@@ -160,7 +157,8 @@ def _product(row: Mma) -> Instruction:
 
 def _layout_of_a(t: DType) -> Callable[[Any, Any], tuple[Any, Any]]:
     """The layout of `a`: a function from (i, k) to (lane, register)."""
-    per_register, half = 4 // t.bytes, 16 // t.bytes
+    per_register = max(4 // t.bytes, 1)
+    half = 4 * per_register
     return lambda i, k: (
         i % 8 * 4 + k % half // per_register,
         k // half * 2 * per_register + i // 8 * per_register + k % per_register,
@@ -169,7 +167,8 @@ def _layout_of_a(t: DType) -> Callable[[Any, Any], tuple[Any, Any]]:
 
 def _layout_of_b(t: DType) -> Callable[[Any, Any], tuple[Any, Any]]:
     """The layout of `b`, of one or two adjacent tiles of 8 columns: from (k, j) to (lane, register)."""
-    per_register, half = 4 // t.bytes, 16 // t.bytes
+    per_register = max(4 // t.bytes, 1)
+    half = 4 * per_register
     return lambda k, j: (
         j % 8 * 4 + k % half // per_register,
         j // 8 * 2 * per_register + k // half * per_register + k % per_register,
@@ -177,28 +176,39 @@ def _layout_of_b(t: DType) -> Callable[[Any, Any], tuple[Any, Any]]:
 
 
 def _product_text(row: Mma) -> str:
-    left, right = PTX_TYPES[row.left], PTX_TYPES[row.right]
-    acc_type = "f32" if row.acc_type == f32 else "s32"
-    constraint = "f" if row.acc_type == f32 else "r"
-    inputs = [f"x[{n}]" for n in range(4)] + [f"y[{n}]" for n in range(2)]
+    left, right, acc_type = (PTX_TYPES[t] for t in (row.left, row.right, row.acc_type))
+    acc_type = "f32" if row.acc_type == f32 else acc_type
+    of_sums = {"f32": "f", "f64": "d"}.get(acc_type, "r")
+    word, of_factors = ("double", "d") if row.left == f64 else ("unsigned", "r")
+    sums, x, y = (
+        range(n * t.bytes // (32 * max(t.bytes, 4)))  # registers of a thread
+        for n, t in (
+            (row.rows * COLUMNS, row.acc_type), (row.rows * row.k, row.left), (COLUMNS * row.k, row.right),
+        )
+    )  # fmt: skip
+    inputs = [f"x[{n}]" for n in x] + [f"y[{n}]" for n in y]
     acc, a, b = (C_TYPES[t] for t in (row.acc_type, row.left, row.right))
     lines = []
     if row.kind == "tf32":
-        lines.append("  unsigned z[6];")
-        for n, x in enumerate(inputs):
-            lines.append(f'  asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(z[{n}]) : "f"(__uint_as_float({x})));')
-        inputs = [f"z[{n}]" for n in range(6)]
-    sums = ", ".join(f'"+{constraint}"(acc[{n}])' for n in range(4))
-    input_constraints = ", ".join(f'"r"({x})' for x in inputs)
+        lines.append(f"  unsigned z[{len(inputs)}];")
+        for n, e in enumerate(inputs):
+            lines.append(f'  asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(z[{n}]) : "f"(__uint_as_float({e})));')
+        inputs = [f"z[{n}]" for n in range(len(inputs))]
+    names = [f"%{n}" for n in range(len(sums) + len(inputs))]
+    parts = (sums, [n + len(sums) for n in x], [n + len(sums) + len(x) for n in y], sums)
+    operands = ", ".join(f"{{{', '.join(names[n] for n in part)}}}" for part in parts)
+    outputs = ", ".join(f'"+{of_sums}"(acc[{n}])' for n in sums)
+    input_constraints = ", ".join(f'"{of_factors}"({e})' for e in inputs)
+    shape = f"m{row.rows}n{COLUMNS}k{row.k}"
     return "\n".join(
         [
             "",
             f"__device__ __forceinline__ void {row.name}({acc} *acc, const {a} *a, const {b} *b) {{",
-            "  const unsigned *x = (const unsigned *)a, *y = (const unsigned *)b;",
+            f"  const {word} *x = (const {word} *)a, *y = (const {word} *)b;",
             *lines,
-            f'  asm volatile("mma.sync.aligned.m16n8k{row.k}.row.col.{acc_type}.{left}.{right}.{acc_type} "',
-            '    "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"',
-            f"    : {sums} : {input_constraints});",
+            f'  asm volatile("mma.sync.aligned.{shape}.row.col.{acc_type}.{left}.{right}.{acc_type} "',
+            f'    "{operands};"',
+            f"    : {outputs} : {input_constraints});",
             "}",
             "",
         ]

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from tdsl.core.node import frozen
 from tdsl.lang.casts import cast
 from tdsl.lang.tensor import Func, Tensor
-from tdsl.lang.types import DType, bf16, f8e4m3, f8e5m2, f16, f32, i8, i32, u8
+from tdsl.lang.types import DType, bf16, f8e4m3, f8e5m2, f16, f32, f64, i8, i32, u8
 from tdsl.lang.value import vars
 from tdsl.machine.instructions.instruction import Instruction, instruction
 
@@ -24,10 +24,11 @@ THREADS = 128
 _BYTES = 32  # bytes of a row of `a` and of a column of `b`
 C_TYPES = {
     f16: "half", bf16: "nv_bfloat16", f32: "float", f8e4m3: "unsigned char", f8e5m2: "unsigned char",
-    i8: "signed char", u8: "unsigned char", i32: "int",
+    i8: "signed char", u8: "unsigned char", i32: "int", f64: "double",
 }  # fmt: skip
 PTX_TYPES = {
-    f16: "f16", bf16: "bf16", f32: "tf32", f8e4m3: "e4m3", f8e5m2: "e5m2", i8: "s8", u8: "u8",
+    f16: "f16", bf16: "bf16", f32: "tf32", f8e4m3: "e4m3", f8e5m2: "e5m2", i8: "s8", u8: "u8", i32: "s32",
+    f64: "f64",
 }  # fmt: skip
 
 
