@@ -72,7 +72,11 @@ def choice_that_sharing_out_does_not_have():
     td.recipes.elements(product(), thread=128)  # here
 
 
-@wrong(td.TypeMismatch, "too many positional arguments", hint="tensor_core_matmul(stage, **choices)")
+@wrong(
+    td.TypeMismatch,
+    "too many positional arguments",
+    hint="tensor_core_matmul(stage, *, machine=None, **choices)",
+)
 def choice_without_its_name():
     td.recipes.tensor_core_matmul(product(), (64, 64, 32))  # here
 

@@ -104,5 +104,5 @@ def is_boxed(stage: Stage, x: Operand) -> bool:
     """True where the array of an operand has rows of whole accesses, and tiles are boxes of it."""
     if x.gathered or x.computed or x.axes[1] != len(x.read.index) - 1:
         return False
-    row = shape_of_source(stage, x.read.name)[-1]
-    return row is not None and row * x.read.dtype.bytes % ACCESS == 0
+    shape = [n or 0 for n in shape_of_source(stage, x.read.name)]
+    return all(shape) and shape[-1] * x.read.dtype.bytes % ACCESS == 0

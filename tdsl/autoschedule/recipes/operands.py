@@ -323,14 +323,21 @@ def plain_operand(stage: Stage, names: tuple[str, ...], terms: tuple[str, ...]) 
     return replace(x, twice=twice, computed=is_inlined(stage.schedule.state, x.read.name))
 
 
-def pack(stage: Stage, x: Operand) -> None:
-    """Copy an operand first, by a kernel of its own, to rows that begin at multiples of 16 bytes.
+def pack(stage: Stage, x: Operand, along: int, terms: int) -> None:
+    """Copy or compute an operand first, by a kernel of its own, in rows that begin at multiples of 16 bytes.
 
-    Beyond its edges the copy has zeros, as far as tiles reach.
+    Beyond its edges the copy has zeros, up to multiples of `along` rows or columns and of `terms`.
     """
+    size, width = x.read.dtype.bytes, vector_width(stage, x)
     copy = stage.schedule.cache_read(x.read.name, stage.func, filled=True)
-    copy.split(copy.loops[-1], ACCESS // x.read.dtype.bytes, tail=ROUND_UP)
-    block, thread = copy.split(fused(copy, [loop.name for loop in copy.loops]), _THREADS)
+    loops, tiles = copy.loops, (terms, along) if x.transposed else (along, terms)
+    for axis, tile in zip(x.axes, tiles, strict=True):
+        copy.split(loops[axis], max(tile, ACCESS // size), tail=ROUND_UP)
+    outer = [loop.name for loop in copy.loops]
+    if width * size == ACCESS:
+        outer[-1], lanes = (loop.name for loop in copy.split(outer[-1], width))
+        copy.vectorize(lanes)
+    block, thread = copy.split(fused(copy, outer), _THREADS)
     copy.bind(block, "blockIdx.x").bind(thread, "threadIdx.x")
 
 

@@ -175,14 +175,15 @@ def tensor_core_matmul(stage: Stage, *, machine: Machine | None = None, **choice
     if 0 in (sizes.get(v) for v in m.terms):
         raise Unsuited("its sums have no terms")
     m, reader = flatten_sides(stage, m.fitting(d, sizes, chosen.block))
-    if any(chosen.packed):
-        for x, packed in zip(operands_of(stage, m), chosen.packed, strict=True):
-            if packed:
-                pack(stage, x)
     whole, steps = stage, -(-(sizes_of(stage).get(m.terms[0]) or 0) // chosen.block[2])
+    part = -(-steps // min(chosen.parts, max(steps, 1))) * chosen.block[2]
+    if any(chosen.packed):
+        for x, along, packed in zip(operands_of(stage, m), chosen.block, chosen.packed, strict=False):
+            if packed:
+                pack(stage, x, along, part if chosen.parts > 1 else chosen.block[2])
     if chosen.parts > 1 and steps > 1:
         reader = reader or reader_of(stage)
-        stage = in_parts(stage, -(-steps // chosen.parts) * chosen.block[2])
+        stage = in_parts(stage, part)
         m = replace(m, terms=(definition_of(stage).ranges[0][0],))
     left, right = operands_of(stage, m)
     check_terms(stage, (left, right), chosen.block[2])
@@ -282,9 +283,8 @@ def _side(stage: Stage, names: tuple[str, ...], terms: tuple[str, ...], size: in
     if x is None:
         return Side(size, ACCESS, turned=False)
     access, plain = vector_width(stage, x) * size, x.axes[1] == len(x.read.index) - 1
-    packable = plain and not x.twice and not x.computed
     boxed = is_boxed(stage, x) or (is_left and register_factor(stage, x, ROW_BYTES // size) is not None)
-    return Side(size, access, x.transposed, x.computed, packable, boxed)
+    return Side(size, access, x.transposed, x.computed, plain and not x.twice, boxed)
 
 
 def _no_instruction(left: Operand, right: Operand, total: str, chosen: TensorCoreChoices) -> Unsuited:

@@ -123,7 +123,7 @@ def best_tiles(p: Product, machine: Machine) -> tuple[Tiles, ...]:
 def _lattice(p: Product, machine: Machine) -> Iterator[Tiles]:
     packings = {(False, False)}
     if not p.open:
-        needed = [x.packable and x.access < _ACCESS for x in (p.left, p.right)]
+        needed = [x.packable and (x.access < _ACCESS or x.computed) for x in (p.left, p.right)]
         packings |= {(a and needed[0], b and needed[1]) for a in (True, False) for b in (True, False)}
     shapes = list(_warp_tiles(p))
     if p.groups and "wgmma" in machine.features:
@@ -195,7 +195,7 @@ def _tiles(t: Tiles, p: Product) -> int:
 def _sides(t: Tiles, p: Product) -> tuple[Side, Side]:
     """The operands as blocks read them."""
     left, right = (
-        replace(x, access=_ACCESS, boxed=x.boxed or x.packable) if packed else x
+        replace(x, access=_ACCESS, boxed=True, computed=False) if packed else x
         for x, packed in zip((p.left, p.right), t.packed, strict=True)
     )
     return left, right
@@ -284,8 +284,8 @@ def seconds(t: Tiles, p: Product, machine: Machine) -> float:
     if t.parts > 1:
         partial = t.parts * results * p.sum_bytes
         cached = partial <= (machine.level("L2").bytes or 0) / 2
-        more += launch + partial * (2 / cache if cached else 1 / far)
-        memory += 0 if cached else partial
+        more += launch + partial / (cache if cached else far)
+        memory += partial
     for x, along, packed in zip((p.left, p.right), (p.rows, p.columns), t.packed, strict=True):
         more += packed * (launch + 2 * p.batches * along * p.terms * x.bytes / far)
     return max(time, memory / (far * min(1.0, 2 * busy))) + launch + more
