@@ -92,14 +92,14 @@ def ends_in_zeros(state: State, r: Read, at: Expr, end: Expr) -> bool:
     if not state.program.has_func(r.name) or not state.plan(r.name).filled:
         return False
     copy = state.program.func(r.name).definitions[0]
-    index = dict(zip(copy.free, r.index, strict=False))
-    match copy.values:
-        case (Select(cond),):
-            tests = [c for c in conjuncts(cond) if isinstance(c, Binary) and c.op == "le"]
-            last = {(c.left, simplify(add(c.right, ONE))) for c in tests}
-        case (Read() as source,):
-            moved = replace(source, index=tuple(substitute(e, index) for e in source.index))
-            return ends_in_zeros(state, moved, at, end)
-        case _:
-            return False
-    return any(e == at and (copy.index[n], simplify(end)) in last for n, e in enumerate(r.index))
+    value, index = copy.values[0], dict(zip(copy.free, r.index, strict=False))
+    if isinstance(value, Select):
+        tests = [c for c in conjuncts(value.cond) if isinstance(c, Binary) and c.op == "le"]
+        last = {(c.left, simplify(add(c.right, ONE))) for c in tests}
+        if any(e == at and (copy.index[n], simplify(end)) in last for n, e in enumerate(r.index)):
+            return True
+        value = value.yes
+    if not isinstance(value, Read):
+        return False
+    moved = replace(value, index=tuple(substitute(e, index) for e in value.index))
+    return ends_in_zeros(state, moved, at, end)

@@ -31,13 +31,12 @@ from tdsl.autoschedule.recipes.online_blocks import (
     find_online_chain,
     inside_tiles,
 )  # fmt: skip
-from tdsl.autoschedule.recipes.operand_tiles import load_by, load_of, swizzle_rows
+from tdsl.autoschedule.recipes.operand_tiles import load_by, load_of, shared_limit, swizzle_rows
 from tdsl.autoschedule.recipes.operands import Operand, plain_operands
 from tdsl.autoschedule.recipes.tensor_cores import (
     Form,
     mma_of,
     shape_of,
-    shared_limit,
     wgmma_of,
 )
 from tdsl.autoschedule.recipes.tensor_tiles import PHASE_BYTES

@@ -9,11 +9,14 @@ from tdsl.core.node import frozen
 from tdsl.lang.affine import variables
 from tdsl.lang.expr import Read, Var
 from tdsl.lang.regions import reads_in
+from tdsl.machine.devices import describe_gpu
 from tdsl.machine.instructions.tensor_cores import LOADS, Load
+from tdsl.machine.model import Machine
 from tdsl.schedule.fluent import Stage
 from tdsl.schedule.inlining import value_at
 from tdsl.schedule.naming import Loop
 from tdsl.schedule.state import FRAGMENT, SHARED, SWIZZLES
+from tdsl.target import as_target
 
 
 @frozen
@@ -106,3 +109,14 @@ def is_boxed(stage: Stage, x: Operand) -> bool:
         return False
     shape = [n or 0 for n in shape_of_source(stage, x.read.name)]
     return all(shape) and shape[-1] * x.read.dtype.bytes % ACCESS == 0
+
+
+def gpu_of(stage: Stage) -> Machine:
+    """The GPU that a stage is scheduled for, or else the default one."""
+    machine = as_target(stage.schedule.target).machine()
+    return machine if machine.gpu is not None else describe_gpu("")
+
+
+def shared_limit(stage: Stage) -> int:
+    """The bytes of shared memory that a block can have, on the GPU of a schedule or else the default one."""
+    return gpu_of(stage).level("shared").bytes or 0

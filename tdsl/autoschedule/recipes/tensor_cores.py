@@ -23,6 +23,7 @@ from tdsl.autoschedule.recipes.elements import definition_of, even_width, sizes_
 from tdsl.autoschedule.recipes.epilogue import ROW_BYTES, following, reader_of, store_by_groups
 from tdsl.autoschedule.recipes.operand_tiles import (
     compute_in_registers,
+    gpu_of,
     is_boxed,
     is_fetched_whole,
     load_by,
@@ -46,7 +47,6 @@ from tdsl.core.node import frozen
 from tdsl.lang.expr import Expr, Var
 from tdsl.lang.regions import reads_in
 from tdsl.lang.types import DType, bf16, f8e4m3, f8e5m2, f16, f32
-from tdsl.machine.devices import describe_gpu
 from tdsl.machine.instructions.tensor_cores import COLUMNS, MMAS, Mma
 from tdsl.machine.instructions.warpgroups import ROWS as GROUP_ROWS
 from tdsl.machine.instructions.warpgroups import Wgmma
@@ -495,14 +495,3 @@ def _is_stored_whole(
     tiles = prod(plan.block[:2]) // prod(plan.warp) * plan.warp[0] * ROW_BYTES
     fits = plan.warp[1] * size % ROW_BYTES == 0 and rings + tiles + PHASE_BYTES <= shared
     return filled and same and fits and index[-2:] == tuple(map(Var, along))
-
-
-def gpu_of(stage: Stage) -> Machine:
-    """The GPU that a stage is scheduled for, or else the default one."""
-    machine = as_target(stage.schedule.target).machine()
-    return machine if machine.gpu is not None else describe_gpu("")
-
-
-def shared_limit(stage: Stage) -> int:
-    """The bytes of shared memory that a block can have, on the GPU of a schedule or else the default one."""
-    return gpu_of(stage).level("shared").bytes or 0

@@ -130,20 +130,16 @@ def _is_product(e: Expr) -> bool:
 def _is_zero_from(program: Program, name: str, axis: int, end: Expr | None) -> bool:
     """True if a func is 0 from `end` on along `axis`: a zero-padded copy, or a copy of one."""
     d = program.func(name).definitions[0]
-    at = d.index[axis]
-    match d.values[0]:
-        case Read(source, index):
-            axes = [n for n, e in enumerate(index) if e == at]
-            return any(program.has_func(source) and _is_zero_from(program, source, n, end) for n in axes)
-        case Select(cond, _, Const(value)) if value == 0:
-            ends = (c.right for c in conjuncts(cond) if isinstance(c, Binary) and c.op == "le")
-            lefts = (c.left for c in conjuncts(cond) if isinstance(c, Binary) and c.op == "le")
-            return any(
-                x == at and end is not None and simplify(subtract(add(e, ONE), end)) == ZERO
-                for x, e in zip(lefts, ends, strict=True)
-            )
-        case _:
-            return False
+    at, value = d.index[axis], d.values[0]
+    if isinstance(value, Select) and isinstance(value.no, Const) and value.no.value == 0:
+        tests = (c for c in conjuncts(value.cond) if isinstance(c, Binary) and (c.op, c.left) == ("le", at))
+        if end is not None and any(simplify(subtract(add(c.right, ONE), end)) == ZERO for c in tests):
+            return True
+        value = value.yes
+    if not isinstance(value, Read) or not program.has_func(value.name):
+        return False
+    axes = [n for n, e in enumerate(value.index) if e == at]
+    return any(_is_zero_from(program, value.name, n, end) for n in axes)
 
 
 def check_strides(kernel: Kernel) -> None:
