@@ -401,3 +401,45 @@ def test_a_stage_whose_loops_another_one_shares_is_in_no_group_of_rows(rng):
     given = {"x": rng.random((6, 64), np.float32)}
     got = td.emulate(td.compile(s, target="cuda"))(**given)
     np.testing.assert_allclose(got, interpret(s.program, given)[0], rtol=1e-5)
+
+
+def test_memory_that_a_tile_copy_reads_stays_outside_of_kernels_that_stages_share():
+    # memory that only a copy by TMA read was allocated inside of the kernel before
+    x, a, b, f = td.Tensor("x", (64,), td.i32), td.Func("a"), td.Func("b"), td.Func("f")
+    a[i] = x[i] * 3
+    b[i] = a[td.clip(i * 2, 0, 63)] + 1
+    f[i] = b[i] + 1
+    s = td.Schedule(f.with_shape(64))
+    s[a].compute_root().serial("i")
+    s[b].compute_root().serial("i")
+    outer, thread = s[f].split(i, 32)
+    s[f].bind(thread, "threadIdx.x")
+    block, tile = s[f].split(outer, 2)
+    s[f].bind(block, "blockIdx.x")
+    s.cache_read("b", s[f], at=tile, scope="shared").bulk_copy()
+    s[f].pipeline(tile, 2)
+    given = {"x": np.arange(64, dtype=np.int32)}
+    got = td.emulate(td.compile(s, target="cuda"))(**given)
+    np.testing.assert_array_equal(got, interpret(s.program, given)[0])
+
+
+def test_only_the_first_thread_evaluates_conditions_of_what_it_runs_alone():
+    # the others read memory of theirs that nobody had written
+    x, a, b, f = td.Tensor("x", (16,), td.i32), td.Func("a"), td.Func("b"), td.Func("f")
+    a[i] = x[i] * 3
+    b[i] = a[i] + 2
+    c = td.Func("c")
+    c[i] = b[i] * 2
+    r = td.range("r", 0, 16, where=lambda r: b[r] > 5)
+    c[r] = c[td.maximum(r - 1, 0)] + 1
+    f[i] = c[i] + a[i]
+    s = td.Schedule(f.with_shape(16))
+    block, _ = s[f].split(i, 2)
+    s[f].bind(block, "blockIdx.x")
+    s[a].compute_at(s[f], "i_i").bind("i", "threadIdx.x")
+    s[a].set_scope("shared")
+    s[b].compute_at(s[f], "i_i")
+    s[c].compute_at(s[f], "i_i")
+    given = {"x": np.arange(16, dtype=np.int32)}
+    got = td.emulate(td.compile(s, target="cuda"))(**given)
+    np.testing.assert_array_equal(got, interpret(s.program, given)[0])

@@ -5,7 +5,25 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tdsl.codegen.analysis.facts import facts_inside
-from tdsl.codegen.ir.loops import AXES, CLUSTER, LANES, Alloc, Block, For, If, Invoke, Let, Stmt
+from tdsl.codegen.ir.loops import (
+    AXES,
+    CLUSTER,
+    LANES,
+    Alloc,
+    ArriveBarrier,
+    Barrier,
+    Block,
+    Commit,
+    For,
+    If,
+    InitBarriers,
+    Invoke,
+    Let,
+    Shuffle,
+    Stmt,
+    Wait,
+    WaitBarrier,
+)  # fmt: skip
 from tdsl.codegen.ir.statements import map_parts, parts_of
 from tdsl.errors import ScheduleError
 from tdsl.lang.affine import variables
@@ -31,6 +49,16 @@ def launch_extents(body: Stmt) -> dict[str, int]:
     """
     extents = _extents(body)
     return {a: e.value if isinstance(e, Const) else MAX_BLOCKS[a] for a, e in extents.items()}
+
+
+def needs_all_threads(s: Stmt) -> bool:
+    """True for a loop over threads or blocks, and for what several threads do together.
+
+    Statements without either are run by the first thread of the axes that no loop around them runs over.
+    """
+    is_collective = isinstance(s, Barrier | Shuffle | Commit | Wait | Invoke | InitBarriers | WaitBarrier)
+    is_collective = is_collective or (isinstance(s, ArriveBarrier) and s.per_warp)
+    return is_collective or (isinstance(s, For) and s.kind in AXES)
 
 
 def grid_of(body: Stmt) -> tuple[Expr, ...]:

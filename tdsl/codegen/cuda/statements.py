@@ -18,7 +18,7 @@ from tvm.ir import PointerType, PrimType, StringImm
 
 from tdsl.codegen.analysis.asynchronous import is_asynchronous
 from tdsl.codegen.analysis.facts import facts_inside
-from tdsl.codegen.analysis.launch_axes import covers_axis
+from tdsl.codegen.analysis.launch_axes import covers_axis, needs_all_threads
 from tdsl.codegen.cuda.atomics import atomic_update
 from tdsl.codegen.cuda.axes import axis_indices, with_thread_extents
 from tdsl.codegen.cuda.cache_hints import bind_policies, store_streaming
@@ -213,7 +213,7 @@ class _KernelLowering:
         free_axes = [x for x in AXES if x not in bound and self.launch.extent(x) > 1]
         if isinstance(s, Invoke):
             free_axes = [x for x in free_axes if x != LANES]
-        if free_axes and (isinstance(s, Invoke) or not any(_needs_all_threads(x) for x in walk(s))):
+        if free_axes and (isinstance(s, Invoke) or not any(map(needs_all_threads, walk(s)))):
             first = T.EQ(self.axes[free_axes[0]], T.const(0, "int32"))
             for axis in free_axes[1:]:
                 first = T.And(first, T.EQ(self.axes[axis], T.const(0, "int32")))
@@ -476,12 +476,6 @@ class _KernelLowering:
 
 def _sync_threads() -> TIR:
     return T.Evaluate(T.call_intrin("int32", "tirx.tvm_storage_sync", "shared"))
-
-
-def _needs_all_threads(s: Stmt) -> bool:
-    is_collective = isinstance(s, Barrier | Shuffle | Commit | Wait | Invoke | InitBarriers | WaitBarrier)
-    is_collective = is_collective or (isinstance(s, ArriveBarrier) and s.per_warp)
-    return is_collective or (isinstance(s, For) and s.kind in AXES)
 
 
 def _is_shared(s: Stmt) -> TypeGuard[Alloc | InitBarriers]:

@@ -417,6 +417,12 @@ class Memory:
         raise Hazard(f"{team.kernel}: {who} {what}: {self.name}[{index}]")
 
 
+def new_memory(name: str, dtype: Any, extents: tuple[int, ...], count: int, rows: Array | None) -> Memory:
+    """Memory of `count` instances, of which nothing is written; `rows` has the instance of each thread."""
+    shape = (count, prod(extents))
+    return Memory(name, extents, np.zeros(shape, dtype), np.zeros(shape, bool), rows)
+
+
 def _same(a: Array, b: Array) -> Array:
     """True where values are equal, or both NaN."""
     return np.asarray((a == b) | ((a != a) & (b != b)))

@@ -19,8 +19,8 @@ from tdsl.codegen.emulation.asynchronous import PendingInstructions
 from tdsl.codegen.emulation.copies import AsyncCopies
 from tdsl.codegen.emulation.instructions import run_instruction
 from tdsl.codegen.emulation.mbarriers import PhaseBarriers
-from tdsl.codegen.emulation.memory import Array, LockstepThreads, Memory, and_masks, constants
-from tdsl.codegen.emulation.serial import evaluation_order, is_single_threaded
+from tdsl.codegen.emulation.memory import Array, LockstepThreads, Memory, and_masks, constants, new_memory
+from tdsl.codegen.emulation.serial import evaluation_order, is_of_leaders, is_single_threaded
 from tdsl.codegen.gpu.launches import THREAD_PREFIX, Launch, Launches, launches_of
 from tdsl.codegen.gpu.limits import check_grid, check_limits
 from tdsl.codegen.ir.loops import (
@@ -122,7 +122,7 @@ def run_launches(launches: Launches, arguments: Sequence[Any]) -> None:
         elif isinstance(p, ScalarParam):
             scalars[p.name] = np.asarray(value, p.dtype.numpy).reshape(1, 1)
     for t in launches.temporaries:
-        memories[t.name] = _memory(t.name, t.dtype.numpy, constants(t.extents), 1, None)
+        memories[t.name] = new_memory(t.name, t.dtype.numpy, constants(t.extents), 1, None)
     for launch in launches.launches:
         _run_launch(launch, memories, scalars, launches.kernel.messages)
     for p, value in zip(launches.kernel.params, arguments, strict=True):
@@ -137,11 +137,6 @@ def _argument(p: Argument, array: Array) -> Memory:
         data = data.copy()
     written_elements = np.full(data.shape, not p.written)
     return Memory(p.name, array.shape, data, written_elements, None)
-
-
-def _memory(name: str, dtype: Any, extents: tuple[int, ...], count: int, rows: Array | None) -> Memory:
-    shape = (count, prod(extents))
-    return Memory(name, extents, np.zeros(shape, dtype), np.zeros(shape, bool), rows)
 
 
 def _run_launch(
@@ -181,6 +176,7 @@ class BlockBatch:
     messages: tuple[Message, ...]
     axes: dict[str, Array] = field(default_factory=dict)
     leaders: dict[frozenset[str], Array | None] = field(default_factory=dict)
+    serial: dict[int, bool] = field(default_factory=dict)
     allocations: dict[int, Memory] = field(default_factory=dict)
     copies: AsyncCopies = field(init=False)
     instructions: PendingInstructions = field(init=False)
@@ -210,6 +206,10 @@ class BlockBatch:
 
         While its threads wait for other threads, yields the Hazard to raise if they wait forever.
         """
+        leaders = self.leaders_outside(bound)
+        if leaders is not None and is_of_leaders(s, self.serial):
+            yield from self.masked_statement(s, leaders, mask, frozenset(AXES))
+            return
         match s:
             case Block(body):
                 for part in body:
@@ -343,7 +343,7 @@ class BlockBatch:
                 threads, copy = fragment.layout.threads, fragment.layout.copy_of(rows)
                 rows = rows // threads * fragment.layout.copy_count + copy
             count = int(rows.max()) + 1
-            memory = self.allocations[id(s)] = _memory(s.name, s.dtype.numpy, extents, count, rows)
+            memory = self.allocations[id(s)] = new_memory(s.name, s.dtype.numpy, extents, count, rows)
             memory.private = not shared and fragment is None
             if fragment is not None:
                 memory.owners = fragment.layout.owned_by(extents)

@@ -32,6 +32,7 @@ from tdsl.codegen.ir.loops import (
 )  # fmt: skip
 from tdsl.codegen.ir.statements import (
     exprs_of,
+    inputs_of,
     loads_of,
     map_exprs,
     map_parts,
@@ -76,7 +77,7 @@ def privatize(
 
 def uses(body: Stmt, name: str) -> bool:
     """True if a statement reads or writes the buffer `name`."""
-    return name in stored_in(body) or any(name in loads_of(e) for s in walk(body) for e in exprs_of(s))
+    return name in stored_in(body) or name in inputs_of(body)
 
 
 @frozen
