@@ -12,7 +12,7 @@ from dataclasses import replace
 from math import prod
 from typing import Any
 
-from tdsl.autoschedule.recipes.block_rows import ACCESS, reduce_by_lines
+from tdsl.autoschedule.recipes.block_rows import ACCESS, fused, reduce_by_lines
 from tdsl.autoschedule.recipes.choices import Unsuited, choose, recipe, reduction_of
 from tdsl.autoschedule.recipes.elements import elements, even_width, known_sizes
 from tdsl.core.node import frozen
@@ -51,7 +51,7 @@ class BlockColumns:
 
 @recipe
 def block_columns(stage: Stage, *, machine: Machine | None = None, **choices: Any) -> BlockColumns:
-    """Reduce over one variable that moves across memory, while results are contiguous.
+    """Reduce over variables that move across memory, while results are contiguous.
 
     A reduction that reads others of the same columns is computed in one pass with them (`online`), if it can
     be corrected for their results. `choices` replace what is chosen: the numbers of `BlockColumns`. Float
@@ -67,14 +67,15 @@ def block_columns(stage: Stage, *, machine: Machine | None = None, **choices: An
     (16, 16, 4)
     """
     machine = machine or as_target("cuda").machine()
-    d = reduction_of(stage, 1)
+    d = reduction_of(stage)
     if not d.free or not _is_across(d):
         raise Unsuited("neighbouring results do not read neighbours in memory, or neighbouring terms do")
     sizes = known_sizes(stage)
-    terms, points = sizes[d.ranges[0][0]], [sizes[v] for v in d.free]
+    terms, points = prod(sizes[v] for v, _, _ in d.ranges), [sizes[v] for v in d.free]
     if terms < _LEAST or not all(points):
         raise Unsuited(f"a column has {terms} terms, and less than {_LEAST} are one thread's work")
-    width = ACCESS // max(r.dtype.bytes for r in _of_columns(d))
+    results = stage.schedule.state.program.func(stage.func).dtypes
+    width = ACCESS // max(t.bytes for t in (*results, *(r.dtype for r in _of_columns(d))))
     vector = even_width(min(width, points[-1] // _FEWEST), points[-1])
     threads = -(-points[-1] // vector)
     columns = max(min(1 << (threads - 1).bit_length(), _WARP), _FEWEST)
@@ -83,7 +84,7 @@ def block_columns(stage: Stage, *, machine: Machine | None = None, **choices: An
     while parts * blocks < _BLOCKS * machine.threads and 2 * parts * lines * _EACH <= terms:
         parts *= 2
     plan = choose(BlockColumns(columns, lines, parts, vector, _TILE // vector), choices)
-    running = _online(stage, d.ranges[0][0], plan.terms) if plan.terms else None
+    running = _online(stage, d, plan.terms) if plan.terms else None
     if running is None:
         plan = replace(plan, terms=0)
         _write(stage, d, plan, ())
@@ -100,11 +101,10 @@ def block_columns(stage: Stage, *, machine: Machine | None = None, **choices: An
     return plan
 
 
-def _online(stage: Stage, term: str, terms: int) -> Stage | None:
+def _online(stage: Stage, d: Definition, terms: int) -> Stage | None:
     """The reduction over tiles of a reduction and those that it reads; None where it reads none."""
-    state = stage.schedule.state
-    d = state.program.func(stage.func).definitions[0]
-    if not any(state.program.has_func(r.name) for r in reads_in(d.values)):
+    state, (term, *others) = stage.schedule.state, (v for v, _, _ in d.ranges)
+    if others or not any(state.program.has_func(r.name) for r in reads_in(d.values)):
         return None
     try:
         with stage.schedule.all_or_nothing():
@@ -131,20 +131,22 @@ def _is_across(d: Definition) -> bool:
     What all results of a row read, such as x of `a[k, j] * x[k]`, may lie along the terms; where other
     results read others of it, as in a product of two matrices, it is an operand.
     """
-    last, term = d.free[-1], d.ranges[0][0]
+    last, terms = d.free[-1], {v for v, _, _ in d.ranges}
     reads = {r: {v for e in r.index for v in variables(e)} for r in reads_in(d.values) if r.index}
     rows = [used for r, used in reads.items() if r.index[-1] == Var(last)]
     contiguous = all(
         r.index[-1] == Var(last)
-        or not variables(r.index[-1]) & {last, term}
-        or any(term in row and used <= row - {last} for row in rows)
+        or not variables(r.index[-1]) & {last, *terms}
+        or any(terms & used <= row and used <= row - {last} for row in rows)
         for r, used in reads.items()
     )
     return contiguous and bool(rows) and d.index[-1:] == (Var(last),)
 
 
 def _write(stage: Stage, d: Definition, plan: BlockColumns, tiles: tuple[str, ...]) -> None:
-    term, parts, free = d.ranges[0][0], stage, [*d.free]
+    terms, parts, free = [v for v, _, _ in d.ranges], stage, [*d.free]
+    stage.reorder(*free, *terms)
+    term = fused(stage, terms)
     if plan.parts > 1:
         part, inner = (x.name for x in stage.split(term, nparts=plan.parts))
         parts = stage.rfactor(part)

@@ -158,3 +158,17 @@ def test_mean_and_variance_of_columns_take_one_pass(rng):
     got = td.emulate(td.compile(td.Schedule(mean, var), target="cuda"))(array)
     np.testing.assert_allclose(got[0], array.astype(np.float64).mean(0), rtol=1e-6)
     np.testing.assert_allclose(got[1], array.astype(np.float64).var(0), rtol=1e-4)
+
+
+@pytest.mark.parametrize("shape", [(3, 50, 33), (2, 64, 64)])
+def test_columns_over_several_variables(rng, shape):
+    """The gradient of a bias, of sequences."""
+    a, f = td.Tensor("a", shape, td.f16), td.Func("f")
+    f[j] = td.sum(td.cast(a[i, k, j], td.f32), axis=(i, k))
+    s = td.Schedule(f)
+    assert isinstance(on_blocks(td.Schedule(f)[f]), BlockColumns)
+    td.recipes.block_columns(s[f], parts=3)
+    array = rng.integers(-3, 4, shape).astype(np.float16)
+    np.testing.assert_array_equal(
+        td.emulate(td.compile(s, target="cuda"))(array), array.sum((0, 1), np.float32)
+    )
