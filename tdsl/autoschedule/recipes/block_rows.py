@@ -44,7 +44,7 @@ _SHORT = 1024  # elements of a row that one warp can do
 _TOGETHER = 128  # threads of a block with several rows
 _HELD = 0.75  # of the registers of a multiprocessor, 4 bytes for each element of a row that stays in them
 _OWN = 40  # registers of a thread beside those for elements
-_ACCESSES = 3  # whose time is covered by what blocks fetch, as they also compute and store
+_ACCESSES = 2  # whose time is covered by what blocks fetch, as they also compute and store
 _LEAST = 2  # elements of a row that are worth threads
 _WARPS = 8  # of a block whose rows read the same
 

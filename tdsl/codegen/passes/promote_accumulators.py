@@ -196,7 +196,7 @@ def _accumulator(
         return None
     if not all(isinstance(x.extent, Const) and x.lo == ZERO and x.kind in _KINDS for x in a):
         return None
-    if not all(isinstance(x, For | If | Block) for x in start.around):
+    if not all(isinstance(x, For | If | Block | Alloc) for x in start.around):
         return None
     if any(x not in a for x in start.around if isinstance(x, For)):
         return None
