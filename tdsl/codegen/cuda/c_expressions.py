@@ -32,6 +32,7 @@ _LEVELS = (
 _PRECEDENCE = {op: n for n, ops in enumerate(_LEVELS) for op in ops}
 _UNARY, _POSTFIX = len(_LEVELS), len(_LEVELS) + 1
 _BITS = {"|", "^", "&", "<<", ">>"}  # parenthesised in other operators, as compilers advise
+_SUFFIXES = {"unsigned int": "u", "long long": "ll", "unsigned long long": "ull"}  # of literals
 _C_NAMES = {
     "int64_t": "long long", "uint64_t": "unsigned long long", "uint": "unsigned int",
     "uchar": "unsigned char", "ushort": "unsigned short", "int8_t": "signed char", "int16_t": "short",
@@ -71,6 +72,8 @@ def tidied(text: str, scalars: Callable[[str], bool] = lambda name: False) -> Te
 
     >>> tidied("c[((i * 4) + j)] = ((float)(x - (y - 0x1p+1f/*2.0*/)))").text
     'c[i * 4 + j] = (float)(x - (y - 2.0f))'
+    >>> tidied("((int64_t)x) * ((int64_t)4)").text
+    '(long long)x * 4ll'
     >>> tidied("*(float4*)(p + (i * 4)) = f((&(a[0])), ((uint)3))").text
     '*(float4*)&p[i * 4] = f(&a[0], 3u)'
     """
@@ -215,8 +218,8 @@ def _cast(kind: str, x: Text) -> Text:
     name = c_name(kind)
     if x.operator == "+" and name.endswith("*") and x.parts[0].isidentifier():
         return Text(f"({name}){_inside(x, _UNARY)}", _UNARY, "cast", (name, *x.parts))
-    if name == "unsigned int" and x.text.isdigit():
-        return Text(f"{x.text}u", _POSTFIX)
+    if name in _SUFFIXES and x.text.isdigit():
+        return Text(f"{x.text}{_SUFFIXES[name]}", _POSTFIX)
     if name == "bool" and x.text in ("0", "1"):
         return Text(("false", "true")[int(x.text)], _POSTFIX)
     return Text(f"({name}){_inside(x, _UNARY)}", _UNARY, "cast", (name,))
