@@ -7,7 +7,8 @@ from typing import Any
 
 from tvm import tirx as T  # noqa: N812  # as its own documentation calls it
 
-from tdsl.codegen.cuda.expressions import Expressions, bytes_of
+from tdsl.codegen.cuda.expressions import Expressions
+from tdsl.codegen.cuda.tir_types import bytes_of
 
 TIR = Any
 

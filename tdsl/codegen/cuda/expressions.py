@@ -14,13 +14,21 @@ from typing import Any
 from tvm import tirx as T  # noqa: N812  # as its own documentation calls it
 
 from tdsl.codegen.cuda.identifiers import Identifiers
+from tdsl.codegen.cuda.tir_types import (
+    BYTES,
+    C_TYPES,
+    as_type,
+    c_type,
+    constant,
+    dtype_text,
+    tir_type,
+    wide_type,
+)
 from tdsl.codegen.gpu.fragments import Fragment
 from tdsl.codegen.gpu.shared_memory import Swizzle
 from tdsl.codegen.ir.strides import Strides
 from tdsl.codegen.passes.approximate_weights import LOG2_E
 from tdsl.core.node import Node, children, memoised, post_order
-from tdsl.core.source import here
-from tdsl.errors import TargetError
 from tdsl.lang.affine import as_expr, as_sum, has_data, height, tree_size
 from tdsl.lang.bounds import NO_FACTS, Facts, value_range
 from tdsl.lang.expr import (
@@ -40,7 +48,7 @@ from tdsl.lang.expr import (
 )  # fmt: skip
 from tdsl.lang.expr import const as integer
 from tdsl.lang.simplify import simplify
-from tdsl.lang.types import DType, bf16, bool_, f8e4m3, f8e5m2, f16, f32, i64, u64
+from tdsl.lang.types import DType, bool_, f32, i64
 
 TIR = Any
 
@@ -48,14 +56,6 @@ _SHARE_NODES = 200  # nodes of an expression written out; from this many on, sha
 _MIN_SHARED_NODES = 8  # nodes; smaller shared parts are not bound
 _MAX_DEPTH = 60  # nested operators; deeper parts are bound
 
-BYTES = (f8e4m3, f8e5m2)
-_NAMES = {"b": "bool", "i": "int", "u": "uint", "f": "float"}
-_C_TYPES = {
-    "bool": "bool", "int8": "signed char", "int16": "short", "int32": "int", "int64": "long long",
-    "uint8": "unsigned char", "uint16": "unsigned short", "uint32": "unsigned int",
-    "uint64": "unsigned long long", "float32": "float", "float64": "double", "float16": "half",
-    "bfloat16": "nv_bfloat16",
-}  # fmt: skip
 _COMPARE: dict[str, Callable[[TIR, TIR], TIR]] = {
     "eq": T.EQ, "ne": T.NE, "lt": T.LT, "le": T.LE, "gt": T.GT, "ge": T.GE,
 }  # fmt: skip
@@ -75,32 +75,6 @@ _FUNCTIONS = {
     "floor": "floor", "ceil": "ceil", "trunc": "trunc", "round": "rint", "copysign": "copysign",
     "fma": "fma", "sigmoid": "tdsl_sigmoid",
 }  # fmt: skip
-
-
-def tir_type(t: DType) -> str:
-    """The name of an element type in TIR; 8-bit floats are stored as uint8.
-
-    >>> tir_type(f16), tir_type(bf16), tir_type(f8e5m2), tir_type(bool_)
-    ('float16', 'bfloat16', 'uint8', 'bool')
-    """
-    if t == bf16:
-        return "bfloat16"
-    if t in BYTES:
-        return "uint8"
-    kind = _NAMES.get("f" if t.is_float else t.kind)
-    if kind is None:
-        raise TargetError(
-            f"kernels of a GPU do not compute with {t}",
-            loc=here(),
-            label="compiled here",
-            hint="cast to another type",
-        )
-    return kind if kind == "bool" else f"{kind}{t.bits}"
-
-
-def c_type(t: DType) -> str:
-    """The name of an element type in CUDA C++."""
-    return _C_TYPES[tir_type(t)]
 
 
 def in_int32(e: Expr, facts: Facts) -> bool:
@@ -197,7 +171,7 @@ class Expressions:
                 if (
                     "int" in kind or kind == "bool"
                 ):  # TVM would inline the value into the uses of the variable
-                    value = T.call_extern(kind, f"({_C_TYPES[kind]})", value)
+                    value = T.call_extern(kind, f"({C_TYPES[kind]})", value)
                 variable = T.Var(self.identifiers.declare("common"), kind)
                 self.binds.append(T.Bind(variable, value))
                 self.bound[n] = variable
@@ -216,7 +190,7 @@ class Expressions:
             return as_type("int64", self.index(e))
         match e:
             case Const(value, dtype):
-                return _constant(value, dtype)
+                return constant(value, dtype)
             case Size(name):
                 return self.scalars[f"size {name}"]
             case Var(name) | Param(name):
@@ -245,7 +219,7 @@ class Expressions:
                     loaded = self.call(f"tdsl_load_{name}", kind, T.address_of(loaded), policy)
                 if mask is None:
                     return loaded
-                return T.if_then_else(self.node(mask, done), loaded, _constant(0, dtype))
+                return T.if_then_else(self.node(mask, done), loaded, constant(0, dtype))
             case _:
                 raise AssertionError(f"no scalar expression of loops is a {type(e).__name__}")
 
@@ -365,8 +339,8 @@ class Expressions:
             return self.call(f"tdsl_{op}<{c_type(t)}>", tir_type(t), x)
         wide = self.widen(t, x)
         if op == "abs":
-            return self.narrow(t, self.call("fabs", _wide_type(t), wide))
-        return self.narrow(t, T.Mul(T.const(-1.0, _wide_type(t)), wide))
+            return self.narrow(t, self.call("fabs", wide_type(t), wide))
+        return self.narrow(t, T.Mul(T.const(-1.0, wide_type(t)), wide))
 
     def binary(self, op: str, t: DType, x: TIR, y: TIR) -> TIR:
         """The TIR of a binary operator on two values of type `t`."""
@@ -379,7 +353,7 @@ class Expressions:
         name = tir_type(t)
         if not t.is_float:
             return self.call(f"tdsl_{op}<{c_type(t)}>", name, x, y)
-        a, b, wide = self.widen(t, x), self.widen(t, y), _wide_type(t)
+        a, b, wide = self.widen(t, x), self.widen(t, y), wide_type(t)
         match op:
             case "div" if self.fast and isinstance(b, T.FloatImm) and b.value:
                 result = T.Mul(a, T.const(1 / b.value, wide))
@@ -399,7 +373,7 @@ class Expressions:
             return x
         name = tir_type(to)
         if to == bool_:
-            return T.NE(self.widen(of, x), T.const(0, _wide_type(of)))
+            return T.NE(self.widen(of, x), T.const(0, wide_type(of)))
         if to.is_float or of == bool_:
             wide = self.widen(of, x)
             # conversions to narrow floats go through f32
@@ -420,7 +394,7 @@ class Expressions:
             return self.call(f"tdsl_bits<{c_type(dtype)}>", tir_type(dtype), args[0])
         if fn == "random":
             return self.random(args, dtype)
-        wide, name = [self.widen(of, a) for a in args], _wide_type(of)
+        wide, name = [self.widen(of, a) for a in args], wide_type(of)
         if fn in ("isnan", "isinf", "isfinite"):  # calls, since TVM folds x != x to false
             return self.call(f"tdsl_{fn}", "bool", wide[0])
         if fn == "rsqrt":
@@ -464,51 +438,3 @@ class Expressions:
 
 def _loads(e: Expr) -> bool:
     return any(isinstance(n, Load) for n in post_order(e))
-
-
-def bytes_of(kind: str) -> int:
-    """The size in bytes of an element of a TVM type.
-
-    >>> bytes_of("bool"), bytes_of("bfloat16")
-    (1, 2)
-    """
-    return 1 if kind == "bool" else int("".join(c for c in kind if c.isdigit())) // 8
-
-
-def _constant(value: Any, dtype: DType) -> TIR:
-    if dtype in BYTES:
-        return T.const(int(dtype.numpy.type(value).view("u1")), "uint8")
-    if dtype == bf16:  # TVM folds a cast of infinity to a name that CUDA does not have
-        return T.call_pure_extern("bfloat16", "__float2bfloat16_rn", T.const(float(value), "float32"))
-    if dtype == f16:
-        return as_type(tir_type(dtype), T.const(float(value), "float32"))
-    if dtype == bool_:
-        return T.const(bool(value), "bool")
-    if dtype.is_float:
-        return T.const(float(value), tir_type(dtype))
-    whole = int(value) % 2**dtype.bits
-    signed = whole - 2**dtype.bits if whole >= 2 ** (dtype.bits - 1) else whole
-    if dtype == u64 and signed < 0:  # TVM stores 64-bit constants signed
-        return as_type("uint64", T.const(signed, "int64"))
-    return T.const(whole if dtype.kind == "u" else signed, tir_type(dtype))
-
-
-def as_type(name: str, x: TIR) -> TIR:
-    """A TIR expression cast to the type `name`, unless it has it."""
-    type_name = dtype_text(x)
-    if type_name == name:
-        return x
-    if type_name.startswith("int") and name.startswith(
-        "uint"
-    ):  # TVM fails to fold this cast of a negative constant
-        return T.call_pure_extern(name, f"({_C_TYPES[name]})", x)
-    return T.Cast(name, x)
-
-
-def dtype_text(x: TIR) -> str:
-    """The name of the type of a TIR expression."""
-    return str(x.ty)
-
-
-def _wide_type(t: DType) -> str:
-    return "float32" if t.is_narrow else tir_type(t)

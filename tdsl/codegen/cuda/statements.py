@@ -22,13 +22,7 @@ from tdsl.codegen.analysis.launch_axes import covers_axis, needs_all_threads
 from tdsl.codegen.cuda.atomics import atomic_update
 from tdsl.codegen.cuda.axes import axis_indices, with_thread_extents
 from tdsl.codegen.cuda.cache_hints import bind_policies, store_streaming
-from tdsl.codegen.cuda.expressions import (
-    Expressions,
-    as_type,
-    dtype_text,
-    in_int32,
-    tir_type,
-)
+from tdsl.codegen.cuda.expressions import Expressions, in_int32
 from tdsl.codegen.cuda.identifiers import without_number
 from tdsl.codegen.cuda.independent_stores import independent_stores
 from tdsl.codegen.cuda.instructions import invoke, stores_for_descriptors
@@ -39,6 +33,7 @@ from tdsl.codegen.cuda.size_formulas import argument_name
 from tdsl.codegen.cuda.stage_comments import StageComments
 from tdsl.codegen.cuda.tensor_memory import TensorMemory, tensor_memory
 from tdsl.codegen.cuda.tile_copies import copy_elements, copy_tile
+from tdsl.codegen.cuda.tir_types import as_type, dtype_text, tir_type
 from tdsl.codegen.cuda.vectors import lanes_of_access, lower_vector_store
 from tdsl.codegen.gpu.launches import FAILED_CHECK, Launch
 from tdsl.codegen.gpu.limits import STATIC_SHARED

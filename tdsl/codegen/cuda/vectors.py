@@ -8,8 +8,9 @@ from tvm import tirx as T  # noqa: N812  # as its own documentation calls it
 
 from tdsl.codegen.analysis.access_widths import access_width
 from tdsl.codegen.cuda.cache_hints import load_vector, store_vector_streaming
-from tdsl.codegen.cuda.expressions import TIR, Expressions, bytes_of
+from tdsl.codegen.cuda.expressions import TIR, Expressions
 from tdsl.codegen.cuda.identifiers import without_number
+from tdsl.codegen.cuda.tir_types import bytes_of
 from tdsl.codegen.ir.loops import Store
 from tdsl.codegen.ir.strides import constant_strides
 from tdsl.codegen.transforms.extract_lanes import extract_lane, lane_count

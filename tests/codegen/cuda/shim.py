@@ -24,9 +24,9 @@ import numpy as np
 
 import tdsl as td
 from tdsl.codegen.cuda.device_functions import FUNCTIONS
-from tdsl.codegen.cuda.expressions import c_type
 from tdsl.codegen.cuda.size_formulas import argument_name
 from tdsl.codegen.cuda.text import DEVICE_CODE, cuda_text
+from tdsl.codegen.cuda.tir_types import c_type
 from tdsl.codegen.gpu.launches import Launch, Launches, launches_of
 from tdsl.codegen.ir.loops import BufferParam, Kernel, ScalarParam, SizeParam
 from tdsl.codegen.runtime.call import Entry
