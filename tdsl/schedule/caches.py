@@ -10,7 +10,7 @@ from tdsl.errors import did_you_mean
 from tdsl.lang.definition import Definition
 from tdsl.lang.expr import ONE, TRUE, ZERO, Binary, Const, Expr, Read, Select, Var, const, dtype_of
 from tdsl.lang.program import FuncDef, Program, map_expressions
-from tdsl.lang.regions import Interval
+from tdsl.lang.regions import Interval, union
 from tdsl.lang.simplify import conjunction, substitute, subtract
 from tdsl.lang.types import DType
 from tdsl.schedule.arguments import check_scope
@@ -89,7 +89,7 @@ def cache_read(
     )  # fmt: skip
     factors = _pack_factors(pack, len(content.limits))
     f = _copy_func(new_name(program, name, f"{source}_cache"), content.values, content.limits, factors)
-    redirect = _redirect_reads(f.name, content, factors)
+    redirect = _redirect_reads(f.name, content, factors, filled)
     definitions = tuple(
         map_expressions(d, redirect) if definition in (None, n) else d
         for n, d in enumerate(consumer.definitions)
@@ -146,15 +146,18 @@ def _plain_content(
 
 
 def _ends(state: State, source: str, limits: tuple[Interval, ...]) -> tuple[Interval, ...]:
-    """The limits of a source; where a func has none, the ends of what the program needs of it.
+    """The limits of a source; of a func, the ends of what the program needs of it where these are known.
 
     Only that is computed, and the tiles of a filled copy are as large at the edges as elsewhere.
     """
-    if all(end is not None for interval in limits for end in interval):
+    if not state.program.has_func(source):
         return limits
     needed = needed_box(state, state.program.func(source))
     return tuple(
-        (first if lo is None else lo, last if hi is None else hi)
+        (
+            first if lo is None or isinstance(first, Const) else lo,
+            last if hi is None or isinstance(last, Const) else hi,
+        )
         for (lo, hi), (first, last) in zip(limits, needed, strict=True)
     )
 
@@ -170,8 +173,13 @@ def _gathered_content(
     return _Content(copy.reads, (value,), ((None, None),) * len(copy.limits))
 
 
-def _redirect_reads(copy_name: str, content: _Content, factors: Mapping[int, int]) -> Callable[[Expr], Expr]:
-    """A function that replaces reads in an expression by reads of a copy with axes split by `factors`."""
+def _redirect_reads(
+    copy_name: str, content: _Content, factors: Mapping[int, int], filled: bool
+) -> Callable[[Expr], Expr]:
+    """A function that replaces reads in an expression by reads of a copy with axes split by `factors`.
+
+    What is known of the values stays known; a `filled` copy has zeros, too.
+    """
 
     def redirected(n: Node) -> Node:
         if n not in content.reads:
@@ -183,7 +191,9 @@ def _redirect_reads(copy_name: str, content: _Content, factors: Mapping[int, int
         )
         inner = tuple(Binary("mod", index[k], const(size)) for k, size in factors.items())
         component = n.component if isinstance(n, Read) and len(content.values) > 1 else 0
-        return Read(copy_name, (*outer, *inner), component, dtype_of(n), loc=n.loc)
+        values = n.value_range if isinstance(n, Read) else (None, None)
+        values = union(values, (ZERO, ZERO)) if filled else values
+        return Read(copy_name, (*outer, *inner), component, dtype_of(n), values, loc=n.loc)
 
     return lambda e: transform(e, redirected)
 

@@ -443,3 +443,16 @@ def test_only_the_first_thread_evaluates_conditions_of_what_it_runs_alone():
     given = {"x": np.arange(16, dtype=np.int32)}
     got = td.emulate(td.compile(s, target="cuda"))(**given)
     np.testing.assert_array_equal(got, interpret(s.program, given)[0])
+
+
+def test_updates_at_places_that_a_func_clips_are_in_bounds_of_copies_in_registers():
+    # a copy of the places forgot what is known of their values
+    a, at, f = td.Tensor("a", (17,), td.i16), td.Func("at", shape=(17,)), td.Func("f", shape=(17, 17))
+    at[i] = td.clip(td.cast(a[i], td.i64), 0, 16)
+    f[i, j] = td.cast(i, td.i32)
+    r = td.range("r", 0, 17)
+    f[at[r], j] += td.cast(a[r] != 0, td.i32)
+    f[i, j] = td.maximum(f[i, j], 0)
+    given = {"a": np.arange(-3, 14, dtype=np.int16)}
+    got = td.emulate(td.compile(f, target="cuda"))(**given)
+    np.testing.assert_array_equal(got, interpret(td.Schedule(f).program, given)[0])
