@@ -243,8 +243,8 @@ def vector_width(stage: Stage, x: Operand) -> int:
         source = _source(part)
         main = main_read(value_at(state.program.func(source.name).definitions[0], source))
         part = source if main is None else main
-        # stores of a thread are then in different banks from those of its neighbours only in short rows
-        size = size if x.transposed else min(size, _source(part).dtype.bytes)
+        # of shorter elements, threads store to banks of their neighbours unless rows are short
+        size = max(size, _source(part).dtype.bytes) if x.transposed else _source(part).dtype.bytes
     width = even_width(ACCESS // size, sizes_of(stage).get(v))
     while width > 1 and not _are_neighbours(part, v, width):
         width //= 2

@@ -270,3 +270,19 @@ def test_groups_of_warps_compute_factors_of_rows_in_registers(rng, name, cluster
     loops = str(f.loops("final"))
     assert "copy_tile(x_cache[" in loops and "x_factor = alloc(f16, [64, 64])  # fragment" in loops
     check(f, expected, rng)
+
+
+@pytest.mark.parametrize(
+    "name, packed", [("relu", False), ("relu", True), ("scaled terms", True), ("dequantised", False)]
+)
+def test_parts_of_terms_of_odd_sizes(rng, name, packed):
+    x, w, g = array("x", 97, 83), array("w", 83, 71), array("g", 83)
+    w = array("w", 83, 71, t=td.i8) if name == "dequantised" else w
+    factor = x[i, k] * g[k] if name == "scaled terms" else td.maximum(x[i, k], 0)
+    s = td.Schedule(product(factor, w[k, j]))
+    td.recipes.tensor_core_matmul(s["f"], block=(32, 32, 32), warp=(32, 32), parts=2, packed=(False, packed))
+
+    def expected(x: np.ndarray, w: np.ndarray, g: np.ndarray | float = 0) -> np.ndarray:
+        return (halves(x * g) if name == "scaled terms" else np.maximum(x, 0)) @ w
+
+    check(td.compile(s, target="cuda:sm_80"), expected, rng)
