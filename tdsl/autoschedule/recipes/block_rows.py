@@ -154,7 +154,7 @@ def _plan(group: RowGroup, machine: Machine) -> BlockRows:
     threads, together, vector = _threads(group, machine)
     kept = (*_sources(group), *_kept(group))
     registers = 4 * group.length * together  # bytes for each array of a row
-    if registers * (len(kept) + _summed(group)) > row_capacity(machine):
+    if any(map(is_heavy, group.members)) or registers * (len(kept) + _summed(group)) > row_capacity(machine):
         kept = ()
     each = _rows_of_block(group, threads, together, len(kept) + _summed(group), machine)
     inside, siblings = (tuple(f.name for f in funcs) for funcs in (group.funcs[1:], group.siblings))

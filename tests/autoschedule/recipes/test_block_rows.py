@@ -262,3 +262,30 @@ def test_short_rows_of_a_block_are_all_counted():
     assert td.recipes.block_rows(s[y]).together == 8
     least = 4 * (10_000 * 64 + 10_000)
     assert least <= s.traffic("global") < 1.05 * least
+
+
+def test_sorted_lists_are_one_piece_of_code_a_merge(rng):
+    """The best two of each row and their places, by a merge of lists: long code, which is not unrolled."""
+
+    def merge(a, b):
+        first = a[0] > b[0]
+        top, at = td.where(first, a[0], b[0]), td.where(first, a[2], b[2])
+        one, two = td.where(first, a[1], a[0]), td.where(first, b[0], b[1])
+        one_at, two_at = td.where(first, a[3], a[2]), td.where(first, b[2], b[3])
+        more = (one > two) | ((one == two) & (one_at < two_at))
+        return [top, td.where(more, one, two), at, td.where(more, one_at, two_at)]
+
+    x, out, m = td.Tensor("x", (3, 4096), td.f32), td.Func("out"), td.vars("m")
+    k = td.vars("k")
+    none, nowhere = td.cast(-np.inf, td.f32), td.cast(2**62, td.i64)
+    lists = [x[m, k], none, td.cast(k, td.i64), nowhere]
+    out[m] = td.reduce(merge, (-np.inf, -np.inf, 2**62, 2**62), lists, axis=k)
+    s = td.Schedule(out, target="cuda:sm_80")
+    compiled = td.compile(s, target="cuda:sm_80")
+    given = rng.permutation(3 * 4096).reshape(3, 4096).astype(np.float32)
+    results = td.emulate(compiled)(given)
+    places = np.argsort(-given, axis=1)[:, :2]
+    for n in range(2):
+        np.testing.assert_array_equal(results[n], np.take_along_axis(given, places, 1)[:, n])
+        np.testing.assert_array_equal(results[2 + n], places[:, n])
+    assert all(x.spills == 0 for x in compiled.launch.kernels)
