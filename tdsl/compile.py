@@ -471,6 +471,7 @@ def _build_for_gpus(variant: Variant) -> Executable:
     from tdsl.pipeline import make_kernel, with_fewer_registers
 
     default = not any(plan.scheduled for _, plan in variant.state.plans)
+    known = variant.target.archs if variant.target.arch else ()
 
     def built(target: Target, arch: str = "") -> CudaExecutable:
         machine = target.machine()
@@ -478,7 +479,9 @@ def _build_for_gpus(variant: Variant) -> Executable:
 
         def compiled(candidate: Variant) -> Module:
             make = partial(make_kernel, candidate)
-            return module.load_or_build(candidate.fingerprint(), make, arch or machine.arch, simplify=default)
+            return module.load_or_build(
+                candidate.fingerprint(), make, arch or machine.arch, simplify=default, archs=known
+            )
 
         chosen, code = first_without_spills(with_fewer_registers(one) if default else [one], compiled)
         return CudaExecutable(code, one.params, partial(make_kernel, chosen), machine=chosen.machine)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from tdsl.codegen.analysis.asynchronous import is_asynchronous
@@ -26,11 +26,14 @@ from tdsl.machine.devices import describe_gpu
 from tdsl.machine.gpu import is_ptx
 
 
-def load_or_build(program: str, make: Callable[[], Kernel], arch: str, *, simplify: bool = False) -> Module:
+def load_or_build(
+    program: str, make: Callable[[], Kernel], arch: str, *, simplify: bool = False, archs: Sequence[str] = ()
+) -> Module:
     """The module of the kernel `make()` for an architecture, loaded from the disk cache or built and stored.
 
     `program` is the fingerprint of everything that determines the kernel. CompileLimit if the compiler
     reaches the time limit; with `simplify` loops are then compiled without unrolling, and the module says so.
+    TargetError before anything is compiled if the compiler lacks one of `archs`, for which it is to be built.
     """
     key = cache.key("cuda program", *_tool_versions(), arch, program)
     payload = None if is_compilation_logged() else cache.load(key)
@@ -40,6 +43,8 @@ def load_or_build(program: str, make: Callable[[], Kernel], arch: str, *, simpli
         return stored
     if stored is not None and 0 < compile_limit() <= stored.limit:
         return stored
+    for other in archs:
+        nvrtc.check_arch(other)
     launches = launches_of(make())
     try:
         module = build(launches, arch)

@@ -42,7 +42,7 @@ def check_limits(launches: Launches, machine: Machine) -> None:
                 launch.shared,
                 machine.level("shared").bytes or 0,
                 "bytes of shared memory",
-                _smaller_tiles(launch),
+                _smaller_tiles(launch, machine.level("shared").bytes or 0),
             ),
             *(
                 (n, most, f"blocks on {axis}", _SMALLER[axis])
@@ -96,13 +96,16 @@ def _check_registers(launch: Launch, gpu: Multiprocessor) -> None:
             )
 
 
-def _smaller_tiles(launch: Launch) -> str:
-    """The hint for too much shared memory, with the largest buffer."""
+def _smaller_tiles(launch: Launch, most: int) -> str:
+    """The hint for more than `most` bytes of shared memory, with what fits of the largest buffer."""
     starts = sorted(launch.memory.starts.items(), key=lambda item: item[1])
     ends = [*(start for _, start in starts), launch.shared][1:]
     sizes = {name: end - start for (name, start), end in zip(starts, ends, strict=True)}
     largest = max(sizes, key=lambda name: sizes[name], default="")
-    named = f" ({largest!r} takes {sizes[largest]} bytes)" if largest else ""
+    named = ""
+    if largest:
+        fits = max(most - launch.shared + sizes[largest], 0)
+        named = f" ({largest!r} takes {sizes[largest]} bytes, of which {fits} fit)"
     return f"make the tiles smaller{named}, let pipelines have fewer stages, or use global memory"
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import tdsl as td
-from tdsl.codegen.cuda import module
+from tdsl.codegen.cuda import module, nvrtc
 from tdsl.machine.devices import describe_gpu, gpus
 from tests.codegen.cuda import programs
 
@@ -117,3 +117,33 @@ def test_an_instruction_that_the_gpu_lacks_is_refused_before_it_is_compiled():
     td.recipes.tensor_core_matmul(s["f"], block=(64, 64, 32), warp=(32, 32))
     with pytest.raises(td.TargetError, match=r"(?s)'mma_m16n8k16_f16_f16' needs sm_80, the target is sm_75"):
         td.emulate(td.compile(s, target="cuda:sm_75"))(np.zeros((128, 96), "e"), np.zeros((96, 128), "e"))
+
+
+def test_all_architectures_are_known_to_the_compiler_before_it_compiles_for_one(monkeypatch):
+    pytest.importorskip("tvm")
+    monkeypatch.setenv("TDSL_CACHE", "0")
+    monkeypatch.setattr(nvrtc, "supported_archs", lambda: ("12.0", (75, 80, 90)))
+    monkeypatch.setattr(nvrtc, "_compile", lambda *_: pytest.fail("compiled"))
+    x = np.ones((4, 4), np.float32)
+    graph = td.Graph(lambda x: x @ x, target="cuda:sm_80,sm_120")
+    graph.plan(x)
+    f = td.Func("f")
+    f[()] = td.Tensor("a", (), td.f32)[()] + 1
+    for call in (graph.source, td.compile(f, target="cuda:sm_80,sm_120").source):
+        with pytest.raises(td.TargetError, match=r"NVRTC 12.0 does not compile for sm_120") as caught:
+            call()
+        assert 'target="cuda:sm_90a"' in caught.value.hint
+
+
+@pytest.mark.parametrize("arch, most", [("sm_75", 65536), ("sm_86", 101376)])
+def test_shared_memory_beyond_the_device_is_told_with_what_fits(arch, most):
+    i, j = td.vars("i j")
+    a, f = td.Tensor("a", (256, 256), td.f32), td.Func("f")
+    f[i, j] = a[j, i]
+    s = td.Schedule(f, target=f"cuda:{arch}")
+    block, thread = s[f].split(i, 128)
+    s[f].bind(block, "blockIdx.x").bind(thread, "threadIdx.x")
+    s.cache_read("a", s[f], at=block, scope="shared")
+    with pytest.raises(td.ScheduleError, match=f"131072 bytes of shared memory; {arch} has {most}") as caught:
+        _ = td.compile(s, target=f"cuda:{arch}").launch
+    assert f"'a_cache' takes 131072 bytes, of which {most} fit" in caught.value.hint

@@ -7,7 +7,7 @@ import warnings
 import pytest
 
 import tdsl as td
-from tdsl.codegen.cuda import module, nvrtc
+from tdsl.codegen.cuda import module, nvrtc, spills
 from tdsl.codegen.runtime import compile_limit
 from tests.codegen.cuda import programs
 
@@ -92,3 +92,15 @@ def test_an_architecture_that_the_compiler_lacks_is_refused_before_anything_is_c
 def test_nvrtc_says_what_it_compiles_for():
     version, known = nvrtc.supported_archs()
     assert float(version) >= 12 and {75, 80, 90} <= set(known)
+
+
+def test_a_candidate_that_takes_too_long_is_given_up_for_the_next():
+    def compiled(candidate):
+        if candidate < 2:
+            raise compile_limit.CompileLimit(f"NVRTC takes more than 20 s for kernel {candidate}")
+        return module.Module("", "sm_80", (), (), (), b"")
+
+    with pytest.warns(td.CompileWarning, match="20 s for kernel 1: it is compiled by a schedule for fewer"):
+        assert spills.first_without_spills((0, 1, 2, 3), compiled)[0] == 2
+    with pytest.raises(compile_limit.CompileLimit, match="kernel 1"):
+        spills.first_without_spills((0, 1), compiled)
