@@ -191,8 +191,17 @@ def _summed(group: RowGroup) -> int:
 
 def _fits(group: RowGroup, machine: Machine) -> bool:
     """True if registers hold what stages share of a row, and the sums of columns."""
-    arrays = len(_sources(group)) + len(_kept(group)) + _summed(group)
-    return not group.sums or 4 * group.length * _threads(group, machine)[1] * arrays <= row_capacity(machine)
+    (threads, together, _), arrays = _threads(group, machine), len(_sources(group)) + len(_kept(group))
+    return not group.sums or _resident(group, threads, together, arrays + _summed(group), machine) > 0
+
+
+def _resident(group: RowGroup, threads: int, together: int, held: int, machine: Machine) -> int:
+    """The blocks whose registers a multiprocessor has, with as many values as threads keep of a row."""
+    if machine.gpu is None:
+        return 0
+    per_thread = _OWN + -(-group.length // threads) * held
+    enough = per_thread <= machine.gpu.registers_per_thread
+    return machine.gpu.registers // (per_thread * threads * together) if enough else 0
 
 
 def _rows_of_block(group: RowGroup, threads: int, together: int, held: int, machine: Machine) -> int:
@@ -201,10 +210,9 @@ def _rows_of_block(group: RowGroup, threads: int, together: int, held: int, mach
     All blocks are resident at once. With sums of columns, which each block stores, there are no more than
     fetch what memory delivers in the time of some accesses, at least two for each multiprocessor.
     """
-    if machine.gpu is None or not (group.sums or _shared(group)):
+    blocks = max(_resident(group, threads, together, held, machine), 1)
+    if machine.gpu is None or not (group.sums or (_shared(group) and together == 1 < blocks)):
         return 0
-    per_thread = _OWN + -(-group.length // threads) * held
-    blocks = max(machine.gpu.registers // (per_thread * threads * together), 1)
     if group.sums:
         moving = {r.name: r.dtype.bytes for r in _read(group) if moves(group.row_boxes[r.name])}
         fetched = together * sum(n * (volume(group.row_boxes[name]) or 1) for name, n in moving.items())

@@ -420,6 +420,8 @@ class Expressions:
         match varying:
             case Binary("mul", x, Const(c)) | Binary("mul", Const(c), x):
                 varying, factor = x, factor * float(c)
+            case Binary("div", x, Const(c)) if c:
+                varying, factor = x, factor / float(c)
             case _:
                 pass
         first, last = (self.node(x, {}) for x in (varying, other))
