@@ -4,7 +4,7 @@ The lattice has block and warp tiles of multiples of an instruction's shape, ste
 in shared memory, parts of the terms (split-K), and operands that are copied to aligned rows first. What
 exceeds the registers, shared memory or warps of a multiprocessor is left out. The rest has a price:
 
-    max(memory, rounds * (steps * step + latency and stores)) + launches
+    memory and rounds * (steps * step + latency and stores), which overlap, + launches
 
 A step is bound by tensor cores, by shared memory, by what the L2 cache delivers, or by the latency of a
 fetch. Blocks run in rounds on the multiprocessors.
@@ -25,6 +25,7 @@ from tdsl.machine.occupancy import occupancy
 _ACCESS = 16  # bytes
 _LANES = 32
 _SECTOR, _BURST = 32, 64  # bytes that the L2 cache and the memory deliver at least
+_MERGE = 2  # times as long as its bytes takes the kernel that adds up parts: it is short
 _REST = 0.1  # of the time of each resource that is not hidden behind the busiest
 _GROUP_THREADS, _GROUP_ROWS = 128, 64
 _MMA_PART = 0.62  # of the rate of wgmma that mma.sync reaches: Luo et al., arXiv 2402.13499
@@ -284,11 +285,12 @@ def seconds(t: Tiles, p: Product, machine: Machine) -> float:
     if t.parts > 1:
         partial = t.parts * results * p.sum_bytes
         cached = partial <= (machine.level("L2").bytes or 0) / 2
-        more += launch + partial / (cache if cached else far)
+        more += launch + _MERGE * partial / (cache if cached else far)
         memory += partial
     for x, along, packed in zip((p.left, p.right), (p.rows, p.columns), t.packed, strict=True):
         more += packed * (launch + 2 * p.batches * along * p.terms * x.bytes / far)
-    return max(time, memory / (far * min(1.0, 2 * busy))) + launch + more
+    moving = memory / (far * busy)
+    return max(time, moving) + (1 - _OVERLAP) * min(time, moving) + launch + more
 
 
 def _copy_clocks(t: Tiles, sides: tuple[Side, Side]) -> float:

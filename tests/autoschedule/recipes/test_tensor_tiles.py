@@ -1,0 +1,94 @@
+"""Tiles for tensor cores by their price: legal on every GPU, and by default for products of every shape."""
+
+import numpy as np
+import pytest
+
+import tdsl as td
+from tdsl.autoschedule.recipes.tensor_tiles import Product, Side, best_tiles, shared_bytes
+from tdsl.machine.devices import describe_gpu
+
+i, j, k = td.vars("i j k")
+ARCHS = ["sm_80", "sm_86", "sm_87", "sm_89", "sm_90a", "sm_100a", "sm_120"]
+ALIGNED = Side(2, 16, turned=False, packable=True, boxed=True)
+ODD = Side(2, 2, turned=False, packable=True)
+
+
+def halves(rows, columns, terms, side=ALIGNED):
+    return Product(rows, columns, terms, 1, side, side, "f16", 4, 2, (16, 8, 16), groups=True)
+
+
+def blocks(p, tiles):
+    return -(-p.rows // tiles.block[0]) * -(-p.columns // tiles.block[1]) * tiles.parts
+
+
+@pytest.mark.parametrize("arch", ARCHS)
+@pytest.mark.parametrize("shape", [(4096, 4096, 4096), (17, 4096, 4096), (1, 8192, 8192), (20, 20, 20)])
+def test_tiles_fit_every_gpu(arch, shape):
+    machine = describe_gpu(arch)
+    for t in best_tiles(halves(*shape), machine):
+        assert shared_bytes(t, halves(*shape)) <= machine.level("shared").bytes
+        assert t.hopper <= (arch == "sm_90a")
+        assert t.warps * 32 <= 1024 and t.seconds > 0
+
+
+def test_tiles_depend_on_the_gpu():
+    chosen = {best_tiles(halves(4096, 4096, 4096), describe_gpu(arch))[0] for arch in ARCHS}
+    assert len(chosen) >= 4
+    large = best_tiles(halves(4096, 4096, 4096), describe_gpu("sm_90a"))[0]
+    assert (large.block, large.warp, large.cluster, large.blocks) == ((128, 256, 64), (64, 256), 2, 128)
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_89", "sm_90a"])
+@pytest.mark.parametrize("shape", [(256, 256, 65536), (63, 4096, 4096), (128, 128, 16384)])
+def test_few_tiles_share_their_terms_among_all_multiprocessors(arch, shape):
+    machine = describe_gpu(arch)
+    assert blocks(halves(*shape), best_tiles(halves(*shape), machine)[0]) >= 0.9 * machine.threads
+
+
+def test_rows_that_are_not_aligned_are_copied_first_where_that_pays():
+    large, small = (best_tiles(halves(n, n, n, ODD), describe_gpu("sm_80"))[0] for n in (4095, 65))
+    assert (large.packed, small.packed) == ((True, True), (False, False))
+    assert best_tiles(halves(4096, 4096, 4096), describe_gpu("sm_80"))[0].packed == (False, False)
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
+def test_products_of_few_tiles_and_many_terms_by_default(rng, arch):
+    x, y = td.Tensor("x", (50, 4096), td.f16), td.Tensor("y", (4096, 72), td.f16)
+    c, f = td.Func("c"), td.Func("f")
+    c[i, j] = td.sum(td.cast(x[i, k], td.f32) * td.cast(y[k, j], td.f32), axis=k)
+    f[i, j] = td.cast(td.maximum(c[i, j], 0), td.f16)
+    compiled = td.compile(f, target=f"cuda:{arch}")
+    text = str(compiled.loops("final"))
+    assert "mma_m" in text and "c_partial" in text
+    p, q = (rng.integers(-2, 3, shape).astype(np.float16) for shape in ((50, 4096), (4096, 72)))
+    want = np.maximum(p.astype(np.float32) @ q.astype(np.float32), 0).astype(np.float16)
+    np.testing.assert_array_equal(td.emulate(compiled)(p, q), want, strict=True)
+
+
+@pytest.mark.parametrize("packed", [(True, False), (True, True)], ids=str)
+@pytest.mark.parametrize("hopper", [False, True])
+@pytest.mark.parametrize("parts", [1, 2])
+def test_operands_copied_to_aligned_rows(rng, packed, hopper, parts):
+    x, y, c = td.Tensor("x", (77, 130), td.f16), td.Tensor("y", (130, 65), td.f16), td.Func("c")
+    c[i, j] = td.sum(td.cast(td.maximum(x[i, k], 0), td.f32) * td.cast(y[k, j], td.f32), axis=k)
+    s = td.Schedule(c, target="cuda:sm_90a")
+    tiles = {"block": (64, 64, 64), "warp": (64, 64)} if hopper else {"block": (64, 64, 32), "warp": (32, 32)}
+    td.recipes.tensor_core_matmul(s[c], hopper=hopper, packed=packed, parts=parts, **tiles)
+    p, q = (rng.integers(-4, 5, shape).astype(np.float16) for shape in ((77, 130), (130, 65)))
+    want = np.maximum(p, 0).astype(np.float32) @ q.astype(np.float32)
+    np.testing.assert_array_equal(td.emulate(td.compile(s, target="cuda:sm_90a"))(p, q), want)
+
+
+@pytest.mark.parametrize(
+    "arch, instruction", [("sm_80", "mma_m8n8k4_f64"), ("sm_90a", "mma_m16n8k8_f64"), ("sm_89", "")]
+)
+@pytest.mark.parametrize("shape", [(50, 36, 70), (1, 17, 33), (65, 64, 129)])
+def test_products_of_doubles_by_default(rng, arch, instruction, shape):
+    m, terms, n = shape
+    x, y, c = td.Tensor("x", (m, terms), td.f64), td.Tensor("y", (terms, n), td.f64), td.Func("c")
+    c[i, j] = td.sum(x[i, k] * y[k, j], axis=k)
+    compiled = td.compile(c, target=f"cuda:{arch}")
+    text = str(compiled.loops("final"))
+    assert instruction in text if instruction else "mma_" not in text
+    p, q = rng.standard_normal((m, terms)), rng.standard_normal((terms, n))
+    np.testing.assert_allclose(td.emulate(compiled)(p, q), p @ q, rtol=1e-12, atol=1e-12)
