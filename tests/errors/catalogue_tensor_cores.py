@@ -43,7 +43,9 @@ def instruction_that_tensor_cores_do_not_have():
     s[z].tensorize(rows, "mma_m16n8k16_f16")  # here
 
 
-@wrong(td.ScheduleError, "wgmma needs sm_90a, and the schedule is for sm_80", hint="hopper= out")
+@wrong(
+    td.ScheduleError, "wgmma needs sm_90a, tcgen05 sm_100a, and the schedule is for sm_80", hint="hopper= out"
+)
 def recipe_of_another_architecture():
     x, y, z = td.Tensor("x", (64, 64), td.f16), td.Tensor("y", (64, 64), td.f16), td.Func("z")
     z[i, j] = td.sum(td.cast(x[i, k], td.f32) * td.cast(y[k, j], td.f32), axis=k)

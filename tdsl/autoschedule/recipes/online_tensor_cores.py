@@ -33,12 +33,7 @@ from tdsl.autoschedule.recipes.online_blocks import (
 )  # fmt: skip
 from tdsl.autoschedule.recipes.operand_tiles import load_by, load_of, shared_limit, swizzle_rows
 from tdsl.autoschedule.recipes.operands import Operand, plain_operands
-from tdsl.autoschedule.recipes.tensor_cores import (
-    Form,
-    mma_of,
-    shape_of,
-    wgmma_of,
-)
+from tdsl.autoschedule.recipes.tensor_forms import Form, group_form, mma_of, shape_of
 from tdsl.autoschedule.recipes.tensor_tiles import PHASE_BYTES
 from tdsl.core.node import frozen, post_order
 from tdsl.errors import counted
@@ -258,7 +253,7 @@ def _product(
     form: Form | None
     if plan.hopper:
         columns = plan.terms if roles.get(right.along) == TERM else plan.columns
-        form = wgmma_of(left, right, "f32", columns, in_registers=left.read.name in inside)
+        form = group_form(left, right, "f32", columns, in_registers=left.read.name in inside)
     else:
         form = mma_of(left, right, "f32")
     if roles.get(left.along) != ROW or form is None:

@@ -42,22 +42,25 @@ from tdsl.autoschedule.recipes.operands import (
     vector_width,
 )
 from tdsl.autoschedule.recipes.partial_sums import add_parts, in_parts
-from tdsl.autoschedule.recipes.tensor_tiles import PHASE_BYTES, Product, Side, best_tiles
+from tdsl.autoschedule.recipes.tensor_forms import (
+    Form,
+    group_form,
+    group_unit,
+    mma_for,
+    mma_of,
+    no_instruction,
+    shape_of,
+)
+from tdsl.autoschedule.recipes.tensor_tiles import GROUP_TILES, PHASE_BYTES, Product, Side, best_tiles
 from tdsl.core.node import frozen
 from tdsl.lang.expr import Expr, Var
 from tdsl.lang.regions import reads_in
-from tdsl.lang.types import DType, bf16, f8e4m3, f8e5m2, f16, f32
-from tdsl.machine.instructions.tensor_cores import COLUMNS, MMAS, Mma
-from tdsl.machine.instructions.warpgroups import ROWS as GROUP_ROWS
-from tdsl.machine.instructions.warpgroups import Wgmma
-from tdsl.machine.instructions.warpgroups import rows as wgmma_rows
+from tdsl.lang.types import bf16, f8e4m3, f8e5m2, f16
+from tdsl.machine.instructions.tensor_cores import Mma
 from tdsl.machine.model import Machine
 from tdsl.schedule.fluent import BaseSchedule, Stage
 from tdsl.schedule.launch import MAX_CLUSTER_BLOCKS
 from tdsl.schedule.state import FRAGMENT, SHARED, SWIZZLES
-from tdsl.target import as_target
-
-Form = Mma | Wgmma
 
 _MOST_WARPS = 32  # of a block
 _COPIED = 4  # bytes that a GPU copies to shared memory asynchronously, at least
@@ -112,7 +115,7 @@ class TensorCoreMatmul:
         if not schedule.state.plan(self.stage).scheduled:
             tensor_core_matmul(
                 schedule[self.stage], block=self.block, warp=self.warp, stages=self.stages,
-                tf32="tf32" in self.instruction, hopper=self.instruction.startswith("wgmma"),
+                tf32="tf32" in self.instruction, hopper=not self.instruction.startswith("mma"),
                 group=self.group, blocks=self.blocks, cluster=self.cluster, parts=self.parts,
                 packed=self.packed, factors=self.factors,
             )  # fmt: skip
@@ -130,8 +133,9 @@ def tensor_core_matmul(stage: Stage, *, machine: Machine | None = None, **choice
     factor. Factors that are expressions are computed in each tile, in a type that holds all their values:
     `factors`, or one that an instruction multiplies.
 
-    With `hopper` products are made by `wgmma`, from shared memory; `warp` is the tile of a group of four
-    warps (64, 256; of a block 128, 256, and 128 bytes of terms, in 4 stages). Tiles that divide the operands,
+    With `hopper` products are made by `wgmma` (on sm_100a by `tcgen05`), from shared memory; `warp` is the
+    tile of a group of four warps (64, 256, or 128, 128; of a block 128, 256, and 128 bytes of terms, in 4
+    stages). Tiles that divide the operands,
     with rows of a multiple of 32 bytes, are fetched as wholes (TMA).
     Blocks go down `group` rows of tiles before the next column, which keeps operands in the cache; with
     `blocks` there are only so many, of several tiles each. A `cluster` of blocks has neighbouring rows, and
@@ -154,10 +158,11 @@ def tensor_core_matmul(stage: Stage, *, machine: Machine | None = None, **choice
     ('mma_m16n8k16_f16_f16', 3)
     """
     chosen, machine = choose(TensorCoreChoices(), choices), machine or gpu_of(stage)
-    target = as_target(stage.schedule.target)
-    if chosen.hopper and target.name == "cuda" and "wgmma" not in target.machine().features:
+    unit = group_unit(machine) if chosen.hopper else ""
+    if chosen.hopper and not unit:
+        arch = machine.gpu.arch if machine.gpu else ""
         raise Unsuited(
-            f"wgmma needs sm_90a, and the schedule is for {target.arch}",
+            f"wgmma needs sm_90a, tcgen05 sm_100a, and the schedule is for {arch}",
             'leave hopper= out, or td.Schedule(..., target="cuda:sm_90a")',
         )
     d = reduction_of(stage)
@@ -166,7 +171,7 @@ def tensor_core_matmul(stage: Stage, *, machine: Machine | None = None, **choice
     d, sizes = reduction_of(stage), sizes_of(stage)
     matrices_of(d)
     if chosen.hopper:
-        chosen = _for_groups(choices, max(r.dtype.bytes for r in reads_in(d.values)))
+        chosen = _for_groups(choices, max(r.dtype.bytes for r in reads_in(d.values)), unit)
     if chosen.blocks % chosen.cluster:
         raise refused(
             f"blocks={chosen.blocks} are no whole clusters of {chosen.cluster}",
@@ -189,17 +194,19 @@ def tensor_core_matmul(stage: Stage, *, machine: Machine | None = None, **choice
     check_terms(stage, (left, right), chosen.block[2])
     total = stage.schedule.state.program.func(stage.func).dtypes[0].name
     form: Form | None
-    if chosen.hopper:
+    if unit:
         factor = None
-        if chosen.stages > 1 and is_fetched_whole(stage, right, chosen.block[1:]):
+        if unit == "wgmma" and chosen.stages > 1 and is_fetched_whole(stage, right, chosen.block[1:]):
             factor = register_factor(stage, left, chosen.block[2])
-        form = wgmma_of(left, right, total, chosen.warp[1], tf32=chosen.tf32, in_registers=factor is not None)
+        form = group_form(
+            left, right, total, chosen.warp[1], unit, tf32=chosen.tf32, in_registers=factor is not None
+        )
     else:
         form = mma_of(left, right, total, machine, tf32=chosen.tf32)
     if form is None:
-        raise _no_instruction(left, right, total, chosen)
+        raise no_instruction(left, right, total, unit, chosen.warp[1], tf32=chosen.tf32)
     _check_tiles(chosen.block, chosen.warp, form)
-    if isinstance(form, Wgmma):
+    if unit:
         _check_rows(chosen.block, (left, right))
     plan = TensorCoreMatmul(
         whole.func, chosen.block, chosen.warp, chosen.stages, form.name, chosen.group, chosen.blocks,
@@ -212,13 +219,14 @@ def tensor_core_matmul(stage: Stage, *, machine: Machine | None = None, **choice
     return plan
 
 
-def _for_groups(choices: dict[str, Any], size: int) -> TensorCoreChoices:
-    """What is chosen for wgmma of operands of so many bytes, and what is best where nothing is."""
+def _for_groups(choices: dict[str, Any], size: int, unit: str) -> TensorCoreChoices:
+    """The choices for operands of so many bytes, by default the best of an instruction of 128 threads."""
+    rows, columns = GROUP_TILES[unit]
     block = (*_GROUP_TILE, _GROUP_ROW_BYTES // size)
-    chosen = choose(TensorCoreChoices(block=block, warp=(GROUP_ROWS, 256), stages=_GROUP_STAGES), choices)
+    chosen = choose(TensorCoreChoices(block=block, warp=(rows, columns), stages=_GROUP_STAGES), choices)
     if "warp" in choices:
         return chosen
-    return replace(chosen, warp=(GROUP_ROWS, min(_GROUP_TILE[1], chosen.block[1])))
+    return replace(chosen, warp=(rows, min(columns, chosen.block[1])))
 
 
 def on_tensor_cores(stage: Stage, machine: Machine) -> TensorCoreMatmul | None:
@@ -266,8 +274,9 @@ def _product(stage: Stage, machine: Machine, factors: str) -> Product | None:
     reader = reader_of(stage)
     result = stage.schedule.state.program.func((reader or stage).func).dtypes[0]
     outline_factors(stage, (m.rows[-1], m.columns[-1]), factors)
-    left = _side(stage, m.rows, m.terms, form.left.bytes, is_left=True)
-    right = _side(stage, m.columns, m.terms, form.left.bytes, is_left=False)
+    in_registers = group_unit(machine) == "wgmma"
+    left = _side(stage, m.rows, m.terms, form.left.bytes, in_registers=in_registers)
+    right = _side(stage, m.columns, m.terms, form.left.bytes, in_registers=False)
     others = (v for v in definition_of(stage).free if v not in (*m.rows, *m.columns))
     return Product(
         rows, columns, terms, prod(sizes.get(v) or 1 for v in others), left, right, form.left.name,
@@ -277,101 +286,19 @@ def _product(stage: Stage, machine: Machine, factors: str) -> Product | None:
     )  # fmt: skip
 
 
-def _side(stage: Stage, names: tuple[str, ...], terms: tuple[str, ...], size: int, *, is_left: bool) -> Side:
-    """An operand as tiles of it are fetched; what is gathered may be fetched 16 bytes at a time."""
+def _side(
+    stage: Stage, names: tuple[str, ...], terms: tuple[str, ...], size: int, *, in_registers: bool
+) -> Side:
+    """An operand as tiles of it are fetched; what is gathered may be fetched 16 bytes at a time.
+
+    A computed factor may be `in_registers`, where an instruction reads it from there.
+    """
     x = plain_operand(stage, names, terms)
     if x is None:
         return Side(size, ACCESS, turned=False)
     access, plain = vector_width(stage, x) * size, x.axes[1] == len(x.read.index) - 1
-    boxed = is_boxed(stage, x) or (is_left and register_factor(stage, x, ROW_BYTES // size) is not None)
+    boxed = is_boxed(stage, x) or (in_registers and register_factor(stage, x, ROW_BYTES // size) is not None)
     return Side(size, access, x.transposed, x.computed, plain and not x.twice, boxed)
-
-
-def _no_instruction(left: Operand, right: Operand, total: str, chosen: TensorCoreChoices) -> Unsuited:
-    """The error that names the types that tensor cores multiply, and those of the operands."""
-    types = f"{left.read.dtype} and {right.read.dtype} in {total}"
-    if "f32" == left.read.dtype.name == right.read.dtype.name == total and not chosen.tf32:
-        return Unsuited(
-            "tensor cores count 10 bits of factors in f32 only",
-            "tf32=True, where that is enough; else td.recipes.block_tiles",
-        )
-    if chosen.hopper:
-        return _no_product_of_groups(left, right, total, chosen.warp[1], types)
-    known = dict.fromkeys(f"{m.left} and {m.right} in {m.acc_type}" for m in MMAS)
-    return Unsuited(f"no instruction multiplies {types}", f"td.cast: there are {', '.join(known)}")
-
-
-def _no_product_of_groups(left: Operand, right: Operand, total: str, columns: int, types: str) -> Unsuited:
-    """What wgmma does not support: the types, the layout of operands, or the columns of a group."""
-    forms = [
-        x
-        for x in wgmma_rows()
-        if x.operand == left.read.dtype == right.read.dtype and x.acc_type.name == total
-    ]
-    if not forms:
-        return Unsuited(f"wgmma does not multiply {types}", "leave hopper= out")
-    if all((x.a, x.b) != _layout(left, right) for x in forms):
-        transposed = " and ".join(repr(x.read.name) for x in (left, right) if x.transposed)
-        return Unsuited(
-            f"wgmma multiplies {types} only where terms lie side by side in memory (K-major), and those of "
-            f"{transposed} lie apart",
-            "make the terms the last dimension, x[i, k] and w[j, k], or leave hopper= out",
-        )
-    least = min(x.columns for x in forms)
-    return Unsuited(
-        f"wgmma makes a multiple of {least} columns, not {columns}",
-        f"choose warp=(64, n) with a multiple of {least}, or leave hopper= out",
-    )
-
-
-def _layout(left: Operand, right: Operand) -> tuple[str, str]:
-    return "km" if left.transposed else "mk", "kn" if right.transposed else "nk"
-
-
-def wgmma_of(
-    left: Operand,
-    right: Operand,
-    total: str,
-    columns: int,
-    *,
-    tf32: bool = False,
-    in_registers: bool = False,
-) -> Wgmma | None:
-    """The product of warpgroups for these operands, with as many columns as divide those of a group.
-
-    Registers have the left operand if `in_registers`.
-    """
-    a, b = _layout(left, right)
-    a = "rk" if in_registers else a
-    for form in wgmma_rows():
-        same = form.operand == left.read.dtype == right.read.dtype and form.acc_type.name == total
-        if same and (form.a, form.b) == (a, b) and columns % form.columns == 0:
-            return form if tf32 or form.operand != f32 else None
-    return None
-
-
-def mma_of(
-    left: Operand, right: Operand, total: str, machine: Machine | None = None, *, tf32: bool = False
-) -> Mma | None:
-    """The product of warps for these operands, if there is one."""
-    return mma_for(left.read.dtype, right.read.dtype, total, machine, tf32=tf32)
-
-
-def mma_for(
-    left: DType, right: DType, total: str, machine: Machine | None = None, *, tf32: bool = False
-) -> Mma | None:
-    """The product of warps for operands of these types, if there is one; of several the one of a machine."""
-    types = left, right, total
-    forms = [x for x in MMAS if (x.left, x.right, x.acc_type.name) == types and (tf32 or x.kind != "tf32")]
-    supported = (x for x in forms if machine is None or machine.supports(x.name))
-    return next(supported, forms[0] if forms else None)
-
-
-def shape_of(form: Form) -> tuple[int, int, int]:
-    """Rows, columns and terms of a product of tiles."""
-    if isinstance(form, Wgmma):
-        return GROUP_ROWS, form.columns, form.k
-    return form.rows, COLUMNS, form.k
 
 
 def _check_tiles(block: tuple[int, int, int], warp: tuple[int, int], form: Form) -> None:
@@ -396,14 +323,14 @@ def _check_tiles(block: tuple[int, int, int], warp: tuple[int, int], form: Form)
 
 
 def _check_rows(block: tuple[int, int, int], operands: tuple[Operand, Operand]) -> None:
-    """The rows of tiles that wgmma reads are a multiple of a swizzle."""
+    """The rows of tiles that are read by descriptors are a multiple of a swizzle."""
     for x, along in zip(operands, block[:2], strict=True):
         elements, size, least = along if x.transposed else block[2], x.read.dtype.bytes, min(SWIZZLES)
         if elements * size % least:
             what = ("rows", "columns")[x is operands[1]] if x.transposed else "terms"
             raise refused(
                 f"rows of {elements * size} bytes of tiles of {x.read.name!r} are no multiple of {least}",
-                f"wgmma reads swizzled tiles: choose a multiple of {least // size} {what} of a block",
+                f"swizzled tiles are read: choose a multiple of {least // size} {what} of a block",
             )
 
 
@@ -429,7 +356,7 @@ def _schedule(
     index = _index_in_memory(stage)
     out = following(stage, wj, FRAGMENT, reader)
     size = out.schedule.state.program.func(out.func).dtypes[0].bytes
-    rows_stored = isinstance(form, Wgmma) and _is_stored_whole(
+    rows_stored = not isinstance(form, Mma) and _is_stored_whole(
         out, stage.func, plan, index, operands, sizes, size, shared
     )
     if rows_stored:
@@ -437,9 +364,9 @@ def _schedule(
     else:
         out.cooperate(2 if index[-1] == Var(right.along) else 1)
     tiles = [block[:1] + block[2:], block[1:]]
-    factor = register_factor(stage, left, block[2]) if isinstance(form, Wgmma) and form.a == "rk" else None
+    factor = register_factor(stage, left, block[2]) if not isinstance(form, Mma) and form.a == "rk" else None
     whole = factor is not None or (
-        isinstance(form, Wgmma)
+        not isinstance(form, Mma)
         and stages > 1
         and all(is_fetched_whole(stage, x, tile) for x, tile in zip(operands, tiles, strict=True))
     )

@@ -27,7 +27,8 @@ _LANES = 32
 _SECTOR, _BURST = 32, 64  # bytes that the L2 cache and the memory deliver at least
 _MERGE = 2  # times as long as its bytes takes the kernel that adds up parts: it is short
 _REST = 0.1  # of the time of each resource that is not hidden behind the busiest
-_GROUP_THREADS, _GROUP_ROWS = 128, 64
+_GROUP_THREADS = 128
+GROUP_TILES = {"wgmma": (64, 256), "tcgen05": (128, 128)}  # rows, and the most columns, of a group
 _MMA_PART = 0.62  # of the rate of wgmma that mma.sync reaches: Luo et al., arXiv 2402.13499
 _COPIED = 4  # bytes that a GPU copies to shared memory asynchronously, at least
 _OVERLAP = 0.8  # of the time of the less busy unit that is hidden behind the busier one
@@ -127,8 +128,8 @@ def _lattice(p: Product, machine: Machine) -> Iterator[Tiles]:
         needed = [x.packable and (x.access < _ACCESS or x.computed) for x in (p.left, p.right)]
         packings |= {(a and needed[0], b and needed[1]) for a in (True, False) for b in (True, False)}
     shapes = list(_warp_tiles(p))
-    if p.groups and "wgmma" in machine.features:
-        shapes += _group_tiles(p)
+    if p.groups:
+        shapes += _group_tiles(p, machine)
     for (block, warp, hopper), stages, packed in combinations(shapes, (2, 3, 4, 5), sorted(packings)):
         t = Tiles(block, warp, stages, hopper, packed=packed)
         if _resident(t, p, machine):
@@ -163,11 +164,16 @@ def _is_beyond(count: int, size: int, extent: int, step: int) -> bool:
     return count * size > padded and (count > 1 or size > step) and (count * size >= 2 * padded or count > 1)
 
 
-def _group_tiles(p: Product) -> Iterator[Shape]:
+def _group_tiles(p: Product, machine: Machine) -> Iterator[Shape]:
+    """Tiles of one or two groups of threads, of the instruction that the machine has for groups."""
     size = max(p.left.bytes, p.right.bytes)
-    for groups, columns in combinations((1, 2), (32, 64, 96, 128, 192, 256)):
-        if (groups == 1 or p.rows > _GROUP_ROWS) and (columns == 32 or p.columns > columns // 2):
-            yield (groups * _GROUP_ROWS, columns, 128 // size), (_GROUP_ROWS, columns), True
+    for rows, most in (tile for unit, tile in GROUP_TILES.items() if unit in machine.features):
+        for down, across, columns in combinations((1, 2), (1, 2), (32, 64, 96, 128, 192, 256)):
+            wide, tall = columns * across, rows * down
+            if columns > most or wide > 256 or down * across > 2 or (across > 1 and columns < most):
+                continue
+            if (down == 1 or p.rows > rows) and (wide == 32 or p.columns > wide // 2):
+                yield (tall, wide, 128 // size), (rows, columns), True
 
 
 def _parts(t: Tiles, p: Product, machine: Machine) -> list[int]:
@@ -256,7 +262,7 @@ def seconds(t: Tiles, p: Product, machine: Machine) -> float:
 
     rate = machine.rate("tensor", p.dtype) or inf
     if not t.hopper:
-        rate *= _MMA_PART if "wgmma" in machine.features else 1.0
+        rate *= _MMA_PART if GROUP_TILES.keys() & machine.features else 1.0
     products = 2 * bm * bn * bk / rate
     fetched = _fetched(t, p)
     copies = t.warps // 4 if t.hopper else t.warps

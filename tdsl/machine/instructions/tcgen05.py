@@ -46,6 +46,11 @@ class Tcgen05:
     b: str
 
     @property
+    def rows(self) -> int:
+        """The rows of the sums."""
+        return ROWS
+
+    @property
     def k(self) -> int:
         """The extent of k: the number of products added to each sum."""
         return _BYTES // self.operand.bytes

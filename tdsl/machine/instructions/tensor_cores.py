@@ -48,6 +48,11 @@ class Mma:
     arch: int = 80
 
     @property
+    def columns(self) -> int:
+        """The columns of the accumulator tile."""
+        return COLUMNS
+
+    @property
     def name(self) -> str:
         """The name of the instruction."""
         return f"mma_m{self.rows}n8k{self.k}_{self.kind or self.left.name}_{self.kind or self.right.name}"

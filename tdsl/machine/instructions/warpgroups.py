@@ -46,6 +46,11 @@ class Wgmma:
     b: str
 
     @property
+    def rows(self) -> int:
+        """The rows of the accumulator tile."""
+        return ROWS
+
+    @property
     def k(self) -> int:
         """The extent of k: the number of products added to each accumulator."""
         return _BYTES // self.operand.bytes

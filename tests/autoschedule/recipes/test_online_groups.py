@@ -50,7 +50,7 @@ def test_groups_give_attention(name: str) -> None:
 def test_the_next_scores_are_computed_during_the_softmax() -> None:
     text = td.compile(scheduled(attention(1, 64, 128, 32), terms=32)).loops("final")
     loop = text[text.index("for out_sum_online_j_o in") :]
-    marks = [loop.index(x) for x in ("score", "mk_nk(", "max(", "exp(", "rk_kn(")]
+    marks = [loop.index(x) for x in ("score", "mk_nk(", "max(", "exp2(", "rk_kn(")]
     assert marks == sorted(marks)
     behind = loop[marks[1] : marks[-1]]  # from scores to the products with weights
     assert "commit(mma)" in behind and "wait(0, mma)" not in behind

@@ -7,7 +7,7 @@ import pytest
 
 import tdsl as td
 from tdsl.machine.instructions.tcgen05 import Tcgen05
-from tests.codegen.cuda.tensor_products import product
+from tests.codegen.cuda.tensor_products import i, j, k, product
 
 pytest.importorskip("tvm", reason='pip install "tdsl[cuda]"')
 from tests.codegen.cuda.shim import HAS_COMPILER, text_of
@@ -55,6 +55,33 @@ def test_machine_code_has_products_and_moves_of_sums():
     assert "tdsl_tensor_begin<128>" in text  # two groups of 64 columns each
     (kernel,) = f.launch.kernels
     assert kernel.spills == kernel.stack == 0
+
+
+def test_sums_in_a_loop_over_tiles_are_loaded_before_each_result():
+    """One block computes several tiles, one after the other: sums move once for each of them."""
+    c, _, _ = product()
+    s = td.Schedule(c, sizes={"M": 512, "N": 64, "K": 128}, target="cuda:sm_100a")
+    td.recipes.tensor_core_matmul(s[c], block=(128, 64, 64), hopper=True, blocks=2)
+    x, y = operands(512, 64, 128, np.float16, np.float16)
+    want = x.astype(np.float32) @ y.astype(np.float32)
+    f = td.compile(s, target="cuda:sm_100a")
+    np.testing.assert_array_equal(td.emulate(f)(x, y), want)
+    if HAS_COMPILER:
+        np.testing.assert_array_equal(text_of(f)(x, y), want)
+
+
+def test_the_default_schedule_of_blackwell_uses_tensor_memory():
+    a, b, c = td.Tensor("a", (512, 256), td.f16), td.Tensor("b", (256, 512), td.f16), td.Func("c")
+    c[i, j] = td.maximum(td.sum(td.cast(a[i, k], td.f32) * td.cast(b[k, j], td.f32), axis=k), 0)
+    s = td.Schedule(c, target="cuda:sm_100a")
+    f = td.compile(s, target="cuda:sm_100a")
+    x, y = operands(512, 512, 256, np.float16, np.float16)
+    np.testing.assert_array_equal(
+        td.emulate(f)(x, y), np.maximum(x.astype(np.float32) @ y.astype(np.float32), 0)
+    )
+    big = td.Tensor("a", (4096, 4096), td.f16), td.Tensor("b", (4096, 4096), td.bf16)
+    text = td.compile(td.einsum("ik,jk->ij", big[0], big[0]), target="cuda:sm_100a").source()
+    assert "tcgen05.mma" in text and "mma.sync" not in text
 
 
 def test_other_architectures_are_refused():
