@@ -327,7 +327,7 @@ def _first(nests: Nests, name: str, axis: int, points: tuple[float, float]) -> i
     lo, _ = map(int, points)
     if not nests.state.program.has_func(name):
         return lo
-    if name not in nests.tree.stored.get(ROOT, ()):
+    if name not in nests.tree.stored.get(ROOT, ()) or name not in nests.whole:  # nothing of it is needed
         return 0
     begin, _ = nests.whole[name][axis]
     return lo - ((None if begin is None else lower(begin)) or 0)

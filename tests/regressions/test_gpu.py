@@ -456,3 +456,20 @@ def test_updates_at_places_that_a_func_clips_are_in_bounds_of_copies_in_register
     given = {"a": np.arange(-3, 14, dtype=np.int16)}
     got = td.emulate(td.compile(f, target="cuda"))(**given)
     np.testing.assert_array_equal(got, interpret(td.Schedule(f).program, given)[0])
+
+
+@pytest.mark.parametrize("rows, columns", [(0, 5), (5, 0), (0, 0)])
+def test_products_with_computed_factors_of_no_elements(rows, columns):
+    # factors of empty ranges were to become funcs; the search divided by an extent
+    x, w, s = td.Tensor("x", (rows, 4), td.f64), td.Tensor("w", (4, columns), td.f64), td.Func("s")
+    top, y = td.Func("top"), td.Func("y")
+    top[i] = td.max(x[i, k], axis=k)
+    y[i, j] = td.sum(td.exp(x[i, k] - top[i]) * w[k, j], axis=k)
+    s[i] = td.sum(y[i, j] * top[i], axis=j)
+    given = {"x": np.ones((rows, 4)), "w": np.ones((4, columns))}
+    for result, want in zip(
+        td.emulate(td.compile((s, y), target="cuda"))(**given),
+        interpret(td.Schedule(s, y).program, given),
+        strict=True,
+    ):
+        np.testing.assert_array_equal(result, want)

@@ -287,7 +287,7 @@ def _warp_of(axes: Sequence[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
     for extent, stride in axes:
         if count >= WARP:
             break
-        n = min(extent, ceil(WARP / count))
+        n = max(min(extent, ceil(WARP / count)), 1)  # an extent may be 0
         chosen.append((n, stride))
         count *= n
     return tuple(chosen)

@@ -6,8 +6,11 @@ be copied. Tensor cores multiply a type that holds all its values, so no result 
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from tdsl.autoschedule.recipes.choices import Unsuited
 from tdsl.autoschedule.recipes.elements import definition_of
+from tdsl.errors import ScheduleError
 from tdsl.lang.affine import has_data, variables
 from tdsl.lang.definition import Definition
 from tdsl.lang.exact import is_exact
@@ -80,7 +83,8 @@ def outline_results(schedule: BaseSchedule) -> None:
             along = [v for v in d.free if v in variables(part) - variables(other)]
             whole = any(r.name in sums and variables(r) >= variables(part) for r in reads_in((part,)))
             if along and whole and not is_plain(part, t):
-                schedule[f.name].outline(along[0], t)
+                with suppress(ScheduleError):  # of ranges that are empty, or not known
+                    schedule[f.name].outline(along[0], t)
 
 
 def outline_factors(stage: Stage, along: tuple[str, str], dtype: str = "") -> None:
