@@ -19,6 +19,8 @@ from tdsl.machine.model import Machine
 from tdsl.schedule.fluent import BaseSchedule
 from tdsl.schedule.state import Root, State
 
+REDUCED = "reduced tiles"
+
 
 def schedule_online(schedule: BaseSchedule, machine: Machine) -> list[Decision]:
     """Schedule sums whose weights read other reductions on tensor cores; the decisions."""
@@ -55,7 +57,7 @@ def schedule_on_gpu(schedule: BaseSchedule, open_: Collection[str], machine: Mac
         taken = before.plan(name) != given.plan(name)
         reduced = None if taken else if_suited(reduced_tiles, schedule[name], machine=machine)
         if reduced is not None:
-            decisions.append(recipe_decision(before, schedule.state, name, "reduced tiles", reduced))
+            decisions.append(recipe_decision(before, schedule.state, name, REDUCED, reduced))
     decisions += _share_rows(schedule, open_, machine)
     names = [f.name for f in reversed(schedule.state.program.funcs) if f.name in open_]
     while names:

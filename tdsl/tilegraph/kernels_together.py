@@ -8,12 +8,14 @@ that wait in memory are computed in the tiles of their reader (`nested_tiles`), 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from copy import copy
 from functools import partial
 
 from tdsl.autoschedule.by_recipes import Completed, choose_inline, complete_by_recipes
 from tdsl.autoschedule.explain import INLINE, Decision
+from tdsl.autoschedule.on_gpu import REDUCED
+from tdsl.autoschedule.recipes.reduced_tiles import reduced_tiles
 from tdsl.cost.least import least_work
 from tdsl.cost.predict import Prediction
 from tdsl.cost.seconds import LATENCY, bytes_per_second
@@ -62,7 +64,8 @@ def faster_kernels(
     if prediction.seconds <= max(WORTH, FAR_FROM_BEST * _least(state, prediction)):
         return None
     best, limit = None, CLEARLY * prediction.seconds
-    for way in _ways(state, machine):
+    known = {d.func for d in by_recipes.decisions if d.how == REDUCED}
+    for way in _ways(state, known, machine):
         tried = _tried(BaseSchedule.of_state(state), way, machine)
         if tried is not None and tried[2].seconds < limit:
             best, limit = tried[:2], tried[2].seconds
@@ -100,16 +103,31 @@ def _tried(schedule: BaseSchedule, way: Way, machine: Machine) -> Tried | None:
     return schedule, decisions, prediction
 
 
-def _ways(state: State, machine: Machine) -> Iterator[Way]:
-    """Other kernels for a program: its tiles, with all funcs that are in none of these inlined."""
+def _ways(state: State, known: Collection[str], machine: Machine) -> Iterator[Way]:
+    """Other kernels for a program: products that are reduced in tiles of sums, and tiles of several funcs.
+
+    What is in none of these is inlined; `known` are reductions whose products are reduced already.
+    """
     if len(state.program.funcs) > MOST:
         return
     inlined = choose_inline(state, products_read_values=True)[0]
-    graph = TileGraph.of_state(inline_funcs(inlined))
+    program = inline_funcs(inlined).program
     names = [name for name, plan in inlined.plans if plan.place is not None]
-    for parts in nested_tiles(graph, machine)[:1]:
+    sums = {f.name for f in program.funcs if f.definitions[0].init is not None}
+    for f in program.funcs:
+        if f.name in sums - {*known} and sums & {r.name for r in f.definitions[0].reads}:
+            yield partial(_reduced, name=f.name, names=names, machine=machine)
+    for parts in nested_tiles(TileGraph.of_state(inline_funcs(inlined)), machine)[:1]:
         if tiled := [p for p in parts if p.parts]:
             yield partial(_in_tiles, names=names, parts=tiled, machine=machine)
+
+
+def _reduced(schedule: BaseSchedule, name: str, names: list[str], machine: Machine) -> list[Decision]:
+    """Reduce the product that a func reads in the kernel that makes it, though not by tensor cores."""
+    for other in names:
+        schedule[other].inline()
+    plan = reduced_tiles(schedule[name], machine=machine)
+    return [Decision(name, REDUCED, (plan,), (plan.product,))]
 
 
 def _in_tiles(
