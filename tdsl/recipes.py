@@ -33,6 +33,7 @@ from tdsl.autoschedule.recipes.products import (
     solomonik_2_5d,
     summa,
 )
+from tdsl.autoschedule.recipes.reduced_fragments import reduced_fragments
 from tdsl.autoschedule.recipes.reduced_tiles import reduced_tiles
 from tdsl.autoschedule.recipes.rows import rows
 from tdsl.autoschedule.recipes.split_rows import split_rows
@@ -65,6 +66,7 @@ __all__ = [
     "pairs",
     "pumma",
     "redistribute",
+    "reduced_fragments",
     "reduced_tiles",
     "rows",
     "solomonik_2_5d",

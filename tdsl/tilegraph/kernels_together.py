@@ -11,10 +11,12 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator
 from copy import copy
 from functools import partial
+from typing import Any
 
 from tdsl.autoschedule.by_recipes import Completed, choose_inline, complete_by_recipes
 from tdsl.autoschedule.explain import INLINE, Decision
 from tdsl.autoschedule.on_gpu import REDUCED
+from tdsl.autoschedule.recipes.reduced_fragments import reduced_fragments
 from tdsl.autoschedule.recipes.reduced_tiles import reduced_tiles
 from tdsl.cost.least import least_work
 from tdsl.cost.predict import Prediction
@@ -116,17 +118,20 @@ def _ways(state: State, known: Collection[str], machine: Machine) -> Iterator[Wa
     sums = {f.name for f in program.funcs if f.definitions[0].init is not None}
     for f in program.funcs:
         if f.name in sums - {*known} and sums & {r.name for r in f.definitions[0].reads}:
-            yield partial(_reduced, name=f.name, names=names, machine=machine)
+            for rule in (reduced_fragments, reduced_tiles):
+                yield partial(_reduced, name=f.name, names=names, rule=rule, machine=machine)
     for parts in nested_tiles(TileGraph.of_state(inline_funcs(inlined)), machine)[:1]:
         if tiled := [p for p in parts if p.parts]:
             yield partial(_in_tiles, names=names, parts=tiled, machine=machine)
 
 
-def _reduced(schedule: BaseSchedule, name: str, names: list[str], machine: Machine) -> list[Decision]:
-    """Reduce the product that a func reads in the kernel that makes it, though not by tensor cores."""
+def _reduced(
+    schedule: BaseSchedule, name: str, names: list[str], rule: Callable[..., Any], machine: Machine
+) -> list[Decision]:
+    """Reduce the product that a func reads in the kernel that makes it; some other funcs are inlined."""
     for other in names:
         schedule[other].inline()
-    plan = reduced_tiles(schedule[name], machine=machine)
+    plan = rule(schedule[name], machine=machine)
     return [Decision(name, REDUCED, (plan,), (plan.product,))]
 
 

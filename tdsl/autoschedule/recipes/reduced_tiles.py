@@ -190,15 +190,15 @@ def _plan(stage: Stage, reduced: ReducedProduct, machine: Machine) -> ReducedTil
     whole = [n for n in (step, step // 2) if n and terms % n == 0]
     step = whole[0] if whole else min(step, 1 << (terms - 1).bit_length())
     blocks = prod(outer[v] for v in definition_of(stage).free if v != reduced.row) * ceil(rows / tile[0])
-    parts = _parts(blocks, ceil(columns / tile[1]), machine.threads)
+    parts = count_parts(blocks, ceil(columns / tile[1]), machine.threads)
     stages = STAGES if ceil(terms / step) * ceil(columns / tile[1]) > 1 else 1
     return ReducedTiles(reduced.product, (*tile, step), (each[0], each[1]), stages, parts)
 
 
-def _parts(blocks: int, tiles: int, multiprocessors: int) -> int:
+def count_parts(blocks: int, tiles: int, multiprocessors: int) -> int:
     """The fewest parts of the columns with which about as few tiles as possible are one after another.
 
-    >>> _parts(128, 128, 132), _parts(32, 64, 132), _parts(133, 128, 132)
+    >>> count_parts(128, 128, 132), count_parts(32, 64, 132), count_parts(133, 128, 132)
     (1, 4, 2)
     """
 
@@ -218,7 +218,7 @@ def _write(stage: Stage, reduced: ReducedProduct, plan: ReducedTiles) -> None:
         part, rest = stage.split(tile, nparts=plan.parts)
         owner, tile, batch = stage.rfactor(part), rest.name, [*batch, part.name]
         owner.reorder_storage(part.name, *definition_of(stage).free)
-        _merge(stage)
+        merge_parts(stage)
     block, rows = owner.split(reduced.row, plan.tile[0])
     ty, r = owner.split(rows, plan.each[0])
     tx, c = owner.split(inner, plan.each[1])
@@ -237,7 +237,7 @@ def _write(stage: Stage, reduced: ReducedProduct, plan: ReducedTiles) -> None:
     _product(schedule[reduced.product].compute_at(results, tile).set_scope(REGISTER), reduced, plan)
 
 
-def _merge(stage: Stage) -> None:
+def merge_parts(stage: Stage) -> None:
     """The results of parts, and what alone is made of them, by a thread for each."""
     reader = reader_of(stage)
     if reader is None:

@@ -141,3 +141,31 @@ def test_what_it_is_not_for():
     s = td.Schedule(nearest(8, 8, 8), target="cuda")
     with pytest.raises(ScheduleError, match="8 rows and 8 columns are no tiles"):
         td.recipes.reduced_tiles(s["out"])
+
+
+@pytest.mark.parametrize("reduce", [td.min, td.sum])
+@pytest.mark.parametrize(
+    "sizes, arch, dtype", [((100, 250, 64), "sm_80", td.f16), ((33, 300, 32), "sm_90a", td.bf16)]
+)
+def test_tensor_cores_reduce_products_of_half_floats(sizes, arch, dtype, reduce):
+    x, y = operands(*sizes, dtype)
+    product, out = td.Func("p"), td.Func("o")
+    product[i, j] = td.sum(td.cast(x[i, k], td.f32) * td.cast(y[j, k], td.f32), axis=k)
+    out[i] = reduce(td.maximum(product[i, j], -8), axis=j)
+    s = td.Schedule(out, target=td.Target("cuda", arch=arch))
+    td.recipes.reduced_fragments(s[out])
+    f = td.compile(s, target=td.Target("cuda", arch=arch))
+    given = agrees(f, out)
+    assert "mma_m16n8k16" in str(f.loops())
+    assert td.count_memory(f, *given.values()).conflict_degree == 1
+
+
+def test_half_floats_are_reduced_by_tensor_cores_where_that_is_predicted_to_be_faster():
+    x, y = operands(16384, 16384, 64, td.f16)
+    product, out = td.Func("p"), td.Func("o")
+    product[i, j] = td.sum(td.cast(x[i, k], td.f32) * td.cast(y[j, k], td.f32), axis=k)
+    out[i] = td.max(product[i, j], axis=j)
+    target = td.Target("cuda", arch="sm_90a")
+    _, decisions = decide(td.Schedule(out, target=target).state, target.machine())
+    (plan,) = next(d.plan for d in decisions if d.how == "reduced tiles")
+    assert type(plan).__name__ == "ReducedFragments"

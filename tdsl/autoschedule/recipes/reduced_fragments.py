@@ -1,0 +1,158 @@
+"""Reductions of the rows of a product by tensor cores, made of its tiles while these are in fragments.
+
+for rows of tiles (and parts of all columns): blocks
+  the rows' operand, once, in registers
+  for tiles of the columns:
+    what the other operand holds of the tile, fetched together into shared memory, ahead of its use
+    the product of the tile, in fragments
+    its elements, merged with those at the same place of the tiles before
+  the results of all places of a row, through shared memory and by shuffles
+"""
+
+from __future__ import annotations
+
+from math import ceil, prod
+
+from tdsl.autoschedule.recipes.choices import Unsuited, recipe
+from tdsl.autoschedule.recipes.elements import definition_of, known_sizes, load_width
+from tdsl.autoschedule.recipes.grid import bind_blocks
+from tdsl.autoschedule.recipes.operand_tiles import load_by, load_of, swizzle_rows
+from tdsl.autoschedule.recipes.operands import Operand, plain_operands
+from tdsl.autoschedule.recipes.reduced_tiles import (
+    LEAST,
+    ReducedProduct,
+    count_parts,
+    find_reduced_product,
+    merge_parts,
+)
+from tdsl.autoschedule.recipes.tensor_cores import mma_of
+from tdsl.core.node import frozen
+from tdsl.machine.instructions.tensor_cores import COLUMNS, ROWS, Mma
+from tdsl.machine.model import Machine
+from tdsl.schedule.fluent import Stage
+from tdsl.schedule.naming import LoopLike
+from tdsl.schedule.state import FRAGMENT, GROUP, REGISTER, SHARED
+from tdsl.target import as_target
+
+_WARPS = 8  # of a block, each with ROWS rows
+_COLUMNS = 64  # of a tile, of which a thread has the products and the results in registers
+_MOST = 128  # terms: a thread has a quarter as many registers of the rows' operand
+_LANES = 32
+_GAP = 8  # elements between rows in shared memory, so that those of half a warp are in different banks
+_WORD = 4  # bytes of the products and results in fragments
+
+
+@frozen
+class ReducedFragments:
+    """The tile of a block (rows, columns) of a `product`, and in how many `parts` the columns are."""
+
+    product: str
+    tile: tuple[int, int]
+    parts: int
+
+
+@recipe
+def reduced_fragments(stage: Stage, *, machine: Machine | None = None) -> ReducedFragments:
+    """Reduce the rows of a product of few terms by tensor cores in the kernel that makes the product.
+
+    As `reduced_tiles`, of operands that tensor cores multiply, with at most 128 terms, a multiple of those of
+    an instruction. Returns what was chosen.
+
+    >>> import tdsl as td
+    >>> i, j, k = td.vars("i j k")
+    >>> x, y = td.Tensor("x", (4096, 64), td.f16), td.Tensor("y", (8192, 64), td.f16)
+    >>> product, best = td.Func("product"), td.Func("best")
+    >>> product[i, j] = td.sum(td.cast(x[i, k], td.f32) * td.cast(y[j, k], td.f32), axis=k)
+    >>> best[i] = td.max(product[i, j], axis=j)
+    >>> s = td.Schedule(best, target=td.Target("cuda", arch="sm_90a"))
+    >>> reduced_fragments(s[best])
+    ReducedFragments(product='product', tile=(128, 64), parts=4)
+    """
+    schedule = stage.schedule
+    machine = machine or as_target(schedule.target).machine()
+    reduced = find_reduced_product(stage)
+    product, program = schedule[reduced.product], schedule.state.program
+    d, sizes = definition_of(product), known_sizes(product)
+    left, right = sorted(plain_operands(d), key=lambda x: x.along != reduced.inner_row)
+    types = [program.func(name).dtypes for name in (stage.func, product.func)]
+    form = mma_of(left, right, types[1][0].name)
+    if (
+        (left.along, right.along) != (reduced.inner_row, reduced.inner_column)
+        or left.gathered
+        or right.gathered
+    ):
+        raise Unsuited("its operands are not read along rows, columns and terms")
+    if form is None or not machine.supports(form.name):
+        raise Unsuited(f"{left.read.dtype} and {right.read.dtype} have no instruction")
+    terms = sizes[reduced.term]
+    if any(len(t) > 1 or t[0].bytes != _WORD for t in types) or terms > _MOST or terms % form.k:
+        raise Unsuited(f"fragments have values of {_WORD} bytes, and {terms} terms do not suit")
+    rows, columns = sizes[reduced.inner_row], sizes[reduced.inner_column]
+    if min(rows, columns) < LEAST:
+        raise Unsuited(f"{rows} rows and {columns} columns are no tiles")
+    warps = min(_WARPS, 1 << (ceil(rows / ROWS) - 1).bit_length())
+    blocks = prod(sizes[v] for v in d.free) // (rows * columns) * ceil(rows / (warps * ROWS))
+    parts = count_parts(blocks, ceil(columns / _COLUMNS), machine.threads)
+    plan = ReducedFragments(reduced.product, (warps * ROWS, _COLUMNS), parts)
+    _write(stage, reduced, plan, (left, right), form)
+    return plan
+
+
+def _write(
+    stage: Stage,
+    reduced: ReducedProduct,
+    plan: ReducedFragments,
+    operands: tuple[Operand, Operand],
+    form: Mma,
+) -> None:
+    schedule, batch = stage.schedule, [v for v in definition_of(stage).free if v != reduced.row]
+    owner = stage.compute_root()
+    tile, inner = (x.name for x in stage.split(reduced.column, plan.tile[1]))
+    if plan.parts > 1:
+        part, rest = stage.split(tile, nparts=plan.parts)
+        owner, tile, batch = stage.rfactor(part), rest.name, [*batch, part.name]
+        owner.reorder_storage(part.name, *definition_of(stage).free)
+        merge_parts(stage)
+    block, rows = owner.split(reduced.row, plan.tile[0])
+    warp, row = owner.split(rows, ROWS)
+    places = owner.rfactor(inner)
+    each, lane = owner.split(inner, _LANES)
+    owner.reorder(*batch, block, warp, row, each, lane)
+    bind_blocks(owner, [*batch, block.name])
+    owner.bind(warp, "threadIdx.y")
+    lanes = owner.rfactor(lane)
+    owner.bind(lane.name, "threadIdx.x").unroll(row)
+    lanes.compute_at(owner, warp).set_scope(REGISTER)
+    _, thread = lanes.split(lane.name, _LANES)
+    lanes.bind(thread, "threadIdx.x")
+    first = [x.name for x in lanes.loops if x.name not in (reduced.row, each.name)]
+    lanes.reorder(*first, reduced.row, each.name).unroll(reduced.row).unroll(each.name)
+    places.compute_at(owner, warp).set_scope(FRAGMENT)
+    others = [x.name for x in places.loops if x.name not in (tile, reduced.row, inner)]
+    places.reorder(*others, tile, reduced.row, inner)
+    copy = schedule.cache_read(places.func, lanes, scope=GROUP).compute_at(owner, warp)
+    copy.align_storage(len(copy.loops) - 1, plan.tile[1] + _GAP)
+    product = schedule[plan.product].compute_at(places, tile).set_scope(FRAGMENT)
+    d = definition_of(product)
+    mi, nj, i1, j1 = product.tile((reduced.inner_row, reduced.inner_column), (ROWS, COLUMNS))
+    ko, k1 = product.split(reduced.term, form.k)
+    outside = [v for v in d.free if v not in (reduced.inner_row, reduced.inner_column)]
+    product.reorder(*outside, ko, mi, nj, i1, j1, k1).tensorize(i1, form.name)
+    product.unroll(mi).unroll(nj).unroll(ko)
+    terms = known_sizes(product)[reduced.term]
+    wanted: tuple[tuple[Stage, LoopLike], ...] = ((owner, warp), (places, tile))
+    for x, place in zip(operands, wanted, strict=True):
+        vector = load_width(product, x.read.name, x.copy_along)
+        extent = terms if not x.transposed else plan.tile[0] if x is operands[0] else plan.tile[1]
+        shared = schedule.cache_read(x.read.name, product.func, scope=SHARED, filled=True, along=x.copy_along)
+        shared.compute_at(*place)
+        swizzle_rows(shared, x, extent * x.read.dtype.bytes)
+        shared.cooperate(vector)
+        fragment = schedule.cache_read(shared.func, product.func, scope=FRAGMENT)
+        if x is operands[0]:
+            load_by(fragment.compute_at(*place), x, load_of(x, "a", ROWS))
+        else:
+            load_by(fragment.compute_at(product, ko), x, load_of(x, "b", ROWS))
+    places.cooperate()
+    copy.cooperate(2)
+    places.pipeline(tile, 2)
