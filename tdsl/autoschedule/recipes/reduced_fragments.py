@@ -140,8 +140,8 @@ def _write(
     product.reorder(*outside, ko, mi, nj, i1, j1, k1).tensorize(i1, form.name)
     product.unroll(mi).unroll(nj).unroll(ko)
     terms = known_sizes(product)[reduced.term]
-    wanted: tuple[tuple[Stage, LoopLike], ...] = ((owner, warp), (places, tile))
-    for x, place in zip(operands, wanted, strict=True):
+    places_of: tuple[tuple[Stage, LoopLike], ...] = ((owner, warp), (places, tile))
+    for x, place in zip(operands, places_of, strict=True):
         vector = load_width(product, x.read.name, x.copy_along)
         extent = terms if not x.transposed else plan.tile[0] if x is operands[0] else plan.tile[1]
         shared = schedule.cache_read(x.read.name, product.func, scope=SHARED, filled=True, along=x.copy_along)
