@@ -159,4 +159,6 @@ def test_sectors_of_the_price_are_those_that_are_counted(name):
     prediction = Prediction.of(completed_state(variant), variant.machine)
     arrays = [np.zeros([e.value for e in a.shape], a.dtype.numpy) for a in f.signature.inputs]
     counted = SECTOR * sum(a.fetched for a in td.count_memory(f, *arrays).accesses)
-    assert sum(dict(t.moved)["L2"].total for t in prediction.terms) == pytest.approx(counted, rel=0.35)
+    loose = name in (depthwise, moving_average, corners)  # windows, of which L1 keeps what steps share
+    predicted = sum(dict(t.moved)["L2"].total for t in prediction.terms)
+    assert predicted == pytest.approx(counted, rel=0.5 if loose else 0.2)
