@@ -11,6 +11,7 @@ from tdsl.autoschedule.recipes.block_columns import block_columns
 from tdsl.autoschedule.recipes.block_conv import block_conv
 from tdsl.autoschedule.recipes.block_rows import block_rows
 from tdsl.autoschedule.recipes.block_scan import block_scan
+from tdsl.autoschedule.recipes.block_segments import block_segments
 from tdsl.autoschedule.recipes.block_stencil import block_stencil
 from tdsl.autoschedule.recipes.block_sums import block_sums
 from tdsl.autoschedule.recipes.block_tiles import block_tiles
@@ -47,6 +48,7 @@ __all__ = [
     "block_conv",
     "block_rows",
     "block_scan",
+    "block_segments",
     "block_stencil",
     "block_sums",
     "block_tiles",

@@ -15,6 +15,7 @@ from tdsl.autoschedule.recipes.block_rows import (
     BlockRows,
     block_rows,
 )
+from tdsl.autoschedule.recipes.block_segments import BlockSegments, block_segments
 from tdsl.autoschedule.recipes.block_stencil import BlockStencil, block_stencil, plan_block_stencil
 from tdsl.autoschedule.recipes.block_sums import BlockSums, block_sums, is_long
 from tdsl.autoschedule.recipes.choices import if_suited
@@ -37,7 +38,7 @@ _FEW = 1 << 14  # results that leave a GPU idle with a thread for each
 _MANY_COLUMNS = 1 << 16  # results that keep a GPU busy with a thread for each
 
 
-Plan = Elements | BlockSums | BlockRows | SplitRows | BlockStencil | BlockColumns | BlockTree
+Plan = Elements | BlockSegments | BlockSums | BlockRows | SplitRows | BlockStencil | BlockColumns | BlockTree
 
 
 def on_blocks(stage: Stage, *, machine: Machine | None = None) -> Plan | None:
@@ -47,6 +48,9 @@ def on_blocks(stage: Stage, *, machine: Machine | None = None) -> Plan | None:
     d, sizes = definition_of(stage), sizes_of(stage)
     points = prod(sizes.get(v) or 1 for v in d.free)
     terms = prod(sizes.get(v) or 1 for v, _, _ in d.ranges)
+    segments = if_suited(block_segments, stage, machine=machine)
+    if segments is not None:
+        return segments
     for candidate in (stage, *_followed(stage)):
         tree = if_suited(schedule_sums, candidate, machine=machine)
         if tree is not None:
@@ -65,7 +69,7 @@ def on_blocks(stage: Stage, *, machine: Machine | None = None) -> Plan | None:
     columns = if_suited(block_columns, stage, machine=machine) if points <= _MANY_COLUMNS else None
     if columns is not None:
         return columns
-    if terms >= _LONG and points <= _FEW:
+    if (terms >= _LONG and points <= _FEW) or (not d.free and terms > 1):
         sums = if_suited(block_sums, stage, threads=threads, machine=machine)
         if sums is not None:
             return sums

@@ -23,7 +23,7 @@ from tdsl.codegen.ir.loops import (
     Print,
     Stmt,
 )  # fmt: skip
-from tdsl.codegen.ir.statements import rebuilt, sequence, walk
+from tdsl.codegen.ir.statements import map_parts, rebuilt, sequence, substituted, walk
 from tdsl.codegen.transforms.privatize import uses
 from tdsl.lang.expr import ONE, ZERO, Const
 
@@ -31,7 +31,7 @@ _MAX_BYTES = 1 << 12  # bytes of memory between statements that move into the ke
 
 
 def join_blocks(kernel: Kernel) -> Kernel:
-    """Run consecutive statements without loops over blocks in one kernel of one block.
+    """Run consecutive statements that need one block each in one kernel.
 
     Small memory that only these statements use is allocated in the kernel. The threads of a statement with
     several must be as many as those of the others.
@@ -56,7 +56,7 @@ def join_blocks(kernel: Kernel) -> Kernel:
         return kernel
     fresh, parts = FreshNames(kernel), list[Stmt]()
     for n, group in enumerate(groups):
-        body = sequence(group)
+        body = sequence(group if len(group) == 1 else map(_without_blocks, group))
         if len(group) > 1:
             others = sequence([s for m, other in enumerate(groups) if m != n for s in other])
             local = [a for a in memory if _is_small(a) and not uses(others, a.name) and uses(body, a.name)]
@@ -100,10 +100,16 @@ def _threads(s: Stmt) -> tuple[int, ...] | None:
     """The threads along each axis of a statement of one block; None for others, and for what may print."""
     if isinstance(s, Let | If) or any(isinstance(x, Check | Print) for x in walk(s)):
         return None
-    if any(isinstance(x, For) and x.kind in BLOCKS for x in walk(s)):
+    if any(isinstance(x, For) and x.kind in BLOCKS and x.extent != ONE for x in walk(s)):
         return None
     extents = launch_extents(s)
     return tuple(extents[axis] for axis in THREADS)
+
+
+def _without_blocks(s: Stmt) -> Stmt:
+    """A statement without its loops over one block."""
+    s = map_parts(s, _without_blocks)
+    return substituted(s.body, s.name, s.lo) if isinstance(s, For) and s.kind in BLOCKS else s
 
 
 def _is_small(a: Alloc) -> bool:
