@@ -22,7 +22,8 @@ from tdsl.lang.types import DType, bf16, f16
 from tdsl.machine.instructions.tensor_cores import MMAS
 from tdsl.schedule.factor_out import sum_without_common_factors
 from tdsl.schedule.fluent import BaseSchedule, Stage
-from tdsl.schedule.outline import product_factors, stored_type
+from tdsl.schedule.new_stage import new_name
+from tdsl.schedule.outline import main_read, product_factors, stored_type
 
 _PREFERRED = (f16, bf16)  # of types that both hold all factors
 
@@ -83,8 +84,12 @@ def outline_results(schedule: BaseSchedule) -> None:
             along = [v for v in d.free if v in variables(part) - variables(other)]
             whole = any(r.name in sums and variables(r) >= variables(part) for r in reads_in((part,)))
             if along and whole and not is_plain(part, t):
+                source = main_read(part)
+                # named here: where the directive is replayed, other funcs may not be inlined yet
+                name = f"{f.name if source is None else source.name}_factor"
+                name = new_name(schedule.state.program, None, name)
                 with suppress(ScheduleError):  # of ranges that are empty, or not known
-                    schedule[f.name].outline(along[0], t)
+                    schedule[f.name].outline(along[0], t, name)
 
 
 def outline_factors(stage: Stage, along: tuple[str, str], dtype: str = "") -> None:
