@@ -74,7 +74,14 @@ def transposed() -> td.Schedule:
     a, t = td.Tensor("a", (70, 45), td.f32), td.Func("t")
     t[i, j] = a[j, i]
     s = td.Schedule(t, target="cuda")
-    td.recipes.block_transpose(s["t"])
+    rows, columns, row, column = s[t].tile((i, j), (32, 32))
+    part, line = s[t].split(row, 8)
+    s[t].reorder(rows, columns, part, line, column)
+    s[t].bind(rows, "blockIdx.y").bind(columns, "blockIdx.x")
+    s[t].bind(line, "threadIdx.y").bind(column, "threadIdx.x")
+    tile = s.cache_read(a, t, at=columns, scope="shared").align_storage(1, 33)
+    part, line = tile.split(tile.loops[0], 8)
+    tile.bind(line, "threadIdx.y").bind(tile.loops[-1], "threadIdx.x")
     return s
 
 

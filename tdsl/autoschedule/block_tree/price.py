@@ -172,6 +172,13 @@ def distinct(r: Access, t: BlockTree, unrolled: Sequence[str]) -> int:
     )
 
 
+def window_axes(x: Operand, t: BlockTree) -> set[str]:
+    """The axes that move a thread in one dimension of an operand together: of points and of terms."""
+    count = {c.axis: c.each for c in t.cuts} | dict(t.steps)
+    together = ([v for v, _ in dim if count.get(v, 1) > 1] for r in x.reads for dim in r.dims)
+    return {v for names in together if len(names) > 1 for v in names}
+
+
 def groups_of(copy: Shared, box: Sequence[int]) -> int:
     """The groups of the last dimension that a box touches, one more where its length is no multiple."""
     whole, rest = divmod(box[copy.order[-1]], copy.group)

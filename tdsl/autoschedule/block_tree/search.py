@@ -17,6 +17,7 @@ from tdsl.autoschedule.block_tree.price import (
     shared_load,
     store_conflicts,
     unrolled_terms,
+    window_axes,
 )
 from tdsl.autoschedule.block_tree.problem import Axis, Operand, Problem
 from tdsl.autoschedule.block_tree.tree import BlockTree, Cut, Shared
@@ -234,7 +235,7 @@ def _with_layouts(p: Problem, t: BlockTree, machine: Machine) -> tuple[BlockTree
     """The tree with the order of threads and the layouts of copies that have the lowest price."""
     unrolled, _ = unrolled_terms(p, t)
     best: tuple[BlockTree, Price] | None = None
-    for order in _orders(t):
+    for order in _orders(p, t):
         turned = replace(t, order=order)
         copies = []
         for s in t.shared:
@@ -253,7 +254,7 @@ def _with_layouts(p: Problem, t: BlockTree, machine: Machine) -> tuple[BlockTree
     return best
 
 
-def _orders(t: BlockTree) -> Iterator[tuple[tuple[str, int], ...]]:
+def _orders(p: Problem, t: BlockTree) -> Iterator[tuple[tuple[str, int], ...]]:
     """Orders of the threads: each axis first, and in two parts, so that a warp is a tile of both."""
     yield t.order
     for first, n in t.order:
@@ -261,7 +262,8 @@ def _orders(t: BlockTree) -> Iterator[tuple[tuple[str, int], ...]]:
         if rest and first != t.order[0][0]:
             yield ((first, n), *rest)
         for part in (2, 4, 8, 16):
-            if rest and part < n and n % part == 0:
+            written = part * t.cut(first).each * p.write.size if first == p.lane else SECTOR
+            if rest and part < n and n % part == 0 and written >= SECTOR:
                 yield ((first, part), *rest, (first, n // part))
 
 
@@ -306,7 +308,7 @@ def _layouts(p: Problem, x: Operand, s: Shared, t: BlockTree) -> Iterator[Shared
     known = all(p.axis(v).known for v, _ in x.reads[0].dims[-1])
     if known and group >= 2 and box[-1] % group == 0 and box[-1] > group and len(x.reads) == 1:
         yield replace(s, group=group, row=group + widest)
-    if p.summed and len(x.reads) == 1 and any(len(dim) > 1 for dim in x.reads[0].dims):
+    if p.summed and len(x.reads) == 1 and window_axes(x, t):
         yield replace(s, window=True)
         for n in range(1, 9):
             row = -(-box[-1] // widest) * widest + n * widest

