@@ -25,7 +25,7 @@ from tdsl.lang.program import FuncDef, bind_expr
 from tdsl.lang.regions import reads_in
 from tdsl.lang.show import show_expr
 from tdsl.lang.simplify import add, conjuncts, simplify, substitute, subtract
-from tdsl.lang.types import f64
+from tdsl.lang.types import f8e4m3, f8e5m2, f64
 from tdsl.machine.instructions.tensor_cores import MMAS
 from tdsl.schedule.bind import bind_state
 from tdsl.schedule.bounds_inference import bounds_of
@@ -359,7 +359,10 @@ def _range_order(d: Definition) -> dict[str, tuple[int, int]]:
 
 
 def is_for_tensor_cores(f: FuncDef) -> bool:
-    """True for a product of two matrices of types that tensor cores multiply."""
+    """True for a product of two matrices of types whose products tensor cores add up as floats of f32 or i32.
+
+    8-bit floats are none: their products are added with fewer bits.
+    """
     if len(f.definitions) > 1 or len(f.definitions[0].ranges) != 1:
         return False
     try:
@@ -367,5 +370,9 @@ def is_for_tensor_cores(f: FuncDef) -> bool:
     except Unsuited:
         return False
     types = {r.dtype for r in f.definitions[0].reads}
-    known = (x for x in MMAS if x.kind != "tf32" and x.left != f64 and x.acc_type == f.dtypes[0])
+    known = (
+        x
+        for x in MMAS
+        if x.kind != "tf32" and x.left not in (f64, f8e4m3, f8e5m2) and x.acc_type == f.dtypes[0]
+    )
     return len(m.rows) == len(m.columns) == 1 and any(types == {x.left, x.right} for x in known)

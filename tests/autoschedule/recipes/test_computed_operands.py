@@ -286,3 +286,12 @@ def test_parts_of_terms_of_odd_sizes(rng, name, packed):
         return (halves(x * g) if name == "scaled terms" else np.maximum(x, 0)) @ w
 
     check(td.compile(s, target="cuda:sm_80"), expected, rng)
+
+
+@pytest.mark.parametrize("arch", ["sm_89", "sm_90a", "sm_100a"])
+def test_8_bit_floats_are_multiplied_as_f16_by_default(arch):
+    x, w, sums, f = *(array(name, 4096, 4096, t=td.f8e4m3) for name in "xw"), td.Func("sums"), td.Func("f")
+    sums[i, j] = td.sum(td.cast(x[i, k], td.f32) * td.cast(w[k, j], td.f32), axis=k)
+    f[i, j] = td.cast(sums[i, j], td.bf16)
+    loops = str(td.compile(f, target=f"cuda:{arch}").loops("final"))
+    assert "_f16" in loops and "mma_m16n8k32_f8" not in loops
