@@ -27,7 +27,7 @@ from tdsl.lang.affine import variables
 from tdsl.lang.expr import Read, Var
 from tdsl.lang.operations import arithmetic_of
 from tdsl.lang.program import FuncDef
-from tdsl.lang.regions import Interval, reads_in
+from tdsl.lang.regions import reads_in
 from tdsl.machine.model import Machine
 from tdsl.schedule.fluent import BaseSchedule, Stage
 from tdsl.schedule.properties import volume
@@ -343,7 +343,9 @@ class _Writer:
             if name not in plan.inside:
                 copy = schedule.cache_read(name, owner, at=row, inside=True)
                 box = group.row_boxes[name]
-                self.share(copy, [x.name for x, ends in zip(copy.loops, box, strict=True) if _extends(ends)])
+                self.share(
+                    copy, [x.name for x, ends in zip(copy.loops, box, strict=True) if volume((ends,)) != 1]
+                )
         for stage, f in stages:
             names = group.along(f)
             if f.definitions[0].ranges and not group.reduces_rows(f):
@@ -392,11 +394,6 @@ class _Writer:
     def share(self, stage: Stage, names: list[str]) -> None:
         """The points of a row for its threads."""
         share_row(stage, names, self.plan.threads, self.plan.vector, unrolled=bool(self.plan.held))
-
-
-def _extends(ends: Interval) -> bool:
-    """True for a dimension of a box that has more than one place."""
-    return volume((ends,)) != 1
 
 
 def share_row(stage: Stage, names: list[str], threads: int, vector: int, *, unrolled: bool = False) -> None:
