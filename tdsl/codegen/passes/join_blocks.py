@@ -16,6 +16,7 @@ from tdsl.codegen.ir.loops import (
     Alloc,
     Block,
     Check,
+    CopyTile,
     For,
     If,
     Kernel,
@@ -23,7 +24,7 @@ from tdsl.codegen.ir.loops import (
     Print,
     Stmt,
 )  # fmt: skip
-from tdsl.codegen.ir.statements import map_parts, rebuilt, sequence, substituted, walk
+from tdsl.codegen.ir.statements import map_parts, rebuilt, sequence, stored_in, substituted, walk
 from tdsl.codegen.transforms.privatize import uses
 from tdsl.lang.expr import ONE, ZERO, Const
 
@@ -87,7 +88,11 @@ def _groups(statements: Sequence[Stmt]) -> Iterator[list[Stmt]]:
     for s in statements:
         threads = _threads(s)
         several = None if threads is None or prod(threads) == 1 else threads
-        if group and (threads is None or block == () or (block and several and several != block)):
+        other = threads is None or block == () or (block and several and several != block)
+        copied = {
+            x.source for x in walk(s) if isinstance(x, CopyTile)
+        }  # by TMA, after the kernel that writes it
+        if group and (other or not copied.isdisjoint(stored_in(sequence(group)))):
             yield group
             group, block = [], None
         group.append(s)
