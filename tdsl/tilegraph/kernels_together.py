@@ -37,7 +37,7 @@ from tdsl.tilegraph.write_blocks import write_blocks
 
 MOST = 12  # funcs of a program whose tiles are compared
 TRIED = 8  # places of single funcs that are tried
-WORK = 40  # funcs of all schedules that are tried for these: compile time stays linear in the funcs
+WORK = 20  # funcs of all schedules that are tried for these: compile time stays linear in the funcs
 AGAIN = 1.2  # times that each point of a func is computed, from which it may be faster in memory
 LIGHT = 64  # operations of all reads of a func that is computed for each of them
 CLEARLY = 0.8  # of the time of a schedule, from which another is taken instead

@@ -47,6 +47,7 @@ class _Choice:
     registers: frozenset[int] = frozenset()
 
 
+@functools.lru_cache(256)
 def best_tree(p: Problem, machine: Machine) -> tuple[BlockTree, Price]:
     """The tree with the lowest price that the search has seen, and its price.
 
