@@ -240,15 +240,17 @@ def _reads_shared_vector(group: RowGroup) -> bool:
     """True for a lone sum that reads what all rows share, such as x of `a[i, k] * x[k]`."""
     (f, *others), names = group.members, {*group.rows}
     along = {v for v, _, _ in f.definitions[0].ranges}
-    used = [{v for e in r.index for v in variables(e)} for r in reads_in(f.definitions[0].values)]
-    return not others and any(read & along and not read & names for read in used)
+    return not others and any(used & along and not used & names for used in _variables(f))
 
 
 def _reads_only_shared(group: RowGroup) -> bool:
     """True for a lone sum whose operands several rows share, such as `a[i, k] * b[j, k]`."""
     (f, *others), rows = group.members, {*group.rows}
-    used = [{v for e in r.index for v in variables(e)} for r in reads_in(f.definitions[0].values)]
-    return not others and not any(rows <= read for read in used)
+    return not others and not any(rows <= used for used in _variables(f))
+
+
+def _variables(f: FuncDef) -> list[set[str]]:
+    return [{v for e in r.index for v in variables(e)} for r in reads_in(f.definitions[0].values)]
 
 
 def _power(n: int) -> int:
@@ -326,9 +328,9 @@ class _Writer:
         for v, axis in zip(outer, _OTHER_AXES, strict=False):
             owner.bind(v, axis)
         at = self.open_rows(owner, plan.rows[group.outer :])
-        for loop, axis in zip(reversed(at[: -1 if plan.each else None]), self.axes, strict=False):
+        row, axes = at[-1], ("threadIdx.y", "blockIdx.x")[plan.together == 1 :]
+        for loop, axis in zip(reversed(at[: -1 if plan.each else None]), axes, strict=False):
             owner.bind(loop, axis)
-        row = at[-1]
         first, *rest = group.funcs
         if first.definitions[0].ranges:
             schedule.cache_write(owner, at=row)
@@ -357,11 +359,6 @@ class _Writer:
             merged = schedule[f.name]
             (part,) = (v for v, _, _ in schedule.state.program.func(f.name).definitions[0].ranges)
             reduce_by_lines(merged, list(f.definitions[0].free), part, WARP, _WARPS)
-
-    @property
-    def axes(self) -> tuple[str, ...]:
-        """The axes of the loops over rows, the innermost first."""
-        return ("threadIdx.y", "blockIdx.x") if self.plan.together > 1 else ("blockIdx.x",)
 
     def open_rows(self, stage: Stage, rows: Sequence[str]) -> list[str]:
         """Open the loops over rows, which go around the others; their names, outermost first."""
