@@ -25,7 +25,7 @@ from tdsl.autoschedule.recipes.reduced_tiles import (
     find_reduced_product,
     merge_parts,
 )
-from tdsl.autoschedule.recipes.tensor_cores import mma_of
+from tdsl.autoschedule.recipes.tensor_forms import mma_of
 from tdsl.core.node import frozen
 from tdsl.machine.instructions.tensor_cores import COLUMNS, ROWS, Mma
 from tdsl.machine.model import Machine
