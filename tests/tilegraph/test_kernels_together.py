@@ -152,7 +152,7 @@ def simple(name):
     return out
 
 
-@pytest.mark.parametrize("name", COUNTED, ids=str)
+@pytest.mark.parametrize("name", COUNTED, ids=lambda x: getattr(x, "__name__", x))
 def test_sectors_of_the_price_are_those_that_are_counted(name):
     f = td.compile(simple(name) if isinstance(name, str) else name(FEW[name]), target=GPU)
     variant = f.variant(f.specialisation({}))
