@@ -160,7 +160,7 @@ def _why_in_memory(p: Prediction, name: str, root: str, size: float) -> str:
             return f"the kernel of {owner} computes all of it before the kernel of {root} starts"
         return f"{root} writes and reads it there"
     cache, whole = p.machine.caches[-1], p.whole(name)
-    room = cache.bytes or 0
+    room = p.machine.capacity(cache) or 0
     if not size:
         return f"{root} reads it from {cache.name}, which later writes it back"
     kept = f"{cache.name} keeps {in_bytes(room)}"

@@ -11,6 +11,7 @@ shared out like points, and need no atomics.
 
 from __future__ import annotations
 
+from copy import copy
 from math import prod
 from typing import Any
 
@@ -20,6 +21,7 @@ from tdsl.autoschedule.recipes.block_sums import BlockSums, block_sums
 from tdsl.autoschedule.recipes.choices import Unsuited, choose, if_suited, recipe
 from tdsl.autoschedule.recipes.elements import Elements, definition_of, share_points, sizes_of, vector_of
 from tdsl.core.node import frozen
+from tdsl.errors import ScheduleError
 from tdsl.lang.affine import has_data, variables
 from tdsl.lang.definition import Definition
 from tdsl.lang.expr import Var
@@ -193,11 +195,11 @@ def with_updates(stage: Stage, machine: Machine) -> Elements | BlockSums | Block
 
 def share_update(stage: Stage, machine: Machine) -> Elements | BlockSums | BlockUpdates | None:
     """Share an update out among threads: its points, iterations without a dependence, or atomic updates."""
-    state, d, threads = stage.schedule.state, definition_of(stage), machine.block_threads
+    d, threads = definition_of(stage), machine.block_threads
     sizes = sizes_of(stage)
     names = [x.name for x in stage.loops]
     free = [v for v in names if v in d.free]
-    others = [v for v in names if v not in free and is_independent(state, stage.func, stage.definition, v)]
+    others = [v for v in names if v not in free and _is_independent_outside(stage, v)]
     # only loops of one kind can be one
     free = max(free, others, key=lambda vs: (prod(sizes.get(v) or 1 for v in vs), len(vs)))
     points = prod(sizes.get(v) or 1 for v in free)
@@ -220,6 +222,18 @@ def share_update(stage: Stage, machine: Machine) -> Elements | BlockSums | Block
     if fewer and prod(sizes.get(v) or 1 for v in fewer) <= _MOST_LINES:
         stage.bind(fused(stage, fewer), "blockIdx.y")
     return Elements(threads, 1)
+
+
+def _is_independent_outside(stage: Stage, v: str) -> bool:
+    """True if iterations of a loop of an update have no dependence as the outermost loop."""
+    if not is_independent(stage.schedule.state, stage.func, stage.definition, v):
+        return False
+    scratch = Stage(copy(stage.schedule), stage.func, stage.definition)
+    try:
+        scratch.reorder(v, *(x.name for x in stage.loops if x.name != v))
+    except ScheduleError:
+        return False
+    return is_independent(scratch.schedule.state, stage.func, stage.definition, v)
 
 
 def order_of_updates(stage: Stage) -> tuple[str, ...]:

@@ -170,8 +170,12 @@ def test_a_sample_of_equal_blocks_gives_the_exact_counts():
     assert sampled.samples[0].counted == 2
     assert "estimated from 2" in str(sampled)
     assert "estimated" not in str(exact)
-    few = td.count_memory(compiled, blocks=2, iterations=2)
-    for a, b in zip(exact.accesses, few.accesses, strict=True):
+
+
+def test_a_sample_of_iterations_is_close_to_the_exact_counts():
+    compiled = product(2048)
+    every, few = td.count_memory(compiled, blocks=2), td.count_memory(compiled, blocks=2, iterations=2)
+    for a, b in zip(every.accesses, few.accesses, strict=True):
         assert b.requests == pytest.approx(a.requests, rel=0.1)  # the last tiles have none to fetch ahead
         assert (a.sector_efficiency, a.conflict_degree) == (b.sector_efficiency, b.conflict_degree)
 

@@ -8,9 +8,10 @@ import pytest
 
 import tdsl as td
 from tdsl.codegen.emulation.run import EmulatedExecutable
-from tdsl.codegen.ir.loops import Alloc, Barrier, Block, For, If, Kernel, Stmt, Store
-from tdsl.lang.expr import ONE, TRUE, Binary, Const, Var, const
+from tdsl.codegen.ir.loops import SHARED, Alloc, Barrier, Block, BufferParam, For, If, Kernel, Stmt, Store
+from tdsl.lang.expr import ONE, ZERO, Binary, Const, Load, Var, const
 from tdsl.lang.interp import interpret
+from tdsl.lang.types import i64
 from tests.codegen.cuda import programs
 
 i, j, k = td.vars("i j k")
@@ -233,18 +234,21 @@ def test_a_wrong_index_of_a_tile_is_a_hazard():
         emulated(kernel, change, *arrays)
 
 
-def test_a_stage_computed_by_every_thread_is_a_hazard():
-    kernel = programs.kernel_of(programs.row_sums(), M=2, N=64)
-
-    def change(s: Stmt) -> Stmt:
-        if isinstance(s, For) and s.kind == "threadIdx.x":
-            return For(s.name, s.lo, s.extent, "serial", If(TRUE, s.body))
-        return s
-
-    every = For("t", const(0), const(2), "threadIdx.x", programs.map_statements(kernel.body, change))
-    broken = EmulatedExecutable(replace(kernel, body=every))
+def test_a_sum_in_shared_memory_that_every_thread_adds_to_is_a_hazard():
+    i_, total = Var("i"), ("total", (ZERO,))
+    element = Load("a", (ZERO, i_), i64)
+    add = Store(*total, Binary("add", Load(*total, i64), element))
+    sums = Block((
+        For("t", const(0), const(2), "threadIdx.x", For("i", const(0), const(64), "serial", add)),
+        Barrier(),
+        Store("f", (ZERO,), Load(*total, i64)),
+    ))  # fmt: skip
+    body = Alloc("total", i64, (const(1),), SHARED, Block((Store(*total, ZERO), Barrier(), sums)))
+    a = BufferParam("a", i64, (const(1), const(64)), (64, 1), written=False)
+    f = BufferParam("f", i64, (const(1),), (1,), written=True)
+    every = EmulatedExecutable(Kernel("k", (a, f), body))
     with pytest.raises(td.Hazard):
-        broken.run((numbers(2, 64), np.zeros(2, np.int32)))
+        every.run((numbers(1, 64, dtype=np.int64), np.zeros(1, np.int64)))
 
 
 def _loops(kernel: Kernel) -> list[For]:

@@ -142,8 +142,8 @@ def test_products_of_8_bits_use_wgmma_on_hopper_if_requested(tmp_path):
     assert [(x.spills, x.stack) for x in m.kernels] == [(0, 0)] and m.warnings == ()
     text = sass(m, tmp_path)
     assert "QGMMA" in text and "UTMALDG" in text
-    default = td.compile(c, target="cuda:sm_90a", M=2048, K=2048, N=2048)
-    assert "mma" not in default.loops("final")
+    default = td.compile(c, target="cuda:sm_90a", M=2048, K=2048, N=2048).loops("final")
+    assert "wgmma_m64n256k16_f16" in default and "e4m3" not in default.replace("f8e4m3", "")
 
 
 def test_products_of_8_bits_need_an_architecture_that_has_them():
