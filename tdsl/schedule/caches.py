@@ -10,7 +10,7 @@ from tdsl.errors import did_you_mean
 from tdsl.lang.definition import Definition
 from tdsl.lang.expr import ONE, TRUE, ZERO, Binary, Const, Expr, Read, Select, Var, const, dtype_of
 from tdsl.lang.program import FuncDef, Program, map_expressions
-from tdsl.lang.regions import Interval, union
+from tdsl.lang.regions import Interval, intersection_box, union
 from tdsl.lang.simplify import conjunction, substitute, subtract
 from tdsl.lang.types import DType
 from tdsl.schedule.arguments import check_scope
@@ -148,18 +148,20 @@ def _plain_content(
 def _ends(state: State, source: str, limits: tuple[Interval, ...]) -> tuple[Interval, ...]:
     """The limits of a source; of a func, the ends of what the program needs of it where these are known.
 
-    Only that is computed, and the tiles of a filled copy are as large at the edges as elsewhere.
+    Only that is computed, and the tiles of a filled copy are as large at the edges as elsewhere. What is
+    needed in whole tiles may reach beyond the limits, which end it then.
     """
     if not state.program.has_func(source):
         return limits
     needed = needed_box(state, state.program.func(source))
-    return tuple(
+    known = tuple(
         (
-            first if lo is None or isinstance(first, Const) else lo,
-            last if hi is None or isinstance(last, Const) else hi,
+            first if lo is None or isinstance(first, Const) else None,
+            last if hi is None or isinstance(last, Const) else None,
         )
         for (lo, hi), (first, last) in zip(limits, needed, strict=True)
     )
+    return intersection_box(limits, known)
 
 
 def _gathered_content(
