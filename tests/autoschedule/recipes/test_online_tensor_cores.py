@@ -55,6 +55,7 @@ def expected(q: Any, k: Any, v: Any, mask: bool = False) -> Any:
 CASES: dict[str, tuple[tuple[int, ...], dict[str, Any], dict[str, Any]]] = {
     "even": ((2, 64, 128, 32), {}, {"rows": 32}),
     "tails": ((1, 40, 72, 16), {}, {"rows": 32, "terms": 32}),
+    "tails of instructions": ((1, 37, 71, 32), {}, {"rows": 32}),
     "fewer terms than a tile": ((1, 17, 30, 16), {}, {}),
     "masked": ((1, 32, 48, 16), {"mask": True}, {"terms": 16}),
     "bf16, columns in parts": ((1, 16, 32, 64), {"dtype": td.bf16}, {"columns": 16}),
