@@ -38,9 +38,11 @@ ALLOWED = (
     r"bound_extent of .* dimension .* needs",
     r"outside of loop .* of",  # a consumer was added or moved after compute_at
     r"is stored at a loop but not computed inside it",
+    r"is not computed at the root",  # compute_with, before compute_at of what its host reads
     r"is not around loop .* where .* is computed",
     r"is parallel, and its iterations would share",
     # kernels of a GPU
+    r"a predicate of .* that reads .* is tested at loop",  # in nests bound to axes, or of an implied place
     r"is private to a thread, but loops over threads use it",
     r"only some threads of a block would reach a barrier",
     r"how many iterations of .* run on .* is not known before the launch",

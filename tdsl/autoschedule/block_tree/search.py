@@ -246,6 +246,8 @@ def _with_layouts(p: Problem, t: BlockTree, machine: Machine) -> tuple[BlockTree
             copies.append(min(layouts, key=cost_of))
         candidate = replace(turned, shared=tuple(copies))
         cost = price(p, candidate, machine)
+        if cost.seconds == inf:  # padding does not fit
+            candidate, cost = turned, price(p, turned, machine)
         least = dict(price(p, candidate, machine, ideal=True).resources).get("lds", 0.0)
         conflicts = dict(cost.resources).get("lds", 0.0) / least - 1 if least else 0.0
         cost = replace(cost, seconds=cost.seconds * (1 + _CONFLICTS * conflicts))
@@ -310,9 +312,11 @@ def _layouts(p: Problem, x: Operand, s: Shared, t: BlockTree) -> Iterator[Shared
     if known and group >= 2 and box[-1] % group == 0 and box[-1] > group and len(x.reads) == 1:
         yield replace(s, group=group, row=group + widest)
     if p.summed and len(x.reads) == 1 and window_axes(x, t):
-        yield replace(s, window=True)
-        for n in range(1, 9):
-            row = -(-box[-1] // widest) * widest + n * widest
+        whole = replace(s, window=True)
+        if shared_load(x, x.reads[0], t, whole, unrolled_terms(p, t)[0])[0] == 1:
+            yield whole
+        for n in range(8):  # the last vector may go beyond the box, and rows begin with a whole one
+            row = -(-(box[-1] + widest - 1) // widest) * widest + n * widest
             yield replace(s, window=True, row=row, vector=gcd(row, s.vector))
     registers = {c.axis for c in t.cuts if c.each > 1}
     for d, dim in enumerate(x.reads[0].dims[:-1]):

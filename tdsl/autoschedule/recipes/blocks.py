@@ -56,7 +56,9 @@ def on_blocks(stage: Stage, *, machine: Machine | None = None) -> Plan | None:
         if tree is not None:
             return tree
     if d.free and is_long(d, sizes, machine) and _is_row_by_itself(stage):
-        return block_sums(stage, threads=threads, machine=machine)
+        sums = if_suited(block_sums, stage, threads=threads, machine=machine)
+        if sums is not None:
+            return sums
     split = if_suited(split_rows, stage, machine=machine)
     if split is not None:
         return split

@@ -90,11 +90,18 @@ def _another_stage(
 
 
 def if_suited(rule: Callable[..., Plan], stage: Stage, **options: Any) -> Plan | None:
-    """What a recipe chooses for a stage that it has scheduled; None for a stage of another kind."""
+    """What a recipe chooses for a stage that it has scheduled; None for a stage of another kind.
+
+    What directives store as a ring buffer cannot be kept in registers: that excludes recipes that do so.
+    """
     try:
         with stage.schedule.all_or_nothing():
             return inspect.unwrap(rule)(stage, **options)  # type: ignore[no-any-return]  # the rule's own
     except Unsuited:
+        return None
+    except ScheduleError:
+        if not any(plan.fold for _, plan in stage.schedule.state.plans):
+            raise
         return None
 
 
