@@ -10,9 +10,9 @@ from tdsl.codegen.analysis.facts import facts_inside
 from tdsl.codegen.ir.loops import Alloc, For, Kernel, Stmt
 from tdsl.codegen.ir.statements import loads_of, map_exprs, map_parts
 from tdsl.core.node import Node, children, frozen, map_children, transform
-from tdsl.lang.affine import as_expr, as_sum
+from tdsl.lang.affine import as_expr, as_sum, variables
 from tdsl.lang.bounds import NO_FACTS, Facts, at_most
-from tdsl.lang.expr import ONE, ZERO, Binary, Call, Const, Expr, Load, Select, dtype_of
+from tdsl.lang.expr import ONE, TRUE, ZERO, Binary, Call, Const, Expr, Load, Select, dtype_of
 from tdsl.lang.regions import interval_where, nonpositive_sums
 from tdsl.lang.simplify import conjunction, conjuncts, subtract
 from tdsl.lang.types import i64
@@ -22,7 +22,8 @@ def mask_loads(kernel: Kernel) -> Kernel:
     """Replace each select between a load of global memory and 0 by a load masked by the condition.
 
     Clamps of the load's index that the condition implies are dropped. The zero-filled copy of a padded array
-    is then a plain masked copy again, which can be vectorized or asynchronous.
+    is then a plain masked copy again, which can be vectorized or asynchronous. Loads in its index, those
+    of a gather, are masked, too.
 
     >>> from tdsl.codegen.ir.loops import SERIAL, BufferParam, Store
     >>> from tdsl.codegen.ir.show import show
@@ -59,7 +60,7 @@ def _mask(s: Stmt, global_buffers: Collection[str], facts: Facts) -> Stmt:
             case Select(cond, Load() as load, Const(0 | 0.0 as zero)) if (
                 load.buffer in global_buffers and copysign(1, zero) > 0 and not loads_of(cond)
             ):
-                index = tuple(_unclamped(e, cond, facts) for e in load.index)
+                index = tuple(_with_masks(_unclamped(e, cond, facts), cond) for e in load.index)
                 inner = () if load.mask is None else conjuncts(_unclamped(load.mask, cond, facts))
                 mask = conjunction((cond, *inner))
                 return dataclasses.replace(load, index=index, mask=mask)
@@ -70,6 +71,20 @@ def _mask(s: Stmt, global_buffers: Collection[str], facts: Facts) -> Stmt:
         return transform(e, step) if loads_of(e) else e
 
     return map_parts(map_exprs(s, expr), lambda part: _mask(part, global_buffers, facts_inside(facts, s)))
+
+
+def _with_masks(e: Expr, cond: Expr) -> Expr:
+    """An index whose loads are masked by the conditions on what they depend on: it is always evaluated."""
+
+    def masked(n: Node) -> Node:
+        if not isinstance(n, Load):
+            return n
+        used = {v for x in n.index for v in variables(x)}
+        limits = (c for c in conjuncts(cond) if not used.isdisjoint(variables(c)))
+        mask = conjunction((*limits, *(() if n.mask is None else conjuncts(n.mask))))
+        return n if mask == TRUE else dataclasses.replace(n, mask=mask)
+
+    return transform(e, masked) if loads_of(e) else e
 
 
 def _unclamped(e: Expr, cond: Expr, facts: Facts) -> Expr:

@@ -68,3 +68,26 @@ def test_infinite_factors_beyond_the_terms_are_not_read():
     y[:5] = 1
     got = td.emulate(td.compile(s, target="cuda"))(np.ones((8, 5), "f4"), y)
     np.testing.assert_array_equal(got, np.full((8, 8), 5, "f4"))
+
+
+@pytest.mark.parametrize("stages", [1, 3])
+@pytest.mark.parametrize("sizes", [(16, 16, 8), (17, 15, 9), (1, 3, 23), (33, 20, 16)])
+def test_tiles_of_a_gather_read_no_index_beyond_the_edge(rng, sizes, stages):
+    m, n, p = sizes
+    at, a = td.Tensor("at", (m,), td.i32), td.Tensor("a", (50, p), td.f32)
+    b, c = td.Tensor("b", (p, n), td.f32), td.Func("c")
+    c[i, j] = td.sum(a[td.clip(at[i], 0, 49), k] * b[k, j], axis=k)
+    s = td.Schedule(c, target="cuda")
+    io, jo, ii, ji = s[c].tile((i, j), (16, 16))
+    ty, tx, r, q = s[c].tile((ii, ji), (2, 2))
+    ko, ki = s[c].split(k, 8)
+    s[c].reorder(io, jo, ty, tx, ko, ki, r, q).bind(io, "blockIdx.y").bind(jo, "blockIdx.x")
+    s[c].bind(ty, "threadIdx.y").bind(tx, "threadIdx.x")
+    s.cache_write(c, at=tx, scope="register")
+    s.cache_read(a, c, at=ko, scope="shared", filled=True, gathered=True).cooperate()
+    s.cache_read(b, c, at=ko, scope="shared", filled=True).cooperate()
+    if stages > 1:
+        s[c].pipeline(ko, stages)
+    rows = rng.integers(0, 50, m).astype(np.int32)
+    x, y = rng.integers(-5, 6, (50, p)).astype("f4"), rng.integers(-5, 6, (p, n)).astype("f4")
+    np.testing.assert_array_equal(td.emulate(td.compile(s))(rows, x, y), x[rows] @ y)
