@@ -25,7 +25,7 @@ from tdsl.schedule.bounds_inference import (
     funcs_inside,
     required_boxes,
 )
-from tdsl.schedule.full_tiles import is_total
+from tdsl.schedule.full_tiles import is_total, total_stages
 from tdsl.schedule.loop_relations import relate
 from tdsl.schedule.narrow import find_narrowed
 from tdsl.schedule.pipelines import bulk_row_extent
@@ -213,10 +213,8 @@ class _Kernel:
     def needed(self, here: Level, active: OpenNest, around: _Around) -> dict[str, Box]:
         """The boxes that are needed at a place."""
         state, tree, whole, func = self.state, self.tree, self.whole, active.func
-        filled = {name for name, plan in state.plans if plan.filled}
-        known, enclosing = (
-            {n: b for n, b in x.items() if n not in filled} for x in (whole, around.enclosing)
-        )
+        total = total_stages(state)
+        known, enclosing = ({n: b for n, b in x.items() if n not in total} for x in (whole, around.enclosing))
         names = active.nest.names()
         levels = tuple(Level(func.name, active.definition, x) for x in names[names.index(here.loop) :])
         threads = ThreadLoops(around.runs, known, enclosing)

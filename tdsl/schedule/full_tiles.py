@@ -28,6 +28,11 @@ def is_total(state: State, name: str) -> bool:
     return bool(d.reads) and all(r.name != name and is_total(state, r.name) for r in d.reads)
 
 
+def total_stages(state: State) -> frozenset[str]:
+    """The stages that are defined everywhere, whose tiles reach beyond what the program needs of them."""
+    return frozenset(name for name, _ in state.plans if is_total(state, name))
+
+
 def full_tile_box(state: State, f: FuncDef, box: Box, facts: Facts) -> Box:
     """The box of a stage, rounded up to whole tiles of its fragment or registers if `is_total`."""
     plan = state.plan(f.name)

@@ -475,27 +475,19 @@ def test_products_with_computed_factors_of_no_elements(rows, columns):
         np.testing.assert_array_equal(result, want)
 
 
-@pytest.mark.parametrize("arch", ["sm_75", "sm_90a"])
-@pytest.mark.parametrize("kind", ["product", "tensor cores", "row", "long row", "column"])
-def test_ring_buffers_have_a_default_schedule(rng, kind, arch):
-    # recipes that keep results in registers raised ScheduleError where directives fold their memory
-    half = td.f16 if kind == "tensor cores" else td.f32
-    rows, terms = (3, 8192) if kind == "long row" else (32, 400)
-    a, w = td.Tensor("a", (rows, terms), half), td.Tensor("w", (terms, 32), half)
-    f, g = td.Func("f"), td.Func("g")
-    if kind in ("row", "long row"):
-        f[i] = td.sum(a[i, k], axis=k)
-        g[i] = f[i] * 2 + 1
-    elif kind == "column":
-        f[i] = td.max(w[k, i], axis=k)
-        g[i] = f[i] * 2 + 1
-    else:
-        f[i, j] = td.sum(td.cast(a[i, k], td.f32) * td.cast(w[k, j], td.f32), axis=k)
-        g[i, j] = f[i, j] + f[i, 0]
-    s = td.Schedule(g, target=td.Target("cuda", arch=arch))
-    s[f].fold_storage("i", 32)
-    arrays = {
-        x.name: rng.integers(-2, 3, [e.value for e in x.shape]).astype(half.numpy) for x in s.program.inputs
-    }
-    (want,) = interpret(s.program, arrays)
-    np.testing.assert_array_equal(td.emulate(td.compile(s))(**arrays), want)
+@pytest.mark.parametrize("points", [3, 8, 11])
+def test_copies_in_registers_have_the_whole_tile_that_a_thread_computes(rng, points):
+    # the copy ended where the program ends if that is before the end of the first tile
+    a, g, f = td.Tensor("a", ("C", "N"), td.f32), td.Func("g"), td.Func("f")
+    c, u = td.vars("c"), td.range("u", 0, 2)
+    g[c, i] = a[c, i] * 2
+    f[c, i] = td.max(g[c, 2 * i + u], axis=u)
+    s = td.Schedule(f)
+    s[f].split(c, 8)
+    s[f].reorder("c_o", i, u, "c_i").bind("c_o", "threadIdx.y").bind(i, "threadIdx.x")
+    s.cache_write(s[f], at=i, scope="register")
+    shared = s.cache_read(g, s[f], at=i, scope="shared", filled=True)
+    s.cache_read(shared, s[f], at=u, scope="register")
+    x = rng.integers(-9, 9, (points, 14)).astype(np.float32)
+    (want,) = interpret(s.program, {"a": x})
+    np.testing.assert_array_equal(td.emulate(td.compile(s, target="cuda", N=14))(x), want)

@@ -56,6 +56,7 @@ from tdsl.lang.expr import ONE, TRUE, Binary, Const, Expr, Read, Var, const
 from tdsl.lang.regions import Box, intersection_box, reads_in
 from tdsl.lang.simplify import add, conjuncts, simplify, subtract
 from tdsl.schedule.bounds_inference import OpenNest, ThreadLoops, bounds_of, required_boxes
+from tdsl.schedule.full_tiles import total_stages
 from tdsl.schedule.loop_relations import is_inside, relate
 from tdsl.schedule.narrow import NarrowedComponents
 from tdsl.schedule.state import Level, Nest, Tensorization, is_ordered, is_reduction, roots_of
@@ -370,9 +371,9 @@ class NestBuilder(DefinitionNest):
         ctx = replace(ctx, pending_guards=tuple(pending))
         narrow = ctx.narrowed()
         actives = [self.active(pos), *self._joined_actives(pos, ctx)]
-        filled = {name for name, plan in self.low.state.plans if plan.filled}
-        all_boxes = {n: b for n, b in self.low.boxes.items() if n not in filled}
-        inner_boxes = {n: b for n, b in self.low.level_boxes.items() if n not in filled}
+        total = total_stages(self.low.state)
+        all_boxes = {n: b for n, b in self.low.boxes.items() if n not in total}
+        inner_boxes = {n: b for n, b in self.low.level_boxes.items() if n not in total}
         threads = ThreadLoops({name: run for _, name, run in narrow.threads}, all_boxes, inner_boxes)
         boxes = required_boxes(
             tree, self.low.state, levels, {}, actives, narrow.facts, threads, limits=self.low.limits
