@@ -1,6 +1,7 @@
 """A misspelt method is told which one is near; what asks whether there is one gets an answer."""
 
 import copy
+import re
 from typing import Any
 
 import pytest
@@ -58,7 +59,7 @@ def test_hasattr_and_getattr_with_a_default_work(thing: Any, wrong: str, right: 
     [
         (doubled, "explain", "doubled.schedule().explain"),
         (doubled, "loops", "doubled.compile().loops"),
-        (td.Graph(doubled), "explain", "autoschedule of a graph"),
+        (td.Graph(doubled), "footprint", "autoschedule of a graph"),
     ],
 )
 def test_attributes_of_schedules_and_compiled_programs_are_hinted(thing: Any, name: str, hint: str) -> None:
@@ -90,4 +91,4 @@ def test_what_other_parts_of_tdsl_use_is_not_listed(thing: Any, name: str) -> No
     assert name not in dir(thing)
     with pytest.raises(td.UnknownAttribute) as caught:
         getattr(thing, name + "x")
-    assert name not in caught.value.hint
+    assert name not in re.findall(r"\w+", caught.value.hint)
