@@ -137,7 +137,7 @@ def test_interrupt_waits_for_the_end_of_the_loop():
 
     def share_then_go_on() -> None:
         pool._run_job(5, 1)
-        for _ in range(1_000_000):  # the interrupt is delivered at some later bytecode
+        for _ in range(1000):  # the interrupt is delivered at some later bytecode
             pass
 
     pool._work = interrupted
