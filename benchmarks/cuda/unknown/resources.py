@@ -124,7 +124,7 @@ def cliffs(record: Record) -> list[str]:
         (record["width"] < WIDEST, f"{record['width']}-byte accesses"),
         (record["conflicts"] > 1.005, f"conflicts {record['conflicts']:.2f}"),
         (idle is not None, f"{idle} of {record['processors']} multiprocessors"),
-        (round(record["memory_bytes"], 2) > MOST_BYTES, f"{record['memory_bytes']:.1f} x bytes"),
+        (record["memory_bytes"] > MOST_BYTES, f"{record['memory_bytes']:.1f} x bytes"),
         (
             record["cached_s"] > MOST_BYTES * record["bound_s"],
             f"waits {record['cached_s'] / record['bound_s']:.1f} x for L2",
