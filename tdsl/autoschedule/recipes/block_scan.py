@@ -152,7 +152,7 @@ def _scan_along(stage: Stage, scan: Scan, plan: BlockScan, machine: Machine) -> 
         across = [block]
     else:
         rest = names.pop()
-    thread, lanes = owner.split(rest, plan.vector)
+    thread, lanes = (x.name for x in owner.split(rest, plan.vector))
     if plan.pieces > 1:
         row = fused(owner, names) if names else ""
         at, piece_at = row, across[0]
@@ -160,9 +160,8 @@ def _scan_along(stage: Stage, scan: Scan, plan: BlockScan, machine: Machine) -> 
     else:
         at = piece_at = row = fused(owner, [*names, *across]) if names or across else ""
     if not row:  # one row of one block
-        row, rest_thread = (x.name for x in owner.split(thread, plan.threads))
+        row, thread = (x.name for x in owner.split(thread, plan.threads))
         at = piece_at = row
-        thread = rest_thread  # type: ignore[assignment]  # its name
     owner.bind(row, "blockIdx.x").bind(thread, "threadIdx.x")
     schedule[local].compute_at(owner, thread)
     for d in (schedule[local], *([Stage(schedule, local, 1)])):
