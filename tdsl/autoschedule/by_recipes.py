@@ -318,7 +318,7 @@ def _is_operand(state: State, f: FuncDef) -> bool:
         return False
     sums = {r.name for r in f.definitions[0].reads if {*map(Var, f.variables)} <= {*r.index}}
     if any(state.program.has_func(n) and state.program.func(n).definitions[0].init for n in sums):
-        return True  # it is made of sums as soon as these are there, and may be smaller
+        return True  # the epilogue of a product, whose results may have fewer bytes than the sums
     if arithmetic_of(f.definitions[0]) > FEW_OPERATIONS:
         return True
     inlined = inline_funcs(state.with_plan(f.name, replace(state.plan(f.name), place=Inline()))).program

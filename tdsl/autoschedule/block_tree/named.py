@@ -47,7 +47,7 @@ def _is_turned(p: Problem, x: Operand) -> bool:
 def block_conv(stage: Stage, *, machine: Machine | None = None) -> BlockTree:
     """Schedule a sum over a window of products with filters, by a tile tree; any number of dimensions.
 
-    An element-wise stage that alone reads the sums is made of them in registers. Returns the tree.
+    An element-wise stage that alone reads the sums is computed from them in registers. Returns the tree.
 
     >>> import tdsl as td
     >>> n, o, c, y, x, p, q = td.vars("n o c y x p q")

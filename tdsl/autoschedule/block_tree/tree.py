@@ -63,7 +63,7 @@ class BlockTree:
 
     An axis of threads may be in two parts. A thread loads `registers` as vectors before it uses them.
     `vector` neighbours of the result are written at once. `stages` steps are in shared memory at a time. The
-    terms are in `parts`, added up by another kernel; `epilogue` is what is made of the sums in registers.
+    terms are in `parts`, added up by another kernel; `epilogue` reads the sums in registers.
     """
 
     func: str

@@ -1,4 +1,4 @@
-"""Reductions that read the same array: one pass computes both, where no rows are made of their results."""
+"""Reductions that read the same array: one pass computes both, unless a stage of rows reads them."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from tdsl.schedule.fluent import BaseSchedule
 def join_reductions(schedule: BaseSchedule, hosts: Collection[str] = ()) -> None:
     """Fuse reductions without directives that read the same elements, each once (`fuse_reductions`).
 
-    With elements of their own for rows, results only: what rows are made of stays with these. `hosts`, at
-    whose loops other funcs are placed, are unchanged.
+    Reductions that a row-wise stage reads are left to the kernel of those rows. `hosts`, at whose loops other
+    funcs are placed, are unchanged.
     """
     while True:
         state = schedule.state

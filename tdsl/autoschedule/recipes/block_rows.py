@@ -43,7 +43,7 @@ _EACH = 16  # elements of a long row that a thread should have
 _SHORT = 1024  # elements of a row that one warp can do
 _TOGETHER = 128  # threads of a block with several rows
 _HELD = 0.75  # of the registers of a multiprocessor, 4 bytes for each element of a row that stays in them
-_OWN = 40  # registers of a thread beside those for elements
+_OWN = 40  # registers of a thread without those for elements
 _ACCESSES = 2  # whose time is covered by what blocks fetch, as they also compute and store
 _LEAST = 2  # elements of a row that are worth threads
 _WARPS = 8  # of a block whose rows read the same
@@ -448,7 +448,7 @@ def _names(schedule: BaseSchedule) -> list[str]:
 
 
 def _load_once(terms: Stage, count: int) -> None:
-    """The vectors that several values of a term are made of, in registers."""
+    """Registers for the vectors from which several values of a term are computed."""
     for name in _sources_along(terms, terms.loops[-1].name):
         copy = terms.schedule.cache_read(name, terms, at=terms.loops[-2], scope="register")
         copy.vectorize(copy.loops[-1], count)

@@ -86,7 +86,7 @@ def load_of(x: Operand, operand: str, rows: int) -> Load | None:
 
 
 def load_by(fragment: Stage, x: Operand, load: Load | None) -> None:
-    """Have a stage of an operand's tile in registers made by an instruction, or each thread load its part."""
+    """Load an operand's tile to registers by an instruction, or by each thread its own elements."""
     if load is None:
         fragment.cooperate()
         return

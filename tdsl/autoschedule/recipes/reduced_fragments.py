@@ -1,4 +1,4 @@
-"""Reductions of the rows of a product by tensor cores, made of its tiles while these are in fragments.
+"""Reductions of the rows of a product by tensor cores, computed from its tiles in fragments.
 
 for rows of tiles (and parts of all columns): blocks
   the rows' operand, once, in registers

@@ -1,4 +1,4 @@
-"""Reductions of the rows of a product on a GPU, made of its tiles while these are in registers.
+"""Reductions of the rows of a product on a GPU, computed from its tiles in registers.
 
     best[i] = min over j of product[i, j], where product[i, j] = sum over k of a term of x[i, k] and y[j, k]
 
@@ -89,7 +89,7 @@ def reduced_tiles(stage: Stage, *, machine: Machine | None = None, **choices: An
     """Reduce the rows of a product in the kernel that makes the product, tile by tile.
 
     `stage` is the reduction over the columns: a minimum, a sum, the place of a maximum, of the elements of
-    the product or of what is made of each of them. It alone reads the product, the order of terms may change,
+    the product, or of an expression of it. It alone reads the product, the order of terms may change,
     and the schedule knows all sizes. `choices` replace what is chosen: the numbers of `ReducedTiles`. Returns
     what was chosen.
 
@@ -238,7 +238,7 @@ def _write(stage: Stage, reduced: ReducedProduct, plan: ReducedTiles) -> None:
 
 
 def merge_parts(stage: Stage) -> None:
-    """The results of parts, and what alone is made of them, by a thread for each."""
+    """Compute the results of parts and the stage that alone reads them, each by a thread."""
     reader = reader_of(stage)
     if reader is None:
         elements(stage.compute_root(), vector=1)
@@ -248,7 +248,7 @@ def merge_parts(stage: Stage) -> None:
 
 
 def _product(stage: Stage, reduced: ReducedProduct, plan: ReducedTiles) -> None:
-    """The tile of a thread in registers, and what it is made of, in shared memory."""
+    """Place the tile of a thread in registers, and its operands in shared memory."""
     d, (down, across) = definition_of(stage), (reduced.inner_row, reduced.inner_column)
     ko, ki = stage.split(reduced.term, plan.tile[2])
     stage.reorder(*[v for v in d.free if v not in (down, across)], ko, ki, down, across)

@@ -133,7 +133,7 @@ def tensor_core_matmul(stage: Stage, *, machine: Machine | None = None, **choice
     factor. Factors that are expressions are computed in each tile, in a type that holds all their values:
     `factors`, or one that an instruction multiplies.
 
-    With `hopper` products are made by `wgmma` (on sm_100a by `tcgen05`), from shared memory; `warp` is the
+    With `hopper`, `wgmma` computes the products (on sm_100a `tcgen05`), from shared memory; `warp` is the
     tile of a group of four warps (64, 256, or 128, 128; of a block 128, 256, and 128 bytes of terms, in 4
     stages). Tiles that divide the operands,
     with rows of a multiple of 32 bytes, are fetched as wholes (TMA).

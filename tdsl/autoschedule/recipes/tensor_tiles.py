@@ -62,8 +62,8 @@ class Side:
 class Product:
     """A batched product of matrices: extents, operands, bytes of a sum and of a result; `dtype` of factors.
 
-    The instruction of a warp has `steps` rows, columns and terms. Operands lie so that wgmma takes them if
-    `groups`. Extents of an `open` product are assumed, as only a call tells them.
+    The instruction of a warp has `steps` rows, columns and terms. If `groups`, wgmma takes the storage
+    orders of the operands. Extents of an `open` product are assumed, as only a call tells them.
     """
 
     rows: int

@@ -76,7 +76,7 @@ class CudaExecutable(DeviceExecutable):
     """A compiled module as a callable.
 
     `others` are the same program for other architectures, one of which runs where the module does not.
-    `machine` is the one that the default schedule was made for.
+    The default schedule is that for `machine`.
     """
 
     def __init__(

@@ -36,7 +36,7 @@ DYNAMIC = "shared_memory"  # of which the arrays beyond the static limit are par
 
 @dataclass(slots=True)
 class Notes:
-    """What the text of a kernel says beside its statements; names are placeholders.
+    """The comments and the head of a kernel's text; names are placeholders.
 
     `head` are the lines above the kernel, `axes` the loops bound to each CUDA axis. `shapes` has the shape of
     each array, and `starts` its offset in bytes in dynamic shared memory, whose alignment is `align`.
