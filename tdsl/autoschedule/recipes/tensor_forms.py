@@ -8,15 +8,13 @@ from tdsl.autoschedule.recipes.choices import Unsuited
 from tdsl.autoschedule.recipes.operands import Operand
 from tdsl.autoschedule.recipes.tensor_tiles import GROUP_TILES
 from tdsl.lang.types import DType, f32
-from tdsl.machine.instructions.tcgen05 import Tcgen05
 from tdsl.machine.instructions.tcgen05 import rows as tcgen05_rows
 from tdsl.machine.instructions.tensor_cores import MMAS, Mma
-from tdsl.machine.instructions.warpgroups import Wgmma
+from tdsl.machine.instructions.warpgroups import GroupMma
 from tdsl.machine.instructions.warpgroups import rows as wgmma_rows
 from tdsl.machine.model import Machine
 
-GroupForm = Wgmma | Tcgen05
-Form = Mma | GroupForm
+Form = Mma | GroupMma
 
 
 def no_instruction(
@@ -77,14 +75,14 @@ def group_unit(machine: Machine) -> str:
     return next((x for x in GROUP_TILES if x in machine.features), "")
 
 
-def _group_forms(unit: str) -> Iterator[GroupForm]:
+def _group_forms(unit: str) -> Iterator[GroupMma]:
     return tcgen05_rows() if unit == "tcgen05" else wgmma_rows()
 
 
 def group_form(
     left: Operand, right: Operand, total: str, columns: int, unit: str = "wgmma", *,
     tf32: bool = False, in_registers: bool = False,
-) -> GroupForm | None:  # fmt: skip
+) -> GroupMma | None:  # fmt: skip
     """The product of 128 threads for these operands, with as many columns as divide those of a group.
 
     Registers have the left operand if `in_registers`.

@@ -16,75 +16,44 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tdsl.core.node import frozen
 from tdsl.lang.casts import cast
 from tdsl.lang.tensor import Func, Tensor
-from tdsl.lang.types import DType, bf16, f8e4m3, f8e5m2, f16, f32, i8, i32, u8
+from tdsl.lang.types import bf16, f8e4m3, f8e5m2, f16, f32, i8, i32, u8
 from tdsl.lang.value import vars
 from tdsl.machine.instructions.instruction import Instruction, instruction
-from tdsl.machine.instructions.warpgroups import C_TYPES, PTX_TYPES, THREADS
+from tdsl.machine.instructions.warpgroups import C_TYPES, THREADS, GroupMma
 
 ROWS = 128  # rows of the sums, one for each thread of a group and each lane of tensor memory
 COLUMNS = (256, *range(240, 0, -16))
 TENSOR_COLUMNS = 512  # columns of the tensor memory of a multiprocessor
-_BYTES = 32  # bytes of a row of `a` and of a column of `b`
 _KINDS = {f16: "f16", bf16: "f16", f32: "tf32", f8e4m3: "f8f6f4", f8e5m2: "f8f6f4", i8: "i8", u8: "i8"}
 _FORMATS = {f16: 0, bf16: 1, f32: 2, f8e4m3: 0, f8e5m2: 1, u8: 0, i8: 1}  # codes of the operands' types
 
 
-@frozen
-class Tcgen05:
-    """A row for `tcgen05.mma`: types, number of columns, and the storage order of the operands.
+def instruction_descriptor(row: GroupMma) -> int:
+    """The instruction descriptor of a product: types, storage orders and shape, as bit fields.
 
-    `a` is "mk" (k contiguous) or "km" (m contiguous); `b` is "nk" or "kn".
+    >>> hex(instruction_descriptor(GroupMma(f16, f32, 128, "mk", "kn", ROWS, "tcgen05")))
+    '0x8210010'
     """
-
-    operand: DType
-    acc_type: DType
-    columns: int
-    a: str
-    b: str
-
-    @property
-    def rows(self) -> int:
-        """The rows of the sums."""
-        return ROWS
-
-    @property
-    def k(self) -> int:
-        """The extent of k: the number of products added to each sum."""
-        return _BYTES // self.operand.bytes
-
-    @property
-    def name(self) -> str:
-        """The name of the instruction."""
-        kind = PTX_TYPES[self.operand]
-        return f"tcgen05_m{ROWS}n{self.columns}k{self.k}_{kind}_{self.a}_{self.b}"
-
-    @property
-    def descriptor(self) -> int:
-        """The instruction descriptor: types, storage orders and shape, as bit fields.
-
-        >>> hex(Tcgen05(f16, f32, 128, "mk", "kn").descriptor)
-        '0x8210010'
-        """
-        sums, code = 1 if self.acc_type == f32 else 2, _FORMATS[self.operand]
-        orders = (self.a == "km") << 15 | (self.b == "kn") << 16
-        return sums << 4 | code << 7 | code << 10 | orders | self.columns // 8 << 17 | ROWS // 16 << 24
+    sums, code = 1 if row.acc_type == f32 else 2, _FORMATS[row.operand]
+    orders = (row.a == "km") << 15 | (row.b == "kn") << 16
+    return sums << 4 | code << 7 | code << 10 | orders | row.columns // 8 << 17 | row.rows // 16 << 24
 
 
-def rows() -> Iterator[Tcgen05]:
+def rows() -> Iterator[GroupMma]:
     """All instructions of the table: every combination of types, columns and storage orders in hardware."""
+    orders = [(a, b) for a in ("mk", "km") for b in ("nk", "kn")]
+    types = [(t, f32, orders) for t in (f16, bf16)]
+    types += [(t, f32, [("mk", "nk")]) for t in (f32, f8e4m3, f8e5m2)]
+    types += [(t, i32, [("mk", "nk")]) for t in (i8, u8)]
     for n in COLUMNS:
-        for t in (f16, bf16):
-            yield from (Tcgen05(t, f32, n, a, b) for a in ("mk", "km") for b in ("nk", "kn"))
-        for t, acc_type in ((f32, f32), (f8e4m3, f32), (f8e5m2, f32)):
-            yield Tcgen05(t, acc_type, n, "mk", "nk")
-        if n % 32 == 0 or n == 16:
-            yield from (Tcgen05(t, i32, n, "mk", "nk") for t in (i8, u8))
+        for t, acc_type, among in types:
+            if acc_type != i32 or n % 32 == 0 or n == 16:
+                yield from (GroupMma(t, acc_type, n, a, b, ROWS, "tcgen05") for a, b in among)
 
 
-def declare_tcgen05(row: Tcgen05) -> Instruction:
+def declare_tcgen05(row: GroupMma) -> Instruction:
     """The `Instruction` of a row of the table."""
     i, j, k = vars("i j k")
     a, b = Tensor("a", (ROWS, row.k), row.operand), Tensor("b", (row.k, row.columns), row.operand)
@@ -103,13 +72,14 @@ def declare_tcgen05(row: Tcgen05) -> Instruction:
     )  # fmt: skip
 
 
-def _text(row: Tcgen05) -> str:
+def _text(row: GroupMma) -> str:
     return f"""
 // {row.columns} columns of {C_TYPES[row.acc_type]} sums, from the column `acc` of tensor memory
 __device__ __forceinline__ void {row.name}(unsigned acc, unsigned long long a, unsigned long long b) {{
   if (threadIdx.x == 0)
     asm volatile("{{.reg .pred p; setp.ne.b32 p, %4, 0; "
       "tcgen05.mma.cta_group::1.kind::{_KINDS[row.operand]} [%0], %1, %2, %3, p;}}"
-      :: "r"(acc), "l"(a | 1ull << 46), "l"(b | 1ull << 46), "r"({row.descriptor}u), "r"(1) : "memory");
+      :: "r"(acc), "l"(a | 1ull << 46), "l"(b | 1ull << 46), "r"({instruction_descriptor(row)}u), "r"(1)
+      : "memory");
 }}
 """

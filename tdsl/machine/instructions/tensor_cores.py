@@ -23,9 +23,9 @@ from tdsl.lang.value import vars
 from tdsl.machine.instructions.instruction import INSTRUCTIONS, Instruction, instruction
 from tdsl.machine.instructions.stmatrix import Stmatrix, declare_stmatrix
 from tdsl.machine.instructions.stmatrix import rows as stmatrix_rows
-from tdsl.machine.instructions.tcgen05 import Tcgen05, declare_tcgen05
+from tdsl.machine.instructions.tcgen05 import declare_tcgen05
 from tdsl.machine.instructions.tcgen05 import rows as tcgen05_rows
-from tdsl.machine.instructions.warpgroups import C_TYPES, PTX_TYPES, Wgmma, declare_wgmma
+from tdsl.machine.instructions.warpgroups import C_TYPES, PTX_TYPES, GroupMma, declare_wgmma
 from tdsl.machine.instructions.warpgroups import rows as wgmma_rows
 
 ROWS, COLUMNS = 16, 8  # the shape of the accumulator tile
@@ -101,7 +101,7 @@ LOADS = (
 )
 
 
-Row = Mma | Load | Stmatrix | Wgmma | Tcgen05
+Row = Mma | Load | Stmatrix | GroupMma
 
 
 def find(name: str) -> Instruction | None:
@@ -135,12 +135,10 @@ def _rows() -> dict[str, Row]:
 @functools.cache
 def declare(row: Row) -> Instruction:
     """The `Instruction` of a row of the tables, declared on first use."""
-    if isinstance(row, Wgmma):
-        return declare_wgmma(row)
+    if isinstance(row, GroupMma):
+        return declare_wgmma(row) if row.unit == "wgmma" else declare_tcgen05(row)
     if isinstance(row, Stmatrix):
         return declare_stmatrix(row)
-    if isinstance(row, Tcgen05):
-        return declare_tcgen05(row)
     return _product(row) if isinstance(row, Mma) else _load(row)
 
 

@@ -33,10 +33,11 @@ PTX_TYPES = {
 
 
 @frozen
-class Wgmma:
-    """A row for `wgmma`: types, number of columns, and the storage order of the operands.
+class GroupMma:
+    """A product of 128 threads: types, number of columns, and the storage order of the operands.
 
-    `a` is "mk" (k contiguous), "km" (m contiguous) or "rk" (in registers); `b` is "nk" or "kn".
+    `a` is "mk" (k contiguous), "km" (m contiguous) or "rk" (in registers); `b` is "nk" or "kn". `rows` is the
+    number of sums in a column, and `unit` the instruction, wgmma or tcgen05.
     """
 
     operand: DType
@@ -44,11 +45,8 @@ class Wgmma:
     columns: int
     a: str
     b: str
-
-    @property
-    def rows(self) -> int:
-        """The rows of the accumulator tile."""
-        return ROWS
+    rows: int = ROWS
+    unit: str = "wgmma"
 
     @property
     def k(self) -> int:
@@ -59,20 +57,20 @@ class Wgmma:
     def name(self) -> str:
         """The name of the instruction."""
         kind = PTX_TYPES[self.operand]
-        return f"wgmma_m64n{self.columns}k{self.k}_{kind}_{self.a}_{self.b}"
+        return f"{self.unit}_m{self.rows}n{self.columns}k{self.k}_{kind}_{self.a}_{self.b}"
 
 
-def rows() -> Iterator[Wgmma]:
+def rows() -> Iterator[GroupMma]:
     """All instructions of the table: every combination of types, columns and storage orders in hardware."""
     for n in COLUMNS:
         for t in (f16, bf16):
             for a in ("mk", "km", "rk"):
-                yield from (Wgmma(t, f32, n, a, b) for b in ("nk", "kn"))
+                yield from (GroupMma(t, f32, n, a, b) for b in ("nk", "kn"))
         for t, acc_type in ((f32, f32), (f8e4m3, f32), (f8e5m2, f32), (i8, i32), (u8, i32)):
-            yield from (Wgmma(t, acc_type, n, a, "nk") for a in ("mk", "rk"))
+            yield from (GroupMma(t, acc_type, n, a, "nk") for a in ("mk", "rk"))
 
 
-def declare_wgmma(row: Wgmma) -> Instruction:
+def declare_wgmma(row: GroupMma) -> Instruction:
     """The `Instruction` of a row of the table."""
     i, j, k = vars("i j k")
     n, per_register, half = row.columns, 4 // row.operand.bytes, 16 // row.operand.bytes
@@ -104,7 +102,7 @@ def declare_wgmma(row: Wgmma) -> Instruction:
     )  # fmt: skip
 
 
-def _text(row: Wgmma) -> str:
+def _text(row: GroupMma) -> str:
     sums = row.columns // 2
     kind, acc_type = PTX_TYPES[row.operand], "f32" if row.acc_type == f32 else "s32"
     results = ", ".join(f"%{n}" for n in range(sums))

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 import tdsl as td
-from tdsl.machine.instructions.tcgen05 import Tcgen05
+from tdsl.machine.instructions.tcgen05 import ROWS, instruction_descriptor
+from tdsl.machine.instructions.warpgroups import GroupMma
 from tests.codegen.cuda.tensor_products import i, j, k, product
 
 pytest.importorskip("tvm", reason='pip install "tdsl[cuda]"')
@@ -92,7 +93,7 @@ def test_other_architectures_are_refused():
 
 
 def test_the_instruction_descriptor_has_the_fields_of_the_manual():
-    bits = Tcgen05(td.bf16, td.f32, 256, "km", "nk").descriptor
+    bits = instruction_descriptor(GroupMma(td.bf16, td.f32, 256, "km", "nk", ROWS, "tcgen05"))
     fields = {"sums": (4, 2), "a": (7, 3), "b": (10, 3), "a_major": (15, 1), "b_major": (16, 1), "n": (17, 6)}
     got = {name: bits >> at & (1 << n) - 1 for name, (at, n) in fields.items()}
     assert got == {"sums": 1, "a": 1, "b": 1, "a_major": 1, "b_major": 0, "n": 32}
