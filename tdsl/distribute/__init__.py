@@ -1,8 +1,6 @@
 """Distributed programs over MPI: plans of messages and tasks for a grid of ranks, verified and executed.
 
-stages.py     the distributed funcs, and the boxes that their iterations access, by the region function
-rank.py       the steps of one rank
-collective.py which messages together are a broadcast, an all-gather, an all-to-all or a reduction
+rank.py       the steps of one rank, from the stages of `tdsl.communication`
 plan.py       plans as data, with their costs
 formula.py    the bytes that a rank receives, as an expression of the sizes
 check.py      verification: messages match, no deadlock, memory is allocated and values are complete

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from tdsl.distribute.stages import Spans
+from tdsl.communication.stages import Spans
 from tdsl.placement.grid import Coordinates
 from tdsl.placement.ownership import SpanBox, intersection
 

@@ -6,8 +6,8 @@ import functools
 from collections.abc import Callable, Sequence
 
 from tdsl.autoschedule.recipes.strategies import product_bound
-from tdsl.distribute.stages import Stage
-from tdsl.distribute.steps import PlacedTensor
+from tdsl.communication.stages import Stage
+from tdsl.communication.steps import PlacedTensor
 from tdsl.lang.expr import Var
 from tdsl.lang.regions import reads_in
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from tdsl.distribute.steps import PlacedTensor
+from tdsl.communication.steps import PlacedTensor
 from tdsl.placement.ownership import SpanBox, contiguous_boxes, element_count, intersection
 from tdsl.placement.spans import clip, length
 

@@ -20,16 +20,7 @@ from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
-from tdsl.distribute.buffer_contents import (
-    BufferContents,
-    Piece,
-    PlanFault,
-    Points,
-    point_count,
-    reduction_points,
-)
-from tdsl.distribute.plan import Plan
-from tdsl.distribute.steps import (
+from tdsl.communication.steps import (
     Allocate,
     Copy,
     Exchange,
@@ -45,6 +36,15 @@ from tdsl.distribute.steps import (
     Start,
     Step,
 )
+from tdsl.distribute.buffer_contents import (
+    BufferContents,
+    Piece,
+    PlanFault,
+    Points,
+    point_count,
+    reduction_points,
+)
+from tdsl.distribute.plan import Plan
 from tdsl.placement.ownership import (
     SpanBox,
     contains,

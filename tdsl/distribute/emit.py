@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from tdsl.communication.steps import RankPlan
 from tdsl.core.text import Names, Writer
 from tdsl.distribute.engine import Tasks
 from tdsl.distribute.plan import Plan, summary
 from tdsl.distribute.rank_text import RESERVED, RankText, TaskFunctions, Text
-from tdsl.distribute.steps import RankPlan
 
 AMONG_TEXT = '''GROUPS = {}
 

@@ -11,9 +11,8 @@ import numpy as np
 
 from tdsl.codegen.runtime.arrays import Array
 from tdsl.codegen.runtime.result_memory import new_output
-from tdsl.core.node import frozen
-from tdsl.distribute.stages import Stage
-from tdsl.distribute.steps import (
+from tdsl.communication.stages import Stage
+from tdsl.communication.steps import (
     Allocate,
     Copy,
     Exchange,
@@ -27,6 +26,7 @@ from tdsl.distribute.steps import (
     Run,
     Start,
 )
+from tdsl.core.node import frozen
 from tdsl.distribute.task import components, task
 from tdsl.lang.expr import Binary, Param
 from tdsl.lang.interp import Evaluator

@@ -12,16 +12,16 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from tdsl.core.node import frozen
-from tdsl.core.source import here
-from tdsl.distribute.collective import MIN_COLLECTIVE_RANKS, has_mpi_operator
-from tdsl.distribute.stages import (
+from tdsl.communication.collective import MIN_COLLECTIVE_RANKS, has_mpi_operator
+from tdsl.communication.stages import (
     DerivedVariable,
     derived_variables,
+    dtypes_of,
     required_boxes,
     task_funcs_and_sources,
 )
-from tdsl.distribute.task import dtypes_of
+from tdsl.core.node import frozen
+from tdsl.core.source import here
 from tdsl.errors import TypeMismatch
 from tdsl.lang.expr import ONE, ZERO, Binary, Call, Const, Expr, Select, Var, const
 from tdsl.lang.program import FuncDef

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from tdsl.codegen.runtime.arrays import Array
+from tdsl.communication.steps import Exchange, Finish, RankPlan, Reduce
 from tdsl.core.node import frozen
 from tdsl.core.source import here
 from tdsl.distribute import mpi
@@ -28,7 +29,6 @@ from tdsl.distribute.engine import (
 )
 from tdsl.distribute.show import show_box, show_step
 from tdsl.distribute.simulate import reduction_bytes
-from tdsl.distribute.steps import Exchange, Finish, RankPlan, Reduce
 from tdsl.errors import TargetError
 from tdsl.lang.expr import Binary
 

@@ -7,8 +7,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from tdsl.core.source import here
-from tdsl.distribute.steps import (
+from tdsl.communication.steps import (
     Allocate,
     Cost,
     Exchange,
@@ -19,6 +18,7 @@ from tdsl.distribute.steps import (
     Start,
     cost,
 )
+from tdsl.core.source import here
 from tdsl.errors import TypeMismatch, counted, did_you_mean, is_one_of
 from tdsl.placement.grid import Grid
 from tdsl.placement.ownership import SpanBox, owned

@@ -11,6 +11,7 @@ import numpy as np
 from tdsl.codegen.runtime.arrays import Array, as_array, as_scalar
 from tdsl.codegen.runtime.binding import bind, bind_sizes, check_shape
 from tdsl.codegen.runtime.signature import ArrayArg, ScalarArg, Signature
+from tdsl.communication.steps import RankPlan
 from tdsl.core.notebook import Listing
 from tdsl.core.source import here
 from tdsl.distribute import mpi, mpi_execution
@@ -19,7 +20,6 @@ from tdsl.distribute.plan import Plan
 from tdsl.distribute.show import show_step
 from tdsl.distribute.simulate import simulate
 from tdsl.distribute.specialised_program import SpecialisedProgram
-from tdsl.distribute.steps import RankPlan
 from tdsl.distribute.time_model import TimeModel
 from tdsl.distribute.trace import (
     measured_slices,

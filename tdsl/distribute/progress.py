@@ -14,9 +14,9 @@ from pathlib import Path
 import numpy as np
 
 from tdsl.codegen.runtime.arrays import Array
+from tdsl.communication.steps import RankPlan
 from tdsl.core.node import frozen
 from tdsl.distribute.show import show_step
-from tdsl.distribute.steps import RankPlan
 
 FOLDER = "TDSL_RUN_FOLDER"  # the environment variable with the folder of these files
 

@@ -16,11 +16,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from tdsl.distribute.accessing_ranks import AccessedBox, ranks_accessing
-from tdsl.distribute.collective import Gather, Layout, StageCollectives, outer_spans
-from tdsl.distribute.hierarchical_reduce import hierarchical_phases
-from tdsl.distribute.stages import Spans, Stage
-from tdsl.distribute.steps import (
+from tdsl.communication.collective import Gather, Layout, StageCollectives, outer_spans
+from tdsl.communication.hierarchical_reduce import hierarchical_phases
+from tdsl.communication.stages import Spans, Stage
+from tdsl.communication.steps import (
     Allocate,
     Copy,
     Exchange,
@@ -35,6 +34,7 @@ from tdsl.distribute.steps import (
     Start,
     Step,
 )
+from tdsl.distribute.accessing_ranks import AccessedBox, ranks_accessing
 from tdsl.placement.grid import Coordinates
 from tdsl.placement.notation import Copies
 from tdsl.placement.ownership import SpanBox, contains, intersection, is_contiguous, is_empty

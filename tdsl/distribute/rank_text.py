@@ -5,12 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 
-from tdsl.core.source import here
-from tdsl.core.text import Names, Writer
-from tdsl.distribute.engine import Tasks
-from tdsl.distribute.mpi import TAGS
-from tdsl.distribute.mpi_execution import OPERATORS
-from tdsl.distribute.steps import (
+from tdsl.communication.steps import (
     Allocate,
     Copy,
     Exchange,
@@ -23,6 +18,11 @@ from tdsl.distribute.steps import (
     Start,
     Step,
 )
+from tdsl.core.source import here
+from tdsl.core.text import Names, Writer
+from tdsl.distribute.engine import Tasks
+from tdsl.distribute.mpi import TAGS
+from tdsl.distribute.mpi_execution import OPERATORS
 from tdsl.distribute.task import components, task
 from tdsl.errors import TargetError
 from tdsl.lang.expr import Binary, Call, Cast, Const, Expr, Param, Select, Unary

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import assert_never
 
-from tdsl.distribute.steps import (
+from tdsl.communication.steps import (
     Allocate,
     Copy,
     Exchange,

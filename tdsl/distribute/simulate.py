@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from tdsl.codegen.runtime.arrays import Array
+from tdsl.communication.steps import part_size, reduction_volume
 from tdsl.core.node import frozen
 from tdsl.distribute.engine import FinishTransfer, Reduction, StartTransfer, Transfer, Worker, merge
-from tdsl.distribute.steps import part_size, reduction_volume
 
 
 @frozen

@@ -13,18 +13,18 @@ import numpy as np
 from tdsl.codegen.runtime.arrays import Array
 from tdsl.codegen.runtime.fingerprint import fingerprint
 from tdsl.codegen.runtime.signature import extent
+from tdsl.communication.collective import Layout
+from tdsl.communication.stages import Stage, dtypes_of, stages_of
+from tdsl.communication.steps import PlacedTensor, RankPlan
 from tdsl.distribute import mpi
 from tdsl.distribute.bounds import lower_bound_of
 from tdsl.distribute.buffer_contents import PlanFault
 from tdsl.distribute.check import check
-from tdsl.distribute.collective import Layout
 from tdsl.distribute.engine import Buffer, Task, Tasks, fill, merge
 from tdsl.distribute.plan import Plan
 from tdsl.distribute.progress import Progress
 from tdsl.distribute.rank import plan_rank
-from tdsl.distribute.stages import Stage, stages_of
-from tdsl.distribute.steps import PlacedTensor, RankPlan
-from tdsl.distribute.task import check_nest, dtypes_of
+from tdsl.distribute.task import check_nest
 from tdsl.errors import IndexBoundError
 from tdsl.lang.interpreted_boxes import realised_boxes
 from tdsl.lang.program import Program

@@ -13,9 +13,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+from tdsl.communication.stages import Stage, dtypes_of
+from tdsl.communication.steps import Run
 from tdsl.core.node import Node, transform
-from tdsl.distribute.stages import Stage
-from tdsl.distribute.steps import Run
 from tdsl.errors import ScheduleError
 from tdsl.lang.bounds import NO_FACTS
 from tdsl.lang.definition import Definition
@@ -23,7 +23,6 @@ from tdsl.lang.expr import ZERO, Binary, Const, Expr, Read, Var, const
 from tdsl.lang.program import FuncDef, Input, Program, map_expressions
 from tdsl.lang.regions import Ranges, interval_of, modular_index
 from tdsl.lang.simplify import add, simplify, substitute, subtract
-from tdsl.lang.types import DType
 from tdsl.placement.ownership import SpanBox, stored_shape
 from tdsl.placement.spans import PeriodicSpan, Span, is_wrapped
 from tdsl.schedule.state import (
@@ -142,11 +141,6 @@ def components(program: Program, name: str) -> tuple[str, ...]:
     while any(f"{name}_{n}" in used for n in range(count)):
         name += "_"
     return tuple(f"{name}_{n}" for n in range(count))
-
-
-def dtypes_of(program: Program, name: str) -> tuple[DType, ...]:
-    """The element types of a tensor or func."""
-    return program.func(name).dtypes if program.has_func(name) else (program.input(name).dtype,)
 
 
 def _inner_plan(stage: Stage, plan: FuncPlan) -> FuncPlan:

@@ -16,9 +16,7 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from tdsl.core.node import frozen
-from tdsl.distribute.plan import Plan
-from tdsl.distribute.steps import (
+from tdsl.communication.steps import (
     Allocate,
     Copy,
     Exchange,
@@ -32,6 +30,8 @@ from tdsl.distribute.steps import (
     Start,
     reduction_elements,
 )
+from tdsl.core.node import frozen
+from tdsl.distribute.plan import Plan
 from tdsl.placement.grid import Grid
 from tdsl.placement.ownership import element_count
 

@@ -12,10 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from tdsl.codegen.runtime.arrays import Array
-from tdsl.core.source import here
-from tdsl.distribute.plan import Plan
-from tdsl.distribute.stages import Stage
-from tdsl.distribute.steps import (
+from tdsl.communication.stages import Stage
+from tdsl.communication.steps import (
     Allocate,
     Copy,
     Exchange,
@@ -27,6 +25,8 @@ from tdsl.distribute.steps import (
     Start,
     reduction_elements,
 )
+from tdsl.core.source import here
+from tdsl.distribute.plan import Plan
 from tdsl.distribute.time_model import COMPUTE, RECEIVE, SEND, Machine, Slice
 from tdsl.errors import TypeMismatch
 from tdsl.lang.operations import arithmetic_of

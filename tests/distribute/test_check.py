@@ -10,10 +10,7 @@ import numpy as np
 import pytest
 
 import tdsl as td
-from tdsl.distribute.buffer_contents import PlanFault
-from tdsl.distribute.check import check
-from tdsl.distribute.plan import Plan
-from tdsl.distribute.steps import (
+from tdsl.communication.steps import (
     Allocate,
     Copy,
     Exchange,
@@ -27,6 +24,9 @@ from tdsl.distribute.steps import (
     Run,
     Start,
 )
+from tdsl.distribute.buffer_contents import PlanFault
+from tdsl.distribute.check import check
+from tdsl.distribute.plan import Plan
 from tests.distribute.matmuls import cube, flat, matmul, two_and_a_half
 from tests.distribute.test_results import histogram
 

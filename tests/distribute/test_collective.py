@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 import tdsl as td
+from tdsl.communication.steps import Reduce, reduction_elements
 from tdsl.distribute.check import check
 from tdsl.distribute.plan import Plan
-from tdsl.distribute.steps import Reduce, reduction_elements
 from tests.distribute.matmuls import cube, flat
 from tests.distribute.test_results import histogram
 from tests.distribute.test_simulate import simulate_as_planned

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 import tdsl as td
-from tdsl.distribute import stages
-from tdsl.distribute.steps import RankPlan
+from tdsl.communication import stages
+from tdsl.communication.steps import RankPlan
 from tdsl.lang import access_boxes
 from tests.distribute.matmuls import flat
 

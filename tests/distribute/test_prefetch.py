@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 import tdsl as td
+from tdsl.communication.steps import Copy, Exchange, Finish, Run, Start
 from tdsl.distribute.buffer_contents import PlanFault
 from tdsl.distribute.check import check
 from tdsl.distribute.plan import Plan
-from tdsl.distribute.steps import Copy, Exchange, Finish, Run, Start
 from tests.distribute.matmuls import matmul
 from tests.distribute.test_check import changed
 from tests.distribute.test_simulate import simulate_as_planned

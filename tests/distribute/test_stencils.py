@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tdsl as td
+from tdsl.communication.steps import Exchange
 from tdsl.distribute.check import check
-from tdsl.distribute.steps import Exchange
 from tdsl.lang.interp import interpret
 from tests.distribute.pipelines import program, random_distribution
 from tests.distribute.test_simulate import simulate_as_planned

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import tdsl as td
-from tdsl.distribute.steps import Exchange
+from tdsl.communication.steps import Exchange
 from tests.distribute.matmuls import cube, flat, two_and_a_half
 
 WORD = 8

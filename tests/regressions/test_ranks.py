@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 import tdsl as td
+from tdsl.communication.steps import Exchange, Message, Reduce
 from tdsl.distribute.engine import Event, Reduction, StartTransfer, Transfer
 from tdsl.distribute.simulate import simulate
-from tdsl.distribute.steps import Exchange, Message, Reduce
 from tdsl.lang.interp import interpret
 from tdsl.lang.reduction import builtin_combiner
 from tdsl.lang.types import i64

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 import tdsl as td
+from tdsl.communication.steps import Exchange
 from tdsl.cost.network import link_of
-from tdsl.distribute.steps import Exchange
 from tdsl.machine.devices import describe_gpu
 from tdsl.schedule.bind import bind_state
 from tdsl.tilegraph.network import busiest_rank, received

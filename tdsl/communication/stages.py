@@ -20,7 +20,7 @@ from tdsl.lang.affine import variables
 from tdsl.lang.bounds import NO_FACTS
 from tdsl.lang.definition import Definition
 from tdsl.lang.expr import ONE, TRUE, ZERO, Const, Expr, Read, Var, const
-from tdsl.lang.program import FuncDef
+from tdsl.lang.program import FuncDef, Program
 from tdsl.lang.reduction import Combine
 from tdsl.lang.regions import (
     Box,
@@ -31,6 +31,7 @@ from tdsl.lang.regions import (
     union,
 )
 from tdsl.lang.simplify import add, conjunction, subtract
+from tdsl.lang.types import DType
 from tdsl.placement.ownership import SpanBox, is_empty
 from tdsl.placement.spans import Span, wrapped
 from tdsl.schedule.bounds_inference import bounds_of, box_with_updates, term_ranges
@@ -345,6 +346,11 @@ def required_boxes(
 def _is_empty(i: Interval) -> bool:
     lo, hi = i
     return isinstance(lo, Const) and isinstance(hi, Const) and bool(lo.value > hi.value)
+
+
+def dtypes_of(program: Program, name: str) -> tuple[DType, ...]:
+    """The element types of a tensor or func."""
+    return program.func(name).dtypes if program.has_func(name) else (program.input(name).dtype,)
 
 
 def const_value(e: Expr | None) -> int:

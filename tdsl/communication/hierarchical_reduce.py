@@ -14,8 +14,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from tdsl.distribute.collective import Gather
-from tdsl.distribute.steps import Reduce
+from tdsl.communication.collective import Gather
+from tdsl.communication.steps import Reduce
 from tdsl.placement.grid import Coordinates, Grid
 from tdsl.placement.ownership import SpanBox, block
 from tdsl.placement.spans import length, union

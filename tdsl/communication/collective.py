@@ -11,9 +11,9 @@ import itertools
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
+from tdsl.communication.stages import Spans, Stage
+from tdsl.communication.steps import Reduce
 from tdsl.core.node import frozen
-from tdsl.distribute.stages import Spans, Stage
-from tdsl.distribute.steps import Reduce
 from tdsl.lang.expr import Binary, Param
 from tdsl.lang.reduction import Combine
 from tdsl.lang.types import DType
