@@ -16,15 +16,10 @@ from dataclasses import replace
 from math import prod
 
 from tdsl.autoschedule.recipes.block_rows import fused, reduce_by_threads
-from tdsl.autoschedule.recipes.elements import (
-    definition_of,
-    load_width,
-    separate_operands,
-    vector_of,
-)
 from tdsl.autoschedule.recipes.epilogue import write_neighbours
 from tdsl.autoschedule.recipes.operands import is_for_tensor_cores
 from tdsl.autoschedule.recipes.pipelining import pipeline_loads
+from tdsl.autoschedule.recipes.stage_facts import definition_of, load_width, separate_operands, vector_of
 from tdsl.core.node import frozen
 from tdsl.lang.affine import variables
 from tdsl.lang.definition import Definition

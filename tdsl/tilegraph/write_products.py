@@ -12,9 +12,9 @@ from collections.abc import Collection, Mapping
 from math import prod
 
 from tdsl.autoschedule.recipes.choices import Unsuited, reduction_of
-from tdsl.autoschedule.recipes.elements import definition_of
 from tdsl.autoschedule.recipes.operand_tiles import load_by, load_of, swizzle_rows
 from tdsl.autoschedule.recipes.operands import Operand, matrices_of, operands_of, vector_width
+from tdsl.autoschedule.recipes.stage_facts import definition_of
 from tdsl.autoschedule.recipes.tensor_forms import mma_of
 from tdsl.core.node import frozen
 from tdsl.lang.expr import Var

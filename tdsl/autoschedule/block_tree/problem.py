@@ -7,7 +7,7 @@ from dataclasses import replace
 from math import gcd, prod
 
 from tdsl.autoschedule.recipes.choices import Unsuited
-from tdsl.autoschedule.recipes.elements import separate_operands
+from tdsl.autoschedule.recipes.stage_facts import separate_operands
 from tdsl.core.node import Node, frozen, transform
 from tdsl.lang.affine import as_sum, variables
 from tdsl.lang.bounds import upper

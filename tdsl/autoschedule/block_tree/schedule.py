@@ -11,8 +11,9 @@ from tdsl.autoschedule.block_tree.search import best_tree
 from tdsl.autoschedule.block_tree.tree import BlockTree, Cut
 from tdsl.autoschedule.block_tree.write import write_tree
 from tdsl.autoschedule.recipes.choices import Unsuited
-from tdsl.autoschedule.recipes.elements import Elements, beyond_rows, elements, vector_of
+from tdsl.autoschedule.recipes.elements import Elements, elements
 from tdsl.autoschedule.recipes.epilogue import reader_of
+from tdsl.autoschedule.recipes.stage_facts import beyond_rows, vector_of
 from tdsl.machine.model import Machine, of_nearest
 from tdsl.schedule.fluent import Stage
 

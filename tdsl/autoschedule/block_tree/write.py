@@ -8,9 +8,9 @@ from tdsl.autoschedule.block_tree.price import UNROLLED, shared_load, unrolled_t
 from tdsl.autoschedule.block_tree.problem import Problem
 from tdsl.autoschedule.block_tree.tree import BlockTree, Shared
 from tdsl.autoschedule.recipes.block_rows import fused
-from tdsl.autoschedule.recipes.elements import vector_of
 from tdsl.autoschedule.recipes.epilogue import following, write_neighbours
 from tdsl.autoschedule.recipes.grid import bind_grid
+from tdsl.autoschedule.recipes.stage_facts import vector_of
 from tdsl.schedule.fluent import Stage
 from tdsl.schedule.naming import Loop
 from tdsl.schedule.state import REGISTER, SHARED

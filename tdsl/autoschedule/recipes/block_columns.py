@@ -14,7 +14,8 @@ from typing import Any
 
 from tdsl.autoschedule.recipes.block_rows import ACCESS, fused, reduce_by_lines
 from tdsl.autoschedule.recipes.choices import Unsuited, choose, recipe, reduction_of
-from tdsl.autoschedule.recipes.elements import elements, even_width, known_sizes
+from tdsl.autoschedule.recipes.elements import elements
+from tdsl.autoschedule.recipes.stage_facts import even_width, known_sizes
 from tdsl.core.node import frozen
 from tdsl.errors import ScheduleError
 from tdsl.lang.affine import variables

@@ -17,7 +17,7 @@ from typing import Any
 from tdsl.autoschedule.recipes.block_rows import ACCESS, WARP, fused, reduce_by_threads
 from tdsl.autoschedule.recipes.block_sums import block_sums
 from tdsl.autoschedule.recipes.choices import Unsuited, choose, recipe
-from tdsl.autoschedule.recipes.elements import share_points
+from tdsl.autoschedule.recipes.grid import share_points
 from tdsl.core.node import frozen
 from tdsl.lang.affine import variables
 from tdsl.lang.program import FuncDef

@@ -12,7 +12,7 @@ from typing import Any
 from tdsl.autoschedule.recipes.block_rows import WARP, fused
 from tdsl.autoschedule.recipes.choices import Unsuited, choose, recipe, reduction_of
 from tdsl.autoschedule.recipes.conv import known
-from tdsl.autoschedule.recipes.elements import sizes_of
+from tdsl.autoschedule.recipes.stage_facts import sizes_of
 from tdsl.core.node import frozen
 from tdsl.lang.affine import as_sum, variables
 from tdsl.lang.bounds import upper

@@ -18,9 +18,9 @@ from tdsl.autoschedule.patterns.groups import open_group
 from tdsl.autoschedule.patterns.row_groups import is_plain
 from tdsl.autoschedule.recipes.block_rows import fused
 from tdsl.autoschedule.recipes.choices import Unsuited, choose, recipe
-from tdsl.autoschedule.recipes.elements import definition_of, known_sizes, vector_of
 from tdsl.autoschedule.recipes.epilogue import write_neighbours
 from tdsl.autoschedule.recipes.grid import bind_blocks
+from tdsl.autoschedule.recipes.stage_facts import definition_of, known_sizes, vector_of
 from tdsl.core.node import frozen
 from tdsl.lang.affine import variables
 from tdsl.lang.definition import Definition

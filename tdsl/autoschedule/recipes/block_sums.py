@@ -12,7 +12,7 @@ from math import prod
 
 from tdsl.autoschedule.recipes.block_rows import fused, reduce_by_threads
 from tdsl.autoschedule.recipes.choices import Unsuited, recipe, reduction_of
-from tdsl.autoschedule.recipes.elements import definition_of, load_width, sizes_of
+from tdsl.autoschedule.recipes.stage_facts import definition_of, load_width, sizes_of
 from tdsl.core.node import frozen
 from tdsl.lang.definition import Definition
 from tdsl.lang.expr import Var

@@ -20,19 +20,18 @@ from typing import Any
 
 from tdsl.autoschedule.recipes.block_rows import ACCESS, fused
 from tdsl.autoschedule.recipes.choices import Unsuited, choose, recipe, reduction_of
-from tdsl.autoschedule.recipes.elements import (
+from tdsl.autoschedule.recipes.elements import elements
+from tdsl.autoschedule.recipes.epilogue import following, reader_of, write_neighbours
+from tdsl.autoschedule.recipes.grid import bind_blocks, share_points
+from tdsl.autoschedule.recipes.operands import Operand, flatten_sides, matrices_of, vector_width
+from tdsl.autoschedule.recipes.stage_facts import (
     definition_of,
-    elements,
     even_width,
     load_width,
     separate_operands,
-    share_points,
     sizes_of,
     vector_of,
 )
-from tdsl.autoschedule.recipes.epilogue import following, reader_of, write_neighbours
-from tdsl.autoschedule.recipes.grid import bind_blocks
-from tdsl.autoschedule.recipes.operands import Operand, flatten_sides, matrices_of, vector_width
 from tdsl.core.node import frozen
 from tdsl.errors import ScheduleError
 from tdsl.lang.affine import as_sum, variables

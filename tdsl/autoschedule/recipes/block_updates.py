@@ -19,7 +19,9 @@ from tdsl.autoschedule.recipes.block_rows import ACCESS, fused
 from tdsl.autoschedule.recipes.block_scan import BlockScan, block_scan
 from tdsl.autoschedule.recipes.block_sums import BlockSums, block_sums
 from tdsl.autoschedule.recipes.choices import Unsuited, choose, if_suited, recipe
-from tdsl.autoschedule.recipes.elements import Elements, definition_of, share_points, sizes_of, vector_of
+from tdsl.autoschedule.recipes.elements import Elements
+from tdsl.autoschedule.recipes.grid import share_points
+from tdsl.autoschedule.recipes.stage_facts import definition_of, sizes_of, vector_of
 from tdsl.core.node import frozen
 from tdsl.errors import ScheduleError
 from tdsl.lang.affine import has_data, variables

@@ -19,14 +19,10 @@ from tdsl.autoschedule.recipes.block_segments import BlockSegments, block_segmen
 from tdsl.autoschedule.recipes.block_stencil import BlockStencil, block_stencil, plan_block_stencil
 from tdsl.autoschedule.recipes.block_sums import BlockSums, block_sums, is_long
 from tdsl.autoschedule.recipes.choices import if_suited
-from tdsl.autoschedule.recipes.elements import (
-    Elements,
-    definition_of,
-    elements,
-    sizes_of,
-)
+from tdsl.autoschedule.recipes.elements import Elements, elements
 from tdsl.autoschedule.recipes.epilogue import reader_of
 from tdsl.autoschedule.recipes.split_rows import SplitRows, split_rows
+from tdsl.autoschedule.recipes.stage_facts import definition_of, sizes_of
 from tdsl.lang.regions import reads_in
 from tdsl.machine.devices import describe_gpu
 from tdsl.machine.model import Machine

@@ -9,7 +9,7 @@ from __future__ import annotations
 from contextlib import suppress
 
 from tdsl.autoschedule.recipes.choices import Unsuited
-from tdsl.autoschedule.recipes.elements import definition_of
+from tdsl.autoschedule.recipes.stage_facts import definition_of
 from tdsl.errors import ScheduleError
 from tdsl.lang.affine import has_data, variables
 from tdsl.lang.definition import Definition

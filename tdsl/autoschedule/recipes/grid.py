@@ -1,11 +1,11 @@
-"""Loops of a stage on the axes of the blocks of a launch."""
+"""Loops of a stage on the axes of the blocks and threads of a launch."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from tdsl.autoschedule.recipes.block_rows import fused
-from tdsl.autoschedule.recipes.elements import sizes_of
+from tdsl.autoschedule.recipes.stage_facts import sizes_of
 from tdsl.schedule.fluent import Stage
 from tdsl.schedule.launch import MAX_BLOCKS
 from tdsl.schedule.loops import iterations_of
@@ -51,3 +51,23 @@ def bind_grid(stage: Stage, loops: Sequence[str]) -> None:
         stage.reorder(*outer, above, last[1], inner)
         last = [fused(stage, [above, last[1], inner])]
     bind_blocks(stage, [*([fused(stage, outer)] if outer else []), *last])
+
+
+def share_points(stage: Stage, shared: Collection[str], threads: int, vector: int, rows: int = 1) -> bool:
+    """One loop over blocks and one over threads of the loops `shared` outside of all others.
+
+    Neighbours that a thread makes are those of the last loop, or of the last few as one.
+    """
+    free = [x.name for x in stage.loops]
+    while free and not set(shared).issuperset(free):
+        free.pop()
+    if not free:
+        return False
+    free[-rows:] = [fused(stage, free[-rows:])]
+    if vector > 1:
+        outer, lanes = stage.split(free[-1], vector)
+        stage.vectorize(lanes)
+        free[-1] = outer.name
+    block, thread = stage.split(fused(stage, free), threads)
+    stage.bind(block, "blockIdx.x").bind(thread, "threadIdx.x")
+    return True

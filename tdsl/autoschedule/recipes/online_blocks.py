@@ -17,9 +17,10 @@ from typing import Any
 from tdsl.autoschedule.recipes.block_rows import fused
 from tdsl.autoschedule.recipes.choices import Unsuited, choose, recipe
 from tdsl.autoschedule.recipes.conv import known
-from tdsl.autoschedule.recipes.elements import elements, even_width, known_sizes
+from tdsl.autoschedule.recipes.elements import elements
 from tdsl.autoschedule.recipes.epilogue import write_neighbours
 from tdsl.autoschedule.recipes.pipelining import pipeline_loads
+from tdsl.autoschedule.recipes.stage_facts import even_width, known_sizes
 from tdsl.core.node import frozen
 from tdsl.lang.affine import variables
 from tdsl.lang.expr import Binary, Expr, Var

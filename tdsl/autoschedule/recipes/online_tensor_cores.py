@@ -19,7 +19,6 @@ from typing import Any
 
 from tdsl.autoschedule.recipes.block_rows import ACCESS, fused
 from tdsl.autoschedule.recipes.choices import Unsuited, choose, recipe
-from tdsl.autoschedule.recipes.elements import definition_of, load_width, sizes_of
 from tdsl.autoschedule.recipes.online_blocks import (
     INNER,
     ROW,
@@ -33,6 +32,7 @@ from tdsl.autoschedule.recipes.online_blocks import (
 )  # fmt: skip
 from tdsl.autoschedule.recipes.operand_tiles import load_by, load_of, shared_limit, swizzle_rows
 from tdsl.autoschedule.recipes.operands import Operand, plain_operands
+from tdsl.autoschedule.recipes.stage_facts import definition_of, load_width, sizes_of
 from tdsl.autoschedule.recipes.tensor_forms import Form, group_form, mma_of, shape_of
 from tdsl.autoschedule.recipes.tensor_tiles import PHASE_BYTES
 from tdsl.core.node import frozen, post_order

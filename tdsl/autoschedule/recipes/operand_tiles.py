@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from tdsl.autoschedule.recipes.block_rows import ACCESS
-from tdsl.autoschedule.recipes.elements import shape_of_source, sizes_of
 from tdsl.autoschedule.recipes.operands import Operand
+from tdsl.autoschedule.recipes.stage_facts import shape_of_source, sizes_of
 from tdsl.core.node import frozen
 from tdsl.lang.affine import variables
 from tdsl.lang.expr import Read, Var

@@ -14,8 +14,8 @@ from tdsl.autoschedule.recipes.block_rows import ACCESS, fused
 from tdsl.autoschedule.recipes.choices import Unsuited
 from tdsl.autoschedule.recipes.computed_operands import computed_factors
 from tdsl.autoschedule.recipes.conv import known
-from tdsl.autoschedule.recipes.elements import definition_of, even_width, load_width, sizes_of
 from tdsl.autoschedule.recipes.epilogue import reader_of
+from tdsl.autoschedule.recipes.stage_facts import definition_of, even_width, load_width, sizes_of
 from tdsl.core.node import frozen
 from tdsl.lang.affine import as_sum, variables
 from tdsl.lang.bounds import NO_FACTS

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from tdsl.autoschedule.recipes.elements import definition_of, even_width, share_points, sizes_of, vector_of
 from tdsl.autoschedule.recipes.epilogue import following, write_neighbours
+from tdsl.autoschedule.recipes.grid import share_points
+from tdsl.autoschedule.recipes.stage_facts import definition_of, even_width, sizes_of, vector_of
 from tdsl.schedule.fluent import Stage
 from tdsl.schedule.state import REGISTER
 

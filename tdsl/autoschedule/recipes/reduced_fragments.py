@@ -14,7 +14,6 @@ from __future__ import annotations
 from math import ceil, prod
 
 from tdsl.autoschedule.recipes.choices import Unsuited, recipe
-from tdsl.autoschedule.recipes.elements import definition_of, known_sizes, load_width
 from tdsl.autoschedule.recipes.grid import bind_blocks
 from tdsl.autoschedule.recipes.operand_tiles import load_by, load_of, swizzle_rows
 from tdsl.autoschedule.recipes.operands import Operand, plain_operands
@@ -25,6 +24,7 @@ from tdsl.autoschedule.recipes.reduced_tiles import (
     find_reduced_product,
     merge_parts,
 )
+from tdsl.autoschedule.recipes.stage_facts import definition_of, known_sizes, load_width
 from tdsl.autoschedule.recipes.tensor_forms import mma_of
 from tdsl.core.node import frozen
 from tdsl.machine.instructions.tensor_cores import COLUMNS, ROWS, Mma

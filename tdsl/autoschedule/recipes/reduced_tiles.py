@@ -24,16 +24,16 @@ from typing import Any
 
 from tdsl.autoschedule.recipes.block_rows import ACCESS
 from tdsl.autoschedule.recipes.choices import Unsuited, choose, recipe, reduction_of
-from tdsl.autoschedule.recipes.elements import (
+from tdsl.autoschedule.recipes.elements import elements
+from tdsl.autoschedule.recipes.epilogue import following, reader_of
+from tdsl.autoschedule.recipes.grid import bind_blocks
+from tdsl.autoschedule.recipes.stage_facts import (
     definition_of,
-    elements,
     even_width,
     known_sizes,
     load_width,
     separate_operands,
 )
-from tdsl.autoschedule.recipes.epilogue import following, reader_of
-from tdsl.autoschedule.recipes.grid import bind_blocks
 from tdsl.core.node import frozen
 from tdsl.lang.affine import variables
 from tdsl.lang.definition import Definition

@@ -19,7 +19,6 @@ from tdsl.autoschedule.recipes.block_rows import ACCESS
 from tdsl.autoschedule.recipes.block_tiles import on_grid
 from tdsl.autoschedule.recipes.choices import Unsuited, choose, if_suited, recipe, reduction_of, refused
 from tdsl.autoschedule.recipes.computed_operands import factor_types, outline_factors
-from tdsl.autoschedule.recipes.elements import definition_of, even_width, sizes_of
 from tdsl.autoschedule.recipes.epilogue import ROW_BYTES, following, reader_of, store_by_groups
 from tdsl.autoschedule.recipes.operand_tiles import (
     compute_in_registers,
@@ -42,6 +41,7 @@ from tdsl.autoschedule.recipes.operands import (
     vector_width,
 )
 from tdsl.autoschedule.recipes.partial_sums import add_parts, in_parts
+from tdsl.autoschedule.recipes.stage_facts import definition_of, even_width, sizes_of
 from tdsl.autoschedule.recipes.tensor_forms import (
     Form,
     group_form,
