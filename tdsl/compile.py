@@ -208,7 +208,7 @@ class Compiled(Entry, Suggesting):
         Entry.__init__(self, signature, dynamic, self._build)
         self.latest: Specialisation | None = None  # the variant built or emulated last
         self._device_calls: DeviceCalls | None = None
-        self._machines: dict[Specialisation, Machine] = {}  # that default schedules of GPUs are made for
+        self._machines: dict[Specialisation, Machine] = {}  # that default schedules of GPUs are for
         if target.name == "cuda":
             from tdsl.codegen.cuda.device_call import DeviceCalls
 

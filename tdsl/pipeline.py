@@ -41,7 +41,7 @@ from tdsl.variant import Variant
 if TYPE_CHECKING:
     from tdsl.codegen.cpu.cached_kernel import Fallback
 
-_PARTS_OF_REGISTERS = (0.75, 0.5)  # of a thread's, for which a schedule is made again if its kernels spill
+_PARTS_OF_REGISTERS = (0.75, 0.5)  # of a thread's, for which a schedule is chosen again if its kernels spill
 
 
 def make_kernel(variant: Variant, vectors: bool = True) -> Kernel:

@@ -61,7 +61,7 @@ def _blocks(d: Definition, sizes: Mapping[str, int | None]) -> tuple[str, int | 
 
 
 def _block_size(extent: int) -> int:
-    """A divisor of `extent` near its square root, a multiple of vectors if possible; 0 without a divisor."""
+    """The divisor of `extent` closest to its root, a multiple of vectors if possible; 0 without a divisor."""
     largest = min(max(isqrt(extent), 4 * MIN_BLOCK_TERMS), extent // MIN_BLOCKS)
     divisors = [n for n in range(MIN_BLOCK_TERMS, largest + 1) if extent % n == 0]
     return max(divisors, key=lambda n: (min(n & -n, MIN_BLOCK_TERMS), -abs(n - isqrt(extent))), default=0)

@@ -81,7 +81,7 @@ FEW_OPERATIONS = 6  # the most operations of a func that is recomputed at each o
 
 
 class Completed(NamedTuple):
-    """A state with a place and loops for every func, the decisions, and the directives they are made of."""
+    """A state with a place and loops for every func, the decisions, and their directives."""
 
     state: State
     decisions: tuple[Decision, ...]
@@ -423,7 +423,7 @@ def _schedule_group(
             shape_nest(stage, boxes[owner], machine.vector_bytes, outer=True)
     if pays_to_stream(schedule.state, owner, boxes, work_per_point(f), machine):
         schedule[owner].stream_stores()
-    alone = "nothing that it alone reads stays near along its lines"
+    alone = "no func that it alone reads stays in a cache along its lines"
     reasons = (
         f"not matmul: {recognize(state, owner, group, boxes)}",
         f"not strips: {alone if group else 'it alone reads no func'}",

@@ -28,7 +28,7 @@ TOPICS = {
     "asm": "the machine code of each kernel",
     "python": "the Python text of each kernel",
     "cuda": "the CUDA text of each program",
-    "cache": "what is found in the disk cache, and what is not",
+    "cache": "each lookup in the disk cache, and whether it succeeds",
 }
 
 always_verify = False  # as by TDSL_DEBUG=verify, but cached kernels are still used: set by the tests

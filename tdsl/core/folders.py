@@ -1,4 +1,4 @@
-"""The folder in which files are kept that can be made again."""
+"""The folder of cached files, which can be deleted at any time."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """The loads, stores and gathers of a nest, in bytes that vectors would move in the same time.
 
-A cache serves so many accesses in a time, each of a vector at most. A vector of elements side by side is one
-access, one of elements a few apart as many as these lie in, and one of elements anywhere as many as it has.
+A cache serves so many accesses in a time, each of a vector at most. A vector of contiguous
+elements is one access, one with a small stride as many as the vectors it touches, and one of elements
+anywhere as many as it has.
 What a tile of unrolled loops and vectors reads is loaded once for the tile.
 """
 

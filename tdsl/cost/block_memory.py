@@ -1,6 +1,6 @@
 """The shared memory that a block of a kernel has: stages in it, slots of pipelines, what warps pass on.
 
-Loops are open at any of their iterations, as in the loops that are made of a schedule, so boxes have the same
+Loops are at any of their iterations, as in the loop nest of a schedule, so boxes have the same
 extents as there. Memories lie one behind the other, as `codegen/gpu/shared_memory.py` places them. A stage
 whose scope a schedule leaves open is not counted, though the compiler may find that threads have to share it.
 """
@@ -86,7 +86,7 @@ def total_bytes(allocations: Sequence[Memory]) -> float:
 def memories(
     state: State, tree: ScheduleTree, whole: Mapping[str, Box], name: str, definition: int = 0
 ) -> list[Memory]:
-    """The shared memories of a block of the kernel that a definition at the root is, as they are made."""
+    """The shared memories of a block of a root definition's kernel, in the order of their allocation."""
     kernel, box = _Kernel(state, tree, whole, _places(state)), whole.get(name)
     if name in kernel.places and box is not None and not any(map(is_empty, box)):
         kernel.nest(state.program.func(name), definition, box, _Around(enclosing=whole))

@@ -459,7 +459,7 @@ class NestSpot:
     def filled(self, k: int, boxes: Mapping[str, Box]) -> dict[str, float]:
         """Which part of some boxes the definition itself reads in one iteration of the first k loops.
 
-        It is below 1 where reads are far apart, as those of two halves of the channels.
+        It is below 1 where reads leave gaps between them, as those of two halves of the channels.
         """
         d = self.func.definitions[self.definition]
         reads: dict[str, dict[tuple[Expr, ...], None]] = {}

@@ -1,6 +1,6 @@
 """The price of computing funcs inside the loops of another: how often each of their points is computed.
 
-An iteration of these loops computes the box that it needs. Reads at places that lie apart, such as a[i] and
+An iteration of these loops computes the box that it needs. Reads with gaps between them, such as a[i] and
 a[j], or a[y] and a[H - 1 - y], need all that is between them; so may one that comes back at an edge.
 """
 

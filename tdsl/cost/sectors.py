@@ -1,7 +1,7 @@
 """Transactions of a warp's access: sectors of global memory, wavefronts of shared memory.
 
 Global memory moves whole sectors of 32 bytes. Shared memory has 32 banks, each of which delivers one word of
-4 bytes in a wavefront; an access of 8 bytes by a thread is made by half warps, of 16 bytes by quarter warps.
+4 bytes in a wavefront; half warps access 8 bytes a thread at once, quarter warps 16 bytes.
 Threads that read one word share it.
 
 `transactions` is the closed form for affine accesses: thread n of a block has the digits of n in the mixed

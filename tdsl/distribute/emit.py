@@ -17,7 +17,7 @@ AMONG_TEXT = '''GROUPS = {}
 
 
 def among(comm, *ranks):
-    """The communicator of some ranks, made when they first meet."""
+    """The communicator of some ranks, created at its first use."""
     if ranks not in GROUPS:
         GROUPS[ranks] = comm.Create_group(comm.group.Incl(ranks))
     return GROUPS[ranks]'''

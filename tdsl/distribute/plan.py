@@ -163,7 +163,7 @@ def _range(numbers: tuple[int, ...]) -> str:
 
 
 def show_plan(plan: Plan) -> str:
-    """A table with a line for each rank, after the notes on decisions that no directive made."""
+    """A table with a line for each rank, after the notes on decisions beyond the directives."""
     lines = [summary(plan), *show_communication(plan), *plan.notes]
     header = ("rank", "at", "received", "sent", "messages", "peak memory", "steps")
     rows: list[tuple[str, ...]] = [header]

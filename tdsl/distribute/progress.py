@@ -55,12 +55,12 @@ class Progress:
 
 
 def processes(folder: str) -> dict[int, int]:
-    """The process id of each rank that has made a call."""
+    """The process id of each rank that has begun a call."""
     return {rank: pid for rank, (pid, _, _), _ in _files(folder)}
 
 
 def rank_positions(folder: str) -> dict[int, str]:
-    """A text for each rank that has made a call: the step that it is in, or was in when it ended."""
+    """A text for each rank that has begun a call: the step that it is in, or was in when it ended."""
     positions: dict[int, str] = {}
     for rank, (_, step, inside), path in _files(folder):
         if inside:

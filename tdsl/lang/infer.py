@@ -59,7 +59,7 @@ class _Variable:
 
 
 class _SizeEqualities:
-    """Unification of named extents: the equalities found, and the accesses from which they follow."""
+    """Unification of named extents: their equalities, and the accesses from which these follow."""
 
     def __init__(self) -> None:
         self.equal: dict[str, Expr] = {}

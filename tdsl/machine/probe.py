@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 SCHEMA = 1  # version of the format of the file
 LIMIT = 0.15  # seconds
-RETRY = 86400.0  # seconds; a probe that found nothing runs again a day later
+RETRY = 86400.0  # seconds; a probe without a result runs again a day later
 WAIT = 2.0  # seconds to wait for another process that probes
 SMALLEST, LARGEST = 2 << 20, 64 << 20  # bytes for each thread: of the source and the destination
 PIECE = 1 << 20  # bytes for each thread that are touched between looks at the clock
@@ -44,9 +44,9 @@ TIMER = 1e-6  # seconds; the coarsest timer
 
 @frozen
 class Probe:
-    """What was found: the bytes that stay in the last-level cache, and `Machine.non_temporal_from`.
+    """Measurements: the bytes that stay in the last-level cache, and `Machine.non_temporal_from`.
 
-    None is what was not found, and `problem` says why.
+    A field is None where the measurement failed; `problem` says why.
     """
 
     effective: int | None = None
@@ -55,7 +55,7 @@ class Probe:
 
 
 def with_probe(machine: Machine) -> Machine:
-    """The machine model of this processor with what a probe found, now or before."""
+    """The machine model of this processor with the measurements of a probe, of this run or an earlier one."""
     result = probe(machine)
     last = machine.caches[-1]
     if result.effective is not None:

@@ -15,7 +15,7 @@ Span = tuple[int, int]
 
 
 class PeriodicSpan(tuple[int, int]):
-    """A periodic span: blocks of `block` elements at distance `period`, made by `block_cyclic`.
+    """A periodic span: blocks of `block` elements at distance `period`; `block_cyclic` returns it.
 
     `start` is where a block begins, modulo `period`; the first and last element of the span are in blocks.
     """

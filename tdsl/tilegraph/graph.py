@@ -159,7 +159,7 @@ class TileGraph:
 
     @property
     def program(self) -> Program:
-        """The program of which the graph is made."""
+        """The program whose funcs are the nodes of the graph."""
         return self.state.program
 
     def connect(self, producer: str, consumer: str, level: int) -> TileGraph:
@@ -182,7 +182,7 @@ class TileGraph:
         return [e.consumer for e in self.edges if e.producer == name]
 
     def follows(self, later: str, first: str) -> bool:
-        """Whether a func is another one, or is made from it."""
+        """True if `later` is `first` or depends on it."""
         dependents = {first}
         for f in self.program.funcs:  # producers first
             if any(e.consumer == f.name and e.producer in dependents for e in self.edges):

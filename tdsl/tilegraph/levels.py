@@ -67,7 +67,7 @@ def nested_tiles(
 
 
 def _places(machine: Machine) -> list[Place]:
-    """The levels that tiles are made for, with what is behind each, the outermost first.
+    """The levels that have tiles, each with the level behind it, the outermost first.
 
     Those of a GPU are shared memory of a block and registers of a thread; its cache serves all.
 

@@ -94,7 +94,7 @@ def _trees(state: State) -> dict[str, list[str]]:
 class _Tree:
     """A tree of sums as one: the variables of each factor, those of each sum, all their extents.
 
-    Factors that are `fixed` are made of constants alone. `now` is the order in which is summed, by the names
+    Factors that are `fixed` depend on constants alone. `now` is the order in which is summed, by the names
     of the sums.
     """
 

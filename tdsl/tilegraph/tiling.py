@@ -366,7 +366,7 @@ def _footprint(group: Group, sizes: Mapping[str, Shape], place: Place) -> float:
 
 
 def _live(graph: TileGraph, members: tuple[str, ...], names: Collection[str]) -> tuple[tuple[str, ...], ...]:
-    """What a tile holds while each of its members is made: members until they are read."""
+    """The members whose values are live while each member of a tile is computed."""
     order = {n: at for at, n in enumerate(members)}
     last = dict(order)
     for e in graph.edges:

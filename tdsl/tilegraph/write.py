@@ -100,7 +100,7 @@ def _pad_storage(schedule: BaseSchedule, name: str, box: Box) -> None:
 
 
 def _ends_sum(schedule: BaseSchedule, name: str, within: list[str], boxes: dict[str, Box]) -> bool:
-    """True for what is made of one sum alone, whose register tiles need no smaller tiles around them."""
+    """True for the epilogue of one sum, whose register tiles need no smaller tiles around them."""
     state = inline_funcs(bind_state(schedule.state, schedule.sizes))
     total = find_contraction(state, name, within, boxes) or find_window(state, name, within, boxes)
     return total is not None and [total.func] == within

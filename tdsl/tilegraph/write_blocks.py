@@ -144,7 +144,7 @@ def _member(block: _Block, p: Part) -> None:
 
 
 def _product(schedule: BaseSchedule, part: Part, p: Part, machine: Machine) -> WarpTiles | None:
-    """The sum of a part within that tensor cores make, by itself or with what is made of it alone."""
+    """The tiles of a part's product on tensor cores, with its epilogue; None if they cannot compute it."""
     program = schedule.state.program
     names = [n for n in p.members if is_for_tensor_cores(program.func(n))]
     if len(names) != 1 or len(p.members) > 2 or "mma" not in machine.features:
@@ -162,7 +162,7 @@ def _as_read(schedule: BaseSchedule, name: str) -> FuncDef:
 
 
 def _by_warps(block: _Block, p: Part, tiles: WarpTiles) -> None:
-    """A member that is a product, and what is made of it, by tensor cores."""
+    """Schedule a member that is a product, and its epilogue, on tensor cores."""
     stage, sizes = block.schedule[tiles.func], block.sizes(tiles.func)
     stage.compute_at(block.owner, block.at)
     reader = None if p.owner == tiles.func else block.schedule[p.owner]
@@ -230,7 +230,7 @@ def _on_threads(stage: Stage, loops: Iterable[str], machine: Machine) -> Loop:
 
 
 def _fill(block: _Block, p: Part, thread: Loop, inner: dict[str, str]) -> Stage:
-    """The tile of a thread: sums in registers, what they read in steps, and what is made of them.
+    """Schedule the tile of a thread: sums in registers, copies of their operands in steps, the epilogue.
 
     Returns the stage whose values are the result.
     """

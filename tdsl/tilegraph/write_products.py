@@ -3,7 +3,7 @@
 for tiles of the sums (warps), in registers:
   for steps along the terms: what is not in shared memory, fetched together
     for steps of an instruction: ldmatrix into registers, then mma.sync for each 16 x 8 sums
-  the sums, or what is made of them alone, to shared memory or to the result
+  the sums, or their epilogue, to shared memory or to the result
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def write_warp_tiles(
 ) -> Stage:
     """Share a product among warps; the stage that copies its sums out of registers.
 
-    What is `in_shared` is in shared memory already. A `reader` is made of the sums in registers.
+    Operands `in_shared` are in shared memory already. A `reader` is an epilogue of the sums in registers.
     """
     schedule, form, (left, right) = (stage.schedule, plan.form, (plan.left, plan.right))
     term, _, _ = definition_of(stage).ranges[0]

@@ -20,7 +20,7 @@ from tdsl.schedule.properties import element_bytes, extents, volume
 from tdsl.schedule.state import State
 
 LEAST, MOST = 8, 128  # rows of a band: fewer use a panel too seldom, more bring nothing
-SPILLED = 2  # near caches that its intermediates may fill, before bands are lower than tiles like
+SPILLED = 2  # times the cache that intermediates may fill, before bands are lower than tiles like
 
 
 @frozen
@@ -101,7 +101,7 @@ def _is_chain(state: State, owner: str, row: str, inside: list[str], boxes: dict
 def _price(
     state: State, inside: list[str], one: dict[str, Box], boxes: dict[str, Box], count: int
 ) -> tuple[int | None, float]:
-    """(bytes of a row of all funcs, how often each point is computed if each of `count` rows is apart)."""
+    """(bytes of a row of all funcs, how often each point is computed if bands have `count` rows)."""
     size = points = whole = 0
     for name in inside:
         n, total = volume(one[name]), volume(boxes[name])

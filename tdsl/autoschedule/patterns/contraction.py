@@ -60,7 +60,7 @@ class Contraction:
     `names` maps variables of `func` to variables of `owner`; `value` is the summed expression, `moving` its
     vector operand. `final`: the owner is an output that no func reads. `windowed`: a sum over a window
     without reuse along another variable, such as a depthwise convolution. `constant`: the vector operand is
-    the same in every call; a copy of it at the root is made once. `by_hand`: directives copy the vector
+    the same in every call; a copy of it at the root is computed once. `by_hand`: directives copy the vector
     operand. `crowded`: the vector operand's k stride
     causes cache conflicts. `broadcast_strided`: a broadcast operand is strided along its last dimension.
     """
@@ -466,7 +466,7 @@ def _rows_in_cache(c: Contraction, rows: int, width: int, machine: Machine) -> i
     """The rows that stay in the L2 for all panels of a tile unit, as many for each thread; 0 for all of them.
 
     Vectors are busy with a row that comes from the last cache; tile units take less time than that. Rows of
-    a result a page apart have few places in a cache.
+    a result whose distance is a page share few sets of a cache.
     """
     (left,) = (r for r in reads_in((c.value,)) if r != c.moving)
     size = dtype_of(c.value).bytes

@@ -87,7 +87,7 @@ def count_parts(f: FuncDef, definition: int, box: Box) -> int:
 
 
 def is_of_few(f: FuncDef, box: Box, vector_bytes: int) -> bool:
-    """True for some, few long reductions with vectors of their terms, made in the same parts."""
+    """True for several, but few, long reductions over vectors of terms, computed in the same parts."""
     sizes = _sizes(f, 0, box)
     vectors = vectors_of(f, 0, sizes, vector_bytes, whole=True)
     d = f.definitions[0]

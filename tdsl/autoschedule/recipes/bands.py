@@ -38,8 +38,7 @@ from tdsl.target import as_target
 def bands(stage: Stage, *, machine: Machine | None = None, **choices: Any) -> Bands:
     """Schedule a func and the products, reductions and element-wise funcs in front of it by bands of rows.
 
-    `choices` replace what is chosen by shape; they are the fields of `Bands`. Returns the choices that were
-    made.
+    `choices` replace what is chosen by shape; they are the fields of `Bands`. Returns the choices.
 
     >>> import tdsl as td
     >>> from tdsl.machine.devices import reference_cpu
@@ -110,7 +109,7 @@ def tile_product(
 
 
 def _is_there(schedule: BaseSchedule, c: Contraction, chain: Chain) -> bool:
-    """True when what moves along is not made in a band; copies of what is made there have other names."""
+    """True if the moving operand is not computed in a band; copies of what is computed there are renamed."""
     name, state = c.moving.name, schedule.state
     if name in chain.inside:
         return False

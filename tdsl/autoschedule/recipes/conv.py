@@ -51,7 +51,7 @@ def conv(stage: Stage, *, machine: Machine | None = None, **choices: Any) -> Reg
     """Schedule a convolution, and the one that it alone reads, in register tiles.
 
     `choices` replace what is chosen by shape for the last of them; they are the fields of `RegisterTiles`.
-    Sizes that the schedule does not know count as large. Returns the choices that were made. A window,
+    Sizes that the schedule does not know count as large. Returns the choices. A window,
     padding or another sum is read: else it is a product, for `matmul`.
 
     >>> import tdsl as td

@@ -31,8 +31,8 @@ def redistribute(
     """Bring f[i, j] = a[i, j], or any transposition, from one placement to another, moving little.
 
     Places the tensor as `source` and the func as `target`, and shares out the loops so that the fewest
-    elements are fetched before and sent behind. A target that is dealt out in blocks is made of them, round
-    by round, where that moves less and takes at most `MOST_ROUNDS`. Returns the distributed loops.
+    elements are fetched before and sent behind. A target that is dealt out in blocks is computed block by
+    block, in rounds, where that moves less and takes at most `MOST_ROUNDS`. Returns the distributed loops.
     ScheduleError for what is no copy of one tensor, and where the sizes are not known.
     """
     schedule, grid = stage.schedule, check_grid(grid)

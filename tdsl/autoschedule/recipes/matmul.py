@@ -50,8 +50,7 @@ def matmul(
 
     `along` is the variable of the vectors: the operand that moves with it is loaded as vectors, the other is
     broadcast. Without it their layouts decide. `choices` replace what is chosen by shape; they are
-    the fields of `RegisterTiles`. Sizes that the schedule does not know count as large. Returns the choices
-    that were made.
+    the fields of `RegisterTiles`. Sizes that the schedule does not know count as large. Returns the choices.
 
     >>> import tdsl as td
     >>> i, j, k = td.vars("i j k")
@@ -93,7 +92,7 @@ def tile(schedule: BaseSchedule, c: Contraction, tiles: RegisterTiles, *, thread
         band = [outer]
     row, i = owner.split(rest, tiles.rows, tail="peel")
     block, j = owner.split(along, tiles.width, tail="peel")
-    # a panel serves all rows; windows that share what they read, and nothing else, are made along memory
+    # a panel serves all rows; windows share only what they read, and are computed along memory
     first, last = (row, block) if c.windowed else (block, row)
     if c.func == c.owner:
         place = _sum_here(owner, c, tiles, [*others, *band, first], last, (i, j))
@@ -412,7 +411,7 @@ def _transpose(copy: Stage, along: str, across: str, lanes: int) -> tuple[Loop, 
 
 
 def _open_producer(schedule: BaseSchedule, c: Contraction) -> Stage | None:
-    """What makes the moving operand for this alone, and has no schedule yet: it is made in the panel."""
+    """The unscheduled func that only this product reads, as its moving operand: computed in the panel."""
     name, state = c.moving.name, schedule.state
     if not state.program.has_func(name) or name in state.program.outputs:
         return None

@@ -31,7 +31,7 @@ from tdsl.schedule.properties import lanes_for
 from tdsl.target import as_target
 
 MOST, LEAST = 128, 8  # rows of a band
-TERMS = 256  # of a tile: few enough to stay near, enough for merging to take little
+TERMS = 256  # of a tile: few enough to stay in a cache, enough for merging to take little
 BAND = 24  # rows of which products still make register tiles
 CACHE_SHARE = 0.5  # of the cache, for scores and weights: keys and values pass by
 
@@ -51,8 +51,8 @@ def online_bands(stage: Stage, *, machine: Machine | None = None, **choices: Any
 
     `stage` is the sum, with rows and columns as the last two of its variables; the schedule has to know
     all sizes. Where others read results of the pass, too, what it ends in has loops of its own. `choices`
-    replace what is chosen: the fields of `OnlineBands`. Returns the choices. Float sums are made in another
-    order.
+    replace what is chosen: the fields of `OnlineBands`. Returns the choices. Float sums are computed
+    in another order.
 
     >>> import tdsl as td
     >>> i, j, d, e = td.vars("i j d e")
@@ -76,7 +76,7 @@ def online_bands(stage: Stage, *, machine: Machine | None = None, **choices: Any
 
 
 def needs_tiles(d: Definition, arrays: int, machine: Machine) -> bool:
-    """Whether a sum over one range has so many terms that a band of rows fits no near cache.
+    """Whether a sum over one range has so many terms that a band of rows does not fit a cache.
 
     Of each row so many arrays of weights, scores and what is between are kept.
     """

@@ -64,8 +64,7 @@ class Pairs:
 def pairs(stage: Stage, *, machine: Machine | None = None, **choices: Any) -> Pairs:
     """Schedule a reduction over reductions of pairs, such as the nearest of some centres.
 
-    `choices` replace what is chosen by shape; they are the fields of `Pairs`. Returns the choices that were
-    made.
+    `choices` replace what is chosen by shape; they are the fields of `Pairs`. Returns the choices.
 
     >>> import tdsl as td
     >>> p, q, d = td.vars("p q d")

@@ -87,7 +87,7 @@ def rows(stage: Stage, *, machine: Machine | None = None, **choices: Any) -> Row
     """Schedule a func and what only its rows read, row by row.
 
     `choices` replace what is chosen; they are the fields of `Rows`. The schedule has to know what a row
-    takes: `td.Schedule(f, sizes=...)`. Returns the choices that were made.
+    takes: `td.Schedule(f, sizes=...)`. Returns the choices.
 
     >>> import tdsl as td
     >>> i, j = td.vars("i j")
@@ -174,7 +174,7 @@ def write_rows(
 ) -> None:
     """Write the choices as directives; `boxes` are what the outputs need in all."""
     looped = schedule[group.owner]
-    state = inline_funcs(bind_state(schedule.state, schedule.sizes))  # as the group was found
+    state = inline_funcs(bind_state(schedule.state, schedule.sizes))  # the state in which `group` was matched
     inside, owner = list(group.inside), state.program.func(group.owner)
     first = (*group.outer, group.row)
     row_boxes = dict(group.boxes)

@@ -43,7 +43,7 @@ def strips(stage: Stage, *, machine: Machine | None = None, **choices: Any) -> S
     """Compute the producers of a stage line by line inside its loops, in strips of lines for threads.
 
     `choices` replace what is chosen by shape; they are the fields of `Strips`. Funcs that a directive has
-    mentioned are left alone. Returns the choices that were made.
+    mentioned are left alone. Returns the choices.
 
     >>> import tdsl as td
     >>> y, x = td.vars("y x")
