@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from tdsl import cuda
 from tdsl.compile import Compiled, compile
+from tdsl.distribute.abort import install_hook, is_launched
 from tdsl.emulation import count_memory, emulate
 from tdsl.errors import (
     CacheWarning,
@@ -247,6 +248,9 @@ __all__ = [
     "vars",
     "where",
 ]
+
+if is_launched():
+    install_hook()  # a rank that fails before its first message ends the others, too
 
 if TYPE_CHECKING:
     from tdsl import recipes

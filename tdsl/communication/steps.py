@@ -70,13 +70,15 @@ class Exchange:
     """Start all messages, then wait for all of them.
 
     `collective` is "broadcast", "all-gather" or "all-to-all" if all messages among `ranks` with one tag
-    together are that collective, else "".
+    together are that collective, else "". `bound` is a number of elements that all members of an all-to-all
+    know, and that none of them exceeds in what it sends or receives.
     """
 
     sends: tuple[Message, ...]
     receives: tuple[Message, ...]
     collective: str = ""
     ranks: tuple[int, ...] = ()
+    bound: int = 0
 
 
 @frozen

@@ -8,8 +8,10 @@ emit.py       a plan as a standalone module; rank_text.py: the steps of a rank i
 task.py       the computation of a step, as an ordinary program
 engine.py     execution of the steps of a rank
 simulate.py   execution of all ranks in one process
-mpi.py        the communicator, agreement of ranks before a call, deadlines; carry.py: messages as MPI calls
-clock.py      a discrete-event model of the time of steps and messages
+mpi.py        the communicator, agreement of ranks before a call, deadlines
+mpi_execution.py  the steps of a rank as MPI calls; abort.py: the end of all ranks if one fails
+launch.py     `tdsl run`; run_rank.py: a program as one of its ranks
+time_model.py a discrete-event model of the time of steps and messages
 trace.py      traces of runs and of that model
 program.py    the result of `td.compile` for a schedule with distributed funcs
 """

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import importlib.util
 import os
 import sys
 import time
 from collections.abc import Callable
 from functools import cache
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -22,11 +22,9 @@ import numpy as np
 from tdsl.codegen.runtime.arrays import Array
 from tdsl.core.node import frozen
 from tdsl.core.source import here
+from tdsl.distribute.abort import abort_ranks, install_hook, is_launched
 from tdsl.errors import TargetError
 
-LAUNCHED = (
-    "PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "PMIX_SIZE", "MV2_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS",
-)  # fmt: skip
 # MPI guarantees tags below 1 << 15; messages of a pair keep their order, so tags may be reused
 TAGS = (1 << 15) - 4
 # tags of messages outside of plans: joining a communicator, gathering, end of a call, waiting for a call
@@ -57,18 +55,25 @@ def rank() -> int:
 @cache
 def communicator() -> Any:
     """A duplicate of MPI.COMM_WORLD; None without mpi4py. TargetError as in `size`."""
-    several = any(os.environ.get(name, "1") != "1" for name in LAUNCHED)
-    try:
-        from mpi4py import MPI
-    except ImportError:
+    several = is_launched()
+    if importlib.util.find_spec("mpi4py") is None:
         if several:
             raise TargetError(
                 "this is a run of several ranks, but mpi4py is not installed",
                 loc=here(),
                 label="needed here",
                 hint='pip install "tdsl[mpi]"',
-            ) from None
+            )
         return None
+    try:
+        from mpi4py import MPI
+    except (ImportError, RuntimeError) as error:  # RuntimeError: the MPI library cannot be loaded
+        raise TargetError(
+            f"mpi4py is installed, but cannot be imported: {error}",
+            loc=here(),
+            label="needed here",
+            hint='pip install --force-reinstall "tdsl[mpi]", or load the MPI that mpi4py was built with',
+        ) from error
     comm = MPI.COMM_WORLD.Dup()
     if several and comm.size == 1:
         raise TargetError(
@@ -78,30 +83,15 @@ def communicator() -> Any:
             hint="launch by the MPI of mpi4py: tdsl run -n 4 ..., its mpiexec, or srun --mpi=...",
         )
     if comm.size > 1:
-        sys.excepthook = _aborting_hook(sys.excepthook)
+        install_hook()
         atexit.register(_check_end)
     return comm
-
-
-Hook = Callable[[type[BaseException], BaseException, TracebackType | None], Any]
-
-
-def _aborting_hook(previous: Hook) -> Hook:
-    """An excepthook: calls the hook `shown`, then aborts all ranks."""
-
-    def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        previous(kind, error, trace)
-        sys.stderr.flush()
-        communicator().Abort(1)
-
-    return hook
 
 
 def abort_all(why: str) -> None:
     """Write `why` to stderr and abort all ranks."""
     sys.stderr.write(f"{why}\n")
-    sys.stderr.flush()
-    communicator().Abort(1)
+    abort_ranks(1)
 
 
 def _check_end() -> None:
@@ -320,21 +310,30 @@ def start(call: Callable[..., Any], array: Array, tag: int, **other: int) -> lis
     return [call(whole[lo : lo + LARGEST], tag=tag, **other) for lo in cuts]
 
 
-def gather(comm: Any, parts: dict[int, Array], mine: Array | None, root: int) -> None:
-    """Gather arrays on rank `root`, where `parts` has memory for each source; TargetError if one is late."""
+def gather(comm: Any, name: str, parts: dict[int, Array], mine: Array | None, root: int) -> None:
+    """Gather the blocks of an array on rank `root`, where `parts` has memory for each source.
+
+    TargetError with the missing ranks at the deadline; this rank then refuses later calls.
+    """
+    requests: list[Any] = []
+    ranks: list[int] = []  # with whom each request communicates
     if comm is None or comm.rank == root:
-        requests = []
         for source, array in parts.items():
             if source == root:
                 array[...] = mine
             else:
                 requests += start(comm.Irecv, array, TAG_GATHER, source=source)
-    else:
-        requests = [] if mine is None else start(comm.Isend, mine, TAG_GATHER, dest=root)
+                ranks += [source] * (len(requests) - len(ranks))
+    elif mine is not None:
+        requests = start(comm.Isend, mine, TAG_GATHER, dest=root)
+        ranks = [root] * len(requests)
     if wait(requests) is not None:
+        missing = sorted({r for r, request in zip(ranks, requests, strict=True) if not request.Test()})
+        error = f"rank {comm.rank} waited {deadline():g} s for {_named(missing)} to gather {name!r}"
+        refuse_later_calls(comm, error)
         raise TargetError(
-            f"gathering on rank {root} took more than {deadline():g} s",
+            error,
             loc=here(),
             label="this call",
-            hint="every rank calls gather",
+            hint="every rank calls gather; TDSL_MPI_DEADLINE is the time in seconds",
         )

@@ -31,6 +31,7 @@ from tdsl.distribute.show import show_box, show_step
 from tdsl.distribute.simulate import reduction_bytes
 from tdsl.errors import TargetError
 from tdsl.lang.expr import Binary
+from tdsl.placement.ownership import element_count
 
 OPERATORS = {"add": "SUM", "mul": "PROD", "min": "MIN", "max": "MAX", "or": "LOR", "and": "LAND"}
 
@@ -132,7 +133,7 @@ def start_transfer(transfer: Transfer, worker: Worker, comm: Any, carried: Carri
     count = len(transfer.receives)
     carried.messages += min(count, 1) if transfer.step.collective else count
     step, parcels = transfer.step, (*transfer.receives, *transfer.sends)
-    if step.collective and _shared_bytes(transfer) <= mpi.LARGEST:
+    if step.collective and _agreed_bytes(transfer) <= mpi.LARGEST:
         text = f"{step.collective} {_tensor(worker, parcels)} among ranks {_listed(step.ranks)}"
         group = mpi.group_communicator(comm, step.ranks)
         if group is None:
@@ -152,13 +153,14 @@ def start_transfer(transfer: Transfer, worker: Worker, comm: Any, carried: Carri
     return PendingCalls(requests, texts)
 
 
-def _shared_bytes(transfer: Transfer) -> int:
-    """The bytes that every rank of a broadcast or gather has at its end: all ranks compute the same number.
+def _agreed_bytes(transfer: Transfer) -> int:
+    """A bound of the bytes that a rank passes to a collective; all its ranks compute the same number.
 
-    0 for all-to-all, whose sizes differ by rank: ranks could not agree on whether it is too large for a call.
+    Of a broadcast or gather the bytes that every rank has at its end.
     """
     if transfer.step.collective == "all-to-all":
-        return 0
+        message, array = transfer.sends[0]
+        return transfer.step.bound * array.nbytes // element_count(message.box)
     sent = transfer.sends[0][1].nbytes if transfer.sends else 0
     return sent + sum(array.nbytes for _, array in transfer.receives)
 

@@ -220,7 +220,8 @@ class Distributed(Suggesting):
         program = self._specialise({**self.sizes, **named_sizes})
         if self._step_times is not None and mpi.size() == program.plan.grid.size + program.plan.idle > 1:
             times = {p.rank: np.empty(len(p.steps) + 1) for p in program.plan}
-            mpi.gather(mpi.communicator(), times, self._step_times if mpi.rank() in times else None, 0)
+            mine = self._step_times if mpi.rank() in times else None
+            mpi.gather(mpi.communicator(), "times of steps", times, mine, 0)
             if mpi.rank():
                 return float(self._step_times[-1] - self._step_times[0])
             return write_trace(path, program.plan, measured_slices(program.plan, times.values()))
@@ -264,7 +265,7 @@ class Distributed(Suggesting):
             mine = np.ascontiguousarray(block_array).reshape(block_array.shape)
         dtype = program.dtypes[tensor][n].numpy
         parts = {r: np.empty(stored_shape(box), dtype) for r, box in owners.items()}
-        mpi.gather(comm, parts if mpi.rank() == root else {}, mine, root)
+        mpi.gather(comm, name, parts if mpi.rank() == root else {}, mine, root)
         if mpi.rank() != root:
             return None
         return program.assemble(tensor, {r: (part,) for r, part in parts.items()})[0]

@@ -37,7 +37,7 @@ from tdsl.communication.steps import (
 from tdsl.distribute.accessing_ranks import AccessedBox, ranks_accessing
 from tdsl.placement.grid import Coordinates
 from tdsl.placement.notation import Copies
-from tdsl.placement.ownership import SpanBox, contains, intersection, is_contiguous, is_empty
+from tdsl.placement.ownership import SpanBox, contains, element_count, intersection, is_contiguous, is_empty
 
 AccessesByIteration = dict[Spans, list[tuple[Coordinates, SpanBox]]]  # other ranks and boxes, by iteration
 
@@ -256,8 +256,16 @@ class StageSteps:
         for gather, (out, into) in groups.items():
             yield Exchange(tuple(out), tuple(into), gather.kind, gather.ranks)
         ranks = self.collectives.all_to_all_ranks(source, self.at, inner) if sends and receives else ()
-        kind = "all-to-all" if ranks else ""
-        yield Exchange(tuple(sends), tuple(receives), kind, ranks)
+        yield self._all_to_all(source, sends, receives, ranks)
+
+    def _all_to_all(
+        self, tensor: str, sends: list[Message], receives: list[Message], ranks: tuple[int, ...]
+    ) -> Exchange:
+        """An exchange of parts of a tensor: an all-to-all among `ranks`, or messages if there are none."""
+        if not ranks:
+            return Exchange(tuple(sends), tuple(receives))
+        bound = (len(ranks) - 1) * element_count(self.layout.wholes[tensor])
+        return Exchange(tuple(sends), tuple(receives), "all-to-all", ranks, bound)
 
     def _requests(self, source: str, spans: Spans) -> Iterator[tuple[Coordinates, SpanBox]]:
         """The parts of this rank's block of `source` that others read in an iteration, and by whom."""
@@ -376,8 +384,7 @@ class StageSteps:
         exchange_ranks: tuple[int, ...] = ()
         if sends and receives and self.stage.combine is None:
             exchange_ranks = self.collectives.all_to_all_ranks(name, self.at, inner)
-        kind = "all-to-all" if exchange_ranks else ""
-        self._append_exchanges(Exchange(tuple(sends), tuple(receives), kind, exchange_ranks))
+        self._append_exchanges(self._all_to_all(name, sends, receives, exchange_ranks))
         self.steps += [step for _, step in sorted(merges, key=lambda j: j[0])]
         self.steps += [Free(m.buffer) for m in buffers]
         self.tag += 1

@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import re
+import select
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
 
 import pytest
 
@@ -84,6 +91,98 @@ def test_calls_after_an_interrupted_call_are_refused() -> None:
     done = ranks(2, "-c", CAUGHT, seconds=1)
     assert "on purpose" in done.stdout
     assert re.search("an earlier call ended half way on this rank: rank 1, step", done.stdout)
+
+
+EARLY = """
+import os, sys
+import tdsl as td
+if os.environ["PMI_RANK"] == "1":
+    FAIL
+td.mpi.size()
+"""
+
+
+@needs_mpi
+@pytest.mark.parametrize(
+    "fail, launched",
+    [("raise ValueError('early')", False), ("raise ValueError('early')", True), ("sys.exit('early')", True)],
+)
+def test_a_rank_that_fails_before_its_first_message_ends_the_run(
+    tmp_path: Path, fail: str, launched: bool
+) -> None:
+    """While the other one waits in the initialisation of MPI."""
+    program = tmp_path / "early.py"
+    program.write_text(EARLY.replace("FAIL", fail))
+    done = ranks(2, str(program), launched=launched, limit=60)
+    assert done.returncode == 1, done.stderr
+    assert "early" in done.stderr
+
+
+WAITING = """
+import os, sys, time
+from pathlib import Path
+import tdsl as td
+if sys.argv[2] == "mpi":
+    td.mpi.size()
+Path(sys.argv[1], f"{os.environ['PMI_RANK']}.new").write_text(str(os.getpid()))
+Path(sys.argv[1], f"{os.environ['PMI_RANK']}.new").rename(Path(sys.argv[1], os.environ["PMI_RANK"]))
+time.sleep(600)
+"""
+
+
+@needs_mpi
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("where", ["mpi", "before"])
+def test_a_signal_to_the_command_run_ends_all_ranks(tmp_path: Path, number: int, where: str) -> None:
+    program = tmp_path / "waiting.py"
+    program.write_text(WAITING)
+    command = [sys.executable, "-m", "tdsl", "run", "-n", "4", str(program), str(tmp_path), where]
+    with subprocess.Popen(command, env=os.environ | {"PYTHONPATH": str(ROOT)}) as process:
+        files = [tmp_path / str(rank) for rank in range(4)]
+        until = time.monotonic() + 60
+        while not all(file.exists() for file in files):
+            assert time.monotonic() < until and process.poll() is None
+            select.select([], [], [], 0.05)
+        process.send_signal(number)
+        assert process.wait(60) == 128 + number
+    for file in files:
+        with pytest.raises(ProcessLookupError):
+            os.kill(int(file.read_text()), 0)
+
+
+MISSING = """
+import numpy as np, tdsl as td
+from tests.distribute.matmuls import flat
+p = td.compile(flat(td.Grid(x=4, y=1), "", M=4, N=4, K=4), target="python")
+given = p.block("A", np.ones((4, 4))), p.block("B", np.ones((4, 4)))
+block = p(*given)
+if td.mpi.rank() in (0, 2):
+    for call in (lambda: p.gather("C", block), lambda: p(*given)):
+        try:
+            call()
+        except td.TargetError as error:
+            print(error.message, flush=True)
+"""
+
+
+@needs_mpi
+def test_a_rank_that_is_missing_in_gather_is_named() -> None:
+    done = ranks(4, "-c", MISSING, seconds=1)
+    assert "rank 0 waited 1 s for ranks 1, 3 to gather 'C'" in done.stdout, done.stdout + done.stderr
+    assert "an earlier call ended half way on this rank: rank 0 waited" in done.stdout, done.stdout
+
+
+def test_why_mpi4py_cannot_be_imported_is_said(tmp_path: Path) -> None:
+    package = tmp_path / "mpi4py"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    program = "import tdsl as td; td.mpi.size()"
+    for text in ("import no_such_library", "raise RuntimeError('cannot load no_such_library')"):
+        (package / "MPI.py").write_text(text)
+        env = os.environ | {"PYTHONPATH": f"{tmp_path}:{ROOT}", "PMI_SIZE": "2"}
+        done = subprocess.run([sys.executable, "-c", program], env=env, capture_output=True, text=True)
+        assert done.returncode == 1
+        assert re.search(r"mpi4py is installed, but cannot be imported: .*no_such_library", done.stderr)
 
 
 def test_a_deadline_is_a_number(monkeypatch: pytest.MonkeyPatch) -> None:

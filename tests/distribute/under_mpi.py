@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 
 import tdsl as td
-from tdsl.distribute import mpi
+from tdsl.distribute import mpi, mpi_execution
+from tdsl.distribute.engine import Transfer
 from tests.distribute.matmuls import cube, flat, matmul, two_and_a_half
 from tests.distribute.test_results import histogram
 
@@ -92,6 +93,8 @@ def collective_programs() -> list[tuple[td.Schedule, list[np.ndarray], np.ndarra
 def collectives(largest: int) -> None:
     """Every kind of collective, in calls of so many bytes at most."""
     mpi.LARGEST = largest
+    for kind, call in COLLECTIVES.items():
+        mpi_execution.COLLECTIVES[kind] = limited(call)
     for s, arrays, expected in collective_programs():
         p = td.compile(s)
         names = [t.name for t in p.signature.inputs]
@@ -102,6 +105,23 @@ def collectives(largest: int) -> None:
         whole = p.gather(names_of(p)[-1], block)
         if me == 0:
             np.testing.assert_array_equal(whole, expected, err_msg=str(s))
+
+
+COLLECTIVES = dict(mpi_execution.COLLECTIVES)
+
+
+def limited(call: Any) -> Any:
+    """A collective that asserts the limit of what a rank passes to it."""
+
+    def limited_call(transfer: Transfer, me: int, group: Any) -> Any:
+        for parcels in (
+            transfer.sends[:1] if call.__name__ == "_broadcast" else transfer.sends,
+            transfer.receives,
+        ):
+            assert sum(array.nbytes for _, array in parcels) <= mpi.LARGEST
+        return call(transfer, me, group)
+
+    return limited_call
 
 
 def names_of(p: Any) -> list[str]:
