@@ -3,8 +3,9 @@
 A cache holds the bytes used last (LRU). For a nest of loops, the model takes the first k loops whose
 iteration touches no more than fits. A tensor is then fetched once for each iteration of the loops around
 that change its box, and again for each iteration of loops outside of these. If the body of a loop does not
-fit, the nests inside it, and the rest of the loop's own body, are steps that run in turn in every iteration: `reuse.py`
-predicts what a step finds in the cache of what earlier steps touched. The nests at the root are steps, too.
+fit, the nests inside it, and the rest of the loop's own body, are steps that run in turn in every
+iteration: `reuse.py` predicts what a step finds in the cache of what earlier steps touched. The nests at
+the root are steps, too.
 """
 
 from __future__ import annotations
