@@ -203,7 +203,7 @@ def _written(p: Problem, each: Mapping[str, int]) -> int:
     if p.lane is None:
         return 1
     width = p.write.width(p.lane, each.get(p.lane, 1)) if p.axis(p.lane).known else 1
-    if any(not x.is_affine for x in p.operands):  # indices have as many lanes
+    if any(p.lane in r.data for x in p.operands for r in x.reads):  # indices have as many lanes
         width = min(width, *(max(WIDEST // r.size, 1) for x in p.operands for r in x.reads))
     return width
 

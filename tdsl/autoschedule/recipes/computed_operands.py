@@ -11,7 +11,7 @@ from contextlib import suppress
 from tdsl.autoschedule.recipes.choices import Unsuited
 from tdsl.autoschedule.recipes.stage_facts import definition_of
 from tdsl.errors import ScheduleError
-from tdsl.lang.affine import has_data, variables
+from tdsl.lang.affine import variables
 from tdsl.lang.definition import Definition
 from tdsl.lang.exact import is_exact
 from tdsl.lang.expr import Cast, Const, Expr, Read, Select, dtype_of
@@ -41,8 +41,8 @@ def factor_types(d: Definition, dtype: str = "") -> tuple[DType, DType] | None:
     (f16, f16)
     """
     parts = product_factors(d)
-    if parts is None or any(has_data(x) for r in reads_in(parts) for x in r.index):
-        return None  # a tile goes beyond edges, where data does not choose an element
+    if parts is None:
+        return None
     total = dtype_of(d.values[0])
     rows = [(x.left, x.right) for x in MMAS if x.kind != "tf32" and x.acc_type == total]
     declared = stored_type(parts[0], None), stored_type(parts[1], None)
@@ -112,8 +112,8 @@ def is_plain(e: Expr, t: DType) -> bool:
     while isinstance(e, Cast) and is_exact(e, dtype_of(e.x)):
         e = e.x
     match e:
-        case Read(_, index) | Select(_, Read(_, index), Const()):
-            return dtype_of(e) == t and not any(True for _ in reads_in(index))
+        case Read() | Select(_, Read(), Const()):
+            return dtype_of(e) == t
         case _:
             return False
 

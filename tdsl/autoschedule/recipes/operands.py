@@ -17,7 +17,7 @@ from tdsl.autoschedule.recipes.conv import known
 from tdsl.autoschedule.recipes.epilogue import reader_of
 from tdsl.autoschedule.recipes.stage_facts import definition_of, even_width, load_width, sizes_of
 from tdsl.core.node import frozen
-from tdsl.lang.affine import as_sum, variables
+from tdsl.lang.affine import as_sum, has_data, variables
 from tdsl.lang.bounds import NO_FACTS
 from tdsl.lang.definition import Definition
 from tdsl.lang.expr import ONE, TRUE, ZERO, Binary, Cast, Const, Expr, Read, Select, Var, const
@@ -268,8 +268,13 @@ def _are_neighbours(part: Expr, v: str, width: int) -> bool:
 
 def _factors(d: Definition) -> tuple[Expr, Expr]:
     """The two factors of each term, without conversions: reads, or selects of a read or a constant."""
-    left, right = computed_factors(d)
-    return _factor(left), _factor(right)
+    left, right = map(_factor, computed_factors(d))
+    names = {_source(part).name for part in (left, right)}
+    for r in reads_in((left, right)):
+        chosen = next((x.name for x in reads_in(r.index) if x.name in names), None)
+        if chosen is not None:
+            raise Unsuited(f"elements of its factor {chosen!r} choose which elements of {r.name!r} it reads")
+    return left, right
 
 
 def _factor(e: Expr) -> Expr:
@@ -277,16 +282,13 @@ def _factor(e: Expr) -> Expr:
     while isinstance(e, Cast):
         e = e.x
     match e:
-        case Read(name, index) | Select(_, Read(name, index), Const()):
-            pass
+        case Read() | Select(_, Read(), Const()):
+            return e
         case _:
             raise Unsuited(
                 f"a factor of its terms is {e}, not an element of an array",
                 "make a td.Func of the computed factor, and multiply with this func",
             )
-    if any(True for _ in reads_in(index)):
-        raise Unsuited(f"data choose which elements of {name!r} it reads")
-    return e
 
 
 def _source(part: Expr) -> Read:
@@ -296,8 +298,13 @@ def _source(part: Expr) -> Read:
 
 
 def _plain(read: Read, along: str, term: str) -> Operand | None:
-    """An operand whose two variables each have coefficient 1 in an axis of their own; None for others."""
+    """An operand whose two variables each have coefficient 1 in an axis of their own; None for others.
+
+    Also where data choose elements in another axis: beyond the edges of a tile there are none to read.
+    """
     axes = []
+    if any(map(has_data, read.index)):
+        return None
     for v in (along, term):
         holders = [n for n, e in enumerate(read.index) if v in variables(e)]
         if len(holders) != 1 or as_sum(read.index[holders[0]]).terms.get(Var(v)) != 1:

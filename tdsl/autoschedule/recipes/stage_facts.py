@@ -98,9 +98,10 @@ def beyond_rows(stage: Stage, threads: int) -> tuple[int, int]:
 
 
 def _most(stage: Stage, d: Definition) -> int:
-    """How many of the widest elements that a definition reads or makes 16 bytes hold."""
+    """How many of the widest elements that a definition makes, or reads beside each other, 16 bytes hold."""
     f = stage.schedule.state.program.func(stage.func)
-    return ACCESS // max(t.bytes for t in (*f.dtypes, *(r.dtype for r in reads_in(d.values))))
+    moving = (r.dtype for r in reads_in(d.values) if d.free[-1] in variables(r))
+    return ACCESS // max(t.bytes for t in (*f.dtypes, *moving))
 
 
 def load_width(stage: Stage, source: str, along: str | None = None) -> int:

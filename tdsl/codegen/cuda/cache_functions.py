@@ -1,4 +1,4 @@
-"""Source text of the CUDA device functions for loads and stores with a cache policy.
+"""Source text of the CUDA device functions for loads and stores of vectors, and with a cache policy.
 
 A policy (createpolicy) says which lines L2 evicts first or last; with `evict_first`, L1 keeps none.
 """
@@ -55,6 +55,14 @@ def _store_cases() -> str:
 
 
 CACHE_FUNCTIONS = {
+    "tdsl_load": """
+template <int N> __device__ __forceinline__ void tdsl_load(void *to, const void *from) {
+  if constexpr (N == 16) *(int4 *)to = *(const int4 *)from;
+  else if constexpr (N == 8) *(int2 *)to = *(const int2 *)from;
+  else if constexpr (N == 4) *(int *)to = *(const int *)from;
+  else memcpy(to, from, N);
+}
+""",
     **{
         f"tdsl_{policy}": f"""
 __device__ __forceinline__ unsigned long long tdsl_{policy}() {{

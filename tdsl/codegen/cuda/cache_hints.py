@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tvm import tirx as T  # noqa: N812  # as its own documentation calls it
+from tvm.sym import Analyzer
 
 from tdsl.codegen.cuda.expressions import Expressions
 from tdsl.codegen.cuda.tir_types import bytes_of
@@ -28,12 +29,24 @@ def bind_policies(e: Expressions, policies: Mapping[str, str]) -> list[TIR]:
 def load_vector(e: Expressions, buffer: str, at: TIR, count: int, part: TIR) -> TIR:
     """The load of `count` elements of a buffer from the offset `at` into the registers `part`."""
     source, _ = e.buffers[buffer]
+    if buffer not in e.policies and not is_aligned(at, count):
+        size = count * bytes_of(str(source.dtype))
+        return e.statement_call(f"tdsl_load<{size}>", _place(part), _place(source, at))
     if buffer not in e.policies:
         loaded = T.BufferLoad(source, [T.Ramp(at, 1, count)])
         return T.BufferStore(part, loaded, [T.Ramp(T.const(0, "int32"), 1, count)])
     name, policy = e.policies[buffer]
     size = count * bytes_of(str(source.dtype))
     return e.statement_call(f"tdsl_load_{name}<{size}>", _place(part), _place(source, at), policy)
+
+
+def is_aligned(at: TIR, count: int) -> bool:
+    """True where TVM sees that an offset is a multiple of `count`, without which it loads one by one.
+
+    It does not see through data that choose a row, whose elements are aligned as all are.
+    """
+    factor = Analyzer().modular_set(at)
+    return bool(factor.coeff % count == 0 and factor.base % count == 0)
 
 
 def store_streaming(e: Expressions, memory: TIR, at: TIR, value: TIR) -> TIR:

@@ -7,7 +7,7 @@ from typing import Any
 from tvm import tirx as T  # noqa: N812  # as its own documentation calls it
 
 from tdsl.codegen.analysis.access_widths import access_width
-from tdsl.codegen.cuda.cache_hints import load_vector, store_vector_streaming
+from tdsl.codegen.cuda.cache_hints import is_aligned, load_vector, store_vector_streaming
 from tdsl.codegen.cuda.expressions import TIR, Expressions
 from tdsl.codegen.cuda.identifiers import without_number
 from tdsl.codegen.cuda.tir_types import bytes_of
@@ -32,7 +32,8 @@ def lower_vector_store(e: Expressions, s: Store, start: int, count: int) -> list
         if isinstance(n, Load) and _is_vector_load(e, n, count):
             source, _ = e.buffers[n.buffer]
             at = e.offset(n.buffer, tuple(extract_lane(i, start) for i in n.index))
-            if n is s.value and n.mask is None and n.buffer not in e.policies and not s.streaming:
+            is_plain = n is s.value and n.mask is None and n.buffer not in e.policies and not s.streaming
+            if is_plain and is_aligned(at, count):
                 return [_write(e, s, start, count, T.BufferLoad(source, [T.Ramp(at, 1, count)]))]
             name = e.identifiers.declare(f"{without_number(n.buffer)}_vec")
             part = T.decl_buffer((count,), str(source.dtype), name, scope="local")
