@@ -46,6 +46,7 @@ from tdsl.lang.simplify import (
 )
 from tdsl.schedule.full_tiles import full_tile_box, is_total
 from tdsl.schedule.state import (
+    COOPERATIVE,
     FRAGMENT,
     REGISTER,
     ROUND_UP,
@@ -66,11 +67,13 @@ class ThreadLoops:
 
     `program_boxes` are the boxes that the whole program needs, an upper bound for the threads of a block.
     `enclosing_boxes` are the boxes of the enclosing places, an upper bound for which memory is allocated.
+    `copied` are funcs of which each thread has a copy for all threads (`read_by_block`).
     """
 
     ranges: Mapping[str, Interval]
     program_boxes: Mapping[str, Box]
     enclosing_boxes: Mapping[str, Box] = field(default_factory=dict)
+    copied: Collection[str] = ()
 
     def clip(self, name: str, box: Box, facts: Facts) -> Box:
         """The box of a func clipped to the box that the enclosing place, or the whole program, needs.
@@ -349,6 +352,23 @@ def funcs_inside(tree: ScheduleTree, state: State, levels: Iterable[Level]) -> s
     return names
 
 
+def read_by_block(tree: ScheduleTree, state: State, level: Level) -> frozenset[str]:
+    """The funcs computed at a level, not in shared memory, that funcs in shared memory there read.
+
+    Any thread may compute the latter, also one that has no points of its own.
+    """
+    inside = funcs_inside(tree, state, [level])
+    readers = {name for name in inside if state.plan(name).scope == SHARED}
+    copied: set[str] = set()
+    for name in reversed(tree.computed.get(level, ())):
+        definitions = [d for reader in readers for d in state.program.func(reader).definitions]
+        read = any(r.name == name for d in definitions for r in d.reads)
+        if read and name not in readers and state.plan(name).scope not in COOPERATIVE:
+            copied.add(name)
+            readers.add(name)
+    return frozenset(copied)
+
+
 def required_boxes(
     tree: ScheduleTree, state: State, levels: tuple[Level, ...], start: dict[str, Box],
     actives: list[OpenNest], facts: Facts, threads: ThreadLoops = NO_THREADS, exact: bool = False,
@@ -409,7 +429,8 @@ def _box_for_threads(
     if plan.scope != FRAGMENT and not plan.bulk:
         box = threads.clip(name, box, facts)
     # a func computed after its producer copies the points of one thread
-    return threads.box_of_all(name, box, facts) if plan.scope == SHARED and not after_outer else box
+    of_all = plan.scope == SHARED or name in threads.copied
+    return threads.box_of_all(name, box, facts) if of_all and not after_outer else box
 
 
 def _add_boxes(boxes: dict[str, Box], reader: str, reads: dict[str, Box], facts: Facts) -> None:

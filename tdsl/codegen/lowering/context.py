@@ -11,11 +11,12 @@ from tdsl.codegen.ir.loops import Stmt
 from tdsl.codegen.lowering.bounds_checks import KernelTables
 from tdsl.codegen.lowering.buffers import Buffer, Ring
 from tdsl.core.node import frozen
+from tdsl.lang.affine import variables
 from tdsl.lang.bounds import NO_FACTS, Facts
 from tdsl.lang.expr import ZERO, Binary, Expr
 from tdsl.lang.program import Axis, Program
 from tdsl.lang.regions import Box, Interval, interval_of, restrict_ranges
-from tdsl.lang.simplify import conjunction, simplify
+from tdsl.lang.simplify import conjunction
 from tdsl.machine.instructions.layout import Layout
 from tdsl.schedule.state import Level, State
 from tdsl.schedule.tree import ScheduleTree
@@ -42,7 +43,7 @@ class LoopContext:
     only the tails of splits skip iterations of it. `threads` has (kind, variable, (first, last)) of the open
     loops over GPU threads, and of loops whose range differs from thread to thread. `pending_guards`:
     untested guards; a thread is active only if all hold. Statements that threads execute collectively are run
-    by all threads, others under these guards.
+    by all threads, others under these guards, except for the funcs `copied` (`read_by_block`).
     """
 
     facts: Facts = NO_FACTS
@@ -51,6 +52,7 @@ class LoopContext:
     in_order: bool = False
     threads: tuple[tuple[str, str, Interval], ...] = ()
     pending_guards: tuple[Expr, ...] = ()
+    copied: frozenset[str] = frozenset()
 
     def narrowed(self) -> LoopContext:
         """The context of the threads that have points: their ranges narrowed by `pending_guards`."""
@@ -65,20 +67,21 @@ class LoopContext:
         threads = tuple((kind, name, intervals[name]) for kind, name, _ in self.threads)
         return replace(self, facts=facts, threads=threads)
 
-    def some_thread_has_points(self) -> Expr:
-        """The condition, equal in all threads, under which the ranges of `narrowed` are not empty.
+    def some_thread_has_points(self) -> list[Expr]:
+        """Conditions, equal in all threads, of which all hold if a thread has points; to be tested in order.
 
-        Boxes computed from these ranges are valid in iterations in which the condition is true.
+        Boxes computed from the ranges of `narrowed` are valid in iterations in which the conditions are true.
         """
         intervals: dict[str, Interval] = {}
-        conditions: list[Expr] = []
+        varying = {name for _, name, _ in self.threads}
+        conditions = [g for g in self.pending_guards if varying.isdisjoint(variables(g))]
         for _, name, (first, last) in self.narrowed().threads if self.pending_guards else ():
             if first is not None and last is not None:
                 lo, hi = (interval_of(e, intervals, self.facts)[n] for n, e in enumerate((first, last)))
                 intervals[name] = lo, hi
                 if lo is not None and hi is not None:
                     conditions.append(Binary("le", lo, hi))
-        return simplify(conjunction(conditions), self.facts)
+        return conditions
 
 
 @dataclass(slots=True)

@@ -55,7 +55,13 @@ from tdsl.lang.bounds import Facts, upper
 from tdsl.lang.expr import ONE, TRUE, Binary, Const, Expr, Read, Var, const
 from tdsl.lang.regions import Box, intersection_box, reads_in
 from tdsl.lang.simplify import add, conjuncts, simplify, subtract
-from tdsl.schedule.bounds_inference import OpenNest, ThreadLoops, bounds_of, required_boxes
+from tdsl.schedule.bounds_inference import (
+    OpenNest,
+    ThreadLoops,
+    bounds_of,
+    read_by_block,
+    required_boxes,
+)  # fmt: skip
 from tdsl.schedule.full_tiles import total_stages
 from tdsl.schedule.loop_relations import is_inside, relate
 from tdsl.schedule.narrow import NarrowedComponents
@@ -116,10 +122,11 @@ class NestBuilder(DefinitionNest):
         self.select_nest(nest)
         bounds = bounds_of(self.f, self.d, box)
         related = relate(nest, bounds, ctx.facts)
-        guards = guards_of(self, related, bounds)
-        if self.plan.scope in COOPERATIVE:
+        if self.plan.scope in COOPERATIVE or self.f.name in ctx.copied:
             ctx = replace(ctx, pending_guards=())
-        guards += tuple(Guard(c, frozenset(), predicate=False) for c in ctx.pending_guards)
+        # first, as predicates may read what is computed only where these guards hold
+        enclosing = (Guard(c, frozenset(), predicate=False, enclosing=True) for c in ctx.pending_guards)
+        guards = (*enclosing, *guards_of(self, related, bounds))
         return self._lower(NestPosition(len(opened), mode, opened, guards, bounds, related), ctx)
 
     def _lower(self, pos: NestPosition, ctx: LoopContext) -> list[Stmt]:
@@ -368,13 +375,15 @@ class NestBuilder(DefinitionNest):
             if guards_inside and not any(self.low.program.has_func(r.name) for r in reads_in((c,)))
         )
         pending = dict.fromkeys((*ctx.pending_guards, *testable, *deferred_guards(self, pos)))
-        ctx = replace(ctx, pending_guards=tuple(pending))
+        copied = read_by_block(tree, self.low.state, level) if pending else frozenset()
+        ctx = replace(ctx, pending_guards=tuple(pending), copied=copied)
         narrow = ctx.narrowed()
         actives = [self.active(pos), *self._joined_actives(pos, ctx)]
         total = total_stages(self.low.state)
         all_boxes = {n: b for n, b in self.low.boxes.items() if n not in total}
         inner_boxes = {n: b for n, b in self.low.level_boxes.items() if n not in total}
-        threads = ThreadLoops({name: run for _, name, run in narrow.threads}, all_boxes, inner_boxes)
+        ranges = {name: run for _, name, run in narrow.threads}
+        threads = ThreadLoops(ranges, all_boxes, inner_boxes, copied)
         boxes = required_boxes(
             tree, self.low.state, levels, {}, actives, narrow.facts, threads, limits=self.low.limits
         )

@@ -154,7 +154,8 @@ class _ProgramLowering(Lowering):
         """Bind the clamped origins of boxes of fixed extents (bound_extent) to names, used in `boxes`.
 
         An origin is a constant times its name, so that vector loads see its alignment. An origin that differs
-        between threads gets no name, which would hide the box that all threads together need.
+        between threads gets no name, which would hide the box that all threads together need, nor does one
+        that moves with the innermost loop if the func is stored outside of it (sliding window).
         """
         origins: dict[Expr, str] = {}
         varying, facts, limits = {name for _, name, _ in ctx.threads}, ctx.facts, self.limits
@@ -164,6 +165,7 @@ class _ProgramLowering(Lowering):
                 continue
             if name not in self.boxes:  # the program needs no point of it
                 continue
+            moving = {ctx.loop} if self.stored_at.get(name, level) != level else set()
             f = self.program.func(name)
             check_extents(f, plan, boxes[name], self.boxes[name], ctx.facts)
             for axis, _ in plan.extents:
@@ -171,7 +173,7 @@ class _ProgramLowering(Lowering):
                 extent = max_elements(boxes[name], axis, facts)
                 if lo is None or hi is None or first is None or last is None or extent is None:
                     continue
-                if constant_difference(hi, lo) != extent - 1 or not varying.isdisjoint(variables(lo)):
+                if constant_difference(hi, lo) != extent - 1 or (varying | moving) & variables(lo):
                     continue
                 end, clamps = subtract(last, const(extent - 1)), map(_is_min_or_max, post_order(lo))
                 if not any(clamps) or not at_most(first, end, facts):
@@ -286,13 +288,17 @@ class _ProgramLowering(Lowering):
         return CopyTile(buffer.names[0], index, load.buffer, load.index, extents, loc=loc)
 
     def _guard_nest(self, f: FuncDef, n: int, ctx: LoopContext, nest: list[Stmt]) -> list[Stmt]:
-        """The nest of a func in shared memory, guarded: run if some thread has points, and only by the first
-        thread on each axis that no loop of the nest is bound to."""
+        """The nest of a func that a block computes, guarded: run if some thread has points, and in shared
+        memory only by the first thread on each axis that no loop of the nest is bound to."""
         plan = self.state.plan(f.name)
-        if plan.scope != SHARED or not nest:
+        if (plan.scope != SHARED and f.name not in ctx.copied) or not nest:
             return nest
-        points = ctx.some_thread_has_points()
-        nest = nest if points == TRUE else [If(points, as_stmt(nest))]
+        writer = ValueWriter(self, f, {}, ctx.facts)
+        for condition in reversed(ctx.some_thread_has_points()):
+            points = simplify(writer.convert(condition), ctx.facts)
+            nest = nest if points == TRUE else [If(points, as_stmt(nest))]
+        if plan.scope != SHARED:
+            return nest
         bound_axes = {x.kind for x in plan.nests[n].loops}
         tests: dict[str, Expr] = {
             axis: Binary("eq", Var(name), first)

@@ -12,11 +12,15 @@ SHUFFLE, LOCAL = "gather", "part"  # a reduction over threads, and the part of o
 
 @frozen
 class Guard:
-    """A condition on points, over the `loops` of the nest; a predicate does not restrict initialisation."""
+    """A condition on points, over the `loops` of the nest; a predicate does not restrict initialisation.
+
+    `enclosing`: it is an untested guard of the nest around this one and depends on no loop of this one.
+    """
 
     cond: Expr
     loops: frozenset[str]
     predicate: bool
+    enclosing: bool = False
 
 
 @frozen

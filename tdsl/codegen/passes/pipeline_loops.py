@@ -161,15 +161,19 @@ class _Pipelines:
             return rebuilt(s, body=specialize_warps(s.body, producers, self.fresh))
         return s
 
-    def check_uniform(self, s: For) -> None:
-        """Raise ScheduleError if the number of iterations of a pipelined loop differs between threads."""
+    def varying(self) -> set[str]:
+        """The variables of enclosing loops whose values differ between the threads of a block."""
         varying: set[str] = set()
         for x in self.enclosing:
             if isinstance(x, For) and (
                 x.kind in THREADS or varying & (scalars_of(x.lo) | scalars_of(x.extent))
             ):
                 varying.add(x.name)
-        if varying & scalars_of(s.extent):
+        return varying
+
+    def check_uniform(self, s: For) -> None:
+        """Raise ScheduleError if the number of iterations of a pipelined loop differs between threads."""
+        if self.varying() & scalars_of(s.extent):
             raise ScheduleError(
                 f"loop {s.name!r} is pipelined, but how often it runs differs from thread to thread",
                 loc=next((x.loc for x in walk(s) if isinstance(x, Alloc)), s.loc),
@@ -312,8 +316,13 @@ class _Pipelines:
     def expect_bytes(self, s: Stmt, mbarriers: str, slot: Expr, whole: int = 0) -> Stmt:
         """`s` with an arrival before each copy of a tile that tells the mbarrier how many bytes to expect.
 
-        `whole` is the number of elements of the tile if other blocks of the cluster copy parts of it, or 0.
+        Where a condition of the whole block leaves a copy out, the arrival expects no bytes. `whole` is the
+        number of elements of the tile if other blocks of the cluster copy parts of it, or 0.
         """
+        if isinstance(s, If) and s.orelse is None and not self.varying() & scalars_of(s.cond):
+            boxes = sum(isinstance(x, CopyTile) for x in walk(s))
+            none = sequence([ArriveBarrier(mbarriers, slot)] * boxes) if boxes else None
+            return rebuilt(s, then=self.expect_bytes(s.then, mbarriers, slot, whole), orelse=none)
         if isinstance(s, CopyTile):
             count = (whole or prod(s.extents)) * self.buffers[s.buffer][0].bytes
             return sequence(
