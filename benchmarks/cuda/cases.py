@@ -225,9 +225,9 @@ def by_wgmma(s: td.Schedule) -> None:
     """Tiles fetched as wholes for two groups of warps, in blocks that make several tiles each."""
     terms = 128 // s.program.inputs[0].dtype.bytes
     if s.sizes["M"] >= _LARGE:
-        td.recipes.tensor_core_matmul(s["total"], hopper=True, group=8, blocks=128, cluster=2)
+        td.recipes.tensor_core_matmul(s["total"], warpgroups=True, group=8, blocks=128, cluster=2)
     else:
-        td.recipes.tensor_core_matmul(s["total"], block=(128, 128, terms), hopper=True, blocks=2)
+        td.recipes.tensor_core_matmul(s["total"], block=(128, 128, terms), warpgroups=True, blocks=2)
 
 
 def scaled(torch: Any, a: Any, b: Any) -> Any:

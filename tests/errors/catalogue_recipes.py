@@ -126,9 +126,9 @@ def fewer_blocks_than_none():
     td.recipes.tensor_core_matmul(product(), blocks=-1)  # here
 
 
-@wrong(td.ScheduleError, "hopper must be True or False, not 'yes'", hint="hopper=False")
+@wrong(td.ScheduleError, "warpgroups must be True or False, not 'yes'", hint="warpgroups=False")
 def instructions_in_words():
-    td.recipes.tensor_core_matmul(product(), hopper="yes")  # here
+    td.recipes.tensor_core_matmul(product(), warpgroups="yes")  # here
 
 
 @wrong(
@@ -140,7 +140,7 @@ def columns_that_no_swizzle_divides():
     x, y, c = td.Tensor("x", (256, 256), td.f16), td.Tensor("y", (256, 256), td.f16), td.Func("c")
     c[i, j] = td.sum(td.cast(x[i, k], td.f32) * td.cast(y[k, j], td.f32), axis=k)
     stage = td.Schedule(c)[c]
-    td.recipes.tensor_core_matmul(stage, block=(64, 24, 64), warp=(64, 24), hopper=True)  # here
+    td.recipes.tensor_core_matmul(stage, block=(64, 24, 64), warp=(64, 24), warpgroups=True)  # here
 
 
 def rows_of(n):
@@ -223,16 +223,16 @@ def products_under_a_condition():
     td.recipes.tensor_core_matmul(td.Schedule(f)[f])  # here
 
 
-@wrong(td.ScheduleError, "wgmma does not multiply f64 and f64 in f64", hint="leave hopper= out")
+@wrong(td.ScheduleError, "wgmma does not multiply f64 and f64 in f64", hint="leave warpgroups= out")
 def products_that_groups_do_not_make():
     x, w, f = td.Tensor("x", (64, 64), td.f64), td.Tensor("w", (64, 64), td.f64), td.Func("f")
     f[i, j] = td.sum(x[i, k] * w[k, j], axis=k)
-    td.recipes.tensor_core_matmul(td.Schedule(f)[f], hopper=True)  # here
+    td.recipes.tensor_core_matmul(td.Schedule(f)[f], warpgroups=True)  # here
 
 
 @wrong(td.ScheduleError, "f32 and f32 in f32 only where terms lie side by side", hint="w[j, k]")
 def floats_that_lie_in_rows_of_columns():
-    td.recipes.tensor_core_matmul(product(), hopper=True, tf32=True)  # here
+    td.recipes.tensor_core_matmul(product(), warpgroups=True, tf32=True)  # here
 
 
 @wrong(td.ScheduleError, "matmul is not for 'y'", "no sum of products", hint="default schedule")
@@ -242,12 +242,12 @@ def tiles_of_no_product():
 
 @wrong(td.ScheduleError, "cluster cannot be 16", hint="1, 2, 3, 4, 5, 6, 7, 8")
 def more_blocks_than_a_cluster_has():
-    td.recipes.tensor_core_matmul(product(), cluster=16, hopper=True)  # here
+    td.recipes.tensor_core_matmul(product(), cluster=16, warpgroups=True)  # here
 
 
 @wrong(td.ScheduleError, "blocks=3 are no whole clusters of 2", hint="a multiple of 2")
 def blocks_that_are_no_whole_clusters():
-    td.recipes.tensor_core_matmul(product(), cluster=2, blocks=3, hopper=True)  # here
+    td.recipes.tensor_core_matmul(product(), cluster=2, blocks=3, warpgroups=True)  # here
 
 
 def halves(dtype):
@@ -258,14 +258,14 @@ def halves(dtype):
 
 @wrong(td.ScheduleError, "only where terms lie side by side", "those of 'w' lie apart", hint="w[j, k]")
 def bytes_that_lie_in_rows_of_columns():
-    td.recipes.tensor_core_matmul(halves(td.f8e4m3)["o_sum"], hopper=True)  # here
+    td.recipes.tensor_core_matmul(halves(td.f8e4m3)["o_sum"], warpgroups=True)  # here
 
 
 @wrong(td.ScheduleError, "a multiple of 8 columns, not 12", hint="warp=(64, n)")
 def columns_that_groups_do_not_make():
     s = halves(td.f16)
     tiles = {"block": (128, 24, 64), "warp": (64, 12)}
-    td.recipes.tensor_core_matmul(s["o_sum"], hopper=True, **tiles)  # here
+    td.recipes.tensor_core_matmul(s["o_sum"], warpgroups=True, **tiles)  # here
 
 
 @wrong(td.ScheduleError, "'o': it reduces nothing", hint="it is for 'o_sum', a sum that 'o' reads")

@@ -44,13 +44,15 @@ def instruction_that_tensor_cores_do_not_have():
 
 
 @wrong(
-    td.ScheduleError, "wgmma needs sm_90a, tcgen05 sm_100a, and the schedule is for sm_80", hint="hopper= out"
+    td.ScheduleError,
+    "wgmma needs sm_90a, tcgen05 sm_100a, and the schedule is for sm_80",
+    hint="warpgroups= out",
 )
 def recipe_of_another_architecture():
     x, y, z = td.Tensor("x", (64, 64), td.f16), td.Tensor("y", (64, 64), td.f16), td.Func("z")
     z[i, j] = td.sum(td.cast(x[i, k], td.f32) * td.cast(y[k, j], td.f32), axis=k)
     s = td.Schedule(z, target="cuda:sm_80")
-    td.recipes.tensor_core_matmul(s[z], hopper=True)  # here
+    td.recipes.tensor_core_matmul(s[z], warpgroups=True)  # here
 
 
 def on_groups_of_warps():
@@ -59,7 +61,7 @@ def on_groups_of_warps():
     c = td.Func("c")
     c[i, j] = td.sum(td.cast(x[i, k], td.f32) * td.cast(y[k, j], td.f32), axis=k)
     s = td.Schedule(c)
-    td.recipes.tensor_core_matmul(s[c], block=(128, 64, 32), warp=(64, 64), stages=1, hopper=True)
+    td.recipes.tensor_core_matmul(s[c], block=(128, 64, 32), warp=(64, 64), stages=1, warpgroups=True)
     return s
 
 

@@ -58,7 +58,7 @@ def groups():
     a, b, c = td.Tensor("a", (128, 128), td.f16), td.Tensor("b", (128, 128), td.f16), td.Func("c")
     c[i, j] = td.sum(td.cast(a[i, k], td.f32) * td.cast(b[k, j], td.f32), axis=k)
     s = td.Schedule(c)
-    td.recipes.tensor_core_matmul(s[c], block=(64, 64, 64), warp=(64, 64), stages=2, hopper=True)
+    td.recipes.tensor_core_matmul(s[c], block=(64, 64, 64), warp=(64, 64), stages=2, warpgroups=True)
     return td.compile(s, target="cuda")
 
 

@@ -20,6 +20,8 @@ from tdsl.schedule.arguments import has_type, json_value, type_text
 from tdsl.schedule.fluent import Stage
 from tdsl.schedule.state import is_ordered
 
+_RENAMED = {"last": "lookup_axes", "hopper": "warpgroups"}  # choices of version 0.1
+
 Rule = TypeVar("Rule", bound=Callable[..., Any])
 Plan = TypeVar("Plan")
 
@@ -57,6 +59,9 @@ def recipe(rule: Rule) -> Rule:
                 label="this recipe",
                 hint="leave it out for the machine of the schedule's target",
             )
+        for old in _RENAMED.keys() & options.keys():
+            warnings.warn(f"{old}=... is deprecated: {_RENAMED[old]}=...", DeprecationWarning, stacklevel=3)
+        options = {_RENAMED.get(name, name): value for name, value in options.items()}
         try:
             with stage.schedule.all_or_nothing():
                 return applied(stage, *args, **options)
@@ -120,9 +125,6 @@ def reduction_of(stage: Stage, ranges: int | None = None) -> Definition:
     return d
 
 
-_RENAMED = {"last": "lookup_axes"}  # choices of version 0.1
-
-
 def choose(plan: Plan, choices: Mapping[str, Any], **among: Collection[Any]) -> Plan:
     """A plan, a dataclass, with fields replaced by choices of the user; ScheduleError where they do not fit.
 
@@ -131,9 +133,7 @@ def choose(plan: Plan, choices: Mapping[str, Any], **among: Collection[Any]) -> 
     """
     known: dict[str, Field[Any]] = {f.name: f for f in fields(plan)}  # type: ignore[arg-type]  # a plan is a dataclass
     types = get_type_hints(type(plan))
-    given = {_RENAMED.get(name, name): json_value(value) for name, value in choices.items()}
-    for old in _RENAMED.keys() & choices.keys():
-        warnings.warn(f"{old}=... is deprecated: {_RENAMED[old]}=...", DeprecationWarning, stacklevel=4)
+    given = {name: json_value(value) for name, value in choices.items()}
     for name, value in given.items():
         if name not in known:
             raise refused(f"there is no choice {name!r}", did_you_mean(name, known))

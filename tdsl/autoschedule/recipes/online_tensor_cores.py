@@ -68,7 +68,7 @@ class OnlineTensorCores:
 
     `stages` tiles of terms are in shared memory at a time. Weights are multiplied with `columns` at once.
     With `held` the rows' operand stays in registers; otherwise each tile loads it from shared memory.
-    With `hopper` warpgroups multiply by `wgmma`, with operands in shared memory but weights in registers;
+    With `warpgroups`, products are by `wgmma`, with operands in shared memory but weights in registers;
     another warpgroup, of producer warps, loads the tiles of terms. With `early` the scores of the next tile
     are computed during the softmax of the current tile.
     """
@@ -79,7 +79,7 @@ class OnlineTensorCores:
     columns: int
     stages: int = 2
     held: bool = True
-    hopper: bool = False
+    warpgroups: bool = False
     early: bool = False
 
 
@@ -102,8 +102,8 @@ def online_tensor_cores(stage: Stage, *, machine: Machine | None = None, **choic
     `stage` is a sum of products of weights and values, with rows and columns as the last two of its
     variables; weights and values are both f16 or both bf16, and weights come from a sum of products of such
     operands. The schedule has to know all sizes. `choices` override fields of `OnlineTensorCores`.
-    `hopper=True`, on sm_90a, multiplies by `wgmma`; by default `wgmma` is used if its blocks keep half of the
-    GPU busy and the operands can be fetched in tiles for `wgmma`.
+    `warpgroups=True`, on sm_90a, multiplies by `wgmma`; by default `wgmma` is used if its blocks keep half of
+    the GPU busy and the operands can be fetched in tiles for `wgmma`.
     Returns the choices; ScheduleError for a stage of another kind. The order of float sums changes.
 
     >>> import tdsl as td
@@ -117,8 +117,9 @@ def online_tensor_cores(stage: Stage, *, machine: Machine | None = None, **choic
     >>> weight = td.cast(td.cast(p[i, j], td.f16), td.f32)
     >>> out[i, e] = td.sum(weight * td.cast(v[j, e], td.f32), axis=j) / total[i]
     >>> s = td.Schedule(out, target="cuda:sm_80")
-    >>> td.recipes.online_tensor_cores(s["out_sum"])
-    OnlineTensorCores(rows=32, warp=16, terms=64, columns=64, stages=2, held=True, hopper=False, early=False)
+    >>> plan = td.recipes.online_tensor_cores(s["out_sum"])
+    >>> plan.rows, plan.warp, plan.terms, plan.columns, plan.stages, plan.held, plan.warpgroups
+    (32, 16, 64, 64, 2, True, False)
     """
     machine = machine or as_target(stage.schedule.target).machine()
     chain = find_online_chain(stage)
@@ -128,17 +129,17 @@ def online_tensor_cores(stage: Stage, *, machine: Machine | None = None, **choic
             f"its results have {columns} columns, which are no multiple of {_STEP}",
             f"pad the values to a multiple of {_STEP}, or take online_blocks",
         )
-    if choices.get("hopper") is True and "wgmma" not in machine.features:
+    if choices.get("warpgroups") is True and "wgmma" not in machine.features:
         raise Unsuited(
             f"wgmma needs sm_90a, and the schedule is for {as_target(stage.schedule.target).arch}",
-            'leave hopper= out, or td.Schedule(..., target="cuda:sm_90a")',
+            'leave warpgroups= out, or td.Schedule(..., target="cuda:sm_90a")',
         )
-    if choices.get("hopper", _is_for_groups(chain, machine) and _WARPS.isdisjoint(choices)) is True:
+    if choices.get("warpgroups", _is_for_groups(chain, machine) and _WARPS.isdisjoint(choices)) is True:
         try:
             with stage.schedule.all_or_nothing():
                 return _write(stage, chain, _plan_of_groups(chain, machine, choices))
         except Unsuited:
-            if "hopper" in choices:
+            if "warpgroups" in choices:
                 raise
     return _write(stage, chain, choose(_plan(chain, machine), choices))
 
@@ -156,7 +157,7 @@ def _plan_of_groups(chain: OnlineChain, machine: Machine, choices: Mapping[str, 
     if columns > _GROUP_COLUMNS:
         raise Unsuited(
             f"its results have {columns} columns, and registers hold {_GROUP_COLUMNS} at most",
-            "leave hopper= out",
+            "leave warpgroups= out",
         )
     blocks = -(-chain.sizes[chain.row] // (2 * GROUP_ROWS)) * chain.batches
     groups = 2 if blocks >= machine.threads else 1
@@ -164,7 +165,7 @@ def _plan_of_groups(chain: OnlineChain, machine: Machine, choices: Mapping[str, 
     parts = [n for n in range(_STEP, columns + 1, _STEP) if columns % n == 0]
     best = OnlineTensorCores(
         groups * GROUP_ROWS, GROUP_ROWS, _GROUP_TERMS[wide],
-        max(n for n in parts if n <= (_GROUP_PART if wide else _AT_ONCE)), held=False, hopper=True,
+        max(n for n in parts if n <= (_GROUP_PART if wide else _AT_ONCE)), held=False, warpgroups=True,
     )  # fmt: skip
     plan = choose(
         best, choices, rows=[n * GROUP_ROWS for n in _GROUPS], warp=[GROUP_ROWS], held=[False],
@@ -222,7 +223,7 @@ def _write(stage: Stage, chain: OnlineChain, plan: OnlineTensorCores) -> OnlineT
         schedule[name].compute_at(running, part if lead else tile).set_scope(FRAGMENT)
         if d.init is not None and (lead or TERM in roles.values()):
             products.append(_product(schedule[name], d, roles, plan, inside))
-    if plan.hopper:
+    if plan.warpgroups:
         _check_shared(products, plan, inside)
     for product in reversed(products):  # producers first
         _multiply(product, plan, inside, (owner, warp.name), (running, tile))
@@ -232,7 +233,7 @@ def _write(stage: Stage, chain: OnlineChain, plan: OnlineTensorCores) -> OnlineT
     running.cooperate()
     owner.cooperate(2)
     if plan.stages > 1:
-        running.pipeline(tile, plan.stages, producer_warps=plan.hopper, overlap_mma=plan.early)
+        running.pipeline(tile, plan.stages, producer_warps=plan.warpgroups, overlap_mma=plan.early)
     return plan
 
 
@@ -251,7 +252,7 @@ def _product(
     operands = plain_operands(replace(d, where=TRUE))
     left, right = sorted(operands, key=lambda x: roles.get(x.along) != ROW)
     form: Form | None
-    if plan.hopper:
+    if plan.warpgroups:
         columns = plan.terms if roles.get(right.along) == TERM else plan.columns
         form = group_form(left, right, "f32", columns, in_registers=left.read.name in inside)
     else:
@@ -292,17 +293,17 @@ def _multiply(
 
 
 def _fetched(p: _Product, x: Operand, plan: OnlineTensorCores, place: tuple[Stage, str]) -> Stage:
-    """A tile of an operand in shared memory; with hopper, the rows' tile is per warpgroup."""
+    """A tile of an operand in shared memory; with warpgroups, the rows' tile is per warpgroup."""
     of_rows, size = p.roles.get(x.along) == ROW, x.read.dtype.bytes
     vector, row = load_width(p.stage, x.read.name, x.copy_along), size * _tile_of(p, x, plan)[1]
-    whole = plan.hopper and plan.stages > 1 and not of_rows
-    refused = plan.hopper and (row % min(SWIZZLES) or x.axes[1] + 1 < len(x.read.index))
+    whole = plan.warpgroups and plan.stages > 1 and not of_rows
+    refused = plan.warpgroups and (row % min(SWIZZLES) or x.axes[1] + 1 < len(x.read.index))
     if refused or (whole and (vector * size < ACCESS or len(x.read.index) > _MOST_AXES)):
         raise Unsuited(
             f"{x.read.name!r} cannot be fetched in tiles that wgmma reads",
-            f"leave hopper= out, or let rows of it be a multiple of {min(SWIZZLES)} bytes",
+            f"leave warpgroups= out, or let rows of it be a multiple of {min(SWIZZLES)} bytes",
         )
-    scope = GROUP if plan.hopper and of_rows else SHARED
+    scope = GROUP if plan.warpgroups and of_rows else SHARED
     tile = p.stage.schedule.cache_read(
         x.read.name, p.stage.func, scope=scope, filled=True, along=x.copy_along
     )
@@ -317,7 +318,7 @@ def _fetched(p: _Product, x: Operand, plan: OnlineTensorCores, place: tuple[Stag
 
 def _tile_of(p: _Product, x: Operand, plan: OnlineTensorCores) -> tuple[int, int]:
     """The extents of an operand's tile along its two axes."""
-    along = {ROW: plan.warp if plan.hopper else plan.rows, TERM: plan.terms, INNER: plan.terms}
+    along = {ROW: plan.warp if plan.warpgroups else plan.rows, TERM: plan.terms, INNER: plan.terms}
     sizes, extents = sizes_of(p.stage), []
     for axis in x.axes:
         moving = [v for v in variables(x.read.index[axis]) if p.roles.get(v) != TILE]
@@ -336,5 +337,5 @@ def _check_shared(products: list[_Product], plan: OnlineTensorCores, inside: Map
     if total + PHASE_BYTES > (most := shared_limit(products[0].stage)):
         raise Unsuited(
             f"its tiles take {total} bytes of shared memory, and a block has {most}",
-            "choose fewer rows, terms or stages, or leave hopper= out",
+            "choose fewer rows, terms or stages, or leave warpgroups= out",
         )

@@ -80,7 +80,7 @@ class TensorCoreChoices:
     warp: tuple[int, int] = (64, 32)
     stages: int = 3
     tf32: bool = False
-    hopper: bool = False
+    warpgroups: bool = False
     factors: str = ""
     group: int = 1
     blocks: int = 0
@@ -115,7 +115,7 @@ class TensorCoreMatmul:
         if not schedule.state.plan(self.stage).scheduled:
             tensor_core_matmul(
                 schedule[self.stage], block=self.block, warp=self.warp, stages=self.stages,
-                tf32="tf32" in self.instruction, hopper=not self.instruction.startswith("mma"),
+                tf32="tf32" in self.instruction, warpgroups=not self.instruction.startswith("mma"),
                 group=self.group, blocks=self.blocks, cluster=self.cluster, parts=self.parts,
                 packed=self.packed, factors=self.factors,
             )  # fmt: skip
@@ -133,7 +133,7 @@ def tensor_core_matmul(stage: Stage, *, machine: Machine | None = None, **choice
     factor. Factors that are expressions are computed in each tile, in a type that holds all their values:
     `factors`, or one that an instruction multiplies.
 
-    With `hopper`, `wgmma` computes the products (on sm_100a `tcgen05`), from shared memory; `warp` is the
+    With `warpgroups`, `wgmma` computes the products (on sm_100a `tcgen05`), from shared memory; `warp` is the
     tile of a group of four warps (64, 256, or 128, 128; of a block 128, 256, and 128 bytes of terms, in 4
     stages). Tiles that divide the operands,
     with rows of a multiple of 32 bytes, are fetched as wholes (TMA).
@@ -158,19 +158,19 @@ def tensor_core_matmul(stage: Stage, *, machine: Machine | None = None, **choice
     ('mma_m16n8k16_f16_f16', 3)
     """
     chosen, machine = choose(TensorCoreChoices(), choices), machine or gpu_of(stage)
-    unit = group_unit(machine) if chosen.hopper else ""
-    if chosen.hopper and not unit:
+    unit = group_unit(machine) if chosen.warpgroups else ""
+    if chosen.warpgroups and not unit:
         arch = machine.gpu.arch if machine.gpu else ""
         raise Unsuited(
             f"wgmma needs sm_90a, tcgen05 sm_100a, and the schedule is for {arch}",
-            'leave hopper= out, or td.Schedule(..., target="cuda:sm_90a")',
+            'leave warpgroups= out, or td.Schedule(..., target="cuda:sm_90a")',
         )
     d = reduction_of(stage)
     m = matrices_of(d, computed=True)
     outline_factors(stage, (m.rows[-1], m.columns[-1]), chosen.factors)
     d, sizes = reduction_of(stage), sizes_of(stage)
     matrices_of(d)
-    if chosen.hopper:
+    if chosen.warpgroups:
         chosen = _for_groups(choices, max(r.dtype.bytes for r in reads_in(d.values)), unit)
     if chosen.blocks % chosen.cluster:
         raise refused(
@@ -243,7 +243,7 @@ def on_tensor_cores(stage: Stage, machine: Machine) -> TensorCoreMatmul | None:
         return None
     for t in best_tiles(p, machine) if p is not None else ():
         plan = if_suited(
-            tensor_core_matmul, stage, block=t.block, warp=t.warp, stages=t.stages, hopper=t.hopper,
+            tensor_core_matmul, stage, block=t.block, warp=t.warp, stages=t.stages, warpgroups=t.warpgroups,
             group=t.group, blocks=t.blocks, cluster=t.cluster, parts=t.parts, packed=t.packed,
             factors=factors, machine=machine,
         )  # fmt: skip

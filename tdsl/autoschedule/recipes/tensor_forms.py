@@ -46,18 +46,18 @@ def _no_product_of_groups(
         if x.operand == left.read.dtype == right.read.dtype and x.acc_type.name == total
     ]
     if not forms:
-        return Unsuited(f"{unit} does not multiply {types}", "leave hopper= out")
+        return Unsuited(f"{unit} does not multiply {types}", "leave warpgroups= out")
     if all((x.a, x.b) != _layout(left, right) for x in forms):
         transposed = " and ".join(repr(x.read.name) for x in (left, right) if x.transposed)
         return Unsuited(
             f"{unit} multiplies {types} only where terms lie side by side in memory (K-major), and those of "
             f"{transposed} lie apart",
-            "make the terms the last dimension, x[i, k] and w[j, k], or leave hopper= out",
+            "make the terms the last dimension, x[i, k] and w[j, k], or leave warpgroups= out",
         )
     least = min(x.columns for x in forms)
     return Unsuited(
         f"{unit} makes a multiple of {least} columns, not {columns}",
-        f"choose warp=({GROUP_TILES[unit][0]}, n) with a multiple of {least}, or leave hopper= out",
+        f"choose warp=({GROUP_TILES[unit][0]}, n) with a multiple of {least}, or leave warpgroups= out",
     )
 
 

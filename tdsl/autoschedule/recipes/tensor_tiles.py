@@ -87,7 +87,7 @@ class Tiles:
     block: tuple[int, int, int]
     warp: tuple[int, int]
     stages: int
-    hopper: bool = False
+    warpgroups: bool = False
     parts: int = 1
     packed: tuple[bool, bool] = (False, False)
     group: int = 1
@@ -99,7 +99,7 @@ class Tiles:
     def warps(self) -> int:
         """The warps of a block that multiply."""
         count = self.block[0] // self.warp[0] * (self.block[1] // self.warp[1])
-        return 4 * count if self.hopper else count
+        return 4 * count if self.warpgroups else count
 
 
 @functools.lru_cache(1 << 8)
@@ -110,13 +110,13 @@ def best_tiles(p: Product, machine: Machine) -> tuple[Tiles, ...]:
     >>> side = Side(2, 16, False, boxed=True)
     >>> p = Product(4096, 4096, 4096, 1, side, side, "f16", 4, 2, (16, 8, 16), groups=True)
     >>> t = best_tiles(p, td.Target("cuda", arch="sm_90a").machine())[0]
-    >>> t.block, t.warp, t.hopper, t.parts
+    >>> t.block, t.warp, t.warpgroups, t.parts
     ((128, 256, 64), (64, 256), True, 1)
     """
     best: dict[tuple[bool, tuple[bool, bool]], Tiles] = {}
     for t in _lattice(p, machine):
         one = replace(t, seconds=seconds(t, p, machine))
-        key = t.hopper, t.packed
+        key = t.warpgroups, t.packed
         if one.seconds < min(best[key].seconds if key in best else inf, inf):
             best[key] = one
     return tuple(sorted((_in_order(t, p, machine) for t in best.values()), key=lambda t: t.seconds))
@@ -130,8 +130,8 @@ def _lattice(p: Product, machine: Machine) -> Iterator[Tiles]:
     shapes = list(_warp_tiles(p))
     if p.groups:
         shapes += _group_tiles(p, machine)
-    for (block, warp, hopper), stages, packed in combinations(shapes, (2, 3, 4, 5), sorted(packings)):
-        t = Tiles(block, warp, stages, hopper, packed=packed)
+    for (block, warp, warpgroups), stages, packed in combinations(shapes, (2, 3, 4, 5), sorted(packings)):
+        t = Tiles(block, warp, stages, warpgroups, packed=packed)
         if _resident(t, p, machine):
             for parts in _parts(t, p, machine):
                 one = replace(t, parts=parts)
@@ -214,13 +214,13 @@ def _fetched(t: Tiles, p: Product) -> int:
 
 
 def _is_boxed(t: Tiles, p: Product) -> bool:
-    return t.hopper and not p.open and all(x.boxed and x.access >= _ACCESS for x in _sides(t, p))
+    return t.warpgroups and not p.open and all(x.boxed and x.access >= _ACCESS for x in _sides(t, p))
 
 
 def _registers(t: Tiles, p: Product) -> int:
     """The registers of a thread, by the sums and the fragments of operands that it has."""
     rows, columns = t.warp
-    if t.hopper:
+    if t.warpgroups:
         return rows * columns // _GROUP_THREADS + _FIXED_REGISTERS
     words = max(p.left.bytes, p.right.bytes) * p.step[2] / (4 * _LANES)
     return (
@@ -261,16 +261,16 @@ def seconds(t: Tiles, p: Product, machine: Machine) -> float:
     busy = min(tiles, processors) / processors
 
     rate = machine.rate("tensor", p.dtype) or inf
-    if not t.hopper:
+    if not t.warpgroups:
         rate *= _MMA_PART if GROUP_TILES.keys() & machine.features else 1.0
     products = 2 * bm * bn * bk / rate
     fetched = _fetched(t, p)
-    copies = t.warps // 4 if t.hopper else t.warps
+    copies = t.warps // 4 if t.warpgroups else t.warps
     moved = fetched + copies * bk * (t.warp[0] * p.left.bytes + t.warp[1] * p.right.bytes)
     shared = moved / shared_speed + (0.0 if boxed else _copy_clocks(t, sides) * clock)
     used = _used(t, p, _SECTOR)
     alone = products
-    if not t.hopper:
+    if not t.warpgroups:
         under_way = t.warps * (t.warp[0] // p.step[0]) * (t.warp[1] // p.step[1]) / gpu.schedulers
         alone *= max(1.0, gpu.schedulers / t.warps, _DEPTH / under_way)
     work = max(products, shared) + (1 - _OVERLAP) * min(products, shared)

@@ -3,8 +3,6 @@
 import pytest
 
 import tdsl as td
-from tdsl.autoschedule.patterns.strips import Strips
-from tdsl.autoschedule.recipes.choices import choose
 
 i, j, k = td.vars("i j k")
 
@@ -43,7 +41,10 @@ def test_a_function_that_fails_leaves_the_schedule_as_it_was():
 
 
 def test_a_choice_has_its_old_name_for_one_version() -> None:
-    plan = Strips("y", (), "y", 4, ())
-    with pytest.warns(DeprecationWarning, match="last=.* is deprecated: lookup_axes="):
-        chosen = choose(plan, {"last": (("table", "x"),)})
-    assert chosen.lookup_axes == (("table", "x"),)
+    a, b, c = td.Tensor("a", (128, 64), td.f16), td.Tensor("b", (64, 128), td.f16), td.Func("c")
+    c[i, j] = td.sum(td.cast(a[i, k], td.f32) * td.cast(b[k, j], td.f32), axis=k)
+    s = td.Schedule(c, target="cuda:sm_90a")
+    with pytest.warns(DeprecationWarning, match="hopper=.* is deprecated: warpgroups=") as caught:
+        chosen = td.recipes.tensor_core_matmul(s[c], block=(64, 64, 64), warp=(64, 64), hopper=True)
+    assert chosen.instruction.startswith("wgmma")
+    assert caught[0].filename == __file__

@@ -120,7 +120,7 @@ def test_computed_factors_are_multiplied_by_tensor_cores(rng, name):
 def test_computed_factors_are_multiplied_by_groups_of_warps(rng, name):
     write, expected = PRODUCTS[name]
     s = td.Schedule(write())
-    plan = td.recipes.tensor_core_matmul(s["f"], hopper=True, block=(64, 64, 64), warp=(64, 64), stages=3)
+    plan = td.recipes.tensor_core_matmul(s["f"], warpgroups=True, block=(64, 64, 64), warp=(64, 64), stages=3)
     assert plan.instruction.startswith("wgmma_")
     check(td.compile(s, target="cuda:sm_90a"), expected, rng)
 
@@ -264,7 +264,7 @@ def test_groups_of_warps_compute_factors_of_rows_in_registers(rng, name, cluster
     tiles = {"block": (64, 64, 64), "warp": (64, 64), "stages": 3, "cluster": cluster}
     if cluster == 2:
         tiles["block"] = (128, 64, 64)
-    plan = td.recipes.tensor_core_matmul(s["f"], hopper=True, **tiles)
+    plan = td.recipes.tensor_core_matmul(s["f"], warpgroups=True, **tiles)
     assert plan.instruction == "wgmma_m64n64k16_f16_rk_kn"
     f = td.compile(s, target="cuda:sm_90a")
     loops = str(f.loops("final"))

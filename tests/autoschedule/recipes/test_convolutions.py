@@ -8,7 +8,7 @@ from tdsl.autoschedule.recipes.tensor_cores import on_tensor_cores
 from tests.codegen.cuda.convolutions import Conv
 
 SMALL = {"block": (64, 64, 32), "warp": (32, 32)}
-GROUPS = {"block": (64, 64, 64), "warp": (64, 64), "hopper": True}
+GROUPS = {"block": (64, 64, 64), "warp": (64, 64), "warpgroups": True}
 
 CASES = {
     "plain": Conv(),

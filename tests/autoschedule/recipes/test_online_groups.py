@@ -29,7 +29,7 @@ CASES: dict[str, tuple[tuple[int, ...], dict[str, Any], dict[str, Any]]] = {
 
 def scheduled(f: td.Func, **choices: Any) -> td.Schedule:
     s = td.Schedule(f, target=TARGET)
-    assert td.recipes.online_tensor_cores(s["out_sum"], hopper=True, **choices).hopper
+    assert td.recipes.online_tensor_cores(s["out_sum"], warpgroups=True, **choices).warpgroups
     return s
 
 
@@ -106,17 +106,17 @@ def chosen(*sizes: int, arch: str = "sm_90a", **choices: Any) -> OnlineTensorCor
 
 
 def test_warpgroups_are_used_where_they_fill_a_gpu_that_has_them() -> None:
-    assert chosen(16, 8192, 8192, 128) == OnlineTensorCores(128, 64, 128, 128, 2, held=False, hopper=True)
+    assert chosen(16, 8192, 8192, 128) == OnlineTensorCores(128, 64, 128, 128, 2, held=False, warpgroups=True)
     assert chosen(16, 8192, 8192, 256) == OnlineTensorCores(
-        128, 64, 64, 64, 2, held=False, hopper=True, early=True
+        128, 64, 64, 64, 2, held=False, warpgroups=True, early=True
     )
     assert chosen(16, 8192, 8192, 160).columns == 32
     assert chosen(16, 512, 512, 64).rows == 64
-    assert not chosen(1, 512, 512, 64).hopper
-    assert not chosen(16, 8192, 8192, 128, arch="sm_80").hopper
-    assert not chosen(16, 8192, 8192, 128, hopper=False).hopper
-    assert not chosen(16, 8192, 8192, 128, warp=16).hopper
-    assert not chosen(16, 8192, 8192, 512).hopper
+    assert not chosen(1, 512, 512, 64).warpgroups
+    assert not chosen(16, 8192, 8192, 128, arch="sm_80").warpgroups
+    assert not chosen(16, 8192, 8192, 128, warpgroups=False).warpgroups
+    assert not chosen(16, 8192, 8192, 128, warp=16).warpgroups
+    assert not chosen(16, 8192, 8192, 512).warpgroups
 
 
 def test_the_default_schedule_takes_them() -> None:
@@ -142,7 +142,7 @@ def test_what_groups_cannot_do_is_refused(
 ) -> None:
     s = td.Schedule(attention(*sizes), target=f"cuda:{arch}")
     with pytest.raises(td.ScheduleError, match=message):
-        td.recipes.online_tensor_cores(s["out_sum"], hopper=True, **choices)
+        td.recipes.online_tensor_cores(s["out_sum"], warpgroups=True, **choices)
     assert not s.directives
 
 

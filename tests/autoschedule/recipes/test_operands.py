@@ -72,7 +72,7 @@ def test_tensor_cores_read_one_array_twice(rng, reads, n, dtype):
 def test_groups_of_warps_fetch_one_array_twice_as_wholes(rng):
     f = product("x x^T", (256, 64), td.f16)
     s = td.Schedule(f, target="cuda:sm_90a")
-    td.recipes.tensor_core_matmul(s[f], block=(64, 64, 64), warp=(64, 64), hopper=True)
+    td.recipes.tensor_core_matmul(s[f], block=(64, 64, 64), warp=(64, 64), warpgroups=True)
     assert str(s).count("bulk_copy") == 2
     agrees(s, rng, "cuda:sm_90a")
 

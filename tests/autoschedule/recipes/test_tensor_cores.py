@@ -107,7 +107,7 @@ def test_parts_of_aligned_rows_are_fetched_as_wholes(rng, terms, fetched):
     s = td.Schedule(c, sizes={"M": 64, "K": terms, "N": 64})
     part, _ = s[c].split(k, 128)
     parts = s[c].rfactor(part)
-    td.recipes.tensor_core_matmul(parts, block=(64, 64, 64), warp=(64, 64), hopper=True)
+    td.recipes.tensor_core_matmul(parts, block=(64, 64, 64), warp=(64, 64), warpgroups=True)
     td.recipes.elements(s[c])
     f = td.compile(s, target="cuda")
     assert ("copy_tile(" in str(f.loops("final"))) == fetched
@@ -138,14 +138,14 @@ def test_batches(rng):
     np.testing.assert_array_equal(emulated(s, p, q), want)
 
 
-@pytest.mark.parametrize("hopper", [False, True])
-def test_rows_of_batches_share_a_weight(rng, hopper):
+@pytest.mark.parametrize("warpgroups", [False, True])
+def test_rows_of_batches_share_a_weight(rng, warpgroups):
     x, w, c = td.Tensor("x", (2, 3, 64, 64), td.f16), td.Tensor("w", (64, 64), td.f16), td.Func("c")
     b, h = td.vars("b h")
     c[b, h, i, j] = product(x[b, h, i, k], w[k, j])
     s = td.Schedule(c)
-    tiles = {"block": (64, 64, 64), "warp": (64, 64)} if hopper else SMALL
-    td.recipes.tensor_core_matmul(s[c], hopper=hopper, **tiles)
+    tiles = {"block": (64, 64, 64), "warp": (64, 64)} if warpgroups else SMALL
+    td.recipes.tensor_core_matmul(s[c], warpgroups=warpgroups, **tiles)
     p, q = whole(rng, 2, 3, 64, 64), whole(rng, 64, 64)
     got = td.emulate(td.compile(s, target="cuda"))(p, q)
     np.testing.assert_array_equal(got, p.astype(np.float32) @ q.astype(np.float32))
@@ -244,7 +244,7 @@ def test_products_of_groups_with_what_follows(rng, turned):
     c[b, i, j] = product(x[b, i, k], y[b, j, k] if turned else y[b, k, j])
     f[b, i, j] = td.cast(td.maximum(c[b, i, j], 0), td.f16)
     s = td.Schedule(f)
-    plan = td.recipes.tensor_core_matmul(s[c], block=(128, 64, 64), warp=(64, 64), hopper=True)
+    plan = td.recipes.tensor_core_matmul(s[c], block=(128, 64, 64), warp=(64, 64), warpgroups=True)
     assert plan.instruction.startswith("wgmma_m64n64k16_f16_mk_")
     p, q = whole(rng, 2, 128, 128), whole(rng, 2, 128, 64)
     given = q.transpose(0, 2, 1).copy() if turned else q
@@ -257,7 +257,7 @@ def test_products_of_groups_at_sizes_that_tiles_do_not_divide(rng):
     x, y, c = td.Tensor("x", (100, 72), td.f16), td.Tensor("y", (72, 40), td.f16), td.Func("c")
     c[i, j] = product(x[i, k], y[k, j])
     s = td.Schedule(c)
-    td.recipes.tensor_core_matmul(s[c], block=(128, 64, 64), warp=(64, 64), hopper=True)
+    td.recipes.tensor_core_matmul(s[c], block=(128, 64, 64), warp=(64, 64), warpgroups=True)
     p, q = whole(rng, 100, 72), whole(rng, 72, 40)
     got = td.emulate(td.compile(s, target="cuda:sm_90a"))(p, q)
     np.testing.assert_array_equal(got, p.astype(np.float32) @ q.astype(np.float32))
@@ -268,32 +268,32 @@ def test_few_rows_leave_the_layout_of_a_group_as_it_is(rng):
     x, y, c = td.Tensor("x", (13, 64), td.i8), td.Tensor("y", (95, 64), td.i8), td.Func("c")
     c[i, j] = product(x[i, k], y[j, k], td.i32)
     s = td.Schedule(c)
-    td.recipes.tensor_core_matmul(s[c], block=(128, 64, 64), warp=(64, 32), hopper=True)
+    td.recipes.tensor_core_matmul(s[c], block=(128, 64, 64), warp=(64, 32), warpgroups=True)
     p, q = whole(rng, 13, 64, dtype=np.int8), whole(rng, 95, 64, dtype=np.int8)
     got = td.emulate(td.compile(s, target="cuda:sm_90a"))(p, q)
     np.testing.assert_array_equal(got, p.astype(np.int32) @ q.T.astype(np.int32))
 
 
 @pytest.mark.parametrize("choices", [{"group": 2}, {"blocks": 3}, {"group": 2, "blocks": 5}])
-@pytest.mark.parametrize("hopper", [False, True])
-def test_blocks_in_another_order(rng, choices, hopper):
+@pytest.mark.parametrize("warpgroups", [False, True])
+def test_blocks_in_another_order(rng, choices, warpgroups):
     x, y, c = td.Tensor("x", (256, 64), td.f16), td.Tensor("y", (64, 128), td.f16), td.Func("c")
     c[i, j] = product(x[i, k], y[k, j])
     s = td.Schedule(c)
-    tiles = {"block": (128, 64, 32), "warp": (64, 64)} if hopper else SMALL
-    plan = td.recipes.tensor_core_matmul(s[c], **tiles, **choices, hopper=hopper)
+    tiles = {"block": (128, 64, 32), "warp": (64, 64)} if warpgroups else SMALL
+    plan = td.recipes.tensor_core_matmul(s[c], **tiles, **choices, warpgroups=warpgroups)
     assert (plan.group, plan.blocks) == (choices.get("group", 1), choices.get("blocks", 0))
     p, q = whole(rng, 256, 64), whole(rng, 64, 128)
     got = td.emulate(td.compile(s, target="cuda:sm_90a"))(p, q)
     np.testing.assert_array_equal(got, p.astype(np.float32) @ q.astype(np.float32))
 
 
-@pytest.mark.parametrize("hopper", [False, True])
-def test_sums_that_turn_out_to_have_no_terms_are_zero(hopper):
+@pytest.mark.parametrize("warpgroups", [False, True])
+def test_sums_that_turn_out_to_have_no_terms_are_zero(warpgroups):
     x, y, c = td.Tensor("x", ("M", "K"), td.f16), td.Tensor("y", ("K", "N"), td.f16), td.Func("c")
     c[i, j] = product(x[i, k], y[k, j])
     s = td.Schedule(c)
-    td.recipes.tensor_core_matmul(s[c], hopper=hopper)
+    td.recipes.tensor_core_matmul(s[c], warpgroups=warpgroups)
     p, q = np.zeros((40, 0), np.float16), np.zeros((0, 24), np.float16)
     got = td.emulate(td.compile(s, target="cuda:sm_90a"))(p, q)
     np.testing.assert_array_equal(got, np.zeros((40, 24), np.float32), strict=True)
@@ -303,6 +303,6 @@ def test_tiles_for_hopper_fit_what_is_given():
     x, y, c = td.Tensor("x", (256, 256), td.f16), td.Tensor("y", (256, 256), td.f16), td.Func("c")
     c[i, j] = product(x[i, k], y[k, j])
     for given, warp in (({}, (64, 256)), ({"block": (64, 128, 64)}, (64, 128))):
-        plan = td.recipes.tensor_core_matmul(td.Schedule(c)[c], hopper=True, **given)
+        plan = td.recipes.tensor_core_matmul(td.Schedule(c)[c], warpgroups=True, **given)
         assert (plan.warp, plan.stages) == (warp, 4)
         assert plan.block == given.get("block", (128, 256, 64))

@@ -27,7 +27,7 @@ def test_tiles_fit_every_gpu(arch, shape):
     machine = describe_gpu(arch)
     for t in best_tiles(halves(*shape), machine):
         assert shared_bytes(t, halves(*shape)) <= machine.level("shared").bytes
-        assert not t.hopper or machine.features & {"wgmma", "tcgen05"}
+        assert not t.warpgroups or machine.features & {"wgmma", "tcgen05"}
         assert t.warps * 32 <= 1024 and t.seconds > 0
 
 
@@ -66,14 +66,16 @@ def test_products_of_few_tiles_and_many_terms_by_default(rng, arch):
 
 
 @pytest.mark.parametrize("packed", [(True, False), (True, True)], ids=str)
-@pytest.mark.parametrize("hopper", [False, True])
+@pytest.mark.parametrize("warpgroups", [False, True])
 @pytest.mark.parametrize("parts", [1, 2])
-def test_operands_copied_to_aligned_rows(rng, packed, hopper, parts):
+def test_operands_copied_to_aligned_rows(rng, packed, warpgroups, parts):
     x, y, c = td.Tensor("x", (77, 130), td.f16), td.Tensor("y", (130, 65), td.f16), td.Func("c")
     c[i, j] = td.sum(td.cast(td.maximum(x[i, k], 0), td.f32) * td.cast(y[k, j], td.f32), axis=k)
     s = td.Schedule(c, target="cuda:sm_90a")
-    tiles = {"block": (64, 64, 64), "warp": (64, 64)} if hopper else {"block": (64, 64, 32), "warp": (32, 32)}
-    td.recipes.tensor_core_matmul(s[c], hopper=hopper, packed=packed, parts=parts, **tiles)
+    tiles = (
+        {"block": (64, 64, 64), "warp": (64, 64)} if warpgroups else {"block": (64, 64, 32), "warp": (32, 32)}
+    )
+    td.recipes.tensor_core_matmul(s[c], warpgroups=warpgroups, packed=packed, parts=parts, **tiles)
     p, q = (rng.integers(-4, 5, shape).astype(np.float16) for shape in ((77, 130), (130, 65)))
     want = np.maximum(p, 0).astype(np.float32) @ q.astype(np.float32)
     np.testing.assert_array_equal(td.emulate(td.compile(s, target="cuda:sm_90a"))(p, q), want)

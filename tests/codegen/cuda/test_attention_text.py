@@ -16,7 +16,7 @@ from tests.codegen.cuda.shim import HAS_COMPILER, run_text
 from tests.codegen.cuda.test_module import count, sass
 from tests.codegen.cuda.test_tensor_text import loop_of
 
-GROUPS = {"rows": 128, "terms": 64, "hopper": True}
+GROUPS = {"rows": 128, "terms": 64, "warpgroups": True}
 
 
 def scheduled(*sizes, dtype=td.f16, mask=False, arch="sm_80", **choices):
@@ -42,7 +42,7 @@ def test_text_is_right_and_reads_shared_memory_without_conflicts_of_banks(mask, 
     [("sm_80", 64, td.f16), ("sm_80", 128, td.bf16), ("sm_90a", 128, td.bf16)],
 )
 def test_machine_code_has_each_product_once_and_spills_nothing(arch, depth, dtype, tmp_path):
-    kernel = scheduled(16, 8192, 8192, depth, dtype=dtype, arch=arch, hopper=False)
+    kernel = scheduled(16, 8192, 8192, depth, dtype=dtype, arch=arch, warpgroups=False)
     m = module.build(launches_of(kernel), arch)
     (record,) = m.kernels
     assert (record.grid, record.block) == ((1024, 1, 1), (32, 8, 1))

@@ -78,7 +78,7 @@ def product(*, turned: bool = False, cluster: int = 2) -> td.Schedule:
     c[i, j] = td.sum(td.cast(a[i, k], td.f32) * td.cast(y, td.f32), axis=k)
     s = td.Schedule(c)
     td.recipes.tensor_core_matmul(
-        s[c], block=(64, 64, 64), warp=(64, 64), stages=2, hopper=True, blocks=4, cluster=cluster
+        s[c], block=(64, 64, 64), warp=(64, 64), stages=2, warpgroups=True, blocks=4, cluster=cluster
     )
     return s
 
@@ -154,7 +154,7 @@ def test_machine_code_of_clusters(tmp_path):
     )
     c[i, j] = td.sum(td.cast(a[i, k], td.f32) * td.cast(b[k, j], td.f32), axis=k)
     s = td.Schedule(c)
-    td.recipes.tensor_core_matmul(s[c], hopper=True, group=8, blocks=128, cluster=2)
+    td.recipes.tensor_core_matmul(s[c], warpgroups=True, group=8, blocks=128, cluster=2)
     m = module.build(launches_of(programs.kernel_of(s)), "sm_90a")
     (record,) = m.kernels
     assert (record.grid, record.spills, record.stack, m.warnings) == ((128, 1, 1), 0, 0, ())

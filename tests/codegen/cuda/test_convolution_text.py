@@ -19,20 +19,22 @@ from tests.codegen.cuda.test_tensor_text import loop_of
 
 @pytest.mark.skipif(not HAS_COMPILER, reason="g++ runs the text")
 @pytest.mark.parametrize(
-    "case, hopper",
+    "case, warpgroups",
     [
         (Conv(stride=2, channels=24, filter_count=40), False),
         (Conv(batch=1, size=(6, 6), points="ncyx", filters="ocpq", channels=4), False),
         (Conv(batch=1, size=(6, 7), channels=16), True),
     ],
 )
-def test_text(rng, case, hopper):
+def test_text(rng, case, warpgroups):
     result, sums = case.funcs()
     s = td.Schedule(result)
-    tiles = {"block": (64, 64, 64), "warp": (64, 64)} if hopper else {"block": (64, 32, 32), "warp": (32, 32)}
-    td.recipes.tensor_core_matmul(s[sums], **tiles, hopper=hopper)
+    tiles = (
+        {"block": (64, 64, 64), "warp": (64, 64)} if warpgroups else {"block": (64, 32, 32), "warp": (32, 32)}
+    )
+    td.recipes.tensor_core_matmul(s[sums], **tiles, warpgroups=warpgroups)
     given, want = case.arrays(rng)
-    arch = "cuda:sm_90a" if hopper else "cuda:sm_80"
+    arch = "cuda:sm_90a" if warpgroups else "cuda:sm_80"
     np.testing.assert_array_equal(text_of(td.compile(s, target=arch))(*given), want, strict=True)
 
 

@@ -152,7 +152,7 @@ def test_a_schedule_by_hand_has_to_suit_each_of_several_architectures():
     a, b, c = td.Tensor("a", (128, 128), td.f16), td.Tensor("b", (128, 128), td.f16), td.Func("c")
     c[i, j] = td.sum(td.cast(a[i, k], td.f32) * td.cast(b[k, j], td.f32), axis=k)
     s = td.Schedule(c, target="cuda:sm_90a")
-    td.recipes.tensor_core_matmul(s[c], block=(64, 64, 64), warp=(64, 64), stages=2, hopper=True)
+    td.recipes.tensor_core_matmul(s[c], block=(64, 64, 64), warp=(64, 64), stages=2, warpgroups=True)
     with pytest.raises(td.TargetError, match="sm_80 has no TMA, which sm_90 has"):
         td.compile(s, target="cuda:sm_80,sm_90a").source()
     f = td.compile(s, target="cuda:sm_90a,sm_90a")
@@ -205,7 +205,9 @@ def test_launch_names_clusters_and_tensor_maps():
     a, b, c = td.Tensor("a", (256, 64), td.f16), td.Tensor("b", (64, 64), td.f16), td.Func("c")
     c[i, j] = td.sum(td.cast(a[i, k], td.f32) * td.cast(b[k, j], td.f32), axis=k)
     s = td.Schedule(c)
-    td.recipes.tensor_core_matmul(s[c], block=(64, 64, 64), warp=(64, 64), stages=2, cluster=2, hopper=True)
+    td.recipes.tensor_core_matmul(
+        s[c], block=(64, 64, 64), warp=(64, 64), stages=2, cluster=2, warpgroups=True
+    )
     text = str(td.compile(s, target="cuda").explain())
     assert "blocks in clusters of 2, of " in text
     assert "tiles by tensor maps (TMA): a 64 x 64, b 32 x 64" in text

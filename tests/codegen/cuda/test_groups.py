@@ -47,7 +47,7 @@ def layer(m: int, n: int, p: int, *, to: td.DType, **choices: object) -> td.Sche
     s = td.Schedule(out)
     td.recipes.tensor_core_matmul(
         s[total],
-        **{"block": (128, 64, 64), "warp": (64, 64), "stages": 2, "hopper": True} | choices,
+        **{"block": (128, 64, 64), "warp": (64, 64), "stages": 2, "warpgroups": True} | choices,
     )
     return s
 

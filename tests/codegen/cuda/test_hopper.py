@@ -23,7 +23,7 @@ def product(m: int, n: int, p: int, block=(128, 64, 64), warp=(64, 64), stages: 
     a, b, c = td.Tensor("a", (m, n), td.f16), td.Tensor("b", (n, p), td.f16), td.Func("c")
     c[i, j] = td.sum(td.cast(a[i, k], td.f32) * td.cast(b[k, j], td.f32), axis=k)
     s = td.Schedule(c)
-    td.recipes.tensor_core_matmul(s[c], block=block, warp=warp, stages=stages, hopper=True)
+    td.recipes.tensor_core_matmul(s[c], block=block, warp=warp, stages=stages, warpgroups=True)
     (ahead,) = (dict(d.arguments)["loop"] for d in s.directives if d.name == "pipeline")
     s[c].pipeline(ahead, stages, producer_warps=True)
     return s

@@ -62,7 +62,7 @@ def test_sums_in_a_loop_over_tiles_are_loaded_before_each_result():
     """One block computes several tiles, one after the other: sums move once for each of them."""
     c, _, _ = product()
     s = td.Schedule(c, sizes={"M": 512, "N": 64, "K": 128}, target="cuda:sm_100a")
-    td.recipes.tensor_core_matmul(s[c], block=(128, 64, 64), hopper=True, blocks=2)
+    td.recipes.tensor_core_matmul(s[c], block=(128, 64, 64), warpgroups=True, blocks=2)
     x, y = operands(512, 64, 128, np.float16, np.float16)
     want = x.astype(np.float32) @ y.astype(np.float32)
     f = td.compile(s, target="cuda:sm_100a")

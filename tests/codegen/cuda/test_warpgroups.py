@@ -116,7 +116,7 @@ def test_the_recipe_for_hopper_keeps_products_back_to_back(turned, columns, tmp_
     sizes = {"M": 256, "K": 4096, "N": 256}
     s = td.Schedule(c, sizes=sizes)
     plan = td.recipes.tensor_core_matmul(
-        s[c], block=(128, columns, 64), warp=(64, columns), stages=4, hopper=True
+        s[c], block=(128, columns, 64), warp=(64, columns), stages=4, warpgroups=True
     )
     assert plan.instruction == f"wgmma_m64n{columns}k16_f16_mk_{'nk' if turned else 'kn'}"
     m = module.build(launches_of(programs.kernel_of(s, **sizes)), "sm_90a")
@@ -136,7 +136,9 @@ def test_the_recipe_for_hopper_keeps_products_back_to_back(turned, columns, tmp_
 def test_products_of_8_bits_use_wgmma_on_hopper_if_requested(tmp_path):
     c, *_ = product(td.f8e4m3, td.f8e4m3, turned_b=True)
     s = td.Schedule(c, sizes={"M": 256, "K": 1024, "N": 256})
-    plan = td.recipes.tensor_core_matmul(s[c], block=(128, 128, 128), warp=(64, 128), stages=3, hopper=True)
+    plan = td.recipes.tensor_core_matmul(
+        s[c], block=(128, 128, 128), warp=(64, 128), stages=3, warpgroups=True
+    )
     assert plan.instruction == "wgmma_m64n128k32_e4m3_mk_nk"
     m = module.build(launches_of(programs.kernel_of(s, M=256, K=1024, N=256)), "sm_90a")
     assert [(x.spills, x.stack) for x in m.kernels] == [(0, 0)] and m.warnings == ()
@@ -164,7 +166,7 @@ def test_text_of_the_recipe_for_hopper(turned):
     """
     c, *_ = product(turned_b=turned)
     s = td.Schedule(c, sizes={"M": 256, "K": 320, "N": 128})
-    td.recipes.tensor_core_matmul(s[c], block=(128, 128, 64), warp=(64, 128), hopper=True, blocks=1)
+    td.recipes.tensor_core_matmul(s[c], block=(128, 128, 64), warp=(64, 128), warpgroups=True, blocks=1)
     x, y = operands(256, 128, 320)
     compiled = td.compile(s, target="cuda:sm_90a")
     got = text_of(compiled)(x, y.T.copy() if turned else y)
