@@ -14,7 +14,6 @@ from tdsl.autoschedule.by_recipes import choose_inline
 from tdsl.autoschedule.explain import INLINE, Decision
 from tdsl.core.text import in_bytes, in_seconds
 from tdsl.cost.moved import Moved, total
-from tdsl.cost.network import link_of
 from tdsl.cost.predict import Prediction
 from tdsl.cost.traffic import of_stages
 from tdsl.errors import counted
@@ -58,8 +57,9 @@ def explained(
     lines.append(f"bytes: {'; '.join(_levels(p))}; least {in_bytes(p.least)}")
     if p.received is not None:
         r = p.received
+        links = (f"{name}: {in_bytes(sum(size for _, size in tensors))}" for name, tensors in r.moved)
         lines.append(
-            f"{link_of(p.machine).name}: {in_bytes(r.bytes)} to rank {r.rank}, the busiest of {r.ranks}, "
+            f"{', '.join(links)} to rank {r.rank}, the busiest of {r.ranks}, "
             f"in {counted(r.messages, 'message')}: {in_seconds(p.network)}"
         )
     parts = (f"{t.func} {in_seconds(t.seconds)}, waiting for {t.waits_for}" for t in p.times)

@@ -180,12 +180,9 @@ class StageCollectives:
         """The collective that brings the results of `writer` to their owners, or None; without buffers."""
         name, combine = self.stage.name, self.stage.combine
         placement = self.layout.placements[name]
+        axes = self.reduced_axes()
         if combine is None:
             axes = [n for n, e in enumerate(placement.entries) if isinstance(e, Copies)]
-        elif has_mpi_operator(combine, self.stage.func.dtypes, in_order=self.stage.in_order):
-            axes = [n for n in self.stage.uniform_axes(name) if n not in placement.partial]
-        else:
-            axes = []
         if not axes:
             return None
         key = (name, inner, tuple(0 if n in axes else p for n, p in enumerate(writer)))
@@ -196,6 +193,14 @@ class StageCollectives:
                 self._result_gather(boxes) if combine is None else self._result_reduction(boxes, tag)
             )
         return self._collectives[key]
+
+    def reduced_axes(self) -> list[int]:
+        """The axes along which ranks have partial results of one box, which MPI can combine."""
+        stage = self.stage
+        if not has_mpi_operator(stage.combine, stage.func.dtypes, in_order=stage.in_order):
+            return []
+        partial = self.layout.placements[stage.name].partial
+        return [n for n in stage.uniform_axes(stage.name) if n not in partial]
 
     def _result_gather(self, boxes: Mapping[Coordinates, SpanBox | None]) -> Gather | None:
         """An all-gather or broadcast of boxes that all ranks of a line own, each computed by one of them."""

@@ -13,13 +13,16 @@ import functools
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from tdsl.core.node import frozen
+import numpy as np
+
+from tdsl.core.node import frozen, map_children
 from tdsl.errors import ScheduleError
 from tdsl.lang.access_boxes import propagate, reads_of_func
 from tdsl.lang.affine import variables
 from tdsl.lang.bounds import NO_FACTS
 from tdsl.lang.definition import Definition
-from tdsl.lang.expr import ONE, TRUE, ZERO, Const, Expr, Read, Var, const
+from tdsl.lang.expr import ONE, TRUE, ZERO, Const, Expr, Read, Var, const, dtype_of
+from tdsl.lang.interp import evaluate
 from tdsl.lang.program import FuncDef, Program
 from tdsl.lang.reduction import Combine
 from tdsl.lang.regions import (
@@ -31,7 +34,7 @@ from tdsl.lang.regions import (
     union,
 )
 from tdsl.lang.simplify import add, conjunction, subtract
-from tdsl.lang.types import DType
+from tdsl.lang.types import DType, i64
 from tdsl.placement.ownership import SpanBox, is_empty
 from tdsl.placement.spans import Span, wrapped
 from tdsl.schedule.bounds_inference import bounds_of, box_with_updates, term_ranges
@@ -51,6 +54,33 @@ class DerivedVariable:
     where: Expr
     loops: frozenset[str]
     bounds: Interval
+
+
+@frozen
+class PointTerms:
+    """A variable whose subexpressions in loops of one iteration are replaced: that of number n by "term n".
+
+    `variable` is the derived variable after the replacement, `loops` are the other loops of it. Ranks whose
+    terms have equal values have equal spans of the variable.
+    """
+
+    variable: DerivedVariable
+    terms: tuple[Expr, ...]
+    loops: tuple[str, ...]
+
+
+def point_terms(part: DerivedVariable, points: frozenset[str]) -> PointTerms:
+    """The largest subexpressions of a derived variable in the loops `points` alone, replaced by terms."""
+    terms: dict[Expr, Var] = {}
+
+    def replaced(e: Expr) -> Expr:
+        names = variables(e)
+        if names and names <= points and dtype_of(e) == i64:
+            return terms.setdefault(e, Var(f"term {len(terms)}"))
+        return map_children(e, replaced)  # type: ignore[arg-type]  # children of an Expr are Exprs
+
+    variable = replace(part, root=replaced(part.root), where=replaced(part.where))
+    return PointTerms(variable, tuple(terms), tuple(sorted(part.loops - points)))
 
 
 @dataclass(slots=True)
@@ -79,9 +109,11 @@ class Stage:
     parts: tuple[DerivedVariable, ...]
     loops: Ranges
     _variable_spans: dict[object, Span] = field(default_factory=dict)
+    _terms: dict[object, PointTerms] = field(default_factory=dict)
     _boxes: dict[object, SpanBox | None] = field(default_factory=dict)
     _dependencies: dict[str, tuple[str, ...]] = field(default_factory=dict)
     _spans: dict[object, Span] = field(default_factory=dict)
+    _indices: dict[tuple[str, int], tuple[list[Expr], tuple[str, ...]]] = field(default_factory=dict)
     _reads: dict[str, tuple[Read, ...] | None] = field(
         default_factory=dict
     )  # None: also read by updates or task funcs
@@ -129,12 +161,36 @@ class Stage:
         return None if is_empty(tuple(ranges.values())) else ranges
 
     def _span(self, part: DerivedVariable, given: Mapping[str, Span]) -> Span:
-        free = {x: given.get(x, self.loops[x]) for x in part.loops}
-        if is_empty(tuple(free.values())):
-            return 0, 0
-        lo, hi = interval_where(part.root, intervals(free), part.where)
-        first, behind = self.bounds[part.name]
-        return max(const_value(lo), first), min(const_value(hi) + 1, behind)
+        points = {x: lo for x in part.loops if x in given for lo, hi in [given[x]] if hi - lo == 1}
+        terms = self.terms(part, frozenset(points))
+        values = self.values_of(terms, points)
+        return self.span_of(terms, values, {x: given.get(x, self.loops[x]) for x in terms.loops})
+
+    @staticmethod
+    def values_of(terms: PointTerms, points: Mapping[str, int]) -> tuple[int, ...]:
+        """The values of terms at one iteration of the loops that they depend on."""
+        at = {x: np.asarray(n) for x, n in points.items()}
+        return tuple(int(evaluate(e, at)) for e in terms.terms)
+
+    def terms(self, part: DerivedVariable, points: frozenset[str]) -> PointTerms:
+        """A derived variable in terms of its largest subexpressions in the loops `points` alone."""
+        if (part.name, points) not in self._terms:
+            self._terms[part.name, points] = point_terms(part, points)
+        return self._terms[part.name, points]
+
+    def span_of(self, terms: PointTerms, values: tuple[int, ...], loops: Ranges) -> Span:
+        """The span of a variable for values of its terms and ranges of its other loops."""
+        part = terms.variable
+        key = (terms, values, *loops.values())
+        if key not in self._variable_spans:
+            free = {**loops, **{f"term {n}": (value, value + 1) for n, value in enumerate(values)}}
+            first, behind = self.bounds[part.name]
+            span = (0, 0)
+            if not is_empty(tuple(free.values())):
+                lo, hi = interval_where(part.root, intervals(free), part.where)
+                span = max(const_value(lo), first), min(const_value(hi) + 1, behind)
+            self._variable_spans[key] = span
+        return self._variable_spans[key]
 
     def written_box(self, spans: Spans) -> SpanBox | None:
         """The box of the func that is computed while the first outer loops have these spans."""
@@ -169,21 +225,45 @@ class Stage:
             else:
                 narrow = restrict_ranges(intervals(ranges), d.where) if d.where != TRUE else intervals(ranges)
                 nonempty = not any(map(_is_empty, narrow.values()))
-                self._boxes[key] = self._axes(tensor, reads, narrow) if nonempty else None
+                axes = range(len(reads[0].index))
+                box = (self._axis_span(tensor, n, narrow) for n in axes) if nonempty else None
+                self._boxes[key] = None if box is None else tuple(box)
         return self._boxes[key]
 
-    def _axes(self, tensor: str, reads: tuple[Read, ...], ranges: dict[str, Interval]) -> SpanBox:
-        """The box that `reads` access; spans are cached per axis: neighbouring ranks share most."""
-        where, spans = self.definition.where, []
-        for n in range(len(reads[0].index)):
-            indices = dict.fromkeys(r.index[n] for r in reads)
-            names = sorted(variables(where).union(*map(variables, indices)))
-            key = (tensor, n, *(ranges.get(name) for name in names))
-            if key not in self._spans:
-                cyclic = dict(self.state.placed)[tensor].cyclic_size(n) is not None
-                self._spans[key] = _accessed_span(list(indices), ranges, where, around_ends=not cyclic)
-            spans.append(self._spans[key])
-        return tuple(spans)
+    def axis_dependencies(self, tensor: str, axis: int) -> tuple[str, ...] | None:
+        """The variables on which one span of the box of a tensor depends; None if spans depend on others'.
+
+        They do where a condition restricts the iterations, and where updates or other funcs read the tensor.
+        """
+        self.dependencies(tensor)
+        if self._reads[tensor] is None or self.definition.where != TRUE:
+            return None
+        return self._axis_indices(tensor, axis)[1]
+
+    def axis_span(self, tensor: str, axis: int, ranges: Ranges) -> Span:
+        """One span of the box of a tensor, for ranges of its `axis_dependencies`, none of them empty."""
+        return self._axis_span(tensor, axis, intervals(ranges))
+
+    def _axis_indices(self, tensor: str, axis: int) -> tuple[list[Expr], tuple[str, ...]]:
+        """The indices of an axis of a tensor, and the variables of these indices and of the condition."""
+        if (tensor, axis) not in self._indices:
+            reads = self._reads[tensor]
+            assert reads is not None, "only this definition reads the tensor"
+            indices = list(dict.fromkeys(r.index[axis] for r in reads))
+            names = variables(self.definition.where).union(*map(variables, indices))
+            self._indices[tensor, axis] = indices, tuple(sorted(names))
+        return self._indices[tensor, axis]
+
+    def _axis_span(self, tensor: str, axis: int, ranges: dict[str, Interval]) -> Span:
+        """A span of the box of a tensor; spans are cached by axis: neighbouring ranks share most."""
+        indices, names = self._axis_indices(tensor, axis)
+        key = (tensor, axis, *(ranges.get(name) for name in names))
+        if key not in self._spans:
+            placement = dict(self.state.placed).get(tensor)
+            cyclic = placement is not None and placement.cyclic_size(axis) is not None
+            where = self.definition.where
+            self._spans[key] = _accessed_span(indices, ranges, where, around_ends=not cyclic)
+        return self._spans[key]
 
     def dependencies(self, tensor: str) -> tuple[str, ...]:
         """The variables on which the box of a tensor may depend."""

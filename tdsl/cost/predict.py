@@ -13,7 +13,7 @@ from tdsl.cost.caches import CacheModel
 from tdsl.cost.gathers import gathered_points
 from tdsl.cost.loopnests import Nests
 from tdsl.cost.moved import Moved, MovedByName
-from tdsl.cost.network import Received, link_of, network_seconds
+from tdsl.cost.network import Received
 from tdsl.cost.seconds import NestTime, time_of
 from tdsl.cost.terms import Terms, terms_of
 from tdsl.cost.traffic import beyond_cache, kept_in_blocks, of_blocks
@@ -82,19 +82,18 @@ class Prediction:
 
     @property
     def network(self) -> float:
-        """The seconds in which the busiest rank receives what it needs."""
-        if self.received is None:
-            return 0.0
-        return network_seconds(self.received, link_of(self.machine))
+        """The longest time in which links bring a rank what it receives, in seconds."""
+        return 0.0 if self.received is None else self.received.seconds
 
     def moved(self, level: str) -> MovedByName:
         """The bytes that a level exchanges with what is further out, by tensor and func.
 
-        Of the last level these are the bytes that it exchanges with what is nearer; of the network, where
-        tensors are on ranks, those that the busiest rank receives.
+        Of the last level these are the bytes that it exchanges with what is nearer; of a link to other ranks,
+        where tensors are on ranks, those that the busiest rank receives over it.
         """
-        if self.received is not None and level == link_of(self.machine).name:
-            return {n: Moved(read=size) for n, size in self.received.moved}
+        links = {} if self.received is None else dict(self.received.moved)
+        if level in links:
+            return {tensor: Moved(read=size) for tensor, size in links[level]}
         memory = self.machine.level(level)
         if self.machine.block_threads:
             if memory.name == "registers":

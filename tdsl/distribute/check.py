@@ -68,7 +68,7 @@ def check(plan: Plan) -> None:
     for name in set(plan.outputs) - whole:
         _check_parts(plan, tensors[name], ranks)
     for rank in ranks:
-        stated = plan.costs[rank.plan.rank].peak_memory
+        stated = plan.volume.peak_memory[rank.plan.rank]
         if rank.peak != stated:
             raise PlanFault(f"rank {rank.plan.rank} holds {rank.peak} bytes, the plan says {stated}")
 

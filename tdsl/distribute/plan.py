@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from tdsl.communication.steps import (
     Allocate,
-    Cost,
     Exchange,
     PlacedTensor,
     RankPlan,
     Reduce,
-    Run,
     Start,
-    cost,
 )
+from tdsl.communication.volume import Volume
 from tdsl.core.source import here
 from tdsl.errors import TypeMismatch, counted, did_you_mean, is_one_of
 from tdsl.placement.grid import Grid
@@ -40,12 +41,12 @@ class Plan:
 
     def __init__(
         self, name: str, grid: Grid, tensors: tuple[PlacedTensor, ...], outputs: tuple[str, ...],
-        notes: tuple[str, ...], plan_rank: Callable[[int], RankPlan], symbolic: State | None = None,
-        least: Callable[[float], float] | None = None, idle: int = 0,
+        notes: tuple[str, ...], plan_rank: Callable[[int], RankPlan], volume: Callable[[], Volume],
+        symbolic: State | None = None, least: Callable[[float], float] | None = None, idle: int = 0,
     ) -> None:  # fmt: skip
         self.name, self.grid, self.tensors, self.notes = name, grid, tensors, notes
         self.outputs, self.least, self.idle = outputs, least, idle
-        self._plan_rank, self._symbolic = plan_rank, symbolic
+        self._plan_rank, self._volume, self._symbolic = plan_rank, volume, symbolic
         self._ranks: dict[int, RankPlan] = {}
 
     def rank(self, rank: int) -> RankPlan:
@@ -83,29 +84,29 @@ class Plan:
         return {h.name: h.bytes for h in self.tensors}
 
     @functools.cached_property
-    def costs(self) -> tuple[Cost, ...]:
-        """The cost of each rank's steps."""
-        return tuple(cost(p, self.sizes) for p in self)
+    def volume(self) -> Volume:
+        """What all ranks communicate, and their memory, computed without their plans."""
+        return self._volume()
 
     @property
     def received(self) -> tuple[int, ...]:
         """The bytes that each rank receives."""
-        return tuple(c.received for c in self.costs)
+        return tuple(self.volume.received.tolist())
 
     @property
     def sent(self) -> tuple[int, ...]:
         """The bytes that each rank sends."""
-        return tuple(c.sent for c in self.costs)
+        return tuple(self.volume.sent.tolist())
 
     @property
     def messages(self) -> tuple[int, ...]:
         """The messages that each rank receives."""
-        return tuple(c.messages for c in self.costs)
+        return tuple(self.volume.messages.tolist())
 
     @property
     def peak_memory(self) -> tuple[int, ...]:
         """The most bytes of buffers allocated at a time on each rank, its own blocks included."""
-        return tuple(c.peak_memory for c in self.costs)
+        return tuple(self.volume.peak_memory.tolist())
 
     @functools.cached_property
     def bound(self) -> float | None:
@@ -132,7 +133,7 @@ class Plan:
     def moved(self, tensor: str) -> int:
         """The bytes of a tensor or func that all ranks receive."""
         name = self._placed_tensor(tensor).name
-        return sum(dict(c.moved).get(name, 0) for c in self.costs)
+        return int(np.sum(self.volume.moved[name]))
 
     def summary(self) -> str:
         """One line: grid, bytes, messages and memory of the ranks."""
@@ -167,15 +168,16 @@ def show_plan(plan: Plan) -> str:
     lines = [summary(plan), *show_communication(plan), *plan.notes]
     header = ("rank", "at", "received", "sent", "messages", "peak memory", "steps")
     rows: list[tuple[str, ...]] = [header]
-    for r, c in list(enumerate(plan.costs))[:SHOWN]:
+    columns = (plan.received, plan.sent, plan.messages, plan.peak_memory)
+    for r, numbers in enumerate(itertools.islice(zip(*columns, strict=True), SHOWN)):
         at = " ".join(map(str, plan.grid.coordinates(r)))
-        numbers = (c.received, c.sent, c.messages, c.peak_memory, len(plan.rank(r).steps))
-        rows.append((str(r), at, *map(str, numbers)))
+        rows.append((str(r), at, *map(str, (*numbers, len(plan.rank(r).steps)))))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines += ["  ".join(x.rjust(w) for x, w in zip(row, widths, strict=True)) for row in rows]
     if plan.grid.size > SHOWN:
         lines.append(f"and {counted(plan.grid.size - SHOWN, 'rank')} more")
-    idle = [r for r in range(plan.grid.size) if not any(isinstance(s, Run) for s in plan.rank(r).steps)]
+    computed = np.sum(list(plan.volume.computed.values()), axis=0) + np.zeros(plan.grid.size)
+    idle = np.flatnonzero(computed == 0).tolist()
     if plan.idle:
         behind = plan.grid.size + plan.idle - 1
         last = f" to {behind}" if plan.idle > 1 else ""

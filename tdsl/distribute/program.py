@@ -11,7 +11,7 @@ import numpy as np
 from tdsl.codegen.runtime.arrays import Array, as_array, as_scalar
 from tdsl.codegen.runtime.binding import bind, bind_sizes, check_shape
 from tdsl.codegen.runtime.signature import ArrayArg, ScalarArg, Signature
-from tdsl.communication.steps import RankPlan
+from tdsl.communication.steps import RankPlan, cost
 from tdsl.core.notebook import Listing
 from tdsl.core.source import here
 from tdsl.distribute import mpi, mpi_execution
@@ -97,7 +97,7 @@ class Distributed(Suggesting):
         most = 0 if memory is None else max(plan.peak_memory)
         if memory is not None and most > memory:
             busiest = plan.peak_memory.index(most)
-            step = plan.costs[busiest].peak_step
+            step = cost(plan.rank(busiest), plan.sizes).peak_step
             shown = f" to {show_step(plan.rank(busiest).steps[step - 1])}" if step else ""
             raise ScheduleError(
                 f"rank {busiest} needs {most} bytes, {most - memory} more than the limit, "

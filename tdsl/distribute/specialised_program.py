@@ -12,9 +12,8 @@ import numpy as np
 
 from tdsl.codegen.runtime.arrays import Array
 from tdsl.codegen.runtime.fingerprint import fingerprint
-from tdsl.codegen.runtime.signature import extent
-from tdsl.communication.collective import Layout
-from tdsl.communication.stages import Stage, dtypes_of, stages_of
+from tdsl.communication.distribution import Distribution
+from tdsl.communication.stages import Stage
 from tdsl.communication.steps import PlacedTensor, RankPlan
 from tdsl.distribute import mpi
 from tdsl.distribute.bounds import lower_bound_of
@@ -26,8 +25,6 @@ from tdsl.distribute.progress import Progress
 from tdsl.distribute.rank import plan_rank
 from tdsl.distribute.task import check_nest
 from tdsl.errors import IndexBoundError
-from tdsl.lang.interpreted_boxes import realised_boxes
-from tdsl.lang.program import Program
 from tdsl.placement.notation import Copies
 from tdsl.placement.ownership import SpanBox, index_within, stored_shape
 from tdsl.schedule.state import State
@@ -46,20 +43,12 @@ class SpecialisedProgram:
         build: Callable[[State], Task],
         symbolic: State,
     ) -> None:
-        program = state.program
-        computed = {n: tuple((lo, hi + 1) for lo, hi in box) for n, box in realised_boxes(program).items()}
-        self.state = state
-        self.stages = stages_of(state, computed)
+        self.state, self.distribution = state, Distribution.of(state)
+        self.stages, self.layout = self.distribution.stages, self.distribution.layout
         for stage in self.stages:
             check_nest(stage)
-        self.inputs = tuple(t.name for t in program.inputs)
-        self.outputs = program.outputs
-        named = dict.fromkeys((*self.inputs, *(s.name for s in self.stages), *self.outputs))
-        boxes = computed | _input_boxes(program, computed)
-        self.wholes: dict[str, SpanBox] = {n: boxes[n] for n in named}
-        assert state.grid is not None
-        self.layout = Layout(state.grid, dict(state.placed), self.wholes)
-        self.dtypes = {n: dtypes_of(program, n) for n in named}
+        self.inputs, self.outputs = self.distribution.inputs, state.program.outputs
+        self.wholes, self.dtypes = self.layout.wholes, self.distribution.dtypes
         self.plan = self._plan(symbolic)
         self._verified = False
         self.tasks = Tasks({s.name: s for s in self.stages}, self.dtypes, build)
@@ -82,7 +71,10 @@ class SpecialisedProgram:
             lower_bound_of(self.stages, tensors, grid.size),
         )
         name = self.state.program.name
-        return Plan(name, grid, tensors, self.outputs, notes, self._rank, symbolic, lower_bound, idle)
+        volume = self.distribution.volume
+        return Plan(
+            name, grid, tensors, self.outputs, notes, self._rank, volume, symbolic, lower_bound, idle
+        )  # fmt: skip
 
     def _rank(self, rank: int) -> RankPlan:
         return plan_rank(self.layout, self.stages, self.inputs, self.outputs, rank)
@@ -170,15 +162,6 @@ class SpecialisedProgram:
                 merge(combine, new, blocks[rank], {})
             buffer.put(box, new)
         return tuple(array if array.ndim else array[()] for array in whole)
-
-
-def _input_boxes(program: Program, computed: Mapping[str, SpanBox]) -> dict[str, SpanBox]:
-    """The boxes of the inputs, and of the empty outputs, which no stage computes."""
-    boxes: dict[str, SpanBox] = {t.name: tuple((0, extent(e, {})) for e in t.shape) for t in program.inputs}
-    for name in set(program.outputs) - set(computed):
-        box = program.func(name).output_box(None)
-        boxes[name] = tuple((extent(lo, {}), extent(lo, {}) + extent(e, {})) for lo, e in box)
-    return boxes
 
 
 def _notes(stages: tuple[Stage, ...]) -> list[str]:

@@ -239,7 +239,7 @@ class TimeModel:
     def _ports(self, key: Key) -> list[Port]:
         """The links that a message occupies: of its source for sending, of its target for receiving."""
         source, target, _ = key
-        level = crossed_level(self.plan.grid, (source, target))
+        level = self.plan.grid.crossed_level((source, target))
         out = [Port(SEND, p) for p in ports(self.plan.grid, source, level)]
         return out + [Port(RECEIVE, p) for p in ports(self.plan.grid, target, level)]
 
@@ -254,7 +254,7 @@ class TimeModel:
         """Transfer a message whose links are free."""
         source, target, _ = key
         link = self.pending.pop(key)
-        level = crossed_level(self.plan.grid, (source, target))
+        level = self.plan.grid.crossed_level((source, target))
         latency, seconds = self.machine.latency[level], link.bytes / self.machine.bandwidth[level]
         for p in self._ports(key):
             self.waiting[p].discard(key)
@@ -273,7 +273,7 @@ class TimeModel:
     def _run_collective(self, key: tuple[int, tuple[int, ...]], at: float) -> None:
         """Execute a collective whose members are all ready, from the time at which their links are free."""
         collective = self.collectives.pop(key)
-        level = crossed_level(self.plan.grid, collective.ranks)
+        level = self.plan.grid.crossed_level(collective.ranks)
         latency, bandwidth = self.machine.latency[level], self.machine.bandwidth[level]
         used = [Port(track, (r,)) for r in collective.ranks for track in (SEND, RECEIVE)]
         begin = max(at, *(self.free_at.get(p, 0.0) for p in used))
@@ -299,18 +299,6 @@ class TimeModel:
             del self.blocked[rank]
             self._must_wait(rank, handle)
             self._advance(rank)
-
-
-def crossed_level(grid: Grid, ranks: tuple[int, ...]) -> int:
-    """The outermost level of a grid in which the coordinates of some ranks differ.
-
-    >>> machine = Grid.of([Grid(node=2), Grid(x=2)])
-    >>> crossed_level(machine, (0, 1)), crossed_level(machine, (1, 2))
-    (1, 0)
-    """
-    coordinates = [grid.coordinates(r) for r in ranks]
-    axis = next((n for n, along in enumerate(zip(*coordinates, strict=True)) if len(set(along)) > 1), 0)
-    return next(n for n, behind in enumerate(itertools.accumulate(grid.depths)) if axis < behind)
 
 
 def ports(grid: Grid, rank: int, level: int) -> Iterator[tuple[int, ...]]:

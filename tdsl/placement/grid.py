@@ -118,6 +118,17 @@ class Grid:
             number = number * size + position
         return number
 
+    def crossed_level(self, ranks: Sequence[int]) -> int:
+        """The outermost level in which the coordinates of some ranks differ.
+
+        >>> machine = Grid.of([Grid(node=2), Grid(x=2)])
+        >>> machine.crossed_level((0, 1)), machine.crossed_level((1, 2))
+        (1, 0)
+        """
+        coordinates = [self.coordinates(r) for r in ranks]
+        axis = next((n for n, along in enumerate(zip(*coordinates, strict=True)) if len(set(along)) > 1), 0)
+        return next(n for n, behind in enumerate(itertools.accumulate(self.depths)) if axis < behind)
+
     def __getattr__(self, name: str) -> Any:
         sizes = {} if name in ("axes", "depths", "shape") else dict(self.axes)
         if name in sizes:

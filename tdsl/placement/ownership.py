@@ -64,16 +64,17 @@ def owned(placement: Placement, grid: Grid, whole: SpanBox, at: Coordinates) -> 
     for entry, position in zip(placement.entries, at, strict=True):
         if isinstance(entry, Fixed) and entry.coordinate != position:
             return None
-    box = []
-    for dim, span in enumerate(whole):
-        size = placement.cyclic_size(dim)
-        for axis in placement.axes_of(dim):
-            parts = grid.shape[axis]
-            span = (
-                block(span, parts, at[axis]) if size is None else cyclic_blocks(span, parts, at[axis], size)
-            )
-        box.append(span)
+    box = [owned_span(placement, grid, whole, dim, at) for dim in range(len(whole))]
     return None if is_empty(box) else tuple(box)
+
+
+def owned_span(placement: Placement, grid: Grid, whole: SpanBox, dim: int, at: Sequence[int]) -> Span:
+    """The span of a dimension in the blocks of the rank at some coordinates; it may be empty."""
+    span, size = whole[dim], placement.cyclic_size(dim)
+    for axis in placement.axes_of(dim):
+        parts = grid.shape[axis]
+        span = block(span, parts, at[axis]) if size is None else cyclic_blocks(span, parts, at[axis], size)
+    return span
 
 
 def owned_pieces(
@@ -84,7 +85,7 @@ def owned_pieces(
     Of several copies, the one with the coordinates of `preferred` is chosen.
     """
     cuts = [
-        _cut_span(span, part, placement.axes_of(d), grid.shape, placement.cyclic_size(d))
+        cut_span(span, part, placement.axes_of(d), grid.shape, placement.cyclic_size(d))
         for d, (span, part) in enumerate(zip(whole, box, strict=True))
     ]
     start = list(preferred)
@@ -108,7 +109,7 @@ def ranks_with_copy(placement: Placement, grid: Grid, at: Coordinates) -> Iterat
     yield from itertools.product(*options)
 
 
-def _cut_span(
+def cut_span(
     span: Span, requested: Span, axes: Sequence[int], shape: Sequence[int], size: int | None
 ) -> list[tuple[dict[int, int], Span]]:
     """A span `requested`, cut at block boundaries: the owner's positions along the axes, and the part."""
@@ -130,7 +131,7 @@ def _cut_span(
         for run in contiguous_parts(clip(requested, lo, hi))
     )
     for n in dict.fromkeys(itertools.chain(*spread)):
-        for positions, part in _cut_span(block(span, shape[first], n), requested, rest, shape, None):
+        for positions, part in cut_span(block(span, shape[first], n), requested, rest, shape, None):
             result.append(({first: n, **positions}, part))
     return result
 

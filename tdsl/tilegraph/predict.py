@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from tdsl.autoschedule.explain import Decision
 from tdsl.core.source import here
+from tdsl.cost.network import Received
 from tdsl.cost.predict import Prediction
 from tdsl.errors import ShapeError
 from tdsl.machine.model import Machine
@@ -33,7 +34,10 @@ def predict(
     completed, decisions = decide(bound, machine)
     received = None
     if bound.grid is not None:
-        from tdsl.tilegraph.network import busiest_rank  # for programs on ranks only
+        from tdsl.communication.distribution import Distribution, distribute_owned  # of ranks only
 
-        received = busiest_rank(bound)
+        distributed = distribute_owned(bound)
+        if distributed is not None:
+            assert distributed.grid is not None
+            received = Received.of(Distribution.of(distributed).volume(), distributed.grid, machine)
     return Prediction.of(completed, machine, received), decisions

@@ -139,7 +139,10 @@ def schedule(seed: int, distribution: int, ranks: tuple[int, ...] = RANKS) -> td
     program = Chooser(seed).of(PROGRAMS)(Chooser(seed, 0))
     c = Chooser(seed, 1, distribution)
     most = min(len(loops) for loops in program.loops.values())
-    grid = td.Grid(**dict(zip("xyz", c.of(_shapes(c.of(ranks), most)), strict=False)))
+    axes = [td.Grid(**{x: n}) for x, n in zip("xyz", c.of(_shapes(c.of(ranks), most)), strict=False)]
+    grid = td.Grid(**{x: n for g in axes for x, n in g.axes})
+    if len(axes) > 1 and (seed + distribution) % 3 == 0:
+        grid = td.Grid.of(axes)  # each axis is a level
     s = td.Schedule(program.out)
     for t in s.program.inputs:
         s.place(t.name, _placement(c, len(t.shape), grid, None), grid)

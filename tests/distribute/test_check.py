@@ -95,7 +95,7 @@ def changed(plan: Plan, rank: int, steps: list[Any]) -> Plan:
     def make(r: int) -> RankPlan:
         return replace(plan.rank(r), steps=tuple(steps)) if r == rank else plan.rank(r)
 
-    return Plan(plan.name, plan.grid, plan.tensors, plan.outputs, plan.notes, make)
+    return Plan(plan.name, plan.grid, plan.tensors, plan.outputs, plan.notes, make, lambda: plan.volume)
 
 
 def faults(plan: Plan, rng: np.random.Generator) -> Iterator[tuple[str, Plan]]:

@@ -11,6 +11,7 @@ from tdsl.lang.interp import interpret
 from tests.distribute import test_mpi
 from tests.distribute.random_programs import RANKS, arrays, schedule
 from tests.distribute.test_mpi import LONG, ROOT, needs_mpi
+from tests.distribute.volumes import assert_volume_is_of_plan
 
 PROGRAM = ROOT / "tests" / "distribute" / "random_ranks.py"
 SEEDS = 300 if LONG else 30
@@ -35,6 +36,7 @@ def test_random_programs_match_the_interpreter_and_their_plans(part: int) -> Non
             np.testing.assert_array_equal(got, expected, err_msg=what)
             assert (counted.received, counted.sent) == (plan.received, plan.sent), what
             assert counted.messages == plan.messages, what
+            assert_volume_is_of_plan(p._specialise({}), what)
             check(plan)
 
 

@@ -5,17 +5,23 @@ from __future__ import annotations
 import pytest
 
 import tdsl as td
-from tdsl.communication.steps import Exchange
-from tdsl.cost.network import link_of
+from tdsl.communication.distribution import Distribution, distribute_owned
+from tdsl.cost.network import Received, links_of
 from tdsl.machine.devices import describe_gpu
 from tdsl.schedule.bind import bind_state
-from tdsl.tilegraph.network import busiest_rank, received
 
 i, j, k = td.vars("i j k")
 
 
-def predicted(s: td.Schedule, ranks: int) -> list[float]:
-    return [received(bind_state(s.state, s.sizes), rank) for rank in range(ranks)]
+def predicted(s: td.Schedule) -> list[int]:
+    state = distribute_owned(bind_state(s.state, s.sizes))
+    return Distribution.of(state).volume().received.tolist()
+
+
+def busiest(s: td.Schedule) -> Received:
+    received = s.prediction().received
+    assert received is not None
+    return received
 
 
 @pytest.mark.parametrize("every", [1, 2, 3])
@@ -32,7 +38,7 @@ def test_halos_of_some_steps_are_those_of_the_plan(every: int) -> None:
     s = td.Schedule(funcs[-1]).place(u, "rc -> r", rows)
     for f in funcs[every - 1 :: every]:
         s.place(f, "rc -> r", rows)[f].distribute(onto=f)
-    assert predicted(s, 4) == list(td.compile(s).plan().received)
+    assert predicted(s) == list(td.compile(s).plan().received)
 
 
 @pytest.mark.parametrize("places", [("mk -> m k", "kn -> k n"), ("mk -> m *", "kn -> * n")])
@@ -43,11 +49,9 @@ def test_a_product_on_a_grid_receives_rows_and_columns(places: tuple[str, str]) 
     s = td.Schedule(c).place(a, places[0], grid).place(b, places[1], grid).place(c, "mn -> m n", grid)
     s[c].distribute(onto=c)
     plan = td.compile(s).plan()
-    assert predicted(s, 6) == list(plan.received)
-    busiest = busiest_rank(s.state)
-    assert (busiest.bytes, busiest.ranks) == (max(plan.received), 6)
-    steps = plan.rank(busiest.rank).steps
-    assert busiest.messages == sum(len(x.receives) for x in steps if isinstance(x, Exchange))
+    assert predicted(s) == list(plan.received)
+    assert (busiest(s).bytes, busiest(s).ranks) == (max(plan.received), 6)
+    assert busiest(s).messages == plan.messages[busiest(s).rank]
 
 
 def blocks(*names: str) -> td.Schedule:
@@ -66,7 +70,7 @@ def test_the_network_is_the_last_level_of_what_a_schedule_moves() -> None:
     s = blocks("A", "B", "C")
     moved = 4 * 2 * 32 * 32  # half of its rows of A, half of its columns of B
     assert s.traffic("network") == moved
-    link = link_of(s.prediction().machine)
+    (link,) = links_of(s.prediction().machine, 1)
     seconds = 2 * link.latency + moved / link.bandwidth[0][1]
     assert s.prediction().network == pytest.approx(seconds)
     assert s.prediction().seconds == pytest.approx(seconds + sum(t.seconds for t in s.prediction().times))
@@ -112,6 +116,4 @@ def test_the_rank_that_computes_the_most_counts() -> None:
     out[i] = mid[i] + mid[i + 4]
     g = td.Grid(r=4)
     s = td.Schedule(out).place(x, "n -> n", g).place(out, "n -> n", g)
-    busiest = busiest_rank(bind_state(s.state, {}))
-    assert busiest is not None
-    assert dict(busiest.computed) == {"out": 10, "mid": 14}
+    assert dict(busiest(s).computed) == {"out": 10, "mid": 14}

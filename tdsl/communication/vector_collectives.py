@@ -1,0 +1,113 @@
+"""Which ranks take part in a collective, for all ranks at once: the rules of `collective.py` on arrays."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from tdsl.communication.collective import MAX_ALL_TO_ALL_RANKS, MIN_COLLECTIVE_RANKS
+from tdsl.communication.flows import Flow, flow_to_owners
+from tdsl.communication.rank_boxes import BoxVector, Mask, Numbers, RankBoxes, distinct
+from tdsl.placement.grid import Grid
+from tdsl.placement.notation import Copies, Fixed
+
+
+def line_sums(grid: Grid, values: Numbers | Mask, axes: Sequence[int]) -> Numbers:
+    """For each rank the sum of `values` over all ranks that differ from it along `axes` only."""
+    sums = values.astype(np.int64).reshape(grid.shape).sum(tuple(axes), keepdims=True)
+    return np.broadcast_to(sums, grid.shape).reshape(-1)
+
+
+def gathered_sources(ranks: RankBoxes, source: str, boxes: BoxVector, inner_active: Mask) -> Mask:
+    """True for ranks that receive their box of a source by a broadcast or an all-gather."""
+    layout, pieces = ranks.layout, ranks.pieces(source)
+    grid, placement, at = layout.grid, layout.placements[source], ranks.coordinates
+    axes = [
+        n for n in ranks.stage.uniform_axes(source) if not isinstance(placement.entries[n], Copies)
+    ]  # fmt: skip
+    if not axes:
+        return np.zeros(grid.size, bool)
+    fits = boxes.present.copy()  # all owners are on the line of the rank
+    for n, entry in enumerate(placement.entries):
+        if isinstance(entry, Fixed) and n not in axes:
+            fits &= at[n] == entry.coordinate
+    for dim, spans in enumerate(boxes.dims):
+        for n in placement.axes_of(dim):
+            if n not in axes:
+                first, last = pieces.position_ranges(dim, spans, n)
+                fits &= (first == at[n]) & (last == at[n])
+    owners, active = pieces.counts(boxes), line_sums(grid, inner_active, axes)
+    computing = owners.copy()  # the owners that have points to compute
+    some_idle = fits & (active < math.prod(grid.shape[n] for n in axes))
+    if some_idle.any():
+        line = _line_numbers(grid, axes)
+        _, first = np.unique(np.where(some_idle, line, -1), return_index=True)
+        readers = np.zeros(grid.size, bool)
+        readers[first] = True
+        flow = flow_to_owners(pieces, boxes, readers & some_idle, at, line, all_copies=False)
+        counted = np.zeros(grid.size, np.int64)
+        np.add.at(counted, flow.partners, inner_active[flow.owners])
+        computing = np.where(some_idle, counted[line], computing)
+    members = active + (computing < owners)
+    gathers: Mask = fits & ((computing == owners) | (owners == 1)) & (members >= MIN_COLLECTIVE_RANKS)
+    return gathers
+
+
+def gathered_results(ranks: RankBoxes, boxes: BoxVector) -> tuple[Mask, Numbers]:
+    """The ranks that exchange results by a broadcast or an all-gather, and from how many others of a line."""
+    grid, name = ranks.layout.grid, ranks.stage.name
+    entries = ranks.layout.placements[name].entries
+    axes = [n for n, e in enumerate(entries) if isinstance(e, Copies)]
+    nothing = np.zeros(grid.size, np.int64)
+    if ranks.stage.combine is not None or not axes:
+        return nothing > 0, nothing
+    size = math.prod(grid.shape[n] for n in axes)
+    blocks = ranks.owned(name)
+    active = line_sums(grid, boxes.present, axes)
+    within = line_sums(grid, boxes.is_within(blocks), axes)
+    line = _line_numbers(grid, axes)
+    computing = np.flatnonzero(boxes.present)
+    firsts, _ = distinct(line[computing], boxes.key()[computing], ranks=len(computing))
+    different = nothing.copy()
+    np.add.at(different, line[computing[firsts]], 1)
+    gathers = blocks.present & (active > 0) & (within == active) & (different[line] == active)
+    return gathers & (size >= MIN_COLLECTIVE_RANKS), active - boxes.present
+
+
+def all_to_all_members(ranks: RankBoxes, tensor: str, boxes: BoxVector, flow: Flow) -> Mask:
+    """The ranks of an all-to-all of parts of a source, or of results where `tensor` is the func of the stage.
+
+    `flow` has the owners of each rank's box.
+    """
+    grid = ranks.layout.grid
+    if grid.size > MAX_ALL_TO_ALL_RANKS:
+        return np.zeros(grid.size, bool)
+    blocks = ranks.owned(tensor)
+    exchanges = boxes.present & (2 * boxes.counts_within(blocks) <= boxes.counts())
+    if tensor != ranks.stage.name:
+        exchanges &= ~(boxes.is_within(blocks) & blocks.is_contiguous())
+    groups = [1 << n for n in range(grid.size)]  # of each rank with its partners, as bits
+    for owner, partner in zip(flow.owners.tolist(), flow.partners.tolist(), strict=True):
+        if exchanges[partner]:
+            groups[partner] |= 1 << owner
+    return np.array([_is_all_to_all(grid, groups, rank) for rank in range(grid.size)])
+
+
+def _is_all_to_all(grid: Grid, groups: list[int], rank: int) -> bool:
+    """True if the partners of a rank are a line, plane, ... of ranks, all of them and no others partners."""
+    group, at = groups[rank], grid.coordinates(rank)
+    members = [n for n in range(grid.size) if group >> n & 1]
+    places = [grid.coordinates(n) for n in members]
+    axes = [n for n, p in enumerate(at) if any(c[n] != p for c in places)]
+    if len(members) < MIN_COLLECTIVE_RANKS or len(members) != math.prod(grid.shape[n] for n in axes):
+        return False
+    return all(groups[n] == group if group >> n & 1 else not groups[n] & group for n in range(grid.size))
+
+
+def _line_numbers(grid: Grid, axes: Sequence[int]) -> Numbers:
+    """For each rank the number of the first rank that differs from it along `axes` only."""
+    numbers = np.arange(grid.size).reshape(grid.shape)
+    first = numbers[tuple(slice(0, 1) if n in axes else slice(None) for n in range(numbers.ndim))]
+    return np.broadcast_to(first, grid.shape).reshape(-1)

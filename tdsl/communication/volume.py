@@ -1,0 +1,448 @@
+"""The price of communication: the bytes and messages of every rank, and its memory, without plans of ranks.
+
+`volume` goes through the iterations of the stages as `distribute/rank.py` does for one rank, with an array
+over all ranks in place of each number. Both agree for every rank and communication, which tests assert.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tdsl.communication.collective import MAX_ALL_TO_ALL_RANKS, Gather, Layout, StageCollectives
+from tdsl.communication.flows import Flow, flow_to_owners
+from tdsl.communication.hierarchical_reduce import hierarchical_phases
+from tdsl.communication.rank_boxes import (
+    BoxVector,
+    Mask,
+    Numbers,
+    RankBoxes,
+    grid_coordinates,
+    owned_boxes,
+    product,
+)
+from tdsl.communication.stages import Spans, Stage
+from tdsl.communication.steps import Reduce, reduction_elements
+from tdsl.communication.vector_collectives import all_to_all_members, gathered_results, gathered_sources
+from tdsl.placement.grid import Grid
+from tdsl.placement.notation import Copies
+from tdsl.placement.ownership import SpanBox, element_count
+from tdsl.placement.spans import length
+
+
+@dataclass(frozen=True, slots=True)
+class Communication:
+    """One communication of a program, that of `tensor` in an iteration of a stage.
+
+    `received` and `sent` are the elements, `messages` the messages received, for each rank. `crossing` are
+    the elements received from other groups of each level of the grid, outermost level first. `tag` numbers
+    the communications of a program.
+    """
+
+    tag: int
+    func: str
+    tensor: str
+    received: Numbers
+    sent: Numbers
+    messages: Numbers
+    crossing: tuple[Numbers, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Volume:
+    """The bytes that each rank receives and sends, the messages that it receives, its peak memory in bytes.
+
+    `moved` has, for each tensor, the bytes received from other groups of each level of the grid, outermost
+    level first. `computed` has the elements of each func that each rank computes; of a reduction that ranks
+    share, its part of them.
+    """
+
+    received: Numbers
+    sent: Numbers
+    messages: Numbers
+    peak_memory: Numbers
+    moved: Mapping[str, tuple[Numbers, ...]]
+    computed: Mapping[str, NDArray[np.float64]]
+
+    @property
+    def crossing(self) -> tuple[Numbers, ...]:
+        """The bytes that each rank receives from other groups of each level of the grid, outermost first."""
+        levels = zip(*self.moved.values(), strict=True)
+        return tuple(np.sum(level, axis=0) for level in levels)
+
+
+def volume(
+    layout: Layout, stages: tuple[Stage, ...], inputs: tuple[str, ...], outputs: tuple[str, ...],
+    sizes: Mapping[str, int], record: Callable[[Communication], None] = lambda _: None,
+) -> Volume:  # fmt: skip
+    """The communication of all ranks; `sizes` has the bytes of an element of each tensor.
+
+    `record` is called with each communication, in the order of tags.
+    """
+    totals = Totals(layout, sizes, record)
+    coordinates = grid_coordinates(layout)
+    blocks = {name: owned_boxes(layout, name, coordinates) for name in layout.wholes}
+    last = {name: n for n, s in enumerate(stages) for name in (s.name, *s.sources)}
+    for name in inputs:
+        totals.allocate(name, blocks[name].counts())
+    for n, stage in enumerate(stages):
+        StageVolume(totals, RankBoxes(layout, stage, coordinates, blocks)).run()
+        for name in (s.name for s in stages[: n + 1] if s.name not in outputs):
+            if last[name] == n:
+                totals.free(name, blocks[name].counts())
+    return totals.volume()
+
+
+class Totals:
+    """Sums of communications, and the memory in use, for each rank."""
+
+    def __init__(
+        self, layout: Layout, sizes: Mapping[str, int], record: Callable[[Communication], None]
+    ) -> None:
+        self.layout, self.sizes, self.record = layout, sizes, record
+        self.received, self.sent, self.messages, self.memory, self.peak = (self.zeros() for _ in range(5))
+        self.moved = {t: tuple(self.zeros() for _ in layout.grid.depths) for t in layout.wholes}
+        self.computed: dict[str, NDArray[np.float64]] = {}
+        self.tag = 0
+
+    def zeros(self) -> Numbers:
+        """A zero for each rank."""
+        return np.zeros(self.layout.grid.size, np.int64)
+
+    def allocate(self, tensor: str, elements: Numbers) -> None:
+        """Add a buffer of a tensor to the memory of each rank."""
+        self.memory = self.memory + elements * self.sizes[tensor]
+        self.peak = np.maximum(self.peak, self.memory)
+
+    def free(self, tensor: str, elements: Numbers) -> None:
+        """Remove a buffer from the memory of each rank."""
+        self.memory = self.memory - elements * self.sizes[tensor]
+
+    def communicate(self, c: Communication) -> None:
+        """Add a communication, and count it."""
+        size = self.sizes[c.tensor]
+        self.received += size * c.received
+        self.sent += size * c.sent
+        self.messages += c.messages
+        levels = zip(self.moved[c.tensor], c.crossing, strict=True)
+        self.moved[c.tensor] = tuple(a + size * b for a, b in levels)
+        self.record(c)
+        self.tag += 1
+
+    def volume(self) -> Volume:
+        """The sums."""
+        return Volume(self.received, self.sent, self.messages, self.peak, self.moved, self.computed)
+
+
+@dataclass(slots=True)
+class Fetch:
+    """The buffers of a fetch, by source: elements of the box, and of the parts that are merged into it."""
+
+    boxes: dict[str, Numbers] = field(default_factory=dict)
+    parts: dict[str, Numbers] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class StageVolume:
+    """The communication of one stage on all ranks."""
+
+    totals: Totals
+    boxes: RankBoxes
+    computed: list[BoxVector] = field(default_factory=list)  # written since the target was allocated
+    collectives: StageCollectives = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.collectives = StageCollectives(self.layout, self.stage)
+
+    @property
+    def stage(self) -> Stage:
+        """The stage."""
+        return self.boxes.stage
+
+    @property
+    def layout(self) -> Layout:
+        """The distribution of all tensors."""
+        return self.boxes.layout
+
+    def run(self) -> None:
+        """Add the communications of all iterations."""
+        name = self.stage.name
+        self.totals.allocate(name, self.boxes.owned(name).counts())
+        self._iterate((), ())
+
+    def _iterate(self, inner: Spans, ahead: tuple[Fetch, ...]) -> None:
+        """One iteration of the loops outside; its prefetches, `ahead`, are in flight."""
+        stage, totals, depth = self.stage, self.totals, self.stage.fixed + len(inner)
+        fetches = (self._fetch(self._sources(depth, 0), inner), *ahead)
+        for fetch in fetches:
+            for source, elements in fetch.parts.items():
+                totals.free(source, elements)
+        at_level, buffer = stage.levels[stage.name] == depth, totals.zeros()
+        if at_level:
+            buffer = self._allocate_target(inner)
+        if depth == len(stage.outer):
+            self._run_task(inner)
+        else:
+            self._loop(inner)
+        if at_level:
+            self._deliver(inner)
+            totals.free(stage.name, buffer)
+        for fetch in fetches:
+            for source, elements in fetch.boxes.items():
+                totals.free(source, elements)
+
+    def _loop(self, inner: Spans) -> None:
+        stage, depth = self.stage, self.stage.fixed + len(inner)
+        first, count = stage.loops[stage.outer[depth]][0], stage.counts[depth]
+        distances = sorted({stage.ahead.get(s, 0) for s in stage.sources} - {0})
+        prefetched = {a: self._sources(depth + 1, a) for a in distances}
+        coming: dict[int, list[Fetch]] = {}
+        for n in range(count):
+            for a, sources in prefetched.items():
+                for m in range(0 if n == 0 else n + a, min(n + a + 1, count) if sources else 0):
+                    at = (*inner, (first + m, first + m + 1))
+                    coming.setdefault(m, []).append(self._fetch(sources, at))
+            self._iterate((*inner, (first + n, first + n + 1)), tuple(coming.pop(n, ())))
+
+    def _sources(self, depth: int, ahead: int) -> list[str]:
+        stage = self.stage
+        return [s for s in stage.sources if (stage.levels[s], stage.ahead.get(s, 0)) == (depth, ahead)]
+
+    # -- sources
+
+    def _fetch(self, sources: list[str], inner: Spans) -> Fetch:
+        fetch = Fetch()
+        for source in sources:
+            boxes, blocks = self.boxes.read(source, inner), self.boxes.owned(source)
+            if self.layout.placements[source].partial:
+                fetch.boxes[source] = boxes.counts()
+                self.totals.allocate(source, fetch.boxes[source])
+                fetch.parts[source] = self._fetch_partial(source, boxes)
+                self.totals.allocate(source, fetch.parts[source])
+                continue
+            is_owned = boxes.is_within(blocks) & blocks.is_contiguous()
+            fetch.boxes[source] = np.where(is_owned, 0, boxes.counts())
+            self.totals.allocate(source, fetch.boxes[source])
+            self._fetch_source(source, boxes, inner)
+        return fetch
+
+    def _fetch_partial(self, source: str, boxes: BoxVector) -> Numbers:
+        """Partial results are messages, one for each block and rank; returns the elements received."""
+        grid, pieces = self.layout.grid, self.boxes.pieces(source)
+        line = 1
+        for axis in self.layout.placements[source].partial:
+            line *= grid.shape[axis]
+        local_elements = boxes.counts_within(self.boxes.owned(source))
+        received = line * boxes.counts_within(self.boxes.whole(source)) - local_elements
+        messages = line * pieces.counts(boxes) - (local_elements > 0)
+        flow = self._flow(source, boxes, boxes.present)
+        sent = self._sums(flow.owners, flow.elements) - local_elements
+        self._communicate(
+            source, received, sent, messages, self._crossing(source, boxes, received, local_elements)
+        )
+        return received
+
+    def _fetch_source(self, source: str, boxes: BoxVector, inner: Spans) -> None:
+        local_elements = boxes.counts_within(self.boxes.owned(source))
+        received = boxes.counts_within(self.boxes.whole(source)) - local_elements
+        messages = self.boxes.pieces(source).counts(boxes) - (local_elements > 0)
+        flow = self._flow(source, boxes, boxes.present)
+        sent = self._sums(flow.owners, flow.elements) - local_elements
+        gathers = gathered_sources(self.boxes, source, boxes, self.boxes.active(inner))
+        if self.layout.grid.size <= MAX_ALL_TO_ALL_RANKS:
+            to_others = flow.owners != flow.partners
+            sends = self._sums(flow.owners, to_others & ~gathers[flow.partners]) > 0
+            together = all_to_all_members(self.boxes, source, boxes, flow) & sends
+            gathers |= together
+        messages = np.where(gathers, np.minimum(messages, 1), messages)
+        self._communicate(
+            source, received, sent, messages, self._crossing(source, boxes, received, local_elements)
+        )
+
+    def _flow(self, tensor: str, boxes: BoxVector, among: Mask, *, results: bool = False) -> Flow:
+        """The parts of boxes in the blocks of their owners; by rank on few ranks, else by groups of ranks."""
+        grid, ranks = self.layout.grid, np.arange(self.layout.grid.size)
+        partners = (
+            ranks if grid.size <= MAX_ALL_TO_ALL_RANKS else self._nodes(ranks) if results else 0 * ranks
+        )
+        pieces = self.boxes.pieces(tensor)
+        return flow_to_owners(pieces, boxes, among, self.boxes.coordinates, partners, all_copies=results)
+
+    def _nodes(self, ranks: Numbers) -> Numbers:
+        """The first rank of the innermost group of each rank."""
+        grid = self.layout.grid
+        size = math.prod(grid.shape[-grid.depths[-1] :])
+        nodes: Numbers = ranks // size * size if len(grid.depths) > 1 else 0 * ranks
+        return nodes
+
+    def _sums(self, ranks: Numbers, values: Numbers | Mask) -> Numbers:
+        """The sum of the values for each rank."""
+        sums = self.totals.zeros()
+        np.add.at(sums, ranks, values)
+        return sums
+
+    def _crossing(
+        self, tensor: str, boxes: BoxVector, received: Numbers, local_elements: Numbers
+    ) -> tuple[Numbers, ...]:
+        """The elements received from other groups of each level of the grid."""
+        grid, placement = self.layout.grid, self.layout.placements[tensor]
+        if len(grid.depths) == 1:
+            return (received,)
+        crossing, outside = [], received + local_elements
+        for behind in list(itertools.accumulate(grid.depths))[:-1]:
+            line = 1
+            for axis in placement.partial:
+                line *= grid.shape[axis] if axis >= behind else 1
+            inside = line * self.boxes.pieces(tensor).counts_in_node(
+                boxes, self.boxes.coordinates, set(range(behind))
+            )
+            crossing.append(outside - inside)
+            outside = inside
+        return (*crossing, outside - local_elements)
+
+    def _communicate(
+        self, tensor: str, received: Numbers, sent: Numbers, messages: Numbers, crossing: tuple[Numbers, ...]
+    ) -> None:
+        tag, func = self.totals.tag, self.stage.name
+        self.totals.communicate(Communication(tag, func, tensor, received, sent, messages, crossing))
+
+    # -- results
+
+    def _allocate_target(self, inner: Spans) -> Numbers:
+        """Allocate the buffers for results of the iterations inside; returns their elements."""
+        stage, boxes = self.stage, self.boxes.written(inner)
+        self.computed.clear()
+        elements = boxes.counts()
+        if stage.combine is None or not inner:
+            elements = np.where(boxes.is_within(self.boxes.owned(stage.name)), 0, elements)
+        self.totals.allocate(stage.name, elements)
+        return elements
+
+    def _run_task(self, inner: Spans) -> None:
+        """Add the points of a task, and its memory if others' results are combined with its own."""
+        stage = self.stage
+        self._count_computed(inner)
+        if stage.combine is None or stage.levels[stage.name] == stage.fixed + len(inner):
+            return
+        boxes = self.boxes.written(inner)
+        again = self.totals.zeros() > 0
+        for other in self.computed:
+            again |= boxes.counts_within(other) > 0
+        if not any(map(boxes.is_same, self.computed)):
+            self.computed.append(boxes)
+        part = np.where(again, boxes.counts(), 0)
+        self.totals.allocate(stage.name, part)
+        self.totals.free(stage.name, part)
+
+    def _count_computed(self, inner: Spans) -> None:
+        """Add the elements that a task computes; of a reduction that is shared out its part of them."""
+        stage, computed = self.stage, self.totals.computed
+        spans, active = self.boxes.variables(inner)
+        points = math.prod(hi - lo for lo, hi in stage.bounds.values())
+        part = product((v.map(length) for v in spans.values()), active) / max(points, 1)
+        counts: dict[str, NDArray[np.float64]] = {stage.name: part * element_count(stage.whole)}
+        for f in stage.task_funcs:
+            counts[f.name] = self.boxes.read(f.name, inner).counts().astype(np.float64)
+        for name, count in counts.items():
+            computed[name] = computed[name] + count if name in computed else count
+
+    def _deliver(self, inner: Spans) -> None:
+        """Results go to their owners by a reduction, or a gather, or messages."""
+        name, boxes, blocks = self.stage.name, self.boxes.written(inner), self.boxes.owned(self.stage.name)
+        reductions = self._reductions(boxes, inner)
+        direct = boxes.present & ~reductions.members
+        local_elements = np.where(direct, boxes.counts_within(blocks), 0)
+        flow = self._flow(name, boxes, direct, results=True)
+        received = self._sums(flow.owners, flow.elements) - local_elements
+        messages = self._sums(flow.owners, flow.boxes) - (local_elements > 0)
+        entries = zip(self.layout.placements[name].entries, self.layout.grid.shape, strict=True)
+        copies = math.prod(size for e, size in entries if isinstance(e, Copies))
+        sent = np.where(direct, copies * boxes.counts_within(self.boxes.whole(name)) - local_elements, 0)
+        gathers, others = gathered_results(self.boxes, boxes)
+        if self.layout.grid.size <= MAX_ALL_TO_ALL_RANKS and self.stage.combine is None:
+            together = all_to_all_members(self.boxes, name, boxes, flow) & ~gathers & (sent > 0)
+            messages = np.where(together, np.minimum(messages, 1), messages)
+        messages = np.where(gathers, messages - others + np.minimum(others, 1), messages)
+        if self.stage.combine is not None:
+            self.totals.allocate(name, received)
+            self.totals.free(name, received)
+        crossing = self._crossing_results(flow, received)
+        total = zip(crossing, reductions.crossing, strict=True)
+        self._communicate(
+            name, received + reductions.received, sent + reductions.sent, messages + reductions.messages,
+            tuple(a + b for a, b in total),
+        )  # fmt: skip
+
+    def _crossing_results(self, flow: Flow, received: Numbers) -> tuple[Numbers, ...]:
+        """The elements of results received from other groups of each level of the grid."""
+        grid, crossing, outside = self.layout.grid, [], 0 * received
+        owner, writer = (np.unravel_index(x, grid.shape) for x in (flow.owners, flow.partners))
+        same, first = np.ones(len(flow.owners), bool), 0
+        for depth in grid.depths[:-1]:
+            axes = range(first, first + depth)
+            inside = functools.reduce(lambda m, n: m & (owner[n] == writer[n]), axes, same)
+            crossing.append(self._sums(flow.owners, (same & ~inside) * flow.elements))
+            outside, same, first = outside + crossing[-1], inside, first + depth
+        return (*crossing, received - outside)
+
+    def _reductions(self, boxes: BoxVector, inner: Spans) -> Reductions:
+        """The reductions of results in an iteration; adds their memory."""
+        grid, name = self.layout.grid, self.stage.name
+        zeros = self.totals.zeros
+        total = Reductions(zeros() > 0, zeros(), zeros(), zeros(), tuple(zeros() for _ in grid.depths))
+        buffers = zeros()
+        axes = self.collectives.reduced_axes()
+        for rank in (
+            np.flatnonzero(np.all([self.boxes.coordinates[n] == 0 for n in axes], axis=0)) if axes else ()
+        ):
+            at = tuple(int(c[rank]) for c in self.boxes.coordinates)
+            reduction = self.collectives.result_collective(at, inner, self.totals.tag)
+            if isinstance(reduction, Reduce):
+                total.members[list(reduction.ranks)] = True
+                for member, part in zip(reduction.ranks, reduction.parts, strict=True):
+                    steps = hierarchical_phases(grid, reduction, grid.coordinates(member))
+                    total.add(grid, member, steps)
+                    last = max(n for n, step in enumerate(steps) if isinstance(step, Reduce))
+                    phases = (step for step in steps[:last] if isinstance(step, Reduce))
+                    between = [_received_part(step, member) for step in phases]
+                    kept = [None if boxes.present[member] else reduction.box, part if inner else None]
+                    buffers[member] += sum(element_count(b) for b in (*kept, *between) if b is not None)
+        self.totals.allocate(name, buffers)
+        self.totals.free(name, buffers)
+        return total
+
+
+@dataclass(frozen=True, slots=True)
+class Reductions:
+    """The members of the reductions of an iteration, and the elements and messages that these communicate."""
+
+    members: Mask
+    received: Numbers
+    sent: Numbers
+    messages: Numbers
+    crossing: tuple[Numbers, ...]
+
+    def add(self, grid: Grid, rank: int, steps: Sequence[Reduce | Gather]) -> None:
+        """Add what a rank communicates in the phases of a reduction."""
+        for step in steps:
+            if isinstance(step, Reduce):
+                out, into = reduction_elements(step, rank)
+            else:
+                sizes = {r: element_count(part) for r, part in step.parts}
+                local_elements = sizes.get(rank, 0)
+                out, into = local_elements * (len(step.ranks) - 1), sum(sizes.values()) - local_elements
+            self.sent[rank] += out
+            self.received[rank] += into
+            self.messages[rank] += min(into, 1)
+            self.crossing[grid.crossed_level(step.ranks)][rank] += into
+
+
+def _received_part(step: Reduce, rank: int) -> SpanBox | None:
+    """The part of the result that a rank receives."""
+    return step.parts[step.ranks.index(rank)]
