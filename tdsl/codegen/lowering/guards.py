@@ -104,5 +104,5 @@ def with_new_guards(builder: DefinitionNest, pos: NestPosition, facts: Facts) ->
     related = relate(builder.nest, pos.bounds, facts, pos.tails)
     late = max(builder.shared_depth, builder.common_depth)
     tested = pos.opened.keys() if pos.depth >= late else set()
-    own = (g for g in guards_of(builder, related, pos.bounds) if g.predicate or not g.loops <= tested)
-    return replace(pos, related=related, guards=(*(g for g in pos.guards if g.enclosing), *own))
+    guards = (g for g in guards_of(builder, related, pos.bounds) if g.predicate or not g.loops <= tested)
+    return replace(pos, related=related, guards=(*(g for g in pos.guards if g.enclosing), *guards))
