@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 import tdsl
-from tdsl.autoschedule.recipes.block_tiles import BlockTiles
 from tdsl.autoschedule.recipes.online_tensor_cores import OnlineTensorCores
 from tdsl.autoschedule.recipes.tensor_cores import TensorCoreChoices
 
@@ -83,7 +82,7 @@ def test_every_recipe_is_on_a_page():
     assert not absent
 
 
-@pytest.mark.parametrize("plan", [OnlineTensorCores, BlockTiles, TensorCoreChoices], ids=lambda x: x.__name__)
+@pytest.mark.parametrize("plan", [OnlineTensorCores, TensorCoreChoices], ids=lambda x: x.__name__)
 def test_every_choice_of_a_recipe_is_in_its_table(plan):
     recipe = sys.modules[plan.__module__].__name__.rpartition(".")[2]
     name = "tensor_core_matmul" if recipe == "tensor_cores" else recipe

@@ -124,22 +124,36 @@ def transactions(axes: Axes, size: int, vector: int = 1, *, offset: int = 0) -> 
     >>> [transactions(((32, n),), 4).conflict_degree for n in (32, 33)]
     [32.0, 1.0]
     """
-    threads = np.arange(prod(n for n, _ in axes))
-    first, rest = np.full(len(threads), size * offset), threads
+    lanes = [size * offset]
     for extent, stride in axes:
-        first, rest = first + rest % max(extent, 1) * (stride * size), rest // max(extent, 1)
-    padding = (0, -len(threads) % WARP)
-    addresses = np.pad(first, padding).reshape(-1, WARP)
-    active = np.pad(np.ones(len(threads), bool), padding).reshape(-1, WARP)
+        lanes = [lane + n * stride * size for n in range(extent) for lane in lanes]
     width = max(gcd(WIDEST, size * vector, size * offset, *(size * s for n, s in axes if n > 1)), size)
-    sums = np.zeros(6, np.int64)
-    for start in range(0, size * vector, width):
-        served, least = wavefronts(addresses + start, active, width)
-        useful = width * distinct_addresses(addresses + start, active)
-        lines = distinct_addresses((addresses + start) // LINE, active)
-        counts = (useful, sectors(addresses + start, active), lines, served, least)
-        sums += (len(addresses), *(int(x.sum()) for x in counts))
-    return Transactions(*map(int, sums))
+    sums = [0] * 6
+    for start in range(0, len(lanes), WARP):
+        warp, base = lanes[start : start + WARP], lanes[start] // LINE * LINE
+        counts = _of_warp(tuple([lane - base for lane in warp]), size * vector, width)
+        sums = [total + n for total, n in zip(sums, counts, strict=True)]
+    return Transactions(*sums)
+
+
+@functools.lru_cache(maxsize=1 << 14)
+def _of_warp(lanes: tuple[int, ...], size: int, width: int) -> tuple[int, ...]:
+    """The counts of a warp whose threads begin at these bytes, in the order of `Transactions`."""
+    unit = max(width, WORD)  # of which 128 bytes are served at a time
+    threads, banks = WARP * WORD // unit, BANKS * WORD // unit
+    requests = useful = moved = lines = served = least = 0
+    for start in range(0, size, width):
+        distinct = {lane + start for lane in lanes}
+        requests += 1
+        useful += width * len(distinct)
+        moved += len({address // SECTOR for address in distinct})
+        lines += len({address // LINE for address in distinct})
+        for first in range(0, len(lanes), threads):
+            words = {(lane + start) // unit for lane in lanes[first : first + threads]}
+            used = [word % banks for word in words]
+            served += 1 if len(set(used)) == len(used) else max(map(used.count, used))
+            least += 1
+    return requests, useful, moved, lines, served, least
 
 
 def sectors_per_warp(axes: Axes, size: int, vector: int = 1, *, offset: int = 0) -> float:

@@ -7,7 +7,9 @@ import pytest
 import tdsl as td
 from tdsl.codegen.gpu.launches import launches_of
 from tdsl.codegen.runtime.signature import dense_specialisation
+from tdsl.machine.devices import describe_gpu
 from tdsl.pipeline import make_kernel
+from tests.codegen.cuda import programs
 from tests.cost.test_traffic import attention
 
 i, j, k = td.vars("i j k")
@@ -27,10 +29,15 @@ def product(rows: int, terms: int, columns: int, dtype: td.DType = td.f32) -> td
     return td.Schedule(c, target="cuda")
 
 
-def plain_tiles(stages: int, rows: int = 300) -> td.Schedule:
+def plain_tiles(*, is_ahead: bool, rows: int = 300) -> td.Schedule:
     s = product(rows, 100, 70)
-    td.recipes.block_tiles(s["c"], stages=stages)
+    td.recipes.block_tiles(s["c"], machine=describe_gpu("sm_90a" if is_ahead else "sm_75"))
     return s
+
+
+def pipelined(stages: int) -> td.Schedule:
+    s = programs.matmul(td.f32, stages=stages)
+    return td.Schedule.of_program(s.program, {"M": 64, "K": 64, "N": 64}, "cuda").replay(s.to_json())
 
 
 def tensor_cores(*, terms: int = 512, **choices: object) -> td.Schedule:
@@ -102,9 +109,9 @@ def computed_late() -> td.Schedule:
 
 
 MADE: dict[str, Callable[[], td.Schedule]] = {
-    "tiles": lambda: plain_tiles(1),
-    "tiles ahead": lambda: plain_tiles(3),
-    "tiles larger than what there is": lambda: plain_tiles(2, rows=20),
+    "tiles": lambda: plain_tiles(is_ahead=False),
+    "tiles ahead": lambda: plain_tiles(is_ahead=True),
+    "tiles larger than what there is": lambda: plain_tiles(is_ahead=True, rows=20),
     "mma": lambda: tensor_cores(stages=3),
     "mma, an odd number of terms": lambda: tensor_cores(terms=500, stages=4),
     "wgmma": lambda: tensor_cores(warpgroups=True),
@@ -124,5 +131,5 @@ def test_the_footprint_is_what_kernels_ask_for(make: Callable[[], td.Schedule]) 
 
 
 def test_each_stage_of_a_pipeline_counts() -> None:
-    one, three = plain_tiles(1).footprint("shared"), plain_tiles(3).footprint("shared")
-    assert three == 3 * one == 3 * 4 * 2 * 64 * 16
+    one, three = (s.footprint("shared") for s in (pipelined(0), pipelined(3)))
+    assert three == 3 * one == 3 * 4 * (16 * 8 + 8 * 32)

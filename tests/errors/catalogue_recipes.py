@@ -172,9 +172,20 @@ def short_rows_that_many_read():
     td.recipes.block_rows(td.Schedule(f)[f])  # here
 
 
-@wrong(td.ScheduleError, "epilogue cannot be 'zz'", hint="There are: ''")
-def epilogue_that_reads_nothing():
-    td.recipes.block_tiles(product(), epilogue="zz")  # here
+@wrong(td.ScheduleError, "parts must be a number of 1 or more, not 0", hint="leave parts out")
+def no_parts_of_terms():
+    td.recipes.block_tiles(product(), parts=0)  # here
+
+
+@wrong(
+    td.ScheduleError,
+    "block_tiles is not for 'f': the 64 terms of 'k' are not 3 equal parts",
+    hint="parts that divide them",
+)
+def parts_that_do_not_divide_terms():
+    a, b, f = td.Tensor("a", (64, 64), td.f32), td.Tensor("b", (64, 64), td.f32), td.Func("f")
+    f[i, j] = td.sum(a[i, k] * b[k, j], axis=k)
+    td.recipes.block_tiles(td.Schedule(f)[f], parts=3)  # here
 
 
 @wrong(

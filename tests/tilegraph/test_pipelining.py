@@ -52,7 +52,13 @@ def steps(dtype=td.f32, columns=64):
     a, b, c = td.Tensor("a", (64, 64), dtype), td.Tensor("b", (64, columns), dtype), td.Func("c")
     c[i, j] = td.sum(td.cast(a[i, k], td.f32) * td.cast(b[k, j], td.f32), axis=k)
     s = td.Schedule(c, target="cuda")
-    td.recipes.block_tiles(s[c], stages=1)
+    io, jo, ii, ji = s[c].tile((i, j), (64, 64))
+    ty, tx, i0, j0 = s[c].tile((ii, ji), (4, 4))
+    ko, ki = s[c].split(k, 8)
+    s[c].reorder(io, jo, ty, tx, ko, ki, i0, j0)
+    s[c].bind(io, "blockIdx.y").bind(jo, "blockIdx.x").bind(ty, "threadIdx.y").bind(tx, "threadIdx.x")
+    for t in (a, b):
+        s.cache_read(t, c, at=ko, scope="shared", filled=True).cooperate()
     return s, s.footprint("shared")
 
 

@@ -1,13 +1,13 @@
-"""Recipes that schedule stages of a kind by tile trees: transposes and convolutions."""
+"""Recipes that schedule stages of a kind by tile trees: transposes, products and convolutions."""
 
 from __future__ import annotations
 
 from tdsl.autoschedule.block_tree.problem import Operand, Problem
-from tdsl.autoschedule.block_tree.schedule import schedule_sums
+from tdsl.autoschedule.block_tree.schedule import schedule_sums, tile_sums
 from tdsl.autoschedule.block_tree.search import best_tree
 from tdsl.autoschedule.block_tree.tree import BlockTree
 from tdsl.autoschedule.block_tree.write import write_tree
-from tdsl.autoschedule.recipes.choices import Unsuited, recipe
+from tdsl.autoschedule.recipes.choices import Unsuited, recipe, refused
 from tdsl.machine.devices import describe_gpu
 from tdsl.machine.model import Machine
 from tdsl.schedule.fluent import Stage
@@ -63,3 +63,28 @@ def block_conv(stage: Stage, *, machine: Machine | None = None) -> BlockTree:
     if not p.summed or not windows or len(windows) == len(p.operands):
         raise Unsuited("it is no sum over a window of filters times what moves with a point")
     return schedule_sums(stage, machine or describe_gpu(as_target(stage.schedule.target).arch))
+
+
+@recipe
+def block_tiles(stage: Stage, *, machine: Machine | None = None, parts: int | None = None) -> BlockTree:
+    """Schedule a sum of products, of which several points read the same elements, by a tile tree.
+
+    These are products of matrices in any order, batches of them, and contractions of tensors. An element-wise
+    stage that alone reads the sums is computed from them in registers. The terms are in `parts` of equal
+    size, each summed by blocks of its own and then added up in their order (split-K); by default in as many
+    as a short time takes, 1 where the result has enough tiles for the machine. Returns the tree.
+
+    >>> import tdsl as td
+    >>> i, j, k = td.vars("i j k")
+    >>> a, b, c = td.Tensor("a", (256, 64), td.f32), td.Tensor("b", (64, 256), td.f32), td.Func("c")
+    >>> c[i, j] = td.sum(a[i, k] * b[k, j], axis=k)
+    >>> s = td.Schedule(c)
+    >>> td.recipes.block_tiles(s[c], parts=2).parts
+    2
+    """
+    if parts is not None and parts < 1:
+        raise refused(f"parts must be a number of 1 or more, not {parts!r}", "leave parts out")
+    p = Problem.of(stage)
+    if not p.has_reuse(1):
+        raise Unsuited("it is no sum whose operands several of its points read")
+    return tile_sums(stage, p, machine or describe_gpu(as_target(stage.schedule.target).arch), parts)

@@ -65,30 +65,31 @@ def price(p: Problem, t: BlockTree, machine: Machine, *, ideal: bool = False) ->
     warps, steps = -(-threads // WARP), prod(ceil(a.extent / sizes.get(a.name, 1)) for a in p.summed)
     blocks = prod(ceil(a.extent / t.cut(a.name).size) for a in p.free)
     terms = steps * prod(n for _, n in t.steps)
-    wide = max(p.sum_bytes, WORD) // WORD
-    shared = loaded = 0
+    copies = {(s.array, s.along): s for s in t.shared}
+    pairs = [(x, copies.get((x.array, x.along)), x.box(sizes)) for x in p.operands]
+    shared = _shared_bytes(pairs) * t.stages
+    registers = _registers(p, t, pairs, unrolled)
+    most = min(gpu.registers_per_thread - _SPARE, gpu.registers // max(threads, WARP))
+    alone = threads == 1 and t.shared  # copies are shared out among threads
+    if alone or registers > most or threads > 1024 or shared > (machine.level("shared").bytes or 0):
+        return Price(inf)
+    resident = occupancy(gpu, (threads, 1, 1), registers, shared).warps // warps
+    if not resident:
+        return Price(inf)
     copied = lds = requests = sectors = fragments = 0.0
-    for x in p.operands:
-        copy = next((s for s in t.shared if (s.array, s.along) == (x.array, x.along)), None)
-        of_window = unrolled if copy is not None and copy.window else ()
-        loaded += (
-            sum(_at_once(r, t, unrolled, of_window) for r in x.reads) * max(x.reads[0].size, WORD) // WORD
-        )
+    for x, copy, box in pairs:
         if copy is not None:
-            box = x.box(sizes)
-            shared += -(-layout_of(copy, box)[1] * x.reads[0].size // 128) * 128
-            if copy.group:
-                box = (*box[:-1], groups_of(copy, box) * copy.group)
-            count = prod(box)
+            whole = (*box[:-1], groups_of(copy, box) * copy.group) if copy.group else box
+            count = prod(whole)
             copied += steps * count / copy.vector / WARP
-            sectors += steps * _sectors_of_rows(x, t, box, copy)
+            sectors += steps * _sectors_of_rows(x, t, whole, copy)
             stores = steps * max(count * x.reads[0].size / LINE, count / copy.vector / WARP)
-            requests += stores * (1 if ideal else store_conflicts(box, copy, x.reads[0].size))
+            requests += stores * (1 if ideal else store_conflicts(whole, copy, x.reads[0].size))
         for r in x.reads:
             loads = distinct(r, t, unrolled) * prod(sizes[v] for v in inner if r.uses(v))
             loads *= prod(ceil(a.extent / sizes[a.name]) for a in p.summed if copy or r.uses(a.name))
             if copy is not None:
-                vector, wavefronts = shared_load(x, r, t, copy, unrolled, ideal=ideal)
+                vector, wavefronts = shared_load(x, r, t, copy, unrolled, box=box, ideal=ideal)
                 lds += loads / vector * wavefronts
                 fragments += warps * loads / vector
             else:
@@ -98,17 +99,9 @@ def price(p: Problem, t: BlockTree, machine: Machine, *, ideal: bool = False) ->
                 sectors += loads / vector * each_warp
                 fragments += warps * loads / vector
     stored = each / t.vector
-    requests += stored * max(warps, _transactions(p.write, t, t.vector) / 4)
-    sectors += stored * _transactions(p.write, t, t.vector)
-    registers = _REGISTERS + loaded + each * wide * (1 if p.summed else 0) + 2 * len(p.operands)
-    shared *= t.stages
-    most = min(gpu.registers_per_thread - _SPARE, gpu.registers // max(threads, WARP))
-    alone = threads == 1 and t.shared  # copies are shared out among threads
-    if alone or registers > most or threads > 1024 or shared > (machine.level("shared").bytes or 0):
-        return Price(inf)
-    resident = occupancy(gpu, (threads, 1, 1), registers, shared).warps // warps
-    if not resident:
-        return Price(inf)
+    written = _transactions(p.write, t, t.vector)
+    requests += stored * max(warps, written / 4)
+    sectors += stored * written
     processors = machine.threads
     total = blocks / processors * (ceil(blocks / processors) * processors / blocks)  # of the busiest
     products = each * terms * p.work * warps * WARP
@@ -134,6 +127,30 @@ def price(p: Problem, t: BlockTree, machine: Machine, *, ideal: bool = False) ->
     slowest = max(resources.values())
     seconds = slowest + _OTHERS * (sum(resources.values()) - slowest) + (of_nearest(machine.launch, 1) or 0.0)
     return Price(seconds, tuple(resources.items()), blocks, resident, shared)
+
+
+def _shared_bytes(pairs: Sequence[tuple[Operand, Shared | None, tuple[int, ...]]]) -> int:
+    """The shared memory of a step."""
+    return sum(
+        -(-layout_of(copy, box)[1] * x.reads[0].size // LINE) * LINE
+        for x, copy, box in pairs
+        if copy is not None
+    )
+
+
+def _registers(
+    p: Problem, t: BlockTree, pairs: Sequence[tuple[Operand, Shared | None, tuple[int, ...]]],
+    unrolled: Sequence[str],
+) -> int:  # fmt: skip
+    """The registers of a thread."""
+    count = _REGISTERS + 2 * len(p.operands)
+    if p.summed:
+        count += prod(t.values.values()) * max(p.sum_bytes, WORD) // WORD
+    for x, copy, _ in pairs:
+        window = unrolled if copy is not None and copy.window else ()
+        loaded = sum(_at_once(r, t, unrolled, window) for r in x.reads)
+        count += loaded * max(x.reads[0].size, WORD) // WORD
+    return count
 
 
 def _at_once(r: Access, t: BlockTree, unrolled: Sequence[str], window: Sequence[str]) -> int:
@@ -163,13 +180,16 @@ def unrolled_terms(p: Problem, t: BlockTree) -> tuple[list[str], list[str]]:
 
 def distinct(r: Access, t: BlockTree, unrolled: Sequence[str]) -> int:
     """The elements that a thread's piece of code reads: of a window, those of the box around it."""
-    count = {c.axis: c.each for c in t.cuts} | {v: t.sizes[v] for v in unrolled}
-    hull = prod(1 + sum(abs(c) * (count.get(v, 1) - 1) for v, c in dim) for dim in r.dims)
-    return (
-        min(hull, prod(n for v, n in count.items() if r.uses(v)))
-        if not r.data
-        else prod(n for v, n in count.items() if r.uses(v))
-    )
+    count = dict(t.values)
+    for v in unrolled:
+        count[v] = t.sizes[v]
+    moved = prod([n for v, n in count.items() if r.uses(v)])
+    if r.data:
+        return moved
+    hull = 1
+    for dim in r.dims:
+        hull *= 1 + sum([abs(c) * (count.get(v, 1) - 1) for v, c in dim])
+    return min(hull, moved)
 
 
 def window_axes(x: Operand, t: BlockTree) -> set[str]:
@@ -204,12 +224,17 @@ def layout_of(copy: Shared, box: Sequence[int]) -> tuple[list[int], int]:
 
 
 def shared_load(
-    x: Operand, r: Access, t: BlockTree, copy: Shared, unrolled: Sequence[str], *, ideal: bool = False
-) -> tuple[int, float]:
-    """The neighbours of a copy that a thread loads at once, and the wavefronts of a block for that."""
-    strides, _ = layout_of(copy, x.box(t.sizes))
+    x: Operand, r: Access, t: BlockTree, copy: Shared, unrolled: Sequence[str], *,
+    box: Sequence[int] | None = None, ideal: bool = False,
+) -> tuple[int, float]:  # fmt: skip
+    """The neighbours of a copy that a thread loads at once, and the wavefronts of a block for that.
+
+    The copy has the extents `box`, which are computed if they are not given.
+    """
+    box = box or x.box(t.sizes)
+    strides, _ = layout_of(copy, box)
     last = copy.order[-1]
-    count = {c.axis: c.each for c in t.cuts} | {v: t.sizes[v] for v in unrolled}
+    count = dict(t.values) | {v: t.sizes[v] for v in unrolled}
     moving = [(v, c) for v, c in r.dims[last] if count.get(v, 1) > 1]
     vector = max(WIDEST // r.size, 1)
     if copy.window or (ideal and len(moving) > 1):
@@ -219,7 +244,7 @@ def shared_load(
         vector = gcd(vector, count[moving[0][0]], r.starts[last] - first)
     else:
         vector = 1
-    row = copy.row if copy.row and copy.padded is None else x.box(t.sizes)[last]
+    row = copy.row if copy.row and copy.padded is None else box[last]
     while vector > 1 and (row % vector or (copy.group and copy.group % vector)):
         vector //= 2
     while vector > 1 and any(c * t.cut(v).each % vector for v, c in r.dims[last] if t.cut(v).threads > 1):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from math import gcd, prod
+from functools import cached_property
+from math import gcd, inf, prod
 
 from tdsl.autoschedule.recipes.choices import Unsuited
 from tdsl.autoschedule.recipes.stage_facts import separate_operands
@@ -34,7 +35,7 @@ class Axis:
     known: bool = True
 
 
-@frozen
+@frozen(slots=False)
 class Access:
     """A read or the write of an array with elements of `size` bytes.
 
@@ -53,13 +54,17 @@ class Access:
 
     def step(self, axis: str) -> int:
         """The elements in memory from one value of an axis to the next; 0 if all are the same element."""
-        return dict(self.steps).get(axis, 0)
+        return self._step_of.get(axis, 0)
 
     def uses(self, axis: str) -> bool:
         """True if values of an axis are different elements."""
-        return axis in self.data or any(name == axis for name, _ in self.steps)
+        return axis in self._step_of or axis in self.data
 
-    @property
+    @cached_property
+    def _step_of(self) -> Mapping[str, int]:
+        return dict(self.steps)
+
+    @cached_property
     def offset(self) -> int:
         """The element at which an access begins."""
         return sum(s * prod(self.shape[n + 1 :]) for n, s in enumerate(self.starts))
@@ -81,7 +86,7 @@ class Access:
         return most & -most
 
 
-@frozen
+@frozen(slots=False)
 class Operand:
     """The reads of an array that move together; `along` distinguishes them from others of the same array."""
 
@@ -101,17 +106,30 @@ class Operand:
     def box(self, values: Mapping[str, int]) -> tuple[int, ...]:
         """The extents of the box that so many values of each axis read."""
         box = []
-        for n, whole in enumerate(self.reads[0].shape):
-            lows, highs = [], []
-            for r in self.reads:
-                reach = [c * (values.get(v, 1) - 1) for v, c in r.dims[n]]
-                lows.append(r.starts[n] + sum(min(x, 0) for x in reach))
-                highs.append(r.starts[n] + sum(max(x, 0) for x in reach))
-            box.append(min(max(highs) - min(lows) + 1, max(whole, 1)))
+        for whole, ends in self._ends:
+            low, high = inf, -inf
+            for start, moves in ends:
+                first = last = start
+                for v, c in moves:
+                    reach = c * (values.get(v, 1) - 1)
+                    if reach < 0:
+                        first += reach
+                    else:
+                        last += reach
+                low, high = min(low, first), max(high, last)
+            box.append(min(int(high - low) + 1, whole))
         return tuple(box)
 
+    @cached_property
+    def _ends(self) -> list[tuple[int, list[tuple[int, tuple[tuple[str, int], ...]]]]]:
+        """The extent of each dimension, and where each read begins in it and how axes move it."""
+        return [
+            (max(whole, 1), [*dict.fromkeys((r.starts[n], r.dims[n]) for r in self.reads)])
+            for n, whole in enumerate(self.reads[0].shape)
+        ]
 
-@frozen
+
+@frozen(slots=False)
 class Problem:
     """A definition: its axes, operands and result, and the arithmetic of one term.
 
@@ -127,39 +145,45 @@ class Problem:
     sum_bytes: int
     is_rectangular: bool
 
-    @property
+    @cached_property
     def free(self) -> tuple[Axis, ...]:
         """The axes of the result."""
         return tuple(a for a in self.axes if not a.summed)
 
-    @property
+    @cached_property
     def summed(self) -> tuple[Axis, ...]:
         """The axes that are summed over."""
         return tuple(a for a in self.axes if a.summed)
 
-    @property
+    @cached_property
     def points(self) -> int:
         """The elements of the result."""
         return prod(a.extent for a in self.free)
 
-    @property
+    @cached_property
     def terms(self) -> int:
         """The terms of each element."""
         return prod(a.extent for a in self.summed)
 
     def axis(self, name: str) -> Axis:
         """The axis with a name."""
-        return next(a for a in self.axes if a.name == name)
+        return self._axis_of[name]
 
-    @property
+    @cached_property
+    def _axis_of(self) -> Mapping[str, Axis]:
+        return {a.name: a for a in self.axes}
+
+    @cached_property
     def lane(self) -> str | None:
         """The free axis along which neighbours of the result are neighbours in memory."""
         return next((a.name for a in self.free if self.write.step(a.name) == 1), None)
 
-    @property
-    def has_reuse(self) -> bool:
-        """True if several points read the same elements of each operand: by a free axis, or a window."""
-        many = [a.name for a in self.free if a.extent > 1]
+    def has_reuse(self, least: int) -> bool:
+        """True if several points read the same elements of each operand: by a free axis, or a window.
+
+        The axis has an extent of at least `least`.
+        """
+        many = [a.name for a in self.free if a.extent >= least]
         return all(
             any(not x.uses(v) for v in many) or any(len(dim) > 1 for r in x.reads for dim in r.dims)
             for x in self.operands

@@ -25,23 +25,32 @@ _TERMS = 64  # of a part of a sum, at least
 def schedule_sums(stage: Stage, machine: Machine) -> BlockTree:
     """Schedule sums whose operands several points read, with what alone reads them; the tree.
 
-    Unsuited for other stages. Where blocks are too few for the machine, the terms are in parts.
+    Unsuited for other stages.
     """
     p = Problem.of(stage)
-    if not p.summed or not p.is_rectangular or not p.has_reuse:
+    if not p.has_reuse(2):
         raise Unsuited("it is no sum whose operands several of its points read")
+    return tile_sums(stage, p, machine)
+
+
+def tile_sums(stage: Stage, p: Problem, machine: Machine, parts: int | None = None) -> BlockTree:
+    """Schedule the sums of a problem, with what alone reads them; the tree.
+
+    The terms are in `parts`, without a number in as many as make them faster.
+    """
+    if not p.summed or not p.is_rectangular:
+        raise Unsuited("it is no sum of all terms at all points")
     reader = reader_of(stage)
     if reader is not None:
         size = stage.schedule.state.program.func(reader.func).dtypes[0].bytes
         p = replace(p, write=replace(p.write, size=size))
     tree, cost = best_tree(p, machine)
-    parts = _parts(p, cost, machine)
     if cost.seconds == inf:
         raise Unsuited("no tile of it fits the machine")
-    if parts is None:
+    axis, count = _parts(p, cost, machine) if parts is None else (_longest(p, parts), parts)
+    if count == 1:
         write_tree(stage, p, tree, reader)
         return replace(tree, epilogue="" if reader is None else reader.func)
-    axis, count = parts
     part, _ = stage.split(axis, nparts=count)
     partial = stage.rfactor(part)
     partial.reorder_storage(part.name, *(a.name for a in p.free))
@@ -56,24 +65,37 @@ def schedule_sums(stage: Stage, machine: Machine) -> BlockTree:
     return replace(tree, parts=count, epilogue="" if reader is None else reader.func)
 
 
-def _parts(p: Problem, whole: Price, machine: Machine) -> tuple[str, int] | None:
+def _longest(p: Problem, parts: int) -> str:
+    """The longest summed axis whose extent is known; Unsuited if it cannot be in equal parts."""
+    longest = max(p.summed, key=lambda a: (a.known, a.extent))
+    if parts > 1 and (not longest.known or longest.extent % parts):
+        terms = f"the {longest.extent} terms" if longest.known else "the terms, which a call tells,"
+        reason = f"{terms} of {longest.name!r} are not {parts} equal parts"
+        raise Unsuited(reason, "give parts that divide them, or leave parts out")
+    return longest.name
+
+
+def _parts(p: Problem, whole: Price, machine: Machine) -> tuple[str, int]:
     """The axis and the number of parts of terms that make sums faster, with the kernel that adds these up."""
-    if whole.blocks >= machine.threads or whole.seconds == inf:
-        return None
     speed = machine.level("L2").bytes_per_second(machine.threads) or inf
-    longest = max((a for a in p.summed if a.known), key=lambda a: a.extent, default=None)
-    best, chosen, count = whole.seconds, None, 2
-    while longest is not None and longest.extent % count == 0 and p.terms >= count * _TERMS:
+    longest = p.axis(_longest(p, 1))
+    best, chosen, count = whole.seconds, 1, 2
+    while (
+        whole.blocks < machine.threads
+        and longest.known
+        and longest.extent % count == 0
+        and p.terms >= count * _TERMS
+    ):
         _, cost = best_tree(p.with_parts(longest.name, count), machine)
         again = count * p.points * p.write.size / speed + (of_nearest(machine.launch, 1) or 0.0)
         if cost.seconds + again < best:
-            best, chosen = cost.seconds + again, (longest.name, count)
-        elif chosen is not None:
+            best, chosen = cost.seconds + again, count
+        elif chosen > 1:
             break
         if count * whole.blocks > 4 * machine.threads:
             break
         count *= 2
-    return chosen
+    return longest.name, chosen
 
 
 def schedule_points(stage: Stage, machine: Machine) -> BlockTree | Elements:

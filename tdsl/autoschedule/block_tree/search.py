@@ -272,11 +272,10 @@ def _orders(p: Problem, t: BlockTree) -> Iterator[tuple[tuple[str, int], ...]]:
 
 def _wavefronts(x: Operand, s: Shared, t: BlockTree, unrolled: Sequence[str]) -> float:
     """The wavefronts of loads and of the copy itself, for each piece of code of a block."""
-    total = 0.0
+    total, box = 0.0, x.box(t.sizes)
     for r in x.reads:
-        vector, served = shared_load(x, r, t, s, unrolled)
+        vector, served = shared_load(x, r, t, s, unrolled, box=box)
         total += distinct(r, t, unrolled) / vector * served
-    box = x.box(t.sizes)
     size = x.reads[0].size
     stored = prod(box) / s.vector / WARP * max(1, s.vector * size / WORD)
     total += stored * store_conflicts(box, s, size) ** 2

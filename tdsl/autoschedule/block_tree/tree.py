@@ -9,6 +9,7 @@ of 8 terms copy what they read of `x` and `w` to shared memory, of `w` with 4 el
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cached_property
 from math import prod
 
 from tdsl.core.node import frozen
@@ -57,7 +58,7 @@ class Shared:
         return self.array + (f"({turned}{padded})" if padded or turned else "")
 
 
-@frozen
+@frozen(slots=False)
 class BlockTree:
     """The cuts of a func, the threads by axis, fastest first, the terms of a step and what a step copies.
 
@@ -77,19 +78,28 @@ class BlockTree:
     epilogue: str = ""
     registers: tuple[Shared, ...] = ()
 
-    @property
+    @cached_property
     def threads(self) -> int:
         """The threads of a block."""
         return prod(c.threads for c in self.cuts)
 
-    @property
+    @cached_property
     def sizes(self) -> Mapping[str, int]:
         """The values of each axis in a step of a block."""
         return {c.axis: c.size for c in self.cuts} | dict(self.steps)
 
+    @cached_property
+    def values(self) -> Mapping[str, int]:
+        """The values of each free axis in a thread."""
+        return {c.axis: c.each for c in self.cuts}
+
     def cut(self, axis: str) -> Cut:
         """The cut of a free axis."""
-        return next((c for c in self.cuts if c.axis == axis), Cut(axis))
+        return self._cut_of.get(axis) or Cut(axis)
+
+    @cached_property
+    def _cut_of(self) -> Mapping[str, Cut]:
+        return {c.axis: c for c in self.cuts}
 
     def __str__(self) -> str:
         parts = [

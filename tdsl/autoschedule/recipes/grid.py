@@ -9,6 +9,7 @@ from tdsl.autoschedule.recipes.stage_facts import sizes_of
 from tdsl.schedule.fluent import Stage
 from tdsl.schedule.launch import MAX_BLOCKS
 from tdsl.schedule.loops import iterations_of
+from tdsl.schedule.state import CLUSTER
 
 _MOST_OTHER = MAX_BLOCKS["blockIdx.y"]
 
@@ -71,3 +72,32 @@ def share_points(stage: Stage, shared: Collection[str], threads: int, vector: in
     block, thread = stage.split(fused(stage, free), threads)
     stage.bind(block, "blockIdx.x").bind(thread, "threadIdx.x")
     return True
+
+
+def on_grid(
+    stage: Stage, batch: list[str], rows: str, columns: str, *, group: int = 1, blocks: int = 0,
+    cluster: int = 1,
+) -> None:  # fmt: skip
+    """Tiles for blocks: batches on an axis of their own, tiles on two, or in an order on one.
+
+    With a `group` blocks go down so many rows of tiles before the next column; with `blocks` above 0 there
+    are only so many, each of which makes several tiles. Neighbours along rows are a `cluster`.
+    """
+    if cluster > 1:
+        rows, rank = (x.name for x in stage.split(rows, cluster))
+        stage.reorder(rank, *batch, rows, columns).bind(rank, CLUSTER)
+        group, blocks = max(group // cluster, 1), blocks // cluster
+    outer = [fused(stage, batch)] if batch else []
+    if group == 1 and not blocks:
+        bind_blocks(stage, [*outer, rows, columns])
+        return
+    loops = [rows, columns]
+    if group > 1:
+        above, inner = (x.name for x in stage.split(rows, group))
+        loops = [above, columns, inner]
+        stage.reorder(*outer, *loops)
+    if blocks:
+        turn, block = (x.name for x in stage.split(fused(stage, [*outer, *loops]), blocks))
+        stage.reorder(block, turn).bind(block, "blockIdx.x")
+    else:
+        bind_blocks(stage, [*outer, fused(stage, loops)])

@@ -36,14 +36,15 @@ def pipeline_loads(stage: Stage, capacity: int) -> None:
     blocks have room on a multiprocessor, they still do: one works while the other waits.
 
     >>> import tdsl as td
+    >>> from tdsl.machine.devices import describe_gpu
     >>> i, j, k = td.vars("i j k")
-    >>> a, b, c = td.Tensor("a", (64, 64), td.f32), td.Tensor("b", (64, 64), td.f32), td.Func("c")
+    >>> a, b, c = td.Tensor("a", (64, 999), td.f32), td.Tensor("b", (999, 64), td.f32), td.Func("c")
     >>> c[i, j] = td.sum(a[i, k] * b[k, j], axis=k)
     >>> s = td.Schedule(c, target="cuda")
-    >>> _ = td.recipes.block_tiles(s[c], stages=1)
+    >>> _ = td.recipes.block_tiles(s[c], machine=describe_gpu("sm_75"), parts=1)  # which copies nothing ahead
     >>> pipeline_loads(s[c], 99 << 10)
     >>> print(str(s).splitlines()[-1])
-    s["c"].pipeline("k_o", 3)
+    s["c"].pipeline("k_o", 2)
     """
     schedule = stage.schedule
     state = inline_funcs(unplaced_at_root(bind_state(schedule.state, schedule.sizes)))

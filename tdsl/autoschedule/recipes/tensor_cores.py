@@ -16,10 +16,10 @@ from math import prod
 from typing import Any
 
 from tdsl.autoschedule.recipes.block_rows import ACCESS
-from tdsl.autoschedule.recipes.block_tiles import on_grid
 from tdsl.autoschedule.recipes.choices import Unsuited, choose, if_suited, recipe, reduction_of, refused
 from tdsl.autoschedule.recipes.computed_operands import factor_types, outline_factors
 from tdsl.autoschedule.recipes.epilogue import ROW_BYTES, following, reader_of, store_by_groups
+from tdsl.autoschedule.recipes.grid import on_grid
 from tdsl.autoschedule.recipes.operand_tiles import (
     compute_in_registers,
     gpu_of,

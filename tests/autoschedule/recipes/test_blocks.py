@@ -181,32 +181,32 @@ def test_what_is_no_sum_or_is_ordered_is_left_as_it_is():
 def test_tiles_at_any_size(rng, m, n, p):
     c = product()
     s = td.Schedule(c)
-    td.recipes.block_tiles(s[c], tile=(32, 32, 8), each=(4, 4))
+    td.recipes.block_tiles(s[c])
     agrees(s, a=whole(rng, m, n), b=whole(rng, n, p))
 
 
 def test_tiles_of_batches(rng):
     c = product(td.i32, batch=True)
     s = td.Schedule(c)
-    td.recipes.block_tiles(s[c], tile=(16, 16, 8), each=(2, 4))
+    td.recipes.block_tiles(s[c])
     a, b = (whole(rng, *shape, dtype=np.int32) for shape in ((3, 20, 9), (3, 9, 18)))
     agrees(s, a=a, b=b)
 
 
 def test_more_batches_than_an_axis_has_blocks():
-    (a, b), c = (td.Tensor(n, (70_000, 8, 8), td.i8) for n in ("a", "b")), td.Func("c")
+    (a, b), c = (td.Tensor(n, (700_000, 8, 8), td.i8) for n in ("a", "b")), td.Func("c")
     c[t, i, j] = td.sum(a[t, i, k] * b[t, k, j], axis=k)
     s = td.Schedule(c)
-    td.recipes.block_tiles(s[c], tile=(8, 8, 8), each=(2, 2))
+    batches = td.recipes.block_tiles(s[c]).cut("t").size
     (launch,) = launches_of(kernel_of(s)).launches
-    assert launch.grid == (70_000, 1, 1)
+    assert launch.grid[0] % -(-700_000 // batches) == 0 and launch.grid[0] > 65_535
 
 
 def test_both_orders_of_operands_are_fetched(rng):
     a, b, c = td.Tensor("a", ("K", "M"), td.f32), td.Tensor("b", ("N", "K"), td.f32), td.Func("c")
     c[i, j] = td.sum(a[k, i] * b[j, k] + 1, axis=k)
     s = td.Schedule(c)
-    td.recipes.block_tiles(s[c], tile=(16, 16, 8), each=(2, 2))
+    td.recipes.block_tiles(s[c])
     assert {"a_cache", "b_cache"} <= {f.name for f in s.state.program.funcs}
     agrees(s, a=whole(rng, 10, 33), b=whole(rng, 18, 10))
 
@@ -220,41 +220,29 @@ def dense_layer(m="M", n="K", p="N"):
     return c, y
 
 
-CHOICES = {
-    "as chosen": {},
-    "alone": {"epilogue": ""},
-    "parts of the terms": {"parts": 4},
-    "parts alone": {"parts": 2, "epilogue": ""},
-    "parts added up at once": {"parts": 4, "atomic": True, "epilogue": ""},
-    "groups of rows": {"group": 2},
-    "few blocks": {"blocks": 3},
-    "few blocks in groups": {"group": 2, "blocks": 5},
-}
-
-
-@pytest.mark.parametrize("choices", CHOICES)
-@pytest.mark.parametrize("m, n, p", [(70, 21, 65), (64, 32, 96), (1, 3, 1)])
-def test_tiles_in_any_order_with_an_epilogue(rng, choices, m, n, p):
-    c, y = dense_layer()
+@pytest.mark.parametrize("parts", [None, 1, 3])
+@pytest.mark.parametrize("m, n, p", [(70, 21, 65), (64, 33, 96), (1, 3, 1)])
+def test_tiles_with_an_epilogue(rng, parts, m, n, p):
+    c, y = dense_layer(m, n, p)
     s = td.Schedule(y)
-    plan = td.recipes.block_tiles(s[c], tile=(32, 32, 8), **CHOICES[choices])
-    assert plan.epilogue == CHOICES[choices].get("epilogue", "y")
+    plan = td.recipes.block_tiles(s[c], parts=parts)
+    assert plan.epilogue == "y" and plan.parts == (parts or 1)
     agrees(s, a=whole(rng, m, n), b=whole(rng, n, p), bias=whole(rng, p))
 
 
 def test_epilogues_are_computed_in_registers():
-    for choices, memory in (({}, 0), ({"parts": 2}, 1), ({"epilogue": ""}, 1)):
-        c, y = dense_layer()
-        s = td.Schedule(y, sizes={"M": 128, "K": 64, "N": 128})
+    for choices, memory in (({}, 0), ({"parts": 2}, 1)):
+        c, y = dense_layer(128, 64, 128)
+        s = td.Schedule(y)
         td.recipes.block_tiles(s[c], **choices)
         lines = launches_of(kernel_of(s))
         assert len(lines.temporaries) == memory
 
 
 def test_terms_are_in_parts_where_tiles_are_few():
-    for sizes, parts in (((128, 16384, 128), 32), ((4096, 4096, 4096), 1), ((128, 256, 128), 1)):
+    for sizes, is_split in (((128, 16384, 128), True), ((4096, 4096, 4096), False), ((128, 256, 128), False)):
         c, y = dense_layer(*sizes)
-        assert td.recipes.block_tiles(td.Schedule(y)[c]).parts == parts
+        assert (td.recipes.block_tiles(td.Schedule(y)[c]).parts > 1) == is_split
 
 
 def test_the_default_schedule_makes_a_layer_in_one_kernel(rng):

@@ -12,11 +12,11 @@ b, c, o, i, j, k, p, q = td.vars("b c o i j k p q")
 
 
 def products(batch: int, rows: int, *, group: int = 1) -> td.Schedule:
-    x, w = td.Tensor("x", (batch, rows, 64), td.f32), td.Tensor("w", (64, 64), td.f32)
+    x, w = td.Tensor("x", (batch, rows, 64), td.f16), td.Tensor("w", (64, 64), td.f16)
     f = td.Func("f")
-    f[b, i, j] = td.sum(x[b, i, k] * w[k, j], axis=k)
+    f[b, i, j] = td.sum(td.cast(x[b, i, k], td.f32) * td.cast(w[k, j], td.f32), axis=k)
     s = td.Schedule(f)
-    td.recipes.block_tiles(s[f], tile=(64, 64, 16), group=group, parts=1)
+    td.recipes.tensor_core_matmul(s[f], block=(64, 64, 16), warp=(32, 32), group=group, parts=1)
     return s
 
 

@@ -44,16 +44,15 @@ def agrees(s, rng, target="cuda:sm_80"):
 def test_tiles_of_one_array_at_any_size(rng, reads, n):
     f = product(reads, (n, n) if reads == "x x" else (n, 41))
     s = td.Schedule(f)
-    td.recipes.block_tiles(s[f], tile=(16, 16, 8), each=(2, 2))
-    assert {"x_cache", "x_cache_1"} <= {g.name for g in s.state.program.funcs}
+    td.recipes.block_tiles(s[f])
+    assert n == 1 or {"x_cache", "x_cache_1"} <= {g.name for g in s.state.program.funcs}
     agrees(s, rng)
 
 
-@pytest.mark.parametrize("choices", [{"parts": 2}, {"parts": 2, "atomic": True}])
-def test_tiles_of_one_array_with_terms_in_parts(rng, choices):
+def test_tiles_of_one_array_with_terms_in_parts(rng):
     f = product("x^T x", (26, 19))
     s = td.Schedule(f)
-    td.recipes.block_tiles(s[f], tile=(16, 16, 8), each=(2, 2), **choices)
+    td.recipes.block_tiles(s[f], parts=2)
     agrees(s, rng)
 
 

@@ -12,10 +12,12 @@ from pathlib import Path
 import pytest
 
 import tdsl as td
+from tdsl.autoschedule.recipes.grid import share_points
 from tdsl.codegen.cuda import module, nvrtc
 from tdsl.codegen.cuda.sass import disassemble
 from tdsl.codegen.gpu.launches import launches_of
 from tdsl.lang.types import ALL
+from tdsl.machine.devices import describe_gpu
 from tests.autoschedule.recipes.test_block_conv import PROGRAMS as CONVOLUTIONS
 from tests.autoschedule.recipes.test_block_rows import scheduled, times_a_vector
 from tests.autoschedule.recipes.test_block_stencil import PROGRAMS as WINDOWS
@@ -94,35 +96,37 @@ def test_a_pipelined_matmul_copies_asynchronously(arch, stages, tmp_path):
     assert count(text, r"\bDEPBAR\.LE SB0") == count(text, r"\bBAR\.SYNC") > 0
 
 
-TILES = {
-    "large": {},
-    "parts of the terms": {"parts": 4},
-    "few blocks in groups of rows": {"group": 8, "blocks": 264},
-}
-
-
 def test_atomic_sums_use_reductions_without_a_result(tmp_path):
     c, _ = dense_layer(256, 256, 256)
     s = td.Schedule(c)
-    td.recipes.block_tiles(s[c], parts=4, atomic=True)
+    part, _ = s[c].split(k, nparts=4)
+    partial = s[c].rfactor(part)
+    total = s[c].atomic()
+    share_points(s[c], ("i", "j"), 256, 1)
+    rows, columns, row, column = total.tile((i, j), (16, 16))
+    total.reorder(part.name, rows, columns, row, column)
+    total.bind(part.name, "blockIdx.z").bind(rows, "blockIdx.y").bind(columns, "blockIdx.x")
+    total.bind(row, "threadIdx.y").bind(column, "threadIdx.x")
+    partial.compute_at(total, column).set_scope("register")
     m = build(s)
     assert [(x.spills, x.stack) for x in m.kernels] == [(0, 0)] * 2
     text = sass(m, tmp_path)
-    assert count(text, r"\bRED(G)?\.E\.ADD") == 16 and not re.search(r"\bATOM", text)
+    assert count(text, r"\bRED(G)?\.E\.ADD") == 1 and not re.search(r"\bATOM", text)
 
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
-@pytest.mark.parametrize("choices", TILES)
-def test_layers_in_tiles_keep_their_sums_in_registers(choices, arch, tmp_path):
+@pytest.mark.parametrize("parts", [1, 4])
+def test_layers_in_tiles_keep_their_sums_in_registers(parts, arch, tmp_path):
     c, y = dense_layer(4096, 4096, 4096)
     s = td.Schedule(y)
-    plan = td.recipes.block_tiles(s[c], **TILES[choices])
+    plan = td.recipes.block_tiles(s[c], machine=describe_gpu(arch), parts=parts)
     m = build(s, arch)
     assert all((x.spills, x.stack) == (0, 0) for x in m.kernels)
     text = sass(m, tmp_path)
-    assert count(text, r"\bFFMA\b") == prod(plan.each) * plan.tile[2]
-    assert count(text, r"\bLDGSTS\.E\.BYPASS\.128") == count(text, r"\bLDGSTS\b") > 0
-    assert count(text, r"\bSTG\.E\.128") == prod(plan.each) // 4
+    each = prod(cut.each for cut in plan.cuts)
+    assert count(text, r"\bFFMA\b") % each == 0 and count(text, r"\bFFMA\b") >= each
+    assert count(text, r"\bLDGSTS\b") > 0
+    assert count(text, r"\bSTG\.E\.128") >= each // 4
 
 
 ROWS = {"softmax": (1, 2), "layer norm": (3, 2), "log-sum-exp": (1, 2)}  # arrays read, reductions
@@ -218,16 +222,16 @@ def test_tiles_are_copied_by_tma(producer, tmp_path):
 
 def test_more_blocks_at_a_time_leave_fewer_registers():
     used = []
-    for blocks in (1, 2, 4):
+    for blocks in (1, 2, 3):
         c, y = dense_layer(4096, 4096, 4096)
         s = td.Schedule(y)
-        td.recipes.block_tiles(s[c])
+        threads = td.recipes.block_tiles(s[c], machine=describe_gpu("sm_90a")).threads
         s[c].launch_bounds(blocks)
         m = build(s)
-        assert f"__launch_bounds__(256, {blocks})" in m.source
+        assert f"__launch_bounds__({threads}, {blocks})" in m.source
         used.append(m.kernels[0].registers)
-    assert 65536 // 256 >= used[0] >= used[1] > used[2]
-    assert all(256 * count * blocks <= 65536 for count, blocks in zip(used, (1, 2, 4), strict=True))
+    assert 65536 // threads >= used[0] >= used[1] > used[2]
+    assert all(threads * count * blocks <= 65536 for count, blocks in zip(used, (1, 2, 3), strict=True))
 
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])

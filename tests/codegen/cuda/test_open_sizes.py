@@ -25,7 +25,7 @@ def product() -> td.Schedule:
     a, b, c = td.Tensor("a", ("M", "K"), td.f32), td.Tensor("b", ("K", "N"), td.f32), td.Func("c")
     c[i, j] = td.sum(a[i, k] * b[k, j], axis=k)
     s = td.Schedule(c)
-    block_tiles(s[c], tile=(16, 32, 8), each=(2, 4))
+    block_tiles(s[c])
     return s
 
 

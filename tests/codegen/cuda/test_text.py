@@ -239,13 +239,8 @@ RECIPES = {
     "columns": lambda: (columns(300, 40), "block_columns", {"parts": 2}),
     "windows": lambda: (WINDOWS["sharpen"](33, 60), "block_stencil", {}),
     "convolution": lambda: (CONVOLUTIONS["last"](1, 5, 20, 6, 20), "block_conv", {}),
-    "layer": lambda: (dense_layer(70, 20, 65)[1], "block_tiles", {"parts": 2}),
-    "parts at once": lambda: (
-        dense_layer(70, 40, 65)[1],
-        "block_tiles",
-        {"parts": 3, "atomic": True},
-    ),
-    "few blocks": lambda: (dense_layer(70, 20, 65)[1], "block_tiles", {"group": 2, "blocks": 3}),
+    "layer": lambda: (dense_layer(70, 20, 65)[1], "block_tiles", {}),
+    "layer in parts": lambda: (dense_layer(70, 20, 65)[1], "block_tiles", {"parts": 2}),
 }
 
 
