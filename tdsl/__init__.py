@@ -25,6 +25,7 @@ from tdsl.errors import (
     checked_call,
     module_getattr,
 )
+from tdsl.gradients import grad, vjp
 from tdsl.graph.graph import Graph
 from tdsl.lang import ufunc as _ufunc  # NumPy's functions take values
 from tdsl.lang.casts import cast, saturating_cast
@@ -194,6 +195,7 @@ __all__ = [
     "floor",
     "floor_divide",
     "fma",
+    "grad",
     "hypot",
     "i8",
     "i16",
@@ -246,6 +248,7 @@ __all__ = [
     "u32",
     "u64",
     "vars",
+    "vjp",
     "where",
 ]
 

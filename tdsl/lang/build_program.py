@@ -23,8 +23,16 @@ def build_program(
     Raises DefinitionError for an undefined func, an output or a name used twice, ShapeError if ranges
     disagree.
     """
-    from tdsl.lang.collector import Collector
     from tdsl.lang.fold_counts import fold_counts
+
+    return fold_counts(inferred_program(outputs, parameters, name)[0])
+
+
+def inferred_program(
+    outputs: tuple[Any, ...], parameters: tuple[Any, ...] = (), name: str | None = None
+) -> tuple[Program, dict[str, Any]]:
+    """As `build_program`, with all components of each func, and the handles of tensors and funcs by name."""
+    from tdsl.lang.collector import Collector
     from tdsl.lang.infer import infer
 
     collected = Collector()
@@ -41,7 +49,7 @@ def build_program(
         tuple(sorted(collected.scalars, key=lambda s: order[s.name])), tuple(collected.funcs),
         names, tuple(order), names,
     )  # fmt: skip
-    return fold_counts(infer(program))
+    return infer(program), collected.handles
 
 
 def _collect(outputs: tuple[Any, ...]) -> Collector:

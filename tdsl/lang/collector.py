@@ -24,7 +24,8 @@ class Collector:
         self.funcs: list[FuncDef] = []
         self.created: dict[str, int] = {}  # creation numbers by name of input, in order of reads
         self.einsum_operands: list[tuple[Any, ...]] = []  # of each einsum, in the order of its call
-        self.names: dict[int, str] = {}
+        self.names: dict[int, str] = {}  # by `id` of the handle
+        self.handles: dict[str, Any] = {}
         self.used_names: dict[str, Loc | None] = {}
         self.active: set[int] = set()
 
@@ -36,7 +37,7 @@ class Collector:
         if id(handle) in self.names:
             return
         self._new_argument(handle.name, handle._created, handle.loc)
-        self.names[id(handle)] = handle.name
+        self.names[id(handle)], self.handles[handle.name] = handle.name, handle
         self.inputs.append(Input(handle.name, handle.extents, handle.dtype, handle.loc))
 
     def scalar(self, p: Param) -> None:
@@ -130,7 +131,7 @@ class Collector:
             count += 1
             name = f"{f.name}_{count}"
         self.used_names[name] = f.loc
-        self.names[id(f)] = name
+        self.names[id(f)], self.handles[name] = name, f
         self.einsum_operands.append(f._operands)
         definitions = tuple(self._named(d) for d in f.definitions)
         rank = f.ndim
