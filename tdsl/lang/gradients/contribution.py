@@ -49,7 +49,7 @@ class Boxes(dict[str, Box]):
 
     def __init__(self, boxes: Mapping[str, Box], limits: Mapping[str, Box]) -> None:
         dict.__init__(self, boxes)
-        self.limits = limits
+        self.limits = {**limits}
 
 
 @frozen
