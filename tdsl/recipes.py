@@ -6,13 +6,12 @@ default schedule uses the same functions.
 
 from typing import TYPE_CHECKING
 
-from tdsl.autoschedule.block_tree.named import block_conv, block_tiles, block_transpose
+from tdsl.autoschedule.block_tree.named import block_conv, block_tiles, block_transpose, block_tree
 from tdsl.autoschedule.recipes.bands import bands
 from tdsl.autoschedule.recipes.block_columns import block_columns
 from tdsl.autoschedule.recipes.block_rows import block_rows
 from tdsl.autoschedule.recipes.block_scan import block_scan
 from tdsl.autoschedule.recipes.block_segments import block_segments
-from tdsl.autoschedule.recipes.block_stencil import block_stencil
 from tdsl.autoschedule.recipes.block_sums import block_sums
 from tdsl.autoschedule.recipes.block_updates import block_updates
 from tdsl.autoschedule.recipes.conv import conv
@@ -47,10 +46,10 @@ __all__ = [
     "block_rows",
     "block_scan",
     "block_segments",
-    "block_stencil",
     "block_sums",
     "block_tiles",
     "block_transpose",
+    "block_tree",
     "block_updates",
     "cannon",
     "carma",

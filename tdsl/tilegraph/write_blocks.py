@@ -13,9 +13,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
-from math import prod
+from math import gcd, prod
 
-from tdsl.autoschedule.recipes.block_rows import fused, reduce_by_threads
+from tdsl.autoschedule.recipes.block_rows import ACCESS, fused, reduce_by_threads
 from tdsl.autoschedule.recipes.epilogue import write_neighbours
 from tdsl.autoschedule.recipes.operands import is_for_tensor_cores
 from tdsl.autoschedule.recipes.pipelining import pipeline_loads
@@ -71,7 +71,7 @@ def _sizes(schedule: BaseSchedule, part: Part, name: str) -> dict[str, int]:
 def write_blocks(schedule: BaseSchedule, part: Part, machine: Machine) -> None:
     """Write a group of several funcs as one kernel."""
     last = next(p for p in part.parts if p.owner == part.owner)
-    product = _leading(schedule, part, last, machine)
+    product, thread = _leading(schedule, part, last, machine), None
     owner = schedule[part.owner if product is None else product.func]
     free = definition_of(owner).free
     shape = dict(zip(free, part.shape, strict=True))
@@ -98,11 +98,12 @@ def write_blocks(schedule: BaseSchedule, part: Part, machine: Machine) -> None:
         write_warp_tiles(owner, product, place, part.members, reader)
     else:
         last = _even(last, shape.values())
-        _fill(block, last, _share_out(owner, last.shape, shape, inner, machine), inner)
+        thread = _share_out(owner, last.shape, shape, inner, machine)
+        _fill(block, last, thread, inner)
     for p in reversed(part.parts):
         if p.owner != part.owner:
             _member(block, p)
-    _fetch_for_several(block)
+    _fetch_for_several(block, last, thread)
     pipeline_loads(owner, machine.level("shared").bytes or 0)
 
 
@@ -243,8 +244,7 @@ def _fill(block: _Block, p: Part, thread: Loop, inner: dict[str, str]) -> Stage:
         _sum(block, p, stage, (stage, thread), inner, prod(p.shape))
         write_neighbours(out, p.shape[-1], vector_of(out))
     else:
-        for loop in inner.values():
-            stage.unroll(loop)
+        _unroll_points(stage, [*inner.values()], p.shape[-1])
     for name in reversed(others):
         member = schedule[name]
         member.compute_at(stage, thread).set_scope(REGISTER)
@@ -256,6 +256,18 @@ def _fill(block: _Block, p: Part, thread: Loop, inner: dict[str, str]) -> Stage:
             for v in d.free:
                 member.unroll(v)
     return out
+
+
+def _unroll_points(stage: Stage, loops: list[str], neighbours: int) -> None:
+    """Unroll the loops of a thread's tile, the last one over vectors as wide as one access writes."""
+    *outer, last = loops
+    width = gcd(vector_of(stage), neighbours)
+    if width > 1:
+        vectors, lanes = stage.split(last, width)
+        stage.vectorize(lanes)
+        last = vectors.name
+    for x in (*outer, last):
+        stage.unroll(x)
 
 
 def _sum(
@@ -315,14 +327,46 @@ def _readers(block: _Block, source: str) -> list[str]:
     ]
 
 
-def _fetch_for_several(block: _Block) -> None:
-    """What several members read of an array, in shared memory for as long as the block runs."""
+def _is_window(block: _Block, source: str) -> bool:
+    """True if an element-wise member reads several elements of an array for each of its points."""
+    program = block.schedule.state.program
+    definitions = (program.func(n).definitions[0] for n in block.part.members)
+    points = (d for d in definitions if not d.ranges)
+    return any(len({r.index for r in reads_in(d.values) if r.name == source}) > 1 for d in points)
+
+
+def _fetch_for_several(block: _Block, last: Part, thread: Loop | None) -> None:
+    """What members read several times of an array, in shared memory for as long as the block runs.
+
+    If only points in the registers of a thread read it, each thread loads the window of its points once.
+    """
     state = block.schedule.state
     reads = [r for n in block.part.members for r in state.program.func(n).definitions[0].reads]
     far = {r.name for r in reads if r.index} - {*block.part.members}
     placed = {n for n, plan in state.plans if isinstance(plan.place, AfterProducer | At | Inline)}
     for source in sorted(far - placed):
-        if len(_readers(block, source)) > 1:
+        readers = _readers(block, source)
+        if thread is not None and _is_window(block, source) and {*readers} <= {*last.members}:
+            copy = block.schedule.cache_read(
+                source, block.owner, at=thread, scope=SHARED, inside=True, filled=True
+            )
+            _load_window(block, copy.cooperate(), last.shape[-1], thread)
+        elif len(readers) > 1:
             copy = block.schedule.cache_read(source, block.owner, at=block.at, scope=SHARED, inside=True)
             _on_threads(copy, definition_of(copy).free, block.machine)
             _bound(copy)
+
+
+def _load_window(block: _Block, copy: Stage, neighbours: int, thread: Loop) -> None:
+    """Load the window that a thread's points read of a copy to registers as vectors."""
+    f = block.schedule.state.program.func(copy.func)
+    width = gcd(ACCESS // f.dtypes[0].bytes, neighbours)
+    if width == 1:
+        return
+    copy.align_storage(len(f.variables) - 1, width)
+    window = block.schedule.cache_read(copy.func, block.owner, at=thread, scope=REGISTER, inside=True)
+    *outer, last = window.loops
+    vectors, lanes = window.split(last, width, tail="round_up")
+    window.vectorize(lanes)
+    for x in (*outer, vectors):
+        window.unroll(x)

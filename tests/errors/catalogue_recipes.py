@@ -284,11 +284,14 @@ def consumer_of_a_sum_for_the_sum():
     td.recipes.tensor_core_matmul(halves(td.f16)["o"])  # here
 
 
-@wrong(td.ScheduleError, "it reads no window of an array", hint="default schedule")
-def stencil_of_a_product():
-    x, w, f = td.Tensor("x", (512, 32), td.f32), td.Tensor("w", (32, 512), td.f32), td.Func("f")
-    f[i, j] = td.sum(x[i, k] * w[k, j], axis=k)
-    td.recipes.block_stencil(td.Schedule(f)[f])  # here
+@wrong(
+    td.ScheduleError, "it has updates, several values, or nothing of it is needed", hint="default schedule"
+)
+def tile_tree_of_updates():
+    f = td.Func("f", shape=(512,))
+    f[i] = td.cast(i, td.f32)
+    f[i] += 1
+    td.recipes.block_tree(td.Schedule(f)[f])  # here
 
 
 @wrong(td.ScheduleError, "does not know how far i, k goes", hint="sizes={...}")

@@ -1,17 +1,37 @@
-"""Recipes that schedule stages of a kind by tile trees: transposes, products and convolutions."""
+"""Recipes that schedule stages by tile trees: any one func, transposes, products and convolutions."""
 
 from __future__ import annotations
 
 from tdsl.autoschedule.block_tree.problem import Operand, Problem
-from tdsl.autoschedule.block_tree.schedule import schedule_sums, tile_sums
+from tdsl.autoschedule.block_tree.schedule import schedule_points, schedule_sums, tile_sums
 from tdsl.autoschedule.block_tree.search import best_tree
 from tdsl.autoschedule.block_tree.tree import BlockTree
 from tdsl.autoschedule.block_tree.write import write_tree
-from tdsl.autoschedule.recipes.choices import Unsuited, recipe, refused
+from tdsl.autoschedule.recipes.choices import Unsuited, if_suited, recipe, refused
+from tdsl.autoschedule.recipes.elements import Elements
 from tdsl.machine.devices import describe_gpu
 from tdsl.machine.model import Machine
 from tdsl.schedule.fluent import Stage
 from tdsl.target import as_target
+
+
+@recipe
+def block_tree(stage: Stage, *, machine: Machine | None = None) -> BlockTree | Elements:
+    """Schedule one func by the tile tree with the lowest price: points, windows, or sums that share operands.
+
+    An element-wise stage that alone reads sums is computed from them in registers. Returns the tree, or the
+    blocks of points in their order in memory where no tree is faster.
+
+    >>> import tdsl as td
+    >>> i, j, a, f = *td.vars("i j"), td.Tensor("a", (1002, 1024), td.f32), td.Func("f")
+    >>> f[i, j] = (a[i, j] + a[i + 1, j] + a[i + 2, j]) / 3
+    >>> s = td.Schedule(f.with_shape(1000, 1024))
+    >>> td.recipes.block_tree(s[f]).vector
+    4
+    """
+    machine = machine or describe_gpu(as_target(stage.schedule.target).arch)
+    sums = if_suited(schedule_sums, stage, machine=machine)
+    return schedule_points(stage, machine) if sums is None else sums
 
 
 @recipe

@@ -16,7 +16,6 @@ from tdsl.autoschedule.recipes.block_rows import (
     block_rows,
 )
 from tdsl.autoschedule.recipes.block_segments import BlockSegments, block_segments
-from tdsl.autoschedule.recipes.block_stencil import BlockStencil, block_stencil, plan_block_stencil
 from tdsl.autoschedule.recipes.block_sums import BlockSums, block_sums, is_long
 from tdsl.autoschedule.recipes.choices import if_suited
 from tdsl.autoschedule.recipes.elements import Elements, elements
@@ -34,7 +33,7 @@ _FEW = 1 << 14  # results that leave a GPU idle with a thread for each
 _MANY_COLUMNS = 1 << 16  # results that keep a GPU busy with a thread for each
 
 
-Plan = Elements | BlockSegments | BlockSums | BlockRows | SplitRows | BlockStencil | BlockColumns | BlockTree
+Plan = Elements | BlockSegments | BlockSums | BlockRows | SplitRows | BlockColumns | BlockTree
 
 
 def on_blocks(stage: Stage, *, machine: Machine | None = None) -> Plan | None:
@@ -61,9 +60,6 @@ def on_blocks(stage: Stage, *, machine: Machine | None = None) -> Plan | None:
     rows = if_suited(block_rows, stage, machine=machine)
     if rows is not None:
         return rows
-    tiles_of = if_suited(plan_block_stencil, stage)
-    if tiles_of is not None and tiles_of.inside:
-        return block_stencil(stage)
     columns = if_suited(block_columns, stage, machine=machine) if points <= _MANY_COLUMNS else None
     if columns is not None:
         return columns

@@ -16,11 +16,11 @@ pytest.importorskip("tvm", reason='pip install "tdsl[cuda]"')
 from tests.autoschedule.recipes.test_block_columns import columns
 from tests.autoschedule.recipes.test_block_conv import PROGRAMS as CONVOLUTIONS
 from tests.autoschedule.recipes.test_block_rows import scheduled
-from tests.autoschedule.recipes.test_block_stencil import PROGRAMS as WINDOWS
 from tests.autoschedule.recipes.test_blocks import dense_layer, layered
 from tests.codegen.cuda.shim import HAS_COMPILER, run_text  # imports tvm
 from tests.fuzz.cases import Meaning
 from tests.fuzz.gpu import outcome_of
+from tests.tilegraph.test_windows_on_gpus import PROGRAMS as WINDOWS
 
 pytestmark = pytest.mark.skipif(not HAS_COMPILER, reason="g++ runs the text")
 
@@ -237,7 +237,7 @@ def test_rows_in_registers(rows, length, tmp_path):
 
 RECIPES = {
     "columns": lambda: (columns(300, 40), "block_columns", {"parts": 2}),
-    "windows": lambda: (WINDOWS["sharpen"](33, 60), "block_stencil", {}),
+    "windows": lambda: (WINDOWS["heat"](33, 60), "block_tree", {}),
     "convolution": lambda: (CONVOLUTIONS["last"](1, 5, 20, 6, 20), "block_conv", {}),
     "layer": lambda: (dense_layer(70, 20, 65)[1], "block_tiles", {}),
     "layer in parts": lambda: (dense_layer(70, 20, 65)[1], "block_tiles", {"parts": 2}),
