@@ -87,8 +87,10 @@ class StageCollectives:
     def source_collective(self, source: str, reader: Coordinates, inner: Spans) -> Gather | None:
         """The broadcast or all-gather of the box of a source that a rank reads in an iteration, or None."""
         placement = self.layout.placements[source]
-        axes = [n for n in self.stage.uniform_axes(source)
-                if not isinstance(placement.entries[n], Copies)]  # fmt: skip
+        axes = [
+            n for n in self.stage.uniform_axes(source)
+            if not isinstance(placement.entries[n], Copies) and n not in placement.partial
+        ]  # fmt: skip
         if not axes:
             return None
         key = (source, inner, tuple(0 if n in axes else p for n, p in enumerate(reader)))
@@ -171,18 +173,27 @@ class StageCollectives:
         owned_part = None if owned_box is None else intersection(owned_box, box)
         if owned_part is not None and 2 * element_count(owned_part) > element_count(box):
             return set()  # the rank owns most of the box: a halo exchange with neighbours
-        firsts = (first for first, _ in self.layout.pieces(tensor, box, at))
+        firsts: Iterable[Coordinates] = (first for first, _ in self.layout.pieces(tensor, box, at))
         if is_result:
-            firsts = (other for first in firsts for other in self.layout.copies(tensor, first))
+            firsts = self.owners_of_result(firsts, at)
         return set(firsts) - {at}
+
+    def owners_of_result(self, firsts: Iterable[Coordinates], at: Coordinates) -> Iterator[Coordinates]:
+        """The owners, among all copies of those at `firsts`, to which the rank at `at` brings results.
+
+        Along an axis of which every coordinate computes them, each brings them to owners at its coordinate.
+        """
+        for first in firsts:
+            for owner in self.layout.copies(self.stage.name, first):
+                if all(owner[n] == at[n] for n in self.stage.repeated_axes):
+                    yield owner
 
     def result_collective(self, writer: Coordinates, inner: Spans, tag: int) -> Gather | Reduce | None:
         """The collective that brings the results of `writer` to their owners, or None; without buffers."""
         name, combine = self.stage.name, self.stage.combine
-        placement = self.layout.placements[name]
         axes = self.reduced_axes()
         if combine is None:
-            axes = [n for n, e in enumerate(placement.entries) if isinstance(e, Copies)]
+            axes = self.gathered_axes()
         if not axes:
             return None
         key = (name, inner, tuple(0 if n in axes else p for n, p in enumerate(writer)))
@@ -200,7 +211,19 @@ class StageCollectives:
         if not has_mpi_operator(stage.combine, stage.func.dtypes, in_order=stage.in_order):
             return []
         partial = self.layout.placements[stage.name].partial
-        return [n for n in stage.uniform_axes(stage.name) if n not in partial]
+        kept = {*partial, *stage.repeated_axes}
+        return [n for n in stage.uniform_axes(stage.name) if n not in kept]
+
+    def gathered_axes(self) -> list[int]:
+        """The axes along which all ranks own the results, and each computes its own."""
+        entries = self.layout.placements[self.stage.name].entries
+        copies = (n for n, e in enumerate(entries) if isinstance(e, Copies))
+        return [n for n in copies if n not in self.stage.repeated_axes]
+
+    def combined_axes(self, source: str) -> tuple[int, ...]:
+        """The axes along which partial results of a source are combined where the stage reads them."""
+        partial = self.layout.placements[source].partial
+        return tuple(n for n in partial if n not in self.stage.partial_axes)
 
     def _result_gather(self, boxes: Mapping[Coordinates, SpanBox | None]) -> Gather | None:
         """An all-gather or broadcast of boxes that all ranks of a line own, each computed by one of them."""
@@ -227,7 +250,7 @@ class StageCollectives:
         (box,) = partial_boxes
         parts: dict[Coordinates, SpanBox] = {}
         for first, piece in layout.pieces(name, box, members[0][1]):
-            for owner in layout.copies(name, first):
+            for owner in self.owners_of_result((first,), members[0][1]):
                 if owner in parts or owner not in boxes:
                     return None
                 parts[owner] = piece

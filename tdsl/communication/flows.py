@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tdsl.communication.rank_boxes import BoxVector, Mask, Numbers, Pieces, distinct, strides
-from tdsl.placement.notation import Blocks, Copies, Entry, Fixed, Partial
+from tdsl.placement.notation import Blocks, Copies, Fixed
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,13 +24,13 @@ class Flow:
 
 def flow_to_owners(
     pieces: Pieces, boxes: BoxVector, among: Mask, coordinates: tuple[Numbers, ...], partners: Numbers, *,
-    all_copies: bool,
+    all_copies: bool, combined_axes: tuple[int, ...] = (),
 ) -> Flow:  # fmt: skip
     """The parts of the boxes of the ranks `among` in the blocks of their owners, summed by owner and partner.
 
     `partners` has a number for each rank; boxes of ranks with equal numbers are summed. Of copies the owner
     is that with the coordinates of the rank, with `all_copies` each of them; of partial results it is each
-    rank along the axis, with `all_copies` that with the coordinates of the rank.
+    rank along `combined_axes`, else that with the coordinates of the rank.
     """
     grid, placement = pieces.layout.grid, pieces.layout.placements[pieces.tensor]
     step = strides(grid.shape)
@@ -39,7 +39,7 @@ def flow_to_owners(
     for axis, entry in enumerate(placement.entries):
         if isinstance(entry, Fixed):
             offsets += step[axis] * entry.coordinate
-        elif _is_spread(entry, all_copies):
+        elif axis in combined_axes or (all_copies and isinstance(entry, Copies)):
             spread.append(step[axis] * np.arange(grid.shape[axis]))
         elif not isinstance(entry, Blocks):
             offsets += step[axis] * coordinates[axis][ranks]
@@ -58,11 +58,6 @@ def flow_to_owners(
     columns[1:] = [columns[1], np.zeros(len(columns[0]), np.int64)]
     columns, weights = _expand(columns, weights, 2, [copies], [[1] * len(copies)])
     return Flow(columns[0], columns[1], *weights)
-
-
-def _is_spread(entry: Entry, all_copies: bool) -> bool:
-    """True if every coordinate along the axis of an entry owns a part of what one box needs or has."""
-    return isinstance(entry, Copies if all_copies else Partial)
 
 
 def _sum_equal(columns: list[Numbers], weights: list[Numbers]) -> tuple[list[Numbers], list[Numbers]]:

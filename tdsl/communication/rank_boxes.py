@@ -170,8 +170,12 @@ class RankBoxes:
             steps = (np.asarray(lo) for lo, _ in inner)
             at = dict(zip(names, (*self.coordinates, *steps), strict=True))
             spans = {part.name: self._spans(part.name, at) for part in stage.parts}
+            active = np.ones(self.ranks, bool)
+            for axis, coordinate in stage.fixed_axes:
+                active &= self.coordinates[axis] == coordinate
             empty = [v.map(lambda span: span[0] >= span[1]) for v in spans.values()]
-            self._variables[inner] = spans, np.sum(empty, axis=0, initial=0) == np.zeros(self.ranks)
+            active &= np.sum(empty, axis=0, initial=0) == np.zeros(self.ranks)
+            self._variables[inner] = spans, active
         return self._variables[inner]
 
     def _spans(self, variable: str, at: dict[str, Numbers]) -> SpanVector:

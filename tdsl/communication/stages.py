@@ -24,7 +24,7 @@ from tdsl.lang.definition import Definition
 from tdsl.lang.expr import ONE, TRUE, ZERO, Const, Expr, Read, Var, const, dtype_of
 from tdsl.lang.interp import evaluate
 from tdsl.lang.program import FuncDef, Program
-from tdsl.lang.reduction import Combine
+from tdsl.lang.reduction import Combine, builtin_combiner
 from tdsl.lang.regions import (
     Box,
     Interval,
@@ -35,11 +35,13 @@ from tdsl.lang.regions import (
 )
 from tdsl.lang.simplify import add, conjunction, subtract
 from tdsl.lang.types import DType, i64
+from tdsl.placement.notation import Copies, Fixed, Partial
 from tdsl.placement.ownership import SpanBox, is_empty
 from tdsl.placement.spans import Span, wrapped
 from tdsl.schedule.bounds_inference import bounds_of, box_with_updates, term_ranges
 from tdsl.schedule.loop_relations import relate
-from tdsl.schedule.state import Nest, State
+from tdsl.schedule.ranks import distributed_loops
+from tdsl.schedule.state import AxisEntry, Nest, State
 
 Ranges = Mapping[str, Span]  # of variables and loops: half-open intervals
 Spans = tuple[Span, ...]  # of the first outer loops, in their order
@@ -91,7 +93,8 @@ class Stage:
     and `counts` their extents. `levels` is, for the func and each of its `sources` (inputs and other stages),
     the number of these loops inside of which it is communicated; `ahead` is the number of iterations of the
     last of them by which a source is prefetched. `task_funcs` are the other funcs computed in its tasks,
-    consumers first.
+    consumers first. `entries` has what `distribute` says of each axis: a loop, or what takes the place of
+    one; such an axis has an outer loop in name only, whose iterations have equal boxes.
     """
 
     state: State
@@ -108,6 +111,7 @@ class Stage:
     bounds: Ranges
     parts: tuple[DerivedVariable, ...]
     loops: Ranges
+    entries: tuple[AxisEntry, ...]
     _variable_spans: dict[object, Span] = field(default_factory=dict)
     _terms: dict[object, PointTerms] = field(default_factory=dict)
     _boxes: dict[object, SpanBox | None] = field(default_factory=dict)
@@ -117,6 +121,17 @@ class Stage:
     _reads: dict[str, tuple[Read, ...] | None] = field(
         default_factory=dict
     )  # None: also read by updates or task funcs
+    # the axes of which every coordinate computes the same; each one from its own part of partial sources; one
+    # coordinate, which follows
+    repeated_axes: tuple[int, ...] = field(init=False)
+    partial_axes: tuple[int, ...] = field(init=False)
+    fixed_axes: tuple[tuple[int, int], ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        entries = list(enumerate(self.entries))
+        self.repeated_axes = tuple(n for n, e in entries if isinstance(e, Copies))
+        self.partial_axes = tuple(n for n, e in entries if isinstance(e, Partial))
+        self.fixed_axes = tuple((n, e.coordinate) for n, e in entries if isinstance(e, Fixed))
 
     @property
     def name(self) -> str:
@@ -131,6 +146,8 @@ class Stage:
     @property
     def combine(self) -> Combine | None:
         """The combine of the partial results of iterations; None if each computes complete values."""
+        if self.partial_axes and self.definition.combine is None:
+            return builtin_combiner("sum", self.func.dtypes)
         return self.definition.combine if self.definition_index + 1 == len(self.func.definitions) else None
 
     @property
@@ -146,11 +163,14 @@ class Stage:
 
     @property
     def reduction_ranges(self) -> tuple[tuple[str, Span], ...]:
-        """The range of each reduction variable of the definition."""
-        return tuple((n, self.bounds[n]) for n, _, _ in self.definition.ranges)
+        """The range of each reduction variable of the definition, then the coordinates of partial axes."""
+        variables = tuple((n, self.bounds[n]) for n, _, _ in self.definition.ranges)
+        return (*variables, *((self.outer[n], (0, self.counts[n])) for n in self.partial_axes))
 
     def ranges(self, spans: Spans) -> Ranges | None:
         """The ranges of the variables while the first outer loops have these spans; None if one is empty."""
+        if any(not spans[n][0] <= at < spans[n][1] for n, at in self.fixed_axes):
+            return None
         given = dict(zip(self.outer, spans, strict=False))
         ranges: dict[str, Span] = {}
         for part in self.parts:
@@ -329,8 +349,8 @@ def _stage(state: State, f: FuncDef, whole: SpanBox) -> Stage:
     spans = {part.name: _span_of(part.bounds) for part in parts}
     runs = {x: _span_of(run) for x, run in symbolic.items()}
     task_funcs, sources = task_funcs_and_sources(state, f)
-    fixed = len(plan.distributed)
-    at = {tensor: nest.position(loop) + 1 for tensor, loop in plan.communicated}
+    fixed, loops = len(plan.distributed), len(distributed_loops(plan))
+    at = {tensor: nest.position(loop) + 1 - loops + fixed for tensor, loop in plan.communicated}
     for name in at.keys() - {*sources, f.name}:
         if not state.program.has_func(name) or state.plan(name).distributed:
             continue  # simplification with known sizes removed all reads of it
@@ -341,7 +361,13 @@ def _stage(state: State, f: FuncDef, whole: SpanBox) -> Stage:
             hint=f's["{name}"].distribute(...), or communicate what it reads',
         )
     levels = {name: at.get(name, fixed) for name in (*sources, f.name)}
-    outer = nest.names()[: max(levels.values())]
+    assert state.grid is not None
+    axes = tuple(
+        x if isinstance(x, str) else _axis_name(axis, x)
+        for x, axis in zip(plan.distributed, state.grid.names, strict=True)
+    )
+    outer = (*axes, *nest.names()[loops : loops + max(levels.values()) - fixed])
+    runs |= {x: (0, n) for x, n in zip(axes, state.grid.shape, strict=True) if x not in runs}
     counts = tuple(hi - lo for lo, hi in (runs[x] for x in outer))
     return Stage(
         state,
@@ -358,7 +384,19 @@ def _stage(state: State, f: FuncDef, whole: SpanBox) -> Stage:
         spans,
         parts,
         runs,
+        plan.distributed,
     )
+
+
+def _axis_name(axis: str, entry: Copies | Fixed | Partial) -> str:
+    """The name of the outer loop of an axis over which no loop is distributed; no loop has such a name."""
+    match entry:
+        case Copies():
+            return f"{axis}=*"
+        case Fixed(coordinate):
+            return f"{axis}={coordinate}"
+        case Partial(op):
+            return f"{axis}=partial({op})"
 
 
 def derived_variables(

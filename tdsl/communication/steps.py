@@ -171,6 +171,7 @@ class PlacedTensor:
     """A placed tensor: the bytes of an element, its whole box, and its placement.
 
     `points` are the ranges of its reduction, whose points each element combines; () without a reduction.
+    `partial_axes` are the grid axes of which each coordinate computes from its own part of partial sources.
     `dims` are the variables of the dimensions of a func, None where each run writes all of the dimension;
     `needs` maps ranges of its variables to the boxes of all tensors that are read.
     """
@@ -182,6 +183,7 @@ class PlacedTensor:
     points: Ranges = ()
     dims: tuple[str | None, ...] = ()
     read_boxes: Callable[[Ranges], Mapping[str, SpanBox]] | None = None
+    partial_axes: tuple[int, ...] = ()
 
 
 @frozen

@@ -11,7 +11,7 @@ from tdsl.communication.collective import MAX_ALL_TO_ALL_RANKS, MIN_COLLECTIVE_R
 from tdsl.communication.flows import Flow, flow_to_owners
 from tdsl.communication.rank_boxes import BoxVector, Mask, Numbers, RankBoxes, distinct
 from tdsl.placement.grid import Grid
-from tdsl.placement.notation import Copies, Fixed
+from tdsl.placement.notation import Copies, Fixed, Partial
 
 
 def line_sums(grid: Grid, values: Numbers | Mask, axes: Sequence[int]) -> Numbers:
@@ -25,7 +25,7 @@ def gathered_sources(ranks: RankBoxes, source: str, boxes: BoxVector, inner_acti
     layout, pieces = ranks.layout, ranks.pieces(source)
     grid, placement, at = layout.grid, layout.placements[source], ranks.coordinates
     axes = [
-        n for n in ranks.stage.uniform_axes(source) if not isinstance(placement.entries[n], Copies)
+        n for n in ranks.stage.uniform_axes(source) if not isinstance(placement.entries[n], Copies | Partial)
     ]  # fmt: skip
     if not axes:
         return np.zeros(grid.size, bool)
@@ -55,11 +55,12 @@ def gathered_sources(ranks: RankBoxes, source: str, boxes: BoxVector, inner_acti
     return gathers
 
 
-def gathered_results(ranks: RankBoxes, boxes: BoxVector) -> tuple[Mask, Numbers]:
-    """The ranks that exchange results by a broadcast or an all-gather, and from how many others of a line."""
+def gathered_results(ranks: RankBoxes, boxes: BoxVector, axes: Sequence[int]) -> tuple[Mask, Numbers]:
+    """The ranks that exchange results by a broadcast or an all-gather, and from how many others of a line.
+
+    `axes` are those along which all ranks own the results.
+    """
     grid, name = ranks.layout.grid, ranks.stage.name
-    entries = ranks.layout.placements[name].entries
-    axes = [n for n, e in enumerate(entries) if isinstance(e, Copies)]
     nothing = np.zeros(grid.size, np.int64)
     if ranks.stage.combine is not None or not axes:
         return nothing > 0, nothing

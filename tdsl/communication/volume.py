@@ -31,7 +31,6 @@ from tdsl.communication.stages import Spans, Stage
 from tdsl.communication.steps import Reduce, reduction_elements
 from tdsl.communication.vector_collectives import all_to_all_members, gathered_results, gathered_sources
 from tdsl.placement.grid import Grid
-from tdsl.placement.notation import Copies
 from tdsl.placement.ownership import SpanBox, element_count
 from tdsl.placement.spans import length
 
@@ -220,7 +219,7 @@ class StageVolume:
         fetch = Fetch()
         for source in sources:
             boxes, blocks = self.boxes.read(source, inner), self.boxes.owned(source)
-            if self.layout.placements[source].partial:
+            if self.collectives.combined_axes(source):
                 fetch.boxes[source] = boxes.counts()
                 self.totals.allocate(source, fetch.boxes[source])
                 fetch.parts[source] = self._fetch_partial(source, boxes)
@@ -235,13 +234,12 @@ class StageVolume:
     def _fetch_partial(self, source: str, boxes: BoxVector) -> Numbers:
         """Partial results are messages, one for each block and rank; returns the elements received."""
         grid, pieces = self.layout.grid, self.boxes.pieces(source)
-        line = 1
-        for axis in self.layout.placements[source].partial:
-            line *= grid.shape[axis]
+        axes = self.collectives.combined_axes(source)
+        line = math.prod(grid.shape[axis] for axis in axes)
         local_elements = boxes.counts_within(self.boxes.owned(source))
         received = line * boxes.counts_within(self.boxes.whole(source)) - local_elements
         messages = line * pieces.counts(boxes) - (local_elements > 0)
-        flow = self._flow(source, boxes, boxes.present)
+        flow = self._flow(source, boxes, boxes.present, axes)
         sent = self._sums(flow.owners, flow.elements) - local_elements
         self._communicate(
             source, received, sent, messages, self._crossing(source, boxes, received, local_elements)
@@ -265,21 +263,33 @@ class StageVolume:
             source, received, sent, messages, self._crossing(source, boxes, received, local_elements)
         )
 
-    def _flow(self, tensor: str, boxes: BoxVector, among: Mask, *, results: bool = False) -> Flow:
-        """The parts of boxes in the blocks of their owners; by rank on few ranks, else by groups of ranks."""
-        grid, ranks = self.layout.grid, np.arange(self.layout.grid.size)
-        partners = (
-            ranks if grid.size <= MAX_ALL_TO_ALL_RANKS else self._nodes(ranks) if results else 0 * ranks
-        )
-        pieces = self.boxes.pieces(tensor)
-        return flow_to_owners(pieces, boxes, among, self.boxes.coordinates, partners, all_copies=results)
+    def _flow(self, source: str, boxes: BoxVector, among: Mask, combined_axes: tuple[int, ...] = ()) -> Flow:
+        """The parts of boxes of a source in the blocks of their owners; on many ranks summed by owner."""
+        ranks = np.arange(self.layout.grid.size)
+        partners = ranks if len(ranks) <= MAX_ALL_TO_ALL_RANKS else 0 * ranks
+        return flow_to_owners(
+            self.boxes.pieces(source), boxes, among, self.boxes.coordinates, partners, all_copies=False,
+            combined_axes=combined_axes,
+        )  # fmt: skip
 
-    def _nodes(self, ranks: Numbers) -> Numbers:
-        """The first rank of the innermost group of each rank."""
-        grid = self.layout.grid
-        size = math.prod(grid.shape[-grid.depths[-1] :])
-        nodes: Numbers = ranks // size * size if len(grid.depths) > 1 else 0 * ranks
-        return nodes
+    def _result_flow(self, boxes: BoxVector, among: Mask) -> Flow:
+        """The parts of results in the blocks of their owners, on many ranks summed by groups of ranks.
+
+        Along an axis of which every coordinate computes them, each brings them to owners at its coordinate.
+        """
+        grid, repeated_axes = self.layout.grid, self.stage.repeated_axes
+        partners = np.arange(grid.size)
+        if grid.size > MAX_ALL_TO_ALL_RANKS:  # the first rank of each group that is told apart below
+            axes = {*range(len(grid.shape) - grid.depths[-1]), *repeated_axes}
+            first = [c if n in axes else 0 * c for n, c in enumerate(self.boxes.coordinates)]
+            partners = np.ravel_multi_index(first, grid.shape)
+        pieces = self.boxes.pieces(self.stage.name)
+        flow = flow_to_owners(pieces, boxes, among, self.boxes.coordinates, partners, all_copies=True)
+        if not repeated_axes:
+            return flow
+        owner, writer = (np.unravel_index(x, grid.shape) for x in (flow.owners, flow.partners))
+        same = np.all([owner[n] == writer[n] for n in repeated_axes], axis=0)
+        return Flow(flow.owners[same], flow.partners[same], flow.boxes[same], flow.elements[same])
 
     def _sums(self, ranks: Numbers, values: Numbers | Mask) -> Numbers:
         """The sum of the values for each rank."""
@@ -291,13 +301,13 @@ class StageVolume:
         self, tensor: str, boxes: BoxVector, received: Numbers, local_elements: Numbers
     ) -> tuple[Numbers, ...]:
         """The elements received from other groups of each level of the grid."""
-        grid, placement = self.layout.grid, self.layout.placements[tensor]
+        grid = self.layout.grid
         if len(grid.depths) == 1:
             return (received,)
         crossing, outside = [], received + local_elements
         for behind in list(itertools.accumulate(grid.depths))[:-1]:
             line = 1
-            for axis in placement.partial:
+            for axis in self.collectives.combined_axes(tensor):
                 line *= grid.shape[axis] if axis >= behind else 1
             inside = line * self.boxes.pieces(tensor).counts_in_node(
                 boxes, self.boxes.coordinates, set(range(behind))
@@ -358,13 +368,14 @@ class StageVolume:
         reductions = self._reductions(boxes, inner)
         direct = boxes.present & ~reductions.members
         local_elements = np.where(direct, boxes.counts_within(blocks), 0)
-        flow = self._flow(name, boxes, direct, results=True)
+        flow = self._result_flow(boxes, direct)
         received = self._sums(flow.owners, flow.elements) - local_elements
         messages = self._sums(flow.owners, flow.boxes) - (local_elements > 0)
-        entries = zip(self.layout.placements[name].entries, self.layout.grid.shape, strict=True)
-        copies = math.prod(size for e, size in entries if isinstance(e, Copies))
-        sent = np.where(direct, copies * boxes.counts_within(self.boxes.whole(name)) - local_elements, 0)
-        gathers, others = gathered_results(self.boxes, boxes)
+        gathered_axes, repeated_axes = self.collectives.gathered_axes(), {*self.stage.repeated_axes}
+        copies = math.prod(self.layout.grid.shape[n] for n in gathered_axes)
+        delivered = self.boxes.pieces(name).counts_in_node(boxes, self.boxes.coordinates, repeated_axes)
+        sent = np.where(direct, copies * delivered - local_elements, 0)
+        gathers, others = gathered_results(self.boxes, boxes, gathered_axes)
         if self.layout.grid.size <= MAX_ALL_TO_ALL_RANKS and self.stage.combine is None:
             together = all_to_all_members(self.boxes, name, boxes, flow) & ~gathers & (sent > 0)
             messages = np.where(together, np.minimum(messages, 1), messages)

@@ -66,7 +66,15 @@ def check(plan: Plan) -> None:
         outputs = {name: plan.owned(name, rank.plan.rank) for name in plan.outputs}
         rank.check_end(outputs, whole)
     for name in set(plan.outputs) - whole:
-        _check_parts(plan, tensors[name], ranks)
+        blocks = {}
+        for r in (r for r in ranks if name in r.buffers):
+            box = r.buffers[name].box
+            blocks[r.plan.rank] = BufferContents(name, box, r.values(name, box))
+        _check_parts(plan, tensors[name], tensors[name].placement.partial, blocks)
+    for key in dict.fromkeys(key for rank in ranks for key in rank.parts_read):
+        reader, name, _ = key
+        parts = {r.plan.rank: r.parts_read[key] for r in ranks if key in r.parts_read}
+        _check_parts(plan, tensors[name], tensors[reader].partial_axes, parts)
     for rank in ranks:
         stated = plan.volume.peak_memory[rank.plan.rank]
         if rank.peak != stated:
@@ -99,24 +107,21 @@ def _check_gather(tag: int, members: Mapping[int, Exchange | Reduce]) -> None:
         raise PlanFault(f"the messages of ranks {sorted(ranks)} with tag {tag} are no {kind}")
 
 
-def _check_parts(plan: Plan, placed: PlacedTensor, ranks: list[RankCheck]) -> None:
-    """Raise PlanFault unless the partial results of an output together have every point once.
+def _check_parts(
+    plan: Plan, placed: PlacedTensor, axes: tuple[int, ...], parts: Mapping[int, BufferContents]
+) -> None:
+    """Raise PlanFault unless partial results of a tensor together have every point once.
 
-    Ranks whose coordinates differ only along partial axes of the placement have parts of one block.
+    `parts` has those of each rank; ranks whose coordinates differ only along `axes` have parts of one box.
     """
     blocks: dict[tuple[int, ...], BufferContents] = {}
-    for rank in ranks:
-        if placed.name in rank.buffers:
-            at = list(plan.grid.coordinates(rank.plan.rank))
-            for axis in placed.placement.partial:
-                at[axis] = 0
-            contents = rank.buffers[placed.name]
-            parts = rank.values(placed.name, contents.box)
-            key = tuple(at)
-            if key in blocks:
-                blocks[key].add(parts)
-            else:
-                blocks[key] = BufferContents(placed.name, contents.box, parts)
+    for rank, contents in parts.items():
+        at = plan.grid.coordinates(rank)
+        key = tuple(0 if n in axes else p for n, p in enumerate(at))
+        if key in blocks:
+            blocks[key].add(contents.pieces)
+        else:
+            blocks[key] = BufferContents(placed.name, contents.box, list(contents.pieces))
     for contents in blocks.values():
         for box, points in contents.pieces:
             if point_count(points) != point_count(reduction_points(placed)):
@@ -274,7 +279,10 @@ class MessageMatcher:
 
 @dataclass(slots=True)
 class RankCheck:
-    """The execution of one rank without data: its buffers, its exchanges in flight, its peak memory."""
+    """The execution of one rank without data: its buffers, its exchanges in flight, its peak memory.
+
+    `parts_read` has what its tasks read as this rank's part of a tensor, by reader, tensor and box.
+    """
 
     plan: RankPlan
     points: Mapping[str, Points]
@@ -283,6 +291,7 @@ class RankCheck:
     tensors: Mapping[str, PlacedTensor]
     buffers: dict[str, BufferContents] = field(default_factory=dict)
     in_flight: dict[int, Exchange] = field(default_factory=dict)
+    parts_read: dict[tuple[str, str, SpanBox], BufferContents] = field(default_factory=dict)
     at: int = 0
     peak: int = 0
 
@@ -381,7 +390,12 @@ class RankCheck:
             contents = self.buffers.get(name)
             if contents is None or contents.tensor != tensor:
                 raise self._fault(f"{name!r} is no buffer of {tensor!r}")
-            self.check_complete(name, contents.box)
+            axes = self.tensors[step.func].partial_axes
+            if any(n in self.tensors[tensor].placement.partial for n in axes):
+                key = (step.func, tensor, contents.box)
+                self.parts_read[key] = BufferContents(tensor, contents.box, self.values(name, contents.box))
+            else:
+                self.check_complete(name, contents.box)
         placed, ranges, read = self.tensors[step.func], dict(step.ranges), dict(step.reads)
         assert placed.read_boxes is not None, "what is run is a stage"
         for tensor, needed in placed.read_boxes(step.ranges).items():

@@ -42,6 +42,7 @@ from tdsl.lang.symbolic import as_sympy, simplify_for_multiples
 from tdsl.placement.grid import Coordinates, Grid
 from tdsl.placement.notation import Copies, Fixed, Partial, Placement
 from tdsl.schedule.properties import root_boxes, unplaced_at_root
+from tdsl.schedule.ranks import distributed_loops
 from tdsl.schedule.state import Split, State
 
 RangesAt = Callable[[Coordinates], dict[str, Interval]]  # of variables on a rank in a step
@@ -97,19 +98,22 @@ class StageFormula:
         nest = plan.nests[plan.distributed_definition]
         at = self.grid.coordinates(rank)
         parts, runs = derived_variables(f, plan.distributed_definition, nest, self.boxes[f.name])
-        fixed = len(plan.distributed)
+        if any(isinstance(e, Fixed | Partial) for e in plan.distributed):
+            raise _no_formula(f"{f.name!r} is computed at one coordinate, or from partial sources")
+        loops = len(distributed_loops(plan))
         inside, sources = task_funcs_and_sources(state, f)
         levels = {t: nest.position(loop) + 1 for t, loop in plan.communicated}
         total: Expr = ZERO
         for tensor in (*sources, f.name):
-            steps = nest.names()[fixed : levels.get(tensor, fixed)]
+            steps = nest.names()[loops : levels.get(tensor, loops)]
             size = sum(t.bytes for t in dtypes_of(state.program, tensor))
             for inner in itertools.product(*(_iterations(x, runs[x]) for x in steps)):
                 given = dict(zip(steps, inner, strict=True))
 
                 def ranges(coordinates: Coordinates, given: Mapping[str, int] = given) -> dict[str, Interval]:
-                    fixed_loops = zip(plan.distributed, coordinates, strict=True)
-                    return _ranges(parts, runs, {**dict(fixed_loops), **given})
+                    axes = zip(plan.distributed, coordinates, strict=True)
+                    fixed_loops = {x: n for x, n in axes if isinstance(x, str)}
+                    return _ranges(parts, runs, {**fixed_loops, **given})
 
                 if tensor == f.name:
                     moved = self._result_elements(at, ranges)
@@ -144,9 +148,9 @@ class StageFormula:
         placement = dict(self.state.placed)[self.func.name]
         owned_box = self._owned(self.func.name, at)
         messages: Expr = ZERO
-        partial_axes = [n for n, e in enumerate(placement.entries) if isinstance(e, Partial)]
+        kept_axes = {*placement.partial, *self._repeated_axes()}
         for writer in map(self.grid.coordinates, range(self.grid.size)):
-            if writer != at and all(writer[n] == at[n] for n in partial_axes):
+            if writer != at and all(writer[n] == at[n] for n in kept_axes):
                 runs = ranges(writer)
                 messages = add(
                     messages,
@@ -221,7 +225,12 @@ class StageFormula:
         bare = {e.name for e in d.index if isinstance(e, Var) and e.name in d.free}
         loops = {x for part in parts if part.name in bare for x in part.loops}
         return [n for n, x in enumerate(plan.distributed)
-                if x not in loops and n not in placement.partial]  # fmt: skip
+                if x not in loops and n not in placement.partial and not isinstance(x, Copies)]  # fmt: skip
+
+    def _repeated_axes(self) -> tuple[int, ...]:
+        """The axes of which every coordinate computes the func."""
+        entries = self.state.plan(self.func.name).distributed
+        return tuple(n for n, e in enumerate(entries) if isinstance(e, Copies))
 
     def _all_reduce(self, at: Coordinates, axes: list[int], ranges: RangesAt, messages: Expr) -> Expr:
         """The elements of an all-reduce along some axes; `messages` if at most one rank computes any."""

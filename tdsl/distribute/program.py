@@ -15,6 +15,7 @@ from tdsl.communication.steps import RankPlan, cost
 from tdsl.core.notebook import Listing
 from tdsl.core.source import here
 from tdsl.distribute import mpi, mpi_execution
+from tdsl.distribute.check_placed import check_placed
 from tdsl.distribute.engine import Task, Worker
 from tdsl.distribute.plan import Plan
 from tdsl.distribute.show import show_step
@@ -310,28 +311,3 @@ def check_rank(rank: int, count: int) -> None:
             label="this call",
             hint=f"ranks are 0 to {count - 1}" if count > 1 else "the only rank is 0",
         )
-
-
-def check_placed(state: State) -> None:
-    """ScheduleError unless every output is distributed, and inputs and distributed funcs have a placement."""
-    program, placed = state.program, dict(state.placed)
-    for name in program.outputs:
-        if not state.plan(name).distributed:
-            raise ScheduleError(
-                f"output {name!r} is not distributed, though other things are",
-                loc=program.func(name).loc,
-                label="this func",
-                hint=f's["{name}"].distribute(loops, grid)'
-                if program.func(name).variables
-                else "what has no dimensions has no loops to distribute: give it one of extent 1",
-            )
-    need = [(t.name, t.loc) for t in program.inputs]
-    need += [(f.name, f.loc) for f in program.funcs if state.plan(f.name).distributed]
-    for name, loc in need:
-        if name not in placed:
-            raise ScheduleError(
-                f"{name!r} has no place on the grid",
-                loc=loc,
-                label="made here",
-                hint=f's.place("{name}", "...", grid); "* ..." for a copy on each rank',
-            )

@@ -36,7 +36,7 @@ from tdsl.communication.steps import (
 )
 from tdsl.distribute.accessing_ranks import AccessedBox, ranks_accessing
 from tdsl.placement.grid import Coordinates
-from tdsl.placement.notation import Copies
+from tdsl.placement.notation import Copies, Partial
 from tdsl.placement.ownership import SpanBox, contains, element_count, intersection, is_contiguous, is_empty
 
 AccessesByIteration = dict[Spans, list[tuple[Coordinates, SpanBox]]]  # other ranks and boxes, by iteration
@@ -176,7 +176,10 @@ class StageSteps:
         fetched = Fetched()
         messages = Exchange((), ())
         for source in sources:
-            owned_box, partial = self.layout.owned(source, self.at), self._is_partial(source)
+            owned_box, partial = (
+                self.layout.owned(source, self.at),
+                bool(self.collectives.combined_axes(source)),
+            )
             box, buffer = self.stage.read_box(source, spans), source
             if (
                 not partial
@@ -208,15 +211,11 @@ class StageSteps:
         fetched.exchanges = [x for x in (messages, *fetched.exchanges) if x.sends or x.receives]
         return fetched
 
-    def _is_partial(self, source: str) -> bool:
-        """True if ranks have partial results of a source, not yet combined."""
-        return bool(self.layout.placements[source].partial)
-
     def _partial_results(
         self, source: str, buffer: str, box: SpanBox | None, spans: Spans, merges: list[Step]
     ) -> Exchange:
         """The messages with partial results of a source; appends to `joins` merges in the order of ranks."""
-        grid, axes = self.layout.grid, self.layout.placements[source].partial
+        grid, axes = self.layout.grid, self.collectives.combined_axes(source)
         parts: list[tuple[int, SpanBox]] = []
         if box is not None:
             for at in self.layout.line(self.at, axes):
@@ -276,10 +275,15 @@ class StageSteps:
     def _readers(self, source: str, depth: int) -> AccessesByIteration:
         """The parts of this rank's block of `source` that others read, and by whom, by iteration."""
         owned_box, grid = self.layout.owned(source, self.at), self.layout.grid
-        entries = self.layout.placements[source].entries
+        entries, combined_axes = (
+            self.layout.placements[source].entries,
+            self.collectives.combined_axes(source),
+        )
         candidates = tuple(
-            (p, p + 1) if isinstance(e, Copies) else (0, size)
-            for e, p, size in zip(entries, self.at, grid.shape, strict=True)
+            (p, p + 1)
+            if isinstance(e, Copies) or (isinstance(e, Partial) and n not in combined_axes)
+            else (0, size)
+            for n, (e, p, size) in enumerate(zip(entries, self.at, grid.shape, strict=True))
         )
 
         def read_box(spans: Spans) -> SpanBox | None:
@@ -290,11 +294,7 @@ class StageSteps:
             readers_block = self.layout.owned(source, reader)
             reader_box = self.stage.read_box(source, outer_spans(reader, inner))
             assert reader_box is not None, "who touches a box needs something"
-            has_box = (
-                readers_block is not None
-                and contains(readers_block, reader_box)
-                and not self._is_partial(source)
-            )
+            has_box = readers_block is not None and contains(readers_block, reader_box) and not combined_axes
             if reader != self.at and not has_box:
                 accesses.setdefault(inner, []).append((reader, box))
         return accesses
@@ -345,7 +345,8 @@ class StageSteps:
         first = all(intersection(box, other) is None for other in self.computed)
         self.computed.add(box)
         reads = tuple((s, self.buffers[s]) for s in stage.sources if stage.read_box(s, spans) is not None)
-        run = Run(stage.name, tuple(ranges.items()), reads, target, box)
+        coordinates = ((stage.outer[n], (self.at[n], self.at[n] + 1)) for n in stage.partial_axes)
+        run = Run(stage.name, (*ranges.items(), *coordinates), reads, target, box)
         if stage.combine is None or stage.levels[stage.name] == len(spans) or first:
             self.steps.append(run)
             return
@@ -438,7 +439,7 @@ class StageSteps:
         box = self.stage.written_box(spans)
         assert box is not None
         for first, piece in self.layout.pieces(name, box, self.at):
-            for owner in self.layout.copies(name, first):
+            for owner in self.collectives.owners_of_result((first,), self.at):
                 if owner != self.at:
                     yield Message(grid.rank(owner), self.tag, target, piece)
                 elif target != name:
@@ -463,9 +464,10 @@ class StageSteps:
     def _writers(self) -> AccessesByIteration:
         """The parts of this rank's block that each rank computes, by iteration."""
         name, accesses = self.stage.name, AccessesByIteration()
-        partial_axes = self.layout.placements[name].partial  # each rank keeps its own
+        # along these axes each rank keeps its own results
+        kept_axes = {*self.layout.placements[name].partial, *self.stage.repeated_axes}
         candidates = tuple(
-            (p, p + 1) if n in partial_axes else (0, size)
+            (p, p + 1) if n in kept_axes else (0, size)
             for n, (p, size) in enumerate(zip(self.at, self.layout.grid.shape, strict=True))
         )
         owned_box, depth = self.layout.owned(name, self.at), self.stage.levels[name]

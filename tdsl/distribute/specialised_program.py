@@ -61,7 +61,10 @@ class SpecialisedProgram:
         tensors = tuple(
             PlacedTensor(
                 n, sum(t.bytes for t in self.dtypes[n]), whole, self.layout.placements[n],
-                *((stages[n].reduction_ranges, stages[n].dims, stages[n].read_boxes) if n in stages else ()),
+                *(
+                    (stages[n].reduction_ranges, stages[n].dims, stages[n].read_boxes, stages[n].partial_axes)
+                    if n in stages else ()
+                ),
             )
             for n, whole in self.wholes.items()
         )  # fmt: skip

@@ -215,7 +215,7 @@ def inner_nest(nest: Nest, fixed: tuple[str, ...], variables: tuple[str, ...]) -
                 else:
                     kept.append(Rename(old, new))
     ones = tuple(Loop(v) for v in variables if v in known)
-    return Nest((*ones, *nest.loops[len(fixed) :]), tuple(reversed(kept)), nest.aliases)
+    return Nest((*ones, *(x for x in nest.loops if x.name not in fixed)), tuple(reversed(kept)), nest.aliases)
 
 
 class StridedIterations(Exception):  # converted to a ScheduleError by `check_nest`

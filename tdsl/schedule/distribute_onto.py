@@ -2,17 +2,35 @@
 
 from __future__ import annotations
 
+import operator
+from collections.abc import Callable
+from typing import Any
+
 from tdsl.core.source import here
 from tdsl.errors import ScheduleError, did_you_mean
 from tdsl.lang.expr import Expr, Var
 from tdsl.placement.grid import Axes
-from tdsl.placement.notation import Blocks
+from tdsl.placement.notation import Blocks, Copies, Fixed, Partial
 from tdsl.schedule.state import Illegal, State
+
+AxisEntries = tuple[str | int, ...]  # what `distribute` takes for each axis
+
+
+def axis_entries(loops: Any, names: tuple[str, ...], loop_name: Callable[[Any], str]) -> AxisEntries:
+    """The entries of `distribute`: loops by name, "*", "partial", or coordinates; `names` has all loops."""
+
+    def entry(x: Any) -> str | int:
+        if isinstance(x, str) and x in ("*", "partial") and x not in names:
+            return x
+        is_coordinate = hasattr(x, "__index__") and not isinstance(x, bool)
+        return operator.index(x) if is_coordinate else loop_name(x)
+
+    return tuple(map(entry, loops if isinstance(loops, list | tuple) else (loops,)))
 
 
 def loops_of_blocks(
     state: State, func: str, definition: int, tensor: str, *, alone: bool
-) -> tuple[tuple[str, ...], tuple[Axes, ...]]:
+) -> tuple[AxisEntries, tuple[Axes, ...]]:
     """The loops and the grid by which a definition is distributed like the blocks of a tensor.
 
     Raises ScheduleError if there are none, or unless `alone`: loops or a grid were given, too.
@@ -32,10 +50,14 @@ def loops_of_blocks(
     return loops, state.grid.levels
 
 
-def loops_onto(state: State, func: str, definition: int, tensor: str) -> tuple[str, ...]:
+def loops_onto(state: State, func: str, definition: int, tensor: str) -> AxisEntries:
     """For each axis of the grid, the variable of a definition that indexes the tensor dimension it divides.
 
-    Raises Illegal if an axis divides no dimension, or the dimension is not indexed by a single variable.
+    Where the tensor has copies, the func is computed by every coordinate; where one coordinate has it, by
+    that one; where there are partial results of another tensor, from these.
+
+    Raises Illegal for a block-cyclic dimension, one that is not indexed by a single variable, and along an
+    axis where the func itself is partial: which part each coordinate computes is not known.
     """
     placed = dict(state.placed)
     if tensor not in placed:
@@ -44,8 +66,17 @@ def loops_onto(state: State, func: str, definition: int, tensor: str) -> tuple[s
             f"place it first. {did_you_mean(tensor, placed)}" if placed else "place it first",
         )
     placement = placed[tensor]
-    loops = []
+    loops: list[str | int] = []
     for axis, entry in enumerate(placement.entries):
+        if isinstance(entry, Copies):
+            loops.append("*")
+            continue
+        if isinstance(entry, Fixed):
+            loops.append(entry.coordinate)
+            continue
+        if isinstance(entry, Partial) and tensor != func:
+            loops.append("partial")
+            continue
         if not isinstance(entry, Blocks) or entry.size is not None:
             assert state.grid is not None
             raise Illegal(

@@ -10,13 +10,16 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from tdsl.errors import did_you_mean
+from tdsl.lang.definition import has_effects
 from tdsl.lang.expr import Var
 from tdsl.lang.program import FuncDef
 from tdsl.placement.grid import Axes, Grid
-from tdsl.placement.notation import Partial, Placement, PlacementSyntaxError, read_placement
+from tdsl.placement.notation import Copies, Fixed, Partial, Placement, PlacementSyntaxError, read_placement
 from tdsl.schedule.loops import find_loop, reorder, split
 from tdsl.schedule.state import (
     SERIAL,
+    AxisEntry,
+    FuncPlan,
     Illegal,
     Loop,
     Nest,
@@ -60,6 +63,8 @@ def _check_partial(state: State, tensor: str, placement: Placement) -> None:
     for op in (e.op for e in placement.entries if isinstance(e, Partial)):
         f = state.program.func(tensor) if state.program.has_func(tensor) else None
         combine = f.definitions[-1].combine if f is not None else None
+        if f is not None and f.definitions[-1].combine is None and op == "sum" and len(f.dtypes) == 1:
+            continue  # a sum of what ranks compute from partial sources
         if f is None or combine is None or combine.kind != op:
             kind = "an input" if f is None else "not reduced" if combine is None else combine.kind
             raise Illegal(
@@ -92,8 +97,14 @@ def ranks(state: State, func: str, definition: int, *, count: int) -> State:
     return replace(state, ranks=count)
 
 
-def distribute(state: State, func: str, definition: int, *, loops: tuple[str, ...], grid: Levels) -> State:
-    """for x  -->  for x_o: for x_i, where each rank runs the x_o of its coordinate on an axis."""
+def distribute(
+    state: State, func: str, definition: int, *, loops: tuple[str | int, ...], grid: Levels
+) -> State:  # fmt: skip
+    """for x  -->  for x_o: for x_i, where each rank runs the x_o of its coordinate on an axis.
+
+    In place of a loop "*": every coordinate computes the func; a number: that coordinate does; "partial":
+    each coordinate computes it from its own part of partial sources, and has a part of its sum.
+    """
     state = _with_grid(state, grid)
     axes = [axis for level in grid for axis in level]
     f, plan = state.program.func(func), state.plan(func)
@@ -102,30 +113,70 @@ def distribute(state: State, func: str, definition: int, *, loops: tuple[str, ..
     if len(loops) != len(axes):
         raise Illegal(
             f"{len(loops)} loops for the {len(axes)} axes of {state.grid}",
-            "name one loop for each axis",
+            "name one loop for each axis, or *, a coordinate, or partial",
         )
     if definition:
         _check_update(f, definition)
-    for name in (find_loop(state, func, definition, x) for x in loops):
+    entries = [_axis_entry(plan.nests[definition], x, *axis) for x, axis in zip(loops, axes, strict=True)]
+    _check_entries(f, definition, entries)
+    for name in (find_loop(state, func, definition, x) for x in entries if isinstance(x, str)):
         _check_associative(state, func, definition, plan.nests[definition], name)
         _check_local_updates(f, definition, plan.nests[definition], name)
     outer: list[str] = []
-    for loop, (_, parts) in zip(loops, axes, strict=True):
+    distributed: list[AxisEntry] = []
+    for loop, (_, parts) in zip(entries, axes, strict=True):
+        if not isinstance(loop, str):
+            distributed.append(loop)
+            continue
         name = find_loop(state, func, definition, loop)
         before = state.plan(func).nests[definition].names()
         state = split(state, func, definition, loop=name, nparts=parts)
         nest = state.plan(func).nests[definition]
         first, inner = (x for x in nest.names() if x not in before)
         outer.append(first)
+        distributed.append(first)
         kept = ((x, inner if target == name else target) for x, target in nest.aliases)
         nest = replace(nest, aliases=(*kept, (name, inner)))
         state = state.with_plan(func, state.plan(func).with_nest(definition, nest))
     rest = [x for x in state.plan(func).nests[definition].names() if x not in outer]
     state = reorder(state, func, definition, loops=(*outer, *rest))
     new_plan = replace(
-        state.plan(func), distributed=tuple(outer), distributed_definition=definition, place=Root()
+        state.plan(func), distributed=tuple(distributed), distributed_definition=definition, place=Root()
     )
     return state.with_plan(func, new_plan)
+
+
+def _axis_entry(nest: Nest, entry: str | int, axis: str, size: int) -> AxisEntry:
+    """What `distribute` says of an axis: the name of a loop, or what takes the place of a loop."""
+    if isinstance(entry, int):
+        if not 0 <= entry < size:
+            raise Illegal(f"axis {axis!r} has no coordinate {entry}", f"it has 0 to {size - 1}")
+        return Fixed(entry)
+    if entry == "*":
+        return Copies()
+    return Partial("sum") if entry == "partial" and entry not in nest.names() else entry
+
+
+def _check_entries(f: FuncDef, definition: int, entries: list[AxisEntry]) -> None:
+    """Raise Illegal for a repeated func with effects, and for partial results of several definitions."""
+    d = f.definitions[definition]
+    if any(isinstance(e, Copies) for e in entries) and any(map(has_effects, f.definitions)):
+        raise Illegal(
+            f"every coordinate would repeat the checks and prints of {f.name!r}",
+            "compute it at one coordinate: a number in place of *",
+            ((d.loc, "this definition"),),
+        )
+    if any(isinstance(e, Partial) for e in entries) and (len(f.definitions) > 1 or len(f.dtypes) > 1):
+        raise Illegal(
+            f"{f.name!r} has updates or several values, and is no sum of partial results",
+            "compute what is linear in the partial sources in a func of its own",
+            ((d.loc, "this definition"),),
+        )
+
+
+def distributed_loops(plan: FuncPlan) -> tuple[str, ...]:
+    """The distributed loops of a func: the entries of the axes that have one."""
+    return tuple(x for x in plan.distributed if isinstance(x, str))
 
 
 def _check_associative(state: State, func: str, definition: int, nest: Nest, name: str) -> None:
@@ -192,15 +243,15 @@ def communicate(
         raise Illegal(f"{func!r} is not distributed", "distribute its loops first")
     name = find_loop(state, func, definition, at)
     nest = plan.nests[definition]
-    last = plan.distributed[-1]
+    outer = distributed_loops(plan)
     if definition != plan.distributed_definition:
         raise Illegal("another definition is distributed", "communicate at a loop of that one")
     for x in nest.names()[: nest.position(name) + 1]:
         _check_local_updates(state.program.func(func), definition, nest, x)
-    if nest.position(name) < nest.position(last):
+    if name in outer[:-1]:
         raise Illegal(
-            f"{name!r} is fixed by the rank, and {last!r} inside of it, too",
-            f"communicate at {last!r} or a loop inside of it",
+            f"{name!r} is fixed by the rank, and {outer[-1]!r} inside of it, too",
+            f"communicate at {outer[-1]!r} or a loop inside of it",
         )
     reads = _funcs_read(state, func)
     done = dict(plan.communicated)
@@ -213,7 +264,7 @@ def communicate(
         func not in tensors or state.program.func(func).definitions[definition].combine is None
     ):
         raise Illegal("none of these is combined over ranks", "communicate the func that is reduced")
-    if type(prefetch) is not int or prefetch < 0 or (prefetch and (func in tensors or name == last)):
+    if type(prefetch) is not int or prefetch < 0 or (prefetch and (func in tensors or name in outer)):
         raise Illegal(
             f"there is nothing to fetch {prefetch!r} iterations of {name!r} ahead",
             "prefetch what is read, a number of iterations of a loop inside of those distributed",
@@ -265,11 +316,11 @@ def check_distributed(state: State, func: str) -> None:
     plan = state.plan(func)
     if not plan.distributed:
         return
-    nest = plan.nests[plan.distributed_definition]
-    count = len(plan.distributed)
-    if nest.names()[:count] != plan.distributed:
+    nest, outer = plan.nests[plan.distributed_definition], distributed_loops(plan)
+    count = len(outer)
+    if nest.names()[:count] != outer:
         raise Illegal(
-            f"the distributed loops {', '.join(plan.distributed)} are no longer the outermost ones",
+            f"the distributed loops {', '.join(outer)} are no longer the outermost ones",
             "change the loops inside of them only",
         )
     depth = max((nest.position(loop) + 1 for _, loop in plan.communicated), default=count)

@@ -14,7 +14,7 @@ from tdsl.lang.value import Value, Variable
 from tdsl.machine.instructions.instruction import Instruction
 from tdsl.placement.grid import Grid
 from tdsl.schedule.directive import Directive, Recorder, current_names
-from tdsl.schedule.distribute_onto import loops_of_blocks
+from tdsl.schedule.distribute_onto import axis_entries, loops_of_blocks
 from tdsl.schedule.naming import (
     Loop,
     LoopLike,
@@ -25,6 +25,7 @@ from tdsl.schedule.naming import (
     name_of_loop,
 )
 from tdsl.schedule.online import online_name
+from tdsl.schedule.ranks import distributed_loops
 from tdsl.schedule.specialize import encode_condition
 from tdsl.schedule.state import Illegal
 
@@ -423,31 +424,29 @@ class StageDirectives(Suggesting):
         return self
 
     def distribute(
-        self,
-        loops: LoopLike | Sequence[LoopLike] = (),
-        grid: Grid | Sequence[Grid] | None = None,
-        *,
-        onto: TensorLike | None = None,
-    ) -> tuple[Loop, ...]:
-        """Distribute the iterations of loops over ranks, one loop for each axis of the grid.
+        self, loops: LoopLike | int | Sequence[LoopLike | int] = (),
+        grid: Grid | Sequence[Grid] | None = None, *, onto: TensorLike | None = None,
+    ) -> tuple[Loop, ...]:  # fmt: skip
+        """Distribute the iterations of loops over ranks, one entry for each axis of the grid.
 
-        Each loop is divided into as many blocks as its axis has ranks; the loops over blocks, which are
-        returned, become the outermost ones, and the old names then mean the loops inside a block. A loop
-        that is given twice is divided twice. If a reduction loop is distributed, each rank computes a partial
-        result, and these are combined at the owners of the func.
+        In place of a loop, "*" lets every coordinate compute the func, a number that one alone, and "partial"
+        each from its own part of sources placed as partial(sum), in which the func must be linear and
+        homogeneous (else ScheduleError): the results are parts of a sum.
+        Each loop is divided into as many blocks as its axis has ranks; the loops over blocks, returned,
+        become outermost, the old names mean the loops inside a block. A loop given twice is divided twice.
+        If a reduction loop is distributed, partial results are combined at the owners of the func.
 
         `onto` is a tensor with a placement, or the func itself: loops and grid are then taken from its blocks
         (owner computes), so that none of its elements is communicated.
         """
-        before = self._names()
         if onto is None:
-            named, levels = self._loop_names(loops), check_grid(grid).levels
+            named, levels = axis_entries(loops, self._names(), self.loop_name), check_grid(grid).levels
         else:
             alone = isinstance(loops, tuple) and not loops and grid is None
             source, state = self.schedule.source_name(onto), self.schedule.state
             named, levels = loops_of_blocks(state, self.func, self.definition, source, alone=alone)
         self.do("distribute", loops=named, grid=levels)
-        return self._new_loops(before)[: len(named)]
+        return tuple(Loop(self, x) for x in distributed_loops(self.schedule.state.plan(self.func)))
 
     def local(self, loop: LoopLike) -> Loop:
         """The loop that each rank runs inside a distributed loop, given the name of the latter."""

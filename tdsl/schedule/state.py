@@ -16,7 +16,7 @@ from tdsl.lang.definition import Definition
 from tdsl.lang.expr import Expr
 from tdsl.lang.program import FuncDef, Program
 from tdsl.placement.grid import Grid
-from tdsl.placement.notation import Placement
+from tdsl.placement.notation import Copies, Fixed, Partial, Placement
 
 SERIAL, PARALLEL, VECTORIZED, UNROLLED = "serial", "parallel", "vectorized", "unrolled"
 PIPELINED = "pipelined"  # iterations in order, with copies to shared memory issued some iterations ahead
@@ -271,14 +271,19 @@ class Tensorization:
     loc: Loc | None = field(default=None, compare=False, repr=False)
 
 
+AxisEntry = str | Copies | Fixed | Partial
+
+
 @frozen
 class FuncPlan:
     """The schedule of one func. `place` None leaves the place to the default schedule.
 
     `bulk`: its box is copied by bulk asynchronous copies (TMA).
-    `distributed` are the loops of `distributed_definition` over the axes of the grid, in their order;
-    `communicated` maps a tensor or func to the loop at which it is received, or sent to its owners,
-    `ahead` to the iterations before its use. If `deterministic`, partial results combine in rank order.
+    `distributed` has an entry for each axis of the grid: the loop of `distributed_definition` over it; or
+    Copies where every coordinate computes the func, Fixed where one does, Partial where each computes it from
+    its own part of partial sources. `communicated` maps a tensor or func to the loop at which it is received,
+    or sent to its owners, `ahead` to the iterations before its use. If `deterministic`, partial results
+    combine in rank order.
     `policies` has the cache policy of the loads of each source that has one.
     `filled`: a copy that is 0 beyond the edges of its source. `extents` are fixed extents of dimensions, the
     same wherever the func is computed, None for the largest that is needed.
@@ -299,7 +304,7 @@ class FuncPlan:
     prefetches: tuple[PrefetchPlan, ...] = ()
     specializations: tuple[Specialization, ...] = ()
     tensorizations: tuple[Tensorization, ...] = ()
-    distributed: tuple[str, ...] = ()
+    distributed: tuple[AxisEntry, ...] = ()
     distributed_definition: int = 0
     swizzle: int = 0
     filled: bool = False

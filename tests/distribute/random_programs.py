@@ -37,11 +37,15 @@ class Chooser:
 
 @dataclass
 class RandomProgram:
-    """A func, the loops that may be shared out of each distributed func, and whether it must be ordered."""
+    """A func, the loops that may be shared out of each distributed func, and whether it must be ordered.
+
+    `linear` has a func that is linear in another one, and that one.
+    """
 
     out: td.Func
     loops: dict[str, tuple[str, ...]]
     update: bool = False  # the loops are those of an update
+    linear: tuple[str, str] = ("", "")
 
 
 def contraction(c: Chooser) -> RandomProgram:
@@ -103,14 +107,16 @@ def ring(c: Chooser) -> RandomProgram:
     """Neighbours around the ends of what is reduced, of which ranks may have parts only."""
     n, m, p = c.number(2, 9), c.number(1, 5), c.number(1, 6)
     a, g, f = td.Tensor("a", (n, m, p), td.i64), td.Func("g"), td.Func("f", shape=(n, m))
-    g[i, j] = c.of([td.sum, td.max, td.min])(a[i, j, k], axis=k)
+    op = c.of([td.sum, td.sum, td.max, td.min])
+    g[i, j] = op(a[i, j, k], axis=k)
     wrapped = td.pad(g, mode="wrap", shape=(n, m))
     d, e = c.number(-2, 2), c.number(1, 2)
     f[i, j] = c.of([wrapped[i + d, j], g[e * i % n, (j + 1) % m], wrapped[i - 1, j] + g[i, j]])
-    return RandomProgram(f, {"g": ("i", "j", "k"), "f": ("i", "j")})
+    linear = ("f", "g") if op is td.sum else ("", "")
+    return RandomProgram(f, {"g": ("i", "j", "k"), "f": ("i", "j")}, linear=linear)
 
 
-PROGRAMS = (contraction, contraction, stencil, resampled, summed_rows, counted, best, ring)
+PROGRAMS = (contraction, contraction, stencil, resampled, summed_rows, counted, best, ring, ring)
 
 
 def _shapes(ranks: int, axes: int) -> list[Grids]:
@@ -122,11 +128,29 @@ def _shapes(ranks: int, axes: int) -> list[Grids]:
     return sorted(shapes | {(ranks,)})
 
 
-def _placement(c: Chooser, ndim: int, grid: td.Grid, op: str | None) -> str:
+def _entries(
+    c: Chooser, s: td.Schedule, program: RandomProgram, name: str, loops: list[str], grid: td.Grid
+) -> tuple[Any, ...]:
+    """What `distribute` takes for each axis: a loop, every coordinate or one, or partial sources."""
+    entries: list[Any] = []
+    for n, (size, loop) in enumerate(zip(grid.shape, loops, strict=False)):
+        options = [loop, loop, loop, "*", c.number(0, size - 1)]
+        if program.linear[0] == name and n in dict(s.state.placed)[program.linear[1]].partial:
+            options = ["partial", loop]
+        entries.append(c.of(options))
+    return tuple(entries)
+
+
+def _placement(
+    c: Chooser, ndim: int, grid: td.Grid, op: str | None, loops: tuple[Any, ...] = (), partial: int = 1
+) -> str:
     dims = "abc"[:ndim]
     options = [[*dims, *dims, "*", str(n - 1)] for n in grid.shape]
     if op is not None:
-        options = [[*o, f"partial({op})"] for o in options]
+        options = [
+            o if loop == "*" else [*o, *[f"partial({op})"] * partial]
+            for o, loop in zip(options, loops, strict=True)
+        ]
     entries = [c.of(o) for o in options]
     for d in dims:  # what is cut along one axis may be dealt out
         if entries.count(d) == 1 and c.yes():
@@ -151,9 +175,13 @@ def schedule(seed: int, distribution: int, ranks: tuple[int, ...] = RANKS) -> td
         combine = f.definitions[-1].combine
         partial = combine is not None and len(f.dtypes) == 1 and not combine.scalars()
         op = combine.kind if combine is not None and partial else None
-        s.place(name, _placement(c, len(f.variables), grid, op), grid)
+        entries = _entries(c, s, program, name, c.order(loops), grid)
+        if op is None and "partial" in entries:
+            op = "sum"
+        parts = 4 if name in program.linear else 1
+        s.place(name, _placement(c, len(f.variables), grid, op, entries, parts), grid)
         stage = s[name].update(0) if program.update else s[name]
-        outer = stage.distribute(tuple(c.order(loops)[: len(grid.shape)]), grid)
+        outer = stage.distribute(entries, grid)
         _communicate(c, s, stage, outer, combine is not None)
     return s
 
@@ -164,7 +192,7 @@ def _communicate(c: Chooser, s: Any, stage: Any, outer: Any, reduced: bool) -> N
     reads = [t.name for t in program.inputs] if len(program.funcs) == 1 else []
     orders = len(program.func(func).definitions) > 1
     if c.yes() or orders or not stage.loops[fixed:]:
-        if reduced and c.yes():
+        if reduced and outer and c.yes():
             stage.communicate(func, at=outer[-1], deterministic=c.yes())
         return
     steps, _ = stage.split(c.of(stage.loops[fixed:]), c.number(1, 3))

@@ -9,6 +9,7 @@ import tdsl as td
 from tdsl.distribute import mpi, mpi_execution
 from tdsl.distribute.engine import Transfer
 from tests.distribute.matmuls import cube, flat, matmul, two_and_a_half
+from tests.distribute.test_entries import factors, two_products
 from tests.distribute.test_results import histogram
 
 rng = np.random.default_rng(0)
@@ -87,6 +88,15 @@ def collective_programs() -> list[tuple[td.Schedule, list[np.ndarray], np.ndarra
     s = td.Schedule(f).place("t", "rc -> r", four).place("f", "rc -> r", four)
     s[f].distribute(i, four)
     cases.append((s, [c], np.roll(c, -1, 0) * 3 - np.roll(c, 2, 0)))
+    for entry, placed in (("partial", "ij -> *"), ("partial", "ij -> i"), ("*", "ij -> *"), (2, "ij -> 2")):
+        given = factors()
+        expected = 2 * (given[0] @ given[1]) - given[2] @ given[3]
+        cases.append((two_products(entry, placed, lambda p, q: 2 * p - q), given, expected))
+    f, grid = td.Func("f"), td.Grid(x=2, y=2)
+    f[j] = td.sum(t[i, j], axis=i)
+    s = td.Schedule(f).place("t", "ij -> i *", grid).place("f", "j -> * *", grid)
+    s[f].distribute((i, "*"), grid)
+    cases.append((s, [c], c.sum(0)))
     return cases
 
 

@@ -87,9 +87,26 @@ def distribute_onto_what_is_not_placed():
     doubled()["f"].distribute(onto="a")  # here
 
 
-@wrong(td.ScheduleError, "axis 'y' has no block of 'a': rc -> r *", hint="name the loops yourself")
-def distribute_onto_copies():
-    doubled().place("a", "rc -> r *", square)["f"].distribute(onto="a")  # here
+@wrong(td.ScheduleError, "axis 'y' has no block of 'a': rc -> r c/2", hint="name the loops yourself")
+def distribute_onto_what_is_dealt_out():
+    doubled().place("a", "rc -> r c/2", square)["f"].distribute(onto="a")  # here
+
+
+@wrong(td.ScheduleError, "axis 'y' has no coordinate 2", hint="0 to 1")
+def distribute_to_a_coordinate_that_is_not_there():
+    doubled()["f"].distribute((i, 2), square)  # here
+
+
+@wrong(td.ScheduleError, "every coordinate would repeat the checks and prints of 'f'", hint="one coordinate")
+def distribute_checks_to_every_coordinate():
+    f = td.Func("f")
+    f[i, j] = td.require(a[i, j] > 0, a[i, j])
+    td.Schedule(f)["f"].distribute((i, "*"), square)  # here
+
+
+@wrong(td.ScheduleError, "has updates or several values, and is no sum of partial results", hint="of its own")
+def distribute_updates_from_partial_sources():
+    summed_along_rows().distribute("partial", td.Grid(x=2))  # here
 
 
 @wrong(td.ScheduleError, "are cut along a later axis first", hint="without primes")
@@ -353,7 +370,7 @@ def loop_of_a_stage_that_was_split_off():
     td.Schedule(f)[f].distribute((k, i), square)  # here
 
 
-@wrong(td.ScheduleError, "output 'f' is not distributed", hint="one of extent 1")
+@wrong(td.ScheduleError, "output 'f' is not distributed", hint="a number for one")
 def output_without_loops():
     t, grid = td.Func("t"), td.Grid(x=2)
     f = td.Func("f")  # here
