@@ -182,7 +182,7 @@ def _distributed(state: State, target: Target, dynamic: frozenset[str], sizes: d
 
     signature = signature_of(state.program)
     check_sizes_determined(state.program, signature)
-    return Distributed(state, signature, sizes, build, text, symbolic)
+    return Distributed(state, signature, sizes, build, text, symbolic, target.machine)
 
 
 class Compiled(Entry, Suggesting):

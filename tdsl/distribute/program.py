@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from tdsl.codegen.runtime.signature import ArrayArg, ScalarArg, Signature
 from tdsl.communication.steps import RankPlan, cost
 from tdsl.core.notebook import Listing
 from tdsl.core.source import here
+from tdsl.cost.network import links_of
 from tdsl.distribute import mpi, mpi_execution
 from tdsl.distribute.check_placed import check_placed
 from tdsl.distribute.engine import Task, Worker
@@ -41,6 +43,7 @@ from tdsl.errors import (
     is_one_of,
 )
 from tdsl.lang.sizes import check_sizes
+from tdsl.machine.model import Machine
 from tdsl.placement.ownership import index_within, stored_shape
 from tdsl.schedule.bind import bind_state
 from tdsl.schedule.state import State
@@ -55,8 +58,10 @@ class Distributed(Suggesting):
     def __init__(
         self, state: State, signature: Signature, sizes: Mapping[str, int],
         build: Callable[[State], Task], text: Callable[[State], str], symbolic: State,
+        machine: Callable[[], Machine],
     ) -> None:  # fmt: skip
         check_placed(state)
+        self._machine = machine
         self._symbolic = symbolic
         self.state, self.signature, self.sizes = state, signature, dict(sizes)
         self._build, self._text = build, text
@@ -204,18 +209,23 @@ class Distributed(Suggesting):
         self,
         path: str | os.PathLike[str],
         *,
-        latency: float | Sequence[float] = 1e-6,
-        bandwidth: float | Sequence[float] = 1e10,
+        latency: float | Sequence[float] | None = None,
+        bandwidth: float | Sequence[float] | None = None,
         operations: float = 1e10,
         memory: float = 1e10,
+        shared_by: int | Sequence[int | None] | None = None,
         **sizes: int,
     ) -> float:
         """Write a timeline of computation and messages for ui.perfetto.dev; returns its length in seconds.
 
         In a run of several ranks, which all call this, the trace is that of the last call, written by rank 0.
         Otherwise it is a model: a message takes `latency` seconds plus its bytes over `bandwidth` a second,
-        each one number or one for each level of the grid, and waits while a link is in use; tasks take their
+        each one number or one for each level of the grid, and shares links with others; tasks take their
         operations over `operations` a second, copies their bytes over `memory` a second.
+
+        `shared_by` is the number of ranks that share a link to other groups of a level (nodes, say), in each
+        direction: 1 for a link of each rank, None for one of all ranks of a group; also for each level. What
+        is not given of links is that of the machine's description, as in `prediction()`.
         """
         named_sizes = self._checked_sizes(sizes)
         program = self._specialise({**self.sizes, **named_sizes})
@@ -226,7 +236,13 @@ class Distributed(Suggesting):
             if mpi.rank():
                 return float(self._step_times[-1] - self._step_times[0])
             return write_trace(path, program.plan, measured_slices(program.plan, times.values()))
-        rates = model_parameters(program.plan.grid, latency, bandwidth, operations, memory)
+        links = links_of(self._machine(), len(program.plan.grid.depths))
+        if bandwidth is None:
+            bandwidth = [link.bytes_per_second(link.shared_by) or inf for link in links]
+            shared_by = [link.shared_by for link in links] if shared_by is None else shared_by
+        if latency is None:
+            latency = [link.latency or 0.0 for link in links]
+        rates = model_parameters(program.plan.grid, latency, bandwidth, operations, memory, shared_by)
         program.verify()
         counts = {s.name: operations_per_point(s) for s in program.stages}
         return write_trace(path, program.plan, TimeModel(program.plan, rates, counts).run())

@@ -1,19 +1,22 @@
 """A discrete-event model of the time of a plan: its steps, its messages and the links that they occupy.
 
-A message takes a latency plus its bytes over a bandwidth (the alpha-beta model). A rank sends one message at
-a time and receives one at a time; if the grid has levels, all ranks of a node share the node's link for the
-messages that leave it, and latency and bandwidth are those of the outermost level that a message crosses. A
-message begins when both sides are ready and their links free; among several, the one that became ready first,
-or comes first in the plans. Broadcasts and reductions to one rank are trees, other reductions rings. Tasks
-take their operations over a rate, copies their bytes.
+A message takes a latency plus its bytes over a bandwidth (the alpha-beta model), those of the outermost level
+of the grid that it crosses. A rank sends one message at a time and receives one at a time; what leaves or
+enters a group of ranks shares the links of that group with what else does (`contention.py`). A message begins
+when both sides are ready and their ports free; among several, the one that became ready first, or comes first
+in the plans.
+
+Collectives are transfers of all members together. Broadcasts and reductions to one rank are binomial trees,
+each level of which takes a latency and the bytes of the result. All-gathers and reduce-scatters of p ranks
+are rings of p - 1 steps, all-reduces rings of 2 (p - 1) steps, in the order of ranks. An all-to-all is its
+messages. Tasks take their operations over a rate, copies their bytes.
 """
 
 from __future__ import annotations
 
-import heapq
 import itertools
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from tdsl.communication.steps import (
@@ -31,8 +34,9 @@ from tdsl.communication.steps import (
     reduction_elements,
 )
 from tdsl.core.node import frozen
+from tdsl.cost.network import ports_of
+from tdsl.distribute.contention import Links, Port, Transfer
 from tdsl.distribute.plan import Plan
-from tdsl.placement.grid import Grid
 from tdsl.placement.ownership import element_count
 
 COMPUTE, SEND, RECEIVE = "compute", "send", "receive"
@@ -53,21 +57,18 @@ class Slice:
 
 
 @frozen
-class Port:
-    """A link in one direction, of a rank or of a node; `of` identifies the rank or node, as in `ports`."""
-
-    track: str
-    of: tuple[int, ...]
-
-
-@frozen
 class Machine:
-    """Latency in s and bandwidth in bytes/s by level of the grid; operations/s; `memory`: copied bytes/s."""
+    """Latency in s and bandwidth in bytes/s by level of the grid; operations/s; `memory`: copied bytes/s.
+
+    `shared_by` is, for each level, the number of ranks that share a link to other groups of the level; 0 for
+    all ranks of a group.
+    """
 
     latency: tuple[float, ...]
     bandwidth: tuple[float, ...]
     operations: float
     memory: float
+    shared_by: tuple[int, ...]
 
 
 @dataclass(slots=True)
@@ -77,18 +78,48 @@ class PendingMessage:
     tensor: str
     bytes: int
     ready: dict[int, tuple[float, int]] = field(default_factory=dict)
-    order: tuple[float, int, int] = (0.0, 0, 0)
+    posted: int = 0
 
 
 @dataclass(slots=True)
 class PendingCollective:
-    """A broadcast or reduction, which begins when all of its members are ready."""
+    """A collective, which begins when all of its members are ready.
+
+    `edges` are the messages between its members with the bytes of each; a member sends or receives at most
+    `bytes` one after the other, in `hops` messages.
+    """
 
     name: str
     ranks: tuple[int, ...]
-    hops: int  # the depth of its tree; 0 for a ring
-    bytes: dict[int, tuple[int, int]]  # sent and received by each member
+    hops: int
+    bytes: float
+    edges: tuple[tuple[int, int, float], ...]
+    volumes: dict[int, tuple[int, int]]  # sent and received by each member
     ready: dict[int, tuple[float, int]] = field(default_factory=dict)
+
+
+def ring(name: str, volumes: dict[int, tuple[int, int]], hops: int) -> PendingCollective:
+    """A collective in which each rank sends to the next one as much as the rank that receives the most gets.
+
+    `volumes` are the bytes that each rank sends and receives by the plan.
+    """
+    ranks = tuple(volumes)
+    most = float(max(received for _, received in volumes.values()))
+    edges = tuple((a, b, most) for a, b in zip(ranks, (*ranks[1:], ranks[0]), strict=True))
+    return PendingCollective(name, ranks, hops, most, edges, volumes)
+
+
+def tree(
+    name: str, root: int, volumes: dict[int, tuple[int, int]], size: int, *, to_root: bool
+) -> PendingCollective:
+    """A binomial tree of messages of `size` bytes from a rank to all others, or the other way."""
+    ranks = tuple(volumes)
+    first, count = ranks.index(root), len(ranks)
+    order = [ranks[(first + n) % count] for n in range(count)]
+    down = [(order[n & (n - 1)], order[n]) for n in range(1, count)]
+    edges = tuple((b, a, float(size)) if to_root else (a, b, float(size)) for a, b in down)
+    hops = math.ceil(math.log2(count))
+    return PendingCollective(name, ranks, hops, float(size * hops), edges, volumes)
 
 
 class TimeModel:
@@ -107,30 +138,17 @@ class TimeModel:
         self.pending: dict[Key, PendingMessage] = {}
         self.collectives: dict[tuple[int, tuple[int, ...]], PendingCollective] = {}
         self.posted = [0] * len(ranks)  # messages started so far by each rank
-        self.free_at: dict[Port, float] = {}  # the time at which a link becomes free
-        self.waiting: dict[Port, set[Key]] = {}  # messages with both sides ready that wait for free links
         self.slices: list[Slice] = []
-        self._events: list[tuple[float, int, Key | tuple[int, tuple[int, ...]] | Port]] = []
+        self.links = Links(lambda port: machine.bandwidth[port.level])
+        levels = range(len(plan.grid.depths) - 1)
+        self.shared = [ports_of(plan.grid, level, machine.shared_by[level] or len(ranks)) for level in levels]
         self._count = itertools.count()
 
     def run(self) -> list[Slice]:
         """Simulate the plan; returns all slices, those of a track in the order of time."""
         for rank in range(self.plan.grid.size):
             self._advance(rank)
-        while self._events:
-            now, touched = self._events[0][0], set[Port]()
-            while self._events and self._events[0][0] == now:
-                _, _, what = heapq.heappop(self._events)
-                if isinstance(what, Port):
-                    touched.add(what)
-                elif len(what) == 3:
-                    touched.update(self._enqueue(what))
-                else:
-                    self._run_collective(what, now)
-            ready = set[Key]().union(*(self.waiting.get(p, ()) for p in touched))
-            for key in sorted(ready, key=lambda k: self.pending[k].order):
-                if all(self.free_at.get(p, 0.0) <= now for p in self._ports(key)):
-                    self._transfer(key, now)
+        self.links.run()
         assert not self.blocked, f"ranks {sorted(self.blocked)} wait for what never comes"
         return self.slices
 
@@ -182,15 +200,9 @@ class TimeModel:
         return False
 
     def _post(self, rank: int, step: Exchange, handle: int) -> None:
-        """Mark the messages of an exchange as ready on this side; a broadcast joins its collective."""
-        if step.collective == "broadcast":
-            m = (step.sends or step.receives)[0]
-            root = rank if step.sends else m.rank
-            size = self._size(rank, m)
-            volumes = dict.fromkeys(step.ranks, (0, size)) | {root: (size * (len(step.ranks) - 1), 0)}
-            name = f"broadcast {self.tensors[rank][m.buffer]}"
-            hops = math.ceil(math.log2(len(step.ranks)))
-            self._join(rank, m.tag, PendingCollective(name, step.ranks, hops, volumes), handle)
+        """Mark the messages of an exchange as ready on this side, or the rank as a member of a collective."""
+        if step.collective in ("broadcast", "all-gather"):
+            self._join(rank, (step.sends or step.receives)[0].tag, self._gather(rank, step), handle)
             return
         self.incomplete[rank, handle] = len(step.sends) + len(step.receives)
         sides = [((rank, m.rank, m.tag), m) for m in step.sends]
@@ -198,98 +210,103 @@ class TimeModel:
         for key, m in sides:
             if key not in self.pending:
                 self.pending[key] = PendingMessage(self.tensors[rank][m.buffer], self._size(rank, m))
-            link = self.pending[key]
-            link.ready[rank] = (self.now[rank], handle)
+            message = self.pending[key]
+            message.ready[rank] = (self.now[rank], handle)
             self.posted[rank] += 1
-            link.order = (0.0, max(link.order[1], self.posted[rank]), 0)
-            if len(link.ready) == 2:
-                at = max(at for at, _ in link.ready.values())
-                link.order = (at, link.order[1], next(self._count))
-                self._schedule(at, key)
+            message.posted = max(message.posted, self.posted[rank])
+            if len(message.ready) == 2:
+                self._transfer(key, self.pending.pop(key))
+
+    def _gather(self, rank: int, step: Exchange) -> PendingCollective:
+        """The broadcast or all-gather that an exchange of a rank belongs to."""
+        parts = {m.rank: self._size(rank, m) for m in step.receives}
+        if step.sends:
+            parts[rank] = self._size(rank, step.sends[0])
+        name = f"{step.collective} {self.tensors[rank][(step.sends or step.receives)[0].buffer]}"
+        total, others = sum(parts.values()), len(step.ranks) - 1
+        volumes = {r: (parts.get(r, 0) * others, total - parts.get(r, 0)) for r in step.ranks}
+        if step.collective == "broadcast":
+            (root,) = parts
+            return tree(name, root, volumes, total, to_root=False)
+        return ring(name, volumes, others)
 
     def _post_reduction(self, rank: int, step: Reduce) -> None:
         tensor = self.tensors[rank][step.source]
+        each, name = self.sizes[tensor], f"{step.collective} {tensor}"
         counts = {r: reduction_elements(step, r) for r in step.ranks}
-        each = self.sizes[tensor]
         volumes = {r: (out * each, into * each) for r, (out, into) in counts.items()}
-        tree = math.ceil(math.log2(len(step.ranks))) if step.collective == "reduce" else 0
-        self._join(
-            rank,
-            step.tag,
-            PendingCollective(f"{step.collective} {tensor}", step.ranks, tree, volumes),
-            -1,
-        )
+        steps = len(step.ranks) - 1
+        if step.collective == "reduce":
+            root = next(r for r, part in zip(step.ranks, step.parts, strict=True) if part is not None)
+            size = each * element_count(step.box)
+            collective = tree(name, root, volumes, size, to_root=True)
+        else:
+            collective = ring(name, volumes, 2 * steps if step.collective == "all-reduce" else steps)
+        self._join(rank, step.tag, collective, -1)
 
     def _join(self, rank: int, tag: int, new: PendingCollective, handle: int) -> None:
-        """Mark a member of a collective as ready; the last one schedules the collective."""
+        """Mark a member of a collective as ready; the last one starts the collective."""
         collective = self.collectives.setdefault((tag, new.ranks), new)
         self.incomplete[rank, handle] = 1
         collective.ready[rank] = (self.now[rank], handle)
         if len(collective.ready) == len(collective.ranks):
-            self._schedule(max(at for at, _ in collective.ready.values()), (tag, new.ranks))
+            self._start_collective(self.collectives.pop((tag, new.ranks)))
 
     def _size(self, rank: int, m: Message) -> int:
         return element_count(m.box) * self.sizes[self.tensors[rank][m.buffer]]
 
-    def _schedule(self, at: float, key: Key | tuple[int, tuple[int, ...]] | Port) -> None:
-        heapq.heappush(self._events, (at, next(self._count), key))
-
     # -- links
 
-    def _ports(self, key: Key) -> list[Port]:
-        """The links that a message occupies: of its source for sending, of its target for receiving."""
+    def _loads(self, edges: Iterable[tuple[int, int, float]], total: float) -> dict[Port, float]:
+        """The bytes that some messages send over each shared link, for each byte of `total`."""
+        grid, loads = self.plan.grid, dict[Port, float]()
+        for source, target, size in edges:
+            for level in range(grid.crossed_level((source, target)), len(self.shared)):
+                if self.machine.shared_by[level] == 1:
+                    continue  # the link is the port of the rank
+                for track, rank in ((SEND, source), (RECEIVE, target)):
+                    port = Port(track, level, int(self.shared[level][rank]))
+                    loads[port] = loads.get(port, 0.0) + size / total
+        return loads
+
+    def _transfer(self, key: Key, message: PendingMessage) -> None:
+        """Start the transfer of a message that both sides are ready for."""
         source, target, _ = key
         level = self.plan.grid.crossed_level((source, target))
-        out = [Port(SEND, p) for p in ports(self.plan.grid, source, level)]
-        return out + [Port(RECEIVE, p) for p in ports(self.plan.grid, target, level)]
+        latency, limit, size = self.machine.latency[level], self.machine.bandwidth[level], message.bytes
+        name = f"{message.tensor} from {source} to {target}"
 
-    def _enqueue(self, key: Key) -> list[Port]:
-        """Queue a message at its links, and return these links."""
-        needed = self._ports(key)
-        for p in needed:
-            self.waiting.setdefault(p, set()).add(key)
-        return needed
+        def complete(begin: float, end: float) -> None:
+            self.slices.append(Slice(source, SEND, name, begin, end, size, key))
+            self.slices.append(Slice(target, RECEIVE, name, begin + latency, end + latency, size, key))
+            for rank, at in ((source, end), (target, end + latency)):
+                self._complete(rank, message.ready[rank][1], at)
 
-    def _transfer(self, key: Key, begin: float) -> None:
-        """Transfer a message whose links are free."""
-        source, target, _ = key
-        link = self.pending.pop(key)
-        level = self.plan.grid.crossed_level((source, target))
-        latency, seconds = self.machine.latency[level], link.bytes / self.machine.bandwidth[level]
-        for p in self._ports(key):
-            self.waiting[p].discard(key)
-            self._occupy(p, begin + seconds)
-        end = begin + latency + seconds
-        name = f"{link.tensor} from {source} to {target}"
-        self.slices.append(Slice(source, SEND, name, begin, begin + seconds, link.bytes, key))
-        self.slices.append(Slice(target, RECEIVE, name, begin + latency, end, link.bytes, key))
-        for rank, done in ((source, begin + seconds), (target, end)):
-            self._complete(rank, link.ready[rank][1], done)
+        at = max(at for at, _ in message.ready.values())
+        links = (rank_port(SEND, source), rank_port(RECEIVE, target))
+        loads = self._loads([(source, target, 1.0)], 1.0)
+        order = at, message.posted, next(self._count)
+        self.links.add(at, Transfer(order, links, loads, float(size), limit, 0.0, complete))
 
-    def _occupy(self, port: Port, until: float) -> None:
-        self.free_at[port] = until
-        self._schedule(until, port)
-
-    def _run_collective(self, key: tuple[int, tuple[int, ...]], at: float) -> None:
-        """Execute a collective whose members are all ready, from the time at which their links are free."""
-        collective = self.collectives.pop(key)
+    def _start_collective(self, collective: PendingCollective) -> None:
+        """Start a collective whose members are all ready."""
         level = self.plan.grid.crossed_level(collective.ranks)
-        latency, bandwidth = self.machine.latency[level], self.machine.bandwidth[level]
-        used = [Port(track, (r,)) for r in collective.ranks for track in (SEND, RECEIVE)]
-        begin = max(at, *(self.free_at.get(p, 0.0) for p in used))
-        most = max(max(pair) for pair in collective.bytes.values())
-        rounds = len(collective.ranks) - 1
-        hops = collective.hops or rounds
-        seconds = hops * latency + most * hops / rounds / bandwidth
-        end = begin + seconds
-        for p in used:
-            self._occupy(p, end)
-        for rank, (sent, received) in collective.bytes.items():
-            for track, size in ((SEND, sent), (RECEIVE, received)):
-                if size:
-                    self.slices.append(Slice(rank, track, collective.name, begin, end, size))
-        for rank, (_, handle) in collective.ready.items():
-            self._complete(rank, handle, end)
+        latency = collective.hops * self.machine.latency[level]
+
+        def complete(begin: float, end: float) -> None:
+            end += latency
+            for rank, (sent, received) in collective.volumes.items():
+                for track, size in ((SEND, sent), (RECEIVE, received)):
+                    if size:
+                        self.slices.append(Slice(rank, track, collective.name, begin, end, size))
+            for rank, (_, handle) in collective.ready.items():
+                self._complete(rank, handle, end)
+
+        at = max(at for at, _ in collective.ready.values())
+        links = tuple(rank_port(track, r) for r in collective.ranks for track in (SEND, RECEIVE))
+        loads = self._loads(collective.edges, max(collective.bytes, 1.0))
+        limit, order = self.machine.bandwidth[level], (at, 0, next(self._count))
+        self.links.add(at, Transfer(order, links, loads, collective.bytes, limit, latency, complete))
 
     def _complete(self, rank: int, handle: int, at: float) -> None:
         """Record that a message or collective of a handle is complete; the last one resumes the rank."""
@@ -301,12 +318,6 @@ class TimeModel:
             self._advance(rank)
 
 
-def ports(grid: Grid, rank: int, level: int) -> Iterator[tuple[int, ...]]:
-    """The links of a rank for a message that crosses `level`: its own, and those of the nodes around it.
-
-    A rank is `(rank,)`; a node is the number of its coordinates, followed by these coordinates.
-    """
-    at = grid.coordinates(rank)
-    yield (rank,)
-    for behind in list(itertools.accumulate(grid.depths))[level:-1]:
-        yield (behind, *at[:behind])
+def rank_port(track: str, rank: int) -> Port:
+    """The port of a rank itself, for one direction."""
+    return Port(track, -1, rank)

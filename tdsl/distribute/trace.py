@@ -39,9 +39,9 @@ MICRO = 1e6
 
 def model_parameters(
     grid: Grid, latency: float | Sequence[float], bandwidth: float | Sequence[float],
-    operations: float, memory: float,
+    operations: float, memory: float, shared_by: int | Sequence[int | None] | None,
 ) -> Machine:  # fmt: skip
-    """The parameters of the model; latency and bandwidth are one number, or one for each grid level."""
+    """The parameters of the model; those of links are one number, or one for each grid level."""
     levels_of: list[tuple[float, ...]] = []
     for name, value in (("latency", latency), ("bandwidth", bandwidth)):
         count = len(grid.depths)
@@ -65,7 +65,18 @@ def model_parameters(
                 label="this call",
                 hint="operations=1e10, memory=1e10",
             )
-    return Machine(levels_of[0], levels_of[1], operations, memory)
+    count = len(grid.depths)
+    sharers: tuple[Any, ...] = (
+        tuple(shared_by) if isinstance(shared_by, list | tuple) else (shared_by,) * count
+    )
+    if len(sharers) != count or not all(n is None or (type(n) is int and n > 0) for n in sharers):
+        raise TypeMismatch(
+            f"shared_by is a number of ranks, or one for each level of {grid}, not {shared_by!r}",
+            loc=here(),
+            label="this call",
+            hint="1 is a link for each rank, None one for all ranks of a group: shared_by=(None, 1)",
+        )
+    return Machine(levels_of[0], levels_of[1], operations, memory, tuple(n or 0 for n in sharers))
 
 
 def operations_per_point(stage: Stage) -> float:

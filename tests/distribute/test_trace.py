@@ -12,6 +12,8 @@ import numpy as np
 import pytest
 
 import tdsl as td
+from tdsl.cost.network import links_of
+from tdsl.target import as_target
 from tests.distribute.matmuls import cube, flat, matmul
 from tests.distribute.test_mpi import needs_mpi, ranks
 from tests.distribute.test_stencils import heat
@@ -129,6 +131,85 @@ def test_a_network_of_another_depth_is_refused(tmp_path: Path) -> None:
         p.trace(tmp_path / "trace.json", bandwidth=0)
     with pytest.raises(td.TypeMismatch, match="operations is a positive number a second, not 0"):
         p.trace(tmp_path / "trace.json", operations=0)
+    with pytest.raises(td.TypeMismatch, match="shared_by is a number of ranks"):
+        p.trace(tmp_path / "trace.json", shared_by=0)
+
+
+GIB, SCALE = 2**30, 2**17  # bytes of the sum, and how many times fewer the program has
+
+
+def all_reduce(*levels: td.Grid) -> Any:
+    """A vector of 1,024 doubles that all ranks add to and all get."""
+    k = td.vars("k")
+    ranks = int(np.prod([g.size for g in levels]))
+    x, f = td.Tensor("x", (ranks, GIB // SCALE // 8), td.f64), td.Func("f")
+    f[i] = td.sum(x[k, i], axis=k)
+    axes = sum(len(g.axes) for g in levels)
+    s = td.Schedule(f).place(x, "ki -> " + "k " * axes, list(levels))
+    s.place(f, "i -> " + "* " * axes, list(levels))[f].distribute(("k",) * axes, list(levels))
+    return td.compile(s, target="python")
+
+
+NODES, GPUS = td.Grid(node=4), td.Grid(gpu=8)
+
+
+@pytest.mark.parametrize(
+    "levels, bandwidth, shared_by, milliseconds",
+    [
+        ((NODES, GPUS), (25e9, 300e9), 1, 14.3166),  # a network interface for each rank
+        ((NODES, GPUS), (25e9, 300e9), None, 70.688),  # one for a node: its 8 rings share it
+        ((NODES, GPUS), (25e9, 300e9), (2, None), 14.3166 + 8.0531),  # one for two ranks
+        ((GPUS, NODES), (300e9, 25e9), 1, 65.990),  # the slow links first, with all of the data
+        ((td.Grid(rank=32),), (25e9,), None, 83.215),  # one ring over all ranks
+    ],
+)
+def test_all_reduces_on_nodes_take_what_blueconnect_says(
+    levels: tuple[td.Grid, ...], bandwidth: tuple[float, ...], shared_by: Any, milliseconds: float,
+    tmp_path: Path,
+) -> None:  # fmt: skip
+    """1 GiB on 4 nodes of 8 ranks (Cho et al., BlueConnect, MLSys 2019); the program has 2**17 times less."""
+    seconds, _ = events(
+        all_reduce(*levels), tmp_path / "trace.json", latency=0, shared_by=shared_by,
+        bandwidth=tuple(b / SCALE for b in bandwidth),
+    )  # fmt: skip
+    assert 1e3 * seconds == pytest.approx(milliseconds, rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    "levels, steps, sent",
+    [((td.Grid(x=4), td.Grid(y=4), td.Grid(z=2)), 14, [6, 24, 32]), ((td.Grid(x=32),), 62, [62])],
+)
+def test_all_reduces_by_levels_send_as_much_in_fewer_steps(
+    levels: tuple[td.Grid, ...], steps: int, sent: list[int], tmp_path: Path
+) -> None:
+    """Of 32 elements: 2 * (1 + 3 + 3) latencies in place of 2 * 31, and 62 elements by both ways."""
+    p = all_reduce(*levels)
+    seconds, _ = events(p, tmp_path / "trace.json", latency=1.0, bandwidth=1e30)
+    assert seconds == pytest.approx(steps)
+    each = GIB // SCALE // 32  # bytes of an element of 32
+    for level, expected in zip(p.plan().volume.crossing, sent, strict=True):
+        assert set(level.tolist()) == {expected * each}
+
+
+def test_a_ring_sends_two_parts_less_one_of_each(tmp_path: Path) -> None:
+    """All-reduce of 8 elements on 4 ranks: 12 sent by each, 2 * 3 / 4 of the bytes over the bandwidth."""
+    k = td.vars("k")
+    x, f, g = td.Tensor("x", (4, 8), td.f64), td.Func("f"), td.Grid(x=4)
+    f[i] = td.sum(x[k, i], axis=k)
+    s = td.Schedule(f).place(x, "ki -> k", g).place(f, "i -> *", g)
+    s[f].distribute(k, g)
+    p = td.compile(s, target="python")
+    assert set(p.plan().sent) == {12 * 8}
+    seconds, _ = events(p, tmp_path / "trace.json")
+    assert seconds == pytest.approx(6 * LATENCY + 2 * 3 / 4 * 64 / BANDWIDTH)
+
+
+def test_links_are_those_of_the_machine_if_none_are_given(tmp_path: Path) -> None:
+    """As in predictions: the latency and the bandwidth of the outermost link of its description."""
+    p = moved("r -> 0", "r -> r", td.Grid(x=2))
+    (link,) = links_of(as_target("python").machine(), 1)
+    seconds = p.trace(tmp_path / "trace.json", operations=1e30, memory=1e30)
+    assert seconds == pytest.approx(link.latency + 8 * 6 / link.bytes_per_second(1))
 
 
 PROGRAM = """
