@@ -82,7 +82,7 @@ def price(p: Problem, t: BlockTree, machine: Machine, *, ideal: bool = False) ->
             whole = (*box[:-1], groups_of(copy, box) * copy.group) if copy.group else box
             count = prod(whole)
             copied += steps * count / copy.vector / WARP
-            sectors += steps * _sectors_of_rows(x, t, whole, copy)
+            sectors += steps * sectors_of_rows(x, t, whole, copy)
             stores = steps * max(count * x.reads[0].size / LINE, count / copy.vector / WARP)
             requests += stores * (1 if ideal else store_conflicts(whole, copy, x.reads[0].size))
         for r in x.reads:
@@ -214,7 +214,7 @@ def layout_of(copy: Shared, box: Sequence[int]) -> tuple[list[int], int]:
         inner = copy.row
     else:
         padded = last if copy.padded is None else copy.padded
-        sizes[padded] = max(box[padded], copy.row)
+        sizes[padded] = -(-box[padded] // copy.run) * copy.row if copy.run else max(box[padded], copy.row)
         inner = 1
     strides, total = [0] * len(box), inner
     for n in reversed(copy.order):
@@ -254,7 +254,10 @@ def shared_load(
     for v, n in t.order:
         at = seen.get(v, 1) * t.cut(v).each
         seen[v] = seen.get(v, 1) * n
-        move = sum(c * strides[d] * at for d, dim in enumerate(r.dims) if d != last for a, c in dim if a == v)
+        move = sum(
+            _moved(copy, d, c * at) * strides[d]
+            for d, dim in enumerate(r.dims) if d != last for a, c in dim if a == v
+        )  # fmt: skip
         along = sum(c * at for a, c in r.dims[last] if a == v)
         if copy.group and along:
             inside = min(n, max(copy.group // along, 1))
@@ -268,6 +271,11 @@ def shared_load(
     strided = any(t.cut(v).threads > 1 and t.cut(v).each > 1 for v, _ in r.dims[last])
     is_padded = not copy.group and len(moving) <= 1 and (vector > 1 or not strided)
     return vector, times * (served.least if ideal and is_padded else served.wavefronts)
+
+
+def _moved(copy: Shared, dim: int, count: int) -> int:
+    """The rows between two indices of a copy that are `count` apart, with the padding of runs."""
+    return count // copy.run * copy.row + count % copy.run if copy.run and dim == copy.padded else count
 
 
 def _vector(p: Problem, x: Operand, r: Access, t: BlockTree) -> int:
@@ -308,6 +316,9 @@ def store_conflicts(box: Sequence[int], s: Shared, size: int) -> float:
     strides, _ = layout_of(s, box)
     axes = [(-(-box[n] // s.vector) if n == len(box) - 1 else box[n], strides[n]) for n in range(len(box))]
     axes[-1] = axes[-1][0], strides[-1] * s.vector
+    if s.lanes:
+        whole = (box[-1] // s.lanes, strides[-1] * s.lanes)
+        axes = [*axes[: s.order[-1]], whole, *axes[s.order[-1] : -1], (s.lanes, strides[-1])]
     if s.group:  # neighbours in a group, then groups
         axes[-1:] = [(axes[-1][0] * s.vector // s.group, s.row), (s.group // s.vector, s.vector)]
     return conflict_degree(_warp_of(axes[::-1]), size, s.vector)
@@ -325,7 +336,7 @@ def _warp_of(axes: Sequence[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
     return tuple(chosen)
 
 
-def _sectors_of_rows(x: Operand, t: BlockTree, box: Sequence[int], copy: Shared) -> float:
+def sectors_of_rows(x: Operand, t: BlockTree, box: Sequence[int], copy: Shared) -> float:
     """The sectors of a copy to shared memory, whose rows may begin anywhere in a sector."""
     size, shape = x.reads[0].size, x.reads[0].shape
     row, rows, outer = box[-1], prod(box[:-1]), list(box[:-1])
@@ -337,5 +348,5 @@ def _sectors_of_rows(x: Operand, t: BlockTree, box: Sequence[int], copy: Shared)
     if copy.group:  # from a multiple of its elements on
         moves[:1] = [size * copy.group]
     aligned = gcd(SECTOR, *moves) or SECTOR
-    requests = -(-row // (WARP * copy.vector))
+    requests = -(-row // (copy.lanes or WARP * copy.vector))
     return rows * ceil((row * size + requests * (SECTOR - aligned)) / SECTOR)

@@ -14,6 +14,7 @@ from tdsl.autoschedule.block_tree.price import (
     has_tail,
     layout_of,
     price,
+    sectors_of_rows,
     shared_load,
     store_conflicts,
     unrolled_terms,
@@ -306,6 +307,11 @@ def _layouts(p: Problem, x: Operand, s: Shared, t: BlockTree) -> Iterator[Shared
     for n in range(1, len(box) - 1):
         yield replace(s, padded=n, row=box[n] | 1)
         yield replace(s, padded=n, row=box[n] + 1)
+    for n in range(len(box) - 1):
+        each = {t.cut(v).each for v, _ in x.reads[0].dims[n]}
+        run = each.pop() if len(each) == 1 and len(x.reads) == 1 else 1
+        if 1 < run < box[n] and box[n] % run == 0:
+            yield replace(s, padded=n, run=run, row=run + 1)
     group = BANKS * WORD // size
     known = all(p.axis(v).known for v, _ in x.reads[0].dims[-1])
     if known and group >= 2 and box[-1] % group == 0 and box[-1] > group and len(x.reads) == 1:
@@ -317,10 +323,21 @@ def _layouts(p: Problem, x: Operand, s: Shared, t: BlockTree) -> Iterator[Shared
         for n in range(8):  # the last vector may go beyond the box, and rows begin with a whole one
             row = -(-(box[-1] + widest - 1) // widest) * widest + n * widest
             yield replace(s, window=True, row=row, vector=gcd(row, s.vector))
-    registers = {c.axis for c in t.cuts if c.each > 1}
+    registers, lanes = {c.axis for c in t.cuts if c.each > 1}, SECTOR // size
     for d, dim in enumerate(x.reads[0].dims[:-1]):
         if any(v in registers and c == 1 for v, c in dim) and box[d] > 1 and size >= _ASYNCHRONOUS:
             order = (*(n for n in s.order if n != d), d)
             for n in range(1, 9):
                 row = -(-box[d] // widest) * widest + n * widest
                 yield replace(s, vector=1, order=order, row=row)
+                by_lanes = replace(s, vector=1, order=order, row=row, lanes=lanes)
+                if (
+                    known
+                    and box[-1] > lanes
+                    and box[-1] % lanes == 0
+                    and (
+                        sectors_of_rows(x, t, box, by_lanes)
+                        <= sectors_of_rows(x, t, box, replace(s, vector=1))
+                    )
+                ):
+                    yield by_lanes

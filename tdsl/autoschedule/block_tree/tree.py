@@ -38,8 +38,9 @@ class Shared:
 
     The dimensions are in memory in an `order`, rows of the last one have `row` elements, or groups of
     `group` elements, each with padding up to `row`; 0 for as many as there are; or
-    the dimension `padded` has. A thread loads the `window`
-    of its points to registers as vectors, once.
+    the dimension `padded` has, or each `run` of its indices. A thread loads the `window`
+    of its points to registers as vectors, once. Threads that follow each other copy `lanes` neighbours of the
+    source, then those of the next row; 0 for a row after the other.
     """
 
     array: str
@@ -50,11 +51,14 @@ class Shared:
     group: int = 0
     window: bool = False
     padded: int | None = None
+    lanes: int = 0
+    run: int = 0
 
     def __str__(self) -> str:
         padded = f"+{self.row - self.group}/{self.group}" if self.group else f"{self.row}" * bool(self.row)
+        padded += f"/{self.run}" * bool(self.run) + f":{self.lanes}" * bool(self.lanes)
         turned = "" if self.order == tuple(sorted(self.order)) else "t"
-        turned += "w" if self.window else ""
+        turned += "w" * self.window
         return self.array + (f"({turned}{padded})" if padded or turned else "")
 
 

@@ -54,13 +54,9 @@ def write_tree(stage: Stage, p: Problem, t: BlockTree, reader: Stage | None = No
     for s in t.shared:
         copy = stage.schedule.cache_read(
             s.array, stage.func, at=place, scope=SHARED, filled=bool(p.summed), along=s.along,
-            pack={s.order[-1]: s.group} if s.group else None,
+            pack=_packed(s),
         )  # fmt: skip
-        if s.order != tuple(sorted(s.order)):
-            copy.reorder_storage(*s.order)
-        if s.row:
-            dim = s.order[-1] if s.padded is None else s.padded
-            copy.align_storage(len(s.order) if s.group else dim, s.row)
+        _lay_out(s, copy)
         copy.cooperate(s.vector)
         if s.window:
             _load_window(stage, p, t, s, copy, [(None, place), *inner])
@@ -70,6 +66,38 @@ def write_tree(stage: Stage, p: Problem, t: BlockTree, reader: Stage | None = No
     if outer and t.stages > 1:
         stage.pipeline(outer[-1], t.stages)
     _unroll(stage, p, t, points, [x for v, x in inner if v in unrolled])
+
+
+def _packed(s: Shared) -> dict[int, int] | None:
+    """The dimension of a copy whose indices are in groups, and how many are in each."""
+    if s.group:
+        return {s.order[-1]: s.group}
+    if s.lanes:
+        return {len(s.order) - 1: s.lanes}
+    return {s.padded: s.run} if s.run and s.padded is not None else None
+
+
+def _lay_out(s: Shared, copy: Stage) -> None:
+    """Order the dimensions of a copy in memory with padding, and the elements that threads copy in turn.
+
+    The positions in groups of a dimension are the last dimension, and the last loop, of a copy.
+    """
+    rank = len(s.order)
+    *loops, inner = copy.loops
+    if s.lanes:
+        turned = s.order[-1]
+        copy.reorder(*loops[:turned], loops[-1], *loops[turned:-1], inner)
+    elif s.run:
+        copy.reorder(*loops[:-1], inner, loops[-1])
+    grouped = rank - 1 if s.lanes else s.padded if s.run else None
+    if grouped is not None:
+        at = s.order.index(grouped) + 1
+        copy.reorder_storage(*s.order[:at], rank, *s.order[at:])
+    elif s.order != tuple(sorted(s.order)):
+        copy.reorder_storage(*s.order)
+    if s.row:
+        dim = s.order[-1] if s.padded is None else s.padded
+        copy.align_storage(rank if s.group or s.run else dim, s.row)
 
 
 def _load_window(

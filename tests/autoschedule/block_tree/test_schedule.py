@@ -1,11 +1,14 @@
 """Tile trees of a GPU: right at every size, with whole sectors, no conflicts and no tests of products."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 import tdsl as td
 from tdsl.autoschedule.block_tree.problem import Problem
 from tdsl.autoschedule.block_tree.search import best_tree
+from tdsl.autoschedule.block_tree.tree import BlockTree, Cut, Shared
 from tdsl.autoschedule.block_tree.write import write_tree
 from tdsl.autoschedule.recipes.choices import Unsuited
 from tdsl.machine.devices import describe_gpu
@@ -62,6 +65,43 @@ def test_products_at_edges_have_no_tests_and_no_conflicts(arch):
     text = str(td.compile(s).loops("final"))
     products = [line for line in text.splitlines() if line.count("*") and "f[" in line and "+=" in line]
     assert not any(" if " in line for line in products)
+
+
+LAYOUTS = {
+    "columns as rows": Shared("x", None, 1, (1, 0), 36),
+    "columns as rows, copied in sectors": Shared("x", None, 1, (1, 0), 36, lanes=8),
+    "padding after the rows of a thread": Shared("x", None, 1, (0, 1), 5, padded=0, run=4),
+    "padded rows": Shared("x", None, 4, (0, 1), 20),
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
+@pytest.mark.parametrize("sizes", [(64, 64, 64), (37, 70, 20), (1, 33, 100)], ids=str)
+def test_copies_in_any_layout(rng, sizes, layout):
+    m, n, terms = sizes
+    x, w, f = td.Tensor("x", (m, terms), td.f32), td.Tensor("w", (terms, n), td.f32), td.Func("f")
+    f[i, j] = td.sum(x[i, k] * w[k, j], axis=k)
+    s, cuts = td.Schedule(f), (Cut("i", 8, 4), Cut("j", 8, 4))
+    copies = (replace(layout, vector=1 if terms % 4 else layout.vector), Shared("w", None, 1, (0, 1)))
+    order = (("j", 8), ("i", 8))
+    write_tree(s[f], Problem.of(s[f]), BlockTree("f", cuts, order, (("k", 16),), copies, 1, 3))
+    arrays = [rng.integers(-3, 4, t).astype(np.float32) for t in ((m, terms), (terms, n))]
+    np.testing.assert_array_equal(td.emulate(td.compile(s, target="cuda"))(*arrays), arrays[0] @ arrays[1])
+
+
+@pytest.mark.parametrize("turned", [(False, False), (True, False), (False, True), (True, True)], ids=str)
+@pytest.mark.parametrize("arch", ["sm_75", "sm_80", "sm_90a"])
+def test_products_of_even_rows_have_no_conflicts(turned, arch):
+    assert counted(product(1024, 1024, 1024, turned=turned), arch).conflict_degree == 1
+
+
+@pytest.mark.parametrize("subscripts, most", [("ibk,kbj->bij", 1), ("bij,bjk->bik", 1.02)])
+@pytest.mark.parametrize("n", [20, 32, 512])
+def test_batches_have_few_conflicts(subscripts, most, n):
+    terms = subscripts.partition("->")[0].split(",")
+    sizes = {"b": 64, "i": n, "j": n, "k": n}
+    x, y = (td.Tensor(a, tuple(sizes[v] for v in t), td.f32) for a, t in zip("xy", terms, strict=True))
+    assert counted(td.einsum(subscripts, x, y, name="f")).conflict_degree <= most
 
 
 @pytest.mark.parametrize(
