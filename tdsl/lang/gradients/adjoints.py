@@ -21,6 +21,7 @@ from tdsl.lang.gradients.contribution import (
     Boxes,
     Contribution,
     gather,
+    safe_reads,
     scatter,
     unused_name,
 )  # fmt: skip
@@ -262,7 +263,11 @@ class Backward:
             box, t = self.boxes[f.name], f.dtypes[0].summed
             new = Func(f"{f.name}_{name}")
             new.loc, new.dtypes, new.declared = f.loc, (t,), self.handles[f.name].declared
-            new.definitions = [self._by_handle(with_combiner(d, *terms(f, d, t))) for d in f.definitions]
+            new.definitions = []
+            for d in f.definitions:
+                kind, value = terms(f, d, t)
+                value = safe_reads(value, {}, ranges_at(d, box), d.where, self.boxes)
+                new.definitions.append(self._by_handle(with_combiner(d, kind, value)))
             self.handles[full], self.boxes[full], self.boxes.limits[full] = new, box, f.limits
         return full
 

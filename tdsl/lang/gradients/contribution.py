@@ -177,6 +177,13 @@ def unused_name(name: str, taken: Iterable[str]) -> str:
     return result
 
 
+def safe_reads(
+    e: Expr, elements: Mapping[str, Interval], ranges: Mapping[str, Interval], where: Expr, boxes: Boxes
+) -> Expr:
+    """The expression with reads clamped to the boxes of their sources, unless they are proved to be inside."""
+    return _SafeReads(elements, ranges, where, boxes).clamped(e)
+
+
 class _SafeReads:
     """Clamps reads to the boxes of their sources, unless their indices are proved to be inside."""
 
