@@ -87,6 +87,7 @@ class Backward:
                 updates.append(scatter(c, box, self.boxes, loc))
             else:
                 parts += gathered
+        parts = _merged_sums(parts, elements)
         store = store_of(self.program.func(name)) if self.program.has_func(name) else None
         alone = not updates and len(parts) == 1 and store is None and name not in self.results
         if alone and self._is_adjoint_at(parts[0], axes, t):
@@ -279,6 +280,22 @@ def ranges_at(d: Definition, box: Box) -> dict[str, Interval]:
         assert hi is not None
         ranges[name] = (lo, subtract(hi, ONE))
     return ranges
+
+
+def _merged_sums(parts: Sequence[Expr], elements: Elements) -> list[Expr]:
+    """The parts of an adjoint, with sums along one row in one pass; products of matrices remain apart."""
+    merged: dict[object, Expr] = {}
+    for part in parts:
+        key: object = len(merged)
+        if isinstance(part, Reduce):
+            rows = sum(n in variables(part) for n in elements)
+            key = part.axes if rows <= 1 else key
+            first = merged.get(key)
+            if isinstance(first, Reduce):
+                term = (Value(first.terms[0]) + Value(part.terms[0])).node
+                part = replace(first, terms=(term,))
+        merged[key] = part
+    return [*merged.values()]
 
 
 def _variables(elements: Elements) -> tuple[Variable, ...]:

@@ -180,7 +180,7 @@ def unused_name(name: str, taken: Iterable[str]) -> str:
 def safe_reads(
     e: Expr, elements: Mapping[str, Interval], ranges: Mapping[str, Interval], where: Expr, boxes: Boxes
 ) -> Expr:
-    """The expression with reads clamped to the boxes of their sources, unless they are proved to be inside."""
+    """The expression with reads clamped to the boxes of their sources, unless they are proved inside."""
     return _SafeReads(elements, ranges, where, boxes).clamped(e)
 
 

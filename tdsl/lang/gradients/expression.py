@@ -122,6 +122,8 @@ def _step(e: Expr, term: Term, results: dict[Expr, Expr]) -> list[Terms]:
         case Cast(x):
             t = dtype_of(x)
             return [(Term(Value(convert(term.value, t.summed, None)), term.cond),) if t.is_float else ()]
+        case Binary("mul", x, y) if x == y:
+            return [(Term(term.value * (widened(x) * 2.0), term.cond),), ()]
         case Binary(op) | Unary(op) | Call(op) if op in RULES:
             values = [widened(x) for x in operands(e)]
             adjoints = RULES[op](term.value, widened(results.get(e, e)), *values)

@@ -13,6 +13,7 @@ from tdsl.lang.expr import ONE, TRUE, ZERO, Read, Var
 from tdsl.lang.gradients.activity import active_sources, check_output
 from tdsl.lang.gradients.adjoints import Backward, ranges_at
 from tdsl.lang.gradients.contribution import Boxes, Contribution
+from tdsl.lang.gradients.paddings import with_paddings
 from tdsl.lang.gradients.versions import with_versions
 from tdsl.lang.program import FuncDef, Program
 from tdsl.lang.regions import Box, intersection_box
@@ -34,7 +35,7 @@ def adjoints(outputs: Sequence[Func], wrt: Sequence[Any], seeds: Sequence[Any]) 
     names = [_name_of(x, handles, program) for x in wrt]
     for name in program.outputs:
         check_output(program, program.func(name))
-    program = with_versions(program, handles)
+    program = with_versions(with_paddings(program, handles), handles)
     boxes = _realised_boxes(program, names)
     active = active_sources(program, names) & boxes.keys()
     backward = Backward(program, handles, boxes, active, {*names})

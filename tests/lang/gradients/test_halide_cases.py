@@ -84,7 +84,9 @@ def scalar_slope(function, at, t):
         (td.rsqrt, 2.5, -0.5 * 2.5**-1.5),
         (lambda p: td.ceil(p) + td.floor(p) + td.round(p) + td.trunc(p), 2.5, 0),
         (
-            lambda p: 2 * td.maximum(p, 5) + 3 * td.maximum(p, 1) + 5 * td.minimum(p, 3) + 7 * td.minimum(p, 2),
+            lambda p: (
+                2 * td.maximum(p, 5) + 3 * td.maximum(p, 1) + 5 * td.minimum(p, 3) + 7 * td.minimum(p, 2)
+            ),
             2.5,
             8,
         ),
