@@ -23,18 +23,23 @@ _ADDRESS = 1.5  # instructions of a load or store, with those of its address
 _LATENCY = 4  # operations of a warp at a time that hide the latency of one
 _TESTED = 3.0  # times the instructions of a term, where each is tested for the edge
 _SPARE = 48  # registers of a thread that an estimate leaves, so that none are spilled
+_COPYING = 8 * WARP  # threads of a copy whose conflicts stand for those of all
 _REGISTERS = 28  # of a thread beyond its sums and operands
 
 
 @frozen
 class Price:
-    """The seconds of a tree, and those of each resource; inf for one that the machine cannot run."""
+    """The seconds of a tree, and those of each resource; inf for one that the machine cannot run.
+
+    `conflicts` is the part of wavefronts beyond those without bank conflicts.
+    """
 
     seconds: float
     resources: tuple[tuple[str, float], ...] = ()
     blocks: int = 0
     resident: int = 0
     shared: int = 0
+    conflicts: float = 0.0
 
     @property
     def waits_for(self) -> str:
@@ -266,7 +271,7 @@ def shared_load(
                 axes.append((n // inside, move * inside + along * inside // copy.group * copy.row))
         else:
             axes.append((n, move + along))
-    shown, times = _of_few_warps(axes)
+    shown, times = _first_threads(axes, 2 * WARP)
     served = transactions(shown, r.size, vector)
     strided = any(t.cut(v).threads > 1 and t.cut(v).each > 1 for v, _ in r.dims[last])
     is_padded = not copy.group and len(moving) <= 1 and (vector > 1 or not strided)
@@ -296,17 +301,19 @@ def _transactions(r: Access, t: BlockTree, vector: int) -> float:
         if v in r.data:  # somewhere
             stride = max(stride, SECTOR // r.size) if not r.step(v) else stride
         axes.append((n, stride))
-    shown, times = _of_few_warps(axes)
+    shown, times = _first_threads(axes, 2 * WARP)
     offset = r.offset % (SECTOR // gcd(SECTOR, r.size))
     return times * transactions(shown, r.size, vector, offset=offset).sectors
 
 
-def _of_few_warps(axes: Sequence[tuple[int, int]]) -> tuple[tuple[tuple[int, int], ...], float]:
-    """The axes of the first threads of a block, about two warps, and how many times more threads it has."""
+def _first_threads(
+    axes: Sequence[tuple[int, int]], most: int
+) -> tuple[tuple[tuple[int, int], ...], float]:
+    """The axes of about the first `most` threads of a block, and how many times more threads it has."""
     shown, count = list[tuple[int, int]](), 1
     for n, stride in axes:
-        if count < 2 * WARP and n > 1:
-            shown.append((min(n, -(-2 * WARP // count)), stride))
+        if count < most and n > 1:
+            shown.append((min(n, -(-most // count)), stride))
             count *= shown[-1][0]
     return tuple(shown), prod(n for n, _ in axes) / count
 
@@ -321,19 +328,7 @@ def store_conflicts(box: Sequence[int], s: Shared, size: int) -> float:
         axes = [*axes[: s.order[-1]], whole, *axes[s.order[-1] : -1], (s.lanes, strides[-1])]
     if s.group:  # neighbours in a group, then groups
         axes[-1:] = [(axes[-1][0] * s.vector // s.group, s.row), (s.group // s.vector, s.vector)]
-    return conflict_degree(_warp_of(axes[::-1]), size, s.vector)
-
-
-def _warp_of(axes: Sequence[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
-    """The axes of as many threads as a warp has."""
-    chosen, count = [], 1
-    for extent, stride in axes:
-        if count >= WARP:
-            break
-        n = max(min(extent, ceil(WARP / count)), 1)  # an extent may be 0
-        chosen.append((n, stride))
-        count *= n
-    return tuple(chosen)
+    return conflict_degree(_first_threads(axes[::-1], _COPYING)[0], size, s.vector)
 
 
 def sectors_of_rows(x: Operand, t: BlockTree, box: Sequence[int], copy: Shared) -> float:

@@ -33,7 +33,8 @@ _STAGES = 3  # steps in shared memory at a time, at most
 _ASYNCHRONOUS = 4  # bytes of the smallest asynchronous copy
 _WHOLE = 96  # terms that may be one step, whatever their number
 _FINALS = 3  # trees for which layouts are chosen
-_CONFLICTS = 0.2  # of the time that twice the wavefronts add, whatever else is slower
+_PLAIN = 100  # cheapest trees, of which those without padding or conflicts compete with padded ones
+_CONFLICTS = 0.5  # of the time that twice the wavefronts add, whatever else is slower
 _GAIN = 0.995  # times the price that is worth another step
 
 
@@ -71,7 +72,16 @@ def best_tree(p: Problem, machine: Machine) -> tuple[BlockTree, Price]:
     best = [_climb(p, seed, seconds) for seed in _seeds(p)]
     ranked = sorted(dict.fromkeys(best), key=seconds)
     finals = [_with_layouts(p, known[c][1], machine) for c in ranked[:_FINALS] if seconds(c) < inf]
-    return min(finals, key=lambda x: x[1].seconds) if finals else (known[ranked[0]][1], Price(inf))
+    if not finals:
+        return known[ranked[0]][1], Price(inf)
+    if min(finals, key=_seconds)[1].conflicts:
+        plain = (_with_conflicts(p, known[c][1], machine) for c in sorted(known, key=seconds)[:_PLAIN])
+        finals += [x for x in plain if not x[1].conflicts][:_FINALS]
+    return min(finals, key=_seconds)
+
+
+def _seconds(final: tuple[BlockTree, Price]) -> float:
+    return final[1].seconds
 
 
 def _climb(p: Problem, seed: _Choice, seconds: Callable[[_Choice], float]) -> _Choice:
@@ -245,17 +255,21 @@ def _with_layouts(p: Problem, t: BlockTree, machine: Machine) -> tuple[BlockTree
             layouts = _layouts(p, x, s, turned)
             cost_of = functools.partial(_wavefronts, x, t=turned, unrolled=unrolled)
             copies.append(min(layouts, key=cost_of))
-        candidate = replace(turned, shared=tuple(copies))
-        cost = price(p, candidate, machine)
-        if cost.seconds == inf:  # padding does not fit
-            candidate, cost = turned, price(p, turned, machine)
-        least = dict(price(p, candidate, machine, ideal=True).resources).get("lds", 0.0)
-        conflicts = dict(cost.resources).get("lds", 0.0) / least - 1 if least else 0.0
-        cost = replace(cost, seconds=cost.seconds * (1 + _CONFLICTS * conflicts))
-        if best is None or cost.seconds < best[1].seconds:
-            best = candidate, cost
+        candidate = _with_conflicts(p, replace(turned, shared=tuple(copies)), machine)
+        if candidate[1].seconds == inf:  # padding does not fit
+            candidate = _with_conflicts(p, turned, machine)
+        if best is None or candidate[1].seconds < best[1].seconds:
+            best = candidate
     assert best is not None, "there is an order"
     return best
+
+
+def _with_conflicts(p: Problem, t: BlockTree, machine: Machine) -> tuple[BlockTree, Price]:
+    """A tree with its price, which bank conflicts raise also where something else is slower."""
+    cost, ideal = price(p, t, machine), price(p, t, machine, ideal=True)
+    least = dict(ideal.resources).get("lds", 0.0)
+    conflicts = max(dict(cost.resources).get("lds", 0.0) / least - 1, 0.0) if least else 0.0
+    return t, replace(cost, seconds=cost.seconds * (1 + _CONFLICTS * conflicts), conflicts=conflicts)
 
 
 def _orders(p: Problem, t: BlockTree) -> Iterator[tuple[tuple[str, int], ...]]:

@@ -1,11 +1,12 @@
 """Updates on the blocks and threads of a GPU: histograms, scattered sums, and pointwise updates of a part.
 
     for parts of the ranges (blocks):
-      a copy of the func in shared memory, of the neutral element
-      for points of a part (threads): the copy is updated atomically
-      for elements of the copy (threads): the func is updated atomically
+      copies of the func in shared memory, of the neutral element, one for each of some lanes of a warp
+      for points of a part (threads): the copy of the thread's lane is updated atomically
+      for elements (threads): the copies are merged by shuffles
+      for elements (threads): the func is updated atomically
 
-Without room for a copy, threads update the func in global memory. Iterations that carry no dependence are
+Copies of 32 lanes have one bank each, so that equal and unequal keys cause no conflicts. Without room for a copy, threads update the func in global memory. Iterations that carry no dependence are
 shared out like points, and need no atomics.
 """
 
@@ -41,6 +42,7 @@ from tdsl.target import as_target
 _WARP = 32
 _MOST_THREADS = 1024
 _MOST_LINES = MAX_BLOCKS["blockIdx.y"]
+_LANES = (32, 16, 8, 4, 2, 1)  # neighbouring threads with copies of their own
 _PAYS = 4  # updates of an element of a block's copy that pay for its initial value and its merge
 
 
@@ -48,12 +50,14 @@ _PAYS = 4  # updates of an element of a block's copy that pay for its initial va
 class BlockUpdates:
     """Blocks of `threads` threads, each with `vector` neighbours of a range.
 
-    With `copies`, so many blocks have a copy of the func in shared memory; with 0 none has one.
+    With `copies`, so many blocks have copies of the func in shared memory, one for each of `lanes` threads
+    that are neighbours; with 0 none has one.
     """
 
     threads: int
     vector: int
     copies: int
+    lanes: int = 1
 
 
 @recipe
@@ -70,7 +74,7 @@ def block_updates(stage: Stage, *, machine: Machine | None = None, **choices: An
     >>> count[x[r]] += 1
     >>> s = td.Schedule(count, target="cuda:sm_80")
     >>> td.recipes.block_updates(s[count].update(0))
-    BlockUpdates(threads=256, vector=16, copies=256)
+    BlockUpdates(threads=256, vector=16, copies=256, lanes=4)
     """
     f, d = stage.schedule.state.program.func(stage.func), definition_of(stage)
     ordered = is_ordered(f, stage.definition) or d.combine is None or d.combine.kind not in KINDS
@@ -94,15 +98,26 @@ def _plan(stage: Stage, d: Definition, machine: Machine) -> BlockUpdates:
     if not table or machine.gpu is None or len(_rows(stage, d)) < len(d.free):
         return BlockUpdates(threads, vector, 0)
     size = table * stage.schedule.state.program.func(stage.func).dtypes[0].bytes
-    resident = machine.gpu.shared // (size + machine.gpu.shared_reserved)
-    if size > (machine.level("shared").bytes or 0):
-        return BlockUpdates(threads, vector, 0)
-    most = machine.gpu.warps * _WARP
+    plans = (_copies(machine, size, rows, terms, vector, lanes) for lanes in _LANES)
+    return next((x for x in plans if x and terms >= _PAYS * x.copies * table * x.lanes),
+                BlockUpdates(threads, vector, 0))  # fmt: skip
+
+
+def _copies(
+    machine: Machine, size: int, rows: int, terms: int, vector: int, lanes: int
+) -> BlockUpdates | None:
+    """The plan with copies for so many lanes, of `size` bytes each; None where too few threads have room."""
+    gpu = machine.gpu
+    if gpu is None or size * lanes > (machine.level("shared").bytes or 0):
+        return None
+    threads, most = machine.block_threads, gpu.warps * _WARP
+    resident = gpu.shared // (size * lanes + gpu.shared_reserved)
     while threads * max(resident, 1) < most and threads < min(_MOST_THREADS, most):
         threads *= 2
+    if lanes > 1 and threads * resident < most // 2:
+        return None
     copies = machine.threads * max(min(resident, most // threads), 1)
-    copies = min(-(-copies // rows), terms // (threads * vector))
-    return BlockUpdates(threads, vector, copies if terms >= _PAYS * copies * table else 0)
+    return BlockUpdates(threads, vector, min(-(-copies // rows), terms // (threads * vector)), lanes)
 
 
 def _rows(stage: Stage, d: Definition) -> list[str]:
@@ -141,43 +156,70 @@ def _write(stage: Stage, d: Definition, plan: BlockUpdates) -> None:
     if plan.vector > 1:
         outer, lane = stage.split(names[-1], plan.vector)
         names, lanes = [*names[:-1], outer.name], lane.name
-    updates, whole, of_data = stage, fused(stage, names), _rows(stage, d)
+    whole, of_data = fused(stage, names), _rows(stage, d)
+    updates = merge = stage
     if plan.copies:
         sizes = sizes_of(stage)
         count = -(-prod(sizes[v] or 1 for v, _, _ in d.ranges) // plan.vector)
         each = -(-count // (plan.copies * plan.threads)) * plan.threads
         block, _ = stage.split(whole, each)
-        updates = stage.rfactor(block)
-        _share_copies(stage, updates, block.name, of_data, plan.threads)
+        updates = merge = stage.rfactor(block)
         whole = next(x.name for x in updates.loops if x.name not in (*rows, block.name, lanes))
-    updates.atomic()
     outer, thread = updates.split(whole, plan.threads)
-    updates.bind(thread, "threadIdx.x")
+    on_threads = [thread.name]
+    if plan.lanes > 1:
+        on_threads = [x.name for x in updates.split(thread, plan.lanes)]
+        updates = merge.rfactor(on_threads[-1])
+        updates.reorder(outer, *on_threads, *([lanes] if lanes else []))
+    if plan.copies:
+        _share_copies(stage, (merge, updates), block.name, of_data, plan)
+    updates.atomic()
+    for x, axis in zip(reversed(on_threads), "xy", strict=False):
+        updates.bind(x, f"threadIdx.{axis}")
     if not plan.copies:
         updates.bind(outer, "blockIdx.x")
         if rows:
             updates.bind(fused(updates, rows), "blockIdx.y")
     if lanes is not None:
         for name in _sources(d):
-            copy = stage.schedule.cache_read(name, updates, at=thread, scope="register", filled=True)
+            copy = stage.schedule.cache_read(name, updates, at=on_threads[-1], scope="register", filled=True)
             copy.vectorize(copy.loops[-1], plan.vector)
         updates.unroll(lanes)
 
 
-def _share_copies(stage: Stage, updates: Stage, block: str, rows: list[str], threads: int) -> None:
-    """The merge of copies on blocks, which compute them; their first values and the merge on threads."""
+def _share_copies(
+    stage: Stage, partial: tuple[Stage, Stage], block: str, rows: list[str], plan: BlockUpdates
+) -> None:
+    """The merge of copies on blocks, which compute them; their first values and the merge on threads.
+
+    `partial` are the merge of a block's copies and their updates, one stage where a block has one copy.
+    """
     stage.atomic()
+    merge, updates = partial
     dims = [x.name for x in stage.loops if x.name not in (block, *rows)]
     stage.reorder(*rows, block, *dims)
     stage.bind(block, "blockIdx.x")
     if rows:
         stage.bind(fused(stage, rows), "blockIdx.y")
-    _, thread = stage.split(fused(stage, dims), threads)
-    stage.bind(thread, "threadIdx.x")
+    _on_threads(stage, dims, plan.threads, plan.lanes)
+    merge.compute_at(stage, block)
+    _on_threads(Stage(stage.schedule, merge.func, 0), dims, plan.threads, plan.lanes)
+    if updates is merge:
+        return
     updates.compute_at(stage, block)
-    first = Stage(stage.schedule, updates.func, 0)
-    _, thread = first.split(fused(first, [v for v in dims if v in [x.name for x in first.loops]]), threads)
-    first.bind(thread, "threadIdx.x")
+    (lane,) = {x.name for x in merge.loops}.difference(dims, rows, [block])
+    for copies in (merge, Stage(stage.schedule, updates.func, 0)):
+        _, y = copies.split(fused(copies, dims), plan.threads // plan.lanes)
+        copies.bind(y, "threadIdx.y").bind(lane, "threadIdx.x")
+
+
+def _on_threads(stage: Stage, names: list[str], threads: int, lanes: int) -> None:
+    """The loops `names` on the threads of a block, `lanes` of which are on the first axis if above 1."""
+    _, thread = stage.split(fused(stage, names), threads)
+    if lanes > 1:
+        y, thread = stage.split(thread, lanes)
+        stage.bind(y, "threadIdx.y")
+    stage.bind(thread, "threadIdx.x")
 
 
 def with_updates(stage: Stage, machine: Machine) -> Elements | BlockSums | BlockUpdates | BlockScan | None:

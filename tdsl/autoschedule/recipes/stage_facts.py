@@ -17,7 +17,7 @@ from tdsl.lang.regions import Box, reads_in
 from tdsl.schedule.fluent import Stage
 from tdsl.schedule.gathering import uses_variable
 from tdsl.schedule.properties import extent, extents, has_effects
-from tdsl.schedule.state import State
+from tdsl.schedule.state import REGISTER, State
 
 
 def definition_of(stage: Stage) -> Definition:
@@ -98,10 +98,14 @@ def beyond_rows(stage: Stage, threads: int) -> tuple[int, int]:
 
 
 def _most(stage: Stage, d: Definition) -> int:
-    """How many of the widest elements that a definition makes, or reads beside each other, 16 bytes hold."""
-    f = stage.schedule.state.program.func(stage.func)
-    moving = (r.dtype for r in reads_in(d.values) if d.free[-1] in variables(r))
-    return ACCESS // max(t.bytes for t in (*f.dtypes, *moving))
+    """How many of the widest elements that a definition makes, or reads beside each other, 16 bytes hold.
+
+    What it reads from registers of a thread does not count.
+    """
+    state = stage.schedule.state
+    kept = {name for name, plan in state.plans if plan.scope == REGISTER}
+    moving = [r.dtype for r in reads_in(d.values) if d.free[-1] in variables(r) and r.name not in kept]
+    return ACCESS // max(t.bytes for t in (*state.program.func(stage.func).dtypes, *moving))
 
 
 def load_width(stage: Stage, source: str, along: str | None = None) -> int:

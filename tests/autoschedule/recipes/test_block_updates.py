@@ -53,6 +53,38 @@ def test_each_block_has_a_copy_where_it_fits_and_pays(rng):
     assert copies(1 << 24, 1 << 20) == copies(1 << 12, 1 << 12) == 0
 
 
+@pytest.mark.parametrize("lanes", [1, 4, 32])
+@pytest.mark.parametrize("dtype", [td.i32, td.i64, td.f32, td.u8])
+def test_copies_for_each_lane_of_a_warp_have_no_conflicts(rng, lanes, dtype):
+    """Two histograms of pairs of keys, in blocks whose last ones have few of them."""
+    n, x = 3001, td.Tensor("x", (2, 2, 3001), td.u8)
+    out, r, b = td.Func("out", shape=(2, 5, 7)), td.range("r", 0, n), td.vars("b")
+    i, j = td.vars("i j")
+    out[b, i, j] = td.cast(1, dtype)
+    out[b, td.clip(x[b, 0, r], 0, 4), td.clip(x[b, 1, r], 0, 6)] += td.cast(1, dtype)
+    s = td.Schedule(out, target="cuda:sm_89")
+    plan = td.recipes.block_updates(s[out].update(0), threads=64, copies=5, lanes=lanes)
+    assert plan.lanes == lanes
+    keys = np.stack([rng.integers(0, size, (2, n)) for size in (5, 7)], 1).astype(np.uint8)
+    want = np.ones((2, 5, 7), dtype.numpy)
+    for row in range(2):
+        np.add.at(want[row], (keys[row, 0], keys[row, 1]), 1)
+    compiled = td.compile(s)
+    np.testing.assert_array_equal(td.emulate(compiled)(keys), want)
+    if lanes == 32 and dtype is not td.u8:
+        assert td.count_memory(compiled, keys).conflict_degree == 1
+
+
+def test_a_histogram_has_as_many_copies_in_a_block_as_leave_it_its_threads(rng):
+    def plan(n: int, size: int) -> int:
+        out = histogram(td.Tensor("keys", (n,), td.i32), size, td.i32, n)
+        s = td.Schedule(out, target="cuda:sm_89")
+        return int(td.recipes.block_updates(s[out].update(0)).lanes)
+
+    assert [plan(1 << 26, size) for size in (16, 256, 1000, 20_000)] == [32, 32, 16, 1]
+    assert plan(1 << 14, 256) == 1
+
+
 @pytest.mark.parametrize("combine, at", [(td.maximum, np.maximum.at), (td.minimum, np.minimum.at)])
 @pytest.mark.parametrize("dtype", [td.i32, td.u8, td.f32, td.f16])
 def test_largest_and_smallest_values_at_places_that_are_data(rng, combine, at, dtype):
