@@ -306,9 +306,7 @@ def _transactions(r: Access, t: BlockTree, vector: int) -> float:
     return times * transactions(shown, r.size, vector, offset=offset).sectors
 
 
-def _first_threads(
-    axes: Sequence[tuple[int, int]], most: int
-) -> tuple[tuple[tuple[int, int], ...], float]:
+def _first_threads(axes: Sequence[tuple[int, int]], most: int) -> tuple[tuple[tuple[int, int], ...], float]:
     """The axes of about the first `most` threads of a block, and how many times more threads it has."""
     shown, count = list[tuple[int, int]](), 1
     for n, stride in axes:

@@ -33,7 +33,8 @@ _STAGES = 3  # steps in shared memory at a time, at most
 _ASYNCHRONOUS = 4  # bytes of the smallest asynchronous copy
 _WHOLE = 96  # terms that may be one step, whatever their number
 _FINALS = 3  # trees for which layouts are chosen
-_PLAIN = 100  # cheapest trees, of which those without padding or conflicts compete with padded ones
+_NARROW = 0.02  # of the time for each vector that 16 neighbours need
+_PLAIN = 60  # cheapest trees, of which those without padding or conflicts compete with padded ones
 _CONFLICTS = 0.5  # of the time that twice the wavefronts add, whatever else is slower
 _GAIN = 0.995  # times the price that is worth another step
 
@@ -75,13 +76,24 @@ def best_tree(p: Problem, machine: Machine) -> tuple[BlockTree, Price]:
     if not finals:
         return known[ranked[0]][1], Price(inf)
     if min(finals, key=_seconds)[1].conflicts:
-        plain = (_with_conflicts(p, known[c][1], machine) for c in sorted(known, key=seconds)[:_PLAIN])
-        finals += [x for x in plain if not x[1].conflicts][:_FINALS]
+        cheapest = (known[c][1] for c in sorted(known, key=seconds)[:_PLAIN])
+        plain = (_with_conflicts(p, t, machine) for tree in cheapest for t in _turned(tree))
+        finals += [x for x in plain if not x[1].conflicts]
     return min(finals, key=_seconds)
 
 
+def _turned(t: BlockTree) -> Iterator[BlockTree]:
+    """A tree, and that with the other threads than the fastest in reverse order."""
+    yield t
+    if len(t.order) > 2:
+        yield replace(t, order=(t.order[0], *reversed(t.order[1:])))
+
+
 def _seconds(final: tuple[BlockTree, Price]) -> float:
-    return final[1].seconds
+    """The seconds of a tree; narrow vectors, which have more instructions in flight, count as a little more."""
+    t, cost = final
+    lanes = [WIDEST / max(s.vector, 1) for s in t.shared] + [WIDEST / t.vector]
+    return cost.seconds * (1 + _NARROW * sum(lanes) / len(lanes))
 
 
 def _climb(p: Problem, seed: _Choice, seconds: Callable[[_Choice], float]) -> _Choice:

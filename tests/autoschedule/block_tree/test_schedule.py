@@ -167,3 +167,15 @@ def test_orders_and_updates_have_no_tree():
     for func in (f, g):
         with pytest.raises(Unsuited):
             Problem.of(td.Schedule(func)[func])
+
+
+@pytest.mark.parametrize("channels", [64, 96])
+@pytest.mark.parametrize("step", [1, 2])
+def test_windows_of_each_channel_use_whole_sectors_without_conflicts(channels, step):
+    image, w = td.Tensor("x", (8, 58, 58, channels), td.f16), td.Tensor("w", (3, 3, channels), td.f16)
+    f, r, s = td.Func("f"), td.range("r", 0, 3), td.range("s", 0, 3)
+    f[b, i, j, c] = td.sum(image[b, i * step + r, j * step + s, c] * w[r, s, c], axis=(r, s))
+    counts = counted(f.with_shape(8, 56 // step, 56 // step, channels))
+    assert counts.sector_efficiency > 0.9
+    assert counts.conflict_degree == 1
+    assert {a.site.width for a in counts.accesses if a.site.array in ("x", "f")} == {16}

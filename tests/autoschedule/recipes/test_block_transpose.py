@@ -63,8 +63,7 @@ def test_both_sides_are_contiguous_and_banks_differ(dtype):
     s = td.Schedule(f, target="cuda")
     td.recipes.block_transpose(s[f])
     counts = td.count_memory(td.compile(s), np.zeros((960, 1280), dtype.numpy))
-    assert counts.sector_efficiency == 1
-    assert counts.conflict_degree == (1.5 if dtype is td.i8 else 1)  # bytes are stored one by one
+    assert counts.sector_efficiency == counts.conflict_degree == 1
 
 
 def test_the_default_schedule_takes_it_where_both_sides_are_long(rng):
