@@ -90,7 +90,7 @@ def _turned(t: BlockTree) -> Iterator[BlockTree]:
 
 
 def _seconds(final: tuple[BlockTree, Price]) -> float:
-    """The seconds of a tree; narrow vectors, which have more instructions in flight, count as a little more."""
+    """The seconds of a tree, a little more for narrow vectors, which need more instructions in flight."""
     t, cost = final
     lanes = [WIDEST / max(s.vector, 1) for s in t.shared] + [WIDEST / t.vector]
     return cost.seconds * (1 + _NARROW * sum(lanes) / len(lanes))

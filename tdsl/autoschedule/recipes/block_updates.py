@@ -6,8 +6,9 @@
       for elements (threads): the copies are merged by shuffles
       for elements (threads): the func is updated atomically
 
-Copies of 32 lanes have one bank each, so that equal and unequal keys cause no conflicts. Without room for a copy, threads update the func in global memory. Iterations that carry no dependence are
-shared out like points, and need no atomics.
+Copies of 32 lanes have one bank each, so that equal and unequal keys cause no conflicts. Without room for a
+copy, threads update the func in global memory. Iterations that carry no dependence are shared out like
+points, and need no atomics.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from typing import Any
 from tdsl.autoschedule.recipes.block_rows import ACCESS, fused
 from tdsl.autoschedule.recipes.block_scan import BlockScan, block_scan
 from tdsl.autoschedule.recipes.block_sums import BlockSums, block_sums
-from tdsl.autoschedule.recipes.choices import Unsuited, choose, if_suited, recipe
+from tdsl.autoschedule.recipes.choices import Unsuited, choose, if_suited, recipe, refused
 from tdsl.autoschedule.recipes.elements import Elements
 from tdsl.autoschedule.recipes.grid import share_points
 from tdsl.autoschedule.recipes.stage_facts import definition_of, sizes_of, vector_of
@@ -84,6 +85,11 @@ def block_updates(stage: Stage, *, machine: Machine | None = None, **choices: An
         raise Unsuited("its elements are several values, which no atomic update changes together")
     machine = machine or describe_gpu(as_target(stage.schedule.target).arch)
     plan = choose(_plan(stage, d, machine), choices)
+    if plan.lanes < 1 or plan.threads % plan.lanes:
+        raise refused(
+            f"{plan.threads} threads are no multiple of lanes={plan.lanes}",
+            "choose lanes= as a power of two up to 32",
+        )
     _write(stage, d, plan)
     return plan
 
@@ -99,8 +105,8 @@ def _plan(stage: Stage, d: Definition, machine: Machine) -> BlockUpdates:
         return BlockUpdates(threads, vector, 0)
     size = table * stage.schedule.state.program.func(stage.func).dtypes[0].bytes
     plans = (_copies(machine, size, rows, terms, vector, lanes) for lanes in _LANES)
-    return next((x for x in plans if x and terms >= _PAYS * x.copies * table * x.lanes),
-                BlockUpdates(threads, vector, 0))  # fmt: skip
+    paying = (x for x in plans if x and x.copies and terms >= _PAYS * x.copies * table * x.lanes)
+    return next(paying, BlockUpdates(threads, vector, 0))
 
 
 def _copies(
@@ -157,22 +163,24 @@ def _write(stage: Stage, d: Definition, plan: BlockUpdates) -> None:
         outer, lane = stage.split(names[-1], plan.vector)
         names, lanes = [*names[:-1], outer.name], lane.name
     whole, of_data = fused(stage, names), _rows(stage, d)
-    updates = merge = stage
     if plan.copies:
         sizes = sizes_of(stage)
         count = -(-prod(sizes[v] or 1 for v, _, _ in d.ranges) // plan.vector)
         each = -(-count // (plan.copies * plan.threads)) * plan.threads
         block, _ = stage.split(whole, each)
-        updates = merge = stage.rfactor(block)
+        merge = updates = stage.rfactor(block)
         whole = next(x.name for x in updates.loops if x.name not in (*rows, block.name, lanes))
-    outer, thread = updates.split(whole, plan.threads)
-    on_threads = [thread.name]
-    if plan.lanes > 1:
-        on_threads = [x.name for x in updates.split(thread, plan.lanes)]
-        updates = merge.rfactor(on_threads[-1])
-        updates.reorder(outer, *on_threads, *([lanes] if lanes else []))
-    if plan.copies:
+        outer, thread = updates.split(whole, plan.threads)
+        on_threads = [thread.name]
+        if plan.lanes > 1:
+            on_threads = [x.name for x in updates.split(thread, plan.lanes)]
+            updates = merge.rfactor(on_threads[-1])
+            updates.reorder(outer, *on_threads, *([lanes] if lanes else []))
         _share_copies(stage, (merge, updates), block.name, of_data, plan)
+    else:
+        updates = stage
+        outer, thread = updates.split(whole, plan.threads)
+        on_threads = [thread.name]
     updates.atomic()
     for x, axis in zip(reversed(on_threads), "xy", strict=False):
         updates.bind(x, f"threadIdx.{axis}")

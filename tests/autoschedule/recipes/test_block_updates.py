@@ -75,6 +75,13 @@ def test_copies_for_each_lane_of_a_warp_have_no_conflicts(rng, lanes, dtype):
         assert td.count_memory(compiled, keys).conflict_degree == 1
 
 
+def test_lanes_that_do_not_divide_the_threads_are_refused():
+    out = histogram(td.Tensor("keys", (5000,), td.i32), 16, td.i32, 5000)
+    s = td.Schedule(out, target="cuda:sm_89")
+    with pytest.raises(td.ScheduleError, match="64 threads are no multiple of lanes=3"):
+        td.recipes.block_updates(s[out].update(0), threads=64, lanes=3)
+
+
 def test_a_histogram_has_as_many_copies_in_a_block_as_leave_it_its_threads(rng):
     def plan(n: int, size: int) -> int:
         out = histogram(td.Tensor("keys", (n,), td.i32), size, td.i32, n)
