@@ -302,6 +302,14 @@ def on_ranks(s: Schedule, p: Programs) -> Any:
     return s["f"].distribute(p.outer if kept else "k", grid)[0]
 
 
+def in_memory_of_the_tensor(s: Schedule, p: Programs) -> Any:
+    """f takes the memory of the tensor, which g has read."""
+    on_ranks(s, p)
+    dims = "ab"[: len(p.index)]
+    s.place("g", f"{dims} -> a", td.Grid(x=3))["g"].distribute(onto="g")
+    return s.overwrite("f", "a")
+
+
 def in_steps(s: Schedule, p: Programs) -> Any:
     """The tensor is fetched in steps of four points of the last loop, f is sent step by step."""
     on_ranks(s, p)
@@ -401,6 +409,7 @@ USES: dict[str, tuple[Use, ...]] = {
     "place": (on(P.stencil, on_ranks),),
     "ranks": (on(P.stencil, lambda s, p: (on_ranks(s, p), s.ranks(5))),),
     "distribute": (on(P.stencil, on_ranks), on(P.sums, on_ranks)),
+    "overwrite": (on(P.scaled, in_memory_of_the_tensor),),
     "communicate": (on(P.stencil, in_steps), on(P.sums, in_steps)),
     "rotate": (on(P.scaled, turned), on(P.sums, in_turned_steps)),
     "flatten": (on(P.stencil, flattened), on(P.scaled, flattened)),

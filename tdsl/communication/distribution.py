@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from tdsl.communication.collective import Layout
+from tdsl.communication.stage_order import in_order
 from tdsl.communication.stages import Stage, const_value, dtypes_of, stages_of
 from tdsl.communication.volume import Communication, Volume, volume
 from tdsl.core.node import frozen
@@ -33,7 +34,7 @@ class Distribution:
         """The distribution of a state whose inputs, outputs and distributed funcs have a placement."""
         program = state.program
         computed = {n: tuple((lo, hi + 1) for lo, hi in box) for n, box in realised_boxes(program).items()}
-        stages = stages_of(state, computed)
+        stages = in_order(state, stages_of(state, computed))
         inputs = (t.name for t in program.inputs)
         named = dict.fromkeys((*inputs, *(s.name for s in stages), *program.outputs))
         boxes = computed | _input_boxes(program, computed)

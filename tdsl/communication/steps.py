@@ -23,11 +23,15 @@ Ranges = tuple[tuple[str, tuple[int, int]], ...]  # variables, each with a half-
 
 @frozen
 class Allocate:
-    """Allocate a buffer for a box of a tensor."""
+    """Allocate a buffer for a box of a tensor, or take the memory of the buffer `over` for it.
+
+    What is written to the buffer then replaces the elements of `over` at the same positions.
+    """
 
     buffer: str
     tensor: str
     box: SpanBox
+    over: str | None = None
 
 
 @frozen
@@ -229,9 +233,11 @@ def cost(plan: RankPlan, sizes: dict[str, int]) -> Cost:
     moved: dict[str, int] = {}
     for number, step in enumerate(plan.steps, 1):
         match step:
-            case Allocate(buffer, tensor, box):
+            case Allocate(buffer, tensor, box, over):
                 tensors[buffer] = tensor
                 buffer_bytes[buffer] = element_count(box) * sizes[tensor]
+                if over is not None:
+                    buffer_bytes[over] = 0
                 if sum(buffer_bytes.values()) > peak:
                     peak, peak_step = sum(buffer_bytes.values()), number
             case Free(buffer):

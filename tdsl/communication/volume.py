@@ -172,7 +172,8 @@ class StageVolume:
     def run(self) -> None:
         """Add the communications of all iterations."""
         name = self.stage.name
-        self.totals.allocate(name, self.boxes.owned(name).counts())
+        if name not in dict(self.stage.state.overwrites):
+            self.totals.allocate(name, self.boxes.owned(name).counts())
         self._iterate((), ())
 
     def _iterate(self, inner: Spans, ahead: tuple[Fetch, ...]) -> None:

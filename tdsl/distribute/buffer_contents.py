@@ -19,17 +19,27 @@ class PlanFault(AssertionError):  # an error of this package, not of the user
 
 @dataclass(slots=True)
 class BufferContents:
-    """The contents of a buffer: disjoint boxes whose elements have values, with their points."""
+    """The contents of a buffer: disjoint boxes whose elements have values, with their points.
+
+    Where it takes the memory of another buffer, that one is `over`.
+    """
 
     tensor: str
     box: SpanBox
     pieces: list[Piece] = field(default_factory=list)
+    over: BufferContents | None = None
 
     def put(self, new: list[Piece]) -> None:
-        """Overwrite the boxes of `new`."""
+        """Overwrite the boxes of `new`, also those of the buffer whose memory this one takes."""
         for box, points in new:
+            if self.over is not None:
+                self.over.erase(box)
             kept = [(rest, p) for old, p in self.pieces for rest in box_difference(old, box)]
             self.pieces = [*kept, (box, points)]
+
+    def erase(self, box: SpanBox) -> None:
+        """Make the elements of a box undefined."""
+        self.pieces = [(rest, p) for old, p in self.pieces for rest in box_difference(old, box)]
 
     def get(self, box: SpanBox) -> list[Piece]:
         """The pieces within a box, which do not cover it if some elements have no value."""

@@ -302,11 +302,20 @@ class RankCheck:
         self._update_peak()
 
     def _update_peak(self) -> None:
-        allocated = sum(element_count(b.box) * self.sizes[b.tensor] for b in self.buffers.values())
+        over = {id(b.over) for b in self.buffers.values()}
+        allocated = sum(
+            element_count(b.box) * self.sizes[b.tensor] for b in self.buffers.values() if id(b) not in over
+        )
         self.peak = max(self.peak, allocated)
 
     def _fault(self, why: str) -> PlanFault:
         return PlanFault(f"step {self.at} of rank {self.plan.rank}: {why}")
+
+    def _overwritten(self, name: str, box: SpanBox) -> BufferContents:
+        """The buffer whose memory another one takes for a box; PlanFault unless it is a block of that box."""
+        if name not in self.owned or self.buffer(name, box).box != box:
+            raise self._fault(f"{name!r} is no block of {box}")
+        return self.buffers[name]
 
     def buffer(self, name: str, box: SpanBox) -> BufferContents:
         """The buffer `name`; PlanFault unless it is allocated and contains `box`."""
@@ -359,6 +368,8 @@ class RankCheck:
                 if name in self.buffers or tensor not in self.points:
                     raise self._fault(f"{name!r} is there already, or {tensor!r} is nothing known")
                 self.buffers[name] = BufferContents(tensor, box)
+                if step.over is not None:
+                    self.buffers[name].over = self._overwritten(step.over, box)
                 self._update_peak()
             case Free(name):
                 if name not in self.buffers:

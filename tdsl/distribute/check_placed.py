@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from tdsl.communication.stages import task_funcs_and_sources
+from tdsl.communication.collective import Layout
+from tdsl.communication.stages import Stage, task_funcs_and_sources
 from tdsl.errors import ScheduleError
 from tdsl.lang.program import FuncDef
 from tdsl.placement.notation import Copies, Partial, Placement
@@ -34,6 +35,14 @@ def check_placed(state: State) -> None:
                 loc=loc,
                 label="made here",
                 hint=f's.place("{name}", "...", grid); "* ..." for a copy on each rank',
+            )
+    for v, w in state.overwrites:
+        if placed[v].entries != placed[w].entries:
+            raise ScheduleError(
+                f"{v!r} overwrites {w!r}, which has another placement: {placed[v]}, {placed[w]}",
+                loc=state.plan(v).loc,
+                label="scheduled here",
+                hint="place both in the same way",
             )
     for f in distributed:
         _check_partial_result(state, f, placed[f.name])
@@ -85,3 +94,25 @@ def _check_partial_sources(state: State, f: FuncDef, placed: dict[str, Placement
                 related=(*places, (plan.loc, "scheduled here")),
                 hint='combine the parts first: name a loop, "*" or a coordinate in place of "partial"',
             )
+
+
+def check_overwrite(stage: Stage, layout: Layout) -> None:
+    """ScheduleError unless what a stage overwrites has its box, and is read before the stage writes."""
+    name, plan = stage.name, stage.state.plan(stage.name)
+    source = dict(stage.state.overwrites).get(name)
+    if source is None:
+        return
+    why = ""
+    if layout.wholes[name] != layout.wholes[source]:
+        why = f"which has another shape: {layout.wholes[name]}, {layout.wholes[source]}"
+    elif any(r.name == source for f in stage.task_funcs for d in f.definitions for r in d.reads):
+        why = "which a func that is computed in its tasks reads"
+    elif source in stage.sources and len(stage.outer) > stage.fixed:
+        why = "and reads it in steps of a loop, between which it is written"
+    if why:
+        raise ScheduleError(
+            f"{name!r} overwrites {source!r}, {why}",
+            loc=plan.loc,
+            label="scheduled here",
+            hint=f"keep {source!r}, or compute {name!r} from it in one step, at its own index",
+        )

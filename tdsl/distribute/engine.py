@@ -138,6 +138,8 @@ class Worker:
             self.at = number
             self.marks.append(time.perf_counter())
             match step:
+                case Allocate(name, tensor, box, str() as over):
+                    self.buffers[name] = Buffer(tensor, box, self.buffers[over].arrays)
                 case Allocate(name, tensor, box):
                     arrays = tuple(new_output(stored_shape(box), t.numpy) for t in self.tasks.dtypes[tensor])
                     self.buffers[name] = Buffer(tensor, box, arrays)

@@ -132,8 +132,11 @@ class Distributed(Suggesting):
         program = self._specialise({**self.sizes, **bind_sizes(self.signature, shaped)})
         program.verify()
         workers = []
+        overwritten = {w for _, w in self.state.overwrites}
         for plan in program.plan:
             blocks = {name: arrays[name][index_within(box, program.wholes[name])] for name, box in plan.owned}
+            # copies: the arrays of the caller, of which several ranks may have one block, stay as they are
+            blocks |= {name: block.copy() for name, block in blocks.items() if name in overwritten}
             workers.append(Worker(plan, program.tasks, blocks, scalars))
         traffic = simulate(workers)
         outputs: list[Any] = []
@@ -152,7 +155,10 @@ class Distributed(Suggesting):
         shape = stored_shape(program.wholes[program.arrays[name][0]])
         check_shape(arg, whole, shape, "pass the whole array: the block of a rank is cut from it")
         part = program.block(program.arrays[name][0], whole, mpi.rank() if rank is None else rank)
-        return None if part is None else np.ascontiguousarray(part).reshape(part.shape)
+        if part is None:
+            return None
+        is_overwritten = name in (w for _, w in self.state.overwrites)  # not with elements of the whole array
+        return np.array(part, order="C") if is_overwritten else np.ascontiguousarray(part).reshape(part.shape)
 
     @checked_call
     def __call__(self, *args: Any, count: bool = False, **kwargs: Any) -> Any:
@@ -190,7 +196,7 @@ class Distributed(Suggesting):
     ) -> tuple[dict[str, Any], TdslError | None]:
         """The arguments of this rank's call by name, and the error if they are wrong."""
         names = [a.name for a in self.signature.inputs]
-        boxes = dict(plan.owned)
+        boxes, overwritten = dict(plan.owned), {w for _, w in self.state.overwrites}
         try:
             values = dict(zip(names, bind(self.signature, args, kwargs, extra=EXTRA), strict=True))
             for arg in self.signature.inputs:
@@ -201,6 +207,8 @@ class Distributed(Suggesting):
                     values[arg.name] = block = as_array(arg, value)
                     way = f"pass its block of the whole array: p.block({arg.name!r}, array)"
                     check_shape(arg, block, stored_shape(boxes[arg.name]), way)
+                    if arg.name in overwritten:
+                        check_overwritable(arg.name, block)
         except TdslError as error:
             return {}, error
         return values, None
@@ -316,6 +324,18 @@ class Distributed(Suggesting):
 
     def __repr__(self) -> str:
         return f"<distributed {self.signature.name} on {self.state.grid}>"
+
+
+def check_overwritable(name: str, block: Array) -> None:
+    """TypeMismatch unless a block of an input can be written to in place."""
+    if not (block.flags.c_contiguous and block.flags.writeable):
+        what = "read-only" if block.flags.c_contiguous else "not contiguous"
+        raise TypeMismatch(
+            f"the block of {name!r}, which is overwritten, is {what}",
+            loc=here(),
+            label="this call",
+            hint=f"pass p.block({name!r}, array), which copies it",
+        )
 
 
 def check_rank(rank: int, count: int) -> None:

@@ -45,7 +45,10 @@ AccessesByIteration = dict[Spans, list[tuple[Coordinates, SpanBox]]]  # other ra
 def plan_rank(
     layout: Layout, stages: tuple[Stage, ...], inputs: tuple[str, ...], outputs: tuple[str, ...], rank: int
 ) -> RankPlan:  # fmt: skip
-    """The plan of one rank. The block of a stage that is no output is freed after its last reader."""
+    """The plan of one rank. The block of a stage that is no output is freed after its last reader.
+
+    So is the block of an input that another one overwrites.
+    """
     at = layout.grid.coordinates(rank)
     boxes = ((name, layout.owned(name, at)) for name in inputs)
     owned_blocks = tuple((name, box) for name, box in boxes if box is not None)
@@ -57,6 +60,9 @@ def plan_rank(
         stage_steps.run()
         steps += stage_steps.steps
         tag = stage_steps.tag
+        overwritten = dict(stage.state.overwrites).get(stage.name)
+        if overwritten is not None and layout.owned(overwritten, at) is not None:
+            steps.append(Free(overwritten))
         for name in (s.name for s in stages[: n + 1] if s.name not in outputs):
             if last[name] == n and layout.owned(name, at) is not None:
                 steps.append(Free(name))
@@ -98,7 +104,8 @@ class StageSteps:
         name = self.stage.name
         owned_box = self.layout.owned(name, self.at)
         if owned_box is not None:
-            self.steps.append(Allocate(name, name, owned_box))
+            over = dict(self.stage.state.overwrites).get(name)
+            self.steps.append(Allocate(name, name, owned_box, over))
         self._iterate(tuple((p, p + 1) for p in self.at))
         if owned_box is not None:
             self._fill(name, owned_box, 1)

@@ -105,6 +105,9 @@ class RankText:
         """Write one step."""
         w = self.writer
         match step:
+            case Allocate(buffer, tensor, box, str() as over):
+                self.boxes[buffer], self.tensors[buffer] = box, tensor
+                w.line(f"{self.arrays(buffer)[0]} = {self.arrays(over)[0]}")
             case Allocate(buffer, tensor, box):
                 self.boxes[buffer], self.tensors[buffer] = box, tensor
                 dtypes = self.kernels.tasks.dtypes[tensor]

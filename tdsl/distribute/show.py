@@ -46,6 +46,8 @@ def _span(span: Span) -> str:
 def show_step(step: Step) -> str:
     """A step in one line, an exchange in one line for each message."""
     match step:
+        case Allocate(buffer, tensor, box, str() as over):
+            return f"make {buffer!r} for {tensor}[{show_box(box)}] over {over!r}"
         case Allocate(buffer, tensor, box):
             return f"make {buffer!r} for {tensor}[{show_box(box)}]"
         case Fill(buffer):

@@ -19,6 +19,7 @@ from tdsl.distribute import mpi
 from tdsl.distribute.bounds import lower_bound_of
 from tdsl.distribute.buffer_contents import PlanFault
 from tdsl.distribute.check import check
+from tdsl.distribute.check_placed import check_overwrite
 from tdsl.distribute.engine import Buffer, Task, Tasks, fill, merge
 from tdsl.distribute.plan import Plan
 from tdsl.distribute.progress import Progress
@@ -47,6 +48,7 @@ class SpecialisedProgram:
         self.stages, self.layout = self.distribution.stages, self.distribution.layout
         for stage in self.stages:
             check_nest(stage)
+            check_overwrite(stage, self.layout)
         self.inputs, self.outputs = self.distribution.inputs, state.program.outputs
         self.wholes, self.dtypes = self.layout.wholes, self.distribution.dtypes
         self.plan = self._plan(symbolic)

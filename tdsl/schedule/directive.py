@@ -23,6 +23,7 @@ from tdsl.schedule import (
     masked,
     online,
     outline,
+    overwrite,
     pipelines,
     places,
     ranks,
@@ -57,6 +58,7 @@ DIRECTIVES: dict[str, Callable[..., State]] = {
     "factor_out": factor_out.factor_out,
     "double": scans.double,
     **ranks.RANK_DIRECTIVES,
+    "overwrite": overwrite.overwrite,
 }  # fmt: skip
 
 

@@ -327,6 +327,17 @@ class BaseSchedule(Suggesting):
         self.do(Directive("ranks", self.state.program.outputs[0], 0, (("count", count),), here()))
         return self
 
+    def overwrite(self, func: Func | Stage | str, source: Tensor | str) -> Self:
+        """Store an output of ranks in the memory of an input, after its last reader; returns the schedule.
+
+        Both have the same type, shape and placement. A call writes into the block of the input that it is
+        given, and returns it. `func` may read the input at the index of the element that it replaces.
+        ScheduleError if anything that comes after `func` reads the input.
+        """
+        arguments = (("source", self.source_name(source)),)
+        self.do(Directive("overwrite", self.source_name(func), 0, arguments, here()))
+        return self
+
     def apply(self, recipe: Callable[[Self], Any]) -> Self:
         """Run a recipe, a function of the schedule; returns the schedule."""
         check_recipe(recipe)

@@ -92,6 +92,11 @@ def collective_programs() -> list[tuple[td.Schedule, list[np.ndarray], np.ndarra
         given = factors()
         expected = 2 * (given[0] @ given[1]) - given[2] @ given[3]
         cases.append((two_products(entry, placed, lambda p, q: 2 * p - q), given, expected))
+    f = td.Func("f")
+    f[i, j] = t[i, j] * 2
+    s = td.Schedule(f).place("t", "rc -> r", four).place("f", "rc -> r", four)
+    s[f].distribute(i, four)
+    cases.append((s.overwrite(f, "t"), [c], c * 2))
     f, grid = td.Func("f"), td.Grid(x=2, y=2)
     f[j] = td.sum(t[i, j], axis=i)
     s = td.Schedule(f).place("t", "ij -> i *", grid).place("f", "j -> * *", grid)
