@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping
 from math import prod
 
 from tdsl.autoschedule.recipes.choices import Unsuited, reduction_of
-from tdsl.autoschedule.recipes.operand_tiles import load_by, load_of, swizzle_rows
+from tdsl.autoschedule.recipes.operand_tiles import copy_tile, load_tile, multiply_tiles
 from tdsl.autoschedule.recipes.operands import Operand, matrices_of, operands_of, vector_width
 from tdsl.autoschedule.recipes.stage_facts import definition_of
 from tdsl.autoschedule.recipes.tensor_forms import mma_of
@@ -21,7 +21,7 @@ from tdsl.lang.expr import Var
 from tdsl.machine.instructions.tensor_cores import COLUMNS, ROWS, Mma
 from tdsl.schedule.fluent import Stage
 from tdsl.schedule.naming import Loop
-from tdsl.schedule.state import FRAGMENT, SHARED
+from tdsl.schedule.state import FRAGMENT
 
 LANES = 32  # threads of a warp
 SUMS = 64  # sums of a thread, at most
@@ -81,30 +81,21 @@ def write_warp_tiles(
 
     Operands `in_shared` are in shared memory already. A `reader` is an epilogue of the sums in registers.
     """
-    schedule, form, (left, right) = (stage.schedule, plan.form, (plan.left, plan.right))
+    form, operands = plan.form, (plan.left, plan.right)
     term, _, _ = definition_of(stage).ranges[0]
-    vectors = [vector_width(stage, x) for x in (left, right)]
+    vectors = [vector_width(stage, x) for x in operands]
     wi, ii = stage.split(at.rows, plan.tile[0])
     wj, ji = stage.split(at.columns, plan.tile[1])
-    mi, i1 = stage.split(ii, ROWS)
-    nj, j1 = stage.split(ji, COLUMNS)
     ko, ki = stage.split(term, TERMS)
-    ki, k1 = stage.split(ki, form.k)
-    stage.reorder(*at.outside, wi, wj, ko, ki, mi, nj, i1, j1, k1)
+    ki = multiply_tiles(stage, form, (ii, ji, ki), (*at.outside, wi, wj, ko))
     warp = stage.fuse(wi, wj)
-    stage.bind(warp, "threadIdx.y").tensorize(i1, form.name)
+    stage.bind(warp, "threadIdx.y")
     out = _write_out(stage, warp, reader)
-    for x, vector, rows in zip((left, right), vectors, plan.tile, strict=True):
-        source, row = x.read.name, x.read.dtype.bytes * (rows if x.transposed else TERMS)
+    for x, operand, vector, rows in zip(operands, "ab", vectors, plan.tile, strict=True):
+        source = x.read.name
         if source not in in_shared:
-            tile = schedule.cache_read(
-                source, stage.func, at=ko, scope=SHARED, filled=True, along=x.copy_along
-            )
-            swizzle_rows(tile, x, row)
-            source = tile.cooperate(vector).func
-        fragment = schedule.cache_read(source, stage.func, at=ki, scope=FRAGMENT, along=x.copy_along)
-        load_by(fragment, x, load_of(x, "a" if x is left else "b", rows))
-    stage.unroll(mi).unroll(nj).unroll(ki)
+            source = copy_tile(stage, x, rows if x.transposed else TERMS, (stage, ko), vector).func
+        load_tile(stage, x, source, (stage, ki), operand, rows)
     return out
 
 

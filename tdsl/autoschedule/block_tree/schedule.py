@@ -13,6 +13,7 @@ from tdsl.autoschedule.block_tree.write import write_tree
 from tdsl.autoschedule.recipes.choices import Unsuited
 from tdsl.autoschedule.recipes.elements import Elements, elements
 from tdsl.autoschedule.recipes.epilogue import reader_of
+from tdsl.autoschedule.recipes.partial_sums import add_parts, in_parts
 from tdsl.autoschedule.recipes.stage_facts import beyond_rows, vector_of
 from tdsl.machine.model import Machine, of_nearest
 from tdsl.schedule.fluent import Stage
@@ -51,17 +52,11 @@ def tile_sums(stage: Stage, p: Problem, machine: Machine, parts: int | None = No
     if count == 1:
         write_tree(stage, p, tree, reader)
         return replace(tree, epilogue="" if reader is None else reader.func)
-    part, _ = stage.split(axis, nparts=count)
-    partial = stage.rfactor(part)
-    partial.reorder_storage(part.name, *(a.name for a in p.free))
+    partial, _, _ = in_parts(stage, axis, nparts=count)
     divided = Problem.of(partial)
     tree, _ = best_tree(divided, machine)
     write_tree(partial, divided, tree)
-    if reader is None:
-        elements(stage)
-    else:
-        elements(reader, vector=1)
-        stage.compute_at(reader, reader.loops[-1])
+    add_parts(stage, reader)
     return replace(tree, parts=count, epilogue="" if reader is None else reader.func)
 
 

@@ -30,10 +30,10 @@ from tdsl.autoschedule.recipes.online_blocks import (
     find_online_chain,
     inside_tiles,
 )  # fmt: skip
-from tdsl.autoschedule.recipes.operand_tiles import load_by, load_of, shared_limit, swizzle_rows
+from tdsl.autoschedule.recipes.operand_tiles import Place, copy_tile, load_tile, multiply_tiles, shared_limit
 from tdsl.autoschedule.recipes.operands import Operand, plain_operands
 from tdsl.autoschedule.recipes.stage_facts import definition_of, load_width, sizes_of
-from tdsl.autoschedule.recipes.tensor_forms import Form, group_form, mma_of, shape_of
+from tdsl.autoschedule.recipes.tensor_forms import Form, group_form, mma_of
 from tdsl.autoschedule.recipes.tensor_tiles import PHASE_BYTES
 from tdsl.core.node import frozen, post_order
 from tdsl.errors import counted
@@ -267,53 +267,37 @@ def _product(
 
 
 def _multiply(
-    p: _Product, plan: OnlineTensorCores, inside: Mapping[str, Roles], rows: tuple[Stage, str],
-    tiles: tuple[Stage, str],
-) -> None:  # fmt: skip
+    p: _Product, plan: OnlineTensorCores, inside: Mapping[str, Roles], rows: Place, tiles: Place
+) -> None:
     """Write a product by tensor cores; `rows` and `tiles` are the places of the operands' tiles."""
-    stage, schedule, (term, _, _) = p.stage, p.stage.schedule, p.d.ranges[0]
-    mi, nj, i1, j1 = stage.tile((p.left.along, p.right.along), shape_of(p.form)[:2])
-    ko, k1 = stage.split(term, p.form.k)
+    stage, (term, _, _) = p.stage, p.d.ranges[0]
     others = [v for v in p.d.free if v not in (p.left.along, p.right.along)]
-    stage.reorder(*others, ko, mi, nj, i1, j1, k1).tensorize(i1, p.form.name)
-    stage.unroll(mi).unroll(nj).unroll(ko)
+    ko = multiply_tiles(stage, p.form, (p.left.along, p.right.along, term), others)
     if p.left.read.name not in inside:
         shared = _fetched(p, p.left, plan, rows)
         if isinstance(p.form, Mma):
-            copy = schedule.cache_read(shared.func, stage.func, scope=FRAGMENT)
-            copy.compute_at(*(rows if plan.held else (stage, ko)))
-            load_by(copy, p.left, load_of(p.left, "a", plan.warp))
+            load_tile(stage, p.left, shared.func, rows if plan.held else (stage, ko), "a", plan.warp)
     elif p.d.where != TRUE:
-        weights = schedule.cache_read(p.left.read.name, stage.func, scope=FRAGMENT, filled=True)
+        weights = stage.schedule.cache_read(p.left.read.name, stage.func, scope=FRAGMENT, filled=True)
         weights.compute_at(*tiles).cooperate()
     shared = _fetched(p, p.right, plan, tiles)
     if isinstance(p.form, Mma):
-        copy = schedule.cache_read(shared.func, stage.func, at=ko, scope=FRAGMENT)
-        load_by(copy, p.right, load_of(p.right, "b", _STEP))
+        load_tile(stage, p.right, shared.func, (stage, ko), "b", _STEP)
 
 
-def _fetched(p: _Product, x: Operand, plan: OnlineTensorCores, place: tuple[Stage, str]) -> Stage:
+def _fetched(p: _Product, x: Operand, plan: OnlineTensorCores, place: Place) -> Stage:
     """A tile of an operand in shared memory; with warpgroups, the rows' tile is per warpgroup."""
     of_rows, size = p.roles.get(x.along) == ROW, x.read.dtype.bytes
-    vector, row = load_width(p.stage, x.read.name, x.copy_along), size * _tile_of(p, x, plan)[1]
+    vector, row = load_width(p.stage, x.read.name, x.copy_along), _tile_of(p, x, plan)[1]
     whole = plan.warpgroups and plan.stages > 1 and not of_rows
-    refused = plan.warpgroups and (row % min(SWIZZLES) or x.axes[1] + 1 < len(x.read.index))
+    refused = plan.warpgroups and (size * row % min(SWIZZLES) or x.axes[1] + 1 < len(x.read.index))
     if refused or (whole and (vector * size < ACCESS or len(x.read.index) > _MOST_AXES)):
         raise Unsuited(
             f"{x.read.name!r} cannot be fetched in tiles that wgmma reads",
             f"leave warpgroups= out, or let rows of it be a multiple of {min(SWIZZLES)} bytes",
         )
     scope = GROUP if plan.warpgroups and of_rows else SHARED
-    tile = p.stage.schedule.cache_read(
-        x.read.name, p.stage.func, scope=scope, filled=True, along=x.copy_along
-    )
-    tile.compute_at(*place)
-    if not whole:
-        tile.cooperate(vector)
-    swizzle_rows(tile, x, row)
-    if whole:
-        tile.bulk_copy()
-    return tile
+    return copy_tile(p.stage, x, row, place, 0 if whole else vector, scope=scope)
 
 
 def _tile_of(p: _Product, x: Operand, plan: OnlineTensorCores) -> tuple[int, int]:

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 from tdsl.autoschedule.recipes.block_rows import ACCESS
 from tdsl.autoschedule.recipes.operands import Operand
 from tdsl.autoschedule.recipes.stage_facts import shape_of_source, sizes_of
+from tdsl.autoschedule.recipes.tensor_forms import Form
 from tdsl.core.node import frozen
 from tdsl.lang.affine import variables
 from tdsl.lang.expr import Read, Var
 from tdsl.lang.regions import reads_in
 from tdsl.machine.devices import describe_gpu
-from tdsl.machine.instructions.tensor_cores import LOADS, Load
+from tdsl.machine.instructions.tensor_cores import LOADS
 from tdsl.machine.model import Machine
 from tdsl.schedule.fluent import Stage
 from tdsl.schedule.inlining import value_at
-from tdsl.schedule.naming import Loop
+from tdsl.schedule.naming import Loop, LoopLike
 from tdsl.schedule.state import FRAGMENT, SHARED, SWIZZLES
 from tdsl.target import as_target
+
+_PADDED, _PAD = 8, 32  # bytes of elements, and between their rows: 4 lanes of 4 rows are in different banks
 
 
 @frozen
@@ -70,31 +76,64 @@ def compute_in_registers(stage: Stage, x: Operand, at: Loop, factor: RegisterFac
         tile.bulk_copy()
 
 
-def swizzle_rows(tile: Stage, x: Operand, row: int) -> None:
-    """Swizzle a tile with rows of so many bytes."""
-    wide = [n for n in SWIZZLES if row % n == 0]
-    if wide and x.axes[1] == len(x.read.index) - 1:
+Place = tuple[Stage, LoopLike]
+
+
+def copy_tile(
+    stage: Stage, x: Operand, row: int, place: Place, vector: int, *, scope: str = SHARED
+) -> Stage:  # fmt: skip
+    """Copy tiles of an operand, with rows of so many elements, to shared memory in a loop; the copy.
+
+    Threads copy `vector` elements at a time; with 0 the copy unit (TMA) copies tiles.
+    """
+    size = x.read.dtype.bytes
+    tile = _copied(
+        stage, x.read.name, place, scope=scope, filled=True, gathered=x.gathered, along=x.copy_along
+    )
+    wide = [n for n in SWIZZLES if row * size % n == 0]
+    if size == _PADDED:
+        tile.align_storage(x.axes[1], row + _PAD // size)
+    elif wide and x.axes[1] == len(x.read.index) - 1:
         tile.swizzle(max(wide))
+    return tile.cooperate(vector) if vector else tile.bulk_copy()
 
 
-def load_of(x: Operand, operand: str, rows: int) -> Load | None:
-    """The instruction that loads an operand for rows or columns of a warp, if there is one."""
-    matrices = 4 if operand == "a" or rows % 16 == 0 else 2
-    key = (operand, x.read.dtype, x.transposed, matrices)
-    rows_of = {(r.operand, r.dtype, r.transposed, r.matrices): r for r in LOADS}
-    return rows_of.get(key)
+def _copied(stage: Stage, source: str, place: Place, **options: Any) -> Stage:
+    """A copy of what a stage reads of an array or func, in one of its loops or of those around it."""
+    host, loop = place
+    if host.func == stage.func:
+        return stage.schedule.cache_read(source, stage.func, at=loop, **options)
+    return stage.schedule.cache_read(source, stage.func, **options).compute_at(*place)
 
 
-def load_by(fragment: Stage, x: Operand, load: Load | None) -> None:
-    """Load an operand's tile to registers by an instruction, or by each thread its own elements."""
+def load_tile(stage: Stage, x: Operand, source: str, place: Place, operand: str, rows: int) -> None:
+    """Load tiles of an operand to fragments in a loop, by an instruction if there is one.
+
+    `operand` is "a" or "b", with so many rows or columns of a warp.
+    """
+    along = x.copy_along if source == x.read.name else None
+    fragment = _copied(stage, source, place, scope=FRAGMENT, along=along)
+    key = operand, x.read.dtype, x.transposed, 4 if operand == "a" or rows % 16 == 0 else 2
+    load = {(r.operand, r.dtype, r.transposed, r.matrices): r for r in LOADS}.get(key)
     if load is None:
-        fragment.cooperate()
+        fragment.cooperate()  # each thread loads its own elements
         return
     loops = fragment.loops
-    rows, columns, tile, inner = fragment.tile([loops[axis] for axis in x.axes], load.shape)
+    down, across, tile, inner = fragment.tile([loops[axis] for axis in x.axes], load.shape)
     others = [loop for n, loop in enumerate(loops) if n not in x.axes]
-    fragment.reorder(*others, rows, columns, tile, inner)
-    fragment.tensorize(tile, load.name).unroll(rows).unroll(columns)
+    fragment.reorder(*others, down, across, tile, inner)
+    fragment.tensorize(tile, load.name).unroll(down).unroll(across)
+
+
+def multiply_tiles(
+    stage: Stage, form: Form, tile: tuple[LoopLike, LoopLike, LoopLike], outside: Sequence[LoopLike]
+) -> Loop:
+    """Multiply a tile (loops over rows, columns, terms) by an instruction; its loop over steps of terms."""
+    mi, nj, i1, j1 = stage.tile(tile[:2], (form.rows, form.columns))
+    ko, k1 = stage.split(tile[2], form.k)
+    stage.reorder(*outside, ko, mi, nj, i1, j1, k1).tensorize(i1, form.name)
+    stage.unroll(mi).unroll(nj).unroll(ko)
+    return ko
 
 
 def is_fetched_whole(stage: Stage, x: Operand, tile: tuple[int, ...]) -> bool:

@@ -6,26 +6,32 @@ from tdsl.autoschedule.recipes.epilogue import following, write_neighbours
 from tdsl.autoschedule.recipes.grid import share_points
 from tdsl.autoschedule.recipes.stage_facts import definition_of, even_width, sizes_of, vector_of
 from tdsl.schedule.fluent import Stage
+from tdsl.schedule.naming import LoopLike
 from tdsl.schedule.state import REGISTER
 
 _THREADS = 128  # of a block that adds parts up
 _LANES = 4  # sums of a thread
 
 
-def in_parts(stage: Stage, size: int) -> Stage:
-    """Sum parts of `size` terms each in a stage of their own, the part outermost in memory; this stage.
+def in_parts(
+    stage: Stage, loop: LoopLike, size: int | None = None, *, nparts: int | None = None
+) -> tuple[Stage, str, str]:
+    """Reduce parts of a loop in a stage of their own, the part outermost in memory.
+
+    Returns this stage, with its loops over parts and inside of one.
 
     >>> import tdsl as td
     >>> i, k, a, f = *td.vars("i k"), td.Tensor("a", (8, 64), td.f32), td.Func("f")
     >>> f[i] = td.sum(a[i, k], axis=k)
-    >>> in_parts(td.Schedule(f)[f], 16).func
-    'f_partial'
+    >>> stage, *loops = in_parts(td.Schedule(f)[f], "k", 16)
+    >>> stage.func, loops
+    ('f_partial', ['k_o', 'k_i'])
     """
-    d = definition_of(stage)
-    part, _ = stage.split(d.ranges[0][0], size)
+    free = definition_of(stage).free
+    part, rest = (x.name for x in stage.split(loop, size, nparts=nparts))
     partial = stage.rfactor(part)
-    partial.reorder_storage(part.name, *d.free)
-    return partial
+    partial.reorder_storage(part, *free)
+    return partial, part, rest
 
 
 def add_parts(stage: Stage, reader: Stage | None) -> None:

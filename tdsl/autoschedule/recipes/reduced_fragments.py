@@ -15,23 +15,22 @@ from math import ceil, prod
 
 from tdsl.autoschedule.recipes.choices import Unsuited, recipe
 from tdsl.autoschedule.recipes.grid import bind_blocks
-from tdsl.autoschedule.recipes.operand_tiles import load_by, load_of, swizzle_rows
+from tdsl.autoschedule.recipes.operand_tiles import Place, copy_tile, load_tile, multiply_tiles
 from tdsl.autoschedule.recipes.operands import Operand, plain_operands
 from tdsl.autoschedule.recipes.reduced_tiles import (
     LEAST,
     ReducedProduct,
     count_parts,
     find_reduced_product,
-    merge_parts,
+    open_blocks,
 )
 from tdsl.autoschedule.recipes.stage_facts import definition_of, known_sizes, load_width
 from tdsl.autoschedule.recipes.tensor_forms import mma_of
 from tdsl.core.node import frozen
-from tdsl.machine.instructions.tensor_cores import COLUMNS, ROWS, Mma
+from tdsl.machine.instructions.tensor_cores import ROWS, Mma
 from tdsl.machine.model import Machine
 from tdsl.schedule.fluent import Stage
-from tdsl.schedule.naming import LoopLike
-from tdsl.schedule.state import FRAGMENT, GROUP, REGISTER, SHARED
+from tdsl.schedule.state import FRAGMENT, GROUP, REGISTER
 from tdsl.target import as_target
 
 _WARPS = 8  # of a block, each with ROWS rows
@@ -99,26 +98,16 @@ def reduced_fragments(stage: Stage, *, machine: Machine | None = None) -> Reduce
 
 
 def _write(
-    stage: Stage,
-    reduced: ReducedProduct,
-    plan: ReducedFragments,
-    operands: tuple[Operand, Operand],
+    stage: Stage, reduced: ReducedProduct, plan: ReducedFragments, operands: tuple[Operand, Operand],
     form: Mma,
-) -> None:
-    schedule, batch = stage.schedule, [v for v in definition_of(stage).free if v != reduced.row]
-    owner = stage.compute_root()
-    tile, inner = (x.name for x in stage.split(reduced.column, plan.tile[1]))
-    if plan.parts > 1:
-        part, rest = stage.split(tile, nparts=plan.parts)
-        owner, tile, batch = stage.rfactor(part), rest.name, [*batch, part.name]
-        owner.reorder_storage(part.name, *definition_of(stage).free)
-        merge_parts(stage)
-    block, rows = owner.split(reduced.row, plan.tile[0])
+) -> None:  # fmt: skip
+    stage.compute_root()
+    owner, blocks, tile, inner, rows = open_blocks(stage, reduced, plan.tile, plan.parts)
     warp, row = owner.split(rows, ROWS)
     places = owner.rfactor(inner)
     each, lane = owner.split(inner, _LANES)
-    owner.reorder(*batch, block, warp, row, each, lane)
-    bind_blocks(owner, [*batch, block.name])
+    owner.reorder(*blocks, warp, row, each, lane)
+    bind_blocks(owner, blocks)
     owner.bind(warp, "threadIdx.y")
     lanes = owner.rfactor(lane)
     owner.bind(lane.name, "threadIdx.x").unroll(row)
@@ -130,29 +119,17 @@ def _write(
     places.compute_at(owner, warp).set_scope(FRAGMENT)
     others = [x.name for x in places.loops if x.name not in (tile, reduced.row, inner)]
     places.reorder(*others, tile, reduced.row, inner)
-    copy = schedule.cache_read(places.func, lanes, scope=GROUP).compute_at(owner, warp)
+    copy = stage.schedule.cache_read(places.func, lanes, scope=GROUP).compute_at(owner, warp)
     copy.align_storage(len(copy.loops) - 1, plan.tile[1] + _GAP)
-    product = schedule[plan.product].compute_at(places, tile).set_scope(FRAGMENT)
-    d = definition_of(product)
-    mi, nj, i1, j1 = product.tile((reduced.inner_row, reduced.inner_column), (ROWS, COLUMNS))
-    ko, k1 = product.split(reduced.term, form.k)
+    product = stage.schedule[plan.product].compute_at(places, tile).set_scope(FRAGMENT)
+    d, terms = definition_of(product), known_sizes(product)[reduced.term]
     outside = [v for v in d.free if v not in (reduced.inner_row, reduced.inner_column)]
-    product.reorder(*outside, ko, mi, nj, i1, j1, k1).tensorize(i1, form.name)
-    product.unroll(mi).unroll(nj).unroll(ko)
-    terms = known_sizes(product)[reduced.term]
-    places_of: tuple[tuple[Stage, LoopLike], ...] = ((owner, warp), (places, tile))
-    for x, place in zip(operands, places_of, strict=True):
+    ko = multiply_tiles(product, form, (reduced.inner_row, reduced.inner_column, reduced.term), outside)
+    at: tuple[Place, Place] = ((owner, warp), (places, tile))
+    for x, operand, place, along in zip(operands, "ab", at, plan.tile, strict=True):
         vector = load_width(product, x.read.name, x.copy_along)
-        extent = terms if not x.transposed else plan.tile[0] if x is operands[0] else plan.tile[1]
-        shared = schedule.cache_read(x.read.name, product.func, scope=SHARED, filled=True, along=x.copy_along)
-        shared.compute_at(*place)
-        swizzle_rows(shared, x, extent * x.read.dtype.bytes)
-        shared.cooperate(vector)
-        fragment = schedule.cache_read(shared.func, product.func, scope=FRAGMENT)
-        if x is operands[0]:
-            load_by(fragment.compute_at(*place), x, load_of(x, "a", ROWS))
-        else:
-            load_by(fragment.compute_at(product, ko), x, load_of(x, "b", ROWS))
+        shared = copy_tile(product, x, along if x.transposed else terms, place, vector)
+        load_tile(product, x, shared.func, place if operand == "a" else (product, ko), operand, ROWS)
     places.cooperate()
     copy.cooperate(2)
     places.pipeline(tile, 2)

@@ -24,9 +24,9 @@ from typing import Any
 
 from tdsl.autoschedule.recipes.block_rows import ACCESS
 from tdsl.autoschedule.recipes.choices import Unsuited, choose, recipe, reduction_of
-from tdsl.autoschedule.recipes.elements import elements
 from tdsl.autoschedule.recipes.epilogue import following, reader_of
 from tdsl.autoschedule.recipes.grid import bind_blocks
+from tdsl.autoschedule.recipes.partial_sums import add_parts, in_parts
 from tdsl.autoschedule.recipes.stage_facts import (
     definition_of,
     even_width,
@@ -42,6 +42,7 @@ from tdsl.lang.regions import reads_in
 from tdsl.machine.model import Machine
 from tdsl.schedule.fluent import Stage
 from tdsl.schedule.gathering import uses_variable
+from tdsl.schedule.naming import Loop
 from tdsl.schedule.state import REGISTER, SHARED
 from tdsl.target import as_target
 
@@ -210,41 +211,41 @@ def count_parts(blocks: int, tiles: int, multiprocessors: int) -> int:
     return next(n for n in range(1, most + 1) if steps(n) <= 1.1 * least)
 
 
+def open_blocks(
+    stage: Stage, reduced: ReducedProduct, tile: tuple[int, ...], parts: int
+) -> tuple[Stage, list[str], str, str, Loop]:
+    """Split a reduction into rows for blocks and tiles of the columns, in parts merged by another kernel.
+
+    Returns the stage that blocks reduce, its loops over blocks, over tiles and inside of one, and the loop
+    over a block's rows.
+    """
+    owner, loops = stage, [v for v in definition_of(stage).free if v != reduced.row]
+    over, inside = (x.name for x in stage.split(reduced.column, tile[1]))
+    if parts > 1:
+        owner, part, over = in_parts(stage, over, nparts=parts)
+        loops.append(part)
+        add_parts(stage, reader_of(stage))
+    block, rows = owner.split(reduced.row, tile[0])
+    return owner, [*loops, block.name], over, inside, rows
+
+
 def _write(stage: Stage, reduced: ReducedProduct, plan: ReducedTiles) -> None:
-    schedule, batch = stage.schedule, [v for v in definition_of(stage).free if v != reduced.row]
-    owner = stage
-    tile, inner = (x.name for x in stage.split(reduced.column, plan.tile[1]))
-    if plan.parts > 1:
-        part, rest = stage.split(tile, nparts=plan.parts)
-        owner, tile, batch = stage.rfactor(part), rest.name, [*batch, part.name]
-        owner.reorder_storage(part.name, *definition_of(stage).free)
-        merge_parts(stage)
-    block, rows = owner.split(reduced.row, plan.tile[0])
+    owner, blocks, tile, inner, rows = open_blocks(stage, reduced, plan.tile, plan.parts)
     ty, r = owner.split(rows, plan.each[0])
     tx, c = owner.split(inner, plan.each[1])
-    owner.reorder(*batch, block, ty, r, tile, tx, c)
-    bind_blocks(owner, [*batch, block.name])
+    owner.reorder(*blocks, ty, r, tile, tx, c)
+    bind_blocks(owner, blocks)
     owner.bind(ty, "threadIdx.y")
     results = owner.rfactor(tx)
     owner.bind(tx.name, "threadIdx.x").unroll(r)
-    reader = reader_of(owner, ty) if plan.parts == 1 else None
-    following(owner, ty, SHARED, reader)
+    following(owner, ty, SHARED, reader_of(owner, ty) if plan.parts == 1 else None)
     results.compute_at(owner, ty).set_scope(REGISTER)
     _, lane = results.split(tx.name, plan.tile[1] // plan.each[1])
     results.bind(lane, "threadIdx.x")
     first = [x.name for x in results.loops if x.name not in (reduced.row, tile, c.name)]
     results.reorder(*first, tile, reduced.row, c.name).unroll(reduced.row).unroll(c.name)
-    _product(schedule[reduced.product].compute_at(results, tile).set_scope(REGISTER), reduced, plan)
-
-
-def merge_parts(stage: Stage) -> None:
-    """Compute the results of parts and the stage that alone reads them, each by a thread."""
-    reader = reader_of(stage)
-    if reader is None:
-        elements(stage.compute_root(), vector=1)
-        return
-    elements(reader.compute_root(), vector=1)
-    stage.compute_at(reader, reader.loops[-1]).set_scope(REGISTER)
+    product = stage.schedule[reduced.product].compute_at(results, tile).set_scope(REGISTER)
+    _product(product, reduced, plan)
 
 
 def _product(stage: Stage, reduced: ReducedProduct, plan: ReducedTiles) -> None:

@@ -22,13 +22,13 @@ from tdsl.autoschedule.recipes.epilogue import ROW_BYTES, following, reader_of, 
 from tdsl.autoschedule.recipes.grid import on_grid
 from tdsl.autoschedule.recipes.operand_tiles import (
     compute_in_registers,
+    copy_tile,
     gpu_of,
     is_boxed,
     is_fetched_whole,
-    load_by,
-    load_of,
+    load_tile,
+    multiply_tiles,
     register_factor,
-    swizzle_rows,
 )
 from tdsl.autoschedule.recipes.operands import (
     Operand,
@@ -60,11 +60,10 @@ from tdsl.machine.instructions.tensor_cores import Mma
 from tdsl.machine.model import Machine
 from tdsl.schedule.fluent import BaseSchedule, Stage
 from tdsl.schedule.launch import MAX_CLUSTER_BLOCKS
-from tdsl.schedule.state import FRAGMENT, SHARED, SWIZZLES
+from tdsl.schedule.state import FRAGMENT, SWIZZLES
 
 _MOST_WARPS = 32  # of a block
 _COPIED = 4  # bytes that a GPU copies to shared memory asynchronously, at least
-_PADDED, _PAD = 8, 32  # bytes of elements, and between their rows: 4 lanes of 4 rows are in different banks
 _OPEN = 4096  # assumed for rows, columns or terms whose number only a call determines
 _GROUP_TILE = (128, 256)  # of two groups of four warps
 _GROUP_ROW_BYTES = 128  # of terms in a tile
@@ -188,7 +187,7 @@ def tensor_core_matmul(stage: Stage, *, machine: Machine | None = None, **choice
                 pack(stage, x, along, part if chosen.parts > 1 else chosen.block[2])
     if chosen.parts > 1 and steps > 1:
         reader = reader or reader_of(stage)
-        stage = in_parts(stage, part)
+        stage, _, _ = in_parts(stage, m.terms[0], part)
         m = replace(m, terms=(definition_of(stage).ranges[0][0],))
     left, right = operands_of(stage, m)
     check_terms(stage, (left, right), chosen.block[2])
@@ -340,19 +339,16 @@ def _schedule(
 ) -> None:  # fmt: skip
     left, right = operands
     block, warp, stages = plan.block, plan.warp, plan.stages
-    schedule, d = stage.schedule, definition_of(stage)
+    d = definition_of(stage)
     term = d.ranges[0][0]
     batch = [v for v in d.free if v not in (left.along, right.along)]
     vectors, sizes = [vector_width(stage, x) for x in operands], sizes_of(stage)
     io, jo, ii, ji = stage.tile((left.along, right.along), block[:2])
     wi, wj, ii, ji = stage.tile((ii, ji), warp)
-    mi, nj, i1, j1 = stage.tile((ii, ji), shape_of(form)[:2])
     ko, ki = stage.split(term, block[2])
-    ki, k1 = stage.split(ki, form.k)
-    stage.reorder(*batch, io, jo, wi, wj, ko, ki, mi, nj, i1, j1, k1)
+    ki = multiply_tiles(stage, form, (ii, ji, ki), (*batch, io, jo, wi, wj, ko))
     on_grid(stage, batch, io.name, jo.name, group=plan.group, blocks=plan.blocks, cluster=plan.cluster)
     stage.bind(wi, "threadIdx.z").bind(wj, "threadIdx.y")
-    stage.tensorize(i1, form.name)
     index = _index_in_memory(stage)
     out = following(stage, wj, FRAGMENT, reader)
     size = out.schedule.state.program.func(out.func).dtypes[0].bytes
@@ -374,25 +370,13 @@ def _schedule(
         if factor is not None and x is left:
             compute_in_registers(stage, x, ko, factor, terms)
             continue
-        tile = schedule.cache_read(
-            x.read.name, stage.func, at=ko, scope=SHARED, filled=True, gathered=x.gathered,
-            along=x.copy_along,
-        )  # fmt: skip
-        if x.read.dtype.bytes == _PADDED:
-            tile.align_storage(x.axes[1], (along if x.transposed else terms) + _PAD // _PADDED)
-        else:
-            swizzle_rows(tile, x, x.read.dtype.bytes * (along if x.transposed else terms))
-        if whole:
-            tile.bulk_copy()
-        else:
-            tile.cooperate(vector)
+        tile = copy_tile(stage, x, along if x.transposed else terms, (stage, ko), 0 if whole else vector)
         if isinstance(form, Mma):
-            fragment = schedule.cache_read(tile.func, stage.func, at=ki, scope=FRAGMENT)
-            load_by(fragment, x, load_of(x, "a" if x is left else "b", warp[0] if x is left else warp[1]))
+            operand, rows = ("a", warp[0]) if x is left else ("b", warp[1])
+            load_tile(stage, x, tile.func, (stage, ki), operand, rows)
     copied = any(n * x.read.dtype.bytes >= _COPIED for n, x in zip(vectors, (left, right), strict=True))
     if stages > 1 and (whole or copied):
         stage.pipeline(ko, stages, producer_warps=whole)
-    stage.unroll(mi).unroll(nj).unroll(ki)
 
 
 def _index_in_memory(stage: Stage) -> tuple[Expr, ...]:
