@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from math import prod
 
@@ -12,6 +12,7 @@ from tdsl.lang.expr import Expr, Read, Var
 from tdsl.lang.regions import reads_in
 from tdsl.machine.instructions.instruction import INSTRUCTIONS, Instruction
 from tdsl.machine.instructions.layout import Layout
+from tdsl.schedule.inlining import is_inlined, value_at
 from tdsl.schedule.state import (
     FRAGMENT,
     Illegal,
@@ -25,12 +26,23 @@ from tdsl.schedule.state import (
 def widest_read(state: State, func: str, below: frozenset[str]) -> Read | None:
     """The read of the largest fragment, by whose layout the points of a stage are distributed to threads."""
     candidates: list[tuple[int, Read]] = []
-    for r in state.program.func(func).definitions[0].reads:
+    for r in _stored_reads(state, state.program.func(func).definitions[0].reads):
         if r.name != func and r.name not in below and r.name in fragment_funcs(state):
             layout = layout_of_fragment(state, r.name, below | {func})
             if layout is not None:
                 candidates.append((prod(layout.shape), r))
     return max(candidates, key=lambda x: x[0])[1] if candidates else None
+
+
+def _stored_reads(state: State, reads: Iterable[Read]) -> Iterator[Read]:
+    """The reads of an expression whose inlined funcs are replaced by their definitions."""
+    for r in reads:
+        if is_inlined(state, r.name):
+            yield from _stored_reads(
+                state, reads_in((value_at(state.program.func(r.name).definitions[0], r),))
+            )
+        else:
+            yield r
 
 
 def fragment_funcs(state: State) -> set[str]:

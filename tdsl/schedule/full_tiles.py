@@ -12,18 +12,20 @@ from tdsl.lang.program import FuncDef
 from tdsl.lang.regions import Box, Interval
 from tdsl.lang.simplify import add, conjuncts, simplify, substitute, subtract
 from tdsl.schedule.fragment_layouts import layout_of_fragment
+from tdsl.schedule.inlining import is_inlined
 from tdsl.schedule.state import FRAGMENT, REGISTER, State
 
 
 def is_total(state: State, name: str) -> bool:
-    """True if a stage is defined everywhere: filled copies, fragments and registers that read only these."""
+    """True for a stage defined everywhere: filled copies; fragments, registers and inlined funcs of these."""
     if not state.program.has_func(name):
         return False
     f, plan = state.program.func(name), state.plan(name)
     if plan.filled:
         return True
     d = f.definitions[0]
-    if plan.scope not in (FRAGMENT, REGISTER) or len(f.definitions) > 1 or has_effects(d):
+    is_local = plan.scope in (FRAGMENT, REGISTER) or is_inlined(state, name)
+    if not is_local or len(f.definitions) > 1 or has_effects(d):
         return False
     return bool(d.reads) and all(r.name != name and is_total(state, r.name) for r in d.reads)
 

@@ -118,7 +118,8 @@ class ImpliedValues:
             case Binary("div", x, y):
                 a = self.value(x)
                 plain = isinstance(y, Const) and y.value != 0 and self._is_number(y)
-                return a if a is not None and a[0] == 0 and (plain or self.lenient) else None
+                kept = a is not None and isinf(a[0]) and plain and isinstance(y, Const) and y.value > 0
+                return a if kept or (a is not None and a[0] == 0 and (plain or self.lenient)) else None
             case Binary("add" | "sub", x, y):
                 return self._sum(e, x, y)
             case Call("exp" | "exp2", (x,)):

@@ -352,7 +352,8 @@ def _redirect_readers(fusion: Fusion, state: State, running: str) -> State:
         d = Definition(g.definitions[0].index, g.variables, (), TRUE, values, None, None, g.loc)
         state = replace_func(state, replace(g, definitions=(d,)))
         state = state.with_plan(name, fresh_plan(state.program.func(name)))
-    return _with_sorted_funcs(without_unread(state, set(fusion.members) - {f.name}))
+    read = {name for g in fusion.state.program.funcs for d in g.definitions for name in d.sources}
+    return _with_sorted_funcs(without_unread(state, {*fusion.members, *read} - {f.name}))
 
 
 def _result_at(fusion: Fusion, member: Member, running: str, index: tuple[Expr, ...], component: int) -> Expr:

@@ -328,8 +328,17 @@ def factored_out_of_nothing_in_common():
 
 
 @wrong(td.ScheduleError, "factor_out", "'f' is no sum of numbers", hint="sums")
-def factored_out_of_an_elementwise_func():
-    doubled().factor_out()  # here
+def factored_out_of_truth():
+    reduced = td.Func("f")
+    reduced[i] = td.any(a[i, k] * 3 > 1, axis=k)
+    td.Schedule(reduced)[reduced].factor_out()  # here
+
+
+@wrong(td.ScheduleError, "factor_out", "no positive constant as a factor", hint="multiply")
+def a_negative_factor_out_of_a_maximum():
+    largest = td.Func("f")
+    largest[i] = td.max(a[i, k] * -3, axis=k)
+    td.Schedule(largest)[largest].factor_out()  # here
 
 
 @wrong(td.ScheduleError, "factor_out", "the loops of 'f' were changed before", hint="first")

@@ -13,6 +13,7 @@ for batches, blocks of rows:                   on blocks
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from math import prod
 from typing import Any
@@ -36,14 +37,17 @@ from tdsl.autoschedule.recipes.stage_facts import definition_of, load_width, siz
 from tdsl.autoschedule.recipes.tensor_forms import Form, group_form, mma_of
 from tdsl.autoschedule.recipes.tensor_tiles import PHASE_BYTES
 from tdsl.core.node import frozen, post_order
-from tdsl.errors import counted
+from tdsl.errors import ScheduleError, counted
 from tdsl.lang.affine import variables
 from tdsl.lang.definition import Definition
-from tdsl.lang.expr import TRUE, Cast, Read
+from tdsl.lang.expr import TRUE, Cast, Read, Select
+from tdsl.lang.regions import reads_in
 from tdsl.machine.instructions.tensor_cores import ROWS, Mma
 from tdsl.machine.instructions.warpgroups import ROWS as GROUP_ROWS
 from tdsl.machine.model import Machine
-from tdsl.schedule.fluent import Stage
+from tdsl.schedule.fluent import BaseSchedule, Stage
+from tdsl.schedule.inlining import is_inlined
+from tdsl.schedule.legality import depends_on
 from tdsl.schedule.mapping import narrow_operand
 from tdsl.schedule.state import FRAGMENT, GROUP, SHARED, SWIZZLES
 from tdsl.target import as_target
@@ -192,6 +196,8 @@ def _plan(chain: OnlineChain, machine: Machine) -> OnlineTensorCores:
 
 def _write(stage: Stage, chain: OnlineChain, plan: OnlineTensorCores) -> OnlineTensorCores:
     schedule = stage.schedule
+    if not plan.early:  # else the scale frees the registers of the product for the next tile
+        _factor_scales_out(schedule, chain.lead.name)
     running, owner = stage.online(chain.term, plan.terms), schedule[chain.end]
     check_ends(schedule.state, running.func, chain)
     tile, part = running.loops[-1].name, running.loops[-1].name
@@ -217,6 +223,8 @@ def _write(stage: Stage, chain: OnlineChain, plan: OnlineTensorCores) -> OnlineT
     for name, roles in inside.items():
         d = definition_of(schedule[name])
         lead = name == lead_tile
+        if is_inlined(schedule.state, name):
+            continue
         if d.init is None and TERM not in roles.values():
             schedule[name].inline()
             continue
@@ -235,6 +243,26 @@ def _write(stage: Stage, chain: OnlineChain, plan: OnlineTensorCores) -> OnlineT
     if plan.stages > 1:
         running.pipeline(tile, plan.stages, producer_warps=plan.warpgroups, overlap_mma=plan.early)
     return plan
+
+
+def _factor_scales_out(schedule: BaseSchedule, lead: str) -> None:
+    """Multiply the largest score of a row, and the score in each exponent, by the constants of each score.
+
+    An exponent is then one fused multiply-add of a score and the largest one.
+    """
+    state = schedule.state
+    for f in state.program.funcs:
+        d = f.definitions[0]
+        if d.combine is None or d.combine.kind not in ("max", "min") or not depends_on(state, lead, f.name):
+            continue
+        with suppress(ScheduleError), schedule.all_or_nothing():
+            for r in reads_in(d.values):
+                g = state.program.func(r.name) if state.program.has_func(r.name) else None
+                if g is not None and g.definitions[0].init is None:
+                    if isinstance(g.definitions[0].values[0], Select):
+                        schedule[g.name].factor_out()
+                    schedule[g.name].inline()
+            schedule[f.name].factor_out()
 
 
 def _rounded(d: Definition) -> list[str]:

@@ -110,3 +110,12 @@ def test_weights_are_powers_of_two(tmp_path):
     assert powers <= counts[0][0] < 64 + 16
     assert 64 - 16 < exact - fast_ <= 64
     assert exact < 64 * 9
+
+
+def test_a_scaled_score_is_one_multiply_add(tmp_path):
+    """A thread has 32 scores of a tile: none is multiplied by the scale before its exponent is computed."""
+    s = td.Schedule(attention(16, 8192, 8192, 64, fast=True), target="cuda:sm_80")
+    td.recipes.online_tensor_cores(s["out_sum"])
+    inner = loop_of(sass(module.build(launches_of(programs.kernel_of(s)), "sm_80"), tmp_path), "HMMA")
+    assert count(inner, r"\bFMUL") < 32 + 32
+    assert count(inner, r"\bFFMA") >= 32 + 64  # exponents, and sums of values that are rescaled
