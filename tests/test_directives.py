@@ -353,6 +353,7 @@ USES: dict[str, tuple[Use, ...]] = {
     "launch_bounds": (
         on(P.stencil, lambda s, p: s["f"].bind(p.outer, "blockIdx.x").launch_bounds(2)),
     ),
+    "grid_sync": (on(P.stencil, lambda s, p: s["f"].bind(p.outer, "blockIdx.x").grid_sync()),),
     "bulk_copy": (on(P.with_a_table, fetched_as_a_whole),),
     "pipeline": (on(P.stencil, fetched_ahead),),
     "swizzle": (on(P.stencil, in_other_banks),),

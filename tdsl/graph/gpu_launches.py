@@ -51,7 +51,7 @@ class GraphLauncher:
     def __init__(self, device: Device, plan: Plan, capture: bool) -> None:
         self.device, self.name, self.nbytes = device, plan.trace.name, plan.memory.peak
         self.launchers = [_launcher(step, device) for step in plan.steps]
-        self.captures = capture and not any(x.checks for x in self.launchers)
+        self.captures = capture and not any(x.zeroes for x in self.launchers)
         self.arguments = len(plan.trace.arguments) + len(plan.outputs.specs)
         self._constants: dict[int, Memory] = {}
         self.constants: list[int] = []  # addresses

@@ -41,6 +41,7 @@ DIRECTIVES: dict[str, Callable[..., State]] = {
     **specialize.LOOP_DIRECTIVES, "atomic": atomics.atomic,
     "bind": launch.bind, "cooperate": launch.cooperate, "pipeline": pipelines.pipeline,
     "bulk_copy": pipelines.bulk_copy, "launch_bounds": launch.launch_bounds,
+    "grid_sync": launch.grid_sync,
     "compute_at": places.compute_at, "store_at": places.store_at, "store_root": places.store_root,
     "compute_root": places.compute_root, "inline": places.inline,
     "reverse_compute_at": places.reverse_compute_at, "compute_with": places.compute_with,

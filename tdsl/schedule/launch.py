@@ -134,6 +134,14 @@ def launch_bounds(state: State, func: str, definition: int, *, blocks: int) -> S
     return state.with_plan(func, replace(state.plan(func), min_blocks=blocks, scheduled=True))
 
 
+def grid_sync(state: State, func: str, definition: int) -> State:
+    """Run the kernels of a stage in the kernel launched before them, after a barrier of all its blocks.
+
+    The blocks of that kernel, a cooperative launch, are all resident at a time.
+    """
+    return state.with_plan(func, replace(state.plan(func), grid_sync=True, scheduled=True))
+
+
 def _check_default_loops(f: FuncDef, nest: Nest) -> None:
     d = f.definitions[0]
     if len(f.definitions) > 1 or d.ranges:

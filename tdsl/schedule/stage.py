@@ -69,9 +69,10 @@ class StageDirectives(Suggesting):
             check_owner(loop, self, self.schedule.origins)
         return name_of_loop(loop, [x.name for x in self.loops])
 
-    def do(self, directive: str, /, **arguments: Any) -> None:
-        """Apply a directive by name; all other methods call this one."""
+    def do(self, directive: str, /, **arguments: Any) -> Self:
+        """Apply a directive by name; all other methods call this one. Returns the stage."""
         self.schedule.do(Directive(directive, self.func, self.definition, tuple(arguments.items()), here()))
+        return self
 
     def _new_loops(self, before: tuple[str, ...]) -> tuple[Loop, ...]:
         nest = self.schedule.state.plan(self.func).nests[self.definition]
@@ -133,8 +134,7 @@ class StageDirectives(Suggesting):
 
     def reorder(self, *loops: LoopLike) -> Self:
         """Permute the given loops into this order, outermost first; other loops keep their positions."""
-        self.do("reorder", loops=tuple(self.loop_name(x) for x in loops))
-        return self
+        return self.do("reorder", loops=tuple(self.loop_name(x) for x in loops))
 
     def rename(self, loop: LoopLike, name: str) -> Loop:
         """Give a loop another name."""
@@ -149,8 +149,7 @@ class StageDirectives(Suggesting):
 
     def parallel(self, loop: LoopLike) -> Self:
         """Run the iterations of a loop on several threads."""
-        self.do("parallel", loop=self.loop_name(loop))
-        return self
+        return self.do("parallel", loop=self.loop_name(loop))
 
     def bind(self, loop: LoopLike, axis: str) -> Self:
         """Run each iteration on the block or thread of a GPU whose index along an axis equals the iteration.
@@ -158,28 +157,31 @@ class StageDirectives(Suggesting):
         `axis` is "blockIdx.x", "threadIdx.x", or .y or .z of these, or "clusterCtaIdx.x" for the blocks of a
         cluster (sm_90), which are co-scheduled. Loops over blocks must be the outermost ones.
         """
-        self.do("bind", loop=self.loop_name(loop), axis=axis)
-        return self
+        return self.do("bind", loop=self.loop_name(loop), axis=axis)
 
     def cooperate(self, vector: int = 1) -> Self:
         """Have all threads of a block compute this shared-memory stage, `vector` elements each at a time."""
-        self.do("cooperate", vector=vector)
-        return self
+        return self.do("cooperate", vector=vector)
 
     def launch_bounds(self, blocks: int) -> Self:
         """Limit registers so that `blocks` blocks of this stage's kernel fit on each multiprocessor of a GPU.
 
         More resident blocks hide more memory latency and leave fewer registers for each thread.
         """
-        self.do("launch_bounds", blocks=blocks)
-        return self
+        return self.do("launch_bounds", blocks=blocks)
+
+    def grid_sync(self) -> Self:
+        """Run this stage in the kernel before it, after a barrier of all blocks (cooperative launch).
+
+        All blocks of the kernel must be resident on the GPU at a time.
+        """
+        return self.do("grid_sync")
 
     def bulk_copy(self) -> Self:
         """Copy this shared-memory stage by bulk asynchronous copies (TMA) that one thread issues.
 
         Needs sm_90 or later, a copy of a tensor in a pipelined loop, and rows of a multiple of 16 bytes."""
-        self.do("bulk_copy")
-        return self
+        return self.do("bulk_copy")
 
     def pipeline(
         self, loop: LoopLike, stages: int, producer_warps: bool = False, overlap_mma: bool = False,
@@ -194,21 +196,18 @@ class StageDirectives(Suggesting):
         """
         options = _given(producer_warps=producer_warps or None, overlap_mma=overlap_mma or None)
         options |= current_names(old)
-        self.do("pipeline", loop=self.loop_name(loop), stages=stages, **options)
-        return self
+        return self.do("pipeline", loop=self.loop_name(loop), stages=stages, **options)
 
     def vectorize(self, loop: LoopLike, lanes: int | None = None) -> Self:
         """Run the iterations of a loop as vector lanes, or with `lanes` groups of that many iterations.
 
         On a reduction loop each lane keeps a partial result, which changes the order of a float sum.
         """
-        self.do("vectorize", loop=self.loop_name(loop), **_given(factor=lanes))
-        return self
+        return self.do("vectorize", loop=self.loop_name(loop), **_given(factor=lanes))
 
     def unroll(self, loop: LoopLike, factor: int | None = None) -> Self:
         """Unroll a loop completely, or with `factor` by groups of that many iterations."""
-        self.do("unroll", loop=self.loop_name(loop), **_given(factor=factor))
-        return self
+        return self.do("unroll", loop=self.loop_name(loop), **_given(factor=factor))
 
     def atomic(self) -> Self:
         """Allow reduction loops to run in parallel, with atomic updates; returns the stage of the updates.
@@ -226,8 +225,7 @@ class StageDirectives(Suggesting):
     def compute_at(self, consumer: StageDirectives | Func | str, loop: LoopLike) -> Self:
         """Compute, in each iteration of a consumer's loop, the box of this func that the body reads."""
         stage, name = self._level(consumer, loop)
-        self.do("compute_at", consumer=stage.func, consumer_definition=stage.definition, loop=name)
-        return self
+        return self.do("compute_at", consumer=stage.func, consumer_definition=stage.definition, loop=name)
 
     def store_at(self, consumer: StageDirectives | Func | str, loop: LoopLike) -> Self:
         """Allocate the memory of this func in a loop outside of the one where it is computed.
@@ -236,46 +234,38 @@ class StageDirectives(Suggesting):
         suffices (folded storage); both only if proven legal, else the values are computed again.
         """
         stage, name = self._level(consumer, loop)
-        self.do("store_at", consumer=stage.func, consumer_definition=stage.definition, loop=name)
-        return self
+        return self.do("store_at", consumer=stage.func, consumer_definition=stage.definition, loop=name)
 
     def store_root(self) -> Self:
         """Allocate the memory of a func that is computed inside a loop once, for the whole kernel."""
-        self.do("store_root")
-        return self
+        return self.do("store_root")
 
     def compute_root(self) -> Self:
         """Compute the whole required box of this func before its consumers, outside all loops."""
-        self.do("compute_root")
-        return self
+        return self.do("compute_root")
 
     def inline(self) -> Self:
         """Replace every read of this func by its definition."""
-        self.do("inline")
-        return self
+        return self.do("inline")
 
     def reverse_compute_at(self, producer: StageDirectives | Func | str, loop: LoopLike) -> Self:
         """Compute this element-wise func inside a loop of its producer, on the points of that iteration."""
         stage, name = self._level(producer, loop)
         at = {"producer": stage.func, "producer_definition": stage.definition, "loop": name}
-        self.do("reverse_compute_at", **at)
-        return self
+        return self.do("reverse_compute_at", **at)
 
     def compute_with(self, other: StageDirectives | Func | str, loop: LoopLike) -> Self:
         """Share the loops of another stage, which must be independent of this one, down to a loop."""
         stage, name = self._level(other, loop)
-        self.do("compute_with", other=stage.func, other_definition=stage.definition, loop=name)
-        return self
+        return self.do("compute_with", other=stage.func, other_definition=stage.definition, loop=name)
 
     def reorder_storage(self, *dims: Variable | int | str) -> Self:
         """Set the order of dimensions in memory, largest stride first."""
-        self.do("reorder_storage", dims=tuple(name_of_dim(d) for d in dims))
-        return self
+        return self.do("reorder_storage", dims=tuple(name_of_dim(d) for d in dims))
 
     def align_storage(self, dim: Variable | int | str, multiple: int) -> Self:
         """Round the extent of a dimension in memory up to a multiple, in elements."""
-        self.do("align_storage", dim=name_of_dim(dim), multiple=multiple)
-        return self
+        return self.do("align_storage", dim=name_of_dim(dim), multiple=multiple)
 
     def swizzle(self, count: int) -> Self:
         """Swizzle a tile in shared memory against bank conflicts along columns; `count` is 32, 64 or 128.
@@ -283,13 +273,11 @@ class StageDirectives(Suggesting):
         The 16-byte chunks of each `count` bytes of a row are permuted, differently in each row. `ldmatrix`
         reads this layout without bank conflicts; tensor maps use the same one.
         """
-        self.do("swizzle", count=count)
-        return self
+        return self.do("swizzle", count=count)
 
     def fold_storage(self, dim: Variable | int | str, extent: int) -> Self:
         """Store a dimension as a ring buffer of `extent` elements; an error if more are alive at a time."""
-        self.do("fold_storage", dim=name_of_dim(dim), extent=extent)
-        return self
+        return self.do("fold_storage", dim=name_of_dim(dim), extent=extent)
 
     def bound_extent(self, dim: Variable | int | str, extent: int | None = None) -> Self:
         """Compute `extent` elements of a dimension at each place of this func; an error if more are needed.
@@ -298,23 +286,19 @@ class StageDirectives(Suggesting):
         extent also for tiles at edges, where elements before or behind the needed ones are computed, too.
         If fewer elements are needed in the enclosing places, or in all, only those are computed.
         """
-        self.do("bound_extent", dim=name_of_dim(dim), **_given(extent=extent))
-        return self
+        return self.do("bound_extent", dim=name_of_dim(dim), **_given(extent=extent))
 
     def set_scope(self, scope: str) -> Self:
         """Set the memory scope: "auto", "heap", "stack", "register"; GPU: "shared", "group", "fragment"."""
-        self.do("set_scope", scope=scope)
-        return self
+        return self.do("set_scope", scope=scope)
 
     def stream_stores(self) -> Self:
         """Use streaming (non-temporal) stores: past a CPU's caches, evicted first from a GPU's."""
-        self.do("stream_stores")
-        return self
+        return self.do("stream_stores")
 
     def cache_policy(self, source: Tensor | Func | str, policy: str) -> Self:
         """Load `source` "evict_first" or "evict_last" from L2 in the GPU kernel that stores this func."""
-        self.do("cache_policy", source=self.schedule.source_name(source), policy=policy)
-        return self
+        return self.do("cache_policy", source=self.schedule.source_name(source), policy=policy)
 
     def prefetch(
         self, source: Tensor | Func | str, at: LoopLike, offset: int = 1, of: LoopLike | None = None
@@ -326,8 +310,7 @@ class StageDirectives(Suggesting):
         """
         name = self.schedule.source_name(source)
         arguments: dict[str, Any] = {} if of is None else {"of": self.loop_name(of)}
-        self.do("prefetch", source=name, loop=self.loop_name(at), offset=offset, **arguments)
-        return self
+        return self.do("prefetch", source=name, loop=self.loop_name(at), offset=offset, **arguments)
 
     def flatten(self, *variables: LoopLike, inputs: bool = False, name: str | None = None) -> Loop:
         """Replace several free variables, or several reduction variables, by one; returns its loop.
@@ -373,8 +356,7 @@ class StageDirectives(Suggesting):
 
     def skip_masked(self) -> Self:
         """Skip terms that a mask makes 0 (or the identity); factors of such a 0 are assumed to be finite."""
-        self.do("skip_masked")
-        return self
+        return self.do("skip_masked")
 
     def unsigned(self, source: Tensor | Func | str) -> tuple[Self, Self]:
         """Offset the signed integers of `source`, a factor of this sum, to unsigned integers.
@@ -414,14 +396,12 @@ class StageDirectives(Suggesting):
             encoded = encode_condition(cond.node)
         except Illegal as reason:
             raise ScheduleError(reason.reason, loc=here(), label="this directive", hint=reason.hint) from None
-        self.do("specialize", cond=encoded, loops=inner)
-        return self
+        return self.do("specialize", cond=encoded, loops=inner)
 
     def tensorize(self, loop: LoopLike, instruction: Instruction | str) -> Self:
         """Replace a loop and its body by a declared instruction that computes the same."""
         name = instruction.name if isinstance(instruction, Instruction) else instruction
-        self.do("tensorize", loop=self.loop_name(loop), instruction=name)
-        return self
+        return self.do("tensorize", loop=self.loop_name(loop), instruction=name)
 
     def distribute(
         self, loops: LoopLike | int | Sequence[LoopLike | int] = (),
@@ -472,8 +452,7 @@ class StageDirectives(Suggesting):
         names = tuple(self.schedule.source_name(t) for t in listed)
         said: dict[str, Any] = {"prefetch": prefetch} if prefetch else {}
         said |= {"deterministic": True} if deterministic else {}
-        self.do("communicate", tensors=names, at=self.loop_name(at), **said)
-        return self
+        return self.do("communicate", tensors=names, at=self.loop_name(at), **said)
 
     def rotate(self, loop: LoopLike, by: LoopLike | Sequence[LoopLike]) -> Loop:
         """Rotate a loop by the iterations of the loops `by` around it (systolic order); returns the new loop.
@@ -490,8 +469,7 @@ class StageDirectives(Suggesting):
 
     def pin(self) -> Self:
         """Keep this stage as it is: no default or automatic schedule changes it."""
-        self.do("pin")
-        return self
+        return self.do("pin")
 
 
 def _given(**arguments: Any) -> dict[str, Any]:

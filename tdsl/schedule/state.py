@@ -309,6 +309,7 @@ class FuncPlan:
     swizzle: int = 0
     filled: bool = False
     min_blocks: int = 0
+    grid_sync: bool = False
     communicated: tuple[tuple[str, str], ...] = ()
     ahead: tuple[tuple[str, int], ...] = ()
     deterministic: bool = False

@@ -1,4 +1,4 @@
-"""Choices for the kernels of a GPU that it cannot have: cache policies, instructions."""
+"""Choices for the kernels of a GPU that it cannot have: cache policies, instructions, grid barriers."""
 
 import tdsl as td
 from tests.codegen.cuda.test_stmatrix import staged
@@ -46,3 +46,42 @@ def tiles_of_a_type_that_is_not_stored_at_once():
     f, s = doubled()
     tile = s[f].tile((i, j), (16, 16))[2]
     s[f].tensorize(tile, "stmatrix_m16n16_f32")  # here
+
+
+@wrong(
+    td.ScheduleError, "wait for each other, and 4096 are too many", "runs 1 of 1024 threads",
+    "on each of 82 multiprocessors", hint="82 blocks at most",
+)  # fmt: skip
+def more_blocks_that_wait_for_each_other_than_run_at_a_time():
+    g, f = td.Func("g", shape=(1 << 22,)), td.Func("f", shape=(1 << 22,))
+    g[i] = i
+    f[i] = g[(1 << 22) - 1 - i]
+    s = td.Schedule(f)
+    for stage in (s[g].compute_root(), s[f].grid_sync()):
+        block, thread = stage.split(i, 1024)
+        stage.bind(block, "blockIdx.x").bind(thread, "threadIdx.x")
+    td.compile(s, target="cuda:sm_86").source()  # here
+
+
+@wrong(td.ScheduleError, "only a call tells how many they are", hint="fix the sizes")
+def blocks_that_wait_for_each_other_in_open_numbers():
+    a, g, f = td.Tensor("a", ("N",), td.f32), td.Func("g"), td.Func("f")
+    g[i] = a[i] * 2
+    f[i] = g[i] + a[0]
+    s = td.Schedule(f)
+    for stage in (s[g].compute_root(), s[f].grid_sync()):
+        block, thread = stage.split(i, 64)
+        stage.bind(block, "blockIdx.x").bind(thread, "threadIdx.x")
+    td.compile(s, target="cuda:sm_86", dynamic=["N"]).source()  # here
+
+
+@wrong(td.ScheduleError, "grid_sync of f: a stage of the kernel has clusters", hint="clusterCtaIdx.x")
+def blocks_of_clusters_that_wait_for_all():
+    g, f = td.Func("g", shape=(64, 64)), td.Func("f", shape=(64, 64))
+    g[i, j] = i + j
+    f[i, j] = g[j, i]
+    s = td.Schedule(f)
+    s[g].compute_root().split(i, 2)
+    s[g].bind("i_o", "blockIdx.x").bind("i_i", "clusterCtaIdx.x").bind(j, "threadIdx.x")
+    s[f].bind(i, "blockIdx.x").bind(j, "threadIdx.x").grid_sync()  # here
+    td.compile(s, target="cuda:sm_90a").source()

@@ -56,6 +56,8 @@ ALLOWED = (
     r"copies by TMA need",
     r"threads combine their results in",
     r"is pipelined, but how often it runs differs",
+    r"grid_sync of .*: ",
+    r"the blocks of kernel .* wait for each other, and",
     r"copied as a whole (at|outside)|copied by TMA from",
     r"is copied by TMA, but what it copies is computed",
     r"cannot have producer warps",

@@ -45,6 +45,9 @@ def on_a_gpu(s: td.Schedule, choices: Choices) -> None:
             elif isinstance(place, Root) or name in s.state.program.outputs:
                 _at_root(s, stage, choices)
     _ahead(s, choices)
+    for name in s.state.program.outputs:
+        if choices.chance(15):
+            _tried(s, s[name].grid_sync)
 
 
 def _ahead(s: td.Schedule, c: Choices) -> None:

@@ -142,6 +142,21 @@ template <int N> __device__ __forceinline__ void tdsl_setmaxnreg_{change}() {{
 """
         for change in ("dec", "inc")
     },
+    # one block adds so much that the highest bit changes when all have arrived; the others bits are 0 again
+    "tdsl_grid_barrier": """
+__device__ __forceinline__ void tdsl_grid_barrier(unsigned int *arrived) {
+  __syncthreads();
+  if (threadIdx.x == 0 && threadIdx.y == 0 && threadIdx.z == 0) {
+    unsigned int blocks = gridDim.x * gridDim.y * gridDim.z;
+    bool first = blockIdx.x == 0 && blockIdx.y == 0 && blockIdx.z == 0;
+    __threadfence();
+    unsigned int before = atomicAdd(arrived, first ? 0x80000000u - (blocks - 1) : 1u);
+    while (!((before ^ *(volatile unsigned int *)arrived) >> 31)) {}
+    __threadfence();
+  }
+  __syncthreads();
+}
+""",
     "tdsl_grid_wait": """
 __device__ __forceinline__ void tdsl_grid_wait() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
 """,

@@ -18,7 +18,7 @@ from tdsl.codegen.cuda.record import KernelRecord, Module
 from tdsl.codegen.cuda.size_formulas import count_value, sizes_of_arguments
 from tdsl.codegen.cuda.tensor_maps import TensorMap
 from tdsl.codegen.cuda.timing import fill
-from tdsl.codegen.gpu.launches import FAILED_CHECK
+from tdsl.codegen.gpu.launches import ARRIVED_BLOCKS, FAILED_CHECK
 from tdsl.codegen.gpu.limits import check_grid
 from tdsl.core.source import here
 from tdsl.errors import TargetError, TdslError
@@ -104,6 +104,7 @@ class _Attribute(ctypes.Structure):
 
 # the kernel may start before the previous kernel of the stream ends
 _EARLY = _Attribute(6, 0, 1, b"")  # CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+_COOPERATIVE = _Attribute(2, 0, 1, b"")  # CU_LAUNCH_ATTRIBUTE_COOPERATIVE: all blocks are resident at a time
 
 
 # a configuration, its address, the function, the address of the parameter array, and the name of the kernel
@@ -123,8 +124,9 @@ class ArgumentBlock:
         self.maps: list[tuple[TensorMap, int]] = []  # with the offset of its array's address
         for k, function in zip(kernels, functions, strict=True):
             grid = (n if isinstance(n, int) else 1 for n in k.grid)
-            attributes = ctypes.addressof(_EARLY) if k.early else None
-            config = LaunchConfig(*grid, *k.block, k.shared, None, attributes, int(k.early))
+            attribute = _EARLY if k.early else _COOPERATIVE if k.cooperative else None
+            attributes = ctypes.addressof(attribute) if attribute else None
+            config = LaunchConfig(*grid, *k.block, k.shared, None, attributes, int(attribute is not None))
             maps = [TensorMap(tile) for tile in k.maps]
             self.maps += [(m, _SLOT * places[m.tile.array]) for m in maps]
             pointers = (Handle * max(len(k.arguments) + len(maps), 1))(
@@ -160,6 +162,7 @@ class Launcher:
         self._open = any(not isinstance(n, int) for n in counts)  # some depend on sizes
         names = [name for name, _ in module.temporaries]
         self._record = names.index(FAILED_CHECK) if FAILED_CHECK in names else None
+        self._zeroed = [names.index(x) for x in (FAILED_CHECK, ARRIVED_BLOCKS) if x in names]
         self._failure = failure
 
     def start(self, values: Sequence[Any], stream: int, *, wait: bool = False) -> None:
@@ -173,8 +176,8 @@ class Launcher:
         temporaries = [
             self.device.allocate(count_value(n, sizes), stream) for _, n in self.module.temporaries
         ]
-        if self._record is not None:
-            fill(temporaries[self._record], 0, stream)
+        for place in self._zeroed:
+            fill(temporaries[place], 0, stream)
         try:
             block = self._blocks.pop()
         except IndexError:
@@ -213,9 +216,9 @@ class Launcher:
             self.device.retry(status, self._launch, arguments, f"the launch of kernel {name!r}")
 
     @property
-    def checks(self) -> bool:
-        """True if a call waits for the kernels, since they check conditions."""
-        return self._record is not None
+    def zeroes(self) -> bool:
+        """True if a call writes zeros to memory before the kernels, to record failures or arrived blocks."""
+        return bool(self._zeroed)
 
     def _set_grid(self, config: LaunchConfig, kernel: KernelRecord, sizes: dict[str, int]) -> bool:
         """Set the grid of a launch for the sizes of a call; False if the grid has no blocks.

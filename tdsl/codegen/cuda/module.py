@@ -97,7 +97,7 @@ def _kernel_record(launch: Launch, usage: nvrtc.Usage, *, early: bool) -> Kernel
     return KernelRecord(
         launch.name, names, grid, launch.block, dynamic, launch.shared,
         usage.registers, usage.stack, usage.spills, launch.maps, launch.cluster,
-        early,
+        early and not launch.cooperative, launch.cooperative,
     )  # fmt: skip
 
 

@@ -27,7 +27,8 @@ class KernelRecord:
     """One launch: names of its arguments, its grid and block, and the dynamic `shared` bytes to request.
 
     `maps` are the tensor maps, passed after `arguments`; `cluster` is the number of blocks of a cluster. If
-    `early`, it is launched before the previous kernel ends, and waits for it (programmatic dependent launch).
+    `early`, it is launched before the previous kernel ends, and waits for it (programmatic dependent launch);
+    if `cooperative`, all its blocks are resident at a time.
 
     `registers`, `stack` and `spills` (bytes) are per thread, `used_shared` the shared bytes of a block.
     """
@@ -44,6 +45,7 @@ class KernelRecord:
     maps: tuple[TensorMapSpec, ...] = ()
     cluster: int = 1
     early: bool = False
+    cooperative: bool = False
 
     def __str__(self) -> str:
         blocks, threads = (" x ".join(map(count_text, x)) for x in (self.grid, self.block))
@@ -55,6 +57,7 @@ class KernelRecord:
             f"{self.used_shared} shared bytes, {self.registers} registers{stack}, "
             f"{self.spills} bytes spilled"
             + (", launched before the previous kernel ends" if self.early else "")
+            + (", cooperative" if self.cooperative else "")
         ) + (f"\n  tiles by tensor maps (TMA): {tiles}" if tiles else "")
 
 

@@ -35,7 +35,7 @@ from tdsl.codegen.cuda.tensor_memory import TensorMemory, tensor_memory
 from tdsl.codegen.cuda.tile_copies import copy_elements, copy_tile
 from tdsl.codegen.cuda.tir_types import as_type, dtype_text, tir_type
 from tdsl.codegen.cuda.vectors import lanes_of_access, lower_vector_store
-from tdsl.codegen.gpu.launches import FAILED_CHECK, Launch
+from tdsl.codegen.gpu.launches import ARRIVED_BLOCKS, FAILED_CHECK, Launch
 from tdsl.codegen.gpu.limits import STATIC_SHARED
 from tdsl.codegen.gpu.shared_memory import TENSOR_COMMITS, TENSOR_GROUPS, TENSOR_STATE
 from tdsl.codegen.gpu.tensor_map_specs import TensorMapSpec
@@ -74,7 +74,7 @@ from tdsl.codegen.ir.loops import (
 from tdsl.codegen.ir.statements import inputs_of, rebuilt, stored_in, walk
 from tdsl.codegen.ir.strides import dense_strides, element_count
 from tdsl.codegen.transforms.extract_lanes import lane_count, lane_store
-from tdsl.lang.expr import ZERO, Const, Expr, dtype_of
+from tdsl.lang.expr import ONE, ZERO, Const, Expr, dtype_of
 from tdsl.lang.show import show_expr
 from tdsl.lang.simplify import add
 from tdsl.lang.types import i64, u64
@@ -262,6 +262,8 @@ class _KernelLowering:
     def synchronisation(self, s: Synchronization) -> TIR:
         """The TIR of a barrier, mbarrier operation, commit, wait, shuffle or tile copy."""
         match s:
+            case Barrier(grid=True):
+                return self.call("tdsl_grid_barrier", self.address(ARRIVED_BLOCKS))
             case Barrier(group):
                 barrier = self.group_barrier() if group else _sync_threads()
                 if not stores_for_descriptors(self.launch.body):
@@ -336,6 +338,9 @@ class _KernelLowering:
             whole = covers_axis(s, {s.kind: self.launch.extent(s.kind)})
             in_range = T.LT(as_type(dtype_text(extent), number), extent)
             return body if whole else [T.IfThenElse(in_range, _sequence(body), None)]
+        if s.extent == ONE:
+            self.e.scalars[s.name] = self.e.index(s.lo)
+            return self.enclosed(s, s.body, bound)
         lo, extent = self.e.index(s.lo), self.e.index(s.extent)
         if not narrow:
             lo, extent = T.Cast("int64", lo), T.Cast("int64", extent)
@@ -413,11 +418,14 @@ class _KernelLowering:
 
     def check(self, cond: Expr, site: int, values: tuple[Expr, ...]) -> TIR:
         """Record a failed check; its thread continues, since others may wait for it at barriers."""
-        memory, _ = self.e.buffers[FAILED_CHECK]
-        record = T.address_of(T.BufferLoad(memory, [T.const(0, "int32")]))
         shown = [self.e.value(v) for v in values]
-        noted = self.call("tdsl_failed", record, T.const(site + 1, "int32"), *shown)
+        noted = self.call("tdsl_failed", self.address(FAILED_CHECK), T.const(site + 1, "int32"), *shown)
         return T.IfThenElse(T.Not(self.e.value(cond)), noted, None)
+
+    def address(self, buffer: str) -> TIR:
+        """The address of the first element of a buffer."""
+        memory, _ = self.e.buffers[buffer]
+        return T.address_of(T.BufferLoad(memory, [T.const(0, "int32")]))
 
     def call(self, name: str, *args: TIR) -> TIR:
         """A call statement of a device function without result."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Any
 
 import tvm
@@ -13,7 +14,7 @@ from tdsl.codegen.cuda.prelude import prelude
 from tdsl.codegen.cuda.readable import Notes, readable
 from tdsl.codegen.cuda.statements import UNROLL_FACTOR, device_function
 from tdsl.codegen.gpu.launches import Launch, Launches
-from tdsl.codegen.gpu.limits import STATIC_SHARED
+from tdsl.codegen.gpu.limits import STATIC_SHARED, with_resident_grid
 from tdsl.codegen.ir.statements import stored_in
 from tdsl.machine.devices import describe_gpu
 from tdsl.machine.gpu import FEATURES, has
@@ -32,8 +33,11 @@ def cuda_text(launches: Launches, arch: str, *, unroll: bool = True) -> str:
     # without bf16 in the GPU, TVM computes on bits, in vectors that it cannot print; CUDA's header does it
     target = tvm.target.Target({"kind": "cuda", "arch": arch if has(arch, FEATURES["bf16"]) else "sm_80"})
     used: set[str] = set()
-    gpu = describe_gpu(arch).gpu
+    machine = describe_gpu(arch)
+    gpu = machine.gpu
     assert gpu is not None, "an architecture of GPUs"
+    resident = tuple(with_resident_grid(x, machine) for x in launches.launches)
+    launches = replace(launches, launches=resident)
     overlaps, last = overlaps_kernels(launches, arch), len(launches.launches) - 1
     notes, written = {}, frozenset[str]()
     for launch in launches.launches:

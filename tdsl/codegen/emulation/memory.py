@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any
@@ -415,6 +415,21 @@ class Memory:
         row = int(rows[0])
         who = f"thread {team.number[row]} of block {team.block[row]}"
         raise Hazard(f"{team.kernel}: {who} {what}: {self.name}[{index}]")
+
+
+def order_accesses(kernel: str, memories: Iterable[Memory], mask: Array | None) -> None:
+    """Order all accesses so far before all later ones (grid barrier); Hazard if a thread is missing."""
+    if mask is not None and not mask.all():
+        raise Hazard(f"{kernel}: some threads of the grid do not arrive at a barrier of all blocks")
+    for memory in memories:
+        if memory.writes is not None:
+            memory.log_accesses()
+
+
+def argument_memory(name: str, array: Array, *, written: bool) -> Memory:
+    """The memory of an argument; elements of one that the kernels write are a copy and not yet written."""
+    data = np.ascontiguousarray(array).reshape(1, -1)
+    return Memory(name, array.shape, data.copy() if written else data, np.full(data.shape, not written), None)
 
 
 def new_memory(name: str, dtype: Any, extents: tuple[int, ...], count: int, rows: Array | None) -> Memory:

@@ -19,7 +19,16 @@ from tdsl.codegen.emulation.asynchronous import PendingInstructions
 from tdsl.codegen.emulation.copies import AsyncCopies
 from tdsl.codegen.emulation.instructions import run_instruction
 from tdsl.codegen.emulation.mbarriers import PhaseBarriers
-from tdsl.codegen.emulation.memory import Array, LockstepThreads, Memory, and_masks, constants, new_memory
+from tdsl.codegen.emulation.memory import (
+    Array,
+    LockstepThreads,
+    Memory,
+    and_masks,
+    argument_memory,
+    constants,
+    new_memory,
+    order_accesses,
+)  # fmt: skip
 from tdsl.codegen.emulation.serial import evaluation_order, is_of_leaders, is_single_threaded
 from tdsl.codegen.gpu.launches import THREAD_PREFIX, Launch, Launches, launches_of
 from tdsl.codegen.gpu.limits import check_grid, check_limits
@@ -30,7 +39,6 @@ from tdsl.codegen.ir.loops import (
     SHARED,
     WARP,
     Alloc,
-    Argument,
     ArriveBarrier,
     Barrier,
     Block,
@@ -118,7 +126,7 @@ def run_launches(launches: Launches, arguments: Sequence[Any]) -> None:
     scalars: dict[str, Array] = {}
     for p, value in zip(launches.kernel.params, arguments, strict=True):
         if isinstance(p, BufferParam):
-            memories[p.name] = _argument(p, value)
+            memories[p.name] = argument_memory(p.name, value, written=p.written)
         elif isinstance(p, ScalarParam):
             scalars[p.name] = np.asarray(value, p.dtype.numpy).reshape(1, 1)
     for t in launches.temporaries:
@@ -128,15 +136,6 @@ def run_launches(launches: Launches, arguments: Sequence[Any]) -> None:
     for p, value in zip(launches.kernel.params, arguments, strict=True):
         if isinstance(p, BufferParam) and p.written:
             value[...] = memories[p.name].data.reshape(value.shape)
-
-
-def _argument(p: Argument, array: Array) -> Memory:
-    assert isinstance(p, BufferParam)
-    data = np.ascontiguousarray(array).reshape(1, -1)
-    if p.written:
-        data = data.copy()
-    written_elements = np.full(data.shape, not p.written)
-    return Memory(p.name, array.shape, data, written_elements, None)
 
 
 def _run_launch(
@@ -150,7 +149,8 @@ def _run_launch(
             memory.log_accesses()
     threads, blocks = prod(launch.block), prod(map(launch.extent, BLOCKS))
     epochs = np.zeros(blocks, np.int64)
-    step = max(1, MOST_THREADS // (threads * launch.cluster)) * launch.cluster
+    most = threads * blocks if launch.cooperative else MOST_THREADS
+    step = max(1, most // (threads * launch.cluster)) * launch.cluster
     for first in range(0, blocks, step):
         count = min(step, blocks - first)
         block = np.repeat(np.arange(first, first + count), threads)
@@ -247,8 +247,10 @@ class BlockBatch:
         match s:
             case Store():
                 self.store(s, and_masks(mask, self.leaders_outside(bound)))
-            case Barrier(group):
+            case Barrier(group, grid):
                 self.barrier(mask, of_groups=group)
+                if grid:
+                    order_accesses(self.launch.name, self.memories.values(), mask)
             case Shuffle():
                 self.shuffle(s, mask, and_masks(mask, self.leaders_outside(bound)))
             case ArriveBarrier(name, slot, count):

@@ -19,6 +19,7 @@ from tdsl.codegen.ir.loops import (
     THREADS,
     Alloc,
     Argument,
+    Barrier,
     Block,
     BufferParam,
     Check,
@@ -35,13 +36,14 @@ from tdsl.codegen.lowering.root_stages import used_params
 from tdsl.core.node import frozen
 from tdsl.core.source import here
 from tdsl.errors import ScheduleError, TargetError
-from tdsl.lang.expr import Const, Expr, Unary, const
+from tdsl.lang.expr import ONE, Const, Expr, Unary, const
 from tdsl.lang.simplify import simplify
-from tdsl.lang.types import i64
+from tdsl.lang.types import i64, u32
 from tdsl.machine.instructions.instruction import INSTRUCTIONS
 from tdsl.schedule.launch import MAX_BLOCKS
 
 FAILED_CHECK = "failed check"  # a buffer; no name of a program has a space
+ARRIVED_BLOCKS = "arrived blocks"  # a buffer: the blocks of a grid that wait for the others
 THREAD_PREFIX = "[block ({}, {}, {}), thread ({}, {}, {})] "  # before the text a thread prints
 Extents = tuple[int, int, int]
 Grid = tuple[int | Expr, ...]  # an expression if the extent is known only in a call
@@ -54,7 +56,7 @@ class Launch:
     `grid` and `block` are the extents along x, y and z; `cluster` is the number of blocks along blockIdx.x
     in a cluster. `memory` is the layout of a block's shared memory, `fragments` has the register fragments
     by name. `maps` are the tensor maps of TMA copies, passed after `params`. At least `resident` blocks run
-    at a time on a multiprocessor. `policies` has
+    at a time on a multiprocessor; with `cooperative`, all blocks of the launch run at a time. `policies` has
     the cache policies of loads by buffer. `messages` are the messages of the whole program.
     """
 
@@ -70,6 +72,7 @@ class Launch:
     messages: tuple[Message, ...] = ()
     cluster: int = 1
     policies: tuple[tuple[str, str], ...] = ()
+    cooperative: bool = False
 
     @property
     def shared(self) -> int:
@@ -113,7 +116,9 @@ def launches_of(kernel: Kernel) -> Launches:
     bodies = [s for s in _outermost_statements(kernel.body, temporaries) if not is_empty(s)]
     known = (*kernel.params, *temporaries)
     record = _failure_record(bodies)
-    temporaries += record
+    waiting = [_has_grid_barrier(body) for body in bodies]
+    arrived = [BufferParam(ARRIVED_BLOCKS, u32, (ONE,), (1,), written=True)] if any(waiting) else []
+    temporaries += [*record, *arrived]
     launches = []
     for n, body in enumerate(bodies):
         _check_gpu_code(body)
@@ -125,6 +130,7 @@ def launches_of(kernel: Kernel) -> Launches:
         _check_groups(body, block[0])
         used, shared = used_params(known, body), shared_memory(body)
         used += tuple(record if any(isinstance(s, Check) for s in walk(body)) else ())
+        used += tuple(arrived if waiting[n] else ())
         _check_descriptors(body, shared)
         fragments, maps = fragments_of(body), tensor_map_specs(body, known)
         written = stored_in(body)
@@ -132,7 +138,7 @@ def launches_of(kernel: Kernel) -> Launches:
         launches.append(
             Launch(
                 name, used, grid, _extents_xyz(block), shared, body, fragments, maps, resident,
-                kernel.messages, cluster, _policies(kernel, written, used),
+                kernel.messages, cluster, _policies(kernel, written, used), waiting[n],
             )
         )  # fmt: skip
     return Launches(kernel, tuple(temporaries), tuple(launches))
@@ -185,6 +191,10 @@ def _failure_record(bodies: list[Stmt]) -> list[BufferParam]:
         return []
     extents = (const(1 + max(len(s.values) for s in checks)),)
     return [BufferParam(FAILED_CHECK, i64, extents, (1,), written=True)]
+
+
+def _has_grid_barrier(body: Stmt) -> bool:
+    return any(isinstance(s, Barrier) and s.grid for s in walk(body))
 
 
 def _check_gpu_code(body: Stmt) -> None:

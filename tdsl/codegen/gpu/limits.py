@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from math import prod
 
 from tdsl.codegen.gpu.launches import Launch, Launches
@@ -28,6 +29,7 @@ def check_limits(launches: Launches, machine: Machine) -> None:
     """ScheduleError if a launch exceeds a limit of the GPU, TargetError if it uses a missing instruction."""
     for launch in launches.launches:
         _check_instructions(launch, machine)
+        launch = with_resident_grid(launch, machine)
         grid = (n if isinstance(n, int) else 0 for n in launch.grid)  # check_grid checks the others
         limits = (
             (
@@ -62,12 +64,42 @@ def check_limits(launches: Launches, machine: Machine) -> None:
             _check_registers(launch, machine.gpu)
 
 
+def with_resident_grid(launch: Launch, machine: Machine) -> Launch:
+    """The launch, with as many blocks resident on a multiprocessor as a cooperative one needs for its grid.
+
+    ScheduleError if only a call tells the grid, or if it has more blocks than the GPU can run at a time.
+    """
+    if not launch.cooperative or machine.gpu is None:
+        return launch
+    blocks = prod(n for n in launch.grid if isinstance(n, int))
+    resident = _most_resident(launch, machine.gpu)
+    most = resident * machine.threads
+    if not all(isinstance(n, int) for n in launch.grid):
+        problem, hint = "only a call tells how many they are", "fix the sizes"
+    elif blocks > most:
+        problem = f"{blocks} are too many"
+        hint = f"let a block have several iterations, with {most} blocks at most, or leave out grid_sync()"
+    else:
+        return replace(launch, resident=max(launch.resident, -(-blocks // machine.threads)))
+    raise ScheduleError(
+        f"the blocks of kernel {launch.name!r} wait for each other, and {problem}: {machine.arch} runs "
+        f"{resident} of {prod(launch.block)} threads and {launch.shared} shared bytes on each of "
+        f"{machine.threads} multiprocessors",
+        loc=here(),
+        label="compiled here",
+        hint=hint,
+    )
+
+
+def _most_resident(launch: Launch, gpu: Multiprocessor) -> int:
+    """The blocks that fit on a multiprocessor by their threads and shared memory."""
+    shared = gpu.shared // max(launch.shared + gpu.shared_reserved, 1)
+    return min(WARP * gpu.warps // prod(launch.block), gpu.blocks, shared)
+
+
 def _check_resident(launch: Launch, gpu: Multiprocessor) -> None:
     """ScheduleError if fewer blocks fit on a multiprocessor than launch_bounds asks for."""
-    threads = prod(launch.block)
-    most = min(
-        WARP * gpu.warps // threads, gpu.blocks, gpu.shared // max(launch.shared + gpu.shared_reserved, 1)
-    )  # fmt: skip
+    threads, most = prod(launch.block), _most_resident(launch, gpu)
     if launch.resident > max(most, 1):
         raise ScheduleError(
             f"kernel {launch.name!r} asks for {launch.resident} blocks on a multiprocessor; {gpu.arch} runs "

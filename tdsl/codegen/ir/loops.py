@@ -197,10 +197,12 @@ class Invoke(Node):
 class Barrier(Node):
     """All threads of a block wait for each other (__syncthreads); their earlier writes are then visible.
 
-    With `group`, only the threads of a group, those along threadIdx.x, wait for each other.
+    With `group`, only the threads of a group, those along threadIdx.x, wait for each other; with `grid`, the
+    threads of all blocks, whose earlier writes to global memory are then visible.
     """
 
     group: bool = False
+    grid: bool = False
 
 
 @node
@@ -387,7 +389,8 @@ class Kernel:
     `fast_math`: every store is `fast`, so the kernel may change the floating-point mode of the processor.
     `resident` has pairs (buffer, n): the GPU kernel that writes the buffer is compiled for at least n
     resident blocks on a multiprocessor (__launch_bounds__). `policies` has triples (buffer, source, policy):
-    the GPU kernel that writes the buffer loads the source with a cache policy.
+    the GPU kernel that writes the buffer loads the source with a cache policy. `grid_syncs` are buffers that
+    the GPU kernel before writes, too, after a barrier of its blocks.
     """
 
     name: str
@@ -398,6 +401,7 @@ class Kernel:
     instructions: tuple[object, ...] = ()
     resident: tuple[tuple[str, int], ...] = ()
     policies: tuple[tuple[str, str, str], ...] = ()
+    grid_syncs: tuple[str, ...] = ()
 
     @property
     def arguments(self) -> tuple[Argument, ...]:

@@ -151,8 +151,8 @@ def _statement(s: Stmt, w: Writer, messages: tuple[Message, ...]) -> None:
 
 def _synchronization(s: Synchronization) -> str:
     match s:
-        case Barrier(group):
-            return f"barrier({'group' * group})"
+        case Barrier(group, grid):
+            return f"barrier({'group' * group}{'grid' * grid})"
         case Shuffle(buffer, value, distance):
             return f"{buffer}[()] = shuffle({show_expr(value)}, {distance})"
         case Commit(mma):

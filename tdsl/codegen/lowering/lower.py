@@ -420,6 +420,7 @@ def lower(
         tuple(lowering.tables.sites), all(f.fast_math for f in program.funcs),
         tuple(INSTRUCTIONS[n] for n in lowering.tables.instructions),
         _resident_blocks(state, names), _cache_policies(state, names),
+        tuple(b for f in program.funcs if state.plan(f.name).grid_sync for b in names.components(f)),
     )  # fmt: skip
     check_strides(kernel)
     return kernel

@@ -11,6 +11,7 @@ serialize_thread_reductions  serialises thread reductions that shuffles cannot d
 place_memory                 chooses heap, shared memory or registers for each allocation
 reduce_threads               reduces partial results of threads by shuffles
 pipeline_loops               prefetches tiles of pipelined loops, by asynchronous copies if there are any
+join_grids                   runs kernels with a barrier of all blocks between them in one (grid_sync)
 place_barriers               inserts barriers between conflicting accesses of the threads of a block
 commit_mma_groups            commits asynchronous instructions as groups, waits where they are needed
 """
@@ -23,6 +24,7 @@ from tdsl.codegen.passes.drop_unread import drop_unread
 from tdsl.codegen.passes.expand_padding import expand_padding
 from tdsl.codegen.passes.hoist_calls import hoist_calls
 from tdsl.codegen.passes.join_blocks import join_blocks
+from tdsl.codegen.passes.join_grids import join_grids
 from tdsl.codegen.passes.mask_loads import mask_loads
 from tdsl.codegen.passes.name_memory import name_memory
 from tdsl.codegen.passes.pipeline_loops import pipeline_loops
@@ -52,6 +54,7 @@ CUDA_PASSES = (
     place_memory,
     reduce_threads,
     pipeline_loops,
+    join_grids,
     place_barriers,
     commit_mma_groups,
 )

@@ -52,7 +52,7 @@ def join_blocks(kernel: Kernel) -> Kernel:
       a[()] = s[7]
     """
     memory: list[Alloc] = []
-    groups = list(_groups(list(_outermost(kernel.body, memory))))
+    groups = list(_groups(list(outermost_kernels(kernel.body, memory))))
     if all(len(group) == 1 for group in groups):
         return kernel
     fresh, parts = FreshNames(kernel), list[Stmt]()
@@ -61,22 +61,22 @@ def join_blocks(kernel: Kernel) -> Kernel:
         if len(group) > 1:
             others = sequence([s for m, other in enumerate(groups) if m != n for s in other])
             local = [a for a in memory if _is_small(a) and not uses(others, a.name) and uses(body, a.name)]
-            body = _within(local, body)
+            body = within(local, body)
             body = For(fresh.name("one_block"), ZERO, ONE, "blockIdx.x", body)
             memory = [a for a in memory if a not in local]
         parts.append(body)
-    return dataclasses.replace(kernel, body=_within(memory, sequence(parts)))
+    return dataclasses.replace(kernel, body=within(memory, sequence(parts)))
 
 
-def _outermost(s: Stmt, memory: list[Alloc]) -> Iterator[Stmt]:
+def outermost_kernels(s: Stmt, memory: list[Alloc]) -> Iterator[Stmt]:
     """The outermost statements; the allocations around them are added to `memory`."""
     match s:
         case Block(parts):
             for part in parts:
-                yield from _outermost(part, memory)
+                yield from outermost_kernels(part, memory)
         case Alloc(scope=scope) if scope in (AUTO, HEAP):
             memory.append(s)
-            yield from _outermost(s.body, memory)
+            yield from outermost_kernels(s.body, memory)
         case _:
             yield s
 
@@ -123,7 +123,8 @@ def _is_small(a: Alloc) -> bool:
     return a.dtype.bytes * prod(int(e.value) for e in a.extents if isinstance(e, Const)) <= _MAX_BYTES
 
 
-def _within(memory: list[Alloc], body: Stmt) -> Stmt:
+def within(memory: list[Alloc], body: Stmt) -> Stmt:
+    """`body` inside of the allocations `memory`, the first of which is outermost."""
     for a in reversed(memory):
         body = rebuilt(a, body=body)
     return body

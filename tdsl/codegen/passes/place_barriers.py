@@ -282,7 +282,7 @@ class _KernelBarriers:
             inner = inner.binding(s.name, s.lo, s.extent)
         body = self.visit(s.body, inner)
         # accesses of an iteration against those of a later one, with another value of the loop's variable
-        if self.conflict(body.last, body.first, ctx.uniform):
+        if s.extent != ONE and self.conflict(body.last, body.first, ctx.uniform):
             code = sequence((body.code, self.barrier(s)))
             body = dataclasses.replace(body, code=code, last=(), syncs=True)
         self.check_uniform(s, ctx, s.lo, s.extent, code=(body,))
@@ -304,7 +304,7 @@ class _KernelBarriers:
         )
         body = self.visit(s.body, inner)
         alone = s.kind == LANES or _has_barrier(body.code, of_groups=False)
-        if alone and not covers_axis(s, self.extents) and _has_barrier(body.code):
+        if s.kind in THREADS and alone and not covers_axis(s, self.extents) and _has_barrier(body.code):
             raise _divergence_error(s)
         return dataclasses.replace(body, code=rebuilt(s, body=body.code))
 

@@ -223,7 +223,8 @@ int cuLaunchKernelEx(const struct config *c, void *f, void **arguments, void **e
     char line[200], on[60] = "";
     if (c->stream != 1) sprintf(on, " stream %llu", c->stream);
     const int *attribute = c->attributes;  // id, padding, value
-    if (c->count) strcat(on, attribute[0] == 6 && attribute[2] == 1 ? " early" : " unknown attribute");
+    if (c->count && attribute[0] == 2 && attribute[2] == 1) strcat(on, " cooperative");
+    else if (c->count) strcat(on, attribute[0] == 6 && attribute[2] == 1 ? " early" : " unknown attribute");
     sprintf(line, "%s grid %u %u %u block %u %u %u shared %u%s\n", (char *)f, c->grid[0], c->grid[1],
             c->grid[2], c->block[0], c->block[1], c->block[2], c->shared, on);
     tell(line);

@@ -121,7 +121,8 @@ static Number thread_, block_, threads_;
 static const long memory_ = 256 * 1024;
 alignas(1024) static char dynamic_[8 * memory_];
 static int size_;  // of a block
-// waits: 0 runs, 1 at a barrier, 2 is done, 3 at a shuffle; `given` are its values of the last two shuffles
+// waits: 0 runs, 1 at a barrier, 2 is done, 3 at a shuffle, 4 at a barrier of all blocks
+// `given` are its values of the last two shuffles
 struct Fiber { ucontext_t state; vector<char> stack; int waits; unsigned mask, turn; uint64_t given[2]; };
 static vector<Fiber> fibers;
 static ucontext_t main_;
@@ -227,6 +228,12 @@ static int run(const unsigned *shape, void (*kernel)(), int cluster) {
       if (done == count) break;
       if (shuffle()) continue;
       if (met(size)) continue;
+      int arrived = 0;
+      for (auto &f : fibers) arrived += f.waits == 4;
+      if (arrived == count) {
+        for (auto &f : fibers) f.waits = 0;
+        continue;
+      }
       if (waiting + done != count) {  // some wait for the end of a phase
         if (before == progress + waiting + done) return 2;
         before = progress + waiting + done;
@@ -266,6 +273,12 @@ template <int N> static void tdsl_cp_async_hint(void *to, const void *from, long
   copies[current].open.push_back({to, from, N, holds});
 }
 """,
+    "tdsl_grid_barrier": """
+static void tdsl_grid_barrier(unsigned *) {
+  fibers[current].waits = 4;
+  swapcontext(&fibers[current].state, &main_);
+}
+""",
     "tdsl_grid_wait": "static void tdsl_grid_wait() {}\n",
     "tdsl_grid_launch_dependents": "static void tdsl_grid_launch_dependents() {}\n",
     "tdsl_cp_async_commit": """
@@ -286,6 +299,11 @@ template <int N> static void tdsl_cp_async_wait() {
 }
 """,
 }
+
+
+def _together(launch: Launch) -> int:
+    """The blocks whose threads run in turns: those of a cluster, or all that wait for each other."""
+    return prod(launch.grid) if launch.cooperative else launch.cluster
 
 
 class TextExecutable:
@@ -405,7 +423,7 @@ def _entry(launch: Launch) -> str:
         f"static void **arguments_{name};\n"
         f"static void body_{name}() {{ void **arguments_ = arguments_{name}; {name}({', '.join(args)}); }}\n"
         f'extern "C" int launch_{name}(const unsigned *shape, void **arguments) {{\n'
-        f"  arguments_{name} = arguments; return run(shape, body_{name}, {launch.cluster});\n}}\n"
+        f"  arguments_{name} = arguments; return run(shape, body_{name}, {_together(launch)});\n}}\n"
         f'extern "C" const int count_{name}[] = {{{len(launch.params)}, {len(launch.maps)}}};\n'
         # the same with addresses of all values, as the driver gets them
         f'extern "C" int driver_{name}(const unsigned *shape, void **values) {{\n'
