@@ -1,19 +1,26 @@
-"""`td.vjp` and `td.grad`: gradients of funcs."""
+"""`td.vjp` and `td.grad`: gradients of funcs and operators."""
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 from tdsl.core.source import here
-from tdsl.errors import ShapeError, counted
+from tdsl.errors import DefinitionError, ShapeError, TypeMismatch, counted, did_you_mean
+from tdsl.lang.extents import extent_value
+from tdsl.lang.types import TensorType
+from tdsl.op import Operator
 
 
-def vjp(outputs: Any, wrt: Any, seed: Any) -> Any:
+def vjp(outputs: Any, wrt: Any, seed: Any = None) -> Any:
     """The adjoints of `wrt`, given the adjoints `seed` of the outputs: a vector-Jacobian product.
 
     `outputs` is a func of floats, or a list of them, and `seed` the derivative of a scalar by it: a tensor or
     func of its shape, or a number; one for each output. `wrt` are tensors, scalars and funcs: the result has
     one func for each, of its shape and element type, in a tuple if `wrt` is a list.
+
+    Of an operator and names of its parameters it is an operator: its parameters are those of the operator,
+    then an adjoint for each output, named d_<output>. There is no `seed` then.
 
     The results are funcs as any others: they are compiled, scheduled, fused and differentiated again. Sums of
     f16 and bf16 are computed in f32, as in `td.sum`.
@@ -32,6 +39,15 @@ def vjp(outputs: Any, wrt: Any, seed: Any) -> Any:
     """
     from tdsl.lang.gradients.vjp import adjoints
 
+    if isinstance(outputs, Operator):
+        return _operator(outputs, wrt, has_seeds=True)
+    if seed is None:
+        raise TypeMismatch(
+            "td.vjp needs the adjoint of each output",
+            loc=here(),
+            label="this call",
+            hint="td.vjp(y, [x], td.Tensor('dy', y.shape, td.f32)); for a loss td.grad(loss, [x])",
+        )
     listed, seeds = _listed(outputs), _listed(seed)
     if len(listed) != len(seeds):
         raise ShapeError(
@@ -47,16 +63,27 @@ def vjp(outputs: Any, wrt: Any, seed: Any) -> Any:
 def grad(output: Any, wrt: Any) -> Any:
     """The derivatives of a func of rank 0, a loss, by each of `wrt`, as `vjp` with the seed 1.
 
+    Of an operator and names of its parameters it is an operator with the same parameters.
+
     >>> import numpy as np, tdsl as td
     >>> i, x, loss = td.vars("i"), td.Tensor("x", (3,), td.f64), td.Func("loss")
     >>> loss[()] = td.sum(x[i] ** 2, axis=i)
     >>> td.compile(td.grad(loss, x))(np.array([1.0, 2.0, 3.0]))
     array([2., 4., 6.])
+    >>> @td.op
+    ... def distance(a: td.f64["N"], b: td.f64["N"]):
+    ...     d = td.Func("d")
+    ...     d[()] = td.sum((a[i] - b[i]) ** 2, axis=i)
+    ...     return d
+    >>> td.grad(distance, "b")(np.ones(3), np.zeros(3))
+    array([-2., -2., -2.])
 
     Raises ShapeError for a func of another rank.
     """
     from tdsl.lang.gradients.vjp import adjoints, check_scalar
 
+    if isinstance(output, Operator):
+        return _operator(output, wrt, has_seeds=False)
     check_scalar(output)
     results = adjoints((output,), _listed(wrt), (1.0,))
     return results if isinstance(wrt, list | tuple) else results[0]
@@ -64,3 +91,39 @@ def grad(output: Any, wrt: Any) -> Any:
 
 def _listed(x: Any) -> tuple[Any, ...]:
     return tuple(x) if isinstance(x, list | tuple) else (x,)
+
+
+def _operator(op: Operator, wrt: Any, has_seeds: bool) -> Operator:
+    """The operator of the derivatives of an operator by parameters given by name."""
+    names = _listed(wrt)
+    parameters = dict(inspect.signature(op.function).parameters)
+    for name in names:
+        if name not in parameters:
+            raise DefinitionError(
+                f"operator {op.name!r} has no parameter {name!r}",
+                loc=here(),
+                label="this call",
+                hint=did_you_mean(name, parameters),
+            )
+    types = inspect.get_annotations(op.function, eval_str=True)
+    inputs = {name: types[name] for name in parameters}
+    outputs = [op.program.func(name) for name in op.program.outputs] if has_seeds else []
+    for f in outputs:
+        shape = tuple(map(extent_value, f.array_shape(here())))
+        inputs[f"d_{f.name}"] = TensorType(f.dtypes[0], shape)
+
+    def function(*arguments: Any) -> Any:
+        given = dict(zip(inputs, arguments, strict=True))
+        results = op.function(*arguments[: len(parameters)])
+        handles = [given[name] for name in names]
+        if has_seeds:
+            return vjp(_listed(results), handles, arguments[len(parameters) :])
+        return grad(results, handles)
+
+    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    declared = [inspect.Parameter(name, kind, annotation=t) for name, t in inputs.items()]
+    function.__name__ = function.__qualname__ = f"d_{op.name}"
+    function.__doc__ = f"The derivatives of {op.name} by {', '.join(names)}."
+    function.__annotations__ = inputs
+    function.__signature__ = inspect.Signature(declared)  # type: ignore[attr-defined]  # as inspect allows
+    return Operator(function, here())

@@ -9,10 +9,10 @@ from tdsl.core.node import Node, post_order, pre_order, transform
 from tdsl.core.source import Loc
 from tdsl.errors import DefinitionError, TypeMismatch
 from tdsl.lang.definition import Definition
-from tdsl.lang.expr import ONE, Access, Param, Read, Size, const
+from tdsl.lang.expr import ONE, Access, Param, Read, Size
 from tdsl.lang.program import FuncDef, Input, ScalarInput, map_expressions
 from tdsl.lang.regions import Interval
-from tdsl.lang.simplify import subtract
+from tdsl.lang.simplify import add, subtract
 
 
 class Collector:
@@ -137,7 +137,7 @@ class Collector:
         rank = f.ndim
         limits: tuple[Interval, ...] = ((None, None),) * rank
         if f.declared is not None:
-            limits = tuple((const(0), subtract(e, ONE)) for e in f.declared)
+            limits = tuple((lo, subtract(add(lo, e), ONE)) for lo, e in f._domain())
         self.funcs.append(
             FuncDef(
                 name,

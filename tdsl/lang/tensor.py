@@ -146,6 +146,7 @@ class Func(Handle, Suggesting):
         self.definitions: list[Definition] = []
         self.dtypes: tuple[DType, ...] = ()
         self.declared: tuple[Expr, ...] | None = None
+        self._first: tuple[Expr, ...] = ()  # the first index of each declared extent, if not 0
         self.fast_math = False
         self._operands: tuple[Any, ...] = ()  # the operands, if this is the result of an einsum
         self._extents: tuple[Expr | None, ...] = ()  # the known extents of the result of an einsum
@@ -178,7 +179,7 @@ class Func(Handle, Suggesting):
 
         self._pure_definition()
         if self.declared is not None:  # no program is built: a chain of n funcs needs n domains
-            return tuple((const(0), e) for e in self.declared)
+            return tuple(zip(self._first or (const(0),) * len(self.declared), self.declared, strict=True))
         program = build_program((self,))
         return program.func(program.outputs[0]).output_box(here())
 

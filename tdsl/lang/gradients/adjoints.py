@@ -125,12 +125,13 @@ class Backward:
                 return False
 
     def new_func(self, name: str, box: Box, loc: Loc | None) -> Func:
-        """A func on a box; its shape is declared if the box starts at 0."""
+        """A func that is declared on a box."""
         f = Func(name)
         f.loc = loc
-        ends = [(lo, hi) for lo, hi in box if lo == ZERO and hi is not None]
+        ends = [(lo, hi) for lo, hi in box if lo is not None and hi is not None]
         if len(ends) == len(box):
-            f.declared = tuple(add(hi, ONE) for _, hi in ends)
+            f._first = tuple(lo for lo, _ in ends)
+            f.declared = tuple(add(subtract(hi, lo), ONE) for lo, hi in ends)
         return f
 
     def name_of(self, f: Func, box: Box) -> str:
@@ -263,7 +264,8 @@ class Backward:
         if full not in self.handles:
             box, t = self.boxes[f.name], f.dtypes[0].summed
             new = Func(f"{f.name}_{name}")
-            new.loc, new.dtypes, new.declared = f.loc, (t,), self.handles[f.name].declared
+            source = self.handles[f.name]
+            new.loc, new.dtypes, new.declared, new._first = f.loc, (t,), source.declared, source._first
             new.definitions = []
             for d in f.definitions:
                 kind, value = terms(f, d, t)

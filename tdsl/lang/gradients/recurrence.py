@@ -32,10 +32,10 @@ def recurrence(
     elements = dict(zip(f.variables, boxes[f.name], strict=True))
     seed = widened(Read(adjoint, d.index, 0, t))
 
-    def is_own(e: Expr) -> bool:
+    def reads_itself(e: Expr) -> bool:
         return isinstance(e, Read) and e.name == f.name
 
-    reads = adjoints_of_reads(d.values[0], (Term(seed),), is_own, {})
+    reads = adjoints_of_reads(d.values[0], (Term(seed),), reads_itself, {})
     value: Value | None = None
     for read, terms in reads.items():
         assert isinstance(read, Read)

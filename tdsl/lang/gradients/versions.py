@@ -58,12 +58,12 @@ def _runs(f: FuncDef) -> list[tuple[Definition, ...]]:
     runs: list[tuple[Definition, ...]] = [f.definitions[:1]]
     kind = _kind(f.definitions[0]) or "any"
     for d in f.definitions[1:]:
-        own = "" if f.name in d.sources else _kind(d)
-        if own and kind in (own, "any"):
+        combined = "" if f.name in d.sources else _kind(d)
+        if combined and kind in (combined, "any"):
             runs[-1] += (d,)
         else:
             runs.append((d,))
-        kind = own
+        kind = combined
     return runs
 
 
@@ -74,7 +74,8 @@ def _kind(d: Definition) -> str:
 def _copy_of(f: Func, count: int, name: str) -> Func:
     """A new func with the first definitions of `f`."""
     new = Func(name)
-    new.loc, new.declared, new.dtypes, new.fast_math = f.loc, f.declared, f.dtypes, f.fast_math
+    new.loc, new.dtypes, new.fast_math = f.loc, f.dtypes, f.fast_math
+    new.declared, new._first = f.declared, f._first
 
     def visit(n: Node) -> Node:
         return replace(n, source=new) if isinstance(n, Access) and n.source is f else n

@@ -1,0 +1,53 @@
+"""Gradients of operators are operators with the same parameters."""
+
+import numpy as np
+import pytest
+
+import tdsl as td
+
+i, j, k = td.vars("i j k")
+
+
+@td.op
+def layer(x: td.f64["M", "K"], w: td.f64["K", "N"], scale: td.f64):
+    y = td.Func("y")
+    y[i, j] = td.tanh(td.sum(x[i, k] * w[k, j], axis=k)) * scale
+    return y
+
+
+@td.op
+def loss(x: td.f64["N"], target: td.f64["N"], unused: td.f64["N"]):
+    f = td.Func("f")
+    f[()] = td.mean((x[i] - target[i]) ** 2, axis=i)
+    return f
+
+
+def test_vjp_of_an_operator_takes_the_adjoint_of_its_result():
+    rng = np.random.default_rng(0)
+    x, w, dy = rng.standard_normal((3, 4)), rng.standard_normal((4, 5)), rng.standard_normal((3, 5))
+    backward = td.vjp(layer, ("x", "w", "scale"))
+    dx, dw, ds = backward(x, w, 2.0, dy)
+    inner = np.tanh(x @ w)
+    dz = dy * 2 * (1 - inner**2)
+    np.testing.assert_allclose(dx, dz @ w.T)
+    np.testing.assert_allclose(dw, x.T @ dz)
+    np.testing.assert_allclose(ds, np.sum(dy * inner))
+    assert repr(backward) == "<operator d_layer(x, w, scale, d_y)>"
+    assert backward.schedule(M=3, K=4, N=5).program.outputs == ("d_x", "d_w", "d_scale")
+
+
+def test_grad_of_an_operator_takes_all_its_parameters():
+    x, t = np.arange(4.0), np.ones(4)
+    np.testing.assert_allclose(td.grad(loss, "x")(x, t, t), (x - t) / 2)
+
+
+def test_a_wrong_name_is_told():
+    with pytest.raises(td.DefinitionError, match="no parameter 'y'"):
+        td.grad(loss, "y")
+
+
+def test_a_func_needs_an_adjoint():
+    f = td.Func("f")
+    f[i] = td.Tensor("a", (3,), td.f64)[i]
+    with pytest.raises(td.TypeMismatch, match="needs the adjoint"):
+        td.vjp(f, f)
