@@ -10,9 +10,13 @@ reduction, up to the remainders of uneven parts, but fewer of them cross nodes.
 
 from __future__ import annotations
 
+import functools
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+
+import numpy as np
 
 from tdsl.communication.collective import Gather
 from tdsl.communication.steps import Reduce
@@ -25,16 +29,12 @@ Phases = list[Reduce | Gather]
 
 def hierarchical_phases(grid: Grid, reduction: Reduce, at: Coordinates) -> Phases:
     """A reduction by levels, as steps of the rank at `at`; `[reduction]` for one level or no full subgrid."""
-    members = [grid.coordinates(rank) for rank in reduction.ranks]
-    free = [n for n in range(len(at)) if len({c[n] for c in members}) > 1]
-    inner = _innermost(grid, free)
-    if len(inner) == len(free) or math.prod(grid.shape[n] for n in free) > len(members):
+    free, inner = _free_axes(grid, reduction.ranks)
+    if len(inner) == len(free) or math.prod(grid.shape[n] for n in free) > len(reduction.ranks):
         return [reduction]
-    outer = [n for n in free if n not in inner]
-    node = [c for c in members if all(c[n] == at[n] for n in outer)]
-    across = [c for c in members if all(c[n] == at[n] for n in inner)]
-    within = replace(reduction, ranks=tuple(map(grid.rank, node)))
-    over = replace(reduction, ranks=tuple(map(grid.rank, across)))
+    node = _line(grid, at, inner)
+    across = _line(grid, at, [n for n in free if n not in inner])
+    within, over = replace(reduction, ranks=node), replace(reduction, ranks=across)
     match reduction.collective:
         case "reduce":
             return _reduce_phases(grid, reduction, within, over, at, inner)
@@ -42,6 +42,19 @@ def hierarchical_phases(grid: Grid, reduction: Reduce, at: Coordinates) -> Phase
             return _all_reduce_phases(grid, within, over, at)
         case _:
             return _reduce_scatter_phases(grid, reduction, within, over, at, inner)
+
+
+@functools.lru_cache(maxsize=64)
+def _free_axes(grid: Grid, ranks: tuple[int, ...]) -> tuple[list[int], list[int]]:
+    """The axes along which some ranks differ, and those of them that belong to the innermost such level."""
+    free = [n for n, c in enumerate(np.unravel_index(ranks, grid.shape)) if c.min() < c.max()]
+    return free, _innermost(grid, free)
+
+
+def _line(grid: Grid, at: Coordinates, axes: Sequence[int]) -> tuple[int, ...]:
+    """The ranks that differ from the one at `at` along `axes` only, in their order."""
+    spans = (range(size) if n in axes else (at[n],) for n, size in enumerate(grid.shape))
+    return tuple(map(grid.rank, itertools.product(*spans)))
 
 
 def _innermost(grid: Grid, free: Sequence[int]) -> list[int]:
@@ -95,23 +108,35 @@ def _reduce_scatter_phases(
 
     `[reduction]` where the parts of peers are not together a box.
     """
+    node_boxes = _node_boxes(grid, reduction.ranks, reduction.parts, tuple(inner))
+    if node_boxes is None:
+        return [reduction]
+    mine = node_boxes[within.ranks.index(grid.rank(at))]
     whole = dict(_parts(reduction))
+    rest = replace(over, box=mine, parts=tuple(whole[r] for r in over.ranks))
+    return [replace(within, parts=node_boxes), *hierarchical_phases(grid, rest, at)]
+
+
+@functools.lru_cache(maxsize=64)
+def _node_boxes(
+    grid: Grid, ranks: tuple[int, ...], parts: tuple[SpanBox | None, ...], inner: tuple[int, ...]
+) -> tuple[SpanBox, ...] | None:
+    """For each position in a node the union of the parts of its peers; None where one of them is no box."""
+    boxes_by_place: dict[tuple[int, ...], list[SpanBox | None]] = {}
+    for place, part in zip(np.transpose(np.unravel_index(ranks, grid.shape)).tolist(), parts, strict=True):
+        boxes_by_place.setdefault(tuple(place[n] for n in inner), []).append(part)
     node_boxes: list[SpanBox] = []
-    for rank in within.ranks:
-        place = [grid.coordinates(rank)[n] for n in inner]
-        peers = [r for r in reduction.ranks if [grid.coordinates(r)[n] for n in inner] == place]
-        boxes = [box for r in peers if (box := whole[r]) is not None]
+    for peers in boxes_by_place.values():
+        boxes = [box for box in peers if box is not None]
         spans = (
             [union(box_spans) for box_spans in zip(*boxes, strict=True)] if len(boxes) == len(peers) else []
         )
         box = tuple(span for span in spans if span is not None)
         sizes = sum(math.prod(map(length, box_spans)) for box_spans in boxes)
         if not boxes or len(box) < len(boxes[0]) or math.prod(map(length, box)) != sizes:
-            return [reduction]
+            return None
         node_boxes.append(box)
-    mine = node_boxes[within.ranks.index(grid.rank(at))]
-    rest = replace(over, box=mine, parts=tuple(whole[r] for r in over.ranks))
-    return [replace(within, parts=tuple(node_boxes)), *hierarchical_phases(grid, rest, at)]
+    return tuple(node_boxes)
 
 
 def _parts(reduction: Reduce) -> list[tuple[int, SpanBox | None]]:

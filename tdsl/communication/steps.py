@@ -9,7 +9,10 @@ owns. Buffers of inputs exist at the start, `Allocate` allocates others; those o
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
 
 from tdsl.core.node import frozen
 from tdsl.placement.notation import Placement
@@ -18,6 +21,7 @@ from tdsl.placement.ownership import SpanBox, block, element_count
 if TYPE_CHECKING:
     pass
 
+Count = TypeVar("Count", int, NDArray[np.int64])
 Ranges = tuple[tuple[str, tuple[int, int]], ...]  # variables, each with a half-open interval
 
 
@@ -123,7 +127,7 @@ class Reduce:
         return "all-reduce" if parts[0] == self.box else "reduce-scatter"
 
 
-def reduction_volume(kind: str, members: int, whole: int, part: int) -> tuple[int, int]:
+def reduction_volume(kind: str, members: int, whole: int, part: Count) -> tuple[Count, Count]:
     """The volume that a member of a reduction of `whole` sends and receives, if it gets `part` of the result.
 
     Counted as point-to-point messages; but an all-reduce as a reduce-scatter and an all-gather of parts that

@@ -9,15 +9,14 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tdsl.communication.collective import MAX_ALL_TO_ALL_RANKS, Gather, Layout, StageCollectives
+from tdsl.communication.collective import MAX_ALL_TO_ALL_RANKS, Layout, StageCollectives
 from tdsl.communication.flows import Flow, flow_to_owners
-from tdsl.communication.hierarchical_reduce import hierarchical_phases
 from tdsl.communication.rank_boxes import (
     BoxVector,
     Mask,
@@ -28,10 +27,10 @@ from tdsl.communication.rank_boxes import (
     product,
 )
 from tdsl.communication.stages import Spans, Stage
-from tdsl.communication.steps import Reduce, reduction_elements
+from tdsl.communication.steps import Reduce
 from tdsl.communication.vector_collectives import all_to_all_members, gathered_results, gathered_sources
-from tdsl.placement.grid import Grid
-from tdsl.placement.ownership import SpanBox, element_count
+from tdsl.communication.volume_of_reductions import Reductions, part_sizes
+from tdsl.placement.ownership import element_count
 from tdsl.placement.spans import length
 
 
@@ -407,54 +406,20 @@ class StageVolume:
         """The reductions of results in an iteration; adds their memory."""
         grid, name = self.layout.grid, self.stage.name
         zeros = self.totals.zeros
-        total = Reductions(zeros() > 0, zeros(), zeros(), zeros(), tuple(zeros() for _ in grid.depths))
+        total = Reductions.none(grid)
         buffers = zeros()
         axes = self.collectives.reduced_axes()
-        for rank in (
-            np.flatnonzero(np.all([self.boxes.coordinates[n] == 0 for n in axes], axis=0)) if axes else ()
-        ):
+        firsts = np.all([self.boxes.coordinates[n] == 0 for n in axes], axis=0) if axes else zeros()
+        for rank in np.flatnonzero(firsts):
             at = tuple(int(c[rank]) for c in self.boxes.coordinates)
             reduction = self.collectives.result_collective(at, inner, self.totals.tag)
             if isinstance(reduction, Reduce):
-                total.members[list(reduction.ranks)] = True
-                for member, part in zip(reduction.ranks, reduction.parts, strict=True):
-                    steps = hierarchical_phases(grid, reduction, grid.coordinates(member))
-                    total.add(grid, member, steps)
-                    last = max(n for n, step in enumerate(steps) if isinstance(step, Reduce))
-                    phases = (step for step in steps[:last] if isinstance(step, Reduce))
-                    between = [_received_part(step, member) for step in phases]
-                    kept = [None if boxes.present[member] else reduction.box, part if inner else None]
-                    buffers[member] += sum(element_count(b) for b in (*kept, *between) if b is not None)
+                members = list(reduction.ranks)
+                total.members[members] = True
+                buffers[members] = np.where(boxes.present[members], 0, element_count(reduction.box))
+                if inner:
+                    buffers[members] += part_sizes(reduction)
+                buffers += total.add_phases(grid, reduction)
         self.totals.allocate(name, buffers)
         self.totals.free(name, buffers)
         return total
-
-
-@dataclass(frozen=True, slots=True)
-class Reductions:
-    """The members of the reductions of an iteration, and the elements and messages that these communicate."""
-
-    members: Mask
-    received: Numbers
-    sent: Numbers
-    messages: Numbers
-    crossing: tuple[Numbers, ...]
-
-    def add(self, grid: Grid, rank: int, steps: Sequence[Reduce | Gather]) -> None:
-        """Add what a rank communicates in the phases of a reduction."""
-        for step in steps:
-            if isinstance(step, Reduce):
-                out, into = reduction_elements(step, rank)
-            else:
-                sizes = {r: element_count(part) for r, part in step.parts}
-                local_elements = sizes.get(rank, 0)
-                out, into = local_elements * (len(step.ranks) - 1), sum(sizes.values()) - local_elements
-            self.sent[rank] += out
-            self.received[rank] += into
-            self.messages[rank] += min(into, 1)
-            self.crossing[grid.crossed_level(step.ranks)][rank] += into
-
-
-def _received_part(step: Reduce, rank: int) -> SpanBox | None:
-    """The part of the result that a rank receives."""
-    return step.parts[step.ranks.index(rank)]

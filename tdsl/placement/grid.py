@@ -125,6 +125,8 @@ class Grid:
         >>> machine.crossed_level((0, 1)), machine.crossed_level((1, 2))
         (1, 0)
         """
+        if len(self.depths) == 1:
+            return 0
         coordinates = [self.coordinates(r) for r in ranks]
         axis = next((n for n, along in enumerate(zip(*coordinates, strict=True)) if len(set(along)) > 1), 0)
         return next(n for n, behind in enumerate(itertools.accumulate(self.depths)) if axis < behind)
