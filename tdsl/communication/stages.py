@@ -126,12 +126,19 @@ class Stage:
     repeated_axes: tuple[int, ...] = field(init=False)
     partial_axes: tuple[int, ...] = field(init=False)
     fixed_axes: tuple[tuple[int, int], ...] = field(init=False)
+    has_partial_results: bool = field(init=False)  # not if each iteration computes complete values
 
     def __post_init__(self) -> None:
         entries = list(enumerate(self.entries))
         self.repeated_axes = tuple(n for n, e in entries if isinstance(e, Copies))
         self.partial_axes = tuple(n for n, e in entries if isinstance(e, Partial))
         self.fixed_axes = tuple((n, e.coordinate) for n, e in entries if isinstance(e, Fixed))
+        names, outer = {n for n, _, _ in self.definition.ranges}, set(self.outer)
+        self.has_partial_results = (
+            bool(self.definition_index or self.partial_axes or dict(self.state.placed)[self.name].partial)
+            or any(part.name in names and part.loops & outer for part in self.parts)
+            or is_empty(tuple(self.bounds[n] for n in names))  # no iteration writes the identity
+        )
 
     @property
     def name(self) -> str:
@@ -148,6 +155,8 @@ class Stage:
         """The combine of the partial results of iterations; None if each computes complete values."""
         if self.partial_axes and self.definition.combine is None:
             return builtin_combiner("sum", self.func.dtypes)
+        if not self.has_partial_results:
+            return None
         return self.definition.combine if self.definition_index + 1 == len(self.func.definitions) else None
 
     @property

@@ -91,6 +91,30 @@ def test_a_change_of_layout_is_all_to_all(rng: np.random.Generator) -> None:
         np.testing.assert_array_equal(simulate_as_planned(s, x), x + 1)
 
 
+def test_results_of_sums_that_ranks_do_not_share_are_exchanged_as_others(rng: np.random.Generator) -> None:
+    """Tokens go to the ranks of their experts, and copies of a sum to all: nothing is added up on the way."""
+    g, e, t = td.vars("g e t")
+    d, x, f, grid = (
+        td.Tensor("d", (8, 5, 4), td.i64),
+        td.Tensor("x", (8, 5), td.i64),
+        td.Func("f"),
+        td.Grid(x=4),
+    )
+    f[e, g] = td.sum(d[g, t, e] * x[g, t], axis=t)
+    a, b = rng.integers(-9, 9, (8, 5, 4)), rng.integers(-9, 9, (8, 5))
+    for placed, kind in (("eg -> e", "all-to-all"), ("eg -> *", "all-gather")):
+        s = td.Schedule(f).place("d", "gte -> g", grid).place("x", "gt -> g", grid).place("f", placed, grid)
+        s[f].distribute(g, grid)
+        assert kinds(td.compile(s).plan()) == {kind: 1}
+        np.testing.assert_array_equal(simulate_as_planned(s, a, b), np.einsum("gte,gt->eg", a, b))
+    empty = td.Tensor("empty", (8, 0), td.i64)
+    f = td.Func("f")
+    f[g] = td.sum(empty[g, t], axis=t)  # no iteration writes the 0
+    s = td.Schedule(f).place("empty", "gt -> g", grid).place("f", "g -> *", grid)
+    s[f].distribute(g, grid)
+    np.testing.assert_array_equal(simulate_as_planned(s, np.zeros((8, 0), np.int64)), np.zeros(8))
+
+
 def test_copies_of_a_result_are_gathered(rng: np.random.Generator) -> None:
     a, f, grid = td.Tensor("a", (10,), td.i64), td.Func("f"), td.Grid(x=4)
     f[i] = a[i] * 3
