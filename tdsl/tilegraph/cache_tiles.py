@@ -16,11 +16,11 @@ from typing import Any
 
 import numpy as np
 
+from tdsl.autoschedule.problem import Access, Problem
 from tdsl.cost.seconds import bytes_per_second, launch_seconds
 from tdsl.cost.terms import WARM
 from tdsl.machine.model import PAGE_BYTES, Machine
 from tdsl.tilegraph.kernels import NO_LIMITS, Kernel, Limits, Rates, kernels
-from tdsl.tilegraph.op import Access, Op
 from tdsl.tilegraph.tree import LANES, THREADS, UNROLL, Copy, Cut, Tree
 
 LINE = 64  # bytes
@@ -45,7 +45,7 @@ class Order:
     parallel: bool
 
 
-def best_trees(op: Op, machine: Machine, limits: Limits = NO_LIMITS) -> list[tuple[float, Tree]]:
+def best_trees(op: Problem, machine: Machine, limits: Limits = NO_LIMITS) -> list[tuple[float, Tree]]:
     """The best tree for each of the best register tiles, with its predicted seconds, the best first."""
     by_kernel = []
     for kernel in kernels(op, machine, limits):
@@ -61,12 +61,12 @@ def best_trees(op: Op, machine: Machine, limits: Limits = NO_LIMITS) -> list[tup
     return sorted(priced, key=lambda x: x[0])
 
 
-def _orders(op: Op, kernel: Kernel, machine: Machine, limits: Limits) -> Iterator[Order]:
+def _orders(op: Problem, kernel: Kernel, machine: Machine, limits: Limits) -> Iterator[Order]:
     free, summed = [a.name for a in op.free], [a.name for a in op.summed]
     if kernel.lane in summed:
         summed = [*(v for v in summed if v != kernel.lane), kernel.lane]
     inner = (*free, *summed) if kernel.sums_inside else (*summed, *free)
-    work = op.points * kernel.seconds
+    work = op.points * op.terms * kernel.seconds
     parallel = machine.threads > 1 and work > LAUNCHES * launch_seconds(machine)
     several = [a.name for a in op.axes if a.extent > 1] or [a.name for a in op.axes]
     if limits.ordered:
@@ -82,7 +82,7 @@ def _orders(op: Op, kernel: Kernel, machine: Machine, limits: Limits) -> Iterato
         yield Order(outer, tuple(v for v in inner if v in several), bool(firsts))
 
 
-def _orders_by_hand(op: Op, kernel: Kernel, inner: tuple[str, ...], limits: Limits) -> Iterator[Order]:
+def _orders_by_hand(op: Problem, kernel: Kernel, inner: tuple[str, ...], limits: Limits) -> Iterator[Order]:
     """Orders with the loops of some axes as directives say, which have no loops over tiles."""
     summed = {a.name for a in op.summed}
     for loops in permutations(inner):
@@ -93,7 +93,7 @@ def _orders_by_hand(op: Op, kernel: Kernel, inner: tuple[str, ...], limits: Limi
 
 
 def _best(
-    op: Op, kernel: Kernel, order: Order, machine: Machine, limits: Limits
+    op: Problem, kernel: Kernel, order: Order, machine: Machine, limits: Limits
 ) -> tuple[float, Tree]:  # fmt: skip
     """The fastest sizes of tiles for an order of loops."""
     sizes = _lattice(op, kernel, order, machine.threads, limits)
@@ -102,7 +102,7 @@ def _best(
     return float(seconds[at]), _tree(op, kernel, order, {v: int(n[at]) for v, n in sizes.items()})
 
 
-def _lattice(op: Op, kernel: Kernel, order: Order, threads: int, limits: Limits) -> Sizes:
+def _lattice(op: Problem, kernel: Kernel, order: Order, threads: int, limits: Limits) -> Sizes:
     """Sizes of tiles: register tiles times powers of two, the whole axis, or a share of a short outer one."""
     whole = limits.whole | {v for pair in limits.ordered for v in pair}
     in_registers = kernel.sums_inside and not op.axis(kernel.lane).summed  # sums are complete in a tile
@@ -135,7 +135,7 @@ def _sizes(extent: int, tile: int, steps: Sequence[int]) -> list[int]:
     return sorted({n for k in steps if (n := unit * k) < extent} | {extent})
 
 
-def _seconds(op: Op, kernel: Kernel, order: Order, tiles: Sizes, machine: Machine) -> Any:
+def _seconds(op: Problem, kernel: Kernel, order: Order, tiles: Sizes, machine: Machine) -> Any:
     """The seconds for each point of the lattice."""
     extents: Sizes = {a.name: float(a.extent) for a in op.axes}
     trips = {v: np.ceil(extents[v] / tiles[v]) for v in tiles}
@@ -152,7 +152,7 @@ def _seconds(op: Op, kernel: Kernel, order: Order, tiles: Sizes, machine: Machin
         workers = n / np.ceil(n / threads)
     copying = sum(_copying(x, op, kernel, order, tiles, trips, machine) for x in kernel.copied)
     zero = np.zeros_like(next(iter(tiles.values())))
-    slowest, far = zero + (op.points * kernel.seconds + copying) / workers, zero
+    slowest, far = zero + (op.points * op.terms * kernel.seconds + copying) / workers, zero
     bodies = [_body(op, kernel, loops, boxes, n, len(order.outer)) for n in range(len(boxes))]
     size = sum(prod(x.shape) * x.size for x in op.accesses)
     for cache, behind in pairwise(x for x in machine.levels if not x.managed or x is machine.levels[-1]):
@@ -183,7 +183,7 @@ class Body:
 
 
 def _body(
-    op: Op, kernel: Kernel, loops: list[tuple[str, Any]], boxes: list[Sizes], n: int, tiles: int
+    op: Problem, kernel: Kernel, loops: list[tuple[str, Any]], boxes: list[Sizes], n: int, tiles: int
 ) -> Body:
     """What is inside the first n loops, of which some are over tiles."""
     room: Any = 0.0
@@ -248,7 +248,7 @@ def _lines(x: Access, box: Sizes, copied: bool) -> tuple[Any, Any, Any]:
 
 
 def _copying(
-    x: Access, op: Op, kernel: Kernel, order: Order, tiles: Sizes, trips: Sizes, machine: Machine
+    x: Access, op: Problem, kernel: Kernel, order: Order, tiles: Sizes, trips: Sizes, machine: Machine
 ) -> Any:
     """The seconds to copy an array for all tiles: in squares that are transposed in registers, if it can."""
     around = _around(x, [(v, trips[v]) for v in order.outer])
@@ -261,7 +261,7 @@ def _copying(
     return around * _elements(x, tiles) * each * rates.vector
 
 
-def _tree(op: Op, kernel: Kernel, order: Order, tiles: dict[str, int]) -> Tree:
+def _tree(op: Problem, kernel: Kernel, order: Order, tiles: dict[str, int]) -> Tree:
     extents = {a.name: a.extent for a in op.axes}
     outer = [Cut(v, tiles[v]) for v in order.outer if tiles[v] < extents[v]]
     first = order.outer[0]

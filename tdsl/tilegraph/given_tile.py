@@ -12,6 +12,7 @@ from dataclasses import replace
 from math import prod
 
 from tdsl.autoschedule.open_stages import first_open, may_be_filled
+from tdsl.autoschedule.problem import Problem
 from tdsl.core.node import frozen
 from tdsl.lang.definition import Definition
 from tdsl.schedule.loops import iterations_of
@@ -31,7 +32,6 @@ from tdsl.schedule.state import (
     roots_of,
 )  # fmt: skip
 from tdsl.tilegraph.kernels import NO_LIMITS, Limits
-from tdsl.tilegraph.op import Op
 
 
 @frozen
@@ -43,7 +43,7 @@ class GivenTile:
     parallel; `extents` those of all axes outside of the tile, too.
     """
 
-    op: Op
+    op: Problem
     extents: Mapping[str, int]
     outer: tuple[tuple[str, str], ...]
     loops: Mapping[str, tuple[str, ...]]
@@ -52,14 +52,14 @@ class GivenTile:
     limits: Limits = NO_LIMITS
 
     @staticmethod
-    def without_directives(op: Op) -> GivenTile:
+    def without_directives(op: Problem) -> GivenTile:
         """The tile of a definition without directives: all of it, with a loop over each axis."""
         return GivenTile(
             op, {a.name: a.extent for a in op.axes}, (), {a.name: (a.name,) for a in op.axes}, {}
         )
 
     @staticmethod
-    def of(state: State, op: Op) -> GivenTile | None:
+    def of(state: State, op: Problem) -> GivenTile | None:
         """The innermost tile of a definition; None if it has loops of another kind, or none that are open.
 
         >>> import tdsl as td
@@ -69,7 +69,7 @@ class GivenTile:
         >>> s = td.Schedule(t)
         >>> _ = s[t].split(i, 64)
         >>> state = unplaced_at_root(s.state)
-        >>> op = Op.of(state, state.program.func("t"), root_boxes(state))
+        >>> op = Problem.in_state(state, state.program.func("t"), root_boxes(state))
         >>> tile = GivenTile.of(state, op)
         >>> tile.outer, tile.loops
         ((('i', 'i_o'),), {'j': ('j',), 'i': ('i_i',)})
@@ -132,7 +132,7 @@ def _in_registers(x: Loop) -> bool:
     return x.kind in (UNROLLED, VECTORIZED)
 
 
-def _outer(state: State, op: Op, nest: Nest, chains: Mapping[str, list[Loop]]) -> set[str]:
+def _outer(state: State, op: Problem, nest: Nest, chains: Mapping[str, list[Loop]]) -> set[str]:
     """The loops outside of the tile."""
     outer = {*nest.names()[: first_open(state, op.func, 0)]}
     outer |= {x.name for x in nest.loops if x.fixed and not _in_registers(x)}

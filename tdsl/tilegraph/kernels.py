@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from itertools import product
 from math import prod
 
+from tdsl.autoschedule.problem import Access, Problem
 from tdsl.cost.least import operation_seconds
 from tdsl.cost.seconds import bytes_per_second
 from tdsl.machine.model import PAGE_BYTES, Machine
 from tdsl.schedule.properties import max_bytes
-from tdsl.tilegraph.op import Access, Op
 
 UNROLLED = (1, 2, 3, 4, 5, 6, 8)  # values of an axis in a register tile
 VECTORS = (1, 2, 4)
@@ -88,7 +88,7 @@ class Rates:
     vector: float
 
     @staticmethod
-    def of(op: Op, machine: Machine) -> Rates:
+    def of(op: Problem, machine: Machine) -> Rates:
         """The rates for the operations and types of a definition."""
         vector = machine.vector_bytes / bytes_per_second(machine.caches[0], machine, 1)
         operations = tuple(operation_seconds(op.definition, machine))
@@ -99,7 +99,7 @@ class Rates:
         return sum(s * prod(n for v, n in sizes.items() if v in needs) for needs, s in self.operations)
 
 
-def kernels(op: Op, machine: Machine, limits: Limits = NO_LIMITS) -> list[Kernel]:
+def kernels(op: Problem, machine: Machine, limits: Limits = NO_LIMITS) -> list[Kernel]:
     """The best register tiles of a definition, the best first, with different lanes and copies."""
     best: dict[object, Kernel] = {}
     rates = Rates.of(op, machine)
@@ -111,7 +111,7 @@ def kernels(op: Op, machine: Machine, limits: Limits = NO_LIMITS) -> list[Kernel
     return [*[k for k in ranked if k.sums_inside][:MOST], *[k for k in ranked if not k.sums_inside][:FEW]]
 
 
-def _candidates(op: Op, machine: Machine, rates: Rates, limits: Limits) -> Iterator[Kernel]:
+def _candidates(op: Problem, machine: Machine, rates: Rates, limits: Limits) -> Iterator[Kernel]:
     width = max(machine.vector_bytes // max_bytes(op.definition), 1)
     summed = {a.name for a in op.summed}
     once = any(all(x.uses(a.name) for a in op.axes) for x in op.reads)  # whose values no row uses again
@@ -144,13 +144,13 @@ def _candidates(op: Op, machine: Machine, rates: Rates, limits: Limits) -> Itera
                         yield Kernel(axis.name, lanes, vectors, row, r, copied, inside, seconds)
 
 
-def _have_registers(op: Op, limits: Limits, lane: str, row: str) -> bool:
+def _have_registers(op: Problem, limits: Limits, lane: str, row: str) -> bool:
     """True if free axes with values in registers by hand are the lane and the rows."""
     return all(limits.size(a.name) == 1 for a in op.free if a.name not in (lane, row))
 
 
 def _seconds(
-    op: Op, machine: Machine, rates: Rates, lane: str, lanes: int, vectors: int, row: str, rows: int,
+    op: Problem, machine: Machine, rates: Rates, lane: str, lanes: int, vectors: int, row: str, rows: int,
     copied: tuple[Access, ...], inside: bool,
 ) -> float | None:  # fmt: skip
     """The time of a point in a register tile; None where it does not fit the registers."""

@@ -13,6 +13,7 @@ from dataclasses import replace
 from tdsl.autoschedule.by_recipes import Completed, complete_by_recipes
 from tdsl.autoschedule.explain import BY_HAND, Decision
 from tdsl.autoschedule.patterns.rows import is_worth_threads, outermost_free_loop
+from tdsl.autoschedule.problem import Problem
 from tdsl.cost.least import least_seconds
 from tdsl.cost.predict import Prediction
 from tdsl.errors import ScheduleError
@@ -24,7 +25,6 @@ from tdsl.schedule.state import PARALLEL, Illegal, Root, State
 from tdsl.tilegraph.at_root import WORTH, seconds_of
 from tdsl.tilegraph.cache_tiles import best_trees
 from tdsl.tilegraph.given_tile import GivenTile
-from tdsl.tilegraph.op import Op
 from tdsl.tilegraph.sum_order import has_sums_of_floats, sum_orders
 from tdsl.tilegraph.tree import Tree
 from tdsl.tilegraph.trees import NEAR_BEST, NEARLY
@@ -79,7 +79,7 @@ def _open_tiles(state: State, names: list[str]) -> Iterator[GivenTile]:
     boxes = root_boxes(whole)
     for name in names:
         if whole.program.has_func(name) and isinstance(whole.plan(name).place, Root):
-            op = Op.of(whole, whole.program.func(name), boxes)
+            op = Problem.in_state(whole, whole.program.func(name), boxes)
             tile = None if op is None else GivenTile.of(whole, op)
             if tile is not None:
                 yield tile

@@ -15,6 +15,7 @@ from tdsl.autoschedule.by_recipes import Completed, choose_inline, complete_by_r
 from tdsl.autoschedule.explain import GENERAL, Decision
 from tdsl.autoschedule.open_stages import open_at_root
 from tdsl.autoschedule.patterns.parts import count_parts, outermost
+from tdsl.autoschedule.problem import Problem
 from tdsl.core.node import frozen
 from tdsl.cost.least import least_seconds
 from tdsl.cost.predict import Prediction
@@ -26,7 +27,6 @@ from tdsl.schedule.properties import extents, root_boxes, unplaced_at_root
 from tdsl.schedule.state import Inline, Root, State, levels_of
 from tdsl.tilegraph.at_root import FAR_FROM_BEST, SHARE, WORTH, seconds_of
 from tdsl.tilegraph.cache_tiles import best_trees
-from tdsl.tilegraph.op import Op
 from tdsl.tilegraph.sum_order import sum_orders
 from tdsl.tilegraph.tree import THREADS, Tree
 from tdsl.tilegraph.write_tree import write_tree
@@ -90,7 +90,7 @@ def faster_trees(
     return (schedule if written_for == machine else written, decisions) if decisions else None
 
 
-def _tree_for(given: BaseSchedule, op: Op, tree: Tree, machine: Machine) -> tuple[BaseSchedule, Tree]:
+def _tree_for(given: BaseSchedule, op: Problem, tree: Tree, machine: Machine) -> tuple[BaseSchedule, Tree]:
     """The schedule with the best tree for a machine that adds in the order of another tree, and that tree.
 
     If there is none, the other tree, with its tiles along an axis of the result shared by threads.
@@ -109,7 +109,7 @@ def _tree_for(given: BaseSchedule, op: Op, tree: Tree, machine: Machine) -> tupl
     return as_before, tree
 
 
-def _on_threads(op: Op, tree: Tree) -> Tree:
+def _on_threads(op: Problem, tree: Tree) -> Tree:
     """The tree with the first of its loops over tiles of a free axis outermost, on threads."""
     free = {a.name for a in op.free}
     first = next((c for c in tree.tiles if c.axis in free), None)
@@ -120,7 +120,7 @@ def _on_threads(op: Op, tree: Tree) -> Tree:
 
 
 def _faster_tree(
-    given: BaseSchedule, op: Op, machine: Machine, limit: float
+    given: BaseSchedule, op: Problem, machine: Machine, limit: float
 ) -> tuple[BaseSchedule, Tree, Prediction] | None:
     """The schedule with the best tile tree for an operation, and its prediction; None above a time of all."""
     schedule, name = _in_parts(given, op.func)
@@ -140,12 +140,12 @@ def _faster_tree(
     return best
 
 
-def _ops_of(given: State, names: Iterable[str]) -> Iterator[Op]:
+def _ops_of(given: State, names: Iterable[str]) -> Iterator[Problem]:
     """The operations of funcs with inlined funcs in them; none where a tree does not describe one."""
     state = unplaced_at_root(inline_funcs(given))
     boxes = root_boxes(state)
     for name in names:
-        op = Op.of(state, state.program.func(name), boxes)
+        op = Problem.in_state(state, state.program.func(name), boxes)
         if op is not None:
             yield op
 
@@ -166,7 +166,7 @@ def _in_parts(given: BaseSchedule, name: str) -> tuple[BaseSchedule, str]:
     return schedule, partial.func
 
 
-def _has_choices(op: Op) -> bool:
+def _has_choices(op: Problem) -> bool:
     """True for sums, and where memory is adjacent along one axis for reads and along another for writes."""
     last = op.axes[-1].name if op.axes else ""
     return bool(op.summed) or any(x.step(last) not in (0, 1) for x in op.accesses)

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+from tdsl.autoschedule.problem import Access, Problem
 from tdsl.schedule.fluent import BaseSchedule, Stage
 from tdsl.schedule.naming import Loop, LoopLike
 from tdsl.schedule.state import Illegal, levels_of
 from tdsl.tilegraph.given_tile import GivenTile
-from tdsl.tilegraph.op import Access, Op
 from tdsl.tilegraph.tree import THREADS, Copy, Cut, Tree
 
 SQUARE = 8  # the most rows and columns that are transposed in registers
 
 
-def write_tree(schedule: BaseSchedule, op: Op, tree: Tree, given: GivenTile | None = None) -> None:
+def write_tree(schedule: BaseSchedule, op: Problem, tree: Tree, given: GivenTile | None = None) -> None:
     """Write a tree as directives of its func, inside of the tile that directives have cut, if there is one.
 
     ScheduleError or Illegal if directives cannot say this tree.
@@ -23,7 +23,7 @@ def write_tree(schedule: BaseSchedule, op: Op, tree: Tree, given: GivenTile | No
     >>> t[j, i] = x[i, j]
     >>> s = td.Schedule(t)
     >>> state = unplaced_at_root(s.state)
-    >>> op = Op.of(state, state.program.func("t"), root_boxes(state))
+    >>> op = Problem.in_state(state, state.program.func("t"), root_boxes(state))
     >>> registers = (Cut("i", 8, "unroll"), Cut("j", 8, "lanes"))
     >>> write_tree(s, op, Tree("t", (Cut("j", 64, THREADS),), (), (Cut("j", 8),), registers))
     >>> [str(loop.name) for loop in s[t].loops]
@@ -120,7 +120,7 @@ def _unroll_rows(lanes: Stage, rows: tuple[Cut, ...]) -> None:
             lanes.unroll(row)
 
 
-def _sum_in_a_buffer(stage: Stage, op: Op, tree: Tree, order: list[tuple[str, LoopLike]]) -> None:
+def _sum_in_a_buffer(stage: Stage, op: Problem, tree: Tree, order: list[tuple[str, LoopLike]]) -> None:
     """Sum in memory of the tile, in registers if the sums are inside all other loops, and copy that out."""
     summed, lanes = {a.name for a in op.summed}, tree.registers[-1]
     first = next((n for n, (axis, _) in enumerate(order) if axis in summed), 0)
@@ -146,7 +146,7 @@ def _sum_in_a_buffer(stage: Stage, op: Op, tree: Tree, order: list[tuple[str, Lo
         copy.vectorize(lane)
 
 
-def _copy(reader: Stage, op: Op, tree: Tree, access: Access, copied: Copy) -> Stage:
+def _copy(reader: Stage, op: Problem, tree: Tree, access: Access, copied: Copy) -> Stage:
     """Copy what is read of an array: in the order of the loops, with the lanes last. Returns the copy."""
     twice = sum(x.array == access.array for x in op.reads) > 1
     copy = reader.schedule.cache_read(access.array, reader, along=copied.axis if twice else None)

@@ -9,6 +9,7 @@ import pytest
 
 import tdsl as td
 from tdsl.autoschedule.by_recipes import complete_by_recipes
+from tdsl.autoschedule.problem import Problem
 from tdsl.cost.predict import Prediction
 from tdsl.lang.interp import interpret
 from tdsl.machine.devices import described_machine, reference_cpu
@@ -16,7 +17,6 @@ from tdsl.schedule.bind import bind_state
 from tdsl.schedule.properties import root_boxes, unplaced_at_root
 from tdsl.tilegraph.cache_tiles import best_trees
 from tdsl.tilegraph.default import decide
-from tdsl.tilegraph.op import Op
 from tdsl.tilegraph.write_tree import write_tree
 
 MACHINE = reference_cpu(32)
@@ -45,7 +45,7 @@ def test_every_tree_that_is_written_computes_what_the_definition_says(expression
     o = einsum(expression, EXPRESSIONS[expression])
     schedule = td.Schedule(o)
     state = unplaced_at_root(schedule.state)
-    op = Op.of(state, state.program.funcs[-1], root_boxes(state))
+    op = Problem.in_state(state, state.program.funcs[-1], root_boxes(state))
     assert op is not None
     rng = np.random.default_rng(0)
     given = {t.name: rng.integers(-4, 5, [n.value for n in t.shape]) for t in schedule.program.inputs}
@@ -96,14 +96,14 @@ def test_what_data_or_orders_decide_has_no_tree() -> None:
     f = td.Func("f")
     f[i, j] = x[td.clip(at[i], 0, 63), j]
     state = unplaced_at_root(td.Schedule(f).state)
-    assert Op.of(state, state.program.func("f"), root_boxes(state)) is None
+    assert Problem.in_state(state, state.program.func("f"), root_boxes(state)) is None
 
 
 @pytest.mark.parametrize("threads", [2, 3, 4, 8])
 def test_threads_share_a_short_outer_axis(threads: int) -> None:
     o = einsum("abcd->acbd", {"a": 16, "b": 64, "c": 64, "d": 64})
     state = unplaced_at_root(td.Schedule(o).state)
-    op = Op.of(state, state.program.funcs[-1], root_boxes(state))
+    op = Problem.in_state(state, state.program.funcs[-1], root_boxes(state))
     assert op is not None
     _, tree = best_trees(op, replace(MACHINE, threads=threads))[0]
     (cut,) = (cut for cut in tree.tiles if cut.how == "threads")
@@ -122,7 +122,7 @@ def test_the_closed_form_of_a_tree_agrees_with_the_price_of_its_loops(expression
         o = einsum(expression, sizes, td.f64)
         schedule = td.Schedule(o)
         state = unplaced_at_root(schedule.state)
-        op = Op.of(state, state.program.funcs[-1], root_boxes(state))
+        op = Problem.in_state(state, state.program.funcs[-1], root_boxes(state))
         assert op is not None
         seconds, tree = best_trees(op, machine)[0]
         write_tree(schedule, op, tree)

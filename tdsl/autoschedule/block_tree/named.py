@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from tdsl.autoschedule.block_tree.problem import Operand, Problem
 from tdsl.autoschedule.block_tree.schedule import schedule_points, schedule_sums, tile_sums
 from tdsl.autoschedule.block_tree.search import best_tree
 from tdsl.autoschedule.block_tree.tree import BlockTree
 from tdsl.autoschedule.block_tree.write import write_tree
+from tdsl.autoschedule.problem import Operand, Problem
 from tdsl.autoschedule.recipes.choices import Unsuited, if_suited, recipe, refused
 from tdsl.autoschedule.recipes.elements import Elements
 from tdsl.machine.devices import describe_gpu

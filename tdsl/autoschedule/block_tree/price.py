@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import ceil, gcd, inf, prod
 
-from tdsl.autoschedule.block_tree.problem import Access, Operand, Problem
 from tdsl.autoschedule.block_tree.tree import BlockTree, Shared
+from tdsl.autoschedule.problem import Access, Operand, Problem
 from tdsl.core.node import frozen
 from tdsl.cost.sectors import LINE, SECTOR, WARP, WIDEST, WORD, conflict_degree, transactions
 from tdsl.machine.model import Machine, of_nearest

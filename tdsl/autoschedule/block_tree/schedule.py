@@ -6,10 +6,10 @@ from dataclasses import replace
 from math import inf
 
 from tdsl.autoschedule.block_tree.price import Price, price
-from tdsl.autoschedule.block_tree.problem import Problem
 from tdsl.autoschedule.block_tree.search import best_tree
 from tdsl.autoschedule.block_tree.tree import BlockTree, Cut
 from tdsl.autoschedule.block_tree.write import write_tree
+from tdsl.autoschedule.problem import Problem
 from tdsl.autoschedule.recipes.choices import Unsuited
 from tdsl.autoschedule.recipes.elements import Elements, elements
 from tdsl.autoschedule.recipes.epilogue import reader_of

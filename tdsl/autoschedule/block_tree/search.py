@@ -20,8 +20,8 @@ from tdsl.autoschedule.block_tree.price import (
     unrolled_terms,
     window_axes,
 )
-from tdsl.autoschedule.block_tree.problem import Axis, Operand, Problem
 from tdsl.autoschedule.block_tree.tree import BlockTree, Cut, Shared
+from tdsl.autoschedule.problem import Axis, Operand, Problem
 from tdsl.core.node import frozen
 from tdsl.cost.sectors import BANKS, SECTOR, WARP, WIDEST, WORD
 from tdsl.machine.model import Machine

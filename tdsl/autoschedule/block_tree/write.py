@@ -5,8 +5,8 @@ from __future__ import annotations
 from math import gcd
 
 from tdsl.autoschedule.block_tree.price import UNROLLED, shared_load, unrolled_terms, window_axes
-from tdsl.autoschedule.block_tree.problem import Problem
 from tdsl.autoschedule.block_tree.tree import BlockTree, Shared
+from tdsl.autoschedule.problem import Problem
 from tdsl.autoschedule.recipes.block_rows import fused
 from tdsl.autoschedule.recipes.epilogue import following, write_neighbours
 from tdsl.autoschedule.recipes.grid import bind_grid

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 import tdsl as td
-from tdsl.autoschedule.block_tree.problem import Problem
 from tdsl.autoschedule.block_tree.search import best_tree
 from tdsl.autoschedule.block_tree.tree import BlockTree, Cut, Shared
 from tdsl.autoschedule.block_tree.write import write_tree
+from tdsl.autoschedule.problem import Problem
 from tdsl.autoschedule.recipes.choices import Unsuited
 from tdsl.machine.devices import describe_gpu
 

@@ -1,9 +1,9 @@
-"""One definition as a tile tree of a GPU sees it: its axes, and how each access moves in memory."""
+"""One definition as a tile tree sees it: its axes, and how accesses move in memory along each of them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import field, replace
 from functools import cached_property
 from math import gcd, inf, prod
 
@@ -12,8 +12,10 @@ from tdsl.autoschedule.recipes.stage_facts import separate_operands
 from tdsl.core.node import Node, frozen, transform
 from tdsl.lang.affine import as_sum, variables
 from tdsl.lang.bounds import upper
+from tdsl.lang.definition import Definition
 from tdsl.lang.expr import TRUE, Binary, Const, Expr, Var
 from tdsl.lang.operations import arithmetic_of
+from tdsl.lang.program import FuncDef
 from tdsl.lang.regions import Box, reads_in
 from tdsl.schedule.bind import bind_state
 from tdsl.schedule.fluent import Stage
@@ -131,19 +133,28 @@ class Operand:
 
 @frozen(slots=False)
 class Problem:
-    """A definition: its axes, operands and result, and the arithmetic of one term.
+    """A definition: its axes, reads and result, and the arithmetic of one term.
 
-    What is written may be an epilogue of sums, which have `sum_bytes` each.
+    The operands are the reads by what moves together. What is written may be an epilogue of sums, which have
+    `sum_bytes` each. `is_affine` is True if all indices are sums of axes, without limits or data.
     """
 
     func: str
     axes: tuple[Axis, ...]
+    reads: tuple[Access, ...]
     operands: tuple[Operand, ...]
     write: Access
     work: int
     dtype: str
     sum_bytes: int
     is_rectangular: bool
+    is_affine: bool
+    definition: Definition = field(compare=False)
+
+    @property
+    def accesses(self) -> tuple[Access, ...]:
+        """The reads and the write."""
+        return (*self.reads, self.write)
 
     @cached_property
     def free(self) -> tuple[Axis, ...]:
@@ -200,12 +211,14 @@ class Problem:
             return replace(r, dims=dims, steps=steps)
 
         axes = tuple(replace(a, extent=size) if a.name == axis else a for a in self.axes)
+        reads = tuple(map(split, self.reads))
         operands = tuple(replace(x, reads=tuple(map(split, x.reads))) for x in self.operands)
         write = replace(
             self.write, dims=(((name, 1),), *self.write.dims), starts=(0, *self.write.starts),
             shape=(parts, *self.write.shape), steps=(*self.write.steps, (name, self.points)),
         )  # fmt: skip
-        return replace(self, axes=(Axis(name, parts), *axes), operands=operands, write=write)
+        axes = (Axis(name, parts), *axes)
+        return replace(self, axes=axes, reads=reads, operands=operands, write=write)
 
     def least_bytes(self) -> int:
         """The bytes of all elements that are read or written, each once."""
@@ -221,7 +234,7 @@ class Problem:
         >>> i, j, x, t = *td.vars("i j"), td.Tensor("x", (8, 100), td.f32), td.Func("t")
         >>> t[j, i] = x[i, j]
         >>> p = Problem.of(td.Schedule(t)["t"])
-        >>> p.operands[0].reads[0].steps, p.write.steps, p.lane
+        >>> p.reads[0].steps, p.write.steps, p.lane
         ((('i', 100), ('j', 1)), (('j', 8), ('i', 1)), 'i')
         """
         schedule = stage.schedule
@@ -235,31 +248,54 @@ class Problem:
             raise Unsuited("its points or terms have an order")
         if not d.free:
             raise Unsuited("it has one point")
-        sizes = extents(f, d, boxes[f.name])
-        if 0 in sizes.values():
+        p = _describe(state, f, boxes)
+        if any(a.extent == 0 for a in p.axes):
             raise Unsuited("it has no point")
-        ranges = {name for name, _, _ in d.ranges}
-        axes = tuple(Axis(v, sizes[v] or OPEN, v in ranges, sizes[v] is not None) for v in d.variables)
-        reads = [*dict.fromkeys(reads_in(d.values))]
-        operands = tuple(
-            Operand(name, along, tuple(
-                _access(state, boxes, r.name, r.index, r.dtype.bytes)
-                for r in reads if r.name == name and uses_variable(r, along)
-            ))
-            for name, along in separate_operands(reads, d.free)
-        )  # fmt: skip
-        write = _access(state, boxes, f.name, d.index, f.dtypes[0].bytes, written=True)
-        plain = d.mask == TRUE == d.where and d.index == tuple(map(Var, f.variables))
-        return Problem(
-            f.name,
-            axes,
-            operands,
-            write,
-            max(arithmetic_of(d), 1),
-            f.dtypes[0].name,
-            f.dtypes[0].bytes,
-            plain,
-        )
+        return p
+
+    @staticmethod
+    def in_state(state: State, f: FuncDef, boxes: Mapping[str, Box]) -> Problem | None:
+        """The problem of a func with affine indices; None where extents, an order or data are in the way."""
+        d = f.definitions[0]
+        if len(f.definitions) > 1 or len(f.dtypes) > 1 or is_ordered(f, 0) or (d.ranges and d.init is None):
+            return None
+        if f.name not in boxes or any(r.name not in boxes for r in d.reads):
+            return None
+        p = _describe(state, f, boxes)
+        is_open = any(not a.known or not a.extent for a in p.axes)
+        return p if p.is_rectangular and p.is_affine and not is_open else None
+
+
+def _describe(state: State, f: FuncDef, boxes: Mapping[str, Box]) -> Problem:
+    """The problem of a func with one definition."""
+    d = f.definitions[0]
+    sizes, ranges = extents(f, d, boxes[f.name]), {name for name, _, _ in d.ranges}
+    axes = tuple(
+        Axis(v, OPEN if (n := sizes[v]) is None else n, v in ranges, n is not None) for v in d.variables
+    )
+    reads = [*dict.fromkeys(reads_in(d.values))]
+    accesses = {r: _access(state, boxes, r.name, r.index, r.dtype.bytes) for r in reads}
+    operands = tuple(
+        Operand(name, along, tuple(
+            accesses[r] for r in reads if r.name == name and uses_variable(r, along)
+        ))
+        for name, along in separate_operands(reads, d.free)
+    )  # fmt: skip
+    write = _access(state, boxes, f.name, d.index, f.dtypes[0].bytes, written=True)
+    indices = (e for r in reads for e in r.index)
+    return Problem(
+        func=f.name,
+        axes=axes,
+        reads=tuple(accesses.values()),
+        operands=operands,
+        write=write,
+        work=max(arithmetic_of(d), 1),
+        dtype=f.dtypes[0].name,
+        sum_bytes=f.dtypes[0].bytes,
+        is_rectangular=d.mask == TRUE == d.where and d.index == tuple(map(Var, f.variables)),
+        is_affine=all(isinstance(atom, Var) for e in indices for atom in as_sum(e).terms),
+        definition=d,
+    )
 
 
 def _unclamped(e: Expr) -> Expr:
