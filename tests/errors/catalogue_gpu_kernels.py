@@ -85,3 +85,33 @@ def blocks_of_clusters_that_wait_for_all():
     s[g].bind("i_o", "blockIdx.x").bind("i_i", "clusterCtaIdx.x").bind(j, "threadIdx.x")
     s[f].bind(i, "blockIdx.x").bind(j, "threadIdx.x").grid_sync()  # here
     td.compile(s, target="cuda:sm_90a").source()
+
+
+def staged_rows():
+    """Tiles of 32 x 32 in shared memory, and the stage that copies them."""
+    b, f = td.Tensor("b", (64, 64), td.f32), td.Func("f")
+    f[i, j] = b[i, j] * 2
+    s = td.Schedule(f)
+    io, jo, ii, _ = s[f].tile((i, j), (32, 32))
+    s[f].bind(io, "blockIdx.y").bind(jo, "blockIdx.x")
+    out = s.cache_write(f, at=jo, scope="shared")
+    s[f].bind(ii, "threadIdx.x")
+    return s, f, out
+
+
+@wrong(
+    td.ScheduleError, "rows of 'f_1' are not known to begin at multiples of 16 bytes", hint="such a multiple"
+)
+def bulk_stores_of_rows_that_are_not_aligned():
+    s, f, out = staged_rows()
+    s[f].align_storage(1, 33)
+    out.tensorize(out.loops[0], "bulk_store_m32n32_f32")  # here
+    td.compile(s, target="cuda").source()
+
+
+@wrong(td.ScheduleError, "copies rows by TMA, and 'f_1' is swizzled", hint="align_storage()")
+def bulk_stores_of_a_swizzled_tile():
+    s, f, out = staged_rows()
+    s[f].swizzle(128)
+    out.tensorize(out.loops[0], "bulk_store_m32n32_f32")  # here
+    td.compile(s, target="cuda").source()

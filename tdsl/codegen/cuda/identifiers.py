@@ -30,7 +30,9 @@ _VECTOR = re.compile(
 
 def is_reserved(name: str) -> bool:
     """True if CUDA C++ gives a name a meaning that a variable must not hide."""
-    internal = name.startswith(("__", "tdsl_", "CUDA", "wgmma_", "mma_", "ldmatrix_", "stmatrix_"))
+    internal = name.startswith(
+        ("__", "tdsl_", "CUDA", "wgmma_", "mma_", "ldmatrix_", "stmatrix_", "bulk_store_")
+    )
     internal = internal or name.startswith("condval")  # TVM's variables of conditional values
     return name in _RESERVED or internal or _VECTOR.fullmatch(name) is not None
 

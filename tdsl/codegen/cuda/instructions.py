@@ -59,13 +59,13 @@ def _descriptor(e: Expressions, o: Operand) -> TIR:
 
 
 def stores_for_descriptors(body: Stmt) -> bool:
-    """True if threads store what instructions read by descriptors, that is, through the async proxy."""
+    """True if threads store what instructions read through the async proxy: by descriptors, or in bulk."""
     read, stored = set(), set()
     for s in walk(body):
         if isinstance(s, Invoke):
             chosen = INSTRUCTIONS[s.instruction]
             named = zip(s.operands, chosen.operands(), strict=True)
-            read |= {o.buffer for o, called in named if called in chosen.descriptors}
+            read |= {o.buffer for o, called in named if chosen.bulk or called in chosen.descriptors}
         elif isinstance(s, Store):
             stored.add(s.buffer)
     return bool(read & stored)

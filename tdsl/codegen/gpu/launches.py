@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import field
 
 from tdsl.codegen.analysis.launch_axes import grid_of, launch_extents
+from tdsl.codegen.gpu.bulk_rows import check_bulk_rows
 from tdsl.codegen.gpu.fragments import Fragment, fragments_of
 from tdsl.codegen.gpu.shared_memory import SharedMemory, shared_memory
 from tdsl.codegen.gpu.tensor_map_specs import TensorMapSpec, tensor_map_specs
@@ -132,6 +133,7 @@ def launches_of(kernel: Kernel) -> Launches:
         used += tuple(record if any(isinstance(s, Check) for s in walk(body)) else ())
         used += tuple(arrived if waiting[n] else ())
         _check_descriptors(body, shared)
+        check_bulk_rows(body, known)
         fragments, maps = fragments_of(body), tensor_map_specs(body, known)
         written = stored_in(body)
         resident = max((count for b, count in kernel.resident if b in written), default=1)

@@ -67,7 +67,7 @@ def emit_invoke(
             hint="split and reorder so that the inner loops are those of the instruction",
         ) from None
     low.tables.instructions[chosen.name] = None
-    return Invoke(chosen.name, operands)
+    return Invoke(chosen.name, operands, loc=plan.loc)
 
 
 def fragment_tile(active: OpenNest, plan: Tensorization) -> tuple[Layout, tuple[str, ...]] | None:

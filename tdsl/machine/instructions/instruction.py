@@ -55,6 +55,8 @@ class Instruction:
     in swizzled shared memory instead of a pointer. An `asynchronous` instruction runs concurrently
     with its threads, which must wait for it before they access its operands. With `tensor_memory` its sums
     are in tensor memory while such instructions run; its text takes the first column of the output there.
+    With `bulk` its text copies rows from shared to global memory by TMA: each begins at a multiple of so many
+    bytes.
     """
 
     name: str
@@ -71,6 +73,7 @@ class Instruction:
     descriptors: tuple[str, ...] = ()
     asynchronous: bool = False
     tensor_memory: bool = False
+    bulk: int = 0
     loc: Loc | None = field(default=None, compare=False)
 
     def operands(self) -> tuple[str, ...]:
@@ -88,7 +91,7 @@ class Instruction:
         on_gpu: tuple[object, ...] = ()
         if self.cuda:
             on_gpu = (self.cuda, self.fragments, self.points, self.threads, self.arch)
-            on_gpu += (self.descriptors, self.asynchronous, self.tensor_memory)
+            on_gpu += (self.descriptors, self.asynchronous, self.tensor_memory, self.bulk)
         return (self.name, self.meaning, self.llvm, self.registers, *on_gpu)
 
 
@@ -105,7 +108,7 @@ def instruction(
     strides: Mapping[str, tuple[int | None, ...]] | None = None, registers: RegisterFile | None = None,
     cuda: str = "", fragments: Mapping[str, Callable[..., Any]] | None = None,
     points: Mapping[str, Callable[..., Any]] | None = None, threads: int = 32, arch: int | str = 80,
-    descriptors: tuple[str, ...] = (), asynchronous: bool = False, tensor_memory: bool = False,
+    descriptors: tuple[str, ...] = (), asynchronous: bool = False, tensor_memory: bool = False, bulk: int = 0,
 ) -> Instruction:  # fmt: skip
     """Declare an instruction for `tensorize`.
 
@@ -128,7 +131,8 @@ def instruction(
     Operands in `descriptors` are passed as matrix descriptors (`wgmma`) of swizzled shared memory.
     With `asynchronous` the compiler inserts the fence, commit and wait of groups of invocations; with
     `tensor_memory`, too, it moves the output, a fragment with a row of 32-bit elements for each thread, to
-    tensor memory before such a group and back after the wait (`tcgen05`).
+    tensor memory before such a group and back after the wait (`tcgen05`). With `bulk` the text copies rows of
+    shared to global memory by TMA: each lane points to a row, which begins at a multiple of so many bytes.
 
     Raises DefinitionError if extents of the meaning are not constants, a name is used twice, strides are
     given for a name that is no operand, or a layout is not a weighted sum of digits of the index that is
@@ -185,6 +189,7 @@ def instruction(
             descriptors=descriptors,
             asynchronous=asynchronous,
             tensor_memory=tensor_memory,
+            bulk=bulk,
         )
         instr = replace(
             instr, fragments=_layouts(instr, fragments or {}), points=_points(instr, points or {})

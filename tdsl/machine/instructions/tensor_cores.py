@@ -20,6 +20,8 @@ from tdsl.lang.casts import cast
 from tdsl.lang.tensor import Func, Tensor
 from tdsl.lang.types import DType, bf16, f8e4m3, f8e5m2, f16, f32, f64, i8, i32, u8
 from tdsl.lang.value import vars
+from tdsl.machine.instructions.bulk_store import BulkStore, declare_bulk_store
+from tdsl.machine.instructions.bulk_store import rows as bulk_store_rows
 from tdsl.machine.instructions.instruction import INSTRUCTIONS, Instruction, instruction
 from tdsl.machine.instructions.stmatrix import Stmatrix, declare_stmatrix
 from tdsl.machine.instructions.stmatrix import rows as stmatrix_rows
@@ -101,7 +103,7 @@ LOADS = (
 )
 
 
-Row = Mma | Load | Stmatrix | GroupMma
+Row = Mma | Load | Stmatrix | BulkStore | GroupMma
 
 
 def find(name: str) -> Instruction | None:
@@ -128,7 +130,7 @@ def is_built_in(name: str) -> bool:
 
 @functools.cache
 def _rows() -> dict[str, Row]:
-    listed: list[Row] = [*MMAS, *LOADS, *stmatrix_rows(), *wgmma_rows(), *tcgen05_rows()]
+    listed: list[Row] = [*MMAS, *LOADS, *stmatrix_rows(), *bulk_store_rows(), *wgmma_rows(), *tcgen05_rows()]
     return {row.name: row for row in listed}
 
 
@@ -139,6 +141,8 @@ def declare(row: Row) -> Instruction:
         return declare_wgmma(row) if row.unit == "wgmma" else declare_tcgen05(row)
     if isinstance(row, Stmatrix):
         return declare_stmatrix(row)
+    if isinstance(row, BulkStore):
+        return declare_bulk_store(row)
     return _product(row) if isinstance(row, Mma) else _load(row)
 
 

@@ -245,6 +245,9 @@ def _body(text: str, name: str) -> str:
         total = "int" if kind in ("s8", "u8") else "float"
         flags = f"{str(a == 'km').lower()}, {str(b == 'kn').lower()}"
         return f"TensorProduct<{total}, {_TYPES[kind]}>{{acc, a, b, {columns}, {flags}}}.begin();"
+    match = re.search(r"bulk_store_m32n(\d+)_", text)
+    if match:
+        return f"memcpy(tile, staged, {match[1]} * sizeof(*tile));"
     if "stmatrix.sync" in text:
         return "stmatrix(tile, fragment);"
     match = re.search(r"ldmatrix\.sync\.aligned\.m8n8\.x(\d)(\.trans)?", text)
