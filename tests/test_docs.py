@@ -11,7 +11,7 @@ import pytest
 
 import tdsl
 from tdsl.autoschedule.recipes.online_tensor_cores import OnlineTensorCores
-from tdsl.autoschedule.recipes.tensor_cores import TensorCoreChoices
+from tdsl.autoschedule.recipes.tensor_tiles import TensorCoreChoices
 
 ROOT = Path(__file__).parent.parent
 
@@ -85,7 +85,7 @@ def test_every_recipe_is_on_a_page():
 @pytest.mark.parametrize("plan", [OnlineTensorCores, TensorCoreChoices], ids=lambda x: x.__name__)
 def test_every_choice_of_a_recipe_is_in_its_table(plan):
     recipe = sys.modules[plan.__module__].__name__.rpartition(".")[2]
-    name = "tensor_core_matmul" if recipe == "tensor_cores" else recipe
+    name = "tensor_core_matmul" if recipe == "tensor_tiles" else recipe
     lines = (ROOT / "docs" / "schedule.md").read_text().splitlines()
     (row,) = (x for x in lines if x.startswith("|") and f"`{name}` |" in x and "(stage)" not in x)
     assert all(f"`{field.name}`" in row for field in fields(plan))

@@ -311,7 +311,7 @@ def _shared_reads(block: _Block, d: Definition) -> list[tuple[str, str | None]]:
     """What several threads read of arrays that no other member reads; see `separate_operands`."""
     shared = []
     for r in reads_in(d.values):
-        used = {v for e in r.index for v in variables(e)}
+        used = variables(r)
         inside = r.name in block.part.members or len(_readers(block, r.name)) > 1
         if r.index and not inside and not used >= {*d.free}:
             shared.append(r)

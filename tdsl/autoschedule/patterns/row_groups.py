@@ -52,6 +52,17 @@ class RowGroup:
         return (*self.funcs, *self.siblings)
 
     @property
+    def reads(self) -> list[tuple[FuncDef, Read]]:
+        """The reads of all funcs, each with its func."""
+        return [(f, r) for f in self.members for r in reads_in(f.definitions[0].values)]
+
+    @property
+    def far_reads(self) -> list[Read]:
+        """The reads of memory."""
+        names = {f.name for f in self.members}
+        return [r for _, r in self.reads if r.name not in names and r.name in self.row_boxes]
+
+    @property
     def sums(self) -> tuple[FuncDef, ...]:
         """The siblings that sum columns."""
         return tuple(f for f in self.siblings if self.reduces_rows(f))
@@ -135,7 +146,7 @@ def _row_choices(f: FuncDef, open_: Collection[str]) -> Iterator[tuple[str, ...]
         if not d.ranges or n == len(d.free):
             yield d.free[:n]
     for r in reads_in(d.values) if not d.ranges else ():
-        used = {v for e in r.index for v in variables(e)}
+        used = variables(r)
         rows = tuple(v for v in d.free if v in used)
         if r.name in open_ and rows and rows != d.free[: len(rows)]:
             others[rows] = None

@@ -24,7 +24,7 @@ from tdsl.autoschedule.recipes.choices import Unsuited, choose, recipe
 from tdsl.core.node import frozen, post_order
 from tdsl.errors import counted
 from tdsl.lang.affine import variables
-from tdsl.lang.expr import Read, Var
+from tdsl.lang.expr import Var
 from tdsl.lang.operations import arithmetic_of
 from tdsl.lang.program import FuncDef
 from tdsl.lang.regions import reads_in
@@ -115,7 +115,7 @@ def block_rows(stage: Stage, *, machine: Machine | None = None, **choices: Any) 
         group = copied
     group = _with_inlined(stage, group)
     plan = choose(_plan(group, machine), choices)
-    _Writer(stage, group, plan, machine).write()
+    _Writer(stage, group, plan).write()
     return plan
 
 
@@ -152,11 +152,11 @@ def _with_inlined(stage: Stage, group: RowGroup) -> RowGroup:
 def _plan(group: RowGroup, machine: Machine) -> BlockRows:
     """The numbers for the length of a row."""
     threads, together, vector = _threads(group, machine)
-    kept = (*_sources(group), *_kept(group))
+    kept, sums = _kept(group), _summed(group)
     registers = 4 * group.length * together  # bytes for each array of a row
-    if any(map(is_heavy, group.members)) or registers * (len(kept) + _summed(group)) > row_capacity(machine):
+    if any(map(is_heavy, group.members)) or registers * (len(kept) + sums) > row_capacity(machine):
         kept = ()
-    each = _rows_of_block(group, threads, together, len(kept) + _summed(group), machine)
+    each = _rows_of_block(group, threads, together, len(kept) + sums, machine)
     inside, siblings = (tuple(f.name for f in funcs) for funcs in (group.funcs[1:], group.siblings))
     return BlockRows(group.rows, inside, threads, together, vector, kept, siblings, each)
 
@@ -191,8 +191,9 @@ def _summed(group: RowGroup) -> int:
 
 def _fits(group: RowGroup, machine: Machine) -> bool:
     """True if registers hold what stages share of a row, and the sums of columns."""
-    (threads, together, _), arrays = _threads(group, machine), len(_sources(group)) + len(_kept(group))
-    return not group.sums or _resident(group, threads, together, arrays + _summed(group), machine) > 0
+    threads, together, _ = _threads(group, machine)
+    values = len(_kept(group)) + _summed(group)
+    return not group.sums or _resident(group, threads, together, values, machine) > 0
 
 
 def _resident(group: RowGroup, threads: int, together: int, held: int, machine: Machine) -> int:
@@ -214,7 +215,7 @@ def _rows_of_block(group: RowGroup, threads: int, together: int, held: int, mach
     if machine.gpu is None or not (group.sums or (_shared(group) and together == 1 < blocks)):
         return 0
     if group.sums:
-        moving = {r.name: r.dtype.bytes for r in _read(group) if moves(group.row_boxes[r.name])}
+        moving = {r.name: r.dtype.bytes for r in group.far_reads if moves(group.row_boxes[r.name])}
         fetched = together * sum(n * (volume(group.row_boxes[name]) or 1) for name, n in moving.items())
         speed = machine.level("global").bytes_per_second(machine.threads) or 0.0
         needed = int(_ACCESSES * machine.gpu.latency * speed)
@@ -225,32 +226,22 @@ def _rows_of_block(group: RowGroup, threads: int, together: int, held: int, mach
 
 def _shared(group: RowGroup) -> bool:
     """True if the group reads along a row what all rows share, such as the gain of a norm."""
-    boxes = [group.row_boxes[r.name] for r in _read(group)]
+    boxes = [group.row_boxes[r.name] for r in group.far_reads]
     return any(not moves(box) and volume(box) != 1 for box in boxes)
-
-
-def _read(group: RowGroup) -> list[Read]:
-    """What the group reads from memory."""
-    members = {f.name for f in group.members}
-    reads = (r for f in group.members for r in reads_in(f.definitions[0].values))
-    return [r for r in reads if r.name not in members and r.name in group.row_boxes]
 
 
 def _reads_shared_vector(group: RowGroup) -> bool:
     """True for a lone sum that reads what all rows share, such as x of `a[i, k] * x[k]`."""
     (f, *others), names = group.members, {*group.rows}
     along = {v for v, _, _ in f.definitions[0].ranges}
-    return not others and any(used & along and not used & names for used in _variables(f))
+    used = map(variables, reads_in(f.definitions[0].values))
+    return not others and any(u & along and not u & names for u in used)
 
 
 def _reads_only_shared(group: RowGroup) -> bool:
     """True for a lone sum whose operands several rows share, such as `a[i, k] * b[j, k]`."""
     (f, *others), rows = group.members, {*group.rows}
-    return not others and not any(rows <= used for used in _variables(f))
-
-
-def _variables(f: FuncDef) -> list[set[str]]:
-    return [{v for e in r.index for v in variables(e)} for r in reads_in(f.definitions[0].values)]
+    return not others and not any(rows <= variables(r) for r in reads_in(f.definitions[0].values))
 
 
 def _power(n: int) -> int:
@@ -274,43 +265,29 @@ def vector_of_rows(group: RowGroup) -> int:
     return min(width, max(ACCESS // widest, 1))
 
 
-def _sources(group: RowGroup) -> tuple[str, ...]:
-    """What funcs of a group read of one row, from memory, and should read once, 16 bytes at a time.
+def _kept(group: RowGroup) -> tuple[str, ...]:
+    """What stays in the registers of threads: sources of several funcs, and element-wise funcs inside.
 
-    That is what several funcs read, and what sums of a wider type read, whose vectors have fewer lanes.
+    Sums of a wider type than their source, whose vectors have fewer lanes, read it of registers, too.
     """
-    members = {f.name for f in group.members}
-    readers: dict[str, list[bool]] = {}
-    for f in group.members:
-        of_row: dict[str, bool] = {}
-        for r in reads_in(f.definitions[0].values):
-            of_row[r.name] = of_row.get(r.name, True) and group.is_of_row(f, r)
-        for name, same_row in of_row.items():
-            wider = bool(f.definitions[0].ranges) and widens(f, name)
-            readers.setdefault(name, []).extend([same_row] * (1 + wider))
-    shared = (n for n, x in readers.items() if n not in members and len(x) > 1 and all(x))
-    return tuple(n for n in shared if moves(group.row_boxes[n]))
+    names = {f.name for f in group.members}
+    readers: dict[str, dict[str, int]] = {}
+    for f, r in group.reads:
+        wider = bool(f.definitions[0].ranges) and widens(f, r.name)
+        readers.setdefault(r.name, {})[f.name] = 1 + wider
+    elsewhere = {r.name for f, r in group.reads if not group.is_of_row(f, r)}
+    sources = (n for n, times in readers.items() if n not in {*names, *elsewhere} and sum(times.values()) > 1)
+    inside = (f for f in group.funcs[1:] if not f.definitions[0].ranges and group.along(f))
+    return (
+        *(n for n in sources if moves(group.row_boxes[n])),
+        *(f.name for f in inside if f.name not in elsewhere),
+    )
 
 
 def widens(f: FuncDef, source: str) -> bool:
     """True for a func of wider elements than those it reads of an array."""
     read = [r.dtype.bytes for r in reads_in(f.definitions[0].values) if r.name == source]
     return any(n < max(t.bytes for t in f.dtypes) for n in read)
-
-
-def _kept(group: RowGroup) -> tuple[str, ...]:
-    """The element-wise funcs inside whose values can stay in the thread that computes them."""
-    kept = []
-    for f in group.funcs[1:]:
-        reads = [
-            group.is_of_row(g, r)
-            for g in group.members
-            for r in reads_in(g.definitions[0].values)
-            if r.name == f.name
-        ]
-        if not f.definitions[0].ranges and group.along(f) and all(reads):
-            kept.append(f.name)
-    return tuple(kept)
 
 
 @dataclass(slots=True)
@@ -320,7 +297,6 @@ class _Writer:
     owner: Stage
     group: RowGroup
     plan: BlockRows
-    machine: Machine
 
     def write(self) -> None:
         schedule, plan, owner, group = self.owner.schedule, self.plan, self.owner, self.group

@@ -93,8 +93,7 @@ def _plan(chain: OnlineChain, machine: Machine) -> OnlineBands:
     rows = max(min(int(CACHE_SHARE * machine.l2_share) // each, MOST, count), min(LEAST, count))
     if count >= machine.threads:  # a band for each thread
         rows = min(rows, max(-(-count // machine.threads), LEAST))
-    *batches, _, _ = chain.lead.variables
-    even = (v for v in batches if share(chain.sizes[v], machine.threads) > 0.8)
+    even = (v for v in chain.outside if share(chain.sizes[v], machine.threads) > 0.8)
     return OnlineBands(rows, terms, next(even, chain.row) if machine.threads > 1 else "")
 
 
@@ -106,18 +105,17 @@ def _write(stage: Stage, chain: OnlineChain, plan: OnlineBands, machine: Machine
         schedule[chain.lead.name].inline()
     tile = running.loops[-1].name
     inside = inside_tiles(schedule.state, running.func, chain.row, tile)
-    outside = [v for v in chain.lead.variables if v not in (chain.row, chain.column)]
     lanes = lanes_for(chain.lead.definitions[0], chain.sizes[chain.column], machine.vector_bytes)
     if readers <= {chain.lead.name, chain.end}:
         band, rows = owner.split(chain.row, plan.rows, tail="peel")
-        owner.reorder(*outside, band, rows, chain.column)
-        running.compute_at(owner, band).reorder(*outside, tile, chain.row, chain.column)
+        owner.reorder(*chain.outside, band, rows, chain.column)
+        running.compute_at(owner, band).reorder(*chain.outside, tile, chain.row, chain.column)
         if lanes > 1:
             owner.vectorize(chain.column, lanes)
     else:
         owner = running
         band, rows = owner.split(chain.row, plan.rows, tail="peel")
-        owner.reorder(*outside, band, tile, rows, chain.column)
+        owner.reorder(*chain.outside, band, tile, rows, chain.column)
     if plan.parallel:
         owner.parallel(band if plan.parallel == chain.row else plan.parallel)
     if lanes > 1:

@@ -66,9 +66,19 @@ class OnlineChain:
     sizes: Mapping[str, int]
 
     @property
+    def outside(self) -> tuple[str, ...]:
+        """All free variables but rows and columns."""
+        return self.lead.variables[:-2]
+
+    @property
     def batches(self) -> int:
-        """The extent of all variables but rows and columns."""
-        return prod(self.sizes[v] for v in self.lead.variables[:-2])
+        """The extent of all variables outside of rows and columns."""
+        return prod(self.sizes[v] for v in self.outside)
+
+    @property
+    def tile_func(self) -> str:
+        """The name of the sum over a tile of terms."""
+        return f"{self.lead.name}_tile"
 
 
 BATCH, ROW, TERM, TILE, INNER = "batch", "row", "term", "tile", "inner"
@@ -155,8 +165,8 @@ def find_online_chain(stage: Stage) -> OnlineChain:
         raise Unsuited("it is no sum over one variable for rows and columns, its last two")
     sizes = known_sizes(stage)
     row, column, term = *d.free[-2:], d.ranges[0][0]
-    weights = any({row, term} <= _used(r.index) for r in reads_in(d.values))
-    values = any({column, term} <= _used(r.index) for r in reads_in(d.values))
+    weights = any({row, term} <= variables(r) for r in reads_in(d.values))
+    values = any({column, term} <= variables(r) for r in reads_in(d.values))
     if not (weights and values):
         raise Unsuited(
             f"its terms have no weight for each {row!r} and {term!r}, "
@@ -170,10 +180,6 @@ def find_online_chain(stage: Stage) -> OnlineChain:
         if len(reader.definitions) == 1 and ending.init is None and ending.free == d.free:
             end = reader.name
     return OnlineChain(f, end, row, column, term, sizes)
-
-
-def _used(index: tuple[Any, ...]) -> set[str]:
-    return {v for e in index for v in variables(e)}
 
 
 def plan_online(state: State, chain: OnlineChain, machine: Machine) -> OnlineBlocks:
@@ -206,8 +212,8 @@ def _power(most: int, extent: int) -> int:
 
 def _shared(state: State, chain: OnlineChain, rows: int, terms: int) -> int:
     """The bytes of what a tile fetches, and of the scores and weights in it."""
-    *batches, _, column = chain.lead.variables
-    lead_roles = {**dict.fromkeys(batches, BATCH), chain.row: ROW, chain.term: TERM}
+    column = chain.column
+    lead_roles = {**dict.fromkeys(chain.outside, BATCH), chain.row: ROW, chain.term: TERM}
     counts, sizes = {BATCH: 1, ROW: rows, TERM: terms}, dict[str, int]()
     stack: list[tuple[FuncDef, Roles]] = [(chain.lead, lead_roles)]
     while stack:
@@ -227,9 +233,13 @@ def _shared(state: State, chain: OnlineChain, rows: int, terms: int) -> int:
     return sum(sizes.values())
 
 
-def check_ends(state: State, running: str, chain: OnlineChain) -> None:
-    """Unsuited where results of the one pass are for more than what the chain ends in."""
-    followers = [running]
+def reduce_tiles(stage: Stage, chain: OnlineChain, terms: int) -> tuple[Stage, Stage, str]:
+    """Reduce tiles of terms in one pass; its stage, that of the end of the chain, and the loop over tiles.
+
+    Unsuited where results of the pass are for more than what the chain ends in.
+    """
+    schedule, running = stage.schedule, stage.online(chain.term, terms)
+    state, followers = schedule.state, [running.func]
     for name in followers:  # grows
         for reader in dict.fromkeys(f for f, _ in state.consumers(name)):
             if reader.name in (chain.lead.name, chain.end, *followers):
@@ -237,15 +247,14 @@ def check_ends(state: State, running: str, chain: OnlineChain) -> None:
             if reader.name in state.program.outputs or reader.definitions[0].init is not None:
                 raise Unsuited(f"{reader.name!r} is made of the results of its pass, too")
             followers.append(reader.name)
+    if chain.end != chain.lead.name:
+        schedule[chain.lead.name].inline()
+    return running, schedule[chain.end], running.loops[-1].name
 
 
 def _write(stage: Stage, chain: OnlineChain, plan: OnlineBlocks) -> Stage:
-    schedule = stage.schedule
-    running, owner, whole = stage.online(chain.term, plan.terms), schedule[chain.end], ""
-    check_ends(schedule.state, running.func, chain)
-    tile = running.loops[-1].name
-    if chain.end != chain.lead.name:
-        schedule[chain.lead.name].inline()
+    schedule, whole = stage.schedule, ""
+    running, owner, tile = reduce_tiles(stage, chain, plan.terms)
     if plan.parts > 1:
         part, _ = running.split(tile, nparts=plan.parts)
         merged, whole, owner = owner, part.name, running.rfactor(part)
@@ -259,8 +268,7 @@ def _write(stage: Stage, chain: OnlineChain, plan: OnlineBlocks) -> Stage:
         running = owner
     else:
         running.compute_at(owner, thread).set_scope(REGISTER)
-        outside = [v for v in chain.lead.variables if v not in (chain.row, chain.column)]
-        running.reorder(*outside, tile, chain.row, chain.column)
+        running.reorder(*chain.outside, tile, chain.row, chain.column)
     for sums in {owner.func: owner, running.func: running}.values():
         for x in sums.loops[-2:]:  # a mask may cut them short: indices of registers are constant
             sums.unroll(x)
@@ -270,14 +278,13 @@ def _write(stage: Stage, chain: OnlineChain, plan: OnlineBlocks) -> Stage:
 
 def _share_out(owner: Stage, chain: OnlineChain, plan: OnlineBlocks, whole: str, tile: str) -> str:
     """Blocks of rows, and parts of the terms, on blocks; the innermost loop over threads."""
-    outside = [v for v in chain.lead.variables if v not in (chain.row, chain.column)]
     block, rows = owner.split(chain.row, plan.rows)
     column, inner = owner.split(chain.column, chain.sizes[chain.column])
     ty, row = owner.split(rows, plan.each[0])
     tx, lane = owner.split(inner, plan.each[1])
     parts, tiles = ([whole], [tile]) if whole else ([], [])
-    owner.reorder(*outside, block, column, *parts, ty, tx, *tiles, row, lane)
-    owner.bind(fused(owner, [*outside, block.name, column.name]), "blockIdx.x")
+    owner.reorder(*chain.outside, block, column, *parts, ty, tx, *tiles, row, lane)
+    owner.bind(fused(owner, [*chain.outside, block.name, column.name]), "blockIdx.x")
     if whole:
         owner.bind(whole, "blockIdx.y")
     owner.bind(ty, "threadIdx.y").bind(tx, "threadIdx.x")
@@ -306,13 +313,12 @@ class _Block:
 def _fill(b: _Block) -> None:
     """What a tile needs, from the sum that leads back to what is fetched."""
     inside = inside_tiles(b.schedule.state, b.running.func, b.chain.row, b.tile)
-    lead = f"{b.chain.lead.name}_tile"
     products = {name for name in inside if _is_kept_in_registers(b.schedule.state, name, inside)}
     for name, roles in inside.items():
         stage = b.schedule[name]
         d = b.schedule.state.program.func(name).definitions[0]
         row = next(v for v, role in roles.items() if role == ROW)
-        if name == lead:
+        if name == b.chain.tile_func:
             stage.compute_at(b.running, b.tile).set_scope(REGISTER)
             last = (row, b.chain.column)
             stage.reorder(*[v for v in d.variables if v not in last], *last)
@@ -323,7 +329,7 @@ def _fill(b: _Block) -> None:
         elif name not in products:
             _weights(b, name, roles, products & {r.name for r in reads_in(d.values)})
     for name, roles in inside.items():
-        _fetch(b, name, roles)
+        _fetch(b, name, roles, inside)
 
 
 def _rows_on_threads(b: _Block, stage: Stage, row: str) -> None:
@@ -370,24 +376,17 @@ def _weights(b: _Block, name: str, roles: Roles, products: set[str]) -> None:
             product_stage.unroll(v)
 
 
-def _fetch(b: _Block, name: str, roles: Roles) -> None:
+def _fetch(b: _Block, name: str, roles: Roles, inside: Mapping[str, Roles]) -> None:
     """Copies of what comes from outside: once for all rows of a block, or for each tile of terms."""
-    program = b.schedule.state.program
-    f = program.func(name)
-    d, inside = (
-        f.definitions[0],
-        inside_tiles(b.schedule.state, b.running.func, b.chain.row, b.tile),
-    )
+    f = b.schedule.state.program.func(name)
+    d = f.definitions[0]
     sources = {r.name: r for r in reads_in(d.values) if r.name not in inside and r.index}
     for source, read in sources.items():
         used = {role_of(e, roles) for e in read.index}
         if used >= {ROW, TERM} or not used & {ROW, TERM, INNER}:
             continue
         copy = b.schedule.cache_read(source, name, scope=SHARED)
-        if ROW in used:
-            copy.compute_at(b.owner, b.thread)
-        else:
-            copy.compute_at(b.running, b.tile)
+        copy.compute_at(*((b.owner, b.thread) if ROW in used else (b.running, b.tile)))
         dims = extents(f, d, f.natural)
         last = read.index[-1]
         count = dims.get(last.name) if isinstance(last, Var) and role_of(last, roles) == "" else None

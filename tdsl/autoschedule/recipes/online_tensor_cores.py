@@ -27,9 +27,9 @@ from tdsl.autoschedule.recipes.online_blocks import (
     TILE,
     OnlineChain,
     Roles,
-    check_ends,
     find_online_chain,
     inside_tiles,
+    reduce_tiles,
 )  # fmt: skip
 from tdsl.autoschedule.recipes.operand_tiles import Place, copy_tile, load_tile, multiply_tiles, shared_limit
 from tdsl.autoschedule.recipes.operands import Operand, plain_operands
@@ -198,12 +198,8 @@ def _write(stage: Stage, chain: OnlineChain, plan: OnlineTensorCores) -> OnlineT
     schedule = stage.schedule
     if not plan.early:  # else the scale frees the registers of the product for the next tile
         _factor_scales_out(schedule, chain.lead.name)
-    running, owner = stage.online(chain.term, plan.terms), schedule[chain.end]
-    check_ends(schedule.state, running.func, chain)
-    tile, part = running.loops[-1].name, running.loops[-1].name
-    if chain.end != chain.lead.name:
-        schedule[chain.lead.name].inline()
-    outside = [v for v in chain.lead.variables if v not in (chain.row, chain.column)]
+    running, owner, tile = reduce_tiles(stage, chain, plan.terms)
+    outside, part = chain.outside, tile
     block, rows = owner.split(chain.row, plan.rows)
     warp, row = owner.split(rows, plan.warp)
     owner.reorder(*outside, block, warp, row, chain.column)
@@ -215,14 +211,13 @@ def _write(stage: Stage, chain: OnlineChain, plan: OnlineTensorCores) -> OnlineT
         running.reorder(outer, chain.row)
         running.unroll(outer)
         part = outer.name
-    lead_tile = f"{chain.lead.name}_tile"
-    for name in _rounded(definition_of(schedule[lead_tile])):
-        schedule.cache_read(name, lead_tile, mapped=True)
+    for name in _rounded(definition_of(schedule[chain.tile_func])):
+        schedule.cache_read(name, chain.tile_func, mapped=True)
     inside = inside_tiles(schedule.state, running.func, chain.row, tile)
     products = []
     for name, roles in inside.items():
         d = definition_of(schedule[name])
-        lead = name == lead_tile
+        lead = name == chain.tile_func
         if is_inlined(schedule.state, name):
             continue
         if d.init is None and TERM not in roles.values():

@@ -120,7 +120,7 @@ def find_reduced_product(stage: Stage) -> ReducedProduct:
         raise Unsuited("it has no row for each of its results")
     column = d.ranges[0][0]
     used = {r for r in reads_in(d.values) if state.program.has_func(r.name)}
-    products = {r for r in used if _moving(r) >= {*d.free, column}}
+    products = {r for r in used if variables(r) >= {*d.free, column}}
     if len(products) != 1:
         raise Unsuited("it does not reduce one product, element by element")
     (read,) = products
@@ -148,26 +148,22 @@ def _operands(
 ) -> tuple[str, tuple[tuple[str, str | None, frozenset[str]], ...]]:
     """The variable of the rows, and what the terms of a product read along these and along its columns."""
     reads = [*reads_in(p.values)]
-    used = [{v for e in r.index for v in variables(e)} for r in reads]
+    used = [variables(r) for r in reads]
     along = [v for v in rows if any(rows[v] in u and term in u and column not in u for u in used)]
     alone = [v for v in along if not any(column in u and rows[v] in u for u in used)]
     if not alone or not any(column in u and term in u for u in used) or any(term not in u for u in used):
         raise Unsuited("the terms do not read something along its rows, and something else along its columns")
     row = alone[-1]
     sides = (rows[row], column)
-    separate = separate_operands((r for r in reads if {*sides} & _moving(r)), sides)
-    separate += [(n, None) for n in dict.fromkeys(r.name for r in reads if not {*sides} & _moving(r))]
+    separate = separate_operands((r for r in reads if {*sides} & variables(r)), sides)
+    separate += [(n, None) for n in dict.fromkeys(r.name for r in reads if not {*sides} & variables(r))]
     sources = []
     for name, side in separate:
-        moving = [_moving(r) & {*sides, term} for r in reads if r.name == name and uses_variable(r, side)]
+        moving = [variables(r) & {*sides, term} for r in reads if r.name == name and uses_variable(r, side)]
         if any(m != moving[0] for m in moving):
             raise Unsuited(f"{name!r} is read along rows and along columns at once")
         sources.append((name, side, frozenset(moving[0])))
     return row, tuple(sources)
-
-
-def _moving(r: Read) -> set[str]:
-    return {v for e in r.index for v in variables(e)}
 
 
 def _plan(stage: Stage, reduced: ReducedProduct, machine: Machine) -> ReducedTiles:
@@ -178,7 +174,7 @@ def _plan(stage: Stage, reduced: ReducedProduct, machine: Machine) -> ReducedTil
     if min(rows, columns) < LEAST:
         raise Unsuited(f"{rows} rows and {columns} columns are no tiles")
     size = max(schedule.state.program.func(reduced.product).dtypes[0].bytes, 4)
-    across = [r for r in reads_in(p.values) if reduced.inner_column in _moving(r)]
+    across = [r for r in reads_in(p.values) if reduced.inner_column in variables(r)]
     chunks = any(r.index[-1] != Var(reduced.term) for r in across)  # what neighbours read is in one row
     most = EACH // size, (ACCESS if chunks else EACH) // size
     each = [
@@ -255,44 +251,33 @@ def _product(stage: Stage, reduced: ReducedProduct, plan: ReducedTiles) -> None:
     stage.reorder(*[v for v in d.free if v not in (down, across)], ko, ki, down, across)
     stage.unroll(ki).unroll(down).unroll(across)
     for name, along, moving in reduced.sources:
-        reads = [r for r in reads_in(d.values) if r.name == name and uses_variable(r, along)]
-        copy = _Copy(stage, reads[0], along, load_width(stage, name, along))
-        if across in moving:
-            copy.by_columns(ko.name, reduced, plan)
-        else:
-            copy.fetched(ko.name).cooperate(copy.vector)
+        read = next(r for r in reads_in(d.values) if r.name == name and uses_variable(r, along))
+        _copy(stage, read, along, ko.name, reduced if across in moving else None, plan)
     if plan.stages > 1:
         stage.pipeline(ko, plan.stages)
 
 
-@frozen
-class _Copy:
-    """A read of which a step along the terms has a copy, `vector` elements of which are fetched at a time."""
+def _copy(
+    stage: Stage, read: Read, along: str | None, at: str, by_columns: ReducedProduct | None,
+    plan: ReducedTiles,
+) -> None:  # fmt: skip
+    """Copy a step of an operand to shared memory; `by_columns`, neighbouring threads read columns of it.
 
-    stage: Stage
-    read: Read
-    along: str | None
-    vector: int
-
-    def fetched(self, at: str, pack: Mapping[int, int] | None = None) -> Stage:
-        """The copy, in shared memory, with zeros beyond the edges."""
-        return self.stage.schedule.cache_read(
-            self.read.name, self.stage.func, at=at, scope=SHARED, filled=True, along=self.along, pack=pack
-        )
-
-    def by_columns(self, at: str, reduced: ReducedProduct, plan: ReducedTiles) -> None:
-        """A copy that neighbouring threads read without bank conflicts along columns."""
-        index, chunk = self.read.index, ACCESS // self.read.dtype.bytes
-        across = [n for n, e in enumerate(index) if reduced.inner_column in variables(e)]
-        if len(across) == 1 and index[-1] == Var(reduced.term) and plan.tile[2] % chunk == 0:
-            (axis,), last = across, len(index) - 1
-            copy = self.fetched(at, {axis: plan.each[1], last: chunk})
-            # axes: threads in place of the columns, chunks in place of the terms, columns, terms
-            column, one = last + 1, last + 2
-            rest = [n for n in range(last) if n != axis]
-            copy.reorder(*[copy.loops[n] for n in (*rest, axis, column, last, one)])
-            copy.reorder_storage(*rest, column, last, axis, one)
-            copy.align_storage(axis, plan.tile[1] // plan.each[1] + 1)
-            copy.cooperate(even_width(chunk, self.vector))
-            return
-        self.fetched(at).cooperate(self.vector)
+    Chunks of the terms are then packed, such that these threads' accesses have no bank conflicts.
+    """
+    index, chunk, vector = read.index, ACCESS // read.dtype.bytes, load_width(stage, read.name, along)
+    p, last = by_columns, len(index) - 1
+    across = [n for n, e in enumerate(index) if p is not None and p.inner_column in variables(e)]
+    packed = p is not None and len(across) == 1 and index[-1] == Var(p.term) and plan.tile[2] % chunk == 0
+    copy = stage.schedule.cache_read(
+        read.name, stage.func, at=at, scope=SHARED, filled=True, along=along,
+        pack={across[0]: plan.each[1], last: chunk} if packed else None,
+    )  # fmt: skip
+    if packed:
+        # axes: threads in place of the columns, chunks in place of the terms, columns, terms
+        axis, column, one = across[0], last + 1, last + 2
+        rest = [n for n in range(last) if n != axis]
+        copy.reorder(*[copy.loops[n] for n in (*rest, axis, column, last, one)])
+        copy.reorder_storage(*rest, column, last, axis, one)
+        copy.align_storage(axis, plan.tile[1] // plan.each[1] + 1)
+    copy.cooperate(even_width(chunk, vector) if packed else vector)

@@ -25,6 +25,7 @@ from tdsl.autoschedule.recipes.block_rows import (
 )
 from tdsl.autoschedule.recipes.choices import Unsuited, choose, if_suited, recipe
 from tdsl.autoschedule.recipes.elements import elements
+from tdsl.autoschedule.recipes.stage_facts import definition_of
 from tdsl.core.node import frozen
 from tdsl.errors import ScheduleError
 from tdsl.lang.regions import reads_in
@@ -134,18 +135,15 @@ def _reduce_parts(schedule: BaseSchedule, names: list[str], plan: SplitRows) -> 
 
 def _write_parts(partial: Stage, tiles: list[str], plan: SplitRows) -> None:
     """A block for each part of a row: its reductions by all threads, those of `tiles` first."""
-    schedule = partial.schedule
-    d = schedule.state.program.func(partial.func).definitions[0]
-    loops = [x.name for x in partial.loops]
-    rows = [v for v in loops if v in d.free]
-    inner = [v for v in loops if v not in rows]
+    schedule, free = partial.schedule, definition_of(partial).free
+    rows = [x.name for x in partial.loops if x.name in free]
+    inner = [x.name for x in partial.loops if x.name not in free]
     partial.reorder(*rows, *inner)
     at = fused(partial, rows)
     partial.bind(at, "blockIdx.x")
-    copied = tiles or [partial.func]
     for name in tiles:
         schedule[name].compute_at(partial, at)
-    funcs = [schedule.state.program.func(n) for n in copied]
+    funcs = [schedule.state.program.func(n) for n in tiles or [partial.func]]
     reads = [r.name for f in funcs for r in reads_in(f.definitions[0].values)]
     for name in dict.fromkeys(reads):
         if name in tiles or (reads.count(name) < 2 and not any(widens(f, name) for f in funcs)):
@@ -155,9 +153,8 @@ def _write_parts(partial: Stage, tiles: list[str], plan: SplitRows) -> None:
     if not tiles:
         schedule.cache_write(partial, at=at)
         reduce_by_threads(partial, inner, plan.threads, plan.vector, unrolled=True)
-    for name in tiles:
-        term = schedule.state.program.func(name).definitions[0].ranges[0][0]
-        stage = schedule[name]
+    for stage in map(schedule.__getitem__, tiles):
+        term = definition_of(stage).ranges[0][0]
         stage.reorder(*(x.name for x in stage.loops if x.name != term), term)
         reduce_by_threads(stage, [term], plan.threads, plan.vector, unrolled=True)
 

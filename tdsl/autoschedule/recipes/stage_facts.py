@@ -88,7 +88,7 @@ def beyond_rows(stage: Stage, threads: int) -> tuple[int, int]:
         if r.index == d.index:
             if _shape_of(state, boxes, r.name)[1:] != shape[1:]:
                 return 1, 1
-        elif any(map(has_data, r.index)) or moving <= {v for e in r.index for v in variables(e)}:
+        elif any(map(has_data, r.index)) or moving <= variables(r):
             return 1, 1
     if any(isinstance(n, Select) for n in post_order(*d.values)):
         return 1, 1
@@ -140,7 +140,7 @@ def separate_operands(reads: Iterable[Read], free: Collection[str]) -> list[tupl
     """
     moving: dict[str, dict[frozenset[str], None]] = {}
     for r in reads:
-        used = {v for e in r.index for v in variables(e)}
+        used = variables(r)
         moving.setdefault(r.name, {})[frozenset(used.intersection(free))] = None
     operands: list[tuple[str, str | None]] = []
     for name, sets in moving.items():

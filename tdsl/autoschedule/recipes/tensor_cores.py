@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from copy import copy
-from dataclasses import field, replace
+from dataclasses import fields, replace
 from math import prod
 from typing import Any
 
@@ -51,7 +51,14 @@ from tdsl.autoschedule.recipes.tensor_forms import (
     no_instruction,
     shape_of,
 )
-from tdsl.autoschedule.recipes.tensor_tiles import GROUP_TILES, PHASE_BYTES, Product, Side, best_tiles
+from tdsl.autoschedule.recipes.tensor_tiles import (
+    GROUP_TILES,
+    PHASE_BYTES,
+    Product,
+    Side,
+    TensorCoreChoices,
+    best_tiles,
+)  # fmt: skip
 from tdsl.core.node import frozen
 from tdsl.lang.expr import Expr, Var
 from tdsl.lang.regions import reads_in
@@ -59,7 +66,6 @@ from tdsl.lang.types import bf16, f8e4m3, f8e5m2, f16
 from tdsl.machine.instructions.tensor_cores import Mma
 from tdsl.machine.model import Machine
 from tdsl.schedule.fluent import BaseSchedule, Stage
-from tdsl.schedule.launch import MAX_CLUSTER_BLOCKS
 from tdsl.schedule.state import FRAGMENT, SWIZZLES
 
 _MOST_WARPS = 32  # of a block
@@ -72,52 +78,23 @@ _MOST_PADDING = 32  # times the products of the result that the instructions of 
 
 
 @frozen
-class TensorCoreChoices:
-    """What the user may choose; see `tensor_core_matmul`."""
+class TensorCoreMatmul(TensorCoreChoices):
+    """The choices for a `stage`, and the `instruction` that multiplies.
 
-    block: tuple[int, int, int] = (128, 128, 32)
-    warp: tuple[int, int] = (64, 32)
-    stages: int = 3
-    tf32: bool = False
-    warpgroups: bool = False
-    factors: str = ""
-    group: int = 1
-    blocks: int = 0
-    cluster: int = field(default=1, metadata={"among": range(1, MAX_CLUSTER_BLOCKS + 1)})
-    parts: int = 1
-    packed: tuple[bool, bool] = (False, False)
-
-
-@frozen
-class TensorCoreMatmul:
-    """The tile of a block (rows, columns, terms), that of a warp (rows, columns), tiles fetched ahead.
-
-    Blocks go down `group` rows of tiles before the next column; with `blocks` above 0 there are only so many.
-    The terms are in `parts`, and the operands, rows' and columns', are `packed` or not. The plan has been
-    applied to `stage`; calling it with another schedule of the same program applies it there.
+    They have been applied to the stage; calling them with another schedule of the program applies them there.
     """
 
-    stage: str
-    block: tuple[int, int, int]
-    warp: tuple[int, int]
-    stages: int
-    instruction: str
-    group: int = 1
-    blocks: int = 0
-    cluster: int = 1
-    parts: int = 1
-    packed: tuple[bool, bool] = (False, False)
-    factors: str = field(default="", repr=False)
+    stage: str = ""
+    instruction: str = ""
 
     def __call__(self, schedule: BaseSchedule) -> None:
         """Apply the same choices, unless they have been."""
         if not schedule.state.plan(self.stage).scheduled:
-            tensor_core_matmul(
-                schedule[self.stage], block=self.block, warp=self.warp, stages=self.stages,
-                tf32="tf32" in self.instruction, warpgroups=not self.instruction.startswith("mma"),
-                group=self.group, blocks=self.blocks, cluster=self.cluster, parts=self.parts,
-                packed=self.packed, factors=self.factors,
-            )  # fmt: skip
+            tensor_core_matmul(schedule[self.stage], **_given(self))
+
+
+def _given(c: TensorCoreChoices) -> dict[str, Any]:
+    return {x.name: getattr(c, x.name) for x in fields(TensorCoreChoices)}
 
 
 @recipe
@@ -207,10 +184,7 @@ def tensor_core_matmul(stage: Stage, *, machine: Machine | None = None, **choice
     _check_tiles(chosen.block, chosen.warp, form)
     if unit:
         _check_rows(chosen.block, (left, right))
-    plan = TensorCoreMatmul(
-        whole.func, chosen.block, chosen.warp, chosen.stages, form.name, chosen.group, chosen.blocks,
-        chosen.cluster, chosen.parts, chosen.packed, chosen.factors,
-    )  # fmt: skip
+    plan = TensorCoreMatmul(**_given(chosen), stage=whole.func, instruction=form.name)
     shared = machine.level("shared").bytes or 0
     _schedule(stage, (left, right), form, plan, reader if stage is whole else None, shared)
     if stage is not whole:
@@ -241,11 +215,7 @@ def on_tensor_cores(stage: Stage, machine: Machine) -> TensorCoreMatmul | None:
     except Unsuited:
         return None
     for t in best_tiles(p, machine) if p is not None else ():
-        plan = if_suited(
-            tensor_core_matmul, stage, block=t.block, warp=t.warp, stages=t.stages, warpgroups=t.warpgroups,
-            group=t.group, blocks=t.blocks, cluster=t.cluster, parts=t.parts, packed=t.packed,
-            factors=factors, machine=machine,
-        )  # fmt: skip
+        plan = if_suited(tensor_core_matmul, stage, machine=machine, **_given(replace(t, factors=factors)))
         if plan is not None:
             return plan
     return None
@@ -360,13 +330,12 @@ def _schedule(
     else:
         out.cooperate(2 if index[-1] == Var(right.along) else 1)
     tiles = [block[:1] + block[2:], block[1:]]
-    factor = register_factor(stage, left, block[2]) if not isinstance(form, Mma) and form.a == "rk" else None
-    whole = factor is not None or (
-        not isinstance(form, Mma)
-        and stages > 1
-        and all(is_fetched_whole(stage, x, tile) for x, tile in zip(operands, tiles, strict=True))
-    )
-    for x, vector, (along, terms) in zip((left, right), vectors, (tiles[0], tiles[1]), strict=True):
+    factor, whole = None, False
+    if not isinstance(form, Mma):
+        factor = register_factor(stage, left, block[2]) if form.a == "rk" else None
+        boxed = (is_fetched_whole(stage, x, tile) for x, tile in zip(operands, tiles, strict=True))
+        whole = factor is not None or (stages > 1 and all(boxed))
+    for x, vector, (along, terms) in zip(operands, vectors, tiles, strict=True):
         if factor is not None and x is left:
             compute_in_registers(stage, x, ko, factor, terms)
             continue
@@ -374,7 +343,7 @@ def _schedule(
         if isinstance(form, Mma):
             operand, rows = ("a", warp[0]) if x is left else ("b", warp[1])
             load_tile(stage, x, tile.func, (stage, ki), operand, rows)
-    copied = any(n * x.read.dtype.bytes >= _COPIED for n, x in zip(vectors, (left, right), strict=True))
+    copied = any(n * x.read.dtype.bytes >= _COPIED for n, x in zip(vectors, operands, strict=True))
     if stages > 1 and (whole or copied):
         stage.pipeline(ko, stages, producer_warps=whole)
 
@@ -398,11 +367,8 @@ def _is_stored_whole(
         filled = filled and tiles * others % plan.blocks == 0
     copy = definition_of(out)
     same = all(r.index == copy.index for r in reads_in(copy.values) if r.name == name)
-    rings = (
-        plan.stages
-        * terms
-        * sum(n * x.read.dtype.bytes for n, x in zip((rows, columns), operands, strict=True))
-    )
+    bytes_ = sum(n * x.read.dtype.bytes for n, x in zip((rows, columns), operands, strict=True))
+    rings = plan.stages * terms * bytes_
     tiles = prod(plan.block[:2]) // prod(plan.warp) * plan.warp[0] * ROW_BYTES
     fits = plan.warp[1] * size % ROW_BYTES == 0 and rings + tiles + PHASE_BYTES <= shared
     return filled and same and fits and index[-2:] == tuple(map(Var, along))

@@ -30,16 +30,9 @@ def no_instruction(
             "tensor cores count 10 bits of factors in f32 only",
             "tf32=True, where that is enough; else td.recipes.block_tiles",
         )
-    if unit:
-        return _no_product_of_groups(left, right, total, columns, types, unit)
-    known = dict.fromkeys(f"{m.left} and {m.right} in {m.acc_type}" for m in MMAS)
-    return Unsuited(f"no instruction multiplies {types}", f"td.cast: there are {', '.join(known)}")
-
-
-def _no_product_of_groups(
-    left: Operand, right: Operand, total: str, columns: int, types: str, unit: str
-) -> Unsuited:
-    """What the instruction does not support: the types, the layout of operands, or the columns of a group."""
+    if not unit:
+        known = dict.fromkeys(f"{m.left} and {m.right} in {m.acc_type}" for m in MMAS)
+        return Unsuited(f"no instruction multiplies {types}", f"td.cast: there are {', '.join(known)}")
     forms = [
         x
         for x in _group_forms(unit)

@@ -14,13 +14,14 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import field, replace
 from itertools import product as combinations
 from math import inf
 
 from tdsl.core.node import frozen
 from tdsl.machine.model import Machine, of_nearest
 from tdsl.machine.occupancy import occupancy
+from tdsl.schedule.launch import MAX_CLUSTER_BLOCKS
 
 _ACCESS = 16  # bytes
 _LANES = 32
@@ -81,19 +82,20 @@ class Product:
 
 
 @frozen
-class Tiles:
-    """Choices of `tensor_core_matmul`, and their price in seconds."""
+class TensorCoreChoices:
+    """The choices of `tensor_core_matmul`."""
 
-    block: tuple[int, int, int]
-    warp: tuple[int, int]
-    stages: int
+    block: tuple[int, int, int] = (128, 128, 32)
+    warp: tuple[int, int] = (64, 32)
+    stages: int = 3
+    tf32: bool = False
     warpgroups: bool = False
-    parts: int = 1
-    packed: tuple[bool, bool] = (False, False)
+    factors: str = ""
     group: int = 1
     blocks: int = 0
-    cluster: int = 1
-    seconds: float = inf
+    cluster: int = field(default=1, metadata={"among": range(1, MAX_CLUSTER_BLOCKS + 1)})
+    parts: int = 1
+    packed: tuple[bool, bool] = (False, False)
 
     @property
     def warps(self) -> int:
@@ -103,7 +105,7 @@ class Tiles:
 
 
 @functools.lru_cache(1 << 8)
-def best_tiles(p: Product, machine: Machine) -> tuple[Tiles, ...]:
+def best_tiles(p: Product, machine: Machine) -> tuple[TensorCoreChoices, ...]:
     """The cheapest tiles by wgmma and by mma.sync, with and without copies of operands, cheapest first.
 
     >>> import tdsl as td
@@ -113,16 +115,15 @@ def best_tiles(p: Product, machine: Machine) -> tuple[Tiles, ...]:
     >>> t.block, t.warp, t.warpgroups, t.parts
     ((128, 256, 64), (64, 256), True, 1)
     """
-    best: dict[tuple[bool, tuple[bool, bool]], Tiles] = {}
+    best: dict[tuple[bool, tuple[bool, bool]], tuple[float, TensorCoreChoices]] = {}
     for t in _lattice(p, machine):
-        one = replace(t, seconds=seconds(t, p, machine))
-        key = t.warpgroups, t.packed
-        if one.seconds < min(best[key].seconds if key in best else inf, inf):
-            best[key] = one
-    return tuple(sorted((_in_order(t, p, machine) for t in best.values()), key=lambda t: t.seconds))
+        price, key = seconds(t, p, machine), (t.warpgroups, t.packed)
+        if price < (best[key][0] if key in best else inf):
+            best[key] = price, t
+    return tuple(_in_order(t, p, machine) for _, t in sorted(best.values(), key=lambda x: x[0]))
 
 
-def _lattice(p: Product, machine: Machine) -> Iterator[Tiles]:
+def _lattice(p: Product, machine: Machine) -> Iterator[TensorCoreChoices]:
     packings = {(False, False)}
     if not p.open:
         needed = [x.packable and (x.access < _ACCESS or x.computed) for x in (p.left, p.right)]
@@ -131,7 +132,7 @@ def _lattice(p: Product, machine: Machine) -> Iterator[Tiles]:
     if p.groups:
         shapes += _group_tiles(p, machine)
     for (block, warp, warpgroups), stages, packed in combinations(shapes, (2, 3, 4, 5), sorted(packings)):
-        t = Tiles(block, warp, stages, warpgroups, packed=packed)
+        t = TensorCoreChoices(block, warp, stages, warpgroups=warpgroups, packed=packed)
         if _resident(t, p, machine):
             for parts in _parts(t, p, machine):
                 one = replace(t, parts=parts)
@@ -176,7 +177,7 @@ def _group_tiles(p: Product, machine: Machine) -> Iterator[Shape]:
                 yield (tall, wide, 128 // size), (rows, columns), True
 
 
-def _parts(t: Tiles, p: Product, machine: Machine) -> list[int]:
+def _parts(t: TensorCoreChoices, p: Product, machine: Machine) -> list[int]:
     """Numbers of parts of whole steps with which every multiprocessor has about as many blocks."""
     steps, tiles = _ceildiv(p.terms, t.block[2]), _tiles(t, p)
     if p.open or tiles >= 2 * machine.threads:
@@ -190,16 +191,16 @@ def _ceildiv(a: int, b: int) -> int:
     return -(-a // b)
 
 
-def _grid(t: Tiles, p: Product) -> tuple[int, int]:
+def _grid(t: TensorCoreChoices, p: Product) -> tuple[int, int]:
     return _ceildiv(p.rows, t.block[0]), _ceildiv(p.columns, t.block[1])
 
 
-def _tiles(t: Tiles, p: Product) -> int:
+def _tiles(t: TensorCoreChoices, p: Product) -> int:
     down, across = _grid(t, p)
     return down * across * p.batches
 
 
-def _sides(t: Tiles, p: Product) -> tuple[Side, Side]:
+def _sides(t: TensorCoreChoices, p: Product) -> tuple[Side, Side]:
     """The operands as blocks read them."""
     left, right = (
         replace(x, access=_ACCESS, boxed=True, computed=False) if packed else x
@@ -208,16 +209,16 @@ def _sides(t: Tiles, p: Product) -> tuple[Side, Side]:
     return left, right
 
 
-def _fetched(t: Tiles, p: Product) -> int:
+def _fetched(t: TensorCoreChoices, p: Product) -> int:
     """The bytes of the tiles of a step."""
     return t.block[2] * (t.block[0] * p.left.bytes + t.block[1] * p.right.bytes)
 
 
-def _is_boxed(t: Tiles, p: Product) -> bool:
+def _is_boxed(t: TensorCoreChoices, p: Product) -> bool:
     return t.warpgroups and not p.open and all(x.boxed and x.access >= _ACCESS for x in _sides(t, p))
 
 
-def _registers(t: Tiles, p: Product) -> int:
+def _registers(t: TensorCoreChoices, p: Product) -> int:
     """The registers of a thread, by the sums and the fragments of operands that it has."""
     rows, columns = t.warp
     if t.warpgroups:
@@ -229,12 +230,12 @@ def _registers(t: Tiles, p: Product) -> int:
     )
 
 
-def shared_bytes(t: Tiles, p: Product) -> int:
+def shared_bytes(t: TensorCoreChoices, p: Product) -> int:
     """The bytes of shared memory of a block, without those that pass results on."""
     return t.stages * _fetched(t, p) + PHASE_BYTES
 
 
-def _resident(t: Tiles, p: Product, machine: Machine) -> int:
+def _resident(t: TensorCoreChoices, p: Product, machine: Machine) -> int:
     """The blocks that a multiprocessor has at a time; 0 for tiles beyond its limits."""
     gpu = machine.gpu
     assert gpu is not None
@@ -245,7 +246,7 @@ def _resident(t: Tiles, p: Product, machine: Machine) -> int:
     return occupancy(gpu, (warps * _LANES, 1, 1), registers, shared).warps // warps
 
 
-def seconds(t: Tiles, p: Product, machine: Machine) -> float:
+def seconds(t: TensorCoreChoices, p: Product, machine: Machine) -> float:
     """The price of tiles; see the module."""
     gpu, processors = machine.gpu, machine.threads
     assert gpu is not None
@@ -299,7 +300,7 @@ def seconds(t: Tiles, p: Product, machine: Machine) -> float:
     return max(time, moving) + (1 - _OVERLAP) * min(time, moving) + launch + more
 
 
-def _copy_clocks(t: Tiles, sides: tuple[Side, Side]) -> float:
+def _copy_clocks(t: TensorCoreChoices, sides: tuple[Side, Side]) -> float:
     """The clocks in which threads issue the copies of a step, of less than 4 bytes through registers."""
     clocks = 0.0
     for x, along in zip(sides, t.block[:2], strict=True):
@@ -308,7 +309,7 @@ def _copy_clocks(t: Tiles, sides: tuple[Side, Side]) -> float:
     return clocks
 
 
-def _far_bytes(t: Tiles, p: Product, machine: Machine, active: int) -> float:
+def _far_bytes(t: TensorCoreChoices, p: Product, machine: Machine, active: int) -> float:
     """The bytes of operands that blocks read of memory: what they read at a time is there once."""
     left, right = p.rows * p.terms * p.left.bytes, p.columns * p.terms * p.right.bytes
     least = p.batches * (left + right)
@@ -321,7 +322,7 @@ def _far_bytes(t: Tiles, p: Product, machine: Machine, active: int) -> float:
     return max(least * _used(t, p, _BURST) / max(_used(t, p, 1), 1), read)
 
 
-def _at_once(t: Tiles, p: Product, machine: Machine, active: int, group: int) -> tuple[int, int]:
+def _at_once(t: TensorCoreChoices, p: Product, machine: Machine, active: int, group: int) -> tuple[int, int]:
     """The rows and columns of tiles whose blocks run at a time, which go down `group` rows first."""
     down, across = _grid(t, p)
     count = max(machine.threads * max(active, 1) // t.parts, 1)
@@ -329,7 +330,7 @@ def _at_once(t: Tiles, p: Product, machine: Machine, active: int, group: int) ->
     return min(down, _ceildiv(count, columns)), columns
 
 
-def _used(t: Tiles, p: Product, least: int) -> int:
+def _used(t: TensorCoreChoices, p: Product, least: int) -> int:
     """The bytes of a step that are fetched of the cache or memory, which deliver `least` at a time.
 
     Beyond the edges nothing is fetched, and blocks of a cluster fetch the columns' operand together.
@@ -344,7 +345,7 @@ def _used(t: Tiles, p: Product, least: int) -> int:
     return total
 
 
-def _group(t: Tiles, p: Product, machine: Machine, active: int) -> int:
+def _group(t: TensorCoreChoices, p: Product, machine: Machine, active: int) -> int:
     """Rows of tiles whose blocks run one after the other, so that those at a time read the fewest bytes."""
     down, across = _grid(t, p)
     if machine.threads * max(active, 1) // t.parts >= down * across:
@@ -357,7 +358,7 @@ def _group(t: Tiles, p: Product, machine: Machine, active: int) -> int:
     return min((n for n in (1, 2, 4, 8, 16) if down % n == 0), key=lambda n: (read(n), n))
 
 
-def _in_order(t: Tiles, p: Product, machine: Machine) -> Tiles:
+def _in_order(t: TensorCoreChoices, p: Product, machine: Machine) -> TensorCoreChoices:
     """The order of blocks: groups of rows of tiles, several tiles of a block where a producer is ahead."""
     if p.open:
         return t
