@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from tdsl.communication.collective import MAX_ALL_TO_ALL_RANKS, Layout, StageCollectives
 from tdsl.communication.flows import Flow, flow_to_owners
+from tdsl.communication.partial_reads import PartialReads
 from tdsl.communication.rank_boxes import (
     BoxVector,
     Mask,
@@ -154,9 +155,11 @@ class StageVolume:
     boxes: RankBoxes
     computed: list[BoxVector] = field(default_factory=list)  # written since the target was allocated
     collectives: StageCollectives = field(init=False)
+    partial_reads: PartialReads = field(init=False)
 
     def __post_init__(self) -> None:
         self.collectives = StageCollectives(self.layout, self.stage)
+        self.partial_reads = PartialReads(self.collectives)
 
     @property
     def stage(self) -> Stage:
@@ -222,7 +225,7 @@ class StageVolume:
             if self.collectives.combined_axes(source):
                 fetch.boxes[source] = boxes.counts()
                 self.totals.allocate(source, fetch.boxes[source])
-                fetch.parts[source] = self._fetch_partial(source, boxes)
+                fetch.parts[source] = self._fetch_partial(source, boxes, inner)
                 self.totals.allocate(source, fetch.parts[source])
                 continue
             is_owned = boxes.is_within(blocks) & blocks.is_contiguous()
@@ -231,8 +234,11 @@ class StageVolume:
             self._fetch_source(source, boxes, inner)
         return fetch
 
-    def _fetch_partial(self, source: str, boxes: BoxVector) -> Numbers:
-        """Partial results are messages, one for each block and rank; returns the elements received."""
+    def _fetch_partial(self, source: str, boxes: BoxVector, inner: Spans) -> Numbers:
+        """Partial results are reduced, or messages, one for each block and rank.
+
+        Returns the elements received by messages.
+        """
         grid, pieces = self.layout.grid, self.boxes.pieces(source)
         axes = self.collectives.combined_axes(source)
         line = math.prod(grid.shape[axis] for axis in axes)
@@ -241,10 +247,29 @@ class StageVolume:
         messages = line * pieces.counts(boxes) - (local_elements > 0)
         flow = self._flow(source, boxes, boxes.present, axes)
         sent = self._sums(flow.owners, flow.elements) - local_elements
+        crossing = self._crossing(source, boxes, received, local_elements)
+        reductions = self._read_reductions(source, inner, axes)
+        received, sent, messages = (np.where(reductions.members, 0, x) for x in (received, sent, messages))
         self._communicate(
-            source, received, sent, messages, self._crossing(source, boxes, received, local_elements)
-        )
+            source, received + reductions.received, sent + reductions.sent, messages + reductions.messages,
+            tuple(
+                np.where(reductions.members, more, x)
+                for x, more in zip(crossing, reductions.crossing, strict=True)
+            ),
+        )  # fmt: skip
         return received
+
+    def _read_reductions(self, source: str, inner: Spans, axes: tuple[int, ...]) -> Reductions:
+        """The reductions by which partial results of a source are read in an iteration."""
+        total = Reductions.none(self.layout.grid)
+        firsts = np.all([self.boxes.coordinates[n] == 0 for n in axes], axis=0)
+        for rank in np.flatnonzero(firsts):
+            at = tuple(int(c[rank]) for c in self.boxes.coordinates)
+            reduction = self.partial_reads.reduction(source, at, inner, self.totals.tag)
+            if reduction is not None:
+                total.members[list(reduction.ranks)] = True
+                total.add(self.layout.grid, reduction)
+        return total
 
     def _fetch_source(self, source: str, boxes: BoxVector, inner: Spans) -> None:
         local_elements = boxes.counts_within(self.boxes.owned(source))

@@ -23,6 +23,7 @@ from tdsl.communication.stages import (
 from tdsl.core.node import frozen
 from tdsl.core.source import here
 from tdsl.errors import TypeMismatch
+from tdsl.lang.affine import variables
 from tdsl.lang.expr import ONE, ZERO, Binary, Call, Const, Expr, Select, Var, const
 from tdsl.lang.program import FuncDef
 from tdsl.lang.regions import Interval, box_of, intersection, interval_where
@@ -124,6 +125,7 @@ class StageFormula:
                     )
                     if read_region is not None:
                         self._check_no_wrap(tensor)
+                        self._check_no_all_reduce(tensor, parts, inside)
                         read = _ends(read_region)
                         owned_elements = _shared_elements(read, self._owned(tensor, at))
                         read_elements = multiply(const(self._partial_count(tensor)), _volume(read))
@@ -135,6 +137,19 @@ class StageFormula:
         """The number of partial results of each element of a tensor, all of which are fetched."""
         placement = dict(self.state.placed)[tensor]
         return math.prod(self.grid.shape[n] for n in placement.partial)
+
+    def _check_no_all_reduce(
+        self, tensor: str, parts: Sequence[DerivedVariable], inside: Sequence[FuncDef]
+    ) -> None:
+        """TypeMismatch if ranks with partial results of a tensor may read all of them by an all-reduce."""
+        axes, entries = dict(self.state.placed)[tensor].partial, self.state.plan(self.func.name).distributed
+        if self._partial_count(tensor) < MIN_COLLECTIVE_RANKS:
+            return
+        indices = (e for d in self.func.definitions for r in d.reads if r.name == tensor for e in r.index)
+        names = {name for e in indices for name in variables(e)}
+        loops = {x for part in parts if inside or part.name in names for x in part.loops}
+        if any(entries[n] not in loops for n in axes):
+            raise _no_formula(f"{self.func.name!r} may read partial results of {tensor!r} by an all-reduce")
 
     def _check_no_wrap(self, tensor: str) -> None:
         """TypeMismatch if reads of a tensor wrap around the ends of a dimension."""

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field, replace
 
 from tdsl.communication.collective import Gather, Layout, StageCollectives, outer_spans
 from tdsl.communication.hierarchical_reduce import hierarchical_phases
+from tdsl.communication.partial_reads import PartialReads
 from tdsl.communication.stages import Spans, Stage
 from tdsl.communication.steps import (
     Allocate,
@@ -35,6 +36,7 @@ from tdsl.communication.steps import (
     Step,
 )
 from tdsl.distribute.accessing_ranks import AccessedBox, ranks_accessing
+from tdsl.distribute.fetched import Fetched, merge_exchanges
 from tdsl.placement.grid import Coordinates
 from tdsl.placement.notation import Copies, Partial
 from tdsl.placement.ownership import SpanBox, contains, element_count, intersection, is_contiguous, is_empty
@@ -70,17 +72,6 @@ def plan_rank(
 
 
 @dataclass(slots=True)
-class Fetched:
-    """The fetches of an iteration: buffers allocated, the buffer of each source, exchanges, later copies."""
-
-    allocated: list[str] = field(default_factory=list)
-    buffers: dict[str, str] = field(default_factory=dict)
-    exchanges: list[Exchange] = field(default_factory=list)
-    copies: list[Step] = field(default_factory=list)
-    handles: list[int] = field(default_factory=list)
-
-
-@dataclass(slots=True)
 class StageSteps:
     """The steps of one stage on the rank at `at`; `tag` counts communications."""
 
@@ -95,9 +86,11 @@ class StageSteps:
     readers: dict[tuple[str, int], AccessesByIteration] = field(default_factory=dict)
     writers: AccessesByIteration | None = None
     collectives: StageCollectives = field(init=False)
+    partial_reads: PartialReads = field(init=False)
 
     def __post_init__(self) -> None:
         self.collectives = StageCollectives(self.layout, self.stage)
+        self.partial_reads = PartialReads(self.collectives)
 
     def run(self) -> None:
         """Append the steps of all iterations."""
@@ -132,7 +125,8 @@ class StageSteps:
         """Append one iteration of the loops outside; its prefetches, `ahead`, are in flight."""
         stage, depth = self.stage, len(spans)
         fetched = self._fetch(self._sources(depth, 0), spans)
-        self.steps += [*fetched.exchanges, *(Finish(handle) for f in ahead for handle in f.handles)]
+        self.steps += [*fetched.exchanges, *fetched.reductions]
+        self.steps += [*(Finish(handle) for f in ahead for handle in f.handles)]
         for f in (fetched, *ahead):
             self.steps += f.copies
             self.buffers |= f.buffers
@@ -183,10 +177,11 @@ class StageSteps:
         fetched = Fetched()
         messages = Exchange((), ())
         for source in sources:
-            owned_box, partial = (
-                self.layout.owned(source, self.at),
-                bool(self.collectives.combined_axes(source)),
-            )
+            owned_box, reduction = self.layout.owned(source, self.at), None
+            partial = bool(self.collectives.combined_axes(source))
+            if partial:
+                inner = spans[self.stage.fixed :]
+                reduction = self.partial_reads.reduction(source, self.at, inner, self.tag)
             box, buffer = self.stage.read_box(source, spans), source
             if (
                 not partial
@@ -201,11 +196,19 @@ class StageSteps:
                 fetched.buffers[source] = buffer
                 fetched.allocated.append(buffer)
                 self.steps.append(Allocate(buffer, source, box))
-                if partial:
+                if partial and reduction is None:
                     self.steps.append(Fill(buffer))
-                elif owned_box is not None and (owned_part := intersection(owned_box, box)) is not None:
+                elif (
+                    not partial
+                    and owned_box is not None
+                    and (owned_part := intersection(owned_box, box)) is not None
+                ):
                     fetched.copies.append(Copy(source, buffer, owned_part))
-            if partial:
+            exchanges: Iterator[Exchange] = iter(())
+            if reduction is not None:
+                target = None if box is None else buffer
+                fetched.reductions.append(replace(reduction, source=source, target=target))
+            elif partial:
                 exchanges = iter((self._partial_results(source, buffer, box, spans, fetched.copies),))
             else:
                 exchanges = self._source_exchanges(source, buffer, box, spans)
@@ -484,8 +487,3 @@ class StageSteps:
 
     def _append_exchanges(self, *exchanges: Exchange) -> None:
         self.steps += [x for x in exchanges if x.sends or x.receives]
-
-
-def merge_exchanges(a: Exchange, b: Exchange) -> Exchange:
-    """All messages of two exchanges at once."""
-    return Exchange(a.sends + b.sends, a.receives + b.receives)

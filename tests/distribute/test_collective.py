@@ -91,6 +91,28 @@ def test_a_change_of_layout_is_all_to_all(rng: np.random.Generator) -> None:
         np.testing.assert_array_equal(simulate_as_planned(s, x), x + 1)
 
 
+def test_partial_results_are_reduced_where_they_are_read(rng: np.random.Generator) -> None:
+    """As they would be where they are computed: no rank has a buffer for the part of each other rank."""
+    x, grid = rng.integers(-9, 9, (12, 9, 8)), td.Grid(d=2, t=4)
+    a, k = td.Tensor("a", (12, 9, 8), td.i64), td.vars("k")
+    for placed, loops, kind, received in (
+        ("ij -> i j", (i, j), "reduce-scatter", 432),
+        ("ij -> i *", (i, "*"), "all-reduce", 656),
+        ("ij -> i 1", (i, 1), "reduce", 1296),
+        ("ij -> j *", (j, "*"), "", 1680),  # of other groups, too
+    ):
+        g, f = td.Func("g"), td.Func("f")
+        g[i, j] = td.sum(a[i, j, k], axis=k)
+        f[i, j] = 3 * g[i, j]
+        s = td.Schedule(f).place(a, "ijk -> i k", grid).place(f, placed, grid)
+        s.place(g, "ij -> i partial(sum)", grid)[g].distribute((i, k), grid)
+        s[f].distribute(loops, grid)
+        plan = td.compile(s, target="python").plan()
+        assert kinds(plan, 1) == {kind: 1}
+        assert plan.received[1] == received
+        np.testing.assert_array_equal(simulate_as_planned(s, x), 3 * x.sum(2))
+
+
 def test_results_of_sums_that_ranks_do_not_share_are_exchanged_as_others(rng: np.random.Generator) -> None:
     """Tokens go to the ranks of their experts, and copies of a sum to all: nothing is added up on the way."""
     g, e, t = td.vars("g e t")

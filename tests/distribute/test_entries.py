@@ -98,7 +98,7 @@ def factors() -> list[np.ndarray]:
         ("partial", "ij -> i", (240, 240, 240, 0)),  # a reduce-scatter
         ("partial", "ij -> 2", (0, 0, 720, 0)),
         ("partial", "ij -> partial(sum)", (0, 0, 0, 0)),
-        ("*", "ij -> *", (1440,) * 4),  # all parts of both to all
+        ("*", "ij -> *", (736, 736, 736, 672)),  # an all-reduce of each
         (1, "ij -> 1", (0, 1440, 0, 0)),
         (i, "ij -> *", (640, 640, 640, 240)),
     ],
