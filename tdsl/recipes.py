@@ -6,13 +6,17 @@ default schedule uses the same functions.
 
 from typing import TYPE_CHECKING
 
-from tdsl.autoschedule.block_tree.named import block_conv, block_tiles, block_transpose, block_tree
+from tdsl.autoschedule.block_tree.named import (
+    block_conv,
+    block_sums,
+    block_tiles,
+    block_transpose,
+    block_tree,
+)
 from tdsl.autoschedule.recipes.bands import bands
-from tdsl.autoschedule.recipes.block_columns import block_columns
 from tdsl.autoschedule.recipes.block_rows import block_rows
 from tdsl.autoschedule.recipes.block_scan import block_scan
 from tdsl.autoschedule.recipes.block_segments import block_segments
-from tdsl.autoschedule.recipes.block_sums import block_sums
 from tdsl.autoschedule.recipes.block_updates import block_updates
 from tdsl.autoschedule.recipes.conv import conv
 from tdsl.autoschedule.recipes.cosma import carma, cosma
@@ -41,7 +45,6 @@ from tdsl.errors import module_getattr
 
 __all__ = [
     "bands",
-    "block_columns",
     "block_conv",
     "block_rows",
     "block_scan",

@@ -202,7 +202,7 @@ class Problem:
 
     def with_parts(self, axis: str, parts: int) -> Problem:
         """The problem of sums of each of some equal parts of an axis, which is the first of the result."""
-        size = self.axis(axis).extent // parts
+        size = -(-self.axis(axis).extent // parts)
         name = f"{axis}_part"
 
         def split(r: Access) -> Access:
@@ -220,15 +220,42 @@ class Problem:
         axes = (Axis(name, parts), *axes)
         return replace(self, axes=axes, reads=reads, operands=operands, write=write)
 
+    def with_lanes(self, axis: str, threads: int, each: int) -> Problem:
+        """The problem of sums of each of some threads, which take turns at `each` neighbours along an axis.
+
+        The number of the thread is a free axis, of which the result has one element.
+        """
+        lane, term = f"{axis}_lane", f"{axis}_each"
+
+        def split(r: Access) -> Access:
+            dims = tuple(
+                tuple(x for v, c in d for x in (((v, c * threads * each), (lane, c * each), (term, c))
+                                                if v == axis else ((v, c),)))
+                for d in r.dims
+            )  # fmt: skip
+            steps = [(v, s * threads * each if v == axis else s) for v, s in r.steps]
+            steps += [x for v, s in r.steps if v == axis for x in ((lane, s * each), (term, s))]
+            data = r.data | {lane, term} if axis in r.data else r.data
+            return replace(r, dims=dims, steps=tuple(steps), data=data)
+
+        extent = -(-self.axis(axis).extent // (threads * each))
+        axes = tuple(replace(a, extent=extent) if a.name == axis else a for a in self.axes)
+        reads = tuple(map(split, self.reads))
+        operands = tuple(replace(x, reads=tuple(map(split, x.reads))) for x in self.operands)
+        axes = (Axis(lane, threads), *axes, Axis(term, each, summed=True))
+        return replace(self, axes=axes, reads=reads, operands=operands)
+
     def least_bytes(self) -> int:
         """The bytes of all elements that are read or written, each once."""
         whole = {a.name: a.extent for a in self.axes}
         read = sum(prod(x.box(whole)) * x.reads[0].size for x in self.operands)
-        return read + self.points * self.write.size
+        return read + prod(a.extent for a in self.free if self.write.uses(a.name)) * self.write.size
 
     @staticmethod
-    def of(stage: Stage) -> Problem:
+    def of(stage: Stage, *, reduction: bool = False) -> Problem:
         """The problem of a stage; Unsuited where an order, effects or an empty extent are in the way.
+
+        A `reduction` may be an update, have several values and one point.
 
         >>> import tdsl as td
         >>> i, j, x, t = *td.vars("i j"), td.Tensor("x", (8, 100), td.f32), td.Func("t")
@@ -241,14 +268,18 @@ class Problem:
         state = unplaced_at_root(inline_funcs(bind_state(schedule.state, schedule.sizes)))
         boxes = root_boxes(state)
         f = state.program.func(stage.func)
-        d = f.definitions[0]
-        if len(f.definitions) > 1 or len(f.dtypes) > 1 or f.name not in boxes:
+        number = stage.definition if reduction else 0
+        d = f.definitions[number]
+        several = len(f.dtypes) > 1 and not reduction
+        if several or (len(f.definitions) > 1 and not number) or f.name not in boxes:
             raise Unsuited("it has updates, several values, or nothing of it is needed")
-        if has_effects(d) or (d.ranges and (is_ordered(f, 0) or d.init is None)):
+        if has_effects(d) or (d.ranges and (is_ordered(f, number) or (d.init is None and not number))):
             raise Unsuited("its points or terms have an order")
-        if not d.free:
+        if reduction and (not d.ranges or d.index != tuple(map(Var, d.free))):
+            raise Unsuited("it reduces nothing, or not to an element for each of its points")
+        if not d.free and not reduction:
             raise Unsuited("it has one point")
-        p = _describe(state, f, boxes)
+        p = _describe(state, f, boxes, number)
         if any(a.extent == 0 for a in p.axes):
             raise Unsuited("it has no point")
         return p
@@ -266,9 +297,9 @@ class Problem:
         return p if p.is_rectangular and p.is_affine and not is_open else None
 
 
-def _describe(state: State, f: FuncDef, boxes: Mapping[str, Box]) -> Problem:
-    """The problem of a func with one definition."""
-    d = f.definitions[0]
+def _describe(state: State, f: FuncDef, boxes: Mapping[str, Box], number: int = 0) -> Problem:
+    """The problem of a definition of a func."""
+    d, size = f.definitions[number], sum(t.bytes for t in f.dtypes)
     sizes, ranges = extents(f, d, boxes[f.name]), {name for name, _, _ in d.ranges}
     axes = tuple(
         Axis(v, OPEN if (n := sizes[v]) is None else n, v in ranges, n is not None) for v in d.variables
@@ -281,7 +312,7 @@ def _describe(state: State, f: FuncDef, boxes: Mapping[str, Box]) -> Problem:
         ))
         for name, along in separate_operands(reads, d.free)
     )  # fmt: skip
-    write = _access(state, boxes, f.name, d.index, f.dtypes[0].bytes, written=True)
+    write = _access(state, boxes, f.name, d.index, size, written=True)
     indices = (e for r in reads for e in r.index)
     return Problem(
         func=f.name,
@@ -291,7 +322,7 @@ def _describe(state: State, f: FuncDef, boxes: Mapping[str, Box]) -> Problem:
         write=write,
         work=max(arithmetic_of(d), 1),
         dtype=f.dtypes[0].name,
-        sum_bytes=f.dtypes[0].bytes,
+        sum_bytes=size,
         is_rectangular=d.mask == TRUE == d.where and d.index == tuple(map(Var, f.variables)),
         is_affine=all(isinstance(atom, Var) for e in indices for atom in as_sum(e).terms),
         definition=d,

@@ -294,8 +294,8 @@ def tile_tree_of_updates():
     td.recipes.block_tree(td.Schedule(f)[f])  # here
 
 
-@wrong(td.ScheduleError, "does not know how far i, k goes", hint="sizes={...}")
-def columns_of_unknown_sizes():
-    x, f = td.Tensor("x", ("M", "N"), td.f32), td.Func("f")
-    f[i] = td.sum(x[k, i], axis=k)
-    td.recipes.block_columns(td.Schedule(f)[f])  # here
+@wrong(td.ScheduleError, "it reduces nothing", hint="default schedule")
+def lanes_of_points():
+    x, f = td.Tensor("x", (8, 8), td.f32), td.Func("f")
+    f[i, k] = x[i, k] * 2
+    td.recipes.block_sums(td.Schedule(f)[f])  # here

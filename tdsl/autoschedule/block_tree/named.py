@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tdsl.autoschedule.block_tree.reductions import schedule_lanes
 from tdsl.autoschedule.block_tree.schedule import schedule_points, schedule_sums, tile_sums
 from tdsl.autoschedule.block_tree.search import best_tree
 from tdsl.autoschedule.block_tree.tree import BlockTree
@@ -32,6 +33,26 @@ def block_tree(stage: Stage, *, machine: Machine | None = None) -> BlockTree | E
     machine = machine or describe_gpu(as_target(stage.schedule.target).arch)
     sums = if_suited(schedule_sums, stage, machine=machine)
     return schedule_points(stage, machine) if sums is None else sums
+
+
+@recipe
+def block_sums(stage: Stage, *, machine: Machine | None = None, parts: int | None = None) -> BlockTree:
+    """Reduce the terms of each element by threads of a block, by a tile tree with lanes; returns the tree.
+
+    Threads are along neighbouring terms, or in lines along neighbouring results (columns). One is reduced
+    in one pass with the reductions of it that it reads (`online`). The terms are in `parts`, by default in as
+    many as are fastest; another kernel combines what parts give. Floats are combined in another order, which
+    must not matter.
+
+    >>> import tdsl as td
+    >>> i, k, a, f = *td.vars("i k"), td.Tensor("a", (1000, 5000), td.f32), td.Func("f")
+    >>> f[i] = td.sum(a[i, k], axis=k)
+    >>> s = td.Schedule(f, target="cuda:sm_80")
+    >>> td.recipes.block_sums(s[f]).lanes
+    (Cut(axis='k', threads=128, each=4),)
+    """
+    machine = machine or describe_gpu(as_target(stage.schedule.target).arch)
+    return schedule_lanes(stage, machine, parts=parts)
 
 
 @recipe

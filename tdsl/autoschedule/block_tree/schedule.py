@@ -6,6 +6,7 @@ from dataclasses import replace
 from math import inf
 
 from tdsl.autoschedule.block_tree.price import Price, price
+from tdsl.autoschedule.block_tree.reductions import best_lanes, write_lanes
 from tdsl.autoschedule.block_tree.search import best_tree
 from tdsl.autoschedule.block_tree.tree import BlockTree, Cut
 from tdsl.autoschedule.block_tree.write import write_tree
@@ -14,7 +15,7 @@ from tdsl.autoschedule.recipes.choices import Unsuited
 from tdsl.autoschedule.recipes.elements import Elements, elements
 from tdsl.autoschedule.recipes.epilogue import reader_of
 from tdsl.autoschedule.recipes.partial_sums import add_parts, in_parts
-from tdsl.autoschedule.recipes.stage_facts import beyond_rows, vector_of
+from tdsl.autoschedule.recipes.stage_facts import beyond_rows, definition_of, vector_of
 from tdsl.machine.model import Machine, of_nearest
 from tdsl.schedule.fluent import Stage
 
@@ -94,13 +95,18 @@ def _parts(p: Problem, whole: Price, machine: Machine) -> tuple[str, int]:
 
 
 def schedule_points(stage: Stage, machine: Machine) -> BlockTree | Elements:
-    """Schedule a stage whose points, or short sums of each, are shared out among threads; what was chosen.
+    """Schedule a stage whose points, or terms of each, are shared out among threads; what was chosen.
 
     Points in their order in memory are taken if no tree is faster.
     """
+    p = Problem.of(stage, reduction=bool(definition_of(stage).ranges))
+    flat = price(p, _in_order(stage, p, machine), machine) if p.free else Price(inf)
+    if p.summed:
+        lanes, cost = best_lanes(p, machine)
+        if cost.seconds < _GAIN * flat.seconds:
+            return write_lanes(stage, p, lanes, machine)
     p = Problem.of(stage)
     if p.is_rectangular and all(a.known for a in p.axes):
-        flat = price(p, _in_order(stage, p, machine), machine)
         if beyond_rows(stage, machine.block_threads)[0] > max(vector_of(stage), 1):
             return elements(stage, threads=machine.block_threads)
         least = p.least_bytes() / (machine.level("global").bytes_per_second(machine.threads) or inf)

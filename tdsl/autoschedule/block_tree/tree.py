@@ -68,7 +68,8 @@ class BlockTree:
 
     An axis of threads may be in two parts. A thread loads `registers` as vectors before it uses them.
     `vector` neighbours of the result are written at once. `stages` steps are in shared memory at a time. The
-    terms are in `parts`, added up by another kernel; `epilogue` reads the sums in registers.
+    terms are in `parts`, added up by another kernel, or in as many as a call needs if 0; `epilogue` reads the
+    sums in registers. By `lanes`, the threads of a block take turns at neighbouring terms of an axis.
     """
 
     func: str
@@ -81,6 +82,7 @@ class BlockTree:
     parts: int = 1
     epilogue: str = ""
     registers: tuple[Shared, ...] = ()
+    lanes: tuple[Cut, ...] = ()
 
     @cached_property
     def threads(self) -> int:
@@ -108,6 +110,7 @@ class BlockTree:
     def __str__(self) -> str:
         parts = [
             " ".join(str(c) for c in self.cuts if c.size > 1),
+            " ".join(f"{c} lanes" for c in self.lanes),
             " ".join(f"{axis}:{size}" for axis, size in self.steps),
             " ".join(map(str, self.shared)),
             " ".join(f"r({s.array}:{s.vector})" for s in self.registers),

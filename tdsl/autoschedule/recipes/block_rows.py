@@ -93,7 +93,7 @@ def block_rows(stage: Stage, *, machine: Machine | None = None, **choices: Any) 
     if group is None:
         raise Unsuited(
             "it has no rows, of extents that the schedule knows, that a reduction goes through along memory",
-            "td.Schedule(f, sizes={...}) tells extents; td.recipes.block_columns reduces across memory",
+            "td.Schedule(f, sizes={...}) tells extents; td.recipes.block_sums reduces across memory",
         )
     if group.length < _LEAST:
         raise Unsuited(

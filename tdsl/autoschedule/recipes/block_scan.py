@@ -14,8 +14,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from tdsl.autoschedule.block_tree.reductions import schedule_lanes
 from tdsl.autoschedule.recipes.block_rows import ACCESS, WARP, fused, reduce_by_threads
-from tdsl.autoschedule.recipes.block_sums import block_sums
 from tdsl.autoschedule.recipes.choices import Unsuited, choose, recipe
 from tdsl.autoschedule.recipes.grid import share_points
 from tdsl.core.node import frozen
@@ -135,7 +135,7 @@ def _scan_along(stage: Stage, scan: Scan, plan: BlockScan, machine: Machine) -> 
         _double(schedule, next(name for name in of_pieces if name.endswith("_upto")))
         of_pieces = [name for name in _names(schedule) if name not in before and name != inner]
     if plan.part:
-        block_sums(schedule[of_pieces[0]], threads=machine.block_threads, parts=1, machine=machine)
+        schedule_lanes(schedule[of_pieces[0]], machine, parts=1)
     before = _names(schedule)
     update = Stage(schedule, inner, 1)
     update.in_blocks(_scanned(update), plan.vector)

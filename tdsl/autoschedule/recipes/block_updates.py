@@ -17,9 +17,10 @@ from copy import copy
 from math import prod
 from typing import Any
 
+from tdsl.autoschedule.block_tree.reductions import schedule_lanes
+from tdsl.autoschedule.block_tree.tree import BlockTree
 from tdsl.autoschedule.recipes.block_rows import ACCESS, fused
 from tdsl.autoschedule.recipes.block_scan import BlockScan, block_scan
-from tdsl.autoschedule.recipes.block_sums import BlockSums, block_sums
 from tdsl.autoschedule.recipes.choices import Unsuited, choose, if_suited, recipe, refused
 from tdsl.autoschedule.recipes.elements import Elements
 from tdsl.autoschedule.recipes.grid import share_points
@@ -230,14 +231,14 @@ def _on_threads(stage: Stage, names: list[str], threads: int, lanes: int) -> Non
     stage.bind(thread, "threadIdx.x")
 
 
-def with_updates(stage: Stage, machine: Machine) -> Elements | BlockSums | BlockUpdates | BlockScan | None:
+def with_updates(stage: Stage, machine: Machine) -> Elements | BlockTree | BlockUpdates | BlockScan | None:
     """Schedule all definitions of a func with updates; what was chosen, or None for one of one point."""
     f = stage.schedule.state.program.func(stage.func)
     scan = if_suited(block_scan, stage.update(0), machine=machine)
     if scan is not None:
         return scan
     width = vector_of(stage)
-    plan: Elements | BlockSums | BlockUpdates | None = None
+    plan: Elements | BlockTree | BlockUpdates | None = None
     if share_points(stage, f.definitions[0].free, machine.block_threads, width):
         plan = Elements(machine.block_threads, width)
     for n in range(1, len(f.definitions)):
@@ -245,7 +246,7 @@ def with_updates(stage: Stage, machine: Machine) -> Elements | BlockSums | Block
     return plan
 
 
-def share_update(stage: Stage, machine: Machine) -> Elements | BlockSums | BlockUpdates | None:
+def share_update(stage: Stage, machine: Machine) -> Elements | BlockTree | BlockUpdates | None:
     """Share an update out among threads: its points, iterations without a dependence, or atomic updates."""
     d, threads = definition_of(stage), machine.block_threads
     sizes = sizes_of(stage)
@@ -257,7 +258,7 @@ def share_update(stage: Stage, machine: Machine) -> Elements | BlockSums | Block
     points = prod(sizes.get(v) or 1 for v in free)
     terms = prod(sizes.get(v) or 1 for v in names if v not in free)
     if terms > 1 and points < machine.threads * threads:
-        sums = if_suited(block_sums, stage, threads=threads, machine=machine)
+        sums = if_suited(schedule_lanes, stage, machine=machine)
         plan = sums or if_suited(block_updates, stage, machine=machine)
         if plan is not None:
             return plan

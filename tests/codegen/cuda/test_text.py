@@ -13,7 +13,7 @@ from tests.codegen.cuda import programs
 from tests.codegen.cuda.test_tiles import batches
 
 pytest.importorskip("tvm", reason='pip install "tdsl[cuda]"')
-from tests.autoschedule.recipes.test_block_columns import columns
+from tests.autoschedule.block_tree.test_reductions import columns
 from tests.autoschedule.recipes.test_block_conv import PROGRAMS as CONVOLUTIONS
 from tests.autoschedule.recipes.test_block_rows import scheduled
 from tests.autoschedule.recipes.test_blocks import dense_layer, layered
@@ -236,7 +236,7 @@ def test_rows_in_registers(rows, length, tmp_path):
 
 
 RECIPES = {
-    "columns": lambda: (columns(300, 40), "block_columns", {"parts": 2}),
+    "columns": lambda: (columns(300, 40), "block_sums", {"parts": 2}),
     "windows": lambda: (WINDOWS["heat"](33, 60), "block_tree", {}),
     "convolution": lambda: (CONVOLUTIONS["last"](1, 5, 20, 6, 20), "block_conv", {}),
     "layer": lambda: (dense_layer(70, 20, 65)[1], "block_tiles", {}),
