@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
-from math import ceil, inf, log2, prod
+from math import ceil, inf, log2
 
 from tdsl.autoschedule.block_tree.price import Price, price
 from tdsl.autoschedule.problem import Problem
@@ -113,13 +113,11 @@ def _tree(p: Problem, cuts: tuple[Cut, ...], lanes: tuple[str, int, int]) -> Blo
 
 def _parts(p: Problem, t: BlockTree, machine: Machine) -> list[int]:
     """Numbers of parts: so many that all blocks run at once, and fractions of these, with terms for each."""
-    assert machine.gpu is not None, "the machine is a GPU"
     if not all(a.known for a in p.summed):
         return [1] if p.free else [0]
     (lanes,) = t.lanes
-    blocks = prod(ceil(a.extent / t.cut(a.name).size) for a in p.free)
-    resident = max(machine.gpu.warps * WARP // prod(n for _, n in t.order), 1)
-    most = min(machine.threads * resident // max(blocks, 1), p.terms // (_STEP * lanes.size))
+    alone = price_of_lanes(p, t, machine)
+    most = min(machine.threads * alone.resident // max(alone.blocks, 1), p.terms // (_STEP * lanes.size))
     most = max(most, 1)
     if t.cuts:  # of columns, parts that often divide them
         most = 1 << (most.bit_length() - 1)
