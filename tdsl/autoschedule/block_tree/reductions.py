@@ -13,9 +13,9 @@ from itertools import product
 from math import ceil, inf, log2
 
 from tdsl.autoschedule.block_tree.price import Price, price
-from tdsl.autoschedule.problem import Problem
 from tdsl.autoschedule.block_tree.tree import BlockTree, Cut, Shared
 from tdsl.autoschedule.block_tree.write_lanes import MERGING, write_columns, write_rows
+from tdsl.autoschedule.problem import Problem
 from tdsl.autoschedule.recipes.choices import Unsuited
 from tdsl.cost.sectors import LINE, WARP
 from tdsl.machine.model import Machine, of_nearest

@@ -5,11 +5,11 @@
 
 from __future__ import annotations
 
-from tdsl.autoschedule.problem import Problem
 from tdsl.autoschedule.block_tree.reductions import best_lanes, write_lanes
 from tdsl.autoschedule.block_tree.schedule import schedule_points, schedule_sums
 from tdsl.autoschedule.block_tree.tree import BlockTree
 from tdsl.autoschedule.patterns.row_groups import find_row_group
+from tdsl.autoschedule.problem import Problem
 from tdsl.autoschedule.recipes.block_rows import BlockRows, block_rows
 from tdsl.autoschedule.recipes.block_segments import BlockSegments, block_segments
 from tdsl.autoschedule.recipes.choices import Unsuited, if_suited

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 import tdsl as td
-from tdsl.autoschedule.problem import Problem
 from tdsl.autoschedule.block_tree.reductions import best_lanes
 from tdsl.autoschedule.block_tree.tree import BlockTree
+from tdsl.autoschedule.problem import Problem
 from tdsl.autoschedule.recipes.blocks import on_blocks
 from tdsl.lang.interp import interpret
 from tests.codegen.cuda.conflicts import conflicts, strides
