@@ -50,7 +50,7 @@ CASES: dict[str, Callable[[int], tuple[td.Schedule, dict[str, np.ndarray]]]] = {
 
 
 def main(case: str, ranks: int) -> None:
-    """Plan one rank, then all, then run them."""
+    """Plan one rank, compute the volume of all, then plan and run them."""
     schedule, arrays = CASES[case](ranks)
     p = td.compile(schedule)
     marks = [time.process_time()]

@@ -142,7 +142,7 @@ def table(record: dict[str, Any]) -> Table:
     out = Table(title=f"{record['case']} on {record['ranks']} ranks", title_justify="left")
     if "simulated" in record:
         seconds = record["simulated"]
-        for head, key in (("plan of one s", "one_s"), ("all s", "all_s"), ("run s", "run_s")):
+        for head, key in (("plan of one s", "one_s"), ("volume of all s", "all_s"), ("run s", "run_s")):
             out.add_column(head, justify="right")
             seconds[key] = seconds.get(key, float("nan"))
         out.add_row(*(f"{seconds[key]:.3f}" for key in ("one_s", "all_s", "run_s")))
