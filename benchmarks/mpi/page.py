@@ -55,10 +55,10 @@ def _simulated(results: list[dict[str, Any]]) -> list[str]:
     lines = [
         "## Planning and simulating", "",
         "A step of a stencil (`heat`) and a product by `cosma`, of arrays of 512 x 512, in one process,",
-        "in seconds of processor time: the plan of one rank; the bytes, messages and memory of all ranks; then",
+        "in seconds of processor time: the plan of one rank; bytes, messages and memory of all ranks; then",
         "the plans of all ranks, their proof, the compilation of their tasks and the run.",
         "",
-        "| program | ranks | plan of one s | volume of all s | plans and run s | memory MB | bytes received |",
+        "| program | ranks | plan of one s | volume of all s | rest s | memory MB | bytes received |",
         "| --- | --- | --- | --- | --- | --- | --- |",
     ]  # fmt: skip
     for r in results:
