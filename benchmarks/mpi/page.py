@@ -16,7 +16,7 @@ def markdown(records: list[dict[str, Any]]) -> str:
     """The page for the records of one or more runs."""
     results = [result for record in records for result in record["results"]]
     rows = [
-        f"| {r['date']} | {r['cpu']}, {r['cores']} cores | {r['rounds']} | `{r['command']}` |"
+        f"| {r['date']} | {r['cpu']}, {r['cores']} cores{_load(r)} | {r['rounds']} | `{r['command']}` |"
         for r in records
     ]
     versions = ", ".join(f"{name} {v}" for name, v in records[0]["versions"].items())
@@ -45,6 +45,12 @@ def _products(results: list[dict[str, Any]]) -> list[str]:
         cells += [ours.get("bytes", ""), theirs.get("bytes", "")]
         lines.append(f"| {' | '.join(map(str, cells))} |")
     return [*lines, ""] if results else []
+
+
+def _load(record: dict[str, Any]) -> str:
+    """The load of the machine, where it had more work than the run."""
+    load = record.get("load") or 0.0
+    return f", load {load:.0f}" if load > record["cores"] else ""
 
 
 def _ms(peer: dict[str, Any]) -> str:
