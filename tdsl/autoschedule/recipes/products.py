@@ -1,14 +1,17 @@
 """Products of matrices on grids of ranks that are given: the algorithms of the literature.
 
-    cannon, summa, pumma      tiles of all three on a square grid, in steps of k
+    cannon, summa, pumma      tiles of all three on a grid of two axes, in steps of k
     johnson                   a cube: each matrix on one of its sides
     solomonik_2_5d            layers of square grids, which share k
 
 Each takes the stage of C[i, j] = sum(A[i, k] * B[k, j]), places the matrices and distributes its loops.
-With `prefetch`, the first three fetch so many steps ahead.
+With `prefetch`, the first three fetch so many steps ahead. They go through k in `panels`, by default the
+fewest of which each is in one tile of both factors: the least common multiple of the sides of the grid.
 """
 
 from __future__ import annotations
+
+import math
 
 from tdsl.autoschedule.recipes.choices import recipe
 from tdsl.core.node import frozen
@@ -20,6 +23,8 @@ from tdsl.lang.regions import reads_in
 from tdsl.placement.grid import Grid
 from tdsl.schedule.fluent import Stage
 from tdsl.schedule.naming import check_grid
+
+MAX_STEPS = 4  # panels for each row or column of the grid, of which there are more
 
 
 @frozen
@@ -67,34 +72,42 @@ def product_of(stage: Stage) -> Product:
 
 
 @recipe
-def summa(stage: Stage, grid: Grid, prefetch: int = 0) -> Stage:
+def summa(stage: Stage, grid: Grid, prefetch: int = 0, panels: int | None = None) -> Stage:
     """Tiles on a grid of two axes; whole rows and columns fetch panels of k (van de Geijn, Watts)."""
-    return _tiles(stage, grid, (), prefetch)
+    return _tiles(stage, grid, (), prefetch, panels)
 
 
 @recipe
-def pumma(stage: Stage, grid: Grid, prefetch: int = 0) -> Stage:
+def pumma(stage: Stage, grid: Grid, prefetch: int = 0, panels: int | None = None) -> Stage:
     """As SUMMA, each row of the grid beginning at its own panel (Fox; Choi, Dongarra, Walker)."""
-    return _tiles(stage, grid, (0,), prefetch)
+    return _tiles(stage, grid, (0,), prefetch, panels)
 
 
 @recipe
-def cannon(stage: Stage, grid: Grid, prefetch: int = 0) -> Stage:
+def cannon(stage: Stage, grid: Grid, prefetch: int = 0, panels: int | None = None) -> Stage:
     """As SUMMA, each rank beginning at its own panel: every tile is read by one rank at a time (Cannon)."""
-    return _tiles(stage, grid, (0, 1), prefetch)
+    return _tiles(stage, grid, (0, 1), prefetch, panels)
 
 
-def _tiles(stage: Stage, grid: Grid, turned: tuple[int, ...], prefetch: int) -> Stage:
+def _tiles(
+    stage: Stage, grid: Grid, turned: tuple[int, ...], prefetch: int, panels: int | None
+) -> Stage:  # fmt: skip
     p = product_of(stage)
     _check_axes(grid, 2)
     p.place(stage, grid, "m k", "k n", "m n")
     outer = stage.distribute((p.i, p.j), grid)
-    panel, inside = stage.divide(p.k, grid.shape[0])
+    panel, inside = stage.divide(p.k, _panels(grid) if panels is None else panels)
     stage.reorder(panel, p.i, p.j, inside)
     if turned:
         panel = stage.rotate(panel, by=tuple(outer[n] for n in turned))
     stage.communicate(stage.func, at=outer[-1])
     return stage.communicate(p.factors, at=panel, prefetch=prefetch)
+
+
+def _panels(grid: Grid) -> int:
+    """The panels of k: each is in one tile of both factors, or of one where that needs too many steps."""
+    least, most = math.lcm(*grid.shape), max(grid.shape)
+    return least if least <= MAX_STEPS * most else most
 
 
 @recipe

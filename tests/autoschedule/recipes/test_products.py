@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import tdsl as td
+from tdsl.communication.steps import Exchange
 from tests.distribute.matmuls import matmul
 
 RECIPES = {
@@ -50,3 +51,22 @@ def test_what_is_no_product_is_refused() -> None:
         td.recipes.cannon(td.Schedule(f)["f"], td.Grid(x=2, y=2))
     with pytest.raises(td.ScheduleError, match="needs a grid of 3 axes"):
         td.recipes.johnson(matmul.schedule()["C"], td.Grid(x=2, y=2))
+
+
+@pytest.mark.parametrize("name", ["summa", "pumma", "cannon"])
+@pytest.mark.parametrize("sides", [(2, 3), (3, 2), (3, 4), (1, 4), (5, 1)])
+def test_panels_of_any_grid_are_in_one_tile(name: str, sides: tuple[int, int]) -> None:
+    """Each is received from one owner: of tiles that divide evenly a rank gets its row and column once."""
+    x, y = sides
+    grid = td.Grid(x=x, y=y)
+    s = matmul.schedule(M=60, N=60, K=60)
+    getattr(td.recipes, name)(s["C"], grid)
+    plan = td.compile(s, target="python").plan()
+    assert set(plan.received) == {8 * 60 * 60 * ((y - 1) + (x - 1)) // (x * y)}
+    for rank in plan:
+        for step in (step for step in rank.steps if isinstance(step, Exchange)):
+            assert len({m.buffer for m in step.receives}) == len(step.receives)
+    a, b = np.random.default_rng(0).integers(-9, 9, (2, 13, 13)).astype(float)
+    s = matmul.schedule(M=13, N=13, K=13)
+    getattr(td.recipes, name)(s["C"], grid, panels=5)
+    np.testing.assert_array_equal(td.compile(s, target="python").simulate(a, b), a @ b)
