@@ -31,7 +31,8 @@ _REGISTERS = 28  # of a thread beyond its sums and operands
 class Price:
     """The seconds of a tree, and those of each resource; inf for one that the machine cannot run.
 
-    `conflicts` is the part of wavefronts beyond those without bank conflicts.
+    `conflicts` is the part of wavefronts beyond those without bank conflicts, `wasted` that of sectors beyond
+    those that their bytes fill.
     """
 
     seconds: float
@@ -40,6 +41,7 @@ class Price:
     resident: int = 0
     shared: int = 0
     conflicts: float = 0.0
+    wasted: float = 0.0
 
     @property
     def waits_for(self) -> str:
@@ -81,13 +83,14 @@ def price(p: Problem, t: BlockTree, machine: Machine, *, ideal: bool = False) ->
     resident = occupancy(gpu, (threads, 1, 1), registers, shared).warps // warps
     if not resident:
         return Price(inf)
-    copied = lds = requests = sectors = fragments = 0.0
+    copied = lds = requests = sectors = useful = fragments = 0.0
     for x, copy, box in pairs:
         if copy is not None:
             whole = (*box[:-1], groups_of(copy, box) * copy.group) if copy.group else box
             count = prod(whole)
             copied += steps * count / copy.vector / WARP
             sectors += steps * sectors_of_rows(x, t, whole, copy)
+            useful += steps * count * x.reads[0].size / SECTOR
             stores = steps * max(count * x.reads[0].size / LINE, count / copy.vector / WARP)
             requests += stores * (1 if ideal else store_conflicts(whole, copy, x.reads[0].size))
         for r in x.reads:
@@ -99,14 +102,16 @@ def price(p: Problem, t: BlockTree, machine: Machine, *, ideal: bool = False) ->
                 fragments += warps * loads / vector
             else:
                 vector = _vector(p, x, r, t)
-                each_warp = _transactions(r, t, vector)
-                requests += loads / vector * max(warps, each_warp / 4)
-                sectors += loads / vector * each_warp
+                touched, used = _transactions(r, t, vector)
+                requests += loads / vector * max(warps, touched / 4)
+                sectors += loads / vector * touched
+                useful += loads / vector * used
                 fragments += warps * loads / vector
     stored = each / t.vector
-    written = _transactions(p.write, t, t.vector)
+    written, used = _transactions(p.write, t, t.vector)
     requests += stored * max(warps, written / 4)
     sectors += stored * written
+    useful += stored * used
     processors = machine.threads
     total = blocks / processors * (ceil(blocks / processors) * processors / blocks)  # of the busiest
     products = each * terms * p.work * warps * WARP
@@ -131,7 +136,7 @@ def price(p: Problem, t: BlockTree, machine: Machine, *, ideal: bool = False) ->
     }
     slowest = max(resources.values())
     seconds = slowest + _OTHERS * (sum(resources.values()) - slowest) + (of_nearest(machine.launch, 1) or 0.0)
-    return Price(seconds, tuple(resources.items()), blocks, resident, shared)
+    return Price(seconds, tuple(resources.items()), blocks, resident, shared, wasted=sectors / useful - 1)
 
 
 def _shared_bytes(pairs: Sequence[tuple[Operand, Shared | None, tuple[int, ...]]]) -> int:
@@ -291,8 +296,8 @@ def _vector(p: Problem, x: Operand, r: Access, t: BlockTree) -> int:
     return r.width(p.lane, t.vector) if p.lane and not p.summed else 1
 
 
-def _transactions(r: Access, t: BlockTree, vector: int) -> float:
-    """The sectors of an access of all threads of a block to global memory."""
+def _transactions(r: Access, t: BlockTree, vector: int) -> tuple[float, float]:
+    """The sectors of an access of all threads of a block to global memory, and how many their bytes fill."""
     axes, seen = [], dict[str, int]()
     for v, n in t.order:
         at = seen.get(v, 1) * t.cut(v).each
@@ -303,7 +308,8 @@ def _transactions(r: Access, t: BlockTree, vector: int) -> float:
         axes.append((n, stride))
     shown, times = _first_threads(axes, 2 * WARP)
     offset = r.offset % (SECTOR // gcd(SECTOR, r.size))
-    return times * transactions(shown, r.size, vector, offset=offset).sectors
+    moved = transactions(shown, r.size, vector, offset=offset)
+    return times * moved.sectors, times * moved.useful / SECTOR
 
 
 def _first_threads(axes: Sequence[tuple[int, int]], most: int) -> tuple[tuple[tuple[int, int], ...], float]:

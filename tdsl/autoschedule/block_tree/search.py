@@ -28,6 +28,7 @@ from tdsl.machine.model import Machine
 
 _MOST = 1024  # threads of a block
 _EACH = (1, 2, 4, 8, 16)  # values of an axis in a thread
+_SHORT = 48  # values of an axis that threads may have in equal parts of any size
 _QUARTER = 8  # threads whose accesses of 16 bytes shared memory serves together
 _STAGES = 3  # steps in shared memory at a time, at most
 _ASYNCHRONOUS = 4  # bytes of the smallest asynchronous copy
@@ -36,6 +37,9 @@ _FINALS = 3  # trees for which layouts are chosen
 _NARROW = 0.02  # of the time for each vector that 16 neighbours need
 _PLAIN = 60  # cheapest trees, of which those without padding or conflicts compete with padded ones
 _CONFLICTS = 0.5  # of the time that twice the wavefronts add, whatever else is slower
+_FEW_WASTED = 0.1  # of the sectors, with which a tree competes that is not among the fastest
+_WASTE = 0.5  # of the time that twice the sectors add, in kernels that wait for something else
+_MOST_OF_WASTE = 0.2  # of the time that any number of sectors adds
 _GAIN = 0.995  # times the price that is worth another step
 
 
@@ -48,6 +52,9 @@ class _Choice:
     steps: tuple[tuple[str, int], ...]
     copies: frozenset[int]
     registers: frozenset[int] = frozenset()
+
+
+_Moves = Callable[[Problem, _Choice], Iterator[_Choice]]
 
 
 @functools.lru_cache(256)
@@ -70,9 +77,12 @@ def best_tree(p: Problem, machine: Machine) -> tuple[BlockTree, Price]:
             known[c] = price(p, tree, machine, ideal=True), tree
         return known[c][0].seconds
 
-    best = [_climb(p, seed, seconds) for seed in _seeds(p)]
-    ranked = sorted(dict.fromkeys(best), key=seconds)
-    finals = [_with_layouts(p, known[c][1], machine) for c in ranked[:_FINALS] if seconds(c) < inf]
+    best = dict.fromkeys(_climb(p, seed, seconds, _moves) for seed in _seeds(p))
+    nearest = sorted(best, key=seconds)[:_FINALS]
+    best |= dict.fromkeys(_climb(p, c, seconds, _moves_to_equal_parts) for c in nearest)
+    ranked = sorted(best, key=seconds)[:_FINALS]
+    ranked += [c for c in sorted(known, key=seconds) if known[c][0].wasted < _FEW_WASTED][:1]
+    finals = [_with_layouts(p, known[c][1], machine) for c in dict.fromkeys(ranked) if seconds(c) < inf]
     if not finals:
         return known[ranked[0]][1], Price(inf)
     if min(finals, key=_seconds)[1].conflicts:
@@ -90,17 +100,18 @@ def _turned(t: BlockTree) -> Iterator[BlockTree]:
 
 
 def _seconds(final: tuple[BlockTree, Price]) -> float:
-    """The seconds of a tree, a little more for narrow vectors, which need more instructions in flight."""
+    """The seconds of a tree, a little more for narrow vectors and for sectors of which a part is used."""
     t, cost = final
     lanes = [WIDEST / max(s.vector, 1) for s in t.shared] + [WIDEST / t.vector]
-    return cost.seconds * (1 + _NARROW * sum(lanes) / len(lanes))
+    wasted = min(_WASTE * cost.wasted, _MOST_OF_WASTE)
+    return cost.seconds * (1 + _NARROW * sum(lanes) / len(lanes) + wasted)
 
 
-def _climb(p: Problem, seed: _Choice, seconds: Callable[[_Choice], float]) -> _Choice:
-    """The choice from which no single change lowers the seconds."""
+def _climb(p: Problem, seed: _Choice, seconds: Callable[[_Choice], float], moves: _Moves) -> _Choice:
+    """The choice from which no single change of some lowers the seconds."""
     current, cost = seed, seconds(seed)
     while True:
-        following = min(_moves(p, current), key=seconds, default=current)
+        following = min(moves(p, current), key=seconds, default=current)
         if seconds(following) >= _GAIN * cost:
             return current
         current, cost = following, seconds(following)
@@ -195,8 +206,19 @@ def _counts(a: Axis, threads: int, each: int) -> list[int]:
 
 
 def _each(each: int) -> list[int]:
-    at = _EACH.index(each)
-    return [_EACH[n] for n in (at - 1, at + 1) if 0 <= n < len(_EACH)]
+    above = [n for n in _EACH if n > each]
+    return [*[n for n in _EACH if n < each][-1:], *above[:1]]
+
+
+def _moves_to_equal_parts(p: Problem, c: _Choice) -> Iterator[_Choice]:
+    """The choices of `_moves`, and those in which threads have equal parts of a short axis, of any size."""
+    yield from _moves(p, c)
+    threads, each = dict(c.threads), dict(c.each)
+    for a in p.free:
+        for n in range(3, min(a.extent, _EACH[-1]) + 1) if a.known and a.extent <= _SHORT else ():
+            t, e = threads | {a.name: a.extent // n}, each | {a.name: n}
+            if a.extent % n == 0 and n not in _EACH and prod(t.values()) <= _MOST:
+                yield replace(c, threads=tuple(sorted(t.items())), each=tuple(sorted(e.items())))
 
 
 def _tree(p: Problem, c: _Choice, machine: Machine) -> BlockTree:

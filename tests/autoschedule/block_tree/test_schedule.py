@@ -67,6 +67,22 @@ def test_products_at_edges_have_no_tests_and_no_conflicts(arch):
     assert not any(" if " in line for line in products)
 
 
+@pytest.mark.parametrize(
+    "sizes, arch",
+    [((4100, 4100, 4100), "sm_90a"), ((4095, 1000, 77), "sm_80"), ((4095, 1000, 77), "sm_90a")], ids=str
+)  # fmt: skip
+def test_products_of_aligned_rows_use_their_sectors(sizes, arch):
+    assert counted(product(*sizes), arch).sector_efficiency >= 0.9
+
+
+def test_threads_have_equal_parts_of_short_sides(rng):
+    x, y = td.Tensor("x", (300, 20, 20), td.f32), td.Tensor("y", (300, 20, 20), td.f32)
+    f = td.einsum("bij,bjk->bik", x, y, name="f")
+    tree, _ = best_tree(Problem.of(td.Schedule(f)[f]), describe_gpu("sm_90a"))
+    assert all(20 % tree.cut(v).size == 0 for v in ("i", "k"))
+    agrees(f, lambda x, y: x @ y, rng)
+
+
 LAYOUTS = {
     "columns as rows": Shared("x", None, 1, (1, 0), 36),
     "columns as rows, copied in sectors": Shared("x", None, 1, (1, 0), 36, lanes=8),
