@@ -89,9 +89,11 @@ def _merges_partials(state: State, func: str, definition: int, loop: str) -> boo
     return len(d.ranges) == 1 and all(each)
 
 
-def cooperate(state: State, func: str, definition: int, *, vector: int = 1) -> State:
+def cooperate(state: State, func: str, definition: int, *, vector: int = 1, rows: int = 1) -> State:
     """Distribute the points of a shared-memory stage over the threads of the block, `vector` at a time.
 
+    The neighbours of a vector are those of the last `rows` loops as one, so that vectors go across the ends
+    of rows that follow each other in memory.
     With scope "group" they are distributed over the threads of the group. The loops of the stage are fused
     and distributed cyclically over the threads of the loops around it; neighbours on threadIdx.x get
     neighbours in memory. A stage that writes or reads a fragment is distributed by the fragment's layout;
@@ -109,8 +111,14 @@ def cooperate(state: State, func: str, definition: int, *, vector: int = 1) -> S
     if plan.scope == GROUP:
         counts = tuple(x for x in counts if x[0] == LANES)
     names = list(plan.nests[0].names())
+    if not 1 <= rows <= len(names):
+        raise Illegal(f"{func!r} has {len(names)} loops, not {rows}", "choose rows= up to that number")
     if vector > 1:
         last = names.pop()
+        for _ in range(rows - 1):
+            outer = names.pop()
+            state = fuse(state, func, 0, outer=outer, inner=last)
+            last = f"{outer}_{last}"
         state = vectorize(state, func, 0, loop=last, factor=vector)
         names.append(f"{last}_o")
     whole = names[0]

@@ -159,9 +159,13 @@ class StageDirectives(Suggesting):
         """
         return self.do("bind", loop=self.loop_name(loop), axis=axis)
 
-    def cooperate(self, vector: int = 1) -> Self:
-        """Have all threads of a block compute this shared-memory stage, `vector` elements each at a time."""
-        return self.do("cooperate", vector=vector)
+    def cooperate(self, vector: int = 1, *, rows: int = 1) -> Self:
+        """Have all threads of a block compute this shared-memory stage, `vector` elements each at a time.
+
+        The neighbours of a vector are those of the last `rows` loops as one: vectors go across the ends of
+        rows that follow each other in memory.
+        """
+        return self.do("cooperate", vector=vector, **({"rows": rows} if rows != 1 else {}))
 
     def launch_bounds(self, blocks: int) -> Self:
         """Limit registers so that `blocks` blocks of this stage's kernel fit on each multiprocessor of a GPU.

@@ -202,6 +202,12 @@ def distinct(r: Access, t: BlockTree, unrolled: Sequence[str]) -> int:
     return min(hull, moved)
 
 
+def window_width(r: Access, t: BlockTree, unrolled: Sequence[str]) -> int:
+    """The extent of the last dimension of what a thread's piece of code reads."""
+    count = dict(t.values) | {v: t.sizes[v] for v in unrolled}
+    return 1 + sum(abs(c) * (count.get(v, 1) - 1) for v, c in r.dims[-1])
+
+
 def window_axes(x: Operand, t: BlockTree) -> set[str]:
     """The axes that move a thread in one dimension of an operand together: of points and of terms."""
     count = {c.axis: c.each for c in t.cuts} | dict(t.steps)
@@ -324,6 +330,8 @@ def _first_threads(axes: Sequence[tuple[int, int]], most: int) -> tuple[tuple[tu
 
 def store_conflicts(box: Sequence[int], s: Shared, size: int) -> float:
     """The conflicts of a warp that stores neighbours of the source, row by row."""
+    if s.rows > 1:
+        return 1.0  # one after the other in memory
     strides, _ = layout_of(s, box)
     axes = [(-(-box[n] // s.vector) if n == len(box) - 1 else box[n], strides[n]) for n in range(len(box))]
     axes[-1] = axes[-1][0], strides[-1] * s.vector

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import product
+from itertools import islice, product
 from math import gcd, inf, prod
 
 from tdsl.autoschedule.block_tree.price import (
@@ -19,6 +19,7 @@ from tdsl.autoschedule.block_tree.price import (
     store_conflicts,
     unrolled_terms,
     window_axes,
+    window_width,
 )
 from tdsl.autoschedule.block_tree.tree import BlockTree, Cut, Shared
 from tdsl.autoschedule.problem import Axis, Operand, Problem
@@ -85,6 +86,10 @@ def best_tree(p: Problem, machine: Machine) -> tuple[BlockTree, Price]:
     finals = [_with_layouts(p, known[c][1], machine) for c in dict.fromkeys(ranked) if seconds(c) < inf]
     if not finals:
         return known[ranked[0]][1], Price(inf)
+    if not _is_wide(p, min(finals, key=_seconds)[0]):
+        wide = (known[c][1] for c in sorted(known, key=seconds) if seconds(c) < inf)
+        first = islice((t for t in wide if _is_wide(p, t)), _FINALS)
+        finals += [_with_layouts(p, t, machine) for t in first]
     if min(finals, key=_seconds)[1].conflicts:
         cheapest = (known[c][1] for c in sorted(known, key=seconds)[:_PLAIN])
         plain = (_with_conflicts(p, t, machine) for tree in cheapest for t in _turned(tree))
@@ -97,6 +102,13 @@ def _turned(t: BlockTree) -> Iterator[BlockTree]:
     yield t
     if len(t.order) > 2:
         yield replace(t, order=(t.order[0], *reversed(t.order[1:])))
+
+
+def _is_wide(p: Problem, t: BlockTree) -> bool:
+    """True if all vectors that threads copy and write have as many elements as 16 bytes hold."""
+    sizes = {(x.array, x.along): x.reads[0].size for x in p.operands}
+    copied = (s.vector * sizes[s.array, s.along] >= WIDEST for s in t.shared)
+    return t.vector * p.write.size >= WIDEST and all(copied)
 
 
 def _seconds(final: tuple[BlockTree, Price]) -> float:
@@ -230,7 +242,7 @@ def _tree(p: Problem, c: _Choice, machine: Machine) -> BlockTree:
     order = tuple((x.axis, x.threads) for x in moves)
     steps = c.steps
     t = BlockTree(p.func, cuts, order, steps, vector=_written(p, each))
-    copies = tuple(_copy(p.operands[n], t) for n in sorted(c.copies))
+    copies = tuple(_copy(p, p.operands[n], t) for n in sorted(c.copies))
     t = replace(t, shared=copies)
     if c.registers and not has_tail(p, t):
         loaded = (_in_registers(p.operands[n], t) for n in sorted(c.registers))
@@ -253,21 +265,54 @@ def _written(p: Problem, each: Mapping[str, int]) -> int:
     return width
 
 
-def _copy(x: Operand, t: BlockTree, *, from_sectors: bool = True) -> Shared:
+def _copy(p: Problem, x: Operand, t: BlockTree, *, dense: bool = True) -> Shared:
     """A copy in the order of the source, as many elements at a time as rows of it and of tiles allow.
 
-    Rows that begin in the middle of sectors are copied `from_sectors` on, in groups of their size.
+    If `dense`, vectors go across the ends of whole rows where these are wider then, and rows that begin in
+    the middle of sectors are copied from sectors on, in groups of their size.
     """
-    vector, box = x.reads[0].row_width, x.box(t.sizes)
-    moves = [c * t.sizes.get(v, 1) for r in x.reads for v, c in r.dims[-1]] if box else []
-    moves += [min(r.starts[-1] for r in x.reads)] if box else []
-    while vector > 1 and (box[-1] % vector or any(n % vector for n in moves)):
-        vector //= 2
-    copy = Shared(x.array, x.along, vector, tuple(range(len(box))))
-    wide, sector = x.reads[0].row_width, max(SECTOR // x.reads[0].size, 1)
-    if from_sectors and vector < wide and _is_shifted(x, t) and x.reads[0].shape[-1] % sector == 0:
+    box, wide = x.box(t.sizes), x.reads[0].row_width
+    copy = Shared(x.array, x.along, min(_aligned(p, x, t, 1), wide) if box else 1, tuple(range(len(box))))
+    sector = max(SECTOR // x.reads[0].size, 1)
+    rows = 1
+    while rows < len(box) and _is_covered(x, t, len(box) - rows):
+        rows += 1
+    if dense and (vector := _aligned(p, x, t, rows)) > copy.vector and rows > 1:
+        return replace(copy, vector=vector, rows=rows)
+    if dense and copy.vector < wide and _is_shifted(p, x, t) and x.reads[0].shape[-1] % sector == 0:
         return replace(copy, vector=wide, group=sector, row=sector)
     return copy
+
+
+def _is_covered(x: Operand, t: BlockTree, dim: int) -> bool:
+    """True if a tile has all of a dimension, and nothing beyond."""
+    ends = [r.starts[dim] + sum(max(c, 0) * (t.sizes.get(v, 1) - 1) for v, c in r.dims[dim]) for r in x.reads]
+    return x.box(t.sizes)[dim] == x.reads[0].shape[dim] == max(ends) + 1
+
+
+def _aligned(p: Problem, x: Operand, t: BlockTree, rows: int) -> int:
+    """The neighbours that 16 bytes hold of whole vectors of a tile's last `rows` dimensions, as one."""
+    box, r = x.box(t.sizes), x.reads[0]
+    inner = [prod(r.shape[n + 1 :]) for n in range(len(box))]
+    starts = (min(y.starts[n] for y in x.reads) * inner[n] for n in range(len(box) - rows, len(box)))
+    steps = [inner[n] for n in range(len(box) - rows) if box[n] > 1 or rows > 1]
+    return _widest(r.size, prod(box[-rows:]), *starts, *steps, *_moves_of(p, x, t, rows))
+
+
+def _widest(size: int, *counts: int) -> int:
+    """The elements of `size` bytes that 16 bytes hold, as many as divide all counts."""
+    most = gcd(max(WIDEST // size, 1), *counts)
+    return most & -most
+
+
+def _moves_of(p: Problem, x: Operand, t: BlockTree, rows: int) -> list[int]:
+    """The elements from a tile to the next along each axis, in the last `rows` dimensions as one."""
+    shape = x.reads[0].shape
+    return [
+        c * t.sizes.get(v, 1) * prod(shape[n + 1 :])
+        for r in x.reads for n in range(len(shape) - rows, len(shape)) for v, c in r.dims[n]
+        if t.sizes.get(v, 1) < p.axis(v).extent or not p.axis(v).known
+    ]  # fmt: skip
 
 
 def _in_registers(x: Operand, t: BlockTree) -> Shared:
@@ -320,22 +365,43 @@ def _orders(p: Problem, t: BlockTree) -> Iterator[tuple[tuple[str, int], ...]]:
 
 
 def _wavefronts(x: Operand, s: Shared, t: BlockTree, unrolled: Sequence[str]) -> float:
-    """The wavefronts of loads and of the copy itself, for each piece of code of a block."""
+    """The wavefronts of loads and of the copy, and its instructions, for each piece of code of a block."""
     total, box = 0.0, x.box(t.sizes)
     for r in x.reads:
         vector, served = shared_load(x, r, t, s, unrolled, box=box)
         total += distinct(r, t, unrolled) / vector * served
     size = x.reads[0].size
     stored = prod(box) / s.vector / WARP * max(1, s.vector * size / WORD)
-    total += stored * store_conflicts(box, s, size) ** 2
+    total += stored * store_conflicts(box, s, size) ** 2 + prod(box) / s.vector / WARP
     return total + 1e-6 * layout_of(s, box)[1]
 
 
-def _is_shifted(x: Operand, t: BlockTree) -> bool:
+def _is_shifted(p: Problem, x: Operand, t: BlockTree) -> bool:
     """True if rows of a copy do not begin where sectors do."""
-    moves = [r.starts[-1] for r in x.reads]
-    moves += [c * t.sizes.get(v, 1) for r in x.reads for v, c in r.dims[-1]]
+    moves = [*(r.starts[-1] for r in x.reads), *_moves_of(p, x, t, 1)]
     return gcd(*moves) * x.reads[0].size % SECTOR != 0
+
+
+def _padded_runs(x: Operand, s: Shared, t: BlockTree, dims: int) -> Iterator[Shared]:
+    """Layouts with padding after the indices that a thread has along one of the first `dims` dimensions."""
+    box = x.box(t.sizes)
+    for n in range(dims):
+        each = {t.cut(v).each for v, _ in x.reads[0].dims[n]}
+        run = each.pop() if len(each) == 1 and len(x.reads) == 1 else 1
+        if 1 < run < box[n] and box[n] % run == 0:
+            yield replace(s, padded=n, run=run, row=run + 1)
+
+
+def _has_window(p: Problem, x: Operand, t: BlockTree) -> bool:
+    """True if a thread can load the window of its points once."""
+    return bool(p.summed) and len(x.reads) == 1 and bool(window_axes(x, t))
+
+
+def _is_whole(p: Problem, x: Operand, t: BlockTree, s: Shared) -> bool:
+    """True if whole vectors hold the last dimension of the window of a thread."""
+    unrolled, _ = unrolled_terms(p, t)
+    vector, _ = shared_load(x, x.reads[0], t, s, unrolled)
+    return window_width(x.reads[0], t, unrolled) % vector == 0
 
 
 def _layouts(p: Problem, x: Operand, s: Shared, t: BlockTree) -> Iterator[Shared]:
@@ -344,8 +410,13 @@ def _layouts(p: Problem, x: Operand, s: Shared, t: BlockTree) -> Iterator[Shared
     yield s
     if not box:
         return
-    if s.group:
-        s = _copy(x, t, from_sectors=False)
+    if s.group or s.rows > 1:
+        whole = replace(s, window=True)
+        if s.rows > 1 and _has_window(p, x, t) and _is_whole(p, x, t, whole):
+            yield whole
+        if s.rows > 1:
+            yield from _padded_runs(x, s, t, len(box) - s.rows)
+        s = _copy(p, x, t, dense=False)
         yield s
     widest = max(WIDEST // size, 1)
     for vector in sorted({s.vector, min(s.vector, max(_ASYNCHRONOUS // size, 1))}, reverse=True):
@@ -355,22 +426,19 @@ def _layouts(p: Problem, x: Operand, s: Shared, t: BlockTree) -> Iterator[Shared
     for n in range(1, len(box) - 1):
         yield replace(s, padded=n, row=box[n] | 1)
         yield replace(s, padded=n, row=box[n] + 1)
-    for n in range(len(box) - 1):
-        each = {t.cut(v).each for v, _ in x.reads[0].dims[n]}
-        run = each.pop() if len(each) == 1 and len(x.reads) == 1 else 1
-        if 1 < run < box[n] and box[n] % run == 0:
-            yield replace(s, padded=n, run=run, row=run + 1)
+    yield from _padded_runs(x, s, t, len(box) - 1)
     group = BANKS * WORD // size
     known = all(p.axis(v).known for v, _ in x.reads[0].dims[-1])
     if known and group >= 2 and box[-1] % group == 0 and box[-1] > group and len(x.reads) == 1:
         yield replace(s, group=group, row=group + widest)
-    if p.summed and len(x.reads) == 1 and window_axes(x, t):
+    if _has_window(p, x, t):
         whole = replace(s, window=True)
         if shared_load(x, x.reads[0], t, whole, unrolled_terms(p, t)[0])[0] == 1:
             yield whole
         for n in range(8):  # the last vector may go beyond the box, and rows begin with a whole one
             row = -(-(box[-1] + widest - 1) // widest) * widest + n * widest
-            yield replace(s, window=True, row=row, vector=gcd(row, s.vector))
+            padded = replace(s, window=True, row=row, vector=gcd(row, s.vector))
+            yield padded if _is_whole(p, x, t, padded) else replace(padded, vector=1)
     registers, lanes = {c.axis for c in t.cuts if c.each > 1}, SECTOR // size
     for d, dim in enumerate(x.reads[0].dims[:-1]):
         if any(v in registers and c == 1 for v, c in dim) and box[d] > 1 and size >= _ASYNCHRONOUS:

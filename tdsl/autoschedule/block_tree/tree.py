@@ -40,7 +40,8 @@ class Shared:
     `group` elements, each with padding up to `row`; 0 for as many as there are; or
     the dimension `padded` has, or each `run` of its indices. A thread loads the `window`
     of its points to registers as vectors, once. Threads that follow each other copy `lanes` neighbours of the
-    source, then those of the next row; 0 for a row after the other.
+    source, then those of the next row; 0 for a row after the other. Vectors go across the ends of the last
+    `rows` dimensions, which are whole in the source and the copy.
     """
 
     array: str
@@ -53,12 +54,13 @@ class Shared:
     padded: int | None = None
     lanes: int = 0
     run: int = 0
+    rows: int = 1
 
     def __str__(self) -> str:
         padded = f"+{self.row - self.group}/{self.group}" if self.group else f"{self.row}" * bool(self.row)
         padded += f"/{self.run}" * bool(self.run) + f":{self.lanes}" * bool(self.lanes)
         turned = "" if self.order == tuple(sorted(self.order)) else "t"
-        turned += "w" * self.window
+        turned += "w" * self.window + "f" * (self.rows > 1)
         return self.array + (f"({turned}{padded})" if padded or turned else "")
 
 

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from math import gcd
 
-from tdsl.autoschedule.block_tree.price import UNROLLED, shared_load, unrolled_terms, window_axes
+from tdsl.autoschedule.block_tree.price import (
+    UNROLLED,
+    shared_load,
+    unrolled_terms,
+    window_axes,
+    window_width,
+)
 from tdsl.autoschedule.block_tree.tree import BlockTree, Shared
 from tdsl.autoschedule.problem import Problem
 from tdsl.autoschedule.recipes.block_rows import fused
@@ -57,7 +63,7 @@ def write_tree(stage: Stage, p: Problem, t: BlockTree, reader: Stage | None = No
             pack=_packed(s),
         )  # fmt: skip
         _lay_out(s, copy)
-        copy.cooperate(s.vector)
+        copy.cooperate(s.vector, rows=s.rows)
         if s.window:
             _load_window(stage, p, t, s, copy, [(None, place), *inner])
     for s in t.registers:
@@ -88,7 +94,8 @@ def _lay_out(s: Shared, copy: Stage) -> None:
         turned = s.order[-1]
         copy.reorder(*loops[:turned], loops[-1], *loops[turned:-1], inner)
     elif s.run:
-        copy.reorder(*loops[:-1], inner, loops[-1])
+        before = rank - 1 if s.rows == 1 or s.padded is None else s.padded + 1
+        copy.reorder(*loops[:before], inner, *loops[before:])
     grouped = rank - 1 if s.lanes else s.padded if s.run else None
     if grouped is not None:
         at = s.order.index(grouped) + 1
@@ -108,10 +115,12 @@ def _load_window(
     windows = window_axes(operand, t)
     first = next((n for n, (v, _) in enumerate(loops) if v in windows), len(loops))
     window = stage.schedule.cache_read(copy.func, stage.func, at=loops[first - 1][1], scope=REGISTER)
-    vector, _ = shared_load(operand, operand.reads[0], t, s, unrolled_terms(p, t)[0])
+    unrolled, _ = unrolled_terms(p, t)
+    vector, _ = shared_load(operand, operand.reads[0], t, s, unrolled)
     *outer, last = window.loops
-    if vector > 1:  # beyond the last point, where the copy has more
-        last, lanes = window.split(last, vector, tail="round_up")
+    if vector > 1:  # perhaps beyond the last point, where the copy has more
+        is_whole = window_width(operand.reads[0], t, unrolled) % vector == 0
+        last, lanes = window.split(last, vector, tail="shift" if is_whole else "round_up")
         window.vectorize(lanes)
     for x in (*outer, last):
         window.unroll(x)

@@ -25,14 +25,23 @@ def access_width(index: tuple[Expr, ...], strides: Sequence[int], lanes: int, si
     >>> each, at = Broadcast(const(3), 8), Ramp(Binary("mul", Var("i"), const(8)), 1, 8)
     >>> access_width((Binary("floordiv", at, each), Binary("mod", at, each)), (3, 1), 8, 2)
     8
+
+    Also if they are added to others, and if they are a part of the rows of each matrix of several:
+
+    >>> row = Binary("mod", Binary("floordiv", at, each), Broadcast(const(8), 8))
+    >>> row = Binary("add", Broadcast(Binary("mul", Var("y"), const(8)), 8), row)
+    >>> column = Binary("mod", at, each)
+    >>> access_width((Broadcast(Var("c"), 8), row, column), (3000, 3, 1), 8, 2)
+    8
     """
     index, strides = _fuse_dimensions(index, strides)
     *outer, last = index or (ZERO,)
+    last = _as_ramp(last, lanes)
     consecutive = isinstance(last, Ramp) and last.stride == 1 and all(_is_scalar(i) for i in outer)
     if not consecutive:
         return 1
     first = AffineSum()
-    for i, stride in zip(index, strides, strict=True):
+    for i, stride in zip((*outer, last), strides or (1,), strict=True):
         first = first.plus(as_sum(_first_lane(i)), stride)
     count = max(1, _MAX_BYTES // size)
     while count > 1 and (lanes % count or any(n % count for n in (first.constant, *first.terms.values()))):
@@ -56,7 +65,10 @@ def _fuse_dimensions(
 
 
 def _fused_index(outer: Expr, outer_stride: int, inner: Expr, inner_stride: int) -> Expr | None:
-    """x for x // n and x % n, x % (m * n) for (x // n) % m and x % n, if outer_stride is n * inner_stride."""
+    """x for x // n and x % n, x % (m * n) for (x // n) % m and x % n, if outer_stride is n * inner_stride.
+
+    With whatever is added to the outer index, n times.
+    """
     match inner:
         case Binary("mod", x, by):
             n = _constant_value(by)
@@ -70,8 +82,37 @@ def _fused_index(outer: Expr, outer_stride: int, inner: Expr, inner_stride: int)
         case Binary("mod", Binary("floordiv", y, by), again) if y == x and _constant_value(by) == n:
             m = _constant_value(again)
             return None if m is None else Binary("mod", x, _constant_like(again, m * n))
+        case Binary("floordiv", Binary("mod", y, whole), by) if y == x and _constant_value(by) == n:
+            m = _constant_value(whole)
+            return None if m is None or m % n else Binary("mod", x, whole)
+        case Binary("add", y, z):
+            for one, other in ((y, z), (z, y)):
+                fused = _fused_index(one, outer_stride, inner, inner_stride)
+                if fused is not None and _is_scalar(other):
+                    return Binary("add", Binary("mul", _first_lane(other), const(n)), fused)
+            return None
         case _:
             return None
+
+
+def _as_ramp(e: Expr, lanes: int) -> Expr:
+    """A ramp for one with a scalar added, or whose remainders by a multiple of its lanes are consecutive."""
+    match e:
+        case Binary("add", y, z):
+            for one, other in ((y, z), (z, y)):
+                ramp = _as_ramp(one, lanes)
+                if isinstance(ramp, Ramp) and _is_scalar(other):
+                    return Ramp(Binary("add", ramp.base, _first_lane(other)), ramp.stride, ramp.lanes)
+            return e
+        case Binary("mod", Ramp(base, 1, count), by):
+            n = _constant_value(by)
+            whole = all(c % count == 0 for c in (as_sum(base).constant, *as_sum(base).terms.values()))
+            if n is None or n % count or not whole:
+                return e
+            part = Binary("mod", Binary("floordiv", base, const(count)), const(n // count))
+            return Ramp(Binary("mul", part, const(count)), 1, count)
+        case _:
+            return e
 
 
 def _constant_like(e: Expr, n: int) -> Expr:

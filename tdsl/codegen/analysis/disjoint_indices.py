@@ -70,9 +70,17 @@ class DisjointIndices:
         return as_sum(substitute(as_expr(d), {twin.name: x}))
 
     def _equate_dividend(self) -> bool:
-        """Deduce x = x' from x % k = x' % k and (x // k = x' // k or |x - x'| < k); False if impossible."""
+        """Deduce x = x' from x % k = x' % k and (x // k = x' // k or |x - x'| < k); False if impossible.
+
+        Or x % (m * k) = x' % (m * k) from x % (m * k) // k = x' % (m * k) // k and x % k = x' % k.
+        """
         for m in list(self.equal_atoms):
             match m:
+                case Binary("floordiv", Binary("mod", x, Const(whole)) as rest, Const(part) as k):
+                    if part > 0 and whole % part == 0 and Binary("mod", x, k) in self.equal_atoms:
+                        self.equal_atoms.discard(m)
+                        self.equal_atoms.add(rest)
+                        return True
                 case Binary("mod", x, k) if self._is_period(k):
                     quotients = [Binary("floordiv", x, k)]
                     distance = as_sum(x).plus(as_sum(substitute(x, self.twins)), -1)

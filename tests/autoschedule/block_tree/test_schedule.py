@@ -195,3 +195,35 @@ def test_windows_of_each_channel_use_whole_sectors_without_conflicts(channels, s
     assert counts.sector_efficiency > 0.9
     assert counts.conflict_degree == 1
     assert {a.site.width for a in counts.accesses if a.site.array in ("x", "f")} == {16}
+
+
+def planes(n, channels, side, filters, step=1, dilation=1, dtype=td.f32):
+    """A convolution of images in planes, with windows of 3 x 3."""
+    y, x, o = td.vars("y x o")
+    r, s, ch = td.range("r", 0, 3), td.range("s", 0, 3), td.range("c", 0, channels)
+    image = td.Tensor("x", (n, channels, side, side), dtype)
+    w, f = td.Tensor("w", (filters, channels, 3, 3), dtype), td.Func("f")
+    at = image[b, ch, y * step + r * dilation, x * step + s * dilation]
+    f[b, o, y, x] = td.sum(at * w[o, ch, r, s], axis=(ch, r, s))
+    count = (side - 2 * dilation - 1) // step + 1
+    return f.with_shape(n, filters, count, count)
+
+
+@pytest.mark.parametrize("side", [58, 66])
+def test_convolutions_of_whole_rows_are_copied_16_bytes_at_a_time_without_conflicts(side):
+    counts = counted(planes(8, 32, side, 64))
+    assert counts.sector_efficiency > 0.9
+    assert counts.conflict_degree == 1
+    assert {a.site.width for a in counts.accesses if a.site.array in ("x", "f")} == {16}
+
+
+@pytest.mark.parametrize("side, step, dilation", [(18, 1, 1), (17, 1, 1), (18, 2, 1), (20, 1, 2), (3, 1, 1)])
+@pytest.mark.parametrize("dtype", [td.f32, td.i16])
+def test_convolutions_of_planes_with_any_rows(rng, side, step, dilation, dtype):
+    def expected(image, w):
+        span = 2 * dilation + 1
+        windows = np.lib.stride_tricks.sliding_window_view(image, (span, span), (2, 3))
+        windows = windows[:, :, ::step, ::step, ::dilation, ::dilation]
+        return np.einsum("bcyxrs,ocrs->boyx", windows, w)
+
+    agrees(planes(2, 8, side, 8, step, dilation, dtype), expected, rng)

@@ -1,0 +1,44 @@
+"""Vectors that threads load and store: as wide as memory allows, also across the ends of rows."""
+
+import numpy as np
+import pytest
+
+import tdsl as td
+
+c, y, x, f = td.vars("c y x f")
+
+
+@pytest.mark.parametrize("height, width, lines, widest", [(18, 18, 4, 16), (20, 22, 2, 16), (17, 17, 3, 4)])
+def test_vectors_of_copies_go_across_the_ends_of_whole_rows(rng, height, width, lines, widest):
+    channels = 8
+    a, w = td.Tensor("a", (channels, height, width), td.f32), td.Tensor("w", (8, channels, 3, 3), td.f32)
+    o, ch, r, q = td.Func("o"), *(td.range(v, 0, n) for v, n in (("c", channels), ("r", 3), ("s", 3)))
+    o[f, y, x] = td.sum(a[ch, y + r, x + q] * w[f, ch, r, q], axis=(ch, r, q))
+    s = td.Schedule(o.with_shape(8, height - 2, width - 2), target="cuda:sm_80")
+    stage = s[o]
+    blocks, threads = stage.split("y", lines)
+    steps, terms = stage.split("c", 4)
+    stage.reorder("f", blocks, threads, "x", steps, terms, "r", "s")
+    stage.bind("f", "blockIdx.y").bind(blocks, "blockIdx.x").bind(threads, "threadIdx.y")
+    stage.bind("x", "threadIdx.x")
+    s.cache_read(a, o, at=steps, scope="shared").cooperate(4, rows=2)
+    s.cache_read(w, o, at=steps, scope="shared").cooperate(4, rows=3)
+    compiled = td.compile(s)
+    image = rng.integers(-3, 4, (channels, height, width)).astype(np.float32)
+    filters = rng.integers(-3, 4, (8, channels, 3, 3)).astype(np.float32)
+    windows = np.lib.stride_tricks.sliding_window_view(image, (3, 3), (1, 2))
+    want = np.einsum("cyxrs,fcrs->fyx", windows, filters)
+    np.testing.assert_array_equal(td.emulate(compiled)(image, filters), want)
+    loads = [a for a in td.count_memory(compiled, image, filters).accesses if a.site.kind == "load"]
+    assert {a.site.width for a in loads if a.site.array == "a"} == {widest}
+    assert widest < 16 or {a.site.width for a in loads if a.site.array == "w"} == {16}
+
+
+def test_rows_beyond_the_loops_of_a_copy_are_refused():
+    a, o = td.Tensor("a", (64,), td.f32), td.Func("o")
+    o[x] = a[x] * 2
+    s = td.Schedule(o, target="cuda:sm_80")
+    outer, inner = s[o].split("x", 32)
+    s[o].bind(outer, "blockIdx.x").bind(inner, "threadIdx.x")
+    with pytest.raises(td.ScheduleError, match="has 1 loops, not 2"):
+        s.cache_read(a, o, at=inner, scope="shared").cooperate(4, rows=2)
