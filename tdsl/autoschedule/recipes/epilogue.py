@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tdsl.autoschedule.recipes.stage_facts import definition_of
 from tdsl.errors import ScheduleError
 from tdsl.machine.instructions.warpgroups import THREADS as WARPGROUP
 from tdsl.schedule.fluent import Stage
@@ -10,6 +11,7 @@ from tdsl.schedule.naming import Loop
 from tdsl.schedule.state import GROUP
 
 ROW_BYTES = 128  # of a row of a tile in which threads of a group pass results to each other
+PAD_BYTES = 32  # between such rows, at most
 
 
 def reader_of(stage: Stage, at: Loop | None = None) -> Stage | None:
@@ -46,23 +48,29 @@ def following(stage: Stage, at: Loop, scope: str, reader: Stage | None = None) -
     return reader
 
 
-def store_by_groups(out: Stage, size: int, vector: int) -> None:
+def store_by_groups(out: Stage, size: int, adjacent: int, vector: int) -> None:
     """Take values of `size` bytes out of a fragment through shared memory, to write `vector` at a time.
 
-    The threads of a group put some columns of their rows there, ROW_BYTES of each, wait for each other, and
-    write them row by row.
+    The threads of a group, each of which has `adjacent` columns of a row next to each other, put some columns
+    of their rows there, ROW_BYTES of each, wait for each other, and write them row by row. A swizzle spreads
+    rows over the banks by 16 bytes; four lanes of 8 bytes fill 32 of a row, by which the next row is shifted.
     """
     if order := out.schedule.state.plan(out.func).order:
         out.reorder(*(out.loops[axis] for axis in order))
     rows, columns = out.loops[-2:]
     part, inner = out.split(columns, ROW_BYTES // size)
     out.reorder(part, rows, inner)
-    out.cooperate(2)
+    out.cooperate(adjacent)
     copy = out.schedule.cache_write(out.func, at=part, scope=GROUP)
     if order:
         out.reorder_storage(*order)
         copy.reorder(*(copy.loops[axis] for axis in order))
-    out.swizzle(ROW_BYTES).unroll(part)
+    if size * adjacent == 8:
+        axis = order[-1] if order else len(definition_of(out).index) - 1
+        out.align_storage(axis, (ROW_BYTES + PAD_BYTES) // size)
+    else:
+        out.swizzle(ROW_BYTES)
+    out.unroll(part)
     rows, columns = copy.loops[-2:]
     pieces, lanes = copy.split(columns, vector)
     turns, threads = copy.split(copy.fuse(rows, pieces), WARPGROUP)

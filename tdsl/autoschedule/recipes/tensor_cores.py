@@ -18,7 +18,7 @@ from typing import Any
 from tdsl.autoschedule.recipes.block_rows import ACCESS
 from tdsl.autoschedule.recipes.choices import Unsuited, choose, if_suited, recipe, reduction_of, refused
 from tdsl.autoschedule.recipes.computed_operands import factor_types, outline_factors
-from tdsl.autoschedule.recipes.epilogue import ROW_BYTES, following, reader_of, store_by_groups
+from tdsl.autoschedule.recipes.epilogue import PAD_BYTES, ROW_BYTES, following, reader_of, store_by_groups
 from tdsl.autoschedule.recipes.grid import on_grid
 from tdsl.autoschedule.recipes.operand_tiles import (
     compute_in_registers,
@@ -322,11 +322,11 @@ def _schedule(
     index = _index_in_memory(stage)
     out = following(stage, wj, FRAGMENT, reader)
     size = out.schedule.state.program.func(out.func).dtypes[0].bytes
-    rows_stored = not isinstance(form, Mma) and _is_stored_whole(
+    if not isinstance(form, Mma) and _is_stored_whole(
         out, stage.func, plan, index, operands, sizes, size, shared
-    )
-    if rows_stored:
-        store_by_groups(out, size, even_width(ACCESS // size, sizes.get(right.along)))
+    ):
+        adjacent = ACCESS // size if form.unit == "tcgen05" else 2
+        store_by_groups(out, size, adjacent, even_width(ACCESS // size, sizes.get(right.along)))
     else:
         out.cooperate(2 if index[-1] == Var(right.along) else 1)
     tiles = [block[:1] + block[2:], block[1:]]
@@ -369,6 +369,6 @@ def _is_stored_whole(
     same = all(r.index == copy.index for r in reads_in(copy.values) if r.name == name)
     bytes_ = sum(n * x.read.dtype.bytes for n, x in zip((rows, columns), operands, strict=True))
     rings = plan.stages * terms * bytes_
-    tiles = prod(plan.block[:2]) // prod(plan.warp) * plan.warp[0] * ROW_BYTES
+    tiles = prod(plan.block[:2]) // prod(plan.warp) * plan.warp[0] * (ROW_BYTES + PAD_BYTES)
     fits = plan.warp[1] * size % ROW_BYTES == 0 and rings + tiles + PHASE_BYTES <= shared
     return filled and same and fits and index[-2:] == tuple(map(Var, along))

@@ -306,3 +306,19 @@ def test_tiles_for_hopper_fit_what_is_given():
         plan = td.recipes.tensor_core_matmul(td.Schedule(c)[c], warpgroups=True, **given)
         assert (plan.warp, plan.stages) == (warp, 4)
         assert plan.block == given.get("block", (128, 256, 64))
+
+
+@pytest.mark.parametrize("arch, rows", [("sm_90a", 64), ("sm_100a", 128)])
+@pytest.mark.parametrize("dtype", [td.f32, td.f16], ids=str)
+def test_results_pass_through_shared_memory_without_bank_conflicts(rng, arch, rows, dtype):
+    a, b = td.Tensor("a", (128, 64), td.f16), td.Tensor("b", (64, 128), td.f16)
+    total, c = td.Func("total"), td.Func("c")
+    total[i, j] = td.sum(td.cast(a[i, k], td.f32) * td.cast(b[k, j], td.f32), axis=k)
+    c[i, j] = td.cast(total[i, j] * 2, dtype)
+    s = td.Schedule(c, target=f"cuda:{arch}")
+    td.recipes.tensor_core_matmul(s[total], block=(128, 64, 64), warp=(rows, 64), stages=2, warpgroups=True)
+    x, y = (rng.integers(-3, 4, n).astype(np.float16) for n in ((128, 64), (64, 128)))
+    compiled = td.compile(s, target=f"cuda:{arch}")
+    want = 2 * (x.astype(np.float32) @ y.astype(np.float32))
+    np.testing.assert_array_equal(td.emulate(compiled)(x, y), want.astype(dtype.numpy))
+    assert {a.conflict_degree for a in td.count_memory(compiled, x, y).accesses} == {1.0}

@@ -67,8 +67,9 @@ def test_results_go_to_memory_in_rows(to, blocks):
     np.testing.assert_array_equal(td.emulate(td.compile(s, target="cuda"))(*given), want, strict=True)
     kernel = programs.kernel_of(s)
     (tile,) = (x for x in walk(kernel.body) if isinstance(x, Alloc) and x.name.startswith("out"))
-    assert (tile.scope, tile.swizzle) == (SHARED, 128)
-    assert [int(e.value) for e in tile.extents] == [2, 64, 128 // to.bytes]
+    padded = to is td.f32  # threads store 8 bytes each
+    assert (tile.scope, tile.swizzle) == (SHARED, 0 if padded else 128)
+    assert [int(e.value) for e in tile.extents] == [2, 64, 40 if padded else 64]
     assert all(x.group for x in walk(kernel.body) if isinstance(x, Barrier))
 
 
