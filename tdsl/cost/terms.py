@@ -195,7 +195,7 @@ def _on_gpu(spot: NestSpot, machine: Machine, far: MovedByName) -> Terms:
     """
     extents = spot.extents()
     blocks = prod(extents[x] for x in extents if spot.kind(x) in BLOCKS)
-    threads = _cooperating(spot) * prod(extents[x] for x in extents if spot.kind(x) in THREADS)
+    threads = _threads(spot)
     resident = resident_blocks(spot, threads, machine)
     at_a_time = min(resident, ceil(blocks / machine.threads))
     waves = ceil(blocks / machine.threads)
@@ -217,6 +217,14 @@ def _on_gpu(spot: NestSpot, machine: Machine, far: MovedByName) -> Terms:
         1,
         waits=rounds * waiting_loads(spot, not_in_memory(spot.nests)),
     )
+
+
+def _threads(spot: NestSpot) -> float:
+    """The threads of a block: of the nest that has most of those that it computes."""
+    extents = spot.extents()
+    inside = (_threads(x) for k in range(1, len(spot.nest.loops) + 1) for x in spot.children(k))
+    threads = _cooperating(spot) * prod(extents[x] for x in extents if spot.kind(x) in THREADS)
+    return max((threads, *inside))
 
 
 def _missed(spot: NestSpot, name: str, loaded: Moved, far: Moved, rounds: int) -> Moved:

@@ -159,6 +159,7 @@ def test_sectors_of_the_price_are_those_that_are_counted(name):
     prediction = Prediction.of(completed_state(variant), variant.machine)
     arrays = [np.zeros([e.value for e in a.shape], a.dtype.numpy) for a in f.signature.inputs]
     counted = SECTOR * sum(a.fetched for a in td.count_memory(f, *arrays).accesses)
-    loose = name in (depthwise, moving_average, corners)  # windows, of which L1 keeps what steps share
+    # windows, of which L1 keeps what steps share, or whose rows begin within sectors
+    loose = name in (depthwise, moving_average, corners, blurs)
     predicted = sum(dict(t.moved)["L2"].total for t in prediction.terms)
     assert predicted == pytest.approx(counted, rel=0.5 if loose else 0.2)

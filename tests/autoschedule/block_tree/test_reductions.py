@@ -8,7 +8,9 @@ from tdsl.autoschedule.block_tree.reductions import best_lanes
 from tdsl.autoschedule.block_tree.tree import BlockTree
 from tdsl.autoschedule.problem import Problem
 from tdsl.autoschedule.recipes.blocks import on_blocks
+from tdsl.cost.predict import Prediction
 from tdsl.lang.interp import interpret
+from tdsl.tilegraph.default import decide
 from tests.codegen.cuda.conflicts import conflicts, strides
 from tests.codegen.cuda.programs import kernel_of
 
@@ -128,6 +130,14 @@ def test_sums_that_need_the_largest_of_their_column_take_one_pass(rng, m, n, par
     a = rng.standard_normal((m, n)).astype(np.float32)
     got = td.emulate(td.compile(s, target="cuda"))(a)
     np.testing.assert_allclose(got, np.log(np.exp(a.astype(np.float64)).sum(0)), rtol=1e-5, atol=1e-5)
+
+
+def test_long_columns_are_read_once_by_default():
+    """Lines of threads are counted in the price, which are in the loops of what a block computes first."""
+    machine = td.Target("cuda", arch="sm_90a").machine()
+    state, _ = decide(td.Schedule(log_sum_exp(16384, 4096), target="cuda:sm_90a").state, machine)
+    prediction = Prediction.of(state, machine)
+    assert sum(dict(t.moved)["global"].total for t in prediction.terms) < 1.05 * prediction.least
 
 
 def test_columns_are_read_once_and_16_bytes_at_a_time_by_default():
