@@ -42,6 +42,7 @@ GOALS = (
     Goal("pipelines", ("tdsl-hand",), 0.77, 0.77, ours="tdsl-search"),  # within 1.3 times its time
     Goal("demo", ("tdsl-hand",), 0.77, 0.77, ours="tdsl-search"),
     Goal("rows", (*TORCH, "jax", "numba"), 1.3),
+    Goal("gradients", TORCH, 0.83, 0.83),  # within 1.2 times their time
     Goal("conv", LAYOUTS, 1.0),
     Goal("depthwise", LAYOUTS, 1.0),
     Goal("attention", (*TORCH, "jax"), 1.1),

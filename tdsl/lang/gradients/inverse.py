@@ -92,7 +92,9 @@ def invert(
             results += [] if FALSE in inverse.guards else [inverse]
             continue
         following = _solve_one(state)
-        if following is None:
+        # quotients of several variables may lead to new ones without an end
+        introduced = sum(map(is_fresh, {**state.ranges, **state.solved}))
+        if following is None or introduced > 2 * len(elements):
             return None
         states += following
     return results

@@ -226,3 +226,46 @@ def test_empty_axes():
     got = td.compile((da, dw))(a=np.zeros((0, 5)), w=np.zeros((5, 3)), d=np.zeros((0, 3)))
     assert got[0].shape == (0, 5)
     np.testing.assert_array_equal(got[1], np.zeros((5, 3)))
+
+
+def test_a_quotient_of_several_variables_ends_in_an_update():
+    t, f = td.Tensor("t", (3, 3), td.f64), td.Func("f", shape=(4, 4))
+    f[x, y] = t[x // 2 - y // 2 + 1, x % 2 - y % 2 + 1]
+    dt = td.vjp(f, t, td.Tensor("d", (4, 4), td.f64))
+    assert len(dt.definitions) == 2
+    check(f, [t], t=uniform(3, 3))
+
+
+def test_what_has_no_derivative_is_an_error_at_its_line():
+    a, at = td.Tensor("a", (4,), td.f64), td.Tensor("at", (4,), td.i64)
+    b = td.Tensor("b", (4,), td.f64)
+    f, g, h, place, whole, s = map(td.Func, ("f", "g", "h", "place", "whole", "s"))
+    f[i] = a[i] * 2
+    place[()] = td.argmax(a[i], axis=i)
+    whole[i] = td.cast(td.cast(a[i] * 10, td.i32), td.f64)
+    g[()] = td.reduce(lambda p, q: p * 0.5 + q, 0.0, a[i], axis=i, associative=False)
+    h.with_shape(4)
+    h[i] = 0.0
+    r = td.range("r", 0, 4)
+    h[td.clip(at[r], 0, 3)] = a[r]
+    s[i] = (a[i], a[i])
+    dy = td.Tensor("dy", (4,), td.f64)
+    for call, words in (
+        (lambda: td.vjp(place, a, 1.0), "holds i64, which has no derivative"),
+        (lambda: td.vjp(whole, a, dy), "becomes a float here"),
+        (lambda: td.grad(g, a), "'custom_ordered' of 'g' has no derivative"),
+        (lambda: td.vjp(h, a, dy), "may store a cell twice, at a place that data choose"),
+        (lambda: td.vjp(s, a, dy), "has several values"),
+        (lambda: td.vjp(f, b, dy), "no output depends on 'b'"),
+        (lambda: td.vjp(h, at, dy), "no derivative by integers"),
+        (lambda: td.grad(f, a), "td.grad takes a func with none"),
+        (lambda: td.vjp(f, a, td.Tensor("e", (5,), td.f64)), "has shape"),
+        (lambda: td.vjp(f, a, at), "an adjoint is a float"),
+        (lambda: td.vjp(f, [a], [dy, dy]), "1 output and 2 seeds"),
+        (lambda: td.vjp(a, a, dy), "taken of a func"),
+        (lambda: td.vjp(f, "a", dy), "by tensors, scalars and funcs"),
+    ):
+        with pytest.raises(td.TdslError, match=words) as error:
+            call()
+        assert error.value.loc.file == __file__
+        assert error.value.hint
