@@ -140,8 +140,11 @@ class _Run:
             case Binary(op, x, y):
                 return getattr(jnp, _BINARY.get(op, op))(self.expr(x, env), self.expr(y, env))
             case Call(fn, (i, n)) if fn.startswith("pad_"):
-                assert fn == "pad_edge"
-                return np.clip(self.expr(i, env), 0, self.expr(n, env) - 1)
+                at, extent = self.expr(i, env), self.expr(n, env)
+                if fn == "pad_wrap":
+                    return at % extent
+                assert fn == "pad_edge", fn
+                return np.clip(at, 0, extent - 1)
             case Call("rsqrt", (x,)):
                 return self.jax.lax.rsqrt(self.expr(x, env))
             case Call("sigmoid" | "erf" as fn, (x,)):
