@@ -241,6 +241,24 @@ def _all_gather_bytes(comm: Any, mine: bytes) -> list[bytes]:
     return [row.tobytes() for row in received]
 
 
+def exchange_numbers(comm: Any, numbers: Any) -> Any:
+    """The number that each rank has for this one; `numbers` has one for each rank.
+
+    TargetError if a rank is missing at the deadline.
+    """
+    received = np.empty_like(numbers)
+    if comm is None:
+        return numbers
+    if wait([comm.Ialltoall(numbers, received)]) is not None:
+        error = f"rank {comm.rank} waited {deadline():g} s for others to compare plans"
+        refuse_later_calls(comm, error)
+        raise TargetError(
+            error, loc=here(), label="this call",
+            hint="every rank calls it; TDSL_MPI_DEADLINE is the time in seconds",
+        )  # fmt: skip
+    return received
+
+
 def _announce_waiting(comm: Any) -> dict[int, Any]:
     """Notify all other ranks that this one waits for a call; returns a receive of their notices."""
     empty = np.zeros(0, np.uint8)

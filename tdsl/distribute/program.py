@@ -49,7 +49,8 @@ from tdsl.schedule.bind import bind_state
 from tdsl.schedule.state import State
 
 EXTRA = "outputs are returned: pass the inputs only"
-MAX_VERIFIED_RANKS = 64  # ranks up to which each one verifies the plans of all of them before a run
+# ranks up to which each one verifies the plans of all of them before a run; else its own with its partners
+MAX_VERIFIED_RANKS = 64
 
 
 class Distributed(Suggesting):
@@ -175,6 +176,8 @@ class Distributed(Suggesting):
             program.verify()
         values, error = self._blocks(plan, args, kwargs)
         mpi.check_agreement(comm, program.digest, "" if error is None else error.message)
+        if program.plan.grid.size > MAX_VERIFIED_RANKS:
+            program.verify_messages(comm)
         arrays = {name: values[name] for name, _ in plan.owned}
         scalars = {a.name: values[a.name] for a in self.signature.inputs if isinstance(a, ScalarArg)}
         progress = program.progress

@@ -19,6 +19,7 @@ from tdsl.distribute import mpi
 from tdsl.distribute.bounds import lower_bound_of
 from tdsl.distribute.buffer_contents import PlanFault
 from tdsl.distribute.check import check
+from tdsl.distribute.check_partners import check_hashes, message_hashes
 from tdsl.distribute.check_placed import check_overwrite
 from tdsl.distribute.engine import Buffer, Task, Tasks, fill, merge
 from tdsl.distribute.plan import Plan
@@ -52,7 +53,7 @@ class SpecialisedProgram:
         self.inputs, self.outputs = self.distribution.inputs, state.program.outputs
         self.wholes, self.dtypes = self.layout.wholes, self.distribution.dtypes
         self.plan = self._plan(symbolic)
-        self._verified = False
+        self._verified = self._compared = False
         self.tasks = Tasks({s.name: s for s in self.stages}, self.dtypes, build)
         self.arrays = {name: (name, 0) for name in self.inputs}  # by name in calls
         values = ((name, n) for name in self.outputs for n in range(len(self.dtypes[name])))
@@ -96,6 +97,16 @@ class SpecialisedProgram:
                 self._check_reads()
                 raise
             self._verified = True
+
+    def verify_messages(self, comm: Any) -> None:
+        """Verify once, on all ranks together, that the messages of this rank match those of the others.
+
+        PlanFault otherwise.
+        """
+        if not self._compared:  # the same on all ranks, whatever each has simulated
+            mine = message_hashes(self.plan.rank(mpi.rank()), mpi.size())
+            check_hashes(mpi.rank(), mine, mpi.exchange_numbers(comm, mine))
+            self._compared = True
 
     def _check_reads(self) -> None:
         """IndexBoundError if the box that a stage reads exceeds the tensor."""
