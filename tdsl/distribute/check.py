@@ -454,6 +454,8 @@ class RankCheck:
                     self.check_complete(name, box)
         if self.in_flight:
             raise self._fault(f"{sorted(self.in_flight)} are never finished")
+        over = {id(b.over) for b in self.buffers.values()}
         extra = set(self.buffers) - set(outputs) - set(self.owned)
+        extra |= {name for name, b in self.buffers.items() if id(b) in over}  # overwritten
         if extra:
             raise self._fault(f"buffers are left: {', '.join(sorted(extra))}")

@@ -28,6 +28,8 @@ from tdsl.distribute.buffer_contents import PlanFault
 from tdsl.distribute.check import check
 from tdsl.distribute.plan import Plan
 from tests.distribute.matmuls import cube, flat, matmul, two_and_a_half
+from tests.distribute.test_entries import two_products
+from tests.distribute.test_overwrite import training_step
 from tests.distribute.test_results import histogram
 
 SIZES = {"M": 11, "N": 7, "K": 13}
@@ -80,6 +82,9 @@ PLANS = {
     "heat": heat,
     "ring": ring,
     "histogram": lambda: td.compile(histogram("r -> r")).plan(),
+    "from parts": lambda: td.compile(two_products("partial", "ij -> *", lambda p, q: p - q)).plan(),
+    "on all": lambda: td.compile(two_products("*", "ij -> *", lambda p, q: p * q)).plan(),
+    "overwritten": lambda: td.compile(training_step(3)).plan(),
     "parts": lambda: td.compile(histogram("r -> partial(sum)")).plan(),
 }
 
