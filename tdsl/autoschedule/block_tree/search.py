@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import islice, product
+from itertools import product
 from math import gcd, inf, prod
 
 from tdsl.autoschedule.block_tree.price import (
@@ -36,7 +36,7 @@ _ASYNCHRONOUS = 4  # bytes of the smallest asynchronous copy
 _WHOLE = 96  # terms that may be one step, whatever their number
 _FINALS = 3  # trees for which layouts are chosen
 _NARROW = 0.02  # of the time for each vector that 16 neighbours need
-_PLAIN = 60  # cheapest trees, of which those without padding or conflicts compete with padded ones
+_PLAIN = 120  # cheapest trees, of which those without padding or conflicts compete with padded ones
 _CONFLICTS = 0.5  # of the time that twice the wavefronts add, whatever else is slower
 _FEW_WASTED = 0.1  # of the sectors, with which a tree competes that is not among the fastest
 _WASTE = 0.5  # of the time that twice the sectors add, in kernels that wait for something else
@@ -86,12 +86,12 @@ def best_tree(p: Problem, machine: Machine) -> tuple[BlockTree, Price]:
     finals = [_with_layouts(p, known[c][1], machine) for c in dict.fromkeys(ranked) if seconds(c) < inf]
     if not finals:
         return known[ranked[0]][1], Price(inf)
+    trees = [known[c][1] for c in sorted(known, key=seconds) if seconds(c) < inf]
+    wide = [t for t in trees if _is_wide(p, t)]
     if not _is_wide(p, min(finals, key=_seconds)[0]):
-        wide = (known[c][1] for c in sorted(known, key=seconds) if seconds(c) < inf)
-        first = islice((t for t in wide if _is_wide(p, t)), _FINALS)
-        finals += [_with_layouts(p, t, machine) for t in first]
+        finals += [_with_layouts(p, t, machine) for t in wide[:_FINALS]]
     if min(finals, key=_seconds)[1].conflicts:
-        cheapest = (known[c][1] for c in sorted(known, key=seconds)[:_PLAIN])
+        cheapest = (wide or trees)[:_PLAIN]
         plain = (_with_conflicts(p, t, machine) for tree in cheapest for t in _turned(tree))
         finals += [x for x in plain if not x[1].conflicts]
     return min(finals, key=_seconds)
