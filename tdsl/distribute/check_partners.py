@@ -20,6 +20,7 @@ from tdsl.distribute.buffer_contents import PlanFault
 def message_hashes(plan: RankPlan, ranks: int) -> NDArray[np.uint64]:
     """For each of `ranks` ranks the sum of the hashes of what the rank of a plan shares with it (mod 2**64).
 
+    >>> from tdsl.communication.steps import Message
     >>> box = ((0, 4),)
     >>> send = RankPlan(0, (("a", box),), (Exchange((Message(1, 7, "a", box),), ()),))
     >>> receive = RankPlan(1, (("a", box),), (Exchange((), (Message(0, 7, "a", box),)),))
