@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from math import inf
+from math import frexp, inf
 
 from tdsl.lang.affine import variables
 from tdsl.lang.definition import Definition, has_effects
@@ -92,6 +92,10 @@ def scales_of(e: Expr) -> tuple[list[tuple[str, Const]], Expr]:
             "mul" as op, Const(c) as scale, x
         ) if 0 < c < inf and dtype_of(x) == dtype_of(e):
             inner, rest = scales_of(x)
+            if (
+                op == "div" and frexp(c)[0] == frexp(1 / c)[0] == 0.5
+            ):  # a power of two: the same result, sooner
+                op, scale = "mul", Const(1 / c, scale.dtype)
             return [*inner, (op, scale)], rest
         case Select(condition, x, Const(c) as other) if c in _FIXED:
             inner, rest = scales_of(x)

@@ -8,12 +8,10 @@ from tdsl.autoschedule.block_tree.search import best_tree
 from tdsl.autoschedule.block_tree.tree import BlockTree
 from tdsl.autoschedule.block_tree.write import write_tree
 from tdsl.autoschedule.problem import Operand, Problem
-from tdsl.autoschedule.recipes.choices import Unsuited, if_suited, recipe, refused
+from tdsl.autoschedule.recipes.choices import Unsuited, gpu_of, if_suited, recipe, refused
 from tdsl.autoschedule.recipes.elements import Elements
-from tdsl.machine.devices import describe_gpu
 from tdsl.machine.model import Machine
 from tdsl.schedule.fluent import Stage
-from tdsl.target import as_target
 
 
 @recipe
@@ -30,7 +28,7 @@ def block_tree(stage: Stage, *, machine: Machine | None = None) -> BlockTree | E
     >>> td.recipes.block_tree(s[f]).vector
     4
     """
-    machine = machine or describe_gpu(as_target(stage.schedule.target).arch)
+    machine = gpu_of(stage, machine)
     sums = if_suited(schedule_sums, stage, machine=machine)
     return schedule_points(stage, machine) if sums is None else sums
 
@@ -51,7 +49,7 @@ def block_sums(stage: Stage, *, machine: Machine | None = None, parts: int | Non
     >>> td.recipes.block_sums(s[f]).lanes
     (Cut(axis='k', threads=128, each=4),)
     """
-    machine = machine or describe_gpu(as_target(stage.schedule.target).arch)
+    machine = gpu_of(stage, machine)
     return schedule_lanes(stage, machine, parts=parts)
 
 
@@ -71,7 +69,7 @@ def block_transpose(stage: Stage, *, machine: Machine | None = None) -> BlockTre
     p = Problem.of(stage)
     if p.summed or not p.is_rectangular or not any(_is_turned(p, x) for x in p.operands):
         raise Unsuited("it does not read an array along another variable than it writes, element by element")
-    tree, _ = best_tree(p, machine or describe_gpu(as_target(stage.schedule.target).arch))
+    tree, _ = best_tree(p, gpu_of(stage, machine))
     write_tree(stage, p, tree)
     return tree
 
@@ -103,7 +101,7 @@ def block_conv(stage: Stage, *, machine: Machine | None = None) -> BlockTree:
     windows = [x for x in p.operands if any(len(dim) > 1 for r in x.reads for dim in r.dims)]
     if not p.summed or not windows or len(windows) == len(p.operands):
         raise Unsuited("it is no sum over a window of filters times what moves with a point")
-    return schedule_sums(stage, machine or describe_gpu(as_target(stage.schedule.target).arch))
+    return schedule_sums(stage, gpu_of(stage, machine))
 
 
 @recipe
@@ -128,4 +126,4 @@ def block_tiles(stage: Stage, *, machine: Machine | None = None, parts: int | No
     p = Problem.of(stage)
     if not p.has_reuse(1):
         raise Unsuited("it is no sum whose operands several of its points read")
-    return tile_sums(stage, p, machine or describe_gpu(as_target(stage.schedule.target).arch), parts)
+    return tile_sums(stage, p, gpu_of(stage, machine), parts)

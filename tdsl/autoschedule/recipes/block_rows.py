@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tdsl.autoschedule.patterns.row_groups import RowGroup, find_row_group, moves
-from tdsl.autoschedule.recipes.choices import Unsuited, choose, recipe
+from tdsl.autoschedule.recipes.choices import Unsuited, choose, gpu_of, recipe
 from tdsl.core.node import frozen, post_order
 from tdsl.errors import counted
 from tdsl.lang.affine import variables
@@ -32,7 +32,6 @@ from tdsl.machine.model import Machine
 from tdsl.schedule.fluent import BaseSchedule, Stage
 from tdsl.schedule.properties import volume
 from tdsl.schedule.state import SHARED
-from tdsl.target import as_target
 
 ACCESS = 16  # bytes that a thread can load or store at once
 WARP = 32
@@ -86,7 +85,7 @@ def block_rows(stage: Stage, *, machine: Machine | None = None, **choices: Any) 
     >>> plan.inside, plan.threads, plan.vector, plan.held
     (('total',), 256, 4, ('x',))
     """
-    machine = machine or as_target("cuda").machine()
+    machine = gpu_of(stage, machine)
     group = find_row_group(stage, sums=choices.get("each") != 0)
     if group is not None and not _fits(group, machine):
         group = find_row_group(stage, sums=False)
@@ -122,7 +121,7 @@ def block_rows(stage: Stage, *, machine: Machine | None = None, **choices: Any) 
 @recipe
 def rows_together(stage: Stage, *, machine: Machine | None = None) -> BlockRows:
     """As `block_rows`, for a func whose rows other outputs or sums of columns need, too."""
-    machine = machine or as_target("cuda").machine()
+    machine = gpu_of(stage, machine)
     group = find_row_group(stage)
     if group is None or not (group.siblings or group.copies):
         raise Unsuited("nothing else that is open reads its rows")

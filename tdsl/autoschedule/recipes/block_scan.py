@@ -16,19 +16,17 @@ from typing import Any
 
 from tdsl.autoschedule.block_tree.reductions import schedule_lanes
 from tdsl.autoschedule.recipes.block_rows import ACCESS, WARP, fused, reduce_by_threads
-from tdsl.autoschedule.recipes.choices import Unsuited, choose, recipe
+from tdsl.autoschedule.recipes.choices import Unsuited, choose, gpu_of, recipe
 from tdsl.autoschedule.recipes.grid import share_points
 from tdsl.core.node import frozen
 from tdsl.lang.affine import variables
 from tdsl.lang.program import FuncDef
 from tdsl.lang.regions import reads_in
-from tdsl.machine.devices import describe_gpu
 from tdsl.machine.model import Machine
 from tdsl.schedule.bind import bind_state
 from tdsl.schedule.fluent import BaseSchedule, Stage
 from tdsl.schedule.properties import volume
 from tdsl.schedule.scans import Scan, scan_of
-from tdsl.target import as_target
 
 _MOST_THREADS = 512
 _MOST_PIECES = 8  # of a row in the registers of its threads
@@ -68,7 +66,7 @@ def block_scan(stage: Stage, *, machine: Machine | None = None, **choices: Any) 
     scan = scan_of(f)
     if isinstance(scan, str):
         raise Unsuited(f"it is no scan: it {scan}")
-    machine = machine or describe_gpu(as_target(stage.schedule.target).arch)
+    machine = gpu_of(stage, machine)
     plan = choose(_plan(f, scan, machine), choices)
     if scan.length <= plan.vector:
         _scan_short(stage)

@@ -10,7 +10,7 @@ from math import prod
 from typing import Any
 
 from tdsl.autoschedule.recipes.block_rows import WARP, fused
-from tdsl.autoschedule.recipes.choices import Unsuited, choose, recipe, reduction_of
+from tdsl.autoschedule.recipes.choices import Unsuited, choose, gpu_of, recipe, reduction_of
 from tdsl.autoschedule.recipes.conv import known
 from tdsl.autoschedule.recipes.stage_facts import sizes_of
 from tdsl.core.node import frozen
@@ -18,10 +18,8 @@ from tdsl.lang.affine import as_sum, variables
 from tdsl.lang.bounds import upper
 from tdsl.lang.expr import Var
 from tdsl.lang.regions import reads_in
-from tdsl.machine.devices import describe_gpu
 from tdsl.machine.model import Machine
 from tdsl.schedule.fluent import Stage
-from tdsl.target import as_target
 
 _LEAST = 8  # threads of a segment: of as many elements of 4 bytes, a sector
 
@@ -56,7 +54,7 @@ def block_segments(stage: Stage, *, machine: Machine | None = None, **choices: A
     along = [r for r in reads_in(d.values) if r.index and as_sum(r.index[-1]).terms.get(Var(name)) == 1]
     if not along:
         raise Unsuited("it reads nothing along memory")
-    machine = machine or describe_gpu(as_target(stage.schedule.target).arch)
+    machine = gpu_of(stage, machine)
     plan = choose(_plan(stage, along[0].name, machine), choices)
     block, row = stage.split(fused(stage, list(d.free)), plan.rows)
     stage.bind(block, "blockIdx.x").bind(row, "threadIdx.y")

@@ -21,7 +21,7 @@ from tdsl.autoschedule.block_tree.reductions import schedule_lanes
 from tdsl.autoschedule.block_tree.tree import BlockTree
 from tdsl.autoschedule.recipes.block_rows import ACCESS, fused
 from tdsl.autoschedule.recipes.block_scan import BlockScan, block_scan
-from tdsl.autoschedule.recipes.choices import Unsuited, choose, if_suited, recipe, refused
+from tdsl.autoschedule.recipes.choices import Unsuited, choose, gpu_of, if_suited, recipe, refused
 from tdsl.autoschedule.recipes.elements import Elements
 from tdsl.autoschedule.recipes.grid import share_points
 from tdsl.autoschedule.recipes.stage_facts import definition_of, sizes_of, vector_of
@@ -31,7 +31,6 @@ from tdsl.lang.affine import has_data, variables
 from tdsl.lang.definition import Definition
 from tdsl.lang.expr import Var
 from tdsl.lang.regions import reads_in
-from tdsl.machine.devices import describe_gpu
 from tdsl.machine.model import Machine
 from tdsl.schedule.atomics import KINDS
 from tdsl.schedule.dependence import is_independent
@@ -39,7 +38,6 @@ from tdsl.schedule.fluent import Stage
 from tdsl.schedule.launch import MAX_BLOCKS
 from tdsl.schedule.properties import has_effects, root_boxes, unplaced_at_root, volume
 from tdsl.schedule.state import is_ordered
-from tdsl.target import as_target
 
 _WARP = 32
 _MOST_THREADS = 1024
@@ -84,7 +82,7 @@ def block_updates(stage: Stage, *, machine: Machine | None = None, **choices: An
         raise Unsuited("it is no update of which points may run in any order")
     if len(f.dtypes) > 1:
         raise Unsuited("its elements are several values, which no atomic update changes together")
-    machine = machine or describe_gpu(as_target(stage.schedule.target).arch)
+    machine = gpu_of(stage, machine)
     plan = choose(_plan(stage, d, machine), choices)
     if plan.lanes < 1 or plan.threads % plan.lanes:
         raise refused(

@@ -12,23 +12,21 @@ from tdsl.autoschedule.patterns.row_groups import find_row_group
 from tdsl.autoschedule.problem import Problem
 from tdsl.autoschedule.recipes.block_rows import BlockRows, block_rows
 from tdsl.autoschedule.recipes.block_segments import BlockSegments, block_segments
-from tdsl.autoschedule.recipes.choices import Unsuited, if_suited
+from tdsl.autoschedule.recipes.choices import Unsuited, gpu_of, if_suited
 from tdsl.autoschedule.recipes.elements import Elements, elements
 from tdsl.autoschedule.recipes.epilogue import reader_of
 from tdsl.autoschedule.recipes.split_rows import SplitRows, split_rows
 from tdsl.autoschedule.recipes.stage_facts import definition_of
 from tdsl.lang.regions import reads_in
-from tdsl.machine.devices import describe_gpu
 from tdsl.machine.model import Machine
 from tdsl.schedule.fluent import Stage
-from tdsl.target import as_target
 
 Plan = Elements | BlockSegments | BlockRows | SplitRows | BlockTree
 
 
 def on_blocks(stage: Stage, *, machine: Machine | None = None) -> Plan | None:
     """The recipe that fits the sizes of a stage; what it chose, or None for a stage of one point."""
-    machine = machine or describe_gpu(as_target(stage.schedule.target).arch)
+    machine = gpu_of(stage, machine)
     segments = if_suited(block_segments, stage, machine=machine)
     if segments is not None:
         return segments

@@ -19,6 +19,7 @@ from tdsl.machine.model import Machine
 from tdsl.schedule.arguments import has_type, json_value, type_text
 from tdsl.schedule.fluent import Stage
 from tdsl.schedule.state import is_ordered
+from tdsl.target import as_target
 
 _RENAMED = {"last": "lookup_axes", "hopper": "warpgroups"}  # choices of version 0.1
 
@@ -108,6 +109,12 @@ def if_suited(rule: Callable[..., Plan], stage: Stage, **options: Any) -> Plan |
         if not any(plan.fold for _, plan in stage.schedule.state.plans):
             raise
         return None
+
+
+def gpu_of(stage: Stage, machine: Machine | None = None) -> Machine:
+    """The `machine` that a recipe was given, or the GPU that a stage is scheduled for, or the default one."""
+    known = machine or as_target(stage.schedule.target).machine()
+    return known if machine is not None or known.gpu is not None else as_target("cuda").machine()
 
 
 def reduction_of(stage: Stage, ranges: int | None = None) -> Definition:

@@ -15,7 +15,7 @@ from math import prod
 from typing import Any
 
 from tdsl.autoschedule.recipes.block_rows import fused
-from tdsl.autoschedule.recipes.choices import Unsuited, choose, recipe
+from tdsl.autoschedule.recipes.choices import Unsuited, choose, gpu_of, recipe
 from tdsl.autoschedule.recipes.conv import known
 from tdsl.autoschedule.recipes.elements import elements
 from tdsl.autoschedule.recipes.epilogue import write_neighbours
@@ -31,7 +31,6 @@ from tdsl.schedule.caches import dtypes_and_limits
 from tdsl.schedule.fluent import BaseSchedule, Stage
 from tdsl.schedule.properties import extent, extents
 from tdsl.schedule.state import REGISTER, SHARED, State
-from tdsl.target import as_target
 
 LARGEST = (128, 64)  # rows and terms of a tile
 LEAST = 8
@@ -149,7 +148,7 @@ def online_blocks(stage: Stage, *, machine: Machine | None = None, **choices: An
     OnlineBlocks(rows=128, terms=64, each=(4, 4), parts=1)
     """
     schedule = stage.schedule
-    machine = machine or as_target(schedule.target).machine()
+    machine = gpu_of(stage, machine)
     chain = find_online_chain(stage)
     plan = choose(plan_online(known(schedule)[0], chain, machine), choices)
     pipeline_loads(_write(stage, chain, plan), machine.level("shared").bytes or 0)

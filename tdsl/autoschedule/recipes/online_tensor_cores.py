@@ -19,7 +19,7 @@ from math import prod
 from typing import Any
 
 from tdsl.autoschedule.recipes.block_rows import ACCESS, fused
-from tdsl.autoschedule.recipes.choices import Unsuited, choose, recipe
+from tdsl.autoschedule.recipes.choices import Unsuited, choose, gpu_of, recipe
 from tdsl.autoschedule.recipes.online_blocks import (
     INNER,
     ROW,
@@ -45,6 +45,7 @@ from tdsl.lang.regions import reads_in
 from tdsl.machine.instructions.tensor_cores import ROWS, Mma
 from tdsl.machine.instructions.warpgroups import ROWS as GROUP_ROWS
 from tdsl.machine.model import Machine
+from tdsl.schedule.factor_out import scales_of
 from tdsl.schedule.fluent import BaseSchedule, Stage
 from tdsl.schedule.inlining import is_inlined
 from tdsl.schedule.legality import depends_on
@@ -125,7 +126,7 @@ def online_tensor_cores(stage: Stage, *, machine: Machine | None = None, **choic
     >>> plan.rows, plan.warp, plan.terms, plan.columns, plan.stages, plan.held, plan.warpgroups
     (32, 16, 64, 64, 2, True, False)
     """
-    machine = machine or as_target(stage.schedule.target).machine()
+    machine = gpu_of(stage, machine)
     chain = find_online_chain(stage)
     columns = chain.sizes[chain.column]
     if columns % _STEP:
@@ -250,13 +251,16 @@ def _factor_scales_out(schedule: BaseSchedule, lead: str) -> None:
         d = f.definitions[0]
         if d.combine is None or d.combine.kind not in ("max", "min") or not depends_on(state, lead, f.name):
             continue
+        read = [state.program.func(r.name) for r in reads_in(d.values) if state.program.has_func(r.name)]
+        scores = [g for g in read if g.definitions[0].init is None]
+        values = [g.definitions[0].values[0] for g in scores] or d.values
+        if any(op == "div" for e in values for op, _ in scales_of(e)[0]):
+            continue  # a quotient is rounded before the largest one is subtracted
         with suppress(ScheduleError), schedule.all_or_nothing():
-            for r in reads_in(d.values):
-                g = state.program.func(r.name) if state.program.has_func(r.name) else None
-                if g is not None and g.definitions[0].init is None:
-                    if isinstance(g.definitions[0].values[0], Select):
-                        schedule[g.name].factor_out()
-                    schedule[g.name].inline()
+            for g in scores:
+                if isinstance(g.definitions[0].values[0], Select):
+                    schedule[g.name].factor_out()
+                schedule[g.name].inline()
             schedule[f.name].factor_out()
 
 

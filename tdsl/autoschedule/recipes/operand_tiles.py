@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tdsl.autoschedule.recipes.block_rows import ACCESS
+from tdsl.autoschedule.recipes.choices import gpu_of
 from tdsl.autoschedule.recipes.operands import Operand
 from tdsl.autoschedule.recipes.stage_facts import shape_of_source, sizes_of
 from tdsl.autoschedule.recipes.tensor_forms import Form
@@ -13,14 +14,11 @@ from tdsl.core.node import frozen
 from tdsl.lang.affine import variables
 from tdsl.lang.expr import Read, Var
 from tdsl.lang.regions import reads_in
-from tdsl.machine.devices import describe_gpu
 from tdsl.machine.instructions.tensor_cores import LOADS
-from tdsl.machine.model import Machine
 from tdsl.schedule.fluent import Stage
 from tdsl.schedule.inlining import value_at
 from tdsl.schedule.naming import Loop, LoopLike
 from tdsl.schedule.state import FRAGMENT, SHARED, SWIZZLES
-from tdsl.target import as_target
 
 _PADDED, _PAD = 8, 32  # bytes of elements, and between their rows: 4 lanes of 4 rows are in different banks
 
@@ -148,12 +146,6 @@ def is_boxed(stage: Stage, x: Operand) -> bool:
         return False
     shape = [n or 0 for n in shape_of_source(stage, x.read.name)]
     return all(shape) and shape[-1] * x.read.dtype.bytes % ACCESS == 0
-
-
-def gpu_of(stage: Stage) -> Machine:
-    """The GPU that a stage is scheduled for, or else the default one."""
-    machine = as_target(stage.schedule.target).machine()
-    return machine if machine.gpu is not None else describe_gpu("")
 
 
 def shared_limit(stage: Stage) -> int:

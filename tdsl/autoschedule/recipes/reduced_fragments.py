@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from math import ceil, prod
 
-from tdsl.autoschedule.recipes.choices import Unsuited, recipe
+from tdsl.autoschedule.recipes.choices import Unsuited, gpu_of, recipe
 from tdsl.autoschedule.recipes.grid import bind_blocks
 from tdsl.autoschedule.recipes.operand_tiles import Place, copy_tile, load_tile, multiply_tiles
 from tdsl.autoschedule.recipes.operands import Operand, plain_operands
@@ -31,7 +31,6 @@ from tdsl.machine.instructions.tensor_cores import ROWS, Mma
 from tdsl.machine.model import Machine
 from tdsl.schedule.fluent import Stage
 from tdsl.schedule.state import FRAGMENT, GROUP, REGISTER
-from tdsl.target import as_target
 
 _WARPS = 8  # of a block, each with ROWS rows
 _COLUMNS = 64  # of a tile, of which a thread has the products and the results in registers
@@ -68,7 +67,7 @@ def reduced_fragments(stage: Stage, *, machine: Machine | None = None) -> Reduce
     ReducedFragments(product='product', tile=(128, 64), parts=4)
     """
     schedule = stage.schedule
-    machine = machine or as_target(schedule.target).machine()
+    machine = gpu_of(stage, machine)
     reduced = find_reduced_product(stage)
     product, program = schedule[reduced.product], schedule.state.program
     d, sizes = definition_of(product), known_sizes(product)

@@ -23,7 +23,7 @@ from math import ceil, prod
 from typing import Any
 
 from tdsl.autoschedule.recipes.block_rows import ACCESS
-from tdsl.autoschedule.recipes.choices import Unsuited, choose, recipe, reduction_of
+from tdsl.autoschedule.recipes.choices import Unsuited, choose, gpu_of, recipe, reduction_of
 from tdsl.autoschedule.recipes.epilogue import following, reader_of
 from tdsl.autoschedule.recipes.grid import bind_blocks
 from tdsl.autoschedule.recipes.partial_sums import add_parts, in_parts
@@ -44,7 +44,6 @@ from tdsl.schedule.fluent import Stage
 from tdsl.schedule.gathering import uses_variable
 from tdsl.schedule.naming import Loop
 from tdsl.schedule.state import REGISTER, SHARED
-from tdsl.target import as_target
 
 THREADS = (16, 16)  # of a block, along rows and columns
 EACH = 32  # bytes of sums along each side of the tile of a thread
@@ -105,7 +104,7 @@ def reduced_tiles(stage: Stage, *, machine: Machine | None = None, **choices: An
     >>> plan.product, plan.tile, plan.each, plan.parts
     ('distance', (128, 128, 16), (8, 8), 4)
     """
-    machine = machine or as_target(stage.schedule.target).machine()
+    machine = gpu_of(stage, machine)
     reduced = find_reduced_product(stage)
     plan = choose(_plan(stage, reduced, machine), choices, product=(reduced.product,))
     _write(stage, reduced, plan)

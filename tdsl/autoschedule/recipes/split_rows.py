@@ -23,7 +23,7 @@ from tdsl.autoschedule.recipes.block_rows import (
     vector_of_rows,
     widens,
 )
-from tdsl.autoschedule.recipes.choices import Unsuited, choose, if_suited, recipe
+from tdsl.autoschedule.recipes.choices import Unsuited, choose, gpu_of, if_suited, recipe
 from tdsl.autoschedule.recipes.elements import elements
 from tdsl.autoschedule.recipes.stage_facts import definition_of
 from tdsl.core.node import frozen
@@ -33,7 +33,6 @@ from tdsl.machine.model import Machine
 from tdsl.schedule.fluent import BaseSchedule, Stage
 from tdsl.schedule.inlining import inline_funcs
 from tdsl.schedule.properties import element_bytes
-from tdsl.target import as_target
 
 _LEAST = 4096  # elements of a part
 _BLOCKS = 2  # for each multiprocessor
@@ -70,7 +69,7 @@ def split_rows(stage: Stage, *, machine: Machine | None = None, **choices: Any) 
     >>> plan.rows, plan.vector
     (('i',), 4)
     """
-    machine = machine or as_target("cuda").machine()
+    machine = gpu_of(stage, machine)
     schedule = stage.schedule
     group = find_row_group(stage, siblings=False, whole=True)
     if group is None or group.outer or not group.count:

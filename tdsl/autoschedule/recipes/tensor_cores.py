@@ -16,14 +16,21 @@ from math import prod
 from typing import Any
 
 from tdsl.autoschedule.recipes.block_rows import ACCESS
-from tdsl.autoschedule.recipes.choices import Unsuited, choose, if_suited, recipe, reduction_of, refused
+from tdsl.autoschedule.recipes.choices import (
+    Unsuited,
+    choose,
+    gpu_of,
+    if_suited,
+    recipe,
+    reduction_of,
+    refused,
+)
 from tdsl.autoschedule.recipes.computed_operands import factor_types, outline_factors
 from tdsl.autoschedule.recipes.epilogue import PAD_BYTES, ROW_BYTES, following, reader_of, store_by_groups
 from tdsl.autoschedule.recipes.grid import on_grid
 from tdsl.autoschedule.recipes.operand_tiles import (
     compute_in_registers,
     copy_tile,
-    gpu_of,
     is_boxed,
     is_fetched_whole,
     load_tile,
@@ -133,7 +140,7 @@ def tensor_core_matmul(stage: Stage, *, machine: Machine | None = None, **choice
     >>> plan.instruction, plan.stages
     ('mma_m16n8k16_f16_f16', 3)
     """
-    chosen, machine = choose(TensorCoreChoices(), choices), machine or gpu_of(stage)
+    chosen, machine = choose(TensorCoreChoices(), choices), gpu_of(stage, machine)
     unit = group_unit(machine) if chosen.warpgroups else ""
     if chosen.warpgroups and not unit:
         arch = machine.gpu.arch if machine.gpu else ""

@@ -86,6 +86,22 @@ def loop_over_tiles(f: td.Func, **choices: Any) -> tuple[str, Any]:
     return line.partition(" in ")[2], compiled
 
 
+@pytest.mark.parametrize(
+    "scale, factored", [(lambda e: e / 8, True), (lambda e: e * 0.3, True), (lambda e: e / 11, False)]
+)
+def test_products_of_scores_are_scaled_in_exponents(scale: Any, factored: bool) -> None:
+    q, k, v = (td.Tensor(n, (64, 32), td.f16) for n in "qkv")
+    raw, score, top, p, out = (td.Func(n) for n in ("raw", "score", "top", "p", "out"))
+    raw[i, j] = td.sum(td.cast(q[i, d], td.f32) * td.cast(k[j, d], td.f32), axis=d)
+    score[i, j] = scale(raw[i, j])
+    top[i] = td.max(score[i, j], axis=j)
+    p[i, j] = td.exp(score[i, j] - top[i])
+    out[i, e] = td.sum(td.cast(td.cast(p[i, j], td.f16), td.f32) * td.cast(v[j, e], td.f32), axis=j)
+    s = td.Schedule(out, target="cuda:sm_80")
+    td.recipes.online_tensor_cores(s[out])
+    assert (".factor_out()" in str(s)) == factored
+
+
 def test_fully_masked_tiles_are_skipped() -> None:
     sizes = 1, 128, 128, 16
     run, compiled = loop_over_tiles(attention(*sizes, mask=True), rows=32, terms=16)

@@ -88,3 +88,15 @@ def test_the_default_schedule_fills_any_gpu_with_few_rows(arch):
 
 def test_softmax_takes_two_kernels_by_default():
     assert len(launches_of(kernel_of(td.Schedule(softmax((16, 100_000))))).launches) == 2
+
+
+def test_parts_are_for_the_gpu_of_the_schedule():
+    """The described GPU of sm_86 has 82 multiprocessors, that of sm_90a 132: its rows are in fewer parts."""
+    chosen = []
+    for arch in ("sm_86", "sm_90a"):
+        x, top, y = td.Tensor("x", (8, 1_000_000), td.f32), td.Func("top"), td.Func("y")
+        i, j = td.vars("i j")
+        top[i] = td.max(x[i, j], axis=j)
+        y[i, j] = x[i, j] - top[i]
+        chosen.append(td.recipes.split_rows(td.Schedule(y, target=f"cuda:{arch}")[y]).each)
+    assert chosen[0] > chosen[1]
