@@ -76,12 +76,12 @@ class PartialReads:
             is_local = all(isinstance(e, Copies | Partial) for e in entries)
             if not is_local and grid.size <= MAX_ALL_TO_ALL_RANKS:
                 is_local = all(
-                    self._reads_own_block(source, grid.coordinates(r), inner) for r in range(grid.size)
+                    self._reads_local_block(source, grid.coordinates(r), inner) for r in range(grid.size)
                 )
             self._within_groups[key] = is_local
         return self._within_groups[key]
 
-    def _reads_own_block(self, source: str, at: Coordinates, inner: Spans) -> bool:
+    def _reads_local_block(self, source: str, at: Coordinates, inner: Spans) -> bool:
         box = self.collectives.stage.read_box(source, outer_spans(at, inner))
         block = self.collectives.layout.owned(source, at)
         return box is None or (block is not None and contains(block, box))
