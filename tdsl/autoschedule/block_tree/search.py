@@ -296,7 +296,8 @@ def _aligned(p: Problem, x: Operand, t: BlockTree, rows: int) -> int:
     inner = [prod(r.shape[n + 1 :]) for n in range(len(box))]
     starts = (min(y.starts[n] for y in x.reads) * inner[n] for n in range(len(box) - rows, len(box)))
     steps = [inner[n] for n in range(len(box) - rows) if box[n] > 1 or rows > 1]
-    return _widest(r.size, prod(box[-rows:]), *starts, *steps, *_moves_of(p, x, t, rows))
+    ends = [prod(r.shape[-rows:])] if rows > 1 else []  # where a vector is cut by the edge of the array
+    return _widest(r.size, prod(box[-rows:]), *ends, *starts, *steps, *_moves_of(p, x, t, rows))
 
 
 def _widest(size: int, *counts: int) -> int:
