@@ -277,6 +277,8 @@ def _copy(p: Problem, x: Operand, t: BlockTree, *, dense: bool = True) -> Shared
     rows = 1
     while rows < len(box) and _is_covered(x, t, len(box) - rows):
         rows += 1
+    if rows > 1 and _has_edge(p, x, t, len(box) - rows):  # lanes of a vector would be tested one by one
+        rows -= 1
     if dense and (vector := _aligned(p, x, t, rows)) > copy.vector and rows > 1:
         return replace(copy, vector=vector, rows=rows)
     if dense and copy.vector < wide and _is_shifted(p, x, t) and x.reads[0].shape[-1] % sector == 0:
@@ -288,6 +290,12 @@ def _is_covered(x: Operand, t: BlockTree, dim: int) -> bool:
     """True if a tile has all of a dimension, and nothing beyond."""
     ends = [r.starts[dim] + sum(max(c, 0) * (t.sizes.get(v, 1) - 1) for v, c in r.dims[dim]) for r in x.reads]
     return x.box(t.sizes)[dim] == x.reads[0].shape[dim] == max(ends) + 1
+
+
+def _has_edge(p: Problem, x: Operand, t: BlockTree, dim: int) -> bool:
+    """True if a tile may go beyond the end of a dimension."""
+    axes = {v for r in x.reads for v, _ in r.dims[dim]}
+    return any(not p.axis(v).known or p.axis(v).extent % t.sizes.get(v, 1) for v in axes)
 
 
 def _aligned(p: Problem, x: Operand, t: BlockTree, rows: int) -> int:
