@@ -10,6 +10,8 @@ from tdsl.codegen.ir.fresh_names import FreshNames
 from tdsl.codegen.ir.loops import REGISTER, Alloc, Kernel, Shuffle
 from tdsl.lang.expr import Const
 from tdsl.lang.interp import interpret
+from tdsl.target import Target
+from tdsl.tilegraph.search import candidates
 
 i, j, k, m = td.vars("i j k m")
 
@@ -330,7 +332,8 @@ def test_a_tile_may_be_copied_as_a_whole_of_what_followed_another_kernel():
     a[i, k] = td.sum(td.cast(x[i, j], td.f32) * td.cast(w[j, k], td.f32), axis=j)
     r[i, k] = td.cast(td.maximum(a[i, k], 0), t)
     y[i, m] = td.sum(td.cast(r[i, k], td.f32) * td.cast(u[k, m], td.f32), axis=k)
-    text = str(td.compile(y, target="cuda").loops())
+    several = {c.label: c.schedule for c in candidates(td.Schedule(y).program, {}, Target("cuda"))}
+    text = str(td.compile(several["cut after a"], target="cuda").loops())
     assert text.count("wgmma") == 2
 
 
