@@ -49,6 +49,13 @@ def vjp(outputs: Any, wrt: Any, seed: Any = None) -> Any:
             hint="td.vjp(y, [x], td.Tensor('dy', y.shape, td.f32)); for a loss td.grad(loss, [x])",
         )
     listed, seeds = _listed(outputs), _listed(seed)
+    if not listed:
+        raise TypeMismatch(
+            "td.vjp needs one output or more",
+            loc=here(),
+            label="this call",
+            hint="give the funcs whose adjoints are the seeds",
+        )
     if len(listed) != len(seeds):
         raise ShapeError(
             f"there are {counted(len(listed), 'output')} and {counted(len(seeds), 'seed')}",

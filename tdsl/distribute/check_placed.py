@@ -8,7 +8,7 @@ from tdsl.errors import ScheduleError
 from tdsl.lang.program import FuncDef
 from tdsl.placement.notation import Copies, Partial, Placement
 from tdsl.schedule.linear import NotLinear, check_linear
-from tdsl.schedule.state import State
+from tdsl.schedule.state import SHIFT, Split, State
 
 
 def check_placed(state: State) -> None:
@@ -97,8 +97,9 @@ def _check_partial_sources(state: State, f: FuncDef, placed: dict[str, Placement
 
 
 def check_overwrite(stage: Stage, layout: Layout) -> None:
-    """ScheduleError unless what a stage overwrites has its box, and is read before the stage writes."""
+    """ScheduleError unless what a stage overwrites has its box, and each element is read before its write."""
     name, plan = stage.name, stage.state.plan(stage.name)
+    shifted = any(isinstance(r, Split) and r.tail == SHIFT for nest in plan.nests for r in nest.relations)
     source = dict(stage.state.overwrites).get(name)
     if source is None:
         return
@@ -109,10 +110,12 @@ def check_overwrite(stage: Stage, layout: Layout) -> None:
         why = "which a func that is computed in its tasks reads"
     elif source in stage.sources and len(stage.outer) > stage.fixed:
         why = "and reads it in steps of a loop, between which it is written"
+    elif source in stage.sources and shifted:
+        why = "and with tail='shift' reads elements again that it has written"
     if why:
         raise ScheduleError(
             f"{name!r} overwrites {source!r}, {why}",
             loc=plan.loc,
             label="scheduled here",
-            hint=f"keep {source!r}, or compute {name!r} from it in one step, at its own index",
+            hint=f"keep {source!r}, or compute each element of {name!r} once, in one step, at its own index",
         )

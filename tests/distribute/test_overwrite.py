@@ -128,6 +128,10 @@ def test_what_cannot_be_overwritten_is_refused() -> None:
     s[v].reorder(steps, *(x for x in s[v].loops[1:] if x.name != steps.name)).communicate("w", at=steps)
     with pytest.raises(td.ScheduleError, match="reads it in steps of a loop"):
         td.compile(s.overwrite(v, "w")).plan()
+    s, v = scaled(lambda w: 2 * w[i, j])
+    s[v].split(j, 3, tail="shift")  # the second block computes two columns again
+    with pytest.raises(td.ScheduleError, match="reads elements again that it has written"):
+        td.compile(s.overwrite(v, "w")).plan()
 
 
 def test_an_input_that_is_read_later_is_not_overwritten() -> None:

@@ -177,6 +177,11 @@ def no_parts_of_terms():
     td.recipes.block_tiles(product(), parts=0)  # here
 
 
+@wrong(td.ScheduleError, "parts must be a number of 1 or more, not 2.5", hint="leave parts out")
+def half_a_part_of_terms():
+    td.recipes.block_sums(product(), parts=2.5)  # here
+
+
 @wrong(
     td.ScheduleError,
     "block_tiles is not for 'f': the 64 terms of 'k' are not 3 equal parts",

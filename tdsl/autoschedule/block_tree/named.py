@@ -49,8 +49,15 @@ def block_sums(stage: Stage, *, machine: Machine | None = None, parts: int | Non
     >>> td.recipes.block_sums(s[f]).lanes
     (Cut(axis='k', threads=128, each=4),)
     """
+    _check_parts(parts)
     machine = gpu_of(stage, machine)
     return schedule_lanes(stage, machine, parts=parts)
+
+
+def _check_parts(parts: object) -> None:
+    """ScheduleError unless `parts` is a positive int or None."""
+    if parts is not None and not (type(parts) is int and parts >= 1):
+        raise refused(f"parts must be a number of 1 or more, not {parts!r}", "leave parts out")
 
 
 @recipe
@@ -121,8 +128,7 @@ def block_tiles(stage: Stage, *, machine: Machine | None = None, parts: int | No
     >>> td.recipes.block_tiles(s[c], parts=2).parts
     2
     """
-    if parts is not None and parts < 1:
-        raise refused(f"parts must be a number of 1 or more, not {parts!r}", "leave parts out")
+    _check_parts(parts)
     p = Problem.of(stage)
     if not p.has_reuse(1):
         raise Unsuited("it is no sum whose operands several of its points read")

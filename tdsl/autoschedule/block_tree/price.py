@@ -113,7 +113,7 @@ def price(p: Problem, t: BlockTree, machine: Machine, *, ideal: bool = False) ->
     sectors += stored * written
     useful += stored * used
     processors = machine.threads
-    total = blocks / processors * (ceil(blocks / processors) * processors / blocks)  # of the busiest
+    total = ceil(blocks / processors)  # of the busiest processor
     products = each * terms * p.work * warps * WARP
     code = float(products)
     if p.summed and len(t.shared) < len(p.operands) and has_tail(p, t):

@@ -21,10 +21,8 @@ from tdsl.cost.sectors import LINE, WARP
 from tdsl.machine.model import Machine, of_nearest
 from tdsl.schedule.fluent import Stage
 
-_SHUFFLE, _LINE = (
-    30,
-    8,
-)  # clocks in which threads combine values by a shuffle, and with those of one more line
+_SHUFFLE = 30  # clocks in which threads combine values by a shuffle
+_LINE = 8  # clocks in which they combine values with those of one more line
 _STEP = 2  # vectors of a thread in a part, at least
 _MOST = 1024  # threads of a block
 _COLUMNS = (1, 2, 4, 8, 16, 32)  # threads along neighbouring results; a warp has some lines of these
@@ -79,11 +77,8 @@ def _trees(p: Problem, machine: Machine, threads: int | None) -> Iterator[BlockT
 
     Threads are along terms if these are neighbours in memory, or if results are not.
     """
-    term, most, reads = (
-        p.summed[-1],
-        threads or machine.block_threads,
-        [r for x in p.operands for r in x.reads],
-    )
+    term, most = p.summed[-1], threads or machine.block_threads
+    reads = [r for x in p.operands for r in x.reads]
     rows = [r.width(p.lane, p.axis(p.lane).extent) for r in reads if p.lane and r.step(p.lane) == 1]
     if not rows or p.points == 1 or any(r.step(term.name) == 1 for r in reads if p.lane and r.uses(p.lane)):
         along = [r.width(term.name, term.extent) for r in reads if r.uses(term.name)]

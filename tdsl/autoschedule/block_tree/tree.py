@@ -36,12 +36,12 @@ class Cut:
 class Shared:
     """A copy of an operand in shared memory, `vector` elements of which a thread loads at once.
 
-    The dimensions are in memory in an `order`, rows of the last one have `row` elements, or groups of
-    `group` elements, each with padding up to `row`; 0 for as many as there are; or
-    the dimension `padded` has, or each `run` of its indices. A thread loads the `window`
-    of its points to registers as vectors, once. Threads that follow each other copy `lanes` neighbours of the
-    source, then those of the next row; 0 for a row after the other. Vectors go across the ends of the last
-    `rows` dimensions, which are whole in the source and the copy.
+    `order` lists the dimensions as they are in memory. Padding extends to `row` elements (0: there is none)
+    each row of the last dimension, or each group of `group` elements in it; or to `row` indices the dimension
+    `padded`, or each `run` of its indices. With `window`, a thread loads what its points read to registers as
+    vectors, once. Threads that follow each other copy `lanes` neighbours of the source, then those of the
+    next row; 0 for a row after the other. Vectors go across the ends of the last `rows` dimensions, which are
+    whole in the source and the copy.
     """
 
     array: str

@@ -142,7 +142,7 @@ template <int N> __device__ __forceinline__ void tdsl_setmaxnreg_{change}() {{
 """
         for change in ("dec", "inc")
     },
-    # one block adds so much that the highest bit changes when all have arrived; the others bits are 0 again
+    # the first block adds so much that, once all have arrived, the highest bit differs and all others are 0
     "tdsl_grid_barrier": """
 __device__ __forceinline__ void tdsl_grid_barrier(unsigned int *arrived) {
   __syncthreads();

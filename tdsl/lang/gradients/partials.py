@@ -42,7 +42,7 @@ def _extremum(a: Value, larger: Value, smaller: Value, equal: Value) -> tuple[Te
 
 def _power(a: Value, y: Value, x: Value, n: Value) -> tuple[Any, ...]:
     if isinstance(n.node, Const):
-        return a * (n * fn.power(x, n.node.value - 1)), None
+        return a * (n * fn.power(x, n.node.value - 1)) if n.node.value else None, None
     return _where((n != 0, a * (n * fn.power(x, n - 1)))), _where((x > 0, a * (y * fn.log(x))))
 
 

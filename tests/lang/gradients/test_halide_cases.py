@@ -70,6 +70,7 @@ def scalar_slope(function, at, t):
         (td.sqrt, 0.5, 0.5 / np.sqrt(0.5)),
         (lambda p: p**1.5, 0.5, 1.5 * np.sqrt(0.5)),
         (lambda p: td.power(1.5, p), 0.5, np.log(1.5) * 1.5**0.5),
+        (lambda p: td.power(p, 0) + p, 0, 1),
         (td.arcsin, 0.5, 1 / np.sqrt(0.75)),
         (td.arccos, 0.5, -1 / np.sqrt(0.75)),
         (td.arctan, 0.5, 1 / 1.25),

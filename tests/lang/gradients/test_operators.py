@@ -51,3 +51,5 @@ def test_a_func_needs_an_adjoint():
     f[i] = td.Tensor("a", (3,), td.f64)[i]
     with pytest.raises(td.TypeMismatch, match="needs the adjoint"):
         td.vjp(f, f)
+    with pytest.raises(td.TypeMismatch, match="needs one output or more"):
+        td.vjp([], [f], [])
