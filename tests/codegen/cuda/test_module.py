@@ -125,8 +125,8 @@ def test_layers_in_tiles_keep_their_sums_in_registers(parts, arch, tmp_path):
     text = sass(m, tmp_path)
     each = prod(cut.each for cut in plan.cuts)
     assert count(text, r"\bFFMA\b") % each == 0 and count(text, r"\bFFMA\b") >= each
-    assert count(text, r"\bLDGSTS\b") > 0
-    assert count(text, r"\bSTG\.E\.128") >= each // 4
+    assert count(text, r"\bLDGSTS\.E\.BYPASS\.128") > 0
+    assert count(text, r"\bSTG\b") == count(text, r"\bSTG\.E\.128") >= each // 4
 
 
 ROWS = {"softmax": (1, 2), "layer norm": (3, 2), "log-sum-exp": (1, 2)}  # arrays read, reductions
