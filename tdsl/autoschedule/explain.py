@@ -140,7 +140,8 @@ def plan_text(plan: object) -> str:
         case _:
             assert dataclasses.is_dataclass(plan)
             fields = [(f.name, getattr(plan, f.name)) for f in dataclasses.fields(plan)]
-            return ", ".join(f"{name} {value}" for name, value in fields)
+            used = [(name, x) for name, x in fields if (any(x) if isinstance(x, tuple) else x)]
+            return ", ".join(f"{name} {value}" for name, value in used)
 
 
 def _tiles(t: RegisterTiles) -> str:

@@ -27,7 +27,9 @@ MOST_BYTES = 1.5  # times the least
 LEVELS = ("shared", "L2", "global")
 LINE, SECTORS_OF_LINE = 128, 4  # bytes that a multiprocessor loads or stores in a clock
 ASYNCHRONOUS = ("copy", "wgmma")  # do not go through the load and store unit
-MMA = ("HMMA", "HGMMA", "IMMA", "IGMMA", "QMMA", "QGMMA", "DMMA", "OMMA")
+MMA = (
+    "HMMA", "HGMMA", "UTCHMMA", "QMMA", "QGMMA", "UTCQMMA", "IMMA", "IGMMA", "UTCIMMA", "DMMA", "OMMA",
+)  # fmt: skip
 GOOD_PART = 0.5  # of the bytes of the access that moves most
 SMALL = 1 << 21  # bytes that few multiprocessors may move
 MOST_SECONDS = 10.0  # of compilation
