@@ -304,7 +304,7 @@ class StageVolume:
         """
         grid, repeated_axes = self.layout.grid, self.stage.repeated_axes
         partners = np.arange(grid.size)
-        if grid.size > MAX_ALL_TO_ALL_RANKS:  # the first rank of each group that is told apart below
+        if grid.size > MAX_ALL_TO_ALL_RANKS:  # the first rank of each group of which sums are used below
             axes = {*range(len(grid.shape) - grid.depths[-1]), *repeated_axes}
             first = [c if n in axes else 0 * c for n, c in enumerate(self.boxes.coordinates)]
             partners = np.ravel_multi_index(first, grid.shape)

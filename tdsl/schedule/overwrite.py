@@ -28,11 +28,11 @@ def overwrite(state: State, func: str, definition: int, *, source: str) -> State
             raise Illegal(f"{v!r} overwrites {w!r} already", "a func overwrites one input, each at most once")
     if state.grid is None:
         raise Illegal("nothing is placed on a grid yet", "place tensors first; in one process pass out=")
-    _check_overwriting_reads(state, f, source)
+    _check_overwriting_reads(f, source)
     return replace(state, overwrites=(*state.overwrites, (func, source)))
 
 
-def _check_overwriting_reads(state: State, f: FuncDef, source: str) -> None:
+def _check_overwriting_reads(f: FuncDef, source: str) -> None:
     """Raise Illegal if a func reads other elements of the input than the one that it replaces."""
     d = f.definitions[0]
     reads = [r for x in f.definitions for r in x.reads if r.name == source]

@@ -66,7 +66,7 @@ def price(p: Problem, t: BlockTree, machine: Machine, *, ideal: bool = False) ->
     """
     gpu = machine.gpu
     assert gpu is not None, "the machine is a GPU"
-    unrolled, inner = unrolled_terms(p, t)
+    unrolled, inner = unrolled_terms(t)
     each = prod(c.each for c in t.cuts)
     threads, sizes = t.threads, t.sizes
     warps, steps = -(-threads // WARP), prod(ceil(a.extent / sizes.get(a.name, 1)) for a in p.summed)
@@ -176,7 +176,7 @@ def has_tail(p: Problem, t: BlockTree) -> bool:
     return any(not a.known or a.extent % t.sizes.get(a.name, 1) for a in p.axes)
 
 
-def unrolled_terms(p: Problem, t: BlockTree) -> tuple[list[str], list[str]]:
+def unrolled_terms(t: BlockTree) -> tuple[list[str], list[str]]:
     """The summed axes whose terms of a step are one piece of code with a thread's points, and the others."""
     count, unrolled = prod(c.each for c in t.cuts), list[str]()
     axes = [v for v, _ in t.steps]

@@ -136,7 +136,7 @@ def _seeds(p: Problem) -> Iterator[_Choice]:
     others = [a.name for a in free if a.name != lane]
     along = [a for x in p.operands for r in x.reads for a, s in r.steps if s == 1 and a in others]
     second = next(iter(along), next((v for v in reversed(others) if p.axis(v).extent > 1), None))
-    steps = tuple((a.name, _first_step(p, a)) for a in p.summed)
+    steps = tuple((a.name, _first_step(a)) for a in p.summed)
     wide = max(WIDEST // p.write.size, 1)
     for copies in dict.fromkeys((frozenset[int](), copied)):
         for tile in ((WARP, 4, 1, 1), (16, 16, min(wide, 4), 4), (8, 16, wide, 2), (4 * WARP, 1, wide, 1)):
@@ -153,7 +153,7 @@ def _most(a: Axis, count: int) -> int:
     return min(count, 1 << (a.extent - 1).bit_length())
 
 
-def _first_step(p: Problem, a: Axis) -> int:
+def _first_step(a: Axis) -> int:
     return a.extent if a.extent <= _QUARTER else _QUARTER
 
 
@@ -333,7 +333,7 @@ def _in_registers(x: Operand, t: BlockTree) -> Shared:
 
 def _with_layouts(p: Problem, t: BlockTree, machine: Machine) -> tuple[BlockTree, Price]:
     """The tree with the order of threads and the layouts of copies that have the lowest price."""
-    unrolled, _ = unrolled_terms(p, t)
+    unrolled, _ = unrolled_terms(t)
     best: tuple[BlockTree, Price] | None = None
     for order in _orders(p, t):
         turned = replace(t, order=order)
@@ -408,7 +408,7 @@ def _has_window(p: Problem, x: Operand, t: BlockTree) -> bool:
 
 def _is_whole(p: Problem, x: Operand, t: BlockTree, s: Shared) -> bool:
     """True if whole vectors hold the last dimension of the window of a thread."""
-    unrolled, _ = unrolled_terms(p, t)
+    unrolled, _ = unrolled_terms(t)
     vector, _ = shared_load(x, x.reads[0], t, s, unrolled)
     return window_width(x.reads[0], t, unrolled) % vector == 0
 
@@ -442,7 +442,7 @@ def _layouts(p: Problem, x: Operand, s: Shared, t: BlockTree) -> Iterator[Shared
         yield replace(s, group=group, row=group + widest)
     if _has_window(p, x, t):
         whole = replace(s, window=True)
-        if shared_load(x, x.reads[0], t, whole, unrolled_terms(p, t)[0])[0] == 1:
+        if shared_load(x, x.reads[0], t, whole, unrolled_terms(t)[0])[0] == 1:
             yield whole
         for n in range(8):  # the last vector may go beyond the box, and rows begin with a whole one
             row = -(-(box[-1] + widest - 1) // widest) * widest + n * widest

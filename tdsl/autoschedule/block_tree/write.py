@@ -39,7 +39,7 @@ def write_tree(stage: Stage, p: Problem, t: BlockTree, reader: Stage | None = No
     """
     blocks, threads, points = _tiles(stage, p, t)
     outer, inner = _steps(stage, p, t)
-    unrolled, _ = unrolled_terms(p, t)
+    unrolled, _ = unrolled_terms(t)
     stage.reorder(*blocks, *threads, *outer, *(x for _, x in inner), *(x for _, x in points))
     bind_grid(stage, blocks)
     _bind_threads(stage, threads, [n for _, n in reversed(t.order)])
@@ -115,7 +115,7 @@ def _load_window(
     windows = window_axes(operand, t)
     first = next((n for n, (v, _) in enumerate(loops) if v in windows), len(loops))
     window = stage.schedule.cache_read(copy.func, stage.func, at=loops[first - 1][1], scope=REGISTER)
-    unrolled, _ = unrolled_terms(p, t)
+    unrolled, _ = unrolled_terms(t)
     vector, _ = shared_load(operand, operand.reads[0], t, s, unrolled)
     *outer, last = window.loops
     if vector > 1:  # perhaps beyond the last point, where the copy has more

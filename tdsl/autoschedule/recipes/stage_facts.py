@@ -75,8 +75,8 @@ def vector_of(stage: Stage) -> int:
 def beyond_rows(stage: Stage, threads: int) -> tuple[int, int]:
     """How many neighbours 16 bytes hold, and in how many loops, where rows of what is large have no gaps.
 
-    What a point is made of beside the same point of other arrays does not move with all variables, such as
-    a bias: a thread reads that element by element.
+    What is read at another index than that of the point, such as a bias, must not move with all variables: a
+    thread loads it element by element.
     """
     d, (state, boxes), sizes = definition_of(stage), known(stage.schedule), sizes_of(stage)
     shape = [n for v in d.free if (n := sizes.get(v)) is not None]
@@ -98,7 +98,7 @@ def beyond_rows(stage: Stage, threads: int) -> tuple[int, int]:
 
 
 def _most(stage: Stage, d: Definition) -> int:
-    """How many of the widest elements that a definition makes, or reads beside each other, 16 bytes hold.
+    """How many of the widest elements that `d` stores, or reads along its last variable, 16 bytes hold.
 
     What it reads from registers of a thread does not count.
     """

@@ -285,7 +285,7 @@ def ranges_at(d: Definition, box: Box) -> dict[str, Interval]:
 
 
 def _merged_sums(parts: Sequence[Expr], elements: Elements) -> list[Expr]:
-    """The parts of an adjoint, with sums along one row in one pass; products of matrices remain apart."""
+    """The parts of an adjoint, with sums along one row in one pass; products of matrices stay separate."""
     merged: dict[object, Expr] = {}
     for part in parts:
         key: object = len(merged)

@@ -76,7 +76,7 @@ class Contribution:
 
     @property
     def index(self) -> tuple[Expr, ...]:
-        """The index of the target; a padded index is plain if `cond` says that it lies inside."""
+        """The index of the target; a padded index is plain if `cond` implies that it is inside."""
         if isinstance(self.target, Param):
             return ()
         inside = {*conjuncts(self.cond)}

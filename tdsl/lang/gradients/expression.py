@@ -33,7 +33,7 @@ from tdsl.lang.simplify import conjunction, conjuncts, simplify
 from tdsl.lang.types import DType
 from tdsl.lang.value import Value, convert
 
-_MOST_TERMS = 4  # terms of an adjoint that are kept apart by their conditions
+_MOST_TERMS = 4  # terms of an adjoint with conditions of their own, at most
 
 
 def operands(e: Expr) -> tuple[Expr, ...]:
@@ -49,13 +49,6 @@ def operands(e: Expr) -> tuple[Expr, ...]:
             return tuple(children(e))  # type: ignore[arg-type]  # operands are expressions
         case _:
             return ()
-
-
-def reads_of_value(e: Expr) -> list[Read | Param]:
-    """The elements and scalars of which the value of `e` is computed, each once; not those in indices."""
-    nodes: dict[Expr, None] = {}
-    memoised(nodes, e, lambda _: None, operands)
-    return [n for n in nodes if isinstance(n, Read | Param)]
 
 
 def widened(e: Expr) -> Value:
