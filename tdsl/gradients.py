@@ -20,7 +20,8 @@ def vjp(outputs: Any, wrt: Any, seed: Any = None) -> Any:
     one func for each, of its shape and element type, in a tuple if `wrt` is a list.
 
     Of an operator and names of its parameters it is an operator: its parameters are those of the operator,
-    then an adjoint for each output, named d_<output>. There is no `seed` then.
+    then an adjoint for each output, named d_<output>, with a number if a parameter has this name. There is no
+    `seed` then.
 
     The results are funcs as any others: they are compiled, scheduled, fused and differentiated again. Sums of
     f16 and bf16 are computed in f32, as in `td.sum`.
@@ -40,6 +41,13 @@ def vjp(outputs: Any, wrt: Any, seed: Any = None) -> Any:
     from tdsl.lang.gradients.vjp import adjoints
 
     if isinstance(outputs, Operator):
+        if seed is not None:
+            raise TypeMismatch(
+                f"td.vjp of operator {outputs.name!r} takes no seed",
+                loc=here(),
+                label="this call",
+                hint="the result takes the adjoint of each output, after the parameters",
+            )
         return _operator(outputs, wrt, has_seeds=True)
     if seed is None:
         raise TypeMismatch(
@@ -102,6 +110,8 @@ def _listed(x: Any) -> tuple[Any, ...]:
 
 def _operator(op: Operator, wrt: Any, has_seeds: bool) -> Operator:
     """The operator of the derivatives of an operator by parameters given by name."""
+    from tdsl.lang.gradients.contribution import unused_name
+
     names = _listed(wrt)
     parameters = dict(inspect.signature(op.function).parameters)
     for name in names:
@@ -117,7 +127,7 @@ def _operator(op: Operator, wrt: Any, has_seeds: bool) -> Operator:
     outputs = [op.program.func(name) for name in op.program.outputs] if has_seeds else []
     for f in outputs:
         shape = tuple(map(extent_value, f.array_shape(here())))
-        inputs[f"d_{f.name}"] = TensorType(f.dtypes[0], shape)
+        inputs[unused_name(f"d_{f.name}", inputs)] = TensorType(f.dtypes[0], shape)
 
     def function(*arguments: Any) -> Any:
         given = dict(zip(inputs, arguments, strict=True))

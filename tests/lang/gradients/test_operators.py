@@ -46,6 +46,23 @@ def test_a_wrong_name_is_told():
         td.grad(loss, "y")
 
 
+def test_an_operator_takes_no_seed():
+    with pytest.raises(td.TypeMismatch, match="takes no seed"):
+        td.vjp(loss, "x", 1.0)
+
+
+def test_a_parameter_may_have_the_name_of_an_adjoint():
+    @td.op
+    def product(d_f: td.f64["N"], a: td.f64["N"]):
+        f = td.Func("f")
+        f[i] = a[i] * d_f[i]
+        return f
+
+    backward = td.vjp(product, "a")
+    assert repr(backward) == "<operator d_product(d_f, a, d_f_1)>"
+    np.testing.assert_array_equal(backward(np.array([2.0, 3]), np.ones(2), np.array([5.0, 7])), [10, 21])
+
+
 def test_a_func_needs_an_adjoint():
     f = td.Func("f")
     f[i] = td.Tensor("a", (3,), td.f64)[i]
