@@ -134,7 +134,7 @@ def _atom_interval(e: Expr, ranges: Ranges, facts: Facts) -> Interval:
             first = None if lo is None else floordiv(lo, n, facts)
             return first, None if hi is None else last(hi, n, facts)
         case Binary("mod", x, Const(k)) if k > 0:
-            return _modulo(x, k, ranges, facts)
+            return _modulo(interval_of(x, ranges, facts), k, facts)
         case Binary("mod", x, n) if not _is_varying(n, ranges):
             lo, hi = interval_of(x, ranges, facts)
             positive = lo is not None and at_most(ZERO, lo, facts)
@@ -142,7 +142,7 @@ def _atom_interval(e: Expr, ranges: Ranges, facts: Facts) -> Interval:
                 return lo, hi
             # the result has the sign of n
             return minimum(add(n, ONE), ZERO, facts), maximum(subtract(n, ONE), ZERO, facts)
-        case Call("pad_edge" | "pad_reflect" | "pad_symmetric" | "pad_wrap" as mode, (x, n)):
+        case Call(mode, (x, n)) if mode in _PADDING:
             return _padding(mode, interval_of(x, ranges, facts), n, facts)
         case _:
             return _integer(e, ranges, facts)
@@ -197,8 +197,8 @@ def _cast(e: Cast, ranges: Ranges, facts: Facts) -> Interval:
     return (lo, hi) if fits else _constant_interval(e, ranges, facts)
 
 
-def _modulo(x: Expr, k: int, ranges: Ranges, facts: Facts) -> Interval:
-    lo, hi = interval_of(x, ranges, facts)
+def _modulo(inner: Interval, k: int, facts: Facts) -> Interval:
+    lo, hi = inner
     if lo is not None and hi is not None:
         first, last = floordiv(lo, const(k), facts), floordiv(hi, const(k), facts)
         if as_sum(first).plus(as_sum(last), -1) == AffineSum():
@@ -219,6 +219,9 @@ def _min_max(op: str, a: Interval, b: Interval, facts: Facts) -> Interval:
         else:
             ends.append(None)
     return ends[0], ends[1]
+
+
+_PADDING = ("pad_edge", "pad_reflect", "pad_symmetric", "pad_wrap")
 
 
 def _padding(mode: str, inner: Interval, n: Expr, facts: Facts) -> Interval:
@@ -287,8 +290,10 @@ def _interval_where(e: Expr, ranges: Ranges, where: Expr, facts: Facts) -> Inter
     s = whole = as_sum(e)
     known = _quotient_where(s, ranges, where, facts)
     parts: dict[str, Interval] = {}
+    unfolded = fold_remainders(s).terms
     for atom, times in s.terms.items():
-        inner = _atom_where(atom, ranges, where, facts)
+        folds = atom not in unfolded and isinstance(atom, Binary) and atom.op == "mod"
+        inner = None if folds else _atom_where(atom, ranges, where, facts)
         if inner is not None:
             name = f"part {len(parts)}"
             parts[name] = inner
@@ -347,7 +352,7 @@ def _quotient_where(s: AffineSum, ranges: Ranges, where: Expr, facts: Facts) -> 
 
 
 def _atom_where(atom: Expr, ranges: Ranges, where: Expr, facts: Facts) -> Interval | None:
-    """The interval of a quotient, min or max of sums under a condition; None for other atoms."""
+    """The interval of a quotient, remainder, padding, min or max under a condition; None for other atoms."""
     match atom:
         case Binary("floordiv", x, Const(k)) if k > 0 and _is_varying(x, ranges):
             lo, hi = interval_where(x, ranges, where, facts)
@@ -355,6 +360,12 @@ def _atom_where(atom: Expr, ranges: Ranges, where: Expr, facts: Facts) -> Interv
                 None if lo is None else floordiv(lo, const(k), facts),
                 None if hi is None else floordiv(hi, const(k), facts),
             )
+        case Binary("mod", x, Const(k)) if k > 0 and _is_varying(x, ranges):
+            inner = interval_where(x, ranges, where, facts)
+            return None if is_empty(inner, facts) else _modulo(inner, k, facts)
+        case Call(mode, (x, n)) if mode in _PADDING and _is_varying(x, ranges):
+            inner = interval_where(x, ranges, where, facts)
+            return None if is_empty(inner, facts) else _padding(mode, inner, n, facts)
         case Binary("min" | "max" as op, x, y) if _is_varying(atom, ranges) and dtype_of(x) == i64:
             a, b = (interval_where(z, ranges, where, facts) for z in (x, y))
             return _min_max(op, a, b, facts)

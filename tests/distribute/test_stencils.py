@@ -105,6 +105,26 @@ def test_wrapped_reads_are_one_block(ranks: int, rng: np.random.Generator) -> No
         plan.formula()
 
 
+@pytest.mark.parametrize("mode", ["wrap", "reflect", "symmetric", "edge", "constant"])
+@pytest.mark.parametrize("columns", [1, 2, 9, 11, 15])
+def test_a_sum_of_padded_columns_reads_those_of_a_rank(
+    columns: int, mode: str, rng: np.random.Generator
+) -> None:
+    """Lanes of the sum beyond the columns of a rank read nothing."""
+    g = td.Grid(y=2)
+    a, c, d, f = td.Tensor("a", (6, columns), td.f64), td.Func("c"), td.Func("d"), td.Func("f")
+    c[i, j] = a[i, j] + 1
+    c.with_shape(6, columns)
+    d[i, j] = c[i, j] * 2 + td.pad(c, mode=mode)[i - 1, j]
+    f[i] = td.sum(d[i, j], axis=j)
+    s = td.Schedule(f).place(a, "ij -> *", g).place(c, "ij -> j", g).place(f, "i -> i", g)
+    s[c].distribute(j, g)
+    s[f].distribute(j, g)
+    array = rng.standard_normal((6, columns))
+    (expected,) = interpret(s.program, {"a": array})
+    np.testing.assert_allclose(td.compile(s).simulate(array), expected)
+
+
 def test_planning_a_wrapped_halo_is_logarithmic_in_ranks() -> None:
     a, f = td.Tensor("a", (8 * 65536,), td.f32), td.Func("f")
     f[i] = a[(i + 1) % (8 * 65536)]

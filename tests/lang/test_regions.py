@@ -167,7 +167,18 @@ def test_restricted_ranges_keep_every_point_that_a_condition_keeps(cond: Expr, r
         assert hi <= ranges[name][1]
 
 
-@given(affine(NAMES), conditions(affine(NAMES)), constant_ranges(NAMES))
+def _periodic(x: Expr, n: int, kind: str, rest: Expr) -> Expr:
+    """The sum of an index that is padded, or its remainder, and another index."""
+    inside = _binary("mod", x, n) if kind == "mod" else Call(kind, (x, const(n)), i64)
+    return _binary("add", inside, rest)
+
+
+PERIODIC = st.builds(
+    _periodic, affine(NAMES), st.integers(1, 9), st.sampled_from(("mod", *PADS)), affine(NAMES)
+)
+
+
+@given(affine(NAMES) | PERIODIC, conditions(affine(NAMES)), constant_ranges(NAMES))
 def test_an_interval_where_a_condition_holds_holds_every_value_there(
     e: Expr, cond: Expr, ranges: Ranges
 ) -> None:
@@ -179,6 +190,15 @@ def test_an_interval_where_a_condition_holds_holds_every_value_there(
     low, high = ends(interval_of(e, as_ranges(ranges)))
     assert low <= lo
     assert hi <= high
+
+
+@pytest.mark.parametrize("kind", ["mod", *PADS])
+def test_a_condition_bounds_what_is_padded(kind: str) -> None:
+    """Such as the lanes of a sum that are beyond its extent of 5."""
+    lane = _binary("add", _binary("mul", Var("tile"), 4), Var("lane"))
+    ranges = as_ranges({"tile": (0, 1), "lane": (0, 3)})
+    e = _periodic(lane, 9, kind, ZERO)
+    assert ends(interval_where(e, ranges, _binary("lt", lane, const(5)))) == (0, 4)
 
 
 @given(st.sampled_from(("lt", "le", "gt", "ge", "eq")), affine(("i",)), st.integers(-9, 9))
