@@ -1,73 +1,35 @@
 """`active_sources`: the tensors and funcs on the way from the inputs of a gradient to its outputs.
 
-A float that is computed of integers which are computed of an input has no derivative by this input; the error
-names both conversions. Indices, conditions and bools are constants to a gradient.
+Integers, indices, conditions and bools are constants to a gradient, also where a float is computed of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
-from tdsl.core.node import frozen, memoised
-from tdsl.core.source import Loc
+from tdsl.core.node import memoised
 from tdsl.errors import DefinitionError
-from tdsl.lang.definition import Definition
-from tdsl.lang.expr import Cast, Expr, Param, Read, dtype_of
+from tdsl.lang.expr import Expr, Param, Read, dtype_of
 from tdsl.lang.gradients.expression import operands
 from tdsl.lang.program import FuncDef, Program
 
 
-@frozen
-class _Dependence:
-    """How a value depends on the inputs: by floats only, or through an integer computed at `integer`."""
-
-    integer: Loc | None = None
-    through_integer: bool = False
-
-
-_SMOOTH = _Dependence()
-
-
 def active_sources(program: Program, wrt: Iterable[str]) -> set[str]:
-    """The names of the inputs `wrt` and of all funcs of floats that depend on them continuously.
-
-    Raises DefinitionError where a float is computed of an integer that depends on them.
-    """
-    known: dict[str, _Dependence] = dict.fromkeys(wrt, _SMOOTH)
+    """The names of the inputs `wrt` and of all funcs that depend on them by floats only."""
+    active = {*wrt}
     for f in program.funcs:
-        for d in f.definitions:
-            dependences = [_of_value(v, d, known) for v in d.values]
-            dependence = next((x for x in dependences if x), None)
-            if dependence is None:
-                continue
-            if not any(t.is_float for t in f.dtypes):
-                dependence = _Dependence(d.loc, True)
-            known.setdefault(f.name, dependence)
-    return {name for name, dependence in known.items() if not dependence.through_integer}
+        if any(_is_active(v, active) for d in f.definitions for v in d.values):
+            active.add(f.name)
+    return active
 
 
-def _of_value(e: Expr, d: Definition, known: Mapping[str, _Dependence]) -> _Dependence | None:
-    memo: dict[Expr, _Dependence | None] = {}
+def _is_active(e: Expr, active: set[str]) -> bool:
+    memo: dict[Expr, bool] = {}
 
-    def visit(n: Expr) -> _Dependence | None:
-        if isinstance(n, Read | Param):
-            return known.get(n.name)
-        inside = next((memo[x] for x in operands(n) if memo[x]), None)
-        t = dtype_of(n)
-        if inside is None or t.kind == "b":
-            return None
-        if t.is_integer:
-            return inside if inside.through_integer else _Dependence(n.loc or d.loc, True)
-        if isinstance(n, Cast) and inside.through_integer:
-            raise DefinitionError(
-                "an integer computed of an input of the gradient becomes a float here",
-                loc=n.loc or d.loc,
-                label="this value has no derivative",
-                related=((inside.integer, "the integer is computed here"),),
-                hint="keep it a float, with td.floor or td.round, whose derivative is 0; or compute the "
-                "integers in a program of their own and pass them as a tensor",
-            )
-        return inside
+    def visit(n: Expr) -> bool:
+        if not dtype_of(n).is_float:
+            return False
+        return n.name in active if isinstance(n, Read | Param) else any(memo[x] for x in operands(n))
 
     return memoised(memo, e, visit, operands)
 

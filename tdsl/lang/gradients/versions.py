@@ -160,6 +160,14 @@ def written_cells(name: str, d: Definition, cells: Sequence[str] = ()) -> Invers
     inverses = invert(index, elements, {f"{n}'": i for n, i in ranges.items()})
     if inverses is None or len(inverses) != 1 or inverses[0].ranges:
         where = ", at a place that data choose" if any(map(has_data, d.index)) else ""
+        if name in d.sources:
+            raise DefinitionError(
+                f"this update of {name!r} may store a cell several times{where}, and reads {name!r}",
+                loc=d.loc,
+                label="its derivative needs the values between, of which only the last is kept",
+                hint="store each cell once: in a loop of Python, define a func for each step, which reads "
+                "that of the step before",
+            )
         raise DefinitionError(
             f"this update of {name!r} may store a cell twice{where}",
             loc=d.loc,

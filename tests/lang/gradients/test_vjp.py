@@ -209,6 +209,31 @@ def test_cumulative_sums_and_time_steps():
     check(u, [u0], u0=uniform(9))
 
 
+def test_a_func_for_each_step_of_a_vector_recurrence():
+    a, u, loss = td.Tensor("a", (4, 3), td.f64), td.Tensor("u", (3, 3), td.f64), td.Func("loss")
+    rows = [td.Func(f"row{n}") for n in range(4)]
+    rows[0][i] = a[0, i]
+    for n in range(1, 4):
+        rows[n][i] = td.minimum(a[n, i], td.sum(rows[n - 1][k] * u[k, i], axis=k))
+    loss[()] = td.sum(rows[3][i] ** 2, axis=i)
+    check(loss, [a, u], a=uniform(4, 3), u=uniform(3, 3, seed=2))
+
+
+def test_integers_are_constants_to_a_derivative():
+    a, whole, step, place, share = td.Tensor("a", (5,), td.f64), *map(td.Func, ("w", "v", "p", "s"))
+    v = np.array([0.25, -1.5, 3.5, 2.75, -0.25])
+    whole[i] = td.cast(td.cast(a[i] * 10, td.i32), td.f64) * a[i]
+    step[i] = td.cast(a[i] * 10, td.i32)  # in a func of integers
+    place[i] = td.cast(td.argmax(a[k], axis=k) + step[i], td.f64) * a[i]
+    share[()] = td.sum(a[i], axis=i) / td.sum(a[i] > 0, axis=i)
+    tens = np.trunc(v * 10)
+    for f, expected in ((whole, tens), (place, 2 + tens), (share, np.full(5, 1 / 3))):
+        np.testing.assert_allclose(td.compile(td.vjp(f, a, 1.0))(v), expected)
+    alone = td.Func("alone")
+    alone[i] = td.cast(step[i], td.f64)
+    np.testing.assert_array_equal(td.compile(td.Schedule(td.vjp(alone, a, 1.0)))(), np.zeros(5))
+
+
 def test_second_derivatives():
     a, f = td.Tensor("a", (5,), td.f64), td.Func("f")
     f[()] = td.sum(td.sin(a[i]) * a[i] ** 2, axis=i)
@@ -239,10 +264,15 @@ def test_a_quotient_of_several_variables_ends_in_an_update():
 def test_what_has_no_derivative_is_an_error_at_its_line():
     a, at = td.Tensor("a", (4,), td.f64), td.Tensor("at", (4,), td.i64)
     b = td.Tensor("b", (4,), td.f64)
-    f, g, h, place, whole, s = map(td.Func, ("f", "g", "h", "place", "whole", "s"))
+    f, g, h, place, rows, low, s = map(td.Func, ("f", "g", "h", "place", "rows", "low", "s"))
     f[i] = a[i] * 2
     place[()] = td.argmax(a[i], axis=i)
-    whole[i] = td.cast(td.cast(a[i] * 10, td.i32), td.f64)
+    u = td.Tensor("u", (4, 4), td.f64)
+    step, m, n = (td.range(name, start, 4) for name, start in (("step", 1), ("m", 0), ("n", 0)))
+    rows[i, j] = u[i, j]
+    rows[step, m] += rows[step - 1, n] * u[n, m]
+    low[i, j] = u[i, j]
+    low[m, n] = td.minimum(low[m, n], low[m, step] + low[step, n])
     g[()] = td.reduce(lambda p, q: p * 0.5 + q, 0.0, a[i], axis=i, associative=False)
     h.with_shape(4)
     h[i] = 0.0
@@ -252,9 +282,10 @@ def test_what_has_no_derivative_is_an_error_at_its_line():
     dy = td.Tensor("dy", (4,), td.f64)
     for call, words in (
         (lambda: td.vjp(place, a, 1.0), "holds i64, which has no derivative"),
-        (lambda: td.vjp(whole, a, dy), "becomes a float here"),
         (lambda: td.grad(g, a), "'custom_ordered' of 'g' has no derivative"),
         (lambda: td.vjp(h, a, dy), "may store a cell twice, at a place that data choose"),
+        (lambda: td.vjp(rows, u, 1.0), "'rows' may store a cell several times, and reads 'rows'"),
+        (lambda: td.vjp(low, u, 1.0), "'low' may store a cell several times, and reads 'low'"),
         (lambda: td.vjp(s, a, dy), "has several values"),
         (lambda: td.vjp(f, b, dy), "no output depends on 'b'"),
         (lambda: td.vjp(h, at, dy), "no derivative by integers"),
