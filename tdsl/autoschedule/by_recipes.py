@@ -125,7 +125,9 @@ def complete_by_recipes(state: State, machine: Machine) -> Completed:
         from tdsl.autoschedule.on_gpu import schedule_on_gpu
 
         schedule.state = unplaced_at_root(schedule.state)
-        decisions += schedule_on_gpu(schedule, open_ | rooted, machine)
+        said = {name: tuple(text_by_hand(plan)) for name, plan in plans}
+        kernels = schedule_on_gpu(schedule, open_ | rooted, machine)
+        decisions += [replace(d, why=(*d.why, *said.get(d.func, ()))) for d in kernels]
     else:
         decisions += [Decision(name, ROOT, why=("the target has no vectors",)) for name in open_ | rooted]
     for name in by_hand:
@@ -136,7 +138,10 @@ def complete_by_recipes(state: State, machine: Machine) -> Completed:
     state = inline_funcs(unplaced_at_root(schedule.state))  # recipes may have inlined some, too
     whole = remove_unused_masks(state, machine)
     left_out = dict(unused_masks(given, whole, machine))
-    return Completed(whole, tuple(_with_masks_left_out(decisions, left_out)), schedule.directives)
+    with_reasons = map(
+        functools.partial(_with_policies_left_out, whole), _with_masks_left_out(decisions, left_out)
+    )
+    return Completed(whole, tuple(with_reasons), schedule.directives)
 
 
 def _fold_updates(schedule: BaseSchedule) -> None:
@@ -204,6 +209,17 @@ def _with_masks_left_out(decisions: Iterable[Decision], left_out: Mapping[str, s
         names = [n for n in (d.func, *d.inside, *d.siblings) if n in left_out]
         reasons = (f"skip_masked of {n}: all terms are computed, {left_out[n]}" for n in names)
         yield replace(d, why=(*d.why, *reasons)) if names else d
+
+
+def _with_policies_left_out(state: State, d: Decision) -> Decision:
+    """The decision, with a reason for each `cache_policy` that has no effect, since no array is loaded."""
+    plan, arrays = state.by_name.get(d.func), {x.name for x in state.program.inputs}
+    arrays |= {name for name, p in state.plans if p.place in (None, Root())}
+    policies = () if plan is None else plan.policies
+    reasons = (
+        f"cache_policy of {x}: it is not an array in global memory" for x, _ in policies if x not in arrays
+    )
+    return replace(d, why=(*d.why, *reasons))
 
 
 def read_in_tiles(schedule: BaseSchedule, machine: Machine) -> list[tuple[str, OnlineBands]]:

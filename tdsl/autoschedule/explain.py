@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Iterator
 
+from tdsl.autoschedule.block_tree.tree import BlockTree
 from tdsl.autoschedule.patterns.bands import Bands
 from tdsl.autoschedule.patterns.contraction import Contraction, RegisterTiles
 from tdsl.autoschedule.patterns.strips import Strips
@@ -137,6 +138,8 @@ def plan_text(plan: object) -> str:
             return f"bands of {rows} rows of {row}, {_threads(parallel)}"
         case FuncPlan():
             return "; ".join(_loops(plan))
+        case BlockTree():
+            return str(plan)
         case _:
             assert dataclasses.is_dataclass(plan)
             fields = [(f.name, getattr(plan, f.name)) for f in dataclasses.fields(plan)]

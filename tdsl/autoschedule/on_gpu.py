@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from contextlib import suppress
 from dataclasses import replace
 
 from tdsl.autoschedule.explain import ROOT, Decision, recipe_decision
@@ -17,7 +18,7 @@ from tdsl.autoschedule.recipes.tensor_cores import TensorCoreMatmul, on_tensor_c
 from tdsl.errors import ScheduleError
 from tdsl.machine.model import Machine
 from tdsl.schedule.fluent import BaseSchedule
-from tdsl.schedule.state import Root, State
+from tdsl.schedule.state import FuncPlan, Root, State
 
 REDUCED = "reduced tiles"
 
@@ -77,7 +78,33 @@ def schedule_on_gpu(schedule: BaseSchedule, open_: Collection[str], machine: Mac
             why = order_of_updates(schedule[name])
             decisions.append(replace(decision, why=(*decision.why, *why)))
             names = [*_open_funcs(before, schedule.state), *names]
+    for func, given_plan in given.plans:
+        _extend_properties(schedule, func, given_plan, given)
     return decisions
+
+
+def _extend_properties(schedule: BaseSchedule, name: str, plan: FuncPlan, given: State) -> None:
+    """Give the kernels that recipes added for a func the properties that directives give its own kernel."""
+    state, added = schedule.state, list[str]()
+    has_any = bool(plan.policies or plan.min_blocks or plan.grid_sync)
+    readers = [name] if has_any and state.program.has_func(name) else []
+    while readers:
+        sources = {x for d in state.program.func(readers.pop()).definitions for x in d.mentions}
+        new = sorted(
+            x for x in sources - given.by_name.keys() if state.program.has_func(x) and x not in added
+        )
+        added += new
+        readers += new
+    for x in added:
+        for source, policy in plan.policies:
+            with suppress(ScheduleError):  # it does not read the source
+                schedule[x].cache_policy(source, policy)
+        if state.plan(x).place not in (None, Root()):
+            continue  # it is in the kernel of another stage
+        if plan.min_blocks:
+            schedule[x].launch_bounds(plan.min_blocks)
+        if plan.grid_sync:
+            schedule[x].grid_sync()
 
 
 def _open_funcs(before: State, after: State) -> list[str]:

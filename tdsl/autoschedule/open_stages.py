@@ -1,6 +1,7 @@
 """What directives leave open: the default fills in the loops that they do not mention.
 
-Each aspect of a stage is fixed only by a directive on it. With a place or storage alone, all loops are open.
+Each aspect of a stage is fixed only by a directive on it. With a place, storage or properties of its kernel
+alone (`PROPERTIES`), all loops are open.
 With `parallel(y)` alone, other loops have no threads, and the rest is as by default. Loops that were split or
 reordered stay; where no `reorder` is in the way, the loop along contiguous memory becomes the innermost one,
 in vectors, and the outermost free loop runs on threads. `tilegraph.open_tiles` then looks for tiles inside of
@@ -45,6 +46,12 @@ from tdsl.schedule.state import (
     roots_of,
 )  # fmt: skip
 
+# fields of a plan that say how a kernel loads, stores or is launched, whatever its loops are, by directive
+PROPERTIES = {
+    "stream": "stream_stores", "policies": "cache_policy", "min_blocks": "launch_bounds",
+    "grid_sync": "grid_sync",
+}  # fmt: skip
+
 
 def open_at_root(state: State) -> set[str]:
     """The funcs that directives place at the root, or store in some way, whose loops are all open."""
@@ -86,19 +93,21 @@ def _is_at_root(plan: FuncPlan) -> bool:
 
 
 def _has_open_loops(state: State, name: str, plan: FuncPlan) -> bool:
-    """True if the directives of a func are on its place and storage only."""
+    """True if the directives of a func are on its place, storage and `PROPERTIES` only."""
+    fresh = fresh_plan(state.program.func(name))
     scope = plan.scope if plan.scope in COOPERATIVE else AUTO
     rest = replace(
-        plan, place=None, store=None, scope=scope, order=None, align=(), fold=(), extents=(), stream=False,
-        scheduled=False,
+        plan, place=None, store=None, scope=scope, order=None, align=(), fold=(), extents=(), scheduled=False,
+        **{field: getattr(fresh, field) for field in PROPERTIES},
     )  # fmt: skip
-    return rest == fresh_plan(state.program.func(name))
+    return rest == fresh
 
 
 def text_by_hand(plan: FuncPlan) -> Iterator[str]:
     """What directives say of a stage whose other loops are open, for `explain`."""
     said = ["the place"] if plan.place is not None else []
     said += [f"threads over {x.name}" for n in plan.nests for x in n.loops if x.kind == PARALLEL]
+    said += [directive for field, directive in PROPERTIES.items() if getattr(plan, field)]
     if plan.scheduled:
         yield f"by hand: {' and '.join(said) or 'the storage'}"
 
