@@ -202,9 +202,16 @@ def _modulo(inner: Interval, k: int, facts: Facts) -> Interval:
     if lo is not None and hi is not None:
         first, last = floordiv(lo, const(k), facts), floordiv(hi, const(k), facts)
         if as_sum(first).plus(as_sum(last), -1) == AffineSum():
-            low, high = (simplify(Binary("mod", end, const(k)), facts) for end in (lo, hi))
+            low, high = (_remainder_of(end, k, last, facts) for end in (lo, hi))
             return low, high
     return ZERO, const(k - 1)
+
+
+def _remainder_of(x: Expr, k: int, quotient: Expr, facts: Facts) -> Expr:
+    """x % k where x // k is known: for min(8 * b + 7, n) it stays a minimum of sums, min(7, n - 8 * b)."""
+    if isinstance(x, Binary) and x.op in ("min", "max"):
+        return subtract(x, multiply(const(k), quotient, facts), facts)
+    return simplify(Binary("mod", x, const(k)), facts)
 
 
 def _min_max(op: str, a: Interval, b: Interval, facts: Facts) -> Interval:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tdsl.core.node import transform
-from tdsl.lang.bounds import NO_FACTS, Facts
+from tdsl.lang.bounds import NO_FACTS, Facts, upper
 from tdsl.lang.expr import (
     ONE,
     ZERO,
@@ -324,3 +324,18 @@ def test_a_condition_bounds_nothing_where_an_extent_is_zero() -> None:
     assert last is not None
     nothing = transform(last, lambda e: ZERO if isinstance(e, Size) else e)
     assert is_empty((lo, simplify(nothing)))
+
+
+def test_the_remainders_of_a_tile_that_an_end_cuts_are_as_many_as_its_elements():
+    """(8 * b + 4 * t + x) % 8 where the sum is below 21: an interval of at most 4 elements."""
+    b, t = Var("b"), Var("t")
+    facts = NO_FACTS.with_range("b", ZERO, const(2)).with_range("t", ZERO, ONE)
+    place = Binary("add", Binary("mul", b, const(8)), Binary("mul", t, const(4)))
+    run = (place, Binary("min", Binary("add", place, const(3)), const(20)))
+    lo, hi = interval_of(Binary("mod", Var("i"), const(8)), {"i": run}, facts)
+    assert upper(simplify(Binary("sub", hi, lo), facts), facts) == 3
+    for at in ({"b": x, "t": y} for x in range(3) for y in range(2)):
+        first, last = (int(evaluate(e, at)) for e in run)
+        seen = [x % 8 for x in range(first, last + 1)]
+        if seen:
+            assert (int(evaluate(lo, at)), int(evaluate(hi, at))) == (min(seen), max(seen))

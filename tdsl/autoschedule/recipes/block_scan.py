@@ -134,6 +134,7 @@ def _scan_along(stage: Stage, scan: Scan, plan: BlockScan, machine: Machine) -> 
         of_pieces = [name for name in _names(schedule) if name not in before and name != inner]
     if plan.part:
         schedule_lanes(schedule[of_pieces[0]], machine, parts=1)
+        _inline_one(schedule, of_pieces[1])
     before = _names(schedule)
     update = Stage(schedule, inner, 1)
     update.in_blocks(_scanned(update), plan.vector)
@@ -201,6 +202,12 @@ def _double(schedule: BaseSchedule, func: str) -> None:
         update.double(_scanned(update))
 
 
+def _inline_one(schedule: BaseSchedule, upto: str) -> None:
+    """Read what the first of two parts gives where it is stored."""
+    if len(schedule.state.program.func(upto).definitions) == 1:
+        schedule[upto].inline()
+
+
 def _names(schedule: BaseSchedule) -> list[str]:
     return [f.name for f in schedule.state.program.funcs]
 
@@ -213,6 +220,7 @@ def _scan_across(stage: Stage, scan: Scan, plan: BlockScan) -> None:
     place = names[scan.axis]
     stage.in_blocks(_scanned(stage), plan.part)
     _sum_parts_across(schedule[f"{func}_total"], plan)
+    _inline_one(schedule, f"{func}_upto")
     block, within = (x.name for x in owner.split(place, plan.part))
     outer, lanes = (x.name for x in owner.split(names[-1], plan.vector))
     others = [*(v for v in names[:-1] if v != place), block, outer]

@@ -10,6 +10,8 @@ from tdsl.codegen.ir.loops import (
     AXES,
     BLOCKS,
     PIPELINED,
+    SERIAL,
+    UNROLLED,
     Alloc,
     Block,
     Check,
@@ -34,14 +36,15 @@ from tdsl.codegen.ir.statements import (
 )  # fmt: skip
 from tdsl.core.node import Node, map_children, post_order
 from tdsl.lang.bounds import NO_FACTS, Facts, lower, upper
-from tdsl.lang.expr import FALSE, ONE, TRUE, Const, Expr, Param, Size, Unary, Var
-from tdsl.lang.simplify import simplify, simplify_node
+from tdsl.lang.expr import FALSE, ONE, TRUE, ZERO, Binary, Const, Expr, Param, Size, Unary, Var
+from tdsl.lang.simplify import conjunction, simplify, simplify_node
 
 
 def simplify_loops(kernel: Kernel) -> Kernel:
     """Simplify every expression under the ranges of its loops, and drop decided tests and empty loops.
 
-    Loops of extent 1 become their body, loops without iterations are dropped, nested blocks are flattened.
+    Loops of extent 1 become their body, serial ones of at most 1 iteration a test and their body; loops
+    without iterations are dropped, nested blocks are flattened.
 
     >>> from tdsl.codegen.ir.show import show
     >>> from tdsl.codegen.ir.loops import Store
@@ -131,6 +134,9 @@ class _Simplifier:
             if not loads_of(lo):
                 return self.with_value(s.name, lo).statement(s.body)
             return self.let(Let(s.name, lo, s.body, loc=s.loc), s.name, lo, s.body)
+        if most == 1 and s.kind in (SERIAL, UNROLLED) and not loads_of(extent):
+            one = rebuilt(s, lo=lo, extent=ONE)
+            return self.branch(If(_is_positive(extent), one, loc=s.loc))
         loop = rebuilt(s, lo=lo, extent=extent)
         body = self.with_facts(facts_inside(self.facts, loop)).inside_loop(s.kind).statement(s.body)
         return EMPTY if is_empty(body) else rebuilt(loop, body=body)
@@ -154,3 +160,12 @@ class _Simplifier:
         unless = simplify(Unary("not", cond))
         orelse = self.with_facts(facts_where(self.facts, unless)).statement(s.orelse)
         return conditional(cond, then, orelse, s)
+
+
+def _is_positive(e: Expr) -> Expr:
+    """The condition that an index expression is above 0."""
+    match e:
+        case Binary("min", x, y):
+            return conjunction((_is_positive(x), _is_positive(y)))
+        case _:
+            return simplify(Binary("lt", ZERO, e))

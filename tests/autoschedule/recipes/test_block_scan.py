@@ -1,5 +1,7 @@
 """Scans on GPUs: along rows and across them, forwards and backwards, of any length."""
 
+import re
+
 import numpy as np
 import pytest
 
@@ -97,3 +99,20 @@ def test_the_recipe_says_what_is_no_scan():
     out[r] = 1 / out[r - 1]
     with pytest.raises(td.ScheduleError, match="it is no scan: it combines by no operator"):
         td.recipes.block_scan(td.Schedule(out, target="cuda:sm_80")[out].update(0))
+
+
+@pytest.mark.parametrize("n", [4097, 5000, 20_001])
+def test_a_short_last_part_has_the_loops_of_a_whole_part(rng, n):
+    """The elements of a thread in a part are bounded by the thread, not by the end of the part."""
+    short, whole = (check(rng, (k,), 0, td.f32) for k in (n, 20_480))
+    assert [k.stack for k in short.launch.kernels] == [0, 0, 0]
+    assert _loops_of_local(short) == _loops_of_local(whole) == ["range(0, 4)", "range(1, 4)"]
+
+
+def _loops_of_local(compiled: td.Compiled) -> list[str]:
+    return re.findall(r"for out_local_local_\w+ in (range\(.*?\)):", str(compiled.loops()))
+
+
+@pytest.mark.parametrize("shape, kernels", [((3000,), 2), ((4096,), 2), ((40, 30), 1)])
+def test_two_parts_have_no_scan_of_their_sums(rng, shape, kernels):
+    assert len(check(rng, shape, 0, td.f32).launch.kernels) == kernels

@@ -20,6 +20,23 @@ def test_loop_of_extent_one_becomes_its_body():
     )
 
 
+def test_loop_of_at_most_one_iteration_becomes_a_test_and_its_body():
+    assert_becomes(
+        simplify_loops,
+        "out[9]",
+        """
+        for y in serial(0, 9):
+            for x in serial(y, min(y + 1, 5)):
+                out[x] = y
+        """,
+        """
+        for y in serial(0, 9):
+          if 0 < 5 - y:
+            out[y] = y
+        """,
+    )
+
+
 def test_empty_loops_and_statements_are_removed():
     assert_becomes(
         simplify_loops,
