@@ -65,6 +65,7 @@ Box = tuple[Interval, ...]
 Indices = Mapping[str, tuple[tuple[Expr, ...], ...]]  # distinct indices by tensor and dimension
 
 UNBOUNDED: Interval = (None, None)
+_PADDING = ("pad_edge", "pad_reflect", "pad_symmetric", "pad_wrap")
 
 
 def interval_of(e: Expr, ranges: Ranges, facts: Facts = NO_FACTS) -> Interval:
@@ -197,6 +198,11 @@ def _cast(e: Cast, ranges: Ranges, facts: Facts) -> Interval:
     return (lo, hi) if fits else _constant_interval(e, ranges, facts)
 
 
+def _quotient(inner: Interval, k: int, facts: Facts) -> Interval:
+    first, last = (None if e is None else floordiv(e, const(k), facts) for e in inner)
+    return first, last
+
+
 def _modulo(inner: Interval, k: int, facts: Facts) -> Interval:
     lo, hi = inner
     if lo is not None and hi is not None:
@@ -226,9 +232,6 @@ def _min_max(op: str, a: Interval, b: Interval, facts: Facts) -> Interval:
         else:
             ends.append(None)
     return ends[0], ends[1]
-
-
-_PADDING = ("pad_edge", "pad_reflect", "pad_symmetric", "pad_wrap")
 
 
 def _padding(mode: str, inner: Interval, n: Expr, facts: Facts) -> Interval:
@@ -350,11 +353,7 @@ def _quotient_where(s: AffineSum, ranges: Ranges, where: Expr, facts: Facts) -> 
         match atom:
             case Binary("floordiv", x, Const(k)) if k > 0 and times == 1 and len(s.terms) > 1:
                 whole = as_expr(as_sum(x).plus(s.without(atom), int(k)))
-                lo, hi = interval_where(whole, ranges, where, facts)
-                return (
-                    None if lo is None else floordiv(lo, const(k), facts),
-                    None if hi is None else floordiv(hi, const(k), facts),
-                )
+                return _quotient(interval_where(whole, ranges, where, facts), k, facts)
     return UNBOUNDED
 
 
@@ -362,11 +361,7 @@ def _atom_where(atom: Expr, ranges: Ranges, where: Expr, facts: Facts) -> Interv
     """The interval of a quotient, remainder, padding, min or max under a condition; None for other atoms."""
     match atom:
         case Binary("floordiv", x, Const(k)) if k > 0 and _is_varying(x, ranges):
-            lo, hi = interval_where(x, ranges, where, facts)
-            return (
-                None if lo is None else floordiv(lo, const(k), facts),
-                None if hi is None else floordiv(hi, const(k), facts),
-            )
+            return _quotient(interval_where(x, ranges, where, facts), k, facts)
         case Binary("mod", x, Const(k)) if k > 0 and _is_varying(x, ranges):
             inner = interval_where(x, ranges, where, facts)
             return None if is_empty(inner, facts) else _modulo(inner, k, facts)
