@@ -46,6 +46,8 @@ from tdsl.lang.expr import (
     const,
     dtype_of,
 )  # fmt: skip
+from tdsl.lang.periodic import PADDINGS, padded_interval, remainder_interval
+from tdsl.lang.periodic import Interval as Interval
 from tdsl.lang.simplify import (
     add,
     conjuncts,
@@ -59,13 +61,11 @@ from tdsl.lang.simplify import (
 )  # fmt: skip
 from tdsl.lang.types import i64
 
-Interval = tuple[Expr | None, Expr | None]  # inclusive ends; None is unbounded
 Ranges = Mapping[str, Interval]
 Box = tuple[Interval, ...]
 Indices = Mapping[str, tuple[tuple[Expr, ...], ...]]  # distinct indices by tensor and dimension
 
 UNBOUNDED: Interval = (None, None)
-_PADDING = ("pad_edge", "pad_reflect", "pad_symmetric", "pad_wrap")
 
 
 def interval_of(e: Expr, ranges: Ranges, facts: Facts = NO_FACTS) -> Interval:
@@ -135,7 +135,7 @@ def _atom_interval(e: Expr, ranges: Ranges, facts: Facts) -> Interval:
             first = None if lo is None else floordiv(lo, n, facts)
             return first, None if hi is None else last(hi, n, facts)
         case Binary("mod", x, Const(k)) if k > 0:
-            return _modulo(interval_of(x, ranges, facts), k, facts)
+            return remainder_interval(interval_of(x, ranges, facts), k, facts)
         case Binary("mod", x, n) if not _is_varying(n, ranges):
             lo, hi = interval_of(x, ranges, facts)
             positive = lo is not None and at_most(ZERO, lo, facts)
@@ -143,8 +143,8 @@ def _atom_interval(e: Expr, ranges: Ranges, facts: Facts) -> Interval:
                 return lo, hi
             # the result has the sign of n
             return minimum(add(n, ONE), ZERO, facts), maximum(subtract(n, ONE), ZERO, facts)
-        case Call(mode, (x, n)) if mode in _PADDING:
-            return _padding(mode, interval_of(x, ranges, facts), n, facts)
+        case Call(mode, (x, n)) if mode in PADDINGS:
+            return padded_interval(mode, interval_of(x, ranges, facts), n, facts)
         case _:
             return _integer(e, ranges, facts)
 
@@ -203,23 +203,6 @@ def _quotient(inner: Interval, k: int, facts: Facts) -> Interval:
     return first, last
 
 
-def _modulo(inner: Interval, k: int, facts: Facts) -> Interval:
-    lo, hi = inner
-    if lo is not None and hi is not None:
-        first, last = floordiv(lo, const(k), facts), floordiv(hi, const(k), facts)
-        if as_sum(first).plus(as_sum(last), -1) == AffineSum():
-            low, high = (_remainder_of(end, k, last, facts) for end in (lo, hi))
-            return low, high
-    return ZERO, const(k - 1)
-
-
-def _remainder_of(x: Expr, k: int, quotient: Expr, facts: Facts) -> Expr:
-    """x % k where x // k is known: for min(8 * b + 7, n) it stays a minimum of sums, min(7, n - 8 * b)."""
-    if isinstance(x, Binary) and x.op in ("min", "max"):
-        return subtract(x, multiply(const(k), quotient, facts), facts)
-    return simplify(Binary("mod", x, const(k)), facts)
-
-
 def _min_max(op: str, a: Interval, b: Interval, facts: Facts) -> Interval:
     pick = minimum if op == "min" else maximum
     # an unbounded end of one operand: max(-inf, c) is c, max(inf, c) is inf, and vice versa for min
@@ -232,27 +215,6 @@ def _min_max(op: str, a: Interval, b: Interval, facts: Facts) -> Interval:
         else:
             ends.append(None)
     return ends[0], ends[1]
-
-
-def _padding(mode: str, inner: Interval, n: Expr, facts: Facts) -> Interval:
-    lo, hi = inner
-    last = subtract(n, ONE, facts)
-    if lo is None or hi is None:
-        return ZERO, maximum(last, ZERO, facts)
-    if at_most(ZERO, lo, facts) and at_most(hi, last, facts):
-        return lo, hi
-    if mode == "pad_wrap":
-        return ZERO, maximum(last, ZERO, facts)
-    if mode == "pad_edge":
-        low, high = (maximum(minimum(e, last, facts), ZERO, facts) for e in (lo, hi))
-        return low, high
-    # an index beyond an edge is reflected: to -i - shift on the left, 2 * n - 2 + shift - i on the right
-    shift = ZERO if mode == "pad_reflect" else ONE
-    left = subtract(subtract(ZERO, lo), shift)
-    right = subtract(add(add(last, last), shift), hi)
-    high = maximum(minimum(maximum(hi, left, facts), last, facts), ZERO, facts)
-    low = maximum(minimum(minimum(lo, right, facts), last, facts), ZERO, facts)
-    return low, high
 
 
 def modular_index(e: Expr) -> tuple[Expr, int] | None:
@@ -364,10 +326,10 @@ def _atom_where(atom: Expr, ranges: Ranges, where: Expr, facts: Facts) -> Interv
             return _quotient(interval_where(x, ranges, where, facts), k, facts)
         case Binary("mod", x, Const(k)) if k > 0 and _is_varying(x, ranges):
             inner = interval_where(x, ranges, where, facts)
-            return None if is_empty(inner, facts) else _modulo(inner, k, facts)
-        case Call(mode, (x, n)) if mode in _PADDING and _is_varying(x, ranges):
+            return None if is_empty(inner, facts) else remainder_interval(inner, k, facts)
+        case Call(mode, (x, n)) if mode in PADDINGS and _is_varying(x, ranges):
             inner = interval_where(x, ranges, where, facts)
-            return None if is_empty(inner, facts) else _padding(mode, inner, n, facts)
+            return None if is_empty(inner, facts) else padded_interval(mode, inner, n, facts)
         case Binary("min" | "max" as op, x, y) if _is_varying(atom, ranges) and dtype_of(x) == i64:
             a, b = (interval_where(z, ranges, where, facts) for z in (x, y))
             return _min_max(op, a, b, facts)
