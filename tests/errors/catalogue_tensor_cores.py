@@ -37,6 +37,19 @@ def terms_that_do_not_divide_an_instruction():
     td.compile(s, target="cuda").source()
 
 
+@wrong(td.ScheduleError, "loop 'i' has min(32, f_i_o * -32 + 80) iterations", hint="tiles divide")
+def tile_at_the_edge_of_an_array():
+    a, f = td.Tensor("a", (64, 80), td.f32), td.Func("f")
+    f[i, j] = a[j, i]
+    s = td.Schedule(f)
+    io, jo, ii, _ = s[f].tile((i, j), (32, 32))
+    s[f].bind(io, "blockIdx.y").bind(jo, "blockIdx.x")
+    out = s.cache_write(f, at=jo, scope="shared")
+    s[f].align_storage(1, 36).bind(ii, "threadIdx.x")
+    out.tensorize(out.loops[0], "bulk_store_m32n32_f32")  # here
+    td.compile(s, target="cuda:sm_90a").source()
+
+
 @wrong(td.ScheduleError, "no instruction 'mma_m16n8k16_f16'", hint="mean 'mma_m16n8k16_f16_f16'")
 def instruction_that_tensor_cores_do_not_have():
     s, z, rows = tiles_of_a_product(16, 16)

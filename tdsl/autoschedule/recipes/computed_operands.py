@@ -14,10 +14,10 @@ from tdsl.errors import ScheduleError
 from tdsl.lang.affine import variables
 from tdsl.lang.definition import Definition
 from tdsl.lang.exact import is_exact
-from tdsl.lang.expr import Cast, Const, Expr, Read, Select, dtype_of
-from tdsl.lang.operations import is_product
+from tdsl.lang.expr import Binary, Cast, Const, Expr, Read, Select, dtype_of
 from tdsl.lang.program import FuncDef
 from tdsl.lang.regions import reads_in
+from tdsl.lang.show import show_expr
 from tdsl.lang.types import DType, bf16, f16
 from tdsl.machine.instructions.tensor_cores import MMAS
 from tdsl.schedule.factor_out import sum_without_common_factors
@@ -109,13 +109,18 @@ def outline_factors(stage: Stage, along: tuple[str, str], dtype: str = "") -> No
 
 def is_plain(e: Expr, t: DType) -> bool:
     """True for an element of an array of type `t`, or 0 in its padding, that is converted exactly."""
-    while isinstance(e, Cast) and is_exact(e, dtype_of(e.x)):
-        e = e.x
-    match e:
-        case Read() | Select(_, Read(), Const()):
-            return dtype_of(e) == t
+    match _before_casts(e):
+        case Read() | Select(_, Read(), Const()) as array:
+            return dtype_of(array) == t
         case _:
             return False
+
+
+def _before_casts(e: Expr) -> Expr:
+    """An expression without outer casts that change no value."""
+    while isinstance(e, Cast) and is_exact(e, dtype_of(e.x)):
+        e = e.x
+    return e
 
 
 def computed_factors(d: Definition) -> tuple[Expr, Expr]:
@@ -123,9 +128,21 @@ def computed_factors(d: Definition) -> tuple[Expr, Expr]:
     parts = product_factors(d)
     if parts is not None:
         return parts
-    if len(d.values) == 1 and isinstance(d.values[0], Cast) and is_product(d.values[0].x):
-        raise Unsuited(
-            f"it adds products up in {d.values[0].dtype}",
-            "the instructions accumulate floats in f32, and bytes in i32",
-        )
+    match d.values:
+        case (Cast(Binary("mul", left, right) as product, dtype=total),):
+            if total in {x.acc_type for x in MMAS}:
+                narrow, factors = dtype_of(product), (_before_casts(left), _before_casts(right))
+                is_exact_product = sum(dtype_of(x).bits for x in factors) <= narrow.bits
+                loss = "are" if is_exact_product else "are rounded to" if narrow.is_float else "wrap at"
+                first, second = map(show_expr, factors)
+                raise Unsuited(
+                    f"its products {loss} {narrow}, as in NumPy, before they are added up in {total}",
+                    f"multiply in {total}: td.cast({first}, td.{total}) * {second}",
+                )
+            raise Unsuited(
+                f"it adds products up in {total}",
+                "the instructions accumulate floats in f32, and bytes in i32: td.sum(..., dtype=td.i32)",
+            )
+        case _:
+            pass
     raise Unsuited("its terms are no products of two factors")

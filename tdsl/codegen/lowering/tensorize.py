@@ -32,8 +32,10 @@ from tdsl.schedule.full_tiles import is_total
 from tdsl.schedule.state import State, Tensorization
 
 
-class _Mismatch(Exception):  # with the reason; `emit_invoke` turns it into a ScheduleError
-    pass
+class _Mismatch(Exception):  # `emit_invoke` turns it into a ScheduleError
+    def __init__(self, reason: str, hint: str = "") -> None:
+        super().__init__(reason)
+        self.hint = hint or "split and reorder so that the inner loops are those of the instruction"
 
 
 def extents_match(active: OpenNest, plan: Tensorization, facts: Facts) -> bool:
@@ -64,7 +66,7 @@ def emit_invoke(
             related=()
             if is_built_in(chosen.name)
             else ((chosen.loc, f"instruction {chosen.name!r} is declared here"),),
-            hint="split and reorder so that the inner loops are those of the instruction",
+            hint=reason.hint,
         ) from None
     low.tables.instructions[chosen.name] = None
     return Invoke(chosen.name, operands, loc=plan.loc)
@@ -205,9 +207,11 @@ def _match_definition(
     for loop, (name, extent) in zip(inner, spec_loops, strict=True):
         actual = simplify(active.extents[loop], facts)
         if actual != extent:
+            at_edges = "give the array sizes that its tiles divide: tiles at its edges have fewer iterations"
             raise _Mismatch(
                 f"loop {loop!r} has {show_expr(actual)} iterations, {name!r} of the instruction "
-                f"{show_expr(extent)}"
+                f"{show_expr(extent)}",
+                hint="" if isinstance(actual, Const) else at_edges,
             )
     if spec.where not in (d.where, TRUE):  # a predicate of the definition alone is tested by guards
         raise _Mismatch("the definition lacks the predicate of the instruction")

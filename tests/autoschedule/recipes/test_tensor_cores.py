@@ -188,6 +188,21 @@ def test_products_of_bytes_are_added_up_in_32_bits_only(total, is_supported):
             td.recipes.tensor_core_matmul(stage, **SMALL)
 
 
+@pytest.mark.parametrize("dtype", [td.i8, td.u8], ids=str)
+def test_products_of_bytes_that_wrap_are_multiplied_in_32_bits_as_the_hint_says(dtype, rng):
+    x, y, c = td.Tensor("x", (64, 32), dtype), td.Tensor("y", (32, 64), dtype), td.Func("c")
+    c[i, j] = td.sum(x[i, k] * y[k, j], axis=k, dtype=td.i32)
+    with pytest.raises(td.ScheduleError, match=f"its products wrap at {dtype}, as in NumPy") as refused:
+        td.recipes.tensor_core_matmul(td.Schedule(c)[c], **SMALL)
+    assert f"{refused.value.hint}".endswith("in i32: td.cast(x[i, k], td.i32) * y[k, j]")
+    wide = td.Func("wide")
+    wide[i, j] = td.sum(td.cast(x[i, k], td.i32) * y[k, j], axis=k, dtype=td.i32)
+    s = td.Schedule(wide)
+    td.recipes.tensor_core_matmul(s[wide], **SMALL)
+    p, q = (rng.integers(0, 127, size).astype(dtype.numpy) for size in ((64, 32), (32, 64)))
+    np.testing.assert_array_equal(emulated(s, p, q), p.astype(np.int32) @ q.astype(np.int32))
+
+
 def test_sums_of_no_terms_are_left_to_other_recipes():
     x, y, c = td.Tensor("x", ("M", "K"), td.f16), td.Tensor("y", ("K", "N"), td.f16), td.Func("c")
     c[i, j] = product(x[i, k], y[k, j])
