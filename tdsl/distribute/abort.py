@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import os
+import stat
 import sys
+import time
+from array import array
 from collections.abc import Callable
 from types import TracebackType
 from typing import Any
@@ -16,6 +19,7 @@ from typing import Any
 LAUNCHED = (
     "PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "PMIX_SIZE", "MV2_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS",
 )  # fmt: skip
+READ_S, POLL_S = 2.0, 0.005  # the longest wait for a launcher that reads output, and its interval
 Hook = Callable[[type[BaseException], BaseException, TracebackType | None], Any]
 
 
@@ -45,11 +49,23 @@ def abort_ranks(code: int) -> None:
     Other launchers end a run when a process exits with a code that is not 0: there this does nothing.
     """
     for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError, ValueError):
+        with contextlib.suppress(ImportError, OSError, ValueError):
             stream.flush()
+            _wait_until_read(stream.fileno())
     MPI: Any = sys.modules.get("mpi4py.MPI")
     if MPI is not None and MPI.Is_initialized() and not MPI.Is_finalized():
         MPI.COMM_WORLD.Abort(code)
     elif "PMI_FD" in os.environ:
         with contextlib.suppress(OSError, ValueError):
             os.write(int(os.environ["PMI_FD"]), f"cmd=abort exitcode={code}\n".encode())
+
+
+def _wait_until_read(pipe: int) -> None:
+    """Wait until the launcher has read a pipe, at most `READ_S`: it ends a run without what is left there."""
+    import fcntl  # not on all systems
+    import termios
+
+    until, left = time.monotonic() + READ_S, array("i", [1])
+    while stat.S_ISFIFO(os.fstat(pipe).st_mode) and left[0] and time.monotonic() < until:
+        fcntl.ioctl(pipe, termios.FIONREAD, left)
+        time.sleep(POLL_S)

@@ -104,10 +104,11 @@ def check_overwrite(stage: Stage, layout: Layout) -> None:
     if source is None:
         return
     why = ""
+    inside = [(f, r) for f in stage.task_funcs for d in f.definitions for r in d.reads if r.name == source]
     if layout.wholes[name] != layout.wholes[source]:
         why = f"which has another shape: {layout.wholes[name]}, {layout.wholes[source]}"
-    elif any(r.name == source for f in stage.task_funcs for d in f.definitions for r in d.reads):
-        why = "which a func that is computed in its tasks reads"
+    elif inside:
+        why = f"which {inside[0][0].name!r}, a func that is computed in its tasks, reads"
     elif source in stage.sources and len(stage.outer) > stage.fixed:
         why = "and reads it in steps of a loop, between which it is written"
     elif source in stage.sources and shifted:
@@ -117,5 +118,6 @@ def check_overwrite(stage: Stage, layout: Layout) -> None:
             f"{name!r} overwrites {source!r}, {why}",
             loc=plan.loc,
             label="scheduled here",
+            related=tuple((r.loc or f.loc, f"{f.name!r} reads {source!r} here") for f, r in inside[:1]),
             hint=f"keep {source!r}, or compute each element of {name!r} once, in one step, at its own index",
         )

@@ -28,8 +28,8 @@ def launch(ranks: int, script: str, arguments: list[str]) -> int:
     """Run a program on some ranks, all of which end when one raises; returns the exit code.
 
     SIGINT and SIGTERM end all ranks, too; the code is then 128 and the signal. If the code is not 0, the step
-    in which each rank ended is written to stderr, beginning with the rank whose process ended first: a rank
-    that is killed cannot report itself. TargetError if mpi4py or mpiexec is missing.
+    in which each rank in a call ended is written to stderr, beginning with the rank whose process ended
+    first: a rank that is killed cannot report itself. TargetError if mpi4py or mpiexec is missing.
     """
     with tempfile.TemporaryDirectory(prefix="tdsl_run_") as folder:
         env = os.environ | {FOLDER: folder}

@@ -69,6 +69,11 @@ class Distributed(Suggesting):
         self._specialised: dict[tuple[tuple[str, int], ...], SpecialisedProgram] = {}
         self._step_times: Array | None = None  # of the last call under MPI
 
+    def _attribute_hint(self, name: str) -> str:
+        if name in ("explain", "loops"):
+            return 'plan().rank(0) has the steps of a rank, source("mpi") the loops of its tasks'
+        return Suggesting._attribute_hint(self, name)
+
     def _specialise(self, sizes: Mapping[str, int], method: str = "") -> SpecialisedProgram:
         """The plan and tasks for sizes; `method` is the method that takes missing sizes, for the error."""
         missing = [n for n in self.signature.sizes if n not in sizes]

@@ -60,14 +60,12 @@ def processes(folder: str) -> dict[int, int]:
 
 
 def rank_positions(folder: str) -> dict[int, str]:
-    """A text for each rank that has begun a call: the step that it is in, or was in when it ended."""
+    """A text for each rank that is in a call, or was when it ended: its step."""
     positions: dict[int, str] = {}
     for rank, (_, step, inside), path in _files(folder):
         if inside:
             steps = path.with_suffix(".steps").read_text().splitlines()
             positions[rank] = f"step {step}: {steps[step - 1]}" if step else "a call, before its first step"
-        else:
-            positions.setdefault(rank, "no call")
     return dict(sorted(positions.items()))
 
 

@@ -15,6 +15,8 @@ import pytest
 
 import tdsl as td
 from tdsl.distribute import mpi
+from tdsl.distribute.progress import FOLDER, Progress, rank_positions
+from tests.distribute.matmuls import flat
 from tests.distribute.test_mpi import LONG, ROOT, needs_mpi, ranks
 
 PROGRAM = ROOT / "tests" / "distribute" / "faults.py"
@@ -183,6 +185,31 @@ def test_why_mpi4py_cannot_be_imported_is_said(tmp_path: Path) -> None:
         done = subprocess.run([sys.executable, "-c", program], env=env, capture_output=True, text=True)
         assert done.returncode == 1
         assert re.search(r"mpi4py is installed, but cannot be imported: .*no_such_library", done.stderr)
+
+
+def test_ranks_are_aborted_after_their_output_is_read() -> None:
+    """MPICH's launcher ends the run without what is left in the pipes."""
+    program = (
+        "import sys, tdsl.distribute.abort as a; sys.stderr.write('why'); a.abort_ranks(1); print(1)"
+    )
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen([sys.executable, "-c", program], env={"PYTHONPATH": str(ROOT)}, **pipes) as process:
+        assert process.stdout is not None and process.stderr is not None
+        assert select.select([process.stderr], [], [], 60)[0]
+        assert not select.select([process.stdout], [], [], 0.3)[0]
+        assert process.stderr.read(3) == b"why"
+        assert process.stdout.read() == b"1\n"
+
+
+def test_only_ranks_in_a_call_have_a_position(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(FOLDER, str(tmp_path))
+    plan = td.compile(flat(td.Grid(x=2, y=1), "", M=4, N=4, K=4), target="python").plan()
+    for rank in range(2):
+        progress = Progress.create(plan.rank(rank))
+        progress.reach(rank)
+        if rank:
+            progress.leave()
+    assert rank_positions(str(tmp_path)) == {0: "a call, before its first step"}
 
 
 def test_a_deadline_is_a_number(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -134,6 +134,22 @@ def test_what_cannot_be_overwritten_is_refused() -> None:
         td.compile(s.overwrite(v, "w")).plan()
 
 
+def test_the_func_in_a_task_that_reads_what_is_overwritten_is_named() -> None:
+    grid = td.Grid(x=2)
+    w, v, row = td.Tensor("w", (4, 4), td.f64), td.Func("v"), td.Func("row")
+    row[i] = td.sum(w[i, k], axis=k)
+    v[i, j] = w[i, j] - row[i]
+    s = td.Schedule(v).place(w, "rc -> r", grid).place(v, "rc -> r", grid)
+    s[v].distribute(i, grid)
+    words = "'v' overwrites 'w', which 'row', a func that is computed in its tasks, reads"
+    with pytest.raises(td.ScheduleError, match=words) as error:
+        td.compile(s.overwrite(v, w)).plan()
+    assert "'row' reads 'w' here" in str(error.value)
+    assert "row[i] = td.sum(w[i, k], axis=k)" in str(error.value)
+    with pytest.raises(td.UnknownAttribute, match=r'source\("mpi"\) the loops of its tasks'):
+        td.compile(scaled(lambda w: w[i, j])[0]).explain()
+
+
 def test_an_input_that_is_read_later_is_not_overwritten() -> None:
     """By a func that reads the one that overwrites it: both places are shown."""
     grid = td.Grid(x=2)
