@@ -189,9 +189,7 @@ def test_why_mpi4py_cannot_be_imported_is_said(tmp_path: Path) -> None:
 
 def test_ranks_are_aborted_after_their_output_is_read() -> None:
     """MPICH's launcher ends the run without what is left in the pipes."""
-    program = (
-        "import sys, tdsl.distribute.abort as a; sys.stderr.write('why'); a.abort_ranks(1); print(1)"
-    )
+    program = "import sys, tdsl.distribute.abort as a; sys.stderr.write('why'); a.abort_ranks(1); print(1)"
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     with subprocess.Popen([sys.executable, "-c", program], env={"PYTHONPATH": str(ROOT)}, **pipes) as process:
         assert process.stdout is not None and process.stderr is not None
