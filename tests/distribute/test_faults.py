@@ -27,10 +27,11 @@ WAITED = (
     rf"rank \d could not [a-z-]+ \w+\[.*\] among ranks .* within 5 s \({STEP}|"
     rf"rank \d waited 5 s for rank"
 )
+LATE = r"rank VICTIM did not come to the end of a call within 5 s: .* steps? \d+"
 SAYS = {
     "raise": rf"RuntimeError: on purpose\nrank VICTIM, {STEP}: ",
-    "stall": WAITED,
-    "last": r"rank VICTIM did not come to the end of a call within 5 s: .* steps? \d+",
+    "stall": rf"{WAITED}|{LATE}",  # late where it stalls behind its last message
+    "last": LATE,
     "away": r"rank \d waited 5 s for rank VICTIM to call this program",
     "exit": rf"SystemExit in rank VICTIM, {STEP}: ",
     "kill": rf"rank VICTIM ended in {STEP}: ",

@@ -26,7 +26,7 @@ def write_rows(stage: Stage, t: BlockTree) -> Stage | None:
     """
     (lanes,), d = t.lanes, definition_of(stage)
     names, vector = [v for v, _, _ in d.ranges], lanes.each
-    if t.parts == 1 and d.free and not stage.definition:
+    if t.parts == 1 and not stage.definition:
         _reduce_in_blocks(stage, names, lanes.threads, vector)
         return None
     lane = None
@@ -53,9 +53,11 @@ def write_rows(stage: Stage, t: BlockTree) -> Stage | None:
 def _reduce_in_blocks(
     stage: Stage, names: list[str], threads: int, vector: int, lane: str | None = None
 ) -> None:
-    whole = fused(stage, [x.name for x in stage.loops if x.name not in (*names, lane)])
-    stage.bind(whole, "blockIdx.x")
-    stage.schedule.cache_write(stage, at=whole)
+    results = [x.name for x in stage.loops if x.name not in (*names, lane)]
+    if results:
+        whole = fused(stage, results)
+        stage.bind(whole, "blockIdx.x")
+        stage.schedule.cache_write(stage, at=whole)
     reduce_by_threads(stage, names, threads, vector, lanes=lane)
 
 

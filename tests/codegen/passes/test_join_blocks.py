@@ -17,17 +17,26 @@ def reductions(n: int) -> td.Compiled:
 
 
 def test_the_last_steps_of_reductions_and_what_reads_them_are_one_kernel() -> None:
-    compiled = reductions(30_000)
+    compiled = reductions(300_000)
     last = compiled.launch.kernels[-1]
     assert (last.grid, last.block[0] > 1) == ((1, 1, 1), True)
     assert all(np.prod(x.block) > 1 for x in compiled.launch.kernels)
     assert sum(np.prod(x.grid) == 1 for x in compiled.launch.kernels) == 1
-    a = np.arange(30_000, dtype=np.float32) / 30_000
+    a = np.arange(300_000, dtype=np.float32) / 300_000
     assert np.allclose(td.emulate(compiled)(a), a.max() * a.sum(), rtol=1e-5)
 
 
+def test_few_terms_are_reduced_by_one_block_in_one_kernel() -> None:
+    for n in (1, 33, 30_000):
+        compiled = reductions(n)
+        (kernel,) = compiled.launch.kernels
+        assert kernel.grid == (1, 1, 1) and not compiled.launch.temporaries
+        a = np.arange(n, dtype=np.float32) / n
+        assert np.allclose(td.emulate(compiled)(a), a.max() * a.sum(), rtol=1e-5)
+
+
 def test_memory_between_the_statements_of_a_kernel_is_no_argument() -> None:
-    temporaries = dict(reductions(30_000).launch.temporaries)
+    temporaries = dict(reductions(300_000).launch.temporaries)
     assert temporaries and all(int(n) > 4 for n in temporaries.values())
 
 
