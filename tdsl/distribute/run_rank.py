@@ -1,4 +1,4 @@
-"""Runs a program as one rank of `tdsl run`: its path and arguments follow in the command line.
+"""Runs a program as one rank of `tdsl run`: its path, or `-m` and its module, and its arguments follow.
 
 An uncaught exception and an exit code that is not 0 end all ranks.
 """
@@ -16,9 +16,13 @@ def main() -> None:
     """Run the program of the command line."""
     install_hook()
     del sys.argv[0]
-    sys.path[0] = os.path.dirname(os.path.realpath(sys.argv[0]))
     try:
-        runpy.run_path(sys.argv[0], run_name="__main__")
+        if sys.argv[0] == "-m":
+            del sys.argv[0]
+            runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+        else:
+            sys.path[0] = os.path.dirname(os.path.realpath(sys.argv[0]))
+            runpy.run_path(sys.argv[0], run_name="__main__")
     except SystemExit as end:
         if end.code not in (None, 0):
             if not isinstance(end.code, int):

@@ -269,7 +269,8 @@ def test_indices_that_are_computed_in_memory_are_followed(scope):
     assert only(counts, "load", "table").sectors == 64
 
 
-@pytest.mark.parametrize("name", ["transpose", "five-points", "row-sums", "softmax-32768x1024", "gelu-bias"])
+# without stencils, of which the assembler keeps rows in registers from one unrolled row to the next
+@pytest.mark.parametrize("name", ["transpose", "row-sums", "softmax-32768x1024", "gelu-bias"])
 def test_a_warp_executes_the_accesses_that_are_in_the_machine_code(name):
     pytest.importorskip("tvm", reason='pip install "tdsl[cuda]"')
     case = ALL[name]
