@@ -42,7 +42,7 @@ AGAIN = 1.2  # times that each point of a func is computed, from which it may be
 LIGHT = 64  # operations of all reads of a func that is computed for each of them
 CLEARLY = 0.8  # of the time of a schedule, from which another is taken instead
 FAR_FROM_BEST = 1.5  # times the least time of a program, from which other kernels may pay
-WORTH = 7e-6  # seconds of a program: hardly more than two launches, which tiles make little shorter
+WORTH = 1e-5  # seconds of a program: a few launches, which tiles make little shorter
 Way = Callable[[BaseSchedule], list[Decision]]
 
 
