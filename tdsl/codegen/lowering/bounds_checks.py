@@ -14,7 +14,7 @@ from tdsl.errors import IndexBoundError, TdslError
 from tdsl.lang.affine import as_sum, fold_remainders, variables
 from tdsl.lang.bounds import NO_FACTS, at_most
 from tdsl.lang.definition import Definition
-from tdsl.lang.expr import FALSE, ONE, TRUE, ZERO, Binary, Const, Expr, Read, Size, Var, dtype_of
+from tdsl.lang.expr import FALSE, ONE, TRUE, ZERO, Binary, Const, Expr, Read, Size, Var, const, dtype_of
 from tdsl.lang.program import FuncDef, Program
 from tdsl.lang.regions import Box, Interval, Ranges, interval_where, is_empty, reads_in
 from tdsl.lang.show import show_expr
@@ -280,13 +280,23 @@ def _operands(op: str, e: Expr) -> tuple[Expr, ...]:
 def _unless_empty(cond: Expr, ranges: Ranges) -> Expr:
     """The condition that `cond` holds or a range is empty; TRUE if a nonempty range implies `cond`."""
     ends = [(lo, hi) for lo, hi in ranges.values() if lo is not None and hi is not None]
-    if cond in [simplify(Binary("le", lo, hi)) for lo, hi in ends]:
+    if cond in [_nonempty(lo, hi) for lo, hi in ends]:
         return TRUE
     for lo, hi in ends:
         empty = simplify(Binary("lt", hi, lo))
         if not isinstance(empty, Const):
             cond = Binary("or", empty, cond)
     return cond
+
+
+def _nonempty(lo: Expr, hi: Expr) -> Expr:
+    """The condition that `lo <= hi`; x // k - 1 >= 0 is written as x >= k."""
+    difference = as_sum(subtract(hi, lo))
+    match [*difference.terms.items()]:
+        case [(Binary("floordiv", x, Const(int(k))), 1)] if k > 0:
+            return simplify(Binary("le", ZERO, add(x, const(k * difference.constant))))
+        case _:
+            return simplify(Binary("le", lo, hi))
 
 
 def _interval_text(interval: Interval) -> str:

@@ -269,8 +269,7 @@ def test_indices_that_are_computed_in_memory_are_followed(scope):
     assert only(counts, "load", "table").sectors == 64
 
 
-# without stencils, of which the assembler keeps rows in registers from one unrolled row to the next
-@pytest.mark.parametrize("name", ["transpose", "row-sums", "softmax-32768x1024", "gelu-bias"])
+@pytest.mark.parametrize("name", ["transpose", "five-points", "row-sums", "softmax-32768x1024", "gelu-bias"])
 def test_a_warp_executes_the_accesses_that_are_in_the_machine_code(name):
     pytest.importorskip("tvm", reason='pip install "tdsl[cuda]"')
     case = ALL[name]
@@ -283,4 +282,7 @@ def test_a_warp_executes_the_accesses_that_are_in_the_machine_code(name):
         warps = np.prod(kernel.grid) * np.prod(kernel.block) // 32
         counted[accesses] = counted.get(accesses, 0) + a.requests / warps
     whole = {x: ceil(n) for x, n in counted.items() if n >= 1}  # not what only the first threads do
-    assert whole == {x: n for x, n in mix.all if x in whole}
+    code = {x: n for x, n in mix.all if x in whole}
+    if name == "five-points":  # the assembler reuses the rows that unrolled rows share
+        assert whole.pop("LDS.4") >= code.pop("LDS.4") == 4
+    assert whole == code

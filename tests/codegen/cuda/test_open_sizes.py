@@ -101,16 +101,14 @@ def test_numbers_of_blocks_are_formulas_of_sizes():
         counts.as_count(Select(Const(True, td.bool_), n, n))
 
 
-@pytest.mark.parametrize(
-    "dtype, marks, checks", [(td.f32, "# shared", 1), (td.f16, "mma_m16n8k16_f16_f16(", 0)]
-)
-def test_products_of_open_sizes_are_tiled(rng, dtype, marks, checks):
+@pytest.mark.parametrize("dtype, marks", [(td.f32, "# shared"), (td.f16, "mma_m16n8k16_f16_f16(")])
+def test_products_of_open_sizes_are_tiled(rng, dtype, marks):
     a, b, c = td.Tensor("a", ("M", "K"), dtype), td.Tensor("b", ("K", "N"), dtype), td.Func("c")
     c[i, j] = td.sum(td.cast(a[i, k], td.f32) * td.cast(b[k, j], td.f32), axis=k)
     f = td.compile(c, target="cuda:sm_80", dynamic=("M", "K", "N"))
     text = str(f.loops("final"))
     assert marks in text
-    assert text.count("check") == checks, "reads are inside wherever there are any"
+    assert "check" not in text, "reads are inside wherever there are any"
     emulated = td.emulate(f)
     for m, n, terms in ((70, 33, 90), (1, 1, 1), (64, 64, 0), (0, 3, 3)):
         x = rng.integers(-3, 4, (m, terms)).astype(dtype.numpy)
