@@ -199,8 +199,8 @@ class Measurement:
         rows, vectors = ROWS, 4 if lanes > 1 and self.machine.registers >= 32 else 2
         unit = "vector" if lanes > 1 else "scalar"
         per_second = 2 * rows * vectors * lanes / self.product_seconds(dtype, lanes, rows, vectors)
-        if dtype.is_float:
-            latency = self.product_seconds(dtype, lanes, 1, 1)
+        if dtype.is_float:  # of a vector also for scalars: a single sum of scalars is reordered into vectors
+            latency = self.product_seconds(dtype, self.machine.vector_bytes // dtype.bytes, 1, 1)
         else:  # only the addition waits
             latency = self.value_seconds(FUNCTIONS["add"], dtype, lanes, lanes)
         return Rate(unit, str(dtype), rounded(per_second), rounded(latency))
@@ -323,14 +323,16 @@ class Measurement:
 
     def first_touch(self) -> float:
         """The seconds of the first access to a page of memory that the system has yet to provide."""
-        size, times = self.largest // 8, []
+        size, new, filled = self.largest // 8, math.inf, math.inf
         for _ in range(3):
             start = time.perf_counter()
-            np.empty(size, np.uint8).fill(0)
-            times.append(time.perf_counter() - start)
-        array, again = np.zeros(size, np.uint8), time.perf_counter()
-        array.fill(0)
-        return max(statistics.median(times) - (time.perf_counter() - again), 1e-9) / (size // PAGE_BYTES)
+            array = np.empty(size, np.uint8)
+            array.fill(0)
+            once = time.perf_counter()
+            array.fill(0)
+            new, filled = min(new, once - start), min(filled, time.perf_counter() - once)
+            del array  # the next one is on new pages
+        return max(new - filled, LEAST) / (size // PAGE_BYTES)
 
     def with_overlap(self, machine: Machine) -> Machine:
         """The machine with the part of the time of memory that overlaps with arithmetic."""
