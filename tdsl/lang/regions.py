@@ -17,8 +17,9 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
-from tdsl.core.node import Node, memoised, post_order, transform
+from tdsl.core.node import Node, map_children, memoised, post_order, transform
 from tdsl.lang.affine import (
     AffineSum,
     as_expr,
@@ -42,6 +43,7 @@ from tdsl.lang.expr import (
     Read,
     Select,
     Size,
+    Unary,
     Var,
     const,
     dtype_of,
@@ -320,7 +322,7 @@ def _quotient_where(s: AffineSum, ranges: Ranges, where: Expr, facts: Facts) -> 
 
 
 def _atom_where(atom: Expr, ranges: Ranges, where: Expr, facts: Facts) -> Interval | None:
-    """The interval of a quotient, remainder, padding, min or max under a condition; None for other atoms."""
+    """The interval of an atom under a condition, by those of its operands; None for variables and reads."""
     match atom:
         case Binary("floordiv", x, Const(k)) if k > 0 and _is_varying(x, ranges):
             return _quotient(interval_where(x, ranges, where, facts), k, facts)
@@ -333,8 +335,29 @@ def _atom_where(atom: Expr, ranges: Ranges, where: Expr, facts: Facts) -> Interv
         case Binary("min" | "max" as op, x, y) if _is_varying(atom, ranges) and dtype_of(x) == i64:
             a, b = (interval_where(z, ranges, where, facts) for z in (x, y))
             return _min_max(op, a, b, facts)
+        case Unary() | Binary() | Select() | Cast() | Call() if _is_varying(atom, ranges):
+            return _by_operands(atom, ranges, where, facts)
         case _:
             return None
+
+
+def _by_operands(atom: Expr, ranges: Ranges, where: Expr, facts: Facts) -> Interval | None:
+    """The interval of `abs`, a select, a cast or a product, each i64 operand bounded by a condition."""
+    bounded = dict(ranges)
+
+    def operand(x: Any) -> Any:
+        if isinstance(x, Const | Read | Var) or dtype_of(x).kind not in "iu":
+            return x
+        if dtype_of(x) != i64:
+            return map_children(x, operand)
+        name = f"operand {len(bounded)}"
+        bounded[name] = interval_where(x, ranges, where, facts)
+        return Var(name)
+
+    e = map_children(atom, operand)
+    if len(bounded) == len(ranges) or any(is_empty(i, facts) for i in bounded.values()):
+        return None
+    return intersection(interval_of(e, bounded, facts), interval_of(atom, ranges, facts), facts)
 
 
 def nonpositive_sums(cond: Expr) -> Iterator[AffineSum]:

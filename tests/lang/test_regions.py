@@ -20,6 +20,7 @@ from tdsl.lang.expr import (
     Read,
     Select,
     Size,
+    Unary,
     Var,
     const,
 )
@@ -36,7 +37,7 @@ from tdsl.lang.regions import (
 )
 from tdsl.lang.simplify import simplify
 from tdsl.lang.solve import solve
-from tdsl.lang.types import i64, u8
+from tdsl.lang.types import i32, i64, u8
 from tests.lang.index_expressions import (
     PADS,
     POSITIVE,
@@ -178,7 +179,26 @@ PERIODIC = st.builds(
 )
 
 
-@given(affine(NAMES) | PERIODIC, conditions(affine(NAMES)), constant_ranges(NAMES))
+
+def _nonlinear(x: Expr, y: Expr, kind: str) -> Expr:
+    """An index by `abs`, a select, a cast or a product, beside another index."""
+    match kind:
+        case "abs":
+            return _binary("add", Unary("abs", x), y)
+        case "select":
+            return Select(_binary("lt", y, x), x, _binary("sub", x, 3))
+        case "cast":
+            return _binary("add", Cast(Cast(x, i32), i64), y)
+        case _:
+            return _binary("mul", x, y)
+
+
+NONLINEAR = st.builds(
+    _nonlinear, affine(NAMES), affine(NAMES), st.sampled_from(("abs", "select", "cast", "product"))
+)
+
+
+@given(affine(NAMES) | PERIODIC | NONLINEAR, conditions(affine(NAMES)), constant_ranges(NAMES))
 def test_an_interval_where_a_condition_holds_holds_every_value_there(
     e: Expr, cond: Expr, ranges: Ranges
 ) -> None:
@@ -199,6 +219,14 @@ def test_a_condition_bounds_what_is_padded(kind: str) -> None:
     ranges = as_ranges({"tile": (0, 1), "lane": (0, 3)})
     e = _periodic(lane, 9, kind, ZERO)
     assert ends(interval_where(e, ranges, _binary("lt", lane, const(5)))) == (0, 4)
+
+
+def test_a_condition_bounds_the_operand_of_abs() -> None:
+    """A distance of lanes beyond an extent of 5 is that of no lane."""
+    lane = _binary("add", _binary("mul", Var("tile"), 4), Var("lane"))
+    ranges = as_ranges({"tile": (0, 1), "lane": (0, 3), "i": (0, 5)})
+    e = Unary("abs", _binary("sub", lane, Var("i")))
+    assert ends(interval_where(e, ranges, _binary("lt", lane, const(5)))) == (0, 5)
 
 
 @given(st.sampled_from(("lt", "le", "gt", "ge", "eq")), affine(("i",)), st.integers(-9, 9))

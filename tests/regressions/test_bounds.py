@@ -356,3 +356,23 @@ def test_extremes_of_narrow_integers_and_loop_variables_are_those_of_all_integer
     mine = td.compile((low, high), target=target)(values)
     for got, want in zip(mine, (np.minimum(wide, 250 - at), np.maximum(wide, at - 300)), strict=True):
         np.testing.assert_array_equal(got, np.clip(want, ends.min, ends.max))
+
+
+@pytest.mark.parametrize("kind", ["abs", "select", "product", "cast"])
+def test_lanes_beyond_a_sum_bound_no_index_that_is_not_affine(kind):
+    """The last of two vectors of four lanes has one term; its other lanes read nothing."""
+    f, y, m = td.Func("f", shape=6), td.Func("y", shape=5), td.range("m", 0, 5)
+    a = td.Tensor("a", (6,), td.f64)
+    index = {
+        "abs": abs(m - i), "select": td.where(m < i, i, m), "product": m * m // 4,
+        "cast": td.cast(td.cast(m, td.i32) + 1, td.i64),
+    }  # fmt: skip
+    f[i] = a[i] * 2
+    y[i] = td.sum(f[index[kind]] * a[index[kind]], axis=m)
+    s = td.Schedule(y)
+    _, lane = s[y].split(m, 4)
+    s[y].rfactor(lane)
+    s[f].compute_root()
+    v = np.linspace(-1, 2, 6)
+    expected = td.compile(y, target="python")(v)
+    np.testing.assert_allclose(td.compile(s)(v), expected, rtol=1e-12)
