@@ -179,7 +179,6 @@ PERIODIC = st.builds(
 )
 
 
-
 def _nonlinear(x: Expr, y: Expr, kind: str) -> Expr:
     """An index by `abs`, a select, a cast or a product, beside another index."""
     match kind:
