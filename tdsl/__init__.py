@@ -123,13 +123,15 @@ from tdsl.lang.value import vars
 from tdsl.machine.instructions.instruction import RegisterFile, instruction
 from tdsl.op import Operator, op
 from tdsl.placement.grid import Grid
+from tdsl.planner.cluster import Cluster, Level
+from tdsl.planner.schedule import Schedule
 from tdsl.target import Target
-from tdsl.tilegraph.schedule import Schedule
 
 __version__ = "0.1.0"
 
 __all__ = [
     "CacheWarning",
+    "Cluster",
     "CompileWarning",
     "Compiled",
     "DType",
@@ -140,6 +142,7 @@ __all__ = [
     "Hazard",
     "IndexBoundError",
     "InternalError",
+    "Level",
     "Operator",
     "RegisterFile",
     "RequireError",

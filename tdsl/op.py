@@ -23,9 +23,9 @@ from tdsl.lang.program import Program
 from tdsl.lang.sizes import check_sizes
 from tdsl.lang.tensor import Func, Scalar, Tensor, tensor_from_annotation
 from tdsl.lang.types import DType, TensorType
-from tdsl.schedule.fluent import Stage
+from tdsl.planner.schedule import Schedule
+from tdsl.schedule.fluent import BaseSchedule, Stage
 from tdsl.target import Target, as_target
-from tdsl.tilegraph.schedule import Schedule
 
 
 class Operator(Suggesting):
@@ -119,7 +119,7 @@ class Operator(Suggesting):
     def autoschedule(
         self, *args: Any, target: Target | str | None = None, pin: object = None, measure: int = 0,
         seconds: float = 60.0, **named: Any,
-    ) -> Schedule:  # fmt: skip
+    ) -> BaseSchedule:  # fmt: skip
         """Searches for a schedule, for arrays or for sizes by name; returns it to print, edit and compile.
 
         Types may replace arrays: `td.f32[49, 83]`, or `td.f32` for a number.

@@ -40,6 +40,7 @@ HEAVY = {
     "mpi4py": ("distribute/mpi.py", False),
     "networkx": ("tilegraph", True),
     "ml_dtypes": ("lang", False),
+    "scipy": ("planner/milp.py", False),
 }
 
 IMPORT_BUDGET = 6  # times NumPy's own import, which a slow or busy machine makes longer as well

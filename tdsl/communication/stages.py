@@ -344,13 +344,14 @@ def stages_of(state: State, boxes: Mapping[str, SpanBox]) -> tuple[Stage, ...]:
     `boxes` has the box that is computed of each func; a func that is not needed has none, and is no stage.
     """
     return tuple(
-        _stage(state, f, boxes[f.name])
+        stage_of(state, f, boxes[f.name])
         for f in state.program.funcs
         if f.name in boxes and state.plan(f.name).distributed
     )
 
 
-def _stage(state: State, f: FuncDef, whole: SpanBox) -> Stage:
+def stage_of(state: State, f: FuncDef, whole: SpanBox) -> Stage:
+    """The stage of a distributed func, which computes the box `whole`."""
     plan = state.plan(f.name)
     nest = plan.nests[plan.distributed_definition]
     region = tuple((const(lo), const(hi - 1)) for lo, hi in whole)

@@ -181,7 +181,7 @@ class StageVolume:
     def _iterate(self, inner: Spans, ahead: tuple[Fetch, ...]) -> None:
         """One iteration of the loops outside; its prefetches, `ahead`, are in flight."""
         stage, totals, depth = self.stage, self.totals, self.stage.fixed + len(inner)
-        fetches = (self._fetch(self._sources(depth, 0), inner), *ahead)
+        fetches = (self.fetch(self._sources(depth, 0), inner), *ahead)
         for fetch in fetches:
             for source, elements in fetch.parts.items():
                 totals.free(source, elements)
@@ -209,7 +209,7 @@ class StageVolume:
             for a, sources in prefetched.items():
                 for m in range(0 if n == 0 else n + a, min(n + a + 1, count) if sources else 0):
                     at = (*inner, (first + m, first + m + 1))
-                    coming.setdefault(m, []).append(self._fetch(sources, at))
+                    coming.setdefault(m, []).append(self.fetch(sources, at))
             self._iterate((*inner, (first + n, first + n + 1)), tuple(coming.pop(n, ())))
 
     def _sources(self, depth: int, ahead: int) -> list[str]:
@@ -218,7 +218,8 @@ class StageVolume:
 
     # -- sources
 
-    def _fetch(self, sources: list[str], inner: Spans) -> Fetch:
+    def fetch(self, sources: list[str], inner: Spans) -> Fetch:
+        """Add the communication of sources in an iteration; returns the buffers of what is not owned."""
         fetch = Fetch()
         for source in sources:
             boxes, blocks = self.boxes.read(source, inner), self.boxes.owned(source)

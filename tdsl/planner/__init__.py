@@ -1,0 +1,6 @@
+"""Finds placements and distributions: a search over the directives of ranks, priced as plans are.
+
+`Schedule.plan` takes a cluster and what the user has decided, and adds `place` and `distribute` directives:
+
+    candidate grids -> strategies of each func -> table of prices -> exact or bounded search -> directives
+"""

@@ -1,0 +1,117 @@
+"""`search`: the best plan over the grids of a cluster."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+
+from tdsl.machine.model import Machine
+from tdsl.placement.grid import Grid
+from tdsl.placement.notation import Placement, PlacementSyntaxError, read_placement
+from tdsl.planner.cluster import Cluster
+from tdsl.planner.planned import Planned
+from tdsl.planner.problem import space_of
+from tdsl.planner.solve import solve
+from tdsl.schedule.state import Illegal, State
+
+MAX_AXES = 3  # of one level of a cluster
+MAX_PRICED = 3_000  # strategies times placements of all funcs, on a grid that is tried beside the first
+MAX_PRICED_LEVELS = 1_000  # on a grid of several levels, whose prices take longer
+
+
+def candidate_grids(state: State, cluster: Cluster, fix: Mapping[str, str | Sequence[str]]) -> Iterator[Grid]:
+    """The grids on which all of `fix` can be read: that of the state, or those of the cluster."""
+    if state.grid is not None:
+        yield state.grid
+        return
+    counts = {len(_words(text)) for text in fix.values() if not is_name(text)}
+    levels = len(cluster.levels)
+    for grid in cluster.grids(MAX_AXES):
+        if all(n in (levels, len(grid.axes)) for n in counts):
+            yield grid
+
+
+def is_name(text: str | Sequence[str]) -> bool:
+    """True if a value of `fix` is the name of a tensor whose placement is taken, not a placement."""
+    return isinstance(text, str) and "->" not in text
+
+
+def _words(text: str | Sequence[str]) -> list[str]:
+    parts = [text] if isinstance(text, str) else list(text)
+    return [w for part in parts for w in part.partition("->")[2].split()]
+
+
+def placement_on(text: str | Sequence[str], ndim: int, grid: Grid) -> Placement:
+    """The placement of a text; one entry for each level stands for all axes of the level.
+
+    >>> print(placement_on("ab -> b", 2, Grid(x=2, y=2)))
+    ab -> b b
+    """
+    words = _words(text)
+    if len(words) == len(grid.depths) < len(grid.axes):
+        dims = (text if isinstance(text, str) else text[0]).partition("->")[0]
+        spread = [w for w, depth in zip(words, grid.depths, strict=True) for _ in range(depth)]
+        text = f"{dims}-> {' '.join(spread)}"
+    return read_placement(text, ndim, grid)
+
+
+def search(
+    state: State, cluster: Cluster, machine: Machine, fix: Mapping[str, str | Sequence[str]],
+    memory: int | None, forbid: frozenset[str],
+) -> Planned | None:  # fmt: skip
+    """The plan of least seconds over the grids of a cluster; None if none has so little memory.
+
+    Raises Illegal if a text of `fix` is no placement on any of the grids.
+    """
+    best: Planned | None = None
+    tried: list[tuple[Grid, float]] = []
+    bound, error = (
+        math.inf,
+        Illegal("no grid of the cluster has an axis for each entry", "one for each level"),
+    )
+    for grid in candidate_grids(state, cluster, fix):
+        try:
+            fixed = fixed_placements(state, fix, grid)
+        except PlacementSyntaxError as wrong:
+            error = Illegal(str(wrong), wrong.hint)
+            continue
+        limit = MAX_PRICED if len(grid.depths) == 1 else MAX_PRICED_LEVELS
+        if tried and _size(state, grid) > limit:
+            continue
+        space = space_of(state, grid, cluster, machine, fixed, forbid, same_placements(fix))
+        solution = solve(space, memory)
+        tried.append((grid, math.inf if solution is None else solution.seconds))
+        if solution is None:
+            continue
+        bound = min(bound, solution.bound)
+        if best is None or solution.seconds < best.seconds * (1 - 1e-9):
+            best = Planned(grid, space, solution, 0.0, ())
+    if not tried:
+        raise error
+    return None if best is None else Planned(best.grid, best.space, best.solution, bound, tuple(tried))
+
+
+def fixed_placements(
+    state: State, fix: Mapping[str, str | Sequence[str]], grid: Grid
+) -> dict[str, Placement]:  # fmt: skip
+    """The placements that `fix` states on a grid."""
+    return {n: placement_on(t, dimensions(state, n), grid) for n, t in fix.items() if not is_name(t)}
+
+
+def same_placements(fix: Mapping[str, str | Sequence[str]]) -> tuple[tuple[str, str], ...]:
+    """The pairs of tensors that have one placement, as `fix` says."""
+    return tuple((n, str(t)) for n, t in fix.items() if is_name(t))
+
+
+def dimensions(state: State, tensor: str) -> int:
+    """The number of dimensions of a tensor or func."""
+    program = state.program
+    return len(program.func(tensor).variables if program.has_func(tensor) else program.input(tensor).shape)
+
+
+def _size(state: State, grid: Grid) -> int:
+    """The strategies times placements of all funcs on a grid, about."""
+    axes, size = len(grid.axes), 0
+    for f in state.program.funcs:
+        size += (len(f.definitions[0].variables) + 1) ** axes * (len(f.variables) + 1) ** axes
+    return size

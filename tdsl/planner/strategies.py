@@ -1,0 +1,250 @@
+"""The strategies of a func: what `distribute` may say of each axis of a grid, found by trying the directive.
+
+There is no table of operators: a strategy is legal if `distribute` accepts it, and its boxes are those of
+the region function.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+from tdsl.communication.stages import Stage, stage_of
+from tdsl.core.node import frozen
+from tdsl.lang.definition import has_effects
+from tdsl.lang.program import FuncDef
+from tdsl.placement.grid import Grid
+from tdsl.placement.notation import Blocks, Copies, Entry, Fixed, Partial, Placement
+from tdsl.placement.ownership import SpanBox
+from tdsl.schedule.linear import NotLinear, check_linear
+from tdsl.schedule.ranks import distribute
+from tdsl.schedule.state import Illegal, Inline, State, fresh_plan
+
+AxisStrategy = str | int | frozenset[str]  # a variable, "*", a coordinate, or the sources that are partial
+MAX_LINEAR_SOURCES = 4  # sources of a func of which all subsets are tried as partial
+
+
+@frozen
+class Strategy:
+    """How a func is distributed: its definition, and for each axis what computes it.
+
+    That is a variable of the definition, "*", a coordinate, or the set of sources of whose parts each
+    coordinate computes its own part. `stage` has the boxes.
+    """
+
+    definition: int
+    axes: tuple[AxisStrategy, ...]
+    stage: Stage
+
+    @property
+    def entries(self) -> tuple[str | int, ...]:
+        """What `distribute` takes."""
+        return tuple("partial" if isinstance(x, frozenset) else x for x in self.axes)
+
+    def __str__(self) -> str:
+        return " ".join(map(str, self.entries))
+
+
+@frozen
+class Choices:
+    """The strategies of a func, and for each variable that has none the reason."""
+
+    strategies: tuple[Strategy, ...]
+    refused: Mapping[str, str]
+
+
+def with_all_distributed(state: State, grid: Grid) -> State:
+    """The state in which every func that is not inlined is distributed, those that were not by "*"."""
+    for f in state.program.funcs:
+        plan = state.plan(f.name)
+        if plan.distributed or isinstance(plan.place, Inline):
+            continue
+        everywhere = 0 if any(map(has_effects, f.definitions)) else "*"
+        entries = (everywhere,) * len(grid.axes)
+        state = distribute(state.with_plan(f.name, fresh_plan(f)), f.name, 0, loops=entries, grid=grid.levels)
+    return state
+
+
+def strategies_of(state: State, f: FuncDef, grid: Grid, box: SpanBox, *, is_given: bool) -> Choices:
+    """All strategies of a func in a state in which every func is distributed.
+
+    If the user distributed it (`is_given`), that is the only one.
+    """
+    if is_given:
+        plan = state.plan(f.name)
+        axes = tuple(_given(state, f, e, n) for n, e in enumerate(plan.distributed))
+        stage = stage_of(_copied(state, f.name, grid, len(box)), f, box)
+        return Choices((Strategy(plan.distributed_definition, axes, stage),), {})
+    options, refused = _axis_options(state, f, grid, box)
+    strategies = []
+    for definition, choices in options.items():
+        for axes in itertools.product(*choices):
+            distributed = _distributed(state, f, definition, axes, grid)
+            if isinstance(distributed, State):
+                stage = stage_of(_copied(distributed, f.name, grid, len(box)), f, box)
+                strategies.append(Strategy(definition, axes, stage))
+    return Choices(tuple(strategies), refused)
+
+
+def placed_as(strategy: Strategy, placement: Placement) -> Stage:
+    """The stage of a strategy whose results have a placement."""
+    stage = strategy.stage
+    state = replace(stage.state, placed=((stage.name, placement),))
+    return stage if not placement.partial else stage_of(state, stage.func, stage.whole)
+
+
+def _copied(state: State, func: str, grid: Grid, ndim: int) -> State:
+    """The state in which a func has a copy on each rank; placements of inputs stay."""
+    letters = "abcdefghijklmnopqrstuvwxyz"[:ndim]
+    copies = Placement(letters, tuple(Copies() for _ in grid.axes))
+    others = tuple((name, p) for name, p in state.placed if name != func)
+    return replace(state, placed=(*others, (func, copies)))
+
+
+def _given(state: State, f: FuncDef, entry: object, axis: int) -> AxisStrategy:
+    match entry:
+        case Copies():
+            return "*"
+        case Fixed(coordinate):
+            return coordinate
+        case Partial():
+            sources = {r.name for d in f.definitions for r in d.reads}
+            return frozenset(n for n, p in state.placed if n in sources and axis in p.partial)
+        case _:
+            return str(entry)
+
+
+def _axis_options(
+    state: State, f: FuncDef, grid: Grid, box: SpanBox
+) -> tuple[dict[int, list[list[AxisStrategy]]], dict[str, str]]:
+    """For each definition that can be distributed the options of each axis, and why variables have none."""
+    refused: dict[str, str] = {}
+    options: dict[int, list[list[AxisStrategy]]] = {}
+    for definition, d in enumerate(f.definitions):
+        legal: list[AxisStrategy] = []
+        for v in d.variables:
+            result = _distributed(state, f, definition, (v,), grid, axis=0)
+            if isinstance(result, Illegal):
+                refused.setdefault(v, result.reason + (f": {result.hint}" if result.hint else ""))
+            elif v not in d.free or f.variables != d.free or _extent(box, d.free.index(v)) > 1:
+                legal.append(v)
+                refused.pop(v, None)
+        if definition and not legal:
+            continue
+        if definition == 0:
+            whole: AxisStrategy = 0 if any(map(has_effects, f.definitions)) else "*"
+            legal += [whole, *_linear_sources(state, f)]
+        else:
+            legal.append("*")
+        options[definition] = [legal for _ in grid.axes]
+    return options, refused
+
+
+def _extent(box: SpanBox, dim: int) -> int:
+    return box[dim][1] - box[dim][0]
+
+
+def _linear_sources(state: State, f: FuncDef) -> Iterator[frozenset[str]]:
+    """The sets of sources in which a func is linear and homogeneous, and which may be partial sums."""
+    if len(f.definitions) > 1 or len(f.dtypes) > 1:
+        return
+    program = state.program
+    sources = [
+        name for name in dict.fromkeys(r.name for r in f.definitions[0].reads)
+        if program.has_func(name) and may_be_partial(program.func(name))
+    ]  # fmt: skip
+    if len(sources) > MAX_LINEAR_SOURCES:
+        return
+    for count in range(1, len(sources) + 1):
+        for chosen in itertools.combinations(sources, count):
+            try:
+                check_linear(f, {}, set(chosen))
+            except NotLinear:
+                continue
+            yield frozenset(chosen)
+
+
+def may_be_partial(f: FuncDef) -> bool:
+    """True if ranks may have parts of the sums that a func consists of."""
+    combine = f.definitions[-1].combine
+    if len(f.dtypes) > 1 or (combine is not None and (combine.kind != "sum" or bool(combine.scalars()))):
+        return False
+    return combine is not None or len(f.definitions) == 1
+
+
+def _distributed(
+    state: State, f: FuncDef, definition: int, axes: tuple[AxisStrategy, ...], grid: Grid,
+    axis: int | None = None,
+) -> State | Illegal:  # fmt: skip
+    """The state with a func distributed in a way, or why that is not legal; `axis`: along that one only."""
+    entries = tuple("partial" if isinstance(x, frozenset) else x for x in axes)
+    levels = grid.levels
+    if axis is not None:
+        name, size = grid.axes[axis]
+        levels = (((name, size),),)
+        state = replace(state, grid=None)
+    try:
+        return distribute(
+            state.with_plan(f.name, fresh_plan(f)), f.name, definition, loops=entries, grid=levels
+        )
+    except Illegal as reason:
+        return reason
+
+
+def placements_of(
+    box: SpanBox, grid: Grid, letters: str, *, partial: bool, copies: bool, given: Placement | None
+) -> tuple[Placement, ...]:
+    """The placements of a tensor: along each axis blocks of a dimension, copies, or partial sums.
+
+    A dimension that several axes cut is cut in each order of them.
+
+    >>> square = ((0, 8), (0, 8))
+    >>> [str(p) for p in placements_of(square, Grid(x=2), "ab", partial=False, copies=True, given=None)]
+    ['ab -> a', 'ab -> b', 'ab -> *']
+    >>> row = ((0, 8),)
+    >>> [str(p) for p in placements_of(row, Grid(x=2, y=2), "a", partial=False, copies=False, given=None)]
+    ['a -> a a', "a -> a' a"]
+    """
+    if given is not None:
+        return (given,)
+    dims = [dim for dim, (lo, hi) in enumerate(box) if hi - lo > 1]
+    others: list[Entry] = [Copies()] if copies or not dims else []
+    others += [Partial("sum")] if partial else []
+    placements: list[Placement] = []
+    for chosen in itertools.product([*dims, *others], repeat=len(grid.axes)):
+        cuts = [[n for n, x in enumerate(chosen) if x == dim] for dim in dims]
+        for orders in itertools.product(*(itertools.permutations(axes) for axes in cuts)):
+            levels = dict(level for order in orders for level in _levels(order))
+            entries = (Blocks(x, levels[n]) if isinstance(x, int) else x for n, x in enumerate(chosen))
+            placements.append(Placement(letters, tuple(entries)))
+    return tuple(placements)
+
+
+def _levels(order: tuple[int, ...]) -> Iterator[tuple[int, int]]:
+    """The level of each axis with which the axes cut a dimension in an order."""
+    level = 0
+    for n, axis in enumerate(order):
+        level += bool(n) and axis < order[n - 1]
+        yield axis, level
+
+
+def is_compatible(f: FuncDef, strategy: Strategy, placement: Placement) -> bool:
+    """True if a strategy of a func may compute results of this placement."""
+    ranges = {name for name, _, _ in f.definitions[strategy.definition].ranges}
+    for n in placement.partial:
+        x = strategy.axes[n]
+        if not (isinstance(x, frozenset) or strategy.definition or x in ranges):
+            return False
+    return True
+
+
+def reads_parts(strategy: Strategy, source: str, placement: Placement) -> bool:
+    """True if the axes along which a source is partial are as a strategy says of this source.
+
+    A strategy that takes parts of other sources along an axis needs this one complete along it.
+    """
+    for n, x in enumerate(strategy.axes):
+        if isinstance(x, frozenset) and (source in x) != (n in placement.partial):
+            return False
+    return True

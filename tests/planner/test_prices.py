@@ -1,0 +1,72 @@
+"""Prices of the planner are those of the volume, which is that of the plans that run."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import tdsl as td
+from tdsl.planner.cluster import Cluster
+from tdsl.planner.problem import space_of
+from tdsl.schedule.bind import bind_state
+from tdsl.target import as_target
+
+i, j, k = td.vars("i j k")
+
+
+def chain(seed: int) -> td.Schedule:
+    """A product, a stencil or a transpose, then sums or maxima of it, of uneven extents."""
+    rng = np.random.default_rng(seed)
+    m, n, p = (int(x) for x in rng.integers(1, 9, 3))
+    a, b = td.Tensor("a", (m, p), td.f64), td.Tensor("b", (p, n), td.f64)
+    f, g = td.Func("f"), td.Func("g")
+    kind = seed % 4
+    if kind == 0:
+        f[i, j] = td.sum(a[i, k] * b[k, j], axis=k)
+        g[j, i] = f[i, j] + 1
+    elif kind == 1:
+        f[i, j] = td.max(a[i, k] + b[k, j], axis=k)
+        g[i] = td.sum(f[i, j], axis=j)
+    elif kind == 2:
+        padded = td.pad(a, mode="constant")
+        f = td.Func("f", shape=(m, p))
+        f[i, j] = padded[i - 1, j] + padded[i + 1, j]
+        g[i, j] = td.sum(f[i, k] * b[k, j], axis=k)
+    else:
+        f[i] = td.sum(a[i, k], axis=k)
+        g[i, j] = f[i] * td.sum(b[k, j], axis=k)
+    return td.Schedule(g)
+
+
+@pytest.mark.parametrize("shape", [(2,), (3,), (4,), (2, 2), (3, 2)])
+@pytest.mark.parametrize("seed", range(8))
+def test_bytes_are_those_of_the_plan(seed, shape):
+    s, rng = chain(seed), np.random.default_rng((seed, *shape))
+    grid = td.Grid(**{f"x{n}": size for n, size in enumerate(shape)})
+    state = bind_state(s.state, {})
+    machine = as_target(None).machine()
+    space = space_of(state, grid, Cluster(ranks=grid.size), machine, {})
+    done = 0
+    while done < 6:
+        choice = {v: int(rng.integers(n)) for v, n in space.problem.sizes.items()}
+        if not np.isfinite(space.problem.seconds(choice)):
+            continue
+        done += 1
+        now = chain(seed)
+        for t in space.tensors:
+            now.place(t, str(space.placements[t][choice["place", t]]), grid)
+        for f in space.funcs:
+            now[f.name].distribute(space.strategies[f.name][choice["loops", f.name]].entries, grid)
+        plan = td.compile(now, target="python").plan()
+        planned: dict[str, int] = {}
+        least = 0
+        for _, tensor, price in space.chosen_prices(choice):
+            planned[tensor] = planned.get(tensor, 0) + price.bytes
+            least += price.bytes
+        for tensor, levels in plan.volume.moved.items():
+            most = int(np.sum(levels, axis=0).max())
+            assert most <= planned.get(tensor, 0), (tensor, str(now))
+            if sum(tensor == t and price.bytes > 0 for _, t, price in space.chosen_prices(choice)) == 1:
+                assert most == planned[tensor], (tensor, str(now))
+        assert max(plan.received) <= least
+        assert max(plan.peak_memory) <= space.problem.memory(choice), str(now)
