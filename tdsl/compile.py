@@ -247,6 +247,10 @@ class Compiled(Entry, Suggesting):
         machine = self._machines.get(specialisation) or self.target.machine()
         return Variant(self.state, self.target, machine, self.signature, specialisation)
 
+    def __reduce__(self) -> Any:
+        """For pickle: what it is compiled of; the machine code comes from the disk cache."""
+        return Compiled, (self.schedule, self.target, self.dynamic, self.sizes)
+
     def _attribute_hint(self, name: str) -> str:
         if name in ("block", "gather", "plan", "simulate", "trace"):
             return f"programs of ranks have it: s[f].distribute(...), then td.compile(s).{name}"

@@ -9,6 +9,7 @@ from typing import Any
 
 from tdsl.codegen.runtime.arrays import placeholder
 from tdsl.compile import Compiled, compile, signature_of
+from tdsl.core.by_name import reduce_by_name
 from tdsl.core.source import Loc, here
 from tdsl.errors import (
     DefinitionError,
@@ -215,6 +216,11 @@ class Operator(Suggesting):
             self._compiled = self.compile()
         return self._compiled(*args, out=out, **kwargs)
 
+    def __reduce__(self) -> Any:
+        """For pickle: the name of an operator in a module, else its program and its parameters."""
+        contents = self.name, self._parameters, self.program
+        return reduce_by_name(self, self.function) or (_unpickle, contents)
+
     def _attribute_hint(self, name: str) -> str:
         operator = vars(self).get("name", "op")
         if hasattr(Schedule, name):
@@ -227,6 +233,33 @@ class Operator(Suggesting):
 
     def __repr__(self) -> str:
         return f"<operator {self.name}({', '.join(self.program.parameters)})>"
+
+
+def _unpickle(name: str, parameters: tuple[Tensor | Scalar, ...], program: Program) -> Operator:
+    """An operator with a program, without the function that defined it, which cannot be pickled."""
+
+    def function(*_: Any) -> Any:
+        raise DefinitionError(
+            f"operator {name!r} was unpickled without its function, which a derivative is made of",
+            loc=here(),
+            label="this call",
+            hint=f"pickle td.vjp({name}, ...), or define {name} in a module, not in a function",
+        )
+
+    operator = Operator.__new__(Operator)
+    function.__name__ = function.__qualname__ = operator.name = name
+    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    types = {p.name: p.dtype if isinstance(p, Scalar) else _type_of(p) for p in parameters}
+    declared = [inspect.Parameter(n, kind, annotation=t) for n, t in types.items()]
+    function.__annotations__ = types
+    function.__signature__ = inspect.Signature(declared)  # type: ignore[attr-defined]  # as inspect allows
+    operator.function, operator.loc = function, None
+    operator._parameters, operator._program, operator._compiled = parameters, program, None
+    return operator
+
+
+def _type_of(tensor: Tensor) -> TensorType:
+    return TensorType(tensor.dtype, tensor.shape)
 
 
 Func._related_types += [

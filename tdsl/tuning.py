@@ -22,7 +22,7 @@ import numpy as np
 
 from tdsl.codegen.lowering.bounds_checks import check_reads
 from tdsl.codegen.runtime import cache
-from tdsl.codegen.runtime.fingerprint import PACKAGE, fingerprint
+from tdsl.codegen.runtime.fingerprint import fingerprint, package_hash
 from tdsl.compile import Compiled
 from tdsl.compile import compile as compiled
 from tdsl.core.node import frozen, post_order
@@ -329,7 +329,7 @@ def is_close(result: Any, expected: Any, bound: float) -> bool:
 def _cache_key(schedule: Schedule) -> str:
     machine = as_target(schedule.target).machine()
     sizes = tuple(sorted(schedule.sizes.items()))
-    parts = (PACKAGE, schedule.program, sizes, as_target(schedule.target), machine)
+    parts = (package_hash(), schedule.program, sizes, as_target(schedule.target), machine)
     return cache.key("measured schedule", fingerprint(*parts))
 
 

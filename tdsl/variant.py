@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tdsl.codegen.ir.loops import Argument
-from tdsl.codegen.runtime.fingerprint import PACKAGE, fingerprint
+from tdsl.codegen.runtime.fingerprint import fingerprint, package_hash
 from tdsl.codegen.runtime.signature import Signature, Specialisation, parameters
 from tdsl.core.node import frozen
 from tdsl.machine.instructions.instruction import INSTRUCTIONS
@@ -31,4 +31,6 @@ class Variant:
         """A hash of the variant and of the package's code, equal in all processes: the key in caches."""
         names = sorted({t.instruction for _, p in self.state.plans for t in p.tensorizations})
         instructions = tuple(INSTRUCTIONS[n].identity() for n in names)
-        return fingerprint(PACKAGE, self.state, instructions, self.target, self.machine, self.specialisation)
+        return fingerprint(
+            package_hash(), self.state, instructions, self.target, self.machine, self.specialisation
+        )

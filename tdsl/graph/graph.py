@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from tdsl.core.by_name import reduce_by_name
 from tdsl.core.source import here
 from tdsl.errors import ShapeError, Suggesting, TargetError, TypeMismatch, checked_call
 from tdsl.graph.traced_function import TracedFunction
@@ -221,6 +222,11 @@ class Graph(TracedFunction, Suggesting):
             )
         return list(self._plans.values())[-1].plan
 
+    def __reduce__(self) -> Any:
+        """For pickle: the function and the options, without plans."""
+        options = self.function, self.target, self.fuse, self.capture
+        return reduce_by_name(self, self.function) or (_unpickle, options)
+
     def _attribute_hint(self, name: str) -> str:
         from tdsl.tilegraph.schedule import Schedule
 
@@ -259,6 +265,10 @@ class Graph(TracedFunction, Suggesting):
                 if len(self._plans) > _MAX_PLANS:
                     del self._plans[next(iter(self._plans))]
             return self._plans[key], arrays
+
+
+def _unpickle(function: Callable[..., Any], target: Target, fuse: bool, capture: bool) -> Graph:
+    return Graph(function, target=target, fuse=fuse, capture=capture)
 
 
 def _check_arrays(arguments: Any, action: str, alternative: str) -> None:

@@ -11,13 +11,15 @@ import numpy as np
 
 from tdsl.codegen.cuda.driver import DEFAULT_STREAM, Device, read
 from tdsl.codegen.ir.loops import row_major
-from tdsl.codegen.runtime.arrays import as_array, declaration_of
+from tdsl.codegen.runtime.arrays import as_array, declaration_of, without_gradient
 from tdsl.codegen.runtime.dlpack import array_info, device_of
 from tdsl.codegen.runtime.dlpack_exchange import exchange
+from tdsl.codegen.runtime.dlpack_export import to_dlpack
 from tdsl.codegen.runtime.signature import ArrayArg
 from tdsl.core.node import frozen
 from tdsl.core.source import here
 from tdsl.errors import TypeMismatch
+from tdsl.lang.types import from_numpy
 
 ALIGNED = 16  # bytes, of the widest access
 CUDA = 2  # kDLCUDA
@@ -26,8 +28,8 @@ CUDA = 2  # kDLCUDA
 class DeviceArray:
     """A row-major array in GPU memory: the type of the results of calls with arrays in GPU memory.
 
-    Other libraries take it without a copy (`torch.as_tensor(x, device="cuda")`, `cupy.asarray(x)`); `numpy()`
-    waits for its values and copies them. `owner` keeps the memory alive, `stream` is the stream that writes
+    Other libraries take it without a copy (`torch.from_dlpack(x)`, `cupy.from_dlpack(x)`); `numpy()` waits
+    for its values and copies them. `owner` keeps the memory alive, `stream` is the stream that writes
     the array. Arrays with equal `like` (shape, dtype, device) can be passed to the same variant.
     """
 
@@ -50,6 +52,26 @@ class DeviceArray:
             "version": 3, "shape": self.shape, "typestr": self.dtype.str, "strides": None,
             "data": (self.pointer, False), "stream": self.stream,
         }  # fmt: skip
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        """The DLPack type and number of the GPU."""
+        return CUDA, self.device.ordinal
+
+    def __dlpack__(
+        self, *, stream: int | None = None, max_version: tuple[int, int] | None = None,
+        dl_device: tuple[int, int] | None = None, copy: bool | None = None,
+    ) -> Any:  # fmt: skip
+        """A DLPack capsule of the array, without a copy; work on `stream` waits for that on its own stream.
+
+        BufferError for another device or a copy.
+        """
+        if copy or dl_device not in (None, self.__dlpack_device__()):
+            raise BufferError("a DeviceArray is exported as it is: on its GPU, without a copy")
+        if stream != -1 and (stream or DEFAULT_STREAM) != self.stream:
+            self.device.wait_for_stream(stream or DEFAULT_STREAM, self.stream)
+        is_versioned = max_version is not None and max_version[0] >= 1
+        about = (self.pointer, self.__dlpack_device__(), self.shape, from_numpy(self.dtype))
+        return to_dlpack(*about, self, is_versioned)
 
     @property
     def ndim(self) -> int:
@@ -161,7 +183,7 @@ def _import_array(value: Any, device: Device, stream: int) -> _ForeignArray:
         if where not in (f"cuda:{device.ordinal}", f"cuda_managed:{device.ordinal}"):
             return _ForeignArray(0, (), None, np.dtype(bool), here=False)
         waits = None if exchange(value.__class__) else stream
-        return _ForeignArray(*array_info(value, waits), here=True)
+        return _ForeignArray(*array_info(without_gradient(value), waits), here=True)
     about = value.__cuda_array_interface__
     pointer, shape = about["data"][0], tuple(about["shape"])
     strides, dtype = about.get("strides"), np.dtype(about["typestr"])

@@ -92,6 +92,11 @@ def view_of(arg: ArrayArg, value: Any) -> Array:
         except (BufferError, ValueError, RuntimeError) as error:
             kind = type(value).__name__
             message = f"{arg.name}, a {kind}, cannot be read as an array: {error}"
+            if getattr(value, "requires_grad", False):
+                hint = (
+                    f"pass {arg.name}.detach(), or call it under torch.no_grad(); "
+                    "td.torch.op makes an operator that torch differentiates"
+                )
             raise _mismatch(arg, message, hint) from error
         if array is not None:
             return array
@@ -101,13 +106,20 @@ def view_of(arg: ArrayArg, value: Any) -> Array:
 def _foreign(arg: ArrayArg, value: Any) -> Array | None:
     if hasattr(value, "__dlpack__"):
         _check_on_host(arg, value, device_of(value))
-        return from_dlpack(value)
+        return from_dlpack(without_gradient(value))
     if hasattr(value, "__cuda_array_interface__"):
         _check_on_host(arg, value, "cuda")
     try:
         return np.asarray(memoryview(value))
     except TypeError:
         return np.asarray(value) if hasattr(value, "__array_interface__") else None
+
+
+def without_gradient(value: Any) -> Any:
+    """`value`, detached from autograd if it is a torch tensor that requires grad and torch records none."""
+    if getattr(value, "requires_grad", False) and "torch" in sys.modules:
+        return value if sys.modules["torch"].is_grad_enabled() else value.detach()
+    return value
 
 
 def _check_on_host(arg: ArrayArg, value: Any, device: str | None) -> None:

@@ -7,6 +7,11 @@ else, unless `TDSL_TRUSTED_CACHE` (paths separated by `os.pathsep`) names it. An
     magic, schema, length of header, length of payload | header (JSON) | payload | sha256 of all before it
 
 A file of any other content is renamed to the suffix `.bad` and counts as a miss.
+
+`TDSL_CACHE_SHARED` names further folders, separated by `os.pathsep`: entries that are missing in the folder
+of the user are read from there, nothing is written there. `TDSL_CACHE_SIZE` is the limit of the folder in
+bytes: beyond it the entries that were not used for longest are removed.
+
 Failures raise nothing; they give a `CacheWarning`, once in a process for each kind of problem and folder.
 """
 
@@ -32,7 +37,11 @@ _MAGIC = b"\x89tdsl\r\n\x1a"
 _PREFIX = struct.Struct("<8sIIQ")
 _DIGEST = 32  # bytes of a SHA-256 digest
 _SUFFIX, _BAD, _TEMPORARY = ".entry", ".bad", ".tmp"
+_PACKAGE = ".package"  # the hash of a package's files, which counts neither as an entry nor as a hit
 _STALE_SECONDS = 3600.0
+_DEFAULT_SIZE = 2_000_000_000
+_KEPT = 0.9  # part of the limit that remains after a removal
+_UNSEEN_STORES = 64  # of this process until it counts the entries of others again
 _FLAGS = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
 _CLOEXEC = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
 
@@ -76,6 +85,12 @@ class _Folder:
     def status(self, name: str) -> os.stat_result:
         return os.stat(self.at(name), dir_fd=self.descriptor, follow_symlinks=False)
 
+    def touch(self, name: str) -> None:
+        """Record that a file was used, for the removal of those that were not used for longest."""
+        with contextlib.suppress(OSError):  # such as a folder that can only be read
+            if time.time() - self.status(name).st_mtime > _STALE_SECONDS:
+                os.utime(self.at(name), dir_fd=self.descriptor, follow_symlinks=False)
+
     def remove(self, name: str) -> None:
         with contextlib.suppress(OSError):
             os.unlink(self.at(name), dir_fd=self.descriptor)
@@ -106,37 +121,122 @@ def key(*parts: str | bytes) -> str:
 
 def load(key: str) -> bytes | None:
     """The payload stored under `key`, or None."""
-    payload = None
+    if not cache_folder():
+        return None
+    payload = _load_private(key + _SUFFIX)
+    if payload is None:
+        payload = _load_shared(key + _SUFFIX)
+    _count("misses" if payload is None else "hits")
+    return payload
+
+
+def _load_private(name: str) -> bytes | None:
     try:
         with _folder(create=False) as folder:
             if folder is None:
                 return None
             try:
-                payload = _read(folder, key + _SUFFIX)
+                payload = _read(folder, name)
             except FileNotFoundError:
-                pass
+                return None
             except (_RefusedError, OSError) as problem:
-                _reject(folder, key + _SUFFIX, problem)
+                _reject(folder, name, problem)
+                return None
+            folder.touch(name)
+            return payload
     except FileNotFoundError:
         pass
     except (_RefusedError, OSError) as problem:
         _warn("cannot be used", problem)
-    _count("misses" if payload is None else "hits")
-    return payload
+    return None
+
+
+def _load_shared(name: str) -> bytes | None:
+    """The payload of an entry in the first of the shared folders that has it, or None."""
+    for path in filter(None, os.environ.get("TDSL_CACHE_SHARED", "").split(os.pathsep)):
+        try:
+            _check_not_public(os.stat(path), path)
+            return _read(_Folder(path, None, trusted=True), name)
+        except FileNotFoundError:
+            continue
+        except (_RefusedError, OSError) as problem:
+            _count("rejected")
+            _warn(f"cannot use {name} of the shared folder {path}", problem, kind=f"shared {path}")
+    return None
+
+
+def load_package_hash(key: str) -> str | None:
+    """The hash of the package's files stored for the state of these files, or None."""
+    payload = _load_private(key + _PACKAGE)
+    return None if payload is None else payload.decode()
+
+
+def store_package_hash(key: str, text: str) -> None:
+    """Store the hash of the package's files for the state of these files."""
+    _store(key, text.encode(), {}, _PACKAGE)
 
 
 def store(key: str, payload: bytes, header: Mapping[str, object] | None = None) -> None:
     """Store `payload` under `key`; `header` is JSON metadata for a reader of the file."""
-    text = json.dumps({**(header or {}), "key": key}, sort_keys=True).encode()
+    if _store(key, payload, header or {}, _SUFFIX):
+        _count("stored")
+
+
+def _store(key: str, payload: bytes, header: Mapping[str, object], suffix: str) -> bool:
+    text = json.dumps({**header, "key": key}, sort_keys=True).encode()
     data = _PREFIX.pack(_MAGIC, SCHEMA, len(text), len(payload)) + text + payload
     data += hashlib.sha256(data).digest()
     try:
         with _folder(create=True) as folder:
             if folder is not None:
-                _write(folder, key + _SUFFIX, data)
-                _count("stored")
+                _write(folder, key + suffix, data)
+                _limit_size(folder, len(data))
+                return True
     except (_RefusedError, OSError) as problem:
         _warn("cannot be written", problem)
+    return False
+
+
+class _Size:
+    """The bytes of all entries of a folder, as this process knows them."""
+
+    def __init__(self) -> None:
+        self.path, self.bytes, self.stores = "", 0, 0
+
+
+_size = _Size()
+
+
+def _size_limit() -> int:
+    try:
+        return int(os.environ.get("TDSL_CACHE_SIZE", "") or _DEFAULT_SIZE)
+    except ValueError as error:
+        raise _RefusedError(f"TDSL_CACHE_SIZE is a number of bytes: {error}") from None
+
+
+def _limit_size(folder: _Folder, added: int) -> None:
+    """Remove the entries that were not used for longest if all of them exceed the limit."""
+    limit = _size_limit()
+    with _lock:
+        _size.bytes += added
+        _size.stores += 1
+        is_current = _size.path == folder.path and _size.stores < _UNSEEN_STORES
+        if is_current and _size.bytes <= limit:
+            return
+        entries = []
+        for name in folder.names():
+            with contextlib.suppress(OSError):  # removed by another process
+                if name.endswith((_SUFFIX, _BAD)):
+                    status = folder.status(name)
+                    entries.append((status.st_mtime_ns, status.st_size, name))
+        total = sum(size for _, size, _ in entries)
+        if total > limit:
+            for _, size, name in sorted(entries):
+                if total <= limit * _KEPT:
+                    break
+                folder.remove(name)
+                total -= size
+        _size.path, _size.bytes, _size.stores = folder.path, total, 0
 
 
 def info() -> CacheInfo:
@@ -177,7 +277,7 @@ def verify() -> list[str]:
     bad = []
     with _listed("cannot be used") as (folder, names):
         for name in names:
-            if name.endswith(_SUFFIX):
+            if name.endswith((_SUFFIX, _PACKAGE)):
                 try:
                     _read(folder, name)
                 except FileNotFoundError:
@@ -197,7 +297,7 @@ def clear() -> int:
     removed = 0
     with _listed("cannot be cleared") as (folder, names):
         for name in names:
-            if name.endswith((_SUFFIX, _BAD, _TEMPORARY)):
+            if name.endswith((_SUFFIX, _BAD, _TEMPORARY, _PACKAGE)):
                 folder.remove(name)
                 removed += 1
     return removed
@@ -249,6 +349,11 @@ def _check_owner(status: os.stat_result, what: str) -> None:
         raise _RefusedError(f"{what} can be written by other users (chmod go-w {what})")
 
 
+def _check_not_public(status: os.stat_result, what: str) -> None:
+    if status.st_mode & stat.S_IWOTH:
+        raise _RefusedError(f"{what} can be written by everybody (chmod o-w {what})")
+
+
 def _read(folder: _Folder, name: str) -> bytes:
     """The payload of an entry; _RefusedError, with the reason, if the file is no valid entry."""
     data = _contents(folder, name)
@@ -266,7 +371,7 @@ def _read(folder: _Folder, name: str) -> bytes:
         stored = json.loads(data[_PREFIX.size : _PREFIX.size + header_size])["key"]
     except (ValueError, KeyError, TypeError):
         raise _RefusedError("a header without a key") from None
-    if stored + _SUFFIX != name:
+    if stored != name.partition(".")[0]:
         raise _RefusedError("stored under another name")
     return data[_PREFIX.size + header_size : -_DIGEST]
 

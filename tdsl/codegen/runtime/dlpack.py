@@ -31,7 +31,9 @@ class Tensor(ctypes.Structure):
     )
 
 
-class _Versioned(ctypes.Structure):
+class VersionedTensor(ctypes.Structure):
+    """The C struct DLManagedTensorVersioned."""
+
     _fields_ = (
         ("major", ctypes.c_uint32),
         ("minor", ctypes.c_uint32),
@@ -124,7 +126,7 @@ def _read(capsule: object) -> tuple[Tensor, bool]:
         return Tensor.from_address(_get_pointer(capsule, name)), False
     if name != b"dltensor_versioned":
         raise BufferError(f"the DLPack capsule is named {name!r}")
-    managed = _Versioned.from_address(_get_pointer(capsule, name))
+    managed = VersionedTensor.from_address(_get_pointer(capsule, name))
     if managed.major != _VERSION:
         raise BufferError(f"DLPack version {managed.major} is not known")
     return managed.tensor, bool(managed.flags & _READ_ONLY)

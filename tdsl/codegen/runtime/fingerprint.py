@@ -7,6 +7,7 @@ depend on which subexpressions are one object, on hash seeds, or on source locat
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
 from typing import Any
 
@@ -79,20 +80,53 @@ def _field_names(cls: Any) -> tuple[str, ...]:
     return _FIELD_NAMES[cls]
 
 
-def _package_stamp() -> str:
-    """The sizes and modification times of all Python files of the package, as text."""
-    here = os.path.abspath(__file__)
-    folders, stamps = [os.path.dirname(os.path.dirname(os.path.dirname(here)))], []
+_FOLDER = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+
+
+def _source_files() -> list[os.DirEntry[str]]:
+    """The Python files of the package."""
+    folders, files = [_FOLDER], []
     while folders:
         with os.scandir(folders.pop()) as entries:
             for entry in entries:
                 if entry.name.endswith(".py"):
-                    status = entry.stat()
-                    stamps.append(f"{entry.path} {status.st_size} {status.st_mtime_ns}")
+                    files.append(entry)
                 elif entry.is_dir() and not entry.name.startswith("__"):
                     folders.append(entry.path)
-    return "\n".join(sorted(stamps))
+    return sorted(files, key=lambda entry: entry.path)
+
+
+def _package_stamp() -> str:
+    """The paths, sizes and modification times of the package's Python files, as text."""
+    stats = ((entry.path, entry.stat()) for entry in _source_files())
+    return "\n".join(f"{path} {status.st_size} {status.st_mtime_ns}" for path, status in stats)
 
 
 # Evaluated on import of the package: the code of these files compiles in this process.
-PACKAGE = _package_stamp()
+_STAMP = _package_stamp()
+
+
+@functools.cache
+def package_hash() -> str:
+    """The sha256 of the package's Python files, the same for equal copies of the package.
+
+    It is read from the disk cache if the files are as they were when it was stored. If a file was changed
+    after the package was imported, it is a hash that no other process has.
+    """
+    from tdsl.codegen.runtime import cache
+
+    key = cache.key("package", _STAMP)
+    stored = cache.load_package_hash(key)
+    if stored is not None:
+        return stored
+    files = [(os.path.relpath(entry.path, _FOLDER), _content(entry.path)) for entry in _source_files()]
+    if _package_stamp() != _STAMP:
+        return cache.key("changed package", _STAMP, str(os.getpid()))
+    result = cache.key(*(part for file in files for part in file))
+    cache.store_package_hash(key, result)
+    return result
+
+
+def _content(path: str) -> bytes:
+    with open(path, "rb") as file:
+        return file.read()

@@ -323,3 +323,72 @@ def test_writers_and_readers_in_processes_never_see_half_an_entry(folder):
 def test_keys_depend_on_parts_types_and_order():
     parts = [(), ("",), (b"",), ("a", "b"), ("b", "a"), ("ab",), (b"ab",), ("a", b"b"), ("ab", "")]
     assert len({cache.key(*p) for p in parts}) == len(parts)
+
+
+def test_entries_that_were_not_used_for_longest_are_removed_beyond_the_limit(folder, monkeypatch):
+    keys = [cache.key(str(n)) for n in range(10)]
+    for age, key in enumerate(keys):
+        cache.store(key, bytes(1000))
+        os.utime(folder / f"{key}.entry", (time.time() - 10_000 * (10 - age),) * 2)
+    assert cache.load(keys[0]) is not None  # used now
+    (size,) = {path.stat().st_size for path in folder.iterdir()}
+    monkeypatch.setenv("TDSL_CACHE_SIZE", str(6 * size))
+    cache.store(KEY, bytes(1000))
+    assert cache.info().bytes <= 0.9 * 6 * size
+    assert [cache.load(key) is not None for key in (keys[0], *keys[1:6], keys[9], KEY)] == [
+        True, *[False] * 5, True, True,
+    ]  # fmt: skip
+
+
+def test_entries_of_other_processes_count_towards_the_limit(folder, monkeypatch):
+    cache.store(KEY, bytes(1000))
+    monkeypatch.setenv("TDSL_CACHE_SIZE", "20000")
+    program = "import sys; from tdsl.codegen.runtime import cache\n" + textwrap.dedent("""
+        for n in range(100):
+            cache.store(cache.key(sys.argv[1], str(n)), bytes(1000))
+    """)
+    writers = [subprocess.Popen([sys.executable, "-W", "error", "-c", program, str(n)]) for n in range(3)]
+    assert [writer.wait() for writer in writers] == [0, 0, 0]
+    for n in range(65):
+        cache.store(cache.key(str(n)), bytes(1000))
+    assert 0 < cache.info().bytes <= 20_000 + 3 * 20_000 and cache.verify() == []
+
+
+def test_a_limit_that_is_no_number_is_reported(folder, monkeypatch):
+    monkeypatch.setenv("TDSL_CACHE_SIZE", "2GB")
+    with pytest.warns(CacheWarning, match="TDSL_CACHE_SIZE is a number of bytes"):
+        cache.store(KEY, PAYLOAD)
+    assert cache.load(KEY) == PAYLOAD
+
+
+def test_a_shared_folder_is_read_and_never_written(folder, tmp_path, monkeypatch):
+    shared = tmp_path / "shared"
+    monkeypatch.setenv("TDSL_CACHE_DIR", str(shared))
+    cache.store(KEY, PAYLOAD)
+    monkeypatch.setenv("TDSL_CACHE_DIR", str(folder))
+    assert cache.load(KEY) is None
+    monkeypatch.setenv("TDSL_CACHE_SHARED", os.pathsep.join([str(tmp_path / "none"), str(shared)]))
+    before = sorted((p.name, p.stat().st_mtime_ns) for p in shared.iterdir())
+    hits = cache.info().hits
+    assert cache.load(KEY) == PAYLOAD and cache.info().hits == hits + 1
+    cache.store(cache.key("other"), PAYLOAD)
+    assert sorted((p.name, p.stat().st_mtime_ns) for p in shared.iterdir()) == before
+    monkeypatch.setenv("TDSL_CACHE", "0")
+    assert cache.load(KEY) is None
+
+
+@pytest.mark.parametrize("fault", ["damaged", "public"])
+def test_a_bad_shared_folder_is_reported_and_left_as_it_is(fault, folder, tmp_path, monkeypatch):
+    shared = tmp_path / "shared"
+    monkeypatch.setenv("TDSL_CACHE_DIR", str(shared))
+    cache.store(KEY, PAYLOAD)
+    if fault == "damaged":
+        path = entry(shared)
+        path.write_bytes(path.read_bytes()[:-1] + b"?")
+    else:
+        shared.chmod(0o777)
+    monkeypatch.setenv("TDSL_CACHE_DIR", str(folder))
+    monkeypatch.setenv("TDSL_CACHE_SHARED", str(shared))
+    with one_warning():
+        assert cache.load(KEY) is None
+    assert [p.name for p in shared.iterdir()] == [f"{KEY}.entry"]

@@ -1,6 +1,7 @@
 """Equal programs have equal fingerprints in every process; whatever changes the code changes them."""
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -95,6 +96,47 @@ def test_deep_and_shared_expressions_are_quick_and_need_no_deep_stack():
     assert len(fingerprint(e)) == 64
 
 
-def test_every_file_of_the_package_counts():
+COMPILE = """
+import numpy as np, tdsl as td
+from tdsl.codegen.runtime import cache
+i, a, f = td.vars("i"), td.Tensor("a", ("N",), td.f32), td.Func("f")
+f[i] = a[i] * 3
+assert td.compile(f)(np.ones(5, np.float32)).tolist() == [3] * 5
+info = cache.info()
+print(td.__file__, info.hits, info.misses)
+"""
+
+
+def compile_with(package_parent: Path, cache_folder: Path) -> list[str]:
+    environ = {**os.environ, "PYTHONPATH": str(package_parent), "TDSL_CACHE_DIR": str(cache_folder)}
+    done = subprocess.run(
+        [sys.executable, "-c", COMPILE], env=environ, check=True, capture_output=True, cwd=package_parent
+    )
+    return done.stdout.decode().split()
+
+
+def test_a_copy_of_the_package_uses_the_same_entries_and_a_changed_one_does_not(tmp_path):
     package = Path(td.__file__).parent
-    assert all(f"{path} " in module.PACKAGE for path in package.rglob("*.py"))
+    for n in (1, 2):
+        shutil.copytree(package, tmp_path / str(n) / "tdsl", ignore=shutil.ignore_patterns("__pycache__"))
+    os.utime(tmp_path / "2" / "tdsl" / "op.py")
+    stored = tmp_path / "cache"
+    first, second = (compile_with(tmp_path / str(n), stored) for n in (1, 2))
+    assert int(first[1]) == 0 and int(second[2]) == 0 and first[2] == second[1]
+    assert first[0] != second[0]
+
+    with (tmp_path / "2" / "tdsl" / "lang" / "pad.py").open("a") as file:
+        file.write("# changed\n")
+    assert int(compile_with(tmp_path / "2", stored)[2]) > 0
+
+
+def test_a_package_that_is_changed_after_its_import_shares_nothing(monkeypatch):
+    module.package_hash.cache_clear()
+    try:
+        before = module.package_hash()
+        monkeypatch.setattr(module, "_STAMP", "other files")
+        module.package_hash.cache_clear()
+        assert module.package_hash() != before
+    finally:
+        monkeypatch.undo()
+        module.package_hash.cache_clear()
