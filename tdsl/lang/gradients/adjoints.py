@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from tdsl.core.node import Node, transform
@@ -20,12 +21,12 @@ from tdsl.lang.expr import ONE, ZERO, Access, Const, Expr, Param, Read, Reduce, 
 from tdsl.lang.gradients.contribution import (
     Boxes,
     Contribution,
-    gather,
     safe_reads,
     scatter,
     unused_name,
 )  # fmt: skip
 from tdsl.lang.gradients.expression import adjoints_of_reads, common_condition, total, widened
+from tdsl.lang.gradients.gather import gather
 from tdsl.lang.gradients.partials import Term, Terms
 from tdsl.lang.gradients.recurrence import recurrence
 from tdsl.lang.gradients.reductions import Auxiliary, terms_of, with_combiner
@@ -81,8 +82,10 @@ class Backward:
         elements = {v.name: i for v, i in zip(axes, box, strict=True)}
         parts: list[Expr] = []
         updates: list[Definition] = []
+        suffix = f"_{component}" if component else ""
+        store_sum = partial(self._stored, f"d_{name}{suffix}_sum", loc=loc)
         for c in contributions:
-            gathered = gather(c, elements, self.boxes)
+            gathered = gather(c, elements, self.boxes, store_sum)
             if gathered is None:
                 updates.append(scatter(c, box, self.boxes, loc))
             else:
@@ -94,7 +97,6 @@ class Backward:
             only: Any = parts[0]
             self.adjoints[name, component] = only if isinstance(only, Const) else only.name
             return
-        suffix = f"_{component}" if component else ""
         f = self.new_func(f"d_{name}{suffix}", box, loc)
         if t.is_narrow and (updates or store):  # added in f32, then rounded
             wide = self.new_func(f"{f.name}_{t.summed}", box, loc)

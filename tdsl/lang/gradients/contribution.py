@@ -4,8 +4,8 @@ Of f[i, j] = sum(a[i, k] * b[k, j], axis=k), the read a[i, k] adds, for all i, j
 
     adjoint of a[i, k]  +=  adjoint of f[i, j] * b[k, j]
 
-`gather` gives the same as values of the adjoint at an element: sum(adjoint of f[i, j] * b[k, j], axis=j);
-`scatter` as an update, where the index cannot be solved for the loop variables.
+`value_at` gives the same as a value of the adjoint at an element: sum(adjoint of f[i, j] * b[k, j], axis=j);
+`scatter` as an update, where the index cannot be solved for the loop variables (`gather`).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from tdsl.lang.expr import (
     Var,
     dtype_of,
 )  # fmt: skip
-from tdsl.lang.gradients.inverse import Inverse, invert
+from tdsl.lang.gradients.inverse import Inverse
 from tdsl.lang.reduction import builtin_combiner
 from tdsl.lang.regions import Box, Interval, interval_where, reads_in
 from tdsl.lang.simplify import add, conjunction, conjuncts, simplify, substitute, subtract
@@ -93,19 +93,11 @@ def _unpadded(n: Node, inside: set[Expr]) -> Node:
             return n
 
 
-def gather(c: Contribution, elements: Mapping[str, Interval], boxes: Boxes) -> list[Expr] | None:
-    """The values that a contribution adds to the element named by the variables of `elements`.
+def value_at(c: Contribution, inverse: Inverse, elements: Mapping[str, Interval], boxes: Boxes) -> Expr:
+    """The value of a contribution at the points of an inverse, summed over the variables left.
 
-    None if the index of its target cannot be solved. `boxes` are the boxes of all tensors and funcs, to
-    which reads are clamped where a condition fails.
+    Reads are clamped to `boxes`, the boxes of all tensors and funcs, where a condition fails.
     """
-    c = c.renamed({n: f"{n}'" for n in c.ranges})
-    inverses = invert(c.index, elements, c.ranges)
-    return None if inverses is None else [_at(c, i, elements, boxes) for i in inverses]
-
-
-def _at(c: Contribution, inverse: Inverse, elements: Mapping[str, Interval], boxes: Boxes) -> Expr:
-    """The value of a contribution at the points of an inverse, summed over the variables left."""
     names = _plain_names(inverse.ranges, elements)
     to: dict[str, Expr] = {n: Var(m) for n, m in names.items()}
     ranges = {names[n]: i for n, i in inverse.ranges.items()}

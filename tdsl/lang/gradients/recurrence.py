@@ -11,8 +11,9 @@ from tdsl.errors import DefinitionError
 from tdsl.lang.affine import as_sum
 from tdsl.lang.definition import Definition
 from tdsl.lang.expr import TRUE, Expr, Read, Reduce, Var, dtype_of
-from tdsl.lang.gradients.contribution import Boxes, Contribution, as_range, gather
+from tdsl.lang.gradients.contribution import Boxes, Contribution, as_range
 from tdsl.lang.gradients.expression import adjoints_of_reads, common_condition, total, widened
+from tdsl.lang.gradients.gather import gather
 from tdsl.lang.gradients.partials import Term
 from tdsl.lang.program import FuncDef
 from tdsl.lang.reduction import builtin_combiner
