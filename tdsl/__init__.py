@@ -25,7 +25,7 @@ from tdsl.errors import (
     checked_call,
     module_getattr,
 )
-from tdsl.gradients import grad, vjp
+from tdsl.gradients import grad, stop_gradient, vjp
 from tdsl.graph.graph import Graph
 from tdsl.lang import ufunc as _ufunc  # NumPy's functions take values
 from tdsl.lang.casts import cast, saturating_cast
@@ -242,6 +242,7 @@ __all__ = [
     "sinh",
     "sqrt",
     "square",
+    "stop_gradient",
     "sum",
     "tan",
     "tanh",

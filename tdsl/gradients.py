@@ -8,6 +8,7 @@ from typing import Any
 from tdsl.core.source import here
 from tdsl.errors import DefinitionError, ShapeError, TypeMismatch, counted, did_you_mean
 from tdsl.lang.extents import extent_value
+from tdsl.lang.gradients.stop_gradient import stop_gradient as stop_gradient
 from tdsl.lang.types import TensorType
 from tdsl.op import Operator
 
@@ -112,7 +113,21 @@ def _operator(op: Operator, wrt: Any, has_seeds: bool) -> Operator:
     """The operator of the derivatives of an operator by parameters given by name."""
     from tdsl.lang.gradients.contribution import unused_name
 
-    names = _listed(wrt)
+    names, call = _listed(wrt), "vjp" if has_seeds else "grad"
+    if not names:
+        raise TypeMismatch(
+            f"td.{call} of operator {op.name!r} needs the name of one parameter or more",
+            loc=here(),
+            label="this call",
+            hint=f"td.{call}({op.name}, {next(iter(inspect.signature(op.function).parameters), 'x')!r})",
+        )
+    if not has_seeds and len(op.program.outputs) > 1:
+        raise ShapeError(
+            f"operator {op.name!r} has {counted(len(op.program.outputs), 'output')}; td.grad takes one",
+            loc=here(),
+            label="this call",
+            hint=f"give the adjoint of each output: td.vjp({op.name}, {names[0]!r})",
+        )
     parameters = dict(inspect.signature(op.function).parameters)
     for name in names:
         if name not in parameters:

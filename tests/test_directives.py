@@ -122,6 +122,16 @@ def flattened(s: Schedule, p: Programs) -> None:
             s[name].flatten(*p.index)
 
 
+def unflattened(p: Programs) -> Schedule:
+    """Pairs of a new dimension of six points, of which f reads each but the last."""
+    g, f, d = td.Func("g", shape=(*p.a.shape, 6)), td.Func("f", shape=(*p.a.shape, 5)), td.vars("d")
+    g[(*p.index, d)] = p.a[p.index] * d
+    f[(*p.index, d)] = g[(*p.index, d + 1)] + g[(*p.index, d // 2)]
+    s = td.Schedule(f)
+    s[g].compute_root().unflatten("d", 2)
+    return s
+
+
 def reordered(s: Schedule, p: Programs) -> None:
     outer, inner = s["f"].split(p.inner, 4)
     s["f"].reorder(inner, outer)
@@ -414,6 +424,7 @@ USES: dict[str, tuple[Use, ...]] = {
     "communicate": (on(P.stencil, in_steps), on(P.sums, in_steps)),
     "rotate": (on(P.scaled, turned), on(P.sums, in_turned_steps)),
     "flatten": (on(P.stencil, flattened), on(P.scaled, flattened)),
+    "unflatten": (unflattened,),
     "in_blocks": (by_blocks, on(scanned, lambda s, p: s["f"].update(0).in_blocks("r", 5))),
     "unsigned": (by_unsigned_factors,),
     "skip_masked": (below_a_diagonal,),

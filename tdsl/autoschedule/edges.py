@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from math import ceil, prod
 
-from tdsl.autoschedule.by_recipes import choose_inline
+from tdsl.autoschedule.choose_inline import choose_inline
 from tdsl.autoschedule.explain import INLINE, Decision
 from tdsl.core.text import in_bytes, in_seconds
 from tdsl.cost.moved import Moved, total

@@ -24,8 +24,9 @@ def build_program(
     disagree.
     """
     from tdsl.lang.fold_counts import fold_counts
+    from tdsl.lang.gradients.stop_gradient import without_stops
 
-    return fold_counts(inferred_program(outputs, parameters, name)[0])
+    return fold_counts(without_stops(inferred_program(outputs, parameters, name)[0]))
 
 
 def inferred_program(

@@ -31,6 +31,7 @@ from tdsl.schedule import (
     rfactor,
     scans,
     specialize,
+    unflatten,
     unsigned,
 )
 from tdsl.schedule.arguments import check_arguments, check_stage, json_value
@@ -53,7 +54,8 @@ DIRECTIVES: dict[str, Callable[..., State]] = {
     "cache_read": caches.cache_read, "cache_write": caches.cache_write, "rfactor": rfactor.rfactor,
     "specialize": specialize.specialize, "tensorize": specialize.tensorize,
     "flatten": flatten.flatten, "fold_update": fold_update.fold_update, "in_blocks": in_blocks.in_blocks,
-    "unsigned": unsigned.unsigned, "online": online.online, "reassociate": reassociate.reassociate,
+    "unflatten": unflatten.unflatten, "unsigned": unsigned.unsigned,
+    "online": online.online, "reassociate": reassociate.reassociate,
     "skip_masked": masked.skip_masked, "outline": outline.outline,
     "fuse_reductions": fuse_reductions.fuse_reductions,
     "factor_out": factor_out.factor_out,

@@ -70,7 +70,7 @@ def flatten(
     those that the func reads at all points of adjacent dimensions, as in x[a, b], are flattened with it.
     """
     f, plan = state.program.func(func), state.plan(func)
-    _check_flattenable(state, f, plan, definition)
+    check_flattenable(state, f, plan, definition)
     d, nest = f.definitions[definition], plan.nests[definition]
     loops = tuple(find_loop(state, func, definition, v) for v in variables)
     if len(set(loops)) < max(len(loops), 2):
@@ -104,7 +104,8 @@ def flatten(
     return replace_nest(state, func, definition, replace(nest, loops=tuple(merged)))
 
 
-def _check_flattenable(state: State, f: FuncDef, plan: FuncPlan, definition: int) -> None:
+def check_flattenable(state: State, f: FuncDef, plan: FuncPlan, definition: int) -> None:
+    """Raise Illegal unless a func has one definition, and nothing depends on its dimensions yet."""
     if len(f.definitions) > 1:
         raise Illegal(f"{f.name!r} has updates", "only a func with one definition can be flattened")
     if plan.order is not None or plan.align or plan.fold or plan.extents:

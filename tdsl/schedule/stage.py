@@ -325,6 +325,16 @@ class StageDirectives(Suggesting):
         self.do("flatten", variables=tuple(map(self.loop_name, variables)), **given)
         return self._new_loops(before)[0]
 
+    def unflatten(self, variable: LoopLike, factor: int) -> tuple[Loop, Loop]:
+        """Replace a free variable by its quotient and its remainder by a factor; returns their loops.
+
+        The factor divides the range of the variable, and the func is no output. Its readers read it there.
+        """
+        before = self._names()
+        self.do("unflatten", variable=self.loop_name(variable), factor=factor)
+        outer, inner = self._new_loops(before)
+        return outer, inner
+
     def rfactor(self, loop: LoopLike, name: str | None = None) -> Self:
         """Compute a partial result per iteration of a reduction loop, merged here; returns the new stage."""
         (partial,) = self._do_adding("rfactor", loop=self.loop_name(loop), **_given(name=name))

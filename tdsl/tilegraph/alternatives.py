@@ -11,7 +11,8 @@ from __future__ import annotations
 from dataclasses import replace
 from math import prod
 
-from tdsl.autoschedule.by_recipes import Completed, choose_inline, complete_by_recipes
+from tdsl.autoschedule.by_recipes import Completed, complete_by_recipes
+from tdsl.autoschedule.choose_inline import choose_inline
 from tdsl.autoschedule.explain import Decision
 from tdsl.core.node import frozen
 from tdsl.cost.predict import Prediction

@@ -13,7 +13,8 @@ from copy import copy
 from functools import partial
 from typing import Any
 
-from tdsl.autoschedule.by_recipes import Completed, choose_inline, complete_by_recipes
+from tdsl.autoschedule.by_recipes import Completed, complete_by_recipes
+from tdsl.autoschedule.choose_inline import choose_inline
 from tdsl.autoschedule.explain import INLINE, Decision
 from tdsl.autoschedule.on_gpu import REDUCED
 from tdsl.autoschedule.recipes.reduced_fragments import reduced_fragments

@@ -21,7 +21,7 @@ from copy import copy
 from functools import partial
 from itertools import islice
 
-from tdsl.autoschedule.by_recipes import choose_inline
+from tdsl.autoschedule.choose_inline import choose_inline
 from tdsl.autoschedule.explain import Decision
 from tdsl.autoschedule.recipes.bands import bands
 from tdsl.autoschedule.recipes.choices import if_suited

@@ -11,7 +11,8 @@ from contextlib import suppress
 from copy import copy
 from dataclasses import replace
 
-from tdsl.autoschedule.by_recipes import Completed, choose_inline, complete_by_recipes
+from tdsl.autoschedule.by_recipes import Completed, complete_by_recipes
+from tdsl.autoschedule.choose_inline import choose_inline
 from tdsl.autoschedule.explain import GENERAL, Decision
 from tdsl.autoschedule.open_stages import open_at_root
 from tdsl.autoschedule.patterns.parts import count_parts, outermost

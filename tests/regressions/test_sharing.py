@@ -13,7 +13,7 @@ import pytest
 
 import tdsl as td
 from benchmarks.growth import FAMILIES
-from tdsl.autoschedule.by_recipes import choose_inline
+from tdsl.autoschedule.choose_inline import choose_inline
 from tdsl.core.node import post_order, pre_order
 from tdsl.errors import TdslError
 from tdsl.lang.expr import Binary, Expr, Var, const

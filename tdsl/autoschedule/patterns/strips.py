@@ -104,19 +104,20 @@ def separate_products(
 ) -> set[str]:
     """The sums of products in a group that get tiles of their own instead of loops in lines of the owner.
 
-    In a line no operand would be used again, and all would come from memory. Only products of inputs: what is
-    computed for the sums may be in a cache. Funcs that read one sum element by element are returned, too.
+    In a line no operand would be used again, and all would come from memory. Only products of what is not
+    computed in these lines: that may be in a cache. Funcs that read one sum element by element are returned,
+    too.
     """
     sums = {
         name: product
         for name in group
-        if (product := contraction(state.program.func(name), boxes))
-        and product.terms >= MANY
-        and not any(state.program.has_func(r.name) for r in reads_in((product.value,)))
+        if (product := contraction(state.program.func(name), boxes)) and product.terms >= MANY
     }
     plan = plan_strips(state, owner, group, boxes, machine) if sums else None
     if plan is None:
         return set()
+    computed = {*plan.inside}
+    sums = {n: c for n, c in sums.items() if computed.isdisjoint(r.name for r in reads_in((c.value,)))}
     f = state.program.func(owner)
     needed = _Group(state, f, plan.inside, boxes, plan.line, 1).needed(max(plan.height, plan.lines))
     lost = {n for n in plan.inside if n in sums and not contraction(state.program.func(n), needed)}

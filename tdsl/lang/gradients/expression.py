@@ -39,7 +39,7 @@ _MOST_TERMS = 4  # terms of an adjoint with conditions of their own, at most
 def operands(e: Expr) -> tuple[Expr, ...]:
     """The operands through which a value depends continuously on what it reads; no index, no condition."""
     match e:
-        case Read() | Param() | Const():
+        case Read() | Param() | Const() | Call("stop_gradient"):
             return ()
         case Select(_, yes, no):
             return yes, no

@@ -70,3 +70,23 @@ def test_a_func_needs_an_adjoint():
         td.vjp(f, f)
     with pytest.raises(td.TypeMismatch, match="needs one output or more"):
         td.vjp([], [f], [])
+
+
+@td.op
+def moments(a: td.f64["N"]):
+    first, second = td.Func("first"), td.Func("second")
+    first[()] = td.sum(a[i], axis=i)
+    second[()] = td.sum(a[i] ** 2, axis=i)
+    return first, second
+
+
+def test_grad_of_an_operator_with_several_outputs_points_to_vjp():
+    with pytest.raises(td.ShapeError, match=r"'moments' has 2 outputs; td.grad takes one") as caught:
+        td.grad(moments, "a")
+    assert caught.value.hint == "give the adjoint of each output: td.vjp(moments, 'a')"
+
+
+@pytest.mark.parametrize("function", [td.vjp, td.grad])
+def test_an_operator_needs_the_name_of_a_parameter(function):
+    with pytest.raises(td.TypeMismatch, match="needs the name of one parameter or more"):
+        function(moments, ())
