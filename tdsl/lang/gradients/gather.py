@@ -58,12 +58,12 @@ def _point_sum(
     if not names or not left or not {*names} <= c.ranges.keys():
         return None
     plain = {n: n.rstrip("'") for n in names}
-    own = {plain[n]: c.ranges[n] for n in names}
+    spans = {plain[n]: c.ranges[n] for n in names}
     points = Inverse({n: Var(plain[n]) for n in names}, inverse.ranges, ())
-    value = value_at(c, points, own, boxes)
+    value = value_at(c, points, spans, boxes)
     if not isinstance(value, Reduce):
         return None
-    stored = Contribution(c.target, {}, TRUE, TRUE, store(own, value))
+    stored = Contribution(c.target, {}, TRUE, TRUE, store(spans, value))
     at = Inverse({plain[n]: solved[n] for n in names}, {}, inverse.guards)
     return value_at(stored, at, elements, boxes)
 
