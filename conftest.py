@@ -9,9 +9,12 @@ import pytest
 
 from tdsl.core import debug
 
-# The modules that write CUDA text can be imported with the extra "cuda" only.
+# Modules that can be imported with an extra only.
+collect_ignore_glob = []
 if find_spec("tvm") is None:
-    collect_ignore_glob = ["tdsl/codegen/cuda/*.py", "tests/codegen/cuda/shim.py"]
+    collect_ignore_glob += ["tdsl/codegen/cuda/*.py", "tests/codegen/cuda/shim.py"]
+if find_spec("torch") is None:
+    collect_ignore_glob += ["tdsl/torch/*.py", "docs/torch.md"]
 
 
 def pytest_collect_file(file_path: Path) -> None:

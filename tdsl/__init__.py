@@ -246,6 +246,7 @@ __all__ = [
     "sum",
     "tan",
     "tanh",
+    "torch",
     "trunc",
     "u8",
     "u16",
@@ -260,7 +261,7 @@ if is_launched():
     install_hook()  # a rank that fails before its first message ends the others, too
 
 if TYPE_CHECKING:
-    from tdsl import recipes
+    from tdsl import recipes, torch
     from tdsl.distribute import mpi
 else:  # a type checker reports unknown names and wrong arguments itself
     for _name in {*__all__}.intersection(globals()):
@@ -269,7 +270,7 @@ else:  # a type checker reports unknown names and wrong arguments itself
             globals()[_name] = checked_call(_public)
         elif isinstance(_public, type) and is_dataclass(_public):
             _public.__init__ = checked_call(_public.__init__)
-    _LAZY_MODULES = {"recipes": "tdsl.recipes", "mpi": "tdsl.distribute.mpi"}
+    _LAZY_MODULES = {"recipes": "tdsl.recipes", "mpi": "tdsl.distribute.mpi", "torch": "tdsl.torch"}
     __getattr__ = module_getattr("tdsl", __all__, lazy_modules=_LAZY_MODULES)
 
     def __dir__() -> list[str]:

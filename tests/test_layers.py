@@ -40,6 +40,7 @@ HEAVY = {
     "mpi4py": ("distribute/mpi.py", False),
     "networkx": ("tilegraph", True),
     "ml_dtypes": ("lang", False),
+    "torch": ("torch", True),
     "scipy": ("planner/milp.py", False),
 }
 

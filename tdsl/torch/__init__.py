@@ -1,0 +1,18 @@
+"""Operators for PyTorch, and a backend of `torch.compile`.
+
+tensors     torch tensors over the memory of arrays, and back     tensors.py
+operators   an operator as a torch operator with its gradient     operators.py
+shapes      the shapes of results, of known or symbolic extents   shapes.py
+"""
+
+try:
+    import torch as _torch  # noqa: F401  # one message for all modules
+except ImportError as error:
+    raise ImportError(
+        "td.torch needs PyTorch: pip install 'tdsl[torch]', or its wheel for CPUs, as pytorch.org says"
+    ) from error
+
+from tdsl.torch.operators import op
+from tdsl.torch.tensors import as_tensor
+
+__all__ = ["as_tensor", "op"]

@@ -1,0 +1,165 @@
+"""`td.torch.op`: an operator as an operator of torch, with schema, fake tensors and gradients."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from tdsl.codegen.runtime.signature import ArrayArg, Signature
+from tdsl.compile import signature_of
+from tdsl.core.source import here
+from tdsl.errors import TypeMismatch, checked_call
+from tdsl.gradients import vjp
+from tdsl.op import Operator
+from tdsl.torch.calls import direct_call, implementation
+from tdsl.torch.shapes import schema_type, shape_function
+from tdsl.torch.tensors import torch_type
+
+_libraries: dict[str, torch.library.Library] = {}  # the registrations of an operator live with its library
+
+
+@checked_call
+def op(operator: Operator, *, name: str) -> Any:
+    """A function that calls the operator as `torch.ops.<namespace>.<name>`, on torch tensors.
+
+    `name` is "namespace::name". Gradients come from `td.vjp`, of any order; a result of integers has none.
+    Its fake implementation gives shapes and types to `torch.compile`. Another operator of this name is
+    replaced. Tensors are on the CPU.
+
+    >>> import torch, tdsl as td
+    >>> @td.op
+    ... def scale(x: td.f32["N"], factor: td.f32):
+    ...     i, y = td.vars("i"), td.Func("y")
+    ...     y[i] = x[i] * factor
+    ...     return y
+    >>> scaled = td.torch.op(scale, name="documentation::scale")
+    >>> x = torch.arange(3.0, requires_grad=True)
+    >>> scaled(x, 2.0)
+    tensor([0., 2., 4.], grad_fn=<GeneratedBackwardFor_documentation_scale_defaultBackward>)
+
+    TypeMismatch for what is no operator or no such name.
+    """
+    if not isinstance(operator, Operator):
+        raise TypeMismatch(
+            f"td.torch.op takes an operator, not a {type(operator).__name__}",
+            loc=here(),
+            label="this call",
+            hint="make one of a function: @td.op, then td.torch.op(f, name='mine::f')",
+        )
+    if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z_]\w*::[A-Za-z_]\w*", name):
+        raise TypeMismatch(
+            f"{name!r} names no operator of torch",
+            loc=here(),
+            label="this call",
+            hint=f'give a namespace and a name: name="mine::{operator.name}"',
+        )
+    return _register(operator, name)
+
+
+def _register(operator: Operator, name: str) -> Any:
+    """Defines and implements the torch operator; returns the function that calls it."""
+    signature = signature_of(operator.program)
+    differentiable = tuple(
+        n for n, arg in enumerate(signature.inputs) if isinstance(arg, ArrayArg) and arg.dtype.is_float
+    )
+    results = [n for n, arg in enumerate(signature.outputs) if arg.dtype.is_float]
+    has_gradient = bool(differentiable and results)
+    run = operator.compile()
+    inputs = ", ".join(f"{schema_type(arg)} {arg.name}" for arg in signature.inputs)
+    outputs = ", ".join("Tensor" for _ in signature.outputs)
+    if name in _libraries:
+        _libraries.pop(name)._destroy()
+    namespace, short = name.split("::")
+    library = torch.library.Library(namespace, "FRAGMENT")
+    schema = f"{short}({inputs}) -> {outputs if len(signature.outputs) == 1 else f'({outputs})'}"
+    library.define(schema, tags=(torch.Tag.pt2_compliant_tag,))
+    _libraries[name] = library
+    library.impl(short, implementation(signature, run, has_gradient), "CPU")
+    torch.library.register_fake(name, _fake(signature), lib=library)
+    if has_gradient:
+        gradient = _Gradient(operator, name, signature, differentiable, results)
+        torch.library.register_autograd(name, gradient.backward, setup_context=gradient.save, lib=library)
+    overload = getattr(getattr(torch.ops, namespace), short).default
+    function = direct_call(signature, run, overload, has_gradient)
+    function.__name__ = function.__qualname__ = short
+    function.__doc__ = operator.__doc__
+    return function
+
+
+def _fake(signature: Signature) -> Callable[..., Any]:
+    """The function that returns tensors without values, of the shapes and types of the results."""
+    shapes = shape_function(signature)
+    types = [torch_type(arg.dtype) for arg in signature.outputs]
+
+    def fake(*inputs: Any) -> Any:
+        device = next((x.device for x in inputs if isinstance(x, torch.Tensor)), None)
+        results = [
+            torch.empty(shape, dtype=dtype, device=device)
+            for shape, dtype in zip(shapes(inputs), types, strict=True)
+        ]
+        return results[0] if len(results) == 1 else tuple(results)
+
+    return fake
+
+
+class _Gradient:
+    """The gradient of an operator in torch: an operator of its own for each set of inputs that need one.
+
+    `differentiable` are the positions of the inputs of floats, `results` those of the outputs of floats.
+    """
+
+    def __init__(
+        self, operator: Operator, name: str, signature: Signature, differentiable: tuple[int, ...],
+        results: Sequence[int],
+    ) -> None:  # fmt: skip
+        self.operator, self.name, self.signature = operator, name, signature
+        self.differentiable, self.results = differentiable, results
+        self._operators: dict[tuple[int, ...], Any] = {}
+
+    def save(self, ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        """Saves the inputs of a call for `backward`; results of integers have no gradient."""
+        ctx.save_for_backward(*(x for x in inputs if isinstance(x, torch.Tensor)))
+        outputs = output if isinstance(output, tuple) else (output,)
+        ctx.mark_non_differentiable(*(x for n, x in enumerate(outputs) if n not in self.results))
+        ctx.numbers = [x for x in inputs if not isinstance(x, torch.Tensor)]
+
+    def backward(self, ctx: Any, *adjoints: Any) -> tuple[Any, ...]:
+        """The adjoint of each input; None for numbers, integers, and inputs that need none."""
+        needed = tuple(n for n in self.differentiable if ctx.needs_input_grad[n])
+        gradients: list[Any] = [None] * len(self.signature.inputs)
+        if needed:
+            tensors, numbers = iter(ctx.saved_tensors), iter(ctx.numbers)
+            inputs = [
+                next(tensors if isinstance(arg, ArrayArg) else numbers) for arg in self.signature.inputs
+            ]
+            seeds = [adjoints[n].contiguous() for n in self.results]
+            computed = self._operator(needed)(*inputs, *seeds)
+            for n, gradient in zip(needed, computed if len(needed) > 1 else (computed,), strict=True):
+                gradients[n] = gradient
+        return tuple(gradients)
+
+    def _operator(self, needed: tuple[int, ...]) -> Any:
+        """The torch operator of the adjoints of some inputs, defined when it is first needed."""
+        if needed not in self._operators:
+            names = tuple(self.signature.inputs[n].name for n in needed)
+            suffix = "" if needed == self.differentiable else "_" + "_".join(names)
+            derivative = vjp(self._floats(), names)
+            self._operators[needed] = _register(derivative, f"{self.name}_backward{suffix}")
+        return self._operators[needed]
+
+    def _floats(self) -> Operator:
+        """The operator with its results of floats only."""
+        operator = self.operator
+        if len(self.results) == len(self.signature.outputs):
+            return operator
+
+        @functools.wraps(operator.function)
+        def function(*inputs: Any) -> Any:
+            outputs = operator.function(*inputs)
+            return [outputs[n] for n in self.results]
+
+        return Operator(function, operator.loc)
