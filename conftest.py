@@ -14,7 +14,7 @@ collect_ignore_glob = []
 if find_spec("tvm") is None:
     collect_ignore_glob += ["tdsl/codegen/cuda/*.py", "tests/codegen/cuda/shim.py"]
 if find_spec("torch") is None:
-    collect_ignore_glob += ["tdsl/torch/*.py", "docs/torch.md"]
+    collect_ignore_glob += ["tdsl/torch/*.py", "docs/torch.md", "tests/torch/programs.py"]
 
 
 def pytest_collect_file(file_path: Path) -> None:

@@ -23,7 +23,7 @@ _libraries: dict[str, torch.library.Library] = {}  # the registrations of an ope
 
 
 @checked_call
-def op(operator: Operator, *, name: str) -> Any:
+def op(operator: Operator, *, name: str) -> Callable[..., Any]:
     """A function that calls the operator as `torch.ops.<namespace>.<name>`, on torch tensors.
 
     `name` is "namespace::name". Gradients come from `td.vjp`, of any order; a result of integers has none.
@@ -50,7 +50,7 @@ def op(operator: Operator, *, name: str) -> Any:
             label="this call",
             hint="make one of a function: @td.op, then td.torch.op(f, name='mine::f')",
         )
-    if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z_]\w*::[A-Za-z_]\w*", name):
+    if not re.fullmatch(r"[A-Za-z_]\w*::[A-Za-z_]\w*", str(name)):
         raise TypeMismatch(
             f"{name!r} names no operator of torch",
             loc=here(),
@@ -60,7 +60,7 @@ def op(operator: Operator, *, name: str) -> Any:
     return _register(operator, name)
 
 
-def _register(operator: Operator, name: str) -> Any:
+def _register(operator: Operator, name: str) -> Callable[..., Any]:
     """Defines and implements the torch operator; returns the function that calls it."""
     signature = signature_of(operator.program)
     differentiable = tuple(

@@ -23,7 +23,7 @@ DTYPES = {torch_type: BY_NAME[name] for name, torch_type in TORCH_TYPES.items()}
 # NumPy and torch have no common name for these: they meet as unsigned integers of the same width.
 _BITS = {"bf16": torch.uint16, "f8e4m3": torch.uint8, "f8e5m2": torch.uint8}
 
-ToArray = Callable[[torch.Tensor], np.ndarray[Any, Any]]
+ToArray = Callable[[torch.Tensor], Any]
 ToTensor = Callable[[Any], torch.Tensor]
 
 
@@ -38,10 +38,11 @@ def to_array(dtype: DType) -> ToArray:
     A tensor of another type gives an array of that type, which a call refuses.
     """
     if dtype.name not in _BITS:
-        return torch.Tensor.numpy
+        numpy: ToArray = torch.Tensor.numpy
+        return numpy
     expected, bits, numpy_type = torch_type(dtype), _BITS[dtype.name], dtype.numpy
 
-    def array(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
+    def array(tensor: torch.Tensor) -> Any:
         if tensor.dtype != expected or (tensor.requires_grad and torch.is_grad_enabled()):
             return tensor.numpy()  # an array of the other type, or torch's error
         return tensor.view(bits).numpy().view(numpy_type)
