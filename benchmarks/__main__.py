@@ -1,4 +1,4 @@
-"""`python -m benchmarks run [--suite cpu|compile|growth|mpi] [--group G] [--case NAME] [--peer NAME]
+"""`python -m benchmarks run [--suite cpu|compile|growth|mpi|links] [--group G] [--case NAME] [--peer NAME]
     [--json FILE]`,
 `python -m benchmarks cuda [--emulate] [--group G] [--case NAME] [--peer NAME] [--bundle DIR]`,
 `python -m benchmarks gpu-unknown [--case NAME] [--arch ARCH] [--json FILE]`,
@@ -20,6 +20,7 @@ from benchmarks import cases, compile_time, goals, growth, page, report, rounds
 from benchmarks.chains import kernels
 from benchmarks.cuda import command as cuda_command
 from benchmarks.cuda.unknown import command as gpu_unknown_command
+from benchmarks.mpi import links
 from benchmarks.mpi import page as mpi_page
 from benchmarks.mpi import suite as mpi_suite
 from benchmarks.predicted import command as predicted_command
@@ -32,7 +33,10 @@ console = Console(width=None if sys.stdout.isatty() else 110)
 def run(
     suite: Annotated[
         str,
-        typer.Option(help="cpu: run time; compile: time until it runs; growth: that by n; mpi: on ranks"),
+        typer.Option(
+            help="cpu: run time; compile: time until it runs; growth: that by n; mpi: on ranks; "
+            "links: on nodes with slow links"
+        ),
     ] = "cpu",
     group: Annotated[list[str] | None, typer.Option(help="cases of this group; may be repeated")] = None,
     case: Annotated[list[str] | None, typer.Option(help="only this case; may be repeated")] = None,
@@ -51,6 +55,8 @@ def run(
         results = growth.run(console, case or [], count)
     elif suite == "mpi":
         results = mpi_suite.run(console, case or [], count)
+    elif suite == "links":
+        results = links.run(console, case or [], count)
     else:
         results = run_cases(choose(group or [], case or []), peer or [], count, threads)
         record["summary"] = goals.summarize(results)
