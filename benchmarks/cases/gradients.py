@@ -10,6 +10,7 @@ import numpy as np
 import tdsl as td
 from benchmarks import torch_peers
 from benchmarks.case import Array, Arrays, Call, Case, Converted, PeerMissing, Prepare, kernel
+from tdsl.lang.bounds import upper
 
 EPS = 1e-5
 ROWS, COLUMNS = 4096, 1024
@@ -170,7 +171,7 @@ def case(name: str, title: str, op: td.Operator, forward: Callable[..., Any], fl
             scale = 1 / math.sqrt(shape[0]) if len(shape) > 1 and shape != shapes[0] else 1
             return (rng.standard_normal(shape) * scale).astype(np.float32)
 
-        shapes = [tuple(int(e.value) for e in t.shape) for t in backward.program.inputs]  # type: ignore[union-attr]
+        shapes = [tuple(upper(e) or 0 for e in t.shape) for t in backward.program.inputs]
         return tuple(map(array, shapes))
 
     return Case(

@@ -44,7 +44,7 @@ class CapturedGraph:
             driver.call("cuStreamBeginCapture_v2", stream, _THREAD_LOCAL)
             try:
                 launch(stream.value or 0, lambda: self._nodes.append(self._last_node(stream)))
-            except BaseException:
+            except BaseException:  # also after an interrupt the capture has to end before the stream does
                 driver.library.cuStreamEndCapture(stream, ctypes.byref(self._graph))
                 raise
             driver.call("cuStreamEndCapture", stream, ctypes.byref(self._graph))

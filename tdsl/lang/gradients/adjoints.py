@@ -28,9 +28,9 @@ from tdsl.lang.gradients.contribution import (
 from tdsl.lang.gradients.expression import adjoints_of_reads, common_condition, total, widened
 from tdsl.lang.gradients.gather import gather
 from tdsl.lang.gradients.partials import Term, Terms
-from tdsl.lang.gradients.recurrence import recurrence
+from tdsl.lang.gradients.recurrence import recurrence, reversed_addition
 from tdsl.lang.gradients.reductions import Auxiliary, terms_of, with_combiner
-from tdsl.lang.gradients.versions import is_not_written, store_of
+from tdsl.lang.gradients.versions import addition_of, is_not_written, store_of
 from tdsl.lang.program import FuncDef, Program, map_expressions
 from tdsl.lang.regions import Box, Interval, free_range
 from tdsl.lang.show import show_tuple
@@ -91,7 +91,8 @@ class Backward:
             else:
                 parts += gathered
         parts = _merged_sums(parts, elements)
-        store = store_of(self.program.func(name)) if self.program.has_func(name) else None
+        of_func = self.program.func(name) if self.program.has_func(name) else None
+        store = None if of_func is None else store_of(of_func) or addition_of(of_func)
         alone = not updates and len(parts) == 1 and store is None and name not in self.results
         if alone and self._is_adjoint_at(parts[0], axes, t):
             only: Any = parts[0]
@@ -113,7 +114,10 @@ class Backward:
             return
         f, handle = self.program.func(name), self.handles[adjoint]
         ranges = ranges_at(store, self.boxes[name])
-        d = recurrence(f, store, adjoint, handle.dtype, ranges, self.boxes)
+        if store.combine is not None:
+            d: Definition | None = reversed_addition(f, store, adjoint, handle.dtype, ranges)
+        else:
+            d = recurrence(f, store, adjoint, handle.dtype, ranges, self.boxes)
         handle.definitions += [] if d is None else [self._by_handle(d)]
 
     def _is_adjoint_at(self, e: Expr, axes: Sequence[Var], t: DType) -> bool:

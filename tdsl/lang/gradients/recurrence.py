@@ -15,6 +15,7 @@ from tdsl.lang.gradients.contribution import Boxes, Contribution, as_range
 from tdsl.lang.gradients.expression import adjoints_of_reads, common_condition, total, widened
 from tdsl.lang.gradients.gather import gather
 from tdsl.lang.gradients.partials import Term
+from tdsl.lang.gradients.versions import A_FUNC_FOR_EACH_STEP, reads_a_row_before
 from tdsl.lang.program import FuncDef
 from tdsl.lang.reduction import builtin_combiner
 from tdsl.lang.regions import Interval
@@ -45,11 +46,13 @@ def recurrence(
         parts = gather(c, elements, boxes)
         for part in [None] if parts is None else parts:
             if part is None or isinstance(part, Reduce):
+                if reads_a_row_before(f.name, d):
+                    return reversed_addition(f, d, adjoint, t, ranges)
                 raise DefinitionError(
                     f"this update reads several cells of {f.name!r} that one step stores",
                     loc=read.loc or d.loc,
                     label="no derivative of this read is known",
-                    hint="store each step in a row of its own: f[t, i] = ... of f[t - 1, ...]",
+                    hint=A_FUNC_FOR_EACH_STEP,
                 )
             value = Value(part) if value is None else value + Value(part)
     if value is None:
@@ -61,6 +64,36 @@ def recurrence(
     free = tuple(v for v in f.variables if v not in order)
     combine = builtin_combiner("sum", (dtype_of(summand),))
     return Definition(index, free, spans, TRUE, (summand,), combine, None, d.loc)
+
+
+def reversed_addition(
+    f: FuncDef, d: Definition, adjoint: str, t: DType, ranges: dict[str, Interval]
+) -> Definition:
+    """The update of the func `adjoint` by the read of its own func in `d`, which `reads_a_row_before`.
+
+    h[t, k] += h[t - 1, d] * U[d, k]       d_h[t - 1, d] += d_h[t, k] * U[d, k] for t from the last one on
+    """
+    seed = Term(widened(Read(adjoint, d.index, 0, t)))
+
+    def reads_itself(e: Expr) -> bool:
+        return isinstance(e, Read) and e.name == f.name
+
+    ((read, terms),) = adjoints_of_reads(d.values[0], (seed,), reads_itself, {}).items()
+    assert isinstance(read, Read)
+    step = d.ranges[0][0]
+    lo, hi = ranges[step]
+    assert lo is not None
+    assert hi is not None
+    back: dict[str, Expr] = {step: subtract(add(lo, hi), Var(step))}
+    index, where, summand = (
+        tuple(substitute(e, back) for e in read.index),
+        substitute(d.where, back),
+        simplify(substitute(total(terms, t).node, back)),
+    )
+    order = [step, *(n for n, _, _ in d.ranges[1:]), *d.free]
+    spans = tuple((r.name, r.lo, r.hi) for r in (as_range(n, ranges[n]) for n in order))
+    combine = builtin_combiner("sum", (dtype_of(summand),))
+    return Definition(index, (), spans, where, (summand,), combine, None, d.loc)
 
 
 def _reversed_axes(d: Definition, elements: Mapping[str, Interval]) -> tuple[dict[str, Expr], list[str]]:

@@ -26,6 +26,11 @@ from tdsl.lang.regions import Interval
 from tdsl.lang.simplify import conjunction, simplify, substitute, subtract
 from tdsl.lang.tensor import Func
 
+A_FUNC_FOR_EACH_STEP = (  # a hint
+    "store each cell once: in a loop of Python, define a func for each step, which reads that of the step "
+    "before"
+)
+
 
 def with_versions(program: Program, handles: dict[str, Any]) -> Program:
     """The program with a func for each version of a func that its updates read; adds their handles."""
@@ -101,7 +106,7 @@ def _renamed(d: Definition, old: str, new: str) -> Definition:
 
 def _update(f: FuncDef, d: Definition, before: str) -> Definition:
     """An update as a store, with reads of values that it does not write before by the version `before`."""
-    if f.name not in d.sources:
+    if f.name not in d.sources or adds_to_rows(f.name, d):
         return d
     if d.combine is not None:
         d = _as_store(f, d)
@@ -112,8 +117,7 @@ def _update(f: FuncDef, d: Definition, before: str) -> Definition:
         if not isinstance(n, Read) or n.name != f.name:
             return n
         cell = dict(zip(_cell_names(d), n.index, strict=True))
-        distances = []
-        for name in order:
+        for name in order:  # the first range along which the cells differ decides which one is stored first
             difference = as_sum(simplify(substitute(written.values[name], cell)))
             difference = difference.plus(as_sum(Var(name)), -1)
             if difference.terms:
@@ -121,13 +125,42 @@ def _update(f: FuncDef, d: Definition, before: str) -> Definition:
                     f"this update of {f.name!r} reads it at a varying distance from the cell it stores",
                     loc=n.loc or d.loc,
                     label="no derivative of this read is known",
-                    hint="store each step in a row of its own: f[t, i] = ... of f[t - 1, ...]",
+                    hint=A_FUNC_FOR_EACH_STEP,
                 )
-            distances.append(difference.constant)
-        first = next((x for x in distances if x), 0)
-        return n if first < 0 else replace(n, name=before)
+            if difference.constant:
+                return n if difference.constant < 0 else replace(n, name=before)
+        return replace(n, name=before)
 
     return replace(d, values=tuple(transform(v, visit) for v in d.values))
+
+
+def adds_to_rows(name: str, d: Definition) -> bool:
+    """True for an update that adds to one row of its func in each step of its outermost range, of one before.
+
+    h[t, k] += h[t - 1, d] * U[d, k] over t, d, k: what is read has its value at the end.
+    """
+    return d.combine is not None and d.combine.kind == "sum" and reads_a_row_before(name, d)
+
+
+def reads_a_row_before(name: str, d: Definition) -> bool:
+    """True if each step of the outermost range stores in one row of a func, and reads one cell before it."""
+    if not d.ranges:
+        return False
+    step = Var(d.ranges[0][0])
+    rows = [n for n, e in enumerate(d.index) if as_sum(e).terms.get(step) in (1, -1)]
+    reads = {n.index for n in d.reads if n.name == name}
+    if len(rows) != 1 or len(reads) != 1:
+        return False
+    (row,), (index,) = rows, reads
+    written = as_sum(d.index[row])
+    distance = as_sum(index[row]).plus(written, -1).times(written.terms[step])
+    return set(written.terms) == {step} and not distance.terms and distance.constant < 0
+
+
+def addition_of(f: FuncDef) -> Definition | None:
+    """The update of a version that adds to its rows what it computes of earlier ones, if it has one."""
+    last = f.definitions[-1]
+    return last if f.name in last.sources and adds_to_rows(f.name, last) else None
 
 
 def _as_store(f: FuncDef, d: Definition) -> Definition:
@@ -165,8 +198,7 @@ def written_cells(name: str, d: Definition, cells: Sequence[str] = ()) -> Invers
                 f"this update of {name!r} may store a cell several times{where}, and reads {name!r}",
                 loc=d.loc,
                 label="its derivative needs the values between, of which only the last is kept",
-                hint="store each cell once: in a loop of Python, define a func for each step, which reads "
-                "that of the step before",
+                hint=A_FUNC_FOR_EACH_STEP,
             )
         raise DefinitionError(
             f"this update of {name!r} may store a cell twice{where}",

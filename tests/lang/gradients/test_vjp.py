@@ -270,7 +270,7 @@ def test_what_has_no_derivative_is_an_error_at_its_line():
     u = td.Tensor("u", (4, 4), td.f64)
     step, m, n = (td.range(name, start, 4) for name, start in (("step", 1), ("m", 0), ("n", 0)))
     rows[i, j] = u[i, j]
-    rows[step, m] += rows[step - 1, n] * u[n, m]
+    rows[step, m] += rows[n, step - 1] * u[n, m]
     low[i, j] = u[i, j]
     low[m, n] = td.minimum(low[m, n], low[m, step] + low[step, n])
     g[()] = td.reduce(lambda p, q: p * 0.5 + q, 0.0, a[i], axis=i, associative=False)
