@@ -22,6 +22,7 @@ from tdsl.schedule.state import (
 )  # fmt: skip
 
 BULK_ROW_BYTES = 16  # the rows of a bulk copy are a multiple of this number of bytes
+LOADED_AHEAD_BYTES = 128  # of registers of a thread, for what tiles that are computed read
 BULK_TILE_BYTES = 128  # the tiles of a bulk copy are a multiple of this number of bytes
 
 

@@ -240,15 +240,21 @@ def vector_width(stage: Stage, x: Operand) -> int:
     (part,) = (p for p in _factors(d) if x.along in variables(p))
     v, size = read_variables(d, part)[-1], x.read.dtype.bytes
     if x.computed:
-        source = _source(part)
-        main = main_read(value_at(state.program.func(source.name).definitions[0], source))
-        part = source if main is None else main
+        part = source_of(stage, replace(x, read=_source(part)))
         # of shorter elements, threads store to banks of their neighbours unless rows are short
         size = max(size, _source(part).dtype.bytes) if x.transposed else _source(part).dtype.bytes
     width = even_width(ACCESS // size, sizes_of(stage).get(v))
     while width > 1 and not _are_neighbours(part, v, width):
         width //= 2
     return width
+
+
+def source_of(stage: Stage, x: Operand) -> Read:
+    """What the elements of an operand are computed of, or itself."""
+    state = bind_state(stage.schedule.state, stage.schedule.sizes)
+    if not x.computed:
+        return x.read
+    return main_read(value_at(state.program.func(x.read.name).definitions[0], x.read)) or x.read
 
 
 def _are_neighbours(part: Expr, v: str, width: int) -> bool:

@@ -45,6 +45,7 @@ from tdsl.autoschedule.recipes.operands import (
     operands_of,
     pack,
     plain_operand,
+    source_of,
     vector_width,
 )
 from tdsl.autoschedule.recipes.partial_sums import add_parts, in_parts
@@ -274,7 +275,9 @@ def _side(
         return Side(size, ACCESS, turned=False)
     access, plain = vector_width(stage, x) * size, x.axes[1] == len(x.read.index) - 1
     boxed = is_boxed(stage, x) or (in_registers and register_factor(stage, x, ROW_BYTES // size) is not None)
-    return Side(size, access, x.transposed, x.computed, plain and not x.twice, boxed)
+    return Side(
+        size, access, x.transposed, x.computed, plain and not x.twice, boxed, source_of(stage, x).dtype.bytes
+    )
 
 
 def _check_tiles(block: tuple[int, int, int], warp: tuple[int, int], form: Form) -> None:

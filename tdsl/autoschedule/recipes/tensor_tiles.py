@@ -22,6 +22,7 @@ from tdsl.core.node import frozen
 from tdsl.machine.model import Machine, of_nearest
 from tdsl.machine.occupancy import occupancy
 from tdsl.schedule.launch import MAX_CLUSTER_BLOCKS
+from tdsl.schedule.pipelines import LOADED_AHEAD_BYTES
 
 _ACCESS = 16  # bytes
 _LANES = 32
@@ -32,6 +33,7 @@ _GROUP_THREADS = 128
 GROUP_TILES = {"wgmma": (64, 256), "tcgen05": (128, 128)}  # rows, and the most columns, of a group
 _MMA_PART = 0.62  # of the rate of wgmma that mma.sync reaches: Luo et al., arXiv 2402.13499
 _COPIED = 4  # bytes that a GPU copies to shared memory asynchronously, at least
+_CONVERT = 8  # clocks in which a warp loads, converts and stores an access: 4 instructions an element of f16
 _OVERLAP = 0.8  # of the time of the less busy unit that is hidden behind the busier one
 _SYNC = 120  # clocks of a step for a barrier, and the first loads and products after it
 _GROUP_SYNC = 40  # the same where a producer fetches tiles
@@ -47,8 +49,9 @@ _CLUSTER = 2  # blocks: of larger ones some multiprocessors have none
 class Side:
     """An operand: bytes of an element, and the most bytes of its rows that an aligned access has.
 
-    If `turned`, its terms are in different rows. If `computed`, threads compute its tiles. If `packable`, its
-    rows may be copied to aligned ones. If `boxed`, TMA can load its tiles, or what they are computed of.
+    If `turned`, its terms are in different rows. If `computed`, threads compute its tiles of an array whose
+    elements have `source_bytes`. If `packable`, its rows may be copied to aligned ones. If `boxed`, TMA can
+    load its tiles, or what they are computed of.
     """
 
     bytes: int
@@ -57,6 +60,12 @@ class Side:
     computed: bool = False
     packable: bool = False
     boxed: bool = False
+    source_bytes: int = 0
+
+    @property
+    def read_bytes(self) -> int:
+        """The bytes of an element in memory."""
+        return self.source_bytes or self.bytes
 
 
 @frozen
@@ -203,7 +212,7 @@ def _tiles(t: TensorCoreChoices, p: Product) -> int:
 def _sides(t: TensorCoreChoices, p: Product) -> tuple[Side, Side]:
     """The operands as blocks read them."""
     left, right = (
-        replace(x, access=_ACCESS, boxed=True, computed=False) if packed else x
+        replace(x, access=_ACCESS, boxed=True, computed=False, source_bytes=0) if packed else x
         for x, packed in zip((p.left, p.right), t.packed, strict=True)
     )
     return left, right
@@ -219,15 +228,15 @@ def _is_boxed(t: TensorCoreChoices, p: Product) -> bool:
 
 
 def _registers(t: TensorCoreChoices, p: Product) -> int:
-    """The registers of a thread, by the sums and the fragments of operands that it has."""
+    """The registers of a thread: sums, fragments of operands, and what it loads to compute the next tiles."""
     rows, columns = t.warp
+    sides = zip(_sides(t, p), t.block[:2], strict=True)
+    loaded = 0 if _is_boxed(t, p) else sum(n * t.block[2] * x.read_bytes for x, n in sides if x.computed)
+    fixed = _FIXED_REGISTERS + min(loaded // (t.warps * _LANES), LOADED_AHEAD_BYTES) // 4
     if t.warpgroups:
-        return rows * columns // _GROUP_THREADS + _FIXED_REGISTERS
+        return rows * columns // _GROUP_THREADS + fixed
     words = max(p.left.bytes, p.right.bytes) * p.step[2] / (4 * _LANES)
-    return (
-        int(rows * columns * p.sum_bytes / (4 * _LANES) + _FRAGMENTS * words * (rows + columns))
-        + _FIXED_REGISTERS
-    )
+    return int(rows * columns * p.sum_bytes / (4 * _LANES) + _FRAGMENTS * words * (rows + columns)) + fixed
 
 
 def shared_bytes(t: TensorCoreChoices, p: Product) -> int:
@@ -268,26 +277,29 @@ def seconds(t: TensorCoreChoices, p: Product, machine: Machine) -> float:
     fetched = _fetched(t, p)
     copies = t.warps // 4 if t.warpgroups else t.warps
     moved = fetched + copies * bk * (t.warp[0] * p.left.bytes + t.warp[1] * p.right.bytes)
-    shared = moved / shared_speed + (0.0 if boxed else _copy_clocks(t, sides) * clock)
-    used = _used(t, p, _SECTOR)
+    copied, converted = (0.0, 0.0) if boxed else _copy_clocks(t, sides)
+    shared = moved / shared_speed + copied * clock
+    used = _used(t, sides, p, _SECTOR)
     alone = products
     if not t.warpgroups:
         under_way = t.warps * (t.warp[0] // p.step[0]) * (t.warp[1] // p.step[1]) / gpu.schedulers
         alone *= max(1.0, gpu.schedulers / t.warps, _DEPTH / under_way)
-    work = max(products, shared) + (1 - _OVERLAP) * min(products, shared)
+    work = _overlapped(products, shared, converted * clock)
     sync = (_GROUP_SYNC if boxed else _SYNC) * clock
     from_cache = used * active * processors / cache  # each multiprocessor has its share
     late = gpu.latency / (t.stages - 1)
+    if converted:  # threads load to registers one step ahead
+        late = gpu.latency
     if all(x.access < _COPIED for x in sides):  # threads wait for what they load
         sync += gpu.latency
-    bounds = active * work, max(alone, shared) + sync, from_cache, late
+    bounds = active * work, max(alone, shared, converted * clock) + sync, from_cache, late
     step = max(bounds) + _REST * sum(bounds)
     sums = p.sum_bytes if t.parts > 1 else p.result_bytes
     ends = gpu.latency + active * processors * bm * bn * sums / cache
     time = rounds / max(active, 1) * (steps * step + ends)
 
     results = p.batches * p.rows * p.columns
-    memory = _far_bytes(t, p, machine, active) + results * p.result_bytes
+    memory = _far_bytes(t, sides, p, machine, active) + results * p.result_bytes
     launch, more = of_nearest(machine.launch, 1) or 0.0, 0.0
     if t.parts > 1:
         partial = t.parts * results * p.sum_bytes
@@ -295,31 +307,45 @@ def seconds(t: TensorCoreChoices, p: Product, machine: Machine) -> float:
         more += launch + _MERGE * partial / (cache if cached else far)
         memory += partial
     for x, along, packed in zip((p.left, p.right), (p.rows, p.columns), t.packed, strict=True):
-        more += packed * (launch + 2 * p.batches * along * p.terms * x.bytes / far)
-    moving = memory / (far * busy)
-    return max(time, moving) + (1 - _OVERLAP) * min(time, moving) + launch + more
+        more += packed * (launch + p.batches * along * p.terms * (x.read_bytes + x.bytes) / far)
+    return _overlapped(time, memory / (far * busy)) + launch + more
 
 
-def _copy_clocks(t: TensorCoreChoices, sides: tuple[Side, Side]) -> float:
-    """The clocks in which threads issue the copies of a step, of less than 4 bytes through registers."""
-    clocks = 0.0
+def _overlapped(*times: float) -> float:
+    """The time of units that work beside each other, most of it hidden behind the busiest."""
+    return max(times) + (1 - _OVERLAP) * (sum(times) - max(times))
+
+
+def _copy_clocks(t: TensorCoreChoices, sides: tuple[Side, Side]) -> tuple[float, float]:
+    """The clocks of a step in which copies enter shared memory, and those in which threads issue others.
+
+    The latter go through registers: elements of less than 4 bytes, and those that are computed.
+    """
+    copied = converted = 0.0
     for x, along in zip(sides, t.block[:2], strict=True):
-        accesses = along * t.block[2] * x.bytes / (x.access * _LANES)
-        clocks += accesses * (max(x.access / _COPIED, 1) if x.access >= _COPIED and not x.computed else 8)
-    return clocks
+        access = min(x.access, _ACCESS)
+        accesses = along * t.block[2] * x.bytes / (access * _LANES)
+        if x.access >= _COPIED and not x.computed:
+            copied += accesses * access / _COPIED
+        else:
+            converted += accesses * _CONVERT
+    return copied, converted
 
 
-def _far_bytes(t: TensorCoreChoices, p: Product, machine: Machine, active: int) -> float:
+def _far_bytes(
+    t: TensorCoreChoices, sides: tuple[Side, Side], p: Product, machine: Machine, active: int
+) -> float:  # fmt: skip
     """The bytes of operands that blocks read of memory: what they read at a time is there once."""
-    left, right = p.rows * p.terms * p.left.bytes, p.columns * p.terms * p.right.bytes
+    left_bytes, right_bytes = (x.read_bytes for x in sides)
+    left, right = p.rows * p.terms * left_bytes, p.columns * p.terms * right_bytes
     least = p.batches * (left + right)
     if least <= (machine.level("L2").bytes or 0) / 2:
         return least
     down, across = _grid(t, p)
     rows, columns = _at_once(t, p, machine, active, _group(t, p, machine, active))
     turns = _ceildiv(down, rows) * _ceildiv(across, columns) * p.batches
-    read = turns * p.terms * (rows * t.block[0] * p.left.bytes + columns * t.block[1] * p.right.bytes)
-    return max(least * _used(t, p, _BURST) / max(_used(t, p, 1), 1), read)
+    read = turns * p.terms * (rows * t.block[0] * left_bytes + columns * t.block[1] * right_bytes)
+    return max(least * _used(t, sides, p, _BURST) / max(_used(t, sides, p, 1), 1), read)
 
 
 def _at_once(t: TensorCoreChoices, p: Product, machine: Machine, active: int, group: int) -> tuple[int, int]:
@@ -330,18 +356,16 @@ def _at_once(t: TensorCoreChoices, p: Product, machine: Machine, active: int, gr
     return min(down, _ceildiv(count, columns)), columns
 
 
-def _used(t: TensorCoreChoices, p: Product, least: int) -> int:
+def _used(t: TensorCoreChoices, sides: tuple[Side, Side], p: Product, least: int) -> int:
     """The bytes of a step that are fetched of the cache or memory, which deliver `least` at a time.
 
     Beyond the edges nothing is fetched, and blocks of a cluster fetch the columns' operand together.
     """
     total = 0
-    for x, along, extent, shared in zip(
-        (p.left, p.right), t.block[:2], (p.rows, p.columns), (1, t.cluster), strict=True
-    ):
+    for x, along, extent, shared in zip(sides, t.block[:2], (p.rows, p.columns), (1, t.cluster), strict=True):
         count, length = min(along, extent), min(t.block[2], p.terms)
         rows, row = (length, count) if x.turned else (count, length)
-        total += rows * _ceildiv(row * x.bytes, least) * least // shared
+        total += rows * _ceildiv(row * x.read_bytes, least) * least // shared
     return total
 
 

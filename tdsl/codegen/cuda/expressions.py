@@ -48,7 +48,7 @@ from tdsl.lang.expr import (
 )  # fmt: skip
 from tdsl.lang.expr import const as integer
 from tdsl.lang.simplify import simplify
-from tdsl.lang.types import DType, bool_, f32, i64
+from tdsl.lang.types import DType, bool_, f16, f32, i64
 
 TIR = Any
 
@@ -374,6 +374,8 @@ class Expressions:
         name = tir_type(to)
         if to == bool_:
             return T.NE(self.widen(of, x), T.const(0, wide_type(of)))
+        if of in BYTES and to == f16:
+            return self.call(f"tdsl_half_from_{of.name}", name, x)
         if to.is_float or of == bool_:
             wide = self.widen(of, x)
             # conversions to narrow floats go through f32

@@ -1,10 +1,13 @@
-"""Source text of the device functions that convert 8-bit floats to f32 and back."""
+"""Source text of the device functions that convert 8-bit floats to f16 and f32, and f32 back to them."""
 
 from __future__ import annotations
 
 
 def float_of_bytes(name: str, fraction: int, bias: int, kind: str, over: str) -> dict[str, str]:
-    """Two device functions, from and to an 8-bit float; `over` is the C condition on |x| for overflow."""
+    """Device functions from an 8-bit float to f32 and f16, and from f32.
+
+    `over` is the C condition on |x| for overflow.
+    """
     kept, dropped, last = 1 << fraction, 23 - fraction, {"e4m3": 0x7F, "e5m2": 0x7C}[kind]
     return {
         f"tdsl_from_{name}": f"""
@@ -23,6 +26,19 @@ __device__ __forceinline__ float tdsl_from_{name}(unsigned char x) {{
   memcpy(&y, &bits, 4);
 #endif
   return y;
+}}
+""",
+        f"tdsl_half_from_{name}": f"""
+__device__ __forceinline__ half tdsl_half_from_{name}(unsigned char x) {{
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
+  unsigned int pair;
+  asm("cvt.rn.f16x2.{kind}x2 %0, %1;" : "=r"(pair) : "h"((unsigned short)x));
+  return __ushort_as_half((unsigned short)pair);
+#else
+  unsigned int rest = x & 0x7f, sign = (x & 0x80u) << 8;
+  half y = __hmul(__ushort_as_half(rest << {10 - fraction}), __ushort_as_half({(30 - bias) << 10:#x}));
+  return __ushort_as_half(sign | (rest > {last - (kind == "e4m3"):#x} ? 0x7e00u : __half_as_ushort(y)));
+#endif
 }}
 """,
         f"tdsl_to_{name}": f"""

@@ -22,6 +22,7 @@ from tdsl.codegen.ir.loops import (
     Let,
     Operand,
     Stmt,
+    Store,
     Wait,
     WaitBarrier,
 )  # fmt: skip
@@ -170,7 +171,7 @@ class _Groups:
             case ArriveBarrier(mbarriers, slot):
                 known = self.released.get(mbarriers)
                 return known is None or (o.buffer in known and not _are_distinct(o.index[0], slot))
-            case CopyTile(buffer, index):
+            case CopyTile(buffer, index) | Store(buffer, index):
                 return buffer == o.buffer and not _are_distinct(o.index[0], index[0])
             case _:
                 return not parts_of(s) and o.buffer in stored_in(s)

@@ -16,8 +16,7 @@ from tdsl.core.node import Node, outermost, transform
 from tdsl.lang.expr import ZERO, Const, Expr, Load, Ramp, Var, const, lanes_of
 from tdsl.lang.simplify import subtract
 from tdsl.lang.types import DType
-
-MOST_BYTES = 128  # of the registers of a thread
+from tdsl.schedule.pipelines import LOADED_AHEAD_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +37,7 @@ class SplitLoads:
 def split_loads(s: Stmt, sources: set[str], fresh: FreshNames) -> SplitLoads | None:
     """The statements of `s`, which may be split where it loads from buffers of `sources`; None if it is not.
 
-    Asynchronous copies are among the loads. Loads beyond MOST_BYTES of registers stay with the stores.
+    Asynchronous copies are among the loads. Loads beyond LOADED_AHEAD_BYTES stay with the stores.
     """
     splitter = _Splitter(sources, fresh)
     both = splitter.split(s, ())
@@ -93,7 +92,7 @@ class _Splitter:
             if lanes > 1:
                 extents, index = (*extents, lanes), (*index, Ramp(ZERO, 1, lanes))
             size = prod(extents) * x.dtype.bytes
-            if self.bytes + size > MOST_BYTES:
+            if self.bytes + size > LOADED_AHEAD_BYTES:
                 continue
             self.bytes += size
             name = self.fresh.name(f"{x.buffer}_ahead")

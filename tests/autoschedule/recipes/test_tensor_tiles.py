@@ -94,3 +94,10 @@ def test_products_of_doubles_by_default(rng, arch, instruction, shape):
     assert instruction in text if instruction else "mma_" not in text
     p, q = rng.standard_normal((m, terms)), rng.standard_normal((terms, n))
     np.testing.assert_allclose(td.emulate(compiled)(p, q), p @ q, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("arch", ["sm_89", "sm_90a", "sm_100a"])
+def test_operands_are_converted_by_the_kernel_that_multiplies_them(arch):
+    """A copy in f16 would be written and read again: three times the bytes of 8-bit floats."""
+    side = Side(2, 16, turned=True, computed=True, packable=True, source_bytes=1)
+    assert best_tiles(halves(4096, 4096, 4096, side), describe_gpu(arch))[0].packed == (False, False)

@@ -6,14 +6,31 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+import tdsl as td
 from tdsl.codegen.emulation.run import EmulatedExecutable
-from tdsl.codegen.ir.loops import ArriveBarrier, Block, Commit, If, Kernel, Stmt, Wait
+from tdsl.codegen.ir.loops import (
+    SERIAL,
+    ArriveBarrier,
+    Barrier,
+    Block,
+    Commit,
+    For,
+    If,
+    Invoke,
+    Kernel,
+    Operand,
+    Stmt,
+    Store,
+    Wait,
+)  # fmt: skip
 from tdsl.codegen.ir.show import show
 from tdsl.codegen.ir.statements import map_exprs
 from tdsl.codegen.passes.commit_mma_groups import commit_mma_groups
 from tdsl.errors import Hazard
-from tdsl.lang.expr import ONE, Var
+from tdsl.lang.expr import ONE, ZERO, Binary, Const, Var, const
 from tdsl.lang.simplify import add, substitute
+from tdsl.lang.types import f16
+from tdsl.machine.instructions.tensor_cores import find
 from tests.codegen.cuda import programs
 from tests.codegen.cuda.test_hopper import product
 
@@ -92,3 +109,37 @@ def test_a_slot_released_a_step_too_early_is_a_hazard():
 
     with pytest.raises(Hazard, match="what another thread reads: a_cache"):
         run_broken(change, stages=2)
+
+
+@pytest.mark.parametrize("slot, order", [(1, ["commit", "store", "wait"]), (3, ["commit", "wait", "store"])])
+def test_tiles_are_stored_to_other_slots_while_products_are_pending(slot, order):
+    """Stores to slot (n + 1) % 3 need no wait for products of slot n % 3; those to (n + 3) % 3 do."""
+
+    def at(n: int) -> Binary:
+        return Binary("mod", add(Var("n"), const(n)), const(3))
+
+    acc = Operand("acc", (ZERO, ZERO), (0, 1))
+    tiles = (Operand(x, (at(0), ZERO, ZERO), (1, 2)) for x in "ab")
+    multiply = Invoke(find("wgmma_m64n8k16_f16_mk_nk").name, (acc, *tiles))
+    body = Block((multiply, Store("b", (at(slot), ZERO, ZERO), Const(0, f16)), Barrier()))
+    loop = For("n", ZERO, const(4), SERIAL, body)
+    lines = show(commit_mma_groups(Kernel("k", (), loop)).body).splitlines()
+    words = [line.strip().partition("(")[0].partition("[")[0] for line in lines[2:]]
+    assert words == [{"store": "b"}.get(x, x) for x in order] + ["barrier"]
+
+
+@pytest.mark.parametrize("stages", [2, 4])
+def test_8_bit_floats_are_converted_while_products_are_pending(rng, stages):
+    i, j, k = td.vars("i j k")
+    x, w, c = td.Tensor("x", (128, 320), td.f8e4m3), td.Tensor("w", (320, 64), td.f8e5m2), td.Func("c")
+    c[i, j] = td.sum(td.cast(x[i, k], td.f32) * td.cast(w[k, j], td.f32), axis=k)
+    s = td.Schedule(c, target="cuda:sm_90a")
+    td.recipes.tensor_core_matmul(
+        s[c], block=(128, 64, 64), warp=(64, 64), stages=stages, warpgroups=True, factors="f16"
+    )
+    f = td.compile(s)
+    steps = f.loops("final").partition("in range(0, 5)")[2]
+    assert 0 < steps.index("commit(mma)") < steps.index("_factor_cache[(c_k_o") < steps.index("wait(0, mma)")
+    a = rng.integers(-4, 5, (128, 320)).astype(td.f8e4m3.numpy)
+    b = rng.integers(-4, 5, (320, 64)).astype(td.f8e5m2.numpy)
+    np.testing.assert_array_equal(td.emulate(f)(a, b), a.astype(np.float32) @ b.astype(np.float32))
