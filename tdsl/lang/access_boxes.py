@@ -16,7 +16,7 @@ from tdsl.core.node import post_order
 from tdsl.errors import IndexBoundError
 from tdsl.lang.bounds import NO_FACTS, Facts
 from tdsl.lang.definition import Definition
-from tdsl.lang.expr import TRUE, Const
+from tdsl.lang.expr import FALSE, TRUE, Const
 from tdsl.lang.program import FuncDef
 from tdsl.lang.regions import (
     Box,
@@ -56,7 +56,7 @@ _KNOWN = 256  # boxes of a definition that are remembered
 
 def _accessed_boxes(d: Definition, ranges: Ranges, facts: Facts, writes: str) -> dict[str, Box]:
     boxes: dict[str, Box] = {}
-    if any(is_empty(r, facts) for r in ranges.values()):
+    if d.where == FALSE or any(is_empty(r, facts) for r in ranges.values()):
         return boxes
     if d.where != TRUE:
         if d.tested:

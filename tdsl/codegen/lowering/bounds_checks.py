@@ -11,14 +11,28 @@ from tdsl.core.node import post_order
 from tdsl.core.source import Loc
 from tdsl.core.text import split_placeholders
 from tdsl.errors import IndexBoundError, TdslError
-from tdsl.lang.affine import as_sum, fold_remainders, variables
+from tdsl.lang.affine import as_sum, fold_remainders, has_data, variables
 from tdsl.lang.bounds import NO_FACTS, at_most
 from tdsl.lang.definition import Definition
-from tdsl.lang.expr import FALSE, ONE, TRUE, ZERO, Binary, Const, Expr, Read, Size, Var, const, dtype_of
+from tdsl.lang.expr import (
+    FALSE,
+    ONE,
+    TRUE,
+    ZERO,
+    Binary,
+    Const,
+    Expr,
+    Read,
+    Size,
+    Unary,
+    Var,
+    const,
+    dtype_of,
+)
 from tdsl.lang.program import FuncDef, Program
 from tdsl.lang.regions import Box, Interval, Ranges, interval_where, is_empty, reads_in
 from tdsl.lang.show import show_expr
-from tdsl.lang.simplify import add, simplify, subtract
+from tdsl.lang.simplify import add, conjuncts, simplify, subtract
 from tdsl.lang.types import i64
 from tdsl.schedule.bounds_inference import definition_ranges
 from tdsl.schedule.properties import root_boxes
@@ -135,7 +149,9 @@ def _nonempty_definitions(f: FuncDef, boxes: Mapping[str, Box]) -> list[tuple[De
     ranges_of = [
         (d, definition_ranges(d, boxes[f.name], NO_FACTS)) for d in (f.definitions if f.name in boxes else ())
     ]
-    return [(d, ranges) for d, ranges in ranges_of if not any(map(is_empty, ranges.values()))]
+    return [
+        (d, ranges) for d, ranges in ranges_of if d.where != FALSE and not any(map(is_empty, ranges.values()))
+    ]
 
 
 def _unproved_reads(
@@ -168,7 +184,7 @@ def _unproved_accesses(
             touched = intervals[e]
             for cond in _unproved_read(f, r, axis, touched, limits[r.name][axis], d):
                 text = f"{r.name!r} {_verb(e, d)} read out of range in axis {axis}"
-                yield _unless_empty(cond, ranges), text, r.loc or d.loc
+                yield _unless_empty(cond, ranges, d.where), text, r.loc or d.loc
 
 
 def _unproved_writes(f: FuncDef, d: Definition, ranges: Ranges) -> Iterator[Condition]:
@@ -178,7 +194,7 @@ def _unproved_writes(f: FuncDef, d: Definition, ranges: Ranges) -> Iterator[Cond
             touched = interval_where(e, ranges, d.where)
             for cond in _unproved_write(f, d, axis, touched):
                 text = f"{f.name!r} {_verb(e, d)} written out of range in axis {axis}"
-                yield _unless_empty(cond, ranges), text, d.loc or f.loc
+                yield _unless_empty(cond, ranges, d.where), text, d.loc or f.loc
 
 
 def _verb(index: Expr, d: Definition) -> str:
@@ -277,8 +293,11 @@ def _operands(op: str, e: Expr) -> tuple[Expr, ...]:
             return (e,)
 
 
-def _unless_empty(cond: Expr, ranges: Ranges) -> Expr:
-    """The condition that `cond` holds or a range is empty; TRUE if a nonempty range implies `cond`."""
+def _unless_empty(cond: Expr, ranges: Ranges, where: Expr) -> Expr:
+    """The condition that `cond` holds, or that there is no point: a range is empty, or sizes fail `where`.
+
+    TRUE if a nonempty range implies `cond`.
+    """
     ends = [(lo, hi) for lo, hi in ranges.values() if lo is not None and hi is not None]
     if cond in [_nonempty(lo, hi) for lo, hi in ends]:
         return TRUE
@@ -286,6 +305,9 @@ def _unless_empty(cond: Expr, ranges: Ranges) -> Expr:
         empty = simplify(Binary("lt", hi, lo))
         if not isinstance(empty, Const):
             cond = Binary("or", empty, cond)
+    for test in conjuncts(where):
+        if test != TRUE and not variables(test) and not has_data(test):
+            cond = Binary("or", simplify(Unary("not", test)), cond)
     return cond
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from tdsl.core.node import Node, frozen, transform
+from tdsl.core.node import Node, frozen, post_order, transform
 from tdsl.core.source import Loc
 from tdsl.lang.affine import variables
 from tdsl.lang.bounds import NO_FACTS, Facts, at_most
@@ -35,6 +35,7 @@ from tdsl.lang.expr import (
     dtype_of,
 )  # fmt: skip
 from tdsl.lang.gradients.inverse import Inverse
+from tdsl.lang.periodic import PADDINGS
 from tdsl.lang.reduction import builtin_combiner
 from tdsl.lang.regions import Box, Interval, interval_where, reads_in
 from tdsl.lang.simplify import add, conjunction, conjuncts, simplify, substitute, subtract
@@ -235,5 +236,9 @@ def scatter(c: Contribution, box: Box, boxes: Boxes, loc: Loc | None) -> Definit
         (r.name, r.lo, r.hi) for r in (as_range(n, i) for n, i in c.ranges.items() if n not in free)
     )
     value = c.value if c.cond == TRUE else Select(c.cond, c.value, zero_of(c.value))
+    # a padding may be needed beyond an axis of which nothing is there
+    extents = dict.fromkeys(n.args[1] for n in post_order(*index) if isinstance(n, Call) and n.fn in PADDINGS)
+    some = (Binary("gt", n, ZERO) for n in extents if not isinstance(n, Const))
+    where = conjunction((*some, c.where))
     combine = builtin_combiner("sum", (dtype_of(value),))
-    return Definition(index, tuple(free), ranges, c.where, (value,), combine, None, loc)
+    return Definition(index, tuple(free), ranges, where, (value,), combine, None, loc)

@@ -253,6 +253,25 @@ def test_empty_axes():
     np.testing.assert_array_equal(got[1], np.zeros((5, 3)))
 
 
+@pytest.mark.parametrize("mode", ["constant", "edge", "reflect", "symmetric", "wrap"])
+@pytest.mark.parametrize("n", [0, 1, 2, 5])
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_a_padding_that_is_read_twice_at_every_size(mode, n, dynamic):
+    a, f = td.Tensor("a", ("N",), td.f64), td.Func("f", shape=("N",))
+    f[i] = td.pad(a, mode=mode)[i - 1] * 2 + td.pad(a, mode=mode)[i + 2]
+    dy = uniform(n)
+    expected = np.zeros(n)
+    for at in range(n):
+        for distance, factor in ((-1, 2), (2, 1)):
+            if mode != "constant" or 0 <= at + distance < n:
+                numbers = np.pad(np.arange(n), 9, mode=mode)
+                expected[numbers[at + distance + 9]] += factor * dy[at]
+    if dynamic and n == 0 and mode in ("edge", "constant"):
+        pytest.skip("an empty array that only a condition on its size protects is refused if sizes are open")
+    run = td.compile(td.vjp(f, a, td.Tensor("dy", ("N",), td.f64)), **({"dynamic": "N"} if dynamic else {}))
+    np.testing.assert_allclose(run(dy=dy), expected)
+
+
 def test_a_quotient_of_several_variables_ends_in_an_update():
     t, f = td.Tensor("t", (3, 3), td.f64), td.Func("f", shape=(4, 4))
     f[x, y] = t[x // 2 - y // 2 + 1, x % 2 - y % 2 + 1]
