@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from tdsl.communication.check_indices import check_indices
 from tdsl.communication.collective import Layout
 from tdsl.communication.stage_order import in_order
 from tdsl.communication.stages import Stage, const_value, dtypes_of, stages_of
@@ -15,7 +16,7 @@ from tdsl.lang.program import Program
 from tdsl.lang.simplify import add, simplify
 from tdsl.lang.types import DType
 from tdsl.placement.ownership import SpanBox
-from tdsl.schedule.distribute_onto import loops_onto
+from tdsl.schedule.distribute_onto import Dealt, loops_onto
 from tdsl.schedule.ranks import distribute
 from tdsl.schedule.state import Illegal, State, fresh_plan
 
@@ -31,10 +32,15 @@ class Distribution:
 
     @staticmethod
     def of(state: State) -> Distribution:
-        """The distribution of a state whose inputs, outputs and distributed funcs have a placement."""
+        """The distribution of a state whose inputs, outputs and distributed funcs have a placement.
+
+        IndexBoundError if a stage reads a tensor at an index without bounds.
+        """
         program = state.program
         computed = {n: tuple((lo, hi + 1) for lo, hi in box) for n, box in realised_boxes(program).items()}
         stages = in_order(state, stages_of(state, computed))
+        for stage in stages:
+            check_indices(stage)
         inputs = (t.name for t in program.inputs)
         named = dict.fromkeys((*inputs, *(s.name for s in stages), *program.outputs))
         boxes = computed | _input_boxes(program, computed)
@@ -72,7 +78,10 @@ def distribute_owned(state: State) -> State | None:
             state = state.with_plan(f.name, fresh_plan(f))
             try:
                 loops = loops_onto(state, f.name, 0, f.name)
-                state = distribute(state, f.name, 0, loops=loops, grid=levels)
+                entries = tuple(x for x in loops if not isinstance(x, Dealt))
+                if len(entries) < len(loops):  # its blocks are no blocks of loops
+                    return None
+                state = distribute(state, f.name, 0, loops=entries, grid=levels)
             except Illegal:
                 return None
     return state

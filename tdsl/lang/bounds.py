@@ -10,6 +10,7 @@ from dataclasses import field
 
 from tdsl.core.node import Memo, children, frozen, memoised
 from tdsl.lang.affine import AffineSum, as_sum, height, may_wrap
+from tdsl.lang.bitwise_bounds import and_bounds, or_bounds, xor_bounds
 from tdsl.lang.expr import (
     COMPARISONS,
     Binary,
@@ -318,11 +319,8 @@ def _scalar_range(e: Expr, facts: Facts) -> Bounds:
             return _min_max_range(op, _operand_range(x, facts), _operand_range(y, facts))
         case Binary("add" | "sub") | Unary("neg") | Var():
             return _within_dtype(e, _affine_range(e, facts))
-        case Binary("and", _, Const(k)) if k >= 0:
-            return 0, int(k)
-        case Binary("shr", x, Const(k)) if 0 <= k < dtype_of(x).bits:
-            lo, hi = _operand_range(x, facts)
-            return None if lo is None else lo >> k, None if hi is None else hi >> k
+        case Binary("and" | "or" | "xor" | "shl" | "shr") | Unary("not"):
+            return _bitwise_range(e, facts)
         case Unary("abs", x) if dtype_of(x).kind == "i":
             return _within_dtype(e, _abs_range(_operand_range(x, facts)))
         case Select(_, yes, no):
@@ -388,6 +386,32 @@ def _product_range(a: Bounds, b: Bounds) -> Bounds:
     if a[0] is not None and b[0] is not None and a[0] >= 0 and b[0] >= 0:
         return a[0] * b[0], None
     return None, None
+
+
+def _bitwise_range(e: Expr, facts: Facts) -> Bounds:
+    """The bounds of an operation on bits, or of its dtype."""
+    t = dtype_of(e)
+    match e:
+        case Binary("and" | "or" | "xor" as op, x, y):
+            match _operand_range(x, facts), _operand_range(y, facts):
+                case (int(a), int(b)), (int(c), int(d)) if 0 <= a <= b and 0 <= c <= d:
+                    of = {"and": and_bounds, "or": or_bounds, "xor": xor_bounds}[op]
+                    return of((a, b), (c, d))
+                case ((int(least), most), _) | (_, (int(least), most)) if op == "and" and least >= 0:
+                    return 0, most
+        case Binary("shr", x, Const(k)) if 0 <= k < t.bits:
+            lo, hi = _operand_range(x, facts)
+            return None if lo is None else lo >> k, None if hi is None else hi >> k
+        case Binary("shl", x, Const(k)) if 0 <= k < t.bits:
+            match _operand_range(x, facts):
+                case int(lo), int(hi) if t.low <= lo << k and hi << k <= t.high:
+                    return lo << k, hi << k
+        case Unary("not", x) if t.kind == "i":
+            lo, hi = _operand_range(x, facts)
+            return None if hi is None else ~hi, None if lo is None else ~lo
+        case _:
+            pass
+    return _dtype_range(t)
 
 
 def _min_max_range(op: str, a: Bounds, b: Bounds) -> Bounds:

@@ -14,7 +14,7 @@ from tdsl.lang.value import Value, Variable
 from tdsl.machine.instructions.instruction import Instruction
 from tdsl.placement.grid import Grid
 from tdsl.schedule.directive import Directive, Recorder, current_names
-from tdsl.schedule.distribute_onto import axis_entries, loops_of_blocks
+from tdsl.schedule.distribute_onto import axis_entries, deal_out, loops_of_blocks, placed_tensors
 from tdsl.schedule.naming import (
     Loop,
     LoopLike,
@@ -431,16 +431,24 @@ class StageDirectives(Suggesting):
         If a reduction loop is distributed, partial results are combined at the owners of the func.
 
         `onto` is a tensor with a placement, or the func itself: loops and grid are then taken from its blocks
-        (owner computes), so that none of its elements is communicated.
+        (owner computes), so that none of its elements is communicated. Blocks that are dealt out, as in
+        "r/64", are computed and communicated one after the other.
         """
+        turns: list[str] = []
         if onto is None:
             named, levels = axis_entries(loops, self._names(), self.loop_name), check_grid(grid).levels
         else:
             alone = isinstance(loops, tuple) and not loops and grid is None
             source, state = self.schedule.source_name(onto), self.schedule.state
-            named, levels = loops_of_blocks(state, self.func, self.definition, source, alone=alone)
+            owned, levels = loops_of_blocks(state, self.func, self.definition, source, alone=alone)
+            ranks = [n for level in levels for _, n in level]
+            named, turns = deal_out(owned, ranks, lambda x, n: self._loop_names(self.split(x, n)))
         self.do("distribute", loops=named, grid=levels)
-        return tuple(Loop(self, x) for x in distributed_loops(self.schedule.state.plan(self.func)))
+        outer = distributed_loops(self.schedule.state.plan(self.func))
+        if turns:  # one block at a time
+            self.reorder(*turns, *(x for x in self._names() if x not in (*outer, *turns)))
+            self.communicate(list(placed_tensors(self.schedule.state, self.func)), at=turns[-1])
+        return tuple(Loop(self, x) for x in outer)
 
     def local(self, loop: LoopLike) -> Loop:
         """The loop that each rank runs inside a distributed loop, given the name of the latter."""
