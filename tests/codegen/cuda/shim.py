@@ -76,6 +76,9 @@ struct nv_bfloat16 {
 };
 static inline nv_bfloat16 __float2bfloat16_rn(float x) { return nv_bfloat16(x); }
 static inline half __float2half_rn(float x) { return (half)x; }
+static inline half __hmul(half x, half y) { return x * y; }
+static inline half __ushort_as_half(unsigned short x) { half y; memcpy(&y, &x, 2); return y; }
+static inline unsigned short __half_as_ushort(half x) { unsigned short y; memcpy(&y, &x, 2); return y; }
 template <class T, int N> struct alignas(sizeof(T) * N) Vec { T x[N]; };
 typedef Vec<float, 2> float2; typedef Vec<float, 4> float4; typedef Vec<double, 2> double2;
 typedef Vec<int, 2> int2; typedef Vec<int, 4> int4;

@@ -354,14 +354,17 @@ def test_arithmetic_is_that_of_every_target(table, tmp_path):
 
 def test_every_float_of_8_bits(tmp_path):
     x = td.Tensor("x", (256,), td.u8)
-    funcs = [td.Func(name) for name in ("wide", "wider", "back", "across", "least", "twice")]
-    for t, (wide, back, more) in zip((td.f8e4m3, td.f8e5m2), (funcs[::2], funcs[1::2]), strict=True):
+    funcs = [
+        td.Func(name) for name in ("wide", "wider", "back", "across", "least", "twice", "half", "halves")
+    ]
+    for t, (wide, back, more, half) in zip((td.f8e4m3, td.f8e5m2), (funcs[::2], funcs[1::2]), strict=True):
         y = td.reinterpret(x[i], t)
         wide[i] = td.cast(y, td.f32)
         # between neighbours, at them and a little beside, and too large
         scaled = td.cast(y, td.f32) * (1 + td.cast((i * 5) % 64, td.f32) / 256)
         back[i] = td.cast(scaled, t)
         more[i] = td.minimum(y * 2, 1) + td.absolute(y)
+        half[i] = td.cast(y, td.f16)
     s = td.Schedule(*funcs)
     for f in funcs:
         s[f].bind(i, "threadIdx.x")
