@@ -16,7 +16,7 @@ from tdsl.autoschedule.recipes.computed_operands import computed_factors
 from tdsl.autoschedule.recipes.conv import known
 from tdsl.autoschedule.recipes.epilogue import reader_of
 from tdsl.autoschedule.recipes.stage_facts import definition_of, even_width, load_width, sizes_of
-from tdsl.core.node import frozen
+from tdsl.core.node import Node, children, frozen
 from tdsl.lang.affine import as_sum, has_data, variables
 from tdsl.lang.bounds import NO_FACTS
 from tdsl.lang.definition import Definition
@@ -251,10 +251,23 @@ def vector_width(stage: Stage, x: Operand) -> int:
 
 def source_of(stage: Stage, x: Operand) -> Read:
     """What the elements of an operand are computed of, or itself."""
-    state = bind_state(stage.schedule.state, stage.schedule.sizes)
+    return main_read(_value(stage, x)) or x.read
+
+
+def operations_of(stage: Stage, x: Operand) -> int:
+    """The operations that compute an element of an operand; those of indices are left out."""
+
+    def count(e: Node) -> int:
+        return 0 if isinstance(e, Read | Var | Const) else 1 + sum(map(count, children(e)))
+
+    return count(_value(stage, x))
+
+
+def _value(stage: Stage, x: Operand) -> Expr:
     if not x.computed:
         return x.read
-    return main_read(value_at(state.program.func(x.read.name).definitions[0], x.read)) or x.read
+    state = bind_state(stage.schedule.state, stage.schedule.sizes)
+    return value_at(state.program.func(x.read.name).definitions[0], x.read)
 
 
 def _are_neighbours(part: Expr, v: str, width: int) -> bool:

@@ -43,6 +43,7 @@ from tdsl.autoschedule.recipes.operands import (
     flatten_sides,
     matrices_of,
     operands_of,
+    operations_of,
     pack,
     plain_operand,
     source_of,
@@ -276,8 +277,9 @@ def _side(
     access, plain = vector_width(stage, x) * size, x.axes[1] == len(x.read.index) - 1
     boxed = is_boxed(stage, x) or (in_registers and register_factor(stage, x, ROW_BYTES // size) is not None)
     return Side(
-        size, access, x.transposed, x.computed, plain and not x.twice, boxed, source_of(stage, x).dtype.bytes
-    )
+        size, access, x.transposed, x.computed, plain and not x.twice, boxed,
+        source_of(stage, x).dtype.bytes, operations_of(stage, x),
+    )  # fmt: skip
 
 
 def _check_tiles(block: tuple[int, int, int], warp: tuple[int, int], form: Form) -> None:

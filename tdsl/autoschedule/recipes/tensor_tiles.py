@@ -33,7 +33,9 @@ _GROUP_THREADS = 128
 GROUP_TILES = {"wgmma": (64, 256), "tcgen05": (128, 128)}  # rows, and the most columns, of a group
 _MMA_PART = 0.62  # of the rate of wgmma that mma.sync reaches: Luo et al., arXiv 2402.13499
 _COPIED = 4  # bytes that a GPU copies to shared memory asynchronously, at least
-_CONVERT = 8  # clocks in which a warp loads, converts and stores an access: 4 instructions an element of f16
+_NARROW = 8  # clocks in which a warp copies less than 4 bytes of each thread through registers
+_MOVE = 8  # instructions of a warp that load and store an access through registers, with its addresses
+_COMPUTE = 2  # instructions of an operation on an element, with conversions to f32 and back
 _OVERLAP = 0.8  # of the time of the less busy unit that is hidden behind the busier one
 _SYNC = 120  # clocks of a step for a barrier, and the first loads and products after it
 _GROUP_SYNC = 40  # the same where a producer fetches tiles
@@ -49,9 +51,9 @@ _CLUSTER = 2  # blocks: of larger ones some multiprocessors have none
 class Side:
     """An operand: bytes of an element, and the most bytes of its rows that an aligned access has.
 
-    If `turned`, its terms are in different rows. If `computed`, threads compute its tiles of an array whose
-    elements have `source_bytes`. If `packable`, its rows may be copied to aligned ones. If `boxed`, TMA can
-    load its tiles, or what they are computed of.
+    If `turned`, its terms are in different rows. If `computed`, threads compute its tiles by `operations` for
+    each element, of an array whose elements have `source_bytes`. If `packable`, its rows may be copied to
+    aligned ones. If `boxed`, TMA can load its tiles, or what they are computed of.
     """
 
     bytes: int
@@ -61,6 +63,7 @@ class Side:
     packable: bool = False
     boxed: bool = False
     source_bytes: int = 0
+    operations: int = 0
 
     @property
     def read_bytes(self) -> int:
@@ -277,7 +280,7 @@ def seconds(t: TensorCoreChoices, p: Product, machine: Machine) -> float:
     fetched = _fetched(t, p)
     copies = t.warps // 4 if t.warpgroups else t.warps
     moved = fetched + copies * bk * (t.warp[0] * p.left.bytes + t.warp[1] * p.right.bytes)
-    copied, converted = (0.0, 0.0) if boxed else _copy_clocks(t, sides)
+    copied, converted = _copy_clocks(t, sides, gpu.schedulers, boxed=boxed)
     shared = moved / shared_speed + copied * clock
     used = _used(t, sides, p, _SECTOR)
     alone = products
@@ -288,7 +291,7 @@ def seconds(t: TensorCoreChoices, p: Product, machine: Machine) -> float:
     sync = (_GROUP_SYNC if boxed else _SYNC) * clock
     from_cache = used * active * processors / cache  # each multiprocessor has its share
     late = gpu.latency / (t.stages - 1)
-    if converted:  # threads load to registers one step ahead
+    if converted and not boxed:  # threads load to registers one step ahead
         late = gpu.latency
     if all(x.access < _COPIED for x in sides):  # threads wait for what they load
         sync += gpu.latency
@@ -316,19 +319,26 @@ def _overlapped(*times: float) -> float:
     return max(times) + (1 - _OVERLAP) * (sum(times) - max(times))
 
 
-def _copy_clocks(t: TensorCoreChoices, sides: tuple[Side, Side]) -> tuple[float, float]:
+def _copy_clocks(
+    t: TensorCoreChoices, sides: tuple[Side, Side], schedulers: int, *, boxed: bool
+) -> tuple[float, float]:
     """The clocks of a step in which copies enter shared memory, and those in which threads issue others.
 
-    The latter go through registers: elements of less than 4 bytes, and those that are computed.
+    The latter go through registers: elements of less than 4 bytes, and those that are computed. TMA copies
+    tiles that are `boxed`.
     """
     copied = converted = 0.0
     for x, along in zip(sides, t.block[:2], strict=True):
         access = min(x.access, _ACCESS)
         accesses = along * t.block[2] * x.bytes / (access * _LANES)
-        if x.access >= _COPIED and not x.computed:
+        if x.computed:
+            converted += accesses * (_MOVE + access / x.bytes * _COMPUTE * x.operations) / schedulers
+        elif boxed:
+            continue
+        elif x.access >= _COPIED:
             copied += accesses * access / _COPIED
         else:
-            converted += accesses * _CONVERT
+            converted += accesses * _NARROW
     return copied, converted
 
 

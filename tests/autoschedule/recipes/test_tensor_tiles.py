@@ -99,5 +99,11 @@ def test_products_of_doubles_by_default(rng, arch, instruction, shape):
 @pytest.mark.parametrize("arch", ["sm_89", "sm_90a", "sm_100a"])
 def test_operands_are_converted_by_the_kernel_that_multiplies_them(arch):
     """A copy in f16 would be written and read again: three times the bytes of 8-bit floats."""
-    side = Side(2, 16, turned=True, computed=True, packable=True, source_bytes=1)
+    side = Side(2, 16, turned=True, computed=True, packable=True, source_bytes=1, operations=1)
     assert best_tiles(halves(4096, 4096, 4096, side), describe_gpu(arch))[0].packed == (False, False)
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90a", "sm_100a"])
+def test_operands_of_many_operations_are_computed_once(arch):
+    side = Side(2, 16, turned=True, computed=True, packable=True, source_bytes=2, operations=40)
+    assert best_tiles(halves(4096, 4096, 4096, side), describe_gpu(arch))[0].packed == (True, True)
