@@ -2,7 +2,11 @@
 
 tensors     torch tensors over the memory of arrays, and back     tensors.py
 operators   an operator as a torch operator with its gradient     operators.py
+calls       calls past the dispatcher and below it                calls.py
 shapes      the shapes of results, of known or symbolic extents   shapes.py
+backend     torch.compile(backend="tdsl")                         backend.py, planned_part.py
+bodies      torch's operators on the symbols of a graph           supported.py, elements.py, arrays.py
+report      what was compiled, and what was left to torch         report.py
 """
 
 try:
@@ -13,6 +17,7 @@ except ImportError as error:
     ) from error
 
 from tdsl.torch.operators import op
+from tdsl.torch.report import report
 from tdsl.torch.tensors import as_tensor
 
-__all__ = ["as_tensor", "op"]
+__all__ = ["as_tensor", "op", "report"]
