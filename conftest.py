@@ -15,6 +15,9 @@ if find_spec("tvm") is None:
     collect_ignore_glob += ["tdsl/codegen/cuda/*.py", "tests/codegen/cuda/shim.py"]
 if find_spec("torch") is None:
     collect_ignore_glob += ["tdsl/torch/*.py", "docs/torch.md", "tests/torch/programs.py"]
+else:
+    # After torch.compile Python 3.11 cannot parse (python/cpython#106905), and pytest parses what it imports.
+    import_module("hypothesis.control")
 
 
 def pytest_collect_file(file_path: Path) -> None:

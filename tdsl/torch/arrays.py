@@ -9,10 +9,15 @@ from typing import Any
 import numpy as np
 import torch
 
-import tdsl as td
+from tdsl.compile import compile
 from tdsl.graph.arguments import trace_of
 from tdsl.graph.elementwise import index_variables
-from tdsl.lang.types import from_numpy
+from tdsl.lang import functions, reduction
+from tdsl.lang.casts import cast
+from tdsl.lang.pad import pad
+from tdsl.lang.tensor import Func, Tensor
+from tdsl.lang.types import f32, f64, from_numpy
+from tdsl.lang.value import vars
 from tdsl.torch.elements import arithmetic, cast_to
 
 aten = torch.ops.aten
@@ -83,23 +88,23 @@ def _addmm(dtype: DT, c: Any, a: Any, b: Any, *, beta: Any = 1, alpha: Any = 1) 
     return arithmetic(lambda x, y: x * beta + y * alpha)(dtype, c, _matmul(dtype, a, b))
 
 
-def _record(outputs: Any, inputs: dict[td.Tensor, Any]) -> Any:
+def _record(outputs: Any, inputs: dict[Tensor, Any]) -> Any:
     """Records a call of the operator of some funcs; its results are symbols."""
     trace = trace_of(*inputs.values())
-    return trace.call(td.compile(outputs), (), {t.name: x for t, x in inputs.items()})
+    return trace.call(compile(outputs), (), {t.name: x for t, x in inputs.items()})
 
 
-def _tensor(name: str, x: Any) -> td.Tensor:
-    return td.Tensor(name, x.shape, from_numpy(x.dtype))
+def _tensor(name: str, x: Any) -> Tensor:
+    return Tensor(name, x.shape, from_numpy(x.dtype))
 
 
 def _softmax(dtype: DT, x: Any, axis: int, half_to_float: bool = False) -> Any:
     x = cast_to(dtype, x)
-    a, e, y = _tensor("a", x), td.Func("e"), td.Func("softmax")
-    index, k = index_variables(x.ndim), td.vars("k")
+    a, e, y = _tensor("a", x), Func("e"), Func("softmax")
+    index, k = index_variables(x.ndim), vars("k")
     row = tuple(k if n == axis % x.ndim else i for n, i in enumerate(index))
-    e[index] = td.exp(a[index] - td.max(a[row], axis=k))
-    y[index] = e[index] / td.sum(e[row], axis=k)
+    e[index] = functions.exp(a[index] - reduction.max(a[row], axis=k))
+    y[index] = e[index] / reduction.sum(e[row], axis=k)
     return _record(y, {a: x})
 
 
@@ -110,12 +115,12 @@ def _layer_norm(dtype: DT, x: Any, shape: Sequence[int], weight: Any, bias: Any,
     inputs = {_tensor("a", rows): rows}
     (a,) = inputs
     *index, i = index_variables(rows.ndim)
-    k, wide = td.vars("k"), td.f64 if rows.dtype == np.float64 else td.f32
-    mean, centred, inverse, y = (td.Func(n) for n in ("mean", "centred", "inverse", "layer_norm"))
-    mean[tuple(index)] = td.sum(td.cast(a[(*index, k)], wide), axis=k) / size
-    centred[(*index, i)] = td.cast(a[(*index, i)], wide) - mean[tuple(index)]
-    squares = td.sum(centred[(*index, k)] * centred[(*index, k)], axis=k)
-    inverse[tuple(index)] = td.rsqrt(squares / size + eps)
+    k, wide = vars("k"), f64 if rows.dtype == np.float64 else f32
+    mean, centred, inverse, y = (Func(n) for n in ("mean", "centred", "inverse", "layer_norm"))
+    mean[tuple(index)] = reduction.sum(cast(a[(*index, k)], wide), axis=k) / size
+    centred[(*index, i)] = cast(a[(*index, i)], wide) - mean[tuple(index)]
+    squares = reduction.sum(centred[(*index, k)] * centred[(*index, k)], axis=k)
+    inverse[tuple(index)] = functions.rsqrt(squares / size + eps)
     value = centred[(*index, i)] * inverse[tuple(index)]
     for name, factor in (("w", weight), ("b", bias)):
         if factor is not None:
@@ -123,7 +128,7 @@ def _layer_norm(dtype: DT, x: Any, shape: Sequence[int], weight: Any, bias: Any,
             t = _tensor(name, flat)
             inputs[t] = flat
             value = value * t[i] if name == "w" else value + t[i]
-    y[(*index, i)] = td.cast(value, from_numpy(dtype))
+    y[(*index, i)] = cast(value, from_numpy(dtype))
     results = _record((y, mean, inverse), inputs)
     kept = (*outer, *(1 for _ in shape))
     return results[0].reshape(x.shape), results[1].reshape(kept), results[2].reshape(kept)
@@ -137,22 +142,22 @@ def _attention(
     inputs = {_tensor(name, x): x for name, x in (("q", q), ("key", key), ("value", value))}
     tq, tk, tv = inputs
     *outer, i, d = index_variables(q.ndim)
-    j, m, n = td.vars("j m n")
+    j, m, n = vars("j m n")
     factor = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
-    s, e, y = td.Func("s"), td.Func("e"), td.Func("attention")
-    score = td.sum(tq[(*outer, i, n)] * tk[(*outer, j, n)], axis=n) * factor
+    s, e, y = Func("s"), Func("e"), Func("attention")
+    score = reduction.sum(tq[(*outer, i, n)] * tk[(*outer, j, n)], axis=n) * factor
     if is_causal:
-        score = td.where(j <= i, score, -math.inf)
+        score = functions.where(j <= i, score, -math.inf)
     if attn_mask is not None:
         mask = np.broadcast_to(attn_mask, (*q.shape[:-1], key.shape[-2]))
         t = _tensor("mask", mask)
         inputs[t] = mask
         at = t[(*outer, i, j)]
-        score = td.where(at, score, -math.inf) if mask.dtype == bool else score + at
+        score = functions.where(at, score, -math.inf) if mask.dtype == bool else score + at
     s[(*outer, i, j)] = score
-    e[(*outer, i, j)] = td.exp(s[(*outer, i, j)] - td.max(s[(*outer, i, m)], axis=m))
-    total = td.sum(e[(*outer, i, m)], axis=m)
-    y[(*outer, i, d)] = td.sum(e[(*outer, i, n)] * tv[(*outer, n, d)], axis=n) / total
+    e[(*outer, i, j)] = functions.exp(s[(*outer, i, j)] - reduction.max(s[(*outer, i, m)], axis=m))
+    total = reduction.sum(e[(*outer, i, m)], axis=m)
+    y[(*outer, i, d)] = reduction.sum(e[(*outer, i, n)] * tv[(*outer, n, d)], axis=n) / total
     return (_record(y, inputs),)
 
 
@@ -161,7 +166,7 @@ def _batch_norm(
 ) -> Any:  # fmt: skip
     """The normalised channels, as the first of the operator's results."""
     shape = (1, -1, *(1 for _ in x.shape[2:]))
-    scale = arithmetic(lambda v: td.rsqrt(v + eps))(variance.dtype, variance)
+    scale = arithmetic(lambda v: functions.rsqrt(v + eps))(variance.dtype, variance)
     scale = scale if weight is None else scale * weight
     centred = x - mean.reshape(shape)
     result = centred * scale.reshape(shape)
@@ -181,15 +186,15 @@ def _convolution(
     a, w = _tensor("a", x), _tensor("w", weight)
     inputs = {a: x, w: weight}
     at = index_variables(x.ndim)
-    window: list[Any] = [td.vars(f"w{n}") for n in axes]
+    window: list[Any] = [vars(f"w{n}") for n in axes]
     batch, channel, *points = at
     per_group, of_group = weight.shape[0] // groups, weight.shape[1]
-    c: Any = td.vars("c")
-    source = td.pad(a, mode="constant") if any(padding) else a
+    c: Any = vars("c")
+    source = pad(a, mode="constant") if any(padding) else a
     read = [points[n] * stride[n] + window[n] * dilation[n] - padding[n] for n in axes]
     first = channel // per_group * of_group if groups > 1 else 0
-    y = td.Func("convolution", shape=(x.shape[0], weight.shape[0], *shape))
-    value = td.sum(source[(batch, first + c, *read)] * w[(channel, c, *window)], axis=(c, *window))
+    y = Func("convolution", shape=(x.shape[0], weight.shape[0], *shape))
+    value = reduction.sum(source[(batch, first + c, *read)] * w[(channel, c, *window)], axis=(c, *window))
     if bias is not None:
         t = _tensor("b", bias)
         inputs[t] = bias

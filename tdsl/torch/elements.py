@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import torch
 
-import tdsl as td
 from tdsl.graph.arguments import trace_of
 from tdsl.graph.elementwise import map_elements
 from tdsl.graph.symbol import Symbol
+from tdsl.lang import functions
 
 aten = torch.ops.aten
 Body = Callable[..., Any]
@@ -79,28 +79,28 @@ def _scaled(body: Body) -> Body:
 
 def _gelu(dtype: np.dtype[Any], x: Any, *, approximate: str = "none") -> Any:
     def exact(v: Any) -> Any:
-        return v * 0.5 * (1 + td.erf(v * 0.7071067811865476))
+        return v * 0.5 * (1 + functions.erf(v * 0.7071067811865476))
 
     def by_tanh(v: Any) -> Any:
-        return v * 0.5 * (1 + td.tanh(0.7978845608028654 * (v + 0.044715 * v * v * v)))
+        return v * 0.5 * (1 + functions.tanh(0.7978845608028654 * (v + 0.044715 * v * v * v)))
 
     return arithmetic(by_tanh if approximate == "tanh" else exact)(dtype, x)
 
 
 def _clamp(dtype: np.dtype[Any], x: Any, low: Any = None, high: Any = None) -> Any:
     def body(v: Any) -> Any:
-        v = v if low is None else td.maximum(v, low)
-        return v if high is None else td.minimum(v, high)
+        v = v if low is None else functions.maximum(v, low)
+        return v if high is None else functions.minimum(v, high)
 
     return arithmetic(body)(dtype, x)
 
 
 def _power(dtype: np.dtype[Any], x: Any, exponent: Any) -> Any:
-    return arithmetic(lambda v: v * v if exponent == 2 else td.power(v, exponent))(dtype, x)
+    return arithmetic(lambda v: v * v if exponent == 2 else functions.power(v, exponent))(dtype, x)
 
 
 def _where(dtype: np.dtype[Any], condition: Any, x: Any, y: Any) -> Any:
-    return elements("where", dtype, td.where, condition, cast_to(dtype, x), cast_to(dtype, y))
+    return elements("where", dtype, functions.where, condition, cast_to(dtype, x), cast_to(dtype, y))
 
 
 def _convert(dtype: np.dtype[Any], x: Any, /, **_: Any) -> Any:
@@ -108,14 +108,34 @@ def _convert(dtype: np.dtype[Any], x: Any, /, **_: Any) -> Any:
 
 
 UNARY = {
-    aten.abs: td.absolute, aten.acos: td.arccos, aten.asin: td.arcsin, aten.atan: td.arctan,
-    aten.ceil: td.ceil, aten.cos: td.cos, aten.cosh: td.cosh, aten.erf: td.erf, aten.exp: td.exp,
-    aten.expm1: td.expm1, aten.floor: td.floor, aten.log: td.log, aten.log1p: td.log1p, aten.log2: td.log2,
-    aten.log10: td.log10, aten.neg: operator.neg, aten.relu: lambda v: td.maximum(v, 0),
-    aten.reciprocal: lambda v: 1 / v, aten.rsqrt: td.rsqrt, aten.sigmoid: td.sigmoid,
-    aten.silu: lambda v: v * td.sigmoid(v), aten.sin: td.sin, aten.sinh: td.sinh, aten.sqrt: td.sqrt,
-    aten.tan: td.tan, aten.tanh: td.tanh, aten.trunc: td.trunc,
-}  # fmt: skip
+    aten.abs: functions.absolute,
+    aten.acos: functions.arccos,
+    aten.asin: functions.arcsin,
+    aten.atan: functions.arctan,
+    aten.ceil: functions.ceil,
+    aten.cos: functions.cos,
+    aten.cosh: functions.cosh,
+    aten.erf: functions.erf,
+    aten.exp: functions.exp,
+    aten.expm1: functions.expm1,
+    aten.floor: functions.floor,
+    aten.log: functions.log,
+    aten.log1p: functions.log1p,
+    aten.log2: functions.log2,
+    aten.log10: functions.log10,
+    aten.neg: operator.neg,
+    aten.relu: lambda v: functions.maximum(v, 0),
+    aten.reciprocal: lambda v: 1 / v,
+    aten.rsqrt: functions.rsqrt,
+    aten.sigmoid: functions.sigmoid,
+    aten.silu: lambda v: v * functions.sigmoid(v),
+    aten.sin: functions.sin,
+    aten.sinh: functions.sinh,
+    aten.sqrt: functions.sqrt,
+    aten.tan: functions.tan,
+    aten.tanh: functions.tanh,
+    aten.trunc: functions.trunc,
+}
 COMPARISONS = {
     aten.eq: operator.eq, aten.ne: operator.ne, aten.lt: operator.lt, aten.le: operator.le,
     aten.gt: operator.gt, aten.ge: operator.ge,
@@ -134,10 +154,10 @@ ELEMENTS: dict[Any, Body] = {
     aten.mul.Scalar: arithmetic(operator.mul),
     aten.div.Tensor: arithmetic(operator.truediv),
     aten.div.Scalar: arithmetic(operator.truediv),
-    aten.maximum.default: arithmetic(td.maximum),
-    aten.minimum.default: arithmetic(td.minimum),
+    aten.maximum.default: arithmetic(functions.maximum),
+    aten.minimum.default: arithmetic(functions.minimum),
     aten.pow.Tensor_Scalar: _power,
-    aten.pow.Tensor_Tensor: arithmetic(td.power),
+    aten.pow.Tensor_Tensor: arithmetic(functions.power),
     aten.clamp.default: _clamp,
     aten.clamp_min.default: _clamp,
     aten.hardtanh.default: lambda dtype, x, low=-1, high=1: _clamp(dtype, x, low, high),
