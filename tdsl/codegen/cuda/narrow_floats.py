@@ -35,9 +35,9 @@ __device__ __forceinline__ half tdsl_half_from_{name}(unsigned char x) {{
   asm("cvt.rn.f16x2.{kind}x2 %0, %1;" : "=r"(pair) : "h"((unsigned short)x));
   return __ushort_as_half((unsigned short)pair);
 #else
-  unsigned int rest = x & 0x7f, sign = (x & 0x80u) << 8;
-  half y = __hmul(__ushort_as_half(rest << {10 - fraction}), __ushort_as_half({(30 - bias) << 10:#x}));
-  return __ushort_as_half(sign | (rest > {last - (kind == "e4m3"):#x} ? 0x7e00u : __half_as_ushort(y)));
+  int bits = (int)(signed char)x << {10 - fraction} & {0x8000 | 0x7F << (10 - fraction):#x};
+  half y = __hmul(__ushort_as_half(bits), __ushort_as_half({(30 - bias) << 10:#x}));
+  return (x & 0x7f) > {last - (kind == "e4m3"):#x} ? __ushort_as_half(0x7e00) : y;
 #endif
 }}
 """,
