@@ -10,6 +10,7 @@ from math import gcd, inf, prod
 from tdsl.autoschedule.recipes.choices import Unsuited
 from tdsl.autoschedule.recipes.stage_facts import separate_operands
 from tdsl.core.node import Node, frozen, transform
+from tdsl.cost.sectors import WORD
 from tdsl.lang.affine import as_sum, variables
 from tdsl.lang.bounds import upper
 from tdsl.lang.definition import Definition
@@ -78,6 +79,11 @@ class Access:
         others = [s for name, s in self.steps if name != axis]
         most = gcd(16 // self.size, count, self.offset, *others) if self.size <= 16 else 1
         return most & -most
+
+    @property
+    def has_narrow_rows(self) -> bool:
+        """True if rows of the last dimension are aligned to 4 bytes or less."""
+        return bool(self.shape) and self.row_width * self.size <= WORD
 
     @property
     def row_width(self) -> int:

@@ -77,6 +77,23 @@ def wavefronts(addresses: Array, active: Array, width: int, *, atomic: bool = Fa
     return served.reshape(-1, words).sum(axis=1), least.reshape(-1, words).sum(axis=1)
 
 
+def shifted_accesses(first: Array, active: Array, size: int, end: int) -> list[tuple[int, Array, Array]]:
+    """The accesses that load 16 bytes which begin at addresses `first` of an array of `end` bytes.
+
+    Each is the bytes of a thread, its addresses, and who is active: two aligned vectors where both are in the
+    array, one where it has all, else elements of `size` bytes.
+
+    >>> first, every = np.asarray([[4, 16, 84]]), np.ones((1, 3), bool)
+    >>> [(n, at.tolist(), on.tolist()) for n, at, on in shifted_accesses(first, every, 8, 100)][:2]
+    [(16, [[0, 16, 80]], [[True, True, False]]), (16, [[16, 32, 96]], [[True, False, False]])]
+    """
+    begin = first // WIDEST * WIDEST
+    whole = active & (begin >= 0) & (begin + 2 * WIDEST <= end)
+    vectors = [(WIDEST, begin, whole), (WIDEST, begin + WIDEST, whole & (begin != first))]
+    elements = (first + n for n in range(0, WIDEST, size))
+    return vectors + [(size, at, active & ~whole & (at >= 0) & (at < end)) for at in elements]
+
+
 Axes = tuple[tuple[int, int], ...]
 """Extent and stride in elements of each axis of threads, fastest first."""
 

@@ -25,6 +25,8 @@ _TESTED = 3.0  # times the instructions of a term, where each is tested for the 
 _SPARE = 48  # registers of a thread that an estimate leaves, so that none are spilled
 _COPYING = 8 * WARP  # threads of a copy whose conflicts stand for those of all
 _REGISTERS = 28  # of a thread beyond its sums and operands
+_STAGED = 128  # bytes of a step that a thread loads to registers while the one before is computed, at most
+_SHIFT = 20  # instructions that take a vector from two aligned ones
 
 
 @frozen
@@ -75,15 +77,17 @@ def price(p: Problem, t: BlockTree, machine: Machine, *, ideal: bool = False) ->
     copies = {(s.array, s.along): s for s in t.shared}
     pairs = [(x, copies.get((x.array, x.along)), x.box(sizes)) for x in p.operands]
     shared = _shared_bytes(pairs) * t.stages
-    registers = _registers(p, t, pairs, unrolled)
+    staged = sum(_staged_bytes(x, t, box) for x, s, box in pairs if s is not None and _is_shifted(s, x))
+    registers = _registers(p, t, pairs, unrolled) + (staged // WORD if t.stages > 1 else 0)
     most = min(gpu.registers_per_thread - _SPARE, gpu.registers // max(threads, WARP))
-    alone = threads == 1 and t.shared  # copies are shared out among threads
+    alone = threads == 1 and bool(t.shared)  # copies are shared out among threads
+    alone = alone or (t.stages > 1 and staged > _STAGED)
     if alone or registers > most or threads > 1024 or shared > (machine.level("shared").bytes or 0):
         return Price(inf)
     resident = occupancy(gpu, (threads, 1, 1), registers, shared).warps // warps
     if not resident:
         return Price(inf)
-    copied = lds = requests = sectors = useful = fragments = 0.0
+    copied = lds = requests = sectors = useful = fragments = shifts = 0.0
     for x, copy, box in pairs:
         if copy is not None:
             whole = (*box[:-1], groups_of(copy, box) * copy.group) if copy.group else box
@@ -93,6 +97,9 @@ def price(p: Problem, t: BlockTree, machine: Machine, *, ideal: bool = False) ->
             useful += steps * count * x.reads[0].size / SECTOR
             stores = steps * max(count * x.reads[0].size / LINE, count / copy.vector / WARP)
             requests += stores * (1 if ideal else store_conflicts(whole, copy, x.reads[0].size))
+            if _is_shifted(copy, x):
+                requests += stores
+                shifts += steps * count / copy.vector / WARP
         for r in x.reads:
             loads = distinct(r, t, unrolled) * prod(sizes[v] for v in inner if r.uses(v))
             loads *= prod(ceil(a.extent / sizes[a.name]) for a in p.summed if copy or r.uses(a.name))
@@ -119,6 +126,7 @@ def price(p: Problem, t: BlockTree, machine: Machine, *, ideal: bool = False) ->
     if p.summed and len(t.shared) < len(p.operands) and has_tail(p, t):
         code *= _TESTED
     code = code / WARP / 2 + _ADDRESS * (fragments + copied + stored * warps)
+    code += _SHIFT * shifts
     code += _LOOP * warps * steps * prod(sizes[v] for v in inner)
     of_cache, of_memory = (machine.level(x).bytes_per_second(processors) or inf for x in ("L2", "global"))
     reached = min(1.0, 2 * blocks / processors)
@@ -169,6 +177,16 @@ def _at_once(r: Access, t: BlockTree, unrolled: Sequence[str], window: Sequence[
     if window:
         return distinct(r, t, window)
     return distinct(r, t, ()) * (max(WIDEST // r.size, 1) if vectors else 1)
+
+
+def _is_shifted(copy: Shared, x: Operand) -> bool:
+    """True if each vector of a copy is taken from two aligned ones."""
+    return copy.shifted and copy.vector * x.reads[0].size == WIDEST
+
+
+def _staged_bytes(x: Operand, t: BlockTree, box: Sequence[int]) -> int:
+    """The bytes of a copy that a thread has in registers while the step before is computed."""
+    return -(-prod(box) * x.reads[0].size // (t.threads * WIDEST)) * WIDEST
 
 
 def has_tail(p: Problem, t: BlockTree) -> bool:

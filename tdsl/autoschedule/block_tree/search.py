@@ -46,13 +46,17 @@ _GAIN = 0.995  # times the price that is worth another step
 
 @frozen
 class _Choice:
-    """What the search varies: threads and values of a thread for each free axis, steps, and copies."""
+    """What the search varies: threads and values of a thread for each free axis, steps, and copies.
+
+    If `shifted`, copies of rows that begin anywhere have vectors.
+    """
 
     threads: tuple[tuple[str, int], ...]
     each: tuple[tuple[str, int], ...]
     steps: tuple[tuple[str, int], ...]
     copies: frozenset[int]
     registers: frozenset[int] = frozenset()
+    shifted: bool = False
 
 
 _Moves = Callable[[Problem, _Choice], Iterator[_Choice]]
@@ -81,7 +85,8 @@ def best_tree(p: Problem, machine: Machine) -> tuple[BlockTree, Price]:
     best = dict.fromkeys(_climb(p, seed, seconds, _moves) for seed in _seeds(p))
     nearest = sorted(best, key=seconds)[:_FINALS]
     best |= dict.fromkeys(_climb(p, c, seconds, _moves_to_equal_parts) for c in nearest)
-    ranked = sorted(best, key=seconds)[:_FINALS]
+    kinds = ([c for c in best if c.shifted == shifted] for shifted in (False, True))
+    ranked = [c for kind in kinds for c in sorted(kind, key=seconds)[:_FINALS]]
     ranked += [c for c in sorted(known, key=seconds) if known[c][0].wasted < _FEW_WASTED][:1]
     finals = [_with_layouts(p, known[c][1], machine) for c in dict.fromkeys(ranked) if seconds(c) < inf]
     if not finals:
@@ -145,7 +150,10 @@ def _seeds(p: Problem) -> Iterator[_Choice]:
             if second is not None:
                 threads[second] = _most(p.axis(second), tile[1])
                 each[second] = _most(p.axis(second), tile[3])
-            yield _Choice(tuple(threads.items()), tuple(each.items()), steps, copies)
+            seed = _Choice(tuple(threads.items()), tuple(each.items()), steps, copies)
+            yield seed
+            if any(p.operands[n].reads[0].has_narrow_rows for n in copies):
+                yield replace(seed, shifted=True)
 
 
 def _most(a: Axis, count: int) -> int:
@@ -242,7 +250,7 @@ def _tree(p: Problem, c: _Choice, machine: Machine) -> BlockTree:
     order = tuple((x.axis, x.threads) for x in moves)
     steps = c.steps
     t = BlockTree(p.func, cuts, order, steps, vector=_written(p, each))
-    copies = tuple(_copy(p, p.operands[n], t) for n in sorted(c.copies))
+    copies = tuple(_copy(p, p.operands[n], t, shifted=c.shifted) for n in sorted(c.copies))
     t = replace(t, shared=copies)
     if c.registers and not has_tail(p, t):
         loaded = (_in_registers(p.operands[n], t) for n in sorted(c.registers))
@@ -251,7 +259,7 @@ def _tree(p: Problem, c: _Choice, machine: Machine) -> BlockTree:
     sizes = {(x.array, x.along): x.reads[0].size for x in p.operands}
     ahead = [s for s in copies if s.vector * sizes[s.array, s.along] >= _ASYNCHRONOUS]
     if stepped and ahead and "cp.async" in machine.features:
-        return replace(t, stages=_STAGES)
+        return replace(t, stages=2 if any(s.shifted for s in copies) else _STAGES)
     return t
 
 
@@ -265,11 +273,12 @@ def _written(p: Problem, each: Mapping[str, int]) -> int:
     return width
 
 
-def _copy(p: Problem, x: Operand, t: BlockTree, *, dense: bool = True) -> Shared:
+def _copy(p: Problem, x: Operand, t: BlockTree, *, dense: bool = True, shifted: bool = False) -> Shared:
     """A copy in the order of the source, as many elements at a time as rows of it and of tiles allow.
 
     If `dense`, vectors go across the ends of whole rows where these are wider then, and rows that begin in
-    the middle of sectors are copied from sectors on, in groups of their size.
+    the middle of sectors are copied from sectors on, in groups of their size. If `shifted`, rows that begin
+    anywhere are copied in vectors, where whole ones make up those of the copy.
     """
     box, wide = x.box(t.sizes), x.reads[0].row_width
     copy = Shared(x.array, x.along, min(_aligned(p, x, t, 1), wide) if box else 1, tuple(range(len(box))))
@@ -283,6 +292,14 @@ def _copy(p: Problem, x: Operand, t: BlockTree, *, dense: bool = True) -> Shared
         return replace(copy, vector=vector, rows=rows)
     if dense and copy.vector < wide and _is_shifted(p, x, t) and x.reads[0].shape[-1] % sector == 0:
         return replace(copy, vector=wide, group=sector, row=sector)
+    widest = max(WIDEST // x.reads[0].size, 1)
+    if (
+        shifted
+        and x.reads[0].has_narrow_rows
+        and copy.vector * x.reads[0].size <= WORD
+        and box[-1] % widest == 0
+    ):
+        return replace(copy, vector=widest, shifted=True)
     return copy
 
 

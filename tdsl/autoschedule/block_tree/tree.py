@@ -41,7 +41,8 @@ class Shared:
     `padded`, or each `run` of its indices. With `window`, a thread loads what its points read to registers as
     vectors, once. Threads that follow each other copy `lanes` neighbours of the source, then those of the
     next row; 0 for a row after the other. Vectors go across the ends of the last `rows` dimensions, which are
-    whole in the source and the copy.
+    whole in the source and the copy. Rows that are `shifted` begin anywhere in the source: a thread takes
+    each vector of 16 bytes from the two aligned ones that hold it.
     """
 
     array: str
@@ -55,12 +56,13 @@ class Shared:
     lanes: int = 0
     run: int = 0
     rows: int = 1
+    shifted: bool = False
 
     def __str__(self) -> str:
         padded = f"+{self.row - self.group}/{self.group}" if self.group else f"{self.row}" * bool(self.row)
         padded += f"/{self.run}" * bool(self.run) + f":{self.lanes}" * bool(self.lanes)
         turned = "" if self.order == tuple(sorted(self.order)) else "t"
-        turned += "w" * self.window + "f" * (self.rows > 1)
+        turned += "w" * self.window + "f" * (self.rows > 1) + "s" * self.shifted
         return self.array + (f"({turned}{padded})" if padded or turned else "")
 
 

@@ -17,8 +17,11 @@ from tdsl.autoschedule.recipes.block_rows import fused
 from tdsl.autoschedule.recipes.epilogue import following, write_neighbours
 from tdsl.autoschedule.recipes.grid import bind_grid
 from tdsl.autoschedule.recipes.stage_facts import vector_of
+from tdsl.lang.regions import reads_in
 from tdsl.schedule.fluent import Stage
+from tdsl.schedule.gathering import uses_variable
 from tdsl.schedule.naming import Loop
+from tdsl.schedule.padding import padded_reads
 from tdsl.schedule.state import REGISTER, SHARED
 
 _MOST_ON_Z = 64  # threads on threadIdx.z
@@ -58,9 +61,10 @@ def write_tree(stage: Stage, p: Problem, t: BlockTree, reader: Stage | None = No
         each = t.cut(p.lane or names[-1]).each if reader is None else t.cut(p.free[-1].name).each
         write_neighbours(out, each, t.vector if reader is None else gcd(vector_of(out), each))
     for s in t.shared:
+        padded = _is_padded(p, s)
         copy = stage.schedule.cache_read(
-            s.array, stage.func, at=place, scope=SHARED, filled=bool(p.summed), along=s.along,
-            pack=_packed(s),
+            s.array, stage.func, at=place, scope=SHARED, filled=bool(p.summed) and not padded,
+            padded=padded, along=s.along, pack=_packed(s),
         )  # fmt: skip
         _lay_out(s, copy)
         copy.cooperate(s.vector, rows=s.rows)
@@ -72,6 +76,14 @@ def write_tree(stage: Stage, p: Problem, t: BlockTree, reader: Stage | None = No
     if outer and t.stages > 1:
         stage.pipeline(outer[-1], t.stages)
     _unroll(stage, p, t, points, [x for v, x in inner if v in unrolled])
+
+
+def _is_padded(p: Problem, s: Shared) -> bool:
+    """True if all that a copy serves are reads with one padding, which the copy then includes."""
+    reads = {r for r in reads_in(p.definition.values) if r.name == s.array and uses_variable(r, s.along)}
+    padded = {e: x for e, x in padded_reads(p.definition, s.array).items() if uses_variable(e, s.along)}
+    served = {r for e in padded for r in reads_in((e,)) if r.name == s.array}
+    return bool(reads) and reads == served and all(len(x.index) == len(s.order) for x in padded.values())
 
 
 def _packed(s: Shared) -> dict[int, int] | None:

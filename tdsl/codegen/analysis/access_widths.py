@@ -8,6 +8,7 @@ from tdsl.lang.affine import AffineSum, as_sum
 from tdsl.lang.expr import ZERO, Binary, Broadcast, Const, Expr, Ramp, const, lanes_of
 
 _MAX_BYTES = 16  # bytes of one access of a thread, at most
+_SHIFTED_BYTES = 4  # bytes of accesses that two aligned vectors replace, at most
 
 
 def access_width(index: tuple[Expr, ...], strides: Sequence[int], lanes: int, size: int) -> int:
@@ -34,19 +35,39 @@ def access_width(index: tuple[Expr, ...], strides: Sequence[int], lanes: int, si
     >>> access_width((Broadcast(Var("c"), 8), row, column), (3000, 3, 1), 8, 2)
     8
     """
-    index, strides = _fuse_dimensions(index, strides)
-    *outer, last = index or (ZERO,)
-    last = _as_ramp(last, lanes)
-    consecutive = isinstance(last, Ramp) and last.stride == 1 and all(_is_scalar(i) for i in outer)
-    if not consecutive:
+    first = _first_offset(index, strides, lanes)
+    if first is None:
         return 1
-    first = AffineSum()
-    for i, stride in zip((*outer, last), strides or (1,), strict=True):
-        first = first.plus(as_sum(_first_lane(i)), stride)
     count = max(1, _MAX_BYTES // size)
     while count > 1 and (lanes % count or any(n % count for n in (first.constant, *first.terms.values()))):
         count //= 2
     return count
+
+
+def is_shifted(index: tuple[Expr, ...], strides: Sequence[int], lanes: int, size: int) -> bool:
+    """True for whole vectors of 16 bytes that begin anywhere, of which two aligned vectors hold each.
+
+    >>> from tdsl.lang.expr import Binary, Var, const
+    >>> column = Ramp(Binary("mul", Var("j"), const(4)), 1, 4)
+    >>> [is_shifted((Var("i"), column), (n, 1), 4, 4) for n in (63, 62, 64)]
+    [True, False, False]
+    """
+    if lanes * size % _MAX_BYTES or access_width(index, strides, lanes, size) * size > _SHIFTED_BYTES:
+        return False
+    return _first_offset(index, strides, lanes) is not None
+
+
+def _first_offset(index: tuple[Expr, ...], strides: Sequence[int], lanes: int) -> AffineSum | None:
+    """The offset of the first element of a vector; None if its elements are not consecutive."""
+    index, strides = _fuse_dimensions(index, strides)
+    *outer, last = index or (ZERO,)
+    last = _as_ramp(last, lanes)
+    if not (isinstance(last, Ramp) and last.stride == 1 and all(_is_scalar(i) for i in outer)):
+        return None
+    first = AffineSum()
+    for i, stride in zip((*outer, last), strides or (1,), strict=True):
+        first = first.plus(as_sum(_first_lane(i)), stride)
+    return first
 
 
 def _fuse_dimensions(

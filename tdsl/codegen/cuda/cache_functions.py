@@ -63,6 +63,35 @@ template <int N> __device__ __forceinline__ void tdsl_load(void *to, const void 
   else memcpy(to, from, N);
 }
 """,
+    "tdsl_load_shifted": """
+template <int N> __device__ __forceinline__  // N: bytes of an element
+void tdsl_load_shifted(void *to, const void *from, long long first, long long count) {
+  typedef typename tdsl_unsigned<char, N>::type T;
+  long long at = first * N, begin = at & ~15LL;
+  if (0 <= begin && begin + 32 <= count * N) {  // two aligned vectors, none beyond the ends of the array
+    const uint4 *vectors = (const uint4 *)((const char *)from + begin);
+    int shift = (int)(at & 15);
+    uint4 both[2] = {vectors[0], vectors[0]};
+    if (shift != 0) both[1] = vectors[1];
+    unsigned int w[8];
+    memcpy(w, both, 32);
+    if (shift & 8) { w[0] = w[2]; w[1] = w[3]; w[2] = w[4]; w[3] = w[5]; w[4] = w[6]; w[5] = w[7]; }
+    if (shift & 4) { w[0] = w[1]; w[1] = w[2]; w[2] = w[3]; w[3] = w[4]; w[4] = w[5]; }
+    if (N < 4) {
+#pragma unroll
+      for (int n = 0; n < 4; n++) w[n] = __funnelshift_r(w[n], w[n + 1], (shift & 3) * 8);
+    }
+    memcpy(to, w, 16);
+  } else {
+#pragma unroll
+    for (int n = 0; n < 16 / N; n++) {
+      T x = 0;
+      if (0 <= first + n && first + n < count) x = ((const T *)from)[first + n];
+      memcpy((char *)to + n * N, &x, N);
+    }
+  }
+}
+""",
     **{
         f"tdsl_{policy}": f"""
 __device__ __forceinline__ unsigned long long tdsl_{policy}() {{

@@ -40,6 +40,13 @@ def load_vector(e: Expressions, buffer: str, at: TIR, count: int, part: TIR) -> 
     return e.statement_call(f"tdsl_load_{name}<{size}>", _place(part), _place(source, at), policy)
 
 
+def load_shifted(e: Expressions, buffer: str, at: TIR, count: int, part: TIR) -> TIR:
+    """The load of 16 bytes of a buffer from the offset `at`, which is aligned to one element only."""
+    source, _ = e.buffers[buffer]
+    size = bytes_of(str(source.dtype))
+    return e.statement_call(f"tdsl_load_shifted<{size}>", _place(part), _place(source), at, source.shape[0])
+
+
 def is_aligned(at: TIR, count: int) -> bool:
     """True where TVM sees that an offset is a multiple of `count`, without which it loads one by one.
 

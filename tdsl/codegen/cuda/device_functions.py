@@ -264,6 +264,7 @@ _CALLEES = {
     "tdsl_to_integer": ("tdsl_unsigned",), "tdsl_saturate": ("tdsl_unsigned",),
     "tdsl_popcount": ("tdsl_unsigned",), "tdsl_clz": ("tdsl_unsigned",), "tdsl_ctz": ("tdsl_unsigned",),
     "tdsl_mix_in": ("tdsl_mix",),
+    "tdsl_load_shifted": ("tdsl_unsigned",),
     **ASYNCHRONOUS_CALLEES,
     **CALLEES,
     **dict.fromkeys(ATOMIC_FUNCTIONS, ("tdsl_swapped",)),

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from functools import reduce
 from typing import Any
 
 from tvm import tirx as T  # noqa: N812  # as its own documentation calls it
 
-from tdsl.codegen.analysis.access_widths import access_width
-from tdsl.codegen.cuda.cache_hints import is_aligned, load_vector, store_vector_streaming
+from tdsl.codegen.analysis.access_widths import access_width, is_shifted
+from tdsl.codegen.cuda.cache_hints import is_aligned, load_shifted, load_vector, store_vector_streaming
 from tdsl.codegen.cuda.expressions import TIR, Expressions
 from tdsl.codegen.cuda.identifiers import without_number
 from tdsl.codegen.cuda.tir_types import bytes_of
@@ -15,7 +16,8 @@ from tdsl.codegen.ir.loops import Store
 from tdsl.codegen.ir.strides import constant_strides
 from tdsl.codegen.transforms.extract_lanes import extract_lane, lane_count
 from tdsl.core.node import post_order, transform
-from tdsl.lang.expr import Broadcast, Const, Expr, Load, const
+from tdsl.cost.sectors import WIDEST
+from tdsl.lang.expr import Binary, Broadcast, Const, Expr, Load, Select, const
 from tdsl.lang.types import DType
 
 
@@ -29,18 +31,27 @@ def lower_vector_store(e: Expressions, s: Store, start: int, count: int) -> list
     statements: list[TIR] = []
     loaded_parts: dict[Expr, tuple[str, DType]] = {}
     for n in post_order(s.value):
-        if isinstance(n, Load) and _is_vector_load(e, n, count):
+        shifted = isinstance(n, Load) and _is_shifted_load(e, n, count)
+        if isinstance(n, Load) and (shifted or _is_vector_load(e, n, count)):
             source, _ = e.buffers[n.buffer]
             at = e.offset(n.buffer, tuple(extract_lane(i, start) for i in n.index))
-            is_plain = n is s.value and n.mask is None and n.buffer not in e.policies and not s.streaming
+            is_plain = (
+                n is s.value
+                and n.mask is None
+                and not shifted
+                and n.buffer not in e.policies
+                and not s.streaming
+            )
             if is_plain and is_aligned(at, count):
                 return [_write(e, s, start, count, T.BufferLoad(source, [T.Ramp(at, 1, count)]))]
             name = e.identifiers.declare(f"{without_number(n.buffer)}_vec")
             part = T.decl_buffer((count,), str(source.dtype), name, scope="local")
-            store = load_vector(e, n.buffer, at, count, part)
+            store = (load_shifted if shifted else load_vector)(e, n.buffer, at, count, part)
             if n.mask is not None:
-                other = _zeros(e, n.dtype, part, count)
-                store = T.IfThenElse(e.value(extract_lane(n.mask, start)), store, other)
+                lanes = 1 if isinstance(n.mask, Broadcast) else count
+                tests = dict.fromkeys(extract_lane(n.mask, start + k) for k in range(lanes))
+                some = reduce(lambda a, b: Binary("or", a, b), tests)
+                store = T.IfThenElse(e.value(some), store, _zeros(e, n.dtype, part, count))
             statements += [T.AllocBuffer(part), store]
             name = f"part {len(loaded_parts)}"
             e.buffers[name] = part, (1,)
@@ -78,6 +89,15 @@ def _width(e: Expressions, buffer: str, index: tuple[Expr, ...], lanes: int) -> 
     return access_width(index, constant_strides(strides), lanes, bytes_of(kind))
 
 
+def _is_shifted_load(e: Expressions, n: Load, count: int) -> bool:
+    """True for a load of 16 bytes of global memory that begin anywhere; lanes may be masked one by one."""
+    memory, strides = e.buffers[n.buffer]
+    size, kind = bytes_of(str(memory.dtype)), str(memory.dtype)
+    if memory.scope() != "global" or kind == "bool" or n.buffer in e.policies or count * size != WIDEST:
+        return False
+    return is_shifted(n.index, constant_strides(strides), count, size)
+
+
 def _is_vector_load(e: Expressions, n: Load, count: int) -> bool:
     """True for a load of `count` contiguous lanes that one access covers, with one mask for all lanes."""
     same = n.mask is None or isinstance(n.mask, Broadcast)
@@ -96,7 +116,10 @@ def _lane_from_parts(e: Expr, loaded_parts: dict[Expr, Any], which: int, n: int)
     def loaded(x: Any) -> Any:
         if x in loaded_parts:
             name, dtype = loaded_parts[x]
-            return Load(name, (const(n),), dtype)
+            part = Load(name, (const(n),), dtype)
+            if x.mask is None or isinstance(x.mask, Broadcast):
+                return part
+            return Select(extract_lane(x.mask, which), part, Const(0, dtype))
         return x
 
     return extract_lane(transform(e, loaded), which)

@@ -14,7 +14,7 @@ from math import prod
 
 import numpy as np
 
-from tdsl.codegen.analysis.access_widths import access_width
+from tdsl.codegen.analysis.access_widths import access_width, is_shifted
 from tdsl.codegen.emulation.memory import Array, and_masks, constants
 from tdsl.codegen.emulation.memory_counts import GLOBAL, Site
 from tdsl.codegen.emulation.run import BlockBatch
@@ -40,7 +40,7 @@ from tdsl.codegen.ir.loops import (
 )  # fmt: skip
 from tdsl.codegen.passes.pipeline_loops import copy_width
 from tdsl.core.node import frozen, post_order
-from tdsl.cost.sectors import SECTOR, distinct_addresses, sectors, wavefronts
+from tdsl.cost.sectors import SECTOR, distinct_addresses, sectors, shifted_accesses, wavefronts
 from tdsl.errors import Hazard
 from tdsl.lang import arithmetic
 from tdsl.lang.expr import Broadcast, Expr, Load, lanes_of
@@ -344,14 +344,28 @@ class CountedBatch(BlockBatch):
             return
         if e.mask is not None:
             mask = and_masks(mask, self.value(e.mask, mask))
+        vectors = b.space == GLOBAL and width * b.itemsize == _WIDEST
+        if vectors and is_shifted(e.index, row_major(b.extents), width, b.itemsize):
+            self.count_shifted(b, e, index, mask, width)
+            return
         is_vector = e.mask is None or isinstance(e.mask, Broadcast)
-        if width > 1 and not (is_vector and self.width_of(e.buffer, e.index, width) == width):
-            width = 1
-        if lanes_of(e) == 1:
+        if lanes_of(e) == 1 or not is_vector or self.width_of(e.buffer, e.index, width) != width:
             width = 1
         if e.mask is not None:
             self.guards += 1
         self.count(b, "load", e.index, index, mask, width, self.guard if e.mask is None else self.guards)
+
+    def count_shifted(
+        self, b: CountedBuffer, e: Load, index: Sequence[Array], mask: Array | None, width: int
+    ) -> None:
+        """Note the two aligned vectors that have the elements, or these one by one where the array ends."""
+        shape, end = (self.team.size, lanes_of(e)), prod(b.extents) * b.itemsize
+        on: Array = np.broadcast_to(np.ones((1, 1), bool) if mask is None else mask, shape)
+        first = np.broadcast_to(b.address(index), shape)[:, ::width]
+        self.guards += 1
+        on = np.asarray(on.reshape(self.team.size, -1, width).any(axis=2))
+        for size, address, used in shifted_accesses(first, on, b.itemsize, end):
+            self.note(b, self.site(b, "load", e.index, size), address, used, self.guards)
 
     def count(
         self, b: CountedBuffer, kind: str, where: tuple[Expr, ...], index: Sequence[Array],
@@ -367,9 +381,12 @@ class CountedBatch(BlockBatch):
         on = np.ones(address.shape, bool)
         if mask is not None:
             on &= np.broadcast_to(mask, shape)[:, ::width]
-        site = self.site(b, kind, where, width * b.itemsize)
+        self.note(b, self.site(b, kind, where, width * b.itemsize), address, on, guard)
+
+    def note(self, b: CountedBuffer, site: Site, address: Array, on: Array, guard: int) -> None:
+        """Note accesses of a site, a column each, by the threads that are `on`."""
         for one, threads in zip(address.T, on.T, strict=True):
-            same = _Kind(b.space, kind, b.name, site.width, guard, self.weight, threads.tobytes())
+            same = _Kind(b.space, site.kind, b.name, site.width, guard, self.weight, threads.tobytes())
             self.pending.setdefault(same, {})[one.tobytes()] = site, one
 
     def flush(self) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from math import copysign, prod
 
-from tdsl.codegen.analysis.access_widths import access_width
+from tdsl.codegen.analysis.access_widths import access_width, is_shifted
 from tdsl.codegen.analysis.asynchronous import is_asynchronous
 from tdsl.codegen.ir.fresh_names import FreshNames, bind_loaded_bounds
 from tdsl.codegen.ir.loops import (
@@ -334,6 +334,10 @@ class _Pipelines:
         """True if the access width of the copy is one that a GPU copies asynchronously."""
         lanes = max(map(lanes_of, s.index), default=1)
         dtype, strides = self.buffers[s.buffer]
+        if is_shifted(load.index, self.buffers[load.buffer][1], lanes, dtype.bytes) and not is_shifted(
+            s.index, strides, lanes, dtype.bytes
+        ):
+            return False  # two vectors in registers have it
         count = copy_width(s, load, strides, self.buffers[load.buffer][1], dtype.bytes)
         return not s.atomic and count * dtype.bytes in _COPIED_BYTES and lanes % count == 0
 

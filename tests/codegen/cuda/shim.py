@@ -92,6 +92,11 @@ typedef Vec<long long, 2> longlong2;
 typedef Vec<unsigned long long, 2> ulonglong2; typedef Vec<long long, 4> longlong4;
 typedef Vec<double, 4> double4; typedef Vec<unsigned long long, 4> ulonglong4;
 static inline uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) { return {x, y, z, w}; }
+static inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
+static inline int4 make_int4(int x, int y, int z, int w) { return {x, y, z, w}; }
+static inline unsigned __funnelshift_r(unsigned lo, unsigned hi, unsigned n) {
+  return (unsigned)((((uint64_t)hi << 32) | lo) >> (n & 31));
+}
 static inline uint2 make_uint2(unsigned x, unsigned y) { return {x, y}; }
 template <class T> static inline unsigned packed(T x, T y) {
   T both[2] = {x, y};

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import tdsl as td
+from tests.codegen.cuda.shim import text_of
 
 c, y, x, f = td.vars("c y x f")
 
@@ -42,3 +43,39 @@ def test_rows_beyond_the_loops_of_a_copy_are_refused():
     s[o].bind(outer, "blockIdx.x").bind(inner, "threadIdx.x")
     with pytest.raises(td.ScheduleError, match="has 1 loops, not 2"):
         s.cache_read(a, o, at=inner, scope="shared").cooperate(4, rows=2)
+
+
+@pytest.mark.parametrize("dtype, lanes", [(td.f32, 4), (td.f16, 8), (td.i8, 16)])
+@pytest.mark.parametrize("columns, before", [(131, 1), (129, 0), (67, 3), (32, 1)])
+def test_vectors_that_begin_anywhere_are_loaded_as_two_aligned_ones(rng, dtype, lanes, columns, before):
+    width = columns // 32 * 32 - (32 if columns % 32 < before else 0) or 16
+    a, o = td.Tensor("a", (5, columns), dtype), td.Func("o").with_shape(5, width)
+    o[y, x] = a[y, x + before]
+    s = td.Schedule(o, target="cuda:sm_80")
+    outer, inner = s[o].split("x", lanes)
+    s[o].vectorize(inner).bind(outer, "threadIdx.x").bind("y", "blockIdx.x")
+    compiled = td.compile(s)
+    values = rng.integers(-99, 99, (5, columns)).astype(dtype.numpy)
+    want = values[:, before : before + width]
+    np.testing.assert_array_equal(td.emulate(compiled)(values), want)
+    np.testing.assert_array_equal(text_of(compiled)(values), want)
+    loads = [n for n in td.count_memory(compiled, values).accesses if n.site.array == "a"]
+    assert sum(n.useful for n in loads if n.site.width == 16) > 0.9 * sum(n.useful for n in loads)
+
+
+@pytest.mark.parametrize("columns", [31, 33, 50])
+def test_masked_vectors_that_begin_anywhere_are_zero_beyond_the_edges(rng, columns):
+    a, w, o = td.Tensor("a", (7, columns), td.f32), td.Tensor("w", (columns,), td.f32), td.Func("o")
+    k = td.range("k", 0, columns)
+    o[y] = td.sum(a[y, k] * w[k], axis=k)
+    s = td.Schedule(o, target="cuda:sm_80")
+    steps, terms = s[o].split("k", 16)
+    blocks, threads = s[o].split("y", 4)
+    s[o].reorder(blocks, threads, steps, terms)
+    s[o].bind(blocks, "blockIdx.x").bind(threads, "threadIdx.x")
+    s.cache_read(a, o, at=steps, scope="shared", filled=True).cooperate(4)
+    compiled = td.compile(s)
+    values, weights = rng.integers(-9, 9, (7, columns)), rng.integers(-9, 9, columns)
+    values, weights = values.astype(np.float32), weights.astype(np.float32)
+    np.testing.assert_array_equal(td.emulate(compiled)(values, weights), values @ weights)
+    np.testing.assert_array_equal(text_of(compiled)(values, weights), values @ weights)
