@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from tdsl.lang.affine import variables
-from tdsl.lang.expr import TRUE, Binary, Expr, Reduce, Var
+from tdsl.lang.expr import TRUE, Binary, Const, Expr, Reduce, Var
 from tdsl.lang.gradients.contribution import Boxes, Contribution, value_at
 from tdsl.lang.gradients.inverse import Inverse, invert
 from tdsl.lang.regions import Interval
@@ -47,7 +47,7 @@ def _point_sum(
     """The value of a contribution at an element, as the read of a func of the variables solved for.
 
     None if the contribution sums nothing, if what is summed over is in a guard or in the value of a variable
-    that is solved for, or if these are the elements themselves.
+    that is solved for, if these are the elements themselves, or if their ranges are not constant.
     """
     solved, left = inverse.values, inverse.ranges.keys()
     known = (*solved.values(), *inverse.guards)
@@ -59,6 +59,8 @@ def _point_sum(
         return None
     plain = {n: n.rstrip("'") for n in names}
     spans = {plain[n]: c.ranges[n] for n in names}
+    if not all(isinstance(end, Const) for ends in spans.values() for end in ends):
+        return None  # what is read there may have an extent that equals theirs for some sizes only
     points = Inverse({n: Var(plain[n]) for n in names}, inverse.ranges, ())
     value = value_at(c, points, spans, boxes)
     if not isinstance(value, Reduce):
