@@ -100,6 +100,8 @@ def _call_text(d: Directive) -> str:
         case "split":
             first = [_value(a["loop"])] + ([_value(a["factor"])] if "factor" in a else [])
             return f"{stage}.split({', '.join(first)}{_options(a, 'loop', 'factor')})"
+        case "cooperate":
+            return f"{stage}.cooperate({a['vector']}{_options(a, 'vector')})"
         case "prefetch":
             of = f", of={_value(a['of'])}" if a.get("of") else ""
             return f"{stage}.prefetch({_value(a['source'])}, {_value(a['loop'])}, {a['offset']}{of})"

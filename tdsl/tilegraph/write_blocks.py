@@ -11,7 +11,7 @@ for tiles of the owner (blocks):
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 from math import gcd, prod
 
@@ -281,7 +281,8 @@ def _sum(
     """
     d, sizes = definition_of(stage), block.sizes(stage.func)
     term, *windows = sorted((v for v, _, _ in d.ranges), key=lambda v: -sizes[v])
-    step_loop, in_registers = term, any(r.name in p.members for r in d.reads)
+    here = {n for r in d.reads for n in _members_in(block, r.name) if n in p.members}
+    step_loop, in_registers = term, bool(here)
     step = max((n for n in range(TERMS // 2, TERMS + 1) if sizes[term] % n == 0), default=TERMS)
     if in_registers or sizes[term] <= TERMS:
         step = sizes[term]
@@ -291,7 +292,7 @@ def _sum(
         stage.reorder(far, *windows, step_loop, *inner.values())
     else:
         stage.reorder(*windows, step_loop, *inner.values())
-    for source, along in _shared_reads(block, d):
+    for source, along in _shared_reads(block, d, here):
         vector = load_width(stage, source, along)
         copy = block.schedule.cache_read(source, stage, scope=SHARED, along=along)
         copy.compute_at(*place)
@@ -307,12 +308,28 @@ def _sum(
             stage.unroll(x)
 
 
-def _shared_reads(block: _Block, d: Definition) -> list[tuple[str, str | None]]:
-    """What several threads read of arrays that no other member reads; see `separate_operands`."""
+def _members_in(block: _Block, source: str) -> set[str]:
+    """The members that a thread reads for a value of `source`: itself, or those that it reads if inlined."""
+    state = block.schedule.state
+    if source in block.part.members:
+        return {source}
+    if not state.program.has_func(source) or not isinstance(state.plan(source).place, Inline):
+        return set()
+    return {
+        n for d in state.program.func(source).definitions for r in d.reads for n in _members_in(block, r.name)
+    }
+
+
+def _shared_reads(block: _Block, d: Definition, registers: Collection[str]) -> list[tuple[str, str | None]]:
+    """What several threads read of arrays that no other member reads; see `separate_operands`.
+
+    What is computed of members in `registers` is not copied, since these are values of one thread.
+    """
     shared = []
     for r in reads_in(d.values):
         used = variables(r)
         inside = r.name in block.part.members or len(_readers(block, r.name)) > 1
+        inside = inside or not _members_in(block, r.name).isdisjoint(registers)
         if r.index and not inside and not used >= {*d.free}:
             shared.append(r)
     return separate_operands(shared, d.free)

@@ -2,6 +2,7 @@
 
     python -m tests.fuzz.defaults --seed 1 --programs 5000
     python -m tests.fuzz.defaults --seed 1 --only 17
+    python -m tests.fuzz.defaults --seed 1 --target cuda
 
 Programs are those of `tests.fuzz`, and contractions. Half of them are scheduled by an eager search, which
 takes tiles, shared loops and trees at random where it can, whatever the price.
@@ -19,7 +20,7 @@ from typing import Any
 import tdsl as td
 from tdsl.codegen.cpu.runtime import set_num_threads
 from tdsl.machine.threads import num_threads
-from tdsl.tilegraph import alternatives, trees
+from tdsl.tilegraph import alternatives, kernels_together, trees
 from tests.fuzz.campaign import program_of
 from tests.fuzz.cases import Case, Meaning, Outcome, run_case
 from tests.fuzz.choices import Seeded
@@ -32,18 +33,20 @@ THREADS = (1, 2, 3, 4, 8)
 ALWAYS = 1e9  # times as slow as another schedule, and taken
 
 
-def default_of(seed: int, number: int) -> tuple[Made, Case, bool, int]:
+def default_of(seed: int, number: int, target: str = "cpu") -> tuple[Made, Case, bool, int]:
     """The program of a number, the case of its default schedule, whether it is eager, and the threads."""
     c = Seeded((seed * 1_000_003 + number) * 7919)
     made = program_of(seed, number) if number % 2 else random_contraction(c)
     layout = c.weighted(LAYOUTS)
-    case = Case(made, "[]", number % 1000, layout=layout, canaries=c.chance(50), how="default")
+    canaries = c.chance(50) and target == "cpu"
+    layout = layout if target == "cpu" else "dense"
+    case = Case(made, "[]", number % 1000, target, layout=layout, canaries=canaries, how="default")
     return made, case, c.chance(50), c.pick(THREADS)
 
 
-def outcome_of(seed: int, number: int) -> Outcome:
+def outcome_of(seed: int, number: int, target: str = "cpu") -> Outcome:
     """What running and replaying the default schedule of a number gave."""
-    made, case, eager, threads = default_of(seed, number)
+    made, case, eager, threads = default_of(seed, number, target)
     before = num_threads()
     try:
         set_num_threads(threads)
@@ -51,7 +54,7 @@ def outcome_of(seed: int, number: int) -> Outcome:
             outcome = run_case(case, Meaning())
             if outcome.kind != "same":
                 return outcome
-            s = td.Schedule(*made.outputs)
+            s = td.Schedule(*made.outputs, target=target)
             check_replays(s, {n: v for n, v in made.sizes.items() if n in s.state.program.sizes})
     except Exception as error:  # noqa: BLE001  # a fault of what completes schedules
         return Outcome(f"replay: {type(error).__name__}", traceback.format_exc())
@@ -74,7 +77,8 @@ def eager_search(choices: Seeded) -> Iterator[None]:
     changed: list[tuple[Any, str, Any]] = [
         (trees, "best_trees", shuffled), (trees, "NEARLY", ALWAYS), (trees, "CLEARLY", ALWAYS),
         (trees, "NEAR_BEST", 0.0), (trees, "FAR_FROM_BEST", 0.0), (trees, "WORTH", 0.0),
-        (trees, "SHARE", 0.0),
+        (trees, "SHARE", 0.0), (kernels_together, "WORTH", 0.0),
+        (kernels_together, "FAR_FROM_BEST", 0.0), (kernels_together, "CLEARLY", ALWAYS),
     ]  # fmt: skip
     if choices.chance(40):
         changed += [(alternatives, "CLEARLY", ALWAYS), (alternatives, "MUCH", 0.0)]
@@ -96,13 +100,14 @@ def main() -> int:
     parser.add_argument("--programs", type=int, default=200)
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--only", type=int)
+    parser.add_argument("--target", default="cpu")
     options = parser.parse_args()
     numbers = range(options.first, options.first + options.programs)
     outcomes: Counter[str] = Counter()
     for number in numbers if options.only is None else [options.only]:
         if options.only is not None:
-            print(default_of(options.seed, number)[1].source())
-        outcome = outcome_of(options.seed, number)
+            print(default_of(options.seed, number, options.target)[1].source())
+        outcome = outcome_of(options.seed, number, options.target)
         outcomes[outcome.kind] += 1
         if outcome.fault:
             print(f"fault {number} {outcome.kind}", flush=True)

@@ -92,6 +92,29 @@ def test_the_same_kernels_are_right_at_small_sizes(make, monkeypatch):
     np.testing.assert_allclose(got, want, rtol=2e-3 if want.dtype == np.float16 else 1e-5, atol=1e-3)
 
 
+def shifted(size, terms, few):
+    """A product whose rows, less their maximum, tensor cores would read computed: maxima in registers."""
+    x, w = td.Tensor("x", (size, terms), td.f16), td.Tensor("w", (terms, 16), td.f16)
+    top, y, out, r = *map(td.Func, ("top", "y", "out")), td.range("r", 0, 3)
+    top[i] = td.max(x[i, r], axis=r) if few else td.max(x[i, k], axis=k)
+    y[i, k] = x[i, k] - top[i]
+    out[i, j] = td.sum(td.cast(y[i, k], td.f32) * td.cast(w[k, j], td.f32), axis=k)
+    return out
+
+
+@pytest.mark.parametrize("few", [False, True])
+@pytest.mark.parametrize("size, terms", [(1, 1), (4, 5), (16, 16), (100, 77)])
+def test_values_of_a_thread_are_not_read_by_copies_that_threads_share(size, terms, few, monkeypatch):
+    monkeypatch.setattr("tdsl.tilegraph.kernels_together.WORTH", 0.0)
+    terms = max(terms, 3) if few else terms
+    out = shifted(size, terms, few)
+    rng = np.random.default_rng(0)
+    x, w = (rng.integers(-3, 4, s).astype(np.float16) for s in ((size, terms), (terms, 16)))
+    top = x[:, : 3 if few else None].max(1, keepdims=True)
+    got = td.emulate(td.compile(out, target=GPU))(x=x, w=w)
+    np.testing.assert_array_equal(got, (x - top).astype(np.float32) @ w.astype(np.float32))
+
+
 @pytest.mark.parametrize("make", [corners, depthwise, two_products])
 def test_the_default_of_a_search_is_what_compile_takes(make):
     s = td.Schedule(make(MANY[make]), target=GPU)
