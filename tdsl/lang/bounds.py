@@ -393,12 +393,15 @@ def _bitwise_range(e: Expr, facts: Facts) -> Bounds:
     t = dtype_of(e)
     match e:
         case Binary("and" | "or" | "xor" as op, x, y):
-            match _operand_range(x, facts), _operand_range(y, facts):
+            ranges = _operand_range(x, facts), _operand_range(y, facts)
+            match ranges:
                 case (int(a), int(b)), (int(c), int(d)) if 0 <= a <= b and 0 <= c <= d:
                     of = {"and": and_bounds, "or": or_bounds, "xor": xor_bounds}[op]
                     return of((a, b), (c, d))
-                case ((int(least), most), _) | (_, (int(least), most)) if op == "and" and least >= 0:
-                    return 0, most
+                case _:
+                    most = [hi for lo, hi in ranges if lo is not None and lo >= 0]
+            if op == "and" and most:  # no larger than an operand that is not negative
+                return 0, min((n for n in most if n is not None), default=None)
         case Binary("shr", x, Const(k)) if 0 <= k < t.bits:
             lo, hi = _operand_range(x, facts)
             return None if lo is None else lo >> k, None if hi is None else hi >> k

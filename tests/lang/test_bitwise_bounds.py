@@ -29,6 +29,12 @@ def test_the_bounds_are_those_of_all_pairs_of_values(bounds, of):
         (Binary("xor", Var("i"), const(8)), (24, 31)),
         (Binary("or", Var("i"), const(8)), (24, 31)),
         (Binary("and", Var("i"), const(4)), (0, 4)),
+        (Binary("and", Unary("neg", Var("i")), const(15)), (0, 15)),
+        (Binary("and", const(15), Unary("neg", Var("i"))), (0, 15)),
+        (Binary("and", Var("j"), const(15)), (0, 15)),
+        (Binary("and", const(15), Var("j")), (0, 15)),
+        (Binary("and", Var("n"), const(15)), (0, 15)),
+        (Binary("and", Var("n"), Var("i")), (0, 23)),
         (Binary("shl", Var("i"), const(2)), (64, 92)),
         (Binary("shl", Var("i"), const(62)), (None, None)),  # may exceed 64 bits
         (Binary("shr", Var("i"), const(3)), (2, 2)),
@@ -37,7 +43,7 @@ def test_the_bounds_are_those_of_all_pairs_of_values(bounds, of):
     ],
 )
 def test_the_bounds_of_an_index_with_bits(e, expected):
-    facts = NO_FACTS.with_range("i", const(16), const(23))
+    facts = NO_FACTS.with_range("i", const(16), const(23)).with_range("n", const(0), Var("m"))
     assert value_range(e, facts) == expected
 
 
