@@ -246,7 +246,6 @@ __all__ = [
     "sum",
     "tan",
     "tanh",
-    "torch",
     "trunc",
     "u8",
     "u16",
@@ -261,7 +260,8 @@ if is_launched():
     install_hook()  # a rank that fails before its first message ends the others, too
 
 if TYPE_CHECKING:
-    from tdsl import recipes, torch
+    from tdsl import recipes
+    from tdsl import torch as torch  # not in `__all__`: `from tdsl import *` works without PyTorch
     from tdsl.distribute import mpi
 else:  # a type checker reports unknown names and wrong arguments itself
     for _name in {*__all__}.intersection(globals()):

@@ -362,7 +362,8 @@ class Suggesting:
 
     def _attribute_hint(self, name: str) -> str:
         """The hint for an attribute of an object that can be derived from this object; "" for any other."""
-        for other, expression in self._related_types:
+        related = (x for c in type(self).__mro__ for x in getattr(c, "_related_types", ()))
+        for other, expression in related:
             # hasattr would say yes for names of `object` and `Suggesting`, too
             is_defined = any(name in vars(c) for c in other.__mro__ if c not in (object, Suggesting))
             if is_defined and name not in getattr(other, "_internal", ()):

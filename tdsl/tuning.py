@@ -33,11 +33,11 @@ from tdsl.lang.bounds import upper
 from tdsl.lang.expr import Binary, Call, Cast, dtype_of
 from tdsl.lang.program import Program, bind_sizes
 from tdsl.lang.simplify import subtract
+from tdsl.planner.schedule import Schedule
 from tdsl.schedule.bind import bind_state
 from tdsl.target import Target, as_target
 from tdsl.tilegraph.pins import read_pins
 from tdsl.tilegraph.reasons import reasons_of
-from tdsl.tilegraph.schedule import Schedule
 from tdsl.tilegraph.search import candidates, notes_of
 
 RUN_S = 0.3  # seconds for which a schedule is run repeatedly
@@ -66,17 +66,19 @@ def autoschedule(
     except ScheduleError:
         _refuse_reads_outside(empty, empty)  # errors of the program come before errors of a pin
         raise
-    _refuse_reads_outside(empty, ranked[0].schedule)
+    schedules = {c.label: Schedule.of(c.schedule) for c in ranked}
+    schedule = schedules[ranked[0].label]
+    _refuse_reads_outside(empty, schedule)
     pinned_levels = read_pins(program, target.machine(), pin).far
     if not tries:
-        ranked[0].schedule.notes = notes_of(ranked)
-        ranked[0].schedule.reasons = reasons_of(ranked[0], ranked, pinned_levels)
-        return ranked[0].schedule
-    trials = measure(empty, [(c.label, c.schedule) for c in ranked[:tries]], values, seconds)
+        schedule.notes = notes_of(ranked)
+        schedule.reasons = reasons_of(ranked[0], ranked, pinned_levels)
+        return schedule
+    trials = measure(empty, [*schedules.items()][:tries], values, seconds)
     by_label = {c.label: c for c in ranked}
     measured = [t for t in trials if t.seconds is not None]
     best = min(measured, key=lambda t: t.seconds or 0.0) if measured else Trial(ranked[0].label, None)
-    schedule = by_label[best.label].schedule
+    schedule = schedules[best.label]
     schedule.reasons = reasons_of(by_label[best.label], ranked, pinned_levels)
     trial_notes = map(_trial_note, trials)
     summary = _summary(trials, min(tries, len(ranked)), seconds)

@@ -9,14 +9,24 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+
 from tdsl.core.source import here
-from tdsl.errors import ShapeError
+from tdsl.errors import ShapeError, is_one_of
 from tdsl.machine.devices import reference_cpu
 from tdsl.machine.model import Machine, MemoryLevel
 from tdsl.placement.grid import Grid
 
 LATENCY, BANDWIDTH = 1e-6, 10e9  # seconds, bytes a second: of a link of which nothing is stated
 PORTS = ("rank", "group")
+
+
+def _is_whole(x: Any, *, least: int) -> bool:
+    return isinstance(x, int | np.integer) and not isinstance(x, bool) and int(x) >= least
+
+
+def _is_number(x: Any) -> bool:
+    return isinstance(x, int | float | np.integer | np.floating) and not isinstance(x, bool)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,13 +47,13 @@ class Level:
         wrong = ""
         if not (str(self.name).isidentifier()):
             wrong = f"a level is named by an identifier, not {self.name!r}"
-        elif isinstance(self.count, bool) or not hasattr(self.count, "__index__") or self.count < 1:
+        elif not _is_whole(self.count, least=1):
             wrong = f"level {self.name!r} has {self.count!r} groups or ranks"
-        elif not 0 <= self.latency < math.inf:
+        elif not (_is_number(self.latency) and 0 <= self.latency < math.inf):
             wrong = f"level {self.name!r} has a latency of {self.latency!r} seconds"
-        elif not self.bandwidth > 0:
+        elif not (_is_number(self.bandwidth) and self.bandwidth > 0):
             wrong = f"level {self.name!r} carries {self.bandwidth!r} bytes a second"
-        elif self.per not in PORTS:
+        elif not is_one_of(self.per, PORTS):
             wrong = f"level {self.name!r} has a link per {self.per!r}"
         if wrong:
             raise ShapeError(
@@ -82,12 +92,12 @@ class Cluster:
             wrong = "a cluster has levels or a number of ranks"
         elif levels and (latency, bandwidth) != (None, None):
             wrong = "each level states its own latency and bandwidth"
-        elif memory is not None and not (hasattr(memory, "__index__") and memory >= 0):
+        elif memory is not None and not _is_whole(memory, least=0):
             wrong = f"a memory of {memory!r} is no number of bytes"
         elif len({x.name for x in levels}) < len(levels):
             wrong = "two levels have one name"
         for name, rate in (("operations", operations), ("memory_bandwidth", memory_bandwidth)):
-            if rate is not None and not rate > 0:
+            if rate is not None and not (_is_number(rate) and rate > 0):
                 wrong = f"{name} is a positive number a second, not {rate!r}"
         if wrong:
             raise ShapeError(

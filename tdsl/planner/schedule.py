@@ -34,6 +34,13 @@ class Schedule(unplanned.Schedule):
     _planned: Planned | None = None
     _planned_state: State | None = None
 
+    @classmethod
+    def of(cls, schedule: unplanned.Schedule) -> Schedule:
+        """A schedule with the directives, notes and reasons of one that cannot plan."""
+        same = cls.__new__(cls)
+        vars(same).update(vars(schedule))
+        return same
+
     def plan(
         self, cluster: Cluster, *, fix: Mapping[TensorLike, str | Sequence[str]] | None = None,
         memory: int | None = None, forbid: str | Iterable[str] = (),

@@ -87,9 +87,9 @@ def distribute_onto_what_is_not_placed():
     doubled()["f"].distribute(onto="a")  # here
 
 
-@wrong(td.ScheduleError, "axis 'y' has no block of 'a': rc -> r c/2", hint="name the loops yourself")
-def distribute_onto_what_is_dealt_out():
-    doubled().place("a", "rc -> r c/2", square)["f"].distribute(onto="a")  # here
+@wrong(td.ScheduleError, "axis 'y' has no block of 'f': rc -> r partial(sum)", hint="name the loops yourself")
+def distribute_onto_parts_of_itself():
+    doubled().place("f", "rc -> r partial(sum)", square)["f"].distribute(onto="f")  # here
 
 
 @wrong(td.ScheduleError, "axis 'y' has no coordinate 2", hint="0 to 1")
