@@ -26,6 +26,9 @@ WARP = 32  # threads of a warp
 SECTOR, LINE = 32, 128  # bytes; bytes of a line of the first cache
 BANKS, WORD = 32, 4  # banks of shared memory, bytes of a word of a bank
 WIDEST = 16  # bytes of one access of a thread, at most
+SHIFTED = (
+    4  # bytes to which 16 bytes are aligned at most, for two aligned vectors to be loaded in their place
+)
 _NONE = np.iinfo(np.int64).max  # in place of a value of an inactive thread; sorts behind all others
 
 
@@ -129,7 +132,8 @@ def transactions(axes: Axes, size: int, vector: int = 1, *, offset: int = 0) -> 
     """The transactions of a block's affine access to `vector` consecutive elements of `size` bytes a thread.
 
     `offset` is the element of thread 0, in an array that begins at a multiple of 256 bytes. A vector is
-    transferred 16 bytes at a time, or less where strides and offset are not aligned to as many.
+    transferred 16 bytes at a time, or less where strides and offset are not aligned to as many; 16 bytes of
+    global memory that are aligned to 4 or less are loaded as two aligned vectors.
 
     >>> transactions(((32, 1),), 4), transactions(((32, 8),), 2, 8).sectors
     (Transactions(requests=1, useful=128, sectors=4, lines=1, wavefronts=1, least=1), 16)
@@ -158,19 +162,25 @@ def _of_warp(lanes: tuple[int, ...], size: int, width: int) -> tuple[int, ...]:
     """The counts of a warp whose threads begin at these bytes, in the order of `Transactions`."""
     unit = max(width, WORD)  # of which 128 bytes are served at a time
     threads, banks = WARP * WORD // unit, BANKS * WORD // unit
-    requests = useful = moved = lines = served = least = 0
+    served = least = 0
     for start in range(0, size, width):
-        distinct = {lane + start for lane in lanes}
-        requests += 1
-        useful += width * len(distinct)
-        moved += len({address // SECTOR for address in distinct})
-        lines += len({address // LINE for address in distinct})
         for first in range(0, len(lanes), threads):
             words = {(lane + start) // unit for lane in lanes[first : first + threads]}
             used = [word % banks for word in words]
             served += 1 if len(set(used)) == len(used) else max(map(used.count, used))
             least += 1
-    return requests, useful, moved, lines, served, least
+    shifted = width <= SHIFTED and size % WIDEST == 0
+    pieces = list[set[int]]()
+    for start in range(0, size, WIDEST if shifted else width):
+        places = {lane + start for lane in lanes}
+        if not shifted:
+            pieces.append(places)
+            continue
+        pieces.append({x // WIDEST * WIDEST for x in places})
+        pieces.append({x // WIDEST * WIDEST + WIDEST for x in places if x % WIDEST})
+    useful = (WIDEST if shifted else width) * sum(map(len, pieces))
+    moved, lines = (sum(len({x // n for x in piece}) for piece in pieces) for n in (SECTOR, LINE))
+    return sum(map(bool, pieces)), useful, moved, lines, served, least
 
 
 def sectors_per_warp(axes: Axes, size: int, vector: int = 1, *, offset: int = 0) -> float:

@@ -43,7 +43,7 @@ def test_scalar_accesses_touch_the_sectors_of_their_bytes(seed):
 def compiled(axes, dtype, vector, offset):
     """A kernel of a block whose threads along x and y load vectors at these strides."""
     (nx, sx), (ny, sy) = axes
-    extent = offset + nx * sx + ny * sy + vector
+    extent = offset + nx * sx + ny * sy + vector + 32  # vectors that begin anywhere end in the array
     a, f = td.Tensor("a", (extent,), dtype), td.Func("f", shape=(ny, nx, vector))
     f[i, j, k] = a[i * sy + j * sx + k + offset]
     s = td.Schedule(f)

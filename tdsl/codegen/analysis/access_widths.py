@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from tdsl.cost.sectors import SHIFTED
 from tdsl.lang.affine import AffineSum, as_sum
 from tdsl.lang.expr import ZERO, Binary, Broadcast, Const, Expr, Ramp, const, lanes_of
 
 _MAX_BYTES = 16  # bytes of one access of a thread, at most
-_SHIFTED_BYTES = 4  # bytes of accesses that two aligned vectors replace, at most
 
 
 def access_width(index: tuple[Expr, ...], strides: Sequence[int], lanes: int, size: int) -> int:
@@ -52,7 +52,7 @@ def is_shifted(index: tuple[Expr, ...], strides: Sequence[int], lanes: int, size
     >>> [is_shifted((Var("i"), column), (n, 1), 4, 4) for n in (63, 62, 64)]
     [True, False, False]
     """
-    if lanes * size % _MAX_BYTES or access_width(index, strides, lanes, size) * size > _SHIFTED_BYTES:
+    if lanes * size % _MAX_BYTES or access_width(index, strides, lanes, size) * size > SHIFTED:
         return False
     return _first_offset(index, strides, lanes) is not None
 

@@ -362,9 +362,9 @@ class CountedBatch(BlockBatch):
         shape, end = (self.team.size, lanes_of(e)), prod(b.extents) * b.itemsize
         on: Array = np.broadcast_to(np.ones((1, 1), bool) if mask is None else mask, shape)
         first = np.broadcast_to(b.address(index), shape)[:, ::width]
-        self.guards += 1
         on = np.asarray(on.reshape(self.team.size, -1, width).any(axis=2))
         for size, address, used in shifted_accesses(first, on, b.itemsize, end):
+            self.guards += 1
             self.note(b, self.site(b, "load", e.index, size), address, used, self.guards)
 
     def count(
