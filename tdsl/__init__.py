@@ -25,7 +25,7 @@ from tdsl.errors import (
     checked_call,
     module_getattr,
 )
-from tdsl.gradients import grad, stop_gradient, vjp
+from tdsl.gradients import grad, stop_gradient, value_and_grad, vjp
 from tdsl.graph.graph import Graph
 from tdsl.lang import ufunc as _ufunc  # NumPy's functions take values
 from tdsl.lang.casts import cast, saturating_cast
@@ -251,6 +251,7 @@ __all__ = [
     "u16",
     "u32",
     "u64",
+    "value_and_grad",
     "vars",
     "vjp",
     "where",

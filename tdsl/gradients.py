@@ -1,8 +1,10 @@
-"""`td.vjp` and `td.grad`: gradients of funcs and operators."""
+"""`td.vjp`, `td.grad` and `td.value_and_grad`: gradients of funcs, operators and graphs."""
 
 from __future__ import annotations
 
+import functools
 import inspect
+from collections.abc import Callable
 from typing import Any
 
 from tdsl.core.source import here
@@ -41,15 +43,16 @@ def vjp(outputs: Any, wrt: Any, seed: Any = None) -> Any:
     """
     from tdsl.lang.gradients.vjp import adjoints
 
-    if isinstance(outputs, Operator):
+    differentiable = _gradient_method(outputs)
+    if differentiable is not None:
         if seed is not None:
             raise TypeMismatch(
-                f"td.vjp of operator {outputs.name!r} takes no seed",
+                f"td.vjp of {outputs.name!r} takes no seed",
                 loc=here(),
                 label="this call",
                 hint="the result takes the adjoint of each output, after the parameters",
             )
-        return _operator(outputs, wrt, has_seeds=True)
+        return differentiable(wrt, has_seeds=True)
     if seed is None:
         raise TypeMismatch(
             "td.vjp needs the adjoint of each output",
@@ -98,18 +101,52 @@ def grad(output: Any, wrt: Any) -> Any:
     """
     from tdsl.lang.gradients.vjp import adjoints, check_scalar
 
-    if isinstance(output, Operator):
-        return _operator(output, wrt, has_seeds=False)
+    differentiable = _gradient_method(output)
+    if differentiable is not None:
+        return differentiable(wrt, has_seeds=False)
     check_scalar(output)
     results = adjoints((output,), _listed(wrt), (1.0,))
     return results if isinstance(wrt, list | tuple) else results[0]
+
+
+def value_and_grad(of: Any, wrt: Any) -> Any:
+    """The results of an operator or graph and their derivatives, as `grad`, as one operator or graph.
+
+    An operator returns its result and the derivatives in one tuple; a graph returns its result, and the
+    derivatives as `grad` nests them.
+
+    >>> import numpy as np, tdsl as td
+    >>> step = td.value_and_grad(td.Graph(lambda w, x: np.mean((x @ w["a"]) ** 2)), "w")
+    >>> loss, dw = step({"a": np.ones(2)}, np.array([[1.0, 2.0], [3.0, 4.0]]))
+    >>> loss.item(), dw["a"]
+    (29.0, array([24., 34.]))
+
+    Raises TypeMismatch for funcs: `td.compile((loss, *td.grad(loss, wrt)))` has both.
+    """
+    differentiable = _gradient_method(of)
+    if differentiable is None:
+        raise TypeMismatch(
+            f"td.value_and_grad takes an operator or a graph, not {type(of).__name__}",
+            loc=here(),
+            label="this call",
+            hint="for funcs: td.compile((loss, *td.grad(loss, [x, w])))",
+        )
+    return differentiable(wrt, has_seeds=False, has_value=True)
+
+
+def _gradient_method(of: Any) -> Callable[..., Any] | None:
+    """What builds the derivatives of an operator or a graph; None for funcs."""
+    if isinstance(of, Operator):
+        return functools.partial(_operator, of)
+    method: Callable[..., Any] | None = getattr(type(of), "__tdsl_gradient__", None)
+    return None if method is None else functools.partial(method, of)
 
 
 def _listed(x: Any) -> tuple[Any, ...]:
     return tuple(x) if isinstance(x, list | tuple) else (x,)
 
 
-def _operator(op: Operator, wrt: Any, has_seeds: bool) -> Operator:
+def _operator(op: Operator, wrt: Any, has_seeds: bool, has_value: bool = False) -> Operator:
     """The operator of the derivatives of an operator by parameters given by name."""
     from tdsl.lang.gradients.contribution import unused_name
 
@@ -150,7 +187,7 @@ def _operator(op: Operator, wrt: Any, has_seeds: bool) -> Operator:
         handles = [given[name] for name in names]
         if has_seeds:
             return vjp(_listed(results), handles, arguments[len(parameters) :])
-        return grad(results, handles)
+        return (*_listed(results), *grad(results, handles)) if has_value else grad(results, handles)
 
     kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
     declared = [inspect.Parameter(name, kind, annotation=t) for name, t in inputs.items()]

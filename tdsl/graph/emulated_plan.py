@@ -54,7 +54,7 @@ class _Memory:
 
     def __init__(self, plan: GpuPlan, arguments: Sequence[Any]) -> None:
         self._plan, count = plan, len(plan.trace.arguments)
-        self._inputs = [np.ascontiguousarray(x).reshape(x.shape) for x in arguments[:count]]
+        self._inputs = [np.asarray(x, order="C") for x in arguments[:count]]
         self._targets = list(arguments[count:])
         self._outputs = [x if x.flags.c_contiguous else np.empty_like(x, order="C") for x in self._targets]
         self._block = np.full(plan.memory.peak, _POISON, np.uint8)
@@ -97,7 +97,7 @@ class _Memory:
             case Argument(position):
                 return self._inputs[position]
             case Constant(number):
-                return np.ascontiguousarray(self._plan.trace.constants[number])
+                return np.asarray(self._plan.trace.constants[number], order="C")
             case Result() if base in self._plan.outputs.direct:
                 array: Array = self._outputs[self._plan.outputs.direct[base]]
                 return array.reshape(self._plan.results[base].shape)
@@ -145,9 +145,9 @@ def _counted(plan: GpuPlan, arrays: Sequence[Any], x: Operand) -> Any:
     spec = plan.trace.spec_of(base)
     match base:
         case Argument(position) if arrays:
-            array = np.ascontiguousarray(arrays[position])
+            array = np.asarray(arrays[position], order="C")
         case Constant(number):
-            array = np.ascontiguousarray(plan.trace.constants[number])
+            array = np.asarray(plan.trace.constants[number], order="C")
         case _:
             array = np.zeros(spec.shape, spec.dtype)
     return x.apply(array.reshape(spec.shape)) if isinstance(x, View) else array.reshape(spec.shape)

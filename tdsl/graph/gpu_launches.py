@@ -73,7 +73,7 @@ class GraphLauncher:
     def _constant(self, number: int, array: Array) -> int:
         """The place of a constant among the addresses of constants; copies it to the device at first."""
         if number not in self._constants:
-            dense = np.ascontiguousarray(array)
+            dense = np.asarray(array, order="C")
             memory = self._constants[number] = self.device.allocate(dense.nbytes)
             memory.fill(dense)
             self.constants.append(memory.pointer)

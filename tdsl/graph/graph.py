@@ -212,6 +212,13 @@ class Graph(TracedFunction, Suggesting):
         """The memory plan of the newest plan: offsets of results, and sizes; ShapeError if no plan exists."""
         return self._newest_plan().memory
 
+    def __tdsl_gradient__(self, wrt: Any, has_seeds: bool, has_value: bool = False) -> Graph:
+        """The graph of the derivatives: `td.vjp`, `td.grad` and `td.value_and_grad` of a graph."""
+        from tdsl.graph.gradients import gradient_of
+
+        gradient = gradient_of(self.function, self.name, wrt, has_seeds=has_seeds, has_value=has_value)
+        return Graph(gradient, target=self.target, fuse=self.fuse, capture=self.capture)
+
     def _newest_plan(self) -> Plan:
         if not self._plans:
             raise ShapeError(

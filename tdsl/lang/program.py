@@ -138,8 +138,9 @@ class Program:
 
     `parameters` are the names of a call's arguments, in order; `output_names` the names that the user gave
     the outputs, also if a schedule replaces an output by a copy. `equal` are named extents that indices
-    require to equal other expressions, `agreements` the accesses that require it. The text of a program
-    shows the range and the definitions of each func.
+    require to equal other expressions, `agreements` the accesses that require it. `with_stops` is the program
+    as it was defined, if that calls `td.stop_gradient`. The text of a program shows the range and the
+    definitions of each func.
     """
 
     name: str
@@ -151,6 +152,7 @@ class Program:
     output_names: tuple[str, ...] = ()
     equal: tuple[tuple[str, Expr], ...] = field(default=(), compare=False)
     agreements: tuple[Agreement, ...] = field(default=(), compare=False)
+    with_stops: Program | None = field(default=None, compare=False, repr=False)
 
     def __str__(self) -> str:
         return show_program(self)
@@ -223,6 +225,7 @@ def bind_sizes(program: Program, sizes: Mapping[str, int]) -> Program:
             ),
             funcs=tuple(_bind_func_cached(f, key) for f in program.funcs),
             agreements=tuple(a.map_extents(lambda e: bind_expr(e, sizes)) for a in program.agreements),
+            with_stops=program.with_stops and bind_sizes(program.with_stops, sizes),
         )
     return known
 

@@ -50,10 +50,13 @@ class Generated:
 
 
 class Builder:
-    """Builds a program line by line; a stage without a consistent range is dropped."""
+    """Builds a program line by line; a stage without a consistent range is dropped.
 
-    def __init__(self, choices: Choices) -> None:
-        self.c, self.g = choices, Generated()
+    With `digits` indices may have digits of two variables, such as `i // 2 * 3 + j // 2`.
+    """
+
+    def __init__(self, choices: Choices, digits: bool = False) -> None:
+        self.c, self.g, self.digits = choices, Generated(), digits
         self.shapes: dict[str, tuple[int, ...]] = {}  # of what may be read at 0 <= index < extent
         self.count = 0
 
@@ -184,6 +187,11 @@ class Builder:
             choices[f"{scope[other]} * {v} + {other}"] = (scope[other] * e - 1, 2)
             choices[f"2 * {v} + {other}"] = (2 * last + scope[other] - 1, 2)
             choices[f"abs({v} - {other})"] = (max(last, scope[other] - 1), 1)
+            if self.digits:
+                n = (scope[other] - 1) // 2
+                choices[f"{v} // 2 * {n + 1} + {other} // 2"] = (last // 2 * (n + 1) + n, 4)
+                choices[f"{v} % 2 * 2 + {other} % 2"] = (2 * min(last, 1) + min(scope[other] - 1, 1), 4)
+                choices[f"{v} % 3 * {n + 1} + {other} // 2"] = (min(last, 2) * (n + 1) + n, 2)
         inside = {text: 2 * weight for text, (most, weight) in choices.items() if most < extent}
         how = self.c.weighted({"inside": 4 if inside else 0, "pad": 3, "data": 2, "mod": 1, "constant": 1})
         match how:
@@ -301,12 +309,13 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=1e9)
     parser.add_argument("--compiled", type=int, default=0, help="compile every n-th program")
     parser.add_argument("--show", action="store_true")
+    parser.add_argument("--digits", action="store_true", help="indices of digits of two variables")
     given = parser.parse_args()
     start, wrong, refused, right = time.monotonic(), 0, 0, 0
     for seed in range(given.seed, given.seed + given.programs):
         if time.monotonic() - start > given.seconds:
             break
-        g = Builder(Seeded(seed)).build()
+        g = Builder(Seeded(seed), given.digits).build()
         if not g.output:
             continue
         if given.show:

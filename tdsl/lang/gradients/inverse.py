@@ -209,7 +209,9 @@ def _quotient(state: _State, n: int) -> list[_State] | None:
         if abs(c) > 1:
             guards.append(Binary("eq", Binary("mod", value, const(abs(c))), ZERO))
             value = Binary("floordiv", value, const(abs(c)))
-        preimages = preimages_of(atom, value, state.ranges)
+        preimages = preimages_of(
+            atom, value, state.solved | state.ranges
+        )  # new names differ from all of them
         if preimages is not None:
             x = preimages.operand
             return [

@@ -48,4 +48,4 @@ def without_stops(program: Program) -> Program:
     if not any(stops(n) for f in program.funcs for d in f.definitions for n in post_order(*d.expressions())):
         return program
     funcs = tuple(f.map_expressions(lambda e: transform(e, visit)) for f in program.funcs)
-    return replace(program, funcs=funcs)
+    return replace(program, funcs=funcs, with_stops=program)

@@ -53,3 +53,23 @@ def test_sums_of_rows_that_are_read_at_a_stride(rng, rows, step):
     expected[::step] = dy @ weights.T
     f = td.compile(td.Schedule(dx, sizes={"M": step * m} if rows == "M" else {}))
     np.testing.assert_allclose(f(w=weights, dy=dy), expected)
+
+
+@pytest.mark.parametrize("shift", [0, 3, 4])
+@pytest.mark.parametrize("wrap", [True, False])
+def test_tiles_of_a_picture_that_are_numbered_in_one_index(rng, shift, wrap):
+    """The tile and the point in it are digits of the two axes: each digit has its own range."""
+    tile, rows, columns = 3, 2, 3
+    x = td.Tensor("x", (tile * rows + shift, tile * columns + shift), td.f64)
+    tiles, (b, p) = td.Func("tiles", shape=(rows * columns, tile * tile)), td.vars("b p")
+    at = b // columns * tile + p // tile + shift, b % columns * tile + p % tile + shift
+    if wrap:
+        at = at[0] % x.shape[0], at[1] % x.shape[1]
+    tiles[b, p] = x[at]
+    dx = td.vjp(tiles, x, td.Tensor("dy", (rows * columns, tile * tile), td.f64))
+    assert len(build_program((dx,)).func("d_x").definitions) == 1
+    dy = rng.standard_normal((rows * columns, tile * tile))
+    expected = np.zeros((tile * rows + shift, tile * columns + shift))
+    parts = dy.reshape(rows, columns, tile, tile).transpose(0, 2, 1, 3)
+    expected[shift:, shift:] = parts.reshape(tile * rows, tile * columns)
+    np.testing.assert_allclose(td.compile(dx)(dy=dy), expected)
