@@ -1,4 +1,4 @@
-"""Advanced indexing by arrays of integers on the arrays of a graph: `x[at]`, `x[rows, columns]`, `np.take`.
+"""Advanced indexing by arrays on the arrays of a graph: `x[at]`, `x[rows, columns]`, `x[mask]`, `np.take`.
 
 A negative index counts from the end. Index arrays that are constants of the graph are bounds-checked while
 it is traced; all others are checked by the kernel, as by `td.require`.
@@ -28,15 +28,16 @@ MODES = ("raise", "wrap", "clip")
 
 def index_by_arrays(x: Symbol, index: Sequence[Any]) -> Symbol:
     """`x[parts]`, where at least one part is an array; the others are integers, slices, None and `...`."""
-    items = [np.asarray(p) if isinstance(p, list) else p for p in index]
+    masks: dict[int, tuple[int, int]] = {}
+    items = [part for p in index for part in _indices_of_mask(p, masks)]
     positions = [n for n, p in enumerate(items) if isinstance(p, Symbol | np.ndarray | int)]
     adjacent = positions == list(range(positions[0], positions[-1] + 1))
     full_items = _expand_ellipsis(x, items)
     arrays = {}
     for n, p in enumerate(full_items):
         if isinstance(p, Symbol | np.ndarray | int):
-            axis = sum(q is not None for q in full_items[:n])
-            arrays[n] = _integer_indices(_mask_to_indices(p, x, axis))
+            _check_extent_of_mask(x, sum(q is not None for q in full_items[:n]), masks.get(id(p)))
+            arrays[n] = _integer_indices(p)
     view = x[tuple(slice(None) if n in arrays else p for n, p in enumerate(full_items))]
     return _gather(view, arrays, min(arrays) if adjacent else 0, "raise")
 
@@ -58,19 +59,29 @@ def take(a: Any, indices: Any, axis: Any = None, out: Any = None, mode: Any = "r
     return _gather(a, {axis: _integer_indices(at)}, axis, mode)
 
 
-def _mask_to_indices(item: Any, x: Symbol, axis: int) -> Any:
-    """The indices selected by a constant one-dimensional boolean mask; any other part unchanged."""
-    if not isinstance(item, np.ndarray) or item.dtype != bool or item.ndim != 1:
-        return item
-    if item.size != x.shape[axis]:
+def _indices_of_mask(part: Any, masks: dict[int, tuple[int, int]]) -> tuple[Any, ...]:
+    """The indices that a constant mask chooses, an array for each of its axes; any other part as it is.
+
+    Adds to `masks` the extent and the number of the axis of the mask for each of these arrays, by `id`.
+    """
+    part = np.asarray(part) if isinstance(part, list) else part
+    if not isinstance(part, np.ndarray) or part.dtype != bool or not part.ndim:
+        return (part,)
+    chosen = np.nonzero(part)
+    masks |= {id(at): (extent, n) for n, (at, extent) in enumerate(zip(chosen, part.shape, strict=True))}
+    return chosen
+
+
+def _check_extent_of_mask(x: Symbol, axis: int, mask: tuple[int, int] | None) -> None:
+    """Raises IndexBoundError if the axis of a mask is not as long as the axis of the array."""
+    if mask is not None and mask[0] != x.shape[axis]:
         raise IndexBoundError(
             f"boolean index did not match indexed array along axis {axis}; "
-            f"size of axis is {x.shape[axis]} but size of corresponding boolean axis is {item.size}",
+            f"size of axis is {x.shape[axis]} but size of corresponding boolean axis is {mask[0]}",
             loc=here(),
             label="this index",
-            hint="a mask is as long as the axis that it chooses from",
+            hint="a mask is as long as the axes that it chooses from",
         )
-    return np.flatnonzero(item)
 
 
 def _integer_indices(indices: Any) -> Any:

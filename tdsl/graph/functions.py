@@ -6,6 +6,7 @@ reductions     sums, extrema, argmax, moments, norms, cumulative sums         re
 products       contractions: matmul, dot, einsum                              products.py
 concatenate    concatenate, stack, split, pad                                 concatenate.py
 indexing       advanced indexing by arrays of integers                        advanced_indexing.py
+composed       short compositions of the others: roll, repeat, diff, sort     composed.py
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 
 from tdsl.core.source import here
 from tdsl.errors import TypeMismatch
-from tdsl.graph import advanced_indexing, concatenate, products, reductions
+from tdsl.graph import advanced_indexing, composed, concatenate, products, reductions
 from tdsl.graph.arguments import as_symbol, name_of, refuse_options, trace_of, wrong_arguments_error
 from tdsl.graph.elementwise import apply_ufunc, convert, map_elements, record_copy
 from tdsl.graph.symbol import NumpyFunctions, Recorder, Symbol
@@ -45,10 +46,10 @@ def _where(condition: Any, x: Any, y: Any) -> Symbol:
     return _map_elements(np.where, condition, x, y)
 
 
-def _map_elements(function: NumpyFunction, *args: Any) -> Symbol:
+def _map_elements(function: NumpyFunction, *args: Any, **options: Any) -> Symbol:
     arrays = [np.asarray(a) if isinstance(a, list | tuple) else a for a in args]
     trace = trace_of(*arrays)
-    return map_elements(trace, function, arrays, lambda *v: call_function(function, v, {}))
+    return map_elements(trace, function, arrays, lambda *v: call_function(function, v, options))
 
 
 def _clip(
@@ -66,6 +67,14 @@ def _clip(
         return _map_elements(np.clip, a, low, high)
     bounded = a if low is None else np.maximum(a, low)
     return bounded if high is None else np.minimum(bounded, high)
+
+
+def _isclose(a: Any, b: Any, rtol: Any = 1e-05, atol: Any = 1e-08, equal_nan: bool = False) -> Symbol:
+    return _map_elements(np.isclose, a, b, rtol=rtol, atol=atol, equal_nan=equal_nan)
+
+
+def _nan_to_num(x: Any, copy: Any = True, nan: Any = 0.0, posinf: Any = None, neginf: Any = None) -> Symbol:
+    return _map_elements(np.nan_to_num, x, nan=nan, posinf=posinf, neginf=neginf)
 
 
 def _round(a: Any, decimals: Any = 0, out: Any = None) -> Symbol:
@@ -87,6 +96,7 @@ FUNCTIONS: Mapping[NumpyFunction, NumpyFunction] = {
     **{f: partial(concatenate.split, f) for f in SPLITS},
     **{f: partial(reductions.call_reduction, f) for f in (*reductions.RULES, *reductions.ALIASES)},
     **{f: partial(reductions.cumulate, f) for f in reductions.CUMULATIVE},
+    **composed.FUNCTIONS,
     np.linalg.norm: reductions.norm,
     np.dot: products.dot,
     np.inner: products.inner,
@@ -95,6 +105,8 @@ FUNCTIONS: Mapping[NumpyFunction, NumpyFunction] = {
     np.einsum: products.einsum,
     np.where: _where,
     np.clip: _clip,
+    np.isclose: _isclose,
+    np.nan_to_num: _nan_to_num,
     np.round: _round,
     np.copy: _copy,
     np.concatenate: concatenate.concatenate,

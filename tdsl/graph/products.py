@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from tdsl.core.source import here
-from tdsl.errors import ShapeError, counted
+from tdsl.errors import ShapeError, TypeMismatch, counted
 from tdsl.graph.arguments import axis_of, name_of, refuse_options, trace_of
 from tdsl.graph.elementwise import (
     broadcast_read,
@@ -122,12 +122,36 @@ def einsum(
     dtype: Any = None,
     **others: Any,
 ) -> Symbol:
-    """`np.einsum` with subscripts as text; three or more operands are contracted in pairs, as `td.einsum`."""
+    """`np.einsum`; three or more operands are contracted in pairs, as by `td.einsum`.
+
+    Subscripts are text, or a list of numbers after each operand and for the result.
+    """
     refuse_options(np.einsum, {"out": out, **others})
+    if not isinstance(subscripts, str):
+        subscripts, operands = _from_numbers((subscripts, *operands))
     arrays = _arrays(*operands)
     parsed = parse(subscripts, tuple(x.ndim for x in arrays), here())
     repeated = frozenset(chain(*parsed.terms))
     return _contract(np.einsum, parsed.terms, parsed.result, arrays, repeated, dtype)
+
+
+def _from_numbers(arguments: tuple[Any, ...]) -> tuple[str, tuple[Any, ...]]:
+    """The subscripts as text of `einsum(a, [0, 1], b, [1, 2], [0, 2])`, and the operands."""
+
+    def text(numbers: Any) -> str:
+        return "".join("..." if n is Ellipsis else ascii_letters[n] for n in numbers)
+
+    operands, lists = arguments[: len(arguments) // 2 * 2 : 2], arguments[1::2]
+    try:
+        terms = ",".join(map(text, lists))
+        return f"{terms}->{text(arguments[-1])}" if len(arguments) % 2 else terms, operands
+    except (TypeError, IndexError):
+        raise TypeMismatch(
+            f"np.einsum takes lists of numbers of axes, from 0 to {len(ascii_letters) - 1}",
+            loc=here(),
+            label="this call",
+            hint='np.einsum("ij,jk->ik", a, b), or np.einsum(a, [0, 1], b, [1, 2], [0, 2])',
+        ) from None
 
 
 def _contract_axes(

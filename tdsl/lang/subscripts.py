@@ -69,7 +69,7 @@ def parse(text: str, ranks: tuple[int | None, ...], loc: Loc | None) -> Subscrip
 def _check_term(term: str, text: str, loc: Loc | None) -> None:
     letters = term.replace(DOTS, "", 1)
     for x in letters:
-        if not (x.isascii() and x.isalpha()):
+        if not x.isalpha():
             raise DefinitionError(
                 f"{x!r} in the subscripts {text!r} is no letter",
                 loc=loc,

@@ -13,6 +13,7 @@ from tdsl.core.source import here
 from tdsl.errors import TypeMismatch
 from tdsl.lang import functions, reduction
 from tdsl.lang.arithmetic import BINARY, FLOATS, UNARY
+from tdsl.lang.composed_functions import COMPOSED
 from tdsl.lang.value import Value, binary, unary
 
 
@@ -51,6 +52,8 @@ def call_function(function: Callable[..., Any], args: tuple[Any, ...], options: 
 
 def _tdsl_function(function: Callable[..., Any]) -> Callable[..., Any] | None:
     """The tdsl function or operator that computes a NumPy function; None if there is none."""
+    if function in COMPOSED:
+        return COMPOSED[function]
     for module in (functions, reduction):
         candidate = vars(module).get(function.__name__)
         if inspect.isfunction(candidate) and candidate.__module__ == module.__name__:

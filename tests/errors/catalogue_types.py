@@ -266,9 +266,9 @@ def negative_power_of_an_integer():
     f[i] = n[i] ** -1  # here
 
 
-@wrong(td.TypeMismatch, "np.cbrt does not take values", hint="docs/language.md")
+@wrong(td.TypeMismatch, "np.nextafter does not take values", hint="docs/language.md")
 def function_that_only_numpy_has():
-    np.cbrt(x[i])  # here
+    np.nextafter(x[i], 1)  # here
 
 
 @wrong(td.TypeMismatch, "np.add.reduce", hint="td.sum(x, axis=i)")
