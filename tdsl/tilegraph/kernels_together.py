@@ -43,7 +43,6 @@ AGAIN = 1.2  # times that each point of a func is computed, from which it may be
 LIGHT = 64  # operations of all reads of a func that is computed for each of them
 CLEARLY = 0.8  # of the time of a schedule, from which another is taken instead
 FAR_FROM_BEST = 1.5  # times the least time of a program, from which other kernels may pay
-WORTH = 1e-5  # seconds of a program: a few launches, which tiles make little shorter
 Way = Callable[[BaseSchedule], list[Decision]]
 
 
@@ -64,7 +63,7 @@ def faster_kernels(
     ):
         return None
     prediction = Prediction.of(by_recipes.state, machine)
-    if prediction.seconds <= max(WORTH, FAR_FROM_BEST * _least(state, prediction)):
+    if prediction.seconds <= FAR_FROM_BEST * _least(state, prediction):
         return None
     best, limit = None, CLEARLY * prediction.seconds
     known = {d.func for d in by_recipes.decisions if d.how == REDUCED}

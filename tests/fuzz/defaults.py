@@ -77,7 +77,7 @@ def eager_search(choices: Seeded) -> Iterator[None]:
     changed: list[tuple[Any, str, Any]] = [
         (trees, "best_trees", shuffled), (trees, "NEARLY", ALWAYS), (trees, "CLEARLY", ALWAYS),
         (trees, "NEAR_BEST", 0.0), (trees, "FAR_FROM_BEST", 0.0), (trees, "WORTH", 0.0),
-        (trees, "SHARE", 0.0), (kernels_together, "WORTH", 0.0),
+        (trees, "SHARE", 0.0),
         (kernels_together, "FAR_FROM_BEST", 0.0), (kernels_together, "CLEARLY", ALWAYS),
     ]  # fmt: skip
     if choices.chance(40):

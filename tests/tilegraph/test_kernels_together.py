@@ -78,8 +78,7 @@ def test_programs_are_one_kernel_that_moves_about_the_least_bytes(make):
 
 
 @pytest.mark.parametrize("make", MANY)
-def test_the_same_kernels_are_right_at_small_sizes(make, monkeypatch):
-    monkeypatch.setattr("tdsl.tilegraph.kernels_together.WORTH", 0.0)
+def test_the_same_kernels_are_right_at_small_sizes(make):
     out = make(FEW[make])
     s = td.Schedule(out, target=GPU)
     rng = np.random.default_rng(0)
@@ -104,8 +103,7 @@ def shifted(size, terms, few):
 
 @pytest.mark.parametrize("few", [False, True])
 @pytest.mark.parametrize("size, terms", [(1, 1), (4, 5), (16, 16), (100, 77)])
-def test_values_of_a_thread_are_not_read_by_copies_that_threads_share(size, terms, few, monkeypatch):
-    monkeypatch.setattr("tdsl.tilegraph.kernels_together.WORTH", 0.0)
+def test_values_of_a_thread_are_not_read_by_copies_that_threads_share(size, terms, few):
     terms = max(terms, 3) if few else terms
     out = shifted(size, terms, few)
     rng = np.random.default_rng(0)

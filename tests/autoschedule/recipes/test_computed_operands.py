@@ -13,6 +13,12 @@ ROWS, COLUMNS, TERMS = 97, 72, 80
 F = np.float32
 
 
+@pytest.fixture(autouse=True)
+def small_sizes_take_the_same_kernels(monkeypatch):
+    """Other kernels, which are faster for little work, are not tried."""
+    monkeypatch.setattr("tdsl.tilegraph.kernels_together.FAR_FROM_BEST", 1e9)
+
+
 def product(x: Any, w: Any) -> td.Func:
     f = td.Func("f")
     f[i, j] = td.sum(td.cast(x, td.f32) * td.cast(w, td.f32), axis=k)

@@ -112,7 +112,7 @@ def test_operands_and_epilogues(make, monkeypatch):
     target = td.Target("cuda", arch="sm_90a")
     _, decisions = decide(td.Schedule(make(4096, 8192, 64), target=target).state, target.machine())
     assert "reduced tiles" in [d.how for d in decisions]
-    monkeypatch.setattr("tdsl.tilegraph.kernels_together.WORTH", 1.0)  # small sizes take the same kernels
+    monkeypatch.setattr("tdsl.tilegraph.kernels_together.FAR_FROM_BEST", 1e9)  # small sizes: the same kernels
     out = make(70, 131, 12)
     f = compiled(out)
     assert "reduced tiles" in str(f.explain())
