@@ -1,6 +1,6 @@
 PYTHON ?= python
 
-.PHONY: check lint types test
+.PHONY: check docs lint types test
 
 check: lint types test
 
@@ -11,6 +11,9 @@ lint:
 
 types:
 	$(PYTHON) -m mypy
+
+docs:
+	$(PYTHON) -m sphinx -q -W --keep-going -b html docs build/docs
 
 test:
 	$(PYTHON) -m pytest -q -n 2

@@ -89,3 +89,16 @@ def test_every_choice_of_a_recipe_is_in_its_table(plan):
     lines = (ROOT / "docs" / "schedule.md").read_text().splitlines()
     (row,) = (x for x in lines if x.startswith("|") and f"`{name}` |" in x and "(stage)" not in x)
     assert all(f"`{field.name}`" in row for field in fields(plan))
+
+
+def test_the_reference_has_every_public_name():
+    page = (ROOT / "docs" / "reference.md").read_text()
+    listed = re.findall(r"auto(?:class|function):: tdsl\.(\w+)$|`td\.(\w+)`", page, re.M)
+    modules = {"cuda", "mpi", "recipes"}  # pages of their own
+    assert set(tdsl.__all__) - modules == {a or b for a, b in listed}
+
+
+def test_the_list_of_decisions_has_all_of_them():
+    folder = ROOT / "docs" / "decisions"
+    linked = re.findall(r"\((0.*\.md)\)", (folder / "index.md").read_text())
+    assert linked == sorted(path.name for path in folder.glob("0*.md"))
