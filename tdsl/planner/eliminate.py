@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import heapq
+import itertools
 from collections.abc import Mapping
 
 import numpy as np
@@ -28,26 +30,49 @@ def eliminate(
     >>> eliminate(problem)
     {('place', 'a'): 1, ('place', 'b'): 0}
     """
-    factors: list[Factor] = []
+    order = {v: n for n, v in enumerate(problem.sizes)}
+    factors: dict[int, Factor] = {}
+    numbers = itertools.count()
+    of: dict[Variable, dict[int, None]] = {v: {} for v in order}  # the factors over each variable
+
+    def add(factor: Factor) -> None:
+        number = next(numbers)
+        factors[number] = factor
+        for v in factor[0]:
+            of[v][number] = None
+
     for v, costs in problem.unary.items():
-        factors.append(((v,), costs if prices is None or v not in prices else costs + prices[v]))
-    factors += [(both, costs) for both, costs in problem.pairs.items()]
-    left = list(problem.sizes)
+        add(((v,), costs if prices is None or v not in prices else costs + prices[v]))
+    for both, costs in problem.pairs.items():
+        add((both, costs))
+
+    def neighbours(v: Variable) -> set[Variable]:
+        return {u for number in of[v] for u in factors[number][0]} - {v}
+
+    size = {v: _size(problem, {v, *neighbours(v)}) for v in order}
+    queue = [(size[v], order[v], v) for v in order]
+    heapq.heapify(queue)
     steps: list[tuple[Variable, tuple[Variable, ...], NDArray[np.intp]]] = []
-    while left:
-        neighbours = {v: {u for over, _ in factors if v in over for u in over} - {v} for v in left}
-        sizes = {v: _size(problem, neighbours[v] | {v}) for v in left}
-        v = min(left, key=lambda u: (sizes[u], left.index(u)))
-        if sizes[v] > MAX_ENTRIES:
+    while queue:
+        entries, _, v = heapq.heappop(queue)
+        if v not in size or entries != size[v]:
+            continue  # eliminated, or its neighbours have changed since
+        if entries > MAX_ENTRIES:
             return None
-        over = tuple(sorted(neighbours[v], key=left.index))
+        over = tuple(sorted(neighbours(v), key=order.__getitem__))
         joined = np.zeros([problem.sizes[u] for u in (*over, v)])
-        for names, costs in (x for x in factors if v in x[0]):
+        for number in of[v]:
+            names, costs = factors[number]
             joined = joined + _aligned(names, costs, (*over, v))
         steps.append((v, over, np.argmin(joined, axis=-1)))
-        factors = [x for x in factors if v not in x[0]]
-        factors.append((over, joined.min(axis=-1)))
-        left.remove(v)
+        for number in list(of[v]):
+            for u in factors.pop(number)[0]:
+                del of[u][number]
+        del size[v]
+        add((over, joined.min(axis=-1)))
+        for u in over:
+            size[u] = _size(problem, {u, *neighbours(u)})
+            heapq.heappush(queue, (size[u], order[u], u))
     choice: Choice = {}
     for v, over, best in reversed(steps):
         choice[v] = int(best[tuple(choice[u] for u in over)])

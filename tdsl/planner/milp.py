@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import time
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,6 +11,7 @@ import numpy as np
 from tdsl.planner.problem import Choice, Problem, Variable
 
 TIME_LIMIT = 20.0  # seconds
+FIRST_STAGES = 16  # of which the bytes are limited from the start
 MEMORY_UNIT = 1 << 10  # bytes, to keep coefficients in the range of the solver's tolerances
 
 
@@ -33,8 +35,41 @@ def solve(
     """The choice of least cost that needs at most `memory` bytes at each stage.
 
     As Alpa does: a 0/1 variable for each choice and for each pair of choices that costs. `relaxed` gives
-    the bound of the linear relaxation only; with `least_memory` the memory is what is minimised.
+    the bound of the linear relaxation only; with `least_memory` the memory is what is minimised. Stages that
+    need too many bytes are added to the program one after another, from those that may need most.
     """
+    limited = (memory is not None or least_memory) and bool(problem.buffers)
+    stages = _largest_stages(problem) if limited else []
+    end = time.monotonic() + time_limit
+    while True:
+        solved = _solve(problem, memory, stages, relaxed, least_memory, end - time.monotonic())
+        if not limited or solved.choice is None:
+            return solved
+        bytes_of = problem.stage_bytes(solved.choice)
+        worst = int(np.argmax(bytes_of))
+        limit = solved.bound if memory is None else memory
+        if worst in stages or bytes_of[worst] <= limit:
+            return solved
+        stages.append(worst)
+
+
+def _largest_stages(problem: Problem) -> list[int]:
+    """The stages that need most bytes if each tensor needs the average of its choices."""
+    change = np.zeros(len(problem.buffers) + 1)
+    for life in problem.lifetimes.values():
+        change[life.first] += life.bytes.mean()
+        change[life.last + 1] -= life.bytes.mean()
+    stored = np.cumsum(change)[:-1]
+    for n, pairs in enumerate(problem.buffers):
+        stored[n] += sum(t.mean() for t in pairs.values())
+    return [int(n) for n in np.argsort(-stored, kind="stable")[:FIRST_STAGES]]
+
+
+def _solve(
+    problem: Problem, memory: int | None, stages: list[int], relaxed: bool, least_memory: bool,
+    time_limit: float,
+) -> Solved:  # fmt: skip
+    """The choice of least cost that needs at most `memory` bytes at some stages."""
     from scipy.optimize import Bounds, LinearConstraint, milp
     from scipy.sparse import coo_array
 
@@ -46,9 +81,7 @@ def solve(
     costs = [np.where(np.isfinite(t), t, 0.0) for t in problem.unary.values()]
     upper = [np.isfinite(t).astype(float) for t in problem.unary.values()]
     edges: dict[tuple[Variable, Variable], tuple[int, np.ndarray]] = {}
-    memory_pairs = (
-        {both for row in problem.rows for both in row.pairs} if memory is not None or least_memory else set()
-    )
+    memory_pairs = {both for n in stages for both in problem.buffers[n]}
     for both, table in problem.pairs.items():
         if not np.any(table) and both not in memory_pairs:
             continue
@@ -66,16 +99,19 @@ def solve(
         for n, row in enumerate(numbers.T):
             entries.append((np.append(row, offsets[b] + n), np.append(np.ones(len(row)), -1.0), 0.0))
     equal = len(entries)
-    limited = memory is not None or least_memory
-    for row in problem.rows if limited else ():
-        columns = [offsets[v] + np.arange(len(t)) for v, t in row.unary.items()]
-        values = [t / MEMORY_UNIT for t in row.unary.values()]
-        for both, t in row.pairs.items():
-            columns.append(edges[both][0] + np.arange(t.size))
+    for stage in stages:
+        alive = [(v, x.bytes) for v, x in problem.lifetimes.items() if x.first <= stage <= x.last]
+        columns = [offsets[v] + np.arange(len(t)) for v, t in alive]
+        values = [t / MEMORY_UNIT for _, t in alive]
+        for both, t in problem.buffers[stage].items():
+            first, _ = edges[both]
+            columns.append(first + np.arange(t.size))
             values.append(t.ravel() / MEMORY_UNIT)
         if least_memory:
             columns.append(np.array([count]))
             values.append(np.array([-1.0]))
+        if not columns:
+            continue  # of a stage that stores nothing
         limit = 0.0 if memory is None else memory / MEMORY_UNIT
         entries.append((np.concatenate(columns), np.concatenate(values), limit))
     objective, most = np.concatenate(costs), np.concatenate(upper)

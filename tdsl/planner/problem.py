@@ -24,6 +24,7 @@ from tdsl.placement.ownership import SpanBox
 from tdsl.planner.cluster import Cluster
 from tdsl.planner.prices import Price, Prices, StagePrices
 from tdsl.planner.strategies import (
+    Choices,
     Strategy,
     is_compatible,
     may_be_partial,
@@ -33,25 +34,41 @@ from tdsl.planner.strategies import (
     strategies_of,
     with_all_distributed,
 )
+from tdsl.planner.structure import Structure, structure_of
 from tdsl.schedule.state import State
 
 Table = NDArray[np.float64]
 Variable = tuple[str, str]  # "loops" of a func or "place" of a tensor
+Pair = tuple[Variable, Variable]
 Choice = dict[Variable, int]
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
+
+
+@dataclass(frozen=True, slots=True)
+class Lifetime:
+    """The stages, from number `first` to number `last`, in which a tensor is stored, and its bytes.
+
+    `bytes` has them for each choice of the variable.
+    """
+
+    first: int
+    last: int
+    bytes: Table
 
 
 @dataclass(slots=True)
 class Problem:
     """Variables with the sizes of their domains, the seconds of choices, and their bytes of memory.
 
-    `rows` has for each stage the bytes in use while it runs: of choices of a variable, and of pairs.
+    A stage needs the bytes of the variables whose `lifetimes` include it, and those of its `buffers`, which
+    depend on pairs of choices.
     """
 
     sizes: dict[Variable, int] = field(default_factory=dict)
     unary: dict[Variable, Table] = field(default_factory=dict)
-    pairs: dict[tuple[Variable, Variable], Table] = field(default_factory=dict)
-    rows: list[Row] = field(default_factory=list)
+    pairs: dict[Pair, Table] = field(default_factory=dict)
+    lifetimes: dict[Variable, Lifetime] = field(default_factory=dict)
+    buffers: list[Mapping[Pair, Table]] = field(default_factory=list)  # of each stage
 
     def add(self, variable: Variable, costs: Table) -> None:
         """Add costs of one variable."""
@@ -71,21 +88,18 @@ class Problem:
 
     def memory(self, choice: Mapping[Variable, int]) -> int:
         """The bytes that the stage with the largest demand needs."""
-        return max((int(row.bytes(choice)) for row in self.rows), default=0)
+        return max(map(int, self.stage_bytes(choice)), default=0)
 
-
-@dataclass(slots=True)
-class Row:
-    """The bytes in use while a stage runs."""
-
-    stage: str
-    unary: dict[Variable, Table] = field(default_factory=dict)
-    pairs: dict[tuple[Variable, Variable], Table] = field(default_factory=dict)
-
-    def bytes(self, choice: Mapping[Variable, int]) -> float:
-        """The bytes of a choice."""
-        single = sum(t[choice[v]] for v, t in self.unary.items())
-        return float(single + sum(t[choice[a], choice[b]] for (a, b), t in self.pairs.items()))
+    def stage_bytes(self, choice: Mapping[Variable, int]) -> Table:
+        """The bytes that each stage needs."""
+        change = np.zeros(len(self.buffers) + 1)
+        for v, life in self.lifetimes.items():
+            change[life.first] += life.bytes[choice[v]]
+            change[life.last + 1] -= life.bytes[choice[v]]
+        stored = np.cumsum(change)[:-1]
+        for n, pairs in enumerate(self.buffers):
+            stored[n] += sum(float(t[choice[a], choice[b]]) for (a, b), t in pairs.items())
+        return stored
 
 
 @dataclass(slots=True)
@@ -130,19 +144,29 @@ def space_of(
     inputs = tuple(t.name for t in program.inputs)
     tensors = (*inputs, *(f.name for f in funcs))
     placed = dict(state.placed) | dict(fixed)
-    summed = {f.name for f in funcs if may_be_partial(f)} - {*program.outputs}
+    sums = {f.name for f in program.funcs if may_be_partial(f)}
     placements = {
         n: placements_of(
-            wholes[n], grid, _letters(program, n), partial=n in summed and n not in inputs,
+            wholes[n], grid, _letters(program, n), partial=n in sums and n not in program.outputs,
             copies="copies" not in forbidden, given=placed.get(n),
         )
         for n in tensors
     }  # fmt: skip
     space = Space(grid, Problem(), funcs, tensors, {}, placements, {}, {}, {})
+    known: dict[object, tuple[FuncDef, Structure, PricedFunc]] = {}
     for f in funcs:
-        choices = strategies_of(base, f, grid, boxes[f.name], is_given=f.name in given)
-        space.strategies[f.name], space.refused[f.name] = choices.strategies, choices.refused
-        _price_stage(space, f, prices, forbidden)
+        structure, key = structure_of(base, f), object()
+        if f.name not in given:
+            replaced = f.name in dict(state.overwrites)
+            roles = tuple(
+                (wholes.get(t), sizes.get(t), t in sums, tuple(p.entries for p in placements.get(t, ())))
+                for t in structure.tensors
+            )
+            key = structure.definitions, boxes[f.name], roles, replaced
+        if key not in known:
+            choices = strategies_of(base, f, grid, boxes[f.name], is_given=f.name in given)
+            known[key] = f, structure, _price(choices, f, placements, prices, forbidden)
+        _add_func(space, f, structure, *known[key])
     for v, w in (*state.overwrites, *same):
         _place_equally(space, v, w)
     _add_memory(space, state, prices)
@@ -159,20 +183,33 @@ def _letters(program: Program, name: str) -> str:
     return LETTERS[: len(names)]
 
 
-def _price_stage(space: Space, f: FuncDef, prices: Prices, forbidden: frozenset[str]) -> None:
-    """Add the tables of a func: its tasks, the fetch of each source, the delivery of its results."""
-    problem, placements = space.problem, space.placements
-    strategies = space.strategies[f.name]
-    loops = ("loops", f.name)
-    sources = strategies[0].stage.sources if strategies else ()
+@dataclass(frozen=True, slots=True)
+class PricedFunc:
+    """The strategies of a func, and the tables of its tasks, its sources and, last, its results."""
+
+    choices: Choices
+    tasks: Table
+    tensors: tuple[str, ...]
+    tables: tuple[Table, ...]
+    prices: tuple[dict[tuple[int, int], Price], ...]
+    buffers: tuple[Table, ...]
+
+
+def _price(
+    choices: Choices, f: FuncDef, placements: Mapping[str, tuple[Placement, ...]], prices: Prices,
+    forbidden: frozenset[str],
+) -> PricedFunc:  # fmt: skip
+    """The prices of a func: its tasks, the fetch of each source, the delivery of its results."""
+    strategies = choices.strategies
+    sources = choices.stages[0].sources if strategies else ()
     tensors = (*sources, f.name)
     tasks = np.full(len(strategies), np.inf)
     tables = {t: np.full((len(strategies), len(placements[t])), np.inf) for t in tensors}
-    for t in tensors:
-        space.prices[f.name, t] = {}
+    buffers = {t: np.zeros(tables[t].shape) for t in tensors}
+    known: dict[str, dict[tuple[int, int], Price]] = {t: {} for t in tensors}
     for n, strategy in enumerate(strategies):
         stages: dict[tuple[int, ...], StagePrices] = {}
-        stage = stages[()] = prices.of_stage(strategy.stage)
+        stage = stages[()] = prices.of_stage(choices.stages[n])
         tasks[n] = stage.task_seconds()
         for t in tensors:
             for m, p in enumerate(placements[t]):
@@ -181,17 +218,40 @@ def _price_stage(space: Space, f: FuncDef, prices: Prices, forbidden: frozenset[
                     continue
                 if t == f.name:
                     if p.partial not in stages:
-                        stages[p.partial] = prices.of_stage(placed_as(strategy, p))
+                        stages[p.partial] = prices.of_stage(placed_as(choices.stages[n], p))
                     price = stages[p.partial].deliver(p)
                 else:
                     price = stage.fetch(t, p)
-                space.prices[f.name, t][n, m] = price
+                known[t][n, m] = price
                 tables[t][n, m] = np.inf if price.kind in forbidden else price.seconds
-    problem.add(loops, tasks)
-    space.tasks[f.name] = tasks
-    for t in tensors:
-        problem.add(("place", t), np.zeros(len(placements[t])))
-        problem.add_pair(loops, ("place", t), tables[t])
+                buffers[t][n, m] = price.buffer
+    return PricedFunc(
+        choices, tasks, tensors, tuple(tables.values()), tuple(known.values()), tuple(buffers.values())
+    )
+
+
+def _add_func(
+    space: Space, f: FuncDef, structure: Structure, priced: FuncDef, known: Structure, prices: PricedFunc
+) -> None:  # fmt: skip
+    """Add the tables of a func, which are those of a func `priced` of equal structure."""
+    loops, names = ("loops", f.name), dict(zip(known.tensors, structure.tensors, strict=True))
+    space.strategies[f.name] = tuple(
+        known.renamed(priced, s, f, structure.tensors) for s in prices.choices.strategies
+    )
+    space.refused[f.name] = prices.choices.refused if f is priced else {}
+    space.problem.add(loops, prices.tasks)
+    space.tasks[f.name] = prices.tasks
+    buffers: dict[Pair, Table] = {}
+    for tensor, table, of_pair, bytes_of in zip(
+        prices.tensors, prices.tables, prices.prices, prices.buffers, strict=True
+    ):
+        t = names[tensor]
+        space.prices[f.name, t] = of_pair
+        space.problem.add(("place", t), np.zeros(len(space.placements[t])))
+        space.problem.add_pair(loops, ("place", t), table)
+        if np.any(bytes_of):
+            buffers[loops, ("place", t)] = bytes_of
+    space.problem.buffers.append(buffers)
 
 
 def _place_equally(space: Space, v: str, w: str) -> None:
@@ -205,30 +265,20 @@ def _place_equally(space: Space, v: str, w: str) -> None:
 
 def _add_memory(space: Space, state: State, prices: Prices) -> None:
     """Add what is in use at each stage: inputs and outputs, results until they are last read, buffers."""
-    program, names = state.program, [f.name for f in space.funcs]
-    inputs = [t.name for t in program.inputs]
+    program, position = state.program, {f.name: n for n, f in enumerate(space.funcs)}
+    inputs = {t.name: None for t in program.inputs}
     for t in inputs:  # of which some may be read by no stage
         if ("place", t) not in space.problem.sizes:
             space.problem.add(("place", t), np.zeros(len(space.placements[t])))
-    blocks = {
-        t: np.array([float(prices.block_bytes(t, p)) for p in space.placements[t]]) for t in space.tensors
-    }
-    readers = {t: [n for n, f in enumerate(names) if (f, t) in space.prices] for t in space.tensors}
-    replaced = dict(state.overwrites)
-    for at, func in enumerate(names):
-        alive = [*inputs]
-        for n, name in enumerate(names[: at + 1]):
-            needed = name in program.outputs or max(readers[name], default=n) >= at
-            if needed and name not in replaced:
-                alive.append(name)
-        row = Row(func, {("place", t): blocks[t] for t in alive})
-        for t in (t for f, t in space.prices if f == func):
-            buffers = np.zeros((len(space.strategies[func]), len(space.placements[t])))
-            for (n, m), price in space.prices[func, t].items():
-                buffers[n, m] = price.buffer
-            if np.any(buffers):
-                row.pairs[("loops", func), ("place", t)] = buffers
-        space.problem.rows.append(row)
+    last = {t: n for n, (f, t) in ((position[f], (f, t)) for f, t in space.prices)}
+    replaced, end = dict(state.overwrites), len(space.funcs) - 1
+    for t in space.tensors:
+        if t in replaced:
+            continue
+        sizes = np.array([float(prices.block_bytes(t, p)) for p in space.placements[t]])
+        first = 0 if t in inputs else position[t]
+        lasting = t in inputs or t in program.outputs
+        space.problem.lifetimes["place", t] = Lifetime(first, end if lasting else last[t], sizes)
 
 
 def all_choices(problem: Problem) -> Iterator[Choice]:

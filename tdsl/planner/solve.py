@@ -73,11 +73,7 @@ def _priced(space: Space, memory: int | None) -> Choice | None:
     problem, entries = space.problem, axis_entries(space)
 
     def at(price: float) -> Choice | None:
-        bytes_of = {v: np.zeros(n) for v, n in problem.sizes.items()}
-        for row in problem.rows:
-            for v, t in row.unary.items():
-                bytes_of[v] = np.maximum(bytes_of[v], t)
-        prices = {v: price * t for v, t in bytes_of.items()} if price else {}
+        prices = {v: price * x.bytes for v, x in problem.lifetimes.items()} if price else {}
         exact = eliminate(problem, prices)
         if exact is not None:
             return exact if np.isfinite(problem.seconds(exact)) else None

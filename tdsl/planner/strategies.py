@@ -1,4 +1,4 @@
-"""The strategies of a func: what `distribute` may say of each axis of a grid, found by trying the directive.
+"""The strategies of a func: what `distribute` accepts for each axis of a grid.
 
 There is no table of operators: a strategy is legal if `distribute` accepts it, and its boxes are those of
 the region function.
@@ -30,12 +30,11 @@ class Strategy:
     """How a func is distributed: its definition, and for each axis what computes it.
 
     That is a variable of the definition, "*", a coordinate, or the set of sources of whose parts each
-    coordinate computes its own part. `stage` has the boxes.
+    coordinate computes its own part.
     """
 
     definition: int
     axes: tuple[AxisStrategy, ...]
-    stage: Stage
 
     @property
     def entries(self) -> tuple[str | int, ...]:
@@ -48,9 +47,10 @@ class Strategy:
 
 @frozen
 class Choices:
-    """The strategies of a func, and for each variable that has none the reason."""
+    """The strategies of a func with the stage of each, and for each variable that has none the reason."""
 
     strategies: tuple[Strategy, ...]
+    stages: tuple[Stage, ...]
     refused: Mapping[str, str]
 
 
@@ -75,21 +75,20 @@ def strategies_of(state: State, f: FuncDef, grid: Grid, box: SpanBox, *, is_give
         plan = state.plan(f.name)
         axes = tuple(_given(state, f, e, n) for n, e in enumerate(plan.distributed))
         stage = stage_of(_copied(state, f.name, grid, len(box)), f, box)
-        return Choices((Strategy(plan.distributed_definition, axes, stage),), {})
+        return Choices((Strategy(plan.distributed_definition, axes),), (stage,), {})
     options, refused = _axis_options(state, f, grid, box)
-    strategies = []
+    strategies, stages = [], []
     for definition, choices in options.items():
         for axes in itertools.product(*choices):
             distributed = _distributed(state, f, definition, axes, grid)
             if isinstance(distributed, State):
-                stage = stage_of(_copied(distributed, f.name, grid, len(box)), f, box)
-                strategies.append(Strategy(definition, axes, stage))
-    return Choices(tuple(strategies), refused)
+                stages.append(stage_of(_copied(distributed, f.name, grid, len(box)), f, box))
+                strategies.append(Strategy(definition, axes))
+    return Choices(tuple(strategies), tuple(stages), refused)
 
 
-def placed_as(strategy: Strategy, placement: Placement) -> Stage:
-    """The stage of a strategy whose results have a placement."""
-    stage = strategy.stage
+def placed_as(stage: Stage, placement: Placement) -> Stage:
+    """A stage whose results have a placement."""
     state = replace(stage.state, placed=((stage.name, placement),))
     return stage if not placement.partial else stage_of(state, stage.func, stage.whole)
 

@@ -9,7 +9,7 @@ import pytest
 
 from tdsl.planner import milp
 from tdsl.planner.eliminate import eliminate
-from tdsl.planner.problem import Problem, Row, all_choices
+from tdsl.planner.problem import Lifetime, Problem, all_choices
 
 
 def random_problem(seed: int) -> Problem:
@@ -23,10 +23,13 @@ def random_problem(seed: int) -> Problem:
             costs = rng.integers(0, 9, (problem.sizes[a], problem.sizes[b])).astype(float)
             costs[rng.random(costs.shape) < 0.1] = np.inf
             problem.add_pair(a, b, costs)
-    held = {v: 1024.0 * rng.integers(0, 9, problem.sizes[v]) for v in names}
-    problem.rows.append(Row("", held))
+    problem.buffers += [{}, {}]
+    for v in names:
+        first = int(rng.integers(2))
+        sizes = 1024.0 * rng.integers(0, 9, problem.sizes[v])
+        problem.lifetimes[v] = Lifetime(first, int(rng.integers(first, 2)), sizes)
     for both, costs in list(problem.pairs.items())[:1]:
-        problem.rows.append(Row("", dict(held), {both: 1024.0 * rng.integers(0, 5, costs.shape)}))
+        problem.buffers[1] = {both: 1024.0 * rng.integers(0, 5, costs.shape)}
     return problem
 
 
