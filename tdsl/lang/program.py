@@ -170,8 +170,16 @@ class Program:
         return {f.name: f for f in self.funcs}
 
     def input(self, name: str) -> Input:
-        """The input array named `name`, which the program must have."""
-        return next(t for t in self.inputs if t.name == name)
+        """The input array named `name`; KeyError if the program has none."""
+        return self._inputs_by_name[name]
+
+    def has_input(self, name: str) -> bool:
+        """True if the program has an input array named `name`."""
+        return name in self._inputs_by_name
+
+    @functools.cached_property
+    def _inputs_by_name(self) -> dict[str, Input]:
+        return {t.name: t for t in self.inputs}
 
     @functools.cached_property
     def bound(self) -> dict[Numbers, Program]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 
 from tdsl.communication.stages import Stage, stage_of
 from tdsl.core.node import frozen
@@ -89,7 +88,7 @@ def strategies_of(state: State, f: FuncDef, grid: Grid, box: SpanBox, *, is_give
 
 def placed_as(stage: Stage, placement: Placement) -> Stage:
     """A stage whose results have a placement."""
-    state = replace(stage.state, placed=((stage.name, placement),))
+    state = stage.state.with_placements(stage.state.grid, ((stage.name, placement),))
     return stage if not placement.partial else stage_of(state, stage.func, stage.whole)
 
 
@@ -98,7 +97,7 @@ def _copied(state: State, func: str, grid: Grid, ndim: int) -> State:
     letters = "abcdefghijklmnopqrstuvwxyz"[:ndim]
     copies = Placement(letters, tuple(Copies() for _ in grid.axes))
     others = tuple((name, p) for name, p in state.placed if name != func)
-    return replace(state, placed=(*others, (func, copies)))
+    return state.with_placements(state.grid, (*others, (func, copies)))
 
 
 def _given(state: State, f: FuncDef, entry: object, axis: int) -> AxisStrategy:
@@ -182,7 +181,7 @@ def _distributed(
     if axis is not None:
         name, size = grid.axes[axis]
         levels = (((name, size),),)
-        state = replace(state, grid=None)
+        state = state.with_placements(None, state.placed)
     try:
         return distribute(
             state.with_plan(f.name, fresh_plan(f)), f.name, definition, loops=entries, grid=levels

@@ -62,10 +62,8 @@ def recheck(state: State, func: str) -> None:
     inside = nested_funcs(state, func)
     definitions = [d for name in inside for d in state.program.func(name).definitions]
     read = {r.name for d in (*definitions, *inlined_into(state, definitions)) for r in d.reads}
-    concerned = inside | read
-    for name, _ in state.plans:
-        if name in concerned:
-            check_place(state, name, final=False)
+    for name in state.in_order(inside | read):
+        check_place(state, name, final=False)
 
 
 def _check_shifts(f: FuncDef, nest: Nest) -> None:

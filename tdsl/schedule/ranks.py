@@ -40,8 +40,8 @@ def place(
     """Set the placement of an input or a func on a grid of ranks; `func` is the program's first output."""
     state = _with_grid(state, grid)
     program = state.program
-    names = [t.name for t in program.inputs] + [f.name for f in program.funcs]
-    if tensor not in names:
+    if not (program.has_func(tensor) or program.has_input(tensor)):
+        names = [t.name for t in program.inputs] + [f.name for f in program.funcs]
         raise Illegal(f"there is no tensor or func {tensor!r}", did_you_mean(tensor, names))
     if tensor in dict(state.placed):
         raise Illegal(f"{tensor!r} is placed already", "place each tensor once")
@@ -55,7 +55,7 @@ def place(
     except PlacementSyntaxError as error:
         raise Illegal(str(error), error.hint) from None
     _check_partial(state, tensor, placement)
-    return replace(state, placed=(*state.placed, (tensor, placement)))
+    return state.with_placements(state.grid, (*state.placed, (tensor, placement)))
 
 
 def _check_partial(state: State, tensor: str, placement: Placement) -> None:
@@ -83,7 +83,7 @@ def _with_grid(state: State, levels: Levels) -> State:
     grid = Grid.of([Grid(**dict(axes)) for axes in levels])
     if state.grid is not None and state.grid != grid:
         raise Illegal(f"another grid is in use: {state.grid}, not {grid}", "use one grid for a program")
-    return replace(state, grid=grid)
+    return state.with_placements(grid, state.placed)
 
 
 def ranks(state: State, func: str, definition: int, *, count: int) -> State:

@@ -7,7 +7,7 @@ variables of the definition. All classes are frozen; a directive returns a new s
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import field, replace
 
 from tdsl.core.node import frozen
@@ -379,6 +379,7 @@ class State:
         at, old = self._positions[func], self.plan(func)
         state = replace(self, plans=(*self.plans[:at], (func, plan), *self.plans[at + 1 :]))
         vars(state)["_positions"] = self._positions  # most directives change one plan of many
+        vars(state)["by_name"] = {**self.by_name, func: plan}
         if (old.place, old.store) == (plan.place, plan.store):
             vars(state)["placed_in"] = self.placed_in
         else:
@@ -389,6 +390,17 @@ class State:
                 placed[level.func] = (*placed.get(level.func, ()), func)
             vars(state)["placed_in"] = placed
         return state
+
+    def with_placements(self, grid: Grid | None, placed: tuple[tuple[str, Placement], ...]) -> State:
+        """The state with a grid and with the placements on it."""
+        state = replace(self, grid=grid, placed=placed)
+        for cache in ("_positions", "by_name", "placed_in"):  # of the plans, which are the same
+            vars(state)[cache] = getattr(self, cache)
+        return state
+
+    def in_order(self, funcs: Iterable[str]) -> list[str]:
+        """Those of some names that are funcs of the program, in its order."""
+        return sorted((f for f in funcs if f in self._positions), key=self._positions.__getitem__)
 
     def consumers(self, func: str) -> Iterator[tuple[FuncDef, int]]:
         """Each definition of another func that reads `func`."""
