@@ -23,6 +23,7 @@ from tdsl.placement.spans import PeriodicSpan, Span, covers, intersect_spans, le
 
 Numbers = NDArray[np.int64]
 Mask = NDArray[np.bool_]
+MAX_KEY = 1 << 62  # of the numbers of combinations of values
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,12 +103,22 @@ def product(factors: Iterable[Numbers], present: Mask) -> Numbers:
 
 def distinct(*columns: Numbers, ranks: int) -> tuple[Numbers, Numbers]:
     """The first of the ranks with each combination of values, and the combination's number of each rank."""
-    key = np.zeros(ranks, np.int64)
-    for column in columns:
-        _, numbers = np.unique(column, return_inverse=True)
-        _, key = np.unique(key * (numbers.max(initial=0) + 1) + numbers, return_inverse=True)
-    _, first = np.unique(key, return_index=True)
-    return first, key
+    key, size = np.zeros(ranks, np.int64), 1  # numbers from 0 to size - 1
+    for column in columns if ranks else ():
+        least = int(column.min())
+        extent = int(column.max()) - least + 1
+        if size * extent > MAX_KEY:
+            first, key = distinct(key, ranks=ranks)
+            size = len(first)
+        key = key * extent + (column - least)
+        size *= extent
+    if size > 4 * ranks:
+        _, first, key = np.unique(key, return_index=True, return_inverse=True)
+        return first, key
+    firsts = np.full(size, ranks)
+    firsts[key[::-1]] = np.arange(ranks)[::-1]  # of several assignments the last remains
+    occurs = firsts < ranks
+    return firsts[occurs], (np.cumsum(occurs) - 1)[key]
 
 
 def _shared(a: SpanVector, b: SpanVector) -> Numbers:
