@@ -40,6 +40,18 @@ class SpanVector:
         renumbered = [numbers.setdefault(span, len(numbers)) for span in spans]
         return SpanVector(tuple(numbers), np.array(renumbered, np.int64)[index])
 
+    def shared(self, other: SpanVector) -> Numbers:
+        """The length of the intersection with another span of each rank."""
+        if not (self.is_contiguous and other.is_contiguous):
+            return _pairwise(self, other, lambda x, y: length(intersect_spans(x, y)))
+        (lo, hi), (first, end) = self.ends(), other.ends()
+        shared: Numbers = np.maximum(np.minimum(hi, end) - np.maximum(lo, first), 0)
+        return shared
+
+    def is_within(self, other: SpanVector) -> Mask:
+        """True for ranks whose other span has all elements of this one."""
+        return _pairwise(other, self, covers) > 0
+
     def map(self, f: Callable[[Span], int]) -> Numbers:
         """The number `f(span)` for each rank."""
         return np.array([f(span) for span in self.spans], np.int64)[self.index]
@@ -68,14 +80,14 @@ class BoxVector:
 
     def counts_within(self, other: BoxVector) -> Numbers:
         """The number of elements of the intersection of each box with that of `other`; 0 for None."""
-        shared = (_shared(a, b) for a, b in zip(self.dims, other.dims, strict=True))
+        shared = (a.shared(b) for a, b in zip(self.dims, other.dims, strict=True))
         return product(shared, self.present & other.present)
 
     def is_within(self, other: BoxVector) -> Mask:
         """True for ranks whose box of `other` has all elements of their box; False for None."""
         inside = self.present & other.present
         for a, b in zip(other.dims, self.dims, strict=True):
-            inside = inside & (_pairwise(a, b, covers) > 0)
+            inside = inside & b.is_within(a)
         return inside
 
     def is_contiguous(self) -> Mask:
@@ -119,15 +131,6 @@ def distinct(*columns: Numbers, ranks: int) -> tuple[Numbers, Numbers]:
     firsts[key[::-1]] = np.arange(ranks)[::-1]  # of several assignments the last remains
     occurs = firsts < ranks
     return firsts[occurs], (np.cumsum(occurs) - 1)[key]
-
-
-def _shared(a: SpanVector, b: SpanVector) -> Numbers:
-    """The length of the intersection of the two spans of each rank."""
-    if not (a.is_contiguous and b.is_contiguous):
-        return _pairwise(a, b, lambda x, y: length(intersect_spans(x, y)))
-    (lo, hi), (first, end) = a.ends(), b.ends()
-    shared: Numbers = np.maximum(np.minimum(hi, end) - np.maximum(lo, first), 0)
-    return shared
 
 
 def _pairwise(a: SpanVector, b: SpanVector, f: Callable[[Span, Span], int]) -> Numbers:
@@ -176,18 +179,29 @@ class RankBoxes:
         if inner not in self._variables:
             if len(self._variables) > 8:  # iterations follow each other, few are prefetched
                 self._variables.clear()
-            stage = self.stage
-            names = stage.outer[: stage.fixed + len(inner)]
-            steps = (np.asarray(lo) for lo, _ in inner)
-            at = dict(zip(names, (*self.coordinates, *steps), strict=True))
-            spans = {part.name: self._spans(part.name, at) for part in stage.parts}
-            active = np.ones(self.ranks, bool)
-            for axis, coordinate in stage.fixed_axes:
-                active &= self.coordinates[axis] == coordinate
-            empty = [v.map(lambda span: span[0] >= span[1]) for v in spans.values()]
-            active &= np.sum(empty, axis=0, initial=0) == np.zeros(self.ranks)
-            self._variables[inner] = spans, active
+            at = self._iteration(inner)
+            self.set_variables(inner, {part.name: self._spans(part.name, at) for part in self.stage.parts})
         return self._variables[inner]
+
+    def set_variables(self, inner: Spans, spans: dict[str, SpanVector]) -> None:
+        """Set the range of each variable in an iteration."""
+        active = np.ones(self.ranks, bool)
+        for axis, coordinate in self.stage.fixed_axes:
+            active &= self.coordinates[axis] == coordinate
+        for vector in spans.values():
+            active &= vector.map(lambda span: span[0] < span[1]) > 0
+        self._variables[inner] = spans, active
+
+    def variable(self, name: str, inner: Spans) -> SpanVector:
+        """The range of one variable in an iteration."""
+        return self._spans(name, self._iteration(inner))
+
+    def _iteration(self, inner: Spans) -> dict[str, Numbers]:
+        """The value of each loop in an iteration, on each rank."""
+        stage = self.stage
+        names = stage.outer[: stage.fixed + len(inner)]
+        steps = (np.asarray(lo) for lo, _ in inner)
+        return dict(zip(names, (*self.coordinates, *steps), strict=True))
 
     def _spans(self, variable: str, at: dict[str, Numbers]) -> SpanVector:
         stage = self.stage

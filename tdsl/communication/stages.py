@@ -373,7 +373,7 @@ def stage_of(state: State, f: FuncDef, whole: SpanBox) -> Stage:
     levels = {name: at.get(name, fixed) for name in (*sources, f.name)}
     assert state.grid is not None
     axes = tuple(
-        x if isinstance(x, str) else _axis_name(axis, x)
+        x if isinstance(x, str) else axis_name(axis, x)
         for x, axis in zip(plan.distributed, state.grid.names, strict=True)
     )
     outer = (*axes, *nest.names()[loops : loops + max(levels.values()) - fixed])
@@ -398,7 +398,7 @@ def stage_of(state: State, f: FuncDef, whole: SpanBox) -> Stage:
     )
 
 
-def _axis_name(axis: str, entry: Copies | Fixed | Partial) -> str:
+def axis_name(axis: str, entry: Copies | Fixed | Partial) -> str:
     """The name of the outer loop of an axis over which no loop is distributed; no loop has such a name."""
     match entry:
         case Copies():

@@ -12,17 +12,27 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tdsl.communication.collective import MIN_COLLECTIVE_RANKS, Layout, StageCollectives, has_mpi_operator
-from tdsl.communication.rank_boxes import BoxVector, Numbers, RankBoxes, grid_coordinates, owned_boxes
+from tdsl.communication.rank_boxes import (
+    BoxVector,
+    Mask,
+    Numbers,
+    RankBoxes,
+    SpanVector,
+    grid_coordinates,
+    owned_boxes,
+)
 from tdsl.communication.stages import Stage
 from tdsl.communication.steps import reduction_volume
 from tdsl.communication.volume import Communication, StageVolume, Totals, Volume
-from tdsl.cost.network import seconds_of
+from tdsl.cost.network import links_of, seconds_of
 from tdsl.lang.operations import arithmetic_of
 from tdsl.machine.model import Machine
 from tdsl.placement.grid import Grid
-from tdsl.placement.notation import Blocks, Copies, Partial, Placement
+from tdsl.placement.notation import Blocks as BlockEntry
+from tdsl.placement.notation import Copies, Partial, Placement
 from tdsl.placement.ownership import SpanBox, element_count
 
 
@@ -92,7 +102,7 @@ class Prices:
     sizes: Mapping[str, int]
     coordinates: tuple[Numbers, ...] = field(init=False)
     _owned: dict[object, BoxVector] = field(default_factory=dict)
-    _prices: dict[object, Price] = field(default_factory=dict)
+    _blocks: dict[object, Blocks] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.coordinates = grid_coordinates(Layout(self.grid, {}, {}))
@@ -101,10 +111,9 @@ class Prices:
         """The bytes of the largest block of a tensor."""
         return int(self.block_of(tensor, placement).counts().max(initial=0)) * self.sizes[tensor]
 
-    def of_stage(self, stage: Stage) -> StagePrices:
-        """The prices of the tensors of a stage."""
-        layout = Layout(self.grid, {}, {n: self.wholes[n] for n in (*stage.sources, stage.name)})
-        return StagePrices(self, stage, RankBoxes(layout, stage, self.coordinates, {}))
+    def of_func(self) -> FuncPrices:
+        """The prices of the stages of one func."""
+        return FuncPrices(self)
 
     def block_of(self, tensor: str, placement: Placement) -> BoxVector:
         """The block of a tensor that each rank owns."""
@@ -124,114 +133,213 @@ class Prices:
         seconds = float(seconds_of(volume, self.grid, self.machine).max())
         return Price(seconds, int(received.max()), size * moved.buffer, kind)
 
-    def remembered(self, key: object) -> Price | None:
-        """The price of a key that was stored."""
-        return self._prices.get(key)
+    def blocks_of(self, tensor: str, placements: tuple[Placement, ...]) -> Blocks:
+        """The blocks of a tensor that the ranks own, for several placements."""
+        key = self.wholes[tensor], tuple(p.entries for p in placements)
+        if key not in self._blocks:
+            self._blocks[key] = Blocks([self.block_of(tensor, p) for p in placements])
+        return self._blocks[key]
 
-    def remember(self, key: object, price: Price) -> Price:
-        """Store the price of a key; returns it."""
-        self._prices[key] = price
-        return price
+    def seconds(self, elements: Numbers, messages: Numbers, size: int) -> NDArray[np.float64]:
+        """The seconds of the busiest rank on a grid of one level; the last axis is that of ranks."""
+        (link,) = links_of(self.machine, 1)
+        granules = -(-size * elements // link.line)
+        seconds = link.line * granules / (link.bytes_per_second(1) or math.inf)
+        worst: NDArray[np.float64] = np.max(seconds + messages * (link.latency or 0.0), axis=-1)
+        return worst
+
+
+class Blocks:
+    """The blocks of a tensor under several placements, in arrays of placements and ranks."""
+
+    def __init__(self, boxes: list[BoxVector]) -> None:
+        self.boxes = boxes
+        self.present = np.array([b.present for b in boxes])
+        self.counts = np.array([b.counts() for b in boxes])
+        self.dims: list[
+            tuple[list[SpanVector], Numbers]
+        ] = []  # distinct vectors of a dimension, their numbers
+        for dim in range(len(boxes[0].dims)):
+            numbers: dict[object, int] = {}
+            vectors, index = [], []
+            for box in boxes:
+                vector = box.dims[dim]
+                key = vector.spans, vector.index.tobytes()
+                if key not in numbers:
+                    numbers[key] = len(numbers)
+                    vectors.append(vector)
+                index.append(numbers[key])
+            self.dims.append((vectors, np.array(index)))
+
+    def shared(self, boxes: BoxVector) -> Numbers:
+        """The number of elements of boxes of ranks in each of the blocks."""
+        shared = (self.present & boxes.present).astype(np.int64)
+        for (vectors, index), d in zip(self.dims, boxes.dims, strict=True):
+            shared *= np.array([d.shared(v) for v in vectors])[index]
+        return shared
+
+    def has(self, boxes: BoxVector) -> Mask:
+        """True where a block has all elements of the box of a rank."""
+        inside = self.present & boxes.present
+        for (vectors, index), d in zip(self.dims, boxes.dims, strict=True):
+            inside &= np.array([d.is_within(v) for v in vectors])[index]
+        return inside
+
+
+@dataclass(slots=True)
+class FuncPrices:
+    """The prices of the stages of one func, which differ in the axes over which variables are distributed.
+
+    What depends on some variables only is computed once for each of their distributions.
+    """
+
+    prices: Prices
+    _variables: dict[object, SpanVector] = field(default_factory=dict)
+    _boxes: dict[object, BoxVector] = field(default_factory=dict)
+    _rows: dict[object, list[Price | None]] = field(default_factory=dict)
+
+    def of_stage(self, stage: Stage) -> StagePrices:
+        """The prices of the tensors of a stage."""
+        layout = Layout(
+            self.prices.grid, {}, {n: self.prices.wholes[n] for n in (*stage.sources, stage.name)}
+        )
+        boxes = RankBoxes(layout, stage, self.prices.coordinates, {})
+        axes = {
+            p.name: tuple(n for n in range(stage.fixed) if stage.outer[n] in p.loops) for p in stage.parts
+        }
+        for name, numbers in axes.items():
+            if (stage.definition_index, name, numbers) not in self._variables:
+                self._variables[stage.definition_index, name, numbers] = boxes.variable(name, ())
+        spans = {name: self._variables[stage.definition_index, name, n] for name, n in axes.items()}
+        boxes.set_variables((), spans)
+        return StagePrices(self, stage, boxes, axes)
 
 
 @dataclass(slots=True)
 class StagePrices:
     """The prices of the sources and of the results of one stage."""
 
-    prices: Prices
+    family: FuncPrices
     stage: Stage
     boxes: RankBoxes
-    _read: dict[str, BoxVector] = field(default_factory=dict)
-    _keys: dict[str, object] = field(default_factory=dict)
+    axes: Mapping[str, tuple[int, ...]]  # of the grid, over which each variable is distributed
+
+    @property
+    def prices(self) -> Prices:
+        """The prices of the program."""
+        return self.family.prices
 
     @property
     def is_stepped(self) -> bool:
         """True if ranks step through loops, of which each iteration communicates."""
         return len(self.stage.outer) > self.stage.fixed
 
+    def _access(self, tensor: str) -> object:
+        """What the boxes of a tensor depend on: its variables, their axes, and the ranks with iterations."""
+        stage, active = self.stage, self.boxes.active(())
+        names = stage.dependencies(tensor)
+        ranks = b"" if active.all() else active.tobytes()
+        return tensor, stage.definition_index, tuple((n, self.axes[n]) for n in names), ranks
+
     def _boxes(self, tensor: str) -> BoxVector:
         """The boxes that ranks read of a source, or write of the results."""
-        if tensor not in self._read:
+        key = self._access(tensor)
+        if key not in self.family._boxes:
             written = tensor == self.stage.name
-            self._read[tensor] = self.boxes.written(()) if written else self.boxes.read(tensor, ())
-        return self._read[tensor]
+            self.family._boxes[key] = self.boxes.written(()) if written else self.boxes.read(tensor, ())
+        return self.family._boxes[key]
 
-    def _key(self, tensor: str) -> object:
-        """What the volume of a tensor depends on beside its placement."""
-        if tensor not in self._keys:
-            stage, boxes = self.stage, self._boxes(tensor)
-            spans = tuple((d.spans, d.index.tobytes()) for d in boxes.dims)
-            results: object = ()
-            if tensor == stage.name:
-                combine = stage.combine
-                results = (combine, combine and has_mpi_operator(combine, stage.func.dtypes, in_order=False))
-                results = (*results, stage.in_order, stage.repeated_axes, stage.fixed_axes)
-            self._keys[tensor] = (
-                self.prices.wholes[tensor], self.prices.sizes[tensor], spans, boxes.present.tobytes(),
-                tuple(stage.uniform_axes(tensor)), stage.partial_axes, results,
-            )  # fmt: skip
-        return self._keys[tensor]
-
-    def fetch(self, source: str, placement: Placement) -> Price:
-        """The price of a source."""
+    def fetch(
+        self, source: str, placements: tuple[Placement, ...], legal: tuple[bool, ...]
+    ) -> list[Price | None]:
+        """The prices of a source for each of its placements, None where not legal."""
         if self.is_stepped:
-            return self._exact(source, placement)
-        key = (self._key(source), placement.entries)
-        known = self.prices.remembered(key)
-        if known is not None:
-            return known
-        block = self.prices.block_of(source, placement)
-        combined = [n for n in placement.partial if n not in self.stage.partial_axes]
-        if combined or len(self.prices.grid.depths) > 1 or not _is_plain(placement, block):
-            price = self._exact(source, placement)
-        else:
-            moved = self._fetched(source, placement, block)
-            price = self.prices.priced(moved, self.prices.sizes[source], self._kind(source, placement))
-        return self.prices.remember(key, price)
+            return [self._exact(source, p) if ok else None for p, ok in zip(placements, legal, strict=True)]
+        key = self._access(source), self.stage.partial_axes, self.stage.uniform_axes(source), legal
+        if key not in self.family._rows:
+            self.family._rows[key] = self._fetched(source, placements, legal)
+        return self.family._rows[key]
 
-    def _fetched(self, source: str, placement: Placement, block: BoxVector) -> _Moved:
-        boxes = self._boxes(source)
-        local = boxes.counts_within(block)
-        whole = np.prod([hi - lo for lo, hi in self.prices.wholes[source]], dtype=np.int64)
-        inside = boxes.counts()
-        if inside.max(initial=0) > whole or not _is_inside(boxes, self.prices.wholes[source]):
+    def _fetched(
+        self, source: str, placements: tuple[Placement, ...], legal: tuple[bool, ...]
+    ) -> list[Price | None]:
+        prices, boxes = self.prices, self._boxes(source)
+        blocks, size, whole = (
+            prices.blocks_of(source, placements),
+            prices.sizes[source],
+            prices.wholes[source],
+        )
+        local, written = blocks.shared(boxes), boxes.counts()
+        inside = written
+        count = math.prod(hi - lo for lo, hi in whole)
+        if inside.max(initial=0) > count or not _is_inside(boxes, whole):
             inside = boxes.counts_within(self.boxes.whole(source))
         received = inside - local
-        buffers = np.where(boxes.is_within(block), 0, boxes.counts())
+        buffers = np.max(np.where(blocks.has(boxes), 0, written), axis=-1, initial=0)
+        halo = np.all(2 * local >= written, axis=-1)
+        kinds = [self._kind(source, p, bool(h)) for p, h in zip(placements, halo, strict=True)]
         messages = (received > 0).astype(np.int64)
-        if self._kind(source, placement) == "halo":
-            messages *= 2
-        return _Moved((received,), messages, int(buffers.max(initial=0)))
+        messages[[k == "halo" for k in kinds]] *= 2
+        one_level = len(prices.grid.depths) == 1
+        seconds = prices.seconds(received, messages, size) if one_level else np.zeros(len(placements))
+        most = np.max(received, axis=-1)
+        row: list[Price | None] = []
+        for n, p in enumerate(placements):
+            plain = one_level and _is_plain(p, blocks.boxes[n])
+            if not legal[n]:
+                row.append(None)
+            elif not plain or any(axis not in self.stage.partial_axes for axis in p.partial):
+                row.append(self._exact(source, p))
+            elif not most[n]:
+                row.append(Price(0.0, 0, size * int(buffers[n]), ""))
+            else:
+                row.append(Price(float(seconds[n]), size * int(most[n]), size * int(buffers[n]), kinds[n]))
+        return row
 
-    def deliver(self, placement: Placement) -> Price:
-        """The price of the results; the stage is of this placement."""
+    def deliver(self, placements: tuple[Placement, ...]) -> list[Price | None]:
+        """The prices of the results for each placement of the func that has the partial axes of the stage."""
         name, stage = self.stage.name, self.stage
+        partial = dict(stage.state.placed)[name].partial
         if self.is_stepped:
-            return self._exact(name, placement)
-        key = (self._key(name), placement.entries)
-        known = self.prices.remembered(key)
-        if known is not None:
-            return known
-        block, boxes = self.prices.block_of(name, placement), self._boxes(name)
-        plain = _is_plain(placement, block) and not stage.fixed_axes and bool(boxes.present.all())
-        moved = None
-        if len(self.prices.grid.depths) == 1 and plain:
-            moved = self._delivered(placement, block)
-        if moved is None:
-            price = self._exact(name, placement)
-        else:
-            price = self.prices.priced(moved, self.prices.sizes[name], self._kind(name, placement))
-        return self.prices.remember(key, price)
+            return [self._exact(name, p) if p.partial == partial else None for p in placements]
+        key = (
+            self._access(name), partial, stage.partial_axes, stage.repeated_axes, stage.fixed_axes,
+            stage.combine is None, stage.uniform_axes(name),
+        )  # fmt: skip
+        if key not in self.family._rows:
+            self.family._rows[key] = self._deliver(placements, partial)
+        return self.family._rows[key]
 
-    def _delivered(self, placement: Placement, block: BoxVector) -> _Moved | None:
+    def _deliver(self, placements: tuple[Placement, ...], partial: tuple[int, ...]) -> list[Price | None]:
+        name, stage, prices = self.stage.name, self.stage, self.prices
+        boxes, blocks = self._boxes(name), prices.blocks_of(name, placements)
+        local, has = blocks.shared(boxes), blocks.has(boxes)
+        one_level = len(prices.grid.depths) == 1
+        plain = one_level and not stage.fixed_axes and bool(boxes.present.all())
+        row: list[Price | None] = []
+        for n, p in enumerate(placements):
+            if p.partial != partial:
+                row.append(None)
+                continue
+            moved = None
+            if plain and _is_plain(p, blocks.boxes[n]):
+                moved = self._delivered(p, blocks.counts[n], local[n], has[n])
+            if moved is None:
+                row.append(self._exact(name, p))
+            else:
+                row.append(prices.priced(moved, prices.sizes[name], self._kind(name, p, False)))
+        return row
+
+    def _delivered(
+        self, placement: Placement, owned: Numbers, local: Numbers, has: Mask
+    ) -> _Moved | None:  # fmt: skip
         """What ranks receive of results, as `StageVolume` delivers them on a grid of one level.
 
         None if only some of the lines of ranks reduce by a collective.
         """
         stage, shape = self.stage, self.prices.grid.shape
-        boxes = self._boxes(stage.name)
-        owned, written, local = block.counts(), boxes.counts(), boxes.counts_within(block)
-        buffers = np.where(boxes.is_within(block), 0, written)
+        written = self._boxes(stage.name).counts()
+        buffers = np.where(has, 0, written)
         uniform = {*stage.uniform_axes(stage.name)} - {*stage.repeated_axes, *placement.partial}
         axes = sorted(uniform) if stage.combine is not None else []
         count = math.prod(shape[n] for n in axes)
@@ -245,7 +353,7 @@ class StagePrices:
             if mpi and count >= MIN_COLLECTIVE_RANKS and not any(copied):
                 if all(isinstance(e, Copies) for e in along):
                     collective, together = "all-reduce", local == written
-                elif all(isinstance(e, Blocks) for e in along):
+                elif all(isinstance(e, BlockEntry) for e in along):
                     collective, together = "reduce-scatter", self._line_sums(local, axes) == written
             if together.any() and not together.all():
                 return None
@@ -292,7 +400,11 @@ class StagePrices:
             block = int(blocks[tensor].counts().max(initial=0)) if is_result and not overwrites else 0
         else:
             volume.fetch([tensor], ())
-        return prices.priced(accounts.summed(block), prices.sizes[tensor], self._kind(tensor, placement))
+        boxes = self._boxes(tensor)
+        halo = bool(np.all(2 * boxes.counts_within(blocks[tensor]) >= boxes.counts()))
+        return prices.priced(
+            accounts.summed(block), prices.sizes[tensor], self._kind(tensor, placement, halo)
+        )  # fmt: skip
 
     def task_seconds(self) -> float:
         """The seconds of the tasks of the busiest rank: of operations, or of the bytes read and written."""
@@ -311,29 +423,30 @@ class StagePrices:
         operations, memory = self.prices.rates
         return max(share * work / operations, moved / memory)
 
-    def _kind(self, tensor: str, placement: Placement) -> str:
-        """The kind of communication by which a stage gets a source or delivers its results."""
+    def _kind(self, tensor: str, placement: Placement, halo: bool) -> str:
+        """The kind of communication by which a stage gets a source or delivers its results.
+
+        `halo`: ranks have at least half of what they read.
+        """
         stage = self.stage
-        uniform = stage.uniform_axes(tensor)
+        uniform = {*stage.uniform_axes(tensor)}
         cut = {n for dim in range(len(placement.dims)) for n in placement.axes_of(dim)}
         if tensor == stage.name:
-            if stage.combine is not None and {*uniform} - {*stage.repeated_axes, *placement.partial}:
-                return "reduce-scatter" if cut & {*uniform} else "all-reduce"
+            if stage.combine is not None and uniform - {*stage.repeated_axes, *placement.partial}:
+                return "reduce-scatter" if cut & uniform else "all-reduce"
             layout = Layout(self.prices.grid, {tensor: placement}, {tensor: self.prices.wholes[tensor]})
             return "all-gather" if StageCollectives(layout, stage).gathered_axes() else "all-to-all"
         if any(n not in stage.partial_axes for n in placement.partial):
             return "all-reduce"
-        if cut & {*uniform}:
+        if cut & uniform:
             return "all-gather"
-        boxes = self._boxes(tensor)
-        local = boxes.counts_within(self.prices.block_of(tensor, placement))
-        return "halo" if bool(np.all(2 * local >= boxes.counts())) else "all-to-all"
+        return "halo" if halo else "all-to-all"
 
 
 def _is_plain(placement: Placement, block: BoxVector) -> bool:
     """True if blocks are contiguous, and each rank has one or a copy."""
     entries = all(
-        isinstance(e, Copies | Partial) or (isinstance(e, Blocks) and e.size is None)
+        isinstance(e, Copies | Partial) or (isinstance(e, BlockEntry) and e.size is None)
         for e in placement.entries
     )
     return entries and all(d.is_contiguous for d in block.dims)

@@ -22,7 +22,7 @@ from tdsl.placement.grid import Grid
 from tdsl.placement.notation import Placement
 from tdsl.placement.ownership import SpanBox
 from tdsl.planner.cluster import Cluster
-from tdsl.planner.prices import Price, Prices, StagePrices
+from tdsl.planner.prices import Price, Prices
 from tdsl.planner.strategies import (
     Choices,
     Strategy,
@@ -207,24 +207,25 @@ def _price(
     tables = {t: np.full((len(strategies), len(placements[t])), np.inf) for t in tensors}
     buffers = {t: np.zeros(tables[t].shape) for t in tensors}
     known: dict[str, dict[tuple[int, int], Price]] = {t: {} for t in tensors}
+    family = prices.of_func()
     for n, strategy in enumerate(strategies):
-        stages: dict[tuple[int, ...], StagePrices] = {}
-        stage = stages[()] = prices.of_stage(choices.stages[n])
+        stage = family.of_stage(choices.stages[n])
         tasks[n] = stage.task_seconds()
-        for t in tensors:
-            for m, p in enumerate(placements[t]):
-                legal = is_compatible(f, strategy, p) if t == f.name else reads_parts(strategy, t, p)
-                if not legal:
-                    continue
-                if t == f.name:
-                    if p.partial not in stages:
-                        stages[p.partial] = prices.of_stage(placed_as(choices.stages[n], p))
-                    price = stages[p.partial].deliver(p)
-                else:
-                    price = stage.fetch(t, p)
-                known[t][n, m] = price
-                tables[t][n, m] = np.inf if price.kind in forbidden else price.seconds
-                buffers[t][n, m] = price.buffer
+        rows: dict[str, list[Price | None]] = {}
+        for t in sources:
+            legal = tuple(reads_parts(strategy, t, p) for p in placements[t])
+            rows[t] = stage.fetch(t, placements[t], legal)
+        rows[f.name] = [None] * len(placements[f.name])
+        for first in {p.partial: p for p in placements[f.name]}.values():
+            if is_compatible(f, strategy, first):
+                delivered = family.of_stage(placed_as(choices.stages[n], first)).deliver(placements[f.name])
+                rows[f.name] = [x or y for x, y in zip(rows[f.name], delivered, strict=True)]
+        for t, row in rows.items():
+            for m, price in enumerate(row):
+                if price is not None:
+                    known[t][n, m] = price
+                    tables[t][n, m] = np.inf if price.kind in forbidden else price.seconds
+                    buffers[t][n, m] = price.buffer
     return PricedFunc(
         choices, tasks, tensors, tuple(tables.values()), tuple(known.values()), tuple(buffers.values())
     )

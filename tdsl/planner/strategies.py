@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
-from tdsl.communication.stages import Stage, stage_of
+from tdsl.communication.stages import Stage, axis_name, stage_of
 from tdsl.core.node import frozen
 from tdsl.lang.definition import has_effects
 from tdsl.lang.program import FuncDef
@@ -78,18 +79,78 @@ def strategies_of(state: State, f: FuncDef, grid: Grid, box: SpanBox, *, is_give
     options, refused = _axis_options(state, f, grid, box)
     strategies, stages = [], []
     for definition, choices in options.items():
-        for axes in itertools.product(*choices):
-            distributed = _distributed(state, f, definition, axes, grid)
-            if isinstance(distributed, State):
-                stages.append(stage_of(_copied(distributed, f.name, grid, len(box)), f, box))
+        family = _Stages(state, f, definition, grid, box)
+        for axes in itertools.product(choices, repeat=len(grid.axes)):
+            composed = family.stage(axes)
+            if composed is not None:
+                stages.append(composed)
                 strategies.append(Strategy(definition, axes))
     return Choices(tuple(strategies), tuple(stages), refused)
+
+
+class _Stages:
+    """The stages of the strategies of one definition of a func.
+
+    The loops of a variable depend on the axes over which it is distributed, not on the other variables: the
+    directive is applied for each variable with all other axes repeated, and the stages of strategies consist
+    of the variables of these.
+    """
+
+    def __init__(self, state: State, f: FuncDef, definition: int, grid: Grid, box: SpanBox) -> None:
+        self.state, self.func, self.definition, self.grid, self.box = state, f, definition, grid, box
+        self.rest: AxisStrategy = 0 if any(map(has_effects, f.definitions)) else "*"
+        self.base = self._directive((self.rest,) * len(grid.axes))
+        self.singles: dict[tuple[str, tuple[int, ...]], Stage | None] = {}
+
+    def _directive(self, axes: tuple[AxisStrategy, ...]) -> Stage | None:
+        """The stage after the directive; None if that is not legal."""
+        state = _distributed(self.state, self.func, self.definition, axes, self.grid)
+        if isinstance(state, Illegal):
+            return None
+        return stage_of(_copied(state, self.func.name, self.grid, len(self.box)), self.func, self.box)
+
+    def _single(self, variable: str, numbers: tuple[int, ...]) -> Stage | None:
+        """The stage in which one variable is distributed over the axes of some numbers."""
+        if (variable, numbers) not in self.singles:
+            axes = (variable if n in numbers else self.rest for n in range(len(self.grid.axes)))
+            self.singles[variable, numbers] = self._directive(tuple(axes))
+        return self.singles[variable, numbers]
+
+    def stage(self, axes: tuple[AxisStrategy, ...]) -> Stage | None:
+        """The stage of a strategy; None if the directive is not legal."""
+        base = self.base
+        if base is None:
+            return self._directive(axes)
+        outer, entries = list(base.outer), list(base.entries)
+        loops, parts = dict(base.loops), {part.name: part for part in base.parts}
+        numbers: dict[str, list[int]] = {}
+        for n, x in enumerate(axes):
+            if isinstance(x, str) and x != "*":
+                numbers.setdefault(x, []).append(n)
+            elif x != self.rest:
+                entry = Partial("sum") if isinstance(x, frozenset) else Copies()
+                entries[n], outer[n] = entry, axis_name(self.grid.names[n], entry)
+                loops[outer[n]] = (0, self.grid.shape[n])
+        for variable, at in numbers.items():
+            single = self._single(variable, tuple(at))
+            if single is None:
+                return None
+            for n in at:
+                outer[n], entries[n] = single.outer[n], single.entries[n]
+            parts |= {part.name: part for part in single.parts if part.name == variable}
+            loops |= single.loops
+        if len({*outer}) < len(outer):
+            return self._directive(axes)
+        return replace(
+            base, outer=tuple(outer), entries=tuple(entries), parts=tuple(parts.values()), loops=loops,
+            _variable_spans={}, _terms={}, _spans={}, _boxes={}, _dependencies=base._dependencies,
+        )  # fmt: skip
 
 
 def placed_as(stage: Stage, placement: Placement) -> Stage:
     """A stage whose results have a placement."""
     state = stage.state.with_placements(stage.state.grid, ((stage.name, placement),))
-    return stage if not placement.partial else stage_of(state, stage.func, stage.whole)
+    return replace(stage, state=state)
 
 
 def _copied(state: State, func: str, grid: Grid, ndim: int) -> State:
@@ -115,10 +176,10 @@ def _given(state: State, f: FuncDef, entry: object, axis: int) -> AxisStrategy:
 
 def _axis_options(
     state: State, f: FuncDef, grid: Grid, box: SpanBox
-) -> tuple[dict[int, list[list[AxisStrategy]]], dict[str, str]]:
-    """For each definition that can be distributed the options of each axis, and why variables have none."""
+) -> tuple[dict[int, list[AxisStrategy]], dict[str, str]]:
+    """For each definition that can be distributed the options of an axis, and why variables have none."""
     refused: dict[str, str] = {}
-    options: dict[int, list[list[AxisStrategy]]] = {}
+    options: dict[int, list[AxisStrategy]] = {}
     for definition, d in enumerate(f.definitions):
         legal: list[AxisStrategy] = []
         for v in d.variables:
@@ -135,7 +196,7 @@ def _axis_options(
             legal += [whole, *_linear_sources(state, f)]
         else:
             legal.append("*")
-        options[definition] = [legal for _ in grid.axes]
+        options[definition] = legal
     return options, refused
 
 
