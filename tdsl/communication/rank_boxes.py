@@ -26,7 +26,7 @@ Mask = NDArray[np.bool_]
 MAX_KEY = 1 << 62  # of the numbers of combinations of values
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class SpanVector:
     """A span for each rank: `spans[index[rank]]`; `spans` are distinct."""
 
@@ -44,24 +44,29 @@ class SpanVector:
         """The length of the intersection with another span of each rank."""
         if not (self.is_contiguous and other.is_contiguous):
             return _pairwise(self, other, lambda x, y: length(intersect_spans(x, y)))
-        (lo, hi), (first, end) = self.ends(), other.ends()
+        (lo, hi), (first, end) = self.ends, other.ends
         shared: Numbers = np.maximum(np.minimum(hi, end) - np.maximum(lo, first), 0)
         return shared
 
     def is_within(self, other: SpanVector) -> Mask:
         """True for ranks whose other span has all elements of this one."""
-        return _pairwise(other, self, covers) > 0
+        if not (self.is_contiguous and other.is_contiguous):
+            return _pairwise(other, self, covers) > 0
+        (lo, hi), (first, end) = self.ends, other.ends
+        inside: Mask = (first <= lo) & (hi <= end)
+        return inside
 
     def map(self, f: Callable[[Span], int]) -> Numbers:
         """The number `f(span)` for each rank."""
         return np.array([f(span) for span in self.spans], np.int64)[self.index]
 
+    @functools.cached_property
     def ends(self) -> tuple[Numbers, Numbers]:
         """The first element of each span, and the one behind the last."""
         both = np.array(self.spans, np.int64).reshape(-1, 2)
         return both[self.index, 0], both[self.index, 1]
 
-    @property
+    @functools.cached_property
     def is_contiguous(self) -> bool:
         """True if no span has gaps."""
         return not any(isinstance(span, PeriodicSpan) for span in self.spans)

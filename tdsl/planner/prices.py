@@ -137,7 +137,7 @@ class Prices:
         """The blocks of a tensor that the ranks own, for several placements."""
         key = self.wholes[tensor], tuple(p.entries for p in placements)
         if key not in self._blocks:
-            self._blocks[key] = Blocks([self.block_of(tensor, p) for p in placements])
+            self._blocks[key] = Blocks(placements, [self.block_of(tensor, p) for p in placements])
         return self._blocks[key]
 
     def seconds(self, elements: Numbers, messages: Numbers, size: int) -> NDArray[np.float64]:
@@ -152,13 +152,11 @@ class Prices:
 class Blocks:
     """The blocks of a tensor under several placements, in arrays of placements and ranks."""
 
-    def __init__(self, boxes: list[BoxVector]) -> None:
-        self.boxes = boxes
+    def __init__(self, placements: tuple[Placement, ...], boxes: list[BoxVector]) -> None:
+        self.plain = [_is_plain(p, b) for p, b in zip(placements, boxes, strict=True)]
         self.present = np.array([b.present for b in boxes])
         self.counts = np.array([b.counts() for b in boxes])
-        self.dims: list[
-            tuple[list[SpanVector], Numbers]
-        ] = []  # distinct vectors of a dimension, their numbers
+        self.dims: list[tuple[list[SpanVector], Numbers]] = []  # distinct ones, and the number of each
         for dim in range(len(boxes[0].dims)):
             numbers: dict[object, int] = {}
             vectors, index = [], []
@@ -264,11 +262,8 @@ class StagePrices:
         self, source: str, placements: tuple[Placement, ...], legal: tuple[bool, ...]
     ) -> list[Price | None]:
         prices, boxes = self.prices, self._boxes(source)
-        blocks, size, whole = (
-            prices.blocks_of(source, placements),
-            prices.sizes[source],
-            prices.wholes[source],
-        )
+        blocks, size = prices.blocks_of(source, placements), prices.sizes[source]
+        whole = prices.wholes[source]
         local, written = blocks.shared(boxes), boxes.counts()
         inside = written
         count = math.prod(hi - lo for lo, hi in whole)
@@ -285,10 +280,11 @@ class StagePrices:
         most = np.max(received, axis=-1)
         row: list[Price | None] = []
         for n, p in enumerate(placements):
-            plain = one_level and _is_plain(p, blocks.boxes[n])
             if not legal[n]:
                 row.append(None)
-            elif not plain or any(axis not in self.stage.partial_axes for axis in p.partial):
+            elif not (one_level and blocks.plain[n]) or any(
+                axis not in self.stage.partial_axes for axis in p.partial
+            ):
                 row.append(self._exact(source, p))
             elif not most[n]:
                 row.append(Price(0.0, 0, size * int(buffers[n]), ""))
@@ -316,31 +312,39 @@ class StagePrices:
         local, has = blocks.shared(boxes), blocks.has(boxes)
         one_level = len(prices.grid.depths) == 1
         plain = one_level and not stage.fixed_axes and bool(boxes.present.all())
-        row: list[Price | None] = []
+        uniform, written = {*stage.uniform_axes(name)} - {*stage.repeated_axes, *partial}, boxes.counts()
+        row: list[Price | None] = [None] * len(placements)
+        closed: dict[int, _Moved] = {}
         for n, p in enumerate(placements):
             if p.partial != partial:
-                row.append(None)
                 continue
             moved = None
-            if plain and _is_plain(p, blocks.boxes[n]):
-                moved = self._delivered(p, blocks.counts[n], local[n], has[n])
+            if plain and blocks.plain[n]:
+                moved = self._delivered(p, uniform, written, blocks.counts[n], local[n], has[n])
             if moved is None:
-                row.append(self._exact(name, p))
+                row[n] = self._exact(name, p)
             else:
-                row.append(prices.priced(moved, prices.sizes[name], self._kind(name, p, False)))
+                closed[n] = moved
+        if closed:
+            size = prices.sizes[name]
+            received = np.array([moved.levels[0] for moved in closed.values()])
+            seconds = prices.seconds(received, np.array([x.messages for x in closed.values()]), size)
+            most = received.max(axis=-1)
+            for at, (n, moved) in enumerate(closed.items()):
+                kind = self._kind(name, placements[n], False) if most[at] else ""
+                row[n] = Price(float(seconds[at]), size * int(most[at]), size * moved.buffer, kind)
         return row
 
     def _delivered(
-        self, placement: Placement, owned: Numbers, local: Numbers, has: Mask
+        self, placement: Placement, uniform: set[int], written: Numbers, owned: Numbers, local: Numbers,
+        has: Mask,
     ) -> _Moved | None:  # fmt: skip
         """What ranks receive of results, as `StageVolume` delivers them on a grid of one level.
 
         None if only some of the lines of ranks reduce by a collective.
         """
         stage, shape = self.stage, self.prices.grid.shape
-        written = self._boxes(stage.name).counts()
         buffers = np.where(has, 0, written)
-        uniform = {*stage.uniform_axes(stage.name)} - {*stage.repeated_axes, *placement.partial}
         axes = sorted(uniform) if stage.combine is not None else []
         count = math.prod(shape[n] for n in axes)
         received = count * owned - local
