@@ -8,7 +8,7 @@ strategies of many funcs read or write the same boxes.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -103,6 +103,13 @@ class Prices:
     coordinates: tuple[Numbers, ...] = field(init=False)
     _owned: dict[object, BoxVector] = field(default_factory=dict)
     _blocks: dict[object, Blocks] = field(default_factory=dict)
+    _prices: dict[object, Price] = field(default_factory=dict)
+
+    def remembered(self, key: object, compute: Callable[[], Price]) -> Price:
+        """The price of a key, computed if it is new."""
+        if key not in self._prices:
+            self._prices[key] = compute()
+        return self._prices[key]
 
     def __post_init__(self) -> None:
         self.coordinates = grid_coordinates(Layout(self.grid, {}, {}))
@@ -387,7 +394,23 @@ class StagePrices:
         return received
 
     def _exact(self, tensor: str, placement: Placement) -> Price:
-        """The price of a tensor as the volume of the stage has it."""
+        """The price of a tensor as the volume of the stage has it; stages with equal boxes share it."""
+        if self.is_stepped:
+            return self._computed(tensor, placement)
+        stage, boxes = self.stage, self._boxes(tensor)
+        results: object = ()
+        if tensor == stage.name:
+            mpi = has_mpi_operator(stage.combine, stage.func.dtypes, in_order=False)
+            replaced = tensor in dict(stage.state.overwrites)
+            results = stage.combine, mpi, stage.in_order, stage.repeated_axes, stage.fixed_axes, replaced
+        key = (
+            self.prices.wholes[tensor], self.prices.sizes[tensor], placement.entries, boxes.present.tobytes(),
+            tuple((d.spans, d.index.tobytes()) for d in boxes.dims), stage.uniform_axes(tensor),
+            stage.partial_axes, results,
+        )  # fmt: skip
+        return self.prices.remembered(key, lambda: self._computed(tensor, placement))
+
+    def _computed(self, tensor: str, placement: Placement) -> Price:
         stage, prices = self.stage, self.prices
         is_result = tensor == stage.name
         alone = replace(stage, sources=() if is_result else (tensor,))
@@ -396,7 +419,10 @@ class StagePrices:
         layout = Layout(prices.grid, placements, {n: prices.wholes[n] for n in placements})
         blocks = {n: prices.block_of(n, p) for n, p in placements.items()}
         accounts = _Accounts(layout, tensor)
-        volume = StageVolume(accounts, RankBoxes(layout, alone, prices.coordinates, blocks))
+        rank_boxes = RankBoxes(layout, alone, prices.coordinates, blocks)
+        if not self.is_stepped:
+            rank_boxes.set_variables((), self.boxes.variables(())[0])
+        volume = StageVolume(accounts, rank_boxes)
         block = 0
         if is_result or self.is_stepped:
             volume.run()
