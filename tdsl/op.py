@@ -10,6 +10,7 @@ from typing import Any
 from tdsl.codegen.runtime.arrays import placeholder
 from tdsl.compile import Compiled, compile, signature_of
 from tdsl.core.by_name import reduce_by_name
+from tdsl.core.notebook import page
 from tdsl.core.source import Loc, here
 from tdsl.errors import (
     DefinitionError,
@@ -230,6 +231,10 @@ class Operator(Suggesting):
         if hasattr(Stage, name):
             return f"stages of a schedule have it: {operator}.schedule()[{self.program.outputs[0]!r}].{name}"
         return ""
+
+    def _repr_html_(self) -> str:
+        title, texts = repr(self).strip("<>"), [("program", str(self.program))]
+        return page(title, [*texts, ("docstring", self.__doc__)] if self.__doc__ else texts)
 
     def __repr__(self) -> str:
         return f"<operator {self.name}({', '.join(self.program.parameters)})>"

@@ -24,14 +24,17 @@ class Listing(str):
 def page(title: str, texts: Iterable[tuple[str, str]]) -> str:
     """HTML of a title and texts under headings: the first is open, the others are collapsed.
 
+    A text that is an SVG picture is shown as such.
+
     >>> page("f", [("program", "a < b")])
     '<div><b>f</b><details open><summary>program</summary><pre>a &lt; b</pre></details></div>'
     """
     from html import escape  # imported lazily: only HTML output needs it
 
+    shown = [(heading, text if text.startswith("<svg ") else _pre(text)) for heading, text in texts]
     parts = [
-        f"<details{' open' * (position == 0)}><summary>{escape(heading)}</summary>{_pre(text)}</details>"
-        for position, (heading, text) in enumerate(texts)
+        f"<details{' open' * (position == 0)}><summary>{escape(heading)}</summary>{html}</details>"
+        for position, (heading, html) in enumerate(shown)
     ]
     return f"<div><b>{escape(title)}</b>{''.join(parts)}</div>"
 

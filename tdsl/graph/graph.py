@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from tdsl.core.by_name import reduce_by_name
 from tdsl.core.source import here
-from tdsl.errors import ShapeError, Suggesting, TargetError, TypeMismatch, checked_call
+from tdsl.errors import ShapeError, Suggesting, TargetError, TypeMismatch, checked_call, counted
 from tdsl.graph.traced_function import TracedFunction
 from tdsl.target import Target, as_target
 
@@ -206,6 +206,30 @@ class Graph(TracedFunction, Suggesting):
     def explain(self) -> Listing:
         """The schedule of each kernel of the newest plan, with reasons; for a GPU its launches, too."""
         return self._newest_plan().listing(lambda kernel: str(kernel.explain()))
+
+    def loops(self, step: int | None = None) -> Listing:
+        """The loops of each kernel of the newest plan, in order; with `step` those of one step.
+
+        ShapeError if no plan exists, or it has no such step.
+        """
+        plan = self._newest_plan()
+        if step is None:
+            return plan.listing(lambda kernel: str(kernel.loops()))
+        if step not in range(len(plan.steps)):
+            raise ShapeError(
+                f"graph {self.name!r} has {counted(len(plan.steps), 'step')}, and no step {step!r}",
+                loc=here(),
+                label="this call",
+                hint="print(graph) numbers them from 0",
+            )
+        return plan.steps[step].kernel.per_call.loops()
+
+    def _repr_html_(self) -> str:
+        from tdsl.core.notebook import page
+
+        if self._plans:
+            return self._newest_plan()._repr_html_()
+        return page(repr(self).strip("<>"), [("plan", "none yet: call it, or graph.plan(td.f32[64, 128])")])
 
     @property
     def memory(self) -> MemoryPlan[Result]:

@@ -29,13 +29,14 @@ class MemoryPlan(Generic[Key]):
     """The offset in bytes of each result, a multiple of the alignment, and the size `peak` of the block.
 
     `lower_bound` of the size is the maximum over all steps of the bytes live in the step. `unshared_bytes` is
-    the size without sharing, the sum over all results.
+    the size without sharing, the sum over all results. `buffers` has the size and live range of each result.
     """
 
     offsets: Mapping[Key, int]
     peak: int
     lower_bound: int
     unshared_bytes: int
+    buffers: Mapping[Key, LiveBuffer]
 
     def __str__(self) -> str:
         return (
@@ -75,4 +76,4 @@ def assign_offsets(buffers: Mapping[Key, LiveBuffer], align: int = ALIGN) -> Mem
         sum(sizes[key] for key, n in buffers.items() if n.first <= s <= n.last) for s in first_steps
     ]
     peak = max((offsets[key] + sizes[key] for key in offsets), default=0)
-    return MemoryPlan(offsets, peak, max(live_bytes, default=0), sum(sizes.values()))
+    return MemoryPlan(offsets, peak, max(live_bytes, default=0), sum(sizes.values()), dict(buffers))

@@ -18,8 +18,9 @@ from tdsl.codegen.runtime.fast_call import fast_call
 from tdsl.codegen.runtime.result_memory import new_output
 from tdsl.codegen.runtime.signature import ALIGN, ArrayArg, Signature
 from tdsl.compile import Compiled
-from tdsl.core.notebook import Listing
+from tdsl.core.notebook import Listing, page
 from tdsl.errors import counted
+from tdsl.graph.drawing import memory_picture
 from tdsl.graph.folded_kernel import FoldedKernel, mark_constants, scheduled_kernel
 from tdsl.graph.groups import Groups, is_unscheduled, sources
 from tdsl.graph.memory import LiveBuffer, assign_offsets
@@ -214,6 +215,12 @@ class Plan:
             parts.append(f"{head}, the kernel of {first}" if first != n else head)
             parts += [text(step.kernel.per_call)] * (first == n)
         return Listing("\n".join(parts))
+
+    def _repr_html_(self) -> str:
+        texts = [("plan", str(self)), ("memory over the steps", memory_picture(self))]
+        loops = self.listing(lambda kernel: str(kernel.loops()))
+        schedules = self.listing(lambda kernel: str(kernel.explain()))
+        return page(self.trace.name, [*texts, ("loops", loops), ("schedules", schedules)])
 
     def __str__(self) -> str:
         return show_plan(self)
