@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
 
 from tdsl.core.text import in_bytes
-
-if TYPE_CHECKING:
-    from tdsl.graph.plan import Plan
+from tdsl.graph.memory import Key, MemoryPlan
 
 STEP, HIGH, LEFT, BELOW = 56, 240, 70, 34  # the width of a step, the height of the memory, margins, in pixels
 COLOURS = ("#d9ead3", "#cfe2f3", "#fff2cc", "#f4cccc", "#d9d2e9", "#fce5cd")
 
 
-def memory_picture(plan: Plan) -> str:
+def memory_picture(title: str, memory: MemoryPlan[Key], names: Mapping[Key, str], steps: int) -> str:
     """The results between the kernels of a plan: columns are steps, the height is the offset in the block.
 
     A result is as wide as it is live and as high as its bytes. The pointer shows its name and size.
     """
     from html import escape  # imported lazily: only pictures need it
 
-    memory, steps = plan.memory, len(plan.steps)
     width, height = LEFT + STEP * max(steps, 1) + 10, HIGH + BELOW
     scale = HIGH / max(memory.peak, 1)
     lines = [
@@ -28,13 +25,13 @@ def memory_picture(plan: Plan) -> str:
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}"'
             f' height="{height}" font-family="sans-serif" font-size="11" role="img">'
         ),
-        f"<title>memory of {escape(plan.trace.name)}: {escape(str(memory))}</title>",
+        f"<title>memory of {escape(title)}: {escape(str(memory))}</title>",
     ]
     for n, (result, buffer) in enumerate(memory.buffers.items()):
         x, columns = LEFT + STEP * buffer.first, min(buffer.last, steps - 1) - buffer.first + 1
         high = buffer.nbytes * scale
         top = HIGH - memory.offsets[result] * scale - high
-        name = plan.trace.calls[result.call].name
+        name = names[result]
         text = f"{name}: {in_bytes(buffer.nbytes)}, steps {buffer.first} to {buffer.last}"
         lines.append(
             f'<g><title>{escape(text)}</title><rect x="{x}" y="{top:.1f}" width="{STEP * columns - 2}"'

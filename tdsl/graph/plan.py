@@ -217,7 +217,9 @@ class Plan:
         return Listing("\n".join(parts))
 
     def _repr_html_(self) -> str:
-        texts = [("plan", str(self)), ("memory over the steps", memory_picture(self))]
+        names = {r: self.trace.calls[r.call].name for r in self.results}
+        memory = memory_picture(self.trace.name, self.memory, names, len(self.steps))
+        texts = [("plan", str(self)), ("memory over the steps", memory)]
         loops = self.listing(lambda kernel: str(kernel.loops()))
         schedules = self.listing(lambda kernel: str(kernel.explain()))
         return page(self.trace.name, [*texts, ("loops", loops), ("schedules", schedules)])
