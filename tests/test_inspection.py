@@ -1,5 +1,7 @@
 """Looking inside: loops, code, notebook pages and profiles say what is compiled."""
 
+import inspect
+import pickle
 import re
 
 import numpy as np
@@ -239,3 +241,13 @@ def test_for_a_gpu_explain_of_a_schedule_and_loops_compile_nothing_and_launch_do
     for compiling in (lambda: f.launch, f.explain, lambda: f.source("cuda")):
         with pytest.raises(Compiling):
             compiling()
+
+
+def test_the_signature_of_what_is_called_has_its_parameters():
+    i, x, c, f = td.vars("i"), td.Tensor("x", ("N", 3), td.f32), td.Scalar("c", td.i64), td.Func("f")
+    f[i] = x[i, 0] * c
+    compiled = td.compile(f, target="python")
+    assert str(inspect.signature(compiled)) == "(x: f32['N', 3], c: i64, *, out: Any = None)"
+    assert inspect.signature(pickle.loads(pickle.dumps(compiled))) == inspect.signature(compiled)
+    assert str(inspect.signature(td.Graph(lambda x, n=3: x))) == "(x, n=3)"
+    assert str(inspect.signature(td.vjp(td.Graph(lambda x: x), "x"))) == "(x, seed)"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from tdsl.core.by_name import reduce_by_name
@@ -69,6 +70,8 @@ class Graph(TracedFunction, Suggesting):
                 hint="pass a function of arrays that calls operators",
             )
         super().__init__(function, as_target(target), fuse, capture)
+        with suppress(ValueError):  # a function written in C may have none
+            self.__signature__ = inspect.signature(function)
         self._plans: dict[Any, PlannedFunction] = {}
         self._recent: tuple[PlannedFunction, ...] = ()
         self._lock = threading.RLock()  # the function may call this graph
