@@ -20,7 +20,6 @@ from tdsl.codegen.ir.kernel_names import KernelNames
 from tdsl.codegen.ir.loops import Kernel
 from tdsl.codegen.runtime.arrays import Array
 from tdsl.codegen.runtime.call import Entry, Executable
-from tdsl.codegen.runtime.call_signature import call_signature
 from tdsl.codegen.runtime.signature import (
     ArrayArg,
     ScalarArg,
@@ -207,7 +206,6 @@ class Compiled(Entry, Suggesting):
         signature = signature_of(program)
         check_sizes_determined(program, signature)
         Entry.__init__(self, signature, dynamic, self._build)
-        self.__signature__ = call_signature(signature)
         self.latest: Specialisation | None = None  # the variant built or emulated last
         self._device_calls: DeviceCalls | None = None
         self._machines: dict[Specialisation, Machine] = {}  # that default schedules of GPUs are for

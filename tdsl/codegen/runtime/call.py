@@ -37,6 +37,7 @@ from tdsl.codegen.runtime.binding import (
     output_array,
     output_shape,
 )
+from tdsl.codegen.runtime.call_signature import call_signature
 from tdsl.codegen.runtime.fast_call import FastCall, fast_call
 from tdsl.codegen.runtime.result_memory import new_output
 from tdsl.codegen.runtime.signature import (
@@ -110,6 +111,7 @@ class Entry:
         self._sizes_are_inferable = set(signature.sizes) == set(size_sources(signature)) and all(
             a.is_certain or dynamic.isdisjoint(a.sizes) for a in signature.agreements
         )
+        self.__signature__ = call_signature(signature)
         self._single = len(signature.outputs) == 1
         self._names = tuple(arg.name for arg in signature.inputs)
         self._executables: dict[Specialisation, Executable] = {}
