@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +21,8 @@ if TYPE_CHECKING:  # importing tdsl does not import tracing and planning
     from tdsl.graph.plan import Plan
     from tdsl.graph.planned_function import PlannedFunction
     from tdsl.graph.values import Array, Result
+    from tdsl.planner.cluster import Cluster
+    from tdsl.planner.schedule import Schedule as PlannedSchedule
     from tdsl.tilegraph.schedule import Schedule
 
 _MAX_PLANS = 16  # plans in the cache; each owns memory for its results
@@ -162,6 +164,37 @@ class Graph(TracedFunction, Suggesting):
             merged.program, {}, resolved, merged.values, pin=pin, tries=measure, seconds=seconds,
             results=merged.results,
         )  # fmt: skip
+
+    def distribute(
+        self, cluster: Cluster, *args: Any, fix: Mapping[Any, str | Sequence[str]] | None = None,
+        memory: int | None = None, forbid: str | Iterable[str] = (), **kwargs: Any,
+    ) -> PlannedSchedule:  # fmt: skip
+        """A schedule of the whole graph as one program on a cluster, for the arguments of a call.
+
+        Types such as `td.f32[64, 128]` may replace arrays. `fix`, `memory` and `forbid` are those of
+        `Schedule.plan`, which places all tensors and distributes all funcs; the parameters of the program are
+        those of `autoschedule`. The program of `td.compile` takes and returns blocks of ranks.
+
+        >>> import numpy as np, tdsl as td
+        >>> @td.op
+        ... def double(x: td.f32["N"]):
+        ...     i, y = td.vars("i"), td.Func("y")
+        ...     y[i] = x[i] * 2
+        ...     return y
+        >>> s = td.Graph(lambda x: double(x) + 1).distribute(td.Cluster(ranks=2), td.f32[8])
+        >>> td.compile(s).simulate(np.arange(8, dtype=np.float32))
+        array([ 1.,  3.,  5.,  7.,  9., 11., 13., 15.], dtype=float32)
+
+        Raises DefinitionError if a call has its own schedule, and the errors of `Schedule.plan`.
+        """
+        from tdsl.graph.merged_program import merge_graph
+        from tdsl.graph.structure import is_array_or_type
+        from tdsl.planner.schedule import Schedule
+
+        planned, arrays = self._plan_for(args, kwargs, is_array_or_type)
+        schedule = Schedule.of_program(merge_graph(planned.plan, arrays).program, target=self.target)
+        schedule.plan(cluster, fix=fix, memory=memory, forbid=forbid)
+        return schedule
 
     def emulate(self, *args: Any, out: Any = None, **kwargs: Any) -> Any:
         """The results of a call, by emulation of the kernels on the CPU; see `td.emulate`.

@@ -1,4 +1,4 @@
-"""Finds placements and distributions: a search over the directives of ranks, priced as plans are.
+"""Placements and distributions that minimise a plan's price: a search over the directives of ranks.
 
 `Schedule.plan` takes a cluster and what the user has decided, and adds `place` and `distribute` directives:
 

@@ -17,7 +17,7 @@ from tdsl.machine.devices import reference_cpu
 from tdsl.machine.model import Machine, MemoryLevel
 from tdsl.placement.grid import Grid
 
-LATENCY, BANDWIDTH = 1e-6, 10e9  # seconds, bytes a second: of a link of which nothing is stated
+LATENCY, BANDWIDTH = 1e-6, 10e9  # seconds, bytes a second: of a link for which none are stated
 PORTS = ("rank", "group")
 
 

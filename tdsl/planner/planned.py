@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,7 +11,7 @@ import numpy as np
 from tdsl.core.notebook import Listing
 from tdsl.placement.grid import Grid
 from tdsl.placement.notation import Placement
-from tdsl.planner.problem import Choice, Problem, Space, Variable
+from tdsl.planner.problem import Space, Table, Variable
 from tdsl.planner.solve import Solution
 
 
@@ -73,6 +74,7 @@ def _text(planned: Planned) -> str:
     if len(planned.tried) > 1:
         others = (f"{grid} {_time(s)}" for grid, s in planned.tried if grid != planned.grid)
         lines.append(f"other grids: {', '.join(others)}")
+    alternatives = _Alternatives(planned)
     for func, tensor, price in space.chosen_prices(choice):
         if not price.bytes:
             continue
@@ -83,7 +85,7 @@ def _text(planned: Planned) -> str:
         )  # fmt: skip
         lines.append(
             f"{price.kind} {verb} ({axes}): {price.bytes} bytes, {_time(price.seconds)}"
-            f"{_runner_up(planned, func, tensor)}"
+            f"{_runner_up(planned, alternatives.runner_up(func, tensor))}"
         )
     if len(lines) == 1 + (len(planned.tried) > 1):
         lines.append("no communication")
@@ -103,58 +105,87 @@ def _gap(planned: Planned) -> str:
     return f"at most {100 * planned.gap:.2f} % above the best"
 
 
-def _runner_up(planned: Planned, func: str, tensor: str) -> str:
-    """The best plan in which the func has another strategy or the tensor another placement."""
-    problem, choice = planned.space.problem, planned.solution.choice
-    options = []
-    for v in (("loops", func), ("place", tensor)):
-        other = _best_without(problem, choice, v)
-        if other is not None:
-            options.append((problem.seconds(other), v, other))
-    if not options:
+def _runner_up(planned: Planned, alternative: tuple[float, str] | None) -> str:
+    """The best plan without a communication, as text."""
+    if alternative is None:
         return "; no other strategy is legal"
-    seconds, v, other = min(options, key=lambda x: (x[0], x[1]))
-    kind, name = v
-    if kind == "loops":
-        what = f"{name} by {planned.space.strategies[name][other[v]]}"
-    else:
-        what = f"{name} as {planned.space.placements[name][other[v]]}"
-    return f"; runner-up: {what}, {_time(seconds)} in all"
+    more, what = alternative
+    return f"; runner-up: {what}, {_time(planned.seconds + more)} in all"
 
 
-def _best_without(problem: Problem, choice: Choice, v: Variable) -> Choice | None:
-    """The best choice found by changing a variable, then those around it; None if none is legal."""
-    best: Choice | None = None
-    for n in range(problem.sizes[v]):
-        if n == choice[v]:
-            continue
-        other = _settled(problem, dict(choice) | {v: n}, v)
-        if np.isfinite(problem.seconds(other)) and (
-            best is None or problem.seconds(other) < problem.seconds(best)
-        ):
-            best = other
-    return best
+class _Alternatives:
+    """Plans that differ from a plan in one choice, and in those around it that follow."""
 
+    def __init__(self, planned: Planned) -> None:
+        self.space, self.problem, self.choice = planned.space, planned.space.problem, planned.solution.choice
+        self.around: dict[Variable, dict[Variable, Table]] = {v: {} for v in self.problem.sizes}
+        for (a, b), table in self.problem.pairs.items():
+            self.around[a][b] = table
+            self.around[b][a] = table.T
 
-def _settled(problem: Problem, choice: Choice, kept: Variable) -> Choice:
-    """A choice after the variables next to `kept`, and those next to them, took their best values."""
-    around = {kept}
-    for _ in range(2):
-        around |= {u for both in problem.pairs if around & {*both} for u in both}
-    for _ in range(3):
-        for v in sorted(around - {kept}):
-            costs = problem.unary[v]
-            for (a, b), t in problem.pairs.items():
-                if a == v:
-                    costs = costs + t[:, choice[b]]
-                elif b == v:
-                    costs = costs + t[choice[a], :]
-            if costs.min() < costs[choice[v]]:
-                choice[v] = int(np.argmin(costs))
-    return choice
+    def runner_up(self, func: str, tensor: str) -> tuple[float, str] | None:
+        """The seconds that the best plan takes longer in which the func or the tensor differs, and how."""
+        options = []
+        for v in (("loops", func), ("place", tensor)):
+            best = self._best_without(v)
+            if best is not None:
+                options.append((best[0], v, best[1]))
+        if not options:
+            return None
+        more, (kind, name), n = min(options)
+        if kind == "loops":
+            return more, f"{name} by {self.space.strategies[name][n]}"
+        return more, f"{name} as {self.space.placements[name][n]}"
+
+    def _best_without(self, v: Variable) -> tuple[float, int] | None:
+        """The least seconds by which a plan with another choice of a variable takes longer, and that choice.
+
+        None if no other choice is legal.
+        """
+        others = (n for n in range(self.problem.sizes[v]) if n != self.choice[v])
+        options = ((self._difference(v, n), n) for n in others)
+        return min((x for x in options if np.isfinite(x[0])), default=None)
+
+    def _difference(self, kept: Variable, n: int) -> float:
+        """The seconds that a plan takes longer in which the variables around take their best values."""
+        around = {kept: None} | dict.fromkeys(self.around[kept])
+        around |= dict.fromkeys(u for v in (*around,) for u in self.around[v])
+        changed = {kept: n}
+        for _ in range(3):
+            for v in around:
+                if v != kept:
+                    costs = self._costs(v, changed)
+                    at = changed.get(v, self.choice[v])
+                    changed[v] = int(np.argmin(costs)) if costs.min() < costs[at] else at
+        return self._seconds(changed) - self._seconds({v: self.choice[v] for v in changed})
+
+    def _costs(self, v: Variable, changed: Mapping[Variable, int]) -> Table:
+        """The seconds of each choice of a variable, all others as they are."""
+        costs = self.problem.unary[v]
+        for u, table in self.around[v].items():
+            costs = costs + table[:, changed.get(u, self.choice[u])]
+        return costs
+
+    def _seconds(self, changed: Mapping[Variable, int]) -> float:
+        """The seconds of what depends on some variables."""
+        total = 0.0
+        for v, n in changed.items():
+            total += float(self.problem.unary[v][n])
+            for u, table in self.around[v].items():
+                if u not in changed:
+                    total += float(table[n, self.choice[u]])
+                elif v < u:
+                    total += float(table[n, changed[u]])
+        return total
 
 
 def _why(planned: Planned, tensor: str) -> str:
+    """Whether the user placed a tensor, else what the placement costs each func that reads or computes it."""
     if len(planned.space.placements[tensor]) == 1:
         return " (given)"
-    return ""
+    paid = [
+        f"{price.kind} by its own func" if func == tensor else f"{price.kind} for {func}"
+        for func, t, price in planned.space.chosen_prices(planned.solution.choice)
+        if t == tensor and price.bytes
+    ]
+    return f" ({', '.join(paid)})" if paid else " (no rank receives any of it)"

@@ -1,4 +1,4 @@
-"""`Schedule`: a schedule whose placements can be found, by `plan` and `propagate`."""
+"""`Schedule`: a schedule that places and distributes what no directive does: `plan`, `propagate`."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from tdsl.planner.solve import solve
 from tdsl.schedule.state import Illegal, State
 
 MAX_AXES = 3  # of one level of a cluster
-MAX_PRICED = 3_000  # strategies times placements of all funcs, on a grid that is tried beside the first
+MAX_PRICED = 3_000  # strategies times placements of all funcs, on each grid after the first
 MAX_PRICED_LEVELS = 1_000  # on a grid of several levels, whose prices take longer
 
 
@@ -42,7 +42,7 @@ def _words(text: str | Sequence[str]) -> list[str]:
 
 
 def placement_on(text: str | Sequence[str], ndim: int, grid: Grid) -> Placement:
-    """The placement of a text; one entry for each level stands for all axes of the level.
+    """The placement of a text; an entry for a level is that of all axes of the level.
 
     >>> print(placement_on("ab -> b", 2, Grid(x=2, y=2)))
     ab -> b b

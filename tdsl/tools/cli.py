@@ -1,5 +1,6 @@
 """The command `tdsl`: checks of this machine (doctor), a demonstration (demo), GPU kernels for another
-machine (bundle), runs under MPI (run), the disk cache (cache), and the machine of schedules (machine).
+machine (bundle), runs under MPI (run), plans for ranks (plan), the disk cache (cache), and the machine of
+schedules (machine).
 """
 
 from __future__ import annotations
@@ -55,6 +56,24 @@ def run(
 ) -> None:
     """Run a program on several ranks under MPI; an error on one rank ends all."""
     raise typer.Exit(launch(ranks, script, context.args))
+
+
+@app.command()
+def plan(
+    file: Annotated[str, typer.Argument(help="a program in Python that defines schedules")],
+    ranks: Annotated[int, typer.Option("-n", min=1, help="how many ranks")],
+    memory: Annotated[int | None, typer.Option(help="bytes of a rank")] = None,
+    latency: Annotated[float | None, typer.Option(help="seconds of a message")] = None,
+    bandwidth: Annotated[float | None, typer.Option(help="bytes a second of the link of a rank")] = None,
+    forbid: Annotated[list[str] | None, typer.Option(help="a kind of communication, or copies")] = None,
+) -> None:
+    """Plan the schedules of a program on ranks: placements, then bytes, memory and time, with reasons."""
+    from tdsl.planner.cluster import Cluster
+    from tdsl.tools.plan import texts
+
+    cluster = Cluster(ranks=ranks, memory=memory, latency=latency, bandwidth=bandwidth)
+    for text in texts(file, cluster, tuple(forbid or ())):
+        typer.echo(text)
 
 
 @app.command()

@@ -208,3 +208,40 @@ def test_an_error_of_tdsl_is_its_message_and_hint(monkeypatch, capsys):
     message = capsys.readouterr().err
     assert "/nowhere.json, which TDSL_MACHINE names, cannot be read" in message
     assert "hint: write it anew" in message
+
+
+PLANNED = """
+import tdsl as td
+i, j, k = td.vars("i j k")
+A, B, C = td.Tensor("A", (8, 8), td.f32), td.Tensor("B", (8, 8), td.f32), td.Func("C")
+C[i, j] = td.sum(A[i, k] * B[k, j], axis=k)
+s = td.Schedule(C)
+"""
+
+
+def test_plan_prints_directives_bytes_memory_and_time(tmp_path):
+    program = tmp_path / "program.py"
+    program.write_text(PLANNED)
+    done = RUNNER.invoke(app, ["plan", str(program), "-n", "4", "--forbid", "copies"])
+    assert done.exit_code == 0, done.output
+    lines = done.stdout.splitlines()
+    assert lines[0] == "# s"
+    assert any(line.startswith('s.place("A"') for line in lines)
+    assert any(line.startswith('s["C"].distribute(') for line in lines)
+    assert "bytes received a rank, memory " in done.stdout
+    assert "at most 0.00 % above the best" in done.stdout
+
+
+def test_plan_names_what_it_lacks(tmp_path, capsys, monkeypatch):
+    (tmp_path / "empty.py").write_text("x = 1")
+    for arguments, message in (
+        ([str(tmp_path / "none.py"), "-n", "4"], "there is no program"),
+        ([str(tmp_path / "empty.py"), "-n", "4"], "defines no schedule"),
+        ([str(tmp_path / "program.py"), "-n", "4", "--memory", "10"], "a rank needs"),
+    ):
+        (tmp_path / "program.py").write_text(PLANNED)
+        monkeypatch.setattr("sys.argv", ["tdsl", "plan", *arguments])
+        with pytest.raises(SystemExit) as stop:
+            main()
+        assert stop.value.code == 1
+        assert message in capsys.readouterr().err
