@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import tdsl
+from docs.pictures.draw import pictures
 from tdsl.autoschedule.recipes.online_tensor_cores import OnlineTensorCores
 from tdsl.autoschedule.recipes.tensor_tiles import TensorCoreChoices
 
@@ -66,8 +67,14 @@ def test_a_program_of_a_page_prints_what_the_page_shows(source, name, shown, tmp
     assert done.stdout + (error[0] if error else done.stderr) == shown
 
 
-def test_the_readme_shows_a_program_and_an_error():
-    assert len(PROGRAM.findall((ROOT / "README.md").read_text())) == 2
+def test_the_readme_shows_an_operator_a_schedule_and_an_error():
+    assert len(PROGRAM.findall((ROOT / "README.md").read_text())) == 3
+
+
+@pytest.mark.parametrize("name, text", pictures().items())
+def test_pictures_are_those_of_today(name, text):
+    """`python docs/pictures/draw.py` renews them."""
+    assert (ROOT / "docs" / "pictures" / name).read_text() == text + "\n"
 
 
 def test_every_public_name_is_in_the_reference():

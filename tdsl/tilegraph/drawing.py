@@ -102,7 +102,7 @@ def _above(graph: Drawing, name: str, at: dict[str, tuple[int, int]]) -> float:
 def _edge(e: Arrow, at: dict[str, tuple[int, int]]) -> list[str]:
     (x, y), (to, end) = at[e.producer], at[e.consumer]
     x, to, y = x + WIDE // 2, to + WIDE // 2, y + HIGH
-    bend = x + (WIDE // 2 + BETWEEN // 2 if x == to and end - y > BELOW else 0)  # around what is between
+    bend = x + (4 * WIDE // 5 if x == to and end - y > BELOW else 0)  # around what is between
     return [
         (
             f'<path d="M {x} {y} C {bend} {y + BELOW // 2}, {bend + to - x} {end - BELOW // 2}, {to} {end}"'

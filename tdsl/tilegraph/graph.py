@@ -17,6 +17,7 @@ from typing import Protocol
 
 from tdsl.core.node import frozen
 from tdsl.core.source import here
+from tdsl.core.text import in_bytes
 from tdsl.cost.moved import bytes_in_runs
 from tdsl.cost.predict import Prediction
 from tdsl.errors import ScheduleError, ShapeError, did_you_mean
@@ -155,7 +156,7 @@ class TileGraph:
     def _label(self, e: Edge) -> str:
         box = self.boxes.get(e.producer)  # none where nothing of it is needed
         size = 0.0 if box is None else self.bytes_moved(e.producer, box)
-        return f"{size:.0f} B" + (f", level {e.level}" if e.level else "")
+        return in_bytes(size) + (f", level {e.level}" if e.level else "")
 
     @property
     def program(self) -> Program:
