@@ -38,11 +38,16 @@ Parts = tuple[tuple[int, SpanBox], ...]  # ranks, each with the box that it cont
 
 @frozen
 class Layout:
-    """The distribution of all tensors: the grid, and the placement and the whole box of each tensor."""
+    """The distribution of all tensors: the grid, and the placement and whole box of each tensor and alias."""
 
     grid: Grid
     placements: Mapping[str, Placement]
     wholes: Mapping[str, SpanBox]
+    aliases: Mapping[str, str] = field(default_factory=dict)
+
+    def tensor_of(self, name: str) -> str:
+        """The tensor that a name is, or is an alias of."""
+        return self.aliases.get(name, name)
 
     def owned(self, tensor: str, at: Coordinates) -> SpanBox | None:
         """The box of a tensor that the rank at coordinates `at` owns; None for no elements."""

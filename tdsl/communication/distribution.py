@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 
 from tdsl.communication.check_indices import check_indices
 from tdsl.communication.collective import Layout
+from tdsl.communication.separate_reads import with_separate_reads
 from tdsl.communication.stage_order import in_order
 from tdsl.communication.stages import Stage, const_value, dtypes_of, stages_of
 from tdsl.communication.volume import Communication, Volume, volume
@@ -46,6 +47,7 @@ class Distribution:
         boxes = computed | _input_boxes(program, computed)
         assert state.grid is not None, "a placement names a grid"
         layout = Layout(state.grid, dict(state.placed), {n: boxes[n] for n in named})
+        stages, layout = with_separate_reads(stages, layout)
         return Distribution(state, stages, layout, {n: dtypes_of(program, n) for n in named})
 
     @property

@@ -94,7 +94,8 @@ class Stage:
     the number of these loops inside of which it is communicated; `ahead` is the number of iterations of the
     last of them by which a source is prefetched. `task_funcs` are the other funcs computed in its tasks,
     consumers first. `entries` has what `distribute` says of each axis: a loop, or what takes the place of
-    one; such an axis has an outer loop in name only, whose iterations have equal boxes.
+    one; such an axis has an outer loop in name only, whose iterations have equal boxes. Sources that are
+    `aliases` are parts of a tensor with boxes of their own.
     """
 
     state: State
@@ -112,6 +113,7 @@ class Stage:
     parts: tuple[DerivedVariable, ...]
     loops: Ranges
     entries: tuple[AxisEntry, ...]
+    aliases: Mapping[str, str] = field(default_factory=dict)
     _variable_spans: dict[object, Span] = field(default_factory=dict)
     _terms: dict[object, PointTerms] = field(default_factory=dict)
     _boxes: dict[object, SpanBox | None] = field(default_factory=dict)
@@ -144,6 +146,10 @@ class Stage:
     def name(self) -> str:
         """The name of the func."""
         return self.func.name
+
+    def tensor_of(self, source: str) -> str:
+        """The tensor that a source is, or is an alias of."""
+        return self.aliases.get(source, source)
 
     @property
     def definition(self) -> Definition:
@@ -288,7 +294,7 @@ class Stage:
         indices, names = self._axis_indices(tensor, axis)
         key = (tensor, axis, *(ranges.get(name) for name in names))
         if key not in self._spans:
-            placement = dict(self.state.placed).get(tensor)
+            placement = dict(self.state.placed).get(self.tensor_of(tensor))
             cyclic = placement is not None and placement.cyclic_size(axis) is not None
             where = self.definition.where
             self._spans[key] = _accessed_span(indices, ranges, where, around_ends=not cyclic)
@@ -380,22 +386,9 @@ def stage_of(state: State, f: FuncDef, whole: SpanBox) -> Stage:
     runs |= {x: (0, n) for x, n in zip(axes, state.grid.shape, strict=True) if x not in runs}
     counts = tuple(hi - lo for lo, hi in (runs[x] for x in outer))
     return Stage(
-        state,
-        f,
-        plan.distributed_definition,
-        whole,
-        outer,
-        fixed,
-        counts,
-        levels,
-        dict(plan.ahead),
-        task_funcs,
-        sources,
-        spans,
-        parts,
-        runs,
-        plan.distributed,
-    )
+        state, f, plan.distributed_definition, whole, outer, fixed, counts, levels, dict(plan.ahead),
+        task_funcs, sources, spans, parts, runs, plan.distributed,
+    )  # fmt: skip
 
 
 def axis_name(axis: str, entry: Copies | Fixed | Partial) -> str:

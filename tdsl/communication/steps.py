@@ -9,6 +9,7 @@ owns. Buffers of inputs exist at the start, `Allocate` allocates others; those o
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import field
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
@@ -154,7 +155,7 @@ def part_size(whole: int, members: int, n: int) -> int:
 class Run:
     """Run a task: compute a func for the `ranges` of its variables, and store it in `box` of `target`.
 
-    `reads` has the buffer to read for each tensor.
+    `reads` has the buffer to read for each source of the func: a tensor, or an alias of one.
     """
 
     func: str
@@ -181,7 +182,8 @@ class PlacedTensor:
     `points` are the ranges of its reduction, whose points each element combines; () without a reduction.
     `partial_axes` are the grid axes of which each coordinate computes from its own part of partial sources.
     `dims` are the variables of the dimensions of a func, None where each run writes all of the dimension;
-    `needs` maps ranges of its variables to the boxes of all tensors that are read.
+    `read_boxes` maps ranges of its variables to the boxes of all sources that are read, some of which are
+    `aliases` of a tensor.
     """
 
     name: str
@@ -192,6 +194,7 @@ class PlacedTensor:
     dims: tuple[str | None, ...] = ()
     read_boxes: Callable[[Ranges], Mapping[str, SpanBox]] | None = None
     partial_axes: tuple[int, ...] = ()
+    aliases: Mapping[str, str] = field(default_factory=dict)
 
 
 @frozen

@@ -87,7 +87,7 @@ def volume(
     totals = Totals(layout, sizes, record)
     coordinates = grid_coordinates(layout)
     blocks = {name: owned_boxes(layout, name, coordinates) for name in layout.wholes}
-    last = {name: n for n, s in enumerate(stages) for name in (s.name, *s.sources)}
+    last = {name: n for n, s in enumerate(stages) for name in (s.name, *map(s.tensor_of, s.sources))}
     for name in inputs:
         totals.allocate(name, blocks[name].counts())
     for n, stage in enumerate(stages):
@@ -106,7 +106,11 @@ class Totals:
     ) -> None:
         self.layout, self.sizes, self.record = layout, sizes, record
         self.received, self.sent, self.messages, self.memory, self.peak = (self.zeros() for _ in range(5))
-        self.moved = {t: tuple(self.zeros() for _ in layout.grid.depths) for t in layout.wholes}
+        self.moved = {
+            t: tuple(self.zeros() for _ in layout.grid.depths)
+            for t in layout.wholes
+            if t not in layout.aliases
+        }
         self.computed: dict[str, NDArray[np.float64]] = {}
         self.tag = 0
 
@@ -116,12 +120,12 @@ class Totals:
 
     def allocate(self, tensor: str, elements: Numbers) -> None:
         """Add a buffer of a tensor to the memory of each rank."""
-        self.memory = self.memory + elements * self.sizes[tensor]
+        self.memory = self.memory + elements * self.sizes[self.layout.tensor_of(tensor)]
         self.peak = np.maximum(self.peak, self.memory)
 
     def free(self, tensor: str, elements: Numbers) -> None:
         """Remove a buffer from the memory of each rank."""
-        self.memory = self.memory - elements * self.sizes[tensor]
+        self.memory = self.memory - elements * self.sizes[self.layout.tensor_of(tensor)]
 
     def communicate(self, c: Communication) -> None:
         """Add a communication, and count it."""
@@ -345,7 +349,7 @@ class StageVolume:
     def _communicate(
         self, tensor: str, received: Numbers, sent: Numbers, messages: Numbers, crossing: tuple[Numbers, ...]
     ) -> None:
-        tag, func = self.totals.tag, self.stage.name
+        tag, func, tensor = self.totals.tag, self.stage.name, self.stage.tensor_of(tensor)
         self.totals.communicate(Communication(tag, func, tensor, received, sent, messages, crossing))
 
     # -- results

@@ -397,8 +397,8 @@ class RankCheck:
             raise self._fault(f"{source!r} and {target!r} hold different tensors")
 
     def _run_task(self, step: Run) -> None:
-        for tensor, name in step.reads:
-            contents = self.buffers.get(name)
+        for source, name in step.reads:
+            contents, tensor = self.buffers.get(name), self.tensors[step.func].aliases.get(source, source)
             if contents is None or contents.tensor != tensor:
                 raise self._fault(f"{name!r} is no buffer of {tensor!r}")
             axes = self.tensors[step.func].partial_axes

@@ -212,7 +212,7 @@ class Worker:
             argument: array
             for tensor, name in step.reads
             for argument, array in zip(
-                components(self.tasks.stages[step.func].state.program, tensor),
+                components(self.tasks.stages[step.func], tensor),
                 self.buffers[name].arrays,
                 strict=True,
             )

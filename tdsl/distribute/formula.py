@@ -100,7 +100,7 @@ class StageFormula:
         at = self.grid.coordinates(rank)
         parts, runs = derived_variables(f, plan.distributed_definition, nest, self.boxes[f.name])
         if any(isinstance(e, Fixed | Partial) for e in plan.distributed):
-            raise _no_formula(f"{f.name!r} is computed at one coordinate, or from partial sources")
+            raise no_formula(f"{f.name!r} is computed at one coordinate, or from partial sources")
         loops = len(distributed_loops(plan))
         inside, sources = task_funcs_and_sources(state, f)
         levels = {t: nest.position(loop) + 1 for t, loop in plan.communicated}
@@ -149,14 +149,14 @@ class StageFormula:
         names = {name for e in indices for name in variables(e)}
         loops = {x for part in parts if inside or part.name in names for x in part.loops}
         if any(entries[n] not in loops for n in axes):
-            raise _no_formula(f"{self.func.name!r} may read partial results of {tensor!r} by an all-reduce")
+            raise no_formula(f"{self.func.name!r} may read partial results of {tensor!r} by an all-reduce")
 
     def _check_no_wrap(self, tensor: str) -> None:
         """TypeMismatch if reads of a tensor wrap around the ends of a dimension."""
         for d in self.func.definitions:
             for r in d.reads:
                 if r.name == tensor and any(_wraps_around(e) for e in r.index):
-                    raise _no_formula(f"what {self.func.name!r} reads of {tensor!r} runs around its ends")
+                    raise no_formula(f"what {self.func.name!r} reads of {tensor!r} runs around its ends")
 
     def _result_elements(self, at: Coordinates, ranges: RangesAt) -> Expr:
         """The number of elements that a rank receives of the results that all ranks compute in a step."""
@@ -200,7 +200,7 @@ class StageFormula:
         for axes in levels:
             entries = [placement.entries[n] for n in axes]
             if not all(isinstance(e, Fixed) for e in entries):
-                raise _no_formula(f"{self.func.name!r} is reduced level by level to several ranks")
+                raise no_formula(f"{self.func.name!r} is reduced level by level to several ranks")
             takes_part = takes_part and all(e == Fixed(at[n]) for e, n in zip(entries, axes, strict=True))
             if takes_part:
                 others = math.prod(self.grid.shape[n] for n in axes) - 1
@@ -293,7 +293,8 @@ def _wraps_around(e: Expr) -> bool:
             return False
 
 
-def _no_formula(what: str) -> TypeMismatch:
+def no_formula(what: str) -> TypeMismatch:
+    """The error that says of what there is no formula."""
     return TypeMismatch(
         f"{what}, of which there is no formula",
         loc=here(),

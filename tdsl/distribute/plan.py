@@ -122,12 +122,16 @@ class Plan:
         """The bytes that a rank receives, as a sympy expression of the sizes that have names.
 
         It holds for all sizes; with `even` for those that every block divides, and is short. TypeMismatch
-        where the number of steps depends on sizes, for hierarchical reductions to several ranks, and for
-        reads that wrap around the ends of a dimension.
+        where the number of steps depends on sizes, for hierarchical reductions to several ranks, for reads
+        that wrap around the ends of a dimension, and for reads of several boxes of one tensor.
         """
-        from tdsl.distribute.formula import formula
+        from tdsl.distribute.formula import formula, no_formula
 
         assert self._symbolic is not None, "a plan of a program"
+        for t in self.tensors:
+            if t.aliases:
+                read = ", ".join(repr(name) for name in dict.fromkeys(t.aliases.values()))
+                raise no_formula(f"{t.name!r} reads several boxes of {read}")
         return formula(self._symbolic, rank, even=even)
 
     def moved(self, tensor: str) -> int:

@@ -54,7 +54,7 @@ def plan_rank(
     at = layout.grid.coordinates(rank)
     boxes = ((name, layout.owned(name, at)) for name in inputs)
     owned_blocks = tuple((name, box) for name, box in boxes if box is not None)
-    last = {name: n for n, s in enumerate(stages) for name in (s.name, *s.sources)}
+    last = {name: n for n, s in enumerate(stages) for name in (s.name, *map(s.tensor_of, s.sources))}
     steps: list[Step] = []
     tag = 0
     for n, stage in enumerate(stages):
@@ -182,7 +182,8 @@ class StageSteps:
             if partial:
                 inner = spans[self.stage.fixed :]
                 reduction = self.partial_reads.reduction(source, self.at, inner, self.tag)
-            box, buffer = self.stage.read_box(source, spans), source
+            tensor = self.stage.tensor_of(source)
+            box, buffer = self.stage.read_box(source, spans), tensor
             if (
                 not partial
                 and box is not None
@@ -190,12 +191,12 @@ class StageSteps:
                 and is_contiguous(owned_box)
                 and contains(owned_box, box)
             ):
-                fetched.buffers[source], box = source, None
+                fetched.buffers[source], box = tensor, None
             elif box is not None:
                 buffer = f"{source} at {self.stage.outer[len(spans) - 1]}{slot}"
                 fetched.buffers[source] = buffer
                 fetched.allocated.append(buffer)
-                self.steps.append(Allocate(buffer, source, box))
+                self.steps.append(Allocate(buffer, tensor, box))
                 if partial and reduction is None:
                     self.steps.append(Fill(buffer))
                 elif (
@@ -203,7 +204,7 @@ class StageSteps:
                     and owned_box is not None
                     and (owned_part := intersection(owned_box, box)) is not None
                 ):
-                    fetched.copies.append(Copy(source, buffer, owned_part))
+                    fetched.copies.append(Copy(tensor, buffer, owned_part))
             exchanges: Iterator[Exchange] = iter(())
             if reduction is not None:
                 target = None if box is None else buffer
@@ -261,7 +262,7 @@ class StageSteps:
         for reader, piece in self._requests(source, spans):
             group = self.collectives.source_collective(source, reader, inner)
             out = sends if group is None else groups.setdefault(group, ([], []))[0]
-            out.append(Message(grid.rank(reader), self.tag, source, piece))
+            out.append(Message(grid.rank(reader), self.tag, self.stage.tensor_of(source), piece))
         for gather, (out, into) in groups.items():
             yield Exchange(tuple(out), tuple(into), gather.kind, gather.ranks)
         ranks = self.collectives.all_to_all_ranks(source, self.at, inner) if sends and receives else ()

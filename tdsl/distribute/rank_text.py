@@ -278,13 +278,13 @@ class RankText:
         return copies
 
     def _run_task(self, step: Run) -> None:
-        program = self.kernels.tasks.stages[step.func].state.program
+        stage = self.kernels.tasks.stages[step.func]
         arguments = {
             parameter: name
-            for tensor, buffer in step.reads
-            for parameter, name in zip(components(program, tensor), self.arrays(buffer), strict=True)
+            for source, buffer in step.reads
+            for parameter, name in zip(components(stage, source), self.arrays(buffer), strict=True)
         }
-        boxes = {tensor: self.boxes[name] for tensor, name in step.reads}
+        boxes = {source: self.boxes[name] for source, name in step.reads}
         function, takes = self.kernels.call(step, boxes)
         into = self.parts(step.target, step.box)
         texts = (arguments[n] if n in arguments else self.parameters[n] for n in takes)

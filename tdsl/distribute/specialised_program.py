@@ -51,7 +51,8 @@ class SpecialisedProgram:
             check_nest(stage)
             check_overwrite(stage, self.layout)
         self.inputs, self.outputs = self.distribution.inputs, state.program.outputs
-        self.wholes, self.dtypes = self.layout.wholes, self.distribution.dtypes
+        self.dtypes = self.distribution.dtypes
+        self.wholes = {n: self.layout.wholes[n] for n in self.dtypes}
         self.plan = self._plan(symbolic)
         self._verified = self._compared = False
         self.tasks = Tasks({s.name: s for s in self.stages}, self.dtypes, build)
@@ -65,7 +66,10 @@ class SpecialisedProgram:
             PlacedTensor(
                 n, sum(t.bytes for t in self.dtypes[n]), whole, self.layout.placements[n],
                 *(
-                    (stages[n].reduction_ranges, stages[n].dims, stages[n].read_boxes, stages[n].partial_axes)
+                    (
+                        stages[n].reduction_ranges, stages[n].dims, stages[n].read_boxes,
+                        stages[n].partial_axes, stages[n].aliases,
+                    )
                     if n in stages else ()
                 ),
             )
@@ -112,15 +116,16 @@ class SpecialisedProgram:
         """IndexBoundError if the box that a stage reads exceeds the tensor."""
         for stage in self.stages:
             for name, box in stage.read_boxes(stage.bounds.items()).items():
-                axes = enumerate(zip(box, self.wholes[name], strict=True))
+                axes = enumerate(zip(box, self.layout.wholes[name], strict=True))
                 for axis, ((lo, hi), (first, end)) in axes:
                     if lo < first or hi > end:
+                        tensor = stage.tensor_of(name)
                         raise IndexBoundError(
-                            f"{name!r} may be read at {lo if lo < first else hi - 1} in axis {axis}, "
+                            f"{tensor!r} may be read at {lo if lo < first else hi - 1} in axis {axis}, "
                             f"outside of [{first}, {end})",
                             loc=stage.func.loc,
                             label="this func",
-                            hint=f"pad it: td.pad({name}, ...), or limit the index with td.clip",
+                            hint=f"pad it: td.pad({tensor}, ...), or limit the index with td.clip",
                         ) from None
 
     @functools.cached_property
@@ -184,7 +189,7 @@ def _notes(stages: tuple[Stage, ...]) -> list[str]:
     notes = []
     for s in stages:
         said = {tensor for tensor, _ in s.state.plan(s.name).communicated}
-        silent = [n for n in (*s.sources, s.name) if n not in said]
+        silent = [n for n in (*s.sources, s.name) if n not in said and s.tensor_of(n) == n]
         if silent:
             notes.append(
                 f"{s.name}: {', '.join(silent)} at {s.outer[s.fixed - 1]}, as no communicate says where"

@@ -49,7 +49,7 @@ def task(stage: Stage, run: Run, boxes: Mapping[str, SpanBox]) -> State:
     f, state, program = stage.func, stage.state, stage.state.program
     ranges = dict(run.ranges)
     starts = {name: const(lo) for name, (lo, _) in ranges.items()}
-    names = {name: components(program, name) for name in boxes}
+    names = {name: components(stage, name) for name in boxes}
 
     known = NO_FACTS  # ranges of variables: they simplify padding away, so interior blocks share a program
     if len(f.definitions) == 1:
@@ -89,7 +89,7 @@ def task(stage: Stage, run: Run, boxes: Mapping[str, SpanBox]) -> State:
         Input(part, tuple(map(const, stored_shape(boxes[name]))), dtype)
         for name in stage.sources
         if name in boxes
-        for part, dtype in zip(names[name], dtypes_of(program, name), strict=True)
+        for part, dtype in zip(names[name], dtypes_of(program, stage.tensor_of(name)), strict=True)
     )
     parameters = (*(t.name for t in inputs), *(s.name for s in program.scalars))
     local = Program(f.name, inputs, program.scalars, (*inside, local_func), (f.name,), parameters, (f.name,))
@@ -132,9 +132,10 @@ def _buffer_index(index: Expr, span: Span, ranges: Ranges) -> Expr:
     return subtract(index, const(start))
 
 
-def components(program: Program, name: str) -> tuple[str, ...]:
-    """The parameters of a task for a tensor or func: one, or one for each of its values."""
-    count = len(dtypes_of(program, name))
+def components(stage: Stage, name: str) -> tuple[str, ...]:
+    """The parameters of a task for a source: one, or one for each of its values."""
+    program = stage.state.program
+    count = len(dtypes_of(program, stage.tensor_of(name)))
     if count == 1:
         return (name,)
     used = {*program.parameters, *(f.name for f in program.funcs)}

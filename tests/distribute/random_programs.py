@@ -116,7 +116,40 @@ def ring(c: Chooser) -> RandomProgram:
     return RandomProgram(f, {"g": ("i", "j", "k"), "f": ("i", "j")}, linear=linear)
 
 
-PROGRAMS = (contraction, contraction, stencil, resampled, summed_rows, counted, best, ring, ring)
+def distant(c: Chooser) -> RandomProgram:
+    """Reads of one tensor at two places or more: butterflies, reversed pairs, far stencils, pivot rows."""
+    n, m, a, f = 8 * c.number(0, 3), c.number(1, 9), td.Tensor, td.Func("f")
+    kind = c.number(0, 3)
+    x = a("a", (n,), td.i64) if kind < 3 else a("a", (m, m), td.i64)
+    if kind == 0:
+        f[i] = x[i] + 2 * x[i ^ c.of([1, 2, 4])]
+    elif kind == 1:
+        f[i] = x[i] - 3 * x[n - 1 - i]
+    elif kind == 2:
+        d, e, padded = c.number(1, 9), c.number(1, 9), td.pad(x, mode=c.of(["edge", "constant", "wrap"]))
+        f = td.Func("f", shape=n)
+        f[i] = padded[i - d] + 2 * padded[i + e] - x[i]
+    else:
+        t, g = c.number(0, m - 1), td.Func("g")
+        g[i] = x[c.number(0, m - 1), i] - x[t, t]
+        f[i, j] = x[i, j] - x[i, t] * x[t, j] + g[j] * x[t, t]
+        return RandomProgram(f, {"f": ("i", "j")} | ({"g": ("i",)} if c.yes() else {}))
+    return RandomProgram(f, {"f": ("i",)})
+
+
+PROGRAMS = (
+    contraction,
+    contraction,
+    stencil,
+    resampled,
+    summed_rows,
+    counted,
+    best,
+    ring,
+    ring,
+    distant,
+    distant,
+)
 
 
 def _shapes(ranks: int, axes: int) -> list[Grids]:
