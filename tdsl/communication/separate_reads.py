@@ -20,8 +20,9 @@ from tdsl.lang.program import FuncDef, map_expressions
 from tdsl.lang.regions import reads_in
 from tdsl.placement.ownership import SpanBox, contains, element_count, intersection, is_contiguous
 
-MAX_SAMPLED_RANKS = 32  # of which the boxes decide which reads have a box of their own
+MAX_SAMPLED_RANKS = 7  # of which the boxes decide which reads have a box of their own
 MAX_GROUPED_READS = 32  # different reads of a tensor in a stage; more are one box
+WORTH_SEPARATION = 1.5  # one box of all reads costs more than so many times the boxes of the groups
 
 Site = tuple[str, int, tuple[Expr, ...]]  # a read: the func, the number of its definition, the index
 Sample = tuple[Ranges, SpanBox | None]  # the ranges of variables in an iteration of a rank, the block it owns
@@ -82,9 +83,10 @@ def _renamed_func(f: FuncDef, tensor: str, names: Mapping[Site, str]) -> FuncDef
 
 
 def _groups(stage: Stage, layout: Layout, tensor: str) -> list[tuple[Site, ...]]:
-    """The sites that read a tensor, in groups of one box each; one group or none if all reads are one box.
+    """The sites that read a tensor, in groups of one box each; none if all reads are one box.
 
-    Two groups are merged unless that increases the elements that ranks receive and have in buffers.
+    Two groups are merged unless that increases the elements that ranks receive and have in buffers. All reads
+    stay one box, as those of a halo, unless that costs much more than the groups.
     """
     sites = list(dict.fromkeys(_sites(stage, tensor)))
     is_kept = layout.placements[tensor].partial or tensor in dict(stage.state.overwrites).values()
@@ -110,6 +112,8 @@ def _groups(stage: Stage, layout: Layout, tensor: str) -> list[tuple[Site, ...]]
             groups.remove(partner)
             new |= partner
         groups.append(new)
+    if cost(frozenset(sites)) <= WORTH_SEPARATION * sum(map(cost, groups)):
+        return []
     ordered = [tuple(site for site in sites if site in group) for group in groups]
     return sorted(ordered, key=lambda group: sites.index(group[0]))
 
