@@ -71,6 +71,16 @@ def ring() -> Plan:
     return td.compile(s).plan()
 
 
+def distant() -> Plan:
+    """Two boxes of one tensor: a rank's own, and the mirrored one."""
+    i = td.vars("i")
+    x, f, grid = td.Tensor("x", (13,), td.f64), td.Func("f"), td.Grid(x=4)
+    f[i] = x[i] - x[12 - i]
+    s = td.Schedule(f).place(x, "i -> i", grid).place(f, "i -> i", grid)
+    s[f].distribute(i, grid)
+    return td.compile(s).plan()
+
+
 PLANS = {
     "cannon": lambda: td.compile(flat(td.Grid(x=3, y=2), "ij")).plan(**SIZES),
     "johnson": lambda: td.compile(cube(td.Grid(x=2, y=2, z=2))).plan(**SIZES),
@@ -81,6 +91,7 @@ PLANS = {
     "ahead": ahead,
     "heat": heat,
     "ring": ring,
+    "distant": distant,
     "histogram": lambda: td.compile(histogram("r -> r")).plan(),
     "from parts": lambda: td.compile(two_products("partial", "ij -> *", lambda p, q: p - q)).plan(),
     "on all": lambda: td.compile(two_products("*", "ij -> *", lambda p, q: p * q)).plan(),

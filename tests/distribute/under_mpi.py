@@ -102,6 +102,13 @@ def collective_programs() -> list[tuple[td.Schedule, list[np.ndarray], np.ndarra
     s = td.Schedule(f).place("t", "ij -> i *", grid).place("f", "j -> * *", grid)
     s[f].distribute((i, "*"), grid)
     cases.append((s, [c], c.sum(0)))
+    for n, index in ((11, lambda i: 10 - i), (16, lambda i: i ^ 4)):  # two boxes of one tensor
+        x, f = td.Tensor("x", (n,), td.f64), td.Func("f")
+        f[i] = x[i] - 3 * x[index(i)]
+        s = td.Schedule(f).place(x, "i -> i", four).place(f, "i -> i", four)
+        s[f].distribute(i, four)
+        v = np.arange(float(n))
+        cases.append((s, [v], v - 3 * v[index(np.arange(n))]))
     return cases
 
 
