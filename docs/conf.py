@@ -29,8 +29,8 @@ pygments_dark_style = "monokai"
 
 CONTENTS = {
     "Guides": (
-        "tutorial", "language", "schedule", "fusion", "graph", "gradients", "reductions", "rewrites", "gpu",
-        "torch", "distribution", "planning", "looking-inside", "errors",
+        "tutorial", "language", "schedule", "fusion", "tuning", "graph", "gradients", "reductions",
+        "rewrites", "gpu", "torch", "distribution", "planning", "looking-inside", "errors",
     ),
     "Reference": ("reference", "environment", "math", "machine", "prices", "glossary"),
     "Measured": ("performance", "chains", "mpi-performance", "benchmarks"),

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import functools
 import inspect
+import os
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tdsl.codegen.runtime.arrays import placeholder
 from tdsl.compile import Compiled, compile, signature_of
@@ -28,6 +29,10 @@ from tdsl.lang.types import DType, TensorType
 from tdsl.planner.schedule import Schedule
 from tdsl.schedule.fluent import BaseSchedule, Stage
 from tdsl.target import Target, as_target
+
+if TYPE_CHECKING:  # loaded by the first call that tunes
+    from tdsl.tuning.records import Paths, Record
+    from tdsl.tuning.tune import TuningReport
 
 
 class Operator(Suggesting):
@@ -106,9 +111,54 @@ class Operator(Suggesting):
             )
         return build_program(tuple(outputs), self._parameters, self.name)
 
-    def schedule(self, *, target: Target | str | None = None, **sizes: int) -> Schedule:
-        """An empty schedule for sizes given by name; other sizes remain symbolic."""
-        return Schedule.of_program(self.program, sizes, target)
+    def schedule(
+        self, *, target: Target | str | None = None, records: Paths | None = None, **sizes: int
+    ) -> Schedule:
+        """An empty schedule for sizes given by name; other sizes remain symbolic.
+
+        With `records`, the path of one file of `tune` or several: the best schedule that they have for these
+        sizes and this processor, or for the nearest sizes if it is legal and predicted to be as fast as the
+        default; without such a record the schedule is empty. All sizes must be given.
+        """
+        if records is None:
+            return Schedule.of_program(self.program, sizes, target)
+        from tdsl.tuning.tune import scheduled
+
+        known, _ = self._sizes_and_values((), dict(sizes))
+        return scheduled(self.program, known, as_target(target), records)
+
+    def tune(
+        self, *args: Any, seconds: float = 60.0, trials: int | None = None,
+        records: str | os.PathLike[str] | None = None, workers: int | None = None,
+        target: Target | str | None = None, on_trial: Callable[[Record], None] | None = None, **named: Any,
+    ) -> TuningReport:  # fmt: skip
+        """Measures schedules for arrays, or for sizes by name, and returns a report; the best is recorded.
+
+        Parameters of schedules are searched: tile sizes, vector widths, unrolling, threads, places of funcs,
+        the order of loops. Schedules are compiled and run in separate processes, `workers` at once (by
+        default one for each thread); each is measured by itself. A schedule counts if its results agree with
+        those of the default schedule.
+
+        `records` is a file of JSON lines to which each trial is appended; if it has trials already, tuning
+        goes on after them. Tuning ends after `seconds` seconds or `trials` trials, when all schedules are
+        tried, or with Ctrl-C; on a terminal there is a progress bar. `on_trial` is called with each record.
+
+        TypeMismatch for an invalid budget, a target other than a CPU, or a file that cannot be opened,
+        ShapeError for unknown or missing sizes, ScheduleError if no schedule could be measured.
+        """
+        from tdsl.machine.cpu import check_runs_here, cpu_for
+        from tdsl.tuning.oracle import random_values
+        from tdsl.tuning.tune import check_budget, tune
+
+        resolved = as_target(target)
+        check_budget(seconds, trials, workers, resolved)
+        if resolved.level:
+            check_runs_here(cpu_for(resolved.level), "tune on such a processor")
+        sizes, values = self._sizes_and_values(args, named)
+        return tune(
+            self.program, sizes, resolved, values or random_values(self.program, sizes), seconds=seconds,
+            trials=trials, path=records, workers=workers, on_trial=on_trial,
+        )  # fmt: skip
 
     def compile(
         self, *, target: Target | str | None = None, dynamic: str | Iterable[str] = (), **sizes: int
@@ -138,7 +188,8 @@ class Operator(Suggesting):
         ShapeError for an unknown or missing size, TypeMismatch for both sizes and arrays, ScheduleError for a
         pin that no candidate satisfies, TargetError for `measure=` without a device.
         """
-        from tdsl.tuning import autoschedule, check_measure, random_values
+        from tdsl.tuning.by_measurement import autoschedule, check_measure
+        from tdsl.tuning.oracle import random_values
 
         resolved = as_target(target)
         check_measure(measure, seconds, resolved)

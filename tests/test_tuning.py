@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 import tdsl as td
-from tdsl import tuning
 from tdsl.codegen.runtime import cache
 from tdsl.machine.cpu import host
+from tdsl.tuning import by_measurement as tuning
 
 
 @td.op

@@ -152,7 +152,7 @@ class Graph(TracedFunction, Suggesting):
         """
         from tdsl.graph.merged_program import merge_graph
         from tdsl.graph.structure import is_array_or_type
-        from tdsl.tuning import autoschedule, check_measure
+        from tdsl.tuning.by_measurement import autoschedule, check_measure
 
         resolved = self.target if target is None else as_target(target)
         check_measure(measure, seconds, resolved)

@@ -41,7 +41,7 @@ from tdsl.graph.values import (
     base_of,
 )
 from tdsl.lang.program import Program
-from tdsl.tuning import is_close, rounding_tolerance
+from tdsl.tuning.oracle import is_close, rounding_tolerance
 
 MAX_TIME_RATIO = 0.95  # a kernel replaces another if it takes less than this part of its time
 MAX_SCHEDULES = 6  # schedules timed for each group, the most promising ones

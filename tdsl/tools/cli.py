@@ -1,6 +1,6 @@
-"""The command `tdsl`: checks of this machine (doctor), a demonstration (demo), GPU kernels for another
-machine (bundle), runs under MPI (run), plans for ranks (plan), the disk cache (cache), and the machine of
-schedules (machine).
+"""The command `tdsl`: checks of this machine (doctor), a demonstration (demo), fast schedules (tune), GPU
+kernels for another machine (bundle), runs under MPI (run), plans for ranks (plan), the disk cache (cache), and
+the machine of schedules (machine).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import math
 import os
 import sys
 from collections.abc import Iterator
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -104,6 +104,26 @@ def bundle(
     for program in bundles.write(folder, bundles.collect(what)):
         archs = ", ".join(code.arch for code in program.codes)
         typer.echo(f"{program.name}: {archs}, {len(program.codes[0].kernels)} kernels")
+
+
+@app.command()
+def tune(
+    program: Annotated[str, typer.Argument(help="a program in Python; or program.py:operator")],
+    sizes: Annotated[list[str] | None, typer.Argument(help="sizes, as in M=96 K=300")] = None,
+    seconds: Annotated[float, typer.Option(help="the budget")] = 60.0,
+    trials: Annotated[int | None, typer.Option(help="the most schedules to measure")] = None,
+    workers: Annotated[int | None, typer.Option(help="processes that compile")] = None,
+    records: Annotated[str, typer.Option(help="the file; by default that of the program, .jsonl")] = "",
+) -> None:
+    """Search for fast schedules of an operator, and append all measurements to a file; Ctrl-C ends it."""
+    from tdsl.tools.operators import operator_of, sizes_of
+
+    file, _, name = program.rpartition(":") if not program.endswith(".py") else (program, "", "")
+    operator = operator_of(file, name)
+    path = records or f"{file.removesuffix('.py')}.jsonl"
+    named: dict[str, Any] = dict(sizes_of(sizes or ()))
+    report = operator.tune(seconds=seconds, trials=trials, workers=workers, records=path, **named)
+    typer.echo(f"{report}\nrecords  {path}")
 
 
 @app.command()

@@ -8,7 +8,7 @@ from tdsl.lang.interp import interpret
 from tdsl.target import Target
 from tdsl.tilegraph.graph import TileGraph
 from tdsl.tilegraph.search import candidates
-from tdsl.tuning import random_values
+from tdsl.tuning.oracle import random_values
 from tests.tilegraph.chains import CHAINS
 from tests.tilegraph.operators import attention, softmax
 

@@ -1,13 +1,12 @@
 """Autoscheduling with measurements: each candidate schedule runs in its own process, so that it may crash.
 
-The child process, `python -m tdsl.tuning FILE`, reads a pickle with schedule and inputs that only the parent
-process writes, and prints its measured time as a line of JSON.
+The child process, `python -m tdsl.tuning.by_measurement FILE`, reads a pickle with schedule and inputs that
+only the parent process writes, and prints its measured time as a line of JSON.
 """
 
 from __future__ import annotations
 
 import json
-import math
 import os
 import pickle
 import subprocess
@@ -18,32 +17,27 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-
 from tdsl.codegen.lowering.bounds_checks import check_reads
 from tdsl.codegen.runtime import cache
 from tdsl.codegen.runtime.fingerprint import fingerprint, package_hash
 from tdsl.compile import Compiled
 from tdsl.compile import compile as compiled
-from tdsl.core.node import frozen, post_order
+from tdsl.core.node import frozen
 from tdsl.core.source import here
 from tdsl.core.text import in_seconds
-from tdsl.errors import IndexBoundError, ScheduleError, ShapeError, TargetError, TypeMismatch
-from tdsl.lang.bounds import upper
-from tdsl.lang.expr import Binary, Call, Cast, dtype_of
-from tdsl.lang.program import Program, bind_sizes
-from tdsl.lang.simplify import subtract
+from tdsl.errors import IndexBoundError, ScheduleError, TargetError, TypeMismatch
+from tdsl.lang.program import Program
 from tdsl.planner.schedule import Schedule
 from tdsl.schedule.bind import bind_state
 from tdsl.target import Target, as_target
 from tdsl.tilegraph.pins import read_pins
 from tdsl.tilegraph.reasons import reasons_of
 from tdsl.tilegraph.search import candidates, notes_of
+from tdsl.tuning.oracle import is_close, rounding_tolerance
 
 RUN_S = 0.3  # seconds for which a schedule is run repeatedly
 MIN_LIMIT_S = 1.0  # minimal time limit of a process in seconds
 MAX_LIMIT_S = 86_400.0  # maximal time limit of a process in seconds
-CALL_ROUNDINGS = 16  # rounding errors that a call of a function such as exp counts for
 
 
 def autoschedule(
@@ -141,31 +135,6 @@ def _summary(trials: list[Trial], count: int, seconds: float) -> list[str]:
     return lines
 
 
-def random_values(program: Program, sizes: Mapping[str, int]) -> dict[str, Any]:
-    """Inputs of a program from a fixed seed: normally distributed floats, integers 0 and 1, scalars 1.
-
-    ShapeError if the arrays exceed memory.
-    """
-    rng = np.random.default_rng(0)
-    bound = bind_sizes(program, sizes)
-    arrays: dict[str, Any] = {}
-    for t in bound.inputs:
-        shape = [upper(e) or 0 for e in t.array_shape()]
-        try:
-            if t.dtype.is_float:
-                arrays[t.name] = rng.standard_normal(shape, dtype=np.float32).astype(t.dtype.numpy)
-            else:
-                arrays[t.name] = rng.integers(0, 2, shape).astype(t.dtype.numpy)
-        except (MemoryError, ValueError):  # NumPy's, for more than memory or an index holds
-            raise ShapeError(
-                f"there is no memory for {t.name!r} of shape {tuple(shape)} to measure with",
-                loc=here(),
-                label="this call",
-                hint="leave measure= away: the model decides; or measure for smaller sizes",
-            ) from None
-    return arrays | {x.name: x.dtype.numpy.type(1) for x in bound.scalars}
-
-
 @frozen
 class Trial:
     """The measurement of a schedule: the seconds of its fastest run, or the reason why it was dropped."""
@@ -222,8 +191,8 @@ def measure(
 def _run_process(label: str, job: object, file: str, limit: float) -> Trial:
     with open(file, "wb") as out:
         pickle.dump(job, out)
-    command = [sys.executable, "-m", "tdsl.tuning", file]
-    root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    command = [sys.executable, "-m", "tdsl.tuning.by_measurement", file]
+    root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     path = os.pathsep.join(p for p in (root, os.environ.get("PYTHONPATH", "")) if p)
     try:
         process = subprocess.run(
@@ -271,61 +240,6 @@ def _run_job(file: str) -> dict[str, Any]:
             is_close(x, y, tolerance) for x, y in zip(results, pickle.load(reference_file), strict=True)
         )
     return {"seconds": best, "right": agree}
-
-
-def rounding_tolerance(program: Program, sizes: Mapping[str, int]) -> float:
-    """The tolerance between two correct results, relative to the largest value: 0 without floats.
-
-    An element is rounded at most once for each operation of each definition at each point of its ranges, by
-    at most the unit roundoff of the coarsest type used. The product bounds the error of sums in any order if
-    their terms do not cancel, and almost certainly if they do, as rounding errors cancel, too. The tolerance
-    is at most the square root of the unit roundoff: results that differ in half of their digits are wrong.
-
-    >>> from tdsl.lang.build_program import build_program
-    >>> from tdsl.lang.reduction import sum
-    >>> from tdsl.lang.tensor import Func, Tensor
-    >>> from tdsl.lang.value import vars
-    >>> i, k = vars("i k")
-    >>> a, f = Tensor("a", (3, "N"), "f32"), Func("f")
-    >>> f[i] = sum(a[i, k] * 2, axis=k)
-    >>> rounding_tolerance(build_program((f,)), {"N": 100}) * 2**24  # products and additions
-    200.0
-    """
-    count, unit_roundoff = 0.0, 0.0
-    for f in bind_sizes(program, sizes).funcs:
-        for d in f.definitions:
-            terms, operations = 1.0, 0
-            for _, lo, hi in d.ranges:
-                assert lo is not None
-                assert hi is not None
-                extent = upper(subtract(hi, lo))
-                terms *= math.inf if extent is None else max(extent, 1)
-            types = {*f.dtypes}
-            for n in post_order(*d.values, *(d.combine.exprs if d.combine else ())):
-                if isinstance(n, Binary | Call | Cast):
-                    types.add(dtype_of(n))
-                    operations += CALL_ROUNDINGS if isinstance(n, Call) else 1
-            count += terms * operations
-            unit_roundoff = max(unit_roundoff, *(2.0 ** -(t.fraction + 1) for t in types if t.is_float), 0.0)
-    return min(count * unit_roundoff, math.sqrt(unit_roundoff))
-
-
-def is_close(result: Any, expected: Any, bound: float) -> bool:
-    """True if results agree: integers exactly, floats up to `bound` times the largest magnitude.
-
-    >>> is_close(np.float32([1, np.nan]), np.float32([1.1, np.nan]), 0.2), is_close(np.int8(1), np.int8(2), 2)
-    (True, False)
-    """
-    result, expected = np.asarray(result), np.asarray(expected)
-    if result.shape != expected.shape or result.dtype != expected.dtype:
-        return False
-    if expected.dtype.kind in "biu":
-        return bool(np.array_equal(result, expected))
-    x, y = result.astype(np.float64), expected.astype(np.float64)
-    finite = np.isfinite(y)
-    same_nonfinite = np.array_equal(x[~finite], y[~finite], equal_nan=True)
-    magnitude = np.abs(y[finite]).max(initial=1e-30)
-    return bool(same_nonfinite and (np.abs(x[finite] - y[finite]) <= bound * magnitude).all())
 
 
 def _cache_key(schedule: Schedule) -> str:

@@ -1,0 +1,1 @@
+"""Tuning: schedules are measured, and what was measured is recorded."""

@@ -1,0 +1,213 @@
+"""Processes that compile and measure schedules for a tuner, and that may crash or hang.
+
+`python -m tdsl.tuning.worker` reads pickles from its input, each after its length in bytes, and answers each
+with a line of JSON. Only the parent process, a `Worker`, writes to it. The alarm of the system ends the
+process if a job exceeds its time limit, also after the parent process was killed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import select
+import signal
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+from tdsl.compile import Compiled
+from tdsl.compile import compile as compiled
+from tdsl.planner.schedule import Schedule
+from tdsl.tuning.oracle import is_close
+
+_LENGTH = struct.Struct("<Q")
+ROUND_S = 2e-3  # minimal seconds of a round of calls
+MIN_ROUNDS = 5
+HOPELESS = 1.5  # times the default, from which few rounds are enough
+GRACE_S = 2.0  # seconds that the parent waits after the limit of a job
+
+
+class Worker:
+    """A process with a program's inputs and the results of its default schedule; started again if it dies.
+
+    `setup` is what the process receives first: states, sizes, target, a file of inputs, a tolerance.
+    """
+
+    def __init__(self, setup: tuple[Any, ...], limit: float) -> None:
+        self._setup, self._limit = setup, limit
+        self._process: subprocess.Popen[bytes] | None = None
+        self._pending: list[float] = []  # the deadlines of jobs that have no answer yet
+        self._received = b""
+
+    def send(self, job: tuple[Any, ...], limit: float) -> None:
+        """Give the process a job, which is killed after `limit` seconds."""
+        if self._process is None:
+            self._start()
+            self._write(("setup", *self._setup), self._limit)
+        self._write(job, limit)
+
+    def _start(self) -> None:
+        package = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+        path = os.pathsep.join(p for p in (package, os.environ.get("PYTHONPATH", "")) if p)
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tdsl.tuning.worker"],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+            env=os.environ | {"PYTHONPATH": path}, start_new_session=True,
+        )  # fmt: skip
+        self._pending, self._received = [], b""
+
+    def _write(self, job: tuple[Any, ...], limit: float) -> None:
+        assert self._process is not None
+        assert self._process.stdin is not None
+        self._pending.append(limit)
+        text = pickle.dumps((limit, job))
+        with suppress(OSError):  # if it has ended, `answer` says so
+            self._process.stdin.write(_LENGTH.pack(len(text)) + text)
+            self._process.stdin.flush()
+
+    def answer(self) -> dict[str, Any]:
+        """The answer to the job sent last; {"problem": ...} if it failed, crashed or took too long."""
+        answer: dict[str, Any] = {}
+        while self._pending:
+            answer = self._next_answer(self._pending.pop(0))
+            if "problem" in answer and self._process is None:
+                self._pending.clear()
+        return answer
+
+    def _next_answer(self, limit: float) -> dict[str, Any]:
+        process = self._process
+        assert process is not None
+        assert process.stdout is not None
+        deadline = time.monotonic() + limit + GRACE_S
+        while b"\n" not in self._received:
+            left = deadline - time.monotonic()
+            if left <= 0 or not select.select([process.stdout], [], [], left)[0]:
+                return self._failed(f"it took longer than {limit:.3g} s")
+            data = os.read(process.stdout.fileno(), 1 << 16)
+            if not data:
+                status = process.wait()
+                if status == -getattr(signal, "SIGALRM", 0):
+                    return self._failed(f"it took longer than {limit:.3g} s")
+                return self._failed(f"it ended with status {status}")
+            self._received += data
+        line, _, self._received = self._received.partition(b"\n")
+        result: dict[str, Any] = json.loads(line)
+        return result
+
+    def _failed(self, problem: str) -> dict[str, Any]:
+        self.close()
+        return {"problem": problem}
+
+    def close(self) -> None:
+        """End the process."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            for stream in (self._process.stdin, self._process.stdout):
+                if stream is not None:
+                    with suppress(OSError):  # of what was not written yet
+                        stream.close()
+            self._process = None
+
+
+def fastest_in_turns(
+    default: Callable[[], object], other: Callable[[], object], seconds: float
+) -> tuple[float, float]:
+    """The seconds of a call of each function in its fastest round; rounds alternate for `seconds` seconds."""
+    counts, best = [1, 1], [float("inf")] * 2
+    end, rounds = time.perf_counter() + seconds, 0
+    while rounds < MIN_ROUNDS or time.perf_counter() < end:
+        for n, call in enumerate((default, other)):
+            start = time.perf_counter()
+            for _ in range(counts[n]):
+                call()
+            best[n] = min(best[n], (time.perf_counter() - start) / counts[n])
+            counts[n] = max(1, int(ROUND_S / max(best[n], 1e-9)))
+        rounds += 1
+        if rounds >= MIN_ROUNDS and best[1] > HOPELESS * best[0]:
+            break
+    return best[0], best[1]
+
+
+class _Bench:
+    """The default schedule of a program with its results, and the candidate compiled last."""
+
+    def __init__(self, state: Any, sizes: Any, target: Any, file: str, tolerance: float) -> None:
+        self.sizes, self.target, self.tolerance = sizes, target, tolerance
+        with open(file, "rb") as inputs:
+            self.values = pickle.load(inputs)  # written by the parent process
+        self.default = self.compiled(state)
+        self.arguments = {a.name: self.values[a.name] for a in self.default.signature.inputs}
+        self.expected = self.results(self.default)
+        self.candidate = self.default
+
+    def compiled(self, state: Any) -> Compiled:
+        run: Compiled = compiled(Schedule.of_state(state), target=self.target, **self.sizes)
+        return run
+
+    def results(self, run: Compiled) -> tuple[Any, ...]:
+        result = run(**self.arguments)
+        return result if isinstance(result, tuple) else (result,)
+
+    def measure(self, seconds: float) -> dict[str, Any]:
+        calls: list[Callable[[], object]] = []
+        outputs: list[tuple[Any, ...]] = []
+        for run in (self.default, self.candidate):
+            results = self.results(run)
+            for x in results:
+                x.fill(113)  # which no call may leave
+            outputs.append(results)
+            out = results if len(results) > 1 else results[0]
+            calls.append(partial(run, **self.arguments, out=out))
+        for call in calls:
+            call()
+        pairs = zip(outputs[1], self.expected, strict=True)
+        if not all(is_close(x, y, self.tolerance) for x, y in pairs):
+            return {"problem": "its results are wrong"}
+        default, candidate = fastest_in_turns(calls[0], calls[1], seconds)
+        pairs = zip(outputs[1], self.expected, strict=True)  # of the last call, too
+        if not all(is_close(x, y, self.tolerance) for x, y in pairs):
+            return {"problem": "its results are wrong"}
+        return {"seconds": candidate, "default_seconds": default}
+
+
+def _serve() -> None:
+    """Answer jobs until the input ends; what programs print goes to the error stream."""
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    bench: _Bench | None = None
+    problem = ""
+    source = sys.stdin.buffer
+    while len(head := source.read(_LENGTH.size)) == _LENGTH.size:
+        text = source.read(_LENGTH.unpack(head)[0])
+        answer: dict[str, Any] = {}
+        try:
+            limit, (kind, *arguments) = pickle.loads(text)
+            if hasattr(signal, "setitimer"):
+                signal.setitimer(signal.ITIMER_REAL, max(limit, 1e-3))
+            if kind == "setup":
+                bench = _Bench(*arguments)
+            elif bench is None:
+                answer = {"problem": problem, "setup": True}
+            elif kind == "compile":
+                bench.candidate = bench.compiled(arguments[0])
+                bench.results(bench.candidate)
+            else:
+                answer = bench.measure(*arguments)
+        except Exception as error:  # noqa: BLE001  # whatever is wrong with a candidate, it is dropped
+            problem = str(error).partition("\n")[0] or type(error).__name__
+            answer = {"problem": f"it failed: {problem}"}
+        if hasattr(signal, "setitimer"):
+            signal.setitimer(signal.ITIMER_REAL, 0)
+        answers.write(json.dumps(answer) + "\n")
+        answers.flush()
+
+
+if __name__ == "__main__":
+    _serve()
