@@ -135,6 +135,10 @@ class CompileWarning(UserWarning):
     """A compiler exceeded its time limit; simpler code runs instead."""
 
 
+class PlanningWarning(UserWarning):
+    """A distributed func communicates in so many iterations that planning them takes long."""
+
+
 def render(error: TdslError) -> str:
     """The text of an error: message and code, source lines with carets, the hint.
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 import itertools
+import math
+import warnings
 from collections.abc import Callable, Mapping
 from importlib import metadata
 from typing import Any
@@ -26,10 +28,12 @@ from tdsl.distribute.plan import Plan
 from tdsl.distribute.progress import Progress
 from tdsl.distribute.rank import plan_rank
 from tdsl.distribute.task import check_nest
-from tdsl.errors import IndexBoundError
+from tdsl.errors import IndexBoundError, PlanningWarning
 from tdsl.placement.notation import Copies
 from tdsl.placement.ownership import SpanBox, index_within, stored_shape
 from tdsl.schedule.state import State
+
+MAX_QUICK_STEPS = 50_000  # iterations that communicate; a rank plans about 2,000 in a second
 
 
 class SpecialisedProgram:
@@ -50,6 +54,7 @@ class SpecialisedProgram:
         for stage in self.stages:
             check_nest(stage)
             check_overwrite(stage, self.layout)
+            _warn_of_many_steps(stage)
         self.inputs, self.outputs = self.distribution.inputs, state.program.outputs
         self.dtypes = self.distribution.dtypes
         self.wholes = {n: self.layout.wholes[n] for n in self.dtypes}
@@ -183,6 +188,24 @@ class SpecialisedProgram:
                 merge(combine, new, blocks[rank], {})
             buffer.put(box, new)
         return tuple(array if array.ndim else array[()] for array in whole)
+
+
+def _warn_of_many_steps(stage: Stage) -> None:
+    """Warn at the line that schedules a stage if it communicates in too many iterations to plan at once."""
+    steps, plan = math.prod(stage.counts[stage.fixed :]), stage.state.plan(stage.name)
+    if steps <= MAX_QUICK_STEPS:
+        return
+    depth = max(stage.levels.values())
+    inner = ", ".join(repr(name) for name, level in stage.levels.items() if level == depth)
+    text = (
+        f"{stage.name!r} communicates {inner} in {steps} iterations of {stage.outer[depth - 1]!r}, each with "
+        "messages of its own: planning them takes long; communicate at a loop further out"
+    )
+    loc = plan.loc or stage.func.loc
+    if loc is None:
+        warnings.warn(text, PlanningWarning, stacklevel=2)
+    else:
+        warnings.warn_explicit(text, PlanningWarning, loc.file, loc.line)
 
 
 def _notes(stages: tuple[Stage, ...]) -> list[str]:

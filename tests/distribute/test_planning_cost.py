@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tracemalloc
+import warnings
 from typing import Any
 
 import pytest
@@ -73,3 +74,22 @@ def test_planning_a_halo_is_logarithmic_in_ranks(region_calls: list[int]) -> Non
         counts.append(region_calls[0])
     assert counts[2] - counts[1] <= counts[1] - counts[0] + 4
     assert counts[2] < 400
+
+
+@pytest.mark.parametrize("n, warned", [(50_000, False), (50_001, True)])
+def test_a_loop_of_too_many_messages_is_named_before_it_is_planned(n: int, warned: bool) -> None:
+    k = td.vars("k")
+    a, b, f = td.Tensor("a", (4, n), td.f32), td.Tensor("b", (n, 4), td.f32), td.Func("f")
+    f[i, j] = td.sum(a[i, k] * b[k, j], axis=k)
+    grid = td.Grid(x=2, y=2)
+    s = td.Schedule(f).place(a, "ik -> i k", grid).place(b, "kj -> k j", grid).place(f, "ij -> i j", grid)
+    s[f].distribute((i, j), grid)
+    s[f].reorder(k, i, j)
+    s[f].communicate(a, at=k)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        td.compile(s, target="python").plan()
+    texts = [str(w.message) for w in caught if issubclass(w.category, td.PlanningWarning)]
+    assert len(texts) == warned
+    assert all("'f' communicates 'a' in 50001 iterations of 'k', each" in text for text in texts)
+    assert all(w.filename == __file__ for w in caught if w.category is td.PlanningWarning)

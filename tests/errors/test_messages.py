@@ -242,7 +242,7 @@ def test_text_of_a_cache_that_cannot_be_used(tmp_path: Path) -> None:
 
 def test_no_class_of_errors_is_missing() -> None:
     classes = {c for c in vars(errors).values() if isinstance(c, type) and issubclass(c, Exception | Warning)}
-    assert classes == {*TEXTS, td.CacheWarning, td.CompileWarning}
+    assert classes == {*TEXTS, td.CacheWarning, td.CompileWarning, td.PlanningWarning}
     codes = [c.code for c in TEXTS]
     assert len(set(codes)) == len(codes)
 
