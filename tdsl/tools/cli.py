@@ -1,6 +1,6 @@
 """The command `tdsl`: checks of this machine (doctor), a demonstration (demo), fast schedules (tune), GPU
-kernels for another machine (bundle), runs under MPI (run), plans for ranks (plan), the disk cache (cache), and
-the machine of schedules (machine).
+kernels for another machine (bundle), runs under MPI (run), plans for ranks (plan), the disk cache (cache),
+and the machine of schedules (machine).
 """
 
 from __future__ import annotations
