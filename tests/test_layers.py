@@ -35,7 +35,7 @@ HEAVY = {
     "tvm": ("codegen/cuda", True),
     "cuda": ("codegen/cuda", False),
     "typer": ("tools/cli.py", True),
-    "rich": ("tools/cli.py", True),
+    "rich": ("tools/cli.py tuning/progress.py", True),
     "sympy": ("lang", False),
     "mpi4py": ("distribute/mpi.py", False),
     "networkx": ("tilegraph", True),

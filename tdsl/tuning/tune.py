@@ -38,6 +38,7 @@ from tdsl.tilegraph.search import candidates
 from tdsl.tuning import records as files
 from tdsl.tuning.neighbours import neighbours
 from tdsl.tuning.oracle import rounding_tolerance
+from tdsl.tuning.progress import progress_bar
 from tdsl.tuning.records import Record, RecordFile, Task
 from tdsl.tuning.worker import Worker
 
@@ -320,39 +321,13 @@ def tune(
     """The report of tuning; see `Operator.tune`."""
     tuner = Tuner(program, sizes, target, path, values)
     count = workers or max(1, min(target.machine().threads, 8))
-    with _progress(program.name, seconds, trials) as advance:
+    with progress_bar(program.name, seconds, trials) as advance:
 
         def tell(record: Record) -> None:
-            advance(tuner)
+            ranked = tuner.fastest()
+            failed = sum(bool(r.problem) for r in tuner.mine)
+            advance(len(tuner.mine), failed, ranked[0].ratio if ranked else 1.0)
             if on_trial is not None:
                 on_trial(record)
 
         return tuner.run(seconds, trials, count, tell)
-
-
-@contextlib.contextmanager
-def _progress(name: str, seconds: float, trials: int | None) -> Iterator[Callable[[Tuner], None]]:
-    """A progress bar on a terminal; nothing elsewhere."""
-    import sys
-
-    if not sys.stderr.isatty():
-        yield lambda _: None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-
-    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-    start = time.monotonic()
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        row = bar.add_task(f"tuning {name}", total=1.0)
-
-        def advance(tuner: Tuner) -> None:
-            ranked, count = tuner.fastest(), len(tuner.mine)
-            failed = sum(bool(r.problem) for r in tuner.mine)
-            best = f", {1 / min(ranked[0].ratio, 1.0):.2f} x default" if ranked else ""
-            used = (time.monotonic() - start) / seconds
-            used = max(used, count / trials) if trials else used
-            text = f"tuning {name}: {count} trials, {failed} failed{best}"
-            bar.update(row, description=text, completed=min(used, 1.0))
-
-        yield advance
