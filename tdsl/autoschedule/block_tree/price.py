@@ -77,7 +77,7 @@ def price(p: Problem, t: BlockTree, machine: Machine, *, ideal: bool = False) ->
     copies = {(s.array, s.along): s for s in t.shared}
     pairs = [(x, copies.get((x.array, x.along)), x.box(sizes)) for x in p.operands]
     shared = _shared_bytes(pairs) * t.stages
-    staged = sum(_staged_bytes(x, t, box) for x, s, box in pairs if s is not None and _is_shifted(s, x))
+    staged = sum(_staged_bytes(x, t, box) for x, s, box in pairs if s is not None and _is_staged(s, x))
     registers = _registers(p, t, pairs, unrolled) + (staged // WORD if t.stages > 1 else 0)
     most = min(gpu.registers_per_thread - _SPARE, gpu.registers // max(threads, WARP))
     alone = threads == 1 and bool(t.shared)  # copies are shared out among threads
@@ -95,10 +95,14 @@ def price(p: Problem, t: BlockTree, machine: Machine, *, ideal: bool = False) ->
             copied += steps * count / copy.vector / WARP
             sectors += steps * sectors_of_rows(x, t, whole, copy)
             useful += steps * count * x.reads[0].size / SECTOR
-            stores = steps * max(count * x.reads[0].size / LINE, count / copy.vector / WARP)
+            loads = steps * max(count * x.reads[0].size / LINE, count / copy.vector / WARP)
+            stores = steps * count / WARP if copy.is_scattered else loads
             requests += stores * (1 if ideal else store_conflicts(whole, copy, x.reads[0].size))
+            if _is_staged(copy, x):
+                requests += loads
+            if copy.is_scattered:
+                copied += stores
             if _is_shifted(copy, x):
-                requests += stores
                 shifts += steps * count / copy.vector / WARP
         for r in x.reads:
             loads = distinct(r, t, unrolled) * prod(sizes[v] for v in inner if r.uses(v))
@@ -182,6 +186,11 @@ def _at_once(r: Access, t: BlockTree, unrolled: Sequence[str], window: Sequence[
 def _is_shifted(copy: Shared, x: Operand) -> bool:
     """True if each vector of a copy is taken from two aligned ones."""
     return copy.shifted and copy.vector * x.reads[0].size == WIDEST
+
+
+def _is_staged(copy: Shared, x: Operand) -> bool:
+    """True if each vector of a copy is in registers before it is stored."""
+    return _is_shifted(copy, x) or copy.is_scattered
 
 
 def _staged_bytes(x: Operand, t: BlockTree, box: Sequence[int]) -> int:
@@ -355,10 +364,12 @@ def store_conflicts(box: Sequence[int], s: Shared, size: int) -> float:
     axes[-1] = axes[-1][0], strides[-1] * s.vector
     if s.lanes:
         whole = (box[-1] // s.lanes, strides[-1] * s.lanes)
-        axes = [*axes[: s.order[-1]], whole, *axes[s.order[-1] : -1], (s.lanes, strides[-1])]
+        inner = (s.lanes // s.vector, strides[-1] * s.vector)
+        axes = [*axes[: s.order[-1]], whole, *axes[s.order[-1] : -1], inner]
     if s.group:  # neighbours in a group, then groups
         axes[-1:] = [(axes[-1][0] * s.vector // s.group, s.row), (s.group // s.vector, s.vector)]
-    return conflict_degree(_first_threads(axes[::-1], _COPYING)[0], size, s.vector)
+    width = 1 if s.is_scattered else s.vector
+    return conflict_degree(_first_threads(axes[::-1], _COPYING)[0], size, width)
 
 
 def sectors_of_rows(x: Operand, t: BlockTree, box: Sequence[int], copy: Shared) -> float:

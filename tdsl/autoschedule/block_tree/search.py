@@ -360,7 +360,8 @@ def _with_layouts(p: Problem, t: BlockTree, machine: Machine) -> tuple[BlockTree
             layouts = _layouts(p, x, s, turned)
             cost_of = functools.partial(_wavefronts, x, t=turned, unrolled=unrolled)
             copies.append(min(layouts, key=cost_of))
-        candidate = _with_conflicts(p, replace(turned, shared=tuple(copies)), machine)
+        stages = min(t.stages, 2) if any(s.is_scattered for s in copies) else t.stages
+        candidate = _with_conflicts(p, replace(turned, shared=tuple(copies), stages=stages), machine)
         if candidate[1].seconds == inf:  # padding does not fit
             candidate = _with_conflicts(p, turned, machine)
         if best is None or candidate[1].seconds < best[1].seconds:
@@ -397,7 +398,8 @@ def _wavefronts(x: Operand, s: Shared, t: BlockTree, unrolled: Sequence[str]) ->
         vector, served = shared_load(x, r, t, s, unrolled, box=box)
         total += distinct(r, t, unrolled) / vector * served
     size = x.reads[0].size
-    stored = prod(box) / s.vector / WARP * max(1, s.vector * size / WORD)
+    wide = 1 if s.is_scattered else s.vector
+    stored = prod(box) / wide / WARP * max(1, wide * size / WORD)
     total += stored * store_conflicts(box, s, size) ** 2 + prod(box) / s.vector / WARP
     return total + 1e-6 * layout_of(s, box)[1]
 
@@ -469,17 +471,16 @@ def _layouts(p: Problem, x: Operand, s: Shared, t: BlockTree) -> Iterator[Shared
     for d, dim in enumerate(x.reads[0].dims[:-1]):
         if any(v in registers and c == 1 for v, c in dim) and box[d] > 1 and size >= _ASYNCHRONOUS:
             order = (*(n for n in s.order if n != d), d)
-            for n in range(1, 9):
+            for n, vector in product(range(1, 9), dict.fromkeys((1, s.vector))):
                 row = -(-box[d] // widest) * widest + n * widest
-                yield replace(s, vector=1, order=order, row=row)
-                by_lanes = replace(s, vector=1, order=order, row=row, lanes=lanes)
+                by_rows = replace(s, vector=vector, order=order, row=row, shifted=s.shifted and vector > 1)
+                yield by_rows
+                by_lanes = replace(by_rows, lanes=lanes)
                 if (
                     known
                     and box[-1] > lanes
                     and box[-1] % lanes == 0
-                    and (
-                        sectors_of_rows(x, t, box, by_lanes)
-                        <= sectors_of_rows(x, t, box, replace(s, vector=1))
-                    )
+                    and lanes % vector == 0
+                    and sectors_of_rows(x, t, box, by_lanes) <= sectors_of_rows(x, t, box, by_rows)
                 ):
                     yield by_lanes

@@ -42,7 +42,8 @@ class Shared:
     vectors, once. Threads that follow each other copy `lanes` neighbours of the source, then those of the
     next row; 0 for a row after the other. Vectors go across the ends of the last `rows` dimensions, which are
     whole in the source and the copy. Rows that are `shifted` begin anywhere in the source: a thread takes
-    each vector of 16 bytes from the two aligned ones that hold it.
+    each vector of 16 bytes from the two aligned ones that hold it. Where `order` ends with another dimension
+    than the source's, a vector is one load, and its elements are stored one by one.
     """
 
     array: str
@@ -58,11 +59,16 @@ class Shared:
     rows: int = 1
     shifted: bool = False
 
+    @property
+    def is_scattered(self) -> bool:
+        """True if the elements of a vector of the source are not neighbours in the copy."""
+        return self.vector > 1 and self.order[-1] != len(self.order) - 1
+
     def __str__(self) -> str:
         padded = f"+{self.row - self.group}/{self.group}" if self.group else f"{self.row}" * bool(self.row)
         padded += f"/{self.run}" * bool(self.run) + f":{self.lanes}" * bool(self.lanes)
         turned = "" if self.order == tuple(sorted(self.order)) else "t"
-        turned += "w" * self.window + "f" * (self.rows > 1) + "s" * self.shifted
+        turned += "v" * self.is_scattered + "w" * self.window + "f" * (self.rows > 1) + "s" * self.shifted
         return self.array + (f"({turned}{padded})" if padded or turned else "")
 
 

@@ -34,7 +34,7 @@ from tdsl.codegen.cuda.stage_comments import StageComments
 from tdsl.codegen.cuda.tensor_memory import TensorMemory, tensor_memory
 from tdsl.codegen.cuda.tile_copies import copy_elements, copy_tile
 from tdsl.codegen.cuda.tir_types import as_type, dtype_text, tir_type
-from tdsl.codegen.cuda.vectors import lanes_of_access, lower_vector_store
+from tdsl.codegen.cuda.vectors import lanes_of_access, lanes_of_loads, lower_vector_loads, lower_vector_store
 from tdsl.codegen.gpu.launches import ARRIVED_BLOCKS, FAILED_CHECK, Launch
 from tdsl.codegen.gpu.limits import STATIC_SHARED
 from tdsl.codegen.gpu.shared_memory import TENSOR_COMMITS, TENSOR_GROUPS, TENSOR_STATE
@@ -400,14 +400,13 @@ class _KernelLowering:
 
     def vector(self, s: Store) -> list[TIR]:
         """A vector store, in as few accesses as contiguity and alignment allow."""
-        count, statements = lanes_of_access(self.e, s), []
-        for start in range(0, lane_count(s), count):
-            statements += (
-                self.store(lane_store(s, start))
-                if count == 1
-                else lower_vector_store(self.e, s, start, count)
-            )
-        return statements
+        lanes, count = lane_count(s), lanes_of_access(self.e, s)
+        if count > 1:
+            return [x for n in range(0, lanes, count) for x in lower_vector_store(self.e, s, n, count)]
+        if (count := lanes_of_loads(self.e, s)) > 1:
+            starts = range(0, lanes, count)
+            return [x for n in starts for x in lower_vector_loads(self.e, s, n, count, self.store)]
+        return [x for n in range(lanes) for x in self.store(lane_store(s, n))]
 
     def shuffle(self, s: Shuffle) -> TIR:
         memory, _ = self.e.buffers[s.buffer]

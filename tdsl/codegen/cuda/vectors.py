@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import reduce
 from typing import Any
 
@@ -13,11 +14,12 @@ from tdsl.codegen.cuda.expressions import TIR, Expressions
 from tdsl.codegen.cuda.identifiers import without_number
 from tdsl.codegen.cuda.tir_types import bytes_of
 from tdsl.codegen.ir.loops import Store
+from tdsl.codegen.ir.statements import rebuilt
 from tdsl.codegen.ir.strides import constant_strides
-from tdsl.codegen.transforms.extract_lanes import extract_lane, lane_count
+from tdsl.codegen.transforms.extract_lanes import extract_lane, lane_count, lane_store
 from tdsl.core.node import post_order, transform
 from tdsl.cost.sectors import WIDEST
-from tdsl.lang.expr import Binary, Broadcast, Const, Expr, Load, Select, const
+from tdsl.lang.expr import Binary, Broadcast, Const, Expr, Load, Select, const, lanes_of
 from tdsl.lang.types import DType
 
 
@@ -26,36 +28,48 @@ def lanes_of_access(e: Expressions, s: Store) -> int:
     return 1 if s.mask is not None or s.atomic else _width(e, s.buffer, s.index, lane_count(s))
 
 
+def lanes_of_loads(e: Expressions, s: Store) -> int:
+    """The number of lanes that the widest load of a store covers whose lanes are stored one by one."""
+    widest, lanes = 1, lane_count(s)
+    for n in post_order(s.value) if s.mask is None and not s.atomic else ():
+        if isinstance(n, Load) and lanes_of(n) == lanes:
+            memory, _ = e.buffers[n.buffer]
+            count = max(WIDEST // bytes_of(str(memory.dtype)), 1)
+            while count > widest and (lanes % count or not _is_one_load(e, n, count)):
+                count //= 2
+            widest = max(widest, count) if memory.scope() != "local" else widest
+    return widest
+
+
+def _is_one_load(e: Expressions, n: Load, count: int) -> bool:
+    return _is_vector_load(e, n, count) or _is_shifted_load(e, n, count)
+
+
+def lower_vector_loads(
+    e: Expressions, s: Store, start: int, count: int, store: Callable[[Store], list[TIR]]
+) -> list[TIR]:
+    """Loads of `count` lanes from lane `start` as vectors, and the stores of these lanes one by one."""
+    statements, loaded_parts = _load_parts(e, s, start, count)
+    for k in range(count):
+        value = _lane_from_parts(s.value, loaded_parts, start + k, k)
+        with e.statement() as values:
+            stored = store(rebuilt(lane_store(s, start + k), value=value))
+        statements += [*values, *stored]
+    return statements
+
+
 def lower_vector_store(e: Expressions, s: Store, start: int, count: int) -> list[TIR]:
     """The store of `count` lanes from lane `start` as one access; its loads are vectorised where possible."""
-    statements: list[TIR] = []
-    loaded_parts: dict[Expr, tuple[str, DType]] = {}
-    for n in post_order(s.value):
-        shifted = isinstance(n, Load) and _is_shifted_load(e, n, count)
-        if isinstance(n, Load) and (shifted or _is_vector_load(e, n, count)):
-            source, _ = e.buffers[n.buffer]
+    match s.value:
+        case Load(mask=None) as n if n.buffer not in e.policies and not s.streaming:
             at = e.offset(n.buffer, tuple(extract_lane(i, start) for i in n.index))
-            is_plain = (
-                n is s.value
-                and n.mask is None
-                and not shifted
-                and n.buffer not in e.policies
-                and not s.streaming
-            )
-            if is_plain and is_aligned(at, count):
+            whole = _is_vector_load(e, n, count) and not _is_shifted_load(e, n, count)
+            if whole and is_aligned(at, count):
+                source, _ = e.buffers[n.buffer]
                 return [_write(e, s, start, count, T.BufferLoad(source, [T.Ramp(at, 1, count)]))]
-            name = e.identifiers.declare(f"{without_number(n.buffer)}_vec")
-            part = T.decl_buffer((count,), str(source.dtype), name, scope="local")
-            store = (load_shifted if shifted else load_vector)(e, n.buffer, at, count, part)
-            if n.mask is not None:
-                lanes = 1 if isinstance(n.mask, Broadcast) else count
-                tests = dict.fromkeys(extract_lane(n.mask, start + k) for k in range(lanes))
-                some = reduce(lambda a, b: Binary("or", a, b), tests)
-                store = T.IfThenElse(e.value(some), store, _zeros(e, n.dtype, part, count))
-            statements += [T.AllocBuffer(part), store]
-            name = f"part {len(loaded_parts)}"
-            e.buffers[name] = part, (1,)
-            loaded_parts[n] = name, n.dtype
+        case _:
+            pass
+    statements, loaded_parts = _load_parts(e, s, start, count)
     target, _ = e.buffers[s.buffer]
     name = e.identifiers.declare(f"{without_number(s.buffer)}_vec")
     result = T.decl_buffer((count,), str(target.dtype), name, scope="local")
@@ -69,6 +83,32 @@ def lower_vector_store(e: Expressions, s: Store, start: int, count: int) -> list
         return [*statements, store_vector_streaming(e, target, at, count, result)]
     whole = T.BufferLoad(result, [T.Ramp(T.const(0, "int32"), 1, count)])
     return [*statements, _write(e, s, start, count, whole)]
+
+
+def _load_parts(
+    e: Expressions, s: Store, start: int, count: int
+) -> tuple[list[TIR], dict[Expr, tuple[str, DType]]]:
+    """Loads of `count` lanes of a store's value to registers, one access each, and the registers by load."""
+    statements: list[TIR] = []
+    loaded_parts: dict[Expr, tuple[str, DType]] = {}
+    for n in post_order(s.value):
+        shifted = isinstance(n, Load) and _is_shifted_load(e, n, count)
+        if isinstance(n, Load) and (shifted or _is_vector_load(e, n, count)):
+            source, _ = e.buffers[n.buffer]
+            at = e.offset(n.buffer, tuple(extract_lane(i, start) for i in n.index))
+            name = e.identifiers.declare(f"{without_number(n.buffer)}_vec")
+            part = T.decl_buffer((count,), str(source.dtype), name, scope="local")
+            store = (load_shifted if shifted else load_vector)(e, n.buffer, at, count, part)
+            if n.mask is not None:
+                lanes = 1 if isinstance(n.mask, Broadcast) else count
+                tests = dict.fromkeys(extract_lane(n.mask, start + k) for k in range(lanes))
+                some = reduce(lambda a, b: Binary("or", a, b), tests)
+                store = T.IfThenElse(e.value(some), store, _zeros(e, n.dtype, part, count))
+            statements += [T.AllocBuffer(part), store]
+            name = f"part {len(loaded_parts)}"
+            e.buffers[name] = part, (1,)
+            loaded_parts[n] = name, n.dtype
+    return statements, loaded_parts
 
 
 def _zeros(e: Expressions, dtype: DType, part: TIR, count: int) -> TIR:

@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from tdsl.codegen.emulation.counted_batch import CountedBatch, CountedBuffer, Tally, sample
+from tdsl.codegen.emulation.counted_batch import CountedBatch, Tally, sample
+from tdsl.codegen.emulation.counted_buffer import CountedBuffer
 from tdsl.codegen.emulation.memory import Array, LockstepThreads, constants
 from tdsl.codegen.emulation.memory_counts import GLOBAL, AccessCount, KernelSample, MemoryCounts, Site
 from tdsl.codegen.emulation.run import MOST_THREADS, EmulatedExecutable

@@ -15,10 +15,10 @@ from math import prod
 import numpy as np
 
 from tdsl.codegen.analysis.access_widths import access_width, is_shifted
+from tdsl.codegen.emulation.counted_buffer import CountedBuffer
 from tdsl.codegen.emulation.memory import Array, and_masks, constants
 from tdsl.codegen.emulation.memory_counts import GLOBAL, Site
 from tdsl.codegen.emulation.run import BlockBatch
-from tdsl.codegen.gpu.shared_memory import Swizzle
 from tdsl.codegen.ir.loops import (
     AXES,
     LANES,
@@ -49,38 +49,6 @@ from tdsl.machine.instructions.instruction import INSTRUCTIONS
 _SECTOR_BITS = 42  # of a number; those of higher value have the block
 _WIDEST = 16  # bytes of one access of a thread, at most
 _ROWS, _CHUNK = 8, 16  # rows, and bytes of each, of a matrix that tensor instructions read in one wavefront
-
-
-@dataclass(slots=True)
-class CountedBuffer:
-    """Where a buffer is: `data` has its values, a row for each instance, if indices depend on them."""
-
-    name: str
-    space: str
-    extents: tuple[int, ...]
-    itemsize: int
-    start: int = 0
-    swizzle: Swizzle | None = None
-    data: Array | None = None
-    row_of: Array | None = None
-
-    def offset(self, index: Sequence[Array]) -> Array:
-        """The offset of the element at an index, in elements of the row-major array."""
-        steps = row_major(self.extents)
-        return np.asarray(sum((i * n for i, n in zip(index, steps, strict=True)), np.zeros((1, 1), np.int64)))
-
-    def address(self, index: Sequence[Array]) -> Array:
-        """The address of the element at an index, in bytes; an array begins at a multiple of 256."""
-        if self.swizzle is None:
-            return np.asarray(self.start + self.offset(index) * self.itemsize)
-        swizzled = self.swizzle.offset(index, row_major(self.extents))
-        return np.asarray(self.start + swizzled * self.itemsize)
-
-    def elements(self, index: Sequence[Array]) -> Array:
-        """The flat positions in `data` of the elements at an index; for inactive threads, of any element."""
-        assert self.data is not None
-        offset = np.clip(self.offset(index), 0, max(self.data.shape[1] - 1, 0))
-        return offset if self.row_of is None else offset + self.row_of[:, None] * self.data.shape[1]
 
 
 @dataclass(slots=True)
@@ -234,11 +202,13 @@ class CountedBatch(BlockBatch):
             width = 1
         else:
             width = self.width_of(s.buffer, s.index, lanes)
-        self.loads = set()
-        for n in post_order(s.value):
-            if isinstance(n, Load):
-                self.loads.add(n)
-                self.count_load(n, [self.value(i, mask) for i in n.index], mask, width)
+        loads = [n for n in post_order(s.value) if isinstance(n, Load)]
+        loaded, self.loads = width, set(loads)
+        if width == 1 and s.mask is None and not s.atomic and not s.asynchronous:
+            memory = [n for n in loads if self.buffers[n.buffer].space in (GLOBAL, SHARED)]
+            loaded = max((self.width_of_load(n, lanes) for n in memory), default=1)
+        for n in loads:
+            self.count_load(n, [self.value(i, mask) for i in n.index], mask, loaded)
         if target.data is None and target.space not in (GLOBAL, SHARED):
             return
         index = [self.value(i, mask) for i in s.index]
@@ -252,6 +222,14 @@ class CountedBatch(BlockBatch):
         if b.name in self.launch.fragments:
             return 1
         return access_width(index, row_major(b.extents), lanes, b.itemsize)
+
+    def width_of_load(self, e: Load, lanes: int) -> int:
+        """The number of elements of `lanes` that one access loads."""
+        b = self.buffers[e.buffer]
+        if b.space == GLOBAL and is_shifted(e.index, row_major(b.extents), lanes, b.itemsize):
+            return _WIDEST // b.itemsize
+        is_vector = lanes_of(e) > 1 and (e.mask is None or isinstance(e.mask, Broadcast))
+        return self.width_of(e.buffer, e.index, lanes) if is_vector else 1
 
     def write(
         self, b: CountedBuffer, index: Sequence[Array], value: Array, mask: Array | None, atomic: str = ""
@@ -348,9 +326,7 @@ class CountedBatch(BlockBatch):
         if vectors and is_shifted(e.index, row_major(b.extents), width, b.itemsize):
             self.count_shifted(b, e, index, mask, width)
             return
-        is_vector = e.mask is None or isinstance(e.mask, Broadcast)
-        if lanes_of(e) == 1 or not is_vector or self.width_of(e.buffer, e.index, width) != width:
-            width = 1
+        width = width if self.width_of_load(e, width) == width else 1
         if e.mask is not None:
             self.guards += 1
         self.count(b, "load", e.index, index, mask, width, self.guard if e.mask is None else self.guards)

@@ -334,11 +334,14 @@ class _Pipelines:
         """True if the access width of the copy is one that a GPU copies asynchronously."""
         lanes = max(map(lanes_of, s.index), default=1)
         dtype, strides = self.buffers[s.buffer]
-        if is_shifted(load.index, self.buffers[load.buffer][1], lanes, dtype.bytes) and not is_shifted(
+        of = self.buffers[load.buffer][1]
+        if is_shifted(load.index, of, lanes, dtype.bytes) and not is_shifted(
             s.index, strides, lanes, dtype.bytes
         ):
             return False  # two vectors in registers have it
-        count = copy_width(s, load, strides, self.buffers[load.buffer][1], dtype.bytes)
+        count = copy_width(s, load, strides, of, dtype.bytes)
+        if count == 1 and access_width(load.index, of, lanes, dtype.bytes) * dtype.bytes == _COPIED_BYTES[-1]:
+            return False  # a vector in registers has it, whose elements are stored one by one
         return not s.atomic and count * dtype.bytes in _COPIED_BYTES and lanes % count == 0
 
 

@@ -9,6 +9,7 @@ from tdsl.autoschedule.block_tree.write import write_tree
 from tdsl.autoschedule.problem import Problem
 from tdsl.core.node import post_order
 from tdsl.lang.expr import Select
+from tests.codegen.cuda.shim import text_of
 
 i, j, k, b, c, y, x = td.vars("i j k b c y x")
 
@@ -63,3 +64,25 @@ def test_rows_that_begin_anywhere_are_copied_in_vectors(rng, arch, m, n, terms):
     loads = [a for a in accesses if a.site.kind == "load" and a.site.array in ("left", "right")]
     vectors = sum(a.useful for a in loads if a.site.width == 16)
     assert vectors > 0.9 * sum(a.useful for a in loads)
+
+
+@pytest.mark.parametrize("m, n, terms, lanes, stages", [(77, 65, 63, 0, 2), (70, 36, 60, 8, 1)])
+def test_tiles_that_are_transposed_in_shared_memory_are_loaded_in_vectors(rng, m, n, terms, lanes, stages):
+    left, right = td.Tensor("left", (m, terms), td.f32), td.Tensor("right", (terms, n), td.f32)
+    out = td.Func("out")
+    out[i, j] = td.sum(left[i, k] * right[k, j], axis=k)
+    s = td.Schedule(out, target="cuda:sm_80")
+    shifted = terms % 4 > 0
+    copies = (
+        Shared("left", None, 4, (1, 0), 68, lanes=lanes, shifted=shifted),
+        Shared("right", None, 4, (0, 1), 68, shifted=shifted),
+    )
+    cuts, order = (Cut("i", 16, 4), Cut("j", 16, 4)), (("j", 8), ("i", 16), ("j", 2))
+    tree = BlockTree("out", cuts, order, (("k", 16),), copies, stages=stages)
+    write_tree(s[out], Problem.of(s[out]), tree)
+    compiled = td.compile(s)
+    values = [rng.integers(-3, 4, shape).astype(np.float32) for shape in ((m, terms), (terms, n))]
+    np.testing.assert_array_equal(td.emulate(compiled)(*values), values[0] @ values[1])
+    np.testing.assert_array_equal(text_of(compiled)(*values), values[0] @ values[1])
+    loads = [a for a in td.count_memory(compiled, *values).accesses if a.site.array == "left"]
+    assert sum(a.useful for a in loads if a.site.width == 16) > 0.9 * sum(a.useful for a in loads)
