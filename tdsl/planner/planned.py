@@ -8,11 +8,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tdsl.core.notebook import Listing
+from tdsl.core.notebook import Listing, page
+from tdsl.core.text import in_bytes
 from tdsl.placement.grid import Grid
 from tdsl.placement.notation import Placement
 from tdsl.planner.problem import Space, Table, Variable
 from tdsl.planner.solve import Solution
+from tdsl.tilegraph.drawing import Arrow, Drawing, svg
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +64,35 @@ class Planned:
         """A line for each communication, with the runner-up, for each tensor its placement, and the gap."""
         return Listing(_text(self))
 
+    def picture(self) -> str:
+        """The program as SVG: each tensor with its placement, and bytes where a rank receives any.
+
+        Those of an edge are fetched by the reader; those after a placement bring results to their owners.
+        """
+        return svg(_drawing(self))
+
+    def _repr_html_(self) -> str:
+        return page(str(self.grid), [("plan", self.picture()), ("explanation", _text(self))])
+
     __str__ = explain
     __repr__ = explain
+
+
+def _drawing(planned: Planned) -> Drawing:
+    """The tensors of a plan with their placements, and what is read with the bytes that a rank receives."""
+    space = planned.space
+    captions = {t: str(planned.placement(t)) for t in space.tensors}
+    arrows = tuple(
+        Arrow(tensor, func, in_bytes(price.bytes) if price.bytes else "", price.bytes > 0)
+        for func, tensor, price in space.chosen_prices(planned.solution.choice)
+        if tensor != func
+    )
+    for func, tensor, price in space.chosen_prices(planned.solution.choice):
+        if tensor == func and price.bytes:
+            captions[func] += f", {in_bytes(price.bytes)}"
+    funcs = {f.name for f in space.funcs}
+    inputs = tuple(t for t in space.tensors if t not in funcs)
+    return Drawing("plan", inputs, captions, (), arrows)
 
 
 def _text(planned: Planned) -> str:

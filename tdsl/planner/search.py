@@ -16,6 +16,7 @@ from tdsl.schedule.state import Illegal, State
 
 MAX_AXES = 3  # of one level of a cluster
 MAX_PRICED = 3_000  # strategies times placements of all funcs, on each grid after the first
+MANY_RANKS = 256  # from which on each price takes longer
 MAX_PRICED_LEVELS = 1_000  # on a grid of several levels, whose prices take longer
 
 
@@ -76,7 +77,7 @@ def search(
             error = Illegal(str(wrong), wrong.hint)
             continue
         limit = MAX_PRICED if len(grid.depths) == 1 else MAX_PRICED_LEVELS
-        if tried and _size(state, grid) > limit:
+        if tried and _size(state, grid) * max(1.0, grid.size / MANY_RANKS) > limit:
             continue
         space = space_of(state, grid, cluster, machine, fixed, forbid, same_placements(fix))
         solution = solve(space, memory)

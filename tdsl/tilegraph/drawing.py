@@ -75,7 +75,7 @@ def svg(graph: Drawing) -> str:
         )
         middle = x + WIDE // 2
         lines.append(f'<text x="{middle}" y="{y + 13}">{escape(name)}</text>')
-        lines.append(f'<text x="{middle}" y="{y + 25}" fill="#666666">{graph.nodes[name]}</text>')
+        lines.append(f'<text x="{middle}" y="{y + 25}" fill="#666666">{escape(graph.nodes[name])}</text>')
     return "\n".join([*lines, "</svg>"])
 
 

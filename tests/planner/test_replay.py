@@ -72,3 +72,15 @@ def test_training_steps_compute_what_one_rank_does():
     for a, b in zip(out, alone(*arrays), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
     assert counted.received == p.plan().received
+
+
+def test_the_picture_shows_placements_and_the_bytes_of_communication():
+    s = mlp()
+    limited = td.Cluster(ranks=4, latency=1e-6, bandwidth=10e9, memory=int(0.4 * 2 * 4 * 256 * 1024))
+    planned = s.plan(limited, fix={"X": "bh -> *", "Y": "bh -> *"})
+    picture = planned.picture()
+    assert picture.startswith("<svg ")
+    assert picture.count("<rect") == len(planned.space.tensors)
+    assert ">ab -&gt; b<" in picture
+    assert ">bh -&gt; *, 49.15 kB<" in picture
+    assert picture in planned._repr_html_()
