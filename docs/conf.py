@@ -30,7 +30,7 @@ pygments_dark_style = "monokai"
 CONTENTS = {
     "Guides": (
         "tutorial", "language", "schedule", "fusion", "tuning", "graph", "gradients", "reductions",
-        "rewrites", "gpu", "torch", "distribution", "planning", "looking-inside", "errors",
+        "rewrites", "gpu", "torch", "export", "distribution", "planning", "looking-inside", "errors",
     ),
     "Reference": ("reference", "environment", "math", "machine", "prices", "glossary"),
     "Measured": ("performance", "chains", "mpi-performance", "benchmarks"),

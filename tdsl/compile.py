@@ -30,6 +30,7 @@ from tdsl.codegen.runtime.signature import (
 from tdsl.core.notebook import Listing
 from tdsl.core.source import here
 from tdsl.errors import ShapeError, Suggesting, TypeMismatch, checked_call
+from tdsl.export import Exportable
 from tdsl.lang.program import Program, bind_sizes
 from tdsl.lang.sizes import AGREE_HINT, check_agreement, check_keywords, check_sizes, dynamic_sizes
 from tdsl.lang.tensor import Func
@@ -185,7 +186,7 @@ def _distributed(state: State, target: Target, dynamic: frozenset[str], sizes: d
     return Distributed(state, signature, sizes, build, text, symbolic, target.machine)
 
 
-class Compiled(Entry, Suggesting):
+class Compiled(Entry, Exportable, Suggesting):
     """A compiled program: call it with arrays; `loops`, `source` and `profile` inspect its code.
 
     `schedule` and `target` are those that it was compiled with.
@@ -495,6 +496,5 @@ def _build_for_gpus(variant: Variant) -> Executable:
     if len(targets) > 1:
         base, arch = ptx_of(targets[-1].arch)
         executables.append(built(replace(variant.target, arch=base), arch))
-    first = executables[0]
-    others = executables[1:]
+    first, *others = executables
     return CudaExecutable(first.module, first.params, first.make, others=others, machine=first.machine)

@@ -1,0 +1,191 @@
+"""`write_library`: kernels as a library for C programs: header, objects, static and shared library.
+
+kernels    one for each level of the processor     emit.py
+runtime    threads and memory                      parallel_text.py, memory_text.py
+entry      the C function, selects a level         export_text.py
+library    an archive of these objects             archive.py
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from tdsl.codegen.cpu import jit, memory_text, parallel_text
+from tdsl.codegen.cpu.archive import archive
+from tdsl.codegen.cpu.emit import emit
+from tdsl.codegen.cpu.export_text import entry_text
+from tdsl.codegen.ir.loops import Argument, BufferParam, Kernel, ScalarParam, SizeParam
+from tdsl.codegen.runtime.signature import ArrayArg, Signature
+from tdsl.core.source import here
+from tdsl.errors import TargetError
+from tdsl.lang.show import show_expr
+from tdsl.lang.types import DType
+from tdsl.machine.cpu import CpuTarget, host, level
+
+SYSTEM = "linux"  # whose conventions entry and runtime follow
+C_TYPES = {
+    "f32": "float", "f64": "double", "bool_": "uint8_t",
+    **{f"{k}{b}": f"{'u' * (k == 'u')}int{b}_t" for k in "iu" for b in (8, 16, 32, 64)},
+}  # fmt: skip
+KEYWORDS = frozenset({
+    "auto", "bool", "break", "case", "catch", "char", "class", "const", "continue", "default",
+    "delete", "do", "double", "else", "enum", "extern", "false", "float", "for", "goto", "if",
+    "inline", "int", "long", "namespace", "new", "operator", "private", "public", "register",
+    "restrict", "return", "short", "signed", "sizeof", "static", "struct", "switch", "template",
+    "this", "throw", "true", "try", "typedef", "union", "unsigned", "using", "void", "volatile",
+    "while",
+})  # fmt: skip
+"""Words that name nothing in C and C++."""
+
+
+def write_library(
+    kernels: Mapping[str, Kernel], signature: Signature, folder: Path, name: str
+) -> tuple[Path, Path, tuple[Path, ...], Path | None]:
+    """Writes a library of kernels by level, oldest first; returns header, archive, objects, shared library.
+
+    The shared library is None where this machine has no C compiler to link it.
+    """
+    params = next(iter(kernels.values())).arguments
+    levels, c_params = [*kernels], _c_parameters(params)
+    oldest = level(levels[0])
+    files: dict[str, tuple[bytes, Sequence[str]]] = {}
+    entry = _object(entry_text(name, levels, params, c_params), oldest, name, name)
+    files["entry.o"] = entry, (name, f"{name}_set_threads")
+    for x, kernel in kernels.items():
+        text = emit(replace(kernel, name=f"{name}_{x}"), level(x))
+        files[f"{x}.o"] = _object(text, level(x), name, name), (f"{name}_{x}",)
+    runtime = _runtime_text(oldest)
+    files["runtime.o"] = _object(runtime, oldest, name, "runtime"), _runtime_symbols(runtime, name)
+    folder.mkdir(parents=True, exist_ok=True)
+    for file, (code, _) in files.items():
+        (folder / f"{name}_{file}").write_bytes(code)
+    objects = tuple(folder / f"{name}_{file}" for file in files)
+    library, header = folder / f"lib{name}.a", folder / f"{name}.h"
+    library.write_bytes(archive(files))
+    header.write_text(header_text(signature, name, levels, c_params))
+    return header, library, objects, _shared(folder, name, objects, oldest)
+
+
+def _c_parameters(params: Sequence[Argument]) -> list[Argument]:
+    """The parameters of the C function: inputs and numbers, sizes, outputs."""
+    inputs = [
+        p for p in params if isinstance(p, ScalarParam) or (isinstance(p, BufferParam) and not p.written)
+    ]
+    sizes = [p for p in params if isinstance(p, SizeParam)]
+    return [*inputs, *sizes, *(p for p in params if isinstance(p, BufferParam) and p.written)]
+
+
+def _object(text: str, target: CpuTarget, name: str, kernel: str) -> bytes:
+    """The object file of IR text, in which the names of the runtime begin with that of the library."""
+    return jit.emit_object(re.sub(r"@tdsl_", f"@{name}_tdsl_", text), target, kernel)
+
+
+def _runtime_text(target: CpuTarget) -> str:
+    pool = parallel_text.pool(target.architecture, SYSTEM)
+    return parallel_text.SELF_SCHEDULING + memory_text.allocator_text(SYSTEM) + pool
+
+
+def _runtime_symbols(text: str, name: str) -> list[str]:
+    defined = re.findall(r"^(?:define (?!internal|private)[^@]*|)@(tdsl_\w+)(?=\(| = global)", text, re.M)
+    return [f"{name}_{symbol}" for symbol in dict.fromkeys(defined)]
+
+
+def _shared(folder: Path, name: str, objects: Sequence[Path], target: CpuTarget) -> Path | None:
+    compiler = shutil.which(os.environ.get("CC", "cc"))
+    if compiler is None or target.architecture != host().architecture:
+        return None
+    path = folder / f"lib{name}.so"
+    command = [compiler, "-shared", "-o", str(path), *map(str, objects), "-lm", "-lpthread"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        raise TargetError(
+            f"{compiler} cannot link {path.name}: {done.stderr.strip()[:500]}",
+            loc=here(),
+            label="this export",
+            hint="set CC to another compiler, or to nothing that exists: the static library needs none",
+        )
+    return path
+
+
+def header_text(signature: Signature, name: str, levels: Sequence[str], c_params: Sequence[Argument]) -> str:
+    """The header of a library, for C99 and C++."""
+    upper = name.upper()
+    arrays = {a.name: a for a in signature.arrays}
+    rows = [f" *   {p.name:12} {_meaning(p, arrays)}" for p in c_params]
+    shown = ", ".join(_declaration(p) for p in c_params)
+    return f"""#ifndef {upper}_H
+#define {upper}_H
+
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {{
+#endif
+
+enum {{
+  {upper}_OK = 0,
+  {upper}_WRONG_ARGUMENT = 1, /* a negative extent, or no array where there are elements */
+  {upper}_FAILED_CHECK = 2,   /* a td.require or an index out of bounds */
+  {upper}_NO_MEMORY = 3,
+  {upper}_NO_LEVEL = 4        /* the processor has none of the levels {", ".join(levels)} */
+}};
+
+/* {name}: returns {upper}_OK, or why there is no result.
+ *
+{chr(10).join(rows)}
+ *
+ * Arrays are row-major without gaps, and aligned to their elements. Outputs overlap no other array.
+ * Several threads may call it at once.
+ */
+int {name}({shown or "void"});
+
+/* How many threads parallel loops use; at first as many as the machine has processors. */
+void {name}_set_threads(int count);
+
+#ifdef __cplusplus
+}}
+#endif
+
+#endif
+"""
+
+
+def _c_type(dtype: DType) -> str:
+    return C_TYPES.get(dtype.name) or f"uint{dtype.bits}_t"  # narrow floats by their bits
+
+
+def _c_name(name: str) -> str:
+    return f"{name}_" if name in KEYWORDS else re.sub(r"\W", "_", name, flags=re.ASCII)
+
+
+def _declaration(p: Argument) -> str:
+    match p:
+        case BufferParam(name, dtype):
+            return f"{'' if p.written else 'const '}{_c_type(dtype)} *{_c_name(name)}"
+        case ScalarParam(name, dtype):
+            return f"{_c_type(dtype)} {_c_name(name)}"
+        case SizeParam(name):
+            return f"int64_t {_c_name(name)}"
+
+
+def _meaning(p: Argument, arrays: dict[str, ArrayArg]) -> str:
+    match p:
+        case BufferParam(name, dtype):
+            shape = ", ".join(map(show_expr, arrays[name].shape)) if name in arrays else ""
+            return f"{'output' if p.written else 'input'}, {dtype}[{shape}]"
+        case ScalarParam(_, dtype):
+            return f"a number, {dtype}"
+        case SizeParam(name):
+            uses = [
+                f"axis {n} of {a.name}"
+                for a in arrays.values()
+                for n, e in enumerate(a.shape)
+                if show_expr(e) == name
+            ]
+            return f"the extent {name}: {', '.join(uses)}"
