@@ -13,8 +13,9 @@ from tdsl.autoschedule.block_tree.named import (
     block_transpose,
     block_tree,
 )
+from tdsl.autoschedule.block_tree.row_parts import split_rows
+from tdsl.autoschedule.block_tree.rows import block_rows
 from tdsl.autoschedule.recipes.bands import bands
-from tdsl.autoschedule.recipes.block_rows import block_rows
 from tdsl.autoschedule.recipes.block_scan import block_scan
 from tdsl.autoschedule.recipes.block_segments import block_segments
 from tdsl.autoschedule.recipes.block_updates import block_updates
@@ -38,7 +39,6 @@ from tdsl.autoschedule.recipes.products import (
 from tdsl.autoschedule.recipes.reduced_fragments import reduced_fragments
 from tdsl.autoschedule.recipes.reduced_tiles import reduced_tiles
 from tdsl.autoschedule.recipes.rows import rows
-from tdsl.autoschedule.recipes.split_rows import split_rows
 from tdsl.autoschedule.recipes.stencil import strips
 from tdsl.autoschedule.recipes.tensor_cores import tensor_core_matmul
 from tdsl.errors import module_getattr

@@ -6,8 +6,8 @@ from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import replace
 
+from tdsl.autoschedule.block_tree.rows import rows_together
 from tdsl.autoschedule.explain import ROOT, Decision, recipe_decision
-from tdsl.autoschedule.recipes.block_rows import rows_together
 from tdsl.autoschedule.recipes.block_updates import order_of_updates, with_updates
 from tdsl.autoschedule.recipes.blocks import on_blocks
 from tdsl.autoschedule.recipes.choices import if_suited

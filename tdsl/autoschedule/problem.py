@@ -291,6 +291,12 @@ class Problem:
         return p
 
     @staticmethod
+    def described(stage: Stage) -> Problem:
+        """The problem of a stage whose points and terms may run in any order."""
+        state = unplaced_at_root(inline_funcs(bind_state(stage.schedule.state, stage.schedule.sizes)))
+        return _describe(state, state.program.func(stage.func), root_boxes(state), stage.definition)
+
+    @staticmethod
     def in_state(state: State, f: FuncDef, boxes: Mapping[str, Box]) -> Problem | None:
         """The problem of a func with affine indices; None where extents, an order or data are in the way."""
         d = f.definitions[0]

@@ -15,12 +15,14 @@ from collections.abc import Collection, Iterable
 from dataclasses import replace
 from math import gcd, prod
 
-from tdsl.autoschedule.recipes.block_rows import ACCESS, fused, reduce_by_threads
+from tdsl.autoschedule.block_tree.write_lanes import reduce_by_threads
 from tdsl.autoschedule.recipes.epilogue import write_neighbours
+from tdsl.autoschedule.recipes.grid import fused
 from tdsl.autoschedule.recipes.operands import is_for_tensor_cores
 from tdsl.autoschedule.recipes.pipelining import pipeline_loads
 from tdsl.autoschedule.recipes.stage_facts import definition_of, load_width, separate_operands, vector_of
 from tdsl.core.node import frozen
+from tdsl.cost.sectors import WIDEST
 from tdsl.lang.affine import variables
 from tdsl.lang.definition import Definition
 from tdsl.lang.expr import Var
@@ -377,7 +379,7 @@ def _fetch_for_several(block: _Block, last: Part, thread: Loop | None) -> None:
 def _load_window(block: _Block, copy: Stage, neighbours: int, thread: Loop) -> None:
     """Load the window that a thread's points read of a copy to registers as vectors."""
     f = block.schedule.state.program.func(copy.func)
-    width = gcd(ACCESS // f.dtypes[0].bytes, neighbours)
+    width = gcd(WIDEST // f.dtypes[0].bytes, neighbours)
     if width == 1:
         return
     copy.align_storage(len(f.variables) - 1, width)

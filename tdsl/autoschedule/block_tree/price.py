@@ -51,8 +51,10 @@ class Price:
         return max(self.resources, key=lambda x: x[1], default=("nothing", 0.0))[0]
 
 
-def price(p: Problem, t: BlockTree, machine: Machine, *, ideal: bool = False) -> Price:
+def price(p: Problem, t: BlockTree, machine: Machine, *, ideal: bool = False, kept: int = 0) -> Price:
     """The price of a tree of a problem on a GPU, `ideal` for layouts of copies without bank conflicts.
+
+    A thread keeps some values in `kept` registers, from the loads of a block to its end.
 
     >>> import tdsl as td
     >>> from tdsl.autoschedule.block_tree.tree import Cut
@@ -78,7 +80,7 @@ def price(p: Problem, t: BlockTree, machine: Machine, *, ideal: bool = False) ->
     pairs = [(x, copies.get((x.array, x.along)), x.box(sizes)) for x in p.operands]
     shared = _shared_bytes(pairs) * t.stages
     staged = sum(_staged_bytes(x, t, box) for x, s, box in pairs if s is not None and _is_staged(s, x))
-    registers = _registers(p, t, pairs, unrolled) + (staged // WORD if t.stages > 1 else 0)
+    registers = _registers(p, t, pairs, unrolled, kept) + (staged // WORD if t.stages > 1 else 0)
     most = min(gpu.registers_per_thread - _SPARE, gpu.registers // max(threads, WARP))
     alone = threads == 1 and bool(t.shared)  # copies are shared out among threads
     alone = alone or (t.stages > 1 and staged > _STAGED)
@@ -135,7 +137,8 @@ def price(p: Problem, t: BlockTree, machine: Machine, *, ideal: bool = False) ->
     of_cache, of_memory = (machine.level(x).bytes_per_second(processors) or inf for x in ("L2", "global"))
     reached = min(1.0, 2 * blocks / processors)
     active = warps * min(resident, ceil(blocks / processors))
-    busy = min(1.0, active * min(each, _LATENCY) / gpu.schedulers / _LATENCY)  # operations wait for others
+    chains = min(each * prod(c.each for c in t.lanes), _LATENCY)
+    busy = min(1.0, active * chains / gpu.schedulers / _LATENCY)  # operations wait for others
     turns = steps if t.shared else steps * prod(sizes[v] for v in inner)
     waits = 1 + turns / (2 * (t.stages - 1) if t.stages > 1 else 1) / 2 if p.summed else 1
     resources = {
@@ -162,13 +165,13 @@ def _shared_bytes(pairs: Sequence[tuple[Operand, Shared | None, tuple[int, ...]]
 
 def _registers(
     p: Problem, t: BlockTree, pairs: Sequence[tuple[Operand, Shared | None, tuple[int, ...]]],
-    unrolled: Sequence[str],
+    unrolled: Sequence[str], kept: int = 0,
 ) -> int:  # fmt: skip
-    """The registers of a thread."""
-    count = _REGISTERS + 2 * len(p.operands)
+    """The registers of a thread; what it keeps is loaded to the `kept` ones."""
+    count = kept + _REGISTERS + 2 * len(p.operands)
     if p.summed:
         count += prod(t.values.values()) * max(p.sum_bytes, WORD) // WORD
-    for x, copy, _ in pairs:
+    for x, copy, _ in pairs if not kept else ():
         window = unrolled if copy is not None and copy.window else ()
         loaded = sum(_at_once(r, t, unrolled, window) for r in x.reads)
         count += loaded * max(x.reads[0].size, WORD) // WORD

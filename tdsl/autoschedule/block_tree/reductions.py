@@ -106,6 +106,12 @@ def _tree(p: Problem, cuts: tuple[Cut, ...], lanes: tuple[str, int, int]) -> Blo
     return BlockTree(p.func, cuts, order, vector=vector, registers=loaded, lanes=(Cut(axis, count, each),))
 
 
+def tree_of_rows(p: Problem, lanes: tuple[str, int, int], rows: tuple[str, int] | None = None) -> BlockTree:
+    """The tree of a row: its terms, threads and their neighbours; with the axis and the number of rows."""
+    tree = _tree(p, (), lanes)
+    return tree if rows is None else replace(tree, cuts=(Cut(*rows),), order=(*tree.order, rows))
+
+
 def _parts(p: Problem, t: BlockTree, machine: Machine) -> list[int]:
     """Numbers of parts: so many that all blocks run at once, and fractions of these, with terms for each."""
     if not all(a.known for a in p.summed):
@@ -119,14 +125,19 @@ def _parts(p: Problem, t: BlockTree, machine: Machine) -> list[int]:
     return [*dict.fromkeys(most >> n for n in range(most.bit_length()))]
 
 
-def price_of_lanes(p: Problem, t: BlockTree, machine: Machine) -> Price:
-    """The price of a tree with lanes, with the steps in which threads combine values and with the merge."""
+def price_of_lanes(p: Problem, t: BlockTree, machine: Machine, *, kept: int = 0, times: int = 1) -> Price:
+    """The price of a tree with lanes, with the steps in which threads combine values and with the merge.
+
+    Threads keep `kept` registers of a row, and combine values so many `times`.
+    """
     assert machine.gpu is not None, "the machine is a GPU"
     (lanes,), whole = t.lanes, p
     parts = t.parts or machine.threads
     if parts > 1:
         p = p.with_parts(max(p.summed, key=lambda a: a.extent).name, parts)
-    left, cuts, order, steps = lanes.threads, [*t.cuts], [*t.order[:-1]], []
+    left, cuts, order, steps = lanes.threads, [*t.cuts], [], []
+    others = tuple(x for x in t.order if x[0] != lanes.axis)
+    by_shuffles = t.order[0][0] == lanes.axis
     for a in reversed(p.summed):
         each = lanes.each if a.name == lanes.axis else 1
         count = min(left, 1 << (max(-(-a.extent // each), 1) - 1).bit_length())
@@ -137,13 +148,13 @@ def price_of_lanes(p: Problem, t: BlockTree, machine: Machine) -> Price:
         steps += [(a.name, 1), (f"{a.name}_each", each)]
     cuts[-1] = replace(cuts[-1], threads=cuts[-1].threads * left)  # without terms
     order[-1] = (order[-1][0], cuts[-1].threads)
-    cost = price(p, replace(t, cuts=tuple(cuts), order=tuple(order), steps=tuple(steps)), machine)
+    ordered = (*order, *others) if by_shuffles else (*others, *order)
+    cost = price(p, replace(t, cuts=tuple(cuts), order=ordered, steps=tuple(steps)), machine, kept=kept)
     if cost.seconds == inf:
         return cost
-    by_shuffles = t.order[0][0] == lanes.axis
     exchange = _SHUFFLE * log2(lanes.threads) if by_shuffles else _LINE * lanes.threads
     waves = ceil(cost.blocks / machine.threads / cost.resident)
-    seconds = cost.seconds + waves * exchange / machine.gpu.clock
+    seconds = cost.seconds + waves * times * exchange / machine.gpu.clock
     if parts > 1:
         speed = machine.level("L2").bytes_per_second(machine.threads) or inf
         turns = ceil(parts / (MERGING if by_shuffles else lanes.threads))

@@ -13,9 +13,8 @@ from tdsl.autoschedule.block_tree.price import (
 )
 from tdsl.autoschedule.block_tree.tree import BlockTree, Shared
 from tdsl.autoschedule.problem import Problem
-from tdsl.autoschedule.recipes.block_rows import fused
 from tdsl.autoschedule.recipes.epilogue import following, write_neighbours
-from tdsl.autoschedule.recipes.grid import bind_grid
+from tdsl.autoschedule.recipes.grid import bind_grid, fused
 from tdsl.autoschedule.recipes.stage_facts import vector_of
 from tdsl.lang.regions import reads_in
 from tdsl.schedule.fluent import Stage

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import prod
 
 from tdsl.autoschedule.block_tree.tree import BlockTree
-from tdsl.autoschedule.recipes.block_rows import fused, reduce_by_lines, reduce_by_threads
 from tdsl.autoschedule.recipes.elements import elements
+from tdsl.autoschedule.recipes.grid import fused
 from tdsl.autoschedule.recipes.stage_facts import definition_of, sizes_of
+from tdsl.core.node import post_order
 from tdsl.errors import ScheduleError
+from tdsl.lang.affine import variables
+from tdsl.lang.program import FuncDef
 from tdsl.lang.regions import reads_in
-from tdsl.schedule.fluent import Stage
-from tdsl.schedule.state import REGISTER
+from tdsl.schedule.fluent import BaseSchedule, Stage
+from tdsl.schedule.state import REGISTER, SHARED
 
 _PART = 16  # turns of a thread in a part, where only a call tells how many terms there are
 _TILE = 32  # registers for the tile of terms of a thread
+_LONG_CODE = 64  # distinct operations of a combiner that is not worth copies for lanes
 MERGING = 256  # threads that combine the values of parts
 
 
@@ -134,3 +139,100 @@ def _fill_tiles(lines: Stage, tiles: tuple[str, ...], vector: int) -> None:
             copy.vectorize(copy.split(copy.loops[-1], vector)[1])
         for x in copy.loops[: -1 if vector > 1 else None]:
             copy.unroll(x)
+
+
+def share_row(stage: Stage, names: list[str], threads: int, vector: int, *, unrolled: bool = False) -> None:
+    """Share the points of a row out among threads, `vector` neighbours at a time."""
+    others, lanes = [x.name for x in stage.loops if x.name not in names], None
+    stage.reorder(*others, *names)
+    if vector > 1:
+        outer, lanes = stage.split(names[-1], vector)
+        names = [*names[:-1], outer.name]
+    outer, thread = stage.split(fused(stage, names), threads)
+    stage.bind(thread, "threadIdx.x")
+    if lanes is not None:
+        stage.vectorize(lanes)
+    if unrolled:
+        stage.unroll(outer)
+
+
+def reduce_by_threads(
+    stage: Stage, names: list[str], threads: int, vector: int, *, unrolled: bool = False,
+    lanes: str | None = None,
+) -> Stage:  # fmt: skip
+    """A part of a reduction over `names` for each thread, in `vector` lanes, and the results of all.
+
+    `lanes` names the loop over lanes, if there is one already. Returns the stage of the parts.
+    """
+    schedule = stage.schedule
+    if vector > 1 and lanes is None:
+        outer, lane = stage.split(names[-1], vector)
+        names, lanes = [*names[:-1], outer.name], lane.name
+    outer, thread = stage.split(fused(stage, names), threads)
+    before = _names(schedule)
+    stage.bind(thread, "threadIdx.x")
+    parts = schedule[next(name for name in _names(schedule) if name not in before)]
+    if unrolled:
+        parts.unroll(outer.name)
+    if lanes is not None and is_heavy(parts.schedule.state.program.func(parts.func)):
+        _load_once(parts, vector)
+        parts.unroll(lanes)
+    elif lanes is not None:
+        before = _names(schedule)
+        parts.vectorize(lanes)
+        if len(schedule.state.program.func(parts.func).dtypes) > 1:
+            _load_once(schedule[next(name for name in _names(schedule) if name not in before)], vector)
+    return parts
+
+
+def is_heavy(f: FuncDef) -> bool:
+    """True for a reduction whose combiner is long code, such as that of sorted lists: one result a thread."""
+    combine = f.definitions[0].combine
+    return combine is not None and len({*post_order(*combine.exprs)}) > _LONG_CODE
+
+
+def _names(schedule: BaseSchedule) -> list[str]:
+    return [f.name for f in schedule.state.program.funcs]
+
+
+def _load_once(terms: Stage, count: int) -> None:
+    """Registers for the vectors from which several values of a term are computed."""
+    for name in _sources_along(terms, terms.loops[-1].name):
+        copy = terms.schedule.cache_read(name, terms, at=terms.loops[-2], scope="register")
+        copy.vectorize(copy.loops[-1], count)
+
+
+def _sources_along(stage: Stage, loop: str) -> list[str]:
+    values = stage.schedule.state.program.func(stage.func).definitions[0].values
+    return [*dict.fromkeys(r.name for r in reads_in(values) if loop in variables(r.index[-1]))]
+
+
+def reduce_by_lines(
+    stage: Stage, free: Sequence[str], term: str, columns: int, lines: int, vector: int = 1
+) -> Stage:
+    """Reduce across rows: a block has `columns` threads for neighbours, `vector` each, and `lines` of these.
+
+    A thread reduces every few terms; the first line puts together what all lines have, by shared memory.
+    Returns the stage of the lines, whose last loops are those over terms and neighbours.
+    """
+    *outer, last = free
+    stage.reorder(*outer, last, term)
+    block, column = (x.name for x in stage.split(last, columns * vector))
+    each = ""
+    if vector > 1:
+        column, each = (x.name for x in stage.split(column, vector))
+    copy, last_of_copy = stage.schedule.cache_write(stage, at=column), last
+    _, line = stage.split(term, lines)
+    parts = stage.rfactor(line)
+    parts.reorder_storage(line.name, *free)
+    stage.bind(fused(stage, [*outer, block]), "blockIdx.x").bind(column, "threadIdx.x")
+    parts.compute_at(stage, column).set_scope(SHARED)
+    parts.reorder(line.name, last, *(x.name for x in parts.loops if x.name not in (line.name, last)))
+    if vector > 1:
+        last, lanes = (x.name for x in parts.split(last, vector))
+        parts.reorder(*(x.name for x in parts.loops if x.name != lanes), lanes)
+        parts.vectorize(lanes)
+        stage.vectorize(each)
+        copy.vectorize(copy.split(last_of_copy, vector)[1])
+    parts.bind(line.name, "threadIdx.y").bind(last, "threadIdx.x")
+    return parts

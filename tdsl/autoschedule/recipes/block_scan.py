@@ -15,10 +15,11 @@ from __future__ import annotations
 from typing import Any
 
 from tdsl.autoschedule.block_tree.reductions import schedule_lanes
-from tdsl.autoschedule.recipes.block_rows import ACCESS, WARP, fused, reduce_by_threads
+from tdsl.autoschedule.block_tree.write_lanes import reduce_by_threads
 from tdsl.autoschedule.recipes.choices import Unsuited, choose, gpu_of, recipe
-from tdsl.autoschedule.recipes.grid import share_points
+from tdsl.autoschedule.recipes.grid import fused, share_points
 from tdsl.core.node import frozen
+from tdsl.cost.sectors import WARP, WIDEST
 from tdsl.lang.affine import variables
 from tdsl.lang.program import FuncDef
 from tdsl.lang.regions import reads_in
@@ -80,7 +81,7 @@ def block_scan(stage: Stage, *, machine: Machine | None = None, **choices: Any) 
 def _plan(f: FuncDef, scan: Scan, machine: Machine) -> BlockScan:
     rows = volume(tuple(b for n, b in enumerate(f.natural) if n != scan.axis)) or 0
     widest = max([f.dtypes[0].bytes, *(r.dtype.bytes for r in _reads_along(f, f.variables[-1]))])
-    vector = max(ACCESS // widest, 2)
+    vector = max(WIDEST // widest, 2)
     if scan.axis < len(f.variables) - 1:
         if scan.length <= _ROWS:
             raise Unsuited(f"it has {scan.length} elements, which is one thread's work")

@@ -9,11 +9,12 @@ from __future__ import annotations
 from math import prod
 from typing import Any
 
-from tdsl.autoschedule.recipes.block_rows import WARP, fused
 from tdsl.autoschedule.recipes.choices import Unsuited, choose, gpu_of, recipe, reduction_of
 from tdsl.autoschedule.recipes.conv import known
+from tdsl.autoschedule.recipes.grid import fused
 from tdsl.autoschedule.recipes.stage_facts import sizes_of
 from tdsl.core.node import frozen
+from tdsl.cost.sectors import WARP
 from tdsl.lang.affine import as_sum, variables
 from tdsl.lang.bounds import upper
 from tdsl.lang.expr import Var

@@ -19,13 +19,13 @@ from typing import Any
 
 from tdsl.autoschedule.block_tree.reductions import schedule_lanes
 from tdsl.autoschedule.block_tree.tree import BlockTree
-from tdsl.autoschedule.recipes.block_rows import ACCESS, fused
 from tdsl.autoschedule.recipes.block_scan import BlockScan, block_scan
 from tdsl.autoschedule.recipes.choices import Unsuited, choose, gpu_of, if_suited, recipe, refused
 from tdsl.autoschedule.recipes.elements import Elements
-from tdsl.autoschedule.recipes.grid import share_points
+from tdsl.autoschedule.recipes.grid import fused, share_points
 from tdsl.autoschedule.recipes.stage_facts import definition_of, sizes_of, vector_of
 from tdsl.core.node import frozen
+from tdsl.cost.sectors import WIDEST
 from tdsl.errors import ScheduleError
 from tdsl.lang.affine import has_data, variables
 from tdsl.lang.definition import Definition
@@ -95,7 +95,7 @@ def block_updates(stage: Stage, *, machine: Machine | None = None, **choices: An
 
 def _plan(stage: Stage, d: Definition, machine: Machine) -> BlockUpdates:
     sizes, threads = sizes_of(stage), machine.block_threads
-    last = sizes.get(d.ranges[-1][0]) or ACCESS
+    last = sizes.get(d.ranges[-1][0]) or WIDEST
     vector = min(_vector(d), 1 << (last.bit_length() - 1))  # a copy of less has no room for more
     rows = prod(sizes.get(v) or 1 for v in d.free)
     terms = prod(sizes.get(v) or 0 for v, _, _ in d.ranges)
@@ -140,7 +140,7 @@ def _elements(stage: Stage) -> int:
 def _vector(d: Definition) -> int:
     """How many elements along the last range 16 bytes hold of what is read along it."""
     along = [r for r in reads_in((*d.values, *d.index)) if r.index[-1:] == (Var(d.ranges[-1][0]),)]
-    return ACCESS // max((r.dtype.bytes for r in along), default=ACCESS)
+    return WIDEST // max((r.dtype.bytes for r in along), default=WIDEST)
 
 
 def _sources(d: Definition) -> list[str]:

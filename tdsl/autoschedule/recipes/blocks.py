@@ -6,16 +6,17 @@
 from __future__ import annotations
 
 from tdsl.autoschedule.block_tree.reductions import best_lanes, write_lanes
+from tdsl.autoschedule.block_tree.row_parts import SplitRows, split_rows
+from tdsl.autoschedule.block_tree.rows import block_rows
 from tdsl.autoschedule.block_tree.schedule import schedule_points, schedule_sums
 from tdsl.autoschedule.block_tree.tree import BlockTree
+from tdsl.autoschedule.block_tree.write_groups import BlockRows
 from tdsl.autoschedule.patterns.row_groups import find_row_group
 from tdsl.autoschedule.problem import Problem
-from tdsl.autoschedule.recipes.block_rows import BlockRows, block_rows
 from tdsl.autoschedule.recipes.block_segments import BlockSegments, block_segments
 from tdsl.autoschedule.recipes.choices import Unsuited, gpu_of, if_suited
 from tdsl.autoschedule.recipes.elements import Elements, elements
 from tdsl.autoschedule.recipes.epilogue import reader_of
-from tdsl.autoschedule.recipes.split_rows import SplitRows, split_rows
 from tdsl.autoschedule.recipes.stage_facts import definition_of
 from tdsl.lang.regions import reads_in
 from tdsl.machine.model import Machine

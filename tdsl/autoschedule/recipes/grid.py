@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from tdsl.autoschedule.recipes.block_rows import fused
 from tdsl.autoschedule.recipes.stage_facts import sizes_of
 from tdsl.schedule.fluent import Stage
 from tdsl.schedule.launch import MAX_BLOCKS
@@ -101,3 +100,11 @@ def on_grid(
         stage.reorder(block, turn).bind(block, "blockIdx.x")
     else:
         bind_blocks(stage, [*outer, fused(stage, loops)])
+
+
+def fused(stage: Stage, loops: list[str]) -> str:
+    """One loop of some that follow each other."""
+    whole = loops[0]
+    for x in loops[1:]:
+        whole = stage.fuse(whole, x).name
+    return whole

@@ -14,11 +14,11 @@ from collections.abc import Mapping
 from math import prod
 from typing import Any
 
-from tdsl.autoschedule.recipes.block_rows import fused
 from tdsl.autoschedule.recipes.choices import Unsuited, choose, gpu_of, recipe
 from tdsl.autoschedule.recipes.conv import known
 from tdsl.autoschedule.recipes.elements import elements
 from tdsl.autoschedule.recipes.epilogue import write_neighbours
+from tdsl.autoschedule.recipes.grid import fused
 from tdsl.autoschedule.recipes.pipelining import pipeline_loads
 from tdsl.autoschedule.recipes.stage_facts import even_width, known_sizes
 from tdsl.core.node import frozen

@@ -18,8 +18,8 @@ from dataclasses import replace
 from math import prod
 from typing import Any
 
-from tdsl.autoschedule.recipes.block_rows import ACCESS, fused
 from tdsl.autoschedule.recipes.choices import Unsuited, choose, gpu_of, recipe
+from tdsl.autoschedule.recipes.grid import fused
 from tdsl.autoschedule.recipes.online_blocks import (
     INNER,
     ROW,
@@ -37,6 +37,7 @@ from tdsl.autoschedule.recipes.stage_facts import definition_of, load_width, siz
 from tdsl.autoschedule.recipes.tensor_forms import Form, group_form, mma_of
 from tdsl.autoschedule.recipes.tensor_tiles import PHASE_BYTES
 from tdsl.core.node import frozen, post_order
+from tdsl.cost.sectors import WIDEST
 from tdsl.errors import ScheduleError, counted
 from tdsl.lang.affine import variables
 from tdsl.lang.definition import Definition
@@ -318,7 +319,7 @@ def _fetched(p: _Product, x: Operand, plan: OnlineTensorCores, place: Place) -> 
     vector, row = load_width(p.stage, x.read.name, x.copy_along), _tile_of(p, x, plan)[1]
     whole = plan.warpgroups and plan.stages > 1 and not of_rows
     refused = plan.warpgroups and (size * row % min(SWIZZLES) or x.axes[1] + 1 < len(x.read.index))
-    if refused or (whole and (vector * size < ACCESS or len(x.read.index) > _MOST_AXES)):
+    if refused or (whole and (vector * size < WIDEST or len(x.read.index) > _MOST_AXES)):
         raise Unsuited(
             f"{x.read.name!r} cannot be fetched in tiles that wgmma reads",
             f"leave warpgroups= out, or let rows of it be a multiple of {min(SWIZZLES)} bytes",

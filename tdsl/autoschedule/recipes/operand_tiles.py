@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tdsl.autoschedule.recipes.block_rows import ACCESS
 from tdsl.autoschedule.recipes.choices import gpu_of
 from tdsl.autoschedule.recipes.operands import Operand
 from tdsl.autoschedule.recipes.stage_facts import shape_of_source, sizes_of
 from tdsl.autoschedule.recipes.tensor_forms import Form
 from tdsl.core.node import frozen
+from tdsl.cost.sectors import WIDEST
 from tdsl.lang.affine import variables
 from tdsl.lang.expr import Read, Var
 from tdsl.lang.regions import reads_in
@@ -49,7 +49,7 @@ def register_factor(stage: Stage, x: Operand, terms: int) -> RegisterFactor | No
             continue
         plain = all(isinstance(e, Var) for e in r.index) and len({*r.index}) == len(r.index)
         row = shape_of_source(stage, r.name)[-1]
-        if not plain or last != Var(used[-1]) or row is None or row * r.dtype.bytes % ACCESS:
+        if not plain or last != Var(used[-1]) or row is None or row * r.dtype.bytes % WIDEST:
             return None
         (arrays if len(used) == 2 else vectors).append(r)
     if len(arrays) != 1 or arrays[0].dtype.bytes != x.read.dtype.bytes:
@@ -145,7 +145,7 @@ def is_boxed(stage: Stage, x: Operand) -> bool:
     if x.gathered or x.computed or x.axes[1] != len(x.read.index) - 1:
         return False
     shape = [n or 0 for n in shape_of_source(stage, x.read.name)]
-    return all(shape) and shape[-1] * x.read.dtype.bytes % ACCESS == 0
+    return all(shape) and shape[-1] * x.read.dtype.bytes % WIDEST == 0
 
 
 def shared_limit(stage: Stage) -> int:

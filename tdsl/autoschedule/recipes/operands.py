@@ -10,13 +10,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from tdsl.autoschedule.recipes.block_rows import ACCESS, fused
 from tdsl.autoschedule.recipes.choices import Unsuited
 from tdsl.autoschedule.recipes.computed_operands import computed_factors
 from tdsl.autoschedule.recipes.conv import known
 from tdsl.autoschedule.recipes.epilogue import reader_of
+from tdsl.autoschedule.recipes.grid import fused
 from tdsl.autoschedule.recipes.stage_facts import definition_of, even_width, load_width, sizes_of
 from tdsl.core.node import Node, children, frozen
+from tdsl.cost.sectors import WIDEST
 from tdsl.lang.affine import as_sum, has_data, variables
 from tdsl.lang.bounds import NO_FACTS
 from tdsl.lang.definition import Definition
@@ -232,7 +233,7 @@ def vector_width(stage: Stage, x: Operand) -> int:
     """The elements of an operand's rows in one access of at most 16 bytes."""
     given = stage.schedule.state
     if given.program.has_func(x.read.name) and given.plan(x.read.name).filled:  # by `pack`
-        return ACCESS // x.read.dtype.bytes
+        return WIDEST // x.read.dtype.bytes
     if not x.gathered and not x.computed:
         return load_width(stage, x.read.name, x.copy_along)
     state = bind_state(stage.schedule.state, stage.schedule.sizes)
@@ -243,7 +244,7 @@ def vector_width(stage: Stage, x: Operand) -> int:
         part = source_of(stage, replace(x, read=_source(part)))
         # of shorter elements, threads store to banks of their neighbours unless rows are short
         size = max(size, _source(part).dtype.bytes) if x.transposed else _source(part).dtype.bytes
-    width = even_width(ACCESS // size, sizes_of(stage).get(v))
+    width = even_width(WIDEST // size, sizes_of(stage).get(v))
     while width > 1 and not _are_neighbours(part, v, width):
         width //= 2
     return width
@@ -358,9 +359,9 @@ def pack(stage: Stage, x: Operand, along: int, terms: int) -> None:
     copy = stage.schedule.cache_read(x.read.name, stage.func, filled=True)
     loops, tiles = copy.loops, (terms, along) if x.transposed else (along, terms)
     for axis, tile in zip(x.axes, tiles, strict=True):
-        copy.split(loops[axis], max(tile, ACCESS // size), tail=ROUND_UP)
+        copy.split(loops[axis], max(tile, WIDEST // size), tail=ROUND_UP)
     outer = [loop.name for loop in copy.loops]
-    if width * size == ACCESS:
+    if width * size == WIDEST:
         outer[-1], lanes = (loop.name for loop in copy.split(outer[-1], width))
         copy.vectorize(lanes)
     block, thread = copy.split(fused(copy, outer), _THREADS)

@@ -22,7 +22,6 @@ from collections.abc import Mapping
 from math import ceil, prod
 from typing import Any
 
-from tdsl.autoschedule.recipes.block_rows import ACCESS
 from tdsl.autoschedule.recipes.choices import Unsuited, choose, gpu_of, recipe, reduction_of
 from tdsl.autoschedule.recipes.epilogue import following, reader_of
 from tdsl.autoschedule.recipes.grid import bind_blocks
@@ -35,6 +34,7 @@ from tdsl.autoschedule.recipes.stage_facts import (
     separate_operands,
 )
 from tdsl.core.node import frozen
+from tdsl.cost.sectors import WIDEST
 from tdsl.lang.affine import variables
 from tdsl.lang.definition import Definition
 from tdsl.lang.expr import Read, Var
@@ -175,7 +175,7 @@ def _plan(stage: Stage, reduced: ReducedProduct, machine: Machine) -> ReducedTil
     size = max(schedule.state.program.func(reduced.product).dtypes[0].bytes, 4)
     across = [r for r in reads_in(p.values) if reduced.inner_column in variables(r)]
     chunks = any(r.index[-1] != Var(reduced.term) for r in across)  # what neighbours read is in one row
-    most = EACH // size, (ACCESS if chunks else EACH) // size
+    most = EACH // size, (WIDEST if chunks else EACH) // size
     each = [
         min(m, 1 << (ceil(n / count) - 1).bit_length())
         for m, n, count in zip(most, (rows, columns), THREADS, strict=True)
@@ -264,7 +264,7 @@ def _copy(
 
     Chunks of the terms are then packed, such that these threads' accesses have no bank conflicts.
     """
-    index, chunk, vector = read.index, ACCESS // read.dtype.bytes, load_width(stage, read.name, along)
+    index, chunk, vector = read.index, WIDEST // read.dtype.bytes, load_width(stage, read.name, along)
     p, last = by_columns, len(index) - 1
     across = [n for n, e in enumerate(index) if p is not None and p.inner_column in variables(e)]
     packed = p is not None and len(across) == 1 and index[-1] == Var(p.term) and plan.tile[2] % chunk == 0

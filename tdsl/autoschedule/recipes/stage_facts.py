@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from math import prod
 
-from tdsl.autoschedule.recipes.block_rows import ACCESS
 from tdsl.autoschedule.recipes.choices import Unsuited
 from tdsl.autoschedule.recipes.conv import known
 from tdsl.core.node import post_order
+from tdsl.cost.sectors import WIDEST
 from tdsl.lang.affine import as_sum, has_data, variables
 from tdsl.lang.bounds import upper
 from tdsl.lang.definition import Definition
@@ -105,7 +105,7 @@ def _most(stage: Stage, d: Definition) -> int:
     state = stage.schedule.state
     kept = {name for name, plan in state.plans if plan.scope == REGISTER}
     moving = [r.dtype for r in reads_in(d.values) if d.free[-1] in variables(r) and r.name not in kept]
-    return ACCESS // max(t.bytes for t in (*state.program.func(stage.func).dtypes, *moving))
+    return WIDEST // max(t.bytes for t in (*state.program.func(stage.func).dtypes, *moving))
 
 
 def load_width(stage: Stage, source: str, along: str | None = None) -> int:
@@ -113,14 +113,14 @@ def load_width(stage: Stage, source: str, along: str | None = None) -> int:
 
     With a variable `along` which it is read, of that alone.
     """
-    sizes, width = sizes_of(stage), ACCESS
+    sizes, width = sizes_of(stage), WIDEST
     for r in reads_in(definition_of(stage).values):
         if r.name == source and uses_variable(r, along):
             last = as_sum(r.index[-1])
             units = [a.name for a, c in last.terms.items() if c == 1 and isinstance(a, Var)]
             steps = [last.constant, *(c for c in last.terms.values() if c != 1)]
             for step in (*steps, *(sizes.get(v) for v in units), *[None] * (len(units) != 1)):
-                width = min(width, even_width(ACCESS // r.dtype.bytes, step))
+                width = min(width, even_width(WIDEST // r.dtype.bytes, step))
     return width
 
 

@@ -15,7 +15,6 @@ from dataclasses import fields, replace
 from math import prod
 from typing import Any
 
-from tdsl.autoschedule.recipes.block_rows import ACCESS
 from tdsl.autoschedule.recipes.choices import (
     Unsuited,
     choose,
@@ -69,6 +68,7 @@ from tdsl.autoschedule.recipes.tensor_tiles import (
     best_tiles,
 )  # fmt: skip
 from tdsl.core.node import frozen
+from tdsl.cost.sectors import WIDEST
 from tdsl.lang.expr import Expr, Var
 from tdsl.lang.regions import reads_in
 from tdsl.lang.types import bf16, f8e4m3, f8e5m2, f16
@@ -273,7 +273,7 @@ def _side(
     """
     x = plain_operand(stage, names, terms)
     if x is None:
-        return Side(size, ACCESS, turned=False)
+        return Side(size, WIDEST, turned=False)
     access, plain = vector_width(stage, x) * size, x.axes[1] == len(x.read.index) - 1
     boxed = is_boxed(stage, x) or (in_registers and register_factor(stage, x, ROW_BYTES // size) is not None)
     return Side(
@@ -337,8 +337,8 @@ def _schedule(
     if not isinstance(form, Mma) and _is_stored_whole(
         out, stage.func, plan, index, operands, sizes, size, shared
     ):
-        adjacent = ACCESS // size if form.unit == "tcgen05" else 2
-        store_by_groups(out, size, adjacent, even_width(ACCESS // size, sizes.get(right.along)))
+        adjacent = WIDEST // size if form.unit == "tcgen05" else 2
+        store_by_groups(out, size, adjacent, even_width(WIDEST // size, sizes.get(right.along)))
     else:
         out.cooperate(2 if index[-1] == Var(right.along) else 1)
     tiles = [block[:1] + block[2:], block[1:]]

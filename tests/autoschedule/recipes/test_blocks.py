@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 
 import tdsl as td
+from tdsl.autoschedule.block_tree.row_parts import SplitRows
 from tdsl.autoschedule.block_tree.tree import BlockTree
-from tdsl.autoschedule.recipes.block_rows import BlockRows
+from tdsl.autoschedule.block_tree.write_groups import BlockRows
 from tdsl.autoschedule.recipes.blocks import on_blocks
 from tdsl.autoschedule.recipes.elements import Elements
-from tdsl.autoschedule.recipes.split_rows import SplitRows
 from tdsl.codegen.gpu.launches import launches_of
 from tdsl.lang.interp import interpret
 from tests.codegen.cuda.programs import kernel_of

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import tdsl as td
-from tdsl.autoschedule.recipes.block_rows import BlockRows
+from tdsl.autoschedule.block_tree.write_groups import BlockRows
 from tdsl.codegen.gpu.launches import launches_of
 from tests.codegen.cuda.programs import kernel_of
 

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 import tdsl as td
+from tdsl.autoschedule.block_tree.row_parts import SplitRows
 from tdsl.autoschedule.recipes.blocks import on_blocks
-from tdsl.autoschedule.recipes.split_rows import SplitRows
 from tdsl.codegen.gpu.launches import launches_of
 from tests.codegen.cuda.programs import kernel_of
 
@@ -100,3 +100,35 @@ def test_parts_are_for_the_gpu_of_the_schedule():
         y[i, j] = x[i, j] - top[i]
         chosen.append(td.recipes.split_rows(td.Schedule(y, target=f"cuda:{arch}")[y]).each)
     assert chosen[0] > chosen[1]
+
+
+def variance(shape):
+    at = (i,) * (len(shape) - 1)
+    x, mean, out = td.Tensor("x", shape, td.f32), td.Func("mean"), td.Func("out")
+    mean[at] = td.mean(x[(*at, j)], axis=j)
+    out[at] = td.mean((x[(*at, j)] - mean[at]) ** 2, axis=j)
+    return out
+
+
+@pytest.mark.parametrize("shape", [(9001,), (3, 8200)])
+def test_variances_of_few_long_rows_take_one_pass(rng, shape):
+    f = variance(shape)
+    s = td.Schedule(f)
+    td.recipes.split_rows(s[f])
+    x = (10 + rng.standard_normal(shape)).astype(np.float32)
+    got = td.emulate(td.compile(s, target="cuda"))(x)
+    np.testing.assert_allclose(got, x.astype(np.float64).var(-1), rtol=1e-4)
+
+
+def test_the_variance_of_an_array_reads_it_once_by_default():
+    n = 1 << 22
+    compiled = td.compile(variance((n,)), target=td.Target("cuda", arch="sm_80"))
+    counts = td.count_memory(compiled, np.zeros(n, np.float32), blocks=2)
+    assert sum(32 * a.fetched for a in counts.accesses if a.site.array == "x") < 1.01 * 4 * n
+
+
+def test_reductions_of_a_row_that_need_no_other_are_no_chain():
+    x, out = td.Tensor("x", (2, 100_000), td.f32), td.Func("out")
+    out[i] = td.sqrt(td.sum(x[i, j] * x[i, j], axis=j))
+    with pytest.raises(td.ScheduleError, match="do not read each other"):
+        td.recipes.split_rows(td.Schedule(out)["out"])

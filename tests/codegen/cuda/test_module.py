@@ -165,12 +165,13 @@ def test_long_rows_times_a_vector_leave_registers_for_other_blocks(arch, tmp_pat
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
 @pytest.mark.parametrize("length, wide", [(3, 0), (8, 1), (17, 0)])
 def test_short_rows_are_loaded_once_by_neighbours(length, wide, arch, tmp_path):
-    s, _ = scheduled("softmax", 10_000, length)
+    s, plan = scheduled("softmax", 10_000, length)
     m = build(s, arch)
     (kernel,) = m.kernels
     assert (kernel.spills, kernel.stack) == (0, 0)
     text = sass(m, tmp_path)
-    assert count(text, r"\bLDG") == count(text, r"\bSTG") == 1
+    each = -(-length // (plan.threads * plan.vector))
+    assert count(text, r"\bLDG") == count(text, r"\bSTG") == each <= 2
     assert count(text, r"\bLDG\.E\.128") == count(text, r"\bSTG\.E\.128") == wide
 
 

@@ -11,23 +11,24 @@ from __future__ import annotations
 
 from typing import Any
 
-from tdsl.autoschedule.patterns.row_groups import RowGroup, find_row_group
-from tdsl.autoschedule.recipes.block_rows import (
-    WARP,
-    block_rows,
-    fused,
-    reduce_by_threads,
-    row_capacity,
-    share_row,
-    threads_of_row,
+from tdsl.autoschedule.block_tree.reductions import schedule_lanes
+from tdsl.autoschedule.block_tree.rows import (
+    kept_in_registers,
+    problem_of_rows,
+    shape_of_rows,
     vector_of_rows,
     widens,
 )
-from tdsl.autoschedule.recipes.choices import Unsuited, choose, gpu_of, if_suited, recipe
+from tdsl.autoschedule.block_tree.write_lanes import reduce_by_threads, share_row
+from tdsl.autoschedule.patterns.row_groups import RowGroup, find_row_group
+from tdsl.autoschedule.recipes.choices import Unsuited, choose, gpu_of, recipe
 from tdsl.autoschedule.recipes.elements import elements
+from tdsl.autoschedule.recipes.grid import fused
 from tdsl.autoschedule.recipes.stage_facts import definition_of
 from tdsl.core.node import frozen
+from tdsl.cost.sectors import WARP
 from tdsl.errors import ScheduleError
+from tdsl.lang.program import FuncDef
 from tdsl.lang.regions import reads_in
 from tdsl.machine.model import Machine
 from tdsl.schedule.fluent import BaseSchedule, Stage
@@ -35,6 +36,7 @@ from tdsl.schedule.inlining import inline_funcs
 from tdsl.schedule.properties import element_bytes
 
 _LEAST = 4096  # elements of a part
+_PART = 0.65  # of the registers of a multiprocessor, which a part may take
 _BLOCKS = 2  # for each multiprocessor
 _AGAIN = 1.5  # times the bytes of one pass, where a second kernel has to read the rows from memory again
 _KEPT = 0.5  # of L2, in which rows stay for the second kernel
@@ -55,8 +57,8 @@ def split_rows(stage: Stage, *, machine: Machine | None = None, **choices: Any) 
     """Schedule a chain of row operations with several blocks for each row.
 
     `stage` is element-wise, and reads reductions of its rows over one variable, which are fewer than the
-    multiprocessors and long. `choices` replace what is chosen: the numbers of `SplitRows`. Float sums are in
-    another order. Returns what was chosen.
+    multiprocessors and long. It has elements along the rows, or one for each row. `choices` replace
+    what is chosen: the numbers of `SplitRows`. Float sums are in another order. Returns what was chosen.
 
     >>> import tdsl as td
     >>> i, j = td.vars("i j")
@@ -77,21 +79,31 @@ def split_rows(stage: Stage, *, machine: Machine | None = None, **choices: Any) 
     owner = group.funcs[0]
     reductions = [f for f in group.funcs[1:] if f.definitions[0].ranges]
     single = all(len(f.definitions[0].ranges) == 1 for f in reductions)
-    if owner.definitions[0].ranges or len(group.along(owner)) != 1 or not single:
+    if owner.definitions[0].ranges or len(group.along(owner)) > 1 or not single:
         raise Unsuited("it is no element-wise stage of rows that reductions over one variable go through")
-    plan = choose(_plan(schedule, group, machine), choices)
+    if not group.along(owner) and not any(_reads_another(group, f) for f in reductions):
+        raise Unsuited("its reductions of a row do not read each other")
+    plan = choose(_plan(stage, group, machine), choices)
     for f in group.funcs[1:]:
         if not f.definitions[0].ranges:
             schedule[f.name].inline()
     merges = _reduce_parts(schedule, [f.name for f in reductions], plan)
-    _write_owner(stage, group.along(owner)[0], merges, plan)
+    _write_owner(stage, group.along(owner), merges, plan, machine)
     return plan
 
 
-def _plan(schedule: BaseSchedule, group: RowGroup, machine: Machine) -> SplitRows:
+def _reads_another(group: RowGroup, f: FuncDef) -> bool:
+    """True for a reduction that needs another of the group, with what only this is computed from."""
+    funcs, needed = {g.name: g for g in group.funcs}, [f.name]
+    for name in needed:  # grows
+        needed += [x for x in funcs[name].definitions[0].sources if x in funcs and x not in needed]
+    return any(funcs[name].definitions[0].ranges for name in needed[1:])
+
+
+def _plan(stage: Stage, group: RowGroup, machine: Machine) -> SplitRows:
     """Parts of the rows for all multiprocessors; Unsuited where rows are enough, or parts too short."""
-    length, vector, program = group.length, vector_of_rows(group), schedule.state.program
-    most = row_capacity(machine) // 4  # elements in the registers of a block
+    length, vector, program = group.length, vector_of_rows(group), stage.schedule.state.program
+    most = int(_PART * (machine.level("registers").bytes or 0)) // 4  # elements in the registers of a block
     count = max(-(-_BLOCKS * machine.threads // group.count), -(-length // most))
     count = min(count, length // _LEAST)
     inputs = {r.name for f in group.funcs for r in reads_in(f.definitions[0].values)}
@@ -102,7 +114,14 @@ def _plan(schedule: BaseSchedule, group: RowGroup, machine: Machine) -> SplitRow
     whole = (n for n in range(count, 2 * count) if length % n == 0 and length // n % vector == 0)
     parts, step = next(whole, 0), vector * WARP
     each = length // parts if parts else -(-length // (count * step)) * step
-    return SplitRows(group.rows, each, threads_of_row(each), vector)
+    p = problem_of_rows(stage, group)
+    p = p.with_parts(p.summed[-1].name, -(-length // each))
+    funcs = {f.name for f in group.funcs}
+    kept = [name for name in kept_in_registers(group) if name not in funcs]
+    shape = shape_of_rows(p, group, machine, vector, kept, alone=True)
+    if shape is None:
+        raise Unsuited(f"no block has the registers for {each} elements")
+    return SplitRows(group.rows, each, shape[0], vector)
 
 
 def _reduce_parts(schedule: BaseSchedule, names: list[str], plan: SplitRows) -> list[str]:
@@ -158,20 +177,27 @@ def _write_parts(partial: Stage, tiles: list[str], plan: SplitRows) -> None:
         reduce_by_threads(stage, [term], plan.threads, plan.vector, unrolled=True)
 
 
-def _write_owner(owner: Stage, along: str, merges: list[str], plan: SplitRows) -> None:
-    """A block for each part of a row: puts the results of all parts together, then computes its elements."""
-    schedule = owner.schedule
-    part, inner = (x.name for x in owner.split(along, plan.each))
-    owner.reorder(*plan.rows, part, inner)
-    at = fused(owner, [*plan.rows, part])
-    owner.bind(at, "blockIdx.x")
-    share_row(owner, [inner], plan.threads, plan.vector)
+def _write_owner(
+    owner: Stage, along: list[str], merges: list[str], plan: SplitRows, machine: Machine
+) -> None:  # fmt: skip
+    """A block for each part of a row: puts the results of all parts together, then computes its elements.
+
+    Results that others read, too, or of which there is one element for each row, are put together before.
+    """
+    schedule, at = owner.schedule, ""
     state = inline_funcs(schedule.state)
+    if along:
+        part, inner = (x.name for x in owner.split(along[0], plan.each))
+        owner.reorder(*plan.rows, part, inner)
+        at = fused(owner, [*plan.rows, part])
+        owner.bind(at, "blockIdx.x")
+        share_row(owner, [inner], plan.threads, plan.vector)
+    elif plan.rows:
+        elements(owner)
     for name in merges:
-        merge, readers = schedule[name], {f.name for f, _ in state.consumers(name)}
-        if readers != {owner.func}:
-            if if_suited(block_rows, merge) is None:
-                elements(merge)
+        merge = schedule[name]
+        if not along or {f.name for f, _ in state.consumers(name)} != {owner.func}:
+            schedule_lanes(merge, machine, parts=1)
             continue
         term = merge.loops[-1].name
         merge.compute_at(owner, at)
