@@ -13,7 +13,6 @@ from typing import Any
 
 from tdsl.autoschedule.block_tree.reductions import schedule_lanes
 from tdsl.autoschedule.block_tree.rows import (
-    kept_in_registers,
     problem_of_rows,
     shape_of_rows,
     vector_of_rows,
@@ -117,7 +116,8 @@ def _plan(stage: Stage, group: RowGroup, machine: Machine) -> SplitRows:
     p = problem_of_rows(stage, group)
     p = p.with_parts(p.summed[-1].name, -(-length // each))
     funcs = {f.name for f in group.funcs}
-    kept = [name for name in kept_in_registers(group) if name not in funcs]
+    reduced = (r.name for f, r in group.reads if f.definitions[0].ranges and group.is_of_row(f, r))
+    kept = [name for name in dict.fromkeys(reduced) if name not in funcs]
     shape = shape_of_rows(p, group, machine, vector, kept, alone=True)
     if shape is None:
         raise Unsuited(f"no block has the registers for {each} elements")

@@ -27,7 +27,7 @@ from tdsl.autoschedule.block_tree.write_lanes import is_heavy
 from tdsl.autoschedule.patterns.row_groups import RowGroup, find_row_group, moves
 from tdsl.autoschedule.problem import Operand, Problem
 from tdsl.autoschedule.recipes.choices import Unsuited, choose, gpu_of, recipe
-from tdsl.cost.sectors import WARP, WIDEST, WORD
+from tdsl.cost.sectors import SECTOR, WARP, WIDEST, WORD
 from tdsl.errors import counted
 from tdsl.lang.expr import Var
 from tdsl.lang.operations import arithmetic_of
@@ -182,13 +182,13 @@ def shape_of_rows(
     sizes = {r.name: r.dtype.bytes for _, r in group.reads}
     values = [*(sizes[name] for name in kept), *(t.bytes for f in group.sums for t in f.dtypes)]
     words = sum(max(n, WORD) // WORD for n in values)  # of an element of a row
-    # a block of one row after the other has what all of them read in registers, too
+    # what all rows read is loaded to registers, too
     shared = len(_shared(group)) if kept or group.sums else 0
     for limit, more in ((_KEPT, shared), (machine.gpu.registers_per_thread, 0)):
         known: list[tuple[int, int, Price]] = []
         for threads, together in shapes:
             each = -(-length // threads)
-            if each * (words + (more if together == 1 else 0)) <= limit:
+            if each * (words + more) <= limit:
                 cost = _price(p, group, (threads, vector, together), each * words, machine)
                 known += [(threads, together, cost)] if cost.seconds < inf else []
         lowest = min((cost.seconds for _, _, cost in known), default=inf)
@@ -205,7 +205,11 @@ def _price(
     reductions = sum(bool(f.definitions[0].ranges) for f in group.members)
     rows = (p.free[-1].name, together) if together > 1 else None
     tree = tree_of_rows(p, (group.along(longest_of(group))[-1], threads, vector), rows)
-    return price_of_lanes(p, tree, machine, kept=kept, times=reductions)
+    cost = price_of_lanes(p, tree, machine, kept=kept, times=reductions)
+    size = max((r.dtype.bytes for r in group.far_reads), default=WORD)
+    if group.length * size % SECTOR and group.length > threads * vector:  # what a turn reads begins anywhere
+        cost = replace(cost, seconds=cost.seconds * (1 + SECTOR / (threads * vector * size)))
+    return cost
 
 
 def _shapes(most: int) -> Iterator[tuple[int, int]]:
