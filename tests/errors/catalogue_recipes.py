@@ -165,13 +165,6 @@ def rows_that_are_short():
     td.recipes.block_rows(rows_of(1))  # here
 
 
-@wrong(td.ScheduleError, "rows of 8 elements are of few values", hint="elements")
-def short_rows_that_many_read():
-    a, b, f = td.Tensor("a", (64, 8), td.f32), td.Tensor("b", (40, 8), td.f32), td.Func("f")
-    f[i, j] = td.sum(a[i, k] * b[j, k], axis=k)
-    td.recipes.block_rows(td.Schedule(f)[f])  # here
-
-
 @wrong(td.ScheduleError, "parts must be a number of 1 or more, not 0", hint="leave parts out")
 def no_parts_of_terms():
     td.recipes.block_tiles(product(), parts=0)  # here

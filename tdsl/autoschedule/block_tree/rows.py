@@ -57,7 +57,7 @@ def block_rows(stage: Stage, *, machine: Machine | None = None, **choices: Any) 
 
     >>> import tdsl as td
     >>> i, j = td.vars("i j")
-    >>> x, total, y = td.Tensor("x", (64, 4096), td.f32), td.Func("total"), td.Func("y")
+    >>> x, total, y = td.Tensor("x", (4096, 4096), td.f32), td.Func("total"), td.Func("y")
     >>> total[i] = td.sum(x[i, j], axis=j)
     >>> y[i, j] = x[i, j] / total[i]
     >>> s = td.Schedule(y)
