@@ -82,6 +82,8 @@ def split_rows(stage: Stage, *, machine: Machine | None = None, **choices: Any) 
         raise Unsuited("it is no element-wise stage of rows that reductions over one variable go through")
     if not group.along(owner) and not any(_reads_another(group, f) for f in reductions):
         raise Unsuited("its reductions of a row do not read each other")
+    if group.copies:
+        raise Unsuited(f"{group.copies[0]!r}, which it reads, is an output")
     plan = choose(_plan(stage, group, machine), choices)
     for f in group.funcs[1:]:
         if not f.definitions[0].ranges:

@@ -132,3 +132,14 @@ def test_reductions_of_a_row_that_need_no_other_are_no_chain():
     out[i] = td.sqrt(td.sum(x[i, j] * x[i, j], axis=j))
     with pytest.raises(td.ScheduleError, match="do not read each other"):
         td.recipes.split_rows(td.Schedule(out)["out"])
+
+
+@pytest.mark.parametrize("n", [100, 20_000])
+def test_a_mean_that_is_an_output_of_its_own_is_right(rng, n):
+    x, mean, var = td.Tensor("x", (n,), td.f32), td.Func("mean"), td.Func("var")
+    mean[()] = td.mean(x[j], axis=j)
+    var[()] = td.mean((x[j] - mean[()]) ** 2, axis=j)
+    array = rng.standard_normal(n).astype(np.float32)
+    got = td.emulate(td.compile(td.Schedule(mean, var), target="cuda"))(array)
+    wide = array.astype(np.float64)
+    np.testing.assert_allclose(got, (wide.mean(), wide.var()), rtol=1e-4, atol=1e-6)
