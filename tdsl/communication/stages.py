@@ -230,8 +230,10 @@ class Stage:
     def written_box(self, spans: Spans) -> SpanBox | None:
         """The box of the func that is computed while the first outer loops have these spans."""
         ranges = self.ranges(spans)
-        if ranges is None:
-            return None
+        return None if ranges is None else self.box_written(ranges)
+
+    def box_written(self, ranges: Ranges) -> SpanBox:
+        """The box of the func that is computed while the variables have these ranges."""
         dims = zip(self.dims, self.whole, strict=True)
         return tuple(all_of if name is None else ranges[name] for name, all_of in dims)
 

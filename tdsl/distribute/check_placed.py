@@ -96,6 +96,30 @@ def _check_partial_sources(state: State, f: FuncDef, placed: dict[str, Placement
             )
 
 
+def check_overlap(stage: Stage, layout: Layout) -> None:
+    """ScheduleError unless what a stage receives during its computation has parts that can be computed."""
+    name, plan = stage.name, stage.state.plan(stage.name)
+    overwritten = dict(stage.state.overwrites).get(name)
+    for source in (s for s in plan.overlapped if s in stage.sources):
+        cyclic = any(layout.placements[source].cyclic_size(n) for n in range(len(layout.wholes[source])))
+        why = ""
+        if stage.levels[source] < len(stage.outer):
+            why = f"though the loop {stage.outer[-1]!r}, where other tensors are communicated, is inside"
+        elif layout.placements[source].partial:
+            why = "of which ranks have partial results, so that all of it is combined first"
+        elif cyclic:
+            why = "which is block-cyclic: a block of a rank has gaps"
+        elif source == overwritten:
+            why = "which it overwrites"
+        if why:
+            raise ScheduleError(
+                f"{name!r} overlaps the communication of {source!r}, {why}",
+                loc=plan.loc,
+                label="scheduled here",
+                hint="communicate it without overlap",
+            )
+
+
 def check_overwrite(stage: Stage, layout: Layout) -> None:
     """ScheduleError unless what a stage overwrites has its box, and each element is read before its write."""
     name, plan = stage.name, stage.state.plan(stage.name)

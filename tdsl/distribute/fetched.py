@@ -9,11 +9,14 @@ from tdsl.communication.steps import Exchange, Reduce, Step
 
 @dataclass(slots=True)
 class Fetched:
-    """The fetches of an iteration: buffers allocated, the buffer of each source, exchanges, later copies."""
+    """The fetches of an iteration: buffers allocated, the buffer of each source, exchanges, later copies.
+
+    `overlapped` are exchanges that end in the middle of the task."""
 
     allocated: list[str] = field(default_factory=list)
     buffers: dict[str, str] = field(default_factory=dict)
     exchanges: list[Exchange] = field(default_factory=list)
+    overlapped: list[Exchange] = field(default_factory=list)
     reductions: list[Reduce] = field(default_factory=list)
     copies: list[Step] = field(default_factory=list)
     handles: list[int] = field(default_factory=list)

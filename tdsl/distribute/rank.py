@@ -3,7 +3,7 @@
 For each stage, and in it for each iteration of the loops that ranks step through:
 1. fetch the sources communicated at a loop: the box that is read, less what the rank owns, from its owners;
    and send to other ranks the parts of this rank's blocks that they read;
-2. run the task, if the iteration has points;
+2. run the task, if the iteration has points; of a fetch with `overlap`, first those that read local elements;
 3. send the results to their owners, and receive the results of other ranks for this rank's block.
 
 Messages that form a collective become one; the rest are point-to-point messages, all in flight together.
@@ -37,6 +37,7 @@ from tdsl.communication.steps import (
 )
 from tdsl.distribute.accessing_ranks import AccessedBox, ranks_accessing
 from tdsl.distribute.fetched import Fetched, merge_exchanges
+from tdsl.distribute.interior import interior_and_rim
 from tdsl.placement.grid import Coordinates
 from tdsl.placement.notation import Copies, Partial
 from tdsl.placement.ownership import SpanBox, contains, element_count, intersection, is_contiguous, is_empty
@@ -58,7 +59,8 @@ def plan_rank(
     steps: list[Step] = []
     tag = 0
     for n, stage in enumerate(stages):
-        stage_steps = StageSteps(layout, stage, at, tag)
+        overlapped = stage.state.plan(stage.name).overlapped
+        stage_steps = StageSteps(layout, stage, at, tag, overlapped=overlapped)
         stage_steps.run()
         steps += stage_steps.steps
         tag = stage_steps.tag
@@ -82,6 +84,7 @@ class StageSteps:
     steps: list[Step] = field(default_factory=list)
     buffers: dict[str, str] = field(default_factory=dict)  # the buffer to read for each source
     computed: set[SpanBox] = field(default_factory=set)  # boxes of the target computed so far
+    overlapped: tuple[str, ...] = ()  # sources of which exchanges end in the middle of a task
     handles: int = 0
     readers: dict[tuple[str, int], AccessesByIteration] = field(default_factory=dict)
     writers: AccessesByIteration | None = None
@@ -125,6 +128,7 @@ class StageSteps:
         """Append one iteration of the loops outside; its prefetches, `ahead`, are in flight."""
         stage, depth = self.stage, len(spans)
         fetched = self._fetch(self._sources(depth, 0), spans)
+        handles = [self._start(exchange) for exchange in fetched.overlapped]
         self.steps += [*fetched.exchanges, *fetched.reductions]
         self.steps += [*(Finish(handle) for f in ahead for handle in f.handles)]
         for f in (fetched, *ahead):
@@ -133,7 +137,7 @@ class StageSteps:
         target = self._allocate_target(spans) if stage.levels[stage.name] == depth else None
         start = len(self.steps)
         if depth == len(stage.outer):
-            self._run_task(spans)
+            self._run_task(spans, [Finish(handle) for handle in handles])
         else:
             self._loop(spans)
         if stage.levels[stage.name] == depth:
@@ -166,11 +170,14 @@ class StageSteps:
     def _start_fetch(self, sources: list[str], spans: Spans, slot: int) -> Fetched:
         """Start to fetch sources for a later iteration, into the buffers of a slot."""
         fetched = self._fetch(sources, spans, f" ({slot})")
-        for exchange in fetched.exchanges:
-            self.handles += 1
-            fetched.handles.append(self.handles)
-            self.steps.append(Start(exchange, self.handles))
+        fetched.handles = [self._start(exchange) for exchange in fetched.exchanges]
         return fetched
+
+    def _start(self, exchange: Exchange) -> int:
+        """Append the start of an exchange; returns its handle."""
+        self.handles += 1
+        self.steps.append(Start(exchange, self.handles))
+        return self.handles
 
     def _fetch(self, sources: list[str], spans: Spans, slot: str = "") -> Fetched:
         """Append allocations for the box of each source that is read; returns how the boxes are fetched."""
@@ -214,7 +221,9 @@ class StageSteps:
             else:
                 exchanges = self._source_exchanges(source, buffer, box, spans)
             for exchange in exchanges:
-                if exchange.collective:
+                if source in self.overlapped and (exchange.sends or exchange.receives):
+                    fetched.overlapped.append(exchange)
+                elif exchange.collective:
                     fetched.exchanges.append(exchange)
                 else:
                     messages = merge_exchanges(messages, exchange)
@@ -347,25 +356,26 @@ class StageSteps:
             self.steps.append(Allocate(name, stage.name, box))
         return self.buffers[stage.name]
 
-    def _run_task(self, spans: Spans) -> None:
+    def _run_task(self, spans: Spans, finishes: list[Step]) -> None:
+        """Append the runs of a task; before `finishes` of messages those of the points that need none."""
         stage = self.stage
         ranges, box = stage.ranges(spans), stage.written_box(spans)
         if ranges is None or box is None:
+            self.steps += finishes
             return
         target = self.buffers[stage.name]
         first = all(intersection(box, other) is None for other in self.computed)
         self.computed.add(box)
         reads = tuple((s, self.buffers[s]) for s in stage.sources if stage.read_box(s, spans) is not None)
-        coordinates = ((stage.outer[n], (self.at[n], self.at[n] + 1)) for n in stage.partial_axes)
-        run = Run(stage.name, (*ranges.items(), *coordinates), reads, target, box)
-        if stage.combine is None or stage.levels[stage.name] == len(spans) or first:
-            self.steps.append(run)
-            return
-        part = f"{stage.name} of a step"
-        self.steps += [
-            Allocate(part, stage.name, box), Run(run.func, run.ranges, reads, part, box),
-            Merge(part, target, box), Free(part),
-        ]  # fmt: skip
+        coordinates = tuple((stage.outer[n], (self.at[n], self.at[n] + 1)) for n in stage.partial_axes)
+        is_final = stage.combine is None or stage.levels[stage.name] == len(spans) or first
+        into = target if is_final else f"{stage.name} of a step"
+        run = Run(stage.name, (*ranges.items(), *coordinates), reads, into, box)
+        pending = {s: self.layout.owned(s, self.at) for s in self.overlapped if self.buffers.get(s, s) != s}
+        interior, rim = interior_and_rim(stage, run, pending) if finishes else ([], [run])
+        self.steps += [] if is_final else [Allocate(into, stage.name, box)]
+        self.steps += [*interior, *finishes, *rim]
+        self.steps += [] if is_final else [Merge(into, target, box), Free(into)]
 
     def _deliver_results(self, spans: Spans, target: str | None) -> None:
         """Append the messages or the collective that bring results to owners; merges are in rank order."""

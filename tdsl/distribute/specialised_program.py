@@ -22,7 +22,7 @@ from tdsl.distribute.bounds import lower_bound_of
 from tdsl.distribute.buffer_contents import PlanFault
 from tdsl.distribute.check import check
 from tdsl.distribute.check_partners import check_hashes, message_hashes
-from tdsl.distribute.check_placed import check_overwrite
+from tdsl.distribute.check_placed import check_overlap, check_overwrite
 from tdsl.distribute.engine import Buffer, Task, Tasks, fill, merge
 from tdsl.distribute.plan import Plan
 from tdsl.distribute.progress import Progress
@@ -54,6 +54,7 @@ class SpecialisedProgram:
         for stage in self.stages:
             check_nest(stage)
             check_overwrite(stage, self.layout)
+            check_overlap(stage, self.layout)
             _warn_of_many_steps(stage)
         self.inputs, self.outputs = self.distribution.inputs, state.program.outputs
         self.dtypes = self.distribution.dtypes

@@ -169,6 +169,7 @@ def _stage_plan(stage: Stage, func: FuncDef) -> FuncPlan:
         distributed_definition=0,
         communicated=(),
         ahead=(),
+        overlapped=(),
         deterministic=False,
         place=Root(),
     )

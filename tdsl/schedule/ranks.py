@@ -232,11 +232,12 @@ def _check_local_updates(f: FuncDef, definition: int, nest: Nest, name: str) -> 
 
 def communicate(
     state: State, func: str, definition: int, *, tensors: tuple[str, ...], at: str, prefetch: int = 0,
-    deterministic: bool = False,
+    deterministic: bool = False, overlap: bool = False,
 ) -> State:  # fmt: skip
     """Receive the tensors that a loop's body reads when an iteration starts; send its results at its end.
 
-    With `prefetch`, receives start that many iterations ahead and overlap with computation.
+    With `prefetch`, receives start that many iterations ahead and overlap with computation; with `overlap`,
+    the points that read local elements only are computed meanwhile.
     """
     plan = state.plan(func)
     if not plan.distributed:
@@ -269,9 +270,17 @@ def communicate(
             f"there is nothing to fetch {prefetch!r} iterations of {name!r} ahead",
             "prefetch what is read, a number of iterations of a loop inside of those distributed",
         )
+    if overlap and (func in tensors or prefetch):
+        raise Illegal(
+            "nothing is received during this computation",
+            "overlap what is read, without prefetch, which overlaps with iterations before",
+        )
+    if overlap and (definition or len(state.program.func(func).definitions) > 1):
+        raise Illegal(f"{func!r} has updates, which are not computed in parts", "update a func of its own")
+    overlapped = (*plan.overlapped, *(dict.fromkeys(tensors) if overlap else ()))
     communicated = (*plan.communicated, *((tensor, name) for tensor in dict.fromkeys(tensors)))
     ahead = (*plan.ahead, *((tensor, prefetch) for tensor in dict.fromkeys(tensors) if prefetch))
-    plan = replace(plan, communicated=communicated, ahead=ahead)
+    plan = replace(plan, communicated=communicated, ahead=ahead, overlapped=overlapped)
     return state.with_plan(func, replace(plan, deterministic=plan.deterministic or deterministic))
 
 

@@ -458,7 +458,7 @@ class StageDirectives(Suggesting):
 
     def communicate(
         self, tensors: TensorLike | Sequence[TensorLike], at: LoopLike, *, prefetch: int = 0,
-        deterministic: bool = False,
+        deterministic: bool = False, overlap: bool = False,
     ) -> Self:  # fmt: skip
         """Receive the parts of tensors that this stage reads at the start of every iteration of a loop.
 
@@ -467,14 +467,14 @@ class StageDirectives(Suggesting):
         smaller, buffers smaller. Other tensors are communicated at the last distributed loop.
 
         With `prefetch`, receives start that many iterations ahead, into separate buffers, and overlap with
-        computation. With `deterministic`, partial results of this stage are combined in rank order,
-        independently of MPI's algorithm.
+        computation. With `overlap`, points that read elements of this rank alone are computed meanwhile.
+        With `deterministic`, partial results are combined in rank order, independently of MPI's algorithm.
         """
         listed = tensors if isinstance(tensors, list | tuple) else (tensors,)
         names = tuple(self.schedule.source_name(t) for t in listed)
-        said: dict[str, Any] = {"prefetch": prefetch} if prefetch else {}
-        said |= {"deterministic": True} if deterministic else {}
-        return self.do("communicate", tensors=names, at=self.loop_name(at), **said)
+        said = {"prefetch": prefetch, "deterministic": deterministic, "overlap": overlap}
+        given = {k: v for k, v in said.items() if v}
+        return self.do("communicate", tensors=names, at=self.loop_name(at), **given)
 
     def rotate(self, loop: LoopLike, by: LoopLike | Sequence[LoopLike]) -> Loop:
         """Rotate a loop by the iterations of the loops `by` around it (systolic order); returns the new loop.

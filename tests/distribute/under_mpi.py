@@ -88,6 +88,11 @@ def collective_programs() -> list[tuple[td.Schedule, list[np.ndarray], np.ndarra
     s = td.Schedule(f).place("t", "rc -> r", four).place("f", "rc -> r", four)
     s[f].distribute(i, four)
     cases.append((s, [c], np.roll(c, -1, 0) * 3 - np.roll(c, 2, 0)))
+    f, padded = td.Func("f", shape=c.shape), td.pad(t, mode="edge", shape=c.shape)
+    f[i, j] = padded[i - 1, j] * 3 - padded[i + 1, j]
+    s = td.Schedule(f).place("t", "rc -> r", four).place("f", "rc -> r", four)
+    s[f].communicate("t", at=s[f].distribute(i, four)[0], overlap=True)
+    cases.append((s, [c], c[[0, *range(8)]] * 3 - c[[*range(1, 9), 8]]))
     for entry, placed in (("partial", "ij -> *"), ("partial", "ij -> i"), ("*", "ij -> *"), (2, "ij -> 2")):
         given = factors()
         expected = 2 * (given[0] @ given[1]) - given[2] @ given[3]

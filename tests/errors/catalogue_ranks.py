@@ -183,6 +183,34 @@ def prefetch_the_past():
     tiled()["f"].communicate("a", at="i_i", prefetch=-1)  # here
 
 
+@wrong(td.ScheduleError, "nothing is received during this computation", hint="without prefetch")
+def overlap_with_a_prefetch():
+    tiled()["f"].communicate("a", at="i_i", prefetch=1, overlap=True)  # here
+
+
+@wrong(td.ScheduleError, "nothing is received during this computation", hint="what is read")
+def overlap_of_results():
+    tiled()["f"].communicate("f", at="j_o", overlap=True)  # here
+
+
+@wrong(td.ScheduleError, "'f' has updates", hint="a func of its own")
+def overlap_with_updates():
+    f, grid = td.Func("f"), td.Grid(x=2)
+    f[i, k] = a[i, k]
+    f[i, k] += a[i, k + 1]
+    s = td.Schedule(f.with_shape(8, 7))
+    s["f"].distribute(i, grid)
+    s["f"].communicate("a", at="i_o", overlap=True)  # here
+
+
+@wrong(td.ScheduleError, "overlaps the communication of 'a', which is block-cyclic", hint="without overlap")
+def overlap_of_blocks_with_gaps():
+    s = doubled().place("a", "rc -> r/1 c", square).place("f", "rc -> r c", square)
+    s["f"].distribute((i, j), square)
+    s["f"].communicate("a", at="j_o", overlap=True)  # here
+    td.compile(s).plan()
+
+
 @wrong(td.ScheduleError, "none of these is combined over ranks", hint="the func that is reduced")
 def deterministic_without_a_reduction():
     tiled()["f"].communicate("f", at="j_o", deterministic=True)  # here
