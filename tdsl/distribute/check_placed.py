@@ -100,10 +100,11 @@ def check_overlap(stage: Stage, layout: Layout) -> None:
     """ScheduleError unless what a stage receives during its computation has parts that can be computed."""
     name, plan = stage.name, stage.state.plan(stage.name)
     overwritten = dict(stage.state.overwrites).get(name)
-    for source in (s for s in plan.overlapped if s in stage.sources):
+    for part in (s for s in stage.sources if stage.tensor_of(s) in plan.overlapped):
+        source = stage.tensor_of(part)
         cyclic = any(layout.placements[source].cyclic_size(n) for n in range(len(layout.wholes[source])))
         why = ""
-        if stage.levels[source] < len(stage.outer):
+        if stage.levels[part] < len(stage.outer):
             why = f"though the loop {stage.outer[-1]!r}, where other tensors are communicated, is inside"
         elif layout.placements[source].partial:
             why = "of which ranks have partial results, so that all of it is combined first"

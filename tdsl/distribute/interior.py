@@ -46,7 +46,7 @@ def interior_and_rim(
     interior = largest_box(whole, is_local)
     if interior is None:
         return [], [run]
-    local_reads = tuple((source, source if source in pending else buffer) for source, buffer in run.reads)
+    local_reads = tuple((s, stage.tensor_of(s) if s in pending else buffer) for s, buffer in run.reads)
     rim = box_difference(whole, interior)
     return [run_of(interior, local_reads)], [run_of(box, run.reads) for box in rim]
 

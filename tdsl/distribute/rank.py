@@ -59,8 +59,7 @@ def plan_rank(
     steps: list[Step] = []
     tag = 0
     for n, stage in enumerate(stages):
-        overlapped = stage.state.plan(stage.name).overlapped
-        stage_steps = StageSteps(layout, stage, at, tag, overlapped=overlapped)
+        stage_steps = StageSteps(layout, stage, at, tag, overlapped=stage.state.plan(stage.name).overlapped)
         stage_steps.run()
         steps += stage_steps.steps
         tag = stage_steps.tag
@@ -221,7 +220,7 @@ class StageSteps:
             else:
                 exchanges = self._source_exchanges(source, buffer, box, spans)
             for exchange in exchanges:
-                if source in self.overlapped and (exchange.sends or exchange.receives):
+                if tensor in self.overlapped and (exchange.sends or exchange.receives):
                     fetched.overlapped.append(exchange)
                 elif exchange.collective:
                     fetched.exchanges.append(exchange)
@@ -371,8 +370,9 @@ class StageSteps:
         is_final = stage.combine is None or stage.levels[stage.name] == len(spans) or first
         into = target if is_final else f"{stage.name} of a step"
         run = Run(stage.name, (*ranges.items(), *coordinates), reads, into, box)
-        pending = {s: self.layout.owned(s, self.at) for s in self.overlapped if self.buffers.get(s, s) != s}
-        interior, rim = interior_and_rim(stage, run, pending) if finishes else ([], [run])
+        pending = (s for s, b in reads if b != stage.tensor_of(s) in self.overlapped)
+        blocks = {s: self.layout.owned(s, self.at) for s in pending}
+        interior, rim = interior_and_rim(stage, run, blocks) if finishes else ([], [run])
         self.steps += [] if is_final else [Allocate(into, stage.name, box)]
         self.steps += [*interior, *finishes, *rim]
         self.steps += [] if is_final else [Merge(into, target, box), Free(into)]

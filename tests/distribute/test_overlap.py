@@ -74,13 +74,25 @@ def test_the_interior_is_computed_before_the_halo_is_received() -> None:
 def test_without_local_points_the_task_follows_the_messages(rng: np.random.Generator) -> None:
     """Blocks of one row with a halo of two have no interior; a reversed tensor has none, either."""
     plan = td.compile(stencil((4, 8), td.Grid(x=4, y=1), True)).plan()
-    assert kinds(plan, 1) == "sfr" * 2
+    assert kinds(plan, 1) == "ssffr" * 2  # rows above and below are fetched separately
     a, f, grid = td.Tensor("a", (12,), td.i64), td.Func("f"), td.Grid(x=2)
     f[i] = a[11 - i]
     s = td.Schedule(f).place(a, "r -> r", grid).place(f, "r -> r", grid)
     s[f].communicate(a, at=s[f].distribute(i, grid)[0], overlap=True)
     assert kinds(td.compile(s).plan(), 0) == "sfr"
     np.testing.assert_array_equal(td.compile(s, target="python").simulate(np.arange(12)), np.arange(12)[::-1])
+
+
+def test_distant_reads_of_one_tensor_are_overlapped_together() -> None:
+    """Each part of the tensor that is fetched has a buffer and messages of its own."""
+    a, f, grid = td.Tensor("a", (24,), td.i64), td.Func("f", shape=(24,)), td.Grid(x=4)
+    f[i] = a[i] * 2 + a[(i + 1) % 24] + a[(i + 11) % 24]
+    s = td.Schedule(f).place(a, "r -> r", grid).place(f, "r -> r", grid)
+    s[f].communicate(a, at=s[f].distribute(i, grid)[0], overlap=True)
+    x, p = np.arange(24) ** 2, td.compile(s, target="python")
+    np.testing.assert_array_equal(p.simulate(x), x * 2 + np.roll(x, -1) + np.roll(x, -11))
+    check(p.plan())
+    assert "s" in kinds(p.plan(), 0)
 
 
 @pytest.mark.parametrize("steps", [1, 3])
