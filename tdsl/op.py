@@ -296,7 +296,7 @@ def _unpickle(name: str, parameters: tuple[Tensor | Scalar, ...], program: Progr
 
     def function(*_: Any) -> Any:
         raise DefinitionError(
-            f"operator {name!r} was unpickled without its function, which a derivative is made of",
+            f"operator {name!r} was unpickled without its function, from which a derivative is built",
             loc=here(),
             label="this call",
             hint=f"pickle td.vjp({name}, ...), or define {name} in a module, not in a function",
@@ -339,7 +339,7 @@ def op(function: Callable[..., Any]) -> Operator:
     loc = here()
     if not inspect.isroutine(function) or inspect.isbuiltin(function):
         raise TypeMismatch(
-            f"an operator is made of a function, not of {function!r}",
+            f"an operator is defined by a function, not by {function!r}",
             loc=loc,
             label="this operator",
             hint="write def name(x: td.f32[...]): ... under @td.op",

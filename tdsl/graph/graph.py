@@ -66,7 +66,7 @@ class Graph(TracedFunction, Suggesting):
     ) -> None:  # fmt: skip
         if not callable(function):
             raise TypeMismatch(
-                f"a graph is made of a function, not of {function!r}",
+                f"a graph is defined by a function, not by {function!r}",
                 loc=here(),
                 label="this graph",
                 hint="pass a function of arrays that calls operators",

@@ -468,7 +468,7 @@ def definition_after_the_schedule():
     td.compile(s)  # here
 
 
-@wrong(td.TypeMismatch, "an operator is made of a function, not of 3", hint="def name")
+@wrong(td.TypeMismatch, "an operator is defined by a function, not by 3", hint="def name")
 def operator_of_a_number():
     td.op(3)  # here
 

@@ -477,7 +477,7 @@ def test_symbols_cannot_be_used_outside_their_graph(x):
 
 
 def test_invalid_graphs_are_refused():
-    with pytest.raises(TypeMismatch, match="made of a function"):
+    with pytest.raises(TypeMismatch, match="defined by a function"):
         td.Graph(3)
     with pytest.raises(ShapeError, match="no plan"):
         _ = td.Graph(relu).memory
