@@ -229,24 +229,62 @@ def test_fixed_sizes_need_no_argument(tmp_path):
     }  # fmt: skip
 
 
-def test_numba_calls_the_shared_library(tmp_path):
+@pytest.fixture(scope="module")
+def rows():
+    """A function that calls `int f(const void *x, void *y)` for each row in a parallel loop of numba."""
     numba = pytest.importorskip("numba")
-    f, _ = twice()
-    files = td.compile(f, dynamic="N").export(tmp_path, name="twice")
-    function = ctypes.CDLL(str(files.shared)).twice
-    function.argtypes, function.restype = [ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p], ctypes.c_int
+    pytest.importorskip("numba.experimental.function_type")  # registers the type of function addresses
 
     @numba.njit(parallel=True)
-    def rows(x, y):
-        wrong = 0
-        for n in numba.prange(len(x)):
-            wrong += function(x[n].ctypes.data, x.shape[1], y[n].ctypes.data)
-        return wrong
+    def call(function, x, x_bytes, y, y_bytes, status):
+        for n in numba.prange(len(status)):
+            status[n] = function(x + n * x_bytes, y + n * y_bytes)
 
-    x = np.arange(60, dtype=np.float32).reshape(4, 15)
-    y = np.zeros_like(x)
-    assert rows(x, y) == 0
-    np.testing.assert_array_equal(y, x * 2 + 1)
+    return call
+
+
+@pytest.mark.parametrize("kernel", [twice, blur, softmax, histogram, scan, narrow, padded, whole])
+def test_numba_calls_the_shared_library_in_parallel(kernel, rows, tmp_path):
+    from numba import types
+
+    f, sizes = kernel()
+    compiled = td.compile(f, **sizes, target=td.Target("cpu", level="sse2"))
+    function = ctypes.CDLL(str(compiled.export(tmp_path, levels="sse2").shared))["f"]
+
+    class Address(types.WrapperAddressProtocol):
+        def __wrapper_address__(self):
+            return ctypes.cast(function, ctypes.c_void_p).value
+
+        def signature(self):
+            return types.intc(types.intp, types.intp)
+
+    rng = np.random.default_rng(0)
+    given = [arguments_of(compiled, sizes, rng)[0] for _ in range(6)]
+    expected = np.stack([compiled(x) for x in given])
+    x, y, status = np.stack(given), np.empty_like(expected), np.full(6, -1, np.int32)
+    rows(Address(), x.ctypes.data, x[0].nbytes, y.ctypes.data, expected[0].nbytes, status)
+    assert not status.any()
+    assert y.tobytes() == expected.tobytes()
+
+
+def test_scipy_calls_the_shared_library(tmp_path):
+    numba, scipy = pytest.importorskip("numba"), pytest.importorskip("scipy")
+    from scipy.ndimage import generic_filter
+
+    x, f = td.Tensor("x", ("N",), td.f64), td.Func("f")
+    f[()] = td.sum(x[i] * x[i], axis=i)
+    function = ctypes.CDLL(str(td.compile(f, dynamic="N").export(tmp_path).shared)).f
+    function.argtypes, function.restype = [ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p], ctypes.c_int
+
+    @numba.cfunc("intc(CPointer(double), intp, CPointer(double), voidptr)")
+    def energy(window, length, out, _):
+        x, y = numba.carray(window, length), numba.carray(out, 1)
+        return function(x.ctypes.data, length, y.ctypes.data) == 0
+
+    values = np.arange(40.0).reshape(5, 8)
+    callback = scipy.LowLevelCallable(energy.ctypes)
+    expected = generic_filter(values, lambda window: (window**2).sum(), size=3)
+    np.testing.assert_array_equal(generic_filter(values, callback, size=3), expected)
 
 
 def test_without_a_compiler_there_is_no_shared_library(tmp_path, monkeypatch):
