@@ -41,6 +41,11 @@ def roll(a: Any, shift: Any, axis: Any = None) -> Any:
     return x
 
 
+def _array(x: Any) -> Any:
+    """A symbol as it is, anything else as an array."""
+    return x if isinstance(x, Symbol) else np.asarray(x)
+
+
 def _part(x: Any, axis: int, start: int | None, stop: int | None, step: int | None = None) -> Any:
     """A slice along one axis."""
     return x[(slice(None),) * axis + (slice(start, stop, step),)]
@@ -159,7 +164,7 @@ def block(arrays: Any) -> Any:
 
     def join(x: Any, level: int) -> Any:
         if not isinstance(x, list):
-            array = x if isinstance(x, Symbol) else np.asarray(x)
+            array = _array(x)
             return array.reshape((1,) * (rank - array.ndim) + array.shape)
         return np.concatenate([join(part, level - 1) for part in x], -level)
 
@@ -173,7 +178,8 @@ def block(arrays: Any) -> Any:
 
 def kron(a: Any, b: Any) -> Any:
     """`np.kron`: the Kronecker product."""
-    rank = max(np.ndim(a), np.ndim(b))
+    a, b = _array(a), _array(b)
+    rank = max(a.ndim, b.ndim)
     left, right = (x.reshape((1,) * (rank - x.ndim) + x.shape) for x in (a, b))
     product = left.reshape([p for n in left.shape for p in (n, 1)]) * right.reshape(
         [p for n in right.shape for p in (1, n)]
@@ -185,7 +191,7 @@ def cross(a: Any, b: Any, axisa: Any = -1, axisb: Any = -1, axisc: Any = -1, axi
     """`np.cross`: the vector products of vectors of three elements."""
     if axis is not None:
         axisa = axisb = axisc = axis
-    x, y = np.moveaxis(a, axisa, -1), np.moveaxis(b, axisb, -1)
+    x, y = np.moveaxis(_array(a), axisa, -1), np.moveaxis(_array(b), axisb, -1)
     if x.shape[-1] != 3 or y.shape[-1] != 3:
         raise ShapeError(
             f"np.cross of vectors of {x.shape[-1]} and {y.shape[-1]} elements",
@@ -201,7 +207,7 @@ def average(a: Any, axis: Any = None, weights: Any = None, *, keepdims: Any = Fa
     """`np.average`: the mean, or the mean with weights of the shape of the array or of one axis."""
     if weights is None:
         return np.mean(a, axis=axis, keepdims=keepdims)
-    w = weights if isinstance(weights, Symbol) else np.asarray(weights)
+    w = _array(weights)
     if w.shape != a.shape:
         along = axis_of(np.average, axis, a.ndim)
         w = w.reshape([n if d == along else 1 for d, n in enumerate(a.shape)])
@@ -226,7 +232,10 @@ def without_nan(
 def select(condlist: Sequence[Any], choicelist: Sequence[Any], default: Any = 0) -> Any:
     """`np.select`: the first choice whose condition holds, else the default."""
     pairs = list(zip(condlist, choicelist, strict=True))
-    return reduce(lambda rest, pair: np.where(pair[0], pair[1], rest), reversed(pairs), default)
+    values = [x if type(x) in (int, float) else _array(x) for x in (*choicelist, default)]
+    result = np.result_type(*(x if type(x) in (int, float) else x.dtype for x in values))
+    chosen = reduce(lambda rest, pair: np.where(pair[0], pair[1], rest), reversed(pairs), default)
+    return chosen.astype(result)
 
 
 def meshgrid(*xi: Any, copy: Any = True, sparse: Any = False, indexing: Any = "xy") -> tuple[Any, ...]:
@@ -246,8 +255,9 @@ def broadcast_arrays(*args: Any, subok: Any = False) -> tuple[Any, ...]:
 
 def convolve(a: Any, v: Any, mode: Any = "full") -> Any:
     """`np.convolve` of two vectors, as a sum over the shorter one."""
+    a, v = _array(a), _array(v)
     x, y = (a, v) if a.size >= v.size else (v, a)
-    before = {"full": y.size - 1, "same": (y.size - 1) // 2 + (y.size - 1) % 2, "valid": 0}
+    before = {"full": y.size - 1, "same": y.size // 2, "valid": 0}
     extent = {"full": x.size + y.size - 1, "same": x.size, "valid": x.size - y.size + 1}
     if mode not in before or x.ndim != 1 or y.ndim != 1 or not y.size:
         raise TypeMismatch(
@@ -256,7 +266,6 @@ def convolve(a: Any, v: Any, mode: Any = "full") -> Any:
             label="this call",
             hint="vectors with one element or more; mode is 'full', 'same' or 'valid'",
         )
-    before["same"] = (y.size - 1) - (y.size - 1) // 2
     after = extent[mode] + y.size - 1 - x.size - before[mode]
     padded = np.pad(x, (before[mode], after))
     return np.lib.stride_tricks.sliding_window_view(padded, y.size) @ y[::-1]
@@ -285,9 +294,12 @@ def matrix_power(a: Any, n: Any) -> Any:
 def searchsorted(a: Any, v: Any, side: Any = "left", sorter: Any = None) -> Any:
     """`np.searchsorted`: how many of the sorted elements `a` are below each element of `v`."""
     refuse_options(np.searchsorted, {"sorter": sorter})
-    before = np.less if side == "left" else np.less_equal
-    v = v if isinstance(v, Symbol) else np.asarray(v)
-    return np.sum(before(a, v[..., None]), axis=-1)
+    a, v = _array(a), _array(v)[..., None]
+    before = np.less(a, v) if side == "left" else np.less_equal(a, v)
+    if a.dtype.kind == "f":  # NaNs are last, as np.sort has them
+        ends = np.isnan(v) if side == "right" else np.isnan(v) & ~np.isnan(a)
+        before = before | ends
+    return np.sum(before, axis=-1)
 
 
 def argsort(a: Any, axis: Any = -1, kind: Any = None, order: Any = None, *, stable: Any = None) -> Any:
@@ -354,7 +366,7 @@ def median(
     ordered, extent = sort(rows), rows.shape[-1]
     middle = np.mean(ordered[..., (extent - 1) // 2 : extent // 2 + 1], axis=-1)
     middle = np.where(np.any(np.isnan(rows), axis=-1), np.nan, middle) if x.dtype.kind == "f" else middle
-    middle = middle.astype(np.result_type(x.dtype, np.float32) if x.dtype.kind == "f" else np.float64)
+    middle = middle.astype(x.dtype if x.dtype.kind == "f" else np.float64)
     return middle.reshape([1 if d in axes else n for d, n in enumerate(x.shape)]) if keepdims else middle
 
 

@@ -12,6 +12,7 @@ from tdsl.core.source import here
 from tdsl.errors import ShapeError, TypeMismatch
 from tdsl.graph.symbol import Recorder, Symbol
 from tdsl.lang.casts import cast
+from tdsl.lang.expr import Const
 from tdsl.lang.tensor import Func, Tensor
 from tdsl.lang.types import DType, as_dtype, from_numpy
 from tdsl.lang.ufunc import call_ufunc
@@ -43,9 +44,10 @@ def map_elements(
     values = [broadcast_read(tensors[id(a)], a.shape, shape, index) if id(a) in tensors else a for a in args]
     result = value(*values)
     result_type = from_numpy(function(*(_empty(a) for a in args)).dtype)
-    out = Func(function.__name__)
+    reads = not isinstance(result.node, Const)  # what reads nothing has no range of its own
+    out = Func(function.__name__, shape=None if reads else shape)
     out[index] = result if result.dtype == result_type else cast(result, result_type)
-    return record_call(trace, out, {tensors[id(a)]: a for a in arrays})
+    return record_call(trace, out, {tensors[id(a)]: a for a in arrays} if reads else {})
 
 
 def record_call(trace: Recorder, out: Func, inputs: Mapping[Tensor, Any]) -> Symbol:

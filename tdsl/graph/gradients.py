@@ -19,7 +19,7 @@ from tdsl.core.source import here
 from tdsl.errors import DefinitionError, ShapeError, TypeMismatch, did_you_mean
 from tdsl.gradients import vjp
 from tdsl.graph.elementwise import index_variables, record_copy
-from tdsl.graph.structure import Leaf, Structure, flatten, unflatten
+from tdsl.graph.structure import Leaf, Nested, Static, Structure, flatten, unflatten
 from tdsl.graph.symbol import Symbol
 from tdsl.graph.trace import Trace
 from tdsl.graph.values import Base, Call, Operand, Result, Source, Spec, View, base_of
@@ -82,8 +82,11 @@ class Gradient:
         seeds = bound.arguments.pop(self._seed()) if self.has_seeds else None
         given: list[Any] = []
         structure = flatten(dict(bound.arguments), _is_array, given)
-        trace = next(x.trace for x in given if isinstance(x, Symbol))
-        assert isinstance(trace, Trace)
+        assert isinstance(structure, Nested)
+        for n, part in zip(structure.keys, structure.parts, strict=True):
+            if n in self.names:
+                self._check_numbers(str(n), part)
+        trace = self._trace(given)
         bound.arguments.update(unflatten(structure, iter(_distinct(trace, given))))
         backward = Backward(trace)
         results = self.function(*bound.args, **bound.kwargs)
@@ -137,6 +140,35 @@ class Gradient:
                     hint="an adjoint has the shape and the element type of its result",
                 )
         return [_symbol(trace, seed) for seed in given]
+
+    def _trace(self, arrays: Sequence[Any]) -> Trace:
+        """The trace of the arguments; TypeMismatch if none is an array."""
+        trace = next((x.trace for x in arrays if isinstance(x, Symbol)), None)
+        if trace is None:
+            raise TypeMismatch(
+                f"graph {self.name!r} is differentiated by arrays, and no argument is one",
+                loc=here(),
+                label="this call",
+                hint="pass np.array(2.0) in place of a number",
+            )
+        assert isinstance(trace, Trace)
+        return trace
+
+    def _check_numbers(self, name: str, structure: Structure) -> None:
+        """Raises TypeMismatch for a number in the argument of a parameter: it is part of the plan."""
+        match structure:
+            case Static(kind, value) if issubclass(kind, int | float | complex):
+                raise TypeMismatch(
+                    f"parameter {name!r} of graph {self.name!r} has the number {value!r}, which is no array",
+                    loc=here(),
+                    label="this call",
+                    hint=f"numbers are constants of a graph; pass np.array({float(value.real)})",
+                )
+            case Nested(_, _, parts):
+                for part in parts:
+                    self._check_numbers(name, part)
+            case _:
+                pass
 
     def _check_argument(self, x: Symbol) -> None:
         if not from_numpy(x.dtype).is_float:

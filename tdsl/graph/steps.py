@@ -12,6 +12,7 @@ True if it ran; `again` calls the kernel with all checks.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from types import CodeType
 from typing import Any
@@ -79,6 +80,7 @@ class StepsCode:
         self._direct = {result: f"r{n}" for result, n in outputs.direct.items()}
         self._bound: dict[str, Any] = {f"c{n}": array for n, array in enumerate(constants)}
         self._folded: dict[str, Array] | None = None
+        self._lock = threading.Lock()  # of threads that bind at once
         self._views: dict[View, str] = {}
         self._lines: list[str] = []
         for result, n in outputs.direct.items():
@@ -119,13 +121,15 @@ class StepsCode:
 
     def _folded_arrays(self) -> dict[str, Array]:
         """The arrays that kernels compute from constants, by name; computed on first use, equal ones once."""
-        if self._folded is None:
-            cache: dict[OnceKey, tuple[Array, ...]] = {}
-            self._folded = {}
-            for n, step in enumerate(self.steps):
-                arrays = step.kernel.folded_arrays([*map(self._value, step.inputs)], cache)
-                self._folded |= {f"k{n}_{k}": array for k, array in enumerate(arrays)}
-        return self._folded
+        with self._lock:
+            if self._folded is None:
+                cache: dict[OnceKey, tuple[Array, ...]] = {}
+                folded: dict[str, Array] = {}
+                for n, step in enumerate(self.steps):
+                    arrays = step.kernel.folded_arrays([*map(self._value, step.inputs)], cache)
+                    folded |= {f"k{n}_{k}": array for k, array in enumerate(arrays)}
+                self._folded = folded
+            return self._folded
 
     @property
     def folded_bytes(self) -> int:

@@ -124,8 +124,10 @@ def make_extractor(
 
 class _Writer:
     def __init__(self, is_leaf: Callable[[Any], bool] | None) -> None:
-        self.names: dict[str, Any] = {"array": np.ndarray, "is_leaf": is_leaf}
-        self._others = "" if is_leaf is None else " or is_leaf({})"
+        self.names: dict[str, Any] = {
+            "array": np.ndarray, "floating": np.floating, "asarray": np.asarray, "is_leaf": is_leaf,
+        }  # fmt: skip
+        self._others = "False" if is_leaf is None else "is_leaf({})"
         self.lines: list[str] = []
         self.leaves: list[str] = []
         self._parts = 0
@@ -133,7 +135,9 @@ class _Writer:
     def write(self, structure: Structure, name: str) -> None:
         match structure:
             case Leaf():
-                self._require(f"type({name}) is array" + self._others.format(name))
+                self.lines.append(f"    if type({name}) is not array:")
+                self.lines.append(f"        if isinstance({name}, floating): {name} = asarray({name})")
+                self.lines.append(f"        elif not ({self._others.format(name)}): return None")
                 self.leaves.append(name)
             case Static(kind, value, text):
                 is_equal = f"{name}.hex() == {text!r}" if text else f"{name} == {self._literal(value)}"
@@ -161,8 +165,11 @@ class _Writer:
 
 
 def is_array(x: Any) -> bool:
-    """True for a NumPy array, and for an object with DLPack, an array interface or the buffer protocol."""
-    if isinstance(x, np.ndarray):
+    """True for a NumPy array or float, and for an object with DLPack, an array interface or a buffer.
+
+    A float of NumPy, which results of rank 0 are, is an array of rank 0.
+    """
+    if isinstance(x, np.ndarray | np.floating):
         return True
     if isinstance(x, np.generic | str | bytes | int | float | complex | tuple | list | dict | type | None):
         return False

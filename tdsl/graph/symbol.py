@@ -242,6 +242,13 @@ class Symbol(Suggesting):
                 hint=hint,
             ) from None
         if view.size and not np.may_share_memory(view, memory):
+            if not isinstance(self.source, View):
+                raise ShapeError(
+                    f"an array of shape {self.shape} has no such view: its elements are in another order",
+                    loc=here(),
+                    label="this view",
+                    hint='for order="F" transpose before and after: x.T.reshape(shape[::-1]).T',
+                )
             return self.copy().apply_view(function)
         spec = Spec(view.shape, self.dtype)
         return Symbol(self.trace, View(base, (*functions, function), spec), spec)

@@ -49,6 +49,10 @@ CASES = {
     "mask of rows": lambda x: x[np.array([True, False, True])],
     "mask of elements": lambda x: x[np.arange(12).reshape(3, 4) % 5 > 1],
     "mask of columns": lambda x: x[:, [True, False, True, True]],
+    "convolve with a list": lambda x: np.convolve(x[0], [1.0, 2.0, 3.0, 4.0], "same"),
+    "kron with a list": lambda x: np.kron(x[0], [1, 2]),
+    "isnan": lambda x: np.isnan(x) | ~np.isfinite(x),
+    "select of numbers": lambda x: np.select([x > 1, x > 0], [x, 2]),
     "sign": lambda x: np.sign(x),
     "fmod": lambda x: np.fmod(x, 3),
     "fabs": lambda x: np.fabs(x),
@@ -133,6 +137,20 @@ def test_the_gradient_of_sorted_rows():
     np.testing.assert_allclose(dx, weights[np.argsort(np.argsort(x, axis=1), axis=1)])
 
 
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_searchsorted_has_nan_at_the_end(side):
+    a, v = np.array([1.0, 2.0, np.nan]), np.array([np.nan, 2.0, 5.0, 0.0])
+    result = td.Graph(lambda v: np.searchsorted(a, v, side))(v)
+    np.testing.assert_array_equal(result, np.searchsorted(a, v, side))
+
+
+def test_median_of_f16():
+    x = np.array([[1, 5, 2], [3, 3, 8]], np.float16)
+    result = td.Graph(lambda x: np.median(x, axis=1))(x)
+    assert result.dtype == np.float16
+    np.testing.assert_array_equal(result, np.median(x, axis=1))
+
+
 def test_refused():
     x = np.ones((3, 400))
     with pytest.raises(ShapeError, match="400 elements are sorted along axis 1; graphs sort 256 at most"):
@@ -145,5 +163,7 @@ def test_refused():
         td.Graph(lambda x: np.linalg.matrix_power(x[:, :3], -1))(x)
     with pytest.raises(IndexBoundError, match="axis is 3 but size of corresponding boolean axis is 2"):
         td.Graph(lambda x: x[np.ones((2, 400), bool)])(x)
+    with pytest.raises(ShapeError, match="its elements are in another order"):
+        td.Graph(lambda x: np.ravel(x, order="F"))(x)
     with pytest.raises(TypeMismatch, match="an index of type bool"):
         td.Graph(lambda x: x[x > 0])(x)

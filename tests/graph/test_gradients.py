@@ -3,6 +3,7 @@
 import math
 import pickle
 import re
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -163,6 +164,30 @@ def test_steps_of_descent():
     assert losses == sorted(losses, reverse=True)
 
 
+def test_parameters_of_rank_0_stay_parameters_when_they_are_floats_of_numpy():
+    x = np.arange(4.0)
+    graph = td.Graph(lambda w, x: np.mean((w["scale"] * x + w["shift"] - 3 * x - 1) ** 2))
+    step, w = td.value_and_grad(graph, "w"), {"scale": np.array(0.0), "shift": np.array(0.0)}
+    for _ in range(300):
+        _, dw = step(w, x)
+        w = {name: w[name] - 0.1 * dw[name] for name in w}
+    assert type(w["scale"]) is np.float64
+    np.testing.assert_allclose([w["scale"], w["shift"]], [3, 1], 1e-3)
+    assert len(step._plans) == 1
+
+
+def test_threads_that_call_a_new_graph_at_once():
+    x = np.arange(24.0).reshape(4, 6)
+    for _ in range(3):
+        graph, results = td.grad(td.Graph(lambda x: np.sum(x**3)), "x"), []
+        threads = [threading.Thread(target=lambda: results.append(graph(x))) for _ in range(4)]  # noqa: B023
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert [np.array_equal(r, 3 * x**2) for r in results] == [True] * 4
+
+
 def test_stopped_gradients_of_operators():
     @td.op
     def half(x: td.f64["N"]):
@@ -242,6 +267,13 @@ def test_refused():
         td.vjp(graph, "x")(matrix, np.ones(2))
     with pytest.raises(TypeMismatch, match="not nested as its results"):
         td.vjp(graph, "x")(matrix, (matrix, matrix))
+    with pytest.raises(TypeMismatch, match=r"parameter 'w' of graph 'graph' has the number 0\.5"):
+        td.grad(td.Graph(lambda w, x: np.sum(w["s"] * x)), "w")({"s": 0.5}, matrix)
+    with pytest.raises(TypeMismatch, match="differentiated by arrays, and no argument is one"):
+        td.grad(td.Graph(lambda x: x), "x")("text")
+    with pytest.raises(TypeMismatch, match="a gradient is taken of a func, not of function") as caught:
+        td.grad(lambda x: x, "x")
+    assert "td.Graph(function)" in caught.value.hint
     with pytest.raises(TypeMismatch, match="takes no seed"):
         td.vjp(graph, "x", matrix)
     with pytest.raises(TypeMismatch, match="takes an operator or a graph"):

@@ -51,7 +51,9 @@ def _check_func(f: object) -> None:
             f"a gradient is taken of a func, not of {type(f).__name__}",
             loc=here(),
             label="this call",
-            hint="define it: loss = td.Func('loss'), loss[()] = ...",
+            hint="of a function of arrays: td.grad(td.Graph(function), 'w')"
+            if callable(f)
+            else "define it: loss = td.Func('loss'), loss[()] = ...",
         )
     f._pure_definition()
 
