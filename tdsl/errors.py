@@ -46,6 +46,13 @@ class TdslError(Exception):
             self._hint = self._hint()
         return self._hint
 
+    @property
+    def id(self) -> str:
+        """The identifier of the message, such as TD0042, which `tdsl explain` takes; stable as `code` is."""
+        from tdsl.core.error_ids import id_of  # read when an error is shown, not when tdsl is imported
+
+        return id_of(self.code, self.message)
+
     def __str__(self) -> str:
         return render(self)
 
@@ -146,7 +153,7 @@ def render(error: TdslError) -> str:
     no extent fits [shape]
       hint: pass shape=
     """
-    lines = [f"{error.message} [{error.code}]"]
+    lines = [f"{error.message} [{' '.join(filter(None, (error.code, error.id)))}]"]
     places = ((error.loc, error.label), *error.related)
     for loc, label in places:
         if loc is not None:
@@ -222,7 +229,7 @@ def checked_call(function: Called) -> Called:
     ... def light(lamp, hours=1): ...
     >>> light("red", hour=2)
     Traceback (most recent call last):
-    tdsl.errors.TypeMismatch: light: got an unexpected keyword argument 'hour' [type]
+    tdsl.errors.TypeMismatch: light: got an unexpected keyword argument 'hour' [type TD0436]
     ...
       hint: light(lamp, hours=1)
     """
@@ -334,7 +341,7 @@ class Suggesting:
     ...     def light(self): ...
     >>> Lamp().lihgt()
     Traceback (most recent call last):
-    tdsl.errors.UnknownAttribute: Lamp has no attribute 'lihgt' [attribute]
+    tdsl.errors.UnknownAttribute: Lamp has no attribute 'lihgt' [attribute TD0001]
     ...
       hint: did you mean 'light'? There are: light
     """
@@ -360,7 +367,7 @@ class Suggesting:
 
         def __getattr__(self, name: str) -> NoReturn:
             def hint() -> str:
-                return self._attribute_hint(name) or did_you_mean(name, _public_names(dir(self)))
+                return self._attribute_hint(name) or _hint_of_name(name, dir(self))
 
             raise _attribute_error(type(self).__name__, name, hint)
 
@@ -390,7 +397,7 @@ def module_getattr(
     def find(name: str) -> Any:
         if lazy_modules and name in lazy_modules:
             return import_module(lazy_modules[name])
-        raise _attribute_error(module, name, lambda: did_you_mean(name, _public_names(names)))
+        raise _attribute_error(module, name, lambda: _hint_of_name(name, names))
 
     return find
 
@@ -400,6 +407,13 @@ def _attribute_error(owner: str, name: str, hint: Callable[[], str]) -> Attribut
     if name.startswith("_"):  # requested by protocols, not by the user
         return AttributeError(message, name=name)
     return UnknownAttribute(message, loc=here(), label="no such attribute", hint=hint)
+
+
+def _hint_of_name(name: str, names: Iterable[str]) -> str:
+    """What another library's name means here; for other names the most similar one, and all of them."""
+    from tdsl.core.other_names import OTHER_NAMES  # read only when a name is wrong
+
+    return OTHER_NAMES.get(name) or did_you_mean(name, _public_names(names))
 
 
 def _public_names(names: Iterable[str]) -> list[str]:

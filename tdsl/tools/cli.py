@@ -1,6 +1,6 @@
 """The command `tdsl`: checks of this machine (doctor), a demonstration (demo), fast schedules (tune), GPU
-kernels for another machine (bundle), runs under MPI (run), plans for ranks (plan), the disk cache (cache),
-and the machine of schedules (machine).
+kernels for another machine (bundle), runs under MPI (run), plans for ranks (plan), errors by identifier
+(explain), the disk cache (cache), and the machine of schedules (machine).
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import math
 import os
 import sys
 from collections.abc import Iterator
+from textwrap import indent
 from typing import Annotated, Any
 
 import typer
@@ -19,6 +20,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from tdsl.codegen.runtime import cache
+from tdsl.core.error_ids import HOLE
+from tdsl.core.error_ids import find as error_messages
 from tdsl.distribute.launch import launch
 from tdsl.errors import TdslError
 from tdsl.machine import description
@@ -93,6 +96,24 @@ def doctor(
         typer.echo(json.dumps([dataclasses.asdict(check) for check in results], indent=1))
     if any(check.status == "FAIL" for check in results):
         raise typer.Exit(1)
+
+
+@app.command()
+def explain(
+    error: Annotated[str, typer.Argument(help="an identifier, such as TD0042, or words of a message")],
+) -> None:
+    """Show the message with an identifier, a program that raises it, and what to do; exit code 2 if none."""
+    entries = error_messages(error)
+    if not entries:
+        typer.echo(f"no error has the identifier or the words {error!r}", err=True)
+        raise typer.Exit(2)
+    for m in entries:
+        typer.echo(f"{m.id} {m.template.replace(HOLE, '...')} [{m.code}]")
+        if m.retired:
+            typer.echo("  no longer raised")
+        if m.program:
+            typer.echo(f"\n{indent(m.program, '    ')}\n\n{indent(m.shown, '  ')}")
+    typer.echo(f"\nAll messages: docs/error-ids.md{'#' + entries[0].id.lower() if len(entries) == 1 else ''}")
 
 
 @app.command()

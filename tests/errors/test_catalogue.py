@@ -42,7 +42,7 @@ def test_a_wrong_program_raises_its_error(case: Case) -> None:
 def _assert_drawn(error: td.TdslError) -> None:
     """The text has the message, the line of the program under a caret, and the hint."""
     lines = str(error).split("\n")
-    assert lines[0] == f"{error.message} [{error.code}]"
+    assert lines[0] == f"{error.message} [{error.code} {error.id}]"
     assert lines[1] == f"  at {Path(error.loc.file).name}:{error.loc.line}"
     assert lines[2].endswith(error.loc.text().strip())
     assert "^" in lines[3]

@@ -91,7 +91,7 @@ TEXTS: dict[type[td.TdslError], tuple[Callable[[], None], str]] = {
     td.DefinitionError: (
         definition,
         """\
-'j' is on the right of 'f' but not on the left [definition]
+'j' is on the right of 'f' but not on the left [definition TD0080]
   at test_messages.py:LINE
    LINE | f[i] = a[i, j]
           ^^^^ this definition
@@ -100,7 +100,7 @@ TEXTS: dict[type[td.TdslError], tuple[Callable[[], None], str]] = {
     td.ShapeError: (
         shape,
         """\
-'k' has two extents: 9 as axis 1 of 'a', and 10 as axis 0 of 'b' [shape]
+'k' has two extents: 9 as axis 1 of 'a', and 10 as axis 0 of 'b' [shape TD0232]
   at test_messages.py:LINE
    LINE | c[i, j] = td.sum(a[i, k] * b[k, j], axis=k)
                                      ^^^^^^^ k runs to 10 here
@@ -112,7 +112,7 @@ TEXTS: dict[type[td.TdslError], tuple[Callable[[], None], str]] = {
     td.TypeMismatch: (
         type_mismatch,
         """\
-`&` needs integers or bools, not f32 and i64 [type]
+`&` needs integers or bools, not f32 and i64 [type TD0317]
   at test_messages.py:LINE
    LINE | f[i] = a[i] & 1
                  ^^^^^^^^ this operator
@@ -121,7 +121,7 @@ TEXTS: dict[type[td.TdslError], tuple[Callable[[], None], str]] = {
     td.IndexBoundError: (
         bounds,
         """\
-'a' is read at 8 in axis 0, outside of [0, 8) [bounds]
+'a' is read at 8 in axis 0, outside of [0, 8) [bounds TD0014]
   at test_messages.py:LINE
    LINE | f[i] = a[i + 1]
                  ^^^^^^^^ this access
@@ -133,7 +133,7 @@ TEXTS: dict[type[td.TdslError], tuple[Callable[[], None], str]] = {
     td.ScheduleError: (
         schedule,
         """\
-split("jj") of 'f': there is no loop 'jj' [schedule]
+split("jj") of 'f': there is no loop 'jj' [schedule TD0164]
   at test_messages.py:LINE
    LINE | td.Schedule(f)[f].split("jj", 4)
           ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^ this directive
@@ -142,7 +142,7 @@ split("jj") of 'f': there is no loop 'jj' [schedule]
     td.TargetError: (
         target,
         """\
-there is no target 'gpu' [target]
+there is no target 'gpu' [target TD0301]
   at test_messages.py:LINE
    LINE | td.Target("gpu")
           ^^^^^^^^^^^^^^^^ this target
@@ -151,7 +151,7 @@ there is no target 'gpu' [target]
     td.RequireError: (
         require,
         """\
-a[2] is -2 [require]
+a[2] is -2 [require TD0100]
   at test_messages.py:LINE
    LINE | f[i] = td.require(a[i] >= 0, a[i], "a[{}] is {}", i, a[i])
           ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^ required here
@@ -173,7 +173,7 @@ report the program""",
     td.InternalError: (
         internal,
         """\
-a fault of tdsl for 'g': TypeError in pipeline.py:LINE: 'NoneType' object is not callable [internal]
+a fault of tdsl for 'g': TypeError in pipeline.py:LINE: 'NoneType' object is not callable [internal TD0099]
   at test_messages.py:LINE
    LINE | g[i] = f[i] + f[3 - i]
           ^^^^ defined here
@@ -186,7 +186,7 @@ that breaks the loops, TDSL_DUMP=folder keeps the loops after each pass""",
     td.UnknownAttribute: (
         attribute,
         """\
-Compiled has no attribute 'soruce' [attribute]
+Compiled has no attribute 'soruce' [attribute TD0001]
   at test_messages.py:LINE
    LINE | td.compile(f).soruce("llvm")
           ^^^^^^^^^^^^^^^^^^^^ no such attribute
@@ -196,7 +196,7 @@ target""",
     td.TdslError: (
         setting,
         """\
-TDSL_DEBUG has no topic 'pases' [tdsl]
+TDSL_DEBUG has no topic 'pases' [tdsl TD0437]
   at test_messages.py:LINE
    LINE | td.compile(f, target="python")(np.zeros(4, np.float32))
           ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^ this call

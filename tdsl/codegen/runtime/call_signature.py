@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from keyword import iskeyword
 from typing import Any
 
 from tdsl.codegen.runtime.signature import ArrayArg, ScalarArg, Signature
@@ -26,8 +27,13 @@ def call_signature(signature: Signature) -> inspect.Signature:
             return arg.dtype
         return TensorType(arg.dtype, tuple(_written(e) for e in arg.shape))
 
+    named = all(a.name.isidentifier() and not iskeyword(a.name) for a in signature.inputs)
+    names = [a.name if named else f"array_{n}" for n, a in enumerate(signature.inputs)]  # of a graph: p[0]
     kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
-    given = [inspect.Parameter(a.name, kind, annotation=annotation(a)) for a in signature.inputs]
+    given = [
+        inspect.Parameter(n, kind, annotation=annotation(a))
+        for n, a in zip(names, signature.inputs, strict=True)
+    ]
     out = inspect.Parameter("out", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Any)
     return inspect.Signature([*given, out])
 

@@ -23,7 +23,7 @@ def check_error(message: Message, values: Sequence[Any]) -> TdslError:
     Its location is the user's source line. `values` are the Python or NumPy scalars of the message.
 
     >>> print(check_error(Message("require", ("row ", " is empty"), "blur.py:7"), (3,)))
-    row 3 is empty [require]
+    row 3 is empty [require TD0100]
       at blur.py:7  required here
       ...
       hint: pass arguments for which the condition holds
@@ -52,7 +52,7 @@ def red_zone_error(kernel: str, name: str) -> TargetError:
     """The TargetError for a kernel that wrote outside of a buffer it allocates (TDSL_DEBUG=canaries).
 
     >>> print(red_zone_error("blur_kernel", "rows"))
-    kernel 'blur_kernel' writes beyond the memory of 'rows' [target]
+    kernel 'blur_kernel' writes beyond the memory of 'rows' [target TD0270]
       ...
       hint: this is a mistake of the code generator, not of the program: please report it
     """
