@@ -97,9 +97,9 @@ def test_a_separate_kernel_is_explained() -> None:
 def test_a_copy_says_how_often_what_it_gets_is_used() -> None:
     s = two_products.schedule(M=4096, K=256, H=1024, N=256, target="cuda")
     line = line_of(s.explain(), "x_cache -> ")
-    # tiles of 128 x 128: each block of columns gets x once, and uses a value for its 128 columns
-    assert "a copy of x, each point copied 8 times: each copied element read 128 times" in line
-    assert line.endswith("4.26 GB of loads from global saved")  # 127 of 128 of 4 * 4096 * 256 * 1024
+    # tiles of 256 columns: each block of columns gets x once, and uses a value for all of them
+    assert "a copy of x, each point copied 4 times: each copied element read 256 times" in line
+    assert line.endswith("4.28 GB of loads from global saved")  # 255 of 256 of 4 * 4096 * 256 * 1024
     assert line_of(s.explain(), "y -> y_out").endswith("y_out writes it back once, complete")
 
 
