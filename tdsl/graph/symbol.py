@@ -260,8 +260,8 @@ class Symbol(Suggesting):
 
     def __array__(self, *_: Any, **__: Any) -> NoReturn:
         raise _no_values_error(
-            "np.stack makes one array of a list; an array that is read where this one says is an argument of "
-            "the graph, too"
+            "np.stack makes one array of a list; to index an array of NumPy by this one, pass that array as "
+            "an argument of the graph, too"
         )
 
     __bool__ = __int__ = __float__ = __index__ = _no_values
