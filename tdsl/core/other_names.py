@@ -13,7 +13,6 @@ OTHER_NAMES: Mapping[str, str] = {
     "ImageParam": 'td.Tensor("image", ("H", "W"), td.u8)',
     "Param": 'td.Scalar("alpha", td.f32)',
     "placeholder": 'td.Tensor("a", ("M", "N"), td.f32)',
-    "tensor": 'td.Tensor("a", ("M", "N"), td.f32) declares an input; calls take NumPy arrays',
     "Function": 'td.Func("f"), or a function under @td.op',
     "te": "definitions are f[i, j] = ..., of f = td.Func('f')",
     "reduce_axis": 'a loop variable under axis=, td.sum(a[i, k], axis=k), or td.range("r", 0, n)',

@@ -136,7 +136,7 @@ def test_registers_of_a_gpu_are_those_of_a_thread() -> None:
 
 def test_what_other_threads_read_has_no_place_in_registers_however_small() -> None:
     with pytest.raises(td.ScheduleError, match=r"while it is used, \d+ too many"):
-        weighted.autoschedule(M=256, K=64, N=256, target="cuda", pin={"w": "registers"})
+        weighted.autoschedule(M=512, K=64, N=512, target="cuda", pin={"w": "registers"})
 
 
 def test_pins_that_contradict_each_other_by_what_they_read_name_the_readers() -> None:

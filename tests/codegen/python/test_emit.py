@@ -285,7 +285,7 @@ def test_a_failed_check_is_the_error_of_its_message():
     check = Check(Binary("lt", Load("a", (i,), f32), Const(2.0, f32)), 0, (i, Load("a", (i,), f32)))
     kernel = Kernel("k", (buffer("a", f32, 3),), loop("i", 3, check), MESSAGES)
     run(kernel, np.array([0, 1, 1.5], np.float32))
-    with pytest.raises(RequireError, match=r"^row 1 has weight 2\.5 \[require\]\n") as caught:
+    with pytest.raises(RequireError, match=r"^row 1 has weight 2\.5 \[require TD0100\]\n") as caught:
         run(kernel, np.array([0, 2.5, 1.5], np.float32))
     assert "at user.py:3" in str(caught.value)
     with pytest.raises(IndexBoundError, match=r"^index 7 leaves a"):
