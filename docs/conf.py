@@ -32,7 +32,7 @@ CONTENTS = {
         "tutorial", "language", "schedule", "fusion", "tuning", "graph", "gradients", "reductions",
         "rewrites", "gpu", "torch", "export", "distribution", "planning", "looking-inside", "errors",
     ),
-    "Reference": ("reference", "environment", "math", "machine", "prices", "glossary"),
+    "Reference": ("reference", "error-ids", "environment", "math", "machine", "prices", "glossary"),
     "Measured": ("performance", "chains", "mpi-performance", "benchmarks"),
     "About the code": ("architecture", "regions", "fuzzing", "decisions/index"),
 }  # fmt: skip
