@@ -21,6 +21,8 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
+import numpy as np
+
 from tdsl.compile import Compiled
 from tdsl.compile import compile as compiled
 from tdsl.planner.schedule import Schedule
@@ -141,7 +143,9 @@ class _Bench:
     def __init__(self, state: Any, sizes: Any, target: Any, file: str, tolerance: float) -> None:
         self.sizes, self.target, self.tolerance = sizes, target, tolerance
         with open(file, "rb") as inputs:
-            self.values = pickle.load(inputs)  # written by the parent process
+            values = pickle.load(inputs)  # written by the parent process
+        # as a caller allocates them: in what was unpickled, arrays begin elsewhere in a cache line
+        self.values = {n: x.copy() if isinstance(x, np.ndarray) else x for n, x in values.items()}
         self.default = self.compiled(state)
         self.arguments = {a.name: self.values[a.name] for a in self.default.signature.inputs}
         self.expected = self.results(self.default)
@@ -156,23 +160,22 @@ class _Bench:
         return result if isinstance(result, tuple) else (result,)
 
     def measure(self, seconds: float) -> dict[str, Any]:
-        calls: list[Callable[[], object]] = []
-        outputs: list[tuple[Any, ...]] = []
-        for run in (self.default, self.candidate):
-            results = self.results(run)
+        results = self.results(self.default)
+        out = results if len(results) > 1 else results[0]  # the same memory for both
+        default_call = partial(self.default, **self.arguments, out=out)
+        call = partial(self.candidate, **self.arguments, out=out)
+
+        def is_right() -> bool:
             for x in results:
                 x.fill(113)  # which no call may leave
-            outputs.append(results)
-            out = results if len(results) > 1 else results[0]
-            calls.append(partial(run, **self.arguments, out=out))
-        for call in calls:
             call()
-        pairs = zip(outputs[1], self.expected, strict=True)
-        if not all(is_close(x, y, self.tolerance) for x, y in pairs):
+            pairs = zip(results, self.expected, strict=True)
+            return all(is_close(x, y, self.tolerance) for x, y in pairs)
+
+        if not is_right():
             return {"problem": "its results are wrong"}
-        default, candidate = fastest_in_turns(calls[0], calls[1], seconds)
-        pairs = zip(outputs[1], self.expected, strict=True)  # of the last call, too
-        if not all(is_close(x, y, self.tolerance) for x, y in pairs):
+        default, candidate = fastest_in_turns(default_call, call, seconds)
+        if not is_right():
             return {"problem": "its results are wrong"}
         return {"seconds": candidate, "default_seconds": default}
 
