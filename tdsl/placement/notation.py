@@ -62,6 +62,7 @@ class Placement:
 
     dims: str
     entries: tuple[Entry, ...]
+    partial: tuple[int, ...] = field(init=False, repr=False, compare=False)  # the axes of partial results
     _axes_by_dim: tuple[tuple[int, ...], ...] = field(init=False, repr=False, compare=False)
     _cyclic_sizes: tuple[int | None, ...] = field(init=False, repr=False, compare=False)
 
@@ -70,6 +71,8 @@ class Placement:
         by_dim = [[(n, e) for n, e in blocks if e.dim == dim] for dim in range(len(self.dims))]
         cuts = (tuple(n for _, n in sorted((e.level, n) for n, e in entries)) for entries in by_dim)
         sizes = (next((e.size for _, e in entries if e.size is not None), None) for entries in by_dim)
+        partial = tuple(n for n, e in enumerate(self.entries) if isinstance(e, Partial))
+        object.__setattr__(self, "partial", partial)
         object.__setattr__(self, "_axes_by_dim", tuple(cuts))
         object.__setattr__(self, "_cyclic_sizes", tuple(sizes))
 
@@ -83,11 +86,6 @@ class Placement:
     def cyclic_size(self, dim: int) -> int | None:
         """The block size of a block-cyclic dimension; None for other dimensions."""
         return self._cyclic_sizes[dim]
-
-    @property
-    def partial(self) -> tuple[int, ...]:
-        """The numbers of the grid axes along which there are partial results."""
-        return tuple(n for n, e in enumerate(self.entries) if isinstance(e, Partial))
 
 
 def _text(e: Entry, dims: str) -> str:

@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 from tdsl.communication.collective import MIN_COLLECTIVE_RANKS, Layout, StageCollectives, has_mpi_operator
 from tdsl.communication.rank_boxes import (
     BoxVector,
-    Mask,
     Numbers,
     RankBoxes,
     SpanVector,
@@ -32,18 +31,10 @@ from tdsl.lang.operations import arithmetic_of
 from tdsl.machine.model import Machine
 from tdsl.placement.grid import Grid
 from tdsl.placement.notation import Blocks as BlockEntry
-from tdsl.placement.notation import Copies, Partial, Placement
+from tdsl.placement.notation import Copies, Placement
 from tdsl.placement.ownership import SpanBox, element_count
-
-
-@dataclass(frozen=True, slots=True)
-class Price:
-    """What a tensor costs a stage: seconds and bytes of the busiest rank, bytes of its buffers, a kind."""
-
-    seconds: float
-    bytes: int
-    buffer: int
-    kind: str
+from tdsl.planner.blocks import Blocks
+from tdsl.planner.price_row import Price, PriceRow
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +93,7 @@ class Prices:
     sizes: Mapping[str, int]
     coordinates: tuple[Numbers, ...] = field(init=False)
     _owned: dict[object, BoxVector] = field(default_factory=dict)
-    _blocks: dict[object, Blocks] = field(default_factory=dict)
+    _blocks: dict[object, tuple[tuple[Placement, ...], Blocks]] = field(default_factory=dict)
     _prices: dict[object, Price] = field(default_factory=dict)
 
     def remembered(self, key: object, compute: Callable[[], Price]) -> Price:
@@ -142,10 +133,11 @@ class Prices:
 
     def blocks_of(self, tensor: str, placements: tuple[Placement, ...]) -> Blocks:
         """The blocks of a tensor that the ranks own, for several placements."""
-        key = self.wholes[tensor], tuple(p.entries for p in placements)
+        key = self.wholes[tensor], id(placements)
         if key not in self._blocks:
-            self._blocks[key] = Blocks(placements, [self.block_of(tensor, p) for p in placements])
-        return self._blocks[key]
+            blocks = Blocks(placements, [self.block_of(tensor, p) for p in placements])
+            self._blocks[key] = placements, blocks
+        return self._blocks[key][1]
 
     def seconds(self, elements: Numbers, messages: Numbers, size: int) -> NDArray[np.float64]:
         """The seconds of the busiest rank on a grid of one level; the last axis is that of ranks."""
@@ -154,41 +146,6 @@ class Prices:
         seconds = link.line * granules / (link.bytes_per_second(1) or math.inf)
         worst: NDArray[np.float64] = np.max(seconds + messages * (link.latency or 0.0), axis=-1)
         return worst
-
-
-class Blocks:
-    """The blocks of a tensor under several placements, in arrays of placements and ranks."""
-
-    def __init__(self, placements: tuple[Placement, ...], boxes: list[BoxVector]) -> None:
-        self.plain = [_is_plain(p, b) for p, b in zip(placements, boxes, strict=True)]
-        self.present = np.array([b.present for b in boxes])
-        self.counts = np.array([b.counts() for b in boxes])
-        self.dims: list[tuple[list[SpanVector], Numbers]] = []  # distinct ones, and the number of each
-        for dim in range(len(boxes[0].dims)):
-            numbers: dict[object, int] = {}
-            vectors, index = [], []
-            for box in boxes:
-                vector = box.dims[dim]
-                key = vector.spans, vector.index.tobytes()
-                if key not in numbers:
-                    numbers[key] = len(numbers)
-                    vectors.append(vector)
-                index.append(numbers[key])
-            self.dims.append((vectors, np.array(index)))
-
-    def shared(self, boxes: BoxVector) -> Numbers:
-        """The number of elements of boxes of ranks in each of the blocks."""
-        shared = (self.present & boxes.present).astype(np.int64)
-        for (vectors, index), d in zip(self.dims, boxes.dims, strict=True):
-            shared *= np.array([d.shared(v) for v in vectors])[index]
-        return shared
-
-    def has(self, boxes: BoxVector) -> Mask:
-        """True where a block has all elements of the box of a rank."""
-        inside = self.present & boxes.present
-        for (vectors, index), d in zip(self.dims, boxes.dims, strict=True):
-            inside &= np.array([d.is_within(v) for v in vectors])[index]
-        return inside
 
 
 @dataclass(slots=True)
@@ -201,7 +158,8 @@ class FuncPrices:
     prices: Prices
     _variables: dict[object, SpanVector] = field(default_factory=dict)
     _boxes: dict[object, BoxVector] = field(default_factory=dict)
-    _rows: dict[object, list[Price | None]] = field(default_factory=dict)
+    _rows: dict[object, PriceRow] = field(default_factory=dict)
+    _work: dict[int, float] = field(default_factory=dict)
 
     def of_stage(self, stage: Stage) -> StagePrices:
         """The prices of the tensors of a stage."""
@@ -218,6 +176,14 @@ class FuncPrices:
         spans = {name: self._variables[stage.definition_index, name, n] for name, n in axes.items()}
         boxes.set_variables((), spans)
         return StagePrices(self, stage, boxes, axes)
+
+    def work(self, stage: Stage, points: int) -> float:
+        """The operations of a stage whose distributed definition has some points."""
+        at = stage.definition_index
+        if at not in self._work:
+            elements, definitions = element_count(stage.whole), enumerate(stage.func.definitions)
+            self._work[at] = sum(arithmetic_of(d) * (points if n == at else elements) for n, d in definitions)
+        return self._work[at]
 
 
 @dataclass(slots=True)
@@ -254,12 +220,11 @@ class StagePrices:
             self.family._boxes[key] = self.boxes.written(()) if written else self.boxes.read(tensor, ())
         return self.family._boxes[key]
 
-    def fetch(
-        self, source: str, placements: tuple[Placement, ...], legal: tuple[bool, ...]
-    ) -> list[Price | None]:
-        """The prices of a source for each of its placements, None where not legal."""
+    def fetch(self, source: str, placements: tuple[Placement, ...], legal: tuple[bool, ...]) -> PriceRow:
+        """The prices of a source for each of its placements that are legal."""
         if self.is_stepped:
-            return [self._exact(source, p) if ok else None for p, ok in zip(placements, legal, strict=True)]
+            prices = {n: self._exact(source, p) for n, p in enumerate(placements) if legal[n]}
+            return PriceRow.of(prices, len(placements))
         key = self._access(source), self.stage.partial_axes, self.stage.uniform_axes(source), legal
         if key not in self.family._rows:
             self.family._rows[key] = self._fetched(source, placements, legal)
@@ -267,7 +232,7 @@ class StagePrices:
 
     def _fetched(
         self, source: str, placements: tuple[Placement, ...], legal: tuple[bool, ...]
-    ) -> list[Price | None]:
+    ) -> PriceRow:  # fmt: skip
         prices, boxes = self.prices, self._boxes(source)
         blocks, size = prices.blocks_of(source, placements), prices.sizes[source]
         whole = prices.wholes[source]
@@ -277,34 +242,30 @@ class StagePrices:
         if inside.max(initial=0) > count or not _is_inside(boxes, whole):
             inside = boxes.counts_within(self.boxes.whole(source))
         received = inside - local
-        buffers = np.max(np.where(blocks.has(boxes), 0, written), axis=-1, initial=0)
+        most = np.max(received, axis=-1)
         halo = np.all(2 * local >= written, axis=-1)
-        kinds = [self._kind(source, p, bool(h)) for p, h in zip(placements, halo, strict=True)]
+        kinds = tuple(
+            self._kind(source, p, bool(halo[n])) if most[n] else "" for n, p in enumerate(placements)
+        )
+        buffers = np.max(np.where(blocks.has(boxes), 0, written), axis=-1, initial=0)
         messages = (received > 0).astype(np.int64)
         messages[[k == "halo" for k in kinds]] *= 2
-        one_level = len(prices.grid.depths) == 1
+        one_level, partial = len(prices.grid.depths) == 1, {*self.stage.partial_axes}
         seconds = prices.seconds(received, messages, size) if one_level else np.zeros(len(placements))
-        most = np.max(received, axis=-1)
-        row: list[Price | None] = []
-        for n, p in enumerate(placements):
-            if not legal[n]:
-                row.append(None)
-            elif not (one_level and blocks.plain[n]) or any(
-                axis not in self.stage.partial_axes for axis in p.partial
-            ):
-                row.append(self._exact(source, p))
-            elif not most[n]:
-                row.append(Price(0.0, 0, size * int(buffers[n]), ""))
-            else:
-                row.append(Price(float(seconds[n]), size * int(most[n]), size * int(buffers[n]), kinds[n]))
-        return row
+        row = PriceRow(np.where(legal, seconds, np.inf), size * most, size * buffers, kinds)
+        exact = (
+            n for n, p in enumerate(placements)
+            if legal[n] and not (one_level and blocks.plain[n] and partial.issuperset(p.partial))
+        )  # fmt: skip
+        return row.replaced({n: self._exact(source, placements[n]) for n in exact})
 
-    def deliver(self, placements: tuple[Placement, ...]) -> list[Price | None]:
+    def deliver(self, placements: tuple[Placement, ...]) -> PriceRow:
         """The prices of the results for each placement of the func that has the partial axes of the stage."""
         name, stage = self.stage.name, self.stage
         partial = dict(stage.state.placed)[name].partial
         if self.is_stepped:
-            return [self._exact(name, p) if p.partial == partial else None for p in placements]
+            chosen = (n for n, p in enumerate(placements) if p.partial == partial)
+            return PriceRow.of({n: self._exact(name, placements[n]) for n in chosen}, len(placements))
         key = (
             self._access(name), partial, stage.partial_axes, stage.repeated_axes, stage.fixed_axes,
             stage.combine is None, stage.uniform_axes(name),
@@ -313,72 +274,74 @@ class StagePrices:
             self.family._rows[key] = self._deliver(placements, partial)
         return self.family._rows[key]
 
-    def _deliver(self, placements: tuple[Placement, ...], partial: tuple[int, ...]) -> list[Price | None]:
+    def _deliver(self, placements: tuple[Placement, ...], partial: tuple[int, ...]) -> PriceRow:
         name, stage, prices = self.stage.name, self.stage, self.prices
-        boxes, blocks = self._boxes(name), prices.blocks_of(name, placements)
-        local, has = blocks.shared(boxes), blocks.has(boxes)
-        one_level = len(prices.grid.depths) == 1
-        plain = one_level and not stage.fixed_axes and bool(boxes.present.all())
-        uniform, written = {*stage.uniform_axes(name)} - {*stage.repeated_axes, *partial}, boxes.counts()
-        row: list[Price | None] = [None] * len(placements)
-        closed: dict[int, _Moved] = {}
-        for n, p in enumerate(placements):
-            if p.partial != partial:
-                continue
-            moved = None
-            if plain and blocks.plain[n]:
-                moved = self._delivered(p, uniform, written, blocks.counts[n], local[n], has[n])
-            if moved is None:
-                row[n] = self._exact(name, p)
-            else:
-                closed[n] = moved
+        blocks, row = prices.blocks_of(name, placements), PriceRow.of({}, len(placements))
+        plain = len(prices.grid.depths) == 1 and not stage.fixed_axes
+        plain = plain and bool(self._boxes(name).present.all())
+        chosen = [n for n, p in enumerate(placements) if p.partial == partial]
+        closed = [n for n in chosen if plain and blocks.plain[n]]
         if closed:
             size = prices.sizes[name]
-            received = np.array([moved.levels[0] for moved in closed.values()])
-            seconds = prices.seconds(received, np.array([x.messages for x in closed.values()]), size)
+            received, messages, buffers = self._delivered([placements[n] for n in closed], blocks, closed)
             most = received.max(axis=-1)
-            for at, (n, moved) in enumerate(closed.items()):
-                kind = self._kind(name, placements[n], False) if most[at] else ""
-                row[n] = Price(float(seconds[at]), size * int(most[at]), size * moved.buffer, kind)
-        return row
+            row.seconds[closed] = prices.seconds(received, messages, size)
+            row.bytes[closed], row.buffers[closed] = size * most, size * buffers
+            kinds = list(row.kinds)
+            for n, elements in zip(closed, most, strict=True):
+                kinds[n] = self._kind(name, placements[n], False) if elements else ""
+            row = PriceRow(row.seconds, row.bytes, row.buffers, tuple(kinds))
+        return row.replaced({n: self._exact(name, placements[n]) for n in {*chosen} - {*closed}})
 
     def _delivered(
-        self, placement: Placement, uniform: set[int], written: Numbers, owned: Numbers, local: Numbers,
-        has: Mask,
-    ) -> _Moved | None:  # fmt: skip
+        self, placements: list[Placement], blocks: Blocks, numbers: list[int]
+    ) -> tuple[Numbers, Numbers, Numbers]:
         """What ranks receive of results, as `StageVolume` delivers them on a grid of one level.
 
-        None if only some of the lines of ranks reduce by a collective.
+        `numbers` are those of the placements in `blocks`. Returns the elements and the messages that each
+        rank receives, and the elements of the largest buffers, for each placement.
         """
-        stage, shape = self.stage, self.prices.grid.shape
-        buffers = np.where(has, 0, written)
+        stage, boxes = self.stage, self._boxes(self.stage.name)
+        uniform = {*stage.uniform_axes(stage.name)} - {*stage.repeated_axes, *placements[0].partial}
         axes = sorted(uniform) if stage.combine is not None else []
-        count = math.prod(shape[n] for n in axes)
-        received = count * owned - local
+        count = math.prod(self.prices.grid.shape[n] for n in axes)
+        written, owned, local = boxes.counts(), blocks.counts[numbers], blocks.shared(boxes)[numbers]
+        buffers = np.where(blocks.has(boxes)[numbers], 0, written)
+        direct, reduced = count * owned - local, np.zeros_like(owned)
         if count > 1:
-            mpi = has_mpi_operator(stage.combine, stage.func.dtypes, in_order=stage.in_order)
-            along = [placement.entries[n] for n in axes]
-            collective, together = "", np.zeros(len(owned), bool)
-            inside = {*axes, *stage.repeated_axes}
-            copied = (isinstance(e, Copies) for n, e in enumerate(placement.entries) if n not in inside)
-            if mpi and count >= MIN_COLLECTIVE_RANKS and not any(copied):
-                if all(isinstance(e, Copies) for e in along):
-                    collective, together = "all-reduce", local == written
-                elif all(isinstance(e, BlockEntry) for e in along):
-                    collective, together = "reduce-scatter", self._line_sums(local, axes) == written
-            if together.any() and not together.all():
-                return None
-            if together.all():
-                received = self._reduced(collective, axes, count, written, local)
-            else:
-                buffers = buffers + received
-        return _Moved((received,), (received > 0).astype(np.int64), int(buffers.max(initial=0)))
+            for collective, at in self._collectives(placements, axes, count).items():
+                part, whole = local[at], np.broadcast_to(written, local[at].shape)
+                together = (self._line_sums(part, axes) if collective == "reduce-scatter" else part) == whole
+                direct[at] = np.where(together, count * (owned[at] - part), direct[at])
+                reduced[at] = together * self._reduced(collective, axes, count, written, part)
+            buffers = buffers + direct
+        messages = (direct > 0).astype(np.int64) + (reduced > 0)
+        return direct + reduced, messages, buffers.max(axis=-1, initial=0)
+
+    def _collectives(
+        self, placements: list[Placement], axes: list[int], count: int
+    ) -> dict[str, list[int]]:  # fmt: skip
+        """The collective by which lines of ranks along some axes may reduce; the placements of each."""
+        stage = self.stage
+        mpi = has_mpi_operator(stage.combine, stage.func.dtypes, in_order=stage.in_order)
+        if not mpi or count < MIN_COLLECTIVE_RANKS:
+            return {}
+        collectives: dict[str, list[int]] = {}
+        inside = {*axes, *stage.repeated_axes}
+        for at, p in enumerate(placements):
+            if any(isinstance(e, Copies) for n, e in enumerate(p.entries) if n not in inside):
+                continue
+            if all(isinstance(p.entries[n], Copies) for n in axes):
+                collectives.setdefault("all-reduce", []).append(at)
+            elif all(isinstance(p.entries[n], BlockEntry) for n in axes):
+                collectives.setdefault("reduce-scatter", []).append(at)
+        return collectives
 
     def _line_sums(self, values: Numbers, axes: list[int]) -> Numbers:
-        """The sum over the ranks that differ along some axes, for each rank."""
-        shape = self.prices.grid.shape
-        sums = values.reshape(shape).sum(axis=tuple(axes), keepdims=True)
-        return np.broadcast_to(sums, shape).reshape(-1)
+        """The sum over the ranks that differ along some axes, for each rank, which are the last axis."""
+        shape = len(values), *self.prices.grid.shape
+        sums = values.reshape(shape).sum(axis=tuple(1 + n for n in axes), keepdims=True)
+        return np.broadcast_to(sums, shape).reshape(values.shape)
 
     def _reduced(
         self, collective: str, axes: list[int], count: int, written: Numbers, local: Numbers
@@ -443,9 +406,7 @@ class StagePrices:
         points = np.prod([v.map(lambda s: s[1] - s[0]) for v in spans.values()], axis=0, initial=1) * active
         total = math.prod(hi - lo for lo, hi in stage.bounds.values())
         share = float(np.max(points)) / max(total, 1)
-        work = 0.0
-        for n, d in enumerate(stage.func.definitions):
-            work += arithmetic_of(d) * (total if n == stage.definition_index else element_count(stage.whole))
+        work = self.family.work(stage, total)
         moved = float(self._boxes(stage.name).counts().max(initial=0)) * self.prices.sizes[stage.name]
         for t in stage.sources:
             read = min(int(self._boxes(t).counts().max(initial=0)), element_count(wholes[t]))
@@ -471,15 +432,6 @@ class StagePrices:
         if cut & uniform:
             return "all-gather"
         return "halo" if halo else "all-to-all"
-
-
-def _is_plain(placement: Placement, block: BoxVector) -> bool:
-    """True if blocks are contiguous, and each rank has one or a copy."""
-    entries = all(
-        isinstance(e, Copies | Partial) or (isinstance(e, BlockEntry) and e.size is None)
-        for e in placement.entries
-    )
-    return entries and all(d.is_contiguous for d in block.dims)
 
 
 def _is_inside(boxes: BoxVector, whole: SpanBox) -> bool:

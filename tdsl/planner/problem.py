@@ -22,7 +22,8 @@ from tdsl.placement.grid import Grid
 from tdsl.placement.notation import Placement
 from tdsl.placement.ownership import SpanBox
 from tdsl.planner.cluster import Cluster
-from tdsl.planner.prices import Price, Prices
+from tdsl.planner.price_row import Price, PriceRow
+from tdsl.planner.prices import Prices, StagePrices
 from tdsl.planner.strategies import (
     Choices,
     Strategy,
@@ -35,6 +36,7 @@ from tdsl.planner.strategies import (
     with_all_distributed,
 )
 from tdsl.planner.structure import Structure, structure_of
+from tdsl.planner.symmetry import Symmetry
 from tdsl.schedule.state import State
 
 Table = NDArray[np.float64]
@@ -113,13 +115,13 @@ class Space:
     strategies: dict[str, tuple[Strategy, ...]]
     placements: dict[str, tuple[Placement, ...]]
     refused: dict[str, Mapping[str, str]]
-    prices: dict[tuple[str, str], dict[tuple[int, int], Price]]  # by func and tensor, by choices of both
+    prices: dict[tuple[str, str], tuple[PriceRow, ...]]  # by func and tensor, of each strategy of the func
     tasks: dict[str, Table]
 
     def chosen_prices(self, choice: Choice) -> Iterator[tuple[str, str, Price]]:
         """The price of each tensor of each func, in the order of the program."""
         for (func, tensor), prices in self.prices.items():
-            yield func, tensor, prices[choice["loops", func], choice["place", tensor]]
+            yield func, tensor, prices[choice["loops", func]].price(choice["place", tensor])
 
 
 def space_of(
@@ -185,14 +187,11 @@ def _letters(program: Program, name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class PricedFunc:
-    """The strategies of a func, and the tables of its tasks, its sources and, last, its results."""
+    """The strategies of a func, the seconds of its tasks, the rows of its sources and, last, its results."""
 
     choices: Choices
     tasks: Table
-    tensors: tuple[str, ...]
-    tables: tuple[Table, ...]
-    prices: tuple[dict[tuple[int, int], Price], ...]
-    buffers: tuple[Table, ...]
+    rows: Mapping[str, tuple[PriceRow, ...]]
 
 
 def _price(
@@ -203,32 +202,42 @@ def _price(
     strategies = choices.strategies
     sources = choices.stages[0].sources if strategies else ()
     tensors = (*sources, f.name)
-    tasks = np.full(len(strategies), np.inf)
-    tables = {t: np.full((len(strategies), len(placements[t])), np.inf) for t in tensors}
-    buffers = {t: np.zeros(tables[t].shape) for t in tensors}
-    known: dict[str, dict[tuple[int, int], Price]] = {t: {} for t in tensors}
-    family = prices.of_func()
+    rows: dict[str, list[PriceRow]] = {t: [] for t in tensors}
+    tasks: list[float] = []
+    family, symmetry = prices.of_func(), Symmetry(prices.grid)
+    first: dict[Strategy, int] = {}  # of the strategies that differ in the order of equal axes
     for n, strategy in enumerate(strategies):
-        stage = family.of_stage(choices.stages[n])
-        tasks[n] = stage.task_seconds()
-        rows: dict[str, list[Price | None]] = {}
-        for t in sources:
-            legal = tuple(reads_parts(strategy, t, p) for p in placements[t])
-            rows[t] = stage.fetch(t, placements[t], legal)
-        rows[f.name] = [None] * len(placements[f.name])
-        for first in {p.partial: p for p in placements[f.name]}.values():
-            if is_compatible(f, strategy, first):
-                delivered = family.of_stage(placed_as(choices.stages[n], first)).deliver(placements[f.name])
-                rows[f.name] = [x or y for x, y in zip(rows[f.name], delivered, strict=True)]
-        for t, row in rows.items():
-            for m, price in enumerate(row):
-                if price is not None:
-                    known[t][n, m] = price
-                    tables[t][n, m] = np.inf if price.kind in forbidden else price.seconds
-                    buffers[t][n, m] = price.buffer
-    return PricedFunc(
-        choices, tasks, tensors, tuple(tables.values()), tuple(known.values()), tuple(buffers.values())
-    )
+        same = first.setdefault(symmetry.ordered(strategy), n)
+        order = symmetry.order(strategies[same], strategy)
+        moved = {t: order and symmetry.numbers(placements[t], order) for t in tensors}
+        if same == n or None in moved.values():
+            stage = family.of_stage(choices.stages[n])
+            tasks.append(stage.task_seconds())
+            for t, row in _priced_rows(stage, strategy, f, placements).items():
+                rows[t].append(row.without(forbidden))
+        else:
+            tasks.append(tasks[same])
+            for t, numbers in moved.items():
+                rows[t].append(rows[t][same].taken(numbers or ()))
+    return PricedFunc(choices, np.array(tasks), {t: tuple(x) for t, x in rows.items()})
+
+
+def _priced_rows(
+    stage: StagePrices, strategy: Strategy, f: FuncDef, placements: Mapping[str, tuple[Placement, ...]]
+) -> dict[str, PriceRow]:  # fmt: skip
+    """The prices of the sources of a strategy and of its results."""
+    rows: dict[str, PriceRow] = {}
+    for t in stage.stage.sources:
+        legal = tuple(reads_parts(strategy, t, p) for p in placements[t])
+        rows[t] = stage.fetch(t, placements[t], legal)
+    results = PriceRow.of({}, len(placements[f.name]))
+    for first in {p.partial: p for p in placements[f.name]}.values():
+        if is_compatible(f, strategy, first):
+            as_placed = stage
+            if first.partial:
+                as_placed = stage.family.of_stage(placed_as(stage.stage, first))
+            results = results.or_else(as_placed.deliver(placements[f.name]))
+    return rows | {f.name: results}
 
 
 def _add_func(
@@ -243,12 +252,13 @@ def _add_func(
     space.problem.add(loops, prices.tasks)
     space.tasks[f.name] = prices.tasks
     buffers: dict[Pair, Table] = {}
-    for tensor, table, of_pair, bytes_of in zip(
-        prices.tensors, prices.tables, prices.prices, prices.buffers, strict=True
-    ):
+    for tensor, rows in prices.rows.items():
         t = names[tensor]
-        space.prices[f.name, t] = of_pair
+        space.prices[f.name, t] = rows
         space.problem.add(("place", t), np.zeros(len(space.placements[t])))
+        shape = len(rows), len(space.placements[t])
+        table = np.array([row.seconds for row in rows], float).reshape(shape)
+        bytes_of = np.array([row.buffers for row in rows], float).reshape(shape)
         space.problem.add_pair(loops, ("place", t), table)
         if np.any(bytes_of):
             buffers[loops, ("place", t)] = bytes_of

@@ -143,7 +143,7 @@ class _Stages:
             return self._directive(axes)
         return replace(
             base, outer=tuple(outer), entries=tuple(entries), parts=tuple(parts.values()), loops=loops,
-            _variable_spans={}, _terms={}, _spans={}, _boxes={}, _dependencies=base._dependencies,
+            _variable_spans={}, _terms={},
         )  # fmt: skip
 
 
@@ -274,18 +274,19 @@ def placements_of(
     for chosen in itertools.product([*dims, *others], repeat=len(grid.axes)):
         cuts = [[n for n, x in enumerate(chosen) if x == dim] for dim in dims]
         for orders in itertools.product(*(itertools.permutations(axes) for axes in cuts)):
-            levels = dict(level for order in orders for level in _levels(order))
-            entries = (Blocks(x, levels[n]) if isinstance(x, int) else x for n, x in enumerate(chosen))
+            cut = zip(dims, orders, strict=True)
+            blocks = dict(block for dim, order in cut for block in blocks_by_order(dim, order))
+            entries = (blocks[n] if isinstance(x, int) else x for n, x in enumerate(chosen))
             placements.append(Placement(letters, tuple(entries)))
     return tuple(placements)
 
 
-def _levels(order: tuple[int, ...]) -> Iterator[tuple[int, int]]:
-    """The level of each axis with which the axes cut a dimension in an order."""
+def blocks_by_order(dim: int, order: tuple[int, ...]) -> Iterator[tuple[int, Blocks]]:
+    """The entry of each axis with which the axes cut a dimension in an order."""
     level = 0
     for n, axis in enumerate(order):
         level += bool(n) and axis < order[n - 1]
-        yield axis, level
+        yield axis, Blocks(dim, level)
 
 
 def is_compatible(f: FuncDef, strategy: Strategy, placement: Placement) -> bool:

@@ -1,0 +1,68 @@
+"""`Price` and `PriceRow`: what a tensor costs a stage, for one placement of it and for all."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tdsl.communication.rank_boxes import Numbers
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    """What a tensor costs a stage: seconds and bytes of the busiest rank, bytes of its buffers, a kind."""
+
+    seconds: float
+    bytes: int
+    buffer: int
+    kind: str
+
+
+@dataclass(frozen=True, slots=True)
+class PriceRow:
+    """The prices of a tensor for a strategy, in arrays over placements; illegal: infinite seconds."""
+
+    seconds: NDArray[np.float64]
+    bytes: Numbers
+    buffers: Numbers
+    kinds: tuple[str, ...]
+
+    @staticmethod
+    def of(prices: Mapping[int, Price], count: int) -> PriceRow:
+        """The row of `count` placements of which some have a price, by number."""
+        row = PriceRow(
+            np.full(count, np.inf), np.zeros(count, np.int64), np.zeros(count, np.int64), ("",) * count
+        )
+        return row.replaced(prices)
+
+    def replaced(self, prices: Mapping[int, Price]) -> PriceRow:
+        """The row with other prices of some placements, by number."""
+        if not prices:
+            return self
+        seconds, received, buffers = self.seconds.copy(), self.bytes.copy(), self.buffers.copy()
+        kinds = list(self.kinds)
+        for n, price in prices.items():
+            seconds[n], received[n], buffers[n] = price.seconds, price.bytes, price.buffer
+            kinds[n] = price.kind
+        return PriceRow(seconds, received, buffers, tuple(kinds))
+
+    def or_else(self, other: PriceRow) -> PriceRow:
+        """The row with the prices of another one where this one is illegal."""
+        return self.replaced({n: other.price(n) for n in np.flatnonzero(np.isinf(self.seconds)).tolist()})
+
+    def price(self, n: int) -> Price:
+        """The price of a placement, by number."""
+        return Price(float(self.seconds[n]), int(self.bytes[n]), int(self.buffers[n]), self.kinds[n])
+
+    def taken(self, numbers: Sequence[int]) -> PriceRow:
+        """The row of the placements of some numbers."""
+        at, kinds = list(numbers), tuple(self.kinds[n] for n in numbers)
+        return PriceRow(self.seconds[at], self.bytes[at], self.buffers[at], kinds)
+
+    def without(self, forbidden: frozenset[str]) -> PriceRow:
+        """The row in which communication of forbidden kinds is illegal."""
+        wrong = [n for n, kind in enumerate(self.kinds) if kind in forbidden]
+        return self.replaced({n: Price(np.inf, 0, 0, "") for n in wrong})
