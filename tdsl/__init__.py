@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from tdsl import cuda
 from tdsl.compile import Compiled, compile
 from tdsl.distribute.abort import install_hook, is_launched
+from tdsl.distribute.donated import Donated
 from tdsl.emulation import count_memory, emulate
 from tdsl.errors import (
     CacheWarning,
@@ -137,6 +138,7 @@ __all__ = [
     "Compiled",
     "DType",
     "DefinitionError",
+    "Donated",
     "Func",
     "Graph",
     "Grid",

@@ -421,6 +421,7 @@ USES: dict[str, tuple[Use, ...]] = {
     "ranks": (on(P.stencil, lambda s, p: (on_ranks(s, p), s.ranks(5))),),
     "distribute": (on(P.stencil, on_ranks), on(P.sums, on_ranks)),
     "overwrite": (on(P.scaled, in_memory_of_the_tensor),),
+    "donate": (on(P.scaled, lambda s, p: (on_ranks(s, p), s.donate("a"))),),
     "communicate": (on(P.stencil, in_steps), on(P.sums, in_steps)),
     "rotate": (on(P.scaled, turned), on(P.sums, in_turned_steps)),
     "flatten": (on(P.stencil, flattened), on(P.scaled, flattened)),

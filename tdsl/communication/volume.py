@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from tdsl.communication.collective import MAX_ALL_TO_ALL_RANKS, Layout, StageCollectives
 from tdsl.communication.flows import Flow, flow_to_owners
+from tdsl.communication.lifetimes import freed_after
 from tdsl.communication.partial_reads import PartialReads
 from tdsl.communication.rank_boxes import (
     BoxVector,
@@ -87,14 +88,14 @@ def volume(
     totals = Totals(layout, sizes, record)
     coordinates = grid_coordinates(layout)
     blocks = {name: owned_boxes(layout, name, coordinates) for name in layout.wholes}
-    last = {name: n for n, s in enumerate(stages) for name in (s.name, *map(s.tensor_of, s.sources))}
+    freed = freed_after(stages, outputs)
     for name in inputs:
         totals.allocate(name, blocks[name].counts())
-    for n, stage in enumerate(stages):
-        StageVolume(totals, RankBoxes(layout, stage, coordinates, blocks)).run()
-        for name in (s.name for s in stages[: n + 1] if s.name not in outputs):
-            if last[name] == n:
-                totals.free(name, blocks[name].counts())
+    for n, stage in enumerate((None, *stages), -1):
+        if stage is not None:
+            StageVolume(totals, RankBoxes(layout, stage, coordinates, blocks)).run()
+        for name in freed.get(n, ()):
+            totals.free(name, blocks[name].counts())
     return totals.volume()
 
 

@@ -154,6 +154,7 @@ class Worker:
                 case Exchange():
                     yield (transfer := self._pack(step))
                     self._unpack(transfer)
+                    del transfer  # its arrays may be blocks that a later step frees
                 case Start(exchange, handle):
                     begun[handle] = self._pack(exchange)
                     yield StartTransfer(begun[handle], handle)

@@ -20,6 +20,7 @@ from tdsl.core.node import frozen
 from tdsl.core.source import here
 from tdsl.distribute import mpi
 from tdsl.distribute.engine import (
+    Event,
     FinishTransfer,
     Parcel,
     Reduction,
@@ -94,19 +95,27 @@ def _run(worker: Worker, comm: Any) -> Carried:
     carried = Carried()
     begun: dict[int, PendingCalls] = {}
     for event in worker.run():
-        match event:
-            case Transfer():
-                wait(start_transfer(event, worker, comm, carried), worker)
-            case StartTransfer(transfer, handle):
-                begun[handle] = start_transfer(transfer, worker, comm, carried)
-            case FinishTransfer(handle):
-                wait(begun.pop(handle), worker)
-            case Reduction():
-                wait(_reduce(event, worker, comm), worker)
-                out, into = reduction_bytes(event, worker.plan.rank)
-                carried.sent, carried.received = carried.sent + out, carried.received + into
-                carried.messages += min(into, 1)
+        _perform(event, worker, comm, carried, begun)
+        del event  # its arrays may be blocks that a later step frees
     return carried
+
+
+def _perform(
+    event: Event, worker: Worker, comm: Any, carried: Carried, begun: dict[int, PendingCalls]
+) -> None:
+    """Perform a communication; `begun` are the transfers that were started, by handle."""
+    match event:
+        case Transfer():
+            wait(start_transfer(event, worker, comm, carried), worker)
+        case StartTransfer(transfer, handle):
+            begun[handle] = start_transfer(transfer, worker, comm, carried)
+        case FinishTransfer(handle):
+            wait(begun.pop(handle), worker)
+        case Reduction():
+            wait(_reduce(event, worker, comm), worker)
+            out, into = reduction_bytes(event, worker.plan.rank)
+            carried.sent, carried.received = carried.sent + out, carried.received + into
+            carried.messages += min(into, 1)
 
 
 def wait(pending: PendingCalls, worker: Worker) -> None:

@@ -18,6 +18,7 @@ from tdsl.core.source import here
 from tdsl.cost.network import links_of
 from tdsl.distribute import mpi, mpi_execution
 from tdsl.distribute.check_placed import check_placed
+from tdsl.distribute.donated import Donated
 from tdsl.distribute.engine import Task, Worker
 from tdsl.distribute.plan import Plan
 from tdsl.distribute.show import show_step
@@ -153,7 +154,10 @@ class Distributed(Suggesting):
         return (result, traffic) if count else result
 
     def block(self, name: str, array: Any, rank: int | None = None) -> Array | None:
-        """The block of a whole array that a rank owns, by default this one; None for no elements."""
+        """The block of a whole array that a rank owns, by default this one; None for no elements.
+
+        Of inputs that are overwritten or donated it is a copy.
+        """
         program, arg = self._specialise(self.sizes), self._argument(name)
         if rank is not None:
             check_rank(rank, program.plan.grid.size + program.plan.idle)
@@ -163,16 +167,17 @@ class Distributed(Suggesting):
         part = program.block(program.arrays[name][0], whole, mpi.rank() if rank is None else rank)
         if part is None:
             return None
-        is_overwritten = name in (w for _, w in self.state.overwrites)  # not with elements of the whole array
-        return np.array(part, order="C") if is_overwritten else np.ascontiguousarray(part).reshape(part.shape)
+        is_given_up = name in self.state.donated or name in (w for _, w in self.state.overwrites)
+        return np.array(part, order="C") if is_given_up else np.ascontiguousarray(part).reshape(part.shape)
 
     @checked_call
     def __call__(self, *args: Any, count: bool = False, **kwargs: Any) -> Any:
         """Run this rank of an MPI program: blocks of inputs in, blocks of outputs out.
 
         All ranks call it, each with the blocks that it owns (`block`), None for no elements. With `count`
-        also the bytes and messages of this rank, counted at the MPI calls. Raises TargetError on all ranks if
-        the grid has another size than the run, blocks are wrong, or ranks run different programs.
+        also the bytes and messages of this rank, counted at the MPI calls. Donated blocks are freed after
+        their last reader. Raises TargetError on all ranks if the grid has another size than the run, blocks
+        are wrong, or ranks run different programs.
         """
         program = self._specialise(self.sizes)
         comm = mpi.ranks_of(program.plan.grid.size, program.plan.idle)
@@ -183,11 +188,13 @@ class Distributed(Suggesting):
         mpi.check_agreement(comm, program.digest, "" if error is None else error.message)
         if program.plan.grid.size > MAX_VERIFIED_RANKS:
             program.verify_messages(comm)
-        arrays = {name: values[name] for name, _ in plan.owned}
         scalars = {a.name: values[a.name] for a in self.signature.inputs if isinstance(a, ScalarArg)}
         progress = program.progress
         progress.reach(0)
-        worker = Worker(plan, program.tasks, arrays, scalars, progress.reach)
+        for donated in (x for x in (*args, *kwargs.values()) if isinstance(x, Donated)):
+            donated.release()
+        worker = Worker(plan, program.tasks, values, scalars, progress.reach)
+        del values  # blocks that are donated have no other reference than that of the worker
         carried = mpi_execution.run(worker, comm)
         progress.leave()
         mpi.notify_end(comm, lambda rank: mpi_execution.last_steps(program.plan.rank(rank)))
@@ -212,6 +219,9 @@ class Distributed(Suggesting):
                 if isinstance(arg, ScalarArg):
                     values[arg.name] = as_scalar(arg, value)
                 elif arg.name in boxes:
+                    if isinstance(value, Donated):
+                        check_donated(arg.name, self.state)
+                        value = value.block
                     values[arg.name] = block = as_array(arg, value)
                     way = f"pass its block of the whole array: p.block({arg.name!r}, array)"
                     check_shape(arg, block, stored_shape(boxes[arg.name]), way)
@@ -343,6 +353,17 @@ def check_overwritable(name: str, block: Array) -> None:
             loc=here(),
             label="this call",
             hint=f"pass p.block({name!r}, array), which copies it",
+        )
+
+
+def check_donated(name: str, state: State) -> None:
+    """TypeMismatch unless the schedule donates an input."""
+    if name not in state.donated:
+        raise TypeMismatch(
+            f"{name!r} is passed as a donated block, which this program keeps",
+            loc=here(),
+            label="this call",
+            hint=f"s.donate({name!r}) on the schedule, or pass the array itself",
         )
 
 

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field, replace
 
 from tdsl.communication.collective import Gather, Layout, StageCollectives, outer_spans
 from tdsl.communication.hierarchical_reduce import hierarchical_phases
+from tdsl.communication.lifetimes import freed_after
 from tdsl.communication.partial_reads import PartialReads
 from tdsl.communication.stages import Spans, Stage
 from tdsl.communication.steps import (
@@ -48,15 +49,16 @@ AccessesByIteration = dict[Spans, list[tuple[Coordinates, SpanBox]]]  # other ra
 def plan_rank(
     layout: Layout, stages: tuple[Stage, ...], inputs: tuple[str, ...], outputs: tuple[str, ...], rank: int
 ) -> RankPlan:  # fmt: skip
-    """The plan of one rank. The block of a stage that is no output is freed after its last reader.
+    """The plan of one rank. Blocks of funcs that are no outputs are freed after their last reader.
 
-    So is the block of an input that another one overwrites.
+    So are the blocks of inputs that are overwritten or donated.
     """
     at = layout.grid.coordinates(rank)
     boxes = ((name, layout.owned(name, at)) for name in inputs)
     owned_blocks = tuple((name, box) for name, box in boxes if box is not None)
-    last = {name: n for n, s in enumerate(stages) for name in (s.name, *map(s.tensor_of, s.sources))}
-    steps: list[Step] = []
+    freed = {n: [x for x in names if layout.owned(x, at) is not None]
+             for n, names in freed_after(stages, outputs).items()}  # fmt: skip
+    steps: list[Step] = [Free(name) for name in freed.get(-1, ())]
     tag = 0
     for n, stage in enumerate(stages):
         stage_steps = StageSteps(layout, stage, at, tag, overlapped=stage.state.plan(stage.name).overlapped)
@@ -66,9 +68,7 @@ def plan_rank(
         overwritten = dict(stage.state.overwrites).get(stage.name)
         if overwritten is not None and layout.owned(overwritten, at) is not None:
             steps.append(Free(overwritten))
-        for name in (s.name for s in stages[: n + 1] if s.name not in outputs):
-            if last[name] == n and layout.owned(name, at) is not None:
-                steps.append(Free(name))
+        steps += [Free(name) for name in freed.get(n, ())]
     return RankPlan(rank, owned_blocks, tuple(steps))
 
 

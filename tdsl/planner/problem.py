@@ -275,7 +275,7 @@ def _place_equally(space: Space, v: str, w: str) -> None:
 
 
 def _add_memory(space: Space, state: State, prices: Prices) -> None:
-    """Add what is in use at each stage: inputs and outputs, results until they are last read, buffers."""
+    """Add what is in use at each stage: inputs, outputs, buffers, and what is freed until it is last read."""
     program, position = state.program, {f.name: n for n, f in enumerate(space.funcs)}
     inputs = {t.name: None for t in program.inputs}
     for t in inputs:  # of which some may be read by no stage
@@ -288,8 +288,8 @@ def _add_memory(space: Space, state: State, prices: Prices) -> None:
             continue
         sizes = np.array([float(prices.block_bytes(t, p)) for p in space.placements[t]])
         first = 0 if t in inputs else position[t]
-        lasting = t in inputs or t in program.outputs
-        space.problem.lifetimes["place", t] = Lifetime(first, end if lasting else last[t], sizes)
+        lasting = (t in inputs and t not in state.donated) or t in program.outputs
+        space.problem.lifetimes["place", t] = Lifetime(first, end if lasting else last.get(t, 0), sizes)
 
 
 def all_choices(problem: Problem) -> Iterator[Choice]:

@@ -61,7 +61,7 @@ DIRECTIVES: dict[str, Callable[..., State]] = {
     "factor_out": factor_out.factor_out,
     "double": scans.double,
     **ranks.RANK_DIRECTIVES,
-    "overwrite": overwrite.overwrite,
+    "overwrite": overwrite.overwrite, "donate": overwrite.donate,
 }  # fmt: skip
 
 

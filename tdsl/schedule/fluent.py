@@ -338,6 +338,18 @@ class BaseSchedule(Suggesting):
         self.do(Directive("overwrite", self.source_name(func), 0, arguments, here()))
         return self
 
+    def donate(self, *sources: Tensor | str) -> Self:
+        """Free the blocks of inputs on each rank after their last reader; returns the schedule.
+
+        Peak memory of a plan counts a donated block until then. A call frees a block that it is passed as
+        `td.Donated(block)`, if nothing else refers to it; any other array is freed by its owner.
+        ScheduleError for what is no input, or is overwritten.
+        """
+        for source in sources:
+            arguments = (("source", self.source_name(source)),)
+            self.do(Directive("donate", self.state.program.outputs[0], 0, arguments, here()))
+        return self
+
     def apply(self, recipe: Callable[[Self], Any]) -> Self:
         """Run a recipe, a function of the schedule; returns the schedule."""
         check_recipe(recipe)

@@ -1,22 +1,19 @@
-"""`overwrite`: a func takes the memory of an input, once nothing reads the input any more."""
+"""`overwrite` and `donate`: what becomes of the memory of an input that nothing reads any more."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 from tdsl.errors import did_you_mean
-from tdsl.lang.program import FuncDef
+from tdsl.lang.program import FuncDef, Input
 from tdsl.schedule.state import Illegal, State
 
 
 def overwrite(state: State, func: str, definition: int, *, source: str) -> State:
     """Store a func in the memory of an input of the same placement, after the last reader of the input."""
-    f, inputs = state.program.func(func), {t.name: t for t in state.program.inputs}
-    if source not in inputs:
-        raise Illegal(f"there is no input {source!r}", did_you_mean(source, inputs))
+    f, t = state.program.func(func), _input(state, source)
     if func not in state.program.outputs:
         raise Illegal(f"{func!r} is no output", "what overwrites an input is a result: add it to the outputs")
-    t = inputs[source]
     if f.dtypes != (t.dtype,) or len(f.variables) != len(t.shape):
         raise Illegal(
             f"{func!r} has other elements or dimensions than {source!r}",
@@ -26,10 +23,33 @@ def overwrite(state: State, func: str, definition: int, *, source: str) -> State
     for v, w in state.overwrites:
         if func == v or source == w:
             raise Illegal(f"{v!r} overwrites {w!r} already", "a func overwrites one input, each at most once")
+    if source in state.donated:
+        raise Illegal(f"{source!r} is donated already", "donate an input, or overwrite it")
     if state.grid is None:
         raise Illegal("nothing is placed on a grid yet", "place tensors first; in one process pass out=")
     _check_overwriting_reads(f, source)
     return replace(state, overwrites=(*state.overwrites, (func, source)))
+
+
+def donate(state: State, func: str, definition: int, *, source: str) -> State:
+    """Free the blocks of an input after its last reader."""
+    _input(state, source)
+    if state.grid is None:
+        raise Illegal("nothing is placed on a grid yet", "place tensors first: ranks free blocks")
+    if source in state.donated:
+        raise Illegal(f"{source!r} is donated already", "donate each input once")
+    for v, w in state.overwrites:
+        if source == w:
+            raise Illegal(f"{v!r} overwrites {w!r} already", "donate an input, or overwrite it")
+    return replace(state, donated=(*state.donated, source))
+
+
+def _input(state: State, name: str) -> Input:
+    """The input of a name; raises Illegal if there is none."""
+    inputs = {t.name: t for t in state.program.inputs}
+    if name not in inputs:
+        raise Illegal(f"there is no input {name!r}", did_you_mean(name, inputs))
+    return inputs[name]
 
 
 def _check_overwriting_reads(f: FuncDef, source: str) -> None:

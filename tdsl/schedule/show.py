@@ -111,6 +111,8 @@ def _call_text(d: Directive) -> str:
             return f"s.ranks({a['count']})"
         case "overwrite":
             return f"s.overwrite({_value(d.func)}, {_value(a['source'])})"
+        case "donate":
+            return f"s.donate({_value(a['source'])})"
         case "distribute":
             return f"{stage}.distribute({_value(a['loops'])}, {grid_text(a['grid'], 'td.')})"
         case "communicate":

@@ -339,7 +339,8 @@ class State:
     """A program, the plan of each of its funcs, and the placement of tensors and funcs on a grid of ranks.
 
     `ranks` is the number of ranks of a run, None for that of the grid; ranks beyond the grid are idle.
-    `overwrites` are funcs, each with the input whose memory it takes.
+    `overwrites` are funcs, each with the input whose memory it takes; `donated` are the inputs whose blocks
+    are freed after their last reader.
     `strided_inputs` are the tensors that are not contiguous along the last dimension in a call, `with_gaps`
     the arrays of a call whose elements do not follow each other in memory.
     """
@@ -350,6 +351,7 @@ class State:
     placed: tuple[tuple[str, Placement], ...] = ()
     ranks: int | None = None
     overwrites: tuple[tuple[str, str], ...] = ()
+    donated: tuple[str, ...] = ()
     strided_inputs: tuple[str, ...] = ()
     with_gaps: tuple[str, ...] = ()
 
