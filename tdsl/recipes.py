@@ -36,8 +36,7 @@ from tdsl.autoschedule.recipes.products import (
     solomonik_2_5d,
     summa,
 )
-from tdsl.autoschedule.recipes.reduced_fragments import reduced_fragments
-from tdsl.autoschedule.recipes.reduced_tiles import reduced_tiles
+from tdsl.autoschedule.recipes.reduced_tiles import reduced_fragments, reduced_tiles
 from tdsl.autoschedule.recipes.rows import rows
 from tdsl.autoschedule.recipes.stencil import strips
 from tdsl.autoschedule.recipes.tensor_cores import tensor_core_matmul

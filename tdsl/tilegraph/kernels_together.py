@@ -17,8 +17,7 @@ from tdsl.autoschedule.by_recipes import Completed, complete_by_recipes
 from tdsl.autoschedule.choose_inline import choose_inline
 from tdsl.autoschedule.explain import INLINE, Decision
 from tdsl.autoschedule.on_gpu import REDUCED
-from tdsl.autoschedule.recipes.reduced_fragments import reduced_fragments
-from tdsl.autoschedule.recipes.reduced_tiles import reduced_tiles
+from tdsl.autoschedule.recipes.reduced_tiles import reduced_fragments, reduced_tiles
 from tdsl.cost.least import least_work
 from tdsl.cost.predict import Prediction
 from tdsl.cost.seconds import LATENCY, bytes_per_second
