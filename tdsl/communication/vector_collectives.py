@@ -89,22 +89,26 @@ def all_to_all_members(ranks: RankBoxes, tensor: str, boxes: BoxVector, flow: Fl
     exchanges = boxes.present & (2 * boxes.counts_within(blocks) <= boxes.counts())
     if tensor != ranks.stage.name:
         exchanges &= ~(boxes.is_within(blocks) & blocks.is_contiguous())
-    groups = [1 << n for n in range(grid.size)]  # of each rank with its partners, as bits
-    for owner, partner in zip(flow.owners.tolist(), flow.partners.tolist(), strict=True):
-        if exchanges[partner]:
-            groups[partner] |= 1 << owner
-    return np.array([_is_all_to_all(grid, groups, rank) for rank in range(grid.size)])
+    groups = np.eye(grid.size, dtype=bool)  # of each rank with its partners
+    asked = exchanges[flow.partners]
+    groups[flow.partners[asked], flow.owners[asked]] = True
+    return _complete_groups(grid, groups, ranks.coordinates)
 
 
-def _is_all_to_all(grid: Grid, groups: list[int], rank: int) -> bool:
-    """True if the partners of a rank are a line, plane, ... of ranks, all of them and no others partners."""
-    group, at = groups[rank], grid.coordinates(rank)
-    members = [n for n in range(grid.size) if group >> n & 1]
-    places = [grid.coordinates(n) for n in members]
-    axes = [n for n, p in enumerate(at) if any(c[n] != p for c in places)]
-    if len(members) < MIN_COLLECTIVE_RANKS or len(members) != math.prod(grid.shape[n] for n in axes):
-        return False
-    return all(groups[n] == group if group >> n & 1 else not groups[n] & group for n in range(grid.size))
+def _complete_groups(grid: Grid, groups: Mask, coordinates: Sequence[Numbers]) -> Mask:
+    """True for ranks whose partners are a line, plane, ... of ranks, all of them and no others partners.
+
+    `groups` is a matrix with a row of its partners, itself included, for each rank.
+    """
+    counts, size = groups.sum(axis=1), np.ones(grid.size, np.int64)
+    for parts, position in zip(grid.shape, coordinates, strict=True):
+        varies = (groups & (position[None, :] != position[:, None])).any(axis=1)
+        size = np.where(varies, size * parts, size)
+    shared = groups.astype(np.int64) @ groups.T.astype(np.int64)
+    equal = (shared == counts[:, None]) & (shared == counts[None, :])
+    complete: Mask = np.where(groups, equal, shared == 0).all(axis=1)
+    complete &= (counts >= MIN_COLLECTIVE_RANKS) & (counts == size)
+    return complete
 
 
 def _line_numbers(grid: Grid, axes: Sequence[int]) -> Numbers:

@@ -4,17 +4,25 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from copy import copy
+from functools import partial
 
 from tdsl.autoschedule.recipes.choices import recipe
+from tdsl.communication.collective import Layout
+from tdsl.communication.stages import const_value, stage_of
+from tdsl.communication.volume import volume
 from tdsl.core.source import here
 from tdsl.errors import ScheduleError
 from tdsl.lang.expr import Const, Var
+from tdsl.lang.interpreted_boxes import realised_boxes
 from tdsl.lang.program import bind_expr
-from tdsl.placement.grid import Coordinates, Grid
+from tdsl.lang.simplify import simplify
+from tdsl.placement.grid import Grid
 from tdsl.placement.notation import Blocks, Placement
-from tdsl.placement.ownership import SpanBox, element_count, owned
-from tdsl.placement.spans import clip, contiguous_parts, length
+from tdsl.placement.ownership import SpanBox
+from tdsl.placement.spans import length
+from tdsl.schedule.bind import bind_state
 from tdsl.schedule.fluent import Stage
 from tdsl.schedule.naming import Loop, check_grid
 
@@ -36,33 +44,59 @@ def redistribute(
     ScheduleError for what is no copy of one tensor, and where the sizes are not known.
     """
     schedule, grid = stage.schedule, check_grid(grid)
-    tensor, order = _copied(stage)
-    whole = _extents(stage)
+    tensor, whole = _copied(stage), _extents(stage)
     schedule.place(tensor, source, list(_levels(grid)))
     schedule.place(stage.func, target, list(_levels(grid)))
-    placed = dict(schedule.state.placed)
     variables = schedule.state.program.func(stage.func).variables
-    options = itertools.product(range(len(whole)), repeat=len(grid.shape))
-    moved = Moved(grid, whole, order, placed[tensor], placed[stage.func])
-    best = min(options, key=lambda dims: (moved.by(dims), dims))
-    if moved.rounds() <= MOST_ROUNDS and moved.at_once() < moved.by(best):
-        return _deal(stage, tensor, moved)
-    return stage.distribute([variables[dim] for dim in best], list(_levels(grid)))
+    levels, repeat = list(_levels(grid)), len(grid.shape)
+    ways: list[Callable[[Stage], tuple[Loop, ...]]] = [
+        partial(Stage.distribute, loops=loops, grid=levels)
+        for loops in itertools.product(variables, repeat=repeat)
+    ]
+    placed = dict(schedule.state.placed)[stage.func]
+    if _rounds(placed, grid, whole) <= MOST_ROUNDS:
+        ways.append(partial(_deal, tensor=tensor, target=placed, grid=grid))
+    boxes = _boxes(stage, tensor)
+    if not boxes:  # nothing is computed
+        return ways[0](stage)
+    return min(ways, key=lambda way: _received(stage, boxes, way))(stage)
 
 
-def _deal(stage: Stage, tensor: str, moved: Moved) -> tuple[Loop, ...]:
+def _boxes(stage: Stage, tensor: str) -> dict[str, SpanBox]:
+    """The boxes of a func and of the tensor that it copies; {} if nothing of the func is computed."""
+    program = bind_state(stage.schedule.state, stage.schedule.sizes).program
+    boxes = {n: tuple((lo, hi + 1) for lo, hi in box) for n, box in realised_boxes(program).items()}
+    if stage.func not in boxes:
+        return {}
+    if not program.has_func(tensor):
+        boxes[tensor] = tuple((0, const_value(simplify(e))) for e in program.input(tensor).shape)
+    return {name: boxes[name] for name in (tensor, stage.func)}
+
+
+def _received(stage: Stage, boxes: dict[str, SpanBox], distribute: Callable[[Stage], object]) -> int:
+    """The elements that all ranks receive for a copy that `distribute` distributes."""
+    trial = copy(stage.schedule)
+    distribute(trial[stage])
+    state = bind_state(trial.state, trial.sizes)
+    assert state.grid is not None, "a placement names a grid"
+    layout, (tensor, func) = Layout(state.grid, dict(state.placed), boxes), boxes
+    stages = (stage_of(state, state.program.func(func), boxes[func]),)
+    return int(volume(layout, stages, (tensor,), (func,), dict.fromkeys(boxes, 1)).received.sum())
+
+
+def _deal(stage: Stage, tensor: str, target: Placement, grid: Grid) -> tuple[Loop, ...]:
     """Share the blocks of the target out in turn, and go through the rounds."""
     loops, rounds = [], []
     variables = stage.schedule.state.program.func(stage.func).variables
-    for axis, entry in enumerate(moved.target.entries):
+    for axis, entry in enumerate(target.entries):
         assert isinstance(entry, Blocks), "what has rounds"
         loop: Loop | str = variables[entry.dim]
         if entry.size is not None:
             blocks, _ = stage.split(loop, entry.size)
-            turn, loop = stage.split(blocks, moved.grid.shape[axis])
+            turn, loop = stage.split(blocks, grid.shape[axis])
             rounds.append(turn)
         loops.append(loop)
-    shared = stage.distribute(loops, list(_levels(moved.grid)))
+    shared = stage.distribute(loops, list(_levels(grid)))
     turns = {x.name for x in rounds}
     inside = (x for x in stage.loops[len(shared) :] if x.name not in turns)
     stage.reorder(*rounds, *inside)
@@ -74,64 +108,20 @@ def _levels(grid: Grid) -> list[Grid]:
     return [Grid(**dict(axes)) for axes in grid.levels]
 
 
-class Moved:
-    """What a change of layout moves: `order` says which dimension of the func each of the tensor's is."""
-
-    def __init__(
-        self, grid: Grid, whole: SpanBox, order: tuple[int, ...], source: Placement, target: Placement
-    ) -> None:
-        self.grid, self.whole, self.order = grid, whole, order
-        self.source, self.target = source, target
-
-    def by(self, dims: tuple[int, ...]) -> int:
-        """Elements that all ranks receive when each axis of the grid shares the loop of a dimension out."""
-        placement = Placement(self.target.dims, tuple(Blocks(dim) for dim in dims))
-        return sum(self._rank(placement, self.grid.coordinates(r)) for r in range(self.grid.size))
-
-    def rounds(self) -> float:
-        """How many steps it takes to make the target block by block; infinitely many if it cannot be."""
-        dims = [e.dim for e in self.target.entries if isinstance(e, Blocks)]
-        if len(set(dims)) < len(self.target.entries):
-            return math.inf
-        steps = 1
-        for entry, parts in zip(self.target.entries, self.grid.shape, strict=True):
-            if isinstance(entry, Blocks) and entry.size is not None:
-                steps *= -(-length(self.whole[entry.dim]) // (entry.size * parts))
-        return steps
-
-    def at_once(self) -> int:
-        """Elements that all ranks receive when each makes its block of the target."""
-        total = 0
-        for at in map(self.grid.coordinates, range(self.grid.size)):
-            block = owned(self.target, self.grid, self.whole, at)
-            needed = None if block is None else tuple(block[dim] for dim in self.order)
-            total += _lacking(needed, self._there(at))
-        return total
-
-    def _there(self, at: Coordinates) -> SpanBox | None:
-        """What a rank has before."""
-        return owned(self.source, self.grid, tuple(self.whole[dim] for dim in self.order), at)
-
-    def _rank(self, placement: Placement, at: Coordinates) -> int:
-        tile = owned(placement, self.grid, self.whole, at)
-        block = owned(self.target, self.grid, self.whole, at)
-        needed = None if tile is None else tuple(tile[dim] for dim in self.order)
-        return _lacking(needed, self._there(at)) + _lacking(block, tile)
+def _rounds(target: Placement, grid: Grid, whole: SpanBox) -> float:
+    """The rounds in which ranks compute a target that is dealt out block by block; inf if it is not."""
+    blocks = [e for e in target.entries if isinstance(e, Blocks)]
+    if len({e.dim for e in blocks}) < len(target.entries) or all(e.size is None for e in blocks):
+        return math.inf
+    rounds = 1
+    for entry, parts in zip(target.entries, grid.shape, strict=True):
+        if isinstance(entry, Blocks) and entry.size is not None:
+            rounds *= -(-length(whole[entry.dim]) // (entry.size * parts))
+    return rounds
 
 
-def _lacking(needed: SpanBox | None, there: SpanBox | None) -> int:
-    """Elements of a box that another one has not."""
-    if needed is None:
-        return 0
-    if there is None:
-        return element_count(needed)
-    spans = zip(needed, there, strict=True)
-    both = (sum(length(clip(b, *run)) for run in contiguous_parts(a)) for a, b in spans)
-    return element_count(needed) - math.prod(both)
-
-
-def _copied(stage: Stage) -> tuple[str, tuple[int, ...]]:
-    """The tensor that a stage copies, and which of the stage's dimensions each of the tensor's is."""
+def _copied(stage: Stage) -> str:
+    """The tensor that a stage copies."""
     f = stage.schedule.state.program.func(stage.func)
     d = f.definitions[0]
     reads = {(r.name, r.index) for r in d.reads}
@@ -139,7 +129,7 @@ def _copied(stage: Stage) -> tuple[str, tuple[int, ...]]:
         ((name, index),) = reads
         names = [e.name for e in index if isinstance(e, Var)]
         if len(names) == len(index) and sorted(names) == sorted(f.variables) and names:
-            return name, tuple(f.variables.index(x) for x in names)
+            return name
     raise ScheduleError(
         f"{stage.func!r} is no copy of one tensor",
         loc=here(),

@@ -31,7 +31,10 @@ class Strategy:
         return Strategy((pm, pn, pk), (sm, sn, sk))
 
     def received(self, m: int, n: int, k: int) -> float:
-        """Elements that a rank receives on average; all ranks, where everything divides evenly."""
+        """Elements that a rank receives on average, of the volume of the schedule if everything divides evenly.
+
+        A closed form, since a search on 4,096 ranks compares 16,000 grids.
+        """
         (pm, pn, pk), (sm, sn, _) = self.ranks, self.steps
         return (
             (1 - 1 / pn) * m * k / (pm * pk) * sn

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 
+import tdsl as td
 from tdsl.autoschedule.recipes.strategies import (
     Strategy,
     best_strategy,
@@ -83,6 +85,24 @@ def test_what_a_rank_receives(m: int, n: int, k: int, ranks: int, words: int) ->
     chosen = best_strategy(m, n, k, ranks)
     assert chosen is not None
     assert chosen.received(m, n, k) == words
+
+
+@pytest.mark.parametrize(
+    "splits",
+    ["", "pm2", "pn2,pk2", "pm2,pn2,pk2", "sm2,pn2,pk2", "sm2,sn4,pm2,pk2", "sk4,pm2,pn4", "sn2,sk2,pk4"],
+)
+def test_a_strategy_receives_the_volume_of_its_schedule(splits: str) -> None:
+    """On average over the ranks, where everything divides evenly: the search asks for thousands of grids."""
+    m, n, k = 32, 64, 16
+    i, j, x = td.vars("i j x")
+    a, b, c = td.Tensor("a", (m, k), td.f64), td.Tensor("b", (k, n), td.f64), td.Func("c")
+    c[i, j] = td.sum(a[i, x] * b[x, j], axis=x)
+    s = td.Schedule(c)
+    ranks = math.prod(int(split[2:]) for split in splits.split(",") if split.startswith("p"))
+    grid = td.recipes.cosma(s[c], ranks, splits=splits)
+    steps = {d: math.prod(int(x[2:]) for x in splits.split(",") if x.startswith(f"s{d}")) for d in "mnk"}
+    strategy = Strategy(grid.shape, tuple(steps.values()))
+    assert strategy.received(m, n, k) * 8 == np.mean(td.compile(s).plan().received)
 
 
 def test_one_rank_fewer_may_move_far_less() -> None:
