@@ -216,7 +216,28 @@ def schedule(seed: int, distribution: int, ranks: tuple[int, ...] = RANKS) -> td
         stage = s[name].update(0) if program.update else s[name]
         outer = stage.distribute(entries, grid)
         _communicate(c, s, stage, outer, combine is not None)
+        if outer:
+            _overlap(Chooser(seed, 3, distribution), s, stage, outer)
+    if Chooser(seed, 4, distribution).yes():
+        s.donate(*(t.name for t in s.program.inputs))
     return s
+
+
+def _overlap(c: Chooser, s: Any, stage: Any, outer: Any) -> None:
+    """Compute the interior while some sources are received, where nothing else says how they are."""
+    plan, placed = s.state.plan(stage.func), dict(s.state.placed)
+    definitions, said = s.program.func(stage.func).definitions, dict(plan.communicated)
+    steps = [loop for loop in said.values() if loop != outer[-1].name]  # inside of the loops of ranks
+    for name in dict.fromkeys(r.name for r in definitions[0].reads if r.name in placed):
+        dealt_out = any(placed[name].cyclic_size(n) for n in range(len(placed[name].dims)))
+        if (
+            len(definitions) == 1
+            and name not in said
+            and not placed[name].partial
+            and not dealt_out
+            and c.yes()
+        ):
+            stage.communicate(name, at=(steps or [outer[-1]])[0], overlap=True)
 
 
 def _communicate(c: Chooser, s: Any, stage: Any, outer: Any, reduced: bool) -> None:

@@ -211,6 +211,40 @@ def overlap_of_blocks_with_gaps():
     td.compile(s).plan()
 
 
+@wrong(td.ScheduleError, "of which ranks have partial results", hint="without overlap")
+def overlap_of_parts():
+    g, f, grid = td.Func("g"), td.Func("f"), td.Grid(x=2)
+    g[i] = td.sum(a[i, k], axis=k)
+    f[i] = g[i] * 2
+    s = td.Schedule(f).place("a", "rc -> c", grid).place("g", "r -> partial(sum)", grid)
+    s.place("f", "r -> r", grid)["g"].distribute(k, grid)
+    s["f"].distribute(i, grid)
+    s["f"].communicate("g", at="i_o", overlap=True)  # here
+    td.compile(s).plan()
+
+
+@wrong(
+    td.ScheduleError, "though the loop 'k_o', where other tensors are communicated, is inside", hint="without"
+)
+def overlap_around_steps():
+    g, f, grid = td.Tensor("g", (30, 8), td.f32), td.Func("f"), td.Grid(x=2)
+    f[i, j] = td.sum(a[i, k] * g[k, j], axis=k)
+    s = td.Schedule(f).place("a", "rc -> c", grid).place("g", "rc -> r", grid).place("f", "rc -> r", grid)
+    s["f"].distribute(i, grid)
+    steps, inside = s["f"].split(k, 10)
+    s["f"].reorder(steps, i, j, inside)
+    s["f"].communicate("g", at=steps).communicate("a", at="i_o", overlap=True)  # here
+    td.compile(s).plan()
+
+
+@wrong(td.ScheduleError, "overlaps the communication of 'a', which it overwrites", hint="without overlap")
+def overlap_of_what_is_overwritten():
+    s = tiled()
+    s["f"].communicate("a", at="j_o", overlap=True)
+    s.overwrite("f", "a")  # here
+    td.compile(s).plan()
+
+
 @wrong(td.ScheduleError, "none of these is combined over ranks", hint="the func that is reduced")
 def deterministic_without_a_reduction():
     tiled()["f"].communicate("f", at="j_o", deterministic=True)  # here
