@@ -90,8 +90,8 @@ def all_to_all_members(ranks: RankBoxes, tensor: str, boxes: BoxVector, flow: Fl
     if tensor != ranks.stage.name:
         exchanges &= ~(boxes.is_within(blocks) & blocks.is_contiguous())
     groups = np.eye(grid.size, dtype=bool)  # of each rank with its partners
-    asked = exchanges[flow.partners]
-    groups[flow.partners[asked], flow.owners[asked]] = True
+    exchanged = exchanges[flow.partners]
+    groups[flow.partners[exchanged], flow.owners[exchanged]] = True
     return _complete_groups(grid, groups, ranks.coordinates)
 
 

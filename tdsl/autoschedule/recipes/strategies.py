@@ -31,7 +31,7 @@ class Strategy:
         return Strategy((pm, pn, pk), (sm, sn, sk))
 
     def received(self, m: int, n: int, k: int) -> float:
-        """Elements that a rank receives on average, of the volume of the schedule if everything divides evenly.
+        """Elements that a rank receives on average: the volume of the schedule if everything divides evenly.
 
         A closed form, since a search on 4,096 ranks compares 16,000 grids.
         """
