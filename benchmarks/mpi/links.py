@@ -135,7 +135,7 @@ def predicted_seconds(case: Case, links: list[tuple[float, float]], operations: 
     with tempfile.TemporaryDirectory() as folder:
         return p.trace(
             Path(folder) / "trace.json", latency=latency, bandwidth=bandwidth, operations=operations,
-            shared_by=1 if case.ring else None,
+            shared_by=1 if case.ring else None, collectives="ring" if case.ring else None,
         )  # fmt: skip
 
 

@@ -12,6 +12,7 @@ mpi.py        the communicator, agreement of ranks before a call, deadlines
 mpi_execution.py  the steps of a rank as MPI calls; abort.py: the end of all ranks if one fails
 launch.py     `tdsl run`; run_rank.py: a program as one of its ranks
 time_model.py a discrete-event model of the time of steps and messages
+collective_algorithms.py  the messages of each algorithm of a collective
 trace.py      traces of runs and of that model
 program.py    the result of `td.compile` for a schedule with distributed funcs
 """

@@ -240,6 +240,8 @@ class Distributed(Suggesting):
         operations: float = 1e10,
         memory: float = 1e10,
         shared_by: int | Sequence[int | None] | None = None,
+        collectives: str | None = None,
+        in_switch: bool | Sequence[bool] = False,
         **sizes: int,
     ) -> float:
         """Write a timeline of computation and messages for ui.perfetto.dev; returns its length in seconds.
@@ -252,6 +254,10 @@ class Distributed(Suggesting):
         `shared_by` is the number of ranks that share a link to other groups of a level (nodes, say), in each
         direction: 1 for a link of each rank, None for one of all ranks of a group; also for each level. What
         is not given of links is that of the machine's description, as in `prediction()`.
+
+        Each collective takes the algorithm that is fastest on these links, which its name in the trace says;
+        with `collectives` that of a name, as "ring" or "halving and doubling", where it has it. `in_switch`
+        says, for all levels or for each, that switches combine and copy what ranks send.
         """
         named_sizes = self._checked_sizes(sizes)
         program = self._specialise({**self.sizes, **named_sizes})
@@ -268,7 +274,9 @@ class Distributed(Suggesting):
             shared_by = [link.shared_by for link in links] if shared_by is None else shared_by
         if latency is None:
             latency = [link.latency or 0.0 for link in links]
-        rates = model_parameters(program.plan.grid, latency, bandwidth, operations, memory, shared_by)
+        rates = model_parameters(
+            program.plan.grid, latency, bandwidth, operations, memory, shared_by, collectives, in_switch
+        )  # fmt: skip
         program.verify()
         counts = {s.name: operations_per_point(s) for s in program.stages}
         return write_trace(path, program.plan, TimeModel(program.plan, rates, counts).run())

@@ -6,10 +6,9 @@ enters a group of ranks shares the links of that group with what else does (`con
 when both sides are ready and their ports free; among several, the one that became ready first, or comes first
 in the plans.
 
-Collectives are transfers of all members together. Broadcasts and reductions to one rank are binomial trees,
-each level of which takes a latency and the bytes of the result. All-gathers and reduce-scatters of p ranks
-are rings of p - 1 steps, all-reduces rings of 2 (p - 1) steps, in the order of ranks. An all-to-all is its
-messages. Tasks take their operations over a rate, copies their bytes.
+Collectives are transfers of all members together, by the algorithm of `collective_algorithms.py` that takes
+the least time if no other transfer uses its links. An all-to-all is its messages. Tasks take their operations
+over a rate, copies their bytes.
 """
 
 from __future__ import annotations
@@ -35,11 +34,13 @@ from tdsl.communication.steps import (
 )
 from tdsl.core.node import frozen
 from tdsl.cost.network import ports_of
+from tdsl.distribute.collective_algorithms import Collective, Edge, rounds_of
 from tdsl.distribute.contention import Links, Port, Transfer
 from tdsl.distribute.plan import Plan
 from tdsl.placement.ownership import element_count
 
 COMPUTE, SEND, RECEIVE = "compute", "send", "receive"
+NEGLIGIBLE = 1e-9  # the part of a time by which another algorithm must be faster
 Key = tuple[int, int, int]  # of a message: source, target, tag
 
 
@@ -61,7 +62,8 @@ class Machine:
     """Latency in s and bandwidth in bytes/s by level of the grid; operations/s; `memory`: copied bytes/s.
 
     `shared_by` is, for each level, the number of ranks that share a link to other groups of the level; 0 for
-    all ranks of a group.
+    all ranks of a group. `in_switch` says for each level if its switches combine and copy; `algorithm` is the
+    one of all collectives that have it, None for the best of each.
     """
 
     latency: tuple[float, ...]
@@ -69,6 +71,8 @@ class Machine:
     operations: float
     memory: float
     shared_by: tuple[int, ...]
+    in_switch: tuple[bool, ...] = ()
+    algorithm: str | None = None
 
 
 @dataclass(slots=True)
@@ -83,43 +87,12 @@ class PendingMessage:
 
 @dataclass(slots=True)
 class PendingCollective:
-    """A collective, which begins when all of its members are ready.
+    """A collective of a tensor, which begins when all of its members are ready."""
 
-    `edges` are the messages between its members with the bytes of each; a member sends or receives at most
-    `bytes` one after the other, in `hops` messages.
-    """
-
-    name: str
-    ranks: tuple[int, ...]
-    hops: int
-    bytes: float
-    edges: tuple[tuple[int, int, float], ...]
-    volumes: dict[int, tuple[int, int]]  # sent and received by each member
+    tensor: str
+    what: Collective
+    volumes: dict[int, tuple[int, int]]  # bytes sent and received by each member, by the plan
     ready: dict[int, tuple[float, int]] = field(default_factory=dict)
-
-
-def ring(name: str, volumes: dict[int, tuple[int, int]], hops: int) -> PendingCollective:
-    """A collective in which each rank sends to the next one as much as the rank that receives the most gets.
-
-    `volumes` are the bytes that each rank sends and receives by the plan.
-    """
-    ranks = tuple(volumes)
-    most = float(max(received for _, received in volumes.values()))
-    edges = tuple((a, b, most) for a, b in zip(ranks, (*ranks[1:], ranks[0]), strict=True))
-    return PendingCollective(name, ranks, hops, most, edges, volumes)
-
-
-def tree(
-    name: str, root: int, volumes: dict[int, tuple[int, int]], size: int, *, to_root: bool
-) -> PendingCollective:
-    """A binomial tree of messages of `size` bytes from a rank to all others, or the other way."""
-    ranks = tuple(volumes)
-    first, count = ranks.index(root), len(ranks)
-    order = [ranks[(first + n) % count] for n in range(count)]
-    down = [(order[n & (n - 1)], order[n]) for n in range(1, count)]
-    edges = tuple((b, a, float(size)) if to_root else (a, b, float(size)) for a, b in down)
-    hops = math.ceil(math.log2(count))
-    return PendingCollective(name, ranks, hops, float(size * hops), edges, volumes)
 
 
 class TimeModel:
@@ -222,46 +195,44 @@ class TimeModel:
         parts = {m.rank: self._size(rank, m) for m in step.receives}
         if step.sends:
             parts[rank] = self._size(rank, step.sends[0])
-        name = f"{step.collective} {self.tensors[rank][(step.sends or step.receives)[0].buffer]}"
+        tensor = self.tensors[rank][(step.sends or step.receives)[0].buffer]
         total, others = sum(parts.values()), len(step.ranks) - 1
         volumes = {r: (parts.get(r, 0) * others, total - parts.get(r, 0)) for r in step.ranks}
-        if step.collective == "broadcast":
-            (root,) = parts
-            return tree(name, root, volumes, total, to_root=False)
-        return ring(name, volumes, others)
+        root = next(iter(parts)) if step.collective == "broadcast" else -1
+        return _collective(step.collective, tensor, volumes, total, root)
 
     def _post_reduction(self, rank: int, step: Reduce) -> None:
         tensor = self.tensors[rank][step.source]
-        each, name = self.sizes[tensor], f"{step.collective} {tensor}"
+        each = self.sizes[tensor]
         counts = {r: reduction_elements(step, r) for r in step.ranks}
         volumes = {r: (out * each, into * each) for r, (out, into) in counts.items()}
-        steps = len(step.ranks) - 1
-        if step.collective == "reduce":
-            root = next(r for r, part in zip(step.ranks, step.parts, strict=True) if part is not None)
-            size = each * element_count(step.box)
-            collective = tree(name, root, volumes, size, to_root=True)
-        else:
-            collective = ring(name, volumes, 2 * steps if step.collective == "all-reduce" else steps)
-        self._join(rank, step.tag, collective, -1)
+        root = next(r for r, part in zip(step.ranks, step.parts, strict=True) if part is not None)
+        size = each * element_count(step.box)
+        self._join(rank, step.tag, _collective(step.collective, tensor, volumes, size, root), -1)
 
     def _join(self, rank: int, tag: int, new: PendingCollective, handle: int) -> None:
         """Mark a member of a collective as ready; the last one starts the collective."""
-        collective = self.collectives.setdefault((tag, new.ranks), new)
+        ranks = new.what.ranks
+        collective = self.collectives.setdefault((tag, ranks), new)
         self.incomplete[rank, handle] = 1
         collective.ready[rank] = (self.now[rank], handle)
-        if len(collective.ready) == len(collective.ranks):
-            self._start_collective(self.collectives.pop((tag, new.ranks)))
+        if len(collective.ready) == len(ranks):
+            self._start_collective(self.collectives.pop((tag, ranks)))
 
     def _size(self, rank: int, m: Message) -> int:
         return element_count(m.box) * self.sizes[self.tensors[rank][m.buffer]]
 
     # -- links
 
-    def _loads(self, edges: Iterable[tuple[int, int, float]], total: float) -> dict[Port, float]:
-        """The bytes that some messages send over each shared link, for each byte of `total`."""
+    def _loads(self, edges: Iterable[Edge], total: float, switch: int = 0) -> dict[Port, float]:
+        """The bytes that some messages send over each shared link, for each byte of `total`.
+
+        A message of a rank to itself goes through a switch of level `switch`.
+        """
         grid, loads = self.plan.grid, dict[Port, float]()
         for source, target, size in edges:
-            for level in range(grid.crossed_level((source, target)), len(self.shared)):
+            first = switch if source == target else grid.crossed_level((source, target))
+            for level in range(first, len(self.shared)):
                 if self.machine.shared_by[level] == 1:
                     continue  # the link is the port of the rank
                 for track, rank in ((SEND, source), (RECEIVE, target)):
@@ -289,24 +260,34 @@ class TimeModel:
         self.links.add(at, Transfer(order, links, loads, float(size), limit, 0.0, complete))
 
     def _start_collective(self, collective: PendingCollective) -> None:
-        """Start a collective whose members are all ready."""
-        level = self.plan.grid.crossed_level(collective.ranks)
-        latency = collective.hops * self.machine.latency[level]
+        """Start a collective whose members are all ready, by the algorithm that takes the least time."""
+        what = collective.what
+        level = self.plan.grid.crossed_level(what.ranks)
+        limit, switch = self.machine.bandwidth[level], any(self.machine.in_switch[level : level + 1])
+        best, loads, least = None, dict[Port, float](), math.inf
+        for rounds in rounds_of(what, switch=switch, only=self.machine.algorithm):
+            loads_of_it = self._loads(rounds.edges, max(rounds.bytes, 1.0), level)
+            rates = (self.machine.bandwidth[port.level] / load for port, load in loads_of_it.items())
+            seconds = rounds.hops * self.machine.latency[level] + rounds.bytes / min(limit, *rates, limit)
+            if best is None or seconds < least * (1 - NEGLIGIBLE):
+                best, loads, least = rounds, loads_of_it, seconds
+        assert best is not None, "each kind of collective has an algorithm"
+        latency = best.hops * self.machine.latency[level]
+        name = f"{what.kind} {collective.tensor}, {best.algorithm}"
 
         def complete(begin: float, end: float) -> None:
             end += latency
             for rank, (sent, received) in collective.volumes.items():
                 for track, size in ((SEND, sent), (RECEIVE, received)):
                     if size:
-                        self.slices.append(Slice(rank, track, collective.name, begin, end, size))
+                        self.slices.append(Slice(rank, track, name, begin, end, size))
             for rank, (_, handle) in collective.ready.items():
                 self._complete(rank, handle, end)
 
         at = max(at for at, _ in collective.ready.values())
-        links = tuple(rank_port(track, r) for r in collective.ranks for track in (SEND, RECEIVE))
-        loads = self._loads(collective.edges, max(collective.bytes, 1.0))
-        limit, order = self.machine.bandwidth[level], (at, 0, next(self._count))
-        self.links.add(at, Transfer(order, links, loads, collective.bytes, limit, latency, complete))
+        links = tuple(rank_port(track, r) for r in what.ranks for track in (SEND, RECEIVE))
+        order = at, 0, next(self._count)
+        self.links.add(at, Transfer(order, links, loads, best.bytes, limit, latency, complete))
 
     def _complete(self, rank: int, handle: int, at: float) -> None:
         """Record that a message or collective of a handle is complete; the last one resumes the rank."""
@@ -316,6 +297,16 @@ class TimeModel:
             del self.blocked[rank]
             self._must_wait(rank, handle)
             self._advance(rank)
+
+
+def _collective(
+    kind: str, tensor: str, volumes: dict[int, tuple[int, int]], size: int, root: int
+) -> PendingCollective:
+    """A collective of `size` bytes, whose members send and receive `volumes` by the plan."""
+    most = max(received for _, received in volumes.values())
+    return PendingCollective(
+        tensor, Collective(kind, tuple(volumes), float(size), float(most), root), volumes
+    )
 
 
 def rank_port(track: str, rank: int) -> Port:

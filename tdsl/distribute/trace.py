@@ -26,9 +26,10 @@ from tdsl.communication.steps import (
     reduction_elements,
 )
 from tdsl.core.source import here
+from tdsl.distribute.collective_algorithms import NAMES
 from tdsl.distribute.plan import Plan
 from tdsl.distribute.time_model import COMPUTE, RECEIVE, SEND, Machine, Slice
-from tdsl.errors import TypeMismatch
+from tdsl.errors import TypeMismatch, did_you_mean, is_one_of
 from tdsl.lang.operations import arithmetic_of
 from tdsl.placement.grid import Grid
 from tdsl.placement.ownership import SpanBox, element_count
@@ -40,6 +41,7 @@ MICRO = 1e6
 def model_parameters(
     grid: Grid, latency: float | Sequence[float], bandwidth: float | Sequence[float],
     operations: float, memory: float, shared_by: int | Sequence[int | None] | None,
+    algorithm: str | None = None, in_switch: bool | Sequence[bool] = False,
 ) -> Machine:  # fmt: skip
     """The parameters of the model; those of links are one number, or one for each grid level."""
     levels_of: list[tuple[float, ...]] = []
@@ -76,7 +78,25 @@ def model_parameters(
             label="this call",
             hint="1 is a link for each rank, None one for all ranks of a group: shared_by=(None, 1)",
         )
-    return Machine(levels_of[0], levels_of[1], operations, memory, tuple(n or 0 for n in sharers))
+    switches: tuple[Any, ...] = (
+        tuple(in_switch) if isinstance(in_switch, list | tuple) else (in_switch,) * count
+    )
+    if len(switches) != count or not all(isinstance(x, bool) for x in switches):
+        raise TypeMismatch(
+            f"in_switch is True or False, or one of them for each level of {grid}, not {in_switch!r}",
+            loc=here(),
+            label="this call",
+            hint="True where switches combine what ranks send: in_switch=(False, True)",
+        )
+    if algorithm is not None and not is_one_of(algorithm, NAMES):
+        raise TypeMismatch(
+            f"there is no algorithm {algorithm!r} of collectives",
+            loc=here(),
+            label="this call",
+            hint=did_you_mean(algorithm, NAMES),
+        )
+    sharing = tuple(n or 0 for n in sharers)
+    return Machine(levels_of[0], levels_of[1], operations, memory, sharing, switches, algorithm)
 
 
 def operations_per_point(stage: Stage) -> float:

@@ -133,6 +133,10 @@ def test_a_network_of_another_depth_is_refused(tmp_path: Path) -> None:
         p.trace(tmp_path / "trace.json", operations=0)
     with pytest.raises(td.TypeMismatch, match="shared_by is a number of ranks"):
         p.trace(tmp_path / "trace.json", shared_by=0)
+    with pytest.raises(td.TypeMismatch, match="no algorithm 'rings' of collectives"):
+        p.trace(tmp_path / "trace.json", collectives="rings")
+    with pytest.raises(td.TypeMismatch, match="in_switch is True or False"):
+        p.trace(tmp_path / "trace.json", in_switch=2)
 
 
 GIB, SCALE = 2**30, 2**17  # bytes of the sum, and how many times fewer the program has
@@ -184,7 +188,7 @@ def test_all_reduces_by_levels_send_as_much_in_fewer_steps(
 ) -> None:
     """Of 32 elements: 2 * (1 + 3 + 3) latencies in place of 2 * 31, and 62 elements by both ways."""
     p = all_reduce(*levels)
-    seconds, _ = events(p, tmp_path / "trace.json", latency=1.0, bandwidth=1e30)
+    seconds, _ = events(p, tmp_path / "trace.json", latency=1.0, bandwidth=1e30, collectives="ring")
     assert seconds == pytest.approx(steps)
     each = GIB // SCALE // 32  # bytes of an element of 32
     for level, expected in zip(p.plan().volume.crossing, sent, strict=True):
@@ -200,7 +204,7 @@ def test_a_ring_sends_two_parts_less_one_of_each(tmp_path: Path) -> None:
     s[f].distribute(k, g)
     p = td.compile(s, target="python")
     assert set(p.plan().sent) == {12 * 8}
-    seconds, _ = events(p, tmp_path / "trace.json")
+    seconds, _ = events(p, tmp_path / "trace.json", collectives="ring")
     assert seconds == pytest.approx(6 * LATENCY + 2 * 3 / 4 * 64 / BANDWIDTH)
 
 
