@@ -11,6 +11,7 @@ lint:
 
 types:
 	$(PYTHON) -m mypy
+	$(PYTHON) -m mypy --config-file examples/mypy.ini examples/*.py examples/models/*.py
 
 docs:
 	$(PYTHON) -m sphinx -q -W --keep-going -b html docs build/docs

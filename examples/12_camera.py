@@ -5,7 +5,7 @@ import numpy as np
 import tdsl as td
 
 HEIGHT, WIDTH = 240, 320
-MATRIX = np.float32([[1.5, -0.25, -0.25], [-0.25, 1.5, -0.25], [-0.125, -0.5, 1.625]])
+MATRIX = np.array([[1.5, -0.25, -0.25], [-0.25, 1.5, -0.25], [-0.125, -0.5, 1.625]], np.float32)
 LEVELS = 1024
 
 c, y, x, i = td.vars("c y x i")
@@ -49,7 +49,7 @@ def expected(raw: np.ndarray) -> np.ndarray:
     """The same with NumPy, on whole pictures."""
     wide = np.pad(raw, 4, mode="reflect")
 
-    def at(a, dy, dx, margin):
+    def at(a: np.ndarray, dy: int, dx: int, margin: int) -> np.ndarray:
         h, w = a.shape
         return a[margin + dy : h - margin + dy, margin + dx : w - margin + dx]
 
@@ -67,7 +67,8 @@ def expected(raw: np.ndarray) -> np.ndarray:
     blue = np.where(even, np.where(left, down, slant), np.where(left, calm, across))
     mixed = np.einsum("ck,kyx->cyx", MATRIX, np.stack([red, green, blue]))
     curve = np.clip(255 * (np.arange(LEVELS, dtype=np.float32) / LEVELS) ** (1 / 2.2) + 0.5, 0, 255)
-    return curve.astype(np.uint8)[np.clip(mixed.astype(np.int32), 0, LEVELS - 1)]
+    picture: np.ndarray = curve.astype(np.uint8)[np.clip(mixed.astype(np.int32), 0, LEVELS - 1)]
+    return picture
 
 
 picture = np.random.default_rng(0).integers(0, 900, (HEIGHT, WIDTH)).astype(np.uint16)

@@ -187,8 +187,8 @@ adam = first2, second2, weights - 0.01 * first2 / (np.sqrt(second2) + 1e-8)
 for name, placed, by in (("CoCoNet: all-reduce, then Adam", "ik -> *", "*"), ("CoCoNet: Adam on slices", "ik -> i", i)):
     schedule = td.Schedule(mean2, square2, new).place(A, "bi -> b", ranks).place(L, "bk -> b", ranks)
     schedule.place(w, "ik -> *", ranks).place(new, "ik -> *", ranks)
-    for n in (mean, square, grad, mean2, square2):
-        schedule.place(n, placed, ranks)
+    for tensor in (mean, square, grad, mean2, square2):
+        schedule.place(tensor, placed, ranks)
     schedule[grad].distribute(b, ranks)
     for n in (mean2, square2, new):
         schedule[n].distribute(by, ranks)

@@ -103,24 +103,7 @@ from tdsl.lang.reduction import (
     sum,
 )
 from tdsl.lang.tensor import Func, Scalar, Tensor
-from tdsl.lang.types import (
-    DType,
-    bf16,
-    bool_,
-    f8e4m3,
-    f8e5m2,
-    f16,
-    f32,
-    f64,
-    i8,
-    i16,
-    i32,
-    i64,
-    u8,
-    u16,
-    u32,
-    u64,
-)
+from tdsl.lang.types import ABSTRACT, BY_NAME, DType
 from tdsl.lang.value import vars
 from tdsl.machine.instructions.instruction import RegisterFile, instruction
 from tdsl.op import Operator, op
@@ -128,6 +111,30 @@ from tdsl.placement.grid import Grid
 from tdsl.planner.cluster import Cluster, Level
 from tdsl.planner.schedule import Schedule
 from tdsl.target import Target
+
+if TYPE_CHECKING:  # classes, which may annotate parameters
+    from tdsl.lang.annotations import (
+        bf16,
+        bool_,
+        f8e4m3,
+        f8e5m2,
+        f16,
+        f32,
+        f64,
+        floating,
+        i8,
+        i16,
+        i32,
+        i64,
+        integer,
+        number,
+        u8,
+        u16,
+        u32,
+        u64,
+    )
+else:
+    globals().update(BY_NAME | ABSTRACT)  # bool_, i8 and the other element types
 
 __version__ = "0.1.0"
 
@@ -199,6 +206,7 @@ __all__ = [
     "f32",
     "f64",
     "fast_math",
+    "floating",
     "floor",
     "floor_divide",
     "fma",
@@ -209,6 +217,7 @@ __all__ = [
     "i32",
     "i64",
     "instruction",
+    "integer",
     "isfinite",
     "isinf",
     "isnan",
@@ -226,6 +235,7 @@ __all__ = [
     "min",
     "minimum",
     "mpi",
+    "number",
     "op",
     "pad",
     "popcount",

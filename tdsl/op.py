@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import functools
 import inspect
+import operator
 import os
-from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, overload
 
 from tdsl.codegen.runtime.arrays import placeholder
 from tdsl.compile import Compiled, compile, signature_of
@@ -21,13 +22,14 @@ from tdsl.errors import (
     TypeMismatch,
     counted,
 )  # fmt: skip
+from tdsl.lang.abstract_types import abstract_types, check_types, concrete, types_of_arrays
 from tdsl.lang.build_program import build_program
 from tdsl.lang.program import Program
 from tdsl.lang.sizes import check_sizes
 from tdsl.lang.tensor import Func, Scalar, Tensor, tensor_from_annotation
 from tdsl.lang.types import DType, TensorType
 from tdsl.planner.schedule import Schedule
-from tdsl.schedule.fluent import BaseSchedule, Stage
+from tdsl.schedule.fluent import Stage
 from tdsl.target import Target, as_target
 
 if TYPE_CHECKING:  # loaded by the first call that tunes
@@ -48,28 +50,54 @@ class Operator(Suggesting):
         functools.update_wrapper(self, function)
         self.function, self.loc = function, loc
         self.name = function.__name__
-        self._parameters = self._declare_inputs()
+        self._annotated = self._annotations()
+        self._abstract = abstract_types(self._annotated)
+        self._typed: dict[tuple[DType, ...], Operator] = {}  # by the types in place of the abstract ones
+        self._generic: tuple[Operator, tuple[DType, ...]] | None = None  # what this is one of
+        self._parameters = self._declare_inputs([t.example for t in self._abstract])
         self._program: Program | None = None
         self._compiled: Compiled | None = None
 
     @property
     def program(self) -> Program:
-        """The program of the operator, built on first use."""
+        """The program of the operator, built on first use; TypeMismatch if it has abstract element types."""
         if self._program is None:
+            if self._abstract:
+                raise TypeMismatch(
+                    f"the element types of operator {self.name!r} are not decided: it takes "
+                    + ", ".join(f"td.{t}" for t in self._abstract),
+                    loc=here(),
+                    label="this use",
+                    hint=f"say them: {self.name}[{', '.join(f'td.{t.example}' for t in self._abstract)}]",
+                )
             self._program = self._build_program()
         return self._program
 
-    def _declare_inputs(self) -> tuple[Tensor | Scalar, ...]:
-        """The inputs that the annotations declare."""
-        annotations = self._annotations()
+    def __getitem__(self, types: Any) -> Operator:
+        """The operator with element types in place of its abstract ones, in the order of its parameters."""
+        given = types if isinstance(types, tuple) else (types,)
+        decided = check_types(self.name, self._abstract, given)
+        if decided not in self._typed:
+            typed = Operator(self.function, self.loc)
+            typed._abstract, typed._generic = (), (self, decided)
+            typed._parameters = self._declare_inputs(decided)
+            self._typed[decided] = typed
+        return self._typed[decided]
+
+    __iter__ = None  # or Python would iterate by indexing, without an end
+
+    def _declare_inputs(self, types: Sequence[DType]) -> tuple[Tensor | Scalar, ...]:
+        """The inputs that the annotations declare, with `types` in place of the abstract element types."""
+        decided = dict(zip(self._abstract, types, strict=True))
         return tuple(
-            self._declare_input(p, annotations.get(p.name))
+            self._declare_input(p, concrete(self._annotated.get(p.name), decided))
             for p in inspect.signature(self.function).parameters.values()
         )
 
     def _annotations(self) -> dict[str, Any]:
+        """The annotations of the parameters."""
         try:
-            return inspect.get_annotations(self.function, eval_str=True)
+            annotations = inspect.get_annotations(self.function, eval_str=True)
         except Exception as error:  # noqa: BLE001  # an annotation in a string is any code of the user
             why = error.message if isinstance(error, TdslError) else error
             raise DefinitionError(
@@ -78,6 +106,8 @@ class Operator(Suggesting):
                 label="this operator",
                 hint='annotate parameters with types such as td.f32["M", "N"]',
             ) from None
+        annotations.pop("return", None)
+        return annotations
 
     def _declare_input(self, parameter: inspect.Parameter, annotation: Any) -> Tensor | Scalar:
         name = str(parameter)
@@ -111,7 +141,14 @@ class Operator(Suggesting):
             )
         return build_program(tuple(outputs), self._parameters, self.name)
 
+    # The overloads let a checker accept `**sizes` of integers, which it tries for all keywords.
+    @overload
+    def schedule(self, *, records: Paths, **sizes: int) -> Schedule: ...
+    @overload
     def schedule(
+        self, *, target: Target | str | None = None, records: Paths | None = None, **sizes: int
+    ) -> Schedule: ...
+    def schedule(  # type: ignore[misc]  # no size has the name of a keyword
         self, *, target: Target | str | None = None, records: Paths | None = None, **sizes: int
     ) -> Schedule:
         """An empty schedule for sizes given by name; other sizes remain symbolic.
@@ -127,7 +164,18 @@ class Operator(Suggesting):
         known, _ = self._sizes_and_values((), dict(sizes))
         return scheduled(self.program, known, as_target(target), records)
 
+    @overload
     def tune(
+        self, *, records: str | os.PathLike[str], seconds: float = 60.0, trials: int | None = None,
+        workers: int | None = None, **sizes: int,
+    ) -> TuningReport: ...  # fmt: skip
+    @overload
+    def tune(
+        self, *args: Any, seconds: float = 60.0, trials: int | None = None,
+        records: str | os.PathLike[str] | None = None, workers: int | None = None,
+        target: Target | str | None = None, on_trial: Callable[[Record], None] | None = None, **named: Any,
+    ) -> TuningReport: ...  # fmt: skip
+    def tune(  # type: ignore[misc]  # no size has the name of a keyword
         self, *args: Any, seconds: float = 60.0, trials: int | None = None,
         records: str | os.PathLike[str] | None = None, workers: int | None = None,
         target: Target | str | None = None, on_trial: Callable[[Record], None] | None = None, **named: Any,
@@ -171,7 +219,7 @@ class Operator(Suggesting):
     def autoschedule(
         self, *args: Any, target: Target | str | None = None, pin: object = None, measure: int = 0,
         seconds: float = 60.0, **named: Any,
-    ) -> BaseSchedule:  # fmt: skip
+    ) -> Schedule:  # fmt: skip
         """Searches for a schedule, for arrays or for sizes by name; returns it to print, edit and compile.
 
         Types may replace arrays: `td.f32[49, 83]`, or `td.f32` for a number.
@@ -264,31 +312,39 @@ class Operator(Suggesting):
 
     def __call__(self, *args: Any, out: Any = None, **kwargs: Any) -> Any:
         """Runs the operator, compiled if necessary, on arrays and numbers; see `td.compile`."""
+        if self._abstract:
+            values = {**dict(zip(self._annotated, args, strict=False)), **kwargs}
+            if self._annotated.keys() - values.keys():  # the call of any type raises the error
+                return self[tuple(t.example for t in self._abstract)](*args, out=out, **kwargs)
+            return self[types_of_arrays(self.name, self._annotated, values)](*args, out=out, **kwargs)
         if self._compiled is None:
             self._compiled = self.compile()
         return self._compiled(*args, out=out, **kwargs)
 
     def __reduce__(self) -> Any:
         """For pickle: the name of an operator in a module, else its program and its parameters."""
-        contents = self.name, self._parameters, self.program
-        return reduce_by_name(self, self.function) or (_unpickle, contents)
+        if self._generic is not None and reduce_by_name(self._generic[0], self.function):
+            return operator.getitem, self._generic
+        by_name = reduce_by_name(self, self.function)
+        return by_name or (_unpickle, (self.name, self._parameters, self.program))
 
     def _attribute_hint(self, name: str) -> str:
-        operator = vars(self).get("name", "op")
+        op = vars(self).get("name", "op")
         if hasattr(Schedule, name):
-            return f"schedules have it: {operator}.schedule().{name}, or {operator}.autoschedule(...).{name}"
+            return f"schedules have it: {op}.schedule().{name}, or {op}.autoschedule(...).{name}"
         if hasattr(Compiled, name):
-            return f"what is compiled has it: {operator}.compile().{name}"
+            return f"what is compiled has it: {op}.compile().{name}"
         if hasattr(Stage, name):
-            return f"stages of a schedule have it: {operator}.schedule()[{self.program.outputs[0]!r}].{name}"
+            return f"stages of a schedule have it: {op}.schedule()[{self.program.outputs[0]!r}].{name}"
         return ""
 
     def _repr_html_(self) -> str:
-        title, texts = repr(self).strip("<>"), [("program", str(self.program))]
+        text = inspect.getsource(self.function) if self._abstract else str(self.program)
+        title, texts = repr(self).strip("<>"), [("program", text)]
         return page(title, [*texts, ("docstring", self.__doc__)] if self.__doc__ else texts)
 
     def __repr__(self) -> str:
-        return f"<operator {self.name}({', '.join(self.program.parameters)})>"
+        return f"<operator {self.name}({', '.join(p.name for p in self._parameters)})>"
 
 
 def _unpickle(name: str, parameters: tuple[Tensor | Scalar, ...], program: Program) -> Operator:
@@ -302,16 +358,15 @@ def _unpickle(name: str, parameters: tuple[Tensor | Scalar, ...], program: Progr
             hint=f"pickle td.vjp({name}, ...), or define {name} in a module, not in a function",
         )
 
-    operator = Operator.__new__(Operator)
-    function.__name__ = function.__qualname__ = operator.name = name
+    function.__name__ = function.__qualname__ = name
     kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
     types = {p.name: p.dtype if isinstance(p, Scalar) else _type_of(p) for p in parameters}
     declared = [inspect.Parameter(n, kind, annotation=t) for n, t in types.items()]
     function.__annotations__ = types
     function.__signature__ = inspect.Signature(declared)  # type: ignore[attr-defined]  # as inspect allows
-    operator.function, operator.loc = function, None
-    operator._parameters, operator._program, operator._compiled = parameters, program, None
-    return operator
+    unpickled = Operator(function, None)
+    unpickled._parameters, unpickled._program = parameters, program
+    return unpickled
 
 
 def _type_of(tensor: Tensor) -> TensorType:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -62,17 +63,18 @@ class Target:
             for arch in str(self.arch).split(","):
                 _check_name(arch, names, f"architecture of {self.name}", "only cuda has architectures")
 
-    def capacity(self, level: str) -> int | None:
-        """The bytes of one instance of a level of memory that stay there; None if the level has no limit.
+    def capacity(self, level: str) -> float:
+        """The bytes of one instance of a level of memory that stay there; inf if the level has no limit.
 
         Levels of a GPU are "registers", "shared" (of a block), "L2" and "global", with sizes from its data
         sheet; levels of the CPU are "registers", "L1" and so on, and "memory". TargetError for another level.
 
-        >>> Target("cuda", arch="sm_80").capacity("shared") >> 10
-        163
+        >>> Target("cuda", arch="sm_80").capacity("shared")
+        166912
         """
         machine = self.machine()
-        return machine.capacity(machine.level(level))
+        capacity = machine.capacity(machine.level(level))
+        return math.inf if capacity is None else capacity
 
     @property
     def archs(self) -> tuple[str, ...]:

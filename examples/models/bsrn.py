@@ -108,7 +108,7 @@ def blueprint(into, out):
     return weights((out, into), (out,), (out, 3, 3), (out,))
 
 
-w = {("distil", step): point(C, MID) for step in range(2)}
+w: dict[object, tuple[np.ndarray, ...]] = {("distil", step): point(C, MID) for step in range(2)}
 w |= {("refine", step): blueprint(C, C) for step in range(2)}
 w |= {"last": blueprint(C, MID), "fuse": point(3 * MID, C), "up": blueprint(C, SCALE**2)}
 x = rng.standard_normal((C, SIZE, SIZE), dtype=np.float32)

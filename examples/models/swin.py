@@ -1,6 +1,7 @@
 """Attention in shifted windows (Swin): each window of a picture attends to itself, with a bias by distance."""
 
 import math
+from typing import TypeAlias
 
 import numpy as np
 
@@ -41,7 +42,7 @@ def linear(x: td.f32["B", "T", "K"], w: td.f32["K", "N"], bias: td.f32["N"]):
     return out
 
 
-Heads = td.f32["B", POINTS, HEADS, "E"]
+Heads: TypeAlias = td.f32["B", POINTS, HEADS, "E"]
 
 
 @td.op

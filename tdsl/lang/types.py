@@ -111,11 +111,40 @@ class DType:
         return (1 << (self.bits - (self.kind == "i"))) - 1
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class AbstractDType:
+    """An element type that the arrays of a call decide: all of an operator's parameters of it have one type.
+
+    Indexing it with extents annotates a tensor, as with element types; `x.dtype` is the decided type.
+
+    >>> floating["M", "K"], bf16 in floating, i8 in floating
+    (floating['M', 'K'], True, False)
+    """
+
+    name: str
+    kinds: str
+    example: DType
+
+    __iter__: ClassVar[None] = None  # or Python would iterate by indexing, without an end
+
+    def __getitem__(self, shape: Any) -> TensorType:
+        return TensorType(self, shape if isinstance(shape, tuple) else (shape,))
+
+    def __contains__(self, t: object) -> bool:
+        return isinstance(t, DType) and t.kind in self.kinds
+
+    def __repr__(self) -> str:
+        return self.name
+
+    def __reduce__(self) -> str:
+        return self.name  # a copy is the type itself: the variable of this module
+
+
 @frozen
 class TensorType:
     """The annotation of a tensor parameter: an element type and extents (names or integers)."""
 
-    dtype: DType
+    dtype: DType | AbstractDType
     shape: tuple[Any, ...]
 
     def __repr__(self) -> str:
@@ -128,6 +157,9 @@ u8, u16, u32, u64 = (DType(f"u{b}", "u", b) for b in (8, 16, 32, 64))
 f16, f32, f64 = (DType(f"f{b}", "f", b) for b in (16, 32, 64))
 bf16 = DType("bf16", "e", 16)
 f8e4m3, f8e5m2 = DType("f8e4m3", "e", 8), DType("f8e5m2", "e", 8)
+floating = AbstractDType("floating", "fe", f32)
+integer = AbstractDType("integer", "iu", i32)
+number = AbstractDType("number", "feiu", f32)
 
 # explicit bits of the significand, largest finite value
 _FLOATS = {
@@ -143,6 +175,7 @@ UNSIGNED = {
 }  # for signed integers that are offset by half of their range
 ALL = (bool_, i8, i16, i32, i64, u8, u16, u32, u64, f8e4m3, f8e5m2, f16, bf16, f32, f64)
 BY_NAME = {t.name: t for t in ALL}
+ABSTRACT = {t.name: t for t in (floating, integer, number)}
 _BY_NUMPY = {(t.kind, t.bits // 8): t for t in ALL if t.kind != "e"}
 ML_DTYPES = {name: BY_NAME[ours] for ours, name in _ML_DTYPES_NAMES.items()}  # by ml_dtypes' names
 
@@ -155,8 +188,8 @@ def as_dtype(t: Any) -> DType:
     """
     if isinstance(t, DType):
         return t
-    if isinstance(t, str) and t in BY_NAME:
-        return BY_NAME[t]
+    if isinstance(t, str) and (t in BY_NAME or t in ML_DTYPES):
+        return BY_NAME.get(t) or ML_DTYPES[t]
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # no deprecated aliases
@@ -169,7 +202,9 @@ def as_dtype(t: Any) -> DType:
             f"{t!r} is not an element type",
             loc=here(),
             label="this element type",
-            hint=did_you_mean(t, names),
+            hint=f"it annotates parameters of operators: x: td.{t}[...]"
+            if isinstance(t, AbstractDType)
+            else did_you_mean(t, names),
         )
     return from_numpy(d)
 

@@ -391,7 +391,7 @@ def as_index(x: Any, loc: Loc | None, label: str = "this access") -> Expr:
     return v.node if isinstance(v.node, Var | Size) else convert(v, i64, loc)
 
 
-def vars(names: str) -> tuple[Variable, ...] | Variable:
+def vars(names: str) -> Any:
     """Loop variables with the given names, separated by spaces or commas; for one name, not a tuple.
 
     A variable belongs to the definition that uses it; two definitions may use the same one.

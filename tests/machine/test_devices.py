@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import math
 import re
 from pathlib import Path
 
@@ -123,6 +124,6 @@ def test_a_cpu_has_no_instruction_of_a_gpu() -> None:
 def test_levels_have_names_in_any_case() -> None:
     target = td.Target("cpu")
     assert target.capacity("l2") == target.capacity("L2")
-    assert target.capacity("memory") is None
+    assert target.capacity("memory") == math.inf
     with pytest.raises(td.TargetError, match=r"(?s)no level 'shared'.*registers, L1"):
         target.capacity("shared")
