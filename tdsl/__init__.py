@@ -260,6 +260,7 @@ __all__ = [
     "sum",
     "tan",
     "tanh",
+    "testing",
     "trunc",
     "u8",
     "u16",
@@ -275,7 +276,7 @@ if is_launched():
     install_hook()  # a rank that fails before its first message ends the others, too
 
 if TYPE_CHECKING:
-    from tdsl import recipes
+    from tdsl import recipes, testing
     from tdsl import torch as torch  # not in `__all__`: `from tdsl import *` works without PyTorch
     from tdsl.distribute import mpi
 else:  # a type checker reports unknown names and wrong arguments itself
@@ -285,7 +286,10 @@ else:  # a type checker reports unknown names and wrong arguments itself
             globals()[_name] = checked_call(_public)
         elif isinstance(_public, type) and is_dataclass(_public):
             _public.__init__ = checked_call(_public.__init__)
-    _LAZY_MODULES = {"recipes": "tdsl.recipes", "mpi": "tdsl.distribute.mpi", "torch": "tdsl.torch"}
+    _LAZY_MODULES = {
+        "recipes": "tdsl.recipes", "mpi": "tdsl.distribute.mpi", "testing": "tdsl.testing",
+        "torch": "tdsl.torch",
+    }  # fmt: skip
     __getattr__ = module_getattr("tdsl", __all__, lazy_modules=_LAZY_MODULES)
 
     def __dir__() -> list[str]:

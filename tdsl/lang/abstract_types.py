@@ -70,8 +70,7 @@ def types_of_arrays(
     first: dict[AbstractDType, tuple[str, DType]] = {}
     for name, annotation in annotations.items():
         t = annotation.dtype if isinstance(annotation, TensorType) else annotation
-        dtype = _dtype_of(values.get(name)) if isinstance(t, AbstractDType) else None
-        if dtype is None:
+        if not isinstance(t, AbstractDType) or (dtype := _dtype_of(values.get(name))) is None:
             continue
         other, decided = first.setdefault(t, (name, dtype))
         if decided is not dtype:

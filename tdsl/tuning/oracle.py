@@ -12,19 +12,20 @@ from tdsl.core.node import post_order
 from tdsl.core.source import here
 from tdsl.errors import ShapeError
 from tdsl.lang.bounds import upper
-from tdsl.lang.expr import Binary, Call, Cast, dtype_of
+from tdsl.lang.definition import Definition
+from tdsl.lang.expr import Binary, Call, Cast, Expr, dtype_of
 from tdsl.lang.program import Program, bind_sizes
 from tdsl.lang.simplify import subtract
 
 CALL_ROUNDINGS = 16  # rounding errors that a call of a function such as exp counts for
 
 
-def random_values(program: Program, sizes: Mapping[str, int]) -> dict[str, Any]:
-    """Inputs of a program from a fixed seed: normally distributed floats, integers 0 and 1, scalars 1.
+def random_values(program: Program, sizes: Mapping[str, int], seed: int = 0) -> dict[str, Any]:
+    """Inputs of a program from a seed: normally distributed floats, integers 0 and 1, scalars 1.
 
     ShapeError if the arrays exceed memory.
     """
-    rng = np.random.default_rng(0)
+    rng = np.random.default_rng(seed)
     bound = bind_sizes(program, sizes)
     arrays: dict[str, Any] = {}
     for t in bound.inputs:
@@ -65,12 +66,7 @@ def rounding_tolerance(program: Program, sizes: Mapping[str, int]) -> float:
     count, unit_roundoff = 0.0, 0.0
     for f in bind_sizes(program, sizes).funcs:
         for d in f.definitions:
-            terms, operations = 1.0, 0
-            for _, lo, hi in d.ranges:
-                assert lo is not None
-                assert hi is not None
-                extent = upper(subtract(hi, lo))
-                terms *= math.inf if extent is None else max(extent, 1)
+            terms, operations = _terms(d), 0
             types = {*f.dtypes}
             for n in post_order(*d.values, *(d.combine.exprs if d.combine else ())):
                 if isinstance(n, Binary | Call | Cast):
@@ -79,6 +75,24 @@ def rounding_tolerance(program: Program, sizes: Mapping[str, int]) -> float:
             count += terms * operations
             unit_roundoff = max(unit_roundoff, *(2.0 ** -(t.fraction + 1) for t in types if t.is_float), 0.0)
     return min(count * unit_roundoff, math.sqrt(unit_roundoff))
+
+
+def points(program: Program, sizes: Mapping[str, int]) -> float:
+    """The number of points at which a program's definitions are evaluated at most; inf if data decide it."""
+    return math.fsum(
+        math.prod(_extent(lo, hi) + 1 for lo, hi in f.natural) * sum(map(_terms, f.definitions))
+        for f in bind_sizes(program, sizes).funcs
+    )
+
+
+def _terms(d: Definition) -> float:
+    """The number of terms that a definition sums at a point, at most."""
+    return math.prod(max(_extent(lo, hi), 1) for _, lo, hi in d.ranges)
+
+
+def _extent(lo: Expr | None, hi: Expr | None) -> float:
+    extent = None if lo is None or hi is None else upper(subtract(hi, lo))
+    return math.inf if extent is None else extent
 
 
 def is_close(result: Any, expected: Any, bound: float) -> bool:

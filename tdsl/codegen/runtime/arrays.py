@@ -16,7 +16,7 @@ from tdsl.codegen.runtime.signature import ALIGN, LARGE, ArrayArg, Layout, Scala
 from tdsl.core.source import here
 from tdsl.errors import Related, ShapeError, TypeMismatch
 from tdsl.lang.handle import Handle
-from tdsl.lang.types import ML_DTYPES, DType, TensorType
+from tdsl.lang.types import ML_DTYPES, AbstractDType, DType, TensorType
 from tdsl.lang.value import Value
 
 Array = np.ndarray[Any, Any]
@@ -36,9 +36,9 @@ def placeholder(x: Any) -> Any:
         return x.numpy.type(1)
     if not isinstance(x, TensorType):
         return x
-    if not all(isinstance(e, int) for e in x.shape):
+    if isinstance(x.dtype, AbstractDType) or not all(isinstance(e, int) for e in x.shape):
         raise ShapeError(
-            f"a type that stands for an array has known extents: {x}",
+            f"a type that stands for an array has an element type and known extents, unlike {x}",
             loc=here(),
             label="this call",
             hint="give numbers: td.f32[64, 128]",
