@@ -30,7 +30,8 @@ pygments_dark_style = "monokai"
 CONTENTS = {
     "Guides": (
         "tutorial", "language", "schedule", "fusion", "tuning", "graph", "gradients", "reductions",
-        "rewrites", "gpu", "torch", "export", "distribution", "planning", "looking-inside", "testing", "errors",
+        "rewrites", "gpu", "torch", "export", "distribution", "planning", "looking-inside", "testing",
+        "errors",
     ),
     "Reference": ("reference", "error-ids", "environment", "math", "machine", "prices", "glossary"),
     "Measured": ("performance", "chains", "mpi-performance", "benchmarks"),
