@@ -276,7 +276,7 @@ class StageFormula:
             for axis in placement.axes_of(dim):
                 parts = self.grid.shape[axis]
                 if size is not None:
-                    cycle = size, size * parts, add(lo, const(size * at[axis]))
+                    cycle = size, size * parts, const(size * at[axis])
                     continue
                 each = ceildiv(subtract(hi, lo), const(parts))
                 first, behind = (multiply(each, const(at[axis] + n)) for n in (0, 1))

@@ -9,7 +9,7 @@ f[i, r] = f[i, r - 1] * 2                       free i; ranges r; no combine
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import field, replace
 from typing import Any
 
@@ -138,7 +138,7 @@ def loop_variables(exprs: tuple[Expr, ...]) -> dict[str, Range | None]:
                 case Var(name):
                     variables.setdefault(name, None)
                 case Range(name):
-                    variables[name] = n
+                    variables[name] = variables.get(name) or n  # not one in the condition of another
                 case Reduce():
                     for name in _unbound(n):
                         variables.setdefault(name, None)
@@ -234,34 +234,37 @@ def check_pure(name: str, index: tuple[Expr, ...], values: tuple[Expr, ...], loc
             )
 
 
-def read_of_another_point(handle: object, d: Definition) -> tuple[str, Access] | None:
-    """(v, read) for a read of the updated func at an index other than the free variable v; None if none."""
+def reads_of_other_points(handle: object, d: Definition) -> dict[str, Access]:
+    """The first read of the updated func at an index other than v, for each free variable v with one."""
+    found: dict[str, Access] = {}
     for n in (n for e in d.expressions() for n in post_order(e)):
         if isinstance(n, Access) and n.source is handle:
             for written, read in zip(d.index, n.index, strict=True):
                 if isinstance(written, Var) and written.name in d.free and read != written:
-                    return written.name, n
-    return None
+                    found.setdefault(written.name, n)
+    return found
 
 
-def free_variables_as_ranges(d: Definition, domain: tuple[tuple[Expr, Expr], ...]) -> Definition:
-    """The update with its free variables turned into ranges over the func's `domain`, innermost.
+def free_variables_as_ranges(
+    d: Definition, names: Collection[str], domain: tuple[tuple[Expr, Expr], ...]
+) -> Definition:
+    """The update with the free variables `names` turned into ranges over the func's `domain`, innermost.
 
     d[i, j] = min(d[i, j], d[i, k] + d[k, j])       ranges k, i, j instead of k
+    p[i, j] = p[i, j] - p[i, k] * u[k, j]           ranges k, j; i stays free
     """
     ends = {
         e.name: (e.name, lo, add(lo, extent))
         for e, (lo, extent) in zip(d.index, domain, strict=True)
-        if isinstance(e, Var) and e.name in d.free
+        if isinstance(e, Var) and e.name in names
     }
-    return replace(d, free=(), ranges=(*d.ranges, *(ends[name] for name in d.free)))
+    ordered = tuple(ends[name] for name in d.free if name in names)
+    return replace(d, free=tuple(n for n in d.free if n not in names), ranges=(*d.ranges, *ordered))
 
 
 def check_update(name: str, handle: object, definition: Definition, loc: Loc | None) -> None:
     """Raise DefinitionError if an update reads its func at another value of a free variable."""
-    other = read_of_another_point(handle, definition)
-    if other is not None:
-        variable, n = other
+    for variable, n in reads_of_other_points(handle, definition).items():
         raise DefinitionError(
             f"this update of {name!r} reads itself at another {variable!r}, so the order "
             f"of {variable!r} would matter",

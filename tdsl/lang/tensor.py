@@ -31,8 +31,8 @@ from tdsl.lang.definition import (
     define,
     free_variables_as_ranges,
     loop_variables,
-    read_of_another_point,
     reads,
+    reads_of_other_points,
     recognise_combine,
     show_definition,
 )  # fmt: skip
@@ -322,8 +322,9 @@ class Func(Handle, Suggesting):
         hoisted = _HoistedFuncs()
         values = tuple(self._hoist(v, hoisted, top=False) for v in values)
         update = define(index, values, combine, loc, pure=False)
-        if update.ranges and read_of_another_point(self, update) is not None:
-            update = free_variables_as_ranges(update, self._domain())
+        others = reads_of_other_points(self, update)
+        if update.ranges and others:
+            update = free_variables_as_ranges(update, others, self._domain())
         check_update(self.name, self, update, loc)
         check_acyclic(self.name, self, update, loc)
         if combine is None and not update.ranges and not any(reads(v, self) for v in values):

@@ -46,10 +46,14 @@ def block(span: Span, parts: int, n: int) -> Span:
 def cyclic_blocks(span: Span, parts: int, n: int, size: int) -> Span:
     """The n-th part of a span in a block-cyclic distribution over `parts` coordinates, in blocks of `size`.
 
+    Blocks begin at multiples of `size`: an index has the same coordinate in spans that begin elsewhere.
+
     >>> [cyclic_blocks((0, 9), 2, n, 2) for n in range(2)]
     [block_cyclic((0, 9), 2, 4, 0), block_cyclic((2, 8), 2, 4, 2)]
+    >>> [cyclic_blocks((3, 6), 2, n, 2) for n in range(2)]
+    [(4, 6), (3, 4)]
     """
-    return block_cyclic(span, size, size * parts, span[0] + n * size)
+    return block_cyclic(span, size, size * parts, n * size)
 
 
 def owned(placement: Placement, grid: Grid, whole: SpanBox, at: Coordinates) -> SpanBox | None:

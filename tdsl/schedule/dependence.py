@@ -28,6 +28,7 @@ from tdsl.lang.types import bool_
 from tdsl.schedule.inlining import with_inlined_indices
 from tdsl.schedule.loop_relations import relate
 from tdsl.schedule.state import (
+    ALIGN,
     CONCURRENT,
     PARALLEL,
     THREADS,
@@ -374,8 +375,8 @@ class _Pair:
                 continue
             systems: list[_LinearSystem] = []
             match r:
-                case Split(parent, outer, inner, factor):
-                    size = factor or _constant(extents[inner])
+                case Split(parent, outer, inner, factor, _, tail):
+                    size = None if tail == ALIGN else factor or _constant(extents[inner])
                     systems = (
                         [self._split_system(parent, outer, inner, size, first)]
                         if size

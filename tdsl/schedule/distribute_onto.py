@@ -3,7 +3,7 @@
 A block-cyclic dimension, "i/64" over 4 ranks, is split twice: i = (turn * 4 + rank) * 64 + i_i. The loop over
 ranks is distributed, and each turn, which is one block, is communicated by itself:
 
-    split i by 64, i_o by 4; reorder ranks, turns, the others; distribute ranks; communicate at turns
+    split i by 256, aligned, and the inner loop by 64; distribute ranks; reorder, turns outermost
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tdsl.errors import ScheduleError, did_you_mean
 from tdsl.lang.expr import Expr, Var
 from tdsl.placement.grid import Axes
 from tdsl.placement.notation import Blocks, Copies, Fixed, Partial
-from tdsl.schedule.state import Illegal, State
+from tdsl.schedule.state import ALIGN, GUARD, Illegal, State
 
 AxisEntries = tuple[str | int, ...]  # what `distribute` takes for each axis
 
@@ -109,18 +109,20 @@ def loops_onto(state: State, func: str, definition: int, tensor: str) -> tuple[s
 
 
 def deal_out(
-    owned: Sequence[str | int | Dealt], ranks: Sequence[int], split: Callable[[str, int], tuple[str, ...]]
+    owned: Sequence[str | int | Dealt],
+    ranks: Sequence[int],
+    split: Callable[[str, int, str], tuple[str, ...]],
 ) -> tuple[AxisEntries, list[str]]:
     """Split what is dealt out to ranks; returns the entries of `distribute`, and the loops over turns.
 
-    `split` splits a loop by a factor, and returns the names of the outer and of the inner loop.
+    `split` splits a loop by a factor with a tail, and returns the names of the outer and of the inner loop.
     """
     entries: list[str | int] = []
     turns: list[str] = []
     for x, count in zip(owned, ranks, strict=True):
         if isinstance(x, Dealt):
-            blocks, _ = split(x.variable, x.size)
-            turn, rank = split(blocks, count)
+            turn, blocks = split(x.variable, x.size * count, ALIGN)
+            rank, _ = split(blocks, x.size, GUARD)
             turns.append(turn)
             entries.append(rank)
         else:

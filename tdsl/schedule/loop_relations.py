@@ -17,7 +17,7 @@ from tdsl.lang.simplify import (
     simplify,
     subtract,
 )
-from tdsl.schedule.state import PEEL, SHIFT, Fuse, Nest, Rename, Rotate, Split, parts_of
+from tdsl.schedule.state import ALIGN, PEEL, SHIFT, Fuse, Nest, Rename, Rotate, Split, parts_of
 
 
 @frozen
@@ -67,7 +67,10 @@ def _extents(
             case Split(parent, outer, inner, factor, parts, tail):
                 if factor is not None:
                     extents[inner] = const(factor)
-                    extents[outer] = ceildiv(extents[parent], const(factor), facts)
+                    whole = extents[parent]
+                    if tail == ALIGN:
+                        whole = add(whole, _before(bounds[parent][0], factor, facts), facts)
+                    extents[outer] = ceildiv(whole, const(factor), facts)
                 else:
                     assert parts is not None
                     extents[outer] = const(parts)
@@ -108,6 +111,13 @@ def _values(
                     start = maximum(minimum(start, last, facts), ZERO, facts)
                     exact = at_most(block, extents[parent], facts)
                 values[parent] = add(start, values[inner], facts)
+                if tail == ALIGN:
+                    assert factor is not None
+                    before = _before(bounds[parent][0], factor, facts)
+                    values[parent] = subtract(values[parent], before)
+                    exact = exact and before == ZERO
+                    if before != ZERO:
+                        guards.append(Binary("ge", values[parent], ZERO))
                 if not exact:
                     guards.append(Binary("lt", values[parent], extents[parent]))
             case Fuse(fused, outer, inner):
@@ -121,6 +131,11 @@ def _values(
                     turned = add(turned, values[name], facts)
                 values[old] = Binary("mod", turned, extents[old])
     return values, tuple(reversed(guards))
+
+
+def _before(first: Expr, factor: int, facts: Facts) -> Expr:
+    """The number of points between the last multiple of a factor and a first index."""
+    return simplify(Binary("mod", first, const(factor)), facts)
 
 
 def is_inside(nest: Nest, outer: str) -> bool:

@@ -12,6 +12,7 @@ from tdsl.errors import did_you_mean
 from tdsl.lang.affine import constant_difference
 from tdsl.schedule.dependence import check_dependences
 from tdsl.schedule.state import (
+    ALIGN,
     GUARD,
     PARALLEL,
     ROUND_UP,
@@ -167,8 +168,8 @@ def iterations_of(
     known = {v: sizes.get(v) or extent_of(state, func, definition, v) for v in d.variables}
     for r in state.plan(func).nests[definition].relations:
         match r:
-            case Split(parent, outer, inner, factor, parts):
-                whole, size = known.get(parent), factor or parts or 1
+            case Split(parent, outer, inner, factor, parts, tail):
+                whole, size = None if tail == ALIGN else known.get(parent), factor or parts or 1
                 other = None if whole is None else -(-whole // size)
                 known[inner], known[outer] = (factor, other) if factor else (other, parts)
             case Fuse(fused, outer, inner):
@@ -219,6 +220,11 @@ def _check_tail(
             raise Illegal(f"{name!r} is itself part of a split or fuse", "use tail='guard'")
         if parts is not None:
             raise Illegal("tail='shift' needs a factor, not nparts", "use tail='guard'")
+    if tail == ALIGN and (parts is not None or name not in d.variables):
+        raise Illegal(
+            f"blocks of {name!r} begin at multiples of a factor only if it is a variable, and has one",
+            "split the variable first, by a factor",
+        )
     if tail == ROUND_UP and (reduction or definition > 0 or func in state.program.outputs):
         extent = extent_of(state, func, definition, name) if name in d.variables else None
         step = factor or parts

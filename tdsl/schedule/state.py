@@ -27,8 +27,8 @@ LANES = "threadIdx.x"  # the axis of the lanes of a warp
 AXES = (*BLOCKS, *THREADS)  # axes of a GPU launch; they are kinds of loops, too
 CONCURRENT = (PARALLEL, *AXES)  # kinds whose iterations run concurrently
 KINDS = (SERIAL, PARALLEL, VECTORIZED, UNROLLED, PIPELINED, *AXES)
-GUARD, SHIFT, ROUND_UP, PEEL = "guard", "shift", "round_up", "peel"
-TAILS = (GUARD, SHIFT, ROUND_UP, PEEL)
+GUARD, SHIFT, ROUND_UP, PEEL, ALIGN = "guard", "shift", "round_up", "peel", "align"
+TAILS = (GUARD, SHIFT, ROUND_UP, PEEL, ALIGN)
 AUTO, HEAP, STACK, REGISTER = "auto", "heap", "stack", "register"  # the first is chosen by a pass
 SHARED = "shared"  # shared memory of a GPU, one for all threads of a block
 FRAGMENT = "fragment"  # a tile in the registers of several GPU threads, each element in a single thread
@@ -65,7 +65,10 @@ class Loop:
 
 @frozen
 class Split:
-    """parent = outer * factor + inner. With `parts` instead of `factor`, the outer loop has that extent."""
+    """parent = outer * factor + inner. With `parts` instead of `factor`, the outer loop has that extent.
+
+    With tail ALIGN blocks begin at multiples of the factor: the parent's first index modulo it is subtracted.
+    """
 
     parent: str
     outer: str

@@ -156,9 +156,16 @@ def division_into_no_parts():
     doubled().divide(i, 0)  # here
 
 
-@wrong(td.ScheduleError, "tail strategy 'pad'", hint="guard, shift, round_up, peel")
+@wrong(td.ScheduleError, "tail strategy 'pad'", hint="guard, shift, round_up, peel, align")
 def unknown_tail():
     doubled().split(i, 8, tail="pad")  # here
+
+
+@wrong(td.ScheduleError, "'i_i' begin at multiples", "only if it is a variable", hint="by a factor")
+def blocks_of_a_part_that_are_aligned():
+    s = doubled()
+    s.split(i, 8)
+    s.split("i_i", 4, tail="align")  # here
 
 
 @wrong(td.ScheduleError, "computed twice", "reduction", hint="tail='guard'")

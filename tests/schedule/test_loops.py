@@ -54,3 +54,23 @@ def test_lanes_of_a_func_in_the_middle_are_those_of_its_extent(rows, place):
         s[f].compute_at(s[g], j)
     a = np.random.default_rng(0).random((5, 8), dtype=np.float32)
     np.testing.assert_allclose(td.compile(s)(a), 2 * (a + a[:, ::-1]))
+
+
+@pytest.mark.parametrize("target", ["python", "cpu"])
+@pytest.mark.parametrize("first", [0, 3, 13])
+def test_aligned_blocks_begin_at_multiples_of_the_factor(target, first):
+    x, g, f, h = td.Tensor("x", (40,), td.f64), td.Func("g"), td.Func("f", shape=(20,)), td.Func("h")
+    r = td.range("r", first, first + 20)
+    g[i] = x[i] * 2
+    f[i] = g[i + first] + g[i + first + 1]
+    h[()] = td.sum(x[r], axis=r)
+    s = td.Schedule(f, h)
+    s[g].compute_root().vectorize(s[g].split(i, 4, tail="align")[1])
+    s[f].parallel(s[f].split(i, 7, tail="align")[0])
+    s[h].split(r, 8, tail="align")
+    a = np.random.default_rng(0).random(40)
+    out, total = td.compile(s, target=target)(a)
+    np.testing.assert_array_equal(out, 2 * a[first : first + 20] + 2 * a[first + 1 : first + 21])
+    np.testing.assert_allclose(total, a[first : first + 20].sum())
+    loops = td.compile(s, target="python").loops()
+    assert f"range(0, {(first + 21 + 3) // 4 - first // 4})" in loops
