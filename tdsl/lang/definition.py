@@ -236,13 +236,13 @@ def check_pure(name: str, index: tuple[Expr, ...], values: tuple[Expr, ...], loc
 
 def reads_of_other_points(handle: object, d: Definition) -> dict[str, Access]:
     """The first read of the updated func at an index other than v, for each free variable v with one."""
-    found: dict[str, Access] = {}
+    firsts: dict[str, Access] = {}
     for n in (n for e in d.expressions() for n in post_order(e)):
         if isinstance(n, Access) and n.source is handle:
             for written, read in zip(d.index, n.index, strict=True):
                 if isinstance(written, Var) and written.name in d.free and read != written:
-                    found.setdefault(written.name, n)
-    return found
+                    firsts.setdefault(written.name, n)
+    return firsts
 
 
 def free_variables_as_ranges(
