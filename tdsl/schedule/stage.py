@@ -94,9 +94,9 @@ class StageDirectives(Suggesting):
         """Split a loop in two: x = x_o * factor + x_i, or `nparts` outer iterations.
 
         `tail` is the strategy if the factor does not divide the extent: guard (test each iteration), shift
-        (move the last block back, computing some points twice), round_up (compute points beyond the extent),
-        peel (a separate loop for the remainder), align (blocks begin at multiples of the factor, also of a
-        variable whose range does not; the first and the last may be partial). Returns (outer, inner).
+        (move the last block back, computing points twice), round_up (compute points beyond the extent), peel
+        (a separate loop for the remainder); align: blocks begin at multiples of the factor, also of a range
+        that does not. Returns (outer, inner).
         """
         before = self._names()
         unusual = None if is_one_of(tail, ("guard",)) else tail
@@ -443,9 +443,7 @@ class StageDirectives(Suggesting):
             source, state = self.schedule.source_name(onto), self.schedule.state
             owned, levels = loops_of_blocks(state, self.func, self.definition, source, alone=alone)
             ranks = [n for level in levels for _, n in level]
-            named, turns = deal_out(
-                owned, ranks, lambda x, n, tail: self._loop_names(self.split(x, n, tail=tail))
-            )
+            named, turns = deal_out(owned, ranks, lambda x, n, t: self._loop_names(self.split(x, n, tail=t)))
         self.do("distribute", loops=named, grid=levels)
         outer = distributed_loops(self.schedule.state.plan(self.func))
         if turns:  # one block at a time
