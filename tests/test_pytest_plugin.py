@@ -61,8 +61,8 @@ def test_the_option_compares_calls_of_a_test(tmp_path: Path) -> None:
         "    f(np.zeros(3, np.int32)), f(np.zeros(SIZE, np.int32))\n".replace("SIZE", "30_000")
     )
     command = [sys.executable, "-m", "pytest", "-q", "-c", "/dev/null", "-p", "no:cacheprovider"]
-    if "tdsl" not in {e.name for e in _plugins()}:
-        command += ["-p", "tdsl.testing.pytest_plugin"]
+    if "tdsl.pytest_plugin" not in {e.value for e in _plugins()}:
+        command += ["-p", "tdsl.pytest_plugin"]
     plain = subprocess.run([*command, str(test)], capture_output=True, text=True, check=False)
     assert plain.returncode == 0, plain.stdout
     checked = subprocess.run(
