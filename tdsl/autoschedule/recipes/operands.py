@@ -11,23 +11,31 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from tdsl.autoschedule.recipes.choices import Unsuited
-from tdsl.autoschedule.recipes.computed_operands import computed_factors
+from tdsl.autoschedule.recipes.computed_operands import computed_factors, factor_types
 from tdsl.autoschedule.recipes.conv import known
 from tdsl.autoschedule.recipes.epilogue import reader_of
 from tdsl.autoschedule.recipes.grid import fused
-from tdsl.autoschedule.recipes.stage_facts import definition_of, even_width, load_width, sizes_of
-from tdsl.core.node import Node, children, frozen
-from tdsl.cost.sectors import WIDEST
+from tdsl.autoschedule.recipes.stage_facts import (
+    definition_of,
+    even_width,
+    load_width,
+    shape_of_source,
+    sizes_of,
+)  # fmt: skip
+from tdsl.core.node import frozen, post_order
+from tdsl.cost.sectors import SHIFTED, WIDEST
 from tdsl.lang.affine import as_sum, has_data, variables
 from tdsl.lang.bounds import NO_FACTS
 from tdsl.lang.definition import Definition
-from tdsl.lang.expr import ONE, TRUE, ZERO, Binary, Cast, Const, Expr, Read, Select, Var, const
+from tdsl.lang.expr import ONE, TRUE, ZERO, Binary, Cast, Const, Expr, Read, Select, Var, const, dtype_of
+from tdsl.lang.operations import issues_of
 from tdsl.lang.program import FuncDef, bind_expr
 from tdsl.lang.regions import reads_in
 from tdsl.lang.show import show_expr
 from tdsl.lang.simplify import add, conjuncts, simplify, substitute, subtract
 from tdsl.lang.types import f8e4m3, f8e5m2, f64
-from tdsl.machine.instructions.tensor_cores import MMAS
+from tdsl.machine.gpu import has
+from tdsl.machine.model import Machine
 from tdsl.schedule.bind import bind_state
 from tdsl.schedule.bounds_inference import bounds_of
 from tdsl.schedule.caches import dtypes_and_limits
@@ -39,6 +47,8 @@ from tdsl.schedule.outline import main_read
 from tdsl.schedule.state import ROUND_UP
 
 _THREADS = 256  # of a block that packs an operand
+_CONVERTS = "89"  # the first GPUs that convert floats of 8 bits
+_CONVERSION = 5  # operations of other GPUs for that
 
 
 @frozen
@@ -89,16 +99,6 @@ class Matrices:
             sides.append((operand.along,) if operand is not None and fills else names)
         return Matrices(sides[0], sides[1], self.terms)
 
-    def extents(self, sizes: Mapping[str, int | None]) -> tuple[int, int, int]:
-        """The numbers of rows, columns and terms; 0 for an unknown number."""
-        extents = []
-        for names in (self.rows, self.columns, self.terms):
-            total = 1
-            for v in names:
-                total *= sizes.get(v) or 0
-            extents.append(total)
-        return extents[0], extents[1], extents[2]
-
 
 def matrices_of(d: Definition, *, computed: bool = False) -> Matrices:
     """The variables of the matrices of a sum of products, rows first in the result; Unsuited for others.
@@ -139,8 +139,8 @@ def operands_of(stage: Stage, m: Matrices) -> tuple[Operand, Operand]:
     return _pair(operands[row], operands[column])
 
 
-def check_terms(stage: Stage, operands: tuple[Operand, Operand], step: int) -> bool:
-    """True if `step` divides the terms; Unsuited if a partial step could add nonzeros."""
+def check_terms(stage: Stage, operands: tuple[Operand, Operand], step: int) -> None:
+    """Raise Unsuited if a partial step of so many terms could add nonzeros."""
     schedule, d = stage.schedule, definition_of(stage)
     state, boxes = known(schedule)
     f, facts = state.program.func(stage.func), NO_FACTS
@@ -163,13 +163,12 @@ def check_terms(stage: Stage, operands: tuple[Operand, Operand], step: int) -> b
     ((term, _, end),) = d.ranges
     count = sizes_of(stage).get(term)
     if count is None or count % step == 0 or end is None:
-        return count is not None and not open_ends
+        return
     if not any(x.gathered or _ends(schedule, x, Var(term), end) for x in operands):
         raise Unsuited(
             f"its operands go on beyond its {count} terms, which are no multiple of the {step} of a block",
             f"choose block=(rows, columns, terms) with terms that divide {count}, or sum over a multiple",
         )
-    return False
 
 
 def _ends(schedule: BaseSchedule, x: Operand, at: Expr, end: Expr) -> bool:
@@ -229,17 +228,21 @@ def flatten_sides(stage: Stage, m: Matrices) -> tuple[Matrices, Stage | None]:
     return Matrices(sides[0], sides[1], terms), reader
 
 
-def vector_width(stage: Stage, x: Operand) -> int:
-    """The elements of an operand's rows in one access of at most 16 bytes."""
-    given = stage.schedule.state
+def vector_width(stage: Stage, x: Operand, *, shifted: bool = True) -> int:
+    """The elements of an operand's rows that a thread copies at once, of at most 16 bytes.
+
+    Rows of an array that begin anywhere have vectors of 16 bytes, too, unless `shifted` is False.
+    """
+    given, size = stage.schedule.state, x.read.dtype.bytes
     if given.program.has_func(x.read.name) and given.plan(x.read.name).filled:  # by `pack`
-        return WIDEST // x.read.dtype.bytes
+        return WIDEST // size
     if not x.gathered and not x.computed:
-        return load_width(stage, x.read.name, x.copy_along)
+        width = load_width(stage, x.read.name, x.copy_along)
+        return WIDEST // size if shifted and is_shifted(stage, x, width) else width
     state = bind_state(stage.schedule.state, stage.schedule.sizes)
     d = state.program.func(stage.func).definitions[0]
     (part,) = (p for p in _factors(d) if x.along in variables(p))
-    v, size = read_variables(d, part)[-1], x.read.dtype.bytes
+    v = read_variables(d, part)[-1]
     if x.computed:
         part = source_of(stage, replace(x, read=_source(part)))
         # of shorter elements, threads store to banks of their neighbours unless rows are short
@@ -250,25 +253,32 @@ def vector_width(stage: Stage, x: Operand) -> int:
     return width
 
 
+def is_shifted(stage: Stage, x: Operand, width: int) -> bool:
+    """True if threads load rows, aligned to `width` elements, by vectors taken from two aligned ones."""
+    is_row = x.axes[1] == len(x.read.index) - 1 and not x.gathered and not x.computed
+    size, shape = x.read.dtype.bytes, shape_of_source(stage, x.read.name)
+    return is_row and None not in shape and size < WIDEST // 2 and width * size < SHIFTED
+
+
 def source_of(stage: Stage, x: Operand) -> Read:
     """What the elements of an operand are computed of, or itself."""
-    return main_read(_value(stage, x)) or x.read
-
-
-def operations_of(stage: Stage, x: Operand) -> int:
-    """The operations that compute an element of an operand; those of indices are left out."""
-
-    def count(e: Node) -> int:
-        return 0 if isinstance(e, Read | Var | Const) else 1 + sum(map(count, children(e)))
-
-    return count(_value(stage, x))
-
-
-def _value(stage: Stage, x: Operand) -> Expr:
     if not x.computed:
         return x.read
     state = bind_state(stage.schedule.state, stage.schedule.sizes)
-    return value_at(state.program.func(x.read.name).definitions[0], x.read)
+    return main_read(value_at(state.program.func(x.read.name).definitions[0], x.read)) or x.read
+
+
+def operations_of(stage: Stage, x: Operand, machine: Machine) -> int:
+    """The operations that compute an element of an operand; those of indices are left out.
+
+    GPUs before sm_89 convert floats of 8 bits by shifts and comparisons.
+    """
+    if not x.computed:
+        return 0
+    d = stage.schedule.state.program.func(x.read.name).definitions[0]
+    slow = machine.gpu is None or not has(machine.gpu.arch, _CONVERTS)
+    casts = sum(isinstance(n, Cast) and dtype_of(n.x) in (f8e4m3, f8e5m2) for n in post_order(*d.values))
+    return issues_of(d) + slow * (_CONVERSION - 1) * casts
 
 
 def _are_neighbours(part: Expr, v: str, width: int) -> bool:
@@ -390,16 +400,16 @@ def is_for_tensor_cores(f: FuncDef) -> bool:
 
     8-bit floats are none: their products are added with fewer bits.
     """
-    if len(f.definitions) > 1 or len(f.definitions[0].ranges) != 1:
+    d = f.definitions[0]
+    if len(f.definitions) > 1 or len(d.ranges) != 1:
         return False
     try:
-        m = matrices_of(f.definitions[0])
+        m = matrices_of(d)
     except Unsuited:
         return False
-    types = {r.dtype for r in f.definitions[0].reads}
-    known = (
-        x
-        for x in MMAS
-        if x.kind != "tf32" and x.left not in (f64, f8e4m3, f8e5m2) and x.acc_type == f.dtypes[0]
+    types = {r.dtype for r in d.reads}
+    return (
+        len(m.rows) == len(m.columns) == 1
+        and types.isdisjoint((f64, f8e4m3, f8e5m2))
+        and types == set(factor_types(d) or ())
     )
-    return len(m.rows) == len(m.columns) == 1 and any(types == {x.left, x.right} for x in known)

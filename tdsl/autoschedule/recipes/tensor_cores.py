@@ -9,7 +9,6 @@ for tiles of the result:                on blocks
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from copy import copy
 from dataclasses import fields, replace
 from math import prod
@@ -28,6 +27,7 @@ from tdsl.autoschedule.recipes.computed_operands import factor_types, outline_fa
 from tdsl.autoschedule.recipes.epilogue import PAD_BYTES, ROW_BYTES, following, reader_of, store_by_groups
 from tdsl.autoschedule.recipes.grid import on_grid
 from tdsl.autoschedule.recipes.operand_tiles import (
+    RegisterFactor,
     compute_in_registers,
     copy_tile,
     is_boxed,
@@ -40,6 +40,7 @@ from tdsl.autoschedule.recipes.operands import (
     Operand,
     check_terms,
     flatten_sides,
+    is_shifted,
     matrices_of,
     operands_of,
     operations_of,
@@ -53,19 +54,17 @@ from tdsl.autoschedule.recipes.stage_facts import definition_of, even_width, siz
 from tdsl.autoschedule.recipes.tensor_forms import (
     Form,
     group_form,
-    group_unit,
     mma_for,
     mma_of,
     no_instruction,
-    shape_of,
 )
 from tdsl.autoschedule.recipes.tensor_tiles import (
-    GROUP_TILES,
     PHASE_BYTES,
     Product,
     Side,
     TensorCoreChoices,
     best_tiles,
+    group_unit,
 )  # fmt: skip
 from tdsl.core.node import frozen
 from tdsl.cost.sectors import WIDEST
@@ -80,9 +79,6 @@ from tdsl.schedule.state import FRAGMENT, SWIZZLES
 _MOST_WARPS = 32  # of a block
 _COPIED = 4  # bytes that a GPU copies to shared memory asynchronously, at least
 _OPEN = 4096  # assumed for rows, columns or terms whose number only a call determines
-_GROUP_TILE = (128, 256)  # of two groups of four warps
-_GROUP_ROW_BYTES = 128  # of terms in a tile
-_GROUP_STAGES = 4
 _MOST_PADDING = 32  # times the products of the result that the instructions of a small one may compute
 
 
@@ -143,8 +139,9 @@ def tensor_core_matmul(stage: Stage, *, machine: Machine | None = None, **choice
     ('mma_m16n8k16_f16_f16', 3)
     """
     chosen, machine = choose(TensorCoreChoices(), choices), gpu_of(stage, machine)
-    unit = group_unit(machine) if chosen.warpgroups else ""
-    if chosen.warpgroups and not unit:
+    group = group_unit(machine) if chosen.warpgroups else None
+    unit = group.name if group else ""
+    if chosen.warpgroups and not group:
         arch = machine.gpu.arch if machine.gpu else ""
         raise Unsuited(
             f"wgmma needs sm_90a, tcgen05 sm_100a, and the schedule is for {arch}",
@@ -155,8 +152,10 @@ def tensor_core_matmul(stage: Stage, *, machine: Machine | None = None, **choice
     outline_factors(stage, (m.rows[-1], m.columns[-1]), chosen.factors)
     d, sizes = reduction_of(stage), sizes_of(stage)
     matrices_of(d)
-    if chosen.warpgroups:
-        chosen = _for_groups(choices, max(r.dtype.bytes for r in reads_in(d.values)), unit)
+    if group:
+        chosen = choose(group.default(max(r.dtype.bytes for r in reads_in(d.values))), choices)
+        if "warp" not in choices:
+            chosen = replace(chosen, warp=(chosen.warp[0], min(chosen.warp[1], chosen.block[1])))
     if chosen.blocks % chosen.cluster:
         raise refused(
             f"blocks={chosen.blocks} are no whole clusters of {chosen.cluster}",
@@ -178,37 +177,24 @@ def tensor_core_matmul(stage: Stage, *, machine: Machine | None = None, **choice
     left, right = operands_of(stage, m)
     check_terms(stage, (left, right), chosen.block[2])
     total = stage.schedule.state.program.func(stage.func).dtypes[0].name
-    form: Form | None
+    tiles = chosen.block[:1] + chosen.block[2:], chosen.block[1:]
+    fetched = [is_fetched_whole(stage, x, tile) for x, tile in zip((left, right), tiles, strict=True)]
+    boxed = fetched if unit and chosen.stages > 1 else [False, False]
+    factor = register_factor(stage, left, chosen.block[2]) if unit == "wgmma" and boxed[1] else None
+    in_registers, tf32 = factor is not None, chosen.tf32
+    form: Form | None = mma_of(left, right, total, machine, tf32=tf32)
     if unit:
-        factor = None
-        if unit == "wgmma" and chosen.stages > 1 and is_fetched_whole(stage, right, chosen.block[1:]):
-            factor = register_factor(stage, left, chosen.block[2])
-        form = group_form(
-            left, right, total, chosen.warp[1], unit, tf32=chosen.tf32, in_registers=factor is not None
-        )
-    else:
-        form = mma_of(left, right, total, machine, tf32=chosen.tf32)
+        form = group_form(left, right, total, chosen.warp[1], unit, tf32=tf32, in_registers=in_registers)
     if form is None:
-        raise no_instruction(left, right, total, unit, chosen.warp[1], tf32=chosen.tf32)
-    _check_tiles(chosen.block, chosen.warp, form)
-    if unit:
-        _check_rows(chosen.block, (left, right))
+        raise no_instruction(left, right, total, unit, chosen.warp[1], tf32=tf32)
+    _check_tiles(chosen.block, chosen.warp, form, left, right)
     plan = TensorCoreMatmul(**_given(chosen), stage=whole.func, instruction=form.name)
+    sources = (factor or boxed[0], boxed[1])
     shared = machine.level("shared").bytes or 0
-    _schedule(stage, (left, right), form, plan, reader if stage is whole else None, shared)
+    _schedule(stage, (left, right), sources, form, plan, reader if stage is whole else None, shared)
     if stage is not whole:
         add_parts(whole, reader)
     return plan
-
-
-def _for_groups(choices: dict[str, Any], size: int, unit: str) -> TensorCoreChoices:
-    """The choices for operands of so many bytes, by default the best of an instruction of 128 threads."""
-    rows, columns = GROUP_TILES[unit]
-    block = (*_GROUP_TILE, _GROUP_ROW_BYTES // size)
-    chosen = choose(TensorCoreChoices(block=block, warp=(rows, columns), stages=_GROUP_STAGES), choices)
-    if "warp" in choices:
-        return chosen
-    return replace(chosen, warp=(rows, min(columns, chosen.block[1])))
 
 
 def on_tensor_cores(stage: Stage, machine: Machine) -> TensorCoreMatmul | None:
@@ -244,83 +230,79 @@ def _product(stage: Stage, machine: Machine, factors: str) -> Product | None:
         return None
     if 0 in sizes.values():
         return None
-    extents, steps = m.extents(sizes), shape_of(form)
-    rows, columns, terms = (n or _OPEN for n in extents)
-    padding = prod(-(-n // step) * step / n for n, step in zip((rows, columns, terms), steps, strict=True))
-    if padding > _MOST_PADDING:
+    steps = form.rows, form.columns, form.k
+    sides = m.rows, m.columns, m.terms
+    rows, columns, terms = (prod(sizes.get(v) or 0 for v in names) or _OPEN for names in sides)
+    padded = prod(-(-n // step) * step for n, step in zip((rows, columns, terms), steps, strict=True))
+    if padded > _MOST_PADDING * rows * columns * terms:
         return None
     reader = reader_of(stage)
     result = stage.schedule.state.program.func((reader or stage).func).dtypes[0]
     outline_factors(stage, (m.rows[-1], m.columns[-1]), factors)
-    in_registers = group_unit(machine) == "wgmma"
-    left = _side(stage, m.rows, m.terms, form.left.bytes, in_registers=in_registers)
-    right = _side(stage, m.columns, m.terms, form.left.bytes, in_registers=False)
+    left = _side(stage, m.rows, m.terms, form.left.bytes, machine, is_left=True)
+    right = _side(stage, m.columns, m.terms, form.left.bytes, machine, is_left=False)
     others = (v for v in definition_of(stage).free if v not in (*m.rows, *m.columns))
     return Product(
         rows, columns, terms, prod(sizes.get(v) or 1 for v in others), left, right, form.left.name,
         total.bytes, result.bytes, steps,
         groups=form.left in (f16, bf16) or (form.left.bytes < 4 and not left.turned and not right.turned),
-        open=0 in extents,
+        open=any(sizes.get(v) is None for names in sides for v in names),
     )  # fmt: skip
 
 
 def _side(
-    stage: Stage, names: tuple[str, ...], terms: tuple[str, ...], size: int, *, in_registers: bool
-) -> Side:
-    """An operand as tiles of it are fetched; what is gathered may be fetched 16 bytes at a time.
-
-    A computed factor may be `in_registers`, where an instruction reads it from there.
-    """
+    stage: Stage, names: tuple[str, ...], terms: tuple[str, ...], size: int, machine: Machine, *,
+    is_left: bool,
+) -> Side:  # fmt: skip
+    """An operand as tiles of it are fetched; what is gathered may be fetched 16 bytes at a time."""
     x = plain_operand(stage, names, terms)
     if x is None:
         return Side(size, WIDEST, turned=False)
-    access, plain = vector_width(stage, x) * size, x.axes[1] == len(x.read.index) - 1
+    width, plain = vector_width(stage, x, shifted=False), x.axes[1] == len(x.read.index) - 1
+    in_registers = "wgmma" in machine.features and is_left
     boxed = is_boxed(stage, x) or (in_registers and register_factor(stage, x, ROW_BYTES // size) is not None)
     return Side(
-        size, access, x.transposed, x.computed, plain and not x.twice, boxed,
-        source_of(stage, x).dtype.bytes, operations_of(stage, x),
+        size, width * size, x.transposed, x.computed, plain and not x.twice, boxed,
+        source_of(stage, x).dtype.bytes, operations_of(stage, x, machine), is_shifted(stage, x, width),
     )  # fmt: skip
 
 
-def _check_tiles(block: tuple[int, int, int], warp: tuple[int, int], form: Form) -> None:
-    steps = shape_of(form)
-    most = _MOST_WARPS if isinstance(form, Mma) else _MOST_WARPS // 4
+def _check_tiles(block: tuple[int, int, int], warp: tuple[int, int], form: Form, *operands: Operand) -> None:
+    """Raise ScheduleError for tiles that an instruction does not divide, or cannot read."""
     for what, size, step in (
-        ("rows of a warp", warp[0], steps[0]), ("columns of a warp", warp[1], steps[1]),
-        ("terms of a block", block[2], steps[2]), ("rows of a block", block[0], warp[0]),
+        ("rows of a warp", warp[0], form.rows), ("columns of a warp", warp[1], form.columns),
+        ("terms of a block", block[2], form.k), ("rows of a block", block[0], warp[0]),
         ("columns of a block", block[1], warp[1]),
     ):  # fmt: skip
         if size <= 0 or size % step:
             raise refused(
                 f"{size} {what} are no multiple of {step}",
-                f"{form.name} makes {' x '.join(map(str, steps))} products at once",
+                f"{form.name} makes {form.rows} x {form.columns} x {form.k} products at once",
             )
+    most = _MOST_WARPS if isinstance(form, Mma) else _MOST_WARPS // 4
     warps = block[0] // warp[0] * (block[1] // warp[1])
     if warps > most:
         raise refused(
             f"tiles of {warp} make {warps} warps of a block, which has {most} at most",
             "choose larger tiles of a warp",
         )
-
-
-def _check_rows(block: tuple[int, int, int], operands: tuple[Operand, Operand]) -> None:
-    """The rows of tiles that are read by descriptors are a multiple of a swizzle."""
-    for x, along in zip(operands, block[:2], strict=True):
+    for x, along, what in zip(operands, block, ("rows", "columns"), strict=False):
         elements, size, least = along if x.transposed else block[2], x.read.dtype.bytes, min(SWIZZLES)
-        if elements * size % least:
-            what = ("rows", "columns")[x is operands[1]] if x.transposed else "terms"
+        if not isinstance(form, Mma) and elements * size % least:
             raise refused(
                 f"rows of {elements * size} bytes of tiles of {x.read.name!r} are no multiple of {least}",
-                f"swizzled tiles are read: choose a multiple of {least // size} {what} of a block",
+                f"swizzled tiles are read: choose a multiple of {least // size} "
+                f"{what if x.transposed else 'terms'} of a block",
             )
 
 
 def _schedule(
-    stage: Stage, operands: tuple[Operand, Operand], form: Form, plan: TensorCoreMatmul,
-    reader: Stage | None, shared: int,
+    stage: Stage, operands: tuple[Operand, Operand], sources: tuple[RegisterFactor | bool, bool], form: Form,
+    plan: TensorCoreMatmul, reader: Stage | None, shared: int,
 ) -> None:  # fmt: skip
+    """Write the loops of tiles; `sources`: whether TMA fetches an operand, or what threads compute it of."""
     left, right = operands
-    block, warp, stages = plan.block, plan.warp, plan.stages
+    block, warp = plan.block, plan.warp
     d = definition_of(stage)
     term = d.ranges[0][0]
     batch = [v for v in d.free if v not in (left.along, right.along)]
@@ -331,56 +313,44 @@ def _schedule(
     ki = multiply_tiles(stage, form, (ii, ji, ki), (*batch, io, jo, wi, wj, ko))
     on_grid(stage, batch, io.name, jo.name, group=plan.group, blocks=plan.blocks, cluster=plan.cluster)
     stage.bind(wi, "threadIdx.z").bind(wj, "threadIdx.y")
-    index = _index_in_memory(stage)
+    index, order = definition_of(stage).index, stage.schedule.state.plan(stage.func).order
+    index = tuple(index[axis] for axis in order or range(len(index)))  # that with the largest stride first
     out = following(stage, wj, FRAGMENT, reader)
     size = out.schedule.state.program.func(out.func).dtypes[0].bytes
-    if not isinstance(form, Mma) and _is_stored_whole(
-        out, stage.func, plan, index, operands, sizes, size, shared
-    ):
+    if not isinstance(form, Mma) and _is_stored_whole(stage, out, plan, index, operands, shared):
         adjacent = WIDEST // size if form.unit == "tcgen05" else 2
         store_by_groups(out, size, adjacent, even_width(WIDEST // size, sizes.get(right.along)))
     else:
         out.cooperate(2 if index[-1] == Var(right.along) else 1)
-    tiles = [block[:1] + block[2:], block[1:]]
-    factor, whole = None, False
-    if not isinstance(form, Mma):
-        factor = register_factor(stage, left, block[2]) if form.a == "rk" else None
-        boxed = (is_fetched_whole(stage, x, tile) for x, tile in zip(operands, tiles, strict=True))
-        whole = factor is not None or (stages > 1 and all(boxed))
-    for x, vector, (along, terms) in zip(operands, vectors, tiles, strict=True):
-        if factor is not None and x is left:
-            compute_in_registers(stage, x, ko, factor, terms)
+    for x, along, vector, source in zip(operands, block, vectors, sources, strict=False):
+        if isinstance(source, RegisterFactor):
+            compute_in_registers(stage, x, ko, source, block[2])
             continue
-        tile = copy_tile(stage, x, along if x.transposed else terms, (stage, ko), 0 if whole else vector)
+        tile = copy_tile(stage, x, along if x.transposed else block[2], (stage, ko), 0 if source else vector)
         if isinstance(form, Mma):
             operand, rows = ("a", warp[0]) if x is left else ("b", warp[1])
             load_tile(stage, x, tile.func, (stage, ki), operand, rows)
     copied = any(n * x.read.dtype.bytes >= _COPIED for n, x in zip(vectors, operands, strict=True))
-    if stages > 1 and (whole or copied):
-        stage.pipeline(ko, stages, producer_warps=whole)
-
-
-def _index_in_memory(stage: Stage) -> tuple[Expr, ...]:
-    """The index of the results of a stage, the dimension with the largest stride first."""
-    index, order = definition_of(stage).index, stage.schedule.state.plan(stage.func).order
-    return index if order is None else tuple(index[axis] for axis in order)
+    if plan.stages > 1 and (any(sources) or copied):
+        stage.pipeline(ko, plan.stages, producer_warps=all(sources))
 
 
 def _is_stored_whole(
-    out: Stage, name: str, plan: TensorCoreMatmul, index: tuple[Expr, ...],
-    operands: tuple[Operand, Operand], sizes: Mapping[str, int | None], size: int, shared: int,
+    stage: Stage, out: Stage, plan: TensorCoreMatmul, index: tuple[Expr, ...],
+    operands: tuple[Operand, Operand], shared: int,
 ) -> bool:  # fmt: skip
     """True where tiles of a group have whole rows to store, and shared memory for them besides the ring's."""
-    along, (rows, columns, terms) = [x.along for x in operands], plan.block
-    filled = all((sizes.get(v) or 0) >= n for v, n in zip(along, plan.warp, strict=True))
+    along, sizes, copy = [x.along for x in operands], sizes_of(stage), definition_of(out)
+    if any((sizes.get(v) or 0) < n for v, n in zip(along, plan.warp, strict=True)):
+        return False
     if plan.blocks:
-        tiles = prod(-(-(sizes.get(v) or 1) // n) for v, n in zip(along, (rows, columns), strict=True))
+        tiles = prod(-(-(sizes.get(v) or 1) // n) for v, n in zip(along, plan.block, strict=False))
         others = prod(sizes.get(e.name) or 1 for e in index if isinstance(e, Var) and e.name not in along)
-        filled = filled and tiles * others % plan.blocks == 0
-    copy = definition_of(out)
-    same = all(r.index == copy.index for r in reads_in(copy.values) if r.name == name)
-    bytes_ = sum(n * x.read.dtype.bytes for n, x in zip((rows, columns), operands, strict=True))
-    rings = plan.stages * terms * bytes_
-    tiles = prod(plan.block[:2]) // prod(plan.warp) * plan.warp[0] * (ROW_BYTES + PAD_BYTES)
-    fits = plan.warp[1] * size % ROW_BYTES == 0 and rings + tiles + PHASE_BYTES <= shared
-    return filled and same and fits and index[-2:] == tuple(map(Var, along))
+        if tiles * others % plan.blocks:
+            return False
+    size = out.schedule.state.program.func(out.func).dtypes[0].bytes
+    ring = sum(n * x.read.dtype.bytes for n, x in zip(plan.block, operands, strict=False))
+    used = plan.stages * plan.block[2] * ring + plan.tiles * plan.warp[0] * (ROW_BYTES + PAD_BYTES)
+    whole = plan.warp[1] * size % ROW_BYTES == 0 and used + PHASE_BYTES <= shared
+    same = all(r.index == copy.index for r in reads_in(copy.values) if r.name == stage.func)
+    return whole and same and index[-2:] == tuple(map(Var, along))

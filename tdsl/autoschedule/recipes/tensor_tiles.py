@@ -30,11 +30,10 @@ _SECTOR, _BURST = 32, 64  # bytes that the L2 cache and the memory deliver at le
 _MERGE = 2  # times as long as its bytes takes the kernel that adds up parts: it is short
 _REST = 0.1  # of the time of each resource that is not hidden behind the busiest
 _GROUP_THREADS = 128
-GROUP_TILES = {"wgmma": (64, 256), "tcgen05": (128, 128)}  # rows, and the most columns, of a group
 _MMA_PART = 0.62  # of the rate of wgmma that mma.sync reaches: Luo et al., arXiv 2402.13499
 _COPIED = 4  # bytes that a GPU copies to shared memory asynchronously, at least
-_NARROW = 8  # clocks in which a warp copies less than 4 bytes of each thread through registers
-_MOVE = 8  # instructions of a warp that load and store an access through registers, with its addresses
+_ASYNC, _MOVE = 4, 8  # instructions of an access, with its address: asynchronous, or through registers
+_SHIFT = 60  # the same, of 16 bytes that begin anywhere: two loads, shifts, and tests of each element
 _COMPUTE = 2  # instructions of an operation on an element, with conversions to f32 and back
 _OVERLAP = 0.8  # of the time of the less busy unit that is hidden behind the busier one
 _SYNC = 120  # clocks of a step for a barrier, and the first loads and products after it
@@ -43,8 +42,47 @@ _DEPTH = 4  # products that a scheduler has under way to hide their latency
 _FIXED_REGISTERS = 32  # of a thread for addresses and counters
 _FRAGMENTS = 1.25  # times the registers of the fragments of a step: some are loaded ahead
 PHASE_BYTES = 1 << 10  # bytes of barriers in shared memory, at most
-_ROW_BYTES, _WIDE_ROW_BYTES = (64, 128), (128, 256)  # of terms of a tile; the latter of 8-byte elements
+_ROW_BYTES = 128  # of terms of a tile, with which a swizzle has no conflicts
 _CLUSTER = 2  # blocks: of larger ones some multiprocessors have none
+
+
+@frozen
+class Unit:
+    """A unit of tensor cores, of warps or of groups of 128 threads, and the tiles that compete by price.
+
+    The tile of a warp or group has `rows` and `columns` times those of `step`, or for warps of the operands'
+    instruction. A block has `counts` of these tiles down and across, `most` at most, and `width` columns.
+    """
+
+    name: str
+    rows: tuple[int, ...]
+    columns: tuple[int, ...]
+    counts: tuple[int, ...]
+    most: int
+    width: int
+    step: tuple[int, int] = (16, 8)
+
+    def default(self, size: int) -> TensorCoreChoices:
+        """The largest tiles of groups, of elements of so many bytes."""
+        warp = max(self.rows) * self.step[0], max(self.columns) * self.step[1]
+        return TensorCoreChoices((128, self.width, _ROW_BYTES // size), warp, 4)
+
+
+WARP = Unit("mma", (1, 2, 3, 4), (1, 2, 4, 8), (1, 2, 4, 8), 8, 512)
+GROUPS = (
+    Unit("wgmma", (1,), (8, 6, 4, 3, 2, 1), (1, 2), 2, 256, (64, 32)),
+    Unit("tcgen05", (1,), (4, 3, 2, 1), (1, 2), 2, 256, (128, 32)),
+)
+
+
+def group_unit(machine: Machine) -> Unit | None:
+    """The unit of groups of 128 threads on a machine; None if only warps multiply.
+
+    >>> from tdsl.machine.devices import describe_gpu
+    >>> [u and u.name for u in map(group_unit, map(describe_gpu, ("sm_80", "sm_90a", "sm_100a")))]
+    [None, 'wgmma', 'tcgen05']
+    """
+    return next((u for u in GROUPS if u.name in machine.features), None)
 
 
 @frozen
@@ -53,7 +91,8 @@ class Side:
 
     If `turned`, its terms are in different rows. If `computed`, threads compute its tiles by `operations` for
     each element, of an array whose elements have `source_bytes`. If `packable`, its rows may be copied to
-    aligned ones. If `boxed`, TMA can load its tiles, or what they are computed of.
+    aligned ones. If `boxed`, TMA can load its tiles, or what they are computed of. If `shifted`, threads load
+    vectors of 16 bytes that begin anywhere.
     """
 
     bytes: int
@@ -64,11 +103,25 @@ class Side:
     boxed: bool = False
     source_bytes: int = 0
     operations: int = 0
+    shifted: bool = False
 
     @property
     def read_bytes(self) -> int:
         """The bytes of an element in memory."""
         return self.source_bytes or self.bytes
+
+    @property
+    def is_ahead(self) -> bool:
+        """True if threads have vectors of a tile in registers while they multiply the tile before."""
+        return self.computed or self.shifted
+
+    def instructions(self, elements: float) -> float:
+        """The instructions with which warps load, compute and store so many elements."""
+        access = _ACCESS if self.shifted else min(self.access, _ACCESS)
+        is_asynchronous = access >= _COPIED and not self.is_ahead
+        each = _SHIFT if self.shifted else _ASYNC if is_asynchronous else _MOVE
+        each += _COMPUTE * self.operations * access // self.bytes
+        return elements * self.bytes / (access * _LANES) * each
 
 
 @frozen
@@ -110,10 +163,14 @@ class TensorCoreChoices:
     packed: tuple[bool, bool] = (False, False)
 
     @property
+    def tiles(self) -> int:
+        """The warps or groups of a block that multiply a tile each."""
+        return self.block[0] // self.warp[0] * (self.block[1] // self.warp[1])
+
+    @property
     def warps(self) -> int:
         """The warps of a block that multiply."""
-        count = self.block[0] // self.warp[0] * (self.block[1] // self.warp[1])
-        return 4 * count if self.warpgroups else count
+        return 4 * self.tiles if self.warpgroups else self.tiles
 
 
 @functools.lru_cache(1 << 8)
@@ -140,53 +197,39 @@ def _lattice(p: Product, machine: Machine) -> Iterator[TensorCoreChoices]:
     if not p.open:
         needed = [x.packable and (x.access < _ACCESS or x.computed) for x in (p.left, p.right)]
         packings |= {(a and needed[0], b and needed[1]) for a in (True, False) for b in (True, False)}
-    shapes = list(_warp_tiles(p))
-    if p.groups:
-        shapes += _group_tiles(p, machine)
+    units = [WARP, *([unit] if p.groups and (unit := group_unit(machine)) else [])]
+    shapes = [x for u in units for x in _shapes(u, p)]
     for (block, warp, warpgroups), stages, packed in combinations(shapes, (2, 3, 4, 5), sorted(packings)):
         t = TensorCoreChoices(block, warp, stages, warpgroups=warpgroups, packed=packed)
         if _resident(t, p, machine):
             for parts in _parts(t, p, machine):
                 one = replace(t, parts=parts)
                 yield one
-                if _is_boxed(t, p) and _grid(t, p)[0] % _CLUSTER == 0:
+                if all(_boxed(t, p)) and _grid(t, p)[0] % _CLUSTER == 0:
                     yield replace(one, cluster=_CLUSTER)
 
 
-Shape = tuple[tuple[int, int, int], tuple[int, int], bool]
-
-
-def _warp_tiles(p: Product) -> Iterator[Shape]:
-    """Tiles of up to 8 warps that multiply, none larger than the product where a smaller one covers it."""
-    rows, columns, _ = p.step
-    size = max(p.left.bytes, p.right.bytes)
-    steps = [n // size for n in (_ROW_BYTES if size < 8 else _WIDE_ROW_BYTES)]
-    down, across = (rows, 2 * rows, 3 * rows, 4 * rows), (columns, 2 * columns, 4 * columns, 8 * columns)
-    sides = (1, 2, 4, 8)
-    for wr, wc, nr, nc in combinations(down, across, sides, sides):
-        if nr * nc > 8 or _is_beyond(nr, wr, p.rows, rows) or _is_beyond(nc, wc, p.columns, columns):
+def _shapes(u: Unit, p: Product) -> Iterator[tuple[tuple[int, int, int], tuple[int, int], bool]]:
+    """Tiles of a block and of a warp or group, none larger than the product where a smaller one covers it."""
+    (step, across), size = u.step if u is not WARP else p.step[:2], max(p.left.bytes, p.right.bytes)
+    row_bytes = (_ROW_BYTES,) if u is not WARP else (_ROW_BYTES // 2, _ROW_BYTES)
+    for r, c, nr, nc in combinations(u.rows, u.columns, u.counts, u.counts):
+        wr, wc = r * step, c * across
+        rows, columns = nr * wr, nc * wc
+        if nr * nc > u.most or columns > u.width or _is_beyond(nr, wr, p.rows, step):
             continue
-        for bk in steps:
-            if bk == steps[0] or p.terms > bk // 2:
-                yield (nr * wr, nc * wc, bk), (wr, wc), False
+        if _is_beyond(nc, wc, p.columns, across) or (u is not WARP and nc > 1 and c < max(u.columns)):
+            continue
+        for bytes_ in row_bytes:
+            bk = bytes_ * (2 if size == 8 else 1) // size
+            if bytes_ == row_bytes[0] or p.terms > bk // 2:
+                yield (rows, columns, bk), (wr, wc), u is not WARP
 
 
 def _is_beyond(count: int, size: int, extent: int, step: int) -> bool:
     """True for a side of a block that a smaller one could cover, too."""
     padded = -(-extent // step) * step
-    return count * size > padded and (count > 1 or size > step) and (count * size >= 2 * padded or count > 1)
-
-
-def _group_tiles(p: Product, machine: Machine) -> Iterator[Shape]:
-    """Tiles of one or two groups of threads, of the instruction that the machine has for groups."""
-    size = max(p.left.bytes, p.right.bytes)
-    for rows, most in (tile for unit, tile in GROUP_TILES.items() if unit in machine.features):
-        for down, across, columns in combinations((1, 2), (1, 2), (32, 64, 96, 128, 192, 256)):
-            wide, tall = columns * across, rows * down
-            if columns > most or wide > 256 or down * across > 2 or (across > 1 and columns < most):
-                continue
-            if (down == 1 or p.rows > rows) and (wide == 32 or p.columns > wide // 2):
-                yield (tall, wide, 128 // size), (rows, columns), True
+    return count * size > padded and (count > 1 or size >= 2 * padded)
 
 
 def _parts(t: TensorCoreChoices, p: Product, machine: Machine) -> list[int]:
@@ -215,7 +258,7 @@ def _tiles(t: TensorCoreChoices, p: Product) -> int:
 def _sides(t: TensorCoreChoices, p: Product) -> tuple[Side, Side]:
     """The operands as blocks read them."""
     left, right = (
-        replace(x, access=_ACCESS, boxed=True, computed=False, source_bytes=0) if packed else x
+        Side(x.bytes, _ACCESS, x.turned, boxed=True) if packed else x
         for x, packed in zip((p.left, p.right), t.packed, strict=True)
     )
     return left, right
@@ -226,20 +269,26 @@ def _fetched(t: TensorCoreChoices, p: Product) -> int:
     return t.block[2] * (t.block[0] * p.left.bytes + t.block[1] * p.right.bytes)
 
 
-def _is_boxed(t: TensorCoreChoices, p: Product) -> bool:
-    return t.warpgroups and not p.open and all(x.boxed and x.access >= _ACCESS for x in _sides(t, p))
+def _boxed(t: TensorCoreChoices, p: Product) -> tuple[bool, bool]:
+    """For each operand, whether TMA fetches its tiles, or what they are computed of."""
+    left, right = (t.warpgroups and not p.open and x.boxed and x.access >= _ACCESS for x in _sides(t, p))
+    is_computed_alone = _sides(t, p)[0].computed and not right  # then threads compute tiles of memory
+    return left and not is_computed_alone, right
 
 
 def _registers(t: TensorCoreChoices, p: Product) -> int:
-    """The registers of a thread: sums, fragments of operands, and what it loads to compute the next tiles."""
-    rows, columns = t.warp
-    sides = zip(_sides(t, p), t.block[:2], strict=True)
-    loaded = 0 if _is_boxed(t, p) else sum(n * t.block[2] * x.read_bytes for x, n in sides if x.computed)
-    fixed = _FIXED_REGISTERS + min(loaded // (t.warps * _LANES), LOADED_AHEAD_BYTES) // 4
-    if t.warpgroups:
-        return rows * columns // _GROUP_THREADS + fixed
-    words = max(p.left.bytes, p.right.bytes) * p.step[2] / (4 * _LANES)
-    return int(rows * columns * p.sum_bytes / (4 * _LANES) + _FRAGMENTS * words * (rows + columns)) + fixed
+    """The registers of a thread: sums, fragments of operands, and what it loads of the next tiles."""
+    (rows, columns), threads = t.warp, _GROUP_THREADS if t.warpgroups else _LANES
+    words = 0.0 if t.warpgroups else _FRAGMENTS * max(p.left.bytes, p.right.bytes) * p.step[2] / (4 * _LANES)
+    used = int(rows * columns * p.sum_bytes / (4 * threads) + words * (rows + columns))
+    return used + _FIXED_REGISTERS + min(_loaded(t, p), LOADED_AHEAD_BYTES) // 4
+
+
+def _loaded(t: TensorCoreChoices, p: Product) -> int:
+    """The bytes of the next tiles that a thread loads to registers."""
+    sides = zip(_sides(t, p), t.block, _boxed(t, p), strict=False)
+    loaded = (n * t.block[2] * x.read_bytes for x, n, boxed in sides if x.is_ahead and not boxed)
+    return sum(loaded) // (t.warps * _LANES)
 
 
 def shared_bytes(t: TensorCoreChoices, p: Product) -> int:
@@ -254,7 +303,7 @@ def _resident(t: TensorCoreChoices, p: Product, machine: Machine) -> int:
     shared, registers = shared_bytes(t, p), _registers(t, p)
     if shared > (machine.level("shared").bytes or 0) or registers > gpu.registers_per_thread:
         return 0
-    warps = t.warps + (4 if _is_boxed(t, p) else 0)
+    warps = t.warps + (4 if all(_boxed(t, p)) else 0)
     return occupancy(gpu, (warps * _LANES, 1, 1), registers, shared).warps // warps
 
 
@@ -266,36 +315,38 @@ def seconds(t: TensorCoreChoices, p: Product, machine: Machine) -> float:
         machine.level(x).bytes_per_second(n) or inf
         for x, n in (("shared", 1), ("L2", processors), ("global", processors))
     )
-    sides, clock = _sides(t, p), 1 / gpu.clock
+    sides, boxes, clock = _sides(t, p), _boxed(t, p), 1 / gpu.clock
+    staged = [(x, n * t.block[2]) for x, n, boxed in zip(sides, t.block, boxes, strict=False) if not boxed]
     (bm, bn, bk), steps = t.block, _ceildiv(_ceildiv(p.terms, t.parts), t.block[2])
-    tiles, boxed = _tiles(t, p) * t.parts, _is_boxed(t, p)
+    tiles = _tiles(t, p) * t.parts
     rounds = _ceildiv(tiles, processors)
     active = min(rounds, _resident(t, p, machine))
     busy = min(tiles, processors) / processors
 
     rate = machine.rate("tensor", p.dtype) or inf
     if not t.warpgroups:
-        rate *= _MMA_PART if GROUP_TILES.keys() & machine.features else 1.0
-    products = 2 * bm * bn * bk / rate
-    fetched = _fetched(t, p)
-    copies = t.warps // 4 if t.warpgroups else t.warps
-    moved = fetched + copies * bk * (t.warp[0] * p.left.bytes + t.warp[1] * p.right.bytes)
-    copied, converted = _copy_clocks(t, sides, gpu.schedulers, boxed=boxed)
-    shared = moved / shared_speed + copied * clock
-    used = _used(t, sides, p, _SECTOR)
-    alone = products
+        rate *= _MMA_PART if group_unit(machine) else 1.0
+    products = alone = 2 * bm * bn * bk / rate
     if not t.warpgroups:
         under_way = t.warps * (t.warp[0] // p.step[0]) * (t.warp[1] // p.step[1]) / gpu.schedulers
         alone *= max(1.0, gpu.schedulers / t.warps, _DEPTH / under_way)
-    work = _overlapped(products, shared, converted * clock)
-    sync = (_GROUP_SYNC if boxed else _SYNC) * clock
-    from_cache = used * active * processors / cache  # each multiprocessor has its share
-    late = gpu.latency / (t.stages - 1)
-    if converted and not boxed:  # threads load to registers one step ahead
-        late = gpu.latency
-    if all(x.access < _COPIED for x in sides):  # threads wait for what they load
+    moved = bk * (t.warp[0] * p.left.bytes + t.warp[1] * p.right.bytes) * t.tiles
+    moved += _fetched(t, p)
+    moved += sum((1 + x.shifted) * x.read_bytes * n for x, n in staged)  # by the first cache: the same memory
+    shared = moved / shared_speed
+    issued = clock / gpu.schedulers * sum(
+        x.instructions(along * bk)
+        for x, along, boxed in zip(sides, t.block, boxes, strict=False)
+        if x.computed or not boxed
+    )  # fmt: skip
+    work = _overlapped(products, shared, issued)
+    sync = (_SYNC if staged else _GROUP_SYNC) * clock
+    from_cache = _used(t, sides, p, _SECTOR) * active * processors / cache  # each has its share
+    late = gpu.latency / (1 if any(x.is_ahead for x, _ in staged) else t.stages - 1)
+    waits = all(x.access < _COPIED and not x.is_ahead for x in sides)
+    if waits or _loaded(t, p) > LOADED_AHEAD_BYTES:  # threads wait for what they load
         sync += gpu.latency
-    bounds = active * work, max(alone, shared, converted * clock) + sync, from_cache, late
+    bounds = active * work, max(alone, shared, issued) + sync, from_cache, late
     step = max(bounds) + _REST * sum(bounds)
     sums = p.sum_bytes if t.parts > 1 else p.result_bytes
     ends = gpu.latency + active * processors * bm * bn * sums / cache
@@ -310,36 +361,15 @@ def seconds(t: TensorCoreChoices, p: Product, machine: Machine) -> float:
         more += launch + _MERGE * partial / (cache if cached else far)
         memory += partial
     for x, along, packed in zip((p.left, p.right), (p.rows, p.columns), t.packed, strict=True):
-        more += packed * (launch + p.batches * along * p.terms * (x.read_bytes + x.bytes) / far)
+        elements = packed * p.batches * along * p.terms
+        computed = x.instructions(elements) * clock / gpu.schedulers / processors
+        more += packed * launch + _overlapped(elements * (x.read_bytes + x.bytes) / far, computed)
     return _overlapped(time, memory / (far * busy)) + launch + more
 
 
 def _overlapped(*times: float) -> float:
     """The time of units that work beside each other, most of it hidden behind the busiest."""
     return max(times) + (1 - _OVERLAP) * (sum(times) - max(times))
-
-
-def _copy_clocks(
-    t: TensorCoreChoices, sides: tuple[Side, Side], schedulers: int, *, boxed: bool
-) -> tuple[float, float]:
-    """The clocks of a step in which copies enter shared memory, and those in which threads issue others.
-
-    The latter go through registers: elements of less than 4 bytes, and those that are computed. TMA copies
-    tiles that are `boxed`.
-    """
-    copied = converted = 0.0
-    for x, along in zip(sides, t.block[:2], strict=True):
-        access = min(x.access, _ACCESS)
-        accesses = along * t.block[2] * x.bytes / (access * _LANES)
-        if x.computed:
-            converted += accesses * (_MOVE + access / x.bytes * _COMPUTE * x.operations) / schedulers
-        elif boxed:
-            continue
-        elif x.access >= _COPIED:
-            copied += accesses * access / _COPIED
-        else:
-            converted += accesses * _NARROW
-    return copied, converted
 
 
 def _far_bytes(
@@ -400,6 +430,6 @@ def _in_order(t: TensorCoreChoices, p: Product, machine: Machine) -> TensorCoreC
     group = _group(t, p, machine, min(_ceildiv(tiles, machine.threads), resident))
     rounds = _ceildiv(tiles, machine.threads * resident)
     blocks = _ceildiv(tiles, rounds)
-    if not _is_boxed(t, p) or rounds == 1 or blocks % t.cluster:
+    if not all(_boxed(t, p)) or rounds == 1 or blocks % t.cluster:
         blocks = 0
     return replace(t, group=group, blocks=blocks)

@@ -10,8 +10,22 @@ from dataclasses import dataclass, field
 from math import prod
 
 from tdsl.codegen.ir.fresh_names import FreshNames
-from tdsl.codegen.ir.loops import REGISTER, SERIAL, THREADS, UNROLLED, Alloc, Block, For, If, Let, Stmt, Store
-from tdsl.codegen.ir.statements import rebuilt, sequence
+from tdsl.codegen.ir.loops import (
+    REGISTER,
+    SERIAL,
+    THREADS,
+    UNROLLED,
+    Alloc,
+    ArriveBarrier,
+    Block,
+    CopyTile,
+    For,
+    If,
+    Let,
+    Stmt,
+    Store,
+)  # fmt: skip
+from tdsl.codegen.ir.statements import rebuilt, sequence, walk
 from tdsl.core.node import Node, outermost, transform
 from tdsl.lang.expr import ZERO, Const, Expr, Load, Ramp, Var, const, lanes_of
 from tdsl.lang.simplify import subtract
@@ -37,7 +51,8 @@ class SplitLoads:
 def split_loads(s: Stmt, sources: set[str], fresh: FreshNames) -> SplitLoads | None:
     """The statements of `s`, which may be split where it loads from buffers of `sources`; None if it is not.
 
-    Asynchronous copies are among the loads. Loads beyond LOADED_AHEAD_BYTES stay with the stores.
+    Asynchronous copies, also those of whole tiles, are among the loads. Loads beyond LOADED_AHEAD_BYTES stay
+    with the stores.
     """
     splitter = _Splitter(sources, fresh)
     both = splitter.split(s, ())
@@ -62,7 +77,7 @@ class _Splitter:
                 if len(halves) < len(parts):
                     return None
                 return sequence(x for x, _ in halves), sequence(x for _, x in halves)
-            case Store(asynchronous=True):
+            case Store(asynchronous=True) | ArriveBarrier() | CopyTile():
                 return s, sequence([])
             case Store():
                 return self.store(s, loops)
@@ -75,6 +90,8 @@ class _Splitter:
                 return _around(self.split(s.body, loops), lambda x: rebuilt(s, body=x))
             case If(orelse=None):
                 return _around(self.split(s.then, loops), lambda x: rebuilt(s, then=x))
+            case If() if not any(isinstance(x, Store) for x in walk(s)):  # a copy, or an arrival without one
+                return s, sequence([])
             case _:
                 return None
 

@@ -278,6 +278,20 @@ def test_groups_of_warps_compute_factors_of_rows_in_registers(rng, name, cluster
     check(f, expected, rng)
 
 
+@pytest.mark.parametrize("arch, rows", [("sm_90a", 64), ("sm_100a", 128)])
+@pytest.mark.parametrize("stages", [2, 3])
+def test_tiles_are_fetched_whole_beside_tiles_that_threads_compute(rng, arch, rows, stages):
+    f = product(array("x", 130, 192)[i, k], array("w", 192, 72, t=td.i8)[k, j])
+    s = td.Schedule(f, target=f"cuda:{arch}")
+    tiles = {"block": (128, 64, 64), "warp": (rows, 64), "stages": stages}
+    td.recipes.tensor_core_matmul(s["f"], warpgroups=True, **tiles)
+    f = td.compile(s, target=f"cuda:{arch}")
+    loops = str(f.loops("final"))
+    assert "copy_tile(x_cache[" in loops, "an array"
+    assert "w_ahead = alloc(i8" in loops, "loaded before the product of the step before, computed after it"
+    check(f, lambda x, w: x @ w, rng)
+
+
 @pytest.mark.parametrize(
     "name, packed", [("relu", False), ("relu", True), ("scaled terms", True), ("dequantised", False)]
 )

@@ -110,10 +110,23 @@ def test_parts_of_aligned_rows_are_fetched_as_wholes(rng, terms, fetched):
     td.recipes.tensor_core_matmul(parts, block=(64, 64, 64), warp=(64, 64), warpgroups=True)
     td.recipes.elements(s[c])
     f = td.compile(s, target="cuda")
-    assert ("copy_tile(" in str(f.loops("final"))) == fetched
+    loops = str(f.loops("final"))
+    assert "copy_tile(y_cache[" in loops and ("copy_tile(x_cache[" in loops) == fetched
     p, q = whole(rng, 64, terms), whole(rng, terms, 64)
     want = p.astype(np.float32) @ q.astype(np.float32)
     np.testing.assert_array_equal(td.emulate(f)(p, q), want)
+
+
+@pytest.mark.parametrize("dtype, total", [(td.f16, td.f32), (td.i8, td.i32)], ids=str)
+def test_rows_that_begin_anywhere_are_loaded_by_vectors(rng, dtype, total):
+    x, y, c = td.Tensor("x", (33, 77), dtype), td.Tensor("y", (77, 41), dtype), td.Func("c")
+    c[i, j] = product(x[i, k], y[k, j], total)
+    s = td.Schedule(c)
+    td.recipes.tensor_core_matmul(s[c], block=(32, 32, 32), warp=(16, 16))
+    f = td.compile(s, target="cuda:sm_80")
+    assert f.source().count("tdsl_load_shifted<") >= 2
+    p, q = whole(rng, 33, 77, dtype=dtype.numpy), whole(rng, 77, 41, dtype=dtype.numpy)
+    np.testing.assert_array_equal(td.emulate(f)(p, q), p.astype(total.numpy) @ q.astype(total.numpy))
 
 
 def test_parts_of_rows_that_share_a_weight(rng):
