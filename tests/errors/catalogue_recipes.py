@@ -239,8 +239,8 @@ def products_that_groups_do_not_make():
     td.recipes.tensor_core_matmul(td.Schedule(f)[f], warpgroups=True)  # here
 
 
-@wrong(td.ScheduleError, "f32 and f32 in f32 only where terms lie side by side", hint="w[j, k]")
-def floats_that_lie_in_rows_of_columns():
+@wrong(td.ScheduleError, "f32 and f32 in f32 only where terms are contiguous", hint="w[j, k]")
+def floats_whose_terms_are_not_contiguous():
     td.recipes.tensor_core_matmul(product(), warpgroups=True, tf32=True)  # here
 
 
@@ -265,8 +265,8 @@ def halves(dtype):
     return td.Schedule(o)
 
 
-@wrong(td.ScheduleError, "only where terms lie side by side", "those of 'w' lie apart", hint="w[j, k]")
-def bytes_that_lie_in_rows_of_columns():
+@wrong(td.ScheduleError, "only where terms are contiguous in memory", "those of 'w' are not", hint="w[j, k]")
+def bytes_whose_terms_are_not_contiguous():
     td.recipes.tensor_core_matmul(halves(td.f8e4m3)["o_sum"], warpgroups=True)  # here
 
 
