@@ -1,6 +1,6 @@
 """Checks that what ranks read of each tensor has bounds, so that it can be fetched.
 
-f[i] = x[at[i]]                     refused if `at` is an input of 64-bit integers
+f[i] = x[at[i]]                     refused if `at` is an input of 64-bit integers, unless x is routed
 f[i] = x[td.clip(at[i], 0, n - 1)]  may read all of x
 """
 
@@ -14,19 +14,19 @@ from tdsl.lang.definition import Definition
 from tdsl.lang.regions import interval_where
 from tdsl.lang.show import show_expr
 
-HINT = "limit the index: td.clip(index, 0, n - 1)"
+HINT = "limit the index: td.clip(index, 0, n - 1), or check data when it runs: communicate(..., routed=True)"
 
 
 def check_indices(stage: Stage) -> None:
     """IndexBoundError if an index of what a stage or its tasks read has no bounds."""
     if any(lo >= hi for lo, hi in stage.bounds.values()):
         return
-    boxes = required_boxes(stage.func, stage.definition_index, stage.task_funcs, intervals(stage.bounds))
+    boxes = required_boxes(stage.func, stage.definition_index, stage.box_funcs, intervals(stage.bounds))
     unknown = [(name, axis) for name, box in boxes.items() for axis, ends in enumerate(box) if None in ends]
     for name, axis in unknown:
         if name == stage.name:
             continue
-        definitions = (*stage.func.definitions, *(d for f in stage.task_funcs for d in f.definitions))
+        definitions = (*stage.func.definitions, *(d for f in stage.box_funcs for d in f.definitions))
         _refuse(name, axis, definitions, stage)
 
 

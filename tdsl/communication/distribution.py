@@ -6,10 +6,12 @@ from collections.abc import Callable, Mapping
 
 from tdsl.communication.check_indices import check_indices
 from tdsl.communication.collective import Layout
+from tdsl.communication.routed_reads import with_routed_reads
 from tdsl.communication.separate_reads import with_separate_reads
 from tdsl.communication.stage_order import in_order
 from tdsl.communication.stages import Stage, const_value, dtypes_of, stages_of
-from tdsl.communication.volume import Communication, Volume, volume
+from tdsl.communication.totals import Communication, Volume
+from tdsl.communication.volume import volume
 from tdsl.core.node import frozen
 from tdsl.lang.expr import Expr
 from tdsl.lang.interpreted_boxes import realised_boxes
@@ -40,15 +42,18 @@ class Distribution:
         program = state.program
         computed = {n: tuple((lo, hi + 1) for lo, hi in box) for n, box in realised_boxes(program).items()}
         stages = in_order(state, stages_of(state, computed))
-        for stage in stages:
-            check_indices(stage)
         inputs = (t.name for t in program.inputs)
         named = dict.fromkeys((*inputs, *(s.name for s in stages), *program.outputs))
         boxes = computed | _input_boxes(program, computed)
         assert state.grid is not None, "a placement names a grid"
         layout = Layout(state.grid, dict(state.placed), {n: boxes[n] for n in named})
+        dtypes = {n: dtypes_of(program, n) for n in named}
+        stages, layout = with_routed_reads(stages, layout, {n: _bytes(types) for n, types in dtypes.items()})
+        for stage in stages:
+            check_indices(stage)
         stages, layout = with_separate_reads(stages, layout)
-        return Distribution(state, stages, layout, {n: dtypes_of(program, n) for n in named})
+        dtypes |= {r.key.name: r.key.func.dtypes for s in stages for r in s.routes}
+        return Distribution(state, stages, layout, dtypes)
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -58,12 +63,16 @@ class Distribution:
     @property
     def sizes(self) -> dict[str, int]:
         """The bytes of an element of each tensor."""
-        return {n: sum(t.bytes for t in types) for n, types in self.dtypes.items()}
+        return {n: _bytes(types) for n, types in self.dtypes.items()}
 
     def volume(self, record: Callable[[Communication], None] = lambda _: None) -> Volume:
         """What all ranks communicate; `record` is called with each communication, in the order of tags."""
         outputs = self.state.program.outputs
         return volume(self.layout, self.stages, self.inputs, outputs, self.sizes, record)
+
+
+def _bytes(types: tuple[DType, ...]) -> int:
+    return sum(t.bytes for t in types)
 
 
 def distribute_owned(state: State) -> State | None:

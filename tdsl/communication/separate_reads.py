@@ -33,11 +33,12 @@ def with_separate_reads(stages: tuple[Stage, ...], layout: Layout) -> tuple[tupl
     aliases: dict[str, str] = {}
     result = []
     for stage in stages:
-        for tensor in stage.sources:
+        routed = {r.name for r in stage.routes}
+        for tensor in (s for s in stage.sources if s not in routed):
             groups = _groups(stage, layout, tensor)
             names: dict[Site, str] = {}
             for n, group in enumerate(groups[1:], 2):
-                name = _unused(f"{tensor}_{n}", {*layout.wholes, *aliases, *_names(stage)})
+                name = unused_name(f"{tensor}_{n}", {*layout.wholes, *aliases, *program_names(stage)})
                 aliases[name] = tensor
                 names |= dict.fromkeys(group, name)
             if names:
@@ -46,7 +47,7 @@ def with_separate_reads(stages: tuple[Stage, ...], layout: Layout) -> tuple[tupl
     wholes, placements = dict(layout.wholes), dict(layout.placements)
     for name, tensor in aliases.items():
         wholes[name], placements[name] = wholes[tensor], placements[tensor]
-    return tuple(result), Layout(layout.grid, placements, wholes, aliases)
+    return tuple(result), Layout(layout.grid, placements, wholes, {**layout.aliases, **aliases})
 
 
 def renamed(stage: Stage, tensor: str, names: Mapping[Site, str]) -> Stage:
@@ -60,6 +61,7 @@ def renamed(stage: Stage, tensor: str, names: Mapping[Site, str]) -> Stage:
         stage,
         func=_renamed_func(stage.func, tensor, names),
         task_funcs=tuple(_renamed_func(f, tensor, names) for f in stage.task_funcs),
+        routed_funcs=tuple(_renamed_func(f, tensor, names) for f in stage.routed_funcs),
         sources=(*stage.sources, *aliases),
         levels=levels,
         ahead=ahead,
@@ -93,7 +95,7 @@ def _groups(stage: Stage, layout: Layout, tensor: str) -> list[tuple[Site, ...]]
     is_nested = any(r.name == tensor for _, _, index in sites for r in reads_in(index))
     if is_kept or is_nested or not 1 < len(sites) <= MAX_GROUPED_READS:
         return []
-    samples = list(_samples(stage, layout, tensor))
+    samples = list(samples_of(stage, layout, tensor))
     costs: dict[frozenset[Site], int] = {}
 
     def cost(group: frozenset[Site]) -> int:
@@ -126,7 +128,7 @@ def _sites(stage: Stage, tensor: str) -> Iterator[Site]:
                 yield from ((f.name, n, r.index) for r in d.reads if r.name == tensor)
 
 
-def _samples(stage: Stage, layout: Layout, tensor: str) -> Iterator[Sample]:
+def samples_of(stage: Stage, layout: Layout, tensor: str) -> Iterator[Sample]:
     """Iterations of ranks from the first to the last, in the first, a middle and the last step of loops."""
     size = layout.grid.size
     ranks = {n * (size - 1) // max(MAX_SAMPLED_RANKS - 1, 1) for n in range(MAX_SAMPLED_RANKS)}
@@ -158,12 +160,14 @@ def _cost(stage: Stage, tensor: str, group: Iterable[Site], samples: Iterable[Sa
     return total
 
 
-def _names(stage: Stage) -> set[str]:
+def program_names(stage: Stage) -> set[str]:
+    """The names of the tensors, funcs and scalars of the program of a stage."""
     program = stage.state.program
     return {*program.parameters, *(f.name for f in program.funcs), *(s.name for s in program.scalars)}
 
 
-def _unused(name: str, used: set[str]) -> str:
+def unused_name(name: str, used: set[str]) -> str:
+    """The name, with underscores appended while it is one of `used`."""
     while name in used:
         name += "_"
     return name

@@ -15,13 +15,20 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from tdsl.core.node import frozen, map_children
+from tdsl.communication.derived_variables import (
+    DerivedVariable,
+    PointTerms,
+    derived_variables,
+    point_terms,
+)
+from tdsl.core.node import frozen
+from tdsl.core.source import Loc
 from tdsl.errors import ScheduleError
 from tdsl.lang.access_boxes import propagate, reads_of_func
 from tdsl.lang.affine import variables
 from tdsl.lang.bounds import NO_FACTS
 from tdsl.lang.definition import Definition
-from tdsl.lang.expr import ONE, TRUE, ZERO, Const, Expr, Read, Var, const, dtype_of
+from tdsl.lang.expr import TRUE, Const, Expr, Read, Var, const
 from tdsl.lang.interp import evaluate
 from tdsl.lang.program import FuncDef, Program
 from tdsl.lang.reduction import Combine, builtin_combiner
@@ -33,56 +40,34 @@ from tdsl.lang.regions import (
     restrict_ranges,
     union,
 )
-from tdsl.lang.simplify import add, conjunction, subtract
-from tdsl.lang.types import DType, i64
+from tdsl.lang.types import DType
 from tdsl.placement.notation import Copies, Fixed, Partial
 from tdsl.placement.ownership import SpanBox, is_empty
 from tdsl.placement.spans import Span, wrapped
-from tdsl.schedule.bounds_inference import bounds_of, box_with_updates, term_ranges
-from tdsl.schedule.loop_relations import relate
+from tdsl.schedule.bounds_inference import box_with_updates, term_ranges
 from tdsl.schedule.ranks import distributed_loops
-from tdsl.schedule.state import AxisEntry, Nest, State
+from tdsl.schedule.state import AxisEntry, State
 
 Ranges = Mapping[str, Span]  # of variables and loops: half-open intervals
 Spans = tuple[Span, ...]  # of the first outer loops, in their order
 
 
 @frozen
-class DerivedVariable:
-    """A variable of a definition in terms of loops: its value `root`, its guard `where`, its bounds."""
+class RoutedRead:
+    """Reads of elements of `tensor` that data select, which tasks read as `name`, a source of its own.
 
-    name: str
-    root: Expr
-    where: Expr
-    loops: frozenset[str]
-    bounds: Interval
+    y[t, d] = tensor[at[t], d]  ->  y[t, d] = name[t, d], where name[t, d] = tensor[key[t], d]
 
-
-@frozen
-class PointTerms:
-    """A variable whose subexpressions in loops of one iteration are replaced: that of number n by "term n".
-
-    `variable` is the derived variable after the replacement, `loops` are the other loops of it. Ranks whose
-    terms have equal values have equal spans of the variable.
+    `key` computes the row-major index in the dimensions `axes` of the tensor, whose indices are `index`. Its
+    variables are the first dimensions of `name`, which has the other dimensions of the tensor as well.
     """
 
-    variable: DerivedVariable
-    terms: tuple[Expr, ...]
-    loops: tuple[str, ...]
-
-
-def point_terms(part: DerivedVariable, points: frozenset[str]) -> PointTerms:
-    """The largest subexpressions of a derived variable in the loops `points` alone, replaced by terms."""
-    terms: dict[Expr, Var] = {}
-
-    def replaced(e: Expr) -> Expr:
-        names = variables(e)
-        if names and names <= points and dtype_of(e) == i64:
-            return terms.setdefault(e, Var(f"term {len(terms)}"))
-        return map_children(e, replaced)  # type: ignore[arg-type]  # children of an Expr are Exprs
-
-    variable = replace(part, root=replaced(part.root), where=replaced(part.where))
-    return PointTerms(variable, tuple(terms), tuple(sorted(part.loops - points)))
+    name: str
+    tensor: str
+    axes: tuple[int, ...]
+    index: tuple[Expr, ...]
+    key: Stage
+    loc: Loc | None = field(default=None, compare=False)
 
 
 @dataclass(slots=True)
@@ -95,7 +80,7 @@ class Stage:
     last of them by which a source is prefetched. `task_funcs` are the other funcs computed in its tasks,
     consumers first. `entries` has what `distribute` says of each axis: a loop, or what takes the place of
     one; such an axis has an outer loop in name only, whose iterations have equal boxes. Sources that are
-    `aliases` are parts of a tensor with boxes of their own.
+    `aliases` are parts of a tensor with boxes of their own, those of `routes` elements that data select.
     """
 
     state: State
@@ -114,6 +99,8 @@ class Stage:
     loops: Ranges
     entries: tuple[AxisEntry, ...]
     aliases: Mapping[str, str] = field(default_factory=dict)
+    routes: tuple[RoutedRead, ...] = ()
+    routed_funcs: tuple[FuncDef, ...] = ()  # the task funcs, with those that compute indices of routes
     _variable_spans: dict[object, Span] = field(default_factory=dict)
     _terms: dict[object, PointTerms] = field(default_factory=dict)
     _boxes: dict[object, SpanBox | None] = field(default_factory=dict)
@@ -150,6 +137,26 @@ class Stage:
     def tensor_of(self, source: str) -> str:
         """The tensor that a source is, or is an alias of."""
         return self.aliases.get(source, source)
+
+    @property
+    def box_funcs(self) -> tuple[FuncDef, ...]:
+        """The funcs through which boxes of sources follow from those that the func reads, consumers first."""
+        return self.routed_funcs or self.task_funcs
+
+    @property
+    def task_sources(self) -> tuple[str, ...]:
+        """The sources that tasks read; others are only read where the indices of routes are computed."""
+        if not self.routes:
+            return self.sources
+        funcs = (self.func, *self.task_funcs)
+        read = {name for f in funcs for d in f.definitions for name in d.sources}
+        return tuple(s for s in self.sources if s in read)
+
+    def fetched_sources(self, depth: int, ahead: int) -> list[str]:
+        """The sources communicated inside of `depth` loops, `ahead` iterations before, except for routes."""
+        routed = {r.name for r in self.routes}
+        at = (depth, ahead)
+        return [s for s in self.sources if s not in routed and (self.levels[s], self.ahead.get(s, 0)) == at]
 
     @property
     def definition(self) -> Definition:
@@ -243,8 +250,8 @@ class Stage:
         return None if ranges is None else self.box_of_ranges(tensor, ranges)
 
     def read_boxes(self, ranges: Iterable[tuple[str, Span]]) -> dict[str, SpanBox]:
-        """The boxes of all sources that are read while the variables have some ranges."""
-        boxes = {source: self.box_of_ranges(source, dict(ranges)) for source in self.sources}
+        """The boxes of all sources that tasks read while the variables have some ranges."""
+        boxes = {source: self.box_of_ranges(source, dict(ranges)) for source in self.task_sources}
         return {source: box for source, box in boxes.items() if box is not None}
 
     def box_of_ranges(self, tensor: str, ranges: Ranges) -> SpanBox | None:
@@ -256,7 +263,7 @@ class Stage:
             reads = self._reads[tensor]
             if reads is None:
                 region = required_boxes(
-                    self.func, self.definition_index, self.task_funcs, intervals(ranges)
+                    self.func, self.definition_index, self.box_funcs, intervals(ranges)
                 ).get(tensor)
                 self._boxes[key] = None if region is None else int_box(region)
             else:
@@ -296,10 +303,11 @@ class Stage:
         indices, names = self._axis_indices(tensor, axis)
         key = (tensor, axis, *(ranges.get(name) for name in names))
         if key not in self._spans:
-            placement = dict(self.state.placed).get(self.tensor_of(tensor))
-            cyclic = placement is not None and placement.cyclic_size(axis) is not None
-            where = self.definition.where
-            self._spans[key] = _accessed_span(indices, ranges, where, around_ends=not cyclic)
+            placement, where = dict(self.state.placed).get(self.tensor_of(tensor)), self.definition.where
+            is_routed = any(r.name == tensor for r in self.routes)
+            cyclic = not is_routed and placement is not None and placement.cyclic_size(axis) is not None
+            around_ends = not (is_routed or cyclic)
+            self._spans[key] = _accessed_span(indices, ranges, where, around_ends=around_ends)
         return self._spans[key]
 
     def dependencies(self, tensor: str) -> tuple[str, ...]:
@@ -312,7 +320,7 @@ class Stage:
                 names = {name for name in self.dims if name is not None}
             elif self.definition_index + 1 == len(self.func.definitions) and not any(
                 r.name == tensor
-                for g in self.task_funcs for x in g.definitions for r in x.reads
+                for g in self.box_funcs for x in g.definitions for r in x.reads
             ):  # fmt: skip
                 reads = tuple(r for r in d.reads if r.name == tensor)
                 self._reads[tensor] = reads
@@ -402,22 +410,6 @@ def axis_name(axis: str, entry: Copies | Fixed | Partial) -> str:
             return f"{axis}={coordinate}"
         case Partial(op):
             return f"{axis}=partial({op})"
-
-
-def derived_variables(
-    f: FuncDef, definition: int, nest: Nest, box: Box
-) -> tuple[tuple[DerivedVariable, ...], dict[str, Interval]]:
-    """The variables of a definition in terms of its loops where a box is computed, and the loops' ranges."""
-    bounds = bounds_of(f, f.definitions[definition], box)
-    related = relate(nest, bounds)
-    ends: dict[str, Interval] = {name: (lo, subtract(add(lo, n), ONE)) for name, (lo, n) in bounds.items()}
-    parts = []
-    for name, root in related.roots.items():
-        loops = frozenset(variables(root))
-        guard = conjunction(g for g in related.guards if variables(g) <= loops)
-        parts.append(DerivedVariable(name, root, guard, loops, ends[name]))
-    runs = {x: ends.get(x, (ZERO, subtract(related.extents[x], ONE))) for x in nest.names()}
-    return tuple(parts), runs
 
 
 def _span_of(i: Interval) -> Span:

@@ -1,6 +1,6 @@
-"""The steps of a rank on buffers, as plain data, and their costs; `rank.py` generates them.
+"""The steps of a rank on buffers, as plain data; `distribute/rank.py` generates them.
 
-    Step = Allocate | Fill | Copy | Merge | Exchange | Start | Finish | Reduce | Run | Free
+    Step = Allocate | Fill | Copy | Merge | Exchange | Start | Finish | Reduce | Route | Run | Free
 
 A buffer holds a box of a tensor or func; the buffer with the name of the tensor is the block that the rank
 owns. Buffers of inputs exist at the start, `Allocate` allocates others; those of outputs remain at the end.
@@ -10,17 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import field
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tdsl.core.node import frozen
 from tdsl.placement.notation import Placement
-from tdsl.placement.ownership import SpanBox, block, element_count
-
-if TYPE_CHECKING:
-    pass
+from tdsl.placement.ownership import SpanBox, block, element_count, intersection
 
 Count = TypeVar("Count", int, NDArray[np.int64])
 Ranges = tuple[tuple[str, tuple[int, int]], ...]  # variables, each with a half-open interval
@@ -151,6 +148,55 @@ def part_size(whole: int, members: int, n: int) -> int:
     return behind - first
 
 
+ROUTE_TAGS = 3  # tags of the messages of a route
+
+
+@frozen
+class Route:
+    """Receive the rows of a tensor that indices select, by three all-to-alls among `ranks`.
+
+    Stage `func` reads them as `source`; its func `key` computes the indices, row-major in the dimensions
+    `axes` of the tensor, whose spans are `whole`. Each rank owns a box of `tensor`, its entry of `blocks`, in
+    the buffer of that name, and reads its entry of `boxes`: a row for each index, with the `index_dims`
+    dimensions of the indices first. Buffer `index` has the indices of this rank, which are within its entry
+    of `spans`, and `target` receives the rows. Ranks send each other the numbers of different rows that they
+    need (tag), their offsets in the block of the owner (tag + 1), then the rows (tag + 2), each of them once.
+    """
+
+    func: str
+    source: str
+    key: str
+    tensor: str
+    ranks: tuple[int, ...]
+    tag: int
+    index_dims: int
+    axes: tuple[int, ...]
+    whole: SpanBox
+    blocks: tuple[SpanBox | None, ...]
+    boxes: tuple[SpanBox | None, ...]
+    spans: tuple[SpanBox, ...]
+    index: str | None = None
+    target: str | None = None
+
+    def key_block(self, member: int) -> SpanBox | None:
+        """The spans of the block of a member in the dimensions that are indexed; None without a block."""
+        block = self.blocks[member]
+        return None if block is None else tuple(block[a] for a in self.axes)
+
+    def shared_rows(self, reader: int, owner: int) -> SpanBox | None:
+        """The part of a row that a member reads and another one owns; None if there is none."""
+        box, block = self.boxes[reader], self.blocks[owner]
+        if box is None or block is None:
+            return None
+        rest = tuple(span for a, span in enumerate(block) if a not in self.axes)
+        return intersection(rest, box[self.index_dims :])
+
+    def index_count(self, member: int) -> int:
+        """The number of indices of a member."""
+        box = self.boxes[member]
+        return 0 if box is None else element_count(box[: self.index_dims])
+
+
 @frozen
 class Run:
     """Run a task: compute a func for the `ranges` of its variables, and store it in `box` of `target`.
@@ -172,7 +218,7 @@ class Free:
     buffer: str
 
 
-Step = Allocate | Fill | Copy | Merge | Exchange | Start | Finish | Reduce | Run | Free
+Step = Allocate | Fill | Copy | Merge | Exchange | Start | Finish | Reduce | Route | Run | Free
 
 
 @frozen
@@ -183,7 +229,7 @@ class PlacedTensor:
     `partial_axes` are the grid axes of which each coordinate computes from its own part of partial sources.
     `dims` are the variables of the dimensions of a func, None where each run writes all of the dimension;
     `read_boxes` maps ranges of its variables to the boxes of all sources that are read, some of which are
-    `aliases` of a tensor.
+    `aliases` of a tensor. `routed` are the tensors of which data select elements that are read.
     """
 
     name: str
@@ -195,6 +241,7 @@ class PlacedTensor:
     read_boxes: Callable[[Ranges], Mapping[str, SpanBox]] | None = None
     partial_axes: tuple[int, ...] = ()
     aliases: Mapping[str, str] = field(default_factory=dict)
+    routed: tuple[str, ...] = ()
 
 
 @frozen
@@ -206,22 +253,6 @@ class RankPlan:
     steps: tuple[Step, ...]
 
 
-@frozen
-class Cost:
-    """The bytes that a rank sends and receives, the number of messages received, its peak memory in bytes.
-
-    A collective in which it receives data counts as one message. `moved` has the bytes received by tensor.
-    `peak_step` is the step, counted from 1, at which the peak is first reached; 0 is the start.
-    """
-
-    sent: int
-    received: int
-    messages: int
-    peak_memory: int
-    moved: tuple[tuple[str, int], ...]
-    peak_step: int = 0
-
-
 def reduction_elements(step: Reduce, rank: int) -> tuple[int, int]:
     """The numbers of elements that a rank sends and receives in a reduction."""
     whole, members, n = element_count(step.box), len(step.ranks), step.ranks.index(rank)
@@ -229,39 +260,3 @@ def reduction_elements(step: Reduce, rank: int) -> tuple[int, int]:
         return reduction_volume("all-reduce", members, whole, part_size(whole, members, n))
     part = step.parts[n]
     return reduction_volume(step.collective, members, whole, 0 if part is None else element_count(part))
-
-
-def cost(plan: RankPlan, sizes: dict[str, int]) -> Cost:
-    """The cost of a rank's steps; `sizes` has the bytes of an element of each tensor."""
-    buffer_bytes = {name: element_count(box) * sizes[name] for name, box in plan.owned}
-    tensors = {name: name for name, _ in plan.owned}
-    peak, peak_step = sum(buffer_bytes.values()), 0
-    sent = received = messages = 0
-    moved: dict[str, int] = {}
-    for number, step in enumerate(plan.steps, 1):
-        match step:
-            case Allocate(buffer, tensor, box, over):
-                tensors[buffer] = tensor
-                buffer_bytes[buffer] = element_count(box) * sizes[tensor]
-                if over is not None:
-                    buffer_bytes[over] = 0
-                if sum(buffer_bytes.values()) > peak:
-                    peak, peak_step = sum(buffer_bytes.values()), number
-            case Free(buffer):
-                del buffer_bytes[buffer]
-            case Exchange(sends, receives, collective) | Start(Exchange(sends, receives, collective)):
-                sent += sum(element_count(m.box) * sizes[tensors[m.buffer]] for m in sends)
-                messages += min(len(receives), 1) if collective else len(receives)
-                for m in receives:
-                    size = element_count(m.box) * sizes[tensors[m.buffer]]
-                    moved[tensors[m.buffer]] = moved.get(tensors[m.buffer], 0) + size
-                    received += size
-            case Reduce():
-                tensor = tensors[step.source]
-                out, into = reduction_elements(step, plan.rank)
-                sent, received = sent + out * sizes[tensor], received + into * sizes[tensor]
-                moved[tensor] = moved.get(tensor, 0) + into * sizes[tensor]
-                messages += min(into, 1)
-            case _:
-                pass
-    return Cost(sent, received, messages, peak, tuple(sorted(moved.items())), peak_step)

@@ -30,51 +30,12 @@ from tdsl.communication.rank_boxes import (
 )
 from tdsl.communication.stages import Spans, Stage
 from tdsl.communication.steps import Reduce
+from tdsl.communication.totals import Communication, Totals, Volume
 from tdsl.communication.vector_collectives import all_to_all_members, gathered_results, gathered_sources
 from tdsl.communication.volume_of_reductions import Reductions, part_sizes
+from tdsl.communication.volume_of_routes import add_routes
 from tdsl.placement.ownership import element_count
 from tdsl.placement.spans import length
-
-
-@dataclass(frozen=True, slots=True)
-class Communication:
-    """One communication of a program, that of `tensor` in an iteration of a stage.
-
-    `received` and `sent` are the elements, `messages` the messages received, for each rank. `crossing` are
-    the elements received from other groups of each level of the grid, outermost level first. `tag` numbers
-    the communications of a program.
-    """
-
-    tag: int
-    func: str
-    tensor: str
-    received: Numbers
-    sent: Numbers
-    messages: Numbers
-    crossing: tuple[Numbers, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Volume:
-    """The bytes that each rank receives and sends, the messages that it receives, its peak memory in bytes.
-
-    `moved` has, for each tensor, the bytes received from other groups of each level of the grid, outermost
-    level first. `computed` has the elements of each func that each rank computes; of a reduction that ranks
-    share, its part of them.
-    """
-
-    received: Numbers
-    sent: Numbers
-    messages: Numbers
-    peak_memory: Numbers
-    moved: Mapping[str, tuple[Numbers, ...]]
-    computed: Mapping[str, NDArray[np.float64]]
-
-    @property
-    def crossing(self) -> tuple[Numbers, ...]:
-        """The bytes that each rank receives from other groups of each level of the grid, outermost first."""
-        levels = zip(*self.moved.values(), strict=True)
-        return tuple(np.sum(level, axis=0) for level in levels)
 
 
 def volume(
@@ -97,51 +58,6 @@ def volume(
         for name in freed.get(n, ()):
             totals.free(name, blocks[name].counts())
     return totals.volume()
-
-
-class Totals:
-    """Sums of communications, and the memory in use, for each rank."""
-
-    def __init__(
-        self, layout: Layout, sizes: Mapping[str, int], record: Callable[[Communication], None]
-    ) -> None:
-        self.layout, self.sizes, self.record = layout, sizes, record
-        self.received, self.sent, self.messages, self.memory, self.peak = (self.zeros() for _ in range(5))
-        self.moved = {
-            t: tuple(self.zeros() for _ in layout.grid.depths)
-            for t in layout.wholes
-            if t not in layout.aliases
-        }
-        self.computed: dict[str, NDArray[np.float64]] = {}
-        self.tag = 0
-
-    def zeros(self) -> Numbers:
-        """A zero for each rank."""
-        return np.zeros(self.layout.grid.size, np.int64)
-
-    def allocate(self, tensor: str, elements: Numbers) -> None:
-        """Add a buffer of a tensor to the memory of each rank."""
-        self.memory = self.memory + elements * self.sizes[self.layout.tensor_of(tensor)]
-        self.peak = np.maximum(self.peak, self.memory)
-
-    def free(self, tensor: str, elements: Numbers) -> None:
-        """Remove a buffer from the memory of each rank."""
-        self.memory = self.memory - elements * self.sizes[self.layout.tensor_of(tensor)]
-
-    def communicate(self, c: Communication) -> None:
-        """Add a communication, and count it."""
-        size = self.sizes[c.tensor]
-        self.received += size * c.received
-        self.sent += size * c.sent
-        self.messages += c.messages
-        levels = zip(self.moved[c.tensor], c.crossing, strict=True)
-        self.moved[c.tensor] = tuple(a + size * b for a, b in levels)
-        self.record(c)
-        self.tag += 1
-
-    def volume(self) -> Volume:
-        """The sums."""
-        return Volume(self.received, self.sent, self.messages, self.peak, self.moved, self.computed)
 
 
 @dataclass(slots=True)
@@ -186,10 +102,11 @@ class StageVolume:
     def _iterate(self, inner: Spans, ahead: tuple[Fetch, ...]) -> None:
         """One iteration of the loops outside; its prefetches, `ahead`, are in flight."""
         stage, totals, depth = self.stage, self.totals, self.stage.fixed + len(inner)
-        fetches = (self.fetch(self._sources(depth, 0), inner), *ahead)
+        fetches = (self.fetch(stage.fetched_sources(depth, 0), inner), *ahead)
         for fetch in fetches:
             for source, elements in fetch.parts.items():
                 totals.free(source, elements)
+        rows = add_routes(totals, self.boxes, inner)
         at_level, buffer = stage.levels[stage.name] == depth, totals.zeros()
         if at_level:
             buffer = self._allocate_target(inner)
@@ -203,12 +120,14 @@ class StageVolume:
         for fetch in fetches:
             for source, elements in fetch.boxes.items():
                 totals.free(source, elements)
+        for source, elements in rows.items():
+            totals.free(source, elements)
 
     def _loop(self, inner: Spans) -> None:
         stage, depth = self.stage, self.stage.fixed + len(inner)
         first, count = stage.loops[stage.outer[depth]][0], stage.counts[depth]
         distances = sorted({stage.ahead.get(s, 0) for s in stage.sources} - {0})
-        prefetched = {a: self._sources(depth + 1, a) for a in distances}
+        prefetched = {a: stage.fetched_sources(depth + 1, a) for a in distances}
         coming: dict[int, list[Fetch]] = {}
         for n in range(count):
             for a, sources in prefetched.items():
@@ -216,10 +135,6 @@ class StageVolume:
                     at = (*inner, (first + m, first + m + 1))
                     coming.setdefault(m, []).append(self.fetch(sources, at))
             self._iterate((*inner, (first + n, first + n + 1)), tuple(coming.pop(n, ())))
-
-    def _sources(self, depth: int, ahead: int) -> list[str]:
-        stage = self.stage
-        return [s for s in stage.sources if (stage.levels[s], stage.ahead.get(s, 0)) == (depth, ahead)]
 
     # -- sources
 

@@ -14,7 +14,7 @@ from tdsl.machine.model import Machine, MemoryLevel
 from tdsl.placement.grid import Grid
 
 if TYPE_CHECKING:  # programs on one rank do not load it
-    from tdsl.communication.volume import Volume
+    from tdsl.communication.totals import Volume
 
 
 @frozen
@@ -85,7 +85,7 @@ def seconds_of(volume: Volume, grid: Grid, machine: Machine) -> NDArray[np.float
     A link takes the bytes of all ranks that share it, in whole granules, over its bandwidth; each message the
     latency of the outermost link that any bytes of the rank cross.
 
-    >>> from tdsl.communication.volume import Volume
+    >>> from tdsl.communication.totals import Volume
     >>> link = MemoryLevel("network", None, 64, bandwidth=((1, 1e9),), latency=1e-6)
     >>> moved, none = np.array([6400, 0]), np.zeros(2, int)
     >>> volume = Volume(moved, moved[::-1], np.array([2, 0]), none, {"a": (moved,)}, {})

@@ -8,8 +8,8 @@ its source, which must be disjoint from those of its target. It is verified that
 2. exchanges do not deadlock, even if every send is synchronous and a collective is a barrier of its ranks,
    all of which must name the same ranks;
 3. steps access allocated buffers only, inside of their boxes; tasks read complete values only, from buffers
-   that contain all that they read; between a start and its finish no step accesses the boxes that are
-   received, nor writes those that are sent;
+   that contain all that they read; the blocks from which data select rows are all of a tensor; between a
+   start and its finish no step accesses the boxes that are received, nor writes those that are sent;
 4. at the end each owner of an output has every point of every element exactly once;
 5. the peak memory of each rank is what the plan states.
 """
@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from tdsl.communication.steps import (
     Allocate,
@@ -32,6 +32,7 @@ from tdsl.communication.steps import (
     PlacedTensor,
     RankPlan,
     Reduce,
+    Route,
     Run,
     Start,
     Step,
@@ -81,9 +82,9 @@ def check(plan: Plan) -> None:
             raise PlanFault(f"rank {rank.plan.rank} holds {rank.peak} bytes, the plan says {stated}")
 
 
-def _check_gather(tag: int, members: Mapping[int, Exchange | Reduce]) -> None:
+def _check_gather(tag: int, members: Mapping[int, Exchange | Reduce | Route]) -> None:
     """Raise PlanFault unless the messages of all ranks of a collective have the pattern of its kind."""
-    ranks, kinds = set(members), {x.collective for x in members.values()}
+    ranks, kinds = set(members), {x.collective for x in members.values() if not isinstance(x, Route)}
     given: dict[int, list[Message]] = {}
     for rank, x in members.items():
         if not isinstance(x, Exchange) or kinds != {x.collective}:
@@ -130,7 +131,9 @@ def _check_parts(
 
 BLOCKING = -1  # the handle of a blocking step
 PostedSide = tuple[bool, Message, tuple[Exchange, int]]  # is it a send; exchange, handle
-JoinedStep = tuple[Exchange | Reduce, int]  # the step by which a rank joins a collective, and its handle
+JoinedStep = tuple[
+    Exchange | Reduce | Route, int
+]  # the step by which a rank joins a collective, and its handle
 
 
 class MessageMatcher:
@@ -153,7 +156,7 @@ class MessageMatcher:
             if step is None:
                 continue
             match step:
-                case Reduce(_, tag):
+                case Reduce(tag=tag) | Route(tag=tag):
                     ready += self._join_collective(rank, tag, (step, BLOCKING))
                 case Exchange():
                     self.blocked[rank] = BLOCKING
@@ -217,13 +220,43 @@ class MessageMatcher:
             return []
         del self.collectives[tag, step.ranks]
         steps = {other: joined_step for other, (joined_step, _) in joined.items()}
-        if isinstance(step, Reduce):
-            self._reduce(steps, step)
+        if isinstance(step, Reduce | Route):
+            if isinstance(step, Reduce):
+                self._reduce(steps, step)
+            else:
+                self._route(steps, step)
             return list(step.ranks)
         _check_gather(tag, steps)
         return [r for other, (_, handle) in joined.items() for r in self._complete(other, handle)]
 
-    def _reduce(self, members: Mapping[int, Exchange | Reduce], reduction: Reduce) -> None:
+    def _route(self, members: Mapping[int, Exchange | Reduce | Route], route: Route) -> None:
+        """Store the rows that each rank reads; PlanFault unless the ranks together have all of them."""
+        for n, (rank, step) in enumerate(sorted(members.items())):
+            check, box, block = self.ranks[rank], route.boxes[n], route.blocks[n]
+            if not isinstance(step, Route) or replace(step, index=None, target=None) != replace(
+                route, index=None, target=None
+            ):
+                raise PlanFault(f"rank {rank} takes part in another route, tag {route.tag}")
+            if block is not None:
+                check.check_not_in_flight(route.tensor, block, written=False)
+                check.check_complete(route.tensor, block)
+            if (box is None) != (step.target is None) or (box is None) != (step.index is None):
+                raise PlanFault(f"rank {rank} reads {box} of a route into {step.target!r}")
+            if box is None or step.target is None or step.index is None:
+                continue
+            shared = ((route.key_block(m), route.shared_rows(n, m)) for m in range(len(members)))
+            owned = sum(
+                element_count(b) * element_count(s) for b, s in shared if b is not None and s is not None
+            )
+            if owned != element_count(route.whole) * element_count(box[route.index_dims :]):
+                raise PlanFault(f"ranks {route.ranks} do not have all of {route.tensor!r}")
+            check.check_complete(step.index, box[: route.index_dims])
+            target = check.buffer(step.target, box)
+            if target.tensor != route.tensor:
+                raise PlanFault(f"{step.target!r} is no buffer of {route.tensor!r}")
+            target.put([(box, check.points[route.tensor])])
+
+    def _reduce(self, members: Mapping[int, Exchange | Reduce | Route], reduction: Reduce) -> None:
         """Combine the boxes of all ranks of a reduction, and store each rank's part of the result."""
         total: BufferContents | None = None
         for rank, step in sorted(members.items()):
@@ -333,12 +366,12 @@ class RankCheck:
             raise self._fault(f"{name!r} has no values in all of {box}")
         return pieces
 
-    def advance(self) -> Exchange | Start | Finish | Reduce | None:
+    def advance(self) -> Exchange | Start | Finish | Reduce | Route | None:
         """Execute local steps; returns the next communication step, None at the end of the plan."""
         while self.at < len(self.plan.steps):
             step = self.plan.steps[self.at]
             self.at += 1
-            if isinstance(step, Exchange | Start | Finish | Reduce):
+            if isinstance(step, Exchange | Start | Finish | Reduce | Route):
                 return step
             self._execute(step)
         return None
@@ -389,7 +422,7 @@ class RankCheck:
                 self.buffer(target, box).add(self.values(source, box))
             case Run():
                 self._run_task(step)
-            case Exchange() | Start() | Finish() | Reduce():
+            case Exchange() | Start() | Finish() | Reduce() | Route():
                 raise AssertionError("`MessageMatcher` performs communication")
 
     def _same_tensor(self, source: str, target: str, box: SpanBox) -> None:

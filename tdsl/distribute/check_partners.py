@@ -9,11 +9,12 @@ collective, and if they see the same members, boxes and parts of reductions.
 from __future__ import annotations
 
 import hashlib
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tdsl.communication.steps import Allocate, Exchange, RankPlan, Reduce, Start
+from tdsl.communication.steps import Allocate, Exchange, RankPlan, Reduce, Route, Start
 from tdsl.distribute.buffer_contents import PlanFault
 
 
@@ -46,6 +47,10 @@ def message_hashes(plan: RankPlan, ranks: int) -> NDArray[np.uint64]:
                 add(x)
             case Reduce(members, tag, source, _, box, parts):
                 value = _hash(members, tag, tensors[source], box, parts)
+                for rank in members:
+                    sums[rank] += value
+            case Route(ranks=members):
+                value = _hash(replace(step, index=None, target=None))
                 for rank in members:
                     sums[rank] += value
             case _:

@@ -23,10 +23,13 @@ from tdsl.communication.steps import (
     Message,
     RankPlan,
     Reduce,
+    Route,
     Run,
     Start,
 )
 from tdsl.core.node import frozen
+from tdsl.distribute.packing import pack, receive_memory, unpack
+from tdsl.distribute.routing import fetch_rows
 from tdsl.distribute.task import components, task
 from tdsl.lang.expr import Binary, Param
 from tdsl.lang.interp import Evaluator
@@ -42,11 +45,15 @@ Task = Callable[..., Any]
 
 @frozen
 class Transfer:
-    """An exchange with its arrays: packed ones to send, and memory for those to receive."""
+    """An exchange with its arrays: packed ones to send, and memory for those to receive.
+
+    If its sizes are data, no rank of a collective sends or receives more than `bound` bytes.
+    """
 
     step: Exchange
     sends: tuple[Parcel, ...]
     receives: tuple[Parcel, ...]
+    bound: int | None = None
 
 
 @frozen
@@ -128,6 +135,7 @@ class Worker:
         self.at = 0  # the number of the step, from 1
         self.on_step = on_step
         self.marks: list[float] = []  # the times at which each step began, then that of the end
+        self.routed: dict[int, tuple[int, int]] = {}  # bytes sent and received by a step of rows of data
         self.buffers = {name: Buffer(name, box, (inputs[name],)) for name, box in plan.owned}
 
     def run(self) -> Iterator[Event]:
@@ -163,6 +171,8 @@ class Worker:
                     self._unpack(begun.pop(handle))
                 case Reduce():
                     yield from self._reduce(step)
+                case Route():
+                    yield from self._route(step)
                 case Run():
                     self._run_task(step)
                 case Free(name):
@@ -207,6 +217,24 @@ class Worker:
             unpack(result, place)
             self.buffers[step.target or ""].put(mine, place)
 
+    def _route(self, step: Route) -> Iterator[Transfer]:
+        arrays = {name: buffer.arrays for name, buffer in self.buffers.items()}
+        (keys,) = (None,) if step.index is None else arrays[step.index]
+        block, target = arrays.get(step.tensor, ()), None if step.target is None else arrays[step.target]
+        routes = {r.name: r for r in self.tasks.stages[step.func].routes}
+        dtypes = [t.numpy for t in self.tasks.dtypes[step.tensor]]
+        sent = received = 0
+        for x in fetch_rows(step, self.plan.rank, keys, block, target, dtypes, routes[step.source].loc):
+            sends, receives = (
+                tuple((Message(rank, x.tag, step.source, ((0, a.size),)), a) for rank, a in part)
+                for part in (x.sends, x.receives)
+            )
+            out, into = (tuple(m for m, _ in part) for part in (sends, receives))
+            yield Transfer(Exchange(out, into, "all-to-all", step.ranks), sends, receives, x.bound)
+            sent += sum(a.nbytes for _, a in sends)
+            received += sum(a.nbytes for _, a in receives)
+        self.routed[self.at] = sent, received
+
     def _run_task(self, step: Run) -> None:
         boxes = {tensor: self.buffers[name].box for tensor, name in step.reads}
         arguments = {
@@ -246,28 +274,3 @@ def merge(
     merged = [Evaluator({}, {}, [], params)(e) for e in combine.exprs]
     for old, value in zip(so_far, merged, strict=True):
         old[...] = value
-
-
-def receive_memory(place: tuple[Array, ...]) -> Array:
-    """Contiguous memory to receive into: the array of `place` itself if it is one and contiguous."""
-    (first, *more) = place
-    if more:
-        return np.empty(sum(p.nbytes for p in place), np.uint8)
-    return first if first.flags.c_contiguous else np.empty(first.shape, first.dtype)
-
-
-def pack(parts: tuple[Array, ...]) -> Array:
-    """The elements of `parts` as one contiguous array; of several parts, their bytes one after the other."""
-    whole = [np.ascontiguousarray(p) for p in parts]
-    return whole[0] if len(whole) == 1 else np.concatenate([p.reshape(-1).view(np.uint8) for p in whole])
-
-
-def unpack(array: Array, place: tuple[Array, ...]) -> None:
-    """Copy a received array into `place`: the inverse of `pack`."""
-    if len(place) == 1:
-        if place[0] is not array:
-            place[0][...] = array
-        return
-    ends = np.cumsum([p.nbytes for p in place])
-    for part, received in zip(place, np.split(array, ends[:-1]), strict=True):
-        part[...] = received.view(part.dtype).reshape(part.shape)

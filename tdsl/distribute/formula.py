@@ -13,13 +13,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from tdsl.communication.collective import MIN_COLLECTIVE_RANKS, has_mpi_operator
-from tdsl.communication.stages import (
-    DerivedVariable,
-    derived_variables,
-    dtypes_of,
-    required_boxes,
-    task_funcs_and_sources,
-)
+from tdsl.communication.derived_variables import DerivedVariable, derived_variables
+from tdsl.communication.stages import dtypes_of, required_boxes, task_funcs_and_sources
 from tdsl.core.node import frozen
 from tdsl.core.source import here
 from tdsl.errors import TypeMismatch

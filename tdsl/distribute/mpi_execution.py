@@ -167,6 +167,8 @@ def _agreed_bytes(transfer: Transfer) -> int:
 
     Of a broadcast or gather the bytes that every rank has at its end.
     """
+    if transfer.bound is not None:
+        return transfer.bound
     if transfer.step.collective == "all-to-all":
         message, array = transfer.sends[0]
         return transfer.step.bound * array.nbytes // element_count(message.box)
@@ -176,7 +178,8 @@ def _agreed_bytes(transfer: Transfer) -> int:
 
 def _tensor(worker: Worker, parcels: tuple[Parcel, ...]) -> str:
     m, _ = parcels[0]
-    return f"{worker.buffers[m.buffer].tensor}[{show_box(m.box)}]"
+    name = worker.buffers[m.buffer].tensor if m.buffer in worker.buffers else m.buffer
+    return f"{name}[{show_box(m.box)}]"
 
 
 def _listed(ranks: tuple[int, ...]) -> str:

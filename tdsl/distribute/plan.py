@@ -16,9 +16,10 @@ from tdsl.communication.steps import (
     PlacedTensor,
     RankPlan,
     Reduce,
+    Route,
     Start,
 )
-from tdsl.communication.volume import Volume
+from tdsl.communication.totals import Volume
 from tdsl.core.source import here
 from tdsl.errors import TypeMismatch, counted, did_you_mean, is_one_of
 from tdsl.placement.grid import Grid
@@ -34,6 +35,7 @@ class Plan:
     """The plans of all ranks, each computed at its first use.
 
     `received`, `sent`, `messages` and `peak_memory` have a number for each rank, in bytes except `messages`.
+    Where data select which elements move, bytes are expected ones: those of uniform indices, rounded.
     `least` maps a rank's memory in bytes to a lower bound of the bytes that the busiest rank receives in any
     plan with an even distribution; None if no bound is known. `idle` is the number of ranks of a run that are
     not in the grid.
@@ -123,12 +125,15 @@ class Plan:
 
         It holds for all sizes; with `even` for those that every block divides, and is short. TypeMismatch
         where the number of steps depends on sizes, for hierarchical reductions to several ranks, for reads
-        that wrap around the ends of a dimension, and for reads of several boxes of one tensor.
+        that wrap around the ends of a dimension, for reads of several boxes of one tensor, and of elements
+        that data select.
         """
         from tdsl.distribute.formula import formula, no_formula
 
         assert self._symbolic is not None, "a plan of a program"
         for t in self.tensors:
+            if t.routed:
+                raise no_formula(f"{t.name!r} reads what data select of {', '.join(map(repr, t.routed))}")
             if t.aliases:
                 read = ", ".join(repr(name) for name in dict.fromkeys(t.aliases.values()))
                 raise no_formula(f"{t.name!r} reads several boxes of {read}")
@@ -205,6 +210,8 @@ def show_communication(plan: Plan) -> list[str]:
                     buffers[buffer] = tensor, box
                 case Reduce():
                     tensors_by_kind.setdefault(step.collective, {})[buffers[step.source][0]] = None
+                case Route():
+                    tensors_by_kind.setdefault("all-to-all of rows", {})[step.tensor] = None
                 case (Exchange() as x) | Start(exchange=x):
                     for m in x.sends + x.receives:
                         tensors_by_kind.setdefault(_message_kind(x, m.tag, buffers), {})[

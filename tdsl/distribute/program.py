@@ -12,7 +12,8 @@ import numpy as np
 from tdsl.codegen.runtime.arrays import Array, as_array, as_scalar
 from tdsl.codegen.runtime.binding import bind, bind_sizes, check_shape
 from tdsl.codegen.runtime.signature import ArrayArg, ScalarArg, Signature
-from tdsl.communication.steps import RankPlan, cost
+from tdsl.communication.step_costs import cost
+from tdsl.communication.steps import RankPlan
 from tdsl.core.notebook import Listing
 from tdsl.core.source import here
 from tdsl.cost.network import links_of
@@ -69,6 +70,9 @@ class Distributed(Suggesting):
         self._build, self._text = build, text
         self._specialised: dict[tuple[tuple[str, int], ...], SpecialisedProgram] = {}
         self._step_times: Array | None = None  # of the last call under MPI
+        self._step_bytes: Array | None = (
+            None  # sent and received by its steps of which data decided the sizes
+        )
 
     def _attribute_hint(self, name: str) -> str:
         if name in ("explain", "loops"):
@@ -199,6 +203,9 @@ class Distributed(Suggesting):
         progress.leave()
         mpi.notify_end(comm, lambda rank: mpi_execution.last_steps(program.plan.rank(rank)))
         self._step_times = np.asarray(worker.marks)
+        self._step_bytes = np.array(
+            [worker.routed.get(n, (0, 0)) for n in range(1, len(plan.steps) + 1)], np.int64
+        ).reshape(-1, 2)
         results: list[Array | None] = []
         for name in program.outputs:
             none = (None,) * len(program.dtypes[name])
@@ -265,9 +272,14 @@ class Distributed(Suggesting):
             times = {p.rank: np.empty(len(p.steps) + 1) for p in program.plan}
             mine = self._step_times if mpi.rank() in times else None
             mpi.gather(mpi.communicator(), "times of steps", times, mine, 0)
+            moved = {p.rank: np.empty((len(p.steps), 2), np.int64) for p in program.plan}
+            mine = None if mine is None else self._step_bytes
+            mpi.gather(mpi.communicator(), "bytes of steps", moved, mine, 0)
             if mpi.rank():
                 return float(self._step_times[-1] - self._step_times[0])
-            return write_trace(path, program.plan, measured_slices(program.plan, times.values()))
+            return write_trace(
+                path, program.plan, measured_slices(program.plan, times.values(), moved.values())
+            )
         links = links_of(self._machine(), len(program.plan.grid.depths))
         if bandwidth is None:
             bandwidth = [link.bytes_per_second(link.shared_by) or inf for link in links]
@@ -278,7 +290,7 @@ class Distributed(Suggesting):
             program.plan.grid, latency, bandwidth, operations, memory, shared_by, collectives, in_switch
         )  # fmt: skip
         program.verify()
-        counts = {s.name: operations_per_point(s) for s in program.stages}
+        counts = {s.name: operations_per_point(s) for s in program.computed}
         return write_trace(path, program.plan, TimeModel(program.plan, rates, counts).run())
 
     def source(self, kind: str = "mpi", **sizes: int) -> Listing:

@@ -1,8 +1,8 @@
-"""Generates the steps of one rank.
+"""Generates the steps of one stage on a rank.
 
-For each stage, and in it for each iteration of the loops that ranks step through:
+For each iteration of the loops that ranks step through:
 1. fetch the sources communicated at a loop: the box that is read, less what the rank owns, from its owners;
-   and send to other ranks the parts of this rank's blocks that they read;
+   and send to other ranks the parts of this rank's blocks that they read; then the rows that data select;
 2. run the task, if the iteration has points; of a fetch with `overlap`, first those that read local elements;
 3. send the results to their owners, and receive the results of other ranks for this rank's block.
 
@@ -18,10 +18,11 @@ from dataclasses import dataclass, field, replace
 
 from tdsl.communication.collective import Gather, Layout, StageCollectives, outer_spans
 from tdsl.communication.hierarchical_reduce import hierarchical_phases
-from tdsl.communication.lifetimes import freed_after
 from tdsl.communication.partial_reads import PartialReads
+from tdsl.communication.routed_reads import route_of
 from tdsl.communication.stages import Spans, Stage
 from tdsl.communication.steps import (
+    ROUTE_TAGS,
     Allocate,
     Copy,
     Exchange,
@@ -30,7 +31,6 @@ from tdsl.communication.steps import (
     Free,
     Merge,
     Message,
-    RankPlan,
     Reduce,
     Run,
     Start,
@@ -44,32 +44,6 @@ from tdsl.placement.notation import Copies, Partial
 from tdsl.placement.ownership import SpanBox, contains, element_count, intersection, is_contiguous, is_empty
 
 AccessesByIteration = dict[Spans, list[tuple[Coordinates, SpanBox]]]  # other ranks and boxes, by iteration
-
-
-def plan_rank(
-    layout: Layout, stages: tuple[Stage, ...], inputs: tuple[str, ...], outputs: tuple[str, ...], rank: int
-) -> RankPlan:  # fmt: skip
-    """The plan of one rank. Blocks of funcs that are no outputs are freed after their last reader.
-
-    So are the blocks of inputs that are overwritten or donated.
-    """
-    at = layout.grid.coordinates(rank)
-    boxes = ((name, layout.owned(name, at)) for name in inputs)
-    owned_blocks = tuple((name, box) for name, box in boxes if box is not None)
-    freed = {n: [x for x in names if layout.owned(x, at) is not None]
-             for n, names in freed_after(stages, outputs).items()}  # fmt: skip
-    steps: list[Step] = [Free(name) for name in freed.get(-1, ())]
-    tag = 0
-    for n, stage in enumerate(stages):
-        stage_steps = StageSteps(layout, stage, at, tag, overlapped=stage.state.plan(stage.name).overlapped)
-        stage_steps.run()
-        steps += stage_steps.steps
-        tag = stage_steps.tag
-        overwritten = dict(stage.state.overwrites).get(stage.name)
-        if overwritten is not None and layout.owned(overwritten, at) is not None:
-            steps.append(Free(overwritten))
-        steps += [Free(name) for name in freed.get(n, ())]
-    return RankPlan(rank, owned_blocks, tuple(steps))
 
 
 @dataclass(slots=True)
@@ -126,13 +100,14 @@ class StageSteps:
     def _iterate(self, spans: Spans, ahead: Sequence[Fetched] = ()) -> None:
         """Append one iteration of the loops outside; its prefetches, `ahead`, are in flight."""
         stage, depth = self.stage, len(spans)
-        fetched = self._fetch(self._sources(depth, 0), spans)
+        fetched = self._fetch(stage.fetched_sources(depth, 0), spans)
         handles = [self._start(exchange) for exchange in fetched.overlapped]
         self.steps += [*fetched.exchanges, *fetched.reductions]
         self.steps += [*(Finish(handle) for f in ahead for handle in f.handles)]
         for f in (fetched, *ahead):
             self.steps += f.copies
             self.buffers |= f.buffers
+        routed = self._fetch_routes(spans)
         target = self._allocate_target(spans) if stage.levels[stage.name] == depth else None
         start = len(self.steps)
         if depth == len(stage.outer):
@@ -144,13 +119,14 @@ class StageSteps:
                 self._fill(target, stage.written_box(spans), start)
             self._deliver_results(spans, target)
         self.steps += [Free(name) for f in (fetched, *ahead) for name in f.allocated]
+        self.steps += map(Free, routed)
 
     def _loop(self, spans: Spans) -> None:
         """Append all iterations of a loop; prefetches of an iteration start in earlier iterations."""
         stage, depth = self.stage, len(spans)
         first, count = stage.loops[stage.outer[depth]][0], stage.counts[depth]
         distances = sorted({stage.ahead.get(s, 0) for s in stage.sources} - {0})
-        prefetched = {a: self._sources(depth + 1, a) for a in distances}
+        prefetched = {a: stage.fetched_sources(depth + 1, a) for a in distances}
         coming: dict[int, list[Fetched]] = {}
         for n in range(count):
             for a, sources in prefetched.items():
@@ -160,11 +136,6 @@ class StageSteps:
             self._iterate((*spans, (first + n, first + n + 1)), coming.pop(n, ()))
 
     # -- fetches
-
-    def _sources(self, depth: int, ahead: int) -> list[str]:
-        """The sources communicated inside of `depth` loops and prefetched by `ahead` iterations."""
-        stage = self.stage
-        return [s for s in stage.sources if (stage.levels[s], stage.ahead.get(s, 0)) == (depth, ahead)]
 
     def _start_fetch(self, sources: list[str], spans: Spans, slot: int) -> Fetched:
         """Start to fetch sources for a later iteration, into the buffers of a slot."""
@@ -333,6 +304,30 @@ class StageSteps:
         for at, shared in ranks_accessing((*ranks, *steps), box, accessed):
             yield at[:fixed], tuple((n, n + 1) for n in at[fixed:]), shared
 
+    def _fetch_routes(self, spans: Spans) -> list[str]:
+        """Append the steps that fetch rows which data select; returns the buffers of the rows."""
+        stage, allocated = self.stage, list[str]()
+        for route in (r for r in stage.routes if stage.levels[r.name] == len(spans)):
+            step = route_of(stage, self.layout, route, self.at, spans[stage.fixed :], self.tag)
+            box, key = stage.read_box(route.name, spans), route.key
+            self.tag += ROUTE_TAGS
+            if box is None:
+                self.steps.append(step)
+                continue
+            index, target = (f"{n} at {stage.outer[len(spans) - 1]}" for n in (key.name, route.name))
+            indexed = box[: step.index_dims]
+            reads = tuple((s, self.buffers[s]) for s in key.sources)
+            self.steps += [
+                Allocate(index, key.name, indexed),
+                Run(key.name, tuple(zip(key.func.variables, indexed, strict=True)), reads, index, indexed),
+                Allocate(target, route.tensor, box),
+                replace(step, index=index, target=target),
+                Free(index),
+            ]
+            self.buffers[route.name] = target
+            allocated.append(target)
+        return allocated
+
     # -- results
 
     def _allocate_target(self, spans: Spans) -> str | None:
@@ -365,7 +360,8 @@ class StageSteps:
         target = self.buffers[stage.name]
         first = all(intersection(box, other) is None for other in self.computed)
         self.computed.add(box)
-        reads = tuple((s, self.buffers[s]) for s in stage.sources if stage.read_box(s, spans) is not None)
+        sources = stage.task_sources
+        reads = tuple((s, self.buffers[s]) for s in sources if stage.read_box(s, spans) is not None)
         coordinates = tuple((stage.outer[n], (self.at[n], self.at[n] + 1)) for n in stage.partial_axes)
         is_final = stage.combine is None or stage.levels[stage.name] == len(spans) or first
         into = target if is_final else f"{stage.name} of a step"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from typing import Any
 
 from tdsl.communication.steps import (
     Allocate,
@@ -14,6 +15,7 @@ from tdsl.communication.steps import (
     Free,
     Merge,
     Reduce,
+    Route,
     Run,
     Start,
     Step,
@@ -23,6 +25,15 @@ from tdsl.core.text import Names, Writer
 from tdsl.distribute.engine import Tasks
 from tdsl.distribute.mpi import TAGS
 from tdsl.distribute.mpi_execution import OPERATORS
+from tdsl.distribute.route_rows import (
+    all_to_all,
+    exchanged_rows,
+    function_text,
+    place_rows,
+    requested_rows,
+    selected_rows,
+)
+from tdsl.distribute.routing import block_parts, row_part
 from tdsl.distribute.task import components, task
 from tdsl.errors import TargetError
 from tdsl.lang.expr import Binary, Call, Cast, Const, Expr, Param, Select, Unary
@@ -31,7 +42,10 @@ from tdsl.placement.ownership import SpanBox, element_count, stored_shape
 from tdsl.placement.spans import is_wrapped, storage_parts
 
 Text = Callable[..., str]  # from the state of a task to the text of its module
-RESERVED = {"np", "MPI", "comm", "requests", "run", "RANKS", "GROUPS", "among", "prange", "njit"}
+RESERVED = {
+    "np", "MPI", "comm", "requests", "run", "RANKS", "GROUPS", "among", "prange", "njit", "all_to_all",
+    "exchanged_rows", "requested_rows", "selected_rows", "place_rows",
+}  # fmt: skip
 INFIX = {
     "add": "+", "sub": "-", "mul": "*", "or": "|", "and": "&", "xor": "^", "eq": "==", "ne": "!=", "lt": "<",
     "le": "<=", "gt": ">", "ge": ">=", "div": "/",
@@ -133,6 +147,8 @@ class RankText:
                     w.line(line)
             case Reduce():
                 self._reduce(step)
+            case Route():
+                self._route(step)
             case Run():
                 self._run_task(step)
             case Free(buffer):
@@ -277,6 +293,36 @@ class RankText:
             copies.append(f"{place} = {part}.reshape({stored_shape(m.box)})")
         return copies
 
+    def _route(self, step: Route) -> None:
+        """Write the call that fetches the rows which data select."""
+        for function in (requested_rows, selected_rows, place_rows, exchanged_rows, all_to_all):
+            self.kernels.support[function_text(function)] = None
+        me, members = step.ranks.index(self.rank), range(len(step.ranks))
+        owned = self.arrays(step.tensor) if step.blocks[me] is not None else []
+        index = "np.empty(0, np.int64)" if step.index is None else f"{self.arrays(step.index)[0]}.ravel()"
+        dtypes = self.kernels.tasks.dtypes[step.tensor]
+        targets = [f'np.empty(0, "{t.numpy.name}")' for t in dtypes]
+        if step.target is not None:
+            shape = stored_shape(self.boxes[step.target])
+            rows = (step.index_count(me), *shape[step.index_dims :])
+            targets = [f"{name}.reshape({rows})" for name in self.arrays(step.target)]
+        shared = [step.shared_rows(me, n) for n in members]
+        route = next(r for r in self.kernels.tasks.stages[step.func].routes if r.name == step.source)
+        where = "" if route.loc is None else f" ({route.loc.file}:{route.loc.line})"
+        ranks, what = list(step.ranks), f" reads {step.tensor} outside of {step.whole}{where}"
+        for line in (
+            f"all_to_all({self.group(step.ranks)}, exchanged_rows(",
+            f"    {index}, {step.whole},",
+            f"    {block_parts(step, me)},",
+            f"    {step.axes}, {_tuple_text(owned)}, {_tuple_text(targets)},",
+            f"    {_tuple_text([_part_text(row_part(step, n, me, of_block=True)) for n in members])},",
+            f"    {_tuple_text([_part_text(row_part(step, me, n, of_block=False)) for n in members])},",
+            f"    {[() if s is None else stored_shape(s) for s in shared]},",
+            f"    lambda n, key: IndexError(f'rank {{{ranks}[n]}}' {what!r}),",
+            "))",
+        ):
+            self.writer.line(line)
+
     def _run_task(self, step: Run) -> None:
         stage = self.kernels.tasks.stages[step.func]
         arguments = {
@@ -295,6 +341,17 @@ STARTS = {
     "": RankText.messages, "broadcast": RankText.broadcast, "all-gather": RankText.gather,
     "all-to-all": RankText.all_to_all,
 }  # fmt: skip
+
+
+def _tuple_text(items: list[str]) -> str:
+    return f"({', '.join(items)}{',' * (len(items) == 1)})"
+
+
+def _part_text(part: tuple[Any, ...]) -> str:
+    """A part of a row as text: slices, or index arrays."""
+    if part and not isinstance(part[0], slice):
+        return f"np.ix_({', '.join(str(a.ravel().tolist()) for a in part)})"
+    return repr(part)
 
 
 def numpy_text(e: Expr, names: Mapping[str, str]) -> str:

@@ -14,6 +14,7 @@ from tdsl.communication.steps import (
     Merge,
     RankPlan,
     Reduce,
+    Route,
     Run,
     Start,
     Step,
@@ -71,6 +72,14 @@ def show_step(step: Step) -> str:
             target = "" if into is None else f" into {into!r}"
             among = ", ".join(map(str, ranks))
             return f"{step.collective} {source!r}[{show_box(step.box)}]{target}, tag {tag}, among {among}"
+        case Route(ranks=ranks):
+            among, rows = ", ".join(map(str, ranks)), f"rows of {step.tensor!r}"
+            at = f" at {step.index!r}" if step.index else ""
+            into = f" into {step.target!r}" if step.target else ""
+            what = (f"numbers of {rows}", f"offsets of {rows}{at}", f"{rows}{into}")
+            return "\n".join(
+                f"all-to-all of {x}, tag {step.tag + n}, among {among}" for n, x in enumerate(what)
+            )
         case Run(func, ranges, reads, target, box):
             where = ", ".join(f"{name} in {lo}:{hi}" for name, (lo, hi) in ranges)
             of = ", ".join(repr(buffer) for _, buffer in reads)

@@ -25,8 +25,8 @@ from tdsl.distribute.check_partners import check_hashes, message_hashes
 from tdsl.distribute.check_placed import check_overlap, check_overwrite
 from tdsl.distribute.engine import Buffer, Task, Tasks, fill, merge
 from tdsl.distribute.plan import Plan
+from tdsl.distribute.plan_rank import plan_rank
 from tdsl.distribute.progress import Progress
-from tdsl.distribute.rank import plan_rank
 from tdsl.distribute.task import check_nest
 from tdsl.errors import IndexBoundError, PlanningWarning
 from tdsl.placement.notation import Copies
@@ -61,13 +61,13 @@ class SpecialisedProgram:
         self.wholes = {n: self.layout.wholes[n] for n in self.dtypes}
         self.plan = self._plan(symbolic)
         self._verified = self._compared = False
-        self.tasks = Tasks({s.name: s for s in self.stages}, self.dtypes, build)
+        self.tasks = Tasks({s.name: s for s in self.computed}, self.dtypes, build)
         self.arrays = {name: (name, 0) for name in self.inputs}  # by name in calls
         values = ((name, n) for name in self.outputs for n in range(len(self.dtypes[name])))
         self.arrays |= dict(zip(outputs, values, strict=True))
 
     def _plan(self, symbolic: State) -> Plan:
-        stages, grid = {s.name: s for s in self.stages}, self.layout.grid
+        stages, grid = {s.name: s for s in self.computed}, self.layout.grid
         tensors = tuple(
             PlacedTensor(
                 n, sum(t.bytes for t in self.dtypes[n]), whole, self.layout.placements[n],
@@ -75,6 +75,7 @@ class SpecialisedProgram:
                     (
                         stages[n].reduction_ranges, stages[n].dims, stages[n].read_boxes,
                         stages[n].partial_axes, stages[n].aliases,
+                        tuple(dict.fromkeys(r.tensor for r in stages[n].routes)),
                     )
                     if n in stages else ()
                 ),
@@ -91,6 +92,11 @@ class SpecialisedProgram:
         return Plan(
             name, grid, tensors, self.outputs, notes, self._rank, volume, symbolic, lower_bound, idle
         )  # fmt: skip
+
+    @property
+    def computed(self) -> tuple[Stage, ...]:
+        """The stages, and those that compute indices of rows."""
+        return (*self.stages, *(r.key for s in self.stages for r in s.routes))
 
     def _rank(self, rank: int) -> RankPlan:
         return plan_rank(self.layout, self.stages, self.inputs, self.outputs, rank)
@@ -120,7 +126,7 @@ class SpecialisedProgram:
 
     def _check_reads(self) -> None:
         """IndexBoundError if the box that a stage reads exceeds the tensor."""
-        for stage in self.stages:
+        for stage in self.computed:
             for name, box in stage.read_boxes(stage.bounds.items()).items():
                 axes = enumerate(zip(box, self.layout.wholes[name], strict=True))
                 for axis, ((lo, hi), (first, end)) in axes:
@@ -218,4 +224,9 @@ def _notes(stages: tuple[Stage, ...]) -> list[str]:
             notes.append(
                 f"{s.name}: {', '.join(silent)} at {s.outer[s.fixed - 1]}, as no communicate says where"
             )
+        notes += [
+            f"{s.name}: rows of {r.tensor} that {', '.join(r.key.sources)} selects; their bytes are expected "
+            "values, for independent uniform indices"
+            for r in s.routes
+        ]
     return notes

@@ -170,6 +170,7 @@ def _stage_plan(stage: Stage, func: FuncDef) -> FuncPlan:
         communicated=(),
         ahead=(),
         overlapped=(),
+        routed=(),
         deterministic=False,
         place=Root(),
     )

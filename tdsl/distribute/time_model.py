@@ -7,18 +7,22 @@ when both sides are ready and their ports free; among several, the one that beca
 in the plans.
 
 Collectives are transfers of all members together, by the algorithm of `collective_algorithms.py` that takes
-the least time if no other transfer uses its links. An all-to-all is its messages. Tasks take their operations
-over a rate, copies their bytes.
+the least time if no other transfer uses its links. An all-to-all is its messages, of expected bytes if data
+select them. Tasks take their operations over a rate, copies their bytes.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
+import numpy as np
+
+from tdsl.communication.expected_rows import expected_rows
 from tdsl.communication.steps import (
+    ROUTE_TAGS,
     Allocate,
     Copy,
     Exchange,
@@ -28,8 +32,10 @@ from tdsl.communication.steps import (
     Merge,
     Message,
     Reduce,
+    Route,
     Run,
     Start,
+    Step,
     reduction_elements,
 )
 from tdsl.core.node import frozen
@@ -95,6 +101,20 @@ class PendingCollective:
     ready: dict[int, tuple[float, int]] = field(default_factory=dict)
 
 
+@frozen
+class RoutePhase:
+    """An all-to-all of a route: 0 of numbers of rows, 1 of their offsets, 2 of rows."""
+
+    step: Route
+    number: int
+
+
+def with_phases(steps: Iterable[Step]) -> Iterator[Step | RoutePhase]:
+    """The steps with the all-to-alls of each route in its place."""
+    for step in steps:
+        yield from (RoutePhase(step, n) for n in range(ROUTE_TAGS)) if isinstance(step, Route) else (step,)
+
+
 class TimeModel:
     """Simulates the steps of all ranks without data; `operations` is the number for a point of each func."""
 
@@ -102,7 +122,7 @@ class TimeModel:
         self.plan, self.machine, self.operations = plan, machine, operations
         self.sizes = plan.sizes
         ranks = range(plan.grid.size)
-        self.steps = [iter(plan.rank(r).steps) for r in ranks]
+        self.steps = [with_phases(plan.rank(r).steps) for r in ranks]
         self.tensors = [{name: name for name, _ in plan.rank(r).owned} for r in ranks]
         self.now = [0.0] * len(ranks)
         self.incomplete: dict[tuple[int, int], int] = {}  # incomplete communications, by handle
@@ -155,8 +175,12 @@ class TimeModel:
                     self._post_reduction(rank, step)
                     if self._must_wait(rank, -1):
                         return
-                case Free():
-                    pass
+                case RoutePhase():
+                    self._post_phase(rank, step)
+                    if self._must_wait(rank, -1):
+                        return
+                case Free() | Route():
+                    pass  # a route is its phases
 
     def _compute(self, rank: int, name: str, seconds: float, size: int = 0) -> None:
         begin = self.now[rank]
@@ -177,12 +201,18 @@ class TimeModel:
         if step.collective in ("broadcast", "all-gather"):
             self._join(rank, (step.sends or step.receives)[0].tag, self._gather(rank, step), handle)
             return
-        self.incomplete[rank, handle] = len(step.sends) + len(step.receives)
-        sides = [((rank, m.rank, m.tag), m) for m in step.sends]
-        sides += [((m.rank, rank, m.tag), m) for m in step.receives]
-        for key, m in sides:
+        sides = [(rank, m.rank, m) for m in step.sends] + [(m.rank, rank, m) for m in step.receives]
+        tensors = self.tensors[rank]
+        self._post_messages(
+            rank, [((a, b, m.tag), tensors[m.buffer], self._size(rank, m)) for a, b, m in sides], handle
+        )
+
+    def _post_messages(self, rank: int, sides: list[tuple[Key, str, int]], handle: int) -> None:
+        """Mark messages as ready on this side: the key, the tensor and the bytes of each."""
+        self.incomplete[rank, handle] = len(sides)
+        for key, tensor, size in sides:
             if key not in self.pending:
-                self.pending[key] = PendingMessage(self.tensors[rank][m.buffer], self._size(rank, m))
+                self.pending[key] = PendingMessage(tensor, size)
             message = self.pending[key]
             message.ready[rank] = (self.now[rank], handle)
             self.posted[rank] += 1
@@ -209,6 +239,20 @@ class TimeModel:
         root = next(r for r, part in zip(step.ranks, step.parts, strict=True) if part is not None)
         size = each * element_count(step.box)
         self._join(rank, step.tag, _collective(step.collective, tensor, volumes, size, root), -1)
+
+    def _post_phase(self, rank: int, phase: RoutePhase) -> None:
+        """Mark the messages of an all-to-all of a route as ready on this side, with their expected bytes."""
+        step, me, tag = phase.step, phase.step.ranks.index(rank), phase.step.tag + phase.number
+        rows, elements = expected_rows(step)
+        key_bytes, sent = self.sizes[step.key], rows.T * elements.T * self.sizes[step.tensor]
+        if phase.number < ROUTE_TAGS - 1:
+            sent = key_bytes * (rows if phase.number else np.ones_like(rows))
+        tensor = step.tensor if phase.number == ROUTE_TAGS - 1 else step.key
+        sides = []
+        for n, other in ((n, r) for n, r in enumerate(step.ranks) if r != rank):
+            sides.append(((rank, other, tag), tensor, round(float(sent[me, n]))))
+            sides.append(((other, rank, tag), tensor, round(float(sent[n, me]))))
+        self._post_messages(rank, sides, -1)
 
     def _join(self, rank: int, tag: int, new: PendingCollective, handle: int) -> None:
         """Mark a member of a collective as ready; the last one starts the collective."""

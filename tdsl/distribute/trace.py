@@ -21,6 +21,7 @@ from tdsl.communication.steps import (
     Merge,
     RankPlan,
     Reduce,
+    Route,
     Run,
     Start,
     reduction_elements,
@@ -105,14 +106,16 @@ def operations_per_point(stage: Stage) -> float:
     return float(sum(map(arithmetic_of, definitions))) or 1.0
 
 
-def measured_slices(plan: Plan, marks: Iterable[Array]) -> list[Slice]:
-    """The slices of a run; `marks` has for each rank the times of its steps in s, and the end of the last."""
-    return [
-        s for rank_plan, when in zip(plan, marks, strict=True) for s in _rank_slices(plan, rank_plan, when)
-    ]
+def measured_slices(plan: Plan, marks: Iterable[Array], moved: Iterable[Array]) -> list[Slice]:
+    """The slices of a run; `marks` has for each rank the times of its steps in s, and the end of the last.
+
+    `moved` has the bytes that steps sent and received of which data decided the sizes.
+    """
+    ranks = zip(plan, marks, moved, strict=True)
+    return [s for rank_plan, when, sizes in ranks for s in _rank_slices(plan, rank_plan, when, sizes)]
 
 
-def _rank_slices(plan: Plan, rank_plan: RankPlan, marks: Array) -> Iterator[Slice]:
+def _rank_slices(plan: Plan, rank_plan: RankPlan, marks: Array, moved_bytes: Array) -> Iterator[Slice]:
     tensors = {name: name for name, _ in rank_plan.owned}
     started: dict[int, Exchange] = {}
     when = (marks - marks[0]).tolist()
@@ -120,7 +123,9 @@ def _rank_slices(plan: Plan, rank_plan: RankPlan, marks: Array) -> Iterator[Slic
     def size(buffer: str, box: SpanBox) -> int:
         return element_count(box) * plan.sizes[tensors[buffer]]
 
-    for step, (begin, end) in zip(rank_plan.steps, itertools.pairwise(when), strict=True):
+    for number, (step, (begin, end)) in enumerate(
+        zip(rank_plan.steps, itertools.pairwise(when), strict=True)
+    ):
         match step:
             case Allocate(buffer, tensor, _):
                 tensors[buffer] = tensor
@@ -138,6 +143,9 @@ def _rank_slices(plan: Plan, rank_plan: RankPlan, marks: Array) -> Iterator[Slic
                     moved = sum(size(m.buffer, m.box) for m in messages)
                     if messages:
                         yield Slice(rank_plan.rank, track, name, begin, end, moved)
+            case Route():
+                for track, count in zip((SEND, RECEIVE), moved_bytes[number].tolist(), strict=True):
+                    yield Slice(rank_plan.rank, track, f"rows of {step.tensor}", begin, end, count)
             case Reduce():
                 name = f"{step.collective} {tensors[step.source]}"
                 for track, count in zip(

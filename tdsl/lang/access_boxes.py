@@ -14,9 +14,10 @@ from collections.abc import Callable, Iterable, Mapping
 
 from tdsl.core.node import post_order
 from tdsl.errors import IndexBoundError
+from tdsl.lang.affine import variables
 from tdsl.lang.bounds import NO_FACTS, Facts
 from tdsl.lang.definition import Definition
-from tdsl.lang.expr import FALSE, TRUE, Const
+from tdsl.lang.expr import FALSE, TRUE, Const, Expr
 from tdsl.lang.program import FuncDef
 from tdsl.lang.regions import (
     Box,
@@ -26,6 +27,7 @@ from tdsl.lang.regions import (
     boxes_of,
     intersection_box,
     is_empty,
+    reads_in,
     restrict_ranges,
     union_box,
 )
@@ -103,6 +105,18 @@ def propagate(
                 if name != f.name:
                     needed[name] = union_box(needed.get(name), touched, facts)
     return needed
+
+
+def data_axes(index: tuple[Expr, ...]) -> tuple[int, ...]:
+    """The dimensions whose index depends on data, and those whose index follows from the same variables.
+
+    x[at[b, t], b, d]: 0 and 1
+    """
+    by_data = [n for n, e in enumerate(index) if any(True for _ in reads_in((e,)))]
+    known = frozenset[str]().union(*(variables(index[n]) for n in by_data))
+    if not by_data:
+        return ()
+    return tuple(n for n, e in enumerate(index) if n in by_data or (variables(e) and variables(e) <= known))
 
 
 _MAX_NODES = 100  # nodes of a box's bounds beyond which the iteration of updates is taken not to converge

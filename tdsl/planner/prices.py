@@ -25,7 +25,8 @@ from tdsl.communication.rank_boxes import (
 )
 from tdsl.communication.stages import Stage
 from tdsl.communication.steps import reduction_volume
-from tdsl.communication.volume import Communication, StageVolume, Totals, Volume
+from tdsl.communication.totals import Communication, Totals, Volume
+from tdsl.communication.volume import StageVolume
 from tdsl.cost.network import links_of, seconds_of
 from tdsl.lang.operations import arithmetic_of
 from tdsl.machine.model import Machine

@@ -6,12 +6,13 @@ runs on one rank runs them as ordinary loops.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from tdsl.errors import did_you_mean
+from tdsl.lang.access_boxes import data_axes
 from tdsl.lang.definition import has_effects
-from tdsl.lang.expr import Var
+from tdsl.lang.expr import Read, Var
 from tdsl.lang.program import FuncDef
 from tdsl.placement.grid import Axes, Grid
 from tdsl.placement.notation import Copies, Fixed, Partial, Placement, PlacementSyntaxError, read_placement
@@ -232,12 +233,13 @@ def _check_local_updates(f: FuncDef, definition: int, nest: Nest, name: str) -> 
 
 def communicate(
     state: State, func: str, definition: int, *, tensors: tuple[str, ...], at: str, prefetch: int = 0,
-    deterministic: bool = False, overlap: bool = False,
+    deterministic: bool = False, overlap: bool = False, routed: bool | None = None,
 ) -> State:  # fmt: skip
     """Receive the tensors that a loop's body reads when an iteration starts; send its results at its end.
 
     With `prefetch`, receives start that many iterations ahead and overlap with computation; with `overlap`,
-    the points that read local elements only are computed meanwhile.
+    the points that read local elements only are computed meanwhile. With `routed`, elements that data select
+    are received by an all-to-all of their rows; if it is False, by that of their box.
     """
     plan = state.plan(func)
     if not plan.distributed:
@@ -277,11 +279,31 @@ def communicate(
         )
     if overlap and (definition or len(state.program.func(func).definitions) > 1):
         raise Illegal(f"{func!r} has updates, which are not computed in parts", "update a func of its own")
+    if routed and (func in tensors or prefetch or overlap):
+        raise Illegal(
+            "ranks learn which elements they receive when the iteration starts",
+            "route what is read, without prefetch and overlap",
+        )
+    for tensor in tensors if routed else ():
+        if not any(data_axes(r.index) for r in _reads_of(state, reads, tensor)):
+            raise Illegal(
+                f"{func!r} reads {tensor!r} at no index that depends on data",
+                "communicate it without routed: its box is what is read",
+            )
     overlapped = (*plan.overlapped, *(dict.fromkeys(tensors) if overlap else ()))
     communicated = (*plan.communicated, *((tensor, name) for tensor in dict.fromkeys(tensors)))
     ahead = (*plan.ahead, *((tensor, prefetch) for tensor in dict.fromkeys(tensors) if prefetch))
-    plan = replace(plan, communicated=communicated, ahead=ahead, overlapped=overlapped)
+    said = () if routed is None else tuple((tensor, routed) for tensor in dict.fromkeys(tensors))
+    plan = replace(
+        plan, communicated=communicated, ahead=ahead, overlapped=overlapped, routed=(*plan.routed, *said)
+    )
     return state.with_plan(func, replace(plan, deterministic=plan.deterministic or deterministic))
+
+
+def _reads_of(state: State, funcs: set[str], tensor: str) -> Iterator[Read]:
+    """The reads of a tensor in some funcs."""
+    for f in (f for f in state.program.funcs if f.name in funcs):
+        yield from (r for d in f.definitions for r in d.reads if r.name == tensor)
 
 
 def _funcs_read(state: State, func: str) -> set[str]:

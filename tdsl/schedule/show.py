@@ -116,7 +116,7 @@ def _call_text(d: Directive) -> str:
         case "distribute":
             return f"{stage}.distribute({_value(a['loops'])}, {grid_text(a['grid'], 'td.')})"
         case "communicate":
-            rest = _options(a, "tensors", "at", prefetch=0, deterministic=False, overlap=False)
+            rest = _options(a, "tensors", "at", prefetch=0, deterministic=False, overlap=False, routed=None)
             return f"{stage}.communicate({_value(a['tensors'])}, at={_value(a['at'])}{rest})"
         case "rotate":
             return f"{stage}.rotate({_value(a['loop'])}, by={_value(a['by'])})"

@@ -459,22 +459,22 @@ class StageDirectives(Suggesting):
 
     def communicate(
         self, tensors: TensorLike | Sequence[TensorLike], at: LoopLike, *, prefetch: int = 0,
-        deterministic: bool = False, overlap: bool = False,
+        deterministic: bool = False, overlap: bool = False, routed: bool | None = None,
     ) -> Self:  # fmt: skip
         """Receive the parts of tensors that this stage reads at the start of every iteration of a loop.
 
-        If the stage itself is among `tensors`, the results of an iteration are sent to their owners at its
-        end. The loop is the last distributed one, or one inside of it: further in, messages are more and
-        smaller, buffers smaller. Other tensors are communicated at the last distributed loop.
-
-        With `prefetch`, receives start that many iterations ahead, into separate buffers, and overlap with
-        computation. With `overlap`, points that read elements of this rank alone are computed meanwhile.
+        Results of the stage, if it is among `tensors`, are sent to their owners at the end. The loop is the
+        last distributed one, where other tensors are communicated, or one inside of it: messages are then
+        more and smaller, buffers smaller. With `prefetch`, receives start that many iterations ahead, into
+        separate buffers. With `overlap`, points that read elements of this rank alone are computed meanwhile.
         With `deterministic`, partial results are combined in rank order, independently of MPI's algorithm.
+        With `routed`, rows that data select, as `x[at[t], d]`, are received by all-to-alls (the call raises
+        IndexBoundError for no row), if it is False the box of all; by default the expected bytes decide.
         """
         listed = tensors if isinstance(tensors, list | tuple) else (tensors,)
         names = tuple(self.schedule.source_name(t) for t in listed)
-        said = {"prefetch": prefetch, "deterministic": deterministic, "overlap": overlap}
-        given = {k: v for k, v in said.items() if v}
+        options = {"prefetch": prefetch, "deterministic": deterministic, "overlap": overlap}
+        given = _given(**{k: v or None for k, v in options.items()}, routed=routed)
         return self.do("communicate", tensors=names, at=self.loop_name(at), **given)
 
     def rotate(self, loop: LoopLike, by: LoopLike | Sequence[LoopLike]) -> Loop:

@@ -286,7 +286,8 @@ class FuncPlan:
     Copies where every coordinate computes the func, Fixed where one does, Partial where each computes it from
     its own part of partial sources. `communicated` maps a tensor or func to the loop at which it is received,
     or sent to its owners, `ahead` to the iterations before its use; `overlapped` are received while
-    points that read local elements are computed. If `deterministic`, partial results combine in rank order.
+    points that read local elements are computed. `routed` are those of which the rows that data select are
+    received, or if False never so. If `deterministic`, partial results combine in rank order.
     `policies` has the cache policy of the loads of each source that has one.
     `filled`: a copy that is 0 beyond the edges of its source. `extents` are fixed extents of dimensions, the
     same wherever the func is computed, None for the largest that is needed.
@@ -316,6 +317,7 @@ class FuncPlan:
     communicated: tuple[tuple[str, str], ...] = ()
     ahead: tuple[tuple[str, int], ...] = ()
     overlapped: tuple[str, ...] = ()
+    routed: tuple[tuple[str, bool], ...] = ()
     deterministic: bool = False
     scheduled: bool = False
     loc: Loc | None = field(default=None, compare=False)

@@ -240,6 +240,49 @@ def _overlap(c: Chooser, s: Any, stage: Any, outer: Any) -> None:
             stage.communicate(name, at=(steps or [outer[-1]])[0], overlap=True)
 
 
+def gathered(c: Chooser) -> RandomProgram:
+    """Rows and elements at indices of data, also of sums, of another index and of reads by another func."""
+    m, n, p = c.number(1, 9), c.number(0, 9), c.number(1, 4)
+    x, at, f = td.Tensor("x", (m, p), td.i64), td.Tensor("at", (n, p), c.of([td.i32, td.i64])), td.Func("f")
+    limit = c.of([lambda e: td.clip(e, 0, m - 1), lambda e: td.cast(e, td.i64) % m])
+    kind = c.number(0, 4)
+    if kind == 0:
+        f[i, j] = x[limit(at[i, 0]), j] + i
+    elif kind == 1:
+        f[i, j] = x[limit(at[i, j]), j] - at[i, j]
+    elif kind == 2:
+        f[i, j] = td.sum(x[limit(at[i, k]), j] * at[i, k], axis=k)
+    elif kind == 3:
+        g = td.Func("g")
+        g[i, j] = x[limit(at[i, 0]), j] * 2
+        f[i, j] = g[i, j] + g[i, p - 1 - j]
+    else:
+        f[i, j] = x[limit(x[limit(at[i, 0]), j]), p - 1 - j]
+    return RandomProgram(f, {"f": ("i", "j")})
+
+
+def routed_schedule(seed: int, ranks: tuple[int, ...] = RANKS) -> td.Schedule:
+    """A program that reads at indices of data, with a route for it at some loop."""
+    c = Chooser(seed, 3)
+    program = gathered(c)
+    grid = td.Grid(**dict(zip("xy", c.of(_shapes(c.of(ranks), 2)), strict=False)))
+    if len(grid.shape) > 1 and c.yes():
+        grid = td.Grid.of([td.Grid(**{x: n}) for x, n in zip("xy", grid.shape, strict=True)])
+    s = td.Schedule(program.out)
+    for t in s.program.inputs:
+        s.place(t.name, _placement(c, len(t.shape), grid, None), grid)
+    entries = _entries(c, s, program, "f", c.order("ij"), grid)
+    s.place("f", _placement(c, 2, grid, None, entries), grid)
+    outer, stage = s["f"].distribute(entries, grid), s["f"]
+    loop = outer[-1] if outer else None
+    inside = stage.loops[len(outer) :]
+    if inside and (loop is None or c.yes()):
+        loop, _ = stage.split(c.of(inside), c.number(1, 3))
+        stage.reorder(loop, *(x for x in stage.loops[len(outer) :] if x.name != loop.name))
+    stage.communicate("x", at=loop, routed=True)
+    return s
+
+
 def _communicate(c: Chooser, s: Any, stage: Any, outer: Any, reduced: bool) -> None:
     """Go through a loop in steps, and fetch or bring something at it; or say how parts are combined."""
     program, func, fixed = s.program, stage.func, len(outer)

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import tdsl as td
-from tdsl.communication.steps import cost
+from tdsl.communication.step_costs import cost
 from tests.distribute.matmuls import cube, flat, two_and_a_half
 from tests.distribute.volumes import assert_volume_is_of_plan
 

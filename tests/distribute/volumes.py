@@ -5,8 +5,13 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import Any
 
-from tdsl.communication.steps import Allocate, Exchange, RankPlan, Reduce, Start, cost, reduction_elements
-from tdsl.communication.volume import Communication, volume
+import numpy as np
+
+from tdsl.communication.expected_rows import expected_elements, expected_rows
+from tdsl.communication.step_costs import cost
+from tdsl.communication.steps import Allocate, Exchange, RankPlan, Reduce, Route, Start, reduction_elements
+from tdsl.communication.totals import Communication
+from tdsl.communication.volume import volume
 from tdsl.distribute.plan import Plan
 from tdsl.placement.ownership import element_count
 
@@ -22,6 +27,10 @@ def by_tag(plan: RankPlan) -> dict[int, Counts]:
                 out, into = reduction_elements(step, plan.rank)
                 for n, more in enumerate((into, out, min(into, 1))):
                     counts[step.tag][n] += more
+            case Route():
+                for n, (out, into) in enumerate(expected_elements(step, step.ranks.index(plan.rank))):
+                    more = (into, out, min(len(step.ranks) - 1, 1))
+                    counts[step.tag + n] = [a + b for a, b in zip(counts[step.tag + n], more, strict=True)]
             case Exchange() as x:
                 _add(counts, x)
             case Start(x):
@@ -68,6 +77,16 @@ def bytes_by_level(plan: Plan, rank: RankPlan) -> list[int]:
             case Reduce():
                 size = plan.sizes[tensors[step.source]] * reduction_elements(step, rank.rank)[1]
                 levels[plan.grid.crossed_level(step.ranks)] += size
+            case Route(ranks=ranks):
+                n, (rows, elements) = ranks.index(rank.rank), expected_rows(step)
+                crossed = [plan.grid.crossed_level((r, rank.rank)) if r != rank.rank else -1 for r in ranks]
+                phases = ((step.key, rows * 0 + 1), (step.key, rows.T), (step.tensor, rows * elements))
+                for tensor, moved in phases:
+                    ends = [0]
+                    for level in range(len(levels)):
+                        inside = [moved[n, m] for m, at in enumerate(crossed) if 0 <= at <= level]
+                        ends.append(round(float(np.sum(inside))))
+                        levels[level] += plan.sizes[tensor] * (ends[-1] - ends[-2])
             case (Exchange() as x) | Start(x):
                 for m in x.receives:
                     size = plan.sizes[tensors[m.buffer]] * element_count(m.box)
