@@ -7,17 +7,17 @@ each of the others.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from tdsl.core.node import Node, transform
+from tdsl.core.node import Node, post_order, transform
 from tdsl.core.source import Loc, here
-from tdsl.errors import ShapeError
+from tdsl.errors import DefinitionError, ShapeError
 from tdsl.lang.affine import constant_difference, variables
 from tdsl.lang.definition import Definition
-from tdsl.lang.expr import ONE, ZERO, Access, Const, Expr, Param, Read, Reduce, Var, dtype_of
+from tdsl.lang.expr import ONE, TRUE, ZERO, Access, Const, Expr, Param, Read, Reduce, Var, dtype_of
 from tdsl.lang.gradients.contribution import (
     Boxes,
     Contribution,
@@ -26,11 +26,12 @@ from tdsl.lang.gradients.contribution import (
     unused_name,
 )  # fmt: skip
 from tdsl.lang.gradients.expression import adjoints_of_reads, common_condition, total, widened
+from tdsl.lang.gradients.folds import fold_of, is_fold, terms_of_fold
 from tdsl.lang.gradients.gather import gather
 from tdsl.lang.gradients.partials import Term, Terms
 from tdsl.lang.gradients.recurrence import recurrence, reversed_addition
 from tdsl.lang.gradients.reductions import Auxiliary, terms_of, with_combiner
-from tdsl.lang.gradients.versions import addition_of, is_not_written, store_of
+from tdsl.lang.gradients.versions import A_FUNC_FOR_EACH_STEP, addition_of, is_not_written, store_of
 from tdsl.lang.program import FuncDef, Program, map_expressions
 from tdsl.lang.regions import Box, Interval, free_range
 from tdsl.lang.show import show_tuple
@@ -113,6 +114,13 @@ class Backward:
         if store is None:
             return
         f, handle = self.program.func(name), self.handles[adjoint]
+        if len(f.dtypes) > 1 and name in store.sources:
+            raise DefinitionError(
+                f"this update of {name!r} stores several values and reads them",
+                loc=store.loc,
+                label="no derivative of it is known",
+                hint=A_FUNC_FOR_EACH_STEP,
+            )
         ranges = ranges_at(store, self.boxes[name])
         if store.combine is not None:
             d: Definition | None = reversed_addition(f, store, adjoint, handle.dtype, ranges)
@@ -236,6 +244,9 @@ class Backward:
         return t
 
     def _differentiate(self, f: FuncDef, d: Definition) -> None:
+        if is_fold(f, d):
+            self._differentiate_fold(f, d)
+            return
         store = store_of(f)
         for n, value in enumerate(d.values):
             adjoint = self.adjoint_at(f.name, n, d.index)
@@ -245,6 +256,31 @@ class Backward:
             if store is not None and d is not store:  # what an update replaces
                 terms = tuple(Term(x.value, is_not_written(f, store, f.variables)) for x in terms)
             self.contribute(f, d, value, terms)
+
+    def _differentiate_fold(self, f: FuncDef, d: Definition) -> None:
+        """Add the contributions of a reduction by a combiner of the user."""
+        adjoints = [self.adjoint_at(f.name, n, d.index) for n in range(len(d.values))]
+        is_read = any(isinstance(n, Read | Param) and self.is_active(n) for n in post_order(*d.values))
+        if not is_read or all(a is None for a in adjoints):
+            return
+        ranges = ranges_at(d, self.boxes[f.name])
+
+        def store(
+            name: str, elements: Mapping[str, Interval], definitions: Callable[[str], list[Definition]]
+        ) -> str:
+            new = self.new_func(f"{f.name}_{name}", tuple(elements.values()), f.loc)
+            full = self.name_of(new, tuple(elements.values()))
+            new.definitions = [self._by_handle(replace(x, loc=d.loc)) for x in definitions(full)]
+            new.dtypes = tuple(map(dtype_of, new.definitions[0].values))
+            return full
+
+        fold = fold_of(f, d, ranges)
+        values = tuple(safe_reads(v, {}, ranges, TRUE, self.boxes) for v in fold.values)
+        for value, terms in zip(
+            d.values, terms_of_fold(replace(fold, values=values), adjoints, store), strict=True
+        ):
+            if terms:
+                self.contribute(f, d, value, terms)
 
     def contribute(self, f: FuncDef, d: Definition, value: Expr, seed: Terms) -> None:
         """Add the contributions of all reads in a value whose adjoint is `seed`."""

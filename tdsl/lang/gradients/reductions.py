@@ -50,7 +50,7 @@ def terms_of(f: FuncDef, d: Definition, n: int, adjoint: Value, stored: Stored) 
                 f"the reduction {kind!r} of {f.name!r} has no derivative",
                 loc=d.loc,
                 label="this reduction",
-                hint="use td.sum, td.prod, td.max or td.min, each in a func of its own",
+                hint="use td.sum, td.prod, td.max, td.min or an associative combiner, in a func of its own",
             )
 
 
