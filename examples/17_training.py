@@ -15,8 +15,11 @@ F64 = 8                                                 # bytes of an element
 SHARE = (P - 1) / P                                     # of a tensor, what a rank has not got of it
 
 
-def report(name, schedule, expected, closed, **arrays):
-    """Run a schedule, compare its results with NumPy's, and its bytes with the closed form."""
+def report(name, schedule, expected, closed, by_data=False, **arrays):
+    """Run a schedule, compare its results with NumPy's, and its bytes with the closed form.
+
+    If data decide what moves, the bytes of the plan are expected ones.
+    """
     program = td.compile(schedule)
     plan, inputs = program.plan(), [a.name for a in program.signature.inputs]
     if td.mpi.size() > 1:
@@ -33,7 +36,7 @@ def report(name, schedule, expected, closed, **arrays):
         for got, wanted in zip(results, expected):
             np.testing.assert_allclose(got, wanted, rtol=1e-9, atol=1e-9)
         print(f"{name:34} {planned:8} {counted:8} {closed:10.0f}   peak memory {max(plan.peak_memory)}")
-    assert planned == counted == closed, name
+    assert counted == closed and (by_data or planned == counted), name
 
 
 # -- a step of gradient descent on two layers
@@ -168,6 +171,38 @@ for group in range(G):
 expert = np.einsum("egcm,emf->egcf", np.einsum("gsec,gsm->egcm", d, tok), we)
 report("GShard: dispatch and combine", schedule, [np.einsum("gsec,egcf->gsf", d, expert)],
        2 * (P - 1) * (EXPERTS // P) * (G // P) * C * M * F64, D=d, tokens=tok, WE=we)
+
+# -- the same by indices: experts fetch the tokens of their slots, groups the results of their tokens
+
+token = td.Tensor("token", (G, EXPERTS, C), td.i64)     # the token in each slot of an expert
+slot = td.Tensor("slot", (G, S), td.i64)                # the slot of each token, counted over all experts
+sent, worked, back = td.Func("sent"), td.Func("worked"), td.Func("back")
+sent[e, g, c, m] = tokens[g, token[g, e, c], m]
+worked[e, g, c, f] = td.sum(sent[e, g, c, m] * WE[e, m, f], axis=m)
+back[g, s, f] = worked[slot[g, s] // C, g, slot[g, s] % C, f]
+
+schedule = td.Schedule(back).place(token, "gec -> e", ranks).place(slot, "gs -> g", ranks)
+schedule.place(tokens, "gsm -> g", ranks).place(WE, "emf -> e", ranks)
+for n in (sent, worked):
+    schedule.place(n, "egcm -> e", ranks)[n].distribute(e, ranks)
+(by_group,) = schedule.place(back, "gsf -> g", ranks)[back].distribute(g, ranks)
+schedule[sent].communicate(tokens, at="e_o", routed=True)
+schedule[back].communicate(worked, at=by_group, routed=True)
+
+slots = np.stack([np.flatnonzero(d[group].reshape(S, -1)) % (EXPERTS * C) for group in range(G)])
+chosen = np.zeros((G, EXPERTS * C), np.int64)           # an empty slot takes token 0
+np.put_along_axis(chosen, slots, np.arange(S)[None], axis=1)
+rows = np.zeros((2, P, P), int)                         # by reader and owner, each row once
+for group in range(G):
+    on = group // (G // P)
+    for expert_rank, part in enumerate(np.split(chosen[group], P)):
+        rows[0, expert_rank, on] += len(set(part))
+        rows[1, on, expert_rank] += np.sum(slots[group] * P // (EXPERTS * C) == expert_rank)
+rows[:, np.arange(P), np.arange(P)] = 0
+me = td.mpi.rank()                                      # numbers of rows, their offsets, the rows
+moved = 2 * (P - 1) * 8 + 8 * rows[:, :, me].sum() + M * F64 * rows[:, me].sum()
+report("GShard: by indices of data", schedule, [np.einsum("gsec,egcf->gsf", d, expert)], moved, by_data=True,
+       token=chosen.reshape(G, EXPERTS, C), slot=slots, tokens=tok, WE=we)
 
 # -- Adam after the gradient of a weight: on all of it everywhere, or on slices that are gathered
 

@@ -64,13 +64,12 @@ def expected_elements(step: Route, member: int) -> tuple[tuple[int, int], ...]:
     Offsets and rows are expected numbers, rounded.
     """
     rows, elements = expected_rows(step)
-    moved = rows * elements
-    others = np.arange(len(rows)) != member
-    counts = len(rows) - 1
+    counts, n = len(rows) - 1, member
+    others = np.arange(len(rows)) != n
     return (
         (counts, counts),
-        (_rounded(rows[member, others]), _rounded(rows[others, member])),
-        (_rounded(moved[others, member]), _rounded(moved[member, others])),
+        (_rounded(rows[n, others]), _rounded(rows[others, n])),
+        (_rounded((rows[:, n] * elements[:, n])[others]), _rounded((rows[n] * elements[n])[others])),
     )
 
 

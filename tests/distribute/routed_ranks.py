@@ -1,7 +1,10 @@
 """A program for mpiexec: programs that read at indices of data, as calls and as standalone modules."""
 
+import json
 import os
 import sys
+import tempfile
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -37,6 +40,20 @@ def compare(whole: Any, expected: np.ndarray, what: str) -> None:
         np.testing.assert_array_equal(whole, expected, err_msg=what)
 
 
+def check_trace(p: Any, x: np.ndarray) -> None:
+    """The trace of a call has the bytes that it moved, which are not those of the plan."""
+    at, path = np.full(10, 12), Path(tempfile.gettempdir()) / f"routed{td.mpi.size()}.json"
+    _, counted = p.simulate(x, at, count=True)
+    p(p.block("x", x), p.block("at", at))
+    p.trace(path)
+    if td.mpi.rank() == 0:
+        events = json.loads(path.read_text())["traceEvents"]
+        rows = [e for e in events if e["name"] == "rows of x" and e["ph"] == "X"]
+        for track, moved in (("send", counted.sent), ("receive", counted.received)):
+            sizes = {e["pid"]: e["args"].get("bytes", 0) for e in rows if e["cat"] == track}
+            assert sizes == dict(enumerate(moved)), (sizes, moved)
+
+
 def main(seeds: int) -> None:
     os.environ["NUMBA_DISABLE_JIT"] = "1"
     ranks, rng = td.mpi.size(), np.random.default_rng(0)
@@ -49,6 +66,7 @@ def main(seeds: int) -> None:
             td.compile(s, target="python"), arrays(s, seed), f"routed_schedule({seed}, ({ranks},))\n{s}"
         )
     p, x = tokens(13, 10, ranks), np.ones((13, 3))
+    check_trace(p, x)
     at = np.full(10, 13)
     with pytest.raises(td.IndexBoundError, match=f"rank {ranks - 1} reads 'x' at 13 in axis 0"):
         p(p.block("x", x), p.block("at", at if td.mpi.rank() == ranks - 1 else 0 * at))

@@ -219,6 +219,29 @@ def test_random_programs_give_what_one_rank_gives(part: int) -> None:
         check(p.plan())
 
 
+@pytest.mark.parametrize(
+    "rows, count, routed", [(4096, 16, True), (4096, 100_000, False), (64, 16, False), (4096, 0, False)]
+)
+def test_expected_bytes_decide_where_nothing_is_said(rows: int, count: int, routed: bool) -> None:
+    """A few rows of many; rows of which each is read by all ranks; and too few bytes for three messages."""
+    x, at, y = td.Tensor("x", (rows, 64), td.f32), td.Tensor("at", (count,), td.i64), td.Func("y")
+    y[t, d] = x[td.clip(at[t], 0, rows - 1), d]
+    grid, plans = td.Grid(p=4), []
+    for said in (None, routed):
+        s = td.Schedule(y).place(x, "rd -> r", grid).place(at, "t -> t", grid).place(y, "td -> t", grid)
+        (outer,) = s[y].distribute(t, grid)
+        s[y].communicate(x, at=outer, **({} if said is None else {"routed": said}))
+        plans.append(td.compile(s, target="python").plan())
+    assert plans[0].rank(0) == plans[1].rank(0)
+    assert any(isinstance(step, Route) for step in plans[0].rank(0).steps) == routed
+
+
+def test_expected_bytes_are_the_mean_of_those_of_uniform_indices() -> None:
+    p, x = tokens(40, 60, 4), values(40, 3, np.float64)
+    runs = [p.simulate(x, RNG.integers(0, 40, 60), count=True)[1].received for _ in range(60)]
+    np.testing.assert_allclose(np.mean(runs, axis=0), p.plan().received, rtol=0.05)
+
+
 @pytest.mark.parametrize("wrong", [-1, 13, 1 << 40])
 def test_an_index_outside_names_the_rank_the_place_and_the_line(wrong: int) -> None:
     p, at = tokens(13, 10, 4), np.zeros(10, int)

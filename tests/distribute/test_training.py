@@ -13,7 +13,8 @@ def test_training_moves_what_the_literature_says(count: int) -> None:
     done = ranks(count, str(ROOT / "examples" / "17_training.py"))
     assert done.returncode == 0, done.stderr
     lines = [line.split() for line in done.stdout.splitlines()]
-    assert len(lines) == 9
+    assert len(lines) == 10
     for line in lines:
         planned, counted, closed = line[-6:-3]
-        assert planned == counted == closed
+        assert counted == closed
+        assert planned == counted or "by indices of data" in " ".join(line)
