@@ -16,6 +16,7 @@ from tdsl.autoschedule.block_tree.named import (
 from tdsl.autoschedule.block_tree.row_parts import split_rows
 from tdsl.autoschedule.block_tree.rows import block_rows
 from tdsl.autoschedule.recipes.bands import bands
+from tdsl.autoschedule.recipes.block_scales import block_scaled_matmul
 from tdsl.autoschedule.recipes.block_scan import block_scan
 from tdsl.autoschedule.recipes.block_segments import block_segments
 from tdsl.autoschedule.recipes.block_updates import block_updates
@@ -46,6 +47,7 @@ __all__ = [
     "bands",
     "block_conv",
     "block_rows",
+    "block_scaled_matmul",
     "block_scan",
     "block_segments",
     "block_sums",

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from tdsl.autoschedule.block_tree.rows import rows_together
 from tdsl.autoschedule.explain import ROOT, Decision, recipe_decision
+from tdsl.autoschedule.recipes.block_scales import on_block_scales
 from tdsl.autoschedule.recipes.block_updates import order_of_updates, with_updates
 from tdsl.autoschedule.recipes.blocks import on_blocks
 from tdsl.autoschedule.recipes.choices import if_suited
@@ -48,9 +49,11 @@ def schedule_on_gpu(schedule: BaseSchedule, open_: Collection[str], machine: Mac
     given = schedule.state
     for name in [f.name for f in given.program.funcs if f.name in open_ and "mma" in machine.features]:
         before = schedule.state
-        plan = on_tensor_cores(schedule[name], machine)
+        plan: object | None = on_tensor_cores(schedule[name], machine)
         if plan is None and is_product_of_halves(before.program.func(name)):
             plan = _without_common_factors(schedule, name, machine)
+        if plan is None:
+            plan = on_block_scales(schedule[name], machine)
         if plan is not None:
             decisions.append(recipe_decision(before, schedule.state, name, "tensor cores", plan))
     for name in [f.name for f in given.program.funcs if f.name in open_]:

@@ -19,6 +19,7 @@ FOLDER = Path(__file__).parent / "described"
 DEFAULT_ARCH = "sm_90a"
 CPUS = ("zen3", "zen4")  # whose figures are measured
 BLOCK_THREADS = 256  # threads per block in default schedules
+_SPECIFIC = {"sm_120": "sm_120a"}  # the same devices, with instructions that no later one has
 
 
 @functools.cache
@@ -30,6 +31,7 @@ def gpus() -> dict[str, str]:
     """
     machines = {file.stem: described_machine(file.stem) for file in FOLDER.glob("*.json")}
     names = {machine.arch: name for name, machine in machines.items() if machine.gpu is not None}
+    names |= {_SPECIFIC[arch]: name for arch, name in names.items() if arch in _SPECIFIC}
     return {arch: names[arch] for arch in sorted(names, key=lambda arch: (capability(arch), arch))}
 
 
@@ -73,7 +75,9 @@ def arch_for(gpu: str) -> str:
 
 @functools.cache
 def _gpu(arch: str) -> Machine:
-    return as_gpu(described_machine(gpus()[arch]))
+    device = described_machine(gpus()[arch])
+    assert device.gpu is not None
+    return as_gpu(replace(device, gpu=replace(device.gpu, arch=arch)))
 
 
 @functools.cache

@@ -19,6 +19,7 @@ FEATURES = {
     "mbarrier": "90",  # with a wait that suspends the thread
     "wgmma": "90a",
     "tcgen05": "100a",  # products with sums in tensor memory
+    "block_scale": "120a",  # products of block-scaled operands by warps
 }
 
 

@@ -6,9 +6,11 @@ from dataclasses import replace
 from math import frexp, inf
 
 from tdsl.lang.affine import variables
+from tdsl.lang.bounds import NO_FACTS
 from tdsl.lang.definition import Definition, has_effects
-from tdsl.lang.expr import TRUE, Binary, Const, Expr, Read, Select, Var, dtype_of
+from tdsl.lang.expr import ONE, TRUE, Binary, Const, Expr, Read, Select, Var, dtype_of
 from tdsl.lang.program import FuncDef
+from tdsl.lang.simplify import simplify, subtract
 from tdsl.schedule.inlining import is_inlined, value_at
 from tdsl.schedule.new_stage import insert_func, new_name, replace_func
 from tdsl.schedule.state import Illegal, State, fresh_nest, fresh_plan
@@ -108,22 +110,32 @@ def scales_of(e: Expr) -> tuple[list[tuple[str, Const]], Expr]:
 
 
 def common_factors(d: Definition) -> tuple[list[Factor], list[Factor]]:
-    """The factors of the terms of a sum that depend on no range, and the others."""
-    ranges = {v for v, _, _ in d.ranges}
-    factors = list[Factor]()
+    """The factors of the terms of a sum that depend on no range, and the others.
+
+    `s[k // 32]` depends on no range where all terms are within one block of 32.
+    """
+    facts, ranges = NO_FACTS, {v for v, _, _ in d.ranges}
+    for v, first, end in d.ranges:
+        if first is not None and end is not None:
+            facts = facts.with_range(v, first, subtract(end, ONE))
+    common, rest = list[Factor](), list[Factor]()
     for e in d.values[:1]:
-        factors += _factors(e, divides=False)
-    common = [x for x in factors if not variables(x[0]) & ranges]
-    return common, [x for x in factors if x not in common]
+        for factor, divides in factors_of_product(e):
+            value = simplify(factor, facts)
+            if variables(value) & ranges:
+                rest.append((factor, divides))
+            else:
+                common.append((value, divides))
+    return common, rest
 
 
-def _factors(e: Expr, *, divides: bool) -> list[Factor]:
+def factors_of_product(e: Expr, *, divides: bool = False) -> list[Factor]:
     """The factors of a product, each with whether it is a divisor; products that are converted are one."""
     match e:
         case Binary("mul", left, right):
-            return _factors(left, divides=divides) + _factors(right, divides=divides)
+            return factors_of_product(left, divides=divides) + factors_of_product(right, divides=divides)
         case Binary("div", left, right):
-            return _factors(left, divides=divides) + _factors(right, divides=not divides)
+            return factors_of_product(left, divides=divides) + factors_of_product(right, divides=not divides)
         case _:
             return [(e, divides)]
 

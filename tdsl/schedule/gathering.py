@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from tdsl.core.node import Node, frozen
-from tdsl.lang.affine import variables
+from tdsl.core.node import Node, frozen, post_order
+from tdsl.lang.affine import as_sum, variables
 from tdsl.lang.definition import Definition
-from tdsl.lang.expr import ONE, Expr, Read, Select, Var
+from tdsl.lang.expr import ONE, ZERO, Binary, Const, Expr, Read, Select, Var
 from tdsl.lang.program import FuncDef
 from tdsl.lang.regions import Interval
 from tdsl.lang.simplify import substitute, subtract
@@ -56,6 +56,8 @@ def uses_variable(part: Expr, along: str | None) -> bool:
 def read_variables(d: Definition, part: Expr) -> list[str]:
     """The variables that a read depends on, those of its last index (contiguous in memory) last.
 
+    Of blocks of the last index, as in `a[i, b * 32 + k]`, the variable inside of a block is last.
+
     >>> from tdsl.lang.expr import TRUE, Binary
     >>> from tdsl.lang.types import f32
     >>> i, k = Var("i"), Var("k")
@@ -65,9 +67,15 @@ def read_variables(d: Definition, part: Expr) -> list[str]:
     """
     read = part.yes if isinstance(part, Select) else part
     assert isinstance(read, Read)
-    last = variables(read.index[-1]) if read.index else frozenset()
-    used = variables(part)
-    return sorted((v for v in d.variables if v in used), key=lambda v: (v in last, v in d.free))
+    last = frozenset[str]() if not read.index else variables(read.index[-1])
+    sums = [as_sum(e).terms for e in post_order(*read.index[-1:]) if isinstance(e, Binary)]
+    ends = {v: int(hi.value) for v, lo, hi in d.ranges if lo == ZERO and isinstance(hi, Const)}
+    blocks = {
+        v for terms in sums for v in last for r, n in ends.items()
+        if terms.get(Var(r)) == 1 and terms.get(Var(v)) == n
+    }  # fmt: skip
+    used = (v for v in d.variables if v in variables(part))
+    return sorted(used, key=lambda v: (v in last, v in d.free and v not in blocks, v not in blocks))
 
 
 def variable_intervals(state: State, f: FuncDef, d: Definition) -> dict[str, Interval]:

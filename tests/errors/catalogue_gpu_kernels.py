@@ -115,3 +115,47 @@ def bulk_stores_of_a_swizzled_tile():
     s[f].swizzle(128)
     out.tensorize(out.loops[0], "bulk_store_m32n32_f32")  # here
     td.compile(s, target="cuda").source()
+
+
+def scaled(terms: int = 128, *, shared: int = 32, scale: td.DType = td.u8) -> td.Func:
+    """A product of 8-bit floats with scales of rows and columns, each of `shared` terms."""
+    x, y = td.Tensor("x", (64, terms), td.f8e4m3), td.Tensor("y", (64, terms), td.f8e4m3)
+    sx, sy = (td.Tensor(n, (64, -(-terms // shared)), scale) for n in ("sx", "sy"))
+    factors = [td.cast(x[i, k], td.f32), td.cast(y[j, k], td.f32)]
+    scales = (td.cast(s, td.f32) for s in (sx[i, k // shared], sy[j, k // shared]))
+    factors += [td.exp2(s - 127) if scale == td.u8 else s for s in scales]
+    f = td.Func("f")
+    f[i, j] = td.sum(factors[0] * factors[1] * factors[2] * factors[3], axis=k)
+    return f
+
+
+@wrong(td.ScheduleError, "block_scale needs sm_120a, and the schedule is for sm_90a", hint="cuda:sm_120a")
+def scales_of_an_instruction_on_a_gpu_without():
+    f = scaled()
+    td.recipes.block_scaled_matmul(td.Schedule(f, target="cuda:sm_90a")[f], block_scale=True)  # here
+
+
+@wrong(td.ScheduleError, "its 100 terms are no multiple of the 32 that have one scale", hint="multiple of 32")
+def terms_that_are_no_whole_blocks():
+    f = scaled(100)
+    td.recipes.block_scaled_matmul(td.Schedule(f, target="cuda:sm_80")[f])  # here
+
+
+@wrong(
+    td.ScheduleError, "its scales along 'i' are no exponents of 32 terms each in bytes (e8m0)", hint="td.u8"
+)
+def scales_that_no_instruction_takes():
+    f = scaled(scale=td.f16)
+    td.recipes.block_scaled_matmul(td.Schedule(f, target="cuda:sm_120a")[f], block_scale=True)  # here
+
+
+@wrong(td.ScheduleError, "no exponents of 32 terms each", hint="leave block_scale= out")
+def scales_of_fewer_terms_than_an_instruction_multiplies():
+    f = scaled(shared=16)
+    td.recipes.block_scaled_matmul(td.Schedule(f, target="cuda:sm_120a")[f], block_scale=True)  # here
+
+
+@wrong(td.ScheduleError, "96 terms are no multiple of parts * block[2], which is 64", hint="32")
+def a_step_that_does_not_divide_the_terms():
+    f = scaled(96)
+    td.recipes.block_scaled_matmul(td.Schedule(f, target="cuda:sm_80")[f], block=(64, 64, 64))  # here

@@ -68,15 +68,17 @@ def test_features_begin_with_a_capability() -> None:
     assert "cp.async" in features["sm_87"] and "f8" not in features["sm_87"]
     assert "f8" in features["sm_89"] and "tma" not in features["sm_89"]
     assert {arch for arch in ARCHS if "wgmma" in features[arch]} == {"sm_90a"}
-    assert features["sm_100a"] == set(FEATURES) - {"wgmma"}
-    assert features["sm_120"] == set(FEATURES) - {"wgmma", "tcgen05"}
+    assert features["sm_100a"] == set(FEATURES) - {"wgmma", "block_scale"}
+    assert features["sm_120"] == set(FEATURES) - {"wgmma", "tcgen05", "block_scale"}
+    assert features["sm_120a"] == features["sm_120"] | {"block_scale"}
 
 
 @pytest.mark.parametrize(
     "name, archs",
     [
         ("mma_m16n8k16_f16_f16", set(ARCHS) - {"sm_75"}),
-        ("mma_m16n8k32_f8e4m3_f8e5m2", {"sm_89", "sm_90", "sm_90a", "sm_100a", "sm_120"}),
+        ("mma_m16n8k32_f8e4m3_f8e5m2", {"sm_89", "sm_90", "sm_90a", "sm_100a", "sm_120", "sm_120a"}),
+        ("mma_m16n8k32_mx_f8e4m3_f8e5m2", {"sm_120a"}),
         ("wgmma_m64n128k16_f16_mk_kn", {"sm_90a"}),
         ("tcgen05_m128n128k16_f16_mk_kn", {"sm_100a"}),
     ],

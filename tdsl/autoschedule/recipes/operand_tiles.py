@@ -14,6 +14,7 @@ from tdsl.cost.sectors import WIDEST
 from tdsl.lang.affine import variables
 from tdsl.lang.expr import Read, Var
 from tdsl.lang.regions import reads_in
+from tdsl.machine.instructions.block_scaled import BlockScaledMma
 from tdsl.machine.instructions.tensor_cores import LOADS
 from tdsl.schedule.fluent import Stage
 from tdsl.schedule.inlining import value_at
@@ -124,8 +125,9 @@ def load_tile(stage: Stage, x: Operand, source: str, place: Place, operand: str,
 
 
 def multiply_tiles(
-    stage: Stage, form: Form, tile: tuple[LoopLike, LoopLike, LoopLike], outside: Sequence[LoopLike]
-) -> Loop:
+    stage: Stage, form: Form | BlockScaledMma, tile: tuple[LoopLike, LoopLike, LoopLike],
+    outside: Sequence[LoopLike],
+) -> Loop:  # fmt: skip
     """Multiply a tile (loops over rows, columns, terms) by an instruction; its loop over steps of terms."""
     mi, nj, i1, j1 = stage.tile(tile[:2], (form.rows, form.columns))
     ko, k1 = stage.split(tile[2], form.k)

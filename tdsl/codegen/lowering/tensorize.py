@@ -9,7 +9,7 @@ shorter than those of the instruction, stays a loop nest.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
 
 from tdsl.codegen.ir.loops import Alloc, BufferParam, Invoke, Kernel, Operand, Stmt
@@ -293,16 +293,29 @@ class _OperandMatcher:
             if value.dtype != spec.dtype or self.inputs.setdefault(spec.name, tile) != tile:
                 raise _Mismatch(f"{value.name!r} does not fit operand {spec.name!r}")
             return
+        if isinstance(value, Binary) and isinstance(spec, Binary) and value.op == spec.op in ("add", "mul"):
+            es, specs = list(_operands(value, spec.op)), list(_operands(spec, spec.op))
+            if len(es) == len(specs):
+                self.match_in_any_order(es, specs)
+                return
         if type(value) is not type(spec) or _node_fields(value) != _node_fields(spec):
             raise _Mismatch(f"{show_expr(value)} is not {show_expr(spec)}")
-        known = dict(self.inputs)
-        try:
-            self.match_all(children(value), children(spec))
-        except _Mismatch:
-            if not (isinstance(value, Binary) and value.op in ("add", "mul")):
-                raise
-            self.inputs = known
-            self.match_all((value.right, value.left), children(spec))
+        self.match_all(children(value), children(spec))
+
+    def match_in_any_order(self, es: list[Expr], specs: list[Expr]) -> None:
+        """Raise _Mismatch unless the factors or summands `es` agree with `specs` in some order."""
+        mismatch = None
+        for n, e in enumerate(es):
+            known = dict(self.inputs)
+            try:
+                self.match_expr(e, specs[0])
+                self.match_in_any_order(es[:n] + es[n + 1 :], specs[1:])
+            except _Mismatch as reason:
+                self.inputs, mismatch = known, reason
+            else:
+                return
+        if mismatch is not None:
+            raise mismatch
 
     def match_all(self, es: Sequence[Node], specs: Sequence[Node]) -> None:
         """Raise _Mismatch unless two lists of expressions agree pairwise."""
@@ -312,6 +325,15 @@ class _OperandMatcher:
     def in_order(self, chosen: Instruction) -> list[Operand]:
         assert self.output is not None
         return [self.output, *(self.inputs[t.name] for t in chosen.meaning.inputs)]
+
+
+def _operands(e: Expr, op: str) -> Iterator[Expr]:
+    """The factors of a product, or the summands of a sum, of one type in whatever groups."""
+    if isinstance(e, Binary) and e.op == op:
+        yield from _operands(e.left, op)
+        yield from _operands(e.right, op)
+    else:
+        yield e
 
 
 def _node_fields(n: Node) -> tuple[object, ...]:

@@ -20,6 +20,8 @@ from tdsl.lang.casts import cast
 from tdsl.lang.tensor import Func, Tensor
 from tdsl.lang.types import DType, bf16, f8e4m3, f8e5m2, f16, f32, f64, i8, i32, u8
 from tdsl.lang.value import vars
+from tdsl.machine.instructions.block_scaled import BlockScaledMma, declare_block_scaled
+from tdsl.machine.instructions.block_scaled import rows as block_scaled_rows
 from tdsl.machine.instructions.bulk_store import BulkStore, declare_bulk_store
 from tdsl.machine.instructions.bulk_store import rows as bulk_store_rows
 from tdsl.machine.instructions.instruction import INSTRUCTIONS, Instruction, instruction
@@ -103,7 +105,7 @@ LOADS = (
 )
 
 
-Row = Mma | Load | Stmatrix | BulkStore | GroupMma
+Row = Mma | BlockScaledMma | Load | Stmatrix | BulkStore | GroupMma
 
 
 def find(name: str) -> Instruction | None:
@@ -130,7 +132,8 @@ def is_built_in(name: str) -> bool:
 
 @functools.cache
 def _rows() -> dict[str, Row]:
-    listed: list[Row] = [*MMAS, *LOADS, *stmatrix_rows(), *bulk_store_rows(), *wgmma_rows(), *tcgen05_rows()]
+    listed: list[Row] = [*MMAS, *block_scaled_rows(), *LOADS, *stmatrix_rows(), *bulk_store_rows()]
+    listed += [*wgmma_rows(), *tcgen05_rows()]
     return {row.name: row for row in listed}
 
 
@@ -139,6 +142,8 @@ def declare(row: Row) -> Instruction:
     """The `Instruction` of a row of the tables, declared on first use."""
     if isinstance(row, GroupMma):
         return declare_wgmma(row) if row.unit == "wgmma" else declare_tcgen05(row)
+    if isinstance(row, BlockScaledMma):
+        return declare_block_scaled(row)
     if isinstance(row, Stmatrix):
         return declare_stmatrix(row)
     if isinstance(row, BulkStore):

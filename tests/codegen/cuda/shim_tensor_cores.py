@@ -12,11 +12,12 @@ from tdsl.machine.instructions.instruction import INSTRUCTIONS
 
 TOGETHER = r"""
 #include <functional>
-struct Given { void *out; const void *x, *y; };
+struct Given { void *out; const void *x, *y; const unsigned char *u, *v; };
 static Given given_[1024];
 static void wait_for_warp() { __shfl_xor_sync(~0u, 0, 0); }
-template <class Work> static void together(void *out, const void *x, const void *y, Work work) {
-  given_[current] = {out, x, y};
+template <class Work> static void together(void *out, const void *x, const void *y, Work work,
+    const unsigned char *u = nullptr, const unsigned char *v = nullptr) {
+  given_[current] = {out, x, y, u, v};
   wait_for_warp();
   if (current % 32 == 0) work(given_ + current);
   wait_for_warp();
@@ -54,6 +55,23 @@ template <class Acc, class A, class B> static void mma_sync(Acc *acc, const A *a
         ((Acc *)lanes[row % 8 * 4 + column / 2].out)[row / 8 * 2 + column % 2] = sum;
       }
   });
+}
+// scales of rows: from the first two lanes of each four; of columns: from the first one
+template <class A, class B>
+static void mma_scaled(float *acc, const A *a, const B *b, const unsigned char *sa, const unsigned char *sb) {
+  together(acc, a, b, [](Given *lanes) {
+    for (int row = 0; row < 16; row++)
+      for (int column = 0; column < 8; column++) {
+        float sum = 0, &to = ((float *)lanes[row % 8 * 4 + column / 2].out)[row / 8 * 2 + column % 2];
+        for (int k = 0; k < 32; k++) {
+          int lane = k % 16 / 4;
+          const A &x = in_register<A>(lanes[row % 8 * 4 + lane].x, row / 8 + k / 16 * 2, k % 4);
+          const B &y = in_register<B>(lanes[column * 4 + lane].y, k / 16, k % 4);
+          sum += (float)x * (float)y;
+        }
+        to += ldexpf(sum, *lanes[row % 8 * 4 + row / 8].u - 127 + *lanes[column * 4].v - 127);
+      }
+  }, sa, sb);
 }
 // matrices of 8 rows of 16 bytes, to whose rows 8 lanes each point
 static int most_ways = 0;  // how many rows of a matrix have been in one group of banks
@@ -229,6 +247,9 @@ def without_assembly(code: str) -> tuple[str, str]:
 
 
 def _body(text: str, name: str) -> str:
+    if "block_scale" in text:
+        a, b = (_TYPES[x] for x in name.split("_")[3:5])
+        return f"mma_scaled(acc, (const {a} *)a, (const {b} *)b, sa, sb);"
     if "mma.sync" in text:
         a, b = (_TYPES[x] for x in name.split("_")[2:4])
         return f"mma_sync(acc, (const {a} *)a, (const {b} *)b);"
