@@ -30,7 +30,7 @@ from tdsl.errors import (
 from tdsl.gradients import grad, stop_gradient, value_and_grad, vjp
 from tdsl.graph.graph import Graph
 from tdsl.lang import ufunc as _ufunc  # NumPy's functions take values
-from tdsl.lang.casts import cast, saturating_cast
+from tdsl.lang.casts import cast, f4e2m1, saturating_cast
 from tdsl.lang.effects import debug_print, fast_math, require
 from tdsl.lang.einsum import einsum
 from tdsl.lang.functions import (
@@ -200,6 +200,7 @@ __all__ = [
     "exp",
     "exp2",
     "expm1",
+    "f4e2m1",
     "f8e4m3",
     "f8e5m2",
     "f16",

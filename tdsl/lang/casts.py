@@ -1,4 +1,4 @@
-"""`cast` and `saturating_cast`: conversion of values to other element types."""
+"""`cast`, `saturating_cast` and `f4e2m1`: conversion of values to other element types."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import Any
 from tdsl.core.source import here
 from tdsl.errors import TypeMismatch
 from tdsl.lang.expr import Cast, Const
-from tdsl.lang.types import DType, as_dtype, f32
+from tdsl.lang.functions import reinterpret, where
+from tdsl.lang.types import DType, as_dtype, f8e4m3, f32, u8
 from tdsl.lang.value import Value, binary, convert, convert_const, lift
 
 
@@ -52,3 +53,30 @@ def _cast_type(x: Any, dtype: Any) -> DType:
             hint=f"the value comes first: td.cast(value, td.{x})",
         )
     return as_dtype(dtype)
+
+
+def f4e2m1(byte: Any, half: Any = 0) -> Value:
+    """The float of 4 bits (e2m1) in the lower half of a byte, or in the upper half where `half` is 1.
+
+    `byte` is an integer, of which the lowest 8 bits count; TypeMismatch if it is none. The result is of type
+    f8e4m3, which holds all values of such floats: 0, 0.5, 1, 1.5, 2, 3, 4, 6 and their negatives.
+
+    >>> import numpy as np
+    >>> import tdsl as td
+    >>> (k,), packed, f = td.vars("k"), td.Tensor("packed", (2,), td.u8), td.Func("f")
+    >>> f[k] = td.f4e2m1(packed[k // 2], k % 2)
+    >>> td.compile(f.with_shape(4))(np.array([0x21, 0xF7], np.uint8)).astype(float)
+    array([ 0.5,  1. ,  6. , -6. ])
+    """
+    loc = here()
+    v = lift(byte, loc)
+    if not v.dtype.is_integer:
+        raise TypeMismatch(
+            f"f4e2m1 needs an integer, not {v.dtype}",
+            loc=loc,
+            label="this call",
+            hint="two such floats are in a byte: td.f4e2m1(bytes[k // 2], k % 2)",
+        )
+    bits = cast(v, u8) >> cast(lift(half, loc) * 4, u8)
+    size = bits & 7
+    return reinterpret(where(size < 2, size * 48, size * 4 + 48) | (bits & 8) << 4, f8e4m3)

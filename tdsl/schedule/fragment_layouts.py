@@ -138,7 +138,7 @@ def _layout_over_axes(
 ) -> Iterator[Layout]:  # fmt: skip
     """The layout of an operand over the axes of the tensor read or written, if their variables match."""
     layout = dict(instruction.fragments).get(operand)
-    names = [matched.get(e.name, "") for e in semantics if isinstance(e, Var)]
+    names = [matched.get(v, "") for e in semantics for v in variables(e)]
     along = [variables(e) & set(matched.values()) for e in index]
     if layout is None or sorted(names) != sorted(v for used in along for v in used):
         return

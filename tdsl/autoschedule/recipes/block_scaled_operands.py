@@ -1,8 +1,9 @@
-"""Products of 8-bit floats with scales of blocks of terms, as an instruction of tensor cores takes them."""
+"""Products of floats of 8 or 4 bits with scales of blocks of terms, as an instruction takes them."""
 
 from __future__ import annotations
 
 from contextlib import suppress
+from dataclasses import replace
 from math import gcd
 
 from tdsl.autoschedule.recipes.choices import Unsuited
@@ -11,8 +12,11 @@ from tdsl.autoschedule.recipes.stage_facts import definition_of
 from tdsl.core.node import children, frozen
 from tdsl.errors import ScheduleError
 from tdsl.lang.affine import as_sum, variables
-from tdsl.lang.expr import Binary, Call, Cast, Const, Expr, Read, Var
+from tdsl.lang.casts import f4e2m1
+from tdsl.lang.expr import Binary, Call, Cast, Const, Expr, Read, Unary, Var
+from tdsl.lang.regions import reads_in
 from tdsl.lang.types import f32, u8
+from tdsl.lang.value import Value
 from tdsl.machine.instructions.block_scaled import BIAS, BlockScaledMma
 from tdsl.machine.instructions.block_scaled import rows as instructions
 from tdsl.machine.instructions.tensor_cores import Mma
@@ -27,13 +31,17 @@ _WITHOUT = "leave block_scale= out"
 
 @frozen
 class ScaledProduct:
-    """The `stage` whose terms `form` multiplies, its operands, and the scales of blocks of `terms`."""
+    """The `stage` whose terms `form` multiplies, its operands, and the scales of blocks of `terms`.
+
+    A byte of an operand has `packed` terms.
+    """
 
     stage: Stage
     operands: tuple[Operand, Operand]
     form: Mma | BlockScaledMma
     scales: tuple[Read, ...]
     terms: int
+    packed: int = 1
 
 
 def block_size(e: Expr, term: str) -> int | None:
@@ -66,44 +74,66 @@ def scaled_operands(stage: Stage, m: Matrices, machine: Machine) -> ScaledProduc
     pairs = [sorted(x, key=lambda e: block_size(e, term) is not None) for x in sides]
     left, right = (_operand(x[0], v, term) for x, v in zip(pairs, names, strict=True))
     types = left.read.dtype, right.read.dtype
-    form = next((x for x in instructions() if (x.left, x.right) == types), None)
-    if form is None:
+    forms = [x for x in instructions() if (x.left, x.right) == types]
+    if not forms:
         raise Unsuited(f"no instruction takes scales of {types[0]} and {types[1]}", _WITHOUT)
-    if not machine.supports(form.name):
+    if not machine.supports(forms[0].name):
         raise Unsuited(
             f"block_scale needs sm_120a, and the schedule is for {machine.arch}",
             f'{_WITHOUT}, or td.Schedule(..., target="cuda:sm_120a")',
         )
-    scales = tuple(_exponents(x[1], v, term, form.k) for x, v in zip(pairs, names, strict=True))
-    twice = left.read.name == right.read.name
-    left, right = (Operand(x.read, x.along, x.axes, twice=twice) for x in (left, right))
-    return ScaledProduct(stage, (left, right), form, scales, form.k)
+    scales: list[Read | None] = []
+    for form in forms:
+        scales = [_scale_read(x[1], v, term, form) for x, v in zip(pairs, names, strict=True)]
+        if None not in scales:
+            twice = left.read.name == right.read.name
+            both = replace(left, twice=twice), replace(right, twice=twice)
+            reads = tuple(r for r in scales if r is not None)
+            return ScaledProduct(stage, both, form, reads, form.block, form.packed)
+    along = names[scales.index(None)]
+    others = "".join(f", and no absolute values of {x.scale} of {x.block} terms" for x in forms[1:])
+    count = forms[0].block
+    raise Unsuited(
+        f"its scales along {along!r} are no exponents of {count} terms each in bytes (e8m0){others}",
+        f"td.exp2(td.cast(s[{along}, {term} // {count}], td.f32) - {BIAS}) with s of td.u8, or {_WITHOUT}",
+    )
 
 
 def _operand(e: Expr, along: str, term: str) -> Operand:
-    """The operand of a factor that is an element of an array, which moves along two of its axes."""
-    if isinstance(e, Cast) and e.dtype == f32 and isinstance(e.x, Read):
-        index = e.x.index
-        axes = [n for n, at in enumerate(index) if {along, term} & variables(at)]
-        steps = [as_sum(index[n]).terms.get(Var(v)) for n in axes for v in (along, term)]
-        if len(axes) == 2 and sorted(map(str, steps)) == ["1", "1", "None", "None"]:
-            return Operand(e.x, along, (axes[0], axes[1]))
-    raise Unsuited(f"its factor of {along!r} is no element of an array of 8-bit floats", _WITHOUT)
+    """The operand of a factor that is an element of an array, or half a byte, along two of its axes."""
+    reads = list(dict.fromkeys(reads_in((e,))))
+    if len(reads) == 1 and isinstance(e, Cast) and e.dtype == f32:
+        (read,) = reads
+        axes = [n for n, at in enumerate(read.index) if {along, term} & variables(at)]
+        steps = [as_sum(read.index[n]).terms.get(Var(v)) for n in axes for v in (along, term)]
+        if len(axes) == 2 and steps.count(None) == 4 - (1 + (e.x == read)) and steps.count(1) >= 1:
+            at = next(x for x in read.index if term in variables(x))
+            if e.x == read or (read.dtype == u8 and e.x == _half(read, at)):
+                return Operand(read, along, (axes[0], axes[1]))
+    raise Unsuited(f"its factor of {along!r} is no element of an array of 8- or 4-bit floats", _WITHOUT)
 
 
-def _exponents(e: Expr, along: str, term: str, terms: int) -> Read:
-    """The read of the bytes that are the exponents of the scales along a variable."""
-    match e:
-        case Call("exp2", (Binary("sub", Cast(Read() as r, dtype=t), Const(n)),)) if (t, n) == (f32, BIAS):
-            moving = [x for x in r.index if along in variables(x)]
-            if r.dtype == u8 and moving == [Var(along)] and (block_size(e, term) or 0) % terms == 0:
-                return r
+def _half(read: Read, at: Expr) -> Expr | None:
+    """The float in half of a byte at an index `at` that is a quotient by 2; None for other indices."""
+    match at:
+        case Binary("floordiv", x, Const(2)):
+            return f4e2m1(Value(read), Value(x, weak=True) % 2).node
         case _:
-            pass
-    raise Unsuited(
-        f"its scales along {along!r} are no exponents of {terms} terms each in bytes (e8m0)",
-        f"td.exp2(td.cast(s[{along}, {term} // {terms}], td.f32) - {BIAS}) with s of td.u8, or {_WITHOUT}",
-    )
+            return None
+
+
+def _scale_read(e: Expr, along: str, term: str, form: BlockScaledMma) -> Read | None:
+    """The read of scales along a variable as an instruction takes them; None for other factors."""
+    match e:
+        case Call("exp2", (Binary("sub", Cast(Read() as r, dtype=t), Const(n)),)):
+            is_scale = r.dtype == form.scale == u8 and (t, n) == (f32, BIAS)
+        case Unary("abs", Cast(Read() as r, dtype=t)):
+            is_scale = r.dtype == form.scale != u8 and t == f32
+        case _:
+            return None
+    moving = [x for x in r.index if along in variables(x)]
+    in_blocks = moving == [Var(along)] and (block_size(e, term) or 0) % form.block == 0
+    return r if is_scale and in_blocks else None
 
 
 def copy_scales(stage: Stage, x: ScaledProduct, at: Loop, width: int) -> None:

@@ -37,6 +37,7 @@ from tdsl.autoschedule.recipes.grid import on_grid
 from tdsl.autoschedule.recipes.operand_tiles import copy_tile, load_tile, multiply_tiles
 from tdsl.autoschedule.recipes.operands import (
     Matrices,
+    Operand,
     flatten_sides,
     operands_of,
     operations_of,
@@ -44,10 +45,11 @@ from tdsl.autoschedule.recipes.operands import (
     vector_width,
 )
 from tdsl.autoschedule.recipes.partial_sums import add_parts, in_parts
-from tdsl.autoschedule.recipes.stage_facts import definition_of, even_width, sizes_of
+from tdsl.autoschedule.recipes.stage_facts import definition_of, even_width, shape_of_source, sizes_of
 from tdsl.autoschedule.recipes.tensor_forms import mma_of
 from tdsl.autoschedule.recipes.tensor_tiles import Product, Side, TensorCoreChoices, best_tiles, seconds
 from tdsl.core.node import frozen
+from tdsl.cost.sectors import WIDEST
 from tdsl.lang.affine import variables
 from tdsl.lang.expr import ZERO, Var
 from tdsl.lang.regions import reads_in
@@ -90,9 +92,10 @@ def block_scaled_matmul(stage: Stage, *, machine: Machine | None = None, **choic
     Scales are factors that depend on the terms by `k // n` alone, with a constant n: those of rows, of
     columns, or of both. The products of a block of terms are added up by tensor cores, as f16, which has to
     hold all values of the other two factors (8-bit floats, bytes, nibbles), and threads add these sums up
-    times the scales. With `block_scale` (sm_120a) an instruction takes the scales of both operands, which are
-    8-bit floats, for blocks of 32 terms: bytes that are exponents, `exp2(cast(s, f32) - 127)`. Other
-    `choices` are those of `tensor_core_matmul`: `block`, `warp`, `stages`, `parts` and `group`. What is not
+    times the scales. With `block_scale` (sm_120a) an instruction takes the scales of both operands, 8-bit
+    floats or `f4e2m1`: for blocks of 32 terms bytes that are exponents, `exp2(cast(s, f32) - 127)`, and for
+    floats of 4 bits also `abs(cast(s, f32))` of f8e4m3, for blocks of 16. Other `choices`
+    are those of `tensor_core_matmul`: `block`, `warp`, `stages`, `parts` and `group`. What is not
     given is what has the lowest price.
 
     Returns what was chosen; ScheduleError for a stage of another kind, and for terms that are no whole
@@ -154,15 +157,15 @@ def _cheapest(stage: Stage, machine: Machine, block_scale: object) -> BlockScale
             continue  # threads would load single bytes
         p = _priced(scratch, product, count)
         tiles = best_tiles(p, machine)[:1]
-        best += [(seconds(t, p, machine), _of_whole_steps(t, count, native)) for t in tiles]
+        best += [(seconds(t, p, machine), _of_whole_steps(t, count, native, product.packed)) for t in tiles]
     if reasons and not best:
         raise reasons[-1]
     return min(best, key=lambda x: x[0])[1] if best else BlockScaledChoices(block_scale=block_scale is True)
 
 
-def _of_whole_steps(t: TensorCoreChoices, count: int, block_scale: bool) -> BlockScaledChoices:
-    """The choices of tiles, with steps and parts that divide the terms."""
-    step = gcd(t.block[2], count)
+def _of_whole_steps(t: TensorCoreChoices, count: int, block_scale: bool, packed: int) -> BlockScaledChoices:
+    """The choices of tiles of elements of `packed` terms, with steps and parts that divide all terms."""
+    step = gcd(t.block[2] * packed, count)
     parts = max(n for n in range(1, t.parts + 1) if count // step % n == 0)
     return BlockScaledChoices((*t.block[:2], step), t.warp, t.stages, parts, t.group, block_scale)
 
@@ -232,21 +235,28 @@ def _priced(stage: Stage, x: ScaledProduct, count: int) -> Product:
     others = prod(sizes.get(v) or 1 for v in d.free if v not in [o.along for o in x.operands])
     sides = [
         Side(
-            o.read.dtype.bytes, vector_width(x.stage, o) * o.read.dtype.bytes, o.transposed, o.computed,
+            o.read.dtype.bytes, _vector(x, o) * o.read.dtype.bytes, o.transposed, o.computed,
             source_bytes=source_of(x.stage, o).dtype.bytes, operations=operations_of(x.stage, o),
         )
         for o in x.operands
     ]  # fmt: skip
-    steps = x.form.rows, x.form.columns, x.form.k
+    steps = x.form.rows, x.form.columns, x.form.k // x.packed
     rows, columns = (n or _OPEN for n in extents)
     if -(-rows // steps[0]) * steps[0] * -(-columns // steps[1]) * steps[1] > _MOST_PADDING * rows * columns:
         raise Unsuited(f"{rows} rows and {columns} columns are mostly padding")
     result = stage.schedule.state.program.func(stage.func).dtypes[0].bytes
     sums = result if x.stage.func == stage.func else 2 * result
     return Product(
-        rows, columns, count, others, sides[0], sides[1], x.form.left.name, sums, result, steps,
+        rows, columns, count // x.packed, others, sides[0], sides[1], x.form.left.name, sums, result, steps,
         open=not all(extents),
     )  # fmt: skip
+
+
+def _vector(x: ScaledProduct, o: Operand) -> int:
+    """The elements of an operand's rows in one access of at most 16 bytes."""
+    if x.packed == 1 or o.transposed:
+        return vector_width(x.stage, o)
+    return even_width(WIDEST // o.read.dtype.bytes, shape_of_source(x.stage, o.read.name)[-1])
 
 
 def _write(stage: Stage, x: ScaledProduct, plan: BlockScaledChoices, reader: Stage | None) -> None:
@@ -255,7 +265,7 @@ def _write(stage: Stage, x: ScaledProduct, plan: BlockScaledChoices, reader: Sta
     (term, _, _), in_blocks = d.ranges[0], x.stage.func != stage.func
     inner = definition_of(terms).ranges[0][0]
     batch = [v for v in d.free if v not in (left.along, right.along)]
-    vectors = [vector_width(terms, o) for o in x.operands]
+    vectors = [_vector(x, o) for o in x.operands]
     blocks = (sizes_of(stage).get(term) or 1) // (1 if in_blocks else x.terms)
     width = even_width(plan.block[2] // x.terms, blocks)
     io, jo, ii, ji = stage.tile((left.along, right.along), plan.block[:2])
@@ -274,7 +284,7 @@ def _write(stage: Stage, x: ScaledProduct, plan: BlockScaledChoices, reader: Sta
         ki = multiply_tiles(terms, x.form, (left.along, right.along, inner), (*batch, term))
     tiles = zip(x.operands, vectors, plan.block[:2], plan.warp, "ab", strict=True)
     for o, vector, along, rows, name in tiles:
-        row = along if o.transposed else x.terms if in_blocks else plan.block[2]
+        row = along if o.transposed else x.terms if in_blocks else plan.block[2] // x.packed
         tile = copy_tile(terms, o, row, (stage, ko), vector)
         load_tile(terms, o, tile.func, (terms, ki), name, rows)
     copy_scales(stage, x, ko, width)

@@ -16,7 +16,7 @@ from tdsl.codegen.ir.loops import Alloc, BufferParam, Invoke, Kernel, Operand, S
 from tdsl.codegen.lowering.context import Lowering
 from tdsl.core.node import Node, children
 from tdsl.errors import ScheduleError
-from tdsl.lang.affine import as_sum, variables
+from tdsl.lang.affine import variables
 from tdsl.lang.bounds import Facts
 from tdsl.lang.definition import Definition
 from tdsl.lang.expr import ONE, TRUE, ZERO, Binary, Cast, Const, Expr, Read, Select, Var
@@ -265,26 +265,36 @@ class _OperandMatcher:
         """The tile that an access covers: its start, and the buffer's axis along each axis of the operand."""
         axes = []
         index = tuple(simplify(at, self.facts) for at in index)
-        for e in spec:
-            if not isinstance(e, Var):
-                raise _Mismatch("an operand of the instruction is indexed by more than a variable")
-            loop = self.matched[e.name]
-            moving = [n for n, at in enumerate(index) if loop in variables(at)]
-            if len(moving) != 1 or as_sum(index[moving[0]]).terms.get(Var(loop)) != 1:
-                raise _Mismatch(f"{buffer!r} does not move one by one along loop {loop!r}")
-            axes.append(moving[0])
-        used = {self.matched[e.name] for e in spec if isinstance(e, Var)}
-        for x in self.matched.values():
-            if x not in used and any(x in variables(at) for at in index):
-                raise _Mismatch(f"{buffer!r} moves along loop {x!r}, its operand does not")
         start = tuple(simplify(substitute(at, self.starts), self.facts) for at in index)
+        moved = tuple(
+            simplify(subtract(at, first), self.facts) for at, first in zip(index, start, strict=True)
+        )
+        loops = [{self.matched[v] for v in variables(e)} for e in spec]
+        for e, used in zip(spec, loops, strict=True):
+            moving = [n for n, at in enumerate(index) if used & variables(at)]
+            if len(moving) != 1 or moved[moving[0]] != self.along_loops(e):
+                names = " and ".join(sorted(used))
+                raise _Mismatch(f"{buffer!r} does not move one by one along loop {names!r}")
+            axes.append(moving[0])
+        for x in self.matched.values():
+            if not any(x in used for used in loops) and any(x in variables(at) for at in index):
+                raise _Mismatch(f"{buffer!r} moves along loop {x!r}, its operand does not")
         tile = Operand(buffer, start, tuple(axes))
         if self.output is None:
             self.output = tile
         return tile
 
+    def along_loops(self, spec: Expr) -> Expr:
+        """An expression of the instruction's variables, in the loops that match them."""
+        at = {v: subtract(Var(x), self.starts[x]) for v, x in self.matched.items()}
+        return simplify(substitute(spec, at), self.facts)
+
     def match_expr(self, value: Expr, spec: Expr) -> None:
         """Raise _Mismatch unless two value expressions agree, with reads in the place of operands."""
+        if variables(spec) and not any(True for _ in reads_in((spec,))):
+            if simplify(substitute(value, self.values), self.facts) != self.along_loops(spec):
+                raise _Mismatch(f"{show_expr(value)} is not {show_expr(spec)}")
+            return
         if isinstance(value, Read) and isinstance(spec, Read):
             buffer = self.low.buffers.get(value.name)
             at = tuple(substitute(e, self.values) for e in value.index)

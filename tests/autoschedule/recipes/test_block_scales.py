@@ -91,6 +91,33 @@ PRODUCTS: dict[str, tuple[Callable[[], td.Func], Callable[..., Any]]] = {
 }
 
 
+VALUES = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6], F)
+P, PT = array("p", ROWS, TERMS // 2, t=td.u8), array("q", COLUMNS, TERMS // 2, t=td.u8)
+
+
+def f4(packed: Any) -> Any:
+    return f32(td.f4e2m1(packed, k % 2))
+
+
+FLOATS_OF_4_BITS: dict[str, tuple[Callable[[], td.Func], Callable[..., Any]]] = {
+    "mxf4": (
+        lambda: sum_of(f4(P[i, k // 2]) * f4(PT[j, k // 2]) * power(SA[i, k // 32]) * power(SBT[j, k // 32])),
+        lambda p, q, sa, sb: (VALUES[nibbles(p)] * powers(sa, 32)) @ (VALUES[nibbles(q)] * powers(sb, 32)).T,
+    ),
+    "nvf4": (
+        lambda: sum_of(
+            f4(P[i, k // 2])
+            * abs(f32(array("sa", ROWS, TERMS // 16)[i, k // 16]))
+            * (f4(PT[j, k // 2]) * abs(f32(array("sb", COLUMNS, TERMS // 16)[j, k // 16])))
+        ),
+        lambda p, q, sa, sb: (
+            (VALUES[nibbles(p)] * repeated(sa, 16)) @ (VALUES[nibbles(q)] * repeated(sb, 16)).T
+        ),
+    ),
+}
+PRODUCTS |= FLOATS_OF_4_BITS
+
+
 def arrays_of(f: td.Compiled, rng: np.random.Generator) -> list[np.ndarray]:
     arrays = []
     for a in f.signature.inputs:
@@ -124,12 +151,19 @@ def test_sums_of_blocks_are_made_by_tensor_cores(rng, name):
 
 
 @pytest.mark.parametrize(
-    "name, used", [("exponents", True), ("columns in rows", False), ("a divisor", False)]
+    "name, instruction",
+    [
+        ("exponents", "k32_mx_f8e4m3_f8e4m3"),
+        ("mxf4", "k64_mxf4"),
+        ("nvf4", "k64_nvf4"),
+        ("columns in rows", "k16_f16_f16"),
+        ("a divisor", "k16_f16_f16"),
+    ],
 )
-def test_an_instruction_takes_the_scales_where_there_is_one(rng, name, used):
+def test_an_instruction_takes_the_scales_where_there_is_one(rng, name, instruction):
     write, expected = PRODUCTS[name]
     f = td.compile(write(), target="cuda:sm_120a")
-    assert ("mma_m16n8k32_mx_f8e4m3_f8e4m3" in f.loops("final")) == used
+    assert f"mma_m16n8{instruction}(" in f.loops("final")
     check(f, expected, rng)
 
 
