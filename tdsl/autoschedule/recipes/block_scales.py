@@ -39,6 +39,7 @@ from tdsl.autoschedule.recipes.operands import (
     Matrices,
     Operand,
     flatten_sides,
+    is_shifted,
     operands_of,
     operations_of,
     source_of,
@@ -155,7 +156,7 @@ def _cheapest(stage: Stage, machine: Machine, block_scale: object) -> BlockScale
             continue
         if block_scale is None and native and any(x.transposed for x in product.operands):
             continue  # threads would load single bytes
-        p = _priced(scratch, product, count)
+        p = _priced(scratch, product, count, machine)
         tiles = best_tiles(p, machine)[:1]
         best += [(seconds(t, p, machine), _of_whole_steps(t, count, native, product.packed)) for t in tiles]
     if reasons and not best:
@@ -228,17 +229,19 @@ def _scaled_product(
     return ScaledProduct(terms, operands, form, tuple(r for r in reads if r.name != terms.func), same)
 
 
-def _priced(stage: Stage, x: ScaledProduct, count: int) -> Product:
+def _priced(stage: Stage, x: ScaledProduct, count: int, machine: Machine) -> Product:
     """What the price depends on; registers have the sums of a block besides those of all terms."""
     sizes, d = sizes_of(stage), definition_of(stage)
     extents = [sizes.get(o.along) for o in x.operands]
     others = prod(sizes.get(v) or 1 for v in d.free if v not in [o.along for o in x.operands])
+    widths = [_vector(x, o, shifted=False) for o in x.operands]
     sides = [
         Side(
-            o.read.dtype.bytes, _vector(x, o) * o.read.dtype.bytes, o.transposed, o.computed,
-            source_bytes=source_of(x.stage, o).dtype.bytes, operations=operations_of(x.stage, o),
+            o.read.dtype.bytes, width * o.read.dtype.bytes, o.transposed, o.computed,
+            source_bytes=source_of(x.stage, o).dtype.bytes,
+            operations=operations_of(x.stage, o, machine), shifted=is_shifted(x.stage, o, width),
         )
-        for o in x.operands
+        for o, width in zip(x.operands, widths, strict=True)
     ]  # fmt: skip
     steps = x.form.rows, x.form.columns, x.form.k // x.packed
     rows, columns = (n or _OPEN for n in extents)
@@ -252,10 +255,10 @@ def _priced(stage: Stage, x: ScaledProduct, count: int) -> Product:
     )  # fmt: skip
 
 
-def _vector(x: ScaledProduct, o: Operand) -> int:
+def _vector(x: ScaledProduct, o: Operand, *, shifted: bool = True) -> int:
     """The elements of an operand's rows in one access of at most 16 bytes."""
     if x.packed == 1 or o.transposed:
-        return vector_width(x.stage, o)
+        return vector_width(x.stage, o, shifted=shifted)
     return even_width(WIDEST // o.read.dtype.bytes, shape_of_source(x.stage, o.read.name)[-1])
 
 
