@@ -13,7 +13,7 @@ import importlib.util
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any
 
@@ -26,9 +26,10 @@ from tdsl.distribute.abort import abort_ranks, install_hook, is_launched
 from tdsl.errors import TargetError
 
 # MPI guarantees tags below 1 << 15; messages of a pair keep their order, so tags may be reused
-TAGS = (1 << 15) - 4
-# tags of messages outside of plans: joining a communicator, gathering, end of a call, waiting for a call
-TAG_JOIN, TAG_GATHER, TAG_END, TAG_WAIT = range(TAGS, TAGS + 4)
+TAGS = (1 << 15) - 5
+# tags of messages outside of plans: joining a communicator, gathering, end of a call, waiting for a call,
+# verification of a plan
+TAG_JOIN, TAG_GATHER, TAG_END, TAG_WAIT, TAG_CHECK = range(TAGS, TAGS + 5)
 LARGEST = (1 << 31) - 1  # bytes of one message: the largest count before MPI 4
 SPINS = 100  # tests before a waiting rank sleeps between tests
 PAUSE_S = 50e-6
@@ -241,22 +242,38 @@ def _all_gather_bytes(comm: Any, mine: bytes) -> list[bytes]:
     return [row.tobytes() for row in received]
 
 
-def exchange_numbers(comm: Any, numbers: Any) -> Any:
-    """The number that each rank has for this one; `numbers` has one for each rank.
+def exchange_bytes(
+    comm: Any, messages: Mapping[int, bytes] | None
+) -> tuple[dict[int, bytes], list[int], bool]:
+    """The bytes that each rank sends to this one, the ranks that pass None, and if any rank sends bytes.
 
-    TargetError if a rank is missing at the deadline.
+    All ranks call it; nothing is sent if one passes None. TargetError if a rank is missing at the deadline.
     """
-    received = np.empty_like(numbers)
-    if comm is None:
-        return numbers
-    if wait([comm.Ialltoall(numbers, received)]) is not None:
+    counts, received = np.zeros((2, comm.size), np.int64)
+    counts[:] = -1 if messages is None else int(bool(messages))
+    for rank, message in (messages or {}).items():
+        counts[rank] += 2 * len(message)
+    _wait_for_checks(comm, [comm.Ialltoall(counts, received)])
+    failed = np.flatnonzero(received < 0).tolist()
+    if failed or messages is None:
+        return {}, failed, False
+    arrays = {int(r): np.empty(received[r] // 2, np.uint8) for r in np.flatnonzero(received > 1)}
+    requests = [r for n, a in arrays.items() for r in start(comm.Irecv, a, TAG_CHECK, source=n)]
+    for rank, message in messages.items():
+        requests += start(comm.Isend, np.frombuffer(message, np.uint8), TAG_CHECK, dest=rank)
+    _wait_for_checks(comm, requests)
+    return {n: a.tobytes() for n, a in arrays.items()}, [], bool((received & 1).any())
+
+
+def _wait_for_checks(comm: Any, requests: list[Any]) -> None:
+    """Wait for requests; TargetError at the deadline."""
+    if wait(requests) is not None:
         error = f"rank {comm.rank} waited {deadline():g} s for others to compare plans"
         refuse_later_calls(comm, error)
         raise TargetError(
             error, loc=here(), label="this call",
             hint="every rank calls it; TDSL_MPI_DEADLINE is the time in seconds",
         )  # fmt: skip
-    return received
 
 
 def _announce_waiting(comm: Any) -> dict[int, Any]:

@@ -191,7 +191,7 @@ class Distributed(Suggesting):
         values, error = self._blocks(plan, args, kwargs)
         mpi.check_agreement(comm, program.digest, "" if error is None else error.message)
         if program.plan.grid.size > MAX_VERIFIED_RANKS:
-            program.verify_messages(comm)
+            program.verify_with_partners(comm)
         scalars = {a.name: values[a.name] for a in self.signature.inputs if isinstance(a, ScalarArg)}
         progress = program.progress
         progress.reach(0)

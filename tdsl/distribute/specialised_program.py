@@ -21,7 +21,7 @@ from tdsl.distribute import mpi
 from tdsl.distribute.bounds import lower_bound_of
 from tdsl.distribute.buffer_contents import PlanFault
 from tdsl.distribute.check import check
-from tdsl.distribute.check_partners import check_hashes, message_hashes
+from tdsl.distribute.check_partners import verify_with_partners
 from tdsl.distribute.check_placed import check_overlap, check_overwrite
 from tdsl.distribute.engine import Buffer, Task, Tasks, fill, merge
 from tdsl.distribute.plan import Plan
@@ -114,14 +114,17 @@ class SpecialisedProgram:
                 raise
             self._verified = True
 
-    def verify_messages(self, comm: Any) -> None:
-        """Verify once, on all ranks together, that the messages of this rank match those of the others.
+    def verify_with_partners(self, comm: Any) -> None:
+        """Verify the plan once, on all ranks together, each of which plans its own steps only.
 
-        PlanFault otherwise.
+        The errors are those of `verify`, on all ranks.
         """
         if not self._compared:  # the same on all ranks, whatever each has simulated
-            mine = message_hashes(self.plan.rank(mpi.rank()), mpi.size())
-            check_hashes(mpi.rank(), mine, mpi.exchange_numbers(comm, mine))
+            try:
+                verify_with_partners(self.plan, comm)
+            except PlanFault:
+                self._check_reads()
+                raise
             self._compared = True
 
     def _check_reads(self) -> None:
