@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import pickle
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
 import tdsl as td
+from tdsl.communication.steps import Route
 from tdsl.distribute.buffer_contents import PlanFault
 from tdsl.distribute.check import PartnerFault, check, check_with_partners
 from tdsl.distribute.check_messages import Post
 from tdsl.distribute.plan import Plan
 from tests.distribute.matmuls import cube, flat
 from tests.distribute.random_programs import schedule
-from tests.distribute.test_check import PLANS, faults
+from tests.distribute.test_check import PLANS, changed, faults
 from tests.distribute.test_mpi import needs_mpi, ranks
+from tests.distribute.test_routed import tokens
 
 
 class Rounds:
@@ -71,6 +74,31 @@ def test_all_ranks_refuse_what_is_changed_in_one(make: Any, rng: np.random.Gener
 def test_idle_ranks_take_part() -> None:
     plan = td.compile(flat(td.Grid(x=1, y=3), "", M=5, N=6, K=4).ranks(5), target="python").plan()
     assert outcomes(plan) == [""] * 5
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda x: replace(x, target=None),
+        lambda x: replace(x, index="?"),
+        lambda x: replace(x, tag=x.tag + 1000),
+        lambda x: replace(x, blocks=(x.blocks[0], None, *x.blocks[2:])),
+        lambda x: replace(x, spans=x.spans[1:]),
+    ],
+    ids=["no target", "another index", "another tag", "a block fewer", "a span fewer"],
+)
+def test_changed_routes_are_refused(change: Callable[[Route], Route]) -> None:
+    plan = tokens(10, 9, 3).plan()
+    assert not any(outcomes(plan))
+    steps = list(plan.rank(1).steps)
+    (at,) = (n for n, step in enumerate(steps) if isinstance(step, Route))
+    route = steps[at]
+    assert isinstance(route, Route)
+    steps[at] = change(route)
+    wrong = changed(plan, 1, steps)
+    with pytest.raises(PlanFault):
+        check(wrong)
+    assert all(outcomes(wrong))
 
 
 @pytest.mark.parametrize("seed", range(6))

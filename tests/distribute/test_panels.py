@@ -1,4 +1,4 @@
-"""SUMMA, PUMMA and Cannon on any grid, with panels that do not divide: results, and bytes of the closed form."""
+"""SUMMA, PUMMA and Cannon on any grid and for any panels: results, and bytes of the closed form."""
 
 from __future__ import annotations
 
