@@ -10,33 +10,38 @@ for batches, blocks of rows (and parts of all terms): blocks
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from math import prod
 from typing import Any
 
-from tdsl.autoschedule.recipes.choices import Unsuited, choose, gpu_of, recipe
+from tdsl.autoschedule.recipes.choices import Plan, Unsuited, choose, gpu_of, recipe
 from tdsl.autoschedule.recipes.conv import known
 from tdsl.autoschedule.recipes.elements import elements
 from tdsl.autoschedule.recipes.epilogue import write_neighbours
 from tdsl.autoschedule.recipes.grid import fused
+from tdsl.autoschedule.recipes.operand_tiles import Place
 from tdsl.autoschedule.recipes.pipelining import pipeline_loads
 from tdsl.autoschedule.recipes.stage_facts import even_width, known_sizes
 from tdsl.core.node import frozen
+from tdsl.cost.block_memory import shared_bytes
 from tdsl.lang.affine import variables
 from tdsl.lang.expr import Binary, Expr, Var
 from tdsl.lang.program import FuncDef
 from tdsl.lang.regions import reads_in
 from tdsl.machine.model import Machine
-from tdsl.schedule.caches import dtypes_and_limits
+from tdsl.schedule.bind import bind_state
 from tdsl.schedule.fluent import BaseSchedule, Stage
-from tdsl.schedule.properties import extent, extents
+from tdsl.schedule.inlining import inline_funcs
+from tdsl.schedule.naming import LoopLike
+from tdsl.schedule.properties import extents, root_boxes, unplaced_at_root
 from tdsl.schedule.state import REGISTER, SHARED, State
+from tdsl.schedule.tree import build_tree
 
 LARGEST = (128, 64)  # rows and terms of a tile
 LEAST = 8
 THREADS = (64, 512)  # of a block
 FILLED = 1  # blocks for each multiprocessor, from which terms are not shared out
-MOST_SHARED = 0.9  # of the shared memory, since copies may be laid out with gaps
 COPIED = 16  # bytes that a thread fetches at once
 
 
@@ -80,7 +85,7 @@ class OnlineChain:
         return f"{self.lead.name}_tile"
 
 
-BATCH, ROW, TERM, TILE, INNER = "batch", "row", "term", "tile", "inner"
+ROW, TERM, TILE, INNER = "row", "term", "tile", "inner"
 Roles = Mapping[str, str]
 
 
@@ -123,7 +128,7 @@ def role_of(e: Expr, roles: Roles) -> str:
         return TILE
     if used >= {TILE, INNER} or TERM in used:
         return TERM
-    return next((role for role in (TILE, ROW, BATCH) if role in used), "")
+    return next((role for role in (TILE, ROW) if role in used), "")
 
 
 @recipe
@@ -147,12 +152,21 @@ def online_blocks(stage: Stage, *, machine: Machine | None = None, **choices: An
     >>> td.recipes.online_blocks(s["out_sum"])
     OnlineBlocks(rows=128, terms=64, each=(4, 4), parts=1)
     """
-    schedule = stage.schedule
     machine = gpu_of(stage, machine)
     chain = find_online_chain(stage)
-    plan = choose(plan_online(known(schedule)[0], chain, machine), choices)
-    pipeline_loads(_write(stage, chain, plan), machine.level("shared").bytes or 0)
-    return plan
+    plans = (choose(plan, choices) for plan in _plans(chain, machine))
+    return first_suited(stage, plans, lambda plan: _write(stage, chain, plan, machine))
+
+
+def first_suited(stage: Stage, plans: Iterable[Plan], write: Callable[[Plan], None]) -> Plan:
+    """The first plan that can be written, which is done; Unsuited as the last one is if none can be."""
+    *others, last = dict.fromkeys(plans)
+    for plan in others:
+        with suppress(Unsuited), stage.schedule.all_or_nothing():
+            write(plan)
+            return plan
+    write(last)
+    return last
 
 
 def find_online_chain(stage: Stage) -> OnlineChain:
@@ -181,55 +195,27 @@ def find_online_chain(stage: Stage) -> OnlineChain:
     return OnlineChain(f, end, row, column, term, sizes)
 
 
-def plan_online(state: State, chain: OnlineChain, machine: Machine) -> OnlineBlocks:
-    """The largest tiles that fit into shared memory, and enough blocks for all multiprocessors."""
-    rows, terms = (
-        _power(most, chain.sizes[v]) for most, v in zip(LARGEST, (chain.row, chain.term), strict=True)
-    )
-    capacity = int(MOST_SHARED * (machine.level("shared").bytes or 0))
-    while max(rows, terms) > LEAST and _shared(state, chain, rows, terms) > capacity:
-        rows, terms = (rows // 2, terms) if rows > terms else (rows, terms // 2)
+def _plans(chain: OnlineChain, machine: Machine) -> Iterator[OnlineBlocks]:
+    """Tiles from the largest on, half as large each, and enough blocks for all multiprocessors."""
     columns = chain.sizes[chain.column]
-    each = [4, next(n for n in (4, 2, 1) if columns % n == 0)]
-    while each[0] > 1 and rows // each[0] * (columns // each[1]) < THREADS[0]:
-        each[0] //= 2
-    while rows > each[0] and rows // each[0] * (columns // each[1]) > THREADS[1]:
-        rows //= 2
-    blocks = -(-chain.sizes[chain.row] // rows) * chain.batches
-    tiles = -(-chain.sizes[chain.term] // terms)
-    parts = min(-(-FILLED * machine.threads // blocks), max(tiles // LEAST, 1))
-    return OnlineBlocks(rows, terms, (each[0], each[1]), parts)
-
-
-def _power(most: int, extent: int) -> int:
-    """The largest power of two up to `most` that does not reach far beyond an extent."""
-    n = most
-    while n > LEAST and n // 2 >= extent:
-        n //= 2
-    return n
-
-
-def _shared(state: State, chain: OnlineChain, rows: int, terms: int) -> int:
-    """The bytes of what a tile fetches, and of the scores and weights in it."""
-    column = chain.column
-    lead_roles = {**dict.fromkeys(chain.outside, BATCH), chain.row: ROW, chain.term: TERM}
-    counts, sizes = {BATCH: 1, ROW: rows, TERM: terms}, dict[str, int]()
-    stack: list[tuple[FuncDef, Roles]] = [(chain.lead, lead_roles)]
-    while stack:
-        f, roles = stack.pop()
-        for r in (r for d in f.definitions for r in reads_in(d.values)):
-            axis_roles = [role_of(e, roles) for e in r.index]
-            if r.name in sizes or not {ROW, TERM} & set(axis_roles):
-                continue
-            _, limits = dtypes_and_limits(state.program, r.name)
-            whole = (extent(limits, n) or chain.sizes[column] for n in range(len(axis_roles)))
-            sizes[r.name] = r.dtype.bytes * prod(
-                counts.get(role, n) for role, n in zip(axis_roles, whole, strict=True)
-            )
-            if state.program.has_func(r.name) and TERM in axis_roles:
-                g = state.program.func(r.name)
-                stack.append((g, dict(zip(g.variables, axis_roles, strict=True))))
-    return sum(sizes.values())
+    rows, terms = (
+        max(min(most, 1 << (chain.sizes[v] - 1).bit_length()), LEAST)
+        for most, v in zip(LARGEST, (chain.row, chain.term), strict=True)
+    )
+    while True:
+        each = [4, even_width(4, columns)]
+        while each[0] > 1 and rows // each[0] * (columns // each[1]) < THREADS[0]:
+            each[0] //= 2
+        block = rows
+        while block > each[0] and block // each[0] * (columns // each[1]) > THREADS[1]:
+            block //= 2
+        blocks = -(-chain.sizes[chain.row] // block) * chain.batches
+        tiles = -(-chain.sizes[chain.term] // terms)
+        parts = min(-(-FILLED * machine.threads // blocks), max(tiles // LEAST, 1))
+        yield OnlineBlocks(block, terms, (each[0], each[1]), parts)
+        if max(rows, terms) <= LEAST:
+            return
+        rows, terms = (rows // 2, terms) if rows > terms else (rows, terms // 2)
 
 
 def reduce_tiles(stage: Stage, chain: OnlineChain, terms: int) -> tuple[Stage, Stage, str]:
@@ -251,12 +237,13 @@ def reduce_tiles(stage: Stage, chain: OnlineChain, terms: int) -> tuple[Stage, S
     return running, schedule[chain.end], running.loops[-1].name
 
 
-def _write(stage: Stage, chain: OnlineChain, plan: OnlineBlocks) -> Stage:
+def _write(stage: Stage, chain: OnlineChain, plan: OnlineBlocks, machine: Machine) -> None:
+    """Write a plan as directives; Unsuited if a block needs more shared memory than it can have."""
     schedule, whole = stage.schedule, ""
     running, owner, tile = reduce_tiles(stage, chain, plan.terms)
     if plan.parts > 1:
-        part, _ = running.split(tile, nparts=plan.parts)
-        merged, whole, owner = owner, part.name, running.rfactor(part)
+        split, _ = running.split(tile, nparts=plan.parts)
+        merged, whole, owner = owner, split.name, running.rfactor(split)
         elements(merged, vector=1)
         running.compute_at(merged, merged.loops[-1]).set_scope(REGISTER)
         tile = owner.loops[-1].name
@@ -271,8 +258,23 @@ def _write(stage: Stage, chain: OnlineChain, plan: OnlineBlocks) -> Stage:
     for sums in {owner.func: owner, running.func: running}.values():
         for x in sums.loops[-2:]:  # a mask may cut them short: indices of registers are constant
             sums.unroll(x)
-    _fill(_Block(schedule, chain, plan, owner, thread, running, tile))
-    return owner
+    _fill(chain, plan, (owner, thread), (running, tile))
+    check_shared(schedule, machine)
+    pipeline_loads(owner, machine.level("shared").bytes or 0)
+
+
+def check_shared(schedule: BaseSchedule, machine: Machine) -> None:
+    """Unsuited if a block needs more shared memory than it can have."""
+    state = inline_funcs(unplaced_at_root(bind_state(schedule.state, schedule.sizes)))
+    total, most = (
+        shared_bytes(state, build_tree(state), root_boxes(state)),
+        machine.level("shared").bytes or 0,
+    )
+    if total > most:
+        raise Unsuited(
+            f"its tiles take {int(total)} bytes of shared memory, and a block has {most}",
+            "choose fewer rows, terms or stages",
+        )
 
 
 def _share_out(owner: Stage, chain: OnlineChain, plan: OnlineBlocks, whole: str, tile: str) -> str:
@@ -290,55 +292,59 @@ def _share_out(owner: Stage, chain: OnlineChain, plan: OnlineBlocks, whole: str,
     return tx.name
 
 
-@frozen
-class _Block:
-    """A block that is being filled: its loops over threads are those of `owner`, tiles those of `running`."""
+def _fill(chain: OnlineChain, plan: OnlineBlocks, rows: Place, tiles: Place) -> None:
+    """What a tile needs, from the sum that leads back to copies, for all `rows` of a block or for its tiles.
 
-    schedule: BaseSchedule
-    chain: OnlineChain
-    plan: OnlineBlocks
-    owner: Stage
-    thread: str
-    running: Stage
-    tile: str
-
-    @property
-    def threads(self) -> tuple[int, int]:
-        """Along y and x."""
-        columns = self.chain.sizes[self.chain.column]
-        return self.plan.rows // self.plan.each[0], columns // self.plan.each[1]
-
-
-def _fill(b: _Block) -> None:
-    """What a tile needs, from the sum that leads back to what is fetched."""
-    inside = inside_tiles(b.schedule.state, b.running.func, b.chain.row, b.tile)
-    products = {name for name in inside if _is_kept_in_registers(b.schedule.state, name, inside)}
+    Products are computed by tiles in the registers of threads, other scores and weights element by element.
+    """
+    running, tile = tiles
+    schedule = running.schedule
+    inside = inside_tiles(schedule.state, running.func, chain.row, str(tile))
+    columns = chain.sizes[chain.column] // plan.each[1]  # threads along these
+    products = {name for name in inside if _is_kept_in_registers(schedule.state, name, inside)}
     for name, roles in inside.items():
-        stage = b.schedule[name]
-        d = b.schedule.state.program.func(name).definitions[0]
+        stage, d = schedule[name], schedule.state.program.func(name).definitions[0]
         row = next(v for v, role in roles.items() if role == ROW)
-        if name == b.chain.tile_func:
-            stage.compute_at(b.running, b.tile).set_scope(REGISTER)
-            last = (row, b.chain.column)
-            stage.reorder(*[v for v in d.variables if v not in last], *last)
-            stage.unroll(row).unroll(b.chain.column)
-        elif TERM not in roles.values():
-            stage.compute_at(b.running, b.tile).set_scope(SHARED)
-            _rows_on_threads(b, stage, row)
-        elif name not in products:
-            _weights(b, name, roles, products & {r.name for r in reads_in(d.values)})
+        read = [r for r in reads_in(d.values) if r.name in products]
+        if name in products:
+            continue
+        stage.compute_at(*tiles).set_scope(REGISTER if name == chain.tile_func else SHARED)
+        if name == chain.tile_func:
+            _unroll_last(stage, (row, chain.column))
+        elif TERM not in roles.values():  # a row for each thread, or several
+            each = -(-plan.rows // (plan.rows // plan.each[0] * columns))
+            _on_threads(stage, *stage.split(stage.split(row, each)[0] if each > 1 else row, columns))
+        elif d.init is None and not read:
+            stage.cooperate()
+        else:
+            term = next(v for v, role in roles.items() if role == TERM)
+            (ty, inner), (tx, few) = (
+                stage.split(row, plan.each[0]),
+                stage.split(term, -(-plan.terms // columns)),
+            )
+            rest = [v for v in d.variables if v not in (row, term)]
+            outer, sums = [v for v in rest if v in d.free], [v for v in rest if v not in d.free]
+            stage.reorder(*outer, ty, tx, *sums, inner, few)
+            _on_threads(stage, ty, tx)
+            stage.unroll(inner).unroll(few)
+            for r in dict.fromkeys(read):
+                product = schedule[r.name].compute_at(stage, tx).set_scope(REGISTER)
+                f = schedule.state.program.func(r.name)
+                at = zip(f.variables, r.index, strict=True)
+                _unroll_last(product, [v for v, e in at if e in (Var(row), Var(term))])
     for name, roles in inside.items():
-        _fetch(b, name, roles, inside)
+        _fetch(schedule, name, roles, inside, (rows, tiles))
 
 
-def _rows_on_threads(b: _Block, stage: Stage, row: str) -> None:
-    """A row for each thread, or several."""
-    y, x = b.threads
-    each = -(-b.plan.rows // (y * x))
-    if each > 1:
-        row = stage.split(row, each)[0].name
-    ty, tx = stage.split(row, x)
+def _on_threads(stage: Stage, ty: LoopLike, tx: LoopLike) -> None:
     stage.bind(ty, "threadIdx.y").bind(tx, "threadIdx.x")
+
+
+def _unroll_last(stage: Stage, last: Sequence[str]) -> None:
+    """Unroll some loops, inside of all others."""
+    stage.reorder(*(x.name for x in stage.loops if x.name not in last), *last)
+    for v in last:
+        stage.unroll(v)
 
 
 def _is_kept_in_registers(state: State, name: str, inside: Mapping[str, Roles]) -> bool:
@@ -349,44 +355,18 @@ def _is_kept_in_registers(state: State, name: str, inside: Mapping[str, Roles]) 
     return len(readers) == 1 and readers[0].definitions[0].init is None and readers[0].name in inside
 
 
-def _weights(b: _Block, name: str, roles: Roles, products: set[str]) -> None:
-    """Scores or weights: products by tiles in the registers of threads, the rest element by element."""
-    stage, d = b.schedule[name], b.schedule.state.program.func(name).definitions[0]
-    stage.compute_at(b.running, b.tile).set_scope(SHARED)
-    if d.init is None and not products:
-        stage.cooperate()
-        return
-    row, term = (next(v for v, role in roles.items() if role == r) for r in (ROW, TERM))
-    ty, inner = stage.split(row, b.plan.each[0])
-    tx, few = stage.split(term, -(-b.plan.terms // b.threads[1]))
-    rest = [v for v in d.variables if v not in (row, term)]
-    batches, sums = [v for v in rest if v in d.free], [v for v in rest if v not in d.free]
-    stage.reorder(*batches, ty, tx, *sums, inner, few)
-    stage.bind(ty, "threadIdx.y").bind(tx, "threadIdx.x")
-    stage.unroll(inner).unroll(few)
-    for product in products:
-        product_stage = b.schedule[product]
-        f = b.schedule.state.program.func(product)
-        product_stage.compute_at(stage, tx).set_scope(REGISTER)
-        read = next(r for r in reads_in(d.values) if r.name == product)
-        last = [v for v, e in zip(f.variables, read.index, strict=True) if e in (Var(row), Var(term))]
-        product_stage.reorder(*[v for v in f.definitions[0].variables if v not in last], *last)
-        for v in last:
-            product_stage.unroll(v)
-
-
-def _fetch(b: _Block, name: str, roles: Roles, inside: Mapping[str, Roles]) -> None:
+def _fetch(
+    schedule: BaseSchedule, name: str, roles: Roles, inside: Mapping[str, Roles], places: tuple[Place, Place]
+) -> None:  # fmt: skip
     """Copies of what comes from outside: once for all rows of a block, or for each tile of terms."""
-    f = b.schedule.state.program.func(name)
+    f = schedule.state.program.func(name)
     d = f.definitions[0]
     sources = {r.name: r for r in reads_in(d.values) if r.name not in inside and r.index}
     for source, read in sources.items():
         used = {role_of(e, roles) for e in read.index}
         if used >= {ROW, TERM} or not used & {ROW, TERM, INNER}:
             continue
-        copy = b.schedule.cache_read(source, name, scope=SHARED)
-        copy.compute_at(*((b.owner, b.thread) if ROW in used else (b.running, b.tile)))
-        dims = extents(f, d, f.natural)
-        last = read.index[-1]
+        copy = schedule.cache_read(source, name, scope=SHARED).compute_at(*places[ROW not in used])
+        dims, last = extents(f, d, f.natural), read.index[-1]
         count = dims.get(last.name) if isinstance(last, Var) and role_of(last, roles) == "" else None
         copy.cooperate(even_width(COPIED // read.dtype.bytes, count))

@@ -12,10 +12,9 @@ for batches, blocks of rows:                   on blocks
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
-from math import prod
 from typing import Any
 
 from tdsl.autoschedule.recipes.choices import Unsuited, choose, gpu_of, recipe
@@ -27,15 +26,16 @@ from tdsl.autoschedule.recipes.online_blocks import (
     TILE,
     OnlineChain,
     Roles,
+    check_shared,
     find_online_chain,
+    first_suited,
     inside_tiles,
     reduce_tiles,
 )  # fmt: skip
-from tdsl.autoschedule.recipes.operand_tiles import Place, copy_tile, load_tile, multiply_tiles, shared_limit
+from tdsl.autoschedule.recipes.operand_tiles import Place, copy_tile, load_tile, multiply_tiles
 from tdsl.autoschedule.recipes.operands import Operand, plain_operands
 from tdsl.autoschedule.recipes.stage_facts import definition_of, load_width, sizes_of
 from tdsl.autoschedule.recipes.tensor_forms import Form, group_form, mma_of
-from tdsl.autoschedule.recipes.tensor_tiles import PHASE_BYTES
 from tdsl.core.node import frozen, post_order
 from tdsl.cost.sectors import WIDEST
 from tdsl.errors import ScheduleError, counted
@@ -55,7 +55,8 @@ from tdsl.schedule.state import FRAGMENT, GROUP, SHARED, SWIZZLES
 from tdsl.target import as_target
 
 _STEP = 16  # divisor of columns and terms
-_LARGEST = (128, 64)  # rows and terms of a block's tile
+_ROWS = 128  # of a block's tile, at most
+_TERMS = (64, 32, 16)  # of a tile, the most that shared memory holds
 _AT_ONCE = 128  # columns of the result multiplied before they are accumulated
 _FEWER = 32  # the same, if the result has more than _AT_ONCE columns
 _IN_REGISTERS = 64  # columns; up to this registers also hold the rows' operand
@@ -140,21 +141,20 @@ def online_tensor_cores(stage: Stage, *, machine: Machine | None = None, **choic
             f"wgmma needs sm_90a, and the schedule is for {as_target(stage.schedule.target).arch}",
             'leave warpgroups= out, or td.Schedule(..., target="cuda:sm_90a")',
         )
-    if choices.get("warpgroups", _is_for_groups(chain, machine) and _WARPS.isdisjoint(choices)) is True:
-        try:
-            with stage.schedule.all_or_nothing():
-                return _write(stage, chain, _plan_of_groups(chain, machine, choices))
-        except Unsuited:
-            if "warpgroups" in choices:
-                raise
-    return _write(stage, chain, choose(_plan(chain, machine), choices))
+    plans = _plans(chain, machine, choices)
+    return first_suited(stage, plans, lambda plan: _write(stage, chain, plan, machine))
 
 
-def _is_for_groups(chain: OnlineChain, machine: Machine) -> bool:
-    """True if wgmma exists and 64-row blocks fill half of the SMs."""
-    rows = chain.sizes[chain.row]
-    blocks = rows // GROUP_ROWS * chain.batches
-    return "wgmma" in machine.features and 2 * blocks >= machine.threads
+def _plans(chain: OnlineChain, machine: Machine, choices: Mapping[str, Any]) -> Iterator[OnlineTensorCores]:
+    """With wgmma, if it exists and blocks of 64 rows fill half of the SMs; then without, with fewer terms."""
+    columns, groups = chain.sizes[chain.column], choices.get("warpgroups")
+    blocks = chain.sizes[chain.row] // GROUP_ROWS * chain.batches
+    fills = "wgmma" in machine.features and 2 * blocks >= machine.threads and columns <= _GROUP_COLUMNS
+    if groups is True or (groups is None and fills and _WARPS.isdisjoint(choices)):
+        yield _plan_of_groups(chain, machine, choices)
+    if groups is not True:
+        for terms in _TERMS:
+            yield choose(_plan(chain, terms, machine), choices)
 
 
 def _plan_of_groups(chain: OnlineChain, machine: Machine, choices: Mapping[str, Any]) -> OnlineTensorCores:
@@ -183,10 +183,9 @@ def _plan_of_groups(chain: OnlineChain, machine: Machine, choices: Mapping[str, 
     return replace(plan, early=few and plan.stages > 1)
 
 
-def _plan(chain: OnlineChain, machine: Machine) -> OnlineTensorCores:
+def _plan(chain: OnlineChain, terms: int, machine: Machine) -> OnlineTensorCores:
     """The largest blocks of rows that give work to all SMs."""
-    rows, terms = _LARGEST
-    columns = chain.sizes[chain.column]
+    rows, columns = _ROWS, chain.sizes[chain.column]
     while rows > ROWS and (
         chain.sizes[chain.row] <= rows // 2
         or -(-chain.sizes[chain.row] // rows) * chain.batches < machine.threads
@@ -196,7 +195,7 @@ def _plan(chain: OnlineChain, machine: Machine) -> OnlineTensorCores:
     return OnlineTensorCores(rows, ROWS, terms, at_once, held=columns <= _IN_REGISTERS)
 
 
-def _write(stage: Stage, chain: OnlineChain, plan: OnlineTensorCores) -> OnlineTensorCores:
+def _write(stage: Stage, chain: OnlineChain, plan: OnlineTensorCores, machine: Machine) -> None:
     schedule = stage.schedule
     if not plan.early:  # else the scale frees the registers of the product for the next tile
         _factor_scales_out(schedule, chain.lead.name)
@@ -228,8 +227,6 @@ def _write(stage: Stage, chain: OnlineChain, plan: OnlineTensorCores) -> OnlineT
         schedule[name].compute_at(running, part if lead else tile).set_scope(FRAGMENT)
         if d.init is not None and (lead or TERM in roles.values()):
             products.append(_product(schedule[name], d, roles, plan, inside))
-    if plan.warpgroups:
-        _check_shared(products, plan, inside)
     for product in reversed(products):  # producers first
         _multiply(product, plan, inside, (owner, warp.name), (running, tile))
     for name in reversed(list(inside)):
@@ -239,7 +236,7 @@ def _write(stage: Stage, chain: OnlineChain, plan: OnlineTensorCores) -> OnlineT
     owner.cooperate(2)
     if plan.stages > 1:
         running.pipeline(tile, plan.stages, producer_warps=plan.warpgroups, overlap_mma=plan.early)
-    return plan
+    check_shared(schedule, machine)
 
 
 def _factor_scales_out(schedule: BaseSchedule, lead: str) -> None:
@@ -316,7 +313,7 @@ def _multiply(
 def _fetched(p: _Product, x: Operand, plan: OnlineTensorCores, place: Place) -> Stage:
     """A tile of an operand in shared memory; with warpgroups, the rows' tile is per warpgroup."""
     of_rows, size = p.roles.get(x.along) == ROW, x.read.dtype.bytes
-    vector, row = load_width(p.stage, x.read.name, x.copy_along), _tile_of(p, x, plan)[1]
+    vector, row = load_width(p.stage, x.read.name, x.copy_along), _row_of(p, x, plan)
     whole = plan.warpgroups and plan.stages > 1 and not of_rows
     refused = plan.warpgroups and (size * row % min(SWIZZLES) or x.axes[1] + 1 < len(x.read.index))
     if refused or (whole and (vector * size < WIDEST or len(x.read.index) > _MOST_AXES)):
@@ -328,26 +325,8 @@ def _fetched(p: _Product, x: Operand, plan: OnlineTensorCores, place: Place) -> 
     return copy_tile(p.stage, x, row, place, 0 if whole else vector, scope=scope)
 
 
-def _tile_of(p: _Product, x: Operand, plan: OnlineTensorCores) -> tuple[int, int]:
-    """The extents of an operand's tile along its two axes."""
+def _row_of(p: _Product, x: Operand, plan: OnlineTensorCores) -> int:
+    """The elements of a row of an operand's tile."""
     along = {ROW: plan.warp if plan.warpgroups else plan.rows, TERM: plan.terms, INNER: plan.terms}
-    sizes, extents = sizes_of(p.stage), []
-    for axis in x.axes:
-        moving = [v for v in variables(x.read.index[axis]) if p.roles.get(v) != TILE]
-        extents.append(along.get(p.roles.get(moving[0], "")) or sizes[moving[0]] or 0)
-    return extents[0], extents[1]
-
-
-def _check_shared(products: list[_Product], plan: OnlineTensorCores, inside: Mapping[str, Roles]) -> None:
-    """Unsuited if the operands' tiles exceed the shared memory of a block."""
-    total = 0
-    for p in products:
-        for x in (p.left, p.right):
-            times = plan.rows // plan.warp if x is p.left else plan.stages
-            if x.read.name not in inside:
-                total += prod(_tile_of(p, x, plan)) * x.read.dtype.bytes * times
-    if total + PHASE_BYTES > (most := shared_limit(products[0].stage)):
-        raise Unsuited(
-            f"its tiles take {total} bytes of shared memory, and a block has {most}",
-            "choose fewer rows, terms or stages, or leave warpgroups= out",
-        )
+    moving = [v for v in variables(x.read.index[x.axes[1]]) if p.roles.get(v) != TILE]
+    return along.get(p.roles.get(moving[0], "")) or sizes_of(p.stage)[moving[0]] or 0
