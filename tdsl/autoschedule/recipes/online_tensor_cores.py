@@ -90,18 +90,6 @@ class OnlineTensorCores:
     early: bool = False
 
 
-@frozen
-class _Product:
-    """A sum of products in a tile: rows times terms, or weights times columns."""
-
-    stage: Stage
-    d: Definition
-    roles: Roles
-    left: Operand
-    right: Operand
-    form: Form
-
-
 @recipe
 def online_tensor_cores(stage: Stage, *, machine: Machine | None = None, **choices: Any) -> OnlineTensorCores:
     """Schedule an online-softmax weighted sum with tensor cores, on a GPU (from sm_80 on).
@@ -226,9 +214,9 @@ def _write(stage: Stage, chain: OnlineChain, plan: OnlineTensorCores, machine: M
             continue
         schedule[name].compute_at(running, part if lead else tile).set_scope(FRAGMENT)
         if d.init is not None and (lead or TERM in roles.values()):
-            products.append(_product(schedule[name], d, roles, plan, inside))
-    for product in reversed(products):  # producers first
-        _multiply(product, plan, inside, (owner, warp.name), (running, tile))
+            products.append(name)
+    for name in reversed(products):  # producers first
+        _multiply(schedule[name], inside, plan, (owner, warp.name), (running, tile))
     for name in reversed(list(inside)):
         if not schedule.state.plan(name).tensorizations and schedule.state.plan(name).scope == FRAGMENT:
             schedule[name].cooperate()
@@ -268,10 +256,14 @@ def _rounded(d: Definition) -> list[str]:
     return [x.name for n in casts for x in post_order(n) if isinstance(x, Read)]
 
 
-def _product(
-    stage: Stage, d: Definition, roles: Roles, plan: OnlineTensorCores, inside: Mapping[str, Roles]
-) -> _Product:
-    """A sum of products with the rows' operand on the left; Unsuited if no tensor-core instruction fits."""
+def _multiply(
+    stage: Stage, inside: Mapping[str, Roles], plan: OnlineTensorCores, rows: Place, tiles: Place
+) -> None:  # fmt: skip
+    """Write a product by tensor cores; `rows` and `tiles` are the places of the operands' tiles.
+
+    The rows' operand is on the left. Unsuited if no instruction fits.
+    """
+    d, roles = definition_of(stage), inside[stage.func]
     if len(d.ranges) != 1:
         raise Unsuited(f"{stage.func!r} sums over {counted(len(d.ranges), 'variable')}")
     operands = plain_operands(replace(d, where=TRUE))
@@ -288,32 +280,27 @@ def _product(
             f"{stage.func!r} multiplies {types}, for which there is no instruction with sums in f32",
             "round weights to the type of the values, f16 or bf16: td.cast(td.cast(p, td.f16), td.f32)",
         )
-    return _Product(stage, d, roles, left, right, form)
-
-
-def _multiply(
-    p: _Product, plan: OnlineTensorCores, inside: Mapping[str, Roles], rows: Place, tiles: Place
-) -> None:
-    """Write a product by tensor cores; `rows` and `tiles` are the places of the operands' tiles."""
-    stage, (term, _, _) = p.stage, p.d.ranges[0]
-    others = [v for v in p.d.free if v not in (p.left.along, p.right.along)]
-    ko = multiply_tiles(stage, p.form, (p.left.along, p.right.along, term), others)
-    if p.left.read.name not in inside:
-        shared = _fetched(p, p.left, plan, rows)
-        if isinstance(p.form, Mma):
-            load_tile(stage, p.left, shared.func, rows if plan.held else (stage, ko), "a", plan.warp)
-    elif p.d.where != TRUE:
-        weights = stage.schedule.cache_read(p.left.read.name, stage.func, scope=FRAGMENT, filled=True)
+    others = [v for v in d.free if v not in (left.along, right.along)]
+    ko = multiply_tiles(stage, form, (left.along, right.along, d.ranges[0][0]), others)
+    if left.read.name not in inside:
+        shared = _fetched(stage, roles, left, plan, rows)
+        if isinstance(form, Mma):
+            load_tile(stage, left, shared.func, rows if plan.held else (stage, ko), "a", plan.warp)
+    elif d.where != TRUE:
+        weights = stage.schedule.cache_read(left.read.name, stage.func, scope=FRAGMENT, filled=True)
         weights.compute_at(*tiles).cooperate()
-    shared = _fetched(p, p.right, plan, tiles)
-    if isinstance(p.form, Mma):
-        load_tile(stage, p.right, shared.func, (stage, ko), "b", _STEP)
+    shared = _fetched(stage, roles, right, plan, tiles)
+    if isinstance(form, Mma):
+        load_tile(stage, right, shared.func, (stage, ko), "b", _STEP)
 
 
-def _fetched(p: _Product, x: Operand, plan: OnlineTensorCores, place: Place) -> Stage:
+def _fetched(stage: Stage, roles: Roles, x: Operand, plan: OnlineTensorCores, place: Place) -> Stage:
     """A tile of an operand in shared memory; with warpgroups, the rows' tile is per warpgroup."""
-    of_rows, size = p.roles.get(x.along) == ROW, x.read.dtype.bytes
-    vector, row = load_width(p.stage, x.read.name, x.copy_along), _row_of(p, x, plan)
+    of_rows, size = roles.get(x.along) == ROW, x.read.dtype.bytes
+    counts = {ROW: plan.warp if plan.warpgroups else plan.rows, TERM: plan.terms, INNER: plan.terms}
+    moving = next(v for v in variables(x.read.index[x.axes[1]]) if roles.get(v) != TILE)
+    row = counts.get(roles.get(moving, "")) or sizes_of(stage)[moving] or 0
+    vector = load_width(stage, x.read.name, x.copy_along)
     whole = plan.warpgroups and plan.stages > 1 and not of_rows
     refused = plan.warpgroups and (size * row % min(SWIZZLES) or x.axes[1] + 1 < len(x.read.index))
     if refused or (whole and (vector * size < WIDEST or len(x.read.index) > _MOST_AXES)):
@@ -322,11 +309,4 @@ def _fetched(p: _Product, x: Operand, plan: OnlineTensorCores, place: Place) -> 
             f"leave warpgroups= out, or let rows of it be a multiple of {min(SWIZZLES)} bytes",
         )
     scope = GROUP if plan.warpgroups and of_rows else SHARED
-    return copy_tile(p.stage, x, row, place, 0 if whole else vector, scope=scope)
-
-
-def _row_of(p: _Product, x: Operand, plan: OnlineTensorCores) -> int:
-    """The elements of a row of an operand's tile."""
-    along = {ROW: plan.warp if plan.warpgroups else plan.rows, TERM: plan.terms, INNER: plan.terms}
-    moving = [v for v in variables(x.read.index[x.axes[1]]) if p.roles.get(v) != TILE]
-    return along.get(p.roles.get(moving[0], "")) or sizes_of(p.stage)[moving[0]] or 0
+    return copy_tile(stage, x, row, place, 0 if whole else vector, scope=scope)
