@@ -13,7 +13,6 @@ from tdsl.autoschedule.block_tree.named import (
     block_transpose,
     block_tree,
 )
-from tdsl.autoschedule.block_tree.row_parts import split_rows
 from tdsl.autoschedule.block_tree.rows import block_rows
 from tdsl.autoschedule.recipes.bands import bands
 from tdsl.autoschedule.recipes.block_scales import block_scaled_matmul
@@ -73,7 +72,6 @@ __all__ = [
     "reduced_tiles",
     "rows",
     "solomonik_2_5d",
-    "split_rows",
     "strips",
     "summa",
     "tensor_core_matmul",

@@ -9,22 +9,23 @@
 A row is read once and written once, 16 bytes at a time where its length allows that. One that registers
 cannot hold is read by each stage. Other outputs that need the same rows are computed with them. So are sums
 of columns: a block then has several rows, one after the other, and their sums in its registers, which
-another kernel puts together.
+another kernel puts together. Few long rows are in parts, each of a block (`row_parts.py`).
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from math import inf, prod
 from typing import Any
 
 from tdsl.autoschedule.block_tree.price import Price
 from tdsl.autoschedule.block_tree.reductions import price_of_lanes, tree_of_rows
+from tdsl.autoschedule.block_tree.row_parts import size_of_part, write_parts
 from tdsl.autoschedule.block_tree.write_groups import BlockRows, write_group
 from tdsl.autoschedule.block_tree.write_lanes import is_heavy
-from tdsl.autoschedule.patterns.row_groups import RowGroup, find_row_group, moves
+from tdsl.autoschedule.patterns.row_groups import RowGroup, find_row_group, moves, widens
 from tdsl.autoschedule.problem import Operand, Problem
 from tdsl.autoschedule.recipes.choices import Unsuited, choose, gpu_of, recipe
 from tdsl.cost.sectors import SECTOR, WARP, WIDEST, WORD
@@ -35,7 +36,7 @@ from tdsl.lang.program import FuncDef
 from tdsl.lang.regions import reads_in
 from tdsl.machine.model import Machine
 from tdsl.schedule.fluent import Stage
-from tdsl.schedule.properties import volume
+from tdsl.schedule.properties import element_bytes, volume
 
 _ACCESSES = 2  # whose time is covered by what blocks fetch, as they also compute and store
 _LEAST = 2  # elements of a row that are worth threads
@@ -44,16 +45,22 @@ _BLOCKS = (4 * WARP, 8 * WARP, 2 * WARP, WARP)  # threads of a block that has se
 _MOST_THREADS = 1024  # of a row
 _KEPT = 96  # registers of a thread for what it keeps of a row, if so many threads are enough for it
 _HEAVY = 128  # of a row whose threads combine long lists
+_LEAST_OF_PART = 4096  # elements
+_PART = 0.65  # of the registers of a multiprocessor, which a part may take
+_BLOCKS_EACH = 2  # blocks of parts for each multiprocessor
+_AGAIN = 1.5  # times the bytes of one pass, where a second kernel has to read the rows from memory again
+_CACHED = 0.5  # of L2, in which rows stay for the second kernel
 _TIE = 1.05  # times the lowest price, up to which the first of several shapes is taken
 
 
 @recipe
 def block_rows(stage: Stage, *, machine: Machine | None = None, **choices: Any) -> BlockRows:
-    """Schedule a func and what only its rows read: a block, or a part of one, for each row.
+    """Schedule a func and what only its rows read: a block, or a part of one, or several, for each row.
 
     `choices` replace what is chosen: the numbers of `BlockRows`. Float sums are in another order. Returns
     what was chosen. Something reduces rows of several elements along memory, of extents
-    that the schedule knows.
+    that the schedule knows. For several `parts` of a row, the stage is element-wise, and reads reductions of
+    its rows over one variable; it has elements along the rows, or one for each row.
 
     >>> import tdsl as td
     >>> i, j = td.vars("i j")
@@ -62,10 +69,18 @@ def block_rows(stage: Stage, *, machine: Machine | None = None, **choices: Any) 
     >>> y[i, j] = x[i, j] / total[i]
     >>> s = td.Schedule(y)
     >>> plan = td.recipes.block_rows(s[y])
-    >>> plan.inside, plan.threads, plan.vector, plan.held
-    (('total',), 256, 4, ('x',))
+    >>> plan.inside, plan.threads, plan.vector, plan.held, plan.parts
+    (('total',), 256, 4, ('x',), 1)
     """
     machine = gpu_of(stage, machine)
+    parts = choices.get("parts")
+    given = parts if type(parts) is int and parts > 1 else None
+    if parts != 1:
+        try:
+            return _in_parts(stage, machine, choices, given)
+        except Unsuited:
+            if given:
+                raise
     group = find_row_group(stage, sums=choices.get("each") != 0)
     if group is not None and group.sums and _plan(stage, group, machine) is None:
         group = find_row_group(stage, sums=False)
@@ -96,6 +111,33 @@ def block_rows(stage: Stage, *, machine: Machine | None = None, **choices: Any) 
     return plan
 
 
+def _in_parts(stage: Stage, machine: Machine, choices: Mapping[str, Any], parts: int | None) -> BlockRows:
+    """Schedule rows in parts; Unsuited where these are not possible, or not faster than whole rows."""
+    group = find_row_group(stage, siblings=False, whole=True)
+    if group is None or group.outer or not group.count:
+        raise Unsuited("it has no rows of extents that the schedule knows, along memory")
+    owner = group.funcs[0]
+    reductions = [f for f in group.funcs[1:] if f.definitions[0].ranges]
+    single = all(len(f.definitions[0].ranges) == 1 for f in reductions)
+    if owner.definitions[0].ranges or len(group.along(owner)) > 1 or not single:
+        raise Unsuited("it is no element-wise stage of rows that reductions over one variable go through")
+    if not group.along(owner) and not any(_reads_another(group, f) for f in reductions):
+        raise Unsuited("its reductions of a row do not read each other")
+    if group.copies:
+        raise Unsuited(f"{group.copies[0]!r}, which it reads, is an output")
+    plan = choose(_plan_of_parts(stage, group, machine, parts), choices)
+    write_parts(stage, group, plan, machine)
+    return plan
+
+
+def _reads_another(group: RowGroup, f: FuncDef) -> bool:
+    """True for a reduction that needs another of the group, with what only this is computed from."""
+    funcs, needed = {g.name: g for g in group.funcs}, [f.name]
+    for name in needed:  # grows
+        needed += [x for x in funcs[name].definitions[0].sources if x in funcs and x not in needed]
+    return any(funcs[name].definitions[0].ranges for name in needed[1:])
+
+
 @recipe
 def rows_together(stage: Stage, *, machine: Machine | None = None) -> BlockRows:
     """As `block_rows`, for a func whose rows other outputs or sums of columns need, too."""
@@ -105,7 +147,7 @@ def rows_together(stage: Stage, *, machine: Machine | None = None) -> BlockRows:
         raise Unsuited("nothing else that is open reads its rows")
     if group.count < machine.threads and group.length > _LONG:
         raise Unsuited("its rows are few and long")
-    plan: BlockRows = inspect.unwrap(block_rows)(stage, machine=machine)
+    plan: BlockRows = inspect.unwrap(block_rows)(stage, machine=machine, parts=1)
     if not plan.siblings and not group.copies:
         raise Unsuited("its rows and sums of columns do not fit into registers together")
     return plan
@@ -140,6 +182,35 @@ def _plan(stage: Stage, group: RowGroup, machine: Machine) -> BlockRows | None:
     each = _rows_of_block(group, together, cost.resident, machine)
     inside, siblings = (tuple(f.name for f in funcs) for funcs in (group.funcs[1:], group.siblings))
     return BlockRows(group.rows, inside, threads, together, vector, kept, siblings, each)
+
+
+def _plan_of_parts(stage: Stage, group: RowGroup, machine: Machine, parts: int | None) -> BlockRows:
+    """So many parts of rows, or enough for all multiprocessors; Unsuited if rows are many, or short."""
+    length, vector, program = group.length, vector_of_rows(group), stage.schedule.state.program
+    if parts is None:
+        most = (
+            int(_PART * (machine.level("registers").bytes or 0)) // 4
+        )  # elements in the registers of a block
+        count = max(-(-_BLOCKS_EACH * machine.threads // group.count), -(-length // most))
+        count = min(count, length // _LEAST_OF_PART)
+        inputs = {r.name for f in group.funcs for r in reads_in(f.definitions[0].values)}
+        read = sum(
+            group.count * length * element_bytes(program, x) for x in inputs if not program.has_func(x)
+        )
+        cost = 1.0 if read < _CACHED * (machine.level("L2").bytes or 0) else _AGAIN
+        if count < 2 or group.count * cost >= machine.threads:
+            raise Unsuited(f"{group.count} rows of {length} elements are enough for blocks of their own")
+        equal = (n for n in range(count, 2 * count) if length % n == 0 and length // n % vector == 0)
+        parts = next(equal, 0) or -(-length // size_of_part(length, count, vector))
+    reduced = (r.name for f, r in group.reads if f.definitions[0].ranges and group.is_of_row(f, r))
+    members = {f.name for f in group.funcs}
+    kept = tuple(name for name in dict.fromkeys(reduced) if name not in members)
+    p = problem_of_rows(stage, group)
+    shape = shape_of_rows(p.with_parts(p.summed[-1].name, parts), group, machine, vector, kept, alone=True)
+    if shape is None:
+        raise Unsuited(f"no block has the registers for a part of {-(-length // parts)} elements")
+    inside = tuple(f.name for f in group.funcs[1:])
+    return BlockRows(group.rows, inside, shape[0], 1, vector, kept, parts=parts)
 
 
 def problem_of_rows(stage: Stage, group: RowGroup) -> Problem:
@@ -282,9 +353,3 @@ def kept_in_registers(group: RowGroup) -> tuple[str, ...]:
         *(n for n in sources if moves(group.row_boxes[n])),
         *(f.name for f in inside if f.name not in elsewhere),
     )
-
-
-def widens(f: FuncDef, source: str) -> bool:
-    """True for a func of wider elements than those it reads of an array."""
-    read = [r.dtype.bytes for r in reads_in(f.definitions[0].values) if r.name == source]
-    return any(n < max(t.bytes for t in f.dtypes) for n in read)

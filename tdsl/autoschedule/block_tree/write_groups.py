@@ -25,6 +25,7 @@ class BlockRows:
     `threads`, a power of two up to 1024, share a row, `vector` neighbours at a time; a block has `together`
     rows. What several stages read is `held` in registers. Other stages of the same rows are computed
     with it (`siblings`), sums of columns of `each` rows that follow each other; 0 for one row in a block.
+    Above 1, a row is in so many `parts`, each of a block.
     """
 
     rows: tuple[str, ...]
@@ -35,6 +36,7 @@ class BlockRows:
     held: tuple[str, ...]
     siblings: tuple[str, ...] = ()
     each: int = 0
+    parts: int = 1
 
 
 def write_group(owner: Stage, group: RowGroup, plan: BlockRows) -> None:

@@ -228,6 +228,12 @@ def moves(box: Box) -> bool:
     return any(v.startswith("row ") for e in ends for v in variables(e))
 
 
+def widens(f: FuncDef, source: str) -> bool:
+    """True for a func of wider elements than those it reads of an array."""
+    read = [r.dtype.bytes for r in reads_in(f.definitions[0].values) if r.name == source]
+    return any(n < max(t.bytes for t in f.dtypes) for n in read)
+
+
 def _is_along(group: RowGroup, f: FuncDef) -> bool:
     """True where neighbours of a row are neighbours in memory, and a reduction has one result in a row."""
     d, sizes = f.definitions[0], extents(f, f.definitions[0], group.row_boxes[f.name])

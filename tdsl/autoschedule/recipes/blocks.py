@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 from tdsl.autoschedule.block_tree.reductions import best_lanes, write_lanes
-from tdsl.autoschedule.block_tree.row_parts import SplitRows, split_rows
 from tdsl.autoschedule.block_tree.rows import block_rows
 from tdsl.autoschedule.block_tree.schedule import schedule_points, schedule_sums
 from tdsl.autoschedule.block_tree.tree import BlockTree
@@ -22,7 +21,7 @@ from tdsl.lang.regions import reads_in
 from tdsl.machine.model import Machine
 from tdsl.schedule.fluent import Stage
 
-Plan = Elements | BlockSegments | BlockRows | SplitRows | BlockTree
+Plan = Elements | BlockSegments | BlockRows | BlockTree
 
 
 def on_blocks(stage: Stage, *, machine: Machine | None = None) -> Plan | None:
@@ -38,9 +37,6 @@ def on_blocks(stage: Stage, *, machine: Machine | None = None) -> Plan | None:
     row = if_suited(_parts_of_row, stage, machine=machine)
     if row is not None:
         return row
-    split = if_suited(split_rows, stage, machine=machine)
-    if split is not None:
-        return split
     rows = if_suited(block_rows, stage, machine=machine)
     if rows is not None:
         return rows

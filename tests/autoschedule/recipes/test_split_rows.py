@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 import tdsl as td
-from tdsl.autoschedule.block_tree.row_parts import SplitRows
 from tdsl.autoschedule.recipes.blocks import on_blocks
 from tdsl.codegen.gpu.launches import launches_of
 from tests.codegen.cuda.programs import kernel_of
@@ -32,8 +31,7 @@ def softmax_of(x):
 @pytest.mark.parametrize("shape", [(3, 8200), (1, 9001), (8192,), (2, 12289)])
 def test_softmax_of_few_long_rows(rng, shape, dtype):
     s = td.Schedule(softmax(shape, dtype))
-    plan = td.recipes.split_rows(s["y"])
-    assert plan.each < shape[-1]
+    assert td.recipes.block_rows(s["y"], parts=2).parts == 2
     x = rng.standard_normal(shape).astype(dtype.numpy)
     got = td.emulate(td.compile(s, target="cuda"))(x).astype(np.float64)
     bound = {td.f32: 1e-5, td.f64: 1e-12}.get(dtype, 1e-2)
@@ -55,7 +53,7 @@ def norm(m, n):
 def test_norms_of_few_long_rows(rng):
     """The variance is that of one pass, whose parts are corrected for the mean."""
     s = td.Schedule(norm(3, 8195))
-    td.recipes.split_rows(s["y"])
+    td.recipes.block_rows(s["y"], parts=2)
     x, g = (
         (10 + rng.standard_normal((3, 8195))).astype(np.float32),
         rng.standard_normal(8195).astype(np.float32),
@@ -71,7 +69,7 @@ def test_reductions_that_do_not_depend_on_each_other(rng):
     total[i] = td.sum(y[i, j] * dy[i, j], axis=j)
     dx[i, j] = y[i, j] * (dy[i, j] - total[i])
     s = td.Schedule(dx)
-    td.recipes.split_rows(s["dx"])
+    td.recipes.block_rows(s["dx"], parts=2)
     a, b = (rng.integers(-2, 3, (2, 8200)).astype(np.float32) for _ in "ab")
     want = a * (b - (a * b).sum(1, keepdims=True))
     np.testing.assert_array_equal(td.emulate(td.compile(s, target="cuda"))(a, b), want)
@@ -81,9 +79,9 @@ def test_reductions_that_do_not_depend_on_each_other(rng):
 def test_the_default_schedule_fills_any_gpu_with_few_rows(arch):
     machine = td.Target("cuda", arch=arch).machine()
     plans = {rows: on_blocks(td.Schedule(norm(rows, 100_000))["y"], machine=machine) for rows in (16, 1024)}
-    assert isinstance(plans[16], SplitRows) and not isinstance(plans[1024], SplitRows)
-    parts = -(-100_000 // plans[16].each)
-    assert 16 * parts >= machine.threads and plans[16].each * 4 <= (machine.level("registers").bytes or 0)
+    assert plans[1024].parts == 1
+    assert 16 * plans[16].parts >= machine.threads
+    assert 100_000 // plans[16].parts * 4 <= (machine.level("registers").bytes or 0)
 
 
 def test_softmax_takes_two_kernels_by_default():
@@ -98,8 +96,8 @@ def test_parts_are_for_the_gpu_of_the_schedule():
         i, j = td.vars("i j")
         top[i] = td.max(x[i, j], axis=j)
         y[i, j] = x[i, j] - top[i]
-        chosen.append(td.recipes.split_rows(td.Schedule(y, target=f"cuda:{arch}")[y]).each)
-    assert chosen[0] > chosen[1]
+        chosen.append(td.recipes.block_rows(td.Schedule(y, target=f"cuda:{arch}")[y]).parts)
+    assert 1 < chosen[0] < chosen[1]
 
 
 def variance(shape):
@@ -114,7 +112,7 @@ def variance(shape):
 def test_variances_of_few_long_rows_take_one_pass(rng, shape):
     f = variance(shape)
     s = td.Schedule(f)
-    td.recipes.split_rows(s[f])
+    assert td.recipes.block_rows(s[f], parts=3).parts == 3
     x = (10 + rng.standard_normal(shape)).astype(np.float32)
     got = td.emulate(td.compile(s, target="cuda"))(x)
     np.testing.assert_allclose(got, x.astype(np.float64).var(-1), rtol=1e-4)
@@ -131,7 +129,7 @@ def test_reductions_of_a_row_that_need_no_other_are_no_chain():
     x, out = td.Tensor("x", (2, 100_000), td.f32), td.Func("out")
     out[i] = td.sqrt(td.sum(x[i, j] * x[i, j], axis=j))
     with pytest.raises(td.ScheduleError, match="do not read each other"):
-        td.recipes.split_rows(td.Schedule(out)["out"])
+        td.recipes.block_rows(td.Schedule(out)["out"], parts=2)
 
 
 @pytest.mark.parametrize("n", [100, 20_000])
