@@ -77,7 +77,8 @@ def block_rows(stage: Stage, *, machine: Machine | None = None, **choices: Any) 
     given = parts if type(parts) is int and parts > 1 else None
     if parts != 1:
         try:
-            return _in_parts(stage, machine, choices, given)
+            with stage.schedule.all_or_nothing():
+                return _in_parts(stage, machine, choices, given)
         except Unsuited:
             if given:
                 raise

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from tdsl.autoschedule.block_tree.write_lanes import reduce_by_lines, reduce_by_threads, share_row
 from tdsl.autoschedule.patterns.row_groups import RowGroup
 from tdsl.autoschedule.recipes.grid import fused
+from tdsl.autoschedule.recipes.partial_sums import in_parts
 from tdsl.core.node import frozen
 from tdsl.cost.sectors import WARP
 from tdsl.lang.program import FuncDef
@@ -106,11 +107,9 @@ class _Writer:
         """The stage that computes another func, or its sums of rows that follow each other, with the rows."""
         stage, rows = self.owner.schedule[f.name], self.group.row_of[f.name]
         if self.group.reduces_rows(f):
-            part, _ = stage.split(fused(stage, list(rows)), self.plan.each)
-            partial = stage.rfactor(part)
-            inner = [x.name for x in partial.loops if x.name not in (part.name, *f.definitions[0].free)]
-            partial.reorder_storage(part.name, *f.definitions[0].free)
-            partial.reorder(part.name, *inner, *f.definitions[0].free)
+            partial, part, _ = in_parts(stage, fused(stage, list(rows)), self.plan.each)
+            inner = [x.name for x in partial.loops if x.name not in (part, *f.definitions[0].free)]
+            partial.reorder(part, *inner, *f.definitions[0].free)
             if self.plan.together > 1:
                 partial.split(part, self.plan.together)
             stage = partial

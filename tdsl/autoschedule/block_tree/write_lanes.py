@@ -8,6 +8,7 @@ from math import prod
 from tdsl.autoschedule.block_tree.tree import BlockTree
 from tdsl.autoschedule.recipes.elements import elements
 from tdsl.autoschedule.recipes.grid import fused
+from tdsl.autoschedule.recipes.partial_sums import in_parts
 from tdsl.autoschedule.recipes.stage_facts import definition_of, sizes_of
 from tdsl.core.node import post_order
 from tdsl.errors import ScheduleError
@@ -83,9 +84,8 @@ def write_columns(stage: Stage, t: BlockTree) -> Stage | None:
     stage.reorder(*free, *terms)
     term = fused(stage, terms)
     if t.parts > 1:
-        part, inner = (x.name for x in stage.split(term, nparts=t.parts))
-        parts, term, free = stage.rfactor(part), inner, [part, *free]
-        parts.reorder_storage(*free)
+        parts, part, term = in_parts(stage, term, nparts=t.parts)
+        free = [part, *free]
     reduced = reduce_by_lines(parts, free, term, columns.threads, lines.threads, columns.each)
     if tiles:
         _fill_tiles(reduced, tiles, columns.each)

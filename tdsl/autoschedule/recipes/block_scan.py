@@ -15,7 +15,7 @@ from __future__ import annotations
 from typing import Any
 
 from tdsl.autoschedule.block_tree.reductions import schedule_lanes
-from tdsl.autoschedule.block_tree.write_lanes import reduce_by_threads
+from tdsl.autoschedule.block_tree.write_lanes import reduce_by_threads, share_row
 from tdsl.autoschedule.recipes.choices import Unsuited, choose, gpu_of, recipe
 from tdsl.autoschedule.recipes.grid import fused, share_points
 from tdsl.core.node import frozen
@@ -172,7 +172,7 @@ def _scan_along(stage: Stage, scan: Scan, plan: BlockScan, machine: Machine) -> 
         schedule[name].compute_at(owner, at)
     for name in dict.fromkeys(sources):
         copy = schedule.cache_read(name, owner, at=at, inside=True)
-        _share(copy, plan)
+        share_row(copy, [copy.loops[-1].name], plan.threads, plan.vector, unrolled=True)
     for name in (total, *steps):
         reduced = schedule.state.program.func(name).definitions[0].ranges
         places = [x.name for x in schedule[name].loops][: -1 if reduced else None]
@@ -186,14 +186,6 @@ def _scan_along(stage: Stage, scan: Scan, plan: BlockScan, machine: Machine) -> 
         owner.unroll(lanes)
     else:
         owner.vectorize(lanes)
-
-
-def _share(copy: Stage, plan: BlockScan) -> None:
-    """The elements of a row for its threads, in registers."""
-    outer, lanes = copy.split(copy.loops[-1], plan.vector)
-    pieces, thread = copy.split(outer, plan.threads)
-    copy.bind(thread, "threadIdx.x").vectorize(lanes)
-    copy.unroll(pieces)
 
 
 def _double(schedule: BaseSchedule, func: str) -> None:

@@ -39,6 +39,7 @@ from tdsl.lang.regions import reads_in
 from tdsl.machine.instructions.tensor_cores import ROWS, Mma
 from tdsl.machine.model import Machine
 from tdsl.schedule.fluent import Stage
+from tdsl.schedule.gathering import uses_variable
 from tdsl.schedule.naming import Loop
 from tdsl.schedule.state import FRAGMENT, GROUP, REGISTER, SHARED
 
@@ -213,8 +214,8 @@ def _find(stage: Stage) -> _Reduced:
 def _plan(reduced: _Reduced, machine: Machine) -> ReducedTiles:
     p, (rows, columns, terms) = reduced.problem, reduced.sizes
     size = max(p.sum_bytes, WORD)
-    across = [r for r in p.reads if r.uses(reduced.sides[1])]
-    chunks = any(r.dims[-1] != ((reduced.term, 1),) for r in across)  # what neighbours read is in one row
+    across = [r for r in reads_in(p.definition.values) if reduced.sides[1] in variables(r)]
+    chunks = any(r.index[-1] != Var(reduced.term) for r in across)  # what neighbours read is in one row
     most = _EACH // size, (WIDEST if chunks else _EACH) // size
     each = [
         min(m, 1 << (ceil(n / count) - 1).bit_length())
@@ -302,10 +303,11 @@ def _copy(reduced: _Reduced, x: Operand, at: str, plan: ReducedTiles) -> None:
     Where neighbouring threads read columns of it, chunks of the terms are packed, such that these threads'
     accesses have no bank conflicts.
     """
-    stage, (dims, size) = reduced.product, (x.reads[0].dims, x.reads[0].size)
-    chunk, vector, last = WIDEST // size, load_width(stage, x.array, x.along), len(dims) - 1
-    across = [n for n, dim in enumerate(dims) if reduced.sides[1] in dict(dim)]
-    packed = len(across) == 1 and dims[-1] == ((reduced.term, 1),) and plan.tile[2] % chunk == 0
+    stage, reads = reduced.product, reads_in(reduced.problem.definition.values)
+    index = next(r.index for r in reads if r.name == x.array and uses_variable(r, x.along))
+    chunk, vector, last = WIDEST // x.reads[0].size, load_width(stage, x.array, x.along), len(index) - 1
+    across = [n for n, e in enumerate(index) if reduced.sides[1] in variables(e)]
+    packed = len(across) == 1 and index[-1] == Var(reduced.term) and plan.tile[2] % chunk == 0
     copy = stage.schedule.cache_read(
         x.array, stage.func, at=at, scope=SHARED, filled=True, along=x.along,
         pack={across[0]: plan.each[1], last: chunk} if packed else None,
