@@ -50,6 +50,7 @@ _PART = 0.65  # of the registers of a multiprocessor, which a part may take
 _BLOCKS_EACH = 2  # blocks of parts for each multiprocessor
 _AGAIN = 1.5  # times the bytes of one pass, where a second kernel has to read the rows from memory again
 _CACHED = 0.5  # of L2, in which rows stay for the second kernel
+_WHOLE = {"together", "held", "each"}  # choices for blocks that have whole rows
 _TIE = 1.05  # times the lowest price, up to which the first of several shapes is taken
 
 
@@ -75,7 +76,7 @@ def block_rows(stage: Stage, *, machine: Machine | None = None, **choices: Any) 
     machine = gpu_of(stage, machine)
     parts = choices.get("parts")
     given = parts if type(parts) is int and parts > 1 else None
-    if parts != 1:
+    if given or (parts is None and _WHOLE.isdisjoint(choices)):
         try:
             with stage.schedule.all_or_nothing():
                 return _in_parts(stage, machine, choices, given)
