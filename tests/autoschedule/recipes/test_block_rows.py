@@ -286,3 +286,8 @@ def test_sorted_lists_are_one_piece_of_code_a_merge(rng):
         np.testing.assert_array_equal(results[n], np.take_along_axis(given, places, 1)[:, n])
         np.testing.assert_array_equal(results[2 + n], places[:, n])
     assert all(x.spills == 0 for x in compiled.launch.kernels)
+
+
+def test_choices_for_whole_rows_leave_few_long_rows_whole():
+    assert scheduled("softmax", 2, 50_000)[1].parts > 1
+    assert scheduled("softmax", 2, 50_000, held=())[1].parts == 1

@@ -76,6 +76,13 @@ def test_rows_that_a_mask_cuts_short_stay_in_registers(arch: str) -> None:
     assert all((k.spills, k.stack) == (0, 0) for k in td.compile(s).launch.kernels)
 
 
+def test_tiles_that_exceed_the_memory_of_a_block_are_refused() -> None:
+    s = td.Schedule(attention(1, 512, 512, 64), target="cuda:sm_80")
+    with pytest.raises(td.ScheduleError, match=r"take \d+ bytes of shared memory, and a block has 166912"):
+        td.recipes.online_blocks(s["out_sum"], rows=512, terms=512)
+    assert not s.directives
+
+
 def test_another_kind_of_sum_is_left_alone() -> None:
     x, f = td.Tensor("x", (64, 64), td.f32), td.Func("f")
     f[i] = td.sum(x[i, j], axis=j)

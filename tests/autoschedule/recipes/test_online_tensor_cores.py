@@ -174,6 +174,13 @@ def test_autoschedule_takes_tensor_cores() -> None:
     assert "mma_m16n8k16_f16_f16" in str(s)
 
 
+def test_tiles_have_fewer_terms_where_blocks_have_little_shared_memory() -> None:
+    s = td.Schedule(attention(4, 1024, 1024, 256), target="cuda:sm_89")
+    plan = td.recipes.online_tensor_cores(s["out_sum"])
+    assert plan.terms < 64
+    assert s.footprint("shared") <= (td.Target("cuda", arch="sm_89").capacity("shared") or 0)
+
+
 def test_large_heads_keep_all_multiprocessors_at_work() -> None:
     s = td.Schedule(attention(16, 8192, 8192, 128, dtype=td.bf16), target="cuda:sm_80")
     plan = td.recipes.online_tensor_cores(s["out_sum"])

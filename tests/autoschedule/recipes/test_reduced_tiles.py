@@ -176,3 +176,15 @@ def test_half_floats_are_reduced_by_tensor_cores_where_that_is_predicted_to_be_f
     _, decisions = decide(td.Schedule(out, target=target).state, target.machine())
     (plan,) = next(d.plan for d in decisions if d.how == "reduced tiles")
     assert type(plan).__name__ == "ReducedFragments"
+
+
+def test_what_alone_reads_results_of_tensor_cores_is_in_their_kernel():
+    x, y = operands(200, 64, 32, td.f16)
+    product, out = td.Func("p"), td.Func("o")
+    product[i, j] = td.sum(td.cast(x[i, k], td.f32) * td.cast(y[j, k], td.f32), axis=k)
+    out[i] = 2 * td.max(product[i, j], axis=j)
+    s = td.Schedule(out, target="cuda:sm_80")
+    assert td.recipes.reduced_fragments(s["o_max"]).parts == 1
+    f = td.compile(s)
+    agrees(f, out)
+    assert str(f.loops("final")).count("def ") == 1
