@@ -9,15 +9,16 @@ for rows, for parts of a row (blocks):
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from tdsl.autoschedule.block_tree.reductions import schedule_lanes
 from tdsl.autoschedule.block_tree.write_groups import BlockRows
-from tdsl.autoschedule.block_tree.write_lanes import reduce_by_threads, share_row
+from tdsl.autoschedule.block_tree.write_lanes import reduce_by_threads, reduce_online, share_row
 from tdsl.autoschedule.patterns.row_groups import RowGroup, widens
 from tdsl.autoschedule.recipes.elements import elements
 from tdsl.autoschedule.recipes.grid import fused
 from tdsl.autoschedule.recipes.stage_facts import definition_of
 from tdsl.cost.sectors import WARP
-from tdsl.errors import ScheduleError
 from tdsl.lang.regions import reads_in
 from tdsl.machine.model import Machine
 from tdsl.schedule.fluent import BaseSchedule, Stage
@@ -45,30 +46,17 @@ def _reduce_parts(schedule: BaseSchedule, names: list[str], each: int, plan: Blo
     """Reduce parts of rows in kernels of their own; the reductions that put these together."""
     merges: list[str] = []
     for name in names:  # consumers first
-        before = schedule.state.program
-        if not before.has_func(name) or not before.func(name).definitions[0].ranges:
-            continue  # in the pass of one that reads it
-        ((term, _, _),) = before.func(name).definitions[0].ranges
-        try:
-            with schedule.all_or_nothing():
-                merge = schedule[name].online(term, each)
-        except ScheduleError:  # it depends on no other, or cannot be corrected for it
-            part, _ = schedule[name].split(term, each)
-            _write_parts(schedule[name].rfactor(part), [], plan)
-            merges.append(name)
-            continue
-        merges.append(merge.func)
         program = schedule.state.program
-        tiles = [f.name for f in program.funcs if not before.has_func(f.name) and f.name != merge.func]
-        for f in [f for f in program.funcs if merge.func in f.definitions[0].sources]:
-            if f.name not in program.outputs and f.name != merge.func:
-                schedule[f.name].inline()
-        part, _ = merge.split(merge.loops[-1], 1)
-        _write_parts(merge.rfactor(part), tiles, plan)
+        if not program.has_func(name) or not program.func(name).definitions[0].ranges:
+            continue  # in the pass of one that reads it
+        stage, tiles = reduce_online(schedule[name], each)
+        part, _ = stage.split(stage.loops[-1], 1 if tiles else each)
+        _write_parts(stage.rfactor(part), tiles, plan)
+        merges.append(stage.func)
     return merges
 
 
-def _write_parts(partial: Stage, tiles: list[str], plan: BlockRows) -> None:
+def _write_parts(partial: Stage, tiles: Sequence[str], plan: BlockRows) -> None:
     """A block for each part of a row: its reductions by all threads, those of `tiles` first."""
     schedule, free = partial.schedule, definition_of(partial).free
     rows = [x.name for x in partial.loops if x.name in free]

@@ -78,7 +78,7 @@ def write_columns(stage: Stage, t: BlockTree) -> Stage | None:
     reduces a tile of terms by each of them, and corrects what it has for the new values.
     """
     (columns,), (lines,) = t.cuts, t.lanes
-    stage, tiles = _online(stage, columns.each)
+    stage, tiles = reduce_online(stage, _TILE // columns.each)
     d = definition_of(stage)
     terms, free, parts = [v for v, _, _ in d.ranges], [*d.free], stage
     stage.reorder(*free, *terms)
@@ -88,37 +88,39 @@ def write_columns(stage: Stage, t: BlockTree) -> Stage | None:
         free = [part, *free]
     reduced = reduce_by_lines(parts, free, term, columns.threads, lines.threads, columns.each)
     if tiles:
+        for name in _readers(stage):
+            elements(stage.schedule[name])
         _fill_tiles(reduced, tiles, columns.each)
     return None if parts is stage else stage
 
 
-def _online(stage: Stage, vector: int) -> tuple[Stage, tuple[str, ...]]:
-    """The reduction over tiles of a reduction and those that it reads, and these; itself if it reads none."""
+def reduce_online(stage: Stage, terms: int) -> tuple[Stage, tuple[str, ...]]:
+    """Reduce tiles of terms in one pass with the reductions that a reduction reads; those of a tile.
+
+    Returns the stage that merges tiles, and the reductions of a tile, producers first; the stage as it is,
+    and none, if it reads no reduction or one that cannot be corrected. Readers but outputs are inlined.
+    """
     schedule, d = stage.schedule, definition_of(stage)
     (term, *others) = (v for v, _, _ in d.ranges)
     if others or not any(schedule.state.program.has_func(r.name) for r in reads_in(d.values)):
         return stage, ()
     try:
         with schedule.all_or_nothing():
-            merged = stage.online(term, _TILE // vector)
+            merged = stage.online(term, terms)
     except ScheduleError:
         return stage, ()  # its terms need nothing, or nothing that can be corrected
+    for f in _readers(merged):
+        if f not in schedule.state.program.outputs:
+            schedule[f].inline()
     program = schedule.state.program
-    for f in program.funcs:
-        if merged.func not in f.definitions[0].sources or f.name == merged.func:
-            continue
-        if f.name in program.outputs:
-            elements(schedule[f.name])
-        else:
-            schedule[f.name].inline()
-    return merged, _tiles(merged)
-
-
-def _tiles(merged: Stage) -> tuple[str, ...]:
-    """The reductions over a tile, producers first."""
-    program = merged.schedule.state.program
     read = {r.name for r in reads_in(program.func(merged.func).definitions[0].values)}
-    return tuple(f.name for f in program.funcs if f.name in read and f.definitions[0].ranges)
+    return merged, tuple(f.name for f in program.funcs if f.name in read and f.definitions[0].ranges)
+
+
+def _readers(stage: Stage) -> list[str]:
+    """The other funcs that read a stage."""
+    funcs = stage.schedule.state.program.funcs
+    return [f.name for f in funcs if f.name != stage.func and stage.func in f.definitions[0].sources]
 
 
 def _fill_tiles(lines: Stage, tiles: tuple[str, ...], vector: int) -> None:
