@@ -139,8 +139,11 @@ def operands_of(stage: Stage, m: Matrices) -> tuple[Operand, Operand]:
     return _pair(operands[row], operands[column])
 
 
-def check_terms(stage: Stage, operands: tuple[Operand, Operand], step: int) -> None:
-    """Raise Unsuited if a partial step of so many terms could add nonzeros."""
+def with_zeros(stage: Stage, operands: tuple[Operand, Operand], step: int) -> tuple[Operand, Operand]:
+    """Operands whose products are 0 beyond the terms, in the last of the steps of so many terms.
+
+    One of arrays that go on is gathered, whose copy has zeros there; Unsuited where that is not enough.
+    """
     schedule, d = stage.schedule, definition_of(stage)
     state, boxes = known(schedule)
     f, facts = state.program.func(stage.func), NO_FACTS
@@ -163,12 +166,19 @@ def check_terms(stage: Stage, operands: tuple[Operand, Operand], step: int) -> N
     ((term, _, end),) = d.ranges
     count = sizes_of(stage).get(term)
     if count is None or count % step == 0 or end is None:
-        return
-    if not any(x.gathered or _ends(schedule, x, Var(term), end) for x in operands):
+        return operands
+    if any(x.gathered or _ends(schedule, x, Var(term), end) for x in operands):
+        return operands
+    if open_ends:
         raise Unsuited(
             f"its operands go on beyond its {count} terms, which are no multiple of the {step} of a block",
             f"choose block=(rows, columns, terms) with terms that divide {count}, or sum over a multiple",
         )
+    plain = min(operands, key=lambda x: x.computed)
+    (part,) = (p for p in _factors(d) if plain.along in variables(p))
+    masked = replace(_gathered(d, part, plain.along, term), twice=plain.twice, computed=plain.computed)
+    left, right = (masked if x is plain else x for x in operands)
+    return left, right
 
 
 def _ends(schedule: BaseSchedule, x: Operand, at: Expr, end: Expr) -> bool:

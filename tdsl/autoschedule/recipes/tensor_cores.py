@@ -38,7 +38,6 @@ from tdsl.autoschedule.recipes.operand_tiles import (
 )
 from tdsl.autoschedule.recipes.operands import (
     Operand,
-    check_terms,
     flatten_sides,
     is_shifted,
     matrices_of,
@@ -48,6 +47,7 @@ from tdsl.autoschedule.recipes.operands import (
     plain_operand,
     source_of,
     vector_width,
+    with_zeros,
 )
 from tdsl.autoschedule.recipes.partial_sums import add_parts, in_parts
 from tdsl.autoschedule.recipes.stage_facts import definition_of, even_width, sizes_of
@@ -174,8 +174,7 @@ def tensor_core_matmul(stage: Stage, *, machine: Machine | None = None, **choice
         reader = reader or reader_of(stage)
         stage, _, _ = in_parts(stage, m.terms[0], part)
         m = replace(m, terms=(definition_of(stage).ranges[0][0],))
-    left, right = operands_of(stage, m)
-    check_terms(stage, (left, right), chosen.block[2])
+    left, right = with_zeros(stage, operands_of(stage, m), chosen.block[2])
     total = stage.schedule.state.program.func(stage.func).dtypes[0].name
     tiles = chosen.block[:1] + chosen.block[2:], chosen.block[1:]
     fetched = [is_fetched_whole(stage, x, tile) for x, tile in zip((left, right), tiles, strict=True)]

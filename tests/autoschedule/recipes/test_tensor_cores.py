@@ -129,6 +129,25 @@ def test_rows_that_begin_anywhere_are_loaded_by_vectors(rng, dtype, total):
     np.testing.assert_array_equal(td.emulate(f)(p, q), p.astype(total.numpy) @ q.astype(total.numpy))
 
 
+@pytest.mark.parametrize(
+    "kind, first, terms",
+    [("two arrays", 0, 100), ("two arrays", 5, 1), ("computed", 3, 37), ("one array", 0, 100)],
+)
+def test_operands_that_go_on_beyond_the_terms_have_zeros_there(rng, kind, first, terms):
+    k, c = td.range("k", first, first + terms), td.Func("c")
+    x, y = td.Tensor("x", (40, 131), td.f16), td.Tensor("y", (33, 131), td.f16)
+    left, right = abs(x[i, k]) if kind == "computed" else x[i, k], x[j, k] if kind == "one array" else y[j, k]
+    c[i, j] = td.sum(td.cast(left, td.f32) * td.cast(right, td.f32), axis=k)
+    s = td.Schedule(c)
+    td.recipes.tensor_core_matmul(s[c], block=(32, 32, 32), warp=(16, 16))
+    arrays = {"x": whole(rng, 40, 131), "y": whole(rng, 33, 131)}
+    if kind == "one array":
+        del arrays["y"]
+    got = td.emulate(td.compile(s, target="cuda:sm_80"))(**arrays)
+    p, q = (a.astype(np.float32)[:, first : first + terms] for a in (arrays["x"], [*arrays.values()][-1]))
+    np.testing.assert_array_equal(got, (abs(p) if kind == "computed" else p) @ q.T)
+
+
 def test_parts_of_rows_that_share_a_weight(rng):
     x, w, c = td.Tensor("x", (3, 40, 256), td.f16), td.Tensor("w", (256, 64), td.f16), td.Func("c")
     c[b, i, j] = product(x[b, i, k], w[k, j])
