@@ -16,7 +16,7 @@ import functools
 from collections.abc import Iterator
 from dataclasses import field, replace
 from itertools import product as combinations
-from math import inf
+from math import inf, prod
 
 from tdsl.core.node import frozen
 from tdsl.machine.model import Machine, of_nearest
@@ -251,8 +251,7 @@ def _grid(t: TensorCoreChoices, p: Product) -> tuple[int, int]:
 
 
 def _tiles(t: TensorCoreChoices, p: Product) -> int:
-    down, across = _grid(t, p)
-    return down * across * p.batches
+    return prod(_grid(t, p)) * p.batches
 
 
 def _sides(t: TensorCoreChoices, p: Product) -> tuple[Side, Side]:
@@ -381,19 +380,10 @@ def _far_bytes(
     least = p.batches * (left + right)
     if least <= (machine.level("L2").bytes or 0) / 2:
         return least
-    down, across = _grid(t, p)
-    rows, columns = _at_once(t, p, machine, active, _group(t, p, machine, active))
+    (down, across), (_, rows, columns) = _grid(t, p), _order(t, p, machine, active)
     turns = _ceildiv(down, rows) * _ceildiv(across, columns) * p.batches
     read = turns * p.terms * (rows * t.block[0] * left_bytes + columns * t.block[1] * right_bytes)
     return max(least * _used(t, sides, p, _BURST) / max(_used(t, sides, p, 1), 1), read)
-
-
-def _at_once(t: TensorCoreChoices, p: Product, machine: Machine, active: int, group: int) -> tuple[int, int]:
-    """The rows and columns of tiles whose blocks run at a time, which go down `group` rows first."""
-    down, across = _grid(t, p)
-    count = max(machine.threads * max(active, 1) // t.parts, 1)
-    columns = min(across, _ceildiv(count, group))
-    return min(down, _ceildiv(count, columns)), columns
 
 
 def _used(t: TensorCoreChoices, sides: tuple[Side, Side], p: Product, least: int) -> int:
@@ -409,17 +399,20 @@ def _used(t: TensorCoreChoices, sides: tuple[Side, Side], p: Product, least: int
     return total
 
 
-def _group(t: TensorCoreChoices, p: Product, machine: Machine, active: int) -> int:
-    """Rows of tiles whose blocks run one after the other, so that those at a time read the fewest bytes."""
-    down, across = _grid(t, p)
-    if machine.threads * max(active, 1) // t.parts >= down * across:
-        return 1
+def _order(t: TensorCoreChoices, p: Product, machine: Machine, active: int) -> tuple[int, int, int]:
+    """Rows of tiles whose blocks run one after the other, and the rows and columns of those at a time.
 
-    def read(group: int) -> int:
-        rows, columns = _at_once(t, p, machine, active, group)
-        return rows * t.block[0] * p.left.bytes + columns * t.block[1] * p.right.bytes
-
-    return min((n for n in (1, 2, 4, 8, 16) if down % n == 0), key=lambda n: (read(n), n))
+    Of powers of two that divide the rows, it is the one for which blocks at a time read the fewest bytes.
+    """
+    (down, across), count = _grid(t, p), max(machine.threads * max(active, 1) // t.parts, 1)
+    orders = []
+    for group in (1, 2, 4, 8, 16) if count < down * across else (1,):
+        columns = min(across, _ceildiv(count, group))
+        rows = min(down, _ceildiv(count, columns))
+        if down % group == 0:
+            read = rows * t.block[0] * p.left.bytes + columns * t.block[1] * p.right.bytes
+            orders.append((read, group, rows, columns))
+    return min(orders)[1:]
 
 
 def _in_order(t: TensorCoreChoices, p: Product, machine: Machine) -> TensorCoreChoices:
@@ -427,7 +420,7 @@ def _in_order(t: TensorCoreChoices, p: Product, machine: Machine) -> TensorCoreC
     if p.open:
         return t
     tiles, resident = _tiles(t, p) * t.parts, _resident(t, p, machine)
-    group = _group(t, p, machine, min(_ceildiv(tiles, machine.threads), resident))
+    group, _, _ = _order(t, p, machine, min(_ceildiv(tiles, machine.threads), resident))
     rounds = _ceildiv(tiles, machine.threads * resident)
     blocks = _ceildiv(tiles, rounds)
     if not all(_boxed(t, p)) or rounds == 1 or blocks % t.cluster:
