@@ -22,6 +22,7 @@ from tdsl.lang.reduction import Combine, builtin_combiner
 from tdsl.placement.grid import Coordinates
 from tdsl.placement.notation import Copies, Partial
 from tdsl.placement.ownership import SpanBox, contains, element_count, intersection, is_contiguous
+from tdsl.schedule.state import State
 
 
 @dataclass(slots=True)
@@ -50,7 +51,11 @@ class PartialReads:
         line, block = sorted(layout.line(at, axes)), layout.owned(source, at)
         if block is None or not is_contiguous(block) or len(line) < MIN_COLLECTIVE_RANKS:
             return None
-        if stage.ahead.get(source) or not self._has_operator(source) or not self._is_local(source, inner):
+        if (
+            stage.ahead.get(source)
+            or not combined_by_mpi(stage.state, source)
+            or not self._is_local(source, inner)
+        ):
             return None
         parts = [stage.read_box(source, outer_spans(other, inner)) for other in line]
         box = _reduced_box([part for part in parts if part is not None], len(line))
@@ -58,15 +63,6 @@ class PartialReads:
             return None
         ranks = tuple(map(layout.grid.rank, line))
         return Reduce(ranks, tag, "", None, box, tuple(parts))
-
-    def _has_operator(self, source: str) -> bool:
-        """True if MPI combines the source, in an order of its own."""
-        state = self.collectives.stage.state
-        f = state.program.func(source)
-        combine: Combine | None = f.definitions[-1].combine
-        if combine is None:
-            combine = builtin_combiner("sum", f.dtypes)
-        return has_mpi_operator(combine, f.dtypes, in_order=state.plan(source).deterministic)
 
     def _is_local(self, source: str, inner: Spans) -> bool:
         """True if no rank reads parts of another group's block; False on many ranks unless it is clear."""
@@ -87,6 +83,15 @@ class PartialReads:
         return box is None or (block is not None and contains(block, box))
 
 
+def combined_by_mpi(state: State, source: str) -> bool:
+    """True if MPI combines the partial results of a source, in an order of its own."""
+    f = state.program.func(source)
+    combine: Combine | None = f.definitions[-1].combine
+    if combine is None:
+        combine = builtin_combiner("sum", f.dtypes)
+    return has_mpi_operator(combine, f.dtypes, in_order=state.plan(source).deterministic)
+
+
 def _reduced_box(parts: list[SpanBox], members: int) -> SpanBox | None:
     """The box of which ranks read these parts; None if no reduction of `members` ranks fits."""
     if not parts or not all(map(is_contiguous, parts)):
@@ -96,5 +101,12 @@ def _reduced_box(parts: list[SpanBox], members: int) -> SpanBox | None:
     box = tuple(
         (min(lo for lo, _ in spans), max(hi for _, hi in spans)) for spans in zip(*parts, strict=True)
     )
-    overlap = any(intersection(a, b) is not None for a, b in itertools.combinations(parts, 2))
-    return None if overlap or sum(map(element_count, parts)) != element_count(box) else box
+    if sum(map(element_count, parts)) != element_count(box):
+        return None
+    cut = [n for n, spans in enumerate(zip(*parts, strict=True)) if len(set(spans)) > 1]
+    if len(cut) == 1:  # many ranks divide one dimension: neighbours are compared
+        spans = sorted(part[cut[0]] for part in parts)
+        overlap = any(first < behind for (_, behind), (first, _) in itertools.pairwise(spans))
+    else:
+        overlap = any(intersection(a, b) is not None for a, b in itertools.combinations(parts, 2))
+    return None if overlap else box

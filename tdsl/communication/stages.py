@@ -419,17 +419,21 @@ def _span_of(i: Interval) -> Span:
 
 def task_funcs_and_sources(state: State, f: FuncDef) -> tuple[tuple[FuncDef, ...], tuple[str, ...]]:
     """The other funcs that the tasks of a stage compute, consumers first, and the sources that all read."""
-    computed = {f.name}
+    computed, missing = {f.name}, {f.name}
     sources: dict[str, None] = {}
     task_funcs = []
     for g in reversed(state.program.funcs):
-        if g.name not in computed:
+        if not missing:
+            break
+        if g.name not in missing:
             continue
+        missing.remove(g.name)
         if g is not f:
             task_funcs.append(g)
         for d in g.definitions:
             for r in d.reads:
                 if state.program.has_func(r.name) and not state.plan(r.name).distributed:
+                    missing |= {r.name} - computed
                     computed.add(r.name)
                 elif r.name != f.name:
                     sources[r.name] = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import math
 from collections.abc import Mapping
 
 import numpy as np
@@ -20,8 +21,7 @@ def eliminate(
 ) -> Choice | None:
     """The choice of least cost, the first in the order of domains; None if a table would be too large.
 
-    `prices` are added to the costs of single variables. Each step eliminates the variable whose neighbours
-    have the smallest table.
+    `prices` are added to the costs of single variables.
 
     >>> problem = Problem()
     >>> for name in "ab":
@@ -30,10 +30,12 @@ def eliminate(
     >>> eliminate(problem)
     {('place', 'a'): 1, ('place', 'b'): 0}
     """
-    order = {v: n for n, v in enumerate(problem.sizes)}
+    order = elimination_order(problem)
+    if order is None:
+        return None
     factors: dict[int, Factor] = {}
     numbers = itertools.count()
-    of: dict[Variable, dict[int, None]] = {v: {} for v in order}  # the factors over each variable
+    of: dict[Variable, dict[int, None]] = {v: {} for v in problem.sizes}  # the factors over each variable
 
     def add(factor: Factor) -> None:
         number = next(numbers)
@@ -45,45 +47,56 @@ def eliminate(
         add(((v,), costs if prices is None or v not in prices else costs + prices[v]))
     for both, costs in problem.pairs.items():
         add((both, costs))
-
-    def neighbours(v: Variable) -> set[Variable]:
-        return {u for number in of[v] for u in factors[number][0]} - {v}
-
-    size = {v: _size(problem, {v, *neighbours(v)}) for v in order}
-    queue = [(size[v], order[v], v) for v in order]
-    heapq.heapify(queue)
     steps: list[tuple[Variable, tuple[Variable, ...], NDArray[np.intp]]] = []
-    while queue:
-        entries, _, v = heapq.heappop(queue)
-        if v not in size or entries != size[v]:
-            continue  # eliminated, or its neighbours have changed since
-        if entries > MAX_ENTRIES:
-            return None
-        over = tuple(sorted(neighbours(v), key=order.__getitem__))
+    for v, over in order:
         joined = np.zeros([problem.sizes[u] for u in (*over, v)])
-        for number in of[v]:
-            names, costs = factors[number]
-            joined = joined + _aligned(names, costs, (*over, v))
-        steps.append((v, over, np.argmin(joined, axis=-1)))
         for number in list(of[v]):
-            for u in factors.pop(number)[0]:
+            names, costs = factors.pop(number)
+            joined = joined + _aligned(names, costs, (*over, v))
+            for u in names:
                 del of[u][number]
-        del size[v]
+        steps.append((v, over, np.argmin(joined, axis=-1)))
         add((over, joined.min(axis=-1)))
-        for u in over:
-            size[u] = _size(problem, {u, *neighbours(u)})
-            heapq.heappush(queue, (size[u], order[u], u))
     choice: Choice = {}
     for v, over, best in reversed(steps):
         choice[v] = int(best[tuple(choice[u] for u in over)])
     return {v: choice[v] for v in problem.sizes}
 
 
-def _size(problem: Problem, names: set[Variable]) -> int:
-    size = 1
-    for v in names:
-        size *= problem.sizes[v]
-    return size
+def elimination_order(problem: Problem) -> list[tuple[Variable, tuple[Variable, ...]]] | None:
+    """The variables in an order of elimination, each with its neighbours then; None if a table is too large.
+
+    Each step eliminates the variable whose neighbours have the smallest table.
+    """
+    position = {v: n for n, v in enumerate(problem.sizes)}
+    around: dict[Variable, set[Variable]] = {v: set() for v in position}
+    for a, b in problem.pairs:
+        around[a].add(b)
+        around[b].add(a)
+
+    def entries(v: Variable) -> int:
+        return math.prod(problem.sizes[u] for u in around[v]) * problem.sizes[v]
+
+    size = {v: entries(v) for v in position}
+    queue = [(size[v], position[v], v) for v in position]
+    heapq.heapify(queue)
+    order = []
+    while queue:
+        least, _, v = heapq.heappop(queue)
+        if v not in size or least != size[v]:
+            continue  # eliminated, or its neighbours have changed since
+        if least > MAX_ENTRIES:
+            return None
+        over = tuple(sorted(around.pop(v), key=position.__getitem__))
+        order.append((v, over))
+        del size[v]
+        for u in over:
+            around[u] |= {*over} - {u}
+            around[u].discard(v)
+        for u in over:
+            size[u] = entries(u)
+            heapq.heappush(queue, (size[u], position[u], u))
+    return order
 
 
 def _aligned(

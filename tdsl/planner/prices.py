@@ -14,9 +14,17 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from tdsl.communication.collective import MIN_COLLECTIVE_RANKS, Layout, StageCollectives, has_mpi_operator
+from tdsl.communication.collective import (
+    MAX_ALL_TO_ALL_RANKS,
+    MIN_COLLECTIVE_RANKS,
+    Layout,
+    StageCollectives,
+    has_mpi_operator,
+)
+from tdsl.communication.partial_reads import combined_by_mpi
 from tdsl.communication.rank_boxes import (
     BoxVector,
+    Mask,
     Numbers,
     RankBoxes,
     SpanVector,
@@ -32,9 +40,10 @@ from tdsl.lang.operations import arithmetic_of
 from tdsl.machine.model import Machine
 from tdsl.placement.grid import Grid
 from tdsl.placement.notation import Blocks as BlockEntry
-from tdsl.placement.notation import Copies, Placement
+from tdsl.placement.notation import Copies, Partial, Placement
 from tdsl.placement.ownership import SpanBox, element_count
 from tdsl.planner.blocks import Blocks
+from tdsl.planner.combined_reads import reductions_of_lines
 from tdsl.planner.price_row import Price, PriceRow
 
 
@@ -106,9 +115,10 @@ class Prices:
     def __post_init__(self) -> None:
         self.coordinates = grid_coordinates(Layout(self.grid, {}, {}))
 
-    def block_bytes(self, tensor: str, placement: Placement) -> int:
-        """The bytes of the largest block of a tensor."""
-        return int(self.block_of(tensor, placement).counts().max(initial=0)) * self.sizes[tensor]
+    def block_bytes(self, tensor: str, placements: tuple[Placement, ...]) -> NDArray[np.float64]:
+        """The bytes of the largest block of a tensor, for several placements."""
+        most: NDArray[np.float64] = self.blocks_of(tensor, placements).counts.max(axis=-1, initial=0)
+        return most * float(self.sizes[tensor])
 
     def of_func(self) -> FuncPrices:
         """The prices of the stages of one func."""
@@ -243,22 +253,56 @@ class StagePrices:
         if inside.max(initial=0) > count or not _is_inside(boxes, whole):
             inside = boxes.counts_within(self.boxes.whole(source))
         received = inside - local
-        most = np.max(received, axis=-1)
         halo = np.all(2 * local >= written, axis=-1)
-        kinds = tuple(
-            self._kind(source, p, bool(halo[n])) if most[n] else "" for n, p in enumerate(placements)
-        )
-        buffers = np.max(np.where(blocks.has(boxes), 0, written), axis=-1, initial=0)
+        buffers = np.where(blocks.has(boxes), 0, written)
         messages = (received > 0).astype(np.int64)
-        messages[[k == "halo" for k in kinds]] *= 2
-        one_level, partial = len(prices.grid.depths) == 1, {*self.stage.partial_axes}
-        seconds = prices.seconds(received, messages, size) if one_level else np.zeros(len(placements))
-        row = PriceRow(np.where(legal, seconds, np.inf), size * most, size * buffers, kinds)
-        exact = (
-            n for n, p in enumerate(placements)
-            if legal[n] and not (one_level and blocks.plain[n] and partial.issuperset(p.partial))
+        messages[halo] *= 2
+        one_level, exact = len(prices.grid.depths) == 1, []
+        contiguous = bool(boxes.present.all()) and all(d.is_contiguous for d in boxes.dims)
+        combined: dict[tuple[int, ...], list[int]] = {}
+        for n, p in enumerate(placements):
+            axes = tuple(axis for axis in p.partial if axis not in self.stage.partial_axes)
+            if axes and contiguous and not self.stage.ahead:
+                combined.setdefault(axes, []).append(n)
+            if legal[n] and not (one_level and blocks.plain[n] and (contiguous or not axes)):
+                exact.append(n)
+        for axes, numbers in combined.items() if one_level else ():
+            at = [n for n in numbers if legal[n]]
+            received[at], messages[at], buffers[at] = self._combined(
+                source, [placements[n] for n in at], axes, inside, local[at], blocks.has(boxes)[at]
+            )  # fmt: skip
+        most = np.max(received, axis=-1)
+        moved = most.tolist()
+        kinds = tuple(
+            self._kind(source, p, bool(halo[n])) if legal[n] and moved[n] else ""
+            for n, p in enumerate(placements)
         )  # fmt: skip
+        seconds = prices.seconds(received, messages, size) if one_level else np.zeros(len(placements))
+        buffer = size * np.max(buffers, axis=-1, initial=0)
+        row = PriceRow(np.where(legal, seconds, np.inf), size * most, buffer, kinds)
         return row.replaced({n: self._exact(source, placements[n]) for n in exact})
+
+    def _combined(
+        self, source: str, placements: list[Placement], axes: tuple[int, ...], inside: Numbers,
+        local: Numbers, has: Mask,
+    ) -> tuple[Numbers, Numbers, Numbers]:  # fmt: skip
+        """What ranks receive of partial results that they combine along axes: elements, messages, buffers.
+
+        A line of ranks combines them by one reduction, or each rank those that it gets by messages.
+        """
+        boxes, shape = self._boxes(source), self.prices.grid.shape
+        count = math.prod(shape[n] for n in axes)
+        received = count * inside - local
+        messages = np.where(received > 0, count - (local > 0), 0)
+        direct = received.copy()
+        if count >= MIN_COLLECTIVE_RANKS and combined_by_mpi(self.stage.state, source):
+            members, reduced = reductions_of_lines(boxes, shape, axes)
+            within = has.all(axis=-1) & (len(members) <= MAX_ALL_TO_ALL_RANKS)
+            whole = [all(isinstance(e, Copies | Partial) for e in p.entries) for p in placements]
+            together = (within | np.array(whole))[:, None] & members
+            direct = np.where(together, 0, received)
+            received, messages = np.where(together, reduced, received), np.where(together, 1, messages)
+        return received, messages, direct + boxes.counts()
 
     def deliver(self, placements: tuple[Placement, ...]) -> PriceRow:
         """The prices of the results for each placement of the func that has the partial axes of the stage."""

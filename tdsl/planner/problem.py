@@ -6,6 +6,7 @@ All prices depend on one variable or on two, so a choice costs the sum of the en
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -147,13 +148,19 @@ def space_of(
     tensors = (*inputs, *(f.name for f in funcs))
     placed = dict(state.placed) | dict(fixed)
     sums = {f.name for f in program.funcs if may_be_partial(f)}
+    placements_once = functools.cache(placements_of)  # equal ones are one object, which other tables know
     placements = {
-        n: placements_of(
+        n: placements_once(
             wholes[n], grid, _letters(program, n), partial=n in sums and n not in program.outputs,
             copies="copies" not in forbidden, given=placed.get(n),
         )
         for n in tensors
     }  # fmt: skip
+    entries: dict[object, int] = {}
+    numbers = {
+        id(p): entries.setdefault(tuple(x.entries for x in p), len(entries))
+        for p in {id(p): p for p in placements.values()}.values()
+    }
     space = Space(grid, Problem(), funcs, tensors, {}, placements, {}, {}, {})
     known: dict[object, tuple[FuncDef, Structure, PricedFunc]] = {}
     for f in funcs:
@@ -161,7 +168,7 @@ def space_of(
         if f.name not in given:
             replaced = f.name in dict(state.overwrites)
             roles = tuple(
-                (wholes.get(t), sizes.get(t), t in sums, tuple(p.entries for p in placements.get(t, ())))
+                (wholes.get(t), sizes.get(t), t in sums, numbers.get(id(placements.get(t))))
                 for t in structure.tensors
             )
             key = structure.definitions, boxes[f.name], roles, replaced
@@ -286,7 +293,7 @@ def _add_memory(space: Space, state: State, prices: Prices) -> None:
     for t in space.tensors:
         if t in replaced:
             continue
-        sizes = np.array([float(prices.block_bytes(t, p)) for p in space.placements[t]])
+        sizes = prices.block_bytes(t, space.placements[t])
         first = 0 if t in inputs else position[t]
         lasting = (t in inputs and t not in state.donated) or t in program.outputs
         space.problem.lifetimes["place", t] = Lifetime(first, end if lasting else last.get(t, 0), sizes)

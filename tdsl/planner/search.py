@@ -15,19 +15,22 @@ from tdsl.planner.solve import solve
 from tdsl.schedule.state import Illegal, State
 
 MAX_AXES = 3  # of one level of a cluster
-MAX_PRICED = 3_000  # strategies times placements of all funcs, on each grid after the first
+MAX_PRICED = 20_000  # strategies times placements of different funcs, on all grids after the first
 MANY_RANKS = 256  # from which on each price takes longer
 MAX_PRICED_LEVELS = 1_000  # on a grid of several levels, whose prices take longer
 
 
 def candidate_grids(state: State, cluster: Cluster, fix: Mapping[str, str | Sequence[str]]) -> Iterator[Grid]:
-    """The grids on which all of `fix` can be read: that of the state, or those of the cluster."""
+    """The grids on which all of `fix` can be read: that of the state, or those of the cluster.
+
+    Those of fewer axes come first, of these the most even ones.
+    """
     if state.grid is not None:
         yield state.grid
         return
     counts = {len(_words(text)) for text in fix.values() if not is_name(text)}
     levels = len(cluster.levels)
-    for grid in cluster.grids(MAX_AXES):
+    for grid in sorted(cluster.grids(MAX_AXES), key=lambda grid: (len(grid.axes), max(grid.shape))):
         if all(n in (levels, len(grid.axes)) for n in counts):
             yield grid
 
@@ -66,6 +69,7 @@ def search(
     """
     best: Planned | None = None
     tried: list[tuple[Grid, float]] = []
+    budget: float = MAX_PRICED
     bound, error = (
         math.inf,
         Illegal("no grid of the cluster has an axis for each entry", "one for each level"),
@@ -76,9 +80,10 @@ def search(
         except PlacementSyntaxError as wrong:
             error = Illegal(str(wrong), wrong.hint)
             continue
-        limit = MAX_PRICED if len(grid.depths) == 1 else MAX_PRICED_LEVELS
-        if tried and _size(state, grid) * max(1.0, grid.size / MANY_RANKS) > limit:
+        size = _size(state, grid) * max(1.0, grid.size / MANY_RANKS)
+        if tried and size > (budget if len(grid.depths) == 1 else MAX_PRICED_LEVELS):
             continue
+        budget -= size if tried else 0
         space = space_of(state, grid, cluster, machine, fixed, forbid, same_placements(fix))
         solution = solve(space, memory)
         tried.append((grid, math.inf if solution is None else solution.seconds))
@@ -111,8 +116,10 @@ def dimensions(state: State, tensor: str) -> int:
 
 
 def _size(state: State, grid: Grid) -> int:
-    """The strategies times placements of all funcs on a grid, about."""
-    axes, size = len(grid.axes), 0
-    for f in state.program.funcs:
-        size += (len(f.definitions[0].variables) + 1) ** axes * (len(f.variables) + 1) ** axes
-    return size
+    """The strategies times placements of the funcs on a grid, about; similar funcs are priced once."""
+    axes = len(grid.axes)
+    kinds = {
+        (len(f.variables), tuple((d.variables, len(d.reads)) for d in f.definitions))
+        for f in state.program.funcs
+    }
+    return sum((len(ds[0][0]) + 1) ** axes * (dims + 1) ** axes for dims, ds in kinds)

@@ -1,4 +1,4 @@
-"""The solver: elimination, integer programming or descent over axes, with memory as a hard limit."""
+"""The solver: elimination, message passing or an integer program, with memory as a hard limit."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import numpy as np
 from tdsl.planner import milp
 from tdsl.planner.descent import descend
 from tdsl.planner.eliminate import eliminate
+from tdsl.planner.messages import GAP, pass_messages
 from tdsl.planner.problem import Choice, Space, Variable
 
 BISECTIONS = 40  # of the price of memory
@@ -26,31 +27,38 @@ class Solution:
     method: str
 
 
-def solve(space: Space, memory: int | None, *, proof: bool = True) -> Solution | None:
+def solve(space: Space, memory: int | None) -> Solution | None:
     """The choice of least seconds within a rank's memory; None if no choice has so little memory.
 
-    Without `proof`, or without SciPy where memory limits the choice, the bound may be loose.
+    Without SciPy the bound may be loose where memory limits the choice.
     """
     problem = space.problem
-    free = eliminate(problem)
+    free, bound, method = eliminate(problem), 0.0, "elimination, exact"
     if free is not None:
-        seconds = problem.seconds(free)
-        if not np.isfinite(seconds):
+        bound = problem.seconds(free)
+        if not np.isfinite(bound):
             return None
-        if memory is None or problem.memory(free) <= memory:
-            return Solution(free, seconds, seconds, "elimination, exact")
-    bound = 0.0 if free is None else problem.seconds(free)
+    else:
+        bounded = pass_messages(problem)
+        free, bound, method = bounded.choice, bounded.bound, "message passing"
+        if bounded.cost - bound > GAP * bound:
+            free = descend(problem, axis_entries(space), free, {})
+    seconds = problem.seconds(free)
+    fits = np.isfinite(seconds) and (memory is None or problem.memory(free) <= memory)
+    if fits and seconds - bound <= GAP * bound:
+        return _solution(space, free, bound, method)
     size = sum(t.size for t in problem.pairs.values())
-    if proof and milp.is_available() and size <= MAX_MILP:
+    if milp.is_available() and size <= MAX_MILP:
         solved = milp.solve(problem, memory)
-        if solved.choice is not None:
-            return _solution(space, solved.choice, max(bound, solved.bound), "integer program (HiGHS)")
+        bound = max(bound, solved.bound) if np.isfinite(solved.bound) else bound
+        if solved.choice is not None and not (fits and seconds < problem.seconds(solved.choice)):
+            return _solution(space, solved.choice, bound, "integer program (HiGHS)")
         if not np.isfinite(solved.bound):
             return None
-    choice = _priced(space, memory)
+    choice = free if fits else _priced(space, memory)
     if choice is None:
         return None
-    return _solution(space, choice, bound, "descent over axes, not proved")
+    return _solution(space, choice, bound, "descent over axes")
 
 
 def _solution(space: Space, choice: Choice, bound: float, method: str) -> Solution:
@@ -77,8 +85,10 @@ def _priced(space: Space, memory: int | None) -> Choice | None:
         exact = eliminate(problem, prices)
         if exact is not None:
             return exact if np.isfinite(problem.seconds(exact)) else None
-        start = _any_choice(space)
-        return None if start is None else descend(problem, entries, start, prices)
+        choice = pass_messages(problem, prices).choice
+        if not np.isfinite(problem.seconds(choice)):
+            return None
+        return descend(problem, entries, choice, prices)
 
     choice = at(0.0)
     if choice is None or memory is None or problem.memory(choice) <= memory:
@@ -101,27 +111,6 @@ def _priced(space: Space, memory: int | None) -> Choice | None:
         if low and high / low < 1.01:
             break
     return best
-
-
-def _any_choice(space: Space) -> Choice | None:
-    """A choice of finite cost: copies everywhere where nothing is fixed."""
-    problem = space.problem
-    choice: Choice = {}
-    for v, n in problem.sizes.items():
-        finite = np.flatnonzero(np.isfinite(problem.unary[v]))
-        if not len(finite):
-            return None
-        choice[v] = int(finite[-1]) if n else 0
-    for f in space.funcs:  # a strategy that fits the placements
-        loops = ("loops", f.name)
-        costs = problem.unary[loops].copy()
-        for (a, b), t in problem.pairs.items():
-            if a == loops:
-                costs = costs + t[:, choice[b]]
-        if not np.isfinite(costs.min()):
-            return None
-        choice[loops] = int(np.argmin(costs))
-    return choice
 
 
 def least_memory(space: Space) -> Choice | None:

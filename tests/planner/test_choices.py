@@ -135,7 +135,7 @@ def test_weights_of_classifiers_are_cut_where_batches_are_not():
     assert s.plan(cluster, fix=copies | gradients).bytes == 102_588_416 * 4  # two times 7/8 of the weights
     planned = td.Schedule(*news).plan(cluster, fix=batch | same)
     assert planned.bytes <= 31_195_136 * 4
-    assert planned.gap == 0
+    assert planned.gap < 1e-4
     assert all(planned.placement(f"W{n}").axes_of(0) or planned.placement(f"W{n}").axes_of(1) for n in (0, 1))
 
 

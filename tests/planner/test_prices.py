@@ -6,10 +6,12 @@ import numpy as np
 import pytest
 
 import tdsl as td
+from tdsl.planner import prices
 from tdsl.planner.cluster import Cluster
 from tdsl.planner.problem import space_of
 from tdsl.schedule.bind import bind_state
 from tdsl.target import as_target
+from tests.planner.test_published import mlp
 
 i, j, k = td.vars("i j k")
 
@@ -35,6 +37,14 @@ def chain(seed: int) -> td.Schedule:
     else:
         f[i] = td.sum(a[i, k], axis=k)
         g[i, j] = f[i] * td.sum(b[k, j], axis=k)
+    return td.Schedule(g)
+
+
+def scaled_rows() -> td.Schedule:
+    """Rows divided by the sum of all elements."""
+    a, total, g = td.Tensor("a", (5, 4), td.f64), td.Func("total"), td.Func("g")
+    total[()] = td.sum(a[i, j], axis=[i, j])
+    g[i, j] = a[i, j] / total[()]
     return td.Schedule(g)
 
 
@@ -70,3 +80,24 @@ def test_bytes_are_those_of_the_plan(seed, shape):
                 assert most == planned[tensor], (tensor, str(now))
         assert max(plan.received) <= least
         assert max(plan.peak_memory) <= space.problem.memory(choice), str(now)
+
+
+@pytest.mark.parametrize("shape", [(3,), (2, 3)])
+def test_partial_sums_are_combined_as_the_volume_has_it(shape, monkeypatch):
+    fetched, checked = prices.StagePrices._fetched, []
+
+    def compared(self, source, placements, legal):
+        row = fetched(self, source, placements, legal)
+        for n, p in enumerate(placements):
+            if legal[n] and {*p.partial} - {*self.stage.partial_axes}:
+                exact, price = self._computed(source, p), row.price(n)
+                assert (price.bytes, price.buffer, price.kind) == (exact.bytes, exact.buffer, exact.kind)
+                checked.append(p)
+        return row
+
+    monkeypatch.setattr(prices.StagePrices, "_fetched", compared)
+    grid = td.Grid(**{f"x{n}": size for n, size in enumerate(shape)})
+    for s in (mlp(5, 6, 7), scaled_rows()):
+        checked.clear()
+        space_of(bind_state(s.state, {}), grid, Cluster(ranks=grid.size), as_target(None).machine(), {})
+        assert len(checked) >= 2 ** len(shape)
