@@ -37,7 +37,6 @@ from tdsl.graph.tune import (
     MAX_SCHEDULES,
     KernelTimer,
     WholeGraphTime,
-    time_alternating,
     tune_groups,
     tune_kernels,
 )
@@ -45,6 +44,7 @@ from tdsl.graph.values import Argument, Array, Constant, Spec
 from tdsl.lang.program import Program
 from tdsl.target import Target
 from tdsl.tilegraph.search import candidates
+from tdsl.tuning.fastest_in_turns import fastest_in_turns
 
 
 @frozen
@@ -138,7 +138,7 @@ def tune_plan(
         plans.append((make_plan(kernels, (*trials, *choices)), kernels))
     if len(plans) == 1:
         return replace(planned, plan=make_plan({}, trials))
-    times = time_alternating([partial(p.call, arrays) for p, _ in plans])
+    times = fastest_in_turns([partial(p.call, arrays) for p, _ in plans])
     best, kernels_used = plans[times.index(min(times))]
     graph.use(kernels_used)
     best.trials = (*best.trials, WholeGraphTime(times[0], min(times)))

@@ -41,12 +41,11 @@ from tdsl.graph.values import (
     base_of,
 )
 from tdsl.lang.program import Program
+from tdsl.tuning.fastest_in_turns import fastest_in_turns
 from tdsl.tuning.oracle import is_close, rounding_tolerance
 
 MAX_TIME_RATIO = 0.95  # a kernel replaces another if it takes less than this part of its time
 MAX_SCHEDULES = 6  # schedules timed for each group, the most promising ones
-ROUNDS = 5  # rounds of calls; the fastest round counts
-ROUND_S = 2e-3  # seconds of a round
 
 
 @frozen
@@ -234,19 +233,6 @@ def topological_order(calls: Sequence[Call], groups: Groups) -> Groups | None:
     return tuple(groups[n] for n in order)
 
 
-def time_alternating(calls: Sequence[Callable[[], object]]) -> list[float]:
-    """The seconds of each call in its fastest round; rounds alternate, so that slow phases hit all."""
-    counts, fastest = [1] * len(calls), [float("inf")] * len(calls)
-    for _ in range(ROUNDS):
-        for n, call in enumerate(calls):
-            start = time.perf_counter()
-            for _ in range(counts[n]):
-                call()
-            fastest[n] = min(fastest[n], (time.perf_counter() - start) / counts[n])
-            counts[n] = max(1, int(ROUND_S / max(fastest[n], 1e-9)))
-    return fastest
-
-
 class KernelTimer:
     """Holds the arrays of a graph, inputs and computed results, and times kernels on them.
 
@@ -290,7 +276,7 @@ class KernelTimer:
 
     def seconds(self, steps: Sequence[Step]) -> list[float]:
         """The seconds of a call of each step's kernel, measured in alternating rounds."""
-        return time_alternating([self._call(step) for step in steps])
+        return fastest_in_turns([self._call(step) for step in steps])
 
     def _call(self, step: Step) -> Callable[[], object]:
         """A function that calls the machine code of a kernel, or the kernel if no code fits these arrays."""

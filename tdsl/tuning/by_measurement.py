@@ -1,16 +1,10 @@
-"""Autoscheduling with measurements: each candidate schedule runs in its own process, so that it may crash.
-
-The child process, `python -m tdsl.tuning.by_measurement FILE`, reads a pickle with schedule and inputs that
-only the parent process writes, and prints its measured time as a line of JSON.
-"""
+"""Autoscheduling with measurements: candidates run in a process of their own, so that they may crash."""
 
 from __future__ import annotations
 
 import json
 import os
 import pickle
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Collection, Mapping, Sequence
@@ -20,7 +14,6 @@ from typing import Any
 from tdsl.codegen.lowering.bounds_checks import check_reads
 from tdsl.codegen.runtime import cache
 from tdsl.codegen.runtime.fingerprint import fingerprint, package_hash
-from tdsl.compile import Compiled
 from tdsl.compile import compile as compiled
 from tdsl.core.node import frozen
 from tdsl.core.source import here
@@ -33,11 +26,12 @@ from tdsl.target import Target, as_target
 from tdsl.tilegraph.pins import read_pins
 from tdsl.tilegraph.reasons import reasons_of
 from tdsl.tilegraph.search import candidates, notes_of
-from tdsl.tuning.oracle import is_close, rounding_tolerance
+from tdsl.tuning.oracle import rounding_tolerance
+from tdsl.tuning.worker import Worker
 
-RUN_S = 0.3  # seconds for which a schedule is run repeatedly
-MIN_LIMIT_S = 1.0  # minimal time limit of a process in seconds
-MAX_LIMIT_S = 86_400.0  # maximal time limit of a process in seconds
+RUN_S = 0.3  # seconds for which a schedule is run in turns with the default
+MIN_LIMIT_S = 1.0  # minimal time limit of a schedule in seconds
+MAX_LIMIT_S = 86_400.0  # maximal time limit of a schedule in seconds
 
 
 def autoschedule(
@@ -71,7 +65,7 @@ def autoschedule(
     trials = measure(empty, [*schedules.items()][:tries], values, seconds)
     by_label = {c.label: c for c in ranked}
     measured = [t for t in trials if t.seconds is not None]
-    best = min(measured, key=lambda t: t.seconds or 0.0) if measured else Trial(ranked[0].label, None)
+    best = min(measured, key=lambda t: t.ratio) if measured else Trial(ranked[0].label, None)
     schedule = schedules[best.label]
     schedule.reasons = reasons_of(by_label[best.label], ranked, pinned_levels)
     trial_notes = map(_trial_note, trials)
@@ -137,11 +131,15 @@ def _summary(trials: list[Trial], count: int, seconds: float) -> list[str]:
 
 @frozen
 class Trial:
-    """The measurement of a schedule: the seconds of its fastest run, or the reason why it was dropped."""
+    """The measurement of a schedule: seconds of its fastest round, or the reason why it was dropped.
+
+    `ratio` is that time divided by the time of the default schedule in turns with it.
+    """
 
     label: str
     seconds: float | None
     problem: str = ""
+    ratio: float = 1.0
 
 
 def measure(
@@ -152,94 +150,48 @@ def measure(
 ) -> list[Trial]:
     """Runs schedules of one program on the same inputs, one after another, for `seconds` seconds in all.
 
-    `default` computes the reference results, and is no candidate itself: if it fails, all are dropped. The
-    time limit of a schedule is half of the remaining time. Schedules not reached in time have no trial.
+    `default` computes the reference results; if it fails, all are dropped. The time limit of a schedule is
+    half of the remaining time. Schedules not reached in time have no trial.
     """
     end = time.monotonic() + seconds
     trials: list[Trial] = []
-    tolerance = rounding_tolerance(default.program, default.sizes)
+
+    def left() -> float:
+        return min(max(end - time.monotonic(), MIN_LIMIT_S), MAX_LIMIT_S)
+
     with tempfile.TemporaryDirectory(prefix="tdsl-") as folder:
-
-        def run(label: str, schedule: Schedule, tolerance: float | None, share: float) -> Trial:
-            limit = min(max(share * (end - time.monotonic()), MIN_LIMIT_S), MAX_LIMIT_S)
-            results = os.path.join(folder, "results")
-            job = (
-                schedule.state,
-                schedule.sizes,
-                schedule.target,
-                dict(values),
-                results,
-                tolerance,
-            )
-            return _run_process(label, job, os.path.join(folder, "job"), limit)
-
-        reference = run("default", default, None, 1.0)
-        if reference.seconds is None:
-            problem = f"the default schedule, which gives the reference, was dropped: {reference.problem}"
-            return [Trial(label, None, problem) for label, _ in schedules]
-        for n, (label, schedule) in enumerate(schedules):
-            if trials and end - time.monotonic() < MIN_LIMIT_S:
-                break
-            if schedule.state == default.state:
-                trials.append(replace(reference, label=label))
-            else:
-                share = 0.5 if n + 1 < len(schedules) else 1.0
-                trials.append(run(label, schedule, tolerance, share))
+        inputs = os.path.join(folder, "inputs")
+        with open(inputs, "wb") as out:
+            pickle.dump(dict(values), out, protocol=5)
+        tolerance = rounding_tolerance(default.program, default.sizes)
+        worker = Worker((default.state, default.sizes, default.target, inputs, tolerance), left())
+        try:
+            reference = _measured(worker, "default", left())
+            if reference.seconds is None:
+                why = f"the default schedule, which gives the reference, was dropped: {reference.problem}"
+                return [Trial(label, None, why) for label, _ in schedules]
+            for n, (label, schedule) in enumerate(schedules):
+                if trials and end - time.monotonic() < MIN_LIMIT_S:
+                    break
+                if schedule.state == default.state:
+                    trials.append(replace(reference, label=label))
+                    continue
+                limit = left() * (0.5 if n + 1 < len(schedules) else 1.0)
+                worker.send(("compile", schedule.state), limit)
+                problem = worker.answer().get("problem")
+                trials.append(Trial(label, None, problem) if problem else _measured(worker, label, limit))
+        finally:
+            worker.close()
     return trials
 
 
-def _run_process(label: str, job: object, file: str, limit: float) -> Trial:
-    with open(file, "wb") as out:
-        pickle.dump(job, out)
-    command = [sys.executable, "-m", "tdsl.tuning.by_measurement", file]
-    root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-    path = os.pathsep.join(p for p in (root, os.environ.get("PYTHONPATH", "")) if p)
-    try:
-        process = subprocess.run(
-            command, capture_output=True, timeout=limit, check=False, text=True,
-            env=os.environ | {"PYTHONPATH": path},
-        )  # fmt: skip
-    except subprocess.TimeoutExpired:
-        return Trial(label, None, f"it took longer than {limit:.3g} s")
-    if process.returncode:
-        return Trial(label, None, f"it ended with status {process.returncode}")
-    if not process.stdout:
-        return Trial(label, None, "it ended without an answer")
-    answer = json.loads(process.stdout.splitlines()[-1])
+def _measured(worker: Worker, label: str, limit: float) -> Trial:
+    """The measurement of the schedule that a worker compiled last, first of all the default schedule."""
+    worker.send(("measure", RUN_S), limit)
+    answer = worker.answer()
     if "problem" in answer:
-        return Trial(label, None, f"it failed: {answer['problem']}")
-    if not answer["right"]:
-        return Trial(label, None, "its results are wrong")
-    return Trial(label, float(answer["seconds"]))
-
-
-def _run_job(file: str) -> dict[str, Any]:
-    """The work of the child process: compiles and times a schedule, and compares its results."""
-    with open(file, "rb") as job:
-        state, sizes, target, values, file, tolerance = pickle.load(job)  # written by `_run_process`
-    schedule = Schedule.of_state(state)
-    run: Compiled = compiled(schedule, target=target, **sizes)
-    arguments = {a.name: values[a.name] for a in run.signature.inputs}
-    result = run(**arguments)
-    results = result if isinstance(result, tuple) else (result,)
-    if tolerance is None:
-        with open(file, "wb") as results_file:
-            pickle.dump(results, results_file)
-    best, end = float("inf"), time.perf_counter() + RUN_S
-    while True:
-        start = time.perf_counter()
-        run(**arguments, out=results if len(results) > 1 else results[0])
-        stop = time.perf_counter()
-        best = min(best, stop - start)
-        if stop >= end:
-            break
-    if tolerance is None:
-        return {"seconds": best, "right": True}
-    with open(file, "rb") as reference_file:  # compared with the results of the last run
-        agree = all(
-            is_close(x, y, tolerance) for x, y in zip(results, pickle.load(reference_file), strict=True)
-        )
-    return {"seconds": best, "right": agree}
+        return Trial(label, None, answer["problem"])
+    return Trial(label, answer["seconds"], ratio=answer["seconds"] / answer["default_seconds"])
 
 
 def _cache_key(schedule: Schedule) -> str:
@@ -265,14 +217,3 @@ def store_best(schedule: Schedule, tried: int, label: str, seconds: float) -> No
     empty = Schedule.of_program(schedule.program, schedule.sizes, schedule.target)
     record = {"directives": schedule.to_json(), "label": label, "seconds": seconds, "tried": tried}
     cache.store(_cache_key(empty), json.dumps(record).encode(), {"kind": "measured schedule"})
-
-
-def _job_answer(file: str) -> dict[str, Any]:
-    try:
-        return _run_job(file)
-    except Exception as error:  # noqa: BLE001  # whatever is wrong with a candidate, it is dropped
-        return {"problem": str(error).partition("\n")[0] or type(error).__name__}
-
-
-if __name__ == "__main__":
-    sys.stdout.write(json.dumps(_job_answer(sys.argv[1])) + "\n")

@@ -16,7 +16,6 @@ import struct
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -26,12 +25,10 @@ import numpy as np
 from tdsl.compile import Compiled
 from tdsl.compile import compile as compiled
 from tdsl.planner.schedule import Schedule
+from tdsl.tuning.fastest_in_turns import fastest_in_turns
 from tdsl.tuning.oracle import is_close
 
 _LENGTH = struct.Struct("<Q")
-ROUND_S = 2e-3  # minimal seconds of a round of calls
-MIN_ROUNDS = 5
-HOPELESS = 1.5  # times the default, from which few rounds are enough
 GRACE_S = 2.0  # seconds that the parent waits after the limit of a job
 
 
@@ -118,25 +115,6 @@ class Worker:
             self._process = None
 
 
-def fastest_in_turns(
-    default: Callable[[], object], other: Callable[[], object], seconds: float
-) -> tuple[float, float]:
-    """The seconds of a call of each function in its fastest round; rounds alternate for `seconds` seconds."""
-    counts, best = [1, 1], [float("inf")] * 2
-    end, rounds = time.perf_counter() + seconds, 0
-    while rounds < MIN_ROUNDS or time.perf_counter() < end:
-        for n, call in enumerate((default, other)):
-            start = time.perf_counter()
-            for _ in range(counts[n]):
-                call()
-            best[n] = min(best[n], (time.perf_counter() - start) / counts[n])
-            counts[n] = max(1, int(ROUND_S / max(best[n], 1e-9)))
-        rounds += 1
-        if rounds >= MIN_ROUNDS and best[1] > HOPELESS * best[0]:
-            break
-    return best[0], best[1]
-
-
 class _Bench:
     """The default schedule of a program with its results, and the candidate compiled last."""
 
@@ -174,7 +152,7 @@ class _Bench:
 
         if not is_right():
             return {"problem": "its results are wrong"}
-        default, candidate = fastest_in_turns(default_call, call, seconds)
+        default, candidate = fastest_in_turns([default_call, call], seconds)
         if not is_right():
             return {"problem": "its results are wrong"}
         return {"seconds": candidate, "default_seconds": default}

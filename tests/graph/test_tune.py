@@ -40,7 +40,7 @@ def test_a_tuned_graph_computes_the_same_results(arrays):
 def test_results_are_the_same_whichever_pairs_are_fused(arrays, monkeypatch):
     monkeypatch.setattr(FusionTrial, "kept", True)
     monkeypatch.setattr(
-        planned_function, "time_alternating", lambda calls: [9.0 - n for n in range(len(calls))]
+        planned_function, "fastest_in_turns", lambda calls: [9.0 - n for n in range(len(calls))]
     )
     graph = td.Graph(blocks, target="python", fuse=False)
     expected = graph(*arrays)
@@ -62,7 +62,7 @@ def test_groups_that_read_an_array_larger_than_the_cache_are_fused(arrays, monke
     small = Machine(levels=(MemoryLevel("L1", 16), MemoryLevel("memory", None, managed=True)))
     monkeypatch.setattr(FusionTrial, "kept", True)
     monkeypatch.setattr(
-        planned_function, "time_alternating", lambda calls: [9.0 - n for n in range(len(calls))]
+        planned_function, "fastest_in_turns", lambda calls: [9.0 - n for n in range(len(calls))]
     )
 
     def both(x, y):
@@ -80,7 +80,7 @@ def test_a_plan_that_makes_the_whole_graph_no_faster_is_dropped(arrays, monkeypa
     monkeypatch.setattr(FusionTrial, "kept", True)
     monkeypatch.setattr(
         planned_function,
-        "time_alternating",
+        "fastest_in_turns",
         lambda calls: [float(n) for n in range(1, len(calls) + 1)],
     )
     graph = td.Graph(blocks, target="python", fuse=False)
