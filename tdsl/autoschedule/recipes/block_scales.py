@@ -52,8 +52,9 @@ from tdsl.autoschedule.recipes.tensor_tiles import Product, Side, TensorCoreChoi
 from tdsl.core.node import frozen
 from tdsl.cost.sectors import WIDEST
 from tdsl.lang.affine import variables
-from tdsl.lang.expr import ZERO, Var
+from tdsl.lang.expr import TRUE, ZERO, Var
 from tdsl.lang.regions import reads_in
+from tdsl.lang.show import show_expr
 from tdsl.lang.types import bf16, f16
 from tdsl.machine.model import Machine
 from tdsl.schedule.factor_out import factors_of_product
@@ -177,6 +178,13 @@ def _matrices(stage: Stage) -> tuple[Matrices, int, int]:
     ((term, first, _),) = d.ranges
     if d.combine is None or d.combine.kind != "sum" or not all(isinstance(e, Var) for e in d.index):
         raise Unsuited("it is no sum of products")
+    if d.where != TRUE or len(d.values) > 1:
+        raise Unsuited(
+            f"it adds up its terms only where {show_expr(d.where)}"
+            if d.where != TRUE
+            else "it has several results",
+            "other terms can be 0: td.where(condition, factor, 0)",
+        )
     sizes = {e: block_size(e, term) for e, _ in factors_of_product(d.values[0])}
     same = gcd(*(n for n in sizes.values() if n is not None))
     moving = [e for e, n in sizes.items() if n is None]

@@ -196,3 +196,23 @@ def test_one_instruction_multiplies_a_block_with_its_scales():
     f = td.compile(large(512, 512, 512), target="cuda:sm_120a")
     (mix,) = instruction_mix(disassemble(f.launch.code))
     assert mix.count("QMMA") >= 8 and mix.count("FFMA") == 0 and f.launch.spills == 0
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_120a"])
+def test_terms_under_a_condition_and_parts_of_blocks_are_added_up_otherwise(rng, arch):
+    a, b = array("a", ROWS, 72), array("b", COLUMNS, 72)
+    sa, sb = array("sa", ROWS, 3, t=td.u8), array("sb", COLUMNS, 3, t=td.u8)
+    every = np.arange(72)
+    for r, chosen in (
+        (td.range("r", 0, 64, where=lambda r: r % 3 < 2), (every < 64) & (every % 3 < 2)),
+        (td.range("r", 0, 72), every >= 0),
+    ):
+        c = td.Func("c")
+        c[i, j] = td.sum(f32(a[i, r]) * power(sa[i, r // 32]) * f32(b[j, r]) * power(sb[j, r // 32]), axis=r)
+
+        def expected(a, b, sa, sb, chosen=chosen):
+            return (a * powers(sa, 32)[:, :72] * chosen) @ (b * powers(sb, 32)[:, :72]).T
+
+        f = td.compile(c, target=f"cuda:{arch}")
+        assert "mma" not in f.loops("final")
+        check(f, expected, rng)
