@@ -51,6 +51,7 @@ from tdsl.autoschedule.recipes.tensor_forms import mma_of
 from tdsl.autoschedule.recipes.tensor_tiles import Product, Side, TensorCoreChoices, best_tiles, seconds
 from tdsl.core.node import frozen
 from tdsl.cost.sectors import WIDEST
+from tdsl.errors import ScheduleError
 from tdsl.lang.affine import variables
 from tdsl.lang.expr import TRUE, ZERO, Var
 from tdsl.lang.regions import reads_in
@@ -138,8 +139,13 @@ def block_scaled_matmul(stage: Stage, *, machine: Machine | None = None, **choic
 
 
 def on_block_scales(stage: Stage, machine: Machine) -> BlockScaledMatmul | None:
-    """The recipe for the sizes of a stage on a machine; None where it does not apply."""
-    return if_suited(block_scaled_matmul, stage, machine=machine)
+    """The recipe for the sizes of a stage on a machine; None where it or its directives do not apply."""
+    if 0 in sizes_of(stage).values():
+        return None
+    try:
+        return if_suited(block_scaled_matmul, stage, machine=machine)
+    except ScheduleError:
+        return None
 
 
 def _cheapest(stage: Stage, machine: Machine, block_scale: object) -> BlockScaledChoices:

@@ -139,7 +139,8 @@ def check(f: td.Compiled, expected: Callable[..., Any], rng: np.random.Generator
     arrays = arrays_of(f, rng)
     wide = (a.astype(int) if a.dtype.kind in "iu" else a.astype(F) for a in arrays)
     want = expected(**dict(zip((a.name for a in f.signature.inputs), wide, strict=True)))
-    np.testing.assert_allclose(td.emulate(f)(*arrays), want, rtol=0, atol=1e-6 * TERMS * abs(want).max())
+    atol = 1e-6 * TERMS * abs(want).max(initial=0)
+    np.testing.assert_allclose(td.emulate(f)(*arrays), want, rtol=0, atol=atol)
 
 
 @pytest.mark.parametrize("name", PRODUCTS)
@@ -216,3 +217,9 @@ def test_terms_under_a_condition_and_parts_of_blocks_are_added_up_otherwise(rng,
         f = td.compile(c, target=f"cuda:{arch}")
         assert "mma" not in f.loops("final")
         check(f, expected, rng)
+
+
+@pytest.mark.parametrize("rows, columns, terms", [(0, 16, 32), (1, 24, 32), (37, 41, 96)])
+def test_sizes_are_any(rng, rows, columns, terms):
+    f = td.compile(large(rows, columns, terms * 2), target="cuda:sm_80")
+    check(f, lambda a, b, sa, sb: (a * powers(sa, 32)) @ (b * powers(sb, 64)).T, rng)
