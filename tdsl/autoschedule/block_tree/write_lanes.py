@@ -79,6 +79,9 @@ def write_columns(stage: Stage, t: BlockTree) -> Stage | None:
     """
     (columns,), (lines,) = t.cuts, t.lanes
     stage, tiles = reduce_online(stage, _TILE // columns.each)
+    for name in _readers(stage) if tiles else ():
+        if name in stage.schedule.state.program.outputs:
+            elements(stage.schedule[name])
     d = definition_of(stage)
     terms, free, parts = [v for v, _, _ in d.ranges], [*d.free], stage
     stage.reorder(*free, *terms)
@@ -88,8 +91,6 @@ def write_columns(stage: Stage, t: BlockTree) -> Stage | None:
         free = [part, *free]
     reduced = reduce_by_lines(parts, free, term, columns.threads, lines.threads, columns.each)
     if tiles:
-        for name in _readers(stage):
-            elements(stage.schedule[name])
         _fill_tiles(reduced, tiles, columns.each)
     return None if parts is stage else stage
 
