@@ -18,7 +18,9 @@ from tdsl.autoschedule.recipes.reduced_tiles import reduced_tiles
 from tdsl.autoschedule.recipes.tensor_cores import TensorCoreMatmul, on_tensor_cores
 from tdsl.errors import ScheduleError
 from tdsl.machine.model import Machine
+from tdsl.schedule.bind import bind_state
 from tdsl.schedule.fluent import BaseSchedule
+from tdsl.schedule.scans import scan_of
 from tdsl.schedule.state import FuncPlan, Root, State
 
 REDUCED = "reduced tiles"
@@ -63,7 +65,11 @@ def schedule_on_gpu(schedule: BaseSchedule, open_: Collection[str], machine: Mac
         if reduced is not None:
             decisions.append(recipe_decision(before, schedule.state, name, REDUCED, reduced))
     decisions += _share_rows(schedule, open_, machine)
-    names = [f.name for f in reversed(schedule.state.program.funcs) if f.name in open_]
+    bound = bind_state(schedule.state, schedule.sizes).program
+    names = [f.name for f in reversed(bound.funcs) if f.name in open_]
+    names.sort(
+        key=lambda name: isinstance(scan_of(bound.func(name)), str)
+    )  # what reads a scan is in its kernel
     while names:
         name, before = names.pop(0), schedule.state
         if not before.program.has_func(name):

@@ -7,14 +7,17 @@ from dataclasses import field, replace
 from functools import cached_property
 from math import gcd, inf, prod
 
+import numpy as np
+
 from tdsl.autoschedule.recipes.choices import Unsuited
 from tdsl.autoschedule.recipes.stage_facts import separate_operands
 from tdsl.core.node import Node, frozen, transform
-from tdsl.cost.sectors import WORD
-from tdsl.lang.affine import as_sum, variables
+from tdsl.cost.sectors import WARP, WORD
+from tdsl.lang.affine import as_sum, has_data, variables
 from tdsl.lang.bounds import upper
 from tdsl.lang.definition import Definition
 from tdsl.lang.expr import TRUE, Binary, Const, Expr, Var
+from tdsl.lang.interp import evaluate
 from tdsl.lang.operations import arithmetic_of
 from tdsl.lang.program import FuncDef
 from tdsl.lang.regions import Box, reads_in
@@ -22,6 +25,7 @@ from tdsl.schedule.bind import bind_state
 from tdsl.schedule.fluent import Stage
 from tdsl.schedule.gathering import uses_variable
 from tdsl.schedule.inlining import inline_funcs
+from tdsl.schedule.padding import padded_reads
 from tdsl.schedule.properties import extents, has_effects, root_boxes, shape_of, unplaced_at_root
 from tdsl.schedule.state import State, is_ordered
 
@@ -43,7 +47,8 @@ class Access:
     """A read or the write of an array with elements of `size` bytes.
 
     `dims` has the coefficients of the axes in each index, `starts` its constant; `steps` are the elements
-    from one value of an axis to the next in memory. Along axes in `data` the place is not affine.
+    from one value of an axis to the next in memory. Along axes in `data` the place is not affine. Of those
+    along which it grows evenly, as of `x[i // 2]`, `slopes` has the mean elements to the next value.
     """
 
     array: str
@@ -54,6 +59,7 @@ class Access:
     steps: tuple[tuple[str, int], ...]
     data: frozenset[str] = frozenset()
     written: bool = False
+    slopes: tuple[tuple[str, float], ...] = ()
 
     def step(self, axis: str) -> int:
         """The elements in memory from one value of an axis to the next; 0 if all are the same element."""
@@ -96,11 +102,15 @@ class Access:
 
 @frozen(slots=False)
 class Operand:
-    """The reads of an array that move together; `along` distinguishes them from others of the same array."""
+    """The reads of an array that move together; `along` distinguishes them from others of the same array.
+
+    They are `padded` if all have one padding, which a copy of the operand can include.
+    """
 
     array: str
     along: str | None
     reads: tuple[Access, ...]
+    padded: bool = False
 
     def uses(self, axis: str) -> bool:
         """True if values of an axis are different elements."""
@@ -112,9 +122,9 @@ class Operand:
         return not any(r.data for r in self.reads)
 
     def box(self, values: Mapping[str, int]) -> tuple[int, ...]:
-        """The extents of the box that so many values of each axis read."""
+        """The extents of the box that so many values of each axis read, also beyond the array's ends."""
         box = []
-        for whole, ends in self._ends:
+        for ends in self._ends:
             low, high = inf, -inf
             for start, moves in ends:
                 first = last = start
@@ -125,16 +135,14 @@ class Operand:
                     else:
                         last += reach
                 low, high = min(low, first), max(high, last)
-            box.append(min(int(high - low) + 1, whole))
+            box.append(int(high - low) + 1)
         return tuple(box)
 
     @cached_property
-    def _ends(self) -> list[tuple[int, list[tuple[int, tuple[tuple[str, int], ...]]]]]:
-        """The extent of each dimension, and where each read begins in it and how axes move it."""
-        return [
-            (max(whole, 1), [*dict.fromkeys((r.starts[n], r.dims[n]) for r in self.reads)])
-            for n, whole in enumerate(self.reads[0].shape)
-        ]
+    def _ends(self) -> list[list[tuple[int, tuple[tuple[str, int], ...]]]]:
+        """Where each read begins in each dimension, and how axes move it."""
+        dims = range(len(self.reads[0].shape))
+        return [[*dict.fromkeys((r.starts[n], r.dims[n]) for r in self.reads)] for n in dims]
 
 
 @frozen(slots=False)
@@ -251,10 +259,19 @@ class Problem:
         axes = (Axis(lane, threads), *axes, Axis(term, each, summed=True))
         return replace(self, axes=axes, reads=reads, operands=operands)
 
+    def tile_of(self, x: Operand, sizes: Mapping[str, int]) -> tuple[int, ...]:
+        """The extents of a copy of an operand for a tile of so many values of each axis.
+
+        Beyond the ends of the array it is filled; one that includes padding ends with the last point.
+        """
+        known = {a.name: a.extent for a in self.axes if a.known} if x.padded else {}
+        return x.box({v: min(n, known.get(v, n)) for v, n in sizes.items()} if known else sizes)
+
     def least_bytes(self) -> int:
         """The bytes of all elements that are read or written, each once."""
         whole = {a.name: a.extent for a in self.axes}
-        read = sum(prod(x.box(whole)) * x.reads[0].size for x in self.operands)
+        boxes = ((x.reads[0], x.box(whole)) for x in self.operands)
+        read = sum(prod(map(min, box, r.shape)) * r.size for r, box in boxes)
         return read + prod(a.extent for a in self.free if self.write.uses(a.name)) * self.write.size
 
     @staticmethod
@@ -309,6 +326,18 @@ class Problem:
         return p if p.is_rectangular and p.is_affine and not is_open else None
 
 
+def _has_padding(d: Definition, name: str, along: str | None) -> bool:
+    """True if all reads of an operand have one padding."""
+    reads = {r for r in reads_in(d.values) if r.name == name and uses_variable(r, along)}
+    padded = {e: x for e, x in padded_reads(d, name).items() if uses_variable(e, along)}
+    served = {r for e in padded for r in reads_in((e,)) if r.name == name}
+    return (
+        bool(reads)
+        and reads == served
+        and all(len(x.index) == len(r.index) for x in padded.values() for r in reads)
+    )
+
+
 def _describe(state: State, f: FuncDef, boxes: Mapping[str, Box], number: int = 0) -> Problem:
     """The problem of a definition of a func."""
     d, size = f.definitions[number], sum(t.bytes for t in f.dtypes)
@@ -317,14 +346,15 @@ def _describe(state: State, f: FuncDef, boxes: Mapping[str, Box], number: int = 
         Axis(v, OPEN if (n := sizes[v]) is None else n, v in ranges, n is not None) for v in d.variables
     )
     reads = [*dict.fromkeys(reads_in(d.values))]
-    accesses = {r: _access(state, boxes, r.name, r.index, r.dtype.bytes) for r in reads}
+    known = {a.name: a.extent for a in axes}
+    accesses = {r: _access(state, boxes, r.name, r.index, r.dtype.bytes, known) for r in reads}
     operands = tuple(
         Operand(name, along, tuple(
             accesses[r] for r in reads if r.name == name and uses_variable(r, along)
-        ))
+        ), _has_padding(d, name, along))
         for name, along in separate_operands(reads, d.free)
     )  # fmt: skip
-    write = _access(state, boxes, f.name, d.index, size, written=True)
+    write = _access(state, boxes, f.name, d.index, size, known, written=True)
     indices = (e for r in reads for e in r.index)
     return Problem(
         func=f.name,
@@ -364,12 +394,12 @@ def _shape(state: State, boxes: Mapping[str, Box], name: str, rank: int) -> tupl
 
 
 def _access(
-    state: State, boxes: Mapping[str, Box], name: str, index: tuple[Expr, ...], size: int, *,
-    written: bool = False,
+    state: State, boxes: Mapping[str, Box], name: str, index: tuple[Expr, ...], size: int,
+    extents: Mapping[str, int], *, written: bool = False,
 ) -> Access:  # fmt: skip
-    """The access at an index."""
+    """The access at an index of variables with these extents."""
     sums, shape = [as_sum(_unclamped(e)) for e in index], _shape(state, boxes, name, len(index))
-    dims, steps, data = [], dict[str, int](), set[str]()
+    dims, steps, data, slopes = [], dict[str, int](), set[str](), dict[str, float]()
     order = state.plan(name).order if state.program.has_func(name) else None
     place = {n: at for at, n in enumerate(order or range(len(index)))}
     for n, (e, s) in enumerate(zip(index, sums, strict=True)):
@@ -377,8 +407,30 @@ def _access(
         data |= {v for a in odd for v in variables(a)}
         data |= {v for r in reads_in((e,)) for x in r.index for v in variables(x)}
         dims.append(tuple((a.name, c) for a, c in s.terms.items() if isinstance(a, Var)))
+        inner = prod(m for k, m in enumerate(shape) if place[k] > place[n])
+        for axis, slope in _slopes(e, extents).items() if odd else ():
+            slopes[axis] = slopes.get(axis, 0.0) + slope * inner
         for axis, c in dims[-1]:
-            inner = prod(m for k, m in enumerate(shape) if place[k] > place[n])
             steps[axis] = steps.get(axis, 0) + c * inner
     starts = tuple(int(s.constant) for s in sums)
-    return Access(name, size, tuple(dims), starts, shape, tuple(steps.items()), frozenset(data), written)
+    known = tuple((v, x) for v, x in slopes.items() if v in data)
+    return Access(
+        name, size, tuple(dims), starts, shape, tuple(steps.items()), frozenset(data), written, known
+    )
+
+
+def _slopes(e: Expr, extents: Mapping[str, int]) -> dict[str, float]:
+    """The mean growth of an index for each variable along which it grows evenly; none if data are in it."""
+    names = sorted(variables(e))
+    if has_data(e) or not extents.keys() >= set(names):
+        return {}
+    middle = {v: np.full(WARP, extents[v] // 2) for v in names}
+    slopes = {}
+    for v in names:
+        first = max(min(extents[v] // 2, extents[v] - WARP), 0)
+        values = evaluate(e, middle | {v: np.arange(first, first + WARP)}).astype(np.int64)
+        moves = np.diff(values)
+        mean = float(moves.mean())
+        if moves.min() >= 0 and moves.max() <= 2 * max(mean, 0.5):
+            slopes[v] = mean
+    return slopes

@@ -97,8 +97,8 @@ def shifted_accesses(first: Array, active: Array, size: int, end: int) -> list[t
     return vectors + [(size, at, active & ~whole & (at >= 0) & (at < end)) for at in elements]
 
 
-Axes = tuple[tuple[int, int], ...]
-"""Extent and stride in elements of each axis of threads, fastest first."""
+Axes = tuple[tuple[int, float], ...]
+"""Extent and stride in elements of each axis of threads, fastest first; of x[n // 2] the stride is 1/2."""
 
 
 @frozen
@@ -147,8 +147,9 @@ def transactions(axes: Axes, size: int, vector: int = 1, *, offset: int = 0) -> 
     """
     lanes = [size * offset]
     for extent, stride in axes:
-        lanes = [lane + n * stride * size for n in range(extent) for lane in lanes]
-    width = max(gcd(WIDEST, size * vector, size * offset, *(size * s for n, s in axes if n > 1)), size)
+        lanes = [lane + int(n * stride) * size for n in range(extent) for lane in lanes]
+    moves = (size * int(s) for n, s in axes if n > 1)
+    width = max(gcd(WIDEST, size * vector, size * offset, *moves), size)
     sums = [0] * 6
     for start in range(0, len(lanes), WARP):
         warp, base = lanes[start : start + WARP], lanes[start] // LINE * LINE

@@ -25,7 +25,9 @@ from tdsl.schedule.state import (
     AXES,
     CLUSTER,
     GROUP,
+    GUARD,
     LANES,
+    ROUND_UP,
     SERIAL,
     SHARED,
     THREADS,
@@ -93,7 +95,7 @@ def cooperate(state: State, func: str, definition: int, *, vector: int = 1, rows
     """Distribute the points of a shared-memory stage over the threads of the block, `vector` at a time.
 
     The neighbours of a vector are those of the last `rows` loops as one, so that vectors go across the ends
-    of rows that follow each other in memory.
+    of rows that follow each other in memory. Rows of a filled copy are extended to whole vectors.
     With scope "group" they are distributed over the threads of the group. The loops of the stage are fused
     and distributed cyclically over the threads of the loops around it; neighbours on threadIdx.x get
     neighbours in memory. A stage that writes or reads a fragment is distributed by the fragment's layout;
@@ -119,7 +121,9 @@ def cooperate(state: State, func: str, definition: int, *, vector: int = 1, rows
             outer = names.pop()
             state = fuse(state, func, 0, outer=outer, inner=last)
             last = f"{outer}_{last}"
-        state = vectorize(state, func, 0, loop=last, factor=vector)
+        tail = ROUND_UP if plan.filled and rows == 1 else GUARD
+        state = split(state, func, 0, loop=last, factor=vector, tail=tail, names=(f"{last}_o", f"{last}_v"))
+        state = vectorize(state, func, 0, loop=f"{last}_v")
         names.append(f"{last}_o")
     whole = names[0]
     for name in names[1:]:

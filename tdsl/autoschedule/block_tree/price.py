@@ -6,8 +6,12 @@ and sectors, `cost/sectors.py`), the L2 cache, memory, and the latency that resi
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
+from dataclasses import replace
 from math import ceil, gcd, inf, prod
+
+import numpy as np
 
 from tdsl.autoschedule.block_tree.tree import BlockTree, Shared
 from tdsl.autoschedule.problem import Access, Operand, Problem
@@ -26,6 +30,7 @@ _SPARE = 48  # registers of a thread that an estimate leaves, so that none are s
 _COPYING = 8 * WARP  # threads of a copy whose conflicts stand for those of all
 _REGISTERS = 28  # of a thread beyond its sums and operands
 _STAGED = 128  # bytes of a step that a thread loads to registers while the one before is computed, at most
+_CODE = 2e-4  # of the time for each read of a thread's points, which are one piece of code
 _SHIFT = 20  # instructions that take a vector from two aligned ones
 
 
@@ -77,7 +82,8 @@ def price(p: Problem, t: BlockTree, machine: Machine, *, ideal: bool = False, ke
     blocks = prod(ceil(a.extent / t.cut(a.name).size) for a in p.free)
     terms = steps * prod(n for _, n in t.steps)
     copies = {(s.array, s.along): s for s in t.shared}
-    pairs = [(x, copies.get((x.array, x.along)), x.box(sizes)) for x in p.operands]
+    tiles = ((x, copies.get((x.array, x.along)), p.tile_of(x, sizes)) for x in p.operands)
+    pairs = [(x, s, whole_vectors(box, s) if s else box) for x, s, box in tiles]
     shared = _shared_bytes(pairs) * t.stages
     staged = sum(_staged_bytes(x, t, box) for x, s, box in pairs if s is not None and _is_staged(s, x))
     registers = _registers(p, t, pairs, unrolled, kept) + (staged // WORD if t.stages > 1 else 0)
@@ -89,37 +95,39 @@ def price(p: Problem, t: BlockTree, machine: Machine, *, ideal: bool = False, ke
     resident = occupancy(gpu, (threads, 1, 1), registers, shared).warps // warps
     if not resident:
         return Price(inf)
-    copied = lds = requests = sectors = useful = fragments = shifts = 0.0
+    copied = lds = requests = sectors = useful = fragments = shifts = least = conflicts = 0.0
     for x, copy, box in pairs:
         if copy is not None:
             whole = (*box[:-1], groups_of(copy, box) * copy.group) if copy.group else box
             count = prod(whole)
             copied += steps * count / copy.vector / WARP
             sectors += steps * sectors_of_rows(x, t, whole, copy)
-            useful += steps * count * x.reads[0].size / SECTOR
+            useful += steps * prod(map(min, whole, x.reads[0].shape)) * x.reads[0].size / SECTOR
             loads = steps * max(count * x.reads[0].size / LINE, count / copy.vector / WARP)
             stores = steps * count / WARP if copy.is_scattered else loads
-            requests += stores * (1 if ideal else store_conflicts(whole, copy, x.reads[0].size))
+            degree = 1.0 if ideal else store_conflicts(whole, copy, x.reads[0].size)
+            requests += stores * degree
+            least += stores
+            conflicts += stores * (degree - 1)
             if _is_staged(copy, x):
                 requests += loads
             if copy.is_scattered:
                 copied += stores
             if _is_shifted(copy, x):
                 shifts += steps * count / copy.vector / WARP
-        for r in x.reads:
-            loads = distinct(r, t, unrolled) * prod(sizes[v] for v in inner if r.uses(v))
+        for r, elements, vector, wavefronts, fewest in _loads(p, x, t, copy, unrolled, box, ideal=ideal):
+            loads = elements / vector * prod(sizes[v] for v in inner if r.uses(v))
             loads *= prod(ceil(a.extent / sizes[a.name]) for a in p.summed if copy or r.uses(a.name))
+            fragments += warps * loads
             if copy is not None:
-                vector, wavefronts = shared_load(x, r, t, copy, unrolled, box=box, ideal=ideal)
-                lds += loads / vector * wavefronts
-                fragments += warps * loads / vector
+                lds += loads * wavefronts
+                least += loads * fewest
+                conflicts += loads * (wavefronts - fewest)
             else:
-                vector = _vector(p, x, r, t)
                 touched, used = _transactions(r, t, vector)
-                requests += loads / vector * max(warps, touched / 4)
-                sectors += loads / vector * touched
-                useful += loads / vector * used
-                fragments += warps * loads / vector
+                requests += loads * max(warps, touched / 4)
+                sectors += loads * touched
+                useful += loads * used
     stored = each / t.vector
     written, used = _transactions(p.write, t, t.vector)
     requests += stored * max(warps, written / 4)
@@ -151,7 +159,41 @@ def price(p: Problem, t: BlockTree, machine: Machine, *, ideal: bool = False, ke
     }
     slowest = max(resources.values())
     seconds = slowest + _OTHERS * (sum(resources.values()) - slowest) + (of_nearest(machine.launch, 1) or 0.0)
-    return Price(seconds, tuple(resources.items()), blocks, resident, shared, wasted=sectors / useful - 1)
+    if not p.summed:
+        seconds *= 1 + _CODE * each * len(p.reads)
+    return Price(
+        seconds, tuple(resources.items()), blocks, resident, shared,
+        conflicts=conflicts / least if least else 0.0, wasted=sectors / useful - 1,
+    )  # fmt: skip
+
+
+def _loads(
+    p: Problem, x: Operand, t: BlockTree, copy: Shared | None, unrolled: Sequence[str], box: Sequence[int], *,
+    ideal: bool,
+) -> list[tuple[Access, float, int, float, float]]:  # fmt: skip
+    """The loads of a thread's piece of code: the read, its elements, those of a vector, and wavefronts.
+
+    Of wavefronts there are those of the block for each load, and the least. Several reads may be one window,
+    which is loaded once; `ideal` layouts have windows where these are fewer loads.
+    """
+    common = _new_fraction(x, t, unrolled)
+    if copy is None:
+        return [(r, distinct(r, t, unrolled) * common, _vector(p, x, r, t), 0.0, 0.0) for r in x.reads]
+    each = [
+        (r, distinct(r, t, unrolled) * common, *shared_load(x, r, t, copy, unrolled, box=box, ideal=ideal))
+        for r in x.reads
+    ]
+    if len(x.reads) == 1 or not (copy.window or ideal):
+        return each
+    r, (*outer, width) = x.reads[0], window_of(x, t, unrolled)
+    vector, wavefronts, least = shared_load(x, r, t, replace(copy, window=True), unrolled, box=box)
+    count = float(prod(outer) * -(-width // vector) * vector)
+    window = [(r, count, vector, least if ideal else wavefronts, least)]
+    return (
+        window
+        if copy.window
+        else min(each, window, key=lambda loads: sum(n / v * w for _, n, v, w, _ in loads))
+    )
 
 
 def _shared_bytes(pairs: Sequence[tuple[Operand, Shared | None, tuple[int, ...]]]) -> int:
@@ -172,17 +214,17 @@ def _registers(
     if p.summed:
         count += prod(t.values.values()) * max(p.sum_bytes, WORD) // WORD
     for x, copy, _ in pairs if not kept else ():
-        window = unrolled if copy is not None and copy.window else ()
-        loaded = sum(_at_once(r, t, unrolled, window) for r in x.reads)
+        if copy is not None and copy.window:
+            loaded = prod(window_of(x, t, unrolled))
+        else:
+            loaded = sum(_at_once(r, t, unrolled) for r in x.reads)
         count += loaded * max(x.reads[0].size, WORD) // WORD
     return count
 
 
-def _at_once(r: Access, t: BlockTree, unrolled: Sequence[str], window: Sequence[str]) -> int:
+def _at_once(r: Access, t: BlockTree, unrolled: Sequence[str]) -> int:
     """The elements of an operand that a thread has in registers: of some terms, if these are neighbours."""
     vectors = any(r.step(v) == 1 for v in unrolled)
-    if window:
-        return distinct(r, t, window)
     return distinct(r, t, ()) * (max(WIDEST // r.size, 1) if vectors else 1)
 
 
@@ -232,10 +274,31 @@ def distinct(r: Access, t: BlockTree, unrolled: Sequence[str]) -> int:
     return min(hull, moved)
 
 
-def window_width(r: Access, t: BlockTree, unrolled: Sequence[str]) -> int:
-    """The extent of the last dimension of what a thread's piece of code reads."""
+def _new_fraction(x: Operand, t: BlockTree, unrolled: Sequence[str]) -> float:
+    """The part of the elements of all reads of an operand in a thread that no read before has loaded."""
+    if len(x.reads) == 1 or not x.is_affine or any(r.dims != x.reads[0].dims for r in x.reads):
+        return 1.0
     count = dict(t.values) | {v: t.sizes[v] for v in unrolled}
-    return 1 + sum(abs(c) * (count.get(v, 1) - 1) for v, c in r.dims[-1])
+    extents = tuple(1 + sum([abs(c) * (count.get(v, 1) - 1) for v, c in dim]) for dim in x.reads[0].dims)
+    steps = tuple(abs(dim[0][1]) if len(dim) == 1 else 1 for dim in x.reads[0].dims)
+    return _united(extents, steps, tuple(r.starts for r in x.reads))
+
+
+@functools.lru_cache(1 << 12)
+def _united(extents: tuple[int, ...], steps: tuple[int, ...], starts: tuple[tuple[int, ...], ...]) -> float:
+    """The elements of the union of translated boxes of every few elements, for each one of all boxes."""
+    first = [min(at) for at in zip(*starts, strict=True)]
+    reach = [max(at) - low + n for at, low, n in zip(zip(*starts, strict=True), first, extents, strict=True)]
+    read = np.zeros(reach, bool)
+    for start in starts:
+        slices = (slice(a - b, a - b + n, s) for a, b, n, s in zip(start, first, extents, steps, strict=True))
+        read[tuple(slices)] = True
+    return float(read.sum()) / (len(starts) * prod(-(-n // s) for n, s in zip(extents, steps, strict=True)))
+
+
+def window_of(x: Operand, t: BlockTree, unrolled: Sequence[str]) -> tuple[int, ...]:
+    """The extents of the box that a thread's piece of code reads of an operand."""
+    return x.box(dict(t.values) | {v: t.sizes[v] for v in unrolled})
 
 
 def window_axes(x: Operand, t: BlockTree) -> set[str]:
@@ -243,6 +306,12 @@ def window_axes(x: Operand, t: BlockTree) -> set[str]:
     count = {c.axis: c.each for c in t.cuts} | dict(t.steps)
     together = ([v for v, _ in dim if count.get(v, 1) > 1] for r in x.reads for dim in r.dims)
     return {v for names in together if len(names) > 1 for v in names}
+
+
+def whole_vectors(box: Sequence[int], s: Shared) -> tuple[int, ...]:
+    """The extents of a copy whose rows are extended to whole vectors."""
+    whole = s.group or s.rows > 1 or not box
+    return tuple(box) if whole else (*box[:-1], -(-box[-1] // s.vector) * s.vector)
 
 
 def groups_of(copy: Shared, box: Sequence[int]) -> int:
@@ -271,13 +340,12 @@ def layout_of(copy: Shared, box: Sequence[int]) -> tuple[list[int], int]:
 
 def shared_load(
     x: Operand, r: Access, t: BlockTree, copy: Shared, unrolled: Sequence[str], *,
-    box: Sequence[int] | None = None, ideal: bool = False,
-) -> tuple[int, float]:  # fmt: skip
-    """The neighbours of a copy that a thread loads at once, and the wavefronts of a block for that.
+    box: Sequence[int], ideal: bool = False,
+) -> tuple[int, float, float]:  # fmt: skip
+    """The neighbours of a copy that a thread loads at once, the wavefronts of a block for that, the least.
 
-    The copy has the extents `box`, which are computed if they are not given.
+    The copy has the extents `box`.
     """
-    box = box or x.box(t.sizes)
     strides, _ = layout_of(copy, box)
     last = copy.order[-1]
     count = dict(t.values) | {v: t.sizes[v] for v in unrolled}
@@ -316,7 +384,8 @@ def shared_load(
     served = transactions(shown, r.size, vector)
     strided = any(t.cut(v).threads > 1 and t.cut(v).each > 1 for v, _ in r.dims[last])
     is_padded = not copy.group and len(moving) <= 1 and (vector > 1 or not strided)
-    return vector, times * (served.least if ideal and is_padded else served.wavefronts)
+    least = times * served.least
+    return vector, least if ideal and is_padded else times * served.wavefronts, least
 
 
 def _moved(copy: Shared, dim: int, count: int) -> int:
@@ -334,23 +403,32 @@ def _vector(p: Problem, x: Operand, r: Access, t: BlockTree) -> int:
 
 def _transactions(r: Access, t: BlockTree, vector: int) -> tuple[float, float]:
     """The sectors of an access of all threads of a block to global memory, and how many their bytes fill."""
-    axes, seen = [], dict[str, int]()
+    axes, seen = list[tuple[int, float]](), dict[str, int]()
     for v, n in t.order:
         at = seen.get(v, 1) * t.cut(v).each
         seen[v] = seen.get(v, 1) * n
-        stride = r.step(v) * at
-        if v in r.data:  # somewhere
-            stride = max(stride, SECTOR // r.size) if not r.step(v) else stride
-        axes.append((n, stride))
+        axes.append((n, _stride(r, v, at)))
     shown, times = _first_threads(axes, 2 * WARP)
     offset = r.offset % (SECTOR // gcd(SECTOR, r.size))
     moved = transactions(shown, r.size, vector, offset=offset)
     return times * moved.sectors, times * moved.useful / SECTOR
 
 
-def _first_threads(axes: Sequence[tuple[int, int]], most: int) -> tuple[tuple[tuple[int, int], ...], float]:
+def _stride(r: Access, axis: str, values: int) -> float:
+    """The mean elements between two values of an axis; data choose rows that do not follow each other."""
+    if axis not in r.data or r.step(axis):
+        return r.step(axis) * values
+    slope = dict(r.slopes).get(axis)
+    if slope is not None:
+        return slope * values
+    return 3 * r.shape[-1] if r.dims[-1] else SECTOR // r.size
+
+
+def _first_threads(
+    axes: Sequence[tuple[int, float]], most: int
+) -> tuple[tuple[tuple[int, float], ...], float]:
     """The axes of about the first `most` threads of a block, and how many times more threads it has."""
-    shown, count = list[tuple[int, int]](), 1
+    shown, count = list[tuple[int, float]](), 1
     for n, stride in axes:
         if count < most and n > 1:
             shown.append((min(n, -(-most // count)), stride))
@@ -378,6 +456,7 @@ def store_conflicts(box: Sequence[int], s: Shared, size: int) -> float:
 def sectors_of_rows(x: Operand, t: BlockTree, box: Sequence[int], copy: Shared) -> float:
     """The sectors of a copy to shared memory, whose rows may begin anywhere in a sector."""
     size, shape = x.reads[0].size, x.reads[0].shape
+    box = [*map(min, box, shape)]
     row, rows, outer = box[-1], prod(box[:-1]), list(box[:-1])
     while outer and row == prod(shape[len(outer) :]):  # whole rows follow each other
         row *= outer[-1]

@@ -21,6 +21,8 @@ from tdsl.schedule.fluent import Stage
 
 _ENOUGH = 1.15  # times the time of the least bytes, which no tree makes much shorter
 _GAIN = 0.97  # of the time of points in their order, from which on a tree is worth it
+_UNROLLED = 4  # terms of a loop of which the compiler makes one piece of code,
+_WHOLE = 16  # or all of them, if there are no more
 _TERMS = 64  # of a part of a sum, at least
 
 
@@ -127,5 +129,6 @@ def _in_order(stage: Stage, p: Problem, machine: Machine) -> BlockTree:
         left = -(-left // threads)
         cuts.append(Cut(a.name, threads, each))
         order.append((a.name, threads))
-    steps = tuple((a.name, a.extent) for a in p.summed)
-    return BlockTree(p.func, tuple(reversed(cuts)), tuple(order), steps, vector=vector)
+    steps = [(a.name, 1) for a in p.summed[:-1]]
+    steps += [(a.name, a.extent if a.extent <= _WHOLE else _UNROLLED) for a in p.summed[-1:]]
+    return BlockTree(p.func, tuple(reversed(cuts)), tuple(order), tuple(steps), vector=vector)

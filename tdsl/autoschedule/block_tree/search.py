@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import product
+from itertools import islice, product
 from math import gcd, inf, prod
 
 from tdsl.autoschedule.block_tree.price import (
@@ -18,8 +18,9 @@ from tdsl.autoschedule.block_tree.price import (
     shared_load,
     store_conflicts,
     unrolled_terms,
+    whole_vectors,
     window_axes,
-    window_width,
+    window_of,
 )
 from tdsl.autoschedule.block_tree.tree import BlockTree, Cut, Shared
 from tdsl.autoschedule.problem import Axis, Operand, Problem
@@ -38,6 +39,8 @@ _FINALS = 3  # trees for which layouts are chosen
 _NARROW = 0.02  # of the time for each vector that 16 neighbours need
 _PLAIN = 120  # cheapest trees, of which those without padding or conflicts compete with padded ones
 _CONFLICTS = 0.5  # of the time that twice the wavefronts add, whatever else is slower
+_FIRST_CONFLICTS = 1.5  # the same of the first conflicts, which are often avoided by another tree as fast,
+_MOST_OF_FEW = 0.05  # up to this part of the time
 _FEW_WASTED = 0.1  # of the sectors, with which a tree competes that is not among the fastest
 _WASTE = 0.5  # of the time that twice the sectors add, in kernels that wait for something else
 _MOST_OF_WASTE = 0.2  # of the time that any number of sectors adds
@@ -85,19 +88,21 @@ def best_tree(p: Problem, machine: Machine) -> tuple[BlockTree, Price]:
     best = dict.fromkeys(_climb(p, seed, seconds, _moves) for seed in _seeds(p))
     nearest = sorted(best, key=seconds)[:_FINALS]
     best |= dict.fromkeys(_climb(p, c, seconds, _moves_to_equal_parts) for c in nearest)
-    kinds = ([c for c in best if c.shifted == shifted] for shifted in (False, True))
-    ranked = [c for kind in kinds for c in sorted(kind, key=seconds)[:_FINALS]]
-    ranked += [c for c in sorted(known, key=seconds) if known[c][0].wasted < _FEW_WASTED][:1]
+    ranked, cheapest = list[_Choice](), sorted(known, key=seconds)
+    for shifted in (False, True):
+        ranked += sorted((c for c in best if c.shifted == shifted), key=seconds)[:_FINALS]
+        few = (c for c in cheapest if c.shifted == shifted and known[c][0].wasted < _FEW_WASTED)
+        ranked += islice(few, 1)
     finals = [_with_layouts(p, known[c][1], machine) for c in dict.fromkeys(ranked) if seconds(c) < inf]
     if not finals:
         return known[ranked[0]][1], Price(inf)
-    trees = [known[c][1] for c in sorted(known, key=seconds) if seconds(c) < inf]
+    trees = [known[c][1] for c in cheapest if seconds(c) < inf]
     wide = [t for t in trees if _is_wide(p, t)]
     if not _is_wide(p, min(finals, key=_seconds)[0]):
         finals += [_with_layouts(p, t, machine) for t in wide[:_FINALS]]
     if min(finals, key=_seconds)[1].conflicts:
-        cheapest = (wide or trees)[:_PLAIN]
-        plain = (_with_conflicts(p, t, machine) for tree in cheapest for t in _turned(tree))
+        several = (wide or trees)[:_PLAIN]
+        plain = (_with_conflicts(p, t, machine) for tree in several for t in _turned(tree))
         finals += [x for x in plain if not x[1].conflicts]
     return min(finals, key=_seconds)
 
@@ -280,11 +285,11 @@ def _copy(p: Problem, x: Operand, t: BlockTree, *, dense: bool = True, shifted: 
     the middle of sectors are copied from sectors on, in groups of their size. If `shifted`, rows that begin
     anywhere are copied in vectors, where whole ones make up those of the copy.
     """
-    box, wide = x.box(t.sizes), x.reads[0].row_width
+    box, wide = p.tile_of(x, t.sizes), x.reads[0].row_width
     copy = Shared(x.array, x.along, min(_aligned(p, x, t, 1), wide) if box else 1, tuple(range(len(box))))
     sector = max(SECTOR // x.reads[0].size, 1)
     rows = 1
-    while rows < len(box) and _is_covered(x, t, len(box) - rows):
+    while rows < len(box) and _is_covered(p, x, t, len(box) - rows):
         rows += 1
     if rows > 1 and _has_edge(p, x, t, len(box) - rows):  # lanes of a vector would be tested one by one
         rows -= 1
@@ -293,20 +298,16 @@ def _copy(p: Problem, x: Operand, t: BlockTree, *, dense: bool = True, shifted: 
     if dense and copy.vector < wide and _is_shifted(p, x, t) and x.reads[0].shape[-1] % sector == 0:
         return replace(copy, vector=wide, group=sector, row=sector)
     widest = max(WIDEST // x.reads[0].size, 1)
-    if (
-        shifted
-        and x.reads[0].has_narrow_rows
-        and copy.vector * x.reads[0].size <= WORD
-        and box[-1] % widest == 0
-    ):
+    narrow = x.reads[0].has_narrow_rows and copy.vector * x.reads[0].size <= WORD
+    if shifted and narrow and (box[-1] % widest == 0 if x.padded else box[-1] >= widest):
         return replace(copy, vector=widest, shifted=True)
     return copy
 
 
-def _is_covered(x: Operand, t: BlockTree, dim: int) -> bool:
+def _is_covered(p: Problem, x: Operand, t: BlockTree, dim: int) -> bool:
     """True if a tile has all of a dimension, and nothing beyond."""
     ends = [r.starts[dim] + sum(max(c, 0) * (t.sizes.get(v, 1) - 1) for v, c in r.dims[dim]) for r in x.reads]
-    return x.box(t.sizes)[dim] == x.reads[0].shape[dim] == max(ends) + 1
+    return p.tile_of(x, t.sizes)[dim] == x.reads[0].shape[dim] == max(ends) + 1
 
 
 def _has_edge(p: Problem, x: Operand, t: BlockTree, dim: int) -> bool:
@@ -316,13 +317,17 @@ def _has_edge(p: Problem, x: Operand, t: BlockTree, dim: int) -> bool:
 
 
 def _aligned(p: Problem, x: Operand, t: BlockTree, rows: int) -> int:
-    """The neighbours that 16 bytes hold of whole vectors of a tile's last `rows` dimensions, as one."""
-    box, r = x.box(t.sizes), x.reads[0]
+    """The neighbours that 16 bytes hold of whole vectors of a tile's last `rows` dimensions, as one.
+
+    One dimension of a copy that is filled is extended to whole vectors.
+    """
+    box, r = p.tile_of(x, t.sizes), x.reads[0]
     inner = [prod(r.shape[n + 1 :]) for n in range(len(box))]
     starts = (min(y.starts[n] for y in x.reads) * inner[n] for n in range(len(box) - rows, len(box)))
     steps = [inner[n] for n in range(len(box) - rows) if box[n] > 1 or rows > 1]
     ends = [prod(r.shape[-rows:])] if rows > 1 else []  # where a vector is cut by the edge of the array
-    return _widest(r.size, prod(box[-rows:]), *ends, *starts, *steps, *_moves_of(p, x, t, rows))
+    row = 1 << (box[-1] - 1).bit_length() if rows == 1 and not x.padded else prod(box[-rows:])
+    return _widest(r.size, row, *ends, *starts, *steps, *_moves_of(p, x, t, rows))
 
 
 def _widest(size: int, *counts: int) -> int:
@@ -358,7 +363,7 @@ def _with_layouts(p: Problem, t: BlockTree, machine: Machine) -> tuple[BlockTree
         for s in t.shared:
             x = next(x for x in p.operands if (x.array, x.along) == (s.array, s.along))
             layouts = _layouts(p, x, s, turned)
-            cost_of = functools.partial(_wavefronts, x, t=turned, unrolled=unrolled)
+            cost_of = functools.partial(_wavefronts, p, x, t=turned, unrolled=unrolled)
             copies.append(min(layouts, key=cost_of))
         stages = min(t.stages, 2) if any(s.is_scattered for s in copies) else t.stages
         candidate = _with_conflicts(p, replace(turned, shared=tuple(copies), stages=stages), machine)
@@ -372,10 +377,9 @@ def _with_layouts(p: Problem, t: BlockTree, machine: Machine) -> tuple[BlockTree
 
 def _with_conflicts(p: Problem, t: BlockTree, machine: Machine) -> tuple[BlockTree, Price]:
     """A tree with its price, which bank conflicts raise also where something else is slower."""
-    cost, ideal = price(p, t, machine), price(p, t, machine, ideal=True)
-    least = dict(ideal.resources).get("lds", 0.0)
-    conflicts = max(dict(cost.resources).get("lds", 0.0) / least - 1, 0.0) if least else 0.0
-    return t, replace(cost, seconds=cost.seconds * (1 + _CONFLICTS * conflicts), conflicts=conflicts)
+    cost = price(p, t, machine)
+    few = min(_FIRST_CONFLICTS * cost.conflicts, _MOST_OF_FEW)
+    return t, replace(cost, seconds=cost.seconds * (1 + few + _CONFLICTS * cost.conflicts))
 
 
 def _orders(p: Problem, t: BlockTree) -> Iterator[tuple[tuple[str, int], ...]]:
@@ -391,11 +395,11 @@ def _orders(p: Problem, t: BlockTree) -> Iterator[tuple[tuple[str, int], ...]]:
                 yield ((first, part), *rest, (first, n // part))
 
 
-def _wavefronts(x: Operand, s: Shared, t: BlockTree, unrolled: Sequence[str]) -> float:
+def _wavefronts(p: Problem, x: Operand, s: Shared, t: BlockTree, unrolled: Sequence[str]) -> float:
     """The wavefronts of loads and of the copy, and its instructions, for each piece of code of a block."""
-    total, box = 0.0, x.box(t.sizes)
+    total, box = 0.0, whole_vectors(p.tile_of(x, t.sizes), s)
     for r in x.reads:
-        vector, served = shared_load(x, r, t, s, unrolled, box=box)
+        vector, served, _ = shared_load(x, r, t, s, unrolled, box=box)
         total += distinct(r, t, unrolled) / vector * served
     size = x.reads[0].size
     wide = 1 if s.is_scattered else s.vector
@@ -410,9 +414,9 @@ def _is_shifted(p: Problem, x: Operand, t: BlockTree) -> bool:
     return gcd(*moves) * x.reads[0].size % SECTOR != 0
 
 
-def _padded_runs(x: Operand, s: Shared, t: BlockTree, dims: int) -> Iterator[Shared]:
+def _padded_runs(p: Problem, x: Operand, s: Shared, t: BlockTree, dims: int) -> Iterator[Shared]:
     """Layouts with padding after the indices that a thread has along one of the first `dims` dimensions."""
-    box = x.box(t.sizes)
+    box = whole_vectors(p.tile_of(x, t.sizes), s)
     for n in range(dims):
         each = {t.cut(v).each for v, _ in x.reads[0].dims[n]}
         run = each.pop() if len(each) == 1 and len(x.reads) == 1 else 1
@@ -422,19 +426,19 @@ def _padded_runs(x: Operand, s: Shared, t: BlockTree, dims: int) -> Iterator[Sha
 
 def _has_window(p: Problem, x: Operand, t: BlockTree) -> bool:
     """True if a thread can load the window of its points once."""
-    return bool(p.summed) and len(x.reads) == 1 and bool(window_axes(x, t))
+    return len(x.reads) > 1 or (bool(p.summed) and bool(window_axes(x, t)))
 
 
 def _is_whole(p: Problem, x: Operand, t: BlockTree, s: Shared) -> bool:
     """True if whole vectors hold the last dimension of the window of a thread."""
     unrolled, _ = unrolled_terms(t)
-    vector, _ = shared_load(x, x.reads[0], t, s, unrolled)
-    return window_width(x.reads[0], t, unrolled) % vector == 0
+    vector, *_ = shared_load(x, x.reads[0], t, s, unrolled, box=whole_vectors(p.tile_of(x, t.sizes), s))
+    return window_of(x, t, unrolled)[-1] % vector == 0
 
 
 def _layouts(p: Problem, x: Operand, s: Shared, t: BlockTree) -> Iterator[Shared]:
     """The layouts of a copy: rows with padding, groups with padding, and columns as rows."""
-    box, size = x.box(t.sizes), x.reads[0].size
+    box, size = whole_vectors(p.tile_of(x, t.sizes), s), x.reads[0].size
     yield s
     if not box:
         return
@@ -443,7 +447,7 @@ def _layouts(p: Problem, x: Operand, s: Shared, t: BlockTree) -> Iterator[Shared
         if s.rows > 1 and _has_window(p, x, t) and _is_whole(p, x, t, whole):
             yield whole
         if s.rows > 1:
-            yield from _padded_runs(x, s, t, len(box) - s.rows)
+            yield from _padded_runs(p, x, s, t, len(box) - s.rows)
         s = _copy(p, x, t, dense=False)
         yield s
     widest = max(WIDEST // size, 1)
@@ -454,19 +458,18 @@ def _layouts(p: Problem, x: Operand, s: Shared, t: BlockTree) -> Iterator[Shared
     for n in range(1, len(box) - 1):
         yield replace(s, padded=n, row=box[n] | 1)
         yield replace(s, padded=n, row=box[n] + 1)
-    yield from _padded_runs(x, s, t, len(box) - 1)
+    yield from _padded_runs(p, x, s, t, len(box) - 1)
     group = BANKS * WORD // size
     known = all(p.axis(v).known for v, _ in x.reads[0].dims[-1])
     if known and group >= 2 and box[-1] % group == 0 and box[-1] > group and len(x.reads) == 1:
         yield replace(s, group=group, row=group + widest)
     if _has_window(p, x, t):
         whole = replace(s, window=True)
-        if shared_load(x, x.reads[0], t, whole, unrolled_terms(t)[0])[0] == 1:
+        if shared_load(x, x.reads[0], t, whole, unrolled_terms(t)[0], box=box)[0] == 1:
             yield whole
         for n in range(8):  # the last vector may go beyond the box, and rows begin with a whole one
             row = -(-(box[-1] + widest - 1) // widest) * widest + n * widest
-            padded = replace(s, window=True, row=row, vector=gcd(row, s.vector))
-            yield padded if _is_whole(p, x, t, padded) else replace(padded, vector=1)
+            yield replace(s, window=True, row=row, vector=gcd(row, s.vector))
     registers, lanes = {c.axis for c in t.cuts if c.each > 1}, SECTOR // size
     for d, dim in enumerate(x.reads[0].dims[:-1]):
         if any(v in registers and c == 1 for v, c in dim) and box[d] > 1 and size >= _ASYNCHRONOUS:

@@ -6,21 +6,20 @@ from math import gcd
 
 from tdsl.autoschedule.block_tree.price import (
     UNROLLED,
+    has_tail,
     shared_load,
     unrolled_terms,
+    whole_vectors,
     window_axes,
-    window_width,
+    window_of,
 )
 from tdsl.autoschedule.block_tree.tree import BlockTree, Shared
 from tdsl.autoschedule.problem import Problem
 from tdsl.autoschedule.recipes.epilogue import following, write_neighbours
 from tdsl.autoschedule.recipes.grid import bind_grid, fused
 from tdsl.autoschedule.recipes.stage_facts import vector_of
-from tdsl.lang.regions import reads_in
 from tdsl.schedule.fluent import Stage
-from tdsl.schedule.gathering import uses_variable
 from tdsl.schedule.naming import Loop
-from tdsl.schedule.padding import padded_reads
 from tdsl.schedule.state import REGISTER, SHARED
 
 _MOST_ON_Z = 64  # threads on threadIdx.z
@@ -46,7 +45,7 @@ def write_tree(stage: Stage, p: Problem, t: BlockTree, reader: Stage | None = No
     bind_grid(stage, blocks)
     _bind_threads(stage, threads, [n for _, n in reversed(t.order)])
     place = stage.loop_name((outer or _thread_loops(stage, threads) or blocks)[-1])
-    if p.summed:
+    if p.summed or (t.shared and has_tail(p, t)):
         last = (_thread_loops(stage, threads) or blocks)[-1]
         at = next(x for x in stage.loops if x.name == last)
         if reader is not None:
@@ -60,9 +59,9 @@ def write_tree(stage: Stage, p: Problem, t: BlockTree, reader: Stage | None = No
         each = t.cut(p.lane or names[-1]).each if reader is None else t.cut(p.free[-1].name).each
         write_neighbours(out, each, t.vector if reader is None else gcd(vector_of(out), each))
     for s in t.shared:
-        padded = _is_padded(p, s)
+        padded = next(x.padded for x in p.operands if (x.array, x.along) == (s.array, s.along))
         copy = stage.schedule.cache_read(
-            s.array, stage.func, at=place, scope=SHARED, filled=bool(p.summed) and not padded,
+            s.array, stage.func, at=place, scope=SHARED, filled=not padded,
             padded=padded, along=s.along, pack=_packed(s),
         )  # fmt: skip
         _lay_out(s, copy)
@@ -75,14 +74,6 @@ def write_tree(stage: Stage, p: Problem, t: BlockTree, reader: Stage | None = No
     if outer and t.stages > 1:
         stage.pipeline(outer[-1], t.stages)
     _unroll(stage, p, t, points, [x for v, x in inner if v in unrolled])
-
-
-def _is_padded(p: Problem, s: Shared) -> bool:
-    """True if all that a copy serves are reads with one padding, which the copy then includes."""
-    reads = {r for r in reads_in(p.definition.values) if r.name == s.array and uses_variable(r, s.along)}
-    padded = {e: x for e, x in padded_reads(p.definition, s.array).items() if uses_variable(e, s.along)}
-    served = {r for e in padded for r in reads_in((e,)) if r.name == s.array}
-    return bool(reads) and reads == served and all(len(x.index) == len(s.order) for x in padded.values())
 
 
 def _packed(s: Shared) -> dict[int, int] | None:
@@ -127,10 +118,12 @@ def _load_window(
     first = next((n for n, (v, _) in enumerate(loops) if v in windows), len(loops))
     window = stage.schedule.cache_read(copy.func, stage.func, at=loops[first - 1][1], scope=REGISTER)
     unrolled, _ = unrolled_terms(t)
-    vector, _ = shared_load(operand, operand.reads[0], t, s, unrolled)
+    vector, *_ = shared_load(
+        operand, operand.reads[0], t, s, unrolled, box=whole_vectors(p.tile_of(operand, t.sizes), s)
+    )
     *outer, last = window.loops
     if vector > 1:  # perhaps beyond the last point, where the copy has more
-        is_whole = window_width(operand.reads[0], t, unrolled) % vector == 0
+        is_whole = window_of(operand, t, unrolled)[-1] % vector == 0
         last, lanes = window.split(last, vector, tail="shift" if is_whole else "round_up")
         window.vectorize(lanes)
     for x in (*outer, last):

@@ -16,7 +16,7 @@ from tdsl.lang.affine import variables
 from tdsl.lang.program import FuncDef
 from tdsl.lang.regions import reads_in
 from tdsl.schedule.fluent import BaseSchedule, Stage
-from tdsl.schedule.state import REGISTER, SHARED
+from tdsl.schedule.state import GUARD, REGISTER, SHARED
 
 _PART = 16  # turns of a thread in a part, where only a call tells how many terms there are
 _TILE = 32  # registers for the tile of terms of a thread
@@ -144,12 +144,14 @@ def _fill_tiles(lines: Stage, tiles: tuple[str, ...], vector: int) -> None:
             copy.unroll(x)
 
 
-def share_row(stage: Stage, names: list[str], threads: int, vector: int, *, unrolled: bool = False) -> None:
-    """Share the points of a row out among threads, `vector` neighbours at a time."""
+def share_row(
+    stage: Stage, names: list[str], threads: int, vector: int, *, unrolled: bool = False, tail: str = GUARD
+) -> None:
+    """Share the points of a row out among threads, `vector` neighbours at a time, the last ones by `tail`."""
     others, lanes = [x.name for x in stage.loops if x.name not in names], None
     stage.reorder(*others, *names)
     if vector > 1:
-        outer, lanes = stage.split(names[-1], vector)
+        outer, lanes = stage.split(names[-1], vector, tail=tail)
         names = [*names[:-1], outer.name]
     outer, thread = stage.split(fused(stage, names), threads)
     stage.bind(thread, "threadIdx.x")

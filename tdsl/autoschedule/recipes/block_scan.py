@@ -6,6 +6,8 @@
     each thread what its vector gives; scans of these, in shared memory, by doubling
     each thread its vector
 
+what alone reads the scan, element by element, is computed in its kernel
+
 rows too long for a block, or too few, and columns: parts are reduced, the results scanned by kernels of their
 own, and a block or a thread scans each part (reduce-then-scan, Merrill and Garland 2016)
 """
@@ -17,7 +19,9 @@ from typing import Any
 from tdsl.autoschedule.block_tree.reductions import schedule_lanes
 from tdsl.autoschedule.block_tree.write_lanes import reduce_by_threads, share_row
 from tdsl.autoschedule.recipes.choices import Unsuited, choose, gpu_of, recipe
+from tdsl.autoschedule.recipes.epilogue import following, reader_of, write_neighbours
 from tdsl.autoschedule.recipes.grid import fused, share_points
+from tdsl.autoschedule.recipes.stage_facts import definition_of
 from tdsl.core.node import frozen
 from tdsl.cost.sectors import WARP, WIDEST
 from tdsl.lang.affine import variables
@@ -28,6 +32,7 @@ from tdsl.schedule.bind import bind_state
 from tdsl.schedule.fluent import BaseSchedule, Stage
 from tdsl.schedule.properties import volume
 from tdsl.schedule.scans import Scan, scan_of
+from tdsl.schedule.state import GUARD, REGISTER, ROUND_UP, SHARED
 
 _MOST_THREADS = 512
 _MOST_PIECES = 8  # of a row in the registers of its threads
@@ -125,6 +130,7 @@ def _scan_along(stage: Stage, scan: Scan, plan: BlockScan, machine: Machine) -> 
     """Scan along memory: pieces of `threads` vectors, which a block has one after the other, or one of."""
     schedule, func = stage.schedule, stage.func
     owner, inner, piece = Stage(schedule, func, 0), func, plan.threads * plan.vector
+    is_odd = scan.length % plan.vector > 0
     before = _names(schedule)
     if piece < scan.length:
         stage.in_blocks(_scanned(stage), piece)
@@ -171,8 +177,10 @@ def _scan_along(stage: Stage, scan: Scan, plan: BlockScan, machine: Machine) -> 
     for name in of_pieces if plan.pieces > 1 else ():
         schedule[name].compute_at(owner, at)
     for name in dict.fromkeys(sources):
-        copy = schedule.cache_read(name, owner, at=at, inside=True)
-        share_row(copy, [copy.loops[-1].name], plan.threads, plan.vector, unrolled=True)
+        copy = schedule.cache_read(name, owner, at=at, inside=True, filled=is_odd)
+        size = schedule.state.program.func(copy.func).dtypes[0].bytes
+        width, tail = (max(WIDEST // size, 1), ROUND_UP) if is_odd else (plan.vector, GUARD)
+        share_row(copy, [copy.loops[-1].name], plan.threads, width, unrolled=True, tail=tail)
     for name in (total, *steps):
         reduced = schedule.state.program.func(name).definitions[0].ranges
         places = [x.name for x in schedule[name].loops][: -1 if reduced else None]
@@ -182,10 +190,25 @@ def _scan_along(stage: Stage, scan: Scan, plan: BlockScan, machine: Machine) -> 
         number, within = (x.name for x in sums.loops[-2:])
         sums.unroll(number)
         reduce_by_threads(sums, [within], plan.threads, plan.vector, unrolled=True)
-    if scan.length % plan.vector:
-        owner.unroll(lanes)
-    else:
-        owner.vectorize(lanes)
+    reader = _reader(owner, piece_at if is_odd else thread)
+    if is_odd:  # neighbours are stored by neighbouring threads
+        if reader is None:
+            out = schedule.cache_write(func, at=piece_at, scope=SHARED)
+        else:
+            out = following(owner, piece_at, SHARED, reader)
+        out.bind(out.split(out.loops[-1], plan.threads)[1], "threadIdx.x")
+    elif reader is not None:
+        write_neighbours(following(owner, thread, REGISTER, reader), plan.vector, plan.vector)
+    owner.vectorize(lanes)
+
+
+def _reader(owner: Stage, at: str) -> Stage | None:
+    """The only reader of a scan, if each of its elements is computed from the one at its place alone."""
+    reader = reader_of(owner, at)
+    d = None if reader is None else definition_of(reader)
+    if d is None or d.ranges or any(r.index != d.index for r in d.reads if r.name == owner.func):
+        return None
+    return reader
 
 
 def _double(schedule: BaseSchedule, func: str) -> None:

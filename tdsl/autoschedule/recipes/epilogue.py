@@ -7,14 +7,14 @@ from tdsl.errors import ScheduleError
 from tdsl.machine.instructions.warpgroups import THREADS as WARPGROUP
 from tdsl.schedule.fluent import Stage
 from tdsl.schedule.inlining import readers_of
-from tdsl.schedule.naming import Loop
+from tdsl.schedule.naming import LoopLike
 from tdsl.schedule.state import GROUP
 
 ROW_BYTES = 128  # of a row of a tile in which threads of a group pass results to each other
 PAD_BYTES = 32  # between such rows, at most
 
 
-def reader_of(stage: Stage, at: Loop | None = None) -> Stage | None:
+def reader_of(stage: Stage, at: LoopLike | None = None) -> Stage | None:
     """The only reader of a stage, if it can follow what a loop makes and no directive has mentioned it."""
     schedule = stage.schedule
     readers = {f.name for f in readers_of(schedule.state, stage.func)}
@@ -34,7 +34,7 @@ def reader_of(stage: Stage, at: Loop | None = None) -> Stage | None:
     return reader
 
 
-def following(stage: Stage, at: Loop, scope: str, reader: Stage | None = None) -> Stage:
+def following(stage: Stage, at: LoopLike, scope: str, reader: Stage | None = None) -> Stage:
     """What takes the values of a loop's body out of their memory: the only reader, or a copy.
 
     A `reader` that is given may have been mentioned by directives.

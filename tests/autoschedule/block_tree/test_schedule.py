@@ -175,6 +175,66 @@ def test_sums_of_windows_are_one_kernel(rng, width, window):
     assert len(td.compile(f, target="cuda").launch.kernels) == 1
 
 
+@pytest.mark.parametrize("dtype", [td.f16, td.f32], ids=str)
+def test_transposes_of_prime_sides_are_copied_in_vectors(rng, dtype):
+    def turned(count):
+        x, f = td.Tensor("x", (count, 127, 131), dtype), td.Func("f")
+        f[b, j, i] = x[b, i, j]
+        return f
+
+    agrees(turned(3), lambda x: x.transpose(0, 2, 1), rng)
+    counts = counted(turned(600))
+    loads = [a for a in counts.accesses if a.site.array == "x"]
+    assert sum(a.useful for a in loads if a.site.width == 16) > 0.9 * sum(a.useful for a in loads)
+    assert sum(a.useful for a in loads) > 0.9 * 32 * sum(a.sectors for a in loads)
+    assert counts.conflict_degree < 1.2
+
+
+@pytest.mark.parametrize("arch", ["sm_89", "sm_90a"])
+def test_pools_of_odd_rows_fit_in_shared_memory_and_are_copied_in_vectors(rng, arch):
+    x, out = td.Tensor("x", (2, 113, 113), td.f32), td.Func("out")
+    r, s = td.range("r", 0, 3), td.range("s", 0, 3)
+    out[b, i, j] = td.max(x[b, 2 * i + r, 2 * j + s], axis=(r, s))
+    out = out.with_shape(2, 56, 56)
+    compiled = td.compile(out, target=td.Target("cuda", arch=arch))
+    values = rng.integers(-9, 9, (2, 113, 113)).astype(np.float32)
+    windows = np.lib.stride_tricks.sliding_window_view(values, (3, 3), (1, 2))[:, ::2, ::2]
+    np.testing.assert_array_equal(td.emulate(compiled)(values), windows.max((-1, -2)))
+    shared = max(k.used_shared for k in compiled.launch.kernels)
+    assert 0 < shared <= describe_gpu(arch).level("shared").bytes
+
+
+@pytest.mark.parametrize("n", [20, 37])
+def test_points_of_stencils_load_their_window_once(rng, n):
+    u, f = td.Tensor("u", (n, n, n), td.f32), td.Func("f")
+    f[i, j, k] = sum(u[i + p, j + q, k + r] * (p + q + r) for p, q, r in np.ndindex(3, 3, 3))
+    f = f.with_shape(n - 2, n - 2, n - 2)
+    agrees(
+        f,
+        lambda u: sum(
+            u[p : n - 2 + p, q : n - 2 + q, r : n - 2 + r] * (p + q + r) for p, q, r in np.ndindex(3, 3, 3)
+        ),
+        rng,
+    )
+    s = td.Schedule(f)
+    tree = BlockTree(
+        "f", (Cut("i", 2), Cut("j", 8), Cut("k", 8, 4)), (("k", 8), ("j", 8), ("i", 2)), (),
+        (Shared("u", None, 4, (0, 1, 2), 40, window=True, shifted=True),), vector=1,
+    )  # fmt: skip
+    write_tree(s[f], Problem.of(s[f]), tree)
+    compiled = td.compile(s, target="cuda:sm_80")
+    values = rng.integers(-3, 4, (n, n, n)).astype(np.float32)
+    np.testing.assert_array_equal(
+        td.emulate(compiled)(values), td.emulate(td.compile(f, target="cuda"))(values)
+    )
+    loads = [
+        a
+        for a in td.count_memory(compiled, values).accesses
+        if a.site.kind == "load" and a.site.space == "shared"
+    ]
+    assert loads and all(a.site.width == 16 for a in loads)
+
+
 def test_orders_and_updates_have_no_tree():
     x, f, g = td.Tensor("x", (8,), td.f32), td.Func("f"), td.Func("g")
     f[i] = x[i]

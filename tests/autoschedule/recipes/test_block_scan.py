@@ -93,6 +93,28 @@ def test_columns_are_scanned_by_more_blocks_than_they_have(rng):
     assert int(np.prod(compiled.launch.kernels[-1].grid)) == 1024 // 32 * 256 // 4 // 256
 
 
+def test_odd_rows_are_loaded_in_vectors_and_stored_by_neighbours(rng):
+    compiled = check(rng, (3, 1027), 1, td.f16)
+    counts = td.count_memory(compiled, np.zeros((3, 1027), np.float16))
+    assert counts.sector_efficiency > 0.8
+    assert max(a.site.width for a in counts.accesses if a.site.array == "x") == 16
+
+
+@pytest.mark.parametrize("n, kernels", [(256, 1), (259, 1), (5000, 3)])
+@pytest.mark.parametrize("turned", [False, True])
+def test_what_alone_reads_a_scan_is_in_its_kernel(rng, n, kernels, turned):
+    x, sums, out = td.Tensor("x", (2, n), td.f32), td.Func("sums", shape=(2, n)), td.Func("out")
+    i, j, r = *td.vars("i j"), td.range("r", 1, n)
+    sums[i, j] = x[i, j]
+    sums[i, r] += sums[i, r - 1]
+    out[(j, i) if turned else (i, j)] = sums[i, j] * 2 + x[i, j]
+    compiled = td.compile(out, target="cuda:sm_89")
+    given = rng.integers(-3, 4, (2, n)).astype(np.float32)
+    want = given.cumsum(1) * 2 + given
+    np.testing.assert_array_equal(td.emulate(compiled)(given), want.T if turned else want)
+    assert len(compiled.launch.kernels) == kernels + turned
+
+
 def test_the_recipe_says_what_is_no_scan():
     x, out, r = td.Tensor("x", (40,), td.f32), td.Func("out", shape=40), td.range("r", 1, 40)
     out[td.vars("i")] = x[td.vars("i")]
