@@ -110,10 +110,12 @@ def _outside(step: Route, rank: int, key: int | None, loc: Loc | None) -> IndexB
     where = " x ".join(f"[{lo}, {hi})" for lo, hi in step.whole)
     axes = f"axis {step.axes[0]}" if len(step.axes) == 1 else f"axes {', '.join(map(str, step.axes))}"
     at = "" if key is None or len(step.axes) > 1 else f" at {key + step.whole[0][0]}"
-    (lo, hi) = step.whole[0]
+    lo, hi = step.whole[0]
     return IndexBoundError(
         f"rank {rank} reads {step.tensor!r}{at} in {axes}, outside of {where}",
         loc=loc,
         label="this access",
-        hint=f"limit the index: td.clip(index, {lo}, {hi - 1})",
+        hint=f"limit the index: td.clip(index, {lo}, {hi - 1})"
+        if lo < hi
+        else f"{step.tensor!r} has no elements: read it at no index",
     )

@@ -21,6 +21,7 @@ from tdsl.communication.steps import (
     Message,
     RankPlan,
     Reduce,
+    Route,
     Run,
     Start,
 )
@@ -81,6 +82,19 @@ def distant() -> Plan:
     return td.compile(s).plan()
 
 
+def routed() -> Plan:
+    """Rows that data select, in steps."""
+    t, d = td.vars("t d")
+    x, at, y = td.Tensor("x", (9, 4), td.f64), td.Tensor("at", (11,), td.i64), td.Func("y")
+    y[t, d] = x[at[t], d]
+    grid = td.Grid(p=2, q=2)
+    s = td.Schedule(y).place(x, "rd -> r d", grid).place(at, "t -> t *", grid).place(y, "td -> t d", grid)
+    s[y].distribute((t, d), grid)
+    steps, _ = s[y].split(t, 2)
+    s[y].communicate(x, at=steps, routed=True)
+    return td.compile(s).plan()
+
+
 PLANS = {
     "cannon": lambda: td.compile(flat(td.Grid(x=3, y=2), "ij")).plan(**SIZES),
     "johnson": lambda: td.compile(cube(td.Grid(x=2, y=2, z=2))).plan(**SIZES),
@@ -92,6 +106,7 @@ PLANS = {
     "heat": heat,
     "ring": ring,
     "distant": distant,
+    "routed": routed,
     "histogram": lambda: td.compile(histogram("r -> r")).plan(),
     "from parts": lambda: td.compile(two_products("partial", "ij -> *", lambda p, q: p - q)).plan(),
     "on all": lambda: td.compile(two_products("*", "ij -> *", lambda p, q: p * q)).plan(),
@@ -142,6 +157,8 @@ def faults(plan: Plan, rng: np.random.Generator) -> Iterator[tuple[str, Plan]]:
                 steps[at] = replace(steps[at], sends=parts[0], receives=parts[1])
             case Reduce() as step:
                 what, steps[at] = _other_reduction(step, rng)
+            case Route() as step:
+                what, steps[at] = _other_route(step, rng)
             case Run() as run:
                 what, steps[at] = _other_run(run, plan, rng)
             case Allocate() as step if step.box:
@@ -185,6 +202,20 @@ def _other_reduction(x: Reduce, rng: np.random.Generator) -> tuple[str, Reduce]:
             return "a smaller box", replace(x, box=_smaller(x.box))
         case _:
             return "all parts for the next", replace(x, parts=(*x.parts[1:], x.parts[0]), target="?")
+
+
+def _other_route(x: Route, rng: np.random.Generator) -> tuple[str, Route]:
+    match rng.integers(5):
+        case 0:
+            return "another route", replace(x, tag=x.tag + 1000)
+        case 1:
+            return "one rank fewer", replace(x, ranks=x.ranks[1:], boxes=x.boxes[1:], blocks=x.blocks[1:])
+        case 2:
+            return "no memory for the rows", replace(x, target=None if x.target else "?")
+        case 3:
+            return "no indices", replace(x, index=None if x.index else "?")
+        case _:
+            return "all blocks for the next", replace(x, blocks=(*x.blocks[1:], x.blocks[0]))
 
 
 def _other_message(m: Message, plan: Plan, rank: int, rng: np.random.Generator) -> tuple[str, list[Message]]:

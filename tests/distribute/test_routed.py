@@ -205,6 +205,109 @@ def test_any_index_of_data_is_routed(make: Callable[[], td.Func], shape: tuple[i
     check(p.plan())
 
 
+X, AT, U = (td.Tensor("x", (12, 5), td.i64), td.Tensor("at", (10,), td.i64), td.Tensor("u", (10,), td.i64))
+LINE = td.Grid(p=3)
+
+
+def on_a_line(y: td.Func, indices: str = "t -> t", placed: str | None = None) -> td.Schedule:
+    """A schedule with rows of X, indices and funcs on three ranks."""
+    s = td.Schedule(y)
+    for n in s.program.inputs:
+        s.place(n.name, {"at": indices, "x": "rd -> r"}.get(n.name, "t -> t"), LINE)
+    dims = "td"[: len(s.program.func(y.name).variables)]
+    return s.place(y, placed or f"{dims} -> t", LINE)
+
+
+def pairs() -> td.Schedule:
+    """Rows of a func of two values of different types."""
+    f, y = td.Func("f"), td.Func("y")
+    f[t] = (X[t, 0], td.cast(X[t, 1], td.i8))
+    a, b = f[td.clip(AT[t], 0, 11)]
+    y[t] = a * 100 + b
+    s = on_a_line(y).place(f, "t -> t", LINE)
+    s[f].distribute(t, LINE)
+    s[y].distribute(t, LINE)
+    return s
+
+
+def histogram() -> td.Schedule:
+    """An update, of which each rank computes a partial result."""
+    h, r = td.Func("y", shape=(5,)), td.range("r", 0, 10)
+    h[t] = 0
+    h[td.clip(U[r], 0, 4)] += X[td.clip(AT[r], 0, 11), 1]
+    s = on_a_line(h)
+    s[h].update(0).distribute(r, LINE)
+    return s
+
+
+def running_sums() -> td.Schedule:
+    """Updates that follow the first definition, at indices of their own."""
+    f, q = td.Func("y", shape=(10, 4)), td.range("q", 1, 4)
+    f[t, d] = X[td.clip(AT[t], 0, 11), d]
+    f[t, q] = f[t, q - 1] + X[td.clip(AT[t] + q, 0, 11), q]
+    s = on_a_line(f)
+    s[f].distribute(t, LINE)
+    return s
+
+
+def with_a_halo() -> td.Schedule:
+    """The halo of a stencil travels while rows are fetched."""
+    padded, y = td.pad(U, mode="edge", shape=U.shape), td.Func("y", shape=U.shape)
+    y[t] = padded[t - 1] + padded[t + 1] + X[td.clip(AT[t], 0, 11), 2]
+    s = on_a_line(y)
+    s[y].communicate(U, at=s[y].distribute(t, LINE)[0], overlap=True)
+    return s
+
+
+def in_steps() -> td.Schedule:
+    """Indices are prefetched, rows are fetched in each step."""
+    y = td.Func("y")
+    y[t, d] = X[td.clip(AT[t], 0, 11), d] * U[t]
+    s = on_a_line(y, indices="t -> *", placed="td -> d")
+    s[y].distribute(t, LINE)
+    steps, _ = s[y].split("t", 2)
+    s[y].communicate([AT, U], at=steps, prefetch=1)
+    return s
+
+
+@pytest.mark.parametrize(
+    "make, source, loop",
+    [
+        (pairs, "f", "t_o"),
+        (histogram, "x", "r_o"),
+        (running_sums, "x", "t_o"),
+        (with_a_halo, "x", "t_o"),
+        (in_steps, "x", "t_i_o"),
+    ],
+    ids=lambda x: getattr(x, "__name__", ""),
+)
+def test_routes_go_with_other_directives(make: Callable[[], td.Schedule], source: str, loop: str) -> None:
+    s = make()
+    stage = s["y"].update(0) if make is histogram else s["y"]
+    stage.communicate(source, at=loop, routed=True)
+    p, given = td.compile(s, target="python"), arrays(s, 2)
+    np.testing.assert_array_equal(p.simulate(**given), interpret(s.program, given)[0])
+    assert_volume_is_of_plan(p._specialise({}))
+    check(p.plan())
+
+
+def test_sizes_may_be_named() -> None:
+    x, at, y = td.Tensor("x", ("N", "D"), td.i64), td.Tensor("at", ("T",), td.i32), td.Func("y")
+    y[t, d] = x[at[t], d]
+    s = td.Schedule(y).place(x, "rd -> r", LINE).place(at, "t -> t", LINE).place(y, "td -> t", LINE)
+    s[y].distribute(t, LINE)
+    s[y].communicate(x, at="t_o", routed=True)
+    assert td.Schedule(y).replay(s.to_json()).state == s.state
+    p = td.compile(s, target="python")
+    for rows, width, count in ((1, 1, 1), (0, 3, 0), (7, 0, 5), (7, 2, 0), (13, 3, 29)):
+        given, index = values(rows, width, np.int64), RNG.integers(0, max(rows, 1), count).astype(np.int32)
+        np.testing.assert_array_equal(p.simulate(given, index), given[index])
+    with pytest.raises(td.IndexBoundError, match="'x' has no elements"):
+        p.simulate(values(0, 3, np.int64), np.zeros(4, np.int32))
+    with pytest.raises(td.TypeMismatch, match="what data select of 'x', of which there is no formula"):
+        p.plan(N=10, D=2, T=5).formula()
+
+
 @pytest.mark.parametrize("part", range(4))
 def test_random_programs_give_what_one_rank_gives(part: int) -> None:
     for seed in range(part, 32, 4):
