@@ -340,8 +340,8 @@ def test_expected_bytes_decide_where_nothing_is_said(rows: int, count: int, rout
 
 
 def test_expected_bytes_are_the_mean_of_those_of_uniform_indices() -> None:
-    rng, plan = np.random.default_rng(1), tokens(40, 60, 4).plan()
-    runs = [bytes_of_rows(40, rng.integers(0, 40, 60), 4, 24) for _ in range(400)]
+    rng, plan = np.random.default_rng(1), tokens(400, 600, 4).plan()
+    runs = [bytes_of_rows(400, rng.integers(0, 400, 600), 4, 24) for _ in range(100)]
     received, sent = np.mean(runs, axis=0)
     np.testing.assert_allclose(received, plan.received, rtol=0.02)
     np.testing.assert_allclose(sent, plan.sent, rtol=0.02)
