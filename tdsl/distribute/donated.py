@@ -13,7 +13,8 @@ class Donated:
     """The block of an input that a call of a distributed program frees after its last reader.
 
     The schedule donates the input (`Schedule.donate`), and the caller passes `td.Donated(block)`: the memory
-    is free once nothing else refers to the block. One call takes it; TypeMismatch afterwards.
+    is free once nothing else refers to the block. One call takes it; TypeMismatch afterwards. `block` is None
+    on a rank that owns no elements.
 
     >>> import numpy as np
     >>> Donated(np.arange(3.0)).block
@@ -21,20 +22,20 @@ class Donated:
     """
 
     @checked_call
-    def __init__(self, block: Array) -> None:
-        if not isinstance(block, np.ndarray):
+    def __init__(self, block: Array | None) -> None:
+        if not isinstance(block, np.ndarray | None):
             raise TypeMismatch(
                 f"{type(block).__name__} is no array of NumPy, which could be donated",
                 loc=here(),
                 label="this call",
                 hint='td.Donated(p.block("X", array))',
             )
-        self._block: Array | None = block
+        self._block, self._is_freed = block, False
 
     @property
-    def block(self) -> Array:
-        """The array; TypeMismatch if a call has taken it."""
-        if self._block is None:
+    def block(self) -> Array | None:
+        """The array, None of a rank without elements; TypeMismatch if a call has taken it."""
+        if self._is_freed:
             raise TypeMismatch(
                 "this block was donated to a call, which has freed it",
                 loc=here(),
@@ -45,7 +46,7 @@ class Donated:
 
     def release(self) -> None:
         """Drop the reference to the array."""
-        self._block = None
+        self._block, self._is_freed = None, True
 
     def __repr__(self) -> str:
-        return "<donated block>" if self._block is not None else "<donated block, freed>"
+        return "<donated block, freed>" if self._is_freed else "<donated block>"

@@ -91,6 +91,15 @@ def test_arrays_of_the_caller_stay() -> None:
     np.testing.assert_array_equal(given[0], whole)
 
 
+def test_a_rank_without_elements_donates_none() -> None:
+    donated = td.Donated(None)
+    assert donated.block is None
+    assert repr(donated) == "<donated block>"
+    donated.release()
+    with pytest.raises(td.TypeMismatch, match="this block was donated to a call, which has freed it"):
+        _ = donated.block
+
+
 def test_the_emitted_module_drops_donated_blocks() -> None:
     assert "    del a\n" in str(td.compile(chain(2, "a"), target="python").source("mpi"))
 
