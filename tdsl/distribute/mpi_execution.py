@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from tdsl.codegen.runtime.arrays import Array
-from tdsl.communication.steps import Exchange, Finish, RankPlan, Reduce
+from tdsl.communication.steps import Exchange, Finish, RankPlan, Reduce, Route
 from tdsl.core.node import frozen
 from tdsl.core.source import here
 from tdsl.distribute import mpi
@@ -84,7 +84,8 @@ def step_text(plan: RankPlan, number: int) -> str:
 
 def last_steps(plan: RankPlan) -> str:
     """A text that names the steps of a rank after its last communication."""
-    communications = [n for n, s in enumerate(plan.steps, 1) if isinstance(s, Exchange | Finish | Reduce)]
+    steps = enumerate(plan.steps, 1)
+    communications = (n for n, s in steps if isinstance(s, Exchange | Finish | Reduce | Route))
     first = max(communications, default=0) + 1
     if first > len(plan.steps):
         return "no steps"

@@ -92,9 +92,10 @@ def fetch_rows(
         [() if s is None else stored_shape(s) for s in shared],
         lambda n, key: _outside(step, step.ranks[n], key, loc),
     )  # fmt: skip
-    indices, size = sum(map(step.index_count, members)), sum(t.itemsize for t in dtypes)
+    counts, size = [step.index_count(n) for n in members], sum(t.itemsize for t in dtypes)
     rows = sum(element_count(box) for box in step.boxes if box is not None)
-    bounds = (8 * len(members), 8 * indices, size * rows)
+    # several members may own parts of one row: each of them receives its offset
+    bounds = (8 * len(members), 8 * max(sum(counts), max(counts) * len(members)), size * rows)
     for phase, (sends, receives) in enumerate(exchanges):
         receives[me][...] = sends[me]
         if len(members) > 1:

@@ -11,6 +11,8 @@ import pytest
 import tdsl as td
 from tdsl.communication.steps import Route
 from tdsl.distribute.check import check
+from tdsl.distribute.mpi_execution import last_steps
+from tdsl.distribute.routing import fetch_rows
 from tdsl.lang.interp import interpret
 from tests.distribute import test_mpi
 from tests.distribute.random_programs import arrays, routed_schedule
@@ -71,6 +73,31 @@ def test_rows_are_those_of_one_rank_and_move_the_bytes_of_the_data(ranks: int) -
             assert set(counted.messages) == {3 if ranks > 1 else 0}
         assert_volume_is_of_plan(p._specialise({}))
         check(p.plan())
+
+
+@pytest.mark.parametrize("count", [1, 2, 9])
+@pytest.mark.parametrize("placed", ["rd -> r", "rd -> d"])
+def test_no_rank_moves_more_than_the_bound_that_all_agree_on(
+    placed: str, count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    moved = []
+
+    def fetched(*args: Any) -> Any:
+        for x in fetch_rows(*args):
+            moved.append((max(sum(a.nbytes for _, a in part) for part in (x.sends, x.receives)), x.bound))
+            yield x
+
+    monkeypatch.setattr("tdsl.distribute.engine.fetch_rows", fetched)
+    at = RNG.integers(0, 5, count)
+    tokens(5, count, 4, width=4, placed=placed).simulate(values(5, 4, np.float64), at)
+    assert len(moved) == 12
+    assert all(most <= bound for most, bound in moved)
+
+
+def test_a_route_is_a_communication_in_texts_of_errors() -> None:
+    plan = tokens(5, 8, 2).plan().rank(0)
+    (at,) = (n for n, step in enumerate(plan.steps, 1) if isinstance(step, Route))
+    assert last_steps(plan).startswith(f"steps {at + 1} to {len(plan.steps)}, ")
 
 
 @pytest.mark.parametrize("index", [td.i32, td.i64], ids=str)
