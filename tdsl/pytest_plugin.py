@@ -38,6 +38,7 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
 def pytest_terminal_summary(terminalreporter: Any) -> None:
     """Says which calls were not compared, and why."""
     reports = [r for rs in terminalreporter.stats.values() for r in rs if isinstance(r, pytest.TestReport)]
-    reasons = [str(why) for r in reports for name, why in r.user_properties if name == "tdsl: not compared"]
+    calls = [r for r in reports if r.when == "call"]  # the report of the teardown has the same properties
+    reasons = [str(why) for r in calls for name, why in r.user_properties if name == "tdsl: not compared"]
     for why in sorted({*reasons}):
         terminalreporter.write_line(f"tdsl: {reasons.count(why)} of the calls not compared: {why}")

@@ -60,9 +60,7 @@ def test_the_option_compares_calls_of_a_test(tmp_path: Path) -> None:
         "    f._bind_and_call = lambda args, kwargs, out: args[0]\n"
         "    f(np.zeros(3, np.int32)), f(np.zeros(SIZE, np.int32))\n".replace("SIZE", "30_000")
     )
-    command = [sys.executable, "-m", "pytest", "-q", "-c", "/dev/null", "-p", "no:cacheprovider"]
-    if "tdsl.pytest_plugin" not in {e.value for e in _plugins()}:
-        command += ["-p", "tdsl.pytest_plugin"]
+    command = _command()
     plain = subprocess.run([*command, str(test)], capture_output=True, text=True, check=False)
     assert plain.returncode == 0, plain.stdout
     checked = subprocess.run(
@@ -70,6 +68,30 @@ def test_the_option_compares_calls_of_a_test(tmp_path: Path) -> None:
     )
     assert checked.returncode == 1
     assert "y[0] is 0, its definition gives 1" in checked.stdout
+
+
+def test_each_call_that_is_not_compared_is_counted_once(tmp_path: Path) -> None:
+    test = tmp_path / "test_program.py"
+    test.write_text(
+        "import numpy as np, tdsl as td\n"
+        "def test_program():\n"
+        "    i, y = td.vars('i'), td.Func('y')\n"
+        "    y[i] = td.Tensor('x', ('N',), td.i32)[i] + 1\n"
+        "    td.compile(y)(np.zeros(30_000, np.int32))\n"
+    )
+    run = subprocess.run(
+        [*_command(), "--tdsl-check", str(test)], capture_output=True, text=True, check=False
+    )
+    assert run.returncode == 0, run.stdout
+    assert "tdsl: 1 of the calls not compared: they evaluate too many points" in run.stdout
+
+
+def _command() -> list[str]:
+    """The command that runs pytest with the plugin, installed or not."""
+    command = [sys.executable, "-m", "pytest", "-q", "-c", "/dev/null", "-p", "no:cacheprovider"]
+    if "tdsl.pytest_plugin" not in {e.value for e in _plugins()}:
+        command += ["-p", "tdsl.pytest_plugin"]
+    return command
 
 
 def _plugins() -> list:

@@ -95,6 +95,13 @@ def test_a_difference_names_its_first_element(result: np.ndarray, message: str) 
         compare(td.compile(c), result, (np.float32([[1, 2], [3, 4]]),), 1e-6)
 
 
+def test_integers_that_no_float64_tells_apart_differ() -> None:
+    y, large = td.Func("y"), 1 << 62
+    y[i] = td.Tensor("x", ("N",), td.i64)[i]
+    with pytest.raises(AssertionError, match=rf"y\[0\] is {large + 1}, its definition gives {large};"):
+        compare(td.compile(y), np.array([large + 1]), (np.array([large]),), 0.0)
+
+
 def test_what_cannot_be_tested_is_refused() -> None:
     with pytest.raises(TypeMismatch, match="tests take an operator, funcs, a schedule"):
         td.testing.interpret(td.Graph(_doubled), np.ones(1, np.float32))
