@@ -19,6 +19,7 @@ from tdsl.communication.separate_reads import program_names, samples_of, unused_
 from tdsl.communication.stages import RoutedRead, Spans, Stage, intervals, required_boxes
 from tdsl.communication.steps import Route
 from tdsl.core.node import Node, transform
+from tdsl.core.source import Loc
 from tdsl.errors import ScheduleError
 from tdsl.lang.access_boxes import data_axes
 from tdsl.lang.affine import variables
@@ -28,7 +29,7 @@ from tdsl.lang.program import FuncDef, map_expressions
 from tdsl.lang.regions import interval_of
 from tdsl.lang.simplify import add, conjunction, multiply, subtract
 from tdsl.lang.types import i64
-from tdsl.placement.grid import Coordinates
+from tdsl.placement.grid import Coordinates, Grid
 from tdsl.placement.notation import Copies, Placement
 from tdsl.placement.ownership import SpanBox, contains, element_count, intersection, is_contiguous, is_empty
 from tdsl.schedule.state import State, fresh_plan
@@ -71,14 +72,15 @@ def with_routed_reads(
                 box = stage.box_of_ranges(name, stage.bounds)
                 assert box is not None, "it is read"
                 aliases[name], wholes[name], wholes[route.key.name] = tensor, box, route.key.whole
-                placements[name] = _copies(layout, len(box))
-                placements[route.key.name] = _copies(layout, len(route.key.whole))
+                placements[name] = _copies(layout.grid, len(box))
+                placements[route.key.name] = _copies(layout.grid, len(route.key.whole))
         result.append(stage)
     return tuple(result), Layout(layout.grid, placements, wholes, {**layout.aliases, **aliases})
 
 
-def _copies(layout: Layout, dims: int) -> Placement:
-    return Placement("abcdefghijklmnopqrstuvwxyz"[:dims], (Copies(),) * len(layout.grid.shape))
+def _copies(grid: Grid, dims: int) -> Placement:
+    """The placement of which each rank has a copy of the whole."""
+    return Placement("abcdefghijklmnopqrstuvwxyz"[:dims], (Copies(),) * len(grid.shape))
 
 
 def _check_routed(stage: Stage, layout: Layout, tensor: str) -> None:
@@ -196,14 +198,9 @@ def _routed(stage: Stage, layout: Layout, tensor: str, site: Site, name: str) ->
     keys = _key_stage(stage, key, box_funcs, computed)
     route = RoutedRead(name, tensor, axes, index, keys, loc)
     routes = (*stage.routes, route)
-    used = {definition.name: definition} | {g.name: g for g in (*tasks, *(k.func for k in map(_key, routes)))}
-    used |= {g.name: g for k in map(_key, routes) for g in k.task_funcs}
-    read = {x for g in used.values() for d in g.definitions for x in d.sources}
+    computed_funcs = (definition, *tasks, *(g for r in routes for g in (r.key.func, *r.key.task_funcs)))
+    read = {x for g in computed_funcs for d in g.definitions for x in d.sources}
     return replace(trial, routes=routes, sources=tuple(s for s in trial.sources if s in read))
-
-
-def _key(route: RoutedRead) -> Stage:
-    return route.key
 
 
 def _is_at(r: Read, axes: tuple[int, ...], index: tuple[Expr, ...]) -> bool:
@@ -233,11 +230,11 @@ def row_major(index: tuple[Expr, ...], whole: SpanBox) -> Expr:
     return flat if len(index) == 1 else Select(conjunction(inside), flat, const(-1))
 
 
-def _func(name: str, dims: tuple[str, ...], rest: tuple[str, ...], value: Expr, loc: object) -> FuncDef:
+def _func(name: str, dims: tuple[str, ...], rest: tuple[str, ...], value: Expr, loc: Loc | None) -> FuncDef:
     """A func of one value of 64-bit integers."""
     names = (*dims, *rest)
     index = tuple(map(Var, names))
-    d = Definition(index, names, (), TRUE, (value,), None, None, loc)  # type: ignore[arg-type]
+    d = Definition(index, names, (), TRUE, (value,), None, None, loc)
     unknown = ((None, None),) * len(names)
     return FuncDef(name, (i64,), (d,), unknown, unknown)
 
@@ -262,8 +259,7 @@ def _key_stage(stage: Stage, key: FuncDef, funcs: tuple[FuncDef, ...], whole: Sp
     read = dict.fromkeys(name for g in (key, *inside) for d in g.definitions for name in d.sources)
     sources = tuple(name for name in stage.sources if name in read and name not in computed)
     assert state.grid is not None
-    placed = (*state.placed, (key.name, Placement("abcdefghijklmnopqrstuvwxyz"[: len(whole)],
-                                                  (Copies(),) * len(state.grid.shape))))  # fmt: skip
+    placed = (*state.placed, (key.name, _copies(state.grid, len(whole))))
     plans = tuple((g.name, fresh_plan(g)) for g in (*inside, key))
     local = State(state.program, plans, state.grid, placed)
     bounds = dict(zip(key.variables, whole, strict=True))

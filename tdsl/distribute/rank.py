@@ -204,7 +204,7 @@ class StageSteps:
     def _partial_results(
         self, source: str, buffer: str, box: SpanBox | None, spans: Spans, merges: list[Step]
     ) -> Exchange:
-        """The messages with partial results of a source; appends to `joins` merges in the order of ranks."""
+        """The messages with partial results of a source; appends to `merges` in the order of ranks."""
         grid, axes = self.layout.grid, self.collectives.combined_axes(source)
         parts: list[tuple[int, SpanBox]] = []
         if box is not None:
@@ -448,7 +448,7 @@ class StageSteps:
     def _result_sends(
         self, spans: Spans, target: str | None, merges: list[tuple[int, Step]]
     ) -> Iterator[Message]:
-        """The messages with results for other ranks; `joins` gets copies or merges into the own block."""
+        """The messages with results for other ranks; `merges` gets copies or merges into the own block."""
         name, grid = self.stage.name, self.layout.grid
         if target is None:
             return
@@ -463,7 +463,7 @@ class StageSteps:
                     merges.append((grid.rank(self.at), combine(target, name, piece)))
 
     def _result_receives(self, inner: Spans, merges: list[tuple[int, Step]]) -> Iterator[Message]:
-        """The messages with others' results for this rank's block, except reductions; `joins` gets merges."""
+        """The messages with others' results for this rank's block, except reductions; appends to `merges`."""
         name, combine = self.stage.name, self.stage.combine
         if self.writers is None:
             self.writers = self._writers()
