@@ -10,7 +10,7 @@ tensor with equal indices are one. Where the rows expected cost less than the bo
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from tdsl.communication.collective import Layout, outer_spans
@@ -38,7 +38,8 @@ WORTH_ROUTING = 1.5  # the box of all elements costs more than so many times the
 LATENCY_BYTES = 1 << 15  # that two more messages must save: about what a link carries meanwhile
 INDEX_BYTES = 8
 
-Site = tuple[str, int, tuple[int, ...], tuple[Expr, ...]]  # func, definition, dimensions and their indices
+# tensor, func, definition, dimensions and their indices
+Site = tuple[str, str, int, tuple[int, ...], tuple[Expr, ...]]
 
 
 def with_routed_reads(
@@ -53,27 +54,27 @@ def with_routed_reads(
     aliases: dict[str, str] = {}
     result = []
     for stage in stages:
+        directives, tensors, done = dict(stage.state.plan(stage.name).routed), list[str](), set[Site]()
         for tensor in () if is_empty(tuple(stage.bounds.values())) else stage.sources:
-            said = dict(stage.state.plan(stage.name).routed).get(tensor)
-            if said:
+            if directives.get(tensor):
                 _check_routed(stage, layout, tensor)
-            elif said is False or not _may_route(stage, layout, tensor):
+            if directives.get(tensor) or (tensor not in directives and _may_route(stage, layout, tensor)):
+                tensors.append(tensor)
+        while left := [site for site in _sites(stage, tensors) if site not in done]:
+            done.add(left[0])
+            tensor = left[0][0]
+            name, said = unused_name(f"{tensor}_at", {*wholes, *program_names(stage)}), directives.get(tensor)
+            new = _routed(stage, layout, left[0], name)
+            if new is None or not (
+                _has_indices(new, said) and (said or _is_cheaper(stage, new, layout, tensor, sizes))
+            ):
                 continue
-            done: set[Site] = set()
-            while left := [site for site in _sites(stage, tensor) if site not in done]:
-                done.add(left[0])
-                name = unused_name(f"{tensor}_at", {*wholes, *program_names(stage)})
-                new = _routed(stage, layout, tensor, left[0], name)
-                if new is None or not (
-                    _has_indices(new, said) and (said or _is_cheaper(stage, new, layout, tensor, sizes))
-                ):
-                    continue
-                stage, route = new, new.routes[-1]
-                box = stage.box_of_ranges(name, stage.bounds)
-                assert box is not None, "it is read"
-                aliases[name], wholes[name], wholes[route.key.name] = tensor, box, route.key.whole
-                placements[name] = _copies(layout.grid, len(box))
-                placements[route.key.name] = _copies(layout.grid, len(route.key.whole))
+            stage, route = new, new.routes[-1]
+            box = stage.box_of_ranges(name, stage.bounds)
+            assert box is not None, "it is read"
+            aliases[name], wholes[name], wholes[route.key.name] = tensor, box, route.key.whole
+            placements[name] = _copies(layout.grid, len(box))
+            placements[route.key.name] = _copies(layout.grid, len(route.key.whole))
         result.append(stage)
     return tuple(result), Layout(layout.grid, placements, wholes, {**layout.aliases, **aliases})
 
@@ -103,7 +104,7 @@ def _may_route(stage: Stage, layout: Layout, tensor: str) -> bool:
     kept = tensor in dict(stage.state.overwrites).values() or stage.ahead.get(tensor)
     if placement.partial or kept or tensor in plan.overlapped:
         return False
-    if all(isinstance(e, Copies) for e in placement.entries) or not _sites(stage, tensor):
+    if all(isinstance(e, Copies) for e in placement.entries) or not _sites(stage, [tensor]):
         return False
     bounds = intervals(stage.bounds)
     box = required_boxes(stage.func, stage.definition_index, stage.box_funcs, bounds).get(tensor)
@@ -142,20 +143,20 @@ def _reading(stage: Stage) -> Iterator[tuple[FuncDef, int, Definition]]:
                 yield f, n, d
 
 
-def _sites(stage: Stage, tensor: str) -> list[Site]:
-    """The places that read a tensor at indices which depend on data, inner reads first."""
+def _sites(stage: Stage, tensors: Sequence[str]) -> list[Site]:
+    """The places that read tensors at indices which depend on data; one comes after those in its indices."""
     sites: dict[Site, None] = {}
-    for f, n, d in _reading(stage):
-        for r in (r for r in d.reads if r.name == tensor):
+    for f, n, d in reversed(list(_reading(stage))):  # producers first
+        for r in (r for r in d.reads if r.name in tensors):  # inner reads first
             axes = data_axes(r.index)
             if axes:
-                sites[f.name, n, axes, tuple(r.index[a] for a in axes)] = None
+                sites[r.name, f.name, n, axes, tuple(r.index[a] for a in axes)] = None
     return list(sites)
 
 
-def _routed(stage: Stage, layout: Layout, tensor: str, site: Site, name: str) -> Stage | None:
+def _routed(stage: Stage, layout: Layout, site: Site, name: str) -> Stage | None:
     """The stage with the reads of a site renamed, and their route; None if nothing is read."""
-    func, number, axes, index = site
+    tensor, func, number, axes, index = site
     f, d = next((f, d) for f, n, d in _reading(stage) if (f.name, n) == (func, number))
     free = frozenset[str]().union(*map(variables, index))
     names = tuple(v for v in d.variables if v in free)

@@ -232,6 +232,45 @@ def test_any_index_of_data_is_routed(make: Callable[[], td.Func], shape: tuple[i
     check(p.plan())
 
 
+def shared_selection(x: td.Tensor, a: td.Tensor) -> td.Func:
+    """A func of rows that select others, and that is read besides."""
+    y, row = td.Func("y"), td.Func("row")
+    row[t] = a[td.clip(a[t], 0, 8)]
+    y[t] = x[row[t]] + row[t]
+    return y
+
+
+def selection_from_itself(x: td.Tensor, a: td.Tensor) -> td.Func:
+    y, row = td.Func("y"), td.Func("row")
+    row[t] = x[a[t]]
+    y[t] = x[row[t]] + row[t]
+    return y
+
+
+def alternating(x: td.Tensor, a: td.Tensor) -> td.Func:
+    y = td.Func("y")
+    y[t] = x[a[x[a[t]]]]
+    return y
+
+
+@pytest.mark.parametrize("make", [shared_selection, selection_from_itself, alternating])
+@pytest.mark.parametrize("order", ["xa", "ax"])
+def test_rows_select_rows_of_several_routed_tensors(
+    make: Callable[[td.Tensor, td.Tensor], td.Func], order: str
+) -> None:
+    x, a = (td.Tensor(n, (9,), td.i64) for n in "xa")
+    y, grid = make(x, a), td.Grid(p=3)
+    s = td.Schedule(y).place(x, "r -> r", grid).place(a, "r -> r", grid).place(y, "r -> r", grid)
+    (outer,) = s[y].distribute(t, grid)
+    for name in order if make is not selection_from_itself else "x":
+        s[y].communicate(name, at=outer, routed=True)
+    p = td.compile(s, target="python")
+    given = {n: RNG.permutation(9) for n in "xa"}
+    np.testing.assert_array_equal(p.simulate(**given), interpret(s.program, given)[0])
+    assert_volume_is_of_plan(p._specialise({}))
+    check(p.plan())
+
+
 X, AT, U = (td.Tensor("x", (12, 5), td.i64), td.Tensor("at", (10,), td.i64), td.Tensor("u", (10,), td.i64))
 LINE = td.Grid(p=3)
 
