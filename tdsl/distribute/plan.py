@@ -157,7 +157,7 @@ class Plan:
 def summary(plan: Plan) -> str:
     """One line with the bytes received, the messages and the peak memory of the ranks of a plan."""
     least = ""
-    if plan.bound is not None:
+    if plan.bound is not None and plan.bound <= max(plan.received):  # others do not divide data evenly
         far = f", {max(plan.received) / plan.bound:.2f} times that" if plan.bound > 0 else ""
         least = f" (lower bound {math.ceil(plan.bound)}{far})"
     return (

@@ -75,7 +75,9 @@ class Distributed(Suggesting):
         )
 
     def _attribute_hint(self, name: str) -> str:
-        if name in ("explain", "loops"):
+        if name in ("explain", "prediction"):
+            return f"the schedule has it: schedule.{name}(); plan() has bytes, trace() has times"
+        if name == "loops":
             return 'plan().rank(0) has the steps of a rank, source("mpi") the loops of its tasks'
         return Suggesting._attribute_hint(self, name)
 

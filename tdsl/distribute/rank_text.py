@@ -33,7 +33,7 @@ from tdsl.distribute.route_rows import (
     requested_rows,
     selected_rows,
 )
-from tdsl.distribute.routing import block_parts, row_part
+from tdsl.distribute.routing import block_parts, outside_text, row_part
 from tdsl.distribute.task import components, task
 from tdsl.errors import TargetError
 from tdsl.lang.expr import Binary, Call, Cast, Const, Expr, Param, Select, Unary
@@ -309,7 +309,8 @@ class RankText:
         shared = [step.shared_rows(me, n) for n in members]
         route = next(r for r in self.kernels.tasks.stages[step.func].routes if r.name == step.source)
         where = "" if route.loc is None else f" ({route.loc.file}:{route.loc.line})"
-        ranks, what = list(step.ranks), f" reads {step.tensor} outside of {step.whole}{where}"
+        what = f" {outside_text(step)}{where}"
+        at = "''" if len(step.axes) > 1 else f"'' if key is None else f' at {{key + {step.whole[0][0]}}}'"
         for line in (
             f"all_to_all({self.group(step.ranks)}, exchanged_rows(",
             f"    {index}, {step.whole},",
@@ -318,7 +319,8 @@ class RankText:
             f"    {_tuple_text([_part_text(row_part(step, n, me, of_block=True)) for n in members])},",
             f"    {_tuple_text([_part_text(row_part(step, me, n, of_block=False)) for n in members])},",
             f"    {[() if s is None else stored_shape(s) for s in shared]},",
-            f"    lambda n, key: IndexError(f'rank {{{ranks}[n]}}' {what!r}),",
+            f"    lambda n, key: IndexError(f'rank {{{list(step.ranks)}[n]}} reads {step.tensor}'",
+            f"        + ({at}) + {what!r}),",
             "))",
         ):
             self.writer.line(line)

@@ -106,17 +106,20 @@ def fetch_rows(
             yield AllToAll(step.tag + phase, out, into, bounds[phase])
 
 
-def _outside(step: Route, rank: int, key: int | None, loc: Loc | None) -> IndexBoundError:
-    """The error of an index that is outside of a tensor, on the rank that has it or on another one."""
+def outside_text(step: Route) -> str:
+    """What an error of an index says after the index: the axes, and the range of valid indices."""
     where = " x ".join(f"[{lo}, {hi})" for lo, hi in step.whole)
     axes = f"axis {step.axes[0]}" if len(step.axes) == 1 else f"axes {', '.join(map(str, step.axes))}"
+    return f"in {axes}, outside of {where}"
+
+
+def _outside(step: Route, rank: int, key: int | None, loc: Loc | None) -> IndexBoundError:
+    """The error of an index that is outside of a tensor, on the rank that has it or on another one."""
     at = "" if key is None or len(step.axes) > 1 else f" at {key + step.whole[0][0]}"
-    lo, hi = step.whole[0]
+    (lo, hi) = step.whole[0]
     return IndexBoundError(
-        f"rank {rank} reads {step.tensor!r}{at} in {axes}, outside of {where}",
+        f"rank {rank} reads {step.tensor!r}{at} {outside_text(step)}",
         loc=loc,
         label="this access",
-        hint=f"limit the index: td.clip(index, {lo}, {hi - 1})"
-        if lo < hi
-        else f"{step.tensor!r} has no elements: read it at no index",
+        hint=f"limit the index: td.clip(index, {lo}, {hi - 1})",
     )

@@ -10,6 +10,7 @@ loop is fixed becomes a renaming of the inner loop. A nest without directives ge
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -42,6 +43,7 @@ from tdsl.schedule.state import (
 )  # fmt: skip
 
 NO_RANGES: Ranges = {}
+CALL_PARAMETERS = {"out", "self"}
 
 
 def task(stage: Stage, run: Run, boxes: Mapping[str, SpanBox]) -> State:
@@ -133,12 +135,17 @@ def _buffer_index(index: Expr, span: Span, ranges: Ranges) -> Expr:
 
 
 def components(stage: Stage, name: str) -> tuple[str, ...]:
-    """The parameters of a task for a source: one, or one for each of its values."""
+    """The parameters of a task for a source: one, or one for each of its values.
+
+    A source with the name of a parameter that every call has, such as `out`, gets another one.
+    """
     program = stage.state.program
     count = len(dtypes_of(program, stage.tensor_of(name)))
-    if count == 1:
+    used = {*CALL_PARAMETERS, *program.parameters, *(f.name for f in program.funcs)}
+    if count == 1 and name not in CALL_PARAMETERS:
         return (name,)
-    used = {*program.parameters, *(f.name for f in program.funcs)}
+    if count == 1:
+        return (next(x for n in itertools.count() if (x := f"{name}_{n}") not in used),)
     while any(f"{name}_{n}" in used for n in range(count)):
         name += "_"
     return tuple(f"{name}_{n}" for n in range(count))

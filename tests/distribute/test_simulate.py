@@ -188,3 +188,21 @@ def test_a_read_outside_of_a_tensor_is_an_error_of_the_program() -> None:
     s[f].distribute(i, grid)
     with pytest.raises(td.IndexBoundError, match=r"'x' may be read at 6 in axis 0"):
         td.compile(s).simulate(np.ones(6))
+
+
+@pytest.mark.parametrize("names", ["self out pair", "out_0 self out", "a out out_0"])
+def test_tensors_have_names_of_parameters_of_calls(names: str) -> None:
+    first, second, third = names.split()
+    a, f, pair = td.Tensor(first, (6,), td.f64), td.Func(second), td.Func(third)
+    g = td.Func("g", shape=(6,))
+    f[i] = a[i] + 1
+    pair[i] = (f[i], f[(i + 1) % 6])
+    g[i] = pair[i][0] * 2 + pair[i][1]
+    s, line = td.Schedule(g), td.Grid(x=2)
+    for t in (a, f, pair, g):
+        s.place(t, "i -> i", line)
+    for t in (f, pair, g):
+        s[t].distribute(i, line)
+    x = np.arange(6.0) ** 2
+    np.testing.assert_array_equal(simulate_as_planned(s, x), (x + 1) * 2 + np.roll(x + 1, -1))
+    assert "def " in td.compile(s).source("mpi")
