@@ -266,8 +266,11 @@ def _uses(p: Prediction, name: str) -> float:
 def _recompute_suffix(p: Prediction, name: str) -> str:
     if not p.state.program.has_func(name):
         return ""
-    verb = "copied" if copied(p.state.program.func(name)) else "computed"
-    return _recompute_text(p.again.get(name, 1.0), verb)
+    source, times = copied(p.state.program.func(name)), p.again.get(name, 1.0)
+    if not source:
+        return _recompute_text(times)
+    beyond = max(p.whole(name) / max(p.whole(source), 1.0), 1.0)  # copies go beyond edges in whole tiles
+    return _recompute_text(times * beyond, "copied")
 
 
 def _recompute_text(times: float, verb: str = "computed") -> str:

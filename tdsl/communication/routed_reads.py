@@ -220,7 +220,7 @@ def row_major(index: tuple[Expr, ...], whole: SpanBox) -> Expr:
     >>> show_expr(row_major((Var("i"),), ((2, 9),)))
     'i - 2'
     >>> show_expr(row_major((Var("i"), Var("j")), ((0, 4), (0, 3))))
-    ('td.where((i >= 0) & (i < 4) & (j >= 0) & (j < 3), i*3 + j, -1)')
+    'where((i >= 0) & (i < 4) & (j >= 0) & (j < 3), i * 3 + j, -1)'
     """
     flat: Expr = const(0)
     inside: list[Expr] = []

@@ -116,10 +116,12 @@ def outside_text(step: Route) -> str:
 def _outside(step: Route, rank: int, key: int | None, loc: Loc | None) -> IndexBoundError:
     """The error of an index that is outside of a tensor, on the rank that has it or on another one."""
     at = "" if key is None or len(step.axes) > 1 else f" at {key + step.whole[0][0]}"
-    (lo, hi) = step.whole[0]
+    lo, hi = step.whole[0]
     return IndexBoundError(
         f"rank {rank} reads {step.tensor!r}{at} {outside_text(step)}",
         loc=loc,
         label="this access",
-        hint=f"limit the index: td.clip(index, {lo}, {hi - 1})",
+        hint=f"limit the index: td.clip(index, {lo}, {hi - 1})"
+        if lo < hi
+        else f"{step.tensor!r} has no elements: read it at no index",
     )

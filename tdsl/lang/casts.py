@@ -63,7 +63,7 @@ def f4e2m1(byte: Any, half: Any = 0) -> Value:
 
     >>> import numpy as np
     >>> import tdsl as td
-    >>> (k,), packed, f = td.vars("k"), td.Tensor("packed", (2,), td.u8), td.Func("f")
+    >>> k, packed, f = td.vars("k"), td.Tensor("packed", (2,), td.u8), td.Func("f")
     >>> f[k] = td.f4e2m1(packed[k // 2], k % 2)
     >>> td.compile(f.with_shape(4))(np.array([0x21, 0xF7], np.uint8)).astype(float)
     array([ 0.5,  1. ,  6. , -6. ])

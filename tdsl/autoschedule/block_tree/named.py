@@ -71,7 +71,7 @@ def block_transpose(stage: Stage, *, machine: Machine | None = None) -> BlockTre
     >>> f[i, j] = a[j, i] * 2
     >>> s = td.Schedule(f)
     >>> print(td.recipes.block_transpose(s[f]))
-    f: i:32x4 j:4x4 | a(132)
+    f: i:64x2 j:2x4 | a(132)
     """
     p = Problem.of(stage)
     if p.summed or not p.is_rectangular or not any(_is_turned(p, x) for x in p.operands):
