@@ -166,8 +166,8 @@ schedule.place(back, "gsf -> g", ranks)[back].distribute(g, ranks)
 
 d, tok, we = np.zeros((G, S, EXPERTS, C)), rng.standard_normal((G, S, M)), rng.standard_normal((EXPERTS, M, M))
 for group in range(G):
-    for token, place in enumerate(rng.permutation(EXPERTS * C)[:S]):
-        d[group, token, place // C, place % C] = 1
+    for row, place in enumerate(rng.permutation(EXPERTS * C)[:S]):
+        d[group, row, place // C, place % C] = 1
 expert = np.einsum("egcm,emf->egcf", np.einsum("gsec,gsm->egcm", d, tok), we)
 report("GShard: dispatch and combine", schedule, [np.einsum("gsec,egcf->gsf", d, expert)],
        2 * (P - 1) * (EXPERTS // P) * (G // P) * C * M * F64, D=d, tokens=tok, WE=we)

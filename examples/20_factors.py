@@ -29,7 +29,8 @@ def cholesky(n, block, grid):
     """The schedule of A = L L', for n x n matrices A in square blocks on a grid of two axes."""
     columns, tiles = grid.shape[1], f"ij -> i/{block} j/{block}"
     A, L = td.Tensor("A", (n, n), td.f64), td.Func("L", shape=(n, n))
-    a, places = A, [(A, tiles)]
+    a: td.Tensor | td.Func = A
+    places: list[tuple[td.Tensor | td.Func, str]] = [(A, tiles)]
     L[i, j] = 0.0
     for t, k in enumerate(range(0, n, block)):
         w, owner = min(block, n - k), t % columns
@@ -54,9 +55,10 @@ def cholesky(n, block, grid):
 
 def lu(n, block, grid):
     """The schedule of F, with L below the diagonal of ones and U above, for n x n matrices A = L U."""
-    rows, columns, tiles = *grid.shape, f"ij -> i/{block} j/{block}"
+    (rows, columns), tiles = grid.shape, f"ij -> i/{block} j/{block}"
     A, F = td.Tensor("A", (n, n), td.f64), td.Func("F", shape=(n, n))
-    a, places = A, [(A, tiles)]
+    a: td.Tensor | td.Func = A
+    places: list[tuple[td.Tensor | td.Func, str]] = [(A, tiles)]
     F[i, j] = 0.0
     for t, k in enumerate(range(0, n, block)):
         w, row, column = min(block, n - k), t % rows, t % columns

@@ -25,6 +25,7 @@ from mypy.nodes import (
     NameExpr,
     Node,
 )
+from mypy.options import Options
 from mypy.plugin import AnalyzeTypeContext, Plugin
 from mypy.types import CallableType, RawExpressionType, Type, UnboundType
 
@@ -37,6 +38,10 @@ _NESTED = ("func", "defs", "body", "else_body", "handlers", "finally_body")  # s
 
 class AnnotationPlugin(Plugin):
     """Reads element types in annotations as the handles that operators get for them."""
+
+    def __init__(self, options: Options) -> None:
+        super().__init__(options)
+        options.native_parser = False  # whose trees plugins may not see before they are read
 
     def get_additional_deps(self, file: MypyFile) -> list[tuple[int, str, int]]:
         """The modules that `file` needs besides its imports; rewrites its statements before they are read."""
