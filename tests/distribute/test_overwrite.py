@@ -146,7 +146,7 @@ def test_the_func_in_a_task_that_reads_what_is_overwritten_is_named() -> None:
         td.compile(s.overwrite(v, w)).plan()
     assert "'row' reads 'w' here" in str(error.value)
     assert "row[i] = td.sum(w[i, k], axis=k)" in str(error.value)
-    with pytest.raises(td.UnknownAttribute, match=r'source\("mpi"\) the loops of its tasks'):
+    with pytest.raises(td.UnknownAttribute, match=r"the schedule has it: schedule\.explain\(\)"):
         td.compile(scaled(lambda w: w[i, j])[0]).explain()
 
 
