@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import math
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,9 +36,10 @@ def expected_rows(step: Route) -> tuple[Matrix, Matrix]:
 
 
 @functools.lru_cache(maxsize=64)
-def _expected(*fields: object) -> tuple[Matrix, Matrix]:
-    index_dims, axes, blocks, boxes, spans = fields
-    step = Route("", "", "", "", (), 0, index_dims, axes, (), blocks, boxes, spans)  # type: ignore[arg-type]
+def _expected(
+    index_dims: int, axes: tuple[int, ...], blocks: Any, boxes: Any, spans: Any
+) -> tuple[Matrix, Matrix]:  # fmt: skip
+    step = Route("", "", "", "", (), 0, index_dims, axes, (), blocks, boxes, spans)
     count = len(step.boxes)
     rows, elements = np.zeros((count, count)), np.zeros((count, count))
     known: dict[object, tuple[Matrix, Matrix]] = {}

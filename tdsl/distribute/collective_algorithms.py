@@ -103,13 +103,13 @@ def doubling(c: Collective) -> Rounds:
 
 
 def halving(c: Collective) -> Rounds | None:
-    """As few bytes as a ring in log2 p rounds, twice for an all-reduce; near partners exchange the most."""
+    """As few bytes as a ring in log2 p rounds, twice for an all-reduce; those at distance 1 send the most."""
     count, twice = len(c.ranks), c.kind == "all-reduce"
     ranks, edges = _folded(c) if twice else (c.ranks, [])
     rounds, more = _log2(len(ranks)), 2 if edges else 0
     if 1 << rounds != len(ranks):
         return None
-    whole = c.size if twice else c.most * count / (count - 1)
+    whole = c.size if twice or count == 1 else c.most * count / (count - 1)
     each = [(2 if twice else 1) * whole / (2 << k) for k in range(rounds)]
     for k, size in enumerate(each):
         edges += [(a, b, size) for a, b in _pairs(ranks, 1 << k)]

@@ -48,6 +48,21 @@ def scaled_rows() -> td.Schedule:
     return td.Schedule(g)
 
 
+def random_choices(space, seed, grid, rng, count):
+    """Random legal choices of the planner for `chain(seed)`, each with its schedule."""
+    while count:
+        choice = {v: int(rng.integers(n)) for v, n in space.problem.sizes.items()}
+        if not np.isfinite(space.problem.seconds(choice)):
+            continue
+        count -= 1
+        s = chain(seed)
+        for t in space.tensors:
+            s.place(t, str(space.placements[t][choice["place", t]]), grid)
+        for f in space.funcs:
+            s[f.name].distribute(space.strategies[f.name][choice["loops", f.name]].entries, grid)
+        yield choice, s
+
+
 @pytest.mark.parametrize("shape", [(2,), (3,), (4,), (2, 2), (3, 2)])
 @pytest.mark.parametrize("seed", range(8))
 def test_bytes_are_those_of_the_plan(seed, shape):
@@ -56,17 +71,7 @@ def test_bytes_are_those_of_the_plan(seed, shape):
     state = bind_state(s.state, {})
     machine = as_target(None).machine()
     space = space_of(state, grid, Cluster(ranks=grid.size), machine, {})
-    done = 0
-    while done < 6:
-        choice = {v: int(rng.integers(n)) for v, n in space.problem.sizes.items()}
-        if not np.isfinite(space.problem.seconds(choice)):
-            continue
-        done += 1
-        now = chain(seed)
-        for t in space.tensors:
-            now.place(t, str(space.placements[t][choice["place", t]]), grid)
-        for f in space.funcs:
-            now[f.name].distribute(space.strategies[f.name][choice["loops", f.name]].entries, grid)
+    for choice, now in random_choices(space, seed, grid, rng, 6):
         plan = td.compile(now, target="python").plan()
         planned: dict[str, int] = {}
         least = 0

@@ -14,7 +14,7 @@ from tdsl.planner.cluster import Cluster
 from tdsl.planner.problem import space_of
 from tdsl.schedule.bind import bind_state
 from tdsl.target import as_target
-from tests.planner.test_prices import chain
+from tests.planner.test_prices import chain, random_choices
 
 
 def test_five_rows_on_two_axes_are_nested_blocks():
@@ -32,15 +32,5 @@ def test_random_choices_compute_what_one_rank_does(seed, shape):
     space = space_of(state, grid, Cluster(ranks=grid.size), as_target(None).machine(), {})
     arrays = [rng.integers(-5, 5, [e.value for e in t.shape]).astype(float) for t in state.program.inputs]
     expected = td.compile(chain(seed), target="python")(*arrays)
-    done = 0
-    while done < 3:
-        choice = {v: int(rng.integers(n)) for v, n in space.problem.sizes.items()}
-        if not np.isfinite(space.problem.seconds(choice)):
-            continue
-        done += 1
-        s = chain(seed)
-        for t in space.tensors:
-            s.place(t, str(space.placements[t][choice["place", t]]), grid)
-        for f in space.funcs:
-            s[f.name].distribute(space.strategies[f.name][choice["loops", f.name]].entries, grid)
+    for _, s in random_choices(space, seed, grid, rng, 3):
         np.testing.assert_array_equal(td.compile(s, target="python").simulate(*arrays), expected)
