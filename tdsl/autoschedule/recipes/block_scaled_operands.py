@@ -7,8 +7,10 @@ from dataclasses import replace
 from math import gcd
 
 from tdsl.autoschedule.recipes.choices import Unsuited
+from tdsl.autoschedule.recipes.operand_tiles import RegisterFactor
 from tdsl.autoschedule.recipes.operands import Matrices, Operand
 from tdsl.autoschedule.recipes.stage_facts import definition_of
+from tdsl.autoschedule.recipes.tensor_forms import Form
 from tdsl.core.node import children, frozen
 from tdsl.errors import ScheduleError
 from tdsl.lang.affine import as_sum, variables
@@ -19,7 +21,6 @@ from tdsl.lang.types import f32, u8
 from tdsl.lang.value import Value
 from tdsl.machine.instructions.block_scaled import BIAS, BlockScaledMma
 from tdsl.machine.instructions.block_scaled import rows as instructions
-from tdsl.machine.instructions.tensor_cores import Mma
 from tdsl.machine.model import Machine
 from tdsl.schedule.factor_out import factors_of_product
 from tdsl.schedule.fluent import Stage
@@ -30,18 +31,20 @@ _WITHOUT = "leave block_scale= out"
 
 
 @frozen
-class ScaledProduct:
+class TensorProduct:
     """The `stage` whose terms `form` multiplies, its operands, and the scales of blocks of `terms`.
 
-    A byte of an operand has `packed` terms.
+    A byte of an operand has `packed` terms. By `sources`, the copy unit (TMA) fetches the tiles of an
+    operand, or what threads compute it of in registers.
     """
 
     stage: Stage
     operands: tuple[Operand, Operand]
-    form: Mma | BlockScaledMma
-    scales: tuple[Read, ...]
-    terms: int
+    form: Form | BlockScaledMma
+    scales: tuple[Read, ...] = ()
+    terms: int = 1
     packed: int = 1
+    sources: tuple[RegisterFactor | bool, bool] = (False, False)
 
 
 def block_size(e: Expr, term: str) -> int | None:
@@ -64,7 +67,7 @@ def block_size(e: Expr, term: str) -> int | None:
             return None if None in parts else gcd(*(n for n in parts if n is not None))
 
 
-def scaled_operands(stage: Stage, m: Matrices, machine: Machine) -> ScaledProduct:
+def scaled_operands(stage: Stage, m: Matrices, machine: Machine) -> TensorProduct:
     """The operands and scales of a product that an instruction multiplies; Unsuited for others."""
     factors = factors_of_product(definition_of(stage).values[0])
     (term,), names = m.terms, (m.rows[0], m.columns[0])
@@ -89,7 +92,7 @@ def scaled_operands(stage: Stage, m: Matrices, machine: Machine) -> ScaledProduc
             twice = left.read.name == right.read.name
             both = replace(left, twice=twice), replace(right, twice=twice)
             reads = tuple(r for r in scales if r is not None)
-            return ScaledProduct(stage, both, form, reads, form.block, form.packed)
+            return TensorProduct(stage, both, form, reads, form.block, form.packed)
     along = names[scales.index(None)]
     others = "".join(f", and no absolute values of {x.scale} of {x.block} terms" for x in forms[1:])
     count = forms[0].block
@@ -136,7 +139,7 @@ def _scale_read(e: Expr, along: str, term: str, form: BlockScaledMma) -> Read | 
     return r if is_scale and in_blocks else None
 
 
-def copy_scales(stage: Stage, x: ScaledProduct, at: Loop, width: int) -> None:
+def copy_scales(stage: Stage, x: TensorProduct, at: Loop, width: int) -> None:
     """Copy the scales of a step to shared memory, `width` neighbours at a time where these follow the terms.
 
     Scales at indices that are data stay where they are.

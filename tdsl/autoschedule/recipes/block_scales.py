@@ -13,13 +13,12 @@ from __future__ import annotations
 
 import copy
 from dataclasses import replace
-from math import gcd, prod
+from math import gcd
 from typing import Any
 
 from tdsl.autoschedule.recipes.block_scaled_operands import (
-    ScaledProduct,
+    TensorProduct,
     block_size,
-    copy_scales,
     scaled_operands,
 )
 from tdsl.autoschedule.recipes.choices import (
@@ -32,40 +31,28 @@ from tdsl.autoschedule.recipes.choices import (
     refused,
 )
 from tdsl.autoschedule.recipes.computed_operands import factor_types, outline_factors
-from tdsl.autoschedule.recipes.epilogue import following, reader_of
-from tdsl.autoschedule.recipes.grid import on_grid
-from tdsl.autoschedule.recipes.operand_tiles import copy_tile, load_tile, multiply_tiles
+from tdsl.autoschedule.recipes.epilogue import reader_of
 from tdsl.autoschedule.recipes.operands import (
     Matrices,
-    Operand,
     flatten_sides,
-    is_shifted,
     operands_of,
-    operations_of,
-    source_of,
-    vector_width,
 )
 from tdsl.autoschedule.recipes.partial_sums import add_parts, in_parts
-from tdsl.autoschedule.recipes.stage_facts import definition_of, even_width, shape_of_source, sizes_of
+from tdsl.autoschedule.recipes.stage_facts import definition_of, sizes_of
 from tdsl.autoschedule.recipes.tensor_forms import mma_of
-from tdsl.autoschedule.recipes.tensor_tiles import Product, Side, TensorCoreChoices, best_tiles, seconds
+from tdsl.autoschedule.recipes.tensor_products import product_of, row_width, side_of, write_product
+from tdsl.autoschedule.recipes.tensor_tiles import TensorCoreChoices, best_tiles, seconds
 from tdsl.core.node import frozen
-from tdsl.cost.sectors import WIDEST
 from tdsl.errors import ScheduleError
 from tdsl.lang.affine import variables
 from tdsl.lang.expr import TRUE, ZERO, Var
 from tdsl.lang.regions import reads_in
 from tdsl.lang.show import show_expr
 from tdsl.lang.types import bf16, f16
+from tdsl.machine.instructions.warpgroups import GroupMma
 from tdsl.machine.model import Machine
 from tdsl.schedule.factor_out import factors_of_product
 from tdsl.schedule.fluent import Stage
-from tdsl.schedule.naming import LoopLike
-from tdsl.schedule.state import FRAGMENT
-
-_OPEN = 4096  # assumed for rows or columns whose number only a call determines
-_COPIED = 4  # bytes that a GPU copies to shared memory asynchronously, at least
-_MOST_PADDING = 32  # times the products of the result that the instructions of a small one may compute
 
 
 @frozen
@@ -129,7 +116,8 @@ def block_scaled_matmul(stage: Stage, *, machine: Machine | None = None, **choic
         stage, _, _ = in_parts(stage, m.terms[0], count // chosen.parts)
         m = replace(m, terms=(definition_of(stage).ranges[0][0],))
     product = _scaled_product(stage, m, gcd(same, chosen.block[2]), machine, chosen.block_scale)
-    _write(stage, product, chosen, reader if stage is whole else None)
+    tiles = TensorCoreChoices(chosen.block, chosen.warp, chosen.stages, group=chosen.group)
+    write_product(stage, product, tiles, reader if stage is whole else None, 0)
     if stage is not whole:
         add_parts(whole, reader)
     return BlockScaledMatmul(
@@ -157,15 +145,19 @@ def _cheapest(stage: Stage, machine: Machine, block_scale: object) -> BlockScale
         try:
             m, same, count = _matrices(scratch)
             m, _ = _flat(scratch, m, native)
-            product = _scaled_product(scratch, m, gcd(same, 64), machine, native)
+            x = _scaled_product(scratch, m, gcd(same, 64), machine, native)
         except Unsuited as reason:
             reasons.append(reason)
             continue
-        if block_scale is None and native and any(x.transposed for x in product.operands):
+        if block_scale is None and native and any(o.transposed for o in x.operands):
             continue  # threads would load single bytes
-        p = _priced(scratch, product, count, machine)
+        widths = [row_width(x, o, shifted=False) for o in x.operands]
+        left, right = (side_of(x.stage, o, machine, n) for o, n in zip(x.operands, widths, strict=True))
+        assert not isinstance(x.form, GroupMma), "warps multiply"
+        sums = 1 if native else 2  # those of a block, too
+        p = product_of(scratch, m, count, x.form, (left, right), packed=x.packed, sums=sums)
         tiles = best_tiles(p, machine)[:1]
-        best += [(seconds(t, p, machine), _of_whole_steps(t, count, native, product.packed)) for t in tiles]
+        best += [(seconds(t, p, machine), _of_whole_steps(t, count, native, x.packed)) for t in tiles]
     if reasons and not best:
         raise reasons[-1]
     return min(best, key=lambda x: x[0])[1] if best else BlockScaledChoices(block_scale=block_scale is True)
@@ -221,7 +213,7 @@ def _flat(stage: Stage, m: Matrices, block_scale: bool) -> tuple[Matrices, Stage
 
 def _scaled_product(
     stage: Stage, m: Matrices, same: int, machine: Machine, block_scale: bool
-) -> ScaledProduct:
+) -> TensorProduct:
     """The product by an instruction with scales, or a stage of the sums of blocks of `same` terms."""
     if block_scale:
         return scaled_operands(stage, m, machine)
@@ -240,74 +232,4 @@ def _scaled_product(
     form = mma_of(*operands, "f32", machine)
     if form is None or not machine.supports(form.name) or same % form.k:
         raise Unsuited(f"no instruction adds up {same} products of {types} in f32")
-    return ScaledProduct(terms, operands, form, tuple(r for r in reads if r.name != terms.func), same)
-
-
-def _priced(stage: Stage, x: ScaledProduct, count: int, machine: Machine) -> Product:
-    """What the price depends on; registers have the sums of a block besides those of all terms."""
-    sizes, d = sizes_of(stage), definition_of(stage)
-    extents = [sizes.get(o.along) for o in x.operands]
-    others = prod(sizes.get(v) or 1 for v in d.free if v not in [o.along for o in x.operands])
-    widths = [_vector(x, o, shifted=False) for o in x.operands]
-    sides = [
-        Side(
-            o.read.dtype.bytes, width * o.read.dtype.bytes, o.transposed, o.computed,
-            source_bytes=source_of(x.stage, o).dtype.bytes,
-            operations=operations_of(x.stage, o, machine), shifted=is_shifted(x.stage, o, width),
-        )
-        for o, width in zip(x.operands, widths, strict=True)
-    ]  # fmt: skip
-    steps = x.form.rows, x.form.columns, x.form.k // x.packed
-    rows, columns = (n or _OPEN for n in extents)
-    if -(-rows // steps[0]) * steps[0] * -(-columns // steps[1]) * steps[1] > _MOST_PADDING * rows * columns:
-        raise Unsuited(f"{rows} rows and {columns} columns are mostly padding")
-    result = stage.schedule.state.program.func(stage.func).dtypes[0].bytes
-    sums = result if x.stage.func == stage.func else 2 * result
-    return Product(
-        rows, columns, count // x.packed, others, sides[0], sides[1], x.form.left.name, sums, result, steps,
-        open=not all(extents),
-    )  # fmt: skip
-
-
-def _vector(x: ScaledProduct, o: Operand, *, shifted: bool = True) -> int:
-    """The elements of an operand's rows in one access of at most 16 bytes."""
-    if x.packed == 1 or o.transposed:
-        return vector_width(x.stage, o, shifted=shifted)
-    return even_width(WIDEST // o.read.dtype.bytes, shape_of_source(x.stage, o.read.name)[-1])
-
-
-def _write(stage: Stage, x: ScaledProduct, plan: BlockScaledChoices, reader: Stage | None) -> None:
-    """Schedule the products, and where they are sums of blocks these sums times the scales."""
-    (left, right), terms, d = x.operands, x.stage, definition_of(stage)
-    (term, _, _), in_blocks = d.ranges[0], x.stage.func != stage.func
-    inner = definition_of(terms).ranges[0][0]
-    batch = [v for v in d.free if v not in (left.along, right.along)]
-    vectors = [_vector(x, o) for o in x.operands]
-    blocks = (sizes_of(stage).get(term) or 1) // (1 if in_blocks else x.terms)
-    width = even_width(plan.block[2] // x.terms, blocks)
-    io, jo, ii, ji = stage.tile((left.along, right.along), plan.block[:2])
-    wi, wj, ii, ji = stage.tile((ii, ji), plan.warp)
-    ko, ki = stage.split(term, plan.block[2] // (x.terms if in_blocks else 1))
-    outside: tuple[LoopLike, ...] = (*batch, io, jo, wi, wj, ko)
-    if in_blocks:
-        stage.reorder(*outside, ki, ii, ji).unroll(ki)
-    else:
-        ki = multiply_tiles(stage, x.form, (ii, ji, ki), outside)
-    on_grid(stage, batch, io.name, jo.name, group=plan.group)
-    stage.bind(wi, "threadIdx.z").bind(wj, "threadIdx.y")
-    out = following(stage, wj, FRAGMENT, reader)
-    if in_blocks:
-        terms.compute_at(stage, ki).set_scope(FRAGMENT)
-        ki = multiply_tiles(terms, x.form, (left.along, right.along, inner), (*batch, term))
-    tiles = zip(x.operands, vectors, plan.block[:2], plan.warp, "ab", strict=True)
-    for o, vector, along, rows, name in tiles:
-        row = along if o.transposed else x.terms if in_blocks else plan.block[2] // x.packed
-        tile = copy_tile(terms, o, row, (stage, ko), vector)
-        load_tile(terms, o, tile.func, (terms, ki), name, rows)
-    copy_scales(stage, x, ko, width)
-    if in_blocks:
-        stage.cooperate()
-    out.cooperate(2)
-    copied = any(n * o.read.dtype.bytes >= _COPIED for n, o in zip(vectors, x.operands, strict=True))
-    if plan.stages > 1 and copied:
-        stage.pipeline(ko, plan.stages)
+    return TensorProduct(terms, operands, form, tuple(r for r in reads if r.name != terms.func), same)
