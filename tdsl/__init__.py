@@ -109,8 +109,8 @@ from tdsl.machine.instructions.instruction import RegisterFile, instruction
 from tdsl.op import Operator, op
 from tdsl.placement.grid import Grid
 from tdsl.planner.cluster import Cluster, Level
-from tdsl.planner.schedule import Schedule
 from tdsl.target import Target
+from tdsl.viewer.schedule import Schedule
 
 if TYPE_CHECKING:  # classes, which may annotate parameters
     from tdsl.lang.annotations import (

@@ -28,9 +28,9 @@ from tdsl.lang.program import Program
 from tdsl.lang.sizes import check_sizes
 from tdsl.lang.tensor import Func, Scalar, Tensor, tensor_from_annotation
 from tdsl.lang.types import DType, TensorType
-from tdsl.planner.schedule import Schedule
 from tdsl.schedule.fluent import Stage
 from tdsl.target import Target, as_target
+from tdsl.viewer.schedule import Schedule
 
 if TYPE_CHECKING:  # loaded by the first call that tunes
     from tdsl.tuning.records import Paths, Record

@@ -93,6 +93,11 @@ class Writer:
     step: str = "  "
     lines: list[str] = field(default_factory=list)
     depth: int = 0
+    first: dict[int, int] = field(default_factory=dict)  # the line of each node, by its id, from 1 on
+
+    def begin(self, node: object) -> None:
+        """Say that the next line is the first one of a node, unless it has one already."""
+        self.first.setdefault(id(node), len(self.lines) + 1)
 
     def line(self, text: str = "") -> None:
         """Add a line at the present depth."""

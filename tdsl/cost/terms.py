@@ -162,7 +162,7 @@ def _on_cpu(spot: NestSpot, machine: Machine, moved: Mapping[str, MovedByName], 
     shared = any(x.kind == PARALLEL for x in spot.nest.loops)
     workers = _workers(spot, machine.threads) if shared else 1.0
     entered = sum(max(m.read, m.written) for m in pages.values()) / PAGE_BYTES
-    bodies = tuple(_bodies(spot, machine, 1.0))
+    bodies = tuple(bodies_of(spot, machine))
     return Terms(spot.func.name, bodies, tuple(behind), workers, launches=shared, pages=entered)
 
 
@@ -207,7 +207,7 @@ def _on_gpu(spot: NestSpot, machine: Machine, far: MovedByName) -> Terms:
     missed = sum((_missed(spot, n, m, far.get(n, m), rounds) for n, m in loaded.items()), Moved())
     return Terms(
         spot.func.name,
-        tuple(_bodies(spot, machine, 1.0)),
+        tuple(bodies_of(spot, machine)),
         tuple(
             (level.name, Traffic(moved.read, moved.written))
             for level, moved in ((machine.caches[-1], loads), (machine.level("global"), missed))
@@ -233,7 +233,7 @@ def _missed(spot: NestSpot, name: str, loaded: Moved, far: Moved, rounds: int) -
     return Moved(min(far.read, loaded.read, rounds * once), min(far.written, loaded.written))
 
 
-def _bodies(spot: NestSpot, machine: Machine, times: float) -> list[Body]:
+def bodies_of(spot: NestSpot, machine: Machine, times: float = 1.0) -> list[Body]:
     """The bodies of a nest and of the nests inside its loops."""
     bodies = [_body(spot, machine, times)]
     for k in range(1, len(spot.nest.loops) + 1):
@@ -241,7 +241,7 @@ def _bodies(spot: NestSpot, machine: Machine, times: float) -> list[Body]:
         if children:
             short = partly_filled(spot, spot.first(k)) if machine.vector_bytes else 1.0
             for child in children:
-                bodies += _bodies(child, machine, times * short)
+                bodies += bodies_of(child, machine, times * short)
     return bodies
 
 

@@ -22,8 +22,9 @@ if TYPE_CHECKING:  # importing tdsl does not import tracing and planning
     from tdsl.graph.planned_function import PlannedFunction
     from tdsl.graph.values import Array, Result
     from tdsl.planner.cluster import Cluster
-    from tdsl.planner.schedule import Schedule as PlannedSchedule
     from tdsl.tilegraph.schedule import Schedule
+    from tdsl.viewer.schedule import Schedule as PlannedSchedule
+    from tdsl.viewer.view import View
 
 _MAX_PLANS = 16  # plans in the cache; each owns memory for its results
 _MAX_RECENT = 4  # plans used last, which a call tries before it looks up its arguments in the cache
@@ -189,7 +190,7 @@ class Graph(TracedFunction, Suggesting):
         """
         from tdsl.graph.merged_program import merge_graph
         from tdsl.graph.structure import is_array_or_type
-        from tdsl.planner.schedule import Schedule
+        from tdsl.viewer.schedule import Schedule
 
         planned, arrays = self._plan_for(args, kwargs, is_array_or_type)
         schedule = Schedule.of_program(merge_graph(planned.plan, arrays).program, target=self.target)
@@ -259,6 +260,18 @@ class Graph(TracedFunction, Suggesting):
                 hint="print(graph) numbers them from 0",
             )
         return plan.steps[step].kernel.per_call.loops()
+
+    def view(self, *args: Any, **kwargs: Any) -> View:
+        """A page of the plan, and of the loops, machine code and price of each kernel, linked by pointing.
+
+        The plan is that for the arguments of a call, arrays or types such as `td.f32[64, 128]`; without
+        arguments the newest one. See `Schedule.view`. ShapeError if no plan exists.
+        """
+        from tdsl.graph.structure import is_array_or_type
+
+        if args or kwargs:
+            return self._plan_for(args, kwargs, is_array_or_type)[0].plan.view()
+        return self._newest_plan().view()
 
     def _repr_html_(self) -> str:
         from tdsl.core.notebook import page

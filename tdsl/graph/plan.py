@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -33,6 +34,10 @@ from tdsl.lang.expr import const
 from tdsl.lang.program import bind_sizes
 from tdsl.lang.types import from_numpy
 
+if TYPE_CHECKING:
+    from tdsl.viewer import view as pages
+
+_STEP = re.compile(r" *(\d+)  ")  # begins the line of a step
 KernelCompiler = Callable[[lang.Program, Compiled | None], FoldedKernel]
 
 
@@ -207,19 +212,39 @@ class Plan:
 
     def listing(self, text: Callable[[Compiled], str]) -> Listing:
         """A text about each kernel under a line with its calls; a kernel that is used again has no text."""
-        kernels = [id(step.kernel) for step in self.steps]
         parts = []
-        for n, (group, step) in enumerate(zip(self.groups, self.steps, strict=True)):
-            first = kernels.index(kernels[n])
+        for n, (group, step, first) in enumerate(
+            zip(self.groups, self.steps, self.first_uses(), strict=True)
+        ):
             head = f"// {n}: {' + '.join(self.trace.calls[c].name for c in group)}"
             parts.append(f"{head}, the kernel of {first}" if first != n else head)
             parts += [text(step.kernel.per_call)] * (first == n)
         return Listing("\n".join(parts))
 
-    def _repr_html_(self) -> str:
+    def first_uses(self) -> list[int]:
+        """For each step the first one with the same kernel."""
+        kernels = [(id(step.kernel), step.program) for step in self.steps]
+        return [kernels.index(kernel) for kernel in kernels]
+
+    def picture(self) -> str:
+        """The memory of results over the steps as SVG."""
         names = {r: self.trace.calls[r.call].name for r in self.results}
-        memory = memory_picture(self.trace.name, self.memory, names, len(self.steps))
-        texts = [("plan", str(self)), ("memory over the steps", memory)]
+        return memory_picture(self.trace.name, self.memory, names, len(self.steps))
+
+    def view(self) -> pages.View:
+        """A page of the steps, and of the loops, machine code and price of their kernels."""
+        from tdsl.viewer.contents import Line
+        from tdsl.viewer.panes import contents_of_steps
+        from tdsl.viewer.view import View as Page
+
+        first_uses = self.first_uses()
+        numbered = ((text, _STEP.match(text)) for text in str(self).splitlines())
+        table = (Line(text, (str(first_uses[int(n[1])]),) if n else ()) for text, n in numbered)
+        kernels = ((n, self.steps[n].kernel.per_call) for n in dict.fromkeys(first_uses))
+        return Page(contents_of_steps(self.trace.name, table, self.picture(), kernels))
+
+    def _repr_html_(self) -> str:
+        texts = [("plan", str(self)), ("memory over the steps", self.picture())]
         loops = self.listing(lambda kernel: str(kernel.loops()))
         schedules = self.listing(lambda kernel: str(kernel.explain()))
         return page(self.trace.name, [*texts, ("loops", loops), ("schedules", schedules)])
@@ -276,10 +301,9 @@ def _make_entry(arguments: Sequence[Spec], bind: Callable[[], Run]) -> Callable[
 
 def show_plan(plan: Plan) -> str:
     """A table of the groups in execution order."""
-    kernels = [(id(step.kernel), step.program) for step in plan.steps]
     rows = [("", "calls", "writes", "reads", "offset", "")]
-    for n, (group, step) in enumerate(zip(plan.groups, plan.steps, strict=True)):
-        first_use = kernels.index(kernels[n])
+    first_uses = plan.first_uses()
+    for n, (group, step, first_use) in enumerate(zip(plan.groups, plan.steps, first_uses, strict=True)):
         rows.append(
             (
                 str(n),
@@ -302,7 +326,7 @@ def show_plan(plan: Plan) -> str:
     calls = counted(sum(map(len, plan.groups)), "call")
     head = (
         f"{plan.trace.name}: {calls} in {counted(len(plan.groups), 'group')}, "
-        f"{counted(len(set(kernels)), 'kernel')}"
+        f"{counted(len(set(first_uses)), 'kernel')}"
     )
     once = sum(bool(step.kernel.once) for step in plan.steps)
     if once:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from tdsl.core.notebook import Listing
 from tdsl.core.source import here
@@ -35,7 +35,7 @@ class Schedule(unplanned.Schedule):
     _planned_state: State | None = None
 
     @classmethod
-    def of(cls, schedule: unplanned.Schedule) -> Schedule:
+    def of(cls, schedule: unplanned.Schedule) -> Self:
         """A schedule with the directives, notes and reasons of one that cannot plan."""
         same = cls.__new__(cls)
         vars(same).update(vars(schedule))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from tdsl.core.node import frozen
 
 WIDE, HIGH, BETWEEN, BELOW = 110, 30, 30, 58  # of a node, and between nodes, in pixels
+LETTER, LINE = 6.5, 12  # the width of a letter, at most, and the height of a line
 COLOURS = ("#d9ead3", "#cfe2f3", "#fff2cc", "#f4cccc", "#d9d2e9", "#fce5cd")
 
 
@@ -64,9 +65,10 @@ def svg(graph: Drawing) -> str:
             ' orient="auto"><polygon points="0 0, 8 4, 0 8"/></marker></defs>'
         ),
     ]
+    labels: list[tuple[float, float, float]] = []  # the middle and half the width of each label
     for e in graph.arrows:
         if e.producer in at and e.consumer in at:
-            lines += _edge(e, at)
+            lines += _edge(e, at, labels)
     for name, (x, y) in at.items():
         round_ = 0 if name in graph.inputs else 8
         lines.append(
@@ -99,14 +101,19 @@ def _above(graph: Drawing, name: str, at: dict[str, tuple[int, int]]) -> float:
     return sum(places) / max(len(places), 1)
 
 
-def _edge(e: Arrow, at: dict[str, tuple[int, int]]) -> list[str]:
+def _edge(e: Arrow, at: dict[str, tuple[int, int]], labels: list[tuple[float, float, float]]) -> list[str]:
+    """An arrow and its label, which is lower than in the middle of the arrow where another label is."""
     (x, y), (to, end) = at[e.producer], at[e.consumer]
     x, to, y = x + WIDE // 2, to + WIDE // 2, y + HIGH
     bend = x + (4 * WIDE // 5 if x == to and end - y > BELOW else 0)  # around what is between
+    middle, down, half = (x + to) / 2 + (bend - x), (y + end) / 2, LETTER * len(e.label) / 2
+    while any(abs(middle - a) < half + c and abs(down - b) < LINE for a, b, c in labels):
+        down += LINE
+    labels.append((middle, down, half))
     return [
         (
             f'<path d="M {x} {y} C {bend} {y + BELOW // 2}, {bend + to - x} {end - BELOW // 2}, {to} {end}"'
             f' fill="none" stroke="{"#2a7" if e.coloured else "#888"}" marker-end="url(#end)"/>'
         ),
-        (f'<text x="{(x + to) // 2 + (bend - x)}" y="{(y + end) // 2}" fill="#2255aa">{e.label}</text>'),
+        f'<text x="{middle:.0f}" y="{down:.0f}" fill="#2255aa">{e.label}</text>',
     ]

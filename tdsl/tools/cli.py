@@ -1,6 +1,6 @@
 """The command `tdsl`: checks of this machine (doctor), a demonstration (demo), fast schedules (tune), GPU
-kernels for another machine (bundle), runs under MPI (run), plans for ranks (plan), errors by identifier
-(explain), the disk cache (cache), and the machine of schedules (machine).
+kernels for another machine (bundle), runs under MPI (run), plans for ranks (plan), pages of loops and machine
+code (view), errors by identifier (explain), the disk cache (cache), and the machine of schedules (machine).
 """
 
 from __future__ import annotations
@@ -10,7 +10,9 @@ import json
 import math
 import os
 import sys
+import webbrowser
 from collections.abc import Iterator
+from pathlib import Path
 from textwrap import indent
 from typing import Annotated, Any
 
@@ -145,6 +147,29 @@ def tune(
     named: dict[str, Any] = dict(sizes_of(sizes or ()))
     report = operator.tune(seconds=seconds, trials=trials, workers=workers, records=path, **named)
     typer.echo(f"{report}\nrecords  {path}")
+
+
+@app.command()
+def view(
+    file: Annotated[str, typer.Argument(help="a program in Python that defines schedules or operators")],
+    sizes: Annotated[list[str] | None, typer.Argument(help="sizes of operators, as in M=96 K=300")] = None,
+    to: Annotated[str, typer.Option("-o", help="the folder of the pages")] = ".",
+    target: Annotated[str | None, typer.Option(help="of operators, such as cuda:sm_90a")] = None,
+    browser: Annotated[bool, typer.Option("--open", help="open the pages in a browser")] = False,
+) -> None:
+    """Write a page for each schedule and operator of a program; exit code 1 if one shows an error."""
+    from tdsl.tools.operators import sizes_of
+    from tdsl.tools.view import views
+
+    failed = False
+    for name, page in views(file, sizes_of(sizes or ()), target):
+        path = page.save(Path(to) / f"{name}.html")
+        typer.echo(f"{path}: {page.contents.title}")
+        failed = failed or any(pane.is_error for pane in page.contents.panes)
+        if browser:
+            webbrowser.open(path.absolute().as_uri())
+    if failed:
+        raise typer.Exit(1)
 
 
 @app.command()

@@ -20,7 +20,6 @@ from tdsl.core.source import here
 from tdsl.core.text import in_seconds
 from tdsl.errors import IndexBoundError, ScheduleError, TargetError, TypeMismatch
 from tdsl.lang.program import Program
-from tdsl.planner.schedule import Schedule
 from tdsl.schedule.bind import bind_state
 from tdsl.target import Target, as_target
 from tdsl.tilegraph.pins import read_pins
@@ -28,6 +27,7 @@ from tdsl.tilegraph.reasons import reasons_of
 from tdsl.tilegraph.search import candidates, notes_of
 from tdsl.tuning.oracle import rounding_tolerance
 from tdsl.tuning.worker import Worker
+from tdsl.viewer.schedule import Schedule
 
 RUN_S = 0.3  # seconds for which a schedule is run in turns with the default
 MIN_LIMIT_S = 1.0  # minimal time limit of a schedule in seconds

@@ -31,7 +31,6 @@ from tdsl.core.text import in_seconds
 from tdsl.errors import ScheduleError, TdslError, TypeMismatch
 from tdsl.lang.program import Program
 from tdsl.machine.cpu import host
-from tdsl.planner.schedule import Schedule
 from tdsl.schedule.legality import check_all
 from tdsl.target import Target
 from tdsl.tilegraph.search import candidates
@@ -41,6 +40,7 @@ from tdsl.tuning.oracle import rounding_tolerance
 from tdsl.tuning.progress import progress_bar
 from tdsl.tuning.records import Record, RecordFile, Task
 from tdsl.tuning.worker import Worker
+from tdsl.viewer.schedule import Schedule
 
 MEASURE_S = 0.1  # seconds for which a schedule is measured in turns with the default
 AGAIN_S = 0.4  # the same for a schedule that was faster than all before

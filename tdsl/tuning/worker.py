@@ -24,9 +24,9 @@ import numpy as np
 
 from tdsl.compile import Compiled
 from tdsl.compile import compile as compiled
-from tdsl.planner.schedule import Schedule
 from tdsl.tuning.fastest_in_turns import fastest_in_turns
 from tdsl.tuning.oracle import is_close
+from tdsl.viewer.schedule import Schedule
 
 _LENGTH = struct.Struct("<Q")
 GRACE_S = 2.0  # seconds that the parent waits after the limit of a job

@@ -7,7 +7,7 @@ that defines all of its operands. So it hoists invariants and shares repeated ad
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -15,16 +15,23 @@ from tdsl.machine.cpu import CpuTarget
 
 _NAME = re.compile(r"%[\w.]+")
 _SYMBOL = re.compile(r"@([\w.$]+)|^!\d+")
+_FILE, _UNIT, _VERSION, _TYPE, _FIRST_SUBPROGRAM = 90, 91, 92, 93, 100  # numbers of metadata
 
 
 @dataclass
 class Module:
-    """The functions, globals and declarations of one IR text; `guarded` names the buffers with red zones."""
+    """The functions, globals and declarations of one IR text; `guarded` names the buffers with red zones.
+
+    `lines` are the lines of statements, by their `id`, in a text of the kernel: instructions then have debug
+    locations, which assembly shows as `.loc`.
+    """
 
     target: CpuTarget
     fast: bool = False
     guarded: tuple[str, ...] = ()
     parts: dict[str, str] = field(default_factory=dict)
+    lines: Mapping[int, int] = field(default_factory=dict)
+    subprograms: int = 0
 
     def declare(self, text: str) -> None:
         """Add `declare ...`, a global, metadata or a whole `define ...`, unless its symbol exists already.
@@ -51,9 +58,28 @@ class Module:
             name = f"{stem}.{n}"
         return name
 
+    def subprogram(self) -> str:
+        """The metadata of a new function whose instructions have debug locations."""
+        self.subprograms += 1
+        name = f"!{_FIRST_SUBPROGRAM + self.subprograms}"
+        about = f"scope: !{_FILE}, file: !{_FILE}, unit: !{_UNIT}, type: !{_TYPE}"
+        self.declare(f'{name} = distinct !DISubprogram(name: "loops", {about}, spFlags: DISPFlagDefinition)')
+        return name
+
     def text(self) -> str:
         """The module as LLVM reads it."""
-        return "\n".join(self.parts.values()) + "\n"
+        lines = [*self.parts.values()]
+        if self.subprograms:
+            unit = f"language: DW_LANG_C99, file: !{_FILE}, emissionKind: LineTablesOnly"
+            lines += [
+                f'!{_FILE} = !DIFile(filename: "loops", directory: "")',
+                f"!{_UNIT} = distinct !DICompileUnit({unit})",
+                f'!{_VERSION} = !{{i32 2, !"Debug Info Version", i32 3}}',
+                f"!{_TYPE} = !DISubroutineType(types: !{{null}})",
+                f"!llvm.dbg.cu = !{{!{_UNIT}}}",
+                f"!llvm.module.flags = !{{!{_VERSION}}}",
+            ]
+        return "\n".join(lines) + "\n"
 
 
 @dataclass
@@ -94,6 +120,15 @@ class Builder:
         self._scopes = [_Scope([], {}, "entry")]
         self._level: dict[str, int] = {}
         self._names = self._labels = 0
+        self.location = self._subprogram = ""  # `location` ends the instructions that are written
+
+    def location_of(self, statement: object) -> str:
+        """The debug location of a statement; the present one if the module has no line for it."""
+        line = self.module.lines.get(id(statement))
+        if line is None:
+            return self.location
+        self._subprogram = self._subprogram or self.module.subprogram()
+        return f", !dbg !DILocation(line: {line}, scope: {self._subprogram})"
 
     def v(self, instruction: str) -> str:
         """Write a pure instruction (no memory access, no undefined behaviour) once; the name of its value."""
@@ -102,7 +137,7 @@ class Builder:
         name = scope.memo.get(instruction)
         if name is None:
             name = scope.memo[instruction] = self._fresh(level)
-            scope.lines.append(f"  {name} = {instruction}")
+            scope.lines.append(f"  {name} = {instruction}{self.location}")
         return name
 
     def call(self, result: str, function: str, *args: tuple[str, str], flags: str = "") -> str:
@@ -122,7 +157,7 @@ class Builder:
 
     def do(self, line: str) -> None:
         """Write an instruction at the current position; it is not hoisted."""
-        self._scopes[-1].lines.append(f"  {line}")
+        self._scopes[-1].lines.append(f"  {line}{self.location}")
 
     def get(self, instruction: str) -> str:
         """Write an instruction that is not hoisted (a load, an atomic); the name of its value."""
@@ -228,7 +263,8 @@ class Builder:
     def text(self) -> str:
         """The text of the function's definition."""
         assert len(self._scopes) == 1
-        return "\n".join([self.header + " {", "entry:", *self.allocas, *self._scopes[0].lines, "}"])
+        header = f"{self.header} !dbg {self._subprogram}" if self._subprogram else self.header
+        return "\n".join([header + " {", "entry:", *self.allocas, *self._scopes[0].lines, "}"])
 
     def _fresh(self, level: int) -> str:
         self._names += 1

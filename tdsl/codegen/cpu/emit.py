@@ -13,6 +13,7 @@ memory that it allocated (`red_zones.py`). The text contains no absolute address
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from tdsl.codegen.cpu.builder import Builder, Module
@@ -37,8 +38,10 @@ from tdsl.lang.types import DType, i64
 from tdsl.machine.cpu import CpuTarget
 
 
-def emit(kernel: Kernel, target: CpuTarget) -> str:
+def emit(kernel: Kernel, target: CpuTarget, lines: Mapping[int, int] | None = None) -> str:
     """The LLVM IR text of a kernel whose loops are all serial or parallel.
+
+    With the `lines` of statements by their `id`, instructions have debug locations.
 
     >>> from tdsl.machine.cpu import level
     >>> from tdsl.lang.expr import Load, const
@@ -49,7 +52,7 @@ def emit(kernel: Kernel, target: CpuTarget) -> str:
     True
     """
     guarded = allocated_names(kernel) if is_enabled("canaries") else ()
-    module = Module(target, kernel.fast_math, guarded)
+    module = Module(target, kernel.fast_math, guarded, lines=lines or {})
     entry = Builder(module, f"define i64 @{kernel.name}(ptr %frame, ptr %runtime) nounwind")
     module.declare(f"; @{kernel.name}")
     frame = _FrameReader(entry, kernel)

@@ -51,6 +51,12 @@ _LARGEST_UNROLLED = 16
 
 def statement(cx: Context, s: Stmt) -> None:
     """Write the LLVM IR of a statement."""
+    outer, cx.b.location = cx.b.location, cx.b.location_of(s)
+    _statement(cx, s)
+    cx.b.location = outer
+
+
+def _statement(cx: Context, s: Stmt) -> None:
     match s:
         case Block(body):
             done = 0

@@ -57,14 +57,31 @@ def show(code: Kernel | Stmt) -> str:
     for i in range(0, 4):  # parallel
       a[i] = i
     """
+    return str(_written(code))
+
+
+def show_with_lines(kernel: Kernel) -> tuple[str, dict[int, int]]:
+    """The text of a kernel, and the number of the line of each statement, by its `id`, from 1 on.
+
+    >>> from tdsl.lang.expr import Var, const
+    >>> store = Store("a", (Var("i"),), Var("i"))
+    >>> text, line = show_with_lines(Kernel("k", (), For("i", const(0), const(4), "serial", store)))
+    >>> text.splitlines()[line[id(store)] - 1].strip()
+    'a[i] = i'
+    """
+    writer = _written(kernel)
+    return str(writer), writer.first
+
+
+def _written(code: Kernel | Stmt) -> Writer:
     writer = Writer()
     if not isinstance(code, Kernel):
         _statement(code, writer, ())
-        return str(writer)
+        return writer
     fast = "  # fast math" if code.fast_math else ""
     with writer.block(f"def {code.name}({', '.join(map(_argument, code.params))}):{fast}"):
         _statement(code.body, writer, code.messages)
-    return str(writer)
+    return writer
 
 
 def message_text(message: Message, values: tuple[object, ...]) -> str:
@@ -96,6 +113,8 @@ def _argument(p: Argument) -> str:
 
 
 def _statement(s: Stmt, w: Writer, messages: tuple[Message, ...]) -> None:
+    if not isinstance(s, Block):
+        w.begin(s)
     match s:
         case For(name, lo, extent, kind, body):
             stages = (
