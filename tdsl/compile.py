@@ -11,27 +11,23 @@ are named in `dynamic`.
 
 from __future__ import annotations
 
+import os
+import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, overload
 
-from tdsl.codegen.ir.kernel_names import KernelNames
 from tdsl.codegen.ir.loops import Kernel
 from tdsl.codegen.runtime.arrays import Array
 from tdsl.codegen.runtime.call import Entry, Executable
-from tdsl.codegen.runtime.signature import (
-    ArrayArg,
-    ScalarArg,
-    Signature,
-    Specialisation,
-    dense_specialisation,
-)
+from tdsl.codegen.runtime.program_signature import check_sizes_determined, signature_of
+from tdsl.codegen.runtime.signature import Specialisation, dense_specialisation
 from tdsl.core.notebook import Listing
 from tdsl.core.source import here
-from tdsl.errors import ShapeError, Suggesting, TypeMismatch, checked_call
+from tdsl.errors import ShapeError, Suggesting, TdslError, TypeMismatch, checked_call
 from tdsl.export import Exportable
-from tdsl.lang.program import Program, bind_sizes
+from tdsl.lang.program import bind_sizes
 from tdsl.lang.sizes import AGREE_HINT, check_agreement, check_keywords, check_sizes, dynamic_sizes
 from tdsl.lang.tensor import Func
 from tdsl.machine.devices import ptx_of
@@ -208,6 +204,7 @@ class Compiled(Entry, Exportable, Suggesting):
         check_sizes_determined(program, signature)
         Entry.__init__(self, signature, dynamic, self._build)
         self.latest: Specialisation | None = None  # the variant built or emulated last
+        self._tuned: dict[Specialisation, Schedule | None] = {}  # schedules from records of tuning
         self._device_calls: DeviceCalls | None = None
         self._machines: dict[Specialisation, Machine] = {}  # that default schedules of GPUs are for
         if target.name == "cuda":
@@ -235,7 +232,19 @@ class Compiled(Entry, Exportable, Suggesting):
 
     def _build(self, specialisation: Specialisation) -> Executable:
         self.latest = specialisation
-        executable = build(self.variant(specialisation))
+        try:
+            executable = build(self.variant(specialisation))
+        except TdslError as error:
+            tuned = self._tuned.get(specialisation)
+            if tuned is None:
+                raise
+            warnings.warn(
+                f"{self.signature.name}: the default schedule replaces one that cannot be compiled, "
+                f"{tuned.notes[0]}: {error.message}",
+                stacklevel=2,
+            )
+            self._tuned[specialisation] = None
+            executable = build(self.variant(specialisation))
         if self.target.name == "cuda":
             from tdsl.codegen.cuda.executable import CudaExecutable
 
@@ -246,7 +255,21 @@ class Compiled(Entry, Exportable, Suggesting):
     def variant(self, specialisation: Specialisation) -> Variant:
         """The variant for a specialisation: all that determines its code, known when it is built."""
         machine = self._machines.get(specialisation) or self.target.machine()
-        return Variant(self.state, self.target, machine, self.signature, specialisation)
+        state, tuned = self.state, self._tuned_schedule(specialisation)
+        if tuned is not None:
+            state = replace(tuned.state, program=bind_sizes(tuned.state.program, self.sizes))
+        return Variant(state, self.target, machine, self.signature, specialisation)
+
+    def _tuned_schedule(self, specialisation: Specialisation) -> Schedule | None:
+        """The schedule that a file of `TDSL_TUNING` has for a specialisation, or None."""
+        if specialisation not in self._tuned:
+            sizes, schedule = {**self.sizes, **dict(specialisation.sizes)}, None
+            if os.environ.get("TDSL_TUNING"):
+                from tdsl.records.lookup import schedule_of_environment
+
+                schedule = schedule_of_environment(self.schedule.program, self.state, sizes, self.target)
+            self._tuned[specialisation] = schedule
+        return self._tuned[specialisation]
 
     def __reduce__(self) -> Any:
         """For pickle: what it is compiled of; the machine code comes from the disk cache."""
@@ -324,7 +347,8 @@ class Compiled(Entry, Exportable, Suggesting):
 
         specialisation = self.specialisation(sizes, "explain")
         state, decisions = completed_with_decisions(self.variant(specialisation))
-        text = explain(decisions, state)
+        tuned = self._tuned_schedule(specialisation)
+        text = "\n".join((*(tuned.notes if tuned else ()), explain(decisions, state)))
         if self.target.name != "cuda":
             return Listing(text)
         return Listing(
@@ -402,42 +426,6 @@ Compiled._related_types += [
     (Schedule, "its schedule has it: p.schedule"),
     (Stage, "a schedule has it, before it is compiled: s = td.Schedule(f); s[f]"),
 ]
-
-
-def signature_of(program: Program) -> Signature:
-    """The signature of a program: its inputs in the order of the parameters, and its outputs."""
-    names = KernelNames(program)
-    inputs: list[ArrayArg | ScalarArg] = []
-    for p in program.parameters:
-        inputs += [ArrayArg(p, t.dtype, t.array_shape(), t.loc) for t in program.inputs if t.name == p]
-        inputs += [ScalarArg(p, s.dtype, s.loc) for s in program.scalars if s.name == p]
-    outputs = []
-    for o in program.outputs:
-        f = program.func(o)
-        shape = f.array_shape(here())
-        outputs += [
-            ArrayArg(name, t, shape, f.loc) for name, t in zip(names.components(f), f.dtypes, strict=True)
-        ]
-    return Signature(program.name, tuple(inputs), tuple(outputs), program.agreements)
-
-
-def check_sizes_determined(program: Program, signature: Signature) -> None:
-    """Raises ShapeError for a size in the definitions that no array argument determines."""
-    for name in program.sizes:
-        if name in signature.sizes:
-            continue
-        used = (
-            f.definitions[0].loc or f.loc
-            for f in program.funcs
-            if name in replace(program, inputs=(), funcs=(f,)).sizes
-        )
-        raise ShapeError(
-            f"no argument of {program.name!r} decides the size {name}",
-            loc=here(),
-            label="compiled here",
-            related=tuple((loc, "used here") for loc in used),
-            hint=f"give its value, td.compile(..., {name}=100), or read a tensor that has it as an extent",
-        )
 
 
 @checked_call

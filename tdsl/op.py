@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, overload
 
 from tdsl.codegen.runtime.arrays import placeholder
-from tdsl.compile import Compiled, compile, signature_of
+from tdsl.codegen.runtime.program_signature import signature_of
+from tdsl.compile import Compiled, compile
 from tdsl.core.by_name import reduce_by_name
 from tdsl.core.notebook import page
 from tdsl.core.source import Loc, here
@@ -33,8 +34,8 @@ from tdsl.target import Target, as_target
 from tdsl.viewer.schedule import Schedule
 
 if TYPE_CHECKING:  # loaded by the first call that tunes
-    from tdsl.tuning.records import Paths, Record
-    from tdsl.tuning.tune import TuningReport
+    from tdsl.records.file import Paths, Record
+    from tdsl.tuning.tuner import TuningReport
 
 
 class Operator(Suggesting):
@@ -159,10 +160,11 @@ class Operator(Suggesting):
         """
         if records is None:
             return Schedule.of_program(self.program, sizes, target)
-        from tdsl.tuning.tune import scheduled
+        from tdsl.records.file import read
+        from tdsl.records.lookup import recorded_schedule
 
         known, _ = self._sizes_and_values((), dict(sizes))
-        return scheduled(self.program, known, as_target(target), records)
+        return Schedule.of(recorded_schedule(self.program, known, as_target(target), read(records)))
 
     @overload
     def tune(
@@ -194,14 +196,12 @@ class Operator(Suggesting):
         TypeMismatch for an invalid budget, a target other than a CPU, or a file that cannot be opened,
         ShapeError for unknown or missing sizes, ScheduleError if no schedule could be measured.
         """
-        from tdsl.machine.cpu import check_runs_here, cpu_for
         from tdsl.tuning.oracle import random_values
-        from tdsl.tuning.tune import check_budget, tune
+        from tdsl.tuning.tune import check_budget, check_target, tune
 
         resolved = as_target(target)
-        check_budget(seconds, trials, workers, resolved)
-        if resolved.level:
-            check_runs_here(cpu_for(resolved.level), "tune on such a processor")
+        check_budget(seconds, trials, workers)
+        check_target(resolved)
         sizes, values = self._sizes_and_values(args, named)
         return tune(
             self.program, sizes, resolved, values or random_values(self.program, sizes), seconds=seconds,
@@ -252,7 +252,8 @@ class Operator(Suggesting):
         self, args: tuple[Any, ...], named: dict[str, Any]
     ) -> tuple[dict[str, int], dict[str, Any] | None]:
         """The sizes, and the arguments by name if arrays are given; None for these if sizes or types are."""
-        if not args and not set(named).intersection(t.name for t in self.program.inputs):
+        are_sizes = {*named} <= {*self.program.sizes} and all(isinstance(n, int) for n in named.values())
+        if not args and (are_sizes or not {*named}.intersection(t.name for t in self.program.inputs)):
             sizes = check_sizes(
                 self.name,
                 self.program.sizes,

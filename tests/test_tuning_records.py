@@ -11,11 +11,13 @@ import pytest
 
 import tdsl as td
 from tdsl.codegen.runtime.fingerprint import fingerprint
+from tdsl.records import file as records
+from tdsl.records.file import Record, RecordFile, Task
+from tdsl.records.lookup import CLEARLY_FASTER, task_of
 from tdsl.target import as_target
 from tdsl.tools.operators import operator_of, sizes_of
-from tdsl.tuning import records, tune
+from tdsl.tuning import tasks, tuner
 from tdsl.tuning.neighbours import neighbours
-from tdsl.tuning.records import Record, RecordFile, Task
 
 TASK = Task("p", {"M": 64}, "cpu", "zen", 2)
 
@@ -46,6 +48,9 @@ class FakeWorker:
     def __init__(self, *_) -> None:
         self.job: tuple = ()
 
+    def use(self, setup) -> None:
+        pass
+
     def send(self, job, limit) -> None:
         assert limit > 0
         self.job = job
@@ -64,7 +69,7 @@ class FakeWorker:
 
 @pytest.fixture
 def fake(monkeypatch: pytest.MonkeyPatch) -> type[FakeWorker]:
-    monkeypatch.setattr(tune, "Worker", FakeWorker)
+    monkeypatch.setattr(tasks, "Worker", FakeWorker)
     monkeypatch.setattr(FakeWorker, "compiled", [])
     return FakeWorker
 
@@ -147,7 +152,7 @@ def test_the_nearest_sizes_of_the_same_processor_come_first() -> None:
 
 
 def test_neighbours_differ_in_one_parameter() -> None:
-    (start, *_) = tune.candidates(product.program, SIZES, as_target(None))
+    (start, *_) = tuner.candidates(product.program, SIZES, as_target(None))
     text = start.schedule.to_json()
     found = dict(neighbours(text))
     assert any("split" in label for label in found)
@@ -180,7 +185,7 @@ def test_tuning_resumes_and_repeats_no_trial(tmp_path, fake) -> None:
 def test_the_best_record_is_replayed_for_its_sizes_and_is_a_seed_for_others(tmp_path, fake) -> None:
     path = tmp_path / "a.jsonl"
     product.tune(**SIZES, records=path, trials=9, seconds=60, workers=1)
-    known = [r for r in records.read(path) if r.ratio <= tune.CLEARLY]
+    known = [r for r in records.read(path) if r.ratio <= CLEARLY_FASTER]
     best = min(known, key=lambda r: r.ratio)
     s = product.schedule(**SIZES, records=[path])
     assert records.canonical(s.to_json()) == best.directives
@@ -199,7 +204,7 @@ def test_the_best_record_is_replayed_for_its_sizes_and_is_a_seed_for_others(tmp_
 
 
 def test_records_of_directives_that_are_no_longer_legal_are_passed_over(tmp_path) -> None:
-    task = tune.task_of(product.program, SIZES, as_target(None))
+    task = task_of(product.program, SIZES, as_target(None))
     path = tmp_path / "a.jsonl"
     RecordFile(path, writable=True).append(record(task=task))
     assert not product.schedule(**SIZES, records=path).directives

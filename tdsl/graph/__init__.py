@@ -5,7 +5,7 @@ trace       records operator calls by running on symbols         symbol.py, trac
 functions   NumPy's functions, each as a small operator          functions.py
 groups      operator fusion: the calls that share a kernel       groups.py
 merge       the programs of a group merged into one program      merge.py
-kernel      constant folding, and the compiled program           folded_kernel.py
+kernel      constant folding, and the compiled program           kernels.py, ../folded_kernel.py
 plan        kernels in execution order, and the output arrays    plan.py, planned_function.py
 memory      buffer offsets by liveness of the results            memory.py
 steps       Python source that calls all kernels                 steps.py

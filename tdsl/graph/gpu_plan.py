@@ -10,10 +10,11 @@ from tdsl.codegen.cuda.device_array import ALIGNED, is_on_a_gpu, shape_and_type
 from tdsl.codegen.cuda.device_call import DeviceCalls
 from tdsl.codegen.runtime.call import Entry
 from tdsl.compile import compile
+from tdsl.folded_kernel import FoldedKernel
 from tdsl.graph.elementwise import record_copy
-from tdsl.graph.folded_kernel import FoldedKernel, mark_constants
 from tdsl.graph.gpu_launches import GraphExecutable
 from tdsl.graph.groups import Groups, is_unscheduled
+from tdsl.graph.kernels import mark_constants
 from tdsl.graph.merge import merge
 from tdsl.graph.plan import KernelCompiler, Plan, assign_outputs, group_name, stored_results
 from tdsl.graph.steps import Step

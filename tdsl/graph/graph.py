@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -22,6 +23,7 @@ if TYPE_CHECKING:  # importing tdsl does not import tracing and planning
     from tdsl.graph.planned_function import PlannedFunction
     from tdsl.graph.values import Array, Result
     from tdsl.planner.cluster import Cluster
+    from tdsl.records.file import Record
     from tdsl.tilegraph.schedule import Schedule
     from tdsl.viewer.schedule import Schedule as PlannedSchedule
     from tdsl.viewer.view import View
@@ -111,18 +113,28 @@ class Graph(TracedFunction, Suggesting):
 
         return self._plan_for(args, kwargs, is_array_or_type)[0].plan
 
-    def tune(self, *args: Any, seconds: float = 10.0, **kwargs: Any) -> Plan:
+    def tune(
+        self, *args: Any, seconds: float = 10.0, trials: int | None = None,
+        records: str | os.PathLike[str] | None = None, workers: int | None = None,
+        on_trial: Callable[[Record], None] | None = None, **kwargs: Any,
+    ) -> Plan:  # fmt: skip
         """Tunes the plan for the arguments of a call by measurement; returns the plan that later calls use.
 
         Pairs of groups that share data are fused, and timed on these arrays against the separate kernels;
-        then the promising schedules of the tile-graph search are timed for each group.
-        Clearly faster kernels are kept. Takes about `seconds` seconds, or less. `print` of the plan shows the
-        measurements. Raises the errors of the call, and TargetError for a GPU.
+        then schedules of the groups are tuned as by `Operator.tune`, those first whose share of the time is
+        expected to fall fastest. Clearly faster kernels are kept. Takes about `seconds` seconds, or less;
+        `trials`, `records`, `workers` and `on_trial` are those of `Operator.tune`. `print` of the plan shows
+        the measurements.
+
+        Raises the errors of the call, TargetError for a GPU, and TypeMismatch for an invalid budget or a file
+        that cannot be opened.
         """
         from tdsl.graph.planned_function import tune_plan
         from tdsl.graph.structure import is_array
+        from tdsl.tuning.tasks import Budget, default_workers
+        from tdsl.tuning.tune import check_budget
 
-        _check_seconds(seconds)
+        check_budget(seconds, trials, workers, zero=True)
         if self.target.name == "cuda":
             raise TargetError(
                 "plans for a GPU are not tuned",
@@ -131,7 +143,8 @@ class Graph(TracedFunction, Suggesting):
                 hint="graph.autoschedule(..., measure=10) measures schedules of the whole graph",
             )
         planned, arrays = self._plan_for(args, kwargs, is_array)
-        tuned = tune_plan(self, planned, arrays, seconds)
+        budget = Budget(seconds, trials, workers or default_workers(self.target))
+        tuned = tune_plan(self, planned, arrays, budget, records, on_trial)
         with self._lock:
             self._plans = {k: tuned if v is planned else v for k, v in self._plans.items()}
             self._recent = (tuned, *(k for k in self._recent if k is not planned))
@@ -365,13 +378,3 @@ def _check_arrays(arguments: Any, action: str, alternative: str) -> None:
                 label="this call",
                 hint=f"pass arrays, or {alternative}",
             )
-
-
-def _check_seconds(seconds: object) -> None:
-    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds >= 0:
-        raise TypeMismatch(
-            f"seconds= is a time to measure in, not {seconds!r}",
-            loc=here(),
-            label="this call",
-            hint="seconds=10; 0 tries nothing",
-        )

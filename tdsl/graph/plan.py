@@ -21,9 +21,10 @@ from tdsl.codegen.runtime.signature import ALIGN, ArrayArg, Signature
 from tdsl.compile import Compiled
 from tdsl.core.notebook import Listing, page
 from tdsl.errors import counted
+from tdsl.folded_kernel import FoldedKernel
 from tdsl.graph.drawing import memory_picture
-from tdsl.graph.folded_kernel import FoldedKernel, mark_constants, scheduled_kernel
 from tdsl.graph.groups import Groups, is_unscheduled, sources
+from tdsl.graph.kernels import mark_constants, scheduled_kernel
 from tdsl.graph.memory import LiveBuffer, assign_offsets
 from tdsl.graph.merge import merge
 from tdsl.graph.steps import Outputs, Run, Step, StepsCode

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import inspect
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-from tdsl.compile import Compiled, compile
+from tdsl.compile import Compiled
 from tdsl.core.node import frozen
 from tdsl.core.source import here
 from tdsl.errors import DefinitionError
-from tdsl.graph.folded_kernel import FoldedKernel, fold_constants
+from tdsl.folded_kernel import FoldedKernel
 from tdsl.graph.functions import NUMPY
 from tdsl.graph.groups import fuse_elementwise, separate_groups
 from tdsl.graph.plan import Plan, build_steps
@@ -34,17 +34,16 @@ from tdsl.graph.symbol import Symbol
 from tdsl.graph.trace import Trace
 from tdsl.graph.traced_function import TracedFunction
 from tdsl.graph.tune import (
-    MAX_SCHEDULES,
     KernelTimer,
     WholeGraphTime,
     tune_groups,
-    tune_kernels,
+    tune_schedules,
 )
 from tdsl.graph.values import Argument, Array, Constant, Spec
 from tdsl.lang.program import Program
-from tdsl.target import Target
-from tdsl.tilegraph.search import candidates
+from tdsl.records.file import Record
 from tdsl.tuning.fastest_in_turns import fastest_in_turns
+from tdsl.tuning.tasks import Budget
 
 
 @frozen
@@ -96,8 +95,9 @@ def trace_graph(
 
 
 def tune_plan(
-    graph: TracedFunction, planned: PlannedFunction, arrays: tuple[Array, ...], seconds: float
-) -> PlannedFunction:
+    graph: TracedFunction, planned: PlannedFunction, arrays: tuple[Array, ...], budget: Budget, path: Any,
+    on_trial: Callable[[Record], None] | None,
+) -> PlannedFunction:  # fmt: skip
     """`planned` with groups and schedules that are measured to be faster on these arrays.
 
     Single kernels are timed with warm caches, which can mislead; so in the end calls of the whole graph are
@@ -117,12 +117,14 @@ def tune_plan(
         plan.groups,
         graph.kernel,
         timer,
-        start + seconds / 2,
+        start + budget.seconds / 2,
         cache_bytes,
     )
     steps = build_steps(trace.calls, plan.sources, groups, graph.kernel)
-    kernels_of = partial(_candidate_kernels, target=graph.target)
-    kernels, choices = tune_kernels(trace.calls, groups, steps, kernels_of, timer, start + seconds)
+    rest = replace(budget, seconds=start + budget.seconds - time.perf_counter())
+    kernels, choices = tune_schedules(
+        trace.calls, groups, steps, timer, rest, graph.name, graph.target, path, on_trial
+    )
     names = [arg.name for arg in plan.signature.inputs]
 
     def make_plan(kernels_used: Mapping[Program, FoldedKernel], shown: Sequence[object]) -> Plan:
@@ -143,15 +145,6 @@ def tune_plan(
     graph.use(kernels_used)
     best.trials = (*best.trials, WholeGraphTime(times[0], min(times)))
     return replace(planned, plan=best)
-
-
-def _candidate_kernels(program: Program, target: Target) -> list[tuple[str, FoldedKernel]]:
-    """Kernels for the best schedules of the tile-graph search, with labels; none if the target is not cpu."""
-    if target.name != "cpu":
-        return []
-    ranked = candidates(program, {}, target)[:MAX_SCHEDULES]
-    non_default = [c for c in ranked if c.label != "default"]
-    return [(c.label, fold_constants(compile(c.schedule, target=target))) for c in non_default]
 
 
 def _check_outputs(result: Any, outputs: list[Any], trace: Trace) -> None:

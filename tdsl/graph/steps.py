@@ -23,7 +23,7 @@ from tdsl.codegen.runtime.arrays import aligned_empty
 from tdsl.codegen.runtime.call import fast_entries
 from tdsl.codegen.runtime.signature import ScalarArg
 from tdsl.core.node import frozen
-from tdsl.graph.folded_kernel import FoldedKernel, OnceKey
+from tdsl.folded_kernel import FoldedKernel, OnceKey
 from tdsl.graph.memory import MemoryPlan
 from tdsl.graph.values import (
     Argument,

@@ -12,7 +12,7 @@ from tdsl.target import Target
 
 if TYPE_CHECKING:  # importing tdsl does not import the compiler
     from tdsl.compile import Compiled
-    from tdsl.graph.folded_kernel import FoldedKernel
+    from tdsl.folded_kernel import FoldedKernel
     from tdsl.lang.program import Program
 
 
@@ -51,7 +51,7 @@ class TracedFunction:
 
     def kernel(self, program: Program, compiled: Compiled | None) -> FoldedKernel:
         """The kernel of a program, compiled once for equal programs; `compiled` if its target is the same."""
-        from tdsl.graph.folded_kernel import compile_kernel
+        from tdsl.graph.kernels import compile_kernel
 
         if program not in self._kernels:
             reusable = compiled if compiled is not None and compiled.target == self.target else None

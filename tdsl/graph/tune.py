@@ -7,8 +7,8 @@
    group is compiled as one program, and timed against the two separate kernels on the arrays of the call.
 3. A fused group that is clearly faster is kept, and is a candidate for further pairs, until all pairs are
    tried or half of the time budget is used.
-4. For each group the most promising schedules of the tile-graph search are compiled; those whose results
-   agree with the default schedule are timed against it.
+4. Schedules of the groups are tuned in the rest of the time, as by `Operator.tune`: recorded, in separate
+   processes, and for the group whose share of the time of a call is expected to fall fastest.
 5. Calls of the whole graph are timed: before tuning, with the fused groups, and with the new schedules as
    well. The fastest plan is kept.
 """
@@ -17,15 +17,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
-from functools import partial
 from typing import Any
 
 from tdsl.codegen.runtime.call import fast_entries
 from tdsl.codegen.runtime.result_memory import new_output
+from tdsl.compile import compile
 from tdsl.core.node import frozen
 from tdsl.errors import TdslError
-from tdsl.graph.folded_kernel import FoldedKernel
+from tdsl.folded_kernel import FoldedKernel, fold_constants
 from tdsl.graph.groups import Groups, is_unscheduled, sources
 from tdsl.graph.plan import KernelCompiler, build_steps
 from tdsl.graph.steps import Step
@@ -41,11 +40,14 @@ from tdsl.graph.values import (
     base_of,
 )
 from tdsl.lang.program import Program
+from tdsl.records.file import Record
+from tdsl.records.lookup import replayed
+from tdsl.target import Target
 from tdsl.tuning.fastest_in_turns import fastest_in_turns
-from tdsl.tuning.oracle import is_close, rounding_tolerance
+from tdsl.tuning.tasks import Budget, WeightedTask, tune_tasks
+from tdsl.tuning.tuner import Tuner
 
 MAX_TIME_RATIO = 0.95  # a kernel replaces another if it takes less than this part of its time
-MAX_SCHEDULES = 6  # schedules timed for each group, the most promising ones
 
 
 @frozen
@@ -69,15 +71,16 @@ class FusionTrial:
 
 @frozen
 class ScheduleChoice:
-    """A schedule chosen for a group (the names of its calls), and the seconds with and without it."""
+    """A schedule chosen for a group (the names of its calls), the seconds without and with it, and trials."""
 
     calls: str
     label: str
     default_s: float
     best_s: float
+    trials: int
 
     def __str__(self) -> str:
-        change = f"{1e6 * self.default_s:.1f} us by default, {1e6 * self.best_s:.1f} us"
+        change = f"{1e6 * self.default_s:.1f} us by default, {1e6 * self.best_s:.1f} us, {self.trials} trials"
         return f"scheduled: {self.calls}, {self.label}, {change}"
 
 
@@ -98,38 +101,48 @@ class WholeGraphTime:
         return f"whole: {change}" if self.kept else f"whole: {change}: the plan before tuning is kept"
 
 
-KernelCandidates = Callable[[Program], list[tuple[str, FoldedKernel]]]
-
-
-def tune_kernels(
-    calls: Sequence[Call],
-    groups: Groups,
-    steps: Sequence[Step],
-    candidates_of: KernelCandidates,
-    timer: KernelTimer,
-    deadline: float,
-) -> tuple[dict[Program, FoldedKernel], tuple[ScheduleChoice, ...]]:
+def tune_schedules(
+    calls: Sequence[Call], groups: Groups, steps: Sequence[Step], timer: KernelTimer, budget: Budget,
+    name: str, target: Target, path: Any, on_trial: Callable[[Record], None] | None,
+) -> tuple[dict[Program, FoldedKernel], tuple[ScheduleChoice, ...]]:  # fmt: skip
     """Kernels that are clearly faster than those of the steps, by program, and the choices.
 
-    `candidates_of` returns candidate kernels of a program, with labels.
+    The programs of the steps are the tasks of one tuning, each weighed by the number of its steps; see
+    `tdsl.tuning.tasks`. `path` is a file of records, or None.
     """
+    tasks: dict[Program, WeightedTask] = {}
+    names: dict[Program, str] = {}
+    for group, step in zip(groups, steps, strict=True):
+        if step.program in tasks:
+            tasks[step.program].weight += 1
+        elif target.name == "cpu" and all(is_unscheduled(calls[n]) for n in group):
+            program, sizes = _symbolic(calls, group, step)
+            values = dict(zip(program.parameters, timer.inputs(step), strict=True))
+            tuner = Tuner(program, sizes, target, path, values, folds=bool(step.kernel.once))
+            tasks[step.program], names[step.program] = WeightedTask(tuner), _names(calls, group)
+    if tasks:
+        tune_tasks(name, [*tasks.values()], budget, on_trial)
     faster: dict[Program, FoldedKernel] = {}
     choices: list[ScheduleChoice] = []
-    tried: set[Program] = set()
-    for group, step in zip(groups, steps, strict=True):
-        late = time.perf_counter() > deadline
-        if late or step.program in tried or not all(is_unscheduled(calls[n]) for n in group):
-            continue
-        tried.add(step.program)
-        agreeing = timer.agreeing(step, candidates_of(step.program))
-        labels, kernels = zip(("default", step.kernel), *agreeing, strict=True)
-        default, *times = timer.seconds([replace(step, kernel=kernel) for kernel in kernels])
-        best = min(times, default=default)
-        if best < MAX_TIME_RATIO * default:
-            n = 1 + times.index(best)
-            faster[step.program] = kernels[n]
-            choices.append(ScheduleChoice(_names(calls, group), labels[n], default, best))
+    for program, task in tasks.items():
+        best, tuner = task.tuner.best(), task.tuner
+        if best is not None:
+            schedule = replayed(tuner.program, tuner.sizes, target, best.directives)
+            compiled = compile(schedule, target=target)
+            whole = FoldedKernel(program.parameters, compiled)
+            faster[program] = fold_constants(compiled) if tuner.folds else whole
+            trials = tuner.known + len(tuner.mine)
+            times = best.default_seconds, best.seconds
+            choices.append(ScheduleChoice(names[program], best.label, *times, trials))
     return faster, tuple(choices)
+
+
+def _symbolic(calls: Sequence[Call], group: Sequence[int], step: Step) -> tuple[Program, dict[str, int]]:
+    """The program of a step and its sizes: that of the operator, as its other calls have it, if it is one."""
+    compiled = calls[group[0]].compiled
+    if len(group) > 1 or step.kernel.per_call is not compiled:
+        return step.program, {}
+    return compiled.schedule.program, {**compiled.sizes, **calls[group[0]].sizes}
 
 
 def _names(calls: Sequence[Call], group: Sequence[int]) -> str:
@@ -253,23 +266,6 @@ class KernelTimer:
         """Run the kernel of a step and store its results."""
         self._arrays |= dict(zip(step.outputs, self._call_kernel(step), strict=True))
 
-    def agreeing(
-        self, step: Step, candidates: Sequence[tuple[str, FoldedKernel]]
-    ) -> list[tuple[str, FoldedKernel]]:
-        """The labelled kernels among `candidates` whose results agree with those of the step's kernel."""
-        expected, tolerance = self._call_kernel(step), rounding_tolerance(step.program, {})
-        return [
-            (label, kernel)
-            for label, kernel in candidates
-            if all(
-                map(
-                    partial(is_close, bound=tolerance),
-                    self._call_kernel(replace(step, kernel=kernel)),
-                    expected,
-                )
-            )
-        ]
-
     def _call_kernel(self, step: Step) -> tuple[Any, ...]:
         result = step.kernel.per_call(*self._inputs(step))
         return result if len(step.outputs) > 1 else (result,)
@@ -292,8 +288,12 @@ class KernelTimer:
 
     def _inputs(self, step: Step) -> list[Any]:
         """The arguments of the step's kernel, those computed once from constants included."""
-        values = [self._input(x) for x in step.inputs]
+        values = self.inputs(step)
         return [*step.kernel.select_inputs(values), *step.kernel.folded_arrays(values)]
+
+    def inputs(self, step: Step) -> list[Any]:
+        """The arguments of the step's program."""
+        return [self._input(x) for x in step.inputs]
 
     def _input(self, x: Operand) -> Any:
         return self.array(x) if isinstance(x, Source) else x.item()

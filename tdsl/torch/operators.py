@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
+from tdsl.codegen.runtime.program_signature import signature_of
 from tdsl.codegen.runtime.signature import ArrayArg, Signature
-from tdsl.compile import signature_of
 from tdsl.core.source import here
 from tdsl.errors import TypeMismatch, checked_call
 from tdsl.gradients import vjp

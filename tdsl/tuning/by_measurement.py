@@ -164,7 +164,7 @@ def measure(
         with open(inputs, "wb") as out:
             pickle.dump(dict(values), out, protocol=5)
         tolerance = rounding_tolerance(default.program, default.sizes)
-        worker = Worker((default.state, default.sizes, default.target, inputs, tolerance), left())
+        worker = Worker((default.state, default.sizes, default.target, inputs, tolerance, False), left())
         try:
             reference = _measured(worker, "default", left())
             if reference.seconds is None:

@@ -16,6 +16,7 @@ import struct
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -24,25 +25,37 @@ import numpy as np
 
 from tdsl.compile import Compiled
 from tdsl.compile import compile as compiled
+from tdsl.folded_kernel import FoldedKernel, fold_constants
+from tdsl.records.lookup import VARIABLE
+from tdsl.tilegraph.schedule import Schedule
 from tdsl.tuning.fastest_in_turns import fastest_in_turns
 from tdsl.tuning.oracle import is_close
-from tdsl.viewer.schedule import Schedule
 
 _LENGTH = struct.Struct("<Q")
 GRACE_S = 2.0  # seconds that the parent waits after the limit of a job
 
 
+Setup = tuple[Any, ...]  # the arguments of `_Bench`
+
+
 class Worker:
     """A process with a program's inputs and the results of its default schedule; started again if it dies.
 
-    `setup` is what the process receives first: states, sizes, target, a file of inputs, a tolerance.
+    `limit` is that of setting up, in seconds.
     """
 
-    def __init__(self, setup: tuple[Any, ...], limit: float) -> None:
+    def __init__(self, setup: Setup, limit: float) -> None:
         self._setup, self._limit = setup, limit
         self._process: subprocess.Popen[bytes] | None = None
         self._pending: list[float] = []  # the deadlines of jobs that have no answer yet
         self._received = b""
+
+    def use(self, setup: Setup) -> None:
+        """Change the program that later jobs are for."""
+        if setup is not self._setup:
+            self._setup = setup
+            if self._process is not None:
+                self._write(("setup", *setup), self._limit)
 
     def send(self, job: tuple[Any, ...], limit: float) -> None:
         """Give the process a job, which is killed after `limit` seconds."""
@@ -57,7 +70,7 @@ class Worker:
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tdsl.tuning.worker"],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-            env=os.environ | {"PYTHONPATH": path}, start_new_session=True,
+            env=os.environ | {"PYTHONPATH": path, VARIABLE: ""}, start_new_session=True,
         )  # fmt: skip
         self._pending, self._received = [], b""
 
@@ -116,32 +129,38 @@ class Worker:
 
 
 class _Bench:
-    """The default schedule of a program with its results, and the candidate compiled last."""
+    """The default schedule of a program with its results, and the candidate compiled last.
 
-    def __init__(self, state: Any, sizes: Any, target: Any, file: str, tolerance: float) -> None:
-        self.sizes, self.target, self.tolerance = sizes, target, tolerance
+    `file` has the inputs by name. If `folds`, what depends on constant inputs only is computed once, and is
+    not measured.
+    """
+
+    def __init__(self, state: Any, sizes: Any, target: Any, file: str, tolerance: float, folds: bool) -> None:
+        self.sizes, self.target, self.tolerance, self.folds = sizes, target, tolerance, folds
         with open(file, "rb") as inputs:
             values = pickle.load(inputs)  # written by the parent process
         # as a caller allocates them: in what was unpickled, arrays begin elsewhere in a cache line
-        self.values = {n: x.copy() if isinstance(x, np.ndarray) else x for n, x in values.items()}
-        self.default = self.compiled(state)
-        self.arguments = {a.name: self.values[a.name] for a in self.default.signature.inputs}
+        self.values = {n: x.copy("K") if isinstance(x, np.ndarray) else x for n, x in values.items()}
+        self.default = self.call_of(state)
         self.expected = self.results(self.default)
         self.candidate = self.default
 
-    def compiled(self, state: Any) -> Compiled:
+    def call_of(self, state: Any) -> Callable[..., Any]:
+        """The compiled state as a function of `out` alone."""
         run: Compiled = compiled(Schedule.of_state(state), target=self.target, **self.sizes)
-        return run
+        parameters = tuple(a.name for a in run.signature.inputs)
+        kernel = fold_constants(run) if self.folds else FoldedKernel(parameters, run)
+        values = [self.values[name] for name in kernel.parameters]
+        return partial(kernel.per_call, *kernel.select_inputs(values), *kernel.folded_arrays(values))
 
-    def results(self, run: Compiled) -> tuple[Any, ...]:
-        result = run(**self.arguments)
+    def results(self, call: Callable[..., Any]) -> tuple[Any, ...]:
+        result = call()
         return result if isinstance(result, tuple) else (result,)
 
     def measure(self, seconds: float) -> dict[str, Any]:
         results = self.results(self.default)
         out = results if len(results) > 1 else results[0]  # the same memory for both
-        default_call = partial(self.default, **self.arguments, out=out)
-        call = partial(self.candidate, **self.arguments, out=out)
+        default_call, call = partial(self.default, out=out), partial(self.candidate, out=out)
 
         def is_right() -> bool:
             for x in results:
@@ -173,11 +192,12 @@ def _serve() -> None:
             if hasattr(signal, "setitimer"):
                 signal.setitimer(signal.ITIMER_REAL, max(limit, 1e-3))
             if kind == "setup":
+                bench = None
                 bench = _Bench(*arguments)
             elif bench is None:
                 answer = {"problem": problem, "setup": True}
             elif kind == "compile":
-                bench.candidate = bench.compiled(arguments[0])
+                bench.candidate = bench.call_of(arguments[0])
                 bench.results(bench.candidate)
             else:
                 answer = bench.measure(*arguments)

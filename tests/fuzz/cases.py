@@ -16,8 +16,8 @@ import tdsl as td
 from tdsl.codegen.ir.verify import verify
 from tdsl.codegen.python.run import PythonExecutable
 from tdsl.codegen.runtime.binding import output_shape
+from tdsl.codegen.runtime.program_signature import signature_of
 from tdsl.codegen.runtime.signature import dense_specialisation, size_sources
-from tdsl.compile import signature_of
 from tdsl.lang.program import Program
 from tdsl.pipeline import make_kernel
 from tdsl.schedule.bind import bind_state

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import tdsl as td
-from tdsl.graph.folded_kernel import FoldedKernel
+from tdsl.folded_kernel import FoldedKernel
 
 
 @td.op

@@ -99,7 +99,7 @@ def test_without_time_nothing_is_tried(arrays):
 
 @pytest.mark.parametrize("seconds", [-1, float("nan"), "10", True])
 def test_an_invalid_time_is_refused(arrays, seconds):
-    with pytest.raises(TypeMismatch, match="a time to measure in"):
+    with pytest.raises(TypeMismatch, match="a budget is a time"):
         td.Graph(blocks, target="python").tune(*arrays, seconds=seconds)
 
 

@@ -8,6 +8,7 @@ are damaged or of another version are skipped with a warning, and are never remo
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import math
 import os
@@ -113,11 +114,14 @@ def canonical(directives: object) -> str:
 class RecordFile:
     """A file of records that is read as it grows, and appended to.
 
-    TypeMismatch if it cannot be opened.
+    TypeMismatch if it cannot be opened; `origin` is the hint then.
     """
 
-    def __init__(self, path: str | os.PathLike[str], *, writable: bool = False) -> None:
-        self.path, self._offset, self._warned = os.fspath(path), 0, False
+    def __init__(
+        self, path: str | os.PathLike[str], *, writable: bool = False,
+        origin: str = 'records="product.jsonl", in a folder that exists',
+    ) -> None:  # fmt: skip
+        self.path, self._origin, self._offset = os.fspath(path), origin, 0
         if writable:
             with self._opened(os.O_RDWR | os.O_CREAT | os.O_APPEND):
                 pass
@@ -125,16 +129,24 @@ class RecordFile:
     @contextlib.contextmanager
     def _opened(self, flags: int) -> Iterator[int]:
         try:
+            if os.path.isdir(self.path):
+                raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
             file = os.open(self.path, flags | getattr(os, "O_CLOEXEC", 0), 0o644)
         except OSError as error:
             raise TypeMismatch(
                 f"the file of records {self.path!r} cannot be opened: {error.strerror}",
-                loc=here(), label="this call", hint='records="product.jsonl", in a folder that exists',
+                loc=here(), label="this call", hint=self._origin,
             ) from None  # fmt: skip
         try:
             yield file
         finally:
             os.close(file)
+
+    def identity(self) -> tuple[str, int, int]:
+        """The path with the device and inode of the file, which differ if another file has replaced it."""
+        with self._opened(os.O_RDONLY) as file:
+            status = os.fstat(file)
+        return self.path, status.st_dev, status.st_ino
 
     def new_records(self) -> list[Record]:
         """The records of lines that were added since the last call; skips damaged lines with a warning."""

@@ -1,24 +1,20 @@
-"""`FoldedKernel`: the compiled program of a group, with constant folding of arrays."""
+"""`FoldedKernel`: a compiled program of which parts that depend on constants only run once."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import prod
 from typing import Any, TypeVar
 
 import numpy as np
 
-from tdsl.codegen.runtime.arrays import aligned_empty
+from tdsl.codegen.runtime.arrays import Array, aligned_empty
 from tdsl.codegen.runtime.binding import output_shape
 from tdsl.compile import Compiled, compile
-from tdsl.graph.values import Array, Call, Constant, Operand, Source, base_of
-from tdsl.lang.program import Program
 from tdsl.pipeline import completed_state
-from tdsl.schedule.bind import bind_state
 from tdsl.schedule.constants import independent_parts, split_constants
 from tdsl.schedule.state import State
-from tdsl.target import Target
 from tdsl.tilegraph.schedule import Schedule
 
 T = TypeVar("T")
@@ -29,7 +25,7 @@ OnceKey = tuple[State, tuple[object, ...]]  # cache key: a program, its inputs' 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FoldedKernel:
-    """The compiled code of a group: `per_call` runs in every call, the programs in `once` only once.
+    """A compiled program: `per_call` runs in every call, the programs in `once` only once.
 
     `once` compute arrays from constants (packed weights, for example), which `per_call` takes after its other
     arguments. `parameters` are the parameter names of the original program.
@@ -88,24 +84,6 @@ def _select_inputs(compiled: Compiled, parameters: Sequence[str], values: Sequen
     return tuple(by_parameter[n] for n in names if n in by_parameter)
 
 
-def compile_kernel(program: Program, compiled: Compiled | None, target: Target) -> FoldedKernel:
-    """The kernel of a program with bound sizes; `compiled` folds no constants."""
-    if any(t.constant for t in program.inputs):
-        kernel = fold_constants(compile(Schedule.of_program(program), target=target))
-        if kernel.once:
-            return kernel
-        program = mark_constants(program, ())
-    return FoldedKernel(program.parameters, compiled or compile(Schedule.of_program(program), target=target))
-
-
-def scheduled_kernel(call: Call) -> FoldedKernel:
-    """The kernel of a call that the user has scheduled, with that schedule."""
-    state = bind_state(call.compiled.state, call.sizes)
-    state = replace(state, program=mark_constants(state.program, call.inputs))
-    kernel = fold_constants(compile(Schedule.of_state(state), target=call.compiled.target))
-    return kernel if kernel.once else FoldedKernel(kernel.parameters, call.compiled)
-
-
 def fold_constants(compiled: Compiled) -> FoldedKernel:
     """The kernel of a compiled program with bound sizes; funcs of constants only are moved into `once`."""
     program = compiled.state.program
@@ -118,14 +96,3 @@ def fold_constants(compiled: Compiled) -> FoldedKernel:
             )
             return FoldedKernel(program.parameters, per_call, tuple(once))
     return FoldedKernel(program.parameters, compiled)
-
-
-def mark_constants(program: Program, arguments: Sequence[Operand]) -> Program:
-    """The program with exactly those inputs marked as constant whose arguments are constants."""
-    constants = {
-        name
-        for name, x in zip(program.parameters, arguments, strict=False)
-        if isinstance(x, Source) and isinstance(base_of(x), Constant)
-    }
-    inputs = tuple(replace(t, constant=t.name in constants) for t in program.inputs)
-    return replace(program, inputs=inputs)

@@ -1,0 +1,1 @@
+"""Tuning measured: what it gains over default schedules, and what is lost when it is killed."""
