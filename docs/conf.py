@@ -33,6 +33,7 @@ CONTENTS = {
         "rewrites", "gpu", "torch", "export", "distribution", "planning", "looking-inside", "testing",
         "errors",
     ),
+    "Gallery": ("gallery/index",),
     "Reference": ("reference", "error-ids", "environment", "math", "machine", "prices", "glossary"),
     "Measured": ("performance", "chains", "mpi-performance", "benchmarks"),
     "About the code": ("architecture", "regions", "fuzzing", "decisions/index"),
@@ -41,8 +42,9 @@ CONTENTS = {
 
 def _add_contents(app: Any, page: str, source: list[str]) -> None:
     """Give the first page the tables of contents, which are no Markdown that a repository shows."""
-    if page == "decisions/index":
-        source[0] += "\n```{toctree}\n:hidden:\n:glob:\n\n0*\n```\n"
+    if page in ("decisions/index", "gallery/index"):
+        pages = "0*" if page == "decisions/index" else "*"
+        source[0] += f"\n```{{toctree}}\n:hidden:\n:glob:\n\n{pages}\n```\n"
     if page == "index":
         for caption, pages in CONTENTS.items():
             lines = "\n".join(pages)

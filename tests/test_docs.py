@@ -73,7 +73,7 @@ def test_the_readme_shows_an_operator_a_schedule_and_an_error():
 
 @pytest.mark.parametrize("name, text", pictures().items())
 def test_pictures_are_those_of_today(name, text):
-    """`python docs/pictures/draw.py` renews them."""
+    """`python -m docs.pictures.draw` renews them."""
     assert (ROOT / "docs" / "pictures" / name).read_text() == text + "\n"
 
 

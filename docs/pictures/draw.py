@@ -1,6 +1,8 @@
-"""The pictures of the documentation: `python docs/pictures/draw.py` renews them."""
+"""The pictures of the documentation: `python -m docs.pictures.draw` renews them."""
 
+import doctest
 import math
+from importlib.util import find_spec
 from pathlib import Path
 
 import tdsl as td
@@ -28,6 +30,25 @@ def perceptron(x, layers):
     return x
 
 
+GALLERY = Path(__file__).parent.parent / "gallery"
+NEEDS = {"torch_operator": "torch"}  # pages whose programs need an extra
+
+
+def gallery_pages() -> list[Path]:
+    """The pages of the gallery whose programs run here."""
+    pages = sorted(p for p in GALLERY.glob("*.md") if p.stem != "index")
+    return [p for p in pages if p.stem not in NEEDS or find_spec(NEEDS[p.stem])]
+
+
+def run_page(page: Path) -> tuple[int, str]:
+    """How many results of the program of a page are not what it shows, and the picture that it draws."""
+    names: dict[str, object] = {}
+    test = doctest.DocTestParser().get_doctest(page.read_text(), names, page.name, str(page), 0)
+    runner = doctest.DocTestRunner(verbose=False, optionflags=doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE)
+    failed = runner.run(test, clear_globs=False).failed
+    return failed, str(test.globs["picture"])
+
+
 def pictures() -> dict[str, str]:
     """The text of each picture, by the name of its file."""
     graph = td.Graph(perceptron)
@@ -43,3 +64,5 @@ def pictures() -> dict[str, str]:
 if __name__ == "__main__":
     for name, text in pictures().items():
         (Path(__file__).parent / name).write_text(text + "\n")
+    for page in gallery_pages():
+        page.with_suffix(".svg").write_text(run_page(page)[1] + "\n")

@@ -142,8 +142,11 @@ class TileGraph:
         edges = (replace(e, level=levels.get(e.producer, 0)) for e in graph.edges)
         return replace(graph, edges=tuple(edges))
 
-    def _repr_svg_(self) -> str:
+    def picture(self) -> str:
+        """The graph as SVG."""
         return svg(self.drawing())
+
+    _repr_svg_ = picture
 
     def drawing(self) -> Drawing:
         """What `tdsl.tilegraph.drawing` draws: nodes with their extents, edges with the bytes that move."""
