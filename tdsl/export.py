@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tdsl.codegen.ir.loops import Kernel, Print
 from tdsl.codegen.ir.statements import walk
-from tdsl.codegen.runtime.signature import Signature, dense_specialisation
+from tdsl.codegen.runtime.signature import Signature, Specialisation, dense_specialisation
 from tdsl.core.source import here
 from tdsl.errors import ShapeError, TargetError, did_you_mean
 from tdsl.schedule.state import State
 from tdsl.target import Target
 from tdsl.variant import Variant
+
+if TYPE_CHECKING:
+    from tdsl.c_function import CFunction
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,12 +37,13 @@ class Exported:
 
 
 class Exportable:
-    """What a compiled program for the CPU gains by `export`."""
+    """The part of a compiled program for the CPU by which C programs call it."""
 
     target: Target
     state: State
     signature: Signature
     dynamic: frozenset[str]
+    variant: Callable[[Specialisation], Variant]
 
     def export(
         self, folder: str | os.PathLike[str], *, name: str = "", levels: Iterable[str] | None = None
@@ -60,21 +65,14 @@ class Exportable:
         TargetError for another target, a level that cannot be exported and a program that prints; ShapeError
         if a size is neither fixed nor dynamic.
         """
-        if self.target.name != "cpu":
-            raise TargetError(
-                f"programs for {self.target.name} are not exported",
-                loc=here(),
-                label="this export",
-                hint='compile for target="cpu"; tdsl bundle packs kernels of GPUs',
-            )
-
         from tdsl.codegen.cpu.library import write_library
         from tdsl.pipeline import make_kernel
 
         name = name or self.signature.name
+        _check_target(self.target)
         ordered = _checked_levels(levels)
         _check_signature(self.signature, self.dynamic, name)
-        specialisation = replace(dense_specialisation(self.signature, {}, self.dynamic), aligned=False)
+        specialisation = _dense(self.signature, self.dynamic)
         kernels: dict[str, Kernel] = {}
         for x in ordered:
             target = Target("cpu", level=x)
@@ -82,6 +80,40 @@ class Exportable:
             kernels[x] = make_kernel(variant)
             _check_kernel(kernels[x], name)
         return Exported(*write_library(kernels, self.signature, Path(folder), name))
+
+    def c_function(self) -> CFunction:
+        """The program as a C function in this process, for ctypes, numba and SciPy.
+
+        It has the arguments and results of an exported function, and needs no C compiler. Its loops run on
+        the threads of this process.
+
+        >>> import numpy as np, tdsl as td
+        >>> i, a, f = td.vars("i"), td.Tensor("a", ("N",), td.f32), td.Func("f")
+        >>> f[i] = a[i] * 2
+        >>> twice = td.compile(f, dynamic="N").c_function()
+        >>> twice.prototype
+        'int f(const float *a, int64_t N, float *f);'
+        >>> x, y = np.ones(3, np.float32), np.empty(3, np.float32)
+        >>> twice.ctypes(x.ctypes.data, 3, y.ctypes.data), y
+        (0, array([2., 2., 2.], dtype=float32))
+
+        Raises the errors of `export`.
+        """
+        from tdsl.c_function import CFunction
+        from tdsl.machine.cpu import cpu_for
+        from tdsl.pipeline import make_kernel
+
+        name = self.signature.name
+        _check_target(self.target)
+        _check_signature(self.signature, self.dynamic, name)
+        kernel = make_kernel(self.variant(_dense(self.signature, self.dynamic)))
+        _check_kernel(kernel, name)
+        return CFunction(kernel, self.signature, name, cpu_for(self.target.level))
+
+
+def _dense(signature: Signature, dynamic: frozenset[str]) -> Specialisation:
+    """The specialisation of a C function: for arrays without gaps that are aligned to their elements."""
+    return replace(dense_specialisation(signature, {}, dynamic), aligned=False)
 
 
 def _checked_levels(levels: Iterable[str] | None) -> list[str]:
@@ -109,6 +141,16 @@ def _checked_levels(levels: Iterable[str] | None) -> list[str]:
             hint=f"levels={tuple(known)}",
         )
     return [x for x in known if x in given]
+
+
+def _check_target(target: Target) -> None:
+    if target.name != "cpu":
+        raise TargetError(
+            f"programs for {target.name} are not exported",
+            loc=here(),
+            label="this export",
+            hint='compile for target="cpu"; tdsl bundle packs kernels of GPUs',
+        )
 
 
 def _check_signature(signature: Signature, dynamic: frozenset[str], name: str) -> None:

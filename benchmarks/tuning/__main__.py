@@ -115,7 +115,7 @@ def kill(folder: Path, times: int) -> None:
             [sys.executable, "-m", "benchmarks.tuning", "victim", str(folder)],
             stdout=subprocess.PIPE, text=True, start_new_session=True,
         )  # fmt: skip
-        time.sleep(choice.uniform(0.2, 6.0))
+        time.sleep(choice.uniform(1.0, 14.0))
         os.kill(process.pid, signal.SIGKILL)
         told = len(process.communicate()[0].splitlines())
         written = len(read(file)) - before if file.exists() else 0

@@ -75,7 +75,7 @@ def entry_text(
             *(f"declare i64 @{name}_{level}(ptr, ptr)" for level in levels),
             _RUNTIME.replace("NAME", name),
             _level_text(levels),
-            _call_text(name, levels, params, c_params),
+            call_text(name, levels, params, c_params),
         ]
     )
 
@@ -198,9 +198,10 @@ class _Entry:
                 )
 
 
-def _call_text(
+def call_text(
     name: str, levels: Sequence[str], params: Sequence[Argument], c_params: Sequence[Argument]
 ) -> str:
+    """The IR of the C function: it calls `@NAME_LEVEL` with `@runtime`, for the level numbered `@level`."""
     b = _Entry()
     slots = [slot for p in params for slot in _slots(b, p)]
     wrong = [b.value(f"icmp slt i64 {e}, 0") for e in _distinct_extents(b, params)]

@@ -52,7 +52,7 @@ def write_library(
     The shared library is None where this machine has no C compiler to link it.
     """
     params = next(iter(kernels.values())).arguments
-    levels, c_params = [*kernels], _c_parameters(params)
+    levels, c_params = [*kernels], c_parameters(params)
     oldest = level(levels[0])
     files: dict[str, tuple[bytes, Sequence[str]]] = {}
     entry = _object(entry_text(name, levels, params, c_params), oldest, name, name)
@@ -72,7 +72,7 @@ def write_library(
     return header, library, objects, _shared(folder, name, objects, oldest)
 
 
-def _c_parameters(params: Sequence[Argument]) -> list[Argument]:
+def c_parameters(params: Sequence[Argument]) -> list[Argument]:
     """The parameters of the C function: inputs and numbers, sizes, outputs."""
     inputs = [
         p for p in params if isinstance(p, ScalarParam) or (isinstance(p, BufferParam) and not p.written)
@@ -118,7 +118,7 @@ def header_text(signature: Signature, name: str, levels: Sequence[str], c_params
     upper = name.upper()
     arrays = {a.name: a for a in signature.arrays}
     rows = [f" *   {p.name:12} {_meaning(p, arrays)}" for p in c_params]
-    shown = ", ".join(_declaration(p) for p in c_params)
+    shown = ", ".join(declaration(p) for p in c_params)
     return f"""#ifndef {upper}_H
 #define {upper}_H
 
@@ -164,7 +164,8 @@ def _c_name(name: str) -> str:
     return f"{name}_" if name in KEYWORDS else re.sub(r"\W", "_", name, flags=re.ASCII)
 
 
-def _declaration(p: Argument) -> str:
+def declaration(p: Argument) -> str:
+    """The declaration of a parameter in C."""
     match p:
         case BufferParam(name, dtype):
             return f"{'' if p.written else 'const '}{_c_type(dtype)} *{_c_name(name)}"
