@@ -32,18 +32,17 @@ from tdsl.communication.rank_boxes import (
     owned_boxes,
 )
 from tdsl.communication.stages import Stage
-from tdsl.communication.steps import reduction_volume
 from tdsl.communication.totals import Communication, Totals, Volume
 from tdsl.communication.volume import StageVolume
 from tdsl.cost.network import links_of, seconds_of
 from tdsl.lang.operations import arithmetic_of
 from tdsl.machine.model import Machine
 from tdsl.placement.grid import Grid
-from tdsl.placement.notation import Blocks as BlockEntry
 from tdsl.placement.notation import Copies, Partial, Placement
 from tdsl.placement.ownership import SpanBox, element_count
 from tdsl.planner.blocks import Blocks
 from tdsl.planner.combined_reads import reductions_of_lines
+from tdsl.planner.delivered_results import DeliveredResults
 from tdsl.planner.price_row import Price, PriceRow
 
 
@@ -323,12 +322,12 @@ class StagePrices:
         name, stage, prices = self.stage.name, self.stage, self.prices
         blocks, row = prices.blocks_of(name, placements), PriceRow.of({}, len(placements))
         plain = len(prices.grid.depths) == 1 and not stage.fixed_axes
-        plain = plain and bool(self._boxes(name).present.all())
         chosen = [n for n, p in enumerate(placements) if p.partial == partial]
         closed = [n for n in chosen if plain and blocks.plain[n]]
         if closed:
             size = prices.sizes[name]
-            received, messages, buffers = self._delivered([placements[n] for n in closed], blocks, closed)
+            results = DeliveredResults(stage, prices.grid.shape, prices.coordinates, self._boxes(name))
+            received, messages, buffers = results.volume([placements[n] for n in closed], blocks, closed)
             most = received.max(axis=-1)
             row.seconds[closed] = prices.seconds(received, messages, size)
             row.bytes[closed], row.buffers[closed] = size * most, size * buffers
@@ -337,69 +336,6 @@ class StagePrices:
                 kinds[n] = self._kind(name, placements[n], False) if elements else ""
             row = PriceRow(row.seconds, row.bytes, row.buffers, tuple(kinds))
         return row.replaced({n: self._exact(name, placements[n]) for n in {*chosen} - {*closed}})
-
-    def _delivered(
-        self, placements: list[Placement], blocks: Blocks, numbers: list[int]
-    ) -> tuple[Numbers, Numbers, Numbers]:
-        """What ranks receive of results, as `StageVolume` delivers them on a grid of one level.
-
-        `numbers` are those of the placements in `blocks`. Returns the elements and the messages that each
-        rank receives, and the elements of the largest buffers, for each placement.
-        """
-        stage, boxes = self.stage, self._boxes(self.stage.name)
-        uniform = {*stage.uniform_axes(stage.name)} - {*stage.repeated_axes, *placements[0].partial}
-        axes = sorted(uniform) if stage.combine is not None else []
-        count = math.prod(self.prices.grid.shape[n] for n in axes)
-        written, owned, local = boxes.counts(), blocks.counts[numbers], blocks.shared(boxes)[numbers]
-        buffers = np.where(blocks.has(boxes)[numbers], 0, written)
-        direct, reduced = count * owned - local, np.zeros_like(owned)
-        if count > 1:
-            for collective, at in self._collectives(placements, axes, count).items():
-                part, whole = local[at], np.broadcast_to(written, local[at].shape)
-                together = (self._line_sums(part, axes) if collective == "reduce-scatter" else part) == whole
-                direct[at] = np.where(together, count * (owned[at] - part), direct[at])
-                reduced[at] = together * self._reduced(collective, axes, count, written, part)
-            buffers = buffers + direct
-        messages = (direct > 0).astype(np.int64) + (reduced > 0)
-        return direct + reduced, messages, buffers.max(axis=-1, initial=0)
-
-    def _collectives(
-        self, placements: list[Placement], axes: list[int], count: int
-    ) -> dict[str, list[int]]:  # fmt: skip
-        """The collective by which lines of ranks along some axes may reduce; the placements of each."""
-        stage = self.stage
-        mpi = has_mpi_operator(stage.combine, stage.func.dtypes, in_order=stage.in_order)
-        if not mpi or count < MIN_COLLECTIVE_RANKS:
-            return {}
-        collectives: dict[str, list[int]] = {}
-        inside = {*axes, *stage.repeated_axes}
-        for at, p in enumerate(placements):
-            if any(isinstance(e, Copies) for n, e in enumerate(p.entries) if n not in inside):
-                continue
-            if all(isinstance(p.entries[n], Copies) for n in axes):
-                collectives.setdefault("all-reduce", []).append(at)
-            elif all(isinstance(p.entries[n], BlockEntry) for n in axes):
-                collectives.setdefault("reduce-scatter", []).append(at)
-        return collectives
-
-    def _line_sums(self, values: Numbers, axes: list[int]) -> Numbers:
-        """The sum over the ranks that differ along some axes, for each rank, which are the last axis."""
-        shape = len(values), *self.prices.grid.shape
-        sums = values.reshape(shape).sum(axis=tuple(1 + n for n in axes), keepdims=True)
-        return np.broadcast_to(sums, shape).reshape(values.shape)
-
-    def _reduced(
-        self, collective: str, axes: list[int], count: int, written: Numbers, local: Numbers
-    ) -> Numbers:
-        parts = local
-        if collective == "all-reduce":
-            position = np.zeros(len(written), np.int64)
-            for n in axes:
-                position = position * self.prices.grid.shape[n] + self.prices.coordinates[n]
-            each = -(-written // count)
-            parts = np.minimum((position + 1) * each, written) - np.minimum(position * each, written)
-        received: Numbers = reduction_volume(collective, count, written, parts)[1]  # type: ignore[arg-type]
-        return received
 
     def _exact(self, tensor: str, placement: Placement) -> Price:
         """The price of a tensor as the volume of the stage has it; stages with equal boxes share it."""

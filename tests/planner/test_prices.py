@@ -11,7 +11,7 @@ from tdsl.planner.cluster import Cluster
 from tdsl.planner.problem import space_of
 from tdsl.schedule.bind import bind_state
 from tdsl.target import as_target
-from tests.planner.test_published import mlp
+from tests.planner.test_published import mlp, product
 
 i, j, k = td.vars("i j k")
 
@@ -106,3 +106,25 @@ def test_partial_sums_are_combined_as_the_volume_has_it(shape, monkeypatch):
         checked.clear()
         space_of(bind_state(s.state, {}), grid, Cluster(ranks=grid.size), as_target(None).machine(), {})
         assert len(checked) >= 2 ** len(shape)
+
+
+@pytest.mark.parametrize("shape", [(5,), (2, 5)])
+def test_results_of_ranks_without_iterations_have_the_volume_s_price(shape, monkeypatch):
+    deliver, checked = prices.StagePrices._deliver, []
+
+    def compared(self, placements, partial):
+        row = deliver(self, placements, partial)
+        idle = not self._boxes(self.stage.name).present.all()
+        for n, p in enumerate(placements):
+            if idle and p.partial == partial:
+                exact, price = self._computed(self.stage.name, p), row.price(n)
+                assert price.bytes == exact.bytes, (str(p), self.stage.entries)
+                assert price.buffer >= exact.buffer, (str(p), self.stage.entries)
+                checked.append(p)
+        return row
+
+    monkeypatch.setattr(prices.StagePrices, "_deliver", compared)
+    grid = td.Grid(**{f"x{n}": size for n, size in enumerate(shape)})
+    for s in (product(3, 6, 8), product(6, 9, 3), mlp(4, 6, 9)):
+        space_of(bind_state(s.state, {}), grid, Cluster(ranks=grid.size), as_target(None).machine(), {})
+    assert len(checked) > 30
