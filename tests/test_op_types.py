@@ -84,7 +84,7 @@ def test_pickled_operators_keep_their_type() -> None:
 @pytest.mark.parametrize(
     "use, message",
     [
-        (lambda: softmax(np.ones((2, 2), np.int32)), r"i32 is not a type of td\.floating"),
+        (lambda: softmax(np.ones((2, 2), np.int32)), r"x has element type i32; .* td\.floating"),
         (lambda: softmax[td.i8], r"i8 is not a type of td\.floating"),
         (lambda: softmax[td.f32, td.f32], "takes 1 element type in brackets, not 2"),
         (lambda: softmax[td.f32][td.f32], "softmax is of certain types"),

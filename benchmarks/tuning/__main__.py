@@ -24,7 +24,7 @@ from typing import Any
 
 from benchmarks.tuning.operators import OPERATORS
 
-ROUND_S = 5e-3
+ROUND_S = 2e-3
 KILLED = "product_relu"  # the operator whose tuning is killed
 
 
@@ -62,7 +62,7 @@ def measure(folder: Path, names: list[str], rounds: int) -> None:
 
 
 def child(folder: Path, name: str, rounds: int) -> None:
-    """Print the ratios of the default schedule to the recorded one, in rounds that follow each other."""
+    """Print the times of the default schedule and of the recorded one, in rounds that follow each other."""
     import tdsl as td
     from tdsl.records.file import read
     from tdsl.records.lookup import task_of
@@ -78,15 +78,17 @@ def child(folder: Path, name: str, rounds: int) -> None:
     arguments = [values[p] for p in op.program.parameters]
     out = default(*arguments)
     calls = [lambda: default(*arguments, out=out), lambda: tuned(*arguments, out=out)]
-    ratios = paired_ratios(calls[0], calls[1], rounds)
+    times = paired_times(calls[0], calls[1], rounds)
     task = task_of(op.program, sizes, as_target(None))
     best = min(r.ratio for r in read(records_of(folder)) if r.task == task)
-    result = {"ratios": ratios, "best_record": 1 / min(best, 1.0), "is_default": not recorded.directives}
+    result = {"times": times, "best_record": 1 / min(best, 1.0), "is_default": not recorded.directives}
     print(json.dumps(result))
 
 
-def paired_ratios(first: Callable[[], object], second: Callable[[], object], rounds: int) -> list[float]:
-    """The time of `first` divided by that of `second` in each round; who begins alternates."""
+def paired_times(
+    first: Callable[[], object], second: Callable[[], object], rounds: int
+) -> list[tuple[float, float]]:
+    """The seconds of `first` and of `second` in each round; who begins alternates."""
 
     def seconds(call: Callable[[], object], count: int) -> float:
         start = time.perf_counter()
@@ -95,12 +97,12 @@ def paired_ratios(first: Callable[[], object], second: Callable[[], object], rou
         return (time.perf_counter() - start) / count
 
     counts = [max(1, int(ROUND_S / max(min(seconds(f, 3) for _ in range(3)), 1e-7))) for f in (first, second)]
-    ratios = []
+    result = []
     for n in range(rounds):
         order = [(0, first), (1, second)]
         times = {k: seconds(f, counts[k]) for k, f in (order if n % 2 else order[::-1])}
-        ratios.append(times[0] / times[1])
-    return ratios
+        result.append((times[0], times[1]))
+    return result
 
 
 def kill(folder: Path, times: int) -> None:
@@ -138,19 +140,22 @@ def victim(folder: Path) -> None:
 
 
 def table(folder: Path) -> None:
-    print(f"{'operator':20} {'trials':>6} {'record':>7} {'median':>7} {'quartiles':>13} {'of record':>9}")
+    """Speed over the default: of the best deciles of the times (`fast`), and of the pairs of rounds."""
+    heads = f"{'record':>7} {'fast':>7} {'median':>7} {'quartiles':>13} {'of record':>9}"
+    print(f"{'operator':20} {'trials':>6} {heads}")
     medians, parts = [], []
     for name, r in results_of(folder).items():
-        if "ratios" not in r:
+        if "times" not in r:
             continue
-        low, median, high = statistics.quantiles(r["ratios"], n=4)
-        shown = 1.0 if r["is_default"] else median  # both are the default schedule then
+        low, median, high = statistics.quantiles([a / b for a, b in r["times"]], n=4)
+        default, tuned = (statistics.quantiles(x, n=10)[0] for x in zip(*r["times"], strict=True))
+        shown = 1.0 if r["is_default"] else default / tuned  # both are the default schedule then
         medians.append(shown)
         part = shown / r["best_record"] if not r["is_default"] else 1.0
         parts.append(part)
         print(
             f"{name:20} {r.get('trials', 0):6} {r['best_record']:7.2f} {shown:7.2f} "
-            f"{low:6.2f}-{high:<6.2f} {part:9.2f}{'  default' if r['is_default'] else ''}"
+            f"{median:7.2f} {low:6.2f}-{high:<6.2f} {part:9.2f}{'  default' if r['is_default'] else ''}"
         )
     if medians:
         mean = math.exp(statistics.fmean(map(math.log, medians)))
@@ -164,7 +169,7 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("names", nargs="*", help="operators; by default all")
     parser.add_argument("--seconds", type=float, default=30.0)
-    parser.add_argument("--rounds", type=int, default=31)
+    parser.add_argument("--rounds", type=int, default=101)
     parser.add_argument("--times", type=int, default=50)
     options = parser.parse_args()
     options.folder.mkdir(parents=True, exist_ok=True)

@@ -55,9 +55,13 @@ def check_types(
                 f"{dtype} is not a type of td.{t}, which operator {operator!r} takes",
                 loc=here(),
                 label="these types",
-                hint=f"there are: {', '.join(x.name for x in ALL if x in t)}",
+                hint=f"there are: {_names_of(t)}",
             )
     return decided
+
+
+def _names_of(t: AbstractDType) -> str:
+    return ", ".join(x.name for x in ALL if x in t)
 
 
 def types_of_arrays(
@@ -65,13 +69,21 @@ def types_of_arrays(
 ) -> tuple[DType, ...]:  # fmt: skip
     """The element types that the arrays of a call decide for the abstract types of an operator, in order.
 
-    Numbers of Python do not decide. TypeMismatch if two arrays differ, or if no array decides a type.
+    Numbers of Python do not decide. TypeMismatch if two arrays differ, if one has a type that is not of the
+    abstract type, or if no array decides a type.
     """
     first: dict[AbstractDType, tuple[str, DType]] = {}
     for name, annotation in annotations.items():
         t = annotation.dtype if isinstance(annotation, TensorType) else annotation
         if not isinstance(t, AbstractDType) or (dtype := _dtype_of(values.get(name))) is None:
             continue
+        if dtype not in t:
+            raise TypeMismatch(
+                f"{name} has element type {dtype}; operator {operator!r} takes a type of td.{t} for it",
+                loc=here(),
+                label="this call",
+                hint=f"convert it to one of these: {_names_of(t)}",
+            )
         other, decided = first.setdefault(t, (name, dtype))
         if decided is not dtype:
             raise TypeMismatch(
