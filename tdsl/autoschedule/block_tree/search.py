@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice, product
 from math import gcd, inf, prod
 
+from tdsl.autoschedule.block_tree.climb import climb
 from tdsl.autoschedule.block_tree.price import (
     Price,
     distinct,
@@ -44,7 +45,6 @@ _MOST_OF_FEW = 0.05  # up to this part of the time
 _FEW_WASTED = 0.1  # of the sectors, with which a tree competes that is not among the fastest
 _WASTE = 0.5  # of the time that twice the sectors add, in kernels that wait for something else
 _MOST_OF_WASTE = 0.2  # of the time that any number of sectors adds
-_GAIN = 0.995  # times the price that is worth another step
 
 
 @frozen
@@ -60,9 +60,6 @@ class _Choice:
     copies: frozenset[int]
     registers: frozenset[int] = frozenset()
     shifted: bool = False
-
-
-_Moves = Callable[[Problem, _Choice], Iterator[_Choice]]
 
 
 @functools.lru_cache(256)
@@ -85,9 +82,10 @@ def best_tree(p: Problem, machine: Machine) -> tuple[BlockTree, Price]:
             known[c] = price(p, tree, machine, ideal=True), tree
         return known[c][0].seconds
 
-    best = dict.fromkeys(_climb(p, seed, seconds, _moves) for seed in _seeds(p))
+    moves, to_equal_parts = (functools.partial(m, p) for m in (_moves, _moves_to_equal_parts))
+    best = dict.fromkeys(climb(seed, seconds, moves) for seed in _seeds(p))
     nearest = sorted(best, key=seconds)[:_FINALS]
-    best |= dict.fromkeys(_climb(p, c, seconds, _moves_to_equal_parts) for c in nearest)
+    best |= dict.fromkeys(climb(c, seconds, to_equal_parts) for c in nearest)
     ranked, cheapest = list[_Choice](), sorted(known, key=seconds)
     for shifted in (False, True):
         ranked += sorted((c for c in best if c.shifted == shifted), key=seconds)[:_FINALS]
@@ -127,16 +125,6 @@ def _seconds(final: tuple[BlockTree, Price]) -> float:
     lanes = [WIDEST / max(s.vector, 1) for s in t.shared] + [WIDEST / t.vector]
     wasted = min(_WASTE * cost.wasted, _MOST_OF_WASTE)
     return cost.seconds * (1 + _NARROW * sum(lanes) / len(lanes) + wasted)
-
-
-def _climb(p: Problem, seed: _Choice, seconds: Callable[[_Choice], float], moves: _Moves) -> _Choice:
-    """The choice from which no single change of some lowers the seconds."""
-    current, cost = seed, seconds(seed)
-    while True:
-        following = min(moves(p, current), key=seconds, default=current)
-        if seconds(following) >= _GAIN * cost:
-            return current
-        current, cost = following, seconds(following)
 
 
 def _seeds(p: Problem) -> Iterator[_Choice]:

@@ -33,6 +33,7 @@ from tdsl.autoschedule.recipes.operands import (
     source_of,
     vector_width,
 )
+from tdsl.autoschedule.recipes.pipelining import COPIED
 from tdsl.autoschedule.recipes.stage_facts import definition_of, even_width, shape_of_source, sizes_of
 from tdsl.autoschedule.recipes.tensor_tiles import PHASE_BYTES, Product, Side, TensorCoreChoices
 from tdsl.cost.sectors import WIDEST
@@ -47,7 +48,6 @@ from tdsl.schedule.naming import LoopLike
 from tdsl.schedule.state import FRAGMENT, SWIZZLES
 
 _MOST_WARPS = 32  # of a block
-_COPIED = 4  # bytes that a GPU copies to shared memory asynchronously, at least
 _OPEN = 4096  # assumed for rows, columns or terms whose number only a call determines
 _MOST_PADDING = 32  # times the products of the result that the instructions of a small one may compute
 
@@ -170,7 +170,7 @@ def write_product(
     if x.scales:
         blocks = (sizes.get(term) or 1) // (1 if in_blocks else x.terms)
         copy_scales(stage, x, ko, even_width(plan.block[2] // x.terms, blocks))
-    copied = any(n * o.read.dtype.bytes >= _COPIED for n, o in zip(vectors, x.operands, strict=True))
+    copied = any(n * o.read.dtype.bytes >= COPIED for n, o in zip(vectors, x.operands, strict=True))
     if plan.stages > 1 and (any(x.sources) or copied):
         stage.pipeline(ko, plan.stages, producer_warps=all(x.sources))
 

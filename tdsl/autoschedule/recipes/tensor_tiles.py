@@ -1,8 +1,9 @@
 """Tiles of a product by tensor cores, chosen by their price on a machine.
 
-The lattice has block and warp tiles of multiples of an instruction's shape, steps of terms, numbers of tiles
-in shared memory, parts of the terms (split-K), and operands that are copied to aligned rows first. What
-exceeds the registers, shared memory or warps of a multiprocessor is left out. The rest has a price:
+Block and warp tiles are multiples of an instruction's shape. With them steps of terms, numbers of tiles in
+shared memory, parts of the terms (split-K), clusters, and operands that are copied to aligned rows first are
+searched as trees of tiles are, by steps to what is better. What exceeds the registers, shared memory or warps
+of a multiprocessor is left out. The rest has a price:
 
     memory and rounds * (steps * step + latency and stores), which overlap, + launches
 
@@ -13,25 +14,25 @@ fetch. Blocks run in rounds on the multiprocessors.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import field, replace
-from itertools import product as combinations
+from itertools import product
 from math import inf, prod
 
+from tdsl.autoschedule.block_tree.climb import Place, climb, lattice_moves
+from tdsl.autoschedule.recipes.pipelining import COPIED
 from tdsl.core.node import frozen
+from tdsl.cost.sectors import SECTOR, WARP, WIDEST
 from tdsl.machine.model import Machine, of_nearest
 from tdsl.machine.occupancy import occupancy
 from tdsl.schedule.launch import MAX_CLUSTER_BLOCKS
 from tdsl.schedule.pipelines import LOADED_AHEAD_BYTES
 
-_ACCESS = 16  # bytes
-_LANES = 32
-_SECTOR, _BURST = 32, 64  # bytes that the L2 cache and the memory deliver at least
+_BURST = 64  # bytes that the memory delivers at least
 _MERGE = 2  # times as long as its bytes takes the kernel that adds up parts: it is short
 _REST = 0.1  # of the time of each resource that is not hidden behind the busiest
 _GROUP_THREADS = 128
 _MMA_PART = 0.62  # of the rate of wgmma that mma.sync reaches: Luo et al., arXiv 2402.13499
-_COPIED = 4  # bytes that a GPU copies to shared memory asynchronously, at least
 _ASYNC, _MOVE = 4, 8  # instructions of an access, with its address: asynchronous, or through registers
 _SHIFT = 60  # the same, of 16 bytes that begin anywhere: two loads, shifts, and tests of each element
 _COMPUTE = 2  # instructions of an operation on an element, with conversions to f32 and back
@@ -43,6 +44,16 @@ _FIXED_REGISTERS = 32  # of a thread for addresses and counters
 _FRAGMENTS = 1.25  # times the registers of the fragments of a step: some are loaded ahead
 PHASE_BYTES = 1 << 10  # bytes of barriers in shared memory, at most
 _ROW_BYTES = 128  # of terms of a tile, with which a swizzle has no conflicts
+_PARTS = (
+    (1, 0),
+    (2, 0),
+    (4, 0),
+    (8, 0),
+    (0, 1),
+    (0, 2),
+    (0, 3),
+    (0, 4),
+)  # a number, or for blocks of each SM
 _CLUSTER = 2  # blocks: of larger ones some multiprocessors have none
 
 
@@ -68,7 +79,7 @@ class Unit:
         return TensorCoreChoices((128, self.width, _ROW_BYTES // size), warp, 4)
 
 
-WARP = Unit("mma", (1, 2, 3, 4), (1, 2, 4, 8), (1, 2, 4, 8), 8, 512)
+WARPS = Unit("mma", (1, 2, 3, 4), (1, 2, 4, 8), (1, 2, 4, 8), 8, 512)
 GROUPS = (
     Unit("wgmma", (1,), (8, 6, 4, 3, 2, 1), (1, 2), 2, 256, (64, 32)),
     Unit("tcgen05", (1,), (4, 3, 2, 1), (1, 2), 2, 256, (128, 32)),
@@ -117,11 +128,11 @@ class Side:
 
     def instructions(self, elements: float) -> float:
         """The instructions with which warps load, compute and store so many elements."""
-        access = _ACCESS if self.shifted else min(self.access, _ACCESS)
-        is_asynchronous = access >= _COPIED and not self.is_ahead
+        access = WIDEST if self.shifted else min(self.access, WIDEST)
+        is_asynchronous = access >= COPIED and not self.is_ahead
         each = _SHIFT if self.shifted else _ASYNC if is_asynchronous else _MOVE
         each += _COMPUTE * self.operations * access // self.bytes
-        return elements * self.bytes / (access * _LANES) * each
+        return elements * self.bytes / (access * WARP) * each
 
 
 @frozen
@@ -184,62 +195,64 @@ def best_tiles(p: Product, machine: Machine) -> tuple[TensorCoreChoices, ...]:
     >>> t.block, t.warp, t.warpgroups, t.parts
     ((128, 256, 64), (64, 256), True, 1)
     """
-    best: dict[tuple[bool, tuple[bool, bool]], tuple[float, TensorCoreChoices]] = {}
-    for t in _lattice(p, machine):
-        price, key = seconds(t, p, machine), (t.warpgroups, t.packed)
-        if price < (best[key][0] if key in best else inf):
-            best[key] = price, t
-    return tuple(_in_order(t, p, machine) for _, t in sorted(best.values(), key=lambda x: x[0]))
+    units = [WARPS, *([unit] if p.groups and (unit := group_unit(machine)) else [])]
+    left, right = (
+        (False, True) if x.packable and not p.open and (x.access < WIDEST or x.computed) else (False,)
+        for x in (p.left, p.right)
+    )
+    best = (_cheapest(u, (a, b), p, machine) for u, a, b in product(units, left, right))
+    in_order = sorted((x for x in best if x[0] < inf), key=lambda x: x[0])
+    return tuple(_in_order(t, p, machine) for _, t in in_order)
 
 
-def _lattice(p: Product, machine: Machine) -> Iterator[TensorCoreChoices]:
-    packings = {(False, False)}
-    if not p.open:
-        needed = [x.packable and (x.access < _ACCESS or x.computed) for x in (p.left, p.right)]
-        packings |= {(a and needed[0], b and needed[1]) for a in (True, False) for b in (True, False)}
-    units = [WARP, *([unit] if p.groups and (unit := group_unit(machine)) else [])]
-    shapes = [x for u in units for x in _shapes(u, p)]
-    for (block, warp, warpgroups), stages, packed in combinations(shapes, (2, 3, 4, 5), sorted(packings)):
-        t = TensorCoreChoices(block, warp, stages, warpgroups=warpgroups, packed=packed)
-        if _resident(t, p, machine):
-            for parts in _parts(t, p, machine):
-                one = replace(t, parts=parts)
-                yield one
-                if all(_boxed(t, p)) and _grid(t, p)[0] % _CLUSTER == 0:
-                    yield replace(one, cluster=_CLUSTER)
+def _cheapest(
+    u: Unit, packed: tuple[bool, bool], p: Product, machine: Machine
+) -> tuple[float, TensorCoreChoices]:
+    """The lowest price that the search finds for a unit, and its tiles.
+
+    It goes from small, middle and large tiles to better ones by a change of one number, then also of two.
+    """
+    group, size = u is not WARPS, max(p.left.bytes, p.right.bytes)
+    wide = _ROW_BYTES * (2 if size == 8 else 1) // size
+    axes: tuple[Sequence[int], ...] = (
+        sorted(u.rows), sorted(u.columns), u.counts, u.counts, (wide,) if group else (wide // 2, wide),
+        (2, 3, 4, 5), range(len(_PARTS)), (1, _CLUSTER) if group else (1,),
+    )  # fmt: skip
+    step, across = u.step if group else p.step[:2]
+
+    def tiles(at: Place) -> TensorCoreChoices:
+        r, c, down, right, terms, stages, parts, cluster = (n[x] for n, x in zip(axes, at, strict=True))
+        warp = r * step, c * across
+        block = down * warp[0], right * warp[1], terms
+        t = TensorCoreChoices(block, warp, stages, warpgroups=group, cluster=cluster, packed=packed)
+        return replace(t, parts=_parts(t, p, machine, parts))
+
+    @functools.cache
+    def price(at: Place) -> float:
+        t = tiles(at)
+        fits = t.tiles <= u.most and t.block[1] <= u.width and bool(t.parts)
+        if group and t.block[1] > t.warp[1]:
+            fits = fits and t.warp[1] == max(u.columns) * across
+        if t.cluster > 1:
+            fits = fits and all(_boxed(t, p)) and _grid(t, p)[0] % t.cluster == 0
+        return seconds(t, p, machine) if fits else inf
+
+    sizes = tuple(map(len, axes))
+    near, far = (functools.partial(lattice_moves, sizes, several=x) for x in (False, True))
+    shapes = (0, 0, 0, 0), [(n - 1) // 2 for n in sizes[:4]], (sizes[0] - 1, sizes[1] - 1, 0, 0)
+    ends = product(shapes, range(sizes[4]), (0, sizes[6] - 1))
+    seeds = ((*shape, terms, 0, parts, 0) for shape, terms, parts in ends)
+    best = min((climb(climb(x, price, near, 1.0), price, far, 1.0) for x in seeds), key=price)
+    return price(best), tiles(best)
 
 
-def _shapes(u: Unit, p: Product) -> Iterator[tuple[tuple[int, int, int], tuple[int, int], bool]]:
-    """Tiles of a block and of a warp or group, none larger than the product where a smaller one covers it."""
-    (step, across), size = u.step if u is not WARP else p.step[:2], max(p.left.bytes, p.right.bytes)
-    row_bytes = (_ROW_BYTES,) if u is not WARP else (_ROW_BYTES // 2, _ROW_BYTES)
-    for r, c, nr, nc in combinations(u.rows, u.columns, u.counts, u.counts):
-        wr, wc = r * step, c * across
-        rows, columns = nr * wr, nc * wc
-        if nr * nc > u.most or columns > u.width or _is_beyond(nr, wr, p.rows, step):
-            continue
-        if _is_beyond(nc, wc, p.columns, across) or (u is not WARP and nc > 1 and c < max(u.columns)):
-            continue
-        for bytes_ in row_bytes:
-            bk = bytes_ * (2 if size == 8 else 1) // size
-            if bytes_ == row_bytes[0] or p.terms > bk // 2:
-                yield (rows, columns, bk), (wr, wc), u is not WARP
-
-
-def _is_beyond(count: int, size: int, extent: int, step: int) -> bool:
-    """True for a side of a block that a smaller one could cover, too."""
-    padded = -(-extent // step) * step
-    return count * size > padded and (count > 1 or size >= 2 * padded)
-
-
-def _parts(t: TensorCoreChoices, p: Product, machine: Machine) -> list[int]:
-    """Numbers of parts of whole steps with which every multiprocessor has about as many blocks."""
-    steps, tiles = _ceildiv(p.terms, t.block[2]), _tiles(t, p)
-    if p.open or tiles >= 2 * machine.threads:
-        return [1]
-    needed = {n * machine.threads // tiles for n in (1, 2, 3, 4)} | {2, 4, 8}
-    parts = {_ceildiv(steps, _ceildiv(steps, n)) for n in needed if 1 < n <= steps}
-    return [1, *sorted(parts)]
+def _parts(t: TensorCoreChoices, p: Product, machine: Machine, which: int) -> int:
+    """The parts of whole steps by a number of _PARTS; 0 where there is no such number."""
+    steps, tiles, (count, blocks) = _ceildiv(p.terms, t.block[2]), _tiles(t, p), _PARTS[which]
+    count = count or blocks * machine.threads // tiles
+    if which and (p.open or tiles >= 2 * machine.threads or not 1 < count <= steps):
+        return 0
+    return _ceildiv(steps, _ceildiv(steps, count))
 
 
 def _ceildiv(a: int, b: int) -> int:
@@ -257,7 +270,7 @@ def _tiles(t: TensorCoreChoices, p: Product) -> int:
 def _sides(t: TensorCoreChoices, p: Product) -> tuple[Side, Side]:
     """The operands as blocks read them."""
     left, right = (
-        Side(x.bytes, _ACCESS, x.turned, boxed=True) if packed else x
+        Side(x.bytes, WIDEST, x.turned, boxed=True) if packed else x
         for x, packed in zip((p.left, p.right), t.packed, strict=True)
     )
     return left, right
@@ -270,15 +283,15 @@ def _fetched(t: TensorCoreChoices, p: Product) -> int:
 
 def _boxed(t: TensorCoreChoices, p: Product) -> tuple[bool, bool]:
     """For each operand, whether TMA fetches its tiles, or what they are computed of."""
-    left, right = (t.warpgroups and not p.open and x.boxed and x.access >= _ACCESS for x in _sides(t, p))
+    left, right = (t.warpgroups and not p.open and x.boxed and x.access >= WIDEST for x in _sides(t, p))
     is_computed_alone = _sides(t, p)[0].computed and not right  # then threads compute tiles of memory
     return left and not is_computed_alone, right
 
 
 def _registers(t: TensorCoreChoices, p: Product) -> int:
     """The registers of a thread: sums, fragments of operands, and what it loads of the next tiles."""
-    (rows, columns), threads = t.warp, _GROUP_THREADS if t.warpgroups else _LANES
-    words = 0.0 if t.warpgroups else _FRAGMENTS * max(p.left.bytes, p.right.bytes) * p.step[2] / (4 * _LANES)
+    (rows, columns), threads = t.warp, _GROUP_THREADS if t.warpgroups else WARP
+    words = 0.0 if t.warpgroups else _FRAGMENTS * max(p.left.bytes, p.right.bytes) * p.step[2] / (4 * WARP)
     used = int(rows * columns * p.sum_bytes / (4 * threads) + words * (rows + columns))
     return used + _FIXED_REGISTERS + min(_loaded(t, p), LOADED_AHEAD_BYTES) // 4
 
@@ -287,7 +300,7 @@ def _loaded(t: TensorCoreChoices, p: Product) -> int:
     """The bytes of the next tiles that a thread loads to registers."""
     sides = zip(_sides(t, p), t.block, _boxed(t, p), strict=False)
     loaded = (n * t.block[2] * x.read_bytes for x, n, boxed in sides if x.is_ahead and not boxed)
-    return sum(loaded) // (t.warps * _LANES)
+    return sum(loaded) // (t.warps * WARP)
 
 
 def shared_bytes(t: TensorCoreChoices, p: Product) -> int:
@@ -303,13 +316,15 @@ def _resident(t: TensorCoreChoices, p: Product, machine: Machine) -> int:
     if shared > (machine.level("shared").bytes or 0) or registers > gpu.registers_per_thread:
         return 0
     warps = t.warps + (4 if all(_boxed(t, p)) else 0)
-    return occupancy(gpu, (warps * _LANES, 1, 1), registers, shared).warps // warps
+    return occupancy(gpu, (warps * WARP, 1, 1), registers, shared).warps // warps
 
 
 def seconds(t: TensorCoreChoices, p: Product, machine: Machine) -> float:
-    """The price of tiles; see the module."""
-    gpu, processors = machine.gpu, machine.threads
+    """The price of tiles, see the module; infinite for those beyond the limits of a multiprocessor."""
+    gpu, processors, resident = machine.gpu, machine.threads, _resident(t, p, machine)
     assert gpu is not None
+    if not resident:
+        return inf
     shared_speed, cache, far = (
         machine.level(x).bytes_per_second(n) or inf
         for x, n in (("shared", 1), ("L2", processors), ("global", processors))
@@ -319,7 +334,7 @@ def seconds(t: TensorCoreChoices, p: Product, machine: Machine) -> float:
     (bm, bn, bk), steps = t.block, _ceildiv(_ceildiv(p.terms, t.parts), t.block[2])
     tiles = _tiles(t, p) * t.parts
     rounds = _ceildiv(tiles, processors)
-    active = min(rounds, _resident(t, p, machine))
+    active = min(rounds, resident)
     busy = min(tiles, processors) / processors
 
     rate = machine.rate("tensor", p.dtype) or inf
@@ -340,9 +355,9 @@ def seconds(t: TensorCoreChoices, p: Product, machine: Machine) -> float:
     )  # fmt: skip
     work = _overlapped(products, shared, issued)
     sync = (_SYNC if staged else _GROUP_SYNC) * clock
-    from_cache = _used(t, sides, p, _SECTOR) * active * processors / cache  # each has its share
+    from_cache = _used(t, sides, p, SECTOR) * active * processors / cache  # each has its share
     late = gpu.latency / (1 if any(x.is_ahead for x, _ in staged) else t.stages - 1)
-    waits = all(x.access < _COPIED and not x.is_ahead for x in sides)
+    waits = all(x.access < COPIED and not x.is_ahead for x in sides)
     if waits or _loaded(t, p) > LOADED_AHEAD_BYTES:  # threads wait for what they load
         sync += gpu.latency
     bounds = active * work, max(alone, shared, issued) + sync, from_cache, late

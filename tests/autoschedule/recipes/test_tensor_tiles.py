@@ -1,6 +1,7 @@
 """Tiles for tensor cores by their price: legal on every GPU, and by default for products of every shape."""
 
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import pytest
@@ -54,6 +55,21 @@ def test_tiles_depend_on_the_gpu():
 def test_few_tiles_share_their_terms_among_all_multiprocessors(arch, shape):
     machine = describe_gpu(arch)
     assert blocks(halves(*shape), best_tiles(halves(*shape), machine)[0]) >= 0.9 * machine.threads
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_120"])
+@pytest.mark.parametrize("shape", [(4096, 4096, 4096), (63, 4096, 4096), (1000, 1000, 1000)])
+def test_the_search_finds_tiles_about_as_cheap_as_all_of_a_lattice(arch, shape):
+    machine, p = describe_gpu(arch), halves(*shape)
+    sides = product((16, 32, 48, 64), (8, 16, 32, 64), (1, 2, 4), (1, 2, 4), (32, 64), (2, 3, 4, 5))
+    lattice = (
+        TensorCoreChoices((r * down, c * across, terms), (r, c), stages, parts=parts)
+        for r, c, down, across, terms, stages in sides
+        if down * across <= 8
+        for parts in (1, 4)
+    )
+    least = min(seconds(t, p, machine) for t in lattice)
+    assert seconds(best_tiles(p, machine)[0], p, machine) <= 1.005 * least
 
 
 def test_rows_that_are_not_aligned_are_copied_first_where_that_pays():
