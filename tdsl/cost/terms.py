@@ -276,7 +276,7 @@ def issues_of(spot: NestSpot, d: Definition, machine: Machine) -> dict[Issue, fl
     halves = 2 * log2(max(prod(extents[x] for x in vectors if variable.get(x) in summed), 1)) or 1.0
     issues: dict[Issue, float] = {}
     for x in operations_of(d):
-        if instruction and x.op not in FUNCTIONS:
+        if instruction == TENSOR or (instruction and x.op not in FUNCTIONS):
             if x.op in PRODUCTS:
                 operand = max((r.dtype for r in reads_in(d.values)), key=lambda t: t.bytes)
                 dtype = operand if instruction == TENSOR else x.dtype  # of which a GPU gives the rates

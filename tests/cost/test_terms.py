@@ -168,3 +168,15 @@ def test_what_a_thread_of_a_gpu_computes_in_its_registers_counts() -> None:
     (terms,) = terms_of(Nests.of(unplaced_at_root(s.state)), describe_gpu("sm_80"))
     assert terms.issues[Issue("vector", "fma", "f32")] == 2 * 255 * 64
     assert time_of(terms, describe_gpu("sm_80")).units[0][1] > 0
+
+
+def test_an_instruction_that_takes_scales_computes_them_itself() -> None:
+    a, b = (td.Tensor(n, (128, 256), td.f8e4m3) for n in "ab")
+    sa, sb = (td.Tensor(f"s{n}", (128, 8), td.u8) for n in "ab")
+    c = td.Func("c")
+    x = td.cast(a[i, k], td.f32) * td.exp2(td.cast(sa[i, k // 32], td.f32) - 127)
+    y = td.cast(b[j, k], td.f32) * td.exp2(td.cast(sb[j, k // 32], td.f32) - 127)
+    c[i, j] = td.sum(x * y, axis=k)
+    s = td.Schedule(c, target="cuda:sm_120a")
+    td.recipes.block_scaled_matmul(s[c], block_scale=True)
+    assert not any(x.op.startswith("exp") for x in issues(s))

@@ -238,11 +238,11 @@ def _cheapest(
         return seconds(t, p, machine) if fits else inf
 
     sizes = tuple(map(len, axes))
-    near, far = (functools.partial(lattice_moves, sizes, several=x) for x in (False, True))
+    of_one, of_two = (functools.partial(lattice_moves, sizes, several=x) for x in (False, True))
     shapes = (0, 0, 0, 0), [(n - 1) // 2 for n in sizes[:4]], (sizes[0] - 1, sizes[1] - 1, 0, 0)
-    ends = product(shapes, range(sizes[4]), (0, sizes[6] - 1))
-    seeds = ((*shape, terms, 0, parts, 0) for shape, terms, parts in ends)
-    best = min((climb(climb(x, price, near, 1.0), price, far, 1.0) for x in seeds), key=price)
+    first = product(shapes, range(sizes[4]), (0, sizes[6] - 1))
+    seeds = ((*shape, terms, 0, parts, 0) for shape, terms, parts in first)
+    best = min((climb(climb(x, price, of_one, 1.0), price, of_two, 1.0) for x in seeds), key=price)
     return price(best), tiles(best)
 
 
