@@ -1,6 +1,7 @@
 """The group gpu-unknown: its programs are right by emulation, and what is bad about kernels is named."""
 
 import json
+import time
 
 import pytest
 from typer.testing import CliRunner
@@ -60,6 +61,25 @@ def test_the_command_writes_a_record(tmp_path):
     assert (record["right"], record["arch"], record["kernels"][0]["spills"]) == (True, "sm_80", 0)
     assert "1 of 1 programs without a cliff" in done.stdout
     assert CliRunner().invoke(app, ["gpu-unknown", "--case", "odd"]).exit_code == 2
+
+
+def test_a_record_of_a_run_that_is_interrupted_has_the_programs_before(tmp_path, monkeypatch):
+    def one_program(*_):
+        yield {"program": "argmax", "arch": "sm_80"} | GOOD
+        raise RuntimeError("interrupted")
+
+    monkeypatch.setattr(resources, "run", one_program)
+    path = tmp_path / "record.json"
+    done = CliRunner().invoke(app, ["gpu-unknown", "--arch", "sm_80", "--json", str(path)])
+    assert str(done.exception) == "interrupted"
+    (record,) = json.loads(path.read_text())["results"]
+    assert (record["program"], record["cliffs"]) == ("argmax", [])
+
+
+def test_compilations_are_timed_by_processor_time():
+    start = resources.cpu_seconds()
+    time.sleep(0.3)
+    assert resources.cpu_seconds() - start < 0.2
 
 
 def test_a_program_that_does_not_end_is_given_up(monkeypatch):

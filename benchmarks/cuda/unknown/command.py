@@ -31,10 +31,13 @@ def run(
     record = report.machine() | {"suite": "gpu-unknown", "results": []}
     record["command"] = " ".join(["python -m benchmarks", *sys.argv[1:]])
     for one in arch or ARCHS:
-        results = [r | {"cliffs": resources.cliffs(r)} for r in resources.run(case or ALL, one, limit)]
+        results = []
+        for result in resources.run(case or ALL, one, limit):
+            results.append(result | {"cliffs": resources.cliffs(result)})
+            if json_:
+                so_far = record | {"results": record["results"] + results}
+                json_.write_text(json.dumps(so_far, indent=1) + "\n")
         record["results"] += results
         console.print(resources.table(results, one))
         smooth = sum(not r["cliffs"] for r in results)
         console.print(f"{one}: {smooth} of {len(results)} programs without a cliff")
-        if json_:
-            json_.write_text(json.dumps(record, indent=1) + "\n")
