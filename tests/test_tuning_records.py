@@ -221,6 +221,19 @@ def test_failures_are_counted_and_are_never_the_best(tmp_path, fake, monkeypatch
     assert (report.trials, report.known) == (2, 2)
 
 
+@pytest.mark.parametrize("first, again", [(0.5, 0.7), (0.7, 0.5)])
+def test_of_two_measurements_of_the_fastest_schedule_the_slower_is_recorded(
+    first, again, tmp_path, fake, monkeypatch
+) -> None:
+    def answer(worker):
+        seconds = first if worker.job[1] == tuner.MEASURE_S else again
+        return {} if worker.job[0] == "compile" else {"seconds": seconds, "default_seconds": 1.0}
+
+    monkeypatch.setattr(fake, "answer", answer)
+    report = product.tune(**SIZES, records=tmp_path / "a.jsonl", trials=1, seconds=60)
+    assert (report.best_seconds, report.default_seconds) == (0.7, 1.0)
+
+
 def test_an_interrupt_leaves_the_best_so_far(tmp_path, fake) -> None:
     seen: list[Record] = []
 

@@ -5,7 +5,8 @@
    be much slower come last. Each third one is a neighbour of one of the other fast schedules.
 3. As many schedules as there are workers are compiled at once. Then each is measured while nothing else runs,
    in turns with the default schedule, whose results its results must agree with.
-4. A schedule that is faster than all before is measured again, longer; this second measurement is recorded.
+4. A schedule that is faster than all before is measured again, longer; the slower measurement is recorded, as
+   the fastest of many measurements is a lucky one.
 5. Schedules of records for the same task are not measured again.
 """
 
@@ -193,7 +194,9 @@ class Tuner:
                 ratio = answer["seconds"] / answer["default_seconds"]
                 if ratio < min((r.ratio for r in self.tried.values()), default=1.0):
                     worker.send(("measure", AGAIN_S), limit)
-                    answer = worker.answer()
+                    again = worker.answer()
+                    if "problem" in again or again["seconds"] / again["default_seconds"] > ratio:
+                        answer = again
             self._record(label, directives, answer, on_trial)
 
     def _record(
