@@ -47,13 +47,12 @@ from tdsl.lang.simplify import (
     substitute,
     subtract,
 )
-from tdsl.lang.types import bool_
+from tdsl.lang.types import DType, bool_
 from tdsl.schedule.inlining import value_at
 from tdsl.schedule.loops import find_loop
 from tdsl.schedule.masked import needs_tile
 from tdsl.schedule.new_stage import fresh_name, insert_func, new_name, replace_func, without_unread
 from tdsl.schedule.reduction_fusion import ORDERED, Fusion, Member, Power, find_fusion
-from tdsl.schedule.rescaling import ResultFactors
 from tdsl.schedule.state import Illegal, State, fresh_plan
 from tdsl.schedule.tree import producers_first
 
@@ -247,7 +246,7 @@ def _offsets(fusion: Fusion) -> dict[str, int]:
 def _rescaled(member: Member, old: Mapping[str, Expr], new: Mapping[str, Expr]) -> Expr:
     """The first value of one side, rescaled to the results of both sides; an initial value is unchanged."""
     value = old[member.func.name]
-    factor = _rescale_factor(member.factors, old, new, guarded=True)
+    factor = _rescale_factor(member, old, new, guarded=True)
     rescaled = _times(value, factor)
     if factor is None or member.combine.kind not in ORDERED:
         return rescaled
@@ -274,7 +273,7 @@ def _merge_powers(
 
     merged: Expr | None = None
     for side in sides.values():
-        before, after = (_substitute(power.part, reference(values)) for values in (side, both))
+        before, after = (_as_type(_substitute(power.part, reference(x)), t) for x in (side, both))
         nothing = Binary("eq", side[count], Const(0.0, t))
         shift = Select(nothing, Const(0.0, t), Binary("sub", after, before))
         sums = [side[n] for n in (*power.lower, member.func.name)]
@@ -308,21 +307,26 @@ def _times(value: Expr, factor: Expr | None) -> Expr:
     return value if factor is None else Binary("mul", value, factor)
 
 
+def _as_type(e: Expr, t: DType) -> Expr:
+    return e if dtype_of(e) == t else Cast(e, t)
+
+
 def _rescale_factor(
-    factors: ResultFactors, old: Mapping[str, Expr], new: Mapping[str, Expr], *, guarded: bool
+    member: Member, old: Mapping[str, Expr], new: Mapping[str, Expr], *, guarded: bool
 ) -> Expr | None:
     """The factor that rescales a sum from the results `old` to the results `new`; None if it is 1.
 
-    If `guarded`, it is 1 for equal results, also for infinite ones.
+    Its type is that of the sum, which may be wider than its terms. If `guarded`, it is 1 for equal results,
+    also for infinite ones.
     """
-    product: Expr | None = None
-    for fn, part in factors.shifts:
-        before, after = (_substitute(part, values) for values in (old, new))
-        factor: Expr = Call(fn, (Binary("sub", after, before),), dtype_of(part))
+    product, t = None, member.dtype
+    for fn, part in member.factors.shifts:
+        before, after = (_as_type(_substitute(part, values), t) for values in (old, new))
+        factor: Expr = Call(fn, (Binary("sub", after, before),), t)
         if guarded:
             names = dict.fromkeys(r.name for r in reads_in((part,)))
             same = conjunction(Binary("eq", new[n], old[n]) for n in names)
-            factor = Select(same, Const(1.0, dtype_of(part)), factor)
+            factor = Select(same, Const(1.0, t), factor)
         product = factor if product is None else Binary("mul", product, factor)
     return product
 
@@ -369,9 +373,9 @@ def _result_at(fusion: Fusion, member: Member, running: str, index: tuple[Expr, 
             e = Select(_terms_differ(member, values), e, fusion.range[0])
     else:
         # The factor is 1, or NaN for infinite results, as without `online`, where all terms use them.
-        e = _times(values[name], _rescale_factor(member.factors, values, values, guarded=False))
+        e = _times(values[name], _rescale_factor(member, values, values, guarded=False))
         for scale, divides in member.factors.scales:
-            e = Binary("div" if divides else "mul", e, _substitute(scale, values))
+            e = Binary("div" if divides else "mul", e, _as_type(_substitute(scale, values), member.dtype))
     return simplify(
         Select(Binary("lt", *fusion.range), e, combine.init[component])
     )  # without terms: the initial value

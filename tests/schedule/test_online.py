@@ -55,6 +55,19 @@ def by_size() -> td.Func:
     return out
 
 
+def test_sums_wider_than_their_terms_are_rescaled_in_their_type() -> None:
+    """Weights of f16 are summed in f32, so that the factor of a partial sum is of f32, too."""
+    x, top, p, out = td.Tensor("x", (5, 40), td.f16), td.Func("top"), td.Func("p"), td.Func("out")
+    top[i] = td.max(x[i, j], axis=j)
+    p[i, j] = td.exp(x[i, j] - top[i])
+    out[i] = td.sum(p[i, j], axis=j)
+    s = td.Schedule(out)
+    s["out_sum"].online("j", 8)
+    a = (8 * np.random.default_rng(0).standard_normal((5, 40))).astype(np.float16)
+    expected = np.exp(a - a.max(1, keepdims=True)).sum(1, dtype=np.float32)
+    np.testing.assert_allclose(td.compile(s)(a), expected, rtol=4e-3)
+
+
 def norm() -> td.Func:
     """A layer norm, whose variance needs the mean."""
     mean, var, out = td.Func("mean"), td.Func("var"), td.Func("out")

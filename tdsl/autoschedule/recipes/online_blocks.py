@@ -232,8 +232,9 @@ def reduce_tiles(stage: Stage, chain: OnlineChain, terms: int) -> tuple[Stage, S
             if reader.name in state.program.outputs or reader.definitions[0].init is not None:
                 raise Unsuited(f"{reader.name!r} is made of the results of its pass, too")
             followers.append(reader.name)
-    if chain.end != chain.lead.name:
-        schedule[chain.lead.name].inline()
+    between = [] if chain.end == chain.lead.name else [chain.lead.name]
+    for name in (*between, *followers[1:]):  # points of the end compute them of what their thread has
+        schedule[name].inline()
     return running, schedule[chain.end], running.loops[-1].name
 
 

@@ -77,6 +77,28 @@ def test_tensor_cores_give_attention(name: str) -> None:
     assert error.max() < (0.002 if dtype == td.f16 else 0.016)  # half a digit of results up to 4
 
 
+@pytest.mark.parametrize("dtype", [td.f16, td.bf16], ids=lambda t: t.name)
+def test_attention_without_casts_is_one_kernel(dtype: td.DType) -> None:
+    """Scores, weights and their sums are of the type of the operands; sums are in f32 all the same."""
+    q, k, v = (td.Tensor(n, (m, 64), dtype) for n, m in (("q", 80), ("k", 96), ("v", 96)))
+    score, top, p, total, out = (td.Func(n) for n in ("score", "top", "p", "total", "out"))
+    score[i, j] = td.sum(q[i, d] * k[j, d], axis=d) / 8
+    top[i] = td.max(score[i, j], axis=j)
+    p[i, j] = td.exp(score[i, j] - top[i])
+    total[i] = td.sum(p[i, j], axis=j)
+    out[i, e] = td.sum(p[i, j] * v[j, e], axis=j) / total[i]
+    f = td.compile(td.Schedule(out, target="cuda:sm_80"))
+    assert str(f.source("cuda")).count("__global__") == 1
+    arrays = [operands(1, m, m, 64, dtype)[0][0] for m in (80, 96, 96)]
+    (right,) = expected(*(x[None] for x in arrays))
+    np.testing.assert_allclose(td.emulate(f)(*arrays).astype(float), right, atol=8 * spacing(dtype))
+
+
+def spacing(dtype: td.DType) -> float:
+    """The distance from 1 to the next number of a type."""
+    return 2.0**-10 if dtype is td.f16 else 2.0**-7
+
+
 def loop_over_tiles(f: td.Func, **choices: Any) -> tuple[str, Any]:
     """The range of the loop over tiles of terms, and the compiled schedule."""
     s = td.Schedule(f, target="cuda:sm_80")
