@@ -1,5 +1,6 @@
 """Compiled programs take the schedules of the files in TDSL_TUNING, and graphs are tuned with such files."""
 
+import math
 import os
 import signal
 import subprocess
@@ -195,6 +196,9 @@ def test_the_budget_goes_where_a_second_gains_most(monkeypatch) -> None:
         task.tuner.measure_next((), "", 0.0, None)
         task.add_measurement(1.0)
     assert improving.gain() > level.gain()  # whose time is longer by now
+    after_failures = WeightedTask(FakeTuner(1.0, 1.0), history=[(0.0, math.nan), (1.0, math.nan), (2.0, 1.0)])
+    assert 0 < after_failures.gain() < math.inf
+    assert WeightedTask(FakeTuner(1.0, 1.0), history=[(0.0, math.nan), (1.0, math.nan)]).gain() == 0
 
 
 def test_a_task_with_no_schedule_left_gets_no_more_of_the_budget(monkeypatch) -> None:

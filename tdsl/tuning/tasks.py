@@ -64,7 +64,8 @@ class WeightedTask:
         if math.isnan(best):
             return 0.0
         before, best_before = self.history[max(len(self.history) - 1 - WINDOW, 1)]
-        slope = max(best_before - best, 0.0) / (spent - before) if before < spent else 0.0
+        is_known = before < spent and not math.isnan(best_before)  # not if all trials until then failed
+        slope = max(best_before - best, 0.0) / (spent - before) if is_known else 0.0
         trials = max(len(self.tuner.mine), 1)
         optimistic = best / (spent * (self.tuner.known + trials) / trials)
         return self.weight * (SLOPE_WEIGHT * slope + (1 - SLOPE_WEIGHT) * optimistic)
