@@ -51,7 +51,12 @@ class PriceRow:
 
     def or_else(self, other: PriceRow) -> PriceRow:
         """The row with the prices of another one where this one is illegal."""
-        return self.replaced({n: other.price(n) for n in np.flatnonzero(np.isinf(self.seconds)).tolist()})
+        illegal = np.isinf(self.seconds)
+        pairs = zip(illegal.tolist(), other.kinds, self.kinds, strict=True)
+        return PriceRow(
+            np.where(illegal, other.seconds, self.seconds), np.where(illegal, other.bytes, self.bytes),
+            np.where(illegal, other.buffers, self.buffers), tuple(b if x else a for x, b, a in pairs),
+        )  # fmt: skip
 
     def price(self, n: int) -> Price:
         """The price of a placement, by number."""

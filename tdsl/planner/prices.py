@@ -204,6 +204,7 @@ class StagePrices:
     stage: Stage
     boxes: RankBoxes
     axes: Mapping[str, tuple[int, ...]]  # of the grid, over which each variable is distributed
+    _uniform_axes: dict[str, frozenset[int]] = field(default_factory=dict)
 
     @property
     def prices(self) -> Prices:
@@ -214,6 +215,12 @@ class StagePrices:
     def is_stepped(self) -> bool:
         """True if ranks step through loops, of which each iteration communicates."""
         return len(self.stage.outer) > self.stage.fixed
+
+    def _uniform(self, tensor: str) -> frozenset[int]:
+        """The axes of the grid along which ranks access the same box of a tensor."""
+        if tensor not in self._uniform_axes:
+            self._uniform_axes[tensor] = frozenset(self.stage.uniform_axes(tensor))
+        return self._uniform_axes[tensor]
 
     def _access(self, tensor: str) -> object:
         """What the boxes of a tensor depend on: its variables, their axes, and the ranks with iterations."""
@@ -401,7 +408,7 @@ class StagePrices:
         `halo`: ranks have at least half of what they read.
         """
         stage = self.stage
-        uniform = {*stage.uniform_axes(tensor)}
+        uniform = self._uniform(tensor)
         cut = {n for dim in range(len(placement.dims)) for n in placement.axes_of(dim)}
         if tensor == stage.name:
             if stage.combine is not None and uniform - {*stage.repeated_axes, *placement.partial}:

@@ -235,8 +235,7 @@ def _priced_rows(
     """The prices of the sources of a strategy and of its results."""
     rows: dict[str, PriceRow] = {}
     for t in stage.stage.sources:
-        legal = tuple(reads_parts(strategy, t, p) for p in placements[t])
-        rows[t] = stage.fetch(t, placements[t], legal)
+        rows[t] = stage.fetch(t, placements[t], reads_parts(strategy, t, placements[t]))
     results = PriceRow.of({}, len(placements[f.name]))
     for first in {p.partial: p for p in placements[f.name]}.values():
         if is_compatible(f, strategy, first):

@@ -301,12 +301,12 @@ def is_compatible(f: FuncDef, strategy: Strategy, placement: Placement) -> bool:
     return True
 
 
-def reads_parts(strategy: Strategy, source: str, placement: Placement) -> bool:
-    """True if the axes along which a source is partial are as a strategy says of this source.
+def reads_parts(strategy: Strategy, source: str, placements: tuple[Placement, ...]) -> tuple[bool, ...]:
+    """For each placement of a source: True if it is partial along axes as a strategy says of this source.
 
     A strategy that takes parts of other sources along an axis needs this one complete along it.
     """
-    for n, x in enumerate(strategy.axes):
-        if isinstance(x, frozenset) and (source in x) != (n in placement.partial):
-            return False
-    return True
+    taken = [(n, source in x) for n, x in enumerate(strategy.axes) if isinstance(x, frozenset)]
+    if not taken:
+        return (True,) * len(placements)
+    return tuple(all(part == (n in p.partial) for n, part in taken) for p in placements)
