@@ -10,23 +10,13 @@ from tests.foreign.numpy_einsum import LARGE, VIEWS, Judge, cases
 SHORT = [c for c in cases() if c.name not in LARGE]
 
 
-@pytest.fixture(scope="module")
-def judge():
-    return Judge()
-
-
 @pytest.mark.parametrize("case", SHORT, ids=str)
-def test_numpy_accepts_what_graphs_compute(case, judge):
+def test_numpy_accepts_what_graphs_compute(case):
     if case.name in VIEWS:
-        pytest.skip(
-            "NumPy's result is a view, or has the memory order of an operand: a graph's is a new array"
-        )
-    judge.run(case)
+        pytest.skip("NumPy's result is a view or in an operand's memory order: a graph's is a new array")
+    assert (Judge().run(case) > 0) == case.has_calls
 
 
-def test_enough_calls_reach_graphs(judge):
-    for case in SHORT:
-        if case.name not in VIEWS and not judge.has_run(case):
-            judge.run(case)
-    assert len(SHORT) >= 30
-    assert judge.reached >= 400
+def test_no_tests_of_numpy_are_lost():
+    assert len(SHORT) >= 55
+    assert len({*cases()}) >= 66
