@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from tdsl.communication.steps import PlacedTensor
@@ -86,6 +86,29 @@ def reduction_points(tensor: PlacedTensor) -> Points:
 def point_count(points: Points) -> int:
     """The number of points."""
     return sum(map(element_count, points))
+
+
+def have_same_points(a: Sequence[Piece], b: Sequence[Piece]) -> bool:
+    """True if two lists of pieces have the same elements, and each element the same points in both.
+
+    >>> left, right = ((0, 2),), ((2, 6),)
+    >>> have_same_points([(left, (((0, 4),),)), (right, ())], [(left, (((0, 1),), ((1, 4),))), (right, ())])
+    True
+    >>> have_same_points([(left, (((0, 4),),))], [(left, (((0, 3),), ((5, 6),)))])
+    False
+    """
+    shared = 0
+    for box, points in a:
+        for other, others in b:
+            part = intersection(box, other)
+            if part is None:
+                continue
+            shared += element_count(part)
+            both = (intersection(p, q) for p in points for q in others)
+            common = sum(element_count(p) for p in both if p is not None)
+            if not common == point_count(points) == point_count(others):
+                return False
+    return all(shared == sum(element_count(box) for box, _ in pieces) for pieces in (a, b))
 
 
 def box_difference(box: SpanBox, hole: SpanBox) -> Iterator[SpanBox]:

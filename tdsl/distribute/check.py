@@ -19,7 +19,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-from tdsl.distribute.buffer_contents import BufferContents, PlanFault, point_count, reduction_points
+from tdsl.distribute.buffer_contents import (
+    BufferContents,
+    PlanFault,
+    have_same_points,
+    point_count,
+    reduction_points,
+)
 from tdsl.distribute.check_messages import PartialResult, Post, RankMatcher
 from tdsl.distribute.check_rank import RankCheck
 from tdsl.distribute.plan import Plan
@@ -121,22 +127,35 @@ def _partial_results(plan: Plan, check: RankCheck) -> Iterator[tuple[int, Partia
         axes = tensors[name].placement.partial
         if axes and name in check.buffers:
             box = check.buffers[name].box
-            yield first(axes), PartialResult(name, "", box, tuple(check.values(name, box)))
+            yield first(axes), PartialResult(rank, name, "", box, tuple(check.values(name, box)))
     for (reader, name, box), contents in check.parts_read.items():
-        yield first(tensors[reader].partial_axes), PartialResult(name, reader, box, tuple(contents.pieces))
+        part = PartialResult(rank, name, reader, box, tuple(contents.pieces))
+        yield first(tensors[reader].partial_axes), part
 
 
 def _check_parts(plan: Plan, parts: Iterable[PartialResult]) -> None:
-    """Raise PlanFault unless the partial results of all ranks of a group together have every point once."""
-    points = {h.name: point_count(reduction_points(h)) for h in plan.tensors}
-    totals: dict[tuple[str, str, object], BufferContents] = {}
+    """Raise PlanFault unless the partial results of all ranks of a group together have every point once.
+
+    A reader may be partial along more axes than a tensor that it reads: ranks that differ along these axes
+    only must read the same part, since each part of this tensor meets all parts of the others.
+    """
+    tensors = {h.name: h for h in plan.tensors}
+    groups: dict[tuple[str, str, object], dict[tuple[int, ...], PartialResult]] = {}
     for part in parts:
-        key = part.tensor, part.reader, part.box if part.reader else None
-        if key in totals:
-            totals[key].add(list(part.pieces))
-        else:
-            totals[key] = BufferContents(part.tensor, part.box, list(part.pieces))
-    for total in totals.values():
+        axes, at = tensors[part.tensor].placement.partial, plan.grid.coordinates(part.rank)
+        if part.reader:
+            axes = tuple(n for n in axes if n in tensors[part.reader].partial_axes)
+        group = groups.setdefault((part.tensor, part.reader, part.box if part.reader else None), {})
+        same = group.setdefault(tuple(at[n] for n in axes), part)
+        if same is not part and not have_same_points(same.pieces, part.pieces):
+            ranks = f"ranks {same.rank} and {part.rank}"
+            raise PlanFault(f"{part.reader!r} reads other parts of {part.tensor!r}{part.box} on {ranks}")
+    for (tensor, _, _), group in groups.items():
+        first, *others = group.values()
+        total = BufferContents(tensor, first.box, list(first.pieces))
+        for part in others:
+            total.add(list(part.pieces))
+        expected = point_count(reduction_points(tensors[tensor]))
         for box, combined in total.pieces:
-            if point_count(combined) != points[total.tensor]:
-                raise PlanFault(f"the parts of {total.tensor!r}{box} have the points {combined} only")
+            if point_count(combined) != expected:
+                raise PlanFault(f"the parts of {tensor!r}{box} have the points {combined} only")

@@ -53,8 +53,9 @@ class CompletedCollective:
 
 @frozen
 class PartialResult:
-    """The parts of a partial tensor in a buffer of a rank, or those that `reader` reads; all have one box."""
+    """The parts of a partial tensor in a buffer of `rank`, or those that `reader` reads; all have one box."""
 
+    rank: int
     tensor: str
     reader: str
     box: SpanBox

@@ -81,9 +81,7 @@ def strategies_of(state: State, f: FuncDef, grid: Grid, box: SpanBox, *, is_give
     for definition, choices in options.items():
         family = _Stages(state, f, definition, grid, box)
         for axes in itertools.product(choices, repeat=len(grid.axes)):
-            # parts of one source along an axis, of another along a second one: their products are not planned
-            sets = {x for x in axes if isinstance(x, frozenset)}
-            composed = family.stage(axes) if len(sets) <= 1 else None
+            composed = family.stage(axes)
             if composed is not None:
                 stages.append(composed)
                 strategies.append(Strategy(definition, axes))

@@ -29,7 +29,7 @@ from tdsl.distribute.buffer_contents import PlanFault
 from tdsl.distribute.check import check
 from tdsl.distribute.plan import Plan
 from tests.distribute.matmuls import cube, flat, matmul, two_and_a_half
-from tests.distribute.test_entries import two_products
+from tests.distribute.test_entries import product_of_sums, two_products
 from tests.distribute.test_overwrite import training_step
 from tests.distribute.test_results import histogram
 
@@ -109,6 +109,7 @@ PLANS = {
     "routed": routed,
     "histogram": lambda: td.compile(histogram("r -> r")).plan(),
     "from parts": lambda: td.compile(two_products("partial", "ij -> *", lambda p, q: p - q)).plan(),
+    "of parts": lambda: td.compile(product_of_sums("ij -> i *")).plan(),
     "on all": lambda: td.compile(two_products("*", "ij -> *", lambda p, q: p * q)).plan(),
     "overwritten": lambda: td.compile(training_step(3)).plan(),
     "parts": lambda: td.compile(histogram("r -> partial(sum)")).plan(),
@@ -274,6 +275,27 @@ def test_faulty_plans_are_rejected(make: Any, rng: np.random.Generator) -> None:
         except PlanFault:
             continue
         pytest.fail(f"{what} was not seen")
+
+
+@pytest.mark.parametrize("swapped", ["p", "q", "pq"])
+def test_parts_of_a_factor_are_equal_along_the_axis_of_the_other(swapped: str) -> None:
+    """Ranks of one line have each other's parts: every sum is complete, but p0 may meet q0 twice."""
+    plan = td.compile(product_of_sums("ij -> * *", terms=8)).plan()
+    run = {(s.func, r): s for r in range(4) for s in plan.rank(r).steps if isinstance(s, Run)}
+    wrong = plan
+    for rank in range(4):
+        x, y = plan.grid.coordinates(rank)
+        other = {"p": (1 - x, y) if y else (x, y), "q": (x, 1 - y) if x else (x, y)}
+        steps = [
+            replace(s, ranges=run[s.func, plan.grid.rank(other[s.func])].ranges)
+            if isinstance(s, Run) and s.func in swapped
+            else s
+            for s in plan.rank(rank).steps
+        ]
+        wrong = changed(wrong, rank, steps)
+    check(plan)
+    with pytest.raises(PlanFault, match=r"reads other parts of .* on ranks \d and \d"):
+        check(wrong)
 
 
 def with_cross_exchange(plan: Plan, rank: int, sends_first: bool) -> Plan:

@@ -86,6 +86,23 @@ def two_products(entry: Entry, placed: str, value: Callable[[Any, Any], Any], ra
     return s
 
 
+def product_of_sums(placed: str, shape: tuple[int, int] = (2, 2), terms: int = 7) -> td.Schedule:
+    """The product of two sums, each in parts along an axis of its own, and a sum in parts along both."""
+    grid = td.Grid(x=shape[0], y=shape[1])
+    a, b = td.Tensor("a", (3, terms), td.i64), td.Tensor("b", (terms, 5), td.i64)
+    p, q, e, z = td.Func("p"), td.Func("q"), td.Func("e"), td.Func("z")
+    p[i] = td.sum(a[i, k], axis=k)
+    q[j] = td.sum(b[k, j], axis=k)
+    e[i, j] = td.sum(a[i, k] * b[k, j], axis=k)
+    z[i, j] = p[i] * q[j] - e[i, j]
+    s = td.Schedule(z).place(a, "ik -> * *", grid).place(b, "kj -> * *", grid)
+    s.place(p, "i -> partial(sum) *", grid)[p].distribute((k, "*"), grid)
+    s.place(q, "j -> * partial(sum)", grid)[q].distribute(("*", k), grid)
+    s.place(e, "ij -> partial(sum) partial(sum)", grid)[e].distribute((k, k), grid)
+    s.place(z, placed, grid)[z].distribute(("partial", "partial"), grid)
+    return s
+
+
 def factors() -> list[np.ndarray]:
     rng = np.random.default_rng(0)
     return [rng.integers(-9, 9, shape) for shape in ((6, 8), (8, 5), (6, 8), (8, 5))]
@@ -108,6 +125,15 @@ def test_values_of_partial_sources(entry: Entry, placed: str, received: tuple[in
     out, plan = simulated(two_products(entry, placed, lambda p, q: 2 * p - q), a, b, c, d)
     np.testing.assert_array_equal(out, 2 * (a @ b) - c @ d)
     assert plan.received == received
+
+
+@pytest.mark.parametrize("placed", ["* *", "i *", "* i", "j i", "0 1", "partial(sum) partial(sum)"])
+@pytest.mark.parametrize("shape, terms", [((2, 2), 7), ((3, 2), 2), ((1, 3), 3)])
+def test_products_of_parts_along_axes_of_their_own(placed: str, shape: tuple[int, int], terms: int) -> None:
+    rng = np.random.default_rng(terms)
+    a, b = rng.integers(-9, 9, (3, terms)), rng.integers(-9, 9, (terms, 5))
+    out, _ = simulated(product_of_sums(f"ij -> {placed}", shape, terms), a, b)
+    np.testing.assert_array_equal(out, np.outer(a.sum(1), b.sum(0)) - a @ b)
 
 
 @pytest.mark.parametrize(

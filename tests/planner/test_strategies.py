@@ -34,3 +34,13 @@ def test_random_choices_compute_what_one_rank_does(seed, shape):
     expected = td.compile(chain(seed), target="python")(*arrays)
     for _, s in random_choices(space, seed, grid, rng, 3):
         np.testing.assert_array_equal(td.compile(s, target="python").simulate(*arrays), expected)
+
+
+def test_a_product_of_two_sums_is_computed_from_parts_along_an_axis_of_each():
+    grid = td.Grid(x=2, y=2)
+    state = bind_state(chain(3).state, {})
+    space = space_of(state, grid, Cluster(ranks=4), as_target(None).machine(), {})
+    sources = [f.name for f in space.funcs if f.name != "g"]
+    assert len(sources) == 2
+    one, other = (frozenset({name}) for name in sources)
+    assert {(one, other), (other, one)} <= {s.axes for s in space.strategies["g"]}
