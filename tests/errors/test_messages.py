@@ -190,7 +190,7 @@ Compiled has no attribute 'soruce' [attribute TD0001]
   at test_messages.py:LINE
    LINE | td.compile(f).soruce("llvm")
           ^^^^^^^^^^^^^^^^^^^^ no such attribute
-  hint: did you mean 'source'? There are: dynamic, explain, export, launch, loops, profile, schedule, sizes, \
+  hint: did you mean 'source'? There are: c_function, dynamic, explain, export, launch, loops, profile, schedule, sizes, \
 source, target""",
     ),
     td.TdslError: (
