@@ -1,11 +1,9 @@
 """Compiled programs take the schedules of the files in TDSL_TUNING, and graphs are tuned with such files."""
 
 import math
+import multiprocessing
 import os
-import signal
-import subprocess
 import sys
-import time
 import warnings
 from dataclasses import replace
 
@@ -206,31 +204,33 @@ def test_a_task_with_no_schedule_left_gets_no_more_of_the_budget(monkeypatch) ->
     assert measured(monkeypatch, WeightedTask(one), WeightedTask(other), trials=100) == [3, 5]
 
 
-VICTIM = """
-import sys
-from tests.test_tuning_records import SIZES, product
-product.tune(**SIZES, seconds=100, workers=1, records=sys.argv[1],
-             on_trial=lambda r: print(r.label, flush=True))
-"""
+def _tune_until_killed(path: str, told: int) -> None:
+    """Tunes with workers that answer at once; for each trial that it is told of, writes a byte to `told`."""
+    tasks.Worker = FakeWorker
+    product.tune(
+        **SIZES, seconds=100, workers=1, records=path, on_trial=lambda _: os.write(told, b"."),
+    )  # fmt: skip
 
 
-def victim(path) -> "subprocess.Popen[bytes]":
-    return subprocess.Popen([sys.executable, "-c", VICTIM, str(path)], stdout=subprocess.PIPE)
-
-
-def test_a_killed_tuner_loses_no_trial_that_it_told_of_and_two_tuners_share_a_file(tmp_path) -> None:
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="the tuners are forked")
+def test_a_killed_tuner_loses_no_trial_that_it_told_of_and_two_tuners_share_a_file(tmp_path, fake) -> None:
     path = tmp_path / "a.jsonl"
-    tuners = [victim(path), victim(path)]
+    reader, told = os.pipe()
+    context = multiprocessing.get_context("fork")
+    tuners = [context.Process(target=_tune_until_killed, args=(str(path), told)) for _ in range(2)]
     for tuner in tuners:
-        assert tuner.stdout is not None
-        tuner.stdout.readline()
-    time.sleep(0.3)
-    told = 2
+        tuner.start()
+    count = sum(len(os.read(reader, 1)) for _ in range(8))
     for tuner in tuners:
-        os.kill(tuner.pid, signal.SIGKILL)
-        told += len(tuner.communicate()[0].splitlines())
+        assert tuner.is_alive()
+        tuner.kill()
+        tuner.join()
+    os.close(told)
+    while data := os.read(reader, 1 << 16):
+        count += len(data)
+    os.close(reader)
     written = records.read(path)
-    assert told <= len(written) <= told + 2  # a trial may be recorded and not told
+    assert count <= len(written) <= count + 2  # a trial may be recorded and not told
     known = {r.directives for r in written}
     report = product.tune(**SIZES, seconds=100, trials=2, workers=1, records=path)
     assert (report.trials, report.repeated, report.known) == (2, 0, len(known))

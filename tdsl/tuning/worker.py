@@ -1,7 +1,7 @@
 """Processes that compile and measure schedules for a tuner, and that may crash or hang.
 
-`python -m tdsl.tuning.worker` reads pickles from its input, each after its length in bytes, and answers each
-with a line of JSON. Only the parent process, a `Worker`, writes to it. The alarm of the system ends the
+`python -m tdsl.tuning.worker` reads pickles from its input, each after its length in bytes and its time limit,
+and answers each with a line of JSON. Only the parent process, a `Worker`, writes to it. The alarm of the system ends the
 process if a job exceeds its time limit, also after the parent process was killed.
 """
 
@@ -31,7 +31,7 @@ from tdsl.tilegraph.schedule import Schedule
 from tdsl.tuning.fastest_in_turns import fastest_in_turns
 from tdsl.tuning.oracle import is_close
 
-_LENGTH = struct.Struct("<Q")
+_HEAD = struct.Struct("<Qd")  # the length of a job in bytes, and its time limit in seconds
 GRACE_S = 2.0  # seconds that the parent waits after the limit of a job
 
 
@@ -78,9 +78,9 @@ class Worker:
         assert self._process is not None
         assert self._process.stdin is not None
         self._pending.append(limit)
-        text = pickle.dumps((limit, job))
+        text = pickle.dumps(job)
         with suppress(OSError):  # if it has ended, `answer` says so
-            self._process.stdin.write(_LENGTH.pack(len(text)) + text)
+            self._process.stdin.write(_HEAD.pack(len(text), limit) + text)
             self._process.stdin.flush()
 
     def answer(self) -> dict[str, Any]:
@@ -184,13 +184,14 @@ def _serve() -> None:
     bench: _Bench | None = None
     problem = ""
     source = sys.stdin.buffer
-    while len(head := source.read(_LENGTH.size)) == _LENGTH.size:
-        text = source.read(_LENGTH.unpack(head)[0])
+    while len(head := source.read(_HEAD.size)) == _HEAD.size:
+        length, limit = _HEAD.unpack(head)
+        text = source.read(length)
         answer: dict[str, Any] = {}
         try:
-            limit, (kind, *arguments) = pickle.loads(text)
             if hasattr(signal, "setitimer"):
                 signal.setitimer(signal.ITIMER_REAL, max(limit, 1e-3))
+            kind, *arguments = pickle.loads(text)
             if kind == "setup":
                 bench = None
                 bench = _Bench(*arguments)
