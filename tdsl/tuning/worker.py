@@ -1,8 +1,8 @@
 """Processes that compile and measure schedules for a tuner, and that may crash or hang.
 
-`python -m tdsl.tuning.worker` reads pickles from its input, each after its length in bytes and its time limit,
-and answers each with a line of JSON. Only the parent process, a `Worker`, writes to it. The alarm of the system ends the
-process if a job exceeds its time limit, also after the parent process was killed.
+`python -m tdsl.tuning.worker` reads pickles from its input, each after its length in bytes and its time
+limit, and answers each with a line of JSON. Only the parent process, a `Worker`, writes to it. The alarm of
+the system ends the process if a job exceeds its limit, also after the parent process was killed.
 """
 
 from __future__ import annotations
