@@ -13,6 +13,7 @@ from tdsl.machine.cpu import host
 from tdsl.tuning import by_measurement as tuning
 from tdsl.tuning import worker
 from tdsl.tuning.oracle import is_close
+from tdsl.tuning.times_in_turns import MIN_ROUNDS, least_favourable, placed, times_in_turns
 
 
 @td.op
@@ -213,3 +214,39 @@ def test_types_stand_for_arrays_and_numbers() -> None:
         sized.autoschedule(td.f32[49, 4], td.f32)
     with pytest.raises(td.TypeMismatch, match="float16"):
         sized.autoschedule(td.f16[49, 3], td.f32)
+
+
+def test_calls_take_turns_in_alternating_order() -> None:
+    seen: list[str] = []
+    times = times_in_turns([lambda: seen.append("a"), lambda: seen.append("b"), lambda: time.sleep(1e-3)])
+    assert [len(t) for t in times] == [MIN_ROUNDS] * 3
+    assert min(times[2]) >= 1e-3 > max(times[0])
+    runs = [name for n, name in enumerate(seen) if n == 0 or seen[n - 1] != name]
+    assert "".join(runs) == ("ab" * MIN_ROUNDS)[: MIN_ROUNDS + 1]
+
+
+def test_calls_much_slower_than_the_first_are_measured_in_fewer_rounds() -> None:
+    start = time.monotonic()
+    times = times_in_turns([lambda: None, lambda: time.sleep(1e-3)], seconds=2)
+    assert time.monotonic() - start < 1.9
+    assert len(times[0]) == len(times[1]) >= MIN_ROUNDS
+
+
+def test_a_schedule_is_compared_where_it_does_worst() -> None:
+    default = [1.0] * 10
+    assert least_favourable([0.5] * 10, default) == (0.5, 1.0)
+    assert least_favourable([0.5] * 4 + [1.25] * 6, default) == (1.25, 1.0)
+    slower_alone = [0.9] * 4 + [5.0] * 6
+    assert least_favourable(slower_alone, [0.8] * 4 + [10.0] * 6) == (0.9, 0.8)
+
+
+@pytest.mark.parametrize(
+    "x", [np.arange(60.0).reshape(3, 4, 5).T, np.zeros((0, 3), np.int8), np.arange(9)[::2]]
+)
+def test_arrays_are_copied_to_other_places_with_the_order_of_their_axes(x) -> None:
+    copies = [placed(x) for _ in range(20)]
+    for copy in copies:
+        np.testing.assert_array_equal(copy, x)
+        assert copy.strides == x.copy("K").strides
+        assert copy.ctypes.data % 16 == 0
+    assert len({copy.ctypes.data % 4096 for copy in copies}) > 1

@@ -166,7 +166,7 @@ class FakeTuner:
     def seconds(self):
         return self.best, 1.0
 
-    def measure_next(self, pool, folder, end, on_trial) -> None:
+    def measure_next(self, pool, judge, folder, end, on_trial) -> None:
         self.mine.append("trial")
         self.best *= self.factor
         self.is_complete = len(self.mine) >= self.count
@@ -189,9 +189,9 @@ def test_the_budget_goes_where_a_second_gains_most(monkeypatch) -> None:
     assert counts[2] > 10 * counts[1]
     improving, level = WeightedTask(FakeTuner(1.0, 0.9)), WeightedTask(FakeTuner(0.9, 1.0))
     for task in (improving, level):
-        task.tuner.measure_next((), "", 0.0, None)
+        task.tuner.measure_next((), None, "", 0.0, None)
         task.add_measurement(1.0)
-        task.tuner.measure_next((), "", 0.0, None)
+        task.tuner.measure_next((), None, "", 0.0, None)
         task.add_measurement(1.0)
     assert improving.gain() > level.gain()  # whose time is longer by now
     after_failures = WeightedTask(FakeTuner(1.0, 1.0), history=[(0.0, math.nan), (1.0, math.nan), (2.0, 1.0)])

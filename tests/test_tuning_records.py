@@ -226,7 +226,7 @@ def test_of_two_measurements_of_the_fastest_schedule_the_slower_is_recorded(
     first, again, tmp_path, fake, monkeypatch
 ) -> None:
     def answer(worker):
-        seconds = first if worker.job[1] == tuner.MEASURE_S else again
+        seconds = again if worker.job[1] == tuner.AGAIN_S else first
         return {} if worker.job[0] == "compile" else {"seconds": seconds, "default_seconds": 1.0}
 
     monkeypatch.setattr(fake, "answer", answer)
@@ -248,8 +248,11 @@ def test_an_interrupt_leaves_the_best_so_far(tmp_path, fake) -> None:
 
 
 def test_schedules_are_measured_in_processes_of_their_own(tmp_path) -> None:
-    report = product.tune(**SIZES, records=tmp_path / "a.jsonl", trials=2, seconds=60, workers=1)
+    path = tmp_path / "a.jsonl"
+    report = product.tune(**SIZES, records=path, trials=2, seconds=60, workers=1)
     assert report.trials == 2
+    default, _ = records.read(path)
+    assert (default.label, default.ratio) == ("default", 1.0)  # as its code is that of the default
     assert 0 < report.best_seconds <= report.default_seconds < 1
     assert "2 trials, 0 known before" in str(report)
 

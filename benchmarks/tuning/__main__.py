@@ -1,7 +1,7 @@
 """`python -m benchmarks.tuning`: tuning of twenty operators, and tuning that is killed.
 
     tune      FOLDER [--seconds 30] [NAME ...]     tunes each operator; goes on where it stopped
-    measure   FOLDER [--rounds 31] [NAME ...]      in new processes: the recorded schedules against defaults
+    measure   FOLDER [--processes 3] [NAME ...]    in new processes: the recorded schedules against defaults
     kill      FOLDER [--times 50]                  kills tuning at random moments; what is lost or repeated
     table     FOLDER                               prints what was measured
 
@@ -18,13 +18,14 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from benchmarks.tuning.operators import OPERATORS
 
-ROUND_S = 2e-3
+COPIES, COPY_S = 5, 0.1  # of the arrays, and seconds for which calls are measured on each
 KILLED = "product_relu"  # the operator whose tuning is killed
 
 
@@ -54,20 +55,24 @@ def tune(folder: Path, names: list[str], seconds: float) -> None:
         store(folder, name, {"trials": report.trials, "recorded": ratio, "label": report.label})
 
 
-def measure(folder: Path, names: list[str], rounds: int) -> None:
+def measure(folder: Path, names: list[str], processes: int) -> None:
     for name in names:
         command = [sys.executable, "-m", "benchmarks.tuning", "child", str(folder), name]
-        done = subprocess.run([*command, "--rounds", str(rounds)], check=True, capture_output=True, text=True)
-        store(folder, name, json.loads(done.stdout))
+        runs = [
+            json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+            for _ in range(processes)
+        ]
+        store(folder, name, {"runs": runs})
 
 
-def child(folder: Path, name: str, rounds: int) -> None:
-    """Print the times of the default schedule and of the recorded one, in rounds that follow each other."""
+def child(folder: Path, name: str) -> None:
+    """Print how much faster the recorded schedule is than the default one, on copies of the arrays."""
     import tdsl as td
     from tdsl.records.file import read
     from tdsl.records.lookup import task_of
     from tdsl.target import as_target
     from tdsl.tuning.oracle import random_values
+    from tdsl.tuning.times_in_turns import FAST, USUAL, placed, times_in_turns
 
     op, sizes = OPERATORS[name]
     os.environ.pop("TDSL_TUNING", None)
@@ -75,34 +80,20 @@ def child(folder: Path, name: str, rounds: int) -> None:
     recorded = op.schedule(**sizes, records=records_of(folder))
     tuned = td.compile(recorded, **sizes)
     values = random_values(op.program, sizes)
-    arguments = [values[p] for p in op.program.parameters]
-    out = default(*arguments)
-    calls = [lambda: default(*arguments, out=out), lambda: tuned(*arguments, out=out)]
-    times = paired_times(calls[0], calls[1], rounds)
+    times: list[list[float]] = [[], []]
+    for _ in range(COPIES):
+        arguments = [placed(values[p]) for p in op.program.parameters]
+        out = default(*arguments)
+        calls = [partial(default, *arguments, out=out), partial(tuned, *arguments, out=out)]
+        for all_times, rounds in zip(times, times_in_turns(calls, COPY_S), strict=True):
+            all_times += rounds
+    fast, usual = (float(np.divide(*np.quantile(times, q, axis=1))) for q in (FAST, USUAL))
     task = task_of(op.program, sizes, as_target(None))
     best = min(r.ratio for r in read(records_of(folder)) if r.task == task)
-    result = {"times": times, "best_record": 1 / min(best, 1.0), "is_default": not recorded.directives}
+    result = {
+        "fast": fast, "usual": usual, "record": 1 / min(best, 1.0), "is_default": not recorded.directives,
+    }  # fmt: skip
     print(json.dumps(result))
-
-
-def paired_times(
-    first: Callable[[], object], second: Callable[[], object], rounds: int
-) -> list[tuple[float, float]]:
-    """The seconds of `first` and of `second` in each round; who begins alternates."""
-
-    def seconds(call: Callable[[], object], count: int) -> float:
-        start = time.perf_counter()
-        for _ in range(count):
-            call()
-        return (time.perf_counter() - start) / count
-
-    counts = [max(1, int(ROUND_S / max(min(seconds(f, 3) for _ in range(3)), 1e-7))) for f in (first, second)]
-    result = []
-    for n in range(rounds):
-        order = [(0, first), (1, second)]
-        times = {k: seconds(f, counts[k]) for k, f in (order if n % 2 else order[::-1])}
-        result.append((times[0], times[1]))
-    return result
 
 
 def kill(folder: Path, times: int) -> None:
@@ -140,27 +131,29 @@ def victim(folder: Path) -> None:
 
 
 def table(folder: Path) -> None:
-    """Speed over the default: of the best deciles of the times (`fast`), and of the pairs of rounds."""
-    heads = f"{'record':>7} {'fast':>7} {'median':>7} {'quartiles':>13} {'of record':>9}"
-    print(f"{'operator':20} {'trials':>6} {heads}")
-    medians, parts = [], []
+    """Speed over the default, the geometric mean over new processes: of fast calls, and of usual ones."""
+    print(f"{'operator':20} {'trials':>6} {'record':>7} {'fast':>7} {'usual':>7} {'of record':>9}")
+    columns: dict[str, list[float]] = {"fast": [], "usual": []}
+    parts = []
     for name, r in results_of(folder).items():
-        if "times" not in r:
+        if "runs" not in r:
             continue
-        low, median, high = statistics.quantiles([a / b for a, b in r["times"]], n=4)
-        default, tuned = (statistics.quantiles(x, n=10)[0] for x in zip(*r["times"], strict=True))
-        shown = 1.0 if r["is_default"] else default / tuned  # both are the default schedule then
-        medians.append(shown)
-        part = shown / r["best_record"] if not r["is_default"] else 1.0
-        parts.append(part)
+        is_default, record = r["runs"][0]["is_default"], r["runs"][0]["record"]
+        for key, column in columns.items():  # a schedule that is the default is not slower than itself
+            column.append(1.0 if is_default else mean([run[key] for run in r["runs"]]))
+        fast, usual = (column[-1] for column in columns.values())
+        parts.append(1.0 if is_default else min(fast, usual) / record)
         print(
-            f"{name:20} {r.get('trials', 0):6} {r['best_record']:7.2f} {shown:7.2f} "
-            f"{median:7.2f} {low:6.2f}-{high:<6.2f} {part:9.2f}{'  default' if r['is_default'] else ''}"
+            f"{name:20} {r.get('trials', 0):6} {record:7.2f} {fast:7.2f} {usual:7.2f} "
+            f"{parts[-1]:9.2f}{'  default' if is_default else ''}"
         )
-    if medians:
-        mean = math.exp(statistics.fmean(map(math.log, medians)))
-        print(f"{len(medians)} operators: geometric mean {mean:.3f}, least {min(medians):.3f}; ", end="")
-        print(f"replayed at {min(parts):.3f} of the record or more, median {statistics.median(parts):.3f}")
+    for key, column in columns.items():
+        print(f"{key}: {len(column)} operators, geometric mean {mean(column):.3f}, least {min(column):.3f}")
+    print(f"replayed at {min(parts):.3f} of the record or more, median {statistics.median(parts):.3f}")
+
+
+def mean(ratios: list[float]) -> float:
+    return math.exp(statistics.fmean(map(math.log, ratios)))
 
 
 def main() -> None:
@@ -169,7 +162,7 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("names", nargs="*", help="operators; by default all")
     parser.add_argument("--seconds", type=float, default=30.0)
-    parser.add_argument("--rounds", type=int, default=101)
+    parser.add_argument("--processes", type=int, default=3)
     parser.add_argument("--times", type=int, default=50)
     options = parser.parse_args()
     options.folder.mkdir(parents=True, exist_ok=True)
@@ -178,11 +171,11 @@ def main() -> None:
         case "tune":
             tune(options.folder, names, options.seconds)
         case "measure":
-            measure(options.folder, names, options.rounds)
+            measure(options.folder, names, options.processes)
         case "kill":
             kill(options.folder, options.times)
         case "child":
-            child(options.folder, names[0], options.rounds)
+            child(options.folder, names[0])
         case "victim":
             victim(options.folder)
     if options.command in ("measure", "table"):

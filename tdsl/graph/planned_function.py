@@ -42,8 +42,8 @@ from tdsl.graph.tune import (
 from tdsl.graph.values import Argument, Array, Constant, Spec
 from tdsl.lang.program import Program
 from tdsl.records.file import Record
-from tdsl.tuning.fastest_in_turns import fastest_in_turns
 from tdsl.tuning.tasks import Budget
+from tdsl.tuning.times_in_turns import fastest_in_turns
 
 
 @frozen

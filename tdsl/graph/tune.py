@@ -43,8 +43,8 @@ from tdsl.lang.program import Program
 from tdsl.records.file import Record
 from tdsl.records.lookup import replayed
 from tdsl.target import Target
-from tdsl.tuning.fastest_in_turns import fastest_in_turns
 from tdsl.tuning.tasks import Budget, WeightedTask, tune_tasks
+from tdsl.tuning.times_in_turns import fastest_in_turns
 from tdsl.tuning.tuner import Tuner
 
 MAX_TIME_RATIO = 0.95  # a kernel replaces another if it takes less than this part of its time

@@ -29,7 +29,8 @@ from tdsl.tuning.oracle import rounding_tolerance
 from tdsl.tuning.worker import Worker
 from tdsl.viewer.schedule import Schedule
 
-RUN_S = 0.3  # seconds for which a schedule is run in turns with the default
+RUN_S = 0.1  # seconds for which a schedule is run in turns with the default, on each placement of the arrays
+PLACEMENTS = 3
 MIN_LIMIT_S = 1.0  # minimal time limit of a schedule in seconds
 MAX_LIMIT_S = 86_400.0  # maximal time limit of a schedule in seconds
 
@@ -187,7 +188,7 @@ def measure(
 
 def _measured(worker: Worker, label: str, limit: float) -> Trial:
     """The measurement of the schedule that a worker compiled last, first of all the default schedule."""
-    worker.send(("measure", RUN_S), limit)
+    worker.send(("measure", RUN_S, PLACEMENTS), limit)
     answer = worker.answer()
     if "problem" in answer:
         return Trial(label, None, answer["problem"])

@@ -96,6 +96,7 @@ def tune_tasks(
                 on_trial(record)
 
         pool: list[Worker] = []
+        judge: Worker | None = None
         try:
             while time.monotonic() < end and (budget.trials is None or count() < budget.trials):
                 open_tasks = [t for t in tasks if not t.tuner.is_complete]
@@ -103,18 +104,21 @@ def tune_tasks(
                     break
                 is_random = choice.random() < RANDOM_PART
                 task = choice.choice(open_tasks) if is_random else max(open_tasks, key=WeightedTask.gain)
-                if not pool:
-                    pool += [Worker(task.tuner.setup(folder), SETUP_S) for _ in range(budget.workers)]
+                if judge is None:
+                    judge, *pool = (
+                        Worker(task.tuner.setup(folder), SETUP_S) for _ in range(budget.workers + 1)
+                    )
                 most = budget.workers if budget.trials is None else budget.trials - count()
                 start = time.monotonic()
-                task.tuner.measure_next(pool[:most], folder, end, tell)
+                task.tuner.measure_next(pool[:most], judge, folder, end, tell)
                 task.add_measurement(time.monotonic() - start)
         except KeyboardInterrupt:
             if not any(t.tuner.fastest() for t in tasks):
                 raise
         finally:
-            for worker in pool:
-                worker.close()
+            for worker in (*pool, judge):
+                if worker is not None:
+                    worker.close()
 
 
 def default_workers(target: Target) -> int:

@@ -5,8 +5,8 @@
    be much slower come last. Each third one is a neighbour of one of the other fast schedules.
 3. As many schedules as there are workers are compiled at once. Then each is measured while nothing else runs,
    in turns with the default schedule, whose results its results must agree with.
-4. A schedule that is faster than all before is measured again, longer; the slower measurement is recorded, as
-   the fastest of many measurements is a lucky one.
+4. A schedule that is faster than all before is measured again, for longer and in another process; the slower
+   measurement is recorded, as the fastest of many measurements is a lucky one.
 5. Schedules of records for the same task are not measured again.
 """
 
@@ -39,8 +39,9 @@ from tdsl.tuning.neighbours import neighbours
 from tdsl.tuning.oracle import rounding_tolerance
 from tdsl.tuning.worker import Setup, Worker
 
-MEASURE_S = 0.1  # seconds for which a schedule is measured in turns with the default
-AGAIN_S = 0.4  # the same for a schedule that was faster than all before
+MEASURE_S = 0.05  # seconds for which a schedule is measured in turns with the default, on each placement
+PLACEMENTS = 2  # of the arrays in memory
+AGAIN_S, AGAIN_PLACEMENTS = 0.1, 5  # the same for a schedule that was faster than all before
 MAX_PREDICTED = 2.0  # times the prediction for the fastest, beyond which a neighbour is tried last
 LIMIT_S = 20.0  # most seconds for the compilation or for the measurement of one schedule
 MIN_LIMIT_S = 1.0
@@ -76,6 +77,11 @@ class TuningReport:
         lines += [f"failed   {n}: {reason}" for reason, n in sorted(self.failures.items())]
         lines += ["all neighbours of the fastest schedules were tried"] * self.is_complete
         return "\n".join(lines)
+
+
+def _ratio(answer: dict[str, Any]) -> float:
+    """The seconds of a schedule divided by those of the default; infinite if there is a problem."""
+    return math.inf if "problem" in answer else answer["seconds"] / answer["default_seconds"]
 
 
 class Tuner:
@@ -162,41 +168,36 @@ class Tuner:
         return self._setup
 
     def measure_next(
-        self, pool: Sequence[Worker], folder: str, end: float, on_trial: Callable[[Record], None]
-    ) -> None:
-        """Measure the next schedules, one for each worker of `pool`, until `end` on the monotonic clock."""
+        self, pool: Sequence[Worker], judge: Worker, folder: str, end: float,
+        on_trial: Callable[[Record], None],
+    ) -> None:  # fmt: skip
+        """Measure the next schedules, one for each worker of `pool`, until `end` on the monotonic clock.
+
+        The process `judge` measures those again that are faster than all before.
+        """
         self._read_new()
         batch = self._next(len(pool))
         self.is_complete = not batch
-        if batch:
-            setup = self.setup(folder)
-            for worker in pool:
-                worker.use(setup)
-            self._try(batch, pool, end, on_trial)
-
-    def _try(
-        self, batch: list[tuple[str, str, Schedule]], pool: Sequence[Worker], end: float,
-        on_trial: Callable[[Record], None],
-    ) -> None:  # fmt: skip
+        if not batch:
+            return
+        setup, jobs = self.setup(folder), [*zip(batch, pool, strict=False)]
         limit = min(max(end - time.monotonic(), MIN_LIMIT_S), LIMIT_S)
-        jobs = list(zip(batch, pool, strict=False))
         for (_, _, schedule), worker in jobs:
+            worker.use(setup)
             worker.send(("compile", schedule.state), limit)
         compiled = [worker.answer() for _, worker in jobs]  # all have ended before anything is measured
-        for ((label, directives, _), worker), answer in zip(jobs, compiled, strict=True):
+        for ((label, directives, schedule), worker), answer in zip(jobs, compiled, strict=True):
             if "setup" in answer:
                 self.is_complete, self._problem = True, answer["problem"]
                 return
             if "problem" not in answer:
-                worker.send(("measure", MEASURE_S), limit)
+                worker.send(("measure", MEASURE_S, PLACEMENTS), limit)
                 answer = worker.answer()
-            if "problem" not in answer:
-                ratio = answer["seconds"] / answer["default_seconds"]
-                if ratio < min((r.ratio for r in self.tried.values()), default=1.0):
-                    worker.send(("measure", AGAIN_S), limit)
-                    again = worker.answer()
-                    if "problem" in again or again["seconds"] / again["default_seconds"] > ratio:
-                        answer = again
+            if _ratio(answer) < min((r.ratio for r in self.tried.values()), default=CLEARLY_FASTER):
+                judge.use(setup)
+                judge.send(("compile", schedule.state), limit)
+                judge.send(("measure", AGAIN_S, AGAIN_PLACEMENTS), limit)
+                answer = max(answer, judge.answer(), key=_ratio)
             self._record(label, directives, answer, on_trial)
 
     def _record(

@@ -23,13 +23,15 @@ from typing import Any
 
 import numpy as np
 
+from tdsl.codegen.runtime.signature import LARGE
 from tdsl.compile import Compiled
 from tdsl.compile import compile as compiled
 from tdsl.folded_kernel import FoldedKernel, fold_constants
+from tdsl.pipeline import completed_state
 from tdsl.records.lookup import VARIABLE
 from tdsl.tilegraph.schedule import Schedule
-from tdsl.tuning.fastest_in_turns import fastest_in_turns
 from tdsl.tuning.oracle import is_close
+from tdsl.tuning.times_in_turns import least_favourable, placed, times_in_turns
 
 _HEAD = struct.Struct("<Qd")  # the length of a job in bytes, and its time limit in seconds
 GRACE_S = 2.0  # seconds that the parent waits after the limit of a job
@@ -138,43 +140,63 @@ class _Bench:
     def __init__(self, state: Any, sizes: Any, target: Any, file: str, tolerance: float, folds: bool) -> None:
         self.sizes, self.target, self.tolerance, self.folds = sizes, target, tolerance, folds
         with open(file, "rb") as inputs:
-            values = pickle.load(inputs)  # written by the parent process
-        # as a caller allocates them: in what was unpickled, arrays begin elsewhere in a cache line
-        self.values = {n: x.copy("K") if isinstance(x, np.ndarray) else x for n, x in values.items()}
-        self.default = self.call_of(state)
-        self.expected = self.results(self.default)
-        self.candidate = self.default
+            self.values: dict[str, Any] = pickle.load(inputs)  # written by the parent process
+        self.default, self.default_code = self.compiled(state)
+        self.expected = _results(self.call_of(self.default, self.values))
+        self.candidate, self.is_default = self.default, True
 
-    def call_of(self, state: Any) -> Callable[..., Any]:
-        """The compiled state as a function of `out` alone."""
+    def compile(self, state: Any) -> None:
+        """Make a state the candidate, and run it once."""
+        self.candidate, code = self.compiled(state)
+        self.is_default = code == self.default_code
+        _results(self.call_of(self.candidate, self.values))
+
+    def compiled(self, state: Any) -> tuple[FoldedKernel, object]:
+        """The kernel of a state, and the completed states from which its code is generated."""
         run: Compiled = compiled(Schedule.of_state(state), target=self.target, **self.sizes)
         parameters = tuple(a.name for a in run.signature.inputs)
         kernel = fold_constants(run) if self.folds else FoldedKernel(parameters, run)
-        values = [self.values[name] for name in kernel.parameters]
-        return partial(kernel.per_call, *kernel.select_inputs(values), *kernel.folded_arrays(values))
+        parts = (kernel.per_call, *kernel.once)
+        return kernel, [completed_state(part.variant(part.specialisation({}))) for part in parts]
 
-    def results(self, call: Callable[..., Any]) -> tuple[Any, ...]:
-        result = call()
-        return result if isinstance(result, tuple) else (result,)
+    def call_of(self, kernel: FoldedKernel, values: dict[str, Any]) -> Callable[..., Any]:
+        """The kernel as a function of `out` alone."""
+        inputs = [values[name] for name in kernel.parameters]
+        return partial(kernel.per_call, *kernel.select_inputs(inputs), *kernel.folded_arrays(inputs))
 
-    def measure(self, seconds: float) -> dict[str, Any]:
-        results = self.results(self.default)
-        out = results if len(results) > 1 else results[0]  # the same memory for both
-        default_call, call = partial(self.default, out=out), partial(self.candidate, out=out)
+    def measure(self, seconds: float, placements: int) -> dict[str, Any]:
+        """The seconds of the candidate and of the default schedule in turns, or {"problem": ...}.
 
-        def is_right() -> bool:
-            for x in results:
-                x.fill(113)  # which no call may leave
-            call()
-            pairs = zip(results, self.expected, strict=True)
-            return all(is_close(x, y, self.tolerance) for x, y in pairs)
-
-        if not is_right():
-            return {"problem": "its results are wrong"}
-        default, candidate = fastest_in_turns([default_call, call], seconds)
-        if not is_right():
-            return {"problem": "its results are wrong"}
+        They are measured for `seconds` seconds on each of several copies of the arrays.
+        """
+        times, default_times = list[float](), list[float]()
+        for _ in range(placements):
+            values = {n: placed(x) if isinstance(x, np.ndarray) else x for n, x in self.values.items()}
+            default_call, call = (self.call_of(k, values) for k in (self.default, self.candidate))
+            results = tuple(placed(x) if x.nbytes < LARGE else x for x in _results(default_call))
+            out = results if len(results) > 1 else results[0]  # the same memory for both
+            if not self.is_right(call, results, out):
+                return {"problem": "its results are wrong"}
+            calls = [partial(default_call, out=out), partial(call, out=out)]
+            rounds = times_in_turns(calls[: 1 if self.is_default else 2], seconds)
+            default_times += rounds[0]
+            times += rounds[-1]
+            if not self.is_right(call, results, out):
+                return {"problem": "its results are wrong"}
+        candidate, default = least_favourable(times, default_times)
         return {"seconds": candidate, "default_seconds": default}
+
+    def is_right(self, call: Callable[..., Any], results: tuple[Any, ...], out: Any) -> bool:
+        """True if a call computes the results of the default schedule, up to rounding."""
+        for x in results:
+            x.fill(113)  # which no call may leave
+        call(out=out)
+        return all(is_close(x, y, self.tolerance) for x, y in zip(results, self.expected, strict=True))
+
+
+def _results(call: Callable[..., Any]) -> tuple[Any, ...]:
+    result = call()
+    return result if isinstance(result, tuple) else (result,)
 
 
 def _serve() -> None:
@@ -198,8 +220,7 @@ def _serve() -> None:
             elif bench is None:
                 answer = {"problem": problem, "setup": True}
             elif kind == "compile":
-                bench.candidate = bench.call_of(arguments[0])
-                bench.results(bench.candidate)
+                bench.compile(*arguments)
             else:
                 answer = bench.measure(*arguments)
         except Exception as error:  # noqa: BLE001  # whatever is wrong with a candidate, it is dropped
