@@ -22,6 +22,7 @@ from tdsl.codegen.runtime.signature import extent
 from tdsl.cost.predict import Prediction
 from tdsl.cost.sectors import SECTOR, WIDEST
 from tdsl.pipeline import completed_state
+from tdsl.schedule.state import Root
 
 LEAST_USEFUL = 0.9  # part of sectors
 MOST_BYTES = 1.5  # times the least
@@ -82,6 +83,7 @@ def cpu_seconds() -> float:
 def traffic(compiled: td.Compiled, counts: MemoryCounts) -> Record:
     """Bytes as times of the least: of memory, if L2 serves what a kernel reads again, and of sectors from L2.
 
+    The least are those of inputs, outputs, and stages that the author of the program puts at the root.
     `cached_s` is the time that the latter take, `lines_s` that of 128 bytes a clock of each multiprocessor's
     loads and stores, and `bound_s` that of the least bytes or of the arithmetic of the schedule.
     """
@@ -98,13 +100,20 @@ def traffic(compiled: td.Compiled, counts: MemoryCounts) -> Record:
     lines = sum(a.wavefronts or max(a.requests, a.sectors / SECTORS_OF_LINE) for a in loads)
     first, near, far = (machine.level(x).bytes_per_second(machine.threads) or 1.0 for x in LEVELS)
     work = sum(max((s for _, s in x.units), default=0.0) for x in prediction.times)
-    least, cached = prediction.least, sum(moved.values())
+    least, cached = prediction.least + stored_by_hand(compiled, prediction), sum(moved.values())
     once = sum(min(n, sizes[array]) for (_, array, _), n in moved.items())
     return {
         "processors": machine.threads, "memory_bytes": once / least,
         "cached_bytes": cached / least, "cached_s": cached / near, "lines_s": lines * LINE / first,
         "bound_s": max(least / far, work),
     }  # fmt: skip
+
+
+def stored_by_hand(compiled: td.Compiled, prediction: Prediction) -> float:
+    """The bytes of the stages that the author of a program puts at the root, stored once and read once."""
+    state = compiled.schedule.state
+    names = [name for name, plan in state.plans if plan.place == Root() and name not in state.program.outputs]
+    return 2 * sum(map(prediction.whole, names))
 
 
 def widest(counts: MemoryCounts) -> int:

@@ -44,6 +44,22 @@ def access_width(index: tuple[Expr, ...], strides: Sequence[int], lanes: int, si
     return count
 
 
+def is_loaded_whole(mask: Expr | None, elements: int | None, width: int) -> bool:
+    """True if a vector of `width` lanes is one load, although a `mask` may switch some of its lanes off.
+
+    The vector begins at a multiple of its width, so it does not go beyond an array of a multiple of `width`
+    elements if one of its lanes is in the array. None are `elements` whose number is not known.
+
+    >>> from tdsl.lang.expr import Binary, Var, const
+    >>> lanes = Binary("le", Ramp(const(0), 1, 4), Broadcast(Var("i"), 4))
+    >>> [is_loaded_whole(lanes, n, 4) for n in (100, 102)], is_loaded_whole(None, 102, 4)
+    ([True, False], True)
+    """
+    if mask is None or isinstance(mask, Broadcast):
+        return True
+    return elements is not None and elements % width == 0
+
+
 def is_shifted(index: tuple[Expr, ...], strides: Sequence[int], lanes: int, size: int) -> bool:
     """True for whole vectors of 16 bytes that begin anywhere, of which two aligned vectors hold each.
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from tvm import tirx as T  # noqa: N812  # as its own documentation calls it
 
-from tdsl.codegen.analysis.access_widths import access_width, is_shifted
+from tdsl.codegen.analysis.access_widths import access_width, is_loaded_whole, is_shifted
 from tdsl.codegen.cuda.cache_hints import is_aligned, load_shifted, load_vector, store_vector_streaming
 from tdsl.codegen.cuda.expressions import TIR, Expressions
 from tdsl.codegen.cuda.identifiers import without_number
@@ -139,9 +139,11 @@ def _is_shifted_load(e: Expressions, n: Load, count: int) -> bool:
 
 
 def _is_vector_load(e: Expressions, n: Load, count: int) -> bool:
-    """True for a load of `count` contiguous lanes that one access covers, with one mask for all lanes."""
-    same = n.mask is None or isinstance(n.mask, Broadcast)
-    return same and _width(e, n.buffer, n.index, count) == count
+    """True for a load of `count` contiguous lanes that one access covers; lanes may be masked one by one."""
+    memory, _ = e.buffers[n.buffer]
+    (size,) = memory.shape
+    elements = int(size) if isinstance(size, T.IntImm) else None
+    return is_loaded_whole(n.mask, elements, count) and _width(e, n.buffer, n.index, count) == count
 
 
 def _write(e: Expressions, s: Store, start: int, count: int, value: TIR) -> TIR:

@@ -14,7 +14,7 @@ from math import prod
 
 import numpy as np
 
-from tdsl.codegen.analysis.access_widths import access_width, is_shifted
+from tdsl.codegen.analysis.access_widths import access_width, is_loaded_whole, is_shifted
 from tdsl.codegen.emulation.counted_buffer import CountedBuffer
 from tdsl.codegen.emulation.memory import Array, and_masks, constants
 from tdsl.codegen.emulation.memory_counts import GLOBAL, Site
@@ -43,7 +43,7 @@ from tdsl.core.node import frozen, post_order
 from tdsl.cost.sectors import SECTOR, distinct_addresses, sectors, shifted_accesses, wavefronts
 from tdsl.errors import Hazard
 from tdsl.lang import arithmetic
-from tdsl.lang.expr import Broadcast, Expr, Load, lanes_of
+from tdsl.lang.expr import Expr, Load, lanes_of
 from tdsl.machine.instructions.instruction import INSTRUCTIONS
 
 _SECTOR_BITS = 42  # of a number; those of higher value have the block
@@ -228,8 +228,8 @@ class CountedBatch(BlockBatch):
         b = self.buffers[e.buffer]
         if b.space == GLOBAL and is_shifted(e.index, row_major(b.extents), lanes, b.itemsize):
             return _WIDEST // b.itemsize
-        is_vector = lanes_of(e) > 1 and (e.mask is None or isinstance(e.mask, Broadcast))
-        return self.width_of(e.buffer, e.index, lanes) if is_vector else 1
+        width = self.width_of(e.buffer, e.index, lanes) if lanes_of(e) > 1 else 1
+        return width if is_loaded_whole(e.mask, prod(b.extents), width) else 1
 
     def write(
         self, b: CountedBuffer, index: Sequence[Array], value: Array, mask: Array | None, atomic: str = ""
@@ -356,7 +356,7 @@ class CountedBatch(BlockBatch):
         address = np.broadcast_to(address, shape)[:, ::width]
         on = np.ones(address.shape, bool)
         if mask is not None:
-            on &= np.broadcast_to(mask, shape)[:, ::width]
+            on &= np.broadcast_to(mask, shape).reshape(*address.shape, width).any(axis=2)
         self.note(b, self.site(b, kind, where, width * b.itemsize), address, on, guard)
 
     def note(self, b: CountedBuffer, site: Site, address: Array, on: Array, guard: int) -> None:

@@ -79,3 +79,27 @@ def test_masked_vectors_that_begin_anywhere_are_zero_beyond_the_edges(rng, colum
     values, weights = values.astype(np.float32), weights.astype(np.float32)
     np.testing.assert_array_equal(td.emulate(compiled)(values, weights), values @ weights)
     np.testing.assert_array_equal(text_of(compiled)(values, weights), values @ weights)
+
+
+@pytest.mark.parametrize(
+    "dtype, lanes, shape, vectors",
+    [(td.f32, 4, (3, 48), True), (td.f32, 4, (26,), False), (td.f16, 8, (24,), True)],
+)
+def test_lanes_that_are_masked_one_by_one_are_loaded_as_vectors_in_the_array(
+    rng, dtype, lanes, shape, vectors
+):
+    a, o, last = td.Tensor("a", shape, dtype), td.Func("o"), td.Scalar("last", td.i32)
+    rows = (y,) * (len(shape) - 1)
+    o[(*rows, x)] = td.where(x <= last, a[(*rows, x)], 0)
+    s = td.Schedule(o, target="cuda:sm_80")
+    outer, inner = s[o].split("x", lanes)
+    s[o].vectorize(inner).bind(outer, "threadIdx.x")
+    compiled = td.compile(s)
+    values = rng.integers(-99, 99, shape).astype(dtype.numpy)
+    for most in (-1, 0, 13, 60):
+        want = np.where(np.arange(shape[-1]) <= most, values, 0)
+        np.testing.assert_array_equal(td.emulate(compiled)(values, most), want)
+        np.testing.assert_array_equal(text_of(compiled)(values, most), want)
+    loads = [n for n in td.count_memory(compiled, values, 13).accesses if n.site.kind == "load"]
+    widths = {n.site.width for n in loads if n.useful}
+    assert widths <= {16} if vectors else 16 not in widths
