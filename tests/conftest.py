@@ -1,12 +1,16 @@
-"""Fixtures of all tests: golden texts, a seeded generator, and how hard hypothesis looks."""
+"""Fixtures of all tests: golden texts, a seeded generator, and how many cases run."""
 
+import gc
 import os
+from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, settings
+
+from tests.nightly import NIGHTLY
 
 TESTS = Path(__file__).parent
 
@@ -19,6 +23,33 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "dev"))
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="write the golden texts anew")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "in_part(n): n of the cases, evenly spread, run; all of them nightly")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Tests marked `in_part(n)` lose all but n of their cases."""
+    if NIGHTLY:
+        return
+    cases: defaultdict[tuple[Path, str], list[pytest.Item]] = defaultdict(list)
+    for item in items:
+        if item.get_closest_marker("in_part"):
+            cases[item.path, item.nodeid.split("[")[0]].append(item)
+    left_out: set[pytest.Item] = set()
+    for of_one in cases.values():
+        (n,) = of_one[0].get_closest_marker("in_part").args
+        chosen = {len(of_one) * k // n for k in range(n)}
+        left_out.update(item for k, item in enumerate(of_one) if len(of_one) > n and k not in chosen)
+    if left_out:
+        config.hook.pytest_deselected(items=list(left_out))
+        items[:] = [item for item in items if item not in left_out]
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Have collections of garbage, which some tests ask for, pass over all that stays until the end."""
+    gc.freeze()
 
 
 @pytest.fixture

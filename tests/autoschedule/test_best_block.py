@@ -48,6 +48,7 @@ def values(rng, shape, dtype):
     yield from (holes, zeros, np.where(last == 1, np.nan, -np.inf).astype(dtype))
 
 
+@pytest.mark.in_part(12)
 @pytest.mark.parametrize("kind", ["argmax", "argmin"])
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("dtype", [np.float32, np.int32], ids=lambda t: t.__name__)

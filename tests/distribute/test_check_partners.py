@@ -63,6 +63,7 @@ def outcomes(plan: Plan) -> list[str]:
     return said
 
 
+@pytest.mark.in_part(8)
 @pytest.mark.parametrize("make", PLANS.values(), ids=PLANS.keys())
 def test_all_ranks_refuse_what_is_changed_in_one(make: Any, rng: np.random.Generator) -> None:
     plan = make()

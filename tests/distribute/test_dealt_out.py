@@ -8,6 +8,7 @@ import tdsl as td
 RNG = np.random.default_rng(0)
 
 
+@pytest.mark.in_part(8)
 @pytest.mark.parametrize("rows, columns", [(24, 6), (23, 7), (1, 1), (5, 13), (0, 3)])
 @pytest.mark.parametrize(
     "placement", ["ij -> i/3 j", "ij -> i/2 j/3", "ij -> j i/5", "ij -> i/4 *", "ij -> 1 j/2"]

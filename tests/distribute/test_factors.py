@@ -11,7 +11,7 @@ import scipy.linalg
 
 import tdsl as td
 from tdsl.placement.spans import block_cyclic
-from tests.distribute.test_mpi import LONG, ROOT, needs_mpi, ranks
+from tests.distribute.test_mpi import ROOT, needs_mpi, ranks
 
 EXAMPLE = ROOT / "examples" / "20_factors.py"
 
@@ -67,7 +67,8 @@ def test_lu(factors: Any, n: int, block: int, shape: tuple[int, int], rng: np.ra
 
 
 @needs_mpi
-@pytest.mark.parametrize("count", [2, 4, 6, 8] if LONG else [6])
+@pytest.mark.in_part(1)
+@pytest.mark.parametrize("count", [6, 2, 4, 8])
 def test_factors_under_mpi(count: int) -> None:
     done = ranks(count, str(EXAMPLE))
     assert done.returncode == 0, done.stderr

@@ -35,9 +35,6 @@ def mpiexec() -> str | None:
 needs_mpi = pytest.mark.skipif(mpiexec() is None, reason="no mpi4py or mpiexec")
 
 
-LONG = os.environ.get("HYPOTHESIS_PROFILE") == "nightly"  # all of what is run in part otherwise
-
-
 def ranks(
     n: int, *arguments: str, seconds: int = 300, limit: int = 300, launched: bool = False
 ) -> subprocess.CompletedProcess[str]:
@@ -72,6 +69,7 @@ def test_the_command_run_ends_all_ranks_when_one_raises(tmp_path: Path) -> None:
     assert "ValueError: no" in done.stderr
 
 
+@pytest.mark.in_part(1)
 @needs_mpi
 @pytest.mark.parametrize("example", ["08_cannon.py", "09_tensors.py", "10_heat.py"])
 def test_examples_run_on_four_ranks(example: str) -> None:

@@ -40,6 +40,7 @@ def kinds(plan: Any, rank: int) -> str:
     return "".join(letters[type(x)] for x in plan.rank(rank).steps if isinstance(x, Start | Finish | Run))
 
 
+@pytest.mark.in_part(9)
 @pytest.mark.parametrize("mode", ["edge", "wrap", "reflect"])
 @pytest.mark.parametrize("shape", [(24, 18), (13, 7), (5, 3)])
 @pytest.mark.parametrize("grid", [(4, 1), (2, 2), (7, 1)])

@@ -16,6 +16,7 @@ def size_of_block(extent: int, parts: int, n: int) -> int:
     return max(min(extent - n * each, each), 0)
 
 
+@pytest.mark.in_part(12)
 @pytest.mark.parametrize("seed", range(50))
 def test_products_of_panels(seed: int) -> None:
     rng = np.random.default_rng(seed)

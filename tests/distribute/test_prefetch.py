@@ -25,6 +25,7 @@ def product(name: str, prefetch: int, grid: td.Grid, **sizes: int) -> Any:
     return s
 
 
+@pytest.mark.in_part(9)
 @pytest.mark.parametrize("prefetch", [0, 1, 2, 9])
 @pytest.mark.parametrize("grid", [(2, 2), (3, 4), (5, 1)])
 @pytest.mark.parametrize("name", ["summa", "pumma", "cannon"])

@@ -33,6 +33,7 @@ MULTIPLIED = [
 ]  # fmt: skip
 
 
+@pytest.mark.in_part(10)
 @pytest.mark.parametrize("case", MULTIPLIED, ids=lambda c: "-".join(map(str, c)))
 def test_strategies_multiply(case: tuple[int, int, int, int, str], rng: np.random.Generator) -> None:
     """Each is proved as it stands; large ones are multiplied with smaller extents, as uneven."""

@@ -9,12 +9,13 @@ import tdsl as td
 from tdsl.distribute.check import check
 from tdsl.lang.interp import interpret
 from tests.distribute import test_mpi
-from tests.distribute.random_programs import RANKS, arrays, schedule
-from tests.distribute.test_mpi import LONG, ROOT, needs_mpi
+from tests.distribute.random_programs import arrays, schedule
+from tests.distribute.test_mpi import ROOT, needs_mpi
 from tests.distribute.volumes import assert_volume_is_of_plan
+from tests.nightly import NIGHTLY
 
 PROGRAM = ROOT / "tests" / "distribute" / "random_ranks.py"
-SEEDS = 300 if LONG else 30
+SEEDS = 300 if NIGHTLY else 10
 DISTRIBUTIONS = 4  # to share out each program
 
 
@@ -41,7 +42,8 @@ def test_random_programs_match_the_interpreter_and_their_plans(part: int) -> Non
 
 
 @needs_mpi
-@pytest.mark.parametrize("ranks", RANKS if LONG else (3,))
+@pytest.mark.in_part(1)
+@pytest.mark.parametrize("ranks", [3, 1, 2, 4, 6, 8])
 def test_the_same_under_mpi(ranks: int) -> None:
     """All programs of a number of ranks in one run."""
     done = test_mpi.ranks(ranks, str(PROGRAM), str(SEEDS), str(DISTRIBUTIONS), seconds=120, limit=3600)

@@ -16,7 +16,8 @@ from tdsl.distribute.routing import fetch_rows
 from tdsl.lang.interp import interpret
 from tests.distribute import test_mpi
 from tests.distribute.random_programs import arrays, routed_schedule
-from tests.distribute.test_mpi import LONG, ROOT, needs_mpi
+from tests.distribute.test_mpi import ROOT, needs_mpi
+from tests.nightly import NIGHTLY
 from tests.distribute.volumes import assert_volume_is_of_plan
 
 t, d, k = td.vars("t d k")
@@ -430,6 +431,6 @@ def test_an_index_outside_names_the_rank_the_place_and_the_line(wrong: int) -> N
 def test_calls_and_modules_under_mpi(ranks: int) -> None:
     """All ranks have the same error for an index of the last one."""
     program = ROOT / "tests" / "distribute" / "routed_ranks.py"
-    done = test_mpi.ranks(ranks, str(program), "60" if LONG else "3", seconds=60, limit=600)
+    done = test_mpi.ranks(ranks, str(program), "60" if NIGHTLY else "3", seconds=60, limit=600)
     assert done.returncode == 0, done.stderr[-4000:]
     assert sorted(done.stdout.split("\n")[:-1]) == [f"right: rank {n}" for n in range(ranks)]

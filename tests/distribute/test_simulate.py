@@ -37,6 +37,7 @@ SCHEDULES = {
 }
 
 
+@pytest.mark.in_part(8)
 @pytest.mark.parametrize("shape", [(11, 7, 13), (4, 4, 4), (2, 9, 1), (3, 5, 0), (0, 2, 3)])
 @pytest.mark.parametrize("make", SCHEDULES.values(), ids=SCHEDULES.keys())
 def test_products_of_whole_numbers_are_exact(make: Any, shape: tuple[int, int, int]) -> None:

@@ -15,6 +15,7 @@ FAILED = [  # seed, number, target
 ]
 
 
+@pytest.mark.in_part(2)
 @pytest.mark.parametrize("first", range(0, 4 * PER_TEST, PER_TEST))
 def test_default_schedules_give_what_programs_mean(first: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TDSL_DEBUG", "verify")
@@ -28,6 +29,7 @@ def test_default_schedules_that_failed(seed: int, number: int, target: str) -> N
     assert not outcome_of(seed, number, target).fault
 
 
+@pytest.mark.in_part(2)
 @pytest.mark.parametrize("first", range(0, 4 * PER_TEST, PER_TEST))
 def test_default_kernels_give_what_programs_mean(first: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TDSL_DEBUG", "verify")

@@ -13,6 +13,7 @@ SEED = 20_000
 PER_TEST = 8
 
 
+@pytest.mark.in_part(4)
 @pytest.mark.parametrize("first", range(0, 12 * PER_TEST, PER_TEST))
 def test_scheduled_programs_give_what_they_mean(first, monkeypatch):
     monkeypatch.setenv("TDSL_DEBUG", "verify")
@@ -31,6 +32,7 @@ def test_scheduled_programs_give_what_they_mean(first, monkeypatch):
     assert right >= 2 * PER_TEST, dict(outcomes)
 
 
+@pytest.mark.in_part(2)
 @pytest.mark.parametrize("first", range(0, 24, 6))
 def test_kernels_of_a_gpu_give_what_programs_mean(first, monkeypatch):
     monkeypatch.setenv("TDSL_DEBUG", "verify")

@@ -11,6 +11,7 @@ from tests.fuzz.gradients import Builder, check
 PER_TEST = 10
 
 
+@pytest.mark.in_part(4)
 @pytest.mark.parametrize("digits", [False, True])
 @pytest.mark.parametrize("first", range(0, 50, PER_TEST))
 def test_gradients_agree_with_a_tape(first, digits):

@@ -7,6 +7,7 @@ from tests.fuzz.campaign import program_of
 from tests.fuzz.replayed import check_replays
 
 
+@pytest.mark.in_part(2)
 @pytest.mark.parametrize("first", range(0, 120, 20))
 def test_default_schedules_are_directives(first: int) -> None:
     for number in range(first, first + 20):

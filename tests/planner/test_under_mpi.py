@@ -6,13 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.distribute.test_mpi import LONG, needs_mpi, ranks
+from tests.distribute.test_mpi import needs_mpi, ranks
 
 PROGRAM = Path(__file__).parent / "planned_under_mpi.py"
 
 
 @needs_mpi
-@pytest.mark.parametrize("count", [4, 8] if LONG else [4])
+@pytest.mark.in_part(1)
+@pytest.mark.parametrize("count", [4, 8])
 def test_plans_carry_the_bytes_that_were_planned(count: int) -> None:
     done = ranks(count, str(PROGRAM))
     assert done.returncode == 0, done.stdout + done.stderr

@@ -60,6 +60,7 @@ def planned(func, **sizes):
 layouts = pytest.mark.parametrize("layout", [FIRST, LAST], ids=["first", "last"])
 
 
+@pytest.mark.in_part(10)
 @layouts
 @pytest.mark.parametrize("sizes", [(1, 5, 7, 9), (2, 17, 6, 24), (1, 33, 4, 56), (1, 1, 1, 1)], ids=str)
 @pytest.mark.parametrize("step, dilation", [(1, 1), (2, 1), (1, 2), (3, 2)])
