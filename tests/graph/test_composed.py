@@ -70,6 +70,7 @@ CASES = {
 }
 
 
+@pytest.mark.in_part(90)
 @pytest.mark.parametrize("dtype", ["f8", "f4", "i4"])
 @pytest.mark.parametrize("name", CASES)
 def test_as_numpy(name, dtype):

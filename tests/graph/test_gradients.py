@@ -82,6 +82,7 @@ def loaded(path):
     return function, expected, [names[n] for n in code.co_varnames[: code.co_argcount]]
 
 
+@pytest.mark.in_part(4)
 @pytest.mark.parametrize("path", MODELS, ids=lambda path: path.stem)
 def test_models(path):
     function, expected, arguments = loaded(path)

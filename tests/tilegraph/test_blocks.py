@@ -62,6 +62,7 @@ def check(schedule, program):
         np.testing.assert_allclose(mine, expected, rtol=2e-4, atol=1e-5 * max(abs(expected).max(), 1))
 
 
+@pytest.mark.in_part(4)
 @pytest.mark.parametrize("name", CHAINS)
 def test_a_chain_in_tiles_is_right_and_fits(name):
     program = td.Schedule(*CHAINS[name](13)).program
@@ -70,6 +71,7 @@ def test_a_chain_in_tiles_is_right_and_fits(name):
     check(schedule, program)
 
 
+@pytest.mark.in_part(2)
 @pytest.mark.parametrize("sizes", [(1, 1, 1, 1), (250, 13, 37, 11), (7, 64, 128, 64), (64, 40, 1, 3)])
 def test_two_products_of_any_sizes_are_one_kernel(sizes):
     program = td.Schedule(products(*sizes)).program
@@ -148,6 +150,7 @@ def between_products(combine, rows=256, terms=64, inner=128, columns=64):
     return y
 
 
+@pytest.mark.in_part(2)
 @pytest.mark.parametrize("combine", [scaled, added, biased])
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
 def test_what_is_between_a_product_and_its_end_keeps_tensor_cores(monkeypatch, combine, arch):
@@ -190,6 +193,7 @@ def test_large_products_stay_separate():
     assert candidates(program, {}, GPU)[0].label == "default"
 
 
+@pytest.mark.in_part(2)
 @pytest.mark.parametrize("dtype", [td.f16, td.f32], ids=str)
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
 def test_machine_code_of_tiles_spills_nothing(arch, dtype):

@@ -12,6 +12,7 @@ from tdsl.tilegraph.search import candidates, notes_of
 from tests.tilegraph.chains import CHAINS, adds_concat_pool, gated_mlp, transformer_block
 
 
+@pytest.mark.in_part(6)
 @pytest.mark.parametrize("size", [12, 33])
 @pytest.mark.parametrize("name", CHAINS)
 def test_candidates_for_a_chain_are_right(name: str, size: int) -> None:

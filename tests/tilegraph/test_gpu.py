@@ -30,6 +30,7 @@ def attention_of(dtype):
     return attention
 
 
+@pytest.mark.in_part(4)
 @pytest.mark.parametrize("terms", [1000, 4096, 8191, 65_536])
 @pytest.mark.parametrize("depth", [64, 128])
 @pytest.mark.parametrize("dtype", [td.f16, td.f32], ids=str)
@@ -44,6 +45,7 @@ def test_attention_reads_keys_and_values_once_for_each_block_of_rows(dtype, dept
     assert s.footprint("shared") <= GPU.capacity("shared")
 
 
+@pytest.mark.in_part(4)
 @pytest.mark.parametrize("name", CHAINS)
 def test_the_best_for_a_chain_is_right_and_fits(name):
     program = td.Schedule(*CHAINS[name](12)).program
@@ -59,6 +61,7 @@ def test_the_best_for_a_chain_is_right_and_fits(name):
         np.testing.assert_allclose(mine, expected, rtol=2e-4, atol=2e-5)
 
 
+@pytest.mark.in_part(1)
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
 def test_machine_code_of_the_best_candidates_spills_nothing(arch):
     pytest.importorskip("tvm", reason='pip install "tdsl[cuda]"')

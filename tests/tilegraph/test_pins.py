@@ -42,6 +42,7 @@ def test_an_inlined_func_is_stored_nowhere(op: td.Operator, sizes: dict[str, int
     assert not s.prediction().state.program.has_func("p")
 
 
+@pytest.mark.in_part(1)
 @pytest.mark.parametrize("name, level", [("top", "L1"), ("total", "registers")])
 def test_what_one_pass_over_tiles_keeps_counts_as_the_func(name: str, level: str) -> None:
     with pytest.raises(td.ScheduleError, match=rf"'{name}' cannot be kept in {level}") as caught:
