@@ -289,6 +289,16 @@ def by_fused_reductions(p: Programs) -> Schedule:
     return s
 
 
+def two_products(p: Programs) -> Schedule:
+    """Two products of the tensor, added to it."""
+    y, z, f, k = td.Func("y"), td.Func("z"), td.Func("f"), td.vars("k")
+    for g, start in ((y, 1), (z, 4)):
+        terms = p.a[(*p.index[:-1], k)] * td.cast(k + start, p.a.dtype)
+        g[p.index[:-1]] = td.sum(terms, axis=k, dtype=p.a.dtype)
+    f[p.index] = p.a[p.index] + y[p.index[:-1]] + z[p.index[:-1]]
+    return td.Schedule(f)
+
+
 def updated(p: Programs) -> Schedule:
     """f adds the tensor to its double, by an update."""
     f = td.Func("f")
@@ -434,6 +444,9 @@ USES: dict[str, tuple[Use, ...]] = {
     "factor_out": (by_a_common_factor,),
     "reassociate": (on(P.products, lambda s, p: s["f"].reassociate("s")),),
     "fuse_reductions": (by_fused_reductions,),
+    "merge_products": (on(two_products, lambda s, p: s["y"].merge_products("z")),),
+    "add_first": (on(two_products, lambda s, p: s["f"].add_first(("y", "z"))),),
+    "clone_in": (on(two_products, lambda s, p: s["y"].clone_in("f")),),
     "double": (on(scanned, lambda s, p: s["f"].update(0).double("r")),),
     "online": (
         on(P.shares, lambda s, p: s["f"].online("k", 4)),

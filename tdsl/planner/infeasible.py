@@ -23,7 +23,7 @@ def conflict(
     memory: int | None, forbid: frozenset[str],
 ) -> Illegal:  # fmt: skip
     """Why there is no plan."""
-    least = _least_memory(state, cluster, machine, fix, forbid)
+    least = least_bytes(state, cluster, machine, fix, forbid)
     if memory is None or least is None:
         what = f" without {', '.join(sorted(forbid))}" if forbid else ""
         return Illegal(f"there is no plan{what}", "allow more kinds of communication, or fix less")
@@ -32,7 +32,7 @@ def conflict(
         for lines in itertools.combinations(given, count):
             kept = {n: t for n, t in fix.items() if n in lines}
             partly = replace(state, placed=tuple((n, p) for n, p in state.placed if n in lines))
-            needed = _least_memory(partly, cluster, machine, kept, forbid)
+            needed = least_bytes(partly, cluster, machine, kept, forbid)
             if needed is not None and needed > memory and _fits(state, cluster, machine, forbid, memory):
                 shown = ", ".join(f"{n}: {_text(state, fix, n)}" for n in lines)
                 return Illegal(
@@ -47,7 +47,7 @@ def conflict(
 
 def _fits(state: State, cluster: Cluster, machine: Machine, forbid: frozenset[str], memory: int) -> bool:
     """True if the program has a plan in which nothing is placed by the user."""
-    least = _least_memory(replace(state, placed=()), cluster, machine, {}, forbid)
+    least = least_bytes(replace(state, placed=()), cluster, machine, {}, forbid)
     return least is not None and least <= memory
 
 
@@ -55,7 +55,7 @@ def _text(state: State, fix: Mapping[str, str | Sequence[str]], name: str) -> st
     return str(fix[name] if name in fix else dict(state.placed)[name])
 
 
-def _least_memory(
+def least_bytes(
     state: State, cluster: Cluster, machine: Machine, fix: Mapping[str, str | Sequence[str]],
     forbid: frozenset[str],
 ) -> int | None:  # fmt: skip

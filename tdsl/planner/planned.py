@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -14,6 +14,7 @@ from tdsl.placement.grid import Grid
 from tdsl.placement.notation import Placement
 from tdsl.planner.problem import Space, Table, Variable
 from tdsl.planner.solve import Solution
+from tdsl.schedule.directive import Directive
 from tdsl.tilegraph.drawing import Arrow, Drawing, svg
 
 
@@ -30,6 +31,13 @@ class Planned:
     solution: Solution
     bound: float
     tried: tuple[tuple[Grid, float], ...]
+    rewrites: tuple[Directive, ...] = ()
+    seconds_unrewritten: float = math.inf
+
+    def after(self, rewrites: tuple[Directive, ...], unrewritten: Planned | None) -> Planned:
+        """The plan with the directives that rewrote its program, and the plan of the program as it was."""
+        seconds = math.inf if unrewritten is None else unrewritten.seconds
+        return replace(self, rewrites=rewrites, seconds_unrewritten=seconds)
 
     @property
     def seconds(self) -> float:
@@ -103,6 +111,10 @@ def _text(planned: Planned) -> str:
     if len(planned.tried) > 1:
         others = (f"{grid} {_time(s)}" for grid, s in planned.tried if grid != planned.grid)
         lines.append(f"other grids: {', '.join(others)}")
+    if planned.rewrites:
+        steps = ", ".join(map(_rewrite_text, planned.rewrites))
+        lines.append(f"rewritten by {steps}: {_time(planned.seconds_unrewritten)} before")
+    heading = len(lines)
     alternatives = _Alternatives(planned)
     for func, tensor, price in space.chosen_prices(choice):
         if not price.bytes:
@@ -116,10 +128,15 @@ def _text(planned: Planned) -> str:
             f"{price.kind} {verb} ({axes}): {price.bytes} bytes, {_time(price.seconds)}"
             f"{_runner_up(planned, alternatives.runner_up(func, tensor))}"
         )
-    if len(lines) == 1 + (len(planned.tried) > 1):
+    if len(lines) == heading:
         lines.append("no communication")
     lines += [f"{t}: {planned.placement(t)}{_why(planned, t)}" for t in space.tensors]
     return "\n".join(lines)
+
+
+def _rewrite_text(step: Directive) -> str:
+    of = ", ".join(" ".join(v) if isinstance(v, tuple) else str(v) for _, v in step.arguments)
+    return f"{step.name} of {step.func}" + (f" ({of})" if of else "")
 
 
 def _time(seconds: float) -> str:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self
 
 from tdsl.core.notebook import Listing
@@ -43,7 +44,7 @@ class Schedule(unplanned.Schedule):
 
     def plan(
         self, cluster: Cluster, *, fix: Mapping[TensorLike, str | Sequence[str]] | None = None,
-        memory: int | None = None, forbid: str | Iterable[str] = (),
+        memory: int | None = None, forbid: str | Iterable[str] = (), rewrites: bool | Iterable[str] = False,
     ) -> Planned:  # fmt: skip
         """Place all tensors and distribute all funcs on a cluster, where no directive does; returns the plan.
 
@@ -54,11 +55,16 @@ class Schedule(unplanned.Schedule):
         "all-reduce", "reduce-scatter", "all-to-all", "halo") is not used; with "copies" each element of a
         tensor is stored once.
 
+        With `rewrites` the program is rewritten where a plan of the result takes less time: by directives of
+        the kinds named, or of all kinds ("merge_products", "add_first", "reassociate", "inline", "clone_in")
+        with True. Floats are then rounded in another order.
+
         ScheduleError if memory does not suffice: it names the lines that conflict and the bytes missing.
         """
         from tdsl.planner.cluster import Cluster
         from tdsl.planner.infeasible import conflict
-        from tdsl.planner.search import search
+        from tdsl.planner.rewrites import KINDS as REWRITES
+        from tdsl.planner.rewrites import Request, rewritten
 
         if not isinstance(cluster, Cluster):
             raise TypeMismatch(
@@ -71,12 +77,21 @@ class Schedule(unplanned.Schedule):
         machine = as_target(self.target).machine()
         kinds = _forbidden(forbid)
         self._check_fixed(named, cluster)
+        request = Request(cluster, machine, named, limit, kinds)
+        chosen = (
+            tuple(REWRITES)
+            if rewrites is True
+            else ()
+            if rewrites is False
+            else _rewrites(rewrites, REWRITES)
+        )
         try:
-            planned = search(state, cluster, machine, named, limit, kinds)
+            steps, planned, before = rewritten(state, request, chosen)
             if planned is None:
                 raise conflict(state, cluster, machine, named, limit, kinds)
         except Illegal as reason:
             raise self._error("plan", reason) from None
+        planned = planned.after(steps, before)
         self._follow(planned)
         return planned
 
@@ -139,6 +154,8 @@ class Schedule(unplanned.Schedule):
 
         grid = grid_argument(planned.grid)
         with self.all_or_nothing():
+            for step in planned.rewrites:
+                self.do(replace(step, loc=here()))
             placed = dict(self.state.placed)
             for tensor in planned.space.tensors:
                 if tensor not in placed:
@@ -160,6 +177,20 @@ class Schedule(unplanned.Schedule):
             return text
         changed = "" if self._planned_state is self.state else "directives were given since this plan:\n"
         return Listing(f"{text}\n{changed}{self._planned.explain()}")
+
+
+def _rewrites(kinds: str | Iterable[str], known: Collection[str]) -> tuple[str, ...]:
+    """The kinds of rewrites of an argument."""
+    named = (kinds,) if isinstance(kinds, str) else tuple(kinds)
+    for kind in named:
+        if kind not in known:
+            raise TypeMismatch(
+                f"{kind!r} is no kind of rewrite",
+                loc=here(),
+                label="this plan",
+                hint=f"one of {', '.join(known)}",
+            )
+    return named
 
 
 def _forbidden(forbid: str | Iterable[str]) -> frozenset[str]:

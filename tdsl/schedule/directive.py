@@ -12,8 +12,10 @@ from tdsl.core.node import frozen
 from tdsl.core.source import Loc
 from tdsl.errors import ScheduleError, did_you_mean
 from tdsl.schedule import (
+    add_first,
     atomics,
     caches,
+    clone_in,
     factor_out,
     flatten,
     fold_update,
@@ -21,6 +23,7 @@ from tdsl.schedule import (
     in_blocks,
     launch,
     masked,
+    merge_products,
     online,
     outline,
     overwrite,
@@ -58,7 +61,8 @@ DIRECTIVES: dict[str, Callable[..., State]] = {
     "online": online.online, "reassociate": reassociate.reassociate,
     "skip_masked": masked.skip_masked, "outline": outline.outline,
     "fuse_reductions": fuse_reductions.fuse_reductions,
-    "factor_out": factor_out.factor_out,
+    "factor_out": factor_out.factor_out, "merge_products": merge_products.merge_products,
+    "add_first": add_first.add_first, "clone_in": clone_in.clone_in,
     "double": scans.double,
     **ranks.RANK_DIRECTIVES,
     "overwrite": overwrite.overwrite, "donate": overwrite.donate,

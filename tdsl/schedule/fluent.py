@@ -37,6 +37,7 @@ from tdsl.schedule.stage import StageDirectives
 from tdsl.schedule.state import State, initial_state
 from tdsl.target import Target, as_target
 
+FuncLike = StageDirectives | Func | str
 EDITED = "directives were given since this schedule was found; when it was:"
 
 
@@ -45,6 +46,10 @@ class Stage(StageDirectives):
 
     __slots__ = ()
     schedule: BaseSchedule
+
+    def _names_of(self, funcs: FuncLike | Sequence[FuncLike]) -> tuple[str, ...]:
+        each = (funcs,) if isinstance(funcs, StageDirectives | Func | str) else funcs
+        return tuple(map(self.schedule.source_name, each))
 
     def in_blocks(self, loop: LoopLike, factor: int | None = None) -> Self:
         """Compute an argmax or argmin in steps: the best value of each block, the first best block, where.
@@ -83,6 +88,33 @@ class Stage(StageDirectives):
         given = {} if name is None else {"name": name}
         (both,) = self._do_adding("fuse_reductions", source=self.schedule.source_name(source), **given)
         return type(self)(self.schedule, both.name, 0)
+
+    def merge_products(self, sources: FuncLike | Sequence[FuncLike], name: str | None = None) -> Self:
+        """Compute this sum and `sources` as one: products of their shared operand and a stack of the others.
+
+        y[i, j] = x[i, k] * W[k, j] and z[i, j] = x[i, k] * V[k, j], summed over k, become one product of x
+        and a new func `W_stack[k, n, j]`. Extents, ranges and types are equal; results do not change. Returns
+        the stage of the new sum, of which this func and the sources are the elements of each n.
+        """
+        given = {} if name is None else {"name": name}
+        added = self._do_adding("merge_products", sources=self._names_of(sources), **given)
+        return type(self)(self.schedule, added[1].name, 0)
+
+    def add_first(self, sources: FuncLike | Sequence[FuncLike], name: str | None = None) -> Self:
+        """Add the terms of this func's value that read `sources` by a new func, whose stage is returned.
+
+        x[i] + a[i] + b[i] becomes x[i] + f_terms[i] with f_terms[i] = a[i] + b[i]. Floats are added in
+        another order.
+        """
+        given = {} if name is None else {"name": name}
+        (added,) = self._do_adding("add_first", sources=self._names_of(sources), **given)
+        return type(self)(self.schedule, added.name, 0)
+
+    def clone_in(self, readers: FuncLike | Sequence[FuncLike], name: str | None = None) -> Self:
+        """Compute this func again for `readers`, before the first of them; returns the stage of the clone."""
+        given = {} if name is None else {"name": name}
+        (added,) = self._do_adding("clone_in", readers=self._names_of(readers), **given)
+        return type(self)(self.schedule, added.name, 0)
 
     def factor_out(self, name: str | None = None) -> Self:
         """Multiply this sum by the factors of its terms that depend on no range, instead of each term.
@@ -213,9 +245,9 @@ class BaseSchedule(Suggesting):
         schedule.state = replace(self.state, program=replace(self.state.program, parameters=names))
         return schedule
 
-    def source_name(self, source: Stage | Func | Tensor | str) -> str:
+    def source_name(self, source: StageDirectives | Func | Tensor | str) -> str:
         """The name in this program of a tensor or func given by handle, by stage or by name."""
-        return source.func if isinstance(source, Stage) else name_of_source(source, self._names)
+        return source.func if isinstance(source, StageDirectives) else name_of_source(source, self._names)
 
     def do(self, directive: Directive) -> None:
         """Apply a directive and record it."""

@@ -53,10 +53,10 @@ def outline(
     source = main_read(factor)
     new = new_name(state.program, name, f"{func if source is None else source.name}_factor")
     index = tuple(map(Var, names))
-    value = _as_type(factor, stored)
+    value = as_type(factor, stored)
     one = Definition(index, tuple(names), (), TRUE, (value,), None, None, d.loc)
     outlined = FuncDef(new, (stored,), (one,), limits, limits, fast_math=f.fast_math, loc=f.loc)
-    read = _as_type(Read(new, index, 0, stored), dtype_of(factor))
+    read = as_type(Read(new, index, 0, stored), dtype_of(factor))
     left, right = (read if e is factor else e for e in parts)
     values = (Binary("mul", left, right),)
     definitions = tuple(replace(g, values=values) if g is d else g for g in f.definitions)
@@ -96,7 +96,7 @@ def _variables_in_order(d: Definition, factor: Expr) -> list[str]:
     return [v for v in d.variables if v in used and v not in last] + last
 
 
-def _as_type(e: Expr, t: DType) -> Expr:
+def as_type(e: Expr, t: DType) -> Expr:
     """An expression, which `t` holds, as a value of type `t`."""
     while isinstance(e, Cast) and dtype_of(e) != t and is_exact(e, dtype_of(e.x)) and not e.saturate:
         e = e.x

@@ -322,6 +322,80 @@ def fused_after_another_directive():
     stage.fuse_reductions("total")  # here
 
 
+def two_products(second=lambda y: td.sum(a[i, k] * a[k, j], axis=k)):
+    """A product of a with itself, and another sum."""
+    y, z, f = td.Func("y"), td.Func("z"), td.Func("f")
+    y[i, j] = td.sum(a[i, k] * a[k, j], axis=k)
+    z[i, j] = second(y)
+    f[i, j] = y[i, j] + z[i, j] + a[i, j]
+    return td.Schedule(f)["y"]
+
+
+@wrong(td.ScheduleError, "merge_products", "no other func 'w'", hint="z")
+def merged_with_an_unknown_func():
+    two_products().merge_products("w")  # here
+
+
+@wrong(td.ScheduleError, "merge_products", "each func is merged once", hint="other sums")
+def merged_twice_with_one_func():
+    two_products().merge_products(("z", "z"))  # here
+
+
+@wrong(td.ScheduleError, "merge_products", "'f' is no sum of products", hint="two operands")
+def merged_with_what_sums_nothing():
+    two_products().merge_products("f")  # here
+
+
+@wrong(td.ScheduleError, "merge_products", "'z' depends on 'y'", hint="same time")
+def merged_with_its_reader():
+    two_products(lambda y: td.sum(a[i, k] * y[k, j], axis=k)).merge_products("z")  # here
+
+
+@wrong(td.ScheduleError, "merge_products", "'y' and 'z' share no operand", hint="equal shapes")
+def merged_with_a_product_of_other_operands():
+    other = td.Tensor("other", (8, 8), td.f32)
+    two_products(lambda y: td.sum(other[i, k] * other[k, j], axis=k)).merge_products("z")  # here
+
+
+@wrong(td.ScheduleError, "merge_products", "loops of 'y' were changed", hint="first")
+def merged_after_another_directive():
+    stage = two_products()
+    stage.split("k", 4)
+    stage.merge_products("z")  # here
+
+
+@wrong(td.ScheduleError, "add_first", "'f' reads no 'x'", hint="There are")
+def added_first_what_is_not_read():
+    two_products().schedule["f"].add_first(("y", "x"))  # here
+
+
+@wrong(td.ScheduleError, "add_first", "'y' is no element-wise func", hint="adds")
+def added_first_in_a_reduction():
+    two_products().add_first("a")  # here
+
+
+@wrong(td.ScheduleError, "add_first", "does not add terms with y, z, a to others", hint="beside others")
+def added_first_all_terms():
+    two_products().schedule["f"].add_first(("y", "z", "a"))  # here
+
+
+@wrong(td.ScheduleError, "add_first", "loops of 'f' were changed", hint="first")
+def added_first_after_another_directive():
+    stage = two_products().schedule["f"]
+    stage.split("i", 4)
+    stage.add_first(("y", "z"))  # here
+
+
+@wrong(td.ScheduleError, "clone_in", "'z' does not read 'y'", hint="f")
+def cloned_for_what_does_not_read_it():
+    two_products().clone_in("z")  # here
+
+
+@wrong(td.ScheduleError, "clone_in", "a clone has readers", hint="f")
+def cloned_for_nothing():
+    two_products().clone_in(())  # here
+
+
 @wrong(td.ScheduleError, "factor_out", "no products with a factor that depends on none", hint="ranges")
 def factored_out_of_nothing_in_common():
     scaled_products().factor_out()  # here
