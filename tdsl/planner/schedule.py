@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self
 
@@ -78,13 +78,7 @@ class Schedule(unplanned.Schedule):
         kinds = _forbidden(forbid)
         self._check_fixed(named, cluster)
         request = Request(cluster, machine, named, limit, kinds)
-        chosen = (
-            tuple(REWRITES)
-            if rewrites is True
-            else ()
-            if rewrites is False
-            else _rewrites(rewrites, REWRITES)
-        )
+        chosen = _rewrites(rewrites, tuple(REWRITES))
         try:
             steps, planned, before = rewritten(state, request, chosen)
             if planned is None:
@@ -179,8 +173,10 @@ class Schedule(unplanned.Schedule):
         return Listing(f"{text}\n{changed}{self._planned.explain()}")
 
 
-def _rewrites(kinds: str | Iterable[str], known: Collection[str]) -> tuple[str, ...]:
-    """The kinds of rewrites of an argument."""
+def _rewrites(kinds: bool | str | Iterable[str], known: tuple[str, ...]) -> tuple[str, ...]:
+    """The kinds of rewrites of an argument: all, none, or those that are named."""
+    if isinstance(kinds, bool):
+        return known if kinds else ()
     named = (kinds,) if isinstance(kinds, str) else tuple(kinds)
     for kind in named:
         if kind not in known:

@@ -39,13 +39,13 @@ def add_first(
         raise Illegal(f"{func!r} is no element-wise func", "name one that adds what it reads")
     if state.plan(func).nests != fresh_plan(f).nests:
         raise Illegal(f"the loops of {func!r} were changed already", "give this directive first")
-    found = terms_that_read(d.values[0], {*sources})
-    if found is None:
+    split = terms_that_read(d.values[0], {*sources})
+    if split is None:
         raise Illegal(
             f"{func!r} does not add terms with {', '.join(sources)} to others",
             "name two or more sources whose terms are added, beside others, in one sum",
         )
-    whole, chosen, others = found
+    whole, chosen, others = split
     box = dict(zip(d.free, f.limits, strict=True))
     dims = tuple(v for v in d.free if any(v in variables(e) for e, _ in chosen))
     limits = tuple(box[v] for v in dims)

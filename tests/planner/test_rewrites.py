@@ -109,7 +109,7 @@ CASES = [
 
 @pytest.mark.parametrize("program, fix, kind", CASES, ids=[kind for *_, kind in CASES])
 def test_rewrites_that_gain_are_chosen_printed_replayed_and_explained(program, fix, kind):
-    cluster = td.Cluster(ranks=4, **FAST)
+    cluster = td.Cluster(ranks=2, **FAST)
     before, s = program(), program()
     plain = before.plan(cluster, fix=fix)
     planned = s.plan(cluster, fix=fix, rewrites=kind)
@@ -129,22 +129,22 @@ def test_rewrites_that_gain_are_chosen_printed_replayed_and_explained(program, f
 
 
 def test_partial_sums_that_are_added_need_one_all_reduce():
-    cluster, fix = td.Cluster(ranks=4, **FAST), CASES[2][1]
+    cluster, fix = td.Cluster(ranks=2, **FAST), CASES[2][1]
     s = residual()
     s.plan(cluster, fix=fix, rewrites="add_first")
-    assert max(td.compile(s).plan().received) == 2 * 3 * 8 * 16 // 4 * 4
+    assert max(td.compile(s).plan().received) == 8 * 16 * 4
 
 
 def test_products_of_which_one_depends_on_the_other_are_not_merged():
     planned = two_products(16, 64, 64, nested=True).plan(
-        td.Cluster(ranks=4, **FAST), rewrites="merge_products"
+        td.Cluster(ranks=2, **FAST), rewrites="merge_products"
     )
     assert not planned.rewrites
 
 
 def test_values_are_computed_again_where_memory_does_not_hold_them():
     cluster = td.Cluster(ranks=2, **FAST)
-    memory = 4 * 8192 - 1  # of the input and three others, of which a rank has half
+    memory = 7 * 8192  # of the eight halves that a rank stores at once
     with pytest.raises(td.ScheduleError, match="a rank needs 65536 bytes"):
         activations().plan(cluster, memory=memory)
     s = activations()
@@ -160,7 +160,7 @@ def test_values_are_computed_again_where_memory_does_not_hold_them():
 
 
 def test_nothing_is_rewritten_unasked_and_unknown_kinds_are_refused():
-    cluster = td.Cluster(ranks=4, **FAST)
+    cluster = td.Cluster(ranks=2, **FAST)
     assert not long_chain().plan(cluster).rewrites
     with pytest.raises(td.TypeMismatch, match="'fuse' is no kind of rewrite"):
         long_chain().plan(cluster, rewrites="fuse")
