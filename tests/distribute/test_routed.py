@@ -17,8 +17,8 @@ from tdsl.lang.interp import interpret
 from tests.distribute import test_mpi
 from tests.distribute.random_programs import arrays, routed_schedule
 from tests.distribute.test_mpi import ROOT, needs_mpi
-from tests.nightly import NIGHTLY
 from tests.distribute.volumes import assert_volume_is_of_plan
+from tests.nightly import NIGHTLY
 
 t, d, k = td.vars("t d k")
 RNG = np.random.default_rng(0)
