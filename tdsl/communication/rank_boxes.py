@@ -61,6 +61,11 @@ class SpanVector:
         return np.array([f(span) for span in self.spans], np.int64)[self.index]
 
     @functools.cached_property
+    def lengths(self) -> Numbers:
+        """The length of the span of each rank."""
+        return self.map(length)
+
+    @functools.cached_property
     def ends(self) -> tuple[Numbers, Numbers]:
         """The first element of each span, and the one behind the last."""
         both = np.array(self.spans, np.int64).reshape(-1, 2)
@@ -81,7 +86,7 @@ class BoxVector:
 
     def counts(self) -> Numbers:
         """The number of elements of each box; 0 for None."""
-        return product((d.map(length) for d in self.dims), self.present)
+        return product((d.lengths for d in self.dims), self.present)
 
     def counts_within(self, other: BoxVector) -> Numbers:
         """The number of elements of the intersection of each box with that of `other`; 0 for None."""
@@ -147,12 +152,16 @@ def _pairwise(a: SpanVector, b: SpanVector, f: Callable[[Span, Span], int]) -> N
 
 @dataclass(slots=True)
 class RankBoxes:
-    """The boxes that the ranks own, and those that they read and write in an iteration of a stage."""
+    """The boxes that the ranks own, and those that they read and write in an iteration of a stage.
+
+    Stages on one grid may share the `known` spans: they are known by all that they depend on.
+    """
 
     layout: Layout
     stage: Stage
     coordinates: tuple[Numbers, ...]
     blocks: Mapping[str, BoxVector]  # that the ranks own of each tensor
+    known: dict[object, SpanVector] = field(default_factory=dict)
     _pieces: dict[str, Pieces] = field(default_factory=dict)
     _variables: dict[Spans, tuple[dict[str, SpanVector], Mask]] = field(default_factory=dict)
 
@@ -194,7 +203,7 @@ class RankBoxes:
         for axis, coordinate in self.stage.fixed_axes:
             active &= self.coordinates[axis] == coordinate
         for vector in spans.values():
-            active &= vector.map(lambda span: span[0] < span[1]) > 0
+            active &= vector.lengths > 0
         self._variables[inner] = spans, active
 
     def variable(self, name: str, inner: Spans) -> SpanVector:
@@ -215,10 +224,13 @@ class RankBoxes:
         terms = stage.terms(part, points)
         given = {x: at[x] for x in points}
         values = [np.broadcast_to(evaluate(e, given), self.ranks) for e in terms.terms]
-        firsts, numbers = distinct(*values, ranks=self.ranks)
         loops = {x: stage.loops[x] for x in terms.loops}
-        spans = (stage.span_of(terms, tuple(int(v[n]) for v in values), loops) for n in firsts)
-        return SpanVector.of(spans, numbers)
+        key = terms, stage.bounds[variable], *loops.values(), *(v.tobytes() for v in values)
+        if key not in self.known:
+            firsts, numbers = distinct(*values, ranks=self.ranks)
+            spans = (stage.span_of(terms, tuple(int(v[n]) for v in values), loops) for n in firsts)
+            self.known[key] = SpanVector.of(spans, numbers)
+        return self.known[key]
 
     def written(self, inner: Spans) -> BoxVector:
         """The boxes that are computed in an iteration."""
@@ -249,8 +261,14 @@ class RankBoxes:
         for axis, depends in enumerate(names):
             if depends is None:
                 break
-            ranges, index = combinations(depends)
-            dims.append(SpanVector.of((self.stage.axis_span(source, axis, r) for r in ranges), index))
+            vectors = (spans[name] for name in depends)
+            read = self.stage.accessed(source, axis)
+            key = read, active.tobytes(), *((v.spans, v.index.tobytes()) for v in vectors)
+            if key not in self.known:
+                ranges, index = combinations(depends)
+                at = (self.stage.axis_span(source, axis, r) for r in ranges)
+                self.known[key] = SpanVector.of(at, index)
+            dims.append(self.known[key])
         else:
             return BoxVector(active, tuple(dims))
         ranges, index = combinations(self.stage.dependencies(source))

@@ -10,7 +10,7 @@ the region function.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -300,15 +300,23 @@ class Stage:
 
     def _axis_span(self, tensor: str, axis: int, ranges: dict[str, Interval]) -> Span:
         """A span of the box of a tensor; spans are cached by axis: neighbouring ranks share most."""
-        indices, names = self._axis_indices(tensor, axis)
+        _, names = self._axis_indices(tensor, axis)
         key = (tensor, axis, *(ranges.get(name) for name in names))
         if key not in self._spans:
-            placement, where = dict(self.state.placed).get(self.tensor_of(tensor)), self.definition.where
-            is_routed = any(r.name == tensor for r in self.routes)
-            cyclic = not is_routed and placement is not None and placement.cyclic_size(axis) is not None
-            around_ends = not (is_routed or cyclic)
+            indices, where, around_ends = self.accessed(tensor, axis)
             self._spans[key] = _accessed_span(indices, ranges, where, around_ends=around_ends)
         return self._spans[key]
+
+    def accessed(self, tensor: str, axis: int) -> tuple[tuple[Expr, ...], Expr, bool]:
+        """The indices by which an axis of a tensor is read, the condition, and whether they may wrap around.
+
+        Spans of the axis depend on these and on the ranges of variables alone.
+        """
+        placement = dict(self.state.placed).get(self.tensor_of(tensor))
+        is_routed = any(r.name == tensor for r in self.routes)
+        cyclic = not is_routed and placement is not None and placement.cyclic_size(axis) is not None
+        indices, _ = self._axis_indices(tensor, axis)
+        return tuple(indices), self.definition.where, not (is_routed or cyclic)
 
     def dependencies(self, tensor: str) -> tuple[str, ...]:
         """The variables on which the box of a tensor may depend."""
@@ -336,7 +344,7 @@ class Stage:
 
 
 def _accessed_span(
-    indices: list[Expr], ranges: dict[str, Interval], where: Expr, *, around_ends: bool
+    indices: Sequence[Expr], ranges: dict[str, Interval], where: Expr, *, around_ends: bool
 ) -> Span:
     """The span of a dimension that some indices access, which may wrap around the ends of the dimension."""
     ((first, behind),) = int_box(

@@ -104,12 +104,20 @@ class Prices:
     _owned: dict[object, BoxVector] = field(default_factory=dict)
     _blocks: dict[object, tuple[tuple[Placement, ...], Blocks]] = field(default_factory=dict)
     _prices: dict[object, Price] = field(default_factory=dict)
+    _rows: dict[object, PriceRow] = field(default_factory=dict)
+    spans: dict[object, SpanVector] = field(default_factory=dict)  # of variables and of boxes read
 
     def remembered(self, key: object, compute: Callable[[], Price]) -> Price:
         """The price of a key, computed if it is new."""
         if key not in self._prices:
             self._prices[key] = compute()
         return self._prices[key]
+
+    def row(self, key: object, compute: Callable[[], PriceRow]) -> PriceRow:
+        """The row of a key, computed if it is new."""
+        if key not in self._rows:
+            self._rows[key] = compute()
+        return self._rows[key]
 
     def __post_init__(self) -> None:
         self.coordinates = grid_coordinates(Layout(self.grid, {}, {}))
@@ -168,7 +176,6 @@ class FuncPrices:
     prices: Prices
     _variables: dict[object, SpanVector] = field(default_factory=dict)
     _boxes: dict[object, BoxVector] = field(default_factory=dict)
-    _rows: dict[object, PriceRow] = field(default_factory=dict)
     _work: dict[int, float] = field(default_factory=dict)
 
     def of_stage(self, stage: Stage) -> StagePrices:
@@ -176,7 +183,7 @@ class FuncPrices:
         layout = Layout(
             self.prices.grid, {}, {n: self.prices.wholes[n] for n in (*stage.sources, stage.name)}
         )
-        boxes = RankBoxes(layout, stage, self.prices.coordinates, {})
+        boxes = RankBoxes(layout, stage, self.prices.coordinates, {}, self.prices.spans)
         axes = {
             p.name: tuple(n for n in range(stage.fixed) if stage.outer[n] in p.loops) for p in stage.parts
         }
@@ -242,10 +249,8 @@ class StagePrices:
         if self.is_stepped:
             prices = {n: self._exact(source, p) for n, p in enumerate(placements) if legal[n]}
             return PriceRow.of(prices, len(placements))
-        key = self._access(source), self.stage.partial_axes, self.stage.uniform_axes(source), legal
-        if key not in self.family._rows:
-            self.family._rows[key] = self._fetched(source, placements, legal)
-        return self.family._rows[key]
+        key = "fetched", id(placements), legal, bool(self.stage.ahead), self._box_key(source)
+        return self.prices.row(key, lambda: self._fetched(source, placements, legal))
 
     def _fetched(
         self, source: str, placements: tuple[Placement, ...], legal: tuple[bool, ...]
@@ -317,13 +322,8 @@ class StagePrices:
         if self.is_stepped:
             chosen = (n for n, p in enumerate(placements) if p.partial == partial)
             return PriceRow.of({n: self._exact(name, placements[n]) for n in chosen}, len(placements))
-        key = (
-            self._access(name), partial, stage.partial_axes, stage.repeated_axes, stage.fixed_axes,
-            stage.combine is None, stage.uniform_axes(name),
-        )  # fmt: skip
-        if key not in self.family._rows:
-            self.family._rows[key] = self._deliver(placements, partial)
-        return self.family._rows[key]
+        key = "delivered", id(placements), partial, self._box_key(name)
+        return self.prices.row(key, lambda: self._deliver(placements, partial))
 
     def _deliver(self, placements: tuple[Placement, ...], partial: tuple[int, ...]) -> PriceRow:
         name, stage, prices = self.stage.name, self.stage, self.prices
@@ -348,18 +348,22 @@ class StagePrices:
         """The price of a tensor as the volume of the stage has it; stages with equal boxes share it."""
         if self.is_stepped:
             return self._computed(tensor, placement)
-        stage, boxes = self.stage, self._boxes(tensor)
-        results: object = ()
+        key = placement.entries, self._box_key(tensor)
+        return self.prices.remembered(key, lambda: self._computed(tensor, placement))
+
+    def _box_key(self, tensor: str) -> object:
+        """What the prices of a tensor depend on besides its placement; stages with equal boxes share it."""
+        stage, boxes, program = self.stage, self._boxes(tensor), self.stage.state.program
+        combined: object = program.has_func(tensor) and combined_by_mpi(stage.state, tensor)
         if tensor == stage.name:
             mpi = has_mpi_operator(stage.combine, stage.func.dtypes, in_order=False)
             replaced = tensor in dict(stage.state.overwrites)
-            results = stage.combine, mpi, stage.in_order, stage.repeated_axes, stage.fixed_axes, replaced
-        key = (
-            self.prices.wholes[tensor], self.prices.sizes[tensor], placement.entries, boxes.present.tobytes(),
+            combined = stage.combine, mpi, stage.in_order, stage.repeated_axes, stage.fixed_axes, replaced
+        return (
+            self.prices.wholes[tensor], self.prices.sizes[tensor], boxes.present.tobytes(),
             tuple((d.spans, d.index.tobytes()) for d in boxes.dims), stage.uniform_axes(tensor),
-            stage.partial_axes, results,
+            stage.partial_axes, combined,
         )  # fmt: skip
-        return self.prices.remembered(key, lambda: self._computed(tensor, placement))
 
     def _computed(self, tensor: str, placement: Placement) -> Price:
         stage, prices = self.stage, self.prices
