@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from tdsl.planner.problem import Choice, Problem, Table, Variable
 
 MAX_SWEEPS = 200
-MIN_RISE = 1e-5  # of the bound in PATIENCE sweeps; if it rises less, no more sweeps follow
+MIN_RISE = 1e-4  # of the bound in PATIENCE sweeps; if it rises less, no more sweeps follow
 PATIENCE = 5
 GAP = 1e-4  # a choice so close to the bound ends the sweeps
 MAX_JOINED = 1 << 19  # entries of a table that the elimination of a variable builds

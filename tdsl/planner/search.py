@@ -15,7 +15,8 @@ from tdsl.planner.solve import solve
 from tdsl.schedule.state import Illegal, State
 
 MAX_AXES = 3  # of one level of a cluster
-MAX_PRICED = 20_000  # strategies times placements of different funcs, on all grids after the first
+MAX_PRICED = 20_000  # strategies times placements of different funcs, on all grids
+LARGE = 5_000  # of these on one grid: of a whole model, which is tried on a fine grid first
 MANY_RANKS = 256  # from which on each price takes longer
 MAX_PRICED_LEVELS = 1_000  # on a grid of several levels, whose prices take longer
 
@@ -74,16 +75,19 @@ def search(
         math.inf,
         Illegal("no grid of the cluster has an axis for each entry", "one for each level"),
     )
-    for grid in candidate_grids(state, cluster, fix):
+    sizes = {g: _size(state, g) * max(1.0, g.size / MANY_RANKS) for g in candidate_grids(state, cluster, fix)}
+    limits = {g: MAX_PRICED if len(g.depths) == 1 else MAX_PRICED_LEVELS for g in sizes}
+    for grid in sorted(sizes, key=lambda g: not LARGE < sizes[g] <= limits[g]):
+        if best is not None and sizes[best.grid] > LARGE and len(grid.axes) < len(best.grid.axes):
+            continue  # a finer grid has the same choices, except for uneven blocks
         try:
             fixed = fixed_placements(state, fix, grid)
         except PlacementSyntaxError as wrong:
             error = Illegal(str(wrong), wrong.hint)
             continue
-        size = _size(state, grid) * max(1.0, grid.size / MANY_RANKS)
-        if tried and size > (budget if len(grid.depths) == 1 else MAX_PRICED_LEVELS):
+        if tried and sizes[grid] > min(budget, limits[grid]):
             continue
-        budget -= size if tried else 0
+        budget -= sizes[grid]
         space = space_of(state, grid, cluster, machine, fixed, forbid, same_placements(fix))
         solution = solve(space, memory)
         tried.append((grid, math.inf if solution is None else solution.seconds))

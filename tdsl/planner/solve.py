@@ -15,6 +15,7 @@ from tdsl.planner.problem import Choice, Space, Variable
 
 BISECTIONS = 40  # of the price of memory
 MAX_MILP = 400_000  # variables of an integer program that is tried
+MAX_GAP = 5e-3  # of message passing; a choice farther from the bound is improved by descent over axes
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +42,8 @@ def solve(space: Space, memory: int | None) -> Solution | None:
     else:
         bounded = pass_messages(problem)
         free, bound, method = bounded.choice, bounded.bound, "message passing"
-        if bounded.cost - bound > GAP * bound:
-            free = descend(problem, axis_entries(space), free, {})
+        if bounded.cost - bound > MAX_GAP * bound:
+            free, method = descend(problem, axis_entries(space), free, {}), "descent over axes"
     seconds = problem.seconds(free)
     fits = np.isfinite(seconds) and (memory is None or problem.memory(free) <= memory)
     if fits and seconds - bound <= GAP * bound:
@@ -55,10 +56,10 @@ def solve(space: Space, memory: int | None) -> Solution | None:
             return _solution(space, solved.choice, bound, "integer program (HiGHS)")
         if not np.isfinite(solved.bound):
             return None
-    choice = free if fits else _priced(space, memory)
-    if choice is None:
-        return None
-    return _solution(space, choice, bound, "descent over axes")
+    if fits:
+        return _solution(space, free, bound, method)
+    choice = _priced(space, memory)
+    return None if choice is None else _solution(space, choice, bound, "descent over axes")
 
 
 def _solution(space: Space, choice: Choice, bound: float, method: str) -> Solution:
