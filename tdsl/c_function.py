@@ -14,9 +14,9 @@ from typing import Any
 from tdsl.codegen.cpu import jit
 from tdsl.codegen.cpu.emit import emit
 from tdsl.codegen.cpu.export_text import call_text
-from tdsl.codegen.cpu.library import c_parameters, declaration
 from tdsl.codegen.cpu.runtime import Structure, runtime
 from tdsl.codegen.ir.loops import Argument, BufferParam, Kernel, ScalarParam, SizeParam
+from tdsl.codegen.runtime.c_parameters import c_parameters, declaration
 from tdsl.codegen.runtime.signature import Signature
 from tdsl.core.source import here
 from tdsl.errors import TypeMismatch

@@ -1,4 +1,4 @@
-"""`Exportable`: a compiled program written as a library for C programs."""
+"""`Exportable`: a compiled program written for C programs, as a library or as a launcher of GPU kernels."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tdsl.codegen.ir.loops import Kernel, Print
 from tdsl.codegen.ir.statements import walk
@@ -36,14 +36,23 @@ class Exported:
     shared: Path | None
 
 
+@dataclass(frozen=True, slots=True)
+class ExportedLauncher:
+    """The files of exported GPU kernels: `header` declares the functions that the C file `source` defines."""
+
+    header: Path
+    source: Path
+
+
 class Exportable:
-    """The part of a compiled program for the CPU by which C programs call it."""
+    """The part of a compiled program by which C programs call it."""
 
     target: Target
     state: State
     signature: Signature
     dynamic: frozenset[str]
     variant: Callable[[Specialisation], Variant]
+    executable: Callable[[Specialisation], Any]
 
     def export(
         self, folder: str | os.PathLike[str], *, name: str = "", levels: Iterable[str] | None = None
@@ -80,6 +89,32 @@ class Exportable:
             kernels[x] = make_kernel(variant)
             _check_kernel(kernels[x], name)
         return Exported(*write_library(kernels, self.signature, Path(folder), name))
+
+    def export_launcher(self, folder: str | os.PathLike[str], *, name: str = "") -> ExportedLauncher:
+        """Writes GPU kernels as a C file with a header, which load and launch them by the CUDA driver.
+
+        `name` is that of the C function and of the files, by default that of the program. The C file has the
+        machine code for each architecture of the target. `NAME_load` selects the one for a device; `NAME`
+        takes a stream, the inputs in order, the sizes named in `dynamic`, and the outputs, and launches the
+        kernels. Needed where it runs: libcuda, and `cuda.h` to compile the file.
+
+        TargetError for another target; ShapeError if a size is neither fixed nor dynamic.
+        """
+        from tdsl.codegen.cuda.c_launcher import write_launcher
+
+        name = name or self.signature.name
+        if self.target.name != "cuda":
+            raise TargetError(
+                f"programs for {self.target.name} have no launcher",
+                loc=here(),
+                label="this export",
+                hint='compile for target="cuda"; f.export(folder) writes a library for CPUs',
+            )
+        _check_signature(self.signature, self.dynamic, name)
+        executable = self.executable(_dense(self.signature, self.dynamic))
+        return ExportedLauncher(
+            *write_launcher(executable.modules, executable.params, self.signature, Path(folder), name)
+        )
 
     def c_function(self) -> CFunction:
         """The program as a C function in this process, for ctypes, numba and SciPy.
@@ -149,12 +184,12 @@ def _check_target(target: Target) -> None:
             f"programs for {target.name} are not exported",
             loc=here(),
             label="this export",
-            hint='compile for target="cpu"; tdsl bundle packs kernels of GPUs',
+            hint='compile for target="cpu"; f.export_launcher(folder) writes kernels of GPUs',
         )
 
 
 def _check_signature(signature: Signature, dynamic: frozenset[str], name: str) -> None:
-    from tdsl.codegen.cpu.library import KEYWORDS
+    from tdsl.codegen.runtime.c_parameters import KEYWORDS
 
     if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name) or name in KEYWORDS:
         raise TargetError(

@@ -20,28 +20,14 @@ from tdsl.codegen.cpu import jit, memory_text, parallel_text
 from tdsl.codegen.cpu.archive import archive
 from tdsl.codegen.cpu.emit import emit
 from tdsl.codegen.cpu.export_text import entry_text
-from tdsl.codegen.ir.loops import Argument, BufferParam, Kernel, ScalarParam, SizeParam
-from tdsl.codegen.runtime.signature import ArrayArg, Signature
+from tdsl.codegen.ir.loops import Argument, Kernel
+from tdsl.codegen.runtime.c_parameters import c_parameters, declaration, meaning
+from tdsl.codegen.runtime.signature import Signature
 from tdsl.core.source import here
 from tdsl.errors import TargetError
-from tdsl.lang.show import show_expr
-from tdsl.lang.types import DType
 from tdsl.machine.cpu import CpuTarget, host, level
 
 SYSTEM = "linux"  # whose conventions entry and runtime follow
-C_TYPES = {
-    "f32": "float", "f64": "double", "bool_": "uint8_t",
-    **{f"{k}{b}": f"{'u' * (k == 'u')}int{b}_t" for k in "iu" for b in (8, 16, 32, 64)},
-}  # fmt: skip
-KEYWORDS = frozenset({
-    "auto", "bool", "break", "case", "catch", "char", "class", "const", "continue", "default",
-    "delete", "do", "double", "else", "enum", "extern", "false", "float", "for", "goto", "if",
-    "inline", "int", "long", "namespace", "new", "operator", "private", "public", "register",
-    "restrict", "return", "short", "signed", "sizeof", "static", "struct", "switch", "template",
-    "this", "throw", "true", "try", "typedef", "union", "unsigned", "using", "void", "volatile",
-    "while",
-})  # fmt: skip
-"""Words that name nothing in C and C++."""
 
 
 def write_library(
@@ -70,15 +56,6 @@ def write_library(
     library.write_bytes(archive(files))
     header.write_text(header_text(signature, name, levels, c_params))
     return header, library, objects, _shared(folder, name, objects, oldest)
-
-
-def c_parameters(params: Sequence[Argument]) -> list[Argument]:
-    """The parameters of the C function: inputs and numbers, sizes, outputs."""
-    inputs = [
-        p for p in params if isinstance(p, ScalarParam) or (isinstance(p, BufferParam) and not p.written)
-    ]
-    sizes = [p for p in params if isinstance(p, SizeParam)]
-    return [*inputs, *sizes, *(p for p in params if isinstance(p, BufferParam) and p.written)]
 
 
 def _object(text: str, target: CpuTarget, name: str, kernel: str) -> bytes:
@@ -117,7 +94,7 @@ def header_text(signature: Signature, name: str, levels: Sequence[str], c_params
     """The header of a library, for C99 and C++."""
     upper = name.upper()
     arrays = {a.name: a for a in signature.arrays}
-    rows = [f" *   {p.name:12} {_meaning(p, arrays)}" for p in c_params]
+    rows = [f" *   {p.name:12} {meaning(p, arrays)}" for p in c_params]
     shown = ", ".join(declaration(p) for p in c_params)
     return f"""#ifndef {upper}_H
 #define {upper}_H
@@ -154,39 +131,3 @@ void {name}_set_threads(int count);
 
 #endif
 """
-
-
-def _c_type(dtype: DType) -> str:
-    return C_TYPES.get(dtype.name) or f"uint{dtype.bits}_t"  # narrow floats by their bits
-
-
-def _c_name(name: str) -> str:
-    return f"{name}_" if name in KEYWORDS else re.sub(r"\W", "_", name, flags=re.ASCII)
-
-
-def declaration(p: Argument) -> str:
-    """The declaration of a parameter in C."""
-    match p:
-        case BufferParam(name, dtype):
-            return f"{'' if p.written else 'const '}{_c_type(dtype)} *{_c_name(name)}"
-        case ScalarParam(name, dtype):
-            return f"{_c_type(dtype)} {_c_name(name)}"
-        case SizeParam(name):
-            return f"int64_t {_c_name(name)}"
-
-
-def _meaning(p: Argument, arrays: dict[str, ArrayArg]) -> str:
-    match p:
-        case BufferParam(name, dtype):
-            shape = ", ".join(map(show_expr, arrays[name].shape)) if name in arrays else ""
-            return f"{'output' if p.written else 'input'}, {dtype}[{shape}]"
-        case ScalarParam(_, dtype):
-            return f"a number, {dtype}"
-        case SizeParam(name):
-            uses = [
-                f"axis {n} of {a.name}"
-                for a in arrays.values()
-                for n, e in enumerate(a.shape)
-                if show_expr(e) == name
-            ]
-            return f"the extent {name}: {', '.join(uses)}"
