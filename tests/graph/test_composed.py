@@ -90,7 +90,8 @@ SPECIAL = np.array([[np.nan, np.inf, -np.inf, 0.0], [-0.0, 1.5, -1e300, np.nan]]
     "name", ["sort", "argsort", "median", "sign", "nan_to_num", "isclose", "cbrt", "signbit", "fabs"]
 )
 def test_special_values(name):
-    np.testing.assert_array_equal(td.Graph(CASES[name])(SPECIAL), CASES[name](SPECIAL))
+    # The last digit of NumPy's cbrt depends on the processor.
+    np.testing.assert_allclose(td.Graph(CASES[name])(SPECIAL), CASES[name](SPECIAL), rtol=3e-16)
 
 
 @pytest.mark.parametrize(

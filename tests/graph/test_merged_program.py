@@ -153,6 +153,7 @@ def test_counts_and_times_of_a_search_are_checked(arrays):
         td.Graph(linear).autoschedule(*arrays, measure=-1)
 
 
+@pytest.mark.in_part(1)
 @pytest.mark.parametrize("name", ["swin", "bsrn"])
 def test_blocks_of_networks_are_one_program(name):
     """Rolled windows, and heads side by side in one array; results put side by side, and pixels shuffled."""

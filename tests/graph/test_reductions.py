@@ -63,6 +63,7 @@ def test_reductions_equal_those_of_numpy(data):
     assert_same(function, values(dtype, shape, data.draw(st.integers(0, 9))), **options)
 
 
+@pytest.mark.in_part(36)
 @pytest.mark.parametrize("shape", [(31,), (7, 257), (257, 7), (3, 17, 5)])
 @pytest.mark.parametrize("axis", [None, 0, -1])
 @pytest.mark.parametrize("function", [np.sum, np.max, np.mean, np.var, np.argmax, np.any])

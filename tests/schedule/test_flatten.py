@@ -27,6 +27,7 @@ def run(s, rng, target="cpu"):
     return td.compile(s, target=target)(x, w), (x, w)
 
 
+@pytest.mark.in_part(12)
 @pytest.mark.parametrize("names", [("i", "j"), ("i", "k"), ("j", "i", "k"), ("i", "j", "k")])
 @pytest.mark.parametrize("which", ["f", "g", "fg"])
 @pytest.mark.parametrize("known", [False, True])

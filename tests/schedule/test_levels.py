@@ -171,6 +171,7 @@ def inputs(compiled, rng):
     return arrays
 
 
+@pytest.mark.in_part(14)
 @pytest.mark.parametrize("name", RUNNABLE)
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_default_schedules_are_right_on_every_level(program, name, rng):
