@@ -32,6 +32,7 @@ def test_a_reader_of_column_sums_whose_last_dimension_has_one_element_has_a_defa
     np.testing.assert_allclose(td.compile(f)(a), np.sqrt(a.sum(0)) / 3, rtol=1e-5)
 
 
+@pytest.mark.in_part(4)
 @pytest.mark.parametrize("arch", ["sm_75", "sm_90a"])
 @pytest.mark.parametrize("kind", ["product", "tensor cores", "row", "long row", "column"])
 def test_ring_buffers_have_a_default_schedule(rng, kind, arch):

@@ -152,6 +152,7 @@ SHAPES = [*((name, n, m) for name in MASKS for n, m in ((13, 29), (29, 13)))]
 SHAPES += [("causal", n, m) for n, m in ((0, 7), (7, 0), (1, 1), (70, 67))]
 
 
+@pytest.mark.in_part(8)
 @pytest.mark.parametrize("name, rows, terms", SHAPES)
 def test_results_are_those_of_all_terms(name, rows, terms):
     out = _softmax(MASKS[name], rows, terms)
@@ -201,6 +202,7 @@ SCHEDULES = {
 }
 
 
+@pytest.mark.in_part(10)
 @pytest.mark.parametrize("name", SCHEDULES)
 @pytest.mark.parametrize("size", [(23, 29), (29, 23)])
 def test_loops_of_any_schedule_are_cut(name, size):

@@ -93,6 +93,7 @@ SUMS = {
 }  # fmt: skip
 
 
+@pytest.mark.in_part(10)
 @pytest.mark.parametrize("tile", [1, 4, 7, 32])
 @pytest.mark.parametrize("name", SUMS)
 def test_an_online_reduction_means_the_same(name: str, tile: int) -> None:

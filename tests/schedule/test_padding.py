@@ -24,6 +24,7 @@ def expected(a, w, mode, step=1):
     return np.einsum("ijrs,rs->ij", views, w)
 
 
+@pytest.mark.in_part(15)
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("step", [1, 2])
 @pytest.mark.parametrize("shape", [(5, 7), (1, 1), (2, 20)], ids=str)

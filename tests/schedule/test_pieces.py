@@ -61,6 +61,7 @@ def check(seed, schedule_of):
     np.testing.assert_allclose(td.compile(schedule)(**update.arrays()), expected, rtol=1e-12)
 
 
+@pytest.mark.in_part(2)
 @pytest.mark.parametrize("first", range(0, 40, 10))
 def test_lanes_compute_what_the_update_means(first):
     for seed in range(first, first + 10):

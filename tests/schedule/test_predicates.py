@@ -48,6 +48,7 @@ def run(what, target="python"):
     return f(**{a.name: DATA[a.name] for a in f.signature.inputs})
 
 
+@pytest.mark.in_part(30)
 @pytest.mark.parametrize("seed", range(12))
 @pytest.mark.parametrize("kind", ["update", "two", "free", "bound", "both"])
 def test_places_and_copies_respect_the_predicate_or_are_refused(kind, seed):

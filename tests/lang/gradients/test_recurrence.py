@@ -52,6 +52,7 @@ FORMS = (
 )  # fmt: skip
 
 
+@pytest.mark.in_part(10)
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("steps", [1, 2, 5])
 def test_a_row_of_a_row_before(rng, form, steps):

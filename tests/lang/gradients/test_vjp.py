@@ -72,6 +72,7 @@ def test_convolution(stride, padded):
     check(f, [a, w], a=uniform(2, 9, 8), w=uniform(3, 2, 4, 4, seed=2))
 
 
+@pytest.mark.in_part(10)
 @pytest.mark.parametrize("mode", ["constant", "edge", "reflect", "symmetric", "wrap"])
 @pytest.mark.parametrize("extents", [(6, 5), (1, 1), (2, 1), (3, 2)])
 def test_padding(mode, extents):
