@@ -71,6 +71,8 @@ def rewritten(
 ) -> tuple[Steps, Planned | None, Planned | None]:
     """The directives of the rewrites that pay, the plan after them, and the plan without them."""
     before = request.plan(state)
+    if not kinds:
+        return (), before, before
     on_grid = state if before is None or state.grid else replace(state, grid=before.grid)
     start = request.price(state, before)
     best, number = (start, Steps()), itertools.count()
