@@ -165,7 +165,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=30.0)
     parser.add_argument("--processes", type=int, default=3)
     parser.add_argument("--times", type=int, default=50)
-    options = parser.parse_args()
+    options = parser.parse_intermixed_args()
     options.folder.mkdir(parents=True, exist_ok=True)
     names = options.names or [*OPERATORS]
     match options.command:

@@ -22,7 +22,11 @@ from tdsl.lang.expr import Binary, Cast, Const, Expr, Select, Size, Unary
 from tdsl.machine.gpu import capability, is_ptx
 from tdsl.schedule.specialize import decode_condition
 
-_LOCALS = {"kernels", "stream", "status", "freed", "site"}  # of the launching function
+_USED = {
+    "kernels", "stream", "status", "arguments", "maps", "memory", "launch", "allocate", "release", "check",
+    "aligned", "encode", "floordiv_of", "mod_of", "min_of", "max_of",
+}  # fmt: skip
+"""Names that the launching functions use."""
 _INFIX = {
     "add": "+", "sub": "-", "mul": "*", "eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">=",
 }  # fmt: skip
@@ -51,7 +55,7 @@ def _with_names(names: Mapping[str, str], requested: Mapping[str, str]) -> dict[
     result = dict(names)
     for argument, name in requested.items():
         chosen = c_name(name)
-        while chosen in _LOCALS or chosen in result.values():
+        while chosen in _USED or chosen in result.values():
             chosen += "_"
         result[argument] = chosen
     return result

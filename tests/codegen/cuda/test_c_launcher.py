@@ -63,7 +63,7 @@ def tiles() -> td.Compiled:
 
 
 def checked() -> td.Compiled:
-    x, f = td.Tensor("x", ("N",), td.i32), td.Func("f")
+    x, f = td.Tensor("arguments", ("N",), td.i32), td.Func("launch")
     f[i] = td.require(x[i] >= 0, x[i], "negative")
     return td.compile(bound(td.Schedule(f), f), target="cuda", dynamic="N")
 
