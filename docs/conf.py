@@ -30,7 +30,7 @@ pygments_dark_style = "monokai"
 CONTENTS = {
     "Guides": (
         "tutorial", "language", "schedule", "fusion", "tuning", "graph", "gradients", "reductions",
-        "rewrites", "gpu", "torch", "export", "distribution", "planning", "looking-inside", "testing",
+        "rewrites", "gpu", "torch", "onnx", "export", "distribution", "planning", "looking-inside", "testing",
         "errors",
     ),
     "Gallery": ("gallery/index",),

@@ -31,9 +31,12 @@ def apply_ufunc(
 
 
 def map_elements(
-    trace: Recorder, function: Callable[..., Any], args: Sequence[Any], value: Callable[..., Any]
+    trace: Recorder | None, function: Callable[..., Any], args: Sequence[Any], value: Callable[..., Any]
 ) -> Symbol:
-    """Applies `value` to elements of arrays that broadcast, and casts to the result type of `function`."""
+    """Applies `value` to elements of arrays that broadcast, and casts to the result type of `function`.
+
+    Without a trace the result is computed at once, as by `record_call`.
+    """
     arrays = [a for a in args if isinstance(a, Symbol | np.ndarray)]
     shape = broadcast_shape(function, [a.shape for a in arrays], 0)
     tensors = {
@@ -50,9 +53,13 @@ def map_elements(
     return record_call(trace, out, {tensors[id(a)]: a for a in arrays} if reads else {})
 
 
-def record_call(trace: Recorder, out: Func, inputs: Mapping[Tensor, Any]) -> Symbol:
-    """Compiles the func `out` as an operator, and records its call with the arrays `inputs` by tensor."""
-    result: Symbol = trace.call(compile(out), (), {t.name: x for t, x in inputs.items()})
+def record_call(trace: Recorder | None, out: Func, inputs: Mapping[Tensor, Any]) -> Symbol:
+    """Compiles the func `out` as an operator, and records its call with the arrays `inputs` by tensor.
+
+    Without a trace the operator is called at once, on arrays of NumPy.
+    """
+    compiled, arrays = compile(out), {t.name: x for t, x in inputs.items()}
+    result: Symbol = compiled(**arrays) if trace is None else trace.call(compiled, (), arrays)
     return result
 
 

@@ -11,10 +11,10 @@ import torch
 
 from tdsl.compile import compile
 from tdsl.graph.arguments import trace_of
+from tdsl.graph.convolution import convolution
 from tdsl.graph.elementwise import index_variables
 from tdsl.lang import functions, reduction
 from tdsl.lang.casts import cast
-from tdsl.lang.pad import pad
 from tdsl.lang.tensor import Func, Tensor
 from tdsl.lang.types import f32, f64, from_numpy
 from tdsl.lang.value import vars
@@ -178,29 +178,9 @@ def _convolution(
     dilation: Sequence[int], _transposed: bool, _output_padding: Sequence[int], groups: int,
 ) -> Any:  # fmt: skip
     """A convolution of any number of axes; `groups` divide the channels."""
-    axes = range(x.ndim - 2)
-    shape = [
-        (x.shape[n + 2] + 2 * padding[n] - dilation[n] * (weight.shape[n + 2] - 1) - 1) // stride[n] + 1
-        for n in axes
-    ]
-    a, w = _tensor("a", x), _tensor("w", weight)
-    inputs = {a: x, w: weight}
-    at = index_variables(x.ndim)
-    window: list[Any] = [vars(f"w{n}") for n in axes]
-    batch, channel, *points = at
-    per_group, of_group = weight.shape[0] // groups, weight.shape[1]
-    c: Any = vars("c")
-    source = pad(a, mode="constant") if any(padding) else a
-    read = [points[n] * stride[n] + window[n] * dilation[n] - padding[n] for n in axes]
-    first = channel // per_group * of_group if groups > 1 else 0
-    y = Func("convolution", shape=(x.shape[0], weight.shape[0], *shape))
-    value = reduction.sum(source[(batch, first + c, *read)] * w[(channel, c, *window)], axis=(c, *window))
-    if bias is not None:
-        t = _tensor("b", bias)
-        inputs[t] = bias
-        value = value + t[channel]
-    y[at] = value
-    return _record(y, inputs)
+    return convolution(
+        x, weight, bias, strides=stride, before=padding, after=padding, dilations=dilation, groups=groups
+    )
 
 
 def _embedding(dtype: DT, weight: Any, indices: Any, *_: Any, **__: Any) -> Any:
