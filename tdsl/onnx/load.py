@@ -130,12 +130,12 @@ def _inlined(proto: onnx.ModelProto) -> onnx.ModelProto:
         ) from None
 
 
-def _definition(node: onnx.NodeProto, versions: Mapping[str, int]) -> onnx.defs.OpSchema | None:
-    """The schema of a node's operator if it defines it by others, and there is no implementation here."""
+def _definition(node: onnx.NodeProto, versions: Mapping[str, int]) -> Any:
+    """The schema of a node's operator if it defines it by others and there is no implementation here."""
     if not node.domain and node.op_type in OPERATORS:
         return None
     try:
-        schema = onnx.defs.get_schema(node.op_type, versions.get(node.domain, 1), node.domain)
+        schema: Any = onnx.defs.get_schema(node.op_type, versions.get(node.domain, 1), node.domain)
     except onnx.defs.SchemaError:
         return None
     return schema if schema.has_function or schema.has_context_dependent_function else None

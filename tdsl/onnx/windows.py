@@ -114,7 +114,8 @@ def _pooling(body: Body, fill: Callable[[np.dtype[Any]], Any]) -> Body:
             x = np.pad(x, pairs, constant_values=value) if any(map(any, widths)) else x
             view = sliding_window_view(x, tuple(reach), tuple(range(x.ndim - rank, x.ndim)))
             steps = tuple(slice(None, None, n) for n in (*strides, *dilations))
-            return view[(..., *steps)]
+            index: Any = (..., *steps)
+            return view[index]
 
         inside = np.ones(X.shape[2:], np.bool_)
         if count_include_pad:
