@@ -16,8 +16,8 @@ from dataclasses import replace
 from math import gcd, prod
 
 from tdsl.autoschedule.block_tree.write_lanes import reduce_by_threads
-from tdsl.autoschedule.recipes.epilogue import write_neighbours
-from tdsl.autoschedule.recipes.grid import fused
+from tdsl.autoschedule.recipes.epilogue import in_vectors
+from tdsl.autoschedule.recipes.grid import fused, on_threads
 from tdsl.autoschedule.recipes.operands import is_for_tensor_cores
 from tdsl.autoschedule.recipes.pipelining import pipeline_loads
 from tdsl.autoschedule.recipes.stage_facts import definition_of, load_width, separate_operands, vector_of
@@ -32,9 +32,9 @@ from tdsl.machine.model import Machine
 from tdsl.schedule.bind import bind_state
 from tdsl.schedule.fluent import BaseSchedule, Stage
 from tdsl.schedule.inlining import inline_funcs
-from tdsl.schedule.naming import Loop
+from tdsl.schedule.naming import LoopLike
 from tdsl.schedule.properties import extent, extents, shape_of
-from tdsl.schedule.state import REGISTER, SHARED, SWIZZLES, AfterProducer, At, Inline
+from tdsl.schedule.state import REGISTER, ROUND_UP, SHARED, SWIZZLES, AfterProducer, At, Inline
 from tdsl.tilegraph.levels import Part
 from tdsl.tilegraph.tiling import Shape
 from tdsl.tilegraph.write_products import (
@@ -210,7 +210,7 @@ def _reduce_in_warps(stage: Stage, machine: Machine) -> None:
 
 def _share_out(
     stage: Stage, tile: Shape, sizes: dict[str, int], inner: dict[str, str], machine: Machine
-) -> Loop:
+) -> str:
     """Tiles of a stage for threads; the loop over these, and in `inner` those inside a thread's tile."""
     counted = list[str]()
     several = [v for v, n in zip(inner, tile, strict=True) if n < sizes[v]] or [*inner][:1]
@@ -221,18 +221,10 @@ def _share_out(
             inner[v] = rest.name
     ranges = [v for v, _, _ in definition_of(stage).ranges]
     stage.reorder(*counted, *ranges, *inner.values())
-    return _on_threads(stage, counted, machine)
+    return on_threads(stage, counted, machine.block_threads, line=LANES)[1]
 
 
-def _on_threads(stage: Stage, loops: Iterable[str], machine: Machine) -> Loop:
-    """Share the iterations of some loops out among all threads of a block; the loop over those of a warp."""
-    rest, lane = stage.split(fused(stage, [*loops]), LANES)
-    _, warp = stage.split(rest, machine.block_threads // LANES)
-    stage.bind(warp, "threadIdx.y").bind(lane, "threadIdx.x")
-    return lane
-
-
-def _fill(block: _Block, p: Part, thread: Loop, inner: dict[str, str]) -> Stage:
+def _fill(block: _Block, p: Part, thread: LoopLike, inner: dict[str, str]) -> Stage:
     """Schedule the tile of a thread: sums in registers, copies of their operands in steps, the epilogue.
 
     Returns the stage whose values are the result.
@@ -244,9 +236,9 @@ def _fill(block: _Block, p: Part, thread: Loop, inner: dict[str, str]) -> Stage:
     if definition.init is not None:
         out = schedule.cache_write(stage, at=thread, scope=REGISTER)
         _sum(block, p, stage, (stage, thread), inner, prod(p.shape))
-        write_neighbours(out, p.shape[-1], vector_of(out))
+        in_vectors(out, gcd(vector_of(out), p.shape[-1]))
     else:
-        _unroll_points(stage, [*inner.values()], p.shape[-1])
+        in_vectors(stage, gcd(vector_of(stage), p.shape[-1]), first=len(stage.loops) - len(inner))
     for name in reversed(others):
         member = schedule[name]
         member.compute_at(stage, thread).set_scope(REGISTER)
@@ -260,20 +252,8 @@ def _fill(block: _Block, p: Part, thread: Loop, inner: dict[str, str]) -> Stage:
     return out
 
 
-def _unroll_points(stage: Stage, loops: list[str], neighbours: int) -> None:
-    """Unroll the loops of a thread's tile, the last one over vectors as wide as one access writes."""
-    *outer, last = loops
-    width = gcd(vector_of(stage), neighbours)
-    if width > 1:
-        vectors, lanes = stage.split(last, width)
-        stage.vectorize(lanes)
-        last = vectors.name
-    for x in (*outer, last):
-        stage.unroll(x)
-
-
 def _sum(
-    block: _Block, p: Part, stage: Stage, place: tuple[Stage, Loop], inner: dict[str, str],
+    block: _Block, p: Part, stage: Stage, place: tuple[Stage, LoopLike], inner: dict[str, str],
     points: int,
 ) -> None:  # fmt: skip
     """A reduction to so many points in the registers of a thread, which is at a place.
@@ -354,7 +334,7 @@ def _is_window(block: _Block, source: str) -> bool:
     return any(len({r.index for r in reads_in(d.values) if r.name == source}) > 1 for d in points)
 
 
-def _fetch_for_several(block: _Block, last: Part, thread: Loop | None) -> None:
+def _fetch_for_several(block: _Block, last: Part, thread: LoopLike | None) -> None:
     """What members read several times of an array, in shared memory for as long as the block runs.
 
     If only points in the registers of a thread read it, each thread loads the window of its points once.
@@ -372,11 +352,11 @@ def _fetch_for_several(block: _Block, last: Part, thread: Loop | None) -> None:
             _load_window(block, copy.cooperate(), last.shape[-1], thread)
         elif len(readers) > 1:
             copy = block.schedule.cache_read(source, block.owner, at=block.at, scope=SHARED, inside=True)
-            _on_threads(copy, definition_of(copy).free, block.machine)
+            on_threads(copy, definition_of(copy).free, block.machine.block_threads, line=LANES)
             _bound(copy)
 
 
-def _load_window(block: _Block, copy: Stage, neighbours: int, thread: Loop) -> None:
+def _load_window(block: _Block, copy: Stage, neighbours: int, thread: LoopLike) -> None:
     """Load the window that a thread's points read of a copy to registers as vectors."""
     f = block.schedule.state.program.func(copy.func)
     width = gcd(WIDEST // f.dtypes[0].bytes, neighbours)
@@ -384,8 +364,4 @@ def _load_window(block: _Block, copy: Stage, neighbours: int, thread: Loop) -> N
         return
     copy.align_storage(len(f.variables) - 1, width)
     window = block.schedule.cache_read(copy.func, block.owner, at=thread, scope=REGISTER, inside=True)
-    *outer, last = window.loops
-    vectors, lanes = window.split(last, width, tail="round_up")
-    window.vectorize(lanes)
-    for x in (*outer, vectors):
-        window.unroll(x)
+    in_vectors(window, width, tail=ROUND_UP)

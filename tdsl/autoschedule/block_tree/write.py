@@ -15,12 +15,12 @@ from tdsl.autoschedule.block_tree.price import (
 )
 from tdsl.autoschedule.block_tree.tree import BlockTree, Shared
 from tdsl.autoschedule.problem import Problem
-from tdsl.autoschedule.recipes.epilogue import following, write_neighbours
+from tdsl.autoschedule.recipes.epilogue import following, in_vectors
 from tdsl.autoschedule.recipes.grid import bind_grid, fused
 from tdsl.autoschedule.recipes.stage_facts import vector_of
 from tdsl.schedule.fluent import Stage
 from tdsl.schedule.naming import Loop
-from tdsl.schedule.state import REGISTER, SHARED
+from tdsl.schedule.state import REGISTER, ROUND_UP, SHARED, SHIFT
 
 _MOST_ON_Z = 64  # threads on threadIdx.z
 
@@ -57,7 +57,7 @@ def write_tree(stage: Stage, p: Problem, t: BlockTree, reader: Stage | None = No
         if lane != names[-1]:
             out.reorder(*(v for v in names if v != lane), lane)
         each = t.cut(p.lane or names[-1]).each if reader is None else t.cut(p.free[-1].name).each
-        write_neighbours(out, each, t.vector if reader is None else gcd(vector_of(out), each))
+        in_vectors(out, gcd(t.vector if reader is None else vector_of(out), each))
     for s in t.shared:
         padded = next(x.padded for x in p.operands if (x.array, x.along) == (s.array, s.along))
         copy = stage.schedule.cache_read(
@@ -70,7 +70,7 @@ def write_tree(stage: Stage, p: Problem, t: BlockTree, reader: Stage | None = No
             _load_window(stage, p, t, s, copy, [(None, place), *inner])
     for s in t.registers:
         copy = stage.schedule.cache_read(s.array, stage.func, at=place, scope=REGISTER, along=s.along)
-        write_neighbours(copy, s.vector, s.vector)
+        in_vectors(copy, s.vector)
     if outer and t.stages > 1:
         stage.pipeline(outer[-1], t.stages)
     _unroll(stage, p, t, points, [x for v, x in inner if v in unrolled])
@@ -121,13 +121,8 @@ def _load_window(
     vector, *_ = shared_load(
         operand, operand.reads[0], t, s, unrolled, box=whole_vectors(p.tile_of(operand, t.sizes), s)
     )
-    *outer, last = window.loops
-    if vector > 1:  # perhaps beyond the last point, where the copy has more
-        is_whole = window_of(operand, t, unrolled)[-1] % vector == 0
-        last, lanes = window.split(last, vector, tail="shift" if is_whole else "round_up")
-        window.vectorize(lanes)
-    for x in (*outer, last):
-        window.unroll(x)
+    is_whole = window_of(operand, t, unrolled)[-1] % vector == 0  # else the copy has more than the last point
+    in_vectors(window, vector, tail=SHIFT if is_whole else ROUND_UP)
 
 
 def _tiles(stage: Stage, p: Problem, t: BlockTree) -> tuple[list[str], list[str], list[tuple[str, str]]]:

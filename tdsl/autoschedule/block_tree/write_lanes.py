@@ -7,15 +7,16 @@ from math import prod
 
 from tdsl.autoschedule.block_tree.tree import BlockTree
 from tdsl.autoschedule.recipes.elements import elements
-from tdsl.autoschedule.recipes.grid import fused
+from tdsl.autoschedule.recipes.epilogue import in_vectors
+from tdsl.autoschedule.recipes.grid import fused, on_threads
 from tdsl.autoschedule.recipes.partial_sums import in_parts
-from tdsl.autoschedule.recipes.stage_facts import definition_of, sizes_of
+from tdsl.autoschedule.recipes.stage_facts import added_funcs, definition_of, sizes_of
 from tdsl.core.node import post_order
 from tdsl.errors import ScheduleError
 from tdsl.lang.affine import variables
 from tdsl.lang.program import FuncDef
 from tdsl.lang.regions import reads_in
-from tdsl.schedule.fluent import BaseSchedule, Stage
+from tdsl.schedule.fluent import Stage
 from tdsl.schedule.state import GUARD, REGISTER, SHARED
 
 _PART = 16  # turns of a thread in a part, where only a call tells how many terms there are
@@ -138,27 +139,17 @@ def _fill_tiles(lines: Stage, tiles: tuple[str, ...], vector: int) -> None:
     names = [r.name for r in reads if r.name not in tiles]
     for name in dict.fromkeys(n for n in names if names.count(n) > 1):
         copy = schedule.cache_read(name, lines, at=at, inside=True, scope=REGISTER)
-        if vector > 1:
-            copy.vectorize(copy.split(copy.loops[-1], vector)[1])
-        for x in copy.loops[: -1 if vector > 1 else None]:
-            copy.unroll(x)
+        in_vectors(copy, vector)
 
 
 def share_row(
     stage: Stage, names: list[str], threads: int, vector: int, *, unrolled: bool = False, tail: str = GUARD
 ) -> None:
     """Share the points of a row out among threads, `vector` neighbours at a time, the last ones by `tail`."""
-    others, lanes = [x.name for x in stage.loops if x.name not in names], None
-    stage.reorder(*others, *names)
-    if vector > 1:
-        outer, lanes = stage.split(names[-1], vector, tail=tail)
-        names = [*names[:-1], outer.name]
-    outer, thread = stage.split(fused(stage, names), threads)
-    stage.bind(thread, "threadIdx.x")
-    if lanes is not None:
-        stage.vectorize(lanes)
+    stage.reorder(*(x.name for x in stage.loops if x.name not in names), *names)
+    turn, _ = on_threads(stage, names, threads, vector, tail=tail)
     if unrolled:
-        stage.unroll(outer)
+        stage.unroll(turn)
 
 
 def reduce_by_threads(
@@ -173,20 +164,19 @@ def reduce_by_threads(
     if vector > 1 and lanes is None:
         outer, lane = stage.split(names[-1], vector)
         names, lanes = [*names[:-1], outer.name], lane.name
-    outer, thread = stage.split(fused(stage, names), threads)
-    before = _names(schedule)
-    stage.bind(thread, "threadIdx.x")
-    parts = schedule[next(name for name in _names(schedule) if name not in before)]
+    with added_funcs(schedule) as added:
+        turn, _ = on_threads(stage, names, threads)
+    parts = schedule[added[0]]
     if unrolled:
-        parts.unroll(outer.name)
+        parts.unroll(turn)
     if lanes is not None and is_heavy(parts.schedule.state.program.func(parts.func)):
         _load_once(parts, vector)
         parts.unroll(lanes)
     elif lanes is not None:
-        before = _names(schedule)
-        parts.vectorize(lanes)
+        with added_funcs(schedule) as added:
+            parts.vectorize(lanes)
         if len(schedule.state.program.func(parts.func).dtypes) > 1:
-            _load_once(schedule[next(name for name in _names(schedule) if name not in before)], vector)
+            _load_once(schedule[added[0]], vector)
     return parts
 
 
@@ -194,10 +184,6 @@ def is_heavy(f: FuncDef) -> bool:
     """True for a reduction whose combiner is long code, such as that of sorted lists: one result a thread."""
     combine = f.definitions[0].combine
     return combine is not None and len({*post_order(*combine.exprs)}) > _LONG_CODE
-
-
-def _names(schedule: BaseSchedule) -> list[str]:
-    return [f.name for f in schedule.state.program.funcs]
 
 
 def _load_once(terms: Stage, count: int) -> None:

@@ -19,9 +19,9 @@ from typing import Any
 from tdsl.autoschedule.block_tree.reductions import schedule_lanes
 from tdsl.autoschedule.block_tree.write_lanes import reduce_by_threads, share_row
 from tdsl.autoschedule.recipes.choices import Unsuited, choose, gpu_of, recipe
-from tdsl.autoschedule.recipes.epilogue import following, reader_of, write_neighbours
-from tdsl.autoschedule.recipes.grid import fused, share_points
-from tdsl.autoschedule.recipes.stage_facts import definition_of
+from tdsl.autoschedule.recipes.epilogue import following, in_vectors, reader_of
+from tdsl.autoschedule.recipes.grid import fused, on_threads, share_points
+from tdsl.autoschedule.recipes.stage_facts import added_funcs, definition_of
 from tdsl.core.node import frozen
 from tdsl.cost.sectors import WARP, WIDEST
 from tdsl.lang.affine import variables
@@ -113,9 +113,9 @@ def _reads_along(f: FuncDef, variable: str) -> list[Any]:
 def _scan_short(stage: Stage) -> None:
     """Combine the few elements before each element where it is computed."""
     schedule, func = stage.schedule, stage.func
-    before = _names(schedule)
-    owner = stage.double(_scanned(stage))
-    for name in [name for name in _names(schedule) if name not in before]:
+    with added_funcs(schedule) as added:
+        owner = stage.double(_scanned(stage))
+    for name in added:
         schedule[name].inline()
     share_points(Stage(schedule, func, 0), [x.name for x in owner.loops], _MOST_THREADS, 1)
 
@@ -131,23 +131,22 @@ def _scan_along(stage: Stage, scan: Scan, plan: BlockScan, machine: Machine) -> 
     schedule, func = stage.schedule, stage.func
     owner, inner, piece = Stage(schedule, func, 0), func, plan.threads * plan.vector
     is_odd = scan.length % plan.vector > 0
-    before = _names(schedule)
-    if piece < scan.length:
-        stage.in_blocks(_scanned(stage), piece)
-        inner = f"{func}_local"
-    of_pieces = [name for name in _names(schedule) if name not in before and name != inner]
-    if plan.pieces > 1:
-        _double(schedule, next(name for name in of_pieces if name.endswith("_upto")))
-        of_pieces = [name for name in _names(schedule) if name not in before and name != inner]
+    with added_funcs(schedule) as added:
+        if piece < scan.length:
+            stage.in_blocks(_scanned(stage), piece)
+            inner = f"{func}_local"
+        if plan.pieces > 1:
+            _double(schedule, f"{func}_upto")
+    of_pieces = [name for name in added if name != inner]
     if plan.part:
         schedule_lanes(schedule[of_pieces[0]], machine, parts=1)
         _inline_one(schedule, of_pieces[1])
-    before = _names(schedule)
-    update = Stage(schedule, inner, 1)
-    update.in_blocks(_scanned(update), plan.vector)
     total, upto, local = (f"{inner}_{x}" for x in ("total", "upto", "local"))
-    _double(schedule, upto)
-    steps = [name for name in _names(schedule) if name not in before and name not in (total, local)]
+    with added_funcs(schedule) as added:
+        update = Stage(schedule, inner, 1)
+        update.in_blocks(_scanned(update), plan.vector)
+        _double(schedule, upto)
+    steps = [name for name in added if name not in (total, local)]
     if inner != func:
         schedule[inner].inline()
     sources = [r.name for r in reads_in(schedule.state.program.func(total).definitions[0].values)]
@@ -198,7 +197,7 @@ def _scan_along(stage: Stage, scan: Scan, plan: BlockScan, machine: Machine) -> 
             out = following(owner, piece_at, SHARED, reader)
         out.bind(out.split(out.loops[-1], plan.threads)[1], "threadIdx.x")
     elif reader is not None:
-        write_neighbours(following(owner, thread, REGISTER, reader), plan.vector, plan.vector)
+        in_vectors(following(owner, thread, REGISTER, reader), plan.vector)
     owner.vectorize(lanes)
 
 
@@ -224,10 +223,6 @@ def _inline_one(schedule: BaseSchedule, upto: str) -> None:
         schedule[upto].inline()
 
 
-def _names(schedule: BaseSchedule) -> list[str]:
-    return [f.name for f in schedule.state.program.funcs]
-
-
 def _scan_across(stage: Stage, scan: Scan, plan: BlockScan) -> None:
     """Scan across memory: parts of rows, by a thread for each of neighbouring columns."""
     schedule, func = stage.schedule, stage.func
@@ -241,8 +236,7 @@ def _scan_across(stage: Stage, scan: Scan, plan: BlockScan) -> None:
     outer, lanes = (x.name for x in owner.split(names[-1], plan.vector))
     others = [*(v for v in names[:-1] if v != place), block, outer]
     owner.reorder(*others, within, lanes)
-    row, thread = (x.name for x in owner.split(fused(owner, others), plan.threads))
-    owner.bind(row, "blockIdx.x").bind(thread, "threadIdx.x")
+    _, thread = on_threads(owner, others, plan.threads, blocks=True)
     schedule[local].compute_at(owner, thread)
     owner.unroll(within).vectorize(lanes)
     for d in (schedule[local], Stage(schedule, local, 1)):
@@ -260,8 +254,7 @@ def _sum_parts_across(total: Stage, plan: BlockScan) -> None:
     *names, last, within = (x.name for x in total.loops)
     outer, lanes = (x.name for x in total.split(last, plan.vector))
     total.reorder(*names, outer, within, lanes)
-    row, thread = (x.name for x in total.split(fused(total, [*names, outer]), plan.threads))
-    total.bind(row, "blockIdx.x").bind(thread, "threadIdx.x")
+    _, thread = on_threads(total, [*names, outer], plan.threads, blocks=True)
     copy = total.schedule.cache_write(total, at=thread)
     total.vectorize(lanes)
     copy.vectorize(copy.loops[-1], plan.vector)

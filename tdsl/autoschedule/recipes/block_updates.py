@@ -22,7 +22,7 @@ from tdsl.autoschedule.block_tree.tree import BlockTree
 from tdsl.autoschedule.recipes.block_scan import BlockScan, block_scan
 from tdsl.autoschedule.recipes.choices import Unsuited, choose, gpu_of, if_suited, recipe, refused
 from tdsl.autoschedule.recipes.elements import Elements
-from tdsl.autoschedule.recipes.grid import fused, share_points
+from tdsl.autoschedule.recipes.grid import fused, on_threads, share_points
 from tdsl.autoschedule.recipes.stage_facts import definition_of, sizes_of, vector_of
 from tdsl.core.node import frozen
 from tdsl.cost.sectors import WIDEST
@@ -208,9 +208,10 @@ def _share_copies(
     stage.bind(block, "blockIdx.x")
     if rows:
         stage.bind(fused(stage, rows), "blockIdx.y")
-    _on_threads(stage, dims, plan.threads, plan.lanes)
+    line = plan.lanes if plan.lanes > 1 else 0
+    on_threads(stage, dims, plan.threads, line=line)
     merge.compute_at(stage, block)
-    _on_threads(Stage(stage.schedule, merge.func, 0), dims, plan.threads, plan.lanes)
+    on_threads(Stage(stage.schedule, merge.func, 0), dims, plan.threads, line=line)
     if updates is merge:
         return
     updates.compute_at(stage, block)
@@ -218,15 +219,6 @@ def _share_copies(
     for copies in (merge, Stage(stage.schedule, updates.func, 0)):
         _, y = copies.split(fused(copies, dims), plan.threads // plan.lanes)
         copies.bind(y, "threadIdx.y").bind(lane, "threadIdx.x")
-
-
-def _on_threads(stage: Stage, names: list[str], threads: int, lanes: int) -> None:
-    """The loops `names` on the threads of a block, `lanes` of which are on the first axis if above 1."""
-    _, thread = stage.split(fused(stage, names), threads)
-    if lanes > 1:
-        y, thread = stage.split(thread, lanes)
-        stage.bind(y, "threadIdx.y")
-    stage.bind(thread, "threadIdx.x")
 
 
 def with_updates(stage: Stage, machine: Machine) -> Elements | BlockTree | BlockUpdates | BlockScan | None:

@@ -8,7 +8,7 @@ from tdsl.machine.instructions.warpgroups import THREADS as WARPGROUP
 from tdsl.schedule.fluent import Stage
 from tdsl.schedule.inlining import readers_of
 from tdsl.schedule.naming import LoopLike
-from tdsl.schedule.state import GROUP
+from tdsl.schedule.state import GROUP, GUARD
 
 ROW_BYTES = 128  # of a row of a tile in which threads of a group pass results to each other
 PAD_BYTES = 32  # between such rows, at most
@@ -79,14 +79,17 @@ def store_by_groups(out: Stage, size: int, adjacent: int, vector: int) -> None:
         copy.vectorize(lanes)
 
 
-def write_neighbours(out: Stage, each: int, lanes: int) -> None:
-    """Unroll the loops of what takes values out of registers, with `lanes` of `each` neighbours at a time.
+def in_vectors(stage: Stage, width: int, *, first: int = 0, tail: str = GUARD) -> None:
+    """Unroll loops of values in registers, from the `first` on, with vectors of `width` along the last one.
 
     Loops that an edge cuts short become copies with tests: indices of registers are constant.
     """
-    if lanes > 1 and each % lanes == 0:
-        out.vectorize(out.loops[-1], lanes)
+    last = stage.loops[-1]
+    if width == 1:
+        stage.unroll(last)
+    elif tail == GUARD:
+        stage.vectorize(last, width)
     else:
-        out.unroll(out.loops[-1])
-    for x in out.loops[:-1]:
-        out.unroll(x)
+        stage.vectorize(stage.split(last, width, tail=tail)[1])
+    for x in stage.loops[first:-1]:
+        stage.unroll(x)

@@ -8,7 +8,7 @@ from tdsl.autoschedule.recipes.stage_facts import sizes_of
 from tdsl.schedule.fluent import Stage
 from tdsl.schedule.launch import MAX_BLOCKS
 from tdsl.schedule.loops import iterations_of
-from tdsl.schedule.state import CLUSTER
+from tdsl.schedule.state import CLUSTER, GUARD
 
 _MOST_OTHER = MAX_BLOCKS["blockIdx.y"]
 
@@ -64,13 +64,31 @@ def share_points(stage: Stage, shared: Collection[str], threads: int, vector: in
     if not free:
         return False
     free[-rows:] = [fused(stage, free[-rows:])]
-    if vector > 1:
-        outer, lanes = stage.split(free[-1], vector)
-        stage.vectorize(lanes)
-        free[-1] = outer.name
-    block, thread = stage.split(fused(stage, free), threads)
-    stage.bind(block, "blockIdx.x").bind(thread, "threadIdx.x")
+    on_threads(stage, free, threads, vector, blocks=True)
     return True
+
+
+def on_threads(
+    stage: Stage, loops: Sequence[str], threads: int, vector: int = 1, *, blocks: bool = False,
+    line: int = 0, tail: str = GUARD,
+) -> tuple[str, str]:  # fmt: skip
+    """Share neighbouring loops out among threads, `vector` neighbours at a time, the last ones by `tail`.
+
+    Returns the loop over turns, which may be `blocks`, and the one over threads. With a `line`, so many
+    threads are along threadIdx.x, and lines of them along threadIdx.y.
+    """
+    *outer, last = loops
+    if vector > 1:
+        last, lanes = (x.name for x in stage.split(last, vector, tail=tail))
+        stage.vectorize(lanes)
+    turn, thread = (x.name for x in stage.split(fused(stage, [*outer, last]), threads))
+    if blocks:
+        stage.bind(turn, "blockIdx.x")
+    if line:
+        y, thread = (x.name for x in stage.split(thread, line))
+        stage.bind(y, "threadIdx.y")
+    stage.bind(thread, "threadIdx.x")
+    return turn, thread
 
 
 def on_grid(

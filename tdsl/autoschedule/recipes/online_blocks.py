@@ -18,7 +18,7 @@ from typing import Any
 from tdsl.autoschedule.recipes.choices import Plan, Unsuited, choose, gpu_of, recipe
 from tdsl.autoschedule.recipes.conv import known
 from tdsl.autoschedule.recipes.elements import elements
-from tdsl.autoschedule.recipes.epilogue import write_neighbours
+from tdsl.autoschedule.recipes.epilogue import in_vectors
 from tdsl.autoschedule.recipes.grid import fused
 from tdsl.autoschedule.recipes.operand_tiles import Place
 from tdsl.autoschedule.recipes.pipelining import pipeline_loads
@@ -251,7 +251,7 @@ def _write(stage: Stage, chain: OnlineChain, plan: OnlineBlocks, machine: Machin
     thread = _share_out(owner, chain, plan, whole, tile)
     if whole:
         out = schedule.cache_write(owner, at=thread, scope=REGISTER)
-        write_neighbours(out, 1, 1)
+        in_vectors(out, 1)
         running = owner
     else:
         running.compute_at(owner, thread).set_scope(REGISTER)

@@ -14,7 +14,7 @@ from tdsl.autoschedule.recipes.choices import Unsuited
 from tdsl.autoschedule.recipes.computed_operands import computed_factors, factor_types
 from tdsl.autoschedule.recipes.conv import known
 from tdsl.autoschedule.recipes.epilogue import reader_of
-from tdsl.autoschedule.recipes.grid import fused
+from tdsl.autoschedule.recipes.grid import on_threads
 from tdsl.autoschedule.recipes.stage_facts import (
     definition_of,
     even_width,
@@ -381,11 +381,7 @@ def pack(stage: Stage, x: Operand, along: int, terms: int) -> None:
     for axis, tile in zip(x.axes, tiles, strict=True):
         copy.split(loops[axis], max(tile, WIDEST // size), tail=ROUND_UP)
     outer = [loop.name for loop in copy.loops]
-    if width * size == WIDEST:
-        outer[-1], lanes = (loop.name for loop in copy.split(outer[-1], width))
-        copy.vectorize(lanes)
-    block, thread = copy.split(fused(copy, outer), _THREADS)
-    copy.bind(block, "blockIdx.x").bind(thread, "threadIdx.x")
+    on_threads(copy, outer, _THREADS, width if width * size == WIDEST else 1, blocks=True)
 
 
 def _gathered(d: Definition, part: Expr, along: str, term: str) -> Operand:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tdsl.autoschedule.recipes.epilogue import following, write_neighbours
+from tdsl.autoschedule.recipes.epilogue import following, in_vectors
 from tdsl.autoschedule.recipes.grid import share_points
 from tdsl.autoschedule.recipes.stage_facts import definition_of, even_width, sizes_of, vector_of
 from tdsl.schedule.fluent import Stage
@@ -45,4 +45,4 @@ def add_parts(stage: Stage, reader: Stage | None) -> None:
     assert len(stage.loops) == points + 1
     stage.reorder(term, *lanes)
     out = following(stage, thread, REGISTER, reader)
-    write_neighbours(out, width, min(vector_of(out), width))
+    in_vectors(out, min(vector_of(out), width))

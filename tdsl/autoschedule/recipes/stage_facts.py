@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from math import prod
 
 from tdsl.autoschedule.recipes.choices import Unsuited
@@ -14,10 +15,18 @@ from tdsl.lang.bounds import upper
 from tdsl.lang.definition import Definition
 from tdsl.lang.expr import TRUE, ZERO, Read, Select, Var
 from tdsl.lang.regions import Box, reads_in
-from tdsl.schedule.fluent import Stage
+from tdsl.schedule.fluent import BaseSchedule, Stage
 from tdsl.schedule.gathering import uses_variable
 from tdsl.schedule.properties import extent, extents, has_effects
 from tdsl.schedule.state import REGISTER, State
+
+
+@contextmanager
+def added_funcs(schedule: BaseSchedule) -> Iterator[list[str]]:
+    """The names of the funcs that directives of a `with` block add, in the order of the program; after it."""
+    before, added = schedule.state.by_name, list[str]()
+    yield added
+    added += [f.name for f in schedule.state.program.funcs if f.name not in before]
 
 
 def definition_of(stage: Stage) -> Definition:
