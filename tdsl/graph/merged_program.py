@@ -8,7 +8,9 @@ from dataclasses import replace
 from itertools import count
 from typing import Any
 
-from tdsl.core.node import frozen
+import numpy as np
+
+from tdsl.core.node import Node, frozen, transform
 from tdsl.errors import DefinitionError
 from tdsl.graph.elementwise import record_copy
 from tdsl.graph.groups import is_unscheduled, needed_calls, sources
@@ -17,7 +19,7 @@ from tdsl.graph.plan import Plan
 from tdsl.graph.symbol import Symbol
 from tdsl.graph.trace import Trace
 from tdsl.graph.values import Argument, Array, Call, Constant, Operand, Result, View, base_of
-from tdsl.lang.expr import const
+from tdsl.lang.expr import Const, Expr, Read, const
 from tdsl.lang.program import Input, Program
 from tdsl.lang.types import from_numpy
 
@@ -34,8 +36,8 @@ class MergedGraph:
 def merge_graph(plan: Plan, arrays: Sequence[Array]) -> MergedGraph:
     """Merges all calls of a graph into one program; `arrays` are the arguments of the graph.
 
-    The parameters are the arguments in order, then constants, then numbers; the outputs are those of the
-    graph. DefinitionError if the user has scheduled one of the calls.
+    The parameters are the arguments in order, then constants with dimensions, then numbers; the outputs are
+    those of the graph. DefinitionError if the user has scheduled one of the calls.
     """
     trace, outputs = _with_copies(plan)
     numbers = sorted(needed_calls(trace.calls, outputs))
@@ -43,8 +45,7 @@ def merge_graph(plan: Plan, arrays: Sequence[Array]) -> MergedGraph:
         if not is_unscheduled(trace.calls[n]):
             raise _scheduled_call_error(plan, trace.calls[n])
     merged = merge(trace.calls, numbers, outputs, trace.name, trace.spec_of)
-    program = merged.program
-    arguments = dict(zip(program.parameters, merged.inputs, strict=True))
+    program, arguments = _with_numbers(merged.program, merged.inputs, trace)
     funcs = tuple(dict.fromkeys(merged.funcs[r] for r in outputs))
     unread = _unread_arguments(plan, trace, program, arguments)
     names = tuple(sorted(arguments, key=lambda name: _parameter_order(arguments[name])))
@@ -53,6 +54,30 @@ def merge_graph(plan: Plan, arrays: Sequence[Array]) -> MergedGraph:
     program = replace(program, inputs=inputs, parameters=names, outputs=funcs, output_names=funcs)
     exchanged = frozenset(merged.funcs[r] for r in _exchanged_results(plan, trace, outputs))
     return MergedGraph(program, values, exchanged - {*funcs})
+
+
+def _with_numbers(
+    program: Program, inputs: Sequence[Operand], trace: Trace
+) -> tuple[Program, dict[str, Operand]]:
+    """The program with numbers for constants without dimensions, and its other arguments by name."""
+    arguments = dict(zip(program.parameters, inputs, strict=True))
+    numbers: dict[str, Expr] = {}
+    for t in program.inputs:
+        source = arguments[t.name]
+        if isinstance(source, Constant) and not t.shape:
+            numbers[t.name] = Const(np.asarray(trace.constants[source.number]).item(), t.dtype)
+
+    def as_number(n: Node) -> Node:
+        return numbers.get(n.name, n) if isinstance(n, Read) else n
+
+    def rewritten(e: Expr) -> Expr:
+        return transform(e, as_number)
+
+    funcs = tuple(f.map_expressions(rewritten) for f in program.funcs) if numbers else program.funcs
+    left = tuple(t for t in program.inputs if t.name not in numbers)
+    names = tuple(n for n in program.parameters if n not in numbers)
+    program = replace(program, funcs=funcs, inputs=left, parameters=names)
+    return program, {n: arguments[n] for n in names}
 
 
 def _with_copies(plan: Plan) -> tuple[Trace, list[Result]]:

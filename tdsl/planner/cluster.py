@@ -44,8 +44,11 @@ class Level:
     per: str = "rank"
 
     def __post_init__(self) -> None:
-        wrong = ""
-        if not (str(self.name).isidentifier()):
+        wrong, hint = "", 'td.Level("node", 4, latency=2e-6, bandwidth=25e9, per="group")'
+        if isinstance(self.count, list | tuple):
+            wrong = f"the groups of level {self.name!r} are of unequal sizes: {self.count!r}"
+            hint = "plan for the smallest group: s.ranks(n) leaves the other ranks of a run idle"
+        elif not (str(self.name).isidentifier()):
             wrong = f"a level is named by an identifier, not {self.name!r}"
         elif not _is_whole(self.count, least=1):
             wrong = f"level {self.name!r} has {self.count!r} groups or ranks"
@@ -56,12 +59,7 @@ class Level:
         elif not is_one_of(self.per, PORTS):
             wrong = f"level {self.name!r} has a link per {self.per!r}"
         if wrong:
-            raise ShapeError(
-                wrong,
-                loc=here(),
-                label="this level",
-                hint='td.Level("node", 4, latency=2e-6, bandwidth=25e9, per="group")',
-            )
+            raise ShapeError(wrong, loc=here(), label="this level", hint=hint)
 
 
 @dataclass(frozen=True, slots=True, init=False)

@@ -158,6 +158,13 @@ class Schedule(unplanned.Schedule):
                 if not self.state.plan(f.name).distributed:
                     definition, entries = planned.loops(f.name)
                     Stage(self, f.name, definition).distribute(entries, grid)
+            for f in self.state.program.funcs:  # outputs without elements
+                if f.name in self.state.program.outputs and not self.state.plan(f.name).distributed:
+                    everywhere = ("*",) * len(planned.grid.axes)
+                    if f.name not in dict(self.state.placed):
+                        letters = "abcdefghijklmnopqrstuvwxyz"[: len(f.variables)]
+                        self.place(f.name, f"{letters} -> {' '.join(everywhere)}", grid)
+                    Stage(self, f.name, 0).distribute(everywhere, grid)
         self._planned, self._planned_state = planned, self.state
 
     def explain(self) -> Listing:

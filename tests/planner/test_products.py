@@ -58,3 +58,16 @@ def test_cubes_move_the_volume_of_cosma(ranks, shape):
     block = (n // edge) ** 2
     assert sum(td.compile(s).plan().received) == 4 * 3 * (edge - 1) * n * n
     assert planned.bytes == 4 * 3 * (block - block // edge)
+
+
+def test_products_without_elements_or_terms_are_planned():
+    for m, n, k in ((0, 3, 2), (3, 0, 2), (3, 3, 0), (1, 1, 1)):
+        s = product(m, n, k)
+        s.plan(td.Cluster(ranks=3))
+        a, b = np.ones((m, k), np.float32), np.ones((k, n), np.float32)
+        np.testing.assert_array_equal(td.compile(s, target="python").simulate(a, b), a @ b)
+
+
+def test_groups_of_unequal_sizes_are_refused_with_what_would_do():
+    with pytest.raises(td.ShapeError, match=r"(?s)unequal sizes.*smallest group"):
+        td.Cluster(td.Level("node", 2), td.Level("rank", [4, 2]))
