@@ -45,8 +45,9 @@ class Level:
 
     def __post_init__(self) -> None:
         wrong, hint = "", 'td.Level("node", 4, latency=2e-6, bandwidth=25e9, per="group")'
-        if isinstance(self.count, list | tuple):
-            wrong = f"the groups of level {self.name!r} are of unequal sizes: {self.count!r}"
+        count: object = self.count
+        if isinstance(count, list | tuple):
+            wrong = f"the groups of level {self.name!r} are of unequal sizes: {count!r}"
             hint = "plan for the smallest group: s.ranks(n) leaves the other ranks of a run idle"
         elif not (str(self.name).isidentifier()):
             wrong = f"a level is named by an identifier, not {self.name!r}"
